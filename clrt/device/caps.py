@@ -1,0 +1,69 @@
+"""What planning may know of a device: a frozen record, read from hardware or from a profile."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class DeviceCaps:
+    """Capabilities of one OpenCL device.
+
+    Attributes:
+        kind: "cpu", "gpu" (discrete), "igpu" (shares the host's memory), "accelerator".
+        cl_version: (major, minor) of OpenCL.
+        quirks: Ids of the rows of `clrt.device.quirks` that apply.
+    """
+
+    platform: str
+    name: str
+    vendor: str
+    driver: str
+    kind: str
+    cl_version: tuple[int, int] = (1, 2)
+    compute_units: int = 1
+    max_work_group_size: int = 1
+    local_mem_bytes: int = 16 << 10
+    global_mem_bytes: int = 1 << 30
+    max_alloc_bytes: int = 256 << 20
+    cache_line_bytes: int = 64
+    extensions: frozenset[str] = frozenset()
+    simulator: bool = False
+    quirks: frozenset[str] = frozenset()
+
+    @property
+    def is_cpu(self) -> bool:
+        return self.kind == "cpu"
+
+    @property
+    def has_fp64(self) -> bool:
+        return "cl_khr_fp64" in self.extensions
+
+    @property
+    def has_fp16(self) -> bool:
+        """Whether half arithmetic works (16-bit storage always does)."""
+        return "cl_khr_fp16" in self.extensions
+
+    def to_json(self) -> str:
+        """The profile as committed under `clrt/device/profiles`."""
+        record = asdict(self)
+        record["extensions"] = sorted(self.extensions)
+        record["quirks"] = sorted(self.quirks)
+        return json.dumps(record, indent=2) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str) -> DeviceCaps:
+        """The inverse of `to_json`."""
+        record = json.loads(text)
+        record["cl_version"] = tuple(record["cl_version"])
+        record["extensions"] = frozenset(record["extensions"])
+        record["quirks"] = frozenset(record["quirks"])
+        return cls(**record)
+
+
+def profile(name: str) -> DeviceCaps:
+    """A committed device profile by file name without `.json`."""
+    path = Path(__file__).parent / "profiles" / f"{name}.json"
+    return DeviceCaps.from_json(path.read_text())

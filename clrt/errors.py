@@ -1,0 +1,75 @@
+"""Every error clrt raises on purpose. Each message is one sentence first, then the remedy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class ClrtError(Exception):
+    """Base of all clrt errors."""
+
+
+class ModelError(ClrtError):
+    """The model file or folder cannot be read or is not valid."""
+
+
+class UnsupportedError(ClrtError):
+    """The model is valid but uses something clrt does not support.
+
+    Attributes:
+        nodes: One description per unsupported node ("Op 'node name' (opset 17)").
+    """
+
+    def __init__(self, message: str, nodes: Sequence[str] = ()) -> None:
+        super().__init__(message)
+        self.nodes = tuple(nodes)
+
+
+class InputError(ClrtError, ValueError):
+    """What was passed to `run` or `encode` does not fit: a name, a dtype, a value."""
+
+
+class ShapeError(InputError):
+    """Shapes, ranks or axes do not fit together."""
+
+
+class PassError(ClrtError):
+    """A graph pass broke an invariant: a bug in clrt, not in the model."""
+
+
+class PlanError(ClrtError):
+    """No execution plan could be made for these shapes."""
+
+
+class KernelBuildError(ClrtError):
+    """An OpenCL program did not compile.
+
+    Attributes:
+        log: The compiler's log.
+    """
+
+    def __init__(self, message: str, log: str = "") -> None:
+        super().__init__(message)
+        self.log = log
+
+
+class DeviceError(ClrtError):
+    """No OpenCL platform, or the device asked for is absent or unusable."""
+
+
+class OutOfMemoryError(DeviceError):
+    """A buffer does not fit on the device.
+
+    Attributes:
+        needed_bytes: What was asked for.
+        available_bytes: What the device says it has, 0 where unknown.
+    """
+
+    def __init__(self, message: str, needed_bytes: int = 0, available_bytes: int = 0) -> None:
+        super().__init__(message)
+        self.needed_bytes = needed_bytes
+        self.available_bytes = available_bytes
+
+
+class HostFallbackWarning(UserWarning):
+    """Nodes run their NumPy reference on the host because no kernel variant fits."""

@@ -1,0 +1,205 @@
+"""What tells the supported model families apart.
+
+`Family`'s defaults are BERT's; every other family states only its differences, so the graph is
+written once (in `encoder` and `heads`) for all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+#: Buckets and reach of MPNet's relative position bias, fixed in the reference implementation.
+RELATIVE_BUCKETS = 32
+RELATIVE_REACH = 128
+
+
+@dataclass(frozen=True)
+class Classifier:
+    """A sequence classification head: [dense, activation,] output, on the first token.
+
+    Attributes:
+        dense: The layer before the output, or None where the pooler plays that part.
+        activation: The activation after `dense`.
+        output: The layer that gives the logits.
+    """
+
+    dense: str | None = None
+    activation: str = "tanh"
+    output: str = "classifier"
+
+
+@dataclass(frozen=True)
+class MaskedLm:
+    """A masked language model head: dense, activation, norm, decoder.
+
+    Attributes:
+        dense: The layer before the decoder.
+        norm: Its layer normalisation.
+        decoder: The decoder; where the file has no weight for it the word embeddings serve.
+        biases: Names the decoder's bias may have, best first.
+        activation: The activation after `dense`, or None for the encoder's own.
+    """
+
+    dense: str = "cls.predictions.transform.dense"
+    norm: str = "cls.predictions.transform.LayerNorm"
+    decoder: str = "cls.predictions.decoder"
+    biases: tuple[str, ...] = ("cls.predictions.bias", "cls.predictions.decoder.bias")
+    activation: str | None = None
+
+
+@dataclass(frozen=True)
+class Family:
+    """Tensor names and graph differences of one family; the defaults are BERT's.
+
+    Attributes:
+        prefix: What precedes encoder tensors in checkpoints saved with a head.
+        layer: The path of a layer, with {layer}, {group} and {inner} to fill in.
+        query: Path within a layer; so too the seven that follow.
+        projection: The layer from the embedding size to the hidden size, where there is one.
+        projection_always: Whether `projection` exists even where both sizes are equal.
+        positions: "sequence" counts tokens, "padding" counts only those that are not padding.
+        token_types: "input" reads token_type_ids, "first" adds the row of type 0.
+        relative_bias: The table of a relative position bias shared by all layers.
+        pooler: The path of the pooler's layer.
+        classifier: The sequence classification head.
+        masked_lm: The masked language model head.
+        config_names: Other names config.json uses for the keys read here.
+        config_defaults: Values for keys that config.json may leave out.
+        config_fixed: Values that hold whatever config.json says.
+    """
+
+    prefix: str = "bert."
+    layer: str = "encoder.layer.{layer}."
+    query: str = "attention.self.query"
+    key: str = "attention.self.key"
+    value: str = "attention.self.value"
+    attention_output: str = "attention.output.dense"
+    attention_norm: str = "attention.output.LayerNorm"
+    feed_in: str = "intermediate.dense"
+    feed_out: str = "output.dense"
+    feed_norm: str = "output.LayerNorm"
+    projection: str | None = None
+    projection_always: bool = False
+    positions: Literal["sequence", "padding"] = "sequence"
+    token_types: Literal["input", "first", "none"] = "input"
+    relative_bias: str | None = None
+    pooler: str | None = "pooler.dense"
+    classifier: Classifier = Classifier()
+    masked_lm: MaskedLm = MaskedLm()
+    config_names: Mapping[str, str] = field(default_factory=dict)
+    config_defaults: Mapping[str, object] = field(default_factory=dict)
+    config_fixed: Mapping[str, object] = field(default_factory=dict)
+
+
+_LM_HEAD = MaskedLm(
+    dense="lm_head.dense",
+    norm="lm_head.layer_norm",
+    decoder="lm_head.decoder",
+    biases=("lm_head.bias", "lm_head.decoder.bias"),
+    activation="gelu",
+)
+
+_ROBERTA = Family(
+    prefix="roberta.",
+    positions="padding",
+    token_types="first",
+    classifier=Classifier("classifier.dense", "tanh", "classifier.out_proj"),
+    masked_lm=_LM_HEAD,
+    config_defaults={"pad_token_id": 1},
+)
+
+_DISTILBERT = Family(
+    prefix="distilbert.",
+    layer="transformer.layer.{layer}.",
+    query="attention.q_lin",
+    key="attention.k_lin",
+    value="attention.v_lin",
+    attention_output="attention.out_lin",
+    attention_norm="sa_layer_norm",
+    feed_in="ffn.lin1",
+    feed_out="ffn.lin2",
+    feed_norm="output_layer_norm",
+    token_types="none",
+    pooler=None,
+    classifier=Classifier("pre_classifier", "relu", "classifier"),
+    masked_lm=MaskedLm(
+        dense="vocab_transform",
+        norm="vocab_layer_norm",
+        decoder="vocab_projector",
+        biases=("vocab_projector.bias",),
+    ),
+    config_names={
+        "hidden_size": "dim",
+        "num_hidden_layers": "n_layers",
+        "num_attention_heads": "n_heads",
+        "intermediate_size": "hidden_dim",
+        "hidden_act": "activation",
+    },
+    config_fixed={"layer_norm_eps": 1e-12},
+)
+
+_MPNET = Family(
+    prefix="mpnet.",
+    query="attention.attn.q",
+    key="attention.attn.k",
+    value="attention.attn.v",
+    attention_output="attention.attn.o",
+    attention_norm="attention.LayerNorm",
+    positions="padding",
+    token_types="none",
+    relative_bias="encoder.relative_attention_bias",
+    classifier=Classifier("classifier.dense", "tanh", "classifier.out_proj"),
+    masked_lm=_LM_HEAD,
+    config_fixed={"pad_token_id": 1},
+)
+
+_ALBERT = Family(
+    prefix="albert.",
+    layer="encoder.albert_layer_groups.{group}.albert_layers.{inner}.",
+    query="attention.query",
+    key="attention.key",
+    value="attention.value",
+    attention_output="attention.dense",
+    attention_norm="attention.LayerNorm",
+    feed_in="ffn",
+    feed_out="ffn_output",
+    feed_norm="full_layer_layer_norm",
+    projection="encoder.embedding_hidden_mapping_in",
+    projection_always=True,
+    pooler="pooler",
+    masked_lm=MaskedLm(
+        dense="predictions.dense",
+        norm="predictions.LayerNorm",
+        decoder="predictions.decoder",
+        biases=("predictions.bias", "predictions.decoder.bias"),
+    ),
+    config_defaults={"hidden_act": "gelu_new", "embedding_size": 128},
+)
+
+_ELECTRA = Family(
+    prefix="electra.",
+    projection="embeddings_project",
+    pooler=None,
+    classifier=Classifier("classifier.dense", "gelu", "classifier.out_proj"),
+    masked_lm=MaskedLm(
+        dense="generator_predictions.dense",
+        norm="generator_predictions.LayerNorm",
+        decoder="generator_lm_head",
+        biases=("generator_lm_head.bias",),
+        activation="gelu",
+    ),
+    config_defaults={"embedding_size": 128},
+)
+
+FAMILIES: dict[str, Family] = {
+    "albert": _ALBERT,
+    "bert": Family(),
+    "camembert": _ROBERTA,
+    "distilbert": _DISTILBERT,
+    "electra": _ELECTRA,
+    "mpnet": _MPNET,
+    "roberta": _ROBERTA,
+    "xlm-roberta": _ROBERTA,
+}

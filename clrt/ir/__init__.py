@@ -1,0 +1,20 @@
+"""The intermediate representation: dtypes, dims, graph, patch, verifier, text form."""
+
+from clrt.ir.dims import Dim, Shape
+from clrt.ir.dtypes import DType
+from clrt.ir.graph import Graph, Names, Node, Patch, Value
+from clrt.ir.op import Array, IrOp, TensorType
+
+__all__ = [
+    "Array",
+    "DType",
+    "Dim",
+    "Graph",
+    "IrOp",
+    "Names",
+    "Node",
+    "Patch",
+    "Shape",
+    "TensorType",
+    "Value",
+]

@@ -1,0 +1,324 @@
+"""Symbolic dimensions: integer polynomials over named, non-negative symbols.
+
+A `Dim` is an `int` or an `Expr`. An `Expr` keeps one canonical form, so that two dims are equal
+exactly when their polynomials are, and arrays of dims (dtype object) go through the same NumPy
+references as numbers do. What cannot be decided for every binding raises `Undecidable`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import total_ordering
+from typing import Union
+
+Dim = Union[int, "Expr"]
+Shape = tuple[Dim, ...]
+Bindings = Mapping[str, int]
+_Monomial = tuple["_Atom", ...]
+
+
+class Undecidable(Exception):
+    """The answer depends on the values of the symbols."""
+
+
+@total_ordering
+@dataclass(frozen=True)
+class _Atom:
+    """A named symbol, or an operation that is no polynomial (`floordiv`, `mod`, `max`, `min`)."""
+
+    name: str
+    args: tuple[Dim, ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.name}({', '.join(map(str, self.args))})" if self.args else self.name
+
+    def __lt__(self, other: _Atom) -> bool:
+        return str(self) < str(other)
+
+    def bind(self, bindings: Bindings) -> Dim:
+        if not self.args:
+            return bindings[self.name] if self.name in bindings else Expr({(self,): 1})
+        left, right = (substitute(a, bindings) for a in self.args)
+        return _OPERATIONS[self.name](left, right)
+
+
+class Expr:
+    """A polynomial with integer coefficients; immutable and hashable."""
+
+    __slots__ = ("_hash", "terms")
+
+    def __init__(self, terms: Mapping[_Monomial, int]) -> None:
+        self.terms: dict[_Monomial, int] = {m: c for m, c in sorted(terms.items()) if c}
+        self._hash = hash(tuple(self.terms.items()))
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __eq__(self, other: object) -> bool:
+        """Equality for every binding; raises Undecidable where bindings differ in the answer."""
+        if isinstance(other, Expr) and self.terms == other.terms:
+            return True
+        if isinstance(other, (int, Expr)):
+            difference = self - other
+            if isinstance(difference, int):
+                return difference == 0
+            low, high = _bounds(difference)
+            if (low is not None and low > 0) or (high is not None and high < 0):
+                return False
+            raise Undecidable(f"{self} == {other}")
+        return NotImplemented
+
+    def same(self, other: object) -> bool:
+        """Structural equality: the same polynomial."""
+        return isinstance(other, Expr) and self.terms == other.terms
+
+    def __add__(self, other: Dim) -> Dim:
+        if not isinstance(other, (Expr, int)):
+            return NotImplemented
+        terms = dict(self.terms)
+        for monomial, coefficient in _terms(other).items():
+            terms[monomial] = terms.get(monomial, 0) + coefficient
+        return _reduce(terms)
+
+    __radd__ = __add__
+
+    def __neg__(self) -> Dim:
+        return self * -1
+
+    def __sub__(self, other: Dim) -> Dim:
+        return self + (-other)
+
+    def __rsub__(self, other: Dim) -> Dim:
+        return -self + other
+
+    def __mul__(self, other: Dim) -> Dim:
+        if not isinstance(other, (Expr, int)):
+            return NotImplemented
+        terms: dict[_Monomial, int] = {}
+        for m1, c1 in self.terms.items():
+            for m2, c2 in _terms(other).items():
+                monomial = tuple(sorted(m1 + m2))
+                terms[monomial] = terms.get(monomial, 0) + c1 * c2
+        return _reduce(terms)
+
+    __rmul__ = __mul__
+
+    def __floordiv__(self, other: Dim) -> Dim:
+        return floordiv(self, other)
+
+    def __rfloordiv__(self, other: Dim) -> Dim:
+        return floordiv(other, self)
+
+    def __mod__(self, other: Dim) -> Dim:
+        return mod(self, other)
+
+    def __bool__(self) -> bool:
+        return not self == 0
+
+    def __lt__(self, other: Dim) -> bool:
+        return _compare(self, other, strict=True)
+
+    def __le__(self, other: Dim) -> bool:
+        return _compare(self, other, strict=False)
+
+    def __gt__(self, other: Dim) -> bool:
+        return not _compare(self, other, strict=False)
+
+    def __ge__(self, other: Dim) -> bool:
+        return not _compare(self, other, strict=True)
+
+    def __int__(self) -> int:
+        raise Undecidable(f"int({self})")
+
+    __index__ = __int__
+
+    def __str__(self) -> str:
+        parts: list[str] = []
+        for monomial, coefficient in self.terms.items():
+            factors = [str(a) for a in monomial]
+            if coefficient != 1 or not factors:
+                factors.insert(0, str(coefficient))
+            parts.append("*".join(factors))
+        return "+".join(parts).replace("+-", "-")
+
+    __repr__ = __str__
+
+    @property
+    def symbols(self) -> frozenset[str]:
+        """The names this dim depends on."""
+        found: set[str] = set()
+        for monomial in self.terms:
+            for atom in monomial:
+                if atom.args:
+                    found.update(*(a.symbols for a in atom.args if isinstance(a, Expr)))
+                else:
+                    found.add(atom.name)
+        return frozenset(found)
+
+
+def symbol(name: str) -> Expr:
+    """The dim named `name`."""
+    return Expr({(_Atom(name),): 1})
+
+
+def is_symbol(dim: Dim) -> bool:
+    """Whether a dim is one bare symbol."""
+    if not isinstance(dim, Expr) or len(dim.terms) != 1:
+        return False
+    ((monomial, coefficient),) = dim.terms.items()
+    return coefficient == 1 and len(monomial) == 1 and not monomial[0].args
+
+
+def same(left: Dim, right: Dim) -> bool:
+    """Whether two dims are provably equal; never raises."""
+    if isinstance(left, Expr):
+        return left.same(right)
+    return isinstance(right, int) and left == right
+
+
+def same_shape(left: Sequence[Dim] | None, right: Sequence[Dim] | None) -> bool:
+    """Whether two known shapes are provably equal."""
+    if left is None or right is None or len(left) != len(right):
+        return False
+    return all(same(a, b) for a, b in zip(left, right, strict=True))
+
+
+def substitute(dim: Dim, bindings: Bindings) -> Dim:
+    """A dim with bound symbols replaced by their numbers."""
+    if isinstance(dim, int):
+        return dim
+    total: Dim = 0
+    for monomial, coefficient in dim.terms.items():
+        product: Dim = coefficient
+        for atom in monomial:
+            product = product * atom.bind(bindings)
+        total = total + product
+    return total
+
+
+def product(dims: Sequence[Dim]) -> Dim:
+    """The product of dims; 1 for none."""
+    result: Dim = 1
+    for dim in dims:
+        result = result * dim
+    return result
+
+
+def floordiv(left: Dim, right: Dim) -> Dim:
+    """left // right, exact where the divisor is a single term that divides every term."""
+    if isinstance(left, int) and isinstance(right, int):
+        return left // right
+    quotient = _exact_quotient(left, right)
+    return _opaque("floordiv", left, right) if quotient is None else quotient
+
+
+def mod(left: Dim, right: Dim) -> Dim:
+    """left % right."""
+    if isinstance(left, int) and isinstance(right, int):
+        return left % right
+    return 0 if _exact_quotient(left, right) is not None else _opaque("mod", left, right)
+
+
+def maximum(left: Dim, right: Dim) -> Dim:
+    """The larger of two dims, symbolic where that depends on the binding."""
+    try:
+        return left if left >= right else right
+    except Undecidable:
+        return _opaque("max", left, right)
+
+
+def minimum(left: Dim, right: Dim) -> Dim:
+    """The smaller of two dims, symbolic where that depends on the binding."""
+    try:
+        return left if left <= right else right
+    except Undecidable:
+        return _opaque("min", left, right)
+
+
+_OPERATIONS = {"floordiv": floordiv, "mod": mod, "max": maximum, "min": minimum}
+
+
+def parse_dim(text: str) -> Dim:
+    """The inverse of `str(dim)`.
+
+    Raises:
+        ValueError: The text is not a dim.
+    """
+    import ast
+
+    def build(tree: ast.expr) -> Dim:
+        match tree:
+            case ast.Constant(value=int(number)):
+                return number
+            case ast.Name(id=name):
+                return symbol(name)
+            case ast.UnaryOp(op=ast.USub(), operand=operand):
+                return -build(operand)
+            case ast.BinOp(left=left, op=ast.Add(), right=right):
+                return build(left) + build(right)
+            case ast.BinOp(left=left, op=ast.Sub(), right=right):
+                return build(left) - build(right)
+            case ast.BinOp(left=left, op=ast.Mult(), right=right):
+                return build(left) * build(right)
+            case ast.Call(func=ast.Name(id=name), args=[left, right]) if name in _OPERATIONS:
+                return _OPERATIONS[name](build(left), build(right))
+        raise ValueError(f"not a dim: {text!r}")
+
+    return build(ast.parse(text, mode="eval").body)
+
+
+def _terms(dim: Dim) -> dict[_Monomial, int]:
+    return {(): dim} if isinstance(dim, int) else dim.terms
+
+
+def _reduce(terms: Mapping[_Monomial, int]) -> Dim:
+    expr = Expr(terms)
+    if not expr.terms:
+        return 0
+    if len(expr.terms) == 1 and () in expr.terms:
+        return expr.terms[()]
+    return expr
+
+
+def _opaque(name: str, left: Dim, right: Dim) -> Expr:
+    return Expr({(_Atom(name, (left, right)),): 1})
+
+
+def _exact_quotient(left: Dim, right: Dim) -> Dim | None:
+    divisor_terms = _terms(right)
+    if len(divisor_terms) != 1:
+        return 1 if same(left, right) else None
+    ((divisor, divisor_coefficient),) = divisor_terms.items()
+    quotient: dict[_Monomial, int] = {}
+    for monomial, coefficient in _terms(left).items():
+        rest = list(monomial)
+        for atom in divisor:
+            if atom not in rest:
+                return None
+            rest.remove(atom)
+        if not divisor_coefficient or coefficient % divisor_coefficient:
+            return None
+        quotient[tuple(rest)] = coefficient // divisor_coefficient
+    return _reduce(quotient)
+
+
+def _bounds(dim: Dim) -> tuple[int | None, int | None]:
+    """Lower and upper bound over all non-negative bindings; None where there is none."""
+    terms = _terms(dim)
+    constant = terms.get((), 0)
+    coefficients = [c for m, c in terms.items() if m]
+    low = constant if all(c >= 0 for c in coefficients) else None
+    high = constant if all(c <= 0 for c in coefficients) else None
+    return low, high
+
+
+def _compare(left: Dim, right: Dim, *, strict: bool) -> bool:
+    """left < right (strict) or left <= right."""
+    low, high = _bounds(right - left)
+    threshold = 1 if strict else 0
+    if low is not None and low >= threshold:
+        return True
+    if high is not None and high < threshold:
+        return False
+    raise Undecidable(f"{left} {'<' if strict else '<='} {right}")

@@ -1,0 +1,283 @@
+"""The graph: typed values, and nodes in topological order.
+
+Nodes and values are compared by identity. Only `Patch.apply` (through the pass driver) and the
+importer change a graph; everything else reads it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+
+from clrt.errors import PassError
+from clrt.ir.dims import Bindings, Shape, substitute
+from clrt.ir.dtypes import DType
+from clrt.ir.op import Array, IrOp, TensorType
+
+
+@dataclass(eq=False)
+class Value:
+    """A tensor in the graph: a graph input, a constant, or the output of one node.
+
+    Attributes:
+        name: Unique in the graph; ONNX names are kept.
+        type: Dtype, shape and, for constants and shape arithmetic, the elements.
+        producer: The node that computes it; None for inputs and constants.
+        symbolic: In a specialised graph, the shape before dims were bound.
+    """
+
+    name: str
+    type: TensorType
+    producer: Node | None = None
+    symbolic: Shape | None = None
+
+    @property
+    def dtype(self) -> DType:
+        return self.type.dtype
+
+    @property
+    def shape(self) -> Shape | None:
+        return self.type.shape
+
+    @property
+    def is_constant(self) -> bool:
+        """Whether the elements are known and no node is needed to compute them."""
+        return self.producer is None and self.type.data is not None
+
+    @property
+    def dims(self) -> tuple[int, ...]:
+        """The shape as numbers.
+
+        Raises:
+            PassError: The shape is not static.
+        """
+        if self.type.shape is None or not self.type.is_static:
+            raise PassError(f"'{self.name}' has no static shape: {self.type}")
+        return tuple(int(d) for d in self.type.shape)
+
+    @property
+    def numbers(self) -> Array | None:
+        """The elements where they are known as numbers."""
+        return self.type.numbers
+
+    def __repr__(self) -> str:
+        return f"%{self.name}: {self.type}"
+
+
+@dataclass(eq=False)
+class Node:
+    """One operator applied to values.
+
+    Attributes:
+        origins: Names of the ONNX nodes it stands for.
+        made_by: The pass that made it, empty for imported nodes.
+    """
+
+    name: str
+    op: IrOp
+    inputs: list[Value | None]
+    outputs: list[Value]
+    origins: tuple[str, ...] = ()
+    made_by: str = ""
+
+    def __post_init__(self) -> None:
+        self.origins = self.origins or (self.name,)
+        for output in self.outputs:
+            output.producer = self
+
+    @property
+    def output(self) -> Value:
+        """The first output."""
+        return self.outputs[0]
+
+    def input(self, index: int) -> Value | None:
+        """An input by position; None where it is left out."""
+        return self.inputs[index] if index < len(self.inputs) else None
+
+    def arg(self, index: int) -> Value:
+        """An input that must be there."""
+        value = self.input(index)
+        if value is None:
+            raise PassError(f"{self.op.name} '{self.name}' lacks input {index}")
+        return value
+
+    @property
+    def input_types(self) -> list[TensorType | None]:
+        return [None if v is None else v.type for v in self.inputs]
+
+    def __repr__(self) -> str:
+        return f"{self.op.name} '{self.name}'"
+
+
+@dataclass(eq=False)
+class Graph:
+    """A computation from `inputs` to `outputs`.
+
+    Attributes:
+        nodes: In topological order.
+        output_names: What the user calls the outputs; kept when a pass replaces their values.
+    """
+
+    name: str
+    inputs: list[Value]
+    outputs: list[Value]
+    nodes: list[Node] = field(default_factory=list)
+    output_names: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.output_names = self.output_names or [v.name for v in self.outputs]
+
+    def values(self) -> Iterator[Value]:
+        """Every value once: inputs, constants and node outputs."""
+        seen: set[Value] = set()
+        for value in self._mentioned():
+            if value not in seen:
+                seen.add(value)
+                yield value
+
+    def constants(self) -> Iterator[Value]:
+        """Every constant that a node or the outputs use, once."""
+        return (v for v in self.values() if v.is_constant)
+
+    def _mentioned(self) -> Iterator[Value]:
+        yield from self.inputs
+        for node in self.nodes:
+            yield from (v for v in node.inputs if v is not None)
+            yield from node.outputs
+        yield from self.outputs
+
+    def users(self) -> dict[Value, list[Node]]:
+        """The nodes that read each value (once per reading node)."""
+        users: dict[Value, list[Node]] = {}
+        for node in self.nodes:
+            for value in dict.fromkeys(v for v in node.inputs if v is not None):
+                users.setdefault(value, []).append(node)
+        return users
+
+    def sort(self) -> None:
+        """Puts `nodes` in topological order, keeping today's order where it can.
+
+        Raises:
+            PassError: The graph has a cycle.
+        """
+        members = set(self.nodes)
+        state: dict[Node, bool] = {}
+        order: list[Node] = []
+        for root in self.nodes:
+            stack = [(root, iter(root.inputs))]
+            if state.setdefault(root, False):
+                continue
+            while stack:
+                node, pending = stack[-1]
+                for value in pending:
+                    producer = None if value is None else value.producer
+                    if producer is None or producer not in members or state.get(producer):
+                        continue
+                    if producer in state:
+                        raise PassError(f"graph '{self.name}' has a cycle at {producer}")
+                    state[producer] = False
+                    stack.append((producer, iter(producer.inputs)))
+                    break
+                else:
+                    stack.pop()
+                    if not state[node]:
+                        state[node] = True
+                        order.append(node)
+        self.nodes = order
+
+    def remove_dead(self) -> int:
+        """Drops nodes whose outputs nothing needs; returns how many."""
+        live: set[Node] = set()
+        pending = [v.producer for v in self.outputs if v.producer is not None]
+        while pending:
+            node = pending.pop()
+            if node not in live:
+                live.add(node)
+                pending += [v.producer for v in node.inputs if v is not None and v.producer]
+        before = len(self.nodes)
+        self.nodes = [n for n in self.nodes if n in live]
+        return before - len(self.nodes)
+
+    def copy(self, bindings: Bindings | None = None) -> Graph:
+        """A graph of new nodes and values (weights shared), with dims bound where given."""
+        made: dict[Value, Value] = {}
+
+        def clone(value: Value) -> Value:
+            if value not in made:
+                type_ = value.type
+                if bindings and type_.shape is not None and not type_.is_static:
+                    shape = tuple(substitute(d, bindings) for d in type_.shape)
+                    type_ = TensorType(type_.dtype, shape, type_.data)
+                made[value] = Value(value.name, type_, symbolic=value.symbolic or value.shape)
+            return made[value]
+
+        inputs = [clone(v) for v in self.inputs]
+        nodes = [
+            Node(
+                n.name,
+                n.op,
+                [None if v is None else clone(v) for v in n.inputs],
+                [clone(v) for v in n.outputs],
+                n.origins,
+                n.made_by,
+            )
+            for n in self.nodes
+        ]
+        outputs = [clone(v) for v in self.outputs]
+        return Graph(self.name, inputs, outputs, nodes, list(self.output_names))
+
+
+@dataclass
+class Patch:
+    """A change to a graph: nodes to add, and values to take the place of others.
+
+    Attributes:
+        replace: Old value to new value; dtype and rank must agree.
+        nodes: New nodes, in topological order.
+    """
+
+    replace: dict[Value, Value]
+    nodes: list[Node] = field(default_factory=list)
+
+    def apply(self, graph: Graph) -> None:
+        """Changes the graph; the caller removes what is dead afterwards.
+
+        Raises:
+            PassError: A replacement changes dtype or rank.
+        """
+        for old, new in self.replace.items():
+            if old.dtype is not new.dtype or (
+                old.shape is not None and new.shape is not None and len(old.shape) != len(new.shape)
+            ):
+                raise PassError(f"patch replaces {old!r} by {new!r}: types differ")
+        position = self._position(graph)
+        graph.nodes[position:position] = self.nodes
+        for node in graph.nodes:
+            node.inputs = [None if v is None else self._resolve(v) for v in node.inputs]
+        graph.outputs = [self._resolve(v) for v in graph.outputs]
+        graph.sort()
+
+    def _resolve(self, value: Value) -> Value:
+        while value in self.replace:
+            value = self.replace[value]
+        return value
+
+    def _position(self, graph: Graph) -> int:
+        producers = {v.producer for v in self.replace}
+        indices = [i for i, n in enumerate(graph.nodes) if n in producers]
+        return max(indices) + 1 if indices else 0
+
+
+class Names:
+    """Fresh names `<origin>/<pass>.<k>`, unique among those handed out and those taken."""
+
+    def __init__(self, taken: Iterable[str]) -> None:
+        self._taken = set(taken)
+
+    def fresh(self, origin: str, suffix: str) -> str:
+        """A name that no value or node has yet."""
+        k = 0
+        while (name := f"{origin}/{suffix}.{k}") in self._taken:
+            k += 1
+        self._taken.add(name)
+        return name

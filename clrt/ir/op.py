@@ -1,0 +1,86 @@
+"""What the graph knows of an operator: the contract that `clrt.ops` implements."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any, ClassVar
+
+import numpy as np
+
+from clrt.ir.dims import Shape
+from clrt.ir.dtypes import DType
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+
+@dataclass(frozen=True)
+class TensorType:
+    """What is known of a tensor before it is computed.
+
+    Attributes:
+        dtype: Element type.
+        shape: One dim per axis, symbolic where unknown; None where the rank is unknown.
+        data: The elements, where they are known: numbers, or an object array of symbolic dims
+            (then of dtype int64).
+    """
+
+    dtype: DType
+    shape: Shape | None
+    data: Array | None = None
+
+    @property
+    def rank(self) -> int | None:
+        return None if self.shape is None else len(self.shape)
+
+    @property
+    def is_static(self) -> bool:
+        """Whether every dim is a number."""
+        return self.shape is not None and all(isinstance(d, int) for d in self.shape)
+
+    @property
+    def numbers(self) -> Array | None:
+        """`data` where it has no symbolic element."""
+        return None if self.data is None or self.data.dtype == object else self.data
+
+    def __str__(self) -> str:
+        dims = "?" if self.shape is None else ",".join(map(str, self.shape))
+        return f"{self.dtype}[{dims}]"
+
+
+@dataclass(frozen=True)
+class IrOp:
+    """Base of all operators: a frozen dataclass whose fields are the ONNX attributes.
+
+    `name` is the ONNX op name, and `domain` its domain ("clrt" for the fused ones).
+    """
+
+    name: ClassVar[str] = ""
+    domain: ClassVar[str] = ""
+
+    def infer(self, inputs: Sequence[TensorType | None]) -> list[TensorType]:
+        """Types of the outputs from those of the inputs (None: an optional input left out).
+
+        Raises:
+            ShapeError: The inputs do not fit; the message says which axis and why.
+        """
+        raise NotImplementedError(self.name)
+
+    @property
+    def attributes(self) -> dict[str, Any]:
+        """The attributes that differ from their defaults."""
+        return {
+            f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) != f.default
+        }
+
+
+@dataclass(frozen=True)
+class Step:
+    """One operation of a fused elementwise program.
+
+    Attributes:
+        args: Operands: 0..k-1 are the program's k inputs, k+i is the result of step i.
+    """
+
+    op: IrOp
+    args: tuple[int, ...]

@@ -1,0 +1,167 @@
+"""Kernels as data: which source, which defines, which arguments, how many work-items."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from clrt.device.caps import DeviceCaps
+from clrt.ir.dtypes import DType
+from clrt.ir.graph import Node, Value
+from clrt.ir.op import Array
+
+Scalar: TypeAlias = "np.int32 | np.int64 | np.float32"
+
+
+@dataclass(frozen=True)
+class KernelSpec:
+    """One compiled entry point.
+
+    Attributes:
+        source: File under `kernels_cl/`.
+        entry: Name of the `__kernel` function.
+        defines: `-D` macros in order; the value of a macro may be code (an epilogue).
+    """
+
+    source: str
+    entry: str
+    defines: tuple[tuple[str, str], ...] = ()
+
+    @classmethod
+    def of(cls, source: str, entry: str, **defines: object) -> KernelSpec:
+        """A spec from keyword macros, sorted so that equal specs hash alike."""
+        return cls(source, entry, tuple(sorted((k, str(v)) for k, v in defines.items())))
+
+
+@dataclass(frozen=True, eq=False)
+class Scratch:
+    """Device memory that lives for one node only."""
+
+    elems: int
+    dtype: DType
+
+    @property
+    def nbytes(self) -> int:
+        return self.elems * self.dtype.itemsize
+
+
+@dataclass(frozen=True, eq=False)
+class Packed:
+    """A weight in the layout its kernel wants, made once per model.
+
+    Attributes:
+        value: The constant it is made from.
+        layout: Names the layout with its parameters; (value, layout) is the identity.
+        pack: Makes the packed array from the constant's elements.
+    """
+
+    value: Value
+    layout: str
+    pack: Callable[[Array], Array] = field(repr=False)
+
+
+@dataclass(frozen=True)
+class Status:
+    """The plan's status word: a kernel that meets a bad index writes its node's code there.
+
+    Attributes:
+        message: What the error says where the kernel reported.
+    """
+
+    message: str
+
+
+Buffer: TypeAlias = "Value | Scratch | Packed | Status"
+
+
+@dataclass(frozen=True)
+class BufferArg:
+    """A buffer argument: passed to the kernel as the pair (`__global T*`, element offset).
+
+    Attributes:
+        offset: Elements past the start of the buffer's own place.
+    """
+
+    buffer: Buffer
+    offset: int = 0
+
+
+Arg: TypeAlias = "BufferArg | Scalar"
+
+
+@dataclass(frozen=True)
+class Launch:
+    """One enqueue: arguments are bound once per plan.
+
+    Attributes:
+        flops: Floating-point operations, for the profile.
+    """
+
+    kernel: KernelSpec
+    global_size: tuple[int, ...]
+    local_size: tuple[int, ...] | None
+    args: tuple[Arg, ...]
+    flops: int = 0
+
+
+@dataclass
+class Lowering:
+    """What an `emit` function may ask for.
+
+    Attributes:
+        caps: The device.
+        tunables: `T_` values from the tuning record of (kernel, device).
+    """
+
+    caps: DeviceCaps
+    tunables: Callable[[str], dict[str, int]]
+
+    def scratch(self, elems: int, dtype: DType = DType.FLOAT32) -> Scratch:
+        """Memory for this node only."""
+        return Scratch(elems, dtype)
+
+
+Emit: TypeAlias = Callable[[Node, Lowering], "list[Launch]"]
+Fits: TypeAlias = Callable[[Node, DeviceCaps], "str | None"]
+
+
+def always(node: Node, caps: DeviceCaps) -> str | None:
+    """The predicate of a variant that fits everywhere."""
+    return None
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One way to run an op on a device.
+
+    Attributes:
+        emit: Launches for a node whose shapes are all known.
+        misfit: None where the variant holds for node and device, else the reason it does not.
+    """
+
+    name: str
+    emit: Emit
+    misfit: Fits = always
+
+
+def i32(value: Any) -> np.int32:
+    """An `int` kernel argument."""
+    return np.int32(value)
+
+
+def f32(value: Any) -> np.float32:
+    """A `float` kernel argument."""
+    return np.float32(value)
+
+
+def ceil_div(a: int, b: int) -> int:
+    """a / b rounded up."""
+    return -(-a // b)
+
+
+def round_up(a: int, b: int) -> int:
+    """The least multiple of b that is at least a."""
+    return ceil_div(a, b) * b

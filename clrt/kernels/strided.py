@@ -1,0 +1,85 @@
+"""Strided views and their copy: one kernel behind every op that only moves elements."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from clrt.errors import UnsupportedError
+from clrt.ir.dtypes import DType
+from clrt.kernels.spec import BufferArg, KernelSpec, Launch, i32
+
+MAX_RANK = 6
+
+_UNSIGNED = {1: "uchar", 2: "ushort", 4: "uint", 8: "ulong"}
+
+
+def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
+    """Row-major strides in elements."""
+    strides: list[int] = []
+    step = 1
+    for dim in reversed(shape):
+        strides.insert(0, step)
+        step *= dim
+    return tuple(strides)
+
+
+def broadcast_strides(shape: Sequence[int], target: Sequence[int]) -> tuple[int, ...]:
+    """Strides that read a contiguous tensor as if it had the shape `target` (0 on its 1s)."""
+    lead = len(target) - len(shape)
+    own = contiguous_strides(shape)
+    return (0,) * lead + tuple(
+        0 if dim == 1 and goal != 1 else step
+        for dim, goal, step in zip(shape, target[lead:], own, strict=True)
+    )
+
+
+def collapse(
+    shape: Sequence[int], *strides: Sequence[int]
+) -> tuple[tuple[int, ...], list[tuple[int, ...]]]:
+    """Merges neighbouring axes that every view walks as one, and drops axes of one element."""
+    dims: list[int] = []
+    kept: list[list[int]] = [[] for _ in strides]
+    for axis, dim in enumerate(shape):
+        if dim == 1:
+            continue
+        steps = [s[axis] for s in strides]
+        if dims and all(k[-1] == step * dim for k, step in zip(kept, steps, strict=True)):
+            dims[-1] *= dim
+            for k, step in zip(kept, steps, strict=True):
+                k[-1] = step
+            continue
+        dims.append(dim)
+        for k, step in zip(kept, steps, strict=True):
+            k.append(step)
+    return tuple(dims), [tuple(k) for k in kept]
+
+
+def pad_rank(values: Sequence[int], fill: int) -> tuple[int, ...]:
+    """Values right-aligned in MAX_RANK places.
+
+    Raises:
+        UnsupportedError: There are more than MAX_RANK.
+    """
+    if len(values) > MAX_RANK:
+        raise UnsupportedError(f"a view of {len(values)} axes; kernels walk up to {MAX_RANK}.")
+    return (fill,) * (MAX_RANK - len(values)) + tuple(values)
+
+
+def copy_launch(
+    src: BufferArg,
+    dst: BufferArg,
+    dtype: DType,
+    shape: Sequence[int],
+    src_strides: Sequence[int],
+    dst_strides: Sequence[int],
+) -> Launch:
+    """The launch that copies `shape` elements from a view of `src` to a view of `dst`."""
+    dims, (source, target) = collapse(shape, src_strides, dst_strides)
+    d, s, t = pad_rank(dims, 1), pad_rank(source, 0), pad_rank(target, 0)
+    kernel = KernelSpec.of("copy_strided.cl", "copy_strided", DATA_T=_UNSIGNED[dtype.itemsize])
+    return Launch(
+        kernel,
+        (d[5], d[4], d[0] * d[1] * d[2] * d[3]),
+        None,
+        (src, dst, *(i32(v) for v in (*d, *s, *t))),
+    )

@@ -1,0 +1,62 @@
+"""Every environment variable clrt reads: one row each, with type, default and help."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from clrt.errors import ClrtError
+
+T = TypeVar("T")
+
+
+def _flag(text: str) -> bool:
+    lowered = text.strip().lower()
+    if lowered in {"1", "true", "yes", "on"}:
+        return True
+    if lowered in {"0", "false", "no", "off", ""}:
+        return False
+    raise ValueError("expected 0 or 1")
+
+
+@dataclass(frozen=True)
+class Knob(Generic[T]):
+    """One environment variable, read afresh at each `get`."""
+
+    name: str
+    parse: Callable[[str], T]
+    default: T
+    help: str
+
+    def get(self) -> T:
+        """The parsed value, or the default where the variable is unset.
+
+        Raises:
+            ClrtError: The text cannot be parsed.
+        """
+        text = os.environ.get(self.name)
+        if text is None:
+            return self.default
+        try:
+            return self.parse(text)
+        except ValueError as error:
+            raise ClrtError(f"{self.name}={text!r} is not valid: {error}. {self.help}") from error
+
+
+DEVICE = Knob("CLRT_DEVICE", str, "auto", "auto, cpu, gpu, part of a device name, or an index.")
+STRICT = Knob("CLRT_STRICT", _flag, False, "1 turns a host fallback into an error.")
+EXPLAIN_PASSES = Knob("CLRT_EXPLAIN_PASSES", _flag, False, "1 prints what passes did and why not.")
+CACHE_DIR = Knob("CLRT_CACHE_DIR", str, "", "Folder of the program cache.")
+MAX_PATCHES = Knob("CLRT_MAX_PATCHES", int, -1, "Stop optimising after N patches, to bisect.")
+VERIFY = Knob("CLRT_VERIFY", _flag, True, "0 skips the IR verifier between passes.")
+
+ALL: tuple[Knob[str] | Knob[bool] | Knob[int], ...] = (
+    DEVICE,
+    STRICT,
+    EXPLAIN_PASSES,
+    CACHE_DIR,
+    MAX_PATCHES,
+    VERIFY,
+)

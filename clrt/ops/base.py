@@ -1,0 +1,268 @@
+"""The operator contract and its registry.
+
+A newcomer adds an op in one file: a frozen dataclass with `infer`, `reference`, `variants` and
+`samples`, under `@register`. Importer coverage, op tests and the docs table derive from here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from enum import Enum
+from typing import Any, ClassVar, TypeVar
+
+import numpy as np
+
+from clrt.errors import ModelError, ShapeError, UnsupportedError
+from clrt.ir.dims import Dim, Shape, Undecidable, maximum, same
+from clrt.ir.dtypes import DType
+from clrt.ir.op import Array, IrOp, TensorType
+from clrt.kernels.spec import Variant
+
+Types = Sequence[TensorType | None]
+Arrays = Sequence[Array | None]
+
+
+class Accuracy(Enum):
+    """How far a kernel may be from its reference; tests take their tolerance from here.
+
+    The value is (relative to the largest element, in units of the dtype's epsilon).
+    """
+
+    EXACT = 0
+    ELEMENTWISE = 8
+    TRANSCENDENTAL = 32
+    ACCUMULATED = 256
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One test case of an op: the op with its attributes and the inputs it gets."""
+
+    op: IrOp
+    inputs: tuple[Array | None, ...]
+
+
+@dataclass
+class OnnxNode:
+    """A node as the file has it, for `Op.from_onnx`.
+
+    Attributes:
+        attrs: Python values (int, float, str, bytes, list, ndarray for tensors).
+        inputs: Input names, "" where left out; `add_constant` makes new ones.
+        constants: Elements of the inputs that are constants, by name.
+    """
+
+    op_type: str
+    domain: str
+    name: str
+    opset: int
+    attrs: dict[str, Any]
+    inputs: list[str]
+    outputs: list[str]
+    constants: Mapping[str, Array]
+    add_constant: Callable[[Array], str]
+
+    def set_input(self, index: int, array: Array) -> None:
+        """Makes input `index` a new constant."""
+        self.inputs += [""] * (index + 1 - len(self.inputs))
+        self.inputs[index] = self.add_constant(array)
+
+
+@dataclass(frozen=True)
+class Op(IrOp):
+    """Base of all ops: fields are the attributes of the newest opset, in ONNX's names.
+
+    Class attributes:
+        promoted: Attributes of older opsets that are inputs in the newest: name to
+            (input index, dtype); they become constants at import.
+        view: The single output is input 0 with another shape: no kernel runs.
+        in_place: Inputs whose memory the output may take over (same size, same index order).
+        host_inputs: Inputs whose elements must be known when a plan is made (shapes, axes).
+        shape_data: The reference also works on object arrays of dims (shape arithmetic).
+        accuracy: Tolerance class of the kernels.
+    """
+
+    promoted: ClassVar[Mapping[str, tuple[int, Any]]] = {}
+    view: ClassVar[bool] = False
+    in_place: ClassVar[tuple[int, ...]] = ()
+    host_inputs: ClassVar[tuple[int, ...]] = ()
+    shape_data: ClassVar[bool] = False
+    accuracy: ClassVar[Accuracy] = Accuracy.ACCUMULATED
+    variants: ClassVar[tuple[Variant, ...]] = ()
+    since: ClassVar[int] = 1
+
+    @classmethod
+    def from_onnx(cls, node: OnnxNode) -> Op:
+        """The op of an ONNX node; may rewrite `node.inputs` to the newest opset's form.
+
+        Raises:
+            UnsupportedError: An attribute has a value clrt does not support.
+        """
+        attrs = dict(node.attrs)
+        for name, (index, dtype) in cls.promoted.items():
+            if name in attrs:
+                node.set_input(index, np.asarray(attrs.pop(name), dtype))
+        known = {f.name for f in fields(cls)}
+        values = {k: tuple(v) if isinstance(v, list) else v for k, v in attrs.items() if k in known}
+        return cls(**values)
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        """The outputs, by NumPy with wide accumulation: oracle, folder and fallback in one."""
+        raise NotImplementedError(self.name)
+
+    @classmethod
+    def samples(cls) -> Iterator[Sample]:
+        """Test cases: attribute corners, tails around tiles, broadcasting, each dtype."""
+        yield from ()
+
+    @classmethod
+    def error_samples(cls) -> Iterator[tuple[Sample, type[Exception]]]:
+        """Inputs that `infer` must refuse, with the error class."""
+        yield from ()
+
+    def flops(self, inputs: Types, outputs: Types) -> int:
+        """Floating-point operations at static shapes."""
+        return 0
+
+    def infer_with_data(self, inputs: Types) -> list[TensorType]:
+        """`infer`, plus the elements of small integer results whose inputs are all known."""
+        outputs = self.infer(inputs)
+        if not self.shape_data or any(t is not None and t.data is None for t in inputs):
+            return outputs
+        if any(t.dtype not in _SHAPE_DTYPES or not _is_small(t) for t in outputs):
+            return outputs
+        try:
+            arrays = self.reference(*(None if t is None else t.data for t in inputs))
+        except (Undecidable, TypeError):
+            return outputs
+        return [
+            TensorType(t.dtype, t.shape, _tidy(np.asarray(a), t.dtype))
+            for t, a in zip(outputs, arrays, strict=True)
+        ]
+
+
+_SHAPE_DTYPES = {DType.INT64, DType.INT32, DType.BOOL}
+_SMALL_ELEMS = 64
+
+
+def _is_small(t: TensorType) -> bool:
+    return t.is_static and int(np.prod([int(str(d)) for d in t.shape or ()])) <= _SMALL_ELEMS
+
+
+def _tidy(array: Array, dtype: DType) -> Array:
+    """An object array without symbols becomes a plain one."""
+    if array.dtype != object:
+        return array.astype(dtype.numpy)
+    if all(not hasattr(x, "terms") for x in array.flat):
+        return array.astype(dtype.numpy)
+    return array
+
+
+OpClass = TypeVar("OpClass", bound=type[Op])
+
+
+@dataclass
+class Registry:
+    """All ops by (domain, ONNX name); the ai.onnx domain is ""."""
+
+    classes: dict[tuple[str, str], type[Op]] = field(default_factory=dict)
+
+    def add(self, cls: type[Op]) -> None:
+        """Adds an op class; a duplicate raises."""
+        key = (cls.domain, cls.name)
+        if key in self.classes:
+            raise ValueError(f"op {key} is registered twice")
+        self.classes[key] = cls
+
+    def find(self, domain: str, name: str) -> type[Op] | None:
+        """The class, or None where clrt has no such op."""
+        return self.classes.get((domain, name))
+
+    def named(self, name: str) -> type[Op]:
+        """The class of a name in any domain, as the text form prints it."""
+        domain, _, short = name.rpartition(".")
+        return self.classes[(domain, short)]
+
+
+REGISTRY = Registry()
+
+
+def register(cls: OpClass) -> OpClass:
+    """Class decorator: names the op after its class unless `name` is set, and registers it."""
+    if "name" not in cls.__dict__:
+        cls.name = cls.__name__
+    REGISTRY.add(cls)
+    return cls
+
+
+def need(inputs: Types, index: int, op: IrOp) -> TensorType:
+    """An input type that must be there.
+
+    Raises:
+        ModelError: It is left out.
+    """
+    found = inputs[index] if index < len(inputs) else None
+    if found is None:
+        raise ModelError(f"{op.name} lacks its input {index}; the model is not valid ONNX.")
+    return found
+
+
+def known(inputs: Types, index: int, op: IrOp) -> Array | None:
+    """The elements of an optional integer input (perhaps symbolic); None where left out.
+
+    Raises:
+        UnsupportedError: The input is there but only known when the model runs.
+    """
+    found = inputs[index] if index < len(inputs) else None
+    if found is None:
+        return None
+    if found.data is None:
+        raise UnsupportedError(
+            f"{op.name}: input {index} ({found}) is computed while the model runs; "
+            "clrt needs it when the plan is made."
+        )
+    return found.data
+
+
+def normalize_axis(axis: int, rank: int, op: IrOp) -> int:
+    """A non-negative axis.
+
+    Raises:
+        ShapeError: The axis is outside the rank.
+    """
+    if not -rank <= axis < max(rank, 1):
+        raise ShapeError(
+            f"{op.name}: axis {axis} is outside rank {rank}; expected {-rank}..{rank - 1}."
+        )
+    return axis % rank if rank else 0
+
+
+def broadcast_shapes(shapes: Sequence[Shape | None], op: IrOp) -> Shape | None:
+    """NumPy's broadcasting over dims; None where a rank is unknown.
+
+    Raises:
+        ShapeError: Two dims differ and neither is 1.
+    """
+    if any(s is None for s in shapes):
+        return None
+    ranked = [s for s in shapes if s is not None]
+    rank = max((len(s) for s in ranked), default=0)
+    result: list[Dim] = [1] * rank
+    for shape in ranked:
+        for i, dim in enumerate(shape, start=rank - len(shape)):
+            result[i] = _broadcast_dim(result[i], dim, shapes, op)
+    return tuple(result)
+
+
+def _broadcast_dim(a: Dim, b: Dim, shapes: Sequence[Shape | None], op: IrOp) -> Dim:
+    if same(a, b) or same(b, 1):
+        return a
+    if same(a, 1):
+        return b
+    if isinstance(a, int) and isinstance(b, int):
+        text = " and ".join(f"[{','.join(map(str, s or ()))}]" for s in shapes)
+        raise ShapeError(f"{op.name}: shapes {text} do not broadcast ({a} against {b}).")
+    if isinstance(a, int):
+        return a
+    return b if isinstance(b, int) else maximum(a, b)

@@ -1,0 +1,736 @@
+"""Every elementwise op: one row each.
+
+A row gives the OpenCL C expression and the NumPy function. In an expression {0}, {1}… are the
+operands; `@name` is `c_name` of common/math.clh for float32 (scalar or vector lanes) and float16,
+and `d_name` for float64. Conditions are C truth values, 0/-1 per lane in vectors.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from clrt.errors import ShapeError
+from clrt.ir.dims import Expr, maximum, minimum
+from clrt.ir.dtypes import DType
+from clrt.ir.op import Array, TensorType
+from clrt.ops.base import Accuracy, Op, Sample, Types, broadcast_shapes, need, register
+
+NumpyFunction = Callable[..., Any]
+
+
+@dataclass(frozen=True)
+class Pointwise(Op):
+    """Base of the elementwise ops, with NumPy's broadcasting.
+
+    Class attributes:
+        expr: The expression for floating point, and for integers where `int_expr` is None.
+        function: NumPy's function of the operands (the attributes are on self).
+        compares: The result is bool.
+        domain_low, domain_high: Where samples are drawn from.
+    """
+
+    expr: ClassVar[str] = ""
+    int_expr: ClassVar[str | None] = None
+    function: ClassVar[NumpyFunction]
+    arity: ClassVar[int] = 1
+    compares: ClassVar[bool] = False
+    integers: ClassVar[bool] = False
+    floats: ClassVar[bool] = True
+    booleans: ClassVar[bool] = False
+    domain_low: ClassVar[float] = -4.0
+    domain_high: ClassVar[float] = 4.0
+    accuracy = Accuracy.TRANSCENDENTAL
+    in_place = (0, 1, 2)
+
+    def result_dtype(self, dtypes: Sequence[DType]) -> DType:
+        """Dtype of the result."""
+        return DType.BOOL if self.compares else dtypes[0]
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        present = [need(inputs, i, self) for i, t in enumerate(inputs) if t is not None or i == 0]
+        self.check(present)
+        shape = broadcast_shapes([t.shape for t in present], self)
+        return [TensorType(self.result_dtype([t.dtype for t in present]), shape)]
+
+    def check(self, inputs: Sequence[TensorType]) -> None:
+        """Refuses mixed dtypes.
+
+        Raises:
+            ShapeError: Operands have different dtypes.
+        """
+        if len({t.dtype for t in inputs}) > 1:
+            text = ", ".join(str(t) for t in inputs)
+            raise ShapeError(f"{self.name}: operands must have one dtype; they are {text}.")
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        arrays = [a for a in inputs if a is not None]
+        first = arrays[0]
+        with np.errstate(all="ignore"):
+            if first.dtype == np.float16:
+                arrays = [a.astype(np.float32) if a.dtype == np.float16 else a for a in arrays]
+            result = np.asarray(self.evaluate(*arrays))
+        if object in (a.dtype for a in arrays):
+            return (result,)
+        dtype = self.result_dtype([DType.of(a.dtype) for a in inputs if a is not None])
+        return (result.astype(dtype.numpy, copy=False),)
+
+    def evaluate(self, *arrays: Array) -> Any:
+        """The NumPy function applied to the operands."""
+        return type(self).function(*arrays)
+
+    def cl(self, args: Sequence[str], dtypes: Sequence[DType]) -> str | None:
+        """The OpenCL C expression, or None where there is none for these dtypes."""
+        template = self.expr
+        if not dtypes[0].is_float and self.int_expr is not None:
+            template = self.int_expr
+        prefix = "d_" if dtypes[0] is DType.FLOAT64 else "c_"
+        return self.fill(template.replace("@", prefix), args, dtypes)
+
+    def fill(self, template: str, args: Sequence[str], dtypes: Sequence[DType]) -> str | None:
+        """Puts operands and attributes into a template."""
+        return f"({template.format(*args)})" if template else None
+
+    @classmethod
+    def samples(cls) -> Iterator[Sample]:
+        """Flat and broadcast operands with tails around the vector width, per dtype."""
+        rng = np.random.default_rng(7)
+        shapes: list[tuple[tuple[int, ...], ...]] = [((n,),) * cls.arity for n in (0, 1, 7, 33)]
+        if cls.arity == 2:
+            shapes += [((2, 3, 5), (5,)), ((4, 1, 5), (3, 1)), ((), (3, 4))]
+        if cls.arity == 3:
+            shapes += [((2, 1, 5), (3, 1), (2, 3, 5))]
+        for group in shapes:
+            for dtype in cls.sample_dtypes():
+                yield Sample(cls(), tuple(cls.draw(rng, shape, dtype) for shape in group))
+
+    @classmethod
+    def sample_dtypes(cls) -> list[DType]:
+        """The dtypes that samples are drawn in."""
+        floats = [DType.FLOAT32] if cls.floats else []
+        integers = [DType.INT64, DType.INT32] if cls.integers else []
+        return floats + integers + ([DType.BOOL] if cls.booleans else [])
+
+    @classmethod
+    def draw(cls, rng: np.random.Generator, shape: tuple[int, ...], dtype: DType) -> Array:
+        """Random elements of the op's input domain."""
+        if dtype is DType.BOOL:
+            return np.asarray(rng.integers(0, 2, shape), bool)
+        low, high = cls.domain_low, cls.domain_high
+        if dtype.is_int:
+            return np.asarray(rng.integers(math.ceil(low), math.ceil(high), shape), dtype.numpy)
+        return np.asarray(rng.uniform(low, high, shape), dtype.numpy)
+
+
+def _row(name: str, expr: str, function: NumpyFunction, **traits: Any) -> type[Pointwise]:
+    """Makes and registers an op without attributes."""
+    doc = f"ONNX {name}: {expr}."
+    body = {"expr": expr, "function": staticmethod(function), "__doc__": doc, "name": name}
+    cls = type(name, (Pointwise,), {**body, **traits, "__module__": __name__})
+    return register(dataclass(frozen=True)(cls))
+
+
+def _either(plain: NumpyFunction, symbolic: NumpyFunction) -> NumpyFunction:
+    """A function that treats arrays of dims one by one."""
+    one_by_one = np.frompyfunc(symbolic, 2, 1)
+
+    def apply(a: Array, b: Array) -> Any:
+        symbolic_operands = object in (np.asarray(a).dtype, np.asarray(b).dtype)
+        return (one_by_one if symbolic_operands else plain)(a, b)
+
+    return apply
+
+
+def _divide(a: Array, b: Array) -> Any:
+    if a.dtype == object or b.dtype == object:
+        return a // b
+    if a.dtype.kind == "f":
+        return a / b
+    quotient = np.floor_divide(a, np.where(b == 0, 1, b))
+    truncated = quotient + ((quotient < 0) & (quotient * b != a))
+    return np.where(b == 0, 0, truncated)
+
+
+def _erf(x: Array) -> Any:
+    return np.vectorize(math.erf, otypes=[np.float64])(x) if x.size else x
+
+
+_NUMBERS: dict[str, Any] = {"integers": True}
+_EXACT: dict[str, Any] = {"accuracy": Accuracy.EXACT}
+_BINARY: dict[str, Any] = {"arity": 2, **_NUMBERS, "shape_data": True}
+_ARITHMETIC: dict[str, Any] = {**_BINARY, "accuracy": Accuracy.ELEMENTWISE}
+_COMPARE: dict[str, Any] = {**_BINARY, **_EXACT, "compares": True, "in_place": ()}
+_LOGIC: dict[str, Any] = {
+    **_EXACT,
+    "arity": 2,
+    "floats": False,
+    "booleans": True,
+    "shape_data": True,
+}
+_BITS: dict[str, Any] = {**_EXACT, "arity": 2, "floats": False, **_NUMBERS}
+_ONE: dict[str, Any] = {"domain_low": -1.0, "domain_high": 1.0}
+_POSITIVE: dict[str, Any] = {"domain_low": 0.01, "domain_high": 9.0}
+
+Add = _row("Add", "{0} + {1}", lambda a, b: a + b, **_ARITHMETIC)
+Sub = _row("Sub", "{0} - {1}", lambda a, b: a - b, **_ARITHMETIC)
+Mul = _row("Mul", "{0} * {1}", lambda a, b: a * b, **_ARITHMETIC)
+Div = _row(
+    "Div", "{0} / {1}", _divide, int_expr="{1} == 0 ? 0 : {0} / ({1} == 0 ? 1 : {1})", **_ARITHMETIC
+)
+Equal = _row(
+    "Equal", "{0} == {1}", _either(np.equal, lambda a, b: a == b), booleans=True, **_COMPARE
+)
+Less = _row("Less", "{0} < {1}", _either(np.less, lambda a, b: a < b), **_COMPARE)
+LessOrEqual = _row(
+    "LessOrEqual", "{0} <= {1}", _either(np.less_equal, lambda a, b: a <= b), **_COMPARE
+)
+Greater = _row("Greater", "{0} > {1}", _either(np.greater, lambda a, b: a > b), **_COMPARE)
+GreaterOrEqual = _row(
+    "GreaterOrEqual", "{0} >= {1}", _either(np.greater_equal, lambda a, b: a >= b), **_COMPARE
+)
+And = _row("And", "{0} && {1}", np.logical_and, **_LOGIC)
+Or = _row("Or", "{0} || {1}", np.logical_or, **_LOGIC)
+Xor = _row("Xor", "!{0} != !{1}", np.logical_xor, **_LOGIC)
+Not = _row("Not", "!{0}", np.logical_not, **{**_LOGIC, "arity": 1})
+BitwiseAnd = _row("BitwiseAnd", "{0} & {1}", np.bitwise_and, **_BITS)
+BitwiseOr = _row("BitwiseOr", "{0} | {1}", np.bitwise_or, **_BITS)
+BitwiseXor = _row("BitwiseXor", "{0} ^ {1}", np.bitwise_xor, **_BITS)
+BitwiseNot = _row("BitwiseNot", "~{0}", np.bitwise_not, **{**_BITS, "arity": 1})
+IsNaN = _row("IsNaN", "{0} != {0}", np.isnan, compares=True, in_place=(), **_EXACT)
+
+Neg = _row("Neg", "-{0}", lambda x: -x, shape_data=True, **_NUMBERS, **_EXACT)
+Abs = _row("Abs", "@abs({0})", np.abs, int_expr="{0} < 0 ? -{0} : {0}", **_NUMBERS, **_EXACT)
+Sign = _row(
+    "Sign",
+    "PICK({0} > 0, (F)1, PICK({0} < 0, (F)-1, {0}))",
+    np.sign,
+    int_expr="({0} > 0) - ({0} < 0)",
+    **_NUMBERS,
+    **_EXACT,
+)
+Reciprocal = _row("Reciprocal", "1 / {0}", lambda x: 1 / x, **_POSITIVE)
+Sqrt = _row("Sqrt", "sqrt({0})", np.sqrt, **_POSITIVE)
+Exp = _row("Exp", "@exp({0})", np.exp)
+Log = _row("Log", "@log({0})", np.log, **_POSITIVE)
+Erf = _row("Erf", "@erf({0})", _erf)
+Tanh = _row("Tanh", "@tanh({0})", np.tanh)
+Sigmoid = _row("Sigmoid", "@sigmoid({0})", lambda x: 1 / (1 + np.exp(-x.astype(np.float64))))
+Softplus = _row("Softplus", "@softplus({0})", lambda x: np.logaddexp(x, 0))
+Softsign = _row("Softsign", "{0} / (1 + @abs({0}))", lambda x: x / (1 + np.abs(x)))
+Relu = _row(
+    "Relu", "PICK({0} < 0, 0 * {0}, {0})", lambda x: np.maximum(x, 0),
+    int_expr="{0} < 0 ? 0 : {0}", **_NUMBERS, **_EXACT,
+)  # fmt: skip
+Mish = _row("Mish", "{0} * @tanh(@softplus({0}))", lambda x: x * np.tanh(np.logaddexp(x, 0)))
+HardSwish = _row(
+    "HardSwish",
+    "{0} * @max(@min({0} / 6 + 0.5f, (F)1), (F)0)",
+    lambda x: x * np.clip(x / 6 + 0.5, 0, 1),
+)
+Floor = _row("Floor", "floor({0})", np.floor, **_EXACT)
+Ceil = _row("Ceil", "ceil({0})", np.ceil, **_EXACT)
+Round = _row("Round", "rint({0})", np.rint, **_EXACT)
+Sin = _row("Sin", "sin({0})", np.sin)
+Cos = _row("Cos", "cos({0})", np.cos)
+Tan = _row("Tan", "tan({0})", np.tan, **_ONE)
+Asin = _row("Asin", "asin({0})", np.arcsin, **_ONE)
+Acos = _row("Acos", "acos({0})", np.arccos, **_ONE)
+Atan = _row("Atan", "atan({0})", np.arctan)
+Sinh = _row("Sinh", "sinh({0})", np.sinh)
+Cosh = _row("Cosh", "cosh({0})", np.cosh)
+Asinh = _row("Asinh", "asinh({0})", np.arcsinh)
+Acosh = _row("Acosh", "acosh({0})", np.arccosh, domain_low=1.01, domain_high=9.0)
+Atanh = _row("Atanh", "atanh({0})", np.arctanh, domain_low=-0.9, domain_high=0.9)
+
+
+@register
+@dataclass(frozen=True)
+class Pow(Pointwise):
+    """x to the power y; y may have another dtype. Source: ONNX Pow, opset 7 to 15."""
+
+    expr = "@pow({0}, (F)({1}))"
+    int_expr = "(long)rint(pow((float)({0}), (float)({1})))"
+    arity = 2
+    domain_low = 0.25
+
+    def check(self, inputs: Sequence[TensorType]) -> None:
+        """Any two numeric dtypes go together."""
+
+    def evaluate(self, *arrays: Array) -> Any:
+        return np.power(arrays[0], arrays[1].astype(arrays[0].dtype))
+
+
+@register
+@dataclass(frozen=True)
+class Mod(Pointwise):
+    """Remainder with the divisor's sign, or C's fmod. Source: ONNX Mod, opset 10 to 13."""
+
+    fmod: int = 0
+
+    expr = "fmod({0}, {1})"
+    int_expr = "{1} == 0 ? 0 : ({0} % {1} + {1}) % {1}"
+    arity = 2
+    integers = True
+    shape_data = True
+
+    def evaluate(self, *arrays: Array) -> Any:
+        return np.fmod(*arrays) if self.fmod else np.mod(*arrays)
+
+    def fill(self, template: str, args: Sequence[str], dtypes: Sequence[DType]) -> str | None:
+        if dtypes[0].is_int and self.fmod:
+            template = "{1} == 0 ? 0 : {0} % ({1} == 0 ? 1 : {1})"
+        if dtypes[0].is_int and not self.fmod:
+            template = "{1} == 0 ? 0 : ({0} % ({1} == 0 ? 1 : {1}) + {1}) % ({1} == 0 ? 1 : {1})"
+        return super().fill(template, args, dtypes)
+
+    @classmethod
+    def samples(cls) -> Iterator[Sample]:
+        for sample in super().samples():
+            is_float = sample.inputs[0] is not None and sample.inputs[0].dtype.kind == "f"
+            yield Sample(cls(int(is_float)), sample.inputs)
+            if not is_float:
+                yield Sample(cls(1), sample.inputs)
+
+
+@register
+@dataclass(frozen=True)
+class BitShift(Pointwise):
+    """Shift of unsigned integers. Source: ONNX BitShift, opset 11."""
+
+    direction: str = "LEFT"
+
+    arity = 2
+    floats = False
+
+    def evaluate(self, *arrays: Array) -> Any:
+        return (np.left_shift if self.direction == "LEFT" else np.right_shift)(*arrays)
+
+    def cl(self, args: Sequence[str], dtypes: Sequence[DType]) -> str | None:
+        return f"({args[0]} {'<<' if self.direction == 'LEFT' else '>>'} {args[1]})"
+
+
+@register
+@dataclass(frozen=True)
+class Where(Pointwise):
+    """condition ? x : y. Source: ONNX Where, opset 9 to 16."""
+
+    arity = 3
+    in_place = (1, 2)
+    accuracy = Accuracy.EXACT
+    shape_data = True
+
+    def result_dtype(self, dtypes: Sequence[DType]) -> DType:
+        return dtypes[1]
+
+    def check(self, inputs: Sequence[TensorType]) -> None:
+        if inputs[0].dtype is not DType.BOOL:
+            raise ShapeError(f"Where: the condition must be bool; it is {inputs[0]}.")
+        super().check(inputs[1:])
+
+    def evaluate(self, *arrays: Array) -> Any:
+        return np.where(arrays[0].astype(bool), arrays[1], arrays[2])
+
+    def cl(self, args: Sequence[str], dtypes: Sequence[DType]) -> str | None:
+        return f"PICK({args[0]}, {args[1]}, {args[2]})"
+
+    @classmethod
+    def samples(cls) -> Iterator[Sample]:
+        rng = np.random.default_rng(3)
+        for sample in super().samples():
+            condition, *rest = sample.inputs
+            assert condition is not None
+            mask = np.asarray(rng.integers(0, 2, condition.shape), bool)
+            yield Sample(cls(), (mask, *rest))
+
+
+@register
+@dataclass(frozen=True)
+class Cast(Pointwise):
+    """Conversion to another dtype; floats truncate to integers. Source: ONNX Cast, opset 6 to 25."""
+
+    to: DType = DType.FLOAT32
+
+    in_place = ()
+    accuracy = Accuracy.EXACT
+    shape_data = True
+
+    @classmethod
+    def from_onnx(cls, node: Any) -> Cast:
+        return cls(onnx_dtype(node.attrs["to"], "Cast"))
+
+    def result_dtype(self, dtypes: Sequence[DType]) -> DType:
+        return self.to
+
+    def evaluate(self, *arrays: Array) -> Any:
+        if arrays[0].dtype != object:
+            return arrays[0].astype(self.to.numpy)
+        if self.to in (DType.INT64, DType.INT32):
+            return arrays[0]
+        if self.to is DType.BOOL:
+            return np.array([x != 0 for x in arrays[0].flat], bool).reshape(arrays[0].shape)
+        raise TypeError("symbolic dims are integers")
+
+    def cl(self, args: Sequence[str], dtypes: Sequence[DType]) -> str | None:
+        (source,) = dtypes
+        if self.to is DType.BOOL:
+            return f"({args[0]} != 0)"
+        if self.to is DType.FLOAT32 and source is DType.BOOL:
+            return f"PICK({args[0]}, (F)1, (F)0)"
+        if self.to is source:
+            return args[0]
+        if self.to is DType.FLOAT16:
+            return f"(float)({args[0]})"
+        return f"({self.to.cl})({args[0]})"
+
+    @classmethod
+    def samples(cls) -> Iterator[Sample]:
+        for source in (DType.FLOAT32, DType.INT64, DType.INT32, DType.BOOL):
+            x = np.array([0, 1, 2.7, 3, 100, 0.4, 9]).astype(source.numpy)
+            for to in (DType.FLOAT32, DType.INT64, DType.INT32, DType.BOOL, DType.UINT8):
+                yield Sample(cls(to), (x,))
+
+
+def onnx_dtype(code: int, op: str) -> DType:
+    """The DType of an ONNX TensorProto.DataType code.
+
+    Raises:
+        UnsupportedError: clrt has no such dtype.
+    """
+    from clrt.errors import UnsupportedError
+
+    if code not in _ONNX_CODES:
+        raise UnsupportedError(f"{op}: ONNX data type {code} is not supported yet.")
+    return _ONNX_CODES[code]
+
+
+_ONNX_CODES = {
+    1: DType.FLOAT32, 2: DType.UINT8, 3: DType.INT8, 4: DType.UINT16, 5: DType.INT16,
+    6: DType.INT32, 7: DType.INT64, 9: DType.BOOL, 10: DType.FLOAT16, 11: DType.FLOAT64,
+    12: DType.UINT32, 13: DType.UINT64,
+}  # fmt: skip
+
+
+@register
+@dataclass(frozen=True)
+class CastLike(Pointwise):
+    """Conversion to the dtype of the second input. Source: ONNX CastLike, opset 15."""
+
+    in_place = ()
+    arity = 2
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        return [TensorType(need(inputs, 1, self).dtype, need(inputs, 0, self).shape)]
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        x, like = inputs
+        assert x is not None and like is not None
+        return (x.astype(like.dtype),)
+
+    def cl(self, args: Sequence[str], dtypes: Sequence[DType]) -> str | None:
+        return Cast(dtypes[1]).cl(args[:1], dtypes[:1])
+
+
+@register
+@dataclass(frozen=True)
+class Gelu(Pointwise):
+    """x Φ(x), exact or by tanh. Source: ONNX Gelu, opset 20."""
+
+    approximate: str = "none"
+
+    def evaluate(self, *arrays: Array) -> Any:
+        x = arrays[0].astype(np.float64)
+        if self.approximate == "tanh":
+            return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+        return 0.5 * x * (1 + _erf(x / math.sqrt(2)))
+
+    def cl(self, args: Sequence[str], dtypes: Sequence[DType]) -> str | None:
+        prefix = "d_" if dtypes[0] is DType.FLOAT64 else "c_"
+        return f"{prefix}gelu_{'tanh' if self.approximate == 'tanh' else 'erf'}({args[0]})"
+
+    @classmethod
+    def samples(cls) -> Iterator[Sample]:
+        for sample in super().samples():
+            yield sample
+            yield Sample(cls("tanh"), sample.inputs)
+
+
+@dataclass(frozen=True)
+class Parametric(Pointwise):
+    """Base of activations with float attributes; {name} in the expression is an attribute."""
+
+    def fill(self, template: str, args: Sequence[str], dtypes: Sequence[DType]) -> str | None:
+        suffix = "" if dtypes[0] is DType.FLOAT64 else "f"
+        values = {
+            k: f"{v!r}{suffix}"
+            for k in self.__dataclass_fields__
+            if isinstance(v := getattr(self, k), float)
+        }
+        return f"({template.format(*args, **values)})"
+
+
+@register
+@dataclass(frozen=True)
+class LeakyRelu(Parametric):
+    """x for x >= 0, else alpha x. Source: ONNX LeakyRelu, opset 6 to 16."""
+
+    alpha: float = 0.01
+    expr = "PICK({0} < 0, {alpha} * {0}, {0})"
+
+    def evaluate(self, *arrays: Array) -> Any:
+        return np.where(arrays[0] < 0, self.alpha * arrays[0], arrays[0])
+
+
+@register
+@dataclass(frozen=True)
+class Elu(Parametric):
+    """alpha (exp(x) - 1) below 0. Source: ONNX Elu, opset 6 to 22."""
+
+    alpha: float = 1.0
+    expr = "PICK({0} < 0, {alpha} * @expm1({0}), {0})"
+
+    def evaluate(self, *arrays: Array) -> Any:
+        return np.where(arrays[0] < 0, self.alpha * np.expm1(arrays[0]), arrays[0])
+
+
+@register
+@dataclass(frozen=True)
+class Celu(Parametric):
+    """alpha (exp(x / alpha) - 1) below 0. Source: ONNX Celu, opset 12."""
+
+    alpha: float = 1.0
+    expr = "PICK({0} < 0, {alpha} * @expm1({0} / {alpha}), {0})"
+
+    def evaluate(self, *arrays: Array) -> Any:
+        x = arrays[0]
+        return np.maximum(x, 0) + np.minimum(0, self.alpha * np.expm1(x / self.alpha))
+
+
+@register
+@dataclass(frozen=True)
+class Selu(Parametric):
+    """Scaled ELU. Source: ONNX Selu, opset 6 to 22."""
+
+    alpha: float = 1.6732632423543772
+    gamma: float = 1.0507009873554805
+    expr = "{gamma} * PICK({0} < 0, {alpha} * @expm1({0}), {0})"
+
+    def evaluate(self, *arrays: Array) -> Any:
+        x = arrays[0]
+        return self.gamma * np.where(x < 0, self.alpha * np.expm1(x), x)
+
+
+@register
+@dataclass(frozen=True)
+class HardSigmoid(Parametric):
+    """clip(alpha x + beta, 0, 1). Source: ONNX HardSigmoid, opset 6 to 22."""
+
+    alpha: float = 0.2
+    beta: float = 0.5
+    expr = "@max(@min({alpha} * {0} + {beta}, (F)1), (F)0)"
+
+    def evaluate(self, *arrays: Array) -> Any:
+        return np.clip(self.alpha * arrays[0] + self.beta, 0, 1)
+
+
+@register
+@dataclass(frozen=True)
+class ThresholdedRelu(Parametric):
+    """x above alpha, else 0. Source: ONNX ThresholdedRelu, opset 10 to 22."""
+
+    alpha: float = 1.0
+    expr = "PICK({0} > {alpha}, {0}, 0 * {0})"
+
+    def evaluate(self, *arrays: Array) -> Any:
+        return np.where(arrays[0] > self.alpha, arrays[0], 0)
+
+
+@register
+@dataclass(frozen=True)
+class Swish(Parametric):
+    """x sigmoid(alpha x). Source: ONNX Swish, opset 24."""
+
+    alpha: float = 1.0
+    expr = "{0} * @sigmoid({alpha} * {0})"
+
+    def evaluate(self, *arrays: Array) -> Any:
+        return arrays[0] / (1 + np.exp(-self.alpha * arrays[0].astype(np.float64)))
+
+
+@register
+@dataclass(frozen=True)
+class IsInf(Pointwise):
+    """Whether x is infinite, per sign. Source: ONNX IsInf, opset 10 to 20."""
+
+    detect_negative: int = 1
+    detect_positive: int = 1
+    compares = True
+    in_place = ()
+    accuracy = Accuracy.EXACT
+
+    def evaluate(self, *arrays: Array) -> Any:
+        x = arrays[0]
+        positive = np.isposinf(x) & bool(self.detect_positive)
+        return positive | (np.isneginf(x) & bool(self.detect_negative))
+
+    def cl(self, args: Sequence[str], dtypes: Sequence[DType]) -> str | None:
+        positive = f"({args[0]} == INFINITY)" if self.detect_positive else "0"
+        negative = f"({args[0]} == -INFINITY)" if self.detect_negative else "0"
+        return f"({positive} || {negative})"
+
+
+@register
+@dataclass(frozen=True)
+class PRelu(Pointwise):
+    """x for x >= 0, else slope x. Source: ONNX PRelu, opset 7 to 16."""
+
+    expr = "PICK({0} < 0, {1} * {0}, {0})"
+    arity = 2
+    function = staticmethod(lambda x, slope: np.where(x < 0, slope * x, x))
+
+
+@register
+@dataclass(frozen=True)
+class Clip(Pointwise):
+    """min(max(x, low), high) with optional bounds as inputs. Source: ONNX Clip, opset 6 to 13."""
+
+    has_min: bool = True
+    has_max: bool = True
+    accuracy = Accuracy.EXACT
+    integers = True
+    arity = 3
+
+    @classmethod
+    def from_onnx(cls, node: Any) -> Clip:
+        for index, key in enumerate(("min", "max"), start=1):
+            if key in node.attrs:
+                node.set_input(index, np.asarray(node.attrs[key], np.float32))
+        present = [i < len(node.inputs) and bool(node.inputs[i]) for i in (1, 2)]
+        node.inputs[:] = [n for n in node.inputs if n]
+        return cls(*present)
+
+    def evaluate(self, *arrays: Array) -> Any:
+        x, *bounds = arrays
+        if self.has_min:
+            x = np.maximum(x, bounds[0])
+        return np.minimum(x, bounds[-1]) if self.has_max else x
+
+    def cl(self, args: Sequence[str], dtypes: Sequence[DType]) -> str | None:
+        prefix = "@" if dtypes[0].is_float else "i_"
+        text = args[0]
+        if self.has_min:
+            text = f"{prefix}max({text}, {args[1]})"
+        if self.has_max:
+            text = f"{prefix}min({text}, {args[-1]})"
+        return text.replace("@", "d_" if dtypes[0] is DType.FLOAT64 else "c_")
+
+    @classmethod
+    def samples(cls) -> Iterator[Sample]:
+        x = np.linspace(-5, 5, 23).astype(np.float32)
+        low, high = np.float32(-1.5), np.float32(2.0)
+        yield Sample(cls(), (x, np.asarray(low), np.asarray(high)))
+        yield Sample(cls(True, False), (x, np.asarray(low)))
+        yield Sample(cls(False, True), (x, np.asarray(high)))
+        integers = np.arange(-9, 9)
+        yield Sample(cls(), (integers, np.asarray(-2), np.asarray(5)))
+
+
+@dataclass(frozen=True)
+class Variadic(Pointwise):
+    """Base of ops over one or more operands."""
+
+    arity = 2
+
+    def fold(self, left: str, right: str, dtypes: Sequence[DType]) -> str:
+        """The expression of two operands."""
+        raise NotImplementedError
+
+    def cl(self, args: Sequence[str], dtypes: Sequence[DType]) -> str | None:
+        text = args[0]
+        for arg in args[1:]:
+            text = self.fold(text, arg, dtypes)
+        prefix = "d_" if dtypes[0] is DType.FLOAT64 else "c_" if dtypes[0].is_float else "i_"
+        return text.replace("@", prefix)
+
+    @classmethod
+    def samples(cls) -> Iterator[Sample]:
+        yield from super().samples()
+        rng = np.random.default_rng(5)
+        for count in (1, 3):
+            yield Sample(cls(), tuple(cls.draw(rng, (3, 5), DType.FLOAT32) for _ in range(count)))
+
+
+@register
+@dataclass(frozen=True)
+class Max(Variadic):
+    """The largest operand, NaN if any is. Source: ONNX Max, opset 6 to 13."""
+
+    accuracy = Accuracy.EXACT
+    integers = True
+    shape_data = True
+
+    def evaluate(self, *arrays: Array) -> Any:
+        return _reduce(_either(np.maximum, maximum), arrays)
+
+    def fold(self, left: str, right: str, dtypes: Sequence[DType]) -> str:
+        return f"@max({left}, {right})"
+
+
+@register
+@dataclass(frozen=True)
+class Min(Variadic):
+    """The smallest operand, NaN if any is. Source: ONNX Min, opset 6 to 13."""
+
+    accuracy = Accuracy.EXACT
+    integers = True
+    shape_data = True
+
+    def evaluate(self, *arrays: Array) -> Any:
+        return _reduce(_either(np.minimum, minimum), arrays)
+
+    def fold(self, left: str, right: str, dtypes: Sequence[DType]) -> str:
+        return f"@min({left}, {right})"
+
+
+@register
+@dataclass(frozen=True)
+class Sum(Variadic):
+    """The sum of the operands. Source: ONNX Sum, opset 6 to 13."""
+
+    accuracy = Accuracy.ELEMENTWISE
+
+    def evaluate(self, *arrays: Array) -> Any:
+        return _reduce(np.add, arrays)
+
+    def fold(self, left: str, right: str, dtypes: Sequence[DType]) -> str:
+        return f"({left} + {right})"
+
+
+@register
+@dataclass(frozen=True)
+class Mean(Variadic):
+    """The mean of the operands. Source: ONNX Mean, opset 6 to 13."""
+
+    accuracy = Accuracy.ELEMENTWISE
+
+    def evaluate(self, *arrays: Array) -> Any:
+        return _reduce(np.add, arrays) / len(arrays)
+
+    def fold(self, left: str, right: str, dtypes: Sequence[DType]) -> str:
+        return f"({left} + {right})"
+
+    def cl(self, args: Sequence[str], dtypes: Sequence[DType]) -> str | None:
+        return f"({super().cl(args, dtypes)} / {len(args)})"
+
+
+def _reduce(function: NumpyFunction, arrays: Sequence[Array]) -> Any:
+    result: Any = arrays[0]
+    for array in arrays[1:]:
+        result = function(result, array)
+    return result
+
+
+__all__ = ["Cast", "Expr", "Gelu", "Pointwise", "Where", "onnx_dtype"]

@@ -1,0 +1,62 @@
+"""Transpose: axes in another order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from clrt.ir.graph import Node
+from clrt.ir.op import Array, TensorType
+from clrt.kernels.spec import BufferArg, Launch, Lowering, Variant
+from clrt.kernels.strided import contiguous_strides, copy_launch
+from clrt.ops.base import Accuracy, Op, Sample, Types, need, register
+
+
+def _emit(node: Node, ctx: Lowering) -> list[Launch]:
+    x, y = node.arg(0), node.output
+    assert isinstance(node.op, Transpose)
+    strides = contiguous_strides(x.dims)
+    moved = [strides[axis] for axis in node.op.order(len(x.dims))]
+    copy = copy_launch(
+        BufferArg(x), BufferArg(y), x.dtype, y.dims, moved, contiguous_strides(y.dims)
+    )
+    return [copy]
+
+
+@register
+@dataclass(frozen=True)
+class Transpose(Op):
+    """y[i_perm0, i_perm1, …] = x[i_0, i_1, …].
+
+    Source: ONNX Transpose, opset 1 to 25.
+    """
+
+    perm: tuple[int, ...] | None = None
+
+    accuracy = Accuracy.EXACT
+    shape_data = True
+    variants = (Variant("strided", _emit),)
+
+    def order(self, rank: int) -> tuple[int, ...]:
+        """The permutation; reversed axes by default."""
+        return tuple(reversed(range(rank))) if self.perm is None else self.perm
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        x = need(inputs, 0, self)
+        if x.shape is None:
+            return [TensorType(x.dtype, None)]
+        return [TensorType(x.dtype, tuple(x.shape[a] for a in self.order(len(x.shape))))]
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        (x,) = inputs
+        assert x is not None
+        return (np.ascontiguousarray(x.transpose(self.order(x.ndim))),)
+
+    @classmethod
+    def samples(cls) -> Iterator[Sample]:
+        rng = np.random.default_rng(0)
+        for shape, perm in [((3,), None), ((5, 7), None), ((2, 3, 4, 5), (0, 2, 1, 3)), ((0, 3), (1, 0))]:
+            yield Sample(cls(perm), (rng.standard_normal(shape).astype(np.float32),))
+        yield Sample(cls((1, 0)), (rng.integers(-9, 9, (4, 3)),))
