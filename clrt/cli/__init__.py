@@ -1,0 +1,5 @@
+"""The `clrt` command."""
+
+from clrt.cli.app import app
+
+__all__ = ["app"]

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
 from clrt.errors import PassError
-from clrt.ir.dims import Bindings, Shape, substitute
+from clrt.ir.dims import Bindings, Shape
 from clrt.ir.dtypes import DType
 from clrt.ir.op import Array, IrOp, TensorType
 
@@ -199,16 +199,18 @@ class Graph:
         return before - len(self.nodes)
 
     def copy(self, bindings: Bindings | None = None) -> Graph:
-        """A graph of new nodes and values (weights shared), with dims bound where given."""
+        """A graph of new nodes and values, with dims bound where given.
+
+        Constants without symbols are shared, so that a weight is one `Value` in every copy.
+        """
         made: dict[Value, Value] = {}
 
         def clone(value: Value) -> Value:
+            if value.is_constant and value.numbers is not None:
+                return value
             if value not in made:
-                type_ = value.type
-                if bindings and type_.shape is not None and not type_.is_static:
-                    shape = tuple(substitute(d, bindings) for d in type_.shape)
-                    type_ = TensorType(type_.dtype, shape, type_.data)
-                made[value] = Value(value.name, type_, symbolic=value.symbolic or value.shape)
+                symbolic = value.shape if value.symbolic is None else value.symbolic
+                made[value] = Value(value.name, value.type.bind(bindings or {}), symbolic=symbolic)
             return made[value]
 
         inputs = [clone(v) for v in self.inputs]

@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from clrt.ir.dims import Shape
+from clrt.ir.dims import Bindings, Shape, substitute
 from clrt.ir.dtypes import DType
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -42,6 +42,17 @@ class TensorType:
     def numbers(self) -> Array | None:
         """`data` where it has no symbolic element."""
         return None if self.data is None or self.data.dtype == object else self.data
+
+    def bind(self, bindings: Bindings) -> TensorType:
+        """The type with symbols replaced by numbers, in the shape and in the elements."""
+        shape, data = self.shape, self.data
+        if shape is not None and not self.is_static:
+            shape = tuple(substitute(d, bindings) for d in shape)
+        if data is not None and data.dtype == object:
+            bound = [substitute(d, bindings) for d in data.flat]
+            if all(isinstance(d, int) for d in bound):
+                data = np.array(bound, self.dtype.numpy).reshape(data.shape)
+        return TensorType(self.dtype, shape, data)
 
     def __str__(self) -> str:
         dims = "?" if self.shape is None else ",".join(map(str, self.shape))

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, ClassVar
 
 import numpy as np
@@ -81,7 +81,7 @@ class Pointwise(Op):
 
     def evaluate(self, *arrays: Array) -> Any:
         """The NumPy function applied to the operands."""
-        return type(self).function(*arrays)
+        return self.function(*arrays)
 
     def cl(self, args: Sequence[str], dtypes: Sequence[DType]) -> str | None:
         """The OpenCL C expression, or None where there is none for these dtypes."""
@@ -179,7 +179,7 @@ Add = _row("Add", "{0} + {1}", lambda a, b: a + b, **_ARITHMETIC)
 Sub = _row("Sub", "{0} - {1}", lambda a, b: a - b, **_ARITHMETIC)
 Mul = _row("Mul", "{0} * {1}", lambda a, b: a * b, **_ARITHMETIC)
 Div = _row(
-    "Div", "{0} / {1}", _divide, int_expr="{1} == 0 ? 0 : {0} / ({1} == 0 ? 1 : {1})", **_ARITHMETIC
+    "Div", "{0} / {1}", _divide, int_expr="i_div({0}, {1})", **_ARITHMETIC
 )
 Equal = _row(
     "Equal", "{0} == {1}", _either(np.equal, lambda a, b: a == b), booleans=True, **_COMPARE
@@ -272,7 +272,7 @@ class Mod(Pointwise):
     fmod: int = 0
 
     expr = "fmod({0}, {1})"
-    int_expr = "{1} == 0 ? 0 : ({0} % {1} + {1}) % {1}"
+    int_expr = "i_mod({0}, {1})"
     arity = 2
     integers = True
     shape_data = True
@@ -282,9 +282,7 @@ class Mod(Pointwise):
 
     def fill(self, template: str, args: Sequence[str], dtypes: Sequence[DType]) -> str | None:
         if dtypes[0].is_int and self.fmod:
-            template = "{1} == 0 ? 0 : {0} % ({1} == 0 ? 1 : {1})"
-        if dtypes[0].is_int and not self.fmod:
-            template = "{1} == 0 ? 0 : ({0} % ({1} == 0 ? 1 : {1}) + {1}) % ({1} == 0 ? 1 : {1})"
+            template = "i_rem({0}, {1})"
         return super().fill(template, args, dtypes)
 
     @classmethod
@@ -466,7 +464,7 @@ class Parametric(Pointwise):
         suffix = "" if dtypes[0] is DType.FLOAT64 else "f"
         values = {
             k: f"{v!r}{suffix}"
-            for k in self.__dataclass_fields__
+            for k in (f.name for f in fields(self))
             if isinstance(v := getattr(self, k), float)
         }
         return f"({template.format(*args, **values)})"

@@ -12,7 +12,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import onnx
-import onnxruntime
+import onnxruntime  # type: ignore[import-untyped]
 import pytest
 from numpy.typing import NDArray
 from safetensors.numpy import load_file, save_file
@@ -73,14 +73,14 @@ PROJECTIONS = {
     "albert": "encoder.embedding_hidden_mapping_in",
     "electra": "embeddings_project",
 }
-POOLERS = {name: "pooler.dense" for name in ("bert", *ROBERTA_LIKE, "mpnet")} | {"albert": "pooler"}
+POOLERS = dict.fromkeys(("bert", *ROBERTA_LIKE, "mpnet"), "pooler.dense") | {"albert": "pooler"}
 # The layers before the classifier's last, its last, and the activation between them.
 CLASSIFIERS = {
     "bert": ("pooler", "classifier", "tanh"),
     "albert": ("pooler", "classifier", "tanh"),
     "distilbert": ("pre_classifier", "classifier", "relu"),
     "electra": ("classifier.dense", "classifier.out_proj", "gelu"),
-} | {name: ("classifier.dense", "classifier.out_proj", "tanh") for name in (*ROBERTA_LIKE, "mpnet")}
+} | dict.fromkeys((*ROBERTA_LIKE, "mpnet"), ("classifier.dense", "classifier.out_proj", "tanh"))
 # Dense layer, norm, the bias of the decoder whose weight is tied to the word embeddings.
 LM_HEADS = {
     "bert": (
@@ -95,10 +95,7 @@ LM_HEADS = {
         "generator_predictions.LayerNorm",
         "generator_lm_head.bias",
     ),
-} | {
-    name: ("lm_head.dense", "lm_head.layer_norm", "lm_head.bias")
-    for name in (*ROBERTA_LIKE, "mpnet")
-}
+} | dict.fromkeys((*ROBERTA_LIKE, "mpnet"), ("lm_head.dense", "lm_head.layer_norm", "lm_head.bias"))
 
 
 # --- small random checkpoints -------------------------------------------------------------------
@@ -229,11 +226,11 @@ def write_bfloat16(file: Path, tensors: Tensors) -> None:
 
 
 def gelu(x: Array) -> Array:
-    return x * 0.5 * (1 + np.vectorize(math.erf)(x / math.sqrt(2)))
+    return np.asarray(x * 0.5 * (1 + np.vectorize(math.erf)(x / math.sqrt(2))))
 
 
 def gelu_tanh(x: Array) -> Array:
-    return x * 0.5 * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+    return np.asarray(x * 0.5 * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))))
 
 
 def relu(x: Array) -> Array:
@@ -241,7 +238,7 @@ def relu(x: Array) -> Array:
 
 
 def silu(x: Array) -> Array:
-    return x / (1 + np.exp(-x))
+    return np.asarray(x / (1 + np.exp(-x)))
 
 
 ACTIVATIONS: dict[str, Callable[[Array], Array]] = {
@@ -269,16 +266,16 @@ class Reference:
         self.family = config["model_type"]
         self.prefix = PREFIXES[self.family] if prefixed else ""
         self.eps = config["layer_norm_eps"]
-        self.act = ACTIVATIONS[config.get("hidden_act", config.get("activation"))]
+        self.act = ACTIVATIONS[config.get("hidden_act") or config["activation"]]
         self.t = {name: value.astype(np.float64) for name, value in tensors.items()}
 
     def linear(self, x: Array, path: str) -> Array:
-        return x @ self.t[f"{path}.weight"].T + self.t[f"{path}.bias"]
+        return np.asarray(x @ self.t[f"{path}.weight"].T + self.t[f"{path}.bias"])
 
     def norm(self, x: Array, path: str) -> Array:
         centred = x - x.mean(-1, keepdims=True)
         scaled = centred / np.sqrt((centred**2).mean(-1, keepdims=True) + self.eps)
-        return scaled * self.t[f"{path}.weight"] + self.t[f"{path}.bias"]
+        return np.asarray(scaled * self.t[f"{path}.weight"] + self.t[f"{path}.bias"])
 
     def embed(self, ids: Array, types: Array) -> Array:
         path = f"{self.prefix}embeddings"
@@ -437,12 +434,28 @@ def test_activations(tmp_path: Path, activation: str) -> None:
 def test_albert_groups_share_weights_and_transposes(tmp_path: Path) -> None:
     config, tensors = make_config("albert", num_hidden_groups=1), make_tensors("albert")
     write(tmp_path, config, tensors)
-    shared = {name.replace("_groups.0.", "_groups.1."): v for name, v in tensors.items()}
+    first = {name: value for name, value in tensors.items() if "_groups.0." in name}
+    shared = {name.replace("_groups.0.", "_groups.1."): v for name, v in first.items()}
     assert_hidden_matches(tmp_path, Reference(config, tensors | shared))
     proto, weights = build_model(tmp_path)
     transposed = [n.input[0] for n in proto.graph.node if n.op_type == "Transpose"]
     weight_transposes = [name for name in transposed if name in weights]
     assert len(weight_transposes) == len(set(weight_transposes))
+
+
+def test_albert_projects_equal_sizes_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(globals(), "NARROW", HIDDEN)
+    config, tensors = make_config("albert"), make_tensors("albert")
+    write(tmp_path, config, tensors)
+    assert_hidden_matches(tmp_path, Reference(config, tensors))
+
+
+def test_electra_of_equal_sizes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(PROJECTIONS, "electra")
+    config = make_config("electra", embedding_size=HIDDEN)
+    tensors = make_tensors("electra")
+    write(tmp_path, config, tensors)
+    assert_hidden_matches(tmp_path, Reference(config, tensors))
 
 
 def test_masked_lm_prefers_its_own_decoder(tmp_path: Path) -> None:
@@ -676,7 +689,7 @@ def test_quantised_tensor(tmp_path: Path) -> None:
     tensors = make_tensors("bert")
     name = "bert.encoder.layer.0.output.dense.weight"
     tensors[name] = tensors[name].astype(np.int8)
-    with pytest.raises(UnsupportedError, match="dtype I8.*unquantised"):
+    with pytest.raises(UnsupportedError, match=r"dtype I8.*unquantised"):
         build_model(write(tmp_path, make_config("bert"), tensors))
 
 

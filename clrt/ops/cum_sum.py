@@ -1,0 +1,106 @@
+"""CumSum: running sums along an axis."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from clrt.device.caps import DeviceCaps
+from clrt.errors import ShapeError
+from clrt.ir.dtypes import DType
+from clrt.ir.graph import Node
+from clrt.ir.op import Array, TensorType
+from clrt.kernels.spec import BufferArg, KernelSpec, Launch, Lowering, Variant, i32
+from clrt.ops.base import Op, Sample, Types, need, normalize_axis, register
+from clrt.ops.movement import count, elements, host_ints
+
+
+def _misfit(node: Node, caps: DeviceCaps) -> str | None:
+    if node.output.dtype is DType.FLOAT64 and not caps.has_fp64:
+        return "no float64 arithmetic"
+    return None
+
+
+def _emit(node: Node, ctx: Lowering) -> list[Launch]:
+    x, y = node.arg(0), node.output
+    assert isinstance(node.op, CumSum)
+    if not count(y.dims):
+        return []
+    axis = normalize_axis((host_ints(node, 1) or (0,))[0], len(x.dims), node.op)
+    outer, n, inner = count(x.dims[:axis]), x.dims[axis], count(x.dims[axis + 1 :])
+    half = x.dtype is DType.FLOAT16
+    kernel = KernelSpec.of(
+        "cum_sum.cl",
+        "cum_sum",
+        DATA_T=x.dtype.cl,
+        ACC_T="float" if half else x.dtype.cl,
+        HALF=int(half),
+        EXCLUSIVE=int(bool(node.op.exclusive)),
+        REVERSE=int(bool(node.op.reverse)),
+    )
+    args = (BufferArg(x), BufferArg(y), i32(n), i32(inner))
+    return [Launch(kernel, (inner, outer), None, args)]
+
+
+@register
+@dataclass(frozen=True)
+class CumSum(Op):
+    """Sums of the elements up to (exclusive: before) each place, or (reverse) from it on.
+
+    Numerics: one accumulator of the dtype (float32 for float16), in order; integers wrap.
+    Source: ONNX CumSum, opset 11 to 14.
+    """
+
+    exclusive: int = 0
+    reverse: int = 0
+
+    host_inputs = (1,)
+    shape_data = True
+    variants = (Variant("lines", _emit, _misfit),)
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        x = need(inputs, 0, self)
+        axis = elements(inputs, 1)
+        if x.shape is not None and axis is not None:
+            if not x.shape:
+                raise ShapeError("CumSum: the input is a scalar; expected a rank of at least 1.")
+            normalize_axis(int(axis[0]), len(x.shape), self)
+        return [TensorType(x.dtype, x.shape)]
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        x, axis = inputs
+        assert x is not None and axis is not None
+        along = int(axis.reshape(-1)[0])
+        if self.reverse:
+            x = np.flip(x, along)
+        wide = np.float64 if x.dtype.kind == "f" else x.dtype
+        sums = np.cumsum(x, along, wide)
+        if self.exclusive and x.shape[along]:
+            sums = np.roll(sums, 1, along)
+            first: list[slice | int] = [slice(None)] * x.ndim
+            first[along] = 0
+            sums[tuple(first)] = 0
+        if self.reverse:
+            sums = np.flip(sums, along)
+        return (sums.astype(x.dtype),)
+
+    @classmethod
+    def samples(cls) -> Iterator[Sample]:
+        rng = np.random.default_rng(0)
+        for exclusive in (0, 1):
+            for reverse in (0, 1):
+                op = cls(exclusive, reverse)
+                x = rng.standard_normal((3, 4, 5)).astype(np.float32)
+                for axis in (0, 1, -1):
+                    yield Sample(op, (x, np.array(axis)))
+                yield Sample(op, (rng.integers(-9, 9, (2, 65)), np.array([1], np.int32)))
+                yield Sample(op, (x.astype(np.float16), np.array(1)))
+                yield Sample(op, (np.zeros((2, 0), np.float32), np.array(1)))
+                yield Sample(op, (np.ones(1, np.int32), np.array(0)))
+
+    @classmethod
+    def error_samples(cls) -> Iterator[tuple[Sample, type[Exception]]]:
+        yield Sample(cls(), (np.zeros((2, 3), np.float32), np.array(2))), ShapeError
+        yield Sample(cls(), (np.zeros((), np.float32), np.array(0))), ShapeError

@@ -1,0 +1,162 @@
+"""DepthToSpace and SpaceToDepth: blocks of pixels to channels and back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from clrt.errors import ShapeError, UnsupportedError
+from clrt.ir.dims import floordiv
+from clrt.ir.graph import Node
+from clrt.ir.op import Array, TensorType
+from clrt.kernels.spec import BufferArg, Launch, Lowering, Variant
+from clrt.kernels.strided import contiguous_strides, copy_launch
+from clrt.ops.base import Accuracy, OnnxNode, Op, Sample, Types, need, register
+from clrt.ops.movement import count, fresh_dims
+
+
+def _permuted(node: Node, split: Sequence[int], order: Sequence[int]) -> list[Launch]:
+    """The launch that writes the input, seen with dims `split`, with its axes in `order`."""
+    x, y = node.arg(0), node.output
+    if not count(y.dims):
+        return []
+    strides = contiguous_strides(split)
+    dims, moved = [split[i] for i in order], [strides[i] for i in order]
+    target = contiguous_strides(dims)
+    return [copy_launch(BufferArg(x), BufferArg(y), x.dtype, dims, moved, target)]
+
+
+def _check_rank(op: Op, x: TensorType) -> None:
+    if x.shape is not None and len(x.shape) != 4:
+        raise ShapeError(f"{op.name}: {x} has rank {len(x.shape)}; expected N, C, H, W.")
+
+
+def _emit_depth(node: Node, ctx: Lowering) -> list[Launch]:
+    assert isinstance(node.op, DepthToSpace)
+    return _permuted(node, *node.op.blocks(node.arg(0).dims))
+
+
+@register
+@dataclass(frozen=True)
+class DepthToSpace(Op):
+    """Channels to blocks of pixels: (N, C, H, W) to (N, C/b², bH, bW).
+
+    Mode DCR has the block's place as the slow part of the channel, CRD as the fast one.
+    Source: ONNX DepthToSpace, opset 1 to 13.
+    """
+
+    blocksize: int = 1
+    mode: str = "DCR"
+
+    accuracy = Accuracy.EXACT
+    variants = (Variant("strided", _emit_depth),)
+
+    @classmethod
+    def from_onnx(cls, node: OnnxNode) -> Op:
+        op = super().from_onnx(node)
+        assert isinstance(op, cls)
+        if op.mode not in ("DCR", "CRD"):
+            raise UnsupportedError(f"DepthToSpace: mode '{op.mode}'; clrt has DCR and CRD.")
+        return op
+
+    def blocks(self, dims: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The input's dims with the channels split, and their order in the output."""
+        n, c, h, w = dims
+        b = self.blocksize
+        rest = c // (b * b)
+        if self.mode == "DCR":
+            return (n, b, b, rest, h, w), (0, 3, 4, 1, 5, 2)
+        return (n, rest, b, b, h, w), (0, 1, 4, 2, 5, 3)
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        x = need(inputs, 0, self)
+        _check_rank(self, x)
+        if x.shape is None:
+            return [TensorType(x.dtype, fresh_dims(4))]
+        n, c, h, w = x.shape
+        b = self.blocksize
+        if b < 1 or (isinstance(c, int) and c % (b * b)):
+            raise ShapeError(f"DepthToSpace: {c} channels are no multiple of {b}x{b} (x: {x}).")
+        return [TensorType(x.dtype, (n, floordiv(c, b * b), h * b, w * b))]
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        (x,) = inputs
+        assert x is not None
+        split, order = self.blocks(x.shape)
+        n, c, h, w = x.shape
+        b = self.blocksize
+        return (x.reshape(split).transpose(order).reshape(n, c // (b * b), h * b, w * b),)
+
+    @classmethod
+    def samples(cls) -> Iterator[Sample]:
+        rng = np.random.default_rng(0)
+        for mode in ("DCR", "CRD"):
+            x = rng.standard_normal((2, 12, 3, 5)).astype(np.float32)
+            yield Sample(cls(2, mode), (x,))
+            yield Sample(cls(1, mode), (x,))
+            yield Sample(cls(3, mode), (rng.integers(-9, 9, (1, 9, 1, 2)),))
+            yield Sample(cls(2, mode), (np.zeros((0, 4, 1, 2), np.float16),))
+
+    @classmethod
+    def error_samples(cls) -> Iterator[tuple[Sample, type[Exception]]]:
+        yield Sample(cls(2), (np.zeros((1, 6, 2, 2), np.float32),)), ShapeError
+        yield Sample(cls(2), (np.zeros((4, 2, 2), np.float32),)), ShapeError
+
+
+def _emit_space(node: Node, ctx: Lowering) -> list[Launch]:
+    assert isinstance(node.op, SpaceToDepth)
+    return _permuted(node, *node.op.blocks(node.arg(0).dims))
+
+
+@register
+@dataclass(frozen=True)
+class SpaceToDepth(Op):
+    """Blocks of pixels to channels: (N, C, H, W) to (N, C b², H/b, W/b).
+
+    Source: ONNX SpaceToDepth, opset 1 to 13.
+    """
+
+    blocksize: int = 1
+
+    accuracy = Accuracy.EXACT
+    variants = (Variant("strided", _emit_space),)
+
+    def blocks(self, dims: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The input's dims with the pixels split, and their order in the output."""
+        n, c, h, w = dims
+        b = self.blocksize
+        return (n, c, h // b, b, w // b, b), (0, 3, 5, 1, 2, 4)
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        x = need(inputs, 0, self)
+        _check_rank(self, x)
+        if x.shape is None:
+            return [TensorType(x.dtype, fresh_dims(4))]
+        n, c, h, w = x.shape
+        b = self.blocksize
+        if b < 1 or any(isinstance(d, int) and d % b for d in (h, w)):
+            raise ShapeError(f"SpaceToDepth: {h}x{w} pixels have no blocks of {b}x{b} (x: {x}).")
+        return [TensorType(x.dtype, (n, c * (b * b), floordiv(h, b), floordiv(w, b)))]
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        (x,) = inputs
+        assert x is not None
+        split, order = self.blocks(x.shape)
+        n, c, h, w = x.shape
+        b = self.blocksize
+        return (x.reshape(split).transpose(order).reshape(n, c * b * b, h // b, w // b),)
+
+    @classmethod
+    def samples(cls) -> Iterator[Sample]:
+        rng = np.random.default_rng(0)
+        yield Sample(cls(2), (rng.standard_normal((2, 3, 4, 6)).astype(np.float32),))
+        yield Sample(cls(3), (rng.integers(-9, 9, (1, 1, 3, 6)),))
+        yield Sample(cls(1), (rng.integers(0, 2, (1, 2, 3, 65)) > 0,))
+        yield Sample(cls(2), (np.zeros((0, 1, 2, 2), np.float16),))
+
+    @classmethod
+    def error_samples(cls) -> Iterator[tuple[Sample, type[Exception]]]:
+        yield Sample(cls(2), (np.zeros((1, 1, 3, 2), np.float32),)), ShapeError
+        yield Sample(cls(2), (np.zeros((4, 2, 2), np.float32),)), ShapeError

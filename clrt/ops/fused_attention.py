@@ -1,0 +1,317 @@
+"""FusedAttention: scaled dot-product attention over merged heads, as one kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from clrt.device.caps import DeviceCaps
+from clrt.errors import ShapeError
+from clrt.ir.dims import same
+from clrt.ir.dtypes import DType
+from clrt.ir.graph import Node, Value
+from clrt.ir.op import Array, TensorType
+from clrt.kernels.spec import (
+    Arg,
+    BufferArg,
+    KernelSpec,
+    Launch,
+    Lowering,
+    Variant,
+    ceil_div,
+    f32,
+    i32,
+)
+from clrt.kernels.strided import broadcast_strides
+from clrt.ops.base import Accuracy, Op, Sample, Types, broadcast_shapes, need, register
+from clrt.ops.fused import symbolic_shape
+
+CPU_TUNABLES = {"VW": 8, "T_NV": 2, "T_MK": 6, "T_MV": 4, "T_KB": 126}
+# Both kernels keep a row of the head in private memory.
+_MAX_HEAD_SIZE = 512
+
+
+def _misfit_any(node: Node, caps: DeviceCaps) -> str | None:
+    assert isinstance(node.op, FusedAttention)
+    dtype = node.arg(0).dtype
+    if dtype not in (DType.FLOAT32, DType.FLOAT16):
+        return f"no attention kernel for {dtype}"
+    if max(node.op.head_size, node.op.v_head_size) > _MAX_HEAD_SIZE:
+        return f"head size above {_MAX_HEAD_SIZE}"
+    return None
+
+
+def _misfit_cpu(node: Node, caps: DeviceCaps) -> str | None:
+    if not caps.is_cpu:
+        return "for CPU devices"
+    if node.arg(0).dtype is not DType.FLOAT32:
+        return "for float32"
+    return _misfit_any(node, caps)
+
+
+def _mask_kind(mask: Value | None) -> int:
+    """0: none, 1: the same for every query, 2: by query."""
+    if mask is None:
+        return 0
+    shape = symbolic_shape(mask)
+    return 1 if len(shape) < 2 or same(shape[-2], 1) else 2
+
+
+def _launch_parts(node: Node) -> tuple[dict[str, object], tuple[Arg, ...]]:
+    """Defines and arguments that both kernels share."""
+    q, k, v, mask = node.arg(0), node.arg(1), node.arg(2), node.input(3)
+    op = node.op
+    assert isinstance(op, FusedAttention)
+    batch, queries, q_width = q.dims
+    _, keys, k_width = k.dims
+    strides = (0, 0, 0, 0)
+    buffers = [
+        BufferArg(node.output),
+        BufferArg(q, op.q_offset),
+        BufferArg(k, op.k_offset),
+        BufferArg(v, op.v_offset),
+    ]
+    if mask is not None:
+        b, h, i, j = broadcast_strides(mask.dims, (batch, op.num_heads, queries, keys))
+        strides = (b, h, i, j)
+        buffers.append(BufferArg(mask))
+    numbers = (queries, keys, op.num_heads // op.kv_num_heads, q_width, k_width, v.dims[2])
+    defines: dict[str, object] = {
+        "S_D": op.head_size,
+        "S_DV": op.v_head_size,
+        "MASK": _mask_kind(mask),
+        "MASK_BOOL": int(mask is not None and mask.dtype is DType.BOOL),
+        "CAUSAL": int(op.is_causal),
+        "NAN_TO_ZERO": int(op.nan_to_zero),
+    }
+    return defines, (*buffers, *(i32(n) for n in (*numbers, *strides)), f32(op.scale))
+
+
+def _flops(node: Node) -> int:
+    assert isinstance(node.op, FusedAttention)
+    return node.op.flops([v and v.type for v in node.inputs], [node.output.type])
+
+
+def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
+    if 0 in node.output.dims:
+        return []
+    assert isinstance(node.op, FusedAttention)
+    defines, args = _launch_parts(node)
+    tunables = CPU_TUNABLES | ctx.tunables("fused_attention_cpu")
+    kernel = KernelSpec.of(
+        "fused_attention.cl", "fused_attention_cpu", **(defines | tunables)
+    )
+    batch, queries, _ = node.output.dims
+    blocks = ceil_div(queries, tunables["VW"] * tunables["T_NV"])
+    return [Launch(kernel, (blocks, node.op.num_heads, batch), (1, 1, 1), args, _flops(node))]
+
+
+def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:
+    if 0 in node.output.dims:
+        return []
+    assert isinstance(node.op, FusedAttention)
+    defines, args = _launch_parts(node)
+    defines["HALF"] = int(node.arg(0).dtype is DType.FLOAT16)
+    kernel = KernelSpec.of("fused_attention_any.cl", "fused_attention_any", **defines)
+    batch, queries, _ = node.output.dims
+    return [Launch(kernel, (queries, node.op.num_heads, batch), None, args, _flops(node))]
+
+
+@register
+@dataclass(frozen=True)
+class FusedAttention(Op):
+    """softmax(scale Q K^T + mask) V by head, on projections with the heads side by side.
+
+    Inputs: q, k, v `[B, S, W]` (perhaps one tensor at three column offsets), and a mask that
+    broadcasts to `[B, H, Sq, Sk]`: bool (true keeps) or of q's dtype (added). Head h of q is the
+    columns from `q_offset + h * head_size`; it uses head `h // (num_heads // kv_num_heads)` of k
+    and v. Output: `[B, Sq, num_heads * v_head_size]`.
+
+    Attributes:
+        is_causal: Query i sees the keys j <= i.
+        nan_to_zero: A row with every key masked by -inf gives 0 instead of NaN.
+
+    Numerics: float32 throughout, online softmax (the maximum of the keys so far is subtracted).
+    Source: clrt; Dao et al., FlashAttention (2022) for the online softmax.
+    """
+
+    num_heads: int = 1
+    kv_num_heads: int = 1
+    head_size: int = 1
+    v_head_size: int = 1
+    q_offset: int = 0
+    k_offset: int = 0
+    v_offset: int = 0
+    scale: float = 1.0
+    is_causal: bool = False
+    nan_to_zero: bool = False
+
+    domain = "clrt"
+    accuracy = Accuracy.ACCUMULATED
+    variants = (
+        Variant("cpu", _emit_cpu, _misfit_cpu),
+        Variant("any", _emit_any, _misfit_any),
+    )
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        q, k, v = (need(inputs, i, self) for i in range(3))
+        if self.kv_num_heads < 1 or self.num_heads % self.kv_num_heads:
+            raise ShapeError(
+                f"FusedAttention: {self.num_heads} heads are no multiple of "
+                f"{self.kv_num_heads} key heads."
+            )
+        heads = (
+            (q, self.num_heads, self.head_size, self.q_offset),
+            (k, self.kv_num_heads, self.head_size, self.k_offset),
+            (v, self.kv_num_heads, self.v_head_size, self.v_offset),
+        )
+        for name, (t, count, size, offset) in zip("qkv", heads, strict=True):
+            if t.shape is None:
+                continue
+            width = t.shape[-1] if len(t.shape) == 3 else None
+            if width is None or (isinstance(width, int) and width < offset + count * size):
+                raise ShapeError(
+                    f"FusedAttention: {name} is {t}; it must be [B, S, W] with W at least "
+                    f"{offset + count * size}."
+                )
+        if q.shape is None:
+            return [TensorType(q.dtype, None)]
+        mask = inputs[3] if len(inputs) > 3 else None
+        if mask is not None and mask.shape is not None and k.shape is not None:
+            target = (q.shape[0], self.num_heads, q.shape[1], k.shape[1])
+            broadcast_shapes([mask.shape, target], self)
+        return [TensorType(q.dtype, (*q.shape[:2], self.num_heads * self.v_head_size))]
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        q, k, v = inputs[:3]
+        assert q is not None and k is not None and v is not None
+        mask = inputs[3] if len(inputs) > 3 else None
+        repeat = self.num_heads // self.kv_num_heads
+        queries = _heads(q, self.q_offset, self.num_heads, self.head_size)
+        keys = _heads(k, self.k_offset, self.kv_num_heads, self.head_size)
+        values = _heads(v, self.v_offset, self.kv_num_heads, self.v_head_size)
+        keys, values = (np.repeat(x, repeat, axis=1) for x in (keys, values))
+        with np.errstate(all="ignore"):
+            scores = queries @ keys.swapaxes(-1, -2) * self.scale
+            if mask is not None:
+                scores = add_mask(scores, mask)
+            if self.is_causal:
+                visible = np.tri(q.shape[1], k.shape[1], dtype=bool)
+                scores = np.where(visible, scores, -np.inf)
+            weights = softmax(scores)
+        if self.nan_to_zero:
+            hidden = np.all(np.isneginf(scores), axis=-1, keepdims=True)
+            weights = np.where(hidden, 0.0, weights)
+        result = (weights @ values).swapaxes(1, 2)
+        shape = (q.shape[0], q.shape[1], self.num_heads * self.v_head_size)
+        return (result.reshape(shape).astype(q.dtype),)
+
+    def flops(self, inputs: Types, outputs: Types) -> int:
+        q, k = need(inputs, 0, self), need(inputs, 1, self)
+        assert q.shape is not None and k.shape is not None
+        pairs = int(q.shape[0]) * int(q.shape[1]) * int(k.shape[1])
+        return 2 * pairs * self.num_heads * (self.head_size + self.v_head_size)
+
+    @classmethod
+    def samples(cls) -> Iterator[Sample]:
+        rng = np.random.default_rng(11)
+        for sq, sk in [(1, 1), (1, 17), (15, 16), (16, 15), (17, 63), (8, 64), (3, 65), (2, 130)]:
+            yield cls._sample(rng, 2, sq, sk, cls.plain(2, 8))
+        for size in (1, 20, 32, 64):
+            yield cls._sample(rng, 1, 17, 33, cls.plain(3, size))
+        op = cls.plain(4, 8)
+        for shape in [(9, 9), (2, 1, 1, 9), (1, 4, 9, 9), (2, 1, 9, 1), (2, 4, 1, 9)]:
+            for dtype in (np.dtype(bool), np.dtype(np.float32)):
+                yield cls._sample(rng, 2, 9, 9, op, shape, dtype)
+        for causal_sq, causal_sk in [(5, 5), (20, 7), (7, 20), (140, 150)]:
+            yield cls._sample(rng, 1, causal_sq, causal_sk, cls.plain(2, 8, is_causal=True))
+        yield cls._sample(rng, 2, 9, 9, cls.plain(4, 8, is_causal=True), (9, 9), np.dtype(bool))
+        yield cls._sample(rng, 2, 9, 9, cls.plain(4, 8, kv_num_heads=2, v_head_size=5))
+        yield from cls._corner_samples(rng)
+
+    @classmethod
+    def plain(cls, heads: int, size: int, **attributes: Any) -> FusedAttention:
+        """An op with the usual scale, and the same number and size of heads in q, k and v."""
+        defaults = {"kv_num_heads": heads, "v_head_size": size, "scale": size**-0.5}
+        return cls(heads, head_size=size, **{**defaults, **attributes})
+
+    @classmethod
+    def _sample(
+        cls,
+        rng: np.random.Generator,
+        batch: int,
+        sq: int,
+        sk: int,
+        op: FusedAttention,
+        mask_shape: tuple[int, ...] | None = None,
+        mask_dtype: np.dtype[Any] | None = None,
+    ) -> Sample:
+        widths = (
+            (sq, op.num_heads * op.head_size),
+            (sk, op.kv_num_heads * op.head_size),
+            (sk, op.kv_num_heads * op.v_head_size),
+        )
+        qkv = [rng.standard_normal((batch, s, w)).astype(np.float32) for s, w in widths]
+        if mask_shape is None or mask_dtype is None:
+            return Sample(op, tuple(qkv))
+        mask = rng.standard_normal(mask_shape)
+        return Sample(op, (*qkv, mask > -0.8 if mask_dtype == bool else mask.astype(mask_dtype)))
+
+    @classmethod
+    def _corner_samples(cls, rng: np.random.Generator) -> Iterator[Sample]:
+        """A merged projection, rows without a visible key, masks near the lowest float."""
+        merged = rng.standard_normal((2, 19, 3 * 24)).astype(np.float32)
+        offsets = {"q_offset": 0, "k_offset": 24, "v_offset": 48}
+        yield Sample(cls.plain(3, 8, **offsets), (merged, merged, merged))
+        x = rng.standard_normal((2, 6, 16)).astype(np.float32)
+        kept = np.ones((2, 1, 6, 6), bool)
+        kept[0, 0, 2] = False
+        kept[1, 0, :, 3] = False
+        lowest = np.where(kept, 0, np.finfo(np.float32).min).astype(np.float32)
+        infinite = np.where(kept, 0, -np.inf).astype(np.float32)
+        for mask in (kept, lowest, infinite):
+            yield Sample(cls.plain(2, 8), (x, x, x, mask))
+            yield Sample(cls.plain(2, 8, nan_to_zero=True), (x, x, x, mask))
+        no_keys = np.zeros((2, 0, 16), np.float32)
+        yield Sample(cls.plain(2, 8), (x, no_keys, no_keys))
+        yield Sample(cls.plain(2, 8), (no_keys, x, x))
+        half = x.astype(np.float16)
+        yield Sample(cls.plain(2, 8), (half, half, half))
+
+    @classmethod
+    def error_samples(cls) -> Iterator[tuple[Sample, type[Exception]]]:
+        x = np.zeros((1, 3, 16), np.float32)
+        yield Sample(cls.plain(3, 8), (x, x, x)), ShapeError
+        yield Sample(cls.plain(3, 4, kv_num_heads=2), (x, x, x)), ShapeError
+        yield Sample(cls.plain(2, 8), (x, x, x, np.zeros((5, 3), np.float32))), ShapeError
+
+
+def _heads(x: Array, offset: int, count: int, size: int) -> Array:
+    """float64 [B, H, S, D] of the columns of a projection."""
+    columns = x[..., offset : offset + count * size].astype(np.float64)
+    return columns.reshape(*x.shape[:2], count, size).swapaxes(1, 2)
+
+
+def add_mask(scores: Array, mask: Array) -> Array:
+    """Scores under a bool (true keeps) or additive mask, rounded to float32 as the models do.
+
+    The rounding matters for additive masks near the lowest float: scores vanish in them, so that
+    a row of such masks alone is uniform.
+    """
+    if mask.dtype == bool:
+        return np.where(mask, scores, -np.inf)
+    if np.abs(np.where(np.isinf(mask), 0, mask)).max(initial=0) < 1e6:
+        return scores + mask
+    return (scores.astype(np.float32) + mask).astype(np.float64)
+
+
+def softmax(scores: Array) -> Array:
+    """Softmax over the last axis; rows of -inf give NaN."""
+    if not scores.size:
+        return scores
+    top = scores.max(axis=-1, keepdims=True)
+    weights = np.exp(scores - top)
+    return np.asarray(weights / weights.sum(axis=-1, keepdims=True))

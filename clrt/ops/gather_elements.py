@@ -1,0 +1,106 @@
+"""GatherElements: for each index, one element along an axis."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from clrt.errors import InputError, ShapeError, UnsupportedError
+from clrt.ir.graph import Node
+from clrt.ir.op import Array, TensorType
+from clrt.kernels.spec import Arg, BufferArg, KernelSpec, Launch, Lowering, Status, Variant, i32
+from clrt.kernels.strided import MAX_RANK, contiguous_strides, pad_rank
+from clrt.ops.base import Accuracy, Op, Sample, Types, need, normalize_axis, register
+from clrt.ops.movement import bits_t, count, index_t
+
+
+def _emit(node: Node, ctx: Lowering) -> list[Launch]:
+    x, indices, y = node.arg(0), node.arg(1), node.output
+    assert isinstance(node.op, GatherElements)
+    if not count(y.dims):
+        return []
+    axis = normalize_axis(node.op.axis, len(x.dims), node.op)
+    n = x.dims[axis]
+    if n == 0:
+        raise UnsupportedError(f"axis {axis} of '{x.name}' has no elements to gather from.")
+    strides = list(contiguous_strides(x.dims))
+    step, strides[axis] = strides[axis], 0
+    d, s = pad_rank(y.dims, 1), pad_rank(strides, 0)
+    kernel = KernelSpec.of(
+        "gather_elements.cl", "gather_elements", DATA_T=bits_t(x.dtype), INDEX_T=index_t(indices)
+    )
+    status = Status(
+        f"GatherElements '{node.name}': an index is outside -{n}..{n - 1} "
+        f"(axis {axis} of '{x.name}')."
+    )
+    buffers = (BufferArg(x), BufferArg(indices), BufferArg(y), BufferArg(status))
+    args: tuple[Arg, ...] = (*buffers, i32(n), i32(step), *(i32(v) for v in (*d, *s)))
+    return [Launch(kernel, (d[5], d[4], count(d[: MAX_RANK - 2])), None, args)]
+
+
+def check_indices(indices: Array, n: int, name: str) -> Array:
+    """Indices with the negative ones counted from the end.
+
+    Raises:
+        InputError: One is outside -n..n-1.
+    """
+    if indices.size:
+        low, high = int(indices.min()), int(indices.max())
+        if low < -n or high >= n:
+            bad = low if low < -n else high
+            raise InputError(f"{name}: index {bad} is outside -{n}..{n - 1}.")
+    return np.asarray(np.where(indices < 0, indices + n, indices), np.int64)
+
+
+@register
+@dataclass(frozen=True)
+class GatherElements(Op):
+    """y[i][j][k] = x[i][indices[i][j][k]][k] (for axis 1).
+
+    Source: ONNX GatherElements, opset 11 to 13.
+    """
+
+    axis: int = 0
+
+    accuracy = Accuracy.EXACT
+    variants = (Variant("strided", _emit),)
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        x, indices = need(inputs, 0, self), need(inputs, 1, self)
+        if x.shape is not None and indices.shape is not None:
+            if len(x.shape) != len(indices.shape):
+                raise ShapeError(f"GatherElements: ranks of {x} and {indices} differ.")
+            axis = normalize_axis(self.axis, len(x.shape), self)
+            for i, (d, k) in enumerate(zip(x.shape, indices.shape, strict=True)):
+                if i != axis and isinstance(d, int) and isinstance(k, int) and k > d:
+                    raise ShapeError(f"GatherElements: axis {i} of {indices} exceeds that of {x}.")
+        return [TensorType(x.dtype, indices.shape)]
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        x, indices = inputs
+        assert x is not None and indices is not None
+        axis = normalize_axis(self.axis, x.ndim, self)
+        places: list[Array] = list(np.indices(indices.shape, sparse=True))
+        places[axis] = check_indices(indices, x.shape[axis], self.name)
+        return (x[tuple(places)],)
+
+    @classmethod
+    def samples(cls) -> Iterator[Sample]:
+        rng = np.random.default_rng(0)
+        x = rng.standard_normal((4, 5, 6)).astype(np.float32)
+        for axis, shape in [(0, (7, 5, 6)), (1, (2, 3, 6)), (-1, (4, 5, 1)), (2, (4, 0, 6))]:
+            n = x.shape[axis]
+            yield Sample(cls(axis), (x, rng.integers(-n, n, shape)))
+            yield Sample(cls(axis), (x, rng.integers(-n, n, shape).astype(np.int32)))
+        for dtype in (np.int64, np.bool_, np.float16):
+            data = rng.integers(0, 2, 65).astype(dtype)
+            yield Sample(cls(), (data, rng.integers(0, 65, 9)))
+
+    @classmethod
+    def error_samples(cls) -> Iterator[tuple[Sample, type[Exception]]]:
+        x = np.zeros((2, 3), np.float32)
+        yield Sample(cls(), (x, np.zeros(2, np.int64))), ShapeError
+        yield Sample(cls(2), (x, np.zeros((2, 3), np.int64))), ShapeError
+        yield Sample(cls(0), (x, np.zeros((2, 4), np.int64))), ShapeError

@@ -1,0 +1,227 @@
+"""GatherND and ScatterND: index tuples into the leading axes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from clrt.device.caps import DeviceCaps
+from clrt.errors import InputError, ShapeError, UnsupportedError
+from clrt.ir.graph import Node, Value
+from clrt.ir.op import Array, TensorType
+from clrt.kernels.spec import BufferArg, KernelSpec, Launch, Lowering, Scalar, Status, Variant, i32
+from clrt.kernels.strided import MAX_RANK, contiguous_strides
+from clrt.ops.base import Accuracy, OnnxNode, Op, Sample, Types, need, register
+from clrt.ops.movement import bits_t, count, index_t
+from clrt.ops.scatter_elements import (
+    REDUCTIONS,
+    UFUNCS,
+    check_reduction,
+    copy_of,
+    data_t,
+    reduce_misfit,
+)
+
+
+def _tuple_args(node: Node, dims: Sequence[int], inner: int) -> tuple[Scalar, ...]:
+    """Arguments of the index tuples: their length, then dims and strides of the indexed axes."""
+    if len(dims) > MAX_RANK:
+        raise UnsupportedError(f"{node}: tuples of {len(dims)} indices; kernels take {MAX_RANK}.")
+    if 0 in dims:
+        raise UnsupportedError(f"{node}: an indexed axis has no elements.")
+    strides = [s * inner for s in contiguous_strides(dims)]
+    fill = [0] * (MAX_RANK - len(dims))
+    numbers = (len(dims), *dims, *(1 for _ in fill), *strides, *fill)
+    return tuple(i32(v) for v in numbers)
+
+
+def _status(node: Node, data: Value, dims: Sequence[int]) -> BufferArg:
+    text = ",".join(map(str, dims))
+    name = node.op.name
+    return BufferArg(
+        Status(f"{name} '{node.name}': an index is outside the axes [{text}] of '{data.name}'.")
+    )
+
+
+def _emit_gather(node: Node, ctx: Lowering) -> list[Launch]:
+    x, indices, y = node.arg(0), node.arg(1), node.output
+    assert isinstance(node.op, GatherND)
+    if not count(y.dims):
+        return []
+    b, width = node.op.batch_dims, indices.dims[-1]
+    inner = count(x.dims[b + width :])
+    per_batch = count(indices.dims[b:-1])
+    tuples = count(indices.dims[:-1])
+    dims = x.dims[b : b + width]
+    kernel = KernelSpec.of(
+        "gather_nd.cl", "gather_nd", DATA_T=bits_t(x.dtype), INDEX_T=index_t(indices)
+    )
+    buffers = (BufferArg(x), BufferArg(indices), BufferArg(y), _status(node, x, dims))
+    batch = count(x.dims[b:])
+    numbers = tuple(i32(v) for v in (inner, tuples, per_batch, batch))
+    args = (*buffers, *numbers, *_tuple_args(node, dims, inner))
+    return [Launch(kernel, (inner, tuples), None, args)]
+
+
+@register
+@dataclass(frozen=True)
+class GatherND(Op):
+    """y[b, t] = x[b, indices[b, t]] with tuples of indices along the last axis.
+
+    Source: ONNX GatherND, opset 11 to 13.
+    """
+
+    batch_dims: int = 0
+
+    accuracy = Accuracy.EXACT
+    variants = (Variant("tuples", _emit_gather),)
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        x, indices = need(inputs, 0, self), need(inputs, 1, self)
+        if x.shape is None or indices.shape is None:
+            return [TensorType(x.dtype, None)]
+        if not indices.shape:
+            raise ShapeError("GatherND: the indices are a scalar; expected a rank of at least 1.")
+        width = indices.shape[-1]
+        if not isinstance(width, int):
+            return [TensorType(x.dtype, None)]
+        b = self.batch_dims
+        if b >= len(indices.shape) or b + width > len(x.shape):
+            raise ShapeError(
+                f"GatherND: tuples of {width} indices after {b} batch axes do not fit {x}."
+            )
+        return [TensorType(x.dtype, indices.shape[:-1] + x.shape[b + width :])]
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        x, indices = inputs
+        assert x is not None and indices is not None
+        b, width = self.batch_dims, indices.shape[-1]
+        places = _checked(indices, x.shape[b : b + width], self.name)
+        batch = tuple(
+            p.reshape(p.shape + (1,) * (indices.ndim - 1 - b))
+            for p in np.indices(indices.shape[:b])
+        )
+        result = x[(*batch, *np.moveaxis(places, -1, 0))]
+        shape = indices.shape[:-1] + x.shape[b + width :]
+        return (np.broadcast_to(result, shape).copy(),)
+
+    @classmethod
+    def samples(cls) -> Iterator[Sample]:
+        rng = np.random.default_rng(0)
+        x = rng.standard_normal((2, 3, 4, 5)).astype(np.float32)
+        for b, shape in [(0, (6, 1)), (0, (2, 3, 4)), (0, (2,)), (1, (2, 7, 2)), (2, (2, 3, 1))]:
+            yield Sample(cls(b), (x, rng.integers(-2, 2, shape)))
+        yield Sample(cls(), (x, np.zeros((0, 2), np.int64)))
+        yield Sample(cls(), (x, np.zeros((3, 0), np.int64)))
+        for dtype in (np.int64, np.bool_, np.float16):
+            yield Sample(cls(), (rng.integers(0, 2, (3, 9)).astype(dtype), np.array([[2], [-1]])))
+
+    @classmethod
+    def error_samples(cls) -> Iterator[tuple[Sample, type[Exception]]]:
+        x = np.zeros((2, 3), np.float32)
+        yield Sample(cls(), (x, np.zeros((4, 3), np.int64))), ShapeError
+        yield Sample(cls(1), (x, np.zeros(1, np.int64))), ShapeError
+
+
+def _checked(indices: Array, dims: Sequence[int], name: str) -> Array:
+    """Index tuples with the negative ones counted from the end.
+
+    Raises:
+        InputError: One is outside its axis.
+    """
+    limits = np.array(dims, np.int64)
+    if indices.size and ((indices < -limits) | (indices >= limits)).any():
+        raise InputError(f"{name}: an index is outside the axes {list(dims)}.")
+    return np.where(indices < 0, indices + limits, indices).astype(np.int64)
+
+
+def _misfit(node: Node, caps: DeviceCaps) -> str | None:
+    assert isinstance(node.op, ScatterND)
+    return reduce_misfit(node.op.reduction, node.output.dtype, caps)
+
+
+def _emit_scatter(node: Node, ctx: Lowering) -> list[Launch]:
+    indices, updates, y = node.arg(1), node.arg(2), node.output
+    op = node.op
+    assert isinstance(op, ScatterND)
+    if not count(y.dims):
+        return []
+    launches = copy_of(node)
+    if not count(updates.dims):
+        return launches
+    width = indices.dims[-1]
+    dims, inner = y.dims[:width], count(y.dims[width:])
+    tuples = count(indices.dims[:-1])
+    kernel = KernelSpec.of(
+        "scatter_nd.cl",
+        "scatter_nd",
+        DATA_T=data_t(op.reduction, y.dtype),
+        INDEX_T=index_t(indices),
+        REDUCTION=REDUCTIONS[op.reduction],
+    )
+    buffers = (BufferArg(indices), BufferArg(updates), BufferArg(y), _status(node, y, dims))
+    args = (*buffers, i32(inner), i32(tuples), *_tuple_args(node, dims, inner))
+    return [*launches, Launch(kernel, (inner,), None, args)]
+
+
+@register
+@dataclass(frozen=True)
+class ScatterND(Op):
+    """x with y[indices[t]] = updates[t], or reduced into it; tuples along the last axis.
+
+    Numerics: updates of one element are taken in the order of the tuples, on one work-item.
+    Source: ONNX ScatterND, opset 11 to 18.
+    """
+
+    reduction: str = "none"
+
+    variants = (Variant("columns", _emit_scatter, _misfit),)
+
+    @classmethod
+    def from_onnx(cls, node: OnnxNode) -> Op:
+        check_reduction(cls.name, str(node.attrs.get("reduction", "none")))
+        return super().from_onnx(node)
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        x, indices, updates = (need(inputs, i, self) for i in range(3))
+        if x.is_static and indices.is_static and updates.is_static:
+            shape, tuples = x.shape or (), indices.shape or ()
+            width = tuples[-1] if tuples else 1
+            fits = tuples and isinstance(width, int) and width <= len(shape)
+            if not fits or updates.shape != tuples[:-1] + shape[int(str(width)) :]:
+                raise ShapeError(f"ScatterND: {indices} and {updates} do not fit {x}.")
+        return [TensorType(x.dtype, x.shape)]
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        x, indices, updates = inputs
+        assert x is not None and indices is not None and updates is not None
+        result = x.copy()
+        places = _checked(indices, x.shape[: indices.shape[-1]], self.name)
+        index = tuple(np.moveaxis(places, -1, 0))
+        if self.reduction == "none":
+            result[index] = updates
+        else:
+            UFUNCS[self.reduction].at(result, index, updates)  # type: ignore[attr-defined]
+        return (result,)
+
+    @classmethod
+    def samples(cls) -> Iterator[Sample]:
+        rng = np.random.default_rng(0)
+        x = rng.standard_normal((3, 4, 5)).astype(np.float32)
+        for shape in [(2, 1), (2, 3, 2), (6, 3), (2,), (0, 1)]:
+            indices = rng.integers(-3, 3, shape)
+            for reduction in REDUCTIONS:
+                updates = rng.standard_normal(shape[:-1] + x.shape[shape[-1] :])
+                yield Sample(cls(reduction), (x, indices, updates.astype(np.float32)))
+                whole = ((x * 4).astype(np.int64), indices, (updates * 4).astype(np.int64))
+                yield Sample(cls(reduction), whole)
+        for dtype in (np.bool_, np.float16, np.int64):
+            yield Sample(cls(), (np.zeros(65, dtype), np.array([[3], [-1]]), np.ones(2, dtype)))
+
+    @classmethod
+    def error_samples(cls) -> Iterator[tuple[Sample, type[Exception]]]:
+        x, index = np.zeros((2, 3), np.float32), np.zeros((4, 1), np.int64)
+        yield Sample(cls(), (x, index, x)), ShapeError
+        yield Sample(cls(), (x, np.zeros((1, 3), np.int64), x[0, :1])), ShapeError

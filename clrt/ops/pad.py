@@ -1,0 +1,187 @@
+"""Pad: a border around a tensor, or (with negative pads) a tensor cropped."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from clrt.errors import ShapeError, UnsupportedError
+from clrt.ir.dims import Dim
+from clrt.ir.graph import Node
+from clrt.ir.op import Array, TensorType
+from clrt.kernels.spec import Arg, BufferArg, KernelSpec, Launch, Lowering, Variant, i32
+from clrt.kernels.strided import MAX_RANK, contiguous_strides, copy_launch, pad_rank
+from clrt.ops.base import Accuracy, OnnxNode, Op, Sample, Types, need, normalize_axis, register
+from clrt.ops.movement import (
+    Promoted,
+    bits_t,
+    count,
+    elements,
+    fill_from_launch,
+    fill_launch,
+    fresh_dims,
+    given,
+    host_ints,
+)
+
+MODES = {"constant": 0, "reflect": 1, "edge": 2, "wrap": 3}
+
+
+def _emit(node: Node, ctx: Lowering) -> list[Launch]:
+    x, y = node.arg(0), node.output
+    assert isinstance(node.op, Pad)
+    elems = count(y.dims)
+    if not elems:
+        return []
+    pads = host_ints(node, 1)
+    assert pads is not None
+    begins, ends = node.op.full_pads(len(x.dims), pads, host_ints(node, 3))
+    strides = contiguous_strides(x.dims)
+    # Negative pads crop first: what is left is a view of x.
+    crop = [max(-b, 0) for b in begins]
+    kept = [d - c - max(-e, 0) for d, c, e in zip(x.dims, crop, ends, strict=True)]
+    lead = [max(b, 0) for b in begins]
+    source = BufferArg(x, sum(c * s for c, s in zip(crop, strides, strict=True)))
+    if node.op.mode != "constant":
+        return [_mirror(source, node, kept, strides, lead)]
+    launches = [] if kept == list(y.dims) else [_border(node, elems)]
+    if all(k > 0 for k in kept):
+        own = contiguous_strides(y.dims)
+        place = BufferArg(y, sum(b * s for b, s in zip(lead, own, strict=True)))
+        launches.append(copy_launch(source, place, x.dtype, kept, strides, own))
+    return launches
+
+
+def _border(node: Node, elems: int) -> Launch:
+    y, value = node.output, node.input(2)
+    if value is None:
+        return fill_launch(BufferArg(y), y.dtype, elems, 0)
+    if value.numbers is not None:
+        return fill_launch(BufferArg(y), y.dtype, elems, value.numbers.reshape(-1)[0])
+    if value.dtype is not y.dtype:
+        raise UnsupportedError(f"the value of {node} is {value.dtype}, the data {y.dtype}.")
+    return fill_from_launch(BufferArg(y), y.dtype, elems, BufferArg(value))
+
+
+def _mirror(
+    source: BufferArg, node: Node, kept: Sequence[int], strides: Sequence[int], lead: Sequence[int]
+) -> Launch:
+    y = node.output
+    assert isinstance(node.op, Pad)
+    if any(k <= 0 for k in kept):
+        raise UnsupportedError(f"{node} has nothing to mirror.")
+    kernel = KernelSpec.of("pad.cl", "pad_mirror", DATA_T=bits_t(y.dtype), MODE=MODES[node.op.mode])
+    d, k = pad_rank(y.dims, 1), pad_rank(kept, 1)
+    s, b = pad_rank(strides, 0), pad_rank(lead, 0)
+    args: tuple[Arg, ...] = (source, BufferArg(y), *(i32(v) for v in (*d, *k, *s, *b)))
+    return Launch(kernel, (d[5], d[4], count(d[: MAX_RANK - 2])), None, args)
+
+
+@register
+@dataclass(frozen=True)
+class Pad(Op):
+    """x with pads[i] elements before and pads[r + i] after each of the r axes.
+
+    Inputs: x, pads, value (of mode constant), axes (default: all). Negative pads crop.
+    Source: ONNX Pad, opset 2 to 25; pads and value became inputs in 11.
+    """
+
+    mode: str = "constant"
+
+    promoted: ClassVar[Promoted] = {"pads": (1, np.int64), "value": (2, np.float32)}
+    host_inputs = (1, 3)
+    accuracy = Accuracy.EXACT
+    variants = (Variant("strided", _emit),)
+
+    @classmethod
+    def from_onnx(cls, node: OnnxNode) -> Op:
+        op = super().from_onnx(node)
+        assert isinstance(op, cls)
+        if op.mode not in MODES:
+            raise UnsupportedError(f"Pad: mode '{op.mode}'; clrt has {', '.join(MODES)}.")
+        return op
+
+    def full_pads(
+        self, rank: int, pads: Sequence[Dim], axes: Sequence[int] | None
+    ) -> tuple[list[int], list[int]]:
+        """Pads before and after every axis.
+
+        Raises:
+            ShapeError: There are not two pads for each axis.
+        """
+        places = list(range(rank)) if axes is None else axes
+        if len(pads) != 2 * len(places):
+            raise ShapeError(f"Pad: {len(pads)} pads for {len(places)} axes; expected two each.")
+        begins, ends = [0] * rank, [0] * rank
+        for k, axis in enumerate(places):
+            at = normalize_axis(axis, rank, self)
+            # Symbolic pads stay what they are; only `infer` meets them.
+            begins[at], ends[at] = pads[k], pads[len(places) + k]  # type: ignore[assignment]
+        return begins, ends
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        x = need(inputs, 0, self)
+        if x.shape is None:
+            return [TensorType(x.dtype, None)]
+        pads, axes = elements(inputs, 1), elements(inputs, 3)
+        if pads is None or (given(inputs, 3) and axes is None):
+            return [TensorType(x.dtype, fresh_dims(len(x.shape)))]
+        numbers = None if axes is None else [int(a) for a in axes]
+        begins, ends = self.full_pads(len(x.shape), pads, numbers)
+        shape = tuple(d + b + e for d, b, e in zip(x.shape, begins, ends, strict=True))
+        for axis, dim in enumerate(shape):
+            source = x.shape[axis]
+            if isinstance(dim, int) and dim < 0:
+                raise ShapeError(f"Pad: axis {axis} of {source} is cropped to {dim} elements.")
+            if self.mode != "constant" and isinstance(source, int) and isinstance(dim, int):
+                left = source + min(begins[axis], 0) + min(ends[axis], 0)
+                if left <= 0 < dim:
+                    raise ShapeError(f"Pad: axis {axis} has no elements for mode {self.mode}.")
+        return [TensorType(x.dtype, shape)]
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        x, pads, value, axes = (*inputs, None, None)[:4]
+        assert x is not None and pads is not None
+        numbers = None if axes is None else [int(a) for a in axes]
+        begins, ends = self.full_pads(x.ndim, [int(p) for p in pads], numbers)
+        crop = tuple(
+            slice(max(-b, 0), d - max(-e, 0)) for b, e, d in zip(begins, ends, x.shape, strict=True)
+        )
+        widths = [(max(b, 0), max(e, 0)) for b, e in zip(begins, ends, strict=True)]
+        x = x[crop]
+        if self.mode == "constant":
+            fill = 0 if value is None else value.reshape(-1)[0]
+            return (np.pad(x, widths, constant_values=fill),)
+        if 0 in x.shape:
+            return (
+                np.zeros([d + b + e for d, (b, e) in zip(x.shape, widths, strict=True)], x.dtype),
+            )
+        return (np.pad(x, widths, mode=self.mode),)  # type: ignore[call-overload]
+
+    @classmethod
+    def samples(cls) -> Iterator[Sample]:
+        rng = np.random.default_rng(0)
+        x = rng.standard_normal((3, 4, 5)).astype(np.float32)
+        value = np.array(1.5, np.float32)
+        for mode in MODES:
+            for pads in ([0] * 6, [1, 0, 2, 0, 2, 1], [0, -1, 1, -1, 2, -2], [5, 0, 9, 0, 8, 0]):
+                yield Sample(cls(mode), (x, np.array(pads, np.int64)))
+            axes = np.array([-1, 0], np.int32)
+            yield Sample(cls(mode), (x, np.array([1, 2, 3, 0]), None, axes))
+            yield Sample(cls(mode), (rng.integers(-9, 9, (1, 2)), np.array([0, 1, 3, 4])))
+            yield Sample(cls(mode), (rng.integers(0, 2, 65) > 0, np.array([1, 1])))
+            yield Sample(cls(mode), (x.astype(np.float16), np.array([0, 0, 1, 0, 0, 1])))
+        yield Sample(cls(), (x, np.array([1, 0, 0, 0, 1, 1]), value))
+        yield Sample(cls(), (rng.integers(-9, 9, 3), np.array([2, 1]), np.array([-7])))
+        yield Sample(cls(), (np.zeros((0, 2), np.float32), np.array([1, 0, 0, 1]), value))
+        yield Sample(cls(), (x[0], np.array([-4, 0, 1, 0]), value))
+
+    @classmethod
+    def error_samples(cls) -> Iterator[tuple[Sample, type[Exception]]]:
+        x = np.zeros((2, 3), np.float32)
+        yield Sample(cls(), (x, np.array([1, 1]))), ShapeError
+        yield Sample(cls(), (x, np.array([-2, 0, -1, 0]))), ShapeError
+        yield Sample(cls("edge"), (x[:0], np.array([1, 0, 0, 0]))), ShapeError

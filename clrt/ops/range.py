@@ -1,0 +1,100 @@
+"""Range: an arithmetic progression."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from clrt.device.caps import DeviceCaps
+from clrt.errors import ShapeError
+from clrt.ir.dims import Dim, Expr, floordiv, maximum
+from clrt.ir.dtypes import DType
+from clrt.ir.graph import Node
+from clrt.ir.op import Array, TensorType
+from clrt.kernels.spec import BufferArg, KernelSpec, Launch, Lowering, Variant, i32
+from clrt.ops.base import Accuracy, Op, Sample, Types, need, register
+from clrt.ops.movement import count, data_of, fresh_dim
+
+
+def _misfit(node: Node, caps: DeviceCaps) -> str | None:
+    dtype = node.output.dtype
+    if dtype is DType.FLOAT16 or (dtype is DType.FLOAT64 and not caps.has_fp64):
+        return f"no {dtype} arithmetic"
+    return None
+
+
+def _emit(node: Node, ctx: Lowering) -> list[Launch]:
+    y = node.output
+    elems = count(y.dims)
+    if not elems:
+        return []
+    kernel = KernelSpec.of("range.cl", "range", DATA_T=y.dtype.cl)
+    buffers = (BufferArg(node.arg(0)), BufferArg(node.arg(2)), BufferArg(y))
+    return [Launch(kernel, (elems,), None, (*buffers, i32(elems)))]
+
+
+@register
+@dataclass(frozen=True)
+class Range(Op):
+    """start, start + delta, … up to before limit. Source: ONNX Range, opset 11."""
+
+    host_inputs = (0, 1, 2)
+    shape_data = True
+    accuracy = Accuracy.ELEMENTWISE
+    variants = (Variant("flat", _emit, _misfit),)
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        dtype = need(inputs, 0, self).dtype
+        data = [data_of(inputs, i) for i in range(3)]
+        if any(d is None for d in data):
+            return [TensorType(dtype, (fresh_dim(),))]
+        start, limit, delta = (d.reshape(-1)[0] for d in data if d is not None)
+        return [TensorType(dtype, (_count(start, limit, delta),))]
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        start, limit, delta = (x.reshape(-1)[0] for x in inputs if x is not None)
+        steps = np.arange(int(_count(start, limit, delta)))
+        if isinstance(start, Expr) or isinstance(delta, Expr):
+            return (start + steps.astype(object) * delta,)
+        dtype = np.asarray(start).dtype
+        wide = np.float64 if dtype.kind == "f" else np.int64
+        return ((wide(start) + steps * wide(delta)).astype(dtype),)
+
+    @classmethod
+    def samples(cls) -> Iterator[Sample]:
+        for dtype, start, limit, delta in [
+            (np.int64, 0, 9, 1),
+            (np.int64, 3, 20, 4),
+            (np.int32, 10, 4, -2),
+            (np.int64, 5, 2, 1),
+            (np.float32, 0.5, 3, 0.75),
+            (np.float32, 1, 0, -0.25),
+        ]:
+            yield Sample(cls(), tuple(np.array(v, dtype) for v in (start, limit, delta)))
+
+    @classmethod
+    def error_samples(cls) -> Iterator[tuple[Sample, type[Exception]]]:
+        yield Sample(cls(), (np.array(0), np.array(3), np.array(0))), ShapeError
+
+
+def _count(start: object, limit: object, delta: object) -> Dim:
+    """max(ceil((limit - start) / delta), 0)."""
+    if isinstance(delta, Expr):
+        return fresh_dim()
+    number = float(delta)  # type: ignore[arg-type]
+    if number == 0:
+        raise ShapeError("Range: delta is 0.")
+    if isinstance(start, Expr) or isinstance(limit, Expr):
+        first = start if isinstance(start, Expr) else int(start)  # type: ignore[call-overload]
+        last = limit if isinstance(limit, Expr) else int(limit)  # type: ignore[call-overload]
+        step = int(number)
+        span = last - first if step > 0 else first - last
+        size = abs(step)
+        return maximum(span if size == 1 else floordiv(span + (size - 1), size), 0)
+    if isinstance(delta, (int, np.integer)):
+        return len(range(int(start), int(limit), int(delta)))  # type: ignore[call-overload]
+    span = float(limit) - float(start)  # type: ignore[arg-type]
+    return max(math.ceil(span / number), 0)

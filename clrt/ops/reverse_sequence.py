@@ -1,0 +1,92 @@
+"""ReverseSequence: the first elements of each sequence of a batch, backwards."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from clrt.errors import InputError, ShapeError
+from clrt.ir.graph import Node
+from clrt.ir.op import Array, TensorType
+from clrt.kernels.spec import Arg, BufferArg, KernelSpec, Launch, Lowering, Status, Variant, i32
+from clrt.kernels.strided import contiguous_strides
+from clrt.ops.base import Accuracy, Op, Sample, Types, need, register
+from clrt.ops.movement import bits_t, count, index_t
+
+
+def _emit(node: Node, ctx: Lowering) -> list[Launch]:
+    x, lens, y = node.arg(0), node.arg(1), node.output
+    op = node.op
+    assert isinstance(op, ReverseSequence)
+    if not count(y.dims):
+        return []
+    batch, time = x.dims[op.batch_axis], x.dims[op.time_axis]
+    strides = contiguous_strides(x.dims)
+    inner = count(x.dims[2:])
+    kernel = KernelSpec.of(
+        "reverse_sequence.cl", "reverse_sequence", DATA_T=bits_t(x.dtype), INDEX_T=index_t(lens)
+    )
+    status = Status(f"ReverseSequence '{node.name}': a length is outside 0..{time}.")
+    buffers = (BufferArg(x), BufferArg(lens), BufferArg(y), BufferArg(status))
+    numbers = (inner, time, batch, strides[op.time_axis], strides[op.batch_axis])
+    args: tuple[Arg, ...] = (*buffers, *(i32(v) for v in numbers))
+    return [Launch(kernel, (inner, time, batch), None, args)]
+
+
+@register
+@dataclass(frozen=True)
+class ReverseSequence(Op):
+    """The first sequence_lens[b] elements along time backwards, the rest as they are.
+
+    Source: ONNX ReverseSequence, opset 10.
+    """
+
+    batch_axis: int = 1
+    time_axis: int = 0
+
+    accuracy = Accuracy.EXACT
+    variants = (Variant("flat", _emit),)
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        x, lens = need(inputs, 0, self), need(inputs, 1, self)
+        if {self.batch_axis, self.time_axis} != {0, 1}:
+            raise ShapeError(
+                f"ReverseSequence: batch axis {self.batch_axis} and time axis {self.time_axis}; "
+                "expected 0 and 1."
+            )
+        if x.shape is not None and len(x.shape) < 2:
+            raise ShapeError(f"ReverseSequence: {x} has rank {len(x.shape)}; expected at least 2.")
+        if x.is_static and lens.is_static and x.shape is not None:
+            batch = x.shape[self.batch_axis]
+            if lens.shape != (batch,):
+                raise ShapeError(f"ReverseSequence: {lens} for {batch} sequences.")
+        return [TensorType(x.dtype, x.shape)]
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        x, lens = inputs
+        assert x is not None and lens is not None
+        result = np.moveaxis(x, self.batch_axis, 0).copy()
+        for sequence, length in zip(result, lens, strict=True):
+            n = int(length)
+            if not 0 <= n <= len(sequence):
+                raise InputError(f"ReverseSequence: length {n} is outside 0..{len(sequence)}.")
+            sequence[:n] = sequence[:n][::-1].copy()
+        return (np.ascontiguousarray(np.moveaxis(result, 0, self.batch_axis)),)
+
+    @classmethod
+    def samples(cls) -> Iterator[Sample]:
+        rng = np.random.default_rng(0)
+        for op, shape in [(cls(), (5, 4)), (cls(0, 1), (4, 5)), (cls(0, 1), (4, 5, 2, 3))]:
+            x = rng.standard_normal(shape).astype(np.float32)
+            yield Sample(op, (x, np.array([0, 5, 1, 3])))
+        yield Sample(cls(), (rng.integers(-9, 9, (3, 1, 65)), np.array([2])))
+        yield Sample(cls(), (np.zeros((3, 0), np.float16), np.zeros(0, np.int64)))
+
+    @classmethod
+    def error_samples(cls) -> Iterator[tuple[Sample, type[Exception]]]:
+        x = np.zeros((2, 3), np.float32)
+        yield Sample(cls(), (x, np.array([1, 2]))), ShapeError
+        yield Sample(cls(1, 1), (x, np.array([1, 2, 1]))), ShapeError
+        yield Sample(cls(), (x[0], np.array([1]))), ShapeError

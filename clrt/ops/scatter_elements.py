@@ -1,0 +1,178 @@
+"""ScatterElements: for each index, one element written or reduced along an axis."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from clrt.device.caps import DeviceCaps
+from clrt.errors import ShapeError, UnsupportedError
+from clrt.ir.dtypes import DType
+from clrt.ir.graph import Node
+from clrt.ir.op import Array, TensorType
+from clrt.kernels.spec import BufferArg, KernelSpec, Launch, Lowering, Status, Variant, i32
+from clrt.kernels.strided import MAX_RANK, contiguous_strides, copy_launch, pad_rank
+from clrt.ops.base import OnnxNode, Op, Sample, Types, need, normalize_axis, register
+from clrt.ops.gather_elements import check_indices
+from clrt.ops.movement import bits_t, count, index_t
+
+# As REDUCTION in common/scatter.clh numbers them.
+REDUCTIONS = {"none": 0, "add": 1, "mul": 2, "max": 3, "min": 4}
+UFUNCS: dict[str, Callable[..., Any]] = {
+    "add": np.add,
+    "mul": np.multiply,
+    "max": np.maximum,
+    "min": np.minimum,
+}
+
+
+def check_reduction(op_name: str, reduction: str) -> None:
+    """Raises UnsupportedError where the reduction has no meaning."""
+    if reduction not in REDUCTIONS:
+        raise UnsupportedError(
+            f"{op_name}: reduction '{reduction}'; clrt has {', '.join(REDUCTIONS)}."
+        )
+
+
+def reduce_misfit(reduction: str, dtype: DType, caps: DeviceCaps) -> str | None:
+    """Why the device cannot reduce the dtype, if so."""
+    if reduction == "none":
+        return None
+    if dtype in (DType.BOOL, DType.FLOAT16) or (dtype is DType.FLOAT64 and not caps.has_fp64):
+        return f"no kernel reduces {dtype}"
+    return None
+
+
+def data_t(reduction: str, dtype: DType) -> str:
+    """The element type in the kernel: bits where they are only moved."""
+    return bits_t(dtype) if reduction == "none" else dtype.cl
+
+
+def copy_of(node: Node) -> list[Launch]:
+    """The launch that makes the output a copy of input 0."""
+    x, y = node.arg(0), node.output
+    own = contiguous_strides(x.dims)
+    return [copy_launch(BufferArg(x), BufferArg(y), x.dtype, x.dims, own, own)]
+
+
+def _misfit(node: Node, caps: DeviceCaps) -> str | None:
+    assert isinstance(node.op, ScatterElements)
+    return reduce_misfit(node.op.reduction, node.output.dtype, caps)
+
+
+def _emit(node: Node, ctx: Lowering) -> list[Launch]:
+    indices, updates, y = node.arg(1), node.arg(2), node.output
+    op = node.op
+    assert isinstance(op, ScatterElements)
+    if not count(y.dims):
+        return []
+    launches = copy_of(node)
+    if not count(indices.dims):
+        return launches
+    axis = normalize_axis(op.axis, len(y.dims), op)
+    strides, own = list(contiguous_strides(y.dims)), list(contiguous_strides(indices.dims))
+    dims = list(indices.dims)
+    n, step, length, walk = y.dims[axis], strides[axis], dims[axis], own[axis]
+    dims[axis], strides[axis], own[axis] = 1, 0, 0
+    d, s, u = pad_rank(dims, 1), pad_rank(strides, 0), pad_rank(own, 0)
+    kernel = KernelSpec.of(
+        "scatter_elements.cl",
+        "scatter_elements",
+        DATA_T=data_t(op.reduction, y.dtype),
+        INDEX_T=index_t(indices),
+        REDUCTION=REDUCTIONS[op.reduction],
+    )
+    status = Status(
+        f"{op.name} '{node.name}': an index is outside -{n}..{n - 1} (axis {axis} of '{y.name}')."
+    )
+    buffers = (BufferArg(indices), BufferArg(updates), BufferArg(y), BufferArg(status))
+    numbers = (n, step, length, walk, *d, *s, *u)
+    size = (d[5], d[4], count(d[: MAX_RANK - 2]))
+    return [*launches, Launch(kernel, size, None, (*buffers, *(i32(v) for v in numbers)))]
+
+
+@register
+@dataclass(frozen=True)
+class ScatterElements(Op):
+    """x with y[i][indices[i][j][k]][k] = updates[i][j][k] (for axis 1), or reduced into it.
+
+    Numerics: updates of one element are taken in the order of the indices, on one work-item.
+    Source: ONNX ScatterElements, opset 11 to 18.
+    """
+
+    axis: int = 0
+    reduction: str = "none"
+
+    variants = (Variant("lines", _emit, _misfit),)
+
+    @classmethod
+    def from_onnx(cls, node: OnnxNode) -> Op:
+        check_reduction(cls.name, str(node.attrs.get("reduction", "none")))
+        return super().from_onnx(node)
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        x, indices, updates = (need(inputs, i, self) for i in range(3))
+        if x.shape is None or indices.shape is None:
+            return [TensorType(x.dtype, x.shape)]
+        if len(x.shape) != len(indices.shape):
+            raise ShapeError(f"{self.name}: ranks of {x} and {indices} differ.")
+        axis = normalize_axis(self.axis, len(x.shape), self)
+        for i, (d, k) in enumerate(zip(x.shape, indices.shape, strict=True)):
+            if i != axis and isinstance(d, int) and isinstance(k, int) and k > d:
+                raise ShapeError(f"{self.name}: axis {i} of {indices} exceeds that of {x}.")
+        if updates.is_static and indices.is_static and updates.shape != indices.shape:
+            raise ShapeError(f"{self.name}: shapes of {indices} and {updates} differ.")
+        return [TensorType(x.dtype, x.shape)]
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        x, indices, updates = inputs
+        assert x is not None and indices is not None and updates is not None
+        axis = normalize_axis(self.axis, x.ndim, self)
+        places: list[Array] = list(np.indices(indices.shape))
+        places[axis] = check_indices(indices, x.shape[axis], self.name)
+        result = x.copy()
+        if self.reduction == "none":
+            result[tuple(places)] = updates
+        else:
+            UFUNCS[self.reduction].at(result, tuple(places), updates)  # type: ignore[attr-defined]
+        return (result,)
+
+    @classmethod
+    def samples(cls) -> Iterator[Sample]:
+        rng = np.random.default_rng(0)
+        x = rng.standard_normal((4, 5, 6)).astype(np.float32)
+        for axis, shape in [(0, (3, 5, 6)), (1, (2, 3, 6)), (-1, (4, 5, 2)), (2, (4, 0, 6))]:
+            updates = rng.standard_normal(shape).astype(np.float32)
+            n = x.shape[axis]
+            # A permutation of the axis for each line: no element is written twice.
+            places = np.moveaxis(np.argsort(rng.random((n, 9, 9)), 0), 0, axis)
+            distinct = places[tuple(slice(s) for s in shape)] - n
+            yield Sample(cls(axis), (x, distinct.astype(np.int32), updates))
+            for reduction in ("add", "mul", "max", "min"):
+                indices = rng.integers(-n, n, shape)
+                yield Sample(cls(axis, reduction), (x, indices, updates))
+                whole = (updates * 4).astype(np.int64)
+                yield Sample(cls(axis, reduction), ((x * 4).astype(np.int64), indices, whole))
+        one = np.array([3, -1])
+        for dtype in (np.bool_, np.float16, np.int64):
+            yield Sample(cls(), (np.zeros(9, dtype), one, np.ones(2, dtype)))
+
+    @classmethod
+    def error_samples(cls) -> Iterator[tuple[Sample, type[Exception]]]:
+        x, two = np.zeros((2, 3), np.float32), np.zeros((2, 2), np.int64)
+        yield Sample(cls(), (x, two[0], x)), ShapeError
+        yield Sample(cls(), (x, two, x)), ShapeError
+        yield Sample(cls(-3), (x, two, x[:, :2])), ShapeError
+
+
+@register
+@dataclass(frozen=True)
+class Scatter(ScatterElements):
+    """The old name of ScatterElements. Source: ONNX Scatter, opset 9 (deprecated in 11)."""
+
+    @classmethod
+    def from_onnx(cls, node: OnnxNode) -> Op:
+        return ScatterElements.from_onnx(node)

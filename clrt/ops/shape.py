@@ -1,0 +1,82 @@
+"""Shape and Size: what the planner knows, as tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from clrt.ir.dims import Dim, Shape, product
+from clrt.ir.dtypes import DType
+from clrt.ir.op import Array, TensorType
+from clrt.ops.base import Accuracy, Op, Sample, Types, need, register
+from clrt.ops.movement import fresh_dim
+
+
+def dims_array(dims: list[Dim]) -> Array:
+    """Dims as int64, or as objects where one is symbolic."""
+    if all(isinstance(d, int) for d in dims):
+        return np.array(dims, np.int64)
+    array = np.empty(len(dims), object)
+    array[:] = dims
+    return array
+
+
+@register
+@dataclass(frozen=True)
+class Shape_(Op):
+    """The dims of x from `start` to before `end`. Source: ONNX Shape, opset 1 to 25."""
+
+    start: int = 0
+    end: int | None = None
+
+    name = "Shape"
+    accuracy = Accuracy.EXACT
+
+    def part(self, shape: Shape) -> list[Dim]:
+        """The dims asked for; start and end are clamped to the rank."""
+        return list(shape[self.start : self.end])
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        x = need(inputs, 0, self)
+        if x.shape is None:
+            return [TensorType(DType.INT64, (fresh_dim(),))]
+        dims = self.part(x.shape)
+        return [TensorType(DType.INT64, (len(dims),), dims_array(dims))]
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        (x,) = inputs
+        assert x is not None
+        return (np.array(self.part(x.shape), np.int64),)
+
+    @classmethod
+    def samples(cls) -> Iterator[Sample]:
+        x = np.zeros((2, 0, 3), np.float32)
+        for op in (cls(), cls(1), cls(-2, -1), cls(-9, 9), cls(2, 1)):
+            yield Sample(op, (x,))
+
+
+@register
+@dataclass(frozen=True)
+class Size(Op):
+    """The number of elements of x. Source: ONNX Size, opset 1 to 25."""
+
+    accuracy = Accuracy.EXACT
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        x = need(inputs, 0, self)
+        if x.shape is None:
+            return [TensorType(DType.INT64, ())]
+        data = dims_array([product(x.shape)]).reshape(())
+        return [TensorType(DType.INT64, (), data)]
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        (x,) = inputs
+        assert x is not None
+        return (np.array(x.size, np.int64),)
+
+    @classmethod
+    def samples(cls) -> Iterator[Sample]:
+        for shape in [(), (2, 3), (0, 4)]:
+            yield Sample(cls(), (np.zeros(shape, np.int64),))

@@ -1,0 +1,75 @@
+"""Trilu: the upper or lower triangle of matrices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from clrt.errors import ShapeError
+from clrt.ir.graph import Node
+from clrt.ir.op import Array, TensorType
+from clrt.kernels.spec import BufferArg, KernelSpec, Launch, Lowering, Variant, i32
+from clrt.ops.base import Accuracy, Op, Sample, Types, need, register
+from clrt.ops.movement import bits_t, count, host_ints
+
+
+def _emit(node: Node, ctx: Lowering) -> list[Launch]:
+    x, y = node.arg(0), node.output
+    assert isinstance(node.op, Trilu)
+    if not count(y.dims):
+        return []
+    k = (host_ints(node, 1) or (0,))[0]
+    rows, columns = y.dims[-2:]
+    k = max(-rows, min(k, columns))
+    kernel = KernelSpec.of(
+        "trilu.cl", "trilu", DATA_T=bits_t(x.dtype), UPPER=int(bool(node.op.upper))
+    )
+    size = (columns, rows, count(y.dims[:-2]))
+    args = (BufferArg(x), BufferArg(y), i32(rows), i32(columns), i32(k))
+    return [Launch(kernel, size, None, args)]
+
+
+@register
+@dataclass(frozen=True)
+class Trilu(Op):
+    """x with zeros below (upper) or above the k-th diagonal. Source: ONNX Trilu, opset 14."""
+
+    upper: int = 1
+
+    host_inputs = (1,)
+    in_place = (0,)
+    accuracy = Accuracy.EXACT
+    variants = (Variant("flat", _emit),)
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        x = need(inputs, 0, self)
+        if x.shape is not None and len(x.shape) < 2:
+            raise ShapeError(f"Trilu: {x} has rank {len(x.shape)}; expected at least 2.")
+        return [TensorType(x.dtype, x.shape)]
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        x, k = inputs[0], inputs[1] if len(inputs) > 1 else None
+        assert x is not None
+        diagonal = 0 if k is None else int(k.reshape(-1)[0])
+        rows, columns = x.shape[-2:]
+        distance = np.arange(columns) - np.arange(rows)[:, None]
+        keep = distance >= diagonal if self.upper else distance <= diagonal
+        return (np.where(keep, x, np.zeros((), x.dtype)),)
+
+    @classmethod
+    def samples(cls) -> Iterator[Sample]:
+        rng = np.random.default_rng(0)
+        for upper in (0, 1):
+            x = rng.standard_normal((2, 4, 5)).astype(np.float32)
+            yield Sample(cls(upper), (x,))
+            for k in (-9, -1, 0, 2, 9):
+                yield Sample(cls(upper), (x, np.array(k, np.int64)))
+            yield Sample(cls(upper), (rng.integers(-9, 9, (3, 3)), np.array([1])))
+            yield Sample(cls(upper), (np.ones((3, 1, 1), np.bool_),))
+            yield Sample(cls(upper), (np.zeros((2, 0, 3), np.float32),))
+
+    @classmethod
+    def error_samples(cls) -> Iterator[tuple[Sample, type[Exception]]]:
+        yield Sample(cls(), (np.zeros(3, np.float32),)), ShapeError

@@ -1,0 +1,124 @@
+"""One op for all that only changes the shape: Reshape to a constant (perhaps symbolic) target."""
+
+from __future__ import annotations
+
+from clrt.ir.dims import Dim, product, same
+from clrt.ir.graph import Node, Patch, Value
+from clrt.ops.reshape import Reshape
+from clrt.ops.transpose import Transpose
+from clrt.passes.driver import GraphView, Match, Miss, Pass, Rewriter
+from clrt.passes.matching import keeps_shape, op_name, produced_by
+
+_VIEWS = ("Reshape", "Flatten", "Squeeze", "Unsqueeze")
+
+
+class CanonicalizeViews(Pass):
+    """Flatten, Squeeze, Unsqueeze, Reshape -> Reshape of the first source to the known shape.
+
+    The target has no -1 and no 0 that means "as the input", so that an empty batch stays right.
+    A Transpose that only moves axes of size 1 is a view, too.
+    """
+
+    name = "canonicalize_views"
+
+    def match(self, view: GraphView, node: Node) -> Match | Miss | None:
+        is_view = op_name(node) in _VIEWS or _moves_ones(node)
+        if not is_view:
+            return None
+        if node.output.shape is None:
+            return Miss("the rank of the output is unknown", node)
+        if any(s.startswith("unknown_") for d in node.output.shape for s in _symbols(d)):
+            return Miss("the shape of the output depends on computed data", node)
+        source = node.arg(0)
+        if op_name(source.producer) == "Reshape" and source.producer is not None:
+            source = source.producer.arg(0)
+        if source is node.arg(0) and _is_canonical(node):
+            return None
+        return Match(view, node, facts=source)
+
+    def rewrite(self, match: Match) -> Patch:
+        rewriter = Rewriter(match, self.name)
+        value = reshape(rewriter, match.facts, match.root.output)
+        return rewriter.patch({match.root.output: value})
+
+
+class SimplifyTransposes(Pass):
+    """Transpose of Transpose -> one Transpose; and the last two axes swapped behind merged axes.
+
+    Reshape [L…,M,N] -> [L,M,N], Transpose (0,2,1), Reshape -> [L…,N,M] is how torch's dynamo
+    exporter swaps the last two axes of a batched matrix.
+    """
+
+    name = "simplify_transposes"
+
+    def match(self, view: GraphView, node: Node) -> Match | Miss | None:
+        if isinstance(node.op, Transpose):
+            inner = produced_by(node.arg(0), "Transpose")
+            return None if inner is None else Match(view, node, through=[inner])
+        if op_name(node) != "Reshape":
+            return None
+        turn = produced_by(node.arg(0), "Transpose")
+        first = None if turn is None else produced_by(turn.arg(0), "Reshape")
+        if turn is None or first is None:
+            return None
+        x, y = first.arg(0), node.output
+        if x.shape is None or y.shape is None or len(x.shape) < 3 or len(x.shape) != len(y.shape):
+            return None
+        middle = turn.arg(0).shape
+        assert isinstance(turn.op, Transpose)
+        if middle is None or len(middle) != 3 or turn.op.order(3) != (0, 2, 1):
+            return None
+        swapped = (*x.shape[:-2], x.shape[-1], x.shape[-2])
+        merged = (product(x.shape[:-2]), *x.shape[-2:])
+        if not all(same(a, b) for a, b in zip(merged, middle, strict=True)):
+            return None
+        if not all(same(a, b) for a, b in zip(swapped, y.shape, strict=True)):
+            return None
+        return Match(view, node, through=[turn, first])
+
+    def rewrite(self, match: Match) -> Patch:
+        rewriter, node = Rewriter(match, self.name), match.root
+        if isinstance(node.op, Transpose):
+            (inner,) = match.through
+            assert isinstance(inner.op, Transpose)
+            x = inner.arg(0)
+            rank = len(node.output.shape or ())
+            first, second = inner.op.order(rank), node.op.order(rank)
+            perm = tuple(first[a] for a in second)
+        else:
+            x = match.through[1].arg(0)
+            rank = len(x.shape or ())
+            perm = (*range(rank - 2), rank - 1, rank - 2)
+        return rewriter.patch({node.output: rewriter.add(Transpose(perm), x)})
+
+
+def reshape(rewriter: Rewriter, source: Value, like: Value) -> Value:
+    """`source` in the known shape of `like`."""
+    if keeps_shape(source, like):
+        return source
+    assert like.shape is not None
+    value = rewriter.add(Reshape(allowzero=1), source, rewriter.shape_constant(like.shape))
+    value.type = type(like.type)(source.dtype, like.shape, value.type.data)
+    return value
+
+
+def _is_canonical(node: Node) -> bool:
+    if not isinstance(node.op, Reshape) or not node.op.allowzero or node.output.shape is None:
+        return False
+    target = node.arg(1)
+    if not target.is_constant or target.type.data is None:
+        return False
+    return all(same(a, b) for a, b in zip(target.type.data.flat, node.output.shape, strict=True))
+
+
+def _moves_ones(node: Node) -> bool:
+    shape = node.arg(0).shape if isinstance(node.op, Transpose) else None
+    if shape is None:
+        return False
+    assert isinstance(node.op, Transpose)
+    kept = [a for a in node.op.order(len(shape)) if not same(shape[a], 1)]
+    return kept == sorted(kept)
+
+
+def _symbols(dim: Dim) -> frozenset[str]:
+    return frozenset() if isinstance(dim, int) else dim.symbols

@@ -1,0 +1,430 @@
+"""Runs passes over a graph: the only place where a graph changes after import.
+
+A pass matches nodes and answers with patches; the driver checks and applies them at once, keeps
+who reads what up to date, drops what became dead, and repeats until nothing matches.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Hashable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
+
+import numpy as np
+
+from clrt import knobs
+from clrt.errors import ClrtError, PassError
+from clrt.ir.dims import Shape
+from clrt.ir.dtypes import DType
+from clrt.ir.graph import Graph, Names, Node, Patch, Value
+from clrt.ir.op import Array, IrOp, TensorType
+from clrt.ops.base import Op
+
+MAX_SWEEPS = 64
+
+
+@dataclass(frozen=True, eq=False)
+class Miss:
+    """A near miss: the node looked like the pass's business, and why it was not."""
+
+    reason: str
+    node: Node
+
+
+@dataclass(eq=False)
+class Match:
+    """What a pass found.
+
+    Attributes:
+        view: The graph.
+        root: The node that was matched.
+        nodes: The nodes that the rewrite makes superfluous (the root among them); the driver
+            raises where one of them is still needed afterwards.
+        through: Nodes that were looked through and that others may still need.
+        facts: What the pass wants to tell its `rewrite`.
+    """
+
+    view: GraphView
+    root: Node
+    nodes: list[Node] = field(default_factory=list)
+    through: list[Node] = field(default_factory=list)
+    facts: Any = None
+
+    def __post_init__(self) -> None:
+        self.nodes = self.nodes or [self.root]
+
+
+class Pass(ABC):
+    """A stateless graph pass.
+
+    Class attributes:
+        name: verb_noun; also the `made_by` of the nodes it makes.
+        backward: Sweep from the outputs to the inputs.
+    """
+
+    name: ClassVar[str]
+    backward: ClassVar[bool] = False
+
+    @abstractmethod
+    def match(self, view: GraphView, node: Node) -> Match | Miss | None:
+        """A match at `node`, a near miss, or None where the node is not the pass's business."""
+
+    @abstractmethod
+    def rewrite(self, match: Match) -> Patch:
+        """The change that a match asks for."""
+
+
+@dataclass
+class PassRecord:
+    """What one run of one pass did.
+
+    Attributes:
+        hits: The root nodes it rewrote, as "Op 'name'".
+        misses: Near misses that remain, as (node, reason).
+        nodes_after: Nodes in the graph afterwards.
+    """
+
+    name: str
+    hits: list[str] = field(default_factory=list)
+    misses: list[tuple[str, str]] = field(default_factory=list)
+    nodes_after: int = 0
+    seconds: float = 0.0
+
+
+@dataclass
+class PassReport:
+    """What the passes did and why not more, for `model.explain()`.
+
+    Attributes:
+        patches: Patches applied in all.
+        stopped: The limit of CLRT_MAX_PATCHES was reached.
+    """
+
+    records: list[PassRecord] = field(default_factory=list)
+    patches: int = 0
+    stopped: bool = False
+
+    @property
+    def misses(self) -> list[tuple[str, str, str]]:
+        """(pass, node, reason) of the last run of each pass."""
+        last = {r.name: r for r in self.records}
+        return [(r.name, *miss) for r in last.values() for miss in r.misses]
+
+    def __str__(self) -> str:
+        lines = []
+        for record in self.records:
+            if not record.hits and not record.misses:
+                continue
+            lines.append(
+                f"{record.name}: {len(record.hits)} hits, {len(record.misses)} near misses, "
+                f"{record.nodes_after} nodes left, {record.seconds * 1e3:.1f} ms"
+            )
+            lines += [f"  - {node}: {reason}" for node, reason in record.misses]
+        return "\n".join(lines)
+
+
+class GraphView:
+    """A graph with its users at hand, kept up to date while patches are applied.
+
+    Attributes:
+        memo: What a pass remembers during one run (the pass itself is stateless).
+    """
+
+    def __init__(self, graph: Graph, names: Names | None = None) -> None:
+        self.graph = graph
+        self.memo: dict[Hashable, Any] = {}
+        self._users: dict[Value, dict[Node, None]] = {}
+        self._outputs: dict[Value, int] = {}
+        self._alive: set[Node] = set(graph.nodes)
+        self._added: list[Node] = []
+        self._dead = 0
+        self._names = names
+        for node in graph.nodes:
+            self._read(node)
+        for value in graph.outputs:
+            self._outputs[value] = self._outputs.get(value, 0) + 1
+
+    @property
+    def names(self) -> Names:
+        """Names that no value and no node of the graph has."""
+        if self._names is None:
+            taken = {v.name for v in self.graph.values()}
+            self._names = Names(taken | {n.name for n in self.graph.nodes})
+        return self._names
+
+    def users(self, value: Value) -> list[Node]:
+        """The nodes that read a value, each once."""
+        return list(self._users.get(value, ()))
+
+    def user_count(self, value: Value) -> int:
+        """How many nodes read a value."""
+        return len(self._users.get(value, ()))
+
+    def is_output(self, value: Value) -> bool:
+        """Whether a value is an output of the graph."""
+        return value in self._outputs
+
+    def only_user(self, value: Value) -> Node | None:
+        """The one node that reads a value which nothing else needs."""
+        users = self._users.get(value, {})
+        return next(iter(users)) if len(users) == 1 and value not in self._outputs else None
+
+    def stays_inside(self, value: Value, nodes: Iterable[Node]) -> bool:
+        """Whether nothing but `nodes` needs a value."""
+        members = set(nodes)
+        return value not in self._outputs and all(u in members for u in self._users.get(value, ()))
+
+    def is_alive(self, node: Node) -> bool:
+        """Whether a node is (still) part of the graph."""
+        return node in self._alive
+
+    def apply(self, patch: Patch, match: Match, pass_name: str) -> None:
+        """Checks a patch and changes the graph.
+
+        Raises:
+            PassError: The patch breaks a rule; see `_check`.
+        """
+        _check(patch, match, self)
+        origins = tuple(dict.fromkeys(o for n in match.nodes for o in n.origins))
+        for node in patch.nodes:
+            node.made_by, node.origins = pass_name, origins or node.origins
+            self._alive.add(node)
+            self._added.append(node)
+            self._read(node)
+        for old, new in patch.replace.items():
+            for user in self._users.pop(old, {}):
+                user.inputs = [new if v is old else v for v in user.inputs]
+                self._users.setdefault(new, {})[user] = None
+            if old in self._outputs:
+                self._outputs[new] = self._outputs.get(new, 0) + self._outputs.pop(old)
+                self.graph.outputs = [new if v is old else v for v in self.graph.outputs]
+        for node in reversed(match.nodes):
+            self._bury(node)
+        for node in match.nodes:
+            if node in self._alive and node not in patch.nodes:
+                raise PassError(
+                    f"{pass_name}: {node} was to vanish, but its output is used elsewhere."
+                )
+
+    def settle(self) -> None:
+        """Brings `graph.nodes` up to date: without dead nodes, in topological order."""
+        if self._added or self._dead:
+            nodes = [*self.graph.nodes, *self._added]
+            self.graph.nodes = [n for n in nodes if n in self._alive]
+            if self._added:
+                self.graph.sort()
+            self._added, self._dead = [], 0
+
+    def _read(self, node: Node) -> None:
+        for value in node.inputs:
+            if value is not None:
+                self._users.setdefault(value, {})[node] = None
+
+    def _bury(self, node: Node) -> None:
+        """Drops a node that nothing needs, and what only it needed."""
+        pending = [node]
+        while pending:
+            dead = pending.pop()
+            if dead not in self._alive or any(
+                self._users.get(v) or v in self._outputs for v in dead.outputs
+            ):
+                continue
+            self._alive.discard(dead)
+            self._dead += 1
+            for value in dict.fromkeys(v for v in dead.inputs if v is not None):
+                self._users.get(value, {}).pop(dead, None)
+                if value.producer is not None:
+                    pending.append(value.producer)
+
+
+class Rewriter:
+    """Makes the nodes and constants of a patch, with types inferred and fresh names."""
+
+    def __init__(self, match: Match, pass_name: str) -> None:
+        self._match = match
+        self._pass = pass_name
+        self.nodes: list[Node] = []
+
+    @property
+    def view(self) -> GraphView:
+        """The graph."""
+        return self._match.view
+
+    def add(self, op: IrOp, *inputs: Value | None) -> Value:
+        """A new node; returns its first output."""
+        origin, names = self._match.root.name, self._match.view.names
+        trimmed = list(inputs)
+        while trimmed and trimmed[-1] is None:
+            trimmed.pop()
+        assert isinstance(op, Op)
+        types = op.infer_with_data([None if v is None else v.type for v in trimmed])
+        name = names.fresh(origin, self._pass)
+        values = [Value(name if i == 0 else f"{name}:{i}", t) for i, t in enumerate(types)]
+        self.nodes.append(Node(name, op, trimmed, values))
+        return values[0]
+
+    def constant(self, array: Array) -> Value:
+        """A constant of numbers."""
+        type_ = TensorType(DType.of(array.dtype), array.shape, array)
+        return Value(self._match.view.names.fresh(self._match.root.name, self._pass), type_)
+
+    def shape_constant(self, shape: Shape) -> Value:
+        """A rank-1 int64 constant of dims."""
+        name = self._match.view.names.fresh(self._match.root.name, self._pass)
+        return Value(name, shape_type(shape))
+
+    def patch(self, replace: dict[Value, Value]) -> Patch:
+        """The patch of the nodes made so far."""
+        for old, new in replace.items():
+            if new.producer in self.nodes:
+                new.type = _better_type(old.type, new.type)
+        return Patch(replace, self.nodes)
+
+
+def shape_type(shape: Shape) -> TensorType:
+    """The type of a constant that holds dims."""
+    static = all(isinstance(d, int) for d in shape)
+    data: Array = np.array(shape, np.int64) if static else np.empty(len(shape), object)
+    if not static:
+        data[:] = shape
+    return TensorType(DType.INT64, (len(shape),), data)
+
+
+def _better_type(old: TensorType, new: TensorType) -> TensorType:
+    """What two descriptions of the same tensor say together: numbers win over symbols."""
+    data = old.data if new.numbers is None else new.data
+    if new.shape is None or old.shape is None or len(new.shape) != len(old.shape):
+        shape = new.shape if old.shape is None else old.shape
+    else:
+        pairs = zip(old.shape, new.shape, strict=True)
+        shape = tuple(n if isinstance(n, int) else o for o, n in pairs)
+    return TensorType(new.dtype, shape, data)
+
+
+def _check(patch: Patch, match: Match, view: GraphView) -> None:
+    """Raises PassError where a patch changes a type, or reads what it replaces or what is gone."""
+    produced = {v for n in match.nodes for v in n.outputs}
+    made = {v for n in patch.nodes for v in n.outputs}
+    for old, new in patch.replace.items():
+        if old not in produced:
+            raise PassError(f"patch of {match.root} replaces {old!r}, which it did not match")
+        if new in patch.replace:
+            raise PassError(f"patch of {match.root} replaces {old!r} by {new!r}, itself replaced")
+        if not _agree(old.type, new.type):
+            raise PassError(f"patch of {match.root} replaces {old!r} by {new!r}: types differ")
+    for node in patch.nodes:
+        for value in (v for v in node.inputs if v is not None):
+            if value in patch.replace:
+                raise PassError(f"{node}, new, reads {value!r}, which its patch replaces")
+            alive = value.producer is None or view.is_alive(value.producer) or value in made
+            if not alive:
+                raise PassError(f"{node}, new, reads {value!r}, which is no longer computed")
+
+
+def _agree(old: TensorType, new: TensorType) -> bool:
+    if old.dtype is not new.dtype:
+        return False
+    if old.shape is None or new.shape is None:
+        return True
+    return len(old.shape) == len(new.shape) and all(
+        not (isinstance(a, int) and isinstance(b, int)) or a == b
+        for a, b in zip(old.shape, new.shape, strict=True)
+    )
+
+
+class Session:
+    """Runs passes on one graph and keeps the report.
+
+    Attributes:
+        report: What happened so far.
+    """
+
+    def __init__(self, graph: Graph) -> None:
+        self.graph = graph
+        self.report = PassReport()
+        self._names: Names | None = None
+
+    def run(self, pass_: Pass) -> PassRecord:
+        """Applies a pass until it matches nowhere.
+
+        Raises:
+            PassError: A patch breaks a rule, or no fixpoint comes.
+        """
+        start = time.perf_counter()
+        record = PassRecord(pass_.name)
+        view = GraphView(self.graph, self._names)
+        for _ in range(MAX_SWEEPS):
+            if self._sweep(pass_, view, record) == 0 or self.report.stopped:
+                break
+        else:
+            raise PassError(f"{pass_.name} found no fixpoint in {MAX_SWEEPS} sweeps")
+        self._names = view._names
+        record.nodes_after = len(self.graph.nodes)
+        record.seconds = time.perf_counter() - start
+        self.report.records.append(record)
+        if record.hits and knobs.VERIFY.get():
+            self._verify(pass_.name)
+        if knobs.EXPLAIN_PASSES.get():
+            _explain(record)
+        return record
+
+    def _sweep(self, pass_: Pass, view: GraphView, record: PassRecord) -> int:
+        limit = knobs.MAX_PATCHES.get()
+        before = len(record.hits)
+        record.misses = []
+        for node in list(reversed(self.graph.nodes) if pass_.backward else self.graph.nodes):
+            if 0 <= limit <= self.report.patches:
+                self.report.stopped = True
+                break
+            if not view.is_alive(node):
+                continue
+            found = pass_.match(view, node)
+            if isinstance(found, Miss):
+                record.misses.append((str(found.node), found.reason))
+            elif found is not None:
+                record.hits.append(str(node))
+                view.apply(pass_.rewrite(found), found, pass_.name)
+                self.report.patches += 1
+        view.settle()
+        return len(record.hits) - before
+
+    def _verify(self, name: str) -> None:
+        from clrt.ir.verify import verify
+
+        try:
+            verify(self.graph)
+        except ClrtError as error:
+            raise PassError(f"after {name}: {error}") from error
+
+
+def run_pass(graph: Graph, pass_: Pass) -> PassRecord:
+    """Applies one pass to a graph until it matches nowhere.
+
+    Raises:
+        PassError: A patch breaks a rule, or no fixpoint comes.
+    """
+    return Session(graph).run(pass_)
+
+
+def infer_types(nodes: Sequence[Node]) -> None:
+    """Infers output types again, in order: folded inputs may tell more than was known at import."""
+    for node in nodes:
+        assert isinstance(node.op, Op)
+        types = node.op.infer_with_data(node.input_types)
+        for value, type_ in zip(node.outputs, types, strict=False):
+            value.type = _better_type(value.type, type_)
+
+
+def _explain(record: PassRecord) -> None:
+    print(
+        f"{record.name}: {len(record.hits)} hits, {record.nodes_after} nodes left, "
+        f"{record.seconds * 1e3:.1f} ms",
+        file=sys.stderr,
+    )
+    for hit in record.hits:
+        print(f"  + {hit}", file=sys.stderr)
+    for node, reason in record.misses:
+        print(f"  - {node}: {reason}", file=sys.stderr)

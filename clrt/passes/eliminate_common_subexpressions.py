@@ -1,0 +1,50 @@
+"""Computes equal things once."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable
+
+from clrt.ir.graph import Node, Patch, Value
+from clrt.passes.driver import GraphView, Match, Miss, Pass
+from clrt.passes.matching import is_deterministic
+
+_SMALL_BYTES = 1024
+
+
+class EliminateCommonSubexpressions(Pass):
+    """Node with the op and the inputs of an earlier node -> the earlier node's outputs.
+
+    Constants count as equal when they are the same value, or small and equal by their elements.
+    """
+
+    name = "eliminate_common_subexpressions"
+
+    def match(self, view: GraphView, node: Node) -> Match | Miss | None:
+        if not is_deterministic(node) or not node.outputs:
+            return None
+        key = (node.op, len(node.outputs), tuple(_key(v) for v in node.inputs))
+        try:
+            first = view.memo.get(key)
+        except TypeError:
+            return None  # an attribute that cannot be hashed
+        if not isinstance(first, Node) or not view.is_alive(first):
+            view.memo[key] = node
+            return None
+        if first is node:
+            return None
+        return Match(view, node, facts=first)
+
+    def rewrite(self, match: Match) -> Patch:
+        return Patch(dict(zip(match.root.outputs, match.facts.outputs, strict=True)))
+
+
+def _key(value: Value | None) -> Hashable:
+    if value is None or not value.is_constant:
+        return value
+    data = value.type.data
+    assert data is not None
+    if data.dtype == object:
+        return (value.dtype, data.shape, tuple(map(str, data.flat)))
+    if data.nbytes > _SMALL_BYTES:
+        return value
+    return (value.dtype, data.shape, data.tobytes())

@@ -1,0 +1,21 @@
+"""Drops what no output needs."""
+
+from __future__ import annotations
+
+from clrt.ir.graph import Node, Patch
+from clrt.passes.driver import GraphView, Match, Miss, Pass
+
+
+class EliminateDead(Pass):
+    """Node whose outputs nothing reads -> nothing."""
+
+    name = "eliminate_dead"
+    backward = True
+
+    def match(self, view: GraphView, node: Node) -> Match | Miss | None:
+        if any(view.user_count(v) or view.is_output(v) for v in node.outputs):
+            return None
+        return Match(view, node)
+
+    def rewrite(self, match: Match) -> Patch:
+        return Patch({})

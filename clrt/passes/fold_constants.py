@@ -1,0 +1,104 @@
+"""Evaluates nodes whose inputs are all constants."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from clrt.errors import ClrtError
+from clrt.ir.graph import Node, Patch, Value
+from clrt.ir.op import Array, TensorType
+from clrt.ops.base import Op
+from clrt.passes.driver import GraphView, Match, Miss, Pass, Rewriter
+from clrt.passes.matching import is_deterministic, op_name
+
+# A larger result is computed at each run unless it is no larger than what it is made from.
+MAX_FOLDED_BYTES = 16 << 20
+_MATMULS = ("MatMul", "Gemm", "clrt.FusedMatMul")
+
+
+class FoldConstants(Pass):
+    """Node of constants -> constants, by the op's reference.
+
+    A transposed weight of a matrix product stays: `canonicalize_matmul` takes the transposition
+    into the product, which spares a second copy of the weight.
+    """
+
+    name = "fold_constants"
+
+    def match(self, view: GraphView, node: Node) -> Match | Miss | None:
+        known = all(v is None or (v.is_constant and v.numbers is not None) for v in node.inputs)
+        if not known or not node.outputs or not is_deterministic(node):
+            return None
+        if op_name(node) == "Transpose" and _feeds_products(view, node):
+            return None
+        sizes = [None if v is None else v.numbers for v in node.inputs]
+        limit = max(MAX_FOLDED_BYTES, sum(a.nbytes for a in sizes if a is not None))
+        if _nbytes(node) > limit:
+            return Miss("the result is larger than 16 MiB and than its inputs", node)
+        arrays = evaluate_node(node)
+        if isinstance(arrays, Miss):
+            return arrays
+        if sum(a.nbytes for a in arrays) > limit:
+            return Miss("the result is larger than 16 MiB and than its inputs", node)
+        return Match(view, node, facts=arrays)
+
+    def rewrite(self, match: Match) -> Patch:
+        rewriter = Rewriter(match, self.name)
+        replace = {}
+        for value, array in zip(match.root.outputs, match.facts, strict=True):
+            replace[value] = _constant(rewriter, value, array)
+        return rewriter.patch(replace)
+
+
+class FoldShapeData(Pass):
+    """Value whose elements inference knows (numbers or dims) -> constant.
+
+    What computed it (Shape, Gather, Concat, …) is then dead; symbolic elements become numbers when
+    dims are bound.
+    """
+
+    name = "fold_shape_data"
+
+    def match(self, view: GraphView, node: Node) -> Match | Miss | None:
+        if not node.outputs or any(v.type.data is None for v in node.outputs):
+            return None
+        return Match(view, node)
+
+    def rewrite(self, match: Match) -> Patch:
+        rewriter = Rewriter(match, self.name)
+        names = match.view.names
+        replace = {
+            v: Value(names.fresh(match.root.name, self.name), v.type) for v in match.root.outputs
+        }
+        return rewriter.patch(replace)
+
+
+def evaluate_node(node: Node) -> list[Array] | Miss:
+    """The outputs of a node whose inputs are all numbers, or why its reference refuses."""
+    assert isinstance(node.op, Op)
+    try:
+        inputs = [None if v is None else v.numbers for v in node.inputs]
+        return [np.asarray(a) for a in node.op.reference(*inputs)]
+    except (ClrtError, NotImplementedError) as error:
+        return Miss(f"its reference cannot run: {error}", node)
+
+
+def _constant(rewriter: Rewriter, value: Value, array: Array) -> Value:
+    data = np.ascontiguousarray(array, value.dtype.numpy).reshape(array.shape)
+    made = rewriter.constant(data)
+    made.type = TensorType(value.dtype, data.shape, data)
+    return made
+
+
+def _feeds_products(view: GraphView, node: Node) -> bool:
+    users = view.users(node.output)
+    matrix = node.output.type.rank is not None and node.output.type.rank >= 2
+    return matrix and bool(users) and all(op_name(u) in _MATMULS for u in users)
+
+
+def _nbytes(node: Node) -> int:
+    total = 0
+    for value in node.outputs:
+        if value.type.is_static:
+            total += int(np.prod(value.dims, dtype=np.int64)) * value.dtype.itemsize
+    return total

@@ -1,0 +1,133 @@
+"""What passes ask about values and nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TypeVar
+
+import numpy as np
+
+from clrt.ir.dims import same, same_shape
+from clrt.ir.graph import Node, Value
+from clrt.ir.op import IrOp
+from clrt.ops.base import Op
+from clrt.ops.fused import Fused
+from clrt.ops.pointwise import Pointwise
+from clrt.passes.driver import GraphView
+
+OpType = TypeVar("OpType", bound=IrOp)
+
+
+def op_name(node: Node | None) -> str:
+    """The ONNX name of a node's op; empty for no node. Ops of other domains have their prefix."""
+    if node is None:
+        return ""
+    return f"{node.op.domain}.{node.op.name}" if node.op.domain else node.op.name
+
+
+def produced_by(value: Value | None, *names: str) -> Node | None:
+    """The node that computes a value, if its op has one of these names."""
+    node = None if value is None else value.producer
+    return node if node is not None and op_name(node) in names else None
+
+
+def scalar(value: Value | None) -> float | None:
+    """The number in a constant of one element, whatever its rank."""
+    numbers = None if value is None or not value.is_constant else value.numbers
+    return float(numbers.reshape(-1)[0]) if numbers is not None and numbers.size == 1 else None
+
+
+def is_scalar(value: Value | None, expected: float, tolerance: float = 1e-5) -> bool:
+    """Whether a value is a constant of one element, close to a number."""
+    number = scalar(value)
+    return number is not None and abs(number - expected) <= tolerance * abs(expected)
+
+
+def uniform(value: Value | None) -> float | None:
+    """The number that every element of a value is, where that is known."""
+    for _ in range(8):
+        if value is None:
+            return None
+        if value.is_constant:
+            numbers = value.numbers
+            if numbers is None or not numbers.size or not np.all(numbers == numbers.flat[0]):
+                return None
+            return float(numbers.flat[0])
+        node = value.producer
+        if op_name(node) == "Where" and node is not None:
+            condition = uniform(node.arg(0))
+            if condition is None:
+                return None
+            value = node.arg(1 if condition else 2)
+        elif op_name(node) in ("Expand", "Reshape", "Unsqueeze", "Squeeze", "Transpose", "Identity"):
+            assert node is not None
+            value = node.arg(0)
+        else:
+            return None
+    return None
+
+
+def operand_orders(node: Node) -> Iterator[tuple[Value, Value]]:
+    """Both orders of the operands of a commutative op; nothing unless there are two."""
+    if len(node.inputs) == 2:
+        a, b = node.arg(0), node.arg(1)
+        yield a, b
+        yield b, a
+
+
+def with_scalar(node: Node | None, name: str) -> tuple[Value, float] | None:
+    """The other operand and the number of a commutative op with a constant of one element."""
+    if node is None or op_name(node) != name:
+        return None
+    for x, constant in operand_orders(node):
+        number = scalar(constant)
+        if number is not None and keeps_shape(x, node.output):
+            return x, number
+    return None
+
+
+def scaled(node: Node | None) -> tuple[Value, float] | None:
+    """x and c where a node is x * c, c * x or x / c with a constant of one element."""
+    if node is None:
+        return None
+    if op_name(node) == "Div":
+        number = scalar(node.arg(1))
+        if number and keeps_shape(node.arg(0), node.output):
+            return node.arg(0), 1.0 / number
+        return None
+    return with_scalar(node, "Mul")
+
+
+def keeps_shape(x: Value, y: Value) -> bool:
+    """Whether two values provably have the same shape."""
+    return same_shape(x.shape, y.shape)
+
+
+def is_elementwise(node: Node | None) -> bool:
+    """Whether a node is an elementwise op or a fused program of them."""
+    return node is not None and isinstance(node.op, (Pointwise, Fused)) and len(node.outputs) == 1
+
+
+def has_one_element(value: Value) -> bool:
+    """Whether every dim is 1."""
+    return value.shape is not None and all(same(d, 1) for d in value.shape)
+
+
+def element_count(value: Value) -> int | None:
+    """Elements where every dim is a number."""
+    if value.shape is None or not value.type.is_static:
+        return None
+    count = 1
+    for dim in value.dims:
+        count *= dim
+    return count
+
+
+def int_attribute(op: IrOp, name: str, default: int) -> int:
+    """An integer attribute that a class may or may not have."""
+    return int(getattr(op, name, default))
+
+
+def is_deterministic(node: Node) -> bool:
+    """Whether equal inputs give equal outputs."""
+    return isinstance(node.op, Op) and not node.op.name.startswith(("Random", "Bernoulli", "Multi"))

@@ -1,0 +1,129 @@
+"""Removes nodes whose output is one of their inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from clrt.ir.dims import same
+from clrt.ir.graph import Node, Patch, Value
+from clrt.ops.pointwise import Cast
+from clrt.ops.transpose import Transpose
+from clrt.passes.driver import GraphView, Match, Miss, Pass
+from clrt.passes.matching import keeps_shape, op_name, scalar, uniform
+
+
+class RemoveIdentity(Pass):
+    """Node that changes nothing -> its input.
+
+    Identity, Dropout, Cast to the same dtype, views and Expand to the same shape, Transpose that
+    moves nothing, Concat or Sum of one operand, Slice of everything, Where with a known condition,
+    x + 0, x - 0, x * 1, x / 1, x ** 1, true & x, false | x.
+    """
+
+    name = "remove_identity"
+
+    def match(self, view: GraphView, node: Node) -> Match | Miss | None:
+        rule = _RULES.get(op_name(node))
+        if rule is None:
+            return None
+        source = rule(node)
+        if source is None or any(view.user_count(v) or view.is_output(v) for v in node.outputs[1:]):
+            return None
+        if source.dtype is not node.output.dtype:
+            return None
+        if not keeps_shape(source, node.output):
+            return None if source.shape is None else _near_miss(node, source)
+        return Match(view, node, facts=source)
+
+    def rewrite(self, match: Match) -> Patch:
+        return Patch({match.root.output: match.facts})
+
+
+def _near_miss(node: Node, source: Value) -> Miss | None:
+    if op_name(node) in ("Identity", "Dropout"):
+        return Miss(f"input {source.type} and output {node.output.type} differ", node)
+    return None
+
+
+def _first(node: Node) -> Value | None:
+    return node.arg(0)
+
+
+def _dropout(node: Node) -> Value | None:
+    training = node.input(2)
+    return node.arg(0) if training is None or scalar(training) == 0 else None
+
+
+def _cast(node: Node) -> Value | None:
+    assert isinstance(node.op, Cast)
+    return node.arg(0) if node.op.to is node.arg(0).dtype else None
+
+
+def _transpose(node: Node) -> Value | None:
+    """Also where only axes of size 1 move."""
+    assert isinstance(node.op, Transpose)
+    shape = node.arg(0).shape
+    if shape is None:
+        return None
+    kept = [a for a in node.op.order(len(shape)) if not same(shape[a], 1)]
+    same_order = kept == sorted(kept) and keeps_shape(node.arg(0), node.output)
+    return node.arg(0) if same_order else None
+
+
+def _single(node: Node) -> Value | None:
+    return node.arg(0) if len(node.inputs) == 1 else None
+
+
+def _slice(node: Node) -> Value | None:
+    """A slice that keeps the shape keeps everything unless it walks backwards."""
+    steps = node.input(4)
+    if steps is None:
+        return node.arg(0)
+    numbers = steps.numbers if steps.is_constant else None
+    return node.arg(0) if numbers is not None and bool((numbers > 0).all()) else None
+
+
+def _where(node: Node) -> Value | None:
+    condition = uniform(node.arg(0))
+    return None if condition is None else node.arg(1 if condition else 2)
+
+
+def _neutral(number: float, *, both: bool) -> Callable[[Node], Value | None]:
+    """The rule of a two-operand op with a neutral operand."""
+
+    def rule(node: Node) -> Value | None:
+        if len(node.inputs) != 2:
+            return None
+        if uniform(node.arg(1)) == number:
+            return node.arg(0)
+        return node.arg(1) if both and uniform(node.arg(0)) == number else None
+
+    return rule
+
+
+_RULES: dict[str, Callable[[Node], Value | None]] = {
+    "Identity": _first,
+    "Dropout": _dropout,
+    "Cast": _cast,
+    "CastLike": _first,
+    "Reshape": _first,
+    "Flatten": _first,
+    "Squeeze": _first,
+    "Unsqueeze": _first,
+    "Expand": _first,
+    "Transpose": _transpose,
+    "Concat": _single,
+    "Sum": _single,
+    "Mean": _single,
+    "Max": _single,
+    "Min": _single,
+    "Slice": _slice,
+    "Where": _where,
+    "Add": _neutral(0, both=True),
+    "Sub": _neutral(0, both=False),
+    "Mul": _neutral(1, both=True),
+    "Div": _neutral(1, both=False),
+    "Pow": _neutral(1, both=False),
+    "And": _neutral(1, both=True),
+    "Or": _neutral(0, both=True),
+}

@@ -1,0 +1,118 @@
+"""Cheaper forms of single elementwise ops."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from clrt.ir.dtypes import DType
+from clrt.ir.graph import Node, Patch, Value
+from clrt.ops.pointwise import Cast, Mul, Reciprocal, Sqrt
+from clrt.passes.driver import GraphView, Match, Miss, Pass, Rewriter
+from clrt.passes.matching import keeps_shape, op_name, produced_by, scalar, with_scalar
+
+# Factors in this range can be multiplied without overflow of what lies between them.
+_TAME = (1e-6, 1e6)
+Rule = Callable[[Node, Rewriter], "Value | None"]
+
+
+class SimplifyAlgebra(Pass):
+    """One elementwise node -> a cheaper one.
+
+    x / c -> x * (1 / c), x ** 2 -> x * x, x ** 0.5 -> sqrt(x), x ** -1 -> 1 / x,
+    (x * c) * d -> x * (c * d), not not x -> x, Cast after a lossless Cast -> one Cast.
+
+    Numerics: exact for c a power of two; else x / c changes by at most one ulp more.
+    """
+
+    name = "simplify_algebra"
+
+    def match(self, view: GraphView, node: Node) -> Match | Miss | None:
+        rule = _RULES.get(op_name(node))
+        if rule is None:
+            return None
+        match = Match(view, node)
+        rewriter = Rewriter(match, self.name)
+        value = rule(node, rewriter)
+        if value is None or not keeps_shape(value, node.output):
+            return None
+        match.facts = (rewriter, value)
+        return match
+
+    def rewrite(self, match: Match) -> Patch:
+        rewriter, value = match.facts
+        assert isinstance(rewriter, Rewriter)
+        return rewriter.patch({match.root.output: value})
+
+
+def _div(node: Node, rewriter: Rewriter) -> Value | None:
+    x, divisor = node.arg(0), node.arg(1)
+    if not x.dtype.is_float or not divisor.is_constant or divisor.numbers is None:
+        return None
+    numbers = divisor.numbers
+    if numbers.size == 0 or numbers.size > 1 << 16 or not np.all(numbers):
+        return None
+    inverse = np.asarray(1.0 / numbers.astype(np.float64)).astype(numbers.dtype)
+    if not np.all(np.isfinite(inverse)) or not np.all(np.abs(inverse) >= np.finfo(inverse.dtype).tiny):
+        return None
+    return rewriter.add(Mul(), x, rewriter.constant(inverse))
+
+
+def _pow(node: Node, rewriter: Rewriter) -> Value | None:
+    x, exponent = node.arg(0), scalar(node.arg(1))
+    if exponent == 2:
+        return rewriter.add(Mul(), x, x)
+    if not x.dtype.is_float:
+        return None
+    if exponent == 0.5:
+        return rewriter.add(Sqrt(), x)
+    return rewriter.add(Reciprocal(), x) if exponent == -1 else None
+
+
+def _mul(node: Node, rewriter: Rewriter) -> Value | None:
+    outer = with_scalar(node, "Mul")
+    inner = with_scalar(outer[0].producer, "Mul") if outer else None
+    if outer is None or inner is None or not node.output.dtype.is_float:
+        return None
+    (middle, c), (x, d) = outer, inner
+    view = rewriter.view
+    if view.only_user(middle) is not node or not (_tame(c) and _tame(d)):
+        return None
+    return rewriter.add(Mul(), x, rewriter.constant(np.asarray(c * d, x.dtype.numpy)))
+
+
+def _tame(number: float) -> bool:
+    return _TAME[0] <= abs(number) <= _TAME[1]
+
+
+def _twice(name: str) -> Rule:
+    def rule(node: Node, rewriter: Rewriter) -> Value | None:
+        inner = produced_by(node.arg(0), name)
+        return None if inner is None else inner.arg(0)
+
+    return rule
+
+
+def _cast(node: Node, rewriter: Rewriter) -> Value | None:
+    inner = produced_by(node.arg(0), "Cast")
+    if inner is None or not is_lossless(inner.arg(0).dtype, inner.output.dtype):
+        return None
+    assert isinstance(node.op, Cast)
+    return rewriter.add(Cast(node.op.to), inner.arg(0))
+
+
+def is_lossless(source: DType, target: DType) -> bool:
+    """Whether every number of a dtype is one of another dtype, too."""
+    wide = source in (DType.INT64, DType.UINT64) and target.is_float
+    return not wide and np.can_cast(source.numpy, target.numpy, "safe")
+
+
+_RULES: dict[str, Rule] = {
+    "Div": _div,
+    "Pow": _pow,
+    "Mul": _mul,
+    "Not": _twice("Not"),
+    "Neg": _twice("Neg"),
+    "Cast": _cast,
+}

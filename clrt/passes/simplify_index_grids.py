@@ -1,0 +1,198 @@
+"""Sees through gathers whose indices only count: what exporters make of broadcast masks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from clrt.ir.dims import Dim, Expr, Shape, Undecidable, product, same
+from clrt.ir.graph import Node, Patch, Value
+from clrt.passes.canonicalize_views import reshape
+from clrt.passes.driver import GraphView, Match, Miss, Pass, Rewriter
+from clrt.passes.matching import int_attribute, op_name, produced_by
+
+_MAX_DEPTH = 12
+
+
+@dataclass(frozen=True)
+class Grid:
+    """An integer tensor that is linear in its own indices: offset + sum of step_k * i_k.
+
+    Attributes:
+        steps: One per axis; 0 where the axis has size 1.
+    """
+
+    shape: Shape
+    steps: tuple[Dim, ...]
+    offset: Dim = 0
+
+
+class SimplifyIndexGrids(Pass):
+    """Gathers of every element in order -> Reshape; comparisons that counting decides -> constant.
+
+    Gather(x, row-major positions) and GatherND(x, all positions) are x in another shape. This is
+    how transformers' masks leave both of torch's exporters (vmap over index tensors).
+    """
+
+    name = "simplify_index_grids"
+
+    def match(self, view: GraphView, node: Node) -> Match | Miss | None:
+        kind = op_name(node)
+        if kind == "GreaterOrEqual":
+            return Match(view, node) if _is_always(node) else None
+        if kind == "Gather":
+            reason = _gathers_all(node)
+        elif kind == "GatherND":
+            reason = _gathers_all_nd(node)
+        else:
+            return None
+        if reason == "":
+            return Match(view, node)
+        return None if reason is None else Miss(reason, node)
+
+    def rewrite(self, match: Match) -> Patch:
+        rewriter, node = Rewriter(match, self.name), match.root
+        if op_name(node) == "GreaterOrEqual":
+            from clrt.ops.expand import Expand
+
+            assert node.output.shape is not None
+            true = rewriter.constant(np.ones((), bool))
+            value = rewriter.add(Expand(), true, rewriter.shape_constant(node.output.shape))
+        else:
+            value = reshape(rewriter, node.arg(0), node.output)
+        return rewriter.patch({node.output: value})
+
+
+def grid(value: Value, depth: int = 0) -> Grid | None:
+    """How a tensor counts along its axes, where that is known."""
+    shape, node = value.shape, value.producer
+    if shape is None or not value.dtype.is_int or depth > _MAX_DEPTH:
+        return None
+    data = value.type.data
+    if data is not None and data.size == 1:
+        return Grid(shape, (0,) * len(shape), _dim(data.reshape(-1)[0]))
+    if node is None:
+        return None
+    match op_name(node):
+        case "Range":
+            return _range(node)
+        case "Cast" | "Identity":
+            return grid(node.arg(0), depth + 1)
+        case "Reshape" | "Unsqueeze" | "Squeeze":
+            return _moved(grid(node.arg(0), depth + 1), shape)
+        case "Expand":
+            return _broadcast(grid(node.arg(0), depth + 1), shape)
+        case "Add" | "Sub" | "Mul":
+            return _combined(node, shape, depth)
+    return None
+
+
+def _dim(element: object) -> Dim:
+    return element if isinstance(element, Expr) else int(element)  # type: ignore[call-overload,no-any-return]
+
+
+def _range(node: Node) -> Grid | None:
+    start, delta, shape = node.arg(0).type.data, node.arg(2).type.data, node.output.shape
+    if start is None or delta is None or shape is None:
+        return None
+    return Grid(shape, (_dim(delta.reshape(-1)[0]),), _dim(start.reshape(-1)[0]))
+
+
+def _moved(source: Grid | None, shape: Shape) -> Grid | None:
+    """The grid in a shape that differs by axes of size 1."""
+    if source is None:
+        return None
+    pairs = zip(source.shape, source.steps, strict=True)
+    pending = [(d, s) for d, s in pairs if not same(d, 1)]
+    steps: list[Dim] = []
+    for dim in shape:
+        if same(dim, 1):
+            steps.append(0)
+        elif pending and same(pending[0][0], dim):
+            steps.append(pending.pop(0)[1])
+        else:
+            return None
+    return None if pending else Grid(shape, tuple(steps), source.offset)
+
+
+def _broadcast(source: Grid | None, shape: Shape) -> Grid | None:
+    if source is None or len(source.shape) > len(shape):
+        return None
+    lead = len(shape) - len(source.shape)
+    steps: list[Dim] = [0] * lead
+    for dim, own, step in zip(shape[lead:], source.shape, source.steps, strict=True):
+        if not same(dim, own) and not same(own, 1):
+            return None
+        steps.append(0 if same(own, 1) else step)
+    return Grid(shape, tuple(steps), source.offset)
+
+
+def _combined(node: Node, shape: Shape, depth: int) -> Grid | None:
+    a = _broadcast(grid(node.arg(0), depth + 1), shape)
+    b = _broadcast(grid(node.arg(1), depth + 1), shape)
+    if a is None or b is None:
+        return None
+    if op_name(node) == "Mul":
+        if any(not same(s, 0) for s in a.steps):
+            a, b = b, a
+        if any(not same(s, 0) for s in a.steps):
+            return None
+        return Grid(shape, tuple(a.offset * s for s in b.steps), a.offset * b.offset)
+    sign = 1 if op_name(node) == "Add" else -1
+    steps = tuple(s + sign * t for s, t in zip(a.steps, b.steps, strict=True))
+    return Grid(shape, steps, a.offset + sign * b.offset)
+
+
+def _is_always(node: Node) -> bool:
+    """Whether left >= right for every element, because left starts there and only grows."""
+    left, right = grid(node.arg(0)), grid(node.arg(1))
+    if left is None or right is None or any(not same(s, 0) for s in right.steps):
+        return False
+    try:
+        return bool(all(s >= 0 for s in left.steps) and left.offset >= right.offset)
+    except Undecidable:
+        return False
+
+
+def _gathers_all(node: Node) -> str | None:
+    """"" where Gather reads rows 0, 1, 2, … in order, None where indices do not count at all."""
+    x, indices = node.arg(0), node.arg(1)
+    positions = grid(indices)
+    if positions is None or x.shape is None or int_attribute(node.op, "axis", 0) != 0:
+        return None
+    stride: Dim = 1
+    for dim, step in zip(reversed(positions.shape), reversed(positions.steps), strict=True):
+        if not same(dim, 1) and not same(step, stride):
+            return f"its indices step by {step} where rows in order would step by {stride}"
+        stride = stride * dim
+    if not same(positions.offset, 0) or not same(product(positions.shape), x.shape[0]):
+        return "its indices count, but not over all rows"
+    return ""
+
+
+def _gathers_all_nd(node: Node) -> str | None:
+    """"" where GatherND reads every element in order, None where indices are no grids."""
+    x, y = node.arg(0), node.output
+    concat = produced_by(node.arg(1), "Concat")
+    if concat is None or x.shape is None or y.shape is None:
+        return None
+    columns = [None if v is None else grid(v) for v in concat.inputs]
+    if any(c is None or not same(c.shape[-1], 1) for c in columns):
+        return None
+    if len(columns) != len(x.shape) or int_attribute(node.op, "batch_dims", 0):
+        return "it gathers slices or batches, not elements"
+    free = [k for k, d in enumerate(y.shape) if not same(d, 1)]
+    for column, dim in zip(columns, x.shape, strict=True):
+        assert column is not None
+        moving = [k for k, s in enumerate(column.steps) if not same(s, 0)]
+        if not same(column.offset, 0):
+            return "its indices do not start at 0"
+        if same(dim, 1) and not moving:
+            continue
+        if len(moving) != 1 or not free or free[0] != moving[0]:
+            return "its indices are not one axis of the result each, in order"
+        axis = free.pop(0)
+        if not same(column.steps[axis], 1) or not same(y.shape[axis], dim):
+            return f"its indices along axis {axis} are not 0, 1, … up to {dim}"
+    return "it repeats elements" if free else ""

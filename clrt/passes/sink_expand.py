@@ -1,0 +1,56 @@
+"""Computes before broadcasting rather than after."""
+
+from __future__ import annotations
+
+from clrt.errors import ShapeError
+from clrt.ir.dims import Shape, same_shape
+from clrt.ir.graph import Node, Patch, Value
+from clrt.ops.base import broadcast_shapes
+from clrt.ops.pointwise import Pointwise
+from clrt.passes.driver import GraphView, Match, Miss, Pass, Rewriter
+from clrt.passes.matching import has_one_element, produced_by
+
+
+class SinkExpand(Pass):
+    """f(Expand(x), y) -> f(x, y) where y broadcasts as far; f(Expand(x), c) -> Expand(f(x, c)).
+
+    c has one element. The work shrinks and nothing large is stored in between.
+    """
+
+    name = "sink_expand"
+
+    def match(self, view: GraphView, node: Node) -> Match | Miss | None:
+        if not isinstance(node.op, Pointwise) or len(node.outputs) != 1:
+            return None
+        expands = [produced_by(v, "Expand") for v in node.inputs]
+        if not any(expands):
+            return None
+        for index, expand in enumerate(expands):
+            if expand is None:
+                continue
+            inputs = list(node.inputs)
+            inputs[index] = expand.arg(0)
+            if same_shape(_broadcast(node, inputs), node.output.shape):
+                return Match(view, node, through=[expand], facts=(inputs, None))
+            others = [v for k, v in enumerate(node.inputs) if k != index and v is not None]
+            if all(has_one_element(v) for v in others):
+                target = node.output.shape
+                if target is not None and same_shape(expand.output.shape, target):
+                    return Match(view, node, through=[expand], facts=(inputs, expand))
+        return Miss("the other operands neither have its shape nor one element", node)
+
+    def rewrite(self, match: Match) -> Patch:
+        inputs, expand = match.facts
+        rewriter = Rewriter(match, self.name)
+        value = rewriter.add(match.root.op, *inputs)
+        if expand is not None:
+            value = rewriter.add(expand.op, value, expand.arg(1))
+        return rewriter.patch({match.root.output: value})
+
+
+def _broadcast(node: Node, inputs: list[Value | None]) -> Shape | None:
+    assert isinstance(node.op, Pointwise)
+    try:
+        return broadcast_shapes([v.shape for v in inputs if v is not None], node.op)
+    except ShapeError:
+        return None

@@ -1,0 +1,121 @@
+"""Places buffers with known lifetimes in slabs so that those alive together never overlap."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from clrt.errors import OutOfMemoryError
+
+# One cache line pair; also the alignment that vector loads through pointer casts rely on.
+ALIGNMENT_BYTES = 128
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A buffer to place: its size and the first and last step that touch it."""
+
+    nbytes: int
+    first: int
+    last: int
+
+    def meets(self, other: Interval) -> bool:
+        """Whether both are alive at some step."""
+        return self.first <= other.last and other.first <= self.last
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a buffer lies."""
+
+    slab: int
+    offset_bytes: int
+
+
+@dataclass(frozen=True)
+class Arena:
+    """Places in the order of the intervals, and the size of each slab."""
+
+    places: tuple[Place, ...]
+    slab_bytes: tuple[int, ...]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(self.slab_bytes)
+
+
+def align(nbytes: int) -> int:
+    """The bytes a buffer takes in an arena (at least one unit)."""
+    return max(-(-nbytes // ALIGNMENT_BYTES), 1) * ALIGNMENT_BYTES
+
+
+def live_bytes(intervals: Sequence[Interval]) -> int:
+    """The largest sum of aligned sizes alive at one step: no arena can be smaller."""
+    change: dict[int, int] = {}
+    for interval in intervals:
+        size = align(interval.nbytes)
+        change[interval.first] = change.get(interval.first, 0) + size
+        change[interval.last + 1] = change.get(interval.last + 1, 0) - size
+    live = peak = 0
+    for step in sorted(change):
+        live += change[step]
+        peak = max(peak, live)
+    return peak
+
+
+def place(intervals: Sequence[Interval], max_slab_bytes: int) -> Arena:
+    """Greedy by size: the largest first, each at the lowest offset that is free all its life.
+
+    The order by size alone loses where many equal buffers chain, so an order by start is tried
+    as well and the smaller arena is taken.
+
+    Raises:
+        OutOfMemoryError: One buffer is larger than a slab may be.
+    """
+    largest = max((align(i.nbytes) for i in intervals), default=0)
+    if largest > max_slab_bytes:
+        raise OutOfMemoryError(
+            f"A buffer of {largest / 2**20:.0f} MiB is needed, and the device allocates at most "
+            f"{max_slab_bytes / 2**20:.0f} MiB at once. Use a smaller batch or sequence.",
+            largest,
+            max_slab_bytes,
+        )
+    indices = range(len(intervals))
+    by_size = sorted(indices, key=lambda i: (-intervals[i].nbytes, intervals[i].first))
+    by_start = sorted(indices, key=lambda i: (intervals[i].first, -intervals[i].nbytes))
+    arenas = (_place(intervals, order, max_slab_bytes) for order in (by_size, by_start))
+    return min(arenas, key=lambda a: a.nbytes)
+
+
+def _place(intervals: Sequence[Interval], order: Sequence[int], max_slab_bytes: int) -> Arena:
+    slabs: list[list[tuple[int, int]]] = []
+    places: dict[int, Place] = {}
+    sizes: list[int] = []
+    for index in order:
+        size = align(intervals[index].nbytes)
+        for slab in range(len(slabs) + 1):
+            if slab == len(slabs):
+                slabs.append([])
+                sizes.append(0)
+            taken = sorted(
+                (offset, end)
+                for other, offset, end in _entries(slabs[slab], intervals)
+                if intervals[index].meets(intervals[other])
+            )
+            offset = 0
+            for start, end in taken:
+                if start - offset >= size:
+                    break
+                offset = max(offset, end)
+            if offset + size <= max_slab_bytes:
+                slabs[slab].append((index, offset))
+                places[index] = Place(slab, offset)
+                sizes[slab] = max(sizes[slab], offset + size)
+                break
+    return Arena(tuple(places[i] for i in range(len(intervals))), tuple(sizes))
+
+
+def _entries(
+    slab: Sequence[tuple[int, int]], intervals: Sequence[Interval]
+) -> list[tuple[int, int, int]]:
+    return [(i, offset, offset + align(intervals[i].nbytes)) for i, offset in slab]

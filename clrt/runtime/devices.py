@@ -1,0 +1,173 @@
+"""The OpenCL devices of this machine, and the choice among them."""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import re
+import shutil
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from clrt import knobs
+from clrt.device.caps import DeviceCaps
+from clrt.device.quirks import quirks_of
+from clrt.errors import DeviceError
+from clrt.runtime.icd import register_intel_cpu
+from clrt.runtime.pocl import needs_repair, repair_target_cpu
+
+register_intel_cpu()
+
+import pyopencl as cl  # noqa: E402  the loader reads the .icd files when this is imported
+
+_INSTALL_HINT = (
+    "Install a GPU vendor's driver, or the CPU implementation: pip install 'pyopencl[pocl]'."
+)
+_LINKER_NOTE = "PoCL needs the linker `ld`: apt-get install binutils (or your system's package)"
+
+
+@dataclass(frozen=True)
+class DeviceInfo:
+    """A device of this machine.
+
+    Attributes:
+        index: What `device=<index>` takes.
+        usable: Whether clrt can run on it.
+        note: Why it is not usable, or what to know about it.
+        is_default: Whether `device="auto"` takes it.
+    """
+
+    index: int
+    caps: DeviceCaps
+    usable: bool
+    note: str
+    is_default: bool
+    handle: Any = dataclasses.field(repr=False, compare=False)
+
+    @property
+    def name(self) -> str:
+        return self.caps.name
+
+    @property
+    def platform(self) -> str:
+        return self.caps.platform
+
+    @property
+    def kind(self) -> str:
+        return self.caps.kind
+
+    def __str__(self) -> str:
+        return f"[{self.index}] {self.caps.platform}: {self.caps.name} ({self.caps.kind})"
+
+
+def read_caps(device: cl.Device) -> DeviceCaps:
+    """Asks a device for what planning needs."""
+    kind = "accelerator"
+    if device.type & cl.device_type.CPU:
+        kind = "cpu"
+    elif device.type & cl.device_type.GPU:
+        kind = "igpu" if device.host_unified_memory else "gpu"
+    version = re.match(r"OpenCL (\d+)\.(\d+)", device.version)
+    caps = DeviceCaps(
+        platform=device.platform.name.strip(),
+        name=device.name.strip(),
+        vendor=device.vendor.strip(),
+        driver=device.driver_version.strip(),
+        kind=kind,
+        cl_version=(int(version[1]), int(version[2])) if version else (1, 2),
+        compute_units=device.max_compute_units,
+        max_work_group_size=device.max_work_group_size,
+        local_mem_bytes=device.local_mem_size,
+        global_mem_bytes=device.global_mem_size,
+        max_alloc_bytes=device.max_mem_alloc_size,
+        cache_line_bytes=device.global_mem_cacheline_size,
+        extensions=frozenset(device.extensions.split()),
+    )
+    quirks = quirks_of(caps)
+    return dataclasses.replace(caps, quirks=quirks, simulator="simulator" in quirks)
+
+
+@cache
+def _handles() -> tuple[cl.Device, ...]:
+    try:
+        platforms = cl.get_platforms()
+    except cl.Error:
+        return ()
+    found: list[cl.Device] = []
+    for platform in platforms:
+        try:
+            found += platform.get_devices()
+        except cl.Error:
+            continue
+    for device in found:
+        if needs_repair(device.version):
+            repair_target_cpu(device.int_ptr)
+    return tuple(found)
+
+
+def _rank(caps: DeviceCaps) -> int:
+    """Order of preference: discrete GPU, integrated GPU, CPU, anything else."""
+    order = {"gpu": 0, "igpu": 1, "cpu": 2}
+    return order.get(caps.kind, 3) + 4 * ("translation-layer" in caps.quirks)
+
+
+def _unusable(caps: DeviceCaps) -> str:
+    if "needs-linker" in caps.quirks and shutil.which("ld") is None:
+        return _LINKER_NOTE
+    return ""
+
+
+def devices() -> list[DeviceInfo]:
+    """Every OpenCL device of this machine, in the loader's order."""
+    caps = [read_caps(handle) for handle in _handles()]
+    notes = [_unusable(c) for c in caps]
+    candidates = [i for i, c in enumerate(caps) if not notes[i] and not c.simulator]
+    default = min(candidates, key=lambda i: (_rank(caps[i]), i), default=None)
+    return [
+        DeviceInfo(
+            i, c, not notes[i], notes[i] or ("simulator" if c.simulator else ""), i == default, h
+        )
+        for i, (c, h) in enumerate(zip(caps, _handles(), strict=True))
+    ]
+
+
+def choose_device(request: str | int | None = None) -> DeviceInfo:
+    """The device asked for.
+
+    Args:
+        request: "auto", "cpu", "gpu", part of a platform or device name in any case, or an index;
+            None takes the environment variable CLRT_DEVICE, else "auto".
+
+    Raises:
+        DeviceError: There is none such; the message lists what there is.
+    """
+    wanted = knobs.DEVICE.get() if request is None else request
+    available = devices()
+    if not available:
+        raise DeviceError(f"No OpenCL platform was found. {_INSTALL_HINT}")
+    matches = _matching(wanted, available)
+    usable = [d for d in matches if d.usable]
+    if not usable:
+        listing = "; ".join(f"{d}{f' - {d.note}' if d.note else ''}" for d in available)
+        if matches:
+            raise DeviceError(f"{matches[0]} cannot be used: {matches[0].note}.")
+        names = [d.name for d in available] + [d.platform for d in available] + ["auto", "cpu", "gpu"]
+        near = difflib.get_close_matches(str(wanted), names, 1)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        raise DeviceError(f"No OpenCL device matches {wanted!r}.{hint} There is: {listing}.")
+    return min(usable, key=lambda d: (_rank(d.caps), d.index))
+
+
+def _matching(wanted: str | int, available: list[DeviceInfo]) -> list[DeviceInfo]:
+    text = str(wanted).strip().lower()
+    if text.isdigit():
+        return [d for d in available if d.index == int(text)]
+    real = [d for d in available if not d.caps.simulator]
+    if text == "auto":
+        return real
+    if text == "cpu":
+        return [d for d in real if d.caps.kind == "cpu"]
+    if text == "gpu":
+        return [d for d in real if d.caps.kind in ("gpu", "igpu")]
+    return [d for d in available if text in d.name.lower() or text in d.platform.lower()]

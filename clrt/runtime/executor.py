@@ -1,0 +1,257 @@
+"""Runs plans: buffers made once, arguments bound once, one enqueue per launch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import numpy as np
+import pyopencl as cl
+
+from clrt.errors import InputError
+from clrt.ir.graph import Value
+from clrt.ir.op import Array
+from clrt.kernels.spec import Buffer, BufferArg, Launch, Packed, Scratch, Status
+from clrt.ops.base import Op
+from clrt.plan.plan import Host, Kernels, Plan
+from clrt.runtime.session import DeviceTensor, Session, to_sizes
+
+Feed: TypeAlias = "Array | DeviceTensor"
+
+# Local sizes where a launch leaves them open. They are fixed, never derived from the shapes,
+# because PoCL compiles a kernel anew for each local size.
+_LOCAL = {
+    "cpu": {1: (64,), 2: (16, 4), 3: (16, 4, 1)},
+    "gpu": {1: (256,), 2: (32, 8), 3: (32, 8, 1)},
+}
+
+
+@dataclass
+class Weights:
+    """The persistent buffers of one model: each constant, or packed form of it, once."""
+
+    session: Session
+    _buffers: dict[tuple[Value, str], cl.Buffer] = field(default_factory=dict)
+
+    def get(self, source: Value | Packed) -> cl.Buffer:
+        """The buffer of a constant or of its packed form; made at the first call."""
+        value = source.value if isinstance(source, Packed) else source
+        key = (value, source.layout if isinstance(source, Packed) else "")
+        if key not in self._buffers:
+            array = value.numbers
+            if array is None:
+                raise InputError(f"'{value.name}' is no constant")
+            packed = source.pack(array) if isinstance(source, Packed) else array
+            self._buffers[key] = self.session.upload(packed)
+        return self._buffers[key]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(b.size for b in self._buffers.values())
+
+    def clear(self) -> None:
+        """Frees the device memory."""
+        self._buffers.clear()
+
+
+@dataclass
+class Slabs:
+    """The arena's device memory, shared by all plans of a model; it only grows.
+
+    Attributes:
+        generation: Counts reallocations: plans bound to an older one bind again.
+    """
+
+    session: Session
+    buffers: list[cl.Buffer] = field(default_factory=list)
+    generation: int = 0
+
+    def reserve(self, sizes: Sequence[int]) -> None:
+        """Makes every slab at least as large as asked for."""
+        for index, size in enumerate(sizes):
+            if index == len(self.buffers):
+                self.buffers.append(self.session.allocate(size))
+                self.generation += 1
+            elif self.buffers[index].size < size:
+                self.buffers[index] = self.session.allocate(size)
+                self.generation += 1
+
+    @property
+    def nbytes(self) -> int:
+        return sum(b.size for b in self.buffers)
+
+    def clear(self) -> None:
+        """Frees the device memory."""
+        self.buffers.clear()
+        self.generation += 1
+
+
+@dataclass(frozen=True)
+class _Enqueue:
+    """A kernel with its arguments set."""
+
+    kernel: cl.Kernel
+    global_size: tuple[int, ...]
+    local_size: tuple[int, ...]
+
+
+@dataclass
+class BoundPlan:
+    """A plan with its kernels, ready to run again and again.
+
+    Plan constants (masks, positions) are held here, weights in `weights`.
+    """
+
+    plan: Plan
+    session: Session
+    weights: Weights
+    slabs: Slabs
+    model_constants: frozenset[Value]
+    _steps: list[_Enqueue | Host] = field(default_factory=list)
+    _own: Weights = field(init=False)
+    _status: cl.Buffer | None = None
+    _generation: int = -1
+
+    def __post_init__(self) -> None:
+        self._own = Weights(self.session)
+        if self.plan.statuses:
+            self._status = self.session.upload(np.zeros(len(self.plan.statuses), np.int32))
+
+    def run(self, feeds: Mapping[str, Feed], outputs: Mapping[str, bool]) -> dict[str, Feed]:
+        """Runs the plan.
+
+        Args:
+            feeds: A contiguous array of the planned dtype and shape per graph input.
+            outputs: Names of the wanted outputs, and whether each stays on the device.
+
+        Raises:
+            InputError: A kernel met an index out of range.
+        """
+        with self.session.lock:
+            self._bind()
+            queue = self.session.queue
+            for value in self.plan.graph.inputs:
+                self._feed(value, feeds[value.name])
+            for step in self._steps:
+                if isinstance(step, Host):
+                    self._run_host(step)
+                else:
+                    cl.enqueue_nd_range_kernel(
+                        queue, step.kernel, step.global_size, step.local_size
+                    )
+            values = zip(self.plan.graph.output_names, self.plan.graph.outputs, strict=True)
+            results = {
+                name: self._keep(value) if outputs[name] else self._read(value)
+                for name, value in values
+                if name in outputs
+            }
+            self._finish()
+        return results
+
+    def _bind(self) -> None:
+        """Sets every kernel argument; again only after the arena has moved."""
+        self.slabs.reserve(self.plan.arena.slab_bytes)
+        if self._generation == self.slabs.generation:
+            return
+        self._steps = []
+        for step in self.plan.steps:
+            if isinstance(step, Kernels):
+                self._steps += [self._bind_launch(launch) for launch in step.launches]
+            else:
+                self._steps.append(step)
+        self._generation = self.slabs.generation
+
+    def _bind_launch(self, launch: Launch) -> _Enqueue:
+        kernel = self.session.programs.kernel(launch.kernel)
+        index = 0
+        for arg in launch.args:
+            if isinstance(arg, BufferArg):
+                buffer, offset = self._locate(arg.buffer)
+                kernel.set_arg(index, buffer)
+                kernel.set_arg(index + 1, np.int32(offset + arg.offset))
+                index += 2
+            else:
+                kernel.set_arg(index, arg)
+                index += 1
+        kind = "cpu" if self.session.device.caps.is_cpu else "gpu"
+        local = launch.local_size or _LOCAL[kind][len(launch.global_size)]
+        return _Enqueue(kernel, to_sizes(launch.global_size, local), local)
+
+    def _locate(self, buffer: Buffer) -> tuple[cl.Buffer, int]:
+        """The device buffer, and the element offset in it."""
+        if isinstance(buffer, Status):
+            assert self._status is not None
+            return self._status, self.plan.statuses.index(buffer)
+        if isinstance(buffer, Packed):
+            return self._constants(buffer.value).get(buffer), 0
+        if isinstance(buffer, Value):
+            root = self.plan.root(buffer)
+            if root.is_constant:
+                return self._constants(root).get(root), 0
+            place, dtype = self.plan.places[root], buffer.dtype
+        else:
+            assert isinstance(buffer, Scratch)
+            place, dtype = self.plan.places[buffer], buffer.dtype
+        return self.slabs.buffers[place.slab], place.offset_bytes // dtype.itemsize
+
+    def _constants(self, value: Value) -> Weights:
+        return self.weights if value in self.model_constants else self._own
+
+    def _feed(self, value: Value, feed: Feed) -> None:
+        if value not in self.plan.places or feed.nbytes == 0:
+            return
+        place = self.plan.places[value]
+        target, offset = self.slabs.buffers[place.slab], place.offset_bytes
+        queue = self.session.queue
+        if isinstance(feed, DeviceTensor):
+            cl.enqueue_copy(queue, target, feed.buffer, dst_offset=offset, byte_count=feed.nbytes)
+        else:
+            cl.enqueue_copy(queue, target, feed, dst_offset=offset)
+
+    def _bytes_of(self, value: Value) -> tuple[cl.Buffer, int]:
+        buffer, offset = self._locate(value)
+        return buffer, offset * value.dtype.itemsize
+
+    def _read(self, value: Value) -> Array:
+        array = np.empty(value.dims, value.dtype.numpy)
+        if array.nbytes:
+            buffer, offset = self._bytes_of(value)
+            cl.enqueue_copy(self.session.queue, array, buffer, src_offset=offset)
+        return array
+
+    def _write(self, value: Value, array: Array) -> None:
+        if array.nbytes:
+            buffer, offset = self._bytes_of(value)
+            cl.enqueue_copy(self.session.queue, buffer, array, dst_offset=offset)
+
+    def _keep(self, value: Value) -> DeviceTensor:
+        buffer, offset = self._bytes_of(value)
+        kept = self.session.tensor(value.dims, value.dtype)
+        if kept.nbytes:
+            cl.enqueue_copy(
+                self.session.queue, kept.buffer, buffer, src_offset=offset, byte_count=kept.nbytes
+            )
+        return kept
+
+    def _run_host(self, step: Host) -> None:
+        node = step.node
+        assert isinstance(node.op, Op)
+        inputs = [
+            None if v is None else v.numbers if v.numbers is not None else self._read(v)
+            for v in node.inputs
+        ]
+        results = node.op.reference(*inputs)
+        for value, array in zip(node.outputs, results, strict=False):
+            self._write(value, np.ascontiguousarray(array, value.dtype.numpy))
+
+    def _finish(self) -> None:
+        """Waits, and raises what a kernel reported."""
+        if self._status is None:
+            self.session.queue.finish()
+            return
+        words = np.empty(len(self.plan.statuses), np.int32)
+        cl.enqueue_copy(self.session.queue, words, self._status)
+        if words.any():
+            cl.enqueue_copy(self.session.queue, self._status, np.zeros_like(words))
+            raise InputError(self.plan.statuses[int(np.flatnonzero(words)[0])].message)

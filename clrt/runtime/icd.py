@@ -1,0 +1,29 @@
+"""Makes OpenCL implementations that pip installed visible to the ICD loader."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from pathlib import Path
+
+_INTEL_LIBRARY = "libintelocl.so"
+
+
+def register_intel_cpu() -> None:
+    """Writes the .icd file that Intel's pip package gets wrong, beside pyopencl's own.
+
+    The file shipped by `intel-opencl-rt` names a path of Intel's build machine. Nothing is written
+    where the library is absent or the folder belongs to someone else.
+    """
+    library = Path(sys.prefix) / "lib" / _INTEL_LIBRARY
+    spec = importlib.util.find_spec("pyopencl")
+    if spec is None or spec.origin is None or not library.exists():
+        return
+    folder = Path(spec.origin).parent / ".libs"
+    target = folder / "intel-cpu.icd"
+    text = f"{library}\n"
+    try:
+        if folder.is_dir() and (not target.exists() or target.read_text() != text):
+            target.write_text(text)
+    except OSError:
+        return

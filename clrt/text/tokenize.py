@@ -1,0 +1,135 @@
+"""Text to token ids: the only user of the tokenizers library."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+from tokenizers import Tokenizer, normalizers
+
+from clrt.errors import InputError, ModelError
+from clrt.text.config import EncoderConfig
+
+IntArray = NDArray[np.int64]
+_CHUNK = 1024  # Texts per call: an Encoding takes some kilobytes until its ids are copied.
+
+
+@dataclass(frozen=True)
+class Tokens:
+    """One text's tokens, unpadded, the special ones included."""
+
+    ids: NDArray[np.int32]
+    type_ids: NDArray[np.int32]
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+
+class TextTokenizer:
+    """A folder's tokenizer.json with the truncation the configuration asks for.
+
+    Padding and truncation that the file itself asks for are switched off: it is often left over
+    from training.
+    """
+
+    def __init__(self, config: EncoderConfig) -> None:
+        self._tokenizer = _load(config)
+        self._special = self._tokenizer.num_special_tokens_to_add(False)
+        self.pad_id = _pad_id(self._tokenizer, config.pad_token)
+        self._tokenizer.no_padding()
+        self._tokenizer.no_truncation()
+        if config.max_length is not None:
+            if config.max_length <= self._special:
+                raise InputError(
+                    f"A max_length of {config.max_length} tokens leaves no room for text beside "
+                    f"the {self._special} special tokens; expected at least {self._special + 1}."
+                )
+            self._tokenizer.enable_truncation(
+                config.max_length, direction=config.truncation_side
+            )
+
+    def encode(self, texts: Sequence[str]) -> list[Tokens]:
+        """The tokens of each text.
+
+        Raises:
+            InputError: A text is not valid Unicode or has no tokens.
+        """
+        return [tokens for start in range(0, len(texts), _CHUNK) for tokens in self._chunk(texts, start)]
+
+    def _chunk(self, texts: Sequence[str], start: int) -> Iterator[Tokens]:
+        chunk = texts[start : start + _CHUNK]
+        try:
+            encodings = self._tokenizer.encode_batch_fast(chunk)
+        except (TypeError, UnicodeError):
+            _blame(chunk, start)
+            raise
+        for position, encoding in enumerate(encodings, start):
+            if not encoding.ids:
+                raise InputError(f"Sentence {position} ({texts[position]!r}) has no tokens.")
+            yield Tokens(
+                np.asarray(encoding.ids, np.int32), np.asarray(encoding.type_ids, np.int32)
+            )
+
+    def prompt_length(self, prompt: str) -> int:
+        """Tokens at the start of a sentence that come from its prompt or precede it.
+
+        Source: sentence-transformers, `Transformer._get_prompt_length`: the prompt alone, without
+        a special token at its end.
+        """
+        if not prompt:
+            return 0
+        encoding = self._tokenizer.encode(prompt)
+        return len(encoding.ids) - int(bool(encoding.special_tokens_mask[-1]))
+
+
+def pad(rows: Sequence[NDArray[np.int32]], value: int) -> IntArray:
+    """Rows of different lengths as one array, padded at the right to the longest.
+
+    Returns:
+        int64, [len(rows), longest].
+    """
+    padded = np.full((len(rows), max(map(len, rows))), value, np.int64)
+    for target, row in zip(padded, rows, strict=True):
+        target[: len(row)] = row
+    return padded
+
+
+def _load(config: EncoderConfig) -> Tokenizer:
+    file = config.folder / "tokenizer.json"
+    if not file.is_file():
+        raise ModelError(
+            f"'{config.folder}' has no tokenizer.json; download it with the model (models without "
+            "one get it from transformers: AutoTokenizer.from_pretrained(…).save_pretrained(…))."
+        )
+    try:
+        tokenizer = Tokenizer.from_file(str(file))
+    except Exception as error:  # The library raises bare Exception.
+        raise ModelError(
+            f"'{file}' is not a tokenizer that the tokenizers library reads ({error}); "
+            "download the model's own file."
+        ) from error
+    if config.lower_case:
+        own = [] if tokenizer.normalizer is None else [tokenizer.normalizer]
+        tokenizer.normalizer = normalizers.Sequence([normalizers.Lowercase(), *own])
+    return tokenizer
+
+
+def _pad_id(tokenizer: Tokenizer, pad_token: str) -> int:
+    """Padded places are masked: any id inside the vocabulary will do where none is named."""
+    named = tokenizer.token_to_id(pad_token) if pad_token else None
+    if named is None and tokenizer.padding is not None:
+        named = tokenizer.padding["pad_id"]
+    return 0 if named is None else int(named)
+
+
+def _blame(texts: Sequence[str], start: int) -> None:
+    for position, text in enumerate(texts, start):
+        try:
+            text.encode("utf-8")
+        except UnicodeEncodeError as error:
+            raise InputError(
+                f"Sentence {position} is not valid Unicode: {error.reason} at character "
+                f"{error.start}."
+            ) from error

@@ -1,0 +1,50 @@
+// y = epilogue(A B) for any dtype on any device: one work-item per element, any strides.
+// Work-item (x, y, z): column, row, batch. INPUTS, READS, BODY, RESULT as in gemm_cpu.cl.
+#ifndef BODY
+#define DATA_T float
+#define ACC_T float
+#define OUT_T float
+#define INPUTS , IN(float, x1), const IDX_T x1_s0, const IDX_T x1_s1, const IDX_T x1_sm
+#define READS const F v1 = COLUMNS(1);
+#define BODY const F v2 = v0 + v1;
+#define RESULT v2
+#endif
+#define VW 1
+#include "common/base.clh"
+#include "common/math.clh"
+#include "common/scalar.clh"
+
+#define AT_OPERAND(k, at) \
+  (i0 * x##k##_s0 + i1 * x##k##_s1 + m * x##k##_sm + (at))
+#define COLUMNS(k) (AT(x##k)[AT_OPERAND(k, n)])
+#define ROW(k) (AT(x##k)[AT_OPERAND(k, 0)])
+#define COLUMNS_HALF(k) vload_half(AT_OPERAND(k, n), AT(x##k))
+#define ROW_HALF(k) vload_half(AT_OPERAND(k, 0), AT(x##k))
+#if LOAD_HALF
+#define LOAD(x, at) vload_half((at), AT(x))
+#else
+#define LOAD(x, at) (AT(x)[at])
+#endif
+#if STORE_HALF
+#define STORE(at, v) vstore_half((v), (at), AT(y))
+#else
+#define STORE(at, v) AT(y)[at] = (OUT_T)(v)
+#endif
+
+__kernel void gemm_any(OUT(OUT_T, y), IN(DATA_T, a), IN(DATA_T, b), const IDX_T M, const IDX_T N,
+                       const IDX_T K, const IDX_T d1, const IDX_T a_s0, const IDX_T a_s1,
+                       const IDX_T a_row, const IDX_T a_k, const IDX_T b_s0, const IDX_T b_s1,
+                       const IDX_T b_k, const IDX_T b_n INPUTS) {
+  const IDX_T n = get_global_id(0);
+  const IDX_T m = get_global_id(1);
+  const IDX_T batch = get_global_id(2);
+  if (n >= N || m >= M) return;
+  const IDX_T i0 = batch / d1;
+  const IDX_T i1 = batch % d1;
+  const IDX_T at_a = i0 * a_s0 + i1 * a_s1 + m * a_row;
+  const IDX_T at_b = i0 * b_s0 + i1 * b_s1 + n * b_n;
+  ACC_T v0 = (ACC_T)0;
+  for (IDX_T k = 0; k < K; ++k) v0 += (ACC_T)LOAD(a, at_a + k * a_k) * (ACC_T)LOAD(b, at_b + k * b_k);
+  READS BODY
+  STORE((batch * M + m) * N + n, RESULT);
+}

@@ -1,0 +1,132 @@
+// y = epilogue(A B) for CPU devices: one work-item per work-group holds a tile of T_MR rows by
+// T_NV vectors of T_VW columns in registers. B is packed as [panel][K][T_NV * T_VW], with zeros
+// past column N; A is read in place, row by row.
+// Work-group (x, y, z): block of rows (fastest, so that a panel of B stays in cache), panel, batch.
+//   INPUTS   parameters of the epilogue's operands x1, x2, …: buffer, strides by batch axis and row
+//   READS    declares v1, v2, … from them;  BODY one variable per step;  RESULT what is stored
+//   S_N_WHOLE  N is a multiple of T_VW at every shape: each vector of a row is aligned
+#ifndef T_MR
+#define T_MR 4
+#define T_NV 3
+#define T_VW 8
+#endif
+#ifndef BODY
+#define INPUTS , IN(float, x1), const IDX_T x1_s0, const IDX_T x1_s1, const IDX_T x1_sm
+#define READS const F v1 = COLUMNS(1);
+#define BODY const F v2 = v0 + v1;
+#define RESULT v2
+#endif
+#ifndef S_N_WHOLE
+#define S_N_WHOLE 0
+#endif
+#define VW T_VW
+#include "common/base.clh"
+#include "common/math.clh"
+#include "common/scalar.clh"
+
+// X(0) X(1) … for every row, X(i, 0) X(i, 1) … for every vector of row i: accumulators must be
+// separate variables, since compilers leave an array of them in memory.
+#define ROWS_1(X) X(0)
+#define ROWS_2(X) ROWS_1(X) X(1)
+#define ROWS_3(X) ROWS_2(X) X(2)
+#define ROWS_4(X) ROWS_3(X) X(3)
+#define ROWS_5(X) ROWS_4(X) X(4)
+#define ROWS_6(X) ROWS_5(X) X(5)
+#define ROWS_7(X) ROWS_6(X) X(6)
+#define ROWS_8(X) ROWS_7(X) X(7)
+#define ROWS_9(X) ROWS_8(X) X(8)
+#define ROWS_10(X) ROWS_9(X) X(9)
+#define ROWS_11(X) ROWS_10(X) X(10)
+#define ROWS_12(X) ROWS_11(X) X(11)
+#define ROWS_13(X) ROWS_12(X) X(12)
+#define ROWS_14(X) ROWS_13(X) X(13)
+#define VECTORS_1(X, i) X(i, 0)
+#define VECTORS_2(X, i) VECTORS_1(X, i) X(i, 1)
+#define VECTORS_3(X, i) VECTORS_2(X, i) X(i, 2)
+#define VECTORS_4(X, i) VECTORS_3(X, i) X(i, 3)
+#define ROWS_OF_(n) ROWS_##n
+#define ROWS_OF(n) ROWS_OF_(n)
+#define VECTORS_OF_(n) VECTORS_##n
+#define VECTORS_OF(n) VECTORS_OF_(n)
+#define ROWS(X) ROWS_OF(T_MR)(X)
+#define VECTORS(X, i) VECTORS_OF(T_NV)(X, i)
+
+// Rows past M read row M - 1 again; they are never stored.
+#define ROW_POINTER(i) \
+  __global const float *const a##i = a_batch + (m0 + i < M ? m0 + i : M - 1) * a_row;
+#define ZERO(i, j) F acc##i##_##j = (F)(0.0f);
+#define ZERO_ROW(i) VECTORS(ZERO, i)
+#define LOAD_B(i, j) const F b##j = panel[j];
+#define MULTIPLY(i, j) acc##i##_##j = a_k * b##j + acc##i##_##j;
+#define MULTIPLY_ROW(i)            \
+  {                                \
+    const F a_k = (F)(a##i[k]);    \
+    VECTORS(MULTIPLY, i)           \
+  }
+#define KEEP(i, j) tile[i * T_NV + j] = acc##i##_##j;
+#define KEEP_ROW(i) VECTORS(KEEP, i)
+
+// The first `count` elements at p, which is aligned only where S_N_WHOLE; the others are 0.
+static inline F load_columns(__global const float *p, const IDX_T count) {
+#if S_N_WHOLE
+  return *(__global const F *)p;
+#else
+  if (count >= T_VW) return CLRT_CAT(vload, T_VW)(0, p);
+  float lanes[T_VW];
+  for (int lane = 0; lane < T_VW; ++lane) lanes[lane] = lane < count ? p[lane] : 0.0f;
+  return CLRT_CAT(vload, T_VW)(0, lanes);
+#endif
+}
+
+static inline void store_columns(__global float *p, const F value, const IDX_T count) {
+#if S_N_WHOLE
+  *(__global F *)p = value;
+#else
+  if (count >= T_VW) {
+    CLRT_CAT(vstore, T_VW)(value, 0, p);
+    return;
+  }
+  float lanes[T_VW];
+  CLRT_CAT(vstore, T_VW)(value, 0, lanes);
+  for (int lane = 0; lane < count; ++lane) p[lane] = lanes[lane];
+#endif
+}
+
+#define OPERAND(k) (AT(x##k) + i0 * x##k##_s0 + i1 * x##k##_s1 + m * x##k##_sm)
+#define COLUMNS(k) load_columns(OPERAND(k) + n, N - n)
+#define ROW(k) ((F)(*OPERAND(k)))
+
+__kernel __attribute__((reqd_work_group_size(1, 1, 1)))
+void gemm_cpu(OUT(float, y), IN(float, a), IN(float, b), const IDX_T M, const IDX_T N,
+              const IDX_T K, const IDX_T d1, const IDX_T a_s0, const IDX_T a_s1, const IDX_T a_row,
+              const IDX_T b_s0, const IDX_T b_s1 INPUTS) {
+  const IDX_T m0 = (IDX_T)get_global_id(0) * T_MR;
+  const IDX_T n0 = (IDX_T)get_global_id(1) * (T_NV * T_VW);
+  const IDX_T batch = get_global_id(2);
+  const IDX_T i0 = batch / d1;
+  const IDX_T i1 = batch % d1;
+  __global const float *const a_batch = AT(a) + i0 * a_s0 + i1 * a_s1;
+  __global const F *panel = (__global const F *)(AT(b) + i0 * b_s0 + i1 * b_s1 + n0 * K);
+  ROWS(ROW_POINTER)
+  ROWS(ZERO_ROW)
+  // No builtin in this loop: on PoCL each is a call, which spills every accumulator.
+  for (IDX_T k = 0; k < K; ++k) {
+    VECTORS(LOAD_B, 0)
+    ROWS(MULTIPLY_ROW)
+    panel += T_NV;
+  }
+  // Out of the registers, so that the epilogue is compiled once and not per accumulator.
+  F tile[T_MR * T_NV];
+  ROWS(KEEP_ROW)
+  for (IDX_T i = 0; i < T_MR && m0 + i < M; ++i) {
+    const IDX_T m = m0 + i;
+    __global float *const y_row = AT(y) + (batch * M + m) * N;
+    for (IDX_T j = 0; j < T_NV; ++j) {
+      const IDX_T n = n0 + j * T_VW;
+      if (n >= N) break;
+      const F v0 = tile[i * T_NV + j];
+      READS BODY
+      store_columns(y_row + n, RESULT, N - n);
+    }
+  }
+}

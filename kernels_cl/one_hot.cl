@@ -1,0 +1,20 @@
+// OneHot: y[o, d, r] = indices[o, r] is d ? on : off. Work-item (r, d, o).
+#include "common/base.clh"
+#ifndef DATA_T
+#define DATA_T uint
+#define INDEX_T long
+#endif
+#ifdef cl_khr_fp64
+#pragma OPENCL EXTENSION cl_khr_fp64 : enable
+#endif
+
+__kernel void one_hot(IN(INDEX_T, indices), IN(DATA_T, values), OUT(DATA_T, y), const IDX_T depth,
+                      const IDX_T inner) {
+  const IDX_T r = get_global_id(0);
+  const IDX_T d = get_global_id(1);
+  const IDX_T o = get_global_id(2);
+  if (r >= inner || d >= depth) return;
+  const long index = (long)AT(indices)[o * inner + r];
+  const int on = index == d || index + depth == d;
+  AT(y)[(o * depth + d) * inner + r] = on ? AT(values)[1] : AT(values)[0];
+}

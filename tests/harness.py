@@ -1,0 +1,67 @@
+"""Runs one op or graph on a device, the way a model would."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+
+from clrt.ir.dtypes import DType
+from clrt.ir.graph import Graph, Node, Value
+from clrt.ir.op import Array, IrOp, TensorType
+from clrt.ops.base import Accuracy, Op, Sample
+from clrt.plan.plan import Plan, make_plan
+from clrt.plan.specialise import specialise
+from clrt.runtime.devices import DeviceInfo, devices
+from clrt.runtime.executor import BoundPlan, Slabs, Weights
+from clrt.runtime.session import session_for
+from clrt.tuning.records import tunables_for
+
+
+@cache
+def test_devices() -> tuple[DeviceInfo, ...]:
+    """Every usable device but simulators."""
+    return tuple(d for d in devices() if d.usable and not d.caps.simulator)
+
+
+def sample_graph(sample: Sample) -> Graph:
+    """A graph of one node; inputs that planning must know are constants."""
+    assert isinstance(sample.op, Op)
+    values: list[Value | None] = []
+    for index, array in enumerate(sample.inputs):
+        if array is None:
+            values.append(None)
+            continue
+        known = array if index in sample.op.host_inputs else None
+        values.append(Value(f"x{index}", TensorType(DType.of(array.dtype), array.shape, known)))
+    types = sample.op.infer_with_data([None if v is None else v.type for v in values])
+    outputs = [Value(f"y{i}", TensorType(t.dtype, t.shape)) for i, t in enumerate(types)]
+    node = Node("node", sample.op, values, outputs)
+    inputs = [v for v in values if v is not None and not v.is_constant]
+    return Graph("sample", inputs, outputs, [node])
+
+
+def run_graph(
+    graph: Graph, feeds: dict[str, Array], device: DeviceInfo, tunables: dict[str, int] | None = None
+) -> tuple[dict[str, Array], Plan]:
+    """Outputs of a graph whose input shapes are numbers, and the plan that made them."""
+
+    def lookup(kernel: str) -> dict[str, int]:
+        return tunables if tunables is not None else tunables_for(kernel, device.caps)
+
+    plan = make_plan(specialise(graph, {}), device.caps, lookup)
+    session = session_for(device)
+    weights = Weights(session)
+    bound = BoundPlan(plan, session, weights, Slabs(session), frozenset(graph.constants()))
+    results = bound.run(feeds, dict.fromkeys(graph.output_names, False))
+    return {k: np.asarray(v) for k, v in results.items()}, plan
+
+
+def tolerance(op: IrOp, expected: Array) -> float:
+    """The largest difference allowed: the op's accuracy class in the dtype's epsilon."""
+    assert isinstance(op, Op)
+    if expected.dtype.kind != "f" or expected.size == 0 or op.accuracy is Accuracy.EXACT:
+        return 0.0
+    finite = np.abs(expected[np.isfinite(expected)].astype(np.float64))
+    largest = float(finite.max()) if finite.size else 0.0
+    return op.accuracy.value * float(np.finfo(expected.dtype).eps) * max(largest, 1e-30)

@@ -1,0 +1,89 @@
+"""The ops that move elements: references and inference against ONNX's own node tests."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from clrt.errors import ShapeError
+from clrt.ir.dims import Dim, substitute, symbol
+from clrt.ir.dtypes import DType
+from clrt.ir.op import Array, TensorType
+from clrt.ops.base import Op
+from tests.ops.onnx_cases import Case, cases, check_exact
+
+OP_TYPES = {
+    "Compress", "Concat", "ConstantOfShape", "CumSum", "DepthToSpace", "Dropout", "Expand",
+    "EyeLike", "Flatten", "Gather", "GatherElements", "GatherND", "Identity", "NonZero", "OneHot",
+    "Pad", "Range", "Reshape", "ReverseSequence", "Scatter", "ScatterElements", "ScatterND",
+    "Shape", "Size", "Slice", "SpaceToDepth", "Split", "Squeeze", "Tile", "Trilu", "Unsqueeze",
+}  # fmt: skip
+CASES = cases(OP_TYPES)
+DATA_DEPENDENT = {"Compress", "NonZero"}
+
+
+def _type(op: Op, index: int, array: Array | None, shape: tuple[Dim, ...]) -> TensorType | None:
+    if array is None:
+        return None
+    data = array if index in op.host_inputs else None
+    return TensorType(DType.of(array.dtype), shape, data)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
+def test_reference(case: Case) -> None:
+    check_exact(case)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
+def test_infer(case: Case) -> None:
+    op = case.op
+    types = [None if a is None else _type(op, i, a, a.shape) for i, a in enumerate(case.inputs)]
+    for found, expected in zip(op.infer_with_data(types), case.outputs, strict=False):
+        if expected is None:
+            continue
+        assert found.dtype is DType.of(expected.dtype)
+        if op.name not in DATA_DEPENDENT:
+            assert found.shape == expected.shape
+        if found.numbers is not None:
+            np.testing.assert_array_equal(found.numbers, expected, strict=True)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
+def test_infer_symbolic(case: Case) -> None:
+    """Dims above 1 become symbols, one per size: binding them gives the shapes back."""
+    op = case.op
+    sizes = {d for a in case.inputs if a is not None for d in a.shape if d > 1}
+    bindings = {f"d{s}": s for s in sizes}
+    types = [
+        None
+        if a is None
+        else _type(op, i, a, tuple(symbol(f"d{d}") if d > 1 else d for d in a.shape))
+        for i, a in enumerate(case.inputs)
+    ]
+    try:
+        found_types = op.infer_with_data(types)
+    except ShapeError as error:
+        pytest.fail(str(error))
+    for found, expected in zip(found_types, case.outputs, strict=False):
+        if expected is None or found.shape is None:
+            continue
+        bound = [substitute(d, bindings) for d in found.shape]
+        assert len(bound) == expected.ndim
+        for dim, size in zip(bound, expected.shape, strict=True):
+            assert not isinstance(dim, int) or dim == size, (found, expected.shape)
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
+def test_infer_without_data(case: Case) -> None:
+    """Nothing raises while host inputs are still unknown, or ranks."""
+    op = case.op
+    for rank_known in (True, False):
+        types = [
+            None if a is None else TensorType(DType.of(a.dtype), a.shape if rank_known else None)
+            for a in case.inputs
+        ]
+        for found, expected in zip(op.infer(types), case.outputs, strict=False):
+            if expected is None:
+                continue
+            assert found.dtype is DType.of(expected.dtype)
+            assert found.shape is None or len(found.shape) == expected.ndim

@@ -1,0 +1,90 @@
+"""Token ids, truncation and padding with a word-level tokenizer."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from clrt.errors import InputError, ModelError
+from clrt.text.config import EncoderConfig, read_config
+from clrt.text.tokenize import TextTokenizer, pad
+from tests.unit.text import tiny
+
+
+@pytest.fixture
+def config(tmp_path: Path) -> EncoderConfig:
+    return read_config(tiny.make_folder(tmp_path))
+
+
+def ids(tokenizer: TextTokenizer, *texts: str) -> list[list[int]]:
+    return [tokens.ids.tolist() for tokens in tokenizer.encode(texts)]
+
+
+def test_own_padding_and_truncation_of_the_file_are_off(config: EncoderConfig) -> None:
+    tokenizer = TextTokenizer(config)
+    assert ids(tokenizer, "a b c d", "") == [
+        [tiny.CLS, tiny.A, tiny.B, tiny.C, tiny.D, tiny.SEP],
+        [tiny.CLS, tiny.SEP],
+    ]
+    assert tokenizer.pad_id == tiny.PAD
+
+
+def test_truncation_keeps_the_special_tokens(config: EncoderConfig) -> None:
+    tokenizer = TextTokenizer(replace(config, max_length=4))
+    assert ids(tokenizer, "a b c d e") == [[tiny.CLS, tiny.A, tiny.B, tiny.SEP]]
+    left = TextTokenizer(replace(config, max_length=4, truncation_side="left"))
+    assert ids(left, "a b c d e") == [[tiny.CLS, tiny.D, tiny.E, tiny.SEP]]
+
+
+def test_no_limit(config: EncoderConfig) -> None:
+    tokenizer = TextTokenizer(replace(config, max_length=None))
+    assert len(tokenizer.encode(["a " * 3000])[0]) == 3002
+
+
+def test_too_short_a_limit(config: EncoderConfig) -> None:
+    with pytest.raises(InputError, match="leaves no room for text beside the 2 special tokens"):
+        TextTokenizer(replace(config, max_length=2))
+
+
+def test_lower_case(config: EncoderConfig) -> None:
+    assert ids(TextTokenizer(config), "A")[0][1] == tiny.UNK
+    assert ids(TextTokenizer(replace(config, lower_case=True)), "A")[0][1] == tiny.A
+
+
+def test_prompt_length_counts_all_but_the_last_special_token(config: EncoderConfig) -> None:
+    tokenizer = TextTokenizer(config)
+    assert tokenizer.prompt_length("query: ") == 3
+    assert tokenizer.prompt_length("") == 0
+
+
+def test_many_texts_in_order(config: EncoderConfig) -> None:
+    lengths = [i % 5 for i in range(2500)]
+    tokens = TextTokenizer(config).encode(["a " * n for n in lengths])
+    assert [len(t) - 2 for t in tokens] == lengths
+
+
+def test_lone_surrogate_names_its_sentence(config: EncoderConfig) -> None:
+    with pytest.raises(InputError, match="Sentence 1 is not valid Unicode: .* at character 2"):
+        TextTokenizer(config).encode(["a", "b \ud800", "c"])
+
+
+def test_missing_tokenizer(config: EncoderConfig) -> None:
+    (config.folder / "tokenizer.json").unlink()
+    with pytest.raises(ModelError, match=r"has no tokenizer\.json"):
+        TextTokenizer(config)
+
+
+def test_damaged_tokenizer(config: EncoderConfig) -> None:
+    (config.folder / "tokenizer.json").write_text("{}")
+    with pytest.raises(ModelError, match="is not a tokenizer that the tokenizers library reads"):
+        TextTokenizer(config)
+
+
+def test_pad_to_the_longest() -> None:
+    rows = [np.array([1, 2, 3], np.int32), np.array([4], np.int32)]
+    padded = pad(rows, 9)
+    assert padded.dtype == np.int64
+    assert padded.tolist() == [[1, 2, 3], [4, 9, 9]]
