@@ -265,7 +265,7 @@ class Model:
                         f"Input '{spec.name}' must be {spec.dtype}; {array.dtype} cannot be "
                         f"converted without loss. Convert it with .astype('{spec.dtype}')."
                     )
-            return np.ascontiguousarray(array, target)
+            return np.asarray(array, target, order="C")
         except (TypeError, ValueError) as error:
             if isinstance(error, InputError):
                 raise

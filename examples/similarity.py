@@ -11,6 +11,8 @@ import argparse
 import sys
 import time
 
+import numpy as np
+from numpy.typing import NDArray
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -52,7 +54,7 @@ def main() -> None:
     encoder.close()
 
 
-def similarity_table(similarity: clrt.text.FloatArray) -> Table:
+def similarity_table(similarity: NDArray[np.float32]) -> Table:
     """Cosine similarities, the pairs that belong together in green."""
     table = Table(title="Cosine similarity of sentences")
     table.add_column("#", justify="right")

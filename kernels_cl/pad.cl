@@ -35,12 +35,13 @@ __kernel void pad_mirror(IN(DATA_T, x), OUT(DATA_T, y),
   const IDX_T z = get_global_id(2);
   if (i5 >= d5 || i4 >= d4) return;
   IDX_T rest = z;
-  const IDX_T i3 = rest % d3;
-  rest /= d3;
-  const IDX_T i2 = rest % d2;
-  rest /= d2;
-  const IDX_T i1 = rest % d1;
-  const IDX_T i0 = rest / d1;
+  IDX_T next = rest / d3;
+  const IDX_T i3 = rest - next * d3;
+  rest = next;
+  next = rest / d2;
+  const IDX_T i2 = rest - next * d2;
+  const IDX_T i0 = next / d1;
+  const IDX_T i1 = next - i0 * d1;
   const IDX_T from = source(i0 - b0, k0) * s0 + source(i1 - b1, k1) * s1 +
                      source(i2 - b2, k2) * s2 + source(i3 - b3, k3) * s3 +
                      source(i4 - b4, k4) * s4 + source(i5 - b5, k5) * s5;

@@ -23,12 +23,13 @@ __kernel void scatter_elements(IN(INDEX_T, indices), IN(DATA_T, updates), OUT(DA
   const IDX_T i4 = get_global_id(1);
   IDX_T rest = get_global_id(2);
   if (i5 >= d5 || i4 >= d4) return;
-  const IDX_T i3 = rest % d3;
-  rest /= d3;
-  const IDX_T i2 = rest % d2;
-  rest /= d2;
-  const IDX_T i1 = rest % d1;
-  const IDX_T i0 = rest / d1;
+  IDX_T next = rest / d3;
+  const IDX_T i3 = rest - next * d3;
+  rest = next;
+  next = rest / d2;
+  const IDX_T i2 = rest - next * d2;
+  const IDX_T i0 = next / d1;
+  const IDX_T i1 = next - i0 * d1;
   const IDX_T line = i0 * s0 + i1 * s1 + i2 * s2 + i3 * s3 + i4 * s4 + i5 * s5;
   IDX_T from = i0 * u0 + i1 * u1 + i2 * u2 + i3 * u3 + i4 * u4 + i5 * u5;
   for (IDX_T k = 0; k < length; ++k, from += walk) {

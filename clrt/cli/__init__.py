@@ -1,5 +1,5 @@
 """The `clrt` command."""
 
-from clrt.cli.app import app
+from clrt.cli.main import app
 
 __all__ = ["app"]

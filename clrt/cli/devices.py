@@ -31,7 +31,9 @@ def devices() -> None:
 
 def device_table(found: Sequence[DeviceInfo]) -> Table:
     """One row per device; `*` marks the one that device="auto" takes."""
-    table = Table(caption="* taken by device='auto'; choose another by index, kind or part of a name")
+    table = Table(
+        caption="* taken by device='auto'; choose another by index, kind or part of a name"
+    )
     table.add_column("", style="green")
     table.add_column("index", justify="right")
     for heading in ("platform", "device", "kind", "OpenCL"):

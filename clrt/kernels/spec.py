@@ -97,6 +97,9 @@ class Launch:
     """One enqueue: arguments are bound once per plan.
 
     Attributes:
+        global_size: Work-items wanted. The first dimension may be rounded up, so the kernel checks
+            its id there; the others are exact.
+        local_size: None leaves the first dimension to the executor; the others are 1.
         flops: Floating-point operations, for the profile.
     """
 

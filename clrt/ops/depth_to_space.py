@@ -33,6 +33,12 @@ def _check_rank(op: Op, x: TensorType) -> None:
         raise ShapeError(f"{op.name}: {x} has rank {len(x.shape)}; expected N, C, H, W.")
 
 
+def _check_mode(node: OnnxNode) -> None:
+    mode = node.attrs.get("mode", "DCR")
+    if mode not in ("DCR", "CRD"):
+        raise UnsupportedError(f"{node.op_type}: mode '{mode}'; clrt has DCR and CRD.")
+
+
 def _emit_depth(node: Node, ctx: Lowering) -> list[Launch]:
     assert isinstance(node.op, DepthToSpace)
     return _permuted(node, *node.op.blocks(node.arg(0).dims))
@@ -44,7 +50,7 @@ class DepthToSpace(Op):
     """Channels to blocks of pixels: (N, C, H, W) to (N, C/b², bH, bW).
 
     Mode DCR has the block's place as the slow part of the channel, CRD as the fast one.
-    Source: ONNX DepthToSpace, opset 1 to 13.
+    Source: ONNX DepthToSpace, opset 1 to 28.
     """
 
     blocksize: int = 1
@@ -55,11 +61,8 @@ class DepthToSpace(Op):
 
     @classmethod
     def from_onnx(cls, node: OnnxNode) -> Op:
-        op = super().from_onnx(node)
-        assert isinstance(op, cls)
-        if op.mode not in ("DCR", "CRD"):
-            raise UnsupportedError(f"DepthToSpace: mode '{op.mode}'; clrt has DCR and CRD.")
-        return op
+        _check_mode(node)
+        return super().from_onnx(node)
 
     def blocks(self, dims: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """The input's dims with the channels split, and their order in the output."""
@@ -115,19 +118,27 @@ def _emit_space(node: Node, ctx: Lowering) -> list[Launch]:
 class SpaceToDepth(Op):
     """Blocks of pixels to channels: (N, C, H, W) to (N, C b², H/b, W/b).
 
-    Source: ONNX SpaceToDepth, opset 1 to 13.
+    Mode DCR has the block's place as the slow part of the channel, CRD as the fast one.
+    Source: ONNX SpaceToDepth, opset 1 to 28.
     """
 
     blocksize: int = 1
+    mode: str = "DCR"
 
     accuracy = Accuracy.EXACT
     variants = (Variant("strided", _emit_space),)
+
+    @classmethod
+    def from_onnx(cls, node: OnnxNode) -> Op:
+        _check_mode(node)
+        return super().from_onnx(node)
 
     def blocks(self, dims: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """The input's dims with the pixels split, and their order in the output."""
         n, c, h, w = dims
         b = self.blocksize
-        return (n, c, h // b, b, w // b, b), (0, 3, 5, 1, 2, 4)
+        order = (0, 3, 5, 1, 2, 4) if self.mode == "DCR" else (0, 1, 3, 5, 2, 4)
+        return (n, c, h // b, b, w // b, b), order
 
     def infer(self, inputs: Types) -> list[TensorType]:
         x = need(inputs, 0, self)
@@ -152,6 +163,7 @@ class SpaceToDepth(Op):
     def samples(cls) -> Iterator[Sample]:
         rng = np.random.default_rng(0)
         yield Sample(cls(2), (rng.standard_normal((2, 3, 4, 6)).astype(np.float32),))
+        yield Sample(cls(2, "CRD"), (rng.standard_normal((2, 3, 4, 6)).astype(np.float32),))
         yield Sample(cls(3), (rng.integers(-9, 9, (1, 1, 3, 6)),))
         yield Sample(cls(1), (rng.integers(0, 2, (1, 2, 3, 65)) > 0,))
         yield Sample(cls(2), (np.zeros((0, 1, 2, 2), np.float16),))

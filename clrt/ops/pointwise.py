@@ -310,6 +310,13 @@ class BitShift(Pointwise):
     def cl(self, args: Sequence[str], dtypes: Sequence[DType]) -> str | None:
         return f"({args[0]} {'<<' if self.direction == 'LEFT' else '>>'} {args[1]})"
 
+    @classmethod
+    def samples(cls) -> Iterator[Sample]:
+        for dtype in (np.uint8, np.uint32):
+            x, by = np.arange(9, dtype=dtype) * 7, np.arange(9, dtype=dtype) % 5
+            yield Sample(cls("LEFT"), (x, by))
+            yield Sample(cls("RIGHT"), (x, by))
+
 
 @register
 @dataclass(frozen=True)
@@ -430,6 +437,12 @@ class CastLike(Pointwise):
 
     def cl(self, args: Sequence[str], dtypes: Sequence[DType]) -> str | None:
         return Cast(dtypes[1]).cl(args[:1], dtypes[:1])
+
+    @classmethod
+    def samples(cls) -> Iterator[Sample]:
+        for sample in Cast.samples():
+            assert isinstance(sample.op, Cast)
+            yield Sample(cls(), (*sample.inputs, np.zeros((), sample.op.to.numpy)))
 
 
 @register

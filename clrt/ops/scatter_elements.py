@@ -149,8 +149,8 @@ class ScatterElements(Op):
             n = x.shape[axis]
             # A permutation of the axis for each line: no element is written twice.
             places = np.moveaxis(np.argsort(rng.random((n, 9, 9)), 0), 0, axis)
-            distinct = places[tuple(slice(s) for s in shape)] - n
-            yield Sample(cls(axis), (x, distinct.astype(np.int32), updates))
+            distinct = np.ascontiguousarray(places[tuple(slice(s) for s in shape)] - n, np.int32)
+            yield Sample(cls(axis), (x, distinct, updates))
             for reduction in ("add", "mul", "max", "min"):
                 indices = rng.integers(-n, n, shape)
                 yield Sample(cls(axis, reduction), (x, indices, updates))

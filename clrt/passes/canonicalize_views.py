@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from clrt.ir.dims import Dim, product, same
 from clrt.ir.graph import Node, Patch, Value
-from clrt.ops.reshape import Reshape
 from clrt.ops.transpose import Transpose
+from clrt.ops.views import Reshape
 from clrt.passes.driver import GraphView, Match, Miss, Pass, Rewriter
 from clrt.passes.matching import keeps_shape, op_name, produced_by
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TypeVar
 
 import numpy as np
 
@@ -13,9 +12,8 @@ from clrt.ir.op import IrOp
 from clrt.ops.base import Op
 from clrt.ops.fused import Fused
 from clrt.ops.pointwise import Pointwise
-from clrt.passes.driver import GraphView
 
-OpType = TypeVar("OpType", bound=IrOp)
+_MOVERS = ("Expand", "Reshape", "Unsqueeze", "Squeeze", "Transpose", "Identity")
 
 
 def op_name(node: Node | None) -> str:
@@ -59,7 +57,7 @@ def uniform(value: Value | None) -> float | None:
             if condition is None:
                 return None
             value = node.arg(1 if condition else 2)
-        elif op_name(node) in ("Expand", "Reshape", "Unsqueeze", "Squeeze", "Transpose", "Identity"):
+        elif op_name(node) in _MOVERS:
             assert node is not None
             value = node.arg(0)
         else:

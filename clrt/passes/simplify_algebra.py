@@ -54,7 +54,8 @@ def _div(node: Node, rewriter: Rewriter) -> Value | None:
     if numbers.size == 0 or numbers.size > 1 << 16 or not np.all(numbers):
         return None
     inverse = np.asarray(1.0 / numbers.astype(np.float64)).astype(numbers.dtype)
-    if not np.all(np.isfinite(inverse)) or not np.all(np.abs(inverse) >= np.finfo(inverse.dtype).tiny):
+    least = np.finfo(inverse.dtype).tiny
+    if not np.all(np.isfinite(inverse)) or not np.all(np.abs(inverse) >= least):
         return None
     return rewriter.add(Mul(), x, rewriter.constant(inverse))
 

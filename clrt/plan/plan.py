@@ -106,7 +106,7 @@ def lower(node: Node, ctx: Lowering) -> Step:
         reason = variant.misfit(node, ctx.caps)
         if reason is None:
             try:
-                launches = variant.emit(node, ctx)
+                launches = [x for x in variant.emit(node, ctx) if all(x.global_size)]
             except UnsupportedError as error:
                 reason = str(error)
             else:

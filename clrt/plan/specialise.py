@@ -71,7 +71,7 @@ def _fold(node: Node) -> bool:
         inputs = [None if v is None else v.numbers for v in node.inputs]
         arrays = list(node.op.reference(*inputs))
     for value, array in zip(node.outputs, arrays, strict=False):
-        data = np.ascontiguousarray(array, value.dtype.numpy)
+        data = np.asarray(array, value.dtype.numpy, order="C")
         value.type = TensorType(value.dtype, data.shape, data)
         value.producer = None
     return True

@@ -22,8 +22,8 @@ Feed: TypeAlias = "Array | DeviceTensor"
 # Local sizes where a launch leaves them open. They are fixed, never derived from the shapes,
 # because PoCL compiles a kernel anew for each local size.
 _LOCAL = {
-    "cpu": {1: (64,), 2: (16, 4), 3: (16, 4, 1)},
-    "gpu": {1: (256,), 2: (32, 8), 3: (32, 8, 1)},
+    "cpu": {1: (64,), 2: (16, 1), 3: (16, 1, 1)},
+    "gpu": {1: (256,), 2: (64, 1), 3: (64, 1, 1)},
 }
 
 
@@ -243,7 +243,7 @@ class BoundPlan:
         ]
         results = node.op.reference(*inputs)
         for value, array in zip(node.outputs, results, strict=False):
-            self._write(value, np.ascontiguousarray(array, value.dtype.numpy))
+            self._write(value, np.asarray(array, value.dtype.numpy, order="C"))
 
     def _finish(self) -> None:
         """Waits, and raises what a kernel reported."""

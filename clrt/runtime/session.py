@@ -82,7 +82,7 @@ class Session:
 
     def upload(self, array: Array) -> cl.Buffer:
         """A device buffer with the elements of an array."""
-        contiguous = np.ascontiguousarray(array)
+        contiguous = np.asarray(array, order="C")
         buffer = self.allocate(contiguous.nbytes)
         if contiguous.nbytes:
             cl.enqueue_copy(self.queue, buffer, contiguous)

@@ -118,7 +118,7 @@ def read_config(path: Path, pooling: str | None = None) -> EncoderConfig:
 
 @dataclass(frozen=True)
 class _Modules:
-    """The chain of modules.json; without that file, mean pooling as sentence-transformers has it."""
+    """The chain of modules.json; without that file it is the transformer and mean pooling."""
 
     transformer: str = ""
     pooling: str | None = None
@@ -132,7 +132,9 @@ class _Modules:
             return cls()
         entries = _parse(file)
         if not isinstance(entries, list) or not all(isinstance(e, Mapping) for e in entries):
-            raise ModelError(f"'{file}' must hold a list of modules; download the model's own file.")
+            raise ModelError(
+                f"'{file}' must hold a list of modules; download the model's own file."
+            )
         kinds = [str(e.get("type", "")).rpartition(".")[2] for e in entries]
         needed = [k for k in kinds if k != "Dropout"]
         if needed not in (

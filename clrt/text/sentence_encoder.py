@@ -17,7 +17,7 @@ from clrt.errors import InputError, ModelError
 from clrt.model import Model, TensorSpec, load
 from clrt.text.config import EncoderConfig, read_config
 from clrt.text.locate import find_model
-from clrt.text.pooling import MASK, Pooling, pooling_masks
+from clrt.text.pooling import MASK, RESULT, TOKENS, Pooling, pooling_masks
 from clrt.text.tokenize import IntArray, TextTokenizer, Tokens, pad
 
 FloatArray = NDArray[np.float32]
@@ -78,7 +78,7 @@ class SentenceEncoder:
         self._model = load(config.source, device=device, strict=strict)
         self._output = _token_output(self._model, config.source)
         _check_inputs(self._model, config.source)
-        self._pooling = Pooling(config.modes, self._output, device=device, strict=strict)
+        self._pooling = Pooling(config.modes, self._output, self._model.device.index, strict)
         self._dimension: int | None = None
 
     @property
@@ -203,15 +203,20 @@ class SentenceEncoder:
 
     def _sentence_embeddings(self, texts: Sequence[str], request: _Request) -> FloatArray:
         if not texts:
-            return np.zeros((0, min(self.dimension, request.truncate_dim or sys.maxsize)), np.float32)
-        skipped = 0 if self._config.include_prompt else self._tokenizer.prompt_length(request.prompt)
-        pooler = self._pooling.model(self._config.normalize, request.normalize, request.truncate_dim)
+            return np.zeros(
+                (0, min(self.dimension, request.truncate_dim or sys.maxsize)), np.float32
+            )
+        skipped = (
+            0 if self._config.include_prompt else self._tokenizer.prompt_length(request.prompt)
+        )
+        pooler = self._pooling.model(
+            self._config.normalize, request.truncate_dim, request.normalize
+        )
         vectors: FloatArray | None = None
         for rows, feeds, mask in self._batches(texts, request):
             tokens = self._model.run(feeds, outputs=[self._output.name], device_outputs=True)
             masks = pooling_masks(self._config.modes, mask, skipped)
-            answer = pooler.run({"token_embeddings": tokens[self._output.name], **masks})
-            pooled = np.asarray(answer["sentence_embedding"])
+            pooled = pooler.run({TOKENS: tokens[self._output.name], **masks})[RESULT]
             if vectors is None:
                 vectors = np.empty((len(texts), pooled.shape[1]), np.float32)
             vectors[rows] = pooled
@@ -234,7 +239,9 @@ class SentenceEncoder:
 
         Longest first: little padding, and the first batch makes the arena that all others fit in.
         """
-        tokens = self._tokenizer.encode([request.prompt + t for t in texts] if request.prompt else texts)
+        tokens = self._tokenizer.encode(
+            [request.prompt + t for t in texts] if request.prompt else texts
+        )
         order = np.argsort([-len(t) for t in tokens], kind="stable")
         show = request.show_progress_bar
         if show is None:
@@ -281,7 +288,9 @@ def _as_prompt(prompt: object) -> str:
 
 def _positive(name: str, value: object) -> int:
     if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
-        raise InputError(f"{name}={value!r} is out of range; expected a whole number of at least 1.")
+        raise InputError(
+            f"{name}={value!r} is out of range; expected a whole number of at least 1."
+        )
     return int(value)
 
 

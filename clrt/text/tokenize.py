@@ -46,9 +46,7 @@ class TextTokenizer:
                     f"A max_length of {config.max_length} tokens leaves no room for text beside "
                     f"the {self._special} special tokens; expected at least {self._special + 1}."
                 )
-            self._tokenizer.enable_truncation(
-                config.max_length, direction=config.truncation_side
-            )
+            self._tokenizer.enable_truncation(config.max_length, direction=config.truncation_side)
 
     def encode(self, texts: Sequence[str]) -> list[Tokens]:
         """The tokens of each text.
@@ -56,7 +54,9 @@ class TextTokenizer:
         Raises:
             InputError: A text is not valid Unicode or has no tokens.
         """
-        return [tokens for start in range(0, len(texts), _CHUNK) for tokens in self._chunk(texts, start)]
+        return [
+            tokens for start in range(0, len(texts), _CHUNK) for tokens in self._chunk(texts, start)
+        ]
 
     def _chunk(self, texts: Sequence[str], start: int) -> Iterator[Tokens]:
         chunk = texts[start : start + _CHUNK]

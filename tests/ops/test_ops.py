@@ -32,7 +32,7 @@ def test_kernel_matches_reference(cls: type[Op], device: DeviceInfo) -> None:
     for number, sample in enumerate(samples):
         graph = sample_graph(sample)
         feeds = {
-            f"x{i}": a
+            f"x{i}": np.asarray(a, order="C")
             for i, a in enumerate(sample.inputs)
             if a is not None and i not in cls.host_inputs
         }

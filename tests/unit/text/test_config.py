@@ -24,9 +24,7 @@ def write(folder: Path, files: dict[str, Any]) -> Path:
 
 
 def pooling_folder(folder: Path, pooling: dict[str, Any]) -> Path:
-    return write(
-        folder, {"modules.json": [TRANSFORMER, POOLING], "1_Pooling/config.json": pooling}
-    )
+    return write(folder, {"modules.json": [TRANSFORMER, POOLING], "1_Pooling/config.json": pooling})
 
 
 @pytest.mark.parametrize(
@@ -56,7 +54,7 @@ def test_asked_pooling_wins(tmp_path: Path) -> None:
 
 def test_unsupported_pooling_is_named(tmp_path: Path) -> None:
     folder = pooling_folder(tmp_path, {"pooling_mode_lasttoken": True})
-    with pytest.raises(UnsupportedError, match="lasttoken.*mean_sqrt_len"):
+    with pytest.raises(UnsupportedError, match=r"lasttoken.*mean_sqrt_len"):
         read_config(folder)
 
 

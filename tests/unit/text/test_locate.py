@@ -64,9 +64,7 @@ def test_name_in_a_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert find_model("carried") == package / "model"
 
 
-def test_missing_model_says_how_to_get_it(
-    cache: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_model_says_how_to_get_it(cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     row = ("no_such_package", "model", "pip install no-such-package")
     monkeypatch.setattr(locate, "PACKAGED", {"sentence-transformers/carried": row})
     with pytest.raises(ModelError, match="pip install no-such-package, or hf download") as caught:

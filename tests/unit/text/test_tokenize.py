@@ -67,7 +67,7 @@ def test_many_texts_in_order(config: EncoderConfig) -> None:
 
 
 def test_lone_surrogate_names_its_sentence(config: EncoderConfig) -> None:
-    with pytest.raises(InputError, match="Sentence 1 is not valid Unicode: .* at character 2"):
+    with pytest.raises(InputError, match=r"Sentence 1 is not valid Unicode: .* at character 2"):
         TextTokenizer(config).encode(["a", "b \ud800", "c"])
 
 

@@ -1,0 +1,336 @@
+"""The IR as text: printed for people and tests, and parsed back.
+
+    graph "main" (%x: float32[batch,384]) {
+      const %w: float32[384,12] = ...
+      const %axes: int64[1] = [1]
+      %y: float32[batch,12] = MatMul(%x, %w) @"layer 0"
+      return %y as "logits"
+    }
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import zlib
+from collections.abc import Iterator
+from typing import Any, Protocol
+
+import numpy as np
+
+from clrt.errors import ModelError
+from clrt.ir.dims import Dim, parse_dim
+from clrt.ir.dtypes import DType
+from clrt.ir.graph import Graph, Node, Value
+from clrt.ir.op import Array, IrOp, Step, TensorType
+
+_PLAIN = re.compile(r"[\w./:\-]+")
+_TOKEN = re.compile(
+    r"""\s*(?:
+        (?P<string>"(?:[^"\\]|\\.)*")
+      | %(?P<quoted>"(?:[^"\\]|\\.)*")
+      | %(?P<value>[\w./:\-]+)
+      | (?P<number>-?(?:\d+\.?\d*(?:e[-+]?\d+)?|inf|nan)(?![\w.]))
+      | (?P<name>[A-Za-z_][\w.]*)
+      | (?P<ellipsis>\.\.\.)
+      | (?P<mark>[()\[\]{}:,=@])
+    )""",
+    re.VERBOSE,
+)
+
+
+class OpRegistry(Protocol):
+    """Finds op classes by the name the text has."""
+
+    def named(self, name: str) -> type[IrOp]:
+        """The class of `domain.Name`; no domain is ai.onnx."""
+
+
+def print_graph(graph: Graph, data_limit: int = 16) -> str:
+    """The text of a graph; constants of more than `data_limit` elements are elided."""
+    inputs = ", ".join(_typed(v) for v in graph.inputs)
+    lines = [f"graph {json.dumps(graph.name)} ({inputs}) {{"]
+    for value in graph.constants():
+        if value not in graph.inputs:
+            lines.append(f"  const {_typed(value)} = {_data(value, data_limit)}")
+    for node in graph.nodes:
+        outputs = ", ".join(_typed(v) for v in node.outputs)
+        args = ", ".join("_" if v is None else _name(v.name) for v in node.inputs)
+        lines.append(f"  {outputs} = {_op(node.op)}({args}) @{json.dumps(node.name)}")
+    pairs = zip(graph.outputs, graph.output_names, strict=True)
+    results = ", ".join(f"{_name(v.name)} as {json.dumps(n)}" for v, n in pairs)
+    return "\n".join([*lines, f"  return {results}", "}"]) + "\n"
+
+
+def _name(name: str) -> str:
+    return f"%{name}" if _PLAIN.fullmatch(name) else f"%{json.dumps(name)}"
+
+
+def _typed(value: Value) -> str:
+    return f"{_name(value.name)}: {value.type}"
+
+
+def _data(value: Value, limit: int) -> str:
+    data = value.type.data
+    assert data is not None
+    return "..." if data.size > limit else _nested(data.tolist())
+
+
+def _nested(item: Any) -> str:
+    if isinstance(item, list):
+        return f"[{', '.join(map(_nested, item))}]"
+    return str(item) if not isinstance(item, bool) else str(int(item))
+
+
+def _op(op: IrOp) -> str:
+    name = f"{op.domain}.{op.name}" if op.domain else op.name
+    attributes = ", ".join(f"{k}={_attribute(v)}" for k, v in op.attributes.items())
+    return f"{name}{{{attributes}}}" if attributes else name
+
+
+def _attribute(value: Any) -> str:
+    match value:
+        case DType():
+            return value.value
+        case IrOp():
+            return _op(value)
+        case Step():
+            return f"{_op(value.op)}({', '.join(map(str, value.args))})"
+        case tuple():
+            return f"[{', '.join(map(_attribute, value))}]"
+        case str():
+            return json.dumps(value)
+        case bool() | None:
+            return str(value)
+        case float():
+            return repr(value)
+    return str(value)
+
+
+def parse_graph(text: str, registry: OpRegistry) -> Graph:
+    """The graph of a text. Elided constants become pseudo-random data seeded by their name.
+
+    Raises:
+        ModelError: The text is not the IR's form.
+    """
+    return _Parser(text, registry).graph()
+
+
+class _Parser:
+    def __init__(self, text: str, registry: OpRegistry) -> None:
+        self.text, self.registry = text, registry
+        self.tokens = list(self._tokenise())
+        self.at = 0
+        self.values: dict[str, Value] = {}
+
+    def _tokenise(self) -> Iterator[tuple[str, str, int]]:
+        position = 0
+        text = self.text.rstrip()
+        while position < len(text):
+            match = _TOKEN.match(text, position)
+            if match is None:
+                raise self._error(position, "unexpected character")
+            kind = str(match.lastgroup)
+            yield kind, match[kind], match.start(kind)
+            position = match.end()
+        yield "end", "", position
+
+    def _error(self, position: int, what: str) -> ModelError:
+        line = self.text.count("\n", 0, position) + 1
+        return ModelError(f"IR text, line {line}: {what} at {self.text[position : position + 20]!r}.")
+
+    def peek(self) -> str:
+        return self.tokens[self.at][1]
+
+    def take(self, *kinds: str) -> str:
+        kind, text, position = self.tokens[self.at]
+        if kinds and kind not in kinds:
+            raise self._error(position, f"expected {' or '.join(kinds)}, found {kind}")
+        self.at += 1
+        return text
+
+    def expect(self, text: str) -> None:
+        if self.peek() != text:
+            raise self._error(self.tokens[self.at][2], f"expected {text!r}")
+        self.at += 1
+
+    def accept(self, text: str) -> bool:
+        if self.peek() == text and self.tokens[self.at][0] != "string":
+            self.at += 1
+            return True
+        return False
+
+    def graph(self) -> Graph:
+        self.expect("graph")
+        name = json.loads(self.take("string"))
+        self.expect("(")
+        inputs = []
+        while not self.accept(")"):
+            inputs.append(self.declare())
+            self.accept(",")
+        self.expect("{")
+        nodes: list[Node] = []
+        while not self.accept("return"):
+            if self.accept("const"):
+                self.constant()
+            else:
+                nodes.append(self.node())
+        outputs, names = [], []
+        while not self.accept("}"):
+            outputs.append(self.reference())
+            names.append(json.loads(self.take("string")) if self.accept("as") else outputs[-1].name)
+            self.accept(",")
+        return Graph(name, inputs, outputs, nodes, names)
+
+    def value_name(self) -> str:
+        kind = self.tokens[self.at][0]
+        text = self.take("value", "quoted")
+        name: str = json.loads(text) if kind == "quoted" else text
+        # The type's colon follows the name at once.
+        if kind == "value" and name.endswith(":"):
+            self.at -= 1
+            _, _, position = self.tokens[self.at]
+            self.tokens[self.at] = ("mark", ":", position + len(name) - 1)
+            name = name[:-1]
+        return name
+
+    def declare(self) -> Value:
+        name = self.value_name()
+        self.expect(":")
+        value = Value(name, self.type())
+        if name in self.values:
+            raise self._error(self.tokens[self.at][2], f"'{name}' is declared twice")
+        self.values[name] = value
+        return value
+
+    def reference(self) -> Value:
+        position = self.tokens[self.at][2]
+        name = self.value_name()
+        if name not in self.values:
+            raise self._error(position, f"'{name}' is not declared")
+        return self.values[name]
+
+    def type(self) -> TensorType:
+        dtype = DType(self.take("name"))
+        self.expect("[")
+        start = self.tokens[self.at][2]
+        depth = 1
+        while depth:
+            depth += {"[": 1, "]": -1}.get(self.take(), 0)
+        text = self.text[start : self.tokens[self.at - 1][2]].strip()
+        if text == "?":
+            return TensorType(dtype, None)
+        return TensorType(dtype, tuple(parse_dim(d) for d in _split(text)))
+
+    def constant(self) -> None:
+        value = self.declare()
+        self.expect("=")
+        if self.tokens[self.at][0] == "ellipsis":
+            self.at += 1
+            data = _pseudo_random(value)
+        else:
+            data = self.data(value.type)
+        value.type = TensorType(value.dtype, value.shape, data)
+
+    def data(self, type_: TensorType) -> Array:
+        start = self.tokens[self.at][2]
+        if self.peek() == "[":
+            depth = 0
+            while True:
+                depth += {"[": 1, "]": -1}.get(self.take(), 0)
+                if depth == 0:
+                    break
+        else:
+            self.take()
+            while self.peek() not in ("const", "return", "}", "") and self.tokens[self.at][0] not in (
+                "value",
+                "quoted",
+            ):
+                self.take()
+        text = self.text[start : self.tokens[self.at][2]]
+        items = [t for t in re.split(r"[\[\],\s]+(?![^(]*\))", text) if t]
+        shape = tuple(int(str(d)) for d in type_.shape or ())
+        if type_.dtype.is_float:
+            return np.array([float(t) for t in items], type_.dtype.numpy).reshape(shape)
+        dims: list[Dim] = [parse_dim(t) for t in items]
+        if all(isinstance(d, int) for d in dims):
+            return np.array(dims, np.int64).astype(type_.dtype.numpy).reshape(shape)
+        symbolic = np.empty(len(dims), object)
+        symbolic[:] = dims
+        return symbolic.reshape(shape)
+
+    def node(self) -> Node:
+        outputs = [self.declare()]
+        while self.accept(","):
+            outputs.append(self.declare())
+        self.expect("=")
+        op = self.op()
+        self.expect("(")
+        inputs: list[Value | None] = []
+        while not self.accept(")"):
+            inputs.append(None if self.accept("_") else self.reference())
+            self.accept(",")
+        name = outputs[0].name
+        if self.accept("@"):
+            name = json.loads(self.take("string"))
+        return Node(name, op, inputs, outputs)
+
+    def op(self) -> IrOp:
+        position = self.tokens[self.at][2]
+        name = self.take("name")
+        try:
+            cls = self.registry.named(name)
+        except KeyError as error:
+            raise self._error(position, f"there is no op {name}") from error
+        attributes: dict[str, Any] = {}
+        if self.accept("{"):
+            while not self.accept("}"):
+                key = self.take("name")
+                self.expect("=")
+                attributes[key] = self.attribute()
+                self.accept(",")
+        return cls(**attributes)
+
+    def attribute(self) -> Any:
+        kind, text, _ = self.tokens[self.at]
+        if kind == "string":
+            return json.loads(self.take())
+        if kind == "number":
+            self.at += 1
+            return int(text) if re.fullmatch(r"-?\d+", text) else float(text)
+        if self.accept("["):
+            items = []
+            while not self.accept("]"):
+                items.append(self.attribute())
+                self.accept(",")
+            return tuple(items)
+        if text in ("True", "False", "None"):
+            self.at += 1
+            return {"True": True, "False": False, "None": None}[text]
+        if text in DType._value2member_map_:
+            self.at += 1
+            return DType(text)
+        if text in ("inf", "nan"):
+            self.at += 1
+            return float(text)
+        op = self.op()
+        if not self.accept("("):
+            return op
+        args = []
+        while not self.accept(")"):
+            args.append(int(self.take("number")))
+            self.accept(",")
+        return Step(op, tuple(args))
+
+
+def _split(text: str) -> list[str]:
+    """Splits at the commas outside of parentheses."""
+    return [t for t in re.split(r",(?![^(]*\))", text) if t.strip()]
+
+
+def _pseudo_random(value: Value) -> Array:
+    rng = np.random.default_rng(zlib.crc32(value.name.encode()))
+    shape = tuple(int(str(d)) for d in value.shape or ())
+    if value.dtype.is_float:
+        return rng.standard_normal(shape).astype(value.dtype.numpy)
+    return rng.integers(0, 2, shape).astype(value.dtype.numpy)

@@ -1,0 +1,65 @@
+"""The invariants of a graph; checked after every pass."""
+
+from __future__ import annotations
+
+from clrt.errors import ClrtError, PassError
+from clrt.ir.graph import Graph, Node, Value
+from clrt.ir.op import TensorType
+
+
+def verify(graph: Graph) -> None:
+    """Checks a graph.
+
+    Raises:
+        PassError: A rule is broken; the message names the node or value and the rule.
+    """
+    available: set[Value] = set(graph.inputs)
+    names: set[str] = set()
+    node_names: set[str] = set()
+    for value in graph.inputs:
+        if value.producer is not None:
+            raise PassError(f"graph input '{value.name}' has a producer")
+        _unique(value.name, names, "value")
+    for node in graph.nodes:
+        _unique(node.name, node_names, "node")
+        for value in node.inputs:
+            if value is not None and value not in available and not value.is_constant:
+                raise PassError(f"{node} reads '{value.name}' before it is computed")
+        for value in node.outputs:
+            if value.producer is not node:
+                raise PassError(f"output '{value.name}' of {node} has another producer")
+            _unique(value.name, names, "value")
+            available.add(value)
+        _types(node)
+    if len(graph.outputs) != len(graph.output_names):
+        raise PassError(f"graph '{graph.name}' has {len(graph.outputs)} outputs but other names")
+    for value in graph.outputs:
+        if value not in available and not value.is_constant:
+            raise PassError(f"graph output '{value.name}' is computed by no node")
+
+
+def _unique(name: str, seen: set[str], kind: str) -> None:
+    if name in seen:
+        raise PassError(f"two {kind}s are named '{name}'")
+    seen.add(name)
+
+
+def _types(node: Node) -> None:
+    try:
+        inferred = node.op.infer(node.input_types)
+    except ClrtError as error:
+        raise PassError(f"{node} does not type-check: {error}") from error
+    for value, type_ in zip(node.outputs, inferred, strict=False):
+        if not _agree(value.type, type_):
+            raise PassError(f"{node} gives {type_}, but its output is {value!r}")
+
+
+def _agree(left: TensorType, right: TensorType) -> bool:
+    if left.dtype is not right.dtype:
+        return False
+    if left.shape is None or right.shape is None:
+        return True
+    if len(left.shape) != len(right.shape):
+        return False
+    pairs = zip(left.shape, right.shape, strict=True)
+    return all(a == b for a, b in pairs if isinstance(a, int) and isinstance(b, int))

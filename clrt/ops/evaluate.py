@@ -1,0 +1,77 @@
+"""Runs a graph by the ops' references: the oracle of tests and of fuzzing."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from clrt.errors import InputError
+from clrt.ir.dims import Expr, is_symbol, substitute
+from clrt.ir.graph import Graph, Value
+from clrt.ir.op import Array
+from clrt.ops.base import Op
+
+
+def evaluate(graph: Graph, inputs: Mapping[str, Array]) -> dict[str, Array]:
+    """The outputs of a graph, by NumPy.
+
+    Args:
+        inputs: An array for each graph input; symbolic dims take their numbers from the shapes.
+
+    Returns:
+        An array per output, under the names in `graph.output_names`.
+
+    Raises:
+        InputError: An input is missing or does not fit.
+    """
+    bindings = bind_inputs(graph, inputs)
+    known: dict[Value, Array] = {v: np.asarray(inputs[v.name]) for v in graph.inputs}
+
+    def get(value: Value) -> Array:
+        if value not in known:
+            known[value] = _constant(value, bindings)
+        return known[value]
+
+    for node in graph.nodes:
+        assert isinstance(node.op, Op)
+        results = node.op.reference(*(None if v is None else get(v) for v in node.inputs))
+        for value, array in zip(node.outputs, results, strict=False):
+            known[value] = np.asarray(array)
+    names = zip(graph.output_names, graph.outputs, strict=True)
+    return {name: get(value) for name, value in names}
+
+
+def bind_inputs(graph: Graph, inputs: Mapping[str, Array]) -> dict[str, int]:
+    """The number of every symbol that is a dim of an input.
+
+    Raises:
+        InputError: An input is missing, or its shape or dtype does not fit.
+    """
+    bindings: dict[str, int] = {}
+    for value in graph.inputs:
+        if value.name not in inputs:
+            raise InputError(f"Input '{value.name}' ({value.type}) is missing.")
+        array = np.asarray(inputs[value.name])
+        shape = value.shape
+        fits = array.dtype == value.dtype.numpy and (shape is None or array.ndim == len(shape))
+        for dim, size in zip(shape or (), array.shape, strict=False):
+            if isinstance(dim, Expr) and is_symbol(dim):
+                fits &= bindings.setdefault(str(dim), size) == size
+            elif isinstance(dim, int):
+                fits &= dim == size
+        if not fits:
+            raise InputError(
+                f"Input '{value.name}' is {array.dtype}{list(array.shape)}; expected {value.type}."
+            )
+    return bindings
+
+
+def _constant(value: Value, bindings: Mapping[str, int]) -> Array:
+    data = value.type.data
+    if data is None or value.producer is not None:
+        raise InputError(f"'{value.name}' is neither an input nor computed nor constant.")
+    if data.dtype != object:
+        return data
+    numbers = [substitute(d, bindings) for d in data.flat]
+    return np.array(numbers, value.dtype.numpy).reshape(data.shape)

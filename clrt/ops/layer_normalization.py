@@ -1,0 +1,206 @@
+"""LayerNormalization: rows to mean 0 and variance 1, scaled and shifted by element."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from clrt.device.caps import DeviceCaps
+from clrt.errors import ShapeError, UnsupportedError
+from clrt.ir.dims import product
+from clrt.ir.dtypes import DType
+from clrt.ir.graph import Node
+from clrt.ir.op import Array, TensorType
+from clrt.kernels.spec import (
+    BufferArg,
+    KernelSpec,
+    Launch,
+    Lowering,
+    Variant,
+    ceil_div,
+    f32,
+    i32,
+)
+from clrt.ops.base import Accuracy, OnnxNode, Op, Sample, Types, need, normalize_axis, register
+
+CPU_TUNABLES = {"VW": 8, "T_ROWS": 4}
+
+
+def split_at(shape: tuple[int, ...], axis: int) -> tuple[int, int]:
+    """Elements before an axis, and from it on."""
+    return int(np.prod(shape[:axis])), int(np.prod(shape[axis:]))
+
+
+def misfit_any(node: Node, caps: DeviceCaps) -> str | None:
+    """Why no row kernel holds: the dtype, or a scale that is no row."""
+    x = node.arg(0)
+    if x.dtype not in (DType.FLOAT32, DType.FLOAT16):
+        return f"no kernel for {x.dtype}"
+    axis = normalize_axis(getattr(node.op, "axis"), len(x.dims), node.op)  # type: ignore[arg-type]  # noqa: B009
+    _, n = split_at(x.dims, axis)
+    for value in node.inputs[1:]:
+        if value is not None and int(np.prod(value.dims)) != n:
+            return f"the scale or bias {value.type} broadcasts over the {n} normalised elements"
+        if value is not None and value.dtype is not x.dtype:
+            return f"{value.type} beside {x.type}"
+    return None
+
+
+def misfit_cpu(node: Node, caps: DeviceCaps) -> str | None:
+    """Why the vector kernel does not hold."""
+    if not caps.is_cpu:
+        return "for CPU devices"
+    return "for float32" if node.arg(0).dtype is not DType.FLOAT32 else misfit_any(node, caps)
+
+
+def norm_launch(
+    node: Node, axis: int, epsilon: float, rms: bool, tunables: dict[str, int] | None
+) -> list[Launch]:
+    """The launch of LayerNormalization and RMSNormalization; `tunables` select the CPU kernel."""
+    x, bias, stats = node.arg(0), node.input(2), node.outputs[1:]
+    rows, n = split_at(x.dims, normalize_axis(axis, len(x.dims), node.op))  # type: ignore[arg-type]
+    if rows == 0 or (n == 0 and not stats):
+        return []
+    defines = {
+        "RMS": int(rms),
+        "BIAS": int(bias is not None),
+        "STATS": int(bool(stats)),
+        "HALF": int(x.dtype is DType.FLOAT16),
+    }
+    values = [*node.outputs, x, node.arg(1), *([] if bias is None else [bias])]
+    args = (*(BufferArg(v) for v in values), i32(rows), i32(n), f32(epsilon))
+    source, flops = "layer_normalization.cl", 8 * rows * n
+    if tunables is None:
+        kernel = KernelSpec.of(source, "layer_normalization_any", VW=1, **defines)
+        return [Launch(kernel, (rows,), None, args, flops)]
+    kernel = KernelSpec.of(source, "layer_normalization_cpu", **(defines | tunables))
+    return [Launch(kernel, (ceil_div(rows, tunables["T_ROWS"]),), (1,), args, flops)]
+
+
+def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
+    assert isinstance(node.op, LayerNormalization)
+    tunables = CPU_TUNABLES | ctx.tunables("layer_normalization_cpu")
+    return norm_launch(node, node.op.axis, node.op.epsilon, False, tunables)
+
+
+def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:
+    assert isinstance(node.op, LayerNormalization)
+    return norm_launch(node, node.op.axis, node.op.epsilon, False, None)
+
+
+def check_stash_type(node: OnnxNode) -> None:
+    """Refuses statistics in another dtype than float32.
+
+    Raises:
+        UnsupportedError: stash_type is not float32.
+    """
+    if node.attrs.get("stash_type", 1) != 1:
+        raise UnsupportedError(
+            f"{node.op_type} '{node.name}': stash_type {node.attrs['stash_type']} is not supported; "
+            "clrt keeps statistics in float32 (1)."
+        )
+
+
+@register
+@dataclass(frozen=True)
+class LayerNormalization(Op):
+    """(x - mean) / sqrt(variance + epsilon) * scale + bias over the axes from `axis` on.
+
+    Attributes:
+        stats: The node has the outputs Mean and InvStdDev, too.
+
+    Numerics: two passes (the variance is of the deviations) in float32.
+    Source: ONNX LayerNormalization, opset 17, with stash_type float32.
+    """
+
+    axis: int = -1
+    epsilon: float = 1e-5
+    stats: bool = False
+
+    in_place = (0,)
+    accuracy = Accuracy.ACCUMULATED
+    variants = (Variant("cpu", _emit_cpu, misfit_cpu), Variant("any", _emit_any, misfit_any))
+
+    @classmethod
+    def from_onnx(cls, node: OnnxNode) -> LayerNormalization:
+        check_stash_type(node)
+        axis, epsilon = node.attrs.get("axis", -1), node.attrs.get("epsilon", 1e-5)
+        return cls(axis, epsilon, any(node.outputs[1:]))
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        x, scale = need(inputs, 0, self), need(inputs, 1, self)
+        if x.shape is None:
+            stats = [TensorType(DType.FLOAT32, None)] * 2
+            return [TensorType(x.dtype, None), *(stats if self.stats else [])]
+        axis = normalize_axis(self.axis, len(x.shape), self)
+        check_affine(self, x, scale, axis)
+        kept = (*x.shape[:axis], *[1] * (len(x.shape) - axis))
+        stats = [TensorType(DType.FLOAT32, kept)] * 2
+        return [TensorType(x.dtype, x.shape), *(stats if self.stats else [])]
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        x, scale, *rest = inputs
+        assert x is not None and scale is not None
+        axis = normalize_axis(self.axis, x.ndim, self)
+        axes = tuple(range(axis, x.ndim))
+        wide = x.astype(np.float64)
+        with np.errstate(all="ignore"):
+            mean = wide.mean(axis=axes, keepdims=True)
+            centred = wide - mean
+            inverse = 1 / np.sqrt((centred**2).mean(axis=axes, keepdims=True) + self.epsilon)
+            y = centred * inverse * scale.astype(np.float64)
+            if rest and rest[0] is not None:
+                y = y + rest[0].astype(np.float64)
+        stats = (mean.astype(np.float32), inverse.astype(np.float32))
+        return (y.astype(x.dtype), *(stats if self.stats else ()))
+
+    @classmethod
+    def samples(cls) -> Iterator[Sample]:
+        rng = np.random.default_rng(13)
+        cases: list[tuple[tuple[int, ...], int, bool, bool]] = [
+            ((3, 1), -1, True, False), ((5, 7), -1, True, False), ((2, 3, 8), -1, True, True),
+            ((5, 17), -1, False, False), ((2, 3, 33), 1, True, True), ((4, 384), -1, True, False),
+            ((2, 5), 0, False, True), ((0, 4), -1, True, False), ((9, 15), -1, True, False),
+        ]  # fmt: skip
+        for shape, axis, has_bias, stats in cases:
+            for dtype in (np.dtype(np.float32), np.dtype(np.float16)):
+                x, scale, bias = _draw(rng, shape, axis, dtype)
+                bias_or_not = (bias,) if has_bias else ()
+                yield Sample(cls(axis, stats=stats), (x, scale, *bias_or_not))
+
+    @classmethod
+    def error_samples(cls) -> Iterator[tuple[Sample, type[Exception]]]:
+        x = np.zeros((2, 3), np.float32)
+        yield Sample(cls(2), (x, x[0])), ShapeError
+        yield Sample(cls(), (x, np.zeros(4, np.float32))), ShapeError
+
+
+def check_affine(op: Op, x: TensorType, scale: TensorType, axis: int) -> None:
+    """Refuses a scale that cannot belong to the normalised axes.
+
+    Raises:
+        ShapeError: The last dims are different numbers.
+    """
+    assert x.shape is not None
+    if scale.shape is None:
+        return
+    for own, given in zip(reversed(x.shape), reversed(scale.shape), strict=False):
+        if isinstance(own, int) and isinstance(given, int) and given not in (1, own):
+            size = product(x.shape[axis:])
+            raise ShapeError(
+                f"{op.name}: the scale {scale} does not fit x {x} from axis {axis} on "
+                f"({size} elements)."
+            )
+
+
+def _draw(
+    rng: np.random.Generator, shape: tuple[int, ...], axis: int, dtype: np.dtype[Any]
+) -> list[Array]:
+    row = shape[axis:] if axis >= 0 else shape[len(shape) + axis :]
+    return [
+        np.asarray(rng.standard_normal(s) * 2 + o, dtype)
+        for s, o in ((shape, 0.5), (row, 1.0), (row, 0.0))
+    ]

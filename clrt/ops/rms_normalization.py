@@ -1,0 +1,84 @@
+"""RMSNormalization: rows to a root mean square of 1, scaled by element."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from clrt.errors import ShapeError
+from clrt.ir.graph import Node
+from clrt.ir.op import Array, TensorType
+from clrt.kernels.spec import Launch, Lowering, Variant
+from clrt.ops.base import Accuracy, OnnxNode, Op, Sample, Types, need, normalize_axis, register
+from clrt.ops.layer_normalization import (
+    CPU_TUNABLES,
+    check_affine,
+    check_stash_type,
+    misfit_any,
+    misfit_cpu,
+    norm_launch,
+)
+
+
+def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
+    assert isinstance(node.op, RMSNormalization)
+    tunables = CPU_TUNABLES | ctx.tunables("layer_normalization_cpu")
+    return norm_launch(node, node.op.axis, node.op.epsilon, True, tunables)
+
+
+def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:
+    assert isinstance(node.op, RMSNormalization)
+    return norm_launch(node, node.op.axis, node.op.epsilon, True, None)
+
+
+@register
+@dataclass(frozen=True)
+class RMSNormalization(Op):
+    """x / sqrt(mean(x²) + epsilon) * scale over the axes from `axis` on.
+
+    Source: ONNX RMSNormalization, opset 23, with stash_type float32.
+    """
+
+    axis: int = -1
+    epsilon: float = 1e-5
+
+    in_place = (0,)
+    accuracy = Accuracy.ACCUMULATED
+    variants = (Variant("cpu", _emit_cpu, misfit_cpu), Variant("any", _emit_any, misfit_any))
+
+    @classmethod
+    def from_onnx(cls, node: OnnxNode) -> RMSNormalization:
+        check_stash_type(node)
+        return cls(node.attrs.get("axis", -1), node.attrs.get("epsilon", 1e-5))
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        x, scale = need(inputs, 0, self), need(inputs, 1, self)
+        if x.shape is not None:
+            check_affine(self, x, scale, normalize_axis(self.axis, len(x.shape), self))
+        return [TensorType(x.dtype, x.shape)]
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        x, scale = inputs
+        assert x is not None and scale is not None
+        axes = tuple(range(normalize_axis(self.axis, x.ndim, self), x.ndim))
+        wide = x.astype(np.float64)
+        with np.errstate(all="ignore"):
+            root = np.sqrt((wide**2).mean(axis=axes, keepdims=True) + self.epsilon)
+            y = wide / root * scale.astype(np.float64)
+        return (y.astype(x.dtype),)
+
+    @classmethod
+    def samples(cls) -> Iterator[Sample]:
+        rng = np.random.default_rng(17)
+        for shape, axis in [((3, 1), -1), ((5, 17), -1), ((2, 3, 8), 1), ((6, 65), 0), ((0, 3), 1)]:
+            for dtype in (np.float32, np.float16):
+                row = shape[axis:] if axis >= 0 else shape[len(shape) + axis :]
+                x, scale = (np.asarray(rng.standard_normal(s), dtype) for s in (shape, row))
+                yield Sample(cls(axis), (x, scale))
+
+    @classmethod
+    def error_samples(cls) -> Iterator[tuple[Sample, type[Exception]]]:
+        x = np.zeros((2, 3), np.float32)
+        yield Sample(cls(), (x, np.zeros(4, np.float32))), ShapeError

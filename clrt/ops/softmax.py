@@ -1,0 +1,145 @@
+"""Softmax and LogSoftmax along one axis."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from clrt.device.caps import DeviceCaps
+from clrt.errors import ShapeError
+from clrt.ir.dtypes import DType
+from clrt.ir.graph import Node, Value
+from clrt.ir.op import Array, TensorType
+from clrt.kernels.spec import BufferArg, KernelSpec, Launch, Lowering, Variant, i32
+from clrt.ops.base import Accuracy, OnnxNode, Op, Sample, Types, need, normalize_axis, register
+
+CPU_TUNABLES = {"VW": 8}
+
+
+def _misfit_any(node: Node, caps: DeviceCaps) -> str | None:
+    dtype = node.arg(0).dtype
+    return None if dtype in (DType.FLOAT32, DType.FLOAT16) else f"no kernel for {dtype}"
+
+
+def _misfit_cpu(node: Node, caps: DeviceCaps) -> str | None:
+    x, op = node.arg(0), node.op
+    assert isinstance(op, SoftmaxBase)
+    if not caps.is_cpu or x.dtype is not DType.FLOAT32:
+        return "for float32 on CPU devices"
+    last = op.flatten or normalize_axis(op.axis, len(x.dims), op) >= len(x.dims) - 1
+    return None if last else "for the last axis"
+
+
+def _split(op: SoftmaxBase, x: Value) -> tuple[int, int, int]:
+    """Elements before the axis, along it, and after it."""
+    axis = normalize_axis(op.axis, len(x.dims), op)
+    outer = int(np.prod(x.dims[:axis]))
+    if op.flatten:
+        return outer, int(np.prod(x.dims[axis:])), 1
+    return outer, x.dims[axis] if x.dims else 1, int(np.prod(x.dims[axis + 1 :]))
+
+
+def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
+    x = node.arg(0)
+    assert isinstance(node.op, SoftmaxBase)
+    outer, n, _ = _split(node.op, x)
+    if not outer * n:
+        return []
+    tunables = CPU_TUNABLES | ctx.tunables("softmax_cpu")
+    kernel = KernelSpec.of("softmax.cl", "softmax_cpu", LOG=int(node.op.log), **tunables)
+    args = (BufferArg(node.output), BufferArg(x), i32(n))
+    return [Launch(kernel, (outer,), (1,), args, 4 * outer * n)]
+
+
+def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:
+    x = node.arg(0)
+    assert isinstance(node.op, SoftmaxBase)
+    outer, n, step = _split(node.op, x)
+    if not outer * n * step:
+        return []
+    half = int(x.dtype is DType.FLOAT16)
+    kernel = KernelSpec.of("softmax.cl", "softmax_any", LOG=int(node.op.log), HALF=half, VW=1)
+    args = (BufferArg(node.output), BufferArg(x), i32(outer), i32(n), i32(step))
+    return [Launch(kernel, (step, outer), None, args, 4 * outer * n * step)]
+
+
+@dataclass(frozen=True)
+class SoftmaxBase(Op):
+    """Base of Softmax and LogSoftmax.
+
+    Attributes:
+        flatten: The axes from `axis` on count as one, as before opset 13.
+    """
+
+    axis: int = -1
+    flatten: bool = False
+
+    log: ClassVar[bool] = False
+    in_place = (0,)
+    accuracy = Accuracy.TRANSCENDENTAL
+    variants = (
+        Variant("cpu", _emit_cpu, _misfit_cpu),
+        Variant("any", _emit_any, _misfit_any),
+    )
+
+    @classmethod
+    def from_onnx(cls, node: OnnxNode) -> SoftmaxBase:
+        old = node.opset < 13
+        return cls(node.attrs.get("axis", 1 if old else -1), old)
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        x = need(inputs, 0, self)
+        if x.shape is not None:
+            normalize_axis(self.axis, len(x.shape), self)
+        return [TensorType(x.dtype, x.shape)]
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        (x,) = inputs
+        assert x is not None
+        if not x.size:
+            return (x,)
+        first = normalize_axis(self.axis, x.ndim, self)
+        axes = tuple(range(first, x.ndim)) if self.flatten else (first,) if x.ndim else ()
+        wide = x.astype(np.float64)
+        with np.errstate(all="ignore"):
+            shifted = wide - wide.max(axis=axes, keepdims=True)
+            weights = np.exp(shifted)
+            total = weights.sum(axis=axes, keepdims=True)
+            y = shifted - np.log(total) if self.log else weights / total
+        return (y.astype(x.dtype),)
+
+    @classmethod
+    def samples(cls) -> Iterator[Sample]:
+        rng = np.random.default_rng(19)
+        cases: list[tuple[tuple[int, ...], int, bool]] = [
+            ((1,), -1, False), ((3, 7), -1, False), ((3, 8), 1, False), ((2, 3, 65), -1, False),
+            ((2, 5, 9), 1, False), ((4, 3), 0, False), ((2, 3, 5), 1, True), ((0, 3), -1, False),
+            ((3, 0), -1, False), ((2, 3, 5), 0, True),
+        ]  # fmt: skip
+        for shape, axis, flatten in cases:
+            for dtype in (np.float32, np.float16):
+                yield Sample(cls(axis, flatten), (np.asarray(rng.normal(0, 4, shape), dtype),))
+        extreme = np.array([[1e4, 0, -1e4], [-np.inf, 0, 1], [-np.inf, -np.inf, -np.inf]])
+        yield Sample(cls(), (extreme.astype(np.float32),))
+        yield Sample(cls(0), (extreme.T.astype(np.float32),))
+
+    @classmethod
+    def error_samples(cls) -> Iterator[tuple[Sample, type[Exception]]]:
+        yield Sample(cls(2), (np.zeros((2, 3), np.float32),)), ShapeError
+
+
+@register
+@dataclass(frozen=True)
+class Softmax(SoftmaxBase):
+    """exp(x - max) / sum along an axis. Source: ONNX Softmax, opset 1 to 13."""
+
+
+@register
+@dataclass(frozen=True)
+class LogSoftmax(SoftmaxBase):
+    """x - max - log(sum) along an axis. Source: ONNX LogSoftmax, opset 1 to 13."""
+
+    log = True

@@ -1,0 +1,200 @@
+"""Takes apart what surrounds a softmax attention: the scores and the split heads."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from clrt.ir.dims import Dim, Shape, same, same_shape
+from clrt.ir.graph import Node, Value
+from clrt.ops.transpose import Transpose
+from clrt.passes.canonicalize_matmul import MatrixProduct, strip_transposes
+from clrt.passes.matching import (
+    int_attribute,
+    op_name,
+    operand_orders,
+    produced_by,
+    scaled,
+    uniform,
+)
+
+# Below this, adding and replacing give the same float32: |scores| is lost in the rounding.
+MASKED = -1e30
+
+
+@dataclass
+class Scores:
+    """scale * (q k^T) + masks.
+
+    Attributes:
+        product: The MatMul of q and k^T.
+        masks: Values that are added.
+        wheres: (condition, number, keep) of Where(condition, scores, number), or with the two
+            swapped (keep false).
+        nodes: All nodes between the product (included) and the softmax.
+    """
+
+    product: Node
+    scale: float = 1.0
+    masks: list[Value] = field(default_factory=list)
+    wheres: list[tuple[Value, Value, bool]] = field(default_factory=list)
+    nodes: list[Node] = field(default_factory=list)
+
+
+@dataclass
+class Heads:
+    """One operand of the attention before its heads were split.
+
+    Attributes:
+        base: [B, S, H, D], or [B, S, D] or [B, 1, S, D] with one head.
+        source: What `base` is a view of, if that is [B, S, W]; the heads start at `offset`.
+    """
+
+    base: Value
+    batch: Dim
+    length: Dim
+    count: int
+    size: int
+    scale: float
+    source: Value | None = None
+    offset: int = 0
+
+    @property
+    def merged_shape(self) -> Shape:
+        """[B, S, H * D]."""
+        return (self.batch, self.length, self.count * self.size)
+
+
+def as_product(node: Node | None) -> MatrixProduct | None:
+    """The operands of a plain matrix product."""
+    if node is None or op_name(node) not in ("MatMul", "clrt.FusedMatMul"):
+        return None
+    return None if getattr(node.op, "steps", ()) else strip_transposes(node)
+
+
+def find_scores(value: Value) -> Scores | str | None:
+    """The scores that a value is; a reason where it nearly is; None where it is something else."""
+    node = value.producer
+    if node is None:
+        return None
+    if as_product(node) is not None:
+        return Scores(node, nodes=[node])
+    pair = scaled(node)
+    if pair is not None:
+        inner = find_scores(pair[0])
+        if isinstance(inner, Scores):
+            if inner.masks or inner.wheres:
+                return "the scores are scaled after a mask was added"
+            inner.scale *= pair[1]
+            inner.nodes.append(node)
+        return inner
+    if op_name(node) == "Add":
+        for scores, mask in operand_orders(node):
+            inner = find_scores(scores)
+            if isinstance(inner, Scores) and same_shape(scores.shape, value.shape):
+                inner.masks.append(mask)
+                inner.nodes.append(node)
+                return inner
+        return None
+    return _where(node) if op_name(node) == "Where" else None
+
+
+def _where(node: Node) -> Scores | str | None:
+    for scores, number, keep in ((1, 2, True), (2, 1, False)):
+        inner = find_scores(node.arg(scores))
+        if not isinstance(inner, Scores):
+            continue
+        if not same_shape(node.arg(scores).shape, node.output.shape):
+            return "a Where broadcasts the scores"
+        masked = uniform(node.arg(number))
+        if masked is None or masked > MASKED:
+            return f"masked scores become {masked}, which is not the same as adding it"
+        inner.wheres.append((node.arg(0), node.arg(number), keep))
+        inner.nodes.append(node)
+        return inner
+    return None
+
+
+def find_heads(value: Value, *, transposed: bool) -> Heads | str:
+    """The operand before its heads were split, or why that cannot be seen.
+
+    Args:
+        transposed: The value is [B, H, D, S] (k as MatMul reads it), not [B, H, S, D].
+    """
+    if value.shape is None or len(value.shape) not in (3, 4):
+        return f"'{value.name}' {value.type} is not [B, H, S, D]"
+    rank, scale = len(value.shape), 1.0
+    perm = tuple(range(rank))
+    while True:
+        node, pair = value.producer, scaled(value.producer)
+        if pair is not None:
+            value, scale = pair[0], scale * pair[1]
+        elif node is not None and isinstance(node.op, Transpose):
+            order = node.op.order(rank)
+            perm, value = tuple(order[p] for p in perm), node.arg(0)
+        else:
+            break
+    if transposed:
+        perm = (*perm[:-2], perm[-1], perm[-2])
+    heads = _with_layout(value, perm, scale)
+    if heads is None:
+        return f"the heads of '{value.name}' {value.type} are not side by side (order {perm})"
+    return _unsplit(heads)
+
+
+def _with_layout(value: Value, perm: tuple[int, ...], scale: float) -> Heads | None:
+    shape = value.shape
+    assert shape is not None
+    size = shape[-1]
+    if not isinstance(size, int):
+        return None
+    if perm == (0, 2, 1, 3):
+        count = shape[2]
+        if not isinstance(count, int):
+            return None
+        return Heads(value, shape[0], shape[1], count, size, scale)
+    one_head = perm == (0, 1, 2) or (perm == (0, 1, 2, 3) and same(shape[1], 1))
+    return Heads(value, shape[0], shape[-2], 1, size, scale) if one_head else None
+
+
+def _unsplit(heads: Heads) -> Heads:
+    """Finds the [B, S, W] value behind the split, through scaling, Split and Slice."""
+    value = heads.base
+    view = produced_by(value, "Reshape")
+    if view is not None:
+        value = view.arg(0)
+    while (pair := scaled(value.producer)) is not None:
+        value, heads.scale = pair[0], heads.scale * pair[1]
+        heads.base = value
+    if not same_shape(value.shape, heads.merged_shape):
+        return heads
+    heads.source = value
+    while (part := _part_of(heads.source)) is not None:
+        heads.source, start = part
+        heads.offset += start
+    return heads
+
+
+def _part_of(value: Value) -> tuple[Value, int] | None:
+    """The wider value of which a value is some columns, and the first of them."""
+    node, shape = value.producer, value.shape
+    if node is None or shape is None:
+        return None
+    rank = len(shape)
+    if op_name(node) == "Split" and int_attribute(node.op, "axis", 0) % rank == rank - 1:
+        before = node.outputs[: node.outputs.index(value)]
+        widths = [v.shape[-1] if v.shape else None for v in before]
+        if all(isinstance(w, int) for w in widths):
+            return node.arg(0), sum(int(str(w)) for w in widths)
+    if op_name(node) == "Slice" and len(node.inputs) >= 4:
+        numbers = [v.numbers if v is not None and v.is_constant else None for v in node.inputs[1:]]
+        starts, axes = numbers[0], numbers[2]
+        steps = numbers[3] if len(numbers) > 3 else None
+        wide = node.arg(0).shape
+        if starts is None or axes is None or starts.size != 1 or wide is None:
+            return None
+        if (len(numbers) > 3 and steps is None) or (steps is not None and int(steps[0]) != 1):
+            return None
+        width, start = wide[-1], int(starts[0])
+        if int(axes[0]) % rank == rank - 1 and isinstance(width, int):
+            return node.arg(0), max(start + width, 0) if start < 0 else min(start, width)
+    return None

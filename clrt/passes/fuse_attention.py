@@ -1,0 +1,219 @@
+"""softmax(Q K^T * scale + mask) V by head -> FusedAttention."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from clrt.ir.dims import Dim, Shape, same
+from clrt.ir.graph import Node, Patch, Value
+from clrt.ops.fused_attention import FusedAttention
+from clrt.ops.pointwise import Add, Where
+from clrt.ops.transpose import Transpose
+from clrt.passes.attention_parts import Heads, Scores, as_product, find_heads, find_scores
+from clrt.passes.canonicalize_views import reshape
+from clrt.passes.driver import GraphView, Match, Miss, Pass, Rewriter
+from clrt.passes.matching import int_attribute, op_name, produced_by, scalar, uniform
+
+MAX_HEAD_SIZE = 512
+
+
+@dataclass
+class _Attention:
+    """All that a match found; `final` is the node whose output is replaced."""
+
+    q: Heads
+    k: Heads
+    v: Heads
+    scores: Scores
+    final: Node
+    nodes: list[Node]
+    nan_to_zero: bool
+
+    @property
+    def score_shape(self) -> Shape:
+        return (self.q.batch, self.q.count, self.q.length, self.k.length)
+
+
+class FuseAttention(Pass):
+    """The softmax of scaled, masked scores times the values -> FusedAttention.
+
+    q, k and v are traced back to projections [B, S, H * D] (or columns of one), through the
+    Reshape and the Transpose that split the heads; the scale may sit on the scores, on q, or on
+    q and k. Masks are added or chosen by Where; two are combined outside. A Where that turns NaN
+    into 0 becomes `nan_to_zero`.
+    """
+
+    name = "fuse_attention"
+
+    def match(self, view: GraphView, node: Node) -> Match | Miss | None:
+        if op_name(node) != "Softmax":
+            return None
+        weights, nodes, nan_to_zero = _without_nans(view, node)
+        user = view.only_user(weights)
+        values = as_product(user)
+        if user is None or values is None or values.a is not weights:
+            return None
+        found = _attention(view, node, user, [*nodes, user], nan_to_zero)
+        if isinstance(found, str):
+            return Miss(found, node)
+        for member in found.nodes:
+            if member is not found.final and not view.stays_inside(member.output, found.nodes):
+                return Miss(f"'{member.output.name}' is used elsewhere, too", node)
+        return Match(view, node, nodes=found.nodes, facts=found)
+
+    def rewrite(self, match: Match) -> Patch:
+        found, rewriter = match.facts, Rewriter(match, self.name)
+        assert isinstance(found, _Attention)
+        q, k, v = found.q, found.k, found.v
+        op = FusedAttention(
+            num_heads=q.count,
+            kv_num_heads=k.count,
+            head_size=q.size,
+            v_head_size=v.size,
+            q_offset=q.offset,
+            k_offset=k.offset,
+            v_offset=v.offset,
+            scale=float(np.float32(found.scores.scale * q.scale * k.scale)),
+            nan_to_zero=found.nan_to_zero,
+        )
+        operands = [_merged(rewriter, heads) for heads in (q, k, v)]
+        mask = _mask(rewriter, found)
+        value = rewriter.add(op, *operands, mask)
+        old = found.final.output
+        return rewriter.patch({old: reshape(rewriter, value, old)})
+
+
+def _without_nans(view: GraphView, softmax: Node) -> tuple[Value, list[Node], bool]:
+    """The weights, with Where(IsNaN(p), 0, p) behind the softmax taken in."""
+    weights = softmax.output
+    users = view.users(weights)
+    tests = [u for u in users if op_name(u) == "IsNaN"]
+    picks = [u for u in users if op_name(u) == "Where"]
+    if len(users) != 2 or len(tests) != 1 or len(picks) != 1 or view.is_output(weights):
+        return weights, [softmax], False
+    test, pick = tests[0], picks[0]
+    is_guard = pick.arg(0) is test.output and pick.arg(2) is weights and scalar(pick.arg(1)) == 0
+    if not is_guard:
+        return weights, [softmax], False
+    return pick.output, [softmax, test, pick], True
+
+
+def _attention(
+    view: GraphView, softmax: Node, product: Node, nodes: list[Node], nan_to_zero: bool
+) -> _Attention | str:
+    rank = softmax.output.type.rank
+    if rank not in (3, 4):
+        return f"the scores have rank {rank}, not 3 or 4"
+    if int_attribute(softmax.op, "axis", -1) not in (-1, rank - 1):
+        return "the softmax is not over the last axis"
+    scores = find_scores(softmax.arg(0))
+    if not isinstance(scores, Scores):
+        return scores or "its scores are no product of two matrices"
+    keys, values = as_product(scores.product), as_product(product)
+    assert keys is not None and values is not None
+    if keys.trans_a or values.trans_a:
+        return "the queries or the weights are transposed"
+    parts = [
+        find_heads(keys.a, transposed=False),
+        find_heads(keys.b, transposed=not keys.trans_b),
+        find_heads(values.b, transposed=values.trans_b),
+    ]
+    heads = [p for p in parts if isinstance(p, Heads)]
+    if len(heads) < 3:
+        return next(p for p in parts if isinstance(p, str))
+    q, k, v = heads
+    final = _merging_transpose(view, product, q.count)
+    if isinstance(final, str):
+        return final
+    taken = list(dict.fromkeys([*scores.nodes, *nodes, final]))
+    found = _Attention(q, k, v, scores, final, taken, nan_to_zero)
+    return _disagreement(found) or found
+
+
+def _merging_transpose(view: GraphView, product: Node, count: int) -> Node | str:
+    """The node after which the heads are side by side again."""
+    rank = product.output.type.rank
+    user = view.only_user(product.output)
+    if user is not None and isinstance(user.op, Transpose) and rank == 4:
+        if user.op.order(4) == (0, 2, 1, 3):
+            return user
+        return f"its result is transposed by {user.op.order(4)}, not by (0, 2, 1, 3)"
+    if count == 1:
+        return product
+    return "its result is not transposed back to [B, S, H, D]"
+
+
+def _disagreement(found: _Attention) -> str | None:
+    q, k, v = found.q, found.k, found.v
+    if not (same(q.batch, k.batch) and same(k.batch, v.batch)):
+        return f"batch sizes differ: {q.batch}, {k.batch}, {v.batch}"
+    if not same(k.length, v.length):
+        return f"there are {k.length} keys but {v.length} values"
+    if k.count != v.count or k.count not in (q.count, 1):
+        return f"{q.count} heads of q, {k.count} of k, {v.count} of v"
+    if q.size != k.size:
+        return f"head sizes differ: {q.size} and {k.size}"
+    if v.scale != 1.0:
+        return "the values are scaled"
+    if max(q.size, v.size) > MAX_HEAD_SIZE:
+        return f"its heads are wider than {MAX_HEAD_SIZE}"
+    for mask in (*found.scores.masks, *(w[0] for w in found.scores.wheres)):
+        inner = _unexpanded(mask)
+        if inner.shape is None or not _broadcasts(inner.shape, found):
+            return f"mask '{mask.name}' {mask.type} does not broadcast to {found.score_shape}"
+    return None
+
+
+def _aligned(shape: Shape, found: _Attention) -> list[tuple[Dim, Dim]]:
+    """Pairs of dims, aligned at the last; scores of rank 3 have no axis of heads."""
+    rank = found.scores.product.output.type.rank
+    target = found.score_shape if rank == 4 else (found.q.batch, *found.score_shape[2:])
+    return list(zip(reversed(shape), reversed(target), strict=False))
+
+
+def _broadcasts(shape: Shape, found: _Attention) -> bool:
+    rank = found.scores.product.output.type.rank
+    fits = all(same(d, 1) or same(d, t) for d, t in _aligned(shape, found))
+    return fits and len(shape) <= (rank or 0)
+
+
+def _unexpanded(mask: Value) -> Value:
+    """A mask before it was broadcast: the kernel broadcasts by strides."""
+    while (expand := produced_by(mask, "Expand")) is not None:
+        mask = expand.arg(0)
+    return mask
+
+
+def _merged(rewriter: Rewriter, heads: Heads) -> Value:
+    """[B, S, W] with the heads side by side."""
+    if heads.source is not None:
+        return heads.source
+    like = Value("", type(heads.base.type)(heads.base.dtype, heads.merged_shape))
+    return reshape(rewriter, heads.base, like)
+
+
+def _mask(rewriter: Rewriter, found: _Attention) -> Value | None:
+    masks = [_unexpanded(m) for m in found.scores.masks]
+    for condition, number, keep in found.scores.wheres:
+        scores_dtype = found.scores.product.output.dtype
+        zero = rewriter.constant(np.zeros((), scores_dtype.numpy))
+        level = rewriter.constant(np.asarray(uniform(number), scores_dtype.numpy))
+        pair = (zero, level) if keep else (level, zero)
+        masks.append(rewriter.add(Where(), _unexpanded(condition), *pair))
+    if not masks:
+        return None
+    total = masks[0]
+    for mask in masks[1:]:
+        total = rewriter.add(Add(), total, mask)
+    return _of_rank_4(rewriter, total, found)
+
+
+def _of_rank_4(rewriter: Rewriter, mask: Value, found: _Attention) -> Value:
+    shape = mask.shape
+    assert shape is not None
+    if found.scores.product.output.type.rank == 4 or len(shape) < 3:
+        return mask
+    like = Value("", type(mask.type)(mask.dtype, (shape[0], 1, *shape[1:])))
+    return reshape(rewriter, mask, like)

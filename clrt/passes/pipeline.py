@@ -1,0 +1,101 @@
+"""The passes of the optimiser, in order."""
+
+from __future__ import annotations
+
+from clrt.ir.graph import Graph
+from clrt.passes.canonicalize_matmul import CanonicalizeMatmul
+from clrt.passes.canonicalize_views import CanonicalizeViews, SimplifyTransposes
+from clrt.passes.driver import Pass, PassReport, Session, infer_types
+from clrt.passes.eliminate_common_subexpressions import EliminateCommonSubexpressions
+from clrt.passes.eliminate_dead import EliminateDead
+from clrt.passes.fold_constants import FoldConstants, FoldShapeData
+from clrt.passes.fuse_attention import FuseAttention
+from clrt.passes.fuse_elementwise import FuseElementwise
+from clrt.passes.fuse_gelu import FuseGelu
+from clrt.passes.fuse_layer_norm import FuseLayerNorm
+from clrt.passes.fuse_matmul_epilogue import FuseMatmulEpilogue
+from clrt.passes.merge_qkv import MergeQkv
+from clrt.passes.remove_identity import RemoveIdentity
+from clrt.passes.simplify_algebra import SimplifyAlgebra
+from clrt.passes.simplify_index_grids import SimplifyIndexGrids
+from clrt.passes.sink_expand import SinkExpand
+from clrt.passes.sink_reshape import SinkReshape
+
+MAX_ROUNDS = 6
+
+# Repeated until nothing changes: each makes work for the others.
+CLEAN_UP: tuple[Pass, ...] = (
+    EliminateDead(),  # before anything looks at users
+    FoldShapeData(),  # Shape and what is computed from it becomes constants, symbolic ones too
+    FoldConstants(),  # what depends on constants alone
+    RemoveIdentity(),  # Dropout, casts and views that change nothing, neutral operands
+    CanonicalizeViews(),  # Flatten, Squeeze, Unsqueeze: all are Reshape, and two are one
+    SimplifyTransposes(),  # two are one; the exporter's detour around batched transposes
+    EliminateCommonSubexpressions(),  # exporters repeat masks and shapes in every layer
+    SimplifyAlgebra(),  # cheaper elementwise forms
+    SimplifyIndexGrids(),  # gathers of everything in order: how masks are exported
+    SinkExpand(),  # compute first, broadcast later
+)
+
+# Whole subgraphs with a kernel of their own; attention before products take in its scale.
+FUSE_SUBGRAPHS: tuple[Pass, ...] = (
+    FuseLayerNorm(),
+    FuseGelu(),  # before epilogues take in its parts
+    FuseAttention(),
+)
+
+# Matrix products take in what is around them.
+FUSE_PRODUCTS: tuple[Pass, ...] = (
+    CanonicalizeMatmul(),  # transpositions, alpha, beta, bias
+    SinkReshape(),  # [B * S, K] around every Gemm
+    RemoveIdentity(),
+    CanonicalizeViews(),
+    EliminateCommonSubexpressions(),  # before Adds of shared masks are fused apart
+    FuseMatmulEpilogue(),  # bias, activation, residual
+    MergeQkv(),  # three projections are one; when their biases are inside
+)
+
+# What is left over.
+FUSE_REST: tuple[Pass, ...] = (
+    FuseElementwise(),  # chains and DAGs of elementwise ops
+    FuseMatmulEpilogue(),  # DAGs behind a product, such as x * sigmoid(x)
+    FoldConstants(),  # transposed weights that no product took in
+    EliminateDead(),
+)
+
+
+def optimize(graph: Graph, level: int = 2) -> PassReport:
+    """Rewrites a graph in place into an equal one that runs faster.
+
+    Every decision holds for all shapes: dims stay symbolic.
+
+    Args:
+        level: 0 does nothing, 1 cleans up, 2 fuses.
+
+    Raises:
+        PassError: A pass broke an invariant (a bug in clrt).
+    """
+    session = Session(graph)
+    if level >= 1:
+        _clean_up(session)
+    if level >= 2:
+        for stage in (FUSE_SUBGRAPHS, FUSE_PRODUCTS):
+            _run(session, stage)
+            _clean_up(session)
+        _run(session, FUSE_REST)
+    return session.report
+
+
+def _run(session: Session, passes: tuple[Pass, ...]) -> int:
+    hits = 0
+    for pass_ in passes:
+        if not session.report.stopped:
+            hits += len(session.run(pass_).hits)
+    return hits
+
+
+def _clean_up(session: Session) -> None:
+    for _ in range(MAX_ROUNDS):
+        if not _run(session, CLEAN_UP):
+            break
+        infer_types(session.graph.nodes)

@@ -1,0 +1,71 @@
+"""Moves views behind the work, where they meet other views and vanish."""
+
+from __future__ import annotations
+
+from clrt.ir.dims import product, same
+from clrt.ir.graph import Node, Patch, Value
+from clrt.ops.fused_matmul import FusedMatMul
+from clrt.ops.pointwise import Pointwise
+from clrt.passes.canonicalize_views import reshape
+from clrt.passes.driver import GraphView, Match, Miss, Pass, Rewriter
+from clrt.passes.matching import has_one_element, keeps_shape, produced_by
+
+
+class SinkReshape(Pass):
+    """f(Reshape(x)) -> Reshape(f(x)) for a product with a matrix, or elementwise f with numbers.
+
+    Exporters flatten [B, S, K] to [B * S, K] around every Gemm.
+    """
+
+    name = "sink_reshape"
+
+    def match(self, view: GraphView, node: Node) -> Match | Miss | None:
+        if isinstance(node.op, FusedMatMul):
+            return _match_product(view, node)
+        if not isinstance(node.op, Pointwise) or len(node.outputs) != 1:
+            return None
+        views = [k for k, v in enumerate(node.inputs) if produced_by(v, "Reshape")]
+        others = [v for k, v in enumerate(node.inputs) if k not in views[:1] and v is not None]
+        if not views or not all(_is_number(v) for v in others):
+            return None
+        inner = node.arg(views[0]).producer
+        assert inner is not None
+        x = inner.arg(0)
+        if not keeps_shape(node.arg(views[0]), node.output) or x.shape is None:
+            return None
+        inputs = list(node.inputs)
+        inputs[views[0]] = x
+        return Match(view, node, through=[inner], facts=inputs)
+
+    def rewrite(self, match: Match) -> Patch:
+        rewriter = Rewriter(match, self.name)
+        value = rewriter.add(match.root.op, *match.facts)
+        return rewriter.patch({match.root.output: reshape(rewriter, value, match.root.output)})
+
+
+def _is_number(value: Value) -> bool:
+    return value.is_constant and value.shape == () and has_one_element(value)
+
+
+def _match_product(view: GraphView, node: Node) -> Match | Miss | None:
+    inner = produced_by(node.arg(0), "Reshape")
+    if inner is None or not isinstance(node.op, FusedMatMul):
+        return None
+    x, a, b = inner.arg(0), node.arg(0), node.arg(1)
+    if x.shape is None or a.shape is None or b.shape is None:
+        return None
+    if len(a.shape) != 2 or len(x.shape) < 3 or len(b.shape) != 2:
+        return None
+    if node.op.trans_a or not same(x.shape[-1], a.shape[1]):
+        return Miss("the view before it changes the axis that is summed over", node)
+    if not same(product(x.shape[:-1]), a.shape[0]):
+        return None
+    extras = [v for v in node.inputs[2:] if v is not None]
+    if not all(_per_column(v) for v in extras):
+        return Miss("an operand of its epilogue differs by row", node)
+    return Match(view, node, through=[inner], facts=[x, b, *extras])
+
+
+def _per_column(value: Value) -> bool:
+    shape = value.shape
+    return shape is not None and (len(shape) < 2 or (len(shape) == 2 and same(shape[0], 1)))

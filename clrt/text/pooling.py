@@ -1,0 +1,193 @@
+"""Token embeddings to sentence vectors on the device: a small model of standard ops."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from threading import Lock
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clrt.ir.dims import Dim, symbol
+from clrt.ir.dtypes import DType
+from clrt.ir.graph import Graph, Node, Value
+from clrt.ir.op import TensorType
+from clrt.model import Model, TensorSpec, load
+from clrt.ops import REGISTRY
+from clrt.text.tokenize import IntArray
+
+MASK = "attention_mask"
+FIRST = "first_token"
+TOKENS = "token_embeddings"
+RESULT = "sentence_embedding"
+
+# The bounds that sentence-transformers and torch's `normalize` put under a division.
+_LEAST_COUNT = 1e-9
+_LEAST_LENGTH = 1e-12
+
+
+class Pooling:
+    """The pooling models of one encoder: one per choice of normalisation and truncation.
+
+    Args:
+        modes: Pooling modes; the results are concatenated.
+        tokens: The output of the transformer that is pooled.
+        device: Index of the transformer's device.
+        strict: As in `clrt.load`.
+    """
+
+    def __init__(
+        self, modes: Sequence[str], tokens: TensorSpec, device: int, strict: bool | None
+    ) -> None:
+        self._modes = tuple(modes)
+        self._tokens = tokens
+        self._device = device
+        self._strict = strict
+        self._models: dict[tuple[bool, int | None, bool], Model] = {}
+        self._lock = Lock()
+
+    def model(self, unit_before: bool, truncate_dim: int | None, unit_after: bool) -> Model:
+        """The model that pools, normalises where asked, truncates, and normalises again."""
+        key = (unit_before, truncate_dim, unit_after)
+        with self._lock:
+            if key not in self._models:
+                graph = pooling_graph(self._modes, self._tokens, *key)
+                self._models[key] = load(graph, device=self._device, strict=self._strict)
+            return self._models[key]
+
+    def close(self) -> None:
+        """Frees the device memory."""
+        with self._lock:
+            for model in self._models.values():
+                model.close()
+            self._models.clear()
+
+
+def pooling_masks(modes: Sequence[str], mask: IntArray, skipped: int) -> dict[str, IntArray]:
+    """The mask inputs of `pooling_graph`.
+
+    Args:
+        mask: int64 [batch, sequence], 1 at tokens, padded at the right.
+        skipped: Tokens at the start that are not pooled (a prompt).
+    """
+    pooled = mask.copy()
+    pooled[:, :skipped] = 0
+    masks: dict[str, IntArray] = {}
+    if "cls" in modes:
+        # As in sentence-transformers, a row with no pooled token falls back to its first one.
+        masks[FIRST] = np.zeros_like(mask)
+        masks[FIRST][np.arange(len(mask)), pooled.argmax(axis=1)] = 1
+    if set(modes) != {"cls"}:
+        masks[MASK] = pooled
+    return masks
+
+
+def pooling_graph(
+    modes: Sequence[str],
+    tokens: TensorSpec,
+    unit_before: bool,
+    truncate_dim: int | None,
+    unit_after: bool,
+) -> Graph:
+    """Pooling, normalisation, truncation and normalisation, as one graph.
+
+    Args:
+        modes: Of "cls", "max", "mean", "mean_sqrt_len", "sum"; the results are concatenated.
+        tokens: Type of the token embeddings, [batch, sequence, hidden].
+        unit_before: Unit length before truncation.
+        truncate_dim: How many numbers of each vector to keep; None keeps all.
+        unit_after: Unit length after truncation.
+
+    Returns:
+        Inputs `token_embeddings`, and int64 [batch, sequence] `first_token` (for cls) and
+        `attention_mask` (for all other modes); output `sentence_embedding`, float32.
+
+    Numerics: Sums are divided by at least 1e-9 tokens, vectors by a length of at least 1e-12.
+
+    Source: sentence-transformers' Pooling and Normalize, torch.nn.functional.normalize.
+    """
+    build = _Builder()
+    hidden = tokens.shape[-1] if tokens.shape else "hidden"
+    batch, sequence = symbol("batch"), symbol("sequence")
+    width = hidden if isinstance(hidden, int) else symbol("hidden")
+    x = build.input(TOKENS, tokens.dtype, batch, sequence, width)
+    if tokens.dtype is not DType.FLOAT32:
+        x = build("Cast", x, to=DType.FLOAT32)
+    parts: list[Value] = []
+    if "cls" in modes:
+        first = build.input(FIRST, DType.INT64, batch, sequence)
+    if set(modes) != {"cls"}:
+        mask = build.input(MASK, DType.INT64, batch, sequence)
+    for mode in modes:
+        parts.append(_select(build, x, first) if mode == "cls" else _pool(build, x, mask, mode))
+    pooled = parts[0] if len(parts) == 1 else build("Concat", *parts, axis=-1)
+    if unit_before and (truncate_dim is not None or not unit_after):
+        pooled = _unit(build, pooled)
+    if truncate_dim is not None:
+        pooled = build("Slice", pooled, _ints(0), _ints(truncate_dim), _ints(1))
+    if unit_after:
+        pooled = _unit(build, pooled)
+    return Graph("pooling", build.inputs, [pooled], build.nodes, [RESULT])
+
+
+def _select(build: _Builder, x: Value, first: Value) -> Value:
+    """The one token of each row where `first` is 1, whatever numbers the others hold."""
+    chosen = build("Cast", build("Unsqueeze", first, _ints(2)), to=DType.BOOL)
+    return build("ReduceSum", build("Where", chosen, x, _floats(0.0)), _ints(1), keepdims=0)
+
+
+def _pool(build: _Builder, x: Value, mask: Value, mode: str) -> Value:
+    wide = build("Unsqueeze", mask, _ints(2))
+    if mode == "max":
+        kept = build("Cast", wide, to=DType.BOOL)
+        lowest = _floats(-np.inf)
+        return build("ReduceMax", build("Where", kept, x, lowest), _ints(1), keepdims=0)
+    weights = build("Cast", wide, to=DType.FLOAT32)
+    total = build("ReduceSum", build("Mul", x, weights), _ints(1), keepdims=0)
+    if mode == "sum":
+        return total
+    count = build("Max", build("ReduceSum", weights, _ints(1), keepdims=0), _floats(_LEAST_COUNT))
+    return build("Div", total, count if mode == "mean" else build("Sqrt", count))
+
+
+def _unit(build: _Builder, vectors: Value) -> Value:
+    length = build("ReduceL2", vectors, _ints(-1), keepdims=1)
+    return build("Div", vectors, build("Max", length, _floats(_LEAST_LENGTH)))
+
+
+def _ints(*numbers: int) -> NDArray[np.int64]:
+    return np.array(numbers, np.int64)
+
+
+def _floats(number: float) -> NDArray[np.float32]:
+    return np.array(number, np.float32)
+
+
+class _Builder:
+    """Applies ops by their ONNX names; arrays among the arguments become constants."""
+
+    def __init__(self) -> None:
+        self.inputs: list[Value] = []
+        self.nodes: list[Node] = []
+        self._made = 0
+
+    def input(self, name: str, dtype: DType, *shape: Dim) -> Value:
+        self.inputs.append(Value(name, TensorType(dtype, shape)))
+        return self.inputs[-1]
+
+    def __call__(self, op_name: str, *args: Value | NDArray[Any], **attributes: Any) -> Value:
+        op = REGISTRY.named(op_name)(**attributes)
+        values = [a if isinstance(a, Value) else self._constant(a) for a in args]
+        (type_,) = op.infer_with_data([v.type for v in values])
+        name = self._name(op_name)
+        output = Value(name, type_)
+        self.nodes.append(Node(name, op, list(values), [output]))
+        return output
+
+    def _constant(self, array: NDArray[Any]) -> Value:
+        return Value(self._name("constant"), TensorType(DType.of(array.dtype), array.shape, array))
+
+    def _name(self, stem: str) -> str:
+        self._made += 1
+        return f"{stem}.{self._made}"

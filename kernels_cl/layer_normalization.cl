@@ -1,0 +1,115 @@
+// (x - mean) / sqrt(variance + epsilon) * scale + bias over rows of n elements.
+//   RMS    no mean is taken off (RMSNormalization); BIAS, STATS: those tensors are there
+//   HALF   tensors are float16 in memory (the statistics stay float32)
+// Each row is read twice before the pass that writes it, so y may be x.
+#include "common/base.clh"
+#ifndef RMS
+#define RMS 0
+#define BIAS 1
+#define STATS 0
+#endif
+#ifndef HALF
+#define HALF 0
+#endif
+#ifndef T_ROWS
+#define T_ROWS 4
+#endif
+#ifndef VW
+#define VW 8
+#endif
+#include "common/math.clh"
+#include "common/scalar.clh"
+
+#if HALF
+#define DATA_T half
+#define LOAD(p, i) vload_half((i), (p))
+#define STORE(p, i, v) vstore_half((v), (i), (p))
+#else
+#define DATA_T float
+#define LOAD(p, i) ((p)[i])
+#define STORE(p, i, v) (p)[i] = (v)
+#endif
+#if BIAS
+#define BIAS_INPUT , IN(DATA_T, bias)
+#define BIAS_AT(i) LOAD(AT(bias), i)
+#else
+#define BIAS_INPUT
+#define BIAS_AT(i) 0.0f
+#endif
+#if STATS
+#define STATS_OUTPUTS , OUT(float, mean_out), OUT(float, inverse_out)
+#define STORE_STATS(row) { AT(mean_out)[row] = mean; AT(inverse_out)[row] = inverse; }
+#else
+#define STATS_OUTPUTS
+#define STORE_STATS(row)
+#endif
+
+#if VW == 1
+__kernel void layer_normalization_any(OUT(DATA_T, y) STATS_OUTPUTS, IN(DATA_T, x),
+                                      IN(DATA_T, scale) BIAS_INPUT, const IDX_T rows,
+                                      const IDX_T n, const float epsilon) {
+  const IDX_T row = get_global_id(0);
+  if (row >= rows) return;
+  __global const DATA_T *from = AT(x) + row * n;
+  float mean = 0.0f, variance = 0.0f;
+#if !RMS
+  for (IDX_T i = 0; i < n; ++i) mean += LOAD(from, i);
+  mean /= (float)n;
+#endif
+  for (IDX_T i = 0; i < n; ++i) {
+    const float d = LOAD(from, i) - mean;
+    variance = d * d + variance;
+  }
+  const float inverse = 1.0f / sqrt(variance / (float)n + epsilon);
+  for (IDX_T i = 0; i < n; ++i) {
+    const float v = (LOAD(from, i) - mean) * inverse * LOAD(AT(scale), i) + BIAS_AT(i);
+    STORE(AT(y), row * n + i, v);
+  }
+  STORE_STATS(row)
+}
+
+#else
+#include "common/rows.clh"
+
+__kernel __attribute__((reqd_work_group_size(1, 1, 1)))
+void layer_normalization_cpu(OUT(float, y) STATS_OUTPUTS, IN(float, x),
+                             IN(float, scale) BIAS_INPUT, const IDX_T rows, const IDX_T n,
+                             const float epsilon) {
+  const IDX_T first = get_group_id(0) * T_ROWS;
+  const IDX_T end = i_min(first + T_ROWS, rows);
+  for (IDX_T row = first; row < end; ++row) {
+    __global const float *from = AT(x) + row * n;
+    __global float *to = AT(y) + row * n;
+    IDX_T i = 0;
+    float mean = 0.0f;
+#if !RMS
+    F s0 = (F)(0.0f), s1 = (F)(0.0f);
+    for (; i + 2 * VW <= n; i += 2 * VW) {
+      s0 = s0 + LOAD_F(from + i);
+      s1 = s1 + LOAD_F(from + i + VW);
+    }
+    mean = lane_sum(s0 + s1);
+    for (; i < n; ++i) mean += from[i];
+    mean /= (float)n;
+#endif
+    F v0 = (F)(0.0f), v1 = (F)(0.0f);
+    for (i = 0; i + 2 * VW <= n; i += 2 * VW) {
+      const F d0 = LOAD_F(from + i) - mean, d1 = LOAD_F(from + i + VW) - mean;
+      v0 = d0 * d0 + v0;
+      v1 = d1 * d1 + v1;
+    }
+    float variance = lane_sum(v0 + v1);
+    for (; i < n; ++i) variance += (from[i] - mean) * (from[i] - mean);
+    const float inverse = 1.0f / sqrt(variance / (float)n + epsilon);
+    for (i = 0; i + VW <= n; i += VW) {
+      F v = (LOAD_F(from + i) - mean) * inverse * LOAD_F(AT(scale) + i);
+#if BIAS
+      v = v + LOAD_F(AT(bias) + i);
+#endif
+      STORE_F(to + i, v);
+    }
+    for (; i < n; ++i) to[i] = (from[i] - mean) * inverse * AT(scale)[i] + BIAS_AT(i);
+    STORE_STATS(row)
+  }
+}
+#endif

@@ -1,0 +1,83 @@
+// exp(x - max) / sum along one axis, or its logarithm (LOG).
+//   softmax_cpu   contiguous rows of n float32 elements
+//   softmax_any   elements `step` apart: [outer, n, step]; HALF: float16 in memory
+// An element is read before it is written, so y may be x.
+#include "common/base.clh"
+#ifndef LOG
+#define LOG 0
+#endif
+#ifndef HALF
+#define HALF 0
+#endif
+#ifndef VW
+#define VW 8
+#endif
+#include "common/math.clh"
+#include "common/scalar.clh"
+
+#if VW == 1
+#if HALF
+#define DATA_T half
+#define LOAD(p, i) vload_half((i), (p))
+#define STORE(p, i, v) vstore_half((v), (i), (p))
+#else
+#define DATA_T float
+#define LOAD(p, i) ((p)[i])
+#define STORE(p, i, v) (p)[i] = (v)
+#endif
+
+__kernel void softmax_any(OUT(DATA_T, y), IN(DATA_T, x), const IDX_T outer, const IDX_T n,
+                          const IDX_T step) {
+  const IDX_T inner = get_global_id(0);
+  const IDX_T block = get_global_id(1);
+  if (inner >= step || block >= outer) return;
+  const IDX_T at = block * n * step + inner;
+  float top = -INFINITY, sum = 0.0f;
+  for (IDX_T i = 0; i < n; ++i) top = c_max(top, LOAD(AT(x), at + i * step));
+  for (IDX_T i = 0; i < n; ++i) sum += c_exp(LOAD(AT(x), at + i * step) - top);
+#if LOG
+  const float shift = c_log(sum);
+  for (IDX_T i = 0; i < n; ++i)
+    STORE(AT(y), at + i * step, LOAD(AT(x), at + i * step) - top - shift);
+#else
+  const float inverse = 1.0f / sum;
+  for (IDX_T i = 0; i < n; ++i)
+    STORE(AT(y), at + i * step, c_exp(LOAD(AT(x), at + i * step) - top) * inverse);
+#endif
+}
+
+#else
+#include "common/rows.clh"
+
+__kernel __attribute__((reqd_work_group_size(1, 1, 1)))
+void softmax_cpu(OUT(float, y), IN(float, x), const IDX_T n) {
+  __global const float *from = AT(x) + get_group_id(0) * n;
+  __global float *to = AT(y) + get_group_id(0) * n;
+  const IDX_T whole = n / VW * VW;
+  F rest = (F)(-INFINITY);
+  for (IDX_T i = whole; i < n; ++i) ((float *)&rest)[i - whole] = from[i];
+  F tops = rest;
+  for (IDX_T i = 0; i < whole; i += VW) tops = c_max(tops, LOAD_F(from + i));
+  const float top = lane_max(tops);
+  F sums = (F)(0.0f);
+#if LOG
+  for (IDX_T i = 0; i < whole; i += VW) sums = sums + c_exp(LOAD_F(from + i) - top);
+  sums = sums + c_exp(rest - top);
+  // log through a vector, as all of math.clh is compiled for vectors here.
+  const F shift = c_log((F)(lane_sum(sums)));
+  for (IDX_T i = 0; i < whole; i += VW) STORE_F(to + i, LOAD_F(from + i) - top - shift);
+  rest = rest - top - shift;
+#else
+  for (IDX_T i = 0; i < whole; i += VW) {
+    const F e = c_exp(LOAD_F(from + i) - top);
+    STORE_F(to + i, e);
+    sums = sums + e;
+  }
+  rest = c_exp(rest - top);
+  const float inverse = 1.0f / lane_sum(sums + rest);
+  for (IDX_T i = 0; i < whole; i += VW) STORE_F(to + i, LOAD_F(to + i) * inverse);
+  rest = rest * inverse;
+#endif
+  for (IDX_T i = whole; i < n; ++i) to[i] = ((const float *)&rest)[i - whole];
+}
+#endif

@@ -1,0 +1,119 @@
+"""Models that need no device: graphs by their NumPy references, and a transformer of one table."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clrt.ir.dtypes import DType
+from clrt.ir.graph import Graph, Value
+from clrt.model import TensorSpec
+from clrt.ops.base import Op
+from tests.unit.text import tiny
+
+Array = NDArray[Any]
+HIDDEN = 3
+TABLE = np.random.default_rng(0).standard_normal((len(tiny.WORDS), HIDDEN)).astype(np.float32)
+INPUTS = ("input_ids", "attention_mask")
+
+
+def evaluate(graph: Graph, feeds: Mapping[str, Array]) -> dict[str, Array]:
+    """The outputs of a graph, node by node by the ops' references."""
+    arrays: dict[Value, Array] = {v: feeds[v.name] for v in graph.inputs}
+
+    def find(value: Value) -> Array:
+        if value.is_constant:
+            assert value.numbers is not None
+            return value.numbers
+        return arrays[value]
+
+    for node in graph.nodes:
+        assert isinstance(node.op, Op)
+        results = node.op.reference(*(None if v is None else find(v) for v in node.inputs))
+        arrays.update(zip(node.outputs, results, strict=True))
+    return {n: find(v) for n, v in zip(graph.output_names, graph.outputs, strict=True)}
+
+
+class FakeModel:
+    """What `SentenceEncoder` uses of a Model."""
+
+    def __init__(self, inputs: Sequence[TensorSpec], outputs: Sequence[TensorSpec]) -> None:
+        self.inputs, self.outputs = tuple(inputs), tuple(outputs)
+        self.device = SimpleNamespace(index=0, name="fake", platform="none", kind="cpu")
+        self.feeds: list[dict[str, Array]] = []
+        self.closed = False
+
+    def run(
+        self,
+        feeds: Mapping[str, Array],
+        outputs: Sequence[str] | None = None,
+        device_outputs: bool = False,
+    ) -> dict[str, Array]:
+        assert feeds.keys() == {s.name for s in self.inputs}
+        for spec in self.inputs:
+            assert feeds[spec.name].dtype == spec.dtype.numpy
+        self.feeds.append(dict(feeds))
+        found = self.compute(feeds)
+        return {name: found[name] for name in outputs or found}
+
+    def compute(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
+        raise NotImplementedError
+
+    def close(self) -> None:
+        self.closed = True
+
+
+class FakeTransformer(FakeModel):
+    """Token embeddings that depend on the token alone; padding gets huge numbers."""
+
+    def __init__(
+        self,
+        inputs: Sequence[str] = INPUTS,
+        output: str = "last_hidden_state",
+        dtype: DType = DType.INT64,
+        hidden: int | str = HIDDEN,
+    ) -> None:
+        shape = ("batch", "sequence", hidden)
+        super().__init__(
+            [TensorSpec(name, dtype, ("batch", "sequence")) for name in inputs],
+            [TensorSpec(output, DType.FLOAT32, shape)],
+        )
+
+    def compute(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
+        tokens = TABLE[feeds["input_ids"]]
+        if "attention_mask" in feeds:
+            tokens = np.where(feeds["attention_mask"][..., None] == 0, np.float32(1e6), tokens)
+        return {self.outputs[0].name: tokens}
+
+
+class GraphModel(FakeModel):
+    """A graph by its references."""
+
+    def __init__(self, graph: Graph) -> None:
+        super().__init__(
+            [TensorSpec(v.name, v.dtype, None) for v in graph.inputs],
+            [TensorSpec(n, DType.FLOAT32, None) for n in graph.output_names],
+        )
+        self.graph = graph
+
+    def compute(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
+        return evaluate(self.graph, feeds)
+
+
+class Loader:
+    """Stands in for `clrt.load`: keeps what it made."""
+
+    def __init__(self, transformer: FakeModel) -> None:
+        self.transformer = transformer
+        self.poolers: list[GraphModel] = []
+
+    def __call__(self, source: Path | Graph, **options: object) -> FakeModel:
+        if isinstance(source, Graph):
+            self.poolers.append(GraphModel(source))
+            return self.poolers[-1]
+        return self.transformer

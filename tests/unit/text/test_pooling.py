@@ -1,0 +1,119 @@
+"""The pooling graph by its references against NumPy, and its masks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from clrt.ir.dtypes import DType
+from clrt.model import TensorSpec
+from clrt.text.config import POOLING_MODES
+from clrt.text.pooling import FIRST, MASK, RESULT, TOKENS, pooling_graph, pooling_masks
+from tests.unit.text.fakes import evaluate
+
+Array = NDArray[Any]
+LENGTHS = (5, 1, 3)
+
+
+def tokens(dtype: type = np.float32) -> Array:
+    return np.random.default_rng(1).standard_normal((3, 5, 4)).astype(dtype)
+
+
+def mask() -> Array:
+    return (np.arange(5) < np.array(LENGTHS)[:, None]).astype(np.int64)
+
+
+def pool(
+    modes: tuple[str, ...],
+    x: Array,
+    skipped: int = 0,
+    unit_before: bool = False,
+    truncate_dim: int | None = None,
+    unit_after: bool = False,
+) -> Array:
+    spec = TensorSpec("x", DType.of(x.dtype), ("batch", "sequence", x.shape[-1]))
+    graph = pooling_graph(modes, spec, unit_before, truncate_dim, unit_after)
+    answer = evaluate(graph, {TOKENS: x, **pooling_masks(modes, mask(), skipped)})[RESULT]
+    assert answer.dtype == np.float32
+    return answer
+
+
+def expected(mode: str, row: Array) -> Array:
+    return {
+        "cls": lambda: row[0],
+        "max": lambda: row.max(axis=0),
+        "mean": lambda: row.mean(axis=0),
+        "mean_sqrt_len": lambda: row.sum(axis=0) / np.sqrt(len(row)),
+        "sum": lambda: row.sum(axis=0),
+    }[mode]()
+
+
+@pytest.mark.parametrize("mode", POOLING_MODES)
+def test_modes_look_at_tokens_only(mode: str) -> None:
+    x = tokens()
+    found = pool((mode,), np.where(mask()[..., None] == 1, x, np.float32(1e6)))
+    wanted = [expected(mode, row[:n]) for row, n in zip(x, LENGTHS, strict=True)]
+    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("mode", POOLING_MODES)
+def test_prompt_is_not_pooled(mode: str) -> None:
+    x = tokens()
+    found = pool((mode,), x, skipped=2)
+    for row in (0, 2):
+        wanted = expected(mode, x[row, 2 : LENGTHS[row]])
+        np.testing.assert_allclose(found[row], wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_nothing_left_to_pool() -> None:
+    x = tokens()
+    np.testing.assert_array_equal(pool(("mean",), x, skipped=2)[1], np.zeros(4))
+    np.testing.assert_array_equal(pool(("cls",), x, skipped=2)[1], x[1, 0])
+
+
+def test_modes_are_concatenated() -> None:
+    x = tokens()
+    found = pool(("cls", "mean"), x)
+    assert found.shape == (3, 8)
+    np.testing.assert_array_equal(found, np.hstack([pool(("cls",), x), pool(("mean",), x)]))
+
+
+def test_half_precision_tokens() -> None:
+    x = tokens(np.float16)
+    np.testing.assert_array_equal(pool(("mean",), x), pool(("mean",), x.astype(np.float32)))
+
+
+def lengths(x: Array) -> Array:
+    return np.linalg.norm(x, axis=1)
+
+
+def test_unit_length() -> None:
+    plain = pool(("mean",), tokens())
+    for before, after in ((True, False), (False, True), (True, True)):
+        unit = pool(("mean",), tokens(), unit_before=before, unit_after=after)
+        np.testing.assert_allclose(unit, plain / lengths(plain)[:, None], rtol=1e-6)
+
+
+def test_zero_vector_stays_zero() -> None:
+    found = pool(("mean",), np.zeros((3, 5, 4), np.float32), unit_after=True)
+    np.testing.assert_array_equal(found, np.zeros((3, 4)))
+
+
+def test_truncation_lies_between_the_normalisations() -> None:
+    whole = pool(("mean",), tokens(), unit_before=True)
+    kept = pool(("mean",), tokens(), unit_before=True, truncate_dim=2)
+    np.testing.assert_allclose(kept, whole[:, :2], rtol=1e-6)
+    both = pool(("mean",), tokens(), unit_before=True, truncate_dim=2, unit_after=True)
+    np.testing.assert_allclose(both, kept / lengths(kept)[:, None], rtol=1e-6)
+    assert pool(("mean",), tokens(), truncate_dim=99).shape == (3, 4)
+
+
+def test_masks() -> None:
+    assert pooling_masks(("cls",), mask(), 0).keys() == {FIRST}
+    assert pooling_masks(("mean",), mask(), 0).keys() == {MASK}
+    both = pooling_masks(("cls", "mean"), mask(), 2)
+    assert both[MASK].tolist() == [[0, 0, 1, 1, 1], [0] * 5, [0, 0, 1, 0, 0]]
+    assert both[FIRST].tolist() == [[0, 0, 1, 0, 0], [1, 0, 0, 0, 0], [0, 0, 1, 0, 0]]

@@ -1,0 +1,230 @@
+"""Order, batches, prompts, options and errors of `encode`, with a model of one table."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+from clrt.errors import InputError, ModelError
+from clrt.ir.dtypes import DType
+from clrt.text import SentenceEncoder, pooling, sentence_encoder
+from tests.unit.text import tiny
+from tests.unit.text.fakes import HIDDEN, INPUTS, TABLE, FakeModel, FakeTransformer, Loader
+
+Array = NDArray[Any]
+TEXTS = ["a b", "", "c", "a b c d e a b c d e", "d e a"]
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tiny.make_folder(tmp_path / "model")
+
+
+@pytest.fixture
+def loader(monkeypatch: pytest.MonkeyPatch) -> Loader:
+    return use(monkeypatch, FakeTransformer())
+
+
+def use(monkeypatch: pytest.MonkeyPatch, transformer: FakeModel) -> Loader:
+    loader = Loader(transformer)
+    for module in (sentence_encoder, pooling):
+        monkeypatch.setattr(module, "load", loader)
+    return loader
+
+
+def ids(text: str, max_length: int = 8) -> list[int]:
+    words = [tiny.WORDS.index(w) for w in text.replace(":", " :").split()]
+    return [tiny.CLS, *words[: max_length - 2], tiny.SEP]
+
+
+def mean(text: str, skipped: int = 0) -> Array:
+    pooled = TABLE[ids(text)][skipped:].mean(axis=0)
+    return np.asarray(pooled / np.linalg.norm(pooled))
+
+
+def test_vectors_in_the_callers_order(folder: Path, loader: Loader) -> None:
+    encoder = SentenceEncoder(folder)
+    for batch_size in (1, 2, 32):
+        found = encoder.encode(TEXTS, batch_size=batch_size)
+        assert found.dtype == np.float32
+        np.testing.assert_allclose(found, [mean(t) for t in TEXTS], rtol=1e-5, atol=1e-6)
+
+
+def test_batches_are_sorted_by_length(folder: Path, loader: Loader) -> None:
+    SentenceEncoder(folder).encode(TEXTS, batch_size=2)
+    assert [f["input_ids"].shape for f in loader.transformer.feeds] == [(2, 8), (2, 4), (1, 2)]
+
+
+def test_a_string_gives_one_vector(folder: Path, loader: Loader) -> None:
+    found = SentenceEncoder(folder).encode("a b")
+    assert found.shape == (HIDDEN,)
+    np.testing.assert_allclose(found, mean("a b"), rtol=1e-5, atol=1e-6)
+
+
+def test_empty_string(folder: Path, loader: Loader) -> None:
+    np.testing.assert_allclose(SentenceEncoder(folder).encode(""), mean(""), rtol=1e-5, atol=1e-6)
+
+
+def test_empty_list(folder: Path, loader: Loader) -> None:
+    encoder = SentenceEncoder(folder)
+    assert encoder.encode([]).shape == (0, HIDDEN)
+    assert encoder.encode([]).dtype == np.float32
+    assert encoder.encode([], truncate_dim=2).shape == (0, 2)
+    assert encoder.encode([], output_value="token_embeddings") == []
+
+
+@pytest.mark.parametrize("given", [tuple(TEXTS), iter(TEXTS), np.array(TEXTS)])
+def test_any_iterable_of_strings(folder: Path, loader: Loader, given: Any) -> None:
+    assert SentenceEncoder(folder).encode(given).shape == (len(TEXTS), HIDDEN)
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        (None, "must be a string or a list of strings, not NoneType"),
+        (3, "not int"),
+        (b"a", "not bytes"),
+        ({"a": 1}, "not dict"),
+        (["a", None], r"Sentence 1 must be a string, not NoneType \(None\)"),
+        (["a", "b", 7], r"Sentence 2 must be a string, not int \(7\)"),
+        (["a", ["b"]], "Sentence 1 must be a string, not list"),
+    ],
+)
+def test_what_is_no_sentence(folder: Path, loader: Loader, given: Any, message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        SentenceEncoder(folder).encode(given)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"batch_size": 0}, "batch_size=0 is out of range"),
+        ({"batch_size": 2.5}, "batch_size=2.5 is out of range"),
+        ({"truncate_dim": 0}, "truncate_dim=0 is out of range"),
+        ({"output_value": "sentence"}, "output_value='sentence' is not one of"),
+        ({"prompt": 5}, "prompt must be a string, not int"),
+    ],
+)
+def test_bad_options(folder: Path, loader: Loader, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(InputError, match=message):
+        SentenceEncoder(folder).encode("a", **options)
+
+
+def test_truncation(folder: Path, loader: Loader) -> None:
+    text = "a b c d e a b c d e"
+    for length in (None, 4):
+        encoder = SentenceEncoder(folder, max_length=length)
+        encoder.encode(text)
+        wanted = ids(text, length or 8)
+        assert encoder.max_length == len(wanted)
+        assert loader.transformer.feeds[-1]["input_ids"].tolist() == [wanted]
+
+
+def test_max_length_beyond_the_positions(folder: Path, loader: Loader) -> None:
+    (folder / "config.json").write_text('{"max_position_embeddings": 16}')
+    with pytest.raises(InputError, match="more than the 16 positions"):
+        SentenceEncoder(folder, max_length=17)
+    assert SentenceEncoder(folder, max_length=16).max_length == 16
+
+
+def test_pooling_as_asked(folder: Path, loader: Loader) -> None:
+    encoder = SentenceEncoder(folder, pooling="cls")
+    assert encoder.pooling == ("cls",)
+    found = encoder.encode(TEXTS, normalize_embeddings=False)
+    np.testing.assert_array_equal(found, np.tile(TABLE[tiny.CLS], (len(TEXTS), 1)))
+
+
+def test_several_modes_widen_the_vector(tmp_path: Path, loader: Loader) -> None:
+    encoder = SentenceEncoder(tiny.make_folder(tmp_path, pooling_mode_max_tokens=True))
+    assert encoder.dimension == 2 * HIDDEN == encoder.encode("a").shape[0]
+
+
+def test_prompt(folder: Path, loader: Loader) -> None:
+    found = SentenceEncoder(folder).encode("a b", prompt="query: ")
+    np.testing.assert_allclose(found, mean("query: a b"), rtol=1e-5, atol=1e-6)
+
+
+def test_prompt_left_out_of_pooling(tmp_path: Path, loader: Loader) -> None:
+    encoder = SentenceEncoder(tiny.make_folder(tmp_path, include_prompt=False))
+    found = encoder.encode(["a b", "c"], prompt="query: ")
+    wanted = [mean("query: a b", 3), mean("query: c", 3)]
+    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
+    assert loader.transformer.feeds[-1]["attention_mask"][0].all()
+
+
+def test_default_prompt(folder: Path, loader: Loader) -> None:
+    (folder / "config_sentence_transformers.json").write_text(
+        '{"prompts": {"query": "query: "}, "default_prompt_name": "query"}'
+    )
+    encoder = SentenceEncoder(folder)
+    np.testing.assert_allclose(encoder.encode("a"), mean("query: a"), rtol=1e-5, atol=1e-6)
+    np.testing.assert_allclose(encoder.encode("a", prompt=""), mean("a"), rtol=1e-5, atol=1e-6)
+
+
+def test_token_embeddings(folder: Path, loader: Loader) -> None:
+    encoder = SentenceEncoder(folder)
+    found = encoder.encode(TEXTS, batch_size=2, output_value="token_embeddings")
+    for array, text in zip(found, TEXTS, strict=True):
+        np.testing.assert_array_equal(array, TABLE[ids(text)])
+    one = encoder.encode("a", output_value="token_embeddings")
+    np.testing.assert_array_equal(one, TABLE[ids("a")])
+
+
+def test_unknown_hidden_size(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    use(monkeypatch, FakeTransformer(hidden="hidden"))
+    assert SentenceEncoder(folder).dimension == HIDDEN
+
+
+def test_one_pooler_per_kind_of_request(folder: Path, loader: Loader) -> None:
+    encoder = SentenceEncoder(folder)
+    for _ in range(2):
+        encoder.encode("a")
+        encoder.encode("a", normalize_embeddings=False)
+        encoder.encode("a", truncate_dim=2)
+    assert len(loader.poolers) == 3
+
+
+def test_inputs_follow_the_model(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for names in (("input_ids",), (*INPUTS, "token_type_ids")):
+        loader = use(monkeypatch, FakeTransformer(names, dtype=DType.INT32))
+        SentenceEncoder(folder).encode("a")
+        assert loader.transformer.feeds[0].keys() == set(names)
+
+
+def test_unknown_inputs_are_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    use(monkeypatch, FakeTransformer((*INPUTS, "pixel_values")))
+    with pytest.raises(ModelError, match="attention_mask, input_ids, pixel_values"):
+        SentenceEncoder(folder)
+
+
+def test_model_without_token_embeddings(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    transformer = FakeTransformer(output="logits")
+    (spec,) = transformer.outputs
+    transformer.outputs = (type(spec)("logits", spec.dtype, ("batch", 2)),)
+    use(monkeypatch, transformer)
+    with pytest.raises(ModelError, match=r"no output of shape \[batch, sequence, hidden\]"):
+        SentenceEncoder(folder)
+
+
+def test_other_names_of_the_output(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    use(monkeypatch, FakeTransformer(output="hidden"))
+    assert SentenceEncoder(folder).encode("a").shape == (HIDDEN,)
+
+
+def test_close_frees_both_models(folder: Path, loader: Loader) -> None:
+    with SentenceEncoder(folder) as encoder:
+        encoder.encode("a")
+    assert loader.transformer.closed
+    assert loader.poolers[0].closed
+
+
+def test_progress_bar(folder: Path, loader: Loader, capsys: pytest.CaptureFixture[str]) -> None:
+    encoder = SentenceEncoder(folder)
+    encoder.encode(TEXTS, batch_size=2)
+    assert capsys.readouterr().err == ""
+    encoder.encode(TEXTS, batch_size=2, show_progress_bar=True)
+    assert "5/5" in capsys.readouterr().err
