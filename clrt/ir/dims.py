@@ -225,7 +225,7 @@ def maximum(left: Dim, right: Dim) -> Dim:
     try:
         return left if left >= right else right
     except Undecidable:
-        return _opaque("max", left, right)
+        return _absorb("max", "min", left, right)
 
 
 def minimum(left: Dim, right: Dim) -> Dim:
@@ -233,7 +233,7 @@ def minimum(left: Dim, right: Dim) -> Dim:
     try:
         return left if left <= right else right
     except Undecidable:
-        return _opaque("min", left, right)
+        return _absorb("min", "max", left, right)
 
 
 _OPERATIONS = {"floordiv": floordiv, "mod": mod, "max": maximum, "min": minimum}
@@ -283,6 +283,25 @@ def _reduce(terms: Mapping[_Monomial, int]) -> Dim:
 
 def _opaque(name: str, left: Dim, right: Dim) -> Expr:
     return Expr({(_Atom(name, (left, right)),): 1})
+
+
+def _absorb(name: str, dual: str, left: Dim, right: Dim) -> Dim:
+    """max(a, min(a, b)) is a, max(a, max(a, b)) is max(a, b); likewise for min."""
+    for one, other in ((left, right), (right, left)):
+        if any(same(one, a) for a in _arguments(other, dual)):
+            return one
+        if any(same(one, a) for a in _arguments(other, name)):
+            return other
+    return _opaque(name, left, right)
+
+
+def _arguments(dim: Dim, name: str) -> tuple[Dim, ...]:
+    """The operands of a dim that is nothing but one operation."""
+    if isinstance(dim, Expr) and len(dim.terms) == 1:
+        ((monomial, coefficient),) = dim.terms.items()
+        if coefficient == 1 and len(monomial) == 1 and monomial[0].name == name:
+            return monomial[0].args
+    return ()
 
 
 def _exact_quotient(left: Dim, right: Dim) -> Dim | None:

@@ -92,7 +92,7 @@ def _launch_parts(node: Node) -> tuple[dict[str, object], tuple[Arg, ...]]:
 
 def _flops(node: Node) -> int:
     assert isinstance(node.op, FusedAttention)
-    return node.op.flops([v and v.type for v in node.inputs], [node.output.type])
+    return node.op.flops(node.input_types, [node.output.type])
 
 
 def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
@@ -101,9 +101,7 @@ def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
     assert isinstance(node.op, FusedAttention)
     defines, args = _launch_parts(node)
     tunables = CPU_TUNABLES | ctx.tunables("fused_attention_cpu")
-    kernel = KernelSpec.of(
-        "fused_attention.cl", "fused_attention_cpu", **(defines | tunables)
-    )
+    kernel = KernelSpec.of("fused_attention.cl", "fused_attention_cpu", **(defines | tunables))
     batch, queries, _ = node.output.dims
     blocks = ceil_div(queries, tunables["VW"] * tunables["T_NV"])
     return [Launch(kernel, (blocks, node.op.num_heads, batch), (1, 1, 1), args, _flops(node))]
@@ -258,7 +256,9 @@ class FusedAttention(Op):
         if mask_shape is None or mask_dtype is None:
             return Sample(op, tuple(qkv))
         mask = rng.standard_normal(mask_shape)
-        return Sample(op, (*qkv, mask > -0.8 if mask_dtype == bool else mask.astype(mask_dtype)))
+        return Sample(
+            op, (*qkv, mask > -0.8 if mask_dtype.kind == "b" else mask.astype(mask_dtype))
+        )
 
     @classmethod
     def _corner_samples(cls, rng: np.random.Generator) -> Iterator[Sample]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -15,6 +15,7 @@ from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.spec import (
+    Arg,
     BufferArg,
     KernelSpec,
     Launch,
@@ -29,18 +30,28 @@ from clrt.ops.base import Accuracy, OnnxNode, Op, Sample, Types, need, normalize
 CPU_TUNABLES = {"VW": 8, "T_ROWS": 4}
 
 
-def split_at(shape: tuple[int, ...], axis: int) -> tuple[int, int]:
-    """Elements before an axis, and from it on."""
-    return int(np.prod(shape[:axis])), int(np.prod(shape[axis:]))
+class Normalization(Op):
+    """What LayerNormalization and RMSNormalization share."""
+
+    axis: int
+    epsilon: float
+    rms: ClassVar[bool] = False
 
 
-def misfit_any(node: Node, caps: DeviceCaps) -> str | None:
+def _rows(node: Node) -> tuple[int, int]:
+    """How many rows there are, and how many elements each has."""
+    dims = node.arg(0).dims
+    assert isinstance(node.op, Normalization)
+    axis = normalize_axis(node.op.axis, len(dims), node.op)
+    return int(np.prod(dims[:axis])), int(np.prod(dims[axis:]))
+
+
+def _misfit_any(node: Node, caps: DeviceCaps) -> str | None:
     """Why no row kernel holds: the dtype, or a scale that is no row."""
     x = node.arg(0)
     if x.dtype not in (DType.FLOAT32, DType.FLOAT16):
         return f"no kernel for {x.dtype}"
-    axis = normalize_axis(getattr(node.op, "axis"), len(x.dims), node.op)  # type: ignore[arg-type]  # noqa: B009
-    _, n = split_at(x.dims, axis)
+    _, n = _rows(node)
     for value in node.inputs[1:]:
         if value is not None and int(np.prod(value.dims)) != n:
             return f"the scale or bias {value.type} broadcasts over the {n} normalised elements"
@@ -49,29 +60,29 @@ def misfit_any(node: Node, caps: DeviceCaps) -> str | None:
     return None
 
 
-def misfit_cpu(node: Node, caps: DeviceCaps) -> str | None:
+def _misfit_cpu(node: Node, caps: DeviceCaps) -> str | None:
     """Why the vector kernel does not hold."""
     if not caps.is_cpu:
         return "for CPU devices"
-    return "for float32" if node.arg(0).dtype is not DType.FLOAT32 else misfit_any(node, caps)
+    return "for float32" if node.arg(0).dtype is not DType.FLOAT32 else _misfit_any(node, caps)
 
 
-def norm_launch(
-    node: Node, axis: int, epsilon: float, rms: bool, tunables: dict[str, int] | None
-) -> list[Launch]:
-    """The launch of LayerNormalization and RMSNormalization; `tunables` select the CPU kernel."""
+def _launch(node: Node, tunables: dict[str, int] | None) -> list[Launch]:
+    """The launch; `tunables` select the CPU kernel."""
     x, bias, stats = node.arg(0), node.input(2), node.outputs[1:]
-    rows, n = split_at(x.dims, normalize_axis(axis, len(x.dims), node.op))  # type: ignore[arg-type]
+    assert isinstance(node.op, Normalization)
+    rows, n = _rows(node)
     if rows == 0 or (n == 0 and not stats):
         return []
-    defines = {
-        "RMS": int(rms),
+    defines: dict[str, object] = {
+        "RMS": int(node.op.rms),
         "BIAS": int(bias is not None),
         "STATS": int(bool(stats)),
         "HALF": int(x.dtype is DType.FLOAT16),
     }
     values = [*node.outputs, x, node.arg(1), *([] if bias is None else [bias])]
-    args = (*(BufferArg(v) for v in values), i32(rows), i32(n), f32(epsilon))
+    buffers = [BufferArg(v) for v in values]
+    args: tuple[Arg, ...] = (*buffers, i32(rows), i32(n), f32(node.op.epsilon))
     source, flops = "layer_normalization.cl", 8 * rows * n
     if tunables is None:
         kernel = KernelSpec.of(source, "layer_normalization_any", VW=1, **defines)
@@ -81,14 +92,14 @@ def norm_launch(
 
 
 def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
-    assert isinstance(node.op, LayerNormalization)
-    tunables = CPU_TUNABLES | ctx.tunables("layer_normalization_cpu")
-    return norm_launch(node, node.op.axis, node.op.epsilon, False, tunables)
+    return _launch(node, CPU_TUNABLES | ctx.tunables("layer_normalization_cpu"))
 
 
 def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:
-    assert isinstance(node.op, LayerNormalization)
-    return norm_launch(node, node.op.axis, node.op.epsilon, False, None)
+    return _launch(node, None)
+
+
+VARIANTS = (Variant("cpu", _emit_cpu, _misfit_cpu), Variant("any", _emit_any, _misfit_any))
 
 
 def check_stash_type(node: OnnxNode) -> None:
@@ -99,14 +110,14 @@ def check_stash_type(node: OnnxNode) -> None:
     """
     if node.attrs.get("stash_type", 1) != 1:
         raise UnsupportedError(
-            f"{node.op_type} '{node.name}': stash_type {node.attrs['stash_type']} is not supported; "
-            "clrt keeps statistics in float32 (1)."
+            f"{node.op_type} '{node.name}': stash_type {node.attrs['stash_type']} is not "
+            "supported; clrt keeps statistics in float32 (1)."
         )
 
 
 @register
 @dataclass(frozen=True)
-class LayerNormalization(Op):
+class LayerNormalization(Normalization):
     """(x - mean) / sqrt(variance + epsilon) * scale + bias over the axes from `axis` on.
 
     Attributes:
@@ -122,7 +133,7 @@ class LayerNormalization(Op):
 
     in_place = (0,)
     accuracy = Accuracy.ACCUMULATED
-    variants = (Variant("cpu", _emit_cpu, misfit_cpu), Variant("any", _emit_any, misfit_any))
+    variants = VARIANTS
 
     @classmethod
     def from_onnx(cls, node: OnnxNode) -> LayerNormalization:

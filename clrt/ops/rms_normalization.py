@@ -8,34 +8,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from clrt.errors import ShapeError
-from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
-from clrt.kernels.spec import Launch, Lowering, Variant
-from clrt.ops.base import Accuracy, OnnxNode, Op, Sample, Types, need, normalize_axis, register
-from clrt.ops.layer_normalization import (
-    CPU_TUNABLES,
-    check_affine,
-    check_stash_type,
-    misfit_any,
-    misfit_cpu,
-    norm_launch,
-)
-
-
-def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
-    assert isinstance(node.op, RMSNormalization)
-    tunables = CPU_TUNABLES | ctx.tunables("layer_normalization_cpu")
-    return norm_launch(node, node.op.axis, node.op.epsilon, True, tunables)
-
-
-def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:
-    assert isinstance(node.op, RMSNormalization)
-    return norm_launch(node, node.op.axis, node.op.epsilon, True, None)
+from clrt.ops.base import Accuracy, OnnxNode, Sample, Types, need, normalize_axis, register
+from clrt.ops.layer_normalization import VARIANTS, Normalization, check_affine, check_stash_type
 
 
 @register
 @dataclass(frozen=True)
-class RMSNormalization(Op):
+class RMSNormalization(Normalization):
     """x / sqrt(mean(x²) + epsilon) * scale over the axes from `axis` on.
 
     Source: ONNX RMSNormalization, opset 23, with stash_type float32.
@@ -46,7 +26,8 @@ class RMSNormalization(Op):
 
     in_place = (0,)
     accuracy = Accuracy.ACCUMULATED
-    variants = (Variant("cpu", _emit_cpu, misfit_cpu), Variant("any", _emit_any, misfit_any))
+    variants = VARIANTS
+    rms = True
 
     @classmethod
     def from_onnx(cls, node: OnnxNode) -> RMSNormalization:

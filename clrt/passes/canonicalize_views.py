@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from clrt.ir.dims import Dim, product, same
+from clrt.ir.dims import product, same
 from clrt.ir.graph import Node, Patch, Value
 from clrt.ops.transpose import Transpose
 from clrt.ops.views import Reshape
 from clrt.passes.driver import GraphView, Match, Miss, Pass, Rewriter
-from clrt.passes.matching import keeps_shape, op_name, produced_by
+from clrt.passes.matching import has_known_shape, keeps_shape, op_name, produced_by
 
 _VIEWS = ("Reshape", "Flatten", "Squeeze", "Unsqueeze")
 
@@ -27,7 +27,7 @@ class CanonicalizeViews(Pass):
             return None
         if node.output.shape is None:
             return Miss("the rank of the output is unknown", node)
-        if any(s.startswith("unknown_") for d in node.output.shape for s in _symbols(d)):
+        if not has_known_shape(node.output):
             return Miss("the shape of the output depends on computed data", node)
         source = node.arg(0)
         if op_name(source.producer) == "Reshape" and source.producer is not None:
@@ -119,6 +119,3 @@ def _moves_ones(node: Node) -> bool:
     kept = [a for a in node.op.order(len(shape)) if not same(shape[a], 1)]
     return kept == sorted(kept)
 
-
-def _symbols(dim: Dim) -> frozenset[str]:
-    return frozenset() if isinstance(dim, int) else dim.symbols

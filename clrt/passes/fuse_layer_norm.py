@@ -163,8 +163,10 @@ def _affine(view: GraphView, node: Node, found: _Norm) -> Node:
     last = node
     for name in ("Mul", "Add"):
         user = view.only_user(last.output)
-        operand = None if user is None or op_name(user) != name else _per_column(user, last, found.x)
-        if user is None or operand is None or (name == "Add" and not found.centred):
+        if user is None or op_name(user) != name or (name == "Add" and not found.centred):
+            break
+        operand = _per_column(user, last, found.x)
+        if operand is None:
             break
         if name == "Mul":
             found.scale = operand

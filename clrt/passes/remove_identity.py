@@ -6,10 +6,11 @@ from collections.abc import Callable
 
 from clrt.ir.dims import same
 from clrt.ir.graph import Node, Patch, Value
-from clrt.ops.pointwise import Cast
+from clrt.ops.expand import Expand
+from clrt.ops.pointwise import Cast, Pointwise
 from clrt.ops.transpose import Transpose
-from clrt.passes.driver import GraphView, Match, Miss, Pass
-from clrt.passes.matching import keeps_shape, op_name, scalar, uniform
+from clrt.passes.driver import GraphView, Match, Miss, Pass, Rewriter
+from clrt.passes.matching import has_known_shape, keeps_shape, op_name, scalar, uniform
 
 
 class RemoveIdentity(Pass):
@@ -17,7 +18,8 @@ class RemoveIdentity(Pass):
 
     Identity, Dropout, Cast to the same dtype, views and Expand to the same shape, Transpose that
     moves nothing, Concat or Sum of one operand, Slice of everything, Where with a known condition,
-    x + 0, x - 0, x * 1, x / 1, x ** 1, true & x, false | x.
+    x + 0, x - 0, x * 1, x / 1, x ** 1, true & x, false | x. Where the neutral operand is larger,
+    an Expand stays, which others can move out of the way.
     """
 
     name = "remove_identity"
@@ -31,18 +33,20 @@ class RemoveIdentity(Pass):
             return None
         if source.dtype is not node.output.dtype:
             return None
-        if not keeps_shape(source, node.output):
-            return None if source.shape is None else _near_miss(node, source)
-        return Match(view, node, facts=source)
+        if keeps_shape(source, node.output):
+            return Match(view, node, facts=source)
+        if op_name(node) in ("Identity", "Dropout"):
+            return Miss(f"input {source.type} and output {node.output.type} differ", node)
+        broadcasts = isinstance(node.op, Pointwise) and has_known_shape(node.output)
+        return Match(view, node, facts=source) if broadcasts and source.shape is not None else None
 
     def rewrite(self, match: Match) -> Patch:
-        return Patch({match.root.output: match.facts})
-
-
-def _near_miss(node: Node, source: Value) -> Miss | None:
-    if op_name(node) in ("Identity", "Dropout"):
-        return Miss(f"input {source.type} and output {node.output.type} differ", node)
-    return None
+        source, node, rewriter = match.facts, match.root, Rewriter(match, self.name)
+        if keeps_shape(source, node.output):
+            return rewriter.patch({node.output: source})
+        assert node.output.shape is not None
+        value = rewriter.add(Expand(), source, rewriter.shape_constant(node.output.shape))
+        return rewriter.patch({node.output: value})
 
 
 def _first(node: Node) -> Value | None:

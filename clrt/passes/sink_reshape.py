@@ -26,12 +26,11 @@ class SinkReshape(Pass):
             return None
         views = [k for k, v in enumerate(node.inputs) if produced_by(v, "Reshape")]
         others = [v for k, v in enumerate(node.inputs) if k not in views[:1] and v is not None]
-        if not views or not all(_is_number(v) for v in others):
+        inner = node.arg(views[0]).producer if views else None
+        if inner is None or not keeps_shape(node.arg(views[0]), node.output):
             return None
-        inner = node.arg(views[0]).producer
-        assert inner is not None
         x = inner.arg(0)
-        if not keeps_shape(node.arg(views[0]), node.output) or x.shape is None:
+        if not all(_is_number(v, x) for v in others):
             return None
         inputs = list(node.inputs)
         inputs[views[0]] = x
@@ -43,8 +42,11 @@ class SinkReshape(Pass):
         return rewriter.patch({match.root.output: reshape(rewriter, value, match.root.output)})
 
 
-def _is_number(value: Value) -> bool:
-    return value.is_constant and value.shape == () and has_one_element(value)
+def _is_number(value: Value, beside: Value) -> bool:
+    """Whether a value is one number that does not raise the rank of the other operand."""
+    if not has_one_element(value) or value.shape is None or beside.shape is None:
+        return False
+    return value.is_constant and len(value.shape) <= len(beside.shape)
 
 
 def _match_product(view: GraphView, node: Node) -> Match | Miss | None:

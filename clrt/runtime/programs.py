@@ -40,13 +40,15 @@ class ProgramCache:
     others, else it is not used.
 
     Attributes:
-        builds: How many programs were compiled from source (neither cache had them).
+        requests: How many different programs were asked for: compiled, or found on disk.
+        builds: How many of them were compiled from source.
     """
 
     context: cl.Context
     device: cl.Device
     caps: DeviceCaps
     folder: Path
+    requests: int = 0
     builds: int = 0
     _programs: dict[KernelSpec, cl.Program] = field(default_factory=dict)
     _lock: Lock = field(default_factory=Lock)
@@ -61,6 +63,7 @@ class ProgramCache:
             program = self._programs.get(spec)
             if program is None:
                 program = self._programs[spec] = self._make(spec)
+                self.requests += 1
         return cl.Kernel(program, spec.entry)
 
     def _make(self, spec: KernelSpec) -> cl.Program:

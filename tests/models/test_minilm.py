@@ -1,0 +1,97 @@
+"""all-MiniLM-L6-v2, real weights: three exports and the graph built from safetensors."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import numpy as np
+import onnx
+import pytest
+
+import clrt
+from clrt.importer import huggingface
+from tests.harness import test_devices
+from tests.models.fixtures import load_minilm, minilm_names
+from tests.models.oracle import check, expected, model_folder, relative_error, text_feeds
+
+SHAPES = ((1, 1), (1, 16), (3, 37), (8, 128), (2, 512))
+NAMES = ["input_ids", "attention_mask", "token_type_ids"]
+VOCABULARY = 30522
+MAX_LAUNCHES = 50
+
+
+@cache
+def _proto(name: str) -> onnx.ModelProto:
+    if name == "safetensors":
+        return huggingface.inline_weights(*huggingface.build_model(model_folder()))
+    return load_minilm(name, model_folder())
+
+
+def _source(name: str) -> object:
+    return model_folder() if name == "safetensors" else _proto(name)
+
+
+@pytest.fixture(scope="module", params=["safetensors", *minilm_names()])
+def name(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest.fixture(scope="module", params=test_devices(), ids=lambda d: d.platform.split()[0])
+def model(request: pytest.FixtureRequest, name: str) -> clrt.Model:
+    return clrt.load(_source(name), device=request.param.index, strict=True)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=lambda s: f"{s[0]}x{s[1]}")
+def test_matches_onnxruntime(model: clrt.Model, name: str, shape: tuple[int, int]) -> None:
+    for padded in (False, True):
+        check(model, _proto(name), text_feeds(NAMES, *shape, padded, VOCABULARY))
+
+
+def test_forward_is_few_launches_and_nothing_on_the_host(model: clrt.Model) -> None:
+    for shape in SHAPES:
+        plan = model.plan(dict.fromkeys(NAMES, shape))
+        assert plan.launches <= MAX_LAUNCHES
+        assert not plan.host_steps
+
+
+def test_arena_is_near_the_live_bytes(model: clrt.Model) -> None:
+    for shape in SHAPES:
+        plan = model.plan(dict.fromkeys(NAMES, shape))
+        assert plan.arena.nbytes <= 1.10 * plan.live_bytes
+
+
+def test_steady_state_allocates_nothing(model: clrt.Model) -> None:
+    feeds = text_feeds(NAMES, 3, 37, True, VOCABULARY)
+    model.run(feeds)
+    session = model._session
+    before = session.allocations, session.allocated_bytes
+    for _ in range(3):
+        model.run(feeds)
+    assert (session.allocations, session.allocated_bytes) == before
+    kept = model.run(feeds, device_outputs=True)
+    del kept
+    before = session.allocations, session.allocated_bytes
+    model.run(feeds, device_outputs=True)
+    assert (session.allocations, session.allocated_bytes) == before
+
+
+def test_new_shape_compiles_nothing(model: clrt.Model) -> None:
+    model.run(text_feeds(NAMES, 2, 24, True, VOCABULARY))
+    before = model._session.programs.requests
+    for shape in ((1, 1), (5, 7), (4, 130), (1, 33)):
+        model.run(text_feeds(NAMES, *shape, True, VOCABULARY))
+    assert model._session.programs.requests == before
+
+
+def test_device_tensors_pass_from_run_to_run(model: clrt.Model) -> None:
+    feeds = text_feeds(NAMES, 2, 16, False, VOCABULARY)
+    hidden = model.run(feeds, ["last_hidden_state"], device_outputs=True)["last_hidden_state"]
+    assert isinstance(hidden, clrt.DeviceTensor)
+    np.testing.assert_array_equal(hidden.numpy(), model.run(feeds)["last_hidden_state"])
+
+
+def test_safetensors_graph_equals_the_export() -> None:
+    feeds = text_feeds(NAMES, 3, 37, False, VOCABULARY)
+    left = expected(_proto("safetensors"), feeds)["last_hidden_state"]
+    right = expected(_proto("minilm_torchscript17"), feeds)["last_hidden_state"]
+    assert relative_error(left, right) <= 5e-5
