@@ -19,7 +19,7 @@ from clrt.tuning.records import tunables_for
 
 
 @cache
-def test_devices() -> tuple[DeviceInfo, ...]:
+def all_devices() -> tuple[DeviceInfo, ...]:
     """Every usable device but simulators."""
     return tuple(d for d in devices() if d.usable and not d.caps.simulator)
 

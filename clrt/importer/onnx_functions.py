@@ -1,120 +1,224 @@
-"""Function bodies: model-local functions, and ops that ONNX's schema defines by others."""
+"""Attributes and function bodies: those of the model, and those of ONNX's op schemas."""
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from heapq import heapify, heappop, heappush
+from typing import Any
 
 import onnx
-from onnx import defs
+from google.protobuf.message import DecodeError
 
+from clrt.errors import ModelError, UnsupportedError
+from clrt.importer.onnx_read import normal_domain, opsets_of
+from clrt.importer.onnx_tensors import TensorReader
+from clrt.importer.onnx_types import type_proto
 from clrt.ir.op import TensorType
 
-Key = tuple[str, str, str]
+FunctionKey = tuple[str, str, str]
+_Attr = onnx.AttributeProto
+_SUBGRAPHS = (_Attr.GRAPH, _Attr.GRAPHS)
 
 
 @dataclass(frozen=True)
-class Body:
-    """What a call expands to: nodes in terms of the caller's names, and their opsets."""
+class Function:
+    """A function body with what a call needs.
 
-    nodes: list[onnx.NodeProto]
+    Attributes:
+        key: Domain, name and overload; a call chain holds each once.
+        defaults: Attributes that a call may leave out.
+    """
+
+    key: FunctionKey
+    inputs: Sequence[str]
+    outputs: Sequence[str]
+    nodes: Sequence[onnx.NodeProto]
     opsets: Mapping[str, int]
+    defaults: Mapping[str, onnx.AttributeProto] = field(default_factory=dict)
 
 
-def function_key(domain: str, name: str, overload: str = "") -> Key:
-    """What identifies a function; ai.onnx is ""."""
-    return ("" if domain == "ai.onnx" else domain, name, overload)
-
-
-def expand(node: onnx.NodeProto, function: onnx.FunctionProto, prefix: str) -> Body:
-    """The nodes of a function for one call, with names made unique by `prefix`."""
-    renamed = {name: "" for name in function.input}
-    renamed.update(zip(function.input, node.input, strict=False))
-    renamed.update(zip(function.output, node.output, strict=False))
-    given = {a.name: a for a in node.attribute}
-    defaults = {a.name: a for a in function.attribute_proto}
-    nodes = []
-    for index, inner in enumerate(function.node):
-        copy = onnx.NodeProto()
-        copy.CopyFrom(inner)
-        copy.name = f"{prefix}/{inner.name or f'{inner.op_type}_{index}'}"
-        copy.input[:] = [_rename(n, renamed, prefix) for n in inner.input]
-        copy.output[:] = [_rename(n, renamed, prefix) for n in inner.output]
-        del copy.attribute[:]
-        copy.attribute.extend(_attributes(inner, given, defaults))
-        nodes.append(copy)
-    opsets = {function_key(o.domain, "")[0]: o.version for o in function.opset_import}
-    return Body(nodes, opsets)
-
-
-def _rename(name: str, renamed: dict[str, str], prefix: str) -> str:
-    return renamed.setdefault(name, f"{prefix}/{name}") if name else ""
-
-
-def _attributes(
-    node: onnx.NodeProto,
-    given: Mapping[str, onnx.AttributeProto],
-    defaults: Mapping[str, onnx.AttributeProto],
-) -> Iterator[onnx.AttributeProto]:
-    """Attributes with references to the call's attributes resolved; unset ones are left out."""
-    for attribute in node.attribute:
-        if not attribute.ref_attr_name:
-            yield attribute
-            continue
-        source = given.get(attribute.ref_attr_name) or defaults.get(attribute.ref_attr_name)
-        if source is not None:
-            bound = onnx.AttributeProto()
-            bound.CopyFrom(source)
-            bound.name = attribute.name
-            yield bound
+def local_functions(model: onnx.ModelProto) -> dict[FunctionKey, Function]:
+    """The functions that the file defines."""
+    functions = {}
+    for proto in model.functions:
+        key = (normal_domain(proto.domain), proto.name, proto.overload)
+        # Older files give functions no imports of their own.
+        opsets = opsets_of(proto.opset_import) or opsets_of(model.opset_import)
+        functions[key] = _function(key, proto, opsets, {a.name: a for a in proto.attribute_proto})
+    return functions
 
 
 def schema_function(
-    node: onnx.NodeProto, opset: int, types: Sequence[TensorType | None]
-) -> onnx.FunctionProto | None:
-    """The body that ONNX's schema gives an op at an opset; None where it has none."""
-    try:
-        schema = defs.get_schema(node.op_type, opset, node.domain)
-    except defs.SchemaError:
+    node: onnx.NodeProto, opset: int, inputs: Sequence[TensorType | None] | None
+) -> Function | None:
+    """The function body that an op's ONNX schema has, None where it has none.
+
+    Args:
+        node: The node, its attributes resolved.
+        inputs: Types of its inputs, which some bodies depend on; None where they are not known.
+    """
+    domain = normal_domain(node.domain)
+    schema = schema_of(domain, node.op_type, opset)
+    if schema is None:
         return None
-    function = onnx.FunctionProto()
-    if schema.has_context_dependent_function:
-        protos = [_type_proto(t).SerializeToString() for t in types]
-        versions = schema.context_dependent_function_opset_versions
-        for version in sorted((v for v in versions if v <= opset), reverse=True):
-            with contextlib.suppress(RuntimeError, ValueError):
-                function.ParseFromString(
-                    schema.get_context_dependent_function_with_opset_version(
-                        version, node.SerializeToString(), protos
-                    )
-                )
-                return _complete(function, schema, version)
+    body = None
     if schema.has_function:
-        versions = schema.function_opset_versions
-        version = max((v for v in versions if v <= opset), default=None)
-        if version is not None:
-            function.ParseFromString(schema.get_function_with_opset_version(version))
-            return _complete(function, schema, version)
-    return None
+        version = _nearest(schema.function_opset_versions, opset)
+        found = schema.get_function_with_opset_version(version)
+        body = onnx.FunctionProto.FromString(found) if isinstance(found, bytes) else found
+    elif schema.has_context_dependent_function and inputs is not None:
+        version = _nearest(schema.context_dependent_function_opset_versions, opset)
+        types = [type_proto(t).SerializeToString() for t in inputs]
+        try:
+            found = schema.get_context_dependent_function_with_opset_version(
+                version, node.SerializeToString(), types
+            )
+            body = onnx.FunctionProto.FromString(found)
+        # The builders refuse a node that they do not fit with exceptions of C++.
+        except (RuntimeError, ValueError, DecodeError, onnx.defs.SchemaError):
+            return None
+    if body is None or not body.node:
+        return None
+    defaults = {
+        name: attr.default_value
+        for name, attr in schema.attributes.items()
+        if attr.default_value.type != _Attr.UNDEFINED
+    }
+    opsets = {domain: version, **opsets_of(body.opset_import)}
+    return _function((domain, node.op_type, f"opset {version}"), body, opsets, defaults)
 
 
-def _complete(
-    function: onnx.FunctionProto, schema: defs.OpSchema, opset: int
-) -> onnx.FunctionProto:
-    """A schema body with the schema's attribute defaults and an opset of its own."""
-    known = {a.name for a in function.attribute_proto}
-    for name, attribute in schema.attributes.items():
-        if name not in known and attribute.default_value.name:
-            function.attribute_proto.append(attribute.default_value)
-    if not function.opset_import:
-        function.opset_import.append(onnx.helper.make_opsetid("", opset))
-    return function
+def schema_of(domain: str, op_type: str, opset: int) -> Any | None:
+    """ONNX's schema of an op at an opset, None where ONNX has no such op."""
+    try:
+        return onnx.defs.get_schema(op_type, opset, domain)
+    except onnx.defs.SchemaError:
+        return None
 
 
-def _type_proto(type_: TensorType | None) -> onnx.TypeProto:
-    if type_ is None:
-        return onnx.TypeProto()
-    code = onnx.helper.np_dtype_to_tensor_dtype(type_.dtype.numpy)
-    shape = None if type_.shape is None else [d if isinstance(d, int) else str(d) for d in type_.shape]
-    return onnx.helper.make_tensor_type_proto(code, shape)
+def resolve_attributes(
+    node: onnx.NodeProto, given: Mapping[str, onnx.AttributeProto]
+) -> list[onnx.AttributeProto]:
+    """The attributes of a node, with references to those of the enclosing call put in.
+
+    A reference to what the call leaves out, without a default, leaves the attribute out.
+    """
+    resolved = []
+    for attr in node.attribute:
+        if not attr.ref_attr_name:
+            resolved.append(attr)
+        elif attr.ref_attr_name in given:
+            copy = _Attr()
+            copy.CopyFrom(given[attr.ref_attr_name])
+            copy.name = attr.name
+            resolved.append(copy)
+    return resolved
+
+
+def has_subgraph(attrs: Iterable[onnx.AttributeProto]) -> bool:
+    """Whether an attribute is a graph (If, Loop, Scan)."""
+    return any(a.type in _SUBGRAPHS for a in attrs)
+
+
+def attribute_value(attr: onnx.AttributeProto, tensors: TensorReader, where: str) -> Any:
+    """The Python value of an attribute, as `OnnxNode.attrs` has it.
+
+    Raises:
+        ModelError: It is damaged.
+        UnsupportedError: It is a tensor of a dtype that clrt does not have, or of a kind unknown.
+    """
+    where = f"attribute '{attr.name}' of {where}"
+    match attr.type:
+        case _Attr.TENSOR:
+            return tensors.array(attr.t, where)
+        case _Attr.TENSORS:
+            return [tensors.array(t, where) for t in attr.tensors]
+        case _Attr.SPARSE_TENSOR:
+            return tensors.sparse(attr.sparse_tensor, where)
+        case _Attr.FLOAT | _Attr.INT:
+            return onnx.helper.get_attribute_value(attr)
+        case _Attr.FLOATS | _Attr.INTS:
+            return list(onnx.helper.get_attribute_value(attr))
+        case _Attr.STRING:
+            return _text(attr.s)
+        case _Attr.STRINGS:
+            return [_text(s) for s in attr.strings]
+        case _Attr.UNDEFINED:
+            raise ModelError(f"{where} has no type; the model is damaged, export it again.")
+    names = _Attr.AttributeType
+    kind = names.Name(attr.type) if attr.type in names.values() else str(attr.type)
+    raise UnsupportedError(f"{where} is of kind {kind.lower()}")
+
+
+def sort_nodes(
+    nodes: Sequence[onnx.NodeProto], available: Iterable[str], where: str
+) -> list[tuple[int, onnx.NodeProto]]:
+    """Nodes with their place in the file, each behind those that it reads; else in file order.
+
+    Raises:
+        ModelError: A value is made twice or not at all, or the nodes form a cycle.
+    """
+    ready = set(available)
+    made_by: dict[str, int] = {}
+    for index, node in enumerate(nodes):
+        for name in filter(None, node.output):
+            if name in made_by or name in ready:
+                raise ModelError(
+                    f"{_title(node)} of {where} makes '{name}', which the model already has; "
+                    "names of values must be unique."
+                )
+            made_by[name] = index
+    waits: list[int] = []
+    readers: dict[int, list[int]] = {}
+    for index, node in enumerate(nodes):
+        needed = {made_by[n] for n in node.input if n in made_by}
+        lost = next((n for n in node.input if n and n not in made_by and n not in ready), None)
+        if lost is not None:
+            raise ModelError(
+                f"{_title(node)} of {where} reads '{lost}', which is no input, initializer or "
+                "output of a node; the model is not valid ONNX."
+            )
+        waits.append(len(needed))
+        for other in needed:
+            readers.setdefault(other, []).append(index)
+    heap = [i for i, count in enumerate(waits) if not count]
+    heapify(heap)
+    order: list[tuple[int, onnx.NodeProto]] = []
+    while heap:
+        index = heappop(heap)
+        order.append((index, nodes[index]))
+        for reader in readers.get(index, ()):
+            waits[reader] -= 1
+            if not waits[reader]:
+                heappush(heap, reader)
+    if len(order) < len(nodes):
+        stuck = next(n for i, n in enumerate(nodes) if waits[i])
+        raise ModelError(f"{_title(stuck)} of {where} is part of a cycle; the model is not valid.")
+    return order
+
+
+def _title(node: onnx.NodeProto) -> str:
+    return f"{node.op_type} '{node.name}'" if node.name else node.op_type
+
+
+def _function(
+    key: FunctionKey,
+    proto: onnx.FunctionProto,
+    opsets: Mapping[str, int],
+    defaults: Mapping[str, onnx.AttributeProto],
+) -> Function:
+    return Function(key, list(proto.input), list(proto.output), list(proto.node), opsets, defaults)
+
+
+def _nearest(versions: Sequence[int], opset: int) -> int:
+    """The newest version up to the opset; else the oldest, whose schema is the same one."""
+    older = [v for v in versions if v <= opset]
+    return max(older) if older else min(versions)
+
+
+def _text(data: bytes) -> str | bytes:
+    try:
+        return data.decode()
+    except UnicodeDecodeError:
+        return data

@@ -1,302 +1,440 @@
-"""ONNX to the IR: one form for passes to see, whatever opset the file is of."""
+"""ONNX models to `Graph`: names kept, functions inlined, every value typed."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import onnx
 
-from clrt.errors import ClrtError, ModelError, ShapeError, UnsupportedError
-from clrt.importer.onnx_files import read_model, read_tensor
-from clrt.importer.onnx_functions import Key, expand, function_key, schema_function
-from clrt.ir.dims import Dim, Expr, is_symbol, parse_dim, symbol
+from clrt.errors import ClrtError, ModelError, UnsupportedError
+from clrt.importer.onnx_functions import (
+    Function,
+    FunctionKey,
+    attribute_value,
+    has_subgraph,
+    local_functions,
+    resolve_attributes,
+    schema_function,
+    schema_of,
+    sort_nodes,
+)
+from clrt.importer.onnx_read import normal_domain, opsets_of, read_model
+from clrt.importer.onnx_tensors import TensorReader
+from clrt.importer.onnx_types import DimNames, refine, tensor_type
+from clrt.ir.dims import Undecidable
 from clrt.ir.dtypes import DType
-from clrt.ir.graph import Graph, Names, Node, Value
+from clrt.ir.graph import Graph, Node, Value
 from clrt.ir.op import Array, TensorType
 from clrt.ops import REGISTRY
-from clrt.ops.base import OnnxNode
+from clrt.ops.base import OnnxNode, Op
 
-OLDEST_OPSET = 7
+# Functions that call others twice each grow without bound from a small file.
+_MAX_NODES = 1_000_000
+
+# What an op that meets attributes or inputs of the wrong kind may raise besides clrt's errors.
+_INVALID = (TypeError, ValueError, LookupError, ArithmeticError, AttributeError)
+
+# Stands for every value that an unsupported node would make.
+_BROKEN = Value("?", TensorType(DType.FLOAT32, None))
 
 
 def import_model(
     source: str | Path | bytes | onnx.ModelProto, weights: Mapping[str, Array] | None = None
 ) -> Graph:
-    """Imports an ONNX model.
+    """Reads an ONNX model.
 
     Args:
-        source: A file, its bytes, or the parsed model.
-        weights: More initializers by name, used without a copy.
+        source: A file, its bytes, or the model itself. External data are looked for beside a file.
+        weights: More initializers by name; they win over those of the file and are not copied.
+
+    Returns:
+        The graph. Initializers and Constant nodes are constants, also those that the file lists
+        as inputs too. Functions, and ops that clrt lacks but ONNX defines by others, are inlined.
 
     Raises:
-        ModelError: The file is missing, damaged, or not valid ONNX.
-        UnsupportedError: Nodes or dtypes clrt does not support; all are named at once.
+        ModelError: The file is missing, damaged or not valid ONNX.
+        UnsupportedError: clrt lacks ops, dtypes or the opset; all such nodes are named at once.
+        ShapeError: Shapes inside the model do not fit together.
     """
     model, folder = read_model(source)
-    return _Importer(model, folder).run(weights or {})
+    return _Importer(model, folder, weights or {}).run()
+
+
+class _UniqueNames:
+    """Names that are each handed out once."""
+
+    def __init__(self) -> None:
+        self._taken: set[str] = set()
+
+    def reserve(self, name: str) -> None:
+        self._taken.add(name)
+
+    def unique(self, name: str) -> str:
+        """The name itself, with a number behind it where it is taken."""
+        found, k = name, 0
+        while found in self._taken:
+            k += 1
+            found = f"{name}.{k}"
+        self._taken.add(found)
+        return found
 
 
 @dataclass
+class _Scope:
+    """The names that nodes see: those of the graph, or of one call of a function.
+
+    Attributes:
+        prefix: Goes in front of the names of the nodes and values.
+        env: Values by the name they have here; None for an input that the call leaves out.
+        results: Names that the values behind the outputs have in the graph.
+        attrs: Attributes of the call.
+        calls: The functions that are being inlined.
+    """
+
+    prefix: str
+    opsets: Mapping[str, int]
+    env: dict[str, Value | None]
+    results: dict[str, str]
+    attrs: Mapping[str, onnx.AttributeProto] = field(default_factory=dict)
+    calls: tuple[FunctionKey, ...] = ()
+
+
+@dataclass
+class _Call:
+    """A node about to be imported.
+
+    Attributes:
+        proto: With its attributes resolved.
+        outputs: Names of the outputs in the graph, "" where left out.
+    """
+
+    proto: onnx.NodeProto
+    name: str
+    domain: str
+    opset: int
+    inputs: list[Value | None]
+    outputs: list[str]
+
+    @property
+    def title(self) -> str:
+        return f"{self.proto.op_type} '{self.name}'"
+
+    @property
+    def is_broken(self) -> bool:
+        return any(v is _BROKEN for v in self.inputs)
+
+
 class _Importer:
-    model: onnx.ModelProto
-    folder: Path | None
-    values: dict[str, Value] = field(default_factory=dict)
-    constants: dict[str, Array] = field(default_factory=dict)
-    nodes: list[Node] = field(default_factory=list)
-    unsupported: dict[str, None] = field(default_factory=dict)
-    functions: dict[Key, onnx.FunctionProto] = field(default_factory=dict)
-    declared: dict[str, onnx.TypeProto] = field(default_factory=dict)
-    node_names: Names = field(default_factory=lambda: Names(()))
-    taken: set[str] = field(default_factory=set)
+    def __init__(
+        self, model: onnx.ModelProto, folder: Path | None, weights: Mapping[str, Array]
+    ) -> None:
+        self._proto = model.graph
+        self._opsets = opsets_of(model.opset_import)
+        self._tensors = TensorReader(folder)
+        self._weights = weights
+        self._functions = local_functions(model)
+        self._initializers = {t.name: t for t in self._proto.initializer}
+        self._sparse = {t.values.name: t for t in self._proto.sparse_initializer}
+        self._constants = {*self._initializers, *self._sparse, *weights}
+        infos = [*self._proto.value_info, *self._proto.output]
+        self._declared = {i.name: i for i in infos}
+        self._inputs = [i for i in self._proto.input if i.name not in self._constants]
+        self._dims = DimNames(self._inputs)
+        self._value_names, self._node_names = _UniqueNames(), _UniqueNames()
+        self._nodes: list[Node] = []
+        self._visited = 0
+        self._unsupported: list[str] = []
 
-    def run(self, weights: Mapping[str, Array]) -> Graph:
-        graph = self.model.graph
-        opsets = self._opsets()
-        for function in self.model.functions:
-            key = function_key(function.domain, function.name, function.overload)
-            self.functions[key] = function
-        self.declared = {v.name: v.type for v in (*graph.value_info, *graph.output)}
-        for tensor in graph.initializer:
-            try:
-                self._constant(tensor.name, read_tensor(tensor, self.folder))
-            except UnsupportedError as error:
-                self.unsupported[str(error)] = None
-        if graph.sparse_initializer:
-            self.unsupported["sparse initializers"] = None
-        for name, array in weights.items():
-            self._constant(name, array)
-        inputs = [self._input(i) for i in graph.input if i.name not in self.values]
-        for index, node in enumerate(graph.node):
-            self._node(node, opsets, f"{node.op_type}_{index}")
-        self._refuse()
-        outputs = [self._output(o.name) for o in graph.output]
-        present = [v for v in inputs if v is not None]
-        result = Graph(
-            graph.name or "main", present, outputs, self.nodes, [o.name for o in graph.output]
-        )
-        result.remove_dead()
-        return result
+    def run(self) -> Graph:
+        proto = self._proto
+        for name in self._constants:
+            self._value_names.reserve(name)
+        for node in proto.node:
+            for name in node.output:
+                self._value_names.reserve(name)
+        names = {name: name for node in proto.node for name in node.output}
+        scope = _Scope("", self._opsets, {}, names)
+        inputs = [self._input(info, scope) for info in self._inputs]
+        self._walk(proto.node, scope, f"graph '{proto.name}'")
+        outputs = [self._output(info.name, scope) for info in proto.output]
+        if self._unsupported:
+            raise _unsupported_error(self._unsupported)
+        output_names = [info.name for info in proto.output]
+        return Graph(proto.name or "main", inputs, outputs, self._nodes, output_names)
 
-    def _opsets(self) -> dict[str, int]:
-        opsets = {function_key(o.domain, "")[0]: o.version for o in self.model.opset_import}
-        version = opsets.setdefault("", 1 if not self.model.opset_import else 0)
-        if 0 < version < OLDEST_OPSET:
-            raise UnsupportedError(
-                f"The model is of ai.onnx opset {version}; clrt reads {OLDEST_OPSET} and newer. "
-                "Convert it with onnx.version_converter."
-            )
-        return opsets
-
-    def _refuse(self) -> None:
-        if not self.unsupported:
-            return
-        listing = "; ".join(self.unsupported)
-        raise UnsupportedError(
-            f"The model uses {len(self.unsupported)} thing(s) that clrt does not support: {listing}."
-            " Export it with other options, or replace these nodes.",
-            tuple(self.unsupported),
-        )
-
-    def _constant(self, name: str, array: Array) -> Value:
-        type_ = TensorType(DType.of(array.dtype), tuple(array.shape), array)
-        self.constants[name] = array
-        value = self.values[name] = Value(name, type_)
+    def _input(self, info: onnx.ValueInfoProto, scope: _Scope) -> Value:
+        if not info.name or info.name in scope.env:
+            raise ModelError(f"Two inputs of the model are named '{info.name}'; rename one.")
+        self._value_names.reserve(info.name)
+        try:
+            value = Value(info.name, tensor_type(info, self._dims))
+        except UnsupportedError as error:
+            self._unsupported.append(str(error))
+            value = _BROKEN
+        scope.env[info.name] = value
         return value
 
-    def _input(self, info: onnx.ValueInfoProto) -> Value | None:
-        type_ = _tensor_type(info.type, info.name)
-        if type_ is None:
-            self.unsupported[f"input '{info.name}' of a type that is no numeric tensor"] = None
-            return None
-        value = self.values[info.name] = Value(info.name, type_)
-        return value
+    def _output(self, name: str, scope: _Scope) -> Value:
+        if name not in scope.env and name not in self._constants:
+            raise ModelError(f"No node makes the model's output '{name}'; the model is not valid.")
+        return self._look_up(name, scope) or _BROKEN
 
-    def _output(self, name: str) -> Value:
-        if name not in self.values:
-            raise ModelError(f"The graph's output '{name}' is computed by no node; the file is damaged.")
-        return self.values[name]
+    def _look_up(self, name: str, scope: _Scope) -> Value | None:
+        """A value that `sort_nodes` found to be there; an initializer is read at its first use."""
+        if name not in scope.env:
+            scope.env[name] = self._constant(name)
+        return scope.env[name]
 
-    def _node(self, proto: onnx.NodeProto, opsets: Mapping[str, int], fallback: str) -> None:
-        domain = function_key(proto.domain, "")[0]
-        opset = opsets.get(domain, opsets.get("", 0))
-        name = self._unique(proto.name or fallback)
-        described = f"{proto.op_type} '{name}' ({domain or 'ai.onnx'} opset {opset})"
-        function = self.functions.get(function_key(domain, proto.op_type, proto.overload))
-        if function is not None:
-            self._expand(proto, function, name, opsets)
-            return
-        missing = [n for n in proto.input if n and n not in self.values]
-        if missing:
-            if not self.unsupported:
-                raise ModelError(
-                    f"{proto.op_type} '{name}' reads '{missing[0]}', which nothing computes before "
-                    "it; the file is damaged."
-                )
-            self._name_only(proto, domain, described)
-            return
-        if proto.op_type == "Constant" and domain == "":
-            self._constant_node(proto, described)
-            return
-        cls = REGISTRY.find(domain, proto.op_type)
-        if cls is None:
-            types = [self.values[n].type if n else None for n in proto.input]
-            body = schema_function(proto, opset, types)
-            if body is None:
-                self.unsupported[described] = None
+    def _constant(self, name: str) -> Value:
+        where = f"initializer '{name}'"
+        try:
+            if name in self._weights:
+                return _constant_value(name, np.asarray(self._weights[name]), where)
+            if name in self._initializers:
+                array = self._tensors.array(self._initializers[name], where)
             else:
-                self._expand(proto, body, name, opsets)
-            return
-        self._make(proto, cls, name, domain, opset, described)
-
-    def _name_only(self, proto: onnx.NodeProto, domain: str, described: str) -> None:
-        """A node behind an unsupported one: it cannot be typed, but it can be named too."""
-        known = REGISTRY.find(domain, proto.op_type) or (proto.op_type, domain) == ("Constant", "")
-        if not known and not onnx.defs.has(proto.op_type, domain):
-            self.unsupported[described] = None
-        elif not known:
-            schema = onnx.defs.get_schema(proto.op_type, domain)
-            if not (schema.has_function or schema.has_context_dependent_function):
-                self.unsupported[described] = None
-
-    def _expand(
-        self,
-        proto: onnx.NodeProto,
-        function: onnx.FunctionProto,
-        name: str,
-        opsets: Mapping[str, int],
-    ) -> None:
-        body = expand(proto, function, name)
-        merged = {**opsets, **body.opsets}
-        for index, inner in enumerate(body.nodes):
-            self._node(inner, merged, f"{name}/{inner.op_type}_{index}")
-
-    def _constant_node(self, proto: onnx.NodeProto, described: str) -> None:
-        (attribute,) = proto.attribute or (onnx.AttributeProto(),)
-        try:
-            self._constant(proto.output[0], self._constant_array(attribute))
+                array = self._tensors.sparse(self._sparse[name], where)
+            return _constant_value(name, array, where)
         except UnsupportedError as error:
-            self.unsupported[f"{described}: {error}"] = None
+            self._unsupported.append(str(error))
+            return _BROKEN
 
-    def _constant_array(self, attribute: onnx.AttributeProto) -> Array:
-        found = self._attribute(attribute)
-        match attribute.name:
-            case "value":
-                return np.asarray(found)
-            case "value_float" | "value_floats":
-                return np.asarray(found, np.float32)
-            case "value_int" | "value_ints":
-                return np.asarray(found, np.int64)
-        raise UnsupportedError(f"a Constant by '{attribute.name}'")
+    def _walk(self, nodes: Sequence[onnx.NodeProto], scope: _Scope, where: str) -> None:
+        self._visited += len(nodes)
+        if self._visited > _MAX_NODES:
+            raise ModelError(f"{where} grows to over {_MAX_NODES} nodes when functions are inlined.")
+        available = scope.env.keys() if scope.calls else scope.env.keys() | self._constants
+        order = sort_nodes(nodes, available, where)
+        # A name in the file goes before one that is made up for a node without a name.
+        names = {i: self._node_names.unique(scope.prefix + n.name) for i, n in order if n.name}
+        for index, proto in order:
+            name = names.get(index) or self._node_names.unique(
+                f"{scope.prefix}{proto.op_type}_{index}"
+            )
+            self._import(self._call(proto, name, scope), scope)
 
-    def _attribute(self, attribute: onnx.AttributeProto) -> Any:
-        kind = onnx.AttributeProto
-        match attribute.type:
-            case kind.TENSOR:
-                return read_tensor(attribute.t, self.folder)
-            case kind.STRING:
-                return attribute.s.decode("utf-8", "replace")
-            case kind.STRINGS:
-                return [s.decode("utf-8", "replace") for s in attribute.strings]
-            case kind.FLOATS | kind.INTS | kind.FLOAT | kind.INT:
-                found = onnx.helper.get_attribute_value(attribute)
-                return list(found) if attribute.type in (kind.FLOATS, kind.INTS) else found
-        name = kind.AttributeType.Name(attribute.type).lower()
-        raise UnsupportedError(f"attribute '{attribute.name}' of type {name}")
+    def _call(self, proto: onnx.NodeProto, name: str, scope: _Scope) -> _Call:
+        domain = normal_domain(proto.domain)
+        if not domain and not scope.opsets.get(""):
+            raise ModelError(
+                f"{proto.op_type} '{name}' is an ai.onnx op, but the model imports no opset of "
+                "ai.onnx; export it again."
+            )
+        inputs = [self._look_up(n, scope) if n else None for n in proto.input]
+        while inputs and inputs[-1] is None:
+            inputs.pop()
+        finals = []
+        for output in proto.output:
+            known = output in scope.results or not output
+            finals.append(
+                scope.results.get(output, "")
+                if known
+                else self._value_names.unique(scope.prefix + output)
+            )
+        resolved = onnx.NodeProto()
+        resolved.CopyFrom(proto)
+        if any(a.ref_attr_name for a in proto.attribute):
+            attrs = resolve_attributes(proto, scope.attrs)
+            del resolved.attribute[:]
+            resolved.attribute.extend(attrs)
+        return _Call(resolved, name, domain, scope.opsets.get(domain, 1), inputs, finals)
 
-    def _make(
+    def _import(self, call: _Call, scope: _Scope) -> None:
+        proto = call.proto
+        function = self._functions.get((call.domain, proto.op_type, proto.overload))
+        if function is not None:
+            return self._inline(function, call, scope)
+        if has_subgraph(proto.attribute):
+            return self._refuse(call, scope, "subgraphs are not supported yet")
+        if not call.domain and proto.op_type == "Constant":
+            return self._constant_node(call, scope)
+        cls = REGISTRY.find(call.domain, proto.op_type)
+        if cls is None:
+            types = [None if v is None else v.type for v in call.inputs]
+            function = schema_function(proto, call.opset, None if call.is_broken else types)
+            if function is not None:
+                return self._inline(function, call, scope)
+            return self._refuse(call, scope)
+        try:
+            self._apply(cls, call, scope)
+        except UnsupportedError as error:
+            self._refuse(call, scope, _without_title(str(error), call.title, cls.name))
+
+    def _refuse(self, call: _Call, scope: _Scope, reason: str = "") -> None:
+        """Notes an unsupported node and goes on, so that the error can name all of them."""
+        opset = f"{call.domain or 'ai.onnx'} opset {call.opset}"
+        note = f"{call.title} ({opset})" + (f": {reason.rstrip('.')}" if reason else "")
+        schema = schema_of(call.domain, call.proto.op_type, call.opset)
+        expands = schema is not None and schema.has_context_dependent_function
+        # What the body of such an op holds is only known once the types of its inputs are.
+        if reason or not (call.is_broken and expands):
+            self._unsupported.append(note)
+        for name in filter(None, call.proto.output):
+            scope.env[name] = _BROKEN
+
+    def _inline(self, function: Function, call: _Call, scope: _Scope) -> None:
+        if function.key in scope.calls:
+            raise ModelError(f"{call.title}: function '{function.key[1]}' calls itself.")
+        wanted = (len(function.inputs), len(function.outputs))
+        if len(call.inputs) > wanted[0] or len(call.outputs) > wanted[1]:
+            raise ModelError(
+                f"{call.title} has {len(call.inputs)} inputs and {len(call.outputs)} outputs; "
+                f"function '{function.key[1]}' has {wanted[0]} and {wanted[1]}."
+            )
+        results = {f: n for f, n in zip(function.outputs, call.outputs, strict=False) if n}
+        inner = _Scope(
+            prefix=f"{call.name}/",
+            opsets=function.opsets,
+            env=dict(zip_longest(function.inputs, call.inputs)),
+            results=results,
+            attrs={**function.defaults, **{a.name: a for a in call.proto.attribute}},
+            calls=(*scope.calls, function.key),
+        )
+        self._walk(function.nodes, inner, f"function '{function.key[1]}'")
+        for name, formal in zip(call.proto.output, function.outputs, strict=False):
+            if not name:
+                continue
+            value = inner.env.get(formal)
+            if value is None:
+                raise ModelError(f"{call.title}: function '{function.key[1]}' makes no '{formal}'.")
+            scope.env[name] = value
+
+    def _constant_node(self, call: _Call, scope: _Scope) -> None:
+        if len(call.proto.attribute) != 1 or len(call.outputs) != 1 or not call.outputs[0]:
+            raise ModelError(f"{call.title} must have one value and one output.")
+        (attr,) = call.proto.attribute
+        try:
+            found = attribute_value(attr, self._tensors, call.title)
+            if attr.name == "sparse_value" and isinstance(found, np.ndarray):
+                array = found
+            elif attr.name in ("value_float", "value_floats"):
+                array = np.asarray(found, np.float32)
+            elif attr.name in ("value_int", "value_ints"):
+                array = np.asarray(found, np.int64)
+            elif attr.name == "value" and isinstance(found, np.ndarray):
+                array = found
+            elif attr.name in ("value_string", "value_strings"):
+                raise UnsupportedError("dtype string")
+            else:
+                raise ModelError(f"{call.title} has no valid value (attribute '{attr.name}').")
+        except UnsupportedError as error:
+            return self._refuse(call, scope, str(error))
+        except (TypeError, ValueError, OverflowError) as error:
+            raise ModelError(f"{call.title} has no valid value: {error}.") from error
+        scope.env[call.proto.output[0]] = _constant_value(call.outputs[0], array, call.title)
+
+    def _apply(self, cls: type[Op], call: _Call, scope: _Scope) -> None:
+        local = dict(zip(call.outputs, call.proto.output, strict=True))
+        values = {v.name: v for v in call.inputs if v is not None}
+        node = self._onnx_node(cls, call, values)
+        try:
+            op = cls.from_onnx(node)
+            inputs = [values[n] if n else None for n in node.inputs]
+            if any(v is _BROKEN for v in inputs):
+                raise _BrokenInput
+            types = op.infer_with_data([None if v is None else v.type for v in inputs])
+        except _BrokenInput:
+            scope.env.update(dict.fromkeys(filter(None, call.proto.output), _BROKEN))
+            return
+        except ClrtError as error:
+            raise type(error)(f"{call.title}: {_without_title(str(error), call.title)}") from error
+        except Undecidable as error:
+            raise UnsupportedError(f"it depends on the input shapes: {error}") from error
+        except _INVALID as error:
+            raise ModelError(
+                f"{call.title}: its attributes or inputs are not valid "
+                f"({type(error).__name__}: {error}); export the model again."
+            ) from error
+        self._add(op, call, inputs, _trim(node.outputs), types, local, scope)
+
+    def _add(
         self,
-        proto: onnx.NodeProto,
-        cls: Any,
-        name: str,
-        domain: str,
-        opset: int,
-        described: str,
+        op: Op,
+        call: _Call,
+        inputs: list[Value | None],
+        names: Sequence[str],
+        types: Sequence[TensorType],
+        local: Mapping[str, str],
+        scope: _Scope,
     ) -> None:
+        if len(names) > len(types):
+            raise UnsupportedError(f"clrt computes {len(types)} of its {len(names)} outputs")
+        outputs = []
+        for index, (name, inferred) in enumerate(zip(names, types, strict=False)):
+            declared = None if scope.calls else self._declared.get(name)
+            type_ = refine(inferred, declared, self._dims)
+            final = name or self._value_names.unique(f"{call.name}/unused.{index}")
+            outputs.append(Value(final, type_))
+            if name:
+                scope.env[local[name]] = outputs[-1]
+        self._nodes.append(Node(call.name, op, inputs, outputs))
+
+    def _onnx_node(self, cls: type[Op], call: _Call, values: dict[str, Value]) -> OnnxNode:
+        schema = schema_of(call.domain, call.proto.op_type, call.opset)
+        if schema is not None and len(call.inputs) > schema.max_input:
+            raise ModelError(
+                f"{call.title} has {len(call.inputs)} inputs; opset {call.opset} allows "
+                f"{schema.max_input}."
+            )
+
         def add_constant(array: Array) -> str:
-            fresh = self._unique(f"{name}/attribute")
-            self._constant(fresh, array)
-            return fresh
+            name = self._value_names.unique(f"{call.name}/constant")
+            values[name] = _constant_value(name, array, call.title)
+            return name
 
-        inputs = list(proto.input)
-        try:
-            attrs = {a.name: self._attribute(a) for a in proto.attribute}
-            view = OnnxNode(
-                proto.op_type, domain, name, opset, attrs, inputs, list(proto.output),
-                self.constants, add_constant,
-            )  # fmt: skip
-            op = cls.from_onnx(view)
-            values = [self.values[n] if n else None for n in view.inputs]
-            types = op.infer_with_data([None if v is None else v.type for v in values])
-        except UnsupportedError as error:
-            self.unsupported[f"{described}: {error}"] = None
-            return
-        except KeyError as error:
-            raise ModelError(f"{proto.op_type} '{name}' lacks the attribute {error}.") from error
-        except (ShapeError, ModelError) as error:
-            raise _with_node(error, proto.op_type, name) from error
-        outputs = [
-            Value(n or self._unique(f"{name}/unused"), self._refine(n, t))
-            for n, t in zip(_pad(proto.output, len(types)), types, strict=False)
-        ]
-        for output in outputs:
-            self.values[output.name] = output
-        self.nodes.append(Node(name, op, values, outputs))
-
-    def _refine(self, name: str, type_: TensorType) -> TensorType:
-        """What infer left open, from the file's own declaration."""
-        if type_.shape is not None or name not in self.declared:
-            return type_
-        declared = _tensor_type(self.declared[name], name)
-        if declared is None or declared.dtype is not type_.dtype:
-            return type_
-        return TensorType(type_.dtype, declared.shape, type_.data)
-
-    def _unique(self, name: str) -> str:
-        fresh = name if name not in self.taken else self.node_names.fresh(name, "copy")
-        self.taken.add(fresh)
-        return fresh
+        return OnnxNode(
+            op_type=call.proto.op_type,
+            domain=call.domain,
+            name=call.name,
+            opset=call.opset,
+            attrs={
+                a.name: attribute_value(a, self._tensors, call.title) for a in call.proto.attribute
+            },
+            inputs=["" if v is None else v.name for v in call.inputs],
+            outputs=list(call.outputs),
+            constants={n: v.numbers for n, v in values.items() if v.numbers is not None},
+            add_constant=add_constant,
+        )
 
 
-def _pad(names: Sequence[str], count: int) -> list[str]:
-    return list(names) + [""] * (count - len(names))
+class _BrokenInput(Exception):
+    """An input comes from an unsupported node."""
 
 
-def _with_node(error: ClrtError, op_type: str, name: str) -> ClrtError:
-    text = str(error)
-    start = f"{op_type}: "
-    rest = text[len(start) :] if text.startswith(start) else text
-    return type(error)(f"{op_type} '{name}': {rest}")
-
-
-def _tensor_type(proto: onnx.TypeProto, name: str) -> TensorType | None:
-    """The type of a graph input; None where it is no tensor of a dtype clrt has."""
-    if not proto.HasField("tensor_type"):
-        return None
-    tensor = proto.tensor_type
+def _constant_value(name: str, array: Array, where: str) -> Value:
     try:
-        dtype = DType.of(onnx.helper.tensor_dtype_to_np_dtype(tensor.elem_type))
-    except (KeyError, ValueError):
-        return None
-    if not tensor.HasField("shape"):
-        return TensorType(dtype, None)
-    dims = [_dim(d, f"{name}_{i}") for i, d in enumerate(tensor.shape.dim)]
-    return TensorType(dtype, tuple(dims))
+        dtype = DType.of(array.dtype)
+    except ValueError as error:
+        raise UnsupportedError(f"{where} has dtype {array.dtype}") from error
+    return Value(name, TensorType(dtype, array.shape, array))
 
 
-def _dim(proto: onnx.TensorShapeProto.Dimension, fallback: str) -> Dim:
-    if proto.HasField("dim_value"):
-        return max(int(proto.dim_value), 0)
-    text = proto.dim_param
-    if text:
-        try:
-            parsed = parse_dim(text)
-            if isinstance(parsed, Expr) and is_symbol(parsed):
-                return parsed
-        except (ValueError, SyntaxError):
-            pass
-    return symbol(re.sub(r"\W+", "_", text or fallback).strip("_") or "dim")
+def _trim(names: Sequence[str]) -> list[str]:
+    """Without the names left out at the end."""
+    kept = list(names)
+    while kept and not kept[-1]:
+        kept.pop()
+    return kept
+
+
+def _without_title(message: str, title: str, op_name: str = "") -> str:
+    """The message without the op's name in front, which the caller puts there with the node's."""
+    op_name = op_name or title.partition(" ")[0]
+    for head in (f"{title}: ", f"{op_name}: ", f"{title} ", f"{op_name} "):
+        if message.startswith(head):
+            return message[len(head) :]
+    return message
+
+
+def _unsupported_error(notes: Sequence[str]) -> UnsupportedError:
+    found = list(dict.fromkeys(notes))
+    things = "1 thing" if len(found) == 1 else f"{len(found)} things"
+    return UnsupportedError(
+        f"The model needs {things} that clrt does not support: {'; '.join(found)}. "
+        "Export the model without them, or at another opset; an op can be added in clrt/ops.",
+        found,
+    )

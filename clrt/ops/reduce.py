@@ -99,8 +99,10 @@ def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:
     view, dtype = _view(node, "any"), node.arg(0).dtype
     d0, d1, d2 = _places(view.kept, 1)
     defines: dict[str, object] = {"VW": 1, "DATA_T": dtype.cl, "HALF": int(dtype is DType.FLOAT16)}
-    defines["ACC_T"] = "F" if dtype.is_float else dtype.cl
-    defines["DATA_N"] = "float" if dtype.is_float else dtype.cl
+    # Narrow integers wrap only when they are stored: a mean may have more elements than they hold.
+    integer = "ulong" if dtype is DType.UINT64 else "long"
+    defines["ACC_T"] = "F" if dtype.is_float else integer
+    defines["DATA_N"] = "float" if dtype.is_float else integer
     return _launch(node, view, "reduce_strided", (d2, d1, d0), None, **defines)
 
 

@@ -20,6 +20,7 @@ from clrt.passes.simplify_algebra import SimplifyAlgebra
 from clrt.passes.simplify_index_grids import SimplifyIndexGrids
 from clrt.passes.sink_expand import SinkExpand
 from clrt.passes.sink_reshape import SinkReshape
+from clrt.passes.sink_slice import SinkSlice
 
 MAX_ROUNDS = 6
 
@@ -35,6 +36,7 @@ CLEAN_UP: tuple[Pass, ...] = (
     SimplifyAlgebra(),  # cheaper elementwise forms
     SimplifyIndexGrids(),  # gathers of everything in order: how masks are exported
     SinkExpand(),  # compute first, broadcast later
+    SinkSlice(),  # position embeddings are a slice of a constant
 )
 
 # Whole subgraphs with a kernel of their own; attention before products take in its scale.

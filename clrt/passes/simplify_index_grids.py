@@ -89,7 +89,7 @@ def grid(value: Value, depth: int = 0) -> Grid | None:
 
 
 def _dim(element: object) -> Dim:
-    return element if isinstance(element, Expr) else int(element)  # type: ignore[call-overload,no-any-return]
+    return element if isinstance(element, Expr) else int(element)  # type: ignore[call-overload]
 
 
 def _range(node: Node) -> Grid | None:

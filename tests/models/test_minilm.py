@@ -10,7 +10,7 @@ import pytest
 
 import clrt
 from clrt.importer import huggingface
-from tests.harness import test_devices
+from tests.harness import all_devices
 from tests.models.fixtures import load_minilm, minilm_names
 from tests.models.oracle import check, expected, model_folder, relative_error, text_feeds
 
@@ -36,7 +36,7 @@ def name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-@pytest.fixture(scope="module", params=test_devices(), ids=lambda d: d.platform.split()[0])
+@pytest.fixture(scope="module", params=all_devices(), ids=lambda d: d.platform.split()[0])
 def model(request: pytest.FixtureRequest, name: str) -> clrt.Model:
     return clrt.load(_source(name), device=request.param.index, strict=True)  # type: ignore[arg-type]
 

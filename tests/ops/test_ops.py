@@ -9,7 +9,7 @@ from clrt.ir.op import Array
 from clrt.ops import REGISTRY
 from clrt.ops.base import Op
 from clrt.runtime.devices import DeviceInfo
-from tests.harness import run_graph, sample_graph, test_devices, tolerance
+from tests.harness import run_graph, sample_graph, all_devices, tolerance
 
 CLASSES = sorted(REGISTRY.classes.values(), key=lambda c: (c.domain, c.name))
 ON_DEVICE = [c for c in CLASSES if c.variants and not c.view]
@@ -24,7 +24,7 @@ def _check(name: str, actual: Array, expected: Array, limit: float) -> None:
     np.testing.assert_allclose(actual, expected, rtol=0, atol=limit, err_msg=name)
 
 
-@pytest.mark.parametrize("device", test_devices(), ids=lambda d: d.platform.split()[0])
+@pytest.mark.parametrize("device", all_devices(), ids=lambda d: d.platform.split()[0])
 @pytest.mark.parametrize("cls", ON_DEVICE, ids=lambda c: c.name)
 def test_kernel_matches_reference(cls: type[Op], device: DeviceInfo) -> None:
     samples = list(cls.samples())

@@ -1,0 +1,204 @@
+"""`TensorProto` to NumPy: elements in the file, in external files, and sparse ones."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path, PurePosixPath, PureWindowsPath
+
+import numpy as np
+import onnx
+from onnx import numpy_helper
+
+from clrt.errors import ModelError, UnsupportedError
+from clrt.ir.dtypes import DType
+from clrt.ir.op import Array
+
+# A few bytes of a file can ask for any size; a dense tensor has to come with its elements.
+_MAX_SPARSE_BYTES = 1 << 31
+
+_DTYPES = {
+    onnx.TensorProto.FLOAT: DType.FLOAT32,
+    onnx.TensorProto.DOUBLE: DType.FLOAT64,
+    onnx.TensorProto.FLOAT16: DType.FLOAT16,
+    onnx.TensorProto.INT8: DType.INT8,
+    onnx.TensorProto.INT16: DType.INT16,
+    onnx.TensorProto.INT32: DType.INT32,
+    onnx.TensorProto.INT64: DType.INT64,
+    onnx.TensorProto.UINT8: DType.UINT8,
+    onnx.TensorProto.UINT16: DType.UINT16,
+    onnx.TensorProto.UINT32: DType.UINT32,
+    onnx.TensorProto.UINT64: DType.UINT64,
+    onnx.TensorProto.BOOL: DType.BOOL,
+}
+_ELEM_TYPES = {dtype: elem_type for elem_type, dtype in _DTYPES.items()}
+
+
+def dtype_of(elem_type: int, where: str) -> DType:
+    """The dtype of an ONNX element type.
+
+    Raises:
+        UnsupportedError: clrt has no such dtype (string, bfloat16, float8, int4, complex).
+        ModelError: ONNX has no such element type.
+    """
+    if elem_type in _DTYPES:
+        return _DTYPES[elem_type]
+    names = onnx.TensorProto.DataType
+    if elem_type == onnx.TensorProto.UNDEFINED or elem_type not in names.values():
+        raise ModelError(f"{where} has no valid element type ({elem_type}); export the model again.")
+    raise UnsupportedError(f"{where} has dtype {names.Name(elem_type).lower()}")
+
+
+def elem_type_of(dtype: DType) -> int:
+    """The ONNX element type of a dtype."""
+    return _ELEM_TYPES[dtype]
+
+
+class TensorReader:
+    """Reads tensors; files of external data are mapped once and their elements not copied.
+
+    Args:
+        folder: Where external data lie; None for a model that comes from no file.
+    """
+
+    def __init__(self, folder: Path | None) -> None:
+        self._folder = folder
+        self._files: dict[str, Array] = {}
+
+    def array(self, tensor: onnx.TensorProto, where: str) -> Array:
+        """The elements of a tensor.
+
+        Raises:
+            ModelError: They are damaged, missing, or lie outside the model's folder.
+            UnsupportedError: clrt does not have the dtype.
+        """
+        dtype = dtype_of(tensor.data_type, where)
+        shape = _shape(tensor.dims, where)
+        if tensor.data_location == onnx.TensorProto.EXTERNAL:
+            return self._external(tensor, dtype, shape, where)
+        try:
+            return np.asarray(numpy_helper.to_array(tensor)).reshape(shape)
+        except (ValueError, TypeError, OverflowError, MemoryError) as error:
+            raise ModelError(
+                f"{where} is damaged: {dtype}{list(shape)} does not fit its data ({error}); "
+                "export the model again."
+            ) from error
+
+    def sparse(self, tensor: onnx.SparseTensorProto, where: str) -> Array:
+        """The elements of a sparse tensor, zeros filled in.
+
+        Raises:
+            ModelError: Indices are damaged or outside the shape.
+            UnsupportedError: The dense form is over 2 GiB, or clrt does not have the dtype.
+        """
+        values = self.array(tensor.values, where)
+        indices = self.array(tensor.indices, where)
+        shape = _shape(tensor.dims, where)
+        if math.prod(shape) * values.itemsize > _MAX_SPARSE_BYTES:
+            raise UnsupportedError(f"{where} is sparse and has {math.prod(shape)} elements")
+        dense = np.zeros(shape, values.dtype)
+        try:
+            if indices.ndim == 2:
+                indices = np.ravel_multi_index(tuple(indices.T), shape)
+            if values.ndim != 1 or indices.shape != values.shape:
+                raise ValueError(f"{values.shape} values, {indices.shape} indices")
+            if indices.size and not 0 <= indices.min() <= indices.max() < dense.size:
+                raise ValueError("an index is outside the shape")
+            dense.reshape(-1)[indices] = values
+        except (ValueError, TypeError, IndexError) as error:
+            raise ModelError(f"{where} is a damaged sparse tensor: {error}.") from error
+        return dense
+
+    def _external(
+        self, tensor: onnx.TensorProto, dtype: DType, shape: tuple[int, ...], where: str
+    ) -> Array:
+        entries = {e.key: e.value for e in tensor.external_data}
+        location = entries.get("location", "")
+        needed = math.prod(shape) * dtype.itemsize
+        offset = _number(entries, "offset", 0, where)
+        length = _number(entries, "length", needed, where)
+        if length != needed:
+            raise ModelError(
+                f"{where} is damaged: {dtype}{list(shape)} takes {needed} bytes, "
+                f"but '{location}' gives it {length}; export the model again."
+            )
+        data = self._file(location, where)
+        if offset + length > data.size:
+            raise ModelError(
+                f"'{location}' is truncated: {where} ends at byte {offset + length} of it, "
+                f"but it has {data.size}; download or export the model again."
+            )
+        window = data[offset : offset + length]
+        if dtype is DType.BOOL:
+            return (window != 0).reshape(shape)
+        # The loads of a misaligned view are slow, and some host code refuses it.
+        if length and window.ctypes.data % dtype.itemsize:
+            window = window.copy()
+        return window.view(dtype.numpy).reshape(shape)
+
+    def _file(self, location: str, where: str) -> Array:
+        if location not in self._files:
+            path = self._resolve(location, where)
+            try:
+                size = path.stat().st_size
+                mapped = np.asarray(np.memmap(path, np.uint8, "r")) if size else np.zeros(0, np.uint8)
+            except (OSError, ValueError) as error:
+                raise ModelError(f"'{path}', the file of {where}, cannot be read: {error}.") from error
+            self._files[location] = mapped
+        return self._files[location]
+
+    def _resolve(self, location: str, where: str) -> Path:
+        """The file of a location; only files that belong to the model are opened."""
+        if self._folder is None:
+            raise ModelError(
+                f"{where} lies in the external file '{location}', but the model was not read from "
+                "a file; pass its path, or load it with onnx.load first."
+            )
+        windows = PureWindowsPath(location)
+        if (
+            not location
+            or "\0" in location
+            or ".." in windows.parts
+            or windows.is_absolute()
+            or windows.drive
+            or PurePosixPath(location).is_absolute()
+            or location.startswith("\\")
+        ):
+            raise ModelError(
+                f"{where} lies in '{location}', outside the model's folder; "
+                "export the model with external data beside it."
+            )
+        path = self._folder / location
+        if not path.is_file():
+            raise ModelError(
+                f"'{path}', the external file of {where}, does not exist; "
+                "put it beside the model under this name."
+            )
+        real = path.resolve()
+        if not any(real.is_relative_to(root) for root in self._roots()):
+            raise ModelError(
+                f"'{path}', the external file of {where}, links to '{real}', outside the model's "
+                "folder; put the file itself beside the model."
+            )
+        return path
+
+    def _roots(self) -> list[Path]:
+        """The model's folder; in a Hugging Face cache also `blobs`, where its links lead."""
+        assert self._folder is not None
+        folder = self._folder.absolute()
+        caches = [p.parent / "blobs" for p in folder.parents if p.name == "snapshots"]
+        return [folder.resolve(), *(c.resolve() for c in caches[:1])]
+
+
+def _shape(dims: object, where: str) -> tuple[int, ...]:
+    shape = tuple(int(d) for d in dims)  # type: ignore[attr-defined]
+    if any(d < 0 for d in shape):
+        raise ModelError(f"{where} is damaged: its shape is {list(shape)}; export the model again.")
+    return shape
+
+
+def _number(entries: dict[str, str], key: str, default: int, where: str) -> int:
+    text = entries.get(key) or str(default)
+    # int() has no bound on the digits that protobuf gives it, and takes "1_0" and " 1".
+    if not (text.isascii() and text.isdigit() and len(text) <= 18):
+        raise ModelError(f"{where} is damaged: its external {key} is '{text[:40]}'.")
+    return int(text)

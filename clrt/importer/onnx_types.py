@@ -1,0 +1,146 @@
+"""ONNX types to `TensorType` and back: named, computed, unnamed and missing dims."""
+
+from __future__ import annotations
+
+import keyword
+import re
+from collections.abc import Iterable
+
+import onnx
+
+from clrt.errors import UnsupportedError
+from clrt.importer.onnx_tensors import dtype_of, elem_type_of
+from clrt.ir.dims import Dim, Expr, Shape, is_symbol, parse_dim, symbol
+from clrt.ir.op import TensorType
+from clrt.ops.movement import fresh_dim
+
+_UNKNOWN = "unknown_"
+_MAX_DIM_CHARS = 200
+
+
+class DimNames:
+    """The symbols of a model's input dims.
+
+    A dim_param that is an identifier is the symbol of that name. Any other is read as an
+    expression where all its symbols are dims of their own ("past + sequence"): only those get
+    numbers from the input shapes. What remains ("batch-size") becomes one symbol.
+    """
+
+    def __init__(self, inputs: Iterable[onnx.ValueInfoProto]) -> None:
+        texts = [
+            d.dim_param.strip()
+            for i in inputs
+            if i.type.WhichOneof("value") == "tensor_type"
+            for d in i.type.tensor_type.shape.dim
+            if d.WhichOneof("value") == "dim_param"
+        ]
+        plain = dict.fromkeys(t for t in texts if _is_plain(t))
+        self._plain = frozenset(plain)
+        self._dims: dict[str, Dim] = {t: symbol(t) for t in plain}
+        self._taken: set[str] = set(plain)
+        for text in texts:
+            if text and text not in self._dims:
+                dim = self._expression(text)
+                self._dims[text] = self.fresh(text) if dim is None else dim
+
+    def fresh(self, hint: str) -> Expr:
+        """A new symbol, named after the hint."""
+        base = _sanitise(hint)
+        name, k = base, 0
+        while name in self._taken:
+            k += 1
+            name = f"{base}_{k}"
+        self._taken.add(name)
+        return symbol(name)
+
+    def input_shape(self, info: onnx.ValueInfoProto) -> Shape | None:
+        """The shape of a graph input; None where the model gives none."""
+        tensor = info.type.tensor_type
+        if not tensor.HasField("shape"):
+            return None
+        dims: list[Dim] = []
+        for axis, proto in enumerate(tensor.shape.dim):
+            dim = self.known(proto)
+            dims.append(self.fresh(f"{info.name}_{axis}") if dim is None else dim)
+        return tuple(dims)
+
+    def known(self, proto: onnx.TensorShapeProto.Dimension) -> Dim | None:
+        """A dim in numbers and symbols of the inputs; None where it is none of these."""
+        kind = proto.WhichOneof("value")
+        if kind == "dim_value":
+            # Some exporters write -1 for "any".
+            return int(proto.dim_value) if proto.dim_value >= 0 else None
+        if kind == "dim_param":
+            text = proto.dim_param.strip()
+            return self._dims[text] if text in self._dims else self._expression(text)
+        return None
+
+    def _expression(self, text: str) -> Dim | None:
+        if not text or len(text) > _MAX_DIM_CHARS:
+            return None
+        try:
+            dim = parse_dim(text)
+        except (ValueError, SyntaxError, ArithmeticError, RecursionError, MemoryError):
+            return None
+        if isinstance(dim, int):
+            return dim if dim >= 0 and not isinstance(dim, bool) else None
+        return dim if dim.symbols <= self._plain else None
+
+
+def tensor_type(info: onnx.ValueInfoProto, names: DimNames) -> TensorType:
+    """The type of a graph input.
+
+    Raises:
+        UnsupportedError: It is a sequence, map, optional or sparse tensor, or of a dtype that clrt
+            does not have.
+        ModelError: It has no valid type.
+    """
+    where = f"input '{info.name}'"
+    kind = info.type.WhichOneof("value")
+    if kind not in ("tensor_type", None):
+        raise UnsupportedError(f"{where} is a {kind.removesuffix('_type').replace('_', ' ')}")
+    return TensorType(dtype_of(info.type.tensor_type.elem_type, where), names.input_shape(info))
+
+
+def refine(inferred: TensorType, info: onnx.ValueInfoProto | None, names: DimNames) -> TensorType:
+    """Fills what inference could not tell from what the file declares; inference wins."""
+    if info is None or info.type.WhichOneof("value") != "tensor_type":
+        return inferred
+    if not info.type.tensor_type.HasField("shape") or inferred.is_static:
+        return inferred
+    declared = [names.known(d) for d in info.type.tensor_type.shape.dim]
+    if inferred.shape is None:
+        shape = tuple(fresh_dim() if d is None else d for d in declared)
+        return TensorType(inferred.dtype, shape, inferred.data)
+    if len(declared) != len(inferred.shape):
+        return inferred
+    pairs = zip(inferred.shape, declared, strict=True)
+    shape = tuple(d if d is not None and _is_unknown(o) else o for o, d in pairs)
+    return TensorType(inferred.dtype, shape, inferred.data)
+
+
+def type_proto(tensor: TensorType | None) -> onnx.TypeProto:
+    """The ONNX form of a type; an empty one for an input left out."""
+    if tensor is None:
+        return onnx.TypeProto()
+    shape = None if tensor.shape is None else [d if isinstance(d, int) else str(d) for d in tensor.shape]
+    return onnx.helper.make_tensor_type_proto(elem_type_of(tensor.dtype), shape)
+
+
+def _is_unknown(dim: Dim) -> bool:
+    return is_symbol(dim) and str(dim).startswith(_UNKNOWN)
+
+
+def _is_plain(text: str) -> bool:
+    # `fresh_dim` hands out the names that start with "unknown_".
+    return (
+        text.isidentifier()
+        and text.isascii()
+        and not keyword.iskeyword(text)
+        and not text.startswith(_UNKNOWN)
+    )
+
+
+def _sanitise(text: str) -> str:
+    name = re.sub(r"\W+", "_", text[:_MAX_DIM_CHARS], flags=re.ASCII).strip("_")
+    return name if _is_plain(name) else f"dim_{name}"

@@ -1,0 +1,44 @@
+"""Looks rows up once and slices the result, not the row numbers."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from clrt.ir.graph import Node, Patch
+from clrt.passes.driver import GraphView, Match, Miss, Pass, Rewriter
+from clrt.passes.fold_constants import MAX_FOLDED_BYTES
+from clrt.passes.matching import int_attribute, op_name, produced_by
+
+
+class SinkSlice(Pass):
+    """Gather(table, Slice(rows, …)) of constants -> Slice(Gather(table, rows), …).
+
+    The Gather folds: position embeddings are then a slice of one constant.
+    """
+
+    name = "sink_slice"
+
+    def match(self, view: GraphView, node: Node) -> Match | Miss | None:
+        if op_name(node) != "Gather" or int_attribute(node.op, "axis", 0) != 0:
+            return None
+        part = produced_by(node.arg(1), "Slice")
+        table = node.arg(0).numbers if node.arg(0).is_constant else None
+        rows = part.arg(0).numbers if part is not None and part.arg(0).is_constant else None
+        if part is None or table is None or rows is None or table.ndim == 0:
+            return None
+        if rows.size * table[:1].nbytes > max(MAX_FOLDED_BYTES, table.nbytes):
+            return Miss("all rows together are larger than 16 MiB and than the table", node)
+        axes = part.input(3)
+        if axes is not None and (not axes.is_constant or axes.numbers is None):
+            return Miss("the axes of the slice are not constant", node)
+        return Match(view, node, through=[part])
+
+    def rewrite(self, match: Match) -> Patch:
+        rewriter, node, (part,) = Rewriter(match, self.name), match.root, match.through
+        rows, axes = part.arg(0), part.input(3)
+        looked_up = rewriter.add(node.op, node.arg(0), rows)
+        inputs = [looked_up, *part.inputs[1:]]
+        if axes is not None and axes.numbers is not None:
+            # Axes count from the front: the rows have fewer than the result.
+            inputs[3] = rewriter.constant(np.asarray(axes.numbers % len(rows.dims), np.int64))
+        return rewriter.patch({node.output: rewriter.add(part.op, *inputs)})

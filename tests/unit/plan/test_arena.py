@@ -1,0 +1,47 @@
+"""Buffers alive together never overlap, and the arena is near its floor."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from clrt.errors import OutOfMemoryError
+from clrt.plan.arena import ALIGNMENT_BYTES, Interval, align, live_bytes, place
+
+intervals = st.lists(
+    st.builds(
+        lambda nbytes, first, length: Interval(nbytes, first, first + length),
+        st.integers(0, 5000),
+        st.integers(0, 20),
+        st.integers(0, 8),
+    ),
+    max_size=24,
+)
+
+
+@given(intervals, st.sampled_from([6016, 1 << 20]))
+def test_live_buffers_are_disjoint(wanted: list[Interval], slab: int) -> None:
+    arena = place(wanted, slab)
+    assert all(size <= slab for size in arena.slab_bytes)
+    assert arena.nbytes >= live_bytes(wanted)
+    for i, (a, p) in enumerate(zip(wanted, arena.places, strict=True)):
+        assert p.offset_bytes % ALIGNMENT_BYTES == 0
+        assert p.offset_bytes + align(a.nbytes) <= arena.slab_bytes[p.slab]
+        for b, q in list(zip(wanted, arena.places, strict=True))[i + 1 :]:
+            if a.meets(b) and p.slab == q.slab:
+                apart = (
+                    p.offset_bytes + align(a.nbytes) <= q.offset_bytes
+                    or q.offset_bytes + align(b.nbytes) <= p.offset_bytes
+                )
+                assert apart
+
+
+def test_chain_takes_two_buffers() -> None:
+    chain = [Interval(1024, i, i + 1) for i in range(20)]
+    assert place(chain, 1 << 20).nbytes == 2048 == live_bytes(chain)
+
+
+def test_buffer_larger_than_a_slab_is_out_of_memory() -> None:
+    with pytest.raises(OutOfMemoryError, match="smaller batch"):
+        place([Interval(1 << 20, 0, 1)], 1 << 16)

@@ -1,0 +1,84 @@
+"""Which device is taken, and what is said where there is none."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from clrt.device.caps import DeviceCaps
+from clrt.errors import DeviceError
+from clrt.runtime import devices as module
+from clrt.runtime.devices import DeviceInfo, choose_device
+from clrt.runtime.pocl import needs_repair
+
+CPU = DeviceCaps("Portable Computing Language", "pthread-x", "v", "3.0", "cpu")
+
+
+def _fake(*caps: DeviceCaps, notes: tuple[str, ...] = ()) -> list[DeviceInfo]:
+    padded = notes + ("",) * (len(caps) - len(notes))
+    return [
+        DeviceInfo(i, c, not n, n, False, None)
+        for i, (c, n) in enumerate(zip(caps, padded, strict=True))
+    ]
+
+
+GPU = replace(CPU, platform="NVIDIA CUDA", name="NVIDIA H200", kind="gpu")
+IGPU = replace(CPU, platform="Intel(R) OpenCL Graphics", name="Intel Iris Xe", kind="igpu")
+SIMULATOR = replace(CPU, platform="Oclgrind", name="Oclgrind Simulator", simulator=True)
+
+
+@pytest.mark.parametrize(
+    ("request_", "index"),
+    [("auto", 3), ("cpu", 1), ("gpu", 3), ("iris", 2), ("nvidia", 3), (1, 1), ("2", 2), ("oclgr", 0)],
+)
+def test_choice(monkeypatch: pytest.MonkeyPatch, request_: str | int, index: int) -> None:
+    monkeypatch.setattr(module, "devices", lambda: _fake(SIMULATOR, CPU, IGPU, GPU))
+    assert choose_device(request_).index == index
+
+
+def test_environment_names_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "devices", lambda: _fake(CPU, GPU))
+    monkeypatch.setenv("CLRT_DEVICE", "cpu")
+    assert choose_device().index == 0
+    assert choose_device("gpu").index == 1
+
+
+def test_simulator_is_never_taken_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "devices", lambda: _fake(SIMULATOR))
+    for request in ("auto", "cpu"):
+        with pytest.raises(DeviceError, match="There is"):
+            choose_device(request)
+
+
+def test_absent_device_lists_what_there_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "devices", lambda: _fake(CPU, IGPU))
+    with pytest.raises(DeviceError, match=r"No OpenCL device matches 'radeon'.*Iris Xe"):
+        choose_device("radeon")
+    with pytest.raises(DeviceError, match="matches 7"):
+        choose_device(7)
+
+
+def test_no_platform_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "devices", list)
+    with pytest.raises(DeviceError, match="pip install"):
+        choose_device()
+
+
+def test_missing_linker_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module.shutil, "which", lambda _: None)
+    caps = replace(CPU, quirks=frozenset({"needs-linker"}))
+    note = module._unusable(caps)
+    assert "binutils" in note
+    monkeypatch.setattr(module, "devices", lambda: _fake(caps, notes=(note,)))
+    with pytest.raises(DeviceError, match="binutils"):
+        choose_device("cpu")
+
+
+def test_unknown_cpu_name_is_noticed() -> None:
+    assert needs_repair("OpenCL 3.0 PoCL HSTR: pthread-x86_64-unknown-linux-gnu-generic")
+    assert not needs_repair("OpenCL 3.0 PoCL HSTR: pthread-x86_64-unknown-linux-gnu-znver3")
+
+
+def test_profiles_round_trip() -> None:
+    assert DeviceCaps.from_json(CPU.to_json()) == CPU
