@@ -14,14 +14,14 @@ __kernel void copy_strided(IN(DATA_T, src), OUT(DATA_T, dst),
                            const IDX_T t4, const IDX_T t5) {
   const IDX_T i5 = get_global_id(0);
   const IDX_T i4 = get_global_id(1);
-  IDX_T rest = get_global_id(2);
+  const IDX_T rest = get_global_id(2);
   if (i5 >= d5 || i4 >= d4) return;
-  const IDX_T i3 = rest % d3;
-  rest /= d3;
-  const IDX_T i2 = rest % d2;
-  rest /= d2;
-  const IDX_T i1 = rest % d1;
-  const IDX_T i0 = rest / d1;
+  const IDX_T i012 = rest / d3;
+  const IDX_T i3 = rest - i012 * d3;
+  const IDX_T i01 = i012 / d2;
+  const IDX_T i2 = i012 - i01 * d2;
+  const IDX_T i0 = i01 / d1;
+  const IDX_T i1 = i01 - i0 * d1;
   AT(dst)[i0 * t0 + i1 * t1 + i2 * t2 + i3 * t3 + i4 * t4 + i5 * t5] =
       AT(src)[i0 * s0 + i1 * s1 + i2 * s2 + i3 * s3 + i4 * s4 + i5 * s5];
 }

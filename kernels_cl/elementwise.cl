@@ -73,13 +73,12 @@ __kernel void elementwise_general(OUT(OUT_T, y) INPUTS, const IDX_T d5, const ID
   const IDX_T i4 = get_global_id(1);
   const IDX_T z = get_global_id(2);
   if (i5 >= d5 || i4 >= d4) return;
-  IDX_T rest = z;
-  const IDX_T i3 = rest % d3;
-  rest /= d3;
-  const IDX_T i2 = rest % d2;
-  rest /= d2;
-  const IDX_T i1 = rest % d1;
-  const IDX_T i0 = rest / d1;
+  const IDX_T i012 = z / d3;
+  const IDX_T i3 = z - i012 * d3;
+  const IDX_T i01 = i012 / d2;
+  const IDX_T i2 = i012 - i01 * d2;
+  const IDX_T i0 = i01 / d1;
+  const IDX_T i1 = i01 - i0 * d1;
   READS BODY
   STORE((z * d4 + i4) * d5 + i5, RESULT);
 }

@@ -26,6 +26,9 @@
 #define T_MV 4
 #define T_KB 126
 #endif
+#if T_KB % T_MK
+#error "T_KB must be a multiple of T_MK: the last tile is stored whole"
+#endif
 #include "common/math.clh"
 #include "common/scalar.clh"
 

@@ -12,6 +12,9 @@
 #ifndef VW
 #define VW 8
 #endif
+#ifndef T_ROWS
+#define T_ROWS 4
+#endif
 #include "common/math.clh"
 #include "common/scalar.clh"
 
@@ -49,10 +52,7 @@ __kernel void softmax_any(OUT(DATA_T, y), IN(DATA_T, x), const IDX_T outer, cons
 #else
 #include "common/rows.clh"
 
-__kernel __attribute__((reqd_work_group_size(1, 1, 1)))
-void softmax_cpu(OUT(float, y), IN(float, x), const IDX_T n) {
-  __global const float *from = AT(x) + get_group_id(0) * n;
-  __global float *to = AT(y) + get_group_id(0) * n;
+static inline void softmax_row(__global float *to, __global const float *from, IDX_T n) {
   const IDX_T whole = n / VW * VW;
   F rest = (F)(-INFINITY);
   for (IDX_T i = whole; i < n; ++i) ((float *)&rest)[i - whole] = from[i];
@@ -62,7 +62,7 @@ void softmax_cpu(OUT(float, y), IN(float, x), const IDX_T n) {
   F sums = (F)(0.0f);
 #if LOG
   for (IDX_T i = 0; i < whole; i += VW) sums = sums + c_exp(LOAD_F(from + i) - top);
-  sums = sums + c_exp(rest - top);
+  if (whole < n) sums = sums + c_exp(rest - top);
   // log through a vector, as all of math.clh is compiled for vectors here.
   const F shift = c_log((F)(lane_sum(sums)));
   for (IDX_T i = 0; i < whole; i += VW) STORE_F(to + i, LOAD_F(from + i) - top - shift);
@@ -73,11 +73,21 @@ void softmax_cpu(OUT(float, y), IN(float, x), const IDX_T n) {
     STORE_F(to + i, e);
     sums = sums + e;
   }
-  rest = c_exp(rest - top);
-  const float inverse = 1.0f / lane_sum(sums + rest);
+  if (whole < n) {
+    rest = c_exp(rest - top);
+    sums = sums + rest;
+  }
+  const float inverse = 1.0f / lane_sum(sums);
   for (IDX_T i = 0; i < whole; i += VW) STORE_F(to + i, LOAD_F(to + i) * inverse);
   rest = rest * inverse;
 #endif
   for (IDX_T i = whole; i < n; ++i) to[i] = ((const float *)&rest)[i - whole];
+}
+
+__kernel __attribute__((reqd_work_group_size(1, 1, 1)))
+void softmax_cpu(OUT(float, y), IN(float, x), const IDX_T rows, const IDX_T n) {
+  const IDX_T first = get_group_id(0) * T_ROWS;
+  const IDX_T end = i_min(first + T_ROWS, rows);
+  for (IDX_T row = first; row < end; ++row) softmax_row(AT(y) + row * n, AT(x) + row * n, n);
 }
 #endif

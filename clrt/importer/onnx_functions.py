@@ -8,7 +8,6 @@ from heapq import heapify, heappop, heappush
 from typing import Any
 
 import onnx
-from google.protobuf.message import DecodeError
 
 from clrt.errors import ModelError, UnsupportedError
 from clrt.importer.onnx_read import normal_domain, opsets_of
@@ -76,7 +75,7 @@ def schema_function(
             )
             body = onnx.FunctionProto.FromString(found)
         # The builders refuse a node that they do not fit with exceptions of C++.
-        except (RuntimeError, ValueError, DecodeError, onnx.defs.SchemaError):
+        except (RuntimeError, ValueError, onnx.defs.SchemaError):
             return None
     if body is None or not body.node:
         return None

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from itertools import zip_longest
 from pathlib import Path
 
@@ -13,7 +12,6 @@ import onnx
 from clrt.errors import ClrtError, ModelError, UnsupportedError
 from clrt.importer.onnx_functions import (
     Function,
-    FunctionKey,
     attribute_value,
     has_subgraph,
     local_functions,
@@ -23,6 +21,7 @@ from clrt.importer.onnx_functions import (
     sort_nodes,
 )
 from clrt.importer.onnx_read import normal_domain, opsets_of, read_model
+from clrt.importer.onnx_scope import BROKEN, Call, Scope, UniqueNames
 from clrt.importer.onnx_tensors import TensorReader
 from clrt.importer.onnx_types import DimNames, refine, tensor_type
 from clrt.ir.dims import Undecidable
@@ -33,13 +32,10 @@ from clrt.ops import REGISTRY
 from clrt.ops.base import OnnxNode, Op
 
 # Functions that call others twice each grow without bound from a small file.
-_MAX_NODES = 1_000_000
+_MAX_NODES = 250_000
 
 # What an op that meets attributes or inputs of the wrong kind may raise besides clrt's errors.
 _INVALID = (TypeError, ValueError, LookupError, ArithmeticError, AttributeError)
-
-# Stands for every value that an unsupported node would make.
-_BROKEN = Value("?", TensorType(DType.FLOAT32, None))
 
 
 def import_model(
@@ -64,70 +60,6 @@ def import_model(
     return _Importer(model, folder, weights or {}).run()
 
 
-class _UniqueNames:
-    """Names that are each handed out once."""
-
-    def __init__(self) -> None:
-        self._taken: set[str] = set()
-
-    def reserve(self, name: str) -> None:
-        self._taken.add(name)
-
-    def unique(self, name: str) -> str:
-        """The name itself, with a number behind it where it is taken."""
-        found, k = name, 0
-        while found in self._taken:
-            k += 1
-            found = f"{name}.{k}"
-        self._taken.add(found)
-        return found
-
-
-@dataclass
-class _Scope:
-    """The names that nodes see: those of the graph, or of one call of a function.
-
-    Attributes:
-        prefix: Goes in front of the names of the nodes and values.
-        env: Values by the name they have here; None for an input that the call leaves out.
-        results: Names that the values behind the outputs have in the graph.
-        attrs: Attributes of the call.
-        calls: The functions that are being inlined.
-    """
-
-    prefix: str
-    opsets: Mapping[str, int]
-    env: dict[str, Value | None]
-    results: dict[str, str]
-    attrs: Mapping[str, onnx.AttributeProto] = field(default_factory=dict)
-    calls: tuple[FunctionKey, ...] = ()
-
-
-@dataclass
-class _Call:
-    """A node about to be imported.
-
-    Attributes:
-        proto: With its attributes resolved.
-        outputs: Names of the outputs in the graph, "" where left out.
-    """
-
-    proto: onnx.NodeProto
-    name: str
-    domain: str
-    opset: int
-    inputs: list[Value | None]
-    outputs: list[str]
-
-    @property
-    def title(self) -> str:
-        return f"{self.proto.op_type} '{self.name}'"
-
-    @property
-    def is_broken(self) -> bool:
-        return any(v is _BROKEN for v in self.inputs)
-
-
 class _Importer:
     def __init__(
         self, model: onnx.ModelProto, folder: Path | None, weights: Mapping[str, Array]
@@ -144,7 +76,7 @@ class _Importer:
         self._declared = {i.name: i for i in infos}
         self._inputs = [i for i in self._proto.input if i.name not in self._constants]
         self._dims = DimNames(self._inputs)
-        self._value_names, self._node_names = _UniqueNames(), _UniqueNames()
+        self._value_names, self._node_names = UniqueNames(), UniqueNames()
         self._nodes: list[Node] = []
         self._visited = 0
         self._unsupported: list[str] = []
@@ -157,7 +89,7 @@ class _Importer:
             for name in node.output:
                 self._value_names.reserve(name)
         names = {name: name for node in proto.node for name in node.output}
-        scope = _Scope("", self._opsets, {}, names)
+        scope = Scope("", self._opsets, {}, names)
         inputs = [self._input(info, scope) for info in self._inputs]
         self._walk(proto.node, scope, f"graph '{proto.name}'")
         outputs = [self._output(info.name, scope) for info in proto.output]
@@ -166,7 +98,7 @@ class _Importer:
         output_names = [info.name for info in proto.output]
         return Graph(proto.name or "main", inputs, outputs, self._nodes, output_names)
 
-    def _input(self, info: onnx.ValueInfoProto, scope: _Scope) -> Value:
+    def _input(self, info: onnx.ValueInfoProto, scope: Scope) -> Value:
         if not info.name or info.name in scope.env:
             raise ModelError(f"Two inputs of the model are named '{info.name}'; rename one.")
         self._value_names.reserve(info.name)
@@ -174,16 +106,16 @@ class _Importer:
             value = Value(info.name, tensor_type(info, self._dims))
         except UnsupportedError as error:
             self._unsupported.append(str(error))
-            value = _BROKEN
+            value = BROKEN
         scope.env[info.name] = value
         return value
 
-    def _output(self, name: str, scope: _Scope) -> Value:
+    def _output(self, name: str, scope: Scope) -> Value:
         if name not in scope.env and name not in self._constants:
             raise ModelError(f"No node makes the model's output '{name}'; the model is not valid.")
-        return self._look_up(name, scope) or _BROKEN
+        return self._look_up(name, scope) or BROKEN
 
-    def _look_up(self, name: str, scope: _Scope) -> Value | None:
+    def _look_up(self, name: str, scope: Scope) -> Value | None:
         """A value that `sort_nodes` found to be there; an initializer is read at its first use."""
         if name not in scope.env:
             scope.env[name] = self._constant(name)
@@ -201,12 +133,14 @@ class _Importer:
             return _constant_value(name, array, where)
         except UnsupportedError as error:
             self._unsupported.append(str(error))
-            return _BROKEN
+            return BROKEN
 
-    def _walk(self, nodes: Sequence[onnx.NodeProto], scope: _Scope, where: str) -> None:
+    def _walk(self, nodes: Sequence[onnx.NodeProto], scope: Scope, where: str) -> None:
         self._visited += len(nodes)
         if self._visited > _MAX_NODES:
-            raise ModelError(f"{where} grows to over {_MAX_NODES} nodes when functions are inlined.")
+            raise ModelError(
+                f"{where} grows to over {_MAX_NODES} nodes when functions are inlined."
+            )
         available = scope.env.keys() if scope.calls else scope.env.keys() | self._constants
         order = sort_nodes(nodes, available, where)
         # A name in the file goes before one that is made up for a node without a name.
@@ -217,7 +151,7 @@ class _Importer:
             )
             self._import(self._call(proto, name, scope), scope)
 
-    def _call(self, proto: onnx.NodeProto, name: str, scope: _Scope) -> _Call:
+    def _call(self, proto: onnx.NodeProto, name: str, scope: Scope) -> Call:
         domain = normal_domain(proto.domain)
         if not domain and not scope.opsets.get(""):
             raise ModelError(
@@ -241,9 +175,9 @@ class _Importer:
             attrs = resolve_attributes(proto, scope.attrs)
             del resolved.attribute[:]
             resolved.attribute.extend(attrs)
-        return _Call(resolved, name, domain, scope.opsets.get(domain, 1), inputs, finals)
+        return Call(resolved, name, domain, scope.opsets.get(domain, 1), inputs, finals)
 
-    def _import(self, call: _Call, scope: _Scope) -> None:
+    def _import(self, call: Call, scope: Scope) -> None:
         proto = call.proto
         function = self._functions.get((call.domain, proto.op_type, proto.overload))
         if function is not None:
@@ -264,7 +198,7 @@ class _Importer:
         except UnsupportedError as error:
             self._refuse(call, scope, _without_title(str(error), call.title, cls.name))
 
-    def _refuse(self, call: _Call, scope: _Scope, reason: str = "") -> None:
+    def _refuse(self, call: Call, scope: Scope, reason: str = "") -> None:
         """Notes an unsupported node and goes on, so that the error can name all of them."""
         opset = f"{call.domain or 'ai.onnx'} opset {call.opset}"
         note = f"{call.title} ({opset})" + (f": {reason.rstrip('.')}" if reason else "")
@@ -274,9 +208,9 @@ class _Importer:
         if reason or not (call.is_broken and expands):
             self._unsupported.append(note)
         for name in filter(None, call.proto.output):
-            scope.env[name] = _BROKEN
+            scope.env[name] = BROKEN
 
-    def _inline(self, function: Function, call: _Call, scope: _Scope) -> None:
+    def _inline(self, function: Function, call: Call, scope: Scope) -> None:
         if function.key in scope.calls:
             raise ModelError(f"{call.title}: function '{function.key[1]}' calls itself.")
         wanted = (len(function.inputs), len(function.outputs))
@@ -286,7 +220,7 @@ class _Importer:
                 f"function '{function.key[1]}' has {wanted[0]} and {wanted[1]}."
             )
         results = {f: n for f, n in zip(function.outputs, call.outputs, strict=False) if n}
-        inner = _Scope(
+        inner = Scope(
             prefix=f"{call.name}/",
             opsets=function.opsets,
             env=dict(zip_longest(function.inputs, call.inputs)),
@@ -303,7 +237,7 @@ class _Importer:
                 raise ModelError(f"{call.title}: function '{function.key[1]}' makes no '{formal}'.")
             scope.env[name] = value
 
-    def _constant_node(self, call: _Call, scope: _Scope) -> None:
+    def _constant_node(self, call: Call, scope: Scope) -> None:
         if len(call.proto.attribute) != 1 or len(call.outputs) != 1 or not call.outputs[0]:
             raise ModelError(f"{call.title} must have one value and one output.")
         (attr,) = call.proto.attribute
@@ -327,18 +261,18 @@ class _Importer:
             raise ModelError(f"{call.title} has no valid value: {error}.") from error
         scope.env[call.proto.output[0]] = _constant_value(call.outputs[0], array, call.title)
 
-    def _apply(self, cls: type[Op], call: _Call, scope: _Scope) -> None:
+    def _apply(self, cls: type[Op], call: Call, scope: Scope) -> None:
         local = dict(zip(call.outputs, call.proto.output, strict=True))
         values = {v.name: v for v in call.inputs if v is not None}
         node = self._onnx_node(cls, call, values)
         try:
             op = cls.from_onnx(node)
             inputs = [values[n] if n else None for n in node.inputs]
-            if any(v is _BROKEN for v in inputs):
+            if any(v is BROKEN for v in inputs):
                 raise _BrokenInput
             types = op.infer_with_data([None if v is None else v.type for v in inputs])
         except _BrokenInput:
-            scope.env.update(dict.fromkeys(filter(None, call.proto.output), _BROKEN))
+            scope.env.update(dict.fromkeys(filter(None, call.proto.output), BROKEN))
             return
         except ClrtError as error:
             raise type(error)(f"{call.title}: {_without_title(str(error), call.title)}") from error
@@ -354,12 +288,12 @@ class _Importer:
     def _add(
         self,
         op: Op,
-        call: _Call,
+        call: Call,
         inputs: list[Value | None],
         names: Sequence[str],
         types: Sequence[TensorType],
         local: Mapping[str, str],
-        scope: _Scope,
+        scope: Scope,
     ) -> None:
         if len(names) > len(types):
             raise UnsupportedError(f"clrt computes {len(types)} of its {len(names)} outputs")
@@ -373,7 +307,7 @@ class _Importer:
                 scope.env[local[name]] = outputs[-1]
         self._nodes.append(Node(call.name, op, inputs, outputs))
 
-    def _onnx_node(self, cls: type[Op], call: _Call, values: dict[str, Value]) -> OnnxNode:
+    def _onnx_node(self, cls: type[Op], call: Call, values: dict[str, Value]) -> OnnxNode:
         schema = schema_of(call.domain, call.proto.op_type, call.opset)
         if schema is not None and len(call.inputs) > schema.max_input:
             raise ModelError(

@@ -44,13 +44,15 @@ def dtype_of(elem_type: int, where: str) -> DType:
         return _DTYPES[elem_type]
     names = onnx.TensorProto.DataType
     if elem_type == onnx.TensorProto.UNDEFINED or elem_type not in names.values():
-        raise ModelError(f"{where} has no valid element type ({elem_type}); export the model again.")
+        raise ModelError(
+            f"{where} has no valid element type ({elem_type}); export the model again."
+        )
     raise UnsupportedError(f"{where} has dtype {names.Name(elem_type).lower()}")
 
 
 def elem_type_of(dtype: DType) -> int:
     """The ONNX element type of a dtype."""
-    return _ELEM_TYPES[dtype]
+    return int(_ELEM_TYPES[dtype])
 
 
 class TensorReader:
@@ -129,7 +131,8 @@ class TensorReader:
             )
         window = data[offset : offset + length]
         if dtype is DType.BOOL:
-            return (window != 0).reshape(shape)
+            flags: Array = window != 0
+            return flags.reshape(shape)
         # The loads of a misaligned view are slow, and some host code refuses it.
         if length and window.ctypes.data % dtype.itemsize:
             window = window.copy()
@@ -140,9 +143,13 @@ class TensorReader:
             path = self._resolve(location, where)
             try:
                 size = path.stat().st_size
-                mapped = np.asarray(np.memmap(path, np.uint8, "r")) if size else np.zeros(0, np.uint8)
+                mapped = (
+                    np.asarray(np.memmap(path, np.uint8, "r")) if size else np.zeros(0, np.uint8)
+                )
             except (OSError, ValueError) as error:
-                raise ModelError(f"'{path}', the file of {where}, cannot be read: {error}.") from error
+                raise ModelError(
+                    f"'{path}', the file of {where}, cannot be read: {error}."
+                ) from error
             self._files[location] = mapped
         return self._files[location]
 

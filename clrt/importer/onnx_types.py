@@ -123,7 +123,11 @@ def type_proto(tensor: TensorType | None) -> onnx.TypeProto:
     """The ONNX form of a type; an empty one for an input left out."""
     if tensor is None:
         return onnx.TypeProto()
-    shape = None if tensor.shape is None else [d if isinstance(d, int) else str(d) for d in tensor.shape]
+    shape = (
+        None
+        if tensor.shape is None
+        else [d if isinstance(d, int) else str(d) for d in tensor.shape]
+    )
     return onnx.helper.make_tensor_type_proto(elem_type_of(tensor.dtype), shape)
 
 

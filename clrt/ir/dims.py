@@ -297,11 +297,16 @@ def _absorb(name: str, dual: str, left: Dim, right: Dim) -> Dim:
 
 def _arguments(dim: Dim, name: str) -> tuple[Dim, ...]:
     """The operands of a dim that is nothing but one operation."""
-    if isinstance(dim, Expr) and len(dim.terms) == 1:
-        ((monomial, coefficient),) = dim.terms.items()
-        if coefficient == 1 and len(monomial) == 1 and monomial[0].name == name:
-            return monomial[0].args
-    return ()
+    atom = _single_atom(dim)
+    return atom.args if atom is not None and atom.name == name else ()
+
+
+def _single_atom(dim: Dim) -> _Atom | None:
+    """The symbol or operation that a dim is, if it is nothing but that."""
+    if not isinstance(dim, Expr) or len(dim.terms) != 1:
+        return None
+    ((monomial, coefficient),) = dim.terms.items()
+    return monomial[0] if coefficient == 1 and len(monomial) == 1 else None
 
 
 def _exact_quotient(left: Dim, right: Dim) -> Dim | None:

@@ -33,7 +33,7 @@ _TOKEN = re.compile(
       | (?P<number>-?(?:\d+\.?\d*(?:e[-+]?\d+)?|inf|nan)(?![\w.]))
       | (?P<name>[A-Za-z_][\w.]*)
       | (?P<ellipsis>\.\.\.)
-      | (?P<mark>[()\[\]{}:,=@])
+      | (?P<mark>[()\[\]{}:,=@*+?\-])
     )""",
     re.VERBOSE,
 )
@@ -247,7 +247,8 @@ class _Parser:
                 "quoted",
             ):
                 self.take()
-        text = self.text[start : self.tokens[self.at][2]]
+        # The next token's position is behind its %.
+        text = self.text[start : self.tokens[self.at][2]].rstrip("% \n")
         items = [t for t in re.split(r"[\[\],\s]+(?![^(]*\))", text) if t]
         shape = tuple(int(str(d)) for d in type_.shape or ())
         if type_.dtype.is_float:

@@ -1,264 +1,18 @@
-"""The reductions: one row each over one kernel."""
+"""The reductions: an expression and a NumPy function each."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 
-from clrt.device.caps import DeviceCaps
-from clrt.errors import ShapeError
-from clrt.ir.dims import Dim, maximum, minimum
+from clrt.ir.dims import maximum, minimum
 from clrt.ir.dtypes import DType
-from clrt.ir.graph import Node
-from clrt.ir.op import Array, TensorType
-from clrt.kernels.spec import Arg, BufferArg, KernelSpec, Launch, Lowering, Variant, ceil_div, i32
-from clrt.kernels.strided import collapse, contiguous_strides
-from clrt.ops.base import Accuracy, Op, Sample, Types, need, normalize_axis, register
-from clrt.ops.movement import data_of, fresh_dims, given, length
-
-VECTOR_WIDTH = 8
-_PLACES = 3
-_FLOATS = (DType.FLOAT32, DType.FLOAT16)
-
-
-@dataclass(frozen=True)
-class _View:
-    """Sizes and steps of the kept and of the reduced axes, merged where they can be."""
-
-    kept: tuple[int, ...]
-    kept_steps: tuple[int, ...]
-    reduced: tuple[int, ...]
-    reduced_steps: tuple[int, ...]
-
-    @property
-    def fits(self) -> bool:
-        return max(len(self.kept), len(self.reduced)) <= _PLACES
-
-    def args(self) -> list[np.int32]:
-        """d0..d2, r0..r2, s0..s2, t0..t2."""
-        lists = ((self.kept, 1), (self.reduced, 1), (self.kept_steps, 0), (self.reduced_steps, 0))
-        return [i32(v) for values, fill in lists for v in _places(values, fill)]
-
-
-def _places(values: Sequence[int], fill: int) -> tuple[int, ...]:
-    return (fill,) * (_PLACES - len(values)) + tuple(values)
-
-
-def _view(node: Node, kind: str) -> _View:
-    """The view of a node; "columns" and "rows" end in an axis of step 1."""
-    x, op = node.arg(0), node.op
-    assert isinstance(op, Reduce)
-    axes = op.axes_of(node.input_types, len(x.dims))
-    steps = contiguous_strides(x.dims)
-    kept = [a for a in range(len(x.dims)) if a not in axes]
-    d, (s,) = collapse([x.dims[a] for a in kept], [steps[a] for a in kept])
-    r, (t,) = collapse([x.dims[a] for a in axes], [steps[a] for a in axes])
-    if kind == "columns" and (not s or s[-1] != 1):
-        d, s = (*d, 1), (*s, 1)
-    if kind == "rows" and (not t or t[-1] != 1):
-        r, t = (*r, 1), (*t, 1)
-    return _View(d, s, r, t)
-
-
-def _kind(node: Node) -> str:
-    """The CPU kernel: by whether the last axis is reduced, whatever its size."""
-    assert isinstance(node.op, Reduce)
-    rank = len(node.arg(0).dims)
-    return "rows" if rank - 1 in node.op.axes_of(node.input_types, rank) else "columns"
-
-
-def _misfit_cpu(node: Node, caps: DeviceCaps) -> str | None:
-    if not caps.is_cpu or node.arg(0).dtype is not DType.FLOAT32:
-        return "for float32 on CPU devices"
-    return None if _view(node, _kind(node)).fits else "more than 3 axes remain after merging"
-
-
-def _misfit_any(node: Node, caps: DeviceCaps) -> str | None:
-    dtype = node.arg(0).dtype
-    assert isinstance(node.op, Reduce)
-    if dtype is DType.FLOAT64 or (not dtype.is_float and not node.op.integers):
-        return f"no kernel for {dtype}"
-    if dtype is DType.BOOL and not node.op.selects:
-        return "bool has no arithmetic"
-    return None if _view(node, "any").fits else "more than 3 axes remain after merging"
-
-
-def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
-    kind = _kind(node)
-    view = _view(node, kind)
-    d0, d1, d2 = _places(view.kept, 1)
-    columns = ceil_div(d2, VECTOR_WIDTH) if kind == "columns" else d2
-    return _launch(node, view, f"reduce_{kind}", (columns, d1, d0), (1, 1, 1), VW=VECTOR_WIDTH)
-
-
-def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:
-    view, dtype = _view(node, "any"), node.arg(0).dtype
-    d0, d1, d2 = _places(view.kept, 1)
-    defines: dict[str, object] = {"VW": 1, "DATA_T": dtype.cl, "HALF": int(dtype is DType.FLOAT16)}
-    # Narrow integers wrap only when they are stored: a mean may have more elements than they hold.
-    integer = "ulong" if dtype is DType.UINT64 else "long"
-    defines["ACC_T"] = "F" if dtype.is_float else integer
-    defines["DATA_N"] = "float" if dtype.is_float else integer
-    return _launch(node, view, "reduce_strided", (d2, d1, d0), None, **defines)
-
-
-def _launch(
-    node: Node,
-    view: _View,
-    entry: str,
-    size: tuple[int, ...],
-    local: tuple[int, ...] | None,
-    **defines: object,
-) -> list[Launch]:
-    op, x = node.op, node.arg(0)
-    assert isinstance(op, Reduce)
-    if 0 in node.output.dims:
-        return []
-    init = op.init if x.dtype.is_float else op.int_init(x.dtype)
-    step, join = op.step, op.join
-    if not x.dtype.is_float:
-        step, join = (e.replace("c_max", "i_max").replace("c_min", "i_min") for e in (step, join))
-        step = step.replace("c_abs(x)", "(x < 0 ? -x : x)")
-    kernel = KernelSpec.of(
-        "reduce.cl",
-        entry,
-        INIT=init,
-        SHIFT=int(op.shift),
-        **{"STEP(a, x)": step, "JOIN(a, b)": join, "FINISH(a, n)": op.finish},
-        **defines,
-    )
-    args: tuple[Arg, ...] = (BufferArg(node.output), BufferArg(x), *view.args())
-    return [Launch(kernel, size, local, args, int(np.prod(x.dims)))]
-
-
-@dataclass(frozen=True)
-class Reduce(Op):
-    """Base of the reductions over the axes of input 1 (all by default).
-
-    Class attributes:
-        init, step, join, finish: The kernel: what to start from, how an element x and how a
-            partial result b enter a, and the result from a over n elements.
-        shift: The kernel reduces x - max(x), and adds the maximum to the result.
-        integers: Integers have a kernel, too.
-        selects: The result is one of the elements (bool has it, too).
-
-    Numerics: float32 accumulators, one per vector lane and run of the innermost reduced axis;
-    integers wrap.
-    """
-
-    keepdims: bool = True
-    noop_with_empty_axes: bool = False
-
-    init: ClassVar[str] = "0"
-    step: ClassVar[str] = "(a + x)"
-    join: ClassVar[str] = "(a + b)"
-    finish: ClassVar[str] = "(a)"
-    shift: ClassVar[bool] = False
-    integers: ClassVar[bool] = True
-    selects: ClassVar[bool] = False
-    promoted = {"axes": (1, np.int64)}  # noqa: RUF012
-    host_inputs = (1,)
-    accuracy = Accuracy.ACCUMULATED
-    variants = (
-        Variant("cpu", _emit_cpu, _misfit_cpu),
-        Variant("any", _emit_any, _misfit_any),
-    )
-
-    def int_init(self, dtype: DType) -> str:
-        """`init` for integers."""
-        return self.init
-
-    def evaluate(self, x: Array, axes: tuple[int, ...]) -> Any:
-        """NumPy's reduction, axes kept; x is float64, int64, uint64, bool or dims."""
-        raise NotImplementedError(self.name)
-
-    def axes_of(self, inputs: Types, rank: int) -> tuple[int, ...]:
-        """The reduced axes, sorted, where they are known."""
-        data = data_of(inputs, 1)
-        return self._axes(None if data is None else np.asarray(data), rank)
-
-    def _axes(self, data: Array | None, rank: int) -> tuple[int, ...]:
-        if data is None or not data.size:
-            return () if self.noop_with_empty_axes else tuple(range(rank))
-        axes = {normalize_axis(int(a), rank, self) for a in data.reshape(-1)}
-        return tuple(sorted(axes)) if rank else ()
-
-    def infer(self, inputs: Types) -> list[TensorType]:
-        x = need(inputs, 0, self)
-        if x.shape is None:
-            return [TensorType(x.dtype, None)]
-        rank = len(x.shape)
-        if given(inputs, 1) and data_of(inputs, 1) is None:
-            count = length(inputs, 1)
-            if self.keepdims:
-                return [TensorType(x.dtype, fresh_dims(rank))]
-            return [TensorType(x.dtype, None if not count else fresh_dims(rank - count))]
-        axes = self.axes_of(inputs, rank)
-        dims: list[Dim] = []
-        for axis, dim in enumerate(x.shape):
-            if axis not in axes:
-                dims.append(dim)
-            elif self.keepdims:
-                dims.append(1)
-        return [TensorType(x.dtype, tuple(dims))]
-
-    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
-        x = inputs[0]
-        assert x is not None
-        axes = self._axes(inputs[1] if len(inputs) > 1 else None, x.ndim)
-        with np.errstate(all="ignore"):
-            y = np.asarray(self.evaluate(_widen(x), axes))
-        shape = [
-            1 if a in axes else d for a, d in enumerate(x.shape) if self.keepdims or a not in axes
-        ]
-        y = y.reshape(shape)
-        if x.dtype == object:
-            return (y,)
-        return (np.trunc(y).astype(x.dtype) if x.dtype.kind in "iu" else y.astype(x.dtype),)
-
-    @classmethod
-    def samples(cls) -> Iterator[Sample]:
-        rng = np.random.default_rng(23)
-        cases: list[tuple[tuple[int, ...], list[int] | None]] = [
-            ((7,), None), ((3, 8), [1]), ((3, 65), [-1]), ((2, 9, 17), [1]), ((5, 4, 3), [0]),
-            ((2, 3, 4, 5), [1, 3]), ((2, 3, 4, 5), [0, 2]), ((2, 3, 8), [0, 1]), ((4, 1), [1]),
-            ((3, 5, 1), [0, 2]), ((), None), ((0, 3), [1]), ((130, 2), None), ((2, 1, 5), [1]),
-        ]  # fmt: skip
-        for index, (shape, axes) in enumerate(cases):
-            for dtype in cls.sample_dtypes():
-                x = np.asarray(cls.draw(rng, shape), dtype.numpy)
-                given_axes = () if axes is None else (np.asarray(axes, np.int64),)
-                yield Sample(cls(index % 2 == 0), (x, *given_axes))
-        x = np.asarray(cls.draw(rng, (3, 4)), np.float32)
-        empty = np.zeros(0, np.int64)
-        yield Sample(cls(noop_with_empty_axes=True), (x, empty))
-        yield Sample(cls(noop_with_empty_axes=False), (x, empty))
-        yield Sample(cls(), (np.zeros((2, 0, 3), np.float32), np.asarray([1], np.int64)))
-
-    @classmethod
-    def draw(cls, rng: np.random.Generator, shape: tuple[int, ...]) -> Any:
-        """Elements whose reduction loses nothing to cancellation."""
-        return rng.uniform(1, 4, shape)
-
-    @classmethod
-    def sample_dtypes(cls) -> list[DType]:
-        """The dtypes that samples are drawn in."""
-        integers = [DType.INT64, DType.INT32, DType.UINT8] if cls.integers else []
-        return [*_FLOATS, *integers, *([DType.BOOL] if cls.selects else [])]
-
-    @classmethod
-    def error_samples(cls) -> Iterator[tuple[Sample, type[Exception]]]:
-        yield Sample(cls(), (np.zeros((2, 3), np.float32), np.asarray([2]))), ShapeError
-
-
-def _widen(x: Array) -> Array:
-    if x.dtype == object or x.dtype == bool:
-        return x
-    return x.astype({"f": np.float64, "i": np.int64, "u": np.uint64}[x.dtype.kind])
+from clrt.ir.op import Array
+from clrt.ops.base import Accuracy, register
+from clrt.ops.reduction import Reduce
 
 
 @register
@@ -296,7 +50,7 @@ class ReduceProd(Reduce):
         return np.prod(x, axis=axes)
 
 
-def _bound(dtype: DType, low: bool) -> str:
+def integer_bound(dtype: DType, low: bool) -> str:
     """The lowest or highest integer as a literal C takes (its lowest one has none)."""
     if dtype is DType.BOOL:
         return str(int(not low))
@@ -318,7 +72,7 @@ class ReduceMax(Reduce):
     accuracy = Accuracy.EXACT
 
     def int_init(self, dtype: DType) -> str:
-        return _bound(dtype, low=True)
+        return integer_bound(dtype, low=True)
 
     def evaluate(self, x: Array, axes: tuple[int, ...]) -> Any:
         if x.dtype == object:
@@ -338,7 +92,7 @@ class ReduceMin(Reduce):
     accuracy = Accuracy.EXACT
 
     def int_init(self, dtype: DType) -> str:
-        return _bound(dtype, low=False)
+        return integer_bound(dtype, low=False)
 
     def evaluate(self, x: Array, axes: tuple[int, ...]) -> Any:
         if x.dtype == object:

@@ -13,10 +13,16 @@ from clrt.errors import ShapeError
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, TensorType
-from clrt.kernels.spec import BufferArg, KernelSpec, Launch, Lowering, Variant, i32
+from clrt.kernels.spec import BufferArg, KernelSpec, Launch, Lowering, Variant, ceil_div, i32
 from clrt.ops.base import Accuracy, OnnxNode, Op, Sample, Types, need, normalize_axis, register
 
-CPU_TUNABLES = {"VW": 8}
+CPU_TUNABLES = {"VW": 8, "T_ROWS": 4}
+
+
+def around_axis(dims: tuple[int, ...], axis: int) -> tuple[int, int, int]:
+    """How many elements there are before an axis, along it, and after it."""
+    along = dims[axis] if dims else 1
+    return int(np.prod(dims[:axis])), along, int(np.prod(dims[axis + 1 :]))
 
 
 def _misfit_any(node: Node, caps: DeviceCaps) -> str | None:
@@ -36,10 +42,8 @@ def _misfit_cpu(node: Node, caps: DeviceCaps) -> str | None:
 def _split(op: SoftmaxBase, x: Value) -> tuple[int, int, int]:
     """Elements before the axis, along it, and after it."""
     axis = normalize_axis(op.axis, len(x.dims), op)
-    outer = int(np.prod(x.dims[:axis]))
-    if op.flatten:
-        return outer, int(np.prod(x.dims[axis:])), 1
-    return outer, x.dims[axis] if x.dims else 1, int(np.prod(x.dims[axis + 1 :]))
+    outer, n, step = around_axis(x.dims, axis)
+    return (outer, n * step, 1) if op.flatten else (outer, n, step)
 
 
 def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
@@ -50,8 +54,9 @@ def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
         return []
     tunables = CPU_TUNABLES | ctx.tunables("softmax_cpu")
     kernel = KernelSpec.of("softmax.cl", "softmax_cpu", LOG=int(node.op.log), **tunables)
-    args = (BufferArg(node.output), BufferArg(x), i32(n))
-    return [Launch(kernel, (outer,), (1,), args, 4 * outer * n)]
+    args = (BufferArg(node.output), BufferArg(x), i32(outer), i32(n))
+    groups = ceil_div(outer, tunables["T_ROWS"])
+    return [Launch(kernel, (groups,), (1,), args, 4 * outer * n)]
 
 
 def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:

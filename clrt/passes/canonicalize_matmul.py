@@ -8,7 +8,7 @@ import numpy as np
 
 from clrt.ir.graph import Node, Patch, Value
 from clrt.ops.fused import Literal
-from clrt.ops.fused_matmul import FusedMatMul
+from clrt.ops.fused_matmul import FusedMatMul, epilogue_operand_fits
 from clrt.ops.pointwise import Add, Mul
 from clrt.ops.transpose import Transpose
 from clrt.passes.driver import GraphView, Match, Miss, Pass, Rewriter
@@ -43,6 +43,9 @@ class CanonicalizeMatmul(Pass):
             return Miss(f"its operands are {a.dtype}", node) if kind != "clrt.FusedMatMul" else None
         if any(v.shape is None or len(v.shape) < 2 for v in (a, b)):
             return Miss("an operand is a vector, or of unknown rank", node)
+        bias = node.input(2) if kind == "Gemm" else None
+        if bias is not None and not epilogue_operand_fits(bias, node.output):
+            return Miss(f"its C {bias.type} differs by row, which no epilogue reads", node)
         product = strip_transposes(node)
         if kind == "clrt.FusedMatMul" and product.a is a and product.b is b:
             return None

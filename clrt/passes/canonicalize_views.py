@@ -118,4 +118,3 @@ def _moves_ones(node: Node) -> bool:
     assert isinstance(node.op, Transpose)
     kept = [a for a in node.op.order(len(shape)) if not same(shape[a], 1)]
     return kept == sorted(kept)
-

@@ -6,7 +6,6 @@ who reads what up to date, drops what became dead, and repeats until nothing mat
 
 from __future__ import annotations
 
-import sys
 import time
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterable, Sequence
@@ -22,6 +21,7 @@ from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Names, Node, Patch, Value
 from clrt.ir.op import Array, IrOp, TensorType
 from clrt.ops.base import Op
+from clrt.passes.report import PassRecord, PassReport
 
 MAX_SWEEPS = 64
 
@@ -75,55 +75,6 @@ class Pass(ABC):
     @abstractmethod
     def rewrite(self, match: Match) -> Patch:
         """The change that a match asks for."""
-
-
-@dataclass
-class PassRecord:
-    """What one run of one pass did.
-
-    Attributes:
-        hits: The root nodes it rewrote, as "Op 'name'".
-        misses: Near misses that remain, as (node, reason).
-        nodes_after: Nodes in the graph afterwards.
-    """
-
-    name: str
-    hits: list[str] = field(default_factory=list)
-    misses: list[tuple[str, str]] = field(default_factory=list)
-    nodes_after: int = 0
-    seconds: float = 0.0
-
-
-@dataclass
-class PassReport:
-    """What the passes did and why not more, for `model.explain()`.
-
-    Attributes:
-        patches: Patches applied in all.
-        stopped: The limit of CLRT_MAX_PATCHES was reached.
-    """
-
-    records: list[PassRecord] = field(default_factory=list)
-    patches: int = 0
-    stopped: bool = False
-
-    @property
-    def misses(self) -> list[tuple[str, str, str]]:
-        """(pass, node, reason) of the last run of each pass."""
-        last = {r.name: r for r in self.records}
-        return [(r.name, *miss) for r in last.values() for miss in r.misses]
-
-    def __str__(self) -> str:
-        lines = []
-        for record in self.records:
-            if not record.hits and not record.misses:
-                continue
-            lines.append(
-                f"{record.name}: {len(record.hits)} hits, {len(record.misses)} near misses, "
-                f"{record.nodes_after} nodes left, {record.seconds * 1e3:.1f} ms"
-            )
-            lines += [f"  - {node}: {reason}" for node, reason in record.misses]
-        return "\n".join(lines)
 
 
 class GraphView:
@@ -295,7 +246,7 @@ def shape_type(shape: Shape) -> TensorType:
 
 def _better_type(old: TensorType, new: TensorType) -> TensorType:
     """What two descriptions of the same tensor say together: numbers win over symbols."""
-    data = old.data if new.numbers is None else new.data
+    data = new.data if old.data is None or new.numbers is not None else old.data
     if new.shape is None or old.shape is None or len(new.shape) != len(old.shape):
         shape = new.shape if old.shape is None else old.shape
     else:
@@ -368,7 +319,7 @@ class Session:
         if record.hits and knobs.VERIFY.get():
             self._verify(pass_.name)
         if knobs.EXPLAIN_PASSES.get():
-            _explain(record)
+            record.explain()
         return record
 
     def _sweep(self, pass_: Pass, view: GraphView, record: PassRecord) -> int:
@@ -418,13 +369,16 @@ def infer_types(nodes: Sequence[Node]) -> None:
             value.type = _better_type(value.type, type_)
 
 
-def _explain(record: PassRecord) -> None:
-    print(
-        f"{record.name}: {len(record.hits)} hits, {record.nodes_after} nodes left, "
-        f"{record.seconds * 1e3:.1f} ms",
-        file=sys.stderr,
-    )
-    for hit in record.hits:
-        print(f"  + {hit}", file=sys.stderr)
-    for node, reason in record.misses:
-        print(f"  - {node}: {reason}", file=sys.stderr)
+__all__ = [
+    "GraphView",
+    "Match",
+    "Miss",
+    "Pass",
+    "PassRecord",
+    "PassReport",
+    "Rewriter",
+    "Session",
+    "infer_types",
+    "run_pass",
+    "shape_type",
+]

@@ -57,9 +57,7 @@ def _can_join(node: Node) -> bool:
     )
 
 
-def _candidate(
-    view: GraphView, root: Node, members: dict[Node, None]
-) -> tuple[Node | None, str]:
+def _candidate(view: GraphView, root: Node, members: dict[Node, None]) -> tuple[Node | None, str]:
     """A producer that can join the members, and why the last one refused could not."""
     refused = ""
     outside = [v for m in members for v in m.inputs if v is not None and v.producer not in members]

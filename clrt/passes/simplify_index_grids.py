@@ -156,7 +156,7 @@ def _is_always(node: Node) -> bool:
 
 
 def _gathers_all(node: Node) -> str | None:
-    """"" where Gather reads rows 0, 1, 2, … in order, None where indices do not count at all."""
+    """Why Gather does not read rows 0, 1, 2, …: "" where it does, None for other indices."""
     x, indices = node.arg(0), node.arg(1)
     positions = grid(indices)
     if positions is None or x.shape is None or int_attribute(node.op, "axis", 0) != 0:
@@ -172,7 +172,7 @@ def _gathers_all(node: Node) -> str | None:
 
 
 def _gathers_all_nd(node: Node) -> str | None:
-    """"" where GatherND reads every element in order, None where indices are no grids."""
+    """Why GatherND does not read all in order: "" where it does, None for other indices."""
     x, y = node.arg(0), node.output
     concat = produced_by(node.arg(1), "Concat")
     if concat is None or x.shape is None or y.shape is None:

@@ -1,0 +1,83 @@
+"""What the importer knows while it walks the nodes of a graph or of a function's body."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import onnx
+
+from clrt.importer.onnx_functions import FunctionKey
+from clrt.ir.dtypes import DType
+from clrt.ir.graph import Value
+from clrt.ir.op import TensorType
+
+# Stands for every value that an unsupported node would make.
+BROKEN = Value("?", TensorType(DType.FLOAT32, None))
+
+
+class UniqueNames:
+    """Names that are each handed out once."""
+
+    def __init__(self) -> None:
+        self._taken: set[str] = set()
+
+    def reserve(self, name: str) -> None:
+        """Takes a name out of those that `unique` may hand out."""
+        self._taken.add(name)
+
+    def unique(self, name: str) -> str:
+        """The name itself, with a number behind it where it is taken."""
+        found, k = name, 0
+        while found in self._taken:
+            k += 1
+            found = f"{name}.{k}"
+        self._taken.add(found)
+        return found
+
+
+@dataclass
+class Scope:
+    """The names that nodes see: those of the graph, or of one call of a function.
+
+    Attributes:
+        prefix: Goes in front of the names of the nodes and values.
+        env: Values by the name they have here; None for an input that the call leaves out.
+        results: Names that the values behind the outputs have in the graph.
+        attrs: Attributes of the call.
+        calls: The functions that are being inlined.
+    """
+
+    prefix: str
+    opsets: Mapping[str, int]
+    env: dict[str, Value | None]
+    results: dict[str, str]
+    attrs: Mapping[str, onnx.AttributeProto] = field(default_factory=dict)
+    calls: tuple[FunctionKey, ...] = ()
+
+
+@dataclass
+class Call:
+    """A node about to be imported.
+
+    Attributes:
+        proto: With its attributes resolved.
+        outputs: Names of the outputs in the graph, "" where left out.
+    """
+
+    proto: onnx.NodeProto
+    name: str
+    domain: str
+    opset: int
+    inputs: list[Value | None]
+    outputs: list[str]
+
+    @property
+    def title(self) -> str:
+        """The node as messages name it."""
+        return f"{self.proto.op_type} '{self.name}'"
+
+    @property
+    def is_broken(self) -> bool:
+        """Whether an input comes from an unsupported node."""
+        return any(v is BROKEN for v in self.inputs)

@@ -1,0 +1,115 @@
+"""ArgMax and ArgMin: where the largest or smallest element along an axis is."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from clrt.device.caps import DeviceCaps
+from clrt.errors import ShapeError
+from clrt.ir.dtypes import DType
+from clrt.ir.graph import Node
+from clrt.ir.op import Array, TensorType
+from clrt.kernels.spec import BufferArg, KernelSpec, Launch, Lowering, Variant, i32
+from clrt.ops.base import Accuracy, Op, Sample, Types, need, normalize_axis, register
+from clrt.ops.softmax import around_axis
+
+
+def _misfit(node: Node, caps: DeviceCaps) -> str | None:
+    dtype = node.arg(0).dtype
+    return f"no kernel for {dtype}" if dtype in (DType.FLOAT64, DType.BOOL) else None
+
+
+def _emit(node: Node, ctx: Lowering) -> list[Launch]:
+    x, op = node.arg(0), node.op
+    assert isinstance(op, ArgExtremum)
+    if 0 in node.output.dims:
+        return []
+    outer, n, step = around_axis(x.dims, normalize_axis(op.axis, len(x.dims), op))
+    if not n:
+        raise ShapeError(f"{op.name} '{node.name}': axis {op.axis} of {x.type} has no elements.")
+    half = x.dtype is DType.FLOAT16
+    kernel = KernelSpec.of(
+        "argmax.cl",
+        "argmax",
+        DATA_T=x.dtype.cl,
+        VALUE_T="float" if half else x.dtype.cl,
+        HALF=int(half),
+        IS_FLOAT=int(x.dtype.is_float),
+        **{"BETTER(a, b)": f"((a) {op.better}{'=' if op.select_last_index else ''} (b))"},
+    )
+    args = (BufferArg(node.output), BufferArg(x), i32(outer), i32(n), i32(step))
+    return [Launch(kernel, (step, outer), None, args, outer * n * step)]
+
+
+@dataclass(frozen=True)
+class ArgExtremum(Op):
+    """Base of ArgMax and ArgMin; NaN counts as the best element, the first one of equals wins.
+
+    Class attributes:
+        better: The comparison.
+    """
+
+    axis: int = 0
+    keepdims: bool = True
+    select_last_index: bool = False
+
+    better: ClassVar[str] = ">"
+    accuracy = Accuracy.EXACT
+    variants = (Variant("any", _emit, _misfit),)
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        x = need(inputs, 0, self)
+        if x.shape is None:
+            return [TensorType(DType.INT64, None)]
+        axis = normalize_axis(self.axis, len(x.shape), self)
+        kept = (1,) if self.keepdims else ()
+        if not x.shape:
+            return [TensorType(DType.INT64, ())]
+        return [TensorType(DType.INT64, (*x.shape[:axis], *kept, *x.shape[axis + 1 :]))]
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        (x,) = inputs
+        assert x is not None
+        if not x.ndim:
+            return (np.zeros((), np.int64),)
+        axis = normalize_axis(self.axis, x.ndim, self)
+        find = np.argmax if self.better == ">" else np.argmin
+        if self.select_last_index:
+            found = x.shape[axis] - 1 - find(np.flip(x, axis), axis=axis)
+        else:
+            found = find(x, axis=axis)
+        found = np.asarray(found, np.int64)
+        return (np.expand_dims(found, axis) if self.keepdims else found,)
+
+    @classmethod
+    def samples(cls) -> Iterator[Sample]:
+        rng = np.random.default_rng(29)
+        for shape, axis in [((1,), 0), ((65,), 0), ((3, 7), -1), ((2, 5, 4), 1), ((0, 3), 1)]:
+            for dtype in (np.float32, np.float16, np.int64, np.int32, np.uint8):
+                x = np.asarray(rng.integers(0, 4, shape), dtype)
+                yield Sample(cls(axis), (x,))
+                yield Sample(cls(axis, False, True), (x,))
+        nan = np.array([[1, np.nan, 3], [np.inf, 2, -np.inf]], np.float32)
+        yield Sample(cls(1), (nan,))
+
+    @classmethod
+    def error_samples(cls) -> Iterator[tuple[Sample, type[Exception]]]:
+        yield Sample(cls(2), (np.zeros((2, 3), np.float32),)), ShapeError
+
+
+@register
+@dataclass(frozen=True)
+class ArgMax(ArgExtremum):
+    """The index of the largest element. Source: ONNX ArgMax, opset 1 to 13."""
+
+
+@register
+@dataclass(frozen=True)
+class ArgMin(ArgExtremum):
+    """The index of the smallest element. Source: ONNX ArgMin, opset 1 to 13."""
+
+    better = "<"

@@ -1,0 +1,120 @@
+"""BatchNormalization at inference: channels with given means and variances."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from clrt.device.caps import DeviceCaps
+from clrt.errors import ShapeError, UnsupportedError
+from clrt.ir.dtypes import DType
+from clrt.ir.graph import Node
+from clrt.ir.op import Array, TensorType
+from clrt.kernels.spec import BufferArg, KernelSpec, Launch, Lowering, Variant, f32, i32
+from clrt.ops.base import Accuracy, OnnxNode, Op, Sample, Types, need, register
+
+_FLOATS = (DType.FLOAT32, DType.FLOAT16)
+
+
+def misfit(node: Node, caps: DeviceCaps) -> str | None:
+    """Why no kernel holds: the dtypes."""
+    if node.arg(0).dtype not in _FLOATS:
+        return f"no kernel for {node.arg(0).dtype}"
+    stats = {node.arg(i).dtype for i in range(1, len(node.inputs))}
+    if len(stats) > 1 or not stats <= set(_FLOATS):
+        return f"scale and statistics are of {', '.join(sorted(map(str, stats)))}"
+    return None
+
+
+def half_defines(node: Node) -> dict[str, object]:
+    """Which tensors are float16."""
+    return {
+        "HALF": int(node.arg(0).dtype is DType.FLOAT16),
+        "STAT_HALF": int(node.arg(1).dtype is DType.FLOAT16),
+    }
+
+
+def _emit(node: Node, ctx: Lowering) -> list[Launch]:
+    x, op = node.arg(0), node.op
+    assert isinstance(op, BatchNormalization)
+    if 0 in x.dims:
+        return []
+    batches, channels = x.dims[0], x.dims[1] if len(x.dims) > 1 else 1
+    size = int(np.prod(x.dims[2:]))
+    kernel = KernelSpec.of("channel_normalization.cl", "batch_normalization", **half_defines(node))
+    buffers = [BufferArg(node.output), *(BufferArg(node.arg(i)) for i in range(5))]
+    numbers = (i32(batches), i32(channels), i32(size), f32(op.epsilon))
+    return [Launch(kernel, (size, channels, batches), None, (*buffers, *numbers), 2 * size)]
+
+
+@register
+@dataclass(frozen=True)
+class BatchNormalization(Op):
+    """(x - mean) / sqrt(variance + epsilon) * scale + bias, by channel (axis 1).
+
+    Source: ONNX BatchNormalization, opset 7 to 15, in inference mode.
+    """
+
+    epsilon: float = 1e-5
+
+    in_place = (0,)
+    accuracy = Accuracy.ELEMENTWISE
+    variants = (Variant("any", _emit, misfit),)
+
+    @classmethod
+    def from_onnx(cls, node: OnnxNode) -> BatchNormalization:
+        if node.attrs.get("training_mode", 0) or any(node.outputs[1:]):
+            raise UnsupportedError(
+                f"BatchNormalization '{node.name}' is in training mode; clrt runs inference only."
+            )
+        if not node.attrs.get("spatial", 1):
+            raise UnsupportedError(f"BatchNormalization '{node.name}': spatial=0 is not supported.")
+        return cls(node.attrs.get("epsilon", 1e-5))
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        x = need(inputs, 0, self)
+        for index in range(1, 5):
+            check_channels(self, x, need(inputs, index, self))
+        return [TensorType(x.dtype, x.shape)]
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        x = inputs[0]
+        assert x is not None
+        shape = (-1, *[1] * (x.ndim - 2))
+        scale, bias, mean, variance = (
+            a.astype(np.float64).reshape(shape) for a in inputs[1:] if a is not None
+        )
+        with np.errstate(all="ignore"):
+            y = (x - mean) / np.sqrt(variance + self.epsilon) * scale + bias
+        return (y.reshape(x.shape).astype(x.dtype),)
+
+    @classmethod
+    def samples(cls) -> Iterator[Sample]:
+        rng = np.random.default_rng(37)
+        for shape in [(1, 1, 1), (2, 3), (2, 5, 7), (2, 3, 4, 5), (1, 2, 2, 3, 3), (0, 3, 2)]:
+            for dtype, stat in [("f4", "f4"), ("f2", "f2"), ("f2", "f4")]:
+                x = np.asarray(rng.standard_normal(shape), dtype)
+                stats = [np.asarray(rng.uniform(0.5, 2, shape[1]), stat) for _ in range(4)]
+                yield Sample(cls(1e-3), (x, *stats))
+
+    @classmethod
+    def error_samples(cls) -> Iterator[tuple[Sample, type[Exception]]]:
+        x, wrong = np.zeros((2, 3, 4), np.float32), np.zeros(4, np.float32)
+        yield Sample(cls(), (x, wrong, wrong, wrong, wrong)), ShapeError
+
+
+def check_channels(op: Op, x: TensorType, stat: TensorType) -> None:
+    """Refuses a scale, bias or statistic that does not have an element per channel.
+
+    Raises:
+        ShapeError: The numbers differ.
+    """
+    if x.shape is None or stat.shape is None:
+        return
+    channels = x.shape[1] if len(x.shape) > 1 else 1
+    given = stat.shape[0] if len(stat.shape) == 1 else None
+    unknown = not (isinstance(channels, int) and isinstance(given, int))
+    if len(stat.shape) != 1 or (not unknown and channels != given):
+        raise ShapeError(f"{op.name}: {stat} is not one element per channel of {x}.")

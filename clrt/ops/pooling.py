@@ -1,0 +1,324 @@
+"""MaxPool and AveragePool over windows, and the global pools."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypeVar
+
+import numpy as np
+
+from clrt.device.caps import DeviceCaps
+from clrt.errors import ShapeError
+from clrt.ir.dims import Dim, Undecidable, floordiv
+from clrt.ir.dtypes import DType
+from clrt.ir.graph import Node
+from clrt.ir.op import Array, TensorType
+from clrt.kernels.spec import Arg, BufferArg, KernelSpec, Launch, Lowering, Variant, i32
+from clrt.ops.base import Accuracy, OnnxNode, Op, Sample, Types, need, register
+from clrt.ops.movement import fresh_dim
+from clrt.ops.reduce import ReduceMax, ReduceMean, integer_bound
+
+_AXES = 3
+_Windowed = TypeVar("_Windowed", bound="WindowPool")
+
+
+def _misfit(node: Node, caps: DeviceCaps) -> str | None:
+    dtype = node.arg(0).dtype
+    if dtype in (DType.FLOAT64, DType.BOOL):
+        return f"no kernel for {dtype}"
+    axes = len(node.arg(0).dims) - 2
+    return f"{axes} axes; the kernel walks up to {_AXES}" if axes > _AXES else None
+
+
+def _emit(node: Node, ctx: Lowering) -> list[Launch]:
+    x, op = node.arg(0), node.op
+    assert isinstance(op, WindowPool)
+    if 0 in node.output.dims:
+        return []
+    half = x.dtype is DType.FLOAT16
+    lowest = "(-INFINITY)" if x.dtype.is_float else integer_bound(x.dtype, low=True)
+    kernel = KernelSpec.of(
+        "pooling.cl",
+        "pool",
+        DATA_T=x.dtype.cl,
+        VALUE_T="float" if half else x.dtype.cl,
+        HALF=int(half),
+        LOWEST=lowest,
+        **op.defines(),
+    )
+    size, out = x.dims[2:], node.output.dims[2:]
+    before, after = op.padding(size)
+    lists = (
+        (size, 1), (out, 1), (op.kernel_shape, 1), (op.steps(op.strides), 1),
+        (op.steps(op.dilations), 1), (before, 0), (after, 0),
+    )  # fmt: skip
+    numbers = [i32(v) for values, fill in lists for v in (*[fill] * (_AXES - len(size)), *values)]
+    planes = x.dims[0] * x.dims[1]
+    args: tuple[Arg, ...] = (
+        *(BufferArg(v) for v in node.outputs),
+        BufferArg(x),
+        i32(planes),
+        *numbers,
+    )
+    work = int(np.prod(node.output.dims)) * int(np.prod(op.kernel_shape))
+    rows = int(np.prod(out[:-1]))
+    return [Launch(kernel, (out[-1], rows, planes), None, args, work)]
+
+
+@dataclass(frozen=True)
+class WindowPool(Op):
+    """Base of MaxPool and AveragePool over [N, C, spatial axes …].
+
+    An empty tuple stands for ones (strides, dilations) or zeros (pads).
+    """
+
+    kernel_shape: tuple[int, ...] = ()
+    strides: tuple[int, ...] = ()
+    dilations: tuple[int, ...] = ()
+    pads: tuple[int, ...] = ()
+    auto_pad: str = "NOTSET"
+    ceil_mode: bool = False
+
+    variants = (Variant("any", _emit, _misfit),)
+
+    def steps(self, values: tuple[int, ...]) -> tuple[int, ...]:
+        """Strides or dilations, ones by default."""
+        return values or (1,) * len(self.kernel_shape)
+
+    def spans(self) -> list[int]:
+        """The extent of the window along each axis."""
+        pairs = zip(self.kernel_shape, self.steps(self.dilations), strict=True)
+        return [(size - 1) * dilation + 1 for size, dilation in pairs]
+
+    def padding(self, size: Sequence[int]) -> tuple[list[int], list[int]]:
+        """Padding before and after each axis of a number of elements."""
+        rank = len(self.kernel_shape)
+        if not self.auto_pad.startswith("SAME"):
+            pads = self.pads if self.auto_pad == "NOTSET" and self.pads else (0,) * (2 * rank)
+            return list(pads[:rank]), list(pads[rank:])
+        totals = [
+            max((-(-n // step) - 1) * step + span - n, 0)
+            for n, step, span in zip(size, self.steps(self.strides), self.spans(), strict=True)
+        ]
+        small = [total // 2 for total in totals]
+        large = [total - half for total, half in zip(totals, small, strict=True)]
+        return (small, large) if self.auto_pad == "SAME_UPPER" else (large, small)
+
+    def out_dim(self, axis: int, size: Dim) -> Dim:
+        """How many windows there are along an axis."""
+        step, span = self.steps(self.strides)[axis], self.spans()[axis]
+        if self.auto_pad.startswith("SAME"):
+            return floordiv(size + (step - 1), step)
+        rank = len(self.kernel_shape)
+        padded = self.auto_pad == "NOTSET" and self.pads
+        before, after = (self.pads[axis], self.pads[rank + axis]) if padded else (0, 0)
+        room = size + (before + after - span)
+        if not self.ceil_mode:
+            return floordiv(room, step) + 1
+        windows = floordiv(room + (step - 1), step) + 1
+        try:
+            # The last window must start inside the input or the padding before it.
+            return windows - 1 if (windows - 1) * step >= size + before else windows
+        except Undecidable:
+            return fresh_dim()
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        x = need(inputs, 0, self)
+        if x.shape is None:
+            return [TensorType(x.dtype, None)]
+        if len(x.shape) != len(self.kernel_shape) + 2:
+            raise ShapeError(
+                f"{self.name}: a window of {len(self.kernel_shape)} axes does not fit {x}; "
+                "expected [N, C] and as many axes."
+            )
+        dims = [self.out_dim(axis, size) for axis, size in enumerate(x.shape[2:])]
+        if any(isinstance(d, int) and d < 0 for d in dims):
+            raise ShapeError(f"{self.name}: the window {self.kernel_shape} is larger than {x}.")
+        return [TensorType(x.dtype, (*x.shape[:2], *dims))]
+
+    def defines(self) -> dict[str, object]:
+        """The macros of the kernel."""
+        raise NotImplementedError(self.name)
+
+    def windows(self, x: Array, fill: Any) -> tuple[Array, list[Array]]:
+        """The elements of every window [N, C, out …, window], and their index along each axis."""
+        size = x.shape[2:]
+        out = [int(str(self.out_dim(axis, n))) for axis, n in enumerate(size)]
+        before, _ = self.padding(size)
+        window = list(itertools.product(*(range(k) for k in self.kernel_shape)))
+        steps, dilations = self.steps(self.strides), self.steps(self.dilations)
+        starts = np.meshgrid(
+            *(np.arange(n) * s - b for n, s, b in zip(out, steps, before, strict=True)),
+            indexing="ij",
+        )
+        index = [
+            starts[axis][..., None] + np.array([w[axis] * dilations[axis] for w in window])
+            for axis in range(len(size))
+        ]
+        inside = np.all([(i >= 0) & (i < n) for i, n in zip(index, size, strict=True)], axis=0)
+        clipped = [np.clip(i, 0, n - 1) for i, n in zip(index, size, strict=True)]
+        return np.where(inside, x[(slice(None), slice(None), *clipped)], fill), index
+
+    @classmethod
+    def window_samples(cls: type[_Windowed]) -> Iterator[tuple[_Windowed, tuple[int, ...]]]:
+        """Ops and input shapes: ranks, strides, padding, dilation, rounding up."""
+        yield from [
+            (cls((3,)), (2, 3, 9)),
+            (cls((2, 2), (2, 2)), (1, 2, 5, 7)),
+            (cls((3, 2), (2, 1), (1, 2), (1, 0, 1, 1)), (2, 2, 8, 9)),
+            (cls((3, 3), (2, 2), ceil_mode=True), (1, 1, 6, 8)),
+            (cls((3, 3), (2, 2), auto_pad="SAME_UPPER"), (1, 2, 5, 6)),
+            (cls((2, 3), (2, 2), auto_pad="SAME_LOWER"), (1, 2, 5, 6)),
+            (cls((2, 2, 2), (1, 2, 1)), (1, 2, 3, 4, 5)),
+            (cls((2, 2)), (0, 2, 4, 4)),
+        ]
+
+    @classmethod
+    def error_samples(cls) -> Iterator[tuple[Sample, type[Exception]]]:
+        yield Sample(cls((2, 2)), (np.zeros((1, 2, 4), np.float32),)), ShapeError
+
+
+@register
+@dataclass(frozen=True)
+class MaxPool(WindowPool):
+    """The largest element of each window.
+
+    Attributes:
+        indices: The node has the output Indices, too.
+
+    Source: ONNX MaxPool, opset 1 to 22.
+    """
+
+    storage_order: int = 0
+    indices: bool = False
+
+    accuracy = Accuracy.EXACT
+
+    @classmethod
+    def from_onnx(cls, node: OnnxNode) -> Op:
+        node.attrs["indices"] = any(node.outputs[1:])
+        return super().from_onnx(node)
+
+    def defines(self) -> dict[str, object]:
+        order = {"INDICES": int(self.indices), "COLUMN_MAJOR": self.storage_order}
+        return {"MAX": 1, "PADDED": 0, **order}
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        (y,) = super().infer(inputs)
+        return [y, TensorType(DType.INT64, y.shape)] if self.indices else [y]
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        (x,) = inputs
+        assert x is not None
+        lowest = -np.inf if x.dtype.kind == "f" else np.iinfo(x.dtype).min
+        values, index = self.windows(x, lowest)
+        best = np.argmax(values, axis=-1)[..., None]
+        y = np.take_along_axis(values, best, axis=-1)[..., 0].astype(x.dtype)
+        if not self.indices:
+            return (y,)
+        size = x.shape[2:]
+        order = index if self.storage_order == 0 else list(reversed(index))
+        extent = size if self.storage_order == 0 else tuple(reversed(size))
+        flat = np.zeros(index[0].shape, np.int64)
+        for positions, n in zip(order, extent, strict=True):
+            flat = flat * n + positions
+        found = np.take_along_axis(np.broadcast_to(flat, values.shape), best, axis=-1)[..., 0]
+        planes = np.arange(x.shape[0] * x.shape[1]).reshape(*x.shape[:2], *[1] * len(size))
+        return y, found + planes * int(np.prod(size))
+
+    @classmethod
+    def samples(cls) -> Iterator[Sample]:
+        rng = np.random.default_rng(47)
+        for op, shape in cls.window_samples():
+            for dtype in (np.float32, np.float16, np.int8, np.uint8):
+                x = np.asarray(rng.permutation(int(np.prod(shape))) % 128, dtype).reshape(shape)
+                yield Sample(op, (x,))
+        x = np.asarray(rng.standard_normal((2, 2, 5, 6)), np.float32)
+        for order in (0, 1):
+            yield Sample(cls((2, 3), (1, 2), storage_order=order, indices=True), (x,))
+
+
+@register
+@dataclass(frozen=True)
+class AveragePool(WindowPool):
+    """The mean of each window. Source: ONNX AveragePool, opset 1 to 22."""
+
+    count_include_pad: bool = False
+
+    accuracy = Accuracy.ELEMENTWISE
+
+    def defines(self) -> dict[str, object]:
+        padded = int(self.count_include_pad)
+        return {"MAX": 0, "PADDED": padded, "INDICES": 0, "COLUMN_MAJOR": 0}
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        (x,) = inputs
+        assert x is not None
+        values, index = self.windows(x.astype(np.float64), 0.0)
+        before, after = self.padding(x.shape[2:])
+        if not self.count_include_pad:
+            before, after = [0] * len(before), [0] * len(after)
+        counted = np.all(
+            [
+                (i >= -b) & (i < n + a)
+                for i, n, b, a in zip(index, x.shape[2:], before, after, strict=True)
+            ],
+            axis=0,
+        )
+        with np.errstate(all="ignore"):
+            return ((values.sum(axis=-1) / counted.sum(axis=-1)).astype(x.dtype),)
+
+    @classmethod
+    def samples(cls) -> Iterator[Sample]:
+        rng = np.random.default_rng(53)
+        for op, shape in cls.window_samples():
+            for dtype in (np.float32, np.float16):
+                x = np.asarray(rng.uniform(1, 2, shape), dtype)
+                yield Sample(op, (x,))
+        x = np.asarray(rng.uniform(1, 2, (1, 2, 6, 7)), np.float32)
+        for ceil in (False, True):
+            pads = (1, 0, 1, 1)
+            op = cls((3, 3), (2, 2), pads=pads, ceil_mode=ceil, count_include_pad=True)
+            yield Sample(op, (x,))
+
+
+class _Global:
+    """Makes a reduction one over the spatial axes, which are kept."""
+
+    keepdims: bool
+    integers: ClassVar[bool] = False
+    selects: ClassVar[bool] = False
+
+    def _axes(self, data: Array | None, rank: int) -> tuple[int, ...]:
+        return tuple(range(2, rank))
+
+    @classmethod
+    def samples(cls) -> Iterator[Sample]:
+        rng = np.random.default_rng(59)
+        for shape in [(1, 1, 1), (2, 3, 65), (2, 3, 4, 5), (1, 9, 2, 3, 2), (0, 2, 3, 3)]:
+            for dtype in (np.float32, np.float16):
+                op = cls()
+                assert isinstance(op, Op)
+                yield Sample(op, (np.asarray(rng.uniform(1, 2, shape), dtype),))
+
+    @classmethod
+    def error_samples(cls) -> Iterator[tuple[Sample, type[Exception]]]:
+        yield from ()
+
+
+@register
+@dataclass(frozen=True)
+class GlobalAveragePool(_Global, ReduceMean):
+    """The mean over the spatial axes. Source: ONNX GlobalAveragePool, opset 1 to 22."""
+
+    name = "GlobalAveragePool"
+
+
+@register
+@dataclass(frozen=True)
+class GlobalMaxPool(_Global, ReduceMax):
+    """The largest element over the spatial axes. Source: ONNX GlobalMaxPool, opset 1 to 22."""
+
+    name = "GlobalMaxPool"

@@ -1,0 +1,66 @@
+"""What passes did, and what they nearly did."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, field
+
+
+@dataclass
+class PassRecord:
+    """What one run of one pass did.
+
+    Attributes:
+        hits: The root nodes it rewrote, as "Op 'name'".
+        misses: Near misses that remain, as (node, reason).
+        nodes_after: Nodes in the graph afterwards.
+    """
+
+    name: str
+    hits: list[str] = field(default_factory=list)
+    misses: list[tuple[str, str]] = field(default_factory=list)
+    nodes_after: int = 0
+    seconds: float = 0.0
+
+    def __str__(self) -> str:
+        return (
+            f"{self.name}: {len(self.hits)} hits, {len(self.misses)} near misses, "
+            f"{self.nodes_after} nodes left, {self.seconds * 1e3:.1f} ms"
+        )
+
+    def explain(self) -> None:
+        """Prints hits and near misses to stderr."""
+        print(self, file=sys.stderr)
+        for hit in self.hits:
+            print(f"  + {hit}", file=sys.stderr)
+        for node, reason in self.misses:
+            print(f"  - {node}: {reason}", file=sys.stderr)
+
+
+@dataclass
+class PassReport:
+    """What the passes did and why not more, for `model.explain()`.
+
+    Attributes:
+        patches: Patches applied in all.
+        stopped: The limit of CLRT_MAX_PATCHES was reached.
+    """
+
+    records: list[PassRecord] = field(default_factory=list)
+    patches: int = 0
+    stopped: bool = False
+
+    @property
+    def misses(self) -> list[tuple[str, str, str]]:
+        """(pass, node, reason) of the last run of each pass."""
+        last = {r.name: r for r in self.records}
+        return [(r.name, *miss) for r in last.values() for miss in r.misses]
+
+    def __str__(self) -> str:
+        lines = []
+        for record in self.records:
+            if not record.hits and not record.misses:
+                continue
+            lines.append(str(record))
+            lines += [f"  - {node}: {reason}" for node, reason in record.misses]
+        return "\n".join(lines)

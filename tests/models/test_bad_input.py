@@ -1,0 +1,164 @@
+"""Each mistake a user can make gives one clear sentence and an error class of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+import clrt
+
+
+def _info(name: str, dtype: int, shape: list[int | str]) -> onnx.ValueInfoProto:
+    return helper.make_tensor_value_info(name, dtype, shape)
+
+
+def _embedding() -> onnx.ModelProto:
+    """Rows of a table of 10 by id, scaled by a second input."""
+    table = onnx.numpy_helper.from_array(np.eye(10, 4, dtype=np.float32), "table")
+    graph = helper.make_graph(
+        [
+            helper.make_node("Gather", ["table", "input_ids"], ["rows"], "embed"),
+            helper.make_node("Mul", ["rows", "scale"], ["y"], "scaled"),
+        ],
+        "g",
+        [
+            _info("input_ids", TensorProto.INT64, ["batch", "sequence"]),
+            _info("scale", TensorProto.FLOAT, ["batch", "sequence", 4]),
+        ],
+        [_info("y", TensorProto.FLOAT, ["batch", "sequence", 4])],
+        [table],
+    )
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+
+
+IDS = np.array([[0, 9, 3]])
+SCALE = np.ones((1, 3, 4), np.float32)
+
+
+@pytest.fixture(scope="module")
+def model() -> Iterator[clrt.Model]:
+    with clrt.load(_embedding(), device="cpu", strict=True) as loaded:
+        yield loaded
+
+
+def _says(model: clrt.Model, error: type[Exception], text: str, **inputs: object) -> None:
+    with pytest.raises(error, match=text):
+        model.run(inputs)
+
+
+def test_no_such_file(tmp_path: Path) -> None:
+    with pytest.raises(clrt.ModelError, match=r"There is no file '.*absent\.onnx'"):
+        clrt.load(tmp_path / "absent.onnx")
+
+
+def test_text_file_called_onnx(tmp_path: Path) -> None:
+    path = tmp_path / "notes.onnx"
+    path.write_text("Dear diary,\ntoday I exported nothing.\n")
+    with pytest.raises(clrt.ModelError, match="text file"):
+        clrt.load(path)
+
+
+@pytest.mark.parametrize("part", [0.0, 0.3, 0.9])
+def test_truncated_onnx(tmp_path: Path, part: float) -> None:
+    data = _embedding().SerializeToString()
+    path = tmp_path / "cut.onnx"
+    path.write_bytes(data[: int(len(data) * part)])
+    with pytest.raises(clrt.ModelError, match=r"cut\.onnx|damaged|truncated"):
+        clrt.load(path)
+
+
+def test_external_data_missing(tmp_path: Path) -> None:
+    proto = _embedding()
+    path = tmp_path / "model.onnx"
+    onnx.save(proto, path, save_as_external_data=True, location="w.bin", size_threshold=0)
+    (tmp_path / "w.bin").unlink()
+    with pytest.raises(clrt.ModelError, match=r"'table'.*w\.bin"):
+        clrt.load(path)
+
+
+def test_unsupported_ops_are_all_named() -> None:
+    graph = helper.make_graph(
+        [
+            helper.make_node("Frobnicate", ["x"], ["a"], "first", domain="acme"),
+            helper.make_node("Relu", ["a"], ["b"], "middle"),
+            helper.make_node("Mangle", ["b"], ["y"], "second", domain="acme"),
+        ],
+        "g",
+        [_info("x", TensorProto.FLOAT, [2])],
+        [_info("y", TensorProto.FLOAT, [2])],
+    )
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("acme", 1)]
+    with pytest.raises(clrt.UnsupportedError) as info:
+        clrt.load(helper.make_model(graph, opset_imports=opsets))
+    assert len(info.value.nodes) == 2
+    assert "Frobnicate 'first'" in str(info.value)
+    assert "Mangle 'second'" in str(info.value)
+
+
+def test_input_names(model: clrt.Model) -> None:
+    _says(model, clrt.InputError, r"Missing input scale: float32\[batch, sequence, 4\]", input_ids=IDS)
+    _says(model, clrt.InputError, "no input 'input_id'. Did you mean 'input_ids'", input_id=IDS, scale=SCALE)
+    _says(model, clrt.InputError, "no input 'mask'", input_ids=IDS, scale=SCALE, mask=IDS)
+    with pytest.raises(clrt.InputError, match="takes 2 inputs; pass a dict"):
+        model.run(IDS)
+
+
+def test_input_shapes(model: clrt.Model) -> None:
+    _says(model, clrt.ShapeError, "'input_ids' has rank 1", input_ids=IDS[0], scale=SCALE)
+    _says(model, clrt.ShapeError, "'scale' has 5 at axis 2; the model wants 4",
+          input_ids=IDS, scale=np.ones((1, 3, 5), np.float32))  # fmt: skip
+    _says(model, clrt.ShapeError, "sequence=2 .*'input_ids' has sequence=3",
+          input_ids=IDS, scale=SCALE[:, :2])  # fmt: skip
+
+
+def test_input_dtypes(model: clrt.Model) -> None:
+    lossless = model.run({"input_ids": IDS.astype(np.int32), "scale": SCALE.astype(np.float16)})
+    np.testing.assert_array_equal(lossless["y"], model.run({"input_ids": IDS, "scale": SCALE})["y"])
+    as_lists = model.run({"input_ids": IDS.tolist(), "scale": SCALE.tolist()})
+    np.testing.assert_array_equal(as_lists["y"], lossless["y"])
+    _says(model, clrt.InputError, "must be int64; float32", input_ids=IDS.astype(np.float32), scale=SCALE)
+    _says(model, clrt.InputError, "must be float32; float64", input_ids=IDS, scale=SCALE.astype(float))
+    _says(model, clrt.InputError, "'input_ids'", input_ids=[[1, 2], [3]], scale=SCALE)
+
+
+@pytest.mark.parametrize("bad", [10, -11, 2**40, -(2**62)])
+def test_token_id_out_of_range(model: clrt.Model, bad: int) -> None:
+    ids = IDS.copy()
+    ids[0, 1] = bad
+    _says(model, clrt.InputError, "Gather 'embed'", input_ids=ids, scale=SCALE)
+    assert model.run({"input_ids": IDS, "scale": SCALE})["y"].shape == (1, 3, 4)
+
+
+def test_unknown_output(model: clrt.Model) -> None:
+    with pytest.raises(clrt.InputError, match="no output 'yy'"):
+        model.run({"input_ids": IDS, "scale": SCALE}, ["yy"])
+
+
+def test_closed_model() -> None:
+    model = clrt.load(_embedding(), device="cpu")
+    model.close()
+    with pytest.raises(clrt.InputError, match="closed"):
+        model.run({"input_ids": IDS, "scale": SCALE})
+
+
+def test_absent_device() -> None:
+    with pytest.raises(clrt.DeviceError, match="There is"):
+        clrt.load(_embedding(), device="voodoo 2")
+
+
+def test_host_fallback_is_announced_once_and_refused_when_strict() -> None:
+    graph = helper.make_graph(
+        [helper.make_node("Range", ["a", "b", "c"], ["y"], "steps")],
+        "g",
+        [_info(n, TensorProto.FLOAT, []) for n in "abc"],
+        [_info("y", TensorProto.FLOAT, ["n"])],
+    )
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
+    feeds = {n: np.float32(v) for n, v in (("a", 0), ("b", 3), ("c", 1))}
+    with pytest.raises(clrt.PlanError, match="Range 'steps'.*depends on computed data"):
+        clrt.load(proto, device="cpu").run(feeds)

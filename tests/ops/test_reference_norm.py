@@ -1,0 +1,72 @@
+"""Attention, normalisations, reductions and pooling against ONNX's own node tests."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from clrt.ir.dims import substitute, symbol
+from clrt.ir.dtypes import DType
+from clrt.ir.op import TensorType
+from tests.ops.onnx_cases import Case, cases, left_out
+
+OP_TYPES = {
+    "ArgMax", "ArgMin", "Attention", "AveragePool", "BatchNormalization", "GlobalAveragePool",
+    "GlobalMaxPool", "GroupNormalization", "InstanceNormalization", "LayerNormalization",
+    "LogSoftmax", "LpNormalization", "MaxPool", "RMSNormalization", "ReduceL1", "ReduceL2",
+    "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd",
+    "ReduceSum", "ReduceSumSquare", "Softmax",
+}  # fmt: skip
+CASES = cases(OP_TYPES)
+# Why a node test of these ops may be left out.
+REASONS = (
+    " nodes",  # the expanded form of a case that is here
+    "bfloat16",
+    "training mode",
+    "not all inputs and outputs are tensors",
+)
+
+
+def test_only_known_cases_are_left_out() -> None:
+    assert not [c for c in left_out(OP_TYPES) if not any(r in c.reason for r in REASONS)]
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
+def test_reference(case: Case) -> None:
+    results = case.op.reference(*case.inputs)
+    for result, expected in zip(results, case.outputs, strict=False):
+        if expected is None:
+            continue
+        assert result.dtype == expected.dtype
+        assert result.shape == expected.shape
+        # The tolerance of ONNX's backend tests.
+        np.testing.assert_allclose(
+            result, expected, rtol=1e-3, atol=1e-7 if expected.dtype != np.float16 else 1e-3
+        )
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
+def test_infer(case: Case) -> None:
+    """Dims above 1 become symbols, one per size: binding them gives the shapes back."""
+    sizes = {d for a in case.inputs if a is not None for d in a.shape if d > 1}
+    bindings = {f"d{s}": s for s in sizes}
+    for symbolic in (False, True):
+        types: list[TensorType | None] = []
+        for index, array in enumerate(case.inputs):
+            if array is None:
+                types.append(None)
+                continue
+            data = array if index in case.op.host_inputs else None
+            free = symbolic and data is None
+            shape = tuple(symbol(f"d{d}") if free and d > 1 else d for d in array.shape)
+            types.append(TensorType(DType.of(array.dtype), shape, data))
+        for found, expected in zip(case.op.infer(types), case.outputs, strict=False):
+            if expected is None:
+                continue
+            assert found.dtype is DType.of(expected.dtype)
+            assert found.shape is not None
+            bound = tuple(substitute(d, bindings) for d in found.shape)
+            if all(isinstance(d, int) for d in bound):
+                assert bound == expected.shape
+            else:
+                assert symbolic and len(bound) == expected.ndim

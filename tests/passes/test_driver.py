@@ -1,0 +1,153 @@
+"""The driver's rules."""
+
+from __future__ import annotations
+
+import pytest
+
+from clrt.errors import PassError
+from clrt.ir.graph import Node, Patch
+from clrt.ops.pointwise import Abs, Neg, Relu
+from clrt.passes.driver import GraphView, Match, Miss, Pass, Rewriter, run_pass
+from clrt.passes.pipeline import optimize
+from tests.passes.helpers import canonical, graph_of
+
+X = "%x: float32[B,S]"
+CHAIN = """%a: float32[B,S] = Relu(%x)
+%b: float32[B,S] = Relu(%a)
+%y: float32[B,S] = Relu(%b)"""
+
+
+class ReluToAbs(Pass):
+    """Relu -> Abs."""
+
+    name = "relu_to_abs"
+
+    def match(self, view: GraphView, node: Node) -> Match | Miss | None:
+        if isinstance(node.op, Abs):
+            return Miss("it is an Abs", node)
+        return Match(view, node) if isinstance(node.op, Relu) else None
+
+    def rewrite(self, match: Match) -> Patch:
+        rewriter = Rewriter(match, self.name)
+        value = rewriter.add(Abs(), match.root.arg(0))
+        return rewriter.patch({match.root.output: value})
+
+
+class Endless(ReluToAbs):
+    """Relu -> Relu."""
+
+    name = "endless"
+
+    def rewrite(self, match: Match) -> Patch:
+        rewriter = Rewriter(match, self.name)
+        value = rewriter.add(Relu(), match.root.arg(0))
+        return rewriter.patch({match.root.output: value})
+
+
+class ReadsWhatItReplaces(ReluToAbs):
+    """y = Relu(x) -> y = Neg(y)."""
+
+    name = "cyclic"
+
+    def rewrite(self, match: Match) -> Patch:
+        rewriter = Rewriter(match, self.name)
+        value = rewriter.add(Neg(), match.root.output)
+        return rewriter.patch({match.root.output: value})
+
+
+class ReplacesByInput(ReluToAbs):
+    """y = Relu(x) -> the graph's first input, whatever its type."""
+
+    name = "wrong_type"
+
+    def rewrite(self, match: Match) -> Patch:
+        return Patch({match.root.output: match.view.graph.inputs[-1]})
+
+
+class LeavesWork(ReluToAbs):
+    """Claims the producer of its operand, too, which others may read."""
+
+    name = "leaves_work"
+
+    def match(self, view: GraphView, node: Node) -> Match | Miss | None:
+        producer = node.inputs[0].producer if node.inputs[0] else None
+        if not isinstance(node.op, Relu) or producer is None:
+            return None
+        return Match(view, node, nodes=[producer, node])
+
+    def rewrite(self, match: Match) -> Patch:
+        rewriter = Rewriter(match, self.name)
+        value = rewriter.add(Abs(), match.nodes[0].arg(0))
+        return rewriter.patch({match.root.output: value})
+
+
+def test_patches_record_where_nodes_come_from() -> None:
+    graph = graph_of(CHAIN.replace("%b: float32[B,S] = Relu(%a)", "%b: float32[B,S] = Neg(%a)"), X)
+    record = run_pass(graph, ReluToAbs())
+    assert [n.op.name for n in graph.nodes] == ["Abs", "Neg", "Abs"]
+    assert [n.made_by for n in graph.nodes] == ["relu_to_abs", "", "relu_to_abs"]
+    assert graph.nodes[0].origins == ("a",) and graph.nodes[0].name == "a/relu_to_abs.0"
+    assert graph.output_names == ["y"]
+    assert len(record.hits) == 2 and len(record.misses) == 2
+
+
+def test_max_patches_stops_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CLRT_MAX_PATCHES", "2")
+    graph = graph_of(CHAIN, X)
+    run_pass(graph, ReluToAbs())
+    assert [n.op.name for n in graph.nodes] == ["Abs", "Abs", "Relu"]
+    graph = graph_of(CHAIN + "\n", X)
+    report = optimize(graph)
+    assert report.patches <= 2
+
+
+def test_no_fixpoint() -> None:
+    with pytest.raises(PassError, match="no fixpoint"):
+        run_pass(graph_of(CHAIN, X), Endless())
+
+
+def test_patch_that_would_make_a_cycle() -> None:
+    with pytest.raises(PassError, match="which its patch replaces"):
+        run_pass(graph_of(CHAIN, X), ReadsWhatItReplaces())
+
+
+def test_patch_that_changes_a_type() -> None:
+    with pytest.raises(PassError, match="types differ"):
+        run_pass(graph_of(CHAIN, X + ", %z: float32[S]"), ReplacesByInput())
+
+
+def test_patch_that_leaves_duplicate_work() -> None:
+    graph = graph_of(
+        "%a: float32[B,S] = Neg(%x) %b: float32[B,S] = Relu(%a) %y: float32[B,S] = Add(%a, %b)", X
+    )
+    with pytest.raises(PassError, match="was to vanish"):
+        run_pass(graph, LeavesWork())
+
+
+def test_explanation(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv("CLRT_EXPLAIN_PASSES", "1")
+    run_pass(graph_of(CHAIN, X), ReluToAbs())
+    text = capsys.readouterr().err
+    assert "relu_to_abs: 3 hits" in text and "+ Relu 'a'" in text and "it is an Abs" in text
+
+
+def test_levels() -> None:
+    for level, names in ((0, ["Identity", "Neg", "Exp"]), (1, ["Neg", "Exp"]), (2, ["Fused"])):
+        graph = graph_of(
+            """%i: float32[B,S] = Identity(%x)
+            %n: float32[B,S] = Neg(%i)
+            %y: float32[B,S] = Exp(%n)""",
+            X,
+        )
+        report = optimize(graph, level)
+        assert [n.op.name for n in graph.nodes] == names
+        text = canonical(graph)
+        optimize(graph, level)
+        assert canonical(graph) == text, "the pipeline is not idempotent"
+        assert not report.misses and ("remove_identity" in str(report)) == (level > 0)
+
+
+def test_an_output_that_is_an_input() -> None:
+    graph = graph_of("%y: float32[B,S] = Identity(%x)", X)
+    optimize(graph)
+    assert not graph.nodes and graph.outputs == graph.inputs and graph.output_names == ["y"]

@@ -1,0 +1,331 @@
+"""Softmax attention in the forms that exporters write."""
+
+from __future__ import annotations
+
+import pytest
+
+from clrt.passes.canonicalize_matmul import CanonicalizeMatmul
+from clrt.passes.canonicalize_views import CanonicalizeViews
+from clrt.passes.driver import Pass
+from clrt.passes.eliminate_dead import EliminateDead
+from clrt.passes.fuse_attention import FuseAttention
+from clrt.passes.merge_qkv import MergeQkv
+from clrt.passes.remove_identity import RemoveIdentity
+from tests.passes.helpers import apply, canonical, check, check_miss, graph_of
+
+QKV = "%q: float32[B,S,8], %k: float32[B,T,8], %v: float32[B,T,8]"
+PASSES: list[Pass] = [FuseAttention(), CanonicalizeViews(), RemoveIdentity(), EliminateDead()]
+SPLIT = """const %qs: int64[4] = [B, S, 2, 4]
+const %ks: int64[4] = [B, T, 2, 4]
+const %ys: int64[3] = [B, S, 8]
+const %c: float32[] = 0.5
+%q3: float32[B,S,2,4] = Reshape(%q, %qs)
+%k3: float32[B,T,2,4] = Reshape(%k, %ks)
+%v3: float32[B,T,2,4] = Reshape(%v, %ks)
+%q4: float32[B,2,S,4] = Transpose{perm=[0, 2, 1, 3]}(%q3)
+%k4: float32[B,2,4,T] = Transpose{perm=[0, 2, 3, 1]}(%k3)
+%v4: float32[B,2,T,4] = Transpose{perm=[0, 2, 1, 3]}(%v3)
+"""
+SCORES = "%s: float32[B,2,S,T] = MatMul(%q4, %k4)\n"
+REST = """
+%p: float32[B,2,S,T] = Softmax(%m)
+%o: float32[B,2,S,4] = MatMul(%p, %v4)
+"""
+MERGE = """%t: float32[B,S,2,4] = Transpose{perm=[0, 2, 1, 3]}(%o)
+%y: float32[B,S,8] = Reshape(%t, %ys)"""
+HEADS = "num_heads=2, kv_num_heads=2, head_size=4, v_head_size=4"
+
+
+def fused(extra: str = "", inputs: str = "%q, %k, %v", scale: float = 0.5) -> str:
+    return f"%y: float32[B,S,8] = clrt.FusedAttention{{{HEADS}, scale={scale}{extra}}}({inputs})"
+
+
+SCALES = {
+    "on the scores": SCORES + "%m: float32[B,2,S,T] = Mul(%s, %c)",
+    "divided": "const %d: float32[] = 2.0\n" + SCORES + "%m: float32[B,2,S,T] = Div(%s, %d)",
+    "on q": """%q5: float32[B,2,S,4] = Mul(%c, %q4)
+        %m: float32[B,2,S,T] = MatMul(%q5, %k4)""",
+    "on q and k": """const %r: float32[] = 0.25
+        const %two: float32[] = 2.0
+        %q5: float32[B,2,S,4] = Mul(%q4, %r)
+        %k5: float32[B,2,4,T] = Mul(%k4, %two)
+        %m: float32[B,2,S,T] = MatMul(%q5, %k5)""",
+}
+
+
+@pytest.mark.parametrize("scores", SCALES.values(), ids=SCALES)
+def test_scale(scores: str) -> None:
+    check(PASSES, QKV, SPLIT + scores + REST + MERGE, fused())
+
+
+def test_scale_before_the_split() -> None:
+    before = SPLIT.replace(
+        "%q3: float32[B,S,2,4] = Reshape(%q, %qs)",
+        "%qc: float32[B,S,8] = Mul(%q, %c) %q3: float32[B,S,2,4] = Reshape(%qc, %qs)",
+    )
+    scores = "%m: float32[B,2,S,T] = MatMul(%q4, %k4)"
+    check(PASSES, QKV, before + scores + REST + MERGE, fused())
+
+
+def test_mask_is_added() -> None:
+    check(
+        PASSES,
+        QKV + ", %mask: float32[B,1,1,T]",
+        SPLIT
+        + SCORES
+        + """%s2: float32[B,2,S,T] = Mul(%s, %c)
+        %m: float32[B,2,S,T] = Add(%mask, %s2)"""
+        + REST
+        + MERGE,
+        fused(inputs="%q, %k, %v, %mask"),
+    )
+
+
+def test_two_masks_are_combined_outside() -> None:
+    check(
+        PASSES,
+        QKV + ", %mask: float32[B,1,1,T], %bias: float32[2,S,T]",
+        SPLIT
+        + SCORES
+        + """%s2: float32[B,2,S,T] = Mul(%s, %c)
+        %s3: float32[B,2,S,T] = Add(%s2, %bias)
+        %m: float32[B,2,S,T] = Add(%s3, %mask)"""
+        + REST
+        + MERGE,
+        "%both: float32[B,2,S,T] = Add(%bias, %mask)\n" + fused(inputs="%q, %k, %v, %both"),
+    )
+
+
+def test_expanded_mask_is_read_as_it_was() -> None:
+    check(
+        PASSES,
+        QKV + ", %mask: float32[B,1,1,T]",
+        SPLIT
+        + SCORES
+        + """const %wide: int64[4] = [B, 2, S, T]
+        %e: float32[B,2,S,T] = Expand(%mask, %wide)
+        %s2: float32[B,2,S,T] = Mul(%s, %c)
+        %m: float32[B,2,S,T] = Add(%s2, %e)"""
+        + REST
+        + MERGE,
+        fused(inputs="%q, %k, %v, %mask"),
+    )
+
+
+@pytest.mark.parametrize("swapped", [False, True])
+def test_mask_by_where(swapped: bool) -> None:
+    arguments = "%keep, %low, %s2" if swapped else "%keep, %s2, %low"
+    chosen = "%keep, %low, %zero" if swapped else "%keep, %zero, %low"
+    constants = "const %low: float32[] = -3.4e38\n"
+    check(
+        PASSES,
+        QKV + ", %keep: bool[S,T]",
+        constants
+        + SPLIT
+        + SCORES
+        + f"""%s2: float32[B,2,S,T] = Mul(%s, %c)
+        %m: float32[B,2,S,T] = Where({arguments})"""
+        + REST
+        + MERGE,
+        constants
+        + f"""const %zero: float32[] = 0.0
+        %mask: float32[S,T] = Where({chosen})\n"""
+        + fused(inputs="%q, %k, %v, %mask"),
+    )
+
+
+def test_guard_against_nan() -> None:
+    check(
+        PASSES,
+        QKV + ", %mask: float32[B,1,1,T]",
+        SPLIT
+        + SCORES
+        + """%s2: float32[B,2,S,T] = Mul(%s, %c)
+        const %zero: float32[] = 0.0
+        %m: float32[B,2,S,T] = Add(%s2, %mask)
+        %p: float32[B,2,S,T] = Softmax(%m)
+        %nan: bool[B,2,S,T] = IsNaN(%p)
+        %g: float32[B,2,S,T] = Where(%nan, %zero, %p)
+        %o: float32[B,2,S,4] = MatMul(%g, %v4)
+        """
+        + MERGE,
+        fused(", nan_to_zero=True", "%q, %k, %v, %mask"),
+    )
+
+
+def test_keys_transposed_by_the_product() -> None:
+    before = SPLIT.replace("%k4: float32[B,2,4,T] = Transpose{perm=[0, 2, 3, 1]}(%k3)", "")
+    check(
+        PASSES,
+        QKV,
+        before
+        + """%k4: float32[B,2,T,4] = Transpose{perm=[0, 2, 1, 3]}(%k3)
+        %s: float32[B,2,S,T] = clrt.FusedMatMul{trans_b=1}(%q4, %k4)
+        %m: float32[B,2,S,T] = Mul(%s, %c)"""
+        + REST
+        + MERGE,
+        fused(),
+    )
+
+
+def test_result_merged_into_rows() -> None:
+    rows = MERGE.replace("%y: float32[B,S,8] = Reshape(%t, %ys)", "")
+    check(
+        PASSES,
+        QKV,
+        SPLIT
+        + SCALES["on the scores"]
+        + REST
+        + rows
+        + "const %flat: int64[2] = [-1, 8] %y: float32[B*S,8] = Reshape(%t, %flat)",
+        fused().replace("%y:", "%a:")
+        + """
+        const %flat: int64[2] = [B*S, 8]
+        %y: float32[B*S,8] = Reshape{allowzero=1}(%a, %flat)""",
+    )
+
+
+def test_packed_projection_is_read_at_offsets() -> None:
+    parts = SPLIT.replace("[B,T,", "[B,S,").replace("[B, T,", "[B, S,").replace(",T]", ",S]")
+    body = (parts + SCALES["on the scores"] + REST + MERGE).replace(",T]", ",S]")
+    check(
+        PASSES,
+        "%x: float32[B,S,24]",
+        """const %widths: int64[3] = [8, 8, 8]
+        %q: float32[B,S,8], %k: float32[B,S,8], %v: float32[B,S,8] = Split{axis=2}(%x, %widths)
+        """
+        + body,
+        fused(", k_offset=8, v_offset=16", "%x, %x, %x"),
+    )
+
+
+def test_one_head_without_an_axis() -> None:
+    check(
+        PASSES,
+        QKV,
+        """%kt: float32[B,8,T] = Transpose{perm=[0, 2, 1]}(%k)
+        %m: float32[B,S,T] = MatMul(%q, %kt)
+        %p: float32[B,S,T] = Softmax(%m)
+        %y: float32[B,S,8] = MatMul(%p, %v)""",
+        """%y: float32[B,S,8] = clrt.FusedAttention{num_heads=1, kv_num_heads=1, head_size=8,
+          v_head_size=8, scale=1.0}(%q, %k, %v)""",
+    )
+
+
+PLAIN = SPLIT + SCALES["on the scores"]
+MISSES = {
+    "not transposed back": PLAIN + REST + "%y: float32[B,2,S,4] = Neg(%o)",
+    "not over the last axis": (PLAIN + REST + MERGE).replace("Softmax", "Softmax{axis=2}"),
+    "used elsewhere": PLAIN + REST + MERGE.replace("%y:", "%z:") + "%y: float32[B,2,S,T] = Neg(%m)",
+    "scaled after a mask": SPLIT
+    + SCORES
+    + """const %one: float32[] = 1.0
+    %s2: float32[B,2,S,T] = Add(%s, %one)
+    %m: float32[B,2,S,T] = Mul(%s2, %c)"""
+    + REST
+    + MERGE,
+    "not the same as adding": SPLIT
+    + SCORES
+    + """const %low: float32[] = -10000.0
+    const %no: bool[] = 0
+    %one: bool[B,2,S,T] = IsNaN(%s)
+    %m: float32[B,2,S,T] = Where(%one, %low, %s)"""
+    + REST
+    + MERGE,
+    "not side by side": PLAIN.replace(
+        "%v4: float32[B,2,T,4] = Transpose{perm=[0, 2, 1, 3]}(%v3)",
+        "%v5: float32[2,T,B,4] = Transpose{perm=[2, 1, 0, 3]}(%v3) "
+        "%v4: float32[B,2,T,4] = Softmax(%v6)".replace("%v6", "%v7"),
+    )
+    .replace("%v5: float32[2,T,B,4]", "%v7: float32[B,2,T,4]")
+    .replace("perm=[2, 1, 0, 3]}", "perm=[0, 2, 1, 3]}")
+    + REST
+    + MERGE,
+}
+
+
+@pytest.mark.parametrize("reason", MISSES)
+def test_misses(reason: str) -> None:
+    graph_text = MISSES[reason]
+    outputs = "%y, %z" if "%z:" in graph_text else "%y"
+    if outputs == "%y":
+        check_miss(FuseAttention(), QKV, graph_text, reason)
+        return
+    graph = graph_of(graph_text, QKV, outputs)
+    record = apply(FuseAttention(), graph)
+    assert [r for _, r in record.misses if reason in r], record.misses
+
+
+def test_a_softmax_that_weighs_nothing_is_no_miss() -> None:
+    graph = graph_of("%y: float32[B,S,8] = Softmax(%q)", QKV)
+    assert not apply(FuseAttention(), graph).misses
+
+
+PROJECTIONS = """const %wq: float32[8,8] = ...
+const %wk: float32[8,8] = ...
+const %wv: float32[8,8] = ...
+const %bq: float32[8] = ...
+const %bk: float32[8] = ...
+const %bv: float32[8] = ...
+%q: float32[B,S,8] = clrt.FusedMatMul{steps=[Add(0, 1)]}(%x, %wq, %bq)
+%k: float32[B,S,8] = clrt.FusedMatMul{steps=[Add(0, 1)]}(%x, %wk, %bk)
+%v: float32[B,S,8] = clrt.FusedMatMul{steps=[Add(0, 1)]}(%x, %wv, %bv)
+"""
+
+
+def test_projections_merge() -> None:
+    graph = graph_of(PROJECTIONS + fused(), "%x: float32[B,S,8]")
+    weights = [n.arg(1).numbers for n in graph.nodes[:3]]
+    apply(MergeQkv(), graph)
+    product, attention = graph.nodes
+    assert product.arg(1).shape == (8, 24) and product.arg(2).shape == (24,)
+    merged = product.arg(1).numbers
+    assert merged is not None and weights[1] is not None
+    assert (merged[:, 8:16] == weights[1]).all()
+    expected = graph_of(
+        """const %w: float32[8,24] = ...
+        const %b: float32[24] = ...
+        %p: float32[B,S,24] = clrt.FusedMatMul{steps=[Add(0, 1)]}(%x, %w, %b)
+        """
+        + fused(", k_offset=8, v_offset=16", "%p, %p, %p"),
+        "%x: float32[B,S,8]",
+    )
+    assert attention.op == expected.nodes[1].op and product.op == expected.nodes[0].op
+
+
+def test_keys_and_values_of_another_source_merge() -> None:
+    text = PROJECTIONS.replace("(%x, %wq", "(%z, %wq") + fused()
+    graph = graph_of(text, "%x: float32[B,S,8], %z: float32[B,S,8]")
+    apply(MergeQkv(), graph)
+    assert [n.op.name for n in graph.nodes].count("FusedMatMul") == 2
+    assert (graph.nodes[-1].op.k_offset, graph.nodes[-1].op.v_offset) == (0, 8)  # type: ignore[attr-defined]
+
+
+def test_projections_that_differ_stay() -> None:
+    check_miss(
+        MergeQkv(),
+        "%x: float32[B,S,8]",
+        PROJECTIONS.replace("%wk, %bk)", "%wk, %bk)").replace(
+            "%k: float32[B,S,8] = clrt.FusedMatMul{steps=[Add(0, 1)]}",
+            "%k: float32[B,S,8] = clrt.FusedMatMul{steps=[Add(0, 1), Relu(2)]}",
+        )
+        + fused(),
+        "differ",
+    )
+
+
+def test_layers_that_share_weights_share_the_merged_ones() -> None:
+    text = PROJECTIONS + fused().replace("%y", "%h")
+    second = PROJECTIONS[PROJECTIONS.index("%q:") :].replace("(%x,", "(%h,")
+    for name in "qkv":
+        second = second.replace(f"%{name}:", f"%{name}2:")
+    text += "\n" + second + fused(inputs="%q2, %k2, %v2")
+    graph = graph_of(text, "%x: float32[B,S,8]")
+    apply([CanonicalizeMatmul(), MergeQkv()], graph)
+    weights = [n.arg(1) for n in graph.nodes if n.op.name == "FusedMatMul"]
+    assert len(weights) == 2 and weights[0] is weights[1]
+
+
+def test_fused_attention_prints() -> None:
+    text = canonical(graph_of(fused(), QKV))
+    assert "clrt.FusedAttention{num_heads=2" in text

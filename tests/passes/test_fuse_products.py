@@ -1,0 +1,219 @@
+"""Matrix products and what they take in."""
+
+from __future__ import annotations
+
+from clrt.passes.canonicalize_matmul import CanonicalizeMatmul
+from clrt.passes.canonicalize_views import CanonicalizeViews
+from clrt.passes.fuse_elementwise import FuseElementwise
+from clrt.passes.fuse_matmul_epilogue import FuseMatmulEpilogue
+from clrt.passes.remove_identity import RemoveIdentity
+from clrt.passes.sink_reshape import SinkReshape
+from tests.passes.helpers import apply, canonical, check, check_miss, graph_of
+
+X = "%x: float32[B,S,8]"
+W = "const %w: float32[8,4] = ...\nconst %wt: float32[4,8] = ...\nconst %b: float32[4] = ...\n"
+
+
+def test_matmul_takes_in_transpositions() -> None:
+    check(
+        CanonicalizeMatmul(),
+        "%q: float32[B,3,S,8], %k: float32[B,3,T,8]",
+        """%t: float32[B,3,8,T] = Transpose{perm=[0, 1, 3, 2]}(%k)
+        %y: float32[B,3,S,T] = MatMul(%q, %t)""",
+        "%y: float32[B,3,S,T] = clrt.FusedMatMul{trans_b=1}(%q, %k)",
+    )
+
+
+def test_gemm_with_all_its_attributes() -> None:
+    check(
+        CanonicalizeMatmul(),
+        "%x: float32[8,S], %c: float32[4]",
+        W + "%y: float32[S,4] = Gemm{alpha=0.5, beta=2.0, transA=1, transB=1}(%x, %wt, %c)",
+        W
+        + """%y: float32[S,4] = clrt.FusedMatMul{trans_a=1, trans_b=1,
+          steps=[clrt.Literal{value=0.5}(), Mul(0, 2), clrt.Literal{value=2.0}(), Mul(1, 4),
+          Add(3, 5)]}(%x, %wt, %c)""",
+    )
+
+
+def test_gemm_without_bias() -> None:
+    check(
+        CanonicalizeMatmul(),
+        "%x: float32[S,8]",
+        W + "%y: float32[S,4] = Gemm(%x, %w)",
+        W + "%y: float32[S,4] = clrt.FusedMatMul(%x, %w)",
+    )
+
+
+def test_vectors_and_integers_stay() -> None:
+    check_miss(
+        CanonicalizeMatmul(),
+        "%x: float32[S,8], %v: float32[8]",
+        "%y: float32[S] = MatMul(%x, %v)",
+        "vector",
+    )
+    check_miss(
+        CanonicalizeMatmul(),
+        "%x: int32[S,8], %v: int32[8,4]",
+        "%y: int32[S,4] = MatMul(%x, %v)",
+        "int32",
+    )
+
+
+def test_flattening_around_a_gemm_goes() -> None:
+    check(
+        [CanonicalizeMatmul(), SinkReshape(), CanonicalizeViews(), RemoveIdentity()],
+        X,
+        W
+        + """const %rows: int64[2] = [-1, 8]
+        const %back: int64[3] = [B, S, 4]
+        %f: float32[B*S,8] = Reshape(%x, %rows)
+        %g: float32[B*S,4] = Gemm(%f, %w, %b)
+        %y: float32[B,S,4] = Reshape(%g, %back)""",
+        W + "%y: float32[B,S,4] = clrt.FusedMatMul{steps=[Add(0, 1)]}(%x, %w, %b)",
+    )
+
+
+def test_view_that_changes_the_summed_axis_stays() -> None:
+    check_miss(
+        SinkReshape(),
+        "%x: float32[2,4,4]",
+        W
+        + """const %rows: int64[2] = [4, 8]
+        %f: float32[4,8] = Reshape(%x, %rows)
+        %y: float32[4,4] = clrt.FusedMatMul(%f, %w)""",
+        "summed over",
+    )
+
+
+def test_views_sink_below_elementwise_work() -> None:
+    check(
+        SinkReshape(),
+        "%x: bool[B,S]",
+        """const %shape: int64[4] = [B, 1, 1, S]
+        %r: bool[B,1,1,S] = Reshape{allowzero=1}(%x, %shape)
+        const %zero: float32[1] = [0.0]
+        const %low: float32[] = -inf
+        %y: float32[B,1,1,S] = Where(%r, %zero, %low)""",
+        """const %shape: int64[4] = [B, 1, 1, S]
+        const %zero: float32[1] = [0.0]
+        const %low: float32[] = -inf
+        %w: float32[B,S] = Where(%x, %zero, %low)
+        %y: float32[B,1,1,S] = Reshape{allowzero=1}(%w, %shape)""",
+    )
+
+
+def test_epilogue_takes_bias_activation_and_residual() -> None:
+    check(
+        FuseMatmulEpilogue(),
+        "%x: float32[B,S,8], %r: float32[B,S,4]",
+        W
+        + """%p: float32[B,S,4] = clrt.FusedMatMul(%x, %w)
+        %a: float32[B,S,4] = Add(%b, %p)
+        %g: float32[B,S,4] = Gelu(%a)
+        const %half: float32[] = 0.5
+        %h: float32[B,S,4] = Mul(%g, %half)
+        %y: float32[B,S,4] = Add(%h, %r)""",
+        W
+        + """%y: float32[B,S,4] = clrt.FusedMatMul{steps=[Add(1, 0), Gelu(3),
+          clrt.Literal{value=0.5}(), Mul(4, 5), Add(6, 2)]}(%x, %w, %b, %r)""",
+    )
+
+
+def test_epilogue_of_a_dag() -> None:
+    check(
+        [FuseElementwise(), FuseMatmulEpilogue()],
+        X,
+        W
+        + """%p: float32[B,S,4] = clrt.FusedMatMul(%x, %w)
+        %s: float32[B,S,4] = Sigmoid(%p)
+        %y: float32[B,S,4] = Mul(%p, %s)""",
+        W + "%y: float32[B,S,4] = clrt.FusedMatMul{steps=[Sigmoid(0), Mul(0, 1)]}(%x, %w)",
+    )
+
+
+def test_gate_of_two_products() -> None:
+    graph = graph_of(
+        W
+        + """%p: float32[B,S,4] = clrt.FusedMatMul(%x, %w)
+        %q: float32[B,S,4] = clrt.FusedMatMul{trans_b=1}(%x, %wt)
+        %s: float32[B,S,4] = Sigmoid(%p)
+        %y: float32[B,S,4] = Mul(%q, %s)""",
+        X,
+    )
+    apply(FuseMatmulEpilogue(), graph)
+    assert [n.op.name for n in graph.nodes] == ["FusedMatMul", "FusedMatMul"]
+    expected = (
+        W
+        + """%q: float32[B,S,4] = clrt.FusedMatMul{trans_b=1}(%x, %wt)
+        %y: float32[B,S,4] = clrt.FusedMatMul{steps=[Sigmoid(0), Mul(1, 2)]}(%x, %w, %q)"""
+    )
+    other = (
+        W
+        + """%s: float32[B,S,4] = clrt.FusedMatMul{steps=[Sigmoid(0)]}(%x, %w)
+        %y: float32[B,S,4] = clrt.FusedMatMul{trans_b=1, steps=[Mul(0, 1)]}(%x, %wt, %s)"""
+    )
+    assert canonical(graph) in [canonical(graph_of(e, X)) for e in (expected, other)]
+
+
+def test_a_product_that_others_read_stays() -> None:
+    check_miss(
+        FuseMatmulEpilogue(),
+        X,
+        W
+        + """%p: float32[B,S,4] = clrt.FusedMatMul(%x, %w)
+        %a: float32[B,S,4] = Add(%p, %b)
+        %m: float32[B,S,4] = Softmax(%p)
+        %y: float32[B,S,4] = Mul(%a, %m)""",
+        "used elsewhere",
+    )
+
+
+def test_a_product_that_is_broadcast_stays() -> None:
+    check_miss(
+        FuseMatmulEpilogue(),
+        "%x: float32[S,8], %r: float32[B,S,4]",
+        W
+        + """%p: float32[S,4] = clrt.FusedMatMul(%x, %w)
+        %y: float32[B,S,4] = Add(%p, %r)""",
+        "broadcast",
+    )
+
+
+def test_elementwise_dag_becomes_one_program() -> None:
+    check(
+        FuseElementwise(),
+        "%x: float32[B,S], %z: float32[S]",
+        """%a: float32[B,S] = Add(%x, %z)
+        %s: float32[B,S] = Sigmoid(%a)
+        %m: float32[B,S] = Mul(%a, %s)
+        const %two: float32[1] = [2.0]
+        %y: float32[B,S] = Mul(%m, %two)""",
+        """%y: float32[B,S] = clrt.Fused{steps=[Add(0, 1), Sigmoid(2), Mul(2, 3),
+          clrt.Literal{value=2.0}(), Mul(4, 5)]}(%x, %z)""",
+    )
+
+
+def test_smaller_producers_stay_outside() -> None:
+    check_miss(
+        FuseElementwise(),
+        "%x: float32[B,S], %z: float32[S]",
+        """%e: float32[S] = Exp(%z)
+        %y: float32[B,S] = Add(%x, %e)""",
+        "smaller than the result",
+    )
+
+
+def test_values_with_other_users_stay_outside() -> None:
+    before = """%a: float32[B,S] = Exp(%x)
+        %s: float32[B,S] = Softmax(%a)
+        %y: float32[B,S] = Mul(%a, %s)"""
+    check(FuseElementwise(), "%x: float32[B,S]", before, before)
+
+
+def test_programs_stay_small() -> None:
+    lines = ["%v0: float32[B] = Neg(%x)"]
+    lines += [f"%v{k}: float32[B] = Sin(%v{k - 1})" for k in range(1, 50)]
+    graph = graph_of("\n".join([*lines, "%y: float32[B] = Abs(%v49)"]), "%x: float32[B]")
+    apply(FuseElementwise(), graph)
+    assert [len(n.op.steps) for n in graph.nodes] == [19, 32]  # type: ignore[attr-defined]
