@@ -63,7 +63,9 @@ def print_graph(graph: Graph, data_limit: int = 16) -> str:
 
 
 def _name(name: str) -> str:
-    return f"%{name}" if _PLAIN.fullmatch(name) else f"%{json.dumps(name)}"
+    # A colon at the end would read as the one in front of the type.
+    plain = _PLAIN.fullmatch(name) and not name.endswith(":")
+    return f"%{name}" if plain else f"%{json.dumps(name)}"
 
 
 def _typed(value: Value) -> str:
@@ -113,7 +115,12 @@ def parse_graph(text: str, registry: OpRegistry) -> Graph:
     Raises:
         ModelError: The text is not the IR's form.
     """
-    return _Parser(text, registry).graph()
+    parser = _Parser(text, registry)
+    try:
+        return parser.graph()
+    except (ValueError, SyntaxError, TypeError) as error:
+        # What numbers, dims, dtypes and op classes say of parts that they do not take.
+        raise parser.error(parser.tokens[parser.at][2], f"{error}, before") from error
 
 
 class _Parser:
@@ -129,15 +136,16 @@ class _Parser:
         while position < len(text):
             match = _TOKEN.match(text, position)
             if match is None:
-                raise self._error(position, "unexpected character")
+                raise self.error(position, "unexpected character")
             kind = str(match.lastgroup)
             yield kind, match[kind], match.start(kind)
             position = match.end()
         yield "end", "", position
 
-    def _error(self, position: int, what: str) -> ModelError:
+    def error(self, position: int, what: str) -> ModelError:
         line = self.text.count("\n", 0, position) + 1
-        return ModelError(f"IR text, line {line}: {what} at {self.text[position : position + 20]!r}.")
+        near = self.text[position : position + 20]
+        return ModelError(f"IR text, line {line}: {what} at {near!r}.")
 
     def peek(self) -> str:
         return self.tokens[self.at][1]
@@ -145,13 +153,13 @@ class _Parser:
     def take(self, *kinds: str) -> str:
         kind, text, position = self.tokens[self.at]
         if kinds and kind not in kinds:
-            raise self._error(position, f"expected {' or '.join(kinds)}, found {kind}")
+            raise self.error(position, f"expected {' or '.join(kinds)}, found {kind}")
         self.at += 1
         return text
 
     def expect(self, text: str) -> None:
         if self.peek() != text:
-            raise self._error(self.tokens[self.at][2], f"expected {text!r}")
+            raise self.error(self.tokens[self.at][2], f"expected {text!r}")
         self.at += 1
 
     def accept(self, text: str) -> bool:
@@ -199,7 +207,7 @@ class _Parser:
         self.expect(":")
         value = Value(name, self.type())
         if name in self.values:
-            raise self._error(self.tokens[self.at][2], f"'{name}' is declared twice")
+            raise self.error(self.tokens[self.at][2], f"'{name}' is declared twice")
         self.values[name] = value
         return value
 
@@ -207,7 +215,7 @@ class _Parser:
         position = self.tokens[self.at][2]
         name = self.value_name()
         if name not in self.values:
-            raise self._error(position, f"'{name}' is not declared")
+            raise self.error(position, f"'{name}' is not declared")
         return self.values[name]
 
     def type(self) -> TensorType:
@@ -242,20 +250,18 @@ class _Parser:
                     break
         else:
             self.take()
-            while self.peek() not in ("const", "return", "}", "") and self.tokens[self.at][0] not in (
-                "value",
-                "quoted",
-            ):
+            ends = ("const", "return", "}", "")
+            while self.peek() not in ends and self.tokens[self.at][0] not in ("value", "quoted"):
                 self.take()
         # The next token's position is behind its %.
         text = self.text[start : self.tokens[self.at][2]].rstrip("% \n")
-        items = [t for t in re.split(r"[\[\],\s]+(?![^(]*\))", text) if t]
+        items = _split(re.sub(r"[\[\]]", " ", text))
         shape = tuple(int(str(d)) for d in type_.shape or ())
         if type_.dtype.is_float:
             return np.array([float(t) for t in items], type_.dtype.numpy).reshape(shape)
         dims: list[Dim] = [parse_dim(t) for t in items]
         if all(isinstance(d, int) for d in dims):
-            return np.array(dims, np.int64).astype(type_.dtype.numpy).reshape(shape)
+            return np.array(dims, type_.dtype.numpy).reshape(shape)
         symbolic = np.empty(len(dims), object)
         symbolic[:] = dims
         return symbolic.reshape(shape)
@@ -282,7 +288,7 @@ class _Parser:
         try:
             cls = self.registry.named(name)
         except KeyError as error:
-            raise self._error(position, f"there is no op {name}") from error
+            raise self.error(position, f"there is no op {name}") from error
         attributes: dict[str, Any] = {}
         if self.accept("{"):
             while not self.accept("}"):
@@ -326,7 +332,14 @@ class _Parser:
 
 def _split(text: str) -> list[str]:
     """Splits at the commas outside of parentheses."""
-    return [t for t in re.split(r",(?![^(]*\))", text) if t.strip()]
+    parts, depth = [""], 0
+    for char in text:
+        depth += {"(": 1, ")": -1}.get(char, 0)
+        if char == "," and not depth:
+            parts.append("")
+        else:
+            parts[-1] += char
+    return [p.strip() for p in parts if p.strip()]
 
 
 def _pseudo_random(value: Value) -> Array:

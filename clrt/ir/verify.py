@@ -14,6 +14,7 @@ def verify(graph: Graph) -> None:
         PassError: A rule is broken; the message names the node or value and the rule.
     """
     available: set[Value] = set(graph.inputs)
+    constants: set[Value] = set()
     names: set[str] = set()
     node_names: set[str] = set()
     for value in graph.inputs:
@@ -22,9 +23,12 @@ def verify(graph: Graph) -> None:
         _unique(value.name, names, "value")
     for node in graph.nodes:
         _unique(node.name, node_names, "node")
-        for value in node.inputs:
-            if value is not None and value not in available and not value.is_constant:
+        for value in (v for v in node.inputs if v is not None and v not in available):
+            if not value.is_constant:
                 raise PassError(f"{node} reads '{value.name}' before it is computed")
+            if value not in constants:
+                _unique(value.name, names, "value")
+                constants.add(value)
         for value in node.outputs:
             if value.producer is not node:
                 raise PassError(f"output '{value.name}' of {node} has another producer")
@@ -49,6 +53,8 @@ def _types(node: Node) -> None:
         inferred = node.op.infer(node.input_types)
     except ClrtError as error:
         raise PassError(f"{node} does not type-check: {error}") from error
+    if len(node.outputs) > len(inferred):
+        raise PassError(f"{node} has {len(node.outputs)} outputs; its op has {len(inferred)}")
     for value, type_ in zip(node.outputs, inferred, strict=False):
         if not _agree(value.type, type_):
             raise PassError(f"{node} gives {type_}, but its output is {value!r}")

@@ -10,6 +10,7 @@ import numpy as np
 from clrt.ir.dims import Shape
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, Step, TensorType
+from clrt.kernels.spec import Lowering
 from clrt.ops.base import Op, Sample, Types, need, register
 from clrt.ops.fused import Literal, step_types
 from clrt.ops.matmul import product_shape
@@ -17,7 +18,12 @@ from clrt.ops.pointwise import Add, Gelu, Mul
 from clrt.ops.products import Product, ProductEmitter, describe, epilogue_operand_fits, wide_matmul
 
 
-def _describe(node: Node) -> Product:
+def _steps(node: Node) -> tuple[Step, ...]:
+    assert isinstance(node.op, FusedMatMul)
+    return node.op.steps
+
+
+def _describe(node: Node, ctx: Lowering) -> Product:
     assert isinstance(node.op, FusedMatMul)
     return describe(node, bool(node.op.trans_a), bool(node.op.trans_b), node.op.steps)
 
@@ -40,7 +46,7 @@ class FusedMatMul(Op):
 
     domain = "clrt"
     in_place = tuple(range(2, 34))
-    variants = ProductEmitter(_describe).variants()
+    variants = ProductEmitter(_describe, _steps).variants()
 
     def infer(self, inputs: Types) -> list[TensorType]:
         a, b = need(inputs, 0, self), need(inputs, 1, self)

@@ -10,6 +10,7 @@ import numpy as np
 from clrt.errors import ShapeError, UnsupportedError
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, Step, TensorType
+from clrt.kernels.spec import Lowering
 from clrt.ops.base import Op, Sample, Types, broadcast_shapes, need, register
 from clrt.ops.fused import Literal
 from clrt.ops.matmul import product_shape
@@ -17,13 +18,17 @@ from clrt.ops.pointwise import Add, Mul
 from clrt.ops.products import Product, ProductEmitter, describe, epilogue_operand_fits, wide_matmul
 
 
-def _describe(node: Node) -> Product:
+def _steps(node: Node) -> tuple[Step, ...]:
+    assert isinstance(node.op, Gemm)
+    return node.op.epilogue(node.input(2) is not None, node.output.type)
+
+
+def _describe(node: Node, ctx: Lowering) -> Product:
     assert isinstance(node.op, Gemm)
     bias = node.input(2)
     if bias is not None and not epilogue_operand_fits(bias, node.output):
         raise UnsupportedError(f"C {bias.type} is neither a row nor of the output's shape")
-    steps = node.op.epilogue(bias is not None, node.output.type)
-    return describe(node, bool(node.op.transA), bool(node.op.transB), steps)
+    return describe(node, bool(node.op.transA), bool(node.op.transB), _steps(node))
 
 
 @register
@@ -39,7 +44,7 @@ class Gemm(Op):
     transA: int = 0
     transB: int = 0
 
-    variants = ProductEmitter(_describe).variants()
+    variants = ProductEmitter(_describe, _steps).variants()
 
     def epilogue(self, has_bias: bool, type_: TensorType) -> tuple[Step, ...]:
         """alpha v0 + beta v1 as steps."""

@@ -11,6 +11,7 @@ from clrt.errors import ShapeError
 from clrt.ir.dims import Shape, same
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, IrOp, TensorType
+from clrt.kernels.spec import Lowering
 from clrt.ops.base import Op, Sample, Types, broadcast_shapes, need, register
 from clrt.ops.products import Product, ProductEmitter, describe, wide_matmul
 
@@ -41,7 +42,7 @@ def _text(shape: Shape) -> str:
     return ",".join(map(str, shape))
 
 
-def _describe(node: Node) -> Product:
+def _describe(node: Node, ctx: Lowering) -> Product:
     return describe(node, False, False, ())
 
 
@@ -54,7 +55,7 @@ class MatMul(Op):
     Source: ONNX MatMul, opset 1 to 13.
     """
 
-    variants = ProductEmitter(_describe).variants()
+    variants = ProductEmitter(_describe, lambda node: ()).variants()
 
     def infer(self, inputs: Types) -> list[TensorType]:
         a, b = need(inputs, 0, self), need(inputs, 1, self)

@@ -18,11 +18,14 @@ from clrt.ir.op import Array, Step, TensorType
 from clrt.kernels.spec import (
     Arg,
     BufferArg,
+    Fits,
     KernelSpec,
     Launch,
     Lowering,
     Packed,
+    Scratch,
     Variant,
+    always,
     ceil_div,
     i32,
     round_up,
@@ -55,6 +58,8 @@ class Product:
 
     Attributes:
         batch: Sizes of the two batch axes.
+        before: Launches that make the operands.
+        row_bias: Vectors behind the product belong to its rows (batch axis 1 and M), not columns.
     """
 
     node: Node
@@ -65,6 +70,8 @@ class Product:
     m: int
     n: int
     k: int
+    before: tuple[Launch, ...] = ()
+    row_bias: bool = False
 
     @property
     def batches(self) -> int:
@@ -151,7 +158,7 @@ def _epilogue(product: Product) -> _Epilogue:
     """Renders the steps; an operand is one element, one row for all rows, or like the output."""
     node, y = product.node, product.node.output
     extras = [v for v in node.inputs[2:] if v is not None]
-    types = [TensorType(node.arg(0).dtype, y.shape), *(v.type for v in extras)]
+    types = [TensorType(v.dtype, None) for v in (node.arg(0), *extras)]
     program = render(product.steps, types)
     if isinstance(program, str):
         raise UnsupportedError(program)
@@ -160,10 +167,13 @@ def _epilogue(product: Product) -> _Epilogue:
         suffix = "_HALF" if extra.dtype is DType.FLOAT16 else ""
         shape = symbolic_shape(extra)
         one = all(same(d, 1) for d in shape)
-        reads.append(f"const F v{index} = {'ROW' if one else 'COLUMNS'}{suffix}({index});")
         is_like_output = not one and same_shape(shape, symbolic_shape(y))
-        steps = contiguous_strides((*product.batch, product.m, product.n))[:3]
-        strides = steps if is_like_output else (0, 0, 0)
+        strides: tuple[int, ...] = (0, 0, 0)
+        if is_like_output:
+            strides = contiguous_strides((*product.batch, product.m, product.n))[:3]
+        elif product.row_bias:
+            one, strides = True, (0, product.m, 1)
+        reads.append(f"const F v{index} = {'ROW' if one else 'COLUMNS'}{suffix}({index});")
         args += [BufferArg(extra), *map(i32, strides)]
     inputs = "".join(
         f", IN({v.dtype.cl}, x{i}), const IDX_T x{i}_s0, const IDX_T x{i}_s1, const IDX_T x{i}_sm"
@@ -180,53 +190,59 @@ def _epilogue(product: Product) -> _Epilogue:
 
 def _is_float32(node: Node, steps: tuple[Step, ...]) -> bool:
     present = [v for v in node.inputs if v is not None]
-    product = TensorType(present[0].dtype, node.output.shape)
-    types = step_types(steps, [product, *(v.type for v in present[2:])])
+    types = step_types(steps, [TensorType(v.dtype, None) for v in (present[0], *present[2:])])
     return all(v.dtype is DType.FLOAT32 for v in (*present, node.output)) and all(
         t.dtype in (DType.FLOAT32, DType.BOOL) for t in types
     )
 
 
-Describe: TypeAlias = Callable[[Node], Product]
+Describe: TypeAlias = Callable[[Node, Lowering], Product]
+StepsOf: TypeAlias = Callable[[Node], "tuple[Step, ...]"]
 
 
 class ProductEmitter:
     """Emits the launches of a product op; an op says how to read its node as a product."""
 
-    def __init__(self, describe_node: Describe) -> None:
+    def __init__(self, describe_node: Describe, steps_of_node: StepsOf) -> None:
         self.describe = describe_node
+        self.steps = steps_of_node
 
-    def variants(self) -> tuple[Variant, ...]:
-        """The variants in order of preference; the last holds on every device."""
+    def variants(self, misfit: Fits = always) -> tuple[Variant, ...]:
+        """The variants in order of preference; the last holds on every device.
+
+        Args:
+            misfit: What all of them refuse.
+        """
+
+        def also(own: Fits) -> Fits:
+            return lambda node, caps: misfit(node, caps) or own(node, caps)
+
         return (
-            Variant("cpu", self.emit_cpu, self._cpu_misfit),
-            Variant("gpu", self.emit_gpu, self._gpu_misfit),
-            Variant("any", self.emit_any, self._any_misfit),
+            Variant("cpu", self.emit_cpu, also(self._cpu_misfit)),
+            Variant("gpu", self.emit_gpu, also(self._gpu_misfit)),
+            Variant("any", self.emit_any, also(self._any_misfit)),
         )
 
     def _cpu_misfit(self, node: Node, caps: DeviceCaps) -> str | None:
         if not caps.is_cpu:
             return "the device is no CPU"
-        return None if _is_float32(node, self._steps(node)) else "operands are not all float32"
+        return None if _is_float32(node, self.steps(node)) else "operands are not all float32"
 
     def _gpu_misfit(self, node: Node, caps: DeviceCaps) -> str | None:
         if caps.is_cpu:
             return "the device is a CPU"
         if caps.max_work_group_size < GPU_SIDE * GPU_SIDE:
             return f"work-groups hold fewer than {GPU_SIDE * GPU_SIDE} work-items"
-        return None if _is_float32(node, self._steps(node)) else "operands are not all float32"
+        return None if _is_float32(node, self.steps(node)) else "operands are not all float32"
 
     def _any_misfit(self, node: Node, caps: DeviceCaps) -> str | None:
         if node.output.dtype is DType.FLOAT64 and not caps.has_fp64:
             return "the device has no float64"
         return None
 
-    def _steps(self, node: Node) -> tuple[Step, ...]:
-        return self.describe(node).steps
-
     def emit_cpu(self, node: Node, ctx: Lowering) -> list[Launch]:
         """Packs B unless it is a constant (packed once, at load), then one register-tiled launch."""
-        product = self.describe(node)
+        product = self.describe(node, ctx)
         if product.is_empty:
             return []
         tile = {"T_MR": 4, "T_NV": 3, "T_VW": 8, **ctx.tunables("gemm_cpu")}
@@ -244,11 +260,12 @@ class ProductEmitter:
             product.m, product.n, product.k, product.batch[1], *a.batch, a.row, *b_batch,
         )  # fmt: skip
         args = (BufferArg(node.output), a.arg, b, *map(i32, scalars), *epilogue.args)
-        return [*launches, *packing, Launch(kernel, size, (1, 1, 1), args, product.flops)]
+        launch = Launch(kernel, size, (1, 1, 1), args, product.flops)
+        return [*product.before, *launches, *packing, launch]
 
     def emit_gpu(self, node: Node, ctx: Lowering) -> list[Launch]:
         """One launch through tiles in local memory."""
-        product = self.describe(node)
+        product = self.describe(node, ctx)
         if product.is_empty:
             return []
         tile = {"T_RM": 4, "T_RN": 4, "T_TK": 16, **ctx.tunables("gemm_gpu")}
@@ -263,11 +280,12 @@ class ProductEmitter:
             product.batches,
         )
         args = (*_plain_args(product), *epilogue.args)
-        return [Launch(kernel, size, (GPU_SIDE, GPU_SIDE, 1), args, product.flops)]
+        local = (GPU_SIDE, GPU_SIDE, 1)
+        return [*product.before, Launch(kernel, size, local, args, product.flops)]
 
     def emit_any(self, node: Node, ctx: Lowering) -> list[Launch]:
         """One work-item per element, any dtype, any strides."""
-        product = self.describe(node)
+        product = self.describe(node, ctx)
         if product.is_empty:
             return []
         epilogue = _epilogue(product)
@@ -280,7 +298,7 @@ class ProductEmitter:
         )  # fmt: skip
         size = (product.n, product.m, product.batches)
         args = (*_plain_args(product), *epilogue.args)
-        return [Launch(kernel, size, None, args, product.flops)]
+        return [*product.before, Launch(kernel, size, None, args, product.flops)]
 
 
 def _plain_args(product: Product) -> tuple[Arg, ...]:
@@ -310,11 +328,13 @@ def _packed(
     product: Product, width: int, ctx: Lowering
 ) -> tuple[list[Launch], BufferArg, tuple[int, int]]:
     """B as [matrix][panel][K][width], and its batch strides in that form."""
-    b, value = product.b, product.node.arg(1)
+    b, source = product.b, product.b.arg.buffer
+    assert isinstance(source, (Value, Scratch))
     matrix, columns = product.n * product.k, round_up(product.n, width)
-    count = math.prod(value.dims) // matrix if matrix else 0
+    elems = source.elems if isinstance(source, Scratch) else math.prod(source.dims)
+    count = elems // matrix if matrix else 0
     strides = tuple(s // matrix * columns * product.k if matrix else 0 for s in b.batch)
-    if value.is_constant:
+    if isinstance(source, Value) and source.is_constant:
         transposed = b.column != 1 and product.k != 1
         n, k = product.n, product.k
 
@@ -323,7 +343,7 @@ def _packed(
             return pack_panels(stack.reshape((-1, k, n)), width)
 
         layout = f"panels{width}{'t' if transposed else ''}"
-        return [], BufferArg(Packed(value, layout, pack)), (strides[0], strides[1])
+        return [], BufferArg(Packed(source, layout, pack)), (strides[0], strides[1])
     scratch = ctx.scratch(count * columns * product.k)
     scalars = (
         product.n, product.k, width, columns, count, max(count, 1), 0, matrix, b.row, b.column,

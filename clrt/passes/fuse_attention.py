@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from clrt.ir.dims import Dim, Shape, same
+from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Patch, Value
 from clrt.ops.fused_attention import FusedAttention
 from clrt.ops.pointwise import Add, Where
@@ -104,6 +105,8 @@ def _attention(
     view: GraphView, softmax: Node, product: Node, nodes: list[Node], nan_to_zero: bool
 ) -> _Attention | str:
     rank = softmax.output.type.rank
+    if softmax.output.dtype not in (DType.FLOAT32, DType.FLOAT16):
+        return f"there is no attention kernel for {softmax.output.dtype}"
     if rank not in (3, 4):
         return f"the scores have rank {rank}, not 3 or 4"
     if int_attribute(softmax.op, "axis", -1) not in (-1, rank - 1):

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from clrt.ir.dims import same
+from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Patch, Value
 from clrt.ops.base import REGISTRY
 from clrt.passes.driver import GraphView, Match, Miss, Pass, Rewriter
@@ -47,6 +48,8 @@ class FuseLayerNorm(Pass):
         found = _core(node)
         if not isinstance(found, _Norm):
             return None if found is None else Miss(found, node)
+        if found.x.dtype is DType.FLOAT64:
+            return Miss("the fused op computes in float32, this in float64", node)
         last = _affine(view, node, found)
         width = None if found.x.shape is None else found.x.shape[-1]
         if found.scale is None and not isinstance(width, int):

@@ -243,25 +243,41 @@ class SentenceEncoder:
             [request.prompt + t for t in texts] if request.prompt else texts
         )
         order = np.argsort([-len(t) for t in tokens], kind="stable")
+        one_batch = len(texts) <= request.batch_size
         show = request.show_progress_bar
         if show is None:
-            show = len(texts) > request.batch_size and sys.stderr.isatty()
+            show = not one_batch and sys.stderr.isatty()
         with tqdm(total=len(texts), unit="sentence", disable=not show) as bar:
             for start in range(0, len(texts), request.batch_size):
                 rows = order[start : start + request.batch_size]
-                yield rows, *self._feeds([tokens[int(i)] for i in rows])
+                batch = [tokens[int(i)] for i in rows]
+                longest = len(batch[0])
+                length = _common_length(longest, self.max_length) if one_batch else longest
+                yield rows, *self._feeds(batch, length)
                 bar.update(len(rows))
 
-    def _feeds(self, tokens: Sequence[Tokens]) -> tuple[dict[str, NDArray[Any]], IntArray]:
-        mask = pad([np.ones_like(t.ids) for t in tokens], 0)
+    def _feeds(
+        self, batch: Sequence[Tokens], length: int
+    ) -> tuple[dict[str, NDArray[Any]], IntArray]:
+        mask = pad([np.ones_like(t.ids) for t in batch], 0, length)
         made = {
-            "input_ids": pad([t.ids for t in tokens], self._tokenizer.pad_id),
+            "input_ids": pad([t.ids for t in batch], self._tokenizer.pad_id, length),
             MASK: mask,
-            "token_type_ids": pad([t.type_ids for t in tokens], 0),
+            "token_type_ids": pad([t.type_ids for t in batch], 0, length),
         }
         wanted = {spec.name: spec.dtype.numpy for spec in self._model.inputs}
         feeds = {name: made[name].astype(dtype, copy=False) for name, dtype in wanted.items()}
         return feeds, mask
+
+
+def _common_length(length: int, limit: int | None) -> int:
+    """A length at most an eighth larger, of eight per power of two.
+
+    Calls of one batch (a query at a time, say) then meet few shapes, whose plans are kept; in a
+    call of many batches the same length comes again by itself, and more padding would only cost.
+    """
+    step = 1 << max(length.bit_length() - 4, 0)
+    return min(-(-length // step) * step, limit or sys.maxsize)
 
 
 def _as_texts(sentences: object) -> list[str]:
@@ -317,10 +333,10 @@ def _token_output(model: Model, source: Path) -> TensorSpec:
 
 
 def _check_inputs(model: Model, source: Path) -> None:
-    known = {"input_ids", MASK, "token_type_ids"}
+    needed = {"input_ids", MASK}
     names = {spec.name for spec in model.inputs}
-    if names - known or "input_ids" not in names:
+    if names - {"token_type_ids"} != needed:
         raise ModelError(
             f"'{source}' has the inputs {', '.join(sorted(names))}; a sentence encoder takes "
-            f"input_ids and, where it has them, {MASK} and token_type_ids."
+            f"input_ids, {MASK} and, where it has it, token_type_ids."
         )

@@ -84,13 +84,9 @@ class TextTokenizer:
         return len(encoding.ids) - int(bool(encoding.special_tokens_mask[-1]))
 
 
-def pad(rows: Sequence[NDArray[np.int32]], value: int) -> IntArray:
-    """Rows of different lengths as one array, padded at the right to the longest.
-
-    Returns:
-        int64, [len(rows), longest].
-    """
-    padded = np.full((len(rows), max(map(len, rows))), value, np.int64)
+def pad(rows: Sequence[NDArray[np.int32]], value: int, length: int) -> IntArray:
+    """Rows of different lengths as one int64 array [len(rows), length], padded at the right."""
+    padded = np.full((len(rows), length), value, np.int64)
     for target, row in zip(padded, rows, strict=True):
         target[: len(row)] = row
     return padded

@@ -120,6 +120,13 @@ def test_norm_whose_parts_escape() -> None:
     )
 
 
+def test_double_precision_norm_stays() -> None:
+    text = MEAN + "%sq: float32[B,S,8] = Mul(%c, %c)\n" + VARIANCE
+    text += "%y: float32[B,S,8] = Div(%c, %root)"
+    inputs = X.replace("float32", "float64")
+    check_miss(FuseLayerNorm(), inputs, text.replace("float32", "float64"), "float64")
+
+
 def gelu_of(terms: str) -> str:
     constants = {"half": 0.5, "one": 1.0, "k": 0.70710678, "r": 1.41421356, "t": 0.79788456}
     lines = [f"const %{k}: float32[] = {v}" for k, v in constants.items()]

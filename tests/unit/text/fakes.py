@@ -86,8 +86,7 @@ class FakeTransformer(FakeModel):
 
     def compute(self, feeds: Mapping[str, Array]) -> dict[str, Array]:
         tokens = TABLE[feeds["input_ids"]]
-        if "attention_mask" in feeds:
-            tokens = np.where(feeds["attention_mask"][..., None] == 0, np.float32(1e6), tokens)
+        tokens = np.where(feeds["attention_mask"][..., None] == 0, np.float32(1e6), tokens)
         return {self.outputs[0].name: tokens}
 
 

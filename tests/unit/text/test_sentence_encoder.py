@@ -59,6 +59,19 @@ def test_batches_are_sorted_by_length(folder: Path, loader: Loader) -> None:
     assert [f["input_ids"].shape for f in loader.transformer.feeds] == [(2, 8), (2, 4), (1, 2)]
 
 
+def test_calls_of_one_batch_meet_few_lengths(tmp_path: Path, loader: Loader) -> None:
+    encoder = SentenceEncoder(tiny.make_folder(tmp_path, max_length=250))
+    for words in range(300):
+        encoder.encode("a " * words)
+    lengths = {f["input_ids"].shape[1] for f in loader.transformer.feeds}
+    assert len(lengths) < 48
+    assert max(lengths) == 250
+    for words, feeds in enumerate(loader.transformer.feeds):
+        tokens = min(words + 2, 250)
+        assert tokens <= feeds["input_ids"].shape[1] <= tokens * 1.125
+        assert feeds["attention_mask"].sum() == tokens
+
+
 def test_a_string_gives_one_vector(folder: Path, loader: Loader) -> None:
     found = SentenceEncoder(folder).encode("a b")
     assert found.shape == (HIDDEN,)
@@ -189,15 +202,18 @@ def test_one_pooler_per_kind_of_request(folder: Path, loader: Loader) -> None:
 
 
 def test_inputs_follow_the_model(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for names in (("input_ids",), (*INPUTS, "token_type_ids")):
+    for names in (INPUTS, (*INPUTS, "token_type_ids")):
         loader = use(monkeypatch, FakeTransformer(names, dtype=DType.INT32))
         SentenceEncoder(folder).encode("a")
         assert loader.transformer.feeds[0].keys() == set(names)
 
 
-def test_unknown_inputs_are_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    use(monkeypatch, FakeTransformer((*INPUTS, "pixel_values")))
-    with pytest.raises(ModelError, match="attention_mask, input_ids, pixel_values"):
+@pytest.mark.parametrize("names", [("input_ids",), (*INPUTS, "pixel_values")])
+def test_other_inputs_are_named(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, names: tuple[str, ...]
+) -> None:
+    use(monkeypatch, FakeTransformer(names))
+    with pytest.raises(ModelError, match=f"has the inputs {', '.join(sorted(names))};"):
         SentenceEncoder(folder)
 
 

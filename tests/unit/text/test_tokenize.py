@@ -83,8 +83,8 @@ def test_damaged_tokenizer(config: EncoderConfig) -> None:
         TextTokenizer(config)
 
 
-def test_pad_to_the_longest() -> None:
+def test_pad() -> None:
     rows = [np.array([1, 2, 3], np.int32), np.array([4], np.int32)]
-    padded = pad(rows, 9)
+    padded = pad(rows, 9, 4)
     assert padded.dtype == np.int64
-    assert padded.tolist() == [[1, 2, 3], [4, 9, 9]]
+    assert padded.tolist() == [[1, 2, 3, 9], [4, 9, 9, 9]]

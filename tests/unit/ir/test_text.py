@@ -1,0 +1,182 @@
+"""Text round trips, and what parsing refuses."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from clrt.errors import ClrtError, ModelError
+from clrt.ir.dims import symbol
+from clrt.ir.dtypes import DType
+from clrt.ir.graph import Graph, Value
+from clrt.ir.op import TensorType
+from clrt.ir.text import parse_graph, print_graph
+from clrt.ir.verify import verify
+from clrt.ops import REGISTRY
+
+GRAPHS = {
+    "inputs": """graph "main" (%ids: int64[batch,sequence], %mask: int64[?]) {
+  return %ids as "a", %mask as "b"
+}
+""",
+    "computed dims": """graph "g" (%x: float32[batch,floordiv(s, 2),max(s, 3)]) {
+  %y: float32[batch*floordiv(s, 2)-1,2+s] = Identity(%x) @"n"
+  return %y as "y"
+}
+""",
+    "nested dims": """graph "g" (%x: float32[max(-1+min(1+s, 8), 0),s]) {
+  const %d: int64[2] = [max(-1+min(1+s, 8), 0), s]
+  return %x as "x", %d as "d"
+}
+""",
+    "constants": """graph "g" () {
+  const %f: float32[2,2] = [[1.5, -2.0], [3e-07, 1e+30]]
+  const %i: int64[1] = [-1]
+  const %b: bool[2] = [1, 0]
+  const %s: float16[] = 0.5
+  const %e: int32[0] = []
+  %y: float32[2,2] = Add(%f, %s) @"n"
+  %z: int64[1] = Identity(%i) @"m"
+  %u: bool[2] = Identity(%b) @"o"
+  %v: int32[0] = Identity(%e) @"p"
+  return %y as "y"
+}
+""",
+    "special floats": """graph "g" () {
+  const %f: float32[3] = [inf, -inf, nan]
+  return %f as "f"
+}
+""",
+    "attributes": """graph "g" (%x: float32[2,3]) {
+  %a: int32[2,3] = Cast{to=int32}(%x) @"cast"
+  %b: float32[3,2] = Transpose{perm=[1, 0]}(%x) @"turn"
+  %c: float32[2,3] = LeakyRelu{alpha=0.25}(%x) @"leaky"
+  return %a as "a", %b as "b", %c as "c"
+}
+""",
+    "left out": """graph "g" (%x: float32[2,3]) {
+  const %hi: float32[] = 1.0
+  %y: float32[2,3] = Clip(%x, _, %hi) @"clip"
+  return %y as "y"
+}
+""",
+    "several outputs": """graph "g" (%x: float32[4,3]) {
+  %a: float32[2,3], %b: float32[2,3] = Split{num_outputs=2}(%x) @"split"
+  return %a as "a", %b as "b"
+}
+""",
+    "steps": """graph "g" (%x: float32[3]) {
+  %y: int32[3] = clrt.Fused{steps=[Neg(0), Cast{to=int32}(1), clrt.Literal{value=2.0}()]}(%x) @"f"
+  return %y as "y"
+}
+""",
+    "names": """graph "a \\"b\\" é" (%/m/x:0: int32[3], %"a b": int32[3], %"%,()": int32[3]) {
+  %a-b.c_1/d:1: int32[3] = Add(%/m/x:0, %"a b") @"on \\"two\\"\\nlines"
+  %"=": int32[3] = Add(%a-b.c_1/d:1, %"%,()") @"x}"
+  %"ends:": int32[3] = Neg(%"=") @"é"
+  return %"ends:" as "out put"
+}
+""",
+}
+
+
+def round_trip(text: str) -> Graph:
+    graph = parse_graph(text, REGISTRY)
+    printed = print_graph(graph)
+    assert print_graph(parse_graph(printed, REGISTRY)) == printed
+    return graph
+
+
+@pytest.mark.parametrize("text", GRAPHS.values(), ids=list(GRAPHS))
+def test_round_trip(text: str) -> None:
+    round_trip(text)
+
+
+@pytest.mark.parametrize(
+    "name", ["x", "/a/b:0", "a b", "ends:", "a:b", "%", '"', "é", "\\", "1", ""]
+)
+def test_every_name_comes_back(name: str) -> None:
+    value = Value(name, TensorType(DType.FLOAT32, (2,)))
+    graph = Graph("g", [value], [value], [], ["o"])
+    again = parse_graph(print_graph(graph), REGISTRY)
+    assert [v.name for v in again.inputs] == [name]
+
+
+@pytest.mark.parametrize("dtype", list(DType))
+def test_elements_of_every_dtype_come_back(dtype: DType) -> None:
+    info = np.finfo(dtype.numpy) if dtype.is_float else np.iinfo(np.int8)
+    data = np.array([0, 1, 1]) if dtype is DType.BOOL else np.array([info.max, 0, 1])
+    data = data.astype(dtype.numpy)
+    if dtype in (DType.INT64, DType.UINT64):
+        data[0] = np.iinfo(dtype.numpy).max
+    value = Value("c", TensorType(dtype, (3,), data))
+    again = parse_graph(print_graph(Graph("g", [], [value])), REGISTRY).outputs[0].numbers
+    assert again is not None and again.dtype == data.dtype
+    np.testing.assert_array_equal(again, data)
+
+
+def test_symbolic_elements_come_back() -> None:
+    data = np.empty(2, object)
+    data[:] = [symbol("batch") * 2, 3]
+    value = Value("c", TensorType(DType.INT64, (2,), data))
+    again = parse_graph(print_graph(Graph("g", [], [value])), REGISTRY).outputs[0].type.data
+    assert again is not None
+    assert [str(d) for d in again] == ["2*batch", "3"]
+
+
+def test_constants_after_symbolic_ones() -> None:
+    round_trip("""graph "g" () {
+  const %a: int64[1] = [batch]
+  const %b: int64[] = batch
+  const %c: float32[] = 1.0
+  const %"d d": float32[] = 2.0
+  return %a as "a", %b as "b", %c as "c", %"d d" as "d"
+}
+""")
+
+
+def test_data_limit_elides_the_elements() -> None:
+    value = Value("c", TensorType(DType.INT64, (3,), np.arange(3)))
+    graph = Graph("g", [], [value])
+    assert "= ..." in print_graph(graph, data_limit=2)
+    assert "= [0, 1, 2]" in print_graph(graph, data_limit=3)
+
+
+def test_elided_elements_depend_on_the_name_alone() -> None:
+    text = 'graph "g" () {{\n  const %{}: float32[4,5] = ...\n  return %{} as "o"\n}}\n'
+    first, again, other = (
+        parse_graph(text.format(n, n), REGISTRY).outputs[0].numbers for n in ("a", "a", "b")
+    )
+    assert first is not None and again is not None and other is not None
+    np.testing.assert_array_equal(first, again)
+    assert first.std() > 0 and not np.array_equal(first, other)
+
+
+def test_parsed_graphs_hold_the_rules() -> None:
+    verify(round_trip(GRAPHS["several outputs"]))
+    verify(round_trip(GRAPHS["attributes"]))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "",
+        "graph",
+        'graph "g" (',
+        'graph "g" (%x: float32[2]) {',
+        'graph "g" (%x: float32[2]) { return %y }',
+        'graph "g" (%x: float99[2]) { return %x }',
+        'graph "g" (%x: float32[2 2]) { return %x }',
+        'graph "g" (%x: float32[2], %x: float32[2]) { return %x }',
+        'graph "g" (%x: float32[2]) { %y: float32[2] = NoSuchOp(%x) return %y }',
+        'graph "g" (%x: float32[2]) { %y: float32[2] = Neg{nothing=1}(%x) return %y }',
+        'graph "g" (%x: float32[2]) { %y: float32[2] = Transpose{perm=[}(%x) return %y }',
+        'graph "g" () { const %c: float32[2] = [1.0, 2.0, 3.0] return %c }',
+        'graph "g" () { const %c: int64[2] = [1, & return %c }',
+        'graph "g" () { const %c: float32[n] = ... return %c }',
+    ],
+)
+def test_damaged_text(text: str) -> None:
+    with pytest.raises(ModelError) as caught:
+        parse_graph(text, REGISTRY)
+    assert isinstance(caught.value, ClrtError)
