@@ -1,7 +1,7 @@
 """clrt: an OpenCL-portable inference runtime with a graph compiler.
 
-    out = clrt.load("model.onnx").run({"input_ids": ids, "attention_mask": mask})
-    vectors = clrt.SentenceEncoder("all-MiniLM-L6-v2").encode(["Hello, world!"])
+out = clrt.load("model.onnx").run({"input_ids": ids, "attention_mask": mask})
+vectors = clrt.SentenceEncoder("all-MiniLM-L6-v2").encode(["Hello, world!"])
 """
 
 __version__ = "0.1.0"

@@ -308,9 +308,7 @@ class Model:
         )
 
 
-def bind_dims(
-    inputs: Sequence[Value], shapes: Mapping[str, tuple[int, ...]]
-) -> dict[str, int]:
+def bind_dims(inputs: Sequence[Value], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
     """The number of each symbol, from the actual input shapes.
 
     Raises:

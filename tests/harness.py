@@ -42,7 +42,10 @@ def sample_graph(sample: Sample) -> Graph:
 
 
 def run_graph(
-    graph: Graph, feeds: dict[str, Array], device: DeviceInfo, tunables: dict[str, int] | None = None
+    graph: Graph,
+    feeds: dict[str, Array],
+    device: DeviceInfo,
+    tunables: dict[str, int] | None = None,
 ) -> tuple[dict[str, Array], Plan]:
     """Outputs of a graph whose input shapes are numbers, and the plan that made them."""
 

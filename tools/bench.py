@@ -71,9 +71,7 @@ def _proto(path: Path) -> bytes:
         return exported.read_bytes()
     from clrt.importer import huggingface
 
-    return bytes(
-        huggingface.inline_weights(*huggingface.build_model(path)).SerializeToString()
-    )
+    return bytes(huggingface.inline_weights(*huggingface.build_model(path)).SerializeToString())
 
 
 def make_feeds(names: list[str], batch: int, sequence: int) -> dict[str, np.ndarray[Any, Any]]:

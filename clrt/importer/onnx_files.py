@@ -42,7 +42,9 @@ def _parse(data: bytes, what: str) -> onnx.ModelProto:
         model.ParseFromString(data)
     except DecodeError as error:
         kind = "a text file" if _is_text(data) else "truncated or not an ONNX model"
-        raise ModelError(f"{what} cannot be parsed as ONNX: it is {kind}. Export it again.") from error
+        raise ModelError(
+            f"{what} cannot be parsed as ONNX: it is {kind}. Export it again."
+        ) from error
     if not model.HasField("graph") or not (model.graph.node or model.graph.output):
         raise ModelError(f"{what} has no ONNX graph: it is empty or not an ONNX model.")
     return model
@@ -51,7 +53,9 @@ def _parse(data: bytes, what: str) -> onnx.ModelProto:
 def _is_text(data: bytes) -> bool:
     head = data[:512]
     try:
-        return bool(head) and head.decode("utf-8").isprintable() or b"\n" in head and b"\0" not in head
+        return (
+            (bool(head) and head.decode("utf-8").isprintable()) or (b"\n" in head and b"\0" not in head)
+        )
     except UnicodeDecodeError:
         return False
 
@@ -114,5 +118,3 @@ def _external(tensor: onnx.TensorProto, dtype: DType, folder: Path | None) -> Ar
     if count == 0:
         return np.zeros(tuple(tensor.dims), dtype.numpy)
     return np.memmap(path, dtype.numpy, "r", offset, tuple(tensor.dims))
-
-

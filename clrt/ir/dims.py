@@ -114,7 +114,7 @@ class Expr:
         return mod(self, other)
 
     def __bool__(self) -> bool:
-        return not self == 0
+        return self != 0
 
     def __lt__(self, other: Dim) -> bool:
         return _compare(self, other, strict=True)

@@ -81,7 +81,9 @@ class IrOp:
     def attributes(self) -> dict[str, Any]:
         """The attributes that differ from their defaults."""
         return {
-            f.name: getattr(self, f.name) for f in fields(self) if getattr(self, f.name) != f.default
+            f.name: getattr(self, f.name)
+            for f in fields(self)
+            if getattr(self, f.name) != f.default
         }
 
 

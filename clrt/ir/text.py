@@ -1,11 +1,11 @@
 """The IR as text: printed for people and tests, and parsed back.
 
-    graph "main" (%x: float32[batch,384]) {
-      const %w: float32[384,12] = ...
-      const %axes: int64[1] = [1]
-      %y: float32[batch,12] = MatMul(%x, %w) @"layer 0"
-      return %y as "logits"
-    }
+graph "main" (%x: float32[batch,384]) {
+  const %w: float32[384,12] = ...
+  const %axes: int64[1] = [1]
+  %y: float32[batch,12] = MatMul(%x, %w) @"layer 0"
+  return %y as "logits"
+}
 """
 
 from __future__ import annotations

@@ -83,7 +83,9 @@ def _describe(node: Node, ctx: Lowering) -> Product:
 
 def _too_many_axes(node: Node, caps: DeviceCaps) -> str | None:
     axes = len(node.arg(0).dims) - 2
-    return f"{axes} spatial axes; kernels walk {MAX_SPATIAL_AXES}" if axes > MAX_SPATIAL_AXES else None
+    return (
+        f"{axes} spatial axes; kernels walk {MAX_SPATIAL_AXES}" if axes > MAX_SPATIAL_AXES else None
+    )
 
 
 @register
@@ -135,7 +137,9 @@ class Conv(Op):
             raise ShapeError(f"Conv: input {x} and weights {w} must have one rank, 3 or more.")
         channels, expected = x.shape[1], w.shape[1] * self.group
         if isinstance(channels, int) and isinstance(expected, int) and channels != expected:
-            raise ShapeError(f"Conv: input {x} has {channels} channels; weights {w} want {expected}.")
+            raise ShapeError(
+                f"Conv: input {x} has {channels} channels; weights {w} want {expected}."
+            )
         windows = self.windows(x.shape, w.shape)
         return [TensorType(x.dtype, (x.shape[0], w.shape[0], *windows.output))]
 
@@ -160,7 +164,9 @@ class Conv(Op):
                 slice(start, start + (count - 1) * stride + 1, stride)
                 for start, count, stride in zip(starts, output, windows.strides, strict=True)
             ]
-            columns[(slice(None), slice(None), *place)] = padded[(slice(None), slice(None), *slices)]
+            columns[(slice(None), slice(None), *place)] = padded[
+                (slice(None), slice(None), *slices)
+            ]
         group = self.group
         stack = columns.reshape(x.shape[0], group, math.prod(w.shape[1:]), math.prod(output))
         kernels = w.reshape(group, w.shape[0] // group, -1)

@@ -151,10 +151,21 @@ class Fused(Op):
         from clrt.ops.pointwise import Add, Gelu, Less, Mul, Where
 
         rng = np.random.default_rng(1)
-        steps = (Step(Add(), (0, 1)), Step(Gelu(), (2,)), Step(Literal(0.5), ()), Step(Mul(), (3, 4)))
+        steps = (
+            Step(Add(), (0, 1)),
+            Step(Gelu(), (2,)),
+            Step(Literal(0.5), ()),
+            Step(Mul(), (3, 4)),
+        )
         pick = (Step(Less(), (0, 1)), Step(Where(), (2, 0, 1)))
         for n in (1, 7, 8, 9, 65):
-            for shapes in [((n,), (n,)), ((3, n), (n,)), ((3, n), (3, 1)), ((2, 1, n), (4, 1)), ((n,), ())]:
+            for shapes in [
+                ((n,), (n,)),
+                ((3, n), (n,)),
+                ((3, n), (3, 1)),
+                ((2, 1, n), (4, 1)),
+                ((n,), ()),
+            ]:
                 a, b = (rng.standard_normal(s).astype(np.float32) for s in shapes)
                 yield Sample(cls(steps), (a, b))
                 yield Sample(cls(pick), (a, b))
@@ -215,7 +226,9 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
     }
     if flat:
         width = VECTOR_WIDTH if can_vectorise(steps, [v.type for v in values]) else 1
-        reads = [f"{'ONE' if _is_one(v) else 'READ'}{_suffix(v)}({k})" for k, v in enumerate(values)]
+        reads = [
+            f"{'ONE' if _is_one(v) else 'READ'}{_suffix(v)}({k})" for k, v in enumerate(values)
+        ]
         defines |= {"VW": width, "READS": _declare(values, reads)}
         kernel = KernelSpec.of("elementwise.cl", "elementwise_flat", **defines)
         return [Launch(kernel, (ceil_div(total, width),), None, (*buffers, i32(total)))]
@@ -249,7 +262,12 @@ def _general(
         scalars.append(i32(stride[-1]))
         reads.append(f"AT_STRIDED{_suffix(value)}({k}, {_inner(value, y)})")
     names = [f"const IDX_T s{k}_{j}" for k in range(len(values)) for j in range(MAX_RANK)]
-    defines |= {"GENERAL": 1, "VW": 1, "READS": _declare(values, reads), "STRIDES": ", " + ", ".join(names)}
+    defines |= {
+        "GENERAL": 1,
+        "VW": 1,
+        "READS": _declare(values, reads),
+        "STRIDES": ", " + ", ".join(names),
+    }
     kernel = KernelSpec.of("elementwise.cl", "elementwise_general", **defines)
     size = (out[-1], d[4], d[0] * d[1] * d[2] * d[3])
     return Launch(kernel, size, None, (*buffers, *scalars))

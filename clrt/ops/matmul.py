@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from clrt.errors import ShapeError
-from clrt.ir.dims import Shape, same
+from clrt.ir.dims import Shape
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, IrOp, TensorType
 from clrt.kernels.spec import Lowering
@@ -72,7 +72,9 @@ class MatMul(Op):
 
     def flops(self, inputs: Types, outputs: Types) -> int:
         a, y = need(inputs, 0, self), need(outputs, 0, self)
-        return 2 * int(np.prod([int(str(d)) for d in y.shape or ()])) * int(str((a.shape or (0,))[-1]))
+        return (
+            2 * int(np.prod([int(str(d)) for d in y.shape or ()])) * int(str((a.shape or (0,))[-1]))
+        )
 
     @classmethod
     def samples(cls) -> Iterator[Sample]:

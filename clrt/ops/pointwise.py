@@ -45,7 +45,7 @@ class Pointwise(Op):
     domain_low: ClassVar[float] = -4.0
     domain_high: ClassVar[float] = 4.0
     accuracy = Accuracy.TRANSCENDENTAL
-    in_place = (0, 1, 2)
+    in_place: ClassVar[tuple[int, ...]] = (0, 1, 2)
 
     def result_dtype(self, dtypes: Sequence[DType]) -> DType:
         """Dtype of the result."""
@@ -74,7 +74,7 @@ class Pointwise(Op):
             if first.dtype == np.float16:
                 arrays = [a.astype(np.float32) if a.dtype == np.float16 else a for a in arrays]
             result = np.asarray(self.evaluate(*arrays))
-        if object in (a.dtype for a in arrays):
+        if any(a.dtype == object for a in arrays):
             return (result,)
         dtype = self.result_dtype([DType.of(a.dtype) for a in inputs if a is not None])
         return (result.astype(dtype.numpy, copy=False),)
@@ -178,9 +178,7 @@ _POSITIVE: dict[str, Any] = {"domain_low": 0.01, "domain_high": 9.0}
 Add = _row("Add", "{0} + {1}", lambda a, b: a + b, **_ARITHMETIC)
 Sub = _row("Sub", "{0} - {1}", lambda a, b: a - b, **_ARITHMETIC)
 Mul = _row("Mul", "{0} * {1}", lambda a, b: a * b, **_ARITHMETIC)
-Div = _row(
-    "Div", "{0} / {1}", _divide, int_expr="i_div({0}, {1})", **_ARITHMETIC
-)
+Div = _row("Div", "{0} / {1}", _divide, int_expr="i_div({0}, {1})", **_ARITHMETIC)
 Equal = _row(
     "Equal", "{0} == {1}", _either(np.equal, lambda a, b: a == b), booleans=True, **_COMPARE
 )
@@ -355,7 +353,7 @@ class Where(Pointwise):
 @register
 @dataclass(frozen=True)
 class Cast(Pointwise):
-    """Conversion to another dtype; floats truncate to integers. Source: ONNX Cast, opset 6 to 25."""
+    """Conversion to another dtype; floats truncate. Source: ONNX Cast, opset 6 to 25."""
 
     to: DType = DType.FLOAT32
 

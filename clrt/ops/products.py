@@ -138,7 +138,9 @@ def epilogue_operand_fits(extra: Value, product: Value) -> bool:
     if extra.shape is None or product.shape is None:
         return False
     lead = extra.shape[:-1]
-    is_row = bool(product.shape) and all(same(d, 1) for d in lead) and len(lead) < len(product.shape)
+    is_row = (
+        bool(product.shape) and all(same(d, 1) for d in lead) and len(lead) < len(product.shape)
+    )
     if all(same(d, 1) for d in extra.shape) and len(extra.shape) <= len(product.shape):
         return True
     if is_row and same(extra.shape[-1], product.shape[-1]):

@@ -57,6 +57,11 @@ class Transpose(Op):
     @classmethod
     def samples(cls) -> Iterator[Sample]:
         rng = np.random.default_rng(0)
-        for shape, perm in [((3,), None), ((5, 7), None), ((2, 3, 4, 5), (0, 2, 1, 3)), ((0, 3), (1, 0))]:
+        for shape, perm in [
+            ((3,), None),
+            ((5, 7), None),
+            ((2, 3, 4, 5), (0, 2, 1, 3)),
+            ((0, 3), (1, 0)),
+        ]:
             yield Sample(cls(perm), (rng.standard_normal(shape).astype(np.float32),))
         yield Sample(cls((1, 0)), (rng.integers(-9, 9, (4, 3)),))

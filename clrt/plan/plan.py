@@ -80,9 +80,7 @@ class Plan:
         return tuple(s for s in self.steps if isinstance(s, Host))
 
 
-def make_plan(
-    graph: Graph, caps: DeviceCaps, tunables: Callable[[str], dict[str, int]]
-) -> Plan:
+def make_plan(graph: Graph, caps: DeviceCaps, tunables: Callable[[str], dict[str, int]]) -> Plan:
     """Plans a specialised graph for a device.
 
     Raises:

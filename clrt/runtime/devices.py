@@ -152,7 +152,9 @@ def choose_device(request: str | int | None = None) -> DeviceInfo:
         listing = "; ".join(f"{d}{f' - {d.note}' if d.note else ''}" for d in available)
         if matches:
             raise DeviceError(f"{matches[0]} cannot be used: {matches[0].note}.")
-        names = [d.name for d in available] + [d.platform for d in available] + ["auto", "cpu", "gpu"]
+        names = (
+            [d.name for d in available] + [d.platform for d in available] + ["auto", "cpu", "gpu"]
+        )
         near = difflib.get_close_matches(str(wanted), names, 1)
         hint = f" Did you mean {near[0]!r}?" if near else ""
         raise DeviceError(f"No OpenCL device matches {wanted!r}.{hint} There is: {listing}.")

@@ -92,7 +92,7 @@ class ProgramCache:
             defines = ", ".join(f"{k}={v}" for k, v in spec.defines)
             raise KernelBuildError(
                 f"Kernel '{spec.entry}' of {spec.source} does not compile for {self.caps.name} "
-                f"(driver {self.caps.driver}; {defines}). Please report this with the log:\n{error}",
+                f"(driver {self.caps.driver}; {defines}). Please report it with the log:\n{error}",
                 str(error),
             ) from error
 

@@ -52,7 +52,7 @@ def _says(model: clrt.Model, error: type[Exception], text: str, **inputs: object
 
 
 def test_no_such_file(tmp_path: Path) -> None:
-    with pytest.raises(clrt.ModelError, match=r"There is no file '.*absent\.onnx'"):
+    with pytest.raises(clrt.ModelError, match=r"absent\.onnx' does not exist"):
         clrt.load(tmp_path / "absent.onnx")
 
 
@@ -77,7 +77,7 @@ def test_external_data_missing(tmp_path: Path) -> None:
     path = tmp_path / "model.onnx"
     onnx.save(proto, path, save_as_external_data=True, location="w.bin", size_threshold=0)
     (tmp_path / "w.bin").unlink()
-    with pytest.raises(clrt.ModelError, match=r"'table'.*w\.bin"):
+    with pytest.raises(clrt.ModelError, match=r"w\.bin.*'table'"):
         clrt.load(path)
 
 
@@ -101,8 +101,16 @@ def test_unsupported_ops_are_all_named() -> None:
 
 
 def test_input_names(model: clrt.Model) -> None:
-    _says(model, clrt.InputError, r"Missing input scale: float32\[batch, sequence, 4\]", input_ids=IDS)
-    _says(model, clrt.InputError, "no input 'input_id'. Did you mean 'input_ids'", input_id=IDS, scale=SCALE)
+    _says(
+        model, clrt.InputError, r"Missing input scale: float32\[batch, sequence, 4\]", input_ids=IDS
+    )
+    _says(
+        model,
+        clrt.InputError,
+        "no input 'input_id'. Did you mean 'input_ids'",
+        input_id=IDS,
+        scale=SCALE,
+    )
     _says(model, clrt.InputError, "no input 'mask'", input_ids=IDS, scale=SCALE, mask=IDS)
     with pytest.raises(clrt.InputError, match="takes 2 inputs; pass a dict"):
         model.run(IDS)
@@ -121,8 +129,16 @@ def test_input_dtypes(model: clrt.Model) -> None:
     np.testing.assert_array_equal(lossless["y"], model.run({"input_ids": IDS, "scale": SCALE})["y"])
     as_lists = model.run({"input_ids": IDS.tolist(), "scale": SCALE.tolist()})
     np.testing.assert_array_equal(as_lists["y"], lossless["y"])
-    _says(model, clrt.InputError, "must be int64; float32", input_ids=IDS.astype(np.float32), scale=SCALE)
-    _says(model, clrt.InputError, "must be float32; float64", input_ids=IDS, scale=SCALE.astype(float))
+    _says(
+        model,
+        clrt.InputError,
+        "must be int64; float32",
+        input_ids=IDS.astype(np.float32),
+        scale=SCALE,
+    )
+    _says(
+        model, clrt.InputError, "must be float32; float64", input_ids=IDS, scale=SCALE.astype(float)
+    )
     _says(model, clrt.InputError, "'input_ids'", input_ids=[[1, 2], [3]], scale=SCALE)
 
 

@@ -1,4 +1,4 @@
-"""Every op of the registry: each sample on each device, through a real plan, against its reference."""
+"""Every op of the registry: each sample on each device, through a plan, against its reference."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from clrt.ir.op import Array
 from clrt.ops import REGISTRY
 from clrt.ops.base import Op
 from clrt.runtime.devices import DeviceInfo
-from tests.harness import run_graph, sample_graph, all_devices, tolerance
+from tests.harness import all_devices, run_graph, sample_graph, tolerance
 
 CLASSES = sorted(REGISTRY.classes.values(), key=lambda c: (c.domain, c.name))
 ON_DEVICE = [c for c in CLASSES if c.variants and not c.view]

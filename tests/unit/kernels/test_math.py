@@ -8,13 +8,13 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Node, Value
 from clrt.ir.op import Array, TensorType
-from clrt.ir.dtypes import DType
 from clrt.ops.base import Op
 from clrt.ops.pointwise import Erf, Exp, Log, Tanh
 from clrt.runtime.devices import DeviceInfo
-from tests.harness import run_graph, all_devices
+from tests.harness import all_devices, run_graph
 
 SPECIAL = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-40, -1e-40], np.float32)
 
@@ -54,7 +54,9 @@ CASES: list[tuple[Op, Callable[[Array], Array], Array, float]] = [
 
 
 @pytest.mark.parametrize("device", all_devices(), ids=lambda d: d.platform.split()[0])
-@pytest.mark.parametrize(("op", "exact", "domain", "bound"), CASES, ids=lambda c: getattr(c, "name", ""))
+@pytest.mark.parametrize(
+    ("op", "exact", "domain", "bound"), CASES, ids=lambda c: getattr(c, "name", "")
+)
 def test_error_in_ulp(
     op: Op, exact: Callable[[Array], Array], domain: Array, bound: float, device: DeviceInfo
 ) -> None:

@@ -30,7 +30,16 @@ SIMULATOR = replace(CPU, platform="Oclgrind", name="Oclgrind Simulator", simulat
 
 @pytest.mark.parametrize(
     ("request_", "index"),
-    [("auto", 3), ("cpu", 1), ("gpu", 3), ("iris", 2), ("nvidia", 3), (1, 1), ("2", 2), ("oclgr", 0)],
+    [
+        ("auto", 3),
+        ("cpu", 1),
+        ("gpu", 3),
+        ("iris", 2),
+        ("nvidia", 3),
+        (1, 1),
+        ("2", 2),
+        ("oclgr", 0),
+    ],
 )
 def test_choice(monkeypatch: pytest.MonkeyPatch, request_: str | int, index: int) -> None:
     monkeypatch.setattr(module, "devices", lambda: _fake(SIMULATOR, CPU, IGPU, GPU))

@@ -42,13 +42,14 @@ def pool(
 
 
 def expected(mode: str, row: Array) -> Array:
-    return {
+    pooled: Array = {
         "cls": lambda: row[0],
         "max": lambda: row.max(axis=0),
         "mean": lambda: row.mean(axis=0),
         "mean_sqrt_len": lambda: row.sum(axis=0) / np.sqrt(len(row)),
         "sum": lambda: row.sum(axis=0),
     }[mode]()
+    return pooled
 
 
 @pytest.mark.parametrize("mode", POOLING_MODES)
@@ -87,7 +88,7 @@ def test_half_precision_tokens() -> None:
 
 
 def lengths(x: Array) -> Array:
-    return np.linalg.norm(x, axis=1)
+    return np.asarray(np.linalg.norm(x, axis=1))
 
 
 def test_unit_length() -> None:

@@ -1,0 +1,396 @@
+"""Matrix products with an epilogue: the launches behind MatMul, Gemm, FusedMatMul and Conv."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import prod
+
+import numpy as np
+
+from clrt.device.caps import DeviceCaps
+from clrt.errors import UnsupportedError
+from clrt.ir.dims import Shape, same, same_shape
+from clrt.ir.dtypes import DType
+from clrt.ir.graph import Value
+from clrt.ir.op import Array
+from clrt.kernels.spec import (
+    Arg,
+    BufferArg,
+    KernelSpec,
+    Launch,
+    Lowering,
+    Packed,
+    ceil_div,
+    i32,
+    round_up,
+)
+from clrt.kernels.strided import collapse, contiguous_strides, copy_launch
+
+CPU_TUNABLES = {"T_MR": 4, "T_NV": 3, "T_VW": 8}
+GPU_TUNABLES = {"T_RM": 4, "T_RN": 4, "T_TK": 16}
+_GPU_SIDE = 16
+# Kernels walk two batch axes; more are copied into one.
+_BATCH_AXES = 2
+_MAX_EXACT_RANK = 4
+
+
+@dataclass(frozen=True)
+class View:
+    """A stack of matrices in a buffer.
+
+    Attributes:
+        strides: In elements: one per batch axis of the product (0 where broadcast), then those of
+            the matrix' rows and columns.
+    """
+
+    buffer: BufferArg
+    strides: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Operand:
+    """An operand of the epilogue.
+
+    Attributes:
+        strides: One per batch axis of the product, then that of the rows.
+        per_column: Whether it has an element per column, next to each other, or one per row.
+    """
+
+    value: Value
+    strides: tuple[int, ...]
+    per_column: bool
+
+
+@dataclass(frozen=True)
+class Epilogue:
+    """What happens to each element before it is stored: OpenCL C over v0, v1, …
+
+    Attributes:
+        types: The C type in which each operand is computed.
+        vectorises: The code also holds for float vectors, and all operands are float32.
+    """
+
+    operands: tuple[Operand, ...] = ()
+    types: tuple[str, ...] = ()
+    body: str = ""
+    result: str = "v0"
+    vectorises: bool = True
+
+
+@dataclass(frozen=True)
+class Product:
+    """y[batch, m, n] = epilogue(sum over k of a[batch, m, k] b[batch, k, n]); y is row-major.
+
+    Attributes:
+        accumulator: The C type of the sum.
+        flops: For the profile.
+    """
+
+    y: Value
+    dtype: DType
+    batch: tuple[int, ...]
+    m: int
+    n: int
+    k: int
+    a: View
+    b: View
+    epilogue: Epilogue = Epilogue()
+    accumulator: str = "float"
+
+    @property
+    def batches(self) -> int:
+        return prod(self.batch)
+
+    @property
+    def flops(self) -> int:
+        return 2 * self.batches * self.m * self.n * self.k
+
+    @property
+    def is_empty(self) -> bool:
+        return self.batches * self.m * self.n == 0
+
+
+def epilogue_operand_fits(extra: Shape | None, out: Shape | None) -> bool:
+    """Whether the kernels can read an operand of shape `extra` in the epilogue of a product `out`.
+
+    Both shapes may be symbolic. The operand must not widen the product. Its last axis is 1 or
+    that of the product; where the product has more than four axes, the others are all 1 or all
+    those of the product.
+    """
+    if extra is None or out is None or len(extra) > len(out):
+        return False
+    full = (1,) * (len(out) - len(extra)) + extra
+    if not all(same(e, 1) or same(e, o) for e, o in zip(full, out, strict=True)):
+        return False
+    if len(out) <= _MAX_EXACT_RANK:
+        return True
+    return all(same(e, 1) for e in full[:-1]) or same_shape(full[:-1], out[:-1])
+
+
+def misfit_cpu(caps: DeviceCaps, dtype: DType, epilogue: Epilogue) -> str | None:
+    """Why `emit_cpu` does not hold."""
+    if not caps.is_cpu:
+        return "for CPU devices"
+    return _misfit_float32(dtype, epilogue)
+
+
+def misfit_gpu(caps: DeviceCaps, dtype: DType, epilogue: Epilogue) -> str | None:
+    """Why `emit_gpu` does not hold."""
+    if caps.is_cpu:
+        return "for GPUs"
+    if caps.max_work_group_size < _GPU_SIDE**2:
+        return f"work-groups of {caps.max_work_group_size} are too small"
+    side = _GPU_SIDE * max(GPU_TUNABLES["T_RM"], GPU_TUNABLES["T_RN"]) + 1
+    if caps.local_mem_bytes < 2 * 4 * GPU_TUNABLES["T_TK"] * side:
+        return f"{caps.local_mem_bytes} bytes of local memory are too few"
+    return _misfit_float32(dtype, epilogue)
+
+
+def misfit_any(caps: DeviceCaps, dtype: DType, y: Value) -> str | None:
+    """Why `emit_any` does not hold."""
+    if dtype is DType.BOOL:
+        return "no product of bool"
+    if DType.FLOAT64 in (dtype, y.dtype) and not caps.has_fp64:
+        return "the device has no float64"
+    return None
+
+
+def _misfit_float32(dtype: DType, epilogue: Epilogue) -> str | None:
+    if dtype is not DType.FLOAT32:
+        return "for float32"
+    return None if epilogue.vectorises else "an operand or the result is not float32"
+
+
+def emit_cpu(product: Product, ctx: Lowering) -> list[Launch]:
+    """Register-blocked tiles of a work-group of one; B packed in panels, at load if constant."""
+    if product.is_empty:
+        return []
+    tunables = CPU_TUNABLES | ctx.tunables("gemm_cpu")
+    width = tunables["T_NV"] * tunables["T_VW"]
+    launches, product = _merge(product, ctx)
+    if product.k and product.a.strides[-1] != 1:
+        copied, product = _copy_a(product, ctx)
+        launches += copied
+    packing, b, b_strides = _pack_b(product, width, ctx)
+    launches += packing
+    y_width = product.y.symbolic[-1] if product.y.symbolic else product.n
+    whole = isinstance(y_width, int) and y_width == product.n and not y_width % tunables["T_VW"]
+    defines = {**tunables, **_epilogue_defines(product.epilogue), "S_N_WHOLE": int(whole)}
+    a0, a1, a_row, _ = product.a.strides
+    sizes = (product.m, product.n, product.k, product.batch[1], a0, a1, a_row, *b_strides)
+    args: tuple[Arg, ...] = (BufferArg(product.y), product.a.buffer, b)
+    size = (ceil_div(product.m, tunables["T_MR"]), ceil_div(product.n, width), product.batches)
+    return [
+        *launches,
+        Launch(
+            KernelSpec.of("gemm_cpu.cl", "gemm_cpu", **defines),
+            size,
+            (1, 1, 1),
+            (*args, *(i32(s) for s in sizes), *_epilogue_args(product.epilogue)),
+            product.flops,
+        ),
+    ]
+
+
+def emit_gpu(product: Product, ctx: Lowering) -> list[Launch]:
+    """Tiles in local memory, a block of elements per work-item; A and B are read in place."""
+    if product.is_empty:
+        return []
+    tunables = GPU_TUNABLES | ctx.tunables("gemm_gpu")
+    launches, product = _merge(product, ctx)
+    defines = {
+        **tunables,
+        **_epilogue_defines(product.epilogue),
+        "S_A_K_LAST": int(product.a.strides[-1] == 1),
+        "S_B_N_LAST": int(product.b.strides[-1] == 1),
+    }
+    tile_n, tile_m = (_GPU_SIDE * tunables[t] for t in ("T_RN", "T_RM"))
+    size = (
+        ceil_div(product.n, tile_n) * _GPU_SIDE,
+        ceil_div(product.m, tile_m) * _GPU_SIDE,
+        product.batches,
+    )
+    kernel = KernelSpec.of("gemm_gpu.cl", "gemm_gpu", **defines)
+    local = (_GPU_SIDE, _GPU_SIDE, 1)
+    return [*launches, Launch(kernel, size, local, _strided_args(product), product.flops)]
+
+
+def emit_any(product: Product, ctx: Lowering) -> list[Launch]:
+    """One work-item per element, for any dtype."""
+    if product.is_empty:
+        return []
+    launches, product = _merge(product, ctx)
+    defines = {
+        **_epilogue_defines(product.epilogue),
+        "DATA_T": product.dtype.cl,
+        "ACC_T": product.accumulator,
+        "OUT_T": product.y.dtype.cl,
+        "LOAD_HALF": int(product.dtype is DType.FLOAT16),
+        "STORE_HALF": int(product.y.dtype is DType.FLOAT16),
+    }
+    kernel = KernelSpec.of("gemm_any.cl", "gemm_any", **defines)
+    size = (product.n, product.m, product.batches)
+    return [*launches, Launch(kernel, size, None, _strided_args(product), product.flops)]
+
+
+def packed_width(ctx: Lowering) -> int:
+    """Columns of a panel of B as `emit_cpu` reads it."""
+    tunables = CPU_TUNABLES | ctx.tunables("gemm_cpu")
+    return tunables["T_NV"] * tunables["T_VW"]
+
+
+def _strided_args(product: Product) -> tuple[Arg, ...]:
+    sizes = (product.m, product.n, product.k, product.batch[1])
+    numbers = (*sizes, *product.a.strides, *product.b.strides)
+    buffers = (BufferArg(product.y), product.a.buffer, product.b.buffer)
+    return (*buffers, *(i32(v) for v in numbers), *_epilogue_args(product.epilogue))
+
+
+def _epilogue_defines(epilogue: Epilogue) -> dict[str, object]:
+    inputs, reads = "", []
+    for k, (operand, kind) in enumerate(zip(epilogue.operands, epilogue.types, strict=True), 1):
+        dtype = operand.value.dtype
+        strides = "".join(f", const IDX_T x{k}_{s}" for s in ("s0", "s1", "sm"))
+        inputs += f", IN({dtype.cl}, x{k}){strides}"
+        macro = "COLUMNS" if operand.per_column else "ROW"
+        suffix = "_HALF" if dtype is DType.FLOAT16 else ""
+        reads.append(f"const {kind} v{k} = {macro}{suffix}({k});")
+    return {
+        "INPUTS": inputs,
+        "READS": " ".join(reads),
+        "BODY": epilogue.body,
+        "RESULT": epilogue.result,
+    }
+
+
+def _epilogue_args(epilogue: Epilogue) -> tuple[Arg, ...]:
+    args: list[Arg] = []
+    for operand in epilogue.operands:
+        args += [BufferArg(operand.value), *(i32(s) for s in operand.strides)]
+    return tuple(args)
+
+
+def _merge(product: Product, ctx: Lowering) -> tuple[list[Launch], Product]:
+    """The same product over exactly two batch axes, with as much as possible in its rows.
+
+    Raises:
+        UnsupportedError: The operands of the epilogue walk more batch axes than that.
+    """
+    merged = _collapse(product)
+    launches: list[Launch] = []
+    if len(merged.batch) > _BATCH_AXES:
+        launches, copied = _copy_batches(product, ctx)
+        merged = _collapse(copied)
+    if len(merged.batch) > _BATCH_AXES:
+        raise UnsupportedError(
+            f"the epilogue walks {len(merged.batch)} batch axes; kernels walk {_BATCH_AXES}"
+        )
+    lead = _BATCH_AXES - len(merged.batch)
+    zeros = (0,) * lead
+    operands = tuple(replace(o, strides=zeros + o.strides) for o in merged.epilogue.operands)
+    padded = replace(
+        merged,
+        batch=(1,) * lead + merged.batch,
+        a=replace(merged.a, strides=zeros + merged.a.strides),
+        b=replace(merged.b, strides=zeros + merged.b.strides),
+        epilogue=replace(merged.epilogue, operands=operands),
+    )
+    return launches, padded
+
+
+def _collapse(product: Product) -> Product:
+    """Merges batch axes with each other, and with the rows where B is the same in all of them."""
+    a, b, operands = product.a.strides, product.b.strides, product.epilogue.operands
+    dims, strides = collapse(
+        (*product.batch, product.m),
+        a[:-1],
+        (*b[:-2], 0),
+        *(o.strides for o in operands),
+    )
+    # An axis of one element is dropped: then the last one may be a batch axis with its own B.
+    if not dims or strides[1][-1] != 0:
+        dims, strides = (*dims, 1), [(*s, 0) for s in strides]
+    return replace(
+        product,
+        batch=dims[:-1],
+        m=dims[-1],
+        a=replace(product.a, strides=(*strides[0], a[-1])),
+        b=replace(product.b, strides=(*strides[1][:-1], *b[-2:])),
+        epilogue=replace(
+            product.epilogue,
+            operands=tuple(
+                replace(o, strides=s) for o, s in zip(operands, strides[2:], strict=True)
+            ),
+        ),
+    )
+
+
+def _copy_batches(product: Product, ctx: Lowering) -> tuple[list[Launch], Product]:
+    """A and B in full, broadcasting undone."""
+    launches: list[Launch] = []
+    views: list[View] = []
+    for view, matrix in ((product.a, (product.m, product.k)), (product.b, (product.k, product.n))):
+        launch, copy = _copy(view, (*product.batch, *matrix), product.dtype, ctx)
+        launches += launch
+        views.append(copy)
+    return launches, replace(product, a=views[0], b=views[1])
+
+
+def _copy_a(product: Product, ctx: Lowering) -> tuple[list[Launch], Product]:
+    """A with its rows one after the other; a batch axis over which it repeats is copied once."""
+    strides = product.a.strides
+    own = tuple(1 if s == 0 else d for d, s in zip(product.batch, strides, strict=False))
+    launches, copy = _copy(product.a, (*own, product.m, product.k), product.dtype, ctx)
+    kept = tuple(0 if d == 1 else s for d, s in zip(own, copy.strides, strict=False))
+    return launches, replace(product, a=replace(copy, strides=(*kept, *copy.strides[-2:])))
+
+
+def _copy(
+    view: View, shape: tuple[int, ...], dtype: DType, ctx: Lowering
+) -> tuple[list[Launch], View]:
+    target = BufferArg(ctx.scratch(prod(shape), dtype))
+    strides = contiguous_strides(shape)
+    if 0 in shape:
+        return [], View(target, strides)
+    return [copy_launch(view.buffer, target, dtype, shape, view.strides, strides)], View(
+        target, strides
+    )
+
+
+def _pack_b(
+    product: Product, width: int, ctx: Lowering
+) -> tuple[list[Launch], BufferArg, tuple[int, int]]:
+    """B in panels: the launches that pack it, the buffer, and its strides by batch axis."""
+    s0, s1, s_k, s_n = product.b.strides
+    n, k = product.n, product.k
+    columns = round_up(n, width)
+    source = product.b.buffer
+    if isinstance(source.buffer, Value) and source.buffer.numbers is not None and not source.offset:
+        if source.buffer.is_constant:
+            packed = pack_constant(source.buffer, k, n, transposed=s_n != 1, width=width)
+            scale = columns * k
+            size = max(n * k, 1)
+            return [], BufferArg(packed), (s0 // size * scale, s1 // size * scale)
+    own = tuple(1 if s == 0 else d for d, s in zip(product.batch, (s0, s1), strict=True))
+    target = BufferArg(ctx.scratch(prod(own) * columns * k))
+    strides = (0 if s0 == 0 else own[1] * columns * k, 0 if s1 == 0 else columns * k)
+    if k == 0:
+        return [], target, strides
+    numbers = (n, k, width, columns, prod(own), own[1], s0, s1, s_k, s_n)
+    kernel = KernelSpec.of("pack_panels.cl", "pack_panels")
+    args: tuple[Arg, ...] = (target, source, *(i32(v) for v in numbers))
+    return [Launch(kernel, (columns, k, prod(own)), None, args)], target, strides
+
+
+def pack_constant(value: Value, k: int, n: int, *, transposed: bool, width: int) -> Packed:
+    """A constant stack of K x N matrices (N x K where transposed) in panels of `width` columns."""
+
+    def pack(array: Array) -> Array:
+        matrices = array.reshape(-1, n, k).swapaxes(1, 2) if transposed else array.reshape(-1, k, n)
+        columns = round_up(n, width)
+        padded = np.zeros((len(matrices), k, columns), array.dtype)
+        padded[:, :, :n] = matrices
+        panels = padded.reshape(-1, k, columns // width, width).swapaxes(1, 2)
+        return np.ascontiguousarray(panels)
+
+    return Packed(value, f"panels{width}{'_transposed' if transposed else ''}", pack)
