@@ -128,6 +128,7 @@ def measure(
         ours, theirs = spawn.Pipe()
         process = spawn.Process(target=_worker, args=(runtime, path, theirs), daemon=True)
         process.start()
+        theirs.close()  # so that a worker that dies ends the wait for its answer
         processes.append(process)
         pipes[runtime.name] = ours
         ours.recv()

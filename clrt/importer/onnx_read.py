@@ -75,7 +75,7 @@ def _read_bytes(path: Path) -> bytes:
             raise ModelError(f"'{path}' is a folder, not an ONNX file; pass the file inside it.")
         return path.read_bytes()
     except FileNotFoundError as error:
-        raise ModelError(f"There is no file '{path}'; check the path.") from error
+        raise ModelError(f"'{path}' does not exist; check the path.") from error
     except (OSError, ValueError) as error:
         raise ModelError(f"'{path}' cannot be read: {error}.") from error
 

@@ -177,7 +177,7 @@ class TensorReader:
         path = self._folder / location
         if not path.is_file():
             raise ModelError(
-                f"{where} lies in the external file '{path}', which does not exist; "
+                f"'{path}', the external file of {where}, does not exist; "
                 "put it beside the model under this name."
             )
         real = path.resolve()

@@ -15,7 +15,7 @@ from clrt.device.caps import DeviceCaps
 from clrt.device.quirks import quirks_of
 from clrt.errors import DeviceError
 from clrt.runtime.icd import register_intel_cpu
-from clrt.runtime.pocl import needs_repair, repair_target_cpu
+from clrt.runtime.pocl import float_lanes, repair_target_cpu, target_cpu
 
 register_intel_cpu()
 
@@ -82,6 +82,7 @@ def read_caps(device: cl.Device) -> DeviceCaps:
         global_mem_bytes=device.global_mem_size,
         max_alloc_bytes=device.max_mem_alloc_size,
         cache_line_bytes=device.global_mem_cacheline_size,
+        float_lanes=_float_lanes(device),
         extensions=frozenset(device.extensions.split()),
     )
     quirks = quirks_of(caps)
@@ -100,10 +101,18 @@ def _handles() -> tuple[cl.Device, ...]:
             found += platform.get_devices()
         except cl.Error:
             continue
-    for device in found:
-        if needs_repair(device.version):
-            repair_target_cpu(device.int_ptr)
     return tuple(found)
+
+
+@cache
+def _float_lanes(device: cl.Device) -> int:
+    """Floats in a vector register of the code that the device's compiler makes."""
+    if "pocl" not in device.version.lower():
+        return int(device.native_vector_width_float)
+    target = target_cpu(device.version)
+    if target == "generic":
+        target = repair_target_cpu(device.int_ptr)
+    return float_lanes(target)
 
 
 def _rank(caps: DeviceCaps) -> int:

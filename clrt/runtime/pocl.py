@@ -18,14 +18,26 @@ _UNKNOWN = b"generic"
 _TRIPLE = b"x86_64"
 _RECORD_BYTES = 4096
 _WORD_BYTES = 8
+_AVX512_TARGETS = frozenset(
+    "skx skylake-avx512 cannonlake cascadelake cooperlake icelake-client icelake-server "
+    "rocketlake tigerlake sapphirerapids knl knm".split()
+)
 
 
-def needs_repair(device_version: str) -> bool:
-    """Whether PoCL's device version says that the CPU was not recognised."""
-    return "pocl" in device_version.lower() and device_version.endswith("-generic")
+def target_cpu(device_version: str) -> str:
+    """The CPU that PoCL compiles for, in LLVM's names; "generic" where it was not recognised."""
+    _, _, name = device_version.partition("-unknown-linux-gnu-")
+    return name
 
 
-def repair_target_cpu(device_pointer: int) -> bool:
+def float_lanes(target: str) -> int:
+    """Floats in the vector registers that code for a target uses."""
+    if target in _AVX512_TARGETS:
+        return 16
+    return 4 if target in ("", "generic", "x86-64") else 8
+
+
+def repair_target_cpu(device_pointer: int) -> str:
     """Gives an unrecognised host CPU a name that PoCL's LLVM knows.
 
     The record is read through /proc/self/mem, where a wrong pointer is an error and no crash, and
@@ -35,13 +47,11 @@ def repair_target_cpu(device_pointer: int) -> bool:
         device_pointer: The cl_device_id.
 
     Returns:
-        Whether the name was changed.
+        The name it has now; empty where nothing was changed.
     """
     if platform.machine() != "x86_64" or not Path("/proc/self/mem").exists():
-        return False
+        return ""
     name = _target_cpu()
-    if len(name) > len(_UNKNOWN):
-        return False
     memory = os.open("/proc/self/mem", os.O_RDONLY)
     try:
         record = _read(memory, device_pointer, _RECORD_BYTES)
@@ -52,8 +62,8 @@ def repair_target_cpu(device_pointer: int) -> bool:
     for before, text, address in zip(texts, texts[1:], words[1:], strict=False):
         if text == _UNKNOWN and before.startswith(_TRIPLE):
             ctypes.memmove(address, name + b"\0", len(name) + 1)
-            return True
-    return False
+            return name.decode()
+    return ""
 
 
 def _read(memory: int, address: int, nbytes: int) -> bytes:
@@ -64,13 +74,16 @@ def _read(memory: int, address: int, nbytes: int) -> bytes:
 
 
 def _target_cpu() -> bytes:
-    """The newest name in LLVM 14 whose instructions this CPU has."""
+    """The newest name in LLVM 14 whose instructions this CPU has, no longer than "generic"."""
     try:
         flags = set(Path("/proc/cpuinfo").read_text().split())
     except OSError:
         return b"x86-64"
+    skylake = {"avx512f", "avx512cd", "avx512bw", "avx512dq", "avx512vl", "clwb", "adx", "fma"}
     zen3 = {"avx2", "fma", "bmi2", "clwb", "clzero", "vaes", "vpclmulqdq", "sha_ni", "rdpid"}
     haswell = {"avx2", "fma", "bmi1", "bmi2", "f16c", "movbe"}
+    if skylake <= flags:
+        return b"skx"
     if zen3 <= flags:
         return b"znver3"
     return b"haswell" if haswell <= flags else b"x86-64"

@@ -78,8 +78,10 @@ class ProgramCache:
 
     def _key(self, source: str) -> str:
         caps = self.caps
-        parts = (source, *BUILD_OPTIONS, caps.platform, caps.name, caps.driver, clrt.__version__)
-        return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:40]
+        lanes = str(caps.float_lanes)  # stands for the instructions a CPU compiler uses
+        parts = (source, *BUILD_OPTIONS, caps.platform, caps.name, caps.driver, lanes)
+        text = "\0".join((*parts, clrt.__version__))
+        return hashlib.sha256(text.encode()).hexdigest()[:40]
 
     def _build(self, spec: KernelSpec, source: str) -> cl.Program:
         try:

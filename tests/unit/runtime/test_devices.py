@@ -10,7 +10,7 @@ from clrt.device.caps import DeviceCaps
 from clrt.errors import DeviceError
 from clrt.runtime import devices as module
 from clrt.runtime.devices import DeviceInfo, choose_device
-from clrt.runtime.pocl import needs_repair
+from clrt.runtime.pocl import float_lanes, target_cpu
 
 CPU = DeviceCaps("Portable Computing Language", "pthread-x", "v", "3.0", "cpu")
 
@@ -84,9 +84,13 @@ def test_missing_linker_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
         choose_device("cpu")
 
 
-def test_unknown_cpu_name_is_noticed() -> None:
-    assert needs_repair("OpenCL 3.0 PoCL HSTR: pthread-x86_64-unknown-linux-gnu-generic")
-    assert not needs_repair("OpenCL 3.0 PoCL HSTR: pthread-x86_64-unknown-linux-gnu-znver3")
+@pytest.mark.parametrize(
+    ("name", "lanes"), [("generic", 4), ("znver3", 8), ("skylake-avx512", 16), ("skx", 16)]
+)
+def test_target_of_pocl(name: str, lanes: int) -> None:
+    version = f"OpenCL 3.0 PoCL HSTR: pthread-x86_64-unknown-linux-gnu-{name}"
+    assert target_cpu(version) == name
+    assert float_lanes(name) == lanes
 
 
 def test_profiles_round_trip() -> None:
