@@ -1,32 +1,34 @@
-// The windows of a convolution as columns: y[image][group][k][position], k = (channel, window).
-// Up to three spatial axes, the missing ones of size 1. Work-item (x, y, z): output position,
-// row k, image * groups + group.
+// Columns of a convolution: [batch * group][panel][K][width] where element (k, p) is the input under
+// weight k (channel, then place in the window) at output position p, 0 in the padding and past
+// position P. One panel of P columns is the plain row-major matrix [K][P].
+// Work-item (x, y, z): output position, weight, batch * group.
 #include "common/base.clh"
 #ifndef DATA_T
 #define DATA_T uint
 #endif
 
-__kernel void im2col(OUT(DATA_T, y), IN(DATA_T, x), const IDX_T positions, const IDX_T channels,
-                     const IDX_T i0, const IDX_T i1, const IDX_T i2,
-                     const IDX_T o1, const IDX_T o2,
-                     const IDX_T w0, const IDX_T w1, const IDX_T w2,
+__kernel void im2col(OUT(DATA_T, y), IN(DATA_T, x), const IDX_T P, const IDX_T K,
+                     const IDX_T width, const IDX_T columns, const IDX_T batches,
+                     const IDX_T channels,
+                     const IDX_T in0, const IDX_T in1, const IDX_T in2,
+                     const IDX_T out0, const IDX_T out1, const IDX_T out2,
+                     const IDX_T kernel0, const IDX_T kernel1, const IDX_T kernel2,
                      const IDX_T stride0, const IDX_T stride1, const IDX_T stride2,
                      const IDX_T dilation0, const IDX_T dilation1, const IDX_T dilation2,
                      const IDX_T pad0, const IDX_T pad1, const IDX_T pad2) {
   const IDX_T p = get_global_id(0);
-  if (p >= positions) return;
   const IDX_T k = get_global_id(1);
-  const IDX_T stack = get_global_id(2);
-  const IDX_T p01 = p / o2;
-  const IDX_T p0 = p01 / o1;
-  const IDX_T k012 = k / w2;
-  const IDX_T k01 = k012 / w1;
-  const IDX_T channel = k01 / w0;
-  const IDX_T at0 = p0 * stride0 - pad0 + (k01 - channel * w0) * dilation0;
-  const IDX_T at1 = (p01 - p0 * o1) * stride1 - pad1 + (k012 - k01 * w1) * dilation1;
-  const IDX_T at2 = (p - p01 * o2) * stride2 - pad2 + (k - k012 * w2) * dilation2;
-  const int inside = at0 >= 0 && at0 < i0 && at1 >= 0 && at1 < i1 && at2 >= 0 && at2 < i2;
-  const IDX_T rows = channels * w0 * w1 * w2;
-  AT(y)[(stack * rows + k) * positions + p] =
-      inside ? AT(x)[(((stack * channels + channel) * i0 + at0) * i1 + at1) * i2 + at2] : 0;
+  const IDX_T batch = get_global_id(2);
+  if (p >= columns || k >= K || batch >= batches) return;
+  const IDX_T w2 = k % kernel2;
+  const IDX_T w1 = k / kernel2 % kernel1;
+  const IDX_T w0 = k / kernel2 / kernel1 % kernel0;
+  const IDX_T channel = k / kernel2 / kernel1 / kernel0;
+  const IDX_T i2 = p % out2 * stride2 + w2 * dilation2 - pad2;
+  const IDX_T i1 = p / out2 % out1 * stride1 + w1 * dilation1 - pad1;
+  const IDX_T i0 = p / out2 / out1 * stride0 + w0 * dilation0 - pad0;
+  const bool inside = p < P && i0 >= 0 && i0 < in0 && i1 >= 0 && i1 < in1 && i2 >= 0 && i2 < in2;
+  const IDX_T panel = p / width;
+  AT(y)[batch * columns * K + (panel * K + k) * width + (p - panel * width)] =
+      inside ? AT(x)[(((batch * channels + channel) * in0 + i0) * in1 + i1) * in2 + i2] : (DATA_T)0;
 }

@@ -41,10 +41,12 @@ class View:
     Attributes:
         strides: In elements: one per batch axis of the product (0 where broadcast), then those of
             the matrix' rows and columns.
+        in_panels: For B under `emit_cpu`: already packed, `packed_width` columns to a panel.
     """
 
     buffer: BufferArg
     strides: tuple[int, ...]
+    in_panels: bool = False
 
 
 @dataclass(frozen=True)
@@ -83,6 +85,7 @@ class Product:
 
     Attributes:
         accumulator: The C type of the sum.
+        y_offset: Elements of y before the first one of this product.
         flops: For the profile.
     """
 
@@ -96,6 +99,7 @@ class Product:
     b: View
     epilogue: Epilogue = Epilogue()
     accumulator: str = "float"
+    y_offset: int = 0
 
     @property
     def batches(self) -> int:
@@ -173,12 +177,14 @@ def emit_cpu(product: Product, ctx: Lowering) -> list[Launch]:
         launches += copied
     packing, b, b_strides = _pack_b(product, width, ctx)
     launches += packing
+    # A fact of the model, not of this call's shapes, or each new shape might compile again.
     y_width = product.y.symbolic[-1] if product.y.symbolic else product.n
-    whole = isinstance(y_width, int) and y_width == product.n and not y_width % tunables["T_VW"]
+    aligned = not product.n % tunables["T_VW"] and not product.y_offset % tunables["T_VW"]
+    whole = isinstance(y_width, int) and y_width == product.n and aligned
     defines = {**tunables, **_epilogue_defines(product.epilogue), "S_N_WHOLE": int(whole)}
     a0, a1, a_row, _ = product.a.strides
     sizes = (product.m, product.n, product.k, product.batch[1], a0, a1, a_row, *b_strides)
-    args: tuple[Arg, ...] = (BufferArg(product.y), product.a.buffer, b)
+    args: tuple[Arg, ...] = (BufferArg(product.y, product.y_offset), product.a.buffer, b)
     size = (ceil_div(product.m, tunables["T_MR"]), ceil_div(product.n, width), product.batches)
     return [
         *launches,
@@ -242,7 +248,7 @@ def packed_width(ctx: Lowering) -> int:
 def _strided_args(product: Product) -> tuple[Arg, ...]:
     sizes = (product.m, product.n, product.k, product.batch[1])
     numbers = (*sizes, *product.a.strides, *product.b.strides)
-    buffers = (BufferArg(product.y), product.a.buffer, product.b.buffer)
+    buffers = (BufferArg(product.y, product.y_offset), product.a.buffer, product.b.buffer)
     return (*buffers, *(i32(v) for v in numbers), *_epilogue_args(product.epilogue))
 
 
@@ -365,12 +371,13 @@ def _pack_b(
     n, k = product.n, product.k
     columns = round_up(n, width)
     source = product.b.buffer
-    if isinstance(source.buffer, Value) and source.buffer.numbers is not None and not source.offset:
-        if source.buffer.is_constant:
-            packed = pack_constant(source.buffer, k, n, transposed=s_n != 1, width=width)
-            scale = columns * k
-            size = max(n * k, 1)
-            return [], BufferArg(packed), (s0 // size * scale, s1 // size * scale)
+    if product.b.in_panels:
+        return [], source, (s0, s1)
+    constant = source.buffer
+    if isinstance(constant, Value) and constant.is_constant and constant.numbers is not None:
+        packed = pack_constant(constant, k, n, transposed=s_n != 1, width=width)
+        scale, size = columns * k, max(n * k, 1)
+        return [], BufferArg(packed), (s0 // size * scale, s1 // size * scale)
     own = tuple(1 if s == 0 else d for d, s in zip(product.batch, (s0, s1), strict=True))
     target = BufferArg(ctx.scratch(prod(own) * columns * k))
     strides = (0 if s0 == 0 else own[1] * columns * k, 0 if s1 == 0 else columns * k)

@@ -1,199 +1,303 @@
-"""Conv: windows as columns of a matrix, then a product with the weights."""
+"""Conv: cross-correlation over 1 to 3 spatial axes, as a matrix product over unfolded windows."""
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
+from math import prod
 
 import numpy as np
 
 from clrt.device.caps import DeviceCaps
 from clrt.errors import ShapeError
-from clrt.ir.dims import Dim, Shape, floordiv
+from clrt.ir.dims import Shape
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, Step, TensorType
-from clrt.kernels.spec import BufferArg, KernelSpec, Launch, Lowering, i32
+from clrt.kernels import gemm
+from clrt.kernels.spec import Arg, BufferArg, KernelSpec, Launch, Lowering, Variant, i32, round_up
 from clrt.ops.base import Op, Sample, Types, need, register
-from clrt.ops.movement import UNSIGNED
+from clrt.ops.fused import compute_type
+from clrt.ops.matmul import make_epilogue
 from clrt.ops.pointwise import Add
-from clrt.ops.products import Matrix, Product, ProductEmitter, wide_matmul
+from clrt.ops.pooling import WindowPool
 
-MAX_SPATIAL_AXES = 3
-
-
-@dataclass(frozen=True)
-class Windows:
-    """The geometry of sliding windows, one entry per spatial axis.
-
-    Attributes:
-        pads: Zeros before the first element.
-    """
-
-    size: tuple[int, ...]
-    strides: tuple[int, ...]
-    dilations: tuple[int, ...]
-    pads: tuple[Dim, ...]
-    output: tuple[Dim, ...]
+_AXES = 3
+_UNSIGNED = {2: "ushort", 4: "uint", 8: "ulong"}
+# Windows are unfolded for as many images at once as fit in this much memory, at least one.
+_COLUMNS_BYTES = 64 << 20
 
 
-def _steps(node: Node) -> tuple[Step, ...]:
-    return () if node.input(2) is None else (Step(Add(), (0, 1)),)
+def _epilogue(node: Node) -> gemm.Epilogue | str:
+    """The bias: one element per channel, that is per group and row of the product."""
+    assert isinstance(node.op, Conv)
+    bias = node.input(2)
+    product = TensorType(node.output.dtype, node.output.shape)
+    if bias is None:
+        return make_epilogue((), product, ())
+    rows = bias.dims[0] // node.op.group
+    operand = gemm.Operand(bias, (0, rows, 1), per_column=False)
+    # The type of one channel's bias: [C] would broadcast along the last axis.
+    flat = TensorType(product.dtype, (rows, 1))
+    return make_epilogue((Step(Add(), (0, 1)),), flat, (operand,))
 
 
-def _three(values: Any, fill: int) -> tuple[int, ...]:
-    return (fill,) * (MAX_SPATIAL_AXES - len(values)) + tuple(int(v) for v in values)
-
-
-def _describe(node: Node, ctx: Lowering) -> Product:
-    op, x, w = node.op, node.arg(0), node.arg(1)
+def _lower(node: Node) -> gemm.Product | str:
+    """The product of weights and columns; its B is set by `_columns`."""
+    x, w, y, op = node.arg(0), node.arg(1), node.output, node.op
     assert isinstance(op, Conv)
-    images, channels, *spatial = x.dims
-    windows = op.windows(x.dims, w.dims)
-    m, k = w.dims[0] // op.group, math.prod(w.dims[1:])
-    positions = math.prod(node.output.dims[2:])
-    stack = (op.group * k * positions, k * positions)
-    before: list[Launch] = []
-    pointwise = windows.size == windows.strides == (1,) * len(spatial) and not any(windows.pads)
-    source: BufferArg = BufferArg(x)
-    if not (pointwise and positions == math.prod(spatial)):
-        source = BufferArg(ctx.scratch(images * op.group * k * positions, x.dtype))
-        scalars = (
-            positions, channels // op.group, *_three(spatial, 1),
-            *_three(node.output.dims[2:], 1)[1:], *_three(windows.size, 1),
-            *_three(windows.strides, 1), *_three(windows.dilations, 1), *_three(windows.pads, 0),
-        )  # fmt: skip
-        kernel = KernelSpec.of("im2col.cl", "im2col", DATA_T=UNSIGNED[x.dtype.itemsize])
-        size = (positions, k, images * op.group)
-        before.append(Launch(kernel, size, None, (source, BufferArg(x), *map(i32, scalars))))
-    return Product(
-        node,
-        _steps(node),
-        Matrix(BufferArg(w), (0, m * k), k, 1),
-        Matrix(source, stack, positions, 1),
-        (images, op.group),
-        m,
-        positions,
-        k,
-        tuple(before),
-        row_bias=True,
-    )
+    if len(x.dims) - 2 > _AXES:
+        return f"{len(x.dims) - 2} spatial axes; the kernel walks up to {_AXES}"
+    epilogue = _epilogue(node)
+    if isinstance(epilogue, str):
+        return epilogue
+    m, k, n = w.dims[0] // op.group, prod(w.dims[1:]), prod(y.dims[2:])
+    weights = gemm.View(BufferArg(w), (0, m * k, k, 1))
+    images = gemm.View(BufferArg(x), (op.group * k * n, k * n, n, 1))
+    batch = (x.dims[0], op.group)
+    kind = compute_type(x.dtype)
+    return gemm.Product(y, x.dtype, batch, m, n, k, weights, images, epilogue, kind)
 
 
-def _too_many_axes(node: Node, caps: DeviceCaps) -> str | None:
-    axes = len(node.arg(0).dims) - 2
-    return (
-        f"{axes} spatial axes; kernels walk {MAX_SPATIAL_AXES}" if axes > MAX_SPATIAL_AXES else None
+def _unfolded(
+    node: Node, product: gemm.Product, ctx: Lowering, width: int
+) -> Iterator[tuple[list[Launch], gemm.Product]]:
+    """The product in parts, each with the launches that unfold its images.
+
+    Args:
+        width: Columns to a panel; 0 for one panel of all columns.
+    """
+    x, op = node.arg(0), node.op
+    assert isinstance(op, Conv)
+    window = op.window(node.arg(1).shape)
+    assert window is not None
+    before, after = window.padding(x.dims[2:])
+    ones = (*window.kernel_shape, *window.steps(op.strides))
+    if all(v == 1 for v in ones) and not any((*before, *after)):
+        yield [], product
+        return
+    images, groups = product.batch
+    columns = round_up(product.n, width) if width else product.n
+    matrix = product.k * columns
+    image_bytes = max(groups * matrix * x.dtype.itemsize, 1)
+    chunk = min(max(_COLUMNS_BYTES // image_bytes, 1), images)
+    target = BufferArg(ctx.scratch(chunk * groups * matrix, x.dtype))
+    view = gemm.View(target, (groups * matrix, matrix, width or columns, 1), bool(width))
+    lead = _AXES - len(window.kernel_shape)
+    lists = (
+        (x.dims[2:], 1),
+        (node.output.dims[2:], 1),
+        (window.kernel_shape, 1),
+        (window.steps(op.strides), 1),
+        (window.steps(op.dilations), 1),
+        (before, 0),
     )
+    geometry = [i32(v) for values, fill in lists for v in (*[fill] * lead, *values)]
+    kernel = KernelSpec.of("im2col.cl", "im2col", DATA_T=_UNSIGNED[x.dtype.itemsize])
+    for first in range(0, images, chunk):
+        count = min(chunk, images - first)
+        channels = node.arg(1).dims[1]
+        sizes = (product.n, product.k, width or columns, columns, count * groups, channels)
+        source = BufferArg(x, first * prod(x.dims[1:]))
+        args: tuple[Arg, ...] = (target, source, *(i32(v) for v in sizes), *geometry)
+        launch = Launch(kernel, (columns, product.k, count * groups), None, args)
+        part = replace(
+            product,
+            batch=(count, groups),
+            b=view,
+            y_offset=first * groups * product.m * product.n,
+        )
+        yield ([launch] if product.k else []), part
+
+
+def _product(node: Node) -> gemm.Product:
+    product = _lower(node)
+    assert not isinstance(product, str)
+    return product
+
+
+def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
+    product = _product(node)
+    if product.is_empty:
+        return []
+    parts = _unfolded(node, product, ctx, gemm.packed_width(ctx))
+    return [x for unfold, part in parts for x in (*unfold, *gemm.emit_cpu(part, ctx))]
+
+
+def _emit_gpu(node: Node, ctx: Lowering) -> list[Launch]:
+    product = _product(node)
+    if product.is_empty:
+        return []
+    parts = _unfolded(node, product, ctx, 0)
+    return [x for unfold, part in parts for x in (*unfold, *gemm.emit_gpu(part, ctx))]
+
+
+def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:
+    product = _product(node)
+    if product.is_empty:
+        return []
+    parts = _unfolded(node, product, ctx, 0)
+    return [x for unfold, part in parts for x in (*unfold, *gemm.emit_any(part, ctx))]
+
+
+def _misfit_cpu(node: Node, caps: DeviceCaps) -> str | None:
+    product = _lower(node)
+    if isinstance(product, str):
+        return product
+    return gemm.misfit_cpu(caps, product.dtype, product.epilogue)
+
+
+def _misfit_gpu(node: Node, caps: DeviceCaps) -> str | None:
+    product = _lower(node)
+    if isinstance(product, str):
+        return product
+    return gemm.misfit_gpu(caps, product.dtype, product.epilogue)
+
+
+def _misfit_any(node: Node, caps: DeviceCaps) -> str | None:
+    product = _lower(node)
+    return product if isinstance(product, str) else gemm.misfit_any(caps, product.dtype, product.y)
 
 
 @register
 @dataclass(frozen=True)
 class Conv(Op):
-    """Convolution of [image, channel, spatial…] with [out channel, channel / group, window…].
+    """y[n, o] = bias[o] + sum over the channels c of o's group of x[n, c] correlated with w[o, c].
 
-    Numerics: float32 accumulation (float64 in the reference).
-    Source: ONNX Conv, opset 1 to 22.
+    Inputs: x `[N, C, spatial axes …]`, w `[O, C / group, window …]`, and optionally bias `[O]`.
+    Per image and group: weights `[O/g, K]` times columns `[K, positions]`, K = C/g times the
+    window; the columns are x itself where the window is one element.
+
+    Numerics: as MatMul. Source: ONNX Conv, opset 1 to 22.
     """
 
+    kernel_shape: tuple[int, ...] = ()
+    strides: tuple[int, ...] = ()
+    dilations: tuple[int, ...] = ()
+    pads: tuple[int, ...] = ()
     auto_pad: str = "NOTSET"
-    dilations: tuple[int, ...] | None = None
     group: int = 1
-    kernel_shape: tuple[int, ...] | None = None
-    pads: tuple[int, ...] | None = None
-    strides: tuple[int, ...] | None = None
 
-    variants = ProductEmitter(_describe, _steps).variants(_too_many_axes)
+    variants = (
+        Variant("im2col_gemm_cpu", _emit_cpu, _misfit_cpu),
+        Variant("im2col_gemm_gpu", _emit_gpu, _misfit_gpu),
+        Variant("im2col_gemm_any", _emit_any, _misfit_any),
+    )
 
-    def windows(self, x: Shape, w: Shape) -> Windows:
-        """The windows over an input, with `auto_pad` resolved."""
-        axes = len(x) - 2
-        size = tuple(int(str(d)) for d in w[2:])
-        strides = self.strides or (1,) * axes
-        dilations = self.dilations or (1,) * axes
-        spans = [(s - 1) * d + 1 for s, d in zip(size, dilations, strict=True)]
-        begin: list[Dim] = list((self.pads or (0,) * 2 * axes)[:axes])
-        end: list[Dim] = list((self.pads or (0,) * 2 * axes)[axes:])
-        output: list[Dim] = []
-        for i in range(axes):
-            if self.auto_pad.startswith("SAME"):
-                out = floordiv(x[i + 2] + (strides[i] - 1), strides[i])
-                total = (out - 1) * strides[i] + spans[i] - x[i + 2]
-                total = max(total, 0) if isinstance(total, int) else total
-                small = floordiv(total, 2)
-                begin[i] = small if self.auto_pad == "SAME_UPPER" else total - small
-            else:
-                room = x[i + 2] + begin[i] + end[i] - spans[i]
-                out = floordiv(room, strides[i]) + 1
-            output.append(out)
-        return Windows(size, strides, dilations, tuple(begin), tuple(output))
+    def window(self, weights: Shape | None) -> WindowPool | None:
+        """The geometry of the windows; None where the size of the window is unknown."""
+        kernel = self.kernel_shape
+        if not kernel and weights is not None:
+            kernel = tuple(d for d in weights[2:] if isinstance(d, int))
+        if not kernel or (weights is not None and len(kernel) != len(weights) - 2):
+            return None
+        return WindowPool(kernel, self.strides, self.dilations, self.pads, self.auto_pad)
 
     def infer(self, inputs: Types) -> list[TensorType]:
         x, w = need(inputs, 0, self), need(inputs, 1, self)
-        if x.shape is None or w.shape is None:
+        window = self.window(w.shape)
+        self._check(x, w, inputs[2] if len(inputs) > 2 else None)
+        if x.shape is None or w.shape is None or window is None:
             return [TensorType(x.dtype, None)]
-        if len(x.shape) != len(w.shape) or len(x.shape) < 3:
-            raise ShapeError(f"Conv: input {x} and weights {w} must have one rank, 3 or more.")
-        channels, expected = x.shape[1], w.shape[1] * self.group
-        if isinstance(channels, int) and isinstance(expected, int) and channels != expected:
+        dims = [window.out_dim(axis, size) for axis, size in enumerate(x.shape[2:])]
+        if any(isinstance(d, int) and d < 0 for d in dims):
+            raise ShapeError(f"{self.name}: the window {window.kernel_shape} is larger than {x}.")
+        return [TensorType(x.dtype, (x.shape[0], w.shape[0], *dims))]
+
+    def _check(self, x: TensorType, w: TensorType, bias: TensorType | None) -> None:
+        """Refuses what does not fit.
+
+        Raises:
+            ShapeError: Ranks, channels, groups, the window or the bias disagree.
+        """
+        if x.dtype is not w.dtype or (bias is not None and bias.dtype is not x.dtype):
+            raise ShapeError(f"{self.name}: x {x}, w {w} and bias must have one dtype.")
+        if x.shape is None or w.shape is None:
+            return
+        if len(x.shape) < 3 or len(x.shape) != len(w.shape):
+            raise ShapeError(f"{self.name}: x {x} and w {w} must have one rank, at least 3.")
+        given = {v for v in (self.kernel_shape, self.strides, self.dilations) if v}
+        if any(len(v) != len(x.shape) - 2 for v in given) or (
+            self.pads and len(self.pads) != 2 * len(x.shape) - 4
+        ):
+            raise ShapeError(f"{self.name}: {self} does not fit {len(x.shape) - 2} spatial axes.")
+        for known, actual in zip(self.kernel_shape, w.shape[2:], strict=False):
+            if isinstance(actual, int) and actual != known:
+                raise ShapeError(f"{self.name}: kernel_shape {self.kernel_shape} is not w's: {w}.")
+        channels, maps, per_group = x.shape[1], w.shape[0], w.shape[1]
+        known_channels = isinstance(channels, int) and isinstance(per_group, int)
+        if known_channels and channels != per_group * self.group:
             raise ShapeError(
-                f"Conv: input {x} has {channels} channels; weights {w} want {expected}."
+                f"{self.name}: {channels} channels are not {self.group} groups of {per_group}."
             )
-        windows = self.windows(x.shape, w.shape)
-        return [TensorType(x.dtype, (x.shape[0], w.shape[0], *windows.output))]
+        if isinstance(maps, int) and maps % self.group:
+            raise ShapeError(f"{self.name}: {maps} maps do not divide into {self.group} groups.")
+        wanted = TensorType(x.dtype, (maps,))
+        if bias is not None and bias.is_static and wanted.is_static and bias.shape != wanted.shape:
+            raise ShapeError(f"{self.name}: the bias is {bias}; expected {wanted}.")
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
-        x, w, *rest = inputs
+        x, w = inputs[:2]
+        bias = inputs[2] if len(inputs) > 2 else None
         assert x is not None and w is not None
-        windows = self.windows(x.shape, w.shape)
-        output = tuple(int(str(d)) for d in windows.output)
-        begin = [int(str(p)) for p in windows.pads]
-        padded = x
-        for axis, size in enumerate(windows.size):
-            span = (size - 1) * windows.dilations[axis] + 1
-            length = max((output[axis] - 1) * windows.strides[axis] + span, 0)
-            after = max(length - begin[axis] - x.shape[axis + 2], 0)
-            width = [(0, 0)] * x.ndim
-            width[axis + 2] = (begin[axis], after)
-            padded = np.pad(padded, width)
-        columns = np.empty((*x.shape[:2], *windows.size, *output), x.dtype)
-        for place in np.ndindex(*windows.size):
-            starts = [p * d for p, d in zip(place, windows.dilations, strict=True)]
-            slices = [
-                slice(start, start + (count - 1) * stride + 1, stride)
-                for start, count, stride in zip(starts, output, windows.strides, strict=True)
-            ]
-            columns[(slice(None), slice(None), *place)] = padded[
-                (slice(None), slice(None), *slices)
-            ]
-        group = self.group
-        stack = columns.reshape(x.shape[0], group, math.prod(w.shape[1:]), math.prod(output))
-        kernels = w.reshape(group, w.shape[0] // group, -1)
-        result = wide_matmul(kernels, stack).reshape(x.shape[0], w.shape[0], *output)
-        if rest and rest[0] is not None:
-            result = result + rest[0].reshape(-1, *([1] * len(output)))
+        window = self.window(w.shape)
+        assert window is not None
+        wide = np.float64 if x.dtype.kind == "f" else x.dtype
+        # [N, C, out …, window] to [N, G, positions, C/G * window]
+        columns, _ = window.windows(x.astype(wide), 0)
+        out, batch, maps = columns.shape[2:-1], x.shape[0], w.shape[0]
+        per_group, positions = prod(w.shape[1:]), prod(out)
+        grouped = columns.reshape(batch, self.group, w.shape[1], positions, prod(w.shape[2:]))
+        matrix = np.moveaxis(grouped, 3, 2).reshape(batch, self.group, positions, per_group)
+        weights = w.astype(wide).reshape(self.group, maps // self.group, per_group)
+        result = (weights @ matrix.swapaxes(-1, -2)).reshape(batch, maps, *out)
+        if bias is not None:
+            result = result + bias.astype(wide).reshape(-1, *(1,) * len(out))
         return (result.astype(x.dtype),)
+
+    def flops(self, inputs: Types, outputs: Types) -> int:
+        w, y = need(inputs, 1, self).shape, need(outputs, 0, self).shape
+        assert w is not None and y is not None
+        return 2 * prod(int(d) for d in y) * prod(int(d) for d in w[1:])
 
     @classmethod
     def samples(cls) -> Iterator[Sample]:
-        rng = np.random.default_rng(8)
+        rng = np.random.default_rng(13)
 
-        def draw(*shape: int) -> Array:
-            return rng.standard_normal(shape).astype(np.float32)
+        def make(op: Conv, x: tuple[int, ...], w: tuple[int, ...], bias: bool = True) -> Sample:
+            shapes = (x, w, (w[0],)) if bias else (x, w)
+            arrays = (rng.standard_normal(s).astype(np.float32) for s in shapes)
+            return Sample(op, tuple(arrays))
 
-        yield Sample(cls(strides=(4, 4)), (draw(2, 3, 16, 16), draw(8, 3, 4, 4), draw(8)))
-        yield Sample(cls(pads=(1, 1, 1, 1)), (draw(1, 4, 7, 9), draw(6, 4, 3, 3), None))
-        yield Sample(cls(), (draw(2, 5, 4, 6), draw(7, 5, 1, 1), draw(7)))
-        yield Sample(cls(group=2, strides=(2, 1)), (draw(2, 4, 9, 8), draw(6, 2, 3, 2), draw(6)))
-        yield Sample(cls(group=4, pads=(1, 1, 1, 1)), (draw(1, 4, 6, 6), draw(4, 1, 3, 3), draw(4)))
-        yield Sample(cls(dilations=(2,), pads=(2, 2)), (draw(2, 3, 11), draw(5, 3, 3), None))
-        yield Sample(cls("SAME_UPPER", strides=(2, 2)), (draw(1, 2, 7, 8), draw(3, 2, 3, 3), None))
-        yield Sample(cls("SAME_LOWER", strides=(2, 2)), (draw(1, 2, 7, 8), draw(3, 2, 3, 3), None))
-        yield Sample(cls(), (draw(1, 2, 4, 5, 6), draw(3, 2, 2, 3, 2), draw(3)))
+        for op, x, w in [
+            (cls(), (2, 3, 9), (4, 3, 3)),
+            (cls((1,)), (2, 3, 9), (5, 3, 1)),
+            (cls((1, 1), group=2), (2, 6, 3, 5), (4, 3, 1, 1)),
+            (cls((1, 1), (2, 2)), (2, 3, 5, 4), (4, 3, 1, 1)),
+            (cls((3, 2), (2, 1), (1, 2), (1, 0, 2, 1)), (2, 3, 8, 9), (5, 3, 3, 2)),
+            (cls((3, 3), pads=(1, 1, 1, 1), group=2), (3, 4, 5, 6), (6, 2, 3, 3)),
+            (cls((3, 3), pads=(1, 1, 1, 1), group=4), (2, 4, 5, 5), (4, 1, 3, 3)),
+            (cls((3, 3), (2, 2), auto_pad="SAME_UPPER"), (1, 2, 6, 7), (3, 2, 3, 3)),
+            (cls((3, 4), (2, 2), auto_pad="SAME_LOWER"), (1, 2, 6, 7), (3, 2, 3, 4)),
+            (cls((3, 3), auto_pad="VALID"), (1, 2, 6, 7), (3, 2, 3, 3)),
+            (cls((4, 4), (4, 4)), (2, 3, 8, 12), (24, 3, 4, 4)),
+            (cls((2, 2, 2), pads=(0, 1, 0, 1, 0, 1)), (1, 2, 3, 4, 5), (3, 2, 2, 2, 2)),
+            (cls((3, 3)), (0, 2, 5, 5), (3, 2, 3, 3)),
+        ]:
+            yield make(op, x, w)
+            yield make(op, x, w, bias=False)
+        half = make(cls((3, 3), pads=(1, 1, 1, 1)), (1, 2, 5, 5), (3, 2, 3, 3))
+        yield Sample(half.op, tuple(a.astype(np.float16) for a in half.inputs if a is not None))
 
     @classmethod
     def error_samples(cls) -> Iterator[tuple[Sample, type[Exception]]]:
-        x, w = np.zeros((1, 3, 8, 8), np.float32), np.zeros((4, 5, 3, 3), np.float32)
-        yield Sample(cls(), (x, w)), ShapeError
-        yield Sample(cls(), (x, w[0])), ShapeError
+        x = np.zeros((1, 4, 5, 5), np.float32)
+        for op, shape in [
+            (cls(), (2, 3, 3, 3)),
+            (cls(group=2), (3, 2, 3, 3)),
+            (cls((2, 2)), (2, 4, 3, 3)),
+            (cls(), (2, 4, 3)),
+            (cls(), (2, 4, 9, 9)),
+            (cls(strides=(1,)), (2, 4, 3, 3)),
+        ]:
+            yield Sample(op, (x, np.zeros(shape, np.float32))), ShapeError
+        yield Sample(cls(), (x, np.zeros((2, 4, 3, 3), np.float32), x[0, 0, 0])), ShapeError

@@ -1,4 +1,4 @@
-"""FusedMatMul: a matrix product with what follows it elementwise."""
+"""FusedMatMul: a matrix product with an elementwise program behind it, as one kernel."""
 
 from __future__ import annotations
 
@@ -7,35 +7,29 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from clrt.ir.dims import Shape
-from clrt.ir.graph import Node
+from clrt.errors import ShapeError
+from clrt.ir.dims import same_shape
+from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, Step, TensorType
-from clrt.kernels.spec import Lowering
-from clrt.ops.base import Op, Sample, Types, need, register
-from clrt.ops.fused import Literal, step_types
-from clrt.ops.matmul import product_shape
-from clrt.ops.pointwise import Add, Gelu, Mul
-from clrt.ops.products import Product, ProductEmitter, describe, epilogue_operand_fits, wide_matmul
+from clrt.kernels.gemm import epilogue_operand_fits
+from clrt.ops.base import Accuracy, Op, Sample, Types, broadcast_shapes, register
+from clrt.ops.fused import Fused, Literal, step_types
+from clrt.ops.matmul import SAMPLE_SHAPES, MatrixProduct, multiply
 
-
-def _steps(node: Node) -> tuple[Step, ...]:
-    assert isinstance(node.op, FusedMatMul)
-    return node.op.steps
-
-
-def _describe(node: Node, ctx: Lowering) -> Product:
-    assert isinstance(node.op, FusedMatMul)
-    return describe(node, bool(node.op.trans_a), bool(node.op.trans_b), node.op.steps)
-
-
-def _swapped(shape: Shape, swap: int) -> Shape:
-    return (*shape[:-2], shape[-1], shape[-2]) if swap and len(shape) > 1 else shape
+__all__ = ["FusedMatMul", "epilogue_operand_fits"]
 
 
 @register
 @dataclass(frozen=True)
-class FusedMatMul(Op):
-    """matmul(a, b, extras…) followed by elementwise steps over (product, extras…).
+class FusedMatMul(MatrixProduct):
+    """The program `steps` over A B (operand 0) and the extras (1, 2, …); the last step is stored.
+
+    The extras broadcast to the product and never widen it; `epilogue_operand_fits` tells which
+    have a kernel.
+
+    Attributes:
+        trans_a: Swap the last two axes of A.
+        trans_b: Swap the last two axes of B.
 
     Source: clrt.
     """
@@ -45,51 +39,81 @@ class FusedMatMul(Op):
     steps: tuple[Step, ...] = ()
 
     domain = "clrt"
-    in_place = tuple(range(2, 34))
-    variants = ProductEmitter(_describe, _steps).variants()
+    accuracy = Accuracy.ACCUMULATED
+    # An element is read, computed and stored by one work-item; A and B are read by many.
+    in_place = tuple(range(2, 64))
+
+    def transposed(self) -> tuple[bool, bool]:
+        return bool(self.trans_a), bool(self.trans_b)
+
+    def program(self, inputs: Types) -> tuple[Step, ...]:
+        return self.steps
+
+    def extras(self, node: Node) -> list[Value]:
+        return [v for v in node.inputs[2:] if v is not None]
 
     def infer(self, inputs: Types) -> list[TensorType]:
-        a, b = need(inputs, 0, self), need(inputs, 1, self)
-        shape = None
-        if a.shape is not None and b.shape is not None:
-            left, right = _swapped(a.shape, self.trans_a), _swapped(b.shape, self.trans_b)
-            shape = product_shape(left, right, self)
-        product = TensorType(a.dtype, shape)
+        product = self.product_type(inputs)
         extras = [t for t in inputs[2:] if t is not None]
-        return [step_types(self.steps, [product, *extras])[-1] if self.steps else product]
+        result = step_types(self.steps, [product, *extras])[-1] if self.steps else product
+        full = broadcast_shapes([product.shape, *(t.shape for t in extras)], self)
+        if product.shape is not None and full is not None and len(full) != len(product.shape):
+            raise ShapeError(f"{self.name}: an operand widens the product {product}.")
+        static = TensorType(product.dtype, full).is_static and product.is_static
+        if static and not same_shape(full, product.shape):
+            raise ShapeError(f"{self.name}: an operand widens the product {product}.")
+        return [TensorType(result.dtype, product.shape)]
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         a, b, *extras = inputs
         assert a is not None and b is not None
-        left = a.swapaxes(-1, -2) if self.trans_a and a.ndim > 1 else a
-        right = b.swapaxes(-1, -2) if self.trans_b and b.ndim > 1 else b
-        values: list[Array | None] = [wide_matmul(left, right), *extras]
+        product = multiply(a, b, *self.transposed())
         if not self.steps:
-            return (values[0],)  # type: ignore[return-value]
-        for step in self.steps:
-            assert isinstance(step.op, Op)
-            values.append(step.op.reference(*(values[i] for i in step.args))[0])
-        result = values[-1]
-        assert result is not None
-        return (result,)
+            return (product,)
+        (result,) = Fused(self.steps).reference(product, *extras)
+        return (np.broadcast_to(result, product.shape).copy(),)
 
     @classmethod
     def samples(cls) -> Iterator[Sample]:
-        rng = np.random.default_rng(6)
+        from clrt.ops.pointwise import Add, Gelu, Mul, Relu, Where
 
-        def draw(*shape: int) -> Array:
-            return rng.standard_normal(shape).astype(np.float32)
+        rng = np.random.default_rng(9)
+
+        def make(op: Op, *shapes: tuple[int, ...]) -> Sample:
+            return Sample(op, tuple(rng.standard_normal(s).astype(np.float32) for s in shapes))
 
         bias = (Step(Add(), (0, 1)),)
         gelu = (*bias, Step(Gelu(), (2,)))
         residual = (Step(Add(), (0, 1)), Step(Add(), (3, 2)))
-        half = (Step(Literal(0.5), ()), Step(Mul(), (0, 1)))
-        for n in (1, 7, 8, 9, 23, 24, 25, 48):
-            yield Sample(cls(steps=gelu), (draw(2, 5, 12), draw(12, n), draw(n)))
-            yield Sample(cls(steps=residual), (draw(2, 5, 12), draw(12, n), draw(n), draw(2, 5, n)))
-            yield Sample(cls(trans_b=1, steps=half), (draw(3, 4, 12), draw(3, n, 12)))
-            yield Sample(cls(trans_a=1, steps=bias), (draw(3, 12, 6), draw(3, 12, n), draw(1)))
-            yield Sample(cls(1, 1), (draw(2, 3, 12, 6), draw(3, n, 12)))
+        scaled = (Step(Literal(0.125), ()), Step(Mul(), (0, 1)), Step(Relu(), (2,)))
+        for a, b in SAMPLE_SHAPES:
+            yield make(cls(steps=scaled), a, b)
+        for n in (1, 7, 16, 24, 33):
+            yield make(cls(steps=gelu), (5, 11), (11, n), (n,))
+            yield make(cls(steps=residual), (2, 5, 11), (11, n), (n,), (2, 5, n))
+        extras: list[tuple[int, ...]] = [(), (1,), (6, 1), (3, 6, 1), (2, 1, 1, 1), (2, 3, 6, 9)]
+        for shape in [*extras, (2, 1, 6, 9), (1, 9)]:
+            yield make(cls(steps=bias), (2, 3, 6, 5), (2, 3, 5, 9), shape)
+            yield make(cls(steps=bias), (2, 3, 6, 5), (5, 9), shape)
+        yield make(cls(steps=bias), (3, 5), (5,), (3,))
+        yield make(cls(steps=bias), (5,), (5, 3), (3,))
+        for trans in [(1, 0), (0, 1), (1, 1)]:
+            for batch in [(), (2,), (2, 3)]:
+                a, b = ((5, 4) if trans[0] else (4, 5)), ((9, 5) if trans[1] else (5, 9))
+                yield make(cls(*trans, bias), (*batch, *a), (*batch, *b), (9,))
+                yield make(cls(*trans), (*batch, *a), b)
+        where = (Step(Where(), (1, 0, 2)),)
+        mask = rng.integers(0, 2, (4, 9)).astype(bool)
+        plain = make(cls(steps=where), (4, 5), (5, 9), ())
+        yield Sample(plain.op, (*plain.inputs[:2], mask, plain.inputs[2]))
+        half = tuple(rng.standard_normal(s).astype(np.float16) for s in [(4, 5), (5, 9), (9,)])
+        yield Sample(cls(steps=gelu), half)
 
+    @classmethod
+    def error_samples(cls) -> Iterator[tuple[Sample, type[Exception]]]:
+        from clrt.ops.pointwise import Add
 
-__all__ = ["FusedMatMul", "epilogue_operand_fits"]
+        bias = cls(steps=(Step(Add(), (0, 1)),))
+        a, b = np.zeros((2, 3), np.float32), np.zeros((3, 4), np.float32)
+        for shape in [(3,), (5, 2, 4), (1, 2, 4)]:
+            yield Sample(bias, (a, b, np.zeros(shape, np.float32))), ShapeError

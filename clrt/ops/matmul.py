@@ -1,103 +1,302 @@
-"""MatMul, and what every matrix product infers."""
+"""MatMul, and what all matrix products share: shapes, reference, lowering."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 
+from clrt.device.caps import DeviceCaps
 from clrt.errors import ShapeError
-from clrt.ir.dims import Shape
-from clrt.ir.graph import Node
-from clrt.ir.op import Array, IrOp, TensorType
-from clrt.kernels.spec import Lowering
+from clrt.ir.dims import Dim, Shape, same
+from clrt.ir.dtypes import DType
+from clrt.ir.graph import Node, Value
+from clrt.ir.op import Array, Step, TensorType
+from clrt.kernels import gemm
+from clrt.kernels.spec import BufferArg, Launch, Lowering, Variant
+from clrt.kernels.strided import broadcast_strides
 from clrt.ops.base import Op, Sample, Types, broadcast_shapes, need, register
-from clrt.ops.products import Product, ProductEmitter, describe, wide_matmul
+from clrt.ops.fused import can_vectorise, compute_type, render, symbolic_shape
 
 
-def product_shape(a: Shape, b: Shape, op: IrOp) -> Shape:
-    """The shape of NumPy's matmul.
+@dataclass(frozen=True)
+class MatrixProduct(Op):
+    """Base of the ops that are one product of (stacks of) matrices and an elementwise program."""
+
+    def transposed(self) -> tuple[bool, bool]:
+        """Whether the last two axes of A and of B are swapped."""
+        return False, False
+
+    def program(self, inputs: Types) -> tuple[Step, ...]:
+        """The steps over the product (operand 0) and the inputs behind A and B (1, 2, …)."""
+        return ()
+
+    def extras(self, node: Node) -> list[Value]:
+        """The inputs that the program reads."""
+        return []
+
+    def product_type(self, inputs: Types) -> TensorType:
+        """The type of the product before the program.
+
+        Raises:
+            ShapeError: A and B do not fit.
+        """
+        a, b = need(inputs, 0, self), need(inputs, 1, self)
+        if a.dtype is not b.dtype:
+            raise ShapeError(f"{self.name}: operands must have one dtype; they are {a}, {b}.")
+        return TensorType(a.dtype, product_shape(a, b, self, *self.transposed()))
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        return [self.product_type(inputs)]
+
+    def flops(self, inputs: Types, outputs: Types) -> int:
+        a, b = need(inputs, 0, self).shape, need(inputs, 1, self).shape
+        product = self.product_type(inputs).shape
+        assert a is not None and b is not None and product is not None
+        depth = a[-2] if self.transposed()[0] and len(a) > 1 else a[-1]
+        return 2 * int(depth) * prod(int(d) for d in product)
+
+
+def product_shape(
+    a: TensorType, b: TensorType, op: Op, trans_a: bool = False, trans_b: bool = False
+) -> Shape | None:
+    """The shape of a product with NumPy's rules.
 
     Raises:
-        ShapeError: An operand is a scalar, or the inner dims differ.
+        ShapeError: A rank is 0, the inner dims differ, or the others do not broadcast.
     """
-    if not a or not b:
-        raise ShapeError(f"{op.name}: an operand is a scalar; matrices or vectors are expected.")
-    left = a if len(a) > 1 else (1, *a)
-    right = b if len(b) > 1 else (*b, 1)
-    inner, other = left[-1], right[-2]
-    if isinstance(inner, int) and isinstance(other, int) and inner != other:
-        raise ShapeError(
-            f"{op.name}: the inner dims of [{_text(a)}] and [{_text(b)}] differ "
-            f"({inner} against {other})."
-        )
-    lead = broadcast_shapes([left[:-2], right[:-2]], op)
-    rows = (left[-2],) if len(a) > 1 else ()
-    columns = (right[-1],) if len(b) > 1 else ()
-    return (*(lead or ()), *rows, *columns)
+    if a.shape is None or b.shape is None:
+        return None
+    if not a.shape or not b.shape:
+        raise ShapeError(f"{op.name}: a product needs at least rank 1; operands are {a} and {b}.")
+    left, right = _swap(a.shape, trans_a), _swap(b.shape, trans_b)
+    inner = right[-2] if len(right) > 1 else right[0]
+    if isinstance(left[-1], int) and isinstance(inner, int) and left[-1] != inner:
+        raise ShapeError(f"{op.name}: inner dims {left[-1]} and {inner} differ ({a} times {b}).")
+    batch = broadcast_shapes([left[:-2], right[:-2]], op)
+    assert batch is not None
+    rows = left[-2:-1]
+    columns = right[-1:] if len(right) > 1 else ()
+    return (*batch, *rows, *columns)
 
 
-def _text(shape: Shape) -> str:
-    return ",".join(map(str, shape))
+def _swap(shape: Shape, swap: bool) -> Shape:
+    return (*shape[:-2], shape[-1], shape[-2]) if swap and len(shape) > 1 else shape
 
 
-def _describe(node: Node, ctx: Lowering) -> Product:
-    return describe(node, False, False, ())
+def multiply(a: Array, b: Array, trans_a: bool = False, trans_b: bool = False) -> Array:
+    """The product, accumulated in float64 for floats; the dtype is kept."""
+    left = a.swapaxes(-1, -2) if trans_a and a.ndim > 1 else a
+    right = b.swapaxes(-1, -2) if trans_b and b.ndim > 1 else b
+    if a.dtype.kind == "f":
+        left, right = left.astype(np.float64), right.astype(np.float64)
+    with np.errstate(all="ignore"):
+        return np.asarray(np.matmul(left, right)).astype(a.dtype)
+
+
+def make_epilogue(
+    steps: Sequence[Step],
+    product: TensorType,
+    operands: Sequence[gemm.Operand],
+) -> gemm.Epilogue | str:
+    """The epilogue that computes `steps`, or the reason there is none."""
+    types = [product, *(o.value.type for o in operands)]
+    program = render(steps, types)
+    if isinstance(program, str):
+        return program
+    kinds = tuple(compute_type(o.value.dtype) for o in operands)
+    vectorises = can_vectorise(steps, types)
+    return gemm.Epilogue(tuple(operands), kinds, program.body, program.result, vectorises)
+
+
+def _lower(node: Node) -> gemm.Product | str:
+    """A node as a product, or the reason that it is none."""
+    op, a, b = node.op, node.arg(0), node.arg(1)
+    assert isinstance(op, MatrixProduct)
+    trans_a, trans_b = op.transposed()
+    left, right = _as_matrix(a.dims, False), _as_matrix(b.dims, True)
+    batch = np.broadcast_shapes(left[:-2], right[:-2])
+    a_strides = _with_batch(left, batch, swap=trans_a and len(a.dims) > 1)
+    b_strides = _with_batch(right, batch, swap=trans_b and len(b.dims) > 1)
+    m, k = _swapped(left, trans_a and len(a.dims) > 1)
+    _, n = _swapped(right, trans_b and len(b.dims) > 1)
+    product_type = op.product_type(node.input_types)
+    missing = (len(a.dims) == 1, len(b.dims) == 1)
+    operands: list[gemm.Operand] = []
+    for value in op.extras(node):
+        operand = _operand(value, node.output, (*batch, m, n), missing)
+        if isinstance(operand, str):
+            return operand
+        operands.append(operand)
+    epilogue = make_epilogue(op.program(node.input_types), product_type, operands)
+    if isinstance(epilogue, str):
+        return epilogue
+    return gemm.Product(
+        node.output,
+        a.dtype,
+        batch,
+        m,
+        n,
+        k,
+        gemm.View(BufferArg(a), a_strides),
+        gemm.View(BufferArg(b), b_strides),
+        epilogue,
+        compute_type(a.dtype),
+    )
+
+
+def _as_matrix(dims: tuple[int, ...], is_column: bool) -> tuple[int, ...]:
+    if len(dims) > 1:
+        return dims
+    return (*dims, 1) if is_column else (1, *dims)
+
+
+def _swapped(dims: tuple[int, ...], swap: bool) -> tuple[int, int]:
+    return (dims[-1], dims[-2]) if swap else (dims[-2], dims[-1])
+
+
+def _with_batch(dims: tuple[int, ...], batch: tuple[int, ...], *, swap: bool) -> tuple[int, ...]:
+    """Strides over the batch axes and the matrix; 0 where an axis of one element repeats."""
+    strides = broadcast_strides(dims, (*batch, *dims[-2:]))
+    rows, columns = strides[-2:]
+    return (*strides[:-2], columns, rows) if swap else strides
+
+
+def _operand(
+    value: Value, y: Value, full: tuple[int, ...], missing: tuple[bool, bool]
+) -> gemm.Operand | str:
+    """An operand of the epilogue seen over the batch axes, rows and columns `full`."""
+    dims, symbolic = (_pad(s, y, missing) for s in (value.dims, symbolic_shape(value)))
+    target = _pad(symbolic_shape(y), y, missing)
+    reason = f"operand '{value.name}' {value.type} does not fit the product {list(full)}"
+    if len(dims) != len(full):
+        return reason
+    numbers = tuple(int(d) for d in dims)
+    if any(d not in (1, goal) for d, goal in zip(numbers, full, strict=True)):
+        return reason
+    # The symbolic shapes decide where they can, so that every input shape takes one kernel.
+    if same(symbolic[-1], 1):
+        per_column = False
+    elif same(symbolic[-1], target[-1]):
+        per_column = True
+    else:
+        per_column = numbers[-1] != 1
+    strides = broadcast_strides(numbers, full)
+    return gemm.Operand(value, strides[:-1], per_column)
+
+
+def _pad(shape: Shape, y: Value, missing: tuple[bool, bool]) -> tuple[Dim, ...]:
+    """A shape with the axes that the product of a vector leaves out."""
+    padded: list[Dim] = [*(1,) * (len(y.dims) - len(shape)), *shape]
+    no_rows, no_columns = missing
+    if no_columns:
+        padded.append(1)
+    if no_rows:
+        padded.insert(len(padded) - 1, 1)
+    return tuple(padded)
+
+
+def _parts(node: Node) -> tuple[gemm.Product | None, str]:
+    product = _lower(node)
+    return (None, product) if isinstance(product, str) else (product, "")
+
+
+def _misfit_cpu(node: Node, caps: DeviceCaps) -> str | None:
+    product, reason = _parts(node)
+    return reason if product is None else gemm.misfit_cpu(caps, product.dtype, product.epilogue)
+
+
+def _misfit_gpu(node: Node, caps: DeviceCaps) -> str | None:
+    product, reason = _parts(node)
+    return reason if product is None else gemm.misfit_gpu(caps, product.dtype, product.epilogue)
+
+
+def _misfit_any(node: Node, caps: DeviceCaps) -> str | None:
+    product, reason = _parts(node)
+    return reason if product is None else gemm.misfit_any(caps, product.dtype, product.y)
+
+
+def _product(node: Node) -> gemm.Product:
+    product = _lower(node)
+    assert not isinstance(product, str)
+    return product
+
+
+def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
+    return gemm.emit_cpu(_product(node), ctx)
+
+
+def _emit_gpu(node: Node, ctx: Lowering) -> list[Launch]:
+    return gemm.emit_gpu(_product(node), ctx)
+
+
+def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:
+    return gemm.emit_any(_product(node), ctx)
+
+
+MatrixProduct.variants = (
+    Variant("gemm_cpu", _emit_cpu, _misfit_cpu),
+    Variant("gemm_gpu", _emit_gpu, _misfit_gpu),
+    Variant("gemm_any", _emit_any, _misfit_any),
+)
 
 
 @register
 @dataclass(frozen=True)
-class MatMul(Op):
-    """NumPy's matmul: matrices in the last two axes, the others broadcast.
+class MatMul(MatrixProduct):
+    """NumPy's matmul: vectors, matrices, and stacks of matrices that broadcast.
 
-    Numerics: float32 accumulation (float64 in the reference).
+    Numerics: float32 and float16 accumulate in float32, float64 in float64, integers wrap.
     Source: ONNX MatMul, opset 1 to 13.
     """
-
-    variants = ProductEmitter(_describe, lambda node: ()).variants()
-
-    def infer(self, inputs: Types) -> list[TensorType]:
-        a, b = need(inputs, 0, self), need(inputs, 1, self)
-        if a.dtype is not b.dtype:
-            raise ShapeError(f"MatMul: operands must have one dtype; they are {a} and {b}.")
-        known = a.shape is not None and b.shape is not None
-        shape = product_shape(a.shape, b.shape, self) if known else None  # type: ignore[arg-type]
-        return [TensorType(a.dtype, shape)]
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         a, b = inputs
         assert a is not None and b is not None
-        return (wide_matmul(a, b),)
-
-    def flops(self, inputs: Types, outputs: Types) -> int:
-        a, y = need(inputs, 0, self), need(outputs, 0, self)
-        return (
-            2 * int(np.prod([int(str(d)) for d in y.shape or ()])) * int(str((a.shape or (0,))[-1]))
-        )
+        return (multiply(a, b),)
 
     @classmethod
     def samples(cls) -> Iterator[Sample]:
-        rng = np.random.default_rng(2)
-        shapes: list[tuple[tuple[int, ...], tuple[int, ...]]] = [
-            ((m, k), (k, n))
-            for m in (1, 3, 4, 5, 9) for k in (1, 7, 32) for n in (1, 7, 8, 23, 24, 25, 49)
-        ]  # fmt: skip
-        shapes += [
-            ((7,), (7,)), ((7,), (7, 5)), ((5, 7), (7,)), ((2, 3, 5, 7), (7, 9)),
-            ((2, 3, 5, 7), (2, 3, 7, 9)), ((2, 1, 5, 7), (3, 7, 9)), ((5, 7), (4, 7, 9)),
-            ((2, 1, 5, 7), (1, 4, 7, 9)), ((0, 4), (4, 3)), ((3, 0), (0, 2)),
-        ]  # fmt: skip
-        for a, b in shapes:
-            yield Sample(cls(), (_draw(rng, a), _draw(rng, b)))
-        yield Sample(cls(), (rng.integers(-9, 9, (3, 4)), rng.integers(-9, 9, (4, 5))))
+        rng = np.random.default_rng(5)
+        for a, b in SAMPLE_SHAPES:
+            yield Sample(cls(), tuple(rng.standard_normal(s).astype(np.float32) for s in (a, b)))
+        for dtype in (DType.INT32, DType.UINT64, DType.INT64, DType.FLOAT16):
+            for shapes in [((3, 5), (5, 7)), ((2, 1, 3, 4), (3, 4, 2)), ((4,), (4,))]:
+                arrays = (rng.integers(0, 9, s).astype(dtype.numpy) for s in shapes)
+                yield Sample(cls(), tuple(arrays))
 
     @classmethod
     def error_samples(cls) -> Iterator[tuple[Sample, type[Exception]]]:
-        rng = np.random.default_rng(2)
-        yield Sample(cls(), (_draw(rng, (2, 3)), _draw(rng, (4, 5)))), ShapeError
-        yield Sample(cls(), (_draw(rng, ()), _draw(rng, (4, 5)))), ShapeError
+        for a, b in [((2, 3), (4, 2)), ((), (3,)), ((2, 3, 4), (3, 4, 5)), ((4,), (3, 4))]:
+            arrays = (np.zeros(a, np.float32), np.zeros(b, np.float32))
+            yield Sample(cls(), arrays), ShapeError
+        mixed = (np.zeros((2, 2), np.float32), np.zeros((2, 2), np.int32))
+        yield Sample(cls(), mixed), ShapeError
 
 
-def _draw(rng: np.random.Generator, shape: tuple[int, ...]) -> Array:
-    return rng.standard_normal(shape).astype(np.float32)
+# Around the tiles (4 x 24 and 64 x 64, 16 deep), vectors, every way to broadcast, empty axes.
+SAMPLE_SHAPES: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = (
+    *(((m, 17), (17, n)) for m in (1, 3, 4, 5) for n in (1, 7, 8, 23, 24, 25)),
+    ((63, 16), (16, 64)),
+    ((65, 33), (33, 65)),
+    ((5,), (5,)),
+    ((5,), (5, 7)),
+    ((7, 5), (5,)),
+    ((5,), (3, 5, 7)),
+    ((2, 3, 7, 5), (5,)),
+    ((2, 7, 5), (5, 9)),
+    ((2, 7, 5), (2, 5, 9)),
+    ((7, 5), (2, 5, 9)),
+    ((1, 7, 5), (3, 5, 9)),
+    ((2, 3, 7, 5), (2, 3, 5, 9)),
+    ((2, 1, 7, 5), (3, 5, 9)),
+    ((3, 7, 5), (2, 1, 5, 9)),
+    ((2, 3, 1, 5), (2, 3, 5, 9)),
+    ((2, 1, 3, 1, 4, 5), (1, 2, 1, 2, 5, 6)),
+    ((3, 0), (0, 5)),
+    ((0, 4), (4, 5)),
+    ((3, 4), (4, 0)),
+    ((2, 0, 4), (2, 4, 3)),
+)

@@ -44,7 +44,7 @@ class CanonicalizeMatmul(Pass):
         if any(v.shape is None or len(v.shape) < 2 for v in (a, b)):
             return Miss("an operand is a vector, or of unknown rank", node)
         bias = node.input(2) if kind == "Gemm" else None
-        if bias is not None and not epilogue_operand_fits(bias, node.output):
+        if bias is not None and not epilogue_operand_fits(bias.shape, node.output.shape):
             return Miss(f"its C {bias.type} differs by row, which no epilogue reads", node)
         product = strip_transposes(node)
         if kind == "clrt.FusedMatMul" and product.a is a and product.b is b:

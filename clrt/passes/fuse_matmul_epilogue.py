@@ -68,6 +68,6 @@ def _absorb(view: GraphView, product: Node, node: Node) -> ProgramBuilder | str:
 
 
 def _misfit(extra: Value, product: Value) -> str | None:
-    if epilogue_operand_fits(extra, product):
+    if epilogue_operand_fits(extra.shape, product.shape):
         return None
     return f"operand {extra.type} does not fit the product {product.type}"

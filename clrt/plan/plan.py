@@ -160,16 +160,17 @@ def _taken_over(
     """The root whose memory the output of `node` may have."""
     assert isinstance(node.op, Op)
     output = node.output
-    present = [v for v in node.inputs if v is not None]
-    for position in node.op.in_place:
+    places = node.op.in_place
+    for position in places:
         value = node.input(position)
         if value is None or value.dims != output.dims or value.dtype is not output.dtype:
             continue
         owner = root(value)
         if owner.is_constant or last.get(owner) != index:
             continue
-        sharing = [v for v in present if root(v) is owner]
-        if all(v.dims == output.dims for v in sharing):
+        # Another input in the same memory must stand being overwritten too: x in x W + x must not.
+        sharing = [(i, v) for i, v in enumerate(node.inputs) if v is not None and root(v) is owner]
+        if all(i in places and v.dims == output.dims for i, v in sharing):
             return owner
     return None
 

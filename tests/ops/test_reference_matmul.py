@@ -1,0 +1,204 @@
+"""The matrix products: references and inference against ONNX's own node tests; lowering facts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from clrt.device.caps import DeviceCaps
+from clrt.ir.dims import Shape, symbol
+from clrt.ir.dtypes import DType
+from clrt.ir.graph import Graph, Node, Value
+from clrt.ir.op import Array, Step, TensorType
+from clrt.kernels.gemm import pack_constant
+from clrt.kernels.spec import Packed
+from clrt.ops import conv
+from clrt.ops.base import Sample
+from clrt.ops.conv import Conv
+from clrt.ops.fused_matmul import FusedMatMul, epilogue_operand_fits
+from clrt.ops.matmul import MatMul
+from clrt.ops.pointwise import Add, Gelu
+from clrt.plan.plan import Kernels, Plan, make_plan
+from clrt.plan.specialise import specialise
+from clrt.runtime.devices import DeviceInfo
+from tests.harness import all_devices, run_graph, sample_graph, tolerance
+from tests.ops.onnx_cases import Case, cases
+
+CPU = DeviceCaps("p", "cpu", "v", "1", "cpu")
+GPU = DeviceCaps("p", "gpu", "v", "1", "gpu", max_work_group_size=256, local_mem_bytes=32 << 10)
+TINY = DeviceCaps("p", "tiny", "v", "1", "gpu", max_work_group_size=64)
+ALL = cases({"MatMul", "Gemm", "Conv"})
+F32 = DType.FLOAT32
+B, S = symbol("B"), symbol("S")
+
+
+@pytest.mark.parametrize("case", ALL, ids=lambda c: c.name)
+def test_reference(case: Case) -> None:
+    types = [None if a is None else TensorType(DType.of(a.dtype), a.shape) for a in case.inputs]
+    (expected,) = (o for o in case.outputs if o is not None)
+    (result,) = case.op.reference(*case.inputs)
+    assert result.dtype == expected.dtype
+    np.testing.assert_allclose(result, expected, rtol=1e-5, atol=1e-5, strict=True)
+    (found,) = case.op.infer(types)
+    assert (found.dtype, found.shape) == (DType.of(expected.dtype), expected.shape)
+
+
+def test_cases_are_there() -> None:
+    assert {c.op.name for c in ALL} == {"MatMul", "Gemm", "Conv"}
+
+
+@pytest.mark.parametrize(
+    ("extra", "out", "fits"),
+    [
+        ((384,), (B, S, 384), True),
+        ((1, 1, 384), (B, S, 384), True),
+        ((B, S, 384), (B, S, 384), True),
+        ((S, 384), (B, S, 384), True),
+        ((), (B, S, 384), True),
+        ((B, S, 1), (B, S, 384), True),
+        ((B, 1, 1, S), (B, 12, S, S), True),
+        ((2, 1, 1, 1, 9), (2, 3, 4, 5, 9), False),
+        ((2, 3, 4, 5, 9), (2, 3, 4, 5, 9), True),
+        ((S,), (B, S, 384), False),
+        ((B, 384), (B, S, 384), False),
+        ((2, B, S, 384), (B, S, 384), False),
+        (None, (B, S, 384), False),
+        ((384,), None, False),
+    ],
+)
+def test_epilogue_operand_fits(extra: Shape | None, out: Shape | None, fits: bool) -> None:
+    assert epilogue_operand_fits(extra, out) is fits
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+@pytest.mark.parametrize("n", [1, 4, 7, 8, 9])
+def test_pack_constant(n: int, transposed: bool) -> None:
+    """Element (k, n) lies in panel n // width, row k, lane n % width; the rest is 0."""
+    b = np.arange(1, 2 * 3 * n + 1, dtype=np.float32).reshape(2, 3, n)
+    stored = np.ascontiguousarray(b.swapaxes(1, 2)) if transposed else b
+    value = Value("w", TensorType(F32, stored.shape, stored))
+    packed = pack_constant(value, 3, n, transposed=transposed, width=4).pack(stored)
+    padded = np.zeros((2, 3, -(-n // 4) * 4), np.float32)
+    padded[..., :n] = b
+    for batch, panel, k, lane in np.ndindex(packed.shape):
+        assert packed[batch, panel, k, lane] == padded[batch, k, panel * 4 + lane]
+
+
+def _linear(weights: Array, bound: dict[str, int], caps: DeviceCaps) -> Plan:
+    x = Value("x", TensorType(F32, (B, S, weights.shape[0])))
+    w = Value("w", TensorType(F32, weights.shape, weights))
+    bias = Value("bias", TensorType(F32, weights.shape[1:], weights[0]))
+    y = Value("y", TensorType(F32, (B, S, weights.shape[1])))
+    op = FusedMatMul(steps=(Step(Add(), (0, 1)), Step(Gelu(), (2,))))
+    graph = Graph("linear", [x], [y], [Node("linear", op, [x, w, bias], [y])])
+    return make_plan(specialise(graph, bound), caps, lambda _: {})
+
+
+@pytest.mark.parametrize("caps", [CPU, GPU, TINY], ids=lambda c: c.name)
+def test_new_shapes_compile_nothing(caps: DeviceCaps) -> None:
+    weights = np.ones((8, 24), np.float32)
+    shapes = [(1, 1), (1, 7), (3, 1), (2, 16)]
+    plans = [_linear(weights, {"B": b, "S": s}, caps) for b, s in shapes]
+    found = {
+        launch.kernel
+        for plan in plans
+        for step in plan.steps
+        if isinstance(step, Kernels)
+        for launch in step.launches
+    }
+    assert len(found) == 1
+
+
+def test_batch_and_rows_merge_and_weights_are_packed_at_load() -> None:
+    (step,) = _linear(np.ones((8, 50), np.float32), {"B": 3, "S": 5}, CPU).steps
+    assert isinstance(step, Kernels)
+    (launch,) = step.launches
+    assert launch.global_size == (4, 3, 1)
+    buffers = [getattr(a, "buffer", None) for a in launch.args]
+    assert sum(isinstance(b, Packed) for b in buffers) == 1
+    assert launch.flops == 2 * 15 * 50 * 8
+
+
+@pytest.mark.parametrize(
+    ("caps", "variant"), [(CPU, "gemm_cpu"), (GPU, "gemm_gpu"), (TINY, "gemm_any")]
+)
+def test_variant_by_device(caps: DeviceCaps, variant: str) -> None:
+    (step,) = _linear(np.ones((8, 8), np.float32), {"B": 1, "S": 2}, caps).steps
+    assert isinstance(step, Kernels) and step.variant == variant
+
+
+def _run(graph: Graph, device: DeviceInfo, feeds: dict[str, Array], **tunables: int) -> Array:
+    results, plan = run_graph(graph, feeds, device, tunables or None)
+    assert not plan.host_steps
+    return results[graph.output_names[0]]
+
+
+@pytest.mark.parametrize("device", all_devices(), ids=lambda d: d.platform.split()[0])
+@pytest.mark.parametrize("transposed", [0, 1])
+def test_constant_weights(device: DeviceInfo, transposed: int) -> None:
+    """The packed weight, plain and in a stack, for widths around the panel."""
+    rng = np.random.default_rng(2)
+    for shape in [(17, 23), (17, 24), (17, 50), (3, 17, 25)]:
+        w = rng.standard_normal(shape).astype(np.float32)
+        stored = np.ascontiguousarray(w.swapaxes(-1, -2)) if transposed else w
+        x = rng.standard_normal((3, 6, 17)).astype(np.float32)
+        a, y = (
+            Value("x", TensorType(F32, x.shape)),
+            Value("y", TensorType(F32, (3, 6, w.shape[-1]))),
+        )
+        weight = Value("w", TensorType(F32, stored.shape, stored))
+        op = FusedMatMul(trans_b=transposed)
+        graph = Graph("g", [a], [y], [Node("n", op, [a, weight], [y])])
+        (expected,) = op.reference(x, stored)
+        result = _run(graph, device, {"x": x})
+        np.testing.assert_allclose(result, expected, rtol=0, atol=tolerance(op, expected))
+
+
+@pytest.mark.parametrize("device", all_devices(), ids=lambda d: d.platform.split()[0])
+def test_product_may_not_overwrite_its_own_operand(device: DeviceInfo) -> None:
+    """x W + x, where the residual may take over x's memory only if nothing else reads it."""
+    rng = np.random.default_rng(3)
+    x, w = (rng.standard_normal(s).astype(np.float32) for s in [(40, 40), (40, 40)])
+    source, weight = Value("x", TensorType(F32, x.shape)), Value("w", TensorType(F32, w.shape, w))
+    inner, y = Value("h", TensorType(F32, x.shape)), Value("y", TensorType(F32, x.shape))
+    op = FusedMatMul(steps=(Step(Add(), (0, 1)),))
+    nodes = [
+        Node("add", Add(), [source, source], [inner]),
+        Node("mm", op, [inner, weight, inner], [y]),
+    ]
+    result = _run(Graph("g", [source], [y], nodes), device, {"x": x})
+    (expected,) = op.reference(2 * x, w, 2 * x)
+    np.testing.assert_allclose(result, expected, rtol=0, atol=tolerance(op, expected))
+
+
+@pytest.mark.parametrize("device", all_devices(), ids=lambda d: d.platform.split()[0])
+@pytest.mark.parametrize("tile", [(6, 2, 8), (1, 1, 4), (3, 4, 16)], ids=str)
+def test_cpu_tiles(device: DeviceInfo, tile: tuple[int, int, int]) -> None:
+    if not device.caps.is_cpu:
+        pytest.skip("a CPU kernel")
+    tunables = dict(zip(("T_MR", "T_NV", "T_VW"), tile, strict=True))
+    rng = np.random.default_rng(4)
+    for m, n in [(1, 1), (6, 16), (7, 33), (13, 64)]:
+        x, w = (rng.standard_normal(s).astype(np.float32) for s in [(m, 9), (9, n)])
+        graph = sample_graph(Sample(MatMul(), (x, w)))
+        result = _run(graph, device, {"x0": x, "x1": w}, **tunables)
+        np.testing.assert_allclose(result, x @ w, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("device", all_devices(), ids=lambda d: d.platform.split()[0])
+def test_conv_in_parts(device: DeviceInfo, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Images whose columns do not fit in memory together, with a last part of another size."""
+    rng = np.random.default_rng(5)
+    op = Conv((3, 3), group=2)
+    arrays = [rng.standard_normal(s).astype(np.float32) for s in [(5, 4, 6, 7), (6, 2, 3, 3), (6,)]]
+    graph = sample_graph(Sample(op, tuple(arrays)))
+    one = 2 * 18 * 24 * 4
+    monkeypatch.setattr(conv, "_COLUMNS_BYTES", 2 * one)
+    feeds: dict[str, Any] = {f"x{i}": a for i, a in enumerate(arrays)}
+    tile = {"T_MR": 4, "T_NV": 3, "T_VW": 8} if device.caps.is_cpu else None
+    results, plan = run_graph(graph, feeds, device, tile)
+    assert plan.launches == 6
+    (expected,) = op.reference(*arrays)
+    np.testing.assert_allclose(results["y0"], expected, rtol=0, atol=tolerance(op, expected))
