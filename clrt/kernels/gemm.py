@@ -356,11 +356,8 @@ def _copy(
 ) -> tuple[list[Launch], View]:
     target = BufferArg(ctx.scratch(prod(shape), dtype))
     strides = contiguous_strides(shape)
-    if 0 in shape:
-        return [], View(target, strides)
-    return [copy_launch(view.buffer, target, dtype, shape, view.strides, strides)], View(
-        target, strides
-    )
+    launch = copy_launch(view.buffer, target, dtype, shape, view.strides, strides)
+    return [] if 0 in shape else [launch], View(target, strides)
 
 
 def _pack_b(

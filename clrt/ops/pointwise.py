@@ -269,7 +269,7 @@ class Mod(Pointwise):
 
     fmod: int = 0
 
-    expr = "fmod({0}, {1})"
+    expr = "@mod({0}, {1})"
     int_expr = "i_mod({0}, {1})"
     arity = 2
     integers = True
@@ -279,8 +279,8 @@ class Mod(Pointwise):
         return np.fmod(*arrays) if self.fmod else np.mod(*arrays)
 
     def fill(self, template: str, args: Sequence[str], dtypes: Sequence[DType]) -> str | None:
-        if dtypes[0].is_int and self.fmod:
-            template = "i_rem({0}, {1})"
+        if self.fmod:
+            template = "i_rem({0}, {1})" if dtypes[0].is_int else "fmod({0}, {1})"
         return super().fill(template, args, dtypes)
 
     @classmethod
@@ -306,7 +306,11 @@ class BitShift(Pointwise):
         return (np.left_shift if self.direction == "LEFT" else np.right_shift)(*arrays)
 
     def cl(self, args: Sequence[str], dtypes: Sequence[DType]) -> str | None:
-        return f"({args[0]} {'<<' if self.direction == 'LEFT' else '>>'} {args[1]})"
+        # C leaves a shift by the width or more undefined; ONNX shifts everything out.
+        left = self.direction == "LEFT"
+        inside = f"(ulong)({args[1]}) < {8 * dtypes[0].itemsize}"
+        shifted = f"{args[0]} {'<<' if left else '>>'} {args[1]}"
+        return f"({inside} ? {shifted} : {'0' if left else f'({args[0]} < 0 ? -1 : 0)'})"
 
     @classmethod
     def samples(cls) -> Iterator[Sample]:

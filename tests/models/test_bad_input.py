@@ -176,5 +176,5 @@ def test_host_fallback_is_announced_once_and_refused_when_strict() -> None:
     )
     proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
     feeds = {n: np.float32(v) for n, v in (("a", 0), ("b", 3), ("c", 1))}
-    with pytest.raises(clrt.PlanError, match="Range 'steps'.*depends on computed data"):
+    with pytest.raises(clrt.PlanError, match=r"Range 'steps'.*depends on computed data"):
         clrt.load(proto, device="cpu").run(feeds)

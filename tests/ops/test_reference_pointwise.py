@@ -1,0 +1,45 @@
+"""The elementwise ops against ONNX's own node tests: references, and kernels on every device."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from clrt.ir.op import Array
+from clrt.ops import REGISTRY
+from clrt.ops.base import Sample
+from clrt.ops.pointwise import Pointwise
+from clrt.runtime.devices import DeviceInfo
+from tests.harness import all_devices, run_graph, sample_graph
+from tests.ops.onnx_cases import Case, cases
+
+NAMES = {c.name for c in REGISTRY.classes.values() if issubclass(c, Pointwise) and not c.domain}
+ALL = cases(NAMES)
+# ONNX's own tolerance for node tests.
+RTOL, ATOL = 1e-3, 1e-7
+
+
+def _compare(actual: Array, expected: Array | None) -> None:
+    assert expected is not None
+    assert actual.dtype == expected.dtype
+    np.testing.assert_allclose(actual, expected, rtol=RTOL, atol=ATOL, strict=True)
+
+
+def test_every_op_has_cases() -> None:
+    assert {c.op.name for c in ALL} == NAMES
+
+
+@pytest.mark.parametrize("case", ALL, ids=lambda c: c.name)
+def test_reference(case: Case) -> None:
+    (result,) = case.op.reference(*case.inputs)
+    _compare(result, case.outputs[0])
+
+
+@pytest.mark.parametrize("device", all_devices(), ids=lambda d: d.platform.split()[0])
+@pytest.mark.parametrize("case", ALL, ids=lambda c: c.name)
+def test_kernel(case: Case, device: DeviceInfo) -> None:
+    graph = sample_graph(Sample(case.op, tuple(case.inputs)))
+    feeds = {f"x{i}": np.asarray(a, order="C") for i, a in enumerate(case.inputs) if a is not None}
+    results, plan = run_graph(graph, feeds, device)
+    assert not plan.host_steps
+    _compare(results["y0"], case.outputs[0])
