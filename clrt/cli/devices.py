@@ -34,29 +34,37 @@ def device_table(found: Sequence[DeviceInfo]) -> Table:
     table = Table(
         caption="* taken by device='auto'; choose another by index, kind or part of a name"
     )
-    table.add_column("", style="green")
-    table.add_column("index", justify="right")
-    for heading in ("platform", "device", "kind", "OpenCL"):
-        table.add_column(heading, overflow="fold")
-    table.add_column("memory", justify="right", no_wrap=True)
-    for heading in ("floats", "quirks", "note"):
-        table.add_column(heading, overflow="fold")
+    table.add_column("", style="green", no_wrap=True)
+    table.add_column("#", justify="right", no_wrap=True)
+    table.add_column("device", overflow="fold", ratio=2)
+    table.add_column("kind", no_wrap=True)
+    table.add_column("what clrt knows", overflow="fold", ratio=3)
     for device in found:
         caps = device.caps
         cells = (
             "*" if device.is_default else "",
             str(device.index),
-            caps.platform,
-            f"{caps.name} ({caps.compute_units} units)",
+            f"{caps.name}\n{caps.platform}",
             caps.kind,
-            ".".join(map(str, caps.cl_version)),
-            format_bytes(caps.global_mem_bytes),
-            _floats(caps.has_fp16, caps.has_fp64),
-            ", ".join(sorted(caps.quirks)),
-            device.note,
+            _facts(device),
         )
-        table.add_row(*map(Text, cells), style="" if device.usable else "dim")
+        table.add_row(*map(Text, cells), style="" if device.usable else "dim", end_section=True)
     return table
+
+
+def _facts(device: DeviceInfo) -> str:
+    caps = device.caps
+    version = ".".join(map(str, caps.cl_version))
+    lines = [
+        f"OpenCL {version}, driver {caps.driver}",
+        f"{caps.compute_units} units, {format_bytes(caps.global_mem_bytes)}, "
+        f"{_floats(caps.has_fp16, caps.has_fp64)}",
+    ]
+    if caps.quirks:
+        lines.append(f"quirks: {', '.join(sorted(caps.quirks))}")
+    if device.note:
+        lines.append(device.note)
+    return "\n".join(lines)
 
 
 def format_bytes(count: int) -> str:

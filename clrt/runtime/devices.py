@@ -121,7 +121,12 @@ def _rank(caps: DeviceCaps) -> int:
     return order.get(caps.kind, 3) + 4 * ("translation-layer" in caps.quirks)
 
 
+def _note(caps: DeviceCaps) -> str:
+    return _unusable(caps) or ("taken only when asked for by name" if caps.simulator else "")
+
+
 def _unusable(caps: DeviceCaps) -> str:
+    """Why a device cannot be used; empty where it can."""
     if "needs-linker" in caps.quirks and shutil.which("ld") is None:
         return _LINKER_NOTE
     return ""
@@ -129,15 +134,13 @@ def _unusable(caps: DeviceCaps) -> str:
 
 def devices() -> list[DeviceInfo]:
     """Every OpenCL device of this machine, in the loader's order."""
-    caps = [read_caps(handle) for handle in _handles()]
-    notes = [_unusable(c) for c in caps]
-    candidates = [i for i, c in enumerate(caps) if not notes[i] and not c.simulator]
+    handles = _handles()
+    caps = [read_caps(handle) for handle in handles]
+    candidates = [i for i, c in enumerate(caps) if not _unusable(c) and not c.simulator]
     default = min(candidates, key=lambda i: (_rank(caps[i]), i), default=None)
     return [
-        DeviceInfo(
-            i, c, not notes[i], notes[i] or ("simulator" if c.simulator else ""), i == default, h
-        )
-        for i, (c, h) in enumerate(zip(caps, _handles(), strict=True))
+        DeviceInfo(i, c, not _unusable(c), _note(c), i == default, handles[i])
+        for i, c in enumerate(caps)
     ]
 
 

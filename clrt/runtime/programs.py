@@ -85,11 +85,7 @@ class ProgramCache:
 
     def _build(self, spec: KernelSpec, source: str) -> cl.Program:
         try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore", cl.CompilerWarning)
-                return cl.Program(self.context, source).build(
-                    list(BUILD_OPTIONS), [self.device], cache_dir=False
-                )
+            return self._compile(cl.Program(self.context, source))
         except cl.Error as error:
             defines = ", ".join(f"{k}={v}" for k, v in spec.defines)
             raise KernelBuildError(
@@ -109,10 +105,15 @@ class ProgramCache:
         if hashlib.sha256(binary).digest() != digest:
             return None
         try:
-            program = cl.Program(self.context, [self.device], [binary])
-            return program.build(list(BUILD_OPTIONS), [self.device])
+            return self._compile(cl.Program(self.context, [self.device], [binary]))
         except cl.Error:
             return None
+
+    def _compile(self, program: cl.Program) -> cl.Program:
+        """Builds a program; what a compiler says of one that works is of no use to the user."""
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", cl.CompilerWarning)
+            return program.build(list(BUILD_OPTIONS), [self.device], cache_dir=False)
 
     def _store(self, path: Path, program: cl.Program) -> None:
         """Writes an entry atomically; a cache that cannot be written is no error."""
