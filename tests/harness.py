@@ -7,12 +7,13 @@ from functools import cache
 import numpy as np
 
 from clrt.ir.dtypes import DType
+from clrt.knobs import DEVICE
 from clrt.ir.graph import Graph, Node, Value
 from clrt.ir.op import Array, IrOp, TensorType
 from clrt.ops.base import Accuracy, Op, Sample
 from clrt.plan.plan import Plan, make_plan
 from clrt.plan.specialise import specialise
-from clrt.runtime.devices import DeviceInfo, devices
+from clrt.runtime.devices import DeviceInfo, choose_device, devices
 from clrt.runtime.executor import BoundPlan, Slabs, Weights
 from clrt.runtime.session import session_for
 from clrt.tuning.records import tunables_for
@@ -20,7 +21,9 @@ from clrt.tuning.records import tunables_for
 
 @cache
 def all_devices() -> tuple[DeviceInfo, ...]:
-    """Every usable device but simulators."""
+    """The device that CLRT_DEVICE names, else every usable device but simulators."""
+    if DEVICE.get() != DEVICE.default:
+        return (choose_device(),)
     return tuple(d for d in devices() if d.usable and not d.caps.simulator)
 
 

@@ -9,16 +9,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
 
-from clrt.errors import ShapeError
-from clrt.ir.dims import Expr, maximum, minimum
+from clrt.errors import ShapeError, UnsupportedError
 from clrt.ir.dtypes import DType
 from clrt.ir.op import Array, TensorType
-from clrt.ops.base import Accuracy, Op, Sample, Types, broadcast_shapes, need, register
+from clrt.ops.base import Accuracy, OnnxNode, Op, Sample, Types, broadcast_shapes, need, register
 
 NumpyFunction = Callable[..., Any]
 
@@ -134,7 +133,7 @@ def _row(name: str, expr: str, function: NumpyFunction, **traits: Any) -> type[P
     return register(dataclass(frozen=True)(cls))
 
 
-def _either(plain: NumpyFunction, symbolic: NumpyFunction) -> NumpyFunction:
+def either(plain: NumpyFunction, symbolic: NumpyFunction) -> NumpyFunction:
     """A function that treats arrays of dims one by one."""
     one_by_one = np.frompyfunc(symbolic, 2, 1)
 
@@ -180,15 +179,15 @@ Sub = _row("Sub", "{0} - {1}", lambda a, b: a - b, **_ARITHMETIC)
 Mul = _row("Mul", "{0} * {1}", lambda a, b: a * b, **_ARITHMETIC)
 Div = _row("Div", "{0} / {1}", _divide, int_expr="i_div({0}, {1})", **_ARITHMETIC)
 Equal = _row(
-    "Equal", "{0} == {1}", _either(np.equal, lambda a, b: a == b), booleans=True, **_COMPARE
+    "Equal", "{0} == {1}", either(np.equal, lambda a, b: a == b), booleans=True, **_COMPARE
 )
-Less = _row("Less", "{0} < {1}", _either(np.less, lambda a, b: a < b), **_COMPARE)
+Less = _row("Less", "{0} < {1}", either(np.less, lambda a, b: a < b), **_COMPARE)
 LessOrEqual = _row(
-    "LessOrEqual", "{0} <= {1}", _either(np.less_equal, lambda a, b: a <= b), **_COMPARE
+    "LessOrEqual", "{0} <= {1}", either(np.less_equal, lambda a, b: a <= b), **_COMPARE
 )
-Greater = _row("Greater", "{0} > {1}", _either(np.greater, lambda a, b: a > b), **_COMPARE)
+Greater = _row("Greater", "{0} > {1}", either(np.greater, lambda a, b: a > b), **_COMPARE)
 GreaterOrEqual = _row(
-    "GreaterOrEqual", "{0} >= {1}", _either(np.greater_equal, lambda a, b: a >= b), **_COMPARE
+    "GreaterOrEqual", "{0} >= {1}", either(np.greater_equal, lambda a, b: a >= b), **_COMPARE
 )
 And = _row("And", "{0} && {1}", np.logical_and, **_LOGIC)
 Or = _row("Or", "{0} || {1}", np.logical_or, **_LOGIC)
@@ -366,7 +365,7 @@ class Cast(Pointwise):
     shape_data = True
 
     @classmethod
-    def from_onnx(cls, node: Any) -> Cast:
+    def from_onnx(cls, node: OnnxNode) -> Cast:
         return cls(onnx_dtype(node.attrs["to"], "Cast"))
 
     def result_dtype(self, dtypes: Sequence[DType]) -> DType:
@@ -407,8 +406,6 @@ def onnx_dtype(code: int, op: str) -> DType:
     Raises:
         UnsupportedError: clrt has no such dtype.
     """
-    from clrt.errors import UnsupportedError
-
     if code not in _ONNX_CODES:
         raise UnsupportedError(f"{op}: ONNX data type {code} is not supported yet.")
     return _ONNX_CODES[code]
@@ -471,108 +468,6 @@ class Gelu(Pointwise):
             yield Sample(cls("tanh"), sample.inputs)
 
 
-@dataclass(frozen=True)
-class Parametric(Pointwise):
-    """Base of activations with float attributes; {name} in the expression is an attribute."""
-
-    def fill(self, template: str, args: Sequence[str], dtypes: Sequence[DType]) -> str | None:
-        suffix = "" if dtypes[0] is DType.FLOAT64 else "f"
-        values = {
-            k: f"{v!r}{suffix}"
-            for k in (f.name for f in fields(self))
-            if isinstance(v := getattr(self, k), float)
-        }
-        return f"({template.format(*args, **values)})"
-
-
-@register
-@dataclass(frozen=True)
-class LeakyRelu(Parametric):
-    """x for x >= 0, else alpha x. Source: ONNX LeakyRelu, opset 6 to 16."""
-
-    alpha: float = 0.01
-    expr = "PICK({0} < 0, {alpha} * {0}, {0})"
-
-    def evaluate(self, *arrays: Array) -> Any:
-        return np.where(arrays[0] < 0, self.alpha * arrays[0], arrays[0])
-
-
-@register
-@dataclass(frozen=True)
-class Elu(Parametric):
-    """alpha (exp(x) - 1) below 0. Source: ONNX Elu, opset 6 to 22."""
-
-    alpha: float = 1.0
-    expr = "PICK({0} < 0, {alpha} * @expm1({0}), {0})"
-
-    def evaluate(self, *arrays: Array) -> Any:
-        return np.where(arrays[0] < 0, self.alpha * np.expm1(arrays[0]), arrays[0])
-
-
-@register
-@dataclass(frozen=True)
-class Celu(Parametric):
-    """alpha (exp(x / alpha) - 1) below 0. Source: ONNX Celu, opset 12."""
-
-    alpha: float = 1.0
-    expr = "PICK({0} < 0, {alpha} * @expm1({0} / {alpha}), {0})"
-
-    def evaluate(self, *arrays: Array) -> Any:
-        x = arrays[0]
-        return np.maximum(x, 0) + np.minimum(0, self.alpha * np.expm1(x / self.alpha))
-
-
-@register
-@dataclass(frozen=True)
-class Selu(Parametric):
-    """Scaled ELU. Source: ONNX Selu, opset 6 to 22."""
-
-    alpha: float = 1.6732632423543772
-    gamma: float = 1.0507009873554805
-    expr = "{gamma} * PICK({0} < 0, {alpha} * @expm1({0}), {0})"
-
-    def evaluate(self, *arrays: Array) -> Any:
-        x = arrays[0]
-        return self.gamma * np.where(x < 0, self.alpha * np.expm1(x), x)
-
-
-@register
-@dataclass(frozen=True)
-class HardSigmoid(Parametric):
-    """clip(alpha x + beta, 0, 1). Source: ONNX HardSigmoid, opset 6 to 22."""
-
-    alpha: float = 0.2
-    beta: float = 0.5
-    expr = "@max(@min({alpha} * {0} + {beta}, (F)1), (F)0)"
-
-    def evaluate(self, *arrays: Array) -> Any:
-        return np.clip(self.alpha * arrays[0] + self.beta, 0, 1)
-
-
-@register
-@dataclass(frozen=True)
-class ThresholdedRelu(Parametric):
-    """x above alpha, else 0. Source: ONNX ThresholdedRelu, opset 10 to 22."""
-
-    alpha: float = 1.0
-    expr = "PICK({0} > {alpha}, {0}, 0 * {0})"
-
-    def evaluate(self, *arrays: Array) -> Any:
-        return np.where(arrays[0] > self.alpha, arrays[0], 0)
-
-
-@register
-@dataclass(frozen=True)
-class Swish(Parametric):
-    """x sigmoid(alpha x). Source: ONNX Swish, opset 24."""
-
-    alpha: float = 1.0
-    expr = "{0} * @sigmoid({alpha} * {0})"
-
-    def evaluate(self, *arrays: Array) -> Any:
-        return arrays[0] / (1 + np.exp(-self.alpha * arrays[0].astype(np.float64)))
-
-
 @register
 @dataclass(frozen=True)
 class IsInf(Pointwise):
@@ -593,157 +488,3 @@ class IsInf(Pointwise):
         positive = f"({args[0]} == INFINITY)" if self.detect_positive else "0"
         negative = f"({args[0]} == -INFINITY)" if self.detect_negative else "0"
         return f"({positive} || {negative})"
-
-
-@register
-@dataclass(frozen=True)
-class PRelu(Pointwise):
-    """x for x >= 0, else slope x. Source: ONNX PRelu, opset 7 to 16."""
-
-    expr = "PICK({0} < 0, {1} * {0}, {0})"
-    arity = 2
-    function = staticmethod(lambda x, slope: np.where(x < 0, slope * x, x))
-
-
-@register
-@dataclass(frozen=True)
-class Clip(Pointwise):
-    """min(max(x, low), high) with optional bounds as inputs. Source: ONNX Clip, opset 6 to 13."""
-
-    has_min: bool = True
-    has_max: bool = True
-    accuracy = Accuracy.EXACT
-    integers = True
-    arity = 3
-
-    @classmethod
-    def from_onnx(cls, node: Any) -> Clip:
-        for index, key in enumerate(("min", "max"), start=1):
-            if key in node.attrs:
-                node.set_input(index, np.asarray(node.attrs[key], np.float32))
-        present = [i < len(node.inputs) and bool(node.inputs[i]) for i in (1, 2)]
-        node.inputs[:] = [n for n in node.inputs if n]
-        return cls(*present)
-
-    def evaluate(self, *arrays: Array) -> Any:
-        x, *bounds = arrays
-        if self.has_min:
-            x = np.maximum(x, bounds[0])
-        return np.minimum(x, bounds[-1]) if self.has_max else x
-
-    def cl(self, args: Sequence[str], dtypes: Sequence[DType]) -> str | None:
-        prefix = "@" if dtypes[0].is_float else "i_"
-        text = args[0]
-        if self.has_min:
-            text = f"{prefix}max({text}, {args[1]})"
-        if self.has_max:
-            text = f"{prefix}min({text}, {args[-1]})"
-        return text.replace("@", "d_" if dtypes[0] is DType.FLOAT64 else "c_")
-
-    @classmethod
-    def samples(cls) -> Iterator[Sample]:
-        x = np.linspace(-5, 5, 23).astype(np.float32)
-        low, high = np.float32(-1.5), np.float32(2.0)
-        yield Sample(cls(), (x, np.asarray(low), np.asarray(high)))
-        yield Sample(cls(True, False), (x, np.asarray(low)))
-        yield Sample(cls(False, True), (x, np.asarray(high)))
-        integers = np.arange(-9, 9)
-        yield Sample(cls(), (integers, np.asarray(-2), np.asarray(5)))
-
-
-@dataclass(frozen=True)
-class Variadic(Pointwise):
-    """Base of ops over one or more operands."""
-
-    arity = 2
-
-    def fold(self, left: str, right: str, dtypes: Sequence[DType]) -> str:
-        """The expression of two operands."""
-        raise NotImplementedError
-
-    def cl(self, args: Sequence[str], dtypes: Sequence[DType]) -> str | None:
-        text = args[0]
-        for arg in args[1:]:
-            text = self.fold(text, arg, dtypes)
-        prefix = "d_" if dtypes[0] is DType.FLOAT64 else "c_" if dtypes[0].is_float else "i_"
-        return text.replace("@", prefix)
-
-    @classmethod
-    def samples(cls) -> Iterator[Sample]:
-        yield from super().samples()
-        rng = np.random.default_rng(5)
-        for count in (1, 3):
-            yield Sample(cls(), tuple(cls.draw(rng, (3, 5), DType.FLOAT32) for _ in range(count)))
-
-
-@register
-@dataclass(frozen=True)
-class Max(Variadic):
-    """The largest operand, NaN if any is. Source: ONNX Max, opset 6 to 13."""
-
-    accuracy = Accuracy.EXACT
-    integers = True
-    shape_data = True
-
-    def evaluate(self, *arrays: Array) -> Any:
-        return _reduce(_either(np.maximum, maximum), arrays)
-
-    def fold(self, left: str, right: str, dtypes: Sequence[DType]) -> str:
-        return f"@max({left}, {right})"
-
-
-@register
-@dataclass(frozen=True)
-class Min(Variadic):
-    """The smallest operand, NaN if any is. Source: ONNX Min, opset 6 to 13."""
-
-    accuracy = Accuracy.EXACT
-    integers = True
-    shape_data = True
-
-    def evaluate(self, *arrays: Array) -> Any:
-        return _reduce(_either(np.minimum, minimum), arrays)
-
-    def fold(self, left: str, right: str, dtypes: Sequence[DType]) -> str:
-        return f"@min({left}, {right})"
-
-
-@register
-@dataclass(frozen=True)
-class Sum(Variadic):
-    """The sum of the operands. Source: ONNX Sum, opset 6 to 13."""
-
-    accuracy = Accuracy.ELEMENTWISE
-
-    def evaluate(self, *arrays: Array) -> Any:
-        return _reduce(np.add, arrays)
-
-    def fold(self, left: str, right: str, dtypes: Sequence[DType]) -> str:
-        return f"({left} + {right})"
-
-
-@register
-@dataclass(frozen=True)
-class Mean(Variadic):
-    """The mean of the operands. Source: ONNX Mean, opset 6 to 13."""
-
-    accuracy = Accuracy.ELEMENTWISE
-
-    def evaluate(self, *arrays: Array) -> Any:
-        return _reduce(np.add, arrays) / len(arrays)
-
-    def fold(self, left: str, right: str, dtypes: Sequence[DType]) -> str:
-        return f"({left} + {right})"
-
-    def cl(self, args: Sequence[str], dtypes: Sequence[DType]) -> str | None:
-        return f"({super().cl(args, dtypes)} / {len(args)})"
-
-
-def _reduce(function: NumpyFunction, arrays: Sequence[Array]) -> Any:
-    result: Any = arrays[0]
-    for array in arrays[1:]:
-        result = function(result, array)
-    return result
-
-
-__all__ = ["Cast", "Expr", "Gelu", "Pointwise", "Where", "onnx_dtype"]

@@ -22,7 +22,7 @@ ALLOWED: dict[str, set[str]] = {
     "tuning": {"errors", "device", "kernels"},
     "plan": {"errors", "ir", "device", "kernels", "ops", "tuning"},
     "runtime": {"", "errors", "knobs", "ir", "device", "kernels", "ops", "plan"},
-    # The pooling graph is IR text, so that pooling runs through the same passes and kernels.
+    # The pooling graph is IR, so that pooling runs through the same passes and kernels.
     "text": {"errors", "ir", "ops", "model"},
 }
 ONLY_IN = {

@@ -1,0 +1,156 @@
+"""Elementwise ops over a varying number of operands: Clip, Max, Min, Sum, Mean."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from clrt.ir.dims import maximum, minimum
+from clrt.ir.dtypes import DType
+from clrt.ir.op import Array
+from clrt.ops.base import Accuracy, OnnxNode, Sample, register
+from clrt.ops.pointwise import NumpyFunction, Pointwise, either
+
+
+@register
+@dataclass(frozen=True)
+class Clip(Pointwise):
+    """min(max(x, low), high) with optional bounds as inputs. Source: ONNX Clip, opset 6 to 13."""
+
+    has_min: bool = True
+    has_max: bool = True
+    accuracy = Accuracy.EXACT
+    integers = True
+    arity = 3
+
+    @classmethod
+    def from_onnx(cls, node: OnnxNode) -> Clip:
+        for index, key in enumerate(("min", "max"), start=1):
+            if key in node.attrs:
+                node.set_input(index, np.asarray(node.attrs[key], np.float32))
+        present = [i < len(node.inputs) and bool(node.inputs[i]) for i in (1, 2)]
+        node.inputs[:] = [n for n in node.inputs if n]
+        return cls(*present)
+
+    def evaluate(self, *arrays: Array) -> Any:
+        x, *bounds = arrays
+        if self.has_min:
+            x = np.maximum(x, bounds[0])
+        return np.minimum(x, bounds[-1]) if self.has_max else x
+
+    def cl(self, args: Sequence[str], dtypes: Sequence[DType]) -> str | None:
+        prefix = "@" if dtypes[0].is_float else "i_"
+        text = args[0]
+        if self.has_min:
+            text = f"{prefix}max({text}, {args[1]})"
+        if self.has_max:
+            text = f"{prefix}min({text}, {args[-1]})"
+        return text.replace("@", "d_" if dtypes[0] is DType.FLOAT64 else "c_")
+
+    @classmethod
+    def samples(cls) -> Iterator[Sample]:
+        x = np.linspace(-5, 5, 23).astype(np.float32)
+        low, high = np.float32(-1.5), np.float32(2.0)
+        yield Sample(cls(), (x, np.asarray(low), np.asarray(high)))
+        yield Sample(cls(True, False), (x, np.asarray(low)))
+        yield Sample(cls(False, True), (x, np.asarray(high)))
+        integers = np.arange(-9, 9)
+        yield Sample(cls(), (integers, np.asarray(-2), np.asarray(5)))
+
+
+@dataclass(frozen=True)
+class Variadic(Pointwise):
+    """Base of ops over one or more operands."""
+
+    arity = 2
+
+    def fold(self, left: str, right: str, dtypes: Sequence[DType]) -> str:
+        """The expression of two operands."""
+        raise NotImplementedError
+
+    def cl(self, args: Sequence[str], dtypes: Sequence[DType]) -> str | None:
+        text = args[0]
+        for arg in args[1:]:
+            text = self.fold(text, arg, dtypes)
+        prefix = "d_" if dtypes[0] is DType.FLOAT64 else "c_" if dtypes[0].is_float else "i_"
+        return text.replace("@", prefix)
+
+    @classmethod
+    def samples(cls) -> Iterator[Sample]:
+        yield from super().samples()
+        rng = np.random.default_rng(5)
+        for count in (1, 3):
+            yield Sample(cls(), tuple(cls.draw(rng, (3, 5), DType.FLOAT32) for _ in range(count)))
+
+
+@register
+@dataclass(frozen=True)
+class Max(Variadic):
+    """The largest operand, NaN if any is. Source: ONNX Max, opset 6 to 13."""
+
+    accuracy = Accuracy.EXACT
+    integers = True
+    shape_data = True
+
+    def evaluate(self, *arrays: Array) -> Any:
+        return _reduce(either(np.maximum, maximum), arrays)
+
+    def fold(self, left: str, right: str, dtypes: Sequence[DType]) -> str:
+        return f"@max({left}, {right})"
+
+
+@register
+@dataclass(frozen=True)
+class Min(Variadic):
+    """The smallest operand, NaN if any is. Source: ONNX Min, opset 6 to 13."""
+
+    accuracy = Accuracy.EXACT
+    integers = True
+    shape_data = True
+
+    def evaluate(self, *arrays: Array) -> Any:
+        return _reduce(either(np.minimum, minimum), arrays)
+
+    def fold(self, left: str, right: str, dtypes: Sequence[DType]) -> str:
+        return f"@min({left}, {right})"
+
+
+@register
+@dataclass(frozen=True)
+class Sum(Variadic):
+    """The sum of the operands. Source: ONNX Sum, opset 6 to 13."""
+
+    accuracy = Accuracy.ELEMENTWISE
+
+    def evaluate(self, *arrays: Array) -> Any:
+        return _reduce(np.add, arrays)
+
+    def fold(self, left: str, right: str, dtypes: Sequence[DType]) -> str:
+        return f"({left} + {right})"
+
+
+@register
+@dataclass(frozen=True)
+class Mean(Variadic):
+    """The mean of the operands. Source: ONNX Mean, opset 6 to 13."""
+
+    accuracy = Accuracy.ELEMENTWISE
+
+    def evaluate(self, *arrays: Array) -> Any:
+        return _reduce(np.add, arrays) / len(arrays)
+
+    def fold(self, left: str, right: str, dtypes: Sequence[DType]) -> str:
+        return f"({left} + {right})"
+
+    def cl(self, args: Sequence[str], dtypes: Sequence[DType]) -> str | None:
+        return f"({super().cl(args, dtypes)} / {len(args)})"
+
+
+def _reduce(function: NumpyFunction, arrays: Sequence[Array]) -> Any:
+    result: Any = arrays[0]
+    for array in arrays[1:]:
+        result = function(result, array)
+    return result
