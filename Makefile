@@ -29,7 +29,7 @@ format: $(VENV)/.dev
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-test: lint
+test: lint test-oclgrind
 	$(BIN)/pytest -m "not slow"
 
 test-all: lint

@@ -7,9 +7,9 @@ from functools import cache
 import numpy as np
 
 from clrt.ir.dtypes import DType
-from clrt.knobs import DEVICE
 from clrt.ir.graph import Graph, Node, Value
 from clrt.ir.op import Array, IrOp, TensorType
+from clrt.knobs import DEVICE
 from clrt.ops.base import Accuracy, Op, Sample
 from clrt.plan.plan import Plan, make_plan
 from clrt.plan.specialise import specialise

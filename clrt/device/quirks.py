@@ -40,8 +40,9 @@ QUIRKS: tuple[Quirk, ...] = (
     Quirk(
         "simulator",
         r"Oclgrind",
-        "never chosen unless asked for by name",
-        "Oclgrind interprets every instruction",
+        "never chosen unless asked for by name; programs are built unoptimised",
+        "Oclgrind 21.10 interprets every instruction, and stops at llvm.abs and freeze, which its "
+        "own optimiser makes",
     ),
     Quirk(
         "translation-layer",

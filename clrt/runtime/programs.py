@@ -79,7 +79,7 @@ class ProgramCache:
     def _key(self, source: str) -> str:
         caps = self.caps
         lanes = str(caps.float_lanes)  # stands for the instructions a CPU compiler uses
-        parts = (source, *BUILD_OPTIONS, caps.platform, caps.name, caps.driver, lanes)
+        parts = (source, *self._options, caps.platform, caps.name, caps.driver, lanes)
         text = "\0".join((*parts, clrt.__version__))
         return hashlib.sha256(text.encode()).hexdigest()[:40]
 
@@ -113,7 +113,12 @@ class ProgramCache:
         """Builds a program; what a compiler says of one that works is of no use to the user."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", cl.CompilerWarning)
-            return program.build(list(BUILD_OPTIONS), [self.device], cache_dir=False)
+            return program.build(self._options, [self.device], cache_dir=False)
+
+    @property
+    def _options(self) -> list[str]:
+        """The compiler's options; see the quirk "simulator"."""
+        return [*BUILD_OPTIONS, *(["-cl-opt-disable"] if self.caps.simulator else [])]
 
     def _store(self, path: Path, program: cl.Program) -> None:
         """Writes an entry atomically; a cache that cannot be written is no error."""

@@ -167,7 +167,7 @@ def test_absent_device() -> None:
         clrt.load(_embedding(), device="voodoo 2")
 
 
-def test_host_fallback_is_announced_once_and_refused_when_strict() -> None:
+def test_shape_that_depends_on_computed_data() -> None:
     graph = helper.make_graph(
         [helper.make_node("Range", ["a", "b", "c"], ["y"], "steps")],
         "g",

@@ -1,0 +1,98 @@
+"""The public API around `run`: threads, warm-up, subsets, host fallback, both kinds of tensors."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+
+import clrt
+from clrt.ir.op import Array
+from tests.models.fixtures import load_family
+from tests.models.oracle import check, text_feeds
+
+NAMES = ["input_ids", "attention_mask"]
+
+
+@pytest.fixture(scope="module")
+def model() -> Iterator[clrt.Model]:
+    with clrt.load(load_family("distilbert_dynamo20"), device="cpu", strict=True) as loaded:
+        yield loaded
+
+
+def test_threads_get_their_own_results(model: clrt.Model) -> None:
+    feeds = [text_feeds(NAMES, 1 + i % 3, 5 + i, True, 200) for i in range(16)]
+    alone = [model.run(f)["last_hidden_state"] for f in feeds]
+    with ThreadPoolExecutor(8) as pool:
+        together = list(pool.map(lambda f: model.run(f)["last_hidden_state"], feeds * 3))
+    for left, right in zip(alone * 3, together, strict=True):
+        np.testing.assert_array_equal(left, right)
+
+
+def test_arena_that_grows_leaves_older_plans_right() -> None:
+    proto = load_family("distilbert_dynamo20")
+    with clrt.load(proto, device="cpu", strict=True) as model:
+        for shape in ((1, 4), (4, 64), (1, 4), (2, 30)):
+            check(model, proto, text_feeds(NAMES, *shape, True, 200))
+
+
+def test_warmup_plans_and_reports_progress(model: clrt.Model) -> None:
+    seen: list[tuple[int, int]] = []
+    shapes = [dict.fromkeys(NAMES, (1, s)) for s in (71, 72)]
+    model.warmup(shapes, lambda done, total: seen.append((done, total)))
+    assert seen == [(1, 2), (2, 2)]
+    with pytest.raises(clrt.InputError, match="Missing input"):
+        model.warmup([{"input_ids": (1, 4)}])
+
+
+def test_specs_have_symbolic_dims(model: clrt.Model) -> None:
+    assert str(model.inputs[0]) == "input_ids: int64[batch, sequence]"
+    assert model.outputs[0].shape == ("batch", "sequence", 32)
+
+
+def _attention() -> onnx.ModelProto:
+    """An op that has a reference but no kernel yet."""
+
+    def info(name: str) -> onnx.ValueInfoProto:
+        return helper.make_tensor_value_info(name, TensorProto.FLOAT, ["b", 2, "s", 8])
+
+    node = helper.make_node("Attention", ["x", "x", "x"], ["y"], "block", softcap=2.0)
+    relu = helper.make_node("Relu", ["y"], ["z"], "after")
+    graph = helper.make_graph([node, relu], "g", [info("x")], [info("z")])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 23)])
+
+
+def _input() -> Array:
+    return np.random.default_rng(0).standard_normal((1, 2, 5, 8)).astype(np.float32)
+
+
+def test_host_fallback_is_announced_once() -> None:
+    with clrt.load(_attention(), device="cpu", strict=False) as model:
+        with pytest.warns(clrt.HostFallbackWarning, match=r"Attention 'block'.*no kernel"):
+            first = model.run(_input())["z"]
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")
+            np.testing.assert_array_equal(model.run({"x": _input()})["z"], first)
+
+
+def test_strict_refuses_host_fallback(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(clrt.UnsupportedError, match="Attention 'block'"):
+        clrt.load(_attention(), device="cpu", strict=True).run(_input())
+    monkeypatch.setenv("CLRT_STRICT", "1")
+    with pytest.raises(clrt.UnsupportedError, match="strict=False"):
+        clrt.load(_attention(), device="cpu").run(_input())
+
+
+def test_close_frees_device_memory() -> None:
+    model = clrt.load(load_family("distilbert_dynamo20"), device="cpu", strict=True)
+    session = model._session
+    before = session.allocated_bytes
+    model.run(text_feeds(NAMES, 2, 16, False, 200))
+    assert session.allocated_bytes > before
+    model.close()
+    assert session.allocated_bytes <= before
