@@ -14,6 +14,7 @@ from clrt.passes.fuse_elementwise import FuseElementwise
 from clrt.passes.fuse_gelu import FuseGelu
 from clrt.passes.fuse_layer_norm import FuseLayerNorm
 from clrt.passes.fuse_matmul_epilogue import FuseMatmulEpilogue
+from clrt.passes.lower_attention import LowerAttention
 from clrt.passes.merge_qkv import MergeQkv
 from clrt.passes.remove_identity import RemoveIdentity
 from clrt.passes.simplify_algebra import SimplifyAlgebra
@@ -44,6 +45,7 @@ FUSE_SUBGRAPHS: tuple[Pass, ...] = (
     FuseLayerNorm(),
     FuseGelu(),  # before epilogues take in its parts
     FuseAttention(),
+    LowerAttention(),  # where the exporter kept it whole (opset 23)
 )
 
 # Matrix products take in what is around them.
