@@ -1,6 +1,6 @@
 // softmax(scale * Q K^T + mask) V per (batch, head), online over blocks of keys.
 // Vectors hold queries, so that rows of K and V are read in place as broadcast scalars and nothing
-// but the small query block is transposed. One work-item does VW * T_NV queries of one head.
+// but the small query block is transposed. One work-item does T_VW * T_NV queries of one head.
 //   S_D, S_DV   head sizes of Q, K and of V
 //   MASK        0 none, 1 the same for all queries, 2 by query; MASK_BOOL: true keeps, else added
 //   CAUSAL      key j only for queries i >= j
@@ -17,15 +17,14 @@
 #define CAUSAL 0
 #define NAN_TO_ZERO 0
 #endif
-#ifndef VW
-#define VW 8
-#endif
-#ifndef T_NV
+#ifndef T_VW
+#define T_VW 8
 #define T_NV 2
 #define T_MK 6
 #define T_MV 4
 #define T_KB 126
 #endif
+#define VW T_VW
 #if T_KB % T_MK
 #error "T_KB must be a multiple of T_MK: the last tile is stored whole"
 #endif

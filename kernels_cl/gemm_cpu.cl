@@ -57,6 +57,7 @@
 #define ZERO(i, j) F acc##i##_##j = (F)(0.0f);
 #define ZERO_ROW(i) VECTORS(ZERO, i)
 #define LOAD_B(i, j) const F b##j = panel[j];
+#define PREFETCH_B(i, j) PREFETCH(next + j * sizeof(F));
 #define MULTIPLY(i, j) acc##i##_##j = a_k * b##j + acc##i##_##j;
 #define MULTIPLY_ROW(i)            \
   {                                \
@@ -109,11 +110,16 @@ void gemm_cpu(OUT(float, y), IN(float, a), IN(float, b), const IDX_T M, const ID
   __global const F *panel = (__global const F *)(AT(b) + i0 * b_s0 + i1 * b_s1 + n0 * K);
   ROWS(ROW_POINTER)
   ROWS(ZERO_ROW)
+  // The blocks of rows that share this panel bring the next one into the cache, a slice each.
+  const size_t slice_step = T_NV * sizeof(F) / get_num_groups(0);
+  size_t next = (size_t)(panel + T_NV * K) + get_group_id(0) * slice_step * K;
   // No builtin in this loop: on PoCL each is a call, which spills every accumulator.
   for (IDX_T k = 0; k < K; ++k) {
     VECTORS(LOAD_B, 0)
     ROWS(MULTIPLY_ROW)
     panel += T_NV;
+    VECTORS(PREFETCH_B, 0)
+    next += slice_step;
   }
   // Out of the registers, so that the epilogue is compiled once and not per accumulator.
   F tile[T_MR * T_NV];

@@ -29,7 +29,7 @@ from clrt.kernels.strided import broadcast_strides
 from clrt.ops.base import Accuracy, Op, Sample, Types, broadcast_shapes, need, register
 from clrt.ops.fused import symbolic_shape
 
-CPU_TUNABLES = {"VW": 8, "T_NV": 2, "T_MK": 6, "T_MV": 4, "T_KB": 126}
+CPU_TUNABLES = {"T_VW": 8, "T_NV": 2, "T_MK": 6, "T_MV": 4, "T_KB": 126}
 # Both kernels keep a row of the head in private memory.
 _MAX_HEAD_SIZE = 512
 
@@ -103,7 +103,7 @@ def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
     tunables = CPU_TUNABLES | ctx.tunables("fused_attention_cpu")
     kernel = KernelSpec.of("fused_attention.cl", "fused_attention_cpu", **(defines | tunables))
     batch, queries, _ = node.output.dims
-    blocks = ceil_div(queries, tunables["VW"] * tunables["T_NV"])
+    blocks = ceil_div(queries, tunables["T_VW"] * tunables["T_NV"])
     return [Launch(kernel, (blocks, node.op.num_heads, batch), (1, 1, 1), args, _flops(node))]
 
 
