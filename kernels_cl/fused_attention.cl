@@ -1,6 +1,7 @@
 // softmax(scale * Q K^T + mask) V per (batch, head), online over blocks of keys.
-// Vectors hold queries, so that rows of K and V are read in place as broadcast scalars and nothing
-// but the small query block is transposed. One work-item does T_VW * T_NV queries of one head.
+// Vectors hold queries, so that elements of K and V are broadcast and nothing but the small blocks
+// of Q and of the result is transposed. One work-item does T_VW * T_NV queries of one head, or
+// T_VW where no more are left.
 //   S_D, S_DV   head sizes of Q, K and of V
 //   MASK        0 none, 1 the same for all queries, 2 by query; MASK_BOOL: true keeps, else added
 //   CAUSAL      key j only for queries i >= j
@@ -19,10 +20,10 @@
 #endif
 #ifndef T_VW
 #define T_VW 8
-#define T_NV 2
-#define T_MK 6
+#define T_NV 4
+#define T_MK 4
 #define T_MV 4
-#define T_KB 126
+#define T_KB 128
 #endif
 #define VW T_VW
 #if T_KB % T_MK
@@ -40,8 +41,12 @@
 #endif
 #if MASK
 #define MASK_INPUT , IN(MASK_T, mask)
+#define MASK_POINTER , __global const MASK_T *mask
+#define MASK_ROWS , AT(mask) + batch * mask_batch + head * mask_head
 #else
 #define MASK_INPUT
+#define MASK_POINTER
+#define MASK_ROWS
 #endif
 
 // exp(x) for x <= 0, <= 2 ulp: half the work of c_exp, as it cannot overflow; 0 below -87, where
@@ -61,6 +66,80 @@ static inline F exp_below_0(F x) {
   return PICK(x < (F)(-87.0f), (F)(0.0f), p * c_pow2i(k));
 }
 
+// Columns of the result, in whole tiles: those past S_DV are zeros that are never stored.
+#define DV (((S_DV) + T_MV - 1) / T_MV * T_MV)
+
+typedef float4 __attribute__((aligned(4))) F4_UNALIGNED;
+
+// to[c * width + r] = from[r * step + c], for r < width and c < columns; rows past `last` repeat it.
+static inline void read_transposed(float *to, const int width, __global const float *from,
+                                   const IDX_T step, const IDX_T last, const IDX_T columns) {
+  for (int r = 0; r < width; r += 4) {
+    __global const float *r0 = from + i_min(r, last) * step;
+    __global const float *r1 = from + i_min(r + 1, last) * step;
+    __global const float *r2 = from + i_min(r + 2, last) * step;
+    __global const float *r3 = from + i_min(r + 3, last) * step;
+    IDX_T c = 0;
+    for (; c + 4 <= columns; c += 4) {
+      const float4 a = *(__global const F4_UNALIGNED *)(r0 + c);
+      const float4 b = *(__global const F4_UNALIGNED *)(r1 + c);
+      const float4 d = *(__global const F4_UNALIGNED *)(r2 + c);
+      const float4 e = *(__global const F4_UNALIGNED *)(r3 + c);
+      float4 *out = (float4 *)(to + c * width + r);
+      out[0] = (float4)(a.x, b.x, d.x, e.x);
+      out[width / 4] = (float4)(a.y, b.y, d.y, e.y);
+      out[width / 2] = (float4)(a.z, b.z, d.z, e.z);
+      out[width / 4 * 3] = (float4)(a.w, b.w, d.w, e.w);
+    }
+    for (; c < columns; ++c)
+      *(float4 *)(to + c * width + r) = (float4)(r0[c], r1[c], r2[c], r3[c]);
+  }
+}
+
+// to[r * step + c] = from[c * width + r], for r < rows and c < columns.
+static inline void write_transposed(__global float *to, const IDX_T step, const float *from,
+                                    const int width, const int rows, const int columns) {
+  int r = 0;
+  for (; r + 4 <= rows; r += 4) {
+    __global float *out = to + r * step;
+    int c = 0;
+    for (; c + 4 <= columns; c += 4) {
+      const float4 *in = (const float4 *)(from + c * width + r);
+      const float4 a = in[0], b = in[width / 4], d = in[width / 2], e = in[width / 4 * 3];
+      *(__global F4_UNALIGNED *)(out + c) = (float4)(a.x, b.x, d.x, e.x);
+      *(__global F4_UNALIGNED *)(out + step + c) = (float4)(a.y, b.y, d.y, e.y);
+      *(__global F4_UNALIGNED *)(out + 2 * step + c) = (float4)(a.z, b.z, d.z, e.z);
+      *(__global F4_UNALIGNED *)(out + 3 * step + c) = (float4)(a.w, b.w, d.w, e.w);
+    }
+    for (; c < columns; ++c) {
+      for (int i = 0; i < 4; ++i) out[i * step + c] = from[c * width + r + i];
+    }
+  }
+  for (; r < rows; ++r) {
+    for (int c = 0; c < columns; ++c) to[r * step + c] = from[c * width + r];
+  }
+}
+
+#if MASK == 2
+// The mask of a block of keys where its scores will be, up to a whole tile of keys.
+static inline void read_mask(float *to, const int width, __global const MASK_T *from,
+                             const IDX_T step, const IDX_T key_step, const IDX_T last,
+                             const IDX_T count) {
+#if !MASK_BOOL
+  if (key_step == 1)
+    read_transposed(to, width, from, step, last, count);
+  else
+#endif
+    for (int r = 0; r < width; ++r) {
+      __global const MASK_T *row = from + i_min(r, last) * step;
+      for (IDX_T j = 0; j < count; ++j) to[j * width + r] = MASK_VALUE(row[j * key_step]);
+    }
+  for (IDX_T j = count; j % T_MK; ++j) {
+    for (int r = 0; r < width; ++r) to[j * width + r] = to[(count - 1) * width + r];
+  }
+}
+#endif
+
 // Register tiles: one named variable per accumulator, since an array of them stays in memory.
 #define ROWS_1(M) M(0)
 #define ROWS_2(M) ROWS_1(M) M(1)
@@ -74,13 +153,8 @@ static inline F exp_below_0(F x) {
 #define COLS_2(M, r) COLS_1(M, r) M(r, 1)
 #define COLS_3(M, r) COLS_2(M, r) M(r, 2)
 #define COLS_4(M, r) COLS_3(M, r) M(r, 3)
-#define JOIN_(a, b) a##b
-#define JOIN(a, b) JOIN_(a, b)
-#define COLS(M, r) JOIN(COLS_, T_NV)(M, r)
-#define EACH(M) JOIN(COLS_, T_NV)(M, _)
-
-#define TQ (VW * T_NV)
-#define ROUND_UP(a, b) (((a) + (b) - 1) / (b) * (b))
+#define COLS(M, r) CLRT_CAT(COLS_, NV)(M, r)
+#define EACH(M) CLRT_CAT(COLS_, NV)(M, _)
 
 #define ZERO(r, n) F acc##r##_##n = (F)(0.0f);
 #define MULTIPLY(r, n) acc##r##_##n = a * b##n + acc##r##_##n;
@@ -89,7 +163,7 @@ static inline F exp_below_0(F x) {
   const IDX_T j##r = i_min(key + r, count - 1); \
   __global const float *row##r = keys + j##r * k_step; \
   COLS(ZERO, r)
-#define LOAD_QUERY(r, n) const F b##n = query[d * T_NV + n];
+#define LOAD_QUERY(r, n) const F b##n = query[d * NV + n];
 #define KEY_STEP(r) { const F a = (F)(row##r[d]); COLS(MULTIPLY, r) }
 
 #if MASK == 1
@@ -97,7 +171,7 @@ static inline F exp_below_0(F x) {
 #define MASKED(r, n) (acc##r##_##n + m)
 #elif MASK == 2
 #define ADD_MASK(r)
-#define MASKED(r, n) (acc##r##_##n + score[(key + r) * T_NV + n])
+#define MASKED(r, n) (acc##r##_##n + score[(key + r) * NV + n])
 #else
 #define ADD_MASK(r)
 #define MASKED(r, n) acc##r##_##n
@@ -110,16 +184,15 @@ static inline F exp_below_0(F x) {
 #define STORE_SCORE(r, n) { \
     const F s = MASKED(r, n); \
     const F visible = VISIBLE(r, n, s); \
-    score[(key + r) * T_NV + n] = visible; \
+    score[(key + r) * NV + n] = visible; \
     top##n = PICK(visible > top##n, visible, top##n); }
 #define SCORE_ROW(r) { ADD_MASK(r) COLS(STORE_SCORE, r) }
 
-// Columns past S_DV are computed from the last one and never stored.
-#define COLUMN(r) const int c##r = d + r < S_DV ? d + r : S_DV - 1; COLS(SCALED, r)
-#define SCALED(r, n) F acc##r##_##n = result[(d + r) * T_NV + n] * rescale##n;
-#define LOAD_WEIGHT(r, n) const F b##n = score[j * T_NV + n];
-#define VALUE_STEP(r) { const F a = (F)(row[c##r]); COLS(MULTIPLY, r) }
-#define STORE_COLUMN(r, n) result[(d + r) * T_NV + n] = acc##r##_##n;
+#define COLUMN(r) COLS(SCALED, r)
+#define SCALED(r, n) F acc##r##_##n = result[(d + r) * NV + n] * rescale##n;
+#define LOAD_WEIGHT(r, n) const F b##n = score[j * NV + n];
+#define VALUE_STEP(r) { const F a = (F)(value[j * DV + d + r]); COLS(MULTIPLY, r) }
+#define STORE_COLUMN(r, n) result[(d + r) * NV + n] = acc##r##_##n;
 #define STORE_RESULT(r) COLS(STORE_COLUMN, r)
 
 // The running maximum starts at the lowest finite number, not at -inf: a row of only -inf then has
@@ -128,13 +201,22 @@ static inline F exp_below_0(F x) {
 #define KEEP_TOP(r, n) const F before##n = top##n;
 #define RESCALE(r, n) const F rescale##n = exp_below_0(before##n - top##n); sum##n = sum##n * rescale##n;
 #define WEIGHT(r, n) { \
-    const F p = exp_below_0(score[j * T_NV + n] - top##n); \
-    score[j * T_NV + n] = p; \
+    const F p = exp_below_0(score[j * NV + n] - top##n); \
+    score[j * NV + n] = p; \
     sum##n = sum##n + p; }
 #define INVERSE(r, n) \
   const F inverse##n = PICK(sum##n == (F)(0.0f), (F)(of_no_keys), (F)(1.0f) / sum##n);
-#define NORMALIZE(r, n) result[d * T_NV + n] = result[d * T_NV + n] * inverse##n;
+#define NORMALIZE(r, n) result[d * NV + n] = result[d * NV + n] * inverse##n;
 #define INDEX(r, n) const I index##n = lanes[n];
+
+#define NV 1
+#define BLOCK attend_narrow
+#include "common/attention_block.inc"
+#undef NV
+#undef BLOCK
+#define NV T_NV
+#define BLOCK attend_wide
+#include "common/attention_block.inc"
 
 __kernel __attribute__((reqd_work_group_size(1, 1, 1)))
 void fused_attention_cpu(OUT(float, y), IN(float, q), IN(float, k), IN(float, v) MASK_INPUT,
@@ -142,85 +224,20 @@ void fused_attention_cpu(OUT(float, y), IN(float, q), IN(float, k), IN(float, v)
                          const IDX_T q_step, const IDX_T k_step, const IDX_T v_step,
                          const IDX_T mask_batch, const IDX_T mask_head, const IDX_T mask_query,
                          const IDX_T mask_key, const float scale) {
-  const IDX_T first = get_group_id(0) * TQ;
+  const IDX_T first = get_group_id(0) * (VW * T_NV);
   const IDX_T head = get_group_id(1);
   const IDX_T batch = get_group_id(2);
   const IDX_T kv_head = head / group;
-  F query[S_D * T_NV];
-  F score[T_KB * T_NV];
-  F result[ROUND_UP(S_DV, T_MV) * T_NV];
-
-  {
-    float *transposed = (float *)query;
-    __global const float *rows = AT(q) + batch * queries * q_step + head * S_D;
-    for (int lane = 0; lane < TQ; ++lane) {
-      __global const float *row = rows + i_min(first + lane, queries - 1) * q_step;
-      for (int d = 0; d < S_D; ++d) transposed[d * TQ + lane] = row[d] * scale;
-    }
-  }
-#if CAUSAL
-  I lanes[T_NV];
-  for (int lane = 0; lane < TQ; ++lane) ((int *)lanes)[lane] = first + lane;
-  EACH(INDEX)
-  const IDX_T key_end = i_min(key_count, first + TQ);
-#else
-  const IDX_T key_end = key_count;
-#endif
-#if MASK
-  __global const MASK_T *mask_rows = AT(mask) + batch * mask_batch + head * mask_head;
-#endif
-
-  EACH(START)
-  for (int i = 0; i < ROUND_UP(S_DV, T_MV) * T_NV; ++i) result[i] = (F)(0.0f);
-  for (IDX_T first_key = 0; first_key < key_end; first_key += T_KB) {
-    const IDX_T count = i_min(T_KB, key_end - first_key);
-    __global const float *keys =
-        AT(k) + (batch * key_count + first_key) * k_step + kv_head * S_D;
-    __global const float *values =
-        AT(v) + (batch * key_count + first_key) * v_step + kv_head * S_DV;
-#if MASK
-    __global const MASK_T *masks = mask_rows + first_key * mask_key;
-#endif
-#if MASK == 2
-    for (int lane = 0; lane < TQ; ++lane) {
-      __global const MASK_T *row = masks + i_min(first + lane, queries - 1) * mask_query;
-      for (IDX_T j = 0; j < ROUND_UP(count, T_MK); ++j)
-        ((float *)score)[j * TQ + lane] = MASK_VALUE(row[i_min(j, count - 1) * mask_key]);
-    }
-#endif
-
-    EACH(KEEP_TOP)
-    // The last tile repeats the last key: it changes no maximum, and is left out below.
-    for (IDX_T key = 0; key < count; key += T_MK) {
-      JOIN(ROWS_, T_MK)(KEY_ROW)
-      for (int d = 0; d < S_D; ++d) {
-        EACH(LOAD_QUERY)
-        JOIN(ROWS_, T_MK)(KEY_STEP)
-      }
-      JOIN(ROWS_, T_MK)(SCORE_ROW)
-    }
-    EACH(RESCALE)
-    for (IDX_T j = 0; j < count; ++j) { EACH(WEIGHT) }
-
-    for (int d = 0; d < S_DV; d += T_MV) {
-      JOIN(ROWS_, T_MV)(COLUMN)
-      __global const float *row = values;
-      for (IDX_T j = 0; j < count; ++j) {
-        EACH(LOAD_WEIGHT)
-        JOIN(ROWS_, T_MV)(VALUE_STEP)
-        row += v_step;
-      }
-      JOIN(ROWS_, T_MV)(STORE_RESULT)
-    }
-  }
-
-  const float of_no_keys = NAN_TO_ZERO || key_count == 0 ? 0.0f : NAN;
-  EACH(INVERSE)
-  for (int d = 0; d < S_DV; ++d) { EACH(NORMALIZE) }
   const IDX_T y_step = get_num_groups(1) * S_DV;
-  __global float *out = AT(y) + (batch * queries + first) * y_step + head * S_DV;
-  const int valid = i_min(TQ, queries - first);
-  for (int lane = 0; lane < valid; ++lane) {
-    for (int d = 0; d < S_DV; ++d) out[lane * y_step + d] = ((const float *)result)[d * TQ + lane];
+#define ATTEND(block)                                                                          \
+  block(AT(y) + batch * queries * y_step + head * S_DV,                                        \
+        AT(q) + batch * queries * q_step + head * S_D,                                         \
+        AT(k) + batch * key_count * k_step + kv_head * S_D,                                    \
+        AT(v) + batch * key_count * v_step + kv_head * S_DV MASK_ROWS, first, queries,         \
+        key_count, q_step, k_step, v_step, y_step, mask_query, mask_key, scale)
+  if (queries - first <= VW) {
+    ATTEND(attend_narrow);
+  } else {
+    ATTEND(attend_wide);
   }
 }

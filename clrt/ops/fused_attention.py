@@ -29,7 +29,7 @@ from clrt.kernels.strided import broadcast_strides
 from clrt.ops.base import Accuracy, Op, Sample, Types, broadcast_shapes, need, register
 from clrt.ops.fused import symbolic_shape
 
-CPU_TUNABLES = {"T_VW": 8, "T_NV": 2, "T_MK": 6, "T_MV": 4, "T_KB": 126}
+CPU_TUNABLES = {"T_VW": 8, "T_NV": 4, "T_MK": 4, "T_MV": 4, "T_KB": 128}
 # Both kernels keep a row of the head in private memory.
 _MAX_HEAD_SIZE = 512
 

@@ -13,14 +13,15 @@ _INCLUDE = re.compile(r'^#include "([^"]+)"\n', re.MULTILINE)
 
 @cache
 def read_source(name: str) -> str:
-    """A file under kernels_cl with each include expanded once."""
+    """A file under kernels_cl with its includes expanded: a header once, a template (.inc) always."""
     return _expand(name, set())
 
 
 def _expand(name: str, seen: set[str]) -> str:
     if name in seen:
         return ""
-    seen.add(name)
+    if not name.endswith(".inc"):
+        seen.add(name)
     text = files("kernels_cl").joinpath(name).read_text()
     return _INCLUDE.sub(lambda match: _expand(match[1], seen), text)
 
