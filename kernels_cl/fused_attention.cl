@@ -69,6 +69,11 @@ static inline F exp_below_0(F x) {
 // Columns of the result, in whole tiles: those past S_DV are zeros that are never stored.
 #define DV (((S_DV) + T_MV - 1) / T_MV * T_MV)
 
+// Rows of a merged projection are pages apart, where no hardware prefetcher sees the next one.
+#define AHEAD 16
+#define PREFETCH_ROW(row, columns) \
+  for (int c = 0; c < columns; c += 16) PREFETCH((row) + c);
+
 typedef float4 __attribute__((aligned(4))) F4_UNALIGNED;
 
 // to[c * width + r] = from[r * step + c], for r < width and c < columns; rows past `last` repeat it.
