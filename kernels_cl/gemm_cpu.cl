@@ -1,7 +1,9 @@
 // y = epilogue(A B) for CPU devices: one work-item per work-group holds a tile of T_MR rows by
 // T_NV vectors of T_VW columns in registers. B is packed as [panel][K][T_NV * T_VW], with zeros
 // past column N; A is read in place, row by row.
-// Work-group (x, y, z): block of rows (fastest, so that a panel of B stays in cache), panel, batch.
+// Work-groups go through chunks of T_MC blocks of rows, whose part of A stays in the cache; in a
+// chunk, panel after panel of B, and all blocks of the chunk for each. The range has one dimension,
+// since runtimes that split more of them would tear this order apart.
 //   INPUTS   parameters of the epilogue's operands x1, x2, …: buffer, strides by batch axis and row
 //   READS    declares v1, v2, … from them;  BODY one variable per step;  RESULT what is stored
 //   S_N_WHOLE  N is a multiple of T_VW at every shape: each vector of a row is aligned
@@ -9,6 +11,7 @@
 #define T_MR 4
 #define T_NV 3
 #define T_VW 8
+#define T_MC 32
 #endif
 #ifndef BODY
 #define INPUTS , IN(float, x1), const IDX_T x1_s0, const IDX_T x1_s1, const IDX_T x1_sm
@@ -22,7 +25,10 @@
 #define VW T_VW
 #include "common/base.clh"
 #include "common/math.clh"
+#include "common/rows.clh"
 #include "common/scalar.clh"
+
+#define ROWS_AHEAD 64
 
 // X(0) X(1) … for every row, X(i, 0) X(i, 1) … for every vector of row i: accumulators must be
 // separate variables, since compilers leave an array of them in memory.
@@ -64,6 +70,16 @@
     const F a_k = (F)(a##i[k]);    \
     VECTORS(MULTIPLY, i)           \
   }
+// One vector of row m0 + i, from its sum to memory.
+#define FINISH(i, j)                       \
+  {                                        \
+    const IDX_T n = n0 + j * T_VW;         \
+    if (n < N) {                           \
+      const F v0 = tile[i * T_NV + j];     \
+      READS BODY                           \
+      store_columns(y_row + n, RESULT, N - n); \
+    }                                      \
+  }
 #define KEEP(i, j) tile[i * T_NV + j] = acc##i##_##j;
 #define KEEP_ROW(i) VECTORS(KEEP, i)
 
@@ -72,10 +88,10 @@ static inline F load_columns(__global const float *p, const IDX_T count) {
 #if S_N_WHOLE
   return *(__global const F *)p;
 #else
-  if (count >= T_VW) return CLRT_CAT(vload, T_VW)(0, p);
-  float lanes[T_VW];
-  for (int lane = 0; lane < T_VW; ++lane) lanes[lane] = lane < count ? p[lane] : 0.0f;
-  return CLRT_CAT(vload, T_VW)(0, lanes);
+  if (count >= T_VW) return LOAD_F(p);
+  F value = (F)(0.0f);
+  for (int lane = 0; lane < count; ++lane) ((float *)&value)[lane] = p[lane];
+  return value;
 #endif
 }
 
@@ -84,12 +100,10 @@ static inline void store_columns(__global float *p, const F value, const IDX_T c
   *(__global F *)p = value;
 #else
   if (count >= T_VW) {
-    CLRT_CAT(vstore, T_VW)(value, 0, p);
+    STORE_F(p, value);
     return;
   }
-  float lanes[T_VW];
-  CLRT_CAT(vstore, T_VW)(value, 0, lanes);
-  for (int lane = 0; lane < count; ++lane) p[lane] = lanes[lane];
+  for (int lane = 0; lane < count; ++lane) p[lane] = ((const float *)&value)[lane];
 #endif
 }
 
@@ -101,18 +115,26 @@ __kernel __attribute__((reqd_work_group_size(1, 1, 1)))
 void gemm_cpu(OUT(float, y), IN(float, a), IN(float, b), const IDX_T M, const IDX_T N,
               const IDX_T K, const IDX_T d1, const IDX_T a_s0, const IDX_T a_s1, const IDX_T a_row,
               const IDX_T b_s0, const IDX_T b_s1 INPUTS) {
-  const IDX_T m0 = (IDX_T)get_global_id(0) * T_MR;
-  const IDX_T n0 = (IDX_T)get_global_id(1) * (T_NV * T_VW);
-  const IDX_T batch = get_global_id(2);
+  const IDX_T blocks = (M + T_MR - 1) / T_MR;
+  const IDX_T panels = (N + T_NV * T_VW - 1) / (T_NV * T_VW);
+  const IDX_T batch = (IDX_T)get_global_id(0) / (blocks * panels);
+  const IDX_T at = (IDX_T)get_global_id(0) % (blocks * panels);
+  const IDX_T chunk = at / (T_MC * panels) * T_MC;
+  const IDX_T chunk_blocks = i_min(T_MC, blocks - chunk);
+  const IDX_T block = (at - chunk * panels) % chunk_blocks;
+  const IDX_T n0 = (at - chunk * panels) / chunk_blocks * (T_NV * T_VW);
+  const IDX_T m0 = (chunk + block) * T_MR;
   const IDX_T i0 = batch / d1;
   const IDX_T i1 = batch % d1;
   __global const float *const a_batch = AT(a) + i0 * a_s0 + i1 * a_s1;
   __global const F *panel = (__global const F *)(AT(b) + i0 * b_s0 + i1 * b_s1 + n0 * K);
   ROWS(ROW_POINTER)
   ROWS(ZERO_ROW)
-  // The blocks of rows that share this panel bring the next one into the cache, a slice each.
-  const size_t slice_step = T_NV * sizeof(F) / get_num_groups(0);
-  size_t next = (size_t)(panel + T_NV * K) + get_group_id(0) * slice_step * K;
+  // The chunk's blocks, which share this panel, bring the next one into the cache, a slice each; a
+  // block alone reads ahead in its own. Weights come from memory where rows are few.
+  const size_t slice_step = T_NV * sizeof(F) / chunk_blocks;
+  const IDX_T ahead = chunk_blocks == 1 ? ROWS_AHEAD : K;
+  size_t next = (size_t)(panel + T_NV * ahead) + block * slice_step * K;
   // No builtin in this loop: on PoCL each is a call, which spills every accumulator.
   for (IDX_T k = 0; k < K; ++k) {
     VECTORS(LOAD_B, 0)
@@ -121,18 +143,13 @@ void gemm_cpu(OUT(float, y), IN(float, a), IN(float, b), const IDX_T M, const ID
     VECTORS(PREFETCH_B, 0)
     next += slice_step;
   }
-  // Out of the registers, so that the epilogue is compiled once and not per accumulator.
+  // Out of the registers, so that the epilogue is compiled once per vector and not per accumulator.
   F tile[T_MR * T_NV];
   ROWS(KEEP_ROW)
-  for (IDX_T i = 0; i < T_MR && m0 + i < M; ++i) {
+  const IDX_T rows = M - m0 < T_MR ? M - m0 : T_MR;
+  for (IDX_T i = 0; i < rows; ++i) {
     const IDX_T m = m0 + i;
     __global float *const y_row = AT(y) + (batch * M + m) * N;
-    for (IDX_T j = 0; j < T_NV; ++j) {
-      const IDX_T n = n0 + j * T_VW;
-      if (n >= N) break;
-      const F v0 = tile[i * T_NV + j];
-      READS BODY
-      store_columns(y_row + n, RESULT, N - n);
-    }
+    VECTORS(FINISH, i)
   }
 }

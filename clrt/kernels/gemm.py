@@ -26,7 +26,7 @@ from clrt.kernels.spec import (
 )
 from clrt.kernels.strided import collapse, contiguous_strides, copy_launch
 
-CPU_TUNABLES = {"T_MR": 4, "T_NV": 3, "T_VW": 8}
+CPU_TUNABLES = {"T_MR": 4, "T_NV": 3, "T_VW": 8, "T_MC": 32}
 GPU_TUNABLES = {"T_RM": 4, "T_RN": 4, "T_TK": 16}
 _GPU_SIDE = 16
 # Kernels walk two batch axes; more are copied into one.
@@ -185,13 +185,14 @@ def emit_cpu(product: Product, ctx: Lowering) -> list[Launch]:
     a0, a1, a_row, _ = product.a.strides
     sizes = (product.m, product.n, product.k, product.batch[1], a0, a1, a_row, *b_strides)
     args: tuple[Arg, ...] = (BufferArg(product.y, product.y_offset), product.a.buffer, b)
-    size = (ceil_div(product.m, tunables["T_MR"]), ceil_div(product.n, width), product.batches)
+    blocks = ceil_div(product.m, tunables["T_MR"])
+    size = (blocks * ceil_div(product.n, width) * product.batches,)
     return [
         *launches,
         Launch(
             KernelSpec.of("gemm_cpu.cl", "gemm_cpu", **defines),
             size,
-            (1, 1, 1),
+            (1,),
             (*args, *(i32(s) for s in sizes), *_epilogue_args(product.epilogue)),
             product.flops,
         ),
