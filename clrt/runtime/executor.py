@@ -15,6 +15,7 @@ from clrt.ir.op import Array
 from clrt.kernels.spec import Buffer, BufferArg, Launch, Packed, Scratch, Status
 from clrt.ops.base import Op
 from clrt.plan.plan import Host, Kernels, Plan
+from clrt.runtime.pages import drop_pages
 from clrt.runtime.session import DeviceTensor, Session, to_sizes
 
 Feed: TypeAlias = "Array | DeviceTensor"
@@ -44,6 +45,7 @@ class Weights:
                 raise InputError(f"'{value.name}' is no constant")
             packed = source.pack(array) if isinstance(source, Packed) else array
             self._buffers[key] = self.session.upload(packed)
+            drop_pages(array)
         return self._buffers[key]
 
     @property

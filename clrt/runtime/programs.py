@@ -118,7 +118,8 @@ class ProgramCache:
     @property
     def _options(self) -> list[str]:
         """The compiler's options; see the quirk "simulator"."""
-        return [*BUILD_OPTIONS, *(["-cl-opt-disable", "-DSIMULATOR"] if self.caps.simulator else [])]
+        simulated = ["-cl-opt-disable", "-DSIMULATOR"] if self.caps.simulator else []
+        return [*BUILD_OPTIONS, *simulated]
 
     def _store(self, path: Path, program: cl.Program) -> None:
         """Writes an entry atomically; a cache that cannot be written is no error."""

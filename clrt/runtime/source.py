@@ -13,7 +13,7 @@ _INCLUDE = re.compile(r'^#include "([^"]+)"\n', re.MULTILINE)
 
 @cache
 def read_source(name: str) -> str:
-    """A file under kernels_cl with its includes expanded: a header once, a template (.inc) always."""
+    """A file under kernels_cl, includes expanded: a header once, a template (.inc) each time."""
     return _expand(name, set())
 
 

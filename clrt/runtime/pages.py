@@ -1,0 +1,26 @@
+"""Memory-mapped weights: the pages are given back once the device has its copy."""
+
+from __future__ import annotations
+
+import mmap
+from typing import Any
+
+import numpy as np
+
+from clrt.ir.op import Array
+
+
+def drop_pages(array: Array) -> None:
+    """Takes the pages of a read-only view of a mapped file out of memory.
+
+    They are read from the file again where somebody needs them. Other arrays are left alone.
+    """
+    owner: Any = array
+    while isinstance(owner, (np.ndarray, memoryview)):
+        owner = owner.obj if isinstance(owner, memoryview) else owner.base
+    mapped = isinstance(owner, mmap.mmap) and not array.flags.writeable
+    if not mapped or not hasattr(mmap, "MADV_DONTNEED") or not array.flags.c_contiguous:
+        return
+    start = array.ctypes.data - np.frombuffer(owner, np.uint8).ctypes.data
+    page = start // mmap.PAGESIZE * mmap.PAGESIZE
+    owner.madvise(mmap.MADV_DONTNEED, page, start + array.nbytes - page)
