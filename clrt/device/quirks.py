@@ -32,6 +32,12 @@ QUIRKS: tuple[Quirk, ...] = (
         "PoCL 3.0 aborts the process when it links its first kernel without binutils' ld",
     ),
     Quirk(
+        "costly-binaries",
+        r"Portable Computing Language",
+        "programs are written to the disk cache when the process ends, not before the first result",
+        "PoCL 3.0 compiles each kernel once more for its binary: 1.6 s for the nine of MiniLM",
+    ),
+    Quirk(
         "slow-builtins",
         r"Portable Computing Language",
         "kernels use common/math.clh, never builtins, in hot loops",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import hashlib
 import os
@@ -52,6 +53,7 @@ class ProgramCache:
     builds: int = 0
     _programs: dict[KernelSpec, cl.Program] = field(default_factory=dict)
     _lock: Lock = field(default_factory=Lock)
+    _unsaved: dict[Path, cl.Program] = field(default_factory=dict)
 
     def kernel(self, spec: KernelSpec) -> cl.Kernel:
         """A new kernel object, with arguments of its own.
@@ -73,8 +75,17 @@ class ProgramCache:
         if program is None:
             program = self._build(spec, source)
             self.builds += 1
-            self._store(path, program)
+            self._unsaved[path] = program
+            if "costly-binaries" not in self.caps.quirks:
+                self.save()
+            elif len(self._unsaved) == 1:
+                atexit.register(self.save)
         return program
+
+    def save(self) -> None:
+        """Writes the programs built since the last time to disk."""
+        while self._unsaved:
+            self._store(*self._unsaved.popitem())
 
     def _key(self, source: str) -> str:
         caps = self.caps
