@@ -5,7 +5,10 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Generic, TypeVar
+
+import platformdirs
 
 from clrt.errors import ClrtError
 
@@ -48,9 +51,16 @@ class Knob(Generic[T]):
 DEVICE = Knob("CLRT_DEVICE", str, "auto", "auto, cpu, gpu, part of a device name, or an index.")
 STRICT = Knob("CLRT_STRICT", _flag, False, "1 turns a host fallback into an error.")
 EXPLAIN_PASSES = Knob("CLRT_EXPLAIN_PASSES", _flag, False, "1 prints what passes did and why not.")
-CACHE_DIR = Knob("CLRT_CACHE_DIR", str, "", "Folder of the program cache.")
+CACHE_DIR = Knob("CLRT_CACHE_DIR", str, "", "Folder of compiled programs and tuning records.")
 MAX_PATCHES = Knob("CLRT_MAX_PATCHES", int, -1, "Stop optimising after N patches, to bisect.")
 VERIFY = Knob("CLRT_VERIFY", _flag, True, "0 skips the IR verifier between passes.")
+
+
+def cache_dir() -> Path:
+    """The user's own cache: CLRT_CACHE_DIR, else the platform's cache folder."""
+    configured = CACHE_DIR.get()
+    return Path(configured) if configured else Path(platformdirs.user_cache_dir("clrt", False))
+
 
 ALL: tuple[Knob[str] | Knob[bool] | Knob[int], ...] = (
     DEVICE,

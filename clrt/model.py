@@ -35,7 +35,7 @@ from clrt.plan.specialise import specialise
 from clrt.runtime.devices import DeviceInfo, choose_device
 from clrt.runtime.executor import BoundPlan, Feed, Slabs, Weights
 from clrt.runtime.session import DeviceTensor, session_for
-from clrt.tuning.records import tunables_for
+from clrt.tuning.records import record_for
 
 if TYPE_CHECKING:
     import onnx
@@ -275,17 +275,30 @@ class Model:
         key = tuple(shapes[v.name] for v in self._graph.inputs)
         bound = self._plans.get(key)
         if bound is None:
-            bindings = bind_dims(self._graph.inputs, shapes)
-            graph = specialise(self._graph, bindings, shapes)
-            caps = self.device.caps
-            plan = make_plan(graph, caps, lambda kernel: tunables_for(kernel, caps))
-            self._announce(plan)
-            bound = BoundPlan(plan, self._session, self._weights, self._slabs, self._constants)
+            bound = self.bind(shapes, {})
+            self._announce(bound.plan)
             self._plans[key] = bound
             while len(self._plans) > MAX_PLANS:
                 self._plans.popitem(last=False)
         self._plans.move_to_end(key)
         return bound
+
+    def bind(
+        self, shapes: Mapping[str, tuple[int, ...]], tunables: Mapping[str, Mapping[str, int]]
+    ) -> BoundPlan:
+        """A plan of its own for given input shapes, as the tuner compares them.
+
+        Args:
+            tunables: The `T_` macros of kernels by entry point, in place of the tuning records.
+        """
+        graph = specialise(self._graph, bind_dims(self._graph.inputs, shapes), shapes)
+        caps = self.device.caps
+
+        def record(kernel: str) -> Mapping[str, int]:
+            return tunables[kernel] if kernel in tunables else record_for(kernel, caps)
+
+        plan = make_plan(graph, caps, record)
+        return BoundPlan(plan, self._session, self._weights, self._slabs, self._constants)
 
     def _announce(self, plan: Plan) -> None:
         """Says once which nodes run on the host, or refuses to under strict."""

@@ -13,9 +13,10 @@
 #endif
 #ifndef T_ROWS
 #define T_ROWS 4
+#define T_VW 8
 #endif
 #ifndef VW
-#define VW 8
+#define VW T_VW
 #endif
 #include "common/math.clh"
 #include "common/scalar.clh"

@@ -9,8 +9,11 @@
 #ifndef HALF
 #define HALF 0
 #endif
+#ifndef T_VW
+#define T_VW 8
+#endif
 #ifndef VW
-#define VW 8
+#define VW T_VW
 #endif
 #ifndef T_ROWS
 #define T_ROWS 4

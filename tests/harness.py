@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import cache
 
 import numpy as np
@@ -16,7 +17,7 @@ from clrt.plan.specialise import specialise
 from clrt.runtime.devices import DeviceInfo, choose_device, devices
 from clrt.runtime.executor import BoundPlan, Slabs, Weights
 from clrt.runtime.session import session_for
-from clrt.tuning.records import tunables_for
+from clrt.tuning.records import record_for
 
 
 @cache
@@ -52,8 +53,8 @@ def run_graph(
 ) -> tuple[dict[str, Array], Plan]:
     """Outputs of a graph whose input shapes are numbers, and the plan that made them."""
 
-    def lookup(kernel: str) -> dict[str, int]:
-        return tunables if tunables is not None else tunables_for(kernel, device.caps)
+    def lookup(kernel: str) -> Mapping[str, int]:
+        return tunables if tunables is not None else record_for(kernel, device.caps)
 
     plan = make_plan(specialise(graph, {}), device.caps, lookup)
     session = session_for(device)

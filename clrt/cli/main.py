@@ -1,4 +1,4 @@
-"""The command line: `clrt devices` and `clrt embed`."""
+"""The command line: `clrt devices`, `clrt embed` and `clrt tune`."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import clrt
 from clrt.cli.console import say_error
 from clrt.cli.devices import devices
 from clrt.cli.embed import embed
+from clrt.cli.tune import tune
 from clrt.errors import ClrtError
 
 Args = ParamSpec("Args")
@@ -39,6 +40,7 @@ app = typer.Typer(
 )
 app.command()(_clear_errors(devices))
 app.command()(_clear_errors(embed))
+app.command()(_clear_errors(tune))
 
 
 def _show_version(asked: bool) -> None:

@@ -25,9 +25,17 @@ from clrt.kernels.spec import (
     round_up,
 )
 from clrt.kernels.strided import collapse, contiguous_strides, copy_launch
+from clrt.kernels.tuned import tuned
 
-CPU_TUNABLES = {"T_MR": 4, "T_NV": 3, "T_VW": 8, "T_MC": 32}
-GPU_TUNABLES = {"T_RM": 4, "T_RN": 4, "T_TK": 16}
+CPU = tuned(
+    "gemm_cpu",
+    {"T_MR": (3, 4, 6, 8, 12, 14), "T_NV": (1, 2, 3, 4), "T_VW": (4, 8, 16), "T_MC": (8, 32, 128)},
+    T_MR=4,
+    T_NV=3,
+    T_VW=8,
+    T_MC=32,
+)
+GPU = tuned("gemm_gpu", T_RM=4, T_RN=4, T_TK=16)
 _GPU_SIDE = 16
 # Kernels walk two batch axes; more are copied into one.
 _BATCH_AXES = 2
@@ -144,8 +152,8 @@ def misfit_gpu(caps: DeviceCaps, dtype: DType, epilogue: Epilogue) -> str | None
         return "for GPUs"
     if caps.max_work_group_size < _GPU_SIDE**2:
         return f"work-groups of {caps.max_work_group_size} are too small"
-    side = _GPU_SIDE * max(GPU_TUNABLES["T_RM"], GPU_TUNABLES["T_RN"]) + 1
-    if caps.local_mem_bytes < 2 * 4 * GPU_TUNABLES["T_TK"] * side:
+    side = _GPU_SIDE * max(GPU.defaults["T_RM"], GPU.defaults["T_RN"]) + 1
+    if caps.local_mem_bytes < 2 * 4 * GPU.defaults["T_TK"] * side:
         return f"{caps.local_mem_bytes} bytes of local memory are too few"
     return _misfit_float32(dtype, epilogue)
 
@@ -169,7 +177,7 @@ def emit_cpu(product: Product, ctx: Lowering) -> list[Launch]:
     """Register-blocked tiles of a work-group of one; B packed in panels, at load if constant."""
     if product.is_empty:
         return []
-    tunables = CPU_TUNABLES | ctx.tunables("gemm_cpu")
+    tunables = ctx.tunables(CPU)
     width = tunables["T_NV"] * tunables["T_VW"]
     launches, product = _merge(product, ctx)
     if product.k and product.a.strides[-1] != 1:
@@ -203,7 +211,7 @@ def emit_gpu(product: Product, ctx: Lowering) -> list[Launch]:
     """Tiles in local memory, a block of elements per work-item; A and B are read in place."""
     if product.is_empty:
         return []
-    tunables = GPU_TUNABLES | ctx.tunables("gemm_gpu")
+    tunables = ctx.tunables(GPU)
     launches, product = _merge(product, ctx)
     defines = {
         **tunables,
@@ -242,7 +250,7 @@ def emit_any(product: Product, ctx: Lowering) -> list[Launch]:
 
 def packed_width(ctx: Lowering) -> int:
     """Columns of a panel of B as `emit_cpu` reads it."""
-    tunables = CPU_TUNABLES | ctx.tunables("gemm_cpu")
+    tunables = ctx.tunables(CPU)
     return tunables["T_NV"] * tunables["T_VW"]
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -12,6 +12,7 @@ from clrt.device.caps import DeviceCaps
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array
+from clrt.kernels.tuned import TunedKernel
 
 Scalar: TypeAlias = "np.int32 | np.int64 | np.float32"
 
@@ -116,11 +117,15 @@ class Lowering:
 
     Attributes:
         caps: The device.
-        tunables: `T_` values from the tuning record of (kernel, device).
+        record: The tuning record of a kernel, by its entry point, on this device.
     """
 
     caps: DeviceCaps
-    tunables: Callable[[str], dict[str, int]]
+    record: Callable[[str], Mapping[str, int]]
+
+    def tunables(self, kernel: TunedKernel) -> dict[str, int]:
+        """The `T_` macros of a kernel on this device."""
+        return kernel.with_record(self.record(kernel.entry))
 
     def scratch(self, elems: int, dtype: DType = DType.FLOAT32) -> Scratch:
         """Memory for this node only."""

@@ -26,10 +26,19 @@ from clrt.kernels.spec import (
     i32,
 )
 from clrt.kernels.strided import broadcast_strides
+from clrt.kernels.tuned import tuned
 from clrt.ops.base import Accuracy, Op, Sample, Types, broadcast_shapes, need, register
 from clrt.ops.fused import symbolic_shape
 
-CPU_TUNABLES = {"T_VW": 8, "T_NV": 4, "T_MK": 4, "T_MV": 4, "T_KB": 128}
+CPU = tuned(
+    "fused_attention_cpu",
+    {"T_VW": (4, 8, 16), "T_NV": (2, 3, 4), "T_MK": (4, 8), "T_MV": (4, 8), "T_KB": (64, 128)},
+    T_VW=8,
+    T_NV=4,
+    T_MK=4,
+    T_MV=4,
+    T_KB=128,
+)
 # Both kernels keep a row of the head in private memory.
 _MAX_HEAD_SIZE = 512
 
@@ -100,7 +109,7 @@ def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
         return []
     assert isinstance(node.op, FusedAttention)
     defines, args = _launch_parts(node)
-    tunables = CPU_TUNABLES | ctx.tunables("fused_attention_cpu")
+    tunables = ctx.tunables(CPU)
     kernel = KernelSpec.of("fused_attention.cl", "fused_attention_cpu", **(defines | tunables))
     batch, queries, _ = node.output.dims
     blocks = ceil_div(queries, tunables["T_VW"] * tunables["T_NV"])

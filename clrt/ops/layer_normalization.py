@@ -25,9 +25,10 @@ from clrt.kernels.spec import (
     f32,
     i32,
 )
+from clrt.kernels.tuned import tuned
 from clrt.ops.base import Accuracy, OnnxNode, Op, Sample, Types, need, normalize_axis, register
 
-CPU_TUNABLES = {"VW": 8, "T_ROWS": 4}
+CPU = tuned("layer_normalization_cpu", {"T_VW": (4, 8, 16)}, T_VW=8, T_ROWS=4)
 
 
 class Normalization(Op):
@@ -92,7 +93,7 @@ def _launch(node: Node, tunables: dict[str, int] | None) -> list[Launch]:
 
 
 def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
-    return _launch(node, CPU_TUNABLES | ctx.tunables("layer_normalization_cpu"))
+    return _launch(node, ctx.tunables(CPU))
 
 
 def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:

@@ -14,9 +14,10 @@ from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.spec import BufferArg, KernelSpec, Launch, Lowering, Variant, ceil_div, i32
+from clrt.kernels.tuned import tuned
 from clrt.ops.base import Accuracy, OnnxNode, Op, Sample, Types, need, normalize_axis, register
 
-CPU_TUNABLES = {"VW": 8, "T_ROWS": 4}
+CPU = tuned("softmax_cpu", {"T_VW": (4, 8, 16)}, T_VW=8, T_ROWS=4)
 
 
 def around_axis(dims: tuple[int, ...], axis: int) -> tuple[int, int, int]:
@@ -52,7 +53,7 @@ def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
     outer, n, _ = _split(node.op, x)
     if not outer * n:
         return []
-    tunables = CPU_TUNABLES | ctx.tunables("softmax_cpu")
+    tunables = ctx.tunables(CPU)
     kernel = KernelSpec.of("softmax.cl", "softmax_cpu", LOG=int(node.op.log), **tunables)
     args = (BufferArg(node.output), BufferArg(x), i32(outer), i32(n))
     groups = ceil_div(outer, tunables["T_ROWS"])

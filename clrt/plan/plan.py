@@ -80,13 +80,16 @@ class Plan:
         return tuple(s for s in self.steps if isinstance(s, Host))
 
 
-def make_plan(graph: Graph, caps: DeviceCaps, tunables: Callable[[str], dict[str, int]]) -> Plan:
+def make_plan(graph: Graph, caps: DeviceCaps, record: Callable[[str], Mapping[str, int]]) -> Plan:
     """Plans a specialised graph for a device.
+
+    Args:
+        record: The tuning record of a kernel, by its entry point; empty where there is none.
 
     Raises:
         OutOfMemoryError: A buffer is larger than the device can allocate.
     """
-    lowering = Lowering(caps, tunables)
+    lowering = Lowering(caps, record)
     steps = tuple(lower(n, lowering) for n in graph.nodes if not _is_view(n))
     roots = _share(graph, steps)
     owners, intervals = _lifetimes(graph, steps, roots)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -93,6 +94,7 @@ class Slabs:
 class _Enqueue:
     """A kernel with its arguments set."""
 
+    entry: str
     kernel: cl.Kernel
     global_size: tuple[int, ...]
     local_size: tuple[int, ...]
@@ -150,6 +152,19 @@ class BoundPlan:
             self._finish()
         return results
 
+    def seconds(self, entry: str) -> float:
+        """How long all launches of a kernel take, one after the other, on what is in the arena."""
+        queue = self.session.queue
+        with self.session.lock:
+            self._bind()
+            steps = [s for s in self._steps if isinstance(s, _Enqueue) and s.entry == entry]
+            queue.finish()
+            start = time.perf_counter()
+            for step in steps:
+                cl.enqueue_nd_range_kernel(queue, step.kernel, step.global_size, step.local_size)
+            queue.finish()
+            return time.perf_counter() - start
+
     def _bind(self) -> None:
         """Sets every kernel argument; again only after the arena has moved."""
         self.slabs.reserve(self.plan.arena.slab_bytes)
@@ -165,7 +180,7 @@ class BoundPlan:
 
     def _bind_launch(self, launch: Launch) -> _Enqueue:
         kernel = self.session.programs.kernel(launch.kernel)
-        # set_arg tries every other kind of argument before a scalar: 6 us each, 100 of them a layer.
+        # set_arg tries every other kind of argument before a scalar: 6 us each, 15 a launch.
         set_scalar = getattr(kernel, "_set_arg_buf", kernel.set_arg)
         index = 0
         for arg in launch.args:
@@ -179,7 +194,7 @@ class BoundPlan:
                 index += 1
         kind = "cpu" if self.session.device.caps.is_cpu else "gpu"
         local = launch.local_size or _LOCAL[kind][len(launch.global_size)]
-        return _Enqueue(kernel, to_sizes(launch.global_size, local), local)
+        return _Enqueue(launch.kernel.entry, kernel, to_sizes(launch.global_size, local), local)
 
     def _locate(self, buffer: Buffer) -> tuple[cl.Buffer, int]:
         """The device buffer, and the element offset in it."""

@@ -13,23 +13,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from threading import Lock
 
-import platformdirs
 import pyopencl as cl
 
 import clrt
-from clrt import knobs
 from clrt.device.caps import DeviceCaps
 from clrt.errors import KernelBuildError
 from clrt.kernels.spec import KernelSpec
 from clrt.runtime.source import render_source
 
 BUILD_OPTIONS = ("-cl-std=CL1.2",)
-
-
-def default_cache_dir() -> Path:
-    """The user's own program cache: CLRT_CACHE_DIR, else the platform's cache folder."""
-    configured = knobs.CACHE_DIR.get()
-    return Path(configured) if configured else Path(platformdirs.user_cache_dir("clrt", False))
 
 
 @dataclass

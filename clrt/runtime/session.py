@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 import pyopencl as cl
 
+from clrt import knobs
 from clrt.errors import DeviceError, OutOfMemoryError
 from clrt.ir.dtypes import DType
 from clrt.ir.op import Array
 from clrt.runtime.devices import DeviceInfo
-from clrt.runtime.programs import ProgramCache, default_cache_dir
+from clrt.runtime.programs import ProgramCache
 
 
 class TrackedBuffer(cl.Buffer):  # type: ignore[misc]
@@ -99,7 +100,7 @@ def session_for(device: DeviceInfo, cache_dir: Path | None = None) -> Session:
     Raises:
         DeviceError: The driver gives no context.
     """
-    folder = cache_dir or default_cache_dir()
+    folder = cache_dir or knobs.cache_dir()
     with _SESSIONS_LOCK:
         for (index, known), session in _SESSIONS.items():
             if index == device.index and (known == folder or cache_dir is None):

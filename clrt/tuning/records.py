@@ -1,40 +1,113 @@
-"""Tunables per kernel and device: the record with the most matching facts wins."""
+"""Tuning records: the `T_` macros of a kernel on the devices that some facts describe.
+
+Records ship with the package; those that `clrt tune` measured here lie in the user's cache. A
+record names a kernel (its entry point) and any of the facts below; of those whose facts all hold
+the one with the most is taken, so that a device without a record of its own gets the nearest.
+"""
 
 from __future__ import annotations
 
 import json
+import os
+import tempfile
+import warnings
+from collections.abc import Mapping, Sequence
 from functools import cache
 from importlib.resources import files
+from pathlib import Path
+from typing import TypeAlias
 
 from clrt.device.caps import DeviceCaps
+from clrt.errors import ClrtError
+from clrt.kernels.tuned import TUNED
+from clrt.knobs import cache_dir
+
+FACTS = ("kind", "float_lanes", "platform", "name", "driver")
+Record: TypeAlias = "dict[str, object]"
+
+
+def record_for(kernel: str, caps: DeviceCaps) -> Mapping[str, int]:
+    """The macros that the best record sets for a kernel; empty where none fits."""
+    fitting = [r for r in _all(user_file()) if r["kernel"] == kernel and _holds(r, caps)]
+    best = max(fitting, key=lambda r: len(r.keys() & set(FACTS)), default=None)
+    tunables = {} if best is None else best["tunables"]
+    assert isinstance(tunables, dict)
+    return tunables
+
+
+def new_record(kernel: str, caps: DeviceCaps, tunables: Mapping[str, int]) -> Record:
+    """A record that holds for this very device and driver."""
+    return {"kernel": kernel, **{f: getattr(caps, f) for f in FACTS}, "tunables": dict(tunables)}
+
+
+def user_file() -> Path:
+    """Where `clrt tune` keeps its records."""
+    return cache_dir() / "tuning.json"
+
+
+def save(records: Sequence[Record]) -> Path:
+    """Adds records to the user's file, in place of those with the same kernel and facts.
+
+    Raises:
+        ClrtError: The file cannot be written.
+    """
+    path = user_file()
+
+    def key(record: Record) -> tuple[object, ...]:
+        return (record["kernel"], *(record.get(f) for f in FACTS))
+
+    merged = {key(r): r for r in (*_load(path), *records)}
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        handle, temporary = tempfile.mkstemp(dir=path.parent)
+        with os.fdopen(handle, "w") as file:
+            json.dump(list(merged.values()), file, indent=1)
+        os.replace(temporary, path)
+    except OSError as error:
+        raise ClrtError(f"'{path}' cannot be written: {error.strerror}.") from error
+    _all.cache_clear()
+    return path
+
+
+def _holds(record: Record, caps: DeviceCaps) -> bool:
+    return all(record[f] == getattr(caps, f) for f in FACTS if f in record)
 
 
 @cache
-def _records() -> list[dict[str, object]]:
-    text = files("clrt.tuning").joinpath("records.json").read_text()
-    loaded: list[dict[str, object]] = json.loads(text)
-    return loaded
+def _all(path: Path) -> list[Record]:
+    shipped = check(json.loads(files("clrt.tuning").joinpath("records.json").read_text()))
+    return [*shipped, *_load(path)]
 
 
-def tunables_for(kernel: str, caps: DeviceCaps) -> dict[str, int]:
-    """The `T_` values of a kernel on a device; empty where only the source's defaults are known.
+def _load(path: Path) -> list[Record]:
+    try:
+        return check(json.loads(path.read_text()))
+    except FileNotFoundError:
+        return []
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        warnings.warn(
+            f"The tuning records in '{path}' are ignored ({error}); make them anew with "
+            "`clrt tune`, or delete the file.",
+            stacklevel=2,
+        )
+        return []
 
-    A record names a kernel and, optionally, facts of the device (platform, kind, float_lanes); of
-    those whose facts all hold, the one with the most is taken.
+
+def check(records: object) -> list[Record]:
+    """The records, where each is one: a kernel, known facts, and integers as tunables.
+
+    Raises:
+        ValueError: One is not.
     """
-    best: dict[str, int] = {}
-    best_score = -1
-    for record in _records():
-        if record["kernel"] != kernel:
-            continue
-        facts = {
-            "platform": caps.platform,
-            "kind": caps.kind,
-            "float_lanes": caps.float_lanes,
-        }
-        wanted = {k: v for k, v in record.items() if k in facts}
-        if all(facts[k] == v for k, v in wanted.items()) and len(wanted) > best_score:
-            values = record["tunables"]
-            assert isinstance(values, dict)
-            best, best_score = values, len(wanted)
-    return best
+    if not isinstance(records, list):
+        raise ValueError("not a list")
+    for record in records:
+        if not isinstance(record, dict) or record.keys() - {"kernel", "tunables", *FACTS}:
+            raise ValueError(f"not a record: {record}")
+        values = record["tunables"]
+        if not isinstance(values, dict) or not all(type(v) is int for v in values.values()):
+            raise ValueError(f"tunables are integers: {record}")
+        # A kernel of another version may be unknown here; its record is never looked up.
+        if record["kernel"] in TUNED:
+            TUNED[record["kernel"]].with_record(values)
+    return records

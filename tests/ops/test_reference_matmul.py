@@ -115,7 +115,7 @@ def test_batch_and_rows_merge_and_weights_are_packed_at_load() -> None:
     (step,) = _linear(np.ones((8, 50), np.float32), {"B": 3, "S": 5}, CPU).steps
     assert isinstance(step, Kernels)
     (launch,) = step.launches
-    assert launch.global_size == (4, 3, 1)
+    assert launch.global_size == (4 * 3,)
     buffers = [getattr(a, "buffer", None) for a in launch.args]
     assert sum(isinstance(b, Packed) for b in buffers) == 1
     assert launch.flops == 2 * 15 * 50 * 8

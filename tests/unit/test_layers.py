@@ -19,7 +19,7 @@ ALLOWED: dict[str, set[str]] = {
     "ops": {"errors", "ir", "device", "kernels"},
     "importer": {"errors", "ir", "ops"},
     "passes": {"errors", "knobs", "ir", "device", "ops"},
-    "tuning": {"errors", "device", "kernels"},
+    "tuning": {"errors", "knobs", "device", "kernels"},
     "plan": {"errors", "ir", "device", "kernels", "ops", "tuning"},
     "runtime": {"", "errors", "knobs", "ir", "device", "kernels", "ops", "plan"},
     # The pooling graph is IR, so that pooling runs through the same passes and kernels.

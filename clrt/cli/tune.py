@@ -1,0 +1,119 @@
+"""`clrt tune`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+from clrt.cli.console import stderr, stdout
+from clrt.errors import InputError
+from clrt.model import Model, load
+from clrt.tuner import Tuned, Tuner, encoder_layer
+from clrt.tuning.records import new_record, save
+
+_ROWS = ((1, 16), (1, 128), (8, 128))
+
+
+def tune(
+    model: Annotated[
+        Path | None,
+        typer.Argument(help="An ONNX file or Hugging Face folder; else a transformer's layer."),
+    ] = None,
+    shape: Annotated[
+        list[str] | None,
+        typer.Option(help="Input shapes, as input_ids=8x128,mask=8x128; may be repeated."),
+    ] = None,
+    device: Annotated[
+        str | None, typer.Option(help="auto, cpu, gpu, part of a device name, or an index.")
+    ] = None,
+    budget: Annotated[float, typer.Option(min=1.0, help="Seconds to spend.")] = 120.0,
+) -> None:
+    """Measure which variants of the kernels are fastest on this device, and remember them.
+
+    The records go to the user's cache and hold from the next load on. Use the machine for nothing
+    else meanwhile.
+    """
+    loaded = load(encoder_layer() if model is None else model, device=device, strict=True)
+    with loaded, _progress() as bar:
+        task = bar.add_task("starting", total=budget)
+        tuner = Tuner(
+            loaded,
+            [parse_shapes(s, loaded) for s in shape or ()] or default_shapes(loaded),
+            budget,
+            lambda spent, what: bar.update(task, completed=min(spent, budget), description=what),
+        )
+        results = tuner.run()
+        caps = loaded.device.caps
+    path = save([new_record(r.kernel, caps, r.after) for r in results])
+    stdout().print(result_table(results, loaded.device.name))
+    stderr().print(Text(f"Kept in {path}"), soft_wrap=True)
+
+
+def parse_shapes(text: str, model: Model) -> dict[str, tuple[int, ...]]:
+    """Input shapes from `input_ids=8x128,attention_mask=8x128`; an input left out repeats the last.
+
+    Raises:
+        InputError: A name or a number is none.
+    """
+    shapes: dict[str, tuple[int, ...]] = {}
+    for part in text.split(","):
+        name, equals, dims = part.partition("=")
+        try:
+            shapes[name.strip()] = tuple(int(d) for d in dims.split("x"))
+        except ValueError:
+            equals = ""
+        if not equals:
+            raise InputError(f"'{part}' is no shape; write it as input_ids=8x128.")
+    names = [s.name for s in model.inputs]
+    for name in shapes:
+        if name not in names:
+            raise InputError(f"The model has no input '{name}'; it has {', '.join(names)}.")
+    last = next(reversed(shapes.values()))
+    return {name: shapes.get(name, last) for name in names}
+
+
+def default_shapes(model: Model) -> list[dict[str, tuple[int, ...]]]:
+    """Small, middle and large: a free first axis is the batch, any other free axis a length.
+
+    Raises:
+        InputError: An input has no known rank.
+    """
+    sets: list[dict[str, tuple[int, ...]]] = []
+    for batch, length in _ROWS:
+        shapes = {}
+        for spec in model.inputs:
+            if spec.shape is None:
+                raise InputError(f"Input '{spec.name}' has no known rank; give --shape.")
+            free = ((batch if axis == 0 else length) for axis in range(len(spec.shape)))
+            shapes[spec.name] = tuple(
+                d if isinstance(d, int) else f for d, f in zip(spec.shape, free, strict=True)
+            )
+        if shapes not in sets:
+            sets.append(shapes)
+    return sets
+
+
+def result_table(results: list[Tuned], device: str) -> Table:
+    """One row per kernel: what it had, what it has, and what that saves."""
+    table = Table(title=f"kernels on {device}")
+    for column in ("kernel", "before", "after"):
+        table.add_column(column, overflow="fold")
+    table.add_column("time", justify="right")
+    for r in results:
+        before, after = (
+            " ".join(f"{k.removeprefix('T_')}={v}" for k, v in t.items())
+            for t in (r.before, r.after)
+        )
+        table.add_row(r.kernel, before, after if after != before else "=", f"{r.ratio:.2f} x")
+    return table
+
+
+def _progress() -> Progress:
+    return Progress(
+        TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn(), console=stderr()
+    )

@@ -1,0 +1,170 @@
+"""Finds the tunables of kernels that are fastest on a device; `clrt tune` is its command."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import count
+from math import exp, log
+from statistics import fmean
+
+import numpy as np
+
+from clrt.device.caps import DeviceCaps
+from clrt.errors import KernelBuildError
+from clrt.ir.dims import symbol
+from clrt.ir.dtypes import DType
+from clrt.ir.graph import Graph, Node, Value
+from clrt.ir.op import IrOp, Step, TensorType
+from clrt.kernels.tuned import TUNED, TunedKernel
+from clrt.model import Model
+from clrt.ops.base import Op
+from clrt.ops.fused_attention import FusedAttention
+from clrt.ops.fused_matmul import FusedMatMul
+from clrt.ops.layer_normalization import LayerNormalization
+from clrt.ops.pointwise import Add, Gelu
+from clrt.ops.softmax import Softmax
+from clrt.runtime.executor import BoundPlan
+from clrt.tuning.records import record_for
+
+Shapes = Mapping[str, tuple[int, ...]]
+# A gain below this is noise.
+_GAIN = 0.98
+_TURNS = 5
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """What came out for one kernel.
+
+    Attributes:
+        before, after: Its tunables; equal where nothing was faster.
+        ratio: Time after over time before: the geometric mean over the shapes.
+    """
+
+    kernel: str
+    before: Mapping[str, int]
+    after: Mapping[str, int]
+    ratio: float
+
+
+@dataclass
+class Tuner:
+    """Coordinate descent over each kernel's choices, the costliest kernel first.
+
+    Candidate and best take turns, so that a machine whose clock moves is fair to both.
+
+    Attributes:
+        shapes: Sets of input shapes; each counts the same.
+        budget_s: Seconds after which no further candidate is tried.
+        progress: Called with the seconds spent and what is being tried.
+    """
+
+    model: Model
+    shapes: Sequence[Shapes]
+    budget_s: float = 60.0
+    progress: Callable[[float, str], None] = lambda spent, what: None
+    _start: float = field(default_factory=time.perf_counter)
+
+    def run(self) -> list[Tuned]:
+        """The best tunables of each kernel that the model uses and that has choices."""
+        bound = [self.model.bind(s, {}) for s in self.shapes]
+        for plan, shapes in zip(bound, self.shapes, strict=True):
+            self._fill(plan, shapes)
+        costs = {e: sum(b.seconds(e) for b in bound) for e, k in TUNED.items() if k.choices}
+        used = sorted((e for e in costs if _uses(bound, e)), key=lambda e: -costs[e])
+        return [self._tune(TUNED[e], share=(i + 1) / len(used)) for i, e in enumerate(used)]
+
+    def _tune(self, kernel: TunedKernel, share: float) -> Tuned:
+        caps = self.model.device.caps
+        before = best = kernel.with_record(record_for(kernel.entry, caps))
+        ratio, improved = 1.0, True
+        tried = [best]
+        while improved:
+            improved = False
+            for candidate in _neighbours(kernel, best, caps):
+                if self._spent() > self.budget_s * share:
+                    return Tuned(kernel.entry, before, best, ratio)
+                if candidate in tried:
+                    continue
+                tried.append(candidate)
+                self.progress(self._spent(), f"{kernel.entry} {_text(candidate, before)}")
+                gain = self._compare(kernel.entry, candidate, best)
+                if gain < _GAIN:
+                    best, ratio, improved = candidate, ratio * gain, True
+        return Tuned(kernel.entry, before, best, ratio)
+
+    def _compare(self, entry: str, candidate: Mapping[str, int], best: Mapping[str, int]) -> float:
+        """Time of the candidate over that of the best; infinite where it does not compile."""
+        ratios = []
+        for shapes in self.shapes:
+            try:
+                ours, theirs = (self.model.bind(shapes, {entry: t}) for t in (candidate, best))
+                times = [(ours.seconds(entry), theirs.seconds(entry)) for _ in range(_TURNS + 1)]
+            except KernelBuildError:
+                return float("inf")
+            # The first turn compiled and packed.
+            ratios.append(log(min(a for a, _ in times[1:]) / min(b for _, b in times[1:])))
+        return exp(fmean(ratios))
+
+    def _fill(self, plan: BoundPlan, shapes: Shapes) -> None:
+        """Ordinary numbers in the arena: leftovers may be subnormal, which is slow."""
+        feeds = {s.name: np.zeros(shapes[s.name], s.dtype.numpy) for s in self.model.inputs}
+        plan.run(feeds, {})
+
+    def _spent(self) -> float:
+        return time.perf_counter() - self._start
+
+
+def _uses(bound: Sequence[BoundPlan], entry: str) -> bool:
+    launches = (x for b in bound for s in b.plan.steps for x in getattr(s, "launches", ()))
+    return any(x.kernel.entry == entry for x in launches)
+
+
+def _neighbours(
+    kernel: TunedKernel, best: Mapping[str, int], caps: DeviceCaps
+) -> Iterator[dict[str, int]]:
+    """Tunables that differ from the best in one macro."""
+    for macro, values in kernel.choices.items():
+        for value in values:
+            if value != best[macro] and (macro != "T_VW" or value <= caps.float_lanes):
+                yield {**best, macro: value}
+
+
+def _text(tunables: Mapping[str, int], before: Mapping[str, int]) -> str:
+    return " ".join(f"{k}={v}" for k, v in tunables.items() if v != before[k])
+
+
+def encoder_layer(hidden: int = 768, heads: int = 12) -> Graph:
+    """A layer of a transformer with random weights: what is tuned where no model is given."""
+    rng = np.random.default_rng(0)
+    shape = (symbol("batch"), symbol("sequence"), hidden)
+    x = Value("x", TensorType(DType.FLOAT32, shape))
+    nodes: list[Node] = []
+    names = (f"w{i}" for i in count())
+
+    def weight(*dims: int) -> Value:
+        data = (rng.standard_normal(dims) * 0.02).astype(np.float32)
+        return Value(next(names), TensorType(DType.FLOAT32, dims, data))
+
+    def add(op: IrOp, *inputs: Value) -> Value:
+        assert isinstance(op, Op)
+        (type_,) = op.infer([v.type for v in inputs])
+        output = Value(f"v{len(nodes)}", type_)
+        nodes.append(Node(f"n{len(nodes)}", op, list(inputs), [output]))
+        return output
+
+    def dense(value: Value, k: int, n: int, *after: Step, extra: tuple[Value, ...] = ()) -> Value:
+        op = FusedMatMul(steps=(Step(Add(), (0, 1)), *after))
+        return add(op, value, weight(k, n), weight(n), *extra)
+
+    residual = Step(Add(), (3, 2))
+    size = hidden // heads
+    qkv = dense(x, hidden, 3 * hidden)
+    attention = FusedAttention.plain(heads, size, q_offset=0, k_offset=hidden, v_offset=2 * hidden)
+    mixed = dense(add(attention, qkv, qkv, qkv), hidden, hidden, residual, extra=(x,))
+    normal = add(LayerNormalization(), mixed, weight(hidden))
+    wide = dense(normal, hidden, 4 * hidden, Step(Gelu(), (2,)))
+    y = add(Softmax(), dense(wide, 4 * hidden, hidden, residual, extra=(normal,)))
+    return Graph("encoder_layer", [x], [y], nodes, ["y"])

@@ -1,0 +1,78 @@
+"""The tuner finds what is fastest, keeps to its budget, and its records take effect."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from clrt.cli.main import app
+from clrt.cli.tune import default_shapes, parse_shapes
+from clrt.errors import InputError
+from clrt.model import Model, load
+from clrt.runtime.devices import DeviceInfo
+from clrt.runtime.executor import BoundPlan
+from clrt.tuner import Tuner, encoder_layer
+from clrt.tuning.records import record_for
+from tests.harness import all_devices
+
+
+@pytest.fixture(autouse=True)
+def own_records(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CLRT_CACHE_DIR", str(tmp_path))
+
+
+def _layer(device: DeviceInfo) -> Model:
+    return load(encoder_layer(64, 2), device=device.index, strict=True)
+
+
+def _shapes(model: Model) -> list[dict[str, tuple[int, ...]]]:
+    return [{"x": (b, s, 64)} for b, s in ((1, 3), (2, 5))]
+
+
+def test_finds_the_fastest(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fake(plan: BoundPlan, entry: str) -> float:
+        (launch, *_) = (
+            x
+            for s in plan.plan.steps
+            for x in getattr(s, "launches", ())
+            if x.kernel.entry == entry
+        )
+        defines = dict(launch.kernel.defines)
+        if entry != "gemm_cpu":
+            return 1e-3
+        return 1.0 + abs(int(defines["T_MR"]) - 6) + abs(int(defines["T_NV"]) - 2)
+
+    monkeypatch.setattr(BoundPlan, "seconds", fake)
+    with _layer(all_devices()[0]) as model:
+        results = {r.kernel: r for r in Tuner(model, _shapes(model), 1e9).run()}
+    assert {"gemm_cpu", "fused_attention_cpu", "layer_normalization_cpu"} <= results.keys()
+    gemm = results["gemm_cpu"]
+    assert (gemm.after["T_MR"], gemm.after["T_NV"]) == (6, 2)
+    assert gemm.ratio == pytest.approx(1 / fake_before(gemm.before))
+    assert results["fused_attention_cpu"].after == results["fused_attention_cpu"].before
+
+
+def fake_before(tunables: object) -> float:
+    assert isinstance(tunables, dict)
+    return 1.0 + abs(tunables["T_MR"] - 6) + abs(tunables["T_NV"] - 2)
+
+
+@pytest.mark.parametrize("device", all_devices(), ids=lambda d: d.platform.split()[0])
+def test_command_measures_and_keeps_records(device: DeviceInfo) -> None:
+    result = CliRunner().invoke(app, ["tune", "--device", str(device.index), "--budget", "1"])
+    assert result.exit_code == 0, result.output
+    assert "gemm_cpu" in result.output
+    assert len(record_for("gemm_cpu", device.caps)) == 4
+
+
+def test_shapes_from_text() -> None:
+    with _layer(all_devices()[0]) as model:
+        assert parse_shapes("x=2x3x64", model) == {"x": (2, 3, 64)}
+        assert default_shapes(model)[1] == {"x": (1, 128, 64)}
+        for text in ("x", "x=", "x=2y3"):
+            with pytest.raises(InputError, match="is no shape"):
+                parse_shapes(text, model)
+        with pytest.raises(InputError, match="no input 'z'"):
+            parse_shapes("z=3", model)

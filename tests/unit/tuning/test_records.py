@@ -1,0 +1,65 @@
+"""Tuning records: the nearest wins, a typo is an error, the user's own file goes first."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from importlib.resources import files
+from pathlib import Path
+
+import pytest
+
+import clrt.model  # noqa: F401  (declares every kernel's tunables)
+from clrt.device.caps import DeviceCaps
+from clrt.kernels.tuned import TUNED, TunedKernel
+from clrt.tuning import records
+from clrt.tuning.records import check, new_record, record_for, save
+
+AVX512 = DeviceCaps("Portable Computing Language", "cpu", "v", "1", "cpu", float_lanes=16)
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CLRT_CACHE_DIR", str(tmp_path))
+
+
+def test_shipped_records_set_only_what_their_kernels_have() -> None:
+    shipped = check(json.loads(files("clrt.tuning").joinpath("records.json").read_text()))
+    assert {r["kernel"] for r in shipped} <= TUNED.keys()
+
+
+@pytest.mark.parametrize("kernel", TUNED.values(), ids=lambda k: k.entry)
+def test_each_tunable_has_a_default_in_the_source(kernel: TunedKernel) -> None:
+    texts = [f.read_text() for f in files("kernels_cl").iterdir() if f.name.endswith(".cl")]
+    (text,) = (t for t in texts if f"void {kernel.entry}(" in t or f" {kernel.entry}(" in t)
+    assert all(f"#define {macro} " in text for macro in kernel.defaults)
+
+
+def test_a_macro_that_the_kernel_lacks_is_an_error() -> None:
+    record = new_record("gemm_cpu", AVX512, {"VW": 16})
+    with pytest.raises(ValueError, match="gemm_cpu sets VW"):
+        check([record])
+
+
+def test_the_nearest_record_wins() -> None:
+    assert record_for("gemm_cpu", AVX512)["T_VW"] == 16
+    assert record_for("gemm_cpu", replace(AVX512, float_lanes=8)) == {}
+    assert record_for("gemm_cpu", replace(AVX512, platform="another"))["T_VW"] == 16
+
+
+def test_the_users_record_goes_before_the_shipped_one_on_that_device_only() -> None:
+    save([new_record("gemm_cpu", AVX512, {"T_MR": 5})])
+    save([new_record("gemm_cpu", AVX512, {"T_MR": 6}), new_record("softmax_cpu", AVX512, {})])
+    assert record_for("gemm_cpu", AVX512) == {"T_MR": 6}
+    assert record_for("gemm_cpu", replace(AVX512, driver="2"))["T_MR"] == 8
+    assert len(json.loads(records.user_file().read_text())) == 2
+
+
+@pytest.mark.parametrize("text", ["", "{", "{}", "[1]", '[{"kernel": "gemm_cpu"}]'])
+def test_a_damaged_file_is_ignored_with_a_warning_and_mended(text: str) -> None:
+    records.user_file().write_text(text)
+    with pytest.warns(UserWarning, match=r"tuning.json.*clrt tune"):
+        assert record_for("gemm_cpu", AVX512)["T_MR"] == 8
+    with pytest.warns(UserWarning, match=r"tuning.json"):
+        save([new_record("gemm_cpu", AVX512, {"T_MR": 6})])
+    assert record_for("gemm_cpu", AVX512) == {"T_MR": 6}
