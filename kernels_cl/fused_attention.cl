@@ -20,7 +20,7 @@
 #endif
 #ifndef T_VW
 #define T_VW 8
-#define T_NV 4
+#define T_NV 3
 #define T_MK 4
 #define T_MV 4
 #define T_KB 128

@@ -34,7 +34,7 @@ CPU = tuned(
     "fused_attention_cpu",
     {"T_VW": (4, 8, 16), "T_NV": (2, 3, 4), "T_MK": (4, 8), "T_MV": (4, 8), "T_KB": (64, 128)},
     T_VW=8,
-    T_NV=4,
+    T_NV=3,
     T_MK=4,
     T_MV=4,
     T_KB=128,

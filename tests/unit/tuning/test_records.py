@@ -43,7 +43,8 @@ def test_a_macro_that_the_kernel_lacks_is_an_error() -> None:
 
 def test_the_nearest_record_wins() -> None:
     assert record_for("gemm_cpu", AVX512)["T_VW"] == 16
-    assert record_for("gemm_cpu", replace(AVX512, float_lanes=8)) == {}
+    assert record_for("gemm_cpu", replace(AVX512, float_lanes=8))["T_VW"] == 8
+    assert record_for("gemm_cpu", replace(AVX512, float_lanes=4)) == {}
     assert record_for("gemm_cpu", replace(AVX512, platform="another"))["T_VW"] == 16
 
 
