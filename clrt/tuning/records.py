@@ -2,7 +2,8 @@
 
 Records ship with the package; those that `clrt tune` measured here lie in the user's cache. A
 record names a kernel (its entry point) and any of the facts below; of those whose facts all hold
-the one with the most is taken, so that a device without a record of its own gets the nearest.
+the one with the most is taken, so that a device without a record of its own gets the nearest. The
+user's records go before the shipped ones.
 """
 
 from __future__ import annotations
@@ -28,11 +29,13 @@ Record: TypeAlias = "dict[str, object]"
 
 def record_for(kernel: str, caps: DeviceCaps) -> Mapping[str, int]:
     """The macros that the best record sets for a kernel; empty where none fits."""
-    fitting = [r for r in _all(user_file()) if r["kernel"] == kernel and _holds(r, caps)]
-    best = max(fitting, key=lambda r: len(r.keys() & set(FACTS)), default=None)
-    tunables = {} if best is None else best["tunables"]
-    assert isinstance(tunables, dict)
-    return tunables
+    for records in (_load(user_file()), _shipped()):
+        fitting = [r for r in records if r["kernel"] == kernel and _holds(r, caps)]
+        if fitting:
+            best = max(fitting, key=lambda r: len(r.keys() & set(FACTS)))["tunables"]
+            assert isinstance(best, dict)
+            return best
+    return {}
 
 
 def new_record(kernel: str, caps: DeviceCaps, tunables: Mapping[str, int]) -> Record:
@@ -65,7 +68,7 @@ def save(records: Sequence[Record]) -> Path:
         os.replace(temporary, path)
     except OSError as error:
         raise ClrtError(f"'{path}' cannot be written: {error.strerror}.") from error
-    _all.cache_clear()
+    _load.cache_clear()
     return path
 
 
@@ -74,11 +77,11 @@ def _holds(record: Record, caps: DeviceCaps) -> bool:
 
 
 @cache
-def _all(path: Path) -> list[Record]:
-    shipped = check(json.loads(files("clrt.tuning").joinpath("records.json").read_text()))
-    return [*shipped, *_load(path)]
+def _shipped() -> list[Record]:
+    return check(json.loads(files("clrt.tuning").joinpath("records.json").read_text()))
 
 
+@cache
 def _load(path: Path) -> list[Record]:
     try:
         return check(json.loads(path.read_text()))
