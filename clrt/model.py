@@ -27,11 +27,13 @@ from clrt.importer import huggingface
 from clrt.importer.onnx_importer import import_model
 from clrt.ir.dims import Dim, Expr, is_symbol, substitute
 from clrt.ir.dtypes import DType
-from clrt.ir.graph import Graph, Value
+from clrt.ir.graph import Graph, Node, Value
+from clrt.ir.op import Array
+from clrt.ops.base import Op
 from clrt.passes.driver import PassReport
 from clrt.passes.pipeline import optimize
 from clrt.plan.plan import Plan, make_plan
-from clrt.plan.specialise import specialise
+from clrt.plan.specialise import Cut, specialise_to_cut
 from clrt.runtime.devices import DeviceInfo, choose_device
 from clrt.runtime.executor import BoundPlan, Feed, Slabs, Weights
 from clrt.runtime.session import DeviceTensor, session_for
@@ -106,6 +108,14 @@ def _read(source: Source) -> Graph:
     return import_model(Path(source) if isinstance(source, str) else source)
 
 
+@dataclass(frozen=True)
+class Stage:
+    """A plan, and where the graph goes on after it."""
+
+    bound: BoundPlan
+    cut: Cut | None
+
+
 class Model:
     """A model on a device. Use `load` to make one.
 
@@ -137,7 +147,7 @@ class Model:
         self._weights = Weights(self._session)
         self._slabs = Slabs(self._session)
         self._constants = frozenset(graph.constants())
-        self._plans: OrderedDict[tuple[tuple[int, ...], ...], BoundPlan] = OrderedDict()
+        self._stages: OrderedDict[Any, Stage] = OrderedDict()
         self._warned: set[str] = set()
         self._lock = RLock()
         self._closed = False
@@ -155,7 +165,7 @@ class Model:
     def close(self) -> None:
         """Frees the device memory; the model cannot run afterwards."""
         with self._lock:
-            self._plans.clear()
+            self._stages.clear()
             self._weights.clear()
             self._slabs.clear()
             self._session.trim()
@@ -188,13 +198,15 @@ class Model:
         with self._lock:
             if self._closed:
                 raise InputError("This model is closed; load it again to run it.")
-            bound = self._plan_for({n: tuple(f.shape) for n, f in feeds.items()})
-            return dict(bound.run(feeds, dict.fromkeys(names, device_outputs)))
+            return self._run(feeds, dict.fromkeys(names, device_outputs))
 
     def plan(self, shapes: Mapping[str, Sequence[int]]) -> Plan:
-        """The execution plan for given input shapes: steps, launches, arena."""
+        """The execution plan for given input shapes: steps, launches, arena.
+
+        Where shapes depend on computed data it goes as far as the first of those.
+        """
         with self._lock:
-            return self._plan_for({n: tuple(s) for n, s in shapes.items()}).plan
+            return self._stage(self._graph, {n: tuple(s) for n, s in shapes.items()}, {}).bound.plan
 
     def warmup(
         self,
@@ -271,17 +283,38 @@ class Model:
                 raise
             raise InputError(f"Input '{spec.name}' is no array: {error}.") from error
 
-    def _plan_for(self, shapes: Mapping[str, tuple[int, ...]]) -> BoundPlan:
-        key = tuple(shapes[v.name] for v in self._graph.inputs)
-        bound = self._plans.get(key)
-        if bound is None:
-            bound = self.bind(shapes, {})
-            self._announce(bound.plan)
-            self._plans[key] = bound
-            while len(self._plans) > MAX_PLANS:
-                self._plans.popitem(last=False)
-        self._plans.move_to_end(key)
-        return bound
+    def _run(self, feeds: dict[str, Feed], outputs: Mapping[str, bool]) -> dict[str, Any]:
+        """Runs stage after stage; `outputs` says which of the wanted ones stay on the device."""
+        graph, known = self._graph, dict[str, Array]()
+        while True:
+            stage = self._stage(graph, {n: tuple(f.shape) for n, f in feeds.items()}, known)
+            cut = stage.cut
+            if cut is None:
+                return dict(stage.bound.run(feeds, outputs))
+            kept = {n: n not in cut.reads for n in stage.bound.plan.graph.output_names}
+            feeds = {**feeds, **(stage.bound.run(feeds, kept) if kept else {})}
+            read = {n: _on_host(feeds[n]) for n in cut.reads}
+            known = {} if cut.on_host else read
+            if cut.on_host:
+                feeds.update(_run_on_host(cut.node, read))
+            graph = cut.rest
+            feeds = {v.name: feeds[v.name] for v in graph.inputs if v.name not in known}
+
+    def _stage(
+        self, graph: Graph, shapes: Mapping[str, tuple[int, ...]], known: Mapping[str, Array]
+    ) -> Stage:
+        names = [v.name for v in graph.inputs]
+        data = tuple((n, a.shape, a.tobytes()) for n, a in known.items())
+        key = (graph, tuple(shapes.get(n) for n in names), data)
+        stage = self._stages.get(key)
+        if stage is None:
+            stage = self._make_stage(graph, shapes, known, {})
+            self._announce(stage.bound.plan)
+            self._stages[key] = stage
+            while len(self._stages) > MAX_PLANS:
+                self._stages.popitem(last=False)
+        self._stages.move_to_end(key)
+        return stage
 
     def bind(
         self, shapes: Mapping[str, tuple[int, ...]], tunables: Mapping[str, Mapping[str, int]]
@@ -291,14 +324,27 @@ class Model:
         Args:
             tunables: The `T_` macros of kernels by entry point, in place of the tuning records.
         """
-        graph = specialise(self._graph, bind_dims(self._graph.inputs, shapes), shapes)
+        return self._make_stage(self._graph, shapes, {}, tunables).bound
+
+    def _make_stage(
+        self,
+        graph: Graph,
+        shapes: Mapping[str, tuple[int, ...]],
+        known: Mapping[str, Array],
+        tunables: Mapping[str, Mapping[str, int]],
+    ) -> Stage:
+        every = {**shapes, **{n: a.shape for n, a in known.items()}}
+        bindings = bind_dims(graph.inputs, every)
+        first, cut = specialise_to_cut(graph, bindings, shapes, known)
         caps = self.device.caps
 
         def record(kernel: str) -> Mapping[str, int]:
             return tunables[kernel] if kernel in tunables else record_for(kernel, caps)
 
-        plan = make_plan(graph, caps, record)
-        return BoundPlan(plan, self._session, self._weights, self._slabs, self._constants)
+        plan = make_plan(first, caps, record)
+        return Stage(
+            BoundPlan(plan, self._session, self._weights, self._slabs, self._constants), cut
+        )
 
     def _announce(self, plan: Plan) -> None:
         """Says once which nodes run on the host, or refuses to under strict."""
@@ -319,6 +365,21 @@ class Model:
             HostFallbackWarning,
             stacklevel=4,
         )
+
+
+def _on_host(feed: Feed) -> Array:
+    return feed.numpy() if isinstance(feed, DeviceTensor) else feed
+
+
+def _run_on_host(node: Node, read: Mapping[str, Array]) -> dict[str, Feed]:
+    """The outputs of a node that finds out how much there is."""
+    assert isinstance(node.op, Op)
+    inputs = [
+        None if v is None else v.numbers if v.numbers is not None else read[v.name]
+        for v in node.inputs
+    ]
+    results = zip(node.outputs, node.op.reference(*inputs), strict=False)
+    return {v.name: np.asarray(a, v.dtype.numpy, order="C") for v, a in results}
 
 
 def bind_dims(inputs: Sequence[Value], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:

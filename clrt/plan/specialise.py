@@ -1,19 +1,43 @@
-"""Binds the dims of one call: shape arithmetic becomes numbers, and what follows from it folds."""
+"""Binds the dims of one call: shape arithmetic becomes numbers, and what follows from it folds.
+
+Where a shape depends on computed data the graph is cut: what can run before is one graph, the host
+then reads what the shape depends on, and the rest is specialised with it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 
 import numpy as np
 
 from clrt.errors import ClrtError, PlanError
-from clrt.ir.dims import Bindings
+from clrt.ir.dims import Bindings, is_symbol
 from clrt.ir.graph import Graph, Node, Value
-from clrt.ir.op import TensorType
+from clrt.ir.op import Array, TensorType
 from clrt.ops.base import Op
 
 # A folded result is a constant of the plan; larger ones are computed on the device at each run.
 MAX_FOLDED_BYTES = 4 << 20
+
+
+@dataclass(frozen=True)
+class Cut:
+    """Where a graph goes on once the host has read something.
+
+    Attributes:
+        node: The node whose output shape depends on it.
+        reads: Names of the values to read: inputs of the first graph, or outputs of it.
+        on_host: The node runs on the host, on all of its inputs (an op that finds out how much
+            there is, such as NonZero). Else the values become constants of the rest.
+        rest: The nodes from there on. Its inputs are the values that it needs of the first graph,
+            and the outputs of the node where it runs on the host.
+    """
+
+    node: Node
+    reads: tuple[str, ...]
+    on_host: bool
+    rest: Graph
 
 
 def specialise(
@@ -23,39 +47,112 @@ def specialise(
 
     Args:
         bindings: A number for each symbol of the input shapes.
-        shapes: Shapes of the inputs whose rank the model does not give.
+        shapes: Shapes of the inputs for which the model gives none.
 
     Raises:
         ShapeError: The shapes do not fit somewhere inside the graph.
         PlanError: A shape depends on computed data.
     """
+    whole, cut = specialise_to_cut(graph, bindings, shapes or {}, {})
+    if cut is not None:
+        raise PlanError(f"{cut.node}: the shape of its output depends on computed data.")
+    return whole
+
+
+def specialise_to_cut(
+    graph: Graph,
+    bindings: Bindings,
+    shapes: Mapping[str, tuple[int, ...]],
+    known: Mapping[str, Array],
+) -> tuple[Graph, Cut | None]:
+    """As much of the graph as can be given numbers, and the cut where that is not all.
+
+    Args:
+        known: Elements of inputs, by name; these are no inputs of the copy.
+
+    Raises:
+        ShapeError: The shapes do not fit somewhere inside the graph.
+    """
     copy = graph.copy(bindings)
     for value in copy.inputs:
-        if value.shape is None and shapes is not None:
+        if value.name in known:
+            array = known[value.name]
+            value.type = TensorType(value.dtype, array.shape, array)
+        elif not value.type.is_static and value.name in shapes:
             value.type = TensorType(value.dtype, shapes[value.name])
+    copy.inputs = [v for v in copy.inputs if v.name not in known]
     kept: list[Node] = []
+    rest: list[Node] = []
+    blocked: set[Value] = set()
+    sizes = dict(bindings)
+    needs_data: Node | None = None
     for node in copy.nodes:
-        _infer(node)
-        if not _fold(node):
+        if any(_is_open(v, blocked, sizes) for v in node.inputs if v is not None):
+            rest.append(node)
+        elif not _infer(node, sizes):
+            needs_data = needs_data or node
+            rest.append(node)
+        elif not _fold(node):
             kept.append(node)
+        if rest and rest[-1] is node:
+            blocked.update(node.outputs)
     copy.nodes = kept
+    if needs_data is not None:
+        return _cut(copy, needs_data, rest)
+    for value in copy.outputs:
+        _is_open(value, blocked, sizes)
     copy.remove_dead()
-    return copy
+    return copy, None
 
 
-def _infer(node: Node) -> None:
+def _is_open(value: Value, blocked: set[Value], sizes: Bindings) -> bool:
+    """Whether a value comes after the cut: computed there, or a size that is found out there."""
+    if value.is_constant and value.numbers is None:
+        value.type = value.type.bind(sizes)
+        return value.numbers is None
+    return value in blocked
+
+
+def _infer(node: Node, sizes: dict[str, int]) -> bool:
+    """Gives the outputs their types; False where a shape depends on computed data.
+
+    Dims that were unknown until now are added to `sizes`.
+    """
     assert isinstance(node.op, Op)
     try:
         types = node.op.infer_with_data(node.input_types)
     except ClrtError as error:
         raise type(error)(f"{node.op.name} '{node.name}': {error}") from error
+    if not all(t.is_static for t in types):
+        return False
     for value, type_ in zip(node.outputs, types, strict=False):
-        if not type_.is_static:
-            raise PlanError(
-                f"{node.op.name} '{node.name}': the shape of its output '{value.name}' "
-                f"({type_}) depends on computed data, which clrt does not support yet."
-            )
+        for before, after in zip(value.shape or (), type_.shape or (), strict=False):
+            if is_symbol(before) and isinstance(after, int):
+                sizes[str(before)] = after
         value.type = type_
+    return True
+
+
+def _cut(first: Graph, node: Node, rest: list[Node]) -> tuple[Graph, Cut]:
+    """Splits off `rest`, where `node` is the one that needs data."""
+    assert isinstance(node.op, Op)
+    inputs = [v for v in node.inputs if v is not None and not v.is_constant]
+    missing = [v for v in inputs if v in (node.input(i) for i in node.op.host_inputs)]
+    on_host = not missing
+    if on_host:
+        rest = [n for n in rest if n is not node]
+    made = {v for n in rest for v in n.outputs}
+    needed = [v for n in rest for v in n.inputs if v is not None]
+    carried = dict.fromkeys(
+        v for v in (*needed, *first.outputs) if v not in made and not v.is_constant
+    )
+    reads = tuple(dict.fromkeys(inputs if on_host else missing))
+    after = Graph(first.name, list(carried), first.outputs, rest, first.output_names).copy()
+    computed = {v for n in first.nodes for v in n.outputs}
+    first.outputs = [v for v in dict.fromkeys((*carried, *reads)) if v in computed]
+    first.output_names = [v.name for v in first.outputs]
+    first.remove_dead()
+    return first, Cut(node, tuple(v.name for v in reads), on_host, after)
 
 
 def _fold(node: Node) -> bool:

@@ -165,16 +165,3 @@ def test_closed_model() -> None:
 def test_absent_device() -> None:
     with pytest.raises(clrt.DeviceError, match="There is"):
         clrt.load(_embedding(), device="voodoo 2")
-
-
-def test_shape_that_depends_on_computed_data() -> None:
-    graph = helper.make_graph(
-        [helper.make_node("Range", ["a", "b", "c"], ["y"], "steps")],
-        "g",
-        [_info(n, TensorProto.FLOAT, []) for n in "abc"],
-        [_info("y", TensorProto.FLOAT, ["n"])],
-    )
-    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)])
-    feeds = {n: np.float32(v) for n, v in (("a", 0), ("b", 3), ("c", 1))}
-    with pytest.raises(clrt.PlanError, match=r"Range 'steps'.*depends on computed data"):
-        clrt.load(proto, device="cpu").run(feeds)

@@ -1,0 +1,136 @@
+"""Shapes that depend on computed data: the plan is cut, the host reads what is needed, it goes on."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import TensorProto, helper
+
+import clrt
+from clrt.ir.op import Array
+from clrt.runtime.devices import DeviceInfo
+from tests.harness import all_devices
+
+FLOAT, INT = TensorProto.FLOAT, TensorProto.INT64
+DEVICES = pytest.mark.parametrize("device", all_devices(), ids=lambda d: d.platform.split()[0])
+
+
+def _model(
+    nodes: list[onnx.NodeProto],
+    inputs: dict[str, tuple[int, list[str | int]]],
+    outputs: dict[str, int],
+    **constants: Array,
+) -> bytes:
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info(n, t, s) for n, (t, s) in inputs.items()],
+        [helper.make_tensor_value_info(n, t, None) for n, t in outputs.items()],
+        [onnx.numpy_helper.from_array(np.asarray(a), n) for n, a in constants.items()],
+    )
+    opset = [helper.make_opsetid("", 17)]
+    return helper.make_model(graph, opset_imports=opset, ir_version=8).SerializeToString()
+
+
+def _agree(model: bytes, device: DeviceInfo, *feeds: dict[str, Array]) -> clrt.Model:
+    ours = clrt.load(model, device=device.index, strict=True)
+    theirs = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+    for feed in feeds:
+        wanted = theirs.run(None, feed)
+        for found, expected in zip(ours.run(feed).values(), wanted, strict=True):
+            assert found.dtype == expected.dtype
+            np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+    return ours
+
+
+def _x(seed: int, *shape: int) -> Array:
+    return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
+
+
+@DEVICES
+def test_rows_that_are_not_zero_are_gathered_and_multiplied(device: DeviceInfo) -> None:
+    node = helper.make_node
+    model = _model(
+        [
+            node("ReduceMax", ["x"], ["top"], axes=[1], keepdims=0),
+            node("Relu", ["top"], ["positive"]),
+            node("NonZero", ["positive"], ["where"]),
+            node("Squeeze", ["where", "zero"], ["rows"]),
+            node("Gather", ["x", "rows"], ["kept"]),
+            node("MatMul", ["kept", "w"], ["y"]),
+        ],
+        {"x": (FLOAT, ["n", 5])},
+        {"y": FLOAT, "positive": FLOAT},
+        w=_x(9, 5, 3),
+        zero=np.array([0]),
+    )
+    feeds = [{"x": _x(s, n, 5) - 1} for s, n in [(0, 6), (1, 6), (2, 9), (3, 1)]]
+    _agree(model, device, *feeds, {"x": -np.ones((4, 5), np.float32)})
+
+
+@DEVICES
+def test_a_computed_shape_is_read_and_plans_are_kept_by_it(device: DeviceInfo) -> None:
+    node = helper.make_node
+    model = _model(
+        [
+            node("Cast", ["count"], ["c"], to=FLOAT),
+            node("Mul", ["c", "two"], ["d"]),
+            node("Cast", ["d"], ["e"], to=INT),
+            node("Concat", ["e", "rest"], ["shape"], axis=0),
+            node("Exp", ["x"], ["z"]),
+            node("Reshape", ["z", "shape"], ["r"]),
+            node("Shape", ["r"], ["s"]),
+            node("ReduceSum", ["r", "one"], ["y"], keepdims=0),
+        ],
+        {"x": (FLOAT, [4, 6]), "count": (INT, [1])},
+        {"y": FLOAT, "s": INT, "z": FLOAT},
+        two=np.float32(2),
+        rest=np.array([-1]),
+        one=np.array([1]),
+    )
+    feeds = [{"x": _x(c, 4, 6), "count": np.array([c])} for c in (1, 2, 3, 2, 1)]
+    ours = _agree(model, device, *feeds)
+    before = ours._session.programs.builds
+    ours.run(feeds[0])
+    assert ours._session.programs.builds == before
+
+
+@DEVICES
+def test_a_shape_given_as_input_and_an_input_passed_through(device: DeviceInfo) -> None:
+    node = helper.make_node
+    model = _model(
+        [node("Expand", ["x", "shape"], ["wide"]), node("Add", ["wide", "x"], ["y"])],
+        {"x": (FLOAT, ["a", 1]), "shape": (INT, ["k"])},
+        {"y": FLOAT},
+    )
+    shapes = [(3, 4), (3, 1), (2, 3, 5)]
+    _agree(model, device, *({"x": _x(1, 3, 1), "shape": np.array(s)} for s in shapes))
+    with pytest.raises(clrt.errors.ShapeError, match="Expand"):
+        clrt.load(model, device=device.index).run({"x": _x(1, 3, 1), "shape": np.array([2, 2])})
+
+
+@DEVICES
+def test_two_cuts_and_sizes_used_after_them(device: DeviceInfo) -> None:
+    node = helper.make_node
+    model = _model(
+        [
+            node("Greater", ["x", "zero"], ["mask"]),
+            node("Compress", ["x", "mask"], ["some"], axis=0),
+            node("Shape", ["some"], ["n"]),
+            node("Cast", ["n"], ["nf"], to=FLOAT),
+            node("Div", ["some", "nf"], ["scaled"]),
+            node("Range", ["i0", "n0", "i1"], ["index"]),
+            node("Squeeze", ["n", "i00"], ["n0"]),
+            node("Cast", ["index"], ["fi"], to=FLOAT),
+            node("Mul", ["scaled", "fi"], ["y"]),
+        ],
+        {"x": (FLOAT, ["n"])},
+        {"y": FLOAT, "n": INT},
+        zero=np.float32(0),
+        i0=np.int64(0),
+        i1=np.int64(1),
+        i00=np.array([0]),
+    )
+    _agree(model, device, *({"x": _x(s, n)} for s, n in [(0, 7), (1, 7), (2, 30)]))
