@@ -11,7 +11,7 @@ from clrt.device.caps import DeviceCaps
 from clrt.errors import UnsupportedError
 from clrt.ir.dims import Shape, same, same_shape
 from clrt.ir.dtypes import DType
-from clrt.ir.graph import Value
+from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array
 from clrt.kernels.spec import (
     Arg,
@@ -139,15 +139,13 @@ def epilogue_operand_fits(extra: Shape | None, out: Shape | None) -> bool:
     return all(same(e, 1) for e in full[:-1]) or same_shape(full[:-1], out[:-1])
 
 
-def misfit_cpu(caps: DeviceCaps, dtype: DType, epilogue: Epilogue) -> str | None:
-    """Why `emit_cpu` does not hold."""
-    if not caps.is_cpu:
-        return "for CPU devices"
-    return _misfit_float32(dtype, epilogue)
+def misfit_cpu(node: Node, caps: DeviceCaps) -> str | None:
+    """Why `emit_cpu` does not hold for a product of input 0."""
+    return _misfit_float32(node) if caps.is_cpu else "for CPU devices"
 
 
-def misfit_gpu(caps: DeviceCaps, dtype: DType, epilogue: Epilogue) -> str | None:
-    """Why `emit_gpu` does not hold."""
+def misfit_gpu(node: Node, caps: DeviceCaps) -> str | None:
+    """Why `emit_gpu` does not hold for a product of input 0."""
     if caps.is_cpu:
         return "for GPUs"
     if caps.max_work_group_size < _GPU_SIDE**2:
@@ -155,26 +153,35 @@ def misfit_gpu(caps: DeviceCaps, dtype: DType, epilogue: Epilogue) -> str | None
     side = _GPU_SIDE * max(GPU.defaults["T_RM"], GPU.defaults["T_RN"]) + 1
     if caps.local_mem_bytes < 2 * 4 * GPU.defaults["T_TK"] * side:
         return f"{caps.local_mem_bytes} bytes of local memory are too few"
-    return _misfit_float32(dtype, epilogue)
+    return _misfit_float32(node)
 
 
-def misfit_any(caps: DeviceCaps, dtype: DType, y: Value) -> str | None:
-    """Why `emit_any` does not hold."""
+def misfit_any(node: Node, caps: DeviceCaps) -> str | None:
+    """Why `emit_any` does not hold for a product of input 0."""
+    dtype = node.arg(0).dtype
     if dtype is DType.BOOL:
         return "no product of bool"
-    if DType.FLOAT64 in (dtype, y.dtype) and not caps.has_fp64:
+    if DType.FLOAT64 in (dtype, node.output.dtype) and not caps.has_fp64:
         return "the device has no float64"
     return None
 
 
-def _misfit_float32(dtype: DType, epilogue: Epilogue) -> str | None:
-    if dtype is not DType.FLOAT32:
-        return "for float32"
-    return None if epilogue.vectorises else "an operand or the result is not float32"
+def _misfit_float32(node: Node) -> str | None:
+    return None if node.arg(0).dtype is DType.FLOAT32 else "for float32"
+
+
+def _check_vectors(epilogue: Epilogue) -> None:
+    if not epilogue.vectorises:
+        raise UnsupportedError("an operand or the result is not float32")
 
 
 def emit_cpu(product: Product, ctx: Lowering) -> list[Launch]:
-    """Register-blocked tiles of a work-group of one; B packed in panels, at load if constant."""
+    """Register-blocked tiles of a work-group of one; B packed in panels, at load if constant.
+
+    Raises:
+        UnsupportedError: The epilogue needs other types than float32, or walks too many axes.
+    """
+    _check_vectors(product.epilogue)
     if product.is_empty:
         return []
     tunables = ctx.tunables(CPU)
@@ -208,7 +215,12 @@ def emit_cpu(product: Product, ctx: Lowering) -> list[Launch]:
 
 
 def emit_gpu(product: Product, ctx: Lowering) -> list[Launch]:
-    """Tiles in local memory, a block of elements per work-item; A and B are read in place."""
+    """Tiles in local memory, a block of elements per work-item; A and B are read in place.
+
+    Raises:
+        UnsupportedError: As `emit_cpu`.
+    """
+    _check_vectors(product.epilogue)
     if product.is_empty:
         return []
     tunables = ctx.tunables(GPU)

@@ -8,8 +8,7 @@ from math import prod
 
 import numpy as np
 
-from clrt.device.caps import DeviceCaps
-from clrt.errors import ShapeError
+from clrt.errors import ShapeError, UnsupportedError
 from clrt.ir.dims import Shape
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, Step, TensorType
@@ -27,7 +26,7 @@ _UNSIGNED = {2: "ushort", 4: "uint", 8: "ulong"}
 _COLUMNS_BYTES = 64 << 20
 
 
-def _epilogue(node: Node) -> gemm.Epilogue | str:
+def _epilogue(node: Node) -> gemm.Epilogue:
     """The bias: one element per channel, that is per group and row of the product."""
     assert isinstance(node.op, Conv)
     bias = node.input(2)
@@ -41,15 +40,13 @@ def _epilogue(node: Node) -> gemm.Epilogue | str:
     return make_epilogue((Step(Add(), (0, 1)),), flat, (operand,))
 
 
-def _lower(node: Node) -> gemm.Product | str:
+def _lower(node: Node) -> gemm.Product:
     """The product of weights and columns; its B is set by `_columns`."""
     x, w, y, op = node.arg(0), node.arg(1), node.output, node.op
     assert isinstance(op, Conv)
     if len(x.dims) - 2 > _AXES:
-        return f"{len(x.dims) - 2} spatial axes; the kernel walks up to {_AXES}"
+        raise UnsupportedError(f"{len(x.dims) - 2} spatial axes; the kernel walks up to {_AXES}")
     epilogue = _epilogue(node)
-    if isinstance(epilogue, str):
-        return epilogue
     m, k, n = w.dims[0] // op.group, prod(w.dims[1:]), prod(y.dims[2:])
     weights = gemm.View(BufferArg(w), (0, m * k, k, 1))
     images = gemm.View(BufferArg(x), (op.group * k * n, k * n, n, 1))
@@ -109,14 +106,8 @@ def _unfolded(
         yield ([launch] if product.k else []), part
 
 
-def _product(node: Node) -> gemm.Product:
-    product = _lower(node)
-    assert not isinstance(product, str)
-    return product
-
-
 def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
-    product = _product(node)
+    product = _lower(node)
     if product.is_empty:
         return []
     parts = _unfolded(node, product, ctx, gemm.packed_width(ctx))
@@ -124,7 +115,7 @@ def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
 
 
 def _emit_gpu(node: Node, ctx: Lowering) -> list[Launch]:
-    product = _product(node)
+    product = _lower(node)
     if product.is_empty:
         return []
     parts = _unfolded(node, product, ctx, 0)
@@ -132,30 +123,11 @@ def _emit_gpu(node: Node, ctx: Lowering) -> list[Launch]:
 
 
 def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:
-    product = _product(node)
+    product = _lower(node)
     if product.is_empty:
         return []
     parts = _unfolded(node, product, ctx, 0)
     return [x for unfold, part in parts for x in (*unfold, *gemm.emit_any(part, ctx))]
-
-
-def _misfit_cpu(node: Node, caps: DeviceCaps) -> str | None:
-    product = _lower(node)
-    if isinstance(product, str):
-        return product
-    return gemm.misfit_cpu(caps, product.dtype, product.epilogue)
-
-
-def _misfit_gpu(node: Node, caps: DeviceCaps) -> str | None:
-    product = _lower(node)
-    if isinstance(product, str):
-        return product
-    return gemm.misfit_gpu(caps, product.dtype, product.epilogue)
-
-
-def _misfit_any(node: Node, caps: DeviceCaps) -> str | None:
-    product = _lower(node)
-    return product if isinstance(product, str) else gemm.misfit_any(caps, product.dtype, product.y)
 
 
 @register
@@ -178,9 +150,9 @@ class Conv(Op):
     group: int = 1
 
     variants = (
-        Variant("im2col_gemm_cpu", _emit_cpu, _misfit_cpu),
-        Variant("im2col_gemm_gpu", _emit_gpu, _misfit_gpu),
-        Variant("im2col_gemm_any", _emit_any, _misfit_any),
+        Variant("im2col_gemm_cpu", _emit_cpu, gemm.misfit_cpu),
+        Variant("im2col_gemm_gpu", _emit_gpu, gemm.misfit_gpu),
+        Variant("im2col_gemm_any", _emit_any, gemm.misfit_any),
     )
 
     def window(self, weights: Shape | None) -> WindowPool | None:

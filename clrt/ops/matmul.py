@@ -8,8 +8,7 @@ from math import prod
 
 import numpy as np
 
-from clrt.device.caps import DeviceCaps
-from clrt.errors import ShapeError
+from clrt.errors import ShapeError, UnsupportedError
 from clrt.ir.dims import Dim, Shape, same
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Value
@@ -100,19 +99,27 @@ def make_epilogue(
     steps: Sequence[Step],
     product: TensorType,
     operands: Sequence[gemm.Operand],
-) -> gemm.Epilogue | str:
-    """The epilogue that computes `steps`, or the reason there is none."""
+) -> gemm.Epilogue:
+    """The epilogue that computes `steps`.
+
+    Raises:
+        UnsupportedError: A step has no kernel.
+    """
     types = [product, *(o.value.type for o in operands)]
     program = render(steps, types)
     if isinstance(program, str):
-        return program
+        raise UnsupportedError(program)
     kinds = tuple(compute_type(o.value.dtype) for o in operands)
     vectorises = can_vectorise(steps, types)
     return gemm.Epilogue(tuple(operands), kinds, program.body, program.result, vectorises)
 
 
-def _lower(node: Node) -> gemm.Product | str:
-    """A node as a product, or the reason that it is none."""
+def _lower(node: Node) -> gemm.Product:
+    """A node as a product.
+
+    Raises:
+        UnsupportedError: It is none.
+    """
     op, a, b = node.op, node.arg(0), node.arg(1)
     assert isinstance(op, MatrixProduct)
     trans_a, trans_b = op.transposed()
@@ -124,15 +131,9 @@ def _lower(node: Node) -> gemm.Product | str:
     _, n = _swapped(right, trans_b and len(b.dims) > 1)
     product_type = op.product_type(node.input_types)
     missing = (len(a.dims) == 1, len(b.dims) == 1)
-    operands: list[gemm.Operand] = []
-    for value in op.extras(node):
-        operand = _operand(value, node.output, (*batch, m, n), missing)
-        if isinstance(operand, str):
-            return operand
-        operands.append(operand)
+    full = (*batch, m, n)
+    operands = [_operand(value, node.output, full, missing) for value in op.extras(node)]
     epilogue = make_epilogue(op.program(node.input_types), product_type, operands)
-    if isinstance(epilogue, str):
-        return epilogue
     return gemm.Product(
         node.output,
         a.dtype,
@@ -166,16 +167,22 @@ def _with_batch(dims: tuple[int, ...], batch: tuple[int, ...], *, swap: bool) ->
 
 def _operand(
     value: Value, y: Value, full: tuple[int, ...], missing: tuple[bool, bool]
-) -> gemm.Operand | str:
-    """An operand of the epilogue seen over the batch axes, rows and columns `full`."""
+) -> gemm.Operand:
+    """An operand of the epilogue seen over the batch axes, rows and columns `full`.
+
+    Raises:
+        UnsupportedError: It does not broadcast to them.
+    """
     dims, symbolic = (_pad(s, y, missing) for s in (value.dims, symbolic_shape(value)))
     target = _pad(symbolic_shape(y), y, missing)
-    reason = f"operand '{value.name}' {value.type} does not fit the product {list(full)}"
-    if len(dims) != len(full):
-        return reason
     numbers = tuple(int(d) for d in dims)
-    if any(d not in (1, goal) for d, goal in zip(numbers, full, strict=True)):
-        return reason
+    fits = len(dims) == len(full) and all(
+        d in (1, goal) for d, goal in zip(numbers, full, strict=True)
+    )
+    if not fits:
+        raise UnsupportedError(
+            f"operand '{value.name}' {value.type} does not fit the product {list(full)}"
+        )
     # The symbolic shapes decide where they can, so that every input shape takes one kernel.
     if same(symbolic[-1], 1):
         per_column = False
@@ -198,48 +205,22 @@ def _pad(shape: Shape, y: Value, missing: tuple[bool, bool]) -> tuple[Dim, ...]:
     return tuple(padded)
 
 
-def _parts(node: Node) -> tuple[gemm.Product | None, str]:
-    product = _lower(node)
-    return (None, product) if isinstance(product, str) else (product, "")
-
-
-def _misfit_cpu(node: Node, caps: DeviceCaps) -> str | None:
-    product, reason = _parts(node)
-    return reason if product is None else gemm.misfit_cpu(caps, product.dtype, product.epilogue)
-
-
-def _misfit_gpu(node: Node, caps: DeviceCaps) -> str | None:
-    product, reason = _parts(node)
-    return reason if product is None else gemm.misfit_gpu(caps, product.dtype, product.epilogue)
-
-
-def _misfit_any(node: Node, caps: DeviceCaps) -> str | None:
-    product, reason = _parts(node)
-    return reason if product is None else gemm.misfit_any(caps, product.dtype, product.y)
-
-
-def _product(node: Node) -> gemm.Product:
-    product = _lower(node)
-    assert not isinstance(product, str)
-    return product
-
-
 def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
-    return gemm.emit_cpu(_product(node), ctx)
+    return gemm.emit_cpu(_lower(node), ctx)
 
 
 def _emit_gpu(node: Node, ctx: Lowering) -> list[Launch]:
-    return gemm.emit_gpu(_product(node), ctx)
+    return gemm.emit_gpu(_lower(node), ctx)
 
 
 def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:
-    return gemm.emit_any(_product(node), ctx)
+    return gemm.emit_any(_lower(node), ctx)
 
 
 MatrixProduct.variants = (
-    Variant("gemm_cpu", _emit_cpu, _misfit_cpu),
-    Variant("gemm_gpu", _emit_gpu, _misfit_gpu),
-    Variant("gemm_any", _emit_any, _misfit_any),
+    Variant("gemm_cpu", _emit_cpu, gemm.misfit_cpu),
+    Variant("gemm_gpu", _emit_gpu, gemm.misfit_gpu),
+    Variant("gemm_any", _emit_any, gemm.misfit_any),
 )
 
 

@@ -1,4 +1,4 @@
-"""Shapes that depend on computed data: the plan is cut, the host reads what is needed, it goes on."""
+"""Shapes that depend on computed data: the host reads what is needed, and the plan goes on."""
 
 from __future__ import annotations
 
