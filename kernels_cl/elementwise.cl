@@ -3,10 +3,12 @@
 //   READS    declares v0, v1, … from them
 //   BODY     declares one variable per step
 //   RESULT   the variable to store
-//   GENERAL  operands broadcast: walked by strides (else all are flat or one element)
+//   STRIDES  the operands' steps along each axis, where they broadcast
+//   elementwise_cpu      float32 on CPU devices: vectors along the last axis, where each operand has
+//                        a step of 0 or 1; WALKS declares a pointer per operand
+//   elementwise_flat     operands are flat or one element
+//   elementwise_general  operands broadcast, and are walked by strides (GENERAL)
 #include "common/base.clh"
-#include "common/math.clh"
-#include "common/scalar.clh"
 #ifndef BODY
 #define INPUTS , IN(float, x0)
 #define READS const F v0 = READ(0);
@@ -15,13 +17,68 @@
 #define OUT_T float
 #define STRIDES , const IDX_T s0_0, const IDX_T s0_1, const IDX_T s0_2, const IDX_T s0_3, \
                 const IDX_T s0_4, const IDX_T s0_5
+#define WALKS WALK(0)
 #endif
 #ifndef STRIDES
 #define STRIDES
 #endif
+#ifndef T_ELEMS
+#define T_ELEMS 2048
+#endif
+#ifdef T_VW
+#define VW T_VW
+#endif
+#include "common/math.clh"
+#include "common/scalar.clh"
 
+#define SIZES \
+  const IDX_T d5, const IDX_T d0, const IDX_T d1, const IDX_T d2, const IDX_T d3, const IDX_T d4
+
+#ifdef T_VW
+#include "common/rows.clh"
+#define WALK(k)                                                                             \
+  __global const float *const p##k =                                                        \
+      AT(x##k) + (i0 * s##k##_0 + i1 * s##k##_1 + i2 * s##k##_2 + i3 * s##k##_3 + i4 * s##k##_4);
+#define ONE(k) ((F)(p##k[0]))
+
+// A work-item computes T_ELEMS elements: part of a row of d5, or several rows.
+__kernel __attribute__((reqd_work_group_size(1, 1, 1)))
+void elementwise_cpu(OUT(float, y) INPUTS, SIZES STRIDES) {
+  IDX_T at = get_group_id(0) * T_ELEMS;
+  const IDX_T end = i_min(at + T_ELEMS, d0 * d1 * d2 * d3 * d4 * d5);
+  while (at < end) {
+    const IDX_T row = at / d5;
+    const IDX_T i0123 = row / d4;
+    const IDX_T i012 = i0123 / d3;
+    const IDX_T i01 = i012 / d2;
+    const IDX_T i0 = i01 / d1;
+    const IDX_T i1 = i01 - i0 * d1;
+    const IDX_T i2 = i012 - i01 * d2;
+    const IDX_T i3 = i0123 - i012 * d3;
+    const IDX_T i4 = row - i0123 * d4;
+    __global float *const to = AT(y) + row * d5;
+    const IDX_T stop = i_min(d5, end - row * d5);
+    IDX_T i = at - row * d5;
+    at += stop - i;
+    WALKS
+#define READ(k) LOAD_F(p##k + i)
+    for (; i + VW <= stop; i += VW) {
+      READS BODY
+      STORE_F(to + i, RESULT);
+    }
+#undef READ
+#define READ(k) load_lanes(p##k + i, stop - i, p##k[i])
+    if (i < stop) {
+      READS BODY
+      store_lanes(to + i, RESULT, stop - i);
+    }
+  }
+}
+
+#else
 #define ONE(k) (AT(x##k)[0])
 #define ONE_HALF(k) vload_half(0, AT(x##k))
+#define READ(k) (AT(x##k)[i])
 #define READ_HALF(k) vload_half(i, AT(x##k))
 #if STORE_HALF
 #define STORE(at, v) vstore_half((v), (at), AT(y))
@@ -31,29 +88,10 @@
 
 #ifndef GENERAL
 __kernel void elementwise_flat(OUT(OUT_T, y) INPUTS, const IDX_T n) {
-  const IDX_T i = (IDX_T)get_global_id(0) * VW;
-#if VW == 1
-#define READ(k) (AT(x##k)[i])
+  const IDX_T i = get_global_id(0);
   if (i >= n) return;
   READS BODY
   STORE(i, RESULT);
-#else
-  if (i + VW <= n) {
-#define READ(k) (*(__global const F *)(AT(x##k) + i))
-    READS BODY
-    *(__global F *)(AT(y) + i) = RESULT;
-#undef READ
-  } else {
-    // The last, partial vector: one lane at a time, so that nothing outside is touched.
-    for (IDX_T lane = i; lane < n; ++lane) {
-#define READ(k) ((F)(AT(x##k)[lane]))
-      READS BODY
-      const F result = RESULT;
-      AT(y)[lane] = result.s0;
-#undef READ
-    }
-  }
-#endif
 }
 
 #else
@@ -66,9 +104,7 @@ __kernel void elementwise_flat(OUT(OUT_T, y) INPUTS, const IDX_T n) {
 #define AT_STRIDED(k, inner) (AT(x##k)[WHERE(k, inner)])
 #define AT_STRIDED_HALF(k, inner) vload_half(WHERE(k, inner), AT(x##k))
 
-__kernel void elementwise_general(OUT(OUT_T, y) INPUTS, const IDX_T d5, const IDX_T d0,
-                                  const IDX_T d1, const IDX_T d2, const IDX_T d3,
-                                  const IDX_T d4 STRIDES) {
+__kernel void elementwise_general(OUT(OUT_T, y) INPUTS, SIZES STRIDES) {
   const IDX_T i5 = get_global_id(0);
   const IDX_T i4 = get_global_id(1);
   const IDX_T z = get_global_id(2);
@@ -82,4 +118,5 @@ __kernel void elementwise_general(OUT(OUT_T, y) INPUTS, const IDX_T d5, const ID
   READS BODY
   STORE((z * d4 + i4) * d5 + i5, RESULT);
 }
+#endif
 #endif

@@ -1,24 +1,50 @@
-// Gather: y[o, i, :] = x[o, indices[i], :] for rows of `units` pieces of COPY_T.
-// Work-item (chunk of T_PER_ITEM pieces, i, o); with ROWS_FIRST, where a row is one piece, (i, 0, o).
+// Gather: y[o, i, :] = x[o, indices[i], :] for rows of `units` elements.
+//   gather      `units` are pieces of COPY_T; work-item (piece, i, o), or with ROWS_FIRST, where a
+//               row is one piece, (i, 0, o)
+//   gather_cpu  a work-item copies T_BYTES: part of a row, or several rows
 #include "common/base.clh"
 #include "common/index.clh"
 #ifndef DATA_T
 #define DATA_T uint
 #define COPY_T uint4
 #define INDEX_T long
-#define T_PER_ITEM 8
 #define ROWS_FIRST 0
 #endif
 
+#ifndef T_BYTES
 __kernel void gather(IN(DATA_T, x), IN(INDEX_T, indices), OUT(DATA_T, y), OUT(int, status),
                      const IDX_T n, const IDX_T rows, const IDX_T units) {
   const IDX_T i = get_global_id(ROWS_FIRST ? 0 : 1);
-  const IDX_T first = (IDX_T)get_global_id(ROWS_FIRST ? 1 : 0) * T_PER_ITEM;
+  const IDX_T k = get_global_id(ROWS_FIRST ? 1 : 0);
   const IDX_T o = get_global_id(2);
-  if (i >= rows || first >= units) return;
+  if (i >= rows || k >= units) return;
   const IDX_T row = clrt_index((long)AT(indices)[i], n, AT(status));
-  __global const COPY_T *from = (__global const COPY_T *)AT(x) + (o * n + row) * units;
-  __global COPY_T *to = (__global COPY_T *)AT(y) + (o * rows + i) * units;
-  const IDX_T last = first + T_PER_ITEM < units ? first + T_PER_ITEM : units;
-  for (IDX_T k = first; k < last; ++k) to[k] = from[k];
+  ((__global COPY_T *)AT(y))[(o * rows + i) * units + k] =
+      ((__global const COPY_T *)AT(x))[(o * n + row) * units + k];
 }
+
+#else
+typedef uint16 __attribute__((aligned(sizeof(DATA_T)))) VECTOR;
+
+__kernel __attribute__((reqd_work_group_size(1, 1, 1)))
+void gather_cpu(IN(DATA_T, x), IN(INDEX_T, indices), OUT(DATA_T, y), OUT(int, status),
+                const IDX_T n, const IDX_T rows, const IDX_T units, const IDX_T total) {
+  const IDX_T lanes = sizeof(VECTOR) / sizeof(DATA_T);
+  const IDX_T elems = T_BYTES / sizeof(DATA_T);
+  IDX_T at = get_group_id(0) * elems;
+  const IDX_T end = total - at < elems ? total : at + elems;
+  while (at < end) {
+    const IDX_T row = at / units;
+    const IDX_T o = row / rows;
+    const IDX_T picked = clrt_index((long)AT(indices)[row - o * rows], n, AT(status));
+    __global const DATA_T *const from = AT(x) + (o * n + picked) * units;
+    __global DATA_T *const to = AT(y) + row * units;
+    const IDX_T stop = end - row * units < units ? end - row * units : units;
+    IDX_T k = at - row * units;
+    at += stop - k;
+    for (; k + lanes <= stop; k += lanes)
+      *(__global VECTOR *)(to + k) = *(__global const VECTOR *)(from + k);
+    for (; k < stop; ++k) to[k] = from[k];
+  }
+}
+#endif

@@ -72,44 +72,47 @@ __kernel void layer_normalization_any(OUT(DATA_T, y) STATS_OUTPUTS, IN(DATA_T, x
 #else
 #include "common/rows.clh"
 
+#define AFFINE(v, i, READ) ((v) * READ(scale, i) PLUS_BIAS(i, READ))
+#if BIAS
+#define PLUS_BIAS(i, READ) + READ(bias, i)
+#else
+#define PLUS_BIAS(i, READ)
+#endif
+#define WHOLE(x, i) LOAD_F(AT(x) + i)
+#define PART(x, i) load_lanes(AT(x) + i, n - i, 0.0f)
+
 __kernel __attribute__((reqd_work_group_size(1, 1, 1)))
 void layer_normalization_cpu(OUT(float, y) STATS_OUTPUTS, IN(float, x),
                              IN(float, scale) BIAS_INPUT, const IDX_T rows, const IDX_T n,
                              const float epsilon) {
+  const IDX_T whole = n / VW * VW;
   const IDX_T first = get_group_id(0) * T_ROWS;
   const IDX_T end = i_min(first + T_ROWS, rows);
   for (IDX_T row = first; row < end; ++row) {
     __global const float *from = AT(x) + row * n;
     __global float *to = AT(y) + row * n;
-    IDX_T i = 0;
-    float mean = 0.0f;
+    F average = (F)(0.0f);
 #if !RMS
-    F s0 = (F)(0.0f), s1 = (F)(0.0f);
-    for (; i + 2 * VW <= n; i += 2 * VW) {
-      s0 = s0 + LOAD_F(from + i);
-      s1 = s1 + LOAD_F(from + i + VW);
-    }
-    mean = lane_sum(s0 + s1);
-    for (; i < n; ++i) mean += from[i];
-    mean /= (float)n;
+    F sum = load_lanes(from + whole, n - whole, 0.0f);
+    for (IDX_T i = 0; i < whole; i += VW) sum = sum + LOAD_F(from + i);
+    FOLD(sum, JOIN_SUM)
+    average = sum / (F)(n);
 #endif
-    F v0 = (F)(0.0f), v1 = (F)(0.0f);
-    for (i = 0; i + 2 * VW <= n; i += 2 * VW) {
-      const F d0 = LOAD_F(from + i) - mean, d1 = LOAD_F(from + i + VW) - mean;
-      v0 = d0 * d0 + v0;
-      v1 = d1 * d1 + v1;
+    const float mean = average.s0;
+    F d = load_lanes(from + whole, n - whole, mean) - average;
+    F squares = d * d;
+    for (IDX_T i = 0; i < whole; i += VW) {
+      d = LOAD_F(from + i) - average;
+      squares = d * d + squares;
     }
-    float variance = lane_sum(v0 + v1);
-    for (; i < n; ++i) variance += (from[i] - mean) * (from[i] - mean);
-    const float inverse = 1.0f / sqrt(variance / (float)n + epsilon);
-    for (i = 0; i + VW <= n; i += VW) {
-      F v = (LOAD_F(from + i) - mean) * inverse * LOAD_F(AT(scale) + i);
-#if BIAS
-      v = v + LOAD_F(AT(bias) + i);
-#endif
-      STORE_F(to + i, v);
+    FOLD(squares, JOIN_SUM)
+    const float inverse = 1.0f / sqrt(squares.s0 / (float)n + epsilon);
+    for (IDX_T i = 0; i < whole; i += VW)
+      STORE_F(to + i, AFFINE((LOAD_F(from + i) - average) * inverse, i, WHOLE));
+    if (whole < n) {
+      d = load_lanes(from + whole, n - whole, mean) - average;
+      store_lanes(to + whole, AFFINE(d * inverse, whole, PART), n - whole);
     }
-    for (; i < n; ++i) to[i] = (from[i] - mean) * inverse * AT(scale)[i] + BIAS_AT(i);
     STORE_STATS(row)
   }
 }

@@ -2,7 +2,8 @@
 // The element of output (i0, i1, i2) and reduced (j0, j1, j2) is i . s + j . t.
 //   INIT, STEP(a, x), JOIN(a, b), FINISH(a, n)   the operation; SHIFT: x - the maximum is reduced
 //   reduce_strided   one work-item per output, any dtype
-//   reduce_columns   s2 = 1: VW outputs side by side; reduce_rows: t2 = 1: VW partial results
+//   reduce_columns   float32, s2 = 1: vectors of outputs
+//   reduce_rows      float32, t2 = 1: vectors of elements
 #include "common/base.clh"
 #ifndef INIT
 #define INIT 0
@@ -16,8 +17,14 @@
 #define ACC_T F
 #define HALF 0
 #endif
-#ifndef VW
-#define VW 1
+#ifndef T_NV
+#define T_NV 32
+#endif
+#ifndef T_ROWS
+#define T_ROWS 8
+#endif
+#ifdef T_VW
+#define VW T_VW
 #endif
 #include "common/math.clh"
 #include "common/scalar.clh"
@@ -47,11 +54,11 @@
     for (IDX_T j1 = 0; j1 < r1; ++j1)
 #define FINITE(v) PICK(c_abs(v) <= (F)(FLT_MAX), v, (F)(0.0f))
 #if SHIFT
-#define SHIFTED(v) ((v) - shift)
-#define UNSHIFT(v) ((v) + shift)
+#define SHIFTED(v, top) ((v) - (top))
+#define UNSHIFT(v, top) ((v) + (top))
 #else
-#define SHIFTED(v) (v)
-#define UNSHIFT(v) (v)
+#define SHIFTED(v, top) (v)
+#define UNSHIFT(v, top) (v)
 #endif
 
 #if VW == 1
@@ -63,7 +70,7 @@ __kernel void reduce_strided(OUT(DATA_T, y), IN(DATA_T, x), SIZES) {
   F top = (F)(-INFINITY);
   OUTER for (IDX_T j2 = 0; j2 < r2; ++j2)
     top = c_max(top, READ(base + j0 * t0 + j1 * t1 + j2 * t2));
-  const F shift = FINITE(top);
+  top = FINITE(top);
 #endif
   // One partial result per run: the error grows with the length of a run, not with their number.
   ACC_T total = INIT;
@@ -71,77 +78,92 @@ __kernel void reduce_strided(OUT(DATA_T, y), IN(DATA_T, x), SIZES) {
     const IDX_T run = base + j0 * t0 + j1 * t1;
     ACC_T part = INIT;
     for (IDX_T j2 = 0; j2 < r2; ++j2) {
-      const ACC_T v = SHIFTED(READ(run + j2 * t2));
+      const ACC_T v = SHIFTED(READ(run + j2 * t2), top);
       part = STEP(part, v);
     }
     total = JOIN(total, part);
   }
-  WRITE((i0 * d1 + i1) * d2 + i2, UNSHIFT(FINISH(total, COUNT)));
+  WRITE((i0 * d1 + i1) * d2 + i2, UNSHIFT(FINISH(total, COUNT), top));
 }
 
 #else
-static inline F lanes_from(__global const float *p, IDX_T count) {
-  F v = (F)(p[0]);
-  for (IDX_T lane = 1; lane < count; ++lane) ((float *)&v)[lane] = p[lane];
-  return v;
-}
+// T_NV vectors of outputs side by side: long pieces of rows, which no prefetcher of a CPU follows
+// from one to the next. The partial results are few enough for the L1 cache.
+#define ROWS_AHEAD 8
+#define EACH for (IDX_T k = 0, c = 0; k < vectors; ++k, c += VW)
+#define COLUMNS(p) (left - c >= VW ? LOAD_F((p) + c) : load_lanes((p) + c, left - c, 0.0f))
 
 __kernel __attribute__((reqd_work_group_size(1, 1, 1)))
 void reduce_columns(OUT(float, y), IN(float, x), SIZES) {
-  const IDX_T i2 = get_group_id(0) * VW, i1 = get_group_id(1), i0 = get_group_id(2);
-  const IDX_T valid = i_min(VW, d2 - i2);
-  __global const float *base = AT(x) + i0 * s0 + i1 * s1 + i2;
-#define COLUMNS(p) (valid == VW ? LOAD_F(p) : lanes_from(p, valid))
+  const IDX_T i2 = get_group_id(0) * (T_NV * VW), i1 = get_group_id(1), i0 = get_group_id(2);
+  const IDX_T left = d2 - i2;
+  const IDX_T vectors = i_min(T_NV, (left + VW - 1) / VW);
+  __global const float *const base = AT(x) + i0 * s0 + i1 * s1 + i2;
+  __global float *const to = AT(y) + (i0 * d1 + i1) * d2 + i2;
+  F total[T_NV], part[T_NV];
 #if SHIFT
-  F top = (F)(-INFINITY);
-  OUTER for (IDX_T j2 = 0; j2 < r2; ++j2)
-    top = c_max(top, COLUMNS(base + j0 * t0 + j1 * t1 + j2 * t2));
-  const F shift = FINITE(top);
-#endif
-  F total = (F)(INIT);
-  OUTER {
-    __global const float *run = base + j0 * t0 + j1 * t1;
-    F part = (F)(INIT);
-    for (IDX_T j2 = 0; j2 < r2; ++j2) {
-      const F v = SHIFTED(COLUMNS(run + j2 * t2));
-      part = STEP(part, v);
-    }
-    total = JOIN(total, part);
+  F top[T_NV];
+  EACH top[k] = (F)(-INFINITY);
+  OUTER for (IDX_T j2 = 0; j2 < r2; ++j2) {
+    __global const float *const row = base + j0 * t0 + j1 * t1 + j2 * t2;
+    EACH top[k] = c_max(top[k], COLUMNS(row));
   }
-  const F result = UNSHIFT(FINISH(total, COUNT));
-  __global float *to = AT(y) + (i0 * d1 + i1) * d2 + i2;
-  for (IDX_T lane = 0; lane < valid; ++lane) to[lane] = ((const float *)&result)[lane];
+  EACH top[k] = FINITE(top[k]);
+#endif
+  EACH total[k] = (F)(INIT);
+  OUTER {
+    EACH part[k] = (F)(INIT);
+    for (IDX_T j2 = 0; j2 < r2; ++j2) {
+      __global const float *const row = base + j0 * t0 + j1 * t1 + j2 * t2;
+      EACH {
+        PREFETCH(row + ROWS_AHEAD * t2 + c);
+        const F v = SHIFTED(COLUMNS(row), top[k]);
+        part[k] = STEP(part[k], v);
+      }
+    }
+    EACH total[k] = JOIN(total[k], part[k]);
+  }
+  EACH store_lanes(to + c, UNSHIFT(FINISH(total[k], COUNT), top[k]), i_min(VW, left - c));
 }
 
+// T_ROWS outputs, of rows in vectors.
 __kernel __attribute__((reqd_work_group_size(1, 1, 1)))
 void reduce_rows(OUT(float, y), IN(float, x), SIZES) {
-  const IDX_T i2 = get_group_id(0), i1 = get_group_id(1), i0 = get_group_id(2);
-  __global const float *base = AT(x) + i0 * s0 + i1 * s1 + i2 * s2;
   const IDX_T whole = r2 / VW * VW;
+  const IDX_T first = get_group_id(0) * T_ROWS;
+  const IDX_T end = i_min(first + T_ROWS, d0 * d1 * d2);
+  for (IDX_T output = first; output < end; ++output) {
+    const IDX_T i01 = output / d2;
+    const IDX_T i2 = output - i01 * d2;
+    const IDX_T i0 = i01 / d1;
+    const IDX_T i1 = i01 - i0 * d1;
+    __global const float *const base = AT(x) + i0 * s0 + i1 * s1 + i2 * s2;
 #if SHIFT
-  F tops = (F)(-INFINITY);
-  OUTER {
-    __global const float *run = base + j0 * t0 + j1 * t1;
-    for (IDX_T j2 = 0; j2 < whole; j2 += VW) tops = c_max(tops, LOAD_F(run + j2));
-    for (IDX_T j2 = whole; j2 < r2; ++j2) tops = c_max(tops, (F)(run[j2]));
-  }
-  const F shift = FINITE((F)(lane_max(tops)));
+    F top = (F)(-INFINITY);
+    OUTER {
+      __global const float *run = base + j0 * t0 + j1 * t1;
+      for (IDX_T j2 = 0; j2 < whole; j2 += VW) top = c_max(top, LOAD_F(run + j2));
+      for (IDX_T j2 = whole; j2 < r2; ++j2) top = c_max(top, (F)(run[j2]));
+    }
+    FOLD(top, c_max)
+    top = FINITE(top);
 #endif
-  F lanes = (F)(INIT), rest = (F)(INIT);
-  OUTER {
-    __global const float *run = base + j0 * t0 + j1 * t1;
-    for (IDX_T j2 = 0; j2 < whole; j2 += VW) {
-      const F v = SHIFTED(LOAD_F(run + j2));
-      lanes = STEP(lanes, v);
+    F lanes = (F)(INIT), rest = (F)(INIT);
+    OUTER {
+      __global const float *run = base + j0 * t0 + j1 * t1;
+      for (IDX_T j2 = 0; j2 < whole; j2 += VW) {
+        const F v = SHIFTED(LOAD_F(run + j2), top);
+        lanes = STEP(lanes, v);
+      }
+      for (IDX_T j2 = whole; j2 < r2; ++j2) {
+        const F v = SHIFTED((F)(run[j2]), top);
+        rest = STEP(rest, v);
+      }
     }
-    for (IDX_T j2 = whole; j2 < r2; ++j2) {
-      const F v = SHIFTED((F)(run[j2]));
-      rest = STEP(rest, v);
-    }
+    FOLD(lanes, JOIN)
+    const F total = JOIN(lanes, rest);
+    const F result = UNSHIFT(FINISH(total, COUNT), top);
+    AT(y)[output] = result.s0;
   }
-  F total = rest;
-  for (int lane = 0; lane < VW; ++lane) total = JOIN(total, (F)(((const float *)&lanes)[lane]));
-  const F result = UNSHIFT(FINISH(total, COUNT));
-  AT(y)[(i0 * d1 + i1) * d2 + i2] = ((const float *)&result)[0];
 }
 #endif

@@ -55,36 +55,41 @@ __kernel void softmax_any(OUT(DATA_T, y), IN(DATA_T, x), const IDX_T outer, cons
 #else
 #include "common/rows.clh"
 
+#define JOIN_TOP(a, b) PICK((a) > (b), a, b)
+
 static inline void softmax_row(__global float *to, __global const float *from, IDX_T n) {
   const IDX_T whole = n / VW * VW;
-  F rest = (F)(-INFINITY);
-  for (IDX_T i = whole; i < n; ++i) ((float *)&rest)[i - whole] = from[i];
-  F tops = rest;
-  for (IDX_T i = 0; i < whole; i += VW) tops = c_max(tops, LOAD_F(from + i));
-  const float top = lane_max(tops);
-  F sums = (F)(0.0f);
+  F rest = load_lanes(from + whole, n - whole, -INFINITY);
+  // A NaN may get lost here; the sum has it.
+  F top = rest;
+  for (IDX_T i = 0; i < whole; i += VW) top = JOIN_TOP(top, LOAD_F(from + i));
+  FOLD(top, JOIN_TOP)
+  F sum = (F)(0.0f);
 #if LOG
-  for (IDX_T i = 0; i < whole; i += VW) sums = sums + c_exp(LOAD_F(from + i) - top);
-  if (whole < n) sums = sums + c_exp(rest - top);
-  // log through a vector, as all of math.clh is compiled for vectors here.
-  const F shift = c_log((F)(lane_sum(sums)));
+  for (IDX_T i = 0; i < whole; i += VW) sum = sum + c_exp(LOAD_F(from + i) - top);
+  if (whole < n) sum = sum + c_exp(rest - top);
+  FOLD(sum, JOIN_SUM)
+  const F shift = c_log(sum);
   for (IDX_T i = 0; i < whole; i += VW) STORE_F(to + i, LOAD_F(from + i) - top - shift);
   rest = rest - top - shift;
 #else
   for (IDX_T i = 0; i < whole; i += VW) {
+    PREFETCH(from + n + i);
+    PREFETCH(to + n + i);
     const F e = c_exp(LOAD_F(from + i) - top);
     STORE_F(to + i, e);
-    sums = sums + e;
+    sum = sum + e;
   }
   if (whole < n) {
     rest = c_exp(rest - top);
-    sums = sums + rest;
+    sum = sum + rest;
   }
-  const float inverse = 1.0f / lane_sum(sums);
+  FOLD(sum, JOIN_SUM)
+  const F inverse = (F)(1.0f) / sum;
   for (IDX_T i = 0; i < whole; i += VW) STORE_F(to + i, LOAD_F(to + i) * inverse);
   rest = rest * inverse;
 #endif
-  for (IDX_T i = whole; i < n; ++i) to[i] = ((const float *)&rest)[i - whole];
+  store_lanes(to + whole, rest, n - whole);
 }
 
 __kernel __attribute__((reqd_work_group_size(1, 1, 1)))

@@ -25,10 +25,11 @@ from clrt.kernels.spec import (
     i32,
 )
 from clrt.kernels.strided import MAX_RANK, broadcast_strides, collapse, pad_rank
+from clrt.kernels.tuned import tuned
 from clrt.ops.base import Accuracy, Op, Sample, Types, register
 from clrt.ops.pointwise import Pointwise
 
-VECTOR_WIDTH = 8
+CPU = tuned("elementwise_cpu", {"T_VW": (4, 8, 16)}, T_VW=8, T_ELEMS=2048)
 
 
 @register
@@ -206,82 +207,117 @@ def _is_one(value: Value) -> bool:
     return all(same(d, 1) for d in symbolic_shape(value))
 
 
-def _emit(node: Node, ctx: Lowering) -> list[Launch]:
-    values, y = _inputs(node), node.output
-    assert isinstance(node.op, Op)
-    steps = steps_of(node.op, len(values))
-    total = int(np.prod(y.dims))
-    program = render(steps, [v.type for v in values])
-    if total == 0 or isinstance(program, str):
-        return []
-    target = symbolic_shape(y)
-    flat = all(_is_one(v) or same_shape(symbolic_shape(v), target) for v in values)
-    buffers: list[Arg] = [BufferArg(y), *(BufferArg(v) for v in values)]
-    defines: dict[str, object] = {
-        "INPUTS": "".join(f", IN({v.dtype.cl}, x{k})" for k, v in enumerate(values)),
-        "BODY": program.body,
-        "RESULT": program.result,
-        "OUT_T": y.dtype.cl,
-        "STORE_HALF": int(y.dtype is DType.FLOAT16),
-    }
-    if flat:
-        width = VECTOR_WIDTH if can_vectorise(steps, [v.type for v in values]) else 1
-        reads = [
-            f"{'ONE' if _is_one(v) else 'READ'}{_suffix(v)}({k})" for k, v in enumerate(values)
-        ]
-        defines |= {"VW": width, "READS": _declare(values, reads)}
-        kernel = KernelSpec.of("elementwise.cl", "elementwise_flat", **defines)
-        return [Launch(kernel, (ceil_div(total, width),), None, (*buffers, i32(total)))]
-    return [_general(values, y, buffers, defines)]
-
-
-def _suffix(value: Value) -> str:
-    return "_HALF" if value.dtype is DType.FLOAT16 else ""
-
-
-def _declare(values: Sequence[Value], reads: Sequence[str]) -> str:
-    pairs = zip(values, reads, strict=True)
-    return " ".join(
-        f"const {compute_type(v.dtype)} v{k} = {read};" for k, (v, read) in enumerate(pairs)
-    )
-
-
-def _general(
-    values: Sequence[Value], y: Value, buffers: list[Arg], defines: dict[str, object]
-) -> Launch:
-    """Broadcast operands: the last axis is one work-item each, the others are walked by strides."""
-    out = y.dims or (1,)
-    strides = [broadcast_strides(v.dims or (1,), out) for v in values]
-    dims, outer = collapse(out[:-1], *(s[:-1] for s in strides))
-    d = pad_rank(dims, 1)[1:]
-    scalars: list[Scalar] = [i32(v) for v in (out[-1], *d)]
-    reads = []
-    for k, (value, stride, rest) in enumerate(zip(values, strides, outer, strict=True)):
-        axes = pad_rank(rest, 0)[1:]
-        scalars += [i32(s) for s in axes]
-        scalars.append(i32(stride[-1]))
-        reads.append(f"AT_STRIDED{_suffix(value)}({k}, {_inner(value, y)})")
-    names = [f"const IDX_T s{k}_{j}" for k in range(len(values)) for j in range(MAX_RANK)]
-    defines |= {
-        "GENERAL": 1,
-        "VW": 1,
-        "READS": _declare(values, reads),
-        "STRIDES": ", " + ", ".join(names),
-    }
-    kernel = KernelSpec.of("elementwise.cl", "elementwise_general", **defines)
-    size = (out[-1], d[4], d[0] * d[1] * d[2] * d[3])
-    return Launch(kernel, size, None, (*buffers, *scalars))
-
-
 def _inner(value: Value, y: Value) -> str:
     """The step along the last axis: a number where every shape agrees on it, else the argument."""
     shape, target = symbolic_shape(value), symbolic_shape(y)
-    if not shape or same(shape[-1], 1):
+    if _is_one(value):
         return "0"
-    if target and same(shape[-1], target[-1]):
+    if same(shape[-1], target[-1]):
         return "1"
-    return "ARG"
+    return "0" if same(shape[-1], 1) else "ARG"
 
 
-Pointwise.variants = (Variant("generated", _emit, _misfit),)
+def _misfit_cpu(node: Node, caps: DeviceCaps) -> str | None:
+    """Why the vector kernel does not hold, whatever the sizes."""
+    if not caps.is_cpu:
+        return "for CPU devices"
+    values, y = _inputs(node), node.output
+    assert isinstance(node.op, Op)
+    if not can_vectorise(steps_of(node.op, len(values)), [v.type for v in values]):
+        return "for float32"
+    inner = [_inner(v, y) for v in values]
+    if "ARG" in inner:
+        return "whether an operand broadcasts along the last axis is not known before the call"
+    row = symbolic_shape(y)[-1:]
+    if not _is_flat(node) and row and isinstance(row[0], int) and row[0] < CPU.defaults["T_VW"]:
+        return f"rows of {row[0]} elements are shorter than a vector"
+    return _misfit(node, caps)
+
+
+def _is_flat(node: Node) -> bool:
+    """Whether every operand has the shape of the result, or one element."""
+    target = symbolic_shape(node.output)
+    return all(_is_one(v) or same_shape(symbolic_shape(v), target) for v in _inputs(node))
+
+
+def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
+    values, y = _inputs(node), node.output
+    total = int(np.prod(y.dims))
+    if total == 0:
+        return []
+    tunables = ctx.tunables(CPU)
+    names = {"0": "ONE", "1": "READ"}
+    reads = [f"{names[_inner(v, y)]}({k})" for k, v in enumerate(values)]
+    walks = " ".join(f"WALK({k})" for k in range(len(values)))
+    defines = _defines(node, reads) | {"WALKS": walks} | tunables
+    _, scalars = _strides(values, y)
+    kernel = KernelSpec.of("elementwise.cl", "elementwise_cpu", **defines)
+    groups = ceil_div(total, tunables["T_ELEMS"])
+    return [Launch(kernel, (groups,), (1,), (*_buffers(node), *scalars))]
+
+
+def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:
+    values, y = _inputs(node), node.output
+    total = int(np.prod(y.dims))
+    if total == 0:
+        return []
+    half = ["_HALF" if v.dtype is DType.FLOAT16 else "" for v in values]
+    types = {"VW": 1, "OUT_T": y.dtype.cl, "STORE_HALF": int(y.dtype is DType.FLOAT16)}
+    if _is_flat(node):
+        reads = [f"{'ONE' if _is_one(v) else 'READ'}{half[k]}({k})" for k, v in enumerate(values)]
+        kernel = KernelSpec.of(
+            "elementwise.cl", "elementwise_flat", **types, **_defines(node, reads)
+        )
+        return [Launch(kernel, (total,), None, (*_buffers(node), i32(total)))]
+    reads = [f"AT_STRIDED{half[k]}({k}, {_inner(v, y)})" for k, v in enumerate(values)]
+    defines = _defines(node, reads) | types | {"GENERAL": 1}
+    size, scalars = _strides(values, y)
+    kernel = KernelSpec.of("elementwise.cl", "elementwise_general", **defines)
+    return [Launch(kernel, size, None, (*_buffers(node), *scalars))]
+
+
+def _buffers(node: Node) -> list[Arg]:
+    return [BufferArg(node.output), *(BufferArg(v) for v in _inputs(node))]
+
+
+def _defines(node: Node, reads: Sequence[str]) -> dict[str, object]:
+    """The program, with operands read by the given expressions."""
+    values = _inputs(node)
+    assert isinstance(node.op, Op)
+    program = render(steps_of(node.op, len(values)), [v.type for v in values])
+    assert isinstance(program, Program)
+    declared = (
+        f"const {compute_type(v.dtype)} v{k} = {read};"
+        for k, (v, read) in enumerate(zip(values, reads, strict=True))
+    )
+    steps = (f", const IDX_T s{k}_{j}" for k in range(len(values)) for j in range(MAX_RANK))
+    return {
+        "STRIDES": "".join(steps),
+        "INPUTS": "".join(f", IN({v.dtype.cl}, x{k})" for k, v in enumerate(values)),
+        "READS": " ".join(declared),
+        "BODY": program.body,
+        "RESULT": program.result,
+    }
+
+
+def _strides(values: Sequence[Value], y: Value) -> tuple[tuple[int, int, int], list[Scalar]]:
+    """The size of the result as a grid, and the arguments SIZES and STRIDES.
+
+    The last axis may swallow those before it, but is never dropped: the program has its steps.
+    """
+    out = y.dims or (1,)
+    strides = [broadcast_strides(v.dims or (1,), out) for v in values]
+    inner = [0 if _inner(v, y) == "0" else s[-1] for v, s in zip(values, strides, strict=True)]
+    dims, outer = collapse(out[:-1], *(s[:-1] for s in strides))
+    n = out[-1]
+    while dims and all(o[-1] == step * n for o, step in zip(outer, inner, strict=True)):
+        n, dims, outer = n * dims[-1], dims[:-1], [o[:-1] for o in outer]
+    d = pad_rank(dims, 1)[1:]
+    scalars: list[Scalar] = [i32(v) for v in (n, *d)]
+    for steps, step in zip(outer, inner, strict=True):
+        scalars += [i32(s) for s in (*pad_rank(steps, 0)[1:], step)]
+    return (n, d[4], d[0] * d[1] * d[2] * d[3]), scalars
+
+
+Pointwise.variants = (Variant("cpu", _emit_cpu, _misfit_cpu), Variant("any", _emit_any, _misfit))
 Fused.variants = Pointwise.variants

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
 
+from clrt.device.caps import DeviceCaps
 from clrt.errors import InputError, ShapeError, UnsupportedError
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
@@ -20,45 +22,89 @@ from clrt.kernels.spec import (
     ceil_div,
     i32,
 )
+from clrt.kernels.tuned import tuned
 from clrt.ops.base import Accuracy, Op, Sample, Types, need, normalize_axis, register
+from clrt.ops.fused import symbolic_shape
 from clrt.ops.movement import bits_t, count, index_t
 
 VECTOR_BYTES = 16
-# Vectors that one work-item copies: a CPU runs work-items in a loop whose overhead this shares.
-CPU_VECTORS = 8
+CPU = tuned("gather_cpu", T_BYTES=16384)
 
 
-def _emit(node: Node, ctx: Lowering) -> list[Launch]:
+@dataclass(frozen=True)
+class _View:
+    """y[o, i, :] = x[o, indices[i], :] for rows of `inner` elements, and what it launches with."""
+
+    outer: int
+    n: int
+    rows: int
+    inner: int
+    buffers: tuple[BufferArg, ...]
+    defines: dict[str, object]
+
+
+def _view(node: Node) -> _View:
     x, indices, y = node.arg(0), node.arg(1), node.output
     assert isinstance(node.op, Gather)
-    if not count(y.dims):
-        return []
     axis = normalize_axis(node.op.axis, len(x.dims), node.op)
-    outer, n, inner = count(x.dims[:axis]), x.dims[axis], count(x.dims[axis + 1 :])
+    n = x.dims[axis]
     if n == 0:
         raise UnsupportedError(f"axis {axis} of '{x.name}' has no elements to gather from.")
-    rows = count(indices.dims)
     status = Status(
         f"Gather '{node.name}': an index is outside -{n}..{n - 1} (axis {axis} of '{x.name}')."
     )
+    return _View(
+        count(x.dims[:axis]),
+        n,
+        count(indices.dims),
+        count(x.dims[axis + 1 :]),
+        (BufferArg(x), BufferArg(indices), BufferArg(y), BufferArg(status)),
+        {"DATA_T": bits_t(x.dtype), "INDEX_T": index_t(indices)},
+    )
+
+
+def _misfit_cpu(node: Node, caps: DeviceCaps) -> str | None:
+    """Why rows are not copied in long vectors."""
+    x, op = node.arg(0), node.op
+    assert isinstance(op, Gather)
+    if not caps.is_cpu:
+        return "for CPU devices"
+    shape = symbolic_shape(x)
+    inner = shape[normalize_axis(op.axis, len(shape), op) + 1 :]
+    known = [d for d in inner if isinstance(d, int)]
+    row_bytes = math.prod(known) * x.dtype.itemsize
+    short = len(known) == len(inner) and row_bytes < VECTOR_BYTES
+    return f"rows of {row_bytes} bytes are shorter than a vector" if short else None
+
+
+def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
+    total = count(node.output.dims)
+    if not total:
+        return []
+    view, tunables = _view(node), ctx.tunables(CPU)
+    kernel = KernelSpec.of("gather.cl", "gather_cpu", **view.defines, **tunables)
+    groups = ceil_div(total * node.output.dtype.itemsize, tunables["T_BYTES"])
+    sizes = (i32(view.n), i32(view.rows), i32(view.inner), i32(total))
+    return [Launch(kernel, (groups,), (1,), (*view.buffers, *sizes))]
+
+
+def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:
+    if not count(node.output.dims):
+        return []
+    view, x = _view(node), node.arg(0)
     lanes = VECTOR_BYTES // x.dtype.itemsize
-    vector = inner % lanes == 0
-    units = inner // lanes if vector else inner
-    per_item = min(CPU_VECTORS, units) if ctx.caps.is_cpu else 1
-    per_item = 1 << (per_item.bit_length() - 1)
+    vector = view.inner % lanes == 0
+    units = view.inner // lanes if vector else view.inner
     kernel = KernelSpec.of(
         "gather.cl",
         "gather",
-        DATA_T=bits_t(x.dtype),
         COPY_T="uint4" if vector else bits_t(x.dtype),
-        INDEX_T=index_t(indices),
-        T_PER_ITEM=per_item,
         ROWS_FIRST=int(units == 1),
+        **view.defines,
     )
-    chunks = ceil_div(units, per_item)
-    size = (rows, chunks, outer) if units == 1 else (chunks, rows, outer)
-    buffers = (BufferArg(x), BufferArg(indices), BufferArg(y), BufferArg(status))
-    return [Launch(kernel, size, None, (*buffers, i32(n), i32(rows), i32(units)))]
+    size = (view.rows, units, view.outer) if units == 1 else (units, view.rows, view.outer)
+    sizes = (i32(view.n), i32(view.rows), i32(units))
+    return [Launch(kernel, size, None, (*view.buffers, *sizes))]
 
 
 @register
@@ -73,7 +119,7 @@ class Gather(Op):
 
     accuracy = Accuracy.EXACT
     shape_data = True
-    variants = (Variant("rows", _emit),)
+    variants = (Variant("cpu", _emit_cpu, _misfit_cpu), Variant("any", _emit_any))
 
     def infer(self, inputs: Types) -> list[TensorType]:
         x, indices = need(inputs, 0, self), need(inputs, 1, self)

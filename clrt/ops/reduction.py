@@ -16,10 +16,12 @@ from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.spec import Arg, BufferArg, KernelSpec, Launch, Lowering, Variant, ceil_div, i32
 from clrt.kernels.strided import collapse, contiguous_strides
+from clrt.kernels.tuned import tuned
 from clrt.ops.base import Accuracy, Op, Sample, Types, need, normalize_axis
 from clrt.ops.movement import data_of, fresh_dims, given, length
 
-VECTOR_WIDTH = 8
+ROWS = tuned("reduce_rows", {"T_VW": (4, 8, 16)}, T_VW=8, T_ROWS=8)
+COLUMNS = tuned("reduce_columns", {"T_VW": (4, 8, 16)}, T_VW=8, T_NV=32)
 _PLACES = 3
 _FLOATS = (DType.FLOAT32, DType.FLOAT16)
 
@@ -90,8 +92,13 @@ def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
     kind = _kind(node)
     view = _view(node, kind)
     d0, d1, d2 = _places(view.kept, 1)
-    columns = ceil_div(d2, VECTOR_WIDTH) if kind == "columns" else d2
-    return _launch(node, view, f"reduce_{kind}", (columns, d1, d0), (1, 1, 1), VW=VECTOR_WIDTH)
+    if kind == "rows":
+        tunables = ctx.tunables(ROWS)
+        size: tuple[int, ...] = (ceil_div(d0 * d1 * d2, tunables["T_ROWS"]),)
+    else:
+        tunables = ctx.tunables(COLUMNS)
+        size = (ceil_div(d2, tunables["T_VW"] * tunables["T_NV"]), d1, d0)
+    return _launch(node, view, f"reduce_{kind}", size, (1,) * len(size), **tunables)
 
 
 def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:

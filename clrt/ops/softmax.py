@@ -17,7 +17,7 @@ from clrt.kernels.spec import BufferArg, KernelSpec, Launch, Lowering, Variant, 
 from clrt.kernels.tuned import tuned
 from clrt.ops.base import Accuracy, OnnxNode, Op, Sample, Types, need, normalize_axis, register
 
-CPU = tuned("softmax_cpu", {"T_VW": (4, 8, 16)}, T_VW=8, T_ROWS=4)
+CPU = tuned("softmax_cpu", {"T_VW": (4, 8, 16)}, T_VW=8, T_ROWS=8)
 
 
 def around_axis(dims: tuple[int, ...], axis: int) -> tuple[int, int, int]:
