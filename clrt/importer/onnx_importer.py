@@ -56,17 +56,17 @@ def import_model(
         UnsupportedError: clrt lacks ops, dtypes or the opset; all such nodes are named at once.
         ShapeError: Shapes inside the model do not fit together.
     """
-    model, folder = read_model(source)
-    return _Importer(model, folder, weights or {}).run()
+    model, tensors = read_model(source)
+    return _Importer(model, tensors, weights or {}).run()
 
 
 class _Importer:
     def __init__(
-        self, model: onnx.ModelProto, folder: Path | None, weights: Mapping[str, Array]
+        self, model: onnx.ModelProto, tensors: TensorReader, weights: Mapping[str, Array]
     ) -> None:
         self._proto = model.graph
         self._opsets = opsets_of(model.opset_import)
-        self._tensors = TensorReader(folder)
+        self._tensors = tensors
         self._weights = weights
         self._functions = local_functions(model)
         self._initializers = {t.name: t for t in self._proto.initializer}

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import mmap
+import os
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -11,32 +13,45 @@ import onnx
 from google.protobuf.message import DecodeError
 
 from clrt.errors import ModelError, UnsupportedError
+from clrt.importer.onnx_mapped import MAX_MODEL_BYTES, cut_tensors
+from clrt.importer.onnx_tensors import TensorReader
+from clrt.ir.op import Array
 
 MIN_OPSET = 7
 
 
-def read_model(source: str | Path | bytes | onnx.ModelProto) -> tuple[onnx.ModelProto, Path | None]:
-    """The model, and the folder in which its external data lie (None where there is none).
+def read_model(
+    source: str | Path | bytes | onnx.ModelProto,
+) -> tuple[onnx.ModelProto, TensorReader]:
+    """The model, and what reads its tensors, those in external files beside it among them.
+
+    Large tensors are read through the reader only: they are views of the file (see `onnx_mapped`
+    on what may happen to the file meanwhile) or of the bytes, and the model has tokens in their
+    place. A tensor of a `ModelProto` is copied once, since protobuf shows nobody its memory.
 
     Raises:
         ModelError: The file is missing, damaged, not ONNX, or holds no graph.
         UnsupportedError: The opset is too old, or newer than the `onnx` package knows.
     """
-    folder: Path | None = None
     if isinstance(source, onnx.ModelProto):
-        model, where = source, "The model"
+        model, tensors, where = source, TensorReader(None), "The model"
     elif isinstance(source, bytes):
         where = f"The model of {len(source)} bytes"
-        model = _decode(source, where)
+        model, views = _decode(source, where)
+        tensors = TensorReader(None, views)
     else:
         path = Path(source)
-        where, folder = f"'{path}'", path.parent
-        model = _decode(_read_bytes(path), where)
+        where = f"'{path}'"
+        model, views = _decode(_map_file(path), where)
+        tensors = TensorReader(path.parent, views)
     _check_graph(model, where)
+    # protobuf gives a name that is no UTF-8 as bytes.
+    if any(isinstance(text, bytes) for text in _names(model)):
+        raise ModelError(f"{where} has names that are not UTF-8; download or export it again.")
     check_opsets(model.opset_import, where)
     for function in model.functions:
         check_opsets(function.opset_import, f"Function '{function.name}' of {where}")
-    return model, folder
+    return model, tensors
 
 
 def normal_domain(domain: str) -> str:
@@ -69,21 +84,33 @@ def check_opsets(imports: Iterable[Any], where: str) -> None:
         )
 
 
-def _read_bytes(path: Path) -> bytes:
+def _map_file(path: Path) -> bytes | mmap.mmap:
+    """The file's bytes; read into memory only where there is no mapping (pipes, empty files)."""
     try:
         if path.is_dir():
             raise ModelError(f"'{path}' is a folder, not an ONNX file; pass the file inside it.")
-        return path.read_bytes()
+        with path.open("rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            if size > MAX_MODEL_BYTES:
+                raise ModelError(
+                    f"'{path}' has {size} bytes, but an ONNX file holds less than 2 GiB; export "
+                    "the model with external data."
+                )
+            try:
+                return mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            except (OSError, ValueError):
+                return file.read()
     except FileNotFoundError as error:
         raise ModelError(f"'{path}' does not exist; check the path.") from error
     except (OSError, ValueError) as error:
         raise ModelError(f"'{path}' cannot be read: {error}.") from error
 
 
-def _decode(data: bytes, where: str) -> onnx.ModelProto:
-    if not data:
+def _decode(data: bytes | mmap.mmap, where: str) -> tuple[onnx.ModelProto, dict[bytes, Array]]:
+    """The model with tokens for its large tensors, and their bytes by token."""
+    if not len(data):
         raise ModelError(f"{where} is empty; download or export the model again.")
-    if data.startswith(b"version https://git-lfs"):
+    if data[:512].startswith(b"version https://git-lfs"):
         raise ModelError(
             f"{where} is a Git LFS pointer, not the model itself; fetch it with `git lfs pull`."
         )
@@ -91,18 +118,35 @@ def _decode(data: bytes, where: str) -> onnx.ModelProto:
         # A broken UTF-8 field is only warned of.
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            return onnx.ModelProto.FromString(data)
+            rest, views = cut_tensors(data)
+            return onnx.ModelProto.FromString(rest), views
     except (DecodeError, RecursionError) as error:
-        kind = "a text file, not" if _is_text(data) else "truncated, damaged, or not"
+        kind = "a text file, not" if _is_text(data[:512]) else "truncated, damaged, or not"
         raise ModelError(
             f"{where} is {kind} an ONNX model ({len(data)} bytes); "
             "download or export the model again."
         ) from error
 
 
-def _is_text(data: bytes) -> bool:
-    head = data[:512]
+def _is_text(head: bytes) -> bool:
     return all(byte in b"\t\n\r" or 32 <= byte < 127 for byte in head)
+
+
+def _names(model: onnx.ModelProto) -> Iterator[str]:
+    """Every name in a model by which things are found."""
+    graph = model.graph
+    yield graph.name
+    yield from (i.domain for m in (model, *model.functions) for i in m.opset_import)
+    for info in (*graph.input, *graph.output, *graph.value_info):
+        yield info.name
+        yield from (d.dim_param for d in info.type.tensor_type.shape.dim)
+    for tensor in (*graph.initializer, *(s.values for s in graph.sparse_initializer)):
+        yield tensor.name
+    for function in model.functions:
+        yield from (function.name, function.domain, *function.input, *function.output)
+    for node in (*graph.node, *(n for f in model.functions for n in f.node)):
+        yield from (node.name, node.op_type, node.domain, *node.input, *node.output)
+        yield from (a.name for a in node.attribute)
 
 
 def _check_graph(model: onnx.ModelProto, where: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
 import numpy as np
@@ -10,6 +11,7 @@ import onnx
 from onnx import numpy_helper
 
 from clrt.errors import ModelError, UnsupportedError
+from clrt.importer.onnx_mapped import MIN_VIEW_BYTES
 from clrt.ir.dtypes import DType
 from clrt.ir.op import Array
 
@@ -58,12 +60,17 @@ def elem_type_of(dtype: DType) -> int:
 class TensorReader:
     """Reads tensors; files of external data are mapped once and their elements not copied.
 
+    A view starts where its tensor does in the file, at any address: NumPy and OpenCL's copies
+    take it, code that does its own loads has to look at `flags.aligned`.
+
     Args:
         folder: Where external data lie; None for a model that comes from no file.
+        views: The raw_data of tensors that `cut_tensors` took out, by their tokens.
     """
 
-    def __init__(self, folder: Path | None) -> None:
+    def __init__(self, folder: Path | None, views: Mapping[bytes, Array] | None = None) -> None:
         self._folder = folder
+        self._views = views or {}
         self._files: dict[str, Array] = {}
 
     def array(self, tensor: onnx.TensorProto, where: str) -> Array:
@@ -77,7 +84,11 @@ class TensorReader:
         shape = _shape(tensor.dims, where)
         if tensor.data_location == onnx.TensorProto.EXTERNAL:
             return self._external(tensor, dtype, shape, where)
+        # Each access to raw_data copies it.
+        view = self._views.get(tensor.raw_data) if self._views else None
         try:
+            if view is not None and not tensor.HasField("segment"):
+                return view.view(dtype.numpy).reshape(shape)
             return np.asarray(numpy_helper.to_array(tensor)).reshape(shape)
         except (ValueError, TypeError, OverflowError, MemoryError) as error:
             raise ModelError(
@@ -133,8 +144,8 @@ class TensorReader:
         if dtype is DType.BOOL:
             flags: Array = window != 0
             return flags.reshape(shape)
-        # The loads of a misaligned view are slow, and some host code refuses it.
-        if length and window.ctypes.data % dtype.itemsize:
+        # The loads of a misaligned view are slow: large ones happen once, at the upload.
+        if 0 < length < MIN_VIEW_BYTES and window.ctypes.data % dtype.itemsize:
             window = window.copy()
         return window.view(dtype.numpy).reshape(shape)
 

@@ -1,0 +1,145 @@
+"""Takes large tensors out of a serialized model, so that protobuf does not copy them.
+
+A file is mapped into memory and its tensors become views of the mapping: clean pages that the
+system may drop and read again. The file may be deleted or replaced by another one while a model
+uses it, except on Windows, where an open mapping blocks both. It must not be written to or
+truncated in place: the mapping would show it, and a page that is gone ends the process.
+"""
+
+from __future__ import annotations
+
+import mmap
+import secrets
+import sys
+from collections.abc import Mapping
+from typing import TypeAlias
+
+import numpy as np
+from onnx import AttributeProto, GraphProto, ModelProto, NodeProto, TensorProto
+
+from clrt.ir.op import Array
+
+# A smaller tensor costs more as a view (pages, alignment) than as a copy.
+MIN_VIEW_BYTES = 1 << 16
+# No message of protobuf is larger.
+MAX_MODEL_BYTES = (1 << 31) - 1
+# Bounds the time over a file of many tiny fields, such as numbers that are not packed.
+_MAX_FIELDS = 1 << 20
+
+_VARINT, _I64, _LEN, _I32 = 0, 1, 2, 5
+
+# Fields that lead to large tensors, each with the fields to follow in the message that it holds.
+_Fields: TypeAlias = "Mapping[int, _Fields]"
+_RAW: _Fields = {}
+_TENSOR: _Fields = {TensorProto.RAW_DATA_FIELD_NUMBER: _RAW}
+_ATTRIBUTE: _Fields = {AttributeProto.T_FIELD_NUMBER: _TENSOR}
+_NODE: _Fields = {NodeProto.ATTRIBUTE_FIELD_NUMBER: _ATTRIBUTE}
+_GRAPH: _Fields = {
+    GraphProto.NODE_FIELD_NUMBER: _NODE,
+    GraphProto.INITIALIZER_FIELD_NUMBER: _TENSOR,
+}
+_MODEL: _Fields = {ModelProto.GRAPH_FIELD_NUMBER: _GRAPH}
+
+
+def cut_tensors(
+    data: bytes | mmap.mmap, min_bytes: int = MIN_VIEW_BYTES
+) -> tuple[bytes, dict[bytes, Array]]:
+    """Replaces the raw_data of large initializers and node attributes by short tokens.
+
+    Everything else stays byte for byte, in its order: protobuf accepts the result exactly where it
+    accepts the data. What the walk does not understand it leaves to protobuf. Tokens hold random
+    bytes, so that no file can make one up.
+
+    Args:
+        data: A serialized `ModelProto`, valid or not.
+        min_bytes: The least size of a raw_data that is cut out.
+
+    Returns:
+        The shorter model, and by token a read-only uint8[size] view of `data`. On big-endian
+        hosts, which have to swap the elements, nothing is cut.
+    """
+    if sys.byteorder == "big" or len(data) > MAX_MODEL_BYTES:
+        return bytes(data), {}
+    cutter = _Cutter(data, min_bytes)
+    rest = b"".join(cutter.cut(_MODEL, 0, len(data)))
+    # Each look at a header may have mapped a megabyte around it.
+    if isinstance(data, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+        data.madvise(mmap.MADV_DONTNEED)
+    return rest, cutter.views
+
+
+class _UnclearError(Exception):
+    """Bytes on which only protobuf has a say."""
+
+
+class _Cutter:
+    def __init__(self, data: bytes | mmap.mmap, min_bytes: int) -> None:
+        self.views: dict[bytes, Array] = {}
+        self._data = data
+        self._bytes = memoryview(data)
+        self._min_bytes = min_bytes
+        self._secret = secrets.token_bytes(16)
+        self._fields_left = _MAX_FIELDS
+
+    def cut(self, fields: _Fields, start: int, end: int) -> list[bytes | memoryview]:
+        """The bytes of a message in pieces, tokens put in."""
+        if fields is _RAW:
+            return [self._token(start, end)]
+        pieces: list[bytes | memoryview] = []
+        kept = pos = start
+        try:
+            while pos < end:
+                tag, length_at = self._varint(pos, end)
+                body, pos = self._body(tag & 7, length_at, end)
+                inner = fields.get(tag >> 3)
+                size = pos - body
+                if inner is None or tag & 7 != _LEN or size < self._min_bytes:
+                    continue
+                shorter = self.cut(inner, body, pos)
+                if (new_size := sum(map(len, shorter))) < size:
+                    pieces += [self._bytes[kept:length_at], _to_varint(new_size), *shorter]
+                    kept = pos
+        except _UnclearError:
+            pass
+        return [*pieces, self._bytes[kept:end]]
+
+    def _token(self, start: int, end: int) -> bytes:
+        token = self._secret + len(self.views).to_bytes(8, "little")
+        self.views[token] = np.frombuffer(self._data, np.uint8, end - start, start)
+        return token
+
+    def _body(self, wire_type: int, pos: int, end: int) -> tuple[int, int]:
+        """Where the body of a field starts and ends, the length in front of it left out."""
+        self._fields_left -= 1
+        if wire_type == _VARINT:
+            stops = (i + 1 for i in range(pos, min(pos + 10, end)) if self._bytes[i] < 0x80)
+            after = next(stops, end + 1)
+        elif wire_type == _LEN:
+            size, pos = self._varint(pos, end)
+            after = pos + size
+        elif wire_type in (_I64, _I32):
+            after = pos + (8 if wire_type == _I64 else 4)
+        else:
+            raise _UnclearError
+        if after > end or self._fields_left < 0:
+            raise _UnclearError
+        return pos, after
+
+    def _varint(self, pos: int, end: int) -> tuple[int, int]:
+        """A number of at most five bytes, and where it ends."""
+        value = 0
+        for i in range(pos, min(pos + 5, end)):
+            byte = self._bytes[i]
+            value |= (byte & 0x7F) << (7 * (i - pos))
+            if byte < 0x80:
+                return value, i + 1
+        raise _UnclearError
+
+
+def _to_varint(value: int) -> bytes:
+    encoded = bytearray()
+    while value > 0x7F:
+        encoded.append(value & 0x7F | 0x80)
+        value >>= 7
+    encoded.append(value)
+    return bytes(encoded)
