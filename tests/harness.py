@@ -7,6 +7,7 @@ from functools import cache
 
 import numpy as np
 
+from clrt.device.caps import DeviceCaps
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Node, Value
 from clrt.ir.op import Array, IrOp, TensorType
@@ -45,23 +46,39 @@ def sample_graph(sample: Sample) -> Graph:
     return Graph("sample", inputs, outputs, [node])
 
 
-def run_graph(
-    graph: Graph,
-    feeds: dict[str, Array],
-    device: DeviceInfo,
-    tunables: dict[str, int] | None = None,
-) -> tuple[dict[str, Array], Plan]:
-    """Outputs of a graph whose input shapes are numbers, and the plan that made them."""
+def plan_graph(graph: Graph, caps: DeviceCaps, tunables: Mapping[str, int] | None = None) -> Plan:
+    """The plan of a graph whose input shapes are numbers; tunables go before tuning records."""
 
     def lookup(kernel: str) -> Mapping[str, int]:
-        return tunables if tunables is not None else record_for(kernel, device.caps)
+        return tunables if tunables is not None else record_for(kernel, caps)
 
-    plan = make_plan(specialise(graph, {}), device.caps, lookup)
+    return make_plan(specialise(graph, {}), caps, lookup)
+
+
+# Oclgrind takes a new buffer in the place of a freed one to be as initialised as that one was.
+_never_freed: list[BoundPlan] = []
+
+
+def run_plan(plan: Plan, feeds: Mapping[str, Array], device: DeviceInfo) -> dict[str, Array]:
+    """The outputs of a plan of `plan_graph`."""
     session = session_for(device)
-    weights = Weights(session)
-    bound = BoundPlan(plan, session, weights, Slabs(session), frozenset(graph.constants()))
-    results = bound.run(feeds, dict.fromkeys(graph.output_names, False))
-    return {k: np.asarray(v) for k, v in results.items()}, plan
+    constants = frozenset(plan.graph.constants())
+    bound = BoundPlan(plan, session, Weights(session), Slabs(session), constants)
+    if device.caps.simulator:
+        _never_freed.append(bound)
+    results = bound.run(feeds, dict.fromkeys(plan.graph.output_names, False))
+    return {k: np.asarray(v) for k, v in results.items()}
+
+
+def run_graph(
+    graph: Graph,
+    feeds: Mapping[str, Array],
+    device: DeviceInfo,
+    tunables: Mapping[str, int] | None = None,
+) -> tuple[dict[str, Array], Plan]:
+    """Outputs of a graph whose input shapes are numbers, and the plan that made them."""
+    plan = plan_graph(graph, device.caps, tunables)
+    return run_plan(plan, feeds, device), plan
 
 
 def tolerance(op: IrOp, expected: Array) -> float:

@@ -63,6 +63,20 @@ def live_bytes(intervals: Sequence[Interval]) -> int:
     return peak
 
 
+def separate(intervals: Sequence[Interval], max_slab_bytes: int) -> Arena:
+    """Each buffer in a slab of its own, to the byte: what a simulator needs.
+
+    It then sees each access outside a tensor, and takes no tensor for uninitialised: Oclgrind
+    forgets all else that it knows of a buffer when the host writes to a part of it.
+
+    Raises:
+        OutOfMemoryError: One buffer is larger than a slab may be.
+    """
+    _check_sizes(intervals, max_slab_bytes)
+    places = tuple(Place(slab, 0) for slab in range(len(intervals)))
+    return Arena(places, tuple(i.nbytes for i in intervals))
+
+
 def place(intervals: Sequence[Interval], max_slab_bytes: int) -> Arena:
     """Greedy by size: the largest first, each at the lowest offset that is free all its life.
 
@@ -72,6 +86,15 @@ def place(intervals: Sequence[Interval], max_slab_bytes: int) -> Arena:
     Raises:
         OutOfMemoryError: One buffer is larger than a slab may be.
     """
+    _check_sizes(intervals, max_slab_bytes)
+    indices = range(len(intervals))
+    by_size = sorted(indices, key=lambda i: (-intervals[i].nbytes, intervals[i].first))
+    by_start = sorted(indices, key=lambda i: (intervals[i].first, -intervals[i].nbytes))
+    arenas = (_place(intervals, order, max_slab_bytes) for order in (by_size, by_start))
+    return min(arenas, key=lambda a: a.nbytes)
+
+
+def _check_sizes(intervals: Sequence[Interval], max_slab_bytes: int) -> None:
     largest = max((align(i.nbytes) for i in intervals), default=0)
     if largest > max_slab_bytes:
         raise OutOfMemoryError(
@@ -80,11 +103,6 @@ def place(intervals: Sequence[Interval], max_slab_bytes: int) -> Arena:
             largest,
             max_slab_bytes,
         )
-    indices = range(len(intervals))
-    by_size = sorted(indices, key=lambda i: (-intervals[i].nbytes, intervals[i].first))
-    by_start = sorted(indices, key=lambda i: (intervals[i].first, -intervals[i].nbytes))
-    arenas = (_place(intervals, order, max_slab_bytes) for order in (by_size, by_start))
-    return min(arenas, key=lambda a: a.nbytes)
 
 
 def _place(intervals: Sequence[Interval], order: Sequence[int], max_slab_bytes: int) -> Arena:

@@ -13,7 +13,7 @@ from clrt.errors import UnsupportedError
 from clrt.ir.graph import Graph, Node, Value
 from clrt.kernels.spec import Buffer, BufferArg, Launch, Lowering, Packed, Scratch, Status
 from clrt.ops.base import Op
-from clrt.plan.arena import Arena, Interval, Place, live_bytes, place
+from clrt.plan.arena import Arena, Interval, Place, live_bytes, place, separate
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,8 @@ def make_plan(graph: Graph, caps: DeviceCaps, record: Callable[[str], Mapping[st
     steps = tuple(lower(n, lowering) for n in graph.nodes if not _is_view(n))
     roots = _share(graph, steps)
     owners, intervals = _lifetimes(graph, steps, roots)
-    arena = place(intervals, caps.max_alloc_bytes)
+    arrange = separate if caps.simulator else place
+    arena = arrange(intervals, caps.max_alloc_bytes)
     places = dict(zip(owners, arena.places, strict=True))
     statuses = {b: None for _, b in _buffers(steps) if isinstance(b, Status)}
     return Plan(graph, steps, arena, places, roots, live_bytes(intervals), tuple(statuses))

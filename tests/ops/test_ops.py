@@ -1,18 +1,40 @@
-"""Every op of the registry: each sample on each device, through a plan, against its reference."""
+"""Every op of the registry: each kernel variant on each device, against the op's reference."""
 
 from __future__ import annotations
+
+import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
+from clrt.device.caps import DeviceCaps
+from clrt.ir.graph import Graph
 from clrt.ir.op import Array
+from clrt.kernels.spec import Variant
+from clrt.kernels.tuned import TUNED
 from clrt.ops import REGISTRY
-from clrt.ops.base import Op
+from clrt.ops.base import Op, Sample
+from clrt.plan.plan import Kernels, Plan
 from clrt.runtime.devices import DeviceInfo
-from tests.harness import all_devices, run_graph, sample_graph, tolerance
+from tests.harness import all_devices, plan_graph, run_plan, sample_graph, tolerance
 
 CLASSES = sorted(REGISTRY.classes.values(), key=lambda c: (c.domain, c.name))
 ON_DEVICE = [c for c in CLASSES if c.variants and not c.view]
+DEVICES = pytest.mark.parametrize("device", all_devices(), ids=lambda d: d.platform.split()[0])
+
+# Tiles so small that the samples have whole ones, several of them, and a rest.
+SMALL: dict[str, dict[str, int]] = {
+    "elementwise_cpu": {"T_VW": 4, "T_ELEMS": 6},
+    "fused_attention_cpu": {"T_VW": 4, "T_NV": 2, "T_MK": 3, "T_MV": 2, "T_KB": 6},
+    "gather_cpu": {"T_BYTES": 72},
+    "gemm_cpu": {"T_MR": 3, "T_NV": 1, "T_VW": 4, "T_MC": 2},
+    "gemm_gpu": {"T_RM": 1, "T_RN": 2, "T_TK": 4},
+    "layer_normalization_cpu": {"T_VW": 4, "T_ROWS": 3},
+    "reduce_columns": {"T_VW": 4, "T_NV": 2},
+    "reduce_rows": {"T_VW": 4, "T_ROWS": 3},
+    "softmax_cpu": {"T_VW": 4, "T_ROWS": 3},
+}
 
 
 def _check(name: str, actual: Array, expected: Array, limit: float) -> None:
@@ -24,26 +46,85 @@ def _check(name: str, actual: Array, expected: Array, limit: float) -> None:
     np.testing.assert_allclose(actual, expected, rtol=0, atol=limit, err_msg=name)
 
 
-@pytest.mark.parametrize("device", all_devices(), ids=lambda d: d.platform.split()[0])
-@pytest.mark.parametrize("cls", ON_DEVICE, ids=lambda c: c.name)
-def test_kernel_matches_reference(cls: type[Op], device: DeviceInfo) -> None:
-    samples = list(cls.samples())
-    assert samples, f"{cls.name} has kernels but no samples"
-    for number, sample in enumerate(samples):
-        graph = sample_graph(sample)
-        feeds = {
-            f"x{i}": np.asarray(a, order="C")
-            for i, a in enumerate(sample.inputs)
-            if a is not None and i not in cls.host_inputs
-        }
-        assert isinstance(sample.op, Op)
+def _feeds(sample: Sample) -> dict[str, Array]:
+    assert isinstance(sample.op, Op)
+    return {
+        f"x{i}": np.asarray(a, order="C")
+        for i, a in enumerate(sample.inputs)
+        if a is not None and i not in sample.op.host_inputs
+    }
+
+
+def _stand_ins(caps: DeviceCaps) -> list[DeviceCaps]:
+    """What a device can be taken for: a CPU also runs the kernels that are meant for GPUs."""
+    return [caps, replace(caps, kind="gpu")] if caps.is_cpu else [caps]
+
+
+def _plans(graph: Graph, device: DeviceInfo) -> list[Plan]:
+    """The plans to run on a device; none where the op's only variant does not hold there.
+
+    A simulator gets small tiles, too, since what it finds depends on how they cover the sizes. Of
+    what is for GPUs it gets no more: it takes a second for ten work-groups of 256 work-items.
+    """
+    for caps in _stand_ins(device.caps):
+        plan = plan_graph(graph, caps)
+        if plan.host_steps:
+            continue
+        launches = [x for s in plan.steps if isinstance(s, Kernels) for x in s.launches]
+        tuned = {x.kernel.entry for x in launches} & TUNED.keys()
+        if not caps.simulator or not tuned:
+            return [plan]
+        (entry,) = tuned
+        small = plan_graph(graph, caps, SMALL[entry])
+        return [plan, small] if caps.is_cpu else [small] if _work_items(small) <= 2048 else []
+    return []
+
+
+def _work_items(plan: Plan) -> int:
+    steps = (s for s in plan.steps if isinstance(s, Kernels))
+    return sum(math.prod(x.global_size) for s in steps for x in s.launches)
+
+
+@DEVICES
+@pytest.mark.parametrize(
+    ("cls", "variant"), [(c, v) for c in ON_DEVICE for v in c.variants], ids=lambda x: x.name
+)
+def test_variant_matches_reference(
+    cls: type[Op], variant: Variant, device: DeviceInfo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cls, "variants", (variant,))
+    ran = 0
+    for number, sample in enumerate(cls.samples()):
+        assert isinstance(sample.op, cls)
         expected = sample.op.reference(*sample.inputs)
-        results, plan = run_graph(graph, feeds, device)
-        assert not plan.host_steps, f"sample {number} {sample.op}: {plan.host_steps}"
-        for array, (name, actual) in zip(expected, results.items(), strict=False):
-            _check(
-                f"sample {number} {sample.op} {name}", actual, array, tolerance(sample.op, array)
-            )
+        for plan in _plans(sample_graph(sample), device):
+            ran += 1
+            for array, (name, actual) in zip(
+                expected, run_plan(plan, _feeds(sample), device).items(), strict=False
+            ):
+                text = f"sample {number} {sample.op} {name}"
+                _check(text, actual, array, tolerance(sample.op, array))
+    if not ran:
+        pytest.skip(f"no sample of {cls.name} fits; other ops with this variant have some")
+
+
+@DEVICES
+def test_each_variant_is_reached(device: DeviceInfo, monkeypatch: pytest.MonkeyPatch) -> None:
+    left = {v: f"{c.name}.{v.name}" for c in ON_DEVICE for v in c.variants}
+    for cls in ON_DEVICE:
+        for variant in left.keys() & set(cls.variants):
+            monkeypatch.setattr(cls, "variants", (variant,))
+            if any(_plans(sample_graph(s), device) for s in cls.samples()):
+                del left[variant]
+            monkeypatch.undo()
+    assert not left
+
+
+@DEVICES
+@pytest.mark.parametrize("cls", ON_DEVICE, ids=lambda c: c.name)
+def test_each_sample_has_a_kernel(cls: type[Op], device: DeviceInfo) -> None:
+    for sample in cls.samples():
+        assert not plan_graph(sample_graph(sample), device.caps).host_steps, sample
 
 
 @pytest.mark.parametrize("cls", CLASSES, ids=lambda c: c.name)

@@ -1,0 +1,108 @@
+"""Kernels under Oclgrind: accesses outside a tensor, data races, and uninitialised reads."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from clrt.ir.dtypes import DType
+from clrt.ir.graph import Node
+from clrt.ir.op import TensorType
+from clrt.kernels.spec import BufferArg, Launch, Lowering, Variant
+from clrt.kernels.strided import copy_launch
+from clrt.ops.base import Op, Sample, Types, need
+from clrt.runtime.devices import devices
+from tests.harness import all_devices, run_graph, sample_graph
+
+pytestmark = pytest.mark.skipif(
+    not any(d.caps.simulator for d in devices()), reason="Oclgrind is not installed"
+)
+CHECKS = {
+    "CLRT_DEVICE": "oclgrind",
+    "OCLGRIND_DATA_RACES": "1",
+    "OCLGRIND_UNINITIALIZED": "1",
+    "OCLGRIND_MAX_ERRORS": "20",
+}
+ROOT = Path(__file__).parents[2]
+
+
+def _start(log: Path, *arguments: str) -> subprocess.Popen[str]:
+    """Python with Oclgrind as its device. The exit code is 0 whatever it finds: see the log."""
+    return subprocess.Popen(
+        [sys.executable, *arguments],
+        cwd=ROOT,
+        env={**os.environ, **CHECKS, "OCLGRIND_LOG": str(log)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    )
+
+
+@pytest.mark.timeout(1200)
+def test_every_variant_is_clean(tmp_path: Path) -> None:
+    """In two processes, since a work-group keeps one core busy."""
+    tests = ("-m", "pytest", "-p", "no:cacheprovider", "--timeout=1200", "tests/ops/test_ops.py")
+    runs = {k: _start(tmp_path / k, *tests, "-k", k) for k in ("gemm_gpu", "not gemm_gpu")}
+    outputs = {k: run.communicate()[0] for k, run in runs.items()}
+    for part, run in runs.items():
+        assert run.returncode == 0, outputs[part]
+        assert (tmp_path / part).read_text() == ""
+
+
+@pytest.mark.parametrize(
+    ("fault", "message"),
+    [
+        ("none", ""),
+        ("outside", "Invalid read of size 4"),
+        ("race", "data race"),
+        ("uninitialised", "Uninitialized value written"),
+    ],
+)
+def test_faults_are_found(fault: str, message: str, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    run = _start(log, "-c", f"from {__name__} import run_fault; run_fault({fault!r})")
+    output, _ = run.communicate()
+    assert run.returncode == 0, output
+    found = log.read_text()
+    assert message in found
+    assert bool(message) == bool(found)
+
+
+def _emit(node: Node, ctx: Lowering) -> list[Launch]:
+    x, y, n = BufferArg(node.arg(0)), BufferArg(node.output), node.output.dims[0]
+    assert isinstance(node.op, Faulty)
+    count, step = n, 1
+    if node.op.fault == "outside":
+        count = n + 1
+    elif node.op.fault == "race":
+        step = 0
+    elif node.op.fault == "uninitialised":
+        x = BufferArg(ctx.scratch(n))
+    return [copy_launch(x, y, DType.FLOAT32, (count,), (1,), (step,))]
+
+
+@dataclass(frozen=True)
+class Faulty(Op):
+    """A copy that does what no kernel may."""
+
+    fault: str = "none"
+
+    name = "Faulty"
+    domain = "test"
+    variants = (Variant("strided", _emit),)
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        return [need(inputs, 0, self)]
+
+
+def run_fault(fault: str) -> None:
+    """Commits a fault; what is called in a process of its own."""
+    x = np.arange(1, 6, dtype=np.float32)
+    (device,) = all_devices()
+    run_graph(sample_graph(Sample(Faulty(fault), (x,))), {"x0": x}, device)
