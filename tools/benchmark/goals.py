@@ -1,0 +1,111 @@
+"""What clrt aims at on a CPU, beside what was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from .results import Report
+
+_POCL = "clrt PoCL"
+_ROUNDING = 1e-9
+
+
+@dataclass(frozen=True)
+class Goal:
+    """A bound that holds for every case on the better device, or on one device by itself.
+
+    Attributes:
+        at_most: Whether the bound is an upper one.
+        values: The figures by device, then by case.
+    """
+
+    name: str
+    bound: float
+    at_most: bool
+    values: dict[str, dict[str, float]] = field(default_factory=dict)
+
+    @property
+    def by_device(self) -> dict[str, float]:
+        """The worst case on each device."""
+        worst = max if self.at_most else min
+        return {device: worst(cases.values()) for device, cases in self.values.items()}
+
+    @property
+    def headline(self) -> tuple[str, float]:
+        """The worst case, each on the device that does best there."""
+        worst, best = (max, min) if self.at_most else (min, max)
+        cases = {c for found in self.values.values() for c in found}
+        figures = {c: best(v[c] for v in self.values.values() if c in v) for c in cases}
+        case = worst(figures, key=figures.__getitem__)
+        return case, figures[case]
+
+    @property
+    def is_met(self) -> bool:
+        """Whether the headline is within the bound."""
+        _, value = self.headline
+        return value <= self.bound + _ROUNDING if self.at_most else value >= self.bound - _ROUNDING
+
+
+def goals_of(report: Report) -> list[Goal]:
+    """The goals for which there are figures."""
+    goals = [*_model_goals(report), *_kernel_goals(report), *_use_goals(report)]
+    return [g for g in goals if g.values]
+
+
+def _model_goals(report: Report) -> Iterable[Goal]:
+    for model in dict.fromkeys(r.model for r in report.models):
+        rows = [r for r in report.models if r.model == model and r.runtime.startswith("clrt")]
+        pocl = [r for r in rows if r.runtime == _POCL]
+        peer = f"{model}: time over ONNX Runtime's"
+        yield _goal(peer, 0.80, True, rows, "shape", "to_onnxruntime")
+        yield _goal(f"{model}: time over OpenVINO's", 0.93, True, rows, "shape", "to_openvino")
+        long, short = [r for r in pocl if r.shape != "1x16"], [r for r in pocl if r.shape == "1x16"]
+        yield _goal(f"{peer}, PoCL", 0.85, True, long, "shape", "to_onnxruntime")
+        yield _goal(f"{peer}, PoCL, 1x16", 1.0, True, short, "shape", "to_onnxruntime")
+
+
+def _kernel_goals(report: Report) -> Iterable[Goal]:
+    def of(kind: str) -> list[Any]:
+        return [r for r in report.gemm if r.kind == kind and (kind != "skinny" or r.m == 1)]
+
+    yield _goal("GEMM over the best GEMM", 0.90, False, of("model"), "size", "gemm_share")
+    yield _goal("GEMM, odd sizes", 0.80, False, of("odd"), "size", "gemm_share")
+    yield _goal(
+        "GEMM, M = 1, bandwidth over a copy's", 0.80, False, of("skinny"), "size", "copy_share"
+    )
+    bound = [r for r in report.kernels if r.op in ("Softmax", "LayerNormalization", "Gelu", "Add")]
+    yield _goal("Memory-bound ops over a copy", 0.80, False, bound, "op", "copy_share")
+
+
+def _use_goals(report: Report) -> Iterable[Goal]:
+    encode = [r for r in report.encode if r.runtime.startswith("clrt")]
+    name = "encode: texts per second over sentence-transformers'"
+    yield _goal(f"{name}, torch", 1.6, False, encode, "texts", "to_torch")
+    yield _goal(f"{name}, ONNX", 1.3, False, encode, "texts", "to_onnx")
+    yield _goal("encode: least cosine", 0.99999, False, encode, "texts", "least_cosine")
+    pocl = [r for r in report.memory if r.runtime == _POCL]
+    yield _goal("Peak memory, PoCL, MiB", 400.0, True, pocl, "shape", "peak_mib")
+    for caches, bound in (("empty", 5.0), ("warm", 0.6)):
+        rows = [r for r in report.startup if r.caches == caches]
+        yield _goal(f"First result, {caches} caches, s", bound, True, rows, "shape", "first_s")
+    yield _goal(
+        "A new shape's first run over its repeat, ms",
+        20,
+        True,
+        report.new_shapes,
+        "shape",
+        "extra_ms",
+    )
+    yield _goal("Programs built for a new shape", 0, True, report.new_shapes, "shape", "builds")
+
+
+def _goal(name: str, bound: float, at_most: bool, rows: list[Any], case: str, figure: str) -> Goal:
+    """A goal over a column of rows; a row that lacks the figure is left out."""
+    values: dict[str, dict[str, float]] = {}
+    for row in rows:
+        value = getattr(row, figure)
+        if value is not None:
+            values.setdefault(row.runtime, {})[str(getattr(row, case))] = float(value)
+    return Goal(name, bound, at_most, values)

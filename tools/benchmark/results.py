@@ -1,0 +1,213 @@
+"""What the sections give: rows that tables, goals, JSON and the picture are made from."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a device can do at best, measured on it.
+
+    Attributes:
+        fma_gflops: Multiply-adds on registers alone.
+        gemm_gflops: The best of a few large MatMuls.
+        copy_buffer_gbs, copy_kernel_gbs: GB/s of a copy, bytes read plus bytes written, of
+            buffers much larger than the caches: by clEnqueueCopyBuffer and by a kernel.
+        read_gbs: GB/s of a kernel that only reads.
+        copy_gbs: The better of the two copies: the bandwidth that shares refer to.
+    """
+
+    runtime: str
+    fma_gflops: float
+    gemm_gflops: float
+    copy_buffer_gbs: float
+    copy_kernel_gbs: float
+    read_gbs: float
+    copy_gbs: float
+
+
+@dataclass(frozen=True)
+class ModelRow:
+    """A runtime at one input shape of one model.
+
+    Attributes:
+        to_onnxruntime, to_openvino: Time over the peer's, median over the turns; None where the
+            peer did not run.
+        gflop: Billions of floating-point operations of a run, as clrt counts them.
+        ceiling_share: GFLOP/s over the best GEMM of the device; None for peers.
+    """
+
+    model: str
+    shape: str
+    runtime: str
+    median_ms: float
+    best_ms: float
+    to_onnxruntime: float | None
+    to_openvino: float | None
+    gflop: float
+    gflops: float
+    ceiling_share: float | None
+
+
+@dataclass(frozen=True)
+class EncodeRow:
+    """Sentences to vectors with one runtime.
+
+    Attributes:
+        first_texts_per_s: In the first pass, where each batch's shape is new.
+        to_torch, to_onnx: Texts per second over those of sentence-transformers with torch, and
+            with ONNX Runtime, median over the turns.
+        least_cosine: Between its vectors and those of sentence-transformers with torch.
+    """
+
+    runtime: str
+    texts: int
+    texts_per_s: float
+    first_texts_per_s: float
+    to_torch: float | None
+    to_onnx: float | None
+    least_cosine: float | None
+
+
+@dataclass(frozen=True)
+class GemmRow:
+    """A matrix product on one device.
+
+    Attributes:
+        kind: "model" (sizes of transformers), "odd" (multiples of no tile), "skinny" (few rows
+            times a matrix larger than the caches).
+        gbs: GB/s of reading B once.
+        fma_share, gemm_share: Of multiply-adds on registers, and of the best GEMM.
+        copy_share: `gbs` over a copy's; None for sizes that the caches hold.
+    """
+
+    runtime: str
+    kind: str
+    m: int
+    n: int
+    k: int
+    ms: float
+    gflops: float
+    gbs: float
+    fma_share: float
+    gemm_share: float
+    copy_share: float | None
+
+    @property
+    def size(self) -> str:
+        return f"{self.m}x{self.n}x{self.k}"
+
+
+@dataclass(frozen=True)
+class KernelRow:
+    """An op on tensors larger than the caches.
+
+    Attributes:
+        gbs: Bytes that must be read and written over time.
+        copy_share: Of the device's copy.
+    """
+
+    runtime: str
+    op: str
+    shape: str
+    ms: float
+    gbs: float
+    copy_share: float
+
+
+@dataclass(frozen=True)
+class LaunchRow:
+    """Launches of one kind in a run of a model.
+
+    Attributes:
+        ms: All of them together.
+        time_share: Of the run's wall time.
+        intensity: Operations per byte; 0 where none are counted.
+        limit_share: Of the roofline at that intensity; None for what is no kernel. Tensors of one
+            run stay in the caches, so memory-bound kernels may pass 1.
+    """
+
+    runtime: str
+    label: str
+    count: int
+    ms: float
+    time_share: float
+    gflops: float
+    gbs: float
+    intensity: float
+    limit_share: float | None
+
+
+@dataclass(frozen=True)
+class MemoryRow:
+    """Peak resident memory of a process that runs the model.
+
+    Attributes:
+        over_imports_mib: The increase since the runtime was imported.
+    """
+
+    runtime: str
+    shape: str
+    peak_mib: float
+    over_imports_mib: float
+
+
+@dataclass(frozen=True)
+class StartRow:
+    """A process from `clrt.load` to its first result.
+
+    Attributes:
+        caches: "empty" or "warm".
+        builds: Programs compiled from source.
+    """
+
+    runtime: str
+    caches: str
+    shape: str
+    import_s: float
+    load_s: float
+    first_s: float
+    builds: int
+
+
+@dataclass(frozen=True)
+class NewShapeRow:
+    """A shape's first run in a warm process.
+
+    Attributes:
+        extra_ms: First run minus the median of its repeats.
+        builds: Programs compiled from source meanwhile.
+    """
+
+    runtime: str
+    shape: str
+    first_ms: float
+    extra_ms: float
+    builds: int
+
+
+@dataclass
+class Report:
+    """Everything one run of the benchmark found."""
+
+    environment: dict[str, Any] = field(default_factory=dict)
+    limits: list[Limits] = field(default_factory=list)
+    models: list[ModelRow] = field(default_factory=list)
+    encode: list[EncodeRow] = field(default_factory=list)
+    gemm: list[GemmRow] = field(default_factory=list)
+    kernels: list[KernelRow] = field(default_factory=list)
+    launches: list[LaunchRow] = field(default_factory=list)
+    memory: list[MemoryRow] = field(default_factory=list)
+    startup: list[StartRow] = field(default_factory=list)
+    new_shapes: list[NewShapeRow] = field(default_factory=list)
+
+    def limits_of(self, runtime: str) -> Limits | None:
+        """The limits of a clrt device; None for a peer."""
+        return next((x for x in self.limits if x.runtime == runtime), None)
+
+    def to_json(self) -> str:
+        """All rows, section by section."""
+        return json.dumps(asdict(self), indent=2) + "\n"

@@ -1,0 +1,262 @@
+"""The report as tables."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+from .goals import Goal
+from .results import Report
+
+_GEMM_KINDS = {
+    "model": "sizes of transformers",
+    "odd": "sizes that are multiples of no tile",
+    "skinny": "few rows times a matrix larger than the caches",
+}
+
+
+def all_tables(report: Report) -> Iterator[Table]:
+    """A table per section that has rows."""
+    if report.limits:
+        yield _limits(report)
+    if report.models:
+        yield _models(report)
+    if report.encode:
+        yield _encode(report)
+    if report.gemm:
+        yield from _gemm(report)
+    if report.kernels:
+        yield _kernels(report)
+    for runtime, rows in groupby(report.launches, key=lambda r: r.runtime):
+        yield _launches(runtime, list(rows))
+    if report.memory:
+        yield _memory(report)
+    if report.startup:
+        yield _startup(report)
+        yield _new_shapes(report)
+
+
+def goal_table(goals: Sequence[Goal]) -> Table:
+    """Each goal with the figure that decides, and each device's own."""
+    table = _table("goals: the worst case, each on the better device", "goal", "bound", "measured")
+    table.add_column("worst case")
+    table.add_column("each device by itself")
+    for goal in goals:
+        case, value = goal.headline
+        sign = "≤" if goal.at_most else "≥"
+        colour = "green" if goal.is_met else "red"
+        mine = ", ".join(f"{_short(d)} {_number(v, goal.bound)}" for d, v in goal.by_device.items())
+        table.add_row(
+            goal.name,
+            f"{sign} {_number(goal.bound, goal.bound)}",
+            Text(_number(value, goal.bound), colour),
+            case,
+            mine,
+        )
+    return table
+
+
+def _limits(report: Report) -> Table:
+    table = _table(
+        "limits",
+        "device",
+        "multiply-add GFLOP/s",
+        "best GEMM GFLOP/s",
+        "copy GB/s, clEnqueueCopyBuffer",
+        "copy GB/s, kernel",
+        "read GB/s",
+    )
+    for r in report.limits:
+        _add(
+            table,
+            r.runtime,
+            f"{r.fma_gflops:.0f}",
+            f"{r.gemm_gflops:.0f} ({r.gemm_gflops / r.fma_gflops:.0%})",
+            f"{r.copy_buffer_gbs:.1f}",
+            f"{r.copy_kernel_gbs:.1f}",
+            f"{r.read_gbs:.1f}",
+        )
+    return table
+
+
+def _models(report: Report) -> Table:
+    table = _table(
+        "models, float32",
+        "model",
+        "batch x sequence",
+        "runtime",
+        "median ms",
+        "best ms",
+        "x ONNX Runtime",
+        "x OpenVINO",
+        "GFLOP/s",
+        "of best GEMM",
+        left=3,
+    )
+    for (model, shape), rows in groupby(report.models, key=lambda r: (r.model, r.shape)):
+        for index, r in enumerate(rows):
+            gflop = f" ({r.gflop:.2f} GFLOP)"
+            _add(
+                table,
+                model if index == 0 else "",
+                f"{shape}{gflop}" if index == 0 else "",
+                r.runtime,
+                f"{r.median_ms:.2f}",
+                f"{r.best_ms:.2f}",
+                _ratio(r.to_onnxruntime),
+                _ratio(r.to_openvino),
+                f"{r.gflops:.0f}",
+                _share(r.ceiling_share),
+            )
+        table.add_section()
+    return table
+
+
+def _encode(report: Report) -> Table:
+    table = _table(
+        f"encode: {report.encode[0].texts} texts of mixed length",
+        "runtime",
+        "texts/s",
+        "first pass",
+        "x torch",
+        "x ONNX",
+        "least cosine to torch",
+    )
+    for r in report.encode:
+        cosine = "" if r.least_cosine is None else f"{r.least_cosine:.7f}"
+        speeds = f"{r.texts_per_s:.1f}", f"{r.first_texts_per_s:.1f}"
+        _add(table, r.runtime, *speeds, _ratio(r.to_torch), _ratio(r.to_onnx), cosine)
+    return table
+
+
+def _gemm(report: Report) -> Iterator[Table]:
+    """Products, devices side by side; those that memory bounds in a table of their own."""
+    devices = [_short(d) for d in dict.fromkeys(r.runtime for r in report.gemm)]
+    for kind, rows in groupby(report.gemm, key=lambda r: r.kind):
+        names = ("B GB/s", "of a copy") if kind == "skinny" else ("of best GEMM", "of multiply-add")
+        columns = [f"{d}\n{c}" for d in devices for c in ("GFLOP/s", *names)]
+        table = _table(f"GEMM, {_GEMM_KINDS[kind]}", "MxNxK", *columns)
+        for size, group in groupby(rows, key=lambda r: r.size):
+            cells: list[str] = []
+            for r in group:
+                shares = _share(r.gemm_share), _share(r.fma_share)
+                bound = f"{r.gbs:.1f}", _share(r.copy_share)
+                cells += (f"{r.gflops:.0f}", *(bound if kind == "skinny" else shares))
+            _add(table, size, *cells)
+        yield table
+
+
+def _kernels(report: Report) -> Table:
+    table = _table(
+        "memory-bound ops on tensors larger than the caches",
+        "op",
+        "shape",
+        "device",
+        "ms",
+        "GB/s",
+        "of a copy",
+        left=3,
+    )
+    for r in report.kernels:
+        _add(table, r.op, r.shape, r.runtime, f"{r.ms:.2f}", f"{r.gbs:.1f}", _share(r.copy_share))
+    return table
+
+
+def _launches(runtime: str, rows: list[Any]) -> Table:
+    table = _table(
+        f"MiniLM 8x128 on {runtime}, launch by launch",
+        "op",
+        "launches",
+        "ms",
+        "of the run",
+        "GFLOP/s",
+        "GB/s",
+        "of the roofline",
+    )
+    for r in rows:
+        rates = (f"{r.gflops:.0f}", f"{r.gbs:.1f}") if r.count else ("", "")
+        _add(
+            table,
+            r.label,
+            str(r.count or ""),
+            f"{r.ms:.3f}",
+            f"{r.time_share:.1%}",
+            *rates,
+            _share(r.limit_share),
+        )
+    return table
+
+
+def _memory(report: Report) -> Table:
+    shape = report.memory[0].shape
+    table = _table(f"peak resident memory, MiniLM {shape}", "runtime", "MiB", "over imports, MiB")
+    for r in report.memory:
+        _add(table, r.runtime, f"{r.peak_mib:.0f}", f"{r.over_imports_mib:.0f}")
+    return table
+
+
+def _startup(report: Report) -> Table:
+    shape = report.startup[0].shape
+    table = _table(
+        f"startup, MiniLM {shape}, seconds",
+        "device",
+        "caches",
+        "import clrt",
+        "load",
+        "load to first result",
+        "programs built",
+        left=2,
+    )
+    for r in report.startup:
+        seconds = (f"{s:.2f}" for s in (r.import_s, r.load_s, r.first_s))
+        _add(table, r.runtime, r.caches, *seconds, str(r.builds))
+    return table
+
+
+def _new_shapes(report: Report) -> Table:
+    table = _table(
+        "new shapes in a warm process",
+        "device",
+        "shape",
+        "first run, ms",
+        "over its repeat, ms",
+        "programs built",
+        left=2,
+    )
+    for r in report.new_shapes:
+        _add(table, r.runtime, r.shape, f"{r.first_ms:.1f}", f"{r.extra_ms:.1f}", str(r.builds))
+    return table
+
+
+def _table(title: str, *columns: str, left: int = 1) -> Table:
+    table = Table(title=title, title_justify="left")
+    for index, column in enumerate(columns):
+        table.add_column(column, justify="left" if index < left else "right")
+    return table
+
+
+def _add(table: Table, *cells: str) -> None:
+    table.add_row(*(Text(c) for c in cells))
+
+
+def _ratio(value: float | None) -> str:
+    return "" if value is None else f"{value:.2f}"
+
+
+def _share(value: float | None) -> str:
+    return "" if value is None else f"{value:.0%}"
+
+
+def _short(device: str) -> str:
+    return device.removeprefix("clrt ")
+
+
+def _number(value: float, bound: float) -> str:
+    """With as many decimals as the bound has, but two at least; whole where both are."""
+    if value == int(value) and bound == int(bound):
+        return f"{value:.0f}"
+    return f"{value:.{max(2, len(str(bound).partition('.')[2]))}f}"
