@@ -86,6 +86,7 @@ void layer_normalization_cpu(OUT(float, y) STATS_OUTPUTS, IN(float, x),
                              IN(float, scale) BIAS_INPUT, const IDX_T rows, const IDX_T n,
                              const float epsilon) {
   const IDX_T whole = n / VW * VW;
+  const IDX_T pairs = n / (2 * VW) * (2 * VW);
   const IDX_T first = get_group_id(0) * T_ROWS;
   const IDX_T end = i_min(first + T_ROWS, rows);
   for (IDX_T row = first; row < end; ++row) {
@@ -93,18 +94,30 @@ void layer_normalization_cpu(OUT(float, y) STATS_OUTPUTS, IN(float, x),
     __global float *to = AT(y) + row * n;
     F average = (F)(0.0f);
 #if !RMS
-    F sum = load_lanes(from + whole, n - whole, 0.0f);
-    for (IDX_T i = 0; i < whole; i += VW) sum = sum + LOAD_F(from + i);
+    F sum = load_lanes(from + whole, n - whole, 0.0f), other = (F)(0.0f);
+    for (IDX_T i = 0; i < pairs; i += 2 * VW) {
+      sum = sum + LOAD_F(from + i);
+      other = other + LOAD_F(from + i + VW);
+    }
+    if (pairs < whole) other = other + LOAD_F(from + pairs);
+    sum = sum + other;
     FOLD(sum, JOIN_SUM)
     average = sum / (F)(n);
 #endif
     const float mean = average.s0;
     F d = load_lanes(from + whole, n - whole, mean) - average;
-    F squares = d * d;
-    for (IDX_T i = 0; i < whole; i += VW) {
+    F squares = d * d, more = (F)(0.0f);
+    for (IDX_T i = 0; i < pairs; i += 2 * VW) {
       d = LOAD_F(from + i) - average;
       squares = d * d + squares;
+      d = LOAD_F(from + i + VW) - average;
+      more = d * d + more;
     }
+    if (pairs < whole) {
+      d = LOAD_F(from + pairs) - average;
+      more = d * d + more;
+    }
+    squares = squares + more;
     FOLD(squares, JOIN_SUM)
     const float inverse = 1.0f / sqrt(squares.s0 / (float)n + epsilon);
     for (IDX_T i = 0; i < whole; i += VW)

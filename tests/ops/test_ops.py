@@ -61,23 +61,25 @@ def _stand_ins(caps: DeviceCaps) -> list[DeviceCaps]:
 
 
 def _plans(graph: Graph, device: DeviceInfo) -> list[Plan]:
-    """The plans to run on a device; none where the op's only variant does not hold there.
-
-    A simulator gets small tiles, too, since what it finds depends on how they cover the sizes. Of
-    what is for GPUs it gets no more: it takes a second for ten work-groups of 256 work-items.
-    """
+    """The plans to run on a device; none where the op's only variant does not hold there."""
     for caps in _stand_ins(device.caps):
         plan = plan_graph(graph, caps)
-        if plan.host_steps:
-            continue
-        launches = [x for s in plan.steps if isinstance(s, Kernels) for x in s.launches]
-        tuned = {x.kernel.entry for x in launches} & TUNED.keys()
-        if not caps.simulator or not tuned:
-            return [plan]
-        (entry,) = tuned
-        small = plan_graph(graph, caps, SMALL[entry])
-        return [plan, small] if caps.is_cpu else [small] if _work_items(small) <= 2048 else []
+        if not plan.host_steps:
+            return _simulated(plan, caps) if caps.simulator else [plan]
     return []
+
+
+def _simulated(plan: Plan, caps: DeviceCaps) -> list[Plan]:
+    """What a simulator runs instead of a plan: small tiles besides, but no large grids.
+
+    What it finds depends on how tiles cover the sizes. It takes a second for some 2000 work-items
+    with barriers, so that kernels for GPUs get small tiles only.
+    """
+    launches = [x for s in plan.steps if isinstance(s, Kernels) for x in s.launches]
+    tuned = {x.kernel.entry for x in launches} & TUNED.keys()
+    plans = [plan] if caps.is_cpu or not tuned else []
+    plans += [plan_graph(plan.graph, caps, SMALL[entry]) for entry in tuned]
+    return [p for p in plans if _work_items(p) <= 2048]
 
 
 def _work_items(plan: Plan) -> int:

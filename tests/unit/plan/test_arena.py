@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from clrt.device.caps import DeviceCaps
 from clrt.errors import OutOfMemoryError
-from clrt.plan.arena import ALIGNMENT_BYTES, Interval, align, live_bytes, place
+from clrt.ir.dtypes import DType
+from clrt.ir.graph import Graph, Node, Value
+from clrt.ir.op import TensorType
+from clrt.ops.transpose import Transpose
+from clrt.plan.arena import ALIGNMENT_BYTES, Arena, Interval, align, live_bytes, place, separate
+from clrt.plan.plan import make_plan
 
 intervals = st.lists(
     st.builds(
@@ -42,6 +50,17 @@ def test_chain_takes_two_buffers() -> None:
     assert place(chain, 1 << 20).nbytes == 2048 == live_bytes(chain)
 
 
-def test_buffer_larger_than_a_slab_is_out_of_memory() -> None:
+@pytest.mark.parametrize("arrange", [place, separate])
+def test_buffer_larger_than_a_slab_is_out_of_memory(arrange: Callable[..., Arena]) -> None:
     with pytest.raises(OutOfMemoryError, match="smaller batch"):
-        place([Interval(1 << 20, 0, 1)], 1 << 16)
+        arrange([Interval(1 << 20, 0, 1)], 1 << 16)
+
+
+@pytest.mark.parametrize("simulator", [False, True])
+def test_simulators_get_a_slab_per_tensor(simulator: bool) -> None:
+    x, h, y = (Value(name, TensorType(DType.FLOAT32, (3, 5))) for name in "xhy")
+    nodes = [Node("a", Transpose((1, 0)), [x], [h]), Node("b", Transpose((1, 0)), [h], [y])]
+    caps = DeviceCaps("p", "n", "v", "1", "cpu", simulator=simulator)
+    plan = make_plan(Graph("g", [x], [y], nodes), caps, lambda _: {})
+    assert plan.arena.slab_bytes == ((60, 60, 60) if simulator else (2 * align(60),))
+    assert len({plan.places[v] for v in (x, h)}) == 2
