@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from clrt.errors import ShapeError, UnsupportedError
-from clrt.ir.dims import floordiv
+from clrt.ir.dims import Dim, Shape, floordiv
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.spec import BufferArg, Launch, Lowering, Variant
@@ -17,55 +17,75 @@ from clrt.ops.base import Accuracy, OnnxNode, Op, Sample, Types, need, register
 from clrt.ops.movement import count, fresh_dims
 
 
-def _permuted(node: Node, split: Sequence[int], order: Sequence[int]) -> list[Launch]:
-    """The launch that writes the input, seen with dims `split`, with its axes in `order`."""
+def _emit(node: Node, ctx: Lowering) -> list[Launch]:
     x, y = node.arg(0), node.output
+    assert isinstance(node.op, _Blocks)
     if not count(y.dims):
         return []
+    split, order = node.op.blocks(x.dims)
     strides = contiguous_strides(split)
     dims, moved = [split[i] for i in order], [strides[i] for i in order]
     target = contiguous_strides(dims)
     return [copy_launch(BufferArg(x), BufferArg(y), x.dtype, dims, moved, target)]
 
 
-def _check_rank(op: Op, x: TensorType) -> None:
-    if x.shape is not None and len(x.shape) != 4:
-        raise ShapeError(f"{op.name}: {x} has rank {len(x.shape)}; expected N, C, H, W.")
-
-
-def _check_mode(node: OnnxNode) -> None:
-    mode = node.attrs.get("mode", "DCR")
-    if mode not in ("DCR", "CRD"):
-        raise UnsupportedError(f"{node.op_type}: mode '{mode}'; clrt has DCR and CRD.")
-
-
-def _emit_depth(node: Node, ctx: Lowering) -> list[Launch]:
-    assert isinstance(node.op, DepthToSpace)
-    return _permuted(node, *node.op.blocks(node.arg(0).dims))
-
-
-@register
 @dataclass(frozen=True)
-class DepthToSpace(Op):
-    """Channels to blocks of pixels: (N, C, H, W) to (N, C/b², bH, bW).
+class _Blocks(Op):
+    """The base of both.
 
     Mode DCR has the block's place as the slow part of the channel, CRD as the fast one.
-    Source: ONNX DepthToSpace, opset 1 to 28.
     """
 
     blocksize: int = 1
     mode: str = "DCR"
 
     accuracy = Accuracy.EXACT
-    variants = (Variant("strided", _emit_depth),)
+    variants = (Variant("strided", _emit),)
 
     @classmethod
     def from_onnx(cls, node: OnnxNode) -> Op:
-        _check_mode(node)
+        mode = node.attrs.get("mode", "DCR")
+        if mode not in ("DCR", "CRD"):
+            raise UnsupportedError(f"{cls.name}: mode '{mode}'; clrt has DCR and CRD.")
         return super().from_onnx(node)
 
     def blocks(self, dims: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """The input's dims with the channels split, and their order in the output."""
+        """The input's dims with its blocks as axes of their own, and the order of the output."""
+        raise NotImplementedError(self.name)
+
+    def result(self, n: Dim, c: Dim, h: Dim, w: Dim) -> Shape:
+        """The output's shape.
+
+        Raises:
+            ShapeError: The input does not divide into blocks.
+        """
+        raise NotImplementedError(self.name)
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        x = need(inputs, 0, self)
+        if x.shape is None:
+            return [TensorType(x.dtype, fresh_dims(4))]
+        if len(x.shape) != 4:
+            raise ShapeError(f"{self.name}: {x} has rank {len(x.shape)}; expected N, C, H, W.")
+        return [TensorType(x.dtype, self.result(*x.shape))]
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        (x,) = inputs
+        assert x is not None
+        split, order = self.blocks(x.shape)
+        shape = [int(d) for d in self.result(*x.shape)]
+        return (x.reshape(split).transpose(order).reshape(shape),)
+
+
+@register
+@dataclass(frozen=True)
+class DepthToSpace(_Blocks):
+    """Channels to blocks of pixels: (N, C, H, W) to (N, C/b², bH, bW).
+
+    Source: ONNX DepthToSpace, opset 1 to 28.
+    """
+
+    def blocks(self, dims: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
         n, c, h, w = dims
         b = self.blocksize
         rest = c // (b * b)
@@ -73,24 +93,11 @@ class DepthToSpace(Op):
             return (n, b, b, rest, h, w), (0, 3, 4, 1, 5, 2)
         return (n, rest, b, b, h, w), (0, 1, 4, 2, 5, 3)
 
-    def infer(self, inputs: Types) -> list[TensorType]:
-        x = need(inputs, 0, self)
-        _check_rank(self, x)
-        if x.shape is None:
-            return [TensorType(x.dtype, fresh_dims(4))]
-        n, c, h, w = x.shape
+    def result(self, n: Dim, c: Dim, h: Dim, w: Dim) -> Shape:
         b = self.blocksize
         if b < 1 or (isinstance(c, int) and c % (b * b)):
-            raise ShapeError(f"DepthToSpace: {c} channels are no multiple of {b}x{b} (x: {x}).")
-        return [TensorType(x.dtype, (n, floordiv(c, b * b), h * b, w * b))]
-
-    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
-        (x,) = inputs
-        assert x is not None
-        split, order = self.blocks(x.shape)
-        n, c, h, w = x.shape
-        b = self.blocksize
-        return (x.reshape(split).transpose(order).reshape(n, c // (b * b), h * b, w * b),)
+            raise ShapeError(f"DepthToSpace: {c} channels are no multiple of {b}x{b}.")
+        return (n, floordiv(c, b * b), h * b, w * b)
 
     @classmethod
     def samples(cls) -> Iterator[Sample]:
@@ -108,56 +115,25 @@ class DepthToSpace(Op):
         yield Sample(cls(2), (np.zeros((4, 2, 2), np.float32),)), ShapeError
 
 
-def _emit_space(node: Node, ctx: Lowering) -> list[Launch]:
-    assert isinstance(node.op, SpaceToDepth)
-    return _permuted(node, *node.op.blocks(node.arg(0).dims))
-
-
 @register
 @dataclass(frozen=True)
-class SpaceToDepth(Op):
+class SpaceToDepth(_Blocks):
     """Blocks of pixels to channels: (N, C, H, W) to (N, C b², H/b, W/b).
 
-    Mode DCR has the block's place as the slow part of the channel, CRD as the fast one.
     Source: ONNX SpaceToDepth, opset 1 to 28.
     """
 
-    blocksize: int = 1
-    mode: str = "DCR"
-
-    accuracy = Accuracy.EXACT
-    variants = (Variant("strided", _emit_space),)
-
-    @classmethod
-    def from_onnx(cls, node: OnnxNode) -> Op:
-        _check_mode(node)
-        return super().from_onnx(node)
-
     def blocks(self, dims: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """The input's dims with the pixels split, and their order in the output."""
         n, c, h, w = dims
         b = self.blocksize
         order = (0, 3, 5, 1, 2, 4) if self.mode == "DCR" else (0, 1, 3, 5, 2, 4)
         return (n, c, h // b, b, w // b, b), order
 
-    def infer(self, inputs: Types) -> list[TensorType]:
-        x = need(inputs, 0, self)
-        _check_rank(self, x)
-        if x.shape is None:
-            return [TensorType(x.dtype, fresh_dims(4))]
-        n, c, h, w = x.shape
+    def result(self, n: Dim, c: Dim, h: Dim, w: Dim) -> Shape:
         b = self.blocksize
         if b < 1 or any(isinstance(d, int) and d % b for d in (h, w)):
-            raise ShapeError(f"SpaceToDepth: {h}x{w} pixels have no blocks of {b}x{b} (x: {x}).")
-        return [TensorType(x.dtype, (n, c * (b * b), floordiv(h, b), floordiv(w, b)))]
-
-    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
-        (x,) = inputs
-        assert x is not None
-        split, order = self.blocks(x.shape)
-        n, c, h, w = x.shape
-        b = self.blocksize
-        return (x.reshape(split).transpose(order).reshape(n, c * b * b, h // b, w // b),)
+            raise ShapeError(f"SpaceToDepth: {h}x{w} pixels have no blocks of {b}x{b}.")
+        return (n, c * (b * b), floordiv(h, b), floordiv(w, b))
 
     @classmethod
     def samples(cls) -> Iterator[Sample]:

@@ -170,6 +170,15 @@ class Fused(Op):
                 a, b = (rng.standard_normal(s).astype(np.float32) for s in shapes)
                 yield Sample(cls(steps), (a, b))
                 yield Sample(cls(pick), (a, b))
+        # More than a work-item's share: of one row, of rows, of rows along several axes.
+        for shapes in [
+            ((2500,), (2500,)),
+            ((4, 701), (701,)),
+            ((2, 3, 17, 33), (2, 1, 17, 1)),
+            ((2, 1, 3, 1, 2, 19), (2, 1, 2, 1, 19)),
+        ]:
+            a, b = (rng.standard_normal(s).astype(np.float32) for s in shapes)
+            yield Sample(cls(pick), (a, b))
 
 
 def steps_of(op: Op, arity: int) -> tuple[Step, ...]:

@@ -149,6 +149,8 @@ class Gather(Op):
             yield Sample(cls(), (x, rng.integers(-9, 9, (2, 3))))
             yield Sample(cls(1), (x, rng.integers(0, width, 5).astype(np.int32)))
         x = rng.standard_normal((3, 4, 8)).astype(np.float32)
+        table = rng.standard_normal((2, 5, 700)).astype(np.float32)  # more than a work-item's share
+        yield Sample(cls(1), (table, np.array([4, 0, -1, 2, 2, 1])))
         for axis in (0, 1, 2, -2):
             yield Sample(cls(axis), (x, rng.integers(-3, 3, (2, 2)).astype(np.int32)))
         yield Sample(cls(1), (x, np.array(2)))

@@ -176,6 +176,7 @@ class LayerNormalization(Normalization):
             ((3, 1), -1, True, False), ((5, 7), -1, True, False), ((2, 3, 8), -1, True, True),
             ((5, 17), -1, False, False), ((2, 3, 33), 1, True, True), ((4, 384), -1, True, False),
             ((2, 5), 0, False, True), ((0, 4), -1, True, False), ((9, 15), -1, True, False),
+            ((3, 51), -1, True, False),
         ]  # fmt: skip
         for shape, axis, has_bias, stats in cases:
             for dtype in (np.dtype(np.float32), np.dtype(np.float16)):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -60,52 +60,55 @@ def integer_bound(dtype: DType, low: bool) -> str:
     return f"({number + 1}{suffix} - 1)" if number < 0 else f"{number}{suffix}"
 
 
+class Extremum(Reduce):
+    """The base of ReduceMax and ReduceMin.
+
+    Class attributes:
+        from_lowest: The reduction starts from the lowest element there is, not the highest.
+    """
+
+    from_lowest: ClassVar[bool]
+    selects = True
+    shape_data = True
+    accuracy = Accuracy.EXACT
+
+    def int_init(self, dtype: DType) -> str:
+        return integer_bound(dtype, low=self.from_lowest)
+
+    def evaluate(self, x: Array, axes: tuple[int, ...]) -> Any:
+        if x.dtype == object:
+            function = maximum if self.from_lowest else minimum
+            return np.frompyfunc(function, 2, 1).reduce(x, axis=axes)
+        ufunc = np.maximum if self.from_lowest else np.minimum
+        return ufunc.reduce(x, axis=axes, initial=_bound(x.dtype, low=self.from_lowest))
+
+
+def _bound(dtype: np.dtype[Any], *, low: bool) -> Any:
+    if dtype.kind == "f":
+        return -math.inf if low else math.inf
+    if dtype.kind == "b":
+        return not low
+    return np.iinfo(dtype).min if low else np.iinfo(dtype).max
+
+
 @register
 @dataclass(frozen=True)
-class ReduceMax(Reduce):
+class ReduceMax(Extremum):
     """The largest element, NaN if any is. Source: ONNX ReduceMax, opset 1 to 20."""
 
+    from_lowest = True
     init = "-INFINITY"
     step, join = "c_max(a, x)", "c_max(a, b)"
-    selects = True
-    shape_data = True
-    accuracy = Accuracy.EXACT
-
-    def int_init(self, dtype: DType) -> str:
-        return integer_bound(dtype, low=True)
-
-    def evaluate(self, x: Array, axes: tuple[int, ...]) -> Any:
-        if x.dtype == object:
-            return np.frompyfunc(maximum, 2, 1).reduce(x, axis=axes)
-        return np.max(x, axis=axes, initial=_lowest(x))
 
 
 @register
 @dataclass(frozen=True)
-class ReduceMin(Reduce):
+class ReduceMin(Extremum):
     """The smallest element, NaN if any is. Source: ONNX ReduceMin, opset 1 to 20."""
 
+    from_lowest = False
     init = "INFINITY"
     step, join = "c_min(a, x)", "c_min(a, b)"
-    selects = True
-    shape_data = True
-    accuracy = Accuracy.EXACT
-
-    def int_init(self, dtype: DType) -> str:
-        return integer_bound(dtype, low=False)
-
-    def evaluate(self, x: Array, axes: tuple[int, ...]) -> Any:
-        if x.dtype == object:
-            return np.frompyfunc(minimum, 2, 1).reduce(x, axis=axes)
-        return np.min(x, axis=axes, initial=_highest(x))
-
-
-def _lowest(x: Array) -> Any:
-    return -math.inf if x.dtype.kind == "f" else False if x.dtype == bool else np.iinfo(x.dtype).min
-
-
-def _highest(x: Array) -> Any:
-    return math.inf if x.dtype.kind == "f" else True if x.dtype == bool else np.iinfo(x.dtype).max
 
 
 @register

@@ -60,11 +60,11 @@ def _each(function: Callable[[float], float]) -> Callable[[Array], Array]:
 
 
 def _gelu(x: Array) -> Array:
-    return x * _each(math.erfc)(-x * math.sqrt(0.5)) / 2
+    return np.asarray(x * _each(math.erfc)(-x * math.sqrt(0.5)) / 2)
 
 
 def _gelu_tanh(x: Array) -> Array:
-    return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
+    return np.asarray(0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3))))
 
 
 @dataclass(frozen=True)
