@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from enum import Enum
 
+import ml_dtypes  # noqa: F401  (NumPy learns its dtypes)
 import numpy as np
 
 
@@ -22,6 +23,7 @@ class DType(Enum):
     UINT32 = "uint32"
     UINT64 = "uint64"
     BOOL = "bool"
+    BFLOAT16 = "bfloat16"
 
     @property
     def numpy(self) -> np.dtype[np.generic]:
@@ -35,7 +37,7 @@ class DType(Enum):
 
     @property
     def is_float(self) -> bool:
-        return self.numpy.kind == "f"
+        return self.numpy.kind == "f" or self in _STORAGES
 
     @property
     def is_int(self) -> bool:
@@ -45,6 +47,16 @@ class DType(Enum):
     def cl(self) -> str:
         """The OpenCL C scalar type of the storage."""
         return _CL_NAMES[self]
+
+    @property
+    def storage(self) -> str:
+        """How `common/storage.clh` reads and writes elements: LOAD_AS(storage, p, i)."""
+        return _STORAGES.get(self, "plain")
+
+    @property
+    def compute(self) -> str:
+        """The OpenCL C scalar type in which elements are computed."""
+        return "float" if self in _STORAGES else self.cl
 
     @classmethod
     def of(cls, dtype: np.dtype[np.generic] | type) -> DType:
@@ -72,4 +84,7 @@ _CL_NAMES = {
     DType.UINT32: "uint",
     DType.UINT64: "ulong",
     DType.BOOL: "uchar",
+    DType.BFLOAT16: "ushort",
 }
+# The dtypes that are narrower in memory than in arithmetic.
+_STORAGES = {DType.FLOAT16: "half", DType.BFLOAT16: "bfloat16"}
