@@ -17,7 +17,7 @@ from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Value
 from clrt.ir.op import ContainerType, TensorType
 from clrt.ops.base import Held, Host, OnnxNode, Op, Types, need, normalize_axis, register
-from clrt.ops.driven import Driven, join, part, positional, span, truth, wider
+from clrt.ops.driven import Driven, join, part, positional, sizes, span, truth, wider
 from clrt.ops.movement import fresh_dim
 
 
@@ -130,7 +130,8 @@ class Loop(Driven):
             going = self._goes_on or truth(results[0], host)
             carried = results[1 : 1 + self.carried]
             rows.append(results[1 + self.carried :])
-        kinds = [v.type for v in self.body.outputs[1 + self.carried :]]
+        known = sizes(self.body, [None, None, *inputs[2:]])
+        kinds = [v.type.bind(known) for v in self.body.outputs[1 + self.carried :]]
         columns = zip(*rows, strict=True) if rows else [()] * len(kinds)
         stacks = [_stack(c, t, 0, host) for c, t in zip(columns, kinds, strict=True)]
         return [*carried, *stacks]
@@ -240,7 +241,8 @@ class Scan(Driven):
             results = host.run(self.body, [*states, *slices, *captured])
             states = results[: self.states]
             rows.append(results[self.states :])
-        kinds = [v.type for v in self.body.outputs[self.states :]]
+        known = sizes(self.body, [*inputs[: self.states], *[None] * len(scanned), *captured])
+        kinds = [v.type.bind(known) for v in self.body.outputs[self.states :]]
         columns = zip(*rows, strict=True) if rows else [()] * len(kinds)
         to = self.scan_output_axes or (0,) * len(kinds)
         reverse = self.scan_output_directions or (0,) * len(kinds)

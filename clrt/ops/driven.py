@@ -8,7 +8,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from clrt.ir.dims import Dim, Expr
+from clrt.ir.dims import Dim, Expr, is_symbol, same
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Node, Value
 from clrt.ir.op import Array, ContainerType, TensorType
@@ -67,13 +67,24 @@ def wider(types: Sequence[TensorType], seen: Types) -> TensorType:
     for column in zip(*(t.shape or () for t in types), strict=True):
         dim = column[0]
         inside = isinstance(dim, int) or dim.symbols <= symbols
-        dims.append(dim if inside and all(d == dim for d in column) else fresh_dim())
+        dims.append(dim if inside and all(same(d, dim) for d in column) else fresh_dim())
     return TensorType(first.dtype, tuple(dims))
 
 
 def _symbols(types: Types) -> frozenset[str]:
     dims = [d for t in types if t is not None for d in t.shape or ()]
     return frozenset().union(*(d.symbols for d in dims if isinstance(d, Expr)))
+
+
+def sizes(graph: Graph, inputs: Sequence[Held]) -> dict[str, int]:
+    """The numbers of the symbols in the shapes of a graph's inputs."""
+    pairs = [
+        (dim, size)
+        for value, x in zip(graph.inputs, inputs, strict=True)
+        if hasattr(x, "shape") and len(x.shape) == len(value.shape or ())
+        for dim, size in zip(value.shape or (), x.shape, strict=True)
+    ]
+    return {str(dim): size for dim, size in pairs if is_symbol(dim)}
 
 
 def join(parts: Sequence[Held], axis: int, new_axis: bool, host: Host) -> Held:
