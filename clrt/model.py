@@ -131,6 +131,7 @@ class Model:
         inputs, outputs: What `run` takes and gives.
         device: The device it runs on.
         report: What the graph passes did.
+        host_nodes: The nodes that computed on the host so far, by name, and why.
     """
 
     def __init__(
@@ -153,7 +154,7 @@ class Model:
         self._slabs = Slabs(self._session)
         self._constants = frozenset(v for g in all_graphs(graph) for v in g.constants())
         self._stages: OrderedDict[Any, Stage] = OrderedDict()
-        self._warned: set[str] = set()
+        self.host_nodes: dict[str, str] = {}
         self._lock = RLock()
         self._closed = False
 
@@ -330,6 +331,8 @@ class Model:
         """The outputs of a node that the host drives."""
         assert isinstance(node.op, Op)
         inputs = [None if v is None else _value(v, feeds) for v in node.inputs]
+        if not node.op.driven:
+            self.host_nodes[node.name] = "how much comes out depends on the data"
         try:
             results = node.op.drive(inputs, _Runner(self))
         except ClrtError as error:
@@ -385,7 +388,7 @@ class Model:
 
     def _announce(self, plan: Plan) -> None:
         """Says once which nodes run on the host, or refuses to under strict."""
-        new = [s for s in plan.host_steps if s.node.name not in self._warned]
+        new = [s for s in plan.host_steps if s.node.name not in self.host_nodes]
         if not new:
             return
         listing = "; ".join(f"{s.node} ({s.reason})" for s in new)
@@ -395,7 +398,7 @@ class Model:
                 "these nodes on the host.",
                 [repr(s.node) for s in new],
             )
-        self._warned.update(s.node.name for s in new)
+        self.host_nodes.update({s.node.name: s.reason for s in new})
         warnings.warn(
             f"{len(new)} node(s) run on the host, not on {self.device.name}: {listing}. "
             "Load with strict=True to make this an error.",
