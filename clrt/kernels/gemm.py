@@ -413,11 +413,13 @@ def pack_constant(value: Value, k: int, n: int, *, transposed: bool, width: int)
     """A constant stack of K x N matrices (N x K where transposed) in panels of `width` columns."""
 
     def pack(array: Array) -> Array:
-        matrices = array.reshape(-1, n, k).swapaxes(1, 2) if transposed else array.reshape(-1, k, n)
+        stack = prod(array.shape[:-2])  # -1 has no meaning where k is 0
+        given = array.reshape(stack, n, k) if transposed else array.reshape(stack, k, n)
+        matrices = given.swapaxes(1, 2) if transposed else given
         columns = round_up(n, width)
-        padded = np.zeros((len(matrices), k, columns), array.dtype)
+        padded = np.zeros((stack, k, columns), array.dtype)
         padded[:, :, :n] = matrices
-        panels = padded.reshape(-1, k, columns // width, width).swapaxes(1, 2)
+        panels = padded.reshape(stack, k, columns // width, width).swapaxes(1, 2)
         return np.ascontiguousarray(panels)
 
     return Packed(value, f"panels{width}{'_transposed' if transposed else ''}", pack)
