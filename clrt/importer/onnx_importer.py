@@ -438,6 +438,7 @@ class _Importer:
             outputs=list(call.outputs),
             constants={n: v.numbers for n, v in values.items() if v.numbers is not None},
             add_constant=add_constant,
+            types={n: v.type for n, v in values.items()},
             captures=len(captured),
         )
 

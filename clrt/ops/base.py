@@ -64,6 +64,7 @@ class OnnxNode:
         attrs: Python values (int, float, str, bytes, list, ndarray for tensors).
         inputs: Input names, "" where left out; `add_constant` makes new ones.
         constants: Elements of the inputs that are constants, by name.
+        types: Types of the inputs, by name.
         captures: How many inputs at the end are those of its graphs, which an attribute each is.
     """
 
@@ -76,6 +77,7 @@ class OnnxNode:
     outputs: list[str]
     constants: Mapping[str, Array]
     add_constant: Callable[[Array], str]
+    types: Mapping[str, TensorType] = field(default_factory=dict)
     captures: int = 0
 
     def set_input(self, index: int, array: Array) -> None:
@@ -96,6 +98,8 @@ class Op(IrOp):
         host_inputs: Inputs whose elements must be known when a plan is made (shapes, axes).
         shape_data: The reference also works on object arrays of dims (shape arithmetic).
         accuracy: Tolerance class of the kernels.
+        storages: How the elements of its inputs and outputs may lie in memory (`DType.storage`)
+            for its kernels; None where they take any dtype, since they only move elements.
         driven: The node runs between plans, driven by the host, which does no arithmetic on
             tensors in it: control flow and sequences.
     """
@@ -108,6 +112,7 @@ class Op(IrOp):
     accuracy: ClassVar[Accuracy] = Accuracy.ACCUMULATED
     variants: ClassVar[tuple[Variant, ...]] = ()
     since: ClassVar[int] = 1
+    storages: ClassVar[frozenset[str] | None] = frozenset({"plain", "half"})
     driven: ClassVar[bool] = False
 
     @classmethod

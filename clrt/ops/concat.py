@@ -51,6 +51,7 @@ class Concat(Op):
     axis: int = 0
 
     accuracy = Accuracy.EXACT
+    storages = None
     shape_data = True
     variants = (Variant("strided", _emit_concat),)
 
@@ -134,6 +135,7 @@ class Split(Op):
     promoted: ClassVar[Promoted] = {"split": (1, np.int64)}
     host_inputs = (1,)
     accuracy = Accuracy.EXACT
+    storages = None
     shape_data = True
     variants = (Variant("strided", _emit_split),)
 

@@ -40,6 +40,7 @@ class _Blocks(Op):
     mode: str = "DCR"
 
     accuracy = Accuracy.EXACT
+    storages = None
     variants = (Variant("strided", _emit),)
 
     @classmethod

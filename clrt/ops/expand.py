@@ -34,6 +34,7 @@ class Expand(Op):
 
     host_inputs = (1,)
     accuracy = Accuracy.EXACT
+    storages = None
     shape_data = True
     variants = (Variant("strided", _emit_expand),)
 
@@ -101,6 +102,7 @@ class Tile(Op):
 
     host_inputs = (1,)
     accuracy = Accuracy.EXACT
+    storages = None
     shape_data = True
     variants = (Variant("strided", _emit_tile),)
 

@@ -65,6 +65,7 @@ class GatherElements(Op):
     axis: int = 0
 
     accuracy = Accuracy.EXACT
+    storages = None
     variants = (Variant("strided", _emit),)
 
     def infer(self, inputs: Types) -> list[TensorType]:

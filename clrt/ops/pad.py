@@ -94,6 +94,7 @@ class Pad(Op):
     promoted: ClassVar[Promoted] = {"pads": (1, np.int64), "value": (2, np.float32)}
     host_inputs = (1, 3)
     accuracy = Accuracy.EXACT
+    storages = None
     variants = (Variant("strided", _emit),)
 
     @classmethod

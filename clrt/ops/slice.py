@@ -106,6 +106,7 @@ class Slice(Op):
     }
     host_inputs = (1, 2, 3, 4)
     accuracy = Accuracy.EXACT
+    storages = None
     shape_data = True
     variants = (Variant("strided", _emit),)
 

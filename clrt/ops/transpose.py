@@ -36,6 +36,7 @@ class Transpose(Op):
     perm: tuple[int, ...] | None = None
 
     accuracy = Accuracy.EXACT
+    storages = None
     shape_data = True
     variants = (Variant("strided", _emit),)
 

@@ -24,6 +24,7 @@ from clrt.passes.simplify_index_grids import SimplifyIndexGrids
 from clrt.passes.sink_expand import SinkExpand
 from clrt.passes.sink_reshape import SinkReshape
 from clrt.passes.sink_slice import SinkSlice
+from clrt.passes.widen_floats import WidenFloats
 
 MAX_ROUNDS = 6
 
@@ -42,6 +43,9 @@ CLEAN_UP: tuple[Pass, ...] = (
     SinkExpand(),  # compute first, broadcast later
     SinkSlice(),  # position embeddings are a slice of a constant
 )
+
+# Before anything looks for patterns, which are in float32.
+LEGALISE: tuple[Pass, ...] = (WidenFloats(),)
 
 # Whole subgraphs with a kernel of their own; attention before products take in its scale.
 FUSE_SUBGRAPHS: tuple[Pass, ...] = (
@@ -85,6 +89,8 @@ def optimize(graph: Graph, level: int = 2) -> PassReport:
     session = Session(graph)
     if level >= 1:
         _clean_up(session)
+        if _run(session, LEGALISE):
+            _clean_up(session)
     if level >= 2:
         for stage in (FUSE_SUBGRAPHS, FUSE_PRODUCTS):
             _run(session, stage)
