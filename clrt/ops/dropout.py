@@ -11,7 +11,7 @@ from clrt.device.caps import DeviceCaps
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
-from clrt.kernels.spec import BufferArg, KernelSpec, Launch, Lowering, Variant, i32
+from clrt.kernels.spec import Arg, BufferArg, KernelSpec, Launch, Lowering, Variant, i32
 from clrt.kernels.strided import contiguous_strides, copy_launch
 from clrt.ops.base import Accuracy, OnnxNode, Op, Sample, Types, need, register
 from clrt.ops.movement import count, fill_launch
@@ -56,10 +56,10 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
         RATIO_STORAGE=ratio.dtype.storage,
         MASK=len(node.outputs) - 1,
     )
-    buffers = tuple(BufferArg(v) for v in (x, ratio, training, *node.outputs))
     elems = count(x.dims)
-    args = (*buffers, i32(elems), *key_args(node.op.key))
-    return [Launch(kernel, (elems,), None, args)]
+    args: list[Arg] = [BufferArg(v) for v in (x, ratio, training, *node.outputs)]
+    args += [i32(elems), *key_args(node.op.key)]
+    return [Launch(kernel, (elems,), None, tuple(args))]
 
 
 @register
