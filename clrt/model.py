@@ -16,6 +16,7 @@ import numpy as np
 from clrt import knobs
 from clrt.device.caps import DeviceCaps
 from clrt.errors import (
+    ClrtError,
     DeviceError,
     HostFallbackWarning,
     InputError,
@@ -28,8 +29,8 @@ from clrt.importer.onnx_importer import import_model
 from clrt.ir.dims import Dim, Expr, is_symbol, substitute
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Node, Value
-from clrt.ir.op import Array
-from clrt.ops.base import Op
+from clrt.ir.op import Array, ContainerType, TensorType
+from clrt.ops.base import Held, Op, all_graphs
 from clrt.passes.driver import PassReport
 from clrt.passes.pipeline import optimize
 from clrt.plan.plan import Plan, make_plan
@@ -52,16 +53,20 @@ class TensorSpec:
     """An input or output of a model.
 
     Attributes:
+        dtype: Of the tensor; of those inside where it is a sequence or an optional.
         shape: A number or the text of a symbolic dim per axis; None where the rank is unknown.
+        kind: "tensor", "sequence" (a list of tensors) or "optional" (a value or None).
     """
 
     name: str
     dtype: DType
     shape: tuple[int | str, ...] | None
+    kind: str = "tensor"
 
     def __str__(self) -> str:
         dims = "?" if self.shape is None else ", ".join(map(str, self.shape))
-        return f"{self.name}: {self.dtype}[{dims}]"
+        text = f"{self.dtype}[{dims}]" if self.kind == "tensor" else f"{self.kind} of {self.dtype}"
+        return f"{self.name}: {text}"
 
 
 def load(
@@ -126,6 +131,7 @@ class Model:
         inputs, outputs: What `run` takes and gives.
         device: The device it runs on.
         report: What the graph passes did.
+        host_nodes: The nodes that computed on the host so far, by name, and why.
     """
 
     def __init__(
@@ -146,9 +152,9 @@ class Model:
         self._session = session_for(device, cache_dir)
         self._weights = Weights(self._session)
         self._slabs = Slabs(self._session)
-        self._constants = frozenset(graph.constants())
+        self._constants = frozenset(v for g in all_graphs(graph) for v in g.constants())
         self._stages: OrderedDict[Any, Stage] = OrderedDict()
-        self._warned: set[str] = set()
+        self.host_nodes: dict[str, str] = {}
         self._lock = RLock()
         self._closed = False
 
@@ -198,7 +204,8 @@ class Model:
         with self._lock:
             if self._closed:
                 raise InputError("This model is closed; load it again to run it.")
-            return self._run(feeds, dict.fromkeys(names, device_outputs))
+            results = self._run(self._graph, feeds, dict.fromkeys(names, device_outputs))
+        return {name: _for_user(results[name], device_outputs) for name in names}
 
     def plan(self, shapes: Mapping[str, Sequence[int]]) -> Plan:
         """The execution plan for given input shapes: steps, launches, arena.
@@ -232,7 +239,7 @@ class Model:
                 raise InputError(f"The model has no output '{name}'.{_near(name, names)}")
         return list(names if outputs is None else outputs)
 
-    def _feeds(self, inputs: Mapping[str, Any] | Any) -> dict[str, Feed]:
+    def _feeds(self, inputs: Mapping[str, Any] | Any) -> dict[str, Held]:
         if not isinstance(inputs, Mapping):
             if len(self.inputs) != 1:
                 raise InputError(
@@ -241,7 +248,10 @@ class Model:
                 )
             inputs = {self.inputs[0].name: inputs}
         self._check_names(inputs)
-        return {s.name: self._feed(s, inputs[s.name]) for s in self.inputs}
+        return {
+            spec.name: self._feed(spec, value.type, inputs[spec.name])
+            for spec, value in zip(self.inputs, self._graph.inputs, strict=True)
+        }
 
     def _check_names(self, given: Mapping[str, Any]) -> None:
         names = [s.name for s in self.inputs]
@@ -256,7 +266,16 @@ class Model:
             specs = ", ".join(str(s) for s in self.inputs if s.name in missing)
             raise InputError(f"Missing input {specs}.")
 
-    def _feed(self, spec: TensorSpec, given: Any) -> Feed:
+    def _feed(self, spec: TensorSpec, type_: TensorType, given: Any) -> Held:
+        if isinstance(type_, ContainerType):
+            if type_.kind == "optional":
+                return None if given is None else self._feed(spec, type_.element, given)
+            if not isinstance(given, (list, tuple)):
+                raise InputError(f"Input '{spec.name}' is a sequence; pass a list of arrays.")
+            return [self._feed(spec, type_.element, item) for item in given]
+        return self._tensor(spec, given)
+
+    def _tensor(self, spec: TensorSpec, given: Any) -> Feed:
         if isinstance(given, DeviceTensor):
             if given.session.context != self._session.context:
                 raise DeviceError(
@@ -270,6 +289,8 @@ class Model:
             array = np.asarray(given)
             is_list = not isinstance(given, np.ndarray)
             target = spec.dtype.numpy
+            if spec.dtype is DType.STRING:
+                return _strings(array, spec)
             if array.dtype != target:
                 exact = is_list and bool(np.all(array.astype(target) == array))
                 if not (np.can_cast(array.dtype, target, "safe") or exact):
@@ -283,22 +304,41 @@ class Model:
                 raise
             raise InputError(f"Input '{spec.name}' is no array: {error}.") from error
 
-    def _run(self, feeds: dict[str, Feed], outputs: Mapping[str, bool]) -> dict[str, Any]:
+    def _run(
+        self, graph: Graph, feeds: dict[str, Held], outputs: Mapping[str, bool]
+    ) -> dict[str, Held]:
         """Runs stage after stage; `outputs` says which of the wanted ones stay on the device."""
-        graph, known = self._graph, dict[str, Array]()
+        known = dict[str, Array]()
         while True:
-            stage = self._stage(graph, {n: tuple(f.shape) for n, f in feeds.items()}, known)
+            shapes = {n: tuple(f.shape) for n, f in feeds.items() if hasattr(f, "shape")}
+            stage = self._stage(graph, shapes, known)
             cut = stage.cut
             if cut is None:
-                return dict(stage.bound.run(feeds, outputs))
+                results = dict[str, Held](stage.bound.run(feeds, outputs))
+                pairs = zip(graph.output_names, graph.outputs, strict=True)
+                results.update((n, _value(v, feeds)) for n, v in pairs if v.type.on_host)
+                return {n: results[n] for n in graph.output_names if n in results}
             kept = {n: n not in cut.reads for n in stage.bound.plan.graph.output_names}
             feeds = {**feeds, **(stage.bound.run(feeds, kept) if kept else {})}
-            read = {n: _on_host(feeds[n]) for n in cut.reads}
-            known = {} if cut.on_host else read
-            if cut.on_host:
-                feeds.update(_run_on_host(cut.node, read))
+            feeds.update({n: on_host(feeds[n]) for n in cut.reads})
+            known = {} if cut.driven else {n: feeds[n] for n in cut.reads}
+            if cut.driven:
+                feeds.update(self._drive(cut.node, feeds))
             graph = cut.rest
             feeds = {v.name: feeds[v.name] for v in graph.inputs if v.name not in known}
+
+    def _drive(self, node: Node, feeds: Mapping[str, Held]) -> dict[str, Held]:
+        """The outputs of a node that the host drives."""
+        assert isinstance(node.op, Op)
+        inputs = [None if v is None else _value(v, feeds) for v in node.inputs]
+        if not node.op.driven:
+            self.host_nodes[node.name] = "how much comes out depends on the data"
+        try:
+            results = node.op.drive(inputs, _Runner(self))
+        except ClrtError as error:
+            raise type(error)(f"{node}: {error}") from error
+        pairs = zip(node.outputs, results, strict=False)
+        return {v.name: _held(v.type, x) for v, x in pairs}
 
     def _stage(
         self, graph: Graph, shapes: Mapping[str, tuple[int, ...]], known: Mapping[str, Array]
@@ -348,7 +388,7 @@ class Model:
 
     def _announce(self, plan: Plan) -> None:
         """Says once which nodes run on the host, or refuses to under strict."""
-        new = [s for s in plan.host_steps if s.node.name not in self._warned]
+        new = [s for s in plan.host_steps if s.node.name not in self.host_nodes]
         if not new:
             return
         listing = "; ".join(f"{s.node} ({s.reason})" for s in new)
@@ -358,7 +398,7 @@ class Model:
                 "these nodes on the host.",
                 [repr(s.node) for s in new],
             )
-        self._warned.update(s.node.name for s in new)
+        self.host_nodes.update({s.node.name: s.reason for s in new})
         warnings.warn(
             f"{len(new)} node(s) run on the host, not on {self.device.name}: {listing}. "
             "Load with strict=True to make this an error.",
@@ -367,19 +407,58 @@ class Model:
         )
 
 
-def _on_host(feed: Feed) -> Array:
-    return feed.numpy() if isinstance(feed, DeviceTensor) else feed
+@dataclass(frozen=True)
+class _Runner:
+    """What a driven op may ask of the model: see `clrt.ops.base.Host`."""
+
+    model: Model
+
+    def run(self, graph: Graph, inputs: Sequence[Held]) -> list[Held]:
+        """The outputs of a graph; tensors stay on the device."""
+        feeds = {
+            v.name: _held(v.type, x)
+            for v, x in zip(graph.inputs, inputs, strict=True)
+            if x is not None or isinstance(v.type, ContainerType)
+        }
+        return list(self.model._run(graph, feeds, dict.fromkeys(graph.output_names, True)).values())
+
+    def read(self, value: Held) -> Array:
+        """The elements of a tensor."""
+        return on_host(value)
 
 
-def _run_on_host(node: Node, read: Mapping[str, Array]) -> dict[str, Feed]:
-    """The outputs of a node that finds out how much there is."""
-    assert isinstance(node.op, Op)
-    inputs = [
-        None if v is None else v.numbers if v.numbers is not None else read[v.name]
-        for v in node.inputs
-    ]
-    results = zip(node.outputs, node.op.reference(*inputs), strict=False)
-    return {v.name: np.asarray(a, v.dtype.numpy, order="C") for v, a in results}
+def on_host(feed: Held) -> Array:
+    """The elements of a tensor, wherever it lies."""
+    return feed.numpy() if isinstance(feed, DeviceTensor) else np.asarray(feed)
+
+
+def _value(value: Value, feeds: Mapping[str, Held]) -> Held:
+    return value.numbers if value.is_constant else feeds[value.name]
+
+
+def _held(type_: TensorType, value: Held) -> Held:
+    """A value in the form in which it waits for the next stage."""
+    if value is None or isinstance(value, (list, DeviceTensor)):
+        return value
+    return np.asarray(value, type_.dtype.numpy, order="C")
+
+
+def _for_user(value: Held, device_outputs: bool) -> Any:
+    """A result as `run` returns it: strings as objects, sequences as lists."""
+    if isinstance(value, list):
+        return [_for_user(item, device_outputs) for item in value]
+    if isinstance(value, DeviceTensor):
+        return value if device_outputs else value.numpy()
+    return value.astype(object) if value is not None and value.dtype.kind == "U" else value
+
+
+def _strings(array: Array, spec: TensorSpec) -> Array:
+    """Text of Python or NumPy as the host computes with it."""
+    if array.dtype.kind == "S" or any(isinstance(x, bytes) for x in array.flat):
+        array = np.vectorize(lambda x: x.decode() if isinstance(x, bytes) else x, "O")(array)
+    if array.dtype.kind not in "UO" or not all(isinstance(x, str) for x in array.flat):
+        raise InputError(f"Input '{spec.name}' must be {spec.dtype}; it is {array.dtype}.")
+    return array.astype("U")
 
 
 def bind_dims(inputs: Sequence[Value], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
@@ -392,9 +471,9 @@ def bind_dims(inputs: Sequence[Value], shapes: Mapping[str, tuple[int, ...]]) ->
     origin: dict[str, str] = {}
     pending: list[tuple[Value, int, Expr, int]] = []
     for value in inputs:
-        actual = shapes[value.name]
         if value.shape is None:
             continue
+        actual = shapes[value.name]
         wanted = f"{value.name}: {value.type}"
         if len(actual) != len(value.shape):
             raise ShapeError(
@@ -433,7 +512,8 @@ def _spec(name: str, value: Value) -> TensorSpec:
         return dim if isinstance(dim, int) else str(dim)
 
     shape = None if value.shape is None else tuple(text(d) for d in value.shape)
-    return TensorSpec(name, value.dtype, shape)
+    kind = value.type.kind if isinstance(value.type, ContainerType) else "tensor"
+    return TensorSpec(name, value.dtype, shape, kind)
 
 
 def _near(name: str, names: Sequence[str]) -> str:

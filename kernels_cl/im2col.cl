@@ -1,21 +1,60 @@
 // Columns of a convolution: [batch * group][panel][K][width] where element (k, p) is the input under
 // weight k (channel, then place in the window) at output position p, 0 in the padding and past
 // position P. One panel of P columns is the plain row-major matrix [K][P].
-// Work-item (x, y, z): output position, weight, batch * group.
+//   im2col_cpu  a work-item per panel and batch * group: rows of the input are copied in one go
+//   im2col      work-item (x, y, z): output position, weight, batch * group
 #include "common/base.clh"
 #ifndef DATA_T
 #define DATA_T uint
 #endif
+#define THREE(name) const IDX_T name##0, const IDX_T name##1, const IDX_T name##2
+#define GEOMETRY \
+  const IDX_T P, const IDX_T K, const IDX_T width, const IDX_T columns, const IDX_T batches, \
+      const IDX_T channels, THREE(in), THREE(out), THREE(kernel), THREE(stride), \
+      THREE(dilation), THREE(pad)
 
-__kernel void im2col(OUT(DATA_T, y), IN(DATA_T, x), const IDX_T P, const IDX_T K,
-                     const IDX_T width, const IDX_T columns, const IDX_T batches,
-                     const IDX_T channels,
-                     const IDX_T in0, const IDX_T in1, const IDX_T in2,
-                     const IDX_T out0, const IDX_T out1, const IDX_T out2,
-                     const IDX_T kernel0, const IDX_T kernel1, const IDX_T kernel2,
-                     const IDX_T stride0, const IDX_T stride1, const IDX_T stride2,
-                     const IDX_T dilation0, const IDX_T dilation1, const IDX_T dilation2,
-                     const IDX_T pad0, const IDX_T pad1, const IDX_T pad2) {
+__kernel __attribute__((reqd_work_group_size(1, 1, 1)))
+void im2col_cpu(OUT(DATA_T, y), IN(DATA_T, x), GEOMETRY) {
+  const IDX_T panel = get_global_id(0), batch = get_global_id(1);
+  __global DATA_T *const to = AT(y) + batch * columns * K + panel * K * width;
+  __global const DATA_T *const from = AT(x) + batch * channels * in0 * in1 * in2;
+  IDX_T lane = 0;
+  while (lane < width) {
+    // A run of positions in one row of the output; what is past P is zeroed.
+    const IDX_T p = panel * width + lane;
+    const bool real = p < P;
+    const IDX_T row = p / out2, column = p - row * out2;
+    const IDX_T run = real ? min(width - lane, out2 - column) : width - lane;
+    const IDX_T r0 = row / out1;
+    const IDX_T f0 = r0 * stride0 - pad0, f1 = (row - r0 * out1) * stride1 - pad1;
+    const IDX_T f2 = column * stride2 - pad2;
+    __global DATA_T *line = to + lane;
+    for (IDX_T c = 0; c < channels; ++c)
+      for (IDX_T w0 = 0; w0 < kernel0; ++w0)
+        for (IDX_T w1 = 0; w1 < kernel1; ++w1) {
+          const IDX_T i0 = f0 + w0 * dilation0, i1 = f1 + w1 * dilation1;
+          const bool inside = real && i0 >= 0 && i0 < in0 && i1 >= 0 && i1 < in1;
+          __global const DATA_T *const source = from + ((c * in0 + i0) * in1 + i1) * in2;
+          for (IDX_T w2 = 0; w2 < kernel2; ++w2, line += width) {
+            const IDX_T i2 = f2 + w2 * dilation2;
+            // The lanes whose input lies in the row.
+            IDX_T low = i2 >= 0 ? 0 : (stride2 - 1 - i2) / stride2;
+            IDX_T high = i2 < in2 ? (in2 - 1 - i2) / stride2 + 1 : 0;
+            low = inside ? min(low, run) : run;
+            high = inside ? max(min(high, run), low) : run;
+            for (IDX_T j = 0; j < low; ++j) line[j] = 0;
+            if (stride2 == 1)
+              for (IDX_T j = low; j < high; ++j) line[j] = source[i2 + j];
+            else
+              for (IDX_T j = low; j < high; ++j) line[j] = source[i2 + j * stride2];
+            for (IDX_T j = high; j < run; ++j) line[j] = 0;
+          }
+        }
+    lane += run;
+  }
+}
+
+__kernel void im2col(OUT(DATA_T, y), IN(DATA_T, x), GEOMETRY) {
   const IDX_T p = get_global_id(0);
   const IDX_T k = get_global_id(1);
   const IDX_T batch = get_global_id(2);

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from heapq import heapify, heappop, heappush
 from typing import Any
@@ -11,13 +11,12 @@ import onnx
 
 from clrt.errors import ModelError, UnsupportedError
 from clrt.importer.onnx_read import normal_domain, opsets_of
+from clrt.importer.onnx_scope import FunctionKey, Initializer
 from clrt.importer.onnx_tensors import TensorReader
-from clrt.importer.onnx_types import type_proto
+from clrt.importer.onnx_types import type_proto, value_type
 from clrt.ir.op import TensorType
 
-FunctionKey = tuple[str, str, str]
 _Attr = onnx.AttributeProto
-_SUBGRAPHS = (_Attr.GRAPH, _Attr.GRAPHS)
 
 
 @dataclass(frozen=True)
@@ -115,9 +114,12 @@ def resolve_attributes(
     return resolved
 
 
-def has_subgraph(attrs: Iterable[onnx.AttributeProto]) -> bool:
-    """Whether an attribute is a graph (If, Loop, Scan)."""
-    return any(a.type in _SUBGRAPHS for a in attrs)
+def initializers_of(graph: onnx.GraphProto) -> dict[str, Initializer]:
+    """The initializers of a graph by name, sparse ones too."""
+    return {
+        **{t.name: t for t in graph.initializer},
+        **{t.values.name: t for t in graph.sparse_initializer},
+    }
 
 
 def attribute_value(attr: onnx.AttributeProto, tensors: TensorReader, where: str) -> Any:
@@ -143,6 +145,8 @@ def attribute_value(attr: onnx.AttributeProto, tensors: TensorReader, where: str
             return _text(attr.s)
         case _Attr.STRINGS:
             return [_text(s) for s in attr.strings]
+        case _Attr.TYPE_PROTO:
+            return value_type(attr.tp, where)
         case _Attr.UNDEFINED:
             raise ModelError(f"{where} has no type; the model is damaged, export it again.")
     names = _Attr.AttributeType
@@ -151,9 +155,15 @@ def attribute_value(attr: onnx.AttributeProto, tensors: TensorReader, where: str
 
 
 def sort_nodes(
-    nodes: Sequence[onnx.NodeProto], available: Iterable[str], where: str
+    nodes: Sequence[onnx.NodeProto],
+    available: Iterable[str],
+    where: str,
+    outside: Collection[str] = (),
 ) -> list[tuple[int, onnx.NodeProto]]:
     """Nodes with their place in the file, each behind those that it reads; else in file order.
+
+    Args:
+        outside: Names of the graph around this one; a node may make a value of the same name.
 
     Raises:
         ModelError: A value is made twice or not at all, or the nodes form a cycle.
@@ -168,11 +178,15 @@ def sort_nodes(
                     "names of values must be unique."
                 )
             made_by[name] = index
+
+    def is_lost(name: str) -> bool:
+        return bool(name) and not any(name in names for names in (made_by, ready, outside))
+
     waits: list[int] = []
     readers: dict[int, list[int]] = {}
     for index, node in enumerate(nodes):
         needed = {made_by[n] for n in node.input if n in made_by}
-        lost = next((n for n in node.input if n and n not in made_by and n not in ready), None)
+        lost = next((n for n in node.input if is_lost(n)), None)
         if lost is not None:
             raise ModelError(
                 f"{_title(node)} of {where} reads '{lost}', which is no input, initializer or "

@@ -13,7 +13,7 @@ from clrt.errors import ClrtError, ModelError, UnsupportedError
 from clrt.importer.onnx_functions import (
     Function,
     attribute_value,
-    has_subgraph,
+    initializers_of,
     local_functions,
     resolve_attributes,
     schema_function,
@@ -23,7 +23,7 @@ from clrt.importer.onnx_functions import (
 from clrt.importer.onnx_read import normal_domain, opsets_of, read_model
 from clrt.importer.onnx_scope import BROKEN, Call, Scope, UniqueNames
 from clrt.importer.onnx_tensors import TensorReader
-from clrt.importer.onnx_types import DimNames, refine, tensor_type
+from clrt.importer.onnx_types import DimNames, formal_type, refine, tensor_type
 from clrt.ir.dims import Undecidable
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Node, Value
@@ -67,36 +67,94 @@ class _Importer:
         self._proto = model.graph
         self._opsets = opsets_of(model.opset_import)
         self._tensors = tensors
-        self._weights = weights
         self._functions = local_functions(model)
-        self._initializers = {t.name: t for t in self._proto.initializer}
-        self._sparse = {t.values.name: t for t in self._proto.sparse_initializer}
-        self._constants = {*self._initializers, *self._sparse, *weights}
-        infos = [*self._proto.value_info, *self._proto.output]
-        self._declared = {i.name: i for i in infos}
-        self._inputs = [i for i in self._proto.input if i.name not in self._constants]
+        self._initializers = {**initializers_of(model.graph), **weights}
+        self._inputs = [i for i in self._proto.input if i.name not in self._initializers]
         self._dims = DimNames(self._inputs)
         self._value_names, self._node_names = UniqueNames(), UniqueNames()
-        self._nodes: list[Node] = []
         self._visited = 0
         self._unsupported: list[str] = []
 
     def run(self) -> Graph:
         proto = self._proto
-        for name in self._constants:
+        for name in self._initializers:
             self._value_names.reserve(name)
         for node in proto.node:
             for name in node.output:
                 self._value_names.reserve(name)
         names = {name: name for node in proto.node for name in node.output}
-        scope = Scope("", self._opsets, {}, names)
+        scope = Scope(
+            [],
+            "",
+            self._opsets,
+            {},
+            names,
+            initializers=self._initializers,
+            declared={i.name: i for i in (*proto.value_info, *proto.output)},
+        )
         inputs = [self._input(info, scope) for info in self._inputs]
-        self._walk(proto.node, scope, f"graph '{proto.name}'")
-        outputs = [self._output(info.name, scope) for info in proto.output]
+        where = f"graph '{proto.name}'"
+        self._walk(proto.node, scope, where)
+        outputs = [self._output(info.name, scope, where) for info in proto.output]
         if self._unsupported:
             raise _unsupported_error(self._unsupported)
         output_names = [info.name for info in proto.output]
-        return Graph(proto.name or "main", inputs, outputs, self._nodes, output_names)
+        return Graph(proto.name or "main", inputs, outputs, scope.nodes, output_names)
+
+    def _subgraph(
+        self, proto: onnx.GraphProto, cls: type[Op], call: Call, outer: Scope
+    ) -> tuple[Graph, Scope]:
+        """A graph that is an attribute; what it reads from outside is in the scope's captures."""
+        scope = self._inner(proto, call, outer, {}, inline=False)
+        where = f"graph '{proto.name}' of {call.title}"
+        types = [None if v is None else v.type for v in call.inputs]
+        formals = [*cls.formals(types), *(None for _ in proto.input)]
+        inputs = [
+            self._formal(info, formal, call, scope)
+            for info, formal in zip(proto.input, formals, strict=False)
+        ]
+        self._walk(proto.node, scope, where)
+        outputs = [self._output(info.name, scope, where) for info in proto.output]
+        return Graph(proto.name or "body", inputs, outputs, scope.nodes), scope
+
+    def _inner(
+        self,
+        proto: onnx.GraphProto,
+        call: Call,
+        outer: Scope,
+        results: dict[str, str],
+        *,
+        inline: bool,
+    ) -> Scope:
+        """The scope of a graph that is an attribute; inline its nodes go to the graph around it."""
+        return Scope(
+            outer.nodes if inline else [],
+            f"{call.name}/",
+            outer.opsets,
+            {},
+            results,
+            attrs=outer.attrs,
+            calls=outer.calls,
+            initializers=initializers_of(proto),
+            declared={i.name: i for i in (*proto.value_info, *proto.output)},
+            outer=outer,
+        )
+
+    def _formal(
+        self, info: onnx.ValueInfoProto, given: TensorType | None, call: Call, scope: Scope
+    ) -> Value:
+        """An input of a graph that is an attribute.
+
+        Its dims are its own: from turn to turn they may change, whatever their names.
+        """
+        try:
+            type_ = formal_type(info, given)
+        except UnsupportedError as error:
+            self._unsupported.append(f"{call.title}: {error}")
+            type_ = BROKEN.type
+        name = self._value_names.unique(scope.prefix + info.name)
+        scope.env[info.name] = value = Value(name, type_)
+        return value
 
     def _input(self, info: onnx.ValueInfoProto, scope: Scope) -> Value:
         if not info.name or info.name in scope.env:
@@ -110,27 +168,46 @@ class _Importer:
         scope.env[info.name] = value
         return value
 
-    def _output(self, name: str, scope: Scope) -> Value:
-        if name not in scope.env and name not in self._constants:
-            raise ModelError(f"No node makes the model's output '{name}'; the model is not valid.")
+    def _output(self, name: str, scope: Scope, where: str) -> Value:
+        if name not in scope.names():
+            raise ModelError(f"No node makes the output '{name}' of {where}; it is not valid.")
         return self._look_up(name, scope) or BROKEN
 
     def _look_up(self, name: str, scope: Scope) -> Value | None:
         """A value that `sort_nodes` found to be there; an initializer is read at its first use."""
-        if name not in scope.env:
-            scope.env[name] = self._constant(name)
-        return scope.env[name]
+        if name in scope.env:
+            return scope.env[name]
+        if name in scope.initializers:
+            found: Value | None = self._constant(name, scope)
+        else:
+            assert scope.outer is not None
+            found = self._captured(self._look_up(name, scope.outer), scope)
+        scope.env[name] = found
+        return found
 
-    def _constant(self, name: str) -> Value:
+    def _captured(self, value: Value | None, scope: Scope) -> Value | None:
+        """The value of an outer scope as the graph of an attribute sees it."""
+        if value is None or value is BROKEN or value.is_constant:
+            return value
+        if scope.outer is not None and scope.nodes is scope.outer.nodes:
+            return value
+        if value not in scope.captures:
+            name = self._value_names.unique(scope.prefix + value.name)
+            scope.captures[value] = Value(name, value.type)
+        return scope.captures[value]
+
+    def _constant(self, name: str, scope: Scope) -> Value:
         where = f"initializer '{name}'"
+        found = scope.initializers[name]
         try:
-            if name in self._weights:
-                return _constant_value(name, np.asarray(self._weights[name]), where)
-            if name in self._initializers:
-                array = self._tensors.array(self._initializers[name], where)
+            if isinstance(found, onnx.TensorProto):
+                array = self._tensors.array(found, where)
+            elif isinstance(found, onnx.SparseTensorProto):
+                array = self._tensors.sparse(found, where)
             else:
-                array = self._tensors.sparse(self._sparse[name], where)
-            return _constant_value(name, array, where)
+                array = np.asarray(found)
+            own = name if scope.outer is None else self._value_names.unique(scope.prefix + name)
+            return _constant_value(own, array, where)
         except UnsupportedError as error:
             self._unsupported.append(str(error))
             return BROKEN
@@ -141,8 +218,8 @@ class _Importer:
             raise ModelError(
                 f"{where} grows to over {_MAX_NODES} nodes when functions are inlined."
             )
-        available = scope.env.keys() if scope.calls else scope.env.keys() | self._constants
-        order = sort_nodes(nodes, available, where)
+        outside = set() if scope.outer is None else scope.outer.names()
+        order = sort_nodes(nodes, {*scope.env, *scope.initializers}, where, outside)
         # A name in the file goes before one that is made up for a node without a name.
         names = {i: self._node_names.unique(scope.prefix + n.name) for i, n in order if n.name}
         for index, proto in order:
@@ -182,10 +259,10 @@ class _Importer:
         function = self._functions.get((call.domain, proto.op_type, proto.overload))
         if function is not None:
             return self._inline(function, call, scope)
-        if has_subgraph(proto.attribute):
-            return self._refuse(call, scope, "subgraphs are not supported yet")
         if not call.domain and proto.op_type == "Constant":
             return self._constant_node(call, scope)
+        if not call.domain and proto.op_type == "If" and _truth(call) is not None:
+            return self._branch(call, scope)
         cls = REGISTRY.find(call.domain, proto.op_type)
         if cls is None:
             types = [None if v is None else v.type for v in call.inputs]
@@ -210,6 +287,24 @@ class _Importer:
         for name in filter(None, call.proto.output):
             scope.env[name] = BROKEN
 
+    def _branch(self, call: Call, scope: Scope) -> None:
+        """Imports the branch that an If with a known condition takes, in its place.
+
+        The other may not even type-check: exporters ask for the rank and then act on it.
+        """
+        name = "then_branch" if _truth(call) else "else_branch"
+        branch = next((a.g for a in call.proto.attribute if a.name == name), None)
+        if branch is None or len(branch.output) < len(call.outputs):
+            raise ModelError(f"{call.title} lacks a '{name}' with {len(call.outputs)} outputs.")
+        formals = [info.name for info in branch.output]
+        results = {f: n for f, n in zip(formals, call.outputs, strict=False) if n}
+        inner = self._inner(branch, call, scope, results, inline=True)
+        where = f"graph '{branch.name}' of {call.title}"
+        self._walk(branch.node, inner, where)
+        for output, formal in zip(call.proto.output, formals, strict=False):
+            if output:
+                scope.env[output] = self._output(formal, inner, where)
+
     def _inline(self, function: Function, call: Call, scope: Scope) -> None:
         if function.key in scope.calls:
             raise ModelError(f"{call.title}: function '{function.key[1]}' calls itself.")
@@ -221,6 +316,7 @@ class _Importer:
             )
         results = {f: n for f, n in zip(function.outputs, call.outputs, strict=False) if n}
         inner = Scope(
+            scope.nodes,
             prefix=f"{call.name}/",
             opsets=function.opsets,
             env=dict(zip_longest(function.inputs, call.inputs)),
@@ -252,7 +348,7 @@ class _Importer:
             elif attr.name == "value" and isinstance(found, np.ndarray):
                 array = found
             elif attr.name in ("value_string", "value_strings"):
-                raise UnsupportedError("dtype string")
+                array = np.asarray(found, "U")
             else:
                 raise ModelError(f"{call.title} has no valid value (attribute '{attr.name}').")
         except UnsupportedError as error:
@@ -264,11 +360,11 @@ class _Importer:
     def _apply(self, cls: type[Op], call: Call, scope: Scope) -> None:
         local = dict(zip(call.outputs, call.proto.output, strict=True))
         values = {v.name: v for v in call.inputs if v is not None}
-        node = self._onnx_node(cls, call, values)
         try:
+            node = self._onnx_node(cls, call, values, scope)
             op = cls.from_onnx(node)
             inputs = [values[n] if n else None for n in node.inputs]
-            if any(v is BROKEN for v in inputs):
+            if any(v is BROKEN for v in (*inputs, *(v for g in op.graphs for v in g.outputs))):
                 raise _BrokenInput
             types = op.infer_with_data([None if v is None else v.type for v in inputs])
         except _BrokenInput:
@@ -299,21 +395,33 @@ class _Importer:
             raise UnsupportedError(f"clrt computes {len(types)} of its {len(names)} outputs")
         outputs = []
         for index, (name, inferred) in enumerate(zip(names, types, strict=False)):
-            declared = None if scope.calls else self._declared.get(name)
-            type_ = refine(inferred, declared, self._dims)
+            type_ = refine(inferred, scope.declared.get(local.get(name, "")), self._dims)
             final = name or self._value_names.unique(f"{call.name}/unused.{index}")
             outputs.append(Value(final, type_))
             if name:
                 scope.env[local[name]] = outputs[-1]
-        self._nodes.append(Node(call.name, op, inputs, outputs))
+        scope.nodes.append(Node(call.name, op, inputs, outputs))
 
-    def _onnx_node(self, cls: type[Op], call: Call, values: dict[str, Value]) -> OnnxNode:
+    def _onnx_node(
+        self, cls: type[Op], call: Call, values: dict[str, Value], scope: Scope
+    ) -> OnnxNode:
         schema = schema_of(call.domain, call.proto.op_type, call.opset)
         if schema is not None and len(call.inputs) > schema.max_input:
             raise ModelError(
                 f"{call.title} has {len(call.inputs)} inputs; opset {call.opset} allows "
                 f"{schema.max_input}."
             )
+        attrs = {
+            a.name: attribute_value(a, self._tensors, call.title)
+            for a in call.proto.attribute
+            if a.type != onnx.AttributeProto.GRAPH
+        }
+        graphs, captured = self._graphs(cls, call, scope)
+        values.update((v.name, v) for v in captured)
+        inputs = [*call.inputs]
+        if graphs and schema is not None:
+            inputs += [None] * (schema.min_input - len(inputs))
+        inputs += captured
 
         def add_constant(array: Array) -> str:
             name = self._value_names.unique(f"{call.name}/constant")
@@ -325,14 +433,34 @@ class _Importer:
             domain=call.domain,
             name=call.name,
             opset=call.opset,
-            attrs={
-                a.name: attribute_value(a, self._tensors, call.title) for a in call.proto.attribute
-            },
-            inputs=["" if v is None else v.name for v in call.inputs],
+            attrs={**attrs, **graphs},
+            inputs=["" if v is None else v.name for v in inputs],
             outputs=list(call.outputs),
             constants={n: v.numbers for n, v in values.items() if v.numbers is not None},
             add_constant=add_constant,
+            captures=len(captured),
         )
+
+    def _graphs(
+        self, cls: type[Op], call: Call, scope: Scope
+    ) -> tuple[dict[str, Graph], list[Value]]:
+        """The graphs among a node's attributes, and what they read from outside.
+
+        Each of them takes all of that, in the same order, behind its own inputs.
+        """
+        protos = {a.name: a.g for a in call.proto.attribute if a.type == onnx.AttributeProto.GRAPH}
+        found = {name: self._subgraph(proto, cls, call, scope) for name, proto in protos.items()}
+        captured = list(dict.fromkeys(v for _, inner in found.values() for v in inner.captures))
+        for graph, inner in found.values():
+            graph.inputs += [self._captured(v, inner) or BROKEN for v in captured]
+        return {name: graph for name, (graph, _) in found.items()}, captured
+
+
+def _truth(call: Call) -> bool | None:
+    """The condition of an If where it is known."""
+    condition = call.inputs[0] if call.inputs else None
+    numbers = None if condition is None else condition.numbers
+    return None if numbers is None else bool(np.all(numbers))
 
 
 class _BrokenInput(Exception):

@@ -9,7 +9,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
+import onnx.shape_inference
+import onnx.version_converter
 from google.protobuf.message import DecodeError
 
 from clrt.errors import ModelError, UnsupportedError
@@ -17,6 +20,7 @@ from clrt.importer.onnx_mapped import MAX_MODEL_BYTES, cut_tensors
 from clrt.importer.onnx_tensors import TensorReader
 from clrt.ir.op import Array
 
+# Older models are converted: what an op means has changed most before this one.
 MIN_OPSET = 7
 
 
@@ -49,6 +53,8 @@ def read_model(
     if any(isinstance(text, bytes) for text in _names(model)):
         raise ModelError(f"{where} has names that are not UTF-8; download or export it again.")
     check_opsets(model.opset_import, where)
+    if opsets_of(model.opset_import).get("", MIN_OPSET) < MIN_OPSET:
+        model = _modernised(model, where)
     for function in model.functions:
         check_opsets(function.opset_import, f"Function '{function.name}' of {where}")
     return model, tensors
@@ -68,20 +74,55 @@ def check_opsets(imports: Iterable[Any], where: str) -> None:
     """Refuses versions of ai.onnx that clrt does not know.
 
     Raises:
-        UnsupportedError: The version is too old or too new.
+        UnsupportedError: The version is too new.
     """
     version = opsets_of(imports).get("")
     newest = onnx.defs.onnx_opset_version()
-    if version is not None and version < MIN_OPSET:
-        raise UnsupportedError(
-            f"{where} uses ai.onnx opset {version}; clrt reads {MIN_OPSET} to {newest}. "
-            "Convert it with onnx.version_converter.convert_version, or export it again."
-        )
     if version is not None and version > newest:
         raise UnsupportedError(
             f"{where} uses ai.onnx opset {version}; the onnx package here knows up to {newest}. "
             "Upgrade onnx, or export the model at an older opset."
         )
+
+
+def _modernised(model: onnx.ModelProto, where: str) -> onnx.ModelProto:
+    """The model at the oldest opset that the ops are written for."""
+    version = opsets_of(model.opset_import)[""]
+    try:
+        newer = onnx.version_converter.convert_version(model, MIN_OPSET)
+        _spread_slopes(newer)
+        return newer
+    except (RuntimeError, ValueError, onnx.version_converter.ConvertError) as error:
+        raise UnsupportedError(
+            f"{where} uses ai.onnx opset {version}, and the onnx package cannot convert it to "
+            f"{MIN_OPSET} ({error}); export it at a newer opset."
+        ) from error
+
+
+def _spread_slopes(model: onnx.ModelProto) -> None:
+    """Gives the slopes of PRelu, one per channel, the axes that opset 7 broadcasts along.
+
+    ONNX's converter leaves them as they were.
+    """
+    if all(node.op_type != "PRelu" for node in model.graph.node):
+        return
+    graph = onnx.shape_inference.infer_shapes(model).graph
+    infos = (*graph.input, *graph.output, *graph.value_info)
+    ranks = {i.name: len(i.type.tensor_type.shape.dim) for i in infos}
+    nodes = []
+    for node in model.graph.node:
+        rank = ranks.get(node.input[0], 0) if node.op_type == "PRelu" else 0
+        if rank > 2:
+            name = f"{node.output[0]}/slope"
+            axes = [-1, *[1] * (rank - 2)]
+            model.graph.initializer.append(
+                onnx.numpy_helper.from_array(np.array(axes, np.int64), f"{name}/shape")
+            )
+            nodes.append(onnx.helper.make_node("Reshape", [node.input[1], f"{name}/shape"], [name]))
+            node.input[1] = name
+        nodes.append(node)
+    del model.graph.node[:]
+    model.graph.node.extend(nodes)
 
 
 def _map_file(path: Path) -> bytes | mmap.mmap:
@@ -134,19 +175,29 @@ def _is_text(head: bytes) -> bool:
 
 def _names(model: onnx.ModelProto) -> Iterator[str]:
     """Every name in a model by which things are found."""
-    graph = model.graph
-    yield graph.name
     yield from (i.domain for m in (model, *model.functions) for i in m.opset_import)
+    for function in model.functions:
+        yield from (function.name, function.domain, *function.input, *function.output)
+        yield from _node_names(function.node)
+    yield from _graph_names(model.graph)
+
+
+def _graph_names(graph: onnx.GraphProto) -> Iterator[str]:
+    yield graph.name
     for info in (*graph.input, *graph.output, *graph.value_info):
         yield info.name
         yield from (d.dim_param for d in info.type.tensor_type.shape.dim)
     for tensor in (*graph.initializer, *(s.values for s in graph.sparse_initializer)):
         yield tensor.name
-    for function in model.functions:
-        yield from (function.name, function.domain, *function.input, *function.output)
-    for node in (*graph.node, *(n for f in model.functions for n in f.node)):
+    yield from _node_names(graph.node)
+
+
+def _node_names(nodes: Iterable[onnx.NodeProto]) -> Iterator[str]:
+    for node in nodes:
         yield from (node.name, node.op_type, node.domain, *node.input, *node.output)
-        yield from (a.name for a in node.attribute)
+        for attr in node.attribute:
+            yield attr.name
+            yield from _graph_names(attr.g)
 
 
 def _check_graph(model: onnx.ModelProto, where: str) -> None:

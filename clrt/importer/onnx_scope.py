@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import onnx
 
-from clrt.importer.onnx_functions import FunctionKey
 from clrt.ir.dtypes import DType
-from clrt.ir.graph import Value
-from clrt.ir.op import TensorType
+from clrt.ir.graph import Node, Value
+from clrt.ir.op import Array, TensorType
+
+FunctionKey: TypeAlias = "tuple[str, str, str]"
+Initializer: TypeAlias = "onnx.TensorProto | onnx.SparseTensorProto | Array"
 
 # Stands for every value that an unsupported node would make.
 BROKEN = Value("?", TensorType(DType.FLOAT32, None))
@@ -38,15 +41,22 @@ class UniqueNames:
 
 @dataclass
 class Scope:
-    """The names that nodes see: those of the graph, or of one call of a function.
+    """The names that nodes see: those of a graph, or of one call of a function.
 
     Attributes:
+        nodes: Where the nodes go: those of the graph.
         prefix: Goes in front of the names of the nodes and values.
         env: Values by the name they have here; None for an input that the call leaves out.
         results: Names that the values behind the outputs have in the graph.
         attrs: Attributes of the call.
         calls: The functions that are being inlined.
+        initializers: Those of the graph, by name; read at their first use.
+        declared: The types that the file gives to values of the graph.
+        outer: The scope around a graph that is an attribute.
+        captures: The values of outer scopes that the graph reads, and its inputs for them.
     """
+
+    nodes: list[Node]
 
     prefix: str
     opsets: Mapping[str, int]
@@ -54,6 +64,15 @@ class Scope:
     results: dict[str, str]
     attrs: Mapping[str, onnx.AttributeProto] = field(default_factory=dict)
     calls: tuple[FunctionKey, ...] = ()
+    initializers: Mapping[str, Initializer] = field(default_factory=dict)
+    declared: Mapping[str, onnx.ValueInfoProto] = field(default_factory=dict)
+    outer: Scope | None = None
+    captures: dict[Value, Value] = field(default_factory=dict)
+
+    def names(self) -> set[str]:
+        """Every name that a node may read."""
+        seen = {*self.env, *self.initializers}
+        return seen if self.outer is None else seen | self.outer.names()
 
 
 @dataclass

@@ -31,6 +31,7 @@ _DTYPES = {
     onnx.TensorProto.UINT32: DType.UINT32,
     onnx.TensorProto.UINT64: DType.UINT64,
     onnx.TensorProto.BOOL: DType.BOOL,
+    onnx.TensorProto.STRING: DType.STRING,
 }
 _ELEM_TYPES = {dtype: elem_type for elem_type, dtype in _DTYPES.items()}
 
@@ -89,7 +90,8 @@ class TensorReader:
         try:
             if view is not None and not tensor.HasField("segment"):
                 return view.view(dtype.numpy).reshape(shape)
-            return np.asarray(numpy_helper.to_array(tensor)).reshape(shape)
+            array = np.asarray(numpy_helper.to_array(tensor)).reshape(shape)
+            return array.astype("U") if dtype is DType.STRING else array
         except (ValueError, TypeError, OverflowError, MemoryError) as error:
             raise ModelError(
                 f"{where} is damaged: {dtype}{list(shape)} does not fit its data ({error}); "

@@ -5,13 +5,14 @@ from __future__ import annotations
 import keyword
 import re
 from collections.abc import Iterable
+from dataclasses import replace
 
 import onnx
 
 from clrt.errors import UnsupportedError
 from clrt.importer.onnx_tensors import dtype_of, elem_type_of
 from clrt.ir.dims import Dim, Expr, Shape, is_symbol, parse_dim, symbol
-from clrt.ir.op import TensorType
+from clrt.ir.op import ContainerType, TensorType
 from clrt.ops.movement import fresh_dim
 
 _UNKNOWN = "unknown_"
@@ -91,20 +92,59 @@ def tensor_type(info: onnx.ValueInfoProto, names: DimNames) -> TensorType:
     """The type of a graph input.
 
     Raises:
-        UnsupportedError: It is a sequence, map, optional or sparse tensor, or of a dtype that clrt
-            does not have.
+        UnsupportedError: It is a map or sparse tensor, or of a dtype that clrt does not have.
         ModelError: It has no valid type.
     """
-    where = f"input '{info.name}'"
-    kind = info.type.WhichOneof("value")
+    type_ = value_type(info.type, f"input '{info.name}'")
+    if isinstance(type_, ContainerType):
+        return type_
+    return replace(type_, shape=names.input_shape(info))
+
+
+def formal_type(info: onnx.ValueInfoProto, given: TensorType | None) -> TensorType:
+    """The type of an input of a graph that is an attribute.
+
+    Args:
+        given: What the node gives there, where the file declares no type.
+
+    Raises:
+        UnsupportedError: It is a map or sparse tensor, or of a dtype that clrt does not have.
+        ModelError: It has no valid type.
+    """
+    if info.type.WhichOneof("value") is not None or given is None:
+        return value_type(info.type, f"input '{info.name}'")
+    return given
+
+
+def value_type(proto: onnx.TypeProto, where: str) -> TensorType:
+    """The type that a type of ONNX is, with unknown dims for all that are no numbers.
+
+    Raises:
+        UnsupportedError: It is a map or sparse tensor, or of a dtype that clrt does not have.
+        ModelError: It is not valid.
+    """
+    kind = proto.WhichOneof("value")
+    if kind == "sequence_type":
+        return ContainerType.sequence(value_type(proto.sequence_type.elem_type, where))
+    if kind == "optional_type":
+        return ContainerType.optional(value_type(proto.optional_type.elem_type, where))
     if kind not in ("tensor_type", None):
         raise UnsupportedError(f"{where} is a {kind.removesuffix('_type').replace('_', ' ')}")
-    return TensorType(dtype_of(info.type.tensor_type.elem_type, where), names.input_shape(info))
+    tensor = proto.tensor_type
+    dtype = dtype_of(tensor.elem_type, where)
+    if not tensor.HasField("shape"):
+        return TensorType(dtype, None)
+    dims = [
+        int(d.dim_value) if d.WhichOneof("value") == "dim_value" and d.dim_value >= 0 else None
+        for d in tensor.shape.dim
+    ]
+    return TensorType(dtype, tuple(fresh_dim() if d is None else d for d in dims))
 
 
 def refine(inferred: TensorType, info: onnx.ValueInfoProto | None, names: DimNames) -> TensorType:
     """Fills what inference could not tell from what the file declares; inference wins."""
-    if info is None or info.type.WhichOneof("value") != "tensor_type":
+    declared_kind = None if info is None else info.type.WhichOneof("value")
+    if info is None or declared_kind != "tensor_type" or isinstance(inferred, ContainerType):
         return inferred
     if not info.type.tensor_type.HasField("shape") or inferred.is_static:
         return inferred
@@ -123,6 +163,11 @@ def type_proto(tensor: TensorType | None) -> onnx.TypeProto:
     """The ONNX form of a type; an empty one for an input left out."""
     if tensor is None:
         return onnx.TypeProto()
+    if isinstance(tensor, ContainerType):
+        element = type_proto(tensor.element)
+        if tensor.kind == "sequence":
+            return onnx.helper.make_sequence_type_proto(element)
+        return onnx.helper.make_optional_type_proto(element)
     shape = (
         None
         if tensor.shape is None

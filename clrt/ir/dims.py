@@ -23,7 +23,7 @@ class Undecidable(Exception):
 
 
 @total_ordering
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class _Atom:
     """A named symbol, or an operation that is no polynomial (`floordiv`, `mod`, `max`, `min`)."""
 
@@ -32,6 +32,18 @@ class _Atom:
 
     def __str__(self) -> str:
         return f"{self.name}({', '.join(map(str, self.args))})" if self.args else self.name
+
+    def __eq__(self, other: object) -> bool:
+        # Structural: that of the args asks for every binding, and may be undecidable.
+        if not isinstance(other, _Atom) or (self.name, len(self.args)) != (
+            other.name,
+            len(other.args),
+        ):
+            return False
+        return all(same(a, b) for a, b in zip(self.args, other.args, strict=True))
+
+    def __hash__(self) -> int:
+        return hash((self.name, self.args))
 
     def __lt__(self, other: _Atom) -> bool:
         return str(self) < str(other)

@@ -24,11 +24,12 @@ class DType(Enum):
     UINT64 = "uint64"
     BOOL = "bool"
     BFLOAT16 = "bfloat16"
+    STRING = "string"
 
     @property
     def numpy(self) -> np.dtype[np.generic]:
-        """The NumPy dtype of the same storage."""
-        return np.dtype(self.value)
+        """The NumPy dtype of the same storage; for strings the one of any length."""
+        return np.dtype("U" if self is DType.STRING else self.value)
 
     @property
     def itemsize(self) -> int:
@@ -65,7 +66,8 @@ class DType(Enum):
         Raises:
             ValueError: NumPy has the dtype but clrt does not.
         """
-        return cls(np.dtype(dtype).name)
+        dtype = np.dtype(dtype)
+        return cls.STRING if dtype.kind == "U" else cls(dtype.name)
 
     def __str__(self) -> str:
         return self.value

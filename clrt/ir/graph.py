@@ -6,7 +6,7 @@ importer change a graph; everything else reads it.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
 from clrt.errors import PassError
@@ -227,6 +227,15 @@ class Graph:
         ]
         outputs = [clone(v) for v in self.outputs]
         return Graph(self.name, inputs, outputs, nodes, list(self.output_names))
+
+    def over(self, inputs: Sequence[Value | None]) -> Graph:
+        """A copy that reads other values in place of the inputs."""
+        copy = self.copy()
+        given = dict(zip(copy.inputs, inputs, strict=True))
+        for node in copy.nodes:
+            node.inputs = [None if v is None else given.get(v, v) for v in node.inputs]
+        copy.outputs = [given.get(v) or v for v in copy.outputs]
+        return copy
 
 
 @dataclass

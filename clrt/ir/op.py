@@ -54,9 +54,49 @@ class TensorType:
                 data = np.array(bound, self.dtype.numpy).reshape(data.shape)
         return TensorType(self.dtype, shape, data)
 
+    @property
+    def on_host(self) -> bool:
+        """Whether the value never lies on the device."""
+        return self.dtype is DType.STRING
+
     def __str__(self) -> str:
         dims = "?" if self.shape is None else ",".join(map(str, self.shape))
         return f"{self.dtype}[{dims}]"
+
+
+@dataclass(frozen=True)
+class ContainerType(TensorType):
+    """A sequence of values of one type, or a value that may be absent. It stays on the host.
+
+    `dtype` is that of the tensors inside; there is no shape.
+
+    Attributes:
+        kind: "sequence" (a list) or "optional" (the value or None).
+        element: What is inside.
+    """
+
+    kind: str = "sequence"
+    element: TensorType = TensorType(DType.FLOAT32, None)
+
+    @classmethod
+    def sequence(cls, element: TensorType) -> ContainerType:
+        """A list of values of one type."""
+        return cls(element.dtype, None, None, "sequence", element)
+
+    @classmethod
+    def optional(cls, element: TensorType) -> ContainerType:
+        """A value or None."""
+        return cls(element.dtype, None, None, "optional", element)
+
+    @property
+    def on_host(self) -> bool:
+        return True
+
+    def bind(self, bindings: Bindings) -> ContainerType:
+        return ContainerType(self.dtype, None, None, self.kind, self.element.bind(bindings))
+
+    def __str__(self) -> str:
+        return f"{self.kind}({self.element})"
 
 
 @dataclass(frozen=True)

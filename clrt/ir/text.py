@@ -22,7 +22,7 @@ from clrt.errors import ModelError
 from clrt.ir.dims import Dim, parse_dim
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Node, Value
-from clrt.ir.op import Array, IrOp, Step, TensorType
+from clrt.ir.op import Array, ContainerType, IrOp, Step, TensorType
 
 _PLAIN = re.compile(r"[\w./:\-]+")
 _TOKEN = re.compile(
@@ -79,6 +79,8 @@ def _data(value: Value, limit: int) -> str:
 
 
 def _nested(item: Any) -> str:
+    if isinstance(item, str):
+        return json.dumps(item)
     if isinstance(item, list):
         return f"[{', '.join(map(_nested, item))}]"
     return str(item) if not isinstance(item, bool) else str(int(item))
@@ -94,6 +96,8 @@ def _attribute(value: Any) -> str:
     match value:
         case DType():
             return value.value
+        case Graph():
+            return print_graph(value).strip().replace("\n", "\n    ")
         case IrOp():
             return _op(value)
         case Step():
@@ -169,6 +173,7 @@ class _Parser:
         return False
 
     def graph(self) -> Graph:
+        around, self.values = self.values, {}
         self.expect("graph")
         name = json.loads(self.take("string"))
         self.expect("(")
@@ -188,6 +193,7 @@ class _Parser:
             outputs.append(self.reference())
             names.append(json.loads(self.take("string")) if self.accept("as") else outputs[-1].name)
             self.accept(",")
+        self.values = around
         return Graph(name, inputs, outputs, nodes, names)
 
     def value_name(self) -> str:
@@ -219,7 +225,13 @@ class _Parser:
         return self.values[name]
 
     def type(self) -> TensorType:
-        dtype = DType(self.take("name"))
+        name = self.take("name")
+        if name in ("sequence", "optional"):
+            self.expect("(")
+            element = self.type()
+            self.expect(")")
+            return ContainerType(element.dtype, None, None, name, element)
+        dtype = DType(name)
         self.expect("[")
         start = self.tokens[self.at][2]
         depth = 1
@@ -255,6 +267,8 @@ class _Parser:
                 self.take()
         # The next token's position is behind its %.
         text = self.text[start : self.tokens[self.at][2]].rstrip("% \n")
+        if type_.dtype is DType.STRING:
+            return np.array(json.loads(text), "U").reshape(type_.shape)
         items = _split(re.sub(r"[\[\]]", " ", text))
         shape = tuple(int(str(d)) for d in type_.shape or ())
         if type_.dtype.is_float:
@@ -320,6 +334,8 @@ class _Parser:
         if text in ("inf", "nan"):
             self.at += 1
             return float(text)
+        if text == "graph":
+            return self.graph()
         op = self.op()
         if not self.accept("("):
             return op

@@ -37,6 +37,7 @@ CPU = tuned(
 )
 GPU = tuned("gemm_gpu", T_RM=4, T_RN=4, T_TK=16)
 _GPU_SIDE = 16
+_PACKED_ROWS = 64  # to a work-item
 # Kernels walk two batch axes; more are copied into one.
 _BATCH_AXES = 2
 _MAX_EXACT_RANK = 4
@@ -401,21 +402,24 @@ def _pack_b(
     strides = (0 if s0 == 0 else own[1] * columns * k, 0 if s1 == 0 else columns * k)
     if k == 0:
         return [], target, strides
-    numbers = (n, k, width, columns, prod(own), own[1], s0, s1, s_k, s_n)
-    kernel = KernelSpec.of("pack_panels.cl", "pack_panels")
+    numbers = (n, k, width, columns, own[1], s0, s1, s_k, s_n)
+    kernel = KernelSpec.of("pack_panels.cl", "pack_panels", ROWS=_PACKED_ROWS)
     args: tuple[Arg, ...] = (target, source, *(i32(v) for v in numbers))
-    return [Launch(kernel, (columns, k, prod(own)), None, args)], target, strides
+    grid = (columns // width, ceil_div(k, _PACKED_ROWS), prod(own))
+    return [Launch(kernel, grid, (1, 1, 1), args)], target, strides
 
 
 def pack_constant(value: Value, k: int, n: int, *, transposed: bool, width: int) -> Packed:
     """A constant stack of K x N matrices (N x K where transposed) in panels of `width` columns."""
 
     def pack(array: Array) -> Array:
-        matrices = array.reshape(-1, n, k).swapaxes(1, 2) if transposed else array.reshape(-1, k, n)
+        stack = prod(array.shape[:-2])  # -1 has no meaning where k is 0
+        given = array.reshape(stack, n, k) if transposed else array.reshape(stack, k, n)
+        matrices = given.swapaxes(1, 2) if transposed else given
         columns = round_up(n, width)
-        padded = np.zeros((len(matrices), k, columns), array.dtype)
+        padded = np.zeros((stack, k, columns), array.dtype)
         padded[:, :, :n] = matrices
-        panels = padded.reshape(-1, k, columns // width, width).swapaxes(1, 2)
+        panels = padded.reshape(stack, k, columns // width, width).swapaxes(1, 2)
         return np.ascontiguousarray(panels)
 
     return Packed(value, f"panels{width}{'_transposed' if transposed else ''}", pack)

@@ -98,7 +98,7 @@ class ThresholdedRelu(Parametric):
     """x above alpha, else 0. Source: ONNX ThresholdedRelu, opset 10 to 22."""
 
     alpha: float = 1.0
-    expr = "PICK({0} > {alpha}, {0}, 0 * {0})"
+    expr = "PICK({0} > {alpha}, {0}, (F)0)"
 
     def evaluate(self, *arrays: Array) -> Any:
         return np.where(arrays[0] > self.alpha, arrays[0], 0)

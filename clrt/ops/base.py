@@ -9,18 +9,31 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import Enum
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 
 from clrt.errors import ModelError, ShapeError, UnsupportedError
 from clrt.ir.dims import Dim, Shape, Undecidable, maximum, same
 from clrt.ir.dtypes import DType
+from clrt.ir.graph import Graph, Value
 from clrt.ir.op import Array, IrOp, TensorType
 from clrt.kernels.spec import Variant
 
 Types = Sequence[TensorType | None]
 Arrays = Sequence[Array | None]
+# A value between stages of a run: an array, a tensor on the device, a list of them, or None.
+Held: TypeAlias = Any
+
+
+class Host(Protocol):
+    """What an op that the host drives may use."""
+
+    def run(self, graph: Graph, inputs: Sequence[Held]) -> list[Held]:
+        """The outputs of a graph."""
+
+    def read(self, value: Held) -> Array:
+        """The elements of a tensor."""
 
 
 class Accuracy(Enum):
@@ -51,6 +64,7 @@ class OnnxNode:
         attrs: Python values (int, float, str, bytes, list, ndarray for tensors).
         inputs: Input names, "" where left out; `add_constant` makes new ones.
         constants: Elements of the inputs that are constants, by name.
+        captures: How many inputs at the end are those of its graphs, which an attribute each is.
     """
 
     op_type: str
@@ -62,6 +76,7 @@ class OnnxNode:
     outputs: list[str]
     constants: Mapping[str, Array]
     add_constant: Callable[[Array], str]
+    captures: int = 0
 
     def set_input(self, index: int, array: Array) -> None:
         """Makes input `index` a new constant."""
@@ -81,6 +96,8 @@ class Op(IrOp):
         host_inputs: Inputs whose elements must be known when a plan is made (shapes, axes).
         shape_data: The reference also works on object arrays of dims (shape arithmetic).
         accuracy: Tolerance class of the kernels.
+        driven: The node runs between plans, driven by the host, which does no arithmetic on
+            tensors in it: control flow and sequences.
     """
 
     promoted: ClassVar[Mapping[str, tuple[int, Any]]] = {}
@@ -91,6 +108,25 @@ class Op(IrOp):
     accuracy: ClassVar[Accuracy] = Accuracy.ACCUMULATED
     variants: ClassVar[tuple[Variant, ...]] = ()
     since: ClassVar[int] = 1
+    driven: ClassVar[bool] = False
+
+    @classmethod
+    def formals(cls, inputs: Types) -> list[TensorType | None]:
+        """Types of the inputs of its graph, where the file need not declare them."""
+        return []
+
+    @property
+    def graphs(self) -> tuple[Graph, ...]:
+        """The graphs among the attributes."""
+        return ()
+
+    def expand(self, inputs: Sequence[Value | None]) -> tuple[Graph, Sequence[Value | None]] | None:
+        """The graph that does the same with these inputs, and its inputs; None where none does."""
+        return None
+
+    def drive(self, inputs: Sequence[Held], host: Host) -> Sequence[Held]:
+        """The outputs, where the host drives the node: a size in them depends on the data."""
+        return self.reference(*(None if x is None else host.read(x) for x in inputs))
 
     @classmethod
     def from_onnx(cls, node: OnnxNode) -> Op:
@@ -157,6 +193,15 @@ def _tidy(array: Array, dtype: DType) -> Array:
     if all(not hasattr(x, "terms") for x in array.flat):
         return array.astype(dtype.numpy)
     return array
+
+
+def all_graphs(graph: Graph) -> Iterator[Graph]:
+    """A graph, and those that its nodes run."""
+    yield graph
+    for node in graph.nodes:
+        if isinstance(node.op, Op):
+            for inner in node.op.graphs:
+                yield from all_graphs(inner)
 
 
 OpClass = TypeVar("OpClass", bound=type[Op])

@@ -8,12 +8,24 @@ from math import prod
 
 import numpy as np
 
+from clrt.device.caps import DeviceCaps
 from clrt.errors import ShapeError, UnsupportedError
 from clrt.ir.dims import Shape
+from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, Step, TensorType
 from clrt.kernels import gemm
-from clrt.kernels.spec import Arg, BufferArg, KernelSpec, Launch, Lowering, Variant, i32, round_up
+from clrt.kernels.spec import (
+    Arg,
+    BufferArg,
+    KernelSpec,
+    Launch,
+    Lowering,
+    Variant,
+    ceil_div,
+    i32,
+    round_up,
+)
 from clrt.ops.base import Op, Sample, Types, need, register
 from clrt.ops.fused import compute_type
 from clrt.ops.matmul import make_epilogue
@@ -79,24 +91,18 @@ def _unfolded(
     chunk = min(max(_COLUMNS_BYTES // image_bytes, 1), images)
     target = BufferArg(ctx.scratch(chunk * groups * matrix, x.dtype))
     view = gemm.View(target, (groups * matrix, matrix, width or columns, 1), bool(width))
-    lead = _AXES - len(window.kernel_shape)
-    lists = (
-        (x.dims[2:], 1),
-        (node.output.dims[2:], 1),
-        (window.kernel_shape, 1),
-        (window.steps(op.strides), 1),
-        (window.steps(op.dilations), 1),
-        (before, 0),
-    )
-    geometry = [i32(v) for values, fill in lists for v in (*[fill] * lead, *values)]
-    kernel = KernelSpec.of("im2col.cl", "im2col", DATA_T=_UNSIGNED[x.dtype.itemsize])
+    geometry = _geometry(node, window)
+    # Panels are what a CPU's product reads.
+    entry = "im2col_cpu" if width else "im2col"
+    kernel = KernelSpec.of("im2col.cl", entry, DATA_T=_UNSIGNED[x.dtype.itemsize])
     for first in range(0, images, chunk):
         count = min(chunk, images - first)
         channels = node.arg(1).dims[1]
         sizes = (product.n, product.k, width or columns, columns, count * groups, channels)
         source = BufferArg(x, first * prod(x.dims[1:]))
         args: tuple[Arg, ...] = (target, source, *(i32(v) for v in sizes), *geometry)
-        launch = Launch(kernel, (columns, product.k, count * groups), None, args)
+        grid = (columns // width, count * groups) if width else (columns, product.k, count * groups)
+        launch = Launch(kernel, grid, (1, 1) if width else None, args)
         part = replace(
             product,
             batch=(count, groups),
@@ -104,6 +110,77 @@ def _unfolded(
             y_offset=first * groups * product.m * product.n,
         )
         yield ([launch] if product.k else []), part
+
+
+def _geometry(node: Node, window: WindowPool) -> list[Arg]:
+    """Sizes of x and y, the window, strides, dilations and padding, each along three axes."""
+    op, x = node.op, node.arg(0)
+    assert isinstance(op, Conv)
+    lists = (
+        (x.dims[2:], 1),
+        (node.output.dims[2:], 1),
+        (window.kernel_shape, 1),
+        (window.steps(op.strides), 1),
+        (window.steps(op.dilations), 1),
+        (window.padding(x.dims[2:])[0], 0),
+    )
+    lead = _AXES - len(window.kernel_shape)
+    return [i32(v) for values, fill in lists for v in (*[fill] * lead, *values)]
+
+
+def _misfit_depthwise(node: Node, caps: DeviceCaps) -> str | None:
+    x, w = node.arg(0), node.arg(1)
+    if not x.dtype.is_float or x.dtype is DType.FLOAT64:
+        return f"no kernel for {x.dtype}"
+    if w.dims[1] != 1 or len(x.dims) - 2 > _AXES:
+        return f"groups of {w.dims[1]} channels"
+    return None
+
+
+def _misfit_depthwise_cpu(node: Node, caps: DeviceCaps) -> str | None:
+    if not caps.is_cpu:
+        return "for CPU devices"
+    if node.arg(0).dtype is not DType.FLOAT32:
+        return f"for float32, not {node.arg(0).dtype}"
+    return _misfit_depthwise(node, caps)
+
+
+# Rows of a plane to a work-item, on a CPU: small planes are one piece each.
+_ROWS = 16
+
+
+def _depthwise(node: Node, cpu: bool) -> list[Launch]:
+    x, w, y, bias, op = node.arg(0), node.arg(1), node.output, node.input(2), node.op
+    assert isinstance(op, Conv)
+    window = op.window(w.shape)
+    assert window is not None
+    if 0 in y.dims:
+        return []
+    outputs = w.dims[0]
+    planes, rows = x.dims[0] * outputs, prod(y.dims[2:-1])
+    kernel = KernelSpec.of(
+        "conv_depthwise.cl",
+        "conv_depthwise_cpu" if cpu else "conv_depthwise_any",
+        DATA_T=x.dtype.cl,
+        VALUE_T=x.dtype.compute,
+        STORAGE=x.dtype.storage,
+        BIAS=int(bias is not None),
+    )
+    tensors = [BufferArg(v) for v in (y, x, w, bias) if v is not None]
+    sizes = [i32(v) for v in (planes, outputs, outputs // op.group, _ROWS)]
+    grid = (ceil_div(rows, _ROWS), planes) if cpu else (y.dims[-1], rows, planes)
+    args = (*tensors, *sizes, *_geometry(node, window))
+    return [
+        Launch(kernel, grid, (1, 1) if cpu else None, args, 2 * prod(y.dims) * prod(w.dims[2:]))
+    ]
+
+
+def _emit_depthwise_cpu(node: Node, ctx: Lowering) -> list[Launch]:
+    return _depthwise(node, cpu=True)
+
+
+def _emit_depthwise_any(node: Node, ctx: Lowering) -> list[Launch]:
+    return _depthwise(node, cpu=False)
 
 
 def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
@@ -150,6 +227,8 @@ class Conv(Op):
     group: int = 1
 
     variants = (
+        Variant("depthwise_cpu", _emit_depthwise_cpu, _misfit_depthwise_cpu),
+        Variant("depthwise_any", _emit_depthwise_any, _misfit_depthwise),
         Variant("im2col_gemm_cpu", _emit_cpu, gemm.misfit_cpu),
         Variant("im2col_gemm_gpu", _emit_gpu, gemm.misfit_gpu),
         Variant("im2col_gemm_any", _emit_any, gemm.misfit_any),
@@ -248,6 +327,8 @@ class Conv(Op):
             (cls((3, 2), (2, 1), (1, 2), (1, 0, 2, 1)), (2, 3, 8, 9), (5, 3, 3, 2)),
             (cls((3, 3), pads=(1, 1, 1, 1), group=2), (3, 4, 5, 6), (6, 2, 3, 3)),
             (cls((3, 3), pads=(1, 1, 1, 1), group=4), (2, 4, 5, 5), (4, 1, 3, 3)),
+            (cls((3,), (2,), (2,), (3, 1), group=3), (2, 3, 70), (6, 1, 3)),
+            (cls((2, 3, 3), pads=(1, 1, 2, 0, 1, 2), group=2), (1, 2, 3, 20, 4), (2, 1, 2, 3, 3)),
             (cls((3, 3), (2, 2), auto_pad="SAME_UPPER"), (1, 2, 6, 7), (3, 2, 3, 3)),
             (cls((3, 4), (2, 2), auto_pad="SAME_LOWER"), (1, 2, 6, 7), (3, 2, 3, 4)),
             (cls((3, 3), auto_pad="VALID"), (1, 2, 6, 7), (3, 2, 3, 3)),

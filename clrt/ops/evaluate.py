@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 import numpy as np
 
 from clrt.errors import InputError
 from clrt.ir.dims import Expr, is_symbol, substitute
+from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Value
-from clrt.ir.op import Array
+from clrt.ir.op import Array, ContainerType
 from clrt.ops.base import Op
 
 
-def evaluate(graph: Graph, inputs: Mapping[str, Array]) -> dict[str, Array]:
+def evaluate(graph: Graph, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """The outputs of a graph, by NumPy.
 
     Args:
@@ -26,9 +28,9 @@ def evaluate(graph: Graph, inputs: Mapping[str, Array]) -> dict[str, Array]:
         InputError: An input is missing or does not fit.
     """
     bindings = bind_inputs(graph, inputs)
-    known: dict[Value, Array] = {v: np.asarray(inputs[v.name]) for v in graph.inputs}
+    known: dict[Value, Any] = {v: _held(inputs[v.name]) for v in graph.inputs}
 
-    def get(value: Value) -> Array:
+    def get(value: Value) -> Any:
         if value not in known:
             known[value] = _constant(value, bindings)
         return known[value]
@@ -37,12 +39,17 @@ def evaluate(graph: Graph, inputs: Mapping[str, Array]) -> dict[str, Array]:
         assert isinstance(node.op, Op)
         results = node.op.reference(*(None if v is None else get(v) for v in node.inputs))
         for value, array in zip(node.outputs, results, strict=False):
-            known[value] = np.asarray(array)
+            known[value] = _held(array)
     names = zip(graph.output_names, graph.outputs, strict=True)
     return {name: get(value) for name, value in names}
 
 
-def bind_inputs(graph: Graph, inputs: Mapping[str, Array]) -> dict[str, int]:
+def _held(value: Any) -> Any:
+    """Sequences and absent values as they are."""
+    return value if value is None or isinstance(value, list) else np.asarray(value)
+
+
+def bind_inputs(graph: Graph, inputs: Mapping[str, Any]) -> dict[str, int]:
     """The number of every symbol that is a dim of an input.
 
     Raises:
@@ -52,9 +59,11 @@ def bind_inputs(graph: Graph, inputs: Mapping[str, Array]) -> dict[str, int]:
     for value in graph.inputs:
         if value.name not in inputs:
             raise InputError(f"Input '{value.name}' ({value.type}) is missing.")
+        if isinstance(value.type, ContainerType):
+            continue
         array = np.asarray(inputs[value.name])
         shape = value.shape
-        fits = array.dtype == value.dtype.numpy and (shape is None or array.ndim == len(shape))
+        fits = DType.of(array.dtype) is value.dtype and (shape is None or array.ndim == len(shape))
         for dim, size in zip(shape or (), array.shape, strict=False):
             if isinstance(dim, Expr) and is_symbol(dim):
                 fits &= bindings.setdefault(str(dim), size) == size

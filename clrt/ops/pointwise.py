@@ -219,7 +219,7 @@ Sigmoid = _row("Sigmoid", "@sigmoid({0})", lambda x: 1 / (1 + np.exp(-x.astype(n
 Softplus = _row("Softplus", "@softplus({0})", lambda x: np.logaddexp(x, 0))
 Softsign = _row("Softsign", "{0} / (1 + @abs({0}))", lambda x: x / (1 + np.abs(x)))
 Relu = _row(
-    "Relu", "PICK({0} < 0, 0 * {0}, {0})", lambda x: np.maximum(x, 0),
+    "Relu", "PICK({0} < 0, (F)0, {0})", lambda x: np.maximum(x, 0),
     int_expr="{0} < 0 ? 0 : {0}", **_NUMBERS, **_EXACT,
 )  # fmt: skip
 Mish = _row("Mish", "{0} * @tanh(@softplus({0}))", lambda x: x * np.tanh(np.logaddexp(x, 0)))

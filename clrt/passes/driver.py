@@ -19,7 +19,7 @@ from clrt.errors import ClrtError, PassError
 from clrt.ir.dims import Shape
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Names, Node, Patch, Value
-from clrt.ir.op import Array, IrOp, TensorType
+from clrt.ir.op import Array, ContainerType, IrOp, TensorType
 from clrt.ops.base import Op
 from clrt.passes.report import PassRecord, PassReport
 
@@ -246,6 +246,8 @@ def shape_type(shape: Shape) -> TensorType:
 
 def _better_type(old: TensorType, new: TensorType) -> TensorType:
     """What two descriptions of the same tensor say together: numbers win over symbols."""
+    if isinstance(new, ContainerType):
+        return new
     data = new.data if old.data is None or new.numbers is not None else old.data
     if new.shape is None or old.shape is None or len(new.shape) != len(old.shape):
         shape = new.shape if old.shape is None else old.shape

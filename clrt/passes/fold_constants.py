@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 
 from clrt.errors import ClrtError
+from clrt.ir.dims import Expr
 from clrt.ir.graph import Node, Patch, Value
 from clrt.ir.op import Array, TensorType
 from clrt.ops.base import Op
@@ -27,8 +30,11 @@ class FoldConstants(Pass):
 
     def match(self, view: GraphView, node: Node) -> Match | Miss | None:
         known = all(v is None or (v.is_constant and v.numbers is not None) for v in node.inputs)
+        assert isinstance(node.op, Op)
         if not known or not node.outputs:
             return None
+        if node.op.driven or any(v.type.on_host for v in node.outputs):
+            return None  # a loop may be long, and sequences are no constants
         if op_name(node) == "Transpose" and _feeds_products(view, node):
             return None
         sizes = [None if v is None else v.numbers for v in node.inputs]
@@ -51,16 +57,23 @@ class FoldConstants(Pass):
 
 
 class FoldShapeData(Pass):
-    """Value whose elements inference knows (numbers or dims) -> constant.
+    """Value whose elements inference knows (numbers or dims of the inputs) -> constant.
 
     What computed it (Shape, Gather, Concat, …) is then dead; symbolic elements become numbers when
-    dims are bound.
+    dims are bound. Dims that are found out while the model runs stay with what finds them out.
     """
 
     name = "fold_shape_data"
 
     def match(self, view: GraphView, node: Node) -> Match | Miss | None:
         if not node.outputs or any(v.type.data is None for v in node.outputs):
+            return None
+        bound = view.memo.get("bound")
+        if bound is None:
+            inputs = [d for v in view.graph.inputs for d in v.shape or ()]
+            bound = view.memo["bound"] = _symbols(inputs)
+        data = [v.type.data for v in node.outputs if v.type.data is not None]
+        if any(not _symbols(a.flat) <= bound for a in data if a.dtype == object):
             return None
         return Match(view, node)
 
@@ -71,6 +84,10 @@ class FoldShapeData(Pass):
             v: Value(names.fresh(match.root.name, self.name), v.type) for v in match.root.outputs
         }
         return rewriter.patch(replace)
+
+
+def _symbols(dims: Iterable[object]) -> frozenset[str]:
+    return frozenset().union(*(d.symbols for d in dims if isinstance(d, Expr)))
 
 
 def evaluate_node(node: Node) -> list[Array] | Miss:

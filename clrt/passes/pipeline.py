@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from clrt.ir.graph import Graph
+from clrt.ops.base import Op
 from clrt.passes.canonicalize_matmul import CanonicalizeMatmul
 from clrt.passes.canonicalize_views import CanonicalizeViews, SimplifyTransposes
 from clrt.passes.driver import Pass, PassReport, Session, infer_types
@@ -14,6 +15,7 @@ from clrt.passes.fuse_elementwise import FuseElementwise
 from clrt.passes.fuse_gelu import FuseGelu
 from clrt.passes.fuse_layer_norm import FuseLayerNorm
 from clrt.passes.fuse_matmul_epilogue import FuseMatmulEpilogue
+from clrt.passes.inline_branches import InlineBranches
 from clrt.passes.lower_attention import LowerAttention
 from clrt.passes.merge_qkv import MergeQkv
 from clrt.passes.remove_identity import RemoveIdentity
@@ -30,6 +32,7 @@ CLEAN_UP: tuple[Pass, ...] = (
     EliminateDead(),  # before anything looks at users
     FoldShapeData(),  # Shape and what is computed from it becomes constants, symbolic ones too
     FoldConstants(),  # what depends on constants alone
+    InlineBranches(),  # If with a known condition
     RemoveIdentity(),  # Dropout, casts and views that change nothing, neutral operands
     CanonicalizeViews(),  # Flatten, Squeeze, Unsqueeze: all are Reshape, and two are one
     SimplifyTransposes(),  # two are one; the exporter's detour around batched transposes
@@ -87,6 +90,10 @@ def optimize(graph: Graph, level: int = 2) -> PassReport:
             _run(session, stage)
             _clean_up(session)
         _run(session, FUSE_REST)
+    for node in graph.nodes:
+        assert isinstance(node.op, Op)
+        for inner in node.op.graphs:
+            optimize(inner, level)
     return session.report
 
 

@@ -6,6 +6,7 @@ then reads what the shape depends on, and the rest is specialised with it.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -14,7 +15,7 @@ import numpy as np
 from clrt.errors import ClrtError, PlanError
 from clrt.ir.dims import Bindings, is_symbol
 from clrt.ir.graph import Graph, Node, Value
-from clrt.ir.op import Array, TensorType
+from clrt.ir.op import Array, ContainerType, TensorType
 from clrt.ops.base import Op
 
 # A folded result is a constant of the plan; larger ones are computed on the device at each run.
@@ -28,15 +29,15 @@ class Cut:
     Attributes:
         node: The node whose output shape depends on it.
         reads: Names of the values to read: inputs of the first graph, or outputs of it.
-        on_host: The node runs on the host, on all of its inputs (an op that finds out how much
-            there is, such as NonZero). Else the values become constants of the rest.
+        driven: The host drives the node (it finds out how much there is, such as NonZero, or runs
+            graphs, such as Loop). Else the values that were read become constants of the rest.
         rest: The nodes from there on. Its inputs are the values that it needs of the first graph,
-            and the outputs of the node where it runs on the host.
+            and the outputs of the node where the host drives it.
     """
 
     node: Node
     reads: tuple[str, ...]
-    on_host: bool
+    driven: bool
     rest: Graph
 
 
@@ -86,10 +87,18 @@ def specialise_to_cut(
     blocked: set[Value] = set()
     sizes = dict(bindings)
     needs_data: Node | None = None
-    for node in copy.nodes:
+    instead: dict[Value, Value] = {}
+    todo = deque(copy.nodes)
+    while todo:
+        node = todo.popleft()
+        node.inputs = [None if v is None else _final(v, instead) for v in node.inputs]
         if any(_is_open(v, blocked, sizes) for v in node.inputs if v is not None):
             rest.append(node)
-        elif not _infer(node, sizes):
+        elif (body := _expanded(node)) is not None:
+            todo.extendleft(reversed(body.nodes))
+            instead.update(zip(node.outputs, body.outputs, strict=True))
+            continue
+        elif _is_driven(node) or not _infer(node, sizes):
             needs_data = needs_data or node
             rest.append(node)
         elif not _fold(node):
@@ -97,12 +106,41 @@ def specialise_to_cut(
         if rest and rest[-1] is node:
             blocked.update(node.outputs)
     copy.nodes = kept
+    copy.outputs = [_final(v, instead) for v in copy.outputs]
     if needs_data is not None:
-        return _cut(copy, needs_data, rest)
+        return _cut(copy, needs_data, rest, sizes)
     for value in copy.outputs:
         _is_open(value, blocked, sizes)
+    _leave_out_host_values(copy)
     copy.remove_dead()
     return copy, None
+
+
+def _final(value: Value, instead: Mapping[Value, Value]) -> Value:
+    while value in instead:
+        value = instead[value]
+    return value
+
+
+def _expanded(node: Node) -> Graph | None:
+    """The graph that a node stands for with what is known now, over the node's inputs."""
+    assert isinstance(node.op, Op)
+    found = node.op.expand(node.inputs)
+    return None if found is None else found[0].over(found[1])
+
+
+def _is_driven(node: Node) -> bool:
+    assert isinstance(node.op, Op)
+    values = (*node.inputs, *node.outputs)
+    return node.op.driven or any(v is not None and v.type.on_host for v in values)
+
+
+def _leave_out_host_values(graph: Graph) -> None:
+    """A plan has no values that never lie on the device."""
+    graph.inputs = [v for v in graph.inputs if not v.type.on_host]
+    pairs = zip(graph.output_names, graph.outputs, strict=True)
+    kept = [(n, v) for n, v in pairs if not v.type.on_host]
+    graph.output_names, graph.outputs = [n for n, _ in kept], [v for _, v in kept]
 
 
 def _is_open(value: Value, blocked: set[Value], sizes: Bindings) -> bool:
@@ -133,26 +171,32 @@ def _infer(node: Node, sizes: dict[str, int]) -> bool:
     return True
 
 
-def _cut(first: Graph, node: Node, rest: list[Node]) -> tuple[Graph, Cut]:
+def _cut(first: Graph, node: Node, rest: list[Node], sizes: Bindings) -> tuple[Graph, Cut]:
     """Splits off `rest`, where `node` is the one that needs data."""
     assert isinstance(node.op, Op)
     inputs = [v for v in node.inputs if v is not None and not v.is_constant]
     missing = [v for v in inputs if v in (node.input(i) for i in node.op.host_inputs)]
-    on_host = not missing
-    if on_host:
+    driven = _is_driven(node) or not missing
+    # NonZero and its like need elements; control flow and sequences pass tensors on as they are.
+    tensors = [v for v in inputs if not isinstance(v.type, ContainerType)]
+    reads = missing if node.op.driven or not driven else tensors
+    if driven:
         rest = [n for n in rest if n is not node]
     made = {v for n in rest for v in n.outputs}
     needed = [v for n in rest for v in n.inputs if v is not None]
+    # The outputs of a driven node say how large they are, even where nothing else reads them.
+    sized = [v for v in node.outputs if driven and not v.type.on_host]
     carried = dict.fromkeys(
-        v for v in (*needed, *first.outputs) if v not in made and not v.is_constant
+        v for v in (*needed, *first.outputs, *sized) if v not in made and not v.is_constant
     )
-    reads = tuple(dict.fromkeys(inputs if on_host else missing))
-    after = Graph(first.name, list(carried), first.outputs, rest, first.output_names).copy()
+    after = Graph(first.name, list(carried), first.outputs, rest, first.output_names).copy(sizes)
     computed = {v for n in first.nodes for v in n.outputs}
-    first.outputs = [v for v in dict.fromkeys((*carried, *reads)) if v in computed]
+    wanted = dict.fromkeys((*carried, *(inputs if driven else reads)))
+    first.outputs = [v for v in wanted if v in computed]
     first.output_names = [v.name for v in first.outputs]
+    _leave_out_host_values(first)
     first.remove_dead()
-    return first, Cut(node, tuple(v.name for v in reads), on_host, after)
+    return first, Cut(node, tuple(dict.fromkeys(v.name for v in reads)), driven, after)
 
 
 def _fold(node: Node) -> bool:

@@ -12,6 +12,7 @@ from onnx import TensorProto, helper
 
 from clrt.errors import ModelError, UnsupportedError
 from clrt.importer.onnx_importer import import_model
+from clrt.ops.evaluate import evaluate
 from tests.unit.importer.onnx_models import info, model, weight
 
 NODE = helper.make_node("Add", ["x", "w"], ["y"], "add")
@@ -85,10 +86,19 @@ def test_graph_without_outputs() -> None:
         import_model(proto)
 
 
-@pytest.mark.parametrize("opset", [6, 999])
-def test_opset_that_clrt_does_not_read(opset: int) -> None:
-    with pytest.raises(UnsupportedError, match=f"opset {opset}"):
-        import_model(model([helper.make_node("Identity", ["x"], ["y"])], opset=opset))
+def test_opset_that_onnx_does_not_know() -> None:
+    with pytest.raises(UnsupportedError, match="opset 999"):
+        import_model(model([helper.make_node("Identity", ["x"], ["y"])], opset=999))
+
+
+def test_old_opsets_are_converted() -> None:
+    node = helper.make_node("Add", ["x", "w"], ["y"], broadcast=1, axis=0)
+    weights = helper.make_tensor("w", onnx.TensorProto.FLOAT, [2], [1.0, 2.0])
+    graph = import_model(model([node], initializer=[weights], opset=6))
+    found = evaluate(graph, {"x": np.zeros((2, 3), np.float32)})["y"]
+    np.testing.assert_array_equal(found, [[1, 1, 1], [2, 2, 2]])
+    with pytest.raises(UnsupportedError, match="opset 5"):
+        import_model(model([helper.make_node("ConvNothing", ["x"], ["y"])], opset=5))
 
 
 def test_damaged_initializer() -> None:

@@ -261,27 +261,33 @@ def test_schema_body_with_attribute_defaults(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_all_unsupported_are_named_at_once() -> None:
+    def branch(name: str) -> onnx.GraphProto:
+        nodes = [node("Nothing", ["x"], [name], name)]
+        return helper.make_graph(nodes, "branch", [], [info(name, None)])
+
+    complex_one = helper.make_tensor("one", TensorProto.COMPLEX64, [1], [1.0])
     nodes = [
         node("Nothing", ["x"], ["a"], "n1", domain="com.acme"),
         node("Neg", ["a"], ["b"], "fine"),
-        node("Optional", ["b"], ["c"], "n2"),
+        node("Nothing", ["b"], ["c"], "n2"),
         node("Add", ["c", "bf"], ["d"]),
-        node("Constant", [], ["s"], "n3", value_string="text"),
-        node("If", ["d"], ["y"], "n4", then_branch=model([]).graph, else_branch=model([]).graph),
+        node("Constant", [], ["s"], "n3", value=complex_one),
+        node("If", ["d"], ["y"], "n0", then_branch=branch("n4"), else_branch=branch("n5")),
     ]
-    bf = helper.make_tensor("bf", TensorProto.BFLOAT16, [1], [1.0])
+    bf = helper.make_tensor("bf", TensorProto.COMPLEX64, [1], [1.0])
     with pytest.raises(UnsupportedError) as caught:
         import_model(model(nodes, domains=["com.acme"], initializer=[bf]))
     message, found = str(caught.value), caught.value.nodes
-    for name in ("Nothing 'n1' (com.acme", "Optional 'n2'", "'n3'", "If 'n4'", "'bf'"):
+    for name in ("Nothing 'n1' (com.acme", "'n2'", "'n3'", "/n4'", "/n5'", "'bf'"):
         assert name in message
         assert any(name in entry for entry in found)
-    assert len(found) == 5 and f"opset {18}" in message
+    assert len(found) == 6 and f"opset {18}" in message
 
 
 def test_unsupported_input_types() -> None:
     with pytest.raises(UnsupportedError, match="'x'"):
-        import_model(model([node("Identity", ["x"], ["y"])], [info("x", [1], TensorProto.STRING)]))
+        inputs = [info("x", [1], TensorProto.COMPLEX64)]
+        import_model(model([node("Identity", ["x"], ["y"])], inputs))
 
 
 def test_errors_name_op_and_node() -> None:

@@ -93,3 +93,10 @@ def test_binding_commutes_with_arithmetic_and_text(tree: object, b: int, s: int)
 
 def test_product_of_nothing_is_one() -> None:
     assert product(()) == 1
+
+
+def test_operations_on_dims_that_may_be_equal_are_kept_apart() -> None:
+    a, b = symbol("a"), symbol("b")
+    total = floordiv(a, 2) * floordiv(b, 2) + floordiv(floordiv(a, 5), 2)
+    assert substitute(total, {"a": 20, "b": 8}) == 10 * 4 + 2
+    assert same(floordiv(a, 2) - floordiv(a, 2), 0)

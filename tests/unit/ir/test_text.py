@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -104,15 +105,30 @@ def test_every_name_comes_back(name: str) -> None:
 
 @pytest.mark.parametrize("dtype", list(DType))
 def test_elements_of_every_dtype_come_back(dtype: DType) -> None:
-    info = np.finfo(dtype.numpy) if dtype.is_float else np.iinfo(np.int8)
+    info = ml_dtypes.finfo(dtype.numpy) if dtype.is_float else np.iinfo(np.int8)
     data = np.array([0, 1, 1]) if dtype is DType.BOOL else np.array([info.max, 0, 1])
     data = data.astype(dtype.numpy)
     if dtype in (DType.INT64, DType.UINT64):
         data[0] = np.iinfo(dtype.numpy).max
     value = Value("c", TensorType(dtype, (3,), data))
     again = parse_graph(print_graph(Graph("g", [], [value])), REGISTRY).outputs[0].numbers
-    assert again is not None and again.dtype == data.dtype
+    assert again is not None and DType.of(again.dtype) is dtype
     np.testing.assert_array_equal(again, data)
+
+
+def test_graphs_in_attributes_and_sequences_come_back() -> None:
+    text = """graph "g" (%c: bool[], %s: sequence(float32[n,2]), %x: float32[2]) {
+  %y: float32[2] = If{then_branch=graph "then" (%x2: float32[2]) {
+      const %k: float32[2] = [1.0, 2.0]
+      %a: float32[2] = Add(%x2, %k) @"add"
+      return %a as "0"
+    }, else_branch=graph "else" (%x3: float32[2]) {
+      return %x3 as "0"
+    }, captures=1}(%c, %x) @"if"
+  return %y as "y", %s as "s"
+}
+"""
+    assert print_graph(parse_graph(text, REGISTRY)) == text
 
 
 def test_symbolic_elements_come_back() -> None:

@@ -1,0 +1,279 @@
+"""If, Loop and Scan: nodes that run graphs.
+
+A graph reads values of the graph around it through inputs of its own: the last `captures` inputs
+of the node are those of each of its graphs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from clrt.errors import ModelError, ShapeError
+from clrt.ir.dtypes import DType
+from clrt.ir.graph import Graph, Value
+from clrt.ir.op import ContainerType, TensorType
+from clrt.ops.base import Held, Host, OnnxNode, Op, Types, need, normalize_axis, register
+from clrt.ops.driven import Driven, join, part, positional, sizes, span, truth, wider
+from clrt.ops.movement import fresh_dim
+
+
+@register
+@dataclass(frozen=True)
+class If(Driven):
+    """One of two graphs, by a condition.
+
+    Where the condition is known when the plan is made, its graph takes the node's place. Source:
+    ONNX If, opset 1 to 25.
+    """
+
+    then_branch: Graph
+    else_branch: Graph
+    captures: int = 0
+
+    host_inputs = (0,)
+
+    @classmethod
+    def from_onnx(cls, node: OnnxNode) -> Op:
+        return cls(_body(node, "then_branch"), _body(node, "else_branch"), node.captures)
+
+    @property
+    def graphs(self) -> tuple[Graph, ...]:
+        return (self.then_branch, self.else_branch)
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        need(inputs, 0, self)
+        if len(self.then_branch.outputs) != len(self.else_branch.outputs):
+            raise ModelError("If: its branches have different numbers of outputs.")
+        pairs = zip(self.then_branch.outputs, self.else_branch.outputs, strict=True)
+        return [_either(a.type, b.type, inputs[1:]) for a, b in pairs]
+
+    def expand(self, inputs: Sequence[Value | None]) -> tuple[Graph, Sequence[Value | None]] | None:
+        condition = inputs[0]
+        if condition is None or condition.numbers is None:
+            return None
+        return self.graphs[not np.all(condition.numbers)], inputs[1:]
+
+    def drive(self, inputs: Sequence[Held], host: Host) -> Sequence[Held]:
+        return host.run(self.graphs[not truth(inputs[0], host)], inputs[1:])
+
+
+def _either(a: TensorType, b: TensorType, seen: Types) -> TensorType:
+    """The type of what is an `a` or a `b`; an optional takes in a plain value."""
+    if isinstance(a, ContainerType) and isinstance(b, ContainerType) and a.kind == b.kind:
+        return wider([a, b], seen)
+    if isinstance(a, ContainerType) and a.kind == "optional":
+        return a
+    return b if isinstance(b, ContainerType) else wider([a, b], seen)
+
+
+@register
+@dataclass(frozen=True)
+class Loop(Driven):
+    """A graph again and again, at most M times and while its condition holds.
+
+    Inputs M, condition (each may be left out), and what goes from turn to turn; the graph takes
+    the number of the turn, the condition and those, and gives the next condition, those, and what
+    is stacked. Source: ONNX Loop, opset 1 to 25.
+    """
+
+    body: Graph
+    captures: int = 0
+
+    host_inputs = (0, 1)
+
+    @classmethod
+    def from_onnx(cls, node: OnnxNode) -> Op:
+        return cls(_body(node, "body"), node.captures)
+
+    @classmethod
+    def formals(cls, inputs: Types) -> list[TensorType | None]:
+        turn, condition = TensorType(DType.INT64, ()), TensorType(DType.BOOL, ())
+        return [turn, condition, *(_any_shape(t) for t in inputs[2:])]
+
+    @property
+    def graphs(self) -> tuple[Graph, ...]:
+        return (self.body,)
+
+    @property
+    def carried(self) -> int:
+        """How many values go from turn to turn."""
+        return len(self.body.inputs) - 2 - self.captures
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        if len(inputs) != 2 + self.carried + self.captures:
+            raise ModelError(
+                f"Loop: it has {len(inputs) - 2 - self.captures} values to carry, its body takes "
+                f"{self.carried}."
+            )
+        results = [v.type for v in self.body.outputs[1:]]
+        # No turn at all gives back what came in.
+        starts = [need(inputs, 2 + i, self) for i in range(self.carried)]
+        kept = [_either(a, b, inputs) for a, b in zip(results, starts, strict=False)]
+        stacked = [_stacked(wider([t], inputs), 0) for t in results[self.carried :]]
+        return [*kept, *stacked]
+
+    def drive(self, inputs: Sequence[Held], host: Host) -> Sequence[Held]:
+        limit, condition = inputs[:2]
+        carried = list(inputs[2 : 2 + self.carried])
+        captured = inputs[2 + self.carried :]
+        turns = None if limit is None else int(host.read(limit).reshape(()))
+        going = condition is None or truth(condition, host)
+        rows: list[list[Held]] = []
+        while going and (turns is None or len(rows) < turns):
+            turn = np.asarray(len(rows), np.int64)
+            results = host.run(self.body, [turn, np.asarray(True), *carried, *captured])
+            # Reading the condition waits for the device.
+            going = self._goes_on or truth(results[0], host)
+            carried = results[1 : 1 + self.carried]
+            rows.append(results[1 + self.carried :])
+        known = sizes(self.body, [None, None, *inputs[2:]])
+        kinds = [v.type.bind(known) for v in self.body.outputs[1 + self.carried :]]
+        columns = zip(*rows, strict=True) if rows else [()] * len(kinds)
+        stacks = [_stack(c, t, 0, host) for c, t in zip(columns, kinds, strict=True)]
+        return [*carried, *stacks]
+
+    @property
+    def _goes_on(self) -> bool:
+        """Whether the next condition is known to hold where this turn's did."""
+        result = self.body.outputs[0]
+        holds = result.is_constant and result.numbers is not None and bool(result.numbers.all())
+        return result is self.body.inputs[1] or holds
+
+
+@register
+@dataclass(frozen=True)
+class Scan(Driven):
+    """A graph over the slices of its last inputs, with state.
+
+    Inputs: the states, then the tensors to scan; outputs: the last states, then what the graph
+    gives for each slice, stacked. `batched` is the form of opset 8: all have a batch axis in
+    front, and input 0 may give each its length. Source: ONNX Scan, opset 8 to 25.
+    """
+
+    body: Graph
+    num_scan_inputs: int = 1
+    scan_input_axes: tuple[int, ...] = ()
+    scan_input_directions: tuple[int, ...] = ()
+    scan_output_axes: tuple[int, ...] = ()
+    scan_output_directions: tuple[int, ...] = ()
+    captures: int = 0
+    batched: bool = False
+
+    @classmethod
+    def from_onnx(cls, node: OnnxNode) -> Op:
+        attrs: dict[str, Any] = {
+            k: tuple(v) if isinstance(v, list) else v for k, v in node.attrs.items()
+        }
+        batched = node.opset < 9
+        if batched:
+            attrs["scan_input_directions"] = attrs.pop("directions", ())
+        attrs.update(body=_body(node, "body"), captures=node.captures, batched=batched)
+        return cls(**attrs)
+
+    @classmethod
+    def formals(cls, inputs: Types) -> list[TensorType | None]:
+        return [_any_shape(t) for t in inputs]
+
+    @property
+    def graphs(self) -> tuple[Graph, ...]:
+        return (self.body,)
+
+    @property
+    def states(self) -> int:
+        """How many states there are."""
+        return len(self.body.inputs) - self.num_scan_inputs - self.captures
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        first = 1 if self.batched else 0
+        if len(inputs) != first + len(self.body.inputs):
+            raise ModelError(
+                f"Scan: it has {len(inputs) - first - self.captures} states and tensors, its body "
+                f"takes {len(self.body.inputs) - self.captures}."
+            )
+        results = [wider([v.type], inputs) for v in self.body.outputs]
+        stacked = results[self.states :]
+        axes = self.scan_output_axes or (0,) * len(stacked)
+        types = [
+            *results[: self.states],
+            *(_stacked(t, axis) for t, axis in zip(stacked, axes, strict=True)),
+        ]
+        return [_stacked(t, 0) for t in types] if self.batched else types
+
+    def drive(self, inputs: Sequence[Held], host: Host) -> Sequence[Held]:
+        if not self.batched:
+            return self._scan(inputs, host)
+        lengths, tensors = inputs[0], inputs[1 : len(inputs) - self.captures]
+        captured = inputs[len(inputs) - self.captures :]
+        batch = tensors[0].shape[0]
+        rows = []
+        for b in range(batch):
+            parts = [part(x, 0, b, host) for x in tensors]
+            if lengths is not None:
+                end = int(host.read(lengths)[b])
+                scanned = parts[self.states :]
+                parts[self.states :] = [span(x, 0, 0, end, host) for x in scanned]
+            rows.append(self._scan([*parts, *captured], host))
+        return [join(column, 0, True, host) for column in zip(*rows, strict=True)]
+
+    def _scan(self, inputs: Sequence[Held], host: Host) -> Sequence[Held]:
+        end = self.states + self.num_scan_inputs
+        states, scanned, captured = inputs[: self.states], inputs[self.states : end], inputs[end:]
+        axes = [
+            normalize_axis(axis, len(x.shape), self)
+            for axis, x in zip(self.scan_input_axes or (0,) * len(scanned), scanned, strict=True)
+        ]
+        lengths = {x.shape[axis] for axis, x in zip(axes, scanned, strict=True)}
+        if len(lengths) > 1:
+            raise ShapeError(f"Scan: its tensors have {sorted(lengths)} slices; expected as many.")
+        count = lengths.pop()
+        backwards = self.scan_input_directions or (0,) * len(scanned)
+        rows = []
+        for turn in range(count):
+            places = [count - 1 - turn if back else turn for back in backwards]
+            slices = [
+                part(x, axis, place, host)
+                for x, axis, place in zip(scanned, axes, places, strict=True)
+            ]
+            results = host.run(self.body, [*states, *slices, *captured])
+            states = results[: self.states]
+            rows.append(results[self.states :])
+        known = sizes(self.body, [*inputs[: self.states], *[None] * len(scanned), *captured])
+        kinds = [v.type.bind(known) for v in self.body.outputs[self.states :]]
+        columns = zip(*rows, strict=True) if rows else [()] * len(kinds)
+        to = self.scan_output_axes or (0,) * len(kinds)
+        reverse = self.scan_output_directions or (0,) * len(kinds)
+        stacks = [
+            _stack(column[::-1] if back else column, kind, axis, host)
+            for column, kind, axis, back in zip(columns, kinds, to, reverse, strict=True)
+        ]
+        return [*states, *stacks]
+
+
+def _any_shape(t: TensorType | None) -> TensorType | None:
+    return t if t is None or isinstance(t, ContainerType) else TensorType(t.dtype, None)
+
+
+def _stacked(t: TensorType, axis: int) -> TensorType:
+    if t.shape is None:
+        return TensorType(t.dtype, None)
+    at = axis % (len(t.shape) + 1)
+    return TensorType(t.dtype, (*t.shape[:at], fresh_dim(), *t.shape[at:]))
+
+
+def _stack(parts: Sequence[Held], type_: TensorType, axis: int, host: Host) -> Held:
+    if parts:
+        return join(parts, axis, True, host)
+    dims = [d if isinstance(d, int) else 0 for d in type_.shape or ()]
+    dims.insert(axis % (len(dims) + 1), 0)
+    return np.zeros(dims, type_.dtype.numpy)
+
+
+def _body(node: OnnxNode, name: str) -> Graph:
+    graph = node.attrs.get(name)
+    if not isinstance(graph, Graph):
+        raise ModelError(f"{node.op_type}: it has no graph '{name}'.")
+    return positional(graph)

@@ -1,0 +1,179 @@
+"""Base of the ops that the host drives between plans, and the host of the references."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from clrt.ir.dims import Dim, Expr, is_symbol, same
+from clrt.ir.dtypes import DType
+from clrt.ir.graph import Graph, Node, Value
+from clrt.ir.op import Array, ContainerType, TensorType
+from clrt.ops.base import Accuracy, Held, Host, Op, Types
+from clrt.ops.concat import Concat
+from clrt.ops.evaluate import evaluate
+from clrt.ops.gather import Gather
+from clrt.ops.movement import fresh_dim, fresh_dims
+from clrt.ops.slice import Slice
+from clrt.ops.views import Unsqueeze
+
+# A plan of more launches than this costs more to make than several plans.
+_MAX_PARTS = 64
+
+
+@dataclass(frozen=True)
+class Driven(Op):
+    """Base: `drive` says what happens, and `reference` is `drive` with NumPy."""
+
+    driven = True
+    accuracy = Accuracy.EXACT
+
+    def drive(self, inputs: Sequence[Held], host: Host) -> Sequence[Held]:
+        raise NotImplementedError(self.name)
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        return tuple(self.drive(inputs, NumpyHost()))
+
+
+class NumpyHost:
+    """Runs graphs by the references."""
+
+    def run(self, graph: Graph, inputs: Sequence[Held]) -> list[Held]:
+        """The outputs of a graph."""
+        feeds = dict(zip((v.name for v in graph.inputs), inputs, strict=True))
+        return list(evaluate(graph, feeds).values())
+
+    def read(self, value: Held) -> Array:
+        """The elements of a tensor."""
+        return np.asarray(value)
+
+
+def wider(types: Sequence[TensorType], seen: Types) -> TensorType:
+    """The type that holds for values of all these types, as the graph outside sees it.
+
+    A dim stays where it is the same in all and made of what `seen` has; else it is unknown.
+    """
+    first = types[0]
+    if isinstance(first, ContainerType):
+        elements = [t.element for t in types if isinstance(t, ContainerType)]
+        return ContainerType(first.dtype, None, None, first.kind, wider(elements, seen))
+    if any(t.shape is None or len(t.shape) != len(first.shape or ()) for t in types):
+        return TensorType(first.dtype, None)
+    symbols = _symbols(seen)
+    dims: list[Dim] = []
+    for column in zip(*(t.shape or () for t in types), strict=True):
+        dim = column[0]
+        inside = isinstance(dim, int) or dim.symbols <= symbols
+        dims.append(dim if inside and all(same(d, dim) for d in column) else fresh_dim())
+    return TensorType(first.dtype, tuple(dims))
+
+
+def _symbols(types: Types) -> frozenset[str]:
+    dims = [d for t in types if t is not None for d in t.shape or ()]
+    return frozenset().union(*(d.symbols for d in dims if isinstance(d, Expr)))
+
+
+def sizes(graph: Graph, inputs: Sequence[Held]) -> dict[str, int]:
+    """The numbers of the symbols in the shapes of a graph's inputs."""
+    pairs = [
+        (dim, size)
+        for value, x in zip(graph.inputs, inputs, strict=True)
+        if hasattr(x, "shape") and len(x.shape) == len(value.shape or ())
+        for dim, size in zip(value.shape or (), x.shape, strict=True)
+    ]
+    return {str(dim): size for dim, size in pairs if is_symbol(dim)}
+
+
+def join(parts: Sequence[Held], axis: int, new_axis: bool, host: Host) -> Held:
+    """Tensors side by side along an axis, which is a new one where asked for."""
+    parts = list(parts)
+    ranks = {len(p.shape) for p in parts}
+    dtype, rank = _dtype(parts[0]), ranks.pop()
+    if dtype is DType.STRING:
+        stack = np.stack if new_axis else np.concatenate
+        return stack([np.asarray(p) for p in parts], axis)
+    while True:
+        groups = [parts[i : i + _MAX_PARTS] for i in range(0, len(parts), _MAX_PARTS)]
+        graphs = [_joined(len(g), dtype, rank, axis, new_axis) for g in groups]
+        parts = [host.run(graph, g)[0] for graph, g in zip(graphs, groups, strict=True)]
+        if len(parts) == 1:
+            return parts[0]
+        rank += new_axis
+        new_axis = False
+
+
+def part(x: Held, axis: int, index: int, host: Host) -> Held:
+    """One index of an axis, which goes."""
+    if _dtype(x) is DType.STRING:
+        return np.take(x, index, axis)
+    return host.run(_picked(_dtype(x), len(x.shape), axis), [x, np.asarray(index, np.int64)])[0]
+
+
+def span(x: Held, axis: int, start: int, stop: int, host: Host) -> Held:
+    """A range of an axis."""
+    if _dtype(x) is DType.STRING:
+        return np.asarray(x)[(slice(None),) * (axis % x.ndim) + (slice(start, stop),)]
+    return host.run(_sliced(_dtype(x), len(x.shape), axis, start, stop), [x])[0]
+
+
+def _dtype(x: Held) -> DType:
+    return x.dtype if isinstance(x.dtype, DType) else DType.of(x.dtype)
+
+
+# The graphs are kept so that their plans are: a plan belongs to its graph.
+
+
+@lru_cache(maxsize=256)
+def _joined(count: int, dtype: DType, rank: int, axis: int, new_axis: bool) -> Graph:
+    inputs = [Value(f"x{i}", TensorType(dtype, fresh_dims(rank))) for i in range(count)]
+    nodes: list[Node] = []
+    if new_axis:
+        axes = _numbers("axes", [axis % (rank + 1)])
+        nodes = [_node(Unsqueeze(), [x, axes]) for x in inputs]
+    nodes.append(_node(Concat(axis), [n.output for n in nodes] or list(inputs)))
+    return _graph(inputs, nodes)
+
+
+@lru_cache(maxsize=256)
+def _picked(dtype: DType, rank: int, axis: int) -> Graph:
+    x = Value("x", TensorType(dtype, fresh_dims(rank)))
+    index = Value("index", TensorType(DType.INT64, ()))
+    return _graph([x, index], [_node(Gather(axis), [x, index])])
+
+
+@lru_cache(maxsize=256)
+def _sliced(dtype: DType, rank: int, axis: int, start: int, stop: int) -> Graph:
+    x = Value("x", TensorType(dtype, fresh_dims(rank)))
+    bounds = [
+        _numbers(n, [k]) for n, k in (("starts", start), ("ends", stop), ("axes", axis % rank))
+    ]
+    return _graph([x], [_node(Slice(), [x, *bounds])])
+
+
+def _numbers(name: str, values: list[int]) -> Value:
+    data = np.array(values, np.int64)
+    return Value(name, TensorType(DType.INT64, data.shape, data))
+
+
+def _node(op: Op, inputs: Sequence[Value]) -> Node:
+    (type_,) = op.infer([v.type for v in inputs])
+    name = f"{op.name}({inputs[0].name})"
+    return Node(name, op, list(inputs), [Value(f"{name}.y", type_)])
+
+
+def _graph(inputs: list[Value], nodes: list[Node]) -> Graph:
+    return Graph("host", inputs, [nodes[-1].output], nodes)
+
+
+def truth(value: Held, host: Host) -> bool:
+    """A condition."""
+    return bool(np.all(host.read(value)))
+
+
+def positional(graph: Graph) -> Graph:
+    """The graph with numbers for the names of its outputs, which then differ."""
+    graph.output_names = [str(i) for i in range(len(graph.outputs))]
+    return graph

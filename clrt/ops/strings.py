@@ -1,0 +1,265 @@
+"""Ops on text; they run on the host."""
+
+from __future__ import annotations
+
+import re
+import unicodedata
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from clrt.errors import ModelError, ShapeError, UnsupportedError
+from clrt.ir.dims import Shape
+from clrt.ir.dtypes import DType
+from clrt.ir.op import Array, TensorType
+from clrt.ops.base import (
+    Accuracy,
+    OnnxNode,
+    Op,
+    Sample,
+    Types,
+    broadcast_shapes,
+    need,
+    register,
+)
+from clrt.ops.movement import fresh_dim
+
+
+def _text(inputs: Types, index: int, op: Op) -> TensorType:
+    found = need(inputs, index, op)
+    if found.dtype is not DType.STRING:
+        raise ShapeError(f"{op.name}: input {index} is {found}; expected strings.")
+    return found
+
+
+@register
+@dataclass(frozen=True)
+class StringConcat(Op):
+    """Texts one behind the other, broadcast. Source: ONNX StringConcat, opset 20."""
+
+    accuracy = Accuracy.EXACT
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        types = [_text(inputs, i, self) for i in (0, 1)]
+        return [TensorType(DType.STRING, broadcast_shapes([t.shape for t in types], self))]
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        a, b = inputs
+        assert a is not None and b is not None
+        return (np.asarray(np.char.add(a, b)),)
+
+    @classmethod
+    def samples(cls) -> Iterator[Sample]:
+        yield Sample(cls(), (np.array([["a"], ["ß"]]), np.array(["x", "", "日本"])))
+
+    @classmethod
+    def error_samples(cls) -> Iterator[tuple[Sample, type[Exception]]]:
+        yield Sample(cls(), (np.array(["a", "b"]), np.array(["a", "b", "c"]))), ShapeError
+        yield Sample(cls(), (np.array([1]), np.array(["a"]))), ShapeError
+
+
+@register
+@dataclass(frozen=True)
+class StringSplit(Op):
+    """The parts of each text between delimiters, filled up with "", and how many they are.
+
+    Without a delimiter any white space separates. Source: ONNX StringSplit, opset 20.
+    """
+
+    delimiter: str | None = None
+    maxsplit: int | None = None
+
+    accuracy = Accuracy.EXACT
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        x = _text(inputs, 0, self)
+        shape: Shape | None = None if x.shape is None else (*x.shape, fresh_dim())
+        return [TensorType(DType.STRING, shape), TensorType(DType.INT64, x.shape)]
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        (x,) = inputs
+        assert x is not None
+        limit = -1 if self.maxsplit is None else self.maxsplit
+        parts = [str(text).split(self.delimiter or None, limit) for text in x.flat]
+        counts = np.array([len(p) for p in parts], np.int64).reshape(x.shape)
+        width = int(counts.max(initial=0))
+        filled = np.array([p + [""] * (width - len(p)) for p in parts], "U")
+        return filled.reshape(*x.shape, width), counts
+
+    @classmethod
+    def samples(cls) -> Iterator[Sample]:
+        x = np.array([["a,b,,c", ""], ["d", " e , f "]])
+        for op in (cls(","), cls(",", 1), cls(), cls("")):
+            yield Sample(op, (x,))
+        yield Sample(cls(","), (x[:0],))
+
+    @classmethod
+    def error_samples(cls) -> Iterator[tuple[Sample, type[Exception]]]:
+        yield Sample(cls(","), (np.array([1]),)), ShapeError
+
+
+@register
+@dataclass(frozen=True)
+class RegexFullMatch(Op):
+    """Whether all of each text fits a pattern in the syntax that RE2 and Python share.
+
+    Source: ONNX RegexFullMatch, opset 20.
+    """
+
+    pattern: str = ""
+
+    accuracy = Accuracy.EXACT
+
+    @classmethod
+    def from_onnx(cls, node: OnnxNode) -> Op:
+        pattern = node.attrs.get("pattern", "")
+        try:
+            re.compile(pattern)
+        except re.error as error:
+            raise UnsupportedError(f"{cls.name}: pattern '{pattern}': {error}") from error
+        return cls(pattern)
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        return [TensorType(DType.BOOL, _text(inputs, 0, self).shape)]
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        (x,) = inputs
+        assert x is not None
+        pattern = re.compile(self.pattern)
+        found = [pattern.fullmatch(str(text)) is not None for text in x.flat]
+        return (np.array(found, bool).reshape(x.shape),)
+
+    @classmethod
+    def samples(cls) -> Iterator[Sample]:
+        yield Sample(cls(r"\w+@\w+\.(org|com)"), (np.array([["a@b.org", "a@b"], ["", "é@x.com"]]),))
+
+
+@register
+@dataclass(frozen=True)
+class StringNormalizer(Op):
+    """Texts without the stop words, in lower or upper case; [C] or [1, C].
+
+    One empty text is left where nothing is. Source: ONNX StringNormalizer, opset 10.
+    """
+
+    case_change_action: str = "NONE"
+    is_case_sensitive: bool = False
+    stopwords: tuple[str, ...] = ()
+
+    accuracy = Accuracy.EXACT
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        x = _text(inputs, 0, self)
+        if x.shape is None:
+            return [TensorType(DType.STRING, None)]
+        if len(x.shape) not in (1, 2) or (len(x.shape) == 2 and x.shape[0] != 1):
+            raise ShapeError(f"StringNormalizer: its input is {x}; expected [C] or [1,C].")
+        return [TensorType(DType.STRING, (*x.shape[:-1], fresh_dim()))]
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        (x,) = inputs
+        assert x is not None
+        change = {"LOWER": str.lower, "UPPER": str.upper}.get(self.case_change_action, str)
+        fold = str if self.is_case_sensitive else str.lower
+        stops = {fold(word) for word in self.stopwords}
+        texts = [unicodedata.normalize("NFC", str(text)) for text in x.flat]
+        kept = [change(text) for text in texts if fold(text) not in stops] or [""]
+        return (np.array(kept, "U").reshape(*x.shape[:-1], len(kept)),)
+
+    @classmethod
+    def samples(cls) -> Iterator[Sample]:
+        days = np.array(["monday", "Tuesday", "MONDAY", "été"])
+        for action in ("NONE", "LOWER", "UPPER"):
+            yield Sample(cls(action, True, ("monday",)), (days,))
+            yield Sample(cls(action, False, ("monday", "tuesday", "été")), (days[None],))
+
+    @classmethod
+    def error_samples(cls) -> Iterator[tuple[Sample, type[Exception]]]:
+        yield Sample(cls(), (np.array([["a"], ["b"]]),)), ShapeError
+
+
+@register
+@dataclass(frozen=True)
+class TfIdfVectorizer(Op):
+    """How often each n-gram of a pool occurs in each row of [C] or [N, C], weighted.
+
+    The items of an n-gram may lie up to `max_skip_count` + 1 apart, all equally far. Source: ONNX
+    TfIdfVectorizer, opset 9.
+    """
+
+    mode: str = "TF"
+    min_gram_length: int = 1
+    max_gram_length: int = 1
+    max_skip_count: int = 0
+    ngram_counts: tuple[int, ...] = (0,)
+    ngram_indexes: tuple[int, ...] = (0,)
+    pool_int64s: tuple[int, ...] = ()
+    pool_strings: tuple[str, ...] = ()
+    weights: tuple[float, ...] = ()
+
+    accuracy = Accuracy.ELEMENTWISE
+
+    @classmethod
+    def from_onnx(cls, node: OnnxNode) -> Op:
+        op = super().from_onnx(node)
+        assert isinstance(op, cls)
+        if op.mode not in ("TF", "IDF", "TFIDF"):
+            raise ModelError(f"TfIdfVectorizer: mode '{op.mode}'; expected TF, IDF or TFIDF.")
+        return op
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        x = need(inputs, 0, self)
+        if x.shape is None:
+            return [TensorType(DType.FLOAT32, None)]
+        if len(x.shape) not in (1, 2):
+            raise ShapeError(f"TfIdfVectorizer: its input is {x}; expected [C] or [N,C].")
+        return [TensorType(DType.FLOAT32, (*x.shape[:-1], max(self.ngram_indexes) + 1))]
+
+    def _pool(self) -> dict[tuple[object, ...], int]:
+        """The place in the output of each n-gram."""
+        items: Sequence[object] = self.pool_int64s or self.pool_strings
+        ends = [*self.ngram_counts[1:], len(items)]
+        grams = [
+            tuple(items[at : at + n])
+            for n, (start, end) in enumerate(zip(self.ngram_counts, ends, strict=True), start=1)
+            for at in range(start, end, n)
+        ]
+        return dict(zip(grams, self.ngram_indexes, strict=False))
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        (x,) = inputs
+        assert x is not None
+        pool = self._pool()
+        rows = x.reshape(-1, x.shape[-1])
+        counts = np.zeros((len(rows), max(self.ngram_indexes) + 1), np.float32)
+        for row, items in zip(counts, rows.tolist(), strict=True):
+            for n in range(self.min_gram_length, self.max_gram_length + 1):
+                for step in range(1, self.max_skip_count + 2 if n > 1 else 2):
+                    for start in range(len(items) - (n - 1) * step):
+                        place = pool.get(tuple(items[start : start + (n - 1) * step + 1 : step]))
+                        if place is not None:
+                            row[place] += 1
+        weights = np.ones(counts.shape[1], np.float32)
+        for place, weight in zip(self.ngram_indexes, self.weights, strict=False):
+            weights[place] = weight
+        if self.mode == "IDF":
+            counts = np.minimum(counts, 1)
+        result = counts if self.mode == "TF" else counts * weights
+        return (result.reshape(*x.shape[:-1], -1),)
+
+    @classmethod
+    def samples(cls) -> Iterator[Sample]:
+        x = np.array([[1, 1, 3, 3, 3, 7], [8, 6, 7, 5, 6, 8]])
+        pool = (2, 3, 5, 4, 5, 6, 7, 8, 6, 7)
+        for mode in ("TF", "IDF", "TFIDF"):
+            weights = (1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 0.5)
+            op = cls(mode, 1, 2, 1, (0, 4), (0, 1, 2, 3, 4, 5, 6), pool, (), weights)
+            yield Sample(op, (x,))
+            yield Sample(op, (x[0],))
+        words = cls("TF", 1, 1, 0, (0,), (1, 0), (), ("a", "b"))
+        yield Sample(words, (np.array(["a", "b", "a"]),))
+
+    @classmethod
+    def error_samples(cls) -> Iterator[tuple[Sample, type[Exception]]]:
+        yield Sample(cls(), (np.zeros((1, 1, 1), np.int64),)), ShapeError

@@ -1,0 +1,43 @@
+"""Graphs that random testing found wrong once."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from clrt.ir.text import parse_graph
+from clrt.ops import REGISTRY
+from clrt.passes.driver import infer_types
+from clrt.runtime.devices import DeviceInfo
+from tests.fuzz.test_graphs import check
+from tests.harness import all_devices
+
+FOUND = {
+    "Relu of a negative number is 0, not -0": """
+graph "g" (%x: float32[5]) {
+  const %c: float32[] = 2.0
+  %r: float32[5] = Relu(%x) @"relu"
+  %i: float32[5] = Reciprocal(%r) @"reciprocal"
+  %y: float32[5] = Min(%i, %c) @"min"
+  return %y as "y"
+}
+""",
+    "a constant matrix without rows": """
+graph "g" (%x: float32[2,0]) {
+  const %w: float32[0,3] = []
+  %p: float32[2,3] = MatMul(%x, %w) @"product"
+  %y: float32[2,3] = Relu(%p) @"relu"
+  return %y as "y"
+}
+""",
+}
+
+
+@pytest.mark.parametrize("device", all_devices(), ids=lambda d: d.platform.split()[0])
+@pytest.mark.parametrize("name", FOUND)
+def test_found(name: str, device: DeviceInfo) -> None:
+    graph = parse_graph(FOUND[name], REGISTRY)
+    infer_types(graph.nodes)
+    rng = np.random.default_rng(1)
+    shapes = {v.name: [int(str(d)) for d in v.shape or ()] for v in graph.inputs}
+    check(graph, {n: rng.uniform(-2, 2, s).astype(np.float32) for n, s in shapes.items()}, device)

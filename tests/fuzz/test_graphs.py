@@ -1,0 +1,95 @@
+"""Random graphs: optimised on the device against the NumPy reference of the graph as it was."""
+
+from __future__ import annotations
+
+import os
+import warnings
+from collections.abc import Mapping
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+
+import clrt
+from clrt.errors import HostFallbackWarning
+from clrt.ir.graph import Graph
+from clrt.ir.op import Array
+from clrt.ops.evaluate import evaluate
+from clrt.runtime.devices import DeviceInfo
+from tests.fuzz.graphs import Case, graphs
+from tests.harness import all_devices
+
+# A result may be off by this share of the largest element of its tensor, and by this many times
+# what it changes by when the inputs change by _NUDGE of themselves: graphs may be ill-conditioned.
+_RELATIVE = 2e-5
+_NUDGE = 1e-6
+_SENSITIVITY = 30.0
+
+
+def check(graph: Graph, feeds: Mapping[str, Array], device: DeviceInfo) -> None:
+    """Raises AssertionError where the device and the reference disagree."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", (HostFallbackWarning, RuntimeWarning))
+        with np.errstate(all="ignore"):
+            expected = evaluate(graph, feeds)
+            nudged = [evaluate(graph, _nudged(feeds, k)) for k in (1, -1)]
+        with clrt.load(graph, device=device.index) as model:
+            found = model.run(dict(feeds))
+    for name, wanted in expected.items():
+        near = [run[name] for run in nudged]
+        if any(a.shape != wanted.shape for a in near):
+            continue  # how much comes out hangs by a hair
+        _compare(found[name], wanted, near, name)
+
+
+def _nudged(feeds: Mapping[str, Array], sign: int) -> dict[str, Array]:
+    rng = np.random.default_rng(0)
+    return {
+        name: (a * (1 + sign * _NUDGE * rng.uniform(0.5, 1, a.shape))).astype(a.dtype)
+        for name, a in feeds.items()
+    }
+
+
+def _compare(found: Array, wanted: Array, near: list[Array], name: str) -> None:
+    assert found.shape == wanted.shape, f"{name}: {found.shape}, expected {wanted.shape}"
+    assert found.dtype == wanted.dtype, f"{name}: {found.dtype}, expected {wanted.dtype}"
+    wide = wanted.astype(np.float64)
+    with np.errstate(all="ignore"):
+        moves = np.max([np.abs(a.astype(np.float64) - wide) for a in near], axis=0, initial=0.0)
+        steady = np.isfinite(wide) & np.isfinite(moves)
+        if wanted.dtype.kind != "f":
+            same = (found == wanted) | (moves > 0)
+            assert same.all(), f"{name}: {found[~same][:4]}, expected {wanted[~same][:4]}"
+            return
+        largest = np.abs(wide[steady]).max(initial=0.0)
+        # One element that moves may move others through a sum or a maximum.
+        allowed = _RELATIVE * largest + _SENSITIVITY * np.maximum(
+            moves, moves[steady].max(initial=0)
+        )
+        wrong = steady & ~(np.abs(found.astype(np.float64) - wide) <= allowed)
+    assert not wrong.any(), (
+        f"{name}: {found[wrong][:4]}, expected {wide[wrong][:4]} within {allowed[wrong][:4]}"
+    )
+
+
+_EXAMPLES = int(os.environ.get("CLRT_FUZZ_GRAPHS", "60"))
+_SETTINGS = settings(
+    max_examples=_EXAMPLES,
+    deadline=None,
+    derandomize="CLRT_FUZZ_GRAPHS" not in os.environ,
+    suppress_health_check=list(HealthCheck),
+    print_blob=True,
+)
+_DEVICE = all_devices()[0]
+
+
+@given(graphs())
+@_SETTINGS
+def test_random_graphs(case: Case) -> None:
+    check(case.graph, case.feeds, _DEVICE)
+
+
+def test_a_wrong_result_is_found() -> None:
+    x = np.ones(4, np.float32)
+    with pytest.raises(AssertionError, match="y:"):
+        _compare(x + 1e-3, x, [x, x], "y")
