@@ -10,6 +10,7 @@ import numpy as np
 import onnx
 
 from clrt.errors import ClrtError, ModelError, UnsupportedError
+from clrt.importer.expansions import expand, has_expansion
 from clrt.importer.onnx_functions import (
     Function,
     attribute_value,
@@ -266,6 +267,8 @@ class _Importer:
         cls = REGISTRY.find(call.domain, proto.op_type)
         if cls is None:
             types = [None if v is None else v.type for v in call.inputs]
+            if has_expansion(call.domain, proto.op_type):
+                return self._expand(call, types, scope)
             function = schema_function(proto, call.opset, None if call.is_broken else types)
             if function is not None:
                 return self._inline(function, call, scope)
@@ -274,6 +277,18 @@ class _Importer:
             self._apply(cls, call, scope)
         except UnsupportedError as error:
             self._refuse(call, scope, _without_title(str(error), call.title, cls.name))
+
+    def _expand(self, call: Call, types: list[TensorType | None], scope: Scope) -> None:
+        """Inlines the body that clrt has for an op."""
+        proto = call.proto
+        try:
+            attrs = {a.name: attribute_value(a, self._tensors, call.title) for a in proto.attribute}
+            function = expand(call.domain, proto.op_type, call.opset, attrs, types)
+        except UnsupportedError as error:
+            return self._refuse(call, scope, _without_title(str(error), call.title))
+        except ModelError as error:
+            raise ModelError(f"{call.title}: {error}") from error
+        self._inline(function, call, scope)
 
     def _refuse(self, call: Call, scope: Scope, reason: str = "") -> None:
         """Notes an unsupported node and goes on, so that the error can name all of them."""

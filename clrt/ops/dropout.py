@@ -1,4 +1,4 @@
-"""Dropout: nothing, at inference."""
+"""Dropout: nothing at inference; in training mode random elements become 0."""
 
 from __future__ import annotations
 
@@ -7,56 +7,92 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from clrt.errors import UnsupportedError
+from clrt.device.caps import DeviceCaps
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
-from clrt.kernels.spec import BufferArg, Launch, Lowering, Variant
+from clrt.kernels.spec import Arg, BufferArg, KernelSpec, Launch, Lowering, Variant, i32
 from clrt.kernels.strided import contiguous_strides, copy_launch
 from clrt.ops.base import Accuracy, OnnxNode, Op, Sample, Types, need, register
 from clrt.ops.movement import count, fill_launch
+from clrt.ops.philox import key_args, key_of, uniforms
 from clrt.ops.views import Identity
 
 
-def _emit(node: Node, ctx: Lowering) -> list[Launch]:
-    x = node.arg(0)
-    y, mask = node.outputs
+def _copies(node: Node, caps: DeviceCaps) -> str | None:
+    return None if node.input(2) is None else "it may train"
+
+
+def _copy(node: Node, ctx: Lowering) -> list[Launch]:
+    x, y = node.arg(0), node.output
     elems = count(y.dims)
     if not elems:
         return []
     own = contiguous_strides(x.dims)
-    copy = copy_launch(BufferArg(x), BufferArg(y), x.dtype, x.dims, own, own)
-    return [copy, fill_launch(BufferArg(mask), mask.dtype, elems, 1)]
+    launches = [copy_launch(BufferArg(x), BufferArg(y), x.dtype, x.dims, own, own)]
+    launches += [fill_launch(BufferArg(mask), mask.dtype, elems, 1) for mask in node.outputs[1:]]
+    return launches
+
+
+def _misfit(node: Node, caps: DeviceCaps) -> str | None:
+    if node.input(2) is None:
+        return "it never trains"
+    types = [v.dtype for v in node.inputs if v is not None]
+    if DType.FLOAT64 in types and not caps.has_fp64:
+        return "no float64 arithmetic"
+    return None
+
+
+def _emit(node: Node, ctx: Lowering) -> list[Launch]:
+    x, ratio, training = (node.arg(i) for i in range(3))
+    assert isinstance(node.op, Dropout)
+    kernel = KernelSpec.of(
+        "dropout.cl",
+        "dropout",
+        DATA_T=x.dtype.cl,
+        STORAGE=x.dtype.storage,
+        REAL_T=x.dtype.compute,
+        RATIO_T=ratio.dtype.cl,
+        RATIO_STORAGE=ratio.dtype.storage,
+        MASK=len(node.outputs) - 1,
+    )
+    elems = count(x.dims)
+    args: list[Arg] = [BufferArg(v) for v in (x, ratio, training, *node.outputs)]
+    args += [i32(elems), *key_args(node.op.key)]
+    return [Launch(kernel, (elems,), None, tuple(args))]
 
 
 @register
 @dataclass(frozen=True)
 class Dropout(Op):
-    """y = x with a mask that is true everywhere; without the mask it imports as Identity.
+    """x / (1 - ratio) where a random number in [0, 1) is at least the ratio, else 0.
 
-    Source: ONNX Dropout, opset 7 to 22, in inference mode. The mask is of x's dtype before
-    opset 10.
+    Inputs: x, ratio, training_mode; without the third, or where it is false, y is x and the mask is
+    true everywhere, and a node without a mask that never trains imports as Identity.
+    Source: ONNX Dropout, opset 7 to 22. The mask is of x's dtype before opset 10.
+
+    Attributes:
+        key: Of the generator (see `clrt.ops.philox`): `seed`, or made of the node's name.
     """
 
+    key: int = 0
     mask_like_x: bool = False
 
-    accuracy = Accuracy.EXACT
-    variants = (Variant("copy", _emit),)
+    accuracy = Accuracy.ELEMENTWISE
+    variants = (Variant("copy", _copy, _copies), Variant("philox", _emit, _misfit))
 
     @classmethod
     def from_onnx(cls, node: OnnxNode) -> Op:
         mode = node.inputs[2] if len(node.inputs) > 2 else ""
-        if mode:
-            training = node.constants.get(mode)
-            if training is None or training.any():
-                known = "is computed" if training is None else "is true"
-                raise UnsupportedError(
-                    f"Dropout '{node.name}': training_mode {known}; clrt runs inference only."
-                )
-        del node.inputs[1:]
-        if not any(node.outputs[1:]):
-            return Identity()
-        return cls(node.opset < 10)
+        training = node.constants.get(mode)
+        if not mode or (training is not None and not training.any()):
+            del node.inputs[1:]
+            if not any(node.outputs[1:]):
+                return Identity()
+            return cls(0, node.opset < 10)
+        if not node.inputs[1]:
+            node.set_input(1, np.array(0.5, np.float32))
+        return cls(key_of(node))
 
     def infer(self, inputs: Types) -> list[TensorType]:
         x = need(inputs, 0, self)
@@ -64,13 +100,25 @@ class Dropout(Op):
         return [TensorType(x.dtype, x.shape), TensorType(dtype, x.shape)]
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
-        (x,) = inputs
+        x, ratio, training = (*inputs, None, None)[:3]
         assert x is not None
-        return x, np.ones(x.shape, x.dtype if self.mask_like_x else np.bool_)
+        if training is None or not training.any():
+            return x, np.ones(x.shape, x.dtype if self.mask_like_x else np.bool_)
+        assert ratio is not None
+        part = float(ratio.reshape(-1)[0])
+        mask = uniforms(self.key, x.size).reshape(x.shape) >= np.float32(part)
+        with np.errstate(all="ignore"):
+            kept = x.astype(np.float64) / (1 - part)
+        return np.where(mask, kept, 0).astype(x.dtype), mask
 
     @classmethod
     def samples(cls) -> Iterator[Sample]:
         for shape in [(), (65,), (2, 0)]:
-            for old in (False, True):
-                yield Sample(cls(old), (np.full(shape, 2.5, np.float32),))
-                yield Sample(cls(old), (np.full(shape, 2.5, np.float16),))
+            for dtype in (np.float32, np.float16):
+                x = np.full(shape, 2.5, dtype)
+                yield Sample(cls(0, False), (x,))
+                yield Sample(cls(0, True), (x,))
+                for ratio in (0, 0.75):
+                    part = np.array(ratio, dtype)
+                    yield Sample(cls(7), (x, part, np.array(True)))
+                    yield Sample(cls(7), (x, part, np.array(False)))

@@ -6,7 +6,6 @@ from collections.abc import Hashable
 
 from clrt.ir.graph import Node, Patch, Value
 from clrt.passes.driver import GraphView, Match, Miss, Pass
-from clrt.passes.matching import is_deterministic
 
 _SMALL_BYTES = 1024
 
@@ -20,7 +19,7 @@ class EliminateCommonSubexpressions(Pass):
     name = "eliminate_common_subexpressions"
 
     def match(self, view: GraphView, node: Node) -> Match | Miss | None:
-        if not is_deterministic(node) or not node.outputs:
+        if not node.outputs:
             return None
         key = (node.op, len(node.outputs), tuple(_key(v) for v in node.inputs))
         try:

@@ -12,7 +12,7 @@ from clrt.ir.graph import Node, Patch, Value
 from clrt.ir.op import Array, TensorType
 from clrt.ops.base import Op
 from clrt.passes.driver import GraphView, Match, Miss, Pass, Rewriter
-from clrt.passes.matching import is_deterministic, op_name
+from clrt.passes.matching import op_name
 
 # A larger result is computed at each run unless it is no larger than what it is made from.
 MAX_FOLDED_BYTES = 16 << 20
@@ -31,7 +31,7 @@ class FoldConstants(Pass):
     def match(self, view: GraphView, node: Node) -> Match | Miss | None:
         known = all(v is None or (v.is_constant and v.numbers is not None) for v in node.inputs)
         assert isinstance(node.op, Op)
-        if not known or not node.outputs or not is_deterministic(node):
+        if not known or not node.outputs:
             return None
         if node.op.driven or any(v.type.on_host for v in node.outputs):
             return None  # a loop may be long, and sequences are no constants

@@ -9,7 +9,6 @@ import numpy as np
 from clrt.ir.dims import Expr, same, same_shape
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import IrOp
-from clrt.ops.base import Op
 from clrt.ops.fused import Fused
 from clrt.ops.pointwise import Pointwise
 
@@ -131,8 +130,3 @@ def element_count(value: Value) -> int | None:
 def int_attribute(op: IrOp, name: str, default: int) -> int:
     """An integer attribute that a class may or may not have."""
     return int(getattr(op, name, default))
-
-
-def is_deterministic(node: Node) -> bool:
-    """Whether equal inputs give equal outputs."""
-    return isinstance(node.op, Op) and not node.op.name.startswith(("Random", "Bernoulli", "Multi"))

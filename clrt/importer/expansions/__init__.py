@@ -1,0 +1,13 @@
+"""All expansions: importing this package fills their registry."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+
+from clrt.importer.expansions.body import expand, has_expansion
+
+for _module in pkgutil.iter_modules(__path__):
+    importlib.import_module(f"{__name__}.{_module.name}")
+
+__all__ = ["expand", "has_expansion"]

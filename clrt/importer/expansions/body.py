@@ -1,0 +1,132 @@
+"""Bodies of ONNX ops that ONNX gives no function body: clrt runs them as other ops.
+
+An expansion is a function under `@expands` that builds the body for one node, whose attributes and
+input types it sees.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import onnx
+
+from clrt.errors import ModelError
+from clrt.importer.onnx_functions import Function
+from clrt.importer.onnx_tensors import elem_type_of
+from clrt.ir.dtypes import DType
+from clrt.ir.op import Array, TensorType
+
+# What the bodies are written in; "clrt" has ops of its own for them.
+_OPSETS = {"": 22, "ai.onnx.ml": 5, "clrt": 1}
+
+
+class Body:
+    """A function body being built; values are names.
+
+    Attributes:
+        opset: Of the node's domain.
+        attrs: The attributes that the node has.
+        types: Of the inputs, None for one left out.
+        inputs: Names of the inputs.
+        outputs: Names of the outputs, for the expansion to set.
+    """
+
+    def __init__(
+        self, opset: int, attrs: Mapping[str, Any], types: Sequence[TensorType | None]
+    ) -> None:
+        self.opset = opset
+        self.attrs = attrs
+        self.types = types
+        self.inputs = [f"x{i}" for i in range(len(types))]
+        self.outputs: list[str] = []
+        self.nodes: list[onnx.NodeProto] = []
+
+    def __call__(self, op: str, *inputs: str, domain: str = "", **attrs: Any) -> str:
+        """Adds a node of one output and returns the name of that."""
+        return self.node(op, inputs, 1, domain, **attrs)[0]
+
+    def node(
+        self, op: str, inputs: Sequence[str], outputs: int, domain: str = "", **attrs: Any
+    ) -> list[str]:
+        """Adds a node and returns the names of its outputs."""
+        names = [f"v{len(self.nodes)}_{k}" for k in range(outputs)]
+        self.nodes.append(onnx.helper.make_node(op, inputs, names, domain=domain, **attrs))
+        return names
+
+    def constant(self, array: Array) -> str:
+        """Adds a constant."""
+        return self("Constant", value=onnx.numpy_helper.from_array(np.asarray(array)))
+
+    def floats(self, values: Any) -> str:
+        """Adds a float32 constant."""
+        return self.constant(np.asarray(values, np.float32))
+
+    def cast(self, value: str, dtype: DType) -> str:
+        """Adds a Cast."""
+        return self("Cast", value, to=elem_type_of(dtype))
+
+    def input_dtype(self, index: int = 0) -> DType:
+        """Dtype of an input.
+
+        Raises:
+            ModelError: It is left out.
+        """
+        found = self.types[index] if index < len(self.types) else None
+        if found is None:
+            raise ModelError(f"it lacks its input {index}; the model is not valid ONNX.")
+        return found.dtype
+
+    def as_float32(self, index: int = 0) -> str:
+        """An input, cast where it has another dtype."""
+        if self.input_dtype(index) is DType.FLOAT32:
+            return self.inputs[index]
+        return self.cast(self.inputs[index], DType.FLOAT32)
+
+
+Expansion = Callable[[Body], None]
+_EXPANSIONS: dict[tuple[str, str], Expansion] = {}
+
+
+def expands(domain: str, op_type: str) -> Callable[[Expansion], Expansion]:
+    """Decorator: the function is the expansion of an op."""
+
+    def add(expansion: Expansion) -> Expansion:
+        _EXPANSIONS[domain, op_type] = expansion
+        return expansion
+
+    return add
+
+
+def has_expansion(domain: str, op_type: str) -> bool:
+    """Whether an op has an expansion."""
+    return (domain, op_type) in _EXPANSIONS
+
+
+def expand(
+    domain: str,
+    op_type: str,
+    opset: int,
+    attrs: Mapping[str, Any],
+    types: Sequence[TensorType | None],
+) -> Function:
+    """The function that stands for one node.
+
+    Args:
+        attrs: Python values of its attributes.
+        types: Types of its inputs.
+
+    Raises:
+        UnsupportedError, ModelError: clrt does not have it in this form, or it is not valid.
+    """
+    body = Body(opset, attrs, types)
+    try:
+        _EXPANSIONS[domain, op_type](body)
+    except (TypeError, ValueError, LookupError, ArithmeticError, AttributeError) as error:
+        raise ModelError(
+            f"its attributes are not valid ({type(error).__name__}: {error}); "
+            "export the model again."
+        ) from error
+    key = (domain, op_type, "clrt")
+    return Function(key, body.inputs, body.outputs, body.nodes, _OPSETS)

@@ -1,0 +1,107 @@
+"""Multinomial: draws from distributions given by unnormalised log-probabilities."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from clrt.device.caps import DeviceCaps
+from clrt.errors import ShapeError
+from clrt.ir.dtypes import DType
+from clrt.ir.graph import Node
+from clrt.ir.op import Array, TensorType
+from clrt.kernels.spec import BufferArg, KernelSpec, Launch, Lowering, Variant, i32
+from clrt.ops.base import Accuracy, OnnxNode, Op, Sample, Types, need, register
+from clrt.ops.movement import fresh_dim
+from clrt.ops.philox import key_args, key_of, uniforms
+from clrt.ops.pointwise import onnx_dtype
+
+
+def _misfit(node: Node, caps: DeviceCaps) -> str | None:
+    if node.arg(0).dtype is DType.FLOAT64 and not caps.has_fp64:
+        return "no float64 arithmetic"
+    return None
+
+
+def _emit(node: Node, ctx: Lowering) -> list[Launch]:
+    x, y = node.arg(0), node.output
+    assert isinstance(node.op, Multinomial)
+    (rows, classes), samples = x.dims, y.dims[1]
+    if not rows or not samples:
+        return []
+    if not classes:
+        raise ShapeError(f"Multinomial '{node.name}': {x.type} has no classes to draw from.")
+    sums = ctx.scratch(rows * classes)
+    add = KernelSpec.of(
+        "multinomial.cl", "multinomial_sums", DATA_T=x.dtype.cl, STORAGE=x.dtype.storage
+    )
+    draw = KernelSpec.of("multinomial.cl", "multinomial_draw", OUT_T=y.dtype.cl)
+    sizes = (i32(rows), i32(classes))
+    args = (BufferArg(sums), BufferArg(y), *sizes, i32(samples), *key_args(node.op.key))
+    return [
+        Launch(add, (rows,), None, (BufferArg(x), BufferArg(sums), *sizes)),
+        Launch(draw, (samples, rows), None, args),
+    ]
+
+
+@register
+@dataclass(frozen=True)
+class Multinomial(Op):
+    """Class numbers [rows, sample_size], drawn with the probabilities softmax(x[row]).
+
+    A draw is where a uniform number lies among the running sums of exp(x - max), which are float32:
+    on the edge between two classes devices may differ.
+    Source: ONNX Multinomial, opset 7 to 22.
+
+    Attributes:
+        key: Of the generator (see `clrt.ops.philox`): `seed`, or made of the node's name.
+    """
+
+    key: int = 0
+    sample_size: int = 1
+    dtype: DType = DType.INT32
+
+    accuracy = Accuracy.EXACT
+    variants = (Variant("sums", _emit, _misfit),)
+
+    @classmethod
+    def from_onnx(cls, node: OnnxNode) -> Op:
+        dtype = onnx_dtype(node.attrs.get("dtype", 6), cls.name)
+        return cls(key_of(node), node.attrs.get("sample_size", 1), dtype)
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        x = need(inputs, 0, self)
+        if x.shape is None:
+            return [TensorType(self.dtype, (fresh_dim(), self.sample_size))]
+        if len(x.shape) != 2:
+            raise ShapeError(f"Multinomial: {x} has rank {len(x.shape)}; expected 2.")
+        return [TensorType(self.dtype, (x.shape[0], self.sample_size))]
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        (x,) = inputs
+        assert x is not None
+        wide = x.astype(np.float64)
+        sums = np.cumsum(np.exp(wide - wide.max(1, initial=-np.inf, keepdims=True)), axis=1)
+        u = uniforms(self.key, len(x) * self.sample_size).reshape(len(x), self.sample_size)
+        drawn = [np.searchsorted(s, v * s[-1], side="right") for s, v in zip(sums, u, strict=True)]
+        last = x.shape[1] - 1
+        found = np.minimum(np.asarray(drawn).reshape(u.shape), last)
+        return (found.astype(self.dtype.numpy),)
+
+    @classmethod
+    def samples(cls) -> Iterator[Sample]:
+        rng = np.random.default_rng(31)
+        for shape in [(1, 1), (3, 7), (2, 65), (0, 3)]:
+            for dtype in (np.float32, np.float16):
+                x = np.asarray(rng.standard_normal(shape), dtype)
+                yield Sample(cls(11, 9), (x,))
+                yield Sample(cls(12, 33, DType.INT64), (x,))
+        chances = np.array([[0, 1, 0, 2, 0]], np.float32)
+        with np.errstate(divide="ignore"):
+            yield Sample(cls(1, 64), (np.log(chances),))
+
+    @classmethod
+    def error_samples(cls) -> Iterator[tuple[Sample, type[Exception]]]:
+        yield Sample(cls(), (np.zeros(3, np.float32),)), ShapeError
