@@ -17,6 +17,7 @@ from clrt.passes.fuse_layer_norm import FuseLayerNorm
 from clrt.passes.fuse_matmul_epilogue import FuseMatmulEpilogue
 from clrt.passes.inline_branches import InlineBranches
 from clrt.passes.lower_attention import LowerAttention
+from clrt.passes.lower_einsum import LowerEinsum
 from clrt.passes.merge_qkv import MergeQkv
 from clrt.passes.remove_identity import RemoveIdentity
 from clrt.passes.simplify_algebra import SimplifyAlgebra
@@ -34,6 +35,7 @@ CLEAN_UP: tuple[Pass, ...] = (
     FoldShapeData(),  # Shape and what is computed from it becomes constants, symbolic ones too
     FoldConstants(),  # what depends on constants alone
     InlineBranches(),  # If with a known condition
+    LowerEinsum(),  # its transpositions and products are as good as any
     RemoveIdentity(),  # Dropout, casts and views that change nothing, neutral operands
     CanonicalizeViews(),  # Flatten, Squeeze, Unsqueeze: all are Reshape, and two are one
     SimplifyTransposes(),  # two are one; the exporter's detour around batched transposes
