@@ -86,6 +86,10 @@ class OnnxNode:
         self.inputs[index] = self.add_constant(array)
 
 
+class Expand(Exception):
+    """Raised by `from_onnx`: the node runs as the function body that ONNX's schema gives the op."""
+
+
 @dataclass(frozen=True)
 class Op(IrOp):
     """Base of all ops: fields are the attributes of the newest opset, in ONNX's names.

@@ -98,7 +98,7 @@ def specialise_to_cut(
             todo.extendleft(reversed(body.nodes))
             instead.update(zip(node.outputs, body.outputs, strict=True))
             continue
-        elif _is_driven(node) or not _infer(node, sizes):
+        elif _is_driven(node) or _unread(node) or not _infer(node, sizes):
             needs_data = needs_data or node
             rest.append(node)
         elif not _fold(node):
@@ -127,6 +127,13 @@ def _expanded(node: Node) -> Graph | None:
     assert isinstance(node.op, Op)
     found = node.op.expand(node.inputs)
     return None if found is None else found[0].over(found[1])
+
+
+def _unread(node: Node) -> bool:
+    """Whether an input that must be known when the plan is made is not."""
+    assert isinstance(node.op, Op)
+    wanted = (node.input(i) for i in node.op.host_inputs)
+    return any(v is not None and v.numbers is None for v in wanted)
 
 
 def _is_driven(node: Node) -> bool:
