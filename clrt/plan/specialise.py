@@ -1,7 +1,8 @@
 """Binds the dims of one call: shape arithmetic becomes numbers, and what follows from it folds.
 
-Where a shape depends on computed data the graph is cut: what can run before is one graph, the host
-then reads what the shape depends on, and the rest is specialised with it.
+Where a shape, or a number that a kernel needs, depends on computed data the graph is cut: what can
+run before is one graph, the host then reads what it depends on, and the rest is specialised with
+it.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ class Cut:
     """Where a graph goes on once the host has read something.
 
     Attributes:
-        node: The node whose output shape depends on it.
+        node: The node whose output shape or kernel depends on it.
         reads: Names of the values to read: inputs of the first graph, or outputs of it.
         on_host: The node runs on the host, on all of its inputs (an op that finds out how much
             there is, such as NonZero). Else the values become constants of the rest.
@@ -51,11 +52,13 @@ def specialise(
 
     Raises:
         ShapeError: The shapes do not fit somewhere inside the graph.
-        PlanError: A shape depends on computed data.
+        PlanError: A shape, or what a kernel needs as a number, depends on computed data.
     """
     whole, cut = specialise_to_cut(graph, bindings, shapes or {}, {})
     if cut is not None:
-        raise PlanError(f"{cut.node}: the shape of its output depends on computed data.")
+        raise PlanError(
+            f"{cut.node}: the shape of its output, or its kernel, depends on computed data."
+        )
     return whole
 
 
@@ -89,7 +92,7 @@ def specialise_to_cut(
     for node in copy.nodes:
         if any(_is_open(v, blocked, sizes) for v in node.inputs if v is not None):
             rest.append(node)
-        elif not _infer(node, sizes):
+        elif not _infer(node, sizes) or _lacks_elements(node):
             needs_data = needs_data or node
             rest.append(node)
         elif not _fold(node):
@@ -131,6 +134,13 @@ def _infer(node: Node, sizes: dict[str, int]) -> bool:
                 sizes[str(before)] = after
         value.type = type_
     return True
+
+
+def _lacks_elements(node: Node) -> bool:
+    """Whether the kernels of a node need elements, of an axis say, that are computed data."""
+    assert isinstance(node.op, Op)
+    needed = (node.input(i) for i in node.op.host_inputs)
+    return bool(node.op.variants) and any(v is not None and v.numbers is None for v in needed)
 
 
 def _cut(first: Graph, node: Node, rest: list[Node]) -> tuple[Graph, Cut]:
