@@ -1,7 +1,8 @@
 """Binds the dims of one call: shape arithmetic becomes numbers, and what follows from it folds.
 
-Where a shape depends on computed data the graph is cut: what can run before is one graph, the host
-then reads what the shape depends on, and the rest is specialised with it.
+Where a shape, or a number that a kernel needs, depends on computed data the graph is cut: what can
+run before is one graph, the host then reads what it depends on, and the rest is specialised with
+it.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class Cut:
     """Where a graph goes on once the host has read something.
 
     Attributes:
-        node: The node whose output shape depends on it.
+        node: The node whose output shape or kernel depends on it.
         reads: Names of the values to read: inputs of the first graph, or outputs of it.
         driven: The host drives the node (it finds out how much there is, such as NonZero, or runs
             graphs, such as Loop). Else the values that were read become constants of the rest.
@@ -52,11 +53,13 @@ def specialise(
 
     Raises:
         ShapeError: The shapes do not fit somewhere inside the graph.
-        PlanError: A shape depends on computed data.
+        PlanError: A shape, or what a kernel needs as a number, depends on computed data.
     """
     whole, cut = specialise_to_cut(graph, bindings, shapes or {}, {})
     if cut is not None:
-        raise PlanError(f"{cut.node}: the shape of its output depends on computed data.")
+        raise PlanError(
+            f"{cut.node}: the shape of its output, or its kernel, depends on computed data."
+        )
     return whole
 
 
