@@ -15,7 +15,7 @@ from clrt.ir.dims import Dim, Shape, same
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.spec import BufferArg, Launch, Lowering, Variant
-from clrt.kernels.strided import contiguous_strides, copy_launch
+from clrt.kernels.strided import contiguous_strides, copy_launches
 from clrt.ops.base import Op, Sample, Types, need, register
 from clrt.ops.movement import count
 
@@ -64,7 +64,7 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
         steps[label] += step
     strides = [steps[label] for label in subscripts.output]
     target = contiguous_strides(y.dims)
-    return [copy_launch(BufferArg(x), BufferArg(y), x.dtype, y.dims, strides, target)]
+    return copy_launches(BufferArg(x), BufferArg(y), x.dtype, y.dims, strides, target)
 
 
 @register
