@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from clrt.errors import UnsupportedError
 from clrt.ir.dtypes import DType
-from clrt.kernels.spec import BufferArg, KernelSpec, Launch, i32
+from clrt.kernels.spec import Arg, BufferArg, KernelSpec, Launch, i32
 
 MAX_RANK = 6
 
@@ -89,5 +89,5 @@ def copy_launches(
         return [launch for a, b in parts for launch in copy_launches(a, b, dtype, *rest)]
     d, s, t = pad_rank(dims, 1), pad_rank(source, 0), pad_rank(target, 0)
     kernel = KernelSpec.of("copy_strided.cl", "copy_strided", DATA_T=_UNSIGNED[dtype.itemsize])
-    args = (src, dst, *(i32(v) for v in (*d, *s, *t)))
+    args: tuple[Arg, ...] = (src, dst, *(i32(v) for v in (*d, *s, *t)))
     return [Launch(kernel, (d[5], d[4], d[0] * d[1] * d[2] * d[3]), None, args)]
