@@ -1,0 +1,95 @@
+"""NonMaxSuppression: the boxes that remain where others overlap them too much."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from clrt.errors import ShapeError
+from clrt.ir.dtypes import DType
+from clrt.ir.op import Array, TensorType
+from clrt.ops.base import Accuracy, Op, Sample, Types, need, register
+from clrt.ops.movement import fresh_dim
+
+
+@register
+@dataclass(frozen=True)
+class NonMaxSuppression(Op):
+    """(batch, class, box) of the boxes that are kept, best first within a class.
+
+    Inputs: boxes `[B, N, 4]`, scores `[B, C, N]`, and optionally how many boxes a class may keep
+    (none by default), the overlap (intersection over union) above which the worse box goes, and
+    the score that a box must exceed. Boxes are corners (y1, x1, y2, x2) in any order, or with
+    `center_point_box` (x, y, width, height). Runs on the host: how much comes out depends on the
+    data. Source: ONNX NonMaxSuppression, opset 10 to 11.
+    """
+
+    center_point_box: bool = False
+
+    accuracy = Accuracy.EXACT
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        boxes, scores = need(inputs, 0, self), need(inputs, 1, self)
+        for name, t, rank in (("boxes", boxes, 3), ("scores", scores, 3)):
+            if t.shape is not None and len(t.shape) != rank:
+                raise ShapeError(f"NonMaxSuppression: {name} {t} must have three axes.")
+        if boxes.shape is not None and boxes.shape[2] != 4:
+            raise ShapeError(f"NonMaxSuppression: boxes {boxes} must be [B, N, 4].")
+        return [TensorType(DType.INT64, (fresh_dim(), 3))]
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        boxes, scores, limit, overlap, least = (*inputs, None, None, None)[:5]
+        assert boxes is not None and scores is not None
+        most = 0 if limit is None else int(limit.reshape(-1)[0])
+        worst = 0.0 if overlap is None else float(overlap.reshape(-1)[0])
+        kept = []
+        for batch, (rectangles, classes) in enumerate(zip(boxes, scores, strict=True)):
+            corners = self._corners(rectangles.astype(np.float32))
+            for label, row in enumerate(classes):
+                order = np.argsort(-row, kind="stable")
+                if least is not None:
+                    order = order[row[order] > float(least.reshape(-1)[0])]
+                for box in _select(corners, order, most, worst):
+                    kept.append((batch, label, box))
+        return (np.array(kept, np.int64).reshape(-1, 3),)
+
+    def _corners(self, boxes: Array) -> Array:
+        """Boxes as lower and upper corner."""
+        if self.center_point_box:
+            half = boxes[:, 2:] / 2
+            return np.concatenate([boxes[:, :2] - half, boxes[:, :2] + half], 1)
+        a, b = boxes[:, :2], boxes[:, 2:]
+        return np.concatenate([np.minimum(a, b), np.maximum(a, b)], 1)
+
+    @classmethod
+    def samples(cls) -> Iterator[Sample]:
+        rng = np.random.default_rng(93)
+        corners = rng.uniform(0, 10, (2, 12, 4)).astype(np.float32)
+        scores = rng.uniform(0, 1, (2, 3, 12)).astype(np.float32)
+        limits = (np.array([4]), np.array([0.3], np.float32), np.array([0.2], np.float32))
+        yield Sample(cls(), (corners, scores, *limits))
+        yield Sample(cls(True), (corners, scores, *limits))
+        yield Sample(cls(), (corners, scores))
+
+    @classmethod
+    def error_samples(cls) -> Iterator[tuple[Sample, type[Exception]]]:
+        scores = np.zeros((1, 1, 2), np.float32)
+        yield Sample(cls(), (np.zeros((1, 2, 3), np.float32), scores)), ShapeError
+        yield Sample(cls(), (np.zeros((2, 4), np.float32), scores)), ShapeError
+
+
+def _select(corners: Array, order: Array, most: int, worst: float) -> list[int]:
+    """The boxes kept, in order; each takes out those that overlap it by more than `worst`."""
+    sizes = np.prod(corners[:, 2:] - corners[:, :2], axis=1)
+    kept: list[int] = []
+    while len(order) and len(kept) < most:
+        best, order = int(order[0]), order[1:]
+        kept.append(best)
+        low = np.maximum(corners[best, :2], corners[order, :2])
+        high = np.minimum(corners[best, 2:], corners[order, 2:])
+        common = np.prod(np.maximum(high - low, 0), axis=1)
+        union = sizes[best] + sizes[order] - common
+        order = order[common <= worst * union]
+    return kept
