@@ -269,7 +269,9 @@ class _Importer:
             types = [None if v is None else v.type for v in call.inputs]
             if has_expansion(call.domain, proto.op_type):
                 return self._expand(call, types, scope)
-            function = schema_function(proto, call.opset, None if call.is_broken else types)
+            function = schema_function(
+                proto, call.opset, None if call.is_broken else types, scope.opsets.get("")
+            )
             if function is not None:
                 return self._inline(function, call, scope)
             return self._refuse(call, scope)
