@@ -45,18 +45,19 @@ void conv_depthwise_cpu(OUT(DATA_T, y), IN(DATA_T, x), IN(DATA_T, weights) BIAS_
           if (i0 < 0 || i0 >= s0 || i1 < 0 || i1 >= s1) continue;
           __global const DATA_T *const line = AT(x) + source + (i0 * s1 + i1) * s2;
           for (IDX_T k2 = 0; k2 < w2; ++k2) {
-            const VALUE_T weight = AT(weights)[((channel * w0 + k0) * w1 + k1) * w2 + k2];
+            const VALUE_T weight =
+                LOAD(AT(weights), ((channel * w0 + k0) * w1 + k1) * w2 + k2);
             const IDX_T i2 = column * st2 - b2 + k2 * dl2;
             const IDX_T low = i2 >= 0 ? 0 : (st2 - 1 - i2) / st2;
             const IDX_T high = i2 < s2 ? min(count, (s2 - 1 - i2) / st2 + 1) : 0;
             if (st2 == 1)
-              for (IDX_T j = low; j < high; ++j) sum[j] += weight * line[i2 + j];
+              for (IDX_T j = low; j < high; ++j) sum[j] += weight * LOAD(line, i2 + j);
             else
-              for (IDX_T j = low; j < high; ++j) sum[j] += weight * line[i2 + j * st2];
+              for (IDX_T j = low; j < high; ++j) sum[j] += weight * LOAD(line, i2 + j * st2);
           }
         }
       __global DATA_T *const to = AT(y) + (plane * o0 * o1 + row) * o2 + column;
-      for (IDX_T j = 0; j < count; ++j) to[j] = sum[j];
+      for (IDX_T j = 0; j < count; ++j) STORE(to, j, sum[j]);
     }
   }
 }

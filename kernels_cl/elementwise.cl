@@ -11,7 +11,13 @@
 #include "common/base.clh"
 #ifndef BODY
 #define INPUTS , IN(float, x0)
+#ifdef T_VW
 #define READS const F v0 = READ(0);
+#elif defined(GENERAL)
+#define READS const F v0 = READ_AS(0, plain, WHERE(0, 1));
+#else
+#define READS const F v0 = READ_AS(0, plain, i);
+#endif
 #define BODY const F v1 = v0 + v0;
 #define RESULT v1
 #define OUT_T float
@@ -30,6 +36,7 @@
 #endif
 #include "common/math.clh"
 #include "common/scalar.clh"
+#include "common/storage.clh"
 
 #define SIZES \
   const IDX_T d5, const IDX_T d0, const IDX_T d1, const IDX_T d2, const IDX_T d3, const IDX_T d4
@@ -76,22 +83,14 @@ void elementwise_cpu(OUT(float, y) INPUTS, SIZES STRIDES) {
 }
 
 #else
-#define ONE(k) (AT(x##k)[0])
-#define ONE_HALF(k) vload_half(0, AT(x##k))
-#define READ(k) (AT(x##k)[i])
-#define READ_HALF(k) vload_half(i, AT(x##k))
-#if STORE_HALF
-#define STORE(at, v) vstore_half((v), (at), AT(y))
-#else
-#define STORE(at, v) AT(y)[at] = (OUT_T)(v)
-#endif
+#define READ_AS(k, storage, at) LOAD_AS(storage, AT(x##k), at)
 
 #ifndef GENERAL
 __kernel void elementwise_flat(OUT(OUT_T, y) INPUTS, const IDX_T n) {
   const IDX_T i = get_global_id(0);
   if (i >= n) return;
   READS BODY
-  STORE(i, RESULT);
+  STORE(AT(y), i, RESULT);
 }
 
 #else
@@ -101,8 +100,6 @@ __kernel void elementwise_flat(OUT(OUT_T, y) INPUTS, const IDX_T n) {
 #define STEP_ARG(k) (i5 * s##k##_5)
 #define WHERE(k, inner) \
   (i0 * s##k##_0 + i1 * s##k##_1 + i2 * s##k##_2 + i3 * s##k##_3 + i4 * s##k##_4 + STEP(k, inner))
-#define AT_STRIDED(k, inner) (AT(x##k)[WHERE(k, inner)])
-#define AT_STRIDED_HALF(k, inner) vload_half(WHERE(k, inner), AT(x##k))
 
 __kernel void elementwise_general(OUT(OUT_T, y) INPUTS, SIZES STRIDES) {
   const IDX_T i5 = get_global_id(0);
@@ -116,7 +113,7 @@ __kernel void elementwise_general(OUT(OUT_T, y) INPUTS, SIZES STRIDES) {
   const IDX_T i0 = i01 / d1;
   const IDX_T i1 = i01 - i0 * d1;
   READS BODY
-  STORE((z * d4 + i4) * d5 + i5, RESULT);
+  STORE(AT(y), (z * d4 + i4) * d5 + i5, RESULT);
 }
 #endif
 #endif

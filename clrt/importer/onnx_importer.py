@@ -30,7 +30,7 @@ from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Node, Value
 from clrt.ir.op import Array, TensorType
 from clrt.ops import REGISTRY
-from clrt.ops.base import OnnxNode, Op
+from clrt.ops.base import Expand, OnnxNode, Op
 
 # Functions that call others twice each grow without bound from a small file.
 _MAX_NODES = 250_000
@@ -266,21 +266,27 @@ class _Importer:
             return self._branch(call, scope)
         cls = REGISTRY.find(call.domain, proto.op_type)
         if cls is None:
-            types = [None if v is None else v.type for v in call.inputs]
-            if has_expansion(call.domain, proto.op_type):
-                return self._expand(call, types, scope)
-            function = schema_function(
-                proto, call.opset, None if call.is_broken else types, scope.opsets.get("")
-            )
-            if function is not None:
-                return self._inline(function, call, scope)
-            return self._refuse(call, scope)
+            return self._expand(call, scope)
         try:
             self._apply(cls, call, scope)
+        except Expand:
+            self._expand(call, scope)
         except UnsupportedError as error:
             self._refuse(call, scope, _without_title(str(error), call.title, cls.name))
 
-    def _expand(self, call: Call, types: list[TensorType | None], scope: Scope) -> None:
+    def _expand(self, call: Call, scope: Scope) -> None:
+        """Imports the nodes that an op stands for, by clrt's expansion or ONNX's schema."""
+        types = [None if v is None else v.type for v in call.inputs]
+        if has_expansion(call.domain, call.proto.op_type):
+            return self._expand_own(call, types, scope)
+        function = schema_function(
+            call.proto, call.opset, None if call.is_broken else types, scope.opsets.get("")
+        )
+        if function is not None:
+            return self._inline(function, call, scope)
+        self._refuse(call, scope)
+
+    def _expand_own(self, call: Call, types: list[TensorType | None], scope: Scope) -> None:
         """Inlines the body that clrt has for an op."""
         proto = call.proto
         try:
@@ -455,6 +461,7 @@ class _Importer:
             outputs=list(call.outputs),
             constants={n: v.numbers for n, v in values.items() if v.numbers is not None},
             add_constant=add_constant,
+            types={n: v.type for n, v in values.items()},
             captures=len(captured),
         )
 

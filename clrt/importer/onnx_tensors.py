@@ -18,44 +18,23 @@ from clrt.ir.op import Array
 # A few bytes of a file can ask for any size; a dense tensor has to come with its elements.
 _MAX_SPARSE_BYTES = 1 << 31
 
-_DTYPES = {
-    onnx.TensorProto.FLOAT: DType.FLOAT32,
-    onnx.TensorProto.DOUBLE: DType.FLOAT64,
-    onnx.TensorProto.FLOAT16: DType.FLOAT16,
-    onnx.TensorProto.INT8: DType.INT8,
-    onnx.TensorProto.INT16: DType.INT16,
-    onnx.TensorProto.INT32: DType.INT32,
-    onnx.TensorProto.INT64: DType.INT64,
-    onnx.TensorProto.UINT8: DType.UINT8,
-    onnx.TensorProto.UINT16: DType.UINT16,
-    onnx.TensorProto.UINT32: DType.UINT32,
-    onnx.TensorProto.UINT64: DType.UINT64,
-    onnx.TensorProto.BOOL: DType.BOOL,
-    onnx.TensorProto.STRING: DType.STRING,
-}
-_ELEM_TYPES = {dtype: elem_type for elem_type, dtype in _DTYPES.items()}
-
 
 def dtype_of(elem_type: int, where: str) -> DType:
     """The dtype of an ONNX element type.
 
     Raises:
-        UnsupportedError: clrt has no such dtype (string, bfloat16, float8, int4, complex).
+        UnsupportedError: clrt has no such dtype (complex).
         ModelError: ONNX has no such element type.
     """
-    if elem_type in _DTYPES:
-        return _DTYPES[elem_type]
+    found = DType.from_onnx(elem_type)
+    if found is not None:
+        return found
     names = onnx.TensorProto.DataType
     if elem_type == onnx.TensorProto.UNDEFINED or elem_type not in names.values():
         raise ModelError(
             f"{where} has no valid element type ({elem_type}); export the model again."
         )
     raise UnsupportedError(f"{where} has dtype {names.Name(elem_type).lower()}")
-
-
-def elem_type_of(dtype: DType) -> int:
-    """The ONNX element type of a dtype."""
-    return int(_ELEM_TYPES[dtype])
 
 
 class TensorReader:
@@ -89,7 +68,7 @@ class TensorReader:
         view = self._views.get(tensor.raw_data) if self._views else None
         try:
             if view is not None and not tensor.HasField("segment"):
-                return view.view(dtype.numpy).reshape(shape)
+                return _elements(view, dtype, tensor.data_type, shape)
             array = np.asarray(numpy_helper.to_array(tensor)).reshape(shape)
             return array.astype("U") if dtype is DType.STRING else array
         except (ValueError, TypeError, OverflowError, MemoryError) as error:
@@ -128,7 +107,7 @@ class TensorReader:
     ) -> Array:
         entries = {e.key: e.value for e in tensor.external_data}
         location = entries.get("location", "")
-        needed = math.prod(shape) * dtype.itemsize
+        needed = -(-math.prod(shape) * dtype.file_bits // 8)
         offset = _number(entries, "offset", 0, where)
         length = _number(entries, "length", needed, where)
         if length != needed:
@@ -149,7 +128,7 @@ class TensorReader:
         # The loads of a misaligned view are slow: large ones happen once, at the upload.
         if 0 < length < MIN_VIEW_BYTES and window.ctypes.data % dtype.itemsize:
             window = window.copy()
-        return window.view(dtype.numpy).reshape(shape)
+        return _elements(window, dtype, tensor.data_type, shape)
 
     def _file(self, location: str, where: str) -> Array:
         if location not in self._files:
@@ -207,6 +186,14 @@ class TensorReader:
         folder = self._folder.absolute()
         caches = [p.parent / "blobs" for p in folder.parents if p.name == "snapshots"]
         return [folder.resolve(), *(c.resolve() for c in caches[:1])]
+
+
+def _elements(raw: Array, dtype: DType, code: int, shape: tuple[int, ...]) -> Array:
+    """The elements in raw bytes: a view, or unpacked where several share a byte."""
+    if dtype.file_bits == 8 * dtype.itemsize:
+        return raw.view(dtype.numpy).reshape(shape)
+    packed = onnx.TensorProto(data_type=code, dims=shape, raw_data=raw.tobytes())
+    return np.asarray(numpy_helper.to_array(packed))
 
 
 def _shape(dims: object, where: str) -> tuple[int, ...]:

@@ -10,7 +10,7 @@ from dataclasses import replace
 import onnx
 
 from clrt.errors import UnsupportedError
-from clrt.importer.onnx_tensors import dtype_of, elem_type_of
+from clrt.importer.onnx_tensors import dtype_of
 from clrt.ir.dims import Dim, Expr, Shape, is_symbol, parse_dim, symbol
 from clrt.ir.op import ContainerType, TensorType
 from clrt.ops.movement import fresh_dim
@@ -173,7 +173,7 @@ def type_proto(tensor: TensorType | None) -> onnx.TypeProto:
         if tensor.shape is None
         else [d if isinstance(d, int) else str(d) for d in tensor.shape]
     )
-    return onnx.helper.make_tensor_type_proto(elem_type_of(tensor.dtype), shape)
+    return onnx.helper.make_tensor_type_proto(tensor.dtype.onnx, shape)
 
 
 def _is_unknown(dim: Dim) -> bool:

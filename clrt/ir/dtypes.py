@@ -24,12 +24,28 @@ class DType(Enum):
     UINT64 = "uint64"
     BOOL = "bool"
     BFLOAT16 = "bfloat16"
+    FLOAT8E4M3FN = "float8e4m3fn"
+    FLOAT8E4M3FNUZ = "float8e4m3fnuz"
+    FLOAT8E5M2 = "float8e5m2"
+    FLOAT8E5M2FNUZ = "float8e5m2fnuz"
+    FLOAT8E8M0 = "float8e8m0"
+    FLOAT6E2M3 = "float6e2m3"
+    FLOAT6E3M2 = "float6e3m2"
+    FLOAT4E2M1 = "float4e2m1"
+    UINT4 = "uint4"
+    INT4 = "int4"
+    UINT2 = "uint2"
+    INT2 = "int2"
     STRING = "string"
 
     @property
     def numpy(self) -> np.dtype[np.generic]:
-        """The NumPy dtype of the same storage; for strings the one of any length."""
-        return np.dtype("U" if self is DType.STRING else self.value)
+        """The NumPy dtype of the same storage; for strings the one of any length.
+
+        Dtypes that NumPy lacks are those of ml_dtypes: one element to a byte where it has fewer
+        bits, and so it is on the device, where a kernel can then address each element.
+        """
+        return np.dtype(_NUMPY_NAMES.get(self, self.value))
 
     @property
     def itemsize(self) -> int:
@@ -38,16 +54,16 @@ class DType(Enum):
 
     @property
     def is_float(self) -> bool:
-        return self.numpy.kind == "f" or self in _STORAGES
+        return self.value.startswith(("float", "bfloat"))
 
     @property
     def is_int(self) -> bool:
-        return self.numpy.kind in "iu"
+        return self.value.startswith(("int", "uint"))
 
     @property
     def cl(self) -> str:
         """The OpenCL C scalar type of the storage."""
-        return _CL_NAMES[self]
+        return _CL_NAMES.get(self, "uchar")
 
     @property
     def storage(self) -> str:
@@ -55,9 +71,16 @@ class DType(Enum):
         return _STORAGES.get(self, "plain")
 
     @property
+    def is_tiny(self) -> bool:
+        """Whether it has at most 8 bits and is no plain integer: rounding to it changes much."""
+        return self.itemsize == 1 and self.storage != "plain"
+
+    @property
     def compute(self) -> str:
         """The OpenCL C scalar type in which elements are computed."""
-        return "float" if self in _STORAGES else self.cl
+        if self not in _STORAGES:
+            return self.cl
+        return "float" if self.is_float else "int"
 
     @classmethod
     def of(cls, dtype: np.dtype[np.generic] | type) -> DType:
@@ -67,16 +90,57 @@ class DType(Enum):
             ValueError: NumPy has the dtype but clrt does not.
         """
         dtype = np.dtype(dtype)
-        return cls.STRING if dtype.kind == "U" else cls(dtype.name)
+        if dtype.kind == "U":
+            return cls.STRING
+        return _BY_NUMPY_NAME.get(dtype.name) or cls(dtype.name)
+
+    @property
+    def file_bits(self) -> int:
+        """Bits per element in a file of ONNX, which packs the small ones."""
+        return _FILE_BITS.get(self, 8 * self.itemsize)
+
+    @property
+    def onnx(self) -> int:
+        """ONNX's code, of TensorProto.DataType."""
+        return _ONNX_ORDER.index(self)
+
+    @classmethod
+    def from_onnx(cls, code: int) -> DType | None:
+        """The DType of ONNX's code; None where clrt has none."""
+        return _ONNX_ORDER[code] if 0 <= code < len(_ONNX_ORDER) else None
 
     def __str__(self) -> str:
         return self.value
 
 
+_ONNX_ORDER = (
+    None, DType.FLOAT32, DType.UINT8, DType.INT8, DType.UINT16, DType.INT16, DType.INT32,
+    DType.INT64, DType.STRING, DType.BOOL, DType.FLOAT16, DType.FLOAT64, DType.UINT32,
+    DType.UINT64, None, None, DType.BFLOAT16, DType.FLOAT8E4M3FN, DType.FLOAT8E4M3FNUZ,
+    DType.FLOAT8E5M2, DType.FLOAT8E5M2FNUZ, DType.UINT4, DType.INT4, DType.FLOAT4E2M1,
+    DType.FLOAT8E8M0, DType.UINT2, DType.INT2, DType.FLOAT6E2M3, DType.FLOAT6E3M2,
+)  # fmt: skip
+_FILE_BITS = {
+    **dict.fromkeys((DType.UINT4, DType.INT4, DType.FLOAT4E2M1), 4),
+    **dict.fromkeys((DType.UINT2, DType.INT2), 2),
+}
+_NUMPY_NAMES = {
+    DType.FLOAT8E4M3FN: "float8_e4m3fn",
+    DType.FLOAT8E4M3FNUZ: "float8_e4m3fnuz",
+    DType.FLOAT8E5M2: "float8_e5m2",
+    DType.FLOAT8E5M2FNUZ: "float8_e5m2fnuz",
+    DType.FLOAT8E8M0: "float8_e8m0fnu",
+    DType.FLOAT6E2M3: "float6_e2m3fn",
+    DType.FLOAT6E3M2: "float6_e3m2fn",
+    DType.FLOAT4E2M1: "float4_e2m1fn",
+    DType.STRING: "U",
+}
+_BY_NUMPY_NAME = {name: dtype for dtype, name in _NUMPY_NAMES.items()}
 _CL_NAMES = {
     DType.FLOAT32: "float",
     DType.FLOAT64: "double",
     DType.FLOAT16: "half",
+    DType.BFLOAT16: "ushort",
     DType.INT8: "char",
     DType.INT16: "short",
     DType.INT32: "int",
@@ -86,7 +150,10 @@ _CL_NAMES = {
     DType.UINT32: "uint",
     DType.UINT64: "ulong",
     DType.BOOL: "uchar",
-    DType.BFLOAT16: "ushort",
 }
 # The dtypes that are narrower in memory than in arithmetic.
-_STORAGES = {DType.FLOAT16: "half", DType.BFLOAT16: "bfloat16"}
+_STORAGES: dict[DType, str] = {
+    DType.FLOAT16: "half",
+    **{d: d.value for d in DType if d not in _CL_NAMES and d is not DType.STRING},
+    DType.BFLOAT16: "bfloat16",
+}

@@ -24,7 +24,7 @@ from clrt.kernels.spec import (
     i32,
     round_up,
 )
-from clrt.kernels.strided import collapse, contiguous_strides, copy_launch
+from clrt.kernels.strided import collapse, contiguous_strides, copy_launches
 from clrt.kernels.tuned import tuned
 
 CPU = tuned(
@@ -378,8 +378,8 @@ def _copy(
 ) -> tuple[list[Launch], View]:
     target = BufferArg(ctx.scratch(prod(shape), dtype))
     strides = contiguous_strides(shape)
-    launch = copy_launch(view.buffer, target, dtype, shape, view.strides, strides)
-    return [] if 0 in shape else [launch], View(target, strides)
+    launches = copy_launches(view.buffer, target, dtype, shape, view.strides, strides)
+    return [] if 0 in shape else launches, View(target, strides)
 
 
 def _pack_b(

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 from clrt.errors import UnsupportedError
 from clrt.ir.dtypes import DType
-from clrt.kernels.spec import BufferArg, KernelSpec, Launch, i32
+from clrt.kernels.spec import Arg, BufferArg, KernelSpec, Launch, i32
 
 MAX_RANK = 6
 
@@ -65,21 +66,28 @@ def pad_rank(values: Sequence[int], fill: int) -> tuple[int, ...]:
     return (fill,) * (MAX_RANK - len(values)) + tuple(values)
 
 
-def copy_launch(
+def copy_launches(
     src: BufferArg,
     dst: BufferArg,
     dtype: DType,
     shape: Sequence[int],
     src_strides: Sequence[int],
     dst_strides: Sequence[int],
-) -> Launch:
-    """The launch that copies `shape` elements from a view of `src` to a view of `dst`."""
+) -> list[Launch]:
+    """Launches that copy a view to a view; several where more axes remain than kernels walk."""
     dims, (source, target) = collapse(shape, src_strides, dst_strides)
+    if len(dims) > MAX_RANK:
+        axis = dims.index(min(dims))
+        rest = [(*v[:axis], *v[axis + 1 :]) for v in (dims, source, target)]
+        parts = [
+            (
+                replace(src, offset=src.offset + i * source[axis]),
+                replace(dst, offset=dst.offset + i * target[axis]),
+            )
+            for i in range(dims[axis])
+        ]
+        return [launch for a, b in parts for launch in copy_launches(a, b, dtype, *rest)]
     d, s, t = pad_rank(dims, 1), pad_rank(source, 0), pad_rank(target, 0)
     kernel = KernelSpec.of("copy_strided.cl", "copy_strided", DATA_T=_UNSIGNED[dtype.itemsize])
-    return Launch(
-        kernel,
-        (d[5], d[4], d[0] * d[1] * d[2] * d[3]),
-        None,
-        (src, dst, *(i32(v) for v in (*d, *s, *t))),
-    )
+    args: tuple[Arg, ...] = (src, dst, *(i32(v) for v in (*d, *s, *t)))
+    return [Launch(kernel, (d[5], d[4], d[0] * d[1] * d[2] * d[3]), None, args)]

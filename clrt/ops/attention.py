@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from clrt.errors import ModelError, ShapeError, UnsupportedError
+from clrt.errors import ModelError, ShapeError
 from clrt.ir.dims import Dim, floordiv
+from clrt.ir.dtypes import DType
 from clrt.ir.op import Array, TensorType
-from clrt.ops.base import Accuracy, OnnxNode, Op, Sample, Types, need, register
+from clrt.ops.base import Accuracy, Expand, OnnxNode, Op, Sample, Types, need, register
 from clrt.ops.fused_attention import add_mask, softmax
 
 
@@ -46,15 +47,14 @@ class Attention(Op):
 
     @classmethod
     def from_onnx(cls, node: OnnxNode) -> Op:
-        if node.attrs.get("softmax_precision", 1) not in (1, 10, 11):
-            raise UnsupportedError(
-                f"Attention '{node.name}': softmax_precision {node.attrs['softmax_precision']} is "
-                "not supported; clrt computes the softmax in float32."
-            )
-        node.attrs["outputs"] = max(
-            (i for i, name in enumerate(node.outputs, start=1) if name), default=1
-        )
-        return super().from_onnx(node)
+        op = super().from_onnx(node)
+        assert isinstance(op, cls)
+        windows = max(op.left_window_size, op.right_window_size) >= 0
+        floats = all(node.types[n].dtype is DType.FLOAT32 for n in node.inputs[:3] if n)
+        # A cache, say, or the scores as a second output: what no kernel of its own does.
+        if any(node.outputs[1:]) or any(node.inputs[4:]) or op.softcap or windows or not floats:
+            raise Expand
+        return op
 
     def infer(self, inputs: Types) -> list[TensorType]:
         q, k, v = (need(inputs, i, self) for i in range(3))

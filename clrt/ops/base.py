@@ -64,6 +64,7 @@ class OnnxNode:
         attrs: Python values (int, float, str, bytes, list, ndarray for tensors).
         inputs: Input names, "" where left out; `add_constant` makes new ones.
         constants: Elements of the inputs that are constants, by name.
+        types: Types of the inputs, by name.
         captures: How many inputs at the end are those of its graphs, which an attribute each is.
     """
 
@@ -76,12 +77,17 @@ class OnnxNode:
     outputs: list[str]
     constants: Mapping[str, Array]
     add_constant: Callable[[Array], str]
+    types: Mapping[str, TensorType] = field(default_factory=dict)
     captures: int = 0
 
     def set_input(self, index: int, array: Array) -> None:
         """Makes input `index` a new constant."""
         self.inputs += [""] * (index + 1 - len(self.inputs))
         self.inputs[index] = self.add_constant(array)
+
+
+class Expand(Exception):
+    """Raised by `from_onnx`: the node runs as the function body that ONNX's schema gives the op."""
 
 
 @dataclass(frozen=True)
@@ -96,6 +102,8 @@ class Op(IrOp):
         host_inputs: Inputs whose elements must be known when a plan is made (shapes, axes).
         shape_data: The reference also works on object arrays of dims (shape arithmetic).
         accuracy: Tolerance class of the kernels.
+        storages: How the elements of its inputs and outputs may lie in memory (`DType.storage`)
+            for its kernels; None where they take any dtype, since they only move elements.
         driven: The node runs between plans, driven by the host, which does no arithmetic on
             tensors in it: control flow and sequences.
     """
@@ -108,6 +116,7 @@ class Op(IrOp):
     accuracy: ClassVar[Accuracy] = Accuracy.ACCUMULATED
     variants: ClassVar[tuple[Variant, ...]] = ()
     since: ClassVar[int] = 1
+    storages: ClassVar[frozenset[str] | None] = frozenset({"plain", "half"})
     driven: ClassVar[bool] = False
 
     @classmethod

@@ -13,7 +13,7 @@ from clrt.ir.dims import Dim, floordiv, mod, same
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.spec import BufferArg, Launch, Lowering, Variant
-from clrt.kernels.strided import contiguous_strides, copy_launch
+from clrt.kernels.strided import contiguous_strides, copy_launches
 from clrt.ops.base import (
     Accuracy,
     OnnxNode,
@@ -38,7 +38,7 @@ def _emit_concat(node: Node, ctx: Lowering) -> list[Launch]:
         if count(x.dims):
             place = BufferArg(y, at * strides[axis])
             own = contiguous_strides(x.dims)
-            launches.append(copy_launch(BufferArg(x), place, x.dtype, x.dims, own, strides))
+            launches += copy_launches(BufferArg(x), place, x.dtype, x.dims, own, strides)
         at += x.dims[axis]
     return launches
 
@@ -51,6 +51,7 @@ class Concat(Op):
     axis: int = 0
 
     accuracy = Accuracy.EXACT
+    storages = None
     shape_data = True
     variants = (Variant("strided", _emit_concat),)
 
@@ -114,7 +115,7 @@ def _emit_split(node: Node, ctx: Lowering) -> list[Launch]:
         if count(y.dims):
             place = BufferArg(x, at * strides[axis])
             own = contiguous_strides(y.dims)
-            launches.append(copy_launch(place, BufferArg(y), x.dtype, y.dims, strides, own))
+            launches += copy_launches(place, BufferArg(y), x.dtype, y.dims, strides, own)
         at += y.dims[axis]
     return launches
 
@@ -134,6 +135,7 @@ class Split(Op):
     promoted: ClassVar[Promoted] = {"split": (1, np.int64)}
     host_inputs = (1,)
     accuracy = Accuracy.EXACT
+    storages = None
     shape_data = True
     variants = (Variant("strided", _emit_split),)
 

@@ -37,6 +37,7 @@ class ConstantOfShape(Op):
     host_inputs = (0,)
     shape_data = True
     accuracy = Accuracy.EXACT
+    storages = None
     variants = (Variant("fill", _emit),)
 
     @classmethod

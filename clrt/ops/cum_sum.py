@@ -1,9 +1,10 @@
-"""CumSum: running sums along an axis."""
+"""CumSum and CumProd: running sums and products along an axis."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -25,37 +26,42 @@ def _misfit(node: Node, caps: DeviceCaps) -> str | None:
 
 def _emit(node: Node, ctx: Lowering) -> list[Launch]:
     x, y = node.arg(0), node.output
-    assert isinstance(node.op, CumSum)
+    op = node.op
+    assert isinstance(op, Cumulative)
     if not count(y.dims):
         return []
-    axis = normalize_axis((host_ints(node, 1) or (0,))[0], len(x.dims), node.op)
+    axis = normalize_axis((host_ints(node, 1) or (0,))[0], len(x.dims), op)
     outer, n, inner = count(x.dims[:axis]), x.dims[axis], count(x.dims[axis + 1 :])
-    half = x.dtype is DType.FLOAT16
     kernel = KernelSpec.of(
         "cum_sum.cl",
         "cum_sum",
         DATA_T=x.dtype.cl,
-        ACC_T="float" if half else x.dtype.cl,
-        HALF=int(half),
-        EXCLUSIVE=int(bool(node.op.exclusive)),
-        REVERSE=int(bool(node.op.reverse)),
+        STORAGE=x.dtype.storage,
+        ACC_T=x.dtype.compute,
+        EXCLUSIVE=int(bool(op.exclusive)),
+        REVERSE=int(bool(op.reverse)),
+        START=op.start,
+        **{"JOIN(a, b)": op.join},
     )
     args = (BufferArg(x), BufferArg(y), i32(n), i32(inner))
     return [Launch(kernel, (inner, outer), None, args)]
 
 
-@register
 @dataclass(frozen=True)
-class CumSum(Op):
-    """Sums of the elements up to (exclusive: before) each place, or (reverse) from it on.
+class Cumulative(Op):
+    """Base of CumSum and CumProd: up to (exclusive: before) each place, or (reverse) from it on.
 
-    Numerics: one accumulator of the dtype (float32 for float16), in order; integers wrap.
-    Source: ONNX CumSum, opset 11 to 14.
+    Class attributes:
+        start, join: The value of no elements, and how a further one enters.
+
+    Numerics: one accumulator of the dtype (float32 for narrower ones), in order; integers wrap.
     """
 
     exclusive: int = 0
     reverse: int = 0
 
+    start: ClassVar[int] = 0
+    join: ClassVar[str] = "((a) + (b))"
     host_inputs = (1,)
     shape_data = True
     variants = (Variant("lines", _emit, _misfit),)
@@ -65,26 +71,32 @@ class CumSum(Op):
         axis = elements(inputs, 1)
         if x.shape is not None and axis is not None:
             if not x.shape:
-                raise ShapeError("CumSum: the input is a scalar; expected a rank of at least 1.")
+                raise ShapeError(f"{self.name}: the input is a scalar; expected rank 1 or more.")
             normalize_axis(int(axis[0]), len(x.shape), self)
         return [TensorType(x.dtype, x.shape)]
+
+    def accumulate(self, x: Array, axis: int) -> Array:
+        """NumPy's running results; x is float64, of integers or of dims."""
+        raise NotImplementedError(self.name)
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         x, axis = inputs
         assert x is not None and axis is not None
+        dtype = x.dtype
         along = int(axis.reshape(-1)[0])
         if self.reverse:
             x = np.flip(x, along)
-        wide = np.float64 if x.dtype.kind == "f" else x.dtype
-        sums = np.cumsum(x, along, wide)
+        if x.dtype != object and not np.issubdtype(x.dtype, np.integer):
+            x = x.astype(np.float64)
+        sums = self.accumulate(x, along)
         if self.exclusive and x.shape[along]:
             sums = np.roll(sums, 1, along)
             first: list[slice | int] = [slice(None)] * x.ndim
             first[along] = 0
-            sums[tuple(first)] = 0
+            sums[tuple(first)] = self.start
         if self.reverse:
             sums = np.flip(sums, along)
-        return (sums.astype(x.dtype),)
+        return (sums.astype(dtype),)
 
     @classmethod
     def samples(cls) -> Iterator[Sample]:
@@ -104,3 +116,24 @@ class CumSum(Op):
     def error_samples(cls) -> Iterator[tuple[Sample, type[Exception]]]:
         yield Sample(cls(), (np.zeros((2, 3), np.float32), np.array(2))), ShapeError
         yield Sample(cls(), (np.zeros((), np.float32), np.array(0))), ShapeError
+
+
+@register
+@dataclass(frozen=True)
+class CumSum(Cumulative):
+    """Sums along an axis. Source: ONNX CumSum, opset 11 to 14."""
+
+    def accumulate(self, x: Array, axis: int) -> Array:
+        return np.cumsum(x, axis, x.dtype)
+
+
+@register
+@dataclass(frozen=True)
+class CumProd(Cumulative):
+    """Products along an axis. Source: ONNX CumProd, opset 26."""
+
+    start = 1
+    join = "((a) * (b))"
+
+    def accumulate(self, x: Array, axis: int) -> Array:
+        return np.cumprod(x, axis, x.dtype)

@@ -12,7 +12,7 @@ from clrt.ir.dims import Dim, Shape, floordiv
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.spec import BufferArg, Launch, Lowering, Variant
-from clrt.kernels.strided import contiguous_strides, copy_launch
+from clrt.kernels.strided import contiguous_strides, copy_launches
 from clrt.ops.base import Accuracy, OnnxNode, Op, Sample, Types, need, register
 from clrt.ops.movement import count, fresh_dims
 
@@ -26,7 +26,7 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
     strides = contiguous_strides(split)
     dims, moved = [split[i] for i in order], [strides[i] for i in order]
     target = contiguous_strides(dims)
-    return [copy_launch(BufferArg(x), BufferArg(y), x.dtype, dims, moved, target)]
+    return copy_launches(BufferArg(x), BufferArg(y), x.dtype, dims, moved, target)
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,7 @@ class _Blocks(Op):
     mode: str = "DCR"
 
     accuracy = Accuracy.EXACT
+    storages = None
     variants = (Variant("strided", _emit),)
 
     @classmethod

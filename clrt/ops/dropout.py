@@ -12,7 +12,7 @@ from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.spec import Arg, BufferArg, KernelSpec, Launch, Lowering, Variant, i32
-from clrt.kernels.strided import contiguous_strides, copy_launch
+from clrt.kernels.strided import contiguous_strides, copy_launches
 from clrt.ops.base import Accuracy, OnnxNode, Op, Sample, Types, need, register
 from clrt.ops.movement import count, fill_launch
 from clrt.ops.philox import key_args, key_of, uniforms
@@ -29,7 +29,7 @@ def _copy(node: Node, ctx: Lowering) -> list[Launch]:
     if not elems:
         return []
     own = contiguous_strides(x.dims)
-    launches = [copy_launch(BufferArg(x), BufferArg(y), x.dtype, x.dims, own, own)]
+    launches = copy_launches(BufferArg(x), BufferArg(y), x.dtype, x.dims, own, own)
     launches += [fill_launch(BufferArg(mask), mask.dtype, elems, 1) for mask in node.outputs[1:]]
     return launches
 

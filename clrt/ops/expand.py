@@ -11,7 +11,7 @@ from clrt.errors import ShapeError
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.spec import BufferArg, Launch, Lowering, Variant
-from clrt.kernels.strided import broadcast_strides, contiguous_strides, copy_launch
+from clrt.kernels.strided import broadcast_strides, contiguous_strides, copy_launches
 from clrt.ops.base import Accuracy, Op, Sample, Types, broadcast_shapes, need, register
 from clrt.ops.movement import count, elements, fresh_dims, length
 
@@ -21,7 +21,7 @@ def _emit_expand(node: Node, ctx: Lowering) -> list[Launch]:
     if not count(y.dims):
         return []
     source, target = broadcast_strides(x.dims, y.dims), contiguous_strides(y.dims)
-    return [copy_launch(BufferArg(x), BufferArg(y), x.dtype, y.dims, source, target)]
+    return copy_launches(BufferArg(x), BufferArg(y), x.dtype, y.dims, source, target)
 
 
 @register
@@ -34,6 +34,7 @@ class Expand(Op):
 
     host_inputs = (1,)
     accuracy = Accuracy.EXACT
+    storages = None
     shape_data = True
     variants = (Variant("strided", _emit_expand),)
 
@@ -91,7 +92,7 @@ def _emit_tile(node: Node, ctx: Lowering) -> list[Launch]:
         shape += [goal // dim, dim]
         source_steps += [0, own]
         target_steps += [dim * step, step]
-    return [copy_launch(BufferArg(x), BufferArg(y), x.dtype, shape, source_steps, target_steps)]
+    return copy_launches(BufferArg(x), BufferArg(y), x.dtype, shape, source_steps, target_steps)
 
 
 @register
@@ -101,6 +102,7 @@ class Tile(Op):
 
     host_inputs = (1,)
     accuracy = Accuracy.EXACT
+    storages = None
     shape_data = True
     variants = (Variant("strided", _emit_tile),)
 

@@ -13,8 +13,8 @@ from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.spec import BufferArg, KernelSpec, Launch, Lowering, Variant, i32
 from clrt.ops.base import Accuracy, OnnxNode, Op, Sample, Types, need, register
+from clrt.ops.cast import onnx_dtype
 from clrt.ops.movement import bits_t, count, fresh_dims
-from clrt.ops.pointwise import onnx_dtype
 
 
 def _emit(node: Node, ctx: Lowering) -> list[Launch]:
@@ -39,6 +39,7 @@ class EyeLike(Op):
     k: int = 0
 
     accuracy = Accuracy.EXACT
+    storages = None
     variants = (Variant("flat", _emit),)
 
     @classmethod

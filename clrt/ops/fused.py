@@ -80,9 +80,9 @@ class Program:
 
 def compute_type(dtype: DType) -> str:
     """The C type in which a value of a dtype is computed."""
-    if dtype in (DType.FLOAT32, DType.FLOAT16):
+    if dtype.compute == "float":
         return "F"
-    return "I" if dtype is DType.BOOL else dtype.cl
+    return "I" if dtype is DType.BOOL else dtype.compute
 
 
 def step_types(steps: Sequence[Step], inputs: Sequence[TensorType]) -> list[TensorType]:
@@ -127,6 +127,8 @@ class Fused(Op):
 
     Source: clrt.
     """
+
+    storages = None
 
     steps: tuple[Step, ...] = ()
 
@@ -270,15 +272,23 @@ def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:
     total = int(np.prod(y.dims))
     if total == 0:
         return []
-    half = ["_HALF" if v.dtype is DType.FLOAT16 else "" for v in values]
-    types = {"VW": 1, "OUT_T": y.dtype.cl, "STORE_HALF": int(y.dtype is DType.FLOAT16)}
+    storages = [v.dtype.storage for v in values]
+    types = {"VW": 1, "OUT_T": y.dtype.cl, "STORAGE": y.dtype.storage}
     if _is_flat(node):
-        reads = [f"{'ONE' if _is_one(v) else 'READ'}{half[k]}({k})" for k, v in enumerate(values)]
+        places = ["0" if _is_one(v) else "i" for v in values]
+        reads = [
+            f"READ_AS({k}, {s}, {at})"
+            for k, (s, at) in enumerate(zip(storages, places, strict=True))
+        ]
         kernel = KernelSpec.of(
             "elementwise.cl", "elementwise_flat", **types, **_defines(node, reads)
         )
         return [Launch(kernel, (total,), None, (*_buffers(node), i32(total)))]
-    reads = [f"AT_STRIDED{half[k]}({k}, {_inner(v, y)})" for k, v in enumerate(values)]
+    inner = [_inner(v, y) for v in values]
+    reads = [
+        f"READ_AS({k}, {s}, WHERE({k}, {at}))"
+        for k, (s, at) in enumerate(zip(storages, inner, strict=True))
+    ]
     defines = _defines(node, reads) | types | {"GENERAL": 1}
     size, scalars = _strides(values, y)
     kernel = KernelSpec.of("elementwise.cl", "elementwise_general", **defines)

@@ -118,6 +118,7 @@ class Gather(Op):
     axis: int = 0
 
     accuracy = Accuracy.EXACT
+    storages = None
     shape_data = True
     variants = (Variant("cpu", _emit_cpu, _misfit_cpu), Variant("any", _emit_any))
 

@@ -11,7 +11,7 @@ from clrt.errors import InputError, ShapeError, UnsupportedError
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.spec import Arg, BufferArg, KernelSpec, Launch, Lowering, Status, Variant, i32
-from clrt.kernels.strided import MAX_RANK, contiguous_strides, pad_rank
+from clrt.kernels.strided import MAX_RANK, collapse, contiguous_strides, pad_rank
 from clrt.ops.base import Accuracy, Op, Sample, Types, need, normalize_axis, register
 from clrt.ops.movement import bits_t, count, index_t
 
@@ -27,7 +27,8 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
         raise UnsupportedError(f"axis {axis} of '{x.name}' has no elements to gather from.")
     strides = list(contiguous_strides(x.dims))
     step, strides[axis] = strides[axis], 0
-    d, s = pad_rank(y.dims, 1), pad_rank(strides, 0)
+    dims, (steps, _) = collapse(y.dims, strides, contiguous_strides(y.dims))
+    d, s = pad_rank(dims, 1), pad_rank(steps, 0)
     kernel = KernelSpec.of(
         "gather_elements.cl", "gather_elements", DATA_T=bits_t(x.dtype), INDEX_T=index_t(indices)
     )
@@ -65,6 +66,7 @@ class GatherElements(Op):
     axis: int = 0
 
     accuracy = Accuracy.EXACT
+    storages = None
     variants = (Variant("strided", _emit),)
 
     def infer(self, inputs: Types) -> list[TensorType]:

@@ -76,6 +76,7 @@ class GatherND(Op):
     batch_dims: int = 0
 
     accuracy = Accuracy.EXACT
+    storages = None
     variants = (Variant("tuples", _emit_gather),)
 
     def infer(self, inputs: Types) -> list[TensorType]:

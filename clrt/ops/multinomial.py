@@ -14,9 +14,9 @@ from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.spec import BufferArg, KernelSpec, Launch, Lowering, Variant, i32
 from clrt.ops.base import Accuracy, OnnxNode, Op, Sample, Types, need, register
+from clrt.ops.cast import onnx_dtype
 from clrt.ops.movement import fresh_dim
 from clrt.ops.philox import key_args, key_of, uniforms
-from clrt.ops.pointwise import onnx_dtype
 
 
 def _misfit(node: Node, caps: DeviceCaps) -> str | None:

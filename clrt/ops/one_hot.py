@@ -53,6 +53,7 @@ class OneHot(Op):
 
     host_inputs = (1,)
     accuracy = Accuracy.EXACT
+    storages = None
     variants = (Variant("flat", _emit, _misfit),)
 
     def infer(self, inputs: Types) -> list[TensorType]:

@@ -13,7 +13,7 @@ from clrt.ir.dims import Dim
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.spec import Arg, BufferArg, KernelSpec, Launch, Lowering, Variant, i32
-from clrt.kernels.strided import MAX_RANK, contiguous_strides, copy_launch, pad_rank
+from clrt.kernels.strided import MAX_RANK, contiguous_strides, copy_launches, pad_rank
 from clrt.ops.base import Accuracy, OnnxNode, Op, Sample, Types, need, normalize_axis, register
 from clrt.ops.movement import (
     Promoted,
@@ -51,7 +51,7 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
     if all(k > 0 for k in kept):
         own = contiguous_strides(y.dims)
         place = BufferArg(y, sum(b * s for b, s in zip(lead, own, strict=True)))
-        launches.append(copy_launch(source, place, x.dtype, kept, strides, own))
+        launches += copy_launches(source, place, x.dtype, kept, strides, own)
     return launches
 
 
@@ -94,6 +94,7 @@ class Pad(Op):
     promoted: ClassVar[Promoted] = {"pads": (1, np.int64), "value": (2, np.float32)}
     host_inputs = (1, 3)
     accuracy = Accuracy.EXACT
+    storages = None
     variants = (Variant("strided", _emit),)
 
     @classmethod

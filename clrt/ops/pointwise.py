@@ -14,12 +14,19 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from clrt.errors import ShapeError, UnsupportedError
+from clrt.errors import ShapeError
 from clrt.ir.dtypes import DType
 from clrt.ir.op import Array, TensorType
-from clrt.ops.base import Accuracy, OnnxNode, Op, Sample, Types, broadcast_shapes, need, register
+from clrt.ops.base import Accuracy, Op, Sample, Types, broadcast_shapes, need, register
 
 NumpyFunction = Callable[..., Any]
+
+
+def widened(array: Array) -> Array:
+    """The array in the dtype in which the device computes with its elements."""
+    if array.dtype == object or DType.of(array.dtype).storage == "plain":
+        return array
+    return array.astype(np.float32 if DType.of(array.dtype).is_float else np.int32)
 
 
 @dataclass(frozen=True)
@@ -44,6 +51,7 @@ class Pointwise(Op):
     domain_low: ClassVar[float] = -4.0
     domain_high: ClassVar[float] = 4.0
     accuracy = Accuracy.TRANSCENDENTAL
+    storages = None
     in_place: ClassVar[tuple[int, ...]] = (0, 1, 2)
 
     def result_dtype(self, dtypes: Sequence[DType]) -> DType:
@@ -68,10 +76,8 @@ class Pointwise(Op):
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         arrays = [a for a in inputs if a is not None]
-        first = arrays[0]
         with np.errstate(all="ignore"):
-            if first.dtype == np.float16:
-                arrays = [a.astype(np.float32) if a.dtype == np.float16 else a for a in arrays]
+            arrays = [widened(a) for a in arrays]
             result = np.asarray(self.evaluate(*arrays))
         if any(a.dtype == object for a in arrays):
             return (result,)
@@ -351,97 +357,6 @@ class Where(Pointwise):
             assert condition is not None
             mask = np.asarray(rng.integers(0, 2, condition.shape), bool)
             yield Sample(cls(), (mask, *rest))
-
-
-@register
-@dataclass(frozen=True)
-class Cast(Pointwise):
-    """Conversion to another dtype; floats truncate. Source: ONNX Cast, opset 6 to 25."""
-
-    to: DType = DType.FLOAT32
-
-    in_place = ()
-    accuracy = Accuracy.EXACT
-    shape_data = True
-
-    @classmethod
-    def from_onnx(cls, node: OnnxNode) -> Cast:
-        return cls(onnx_dtype(node.attrs["to"], "Cast"))
-
-    def result_dtype(self, dtypes: Sequence[DType]) -> DType:
-        return self.to
-
-    def evaluate(self, *arrays: Array) -> Any:
-        if arrays[0].dtype != object:
-            return arrays[0].astype(self.to.numpy)
-        if self.to in (DType.INT64, DType.INT32):
-            return arrays[0]
-        if self.to is DType.BOOL:
-            return np.array([x != 0 for x in arrays[0].flat], bool).reshape(arrays[0].shape)
-        raise TypeError("symbolic dims are integers")
-
-    def cl(self, args: Sequence[str], dtypes: Sequence[DType]) -> str | None:
-        (source,) = dtypes
-        if self.to is DType.BOOL:
-            return f"({args[0]} != 0)"
-        if self.to is DType.FLOAT32 and source is DType.BOOL:
-            return f"PICK({args[0]}, (F)1, (F)0)"
-        if self.to is source:
-            return args[0]
-        if self.to is DType.FLOAT16:
-            return f"(float)({args[0]})"
-        return f"({self.to.cl})({args[0]})"
-
-    @classmethod
-    def samples(cls) -> Iterator[Sample]:
-        for source in (DType.FLOAT32, DType.INT64, DType.INT32, DType.BOOL):
-            x = np.array([0, 1, 2.7, 3, 100, 0.4, 9]).astype(source.numpy)
-            for to in (DType.FLOAT32, DType.INT64, DType.INT32, DType.BOOL, DType.UINT8):
-                yield Sample(cls(to), (x,))
-
-
-def onnx_dtype(code: int, op: str) -> DType:
-    """The DType of an ONNX TensorProto.DataType code.
-
-    Raises:
-        UnsupportedError: clrt has no such dtype.
-    """
-    if code not in _ONNX_CODES:
-        raise UnsupportedError(f"{op}: ONNX data type {code} is not supported yet.")
-    return _ONNX_CODES[code]
-
-
-_ONNX_CODES = {
-    1: DType.FLOAT32, 2: DType.UINT8, 3: DType.INT8, 4: DType.UINT16, 5: DType.INT16,
-    6: DType.INT32, 7: DType.INT64, 9: DType.BOOL, 10: DType.FLOAT16, 11: DType.FLOAT64,
-    12: DType.UINT32, 13: DType.UINT64,
-}  # fmt: skip
-
-
-@register
-@dataclass(frozen=True)
-class CastLike(Pointwise):
-    """Conversion to the dtype of the second input. Source: ONNX CastLike, opset 15."""
-
-    in_place = ()
-    arity = 2
-
-    def infer(self, inputs: Types) -> list[TensorType]:
-        return [TensorType(need(inputs, 1, self).dtype, need(inputs, 0, self).shape)]
-
-    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
-        x, like = inputs
-        assert x is not None and like is not None
-        return (x.astype(like.dtype),)
-
-    def cl(self, args: Sequence[str], dtypes: Sequence[DType]) -> str | None:
-        return Cast(dtypes[1]).cl(args[:1], dtypes[:1])
-
-    @classmethod
-    def samples(cls) -> Iterator[Sample]:
-        for sample in Cast.samples():
-            assert isinstance(sample.op, Cast)
-            yield Sample(cls(), (*sample.inputs, np.zeros((), sample.op.to.numpy)))
 
 
 @register

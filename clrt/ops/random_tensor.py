@@ -18,9 +18,9 @@ from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.spec import BufferArg, KernelSpec, Launch, Lowering, Variant, ceil_div, f32, i32
 from clrt.ops.base import Accuracy, OnnxNode, Op, Sample, Types, need, register
+from clrt.ops.cast import onnx_dtype
 from clrt.ops.movement import count
 from clrt.ops.philox import FLOAT_BITS, key_args, key_of, uniforms
-from clrt.ops.pointwise import onnx_dtype
 
 # A uniform number has no more bits than its dtype, lest it is rounded to 1.
 _BITS = {DType.FLOAT64: 53, DType.FLOAT16: 11, DType.BFLOAT16: 8}

@@ -47,6 +47,7 @@ class ReverseSequence(Op):
     time_axis: int = 0
 
     accuracy = Accuracy.EXACT
+    storages = None
     variants = (Variant("flat", _emit),)
 
     def infer(self, inputs: Types) -> list[TensorType]:

@@ -14,7 +14,7 @@ from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.spec import BufferArg, KernelSpec, Launch, Lowering, Status, Variant, i32
-from clrt.kernels.strided import MAX_RANK, contiguous_strides, copy_launch, pad_rank
+from clrt.kernels.strided import MAX_RANK, collapse, contiguous_strides, copy_launches, pad_rank
 from clrt.ops.base import OnnxNode, Op, Sample, Types, need, normalize_axis, register
 from clrt.ops.gather_elements import check_indices
 from clrt.ops.movement import bits_t, count, index_t
@@ -55,7 +55,7 @@ def copy_of(node: Node) -> list[Launch]:
     """The launch that makes the output a copy of input 0."""
     x, y = node.arg(0), node.output
     own = contiguous_strides(x.dims)
-    return [copy_launch(BufferArg(x), BufferArg(y), x.dtype, x.dims, own, own)]
+    return copy_launches(BufferArg(x), BufferArg(y), x.dtype, x.dims, own, own)
 
 
 def _misfit(node: Node, caps: DeviceCaps) -> str | None:
@@ -77,7 +77,8 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
     dims = list(indices.dims)
     n, step, length, walk = y.dims[axis], strides[axis], dims[axis], own[axis]
     dims[axis], strides[axis], own[axis] = 1, 0, 0
-    d, s, u = pad_rank(dims, 1), pad_rank(strides, 0), pad_rank(own, 0)
+    merged, (at, read) = collapse(dims, strides, own)
+    d, s, u = pad_rank(merged, 1), pad_rank(at, 0), pad_rank(read, 0)
     kernel = KernelSpec.of(
         "scatter_elements.cl",
         "scatter_elements",

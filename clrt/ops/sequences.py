@@ -12,9 +12,9 @@ from clrt.errors import InputError, ModelError, ShapeError
 from clrt.ir.dtypes import DType
 from clrt.ir.op import ContainerType, TensorType
 from clrt.ops.base import Held, Host, OnnxNode, Op, Types, need, normalize_axis, register
+from clrt.ops.cast import onnx_dtype
 from clrt.ops.driven import Driven, join, part, span, wider
 from clrt.ops.movement import fresh_dims
-from clrt.ops.pointwise import onnx_dtype
 
 
 def _element(inputs: Types, op: Op) -> TensorType:

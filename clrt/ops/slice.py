@@ -13,7 +13,7 @@ from clrt.ir.dims import Dim, Undecidable, floordiv, maximum, minimum, same
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.spec import BufferArg, Launch, Lowering, Variant
-from clrt.kernels.strided import contiguous_strides, copy_launch
+from clrt.kernels.strided import contiguous_strides, copy_launches
 from clrt.ops.base import Accuracy, Op, Sample, Types, need, normalize_axis, register
 from clrt.ops.movement import (
     Promoted,
@@ -87,7 +87,7 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
     offset = sum(r.start * s for r, s in zip(ranges, strides, strict=True))
     steps = [r.step * s for r, s in zip(ranges, strides, strict=True)]
     own = contiguous_strides(y.dims)
-    return [copy_launch(BufferArg(x, offset), BufferArg(y), x.dtype, y.dims, steps, own)]
+    return copy_launches(BufferArg(x, offset), BufferArg(y), x.dtype, y.dims, steps, own)
 
 
 @register
@@ -106,6 +106,7 @@ class Slice(Op):
     }
     host_inputs = (1, 2, 3, 4)
     accuracy = Accuracy.EXACT
+    storages = None
     shape_data = True
     variants = (Variant("strided", _emit),)
 

@@ -86,7 +86,7 @@ class SoftmaxBase(Op):
     log: ClassVar[bool] = False
     in_place = (0,)
     accuracy = Accuracy.TRANSCENDENTAL
-    variants = (
+    variants: ClassVar[tuple[Variant, ...]] = (
         Variant("cpu", _emit_cpu, _misfit_cpu),
         Variant("any", _emit_any, _misfit_any),
     )

@@ -10,7 +10,7 @@ import numpy as np
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.spec import BufferArg, Launch, Lowering, Variant
-from clrt.kernels.strided import contiguous_strides, copy_launch
+from clrt.kernels.strided import contiguous_strides, copy_launches
 from clrt.ops.base import Accuracy, Op, Sample, Types, need, register
 
 
@@ -19,10 +19,9 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
     assert isinstance(node.op, Transpose)
     strides = contiguous_strides(x.dims)
     moved = [strides[axis] for axis in node.op.order(len(x.dims))]
-    copy = copy_launch(
+    return copy_launches(
         BufferArg(x), BufferArg(y), x.dtype, y.dims, moved, contiguous_strides(y.dims)
     )
-    return [copy]
 
 
 @register
@@ -36,6 +35,7 @@ class Transpose(Op):
     perm: tuple[int, ...] | None = None
 
     accuracy = Accuracy.EXACT
+    storages = None
     shape_data = True
     variants = (Variant("strided", _emit),)
 

@@ -41,6 +41,7 @@ class Trilu(Op):
     host_inputs = (1,)
     in_place = (0,)
     accuracy = Accuracy.EXACT
+    storages = None
     variants = (Variant("flat", _emit),)
 
     def infer(self, inputs: Types) -> list[TensorType]:

@@ -32,6 +32,7 @@ class View(Op):
     view = True
     shape_data = True
     accuracy = Accuracy.EXACT
+    storages = None
 
 
 @register

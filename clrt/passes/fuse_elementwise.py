@@ -67,6 +67,9 @@ def _candidate(view: GraphView, root: Node, members: dict[Node, None]) -> tuple[
             continue
         if not view.stays_inside(value, members):
             continue
+        if value.dtype.is_tiny:
+            refused = f"'{value.name}' is rounded to {value.dtype}, which happens in memory"
+            continue
         if not keeps_shape(value, root.output) and not has_one_element(value):
             refused = f"'{value.name}' {value.type} is smaller than the result {root.output.type}"
             continue

@@ -17,6 +17,7 @@ from clrt.passes.fuse_layer_norm import FuseLayerNorm
 from clrt.passes.fuse_matmul_epilogue import FuseMatmulEpilogue
 from clrt.passes.inline_branches import InlineBranches
 from clrt.passes.lower_attention import LowerAttention
+from clrt.passes.lower_einsum import LowerEinsum
 from clrt.passes.merge_qkv import MergeQkv
 from clrt.passes.remove_identity import RemoveIdentity
 from clrt.passes.simplify_algebra import SimplifyAlgebra
@@ -24,6 +25,7 @@ from clrt.passes.simplify_index_grids import SimplifyIndexGrids
 from clrt.passes.sink_expand import SinkExpand
 from clrt.passes.sink_reshape import SinkReshape
 from clrt.passes.sink_slice import SinkSlice
+from clrt.passes.widen_floats import WidenFloats
 
 MAX_ROUNDS = 6
 
@@ -33,6 +35,7 @@ CLEAN_UP: tuple[Pass, ...] = (
     FoldShapeData(),  # Shape and what is computed from it becomes constants, symbolic ones too
     FoldConstants(),  # what depends on constants alone
     InlineBranches(),  # If with a known condition
+    LowerEinsum(),  # its transpositions and products are as good as any
     RemoveIdentity(),  # Dropout, casts and views that change nothing, neutral operands
     CanonicalizeViews(),  # Flatten, Squeeze, Unsqueeze: all are Reshape, and two are one
     SimplifyTransposes(),  # two are one; the exporter's detour around batched transposes
@@ -42,6 +45,9 @@ CLEAN_UP: tuple[Pass, ...] = (
     SinkExpand(),  # compute first, broadcast later
     SinkSlice(),  # position embeddings are a slice of a constant
 )
+
+# Before anything looks for patterns, which are in float32.
+LEGALISE: tuple[Pass, ...] = (WidenFloats(),)
 
 # Whole subgraphs with a kernel of their own; attention before products take in its scale.
 FUSE_SUBGRAPHS: tuple[Pass, ...] = (
@@ -85,6 +91,8 @@ def optimize(graph: Graph, level: int = 2) -> PassReport:
     session = Session(graph)
     if level >= 1:
         _clean_up(session)
+        if _run(session, LEGALISE):
+            _clean_up(session)
     if level >= 2:
         for stage in (FUSE_SUBGRAPHS, FUSE_PRODUCTS):
             _run(session, stage)

@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 from clrt.ir.dims import same
 from clrt.ir.graph import Node, Patch, Value
+from clrt.ops.cast import Cast
 from clrt.ops.expand import Expand
-from clrt.ops.pointwise import Cast, Pointwise
+from clrt.ops.pointwise import Pointwise
 from clrt.ops.transpose import Transpose
 from clrt.passes.driver import GraphView, Match, Miss, Pass, Rewriter
 from clrt.passes.matching import has_known_shape, keeps_shape, op_name, scalar, uniform

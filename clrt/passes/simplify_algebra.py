@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+import ml_dtypes
 import numpy as np
 
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Patch, Value
-from clrt.ops.pointwise import Cast, Mul, Reciprocal, Sqrt
+from clrt.ops.cast import Cast
+from clrt.ops.pointwise import Mul, Reciprocal, Sqrt
 from clrt.passes.driver import GraphView, Match, Miss, Pass, Rewriter
 from clrt.passes.matching import keeps_shape, op_name, produced_by, scalar, with_scalar
 
@@ -54,7 +56,7 @@ def _div(node: Node, rewriter: Rewriter) -> Value | None:
     if numbers.size == 0 or numbers.size > 1 << 16 or not np.all(numbers):
         return None
     inverse = np.asarray(1.0 / numbers.astype(np.float64)).astype(numbers.dtype)
-    least = np.finfo(inverse.dtype).tiny
+    least = ml_dtypes.finfo(inverse.dtype).tiny
     if not np.all(np.isfinite(inverse)) or not np.all(np.abs(inverse) >= least):
         return None
     return rewriter.add(Mul(), x, rewriter.constant(inverse))

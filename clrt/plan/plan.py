@@ -104,6 +104,10 @@ def lower(node: Node, ctx: Lowering) -> Step:
     """The first variant that fits, or the host with every reason why none does."""
     assert isinstance(node.op, Op)
     rejected: list[str] = []
+    dtypes = {v.dtype: None for v in (*node.inputs, *node.outputs) if v is not None}
+    unread = [d for d in dtypes if d.storage not in (node.op.storages or (d.storage,))]
+    if unread:
+        return Host(node, f"no kernel for {unread[0]}")
     for variant in node.op.variants:
         reason = variant.misfit(node, ctx.caps)
         if reason is None:

@@ -1,7 +1,8 @@
 """Binds the dims of one call: shape arithmetic becomes numbers, and what follows from it folds.
 
-Where a shape depends on computed data the graph is cut: what can run before is one graph, the host
-then reads what the shape depends on, and the rest is specialised with it.
+Where a shape, or a number that a kernel needs, depends on computed data the graph is cut: what can
+run before is one graph, the host then reads what it depends on, and the rest is specialised with
+it.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ class Cut:
     """Where a graph goes on once the host has read something.
 
     Attributes:
-        node: The node whose output shape depends on it.
+        node: The node whose output shape or kernel depends on it.
         reads: Names of the values to read: inputs of the first graph, or outputs of it.
         driven: The host drives the node (it finds out how much there is, such as NonZero, or runs
             graphs, such as Loop). Else the values that were read become constants of the rest.
@@ -52,11 +53,13 @@ def specialise(
 
     Raises:
         ShapeError: The shapes do not fit somewhere inside the graph.
-        PlanError: A shape depends on computed data.
+        PlanError: A shape, or what a kernel needs as a number, depends on computed data.
     """
     whole, cut = specialise_to_cut(graph, bindings, shapes or {}, {})
     if cut is not None:
-        raise PlanError(f"{cut.node}: the shape of its output depends on computed data.")
+        raise PlanError(
+            f"{cut.node}: the shape of its output, or its kernel, depends on computed data."
+        )
     return whole
 
 
@@ -98,7 +101,7 @@ def specialise_to_cut(
             todo.extendleft(reversed(body.nodes))
             instead.update(zip(node.outputs, body.outputs, strict=True))
             continue
-        elif _is_driven(node) or not _infer(node, sizes):
+        elif _is_driven(node) or _unread(node) or not _infer(node, sizes):
             needs_data = needs_data or node
             rest.append(node)
         elif not _fold(node):
@@ -127,6 +130,13 @@ def _expanded(node: Node) -> Graph | None:
     assert isinstance(node.op, Op)
     found = node.op.expand(node.inputs)
     return None if found is None else found[0].over(found[1])
+
+
+def _unread(node: Node) -> bool:
+    """Whether an input that must be known when the plan is made is not."""
+    assert isinstance(node.op, Op)
+    wanted = (node.input(i) for i in node.op.host_inputs)
+    return any(v is not None and v.numbers is None for v in wanted)
 
 
 def _is_driven(node: Node) -> bool:

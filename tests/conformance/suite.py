@@ -66,6 +66,7 @@ def run_case(case: TestCase, device: DeviceInfo) -> Outcome:
             warnings.simplefilter("ignore", HostFallbackWarning)
             model = clrt.load(proto.SerializeToString(), device=device.index)
             for inputs, expected in _data_sets(case, proto):
+                inputs, expected = map(_array, inputs), list(map(_array, expected))
                 results = model.run(dict(zip(names, inputs, strict=False)))
                 for name, wanted in zip(
                     [o.name for o in proto.graph.output], expected, strict=True
@@ -108,6 +109,11 @@ def _data_sets(case: TestCase, proto: onnx.ModelProto) -> list[tuple[Sequence[An
         (_stored(f, "input", proto.graph.input), _stored(f, "output", proto.graph.output))
         for f in folders
     ]
+
+
+def _array(value: Any) -> Any:
+    """The suite gives values of some dtypes as TensorProto."""
+    return numpy_helper.to_array(value) if isinstance(value, onnx.TensorProto) else value
 
 
 def _stored(folder: Path, kind: str, infos: Sequence[onnx.ValueInfoProto]) -> list[Any]:

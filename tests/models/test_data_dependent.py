@@ -134,3 +134,17 @@ def test_two_cuts_and_sizes_used_after_them(device: DeviceInfo) -> None:
         i00=np.array([0]),
     )
     _agree(model, device, *({"x": _x(s, n)} for s, n in [(0, 7), (1, 7), (2, 30)]))
+
+
+@DEVICES
+def test_numbers_that_a_kernel_needs_are_read(device: DeviceInfo) -> None:
+    """The shapes are known, but which axis to sum along is computed."""
+    nodes = [
+        helper.make_node("Add", ["axis", "axis"], ["twice"]),
+        helper.make_node("CumSum", ["x", "twice"], ["sums"]),
+        helper.make_node("Trilu", ["sums", "axis"], ["y"]),
+    ]
+    inputs: dict[str, tuple[int, list[str | int]]] = {"x": (FLOAT, [2, "n", 5]), "axis": (INT, [])}
+    feeds = [{"x": _x(3, 2, 4, 5), "axis": np.array(axis)} for axis in (0, 1, 0)]
+    model = _agree(_model(nodes, inputs, {"y": FLOAT}), device, *feeds)
+    assert not any(s.bound.plan.host_steps for s in model._stages.values())

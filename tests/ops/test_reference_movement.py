@@ -13,10 +13,11 @@ from clrt.ops.base import Op
 from tests.ops.onnx_cases import Case, cases, check_exact
 
 OP_TYPES = {
-    "Compress", "Concat", "ConstantOfShape", "CumSum", "DepthToSpace", "Dropout", "Expand",
-    "EyeLike", "Flatten", "Gather", "GatherElements", "GatherND", "Identity", "NonZero", "OneHot",
-    "Pad", "Range", "Reshape", "ReverseSequence", "Scatter", "ScatterElements", "ScatterND",
-    "Shape", "Size", "Slice", "SpaceToDepth", "Split", "Squeeze", "Tile", "Trilu", "Unsqueeze",
+    "Compress", "Concat", "ConstantOfShape", "CumProd", "CumSum", "DepthToSpace", "Dropout",
+    "Expand", "EyeLike", "Flatten", "Gather", "GatherElements", "GatherND", "Identity", "NonZero",
+    "OneHot", "Pad", "Range", "Reshape", "ReverseSequence", "Scatter", "ScatterElements",
+    "ScatterND", "Shape", "Size", "Slice", "SpaceToDepth", "Split", "Squeeze", "Tile", "Trilu",
+    "Unsqueeze",
 }  # fmt: skip
 CASES = cases(OP_TYPES)
 DATA_DEPENDENT = {"Compress", "NonZero"}

@@ -12,7 +12,7 @@ from tests.ops.onnx_cases import Case, cases, left_out
 
 OP_TYPES = {
     "ArgMax", "ArgMin", "Attention", "AveragePool", "BatchNormalization", "GlobalAveragePool",
-    "GlobalMaxPool", "GroupNormalization", "InstanceNormalization", "LayerNormalization",
+    "GlobalMaxPool", "GroupNormalization", "Hardmax", "InstanceNormalization", "LayerNormalization",
     "LogSoftmax", "LpNormalization", "MaxPool", "RMSNormalization", "ReduceL1", "ReduceL2",
     "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd",
     "ReduceSum", "ReduceSumSquare", "Softmax",

@@ -14,7 +14,6 @@ import onnx
 
 from clrt.errors import ModelError
 from clrt.importer.onnx_functions import Function
-from clrt.importer.onnx_tensors import elem_type_of
 from clrt.ir.dtypes import DType
 from clrt.ir.op import Array, TensorType
 
@@ -73,7 +72,7 @@ class Body:
 
     def cast(self, value: str, dtype: DType) -> str:
         """Adds a Cast."""
-        return self("Cast", value, to=elem_type_of(dtype))
+        return self("Cast", value, to=dtype.onnx)
 
     def input_dtype(self, index: int = 0) -> DType:
         """Dtype of an input.

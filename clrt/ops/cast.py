@@ -1,0 +1,214 @@
+"""Cast, CastLike and BitCast: between dtypes, by value or by bits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from clrt.errors import ModelError, ShapeError, UnsupportedError
+from clrt.ir.dtypes import DType
+from clrt.ir.op import Array, TensorType
+from clrt.ops.base import Accuracy, OnnxNode, Op, Sample, Types, need, register
+from clrt.ops.pointwise import Pointwise
+from clrt.ops.views import View
+
+_FLOAT8 = (DType.FLOAT8E4M3FN, DType.FLOAT8E4M3FNUZ, DType.FLOAT8E5M2, DType.FLOAT8E5M2FNUZ)
+_ROUND_MODES = ("nearest", "up", "down")
+
+
+def onnx_dtype(code: int, op: str) -> DType:
+    """The DType of an ONNX TensorProto.DataType code.
+
+    Raises:
+        UnsupportedError: clrt has no such dtype.
+    """
+    found = DType.from_onnx(code)
+    if found is None:
+        raise UnsupportedError(f"{op}: ONNX data type {code} is not supported.")
+    return found
+
+
+@register
+@dataclass(frozen=True)
+class Cast(Pointwise):
+    """Conversion to another dtype; floats truncate to integers, which wrap.
+
+    To floats of 8 bits, `saturate` makes what is too large the largest number instead of infinity
+    or NaN; to powers of two (float8e8m0) `round_mode` is nearest, up or down. Text converts on the
+    host. Source: ONNX Cast, opset 6 to 25.
+    """
+
+    to: DType = DType.FLOAT32
+    saturate: bool = True
+    round_mode: str = "up"
+
+    in_place = ()
+    accuracy = Accuracy.EXACT
+    shape_data = True
+
+    @classmethod
+    def from_onnx(cls, node: OnnxNode) -> Op:
+        return cls._to(onnx_dtype(node.attrs["to"], cls.name), node)
+
+    @classmethod
+    def _to(cls, to: DType, node: OnnxNode) -> Cast:
+        mode = node.attrs.get("round_mode", "up")
+        if mode not in _ROUND_MODES:
+            raise ModelError(f"{node.op_type}: round_mode '{mode}'; expected nearest, up or down.")
+        return Cast(to, bool(node.attrs.get("saturate", 1)), mode)
+
+    def result_dtype(self, dtypes: Sequence[DType]) -> DType:
+        return self.to
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        (x,) = inputs
+        assert x is not None
+        with np.errstate(all="ignore"):
+            return (np.asarray(self.evaluate(x)),)
+
+    def evaluate(self, *arrays: Array) -> Any:
+        (x,) = arrays
+        if x.dtype == object:
+            return self._dims(x)
+        if self.to is DType.STRING:
+            return _texts(x)
+        if x.dtype.kind == "U":
+            x = _numbers(x) if self.to.is_float else x.astype(np.int64)
+        if self.to is DType.FLOAT8E8M0:
+            return powers_of_two(x, self.round_mode, self.saturate)
+        if self.to in _FLOAT8 and self.saturate:
+            info = ml_dtypes.finfo(self.to.numpy)
+            x = np.clip(x.astype(np.float32), float(info.min), float(info.max))
+        if self.to is not DType.BOOL and DType.of(x.dtype).storage != "plain":
+            x = x.astype(np.float32 if DType.of(x.dtype).is_float else np.int32)
+        return x.astype(self.to.numpy)
+
+    def _dims(self, x: Array) -> Array:
+        if self.to in (DType.INT64, DType.INT32):
+            return x
+        if self.to is DType.BOOL:
+            return np.array([d != 0 for d in x.flat], bool).reshape(x.shape)
+        raise TypeError("symbolic dims are integers")
+
+    def cl(self, args: Sequence[str], dtypes: Sequence[DType]) -> str | None:
+        (x,), (source,), to = args, dtypes, self.to
+        if to is DType.BOOL:
+            return f"({x} != 0)"
+        if to is source:
+            return x
+        if to is DType.FLOAT32 and source is DType.BOOL:
+            return f"PICK({x}, (F)1, (F)0)"
+        value = f"({to.compute})({x})"
+        if to is DType.FLOAT8E8M0:
+            return (
+                f"power_of_two({value}, {_ROUND_MODES.index(self.round_mode)}, {self.saturate:d})"
+            )
+        if to in _FLOAT8 and self.saturate:
+            return f"saturated({value}, {float(ml_dtypes.finfo(to.numpy).max)}f)"
+        return value
+
+    @classmethod
+    def samples(cls) -> Iterator[Sample]:
+        for source in (DType.FLOAT32, DType.INT64, DType.INT32, DType.BOOL):
+            x = np.array([0, 1, 2.7, 3, 100, 0.4, 9]).astype(source.numpy)
+            for to in (DType.FLOAT32, DType.INT64, DType.INT32, DType.BOOL, DType.UINT8):
+                yield Sample(cls(to), (x,))
+        narrow = [d for d in DType if d.storage not in ("plain", "half")]
+        numbers = np.array([0, 1, -2.5, 3, 0.4, 9, 1e-3, 500, 1e5, -1e6, np.inf, -np.inf, np.nan])
+        for dtype in narrow:
+            x = numbers.astype(np.float32) if dtype.is_float else np.arange(-9, 20, dtype=np.int32)
+            x = np.abs(x) if dtype is DType.FLOAT8E8M0 else x
+            yield Sample(cls(dtype), (x,))
+            yield Sample(cls(DType.FLOAT32), (cls(dtype).reference(x)[0],))
+        for dtype in _FLOAT8:
+            yield Sample(cls(dtype, False), (numbers.astype(np.float32),))
+            yield Sample(cls(dtype), (np.arange(-300, 300, 41, dtype=np.int32),))
+        for mode in _ROUND_MODES:
+            x = np.abs(numbers).astype(np.float32)
+            yield Sample(cls(DType.FLOAT8E8M0, True, mode), (x,))
+            yield Sample(cls(DType.FLOAT8E8M0, False, mode), (x,))
+
+
+def powers_of_two(x: Array, mode: str, saturate: bool) -> Array:
+    """Float8e8m0: the exponents of float32 numbers, rounded by mode; NaN for what has none."""
+    bits = x.astype(np.float32).view(np.uint32)
+    exponent = (bits >> 23) & 0xFF
+    fraction = bits & 0x7FFFFF
+    if mode == "nearest":
+        half, rest = fraction >= 0x400000, fraction & 0x3FFFFF
+        more = half & ((rest > 0) | (exponent > 0))
+    else:
+        more = (fraction > 0) & (mode == "up")
+    more &= exponent < (0xFE if saturate else 0xFF)
+    return (exponent + more).astype(np.uint8).view(DType.FLOAT8E8M0.numpy)
+
+
+def _texts(x: Array) -> Array:
+    """Numbers as text, integers without a point and floats as short as they come back."""
+    if x.dtype.kind in "iub" or x.dtype.kind == "U":
+        return x.astype("U")
+    small = DType.of(x.dtype).storage != "plain"
+    wide = x.astype(np.float32) if small else x
+    names = {"nan": "NaN", "inf": "INF", "-inf": "-INF"}
+    texts = [np.format_float_positional(v, trim="-") for v in (x if not small else wide).flat]
+    return np.array([names.get(t, t) for t in texts], "U").reshape(x.shape)
+
+
+def _numbers(x: Array) -> Array:
+    return np.array([float(text) for text in x.flat], np.float64).reshape(x.shape)
+
+
+@register
+@dataclass(frozen=True)
+class CastLike(Op):
+    """Conversion to the dtype of the second input; it imports as Cast.
+
+    Source: ONNX CastLike, opset 15 to 25.
+    """
+
+    accuracy = Accuracy.EXACT
+
+    @classmethod
+    def from_onnx(cls, node: OnnxNode) -> Op:
+        to = node.types[node.inputs[1]].dtype
+        del node.inputs[1:]
+        return Cast._to(to, node)
+
+
+@register
+@dataclass(frozen=True)
+class BitCast(View):
+    """The same bits under another dtype of as many bits. Source: ONNX BitCast, opset 26."""
+
+    to: DType = DType.FLOAT32
+
+    shape_data = False
+
+    @classmethod
+    def from_onnx(cls, node: OnnxNode) -> Op:
+        return cls(onnx_dtype(node.attrs["to"], cls.name))
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        x = need(inputs, 0, self)
+        if x.dtype.file_bits != self.to.file_bits or DType.STRING in (x.dtype, self.to):
+            raise ShapeError(f"BitCast: {x} and {self.to} have no equal number of bits.")
+        return [TensorType(self.to, x.shape)]
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        (x,) = inputs
+        assert x is not None
+        return (np.ascontiguousarray(x).view(self.to.numpy).reshape(x.shape),)
+
+    @classmethod
+    def samples(cls) -> Iterator[Sample]:
+        x = np.array([[1.5, -2, 0]], np.float32)
+        yield Sample(cls(DType.INT32), (x,))
+        yield Sample(cls(DType.FLOAT16), (np.arange(5, dtype=np.uint16),))
+
+    @classmethod
+    def error_samples(cls) -> Iterator[tuple[Sample, type[Exception]]]:
+        yield Sample(cls(DType.INT64), (np.zeros(2, np.float32),)), ShapeError

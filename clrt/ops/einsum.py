@@ -1,0 +1,178 @@
+"""Einsum: sums of products over labelled axes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from string import ascii_letters
+
+import numpy as np
+
+from clrt.device.caps import DeviceCaps
+from clrt.errors import ShapeError
+from clrt.ir.dims import Dim, Shape, same
+from clrt.ir.graph import Node
+from clrt.ir.op import Array, TensorType
+from clrt.kernels.spec import BufferArg, Launch, Lowering, Variant
+from clrt.kernels.strided import contiguous_strides, copy_launches
+from clrt.ops.base import Op, Sample, Types, need, register
+from clrt.ops.movement import count
+
+Labels = tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Subscripts:
+    """An equation with its ellipses written out: axis k from the right of one is "...k".
+
+    Attributes:
+        terms: A label for each axis of each operand.
+    """
+
+    terms: tuple[Labels, ...]
+    output: Labels
+
+    def equation(self) -> str:
+        """The equation in letters."""
+        labels = dict.fromkeys(label for term in self.terms for label in term)
+        letters = dict(zip(labels, ascii_letters, strict=False))
+        left, right = (
+            ",".join("".join(letters[label] for label in term) for term in side)
+            for side in (self.terms, (self.output,))
+        )
+        return f"{left}->{right}"
+
+
+def _misfit(node: Node, caps: DeviceCaps) -> str | None:
+    assert isinstance(node.op, Einsum)
+    subscripts = node.op.subscripts([len(v.dims) for v in node.inputs if v is not None])
+    if len(subscripts.terms) == 1 and set(subscripts.terms[0]) == set(subscripts.output):
+        return None
+    return "only the form that lower_einsum makes of it has a kernel"
+
+
+def _emit(node: Node, ctx: Lowering) -> list[Launch]:
+    """Axes in another order, diagonals: views by strides."""
+    x, y, op = node.arg(0), node.output, node.op
+    assert isinstance(op, Einsum)
+    if not count(y.dims):
+        return []
+    subscripts = op.subscripts([len(x.dims)])
+    steps = dict.fromkeys(subscripts.output, 0)
+    for label, step in zip(subscripts.terms[0], contiguous_strides(x.dims), strict=True):
+        steps[label] += step
+    strides = [steps[label] for label in subscripts.output]
+    target = contiguous_strides(y.dims)
+    return copy_launches(BufferArg(x), BufferArg(y), x.dtype, y.dims, strides, target)
+
+
+@register
+@dataclass(frozen=True)
+class Einsum(Op):
+    """NumPy's einsum: any operands, repeated labels (diagonals), ellipses, an implicit output.
+
+    The kernel takes views of one operand; `lower_einsum` makes matrix products of the others.
+
+    Numerics: float32 and float16 accumulate in float32; integers wrap.
+    Source: ONNX Einsum, opset 12.
+    """
+
+    equation: str = ""
+
+    variants = (Variant("view", _emit, _misfit),)
+
+    def subscripts(self, ranks: Sequence[int]) -> Subscripts:
+        """The labels of each axis.
+
+        Raises:
+            ShapeError: The equation is damaged or does not fit the operands' ranks.
+        """
+        text = "".join(self.equation.split())
+        left, arrow, right = text.partition("->")
+        sides = [*left.split(","), right]
+        if not all(re.fullmatch(r"[A-Za-z]*(\.\.\.)?[A-Za-z]*", side) for side in sides):
+            raise self._error("is not made of letters, ',', '...' and one '->'")
+        if len(sides) - 1 != len(ranks):
+            raise self._error(f"has {len(sides) - 1} terms for {len(ranks)} operands")
+        terms = tuple(self._term(s, rank) for s, rank in zip(sides, ranks, strict=False))
+        dots = max((sum(x[0] == "." for x in term) for term in terms), default=0)
+        ellipsis = tuple(f"...{k}" for k in reversed(range(dots)))
+        letters = re.sub("[.,]", "", left)
+        if not arrow:
+            once = tuple(sorted(x for x in set(letters) if letters.count(x) == 1))
+            return Subscripts(terms, (*ellipsis, *once))
+        head, has_dots, tail = right.partition("...")
+        output = (*head, *(ellipsis if has_dots else ()), *tail)
+        if len(set(output)) < len(output) or not set(head + tail) <= set(letters):
+            raise self._error("has an output label that is there twice, or in no operand")
+        return Subscripts(terms, output)
+
+    def _term(self, text: str, rank: int) -> Labels:
+        head, has_dots, tail = text.partition("...")
+        hidden = rank - len(head) - len(tail)
+        if hidden < 0 or (hidden and not has_dots):
+            raise self._error(f"has the term '{text}' for an operand of rank {rank}")
+        return (*head, *(f"...{k}" for k in reversed(range(hidden))), *tail)
+
+    def _error(self, what: str) -> ShapeError:
+        return ShapeError(f"Einsum: the equation '{self.equation}' {what}.")
+
+    def sizes(self, subscripts: Subscripts, shapes: Sequence[Shape]) -> dict[str, Dim]:
+        """The dim of each label; axes of one element broadcast.
+
+        Raises:
+            ShapeError: Two axes of one label differ.
+        """
+        sizes: dict[str, Dim] = {}
+        for term, shape in zip(subscripts.terms, shapes, strict=True):
+            for label, dim in zip(term, shape, strict=True):
+                old = sizes.setdefault(label, dim)
+                if same(old, dim) or same(dim, 1):
+                    continue
+                if isinstance(old, int) and isinstance(dim, int) and old != 1:
+                    raise self._error(f"has one label for axes of {old} and {dim} elements")
+                if same(old, 1) or isinstance(dim, int):
+                    sizes[label] = dim
+        return sizes
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        operands = [need(inputs, i, self) for i in range(max(len(inputs), 1))]
+        if len({t.dtype for t in operands}) > 1:
+            text = ", ".join(map(str, operands))
+            raise ShapeError(f"Einsum: operands must have one dtype; they are {text}.")
+        shapes = [t.shape for t in operands if t.shape is not None]
+        if len(shapes) < len(operands):
+            return [TensorType(operands[0].dtype, None)]
+        subscripts = self.subscripts([len(s) for s in shapes])
+        sizes = self.sizes(subscripts, shapes)
+        return [TensorType(operands[0].dtype, tuple(sizes[x] for x in subscripts.output))]
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        arrays = [a for a in inputs if a is not None]
+        dtype = arrays[0].dtype
+        wide = arrays if dtype.kind in "iub" else [a.astype(np.float64) for a in arrays]
+        equation = self.subscripts([a.ndim for a in arrays]).equation()
+        with np.errstate(all="ignore"):
+            result = np.einsum(equation, *wide, optimize=len(arrays) > 2)
+        return (np.array(result).astype(dtype),)
+
+    @classmethod
+    def samples(cls) -> Iterator[Sample]:
+        rng = np.random.default_rng(0)
+        for equation, shape in [
+            ("ij->ji", (3, 5)),
+            ("...ii->...i", (2, 3, 3)),
+            ("iijk->kij", (3, 3, 2, 4)),
+            ("i...j->j...i", (2, 0, 3)),
+            ("->", ()),
+        ]:
+            for dtype in (np.float32, np.int64):
+                yield Sample(cls(equation), (rng.integers(-9, 9, shape).astype(dtype),))
+
+    @classmethod
+    def error_samples(cls) -> Iterator[tuple[Sample, type[Exception]]]:
+        x = np.zeros((2, 3), np.float32)
+        for equation in ("ijk->i", "ij,jk", "ij->ijj", "ij->ik", "i->j->k", "i1->i", "ii->i"):
+            yield Sample(cls(equation), (x,)), ShapeError
+        yield Sample(cls("ij,jk->ik"), (x, x)), ShapeError

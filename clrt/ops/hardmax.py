@@ -1,0 +1,80 @@
+"""Hardmax: 1 at the largest element along an axis."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from clrt.device.caps import DeviceCaps
+from clrt.ir.dtypes import DType
+from clrt.ir.graph import Node
+from clrt.ir.op import Array
+from clrt.kernels.spec import BufferArg, KernelSpec, Launch, Lowering, Variant, i32
+from clrt.ops.base import Accuracy, Sample, normalize_axis, register
+from clrt.ops.movement import count
+from clrt.ops.softmax import SoftmaxBase, around_axis
+
+
+def _misfit(node: Node, caps: DeviceCaps) -> str | None:
+    if node.output.dtype is DType.FLOAT64 and not caps.has_fp64:
+        return "no float64 arithmetic"
+    return None
+
+
+def _emit(node: Node, ctx: Lowering) -> list[Launch]:
+    x, op = node.arg(0), node.op
+    assert isinstance(op, Hardmax)
+    if not count(x.dims):
+        return []
+    outer, n, inner = around_axis(x.dims, normalize_axis(op.axis, len(x.dims), op))
+    if op.flatten:
+        n, inner = n * inner, 1
+    kernel = KernelSpec.of(
+        "hardmax.cl",
+        "hardmax",
+        DATA_T=x.dtype.cl,
+        STORAGE=x.dtype.storage,
+        VALUE_T=x.dtype.compute,
+    )
+    args = (BufferArg(x), BufferArg(node.output), i32(n), i32(inner))
+    return [Launch(kernel, (inner, outer), None, args)]
+
+
+@register
+@dataclass(frozen=True)
+class Hardmax(SoftmaxBase):
+    """1 at the first largest element along an axis (NaN counts as largest), 0 elsewhere.
+
+    Source: ONNX Hardmax, opset 1 to 13.
+    """
+
+    accuracy = Accuracy.EXACT
+    variants = (Variant("lines", _emit, _misfit),)
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        (x,) = inputs
+        assert x is not None
+        outer, n, inner = around_axis(x.shape, normalize_axis(self.axis, x.ndim, self))
+        lines = x.reshape((outer, n * inner, 1) if self.flatten else (outer, n, inner))
+        y = np.zeros(lines.shape, x.dtype)
+        if x.size:
+            found = np.argmax(lines.astype(np.float64), axis=1, keepdims=True)
+            np.put_along_axis(y, found, np.ones((), x.dtype), axis=1)
+        return (y.reshape(x.shape),)
+
+    @classmethod
+    def samples(cls) -> Iterator[Sample]:
+        rng = np.random.default_rng(31)
+        for shape, axis, flatten in [
+            ((1,), -1, False),
+            ((3, 65), 1, False),
+            ((2, 5, 4), 1, False),
+            ((2, 3, 5), 1, True),
+            ((0, 3), -1, False),
+            ((), 0, False),
+        ]:
+            for dtype in (np.float32, np.float16):
+                yield Sample(cls(axis, flatten), (rng.integers(0, 4, shape).astype(dtype),))
+        yield Sample(cls(0), (np.array([1, np.nan, np.inf], np.float32),))

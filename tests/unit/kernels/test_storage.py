@@ -1,0 +1,51 @@
+"""Every code of the small dtypes, and numbers around every boundary, against ml_dtypes."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from clrt.ir.dtypes import DType
+from clrt.ops.base import Sample
+from clrt.ops.cast import Cast
+from clrt.runtime.devices import DeviceInfo
+from tests.harness import all_devices, run_graph, sample_graph
+
+DEVICES = pytest.mark.parametrize("device", all_devices(), ids=lambda d: d.platform.split()[0])
+NARROW = [d for d in DType if d.storage not in ("plain", "half")]
+
+
+@DEVICES
+@pytest.mark.parametrize("dtype", NARROW, ids=str)
+def test_every_code_is_read(dtype: DType, device: DeviceInfo) -> None:
+    count = 1 << min(dtype.file_bits, 6 if "float6" in dtype.value else 16)
+    codes = np.arange(count, dtype=np.uint16 if dtype.itemsize == 2 else np.uint8)
+    x = codes.view(dtype.numpy)
+    wide = DType.FLOAT32 if dtype.is_float else DType.INT32
+    found, _ = run_graph(sample_graph(Sample(Cast(wide), (x,))), {"x0": x}, device)
+    np.testing.assert_array_equal(found["y0"], x.astype(wide.numpy))
+
+
+@DEVICES
+@pytest.mark.parametrize("saturate", [True, False])
+@pytest.mark.parametrize("dtype", [d for d in NARROW if d.is_float], ids=str)
+def test_numbers_are_rounded(dtype: DType, saturate: bool, device: DeviceInfo) -> None:
+    if dtype is DType.FLOAT8E8M0:
+        exponents = np.arange(0, 255, dtype=np.uint32) << 23
+        x = np.concatenate([exponents + k for k in (0, 1, 0x3FFFFF, 0x400000, 0x400001, 0x7FFFFF)])
+        x = x.astype(np.uint32).view(np.float32)
+    else:
+        rng = np.random.default_rng(0)
+        bits = rng.integers(0, 2**32, 50_000, dtype=np.uint32)
+        codes = (
+            np.arange(256, dtype=np.uint8).view(dtype.numpy) if dtype.itemsize == 1 else bits[:0]
+        )
+        exact = np.unique(codes[: 1 << min(dtype.file_bits, 8)].astype(np.float32))
+        exact = exact[np.isfinite(exact)]
+        middles = (exact[1:] + exact[:-1]) / 2
+        around = [np.nextafter(middles, np.float32(s * np.inf)) for s in (1, -1)]
+        x = np.concatenate([bits.view(np.float32), exact, middles, *around]).astype(np.float32)
+    op = Cast(dtype, saturate)
+    found, _ = run_graph(sample_graph(Sample(op, (x,))), {"x0": x}, device)
+    (expected,) = op.reference(x)
+    np.testing.assert_array_equal(found["y0"].astype(np.float32), expected.astype(np.float32))
