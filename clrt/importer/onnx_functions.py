@@ -48,13 +48,18 @@ def local_functions(model: onnx.ModelProto) -> dict[FunctionKey, Function]:
 
 
 def schema_function(
-    node: onnx.NodeProto, opset: int, inputs: Sequence[TensorType | None] | None
+    node: onnx.NodeProto,
+    opset: int,
+    inputs: Sequence[TensorType | None] | None,
+    main_opset: int | None = None,
 ) -> Function | None:
     """The function body that an op's ONNX schema has, None where it has none.
 
     Args:
         node: The node, its attributes resolved.
         inputs: Types of its inputs, which some bodies depend on; None where they are not known.
+        main_opset: Of ai.onnx where the node is: what bodies of other domains that do not say are
+            taken to be written in, since they may hold nodes of a graph that is an attribute.
     """
     domain = normal_domain(node.domain)
     schema = schema_of(domain, node.op_type, opset)
@@ -83,7 +88,8 @@ def schema_function(
         for name, attr in schema.attributes.items()
         if attr.default_value.type != _Attr.UNDEFINED
     }
-    opsets = {domain: version, **opsets_of(body.opset_import)}
+    main_opset = main_opset or onnx.defs.onnx_opset_version()
+    opsets = {"": main_opset, domain: version, **opsets_of(body.opset_import)}
     return _function((domain, node.op_type, f"opset {version}"), body, opsets, defaults)
 
 

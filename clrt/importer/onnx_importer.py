@@ -279,7 +279,9 @@ class _Importer:
         types = [None if v is None else v.type for v in call.inputs]
         if has_expansion(call.domain, call.proto.op_type):
             return self._expand_own(call, types, scope)
-        function = schema_function(call.proto, call.opset, None if call.is_broken else types)
+        function = schema_function(
+            call.proto, call.opset, None if call.is_broken else types, scope.opsets.get("")
+        )
         if function is not None:
             return self._inline(function, call, scope)
         self._refuse(call, scope)

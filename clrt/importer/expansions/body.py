@@ -56,7 +56,15 @@ class Body:
 
     def constant(self, array: Array) -> str:
         """Adds a constant."""
-        return self("Constant", value=onnx.numpy_helper.from_array(np.asarray(array)))
+        array = array.astype(object) if array.dtype.kind == "U" else array
+        return self("Constant", value=onnx.numpy_helper.from_array(array))
+
+    def labels(self, strings: str, ints: str) -> Array | None:
+        """The names of the classes, or None."""
+        if self.attrs.get(strings):
+            return np.asarray(self.attrs[strings], np.str_)
+        found = self.attrs.get(ints)
+        return np.asarray(found, np.int64) if found else None
 
     def floats(self, values: Any) -> str:
         """Adds a float32 constant."""
@@ -82,6 +90,23 @@ class Body:
         if self.input_dtype(index) is DType.FLOAT32:
             return self.inputs[index]
         return self.cast(self.inputs[index], DType.FLOAT32)
+
+    def rows(self, value: str, index: int = 0) -> str:
+        """An input of one axis as a matrix of one row; `value` stands for it."""
+        found = self.types[index]
+        if found is None or found.rank != 1:
+            return value
+        return self("Reshape", value, self.constant(np.array([1, -1])))
+
+    def real(self) -> tuple[str, DType]:
+        """The first input in the dtype to compute in: float64 as it is, others as float32."""
+        if self.input_dtype() is DType.FLOAT64:
+            return self.inputs[0], DType.FLOAT64
+        return self.as_float32(), DType.FLOAT32
+
+    def float32(self, value: str, dtype: DType) -> str:
+        """A value of that dtype as float32."""
+        return value if dtype is DType.FLOAT32 else self.cast(value, DType.FLOAT32)
 
 
 Expansion = Callable[[Body], None]

@@ -1,0 +1,138 @@
+"""clrt.DecisionTrees: sums over the leaves that trees give; ONNX's tree ensembles expand to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from clrt.device.caps import DeviceCaps
+from clrt.errors import ShapeError
+from clrt.ir.dtypes import DType
+from clrt.ir.graph import Node
+from clrt.ir.op import Array, TensorType
+from clrt.kernels.spec import BufferArg, KernelSpec, Launch, Lowering, Variant, i32
+from clrt.ops.base import Op, Sample, Types, need, register
+from clrt.ops.movement import fresh_dim
+
+AVERAGE, SUM, MIN, MAX = range(4)
+MODES = (np.less_equal, np.less, np.greater_equal, np.greater, np.equal, np.not_equal)
+MISSING_IS_TRUE = 8
+
+
+def _misfit(node: Node, caps: DeviceCaps) -> str | None:
+    if node.arg(0).dtype is DType.FLOAT64 and not caps.has_fp64:
+        return "no float64 arithmetic"
+    return None
+
+
+def _emit(node: Node, ctx: Lowering) -> list[Launch]:
+    x, nodes, splits, roots, starts, entries, weights = (node.arg(i) for i in range(7))
+    y, op = node.output, node.op
+    assert isinstance(op, DecisionTrees)
+    rows, trees, targets = x.dims[0], roots.dims[0], op.targets
+    if not rows or not targets:
+        return []
+    types = {"DATA_T": x.dtype.cl, "STORAGE": x.dtype.storage, "REAL_T": x.dtype.compute}
+    find = KernelSpec.of("tree_ensemble.cl", "tree_leaves", **types)
+    add = KernelSpec.of("tree_ensemble.cl", "tree_targets", AGGREGATE=op.aggregate, **types)
+    found = ctx.scratch(rows * trees, DType.INT32)
+    sums = ctx.scratch(rows * targets, splits.dtype)
+    tables = tuple(BufferArg(v) for v in (x, nodes, splits, roots))
+    weighted = tuple(BufferArg(v) for v in (starts, entries, weights))
+    sizes = (i32(rows), i32(trees), i32(targets))
+    return [
+        Launch(find, (trees, rows), None, (*tables, BufferArg(found), *sizes[1:2], i32(x.dims[1]))),
+        Launch(
+            add, (rows,), None, (BufferArg(found), *weighted, BufferArg(y), BufferArg(sums), *sizes)
+        ),
+    ]
+
+
+@register
+@dataclass(frozen=True)
+class DecisionTrees(Op):
+    """Sum, average, least or largest of the weights that the trees give each target, [N, targets].
+
+    Inputs: x [N, F]; nodes int32 [n, 4], of which a row is feature, mode (its place in MODES, and
+    MISSING_IS_TRUE where NaN goes the true way), child where the comparison with the split holds,
+    and other child: the number of a node, or ~ that of a leaf; splits [n]; roots int32 [trees], a
+    child each; starts int32 [leaves + 1] into what follows; targets int32 [m]; weights [m].
+    Splits and weights are float32, or float64 with x. A target without a weight gets 0.
+
+    Attributes:
+        targets: How many there are.
+        aggregate: AVERAGE, SUM, MIN or MAX.
+    """
+
+    targets: int = 1
+    aggregate: int = SUM
+
+    domain = "clrt"
+    variants = (Variant("rows", _emit, _misfit),)
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        x = need(inputs, 0, self)
+        if x.shape is None:
+            return [TensorType(x.dtype, (fresh_dim(), self.targets))]
+        if len(x.shape) != 2:
+            raise ShapeError(f"DecisionTrees: {x} has rank {len(x.shape)}; expected 2.")
+        nodes, features = need(inputs, 1, self).numbers, x.shape[1]
+        if nodes is not None and nodes.size and isinstance(features, int):
+            used = int(nodes[:, 0].max())
+            if used >= features:
+                raise ShapeError(f"DecisionTrees: the trees ask for feature {used} of {x}.")
+        return [TensorType(x.dtype, (x.shape[0], self.targets))]
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        arrays = [a for a in inputs if a is not None]
+        x, nodes, splits, roots, starts, entries, weights = arrays
+        empty = np.nan if self.aggregate in (MIN, MAX) else 0
+        y = np.full((len(x), self.targets), empty, np.float64)
+        join = {MIN: np.fmin, MAX: np.fmax}.get(self.aggregate, np.add)
+        for row, sums in zip(x.astype(splits.dtype), y, strict=True):
+            for root in roots:
+                at = int(root)
+                while at >= 0:
+                    feature, mode, true, false = (int(v) for v in nodes[at])
+                    v = row[feature]
+                    holds = MODES[mode % 8](v, splits[at]) or (mode >= 8 and v != v)
+                    at = true if holds else false
+                for i in range(int(starts[~at]), int(starts[~at + 1])):
+                    t = int(entries[i])
+                    sums[t] = join(sums[t], weights[i])
+        if self.aggregate == AVERAGE:
+            y /= len(roots)
+        return (np.where(np.isnan(y) & (self.aggregate in (MIN, MAX)), 0, y).astype(x.dtype),)
+
+    @classmethod
+    def samples(cls) -> Iterator[Sample]:
+        rng = np.random.default_rng(41)
+        nodes = np.array(
+            [
+                [0, 0, 1, ~0],
+                [1, 9, ~1, 2],
+                [2, 3, ~2, ~3],
+                [1, 2, 4, ~4],
+                [0, 12, ~0, 5],
+                [2, 5, ~5, ~1],
+            ],
+            np.int32,
+        )
+        roots, starts = np.array([0, 3, ~2, 1], np.int32), np.array([0, 1, 2, 4, 5, 5, 7], np.int32)
+        entries = np.array([0, 1, 0, 1, 2, 2, 0], np.int32)
+        splits, weights = rng.integers(-1, 2, 6).astype(float), rng.standard_normal(7)
+        for rows in (0, 1, 9):
+            x = rng.integers(-2, 3, (rows, 3)).astype(np.float32)
+            x[::4, 1] = np.nan
+            for dtype in (np.float32, np.float16):
+                for aggregate in (AVERAGE, SUM, MIN, MAX):
+                    tables = (nodes, splits.astype(np.float32), roots, starts, entries)
+                    given = (x.astype(dtype), *tables, weights.astype(np.float32))
+                    yield Sample(cls(4, aggregate), given)
+
+    @classmethod
+    def error_samples(cls) -> Iterator[tuple[Sample, type[Exception]]]:
+        (_, *tables) = next(cls.samples()).inputs
+        yield Sample(cls(4), (np.zeros(3, np.float32), *tables)), ShapeError

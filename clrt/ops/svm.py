@@ -1,0 +1,144 @@
+"""What support vector machines need besides products: distances, and coupled probabilities."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from clrt.device.caps import DeviceCaps
+from clrt.errors import ShapeError
+from clrt.ir.dtypes import DType
+from clrt.ir.graph import Node
+from clrt.ir.op import Array, TensorType
+from clrt.kernels.spec import BufferArg, KernelSpec, Launch, Lowering, Variant, i32
+from clrt.ops.base import Op, Sample, Types, need, register
+from clrt.ops.movement import fresh_dims
+
+
+def _misfit(node: Node, caps: DeviceCaps) -> str | None:
+    dtype = node.arg(0).dtype
+    return None if dtype is DType.FLOAT32 else f"no kernel for {dtype}"
+
+
+def _distances(node: Node, ctx: Lowering) -> list[Launch]:
+    x, vectors = node.arg(0), node.arg(1)
+    (rows, features), count = x.dims, vectors.dims[0]
+    kernel = KernelSpec.of("svm.cl", "squared_distance")
+    buffers = (BufferArg(x), BufferArg(vectors), BufferArg(node.output))
+    return [Launch(kernel, (count, rows), None, (*buffers, i32(count), i32(features)))]
+
+
+def _couple(node: Node, ctx: Lowering) -> list[Launch]:
+    x, op = node.arg(0), node.op
+    assert isinstance(op, CouplePairs)
+    rows, k = x.dims[0], op.classes
+    kernel = KernelSpec.of("svm.cl", "couple_pairs")
+    scratch = BufferArg(ctx.scratch(rows * (k * k + k)))
+    args = (BufferArg(x), BufferArg(node.output), scratch, i32(rows), i32(k))
+    return [Launch(kernel, (rows,), None, args)] if rows else []
+
+
+@register
+@dataclass(frozen=True)
+class SquaredDistance(Op):
+    """|x[i] - v[j]|^2 as [N, M], of x [N, F] and v [M, F]; no products, which would cancel."""
+
+    domain = "clrt"
+    variants = (Variant("flat", _distances, _misfit),)
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        x, vectors = need(inputs, 0, self), need(inputs, 1, self)
+        if x.shape is None or vectors.shape is None:
+            return [TensorType(x.dtype, fresh_dims(2))]
+        if len(x.shape) != 2 or len(vectors.shape) != 2:
+            raise ShapeError(f"SquaredDistance: {x} and {vectors} must have rank 2.")
+        known = isinstance(x.shape[1], int) and isinstance(vectors.shape[1], int)
+        if known and x.shape[1] != vectors.shape[1]:
+            raise ShapeError(f"SquaredDistance: {x} and {vectors} differ along axis 1.")
+        return [TensorType(x.dtype, (x.shape[0], vectors.shape[0]))]
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        x, vectors = inputs
+        assert x is not None and vectors is not None
+        wide = x.astype(np.float64)[:, None] - vectors.astype(np.float64)[None]
+        return ((wide**2).sum(2).astype(x.dtype),)
+
+    @classmethod
+    def samples(cls) -> Iterator[Sample]:
+        rng = np.random.default_rng(37)
+        for rows, count, features in [(1, 1, 1), (3, 5, 7), (2, 3, 65), (0, 3, 2), (2, 2, 0)]:
+            shapes = (rows, features), (count, features)
+            yield Sample(cls(), tuple(rng.standard_normal(s).astype(np.float32) for s in shapes))
+
+    @classmethod
+    def error_samples(cls) -> Iterator[tuple[Sample, type[Exception]]]:
+        x = np.zeros((2, 3), np.float32)
+        yield Sample(cls(), (x, x.T)), ShapeError
+
+
+@register
+@dataclass(frozen=True)
+class CouplePairs(Op):
+    """Probabilities [N, k] of classes from those [N, k (k - 1) / 2] that i wins over j, i < j.
+
+    Source: Wu, Lin and Weng, Probability estimates for multi-class classification by pairwise
+    coupling (2004), method 2, as in libsvm: it ends when the largest error is below 0.005 / k.
+    """
+
+    classes: int = 2
+
+    domain = "clrt"
+    variants = (Variant("rows", _couple, _misfit),)
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        x = need(inputs, 0, self)
+        pairs = self.classes * (self.classes - 1) // 2
+        if x.shape is None:
+            return [TensorType(x.dtype, (*fresh_dims(1), self.classes))]
+        if len(x.shape) != 2 or (isinstance(x.shape[1], int) and x.shape[1] != pairs):
+            raise ShapeError(f"CouplePairs: {x} is not [N, {pairs}].")
+        return [TensorType(x.dtype, (x.shape[0], self.classes))]
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        (x,) = inputs
+        assert x is not None
+        rows = [self._row(row) for row in np.clip(x, np.float32(1e-7), np.float32(1 - 1e-7))]
+        return (np.asarray(rows, x.dtype).reshape(len(x), self.classes),)
+
+    def _row(self, pairs: Array) -> Any:
+        k = self.classes
+        r = np.zeros((k, k), np.float64)
+        r[np.triu_indices(k, 1)] = pairs
+        r += np.tril(1 - r.T, -1)
+        q = -r.T * r
+        np.fill_diagonal(q, (r**2).sum(0))
+        p = np.full(k, 1 / k)
+        for _ in range(max(100, k)):
+            qp = q @ p
+            total = p @ qp
+            if np.abs(qp - total).max() < 0.005 / k:
+                break
+            for t in range(k):
+                step = (total - qp[t]) / q[t, t]
+                p[t] += step
+                total = (total + step * (step * q[t, t] + 2 * qp[t])) / (1 + step) ** 2
+                qp = (qp + step * q[t]) / (1 + step)
+                p /= 1 + step
+        return p
+
+    @classmethod
+    def samples(cls) -> Iterator[Sample]:
+        rng = np.random.default_rng(43)
+        for classes in (2, 3, 5):
+            for rows in (0, 1, 7):
+                shape = (rows, classes * (classes - 1) // 2)
+                yield Sample(cls(classes), (rng.uniform(0, 1, shape).astype(np.float32),))
+        yield Sample(cls(2), (np.array([[0], [1]], np.float32),))
+
+    @classmethod
+    def error_samples(cls) -> Iterator[tuple[Sample, type[Exception]]]:
+        yield Sample(cls(4), (np.zeros((2, math.comb(5, 2)), np.float32),)), ShapeError
