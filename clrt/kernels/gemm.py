@@ -20,6 +20,7 @@ from clrt.kernels.spec import (
     Launch,
     Lowering,
     Packed,
+    Scratch,
     ceil_div,
     i32,
     round_up,
@@ -98,7 +99,7 @@ class Product:
         flops: For the profile.
     """
 
-    y: Value
+    y: Value | Scratch
     dtype: DType
     batch: tuple[int, ...]
     m: int
@@ -194,7 +195,8 @@ def emit_cpu(product: Product, ctx: Lowering) -> list[Launch]:
     packing, b, b_strides = _pack_b(product, width, ctx)
     launches += packing
     # A fact of the model, not of this call's shapes, or each new shape might compile again.
-    y_width = product.y.symbolic[-1] if product.y.symbolic else product.n
+    known = isinstance(product.y, Value) and product.y.symbolic
+    y_width = known[-1] if known else product.n
     aligned = not product.n % tunables["T_VW"] and not product.y_offset % tunables["T_VW"]
     whole = isinstance(y_width, int) and y_width == product.n and aligned
     defines = {**tunables, **_epilogue_defines(product.epilogue), "S_N_WHOLE": int(whole)}

@@ -1,0 +1,184 @@
+"""The launches of LSTM, GRU and RNN.
+
+The products of all inputs with W are one product. Then each step is a product of the last states
+with R and one kernel for the rest: both directions, all sequences, a work-item per state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
+
+from clrt.errors import UnsupportedError
+from clrt.ir.dtypes import DType
+from clrt.ir.graph import Node, Value
+from clrt.ir.op import TensorType
+from clrt.kernels import gemm
+from clrt.kernels.spec import (
+    Arg,
+    Buffer,
+    BufferArg,
+    KernelSpec,
+    Launch,
+    Lowering,
+    Scratch,
+    Variant,
+    i32,
+)
+from clrt.kernels.strided import contiguous_strides, copy_launch
+from clrt.ops.fused import Literal, compute_type, render
+from clrt.ops.movement import fill_launch
+from clrt.ops.recurrent import Recurrent
+
+Emit: TypeAlias = Callable[[gemm.Product, Lowering], list[Launch]]
+
+
+class Walk:
+    """The launches of a node.
+
+    The states lie in the outputs Y_h and Y_c where the node has them. Each step reads and writes
+    the same buffers, so that the launches of the products are the same in all steps, and what
+    packs R runs once.
+    """
+
+    def __init__(self, node: Node, ctx: Lowering, emit: Emit) -> None:
+        op = node.op
+        assert isinstance(op, Recurrent)
+        self.op, self.node, self.ctx, self._emit = op, node, ctx, emit
+        x, r = node.arg(0), node.arg(2)
+        self.dtype = x.dtype
+        self.gate_dtype = DType.FLOAT64 if x.dtype is DType.FLOAT64 else DType.FLOAT32
+        self.directions, _, self.hidden = r.dims
+        self.time, self.batch = (x.dims[1], x.dims[0]) if op.layout else x.dims[:2]
+        self.state_elems = self.directions * self.batch * self.hidden
+        if op.layout:
+            self.state_strides = (self.hidden, self.directions * self.hidden)
+        else:
+            self.state_strides = (self.batch * self.hidden, self.hidden)
+
+    def launches(self) -> list[Launch]:
+        op, node = self.op, self.node
+        if not self.state_elems:
+            return []
+        states: list[Buffer] = []
+        launches: list[Launch] = []
+        for index in range(op.states):
+            made = node.outputs[index + 1] if index + 1 < len(node.outputs) else None
+            states.append(made or self.ctx.scratch(self.state_elems, self.dtype))
+            launches.append(self._start(states[-1], node.input(5 + index)))
+        if not self.time:
+            return launches
+        x, w = node.arg(0), node.arg(1)
+        depth, wide = x.dims[2], op.gates * self.hidden
+        rows = self.time * self.batch
+        gx = self.gate_scratch(self.directions * rows * wide)
+        inputs = gemm.View(BufferArg(x), (0, depth, 1))
+        launches += self._product(gx, inputs, w, rows, wide, depth)
+        setup, step = self.step(gx, states)
+        launches += setup
+        for s in range(self.time):
+            launches += step(s)
+        return launches
+
+    def step(
+        self, gx: Scratch, states: list[Buffer]
+    ) -> tuple[list[Launch], Callable[[int], list[Launch]]]:
+        """What runs once, and the launches of a step."""
+        gh = self.gate_scratch(self.state_elems * self.op.gates)
+        *setup, product = self.recur(gh, states[0], self.node.arg(2), self.op.gates)
+        return setup, lambda s: [product, self.kernel(self.op.entry, s, gx, (gh, *states))]
+
+    def gate_scratch(self, elems: int) -> Scratch:
+        """Memory for sums."""
+        return self.ctx.scratch(elems, self.gate_dtype)
+
+    def recur(self, y: Scratch, state: Buffer, r: Value | Scratch, gates: int) -> list[Launch]:
+        """y[D, B, gates H] = the states times R^T: setup, and the product as the last launch."""
+        view = gemm.View(BufferArg(state), (*self.state_strides, 1))
+        return self._product(y, view, r, self.batch, gates * self.hidden, self.hidden)
+
+    def _product(
+        self, y: Scratch, a: gemm.View, weights: Value | Scratch, m: int, n: int, k: int
+    ) -> list[Launch]:
+        b = gemm.View(BufferArg(weights), (n * k, 1, k))
+        accumulator = compute_type(self.dtype)
+        batch = (self.directions,)
+        product = gemm.Product(y, self.dtype, batch, m, n, k, a, b, accumulator=accumulator)
+        return self._emit(product, self.ctx)
+
+    def _start(self, state: Buffer, first: Value | None) -> Launch:
+        if first is None:
+            return fill_launch(BufferArg(state), self.dtype, self.state_elems, 0)
+        return copy_launch(
+            BufferArg(first), BufferArg(state), self.dtype, (self.state_elems,), (1,), (1,)
+        )
+
+    def kernel(
+        self, entry: str, step: int, gx: Scratch, buffers: Sequence[Buffer | BufferArg]
+    ) -> Launch:
+        """The kernel of a step, over (H, B, D)."""
+        op, node, y = self.op, self.node, self.node.output
+        bias, lens = node.input(3), node.input(4)
+        peephole = node.input(7)
+        optional = {"F_BIAS": bias, "F_LENS": lens, "F_PEEPHOLE": peephole}
+        kernel = KernelSpec.of(
+            f"{op.entry}.cl",
+            entry,
+            DATA_T=self.dtype.cl,
+            STORAGE=self.dtype.storage,
+            GATE_T=self.gate_dtype.cl,
+            FUNCTIONS=self._functions(),
+            VW=1,
+            **{k: int(v is not None) for k, v in optional.items()},
+            **op.features(),
+        )
+        first, second, third, _ = contiguous_strides(y.dims)
+        y_steps = (second, third, first) if op.layout else (first, second, third)
+        x_steps = (1, self.time) if op.layout else (self.batch, 1)
+        numbers = (
+            *(step, self.time, self.batch, self.hidden, int(op.direction == "reverse")),
+            *(*x_steps, *self.state_strides, *y_steps),
+        )
+        buffer_args = [b if isinstance(b, BufferArg) else BufferArg(b) for b in (y, gx, *buffers)]
+        buffer_args += [BufferArg(v) for v in optional.values() if v is not None]
+        args: tuple[Arg, ...] = (*buffer_args, *(i32(v) for v in numbers))
+        return Launch(kernel, (self.hidden, self.batch, self.directions), None, args)
+
+    def _functions(self) -> str:
+        """The activations act_0, act_1, … of (direction, x) in OpenCL C.
+
+        Raises:
+            UnsupportedError: One has no kernel.
+        """
+        clip = self.op.clip
+        kind = compute_type(self.gate_dtype)
+        high, low = (Literal(v, self.gate_dtype).cl() for v in (clip, -clip))
+        limited = f"v = v > {high} ? {high} : v < {low} ? {low} : v;"
+        code = []
+        for index, steps in enumerate(zip(*self.op.functions(self.gate_dtype), strict=True)):
+            bodies = []
+            for program in steps:
+                made = render(program, [TensorType(self.gate_dtype, ())])
+                if isinstance(made, str):
+                    raise UnsupportedError(made)
+                bodies.append(f"{{ {made.body} return {made.result}; }}")
+            limit = limited if self.op.clips(index) else ""
+            chosen = bodies[0] if len(set(bodies)) == 1 else f"if (d) {bodies[1]} {bodies[0]}"
+            code.append(
+                f"static {kind} act_{index}(const IDX_T d, {kind} v) "
+                f"{{ {limit} const {kind} v0 = v; {chosen} }}"
+            )
+        return " ".join(code)
+
+
+def variants(walk: Callable[[Node, Lowering, Emit], Walk]) -> tuple[Variant, ...]:
+    """One for each kind of matrix product."""
+
+    def with_product(emit: Emit) -> Callable[[Node, Lowering], list[Launch]]:
+        return lambda node, ctx: walk(node, ctx, emit).launches()
+
+    return (
+        Variant("gemm_cpu", with_product(gemm.emit_cpu), gemm.misfit_cpu),
+        Variant("gemm_gpu", with_product(gemm.emit_gpu), gemm.misfit_gpu),
+        Variant("gemm_any", with_product(gemm.emit_any), gemm.misfit_any),
+    )

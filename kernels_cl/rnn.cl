@@ -1,0 +1,14 @@
+// RNN: h' = f(x W^T + h R^T + bias).
+#include "common/base.clh"
+#ifndef FUNCTIONS
+#define FUNCTIONS                                                      \
+  static F act_0(const IDX_T d, F v) { return c_tanh(v); }
+#endif
+#include "common/recurrent.clh"
+
+__kernel void rnn(OUT(DATA_T, y), IN(GATE_T, gx), IN(GATE_T, gh), OUT(DATA_T, hidden) PARAMS) {
+  PLACE SKIP_ENDED
+  const GATE_T next = act_0(d, GATE(1, 1, 0));
+  STORE(AT(hidden), state, next);
+  STORE(AT(y), to, next);
+}
