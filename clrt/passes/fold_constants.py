@@ -8,6 +8,7 @@ import numpy as np
 
 from clrt.errors import ClrtError
 from clrt.ir.dims import Expr
+from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Patch, Value
 from clrt.ir.op import Array, TensorType
 from clrt.ops.base import Op
@@ -37,6 +38,8 @@ class FoldConstants(Pass):
             return None  # a loop may be long, and sequences are no constants
         if op_name(node) == "Transpose" and _feeds_products(view, node):
             return None
+        if op_name(node) == "DequantizeLinear" and node.arg(0).dtype in (DType.INT4, DType.UINT4):
+            return Miss("the weight takes an eighth of the memory as it is", node)
         sizes = [None if v is None else v.numbers for v in node.inputs]
         limit = max(MAX_FOLDED_BYTES, sum(a.nbytes for a in sizes if a is not None))
         if _nbytes(node) > limit:

@@ -1,0 +1,145 @@
+"""Launches between numbers and their quantised form: the one walk over scales and zero points."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+import ml_dtypes
+import numpy as np
+
+from clrt.ir.dtypes import DType
+from clrt.ir.graph import Value
+from clrt.ir.op import Array
+from clrt.kernels.spec import BufferArg, KernelSpec, Launch, Packed, ceil_div, i32
+
+_PAIRS = (DType.INT4, DType.UINT4)
+
+
+@dataclass(frozen=True)
+class Walk:
+    """A tensor as [outer, n, inner], and the strides of scale and zero point over it.
+
+    Attributes:
+        block: Places along n that share an element.
+        strides: Along outer, the blocks of n, and inner.
+    """
+
+    outer: int
+    n: int
+    inner: int
+    block: int = 1
+    strides: tuple[int, int, int] = (0, 0, 0)
+
+    @classmethod
+    def of(cls, dims: Sequence[int], axis: int, block: int, *, one: bool) -> Walk:
+        """The walk of ONNX's forms.
+
+        Args:
+            axis: Of the scales, or of the blocks.
+            block: Elements to a block along the axis; 0 for one scale per place on the axis.
+            one: One scale for the tensor.
+        """
+        if one:
+            return cls(1, prod(dims), 1)
+        outer, n, inner = prod(dims[:axis]), dims[axis], prod(dims[axis + 1 :])
+        if not block:
+            return cls(outer, n, inner, 1, (0, 1, 0))
+        return cls(outer, n, inner, block, (ceil_div(n, block) * inner, inner, 1))
+
+    @property
+    def args(self) -> tuple[np.int32, ...]:
+        numbers = (self.inner, self.n, self.outer, max(self.block, 1), *self.strides)
+        return tuple(i32(v) for v in numbers)
+
+    @property
+    def grid(self) -> tuple[int, int]:
+        return (self.n * self.inner, self.outer)
+
+
+def quantize_launch(
+    y: Value,
+    x: Value,
+    scale: Value,
+    zero: Value | None,
+    quotient: DType,
+    saturate: bool,
+    walk: Walk,
+) -> Launch:
+    """The launch of QuantizeLinear.
+
+    Args:
+        quotient: The dtype to which x / scale is rounded: a float of 16 or 32 bits.
+        saturate: For floats of 8 bits: what is too large becomes the largest.
+    """
+    low, high = bounds(y.dtype)
+    kernel = KernelSpec.of(
+        "quantize_linear.cl",
+        "quantize_linear",
+        **_reads("DATA", x.dtype),
+        **_reads("SCALE", scale.dtype),
+        **_reads("ZERO", (zero or y).dtype),
+        OUT_T=y.dtype.cl,
+        OUT_VALUE_T=y.dtype.compute,
+        STORED=y.dtype.storage,
+        SCALED=1,
+        CENTERED=int(zero is not None),
+        QUOTIENT={DType.FLOAT16: "half", DType.BFLOAT16: "bfloat16"}.get(quotient, "float"),
+        TO_FLOAT=int(y.dtype.is_float),
+        SATURATE=int(saturate),
+        LOW=f"{low}f",
+        HIGH=f"{high}f",
+    )
+    tensors = [BufferArg(v) for v in (y, x, scale, zero) if v is not None]
+    return Launch(kernel, walk.grid, None, (*tensors, *walk.args))
+
+
+def dequantize_launch(
+    y: BufferArg, to: DType, x: Value, scale: Value | None, zero: Value | None, walk: Walk
+) -> Launch:
+    """The launch of DequantizeLinear; without a scale y is x minus its zero point.
+
+    A constant of 4-bit integers lies two to a byte on the device.
+    """
+    reads = _reads("DATA", x.dtype)
+    source = BufferArg(x)
+    if x.dtype in _PAIRS and x.is_constant and x.numbers is not None:
+        source = BufferArg(Packed(x, "pairs", pack_pairs))
+        reads["DATA"] = f"{x.dtype.storage}_pairs"
+    kernel = KernelSpec.of(
+        "quantize_linear.cl",
+        "dequantize_linear",
+        **reads,
+        **_reads("SCALE", (scale or x).dtype),
+        **_reads("ZERO", (zero or x).dtype),
+        VALUE_T="float" if x.dtype.is_float else "int",
+        OUT_T=to.cl,
+        OUT_VALUE_T=to.compute,
+        STORED=to.storage,
+        SCALED=int(scale is not None),
+        CENTERED=int(zero is not None),
+    )
+    tensors = [BufferArg(v) for v in (scale, zero) if v is not None]
+    return Launch(kernel, walk.grid, None, (y, source, *tensors, *walk.args))
+
+
+def _reads(name: str, dtype: DType) -> dict[str, object]:
+    return {f"{name}_T": dtype.cl, name: dtype.storage}
+
+
+def pack_pairs(array: Array) -> Array:
+    """4-bit elements two to a byte, the first one in the low bits."""
+    codes = array.reshape(-1).view(np.uint8) & np.uint8(15)
+    if codes.size % 2:
+        codes = np.append(codes, np.uint8(0))
+    return np.asarray(codes[::2] | codes[1::2] << np.uint8(4))
+
+
+def bounds(dtype: DType) -> tuple[float, float]:
+    """The least and the largest number of a dtype."""
+    if dtype.is_float:
+        found = ml_dtypes.finfo(dtype.numpy)
+        return float(found.min), float(found.max)
+    limits = ml_dtypes.iinfo(dtype.numpy)
+    return float(limits.min), float(limits.max)
