@@ -10,7 +10,7 @@ import numpy as np
 from clrt.ir.graph import Node
 from clrt.ir.op import Array
 from clrt.kernels.spec import Buffer, BufferArg, Launch, Lowering, Scratch
-from clrt.kernels.strided import contiguous_strides, copy_launch
+from clrt.kernels.strided import contiguous_strides, copy_launches
 from clrt.ops.base import Sample, register
 from clrt.ops.recurrent import Function, Recurrent, sample_inputs
 from clrt.ops.recurrent_walk import Emit, Walk, variants
@@ -43,7 +43,8 @@ class _ResetWalk(Walk):
         source = BufferArg(r, first * square)
         strides = (3 * square, 1)
         target = contiguous_strides(shape)
-        return part, copy_launch(source, BufferArg(part), self.dtype, shape, strides, target)
+        (copy,) = copy_launches(source, BufferArg(part), self.dtype, shape, strides, target)
+        return part, copy
 
 
 class _LinearWalk(Walk):

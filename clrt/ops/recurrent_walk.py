@@ -25,7 +25,7 @@ from clrt.kernels.spec import (
     Variant,
     i32,
 )
-from clrt.kernels.strided import contiguous_strides, copy_launch
+from clrt.kernels.strided import contiguous_strides, copy_launches
 from clrt.ops.fused import Literal, compute_type, render
 from clrt.ops.movement import fill_launch
 from clrt.ops.recurrent import Recurrent
@@ -109,9 +109,10 @@ class Walk:
     def _start(self, state: Buffer, first: Value | None) -> Launch:
         if first is None:
             return fill_launch(BufferArg(state), self.dtype, self.state_elems, 0)
-        return copy_launch(
+        (launch,) = copy_launches(
             BufferArg(first), BufferArg(state), self.dtype, (self.state_elems,), (1,), (1,)
         )
+        return launch
 
     def kernel(
         self, entry: str, step: int, gx: Scratch, buffers: Sequence[Buffer | BufferArg]
