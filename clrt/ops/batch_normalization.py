@@ -13,7 +13,7 @@ from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.spec import BufferArg, KernelSpec, Launch, Lowering, Variant, f32, i32
-from clrt.ops.base import Accuracy, OnnxNode, Op, Sample, Types, need, register
+from clrt.ops.base import Accuracy, Expand, OnnxNode, Op, Sample, Types, need, register
 
 _FLOATS = (DType.FLOAT32, DType.FLOAT16)
 
@@ -66,9 +66,7 @@ class BatchNormalization(Op):
     @classmethod
     def from_onnx(cls, node: OnnxNode) -> BatchNormalization:
         if node.attrs.get("training_mode", 0) or any(node.outputs[1:]):
-            raise UnsupportedError(
-                f"BatchNormalization '{node.name}' is in training mode; clrt runs inference only."
-            )
+            raise Expand
         if not node.attrs.get("spatial", 1):
             raise UnsupportedError(f"BatchNormalization '{node.name}': spatial=0 is not supported.")
         return cls(node.attrs.get("epsilon", 1e-5))

@@ -1,0 +1,69 @@
+"""Det: determinants."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from clrt.device.caps import DeviceCaps
+from clrt.errors import ShapeError
+from clrt.ir.dtypes import DType
+from clrt.ir.graph import Node
+from clrt.ir.op import Array, TensorType
+from clrt.kernels.spec import BufferArg, KernelSpec, Launch, Lowering, Variant, i32
+from clrt.ops.base import Op, Sample, Types, need, register
+
+
+def _misfit(node: Node, caps: DeviceCaps) -> str | None:
+    dtype = node.arg(0).dtype
+    return None if dtype is DType.FLOAT32 else f"no kernel for {dtype}"
+
+
+def _emit(node: Node, ctx: Lowering) -> list[Launch]:
+    x, y = node.arg(0), node.output
+    count, n = prod(y.dims), x.dims[-1]
+    if not count:
+        return []
+    buffers = (BufferArg(y), BufferArg(x), BufferArg(ctx.scratch(max(count * n * n, 1))))
+    kernel = KernelSpec.of("det.cl", "det")
+    return [Launch(kernel, (count,), None, (*buffers, i32(count), i32(n)), count * n**3 * 2 // 3)]
+
+
+@register
+@dataclass(frozen=True)
+class Det(Op):
+    """The determinant of each matrix of a stack `[..., M, M]`. Source: ONNX Det, opset 11 to 22."""
+
+    storages = frozenset({"plain"})
+    variants = (Variant("elimination", _emit, _misfit),)
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        x = need(inputs, 0, self)
+        if x.shape is None:
+            return [TensorType(x.dtype, None)]
+        sides = x.shape[-2:]
+        numbers = all(isinstance(d, int) for d in sides)
+        if len(sides) < 2 or (numbers and sides[0] != sides[1]):
+            raise ShapeError(f"Det: {x} is no stack of square matrices.")
+        return [TensorType(x.dtype, x.shape[:-2])]
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        (x,) = inputs
+        assert x is not None
+        return (np.asarray(np.linalg.det(x.astype(np.float64)), x.dtype),)
+
+    @classmethod
+    def samples(cls) -> Iterator[Sample]:
+        rng = np.random.default_rng(95)
+        for shape in [(2, 2), (3, 1, 1), (2, 3, 5, 5), (0, 3, 3), (2, 0, 0)]:
+            yield Sample(cls(), (rng.standard_normal(shape).astype(np.float32),))
+        yield Sample(cls(), (np.array([[0, 1, 2], [0, 0, 3], [4, 5, 6]], np.float32),))
+        yield Sample(cls(), (np.ones((3, 3), np.float32),))
+
+    @classmethod
+    def error_samples(cls) -> Iterator[tuple[Sample, type[Exception]]]:
+        yield Sample(cls(), (np.zeros((2, 3), np.float32),)), ShapeError
+        yield Sample(cls(), (np.zeros(3, np.float32),)), ShapeError

@@ -1,0 +1,61 @@
+"""ImageDecoder: the pixels of a file in memory."""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+from dataclasses import dataclass
+
+import numpy as np
+
+from clrt.errors import InputError, ShapeError, UnsupportedError
+from clrt.ir.dtypes import DType
+from clrt.ir.op import Array, TensorType
+from clrt.ops.base import Accuracy, OnnxNode, Op, Types, need, register
+from clrt.ops.movement import fresh_dims
+
+_FORMATS = {"RGB": 3, "BGR": 3, "Grayscale": 1}
+
+
+@register
+@dataclass(frozen=True)
+class ImageDecoder(Op):
+    """`[height, width, channels]` bytes of an image file, given as `[length]` bytes.
+
+    Runs on the host, with Pillow (the extra `image`). Source: ONNX ImageDecoder, opset 20.
+    """
+
+    pixel_format: str = "RGB"
+
+    accuracy = Accuracy.EXACT
+
+    @classmethod
+    def from_onnx(cls, node: OnnxNode) -> Op:
+        wanted = node.attrs.get("pixel_format", "RGB")
+        if wanted not in _FORMATS:
+            raise UnsupportedError(
+                f"{cls.name}: format '{wanted}'; clrt has {', '.join(_FORMATS)}."
+            )
+        if importlib.util.find_spec("PIL") is None:
+            raise UnsupportedError(f"{cls.name} needs Pillow: pip install 'clrt[image]'.")
+        return cls(wanted)
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        x = need(inputs, 0, self)
+        if x.dtype is not DType.UINT8 or (x.shape is not None and len(x.shape) != 1):
+            raise ShapeError(f"ImageDecoder: its input is {x}; expected the bytes of a file.")
+        return [TensorType(DType.UINT8, (*fresh_dims(2), _FORMATS[self.pixel_format]))]
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        from PIL import Image, UnidentifiedImageError
+
+        (x,) = inputs
+        assert x is not None
+        try:
+            image = Image.open(io.BytesIO(x.tobytes()))
+            pixels = np.asarray(image.convert("L" if self.pixel_format == "Grayscale" else "RGB"))
+        except (UnidentifiedImageError, OSError, ValueError) as error:
+            raise InputError(f"ImageDecoder: Pillow cannot read its input: {error}.") from error
+        if self.pixel_format == "Grayscale":
+            return (pixels[..., None],)
+        return (np.ascontiguousarray(pixels[..., ::-1] if self.pixel_format == "BGR" else pixels),)
