@@ -1,0 +1,151 @@
+"""TopK: the k largest or smallest elements along an axis, in order."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from clrt.device.caps import DeviceCaps
+from clrt.errors import ShapeError
+from clrt.ir.dims import Dim
+from clrt.ir.dtypes import DType
+from clrt.ir.graph import Node
+from clrt.ir.op import Array, TensorType
+from clrt.kernels.spec import Arg, BufferArg, KernelSpec, Launch, Lowering, Variant, ceil_div, i32
+from clrt.ops.base import Accuracy, Op, Sample, Types, need, normalize_axis, register
+from clrt.ops.movement import Promoted, count, elements, fresh_dim
+from clrt.ops.softmax import around_axis
+
+# Elements that one work-item sorts by insertion: more where it keeps only a few of them, since most
+# are then passed over.
+_BLOCK = 16
+_FEW = 64
+
+
+def _first_run(k: int) -> int:
+    return max(256, 16 * k) if k <= _FEW else _BLOCK
+
+
+def _misfit(node: Node, caps: DeviceCaps) -> str | None:
+    dtype = node.arg(0).dtype
+    if dtype is DType.FLOAT64 and not caps.has_fp64:
+        return "no float64 arithmetic"
+    return None
+
+
+def _emit(node: Node, ctx: Lowering) -> list[Launch]:
+    x, op = node.arg(0), node.op
+    assert isinstance(op, TopK)
+    values, indices = node.outputs[0], node.outputs[1] if len(node.outputs) > 1 else None
+    if not count(values.dims):
+        return []
+    axis = normalize_axis(op.axis, len(x.dims), op)
+    outer, n, inner = around_axis(x.dims, axis)
+    k, lines = values.dims[axis] if x.dims else 1, outer * inner
+    run = _first_run(k)
+    capacity = ceil_div(n, run) * min(run, k)
+    lists = [ctx.scratch(lines * capacity, DType.INT32) for _ in range(2)]
+    defines = {
+        "DATA_T": x.dtype.cl,
+        "STORAGE": x.dtype.storage,
+        "VALUE_T": x.dtype.compute,
+        "IS_FLOAT": int(x.dtype.is_float),
+        "LARGEST": int(bool(op.largest)),
+    }
+    sizes = (i32(n), i32(inner), i32(k), i32(capacity))
+    source, target = (BufferArg(b) for b in lists)
+    blocks = KernelSpec.of("top_k.cl", "top_k_blocks", **defines)
+    merge = KernelSpec.of("top_k.cl", "top_k_merge", **defines)
+    args: tuple[Arg, ...] = (BufferArg(x), source, *sizes, i32(run))
+    launches = [Launch(blocks, (ceil_div(n, run), lines), None, args)]
+    while run < n:
+        grid = (ceil_div(n, run) * min(run, k), lines)
+        args = (BufferArg(x), source, target, *sizes, i32(run))
+        launches.append(Launch(merge, grid, None, args))
+        source, target, run = target, source, 2 * run
+    take = KernelSpec.of("top_k.cl", "top_k_take", **defines)
+    places = BufferArg(indices or ctx.scratch(count(values.dims), DType.INT64))
+    args = (BufferArg(x), source, BufferArg(values), places, *sizes)
+    return [*launches, Launch(take, (k, lines), None, args)]
+
+
+@register
+@dataclass(frozen=True)
+class TopK(Op):
+    """The k largest (or smallest) elements along an axis and their int64 indices, sorted.
+
+    Of equal elements the one with the lower index comes first; NaN counts as largest.
+
+    Source: ONNX TopK, opset 1 to 24.
+    """
+
+    axis: int = -1
+    largest: int = 1
+    sorted: int = 1
+
+    promoted: ClassVar[Promoted] = {"k": (1, np.int64)}
+    host_inputs = (1,)
+    accuracy = Accuracy.EXACT
+    variants = (Variant("merge", _emit, _misfit),)
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        x = need(inputs, 0, self)
+        need(inputs, 1, self)
+        if x.shape is None:
+            return [TensorType(x.dtype, None), TensorType(DType.INT64, None)]
+        axis = normalize_axis(self.axis, len(x.shape), self)
+        found = elements(inputs, 1)
+        k: Dim = found[0] if found else fresh_dim()
+        shape = (*x.shape[:axis], k, *x.shape[axis + 1 :]) if x.shape else ()
+        n = x.shape[axis] if x.shape else 1
+        if isinstance(k, int) and (k < 0 or (isinstance(n, int) and k > n)):
+            raise ShapeError(f"TopK: {k} of {n} elements along axis {axis} of {x}.")
+        return [TensorType(x.dtype, shape), TensorType(DType.INT64, shape)]
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        x, k = inputs
+        assert x is not None and k is not None
+        if not x.ndim:
+            return x, np.zeros((), np.int64)
+        axis = normalize_axis(self.axis, x.ndim, self)
+        keys = x if x.dtype.kind in "iuf" else x.astype(np.float32)
+        if self.largest:  # backwards, so that the order of equals turns round twice
+            order = np.flip(np.argsort(np.flip(keys, axis), axis, kind="stable"), axis)
+            order = x.shape[axis] - 1 - order
+        else:
+            order = np.argsort(keys, axis, kind="stable")
+        order = np.take(order, np.arange(int(k.reshape(-1)[0])), axis)
+        return np.take_along_axis(x, order, axis), order.astype(np.int64)
+
+    @classmethod
+    def samples(cls) -> Iterator[Sample]:
+        rng = np.random.default_rng(0)
+        for shape, axis, k in [
+            ((1,), 0, 1),
+            ((3, 5), 1, 2),
+            ((2, 17, 3), 1, 17),
+            ((65,), -1, 20),
+            ((2, 530), 1, 3),
+            ((150,), 0, 70),
+            ((33, 2), 0, 0),
+            ((0, 3), 1, 2),
+        ]:
+            for largest in (0, 1):
+                x = rng.integers(-9, 9, shape).astype(np.float32)
+                yield Sample(cls(axis, largest), (x, np.array([k])))
+        for dtype in (np.float16, np.int8, np.int64, np.uint64, np.float64):
+            x = rng.integers(0, 50, (2, 40)).astype(dtype)
+            yield Sample(cls(), (x, np.array([33])))
+        odd = np.array([[1, np.nan, np.inf, -0.0, 0.0, np.nan, -np.inf]], np.float32)
+        for largest in (0, 1):
+            yield Sample(cls(1, largest), (odd, np.array([7])))
+
+    @classmethod
+    def error_samples(cls) -> Iterator[tuple[Sample, type[Exception]]]:
+        x = np.zeros((2, 3), np.float32)
+        yield Sample(cls(), (x, np.array([4]))), ShapeError
+        yield Sample(cls(), (x, np.array([-1]))), ShapeError
+        yield Sample(cls(2), (x, np.array([1]))), ShapeError

@@ -1,0 +1,96 @@
+// TopK by merging: for each line of n elements, `inner` apart, `list` has the places of the first k
+// of each run of elements, in order, min(run, k) to a run.
+//   top_k_blocks   sorts runs by insertion; work-item (run, line)
+//   top_k_merge    pairs of runs; work-item (entry, line) finds its rank in the other run
+//   top_k_take     elements and places of the first k; work-item (j, line)
+// The order is total: equals by their places, NaN largest.
+#include "common/base.clh"
+#include "common/storage.clh"
+#ifndef DATA_T
+#define DATA_T float
+#define VALUE_T float
+#define LARGEST 1
+#define IS_FLOAT 1
+#endif
+#ifdef cl_khr_fp64
+#pragma OPENCL EXTENSION cl_khr_fp64 : enable
+#endif
+
+#define LINE                                             \
+  const IDX_T id = get_global_id(0);                     \
+  const IDX_T line = get_global_id(1);                   \
+  const IDX_T outer = line / inner;                      \
+  const IDX_T at = outer * n * inner + line - outer * inner;
+#define VALUE(place) LOAD(AT(x), at + (place) * inner)
+#define LENGTH(r) min(min(run, n - (r) * run), k)
+
+static inline bool less(const VALUE_T a, const VALUE_T b) {
+#if IS_FLOAT
+  return a < b || (b != b && a == a);
+#else
+  return a < b;
+#endif
+}
+
+// Whether a at place i comes before b at place j.
+static inline bool before(const VALUE_T a, const IDX_T i, const VALUE_T b, const IDX_T j) {
+  const bool first = LARGEST ? less(b, a) : less(a, b);
+  const bool second = LARGEST ? less(a, b) : less(b, a);
+  return first || (!second && i < j);
+}
+
+__kernel void top_k_blocks(IN(DATA_T, x), OUT(int, list), const IDX_T n, const IDX_T inner,
+                           const IDX_T k, const IDX_T capacity, const IDX_T run) {
+  LINE
+  if (id * run >= n) return;
+  const IDX_T kept = min(run, k), end = min((id + 1) * run, n);
+  __global int *const to = AT(list) + line * capacity + id * kept;
+  IDX_T filled = 0;
+  for (IDX_T i = id * run; i < end; ++i) {
+    const VALUE_T v = VALUE(i);
+    IDX_T p = filled;
+    // Those in the list have lower places, so that they come first among equals.
+    while (p > 0 && before(v, i, VALUE(to[p - 1]), to[p - 1])) {
+      if (p < kept) to[p] = to[p - 1];
+      --p;
+    }
+    if (p < kept) {
+      to[p] = i;
+      filled = min(filled + 1, kept);
+    }
+  }
+}
+
+__kernel void top_k_merge(IN(DATA_T, x), IN(int, from), OUT(int, to), const IDX_T n,
+                          const IDX_T inner, const IDX_T k, const IDX_T capacity,
+                          const IDX_T run) {
+  LINE
+  const IDX_T kept = min(run, k), own = id / kept, p = id - own * kept;
+  if (own * run >= n || p >= LENGTH(own)) return;
+  __global const int *const lists = AT(from) + line * capacity;
+  const IDX_T other = own ^ 1;
+  const IDX_T place = lists[own * kept + p];
+  const VALUE_T v = VALUE(place);
+  IDX_T low = 0, high = other * run < n ? LENGTH(other) : 0;
+  while (low < high) {
+    const IDX_T middle = (low + high) / 2;
+    const IDX_T there = lists[other * kept + middle];
+    if (before(VALUE(there), there, v, place)) {
+      low = middle + 1;
+    } else {
+      high = middle;
+    }
+  }
+  const IDX_T wide = min(2 * run, k);
+  if (p + low < wide) AT(to)[line * capacity + own / 2 * wide + p + low] = place;
+}
+
+__kernel void top_k_take(IN(DATA_T, x), IN(int, list), OUT(DATA_T, values), OUT(long, indices),
+                         const IDX_T n, const IDX_T inner, const IDX_T k, const IDX_T capacity) {
+  LINE
+  if (id >= k) return;
+  const IDX_T place = AT(list)[line * capacity + id];
+  const IDX_T y = (outer * k + id) * inner + line - outer * inner;
+  STORE(AT(values), y, VALUE(place));
+  AT(indices)[y] = place;
+}
