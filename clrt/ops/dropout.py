@@ -78,6 +78,7 @@ class Dropout(Op):
     key: int = 0
     mask_like_x: bool = False
 
+    storages = None
     accuracy = Accuracy.ELEMENTWISE
     variants = (Variant("copy", _copy, _copies), Variant("philox", _emit, _misfit))
 
@@ -114,7 +115,7 @@ class Dropout(Op):
     @classmethod
     def samples(cls) -> Iterator[Sample]:
         for shape in [(), (65,), (2, 0)]:
-            for dtype in (np.float32, np.float16):
+            for dtype in (np.float32, np.float16, DType.BFLOAT16.numpy):
                 x = np.full(shape, 2.5, dtype)
                 yield Sample(cls(0, False), (x,))
                 yield Sample(cls(0, True), (x,))

@@ -66,6 +66,7 @@ class RandomTensor(Op):
     key: int = 0
 
     normal: ClassVar[bool] = False
+    storages = None
     accuracy = Accuracy.TRANSCENDENTAL
     variants = (Variant("philox", _emit, _misfit),)
 

@@ -20,6 +20,8 @@ OP_TYPES = {
     "Trilu", "Unsqueeze",
 }  # fmt: skip
 CASES = cases(OP_TYPES)
+# What ONNX expects of the others comes from NumPy's generator.
+DRAWLESS = [c for c in CASES if "training_dropout" not in c.name or "zero_ratio" in c.name]
 DATA_DEPENDENT = {"Compress", "NonZero"}
 
 
@@ -30,7 +32,7 @@ def _type(op: Op, index: int, array: Array | None, shape: tuple[Dim, ...]) -> Te
     return TensorType(DType.of(array.dtype), shape, data)
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)
+@pytest.mark.parametrize("case", DRAWLESS, ids=lambda c: c.name)
 def test_reference(case: Case) -> None:
     check_exact(case)
 
