@@ -15,7 +15,7 @@ from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
 from clrt.ir.op import TensorType
 from clrt.kernels.spec import BufferArg, Launch, Lowering, Variant
-from clrt.kernels.strided import copy_launch
+from clrt.kernels.strided import copy_launches
 from clrt.ops.base import Op, Sample, Types, need
 from clrt.runtime.devices import devices
 from tests.harness import all_devices, run_graph, sample_graph
@@ -84,7 +84,7 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
         step = 0
     elif node.op.fault == "uninitialised":
         x = BufferArg(ctx.scratch(n))
-    return [copy_launch(x, y, DType.FLOAT32, (count,), (1,), (step,))]
+    return copy_launches(x, y, DType.FLOAT32, (count,), (1,), (step,))
 
 
 @dataclass(frozen=True)

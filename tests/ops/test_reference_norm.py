@@ -22,7 +22,7 @@ CASES = cases(OP_TYPES)
 REASONS = (
     " nodes",  # the expanded form of a case that is here
     "bfloat16",
-    "training mode",
+    "it runs as other ops",
     "not all inputs and outputs are tensors",
 )
 
