@@ -52,6 +52,7 @@ class TensorScatter(Op):
     axis: int = -2
     mode: str = "linear"
 
+    storages = None
     in_place = (0,)
     accuracy = Accuracy.EXACT
     variants = (Variant("gather", _emit),)

@@ -16,8 +16,8 @@ OP_TYPES = {
     "Compress", "Concat", "ConstantOfShape", "CumProd", "CumSum", "DepthToSpace", "Dropout",
     "Expand", "EyeLike", "Flatten", "Gather", "GatherElements", "GatherND", "Identity", "NonZero",
     "OneHot", "Pad", "Range", "Reshape", "ReverseSequence", "Scatter", "ScatterElements",
-    "ScatterND", "Shape", "Size", "Slice", "SpaceToDepth", "Split", "Squeeze", "TensorScatter", "Tile",
-    "TopK", "Trilu", "Unique", "Unsqueeze",
+    "ScatterND", "Shape", "Size", "Slice", "SpaceToDepth", "Split", "Squeeze", "TensorScatter",
+    "Tile", "TopK", "Trilu", "Unique", "Unsqueeze",
 }  # fmt: skip
 CASES = cases(OP_TYPES)
 DATA_DEPENDENT = {"Compress", "NonZero", "Unique"}
