@@ -1,5 +1,6 @@
 // OneHot: y[o, d, r] = indices[o, r] is d ? on : off. Work-item (r, d, o).
 #include "common/base.clh"
+#include "common/storage.clh"
 #ifndef DATA_T
 #define DATA_T uint
 #define INDEX_T long
@@ -14,7 +15,7 @@ __kernel void one_hot(IN(INDEX_T, indices), IN(DATA_T, values), OUT(DATA_T, y), 
   const IDX_T d = get_global_id(1);
   const IDX_T o = get_global_id(2);
   if (r >= inner || d >= depth) return;
-  const long index = (long)AT(indices)[o * inner + r];
+  const long index = (long)LOAD(AT(indices), o * inner + r);
   const int on = index == d || index + depth == d;
   AT(y)[(o * depth + d) * inner + r] = on ? AT(values)[1] : AT(values)[0];
 }

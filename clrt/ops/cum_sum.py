@@ -62,6 +62,7 @@ class Cumulative(Op):
 
     start: ClassVar[int] = 0
     join: ClassVar[str] = "((a) + (b))"
+    storages = None
     host_inputs = (1,)
     shape_data = True
     variants = (Variant("lines", _emit, _misfit),)

@@ -80,6 +80,7 @@ class Einsum(Op):
 
     equation: str = ""
 
+    storages = None
     variants = (Variant("view", _emit, _misfit),)
 
     def subscripts(self, ranks: Sequence[int]) -> Subscripts:

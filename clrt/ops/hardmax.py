@@ -50,6 +50,7 @@ class Hardmax(SoftmaxBase):
     Source: ONNX Hardmax, opset 1 to 13.
     """
 
+    storages = None
     accuracy = Accuracy.EXACT
     variants = (Variant("lines", _emit, _misfit),)
 

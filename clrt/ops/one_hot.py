@@ -20,7 +20,7 @@ from clrt.ops.movement import bits_t, count, elements, fresh_dim
 
 def _misfit(node: Node, caps: DeviceCaps) -> str | None:
     dtype = node.arg(0).dtype
-    if dtype is DType.FLOAT16 or (dtype is DType.FLOAT64 and not caps.has_fp64):
+    if dtype is DType.FLOAT64 and not caps.has_fp64:
         return f"no kernel reads {dtype} indices"
     return None
 
@@ -33,7 +33,11 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
     axis = normalize_axis(node.op.axis, len(y.dims), node.op)
     outer, depth, inner = count(y.dims[:axis]), y.dims[axis], count(y.dims[axis + 1 :])
     kernel = KernelSpec.of(
-        "one_hot.cl", "one_hot", DATA_T=bits_t(y.dtype), INDEX_T=indices.dtype.cl
+        "one_hot.cl",
+        "one_hot",
+        DATA_T=bits_t(y.dtype),
+        INDEX_T=indices.dtype.cl,
+        STORAGE=indices.dtype.storage,
     )
     buffers = (BufferArg(indices), BufferArg(values), BufferArg(y))
     size = (inner, depth, outer)
@@ -83,7 +87,7 @@ class OneHot(Op):
         values = np.array([-1.5, 2], np.float32)
         for axis in (-1, 0, 1, -2):
             yield Sample(cls(axis), (rng.integers(-9, 9, (3, 4)), np.array(7), values))
-        for dtype in (np.int32, np.float32, np.uint8):
+        for dtype in (np.int32, np.float32, np.float16, np.uint8):
             whole = rng.integers(0, 9, 5).astype(dtype)
             yield Sample(cls(), (whole, np.array([65]), np.array([0, 1], np.bool_)))
         yield Sample(cls(), (np.array(2), np.array(3), np.array([5, 6])))

@@ -84,7 +84,8 @@ class Recurrent(Op):
     Inputs: X `[T, B, I]`, W `[D, G H, I]`, R `[D, G H, H]`, and optionally B `[D, 2 G H]`,
     sequence_lens `[B]` (int32), initial_h `[D, B, H]`. Outputs: Y `[T, D, B, H]`, Y_h `[D, B, H]`.
     With layout 1: X `[B, T, I]`, states `[B, D, H]`, Y `[B, T, D, H]`. A sequence that is shorter
-    than T gives zeros behind its end; backwards it starts at its own end.
+    than T gives zeros behind its end; backwards it starts at its own end; one of no length keeps
+    its first state.
 
     Attributes:
         activations: For each direction; without regard to case. `activation_alpha` and

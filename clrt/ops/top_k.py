@@ -87,6 +87,7 @@ class TopK(Op):
     sorted: int = 1
 
     promoted: ClassVar[Promoted] = {"k": (1, np.int64)}
+    storages = None
     host_inputs = (1,)
     accuracy = Accuracy.EXACT
     variants = (Variant("merge", _emit, _misfit),)

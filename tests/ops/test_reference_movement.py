@@ -16,13 +16,13 @@ OP_TYPES = {
     "Compress", "Concat", "ConstantOfShape", "CumProd", "CumSum", "DepthToSpace", "Dropout",
     "Expand", "EyeLike", "Flatten", "Gather", "GatherElements", "GatherND", "Identity", "NonZero",
     "OneHot", "Pad", "Range", "Reshape", "ReverseSequence", "Scatter", "ScatterElements",
-    "ScatterND", "Shape", "Size", "Slice", "SpaceToDepth", "Split", "Squeeze", "Tile", "TopK",
-    "Trilu", "Unsqueeze",
+    "ScatterND", "Shape", "Size", "Slice", "SpaceToDepth", "Split", "Squeeze", "TensorScatter",
+    "Tile", "TopK", "Trilu", "Unique", "Unsqueeze",
 }  # fmt: skip
 CASES = cases(OP_TYPES)
 # What ONNX expects of the others comes from NumPy's generator.
 DRAWLESS = [c for c in CASES if "training_dropout" not in c.name or "zero_ratio" in c.name]
-DATA_DEPENDENT = {"Compress", "NonZero"}
+DATA_DEPENDENT = {"Compress", "NonZero", "Unique"}
 
 
 def _type(op: Op, index: int, array: Array | None, shape: tuple[Dim, ...]) -> TensorType | None:

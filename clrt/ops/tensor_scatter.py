@@ -1,0 +1,135 @@
+"""TensorScatter: an update written into a cache at a place of its own for each sample."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from clrt.errors import InputError, ShapeError, UnsupportedError
+from clrt.ir.graph import Node
+from clrt.ir.op import Array, TensorType
+from clrt.kernels.spec import Arg, BufferArg, KernelSpec, Launch, Lowering, Status, Variant, i32
+from clrt.ops.base import Accuracy, OnnxNode, Op, Sample, Types, need, normalize_axis, register
+from clrt.ops.movement import bits_t, count
+from clrt.ops.softmax import around_axis
+
+
+def _emit(node: Node, ctx: Lowering) -> list[Launch]:
+    cache, update, indices, y = node.arg(0), node.arg(1), node.input(2), node.output
+    op = node.op
+    assert isinstance(op, TensorScatter)
+    if not count(y.dims):
+        return []
+    axis = op.place(len(y.dims))
+    outer, size, inner = around_axis(y.dims, axis)
+    kernel = KernelSpec.of(
+        "tensor_scatter.cl",
+        "tensor_scatter",
+        DATA_T=bits_t(y.dtype),
+        CIRCULAR=int(op.mode == "circular"),
+        F_INDICES=int(indices is not None),
+    )
+    status = Status(f"TensorScatter '{node.name}': a write index is outside the cache.")
+    buffers = [BufferArg(v) for v in (cache, update, y) if v is not None]
+    buffers += [BufferArg(indices), BufferArg(status)] if indices is not None else []
+    numbers = (inner, size, update.dims[axis], count(y.dims[1:axis]))
+    args: tuple[Arg, ...] = (*buffers, *(i32(v) for v in numbers))
+    return [Launch(kernel, (inner, size, outer), None, args)]
+
+
+@register
+@dataclass(frozen=True)
+class TensorScatter(Op):
+    """The cache with `update` along `axis` from write_indices[batch] on (0 where left out).
+
+    Circular: places are taken modulo the size of the cache.
+
+    Source: ONNX TensorScatter, opset 24.
+    """
+
+    axis: int = -2
+    mode: str = "linear"
+
+    storages = None
+    in_place = (0,)
+    accuracy = Accuracy.EXACT
+    variants = (Variant("gather", _emit),)
+
+    @classmethod
+    def from_onnx(cls, node: OnnxNode) -> Op:
+        mode = node.attrs.get("mode", "linear")
+        if mode not in ("linear", "circular"):
+            raise UnsupportedError(f"TensorScatter '{node.name}': mode '{mode}'.")
+        return super().from_onnx(node)
+
+    def place(self, rank: int) -> int:
+        """The axis.
+
+        Raises:
+            ShapeError: It is outside the rank, or that of the batch.
+        """
+        axis = normalize_axis(self.axis, rank, self)
+        if not axis:
+            raise ShapeError("TensorScatter: axis 0 is that of the batch.")
+        return axis
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        cache, update = need(inputs, 0, self), need(inputs, 1, self)
+        if cache.dtype is not update.dtype:
+            raise ShapeError(f"TensorScatter: an update {update} of a cache {cache}.")
+        if cache.shape is not None and update.shape is not None:
+            axis = self.place(len(cache.shape))
+            if len(cache.shape) != len(update.shape):
+                raise ShapeError(f"TensorScatter: an update {update} of a cache {cache}.")
+            for k, (own, new) in enumerate(zip(cache.shape, update.shape, strict=True)):
+                if (
+                    isinstance(own, int)
+                    and isinstance(new, int)
+                    and (new > own or (k != axis and new != own))
+                ):
+                    raise ShapeError(f"TensorScatter: an update {update} of a cache {cache}.")
+        return [TensorType(cache.dtype, cache.shape)]
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        cache, update, indices = (*inputs, None)[:3]
+        assert cache is not None and update is not None
+        axis = self.place(cache.ndim)
+        size, length = cache.shape[axis], update.shape[axis]
+        starts = np.zeros(len(cache), np.int64) if indices is None else indices
+        y = np.moveaxis(cache, axis, 1).copy()
+        new = np.moveaxis(update, axis, 1)
+        for sample, values, start in zip(y, new, starts, strict=True):
+            places = int(start) + np.arange(length)
+            if self.mode == "circular":
+                places %= max(size, 1)
+            elif start < 0 or start + length > size:
+                raise InputError(f"TensorScatter: write index {start} is outside the cache.")
+            sample[places] = values
+        return (np.ascontiguousarray(np.moveaxis(y, 1, axis)),)
+
+    @classmethod
+    def samples(cls) -> Iterator[Sample]:
+        rng = np.random.default_rng(0)
+        for shape, axis, length, mode, starts in [
+            ((3, 2, 5, 4), -2, 2, "linear", [0, 3, 1]),
+            ((3, 2, 5, 4), -2, 2, "circular", [4, -1, 12]),
+            ((2, 5), 1, 5, "linear", None),
+            ((2, 5), -1, 0, "circular", None),
+            ((2, 3, 1, 65), 3, 7, "circular", [60, 0]),
+            ((0, 3, 2), 1, 1, "linear", []),
+        ]:
+            changed = list(shape)
+            changed[axis] = length
+            indices = None if starts is None else np.array(starts, np.int64)
+            for dtype in (np.float32, np.int8):
+                cache, update = (rng.integers(-9, 9, s).astype(dtype) for s in (shape, changed))
+                yield Sample(cls(axis, mode), (cache, update, indices))
+
+    @classmethod
+    def error_samples(cls) -> Iterator[tuple[Sample, type[Exception]]]:
+        x = np.zeros((2, 3, 4), np.float32)
+        yield Sample(cls(0), (x, x)), ShapeError
+        yield Sample(cls(), (x[:, :2], x)), ShapeError
+        yield Sample(cls(), (x, x[..., :2])), ShapeError

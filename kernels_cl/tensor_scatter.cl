@@ -1,0 +1,41 @@
+// TensorScatter, by the elements of the result: each is from the update or stays.
+// Work-item (element behind the axis, place along it, everything before it).
+#include "common/base.clh"
+#ifndef DATA_T
+#define DATA_T uint
+#define CIRCULAR 0
+#define F_INDICES 1
+#endif
+#if F_INDICES
+#define INDICES , IN(long, indices), OUT(int, status)
+#else
+#define INDICES
+#endif
+
+__kernel void tensor_scatter(IN(DATA_T, cache), IN(DATA_T, update), OUT(DATA_T, y) INDICES,
+                             const IDX_T inner, const IDX_T size, const IDX_T length,
+                             const IDX_T middle) {
+  const IDX_T r = get_global_id(0);
+  const IDX_T s = get_global_id(1);
+  const IDX_T outer = get_global_id(2);
+  if (r >= inner) return;
+  IDX_T from = s;
+#if F_INDICES
+  long start = AT(indices)[outer / middle];
+#if CIRCULAR
+  start %= size;
+  from = s - (IDX_T)start;
+  if (from < 0) from += size;
+  if (from >= size) from -= size;
+#else
+  if (start < 0 || start + length > size) {
+    AT(status)[0] = 1;
+    start = 0;
+  }
+  from = s - (IDX_T)start;
+#endif
+#endif
+  const IDX_T at = (outer * size + s) * inner + r;
+  AT(y)[at] = from >= 0 && from < length ? AT(update)[(outer * length + from) * inner + r]
+                                         : AT(cache)[at];
+}
