@@ -187,11 +187,11 @@ def emit_cpu(product: Product, ctx: Lowering) -> list[Launch]:
         return []
     tunables = ctx.tunables(CPU)
     width = tunables["T_NV"] * tunables["T_VW"]
-    launches, product = _merge(product, ctx)
+    launches, product = merge(product, ctx)
     if product.k and product.a.strides[-1] != 1:
         copied, product = _copy_a(product, ctx)
         launches += copied
-    packing, b, b_strides = _pack_b(product, width, ctx)
+    packing, b, b_strides = pack_b(product, width, ctx)
     launches += packing
     # A fact of the model, not of this call's shapes, or each new shape might compile again.
     y_width = product.y.symbolic[-1] if product.y.symbolic else product.n
@@ -225,7 +225,7 @@ def emit_gpu(product: Product, ctx: Lowering) -> list[Launch]:
     if product.is_empty:
         return []
     tunables = ctx.tunables(GPU)
-    launches, product = _merge(product, ctx)
+    launches, product = merge(product, ctx)
     defines = {
         **tunables,
         **_epilogue_defines(product.epilogue),
@@ -247,7 +247,7 @@ def emit_any(product: Product, ctx: Lowering) -> list[Launch]:
     """One work-item per element, for any dtype."""
     if product.is_empty:
         return []
-    launches, product = _merge(product, ctx)
+    launches, product = merge(product, ctx)
     defines = {
         **_epilogue_defines(product.epilogue),
         "DATA_T": product.dtype.cl,
@@ -298,7 +298,7 @@ def _epilogue_args(epilogue: Epilogue) -> tuple[Arg, ...]:
     return tuple(args)
 
 
-def _merge(product: Product, ctx: Lowering) -> tuple[list[Launch], Product]:
+def merge(product: Product, ctx: Lowering) -> tuple[list[Launch], Product]:
     """The same product over exactly two batch axes, with as much as possible in its rows.
 
     Raises:
@@ -382,7 +382,7 @@ def _copy(
     return [] if 0 in shape else [launch], View(target, strides)
 
 
-def _pack_b(
+def pack_b(
     product: Product, width: int, ctx: Lowering
 ) -> tuple[list[Launch], BufferArg, tuple[int, int]]:
     """B in panels: the launches that pack it, the buffer, and its strides by batch axis."""
