@@ -27,35 +27,9 @@
 #include "common/math.clh"
 #include "common/rows.clh"
 #include "common/scalar.clh"
+#include "common/tile.clh"
 
 #define ROWS_AHEAD 64
-
-// X(0) X(1) … for every row, X(i, 0) X(i, 1) … for every vector of row i: accumulators must be
-// separate variables, since compilers leave an array of them in memory.
-#define ROWS_1(X) X(0)
-#define ROWS_2(X) ROWS_1(X) X(1)
-#define ROWS_3(X) ROWS_2(X) X(2)
-#define ROWS_4(X) ROWS_3(X) X(3)
-#define ROWS_5(X) ROWS_4(X) X(4)
-#define ROWS_6(X) ROWS_5(X) X(5)
-#define ROWS_7(X) ROWS_6(X) X(6)
-#define ROWS_8(X) ROWS_7(X) X(7)
-#define ROWS_9(X) ROWS_8(X) X(8)
-#define ROWS_10(X) ROWS_9(X) X(9)
-#define ROWS_11(X) ROWS_10(X) X(10)
-#define ROWS_12(X) ROWS_11(X) X(11)
-#define ROWS_13(X) ROWS_12(X) X(12)
-#define ROWS_14(X) ROWS_13(X) X(13)
-#define VECTORS_1(X, i) X(i, 0)
-#define VECTORS_2(X, i) VECTORS_1(X, i) X(i, 1)
-#define VECTORS_3(X, i) VECTORS_2(X, i) X(i, 2)
-#define VECTORS_4(X, i) VECTORS_3(X, i) X(i, 3)
-#define ROWS_OF_(n) ROWS_##n
-#define ROWS_OF(n) ROWS_OF_(n)
-#define VECTORS_OF_(n) VECTORS_##n
-#define VECTORS_OF(n) VECTORS_OF_(n)
-#define ROWS(X) ROWS_OF(T_MR)(X)
-#define VECTORS(X, i) VECTORS_OF(T_NV)(X, i)
 
 // Rows past M read row M - 1 again; they are never stored.
 #define ROW_POINTER(i) \

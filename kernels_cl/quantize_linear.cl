@@ -5,6 +5,7 @@
 //                      kept within LOW and HIGH;  TO_FLOAT: y is a small float, there is no zero
 //                      point, LOW and HIGH hold where SATURATE
 //   dequantize_linear  y = (x - zero point) * scale;  without SCALED the difference
+//   UNIFORM            all strides are 0: no divisions, which CPUs do one by one
 // Work-item (x, y): place in n * inner, outer.
 #include "common/base.clh"
 #include "common/storage.clh"
@@ -20,6 +21,7 @@
 #define OUT_VALUE_T int
 #define STORED plain
 #define SCALED 1
+#define UNIFORM 0
 #define CENTERED 1
 #define QUOTIENT float
 #define TO_FLOAT 0
@@ -40,11 +42,15 @@
 #define WALK                                                                                  \
   const IDX_T inner, const IDX_T n, const IDX_T outer, const IDX_T block, const IDX_T s_outer, \
       const IDX_T s_n, const IDX_T s_inner
+#if UNIFORM
+#define PARAMETER 0
+#else
+#define PARAMETER (o * s_outer + at / inner / block * s_n + at % inner * s_inner)
+#endif
 #define PLACE                                              \
   const IDX_T at = get_global_id(0), o = get_global_id(1); \
   if (at >= n * inner || o >= outer) return;               \
-  const IDX_T i = at / inner;                              \
-  const IDX_T p = o * s_outer + i / block * s_n + (at - i * inner) * s_inner;
+  const IDX_T p = PARAMETER;
 
 // Four bits to an element, two to a byte, the first one low: constants that are kept packed.
 #define load_uint4_pairs(p, i) ((int)((p)[(i) >> 1] >> (((i) & 1) << 2)) & 15)

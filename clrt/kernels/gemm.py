@@ -188,11 +188,11 @@ def emit_cpu(product: Product, ctx: Lowering) -> list[Launch]:
         return []
     tunables = ctx.tunables(CPU)
     width = tunables["T_NV"] * tunables["T_VW"]
-    launches, product = _merge(product, ctx)
+    launches, product = merge(product, ctx)
     if product.k and product.a.strides[-1] != 1:
         copied, product = _copy_a(product, ctx)
         launches += copied
-    packing, b, b_strides = _pack_b(product, width, ctx)
+    packing, b, b_strides = pack_b(product, width, ctx)
     launches += packing
     # A fact of the model, not of this call's shapes, or each new shape might compile again.
     known = isinstance(product.y, Value) and product.y.symbolic
@@ -227,7 +227,7 @@ def emit_gpu(product: Product, ctx: Lowering) -> list[Launch]:
     if product.is_empty:
         return []
     tunables = ctx.tunables(GPU)
-    launches, product = _merge(product, ctx)
+    launches, product = merge(product, ctx)
     defines = {
         **tunables,
         **_epilogue_defines(product.epilogue),
@@ -249,7 +249,7 @@ def emit_any(product: Product, ctx: Lowering) -> list[Launch]:
     """One work-item per element, for any dtype."""
     if product.is_empty:
         return []
-    launches, product = _merge(product, ctx)
+    launches, product = merge(product, ctx)
     defines = {
         **_epilogue_defines(product.epilogue),
         "DATA_T": product.dtype.cl,
@@ -300,7 +300,7 @@ def _epilogue_args(epilogue: Epilogue) -> tuple[Arg, ...]:
     return tuple(args)
 
 
-def _merge(product: Product, ctx: Lowering) -> tuple[list[Launch], Product]:
+def merge(product: Product, ctx: Lowering) -> tuple[list[Launch], Product]:
     """The same product over exactly two batch axes, with as much as possible in its rows.
 
     Raises:
@@ -384,7 +384,7 @@ def _copy(
     return [] if 0 in shape else launches, View(target, strides)
 
 
-def _pack_b(
+def pack_b(
     product: Product, width: int, ctx: Lowering
 ) -> tuple[list[Launch], BufferArg, tuple[int, int]]:
     """B in panels: the launches that pack it, the buffer, and its strides by batch axis."""

@@ -84,6 +84,7 @@ def quantize_launch(
         OUT_VALUE_T=y.dtype.compute,
         STORED=y.dtype.storage,
         SCALED=1,
+        UNIFORM=int(not any(walk.strides)),
         CENTERED=int(zero is not None),
         QUOTIENT={DType.FLOAT16: "half", DType.BFLOAT16: "bfloat16"}.get(quotient, "float"),
         TO_FLOAT=int(y.dtype.is_float),
@@ -118,6 +119,7 @@ def dequantize_launch(
         OUT_VALUE_T=to.compute,
         STORED=to.storage,
         SCALED=int(scale is not None),
+        UNIFORM=int(not any(walk.strides)),
         CENTERED=int(zero is not None),
     )
     tensors = [BufferArg(v) for v in (scale, zero) if v is not None]

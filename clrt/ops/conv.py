@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import prod
+from typing import ClassVar
 
 import numpy as np
 
@@ -41,7 +42,7 @@ _COLUMNS_BYTES = 64 << 20
 def _epilogue(node: Node) -> gemm.Epilogue:
     """The bias: one element per channel, that is per group and row of the product."""
     assert isinstance(node.op, Conv)
-    bias = node.input(2)
+    bias = node.input(2) if node.op.biased else None
     product = TensorType(node.output.dtype, node.output.shape)
     if bias is None:
         return make_epilogue((), product, ())
@@ -52,8 +53,8 @@ def _epilogue(node: Node) -> gemm.Epilogue:
     return make_epilogue((Step(Add(), (0, 1)),), flat, (operand,))
 
 
-def _lower(node: Node) -> gemm.Product:
-    """The product of weights and columns; its B is set by `_columns`."""
+def lower_conv(node: Node) -> gemm.Product:
+    """The product of weights and columns; its B is set by `unfolded`."""
     x, w, y, op = node.arg(0), node.arg(1), node.output, node.op
     assert isinstance(op, Conv)
     if len(x.dims) - 2 > _AXES:
@@ -67,12 +68,13 @@ def _lower(node: Node) -> gemm.Product:
     return gemm.Product(y, x.dtype, batch, m, n, k, weights, images, epilogue, kind)
 
 
-def _unfolded(
+def unfolded(
     node: Node, product: gemm.Product, ctx: Lowering, width: int
 ) -> Iterator[tuple[list[Launch], gemm.Product]]:
     """The product in parts, each with the launches that unfold its images.
 
     Args:
+        product: Of weights and images; B is replaced, unless the images are the columns.
         width: Columns to a panel; 0 for one panel of all columns.
     """
     x, op = node.arg(0), node.op
@@ -87,19 +89,19 @@ def _unfolded(
     images, groups = product.batch
     columns = round_up(product.n, width) if width else product.n
     matrix = product.k * columns
-    image_bytes = max(groups * matrix * x.dtype.itemsize, 1)
+    image_bytes = max(groups * matrix * product.dtype.itemsize, 1)
     chunk = min(max(_COLUMNS_BYTES // image_bytes, 1), images)
-    target = BufferArg(ctx.scratch(chunk * groups * matrix, x.dtype))
+    target = BufferArg(ctx.scratch(chunk * groups * matrix, product.dtype))
     view = gemm.View(target, (groups * matrix, matrix, width or columns, 1), bool(width))
     geometry = _geometry(node, window)
     # Panels are what a CPU's product reads.
     entry = "im2col_cpu" if width else "im2col"
-    kernel = KernelSpec.of("im2col.cl", entry, DATA_T=_UNSIGNED[x.dtype.itemsize])
+    kernel = KernelSpec.of("im2col.cl", entry, DATA_T=_UNSIGNED[product.dtype.itemsize])
     for first in range(0, images, chunk):
         count = min(chunk, images - first)
         channels = node.arg(1).dims[1]
         sizes = (product.n, product.k, width or columns, columns, count * groups, channels)
-        source = BufferArg(x, first * prod(x.dims[1:]))
+        source = BufferArg(product.b.buffer.buffer, first * prod(x.dims[1:]))
         args: tuple[Arg, ...] = (target, source, *(i32(v) for v in sizes), *geometry)
         grid = (columns // width, count * groups) if width else (columns, product.k, count * groups)
         launch = Launch(kernel, grid, (1, 1) if width else None, args)
@@ -184,26 +186,26 @@ def _emit_depthwise_any(node: Node, ctx: Lowering) -> list[Launch]:
 
 
 def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
-    product = _lower(node)
+    product = lower_conv(node)
     if product.is_empty:
         return []
-    parts = _unfolded(node, product, ctx, gemm.packed_width(ctx))
+    parts = unfolded(node, product, ctx, gemm.packed_width(ctx))
     return [x for unfold, part in parts for x in (*unfold, *gemm.emit_cpu(part, ctx))]
 
 
 def _emit_gpu(node: Node, ctx: Lowering) -> list[Launch]:
-    product = _lower(node)
+    product = lower_conv(node)
     if product.is_empty:
         return []
-    parts = _unfolded(node, product, ctx, 0)
+    parts = unfolded(node, product, ctx, 0)
     return [x for unfold, part in parts for x in (*unfold, *gemm.emit_gpu(part, ctx))]
 
 
 def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:
-    product = _lower(node)
+    product = lower_conv(node)
     if product.is_empty:
         return []
-    parts = _unfolded(node, product, ctx, 0)
+    parts = unfolded(node, product, ctx, 0)
     return [x for unfold, part in parts for x in (*unfold, *gemm.emit_any(part, ctx))]
 
 
@@ -226,7 +228,8 @@ class Conv(Op):
     auto_pad: str = "NOTSET"
     group: int = 1
 
-    variants = (
+    biased: ClassVar[bool] = True
+    variants: ClassVar[tuple[Variant, ...]] = (
         Variant("depthwise_cpu", _emit_depthwise_cpu, _misfit_depthwise_cpu),
         Variant("depthwise_any", _emit_depthwise_any, _misfit_depthwise),
         Variant("im2col_gemm_cpu", _emit_cpu, gemm.misfit_cpu),

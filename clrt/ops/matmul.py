@@ -114,7 +114,7 @@ def make_epilogue(
     return gemm.Epilogue(tuple(operands), kinds, program.body, program.result, vectorises)
 
 
-def _lower(node: Node) -> gemm.Product:
+def lower_product(node: Node) -> gemm.Product:
     """A node as a product.
 
     Raises:
@@ -206,15 +206,15 @@ def _pad(shape: Shape, y: Value, missing: tuple[bool, bool]) -> tuple[Dim, ...]:
 
 
 def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
-    return gemm.emit_cpu(_lower(node), ctx)
+    return gemm.emit_cpu(lower_product(node), ctx)
 
 
 def _emit_gpu(node: Node, ctx: Lowering) -> list[Launch]:
-    return gemm.emit_gpu(_lower(node), ctx)
+    return gemm.emit_gpu(lower_product(node), ctx)
 
 
 def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:
-    return gemm.emit_any(_lower(node), ctx)
+    return gemm.emit_any(lower_product(node), ctx)
 
 
 MatrixProduct.variants = (

@@ -1,0 +1,146 @@
+"""Products of 8-bit integers around their zero points, exact in int32."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import prod
+
+import numpy as np
+
+from clrt.device.caps import DeviceCaps
+from clrt.errors import UnsupportedError
+from clrt.ir.dtypes import DType
+from clrt.ir.graph import Node, Value
+from clrt.ir.op import Array
+from clrt.kernels import gemm
+from clrt.kernels.quantized import Walk, dequantize_launch
+from clrt.kernels.spec import (
+    Arg,
+    BufferArg,
+    KernelSpec,
+    Launch,
+    Lowering,
+    Packed,
+    ceil_div,
+    i32,
+    round_up,
+)
+from clrt.kernels.tuned import tuned
+
+CPU = tuned(
+    "gemm_integer_cpu",
+    {"T_MR": (3, 4, 6, 8, 12), "T_NV": (1, 2, 3, 4), "T_VW": (4, 8, 16)},
+    T_MR=4,
+    T_NV=2,
+    T_VW=8,
+)
+
+
+def misfit_cpu(node: Node, caps: DeviceCaps) -> str | None:
+    """Why `emit_cpu` does not hold."""
+    return None if caps.is_cpu else "for CPU devices"
+
+
+def width(ctx: Lowering) -> int:
+    """Columns of a panel of B as `emit_cpu` reads it."""
+    tunables = ctx.tunables(CPU)
+    return tunables["T_NV"] * tunables["T_VW"]
+
+
+def difference(
+    value: Value, zero: Value | None, walk: Walk, to: DType, ctx: Lowering
+) -> tuple[list[Launch], BufferArg]:
+    """value - zero point in a wider dtype; made at load where both are constants."""
+    zeros = None if zero is None else zero.numbers
+    if value.is_constant and value.numbers is not None and (zero is None or zeros is not None):
+
+        def pack(array: Array) -> Array:
+            return subtract(array, zeros, walk).astype(to.numpy)
+
+        name = "" if zero is None else zero.name
+        return [], BufferArg(Packed(value, f"minus_{name}_{to}_{walk}", pack))
+    target = BufferArg(ctx.scratch(prod(value.dims), to))
+    return [dequantize_launch(target, to, value, None, zero, walk)], target
+
+
+def subtract(array: Array, zeros: Array | None, walk: Walk) -> Array:
+    """array - zero points as int16, in the array's shape."""
+    wide = array.astype(np.int16)
+    if zeros is None:
+        return wide
+    outer, along, inner = walk.strides
+    index = (
+        np.arange(walk.outer)[:, None, None] * outer
+        + np.arange(walk.n)[None, :, None] // walk.block * along
+        + np.arange(walk.inner)[None, None, :] * inner
+    )
+    whole = wide.reshape(walk.outer, walk.n, walk.inner)
+    centred: Array = whole - zeros.reshape(-1).astype(np.int16)[index]
+    return centred.reshape(array.shape)
+
+
+def constant_panels(
+    value: Value, zero: Value | None, walk: Walk, product: gemm.Product, ctx: Lowering
+) -> tuple[gemm.View, str] | None:
+    """Constant B minus its zero point in panels of bytes, or of shorts where those are too small.
+
+    Returns:
+        The panels and their C type; None where B or its zero point is not a constant, or where more
+        than two batch axes would have to be copied into one.
+    """
+    zeros = None if zero is None else zero.numbers
+    if value.numbers is None or not value.is_constant or (zero is not None and zeros is None):
+        return None
+    if len(product.batch) > 2 and any(product.b.strides[:-2]):
+        return None
+    middle = 0 if value.dtype is DType.INT8 else 128
+    centred = (zeros is None and middle == 0) or (
+        zeros is not None and bool((zeros == middle).all())
+    )
+    dtype = DType.INT8 if centred else DType.INT16
+    columns = width(ctx)
+    panels = gemm.pack_constant(value, product.k, product.n, transposed=False, width=columns)
+
+    def pack(array: Array) -> Array:
+        return panels.pack(subtract(array, zeros, walk).astype(dtype.numpy))
+
+    layout = f"{panels.layout}_minus_{'' if zero is None else zero.name}"
+    packed = BufferArg(Packed(value, layout, pack))
+    wide, size = round_up(product.n, columns) * product.k, max(product.n * product.k, 1)
+    strides = tuple(s // size * wide for s in product.b.strides[:-2])
+    return gemm.View(packed, (*strides, columns, 1), in_panels=True), dtype.cl
+
+
+def emit_cpu(product: gemm.Product, ctx: Lowering, panel_type: str = "float") -> list[Launch]:
+    """Register-blocked tiles of a work-group of one, multiplied as float32.
+
+    Args:
+        product: A is float32; B too, unless it is in panels.
+        panel_type: The C type of B's elements.
+    """
+    if product.is_empty:
+        return []
+    tunables = ctx.tunables(CPU)
+    launches, product = gemm.merge(product, ctx)
+    packing, b, b_strides = gemm.pack_b(product, width(ctx), ctx)
+    a0, a1, a_row, a_k = product.a.strides
+    if a_k != 1 and product.k > 1:
+        raise UnsupportedError("the rows of A are not contiguous")
+    sizes = (product.m, product.n, product.k, product.batch[1], a0, a1, a_row, *b_strides)
+    args: tuple[Arg, ...] = (BufferArg(product.y, product.y_offset), product.a.buffer, b)
+    tiles = ceil_div(product.m, tunables["T_MR"]) * ceil_div(product.n, width(ctx))
+    kernel = KernelSpec.of(
+        "gemm_integer_cpu.cl",
+        "gemm_integer_cpu",
+        **tunables,
+        B_T=panel_type,
+        B_FLOAT=int(panel_type == "float"),
+    )
+    numbers = (i32(s) for s in sizes)
+    launch = Launch(kernel, (tiles * product.batches,), (1,), (*args, *numbers), product.flops)
+    return [*launches, *packing, launch]
+
+
+def emit_any(product: gemm.Product, ctx: Lowering) -> list[Launch]:
+    """One work-item per element; A and B are int16."""
+    return gemm.emit_any(replace(product, dtype=DType.INT16, accumulator="int"), ctx)

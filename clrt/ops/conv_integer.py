@@ -1,0 +1,115 @@
+"""ConvInteger: a convolution of 8-bit integers around their zero points."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from math import prod
+
+import numpy as np
+
+from clrt.errors import ShapeError
+from clrt.ir.dtypes import DType
+from clrt.ir.graph import Node
+from clrt.ir.op import Array, TensorType
+from clrt.kernels import gemm, gemm_integer
+from clrt.kernels.quantized import Walk
+from clrt.kernels.spec import Launch, Lowering, Variant
+from clrt.ops.base import Accuracy, Sample, Types, need, register
+from clrt.ops.conv import Conv, lower_conv, unfolded
+from clrt.ops.matmul_integer import BYTES
+
+
+def _lower(node: Node, ctx: Lowering, to: DType) -> tuple[list[Launch], gemm.Product]:
+    """The product of weights and images as they are in `to`: then what pads them is 0."""
+    x, w, x_zero, w_zero = node.arg(0), node.arg(1), node.input(2), node.input(3)
+    product = replace(lower_conv(node), dtype=to)
+    maps, window = w.dims[0], prod(w.dims[1:])
+    per_map = w_zero is not None and prod(w_zero.dims) > 1
+    weights = Walk(1, maps, window, 1, (0, 1, 0)) if per_map else Walk(1, maps * window, 1)
+    first, a = gemm_integer.difference(w, w_zero, weights, to, ctx)
+    images = Walk(1, prod(x.dims), 1)
+    second, b = gemm_integer.difference(x, x_zero, images, to, ctx)
+    views = replace(product.a, buffer=a), replace(product.b, buffer=b)
+    return [*first, *second], replace(product, a=views[0], b=views[1])
+
+
+def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
+    if 0 in node.output.dims:
+        return []
+    launches, product = _lower(node, ctx, DType.FLOAT32)
+    for unfold, part in unfolded(node, product, ctx, gemm_integer.width(ctx)):
+        launches += (*unfold, *gemm_integer.emit_cpu(part, ctx))
+    return launches
+
+
+def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:
+    if 0 in node.output.dims:
+        return []
+    launches, product = _lower(node, ctx, DType.INT16)
+    for unfold, part in unfolded(node, product, ctx, 0):
+        launches += (*unfold, *gemm_integer.emit_any(part, ctx))
+    return launches
+
+
+@register
+@dataclass(frozen=True)
+class ConvInteger(Conv):
+    """(x - its zero point) correlated with (w - zero points of w), in int32; padding is 0.
+
+    The zero point of w is one number or one per output channel.
+
+    Numerics: exact; sums past 32 bits wrap. Source: ONNX ConvInteger, opset 10.
+    """
+
+    accuracy = Accuracy.EXACT
+    biased = False
+    variants = (
+        Variant("gemm_integer_cpu", _emit_cpu, gemm_integer.misfit_cpu),
+        Variant("gemm_integer_any", _emit_any),
+    )
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        x, w = need(inputs, 0, self), need(inputs, 1, self)
+        for t, zero in zip((x, w), (*inputs[2:], None, None), strict=False):
+            if t.dtype not in BYTES or (zero is not None and zero.dtype is not t.dtype):
+                raise ShapeError(f"{self.name}: {t} with zero point {zero} is no 8-bit operand.")
+        (y,) = super().infer([x, TensorType(x.dtype, w.shape)])
+        return [TensorType(DType.INT32, y.shape)]
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        x, w, x_zero, w_zero = (*inputs, None, None)[:4]
+        assert x is not None and w is not None
+        images, weights = x.astype(np.int32), w.astype(np.int32)
+        if x_zero is not None:
+            images = images - x_zero.astype(np.int32)
+        if w_zero is not None:
+            weights = weights - w_zero.astype(np.int32).reshape(-1, *[1] * (w.ndim - 1))
+        return super().reference(images, weights)
+
+    @classmethod
+    def samples(cls) -> Iterator[Sample]:
+        rng = np.random.default_rng(73)
+
+        def draw(shape: tuple[int, ...], dtype: type) -> Array:
+            limits = np.iinfo(dtype)
+            return np.asarray(rng.integers(limits.min, limits.max + 1, shape), dtype)
+
+        ops: list[tuple[ConvInteger, tuple[int, ...], tuple[int, ...]]] = [
+            (cls(), (1, 1, 4), (1, 1, 2)),
+            (cls(pads=(1, 1, 1, 1)), (2, 3, 5, 6), (4, 3, 3, 3)),
+            (cls(strides=(2, 1), dilations=(1, 2), group=2), (1, 4, 7, 9), (6, 2, 3, 3)),
+            (cls(), (2, 5, 4, 3), (3, 5, 1, 1)),
+            (cls(auto_pad="SAME_UPPER", strides=(2, 2, 1)), (1, 2, 3, 4, 5), (2, 2, 2, 2, 2)),
+        ]
+        for op, x, w in ops:
+            yield Sample(op, (draw(x, np.uint8), draw(w, np.int8)))
+            zeros = draw((), np.uint8), draw((w[0],), np.uint8)
+            yield Sample(op, (draw(x, np.uint8), draw(w, np.uint8), *zeros))
+            yield Sample(op, (draw(x, np.int8), draw(w, np.int8), None, draw((1,), np.int8)))
+
+    @classmethod
+    def error_samples(cls) -> Iterator[tuple[Sample, type[Exception]]]:
+        x = np.zeros((1, 2, 5), np.uint8)
+        yield Sample(cls(), (x, np.zeros((1, 3, 2), np.uint8))), ShapeError
+        yield Sample(cls(), (x, np.zeros((1, 2, 2), np.float32))), ShapeError

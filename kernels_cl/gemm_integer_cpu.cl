@@ -1,0 +1,89 @@
+// y = A B of integers for CPU devices, exact in 32 bits: a tile of T_MR rows by T_NV vectors of T_VW
+// columns in registers, as in gemm_cpu.cl. Elements lie in -255..255. They are multiplied as float32,
+// whose multiply-adds CPUs do as fast as any: sums of CHUNK products stay below 2^24, and go to an
+// integer before they pass it.
+// A is float32, read row by row. B is packed as [panel][K][T_NV * T_VW] of B_T, zeros past column N.
+#ifndef T_MR
+#define T_MR 4
+#define T_NV 3
+#define T_VW 8
+#endif
+#ifndef B_T
+#define B_T char
+#define B_FLOAT 0
+#endif
+#define VW T_VW
+#include "common/base.clh"
+#include "common/math.clh"
+#include "common/rows.clh"
+#include "common/scalar.clh"
+#include "common/tile.clh"
+
+#define CHUNK 256
+#define JOINED_(a, b) a##b
+#define JOINED(a, b) JOINED_(a, b)
+typedef JOINED(B_T, T_VW) __attribute__((aligned(1))) B_VECTOR;
+typedef JOINED(int, T_VW) SUMS;
+
+// OpenCL's own conversion is a call on PoCL, which spills every accumulator.
+#if B_FLOAT
+#define WIDEN(v) (v)
+#elif defined(__has_builtin)
+#if __has_builtin(__builtin_convertvector)
+#define WIDEN(v) __builtin_convertvector(v, F)
+#endif
+#endif
+#ifndef WIDEN
+#define WIDEN(v) JOINED(convert_float, T_VW)(v)
+#endif
+
+#define ROW_POINTER(i) \
+  __global const float *const a##i = a_batch + (m0 + i < M ? m0 + i : M - 1) * a_row;
+#define ZERO(i, j) F acc##i##_##j = (F)(0.0f);
+#define ZERO_ROW(i) VECTORS(ZERO, i)
+#define LOAD_B(i, j) const F b##j = WIDEN(panel[j]);
+#define MULTIPLY(i, j) acc##i##_##j = a_k * b##j + acc##i##_##j;
+#define MULTIPLY_ROW(i)         \
+  {                             \
+    const F a_k = (F)(a##i[k]); \
+    VECTORS(MULTIPLY, i)        \
+  }
+#define KEEP(i, j) tile[i * T_NV + j] += JOINED(convert_int, T_VW)(acc##i##_##j);
+#define KEEP_ROW(i) VECTORS(KEEP, i)
+
+__kernel __attribute__((reqd_work_group_size(1, 1, 1)))
+void gemm_integer_cpu(OUT(int, y), IN(float, a), IN(B_T, b), const IDX_T M, const IDX_T N,
+                      const IDX_T K, const IDX_T d1, const IDX_T a_s0, const IDX_T a_s1,
+                      const IDX_T a_row, const IDX_T b_s0, const IDX_T b_s1) {
+  const IDX_T blocks = (M + T_MR - 1) / T_MR;
+  const IDX_T panels = (N + T_NV * T_VW - 1) / (T_NV * T_VW);
+  const IDX_T batch = (IDX_T)get_global_id(0) / (blocks * panels);
+  const IDX_T at = (IDX_T)get_global_id(0) % (blocks * panels);
+  const IDX_T n0 = at / blocks * (T_NV * T_VW);
+  const IDX_T m0 = at % blocks * T_MR;
+  const IDX_T i0 = batch / d1;
+  const IDX_T i1 = batch % d1;
+  __global const float *const a_batch = AT(a) + i0 * a_s0 + i1 * a_s1;
+  __global const B_VECTOR *panel =
+      (__global const B_VECTOR *)(AT(b) + i0 * b_s0 + i1 * b_s1 + n0 * K);
+  ROWS(ROW_POINTER)
+  SUMS tile[T_MR * T_NV];
+  for (int t = 0; t < T_MR * T_NV; ++t) tile[t] = (SUMS)(0);
+  for (IDX_T start = 0; start < K; start += CHUNK) {
+    const IDX_T end = i_min(start + CHUNK, K);
+    ROWS(ZERO_ROW)
+    for (IDX_T k = start; k < end; ++k) {
+      VECTORS(LOAD_B, 0)
+      ROWS(MULTIPLY_ROW)
+      panel += T_NV;
+    }
+    ROWS(KEEP_ROW)
+  }
+  const IDX_T rows = i_min(T_MR, M - m0);
+  const IDX_T columns = i_min(T_NV * T_VW, N - n0);
+  for (IDX_T i = 0; i < rows; ++i) {
+    __global int *const y_row = AT(y) + (batch * M + m0 + i) * N + n0;
+    const int *const sums = (const int *)(tile + i * T_NV);
+    for (IDX_T n = 0; n < columns; ++n) y_row[n] = sums[n];
+  }
+}
