@@ -1,0 +1,395 @@
+"""Resize and Upsample: tensors sampled anew along some of their axes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from clrt.device.caps import DeviceCaps
+from clrt.errors import ModelError, ShapeError
+from clrt.ir.dims import Dim
+from clrt.ir.dtypes import DType
+from clrt.ir.graph import Node, Value
+from clrt.ir.op import Array, TensorType
+from clrt.kernels.spec import Arg, BufferArg, KernelSpec, Launch, Lowering, Variant, i32
+from clrt.ops.base import OnnxNode, Op, Sample, Types, need, normalize_axis, register
+from clrt.ops.movement import bits_t, elements, fresh_dim, given
+
+_MODES = ("nearest", "linear", "cubic")
+
+
+@dataclass(frozen=True)
+class Sampling:
+    """How one axis is sampled.
+
+    Attributes:
+        indices: `[outputs, taps]`, the elements that each output is made of.
+        weights: `[outputs, taps]`, their shares.
+        values: `[outputs]`, what is added where an output lies outside; None where none does.
+    """
+
+    axis: int
+    size: int
+    indices: Array
+    weights: Array
+    values: Array | None
+
+    @property
+    def is_copy(self) -> bool:
+        """Whether each output is one element."""
+        return self.indices.shape[1] == 1 and self.values is None
+
+
+def _misfit(node: Node, caps: DeviceCaps) -> str | None:
+    dtype = node.arg(0).dtype
+    assert isinstance(node.op, Resize)
+    copies = all(s.is_copy for s in node.op.samplings(node.arg(0).dims, node.input_types))
+    fits = dtype.is_int or dtype in (DType.FLOAT32, DType.FLOAT16)
+    return None if copies or fits else f"no kernel for {dtype}"
+
+
+def _emit(node: Node, ctx: Lowering) -> list[Launch]:
+    x, y, op = node.arg(0), node.output, node.op
+    assert isinstance(op, Resize)
+    if 0 in y.dims:
+        return []
+    samplings = op.samplings(x.dims, node.input_types)
+    # Axes that shrink come first: the others then have less to do.
+    samplings.sort(key=lambda s: len(s.indices) / s.size)
+    copies = all(s.is_copy for s in samplings)
+    if not samplings:
+        samplings = [_same(x.dims)]
+    dims, source, dtype, launches = list(x.dims), BufferArg(x), x.dtype, []
+    for number, sampling in enumerate(samplings):
+        last = number == len(samplings) - 1
+        outputs = len(sampling.indices)
+        inner, outer = prod(dims[sampling.axis + 1 :]), prod(dims[: sampling.axis])
+        dims[sampling.axis] = outputs
+        kept = y.dtype if last or copies else DType.FLOAT32
+        target = BufferArg(y if last else ctx.scratch(prod(dims), kept))
+        tables = [_table(sampling.indices, "indices")]
+        numbers = [sampling.size, outputs, inner]
+        if copies:
+            kernel = KernelSpec.of(
+                "resize.cl", "resize_copy", DATA_T=bits_t(dtype), EXTRAPOLATE=0, COPY=1
+            )
+        else:
+            tables.append(_table(sampling.weights, "weights"))
+            numbers.append(sampling.indices.shape[1])
+            if sampling.values is not None:
+                tables.append(_table(sampling.values, "values"))
+            kernel = KernelSpec.of(
+                "resize.cl",
+                "resize",
+                DATA_T=dtype.cl,
+                STORAGE=dtype.storage,
+                OUT_T=kept.cl,
+                OUT_STORAGE=kept.storage,
+                EXTRAPOLATE=int(sampling.values is not None),
+                COPY=0,
+                **{"ROUND(v)": "(v)" if kept.is_float else f"convert_{kept.cl}_sat_rte(v)"},
+            )
+        args: tuple[Arg, ...] = (target, source, *tables, *(i32(v) for v in numbers))
+        flops = 2 * prod(dims) * sampling.indices.shape[1]
+        launches.append(Launch(kernel, (outputs * inner, outer), None, args, flops))
+        source, dtype = target, kept
+    return launches
+
+
+def _same(dims: Sequence[int]) -> Sampling:
+    """What copies a tensor: its first axis as it is."""
+    size = dims[0] if dims else 1
+    rows = np.arange(size)[:, None]
+    return Sampling(0, size, rows, np.ones((size, 1)), None)
+
+
+def _table(array: Array, name: str) -> BufferArg:
+    """A constant of the plan."""
+    data = np.ascontiguousarray(array, np.int32 if array.dtype.kind == "i" else np.float32)
+    return BufferArg(Value(name, TensorType(DType.of(data.dtype), data.shape, data)))
+
+
+@register
+@dataclass(frozen=True)
+class Resize(Op):
+    """x sampled at other positions along some axes: nearest, linear or cubic.
+
+    Inputs: x, roi (for tf_crop_and_resize), scales or sizes, for each of `axes` (all by default).
+    Each axis is sampled by itself, by a table of elements and weights made with the plan.
+
+    Numerics: sums in float32, also for integers, which round to even and saturate. Source: ONNX
+    Resize, opset 10 to 19, and Upsample, opset 7 and 9.
+    """
+
+    antialias: bool = False
+    axes: tuple[int, ...] = ()
+    coordinate_transformation_mode: str = "half_pixel"
+    cubic_coeff_a: float = -0.75
+    exclude_outside: bool = False
+    extrapolation_value: float = 0.0
+    keep_aspect_ratio_policy: str = "stretch"
+    mode: str = "nearest"
+    nearest_mode: str = "round_prefer_floor"
+
+    host_inputs = (1, 2, 3)
+    variants = (Variant("separable", _emit, _misfit),)
+
+    @classmethod
+    def from_onnx(cls, node: OnnxNode) -> Op:
+        if node.opset < 11:
+            node.inputs[1:] = ["", *node.inputs[1:]]
+            node.attrs.update(coordinate_transformation_mode="asymmetric", nearest_mode="floor")
+        op = super().from_onnx(node)
+        assert isinstance(op, Resize)
+        if op.mode not in _MODES:
+            raise ModelError(f"{node.op_type}: mode '{op.mode}'; expected {', '.join(_MODES)}.")
+        if op.coordinate_transformation_mode not in _COORDINATES:
+            raise ModelError(
+                f"{node.op_type}: coordinates '{op.coordinate_transformation_mode}'; expected "
+                f"{', '.join(_COORDINATES)}."
+            )
+        return op
+
+    def _axes(self, rank: int) -> tuple[int, ...]:
+        return tuple(normalize_axis(a, rank, self) for a in self.axes) or tuple(range(rank))
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        x = need(inputs, 0, self)
+        if x.shape is None:
+            return [TensorType(x.dtype, None)]
+        axes, dims = self._axes(len(x.shape)), list(x.shape)
+        scales, sizes = _numbers(inputs, 2), elements(inputs, 3)
+        sizes = sizes or None
+        wanted: Sequence[Any] | None = sizes if sizes is not None else scales
+        if wanted is not None and len(wanted) != len(axes):
+            raise ShapeError(f"Resize: {len(wanted)} numbers for {len(axes)} axes of {x}.")
+        numbers = all(isinstance(dims[a], int) for a in axes)
+        stretch = self.keep_aspect_ratio_policy == "stretch"
+        for place, axis in enumerate(axes):
+            if sizes is not None and stretch:
+                dims[axis] = sizes[place]
+            elif sizes is not None and not (numbers and all(isinstance(s, int) for s in sizes)):
+                dims[axis] = fresh_dim()
+            elif sizes is not None:
+                common = self._common(x.shape, axes, sizes)
+                dims[axis] = int(common * int(str(x.shape[axis])) + 0.5)
+            elif scales is not None:
+                dims[axis] = _scaled(x.shape[axis], scales[place])
+            else:
+                dims[axis] = fresh_dim()
+        return [TensorType(x.dtype, tuple(dims))]
+
+    def _common(self, shape: Sequence[Dim], axes: Sequence[int], sizes: Sequence[Dim]) -> float:
+        """The one scale of all axes that keeps the aspect ratio."""
+        pick = min if self.keep_aspect_ratio_policy == "not_larger" else max
+        return pick(int(str(s)) / int(str(shape[a])) for a, s in zip(axes, sizes, strict=True))
+
+    def samplings(self, dims: Sequence[int], inputs: Types) -> list[Sampling]:
+        """The axes that change, and how; every input is known."""
+        axes = self._axes(len(dims))
+        (out,) = self.infer(inputs)
+        scales, sizes = _numbers(inputs, 2), elements(inputs, 3)
+        roi = _numbers(inputs, 1)
+        crops = self.coordinate_transformation_mode == "tf_crop_and_resize"
+        found = []
+        for place, axis in enumerate(axes):
+            assert out.shape is not None
+            size, outputs = dims[axis], int(str(out.shape[axis]))
+            if not sizes:
+                assert scales is not None
+                scale = scales[place]
+            elif self.keep_aspect_ratio_policy == "stretch":
+                scale = outputs / size if size else 1.0
+            else:
+                scale = self._common(dims, axes, sizes)
+            window = (0.0, 1.0)
+            if crops and roi:
+                window = (roi[place], roi[place + len(axes)])
+            same = size == outputs and math.isclose(scale, 1) and window == (0.0, 1.0)
+            if not same and size and outputs:
+                found.append(self._sampling(axis, size, outputs, scale, window))
+        return found
+
+    def _sampling(
+        self, axis: int, size: int, outputs: int, scale: float, window: tuple[float, float]
+    ) -> Sampling:
+        mode = self.coordinate_transformation_mode
+        x = _COORDINATES[mode](np.arange(outputs, dtype=np.float64), size, scale, outputs, window)
+        values = None
+        if self.mode == "nearest":
+            indices, weights = _nearest(x, self.nearest_mode)[:, None], np.ones((outputs, 1))
+        else:
+            indices, weights = self._filter(x, size, scale)
+        if mode == "tf_crop_and_resize":
+            outside = (x < 0) | (x > size - 1)
+            if outside.any():
+                weights = np.where(outside[:, None], 0.0, weights)
+                values = np.where(outside, self.extrapolation_value, 0.0)
+        return Sampling(axis, size, np.clip(indices, 0, size - 1), weights, values)
+
+    def _filter(self, x: Array, size: int, scale: float) -> tuple[Array, Array]:
+        """Indices, perhaps outside, and weights of linear and cubic sampling."""
+        shrink = min(scale, 1.0) if self.antialias else 1.0
+        reach = math.ceil((1 if self.mode == "linear" else 2) / shrink)
+        indices = np.floor(x).astype(np.int64)[:, None] + np.arange(1 - reach, reach + 1)
+        distance = np.abs(indices - x[:, None]) * shrink
+        if self.mode == "linear":
+            weights = np.maximum(1 - distance, 0)
+        else:
+            weights = _keys(distance, self.cubic_coeff_a)
+        if self.exclude_outside:
+            weights = np.where((indices < 0) | (indices >= size), 0, weights)
+        total = weights.sum(1, keepdims=True)
+        return indices, weights / np.where(total == 0, 1, total)
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        x = inputs[0]
+        assert x is not None
+        types = [None if a is None else TensorType(DType.of(a.dtype), a.shape, a) for a in inputs]
+        samplings = self.samplings(x.shape, types)
+        result = x if all(s.is_copy for s in samplings) else x.astype(np.float64)
+        for s in samplings:
+            if s.is_copy:
+                result = np.take(result, s.indices[:, 0], s.axis)
+                continue
+            after = [1] * (result.ndim - s.axis - 1)
+            picked = np.take(result, s.indices, s.axis)
+            result = (picked * s.weights.reshape(*s.weights.shape, *after)).sum(s.axis + 1)
+            if s.values is not None:
+                result = result + s.values.reshape(-1, *after)
+        if result.dtype != x.dtype and x.dtype.kind in "iu":
+            info = np.iinfo(x.dtype)
+            result = np.clip(np.rint(result), info.min, info.max)
+        (out,) = self.infer(types)
+        assert out.shape is not None
+        return (result.astype(x.dtype).reshape([int(str(d)) for d in out.shape]),)
+
+    @classmethod
+    def samples(cls) -> Iterator[Sample]:
+        rng = np.random.default_rng(97)
+        x = rng.standard_normal((1, 2, 4, 5)).astype(np.float32)
+        grown, shrunk = np.array([[1, 1, 2.0, 1.5], [1, 1, 0.6, 0.5]], np.float32)
+        sizes = np.array([7, 3])
+        for mode in _MODES:
+            for scales in (grown, shrunk):
+                yield Sample(cls(mode=mode), (x, None, scales))
+            for place in ("align_corners", "asymmetric", "pytorch_half_pixel"):
+                op = cls(mode=mode, axes=(2, 3), coordinate_transformation_mode=place)
+                yield Sample(op, (x, None, None, sizes))
+        for mode in ("linear", "cubic"):
+            yield Sample(cls(mode=mode, antialias=True), (x, None, shrunk))
+            yield Sample(cls(mode=mode, exclude_outside=True), (x, None, grown))
+        crop = cls(
+            mode="linear", coordinate_transformation_mode="tf_crop_and_resize", axes=(2, 3),
+            extrapolation_value=9.0,
+        )  # fmt: skip
+        roi = np.array([0.4, -0.2, 1.3, 0.6], np.float32)
+        yield Sample(crop, (x, roi, None, sizes))
+        for policy in ("not_larger", "not_smaller"):
+            op = cls(mode="nearest", axes=(2, 3), keep_aspect_ratio_policy=policy)
+            yield Sample(op, (x, None, None, sizes))
+        for dtype in (np.float16, np.uint8, np.int32):
+            yield Sample(cls(mode="linear"), ((np.rint(x) * 16).astype(dtype), None, grown))
+        yield Sample(cls(), ((x > 0), None, grown))
+        yield Sample(cls(), (x, None, np.ones(4, np.float32)))
+        yield Sample(cls(mode="cubic"), (x[:0], None, grown))
+
+    @classmethod
+    def error_samples(cls) -> Iterator[tuple[Sample, type[Exception]]]:
+        x = np.zeros((1, 2, 4), np.float32)
+        yield Sample(cls(), (x, None, np.ones(2, np.float32))), ShapeError
+
+
+@register
+@dataclass(frozen=True)
+class Upsample(Op):
+    """x enlarged; it imports as Resize. Source: ONNX Upsample, opset 7 to 10."""
+
+    @classmethod
+    def from_onnx(cls, node: OnnxNode) -> Op:
+        if "scales" in node.attrs:
+            node.set_input(1, np.asarray(node.attrs.pop("scales"), np.float32))
+        node.opset = min(node.opset, 10)
+        op = Resize.from_onnx(node)
+        assert isinstance(op, Resize)
+        return replace(op, mode="linear" if op.mode == "bilinear" else op.mode)
+
+
+def _numbers(inputs: Types, index: int) -> list[float] | None:
+    """The elements of a float input; None where it is left out, empty, or not known."""
+    if not given(inputs, index):
+        return None
+    found = inputs[index]
+    numbers = None if found is None else found.numbers
+    return [float(v) for v in numbers.reshape(-1)] if numbers is not None and numbers.size else None
+
+
+def _scaled(dim: Dim, scale: float) -> Dim:
+    if isinstance(dim, int):
+        return int(np.float32(dim) * np.float32(scale))
+    return dim * int(scale) if float(scale).is_integer() else fresh_dim()
+
+
+def _keys(distance: Array, a: float) -> Array:
+    """The cubic convolution kernel of Keys (1981)."""
+    near = ((a + 2) * distance - (a + 3)) * distance**2 + 1
+    far = ((distance - 5) * distance + 8) * distance * a - 4 * a
+    return np.asarray(np.where(distance <= 1, near, np.where(distance < 2, far, 0.0)))
+
+
+def _nearest(x: Array, mode: str) -> Array:
+    rounded = {
+        "round_prefer_floor": lambda: np.ceil(x - 0.5),
+        "round_prefer_ceil": lambda: np.floor(x + 0.5),
+        "floor": lambda: np.floor(x),
+        "ceil": lambda: np.ceil(x),
+    }
+    if mode not in rounded:
+        raise ModelError(f"Resize: nearest_mode '{mode}'; expected {', '.join(rounded)}.")
+    return np.asarray(rounded[mode](), np.int64)
+
+
+def _align_corners(k: Array, size: int, scale: float, outputs: int, window: Any) -> Array:
+    length = scale * size
+    return np.zeros_like(k) if length == 1 else k * (size - 1) / (length - 1)
+
+
+def _half_pixel(k: Array, size: int, scale: float, outputs: int, window: Any) -> Array:
+    return (k + 0.5) / scale - 0.5
+
+
+def _pytorch_half_pixel(k: Array, size: int, scale: float, outputs: int, window: Any) -> Array:
+    return np.full_like(k, -0.5) if scale * size == 1 else (k + 0.5) / scale - 0.5
+
+
+def _half_pixel_symmetric(k: Array, size: int, scale: float, outputs: int, window: Any) -> Array:
+    offset = size / 2 * (1 - outputs / (scale * size))
+    return offset + (k + 0.5) / scale - 0.5
+
+
+def _asymmetric(k: Array, size: int, scale: float, outputs: int, window: Any) -> Array:
+    return k / scale
+
+
+def _crop(k: Array, size: int, scale: float, outputs: int, window: tuple[float, float]) -> Array:
+    start, end = window
+    length = scale * size
+    if length == 1:
+        return np.full_like(k, (start + end) * (size - 1) / 2)
+    return k * (end - start) * (size - 1) / (length - 1) + start * (size - 1)
+
+
+# Where output k lies among the elements, by coordinate_transformation_mode.
+_COORDINATES = {
+    "half_pixel": _half_pixel,
+    "half_pixel_symmetric": _half_pixel_symmetric,
+    "pytorch_half_pixel": _pytorch_half_pixel,
+    "align_corners": _align_corners,
+    "asymmetric": _asymmetric,
+    "tf_crop_and_resize": _crop,
+}
