@@ -1,0 +1,216 @@
+"""ConvTranspose: what a convolution's gradient does, as a product and columns added up."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from clrt.device.caps import DeviceCaps
+from clrt.errors import ShapeError
+from clrt.ir.dims import Dim
+from clrt.ir.graph import Node
+from clrt.ir.op import Array, TensorType
+from clrt.kernels import gemm
+from clrt.kernels.spec import BufferArg, Fits, Launch, Lowering, Variant
+from clrt.ops.base import Op, Sample, Types, need, register
+from clrt.ops.col2im import Windows, add_up_launch, misfit_axes
+from clrt.ops.fused import compute_type
+from clrt.ops.movement import fresh_dims
+
+# Columns are made for as many images at once as fit in this much memory, at least one.
+_COLUMNS_BYTES = 64 << 20
+
+
+def _emit(emit: Callable[[gemm.Product, Lowering], list[Launch]]) -> Callable[..., list[Launch]]:
+    """The variant with one of the kernels of products."""
+
+    def launches(node: Node, ctx: Lowering) -> list[Launch]:
+        x, w, y, op = node.arg(0), node.arg(1), node.output, node.op
+        assert isinstance(op, ConvTranspose)
+        if 0 in y.dims:
+            return []
+        windows = op.windows(x.dims, w.dims)
+        groups, channels, positions = op.group, x.dims[1] // op.group, prod(x.dims[2:])
+        rows = prod(w.dims[1:])
+        columns = groups * rows * positions
+        chunk = max(_COLUMNS_BYTES // max(columns * x.dtype.itemsize, 1), 1)
+        found = []
+        for first in range(0, x.dims[0], chunk):
+            images = min(chunk, x.dims[0] - first)
+            target = ctx.scratch(images * columns, x.dtype)
+            size = groups * channels * positions
+            product = gemm.Product(
+                target,
+                x.dtype,
+                (images, groups),
+                rows,
+                positions,
+                channels,
+                gemm.View(BufferArg(w), (0, channels * rows, 1, rows)),
+                gemm.View(BufferArg(x, first * size), (size, channels * positions, positions, 1)),
+                accumulator=compute_type(x.dtype),
+            )
+            found += emit(product, ctx)
+            planes = images * y.dims[1]
+            place = BufferArg(y, first * prod(y.dims[1:]))
+            found.append(
+                add_up_launch(
+                    place, BufferArg(target), windows, x.dtype, planes, y.dims[1], node.input(2)
+                )
+            )
+        return found
+
+    return launches
+
+
+def _misfit(product: Fits) -> Fits:
+    def misfit(node: Node, caps: DeviceCaps) -> str | None:
+        return misfit_axes(len(node.output.dims) - 2, node.arg(0).dtype) or product(node, caps)
+
+    return misfit
+
+
+@register
+@dataclass(frozen=True)
+class ConvTranspose(Op):
+    """Each element of x spreads over a window of y, by the weights.
+
+    Inputs: x `[N, C, spatial axes …]`, w `[C, O / group, window …]`, and optionally bias `[O]`. By
+    image and group, columns `[O/g * window, positions]` are the product of w and x.
+
+    Numerics: as MatMul. Source: ONNX ConvTranspose, opset 1 to 22.
+    """
+
+    auto_pad: str = "NOTSET"
+    dilations: tuple[int, ...] = ()
+    group: int = 1
+    kernel_shape: tuple[int, ...] = ()
+    output_padding: tuple[int, ...] = ()
+    output_shape: tuple[int, ...] = ()
+    pads: tuple[int, ...] = ()
+    strides: tuple[int, ...] = ()
+
+    variants = (
+        Variant("gemm_cpu", _emit(gemm.emit_cpu), _misfit(gemm.misfit_cpu)),
+        Variant("gemm_gpu", _emit(gemm.emit_gpu), _misfit(gemm.misfit_gpu)),
+        Variant("gemm_any", _emit(gemm.emit_any), _misfit(gemm.misfit_any)),
+    )
+
+    def _ones(self, values: tuple[int, ...], rank: int) -> tuple[int, ...]:
+        return values or (1,) * rank
+
+    def _full(self, sizes: Sequence[Dim], kernel: Sequence[int]) -> list[Dim]:
+        """The sizes of y without padding."""
+        rank = len(kernel)
+        strides, dilations = self._ones(self.strides, rank), self._ones(self.dilations, rank)
+        extra = self.output_padding or (0,) * rank
+        return [
+            (sizes[a] - 1) * strides[a] + (kernel[a] - 1) * dilations[a] + 1 + extra[a]
+            for a in range(rank)
+        ]
+
+    def _sizes(self, sizes: Sequence[Dim], kernel: Sequence[int]) -> list[Dim]:
+        """The sizes of y."""
+        rank = len(kernel)
+        if self.output_shape:
+            return list(self.output_shape[-rank:])
+        if self.auto_pad.startswith("SAME"):
+            strides = self._ones(self.strides, rank)
+            return [sizes[a] * strides[a] for a in range(rank)]
+        pads = self.pads if self.pads and self.auto_pad == "NOTSET" else (0,) * (2 * rank)
+        return [full - pads[a] - pads[rank + a] for a, full in enumerate(self._full(sizes, kernel))]
+
+    def windows(self, x: Sequence[int], w: Sequence[int]) -> Windows:
+        """The windows of y that the elements of x are."""
+        kernel = tuple(w[2:])
+        rank = len(kernel)
+        image = tuple(int(str(d)) for d in self._sizes(x[2:], kernel))
+        totals = [
+            int(str(full)) - size
+            for full, size in zip(self._full(x[2:], kernel), image, strict=True)
+        ]
+        if not self.output_shape and not self.auto_pad.startswith("SAME"):
+            before = self.pads[:rank] if self.pads and self.auto_pad == "NOTSET" else (0,) * rank
+        elif self.auto_pad == "SAME_UPPER":
+            before = tuple(total // 2 for total in totals)
+        else:
+            before = tuple(total - total // 2 for total in totals)
+        strides, dilations = self._ones(self.strides, rank), self._ones(self.dilations, rank)
+        return Windows(image, tuple(x[2:]), kernel, strides, dilations, tuple(before))
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        x, w = need(inputs, 0, self), need(inputs, 1, self)
+        if x.dtype is not w.dtype:
+            raise ShapeError(f"ConvTranspose: x {x} and w {w} must have one dtype.")
+        if x.shape is None or w.shape is None:
+            return [TensorType(x.dtype, None)]
+        rank = len(x.shape) - 2
+        if rank < 1 or len(w.shape) != len(x.shape):
+            raise ShapeError(f"ConvTranspose: x {x} and w {w} must have one rank, at least 3.")
+        lists = (self.strides, self.dilations, self.output_padding, self.kernel_shape)
+        if any(v and len(v) != rank for v in lists) or (self.pads and len(self.pads) != 2 * rank):
+            raise ShapeError(f"ConvTranspose: {self} does not fit {rank} spatial axes.")
+        channels, given = x.shape[1], w.shape[0]
+        numbers = isinstance(channels, int) and isinstance(given, int)
+        if numbers and (channels != given or int(str(given)) % self.group):
+            raise ShapeError(f"ConvTranspose: x {x} and w {w} do not fit {self.group} groups.")
+        kernel = [d for d in w.shape[2:] if isinstance(d, int)]
+        if len(kernel) < rank:
+            return [TensorType(x.dtype, (x.shape[0], w.shape[1] * self.group, *fresh_dims(rank)))]
+        dims = self._sizes(x.shape[2:], kernel)
+        return [TensorType(x.dtype, (x.shape[0], w.shape[1] * self.group, *dims))]
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        x, w = inputs[:2]
+        bias = inputs[2] if len(inputs) > 2 else None
+        assert x is not None and w is not None
+        windows = self.windows(x.shape, w.shape)
+        groups, maps = self.group, w.shape[1]
+        channels, positions = x.shape[1] // groups, prod(x.shape[2:])
+        data = x.astype(np.float64).reshape(x.shape[0], groups, channels, positions)
+        weights = w.astype(np.float64).reshape(groups, channels, prod(w.shape[1:]))
+        columns = weights.swapaxes(1, 2) @ data
+        shape = (x.shape[0], groups * maps, prod(w.shape[2:]), data.shape[-1])
+        y = windows.add_up(columns.reshape(shape))
+        if bias is not None:
+            y = y + bias.astype(np.float64).reshape(-1, *(1,) * len(windows.image))
+        return (y.astype(x.dtype),)
+
+    def flops(self, inputs: Types, outputs: Types) -> int:
+        x, w = need(inputs, 0, self).shape, need(inputs, 1, self).shape
+        assert x is not None and w is not None
+        return 2 * prod(int(str(d)) for d in x) * prod(int(str(d)) for d in w[1:])
+
+    @classmethod
+    def samples(cls) -> Iterator[Sample]:
+        rng = np.random.default_rng(103)
+        for op, x, w in [
+            (cls(), (2, 3, 5), (3, 4, 3)),
+            (cls(strides=(2, 3)), (1, 2, 3, 4), (2, 3, 3, 2)),
+            (
+                cls(pads=(1, 0, 1, 2), strides=(2, 2), output_padding=(1, 0)),
+                (2, 2, 4, 3),
+                (2, 2, 3, 4),
+            ),
+            (cls(dilations=(2, 1), group=2), (2, 4, 3, 3), (4, 3, 2, 2)),
+            (cls(auto_pad="SAME_UPPER", strides=(2, 2)), (1, 2, 3, 4), (2, 2, 3, 3)),
+            (cls(auto_pad="SAME_LOWER", strides=(2, 2)), (1, 2, 3, 4), (2, 2, 3, 3)),
+            (cls(output_shape=(8, 7), strides=(2, 2)), (1, 2, 3, 3), (2, 2, 3, 3)),
+            (cls(strides=(1, 2, 1)), (1, 2, 2, 3, 2), (2, 2, 2, 2, 3)),
+            (cls(), (0, 2, 3), (2, 2, 2)),
+        ]:
+            shapes = (x, w, (w[1] * op.group,))
+            arrays = tuple(rng.standard_normal(s).astype(np.float32) for s in shapes)
+            yield Sample(op, arrays)
+            yield Sample(op, arrays[:2])
+        yield Sample(cls(), tuple(a.astype(np.float16) for a in arrays))
+
+    @classmethod
+    def error_samples(cls) -> Iterator[tuple[Sample, type[Exception]]]:
+        x = np.zeros((1, 4, 5), np.float32)
+        yield Sample(cls(), (x, np.zeros((3, 2, 3), np.float32))), ShapeError
+        yield Sample(cls(strides=(1, 1)), (x, np.zeros((4, 2, 3), np.float32))), ShapeError
+        yield Sample(cls(), (x, np.zeros((4, 2, 3, 3), np.float32))), ShapeError
