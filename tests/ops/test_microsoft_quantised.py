@@ -216,7 +216,30 @@ def _attentions() -> list[Case]:
     return cases
 
 
+def _bits() -> list[Case]:
+    cases = []
+    for bits, rows, k, n in ((4, 1, 64, 33), (4, 20, 80, 48), (8, 3, 32, 70), (8, 9, 48, 16)):
+        blocks = -(-k // 16)
+        a, weights = _floats(2, rows, k), _bytes(n, blocks, 2 * bits)
+        scales, bias = _floats(n, blocks, low=0.01, high=0.1), _floats(n)
+        packed = _bytes(n, -(-blocks * bits // 8))
+        attrs = {"K": k, "N": n, "bits": bits, "block_size": 16}
+        cases.append(Case("MatMulNBits", (a, weights, scales), (1, 2), attrs=attrs))
+        inputs = (a, weights, scales, packed, None, bias)
+        cases.append(Case("MatMulNBits", inputs, (1, 2, 3, 5), attrs=attrs))
+        if bits == 4:
+            unpacked = _floats(n, blocks, low=0, high=15)
+            inputs = (a, weights, scales, unpacked, None, bias)
+            cases.append(Case("MatMulNBits", inputs, (1, 2, 3, 5), attrs=attrs))
+            groups = np.asarray(RNG.integers(0, blocks, k), np.int32)
+            # ONNX Runtime reads packed zero points wrongly where there are groups, even trivial ones.
+            inputs = (a, weights, scales, unpacked, groups, bias)
+            cases.append(Case("MatMulNBits", inputs, (1, 2, 3, 4, 5), attrs=attrs))
+    return cases
+
+
 CASES = [
+    *_bits(),
     *_binary("QLinearAdd"),
     *_binary("QLinearMul"),
     *_unary("QLinearSigmoid", 1 / 256, {}),
