@@ -1,0 +1,93 @@
+// GridSample: y[n, c, p] is x[n, c] at the place that grid[n, p] names, in [-1, 1] along each axis,
+// last axis first. Work-item (p, n): all channels have the same elements and weights.
+//   RANK     2 or 3 axes
+//   TAPS     elements along each axis: 1 nearest, 2 linear, 4 cubic
+//   PADDING  what lies outside: 0 zeros, 1 the edge, 2 the reflection
+//   CORNERS  -1 and 1 are the centres of the outer elements, not their edges
+#include "common/base.clh"
+#include "common/storage.clh"
+#ifndef DATA_T
+#define DATA_T float
+#define GRID_T float
+#define GRID_STORAGE plain
+#define RANK 2
+#define TAPS 2
+#define PADDING 0
+#define CORNERS 0
+#endif
+#define LEAD (RANK == 3 ? TAPS : 1)
+
+static inline float reflected(const float x, const float low, const float high) {
+  const float range = high - low, out = x < low ? low - x : x - high;
+  if (out <= 0.0f || range <= 0.0f) return out <= 0.0f ? x : low;
+  const float turns = floor(out / range);
+  const float rest = out - turns * range;
+  const bool even = fmod(turns, 2.0f) == 0.0f;
+  return (x < low) == even ? low + rest : high - rest;
+}
+
+// The elements at a place along an axis, -1 for none, and their weights.
+static void taps(const float where, const IDX_T size, IDX_T *index, float *weight) {
+  const float low = CORNERS ? 0.0f : -0.5f, high = CORNERS ? size - 1.0f : size - 0.5f;
+  float x = CORNERS ? (where + 1.0f) / 2.0f * (size - 1) : ((where + 1.0f) * size - 1.0f) / 2.0f;
+#if TAPS == 1
+  x = rint(x);
+#endif
+#if PADDING == 1
+  if (x < low || x > high) x = clamp(x, 0.0f, size - 1.0f);
+#elif PADDING == 2
+  x = reflected(x, low, high);
+#endif
+  // A place that is no number, or far outside, has no element.
+  const bool near = fabs(x) < 1e9f;
+  const float start = near ? floor(x) : 0.0f;
+  const float t = x - start;
+#if TAPS == 1
+  weight[0] = 1.0f;
+#elif TAPS == 2
+  weight[0] = 1.0f - t;
+  weight[1] = t;
+#else
+  const float A = -0.75f, u = 1.0f - t;
+  weight[0] = ((A * (t + 1.0f) - 5.0f * A) * (t + 1.0f) + 8.0f * A) * (t + 1.0f) - 4.0f * A;
+  weight[1] = ((A + 2.0f) * t - (A + 3.0f)) * t * t + 1.0f;
+  weight[2] = ((A + 2.0f) * u - (A + 3.0f)) * u * u + 1.0f;
+  weight[3] = ((A * (u + 1.0f) - 5.0f * A) * (u + 1.0f) + 8.0f * A) * (u + 1.0f) - 4.0f * A;
+#endif
+  for (int k = 0; k < TAPS; ++k) {
+    IDX_T i = (IDX_T)start + k - (TAPS == 4 ? 1 : 0);
+#if PADDING == 1
+    i = clamp(i, (IDX_T)0, size - 1);
+#elif PADDING == 2
+    i = clamp((IDX_T)reflected(i, low, high), (IDX_T)0, size - 1);
+#endif
+    index[k] = near && i >= 0 && i < size ? i : -1;
+  }
+}
+
+__kernel void grid_sample(OUT(DATA_T, y), IN(DATA_T, x), IN(GRID_T, grid), const IDX_T positions,
+                          const IDX_T channels, const IDX_T s0, const IDX_T s1, const IDX_T s2) {
+  const IDX_T p = get_global_id(0), n = get_global_id(1);
+  if (p >= positions) return;
+  IDX_T i0[TAPS], i1[TAPS], i2[TAPS];
+  float w0[TAPS], w1[TAPS], w2[TAPS];
+  const IDX_T place = (n * positions + p) * RANK;
+  taps(LOAD_AS(GRID_STORAGE, AT(grid), place), s2, i2, w2);
+  taps(LOAD_AS(GRID_STORAGE, AT(grid), place + 1), s1, i1, w1);
+#if RANK == 3
+  taps(LOAD_AS(GRID_STORAGE, AT(grid), place + 2), s0, i0, w0);
+#else
+  i0[0] = 0;
+  w0[0] = 1.0f;
+#endif
+  for (IDX_T c = 0; c < channels; ++c) {
+    const IDX_T from = (n * channels + c) * s0 * s1 * s2;
+    float sum = 0.0f;
+    for (int a = 0; a < LEAD; ++a)
+      for (int b = 0; b < TAPS; ++b)
+        for (int d = 0; d < TAPS; ++d)
+          if (i0[a] >= 0 && i1[b] >= 0 && i2[d] >= 0)
+            sum += w0[a] * w1[b] * w2[d] * LOAD(AT(x), from + (i0[a] * s1 + i1[b]) * s2 + i2[d]);
+    STORE(AT(y), (n * channels + c) * positions + p, sum);
+  }
+}
