@@ -1,12 +1,17 @@
-// Windows over up to three axes of [N * C, s0, s1, s2]: the largest element or the mean.
+// Windows over up to three axes of [N * C, s0, s1, s2]: the largest element, the mean, or a norm.
 //   MAX       with INDICES: where it is in x, in row-major or column-major (COLUMN_MAJOR) order
 //   PADDED    a mean counts the positions in the padding, too
+//   POWER, MEAN  what is added up, and what becomes of the sum: LpPool's norm
 #include "common/base.clh"
 #ifndef DATA_T
 #define DATA_T float
 #define VALUE_T float
 #define HALF 0
 #define LOWEST (-INFINITY)
+#endif
+#ifndef POWER
+#define POWER(v) (v)
+#define MEAN(total, count) ((total) / (VALUE_T)(count))
 #endif
 #ifndef MAX
 #define MAX 1
@@ -60,7 +65,7 @@ __kernel void pool(OUT(DATA_T, y) INDICES_OUTPUT, IN(DATA_T, x), const IDX_T pla
         }
 #else
         if (!PADDED) ++count;
-        total += v;
+        total += POWER(v);
 #endif
       }
   const IDX_T at = (plane * o0 * o1 + p01) * o2 + p2;
@@ -70,6 +75,6 @@ __kernel void pool(OUT(DATA_T, y) INDICES_OUTPUT, IN(DATA_T, x), const IDX_T pla
   AT(indices)[at] = found < 0 ? -1 : from + found;
 #endif
 #else
-  WRITE(at, total / (VALUE_T)count);
+  WRITE(at, MEAN(total, count));
 #endif
 }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, TypeVar
 
 import numpy as np
@@ -282,6 +282,35 @@ class AveragePool(WindowPool):
             pads = (1, 0, 1, 1)
             op = cls((3, 3), (2, 2), pads=pads, ceil_mode=ceil, count_include_pad=True)
             yield Sample(op, (x,))
+
+
+@register
+@dataclass(frozen=True)
+class LpPool(WindowPool):
+    """The p-norm of each window. Source: ONNX LpPool, opset 2 to 22."""
+
+    p: int = 2
+
+    def defines(self) -> dict[str, object]:
+        power = {1: "fabs(v)", 2: "((v) * (v))"}.get(self.p, f"pow(fabs(v), {self.p}.0f)")
+        root = {1: "(total)", 2: "sqrt(total)"}.get(self.p, f"pow(total, 1.0f / {self.p}.0f)")
+        norm = {"POWER(v)": power, "MEAN(total, count)": root}
+        return {"MAX": 0, "PADDED": 0, "INDICES": 0, "COLUMN_MAJOR": 0, **norm}
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        (x,) = inputs
+        assert x is not None
+        values, _ = self.windows(x.astype(np.float64), 0.0)
+        total = (np.abs(values) ** self.p).sum(axis=-1)
+        return ((total ** (1 / self.p)).astype(x.dtype),)
+
+    @classmethod
+    def samples(cls) -> Iterator[Sample]:
+        rng = np.random.default_rng(54)
+        for op, shape in cls.window_samples():
+            for p in (1, 2, 3):
+                x = rng.uniform(-2, 2, shape).astype(np.float32)
+                yield Sample(replace(op, p=p), (x,))
 
 
 class _Global:

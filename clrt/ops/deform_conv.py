@@ -1,0 +1,188 @@
+"""DeformConv: a convolution whose windows are bent by computed offsets."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from clrt.device.caps import DeviceCaps
+from clrt.errors import ModelError, ShapeError
+from clrt.ir.dtypes import DType
+from clrt.ir.graph import Node
+from clrt.ir.op import Array, Step, TensorType
+from clrt.kernels import gemm
+from clrt.kernels.spec import BufferArg, Fits, KernelSpec, Launch, Lowering, Variant, i32
+from clrt.ops.base import Op, Sample, Types, need, register
+from clrt.ops.fused import compute_type
+from clrt.ops.matmul import make_epilogue
+from clrt.ops.pointwise import Add
+from clrt.ops.pooling import WindowPool
+
+
+def _misfit(product: Fits) -> Fits:
+    def misfit(node: Node, caps: DeviceCaps) -> str | None:
+        dtype = node.arg(0).dtype
+        if dtype not in (DType.FLOAT32, DType.FLOAT16):
+            return f"no kernel for {dtype}"
+        return product(node, caps)
+
+    return misfit
+
+
+def _emit(emit: Callable[[gemm.Product, Lowering], list[Launch]]) -> Callable[..., list[Launch]]:
+    """The variant with one of the kernels of products."""
+
+    def launches(node: Node, ctx: Lowering) -> list[Launch]:
+        x, w, y, op = node.arg(0), node.arg(1), node.output, node.op
+        assert isinstance(op, DeformConv)
+        if 0 in y.dims:
+            return []
+        window = op.window(w.dims)
+        images, channels = x.dims[:2]
+        places, positions = prod(w.dims[2:]), prod(y.dims[2:])
+        target = BufferArg(ctx.scratch(images * channels * places * positions, x.dtype))
+        mask = node.input(4)
+        kernel = KernelSpec.of(
+            "deform_columns.cl",
+            "deform_columns",
+            DATA_T=x.dtype.cl,
+            STORAGE=x.dtype.storage,
+            MASK=int(mask is not None),
+        )
+        buffers = [target, BufferArg(x), BufferArg(node.arg(2))]
+        buffers += [BufferArg(mask)] if mask is not None else []
+        before, _ = window.padding(x.dims[2:])
+        sizes = (channels, op.offset_group, *x.dims[2:], *y.dims[2:], *w.dims[2:])
+        steps = (*window.steps(op.strides), *window.steps(op.dilations), *before)
+        numbers = [i32(v) for v in (*sizes, *steps)]
+        grid = (positions, places, images * channels)
+        unfold = Launch(kernel, grid, None, (*buffers, *numbers))
+        rows, depth = w.dims[0] // op.group, w.dims[1] * places
+        product = gemm.Product(
+            y,
+            x.dtype,
+            (images, op.group),
+            rows,
+            positions,
+            depth,
+            gemm.View(BufferArg(w), (0, rows * depth, depth, 1)),
+            gemm.View(target, (op.group * depth * positions, depth * positions, positions, 1)),
+            _epilogue(node, rows),
+            compute_type(x.dtype),
+        )
+        return [unfold, *emit(product, ctx)]
+
+    return launches
+
+
+def _epilogue(node: Node, rows: int) -> gemm.Epilogue:
+    """The bias: one element per row of the product."""
+    bias = node.input(3)
+    product = TensorType(node.output.dtype, (rows, 1))
+    if bias is None:
+        return make_epilogue((), product, ())
+    operand = gemm.Operand(bias, (0, rows, 1), per_column=False)
+    return make_epilogue((Step(Add(), (0, 1)),), product, (operand,))
+
+
+@register
+@dataclass(frozen=True)
+class DeformConv(Op):
+    """Conv of x `[N, C, H, W]` where each element of a window is read at a place of its own.
+
+    Inputs: x, w, offsets `[N, offset_group * window * 2, ...]` (rows, columns), bias, and a mask
+    `[N, offset_group * window, ...]`. Between pixels x is linear, outside 0. Numerics: as Conv.
+    Source: ONNX DeformConv, opset 19 to 22.
+    """
+
+    dilations: tuple[int, ...] = ()
+    group: int = 1
+    kernel_shape: tuple[int, ...] = ()
+    offset_group: int = 1
+    pads: tuple[int, ...] = ()
+    strides: tuple[int, ...] = ()
+
+    variants = (
+        Variant("gemm_cpu", _emit(gemm.emit_cpu), _misfit(gemm.misfit_cpu)),
+        Variant("gemm_gpu", _emit(gemm.emit_gpu), _misfit(gemm.misfit_gpu)),
+        Variant("gemm_any", _emit(gemm.emit_any), _misfit(gemm.misfit_any)),
+    )
+
+    def window(self, weights: tuple[int, ...]) -> WindowPool:
+        """The geometry of the windows."""
+        return WindowPool(tuple(weights[2:]), self.strides, self.dilations, self.pads)
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        x, w, offsets = (need(inputs, i, self) for i in range(3))
+        if x.shape is None or w.shape is None or offsets.shape is None:
+            return [TensorType(x.dtype, None)]
+        if not len(x.shape) == len(w.shape) == len(offsets.shape) == 4:
+            raise ShapeError(f"DeformConv: x {x}, w {w} and offsets {offsets} must have four axes.")
+        channels, given = x.shape[1], w.shape[1]
+        numbers = isinstance(channels, int) and isinstance(given, int)
+        if numbers and int(str(channels)) != int(str(given)) * self.group:
+            raise ShapeError(f"DeformConv: x {x} and w {w} do not fit {self.group} groups.")
+        if isinstance(channels, int) and channels % self.offset_group:
+            raise ModelError(f"DeformConv: {channels} channels, {self.offset_group} offset groups.")
+        return [TensorType(x.dtype, (x.shape[0], w.shape[0], *offsets.shape[2:]))]
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        x, w, offsets, bias, mask = (*inputs, None, None)[:5]
+        assert x is not None and w is not None and offsets is not None
+        window = self.window(w.shape)
+        (images, channels, *size), (rows, columns) = x.shape, offsets.shape[2:]
+        (w0, w1), groups = w.shape[2:], self.offset_group
+        before, _ = window.padding(size)
+        moved = offsets.astype(np.float64).reshape(images, groups, w0 * w1, 2, rows, columns)
+        places = []
+        for axis, (count, window_size) in enumerate(((rows, w0), (columns, w1))):
+            start = np.arange(count) * window.steps(self.strides)[axis] - before[axis]
+            inner = np.arange(window_size) * window.steps(self.dilations)[axis]
+            shape = (1, 1, 1, count, 1) if axis == 0 else (1, 1, 1, 1, count)
+            grid = np.repeat(inner, w1) if axis == 0 else np.tile(inner, w0)
+            places.append(
+                start.reshape(shape) + grid.reshape(1, 1, -1, 1, 1) + moved[:, :, :, axis]
+            )
+        v, u = (np.repeat(p, channels // groups, axis=1) for p in places)
+        image = np.arange(images).reshape(-1, 1, 1, 1, 1)
+        channel = np.arange(channels).reshape(1, -1, 1, 1, 1)
+        found = np.zeros(v.shape)
+        for i in (0, 1):
+            for j in (0, 1):
+                a, b = np.floor(v).astype(int) + i, np.floor(u).astype(int) + j
+                inside = (a >= 0) & (a < size[0]) & (b >= 0) & (b < size[1])
+                pixel = x[image, channel, a.clip(0, size[0] - 1), b.clip(0, size[1] - 1)]
+                found += np.where(inside, pixel, 0) * (1 - abs(v - a)) * (1 - abs(u - b))
+        if mask is not None:
+            weights = mask.astype(np.float64).reshape(images, groups, w0 * w1, rows, columns)
+            found *= np.repeat(weights, channels // groups, axis=1)
+        depth, maps = w.shape[1] * w0 * w1, w.shape[0] // self.group
+        matrix = found.reshape(images, self.group, depth, rows * columns)
+        kernel = w.astype(np.float64).reshape(self.group, maps, depth)
+        y = (kernel @ matrix).reshape(images, w.shape[0], rows, columns)
+        if bias is not None:
+            y = y + bias.astype(np.float64).reshape(-1, 1, 1)
+        return (y.astype(x.dtype),)
+
+    @classmethod
+    def samples(cls) -> Iterator[Sample]:
+        rng = np.random.default_rng(113)
+        for op, x, w, out in [
+            (cls(), (1, 1, 3, 3), (1, 1, 2, 2), (2, 2)),
+            (cls((2, 1), 2, (), 2, (1, 0, 1, 1), (1, 2)), (2, 4, 5, 6), (4, 2, 2, 3), (5, 3)),
+        ]:
+            places = op.offset_group * prod(w[2:])
+            shapes = (x, w, (x[0], 2 * places, *out), (w[0],), (x[0], places, *out))
+            arrays = [rng.standard_normal(s).astype(np.float32) for s in shapes]
+            yield Sample(op, tuple(arrays))
+            yield Sample(op, tuple(arrays[:3]))
+            yield Sample(op, (*arrays[:3], None, arrays[4]))
+
+    @classmethod
+    def error_samples(cls) -> Iterator[tuple[Sample, type[Exception]]]:
+        x, w = np.zeros((1, 2, 3, 3), np.float32), np.zeros((1, 1, 2, 2), np.float32)
+        yield Sample(cls(), (x, w, np.zeros((1, 8, 2, 2), np.float32))), ShapeError
+        yield Sample(cls(), (x[0], w, np.zeros((1, 8, 2, 2), np.float32))), ShapeError

@@ -1,0 +1,147 @@
+"""RoiAlign: regions of images as grids of one size."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from clrt.device.caps import DeviceCaps
+from clrt.errors import InputError, ModelError, ShapeError
+from clrt.ir.dtypes import DType
+from clrt.ir.graph import Node
+from clrt.ir.op import Array, TensorType
+from clrt.kernels.spec import BufferArg, KernelSpec, Launch, Lowering, Status, Variant, f32, i32
+from clrt.ops.base import OnnxNode, Op, Sample, Types, need, register
+
+
+def _misfit(node: Node, caps: DeviceCaps) -> str | None:
+    dtype = node.arg(0).dtype
+    return None if dtype in (DType.FLOAT32, DType.FLOAT16) else f"no kernel for {dtype}"
+
+
+def _emit(node: Node, ctx: Lowering) -> list[Launch]:
+    x, rois, batches, y, op = node.arg(0), node.arg(1), node.arg(2), node.output, node.op
+    assert isinstance(op, RoiAlign)
+    if 0 in y.dims:
+        return []
+    kernel = KernelSpec.of(
+        "roi_align.cl",
+        "roi_align",
+        DATA_T=x.dtype.cl,
+        STORAGE=x.dtype.storage,
+        INDEX_T=batches.dtype.cl,
+        MAX=int(op.mode == "max"),
+        HALF_PIXEL=int(op.coordinate_transformation_mode == "half_pixel"),
+    )
+    status = Status(f"RoiAlign '{node.name}': an image is outside 0..{x.dims[0] - 1}.")
+    buffers = [BufferArg(b) for b in (y, x, rois, batches, status)]
+    numbers = [i32(v) for v in (*x.dims, *y.dims[2:], op.sampling_ratio)]
+    size = (y.dims[3], y.dims[2], y.dims[0] * y.dims[1])
+    return [Launch(kernel, size, None, (*buffers, *numbers, f32(op.spatial_scale)))]
+
+
+@register
+@dataclass(frozen=True)
+class RoiAlign(Op):
+    """`[regions, C, output_height, output_width]`: bins of regions of x `[N, C, H, W]`.
+
+    Inputs: x, the regions (x1, y1, x2, y2), and the image of each. A bin is the mean or the largest
+    of samples between pixels, `sampling_ratio` along each axis (0: as many as it has pixels).
+    Numerics: float32. Source: ONNX RoiAlign, opset 10 to 22.
+    """
+
+    coordinate_transformation_mode: str = "half_pixel"
+    mode: str = "avg"
+    output_height: int = 1
+    output_width: int = 1
+    sampling_ratio: int = 0
+    spatial_scale: float = 1.0
+
+    variants = (Variant("any", _emit, _misfit),)
+
+    @classmethod
+    def from_onnx(cls, node: OnnxNode) -> Op:
+        if node.opset < 16:
+            node.attrs["coordinate_transformation_mode"] = "output_half_pixel"
+        op = super().from_onnx(node)
+        assert isinstance(op, RoiAlign)
+        if op.mode not in ("avg", "max"):
+            raise ModelError(f"RoiAlign: mode '{op.mode}'; expected avg or max.")
+        return op
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        x, rois, batches = (need(inputs, i, self) for i in range(3))
+        if x.shape is None:
+            return [TensorType(x.dtype, None)]
+        regions = batches.shape or rois.shape
+        if len(x.shape) != 4 or (rois.shape is not None and len(rois.shape) != 2):
+            raise ShapeError(f"RoiAlign: x {x} must be [N, C, H, W], and regions {rois} [R, 4].")
+        if regions is None:
+            return [TensorType(x.dtype, None)]
+        return [
+            TensorType(x.dtype, (regions[0], x.shape[1], self.output_height, self.output_width))
+        ]
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        x, rois, batches = inputs
+        assert x is not None and rois is not None and batches is not None
+        if batches.size and not 0 <= batches.min() <= batches.max() < len(x):
+            raise InputError(f"RoiAlign: an image is outside 0..{len(x) - 1}.")
+        wide = x.astype(np.float64)
+        shape = (len(batches), x.shape[1], self.output_height, self.output_width)
+        result = np.zeros(shape)
+        for number, (roi, image) in enumerate(zip(rois, batches, strict=True)):
+            result[number] = self._region(wide[image], roi.astype(np.float64))
+        return (result.astype(x.dtype),)
+
+    def _region(self, image: Array, roi: Array) -> Array:
+        half = self.coordinate_transformation_mode == "half_pixel"
+        left, top, right, bottom = roi * self.spatial_scale - (0.5 if half else 0.0)
+        wide, high = right - left, bottom - top
+        if not half:
+            wide, high = max(wide, 1.0), max(high, 1.0)
+        axes = [
+            self._samples(top, high, self.output_height, image.shape[1]),
+            self._samples(left, wide, self.output_width, image.shape[2]),
+        ]
+        (v, v_in), (u, u_in) = axes
+        corners = []
+        v0, u0 = v.astype(int), u.astype(int)
+        for dv, wv in ((0, 1 - (v - v0)), (1, v - v0)):
+            for du, wu in ((0, 1 - (u - u0)), (1, u - u0)):
+                rows = np.minimum(v0 + dv, image.shape[1] - 1)
+                columns = np.minimum(u0 + du, image.shape[2] - 1)
+                weight = (wv * v_in)[:, :, None, None] * (wu * u_in)[None, None]
+                corners.append(image[:, rows[:, :, None, None], columns[None, None]] * weight)
+        if self.mode == "max":
+            return np.asarray(np.max(corners, axis=0).max(axis=(2, 4), initial=-np.inf))
+        total = np.sum(corners, axis=0).sum(axis=(2, 4))
+        return np.asarray(total / max(v.shape[1] * u.shape[1], 1))
+
+    def _samples(self, start: float, extent: float, bins: int, size: int) -> tuple[Array, Array]:
+        """Where the samples of each bin lie along an axis, and whether on the image."""
+        step = extent / bins
+        count = self.sampling_ratio or int(np.ceil(step))
+        places = start + np.arange(bins)[:, None] * step + (np.arange(count) + 0.5) * step / count
+        inside = (places >= -1) & (places <= size)
+        return np.clip(places, 0, size - 1), inside.astype(float)
+
+    @classmethod
+    def samples(cls) -> Iterator[Sample]:
+        rng = np.random.default_rng(109)
+        x = rng.uniform(0, 1, (2, 3, 6, 7)).astype(np.float32)
+        rois = np.array([[0, 0, 5, 4], [1.5, 0.2, 6.3, 5.9], [-3, 2, 9, 8]], np.float32)
+        batches = np.array([0, 1, 1])
+        for place in ("half_pixel", "output_half_pixel"):
+            for mode in ("avg", "max"):
+                for ratio in (0, 2):
+                    op = cls(place, mode, 2, 3, ratio, 0.9)
+                    yield Sample(op, (x, rois, batches))
+        yield Sample(cls("half_pixel", "avg", 1, 2), (x.astype("f2"), rois.astype("f2"), batches))
+
+    @classmethod
+    def error_samples(cls) -> Iterator[tuple[Sample, type[Exception]]]:
+        x = np.zeros((1, 3, 4), np.float32)
+        yield Sample(cls(), (x, np.zeros((1, 4), np.float32), np.zeros(1, np.int64))), ShapeError
