@@ -232,7 +232,7 @@ def _bits() -> list[Case]:
             inputs = (a, weights, scales, unpacked, None, bias)
             cases.append(Case("MatMulNBits", inputs, (1, 2, 3, 5), attrs=attrs))
             groups = np.asarray(RNG.integers(0, blocks, k), np.int32)
-            # ONNX Runtime reads packed zero points wrongly where there are groups, even trivial ones.
+            # With groups, ONNX Runtime reads packed zero points wrongly.
             inputs = (a, weights, scales, unpacked, groups, bias)
             cases.append(Case("MatMulNBits", inputs, (1, 2, 3, 4, 5), attrs=attrs))
     return cases
