@@ -236,6 +236,15 @@ class MatMulNBits(Op):
         parts = packed.reshape(self.N, -1, 1) >> shifts & np.uint8((1 << self.bits) - 1)
         return np.asarray(parts.reshape(self.N, -1)[:, :count])
 
+    def packed(self, levels: Array) -> Array:
+        """Levels `[N, K]` as B; those past K are 0."""
+        padded = np.zeros((self.N, self.blocks * self.block_size), np.uint8)
+        padded[:, : self.K] = levels
+        parts = padded.reshape(self.N, -1, 8 // self.bits)
+        shifts = np.arange(0, 8, self.bits, dtype=np.uint8)
+        lines = np.bitwise_or.reduce(parts << shifts, axis=-1)
+        return np.asarray(lines.reshape(self.N, self.blocks, -1))
+
     def scales(self, scales: Array) -> Array:
         """Scales as float32 `[N, blocks]`."""
         return scales.reshape(self.N, self.blocks).astype(np.float32)

@@ -11,6 +11,7 @@ from clrt.passes.eliminate_common_subexpressions import EliminateCommonSubexpres
 from clrt.passes.eliminate_dead import EliminateDead
 from clrt.passes.fold_constants import FoldConstants, FoldShapeData
 from clrt.passes.fuse_attention import FuseAttention
+from clrt.passes.fuse_dequantized_matmul import FuseDequantizedMatmul
 from clrt.passes.fuse_elementwise import FuseElementwise
 from clrt.passes.fuse_gelu import FuseGelu
 from clrt.passes.fuse_layer_norm import FuseLayerNorm
@@ -59,6 +60,7 @@ FUSE_SUBGRAPHS: tuple[Pass, ...] = (
 
 # Matrix products take in what is around them.
 FUSE_PRODUCTS: tuple[Pass, ...] = (
+    FuseDequantizedMatmul(),  # while it is a MatMul
     CanonicalizeMatmul(),  # transpositions, alpha, beta, bias
     SinkReshape(),  # [B * S, K] around every Gemm
     RemoveIdentity(),

@@ -1,0 +1,102 @@
+"""MatMul with a dequantised constant -> MatMulNBits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from clrt.ir.dtypes import DType
+from clrt.ir.graph import Node, Patch, Value
+from clrt.ir.op import Array
+from clrt.ops.matmul_nbits import MatMulNBits
+from clrt.ops.quantize_linear import DequantizeLinear
+from clrt.passes.driver import GraphView, Match, Miss, Pass, Rewriter
+from clrt.passes.matching import op_name
+
+# Levels of MatMulNBits have no sign.
+_OFFSETS = {DType.INT4: 8, DType.UINT4: 0, DType.INT8: 128, DType.UINT8: 0}
+
+
+@dataclass(frozen=True)
+class _Weight:
+    op: MatMulNBits
+    levels: Array
+    scales: Array
+    zeros: Array
+
+
+class FuseDequantizedMatmul(Pass):
+    """A @ DequantizeLinear(constant of 4 or 8 bits) -> MatMulNBits.
+
+    What is small enough was folded before (4 bits never are). The weight then stays as it is in
+    memory, also while it is read for a few rows.
+    """
+
+    name = "fuse_dequantized_matmul"
+
+    def match(self, view: GraphView, node: Node) -> Match | Miss | None:
+        if op_name(node) != "MatMul":
+            return None
+        weight = node.arg(1).producer
+        if weight is None or not isinstance(weight.op, DequantizeLinear):
+            return None
+        if weight.arg(0).numbers is None or not weight.arg(0).is_constant:
+            return None
+        found = _weight(weight)
+        if isinstance(found, str):
+            return Miss(found, node)
+        shape = node.arg(0).shape
+        if shape is None or len(shape) < 2 or weight.output.dtype is not node.arg(0).dtype:
+            return Miss("A is a vector, or of another dtype", node)
+        return Match(view, node, facts=found)
+
+    def rewrite(self, match: Match) -> Patch:
+        rewriter, found = Rewriter(match, self.name), match.facts
+        assert isinstance(found, _Weight)
+        constants = [rewriter.constant(a) for a in (found.levels, found.scales, found.zeros)]
+        y = rewriter.add(found.op, match.root.arg(0), *constants)
+        return rewriter.patch({match.root.output: y})
+
+
+def _weight(node: Node) -> _Weight | str:
+    """The inputs of MatMulNBits, or why there are none."""
+    value, scale, zero = node.arg(0), node.arg(1), node.input(2)
+    op = node.op
+    assert isinstance(op, DequantizeLinear) and value.numbers is not None
+    if value.dtype not in _OFFSETS or value.numbers.ndim != 2:
+        return f"a weight {value.type}"
+    if scale.numbers is None or (zero is not None and zero.numbers is None):
+        return "its scales or zero points are computed"
+    (k, n), bits = value.numbers.shape, 4 if value.dtype.file_bits == 4 else 8
+    axis = op.axis % 2
+    if op.block_size and axis == 1:
+        return "its blocks lie along the columns"
+    if not op.block_size and axis == 0 and scale.numbers.size > 1:
+        return "it has a scale per row"
+    block = op.block_size or k
+    if block * bits % 8 or not k or not n:
+        return f"blocks of {block} are no whole bytes"
+    blocks, offset = -(-k // block), _OFFSETS[value.dtype]
+    levels = value.numbers.astype(np.int16) + np.int16(offset)
+    made = MatMulNBits(k, n, bits, block)
+    return _Weight(
+        made,
+        made.packed(levels.T.astype(np.uint8)),
+        _by_column(scale.numbers, blocks, n),
+        _zeros(zero, offset, blocks, n, node.output.dtype),
+    )
+
+
+def _by_column(parameter: Array, blocks: int, n: int) -> Array:
+    """One number, `[N]`, or `[blocks, N]` as `[N, blocks]`."""
+    whole = np.broadcast_to(
+        parameter.reshape(-1, n) if parameter.size > 1 else parameter, (blocks, n)
+    )
+    return np.ascontiguousarray(whole.T)
+
+
+def _zeros(zero: Value | None, offset: int, blocks: int, n: int, dtype: DType) -> Array:
+    """Zero points of levels without a sign; floats, which hold all of them exactly."""
+    numbers = np.zeros(()) if zero is None or zero.numbers is None else zero.numbers
+    return _by_column(numbers.astype(np.float32) + offset, blocks, n).astype(dtype.numpy)
