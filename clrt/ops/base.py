@@ -135,7 +135,7 @@ class Op(IrOp):
 
     def drive(self, inputs: Sequence[Held], host: Host) -> Sequence[Held]:
         """The outputs, where the host drives the node: a size in them depends on the data."""
-        return self.reference(*(None if x is None else host.read(x) for x in inputs))
+        return self.compute(*(None if x is None else host.read(x) for x in inputs))
 
     @classmethod
     def from_onnx(cls, node: OnnxNode) -> Op:
@@ -155,6 +155,13 @@ class Op(IrOp):
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         """The outputs, by NumPy with wide accumulation: oracle, folder and fallback in one."""
         raise NotImplementedError(self.name)
+
+    def compute(self, *inputs: Array | None) -> tuple[Array, ...]:
+        """`reference` on what NumPy can compute with: as the kernels, it takes wider floats."""
+        storages = self.storages
+        if storages is None:
+            return self.reference(*inputs)
+        return self.reference(*(None if a is None else _readable(a, storages) for a in inputs))
 
     @classmethod
     def samples(cls) -> Iterator[Sample]:
@@ -185,6 +192,13 @@ class Op(IrOp):
             TensorType(t.dtype, t.shape, _tidy(np.asarray(a), t.dtype))
             for t, a in zip(outputs, arrays, strict=True)
         ]
+
+
+def _readable(array: Array, storages: frozenset[str]) -> Array:
+    if array.dtype == object:
+        return array
+    dtype = DType.of(array.dtype)
+    return array.astype(np.float32) if dtype.is_float and dtype.storage not in storages else array
 
 
 _SHAPE_DTYPES = {DType.INT64, DType.INT32, DType.BOOL}

@@ -37,9 +37,11 @@ def evaluate(graph: Graph, inputs: Mapping[str, Any]) -> dict[str, Any]:
 
     for node in graph.nodes:
         assert isinstance(node.op, Op)
-        results = node.op.reference(*(None if v is None else get(v) for v in node.inputs))
+        results = node.op.compute(*(None if v is None else get(v) for v in node.inputs))
         for value, array in zip(node.outputs, results, strict=False):
-            known[value] = _held(array)
+            held = _held(array)
+            narrow = isinstance(held, np.ndarray) and value.dtype.storage not in ("plain", "half")
+            known[value] = held.astype(value.dtype.numpy) if narrow else held
     names = zip(graph.output_names, graph.outputs, strict=True)
     return {name: get(value) for name, value in names}
 

@@ -220,7 +220,7 @@ def _fold(node: Node) -> bool:
             return False
         assert isinstance(node.op, Op)
         inputs = [None if v is None else v.numbers for v in node.inputs]
-        arrays = list(node.op.reference(*inputs))
+        arrays = list(node.op.compute(*inputs))
     for value, array in zip(node.outputs, arrays, strict=False):
         data = np.asarray(array, value.dtype.numpy, order="C")
         value.type = TensorType(value.dtype, data.shape, data)

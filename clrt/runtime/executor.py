@@ -261,7 +261,7 @@ class BoundPlan:
             None if v is None else v.numbers if v.numbers is not None else self._read(v, wait=True)
             for v in node.inputs
         ]
-        results = node.op.reference(*inputs)
+        results = node.op.compute(*inputs)
         for value, array in zip(node.outputs, results, strict=False):
             self._write(value, np.asarray(array, value.dtype.numpy, order="C"))
 

@@ -51,8 +51,14 @@ class _Row:
     host: int = 0
 
 
-def write_report(results: Mapping[str, Outcome], path: Path | None) -> Summary:
-    """Counts the results of all cases, and writes the report where a path is given."""
+def write_report(
+    results: Mapping[str, Outcome], reasons: Mapping[str, str], path: Path | None
+) -> Summary:
+    """Counts the results of all cases, and writes the report where a path is given.
+
+    Args:
+        reasons: Why cases are expected not to pass.
+    """
     protos = {name: model_of(cases()[name]) for name in results}
     passed = [name for name, outcome in results.items() if outcome.passed]
     numeric = [name for name in passed if is_numeric(protos[name])]
@@ -67,13 +73,15 @@ def write_report(results: Mapping[str, Outcome], path: Path | None) -> Summary:
             on_device=summary.on_device,
             share=summary.on_device / max(summary.numeric, 1),
         )
-        path.write_text("\n".join([head + _missing(results), *_tables(results, protos)]) + "\n")
+        missing = _missing(results, reasons)
+        path.write_text("\n".join([head + missing, *_tables(results, protos)]) + "\n")
     return summary
 
 
-def _missing(results: Mapping[str, Outcome]) -> str:
+def _missing(results: Mapping[str, Outcome], reasons: Mapping[str, str]) -> str:
     lines = ["## What does not pass", "", "| case | why |", "|---|---|"]
-    rows = [(name, o.reason) for name, o in sorted(results.items()) if not o.passed]
+    failed = sorted((name, o) for name, o in results.items() if not o.passed)
+    rows = [(name, reasons.get(name, o.reason)) for name, o in failed]
     lines += [f"| {name} | {_cell(reason)} |" for name, reason in rows]
     return "\n".join(lines) + "\n"
 
