@@ -5,8 +5,8 @@
 //                      kept within LOW and HIGH;  TO_FLOAT: y is a small float, there is no zero
 //                      point, LOW and HIGH hold where SATURATE
 //   dequantize_linear  y = (x - zero point) * scale;  without SCALED the difference
-//   UNIFORM            all strides are 0: no divisions, which CPUs do one by one
-// Work-item (x, y): place in n * inner, outer.
+// Work-item (x, y, z): places r, i, o;  with LAST (inner is 1) i, o;  with UNIFORM (one scale, and
+// outer and inner are 1) i. So there is no division but that by a block's size.
 #include "common/base.clh"
 #include "common/storage.clh"
 #ifndef DATA_T
@@ -22,6 +22,7 @@
 #define STORED plain
 #define SCALED 1
 #define UNIFORM 0
+#define LAST 0
 #define CENTERED 1
 #define QUOTIENT float
 #define TO_FLOAT 0
@@ -44,12 +45,15 @@
       const IDX_T s_n, const IDX_T s_inner
 #if UNIFORM
 #define PARAMETER 0
+#elif LAST
+#define PARAMETER (x1 * s_outer + x0 / block * s_n)
 #else
-#define PARAMETER (o * s_outer + at / inner / block * s_n + at % inner * s_inner)
+#define PARAMETER (x2 * s_outer + x1 / block * s_n + x0 * s_inner)
 #endif
-#define PLACE                                              \
-  const IDX_T at = get_global_id(0), o = get_global_id(1); \
-  if (at >= n * inner || o >= outer) return;               \
+#define PLACE                                                                            \
+  const IDX_T x0 = get_global_id(0), x1 = get_global_id(1), x2 = get_global_id(2);       \
+  if (x0 >= (UNIFORM || LAST ? n : inner)) return;                                       \
+  const IDX_T at = UNIFORM || LAST ? x1 * n + x0 : (x2 * n + x1) * inner + x0;           \
   const IDX_T p = PARAMETER;
 
 // Four bits to an element, two to a byte, the first one low: constants that are kept packed.
@@ -73,24 +77,29 @@ static inline float rounded_bfloat16(const float v) {
 __kernel void quantize_linear(OUT(OUT_T, y), IN(DATA_T, x) SCALE_INPUT ZERO_INPUT, WALK) {
   PLACE
   const float scale = (float)LOAD_AS(SCALE, AT(scale), p);
-  float v = ROUNDED(QUOTIENT, (float)LOAD_AS(DATA, AT(x), o * n * inner + at) / scale);
+  float v = ROUNDED(QUOTIENT, (float)LOAD_AS(DATA, AT(x), at) / scale);
 #if !TO_FLOAT
-  v = rint(v);
+  // Far past all bounds, but where adding 1.5 * 2^23 rounds to the nearest integer, ties to even:
+  // on PoCL the builtins are calls.
+  v = v > -2097152.0f ? v : -2097152.0f;
+  v = v < 2097152.0f ? v : 2097152.0f;
+  v = (v + 12582912.0f) - 12582912.0f;
 #if CENTERED
   v += (float)LOAD_AS(ZERO, AT(zero), p);
 #endif
-  v = fmin(fmax(v, LOW), HIGH);
+  v = v > LOW ? v : LOW;
+  v = v < HIGH ? v : HIGH;
 #elif SATURATE
   v = saturated(v, HIGH);
 #endif
-  STORE_AS(STORED, AT(y), o * n * inner + at, (OUT_VALUE_T)v);
+  STORE_AS(STORED, AT(y), at, (OUT_VALUE_T)v);
 }
 #endif
 
 #ifndef QUOTIENT
 __kernel void dequantize_linear(OUT(OUT_T, y), IN(DATA_T, x) SCALE_INPUT ZERO_INPUT, WALK) {
   PLACE
-  VALUE_T v = (VALUE_T)LOAD_AS(DATA, AT(x), o * n * inner + at);
+  VALUE_T v = (VALUE_T)LOAD_AS(DATA, AT(x), at);
 #if CENTERED
   v -= (VALUE_T)LOAD_AS(ZERO, AT(zero), p);
 #endif
@@ -99,6 +108,6 @@ __kernel void dequantize_linear(OUT(OUT_T, y), IN(DATA_T, x) SCALE_INPUT ZERO_IN
 #else
   const VALUE_T y_value = v;
 #endif
-  STORE_AS(STORED, AT(y), o * n * inner + at, (OUT_VALUE_T)y_value);
+  STORE_AS(STORED, AT(y), at, (OUT_VALUE_T)y_value);
 }
 #endif

@@ -54,8 +54,18 @@ class Walk:
         return tuple(i32(v) for v in numbers)
 
     @property
-    def grid(self) -> tuple[int, int]:
-        return (self.n * self.inner, self.outer)
+    def defines(self) -> dict[str, object]:
+        """Which of the kernels' grids it is."""
+        uniform = not any(self.strides)
+        return {"UNIFORM": int(uniform), "LAST": int(not uniform and self.inner == 1)}
+
+    @property
+    def grid(self) -> tuple[int, ...]:
+        if not any(self.strides):
+            return (self.n,)
+        if self.inner == 1:
+            return (self.n, self.outer)
+        return (self.inner, self.n, self.outer)
 
 
 def quantize_launch(
@@ -84,7 +94,7 @@ def quantize_launch(
         OUT_VALUE_T=y.dtype.compute,
         STORED=y.dtype.storage,
         SCALED=1,
-        UNIFORM=int(not any(walk.strides)),
+        **walk.defines,
         CENTERED=int(zero is not None),
         QUOTIENT={DType.FLOAT16: "half", DType.BFLOAT16: "bfloat16"}.get(quotient, "float"),
         TO_FLOAT=int(y.dtype.is_float),
@@ -119,7 +129,7 @@ def dequantize_launch(
         OUT_VALUE_T=to.compute,
         STORED=to.storage,
         SCALED=int(scale is not None),
-        UNIFORM=int(not any(walk.strides)),
+        **walk.defines,
         CENTERED=int(zero is not None),
     )
     tensors = [BufferArg(v) for v in (scale, zero) if v is not None]
