@@ -5,8 +5,8 @@
 //                      kept within LOW and HIGH;  TO_FLOAT: y is a small float, there is no zero
 //                      point, LOW and HIGH hold where SATURATE
 //   dequantize_linear  y = (x - zero point) * scale;  without SCALED the difference
-//   UNIFORM            all strides are 0: no divisions, which CPUs do one by one
-// Work-item (x, y): place in n * inner, outer.
+// Work-item (x, y, z): places r, i, o;  with LAST (inner is 1) i, o;  with UNIFORM (one scale, and
+// outer and inner are 1) i. So there is no division but that by a block's size (BLOCKED).
 #include "common/base.clh"
 #include "common/storage.clh"
 #ifndef DATA_T
@@ -22,6 +22,9 @@
 #define STORED plain
 #define SCALED 1
 #define UNIFORM 0
+#define LAST 0
+#define BLOCKED 1
+#define ELEMS 1
 #define CENTERED 1
 #define QUOTIENT float
 #define TO_FLOAT 0
@@ -42,15 +45,24 @@
 #define WALK                                                                                  \
   const IDX_T inner, const IDX_T n, const IDX_T outer, const IDX_T block, const IDX_T s_outer, \
       const IDX_T s_n, const IDX_T s_inner
-#if UNIFORM
-#define PARAMETER 0
+#if BLOCKED
+#define BLOCK(i) ((i) / block)
 #else
-#define PARAMETER (o * s_outer + at / inner / block * s_n + at % inner * s_inner)
+#define BLOCK(i) (i)
 #endif
-#define PLACE                                              \
-  const IDX_T at = get_global_id(0), o = get_global_id(1); \
-  if (at >= n * inner || o >= outer) return;               \
-  const IDX_T p = PARAMETER;
+#if LAST
+#define PARAMETER (x1 * s_outer + BLOCK(x0) * s_n)
+#else
+#define PARAMETER (x2 * s_outer + BLOCK(x1) * s_n + x0 * s_inner)
+#endif
+// A work-item goes through ELEMS places of the first dimension, which compilers vectorise.
+#define FOR_EACH_PLACE                                                              \
+  const IDX_T size = UNIFORM || LAST ? n : inner;                                   \
+  const IDX_T x1 = get_global_id(1), x2 = get_global_id(2);                         \
+  const IDX_T start = get_global_id(0) * ELEMS;                                     \
+  const IDX_T end = start + ELEMS < size ? start + ELEMS : size;                    \
+  const IDX_T row = (UNIFORM || LAST ? x1 : x2 * n + x1) * size;                    \
+  for (IDX_T x0 = start; x0 < end; ++x0)
 
 // Four bits to an element, two to a byte, the first one low: constants that are kept packed.
 #define load_uint4_pairs(p, i) ((int)((p)[(i) >> 1] >> (((i) & 1) << 2)) & 15)
@@ -70,35 +82,68 @@ static inline float rounded_bfloat16(const float v) {
 #define ROUNDED(kind, v) ROUNDED_OF(kind, v)
 
 #if SCALED && defined(QUOTIENT)
-__kernel void quantize_linear(OUT(OUT_T, y), IN(DATA_T, x) SCALE_INPUT ZERO_INPUT, WALK) {
-  PLACE
-  const float scale = (float)LOAD_AS(SCALE, AT(scale), p);
-  float v = ROUNDED(QUOTIENT, (float)LOAD_AS(DATA, AT(x), o * n * inner + at) / scale);
+static inline OUT_VALUE_T quantized(const float quotient, const float zero) {
+  float v = ROUNDED(QUOTIENT, quotient);
 #if !TO_FLOAT
-  v = rint(v);
-#if CENTERED
-  v += (float)LOAD_AS(ZERO, AT(zero), p);
-#endif
-  v = fmin(fmax(v, LOW), HIGH);
+  // Far past all bounds, but where adding 1.5 * 2^23 rounds to the nearest integer, ties to even:
+  // on PoCL the builtins are calls.
+  v = v > -2097152.0f ? v : -2097152.0f;
+  v = v < 2097152.0f ? v : 2097152.0f;
+  v = ((v + 12582912.0f) - 12582912.0f) + zero;
+  v = v > LOW ? v : LOW;
+  v = v < HIGH ? v : HIGH;
 #elif SATURATE
   v = saturated(v, HIGH);
 #endif
-  STORE_AS(STORED, AT(y), o * n * inner + at, (OUT_VALUE_T)v);
+  return (OUT_VALUE_T)v;
+}
+
+#if CENTERED
+#define ZERO_AT(p) (float)LOAD_AS(ZERO, AT(zero), p)
+#else
+#define ZERO_AT(p) 0.0f
+#endif
+__kernel void quantize_linear(OUT(OUT_T, y), IN(DATA_T, x) SCALE_INPUT ZERO_INPUT, WALK) {
+#if UNIFORM
+  const float scale_value = (float)LOAD_AS(SCALE, AT(scale), 0), zero_value = ZERO_AT(0);
+#endif
+  FOR_EACH_PLACE {
+#if !UNIFORM
+    const IDX_T p = PARAMETER;
+    const float scale_value = (float)LOAD_AS(SCALE, AT(scale), p), zero_value = ZERO_AT(p);
+#endif
+    const float quotient = (float)LOAD_AS(DATA, AT(x), row + x0) / scale_value;
+    STORE_AS(STORED, AT(y), row + x0, quantized(quotient, zero_value));
+  }
 }
 #endif
 
 #ifndef QUOTIENT
-__kernel void dequantize_linear(OUT(OUT_T, y), IN(DATA_T, x) SCALE_INPUT ZERO_INPUT, WALK) {
-  PLACE
-  VALUE_T v = (VALUE_T)LOAD_AS(DATA, AT(x), o * n * inner + at);
 #if CENTERED
-  v -= (VALUE_T)LOAD_AS(ZERO, AT(zero), p);
+#define ZERO_AT(p) (VALUE_T)LOAD_AS(ZERO, AT(zero), p)
+#else
+#define ZERO_AT(p) 0
 #endif
 #if SCALED
-  const float y_value = (float)v * (float)LOAD_AS(SCALE, AT(scale), p);
+#define SCALE_AT(p) (float)LOAD_AS(SCALE, AT(scale), p)
+#define RESULT(v) ((float)(v) * scale_value)
 #else
-  const VALUE_T y_value = v;
+#define SCALE_AT(p) 1.0f
+#define RESULT(v) (v)
 #endif
-  STORE_AS(STORED, AT(y), o * n * inner + at, (OUT_VALUE_T)y_value);
+__kernel void dequantize_linear(OUT(OUT_T, y), IN(DATA_T, x) SCALE_INPUT ZERO_INPUT, WALK) {
+#if UNIFORM
+  const float scale_value = SCALE_AT(0);
+  const VALUE_T zero_value = ZERO_AT(0);
+#endif
+  FOR_EACH_PLACE {
+#if !UNIFORM
+    const IDX_T p = PARAMETER;
+    const float scale_value = SCALE_AT(p);
+    const VALUE_T zero_value = ZERO_AT(p);
+#endif
+    const VALUE_T v = (VALUE_T)LOAD_AS(DATA, AT(x), row + x0) - zero_value;
+    STORE_AS(STORED, AT(y), row + x0, (OUT_VALUE_T)RESULT(v));
+  }
 }
 #endif

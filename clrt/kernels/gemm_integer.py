@@ -60,7 +60,7 @@ def difference(
         name = "" if zero is None else zero.name
         return [], BufferArg(Packed(value, f"minus_{name}_{to}_{walk}", pack))
     target = BufferArg(ctx.scratch(prod(value.dims), to))
-    return [dequantize_launch(target, to, value, None, zero, walk)], target
+    return [dequantize_launch(target, to, value, None, zero, walk, ctx)], target
 
 
 def subtract(array: Array, zeros: Array | None, walk: Walk) -> Array:

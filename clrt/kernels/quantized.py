@@ -12,9 +12,10 @@ import numpy as np
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Value
 from clrt.ir.op import Array
-from clrt.kernels.spec import BufferArg, KernelSpec, Launch, Packed, ceil_div, i32
+from clrt.kernels.spec import BufferArg, KernelSpec, Launch, Lowering, Packed, ceil_div, i32
 
 _PAIRS = (DType.INT4, DType.UINT4)
+_ELEMS = 1024
 
 
 @dataclass(frozen=True)
@@ -54,8 +55,29 @@ class Walk:
         return tuple(i32(v) for v in numbers)
 
     @property
-    def grid(self) -> tuple[int, int]:
-        return (self.n * self.inner, self.outer)
+    def defines(self) -> dict[str, object]:
+        """Which of the kernels' grids it is."""
+        uniform = not any(self.strides)
+        last = not uniform and self.inner == 1
+        return {"UNIFORM": int(uniform), "LAST": int(last), "BLOCKED": int(self.block > 1)}
+
+    @property
+    def grid(self) -> tuple[int, ...]:
+        if not any(self.strides):
+            return (self.n,)
+        if self.inner == 1:
+            return (self.n, self.outer)
+        return (self.inner, self.n, self.outer)
+
+    def launch(
+        self, entry: str, defines: dict[str, object], tensors: Sequence[BufferArg], ctx: Lowering
+    ) -> Launch:
+        """The launch of an entry: on a CPU device a work-item has many elements."""
+        elems = _ELEMS if ctx.caps.is_cpu else 1
+        kernel = KernelSpec.of("quantize_linear.cl", entry, **defines, **self.defines, ELEMS=elems)
+        first, *rest = self.grid
+        grid = (ceil_div(first, elems), *rest)
+        return Launch(kernel, grid, (1,) * len(grid) if elems > 1 else None, (*tensors, *self.args))
 
 
 def quantize_launch(
@@ -66,6 +88,7 @@ def quantize_launch(
     quotient: DType,
     saturate: bool,
     walk: Walk,
+    ctx: Lowering,
 ) -> Launch:
     """The launch of QuantizeLinear.
 
@@ -74,9 +97,7 @@ def quantize_launch(
         saturate: For floats of 8 bits: what is too large becomes the largest.
     """
     low, high = bounds(y.dtype)
-    kernel = KernelSpec.of(
-        "quantize_linear.cl",
-        "quantize_linear",
+    defines = dict(
         **_reads("DATA", x.dtype),
         **_reads("SCALE", scale.dtype),
         **_reads("ZERO", (zero or y).dtype),
@@ -84,7 +105,6 @@ def quantize_launch(
         OUT_VALUE_T=y.dtype.compute,
         STORED=y.dtype.storage,
         SCALED=1,
-        UNIFORM=int(not any(walk.strides)),
         CENTERED=int(zero is not None),
         QUOTIENT={DType.FLOAT16: "half", DType.BFLOAT16: "bfloat16"}.get(quotient, "float"),
         TO_FLOAT=int(y.dtype.is_float),
@@ -93,11 +113,17 @@ def quantize_launch(
         HIGH=f"{high}f",
     )
     tensors = [BufferArg(v) for v in (y, x, scale, zero) if v is not None]
-    return Launch(kernel, walk.grid, None, (*tensors, *walk.args))
+    return walk.launch("quantize_linear", defines, tensors, ctx)
 
 
 def dequantize_launch(
-    y: BufferArg, to: DType, x: Value, scale: Value | None, zero: Value | None, walk: Walk
+    y: BufferArg,
+    to: DType,
+    x: Value,
+    scale: Value | None,
+    zero: Value | None,
+    walk: Walk,
+    ctx: Lowering,
 ) -> Launch:
     """The launch of DequantizeLinear; without a scale y is x minus its zero point.
 
@@ -108,9 +134,7 @@ def dequantize_launch(
     if x.dtype in _PAIRS and x.is_constant and x.numbers is not None:
         source = BufferArg(Packed(x, "pairs", pack_pairs))
         reads["DATA"] = f"{x.dtype.storage}_pairs"
-    kernel = KernelSpec.of(
-        "quantize_linear.cl",
-        "dequantize_linear",
+    defines = dict(
         **reads,
         **_reads("SCALE", (scale or x).dtype),
         **_reads("ZERO", (zero or x).dtype),
@@ -119,11 +143,10 @@ def dequantize_launch(
         OUT_VALUE_T=to.compute,
         STORED=to.storage,
         SCALED=int(scale is not None),
-        UNIFORM=int(not any(walk.strides)),
         CENTERED=int(zero is not None),
     )
     tensors = [BufferArg(v) for v in (scale, zero) if v is not None]
-    return Launch(kernel, walk.grid, None, (y, source, *tensors, *walk.args))
+    return walk.launch("dequantize_linear", defines, [y, source, *tensors], ctx)
 
 
 def _reads(name: str, dtype: DType) -> dict[str, object]:

@@ -121,7 +121,7 @@ def _emit_quantize(node: Node, ctx: Lowering) -> list[Launch]:
     zero = node.input(2)
     zero = None if node.output.dtype.is_float else zero
     quotient = op.quotient(x.dtype, scale.dtype)
-    return [quantize_launch(node.output, x, scale, zero, quotient, op.saturate, walk)]
+    return [quantize_launch(node.output, x, scale, zero, quotient, op.saturate, walk, ctx)]
 
 
 @register
@@ -223,7 +223,7 @@ def _emit_dequantize(node: Node, ctx: Lowering) -> list[Launch]:
     walk = op.walk(x.dims, scale.dims)
     y = BufferArg(node.output)
     zero = None if x.dtype.is_float else node.input(2)
-    return [dequantize_launch(y, node.output.dtype, x, scale, zero, walk)]
+    return [dequantize_launch(y, node.output.dtype, x, scale, zero, walk, ctx)]
 
 
 @register
