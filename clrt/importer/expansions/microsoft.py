@@ -1,0 +1,436 @@
+"""Ops of com.microsoft that optimised models have, as compositions of ONNX's."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+
+from clrt.errors import UnsupportedError
+from clrt.importer.expansions.body import Body, expands
+from clrt.importer.expansions.quantised import CONV_ATTRS, has, optional, rank_of
+
+_DOMAIN = "com.microsoft"
+_ACTIVATIONS = {
+    "Relu": (), "Tanh": (), "Sigmoid": (), "Softplus": (), "Softsign": (), "Elu": ("alpha",),
+    "LeakyRelu": ("alpha",), "HardSigmoid": ("alpha", "beta"), "Clip": ("min", "max"),
+}  # fmt: skip
+
+
+def ints(body: Body, *values: int) -> str:
+    """Adds a list of int64."""
+    return body.constant(np.array(values, np.int64))
+
+
+def number(body: Body, value: float, index: int = 0) -> str:
+    """Adds a number of the dtype of an input."""
+    return body.constant(np.array(value, body.input_dtype(index).numpy))
+
+
+def _size(body: Body, index: int, axis: int) -> int:
+    """A dim that must be a number.
+
+    Raises:
+        UnsupportedError: It is not known.
+    """
+    rank = rank_of(body, index)
+    found = body.types[index]
+    dim = found.shape[axis % rank] if found is not None and found.shape is not None else None
+    if not isinstance(dim, int):
+        raise UnsupportedError(f"axis {axis} of input {index} depends on the input")
+    return dim
+
+
+def _with(body: Body, value: str, index: int) -> str:
+    """The value plus an optional input."""
+    return body("Add", value, body.inputs[index]) if has(body, index) else value
+
+
+@expands(_DOMAIN, "Gelu")
+def _gelu(body: Body) -> None:
+    body.outputs = [body("Gelu", body.inputs[0])]
+
+
+@expands(_DOMAIN, "FastGelu")
+def _fast_gelu(body: Body) -> None:
+    body.outputs = [body("Gelu", _with(body, body.inputs[0], 1), approximate="tanh")]
+
+
+@expands(_DOMAIN, "BiasGelu")
+def _bias_gelu(body: Body) -> None:
+    body.outputs = [body("Gelu", _with(body, body.inputs[0], 1))]
+
+
+@expands(_DOMAIN, "QuickGelu")
+def _quick_gelu(body: Body) -> None:
+    x, alpha = body.inputs[0], body.attrs.get("alpha", 1.702)
+    body.outputs = [body("Mul", x, body("Sigmoid", body("Mul", x, number(body, alpha))))]
+
+
+@expands(_DOMAIN, "BiasSplitGelu")
+def _bias_split_gelu(body: Body) -> None:
+    halves = body.node("Split", [_with(body, body.inputs[0], 1)], 2, num_outputs=2, axis=-1)
+    body.outputs = [body("Mul", halves[0], body("Gelu", halves[1]))]
+
+
+@expands("", "SimplifiedLayerNormalization")
+@expands(_DOMAIN, "SimplifiedLayerNormalization")
+def _simplified_layer_normalization(body: Body) -> None:
+    axis, epsilon = int(body.attrs.get("axis", -1)), body.attrs.get("epsilon", 1e-5)
+    y = body("RMSNormalization", *body.inputs[:2], axis=axis, epsilon=epsilon)
+    body.outputs = [y]
+
+
+def _skip(body: Body, bias: int) -> str:
+    """The input, the skipped one and the bias added up."""
+    return _with(body, body("Add", *body.inputs[:2]), bias)
+
+
+@expands(_DOMAIN, "SkipLayerNormalization")
+def _skip_layer_normalization(body: Body) -> None:
+    total = _skip(body, 4)
+    inputs = [total, body.inputs[2], *([body.inputs[3]] if has(body, 3) else [])]
+    epsilon = body.attrs.get("epsilon", 1e-12)
+    y = body("LayerNormalization", *inputs, axis=-1, epsilon=epsilon)
+    # The statistics stand between; only training reads them.
+    body.outputs = [y, y, y, total]
+
+
+@expands(_DOMAIN, "SkipSimplifiedLayerNormalization")
+def _skip_simplified_layer_normalization(body: Body) -> None:
+    total = _skip(body, 3)
+    epsilon = body.attrs.get("epsilon", 1e-12)
+    y = body("RMSNormalization", total, body.inputs[2], axis=-1, epsilon=epsilon)
+    body.outputs = [y, y, y, total]
+
+
+@expands(_DOMAIN, "EmbedLayerNormalization")
+def _embed_layer_normalization(body: Body) -> None:
+    """Inputs: ids, segments, three tables, gamma, beta, mask, positions."""
+    ids, words = body.inputs[0], body.inputs[2]
+    total = body("Gather", words, ids)
+    positions = optional(body, 8)
+    if not positions:
+        length = body("Gather", body("Shape", ids), body.constant(np.array(1)))
+        zero, one = (body.constant(np.array(v)) for v in (0, 1))
+        positions = body("Range", zero, length, one)
+    total = body("Add", total, body("Gather", body.inputs[3], positions))
+    if has(body, 1) and has(body, 4):
+        total = body("Add", total, body("Gather", body.inputs[4], body.inputs[1]))
+    epsilon = body.attrs.get("epsilon", 1e-12)
+    y = body("LayerNormalization", total, *body.inputs[5:7], axis=-1, epsilon=epsilon)
+    if has(body, 7):
+        count = body("ReduceSum", body.inputs[7], ints(body, 1), keepdims=0)
+        lengths = body("Cast", count, to=6)
+    else:
+        rows = body("Shape", ids, start=0, end=1)
+        lengths = body("Expand", body.constant(np.array([0], np.int32)), rows)
+    body.outputs = [y, lengths, total]
+
+
+def _swapped(body: Body, index: int) -> str:
+    """An input with its last two axes exchanged."""
+    rank = rank_of(body, index)
+    if rank < 2:
+        return body.inputs[index]
+    return body("Transpose", body.inputs[index], perm=[*range(rank - 2), rank - 1, rank - 2])
+
+
+@expands(_DOMAIN, "FusedMatMul")
+@expands(_DOMAIN, "TransposeMatMul")
+def _fused_matmul(body: Body) -> None:
+    operands = []
+    for index, side in enumerate("AB"):
+        if body.attrs.get(f"transBatch{side}", 0):
+            raise UnsupportedError(f"transBatch{side}")
+        turned = body.attrs.get(f"trans{side}", 0)
+        operands.append(_swapped(body, index) if turned else body.inputs[index])
+    y, alpha = body("MatMul", *operands), body.attrs.get("alpha", 1.0)
+    body.outputs = [y if alpha == 1 else body("Mul", y, number(body, alpha))]
+
+
+def _activated(body: Body, value: str, name: str, parameters: list[float]) -> str:
+    """A value behind the activation that an attribute names."""
+    if not name:
+        return value
+    if name not in _ACTIVATIONS:
+        raise UnsupportedError(f"activation '{name}'")
+    named: dict[str, Any] = dict(zip(_ACTIVATIONS[name], parameters, strict=False))
+    if name == "Clip":
+        bounds = [number(body, named[k]) if k in named else "" for k in ("min", "max")]
+        return body("Clip", value, *bounds)
+    return body(name, value, **named)
+
+
+@expands(_DOMAIN, "FusedGemm")
+def _fused_gemm(body: Body) -> None:
+    attrs = {k: v for k, v in body.attrs.items() if k in ("alpha", "beta", "transA", "transB")}
+    given = [
+        body.attrs[f"activation_{k}"] for k in ("alpha", "beta") if f"activation_{k}" in body.attrs
+    ]
+    y = body("Gemm", *filter(None, body.inputs[:3]), **attrs)
+    body.outputs = [_activated(body, y, body.attrs.get("activation", ""), given)]
+
+
+def _conv(body: Body, inputs: list[str]) -> str:
+    attrs = {k: v for k, v in body.attrs.items() if k in CONV_ATTRS}
+    return body("Conv", *inputs, **attrs)
+
+
+def _parameters(body: Body) -> list[float]:
+    return [float(v) for v in body.attrs.get("activation_params", ())]
+
+
+@expands(_DOMAIN, "FusedConv")
+def _fused_conv(body: Body) -> None:
+    y = _conv(body, [i for k, i in enumerate(body.inputs[:3]) if has(body, k)])
+    y = _with(body, y, 3)
+    body.outputs = [_activated(body, y, body.attrs.get("activation", ""), _parameters(body))]
+
+
+@expands(_DOMAIN, "NhwcConv")
+def _nhwc_conv(body: Body) -> None:
+    rank = rank_of(body, 0)
+    first, last = [0, rank - 1, *range(1, rank - 1)], [0, *range(2, rank), 1]
+    x, w = (body("Transpose", v, perm=first) for v in body.inputs[:2])
+    y = _conv(body, [x, w, *([body.inputs[2]] if has(body, 2) else [])])
+    body.outputs = [body("Transpose", y, perm=last)]
+
+
+@expands(_DOMAIN, "GroupNorm")
+def _group_norm(body: Body) -> None:
+    x, gamma, beta = body.inputs[:3]
+    rank, nhwc = rank_of(body, 0), body.attrs.get("channels_last", 1)
+    if nhwc:
+        x = body("Transpose", x, perm=[0, rank - 1, *range(1, rank - 1)])
+    dtype = body.input_dtype()
+    affine = [v if body.input_dtype(i) is dtype else body.cast(v, dtype)
+              for i, v in enumerate((gamma, beta), 1)]  # fmt: skip
+    groups, epsilon = int(body.attrs["groups"]), body.attrs.get("epsilon", 1e-5)
+    y = body("GroupNormalization", x, *affine, num_groups=groups, epsilon=epsilon)
+    if body.attrs.get("activation", 0):
+        y = body("Mul", y, body("Sigmoid", y))
+    body.outputs = [body("Transpose", y, perm=[0, *range(2, rank), 1]) if nhwc else y]
+
+
+@expands(_DOMAIN, "BiasSoftmax")
+def _bias_softmax(body: Body) -> None:
+    axis, rank = int(body.attrs.get("axis", 1)), rank_of(body, 0)
+    if axis % rank != rank - 1:
+        raise UnsupportedError(f"axis {axis} of rank {rank}; clrt has the last one")
+    body.outputs = [body("Softmax", body("Add", *body.inputs[:2]), axis=-1)]
+
+
+def _positions(body: Body, given: str, rank: int, like: str, axis: int) -> str:
+    """Positions `[B, S]`; one number is the first of them."""
+    if rank > 1:
+        return given
+    batch, length = (body("Shape", like, start=a, end=a + 1) for a in (0, axis))
+    scalar = body("Squeeze", length, ints(body, 0))
+    zero, one = (body.constant(np.array(v)) for v in (0, 1))
+    row = body("Add", body("Range", zero, scalar, one), given)
+    return body(
+        "Expand", body("Unsqueeze", row, ints(body, 0)), body("Concat", batch, length, axis=0)
+    )
+
+
+@expands(_DOMAIN, "RotaryEmbedding")
+def _rotary_embedding(body: Body) -> None:
+    """Inputs: x, positions, and the tables of cosines and sines."""
+    if body.attrs.get("is_packed_batching", 0) or body.attrs.get("scale", 1.0) != 1:
+        raise UnsupportedError("packed batching and scaled positions")
+    x, given, cosines, sines = body.inputs[:4]
+    rank = rank_of(body, 0)
+    positions = _positions(body, given, rank_of(body, 1), x, rank - 2 if rank == 4 else 1)
+    attrs: dict[str, Any] = {
+        k: int(body.attrs.get(k, 0)) for k in ("interleaved", "num_heads", "rotary_embedding_dim")
+    }
+    if rank == 3 and not attrs["num_heads"]:
+        attrs["num_heads"] = _size(body, 0, 2) // (2 * _size(body, 2, 1))
+    body.outputs = [body("RotaryEmbedding", x, cosines, sines, positions, **attrs)]
+
+
+def _heads(body: Body, value: str, heads: int) -> str:
+    """`[B, S, H * D]` as `[B, H, S, D]`."""
+    return body("Transpose", body("Reshape", value, ints(body, 0, 0, heads, -1)), perm=[0, 2, 1, 3])
+
+
+def _rows(body: Body, value: str) -> str:
+    """`[B, H, S, D]` as `[B, S, H * D]`."""
+    return body("Reshape", body("Transpose", value, perm=[0, 2, 1, 3]), ints(body, 0, 0, -1))
+
+
+def _mask(body: Body, index: int, total: str, bias: int) -> str:
+    """What is added to scores `[B, H, S, T]`: of a padding mask, and of an input; "" for nothing.
+
+    Args:
+        total: T, as `[1]`.
+    """
+    added = optional(body, bias)
+    if not has(body, index):
+        return added
+    mask, rank = body.inputs[index], rank_of(body, index)
+    if rank == 1:
+        zero, one = (body.constant(np.array(v)) for v in (0, 1))
+        places = body("Range", zero, body("Squeeze", total, ints(body, 0)), one)
+        ends = body("Unsqueeze", body("Cast", mask, to=7), ints(body, 1, 2, 3))
+        kept = body("Less", places, ends)
+    elif rank in (2, 3):
+        axes = (1, 2) if rank == 2 else (1,)
+        kept = body("Cast", body("Unsqueeze", mask, ints(body, *axes)), to=9)
+    else:
+        raise UnsupportedError(f"a mask of rank {rank}")
+    low = number(body, body.attrs.get("mask_filter_value", -10000.0))
+    found = body("Where", kept, number(body, 0.0), low)
+    return body("Add", found, added) if added else found
+
+
+def _attend(
+    body: Body,
+    q: str,
+    k: str,
+    v: str,
+    heads: int,
+    mask: str = "",
+    past: tuple[str, str] | None = None,
+) -> list[str]:
+    """ONNX's Attention on `[B, S, H * D]`: the result, and all keys and values by head."""
+    scale, causal = float(body.attrs.get("scale", 0.0)), int(body.attrs.get("unidirectional", 0))
+    attrs: dict[str, Any] = {"q_num_heads": heads, "kv_num_heads": heads, "is_causal": causal}
+    attrs |= {"scale": scale} if scale else {}
+    if past is None:
+        # One output: the kernel of its own has no more.
+        y = body("Attention", q, k, v, *([mask] if mask else []), **attrs)
+        return [y, _heads(body, k, heads), _heads(body, v, heads)]
+    return body.node("Attention", [q, k, v, mask, *past], 3, **attrs)
+
+
+def _length(body: Body, value: str, axis: int) -> str:
+    return body("Shape", value, start=axis, end=axis + 1)
+
+
+@expands(_DOMAIN, "Attention")
+def _attention(body: Body) -> None:
+    """Inputs: x, weights, bias, mask, past `[2, B, H, P, D]`, and what is added to the scores."""
+    if body.attrs.get("do_rotary", 0) or body.attrs.get("past_present_share_buffer", 0):
+        raise UnsupportedError("do_rotary and past_present_share_buffer")
+    heads = int(body.attrs["num_heads"])
+    sizes = body.attrs.get("qkv_hidden_sizes") or [_size(body, 1, 1) // 3] * 3
+    qkv = _with(body, body("MatMul", *body.inputs[:2]), 2)
+    q, k, v = body.node("Split", [qkv, ints(body, *sizes)], 3, axis=2)
+    total, past = _length(body, k, 1), None
+    first = ints(body, 0)
+    if has(body, 4):
+        old = body.node("Split", [body.inputs[4]], 2, num_outputs=2, axis=0)
+        past = (body("Squeeze", old[0], first), body("Squeeze", old[1], first))
+        total = body("Add", total, _length(body, past[0], 2))
+    y, keys, values = _attend(body, q, k, v, heads, _mask(body, 3, total, 5), past)
+    body.outputs = [y]
+    if sizes[1] == sizes[2]:
+        both = [body("Unsqueeze", t, first) for t in (keys, values)]
+        body.outputs.append(body("Concat", *both, axis=0))
+
+
+@expands(_DOMAIN, "MultiHeadAttention")
+def _multi_head_attention(body: Body) -> None:
+    """Inputs: q, k, v, bias, padding mask, what is added to the scores, past keys and values."""
+    heads = int(body.attrs["num_heads"])
+    packed = 3 if rank_of(body, 0) == 5 else 2 if has(body, 1) and rank_of(body, 1) == 5 else 0
+    if packed:
+        whole = body.inputs[3 - packed]
+        parts = body.node("Split", [whole], packed, num_outputs=packed, axis=3)
+        flat = [body("Reshape", part, ints(body, 0, 0, -1)) for part in parts]
+        q, k, v = flat if packed == 3 else [body.inputs[0], *flat]
+    else:
+        q, k, v = (
+            _rows(body, t) if rank_of(body, i) == 4 else t for i, t in enumerate(body.inputs[:3])
+        )
+    if has(body, 3):
+        width = _size(body, 3, 0)
+        each = _size(body, 0, 2) if rank_of(body, 0) == 3 else width // 3
+        sizes = [each, each, width - 2 * each]
+        biases = body.node("Split", [body.inputs[3], ints(body, *sizes)], 3, axis=0)
+        q, k, v = (body("Add", t, b) for t, b in zip((q, k, v), biases, strict=True))
+    total, past = _length(body, k, 1), None
+    if has(body, 6) and has(body, 7):
+        past = (body.inputs[6], body.inputs[7])
+        total = body("Add", total, _length(body, past[0], 2))
+    body.outputs = _attend(body, q, k, v, heads, _mask(body, 4, total, 5), past)
+
+
+@expands(_DOMAIN, "GroupQueryAttention")
+def _group_query_attention(body: Body) -> None:
+    """Inputs: q, k, v, past keys and values `[B, K, P, D]`, the last place of each row, how many
+    places there are in all, and the tables of cosines and sines.
+
+    A cache may have room for more places than there are; row b has `seqlens_k[b] + 1` of them, and
+    its new ones come last.
+    """
+    if body.attrs.get("smooth_softmax", 0) or any(has(body, i) for i in (11,)):
+        raise UnsupportedError("a smooth softmax")
+    heads, kv_heads = int(body.attrs["num_heads"]), int(body.attrs["kv_num_heads"])
+    q, k, v = body.inputs[:3]
+    if not has(body, 1):
+        size = _size(body, 0, 2) // (heads + 2 * kv_heads)
+        sizes = ints(body, heads * size, kv_heads * size, kv_heads * size)
+        q, k, v = body.node("Split", [body.inputs[0], sizes], 3, axis=2)
+    q, k, v = _heads(body, q, heads), _heads(body, k, kv_heads), _heads(body, v, kv_heads)
+    rows = _length(body, q, 2)
+    zero, one = (body.constant(np.array(n)) for n in (0, 1))
+    lengths = body("Add", body("Reshape", body("Cast", body.inputs[5], to=7), ints(body, -1)), one)
+    # In a first call a row may be shorter than the others; then its places still start at 0.
+    before = body("Max", body("Sub", lengths, rows), zero)
+    steps = body("Range", zero, body("Squeeze", rows, ints(body, 0)), one)
+    places = body("Add", body("Unsqueeze", before, ints(body, 1)), steps)
+    if body.attrs.get("do_rotary", 0):
+        positions = optional(body, 9) or places
+        style: dict[str, Any] = {"interleaved": int(body.attrs.get("rotary_interleaved", 0))}
+        tables = (*body.inputs[7:9], positions)
+        q, k = (body("RotaryEmbedding", t, *tables, **style) for t in (q, k))
+    if has(body, 3):
+        caches = []
+        total = body("Reshape", body("Cast", body.inputs[6], to=7), ints(body, 1))
+        for old, new in zip(body.inputs[3:5], (k, v), strict=True):
+            room = body("Max", body("Sub", total, _length(body, old, 2)), zero)
+            pads = body("Concat", ints(body, *[0] * 6), room, ints(body, 0), axis=0)
+            caches.append(body("TensorScatter", body("Pad", old, pads), new, before, axis=-2))
+        k, v = caches
+    keys = body("Range", zero, body("Squeeze", _length(body, k, 2), ints(body, 0)), one)
+    own = body("Unsqueeze", places, ints(body, 1, 3))
+    seen = body("LessOrEqual", keys, own)
+    window = int(body.attrs.get("local_window_size", -1))
+    if window > 0:
+        oldest = body("Sub", own, body.constant(np.array(window)))
+        seen = body("And", seen, body("Greater", keys, oldest))
+    lowest = number(body, float(ml_dtypes.finfo(body.input_dtype().numpy).min))
+    mask = body("Where", seen, number(body, 0.0), lowest)
+    mask = _with(body, mask, 10)
+    body.outputs = [_rows(body, _grouped(body, q, k, v, heads // kv_heads, mask)), k, v]
+
+
+def _grouped(body: Body, q: str, k: str, v: str, group: int, mask: str) -> str:
+    """Attention by head where `group` heads of q share one of k and v."""
+    by_key = body("Concat", _length(body, k, 0), _length(body, k, 1), ints(body, -1), axis=0)
+    together = body("Concat", by_key, _length(body, q, 3), axis=0)
+    scores = body("MatMul", body("Reshape", q, together), body("Transpose", k, perm=[0, 1, 3, 2]))
+    scale = float(body.attrs.get("scale", 0.0))
+    if scale:
+        scores = body("Mul", scores, number(body, scale))
+    else:
+        size = body("Cast", _length(body, q, 3), to=body.input_dtype().onnx)
+        scores = body("Div", scores, body("Sqrt", size))
+    if group > 1:
+        apart = [_length(body, q, axis) for axis in range(3)]
+        scores = body("Reshape", scores, body("Concat", *apart, _length(body, k, 2), axis=0))
+    cap = float(body.attrs.get("softcap", 0.0))
+    if cap:
+        limit = number(body, cap)
+        scores = body("Mul", body("Tanh", body("Div", scores, limit)), limit)
+    weights = body("Softmax", body("Add", scores, mask), axis=-1)
+    if group > 1:
+        weights = body("Reshape", weights, body("Concat", by_key, _length(body, k, 2), axis=0))
+    apart = [_length(body, q, axis) for axis in range(3)]
+    return body(
+        "Reshape", body("MatMul", weights, v), body("Concat", *apart, _length(body, v, 3), axis=0)
+    )

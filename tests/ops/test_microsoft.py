@@ -1,0 +1,195 @@
+"""The ops of com.microsoft that compute with floats, against ONNX Runtime."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import helper
+
+import clrt
+from clrt.ir.op import Array
+from clrt.runtime.devices import DeviceInfo
+from tests.harness import all_devices
+from tests.ops.test_microsoft_quantised import Case, check
+
+RNG = np.random.default_rng(11)
+DEVICES = pytest.mark.parametrize("device", all_devices(), ids=lambda d: d.platform.split()[0])
+
+
+def _x(*shape: int) -> Array:
+    return np.asarray(RNG.standard_normal(shape), np.float32)
+
+
+def _case(op: str, *inputs: Array | None, outputs: int = 1, **attrs: Any) -> Case:
+    return Case(op, inputs, (), outputs, attrs)
+
+
+def _activations() -> list[Case]:
+    x, bias = _x(2, 3, 17), _x(17)
+    return [
+        _case("Gelu", x),
+        _case("FastGelu", x),
+        _case("FastGelu", x, bias),
+        _case("BiasGelu", x, bias),
+        _case("QuickGelu", x),
+        _case("QuickGelu", x, alpha=1.3),
+    ]
+
+
+def _norms() -> list[Case]:
+    x, skip, gamma, beta, bias = _x(2, 5, 8), _x(2, 5, 8), _x(8), _x(8), _x(8)
+    ids = np.asarray(RNG.integers(0, 9, (2, 5)), np.int32)
+    segments = np.asarray(RNG.integers(0, 2, (2, 5)), np.int32)
+    tables = (_x(9, 8), _x(7, 8), _x(2, 8))
+    mask = np.array([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]], np.int32)
+    return [
+        _case("SkipLayerNormalization", x, skip, gamma),
+        _case("SkipLayerNormalization", x, skip, gamma, beta, bias, epsilon=1e-5),
+        _case("SkipLayerNormalization", x, skip[:1], gamma, beta),
+        _case("SkipSimplifiedLayerNormalization", x, skip, gamma),
+        _case("SkipSimplifiedLayerNormalization", x, skip, gamma, bias, epsilon=1e-5),
+        _case("EmbedLayerNormalization", ids, segments, *tables, gamma, beta, mask, outputs=2),
+        _case("EmbedLayerNormalization", ids, None, *tables[:2], None, gamma, beta, outputs=2),
+        _case("EmbedLayerNormalization", ids, segments, *tables, gamma, beta, outputs=2),
+    ]
+
+
+def _products() -> list[Case]:
+    a, b = _x(2, 3, 5), _x(2, 5, 4)
+    image, kernel, bias = _x(1, 3, 6, 7), _x(4, 3, 3, 3), _x(4)
+    conv = {"kernel_shape": [3, 3], "pads": [1, 1, 1, 1]}
+    return [
+        _case("FusedMatMul", a, b, alpha=0.5),
+        _case("FusedMatMul", _x(2, 5, 3), b, transA=1),
+        _case("FusedMatMul", a, _x(4, 5), transB=1, alpha=2.0),
+        _case("FusedGemm", a[0], _x(4, 5), _x(4), transB=1, activation="Relu"),
+        _case("FusedGemm", a[0], b[0], activation="LeakyRelu", activation_alpha=0.3),
+        _case("FusedConv", image, kernel, bias, activation="Relu", **conv),
+        _case("FusedConv", image, kernel, bias, _x(1, 4, 6, 7), activation="Relu", **conv),
+        _case("FusedConv", image, kernel, None, activation="Clip", activation_params=[-0.5, 1.0]),
+    ]
+
+
+def _rotary() -> list[Case]:
+    tables = (_x(16, 4), _x(16, 4))
+    ids = np.array([[0, 1, 2], [5, 6, 7]])
+    return [
+        _case("RotaryEmbedding", _x(2, 3, 16), ids, *tables),
+        _case("RotaryEmbedding", _x(2, 3, 16), np.array([4]), *tables, interleaved=1),
+        _case("RotaryEmbedding", _x(2, 2, 3, 8), ids, *tables),
+        _case("RotaryEmbedding", _x(2, 3, 24), ids, *tables, num_heads=2, rotary_embedding_dim=8),
+    ]
+
+
+def _attentions() -> list[Case]:
+    x, weights, bias = _x(2, 5, 8), _x(8, 24), _x(24)
+    lengths = np.array([3, 5], np.int32)
+    mask = np.array([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]], np.int32)
+    past = _x(2, 2, 2, 4, 4)
+    return [
+        _case("Attention", x, weights, bias, num_heads=2, outputs=2),
+        _case("Attention", x, weights, bias, mask, num_heads=2),
+        _case("Attention", x, weights, bias, lengths, num_heads=2),
+        _case("Attention", x, weights, bias, num_heads=4, unidirectional=1, scale=0.3),
+        _case("Attention", x, weights, bias, None, past, num_heads=2, outputs=2, unidirectional=1),
+        _case("Attention", x, weights, bias, None, None, _x(1, 2, 5, 5), num_heads=2),
+        _case("Attention", x, _x(8, 8 + 8 + 4), _x(20), num_heads=2, qkv_hidden_sizes=[8, 8, 4]),
+    ]
+
+
+def _multi_heads() -> list[Case]:
+    q, k, v = _x(2, 3, 8), _x(2, 5, 8), _x(2, 5, 12)
+    mask = np.array([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]], np.int32)
+    past = (_x(2, 2, 4, 4), _x(2, 2, 4, 4))
+    own = _x(2, 3, 8)
+    return [
+        _case("MultiHeadAttention", q, k, v, num_heads=2),
+        _case("MultiHeadAttention", q, k, v, _x(28), num_heads=2),
+        _case("MultiHeadAttention", q, k, v, None, mask, num_heads=2),
+        _case("MultiHeadAttention", q, k, v, None, None, _x(2, 2, 3, 5), num_heads=2, scale=0.7),
+        _case("MultiHeadAttention", q, own, own, num_heads=2, unidirectional=1),
+        _case("MultiHeadAttention", q, own, own, None, None, None, *past, num_heads=2, outputs=3),
+        _case("MultiHeadAttention", q, _x(2, 2, 5, 4), _x(2, 2, 5, 4), num_heads=2),
+    ]
+
+
+def _grouped() -> list[Case]:
+    tables = (_x(16, 8), _x(16, 8))
+    q, k, v = _x(2, 3, 64), _x(2, 3, 32), _x(2, 3, 32)
+    one = (_x(2, 1, 64), _x(2, 1, 32), _x(2, 1, 32))
+    past = (_x(2, 2, 5, 16), _x(2, 2, 5, 16))
+    heads = {"num_heads": 4, "kv_num_heads": 2, "outputs": 3}
+
+    def last(*values: int) -> tuple[Array, Array]:
+        return np.array(values, np.int32), np.array(max(values) + 1, np.int32)
+
+    none = (_x(2, 2, 0, 16), _x(2, 2, 0, 16))
+    return [
+        _case("GroupQueryAttention", q, k, v, *none, *last(2, 2), **heads),
+        _case("GroupQueryAttention", q, k, v, *none, *last(2, 2), *tables, do_rotary=1, **heads),
+        _case("GroupQueryAttention", *one, *past, *last(5, 5), **heads),
+        _case(
+            "GroupQueryAttention", *one, *past, *last(5, 5), *tables, do_rotary=1,
+            rotary_interleaved=1, local_window_size=3, softcap=5.0, **heads,
+        ),
+        _case(
+            "GroupQueryAttention", _x(2, 3, 128), None, None, *none, *last(2, 2), *tables,
+            do_rotary=1, **heads,
+        ),
+    ]  # fmt: skip
+
+
+CASES = [
+    *_activations(), *_norms(), *_products(), *_rotary(), *_attentions(), *_multi_heads(),
+    *_grouped(),
+]  # fmt: skip
+
+
+@DEVICES
+@pytest.mark.parametrize("case", CASES, ids=lambda c: c.op)
+def test_against_onnx_runtime(case: Case, device: DeviceInfo) -> None:
+    check(case, device, 1e-4)
+
+
+@DEVICES
+def test_simplified_layer_normalization_of_the_first_domain(device: DeviceInfo) -> None:
+    x, scale = _x(2, 5, 8), _x(8)
+    infos = [helper.make_tensor_value_info(n, 1, a.shape) for n, a in (("x", x), ("s", scale))]
+    node = helper.make_node("SimplifiedLayerNormalization", ["x", "s"], ["y"], axis=-1)
+    graph = helper.make_graph([node], "g", infos, [onnx.ValueInfoProto(name="y")])
+    opsets = [helper.make_opsetid("", 17), helper.make_opsetid("com.microsoft", 1)]
+    data = helper.make_model(graph, opset_imports=opsets, ir_version=8).SerializeToString()
+    session = onnxruntime.InferenceSession(data, providers=["CPUExecutionProvider"])
+    (expected,) = session.run(None, {"x": x, "s": scale})
+    found = clrt.load(data, device=device.index, strict=True).run({"x": x, "s": scale})["y"]
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
+
+
+@DEVICES
+def test_attention_becomes_the_kernel_of_its_own(device: DeviceInfo) -> None:
+    model, feeds = _attentions()[1].model()
+    with clrt.load(model.SerializeToString(), device=device.index, strict=True) as loaded:
+        loaded.run(feeds)
+        names = [n.op.name for n in loaded._graph.nodes]
+    assert "FusedAttention" in names and "Softmax" not in names
+
+
+@DEVICES
+def test_channels_last(device: DeviceInfo) -> None:
+    """ONNX Runtime has no NhwcConv on CPUs: it is Conv between transpositions."""
+    x, w, bias = _x(1, 6, 7, 3), _x(4, 3, 3, 3), _x(4)
+    model, feeds = _case("NhwcConv", x, w, bias, pads=[1, 1, 1, 1]).model()
+    with clrt.load(model.SerializeToString(), device=device.index) as loaded:
+        (found,) = loaded.run(feeds).values()
+    plain = _case("FusedConv", x.transpose(0, 3, 1, 2), w.transpose(0, 3, 1, 2), bias)
+    plain.attrs["pads"] = [1, 1, 1, 1]
+    model, feeds = plain.model()
+    session = onnxruntime.InferenceSession(
+        model.SerializeToString(), providers=["CPUExecutionProvider"]
+    )
+    (expected,) = session.run(None, feeds)
+    np.testing.assert_allclose(found, expected.transpose(0, 2, 3, 1), rtol=0, atol=1e-5)
