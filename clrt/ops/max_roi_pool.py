@@ -1,0 +1,107 @@
+"""MaxRoiPool: the largest pixels of regions of images."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from clrt.device.caps import DeviceCaps
+from clrt.errors import InputError, ModelError, ShapeError
+from clrt.ir.dtypes import DType
+from clrt.ir.graph import Node
+from clrt.ir.op import Array, TensorType
+from clrt.kernels.spec import BufferArg, KernelSpec, Launch, Lowering, Status, Variant, f32, i32
+from clrt.ops.base import Accuracy, OnnxNode, Op, Sample, Types, need, register
+
+
+def _misfit(node: Node, caps: DeviceCaps) -> str | None:
+    dtype = node.arg(0).dtype
+    return None if dtype in (DType.FLOAT32, DType.FLOAT16) else f"no kernel for {dtype}"
+
+
+def _emit(node: Node, ctx: Lowering) -> list[Launch]:
+    x, rois, y, op = node.arg(0), node.arg(1), node.output, node.op
+    assert isinstance(op, MaxRoiPool)
+    if 0 in y.dims:
+        return []
+    kernel = KernelSpec.of(
+        "max_roi_pool.cl", "max_roi_pool", DATA_T=x.dtype.cl, STORAGE=x.dtype.storage
+    )
+    status = Status(f"MaxRoiPool '{node.name}': an image is outside 0..{x.dims[0] - 1}.")
+    buffers = [BufferArg(b) for b in (y, x, rois, status)]
+    numbers = [i32(v) for v in (*x.dims, *y.dims[2:])]
+    size = (y.dims[3], y.dims[2], y.dims[0] * y.dims[1])
+    return [Launch(kernel, size, None, (*buffers, *numbers, f32(op.spatial_scale)))]
+
+
+@register
+@dataclass(frozen=True)
+class MaxRoiPool(Op):
+    """`[regions, C, *pooled_shape]`: the largest pixel of each bin of regions of x `[N, C, H, W]`.
+
+    A region is (image, x1, y1, x2, y2), scaled and rounded to pixels. Source: ONNX MaxRoiPool,
+    opset 1 to 22.
+    """
+
+    pooled_shape: tuple[int, ...] = (1, 1)
+    spatial_scale: float = 1.0
+
+    accuracy = Accuracy.EXACT
+    variants = (Variant("any", _emit, _misfit),)
+
+    @classmethod
+    def from_onnx(cls, node: OnnxNode) -> Op:
+        op = super().from_onnx(node)
+        assert isinstance(op, MaxRoiPool)
+        if len(op.pooled_shape) != 2 or min(op.pooled_shape) < 1:
+            raise ModelError(f"MaxRoiPool: pooled_shape {op.pooled_shape} is not two sizes.")
+        return op
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        x, rois = need(inputs, 0, self), need(inputs, 1, self)
+        if x.shape is None or rois.shape is None:
+            return [TensorType(x.dtype, None)]
+        if len(x.shape) != 4 or len(rois.shape) != 2:
+            raise ShapeError(f"MaxRoiPool: x {x} must be [N, C, H, W], and regions {rois} [R, 5].")
+        return [TensorType(x.dtype, (rois.shape[0], x.shape[1], *self.pooled_shape))]
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        x, rois = inputs
+        assert x is not None and rois is not None
+        rows, columns = self.pooled_shape
+        result = np.zeros((len(rois), x.shape[1], rows, columns), x.dtype)
+        for number, roi in enumerate(rois.astype(np.float32)):
+            image = int(roi[0])
+            if not 0 <= image < len(x):
+                raise InputError(f"MaxRoiPool: an image is outside 0..{len(x) - 1}.")
+            scaled = roi[1:] * np.float32(self.spatial_scale)
+            corners = (np.sign(scaled) * np.floor(np.abs(scaled) + 0.5)).astype(int)
+            spans = [_bins(corners[1], corners[3], rows, x.shape[2]),
+                     _bins(corners[0], corners[2], columns, x.shape[3])]  # fmt: skip
+            for i, (v0, v1) in enumerate(spans[0]):
+                for j, (u0, u1) in enumerate(spans[1]):
+                    if v1 > v0 and u1 > u0:
+                        result[number, :, i, j] = x[image, :, v0:v1, u0:u1].max(axis=(1, 2))
+        return (result,)
+
+    @classmethod
+    def samples(cls) -> Iterator[Sample]:
+        rng = np.random.default_rng(127)
+        x = rng.standard_normal((2, 3, 6, 7)).astype(np.float32)
+        rois = np.array([[0, 0, 0, 5, 4], [1, 1, 2, 6, 5], [1, 9, 9, 12, 12]], np.float32)
+        yield Sample(cls((2, 3)), (x, rois))
+        yield Sample(cls((3, 2), 0.5), (x, rois))
+        yield Sample(cls((1, 1)), (x.astype(np.float16), rois.astype(np.float16)))
+
+    @classmethod
+    def error_samples(cls) -> Iterator[tuple[Sample, type[Exception]]]:
+        yield Sample(cls(), (np.zeros((1, 3, 4), "f4"), np.zeros((1, 5), "f4"))), ShapeError
+
+
+def _bins(start: int, end: int, count: int, size: int) -> list[tuple[int, int]]:
+    """Where each bin starts and ends along an axis."""
+    step = np.float32(max(end - start + 1, 1)) / np.float32(count)
+    edges = [(int(np.floor(k * step)), int(np.ceil((k + 1) * step))) for k in range(count)]
+    return [(min(max(a + start, 0), size), min(max(b + start, 0), size)) for a, b in edges]

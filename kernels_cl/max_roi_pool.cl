@@ -1,0 +1,36 @@
+// MaxRoiPool: each region of an image as a grid of bins, each its largest pixel, 0 where it has none.
+// Work-item (bin column, bin row, region * channel); a region is (image, x1, y1, x2, y2).
+#include "common/base.clh"
+#include "common/storage.clh"
+#ifndef DATA_T
+#define DATA_T float
+#endif
+
+__kernel void max_roi_pool(OUT(DATA_T, y), IN(DATA_T, x), IN(DATA_T, rois), OUT(int, status),
+                           const IDX_T images, const IDX_T channels, const IDX_T height,
+                           const IDX_T width, const IDX_T rows, const IDX_T columns,
+                           const float scale) {
+  const IDX_T column = get_global_id(0), row = get_global_id(1), plane = get_global_id(2);
+  if (column >= columns) return;
+  const IDX_T region = plane / channels;
+  const IDX_T channel = plane - region * channels;
+  const float number = LOAD(AT(rois), region * 5);
+  const bool found = number >= 0.0f && number < images;
+  if (!found) AT(status)[0] = 1;
+  const IDX_T image = found ? (IDX_T)number : 0;
+  const IDX_T left = (IDX_T)round(LOAD(AT(rois), region * 5 + 1) * scale);
+  const IDX_T top = (IDX_T)round(LOAD(AT(rois), region * 5 + 2) * scale);
+  const IDX_T right = (IDX_T)round(LOAD(AT(rois), region * 5 + 3) * scale);
+  const IDX_T bottom = (IDX_T)round(LOAD(AT(rois), region * 5 + 4) * scale);
+  const float high = (float)max(bottom - top + 1, (IDX_T)1) / rows;
+  const float wide = (float)max(right - left + 1, (IDX_T)1) / columns;
+  const IDX_T v0 = clamp((IDX_T)floor(row * high) + top, (IDX_T)0, height);
+  const IDX_T v1 = clamp((IDX_T)ceil((row + 1) * high) + top, (IDX_T)0, height);
+  const IDX_T u0 = clamp((IDX_T)floor(column * wide) + left, (IDX_T)0, width);
+  const IDX_T u1 = clamp((IDX_T)ceil((column + 1) * wide) + left, (IDX_T)0, width);
+  __global const DATA_T *const from = AT(x) + (image * channels + channel) * height * width;
+  float best = v1 > v0 && u1 > u0 ? -INFINITY : 0.0f;
+  for (IDX_T v = v0; v < v1; ++v)
+    for (IDX_T u = u0; u < u1; ++u) best = fmax(best, LOAD(from, v * width + u));
+  STORE(AT(y), (plane * rows + row) * columns + column, best);
+}
