@@ -29,6 +29,7 @@ class Driven(Op):
     """Base: `drive` says what happens, and `reference` is `drive` with NumPy."""
 
     driven = True
+    storages = None
     accuracy = Accuracy.EXACT
 
     def drive(self, inputs: Sequence[Held], host: Host) -> Sequence[Held]:

@@ -55,25 +55,25 @@ def test_specs_have_symbolic_dims(model: clrt.Model) -> None:
     assert model.outputs[0].shape == ("batch", "sequence", 32)
 
 
-def _attention() -> onnx.ModelProto:
-    """An op that has a reference but no kernel yet."""
+def _softmax() -> onnx.ModelProto:
+    """An op on a dtype that it has a reference but no kernel for."""
 
     def info(name: str) -> onnx.ValueInfoProto:
-        return helper.make_tensor_value_info(name, TensorProto.FLOAT, ["b", 2, "s", 8])
+        return helper.make_tensor_value_info(name, TensorProto.DOUBLE, ["b", 2, "s", 8])
 
-    node = helper.make_node("Attention", ["x", "x", "x"], ["y"], "block", softcap=2.0)
+    node = helper.make_node("Softmax", ["x"], ["y"], "block")
     relu = helper.make_node("Relu", ["y"], ["z"], "after")
     graph = helper.make_graph([node, relu], "g", [info("x")], [info("z")])
     return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 23)])
 
 
 def _input() -> Array:
-    return np.random.default_rng(0).standard_normal((1, 2, 5, 8)).astype(np.float32)
+    return np.random.default_rng(0).standard_normal((1, 2, 5, 8))
 
 
 def test_host_fallback_is_announced_once() -> None:
-    with clrt.load(_attention(), device="cpu", strict=False) as model:
-        with pytest.warns(clrt.HostFallbackWarning, match=r"Attention 'block'.*no kernel"):
+    with clrt.load(_softmax(), device="cpu", strict=False) as model:
+        with pytest.warns(clrt.HostFallbackWarning, match=r"Softmax 'block'.*no kernel"):
             first = model.run(_input())["z"]
         with warnings.catch_warnings():
             warnings.simplefilter("error")
@@ -81,11 +81,11 @@ def test_host_fallback_is_announced_once() -> None:
 
 
 def test_strict_refuses_host_fallback(monkeypatch: pytest.MonkeyPatch) -> None:
-    with pytest.raises(clrt.UnsupportedError, match="Attention 'block'"):
-        clrt.load(_attention(), device="cpu", strict=True).run(_input())
+    with pytest.raises(clrt.UnsupportedError, match="Softmax 'block'"):
+        clrt.load(_softmax(), device="cpu", strict=True).run(_input())
     monkeypatch.setenv("CLRT_STRICT", "1")
     with pytest.raises(clrt.UnsupportedError, match="strict=False"):
-        clrt.load(_attention(), device="cpu").run(_input())
+        clrt.load(_softmax(), device="cpu").run(_input())
 
 
 def test_close_frees_device_memory() -> None:
