@@ -395,7 +395,15 @@ def pack_b(
     if product.b.in_panels:
         return [], source, (s0, s1)
     constant = source.buffer
-    if isinstance(constant, Value) and constant.is_constant and constant.numbers is not None:
+    # Packed once where B is the constant as it lies; another view of it is packed at each run.
+    as_it_lies = (s_n == 1 and s_k in (n, 0)) or (s_k == 1 and s_n == k) or 1 in (k, n)
+    if (
+        as_it_lies
+        and source.offset == 0
+        and isinstance(constant, Value)
+        and constant.is_constant
+        and constant.numbers is not None
+    ):
         packed = pack_constant(constant, k, n, transposed=s_n != 1, width=width)
         scale, size = columns * k, max(n * k, 1)
         return [], BufferArg(packed), (s0 // size * scale, s1 // size * scale)
@@ -415,7 +423,8 @@ def pack_constant(value: Value, k: int, n: int, *, transposed: bool, width: int)
     """A constant stack of K x N matrices (N x K where transposed) in panels of `width` columns."""
 
     def pack(array: Array) -> Array:
-        stack = prod(array.shape[:-2])  # -1 has no meaning where k is 0
+        # -1 has no meaning where k is 0.
+        stack = array.size // (k * n) if k * n else prod(array.shape[:-2])
         given = array.reshape(stack, n, k) if transposed else array.reshape(stack, k, n)
         matrices = given.swapaxes(1, 2) if transposed else given
         columns = round_up(n, width)

@@ -22,6 +22,13 @@ graph "g" (%x: float32[5]) {
   return %y as "y"
 }
 """,
+    "a constant as the columns of a product in groups": """
+graph "g" (%w: float32[4,3,2,2], %b: float32[6]) {
+  const %x: float32[2,4,3,3] = ...
+  %y: float32[2,6,5,4] = ConvTranspose{dilations=[2, 1], group=2}(%x, %w, %b) @"node"
+  return %y as "y"
+}
+""",
     "a constant matrix without rows": """
 graph "g" (%x: float32[2,0]) {
   const %w: float32[0,3] = []

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 
 import clrt
-from clrt.errors import HostFallbackWarning
+from clrt.errors import HostFallbackWarning, InputError
 from clrt.ir.graph import Graph
 from clrt.ir.op import Array
 from clrt.ops.evaluate import evaluate
@@ -19,7 +19,8 @@ from clrt.runtime.devices import DeviceInfo
 from tests.fuzz.graphs import Case, graphs
 from tests.harness import all_devices
 
-# A result may be off by this share of the largest element of its tensor, and by this many times
+# A result may be off by this share of the largest element of its tensor (or of 0.01, where all but
+# cancels, as in the tail of Gelu), and by this many times
 # what it changes by when the inputs change by _NUDGE of themselves: graphs may be ill-conditioned.
 _RELATIVE = 2e-5
 _NUDGE = 1e-6
@@ -31,7 +32,10 @@ def check(graph: Graph, feeds: Mapping[str, Array], device: DeviceInfo) -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", (HostFallbackWarning, RuntimeWarning))
         with np.errstate(all="ignore"):
-            expected = evaluate(graph, feeds)
+            try:
+                expected = evaluate(graph, feeds)
+            except InputError:
+                return  # an index is out of range
             nudged = [evaluate(graph, _nudged(feeds, k)) for k in (1, -1)]
         with clrt.load(graph, device=device.index) as model:
             found = model.run(dict(feeds))
@@ -61,7 +65,7 @@ def _compare(found: Array, wanted: Array, near: list[Array], name: str) -> None:
             same = (found == wanted) | (moves > 0)
             assert same.all(), f"{name}: {found[~same][:4]}, expected {wanted[~same][:4]}"
             return
-        largest = np.abs(wide[steady]).max(initial=0.0)
+        largest = np.abs(wide[steady]).max(initial=0.01)
         # One element that moves may move others through a sum or a maximum.
         allowed = _RELATIVE * largest + _SENSITIVITY * np.maximum(
             moves, moves[steady].max(initial=0)
