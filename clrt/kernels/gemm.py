@@ -396,7 +396,8 @@ def pack_b(
         return [], source, (s0, s1)
     constant = source.buffer
     # Packed once where B is the constant as it lies; another view of it is packed at each run.
-    as_it_lies = (s_n == 1 and s_k in (n, 0)) or (s_k == 1 and s_n == k) or 1 in (k, n)
+    by_rows = (s_n == 1 or n == 1) and (s_k == n or k == 1)
+    as_it_lies = by_rows or ((s_k == 1 or k == 1) and (s_n == k or n == 1))
     if (
         as_it_lies
         and source.offset == 0
