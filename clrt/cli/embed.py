@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
@@ -19,6 +17,7 @@ from rich.text import Text
 
 from clrt.cli.console import stderr, stdout
 from clrt.errors import InputError
+from clrt.files import check_target, replacing
 from clrt.text import SentenceEncoder
 
 FloatArray = NDArray[np.float32]
@@ -58,7 +57,7 @@ def embed(
     if not sentences:
         raise InputError("There is nothing to embed; give sentences, or --file with one per line.")
     if output is not None:
-        _check_folder(output)
+        check_target(output, "--output")
     with SentenceEncoder(model, device=device, pooling=pooling, max_length=max_length) as encoder:
         vectors = encoder.encode(
             sentences,
@@ -123,33 +122,8 @@ def save_npy(path: Path, vectors: FloatArray) -> None:
     Raises:
         InputError: The file cannot be written.
     """
-    try:
-        handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
-        try:
-            with os.fdopen(handle, "wb") as stream:
-                np.save(stream, vectors, allow_pickle=False)
-            os.chmod(temporary, 0o666 & ~_umask())
-            os.replace(temporary, path)
-        except BaseException:
-            os.unlink(temporary)
-            raise
-    except OSError as error:
-        raise InputError(f"'{path}' cannot be written: {error.strerror}.") from error
-
-
-def _umask() -> int:
-    """mkstemp makes files that only their owner reads; np.save would follow the umask."""
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask
-
-
-def _check_folder(output: Path) -> None:
-    """Fails before the work rather than after it."""
-    if not output.parent.is_dir():
-        raise InputError(f"'{output.parent}' is no folder; --output needs one that exists.")
-    if output.is_dir():
-        raise InputError(f"'{output}' is a folder; --output needs a file name.")
+    with replacing(path) as stream:
+        np.save(stream, vectors, allow_pickle=False)
 
 
 def _read_lines(file: Path) -> list[str]:

@@ -42,7 +42,7 @@ class Value:
     @property
     def is_constant(self) -> bool:
         """Whether the elements are known and no node is needed to compute them."""
-        return self.producer is None and self.type.data is not None
+        return self.producer is None and self.type.known is not None
 
     @property
     def dims(self) -> tuple[int, ...]:
@@ -54,6 +54,11 @@ class Value:
         if self.type.shape is None or not self.type.is_static:
             raise PassError(f"'{self.name}' has no static shape: {self.type}")
         return tuple(int(d) for d in self.type.shape)
+
+    @property
+    def has_numbers(self) -> bool:
+        """Whether the elements are known as numbers."""
+        return self.type.has_numbers
 
     @property
     def numbers(self) -> Array | None:
@@ -206,7 +211,7 @@ class Graph:
         made: dict[Value, Value] = {}
 
         def clone(value: Value) -> Value:
-            if value.is_constant and value.numbers is not None:
+            if value.is_constant and value.has_numbers:
                 return value
             if value not in made:
                 symbolic = value.shape if value.symbolic is None else value.symbolic

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, fields
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -14,6 +15,26 @@ from clrt.ir.dtypes import DType
 Array = np.ndarray[Any, np.dtype[Any]]
 
 
+@dataclass(frozen=True, eq=False)
+class StoredElements:
+    """Elements that lie in the layout of a kernel, as a compiled model keeps its weights.
+
+    Attributes:
+        array: The elements in that layout.
+        layout: Names it, as `clrt.kernels.spec.Packed` does.
+        restore: Makes the elements in the order of the shape.
+    """
+
+    array: Array
+    layout: str
+    restore: Callable[[Array], Array] = field(repr=False)
+
+    @cached_property
+    def elements(self) -> Array:
+        """The elements in the order of the shape; made at the first call."""
+        return self.restore(self.array)
+
+
 @dataclass(frozen=True)
 class TensorType:
     """What is known of a tensor before it is computed.
@@ -21,13 +42,13 @@ class TensorType:
     Attributes:
         dtype: Element type.
         shape: One dim per axis, symbolic where unknown; None where the rank is unknown.
-        data: The elements, where they are known: numbers, or an object array of symbolic dims
+        known: The elements, where they are known: numbers, or an object array of symbolic dims
             (then of dtype int64).
     """
 
     dtype: DType
     shape: Shape | None
-    data: Array | None = None
+    known: Array | StoredElements | None = None
 
     @property
     def rank(self) -> int | None:
@@ -39,20 +60,32 @@ class TensorType:
         return self.shape is not None and all(isinstance(d, int) for d in self.shape)
 
     @property
+    def data(self) -> Array | None:
+        """The elements in the order of the shape, where they are known."""
+        return self.known.elements if isinstance(self.known, StoredElements) else self.known
+
+    @property
+    def has_numbers(self) -> bool:
+        """Whether the elements are known as numbers."""
+        if self.known is None or isinstance(self.known, StoredElements):
+            return self.known is not None
+        return self.known.dtype != object
+
+    @property
     def numbers(self) -> Array | None:
         """`data` where it has no symbolic element."""
-        return None if self.data is None or self.data.dtype == object else self.data
+        return self.data if self.has_numbers else None
 
     def bind(self, bindings: Bindings) -> TensorType:
         """The type with symbols replaced by numbers, in the shape and in the elements."""
-        shape, data = self.shape, self.data
+        shape, known = self.shape, self.known
         if shape is not None and not self.is_static:
             shape = tuple(substitute(d, bindings) for d in shape)
-        if data is not None and data.dtype == object:
-            bound = [substitute(d, bindings) for d in data.flat]
+        if isinstance(known, np.ndarray) and known.dtype == object:
+            bound = [substitute(d, bindings) for d in known.flat]
             if all(isinstance(d, int) for d in bound):
-                data = np.array(bound, self.dtype.numpy).reshape(data.shape)
-        return TensorType(self.dtype, shape, data)
+                known = np.array(bound, self.dtype.numpy).reshape(known.shape)
+        return TensorType(self.dtype, shape, known)
 
     @property
     def on_host(self) -> bool:

@@ -3,6 +3,7 @@
 graph "main" (%x: float32[batch,384]) {
   const %w: float32[384,12] = ...
   const %axes: int64[1] = [1]
+  const %table: float32[9,384] = @"0/table"
   %y: float32[batch,12] = MatMul(%x, %w) @"layer 0"
   return %y as "logits"
 }
@@ -13,8 +14,9 @@ from __future__ import annotations
 import json
 import re
 import zlib
-from collections.abc import Iterator
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator
+from math import prod
+from typing import Any, Protocol, TypeAlias
 
 import numpy as np
 
@@ -22,7 +24,7 @@ from clrt.errors import ModelError
 from clrt.ir.dims import Dim, parse_dim
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Node, Value
-from clrt.ir.op import Array, ContainerType, IrOp, Step, TensorType
+from clrt.ir.op import Array, ContainerType, IrOp, Step, StoredElements, TensorType
 
 _PLAIN = re.compile(r"[\w./:\-]+")
 _TOKEN = re.compile(
@@ -46,17 +48,35 @@ class OpRegistry(Protocol):
         """The class of `domain.Name`; no domain is ai.onnx."""
 
 
-def print_graph(graph: Graph, data_limit: int = 16) -> str:
-    """The text of a graph; constants of more than `data_limit` elements are elided."""
+# Keeps a constant apart from the text and gives the key to find it by; None leaves it in the text.
+Store: TypeAlias = "Callable[[Value], str | None]"
+# The elements that were kept under a key, for a constant of this type.
+Fetch: TypeAlias = "Callable[[str, TensorType], Array | StoredElements]"
+
+
+def elided(limit: int = 16) -> Store:
+    """The `Store` that keeps nothing of constants with more than `limit` elements."""
+    return lambda value: "" if value.has_numbers and prod(value.dims) > limit else None
+
+
+_SHORT = elided()
+
+
+def print_graph(graph: Graph, store: Store = _SHORT) -> str:
+    """The text of a graph.
+
+    Args:
+        store: Takes constants out of the text.
+    """
     inputs = ", ".join(_typed(v) for v in graph.inputs)
     lines = [f"graph {json.dumps(graph.name)} ({inputs}) {{"]
     for value in graph.constants():
         if value not in graph.inputs:
-            lines.append(f"  const {_typed(value)} = {_data(value, data_limit)}")
+            lines.append(f"  const {_typed(value)} = {_data(value, store)}")
     for node in graph.nodes:
         outputs = ", ".join(_typed(v) for v in node.outputs)
         args = ", ".join("_" if v is None else _name(v.name) for v in node.inputs)
-        lines.append(f"  {outputs} = {_op(node.op)}({args}) @{json.dumps(node.name)}")
+        lines.append(f"  {outputs} = {_op(node.op, store)}({args}) @{json.dumps(node.name)}")
     pairs = zip(graph.outputs, graph.output_names, strict=True)
     results = ", ".join(f"{_name(v.name)} as {json.dumps(n)}" for v, n in pairs)
     return "\n".join([*lines, f"  return {results}", "}"]) + "\n"
@@ -72,10 +92,13 @@ def _typed(value: Value) -> str:
     return f"{_name(value.name)}: {value.type}"
 
 
-def _data(value: Value, limit: int) -> str:
+def _data(value: Value, store: Store) -> str:
+    key = store(value)
+    if key is not None:
+        return f"@{json.dumps(key)}" if key else "..."
     data = value.type.data
     assert data is not None
-    return "..." if data.size > limit else _nested(data.tolist())
+    return _nested(data.tolist())
 
 
 def _nested(item: Any) -> str:
@@ -86,24 +109,24 @@ def _nested(item: Any) -> str:
     return str(item) if not isinstance(item, bool) else str(int(item))
 
 
-def _op(op: IrOp) -> str:
+def _op(op: IrOp, store: Store) -> str:
     name = f"{op.domain}.{op.name}" if op.domain else op.name
-    attributes = ", ".join(f"{k}={_attribute(v)}" for k, v in op.attributes.items())
+    attributes = ", ".join(f"{k}={_attribute(v, store)}" for k, v in op.attributes.items())
     return f"{name}{{{attributes}}}" if attributes else name
 
 
-def _attribute(value: Any) -> str:
+def _attribute(value: Any, store: Store) -> str:
     match value:
         case DType():
             return value.value
         case Graph():
-            return print_graph(value).strip().replace("\n", "\n    ")
+            return print_graph(value, store).strip().replace("\n", "\n    ")
         case IrOp():
-            return _op(value)
+            return _op(value, store)
         case Step():
-            return f"{_op(value.op)}({', '.join(map(str, value.args))})"
+            return f"{_op(value.op, store)}({', '.join(map(str, value.args))})"
         case tuple():
-            return f"[{', '.join(map(_attribute, value))}]"
+            return f"[{', '.join(_attribute(v, store) for v in value)}]"
         case str():
             return json.dumps(value)
         case bool() | None:
@@ -113,13 +136,16 @@ def _attribute(value: Any) -> str:
     return str(value)
 
 
-def parse_graph(text: str, registry: OpRegistry) -> Graph:
+def parse_graph(text: str, registry: OpRegistry, fetch: Fetch | None = None) -> Graph:
     """The graph of a text. Elided constants become pseudo-random data seeded by their name.
+
+    Args:
+        fetch: Finds the constants that a `Store` took out of the text.
 
     Raises:
         ModelError: The text is not the IR's form.
     """
-    parser = _Parser(text, registry)
+    parser = _Parser(text, registry, fetch)
     try:
         return parser.graph()
     except (ValueError, SyntaxError, TypeError) as error:
@@ -128,8 +154,8 @@ def parse_graph(text: str, registry: OpRegistry) -> Graph:
 
 
 class _Parser:
-    def __init__(self, text: str, registry: OpRegistry) -> None:
-        self.text, self.registry = text, registry
+    def __init__(self, text: str, registry: OpRegistry, fetch: Fetch | None) -> None:
+        self.text, self.registry, self.fetch = text, registry, fetch
         self.tokens = list(self._tokenise())
         self.at = 0
         self.values: dict[str, Value] = {}
@@ -247,10 +273,12 @@ class _Parser:
         self.expect("=")
         if self.tokens[self.at][0] == "ellipsis":
             self.at += 1
-            data = _pseudo_random(value)
+            known: Array | StoredElements = _pseudo_random(value)
+        elif self.fetch is not None and self.accept("@"):
+            known = self.fetch(json.loads(self.take("string")), value.type)
         else:
-            data = self.data(value.type)
-        value.type = TensorType(value.dtype, value.shape, data)
+            known = self.data(value.type)
+        value.type = TensorType(value.dtype, value.shape, known)
 
     def data(self, type_: TensorType) -> Array:
         start = self.tokens[self.at][2]

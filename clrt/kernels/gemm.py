@@ -5,21 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from math import prod
 
-import numpy as np
-
 from clrt.device.caps import DeviceCaps
 from clrt.errors import UnsupportedError
 from clrt.ir.dims import Shape, same, same_shape
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Value
-from clrt.ir.op import Array
+from clrt.kernels.panels import Panels
 from clrt.kernels.spec import (
     Arg,
     BufferArg,
     KernelSpec,
     Launch,
     Lowering,
-    Packed,
     Scratch,
     ceil_div,
     i32,
@@ -403,9 +400,9 @@ def pack_b(
         and source.offset == 0
         and isinstance(constant, Value)
         and constant.is_constant
-        and constant.numbers is not None
+        and constant.has_numbers
     ):
-        packed = pack_constant(constant, k, n, transposed=s_n != 1, width=width)
+        packed = Panels(k, n, width, s_n != 1).of(constant)
         scale, size = columns * k, max(n * k, 1)
         return [], BufferArg(packed), (s0 // size * scale, s1 // size * scale)
     own = tuple(1 if s == 0 else d for d, s in zip(product.batch, (s0, s1), strict=True))
@@ -418,20 +415,3 @@ def pack_b(
     args: tuple[Arg, ...] = (target, source, *(i32(v) for v in numbers))
     grid = (columns // width, ceil_div(k, _PACKED_ROWS), prod(own))
     return [Launch(kernel, grid, (1, 1, 1), args)], target, strides
-
-
-def pack_constant(value: Value, k: int, n: int, *, transposed: bool, width: int) -> Packed:
-    """A constant stack of K x N matrices (N x K where transposed) in panels of `width` columns."""
-
-    def pack(array: Array) -> Array:
-        # -1 has no meaning where k is 0.
-        stack = array.size // (k * n) if k * n else prod(array.shape[:-2])
-        given = array.reshape(stack, n, k) if transposed else array.reshape(stack, k, n)
-        matrices = given.swapaxes(1, 2) if transposed else given
-        columns = round_up(n, width)
-        padded = np.zeros((stack, k, columns), array.dtype)
-        padded[:, :, :n] = matrices
-        panels = padded.reshape(stack, k, columns // width, width).swapaxes(1, 2)
-        return np.ascontiguousarray(panels)
-
-    return Packed(value, f"panels{width}{'_transposed' if transposed else ''}", pack)

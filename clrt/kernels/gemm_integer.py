@@ -13,6 +13,7 @@ from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array
 from clrt.kernels import gemm
+from clrt.kernels.panels import Panels
 from clrt.kernels.quantized import Walk, dequantize_launch
 from clrt.kernels.spec import (
     Arg,
@@ -52,7 +53,7 @@ def difference(
 ) -> tuple[list[Launch], BufferArg]:
     """value - zero point in a wider dtype; made at load where both are constants."""
     zeros = None if zero is None else zero.numbers
-    if value.is_constant and value.numbers is not None and (zero is None or zeros is not None):
+    if value.is_constant and value.has_numbers and (zero is None or zeros is not None):
 
         def pack(array: Array) -> Array:
             return subtract(array, zeros, walk).astype(to.numpy)
@@ -89,7 +90,7 @@ def constant_panels(
         than two batch axes would have to be copied into one.
     """
     zeros = None if zero is None else zero.numbers
-    if value.numbers is None or not value.is_constant or (zero is not None and zeros is None):
+    if not value.has_numbers or not value.is_constant or (zero is not None and zeros is None):
         return None
     if len(product.batch) > 2 and any(product.b.strides[:-2]):
         return None
@@ -99,7 +100,7 @@ def constant_panels(
     )
     dtype = DType.INT8 if centred else DType.INT16
     columns = width(ctx)
-    panels = gemm.pack_constant(value, product.k, product.n, transposed=False, width=columns)
+    panels = Panels(product.k, product.n, columns, False).of(value)
 
     def pack(array: Array) -> Array:
         return panels.pack(subtract(array, zeros, walk).astype(dtype.numpy))

@@ -131,7 +131,7 @@ def dequantize_launch(
     """
     reads = _reads("DATA", x.dtype)
     source = BufferArg(x)
-    if x.dtype in _PAIRS and x.is_constant and x.numbers is not None:
+    if x.dtype in _PAIRS and x.is_constant and x.has_numbers:
         source = BufferArg(Packed(x, "pairs", pack_pairs))
         reads["DATA"] = f"{x.dtype.storage}_pairs"
     defines = dict(

@@ -136,7 +136,7 @@ def _unread(node: Node) -> bool:
     """Whether an input that must be known when the plan is made is not."""
     assert isinstance(node.op, Op)
     wanted = (node.input(i) for i in node.op.host_inputs)
-    return any(v is not None and v.numbers is None for v in wanted)
+    return any(v is not None and not v.has_numbers for v in wanted)
 
 
 def _is_driven(node: Node) -> bool:
@@ -155,9 +155,9 @@ def _leave_out_host_values(graph: Graph) -> None:
 
 def _is_open(value: Value, blocked: set[Value], sizes: Bindings) -> bool:
     """Whether a value comes after the cut: computed there, or a size that is found out there."""
-    if value.is_constant and value.numbers is None:
+    if value.is_constant and not value.has_numbers:
         value.type = value.type.bind(sizes)
-        return value.numbers is None
+        return not value.has_numbers
     return value in blocked
 
 
@@ -211,7 +211,7 @@ def _cut(first: Graph, node: Node, rest: list[Node], sizes: Bindings) -> tuple[G
 
 def _fold(node: Node) -> bool:
     """Evaluates a node whose inputs are all known; its outputs become constants."""
-    if all(v.numbers is not None for v in node.outputs):
+    if all(v.has_numbers for v in node.outputs):
         arrays = [v.numbers for v in node.outputs]
     else:
         if any(v is not None and not v.is_constant for v in node.inputs):

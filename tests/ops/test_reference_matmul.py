@@ -12,7 +12,7 @@ from clrt.ir.dims import Shape, symbol
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Node, Value
 from clrt.ir.op import Array, Step, TensorType
-from clrt.kernels.gemm import pack_constant
+from clrt.kernels.panels import Panels
 from clrt.kernels.spec import Packed
 from clrt.ops import conv
 from clrt.ops.base import Sample
@@ -79,7 +79,7 @@ def test_pack_constant(n: int, transposed: bool) -> None:
     b = np.arange(1, 2 * 3 * n + 1, dtype=np.float32).reshape(2, 3, n)
     stored = np.ascontiguousarray(b.swapaxes(1, 2)) if transposed else b
     value = Value("w", TensorType(F32, stored.shape, stored))
-    packed = pack_constant(value, 3, n, transposed=transposed, width=4).pack(stored)
+    packed = Panels(3, n, 4, transposed).of(value).pack(stored)
     padded = np.zeros((2, 3, -(-n // 4) * 4), np.float32)
     padded[..., :n] = b
     for batch, panel, k, lane in np.ndindex(packed.shape):

@@ -10,7 +10,7 @@ from clrt.ir.dims import Expr
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Node, Value
 from clrt.ir.op import Array
-from clrt.ir.text import parse_graph, print_graph
+from clrt.ir.text import elided, parse_graph, print_graph
 from clrt.ir.verify import verify
 from clrt.ops import REGISTRY
 from clrt.ops.evaluate import evaluate
@@ -59,7 +59,7 @@ def canonical(graph: Graph) -> str:
         for k, n in enumerate(nodes)
     ]
     inputs, outputs = [made[v] for v in graph.inputs], [made[v] for v in graph.outputs]
-    return print_graph(Graph("g", inputs, outputs, copies, ["y"] * len(outputs)), data_limit=64)
+    return print_graph(Graph("g", inputs, outputs, copies, ["y"] * len(outputs)), elided(64))
 
 
 def random_inputs(

@@ -11,7 +11,7 @@ from clrt.ir.dims import symbol
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Value
 from clrt.ir.op import TensorType
-from clrt.ir.text import parse_graph, print_graph
+from clrt.ir.text import elided, parse_graph, print_graph
 from clrt.ir.verify import verify
 from clrt.ops import REGISTRY
 
@@ -156,8 +156,8 @@ def test_constants_after_symbolic_ones() -> None:
 def test_data_limit_elides_the_elements() -> None:
     value = Value("c", TensorType(DType.INT64, (3,), np.arange(3)))
     graph = Graph("g", [], [value])
-    assert "= ..." in print_graph(graph, data_limit=2)
-    assert "= [0, 1, 2]" in print_graph(graph, data_limit=3)
+    assert "= ..." in print_graph(graph, elided(2))
+    assert "= [0, 1, 2]" in print_graph(graph, elided(3))
 
 
 def test_elided_elements_depend_on_the_name_alone() -> None:

@@ -1,0 +1,1 @@
+"""Files that hold models: safetensors, and compiled models on top of it."""

@@ -1,0 +1,163 @@
+"""Reads and writes safetensors files without copying their tensors.
+
+A safetensors file is an 8-byte little-endian header length, a JSON header that gives each
+tensor's dtype, shape and byte range, and the tensors' bytes. The `safetensors` package copies what
+it reads into NumPy, writes from memory only, and aligns to 8 bytes.
+
+Source: https://huggingface.co/docs/safetensors, "Format".
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import ml_dtypes
+import numpy as np
+from numpy.typing import NDArray
+
+from clrt.errors import ModelError
+
+Array = NDArray[Any]
+
+DTYPES: Mapping[str, np.dtype[Any]] = {
+    "F64": np.dtype("<f8"),
+    "F32": np.dtype("<f4"),
+    "F16": np.dtype("<f2"),
+    "BF16": np.dtype(ml_dtypes.bfloat16),
+    "I64": np.dtype("<i8"),
+    "I32": np.dtype("<i4"),
+    "I16": np.dtype("<i2"),
+    "I8": np.dtype("i1"),
+    "U64": np.dtype("<u8"),
+    "U32": np.dtype("<u4"),
+    "U16": np.dtype("<u2"),
+    "U8": np.dtype("u1"),
+    "BOOL": np.dtype("?"),
+}
+_CODES = {dtype: code for code, dtype in DTYPES.items()}
+_LFS_MARK = b"version https://git-lfs"
+# The tensors start on a page and each at a multiple of this, so that devices read them in place.
+ALIGNMENT_BYTES = 128
+_PAGE_BYTES = 4096
+# The format's own limit.
+MAX_HEADER_BYTES = 100_000_000
+
+
+@dataclass(frozen=True)
+class Entry:
+    """Where one tensor lies: its dtype code, shape and absolute byte range."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True)
+class Header:
+    """What a file says of itself.
+
+    Attributes:
+        data_start: Offset of the first tensor's byte.
+    """
+
+    file: Path
+    tensors: Mapping[str, Entry]
+    metadata: Mapping[str, str]
+    data_start: int
+
+    def map(self) -> NDArray[np.uint8]:
+        """The file's bytes, mapped: pages are read where they are looked at."""
+        return np.memmap(self.file, np.uint8, mode="r")
+
+
+def read_header(file: Path) -> Header:
+    """The header of a safetensors file, its byte ranges checked against the file.
+
+    Raises:
+        ModelError: The file is damaged, or a Git LFS pointer.
+    """
+    try:
+        size = file.stat().st_size
+        with file.open("rb") as stream:
+            start = stream.read(len(_LFS_MARK))
+            if start == _LFS_MARK:
+                raise ModelError(
+                    f"{file} is a Git LFS pointer and not the weights; run 'git lfs pull' "
+                    "beside it."
+                )
+            length = int.from_bytes(start[:8], "little")
+            if size < 8 or length > min(size - 8, MAX_HEADER_BYTES):
+                raise damaged(file, "it is shorter than its header says")
+            stream.seek(8)
+            text = stream.read(length)
+    except OSError as error:
+        raise ModelError(f"'{file}' cannot be read: {error.strerror}.") from error
+    try:
+        header = json.loads(text)
+        metadata = {str(k): str(v) for k, v in header.pop("__metadata__", {}).items()}
+        tensors = {name: _entry(8 + length, spec) for name, spec in header.items()}
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise damaged(file, f"its header cannot be read, {error!r}") from error
+    for name, entry in tensors.items():
+        _check_range(file, name, entry, 8 + length, size)
+    return Header(file, tensors, metadata, 8 + length)
+
+
+def damaged(file: Path, why: str) -> ModelError:
+    """The error for a file that is not what it was."""
+    return ModelError(f"{file} is damaged: {why}; download or convert it again.")
+
+
+@dataclass
+class Table:
+    """The header of a file in the making: add the tensors in the order in which they follow."""
+
+    metadata: dict[str, str]
+    entries: dict[str, Any] = field(default_factory=dict)
+    data_bytes: int = 0
+
+    def add(self, name: str, array: Array) -> Iterator[memoryview]:
+        """Enters a tensor; gives its bytes, and those up to where the next one starts.
+
+        A dtype that the format lacks becomes bytes: the last axis is one of bytes.
+        """
+        raw = np.ascontiguousarray(array)
+        if raw.dtype not in _CODES:
+            raw = raw.reshape(*raw.shape, 1).view(np.uint8)
+        self._enter(name, _CODES[raw.dtype], raw.shape, raw.nbytes)
+        yield memoryview(raw.reshape(-1).view(np.uint8))
+        # The format allows no holes, so the bytes in between are a tensor too.
+        if gap := -self.data_bytes % ALIGNMENT_BYTES:
+            self._enter(f"padding/{name}", "U8", (gap,), gap)
+            yield memoryview(bytes(gap))
+
+    def _enter(self, name: str, code: str, shape: tuple[int, ...], nbytes: int) -> None:
+        offsets = (self.data_bytes, self.data_bytes + nbytes)
+        self.entries[name] = {"dtype": code, "shape": shape, "data_offsets": offsets}
+        self.data_bytes += nbytes
+
+    def encode(self) -> bytes:
+        """The header's bytes, padded so that the tensors start on a page."""
+        table = {"__metadata__": self.metadata, **self.entries}
+        text = json.dumps(table, ensure_ascii=False, separators=(",", ":")).encode()
+        text += b" " * (-(8 + len(text)) % _PAGE_BYTES)
+        return len(text).to_bytes(8, "little") + text
+
+
+def _entry(base: int, spec: dict[str, Any]) -> Entry:
+    start, stop = (base + int(offset) for offset in spec["data_offsets"])
+    return Entry(str(spec["dtype"]), tuple(int(n) for n in spec["shape"]), start, stop)
+
+
+def _check_range(file: Path, name: str, entry: Entry, base: int, size: int) -> None:
+    if not base <= entry.start <= entry.stop <= size or any(n < 0 for n in entry.shape):
+        raise damaged(file, f"tensor '{name}' lies outside it")
+    dtype = DTYPES.get(entry.dtype)
+    if dtype and entry.stop - entry.start != math.prod(entry.shape) * dtype.itemsize:
+        raise damaged(file, f"tensor '{name}' has not the bytes its shape asks for")

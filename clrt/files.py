@@ -1,0 +1,57 @@
+"""Writes files that are either the old one or complete, never in between."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+from clrt.errors import InputError
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[BinaryIO]:
+    """A stream to a file beside `path`, which takes its place once all is written.
+
+    Where the block raises, or the process dies in it, `path` is as it was.
+
+    Raises:
+        InputError: The file cannot be written.
+    """
+    try:
+        handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        try:
+            with os.fdopen(handle, "wb") as stream:
+                yield stream
+                stream.flush()
+                os.fsync(stream.fileno())
+            os.chmod(temporary, 0o666 & ~_umask())
+            os.replace(temporary, path)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                os.unlink(temporary)
+            raise
+    except OSError as error:
+        raise InputError(f"'{path}' cannot be written: {error.strerror}.") from error
+
+
+def check_target(path: Path, option: str) -> None:
+    """Fails before the work rather than after it.
+
+    Raises:
+        InputError: `path` cannot be a file: its folder is missing, or it is a folder.
+    """
+    if not path.parent.is_dir():
+        raise InputError(f"'{path.parent}' is no folder; {option} needs one that exists.")
+    if path.is_dir():
+        raise InputError(f"'{path}' is a folder; {option} needs a file name.")
+
+
+def _umask() -> int:
+    """mkstemp makes files that only their owner reads; others would follow the umask."""
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

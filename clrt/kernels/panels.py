@@ -1,0 +1,75 @@
+"""The layout in which the CPU's matrix product reads constant weights."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from clrt.ir.graph import Value
+from clrt.ir.op import Array
+from clrt.kernels.spec import Packed, round_up
+
+_NAME = re.compile(r"panels(\d+):(\d+)x(\d+)(:transposed)?")
+
+
+@dataclass(frozen=True)
+class Panels:
+    """A stack of K x N matrices as [stack, panel, K, width], with zeros past column N.
+
+    Attributes:
+        transposed: The elements come as N x K.
+    """
+
+    k: int
+    n: int
+    width: int
+    transposed: bool
+
+    @property
+    def layout(self) -> str:
+        """Names the layout; `restoring` reads it."""
+        return f"panels{self.width}:{self.k}x{self.n}{':transposed' if self.transposed else ''}"
+
+    def pack(self, array: Array) -> Array:
+        """The panels of the elements in their order."""
+        # -1 has no meaning where k is 0.
+        stack = array.size // (self.k * self.n) if self.k * self.n else prod(array.shape[:-2])
+        shape = (stack, self.n, self.k) if self.transposed else (stack, self.k, self.n)
+        given = array.reshape(shape)
+        matrices = given.swapaxes(1, 2) if self.transposed else given
+        columns = round_up(self.n, self.width)
+        padded = np.zeros((stack, self.k, columns), array.dtype)
+        padded[:, :, : self.n] = matrices
+        panels = padded.reshape(stack, self.k, columns // self.width, self.width)
+        return np.ascontiguousarray(panels.swapaxes(1, 2))
+
+    def restore(self, panels: Array, shape: tuple[int, ...]) -> Array:
+        """The elements in their order again."""
+        stack, count = panels.shape[:2]
+        padded = panels.swapaxes(1, 2).reshape(stack, self.k, count * self.width)
+        matrices = padded[:, :, : self.n]
+        ordered = matrices.swapaxes(1, 2) if self.transposed else matrices
+        return np.ascontiguousarray(ordered).reshape(shape)
+
+    def of(self, value: Value) -> Packed:
+        """A constant in this layout."""
+        return Packed(value, self.layout, self.pack)
+
+
+def restoring(layout: str, shape: tuple[int, ...]) -> Callable[[Array], Array] | None:
+    """What puts elements of a layout back in order; None where the layout has no way back.
+
+    Args:
+        layout: As `Panels.layout` names it.
+        shape: Of the elements in their order.
+    """
+    named = _NAME.fullmatch(layout)
+    if named is None:
+        return None
+    width, k, n = (int(named[i]) for i in (1, 2, 3))
+    panels = Panels(k, n, width, bool(named[4]))
+    return lambda array: panels.restore(array, shape)
