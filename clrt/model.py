@@ -9,11 +9,12 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from threading import RLock
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 
 import numpy as np
 
 from clrt import knobs
+from clrt.container.compiled import SUFFIX, read_compiled
 from clrt.device.caps import DeviceCaps
 from clrt.errors import (
     ClrtError,
@@ -82,13 +83,14 @@ def load(
     Args:
         source: An ONNX file, its bytes, an `onnx.ModelProto`, or a Hugging Face folder: its
             `onnx/model.onnx` or `model.onnx` where it has one, else the graph is built from
-            `config.json` and the safetensors weights (bert, roberta, distilbert, mpnet, …).
+            `config.json` and the safetensors weights (bert, roberta, distilbert, mpnet, …); or a
+            compiled model, which `clrt-convert` made.
         device: "auto", "cpu", "gpu", part of a platform or device name, or an index of
             `clrt.devices()`; None takes CLRT_DEVICE, else "auto".
         strict: Whether a node that no kernel fits is an error instead of running on the host;
             None takes CLRT_STRICT.
         cache_dir: Folder for compiled programs; None takes CLRT_CACHE_DIR, else the user's cache.
-        optimize_level: 0 runs no graph pass, 2 all of them.
+        optimize_level: 0 runs no graph pass, 2 all of them. A compiled model has them behind it.
 
     Raises:
         ModelError: The file is missing, damaged or not ONNX.
@@ -96,12 +98,17 @@ def load(
         DeviceError: The device asked for is absent.
     """
     info = choose_device(device)
-    graph = _read(source)
-    report = optimize(graph, optimize_level)
+    graph = read_graph(source)
+    report = optimize(graph, 0 if is_compiled(source) else optimize_level)
     return Model(graph, info, strict, None if cache_dir is None else Path(cache_dir), report)
 
 
-def _read(source: Source) -> Graph:
+def read_graph(source: Source) -> Graph:
+    """The graph of a model as its file has it, before any pass.
+
+    Raises:
+        ModelError, UnsupportedError: As `load`.
+    """
     if isinstance(source, Graph):
         return source.copy()
     if isinstance(source, (str, Path)) and Path(source).is_dir():
@@ -110,7 +117,14 @@ def _read(source: Source) -> Graph:
             if candidate.is_file():
                 return import_model(candidate)
         return import_model(*huggingface.build_model(folder))
+    if is_compiled(source):
+        return read_compiled(Path(source)).graph
     return import_model(Path(source) if isinstance(source, str) else source)
+
+
+def is_compiled(source: Source) -> TypeGuard[str | Path]:
+    """Whether a source is a compiled model, whose graph is optimised already."""
+    return isinstance(source, (str, Path)) and Path(source).suffix == SUFFIX
 
 
 @dataclass(frozen=True)

@@ -196,7 +196,7 @@ def _check_digest(header: Header, data: NDArray[np.uint8]) -> None:
         }
         for name, e in header.tensors.items()
     }
-    found = xxhash.xxh3_128(data[start:])
+    found = xxhash.xxh3_128(data[start:].data)
     found.update(_canonical(metadata, entries))
     if found.hexdigest() != digest:
         raise damaged(header.file, "its checksum is wrong")

@@ -131,7 +131,7 @@ class Table:
         if raw.dtype not in _CODES:
             raw = raw.reshape(*raw.shape, 1).view(np.uint8)
         self._enter(name, _CODES[raw.dtype], raw.shape, raw.nbytes)
-        yield memoryview(raw.reshape(-1).view(np.uint8))
+        yield raw.reshape(-1).view(np.uint8).data
         # The format allows no holes, so the bytes in between are a tensor too.
         if gap := -self.data_bytes % ALIGNMENT_BYTES:
             self._enter(f"padding/{name}", "U8", (gap,), gap)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
-from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -29,9 +28,9 @@ class StoredElements:
     layout: str
     restore: Callable[[Array], Array] = field(repr=False)
 
-    @cached_property
+    @property
     def elements(self) -> Array:
-        """The elements in the order of the shape; made at the first call."""
+        """A copy of the elements in the order of the shape."""
         return self.restore(self.array)
 
 

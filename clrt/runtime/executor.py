@@ -12,7 +12,7 @@ import pyopencl as cl
 
 from clrt.errors import InputError
 from clrt.ir.graph import Value
-from clrt.ir.op import Array
+from clrt.ir.op import Array, StoredElements
 from clrt.kernels.spec import Buffer, BufferArg, Launch, Packed, Scratch, Status
 from clrt.ops.base import Op
 from clrt.plan.plan import Host, Kernels, Plan
@@ -39,15 +39,24 @@ class Weights:
     def get(self, source: Value | Packed) -> cl.Buffer:
         """The buffer of a constant or of its packed form; made at the first call."""
         value = source.value if isinstance(source, Packed) else source
-        key = (value, source.layout if isinstance(source, Packed) else "")
+        layout = source.layout if isinstance(source, Packed) else ""
+        key = (value, layout)
         if key not in self._buffers:
-            array = value.numbers
-            if array is None:
-                raise InputError(f"'{value.name}' is no constant")
-            packed = source.pack(array) if isinstance(source, Packed) else array
-            self._buffers[key] = self.session.upload(packed)
-            drop_pages(array)
+            self._buffers[key] = self._make(source, value, layout)
         return self._buffers[key]
+
+    def _make(self, source: Value | Packed, value: Value, layout: str) -> cl.Buffer:
+        known = value.type.known
+        if isinstance(known, StoredElements) and known.layout == layout:
+            return self.session.constant(known.array)
+        array = value.numbers
+        if array is None:
+            raise InputError(f"'{value.name}' is no constant")
+        if not isinstance(source, Packed):
+            return self.session.constant(array)
+        buffer = self.session.upload(source.pack(array))
+        drop_pages(array)
+        return buffer
 
     @property
     def nbytes(self) -> int:

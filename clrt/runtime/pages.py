@@ -15,12 +15,22 @@ def drop_pages(array: Array) -> None:
 
     They are read from the file again where somebody needs them. Other arrays are left alone.
     """
-    owner: Any = array
-    while isinstance(owner, (np.ndarray, memoryview)):
-        owner = owner.obj if isinstance(owner, memoryview) else owner.base
-    mapped = isinstance(owner, mmap.mmap) and not array.flags.writeable
-    if not mapped or not hasattr(mmap, "MADV_DONTNEED") or not array.flags.c_contiguous:
+    if not is_mapped(array) or not hasattr(mmap, "MADV_DONTNEED"):
         return
+    owner = _owner(array)
     start = array.ctypes.data - np.frombuffer(owner, np.uint8).ctypes.data
     page = start // mmap.PAGESIZE * mmap.PAGESIZE
     owner.madvise(mmap.MADV_DONTNEED, page, start + array.nbytes - page)
+
+
+def is_mapped(array: Array) -> bool:
+    """Whether the elements are a read-only part of a mapped file, one after the other."""
+    flags = array.flags
+    return not flags.writeable and flags.c_contiguous and isinstance(_owner(array), mmap.mmap)
+
+
+def _owner(array: Array) -> Any:
+    owner: Any = array
+    while isinstance(owner, (np.ndarray, memoryview)):
+        owner = owner.obj if isinstance(owner, memoryview) else owner.base
+    return owner

@@ -16,7 +16,9 @@ from clrt import knobs
 from clrt.errors import DeviceError, OutOfMemoryError
 from clrt.ir.dtypes import DType
 from clrt.ir.op import Array
+from clrt.plan.arena import ALIGNMENT_BYTES
 from clrt.runtime.devices import DeviceInfo
+from clrt.runtime.pages import drop_pages, is_mapped
 from clrt.runtime.programs import ProgramCache
 
 
@@ -80,6 +82,20 @@ class Session:
 
     def _released(self, nbytes: int) -> None:
         self.allocated_bytes -= nbytes
+
+    def constant(self, array: Array) -> cl.Buffer:
+        """A device buffer with the elements of an array that never change.
+
+        A CPU reads a mapped file where it is.
+        """
+        caps = self.device.caps
+        in_place = caps.is_cpu and not caps.simulator and array.nbytes > 0
+        if in_place and array.ctypes.data % ALIGNMENT_BYTES == 0 and is_mapped(array):
+            flags = cl.mem_flags.READ_ONLY | cl.mem_flags.USE_HOST_PTR
+            return cl.Buffer(self.context, flags, hostbuf=array)
+        buffer = self.upload(array)
+        drop_pages(array)
+        return buffer
 
     def upload(self, array: Array) -> cl.Buffer:
         """A device buffer with the elements of an array."""

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+from clrt.container.compiled import SUFFIX, read_extras
 from clrt.errors import InputError, ModelError, UnsupportedError
 
 POOLING_MODES = ("cls", "max", "mean", "mean_sqrt_len", "sum")
@@ -57,6 +58,7 @@ class EncoderConfig:
         pad_token: The tokenizer's padding token, "" where no file names it.
         truncation_side: "right" or "left".
         hidden: Size of a token's embedding, where config.json gives it.
+        tokenizer: The text of tokenizer.json where it lies in a compiled model.
     """
 
     folder: Path
@@ -71,10 +73,21 @@ class EncoderConfig:
     pad_token: str = ""
     truncation_side: str = "right"
     hidden: int | None = None
+    tokenizer: str | None = None
+
+    def for_compiled(self, tokenizer: str) -> dict[str, Any]:
+        """What a compiled model keeps of it, as JSON values.
+
+        Args:
+            tokenizer: The text of tokenizer.json.
+        """
+        values = {f.name: getattr(self, f.name) for f in fields(self)}
+        del values["folder"], values["source"]
+        return {**values, "tokenizer": tokenizer}
 
 
 def read_config(path: Path, pooling: str | None = None) -> EncoderConfig:
-    """The configuration of an ONNX file or a model folder.
+    """The configuration of an ONNX file, a model folder or a compiled model.
 
     For an ONNX file the folder is the one that holds tokenizer.json: its own or the one above.
 
@@ -88,6 +101,9 @@ def read_config(path: Path, pooling: str | None = None) -> EncoderConfig:
         UnsupportedError: The folder asks for a module or a pooling mode that clrt lacks.
     """
     asked = None if pooling is None else (_asked_mode(pooling),)
+    if path.suffix == SUFFIX:
+        config = _read_compiled(path)
+        return replace(config, modes=asked) if asked else config
     root = path if path.is_dir() else _folder_of(path)
     modules = _Modules.read(root)
     folder = root / modules.transformer
@@ -114,6 +130,22 @@ def read_config(path: Path, pooling: str | None = None) -> EncoderConfig:
         truncation_side=str(tokenizer.get("truncation_side") or "right"),
         hidden=_number(model.get("hidden_size") or model.get("dim")),
     )
+
+
+def _read_compiled(path: Path) -> EncoderConfig:
+    settings = read_extras(path).get("encoder")
+    if settings is None:
+        raise ModelError(
+            f"'{path}' holds no tokenizer; convert the model's folder, with its tokenizer.json, "
+            "to get a sentence encoder."
+        )
+    try:
+        modes = tuple(settings["modes"])
+        return EncoderConfig(path.parent, path, **{**settings, "modes": modes})
+    except (TypeError, KeyError) as error:
+        raise ModelError(
+            f"'{path}' was converted by another version of clrt ({error}); convert it again."
+        ) from error
 
 
 @dataclass(frozen=True)

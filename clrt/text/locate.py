@@ -7,6 +7,7 @@ import os
 import re
 from pathlib import Path
 
+from clrt.container.compiled import SUFFIX
 from clrt.errors import ModelError
 
 PACKAGED = {
@@ -39,7 +40,7 @@ def find_model(source: str | Path) -> Path:
     if path.exists():
         return path
     matched = _NAME.fullmatch(source) if isinstance(source, str) else None
-    if matched is None or path.suffix == ".onnx":
+    if matched is None or path.suffix in (".onnx", SUFFIX):
         raise ModelError(f"No file or folder '{source}' exists; give the path of a model.")
     name = f"{matched['organisation'] or DEFAULT_ORGANISATION}/{matched['model']}"
     found = _in_hub_cache(name) or _in_package(name)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -93,14 +94,9 @@ def pad(rows: Sequence[NDArray[np.int32]], value: int, length: int) -> IntArray:
 
 
 def _load(config: EncoderConfig) -> Tokenizer:
-    file = config.folder / "tokenizer.json"
-    if not file.is_file():
-        raise ModelError(
-            f"'{config.folder}' has no tokenizer.json; download it with the model (models without "
-            "one get it from transformers: AutoTokenizer.from_pretrained(…).save_pretrained(…))."
-        )
+    file = tokenizer_file(config)
     try:
-        tokenizer = Tokenizer.from_file(str(file))
+        tokenizer = Tokenizer.from_str(config.tokenizer or file.read_text("utf-8"))
     except Exception as error:  # The library raises bare Exception.
         raise ModelError(
             f"'{file}' is not a tokenizer that the tokenizers library reads ({error}); "
@@ -110,6 +106,23 @@ def _load(config: EncoderConfig) -> Tokenizer:
         own = [] if tokenizer.normalizer is None else [tokenizer.normalizer]
         tokenizer.normalizer = normalizers.Sequence([normalizers.Lowercase(), *own])
     return tokenizer
+
+
+def tokenizer_file(config: EncoderConfig) -> Path:
+    """The file that the tokenizer is read from: tokenizer.json, or the compiled model itself.
+
+    Raises:
+        ModelError: There is none.
+    """
+    if config.tokenizer is not None:
+        return config.source
+    file = config.folder / "tokenizer.json"
+    if not file.is_file():
+        raise ModelError(
+            f"'{config.folder}' has no tokenizer.json; download it with the model (models without "
+            "one get it from transformers: AutoTokenizer.from_pretrained(…).save_pretrained(…))."
+        )
+    return file
 
 
 def _pad_id(tokenizer: Tokenizer, pad_token: str) -> int:

@@ -25,7 +25,7 @@ ALLOWED: dict[str, set[str]] = {
     "plan": {"errors", "ir", "device", "kernels", "ops", "tuning"},
     "runtime": {"", "errors", "knobs", "ir", "device", "kernels", "ops", "plan"},
     # The pooling graph is IR, so that pooling runs through the same passes and kernels.
-    "text": {"errors", "ir", "ops", "model"},
+    "text": {"errors", "container", "ir", "ops", "model"},
 }
 ONLY_IN = {
     "onnx": {"importer"},
