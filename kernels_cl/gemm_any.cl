@@ -4,13 +4,21 @@
 #define DATA_T float
 #define ACC_T float
 #define OUT_T float
+#define Y_T float
 #define INPUTS , IN(float, x1), const IDX_T x1_s0, const IDX_T x1_s1, const IDX_T x1_sm
 #define READS const F v1 = COLUMNS(1);
 #define BODY const F v2 = v0 + v1;
 #define RESULT v2
 #endif
+#ifndef B_T
+#define B_T DATA_T
+#define A_STORAGE plain
+#define B_STORAGE plain
+#define Y_STORAGE plain
+#endif
 #define VW 1
 #include "common/base.clh"
+#include "common/storage.clh"
 #include "common/math.clh"
 #include "common/scalar.clh"
 
@@ -20,18 +28,8 @@
 #define ROW(k) (AT(x##k)[AT_OPERAND(k, 0)])
 #define COLUMNS_HALF(k) vload_half(AT_OPERAND(k, n), AT(x##k))
 #define ROW_HALF(k) vload_half(AT_OPERAND(k, 0), AT(x##k))
-#if LOAD_HALF
-#define LOAD(x, at) vload_half((at), AT(x))
-#else
-#define LOAD(x, at) (AT(x)[at])
-#endif
-#if STORE_HALF
-#define STORE(at, v) vstore_half((v), (at), AT(y))
-#else
-#define STORE(at, v) AT(y)[at] = (OUT_T)(v)
-#endif
 
-__kernel void gemm_any(OUT(OUT_T, y), IN(DATA_T, a), IN(DATA_T, b), const IDX_T M, const IDX_T N,
+__kernel void gemm_any(OUT(Y_T, y), IN(DATA_T, a), IN(B_T, b), const IDX_T M, const IDX_T N,
                        const IDX_T K, const IDX_T d1, const IDX_T a_s0, const IDX_T a_s1,
                        const IDX_T a_row, const IDX_T a_k, const IDX_T b_s0, const IDX_T b_s1,
                        const IDX_T b_k, const IDX_T b_n INPUTS) {
@@ -44,7 +42,10 @@ __kernel void gemm_any(OUT(OUT_T, y), IN(DATA_T, a), IN(DATA_T, b), const IDX_T 
   const IDX_T at_a = i0 * a_s0 + i1 * a_s1 + m * a_row;
   const IDX_T at_b = i0 * b_s0 + i1 * b_s1 + n * b_n;
   ACC_T v0 = (ACC_T)0;
-  for (IDX_T k = 0; k < K; ++k) v0 += (ACC_T)LOAD(a, at_a + k * a_k) * (ACC_T)LOAD(b, at_b + k * b_k);
+  for (IDX_T k = 0; k < K; ++k) {
+    const ACC_T left = (ACC_T)LOAD_AS(A_STORAGE, AT(a), at_a + k * a_k);
+    v0 += left * (ACC_T)LOAD_AS(B_STORAGE, AT(b), at_b + k * b_k);
+  }
   READS BODY
-  STORE((batch * M + m) * N + n, RESULT);
+  STORE_AS(Y_STORAGE, AT(y), (batch * M + m) * N + n, (OUT_T)(RESULT));
 }

@@ -16,8 +16,13 @@
 #define BODY const F v2 = v0 + v1;
 #define RESULT v2
 #endif
+#ifndef B_T
+#define B_T float
+#define B_STORAGE plain
+#endif
 #define VW 1
 #include "common/base.clh"
+#include "common/storage.clh"
 #include "common/math.clh"
 #include "common/scalar.clh"
 
@@ -30,7 +35,7 @@
 #define ROW(k) (AT(x##k)[AT_OPERAND(k, 0)])
 
 __kernel __attribute__((reqd_work_group_size(SIDE, SIDE, 1)))
-void gemm_gpu(OUT(float, y), IN(float, a), IN(float, b), const IDX_T M, const IDX_T N,
+void gemm_gpu(OUT(float, y), IN(float, a), IN(B_T, b), const IDX_T M, const IDX_T N,
               const IDX_T K, const IDX_T d1, const IDX_T a_s0, const IDX_T a_s1, const IDX_T a_row,
               const IDX_T a_k, const IDX_T b_s0, const IDX_T b_s1, const IDX_T b_k,
               const IDX_T b_n INPUTS) {
@@ -64,7 +69,7 @@ void gemm_gpu(OUT(float, y), IN(float, a), IN(float, b), const IDX_T M, const ID
       const IDX_T k = S_B_N_LAST ? e / TILE_N : e % T_TK;
       const IDX_T j = S_B_N_LAST ? e % TILE_N : e / T_TK;
       const bool inside = k0 + k < K && n0 + j < N;
-      b_tile[k][j] = inside ? AT(b)[at_b + (k0 + k) * b_k + (n0 + j) * b_n] : 0.0f;
+      b_tile[k][j] = inside ? LOAD_AS(B_STORAGE, AT(b), at_b + (k0 + k) * b_k + (n0 + j) * b_n) : 0.0f;
     }
     barrier(CLK_LOCAL_MEM_FENCE);
 #pragma unroll

@@ -92,6 +92,7 @@ class Product:
 
     Attributes:
         accumulator: The C type of the sum.
+        b_dtype: Of B, where it is not `dtype`: weights in 16 bits.
         y_offset: Elements of y before the first one of this product.
         flops: For the profile.
     """
@@ -107,6 +108,12 @@ class Product:
     epilogue: Epilogue = Epilogue()
     accumulator: str = "float"
     y_offset: int = 0
+    b_dtype: DType | None = None
+
+    @property
+    def right(self) -> DType:
+        """The dtype of B."""
+        return self.b_dtype or self.dtype
 
     @property
     def batches(self) -> int:
@@ -196,7 +203,13 @@ def emit_cpu(product: Product, ctx: Lowering) -> list[Launch]:
     y_width = known[-1] if known else product.n
     aligned = not product.n % tunables["T_VW"] and not product.y_offset % tunables["T_VW"]
     whole = isinstance(y_width, int) and y_width == product.n and aligned
-    defines = {**tunables, **_epilogue_defines(product.epilogue), "S_N_WHOLE": int(whole)}
+    defines = {
+        **tunables,
+        **_epilogue_defines(product.epilogue),
+        "S_N_WHOLE": int(whole),
+        "B_T": product.right.cl,
+        "WIDE_STORAGE": f"WIDE_{product.right.storage.upper()}",
+    }
     a0, a1, a_row, _ = product.a.strides
     sizes = (product.m, product.n, product.k, product.batch[1], a0, a1, a_row, *b_strides)
     args: tuple[Arg, ...] = (BufferArg(product.y, product.y_offset), product.a.buffer, b)
@@ -230,6 +243,8 @@ def emit_gpu(product: Product, ctx: Lowering) -> list[Launch]:
         **_epilogue_defines(product.epilogue),
         "S_A_K_LAST": int(product.a.strides[-1] == 1),
         "S_B_N_LAST": int(product.b.strides[-1] == 1),
+        "B_T": product.right.cl,
+        "B_STORAGE": product.right.storage,
     }
     tile_n, tile_m = (_GPU_SIDE * tunables[t] for t in ("T_RN", "T_RM"))
     size = (
@@ -250,10 +265,13 @@ def emit_any(product: Product, ctx: Lowering) -> list[Launch]:
     defines = {
         **_epilogue_defines(product.epilogue),
         "DATA_T": product.dtype.cl,
+        "B_T": product.right.cl,
         "ACC_T": product.accumulator,
-        "OUT_T": product.y.dtype.cl,
-        "LOAD_HALF": int(product.dtype is DType.FLOAT16),
-        "STORE_HALF": int(product.y.dtype is DType.FLOAT16),
+        "OUT_T": product.y.dtype.compute,
+        "Y_T": product.y.dtype.cl,
+        "A_STORAGE": product.dtype.storage,
+        "B_STORAGE": product.right.storage,
+        "Y_STORAGE": product.y.dtype.storage,
     }
     kernel = KernelSpec.of("gemm_any.cl", "gemm_any", **defines)
     size = (product.n, product.m, product.batches)
@@ -306,6 +324,8 @@ def merge(product: Product, ctx: Lowering) -> tuple[list[Launch], Product]:
     merged = _collapse(product)
     launches: list[Launch] = []
     if len(merged.batch) > _BATCH_AXES:
+        if product.right is not product.dtype:
+            raise UnsupportedError(f"B in {product.right} walks {len(merged.batch)} batch axes")
         launches, copied = _copy_batches(product, ctx)
         merged = _collapse(copied)
     if len(merged.batch) > _BATCH_AXES:
@@ -405,6 +425,8 @@ def pack_b(
         packed = Panels(k, n, width, s_n != 1).of(constant)
         scale, size = columns * k, max(n * k, 1)
         return [], BufferArg(packed), (s0 // size * scale, s1 // size * scale)
+    if product.right is not product.dtype:
+        raise UnsupportedError(f"B in {product.right} is no constant as it lies")
     own = tuple(1 if s == 0 else d for d, s in zip(product.batch, (s0, s1), strict=True))
     target = BufferArg(ctx.scratch(prod(own) * columns * k))
     strides = (0 if s0 == 0 else own[1] * columns * k, 0 if s1 == 0 else columns * k)

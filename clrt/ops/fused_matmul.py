@@ -9,6 +9,7 @@ import numpy as np
 
 from clrt.errors import ShapeError
 from clrt.ir.dims import same_shape
+from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, Step, TensorType
 from clrt.kernels.gemm import epilogue_operand_fits
@@ -24,6 +25,7 @@ __all__ = ["FusedMatMul", "epilogue_operand_fits"]
 class FusedMatMul(MatrixProduct):
     """The program `steps` over A B (operand 0) and the extras (1, 2, …); the last step is stored.
 
+    B may be stored in float16 or bfloat16 where A is float32: a constant that is made small.
     The extras broadcast to the product and never widen it; `epilogue_operand_fits` tells which
     have a kernel.
 
@@ -40,6 +42,8 @@ class FusedMatMul(MatrixProduct):
 
     domain = "clrt"
     accuracy = Accuracy.ACCUMULATED
+    storages = frozenset({"plain", "half", "bfloat16"})
+    narrow = frozenset({DType.FLOAT16, DType.BFLOAT16})
     # An element is read, computed and stored by one work-item; A and B are read by many.
     in_place = tuple(range(2, 64))
 
@@ -108,6 +112,15 @@ class FusedMatMul(MatrixProduct):
         yield Sample(plain.op, (*plain.inputs[:2], mask, plain.inputs[2]))
         half = tuple(rng.standard_normal(s).astype(np.float16) for s in [(4, 5), (5, 9), (9,)])
         yield Sample(cls(steps=gelu), half)
+        for dtype in (DType.FLOAT16, DType.BFLOAT16):
+            for m, n in ((1, 24), (5, 25), (13, 50)):
+                for trans_b in (0, 1):
+                    plain = make(
+                        cls(0, trans_b, bias), (m, 11), (n, 11) if trans_b else (11, n), (n,)
+                    )
+                    x, w, c = plain.inputs
+                    assert w is not None
+                    yield Sample(plain.op, (x, w.astype(dtype.numpy), c))
 
     @classmethod
     def error_samples(cls) -> Iterator[tuple[Sample, type[Exception]]]:

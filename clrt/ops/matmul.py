@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
+from typing import ClassVar
 
 import numpy as np
 
@@ -22,7 +23,13 @@ from clrt.ops.fused import can_vectorise, compute_type, render, symbolic_shape
 
 @dataclass(frozen=True)
 class MatrixProduct(Op):
-    """Base of the ops that are one product of (stacks of) matrices and an elementwise program."""
+    """Base of the ops that are one product of (stacks of) matrices and an elementwise program.
+
+    Class attributes:
+        narrow: What B may be stored in where A is float32.
+    """
+
+    narrow: ClassVar[frozenset[DType]] = frozenset()
 
     def transposed(self) -> tuple[bool, bool]:
         """Whether the last two axes of A and of B are swapped."""
@@ -43,7 +50,7 @@ class MatrixProduct(Op):
             ShapeError: A and B do not fit.
         """
         a, b = need(inputs, 0, self), need(inputs, 1, self)
-        if a.dtype is not b.dtype:
+        if a.dtype is not b.dtype and not (a.dtype is DType.FLOAT32 and b.dtype in self.narrow):
             raise ShapeError(f"{self.name}: operands must have one dtype; they are {a}, {b}.")
         return TensorType(a.dtype, product_shape(a, b, self, *self.transposed()))
 
@@ -145,6 +152,7 @@ def lower_product(node: Node) -> gemm.Product:
         gemm.View(BufferArg(b), b_strides),
         epilogue,
         compute_type(a.dtype),
+        b_dtype=b.dtype,
     )
 
 
