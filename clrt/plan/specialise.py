@@ -21,6 +21,7 @@ from clrt.ops.base import Op
 
 # A folded result is a constant of the plan; larger ones are computed on the device at each run.
 MAX_FOLDED_BYTES = 4 << 20
+MIN_WEIGHT_BYTES = 4 << 10
 
 
 @dataclass(frozen=True)
@@ -216,7 +217,7 @@ def _fold(node: Node) -> bool:
     else:
         if any(v is not None and not v.is_constant for v in node.inputs):
             return False
-        if any(_nbytes(v) > MAX_FOLDED_BYTES for v in node.outputs):
+        if any(_nbytes(v) > MAX_FOLDED_BYTES for v in node.outputs) or _grows_weight(node):
             return False
         assert isinstance(node.op, Op)
         inputs = [None if v is None else v.numbers for v in node.inputs]
@@ -226,6 +227,12 @@ def _fold(node: Node) -> bool:
         value.type = TensorType(value.dtype, data.shape, data)
         value.producer = None
     return True
+
+
+def _grows_weight(node: Node) -> bool:
+    """Whether the node makes a weight larger that was stored in fewer bits to save memory."""
+    stored = sum(_nbytes(v) for v in node.inputs if v is not None)
+    return stored >= MIN_WEIGHT_BYTES and sum(_nbytes(v) for v in node.outputs) > stored
 
 
 def _nbytes(value: Value) -> int:

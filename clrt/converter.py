@@ -1,0 +1,224 @@
+"""Compiled models from ONNX files and Hugging Face folders: what `clrt-convert` does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import clrt
+from clrt.container.compiled import CompiledModel, write_compiled
+from clrt.errors import InputError, ModelError, UnsupportedError
+from clrt.ir.dims import is_symbol
+from clrt.ir.dtypes import DType
+from clrt.ir.graph import Graph, Value
+from clrt.ir.op import Array
+from clrt.kernels.spec import BufferArg, Packed
+from clrt.model import Model, Source, is_compiled, load, read_graph
+from clrt.passes.driver import PassReport, Session, infer_types
+from clrt.passes.fuse_elementwise import FuseElementwise
+from clrt.passes.pipeline import optimize
+from clrt.passes.shrink_weights import ShrinkWeights, Shrunk
+from clrt.plan.plan import Kernels, Plan
+from clrt.text.config import read_config
+from clrt.text.tokenize import tokenizer_file
+
+Shapes = Mapping[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to convert.
+
+    Attributes:
+        dims: Numbers for symbolic dims of the inputs.
+        outputs: The outputs to keep; all where empty.
+        optimize_level: As in `clrt.load`.
+        weights: What weights are stored in; None leaves them as they are.
+        keep_overflowing: Weights with numbers that `weights` cannot hold stay as they are, where
+            it would be an error otherwise.
+    """
+
+    dims: Mapping[str, int] = field(default_factory=dict)
+    outputs: Sequence[str] = ()
+    optimize_level: int = 2
+    weights: DType | None = None
+    keep_overflowing: bool = False
+
+
+@dataclass(frozen=True)
+class Converted:
+    """An optimised graph, and what was done to get it.
+
+    Attributes:
+        nodes_before: Nodes of the graph as imported.
+        encoder: What a sentence encoder needs beside the graph; None where it is none.
+        kept: Names of weights that stayed as they were since they would overflow.
+    """
+
+    graph: Graph
+    nodes_before: int
+    report: PassReport
+    shrunk: Sequence[Shrunk]
+    kept: Sequence[str]
+    encoder: Mapping[str, Any] | None
+
+
+def convert(source: Source, options: Options) -> Converted:
+    """The optimised graph of a model.
+
+    Raises:
+        InputError: An option does not fit the model.
+        ModelError, UnsupportedError: As `clrt.load`.
+    """
+    graph = read_graph(source)
+    graph = _fix_dims(graph, options.dims)
+    _keep_outputs(graph, options.outputs)
+    before = len(graph.nodes)
+    report = optimize(graph, 0 if is_compiled(source) else options.optimize_level)
+    shrink = None
+    if options.weights is not None:
+        shrink = ShrinkWeights(options.weights)
+        session = Session(graph)
+        session.run(shrink)
+        if shrink.overflows and not options.keep_overflowing:
+            raise InputError(
+                f"{options.weights} cannot hold the numbers of {', '.join(shrink.overflows)}; "
+                "convert with --precision auto, which leaves these as they are, or bfloat16."
+            )
+        if options.optimize_level >= 2:
+            session.run(FuseElementwise())
+    return Converted(
+        graph,
+        before,
+        report,
+        list(shrink.shrunk.values()) if shrink else [],
+        shrink.overflows if shrink else [],
+        encoder_settings(source) if isinstance(source, (str, Path)) else None,
+    )
+
+
+def write(
+    converted: Converted,
+    path: Path,
+    shapes: Sequence[Shapes],
+    device: str | int | None = None,
+    cache_dir: Path | None = None,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> None:
+    """Writes a converted model as a compiled one, its weights packed as the device wants them.
+
+    Args:
+        shapes: Input shapes to plan for.
+        cache_dir: Where to keep the programs of these plans; None compiles nothing.
+
+    Raises:
+        InputError: The file cannot be written.
+    """
+    with load(converted.graph, device=device, cache_dir=cache_dir, optimize_level=0) as model:
+        packed = packed_weights([model.plan(s) for s in shapes])
+        extras = {} if converted.encoder is None else {"encoder": converted.encoder}
+        compiled = CompiledModel(converted.graph, shapes, extras)
+        write_compiled(compiled, path, f"clrt {clrt.__version__}", packed, progress)
+
+
+def packed_weights(plans: Sequence[Plan]) -> list[Packed]:
+    """The forms of weights that are read in one form only by all of the plans."""
+    forms: dict[Any, dict[str, Packed | None]] = {}
+    for plan in plans:
+        for step in plan.steps:
+            for launch in step.launches if isinstance(step, Kernels) else ():
+                for arg in launch.args:
+                    buffer = arg.buffer if isinstance(arg, BufferArg) else None
+                    if isinstance(buffer, Packed):
+                        forms.setdefault(buffer.value, {})[buffer.layout] = buffer
+                    elif isinstance(buffer, Value) and buffer.is_constant:
+                        forms.setdefault(plan.root(buffer), {})[""] = None
+            if not isinstance(step, Kernels):
+                for value in step.node.inputs:
+                    forms.setdefault(value, {})[""] = None
+    only = [next(iter(f.values())) for f in forms.values() if len(f) == 1]
+    return [p for p in only if p is not None]
+
+
+def encoder_settings(source: str | Path) -> dict[str, Any] | None:
+    """What `SentenceEncoder` needs of a folder; None where no tokenizer lies with the model.
+
+    A folder whose pooling clrt lacks has none either: the model runs without it.
+    """
+    try:
+        config = read_config(Path(source))
+        text = config.tokenizer or tokenizer_file(config).read_text("utf-8")
+    except (ModelError, UnsupportedError):
+        return None
+    return config.for_compiled(text)
+
+
+def _fix_dims(graph: Graph, dims: Mapping[str, int]) -> Graph:
+    known = {str(d): None for v in graph.inputs for d in v.shape or () if is_symbol(d)}
+    for name in dims:
+        if name not in known:
+            listing = ", ".join(known) or "none"
+            raise InputError(f"The model has no symbolic dim '{name}'; it has {listing}.")
+    if not dims:
+        return graph
+    fixed = graph.copy(dims)
+    infer_types(fixed.nodes)
+    return fixed
+
+
+def _keep_outputs(graph: Graph, outputs: Sequence[str]) -> None:
+    for name in outputs:
+        if name not in graph.output_names:
+            listing = ", ".join(graph.output_names)
+            raise InputError(f"The model has no output '{name}'; it has {listing}.")
+    if not outputs:
+        return
+    pairs = dict(zip(graph.output_names, graph.outputs, strict=True))
+    graph.output_names, graph.outputs = list(outputs), [pairs[n] for n in outputs]
+    graph.remove_dead()
+    used = {v for n in graph.nodes for v in n.inputs} | set(graph.outputs)
+    graph.inputs = [v for v in graph.inputs if v in used]
+
+
+@dataclass(frozen=True)
+class Difference:
+    """How far two results for one output are apart.
+
+    Attributes:
+        relative: The largest difference over the largest element of the first.
+        cosine: Of the two as vectors.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    largest: float
+    relative: float
+    cosine: float
+
+
+def compare(original: Model, other: Model, feeds: Mapping[str, Array]) -> list[Difference]:
+    """The differences of two models per output that both have, on the same inputs."""
+    names = [s.name for s in other.outputs]
+    wanted = {s.name for s in other.inputs}
+    expected = original.run(feeds, outputs=names)
+    results = other.run({n: x for n, x in feeds.items() if n in wanted})
+    return [difference(name, expected[name], results[name]) for name in names]
+
+
+def difference(name: str, expected: Array, result: Array) -> Difference:
+    """How far a result is from what is expected; nan and infinity must be in the same places."""
+    a, b = (np.asarray(x).astype(np.float64).reshape(-1) for x in (expected, result))
+    if a.size == 0 or np.array_equal(a, b, equal_nan=True):
+        return Difference(name, np.shape(result), 0.0, 0.0, 1.0)
+    with np.errstate(invalid="ignore", over="ignore"):
+        apart = np.where((a == b) | (np.isnan(a) & np.isnan(b)), 0.0, np.abs(a - b))
+    largest = float(np.nan_to_num(apart, nan=np.inf).max())
+    finite = np.isfinite(a) & np.isfinite(b)
+    size = float(np.abs(a[finite]).max(initial=0.0)) or 1.0
+    norms = float(np.linalg.norm(a[finite]) * np.linalg.norm(b[finite])) or 1.0
+    cosine = float(a[finite] @ b[finite]) / norms
+    return Difference(name, np.shape(result), largest, largest / size, cosine)

@@ -1,0 +1,213 @@
+"""Weights of fewer bits: float16 and bfloat16 storage, and int8 and int4 in blocks with a scale.
+
+Only what is stored shrinks: kernels read the weights as they are and compute in float32. Not part
+of `load`, since results change; `clrt-convert` asks for it, behind the optimiser.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import ml_dtypes
+import numpy as np
+
+from clrt.ir.dtypes import DType
+from clrt.ir.graph import Node, Patch, Value
+from clrt.ir.op import Array
+from clrt.ops.base import Op
+from clrt.ops.cast import Cast
+from clrt.ops.fused import Fused
+from clrt.ops.fused_matmul import FusedMatMul
+from clrt.ops.gather import Gather
+from clrt.ops.matmul import MatMul
+from clrt.ops.matmul_nbits import MatMulNBits
+from clrt.ops.pointwise import Mul
+from clrt.passes.driver import GraphView, Match, Miss, Pass, Rewriter
+
+# A smaller constant (a bias, a scale) saves nothing.
+MIN_ELEMS = 4096
+# Along K, with a float32 scale each: 8.25 and 5 bits for a weight.
+_BLOCKS = {DType.INT8: 128, DType.INT4: 32}
+# Shares of a block's largest number that become the last level; the one with the least error wins.
+_REACHES = np.linspace(0.7, 1.0, 13)
+
+
+@dataclass(frozen=True)
+class Shrunk:
+    """What shrinking did to one weight.
+
+    Attributes:
+        error: Root mean square of the change over that of the weight.
+        largest: The largest change over the largest element.
+    """
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+    nbytes_before: int
+    nbytes: int
+    error: float
+    largest: float
+
+
+@dataclass
+class ShrinkWeights(Pass):
+    """float32 constants of products, lookups and convolutions -> the same in fewer bits.
+
+    Attributes:
+        to: float16, bfloat16, int8 or int4. The integers serve products and lookups; other weights
+            are left as they are.
+        shrunk: What it did, by weight.
+        overflows: Names of weights that hold numbers which `to` cannot; they are left as they are.
+    """
+
+    to: DType
+    shrunk: dict[Value, Shrunk] = field(default_factory=dict)
+    overflows: list[str] = field(default_factory=list)
+    # A weight that several nodes read stays one.
+    _constants: dict[tuple[Value, str], Value] = field(default_factory=dict)
+
+    name = "shrink_weights"
+
+    def match(self, view: GraphView, node: Node) -> Match | Miss | None:
+        index = _weight_index(node)
+        if index is None:
+            return None
+        weight = node.arg(index)
+        numbers = weight.numbers
+        if weight in self._constants.values():
+            return None
+        assert numbers is not None
+        if self.to in _BLOCKS:
+            reason = _unquantisable(node, weight)
+            if reason is not None:
+                return Miss(reason, node)
+        elif np.abs(numbers).max() > float(ml_dtypes.finfo(self.to.numpy).max):
+            if weight.name not in self.overflows:
+                self.overflows.append(weight.name)
+            return Miss(f"'{weight.name}' holds numbers past {self.to}", node)
+        return Match(view, node, facts=index)
+
+    def rewrite(self, match: Match) -> Patch:
+        node, index, rewriter = match.root, match.facts, Rewriter(match, self.name)
+        assert isinstance(index, int)
+        make = self._quantised if self.to in _BLOCKS else self._narrowed
+        return rewriter.patch({node.output: make(rewriter, node, index)})
+
+    def _narrowed(self, rewriter: Rewriter, node: Node, index: int) -> Value:
+        weight, op = node.arg(index), node.op
+        assert weight.numbers is not None
+        small = weight.numbers.astype(self.to.numpy)
+        constant = self._constant(rewriter, weight, "", small)
+        self._note(weight, small.astype(np.float32), small.nbytes)
+        inputs = list(node.inputs)
+        if isinstance(op, (MatMul, FusedMatMul)):
+            product = FusedMatMul() if isinstance(op, MatMul) else op
+            inputs[index] = constant
+            return rewriter.add(product, *inputs)
+        if isinstance(op, Gather):
+            return rewriter.add(Cast(to=DType.FLOAT32), rewriter.add(op, constant, *inputs[1:]))
+        inputs[index] = rewriter.add(Cast(to=DType.FLOAT32), constant)
+        return rewriter.add(op, *inputs)
+
+    def _quantised(self, rewriter: Rewriter, node: Node, index: int) -> Value:
+        weight, op = node.arg(index), node.op
+        assert weight.numbers is not None
+        if isinstance(op, Gather):
+            scales = np.abs(weight.numbers).max(axis=1, keepdims=True) / np.float32(127)
+            levels = np.rint(weight.numbers / np.where(scales == 0, 1, scales)).astype(np.int8)
+            self._note(weight, levels * scales, levels.nbytes + scales.nbytes)
+            rows = [
+                rewriter.add(op, self._constant(rewriter, weight, kind, array), node.arg(1))
+                for kind, array in (("levels", levels), ("scales", scales))
+            ]
+            return rewriter.add(Mul(), rewriter.add(Cast(to=DType.FLOAT32), rows[0]), rows[1])
+        transposed = isinstance(op, FusedMatMul) and bool(op.trans_b)
+        rows_n = weight.numbers if transposed else weight.numbers.T
+        made, packed, scales, restored = _blocks(rows_n, self.to)
+        self._note(weight, restored if transposed else restored.T, packed.nbytes + scales.nbytes)
+        constants = (
+            self._constant(rewriter, weight, kind, array)
+            for kind, array in (("blocks", packed), ("block_scales", scales))
+        )
+        product = rewriter.add(made, node.arg(0), *constants)
+        steps = op.steps if isinstance(op, FusedMatMul) else ()
+        return rewriter.add(Fused(steps), product, *node.inputs[2:]) if steps else product
+
+    def _constant(self, rewriter: Rewriter, weight: Value, kind: str, array: Array) -> Value:
+        key = (weight, kind)
+        if key not in self._constants:
+            self._constants[key] = rewriter.constant(array)
+        return self._constants[key]
+
+    def _note(self, weight: Value, restored: Array, nbytes: int) -> None:
+        numbers = weight.numbers
+        assert numbers is not None
+        change = restored - numbers
+        size = float(np.sqrt(np.mean(np.square(numbers, dtype=np.float64)))) or 1.0
+        self.shrunk[weight] = Shrunk(
+            weight.name,
+            weight.dims,
+            str(self.to),
+            numbers.nbytes,
+            nbytes,
+            float(np.sqrt(np.mean(np.square(change, dtype=np.float64)))) / size,
+            float(np.abs(change).max() / (np.abs(numbers).max() or 1.0)),
+        )
+
+
+def _weight_index(node: Node) -> int | None:
+    """The input that is a large float32 constant beside inputs that are not constant."""
+    assert isinstance(node.op, Op)
+    if all(v is None or v.is_constant for v in node.inputs) or len(node.outputs) != 1:
+        return None
+    for index, value in enumerate(node.inputs):
+        if value is None or not value.is_constant or value.dtype is not DType.FLOAT32:
+            continue
+        if value.numbers is None or value.numbers.size < MIN_ELEMS:
+            continue
+        if index not in node.op.host_inputs:
+            return index
+    return None
+
+
+def _unquantisable(node: Node, weight: Value) -> str | None:
+    if len(weight.dims) != 2:
+        return f"'{weight.name}' {weight.type} is no matrix"
+    if isinstance(node.op, Gather):
+        return None if node.op.axis == 0 else "it gathers along another axis than the first"
+    if not isinstance(node.op, (MatMul, FusedMatMul)) or node.arg(1) is not weight:
+        return "integer weights serve products and lookups"
+    if isinstance(node.op, FusedMatMul) and node.op.trans_a:
+        return "its A is transposed"
+    rank = node.arg(0).type.rank
+    return None if rank is not None and rank >= 2 else "its A is a vector, or of unknown rank"
+
+
+def _blocks(weights: Array, to: DType) -> tuple[MatMulNBits, Array, Array, Array]:
+    """Weights `[N, K]` as MatMulNBits: the op, B, the scales, and what they stand for.
+
+    Numerics: Levels are symmetric around the middle one. With four bits, the block's largest
+    number gets the level that has no opposite, and the scale is the best of a few.
+    """
+    (n, k), bits = weights.shape, 4 if to is DType.INT4 else 8
+    op = MatMulNBits(k, n, bits, _BLOCKS[to])
+    padded = np.zeros((n, op.blocks * op.block_size), np.float32)
+    padded[:, :k] = weights
+    blocks = padded.reshape(n, op.blocks, op.block_size)
+    middle = 1 << (bits - 1)
+    place = np.abs(blocks).argmax(axis=2)[..., None]
+    extreme = np.take_along_axis(blocks, place, axis=2)
+    best = np.full((n, op.blocks, 1), np.inf, np.float32)
+    scales, levels = np.zeros_like(best), np.zeros_like(blocks)
+    for reach in _REACHES if bits == 4 else (1.0,):
+        scale = (extreme * np.float32(reach / (-middle if bits == 4 else middle - 1))).astype("f4")
+        lowest = -middle
+        level = np.clip(np.rint(blocks / np.where(scale == 0, 1, scale)), lowest, middle - 1)
+        error = np.square(level * scale - blocks).sum(axis=2, keepdims=True)
+        better = error < best
+        best, scales = np.where(better, error, best), np.where(better, scale, scales)
+        levels = np.where(better, level, levels)
+    restored = (levels * scales).reshape(n, -1)[:, :k]
+    codes = (levels + middle).astype(np.uint8).reshape(n, -1)[:, :k]
+    return op, op.packed(codes), scales.reshape(n, op.blocks), restored
