@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,11 +17,11 @@ from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Value
 from clrt.ir.op import Array
 from clrt.kernels.spec import BufferArg, Packed
-from clrt.model import Model, Source, is_compiled, load, read_graph
+from clrt.model import Model, Source, TensorSpec, is_compiled, load, read_graph
 from clrt.passes.driver import PassReport, Session, infer_types
 from clrt.passes.fuse_elementwise import FuseElementwise
 from clrt.passes.pipeline import optimize
-from clrt.passes.shrink_weights import ShrinkWeights, Shrunk
+from clrt.passes.shrink_weights import ShrinkWeights, Shrunk, product_inputs
 from clrt.plan.plan import Kernels, Plan
 from clrt.text.config import read_config
 from clrt.text.tokenize import tokenizer_file
@@ -38,6 +38,9 @@ class Options:
         outputs: The outputs to keep; all where empty.
         optimize_level: As in `clrt.load`.
         weights: What weights are stored in; None leaves them as they are.
+        calibration: Gives feeds for the inputs; integer weights of 4 bits are rounded such that
+            results on them change least. None rounds each weight for itself.
+        device: What runs the model for that.
         keep_overflowing: Weights with numbers that `weights` cannot hold stay as they are, where
             it would be an error otherwise.
     """
@@ -46,6 +49,8 @@ class Options:
     outputs: Sequence[str] = ()
     optimize_level: int = 2
     weights: DType | None = None
+    calibration: Callable[[Sequence[TensorSpec]], Iterable[Mapping[str, Array]]] | None = None
+    device: str | int | None = None
     keep_overflowing: bool = False
 
 
@@ -81,7 +86,7 @@ def convert(source: Source, options: Options) -> Converted:
     report = optimize(graph, 0 if is_compiled(source) else options.optimize_level)
     shrink = None
     if options.weights is not None:
-        shrink = ShrinkWeights(options.weights)
+        shrink = ShrinkWeights(options.weights, calibrate(graph, options))
         session = Session(graph)
         session.run(shrink)
         if shrink.overflows and not options.keep_overflowing:
@@ -155,6 +160,22 @@ def encoder_settings(source: str | Path) -> dict[str, Any] | None:
     except (ModelError, UnsupportedError):
         return None
     return config.for_compiled(text)
+
+
+def calibrate(graph: Graph, options: Options) -> dict[str, Array]:
+    """For each value that meets integer weights the sum of x xT over its rows x."""
+    if options.weights is not DType.INT4 or options.calibration is None:
+        return {}
+    values = product_inputs(graph)
+    names = [v.name for v in values]
+    probe = Graph(graph.name, graph.inputs, values, graph.nodes, names)
+    moments: dict[str, Array] = {}
+    with load(probe, device=options.device, optimize_level=0) as model:
+        for feeds in options.calibration(model.inputs):
+            for name, array in model.run(feeds).items():
+                rows = array.reshape(-1, array.shape[-1])
+                moments[name] = moments.get(name, 0) + rows.T @ rows
+    return moments
 
 
 def _fix_dims(graph: Graph, dims: Mapping[str, int]) -> Graph:

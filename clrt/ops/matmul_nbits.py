@@ -245,6 +245,15 @@ class MatMulNBits(Op):
         lines = np.bitwise_or.reduce(parts << shifts, axis=-1)
         return np.asarray(lines.reshape(self.N, self.blocks, -1))
 
+    def packed_zeros(self, zeros: Array) -> Array:
+        """Zero points uint8 `[N, blocks]` as the input, several to a byte."""
+        per_byte = 8 // self.bits
+        padded = np.zeros((self.N, round_up(self.blocks, per_byte)), np.uint8)
+        padded[:, : self.blocks] = zeros
+        shifts = np.arange(0, 8, self.bits, dtype=np.uint8)
+        parts = padded.reshape(self.N, -1, per_byte) << shifts
+        return np.asarray(np.bitwise_or.reduce(parts, axis=-1))
+
     def scales(self, scales: Array) -> Array:
         """Scales as float32 `[N, blocks]`."""
         return scales.reshape(self.N, self.blocks).astype(np.float32)

@@ -6,13 +6,14 @@ of `load`, since results change; `clrt-convert` asks for it, behind the optimise
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import ml_dtypes
 import numpy as np
 
 from clrt.ir.dtypes import DType
-from clrt.ir.graph import Node, Patch, Value
+from clrt.ir.graph import Graph, Node, Patch, Value
 from clrt.ir.op import Array
 from clrt.ops.base import Op
 from clrt.ops.cast import Cast
@@ -22,14 +23,14 @@ from clrt.ops.gather import Gather
 from clrt.ops.matmul import MatMul
 from clrt.ops.matmul_nbits import MatMulNBits
 from clrt.ops.pointwise import Mul
+from clrt.passes.block_rounding import round_blocks
 from clrt.passes.driver import GraphView, Match, Miss, Pass, Rewriter
 
 # A smaller constant (a bias, a scale) saves nothing.
 MIN_ELEMS = 4096
-# Along K, with a float32 scale each: 8.25 and 5 bits for a weight.
+# Along K, with a float32 scale and a zero point each: 8.3 and 5.1 bits for a weight.
 _BLOCKS = {DType.INT8: 128, DType.INT4: 32}
-# Shares of a block's largest number that become the last level; the one with the least error wins.
-_REACHES = np.linspace(0.7, 1.0, 13)
+_BITS = {DType.INT8: 8, DType.INT4: 4}
 
 
 @dataclass(frozen=True)
@@ -57,11 +58,14 @@ class ShrinkWeights(Pass):
     Attributes:
         to: float16, bfloat16, int8 or int4. The integers serve products and lookups; other weights
             are left as they are.
+        moments: By the name of the A of a product, the sum of x xT over its rows x: how much each
+            weight matters (`clrt.passes.block_rounding`).
         shrunk: What it did, by weight.
         overflows: Names of weights that hold numbers which `to` cannot; they are left as they are.
     """
 
     to: DType
+    moments: Mapping[str, Array] = field(default_factory=dict)
     shrunk: dict[Value, Shrunk] = field(default_factory=dict)
     overflows: list[str] = field(default_factory=list)
     # A weight that several nodes read stays one.
@@ -124,12 +128,18 @@ class ShrinkWeights(Pass):
             return rewriter.add(Mul(), rewriter.add(Cast(to=DType.FLOAT32), rows[0]), rows[1])
         transposed = isinstance(op, FusedMatMul) and bool(op.trans_b)
         rows_n = weight.numbers if transposed else weight.numbers.T
-        made, packed, scales, restored = _blocks(rows_n, self.to)
-        self._note(weight, restored if transposed else restored.T, packed.nbytes + scales.nbytes)
-        constants = (
-            self._constant(rewriter, weight, kind, array)
-            for kind, array in (("blocks", packed), ("block_scales", scales))
-        )
+        bits, block = _BITS[self.to], _BLOCKS[self.to]
+        rounded = round_blocks(rows_n, block, bits, self.moments.get(node.arg(0).name))
+        made = MatMulNBits(rows_n.shape[1], rows_n.shape[0], bits, block)
+        arrays = {
+            "blocks": made.packed(rounded.levels),
+            "block_scales": rounded.scales,
+            "block_zeros": made.packed_zeros(rounded.zeros),
+        }
+        restored = rounded.restored()
+        size = sum(a.nbytes for a in arrays.values())
+        self._note(weight, restored if transposed else restored.T, size)
+        constants = [self._constant(rewriter, weight, k, a) for k, a in arrays.items()]
         product = rewriter.add(made, node.arg(0), *constants)
         steps = op.steps if isinstance(op, FusedMatMul) else ()
         return rewriter.add(Fused(steps), product, *node.inputs[2:]) if steps else product
@@ -154,6 +164,16 @@ class ShrinkWeights(Pass):
             float(np.sqrt(np.mean(np.square(change, dtype=np.float64)))) / size,
             float(np.abs(change).max() / (np.abs(numbers).max() or 1.0)),
         )
+
+
+def product_inputs(graph: Graph) -> list[Value]:
+    """The A of each product whose weights integers can take the place of."""
+    found = (
+        n.arg(0)
+        for n in graph.nodes
+        if _weight_index(n) == 1 and _unquantisable(n, n.arg(1)) is None
+    )
+    return list(dict.fromkeys(found))
 
 
 def _weight_index(node: Node) -> int | None:
@@ -182,32 +202,3 @@ def _unquantisable(node: Node, weight: Value) -> str | None:
         return "its A is transposed"
     rank = node.arg(0).type.rank
     return None if rank is not None and rank >= 2 else "its A is a vector, or of unknown rank"
-
-
-def _blocks(weights: Array, to: DType) -> tuple[MatMulNBits, Array, Array, Array]:
-    """Weights `[N, K]` as MatMulNBits: the op, B, the scales, and what they stand for.
-
-    Numerics: Levels are symmetric around the middle one. With four bits, the block's largest
-    number gets the level that has no opposite, and the scale is the best of a few.
-    """
-    (n, k), bits = weights.shape, 4 if to is DType.INT4 else 8
-    op = MatMulNBits(k, n, bits, _BLOCKS[to])
-    padded = np.zeros((n, op.blocks * op.block_size), np.float32)
-    padded[:, :k] = weights
-    blocks = padded.reshape(n, op.blocks, op.block_size)
-    middle = 1 << (bits - 1)
-    place = np.abs(blocks).argmax(axis=2)[..., None]
-    extreme = np.take_along_axis(blocks, place, axis=2)
-    best = np.full((n, op.blocks, 1), np.inf, np.float32)
-    scales, levels = np.zeros_like(best), np.zeros_like(blocks)
-    for reach in _REACHES if bits == 4 else (1.0,):
-        scale = (extreme * np.float32(reach / (-middle if bits == 4 else middle - 1))).astype("f4")
-        lowest = -middle
-        level = np.clip(np.rint(blocks / np.where(scale == 0, 1, scale)), lowest, middle - 1)
-        error = np.square(level * scale - blocks).sum(axis=2, keepdims=True)
-        better = error < best
-        best, scales = np.where(better, error, best), np.where(better, scale, scales)
-        levels = np.where(better, level, levels)
-    restored = (levels * scales).reshape(n, -1)[:, :k]
-    codes = (levels + middle).astype(np.uint8).reshape(n, -1)[:, :k]
-    return op, op.packed(codes), scales.reshape(n, op.blocks), restored

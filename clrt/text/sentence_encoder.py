@@ -16,9 +16,10 @@ from tqdm.auto import tqdm
 from clrt.errors import InputError, ModelError
 from clrt.model import Model, TensorSpec, load
 from clrt.text.config import EncoderConfig, read_config
+from clrt.text.feeds import model_feeds
 from clrt.text.locate import find_model
 from clrt.text.pooling import MASK, RESULT, TOKENS, Pooling, pooling_masks
-from clrt.text.tokenize import IntArray, TextTokenizer, Tokens, pad
+from clrt.text.tokenize import IntArray, TextTokenizer, Tokens
 
 FloatArray = NDArray[np.float32]
 OutputValue = Literal["sentence_embedding", "token_embeddings"]
@@ -259,15 +260,8 @@ class SentenceEncoder:
     def _feeds(
         self, batch: Sequence[Tokens], length: int
     ) -> tuple[dict[str, NDArray[Any]], IntArray]:
-        mask = pad([np.ones_like(t.ids) for t in batch], 0, length)
-        made = {
-            "input_ids": pad([t.ids for t in batch], self._tokenizer.pad_id, length),
-            MASK: mask,
-            "token_type_ids": pad([t.type_ids for t in batch], 0, length),
-        }
-        wanted = {spec.name: spec.dtype.numpy for spec in self._model.inputs}
-        feeds = {name: made[name].astype(dtype, copy=False) for name, dtype in wanted.items()}
-        return feeds, mask
+        feeds = model_feeds(batch, length, self._tokenizer.pad_id, self._model.inputs)
+        return feeds, np.asarray(feeds[MASK], np.int64)
 
 
 def _common_length(length: int, limit: int | None) -> int:

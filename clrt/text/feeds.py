@@ -1,0 +1,57 @@
+"""Tokens as the inputs of a transformer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clrt.model import TensorSpec
+from clrt.text.config import read_config
+from clrt.text.pooling import MASK
+from clrt.text.tokenize import TextTokenizer, Tokens, pad
+
+Feeds = dict[str, NDArray[Any]]
+
+_BATCH = 16
+_PARAGRAPHS = 512
+_LONGEST = 256
+
+
+def model_feeds(
+    batch: Sequence[Tokens], length: int, pad_id: int, specs: Sequence[TensorSpec]
+) -> Feeds:
+    """The inputs of a transformer for a batch, padded at the right.
+
+    Raises:
+        KeyError: The model takes more than ids, mask and token types.
+    """
+    made = {
+        "input_ids": pad([t.ids for t in batch], pad_id, length),
+        MASK: pad([np.ones_like(t.ids) for t in batch], 0, length),
+        "token_type_ids": pad([t.type_ids for t in batch], 0, length),
+    }
+    return {s.name: made[s.name].astype(s.dtype.numpy, copy=False) for s in specs}
+
+
+def calibration_feeds(path: Path, specs: Sequence[TensorSpec]) -> Iterator[Feeds]:
+    """Batches of real text for a model with a tokenizer: the help topics that come with Python.
+
+    Raises:
+        ModelError: No tokenizer lies with the model.
+        KeyError: The model takes other inputs than a tokenizer makes.
+    """
+    from pydoc_data.topics import topics
+
+    config = read_config(path)
+    tokenizer = TextTokenizer(config)
+    paragraphs = [p for text in topics.values() for p in text.split("\n\n") if len(p) > 40]
+    step = max(len(paragraphs) // _PARAGRAPHS, 1)
+    tokens = tokenizer.encode(paragraphs[::step][:_PARAGRAPHS])
+    tokens = sorted((t for t in tokens if len(t) <= _LONGEST), key=len)
+    for start in range(0, len(tokens), _BATCH):
+        batch = tokens[start : start + _BATCH]
+        yield model_feeds(batch, len(batch[-1]), tokenizer.pad_id, specs)
