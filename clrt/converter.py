@@ -111,19 +111,17 @@ def write(
     path: Path,
     shapes: Sequence[Shapes],
     device: str | int | None = None,
-    cache_dir: Path | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> None:
     """Writes a converted model as a compiled one, its weights packed as the device wants them.
 
     Args:
         shapes: Input shapes to plan for.
-        cache_dir: Where to keep the programs of these plans; None compiles nothing.
 
     Raises:
         InputError: The file cannot be written.
     """
-    with load(converted.graph, device=device, cache_dir=cache_dir, optimize_level=0) as model:
+    with load(converted.graph, device=device, optimize_level=0) as model:
         packed = packed_weights([model.plan(s) for s in shapes])
         extras = {} if converted.encoder is None else {"encoder": converted.encoder}
         compiled = CompiledModel(converted.graph, shapes, extras)

@@ -246,6 +246,10 @@ class Model:
             if progress is not None:
                 progress(done, len(todo))
 
+    def save_programs(self) -> None:
+        """Writes the programs compiled so far to the cache folder, now and not at exit."""
+        self._session.programs.save()
+
     def _wanted(self, outputs: Sequence[str] | None) -> list[str]:
         names = [s.name for s in self.outputs]
         for name in outputs or ():

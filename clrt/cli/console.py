@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Callable
+from typing import ParamSpec
+
+import typer
 from rich.console import Console
 from rich.text import Text
+
+from clrt.errors import ClrtError
+
+Args = ParamSpec("Args")
 
 
 def stdout() -> Console:
@@ -14,6 +23,20 @@ def stdout() -> Console:
 def stderr() -> Console:
     """The console for everything that is no result."""
     return Console(stderr=True, highlight=False)
+
+
+def clear_errors(command: Callable[Args, None]) -> Callable[Args, None]:
+    """What clrt raises on purpose becomes one red line and exit code 1."""
+
+    @functools.wraps(command)
+    def run(*args: Args.args, **kwargs: Args.kwargs) -> None:
+        try:
+            command(*args, **kwargs)
+        except ClrtError as error:
+            say_error(str(error))
+            raise typer.Exit(1) from None
+
+    return run
 
 
 def say_error(message: str) -> None:

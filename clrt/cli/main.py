@@ -2,35 +2,13 @@
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable
-from typing import ParamSpec
-
 import typer
 
 import clrt
-from clrt.cli.console import say_error
+from clrt.cli.console import clear_errors
 from clrt.cli.devices import devices
 from clrt.cli.embed import embed
 from clrt.cli.tune import tune
-from clrt.errors import ClrtError
-
-Args = ParamSpec("Args")
-
-
-def _clear_errors(command: Callable[Args, None]) -> Callable[Args, None]:
-    """What clrt raises on purpose becomes one red line and exit code 1."""
-
-    @functools.wraps(command)
-    def run(*args: Args.args, **kwargs: Args.kwargs) -> None:
-        try:
-            command(*args, **kwargs)
-        except ClrtError as error:
-            say_error(str(error))
-            raise typer.Exit(1) from None
-
-    return run
-
 
 app = typer.Typer(
     name="clrt",
@@ -38,9 +16,9 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-app.command()(_clear_errors(devices))
-app.command()(_clear_errors(embed))
-app.command()(_clear_errors(tune))
+app.command()(clear_errors(devices))
+app.command()(clear_errors(embed))
+app.command()(clear_errors(tune))
 
 
 def _show_version(asked: bool) -> None:

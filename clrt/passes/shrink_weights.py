@@ -28,8 +28,8 @@ from clrt.passes.driver import GraphView, Match, Miss, Pass, Rewriter
 
 # A smaller constant (a bias, a scale) saves nothing.
 MIN_ELEMS = 4096
-# Along K, with a float32 scale and a zero point each: 8.3 and 5.1 bits for a weight.
-_BLOCKS = {DType.INT8: 128, DType.INT4: 32}
+# Along K, with a float32 scale and a zero point each: 8.3 and 6.3 bits for a weight.
+_BLOCKS = {DType.INT8: 128, DType.INT4: 16}
 _BITS = {DType.INT8: 8, DType.INT4: 4}
 
 

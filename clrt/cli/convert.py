@@ -1,0 +1,329 @@
+"""`clrt-convert`: compiled models from ONNX files and Hugging Face folders."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from enum import Enum
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import typer
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.table import Table
+from rich.text import Text
+
+from clrt.cli.console import clear_errors, stderr, stdout
+from clrt.cli.devices import format_bytes
+from clrt.cli.tune import parse_shapes
+from clrt.container.compiled import SUFFIX
+from clrt.converter import Converted, Difference, Options, compare, convert, write
+from clrt.errors import InputError
+from clrt.files import check_target, replacing
+from clrt.ir.dtypes import DType
+from clrt.ir.op import Array
+from clrt.ir.text import print_graph
+from clrt.model import Model, TensorSpec, load
+from clrt.passes.shrink_weights import Shrunk
+from clrt.runtime.devices import devices
+from clrt.samples import sample_inputs, sample_shapes
+from clrt.text.feeds import calibration_feeds
+from clrt.text.locate import find_model
+
+EXIT_DIFFERS = 3
+_EPILOG = (
+    "Exit codes: 0 done; 1 the model or a file is at fault; 2 the command line is; "
+    f"{EXIT_DIFFERS} --verify found a larger difference than --tolerance."
+)
+_SHOWN_WEIGHTS = 8
+
+
+class Precision(str, Enum):
+    """What weights are stored in; arithmetic is float32 in any case."""
+
+    float32 = "float32"
+    float16 = "float16"
+    bfloat16 = "bfloat16"
+    auto = "auto"
+
+
+class Quantize(str, Enum):
+    """Weight-only integers by block."""
+
+    int8 = "int8"
+    int4 = "int4"
+
+
+class Target(str, Enum):
+    """The format of the result."""
+
+    clrt = "clrt"
+    onnx = "onnx"
+
+
+# Relative to the largest element of an output: what storage alone accounts for, and some room.
+_TOLERANCES = {None: 1e-5, "float16": 1e-2, "bfloat16": 5e-2, "int8": 1e-1, "int4": 5e-1}
+
+app = typer.Typer(name="clrt-convert", pretty_exceptions_enable=False, rich_markup_mode="rich")
+
+
+@app.command(epilog=_EPILOG)
+@clear_errors
+def convert_model(
+    source: Annotated[
+        str,
+        typer.Argument(help="ONNX file, Hugging Face folder, compiled model, or name in a cache."),
+    ],
+    output: Annotated[
+        Path | None,
+        typer.Option("--output", "-o", help="The file to write; SOURCE's name by default."),
+    ] = None,
+    to: Annotated[
+        Target,
+        typer.Option(help="clrt: a compiled model; onnx: the optimised graph as standard ONNX."),
+    ] = Target.clrt,
+    shape: Annotated[
+        list[str] | None,
+        typer.Option(help="Input shapes to plan for, as input_ids=8x128; may be repeated."),
+    ] = None,
+    dim: Annotated[
+        list[str] | None, typer.Option(help="Fix a symbolic dim, as batch=8; may be repeated.")
+    ] = None,
+    keep_outputs: Annotated[
+        str | None, typer.Option(help="Outputs to keep, as a,b; the others and their nodes go.")
+    ] = None,
+    precision: Annotated[
+        Precision,
+        typer.Option(
+            help="Storage of weights; sums are float32. auto: float16 but where it overflows."
+        ),
+    ] = Precision.float32,
+    quantize: Annotated[
+        Quantize | None,
+        typer.Option(help="Weights of products and lookups as integers by block."),
+    ] = None,
+    optimize: Annotated[
+        int, typer.Option(min=0, max=2, help="0 no graph pass, 1 clean up, 2 fuse.")
+    ] = 2,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Run original and result and compare their outputs.")
+    ] = False,
+    inputs: Annotated[
+        Path | None,
+        typer.Option(
+            help="An .npz with an array per input, for --verify and --quantize int4; made up else."
+        ),
+    ] = None,
+    tolerance: Annotated[
+        float | None,
+        typer.Option(
+            min=0.0, help="Largest difference allowed, over the largest element of an output."
+        ),
+    ] = None,
+    dump_ir: Annotated[
+        Path | None, typer.Option(help="Write the optimised graph as text; - prints it.")
+    ] = None,
+    precompile: Annotated[
+        Path | None,
+        typer.Option(
+            help="Compile the programs of --shape into this folder, for load(…, cache_dir=)."
+        ),
+    ] = None,
+    device: Annotated[
+        str | None, typer.Option(help="auto, cpu, gpu, part of a device name, or an index.")
+    ] = None,
+    all_devices_here: Annotated[
+        bool, typer.Option("--all-devices-here", help="Precompile for every device found.")
+    ] = False,
+) -> None:
+    """Optimise a model once and write it as one file that loads at once.
+
+    Example: clrt-convert all-MiniLM-L6-v2 -o minilm.clrt --precision float16 --verify
+    """
+    if quantize is not None and precision is not Precision.float32:
+        raise InputError("--quantize and --precision both say what weights are; give one of them.")
+    found = find_model(source)
+    target = output or Path(f"{found.resolve().stem}{SUFFIX if to is Target.clrt else '.onnx'}")
+    check_target(target, "--output")
+    given = None if inputs is None else _read_npz(inputs)
+    weights = quantize.value if quantize is not None else _STORAGES[precision]
+
+    def calibration(specs: Sequence[TensorSpec]) -> Iterator[dict[str, Array]]:
+        return iter([given]) if given is not None else calibration_feeds(found, specs)
+
+    options = Options(
+        _parse_dims(dim or ()),
+        tuple(n.strip() for n in keep_outputs.split(",")) if keep_outputs else (),
+        optimize,
+        None if weights is None else DType(weights),
+        calibration,
+        device,
+        precision is Precision.auto,
+    )
+    with _progress() as bar:
+        task = bar.add_task(f"reading and optimising {found.name}", total=None)
+        converted = convert(found, options)
+        if dump_ir is not None:
+            _dump(dump_ir, converted)
+        with load(converted.graph, device=device, optimize_level=0) as model:
+            shapes = [parse_shapes(s, model) for s in shape or ()] or [_default(model, given)]
+        bar.update(task, description=f"writing {target.name}", total=1)
+        if to is Target.onnx:
+            _export(converted, target)
+        else:
+            write(
+                converted,
+                target,
+                shapes,
+                device,
+                lambda done, total: bar.update(task, completed=done, total=max(total, 1)),
+            )
+        if precompile is not None:
+            chosen = [d.index for d in devices() if d.usable] if all_devices_here else [device]
+            for which in chosen:
+                bar.update(task, description=f"compiling for device {which or 'auto'}", total=None)
+                _precompile(target, shapes, which, precompile)
+    stdout().print(_summary(found, target, converted))
+    if converted.shrunk:
+        stdout().print(_weight_table(converted.shrunk))
+    if converted.kept:
+        names = ", ".join(converted.kept)
+        stderr().print(Text(f"Left in float32, since float16 overflows: {names}", style="yellow"))
+    if verify:
+        allowed = _TOLERANCES[weights] if tolerance is None else tolerance
+        _verify(found, target, given, shapes[0], allowed, device)
+
+
+_STORAGES = {
+    Precision.float32: None,
+    Precision.float16: "float16",
+    Precision.bfloat16: "bfloat16",
+    Precision.auto: "float16",
+}
+
+
+def _export(converted: Converted, target: Path) -> None:
+    from clrt.exporter.onnx_exporter import save_model
+
+    save_model(converted.graph, target)
+
+
+def _precompile(
+    target: Path, shapes: Sequence[dict[str, tuple[int, ...]]], device: str | int | None, to: Path
+) -> None:
+    with load(target, device=device, cache_dir=to) as model:
+        model.warmup(shapes)
+        model.save_programs()
+
+
+def _default(model: Model, given: dict[str, Array] | None) -> dict[str, tuple[int, ...]]:
+    if given is not None:
+        return {n: tuple(a.shape) for n, a in given.items()}
+    return sample_shapes(model)
+
+
+def _verify(
+    source: Path,
+    target: Path,
+    given: dict[str, Array] | None,
+    shapes: dict[str, tuple[int, ...]],
+    tolerance: float,
+    device: str | None,
+) -> None:
+    with load(source, device=device) as original, load(target, device=device) as result:
+        feeds = given or {
+            **sample_inputs(original.inputs, _completed(original, shapes)),
+            **sample_inputs(result.inputs, shapes),
+        }
+        differences = compare(original, result, feeds)
+    stdout().print(_difference_table(differences, tolerance))
+    worst = max(differences, key=lambda d: d.relative)
+    if not worst.relative <= tolerance:
+        stderr().print(
+            Text(
+                f"Error: '{worst.name}' departs by {worst.relative:.2g} of its largest element, more "
+                f"than the {tolerance:.2g} allowed; raise --tolerance, or keep more precision.",
+                style="red",
+            )
+        )
+        raise typer.Exit(EXIT_DIFFERS)
+
+
+def _completed(original: Model, shapes: dict[str, tuple[int, ...]]) -> dict[str, tuple[int, ...]]:
+    """Shapes for inputs that the result no longer has, too."""
+    return {**sample_shapes(original), **shapes}
+
+
+def _parse_dims(texts: Sequence[str]) -> dict[str, int]:
+    dims = {}
+    for text in texts:
+        name, _, number = text.partition("=")
+        if not number.isdigit() or not name or int(number) < 1:
+            raise InputError(f"'{text}' is no dim; write it as batch=8.")
+        dims[name.strip()] = int(number)
+    return dims
+
+
+def _read_npz(path: Path) -> dict[str, Array]:
+    try:
+        with np.load(path, allow_pickle=False) as arrays:
+            return {name: arrays[name] for name in arrays.files}
+    except (OSError, ValueError, AttributeError) as error:
+        raise InputError(
+            f"'{path}' cannot be read as an .npz of arrays ({error}); write it with "
+            "numpy.savez(path, input_ids=…)."
+        ) from error
+
+
+def _dump(path: Path, converted: Converted) -> None:
+    text = print_graph(converted.graph)
+    if str(path) == "-":
+        typer.echo(text)
+        return
+    with replacing(path) as stream:
+        stream.write(text.encode())
+
+
+def _summary(source: Path, target: Path, converted: Converted) -> Text:
+    sizes = [v.type.numbers for v in converted.graph.constants() if v.has_numbers]
+    parameters = sum(a.size for a in sizes if a is not None)
+    encoder = ", with its tokenizer" if converted.encoder else ""
+    return Text(
+        f"{target}: {format_bytes(target.stat().st_size)}, {parameters / 1e6:.1f} M parameters, "
+        f"{converted.nodes_before} nodes -> {len(converted.graph.nodes)}{encoder}"
+    )
+
+
+def _weight_table(shrunk: Sequence[Shrunk]) -> Table:
+    before, after = (sum(getattr(s, a) for s in shrunk) for a in ("nbytes_before", "nbytes"))
+    table = Table(
+        title=f"{len(shrunk)} weights as {shrunk[0].dtype}: {format_bytes(before)} -> "
+        f"{format_bytes(after)}",
+        caption="error: root mean square of the change over that of the weight; the worst first",
+    )
+    for column in ("weight", "shape", "error", "largest"):
+        table.add_column(column, justify="left" if column == "weight" else "right")
+    for s in sorted(shrunk, key=lambda s: -s.error)[:_SHOWN_WEIGHTS]:
+        shape = "x".join(map(str, s.shape))
+        table.add_row(Text(s.name), shape, f"{s.error:.2%}", f"{s.largest:.2%}")
+    return table
+
+
+def _difference_table(differences: Sequence[Difference], tolerance: float) -> Table:
+    table = Table(title=f"original and result (allowed: {tolerance:.2g} of the largest element)")
+    for column in ("output", "shape", "largest difference", "of the largest element", "cosine"):
+        table.add_column(column, justify="left" if column == "output" else "right")
+    for d in differences:
+        style = "" if d.relative <= tolerance else "red"
+        shape = "x".join(map(str, d.shape))
+        numbers = (f"{d.largest:.3g}", f"{d.relative:.3g}", f"{d.cosine:.7f}")
+        table.add_row(Text(d.name), shape, *numbers, style=style)
+    return table
+
+
+@contextmanager
+def _progress() -> Iterator[Progress]:
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    with Progress(*columns, console=stderr(), transient=True) as bar:
+        yield bar
