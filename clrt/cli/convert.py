@@ -14,7 +14,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from rich.table import Table
 from rich.text import Text
 
-from clrt.cli.console import clear_errors, stderr, stdout
+from clrt.cli.console import clear_errors, say_error, stderr, stdout
 from clrt.cli.devices import format_bytes
 from clrt.cli.tune import parse_shapes
 from clrt.container.compiled import SUFFIX
@@ -240,12 +240,9 @@ def _verify(
     stdout().print(_difference_table(differences, tolerance))
     worst = max(differences, key=lambda d: d.relative)
     if not worst.relative <= tolerance:
-        stderr().print(
-            Text(
-                f"Error: '{worst.name}' departs by {worst.relative:.2g} of its largest element, more "
-                f"than the {tolerance:.2g} allowed; raise --tolerance, or keep more precision.",
-                style="red",
-            )
+        say_error(
+            f"'{worst.name}' departs by {worst.relative:.2g} of its largest element, more than the "
+            f"{tolerance:.2g} allowed; raise --tolerance, or keep more precision."
         )
         raise typer.Exit(EXIT_DIFFERS)
 

@@ -127,7 +127,7 @@ class Table:
 
         A dtype that the format lacks becomes bytes: the last axis is one of bytes.
         """
-        raw = np.ascontiguousarray(array)
+        raw = np.asarray(array, order="C")
         if raw.dtype not in _CODES:
             raw = raw.reshape(*raw.shape, 1).view(np.uint8)
         self._enter(name, _CODES[raw.dtype], raw.shape, raw.nbytes)

@@ -1,0 +1,169 @@
+"""clrt-convert from the shell, and what its files do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from typer.testing import CliRunner, Result
+
+import clrt
+from clrt.cli.convert import EXIT_DIFFERS, app
+from clrt.errors import ModelError
+from clrt.ir.op import Array
+from clrt.runtime.devices import DeviceInfo
+from tests.harness import all_devices
+from tests.models.fixtures import load_family
+from tests.models.oracle import model_folder
+
+DEVICES = pytest.mark.parametrize("device", all_devices(), ids=lambda d: d.platform.split()[0])
+SENTENCES = [
+    "A cat sleeps on the windowsill.",
+    "The kitten naps by the window.",
+    "Interest rates rose by half a point in March.",
+    "",
+    "Return a new array of given shape and type, filled with zeros, and see also its fellows.",
+]
+FAMILIES = ("bert_torchscript17", "gpt2_torchscript17", "roberta_classifier_torchscript17")
+
+
+def _run(*args: object) -> Result:
+    return CliRunner().invoke(app, [str(a) for a in args])
+
+
+def _converted(tmp_path: Path, *args: object) -> Path:
+    target = tmp_path / "m.clrt"
+    result = _run(model_folder(), "-o", target, *args)
+    assert result.exit_code == 0, result.output
+    return target
+
+
+@DEVICES
+def test_gives_the_same_vectors(tmp_path: Path, device: DeviceInfo) -> None:
+    """Also on a device that packs its weights otherwise than the one it was made on."""
+    target = _converted(tmp_path, "--shape", "input_ids=2x16", "--verify", "--tolerance", "1e-6")
+    with (
+        clrt.SentenceEncoder(target, device=device.index) as ours,
+        clrt.SentenceEncoder(model_folder(), device=device.index) as plain,
+    ):
+        expected = plain.encode(SENTENCES)
+        np.testing.assert_allclose(ours.encode(SENTENCES), expected, atol=1e-6)
+        assert not ours.model.host_nodes
+        assert ours.max_length == plain.max_length
+        assert ours.pooling == plain.pooling
+
+
+@pytest.mark.parametrize(
+    ("option", "share", "cosine"),
+    [
+        ("--precision=float16", 0.52, 0.99999),
+        ("--precision=bfloat16", 0.52, 0.9999),
+        ("--quantize=int8", 0.28, 0.999),
+        ("--quantize=int4", 0.26, 0.98),
+    ],
+)
+def test_fewer_bits(tmp_path: Path, option: str, share: float, cosine: float) -> None:
+    target = _converted(tmp_path, option)
+    whole = (model_folder() / "model.safetensors").stat().st_size
+    assert target.stat().st_size < share * whole
+    expected = clrt.SentenceEncoder(model_folder()).encode(SENTENCES)
+    with clrt.SentenceEncoder(target, strict=True) as encoder:
+        vectors = encoder.encode(SENTENCES)
+        assert encoder.model._weights.nbytes < share * whole
+    assert (vectors * expected).sum(axis=1).min() >= cosine
+
+
+@DEVICES
+@pytest.mark.parametrize("name", FAMILIES)
+def test_families(tmp_path: Path, name: str, device: DeviceInfo) -> None:
+    source, target = tmp_path / "m.onnx", tmp_path / "m.clrt"
+    source.write_bytes(load_family(name).SerializeToString())
+    for option in ("--precision=float32", "--precision=auto", "--quantize=int8"):
+        result = _run(source, "-o", target, "--verify", "--device", device.index, option)
+        assert result.exit_code == 0, result.output
+
+
+def test_a_fixed_dim_and_one_output(tmp_path: Path) -> None:
+    target = _converted(tmp_path, "--dim", "batch=3", "--keep-outputs", "pooler_output")
+    with clrt.load(target) as model:
+        assert [o.name for o in model.outputs] == ["pooler_output"]
+        assert {spec.shape[0] for spec in model.inputs if spec.shape} == {3}
+
+
+def test_a_converted_file_is_a_source(tmp_path: Path) -> None:
+    first = _converted(tmp_path)
+    second = tmp_path / "again.clrt"
+    assert _run(first, "-o", second, "--precision", "float16").exit_code == 0
+    assert second.stat().st_size < 0.52 * first.stat().st_size
+    assert clrt.SentenceEncoder(second).encode(SENTENCES).shape == (5, 384)
+
+
+def test_programs_compiled_ahead(tmp_path: Path) -> None:
+    cache = tmp_path / "programs"
+    shapes = ("--shape", "input_ids=2x16")
+    target = _converted(tmp_path, *shapes, "--precompile", cache)
+    assert list(cache.iterdir())
+    with clrt.load(target, cache_dir=cache) as model:
+        before = model._session.programs.builds
+        model.warmup([{s.name: (2, 16) for s in model.inputs}])
+        assert model._session.programs.builds == before
+
+
+def test_verify_fails_past_the_tolerance(tmp_path: Path) -> None:
+    options = ("--quantize", "int8", "--verify", "--tolerance", "1e-9")
+    result = _run(model_folder(), "-o", tmp_path / "m.clrt", *options)
+    assert result.exit_code == EXIT_DIFFERS
+    assert "raise --tolerance" in result.stderr
+
+
+def _feeds(tmp_path: Path, **arrays: Array) -> Path:
+    np.savez(tmp_path / "feeds.npz", **arrays)
+    return tmp_path / "feeds.npz"
+
+
+def test_inputs_of_ones_own(tmp_path: Path) -> None:
+    ids = np.array([[101, 7592, 102]])
+    given = _feeds(tmp_path, input_ids=ids, attention_mask=ids * 0 + 1, token_type_ids=ids * 0)
+    target = _converted(tmp_path, "--verify", "--inputs", given)
+    assert target.is_file()
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (["missing.onnx"], "No file or folder 'missing.onnx' exists"),
+        (["{model}", "--dim", "batch"], "'batch' is no dim; write it as batch=8"),
+        (["{model}", "--dim", "btach=8"], "no symbolic dim 'btach'; it has batch, sequence"),
+        (["{model}", "--keep-outputs", "x"], "no output 'x'; it has last_hidden_state"),
+        (["{model}", "--shape", "input_ids=8"], "rank"),
+        (["{model}", "--shape", "input_ids"], "write it as input_ids=8x128"),
+        (["{model}", "--precision", "float16", "--quantize", "int8"], "give one of them"),
+        (["{model}", "-o", "no/such/m.clrt"], "is no folder; --output needs one"),
+        (["{model}", "--inputs", "missing.npz"], "cannot be read as an .npz"),
+        (["{model}", "--device", "nonsense"], "No OpenCL device"),
+    ],
+)
+def test_mistakes_get_one_sentence(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, args: list[str], message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    result = _run(*(a.replace("{model}", str(model_folder())) for a in args))
+    assert result.exit_code == 1
+    assert message in result.stderr.replace("\n", " ")
+    assert result.stderr.lstrip().startswith("Error: ")
+    assert not list(tmp_path.glob("*.clrt"))
+
+
+def test_a_model_without_a_tokenizer_is_no_encoder(tmp_path: Path) -> None:
+    source, target = tmp_path / "m.onnx", tmp_path / "m.clrt"
+    source.write_bytes(load_family(FAMILIES[0]).SerializeToString())
+    assert _run(source, "-o", target).exit_code == 0
+    with pytest.raises(ModelError, match="holds no tokenizer; convert the model's folder"):
+        clrt.SentenceEncoder(target)
+
+
+def test_help_says_it_all() -> None:
+    text = _run("--help").output
+    for word in ("--precision", "--quantize", "--verify", "--install-completion", "Exit codes"):
+        assert word in text
