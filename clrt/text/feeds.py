@@ -17,7 +17,7 @@ from clrt.text.tokenize import TextTokenizer, Tokens, pad
 Feeds = dict[str, NDArray[Any]]
 
 _BATCH = 16
-_PARAGRAPHS = 512
+_TEXTS = 384  # of paragraphs, and of sentences
 _LONGEST = 256
 
 
@@ -49,8 +49,9 @@ def calibration_feeds(path: Path, specs: Sequence[TensorSpec]) -> Iterator[Feeds
     config = read_config(path)
     tokenizer = TextTokenizer(config)
     paragraphs = [p for text in topics.values() for p in text.split("\n\n") if len(p) > 40]
-    step = max(len(paragraphs) // _PARAGRAPHS, 1)
-    tokens = tokenizer.encode(paragraphs[::step][:_PARAGRAPHS])
+    sentences = [s for p in paragraphs for s in p.split(". ")]
+    texts = [t for pool in (paragraphs, sentences) for t in pool[:: len(pool) // _TEXTS]]
+    tokens = tokenizer.encode(texts)
     tokens = sorted((t for t in tokens if len(t) <= _LONGEST), key=len)
     for start in range(0, len(tokens), _BATCH):
         batch = tokens[start : start + _BATCH]

@@ -67,9 +67,10 @@ def test_fewer_bits(tmp_path: Path, option: str, share: float, cosine: float) ->
     target = _converted(tmp_path, option)
     whole = (model_folder() / "model.safetensors").stat().st_size
     assert target.stat().st_size < share * whole
-    expected = clrt.SentenceEncoder(model_folder()).encode(SENTENCES)
+    texts = [s for s in SENTENCES if s]
+    expected = clrt.SentenceEncoder(model_folder()).encode(texts)
     with clrt.SentenceEncoder(target, strict=True) as encoder:
-        vectors = encoder.encode(SENTENCES)
+        vectors = encoder.encode(texts)
         assert encoder.model._weights.nbytes < share * whole
     assert (vectors * expected).sum(axis=1).min() >= cosine
 
