@@ -24,18 +24,19 @@ class Rounded:
         levels: uint8 `[N, K]`.
         scales: float32 `[N, blocks]`.
         zeros: uint8 `[N, blocks]`.
+        block: Places to a block.
     """
 
     levels: NDArray[np.uint8]
     scales: Floats
     zeros: NDArray[np.uint8]
+    block: int
 
     def restored(self) -> Floats:
         """The weights that the levels stand for."""
-        k, blocks = self.levels.shape[1], self.scales.shape[1]
-        block = np.minimum(np.arange(k) // -(-k // blocks), blocks - 1)
+        at = np.arange(self.levels.shape[1]) // self.block
         levels = self.levels.astype(np.float32)
-        return np.asarray((levels - self.zeros[:, block]) * self.scales[:, block], np.float32)
+        return np.asarray((levels - self.zeros[:, at]) * self.scales[:, at], np.float32)
 
 
 def round_blocks(weights: Floats, block: int, bits: int, moments: Floats | None = None) -> Rounded:
@@ -59,7 +60,7 @@ def round_blocks(weights: Floats, block: int, bits: int, moments: Floats | None 
             part = slice(b * block, (b + 1) * block)
             scales[:, b], zeros[:, b] = _grid(work[:, part], bits)
             levels[:, part] = _levels(work[:, part], scales[:, [b]], zeros[:, [b]], bits)
-        return Rounded(levels[:, :k], scales, zeros)
+        return Rounded(levels[:, :k], scales, zeros, block)
     inverse = _inverse_root(moments)
     for first in range(0, k, _STRIPE):
         last = min(first + _STRIPE, k)
@@ -75,7 +76,7 @@ def round_blocks(weights: Floats, block: int, bits: int, moments: Floats | None 
             work[:, j:last] -= error * inverse[j, j:last]
             errors[:, j - first] = error[:, 0]
         work[:, last:k] -= errors @ inverse[first:last, last:]
-    return Rounded(levels[:, :k], scales, zeros)
+    return Rounded(levels[:, :k], scales, zeros, block)
 
 
 def _grid(block: NDArray[np.float64], bits: int) -> tuple[Floats, NDArray[np.uint8]]:

@@ -138,11 +138,11 @@ class ProgramCache:
 
 
 def _is_private(folder: Path) -> bool:
-    """Whether only this user can write to a folder."""
+    """Whether only this user, or who installs programs, can write to a folder."""
     try:
         status = folder.stat()
     except OSError:
         return False
     if os.name != "posix":
         return True
-    return status.st_uid == os.getuid() and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+    return status.st_uid in (0, os.getuid()) and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
