@@ -1,4 +1,4 @@
-"""The command line: `clrt devices`, `clrt embed` and `clrt tune`."""
+"""The command line: the commands of `clrt`."""
 
 from __future__ import annotations
 
@@ -9,9 +9,11 @@ from typing import ParamSpec
 import typer
 
 import clrt
+from clrt.cli.bench import bench
 from clrt.cli.console import say_error
 from clrt.cli.devices import devices
 from clrt.cli.embed import embed
+from clrt.cli.profile import profile
 from clrt.cli.tune import tune
 from clrt.errors import ClrtError
 
@@ -41,6 +43,8 @@ app = typer.Typer(
 app.command()(_clear_errors(devices))
 app.command()(_clear_errors(embed))
 app.command()(_clear_errors(tune))
+app.command()(_clear_errors(profile))
+app.command()(_clear_errors(bench))
 
 
 def _show_version(asked: bool) -> None:
