@@ -9,7 +9,7 @@ import typer
 from rich.text import Text
 
 from clrt.cli.console import stderr
-from clrt.cli.samples import sample_inputs
+from clrt.cli.samples import made_up_inputs, sample_inputs
 from clrt.cli.shapes import DeviceOption, ShapeOption, one_shape
 from clrt.errors import InputError
 from clrt.model import load
@@ -32,7 +32,9 @@ def profile(
         if path is not None and not path.absolute().parent.is_dir():
             raise InputError(f"The folder of {path} does not exist; make it first.")
     with load(model, device=device) as loaded:
-        found = loaded.profile(sample_inputs(loaded, one_shape(shape, loaded)), repeat)
+        inputs = sample_inputs(loaded, one_shape(shape, loaded))
+        with made_up_inputs():
+            found = loaded.profile(inputs, repeat)
     typer.echo(str(found))
     for path, save in ((trace, found.save_trace), (html, found.save_html)):
         if path is not None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 import numpy as np
 
@@ -31,6 +32,17 @@ def sample_inputs(
     """
     rng = np.random.default_rng(seed)
     return {spec.name: _sample(spec, shapes[spec.name], rng) for spec in model.inputs}
+
+
+@contextmanager
+def made_up_inputs() -> Iterator[None]:
+    """Adds to what a model says of its inputs that the user did not choose them."""
+    try:
+        yield
+    except InputError as error:
+        raise type(error)(
+            f"{error} The inputs were made up; another --shape may suit the model."
+        ) from error
 
 
 def _sample(spec: TensorSpec, shape: tuple[int, ...], rng: np.random.Generator) -> Array:

@@ -31,8 +31,8 @@ def step_table(profile: Profile) -> Table:
     for step in profile.steps:
         share = step.median_ns / total if total else 0.0
         figures = _figures(step) if isinstance(step, KernelTime) else ("", "", "")
-        cells = (str(step.index), step.node, step.kernel, _us(step.median_ns), _percent(share))
-        table.add_row(*map(Text, (*cells, *figures)))
+        names = _cut(step.node), _cut(step.kernel)
+        table.add_row(str(step.index), *names, _us(step.median_ns), _percent(share), *figures)
     return table
 
 
@@ -40,8 +40,8 @@ def kernel_table(profile: Profile) -> Table:
     """A row per kernel, the slowest first; the caption sums the run up."""
     table = _table(f"{profile.model}: kernels, the slowest first", (), ("kernel",), ("calls",))
     for row in profile.by_kernel():
-        cells = (row.kernel, str(row.calls), _us(row.ns), _percent(row.share))
-        table.add_row(*map(Text, (*cells, *_figures(row))))
+        cells = (str(row.calls), _us(row.ns), _percent(row.share), *_figures(row))
+        table.add_row(_cut(row.kernel), *cells)
     table.caption = Text(headline(profile))
     return table
 
@@ -61,9 +61,9 @@ def _table(
 ) -> Table:
     table = Table(title=Text(title), title_justify="left", caption_justify="left")
     for column in left:
-        table.add_column(column, justify="right")
+        table.add_column(column, justify="right", no_wrap=True)
     for column in names:
-        table.add_column(column, no_wrap=True, overflow="ellipsis")
+        table.add_column(column)
     for column in (*counts, "us", "share", "GFLOP/s", "GB/s", "of roof"):
         table.add_column(column, justify="right", no_wrap=True)
     return table
@@ -73,6 +73,11 @@ def _figures(row: KernelTime | KernelSum) -> tuple[str, str, str]:
     gflops = f"{row.gflops:.1f}" if row.flops else ""
     share = _percent(row.roofline_share) if row.floor_ns else ""
     return gflops, f"{row.gbs:.1f}" if row.nbytes else "", share
+
+
+def _cut(name: str) -> Text:
+    """A name that keeps to one line. The column may shrink, where `no_wrap` of it would forbid."""
+    return Text(name, no_wrap=True, overflow="ellipsis")
 
 
 def _us(ns: float) -> str:
