@@ -60,16 +60,14 @@ def _sizes(model: Model, shapes: Shapes) -> dict[str, int]:
 
 
 def _rest(spec: TensorSpec, sizes: dict[str, int], last: tuple[int, ...]) -> tuple[int, ...]:
-    if spec.shape is None or len(spec.shape) == len(last):
-        open_dims = spec.shape is None or any(
-            isinstance(d, str) and d not in sizes for d in spec.shape
-        )
-        if open_dims:
-            return last
+    """The shape of an input that was left out."""
     dims = [d if isinstance(d, int) else sizes.get(d) for d in spec.shape or ()]
-    if any(d is None for d in dims):
-        raise InputError(f"The shape of input {spec} is open; add {spec.name}=… to --shape.")
-    return tuple(d for d in dims if d is not None)
+    known = [d for d in dims if d is not None]
+    if spec.shape is not None and len(known) == len(dims):
+        return tuple(known)
+    if spec.shape is None or len(spec.shape) == len(last):
+        return last
+    raise InputError(f"The shape of input {spec} is open; add {spec.name}=… to --shape.")
 
 
 def default_shapes(model: Model) -> list[Shapes]:
