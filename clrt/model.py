@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import time
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -36,8 +37,11 @@ from clrt.passes.driver import PassReport
 from clrt.passes.pipeline import optimize
 from clrt.plan.plan import Plan, make_plan
 from clrt.plan.specialise import Cut, specialise_to_cut
+from clrt.profiling.collect import collect
+from clrt.profiling.profile import Profile
 from clrt.runtime.devices import DeviceInfo, choose_device
 from clrt.runtime.executor import BoundPlan, Feed, Slabs, Weights
+from clrt.runtime.profiler import Recorder
 from clrt.runtime.session import DeviceTensor, session_for
 from clrt.tuning.records import record_for
 
@@ -169,6 +173,7 @@ class Model:
         self._constants = frozenset(v for g in all_graphs(graph) for v in g.constants())
         self._stages: OrderedDict[Any, Stage] = OrderedDict()
         self.host_nodes: dict[str, str] = {}
+        self._recorder: Recorder | None = None
         self._lock = RLock()
         self._closed = False
 
@@ -220,6 +225,33 @@ class Model:
                 raise InputError("This model is closed; load it again to run it.")
             results = self._run(self._graph, feeds, dict.fromkeys(names, device_outputs))
         return {name: _for_user(results[name], device_outputs) for name in names}
+
+    def profile(self, inputs: Mapping[str, Any] | Any, repeat: int = 20) -> Profile:
+        """Where the time of a run goes: print it, or save it as a trace or an HTML page.
+
+        Args:
+            inputs: As `run` takes them.
+            repeat: How often to run under the profiler, and as often without.
+
+        Raises:
+            InputError: As `run`, or `repeat` is less than 1.
+        """
+        if repeat < 1:
+            raise InputError(f"repeat is {repeat}; a profile needs at least one run.")
+        feeds = self._feeds(inputs)
+
+        def run(recorder: Recorder | None) -> None:
+            self._recorder = recorder
+            try:
+                self._run(self._graph, feeds, {s.name: False for s in self.outputs})
+            finally:
+                self._recorder = None
+
+        with self._lock:
+            if self._closed:
+                raise InputError("This model is closed; load it again to profile it.")
+            shapes = {n: tuple(f.shape) for n, f in feeds.items() if hasattr(f, "shape")}
+            return collect(self._session, run, self._graph.name, shapes, repeat)
 
     def plan(self, shapes: Mapping[str, Sequence[int]]) -> Plan:
         """The execution plan for given input shapes: steps, launches, arena.
@@ -332,12 +364,13 @@ class Model:
             stage = self._stage(graph, shapes, known)
             cut = stage.cut
             if cut is None:
-                results = dict[str, Held](stage.bound.run(feeds, outputs))
+                results = dict[str, Held](stage.bound.run(feeds, outputs, self._recorder))
                 pairs = zip(graph.output_names, graph.outputs, strict=True)
                 results.update((n, _value(v, feeds)) for n, v in pairs if v.type.on_host)
                 return {n: results[n] for n in graph.output_names if n in results}
             kept = {n: n not in cut.reads for n in stage.bound.plan.graph.output_names}
-            feeds = {**feeds, **(stage.bound.run(feeds, kept) if kept else {})}
+            if kept:
+                feeds = {**feeds, **stage.bound.run(feeds, kept, self._recorder)}
             feeds.update({n: on_host(feeds[n]) for n in cut.reads})
             known = {} if cut.driven else {n: feeds[n] for n in cut.reads}
             if cut.driven:
@@ -351,10 +384,13 @@ class Model:
         inputs = [None if v is None else _value(v, feeds) for v in node.inputs]
         if not node.op.driven:
             self.host_nodes[node.name] = "how much comes out depends on the data"
+        start_ns = time.perf_counter_ns()
         try:
             results = node.op.drive(inputs, _Runner(self))
         except ClrtError as error:
             raise type(error)(f"{node}: {error}") from error
+        if self._recorder is not None and not node.op.driven:
+            self._recorder.record_node(node, start_ns)
         pairs = zip(node.outputs, results, strict=False)
         return {v.name: _held(v.type, x) for v, x in pairs}
 

@@ -1,13 +1,15 @@
-"""The command line: `clrt devices`, `clrt embed` and `clrt tune`."""
+"""The command line: the commands of `clrt`."""
 
 from __future__ import annotations
 
 import typer
 
 import clrt
+from clrt.cli.bench import bench
 from clrt.cli.console import clear_errors
 from clrt.cli.devices import devices
 from clrt.cli.embed import embed
+from clrt.cli.profile import profile
 from clrt.cli.tune import tune
 
 app = typer.Typer(
@@ -16,9 +18,8 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-app.command()(clear_errors(devices))
-app.command()(clear_errors(embed))
-app.command()(clear_errors(tune))
+for command in (devices, embed, tune, profile, bench):
+    app.command()(clear_errors(command))
 
 
 def _show_version(asked: bool) -> None:

@@ -11,12 +11,10 @@ from rich.table import Table
 from rich.text import Text
 
 from clrt.cli.console import stderr, stdout
-from clrt.errors import InputError
-from clrt.model import Model, load
+from clrt.cli.shapes import DeviceOption, default_shapes, parse_shapes
+from clrt.model import load
 from clrt.tuner import Tuned, Tuner, encoder_layer
 from clrt.tuning.records import new_record, save
-
-_ROWS = ((1, 16), (1, 128), (8, 128))
 
 
 def tune(
@@ -28,9 +26,7 @@ def tune(
         list[str] | None,
         typer.Option(help="Input shapes, as input_ids=8x128,mask=8x128; may be repeated."),
     ] = None,
-    device: Annotated[
-        str | None, typer.Option(help="auto, cpu, gpu, part of a device name, or an index.")
-    ] = None,
+    device: DeviceOption = None,
     budget: Annotated[float, typer.Option(min=1.0, help="Seconds to spend.")] = 120.0,
 ) -> None:
     """Measure which variants of the kernels are fastest on this device, and remember them.
@@ -52,50 +48,6 @@ def tune(
     path = save([new_record(r.kernel, caps, r.after) for r in results])
     stdout().print(result_table(results, loaded.device.name))
     stderr().print(Text(f"Kept in {path}"), soft_wrap=True)
-
-
-def parse_shapes(text: str, model: Model) -> dict[str, tuple[int, ...]]:
-    """Input shapes from `input_ids=8x128,attention_mask=8x128`; an input left out repeats the last.
-
-    Raises:
-        InputError: A name or a number is none.
-    """
-    shapes: dict[str, tuple[int, ...]] = {}
-    for part in text.split(","):
-        name, equals, dims = part.partition("=")
-        try:
-            shapes[name.strip()] = tuple(int(d) for d in dims.split("x"))
-        except ValueError:
-            equals = ""
-        if not equals:
-            raise InputError(f"'{part}' is no shape; write it as input_ids=8x128.")
-    names = [s.name for s in model.inputs]
-    for name in shapes:
-        if name not in names:
-            raise InputError(f"The model has no input '{name}'; it has {', '.join(names)}.")
-    last = next(reversed(shapes.values()))
-    return {name: shapes.get(name, last) for name in names}
-
-
-def default_shapes(model: Model) -> list[dict[str, tuple[int, ...]]]:
-    """Small, middle and large: a free first axis is the batch, any other free axis a length.
-
-    Raises:
-        InputError: An input has no known rank.
-    """
-    sets: list[dict[str, tuple[int, ...]]] = []
-    for batch, length in _ROWS:
-        shapes = {}
-        for spec in model.inputs:
-            if spec.shape is None:
-                raise InputError(f"Input '{spec.name}' has no known rank; give --shape.")
-            free = ((batch if axis == 0 else length) for axis in range(len(spec.shape)))
-            shapes[spec.name] = tuple(
-                d if isinstance(d, int) else f for d, f in zip(spec.shape, free, strict=True)
-            )
-        if shapes not in sets:
-            sets.append(shapes)
-    return sets
 
 
 def result_table(results: list[Tuned], device: str) -> Table:

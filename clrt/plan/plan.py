@@ -194,6 +194,11 @@ def _buffers(steps: tuple[Step, ...]) -> list[tuple[int, Buffer]]:
     return found
 
 
+def lifetimes(plan: Plan) -> list[tuple[Placed, Interval]]:
+    """What lies in the arena, its size, and the first and last step that touch it."""
+    return list(zip(*_lifetimes(plan.graph, plan.steps, plan.roots), strict=True))
+
+
 def _lifetimes(
     graph: Graph, steps: tuple[Step, ...], roots: Mapping[Value, Value]
 ) -> tuple[list[Placed], list[Interval]]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Protocol, TypeAlias
 
 import numpy as np
 import pyopencl as cl
@@ -100,7 +100,7 @@ class Slabs:
 
 
 @dataclass(frozen=True)
-class _Enqueue:
+class Enqueue:
     """A kernel with its arguments set."""
 
     entry: str
@@ -109,7 +109,19 @@ class _Enqueue:
     local_size: tuple[int, ...]
 
 
-@dataclass
+class StepRecorder(Protocol):
+    """What runs the steps of a plan in place of the executor, to see when they run."""
+
+    def record_steps(
+        self,
+        bound: BoundPlan,
+        steps: Sequence[Enqueue | Host],
+        run_host: Callable[[Host], None],
+    ) -> None:
+        """Runs every step, in order, and waits for the last."""
+
+
+@dataclass(eq=False)
 class BoundPlan:
     """A plan with its kernels, ready to run again and again.
 
@@ -121,7 +133,7 @@ class BoundPlan:
     weights: Weights
     slabs: Slabs
     model_constants: frozenset[Value]
-    _steps: list[_Enqueue | Host] = field(default_factory=list)
+    _steps: list[Enqueue | Host] = field(default_factory=list)
     _own: Weights = field(init=False)
     _status: cl.Buffer | None = None
     _generation: int = -1
@@ -131,27 +143,31 @@ class BoundPlan:
         if self.plan.statuses:
             self._status = self.session.upload(np.zeros(len(self.plan.statuses), np.int32))
 
-    def run(self, feeds: Mapping[str, Feed], outputs: Mapping[str, bool]) -> dict[str, Feed]:
+    def run(
+        self,
+        feeds: Mapping[str, Feed],
+        outputs: Mapping[str, bool],
+        recorder: StepRecorder | None = None,
+    ) -> dict[str, Feed]:
         """Runs the plan.
 
         Args:
             feeds: A contiguous array of the planned dtype and shape per graph input.
             outputs: Names of the wanted outputs, and whether each stays on the device.
+            recorder: Runs the steps where a profile is wanted.
 
         Raises:
             InputError: A kernel met an index out of range.
         """
         with self.session.lock:
             self._bind()
-            queue, enqueue = self.session.queue, cl.enqueue_nd_range_kernel
             # Nothing waits before the end: each wait wakes a thread, 50 us and more on a CPU.
             for value in self.plan.graph.inputs:
                 self._feed(value, feeds[value.name])
-            for step in self._steps:
-                if isinstance(step, Host):
-                    self._run_host(step)
-                else:
-                    enqueue(queue, step.kernel, step.global_size, step.local_size)
+            if recorder is None:
+                self._run_steps()
+            else:
+                recorder.record_steps(self, self._steps, self._run_host)
             values = zip(self.plan.graph.output_names, self.plan.graph.outputs, strict=True)
             results = {
                 name: self._keep(value) if outputs[name] else self._read(value)
@@ -161,12 +177,20 @@ class BoundPlan:
             self._finish()
         return results
 
+    def _run_steps(self) -> None:
+        queue, enqueue = self.session.queue, cl.enqueue_nd_range_kernel
+        for step in self._steps:
+            if isinstance(step, Host):
+                self._run_host(step)
+            else:
+                enqueue(queue, step.kernel, step.global_size, step.local_size)
+
     def seconds(self, entry: str) -> float:
         """How long all launches of a kernel take, one after the other, on what is in the arena."""
         queue = self.session.queue
         with self.session.lock:
             self._bind()
-            steps = [s for s in self._steps if isinstance(s, _Enqueue) and s.entry == entry]
+            steps = [s for s in self._steps if isinstance(s, Enqueue) and s.entry == entry]
             queue.finish()
             start = time.perf_counter()
             for step in steps:
@@ -187,14 +211,14 @@ class BoundPlan:
                 self._steps.append(step)
         self._generation = self.slabs.generation
 
-    def _bind_launch(self, launch: Launch) -> _Enqueue:
+    def _bind_launch(self, launch: Launch) -> Enqueue:
         kernel = self.session.programs.kernel(launch.kernel)
         # set_arg tries every other kind of argument before a scalar: 6 us each, 15 a launch.
         set_scalar = getattr(kernel, "_set_arg_buf", kernel.set_arg)
         index = 0
         for arg in launch.args:
             if isinstance(arg, BufferArg):
-                buffer, offset = self._locate(arg.buffer)
+                buffer, offset = self.locate(arg.buffer)
                 kernel.set_arg(index, buffer)
                 set_scalar(index + 1, np.int32(offset + arg.offset))
                 index += 2
@@ -203,9 +227,9 @@ class BoundPlan:
                 index += 1
         kind = "cpu" if self.session.device.caps.is_cpu else "gpu"
         local = launch.local_size or _LOCAL[kind][len(launch.global_size)]
-        return _Enqueue(launch.kernel.entry, kernel, to_sizes(launch.global_size, local), local)
+        return Enqueue(launch.kernel.entry, kernel, to_sizes(launch.global_size, local), local)
 
-    def _locate(self, buffer: Buffer) -> tuple[cl.Buffer, int]:
+    def locate(self, buffer: Buffer) -> tuple[cl.Buffer, int]:
         """The device buffer, and the element offset in it."""
         if isinstance(buffer, Status):
             assert self._status is not None
@@ -237,7 +261,7 @@ class BoundPlan:
             cl.enqueue_copy(queue, target, feed, dst_offset=offset, is_blocking=False)
 
     def _bytes_of(self, value: Value) -> tuple[cl.Buffer, int]:
-        buffer, offset = self._locate(value)
+        buffer, offset = self.locate(value)
         return buffer, offset * value.dtype.itemsize
 
     def _read(self, value: Value, *, wait: bool = False) -> Array:

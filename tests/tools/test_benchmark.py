@@ -12,7 +12,7 @@ from tools.benchmark.gemm import sizes
 from tools.benchmark.goals import Goal, goals_of
 from tools.benchmark.inputs import read_texts, split_text
 from tools.benchmark.kernels import Timed, launch_rows
-from tools.benchmark.limits import Sample, kernel_source, median_share
+from tools.benchmark.limits import Sample, median_share
 from tools.benchmark.models import model_rows
 from tools.benchmark.results import MemoryRow, ModelRow, Report
 from tools.benchmark.runtimes import ONNXRUNTIME, OPENVINO, short_platform
@@ -124,12 +124,6 @@ def test_every_size_is_measured_once_and_odd_ones_fit_no_tile() -> None:
     assert len([s for s in full if s[0] == "model"]) == 5 * 4 * 4
     assert all(m % 8 and n % 16 for kind, m, n, _ in full if kind == "odd")
     assert set(sizes(quick=True)) < set(full)
-
-
-def test_kernels_of_the_limits_use_the_lanes_of_the_device() -> None:
-    source = kernel_source(16, is_cpu=True)
-    assert "typedef float16 vec;" in source
-    assert "fma(" not in source
 
 
 def test_platforms_have_short_names() -> None:

@@ -24,6 +24,7 @@ ALLOWED: dict[str, set[str]] = {
     "tuning": {"errors", "knobs", "device", "kernels"},
     "plan": {"errors", "ir", "device", "kernels", "ops", "tuning"},
     "runtime": {"", "errors", "knobs", "ir", "device", "kernels", "ops", "plan"},
+    "profiling": {"errors", "ir", "kernels", "plan", "runtime"},
     # The pooling graph is IR, so that pooling runs through the same passes and kernels.
     "text": {"errors", "container", "ir", "ops", "model"},
 }
@@ -34,7 +35,7 @@ ONLY_IN = {
     "google": {"importer"},
     "xxhash": {"container"},
     "typer": {"cli"},
-    "rich": {"cli"},
+    "rich": {"cli", "profiling"},
 }
 
 

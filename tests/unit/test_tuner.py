@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from clrt.cli.main import app
-from clrt.cli.tune import default_shapes, parse_shapes
+from clrt.cli.shapes import default_shapes, parse_shapes
 from clrt.errors import InputError
 from clrt.model import Model, load
 from clrt.runtime.devices import DeviceInfo

@@ -23,7 +23,7 @@ from rich.console import Console
 from rich.progress import track
 
 from .inputs import MINILM
-from .lab import Lab, Shapes, launches_of
+from .lab import Lab, Shapes
 from .limits import Sample, median_share, reference_gbs, reference_gflops
 from .results import KernelRow, LaunchRow
 from .runtimes import ModelFiles, make_feeds
@@ -153,7 +153,7 @@ def measure_launches(
 
 def _time_run(lab: Lab, source: Any, shape: tuple[int, int]) -> tuple[Sample, list[Timed]]:
     """A run with its copies, and its launches by the device's events; medians of a few runs."""
-    import pyopencl as cl
+    from clrt.runtime.profiler import PlanRun, Recorder, moved_bytes
 
     model = lab.model((MINILM, source), lambda: source)
     feeds = make_feeds([s.name for s in model.inputs], *shape)
@@ -166,22 +166,16 @@ def _time_run(lab: Lab, source: Any, shape: tuple[int, int]) -> tuple[Sample, li
         start = time.perf_counter()
         bound.run(feeds, wanted)
         walls.append(time.perf_counter() - start)
-    launches = launches_of(bound)
-    profiling = cl.command_queue_properties.PROFILING_ENABLE
-    queue = cl.CommandQueue(lab.session.context, lab.info.handle, properties=profiling)
-    runs = []
+    recorder = Recorder(lab.session)
     for _ in range(7):
-        events = [
-            cl.enqueue_nd_range_kernel(queue, k.kernel, k.global_size, k.local_size)
-            for _, k in launches
-        ]
-        queue.finish()
-        runs.append([1e-9 * (e.profile.end - e.profile.start) for e in events])
-    nodes = [s.node for s in bound.plan.steps for _ in getattr(s, "launches", ())]
+        bound.run(feeds, wanted, recorder)
+    spans = [run.spans for run in recorder.take() if isinstance(run, PlanRun)]
+    runs = [[1e-9 * (s.end_ns - s.start_ns) for s in run] for run in spans]
+    launches = [(s.node, x) for s in bound.plan.steps for x in s.launches]
     timed = [
-        Timed(_label(node), time_s, launch.flops, _moved_bytes(node, launch))
-        for node, (launch, _), time_s in zip(
-            nodes, launches, map(statistics.median, zip(*runs, strict=True)), strict=True
+        Timed(_label(node), time_s, launch.flops, moved_bytes(bound, node, launch))
+        for (node, launch), time_s in zip(
+            launches, map(statistics.median, zip(*runs, strict=True)), strict=True
         )
     ]
     references = reference_gflops(lab, _REFERENCE_SECONDS), reference_gbs(lab, _REFERENCE_SECONDS)
@@ -195,24 +189,6 @@ def _label(node: Any) -> str:
         k = node.inputs[0].dims[-1]
         return f"{node.op.name} {prod(dims[:-1])}x{dims[-1]}x{k}"
     return f"{node.op.name} {'x'.join(map(str, dims))}"
-
-
-def _moved_bytes(node: Any, launch: Any) -> int:
-    from clrt.kernels.spec import BufferArg, Packed, Scratch, Status
-
-    sizes: dict[int, int] = {}
-    for arg in launch.args:
-        buffer = arg.buffer if isinstance(arg, BufferArg) else None
-        if isinstance(buffer, Packed):
-            buffer = buffer.value
-        if isinstance(buffer, Scratch):
-            sizes[id(buffer)] = buffer.nbytes
-        elif buffer is not None and not isinstance(buffer, Status):
-            sizes[id(buffer)] = prod(buffer.dims) * buffer.dtype.itemsize
-    if node.op.name == "Gather":
-        output = prod(node.output.dims) * node.output.dtype.itemsize
-        return sum(min(size, output) for size in sizes.values())
-    return sum(sizes.values())
 
 
 def launch_rows(runtime: str, run: Sample, timed: Sequence[Timed]) -> list[LaunchRow]:

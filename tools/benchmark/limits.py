@@ -8,7 +8,6 @@ a reference that is measured in the same turn.
 from __future__ import annotations
 
 import statistics
-import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache, partial
@@ -20,62 +19,7 @@ from .lab import Lab
 from .results import Limits
 from .turns import Worker, take_turns
 
-_BUFFER_BYTES = 256 << 20
-# Latency times throughput of a multiply-add is 8 to 10 on CPUs; with the operands that fits into
-# 16 registers.
-_CHAINS = 12
-_STEPS = 20_000
-_SOURCE = """
-#pragma OPENCL FP_CONTRACT ON
-typedef float{lanes} vec;
-
-__kernel void fma_peak(__global vec *out, float factor, float term) {{
-    vec x = factor, y = term;
-    vec {declared};
-    for (int i = 0; i < {steps}; ++i) {{
-        {chained}
-    }}
-    out[get_global_id(0)] = {summed};
-}}
-
-__kernel void copy(__global const vec *in, __global vec *out) {{
-    size_t i = get_global_id(0);
-    out[i] = in[i];
-}}
-
-__kernel void read(__global const vec *in, __global vec *out, int count) {{
-    size_t item = get_global_id(0), items = get_global_size(0);
-    size_t first = {consecutive} ? item * count : item, step = {consecutive} ? 1 : items;
-    vec a = 0, b = 0, c = 0, d = 0;
-    for (size_t i = 0; i < count; i += 4) {{
-        __global const vec *at = in + first + i * step;
-        a += at[0];
-        b += at[step];
-        c += at[2 * step];
-        d += at[3 * step];
-    }}
-    out[item] = a + b + c + d;
-}}
-"""
-_READ_VECTORS = 1024
 _LARGE = ((2048, 1536, 1536), (2048, 3072, 768), (2048, 768, 3072))
-
-
-def kernel_source(lanes: int, is_cpu: bool) -> str:
-    """The OpenCL C of the kernels, with vectors of so many floats.
-
-    The chains are named variables, since an array may stay in memory; products and sums are
-    separate in the text for the compiler to contract, since a call of fma() may stay a call.
-    """
-    names = [f"a{i}" for i in range(_CHAINS)]
-    return _SOURCE.format(
-        lanes=lanes,
-        declared=", ".join(f"{n} = {i}.0f" for i, n in enumerate(names)),
-        chained=" ".join(f"{n} = {n} * x + y;" for n in names),
-        summed=" + ".join(names),
-        steps=_STEPS,
-        consecutive=int(is_cpu),
-    )
 
 
 @dataclass(frozen=True)
@@ -184,76 +128,34 @@ def matmul_model(n: int, k: int) -> bytes:
     return bytes(proto.SerializeToString())
 
 
-@cache
-def _program(lab: Lab) -> tuple[Any, int]:
-    """The compiled kernels and their vectors' lanes."""
-    import pyopencl as cl
-
-    lanes = lab.info.caps.float_lanes if lab.info.caps.is_cpu else 4
-    source = kernel_source(lanes, lab.info.caps.is_cpu)
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", cl.CompilerWarning)
-        return cl.Program(lab.session.context, source).build(["-cl-std=CL1.2"]), lanes
-
-
 def fma_gflops(lab: Lab, seconds: float) -> float:
     """GFLOP/s of multiply-adds that touch no memory."""
-    import pyopencl as cl
+    from clrt.runtime.peaks import multiply_adds
 
-    program, lanes = _program(lab)
-    units = lab.info.caps.compute_units
-    # CPU work-items are turned into loops; one by itself keeps the chains in registers.
-    local, items = (1, 16 * units) if lab.info.caps.is_cpu else (64, 2048 * units)
-    out = lab.session.allocate(items * lanes * 4)
-    kernel = cl.Kernel(program, "fma_peak")
-    kernel.set_args(out, np.float32(0.999), np.float32(0.001))
-
-    def enqueue() -> None:
-        cl.enqueue_nd_range_kernel(lab.session.queue, kernel, (items,), (local,))
-
-    time_s = lab.time_launches(enqueue, 1, seconds)
-    return 2e-9 * _CHAINS * lanes * _STEPS * items / time_s
+    return _speed(lab, multiply_adds(lab.session), seconds)
 
 
 def copy_gbs(lab: Lab, by_kernel: bool, seconds: float) -> float:
     """GB/s read plus GB/s written by a copy."""
-    import pyopencl as cl
+    from clrt.runtime.peaks import buffer_copy, kernel_copy
 
-    program, lanes = _program(lab)
-    source, target = _buffers(lab)
-    kernel = cl.Kernel(program, "copy")
-    kernel.set_args(source, target)
-    queue = lab.session.queue
-
-    def enqueue() -> None:
-        if by_kernel:
-            cl.enqueue_nd_range_kernel(queue, kernel, (source.size // (4 * lanes),), (64,))
-        else:
-            cl.enqueue_copy(queue, target, source, byte_count=source.size)
-
-    return 2e-9 * float(source.size) / lab.time_launches(enqueue, 1, seconds)
+    copy = kernel_copy if by_kernel else buffer_copy
+    return _speed(lab, copy(lab.session, *_buffers(lab)), seconds)
 
 
 def _read_gbs(lab: Lab, seconds: float) -> float:
-    import pyopencl as cl
+    from clrt.runtime.peaks import kernel_read
 
-    program, lanes = _program(lab)
-    source, target = _buffers(lab)
-    items = source.size // (4 * lanes * _READ_VECTORS)
-    local = 1 if lab.info.caps.is_cpu else 64
-    kernel = cl.Kernel(program, "read")
-    kernel.set_args(source, target, np.int32(_READ_VECTORS))
+    return _speed(lab, kernel_read(lab.session, *_buffers(lab)), seconds)
 
-    def enqueue() -> None:
-        cl.enqueue_nd_range_kernel(lab.session.queue, kernel, (items,), (local,))
 
-    return 1e-9 * float(source.size) / lab.time_launches(enqueue, 1, seconds)
+def _speed(lab: Lab, probe: Any, seconds: float) -> float:
+    """10^9 of what a probe does, per second."""
+    return 1e-9 * float(probe.amount) / lab.time_launches(probe.enqueue, 1, seconds)
 
 
 @cache
 def _buffers(lab: Lab) -> tuple[Any, Any]:
-    """Two large buffers, written once: unwritten pages may all be one page of zeros."""
-    caps = lab.info.caps
-    nbytes = min(_BUFFER_BYTES, caps.max_alloc_bytes, caps.global_mem_bytes // 8)
-    ones = np.ones(nbytes // 4, np.float32)
-    return lab.session.upload(ones), lab.session.upload(ones)
+    from clrt.runtime.peaks import large_buffers
+
+    return large_buffers(lab.session)

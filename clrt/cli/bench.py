@@ -1,0 +1,207 @@
+"""`clrt bench`."""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from clrt.cli.console import stderr, stdout
+from clrt.cli.samples import made_up_inputs, sample_inputs
+from clrt.cli.shapes import DeviceOption, ShapeOption, one_shape
+from clrt.errors import InputError, UnsupportedError
+from clrt.importer import huggingface
+from clrt.ir.op import Array
+from clrt.model import load
+
+_TURNS = 5
+# Not counted at the start of each turn: threads wake up, and those of the other runtime rest.
+_WARM_SECONDS = 0.05
+
+
+class Peer(str, Enum):
+    """What clrt is measured beside."""
+
+    onnxruntime = "onnxruntime"
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The seconds of each run, turn by turn."""
+
+    name: str
+    turns: tuple[tuple[float, ...], ...]
+
+    @property
+    def median_ms(self) -> float:
+        return 1e3 * statistics.median(t for turn in self.turns for t in turn)
+
+    @property
+    def best_ms(self) -> float:
+        return 1e3 * min(t for turn in self.turns for t in turn)
+
+    def over(self, other: Measured) -> float:
+        """Its time over that of another: the median of the turns, each by its medians."""
+        pairs = zip(self.turns, other.turns, strict=True)
+        return statistics.median(statistics.median(a) / statistics.median(b) for a, b in pairs)
+
+
+def bench(
+    model: Annotated[Path, typer.Argument(help="An ONNX file or Hugging Face folder.")],
+    against: Annotated[Peer, typer.Option(help="The runtime to measure beside.")] = (
+        Peer.onnxruntime
+    ),
+    shape: ShapeOption = None,
+    device: DeviceOption = None,
+    seconds: Annotated[float, typer.Option(min=0.1, help="Seconds to measure for.")] = 5.0,
+) -> None:
+    """Measure a model beside another runtime, in turns, on the same random inputs.
+
+    The peer runs on the CPU with as many threads as the machine has cores. Use the machine for
+    nothing else meanwhile.
+    """
+    session = open_onnxruntime(model)
+    with load(model, device=device) as loaded:
+        feeds = sample_inputs(loaded, one_shape(shape, loaded))
+        with made_up_inputs():
+            ours = loaded.run(feeds)
+        theirs = dict(
+            zip([o.name for o in session.get_outputs()], _first(session, feeds), strict=True)
+        )
+        runs: list[tuple[str, Callable[[], object]]] = [
+            (f"clrt on {loaded.device.name}", lambda: loaded.run(feeds)),
+            (f"{against.value}, {_threads()} threads", lambda: session.run(None, feeds)),
+        ]
+        measured = take_turns(runs, seconds)
+        console = stdout()
+        console.print(result_table(measured, _title(feeds)))
+    worst, where = largest_difference(ours, theirs)
+    console.print(
+        Text(f"Largest difference of the outputs: {worst:.2e} of the largest, in {where}")
+    )
+    if loaded.host_nodes:
+        stderr().print(Text(f"{len(loaded.host_nodes)} node(s) ran on the host.", style="yellow"))
+
+
+def open_onnxruntime(model: Path) -> Any:
+    """An ONNX Runtime session on the CPU with a thread per core.
+
+    Raises:
+        InputError: ONNX Runtime is not installed.
+        UnsupportedError: It cannot load the model.
+    """
+    if importlib.util.find_spec("onnxruntime") is None:
+        raise InputError(
+            "onnxruntime is not installed, which clrt is to be measured beside; "
+            "install it with: pip install onnxruntime"
+        )
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = _threads()
+    # Its threads would spin on while clrt has its turn.
+    options.add_session_config_entry("session.force_spinning_stop", "1")
+    try:
+        return onnxruntime.InferenceSession(
+            onnx_source(model), options, providers=["CPUExecutionProvider"]
+        )
+    except Exception as error:
+        raise UnsupportedError(f"ONNX Runtime cannot load {model}: {error}") from error
+
+
+def onnx_source(model: Path) -> str | bytes:
+    """The ONNX file of a model, or its bytes where it has none: a checkpoint of Hugging Face."""
+    if not model.is_dir():
+        return str(model)
+    for candidate in (model / "onnx" / "model.onnx", model / "model.onnx"):
+        if candidate.is_file():
+            return str(candidate)
+    return bytes(huggingface.inline_weights(*huggingface.build_model(model)).SerializeToString())
+
+
+def _first(session: Any, feeds: dict[str, Array]) -> list[Any]:
+    try:
+        return list(session.run(None, feeds))
+    except Exception as error:
+        raise UnsupportedError(f"ONNX Runtime cannot run this model: {error}") from error
+
+
+def take_turns(
+    runs: Sequence[tuple[str, Callable[[], object]]], seconds: float
+) -> tuple[Measured, ...]:
+    """Measures each in turn, so that a clock that moves is fair to all.
+
+    Args:
+        seconds: For all together; each runs at least once a turn.
+    """
+    times: list[list[tuple[float, ...]]] = [[] for _ in runs]
+    each = seconds / _TURNS / len(runs)
+    for _ in range(_TURNS):
+        for (_, run), turns in zip(runs, times, strict=True):
+            _repeat(run, min(_WARM_SECONDS, each / 2))
+            turns.append(tuple(_repeat(run, each)))
+    return tuple(Measured(n, tuple(t)) for (n, _), t in zip(runs, times, strict=True))
+
+
+def _repeat(run: Callable[[], object], seconds: float) -> list[float]:
+    times: list[float] = []
+    start = time.perf_counter()
+    while not times or time.perf_counter() - start < seconds:
+        begin = time.perf_counter()
+        run()
+        times.append(time.perf_counter() - begin)
+    return times
+
+
+def largest_difference(ours: dict[str, Any], theirs: dict[str, Any]) -> tuple[float, str]:
+    """The largest difference relative to the largest element of that output, and its name.
+
+    It is infinite where shapes differ, or one of two elements is no finite number.
+    """
+    found = [(0.0, "none")]
+    for name, wanted in theirs.items():
+        if isinstance(wanted, np.ndarray) and wanted.dtype.kind in "fiub":
+            found.append((_difference(np.asarray(ours[name]), wanted), name))
+    return max(found, key=lambda item: (item[0], item[1] != "none"))
+
+
+def _difference(actual: Array, expected: Array) -> float:
+    if actual.shape != expected.shape:
+        return float("inf")
+    a, e = actual.astype(np.float64), expected.astype(np.float64)
+    with np.errstate(invalid="ignore"):
+        gaps = np.where((a == e) | (np.isnan(a) & np.isnan(e)), 0.0, np.abs(a - e))
+    scale = float(np.abs(e[np.isfinite(e)]).max(initial=0.0)) or 1.0
+    return float(np.nan_to_num(gaps, nan=np.inf, posinf=np.inf).max(initial=0.0)) / scale
+
+
+def result_table(measured: Sequence[Measured], title: str) -> Table:
+    """A row per runtime; the ratio is to the last one, below 1 is faster than it."""
+    table = Table(title=Text(title), title_justify="left")
+    table.add_column("runtime", overflow="fold")
+    for column in ("median ms", "best ms", "ratio"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for row in measured:
+        ratio = row.over(measured[-1])
+        cells = (row.name, f"{row.median_ms:.2f}", f"{row.best_ms:.2f}", f"{ratio:.2f}")
+        table.add_row(*map(Text, cells))
+    return table
+
+
+def _title(feeds: dict[str, Array]) -> str:
+    return ", ".join(f"{n} {'x'.join(map(str, a.shape)) or 'scalar'}" for n, a in feeds.items())
+
+
+def _threads() -> int:
+    return os.cpu_count() or 1

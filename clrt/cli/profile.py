@@ -1,0 +1,42 @@
+"""`clrt profile`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from clrt.cli.console import stderr
+from clrt.cli.samples import made_up_inputs, sample_inputs
+from clrt.cli.shapes import DeviceOption, ShapeOption, one_shape
+from clrt.errors import InputError
+from clrt.model import load
+
+
+def profile(
+    model: Annotated[Path, typer.Argument(help="An ONNX file or Hugging Face folder.")],
+    shape: ShapeOption = None,
+    device: DeviceOption = None,
+    repeat: Annotated[int, typer.Option(min=1, help="Runs to take medians of.")] = 20,
+    trace: Annotated[
+        Path | None, typer.Option(help="Write a trace for ui.perfetto.dev here (JSON).")
+    ] = None,
+    html: Annotated[
+        Path | None, typer.Option(help="Write a page for any browser here (HTML).")
+    ] = None,
+) -> None:
+    """Show where the time of a run goes, kernel by kernel, on random inputs."""
+    for path in (trace, html):
+        if path is not None and not path.absolute().parent.is_dir():
+            raise InputError(f"The folder of {path} does not exist; make it first.")
+    with load(model, device=device) as loaded:
+        inputs = sample_inputs(loaded, one_shape(shape, loaded))
+        with made_up_inputs():
+            found = loaded.profile(inputs, repeat)
+    typer.echo(str(found))
+    for path, save in ((trace, found.save_trace), (html, found.save_html)):
+        if path is not None:
+            save(path)
+            stderr().print(Text(f"Written to {path}"), soft_wrap=True)

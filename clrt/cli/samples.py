@@ -1,0 +1,68 @@
+"""Inputs for a model that nobody gave inputs for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+
+import numpy as np
+
+from clrt.errors import InputError
+from clrt.ir.dtypes import DType
+from clrt.ir.op import Array
+from clrt.model import Model, TensorSpec
+
+# Below the size of every vocabulary.
+_IDS = 100
+
+
+def sample_inputs(
+    model: Model, shapes: Mapping[str, tuple[int, ...]], seed: int = 0
+) -> dict[str, Array]:
+    """Random inputs that most models take, by dtype and name; the same for the same seed.
+
+    Masks are ones, types of tokens zeros, positions count, other integers are small and not
+    negative, bytes have their whole range, floats are normally distributed.
+
+    Args:
+        shapes: The shape of each input.
+
+    Raises:
+        InputError: An input is a sequence or an optional.
+    """
+    rng = np.random.default_rng(seed)
+    return {spec.name: _sample(spec, shapes[spec.name], rng) for spec in model.inputs}
+
+
+@contextmanager
+def made_up_inputs() -> Iterator[None]:
+    """Adds to what a model says of its inputs that the user did not choose them."""
+    try:
+        yield
+    except InputError as error:
+        raise type(error)(
+            f"{error} The inputs were made up; another --shape may suit the model."
+        ) from error
+
+
+def _sample(spec: TensorSpec, shape: tuple[int, ...], rng: np.random.Generator) -> Array:
+    if spec.kind != "tensor":
+        raise InputError(
+            f"Input '{spec.name}' is a {spec.kind}, for which no sample is made; "
+            "run the model from Python with inputs of your own."
+        )
+    name, dtype = spec.name.lower(), spec.dtype.numpy
+    if spec.dtype is DType.STRING:
+        return np.full(shape, "text")
+    if "mask" in name or spec.dtype is DType.BOOL:
+        return np.ones(shape, dtype)
+    if spec.dtype.is_float:
+        return rng.standard_normal(shape, np.float32).astype(dtype)
+    if "type" in name:
+        return np.zeros(shape, dtype)
+    if "position" in name and shape:
+        return np.broadcast_to(np.arange(shape[-1]), shape).astype(dtype)
+    if spec.dtype in (DType.UINT8, DType.INT8):
+        low = 0 if spec.dtype is DType.UINT8 else -128
+        return rng.integers(low, low + 256, shape).astype(dtype)
+    return rng.integers(0, _IDS, shape).astype(dtype)

@@ -1,0 +1,103 @@
+"""Input shapes as commands take them."""
+
+from __future__ import annotations
+
+from typing import Annotated, TypeAlias
+
+import typer
+
+from clrt.errors import InputError
+from clrt.model import Model, TensorSpec
+
+Shapes: TypeAlias = "dict[str, tuple[int, ...]]"
+
+_ROWS = ((1, 16), (1, 128), (8, 128))
+
+ShapeOption = Annotated[
+    str | None,
+    typer.Option(
+        help="Input shapes, as input_ids=8x128,mask=8x128; one left out repeats the last."
+    ),
+]
+DeviceOption = Annotated[
+    str | None, typer.Option(help="auto, cpu, gpu, part of a device name, or an index.")
+]
+
+
+def parse_shapes(text: str, model: Model) -> Shapes:
+    """Input shapes from `input_ids=8x128,attention_mask=8x128`.
+
+    An input that is left out has the dims that the others give its symbols, else the last shape.
+
+    Raises:
+        InputError: A name or a number is none, or the shape of an input that is left out is open.
+    """
+    shapes: Shapes = {}
+    for part in text.split(","):
+        name, equals, dims = part.partition("=")
+        sizes = [d.strip() for d in dims.split("x")]
+        if not equals or not all(d.isdecimal() for d in sizes):
+            raise InputError(f"'{part}' is no shape; write it as input_ids=8x128.")
+        shapes[name.strip()] = tuple(int(d) for d in sizes)
+    names = [s.name for s in model.inputs]
+    for name in shapes:
+        if name not in names:
+            raise InputError(f"The model has no input '{name}'; it has {', '.join(names)}.")
+    known = _sizes(model, shapes)
+    last = next(reversed(shapes.values()))
+    return {
+        s.name: shapes[s.name] if s.name in shapes else _rest(s, known, last) for s in model.inputs
+    }
+
+
+def _sizes(model: Model, shapes: Shapes) -> dict[str, int]:
+    """The numbers of the symbols in the shapes given."""
+    sizes: dict[str, int] = {}
+    for spec in model.inputs:
+        for dim, size in zip(spec.shape or (), shapes.get(spec.name, ()), strict=False):
+            sizes.setdefault(str(dim), size)
+    return sizes
+
+
+def _rest(spec: TensorSpec, sizes: dict[str, int], last: tuple[int, ...]) -> tuple[int, ...]:
+    """The shape of an input that was left out."""
+    dims = [d if isinstance(d, int) else sizes.get(d) for d in spec.shape or ()]
+    known = [d for d in dims if d is not None]
+    if spec.shape is not None and len(known) == len(dims):
+        return tuple(known)
+    if spec.shape is None or len(spec.shape) == len(last):
+        return last
+    raise InputError(f"The shape of input {spec} is open; add {spec.name}=… to --shape.")
+
+
+def default_shapes(model: Model) -> list[Shapes]:
+    """Small, middle and large: a free first axis is the batch, any other free axis a length.
+
+    Raises:
+        InputError: An input has no known rank.
+    """
+    sets: list[Shapes] = []
+    for batch, length in _ROWS:
+        shapes = {}
+        for spec in model.inputs:
+            if spec.shape is None:
+                raise InputError(f"Input '{spec.name}' has no known rank; give --shape.")
+            free = ((batch if axis == 0 else length) for axis in range(len(spec.shape)))
+            shapes[spec.name] = tuple(
+                d if isinstance(d, int) else f for d, f in zip(spec.shape, free, strict=True)
+            )
+        if shapes not in sets:
+            sets.append(shapes)
+    return sets
+
+
+def one_shape(text: str | None, model: Model) -> Shapes:
+    """The shapes asked for, else a middle size.
+
+    Raises:
+        InputError: A name or a number is none, or an input has no known rank.
+    """
+    if text is not None:
+        return parse_shapes(text, model)
+    sets = default_shapes(model)
+    return sets[min(1, len(sets) - 1)]

@@ -1,0 +1,60 @@
+"""A profile as one HTML page that needs nothing else."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict
+from importlib.resources import files
+from typing import Any
+
+from clrt.profiling.profile import KernelTime, Profile
+
+_SLOT = "/*DATA*/"
+
+
+def page_text(profile: Profile) -> str:
+    """The page: a template with the profile as JSON in it."""
+    template = files("clrt.profiling").joinpath("page.html").read_text(encoding="utf-8")
+    before, after = template.split(_SLOT)
+    return before + script_json(page_data(profile)) + after
+
+
+def script_json(data: Any) -> str:
+    """JSON that may stand inside a script element, whatever its strings hold.
+
+    Names come from the model's file: `</script>` and `<!--` would end or change the element, and
+    U+2028 the line. The page writes them as text, never as markup.
+    """
+    text = json.dumps(data, ensure_ascii=True, separators=(",", ":"), allow_nan=False)
+    return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
+
+
+def page_data(profile: Profile) -> dict[str, Any]:
+    """What the page draws from."""
+    return {
+        "model": profile.model,
+        "device": profile.device,
+        "inputs": profile.inputs,
+        "repeat": profile.repeat,
+        "wallMs": profile.wall_ms,
+        "runNs": profile.run_ns,
+        "stepNs": profile.step_ns,
+        "gapShare": profile.gap_share,
+        "flops": profile.flops,
+        "bytes": profile.nbytes,
+        "peaks": asdict(profile.peaks),
+        "kernels": [
+            {**asdict(k), "gflops": k.gflops, "gbs": k.gbs, "roofline": k.roofline_share}
+            for k in profile.by_kernel()
+        ],
+        "steps": [_step(s) for s in profile.steps],
+        "gaps": [[g.start_ns, g.end_ns] for g in profile.gaps],
+        "stages": [asdict(s) for s in profile.stages],
+    }
+
+
+def _step(step: Any) -> dict[str, Any]:
+    data = {**asdict(step), "kernel": step.kernel}
+    if isinstance(step, KernelTime):
+        data.update(gflops=step.gflops, gbs=step.gbs, roofline=step.roofline_share)
+    return data

@@ -1,0 +1,88 @@
+"""A profile as tables for a terminal."""
+
+from __future__ import annotations
+
+import shutil
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from clrt.profiling.profile import KernelSum, KernelTime, Profile
+
+# Where nothing says how wide the output may be.
+_WIDTH = 150
+
+
+def tables_text(profile: Profile) -> str:
+    """Every step as run, then the kernels by their share of time, the slowest first."""
+    width = shutil.get_terminal_size((_WIDTH, 0)).columns
+    console = Console(width=width, color_system=None, highlight=False)
+    with console.capture() as capture:
+        console.print(step_table(profile))
+        console.print(kernel_table(profile))
+    return capture.get().rstrip("\n")
+
+
+def step_table(profile: Profile) -> Table:
+    """A row per launch and host step, in the order in which they ran."""
+    table = _table(f"{profile.model}: steps as run", ("#",), ("node", "kernel"))
+    total = profile.step_ns
+    for step in profile.steps:
+        share = step.median_ns / total if total else 0.0
+        figures = _figures(step) if isinstance(step, KernelTime) else ("", "", "")
+        names = _cut(step.node), _cut(step.kernel)
+        table.add_row(str(step.index), *names, _us(step.median_ns), _percent(share), *figures)
+    return table
+
+
+def kernel_table(profile: Profile) -> Table:
+    """A row per kernel, the slowest first; the caption sums the run up."""
+    table = _table(f"{profile.model}: kernels, the slowest first", (), ("kernel",), ("calls",))
+    for row in profile.by_kernel():
+        cells = (str(row.calls), _us(row.ns), _percent(row.share), *_figures(row))
+        table.add_row(_cut(row.kernel), *cells)
+    table.caption = Text(headline(profile))
+    return table
+
+
+def headline(profile: Profile) -> str:
+    """The run in a few figures."""
+    return (
+        f"{profile.device}: {profile.wall_ms:.2f} ms a run (median of {profile.repeat}); "
+        f"{len(profile.kernels)} launches, {len(profile.host_steps)} host steps; under the "
+        f"profiler {1e-6 * profile.run_ns:.2f} ms, {profile.gap_share:.0%} of it gaps. Peaks: "
+        f"{profile.peaks.gflops:.0f} GFLOP/s, {profile.peaks.gbs:.0f} GB/s."
+    )
+
+
+def _table(
+    title: str, left: tuple[str, ...], names: tuple[str, ...], counts: tuple[str, ...] = ()
+) -> Table:
+    table = Table(title=Text(title), title_justify="left", caption_justify="left")
+    for column in left:
+        table.add_column(column, justify="right", no_wrap=True)
+    for column in names:
+        table.add_column(column)
+    for column in (*counts, "us", "share", "GFLOP/s", "GB/s", "of roof"):
+        table.add_column(column, justify="right", no_wrap=True)
+    return table
+
+
+def _figures(row: KernelTime | KernelSum) -> tuple[str, str, str]:
+    gflops = f"{row.gflops:.1f}" if row.flops else ""
+    share = _percent(row.roofline_share) if row.floor_ns else ""
+    return gflops, f"{row.gbs:.1f}" if row.nbytes else "", share
+
+
+def _cut(name: str) -> Text:
+    """A name that keeps to one line. The column may shrink, where `no_wrap` of it would forbid."""
+    return Text(name, no_wrap=True, overflow="ellipsis")
+
+
+def _us(ns: float) -> str:
+    return f"{1e-3 * ns:.1f}"
+
+
+def _percent(share: float) -> str:
+    return f"{100 * share:.1f} %"

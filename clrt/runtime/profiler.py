@@ -1,0 +1,151 @@
+"""When each step of a run was on the device: plans run on a queue that keeps the time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+import pyopencl as cl
+
+from clrt.ir.graph import Node, Value
+from clrt.kernels.spec import BufferArg, Launch, Packed, Scratch, Status
+from clrt.plan.plan import Host
+from clrt.runtime.executor import BoundPlan, Enqueue
+from clrt.runtime.session import Session
+
+_Sizes: TypeAlias = "dict[Value | Scratch | Packed, int]"
+
+# Ops of which a launch reads, or writes, only a part of a tensor that it names.
+_READ_IN_PART = frozenset({"Gather", "GatherElements", "GatherND", "Slice", "Split"})
+_WRITTEN_IN_PART = frozenset({"Concat"})
+
+
+@dataclass(frozen=True)
+class Span:
+    """When something ran: nanoseconds of the host's `time.perf_counter_ns`."""
+
+    start_ns: int
+    end_ns: int
+
+
+@dataclass(frozen=True)
+class PlanRun:
+    """One run of a plan.
+
+    Attributes:
+        spans: A span per launch and host step, in the order of the plan.
+    """
+
+    bound: BoundPlan
+    spans: tuple[Span, ...]
+
+
+@dataclass(frozen=True)
+class NodeRun:
+    """One computation of a node between plans, on the host."""
+
+    node: Node
+    span: Span
+
+
+@dataclass
+class Recorder:
+    """Runs the steps of plans on a second queue of the session, and notes when they ran."""
+
+    session: Session
+    _runs: list[PlanRun | NodeRun] = field(default_factory=list)
+    _queue: cl.CommandQueue = field(init=False)
+
+    def __post_init__(self) -> None:
+        self._queue = cl.CommandQueue(
+            self.session.context,
+            self.session.device.handle,
+            properties=cl.command_queue_properties.PROFILING_ENABLE,
+        )
+
+    def take(self) -> tuple[PlanRun | NodeRun, ...]:
+        """What ran since the last call, in order."""
+        runs, self._runs = tuple(self._runs), []
+        return runs
+
+    def record_steps(
+        self,
+        bound: BoundPlan,
+        steps: Sequence[Enqueue | Host],
+        run_host: Callable[[Host], None],
+    ) -> None:
+        """Runs the steps of a plan whose inputs have been enqueued on the session's queue."""
+        self.session.queue.finish()
+        spans: list[Span] = []
+        pending: list[cl.Event] = []
+        began_ns = 0
+        for step in steps:
+            if isinstance(step, Host):
+                spans += self._wait(pending, began_ns)
+                pending = []
+                start = time.perf_counter_ns()
+                run_host(step)
+                self.session.queue.finish()
+                spans.append(Span(start, time.perf_counter_ns()))
+                continue
+            if not pending:
+                began_ns = time.perf_counter_ns()
+            pending.append(
+                cl.enqueue_nd_range_kernel(
+                    self._queue, step.kernel, step.global_size, step.local_size
+                )
+            )
+        spans += self._wait(pending, began_ns)
+        self._runs.append(PlanRun(bound, tuple(spans)))
+
+    def record_node(self, node: Node, start_ns: int) -> None:
+        """Notes that the host has computed a node from a given time until now."""
+        self._runs.append(NodeRun(node, Span(start_ns, time.perf_counter_ns())))
+
+    def _wait(self, events: Sequence[cl.Event], began_ns: int) -> list[Span]:
+        """The spans of finished launches, the first of which was enqueued at `began_ns`."""
+        self._queue.finish()
+        if not events:
+            return []
+        # OpenCL 1.2 has no common clock, but it says when it took the first command.
+        shift = began_ns - events[0].profile.queued
+        return [Span(e.profile.start + shift, e.profile.end + shift) for e in events]
+
+
+def moved_bytes(bound: BoundPlan, node: Node, launch: Launch) -> int:
+    """Bytes that a launch reads and writes: each buffer once, at the size of what lies there.
+
+    Of a table from which rows are gathered no more counts than comes out, of a tensor that several
+    launches concatenate no more than goes in.
+    """
+    sizes: _Sizes = {}
+    for arg in launch.args:
+        buffer = arg.buffer if isinstance(arg, BufferArg) else None
+        if isinstance(buffer, Packed):
+            sizes[buffer] = bound.locate(buffer)[0].size
+        elif isinstance(buffer, Scratch):
+            sizes[buffer] = buffer.nbytes
+        elif buffer is not None and not isinstance(buffer, Status):
+            sizes[buffer] = value_bytes(buffer)
+    written: _Sizes = {b: n for b, n in sizes.items() if b in node.outputs}
+    read: _Sizes = {b: n for b, n in sizes.items() if b not in written}
+    if node.op.name in _READ_IN_PART:
+        read = _at_most(read, written)
+    if node.op.name in _WRITTEN_IN_PART:
+        written = _at_most(written, read)
+    return sum(read.values()) + sum(written.values())
+
+
+def _at_most(sizes: _Sizes, others: _Sizes) -> _Sizes:
+    limit = max(others.values(), default=0)
+    return {b: min(n, limit) for b, n in sizes.items()}
+
+
+def value_bytes(value: Value) -> int:
+    """The size of a value of static shape."""
+    count = 1
+    for dim in value.dims:
+        count *= dim
+    return count * value.dtype.itemsize

@@ -1,0 +1,47 @@
+// The ceilings of a device: multiply-adds on registers, copies and reads of memory.
+#pragma OPENCL FP_CONTRACT ON
+#ifndef LANES
+#define LANES 4
+#endif
+#ifndef CONSECUTIVE  // a work-item reads vectors in a row, as suits a CPU
+#define CONSECUTIVE 1
+#endif
+#define CAT_(a, b) a##b
+#define CAT(a, b) CAT_(a, b)
+typedef CAT(float, LANES) vec;
+
+// Latency times throughput of a multiply-add is 8 to 10 on CPUs; twelve chains with their operands
+// fit into 16 registers. They are named variables, since an array may stay in memory; products and
+// sums are separate for the compiler to contract, since a call of fma() may stay a call.
+#define CHAINS(F) F(0) F(1) F(2) F(3) F(4) F(5) F(6) F(7) F(8) F(9) F(10) F(11)
+#define DECLARE(i) vec a##i = i;
+#define STEP(i) a##i = a##i * x + y;
+#define SUM(i) +a##i
+
+__kernel void fma_peak(__global vec *out, const float factor, const float term, const int steps) {
+  const vec x = factor, y = term;
+  CHAINS(DECLARE)
+  for (int i = 0; i < steps; ++i) {
+    CHAINS(STEP)
+  }
+  out[get_global_id(0)] = CHAINS(SUM);
+}
+
+__kernel void copy_peak(__global const vec *in, __global vec *out) {
+  const size_t i = get_global_id(0);
+  out[i] = in[i];
+}
+
+__kernel void read_peak(__global const vec *in, __global vec *out, const int count) {
+  const size_t item = get_global_id(0), items = get_global_size(0);
+  const size_t first = CONSECUTIVE ? item * count : item, step = CONSECUTIVE ? 1 : items;
+  vec a = 0, b = 0, c = 0, d = 0;
+  for (size_t i = 0; i < count; i += 4) {
+    __global const vec *at = in + first + i * step;
+    a += at[0];
+    b += at[step];
+    c += at[2 * step];
+    d += at[3 * step];
+  }
+  out[item] = a + b + c + d;
+}

@@ -1,0 +1,103 @@
+"""`Model.profile` on real devices."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper, numpy_helper
+
+import clrt
+from clrt.profiling.profile import KernelTime
+from clrt.runtime.devices import DeviceInfo
+from tests.harness import all_devices
+
+ROWS = np.ones((2, 64), np.float32)
+
+
+def small_model() -> onnx.ModelProto:
+    """y = relu(x W) W."""
+    w = numpy_helper.from_array(np.ones((64, 64), np.float32), "w")
+    nodes = [
+        helper.make_node("MatMul", ["x", "w"], ["a"], "first"),
+        helper.make_node("Relu", ["a"], ["b"], "relu"),
+        helper.make_node("MatMul", ["b", "w"], ["y"], "second"),
+    ]
+    return _model(nodes, ["rows", 64], [w])
+
+
+def counted_model() -> onnx.ModelProto:
+    """y = the places of what is not zero in relu(x): how many there are depends on the data."""
+    nodes = [
+        helper.make_node("Relu", ["x"], ["a"], "relu"),
+        helper.make_node("NonZero", ["a"], ["b"], "places"),
+        helper.make_node("Cast", ["b"], ["y"], "cast", to=TensorProto.FLOAT),
+    ]
+    return _model(nodes, ["rows", 64], [])
+
+
+def _model(
+    nodes: list[onnx.NodeProto], shape: list[object], weights: list[onnx.TensorProto]
+) -> onnx.ModelProto:
+    x = helper.make_tensor_value_info("x", TensorProto.FLOAT, shape)
+    y = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    graph = helper.make_graph(nodes, "small", [x], [y], weights)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 20)], ir_version=10)
+
+
+@pytest.mark.parametrize("device", all_devices(), ids=lambda d: d.platform.split()[0])
+def test_every_launch_is_timed(device: DeviceInfo) -> None:
+    with clrt.load(small_model(), device=device.index) as model:
+        found = model.profile({"x": ROWS}, repeat=3)
+        launches = model.plan({"x": ROWS.shape}).launches
+        y = model.run(ROWS)["y"]
+    assert len(found.kernels) == len(found.steps) == launches
+    assert all(k.median_ns > 0 and k.start_ns < k.end_ns <= found.run_ns for k in found.steps)
+    starts = [k.start_ns for k in found.steps]
+    assert starts == sorted(starts)
+    assert found.flops == 2 * 2 * 2 * 64 * 64
+    # Two reads of the weights, padded to whole panels, and x, a, a, y.
+    least = 4 * (2 * 64 * 64 + 4 * 2 * 64)
+    assert least <= found.nbytes <= 2 * least
+    assert {name for k in found.kernels for name in k.origins} >= {"first", "second", "relu"}
+    assert found.wall_ms > 0 and found.peaks.gflops > 0 and found.peaks.gbs > 0
+    (stage,) = found.stages
+    assert {t.name for t in stage.tenants} >= {"x"}
+    assert all(t.offset + t.nbytes <= stage.slab_bytes[t.slab] for t in stage.tenants)
+    np.testing.assert_array_equal(y, np.full((2, 64), 64 * 64, np.float32))
+
+
+def test_stages_follow_one_another(tmp_path: Path) -> None:
+    with clrt.load(counted_model(), strict=False) as model:
+        found = model.profile(ROWS, repeat=2)
+    assert len(found.stages) == 2
+    (places,) = found.host_steps
+    assert (places.op, places.step) == ("NonZero", -1)
+    before, after = (s for s in found.steps if isinstance(s, KernelTime))
+    assert before.stage == 0 and after.stage == 1
+    assert before.end_ns <= places.start_ns < places.end_ns <= after.start_ns
+    found.save_trace(tmp_path / "trace.json")
+    events = json.loads((tmp_path / "trace.json").read_text())["traceEvents"]
+    assert {e["tid"] for e in events if e["ph"] == "X"} == {0, 1, 2}
+
+
+def test_a_gather_moves_no_more_than_comes_out() -> None:
+    table = numpy_helper.from_array(np.ones((5000, 64), np.float32), "table")
+    nodes = [helper.make_node("Gather", ["table", "x"], ["y"], "rows")]
+    model = _model(nodes, ["n"], [table])
+    model.graph.input[0].type.tensor_type.elem_type = TensorProto.INT64
+    with clrt.load(model) as loaded:
+        found = loaded.profile(np.arange(10), repeat=1)
+    assert found.nbytes == 2 * 10 * 64 * 4 + 10 * 8
+
+
+def test_a_model_can_be_profiled_only_while_it_is_open() -> None:
+    model = clrt.load(small_model())
+    with pytest.raises(clrt.InputError, match="repeat is 0"):
+        model.profile(ROWS, repeat=0)
+    model.close()
+    with pytest.raises(clrt.InputError, match="closed"):
+        model.profile(ROWS)

@@ -1,0 +1,112 @@
+"""`clrt profile` and `clrt bench`, and the inputs that they make up."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+from pathlib import Path
+
+import numpy as np
+import onnx
+import pytest
+from onnx import TensorProto, helper
+from typer.testing import CliRunner, Result
+
+import clrt
+from clrt.cli import app
+from clrt.cli.bench import largest_difference
+from clrt.cli.samples import sample_inputs
+from clrt.cli.shapes import one_shape, parse_shapes
+from tests.models.test_profile import small_model
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    onnx.save(small_model(), tmp_path / "small.onnx")
+    return tmp_path / "small.onnx"
+
+
+def run(*args: object) -> Result:
+    return CliRunner().invoke(app, [str(a) for a in args], env={"COLUMNS": "150"})
+
+
+def test_profile_prints_tables_and_writes_files(path: Path) -> None:
+    trace, page = path.parent / "trace.json", path.parent / "page.html"
+    result = run("profile", path, "--shape", "x=4x64", "--repeat", 2)
+    assert result.exit_code == 0, result.output
+    assert "steps as run" in result.output and "slowest first" in result.output
+    result = run("profile", path, "--repeat", 1, "--trace", trace, "--html", page)
+    assert result.exit_code == 0, result.output
+    assert json.loads(trace.read_text())["traceEvents"]
+    assert page.read_text().startswith("<!doctype html>")
+
+
+def test_bench_compares_times_and_outputs(path: Path) -> None:
+    result = run("bench", path, "--against", "onnxruntime", "--shape", "x=4x64", "--seconds", 0.2)
+    assert result.exit_code == 0, result.output
+    assert "median ms" in result.output and "onnxruntime" in result.output
+    assert "Largest difference of the outputs" in result.output
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (("profile", "absent.onnx"), "absent.onnx"),
+        (("profile", "MODEL", "--shape", "y=1x64"), "no input 'y'; it has x"),
+        (("profile", "MODEL", "--shape", "x=1x-64"), "'x=1x-64' is no shape"),
+        (("profile", "MODEL", "--shape", "x=1x65"), "wants 64"),
+        (("profile", "MODEL", "--html", "absent/page.html"), "folder of absent/page.html"),
+        (("bench", "absent.onnx"), "absent.onnx"),
+    ],
+)
+def test_mistakes_get_one_sentence(path: Path, args: tuple[str, ...], message: str) -> None:
+    result = run(*(path if a == "MODEL" else a for a in args))
+    assert result.exit_code == 1
+    assert message in result.output.replace("\n", " ")
+
+
+def test_bench_without_onnxruntime_says_how_to_get_it(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
+    result = run("bench", path)
+    assert result.exit_code == 1
+    assert "pip install onnxruntime" in result.output
+
+
+def test_differences_count_what_is_no_number() -> None:
+    one, nan = np.float32([1, 4]), np.float32([np.nan, 4])
+    assert largest_difference({"a": one}, {"a": one}) == (0, "a")
+    assert largest_difference({"a": one}, {"a": np.float32([2, 4])}) == (0.25, "a")
+    assert largest_difference({"a": nan}, {"a": nan}) == (0, "a")
+    assert largest_difference({"a": nan, "b": one}, {"a": one, "b": one}) == (np.inf, "a")
+    assert largest_difference({"a": one}, {"a": one[:1]})[0] == np.inf
+
+
+def text_model() -> clrt.Model:
+    """A model with the inputs of a transformer, and a picture."""
+    rows = ["batch", "sequence"]
+    inputs = [
+        helper.make_tensor_value_info(name, TensorProto.INT64, rows)
+        for name in ("input_ids", "attention_mask", "token_type_ids", "position_ids")
+    ]
+    inputs.append(helper.make_tensor_value_info("pixels", TensorProto.UINT8, ["batch", 3]))
+    nodes = [helper.make_node("Identity", [i.name], [f"{i.name}_out"]) for i in inputs]
+    outputs = [onnx.ValueInfoProto(name=f"{i.name}_out", type=i.type) for i in inputs]
+    graph = helper.make_graph(nodes, "text", inputs, outputs)
+    opset = [helper.make_opsetid("", 20)]
+    return clrt.load(helper.make_model(graph, opset_imports=opset, ir_version=10))
+
+
+def test_samples_go_by_name_and_dtype() -> None:
+    with text_model() as model:
+        shapes = parse_shapes("input_ids=2x8", model)
+        assert shapes["attention_mask"] == (2, 8) and shapes["pixels"] == (2, 3)
+        assert one_shape(None, model)["input_ids"] == (1, 128)
+        feeds = sample_inputs(model, shapes)
+        again = sample_inputs(model, shapes)
+    assert {n: a.dtype for n, a in feeds.items()}["pixels"] == np.uint8
+    assert feeds["attention_mask"].min() == 1 and feeds["token_type_ids"].max() == 0
+    assert feeds["input_ids"].min() >= 0 and feeds["input_ids"].max() < 100
+    assert feeds["position_ids"][1].tolist() == list(range(8))
+    assert all(np.array_equal(feeds[n], again[n]) for n in feeds)
