@@ -19,11 +19,12 @@ from rich.text import Text
 
 from clrt.cli.console import stderr, stdout
 from clrt.cli.samples import made_up_inputs, sample_inputs
-from clrt.cli.shapes import DeviceOption, ShapeOption, one_shape
+from clrt.cli.shapes import DeviceOption, ModelArgument, ShapeOption, one_shape
 from clrt.errors import InputError, UnsupportedError
 from clrt.importer import huggingface
 from clrt.ir.op import Array
 from clrt.model import load
+from clrt.text.locate import find_model
 
 _TURNS = 5
 # Not counted at the start of each turn: threads wake up, and those of the other runtime rest.
@@ -58,7 +59,7 @@ class Measured:
 
 
 def bench(
-    model: Annotated[Path, typer.Argument(help="An ONNX file or Hugging Face folder.")],
+    model: ModelArgument,
     against: Annotated[Peer, typer.Option(help="The runtime to measure beside.")] = (
         Peer.onnxruntime
     ),
@@ -71,8 +72,9 @@ def bench(
     The peer runs on the CPU with as many threads as the machine has cores. Use the machine for
     nothing else meanwhile.
     """
-    session = open_onnxruntime(model)
-    with load(model, device=device) as loaded:
+    path = find_model(model)
+    session = open_onnxruntime(path)
+    with load(path, device=device) as loaded:
         feeds = sample_inputs(loaded, one_shape(shape, loaded))
         with made_up_inputs():
             ours = loaded.run(feeds)

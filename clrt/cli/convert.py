@@ -17,7 +17,7 @@ from rich.text import Text
 from clrt.cli.console import clear_errors, say_error, stderr, stdout
 from clrt.cli.devices import format_bytes
 from clrt.cli.samples import made_up_inputs, sample_inputs
-from clrt.cli.shapes import DeviceOption, Shapes, default_shapes, parse_shapes
+from clrt.cli.shapes import DeviceOption, ModelArgument, Shapes, default_shapes, parse_shapes
 from clrt.container.compiled import SUFFIX
 from clrt.converter import Converted, Difference, Options, compare, convert, write
 from clrt.errors import InputError
@@ -71,10 +71,7 @@ app = typer.Typer(name="clrt-convert", pretty_exceptions_enable=False, rich_mark
 @app.command(epilog=_EPILOG)
 @clear_errors
 def convert_model(
-    source: Annotated[
-        str,
-        typer.Argument(help="ONNX file, Hugging Face folder, compiled model, or name in a cache."),
-    ],
+    source: ModelArgument,
     output: Annotated[
         Path | None,
         typer.Option("--output", "-o", help="The file to write; SOURCE's name by default."),
@@ -124,6 +121,10 @@ def convert_model(
     dump_ir: Annotated[
         Path | None, typer.Option(help="Write the optimised graph as text; - prints it.")
     ] = None,
+    report: Annotated[
+        Path | None,
+        typer.Option(help="Profile the result and write a page for any browser here (HTML)."),
+    ] = None,
     precompile: Annotated[
         Path | None,
         typer.Option(
@@ -143,7 +144,9 @@ def convert_model(
         raise InputError("--quantize and --precision both say what weights are; give one of them.")
     found = find_model(source)
     target = output or Path(f"{found.resolve().stem}{SUFFIX if to is Target.clrt else '.onnx'}")
-    check_target(target, "--output")
+    for path, option in ((target, "--output"), (report, "--report"), (dump_ir, "--dump-ir")):
+        if path is not None:
+            check_target(path, option)
     given = None if inputs is None else _read_npz(inputs)
     weights = quantize.value if quantize is not None else _STORAGES[precision]
 
@@ -182,6 +185,9 @@ def convert_model(
             for which in chosen:
                 bar.update(task, description=f"compiling for device {which or 'auto'}", total=None)
                 _precompile(target, shapes, which, precompile)
+        if report is not None:
+            bar.update(task, description="profiling", total=None)
+            _profile(target, given, shapes[0], device, report)
     stdout().print(_summary(found, target, converted))
     if converted.shrunk:
         stdout().print(_weight_table(converted.shrunk))
@@ -205,6 +211,13 @@ def _export(converted: Converted, target: Path) -> None:
     from clrt.exporter.onnx_exporter import save_model
 
     save_model(converted.graph, target)
+
+
+def _profile(
+    target: Path, given: dict[str, Array] | None, shapes: Shapes, device: str | None, page: Path
+) -> None:
+    with load(target, device=device) as model, made_up_inputs():
+        model.profile(given or sample_inputs(model, shapes)).save_html(page)
 
 
 def _precompile(target: Path, shapes: Sequence[Shapes], device: str | int | None, to: Path) -> None:

@@ -10,13 +10,14 @@ from rich.text import Text
 
 from clrt.cli.console import stderr
 from clrt.cli.samples import made_up_inputs, sample_inputs
-from clrt.cli.shapes import DeviceOption, ShapeOption, one_shape
-from clrt.errors import InputError
+from clrt.cli.shapes import DeviceOption, ModelArgument, ShapeOption, one_shape
+from clrt.files import check_target
 from clrt.model import load
+from clrt.text.locate import find_model
 
 
 def profile(
-    model: Annotated[Path, typer.Argument(help="An ONNX file or Hugging Face folder.")],
+    model: ModelArgument,
     shape: ShapeOption = None,
     device: DeviceOption = None,
     repeat: Annotated[int, typer.Option(min=1, help="Runs to take medians of.")] = 20,
@@ -28,10 +29,10 @@ def profile(
     ] = None,
 ) -> None:
     """Show where the time of a run goes, kernel by kernel, on random inputs."""
-    for path in (trace, html):
-        if path is not None and not path.absolute().parent.is_dir():
-            raise InputError(f"The folder of {path} does not exist; make it first.")
-    with load(model, device=device) as loaded:
+    for path, option in ((trace, "--trace"), (html, "--html")):
+        if path is not None:
+            check_target(path, option)
+    with load(find_model(model), device=device) as loaded:
         inputs = sample_inputs(loaded, one_shape(shape, loaded))
         with made_up_inputs():
             found = loaded.profile(inputs, repeat)

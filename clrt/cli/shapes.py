@@ -13,6 +13,10 @@ Shapes: TypeAlias = "dict[str, tuple[int, ...]]"
 
 _ROWS = ((1, 16), (1, 128), (8, 128))
 
+ModelArgument = Annotated[
+    str,
+    typer.Argument(help="ONNX file, Hugging Face folder, compiled model, or name in a cache."),
+]
 ShapeOption = Annotated[
     str | None,
     typer.Option(
@@ -43,6 +47,12 @@ def parse_shapes(text: str, model: Model) -> Shapes:
     for name in shapes:
         if name not in names:
             raise InputError(f"The model has no input '{name}'; it has {', '.join(names)}.")
+    for spec in model.inputs:
+        given = shapes.get(spec.name)
+        if given is not None and spec.shape is not None and len(given) != len(spec.shape):
+            raise InputError(
+                f"--shape gives input {spec} rank {len(given)}; it has rank {len(spec.shape)}."
+            )
     known = _sizes(model, shapes)
     last = next(reversed(shapes.values()))
     return {

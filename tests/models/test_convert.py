@@ -137,7 +137,7 @@ def test_inputs_of_ones_own(tmp_path: Path) -> None:
         (["{model}", "--dim", "batch"], "'batch' is no dim; write it as batch=8"),
         (["{model}", "--dim", "btach=8"], "no symbolic dim 'btach'; it has batch, sequence"),
         (["{model}", "--keep-outputs", "x"], "no output 'x'; it has last_hidden_state"),
-        (["{model}", "--shape", "input_ids=8"], "rank"),
+        (["{model}", "--shape", "input_ids=8"], "rank 1; it has rank 2"),
         (["{model}", "--shape", "input_ids"], "write it as input_ids=8x128"),
         (["{model}", "--precision", "float16", "--quantize", "int8"], "give one of them"),
         (["{model}", "-o", "no/such/m.clrt"], "is no folder; --output needs one"),

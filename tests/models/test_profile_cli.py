@@ -55,7 +55,7 @@ def test_bench_compares_times_and_outputs(path: Path) -> None:
         (("profile", "MODEL", "--shape", "y=1x64"), "no input 'y'; it has x"),
         (("profile", "MODEL", "--shape", "x=1x-64"), "'x=1x-64' is no shape"),
         (("profile", "MODEL", "--shape", "x=1x65"), "wants 64"),
-        (("profile", "MODEL", "--html", "absent/page.html"), "folder of absent/page.html"),
+        (("profile", "MODEL", "--html", "absent/page.html"), "is no folder; --html needs one"),
         (("bench", "absent.onnx"), "absent.onnx"),
     ],
 )
