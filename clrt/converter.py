@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 
@@ -26,7 +26,8 @@ from clrt.plan.plan import Kernels, Plan
 from clrt.text.config import read_config
 from clrt.text.tokenize import tokenizer_file
 
-Shapes = Mapping[str, tuple[int, ...]]
+Shapes: TypeAlias = "Mapping[str, tuple[int, ...]]"
+Calibration: TypeAlias = "Callable[[Sequence[TensorSpec]], Iterable[Mapping[str, Array]]]"
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class Options:
     outputs: Sequence[str] = ()
     optimize_level: int = 2
     weights: DType | None = None
-    calibration: Callable[[Sequence[TensorSpec]], Iterable[Mapping[str, Array]]] | None = None
+    calibration: Calibration | None = None
     device: str | int | None = None
     keep_overflowing: bool = False
 

@@ -19,13 +19,22 @@ from clrt.cli.devices import format_bytes
 from clrt.cli.samples import made_up_inputs, sample_inputs
 from clrt.cli.shapes import DeviceOption, ModelArgument, Shapes, default_shapes, parse_shapes
 from clrt.container.compiled import SUFFIX
-from clrt.converter import Converted, Difference, Options, compare, convert, write
+from clrt.converter import (
+    Calibration,
+    Converted,
+    Difference,
+    Options,
+    compare,
+    convert,
+    encoder_settings,
+    write,
+)
 from clrt.errors import InputError
 from clrt.files import check_target, replacing
 from clrt.ir.dtypes import DType
 from clrt.ir.op import Array
 from clrt.ir.text import print_graph
-from clrt.model import Model, TensorSpec, load
+from clrt.model import Model, load
 from clrt.passes.shrink_weights import Shrunk
 from clrt.runtime.devices import devices
 from clrt.text.feeds import calibration_feeds
@@ -109,7 +118,8 @@ def convert_model(
     inputs: Annotated[
         Path | None,
         typer.Option(
-            help="An .npz with an array per input, for --verify and --quantize int4; made up else."
+            help="An .npz with an array per input, for --verify and for the rounding of int4. "
+            "Else numbers are made up, and a model with a tokenizer gets some text."
         ),
     ] = None,
     tolerance: Annotated[
@@ -150,15 +160,12 @@ def convert_model(
     given = None if inputs is None else _read_npz(inputs)
     weights = quantize.value if quantize is not None else _STORAGES[precision]
 
-    def calibration(specs: Sequence[TensorSpec]) -> Iterator[dict[str, Array]]:
-        return iter([given]) if given is not None else calibration_feeds(found, specs)
-
     options = Options(
         _parse_dims(dim or ()),
         tuple(n.strip() for n in keep_outputs.split(",")) if keep_outputs else (),
         optimize,
         None if weights is None else DType(weights),
-        calibration,
+        _calibration(found, given),
         device,
         precision is Precision.auto,
     )
@@ -191,6 +198,9 @@ def convert_model(
     stdout().print(_summary(found, target, converted))
     if converted.shrunk:
         stdout().print(_weight_table(converted.shrunk))
+    if quantize is Quantize.int4 and options.calibration is None:
+        text = "Each weight was rounded for itself; --inputs of your own make int4 closer."
+        stderr().print(Text(text, style="yellow"))
     if converted.kept:
         names = ", ".join(converted.kept)
         stderr().print(Text(f"Left in float32, since float16 overflows: {names}", style="yellow"))
@@ -205,6 +215,15 @@ _STORAGES = {
     Precision.bfloat16: "bfloat16",
     Precision.auto: "float16",
 }
+
+
+def _calibration(source: Path, given: dict[str, Array] | None) -> Calibration | None:
+    """What integer weights are tried on: the inputs given, else text where there is a tokenizer."""
+    if given is not None:
+        return lambda specs: [given]
+    if encoder_settings(source) is None:
+        return None
+    return lambda specs: calibration_feeds(source, specs)
 
 
 def _export(converted: Converted, target: Path) -> None:

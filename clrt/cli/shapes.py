@@ -15,7 +15,10 @@ _ROWS = ((1, 16), (1, 128), (8, 128))
 
 ModelArgument = Annotated[
     str,
-    typer.Argument(help="ONNX file, Hugging Face folder, compiled model, or name in a cache."),
+    typer.Argument(
+        metavar="MODEL",
+        help="ONNX file, Hugging Face folder, compiled model, or name in a cache.",
+    ),
 ]
 ShapeOption = Annotated[
     str | None,

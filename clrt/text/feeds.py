@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from clrt.errors import InputError
 from clrt.model import TensorSpec
 from clrt.text.config import read_config
 from clrt.text.pooling import MASK
@@ -42,10 +43,13 @@ def calibration_feeds(path: Path, specs: Sequence[TensorSpec]) -> Iterator[Feeds
 
     Raises:
         ModelError: No tokenizer lies with the model.
-        KeyError: The model takes other inputs than a tokenizer makes.
+        InputError: The model takes other inputs than a tokenizer makes.
     """
     from pydoc_data.topics import topics
 
+    odd = [s.name for s in specs if s.name not in ("input_ids", MASK, "token_type_ids")]
+    if odd:
+        raise InputError(f"No tokenizer makes the input '{odd[0]}'; give inputs of your own.")
     config = read_config(path)
     tokenizer = TextTokenizer(config)
     paragraphs = [p for text in topics.values() for p in text.split("\n\n") if len(p) > 40]
