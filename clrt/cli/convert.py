@@ -18,7 +18,7 @@ from clrt.cli.console import clear_errors, say_error, stderr, stdout
 from clrt.cli.devices import format_bytes
 from clrt.cli.samples import made_up_inputs, sample_inputs
 from clrt.cli.shapes import DeviceOption, ModelArgument, Shapes, default_shapes, parse_shapes
-from clrt.container.compiled import SUFFIX
+from clrt.container.compiled import SUFFIX, read_extras
 from clrt.converter import (
     Calibration,
     Converted,
@@ -37,6 +37,7 @@ from clrt.ir.text import print_graph
 from clrt.model import Model, load
 from clrt.passes.shrink_weights import Shrunk
 from clrt.runtime.devices import devices
+from clrt.text import SentenceEncoder
 from clrt.text.feeds import calibration_feeds
 from clrt.text.locate import find_model
 
@@ -240,6 +241,9 @@ def _profile(
 
 
 def _precompile(target: Path, shapes: Sequence[Shapes], device: str | int | None, to: Path) -> None:
+    if read_extras(target).get("encoder"):
+        with SentenceEncoder(target, device=device, cache_dir=to) as encoder:
+            encoder.encode("The pooling needs programs too.")
     with load(target, device=device, cache_dir=to) as model:
         model.warmup(shapes)
         model.save_programs()

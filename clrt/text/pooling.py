@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from threading import Lock
 from typing import Any
 
@@ -34,16 +35,22 @@ class Pooling:
         modes: Pooling modes; the results are concatenated.
         tokens: The output of the transformer that is pooled.
         device: Index of the transformer's device.
-        strict: As in `clrt.load`.
+        strict, cache_dir: As in `clrt.load`.
     """
 
     def __init__(
-        self, modes: Sequence[str], tokens: TensorSpec, device: int, strict: bool | None
+        self,
+        modes: Sequence[str],
+        tokens: TensorSpec,
+        device: int,
+        strict: bool | None,
+        cache_dir: str | Path | None = None,
     ) -> None:
         self._modes = tuple(modes)
         self._tokens = tokens
         self._device = device
         self._strict = strict
+        self._cache_dir = cache_dir
         self._models: dict[tuple[bool, int | None, bool], Model] = {}
         self._lock = Lock()
 
@@ -53,7 +60,9 @@ class Pooling:
         with self._lock:
             if key not in self._models:
                 graph = pooling_graph(self._modes, self._tokens, *key)
-                self._models[key] = load(graph, device=self._device, strict=self._strict)
+                self._models[key] = load(
+                    graph, device=self._device, strict=self._strict, cache_dir=self._cache_dir
+                )
             return self._models[key]
 
     def close(self) -> None:

@@ -51,7 +51,7 @@ class SentenceEncoder:
         device: As in `clrt.load`.
         pooling: "mean", "cls", "max", "mean_sqrt_len" or "sum"; by default what the folder says.
         max_length: Tokens after which a text is cut; by default what the folder says.
-        strict: As in `clrt.load`.
+        strict, cache_dir: As in `clrt.load`.
 
     Raises:
         InputError: `pooling` or `max_length` is out of range.
@@ -70,16 +70,19 @@ class SentenceEncoder:
         pooling: str | None = None,
         max_length: int | None = None,
         strict: bool | None = None,
+        cache_dir: str | Path | None = None,
     ) -> None:
         config = read_config(find_model(path), pooling)
         if max_length is not None:
             config = replace(config, max_length=_checked_length(max_length, config))
         self._config = config
         self._tokenizer = TextTokenizer(config)
-        self._model = load(config.source, device=device, strict=strict)
+        self._model = load(config.source, device=device, strict=strict, cache_dir=cache_dir)
         self._output = _token_output(self._model, config.source)
         _check_inputs(self._model, config.source)
-        self._pooling = Pooling(config.modes, self._output, self._model.device.index, strict)
+        self._pooling = Pooling(
+            config.modes, self._output, self._model.device.index, strict, cache_dir
+        )
         self._dimension: int | None = None
 
     @property

@@ -108,6 +108,8 @@ def test_programs_compiled_ahead(tmp_path: Path) -> None:
     with clrt.load(target, cache_dir=cache) as model:
         before = model._session.programs.builds
         model.warmup([{s.name: (2, 16) for s in model.inputs}])
+        with clrt.SentenceEncoder(target, cache_dir=cache) as encoder:
+            encoder.encode(SENTENCES[0])
         assert model._session.programs.builds == before
 
 
