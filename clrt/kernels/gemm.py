@@ -434,4 +434,6 @@ def pack_constant(value: Value, k: int, n: int, *, transposed: bool, width: int)
         panels = padded.reshape(stack, k, columns // width, width).swapaxes(1, 2)
         return np.ascontiguousarray(panels)
 
-    return Packed(value, f"panels{width}{'_transposed' if transposed else ''}", pack)
+    stack = prod(value.dims) // (k * n) if k * n else prod(value.dims[:-2])
+    nbytes = stack * k * round_up(n, width) * value.dtype.itemsize
+    return Packed(value, f"panels{width}{'_transposed' if transposed else ''}", pack, nbytes)

@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import TypeAlias
 
 import numpy as np
 import pyopencl as cl
 
-from clrt.errors import InputError
+from clrt.errors import InputError, OutOfMemoryError
 from clrt.ir.graph import Value
 from clrt.ir.op import Array
 from clrt.kernels.spec import Buffer, BufferArg, Launch, Packed, Scratch, Status
@@ -45,13 +46,19 @@ class Weights:
             if array is None:
                 raise InputError(f"'{value.name}' is no constant")
             packed = source.pack(array) if isinstance(source, Packed) else array
+            assert not isinstance(source, Packed) or packed.nbytes == source.nbytes, source.layout
             self._buffers[key] = self.session.upload(packed)
             drop_pages(array)
         return self._buffers[key]
 
     @property
+    def sizes(self) -> dict[tuple[Value, str], int]:
+        """Bytes of each buffer, by constant and packed layout."""
+        return {key: b.size for key, b in self._buffers.items()}
+
+    @property
     def nbytes(self) -> int:
-        return sum(b.size for b in self._buffers.values())
+        return sum(self.sizes.values())
 
     def clear(self) -> None:
         """Frees the device memory."""
@@ -71,14 +78,26 @@ class Slabs:
     generation: int = 0
 
     def reserve(self, sizes: Sequence[int]) -> None:
-        """Makes every slab at least as large as asked for."""
-        for index, size in enumerate(sizes):
-            if index == len(self.buffers):
-                self.buffers.append(self.session.allocate(size))
-                self.generation += 1
-            elif self.buffers[index].size < size:
-                self.buffers[index] = self.session.allocate(size)
-                self.generation += 1
+        """Makes every slab at least as large as asked for.
+
+        Raises:
+            OutOfMemoryError: One does not fit; the slabs before it are kept.
+        """
+        held = self.sizes
+        wanted = [max(pair) for pair in zip_longest(held, sizes, fillvalue=0)]
+        same = next((i for i, n in enumerate(wanted) if held[i : i + 1] != [n]), len(wanted))
+        if same == len(wanted):
+            return
+        # What is too small goes first: there may be no room for both.
+        self.generation += 1
+        del self.buffers[same:]
+        for size in wanted[same:]:
+            self.buffers.append(self.session.allocate(size))
+
+    @property
+    def sizes(self) -> list[int]:
+        """Bytes of each slab."""
+        return [b.size for b in self.buffers]
 
     @property
     def nbytes(self) -> int:
@@ -131,25 +150,47 @@ class BoundPlan:
 
         Raises:
             InputError: A kernel met an index out of range.
+            OutOfMemoryError: The device has no room; what was enqueued before has ended.
         """
         with self.session.lock:
-            self._bind()
-            queue, enqueue = self.session.queue, cl.enqueue_nd_range_kernel
-            # Nothing waits before the end: each wait wakes a thread, 50 us and more on a CPU.
-            for value in self.plan.graph.inputs:
-                self._feed(value, feeds[value.name])
-            for step in self._steps:
-                if isinstance(step, Host):
-                    self._run_host(step)
-                else:
-                    enqueue(queue, step.kernel, step.global_size, step.local_size)
-            values = zip(self.plan.graph.output_names, self.plan.graph.outputs, strict=True)
-            results = {
-                name: self._keep(value) if outputs[name] else self._read(value)
-                for name, value in values
-                if name in outputs
-            }
-            self._finish()
+            try:
+                return self._run(feeds, outputs)
+            except OutOfMemoryError:
+                # Host arrays are still copied from and to; they go with this call.
+                self.session.queue.finish()
+                raise
+            except cl.MemoryError as error:
+                self.session.queue.finish()
+                raise self.session.no_room(self.plan.arena.nbytes) from error
+
+    @property
+    def ready(self) -> bool:
+        """Whether a run allocates nothing but the outputs that stay on the device."""
+        return self._generation == self.slabs.generation
+
+    @property
+    def own_bytes(self) -> int:
+        """Device memory besides weights and arena."""
+        return self._own.nbytes + (0 if self._status is None else int(self._status.size))
+
+    def _run(self, feeds: Mapping[str, Feed], outputs: Mapping[str, bool]) -> dict[str, Feed]:
+        self._bind()
+        queue, enqueue = self.session.queue, cl.enqueue_nd_range_kernel
+        # Nothing waits before the end: each wait wakes a thread, 50 us and more on a CPU.
+        for value in self.plan.graph.inputs:
+            self._feed(value, feeds[value.name])
+        for step in self._steps:
+            if isinstance(step, Host):
+                self._run_host(step)
+            else:
+                enqueue(queue, step.kernel, step.global_size, step.local_size)
+        values = zip(self.plan.graph.output_names, self.plan.graph.outputs, strict=True)
+        results = {
+            name: self._keep(value) if outputs[name] else self._read(value)
+            for name, value in values
+            if name in outputs
+        }
+        self._finish()
         return results
 
     def seconds(self, entry: str) -> float:

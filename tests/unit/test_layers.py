@@ -22,6 +22,7 @@ ALLOWED: dict[str, set[str]] = {
     "tuning": {"errors", "knobs", "device", "kernels"},
     "plan": {"errors", "ir", "device", "kernels", "ops", "tuning"},
     "runtime": {"", "errors", "knobs", "ir", "device", "kernels", "ops", "plan"},
+    "inspection": {"errors", "ir", "device", "kernels", "ops", "passes", "tuning", "plan"},
     # The pooling graph is IR, so that pooling runs through the same passes and kernels.
     "text": {"errors", "ir", "ops", "model"},
 }
@@ -32,7 +33,7 @@ ONLY_IN = {
     "google": {"importer"},
     "safetensors": {"importer"},
     "typer": {"cli"},
-    "rich": {"cli"},
+    "rich": {"cli", "inspection"},
 }
 
 
