@@ -31,7 +31,9 @@ from clrt.errors import (
 from clrt.importer import huggingface
 from clrt.importer.onnx_importer import import_model
 from clrt.inspection import memory as sizes
+from clrt.inspection.explain import Explanation, explain
 from clrt.inspection.memory import Memory
+from clrt.inspection.units import format_shapes
 from clrt.ir.dims import Dim, Expr, is_symbol, substitute
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Node, Value
@@ -243,6 +245,18 @@ class Model:
         """
         return sizes.memory_of(*self._plan(self._graph, self._shapes(shapes)), self._constants)
 
+    def explain(self, shapes: Mapping[str, Sequence[int]]) -> Explanation:
+        """Why the plan for given input shapes is as it is: print it, or take its `rows`.
+
+        Per node where it runs, by which kernel and why, the ONNX nodes it stands for, and what it
+        moves; and what the graph passes did and nearly did. Where shapes depend on computed data
+        it goes as far as the first of those.
+        """
+        plan, cut = self._plan(self._graph, self._shapes(shapes))
+        memory = sizes.memory_of(plan, cut, self._constants)
+        caps, device = self.device.caps, str(self.device)
+        return explain(self._graph, plan, cut, caps, device, memory, self.report)
+
     def best_batch_size(
         self, shapes: Mapping[str, Sequence[int]], memory_limit: int | str | None = None
     ) -> int:
@@ -261,7 +275,7 @@ class Model:
         smallest = self._batches(shapes)(1)
         if (batch := self._fitting_batch(shapes, limit)) > 0:
             return batch
-        text = sizes.format_shapes(smallest)
+        text = format_shapes(smallest)
         raise sizes.out_of_memory(text, self.memory(smallest), limit, "there are", 0)
 
     @property
@@ -443,7 +457,7 @@ class Model:
             with suppress(InputError):
                 fitting = self._fitting_batch(shapes, limit)
         of = "the device has" if self.memory_limit is None else "memory_limit allows"
-        text = sizes.format_shapes(shapes)
+        text = format_shapes(shapes)
         return sizes.out_of_memory(text, memory, limit, of, fitting)
 
     def _drive(self, node: Node, feeds: Mapping[str, Held]) -> dict[str, Held]:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import count
 
 import numpy as np
 
 from clrt.errors import InputError, OutOfMemoryError, ShapeError
+from clrt.inspection.units import format_bytes
 from clrt.ir.dims import is_symbol, substitute
 from clrt.ir.graph import Value
 from clrt.kernels.spec import BufferArg, Packed
@@ -205,19 +206,6 @@ def parse_bytes(limit: int | str) -> int:
     if found <= 0:
         raise InputError(f"'{limit}' is no memory limit; pass bytes, or text such as '2GiB'.")
     return found
-
-
-def format_bytes(count: int) -> str:
-    """Bytes in the largest binary unit that leaves at least one."""
-    for exponent, unit in ((40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")):
-        if count >= 1 << exponent:
-            return f"{count / (1 << exponent):.1f} {unit}"
-    return f"{count} B"
-
-
-def format_shapes(shapes: Mapping[str, Iterable[int]]) -> str:
-    """Shapes as the command line takes them: input_ids=8x128,mask=8x128."""
-    return ",".join(f"{name}={'x'.join(map(str, s))}" for name, s in shapes.items())
 
 
 def _nbytes(value: Value) -> int:
