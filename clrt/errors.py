@@ -58,17 +58,25 @@ class DeviceError(ClrtError):
 
 
 class OutOfMemoryError(DeviceError):
-    """A buffer does not fit on the device.
+    """What is asked for does not fit on the device, or in the memory limit.
 
     Attributes:
         needed_bytes: What was asked for.
-        available_bytes: What the device says it has, 0 where unknown.
+        available_bytes: What there is: the limit, or what the device says; 0 where unknown.
+        fitting_batch: The largest batch that would fit, None where none does or it is unknown.
     """
 
-    def __init__(self, message: str, needed_bytes: int = 0, available_bytes: int = 0) -> None:
+    def __init__(
+        self,
+        message: str,
+        needed_bytes: int = 0,
+        available_bytes: int = 0,
+        fitting_batch: int | None = None,
+    ) -> None:
         super().__init__(message)
         self.needed_bytes = needed_bytes
         self.available_bytes = available_bytes
+        self.fitting_batch = fitting_batch
 
 
 class HostFallbackWarning(UserWarning):

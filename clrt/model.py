@@ -7,9 +7,12 @@ import time
 import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from threading import RLock
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
 
 import numpy as np
@@ -23,11 +26,16 @@ from clrt.errors import (
     HostFallbackWarning,
     InputError,
     ModelError,
+    OutOfMemoryError,
     ShapeError,
     UnsupportedError,
 )
 from clrt.importer import huggingface
 from clrt.importer.onnx_importer import import_model
+from clrt.inspection import memory as sizes
+from clrt.inspection.explain import Explanation, explain
+from clrt.inspection.memory import Memory
+from clrt.inspection.units import format_shapes
 from clrt.ir.dims import Dim, Expr, is_symbol, substitute
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Node, Value
@@ -81,6 +89,7 @@ def load(
     strict: bool | None = None,
     cache_dir: str | Path | None = None,
     optimize_level: int = 2,
+    memory_limit: int | str | None = None,
 ) -> Model:
     """Loads a model and optimises it for a device.
 
@@ -95,6 +104,8 @@ def load(
             None takes CLRT_STRICT.
         cache_dir: Folder for compiled programs; None takes CLRT_CACHE_DIR, else the user's cache.
         optimize_level: 0 runs no graph pass, 2 all of them. A compiled model has them behind it.
+        memory_limit: What the model may allocate on the device, in bytes or as "2GiB": a run that
+            needs more is refused before it allocates anything. None: what the device has.
 
     Raises:
         ModelError: The file is missing, damaged or not ONNX.
@@ -102,9 +113,11 @@ def load(
         DeviceError: The device asked for is absent.
     """
     info = choose_device(device)
+    limit = None if memory_limit is None else sizes.parse_bytes(memory_limit)
     graph = read_graph(source)
     report = optimize(graph, 0 if is_compiled(source) else optimize_level)
-    return Model(graph, info, strict, None if cache_dir is None else Path(cache_dir), report)
+    folder = None if cache_dir is None else Path(cache_dir)
+    return Model(graph, info, strict, folder, report, limit)
 
 
 def read_graph(source: Source) -> Graph:
@@ -150,6 +163,7 @@ class Model:
         device: The device it runs on.
         report: What the graph passes did.
         host_nodes: The nodes that computed on the host so far, by name, and why.
+        memory_limit: Bytes that it may allocate on the device; None for what there is.
     """
 
     def __init__(
@@ -159,9 +173,11 @@ class Model:
         strict: bool | None = None,
         cache_dir: Path | None = None,
         report: PassReport | None = None,
+        memory_limit: int | None = None,
     ) -> None:
         self.device = device
         self.report = report
+        self.memory_limit = memory_limit
         self.inputs = tuple(_spec(v.name, v) for v in graph.inputs)
         pairs = zip(graph.output_names, graph.outputs, strict=True)
         self.outputs = tuple(_spec(name, v) for name, v in pairs)
@@ -190,11 +206,15 @@ class Model:
     def close(self) -> None:
         """Frees the device memory; the model cannot run afterwards."""
         with self._lock:
-            self._stages.clear()
-            self._weights.clear()
-            self._slabs.clear()
-            self._session.trim()
+            self._release()
             self._closed = True
+
+    def _release(self) -> None:
+        """Frees the device memory; what is needed again is made again."""
+        self._stages.clear()
+        self._weights.clear()
+        self._slabs.clear()
+        self._session.trim()
 
     def run(
         self,
@@ -260,6 +280,67 @@ class Model:
         """
         with self._lock:
             return self._stage(self._graph, {n: tuple(s) for n, s in shapes.items()}, {}).bound.plan
+
+    def memory(self, shapes: Mapping[str, Sequence[int]]) -> Memory:
+        """The memory that a run at given input shapes needs; nothing is allocated for it.
+
+        Where shapes depend on computed data it goes as far as the first of those.
+
+        Raises:
+            OutOfMemoryError: A single buffer is larger than the device can allocate.
+        """
+        return sizes.memory_of(*self._plan(self._graph, self._shapes(shapes)), self._constants)
+
+    def explain(self, shapes: Mapping[str, Sequence[int]]) -> Explanation:
+        """Why the plan for given input shapes is as it is: print it, or take its `rows`.
+
+        Per node where it runs, by which kernel and why, the ONNX nodes it stands for, and what it
+        moves; and what the graph passes did and nearly did. Where shapes depend on computed data
+        it goes as far as the first of those.
+        """
+        plan, cut = self._plan(self._graph, self._shapes(shapes))
+        memory = sizes.memory_of(plan, cut, self._constants)
+        caps, device = self.device.caps, str(self.device)
+        return explain(self._graph, plan, cut, caps, device, memory, self.report)
+
+    def best_batch_size(
+        self, shapes: Mapping[str, Sequence[int]], memory_limit: int | str | None = None
+    ) -> int:
+        """The largest batch with which a run fits; found by planning alone.
+
+        Args:
+            shapes: Input shapes at any batch. The batch is the symbol of their axis 0.
+            memory_limit: Bytes of the device, or text such as "2GiB"; None takes the model's limit,
+                else all that the device has.
+
+        Raises:
+            OutOfMemoryError: Not even a batch of 1 fits.
+            InputError: Axis 0 of the inputs is fixed.
+        """
+        limit = self._limit if memory_limit is None else sizes.parse_bytes(memory_limit)
+        smallest = self._batches(shapes)(1)
+        if (batch := self._fitting_batch(shapes, limit)) > 0:
+            return batch
+        text = format_shapes(smallest)
+        raise sizes.out_of_memory(text, self.memory(smallest), limit, "there are", 0)
+
+    @property
+    def _limit(self) -> int:
+        own, there_is = self.memory_limit, self.device.caps.global_mem_bytes
+        return there_is if own is None else own
+
+    def _batches(self, shapes: Mapping[str, Sequence[int]]) -> Callable[[int], sizes.Shapes]:
+        inputs, given = self._graph.inputs, self._shapes(shapes)
+        return sizes.at_batch(inputs, bind_dims(inputs, given), given)
+
+    def _fitting_batch(self, shapes: Mapping[str, Sequence[int]], limit: int) -> int:
+        resized = self._batches(shapes)
+        return sizes.largest_batch(lambda n: self.memory(resized(n)).device_bytes, limit)
+
+    def _shapes(self, shapes: Mapping[str, Sequence[int]]) -> dict[str, tuple[int, ...]]:
+        """Input shapes as planning takes them."""
+        self._check_names(shapes)
+        return {n: tuple(int(d) for d in s) for n, s in shapes.items()}
 
     def warmup(
         self,
@@ -364,19 +445,70 @@ class Model:
             stage = self._stage(graph, shapes, known)
             cut = stage.cut
             if cut is None:
-                results = dict[str, Held](stage.bound.run(feeds, outputs, self._recorder))
+                results = dict[str, Held](self._run_stage(stage, feeds, outputs))
                 pairs = zip(graph.output_names, graph.outputs, strict=True)
                 results.update((n, _value(v, feeds)) for n, v in pairs if v.type.on_host)
                 return {n: results[n] for n in graph.output_names if n in results}
             kept = {n: n not in cut.reads for n in stage.bound.plan.graph.output_names}
-            if kept:
-                feeds = {**feeds, **stage.bound.run(feeds, kept, self._recorder)}
+            feeds = {**feeds, **(self._run_stage(stage, feeds, kept) if kept else {})}
             feeds.update({n: on_host(feeds[n]) for n in cut.reads})
             known = {} if cut.driven else {n: feeds[n] for n in cut.reads}
             if cut.driven:
                 feeds.update(self._drive(cut.node, feeds))
             graph = cut.rest
             feeds = {v.name: feeds[v.name] for v in graph.inputs if v.name not in known}
+
+    def _run_stage(
+        self, stage: Stage, feeds: Mapping[str, Held], outputs: Mapping[str, bool]
+    ) -> dict[str, Feed]:
+        """Runs a stage where there is room for it.
+
+        Raises:
+            OutOfMemoryError: There is none; the model then holds no device memory.
+        """
+        bound = stage.bound
+        if not bound.ready:
+            self._make_room(stage)
+        try:
+            return bound.run(feeds, outputs, self._recorder)
+        except OutOfMemoryError:
+            self._release()
+        # Alone, without what other shapes and other models' results left behind.
+        try:
+            return bound.run(feeds, outputs, self._recorder)
+        except OutOfMemoryError as error:
+            self._release()
+            raise self._no_room(stage, self._limit) from error
+
+    def _make_room(self, stage: Stage) -> None:
+        """Frees what other shapes left where the limit asks for it.
+
+        Raises:
+            OutOfMemoryError: The stage alone is over the limit.
+        """
+        bound, limit = stage.bound, self._limit
+        memory = sizes.memory_of(bound.plan, stage.cut, self._constants)
+        if memory.device_bytes > limit:
+            raise self._no_room(stage, limit)
+        weights = {k: n for k, n in sizes.uploads(bound.plan).items() if k[0] in self._constants}
+        weights.update(self._weights.sizes)
+        slabs = zip_longest(self._slabs.sizes, bound.plan.arena.slab_bytes, fillvalue=0)
+        others = sum(s.bound.own_bytes for s in self._stages.values() if s is not stage)
+        grown = sum(weights.values()) + sum(map(max, slabs)) + others + memory.plan_bytes
+        if grown > limit:
+            self._release()
+
+    def _no_room(self, stage: Stage, limit: int) -> OutOfMemoryError:
+        plan = stage.bound.plan
+        memory = sizes.memory_of(plan, stage.cut, self._constants)
+        shapes = {v.name: v.dims for v in plan.graph.inputs}
+        fitting = None
+        if memory.device_bytes > limit and shapes.keys() == {s.name for s in self.inputs}:
+            with suppress(InputError):
+                fitting = self._fitting_batch(shapes, limit)
+        of = "the device has" if self.memory_limit is None else "memory_limit allows"
+        text = format_shapes(shapes)
+        return sizes.out_of_memory(text, memory, limit, of, fitting)
 
     def _drive(self, node: Node, feeds: Mapping[str, Held]) -> dict[str, Held]:
         """The outputs of a node that the host drives."""
@@ -427,6 +559,19 @@ class Model:
         known: Mapping[str, Array],
         tunables: Mapping[str, Mapping[str, int]],
     ) -> Stage:
+        plan, cut = self._plan(graph, shapes, known, tunables)
+        return Stage(
+            BoundPlan(plan, self._session, self._weights, self._slabs, self._constants), cut
+        )
+
+    def _plan(
+        self,
+        graph: Graph,
+        shapes: Mapping[str, tuple[int, ...]],
+        known: Mapping[str, Array] = MappingProxyType({}),
+        tunables: Mapping[str, Mapping[str, int]] = MappingProxyType({}),
+    ) -> tuple[Plan, Cut | None]:
+        """A plan, of which the device knows nothing yet."""
         every = {**shapes, **{n: a.shape for n, a in known.items()}}
         bindings = bind_dims(graph.inputs, every)
         first, cut = specialise_to_cut(graph, bindings, shapes, known)
@@ -435,10 +580,7 @@ class Model:
         def record(kernel: str) -> Mapping[str, int]:
             return tunables[kernel] if kernel in tunables else record_for(kernel, caps)
 
-        plan = make_plan(first, caps, record)
-        return Stage(
-            BoundPlan(plan, self._session, self._weights, self._slabs, self._constants), cut
-        )
+        return make_plan(first, caps, record), cut
 
     def _announce(self, plan: Plan) -> None:
         """Says once which nodes run on the host, or refuses to under strict."""

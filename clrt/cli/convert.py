@@ -15,7 +15,6 @@ from rich.table import Table
 from rich.text import Text
 
 from clrt.cli.console import clear_errors, say_error, stderr, stdout
-from clrt.cli.devices import format_bytes
 from clrt.cli.samples import made_up_inputs, sample_inputs
 from clrt.cli.shapes import DeviceOption, ModelArgument, Shapes, default_shapes, parse_shapes
 from clrt.container.compiled import SUFFIX, read_extras
@@ -31,6 +30,7 @@ from clrt.converter import (
 )
 from clrt.errors import InputError
 from clrt.files import check_target, replacing
+from clrt.inspection.units import format_bytes
 from clrt.ir.dtypes import DType
 from clrt.ir.op import Array
 from clrt.ir.text import print_graph

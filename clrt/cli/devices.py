@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from clrt.cli.console import stderr, stdout
+from clrt.inspection.units import format_bytes
 from clrt.runtime.devices import DeviceInfo
 from clrt.runtime.devices import devices as find_devices
 
@@ -65,14 +66,6 @@ def _facts(device: DeviceInfo) -> str:
     if device.note:
         lines.append(device.note)
     return "\n".join(lines)
-
-
-def format_bytes(count: int) -> str:
-    """Bytes in the largest binary unit that leaves at least one."""
-    for exponent, unit in ((40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")):
-        if count >= 1 << exponent:
-            return f"{count / (1 << exponent):.1f} {unit}"
-    return f"{count} B"
 
 
 def _floats(fp16: bool, fp64: bool) -> str:

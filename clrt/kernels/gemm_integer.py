@@ -59,7 +59,8 @@ def difference(
             return subtract(array, zeros, walk).astype(to.numpy)
 
         name = "" if zero is None else zero.name
-        return [], BufferArg(Packed(value, f"minus_{name}_{to}_{walk}", pack))
+        nbytes = prod(value.dims) * to.itemsize
+        return [], BufferArg(Packed(value, f"minus_{name}_{to}_{walk}", pack, nbytes))
     target = BufferArg(ctx.scratch(prod(value.dims), to))
     return [dequantize_launch(target, to, value, None, zero, walk, ctx)], target
 
@@ -106,7 +107,8 @@ def constant_panels(
         return panels.pack(subtract(array, zeros, walk).astype(dtype.numpy))
 
     layout = f"{panels.layout}_minus_{'' if zero is None else zero.name}"
-    packed = BufferArg(Packed(value, layout, pack))
+    nbytes = panels.nbytes // value.dtype.itemsize * dtype.itemsize
+    packed = BufferArg(Packed(value, layout, pack, nbytes))
     wide, size = round_up(product.n, columns) * product.k, max(product.n * product.k, 1)
     strides = tuple(s // size * wide for s in product.b.strides[:-2])
     return gemm.View(packed, (*strides, columns, 1), in_panels=True), dtype.cl

@@ -57,7 +57,10 @@ class Panels:
 
     def of(self, value: Value) -> Packed:
         """A constant in this layout."""
-        return Packed(value, self.layout, self.pack)
+        count = prod(value.dims)
+        stack = count // (self.k * self.n) if self.k * self.n else prod(value.dims[:-2])
+        nbytes = stack * self.k * round_up(self.n, self.width) * value.dtype.itemsize
+        return Packed(value, self.layout, self.pack, nbytes)
 
 
 def restoring(layout: str, shape: tuple[int, ...]) -> Callable[[Array], Array] | None:

@@ -132,7 +132,7 @@ def dequantize_launch(
     reads = _reads("DATA", x.dtype)
     source = BufferArg(x)
     if x.dtype in _PAIRS and x.is_constant and x.has_numbers:
-        source = BufferArg(Packed(x, "pairs", pack_pairs))
+        source = BufferArg(Packed(x, "pairs", pack_pairs, ceil_div(prod(x.dims), 2)))
         reads["DATA"] = f"{x.dtype.storage}_pairs"
     defines = dict(
         **reads,

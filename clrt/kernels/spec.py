@@ -57,11 +57,13 @@ class Packed:
         value: The constant it is made from.
         layout: Names the layout with its parameters; (value, layout) is the identity.
         pack: Makes the packed array from the constant's elements.
+        nbytes: Of the packed array, known before it is made.
     """
 
     value: Value
     layout: str
     pack: Callable[[Array], Array] = field(repr=False)
+    nbytes: int
 
 
 @dataclass(frozen=True)

@@ -71,15 +71,22 @@ def _weights(node: Node) -> tuple[dict[str, object], list[BufferArg]]:
         "STORAGE": a.dtype.storage,
     }
     key = f"nbits{op.bits}_{op.N}_{op.blocks}"
-    tensors = [
-        BufferArg(Packed(node.arg(1), f"{key}_panels", op.pack)),
-        BufferArg(Packed(node.arg(2), f"{key}_columns", lambda s: op.by_block(op.scales(s)))),
+    columns = round_up(op.N, _PANEL)
+    by_block = 4 * op.blocks * columns
+
+    def scales(array: Array) -> Array:
+        return op.by_block(op.scales(array))
+
+    def zeros(array: Array) -> Array:
+        return op.by_block(op.zero_points(array))
+
+    packed = [
+        Packed(node.arg(1), f"{key}_panels", op.pack, columns * op.lines),
+        Packed(node.arg(2), f"{key}_columns", scales, by_block),
     ]
     if zero is not None:
-        tensors.append(
-            BufferArg(Packed(zero, f"{key}_zeros", lambda z: op.by_block(op.zero_points(z))))
-        )
-    return defines, tensors
+        packed.append(Packed(zero, f"{key}_zeros", zeros, by_block))
+    return defines, [BufferArg(p) for p in packed]
 
 
 def _few(node: Node, lanes: int, vectors: int) -> list[Launch]:

@@ -5,12 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import zip_longest
 from typing import Protocol, TypeAlias
 
 import numpy as np
 import pyopencl as cl
 
-from clrt.errors import InputError
+from clrt.errors import InputError, OutOfMemoryError
 from clrt.ir.graph import Value
 from clrt.ir.op import Array, StoredElements
 from clrt.kernels.spec import Buffer, BufferArg, Launch, Packed, Scratch, Status
@@ -54,13 +55,20 @@ class Weights:
             raise InputError(f"'{value.name}' is no constant")
         if not isinstance(source, Packed):
             return self.session.constant(array)
-        buffer = self.session.upload(source.pack(array))
+        packed = source.pack(array)
+        assert packed.nbytes == source.nbytes, source.layout
+        buffer = self.session.upload(packed)
         drop_pages(array)
         return buffer
 
     @property
+    def sizes(self) -> dict[tuple[Value, str], int]:
+        """Bytes of each buffer, by constant and packed layout."""
+        return {key: b.size for key, b in self._buffers.items()}
+
+    @property
     def nbytes(self) -> int:
-        return sum(b.size for b in self._buffers.values())
+        return sum(self.sizes.values())
 
     def clear(self) -> None:
         """Frees the device memory."""
@@ -80,14 +88,26 @@ class Slabs:
     generation: int = 0
 
     def reserve(self, sizes: Sequence[int]) -> None:
-        """Makes every slab at least as large as asked for."""
-        for index, size in enumerate(sizes):
-            if index == len(self.buffers):
-                self.buffers.append(self.session.allocate(size))
-                self.generation += 1
-            elif self.buffers[index].size < size:
-                self.buffers[index] = self.session.allocate(size)
-                self.generation += 1
+        """Makes every slab at least as large as asked for.
+
+        Raises:
+            OutOfMemoryError: One does not fit; the slabs before it are kept.
+        """
+        held = self.sizes
+        wanted = [max(pair) for pair in zip_longest(held, sizes, fillvalue=0)]
+        same = next((i for i, n in enumerate(wanted) if held[i : i + 1] != [n]), len(wanted))
+        if same == len(wanted):
+            return
+        # What is too small goes first: there may be no room for both.
+        self.generation += 1
+        del self.buffers[same:]
+        for size in wanted[same:]:
+            self.buffers.append(self.session.allocate(size))
+
+    @property
+    def sizes(self) -> list[int]:
+        """Bytes of each slab."""
+        return [b.size for b in self.buffers]
 
     @property
     def nbytes(self) -> int:
@@ -158,23 +178,50 @@ class BoundPlan:
 
         Raises:
             InputError: A kernel met an index out of range.
+            OutOfMemoryError: The device has no room; what was enqueued before has ended.
         """
         with self.session.lock:
-            self._bind()
-            # Nothing waits before the end: each wait wakes a thread, 50 us and more on a CPU.
-            for value in self.plan.graph.inputs:
-                self._feed(value, feeds[value.name])
-            if recorder is None:
-                self._run_steps()
-            else:
-                recorder.record_steps(self, self._steps, self._run_host)
-            values = zip(self.plan.graph.output_names, self.plan.graph.outputs, strict=True)
-            results = {
-                name: self._keep(value) if outputs[name] else self._read(value)
-                for name, value in values
-                if name in outputs
-            }
-            self._finish()
+            try:
+                return self._run(feeds, outputs, recorder)
+            except OutOfMemoryError:
+                # Host arrays are still copied from and to; they go with this call.
+                self.session.queue.finish()
+                raise
+            except cl.MemoryError as error:
+                self.session.queue.finish()
+                raise self.session.no_room(self.plan.arena.nbytes) from error
+
+    @property
+    def ready(self) -> bool:
+        """Whether a run allocates nothing but the outputs that stay on the device."""
+        return self._generation == self.slabs.generation
+
+    @property
+    def own_bytes(self) -> int:
+        """Device memory besides weights and arena."""
+        return self._own.nbytes + (0 if self._status is None else int(self._status.size))
+
+    def _run(
+        self,
+        feeds: Mapping[str, Feed],
+        outputs: Mapping[str, bool],
+        recorder: StepRecorder | None,
+    ) -> dict[str, Feed]:
+        self._bind()
+        # Nothing waits before the end: each wait wakes a thread, 50 us and more on a CPU.
+        for value in self.plan.graph.inputs:
+            self._feed(value, feeds[value.name])
+        if recorder is None:
+            self._run_steps()
+        else:
+            recorder.record_steps(self, self._steps, self._run_host)
+        values = zip(self.plan.graph.output_names, self.plan.graph.outputs, strict=True)
+        results = {
+            name: self._keep(value) if outputs[name] else self._read(value)
+            for name, value in values
+            if name in outputs
+        }
+        self._finish()
         return results
 
     def _run_steps(self) -> None:

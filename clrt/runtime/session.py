@@ -68,17 +68,21 @@ class Session:
         try:
             buffer = TrackedBuffer(self.context, cl.mem_flags.READ_WRITE, size)
         except cl.Error as error:
-            raise OutOfMemoryError(
-                f"{self.device.name} has no room for a buffer of {size / 2**20:.1f} MiB "
-                f"({self.allocated_bytes / 2**20:.1f} MiB are in use by clrt). Use a smaller batch "
-                "or close models that are not needed.",
-                size,
-                self.device.caps.global_mem_bytes,
-            ) from error
+            raise self.no_room(size) from error
         self.allocations += 1
         self.allocated_bytes += size
         weakref.finalize(buffer, self._released, size)
         return buffer
+
+    def no_room(self, nbytes: int) -> OutOfMemoryError:
+        """The error for memory that the device does not give."""
+        return OutOfMemoryError(
+            f"{self.device.name} has no room for {nbytes / 2**20:.1f} MiB "
+            f"({self.allocated_bytes / 2**20:.1f} MiB are in use by clrt). Use a smaller batch "
+            "or close models that are not needed.",
+            nbytes,
+            self.device.caps.global_mem_bytes,
+        )
 
     def _released(self, nbytes: int) -> None:
         self.allocated_bytes -= nbytes

@@ -13,6 +13,7 @@ import os
 import tempfile
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cache
 from importlib.resources import files
 from pathlib import Path
@@ -27,15 +28,44 @@ FACTS = ("kind", "float_lanes", "platform", "name", "driver")
 Record: TypeAlias = "dict[str, object]"
 
 
+@dataclass(frozen=True)
+class Found:
+    """The record that was taken for a kernel.
+
+    Attributes:
+        tunables: The macros that it sets; empty where there is no record.
+        source: The file it is from; "" where there is none.
+        facts: What it says of the devices that it is for.
+    """
+
+    tunables: Mapping[str, int] = field(default_factory=dict)
+    source: str = ""
+    facts: Mapping[str, object] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        if not self.source:
+            return "the kernel's defaults: no record fits"
+        kind = "this device" if "name" in self.facts else "this architecture"
+        facts = ", ".join(f"{k}={v}" for k, v in self.facts.items())
+        return f"the record for {kind if facts else 'any device'} ({facts}) of {self.source}"
+
+
 def record_for(kernel: str, caps: DeviceCaps) -> Mapping[str, int]:
     """The macros that the best record sets for a kernel; empty where none fits."""
-    for records in (_load(user_file()), _shipped()):
+    return find_record(kernel, caps).tunables
+
+
+def find_record(kernel: str, caps: DeviceCaps) -> Found:
+    """The best record for a kernel, and where it is from."""
+    user = user_file()
+    for source, records in ((str(user), _load(user)), ("clrt", _shipped())):
         fitting = [r for r in records if r["kernel"] == kernel and _holds(r, caps)]
         if fitting:
-            best = max(fitting, key=lambda r: len(r.keys() & set(FACTS)))["tunables"]
-            assert isinstance(best, dict)
-            return best
-    return {}
+            best = max(fitting, key=lambda r: len(r.keys() & set(FACTS)))
+            tunables = best["tunables"]
+            assert isinstance(tunables, dict)
+            return Found(tunables, source, {f: best[f] for f in FACTS if f in best})
+    return Found()
 
 
 def new_record(kernel: str, caps: DeviceCaps, tunables: Mapping[str, int]) -> Record:

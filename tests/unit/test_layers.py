@@ -25,6 +25,7 @@ ALLOWED: dict[str, set[str]] = {
     "plan": {"errors", "ir", "device", "kernels", "ops", "tuning"},
     "runtime": {"", "errors", "knobs", "ir", "device", "kernels", "ops", "plan"},
     "profiling": {"errors", "ir", "kernels", "plan", "runtime"},
+    "inspection": {"errors", "ir", "device", "kernels", "ops", "passes", "tuning", "plan"},
     # The pooling graph is IR, so that pooling runs through the same passes and kernels.
     "text": {"errors", "container", "ir", "ops", "model"},
 }
@@ -35,7 +36,7 @@ ONLY_IN = {
     "google": {"importer"},
     "xxhash": {"container"},
     "typer": {"cli"},
-    "rich": {"cli", "profiling"},
+    "rich": {"cli", "inspection", "profiling"},
 }
 
 

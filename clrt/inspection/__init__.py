@@ -1,0 +1,1 @@
+"""What a model needs and does, told before it runs."""

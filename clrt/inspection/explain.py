@@ -1,0 +1,312 @@
+"""Why a plan is as it is: per node where it runs, by which kernel and why, and what it moves."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+
+import numpy as np
+
+from clrt.device.caps import DeviceCaps
+from clrt.inspection.memory import Memory
+from clrt.ir.graph import Graph, Node, Value
+from clrt.kernels.spec import BufferArg, Launch, Packed
+from clrt.kernels.tuned import TUNED
+from clrt.ops.base import Op
+from clrt.passes.report import PassReport
+from clrt.plan.plan import Host, Kernels, Plan, Step
+from clrt.plan.specialise import Cut
+from clrt.tuning.records import find_record
+
+# Of these inputs a kernel reads no more elements than it writes.
+_PICKED = ("Gather", "GatherElements", "GatherND", "Slice")
+
+
+@dataclass(frozen=True)
+class KernelUse:
+    """One launch of a kernel.
+
+    Attributes:
+        tunables: Its `T_` macros with their values.
+        record: Where those are from; "" for a kernel without any.
+    """
+
+    entry: str
+    source: str
+    global_size: tuple[int, ...]
+    tunables: dict[str, int]
+    record: str
+
+
+@dataclass(frozen=True)
+class NodeRow:
+    """One node of a plan.
+
+    Attributes:
+        where: "device", "host" or "view" (it shares its input's memory and nothing runs).
+        why: Why it runs there, and by this variant.
+        variant: The kernel variant; "" where there is none.
+        rejected: Why earlier variants were not taken.
+        origins: The ONNX nodes it stands for.
+        made_by: The pass that made it; "" for a node of the file.
+        read_bytes: What it reads: inputs and weights, each once.
+        written_bytes: What it writes: its outputs.
+        scratch_bytes: Memory for its own use.
+        flops: Floating-point operations, of those ops that count them.
+        outputs: Name and type of each.
+        memory: Whose memory the output has, where it is not its own.
+    """
+
+    name: str
+    op: str
+    where: str
+    why: str
+    variant: str
+    rejected: tuple[str, ...]
+    kernels: tuple[KernelUse, ...]
+    origins: tuple[str, ...]
+    made_by: str
+    read_bytes: int
+    written_bytes: int
+    scratch_bytes: int
+    flops: int
+    outputs: tuple[str, ...]
+    memory: str
+
+
+@dataclass(frozen=True)
+class CutRow:
+    """Where a plan ends because what follows depends on computed data.
+
+    Attributes:
+        node: The node whose output shape, or kernel, depends on it.
+        why: What the host does there.
+        reads: The values that the host reads.
+        ops_after: How many nodes of each op come after, planned once the data are there.
+    """
+
+    node: str
+    why: str
+    reads: tuple[str, ...]
+    ops_after: dict[str, int]
+
+
+@dataclass(frozen=True)
+class PassRow:
+    """What a graph pass did.
+
+    Attributes:
+        hits: The nodes that it rewrote.
+        misses: The nodes that it nearly did, and why not.
+    """
+
+    name: str
+    hits: tuple[str, ...]
+    misses: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class Explanation:
+    """Why the plan for some input shapes is as it is. Prints as tables.
+
+    Attributes:
+        rows: The nodes in the order in which they run.
+        folded: Nodes whose outputs were known when the plan was made (shape arithmetic).
+        cut: Where the plan ends early, if it does.
+    """
+
+    device: str
+    shapes: dict[str, tuple[int, ...]]
+    rows: tuple[NodeRow, ...]
+    folded: tuple[str, ...]
+    cut: CutRow | None
+    memory: Memory
+    passes: tuple[PassRow, ...]
+
+    @property
+    def flops(self) -> int:
+        """Of all nodes."""
+        return sum(r.flops for r in self.rows)
+
+    @property
+    def launches(self) -> int:
+        """Kernel launches in a run."""
+        return sum(len(r.kernels) for r in self.rows)
+
+    def to_dict(self) -> dict[str, object]:
+        """Everything, for JSON."""
+        sums = {"memory": self.memory.to_dict(), "flops": self.flops, "launches": self.launches}
+        return {**asdict(self), **sums}
+
+    def __str__(self) -> str:
+        from clrt.inspection.tables import as_text
+
+        return as_text(self)
+
+    def __rich__(self) -> object:
+        from clrt.inspection.tables import explanation_tables
+
+        return explanation_tables(self)
+
+
+def explain(
+    graph: Graph,
+    plan: Plan,
+    cut: Cut | None,
+    caps: DeviceCaps,
+    device: str,
+    memory: Memory,
+    report: PassReport | None,
+) -> Explanation:
+    """The explanation of a plan.
+
+    Args:
+        graph: The optimised graph that was planned.
+        report: What the passes did to it.
+    """
+    steps = {s.node: s for s in plan.steps}
+    rows = tuple(
+        _step_row(steps[n], plan, caps) if n in steps else _view_row(n, plan)
+        for n in plan.graph.nodes
+    )
+    later = [] if cut is None else cut.rest.nodes
+    kept = {n.name for n in (*plan.graph.nodes, *later, *([] if cut is None else [cut.node]))}
+    folded = tuple(n.name for n in graph.nodes if n.name not in kept)
+    shapes = {v.name: v.dims for v in plan.graph.inputs}
+    cut_row = None if cut is None else _cut_row(cut)
+    return Explanation(device, shapes, rows, folded, cut_row, memory, _pass_rows(report))
+
+
+def _step_row(step: Step, plan: Plan, caps: DeviceCaps) -> NodeRow:
+    node = step.node
+    outputs = tuple(repr(v) for v in node.outputs)
+    written = sum(_nbytes(v) for v in node.outputs)
+    if isinstance(step, Host):
+        read = sum(_nbytes(v) for v in {v for v in node.inputs if v is not None})
+        why = f"no kernel fits: {step.reason}"
+        return _row(node, "host", why, outputs, "", read=read, written=written)
+    uses = tuple(_use(x, caps) for x in step.launches)
+    taken = plan.roots.get(node.output)
+    shared = "" if taken is None else f"in place of %{taken.name}"
+    read, scratch = _traffic(step)
+    why = "the first variant that fits" if step.rejected else "the op's first variant fits"
+    if not step.launches:
+        why = "nothing to compute: an output has no elements"
+    return _row(
+        node,
+        "device",
+        why,
+        outputs,
+        shared,
+        variant=step.variant,
+        rejected=step.rejected,
+        kernels=uses,
+        read=read,
+        written=written,
+        scratch=scratch,
+        flops=flops_of(step),
+    )
+
+
+def _view_row(node: Node, plan: Plan) -> NodeRow:
+    root = plan.root(node.output)
+    why = "another shape of the same memory: no kernel runs"
+    return _row(node, "view", why, tuple(map(repr, node.outputs)), f"view of %{root.name}")
+
+
+def _row(
+    node: Node,
+    where: str,
+    why: str,
+    outputs: tuple[str, ...],
+    memory: str,
+    *,
+    variant: str = "",
+    rejected: tuple[str, ...] = (),
+    kernels: tuple[KernelUse, ...] = (),
+    read: int = 0,
+    written: int = 0,
+    scratch: int = 0,
+    flops: int = 0,
+) -> NodeRow:
+    return NodeRow(
+        node.name,
+        node.op.name,
+        where,
+        why,
+        variant,
+        rejected,
+        kernels,
+        node.origins,
+        node.made_by,
+        read,
+        written,
+        scratch,
+        flops,
+        outputs,
+        memory,
+    )
+
+
+def _use(launch: Launch, caps: DeviceCaps) -> KernelUse:
+    spec = launch.kernel
+    tuned = TUNED.get(spec.entry)
+    if tuned is None:
+        return KernelUse(spec.entry, spec.source, launch.global_size, {}, "")
+    defines = dict(spec.defines)
+    # The lanes are VW in the sources that common/math.clh serves.
+    values = {m: defines.get(m, defines.get("VW" if m == "T_VW" else m)) for m in tuned.defaults}
+    used = {m: int(v) for m, v in values.items() if v is not None}
+    record = str(find_record(spec.entry, caps))
+    return KernelUse(spec.entry, spec.source, launch.global_size, used, record)
+
+
+def _traffic(step: Kernels) -> tuple[int, int]:
+    """Bytes read, and bytes of scratch."""
+    node = step.node
+    buffers = {a.buffer: None for x in step.launches for a in x.args if isinstance(a, BufferArg)}
+    read = scratch = 0
+    picked = node.inputs[0] if node.op.name in _PICKED else None
+    packed = {b.value for b in buffers if isinstance(b, Packed)}
+    for buffer in buffers:
+        if isinstance(buffer, Packed):
+            read += buffer.nbytes
+        elif not isinstance(buffer, Value):
+            scratch += getattr(buffer, "nbytes", 0)
+        elif buffer not in node.outputs and buffer not in packed:
+            size = _nbytes(buffer)
+            read += min(size, _nbytes(node.output)) if buffer is picked else size
+    return read, scratch
+
+
+def flops_of(step: Step) -> int:
+    """Floating-point operations of a step, as its launches or its op count them."""
+    node = step.node
+    assert isinstance(node.op, Op)
+    counted = sum(x.flops for x in step.launches) if isinstance(step, Kernels) else 0
+    return counted or node.op.flops(node.input_types, [v.type for v in node.outputs])
+
+
+def _cut_row(cut: Cut) -> CutRow:
+    assert isinstance(cut.node.op, Op)
+    why = "the shape of what follows, or its kernel, depends on what the host reads"
+    if cut.driven and cut.node.op.driven:
+        why = "the host drives it: control flow, or a sequence"
+    elif cut.driven:
+        why = "the host computes it: how much comes out depends on the data"
+    ops = Counter(n.op.name for n in cut.rest.nodes)
+    return CutRow(str(cut.node), why, cut.reads, dict(ops.most_common()))
+
+
+def _pass_rows(report: PassReport | None) -> tuple[PassRow, ...]:
+    records = [] if report is None else report.records
+    hits: dict[str, list[str]] = {}
+    misses: Mapping[str, list[tuple[str, str]]] = {r.name: r.misses for r in records}
+    for record in records:
+        hits.setdefault(record.name, []).extend(record.hits)
+    return tuple(PassRow(n, tuple(h), tuple(misses[n])) for n, h in hits.items())
+
+
+def _nbytes(value: Value) -> int:
+    return int(np.prod(value.dims, dtype=np.int64)) * value.dtype.itemsize

@@ -1,0 +1,144 @@
+"""An explanation as tables for people."""
+
+from __future__ import annotations
+
+import io
+from collections import Counter
+from collections.abc import Iterator
+
+from rich.console import Console, Group
+from rich.table import Table
+from rich.text import Text
+
+from clrt.inspection.explain import CutRow, Explanation, KernelUse, NodeRow, PassRow
+from clrt.inspection.units import format_bytes, format_flops, format_shapes
+
+_TEXT_WIDTH = 160
+_MAX_ORIGINS = 6
+_STYLES = {"device": "", "host": "yellow", "view": "dim"}
+
+
+def as_text(explanation: Explanation) -> str:
+    """The tables as plain text."""
+    target = io.StringIO()
+    Console(file=target, width=_TEXT_WIDTH, highlight=False).print(explanation)
+    return target.getvalue().rstrip("\n")
+
+
+def explanation_tables(explanation: Explanation) -> Group:
+    """The summary, the nodes, the cut, the kernels and the passes."""
+    parts: list[Text | Table] = [Text(line) for line in _summary(explanation)]
+    parts.append(_node_table(explanation.rows))
+    if explanation.cut is not None:
+        parts += [Text(line, style="yellow") for line in _cut_lines(explanation.cut)]
+    parts += [_kernel_table(explanation.rows), _pass_table(explanation.passes)]
+    return Group(*parts)
+
+
+def _summary(explanation: Explanation) -> Iterator[str]:
+    rows = explanation.rows
+    on_host = sum(r.where == "host" for r in rows)
+    yield f"{format_shapes(explanation.shapes)} on {explanation.device}"
+    yield (
+        f"{len(rows)} nodes, {explanation.launches} kernel launches, {on_host} nodes on the host, "
+        f"{format_flops(explanation.flops)}"
+    )
+    yield f"memory {explanation.memory}"
+    if explanation.folded:
+        yield f"known when planned, so never run: {len(explanation.folded)} nodes"
+
+
+def _node_table(rows: tuple[NodeRow, ...]) -> Table:
+    table = Table(expand=True)
+    table.add_column("node", overflow="fold", ratio=3)
+    table.add_column("runs as", overflow="fold", ratio=3)
+    table.add_column("why", overflow="fold", ratio=5)
+    table.add_column("stands for", overflow="fold", ratio=3)
+    table.add_column("gives", overflow="fold", ratio=4)
+    table.add_column("cost", justify="right", no_wrap=True)
+    for row in rows:
+        cells = (
+            f"{row.op}\n{row.name}",
+            _runs(row),
+            "\n".join(_reasons(row)),
+            _origins(row),
+            "\n".join([*row.outputs, row.memory]).rstrip(),
+            "\n".join(_cost(row)),
+        )
+        table.add_row(*map(Text, cells), style=_STYLES[row.where], end_section=True)
+    return table
+
+
+def _runs(row: NodeRow) -> str:
+    if row.where != "device":
+        return "on the host" if row.where == "host" else "view"
+    counts = Counter(use.entry for use in row.kernels)
+    entries = (f"{n} x {e}" if n > 1 else e for e, n in counts.items())
+    return "\n".join([f"variant {row.variant}", *entries])
+
+
+def _kernel_table(rows: tuple[NodeRow, ...]) -> Table:
+    """Each kernel once, with its tunables and where they are from."""
+    table = Table(title="kernels", expand=True)
+    table.add_column("kernel", overflow="fold", ratio=2)
+    table.add_column("launches", justify="right", no_wrap=True)
+    table.add_column("tunables", overflow="fold", ratio=3)
+    table.add_column("from", overflow="fold", ratio=4)
+    counts = Counter((u.entry, _values(u), u.record) for r in rows for u in r.kernels)
+    for (entry, values, record), launches in counts.most_common():
+        table.add_row(*map(Text, (entry, str(launches), values, record)))
+    return table
+
+
+def _values(use: KernelUse) -> str:
+    return " ".join(f"{name}={value}" for name, value in use.tunables.items())
+
+
+def _reasons(row: NodeRow) -> Iterator[str]:
+    yield row.why
+    yield from (f"not {reason}" for reason in row.rejected)
+
+
+def _origins(row: NodeRow) -> str:
+    names = [*row.origins[:_MAX_ORIGINS]]
+    if len(row.origins) > _MAX_ORIGINS:
+        names.append(f"and {len(row.origins) - _MAX_ORIGINS} more")
+    return "\n".join([*names, f"(by {row.made_by})"] if row.made_by else names)
+
+
+def _cost(row: NodeRow) -> Iterator[str]:
+    if row.read_bytes or row.written_bytes:
+        yield f"reads {format_bytes(row.read_bytes)}"
+        yield f"writes {format_bytes(row.written_bytes)}"
+    if row.scratch_bytes:
+        yield f"scratch {format_bytes(row.scratch_bytes)}"
+    if row.flops:
+        yield format_flops(row.flops)
+
+
+def _cut_lines(cut: CutRow) -> Iterator[str]:
+    reads = ", ".join(f"%{name}" for name in cut.reads) or "nothing"
+    yield f"Here the plan ends, at {cut.node}: {cut.why}."
+    after = ", ".join(f"{n} {op}" for op, n in cut.ops_after.items()) or "nothing"
+    yield f"The host reads {reads}; planned once that is known: {after}."
+
+
+def _pass_table(passes: tuple[PassRow, ...]) -> Table:
+    table = Table(title="graph passes", expand=True)
+    table.add_column("pass", overflow="fold", ratio=2)
+    table.add_column("hits", justify="right", no_wrap=True)
+    table.add_column("near misses", overflow="fold", ratio=6)
+    for row in passes:
+        if row.hits or row.misses:
+            cells = (row.name, str(len(row.hits)), "\n".join(_misses(row)))
+            table.add_row(*map(Text, cells))
+    return table
+
+
+def _misses(row: PassRow) -> Iterator[str]:
+    """One line per reason, with how often and where first."""
+    counts = Counter(reason for _, reason in row.misses)
+    first = {reason: node for node, reason in reversed(row.misses)}
+    for reason, count in counts.most_common():
+        more = f" and {count - 1} more" if count > 1 else ""
+        yield f"{first[reason]}{more}: {reason}"

@@ -1,0 +1,26 @@
+"""Numbers as people read them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+
+def format_bytes(count: int) -> str:
+    """Bytes in the largest binary unit that leaves at least one."""
+    for exponent, unit in ((40, "TiB"), (30, "GiB"), (20, "MiB"), (10, "KiB")):
+        if count >= 1 << exponent:
+            return f"{count / (1 << exponent):.1f} {unit}"
+    return f"{count} B"
+
+
+def format_flops(count: int) -> str:
+    """Floating-point operations in the largest unit that leaves at least one."""
+    for exponent, unit in ((12, "T"), (9, "G"), (6, "M"), (3, "k")):
+        if count >= 10**exponent:
+            return f"{count / 10**exponent:.2f} {unit}FLOP"
+    return f"{count} FLOP"
+
+
+def format_shapes(shapes: Mapping[str, Iterable[int]]) -> str:
+    """Shapes as the command line takes them: input_ids=8x128,mask=8x128."""
+    return ",".join(f"{name}={'x'.join(map(str, s))}" for name, s in shapes.items())
