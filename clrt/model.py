@@ -117,13 +117,20 @@ def load(
 def _read(source: Source) -> Graph:
     if isinstance(source, Graph):
         return source.copy()
+    return import_model(*onnx_source(source))
+
+
+def onnx_source(
+    source: str | Path | bytes | onnx.ModelProto,
+) -> tuple[Path | bytes | onnx.ModelProto, Mapping[str, Array]]:
+    """What the importer takes for a file, its bytes or a folder: the model, and more weights."""
     if isinstance(source, (str, Path)) and Path(source).is_dir():
         folder = Path(source)
         for candidate in (folder / "onnx" / "model.onnx", folder / "model.onnx"):
             if candidate.is_file():
-                return import_model(candidate)
-        return import_model(*huggingface.build_model(folder))
-    return import_model(Path(source) if isinstance(source, str) else source)
+                return candidate, {}
+        return huggingface.build_model(folder)
+    return Path(source) if isinstance(source, str) else source, {}
 
 
 @dataclass(frozen=True)

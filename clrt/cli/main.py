@@ -1,4 +1,4 @@
-"""The command line: `clrt devices`, `clrt embed` and `clrt tune`."""
+"""The command line: `clrt devices`, `clrt embed`, `clrt inspect` and so on."""
 
 from __future__ import annotations
 
@@ -12,6 +12,8 @@ import clrt
 from clrt.cli.console import say_error
 from clrt.cli.devices import devices
 from clrt.cli.embed import embed
+from clrt.cli.explain import explain
+from clrt.cli.inspect import inspect
 from clrt.cli.tune import tune
 from clrt.errors import ClrtError
 
@@ -40,6 +42,8 @@ app = typer.Typer(
 )
 app.command()(_clear_errors(devices))
 app.command()(_clear_errors(embed))
+app.command()(_clear_errors(inspect))
+app.command()(_clear_errors(explain))
 app.command()(_clear_errors(tune))
 
 
