@@ -128,15 +128,22 @@ def read_graph(source: Source) -> Graph:
     """
     if isinstance(source, Graph):
         return source.copy()
+    if is_compiled(source):
+        return read_compiled(Path(source)).graph
+    return import_model(*onnx_source(source))
+
+
+def onnx_source(
+    source: str | Path | bytes | onnx.ModelProto,
+) -> tuple[Path | bytes | onnx.ModelProto, Mapping[str, Array]]:
+    """What the importer takes for a file, its bytes or a folder: the model, and more weights."""
     if isinstance(source, (str, Path)) and Path(source).is_dir():
         folder = Path(source)
         for candidate in (folder / "onnx" / "model.onnx", folder / "model.onnx"):
             if candidate.is_file():
-                return import_model(candidate)
-        return import_model(*huggingface.build_model(folder))
-    if is_compiled(source):
-        return read_compiled(Path(source)).graph
-    return import_model(Path(source) if isinstance(source, str) else source)
+                return candidate, {}
+        return huggingface.build_model(folder)
+    return Path(source) if isinstance(source, str) else source, {}
 
 
 def is_compiled(source: Source) -> TypeGuard[str | Path]:

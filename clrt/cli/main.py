@@ -9,6 +9,8 @@ from clrt.cli.bench import bench
 from clrt.cli.console import clear_errors
 from clrt.cli.devices import devices
 from clrt.cli.embed import embed
+from clrt.cli.explain import explain
+from clrt.cli.inspect import inspect
 from clrt.cli.profile import profile
 from clrt.cli.tune import tune
 
@@ -18,7 +20,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-for command in (devices, embed, tune, profile, bench):
+for command in (devices, embed, tune, inspect, explain, profile, bench):
     app.command()(clear_errors(command))
 
 

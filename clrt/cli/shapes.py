@@ -26,6 +26,10 @@ ShapeOption = Annotated[
         help="Input shapes, as input_ids=8x128,mask=8x128; one left out repeats the last."
     ),
 ]
+ShapesOption = Annotated[
+    list[str] | None,
+    typer.Option(help="Input shapes, as input_ids=8x128,mask=8x128; may be repeated."),
+]
 DeviceOption = Annotated[
     str | None, typer.Option(help="auto, cpu, gpu, part of a device name, or an index.")
 ]

@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from clrt.cli.console import stderr, stdout
-from clrt.cli.shapes import DeviceOption, default_shapes, parse_shapes
+from clrt.cli.shapes import DeviceOption, ShapesOption, default_shapes, parse_shapes
 from clrt.model import load
 from clrt.tuner import Tuned, Tuner, encoder_layer
 from clrt.tuning.records import new_record, save
@@ -22,10 +22,7 @@ def tune(
         Path | None,
         typer.Argument(help="An ONNX file or Hugging Face folder; else a transformer's layer."),
     ] = None,
-    shape: Annotated[
-        list[str] | None,
-        typer.Option(help="Input shapes, as input_ids=8x128,mask=8x128; may be repeated."),
-    ] = None,
+    shape: ShapesOption = None,
     device: DeviceOption = None,
     budget: Annotated[float, typer.Option(min=1.0, help="Seconds to spend.")] = 120.0,
 ) -> None:

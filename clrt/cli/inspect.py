@@ -1,0 +1,306 @@
+"""`clrt inspect`."""
+
+from __future__ import annotations
+
+import json
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import asdict, dataclass, field, replace
+from math import prod
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from clrt.cli.console import say_error, stdout
+from clrt.cli.shapes import (
+    DeviceOption,
+    ModelArgument,
+    ShapesOption,
+    default_shapes,
+    parse_shapes,
+)
+from clrt.errors import ClrtError, InputError, UnsupportedError
+from clrt.importer.onnx_info import FileInfo, Parameters, op_name, read_info
+from clrt.inspection.explain import Explanation
+from clrt.inspection.units import format_bytes, format_flops, format_shapes
+from clrt.ir.dims import is_symbol
+from clrt.ir.graph import Graph
+from clrt.model import Model, is_compiled, load, onnx_source
+from clrt.ops.base import all_graphs
+from clrt.text.locate import find_model
+
+Shapes = Mapping[str, tuple[int, ...]]
+
+
+@dataclass(frozen=True)
+class AtShape:
+    """What a run at some input shapes takes.
+
+    Attributes:
+        explanation: None where these shapes cannot be planned.
+        error: Why not.
+    """
+
+    shapes: Shapes
+    explanation: Explanation | None = None
+    error: str = ""
+
+    def to_dict(self) -> dict[str, object]:
+        """The figures for JSON."""
+        found = self.explanation
+        if found is None:
+            return {"shapes": dict(self.shapes), "error": self.error}
+        return {
+            "shapes": dict(self.shapes),
+            "flops": found.flops,
+            "launches": found.launches,
+            "memory": found.memory.to_dict(),
+            "where": dict(Counter(r.where for r in found.rows)),
+            "host": {f"{r.op} '{r.name}'": r.why for r in found.rows if r.where == "host"},
+            "cut": None if found.cut is None else asdict(found.cut),
+        }
+
+
+@dataclass(frozen=True)
+class Inspection:
+    """All that can be known of a model before it runs.
+
+    Attributes:
+        file: None where it is no ONNX model.
+        dims: The symbols of the input shapes, and where they stand.
+        ops: Nodes by op, in the file and after optimising (-1 where unknown).
+        unsupported: What clrt lacks for it; the rest is then what the file says.
+    """
+
+    model: str
+    file: FileInfo | None
+    inputs: tuple[str, ...] = ()
+    outputs: tuple[str, ...] = ()
+    dims: dict[str, list[str]] = field(default_factory=dict)
+    ops: dict[str, tuple[int, int]] = field(default_factory=dict)
+    parameters: tuple[Parameters, ...] = ()
+    device: str = ""
+    at: tuple[AtShape, ...] = ()
+    unsupported: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict[str, object]:
+        """Everything, for JSON."""
+        ops = {
+            name: {"file": before, "optimised": None if after < 0 else after}
+            for name, (before, after) in self.ops.items()
+        }
+        return {**asdict(replace(self, at=())), "ops": ops, "at": [a.to_dict() for a in self.at]}
+
+
+def inspect(
+    model: ModelArgument,
+    shape: ShapesOption = None,
+    device: DeviceOption = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead.")] = False,
+) -> None:
+    """Show what a model holds, what it needs and where it would run; nothing is run.
+
+    Exit code 1 where clrt does not support it; all that it lacks is then listed.
+    """
+    found = look_into(find_model(model), shape or [], device)
+    if as_json:
+        typer.echo(json.dumps(found.to_dict(), indent=1))
+    else:
+        _print(found, stdout())
+    if found.unsupported:
+        count = len(found.unsupported)
+        things = "1 thing" if count == 1 else f"{count} things"
+        say_error(f"'{model}' needs {things} that clrt does not support.")
+        raise typer.Exit(1)
+
+
+def look_into(path: Path, shapes: list[str], device: str | None) -> Inspection:
+    """Inspects a model.
+
+    Args:
+        shapes: Input shapes as on the command line; none for some of the usual ones.
+
+    Raises:
+        ModelError: The file is missing, damaged or not a model.
+        InputError: A shape is none.
+        DeviceError: The device asked for is absent.
+    """
+    found = Inspection(str(path), None) if is_compiled(path) else _of_file(path)
+    before = {name: n for name, (n, _) in found.ops.items()}
+    try:
+        with load(path, device=device) as model:
+            graph = model._graph
+            sets = [parse_shapes(s, model) for s in shapes] or _usual_shapes(model)
+            after = Counter(
+                op_name(n.op.domain, n.op.name) for g in all_graphs(graph) for n in g.nodes
+            )
+            return replace(
+                found,
+                inputs=tuple(map(str, model.inputs)),
+                outputs=tuple(map(str, model.outputs)),
+                dims=_dims(graph),
+                ops={n: (before.get(n, 0), after[n]) for n in {**before, **after}},
+                parameters=found.parameters or _parameters(graph),
+                device=str(model.device),
+                at=tuple(_at(model, s) for s in sets),
+            )
+    except UnsupportedError as error:
+        return replace(found, unsupported=error.nodes or (str(error),))
+
+
+def _of_file(path: Path) -> Inspection:
+    """What an ONNX file says of itself, or the graph made for a folder."""
+    file = read_info(*onnx_source(path))
+    ops = {name: (n, -1) for name, n in file.ops.items()}
+    return Inspection(
+        str(path), file, file.inputs, file.outputs, ops=ops, parameters=file.parameters
+    )
+
+
+def _parameters(graph: Graph) -> tuple[Parameters, ...]:
+    """The constants of a graph by dtype."""
+    found: dict[str, Parameters] = {}
+    for value in {v: None for g in all_graphs(graph) for v in g.constants() if v.has_numbers}:
+        name, count = str(value.dtype), prod(value.dims)
+        old = found.get(name, Parameters(name, 0, 0))
+        nbytes = old.nbytes + count * value.dtype.itemsize
+        found[name] = Parameters(name, old.elements + count, nbytes)
+    return tuple(sorted(found.values(), key=lambda p: -p.nbytes))
+
+
+def _usual_shapes(model: Model) -> list[dict[str, tuple[int, ...]]]:
+    """The default shapes; none where only the user can know them."""
+    try:
+        return default_shapes(model)
+    except InputError:
+        return []
+
+
+def _dims(graph: Graph) -> dict[str, list[str]]:
+    dims: dict[str, list[str]] = {}
+    for value in graph.inputs:
+        for axis, dim in enumerate(value.shape or ()):
+            if is_symbol(dim):
+                dims.setdefault(str(dim), []).append(f"{value.name} axis {axis}")
+    return dims
+
+
+def _at(model: Model, shapes: Shapes) -> AtShape:
+    try:
+        return AtShape(shapes, model.explain(shapes))
+    except ClrtError as error:
+        return AtShape(shapes, error=str(error))
+
+
+def _print(found: Inspection, console: Console) -> None:
+    for line in _head(found):
+        console.print(Text(line), soft_wrap=True)
+    console.print(_op_table(found))
+    console.print(_parameter_table(found.parameters))
+    if found.at:
+        console.print(_shape_table(found))
+        planned = [at.explanation for at in found.at if at.explanation is not None]
+        for line in _places(planned[-1]) if planned else ():
+            console.print(Text(line), soft_wrap=True)
+    elif not found.unsupported:
+        console.print(Text("by shape: an input has no known rank; give --shape.", style="yellow"))
+    for note in found.unsupported:
+        console.print(Text(f"not supported: {note}", style="red"), soft_wrap=True)
+
+
+def _head(found: Inspection) -> Iterator[str]:
+    yield found.model
+    if found.file is not None:
+        opsets = ", ".join(f"{d} {v}" for d, v in found.file.opsets.items())
+        functions = f", {found.file.functions} functions" if found.file.functions else ""
+        producer = found.file.producer or "an unnamed program"
+        yield f"made by {producer}: IR {found.file.ir_version}, opset {opsets}{functions}"
+    yield from (f"input   {text}" for text in found.inputs)
+    yield from (f"output  {text}" for text in found.outputs)
+    yield from (f"dim     {name}: {', '.join(where)}" for name, where in found.dims.items())
+
+
+def _op_table(found: Inspection) -> Table:
+    table = Table(title="ops")
+    table.add_column("op", overflow="fold")
+    table.add_column("in the file", justify="right", no_wrap=True)
+    table.add_column("optimised", justify="right", no_wrap=True)
+    if found.unsupported:
+        table.add_column("", overflow="fold")
+    for name, (before, after) in sorted(found.ops.items(), key=lambda item: -item[1][0]):
+        count = sum(_is_about(note, name) for note in found.unsupported)
+        note = f"{count} not supported" if count else ""
+        cells = (name, str(before or ""), "?" if after < 0 else str(after or ""), note)
+        table.add_row(*map(Text, cells[: len(table.columns)]), style="red" if count else "")
+    befores, afters = zip(*found.ops.values(), strict=True) if found.ops else ((), ())
+    total = "?" if min(afters, default=0) < 0 else str(sum(afters))
+    table.add_row("all", str(sum(befores)), total, style="bold")
+    return table
+
+
+def _is_about(note: str, name: str) -> bool:
+    """Whether a note such as "Foo 'n1' (ai.onnx opset 17): reason" is about an op."""
+    domain, _, op = name.rpartition(".")
+    return note.startswith(f"{op} '") and f"({domain or 'ai.onnx'} opset " in note
+
+
+def _parameter_table(parameters: tuple[Parameters, ...]) -> Table:
+    table = Table(title="parameters")
+    table.add_column("dtype")
+    for column in ("elements", "bytes"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for p in parameters:
+        table.add_row(p.dtype, f"{p.elements:,}", format_bytes(p.nbytes))
+    elements, nbytes = (sum(p.elements for p in parameters), sum(p.nbytes for p in parameters))
+    table.add_row("all", f"{elements:,}", format_bytes(nbytes), style="bold")
+    return table
+
+
+def _shape_table(found: Inspection) -> Table:
+    table = Table(title=f"by shape, on {found.device}")
+    table.add_column("inputs", overflow="fold")
+    for column in ("compute", "kernels", "on host", "weights", "arena", "in, out", "in all"):
+        table.add_column(column, justify="right")
+    for at in found.at:
+        alike = len(set(at.shapes.values())) == 1
+        named = {"each": next(iter(at.shapes.values()))} if alike else at.shapes
+        shapes = Text(format_shapes(named).replace(",", "\n"))
+        explained = at.explanation
+        if explained is None:
+            table.add_row(shapes, Text(at.error, style="red"), end_section=True)
+            continue
+        memory = explained.memory
+        weights = memory.weights_bytes + memory.plan_bytes
+        sizes = (weights, memory.arena_bytes, memory.staging_bytes, memory.total_bytes)
+        on_host = sum(r.where == "host" for r in explained.rows)
+        table.add_row(
+            shapes,
+            format_flops(explained.flops),
+            str(explained.launches),
+            str(on_host),
+            *map(format_bytes, sizes),
+            end_section=True,
+        )
+    return table
+
+
+def _places(found: Explanation) -> Iterator[str]:
+    """What runs where, at one set of shapes."""
+    counts = Counter(r.where for r in found.rows)
+    kernels = Counter(k.entry for r in found.rows for k in r.kernels)
+    listing = ", ".join(f"{n} x {entry}" for entry, n in kernels.most_common())
+    yield f"at {format_shapes(found.shapes)}"
+    yield f"on the device: {counts['device']} nodes ({listing or 'no kernel'})"
+    yield f"views, which cost nothing: {counts['view']} nodes"
+    yield f"on the host: {counts['host']} nodes"
+    for row in found.rows:
+        if row.where == "host":
+            yield f"  {row.op} '{row.name}': {row.why}"
+    if found.cut is not None:
+        cut = found.cut
+        after = ", ".join(f"{n} {op}" for op, n in cut.ops_after.items()) or "nothing"
+        yield f"planned only once data are there, from {cut.node} on ({cut.why}): {after}"
