@@ -18,6 +18,7 @@ ALLOWED: dict[str, set[str]] = {
     "kernels": {"errors", "ir", "device"},
     "ops": {"errors", "ir", "device", "kernels"},
     "importer": {"errors", "ir", "ops"},
+    "exporter": {"errors", "ir", "ops"},
     "passes": {"errors", "knobs", "ir", "device", "ops"},
     "tuning": {"errors", "knobs", "device", "kernels"},
     "plan": {"errors", "ir", "device", "kernels", "ops", "tuning"},
@@ -26,7 +27,7 @@ ALLOWED: dict[str, set[str]] = {
     "text": {"errors", "ir", "ops", "model"},
 }
 ONLY_IN = {
-    "onnx": {"importer"},
+    "onnx": {"importer", "exporter"},
     "pyopencl": {"runtime"},
     "tokenizers": {"text"},
     "google": {"importer"},
