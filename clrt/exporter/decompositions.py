@@ -19,7 +19,7 @@ from clrt.ir.op import IrOp, Step, TensorType
 from clrt.ops.argmax import ArgMax
 from clrt.ops.base import Op, all_graphs
 from clrt.ops.cast import Cast
-from clrt.ops.concat import Split
+from clrt.ops.concat import Concat, Split
 from clrt.ops.expand import Expand
 from clrt.ops.fused import Fused, Literal
 from clrt.ops.fused_attention import FusedAttention
@@ -221,7 +221,9 @@ def _flat_softmax(node: Node, make: Maker) -> Sequence[Value]:
 
 def _lookup(node: Node, make: Maker) -> Sequence[Value]:
     x, keys, values, default = (node.arg(i) for i in range(4))
-    if keys.shape is not None and same(keys.shape[0], 0):
+    if keys.shape is None:
+        raise UnsupportedError(f"{node!r} has keys of no known rank, which its export needs.")
+    if same(keys.shape[0], 0):
         return [make(Expand(), default, make(Shape_(), x))]
     last = make.numbers([-1])
     column = make(Unsqueeze(), x, last)
@@ -230,9 +232,12 @@ def _lookup(node: Node, make: Maker) -> Sequence[Value]:
         both = make(And(), make(IsNaN(), column), make(IsNaN(), keys))
         found = make(Or(), found, both)
     hits = make(Cast(DType.INT32), found)
-    chosen = make(Gather(0), values, make(ArgMax(-1, keepdims=False), hits))
-    any_hit = make(Cast(DType.BOOL), make(ReduceMax(keepdims=False), hits, last))
-    return [make(Where(), any_hit, chosen, default)]
+    hit = make(Cast(DType.BOOL), make(ReduceMax(keepdims=False), hits, last))
+    place = make(ArgMax(-1, keepdims=False), hits)
+    # The default stands behind the values: ONNX Runtime gathers every dtype, and not all in Where.
+    place = make(Where(), hit, place, make.dim(keys.shape[0]))
+    table = make(Concat(0), values, make(Reshape(), default, make.numbers([1])))
+    return [make(Gather(0), table, place)]
 
 
 def _squared_distance(node: Node, make: Maker) -> Sequence[Value]:

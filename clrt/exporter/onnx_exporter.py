@@ -120,7 +120,17 @@ def _export(graph: Graph, store: Store) -> onnx.ModelProto:
     proto = _Exported(writer, graph, None).main()
     model = helper.make_model(proto, producer_name="clrt", opset_imports=imports)
     model.ir_version = helper.find_min_ir_version_for(imports)
+    if not all(o.type.tensor_type.HasField("shape") for o in proto.output):
+        _declare_outputs(model)
     return model
+
+
+def _declare_outputs(model: onnx.ModelProto) -> None:
+    """Gives outputs of unknown rank the shape that ONNX's own inference finds: they need one."""
+    inferred = onnx.shape_inference.infer_shapes(model)
+    for output, found in zip(model.graph.output, inferred.graph.output, strict=True):
+        if output.type.HasField("tensor_type") and not output.type.tensor_type.HasField("shape"):
+            output.type.CopyFrom(found.type)
 
 
 class _Writer:

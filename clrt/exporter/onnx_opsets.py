@@ -26,6 +26,7 @@ _OTHER_DOMAINS = {"com.microsoft": 1}
 _IMPLIED = {
     "Attention": {"outputs"},
     "Clip": {"has_min", "has_max"},
+    "GroupNormalization": {"per_group"},
     "LayerNormalization": {"stats"},
     "MaxPool": {"indices"},
     "If": {"captures"},
@@ -171,8 +172,10 @@ def _misfit(node: Node, opset: int) -> str | None:
         return str(error)
     if schema is None:
         return None
-    if op.name == "GroupNormalization" and bool(getattr(op, "per_group", False)) != (opset < 21):
-        return f"in opset {opset} its scale and bias are {'per group' * (opset < 21) or 'whole'}"
+    if op.name == "GroupNormalization" and getattr(op, "per_group", False) != (opset < 21):
+        return f"opset {opset} has another scale and bias"
+    if opset < 22 and getattr(op, "ceil_mode", False):
+        return f"opset {opset} has windows that start in the padding"
     inputs = node.inputs[: len(node.inputs) - getattr(op, "captures", 0)]
     if op.name == "Clip":
         inputs = clip_inputs(node)
