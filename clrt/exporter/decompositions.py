@@ -137,7 +137,7 @@ def _fused_matmul(node: Node, make: Maker) -> Sequence[Value]:
 
 
 def _fused_attention(node: Node, make: Maker) -> Sequence[Value]:
-    op, mask = node.op, node.input(3)
+    op = node.op
     assert isinstance(op, FusedAttention)
     q, k, v = _projections(node, make)
     groups = op.num_heads // op.kv_num_heads
@@ -150,19 +150,30 @@ def _fused_attention(node: Node, make: Maker) -> Sequence[Value]:
     scores = make(MatMul(), queries, keys)
     if op.scale != 1:
         scores = make(Mul(), scores, make.numbers(op.scale, q.dtype))
-    if mask is not None:
-        added = _additive(mask, q.dtype, make) if mask.dtype is DType.BOOL else mask
-        scores = make(Add(), scores, added)
-    if op.is_causal:
-        scores = make(Add(), scores, _additive(_causal(q, k, make), q.dtype, make))
-    weights = make(Softmax(-1), scores)
-    if op.nan_to_zero:
-        top = make(ReduceMax(keepdims=True), scores, make.numbers([-1]))
+    bias = _bias(node, q, k, make)
+    if bias is not None:
+        scores = make(Add(), scores, bias)
+    result = make(MatMul(), make(Softmax(-1), scores), values)
+    if op.nan_to_zero and bias is not None:
+        # Of the mask alone, which all heads and perhaps all layers share.
+        top = make(ReduceMax(keepdims=True), bias, make.numbers([-1]))
         hidden = make(Equal(), top, make.numbers(-np.inf, q.dtype))
-        weights = make(Where(), hidden, make.numbers(0, q.dtype), weights)
-    merged = make(Transpose((0, 2, 1, 3)), make(MatMul(), weights, values))
+        result = make(Where(), hidden, make.numbers(0, q.dtype), result)
+    merged = make(Transpose((0, 2, 1, 3)), result)
     width = op.num_heads * op.v_head_size
     return [make(Reshape(), merged, make.numbers([0, 0, width]))]
+
+
+def _bias(node: Node, q: Value, k: Value, make: Maker) -> Value | None:
+    """What is added to the scores: the mask, and -inf for keys behind their query."""
+    op, mask = node.op, node.input(3)
+    assert isinstance(op, FusedAttention)
+    if mask is not None and mask.dtype is DType.BOOL:
+        mask = _additive(mask, q.dtype, make)
+    if not op.is_causal:
+        return mask
+    causal = _additive(_causal(q, k, make), q.dtype, make)
+    return causal if mask is None else make(Add(), mask, causal)
 
 
 def _projections(node: Node, make: Maker) -> tuple[Value, Value, Value]:

@@ -1,7 +1,10 @@
 """A graph as a model of standard ONNX.
 
 The optimised IR goes out with its names and symbolic dims: ops of clrt's own as ONNX's
-(`decompositions`), constants as initializers, shape arithmetic as nodes (`symbolic`).
+(`decompositions`), constants as initializers, shape arithmetic as nodes (`symbolic`). The shapes of
+what lies between are left out: with them ONNX Runtime 1.31 fuses residuals into
+SkipLayerNormalization, which is slower than its parts (MiniLM, 8 x 128 tokens, one thread: 143 ms
+with them, 116 without).
 """
 
 from __future__ import annotations
@@ -22,9 +25,11 @@ from clrt.exporter.onnx_opsets import attributes, choose_opset, clip_inputs, ops
 from clrt.exporter.onnx_types import Inline, Store, type_proto
 from clrt.exporter.symbolic import SymbolicConstants, reshape_numbers
 from clrt.ir.dims import is_symbol
+from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Node, Value
-from clrt.ir.op import Array
+from clrt.ir.op import Array, TensorType
 from clrt.ops.base import Op, all_graphs
+from clrt.ops.views import Reshape
 
 # protobuf ends at 2 GiB; the rest is for everything that is no weight.
 MAX_INLINE_BYTES = 3 << 29
@@ -232,7 +237,12 @@ class _Exported:
         op = node.op
         assert isinstance(op, Op)
         values = clip_inputs(node) if op.name == "Clip" else list(node.inputs)
-        inputs = [self._input(node, i, v) for i, v in enumerate(values)]
+        short = reshape_numbers(node) if op.name == "Reshape" else None
+        if short is not None:
+            op, target = Reshape(), node.arg(1)
+            if target.numbers is None:
+                values[1] = Value(target.name, TensorType(DType.INT64, short.shape, short))
+        inputs = ["" if v is None else self._name(v) for v in values]
         own = len(inputs) - getattr(op, "captures", 0)
         given = {
             name: _Exported(self._writer, value, self).inner(inputs[own:])
@@ -246,15 +256,6 @@ class _Exported:
         self._nodes.append(
             helper.make_node(op.name, inputs[:own], outputs, node.name, domain=op.domain, **given)
         )
-
-    def _input(self, node: Node, index: int, value: Value | None) -> str:
-        if value is None:
-            return ""
-        if node.op.name == "Reshape" and index == 1 and value.is_constant and value.numbers is None:
-            short = reshape_numbers(node)
-            if short is not None:
-                return self.numbers(short, f"{value.name}/short")
-        return self._name(value)
 
     def _name(self, value: Value) -> str:
         found = self._known(value)

@@ -123,13 +123,18 @@ def _is_natural(dim: Dim) -> bool:
 
 
 def reshape_numbers(node: Node) -> Array | None:
-    """The target of a Reshape in 0 and -1 where these say all that is symbolic in it."""
+    """The target of a Reshape as numbers, without `allowzero`; None where these cannot say it.
+
+    What is symbolic becomes 0, where the input has the same dim there, or else the one -1.
+    """
     x, target = node.arg(0), node.arg(1)
     data = target.type.data
-    if data is None or data.ndim != 1 or x.shape is None or getattr(node.op, "allowzero", False):
+    if data is None or data.ndim != 1 or x.shape is None:
+        return None
+    if getattr(node.op, "allowzero", False) and any(same(dim, 0) for dim in data):
         return None
     wanted: list[int] = []
-    for index, dim in enumerate(data):
+    for index, dim in enumerate(data.tolist()):
         if isinstance(dim, int):
             wanted.append(dim)
         else:
