@@ -20,6 +20,7 @@ ALLOWED: dict[str, set[str]] = {
     "ops": {"errors", "ir", "device", "kernels"},
     "container": {"errors", "files", "ir", "kernels", "ops"},
     "importer": {"errors", "container", "ir", "ops"},
+    "exporter": {"errors", "files", "ir", "ops"},
     "passes": {"errors", "knobs", "ir", "device", "ops"},
     "tuning": {"errors", "knobs", "device", "kernels"},
     "plan": {"errors", "ir", "device", "kernels", "ops", "tuning"},
@@ -30,7 +31,7 @@ ALLOWED: dict[str, set[str]] = {
     "text": {"errors", "container", "ir", "ops", "model"},
 }
 ONLY_IN = {
-    "onnx": {"importer"},
+    "onnx": {"importer", "exporter"},
     "pyopencl": {"runtime"},
     "tokenizers": {"text"},
     "google": {"importer"},

@@ -1,0 +1,142 @@
+"""Constants with symbolic elements, as nodes that compute them from the shapes of values."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Protocol
+
+import numpy as np
+
+from clrt.errors import UnsupportedError
+from clrt.ir.dims import Dim, Undecidable, same
+from clrt.ir.dtypes import DType
+from clrt.ir.graph import Node, Value
+from clrt.ir.op import Array
+
+_BINARY = {"floordiv": "Div", "mod": "Mod", "max": "Max", "min": "Min"}
+
+
+class Nodes(Protocol):
+    """Where nodes go."""
+
+    def add(self, op_type: str, inputs: Sequence[str], name: str, **attributes: int) -> str:
+        """The output of a new node; `name` is what to call it where that is free."""
+
+    def numbers(self, data: Array, name: str) -> str:
+        """A new initializer."""
+
+
+class SymbolicConstants:
+    """Emits int64[1] values for dims, each once.
+
+    Args:
+        nodes: Where they go.
+        source: The name of a value, and its axis, whose size is a symbol; None where none is.
+    """
+
+    def __init__(self, nodes: Nodes, source: Callable[[str], tuple[str, int] | None]) -> None:
+        self._nodes = nodes
+        self._source = source
+        self._made: dict[str, str] = {}
+
+    def constant(self, value: Value) -> str:
+        """The elements of a constant, numbers and dims, as the value that nodes compute.
+
+        Raises:
+            UnsupportedError: No value has a symbol as a dim of its own.
+        """
+        data = value.type.data
+        assert data is not None
+        flat: list[Dim] = list(data.reshape(-1))
+        parts: list[str] = []
+        run: list[int] = []
+        for dim in [*flat, None]:
+            if isinstance(dim, int):
+                run.append(dim)
+                continue
+            if run:
+                parts.append(self._nodes.numbers(np.array(run, np.int64), f"{value.name}/numbers"))
+                run = []
+            if dim is not None:
+                parts.append(self.dim(dim))
+        name = value.name
+        result = parts[0] if len(parts) == 1 else self._nodes.add("Concat", parts, name, axis=0)
+        if data.ndim != 1:
+            shape = self._nodes.numbers(np.array(data.shape, np.int64), f"{name}/shape")
+            result = self._nodes.add("Reshape", [result, shape], name)
+        if value.dtype is not DType.INT64:
+            result = self._nodes.add("Cast", [result], name, to=value.dtype.onnx)
+        return result
+
+    def dim(self, dim: Dim) -> str:
+        """A dim as int64[1]."""
+        key = str(dim)
+        if key not in self._made:
+            self._made[key] = self._emit(dim)
+        return self._made[key]
+
+    def _emit(self, dim: Dim) -> str:
+        if isinstance(dim, int):
+            return self._nodes.numbers(np.array([dim], np.int64), f"dim/{dim}")
+        total = ""
+        for monomial, coefficient in dim.terms.items():
+            factors = [self._atom(a.name, a.args) for a in monomial]
+            if coefficient != 1 or not factors:
+                factors.append(self.dim(coefficient))
+            product = factors[0]
+            for factor in factors[1:]:
+                product = self._nodes.add("Mul", [product, factor], f"dim/{dim}")
+            total = self._nodes.add("Add", [total, product], f"dim/{dim}") if total else product
+        return total
+
+    def _atom(self, name: str, args: tuple[Dim, ...]) -> str:
+        if not args:
+            return self._symbol(name)
+        left, right = (self.dim(a) for a in args)
+        label = f"dim/{name}"
+        if name == "floordiv" and not all(map(_is_natural, args)):
+            # ONNX's Div truncates; what the divisor divides has no remainder to truncate.
+            rest = self._nodes.add("Mod", [left, right], label)
+            left = self._nodes.add("Sub", [left, rest], label)
+        return self._nodes.add(_BINARY[name], [left, right], label)
+
+    def _symbol(self, name: str) -> str:
+        if name not in self._made:
+            found = self._source(name)
+            if found is None:
+                raise UnsupportedError(
+                    f"The dim '{name}' is the size of no value in the graph, so that ONNX has no "
+                    "node to compute it; give the model's inputs the dims it is made of."
+                )
+            value, axis = found
+            self._made[name] = self._nodes.add(
+                "Shape", [value], f"dim/{name}", start=axis, end=axis + 1
+            )
+        return self._made[name]
+
+
+def _is_natural(dim: Dim) -> bool:
+    try:
+        return dim >= 0
+    except Undecidable:
+        return False
+
+
+def reshape_numbers(node: Node) -> Array | None:
+    """The target of a Reshape as numbers, without `allowzero`; None where these cannot say it.
+
+    What is symbolic becomes 0, where the input has the same dim there, or else the one -1.
+    """
+    x, target = node.arg(0), node.arg(1)
+    data = target.type.data
+    if data is None or data.ndim != 1 or x.shape is None:
+        return None
+    if getattr(node.op, "allowzero", False) and any(same(dim, 0) for dim in data):
+        return None
+    wanted: list[int] = []
+    for index, dim in enumerate(data.tolist()):
+        if isinstance(dim, int):
+            wanted.append(dim)
+        else:
+            wanted.append(0 if index < len(x.shape) and same(dim, x.shape[index]) else -1)
+    return np.array(wanted, np.int64) if wanted.count(-1) <= 1 else None

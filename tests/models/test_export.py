@@ -1,0 +1,93 @@
+"""Exported models give what the originals give, in ONNX Runtime and in clrt."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+
+import clrt
+from clrt.exporter.onnx_exporter import export_model
+from clrt.importer.onnx_importer import import_model
+from clrt.ir.op import Array
+from clrt.passes.pipeline import optimize
+from tests.models.fixtures import family_names, load_family, load_minilm
+from tests.models.oracle import LIMIT, expected, model_folder, relative_error, text_feeds
+from tests.models.test_light_models import FILES
+
+
+def exported(proto: onnx.ModelProto) -> onnx.ModelProto:
+    """The model that the optimised graph of a model makes, checked."""
+    graph = import_model(proto)
+    optimize(graph)
+    result = export_model(graph)
+    onnx.checker.check_model(result, full_check=True)
+    return result
+
+
+def feeds_for(proto: onnx.ModelProto, batch: int, sequence: int) -> dict[str, Array]:
+    """Token ids with padding, or pixels."""
+    names = [i.name for i in proto.graph.input]
+    if "pixel_values" in names:
+        dims = [d.dim_value or batch for d in proto.graph.input[0].type.tensor_type.shape.dim]
+        return {names[0]: np.random.default_rng(0).standard_normal(dims).astype(np.float32)}
+    return text_feeds(names, batch, sequence, batch > 1, 90)
+
+
+@pytest.mark.parametrize("name", family_names())
+def test_a_family_gives_the_same(name: str) -> None:
+    proto = load_family(name)
+    result = exported(proto)
+    assert not {n.domain for n in result.graph.node} - {"", "ai.onnx"}
+    assert len(result.graph.node) < len(proto.graph.node)
+    for feeds in (feeds_for(proto, 2, 9), feeds_for(proto, 1, 5)):
+        wanted, found = expected(proto, feeds), expected(result, feeds)
+        assert list(found) == list(wanted)
+        for output, array in wanted.items():
+            assert relative_error(found[output], array) < LIMIT, output
+
+
+@pytest.mark.parametrize("name", ["bert_dynamo20", "gpt2_nomask_torchscript17"])
+def test_clrt_reads_it_again(name: str) -> None:
+    proto = load_family(name)
+    feeds = feeds_for(proto, 2, 7)
+    with clrt.load(exported(proto), strict=True) as model:
+        found = model.run(feeds)
+    for output, array in expected(proto, feeds).items():
+        assert relative_error(np.asarray(found[output]), array) < 1e-4
+
+
+def test_dims_and_names_stay() -> None:
+    proto = load_family("bert_dynamo20")
+    result = exported(proto)
+    for a, b in zip(proto.graph.input, result.graph.input, strict=True):
+        assert a.name == b.name
+        assert a.type.tensor_type.shape == b.type.tensor_type.shape
+    kept = {n.name for n in proto.graph.node} & {n.name for n in result.graph.node}
+    assert {"node_embedding", "node_layer_norm"} <= kept
+
+
+@pytest.mark.parametrize("path", [f for f in FILES if "squeezenet" in f.stem], ids=lambda p: p.stem)
+def test_a_convolutional_network_gives_the_same(path: Path) -> None:
+    proto = onnx.load(path)
+    result = exported(proto)
+    feeds = {
+        i.name: np.ones([d if isinstance(d, int) else 1 for d in i.shape], np.float32)
+        for i in onnxruntime.InferenceSession(path).get_inputs()
+    }
+    for array, again in zip(
+        expected(proto, feeds).values(), expected(result, feeds).values(), strict=True
+    ):
+        assert relative_error(again, array) < LIMIT
+
+
+def test_minilm_gives_the_same() -> None:
+    proto = load_minilm("minilm_dynamo20", model_folder())
+    result = exported(proto)
+    feeds = text_feeds([i.name for i in proto.graph.input], 3, 17, True, 30000)
+    wanted, found = expected(proto, feeds), expected(result, feeds)
+    for output, array in wanted.items():
+        assert relative_error(found[output], array) < LIMIT

@@ -1,0 +1,37 @@
+"""Ops of clrt's own, taken apart: the parts give what the op gives."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pytest
+
+from clrt.exporter.decompositions import TABLE, check_decomposable, decompose
+from clrt.ops.base import Op, Sample
+from clrt.ops.evaluate import evaluate
+from clrt.ops.softmax import Softmax
+from tests.harness import sample_graph
+
+
+def _samples() -> Iterator[tuple[str, Sample]]:
+    for cls in (*TABLE, Softmax):
+        for k, sample in enumerate(cls.samples()):
+            # One of a few is enough: samples are about the tails of kernels.
+            if k % 5 == 0 or len(sample.inputs) > 3:
+                yield f"{cls.__name__}-{k}", sample
+
+
+@pytest.mark.parametrize("sample", [pytest.param(s, id=name) for name, s in _samples()])
+def test_the_parts_give_what_the_op_gives(sample: Sample) -> None:
+    graph = sample_graph(sample)
+    feeds = {v.name: sample.inputs[int(v.name[1:])] for v in graph.inputs}
+    check_decomposable(graph)
+    parts = decompose(graph)
+    assert all(isinstance(n.op, Op) and n.op.domain != "clrt" for n in parts.nodes)
+    (found,), (wanted,) = (evaluate(g, feeds).values() for g in (parts, graph))
+    assert found.dtype == wanted.dtype and found.shape == wanted.shape
+    tolerance = 1e-5 if wanted.dtype.itemsize > 2 else 1e-2
+    np.testing.assert_allclose(
+        found.astype(np.float64), wanted.astype(np.float64), rtol=tolerance, atol=tolerance
+    )

@@ -1,0 +1,195 @@
+"""What the exporter writes, read by ONNX's checker, ONNX Runtime and the importer."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+from onnx import parser
+
+from clrt.errors import UnsupportedError
+from clrt.exporter import onnx_exporter
+from clrt.exporter.onnx_exporter import export_model, save_model
+from clrt.importer.onnx_importer import import_model
+from clrt.ir.dtypes import DType
+from clrt.ir.graph import Graph, Node, Value
+from clrt.ir.op import Array, TensorType
+from clrt.ops.svm import CouplePairs
+from clrt.ops.views import Identity
+from clrt.passes.pipeline import optimize
+
+
+def parse(text: str, opset: int = 21) -> onnx.ModelProto:
+    return parser.parse_model(f'<ir_version: 10, opset_import: ["" : {opset}]>\n{text}')
+
+
+def export(proto: onnx.ModelProto) -> onnx.ModelProto:
+    graph = import_model(proto)
+    optimize(graph)
+    result = export_model(graph)
+    onnx.checker.check_model(result, full_check=True)
+    return result
+
+
+def run(proto: onnx.ModelProto | Path, feeds: dict[str, Any]) -> list[Any]:
+    model = str(proto) if isinstance(proto, Path) else proto.SerializeToString()
+    session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+    return list(session.run(None, feeds))
+
+
+def agree(text: str, *feeds: dict[str, Any]) -> onnx.ModelProto:
+    """The export of a model, which gives what the model gives and what its own export gives."""
+    proto = parse(text)
+    result = export(proto)
+    again = export(result)
+    for feed in feeds:
+        for model in (result, again):
+            for found, wanted in zip(run(model, feed), run(proto, feed), strict=True):
+                np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
+    return result
+
+
+def floats(*shape: int) -> Array:
+    return np.random.default_rng(len(shape)).standard_normal(shape).astype(np.float32)
+
+
+def constant(name: str, array: Array) -> Value:
+    return Value(name, TensorType(DType.of(array.dtype), array.shape, array))
+
+
+def test_symbolic_shapes_are_computed() -> None:
+    result = agree(
+        """
+        g (float[b, s, 6] x, float[b, 4] y) => (float[n, 3] a, int64[k] c, float[b, s] d) {
+          shape = Shape(x)
+          two = Constant<value = int64[1] {2}>()
+          three = Constant<value = int64[1] {3}>()
+          i0 = Constant<value = int64 {0}>()
+          i1 = Constant<value = int64 {1}>()
+          b0 = Gather(shape, i0)
+          s0 = Gather(shape, i1)
+          axes = Constant<value = int64[1] {0}>()
+          b1 = Unsqueeze(b0, axes)
+          s1 = Unsqueeze(s0, axes)
+          bs = Mul(b1, s1)
+          rows = Mul(bs, two)
+          target = Concat<axis = 0>(rows, three)
+          a = Reshape(x, target)
+          half = Div(s1, two)
+          most = Max(half, b1)
+          left = Mod(s1, two)
+          c = Concat<axis = 0>(most, left, bs, two)
+          grid = Concat<axis = 0>(b1, s1)
+          d = ConstantOfShape<value = float[1] {0.5}>(grid)
+        }
+        """,
+        {"x": floats(2, 5, 6), "y": floats(2, 4)},
+        {"x": floats(3, 2, 6), "y": floats(3, 4)},
+    )
+    assert {"Shape", "Div", "Mod", "Max"} <= {n.op_type for n in result.graph.node}
+    # Where 0 and -1 say it, a Reshape needs no arithmetic.
+    assert any(list(onnx.numpy_helper.to_array(t)) == [-1, 3] for t in result.graph.initializer)
+
+
+def test_branches_read_values_from_outside() -> None:
+    result = agree(
+        """
+        g (float[n, 3] x, bool c) => (float[m, k] y, float[n, 3] z) {
+          z = Exp(x)
+          w = Constant<value = float[3] {1.0, 2.0, 3.0}>()
+          y = If (c) <
+            then_branch = yes () => (float[a, b] p) { p = Add(z, w) },
+            else_branch = no () => (float[e, f] q) { q = Identity(x) }
+          >
+        }
+        """,
+        {"x": floats(2, 3), "c": np.array(True)},
+        {"x": floats(2, 3), "c": np.array(False)},
+    )
+    assert "If" in {n.op_type for n in result.graph.node}
+
+
+def test_a_loop_carries_and_stacks() -> None:
+    agree(
+        """
+        g (int64 trips, float[n] x) => (float[n] y, float[t, n] ys) {
+          going = Constant<value = bool {1}>()
+          y, ys = Loop (trips, going, x) <
+            body = turn (int64 i, bool c, float[n] v) => (bool d, float[n] w, float[n] row) {
+              d = Identity(c)
+              w = Add(v, x)
+              row = Mul(w, w)
+            }
+          >
+        }
+        """,
+        {"trips": np.array(3), "x": floats(4)},
+    )
+
+
+def test_an_input_and_a_constant_can_be_outputs() -> None:
+    x = Value("x", TensorType(DType.FLOAT32, (2,)))
+    k = constant("k", np.arange(3))
+    y = Value("y", x.type)
+    graph = Graph("g", [x], [y, y, k, x], [Node("n", Identity(), [x], [y])], ["y", "z", "k", "w"])
+    result = export_model(graph)
+    onnx.checker.check_model(result, full_check=True)
+    a, b, c, d = run(result, {"x": floats(2)})
+    np.testing.assert_array_equal([a, b, d], [floats(2)] * 3)
+    np.testing.assert_array_equal(c, np.arange(3))
+
+
+@pytest.mark.parametrize(
+    "dtype", [DType.BFLOAT16, DType.INT4, DType.UINT4, DType.FLOAT8E4M3FN, DType.FLOAT8E5M2]
+)
+def test_initializers_of_small_dtypes(dtype: DType) -> None:
+    array = np.array([[0, 1, 2], [3, 4, 1]]).astype(dtype.numpy)
+    k = constant("k", array)
+    y = Value("y", k.type)
+    graph = Graph("g", [], [y], [Node("n", Identity(), [k], [y])])
+    result = export_model(graph)
+    onnx.checker.check_model(result, full_check=True)
+    (tensor,) = result.graph.initializer
+    assert tensor.data_type == dtype.onnx
+    again = import_model(result)
+    (found,) = again.constants()
+    np.testing.assert_array_equal(found.numbers, array)
+
+
+def test_an_op_without_a_form_is_named() -> None:
+    x = Value("x", TensorType(DType.FLOAT32, (2, 3)))
+    outputs = [Value(name, TensorType(DType.FLOAT32, (2, 3))) for name in "yz"]
+    nodes = [Node(f"couple {v.name}", CouplePairs(3), [x], [v]) for v in outputs]
+    with pytest.raises(UnsupportedError, match=r"couple y.*couple z"):
+        export_model(Graph("g", [x], outputs, nodes))
+
+
+def test_the_opset_is_the_oldest_that_has_everything() -> None:
+    plain = parse("g (float[n] x) => (float[n] y) { y = Relu(x) }", 25)
+    assert export(plain).opset_import[0].version == 20
+    text = """
+        g (float[n, 4] x, float[4] s) => (float[n, 4] y) {
+          y = RMSNormalization<epsilon = 0.25>(x, s)
+        }
+        """
+    assert export(parse(text, 23)).opset_import[0].version == 23
+
+
+def test_large_weights_lie_beside_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    text = "g (float[n, 32] x, float[32, 32] w) => (float[n, 32] y) { y = MatMul(x, w) }"
+    proto = parse(text)
+    del proto.graph.input[1]
+    proto.graph.initializer.append(onnx.numpy_helper.from_array(floats(32, 32), "w"))
+    graph = import_model(proto)
+    save_model(graph, tmp_path / "whole.onnx")
+    monkeypatch.setattr(onnx_exporter, "MAX_INLINE_BYTES", 0)
+    save_model(graph, tmp_path / "apart.onnx")
+    assert {p.name for p in tmp_path.iterdir()} == {"whole.onnx", "apart.onnx", "apart.onnx.data"}
+    assert (tmp_path / "apart.onnx.data").stat().st_size == 4 * 32 * 32
+    feeds = {"x": floats(3, 32)}
+    for name in ("whole", "apart"):
+        np.testing.assert_array_equal(run(tmp_path / f"{name}.onnx", feeds), run(proto, feeds))
