@@ -29,8 +29,9 @@ from clrt.inspection.explain import Explanation
 from clrt.inspection.units import format_bytes, format_flops, format_shapes
 from clrt.ir.dims import is_symbol
 from clrt.ir.graph import Graph
-from clrt.model import Model, is_compiled, load, onnx_source
+from clrt.model import Model, load
 from clrt.ops.base import all_graphs
+from clrt.sources import is_compiled, onnx_source
 from clrt.text.locate import find_model
 
 Shapes = Mapping[str, tuple[int, ...]]

@@ -10,7 +10,8 @@ import numpy as np
 from clrt.errors import InputError
 from clrt.ir.dtypes import DType
 from clrt.ir.op import Array
-from clrt.model import Model, TensorSpec
+from clrt.model import Model
+from clrt.signature import TensorSpec
 
 # Below the size of every vocabulary.
 _IDS = 100
