@@ -371,13 +371,17 @@ class Model:
         plan = stage.bound.plan
         memory = sizes.memory_of(plan, stage.cut, self._constants)
         shapes = {v.name: v.dims for v in plan.graph.inputs}
-        fitting = None
-        if memory.device_bytes > limit and shapes.keys() == {s.name for s in self.inputs}:
-            with suppress(InputError):
-                fitting = self._fitting_batch(shapes, limit)
+        fitting = self._fitting_batch_for(shapes, limit) if memory.device_bytes > limit else None
         of = "the device has" if self.memory_limit is None else "memory_limit allows"
         text = format_shapes(shapes)
         return sizes.out_of_memory(text, memory, limit, of, fitting)
+
+    def _fitting_batch_for(self, shapes: sizes.Shapes, limit: int) -> int | None:
+        """`_fitting_batch` where these are shapes of the whole model and it has a batch."""
+        if shapes.keys() == {s.name for s in self.inputs}:
+            with suppress(InputError):
+                return self._fitting_batch(shapes, limit)
+        return None
 
     def _drive(self, node: Node, feeds: Mapping[str, Held]) -> dict[str, Held]:
         """The outputs of a node that the host drives."""
@@ -403,7 +407,11 @@ class Model:
         key = (graph, tuple(shapes.get(n) for n in names), data)
         stage = self._stages.get(key)
         if stage is None:
-            stage = self._make_stage(graph, shapes, known, {})
+            try:
+                stage = self._make_stage(graph, shapes, known, {})
+            except OutOfMemoryError as error:
+                fitting = self._fitting_batch_for(shapes, self._limit)
+                raise sizes.with_batch(error, fitting) from error
             self._announce(stage.bound.plan)
             self._stages[key] = stage
             while len(self._stages) > MAX_PLANS:

@@ -29,6 +29,7 @@ from clrt.converter import (
     write,
 )
 from clrt.errors import InputError
+from clrt.exporter.onnx_exporter import save_model
 from clrt.files import check_target, replacing
 from clrt.inspection.units import format_bytes
 from clrt.ir.dtypes import DType
@@ -179,7 +180,7 @@ def convert_model(
             shapes = [parse_shapes(s, model) for s in shape or ()] or [_default(model, given)]
         bar.update(task, description=f"writing {target.name}", total=1)
         if to is Target.onnx:
-            _export(converted, target)
+            save_model(converted.graph, target)
         else:
             write(
                 converted,
@@ -225,12 +226,6 @@ def _calibration(source: Path, given: dict[str, Array] | None) -> Calibration | 
     if encoder_settings(source) is None:
         return None
     return lambda specs: calibration_feeds(source, specs)
-
-
-def _export(converted: Converted, target: Path) -> None:
-    from clrt.exporter.onnx_exporter import save_model
-
-    save_model(converted.graph, target)
 
 
 def _profile(

@@ -9,8 +9,6 @@ with them, 116 without).
 
 from __future__ import annotations
 
-import os
-import secrets
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -24,6 +22,7 @@ from clrt.exporter.decompositions import check_decomposable, decompose
 from clrt.exporter.onnx_opsets import attributes, choose_opset, clip_inputs, opset_imports
 from clrt.exporter.onnx_types import Inline, Store, type_proto
 from clrt.exporter.symbolic import SymbolicConstants, reshape_numbers
+from clrt.files import replacing
 from clrt.ir.dims import is_symbol
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Node, Value
@@ -63,36 +62,13 @@ def save_model(graph: Graph, path: Path) -> None:
     weights = {v for g in all_graphs(graph) for v in g.constants() if v.numbers is not None}
     total = sum(v.numbers.nbytes for v in weights if v.numbers is not None)
     if total <= MAX_INLINE_BYTES:
-        _replace(path, export_model(graph).SerializeToString())
-        return
-    data = path.with_name(f"{path.name}.data")
-    with _Atomic(data) as file:
-        model = _export(graph, _Beside(file, data.name))
-    _replace(path, model.SerializeToString())
-
-
-def _replace(path: Path, content: bytes) -> None:
-    with _Atomic(path) as file:
-        file.write(content)
-
-
-class _Atomic:
-    """A file that takes the place of `path` when all of it is written."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-
-    def __enter__(self) -> Any:
-        self._file = self._draft.open("wb")
-        return self._file
-
-    def __exit__(self, kind: object, *_: object) -> None:
-        self._file.close()
-        if kind is None:
-            os.replace(self._draft, self._path)
-        else:
-            self._draft.unlink()
+        model = export_model(graph)
+    else:
+        data = path.with_name(f"{path.name}.data")
+        with replacing(data) as stream:
+            model = _export(graph, _Beside(stream, data.name))
+    with replacing(path) as stream:
+        stream.write(model.SerializeToString())
 
 
 class _Beside(Inline):
@@ -124,7 +100,7 @@ def _export(graph: Graph, store: Store) -> onnx.ModelProto:
     writer = _Writer(plain, store, opset)
     proto = _Exported(writer, graph, None).main()
     model = helper.make_model(proto, producer_name="clrt", opset_imports=imports)
-    model.ir_version = helper.find_min_ir_version_for(imports)
+    model.ir_version = helper.find_min_ir_version_for(imports, ignore_unknown=True)
     if not all(o.type.tensor_type.HasField("shape") for o in proto.output):
         _declare_outputs(model)
     return model

@@ -31,7 +31,7 @@ ALLOWED: dict[str, set[str]] = {
     "text": {"errors", "container", "ir", "ops", "model", "signature"},
 }
 ONLY_IN = {
-    "onnx": {"importer", "exporter"},
+    "onnx": {"importer", "exporter", "sources"},
     "pyopencl": {"runtime"},
     "tokenizers": {"text"},
     "google": {"importer"},
