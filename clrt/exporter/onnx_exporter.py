@@ -9,11 +9,10 @@ with them, 116 without).
 
 from __future__ import annotations
 
-import os
-import secrets
+import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import onnx
@@ -24,6 +23,7 @@ from clrt.exporter.decompositions import check_decomposable, decompose
 from clrt.exporter.onnx_opsets import attributes, choose_opset, clip_inputs, opset_imports
 from clrt.exporter.onnx_types import Inline, Store, type_proto
 from clrt.exporter.symbolic import SymbolicConstants, reshape_numbers
+from clrt.files import replacing
 from clrt.ir.dims import is_symbol
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Node, Value
@@ -59,46 +59,24 @@ def save_model(graph: Graph, path: Path) -> None:
 
     Raises:
         UnsupportedError: ONNX has no form for some nodes; all are named.
+        InputError: A file cannot be written.
     """
-    weights = {v for g in all_graphs(graph) for v in g.constants() if v.numbers is not None}
-    total = sum(v.numbers.nbytes for v in weights if v.numbers is not None)
-    if total <= MAX_INLINE_BYTES:
-        _replace(path, export_model(graph).SerializeToString())
-        return
-    data = path.with_name(f"{path.name}.data")
-    with _Atomic(data) as file:
-        model = _export(graph, _Beside(file, data.name))
-    _replace(path, model.SerializeToString())
-
-
-def _replace(path: Path, content: bytes) -> None:
-    with _Atomic(path) as file:
-        file.write(content)
-
-
-class _Atomic:
-    """A file that takes the place of `path` when all of it is written."""
-
-    def __init__(self, path: Path) -> None:
-        self._path = path
-        self._draft = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
-
-    def __enter__(self) -> Any:
-        self._file = self._draft.open("wb")
-        return self._file
-
-    def __exit__(self, kind: object, *_: object) -> None:
-        self._file.close()
-        if kind is None:
-            os.replace(self._draft, self._path)
-        else:
-            self._draft.unlink()
+    weights = {v for g in all_graphs(graph) for v in g.constants() if v.has_numbers}
+    if sum(math.prod(v.dims) * v.dtype.itemsize for v in weights) <= MAX_INLINE_BYTES:
+        content = export_model(graph).SerializeToString()
+    else:
+        data = path.with_name(f"{path.name}.data")
+        with replacing(data) as stream:
+            model = _export(graph, _Beside(stream, data.name))
+        content = model.SerializeToString()
+    with replacing(path) as stream:
+        stream.write(content)
 
 
 class _Beside(Inline):
     """Large tensors in a file beside the model."""
 
-    def __init__(self, file: Any, location: str) -> None:
+    def __init__(self, file: BinaryIO, location: str) -> None:
         self._file = file
         self._location = location
 
