@@ -8,6 +8,7 @@ import clrt
 from clrt.cli.bench import bench
 from clrt.cli.console import clear_errors
 from clrt.cli.devices import devices
+from clrt.cli.diff import diff
 from clrt.cli.embed import embed
 from clrt.cli.explain import explain
 from clrt.cli.inspect import inspect
@@ -20,7 +21,7 @@ app = typer.Typer(
     no_args_is_help=True,
     pretty_exceptions_enable=False,
 )
-for command in (devices, embed, tune, inspect, explain, profile, bench):
+for command in (devices, embed, tune, inspect, explain, profile, bench, diff):
     app.command()(clear_errors(command))
 
 

@@ -132,7 +132,8 @@ def _fused_matmul(node: Node, make: Maker) -> Sequence[Value]:
     assert isinstance(op, FusedMatMul)
     a = make.transposed(a) if op.trans_a else a
     b = make.transposed(b) if op.trans_b else b
-    b = make(Cast(to=a.dtype), b) if b.dtype is not a.dtype else b
+    if b.dtype is not a.dtype:
+        b = make(Cast(a.dtype), b)
     extras = [v for v in node.inputs[2:] if v is not None]
     return [make.program(op.steps, [make(MatMul(), a, b), *extras])]
 

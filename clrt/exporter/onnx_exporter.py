@@ -9,9 +9,10 @@ with them, 116 without).
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import numpy as np
 import onnx
@@ -58,23 +59,24 @@ def save_model(graph: Graph, path: Path) -> None:
 
     Raises:
         UnsupportedError: ONNX has no form for some nodes; all are named.
+        InputError: A file cannot be written.
     """
-    weights = {v for g in all_graphs(graph) for v in g.constants() if v.numbers is not None}
-    total = sum(v.numbers.nbytes for v in weights if v.numbers is not None)
-    if total <= MAX_INLINE_BYTES:
-        model = export_model(graph)
+    weights = {v for g in all_graphs(graph) for v in g.constants() if v.has_numbers}
+    if sum(math.prod(v.dims) * v.dtype.itemsize for v in weights) <= MAX_INLINE_BYTES:
+        content = export_model(graph).SerializeToString()
     else:
         data = path.with_name(f"{path.name}.data")
         with replacing(data) as stream:
             model = _export(graph, _Beside(stream, data.name))
+        content = model.SerializeToString()
     with replacing(path) as stream:
-        stream.write(model.SerializeToString())
+        stream.write(content)
 
 
 class _Beside(Inline):
     """Large tensors in a file beside the model."""
 
-    def __init__(self, file: Any, location: str) -> None:
+    def __init__(self, file: BinaryIO, location: str) -> None:
         self._file = file
         self._location = location
 

@@ -24,12 +24,14 @@ class Value:
         type: Dtype, shape and, for constants and shape arithmetic, the elements.
         producer: The node that computes it; None for inputs and constants.
         symbolic: In a specialised graph, the shape before dims were bound.
+        aliases: Names of the values whose place it took in passes: they had the same elements.
     """
 
     name: str
     type: TensorType
     producer: Node | None = None
     symbolic: Shape | None = None
+    aliases: tuple[str, ...] = ()
 
     @property
     def dtype(self) -> DType:
@@ -215,7 +217,8 @@ class Graph:
                 return value
             if value not in made:
                 symbolic = value.shape if value.symbolic is None else value.symbolic
-                made[value] = Value(value.name, value.type.bind(bindings or {}), symbolic=symbolic)
+                type_ = value.type.bind(bindings or {})
+                made[value] = Value(value.name, type_, None, symbolic, value.aliases)
             return made[value]
 
         inputs = [clone(v) for v in self.inputs]

@@ -146,6 +146,7 @@ class GraphView:
             self._added.append(node)
             self._read(node)
         for old, new in patch.replace.items():
+            new.aliases += (old.name, *old.aliases)
             for user in self._users.pop(old, {}):
                 user.inputs = [new if v is old else v for v in user.inputs]
                 self._users.setdefault(new, {})[user] = None

@@ -1,0 +1,249 @@
+"""Finds the node at which clrt departs from another runtime, or from the NumPy references.
+
+Values keep the names that they have in the ONNX file, or the values do that passes put in their
+place (`Value.aliases`), so that both sides can be asked for the same ones.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from clrt.errors import InputError, UnsupportedError
+from clrt.exporter.onnx_outputs import node_outputs, with_outputs
+from clrt.importer import huggingface
+from clrt.ir.dtypes import DType
+from clrt.ir.graph import Graph, Node, Value
+from clrt.ir.op import Array, ContainerType
+from clrt.model import Model, load
+from clrt.ops.evaluate import evaluate
+from clrt.passes.driver import run_pass
+from clrt.passes.pipeline import optimize
+from clrt.passes.shrink_weights import ShrinkWeights
+from clrt.sources import is_compiled, onnx_source, read_graph
+
+Feeds: TypeAlias = "Mapping[str, Array]"
+
+
+@dataclass(frozen=True)
+class Probe:
+    """A float value of the optimised graph that the other side has, too.
+
+    Attributes:
+        output: What the probed model calls it.
+        name: What the other side calls it.
+    """
+
+    node: Node
+    value: Value
+    output: str
+    name: str
+
+
+@dataclass(frozen=True)
+class Step:
+    """How far a value is from what the other side computed.
+
+    Attributes:
+        error: The largest absolute difference; inf where only one of the two is finite.
+        relative: That over the largest element of the other side.
+        departs: Whether `relative` is over the tolerance.
+        largest: The largest absolute element that the other side computed.
+    """
+
+    probe: Probe
+    error: float
+    relative: float
+    departs: bool
+    largest: float
+
+
+class Other:
+    """The other side: knows some values by name."""
+
+    title: str
+
+    def names(self) -> set[str]:
+        """What it can be asked for."""
+        raise NotImplementedError
+
+    def values(self, feeds: Feeds, names: Sequence[str]) -> dict[str, Any]:
+        """Values by name."""
+        raise NotImplementedError
+
+
+class Reference(Other):
+    """The NumPy references of the ops on the graph as the file has it."""
+
+    title = "the references"
+
+    def __init__(self, source: Path) -> None:
+        self._graph = read_graph(source)
+
+    def names(self) -> set[str]:
+        return {v.name for n in self._graph.nodes for v in n.outputs}
+
+    def values(self, feeds: Feeds, names: Sequence[str]) -> dict[str, Any]:
+        found = {v.name: v for n in self._graph.nodes for v in n.outputs}
+        return evaluate(_with_outputs(self._graph, [(n, found[n]) for n in names]), feeds)
+
+
+class OnnxRuntime(Other):
+    """ONNX Runtime on the CPU, its optimiser switched off.
+
+    Raises:
+        InputError: It is not installed.
+    """
+
+    title = "ONNX Runtime"
+
+    def __init__(self, source: Path) -> None:
+        if importlib.util.find_spec("onnxruntime") is None:
+            raise InputError(
+                "onnxruntime is not installed, which clrt is to be compared with; install it "
+                "with: pip install onnxruntime, or compare with the references."
+            )
+        model, weights = onnx_source(source)
+        self._folder = model.parent if isinstance(model, Path) else None
+        if isinstance(model, (Path, bytes)):
+            self._model = model
+        else:
+            self._model = huggingface.inline_weights(model, weights).SerializeToString()
+
+    def names(self) -> set[str]:
+        return node_outputs(self._model)
+
+    def values(self, feeds: Feeds, names: Sequence[str]) -> dict[str, Any]:
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 3
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+        if self._folder is not None:
+            key = "session.model_external_initializers_file_folder_path"
+            options.add_session_config_entry(key, str(self._folder))
+        content = with_outputs(self._model, names)
+        try:
+            session = onnxruntime.InferenceSession(
+                content, options, providers=["CPUExecutionProvider"]
+            )
+            return dict(zip(names, session.run(list(names), dict(feeds)), strict=True))
+        except Exception as error:
+            raise UnsupportedError(f"ONNX Runtime cannot run this model: {error}") from error
+
+
+OTHERS: dict[str, Callable[[Path], Other]] = {"onnxruntime": OnnxRuntime, "reference": Reference}
+
+
+class Diff:
+    """A model of which every float value can be compared with another side.
+
+    Attributes:
+        model: Runs the optimised graph; its outputs are the values to compare.
+        probes: Those values, in topological order.
+        alone: How many float values the other side does not have.
+        overflows: Names of weights that `weights` cannot hold; they are left as they are.
+
+    Args:
+        weights: What to store the model's weights in, as a conversion would.
+
+    Raises:
+        InputError: The model is compiled, or the other side knows none of its values.
+    """
+
+    def __init__(
+        self,
+        source: Path,
+        other: Other,
+        device: str | int | None = None,
+        weights: DType | None = None,
+    ) -> None:
+        if is_compiled(source):
+            raise InputError(
+                f"'{source}' is compiled and has lost the names to compare by; "
+                "give the model that it was made of."
+            )
+        graph = read_graph(source)
+        optimize(graph)
+        self.overflows: list[str] = []
+        if weights is not None:
+            shrink = ShrinkWeights(weights)
+            run_pass(graph, shrink)
+            self.overflows = shrink.overflows
+        self._other = other
+        self.probes, self.alone = _probes(graph, other.names())
+        if not self.probes:
+            raise InputError(f"'{source}' and {other.title} have no float value in common.")
+        pairs = [(p.output, p.value) for p in self.probes]
+        self.model: Model = load(_with_outputs(graph, pairs), device=device, optimize_level=0)
+
+    def steps(self, feeds: Feeds, tolerance: float, every: bool = False) -> Iterator[Step]:
+        """The values in order with their errors.
+
+        Args:
+            feeds: An array per input.
+            tolerance: How far a value may be, relative to its largest element.
+            every: Go on behind the first that departs.
+        """
+        ours = self.model.run(feeds)
+        names = list(dict.fromkeys(p.name for p in self.probes))
+        theirs = self._other.values(feeds, names)
+        for probe in self.probes:
+            array = np.asarray(theirs[probe.name]).astype(np.float64)
+            error, relative = difference(ours[probe.output], array)
+            largest = float(np.abs(array).max(initial=0, where=np.isfinite(array)))
+            # A comparison with NaN is false: what is no number departs.
+            step = Step(probe, error, relative, not relative <= tolerance, largest)
+            yield step
+            if step.departs and not every:
+                return
+
+
+def difference(ours: Array, theirs: Array) -> tuple[float, float]:
+    """The largest absolute error, and that over the largest element of the second array.
+
+    Infinities and NaN at the same places are equal; elsewhere, and in other shapes, it is inf.
+    """
+    if ours.shape != theirs.shape:
+        return np.inf, np.inf
+    a, b = ours.astype(np.float64), theirs.astype(np.float64)
+    finite = np.isfinite(b)
+    if not np.array_equal(a[~finite], b[~finite], equal_nan=True):
+        return np.inf, np.inf
+    with np.errstate(invalid="ignore"):
+        error = float(np.abs(a - b)[finite].max(initial=0))
+    largest = float(np.abs(b)[finite].max(initial=0))
+    return error, error / largest if largest else error
+
+
+def _probes(graph: Graph, known: set[str]) -> tuple[list[Probe], int]:
+    """What both sides have, and how many float values only clrt has."""
+    called: dict[Value, list[str]] = {}
+    for name, value in zip(graph.output_names, graph.outputs, strict=True):
+        called.setdefault(value, []).append(name)
+    probes: list[Probe] = []
+    alone = 0
+    for node in graph.nodes:
+        for value in node.outputs:
+            if isinstance(value.type, ContainerType) or not value.dtype.is_float:
+                continue
+            names: Iterable[str] = (value.name, *called.get(value, ()), *value.aliases)
+            shared = [n for n in names if n in known]
+            if not shared:
+                alone += 1
+            else:
+                probes.append(Probe(node, value, str(len(probes)), shared[0]))
+    return probes, alone
+
+
+def _with_outputs(graph: Graph, pairs: Sequence[tuple[str, Value]]) -> Graph:
+    """The graph with other outputs."""
+    nodes = list(graph.nodes)
+    result = Graph(graph.name, graph.inputs, [v for _, v in pairs], nodes, [n for n, _ in pairs])
+    result.remove_dead()
+    return result

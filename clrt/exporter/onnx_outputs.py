@@ -1,0 +1,43 @@
+"""An ONNX model with more outputs, for looking at what it computes on the way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+
+import onnx
+
+from clrt.errors import ModelError
+
+
+def node_outputs(source: Path | bytes) -> set[str]:
+    """The names of what the nodes of a model compute, those inside of nodes left out.
+
+    Raises:
+        ModelError: The file cannot be read.
+    """
+    return {name for node in _read(source).graph.node for name in node.output if name}
+
+
+def with_outputs(source: Path | bytes, names: Iterable[str]) -> bytes:
+    """The model, serialized, with values as outputs behind its own; external data stay outside.
+
+    Raises:
+        ModelError: The file cannot be read.
+    """
+    model = _read(source)
+    present = {o.name for o in model.graph.output}
+    for name in dict.fromkeys(names):
+        if name not in present:
+            model.graph.output.add(name=name)
+    return bytes(model.SerializeToString())
+
+
+def _read(source: Path | bytes) -> onnx.ModelProto:
+    try:
+        if isinstance(source, bytes):
+            return onnx.load_model_from_string(source)
+        return onnx.load_model(source, load_external_data=False)
+    except Exception as error:  # protobuf and the file system have many
+        where = "The model" if isinstance(source, bytes) else f"'{source}'"
+        raise ModelError(f"{where} cannot be read as ONNX: {error}.") from error
