@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from clrt import knobs
+from clrt.container.compiled import read_compiled
 from clrt.errors import (
     ClrtError,
     HostFallbackWarning,
@@ -80,9 +81,12 @@ def load(
     """
     info = choose_device(device)
     limit = None if memory_limit is None else sizes.parse_bytes(memory_limit)
-    graph = read_graph(source)
-    report = optimize(graph, 0 if is_compiled(source) else optimize_level)
     folder = None if cache_dir is None else Path(cache_dir)
+    if is_compiled(source):
+        compiled = read_compiled(Path(source))
+        return Model(compiled.graph, info, strict, folder, None, limit, compiled.shapes)
+    graph = read_graph(source)
+    report = optimize(graph, optimize_level)
     return Model(graph, info, strict, folder, report, limit)
 
 
@@ -106,6 +110,7 @@ class Model:
         report: What the graph passes did.
         host_nodes: The nodes that computed on the host so far, by name, and why.
         memory_limit: Bytes that it may allocate on the device; None for what there is.
+        shapes: Sets of input shapes that a compiled model was made for.
     """
 
     def __init__(
@@ -116,7 +121,9 @@ class Model:
         cache_dir: Path | None = None,
         report: PassReport | None = None,
         memory_limit: int | None = None,
+        shapes: Sequence[Mapping[str, Sequence[int]]] = (),
     ) -> None:
+        self.shapes = tuple(shapes)
         self.device = device
         self.report = report
         self.memory_limit = memory_limit
@@ -285,15 +292,17 @@ class Model:
 
     def warmup(
         self,
-        shapes: Iterable[Mapping[str, Sequence[int]]],
+        shapes: Iterable[Mapping[str, Sequence[int]]] | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> None:
         """Plans and runs each set of input shapes once on zeros, so that later runs are fast.
 
         Args:
+            shapes: None takes those that a compiled model was made for. It holds no plans, which
+                depend on the device and take milliseconds.
             progress: Called with (done, total) after each.
         """
-        todo = list(shapes)
+        todo = list(self.shapes if shapes is None else shapes)
         for done, group in enumerate(todo, start=1):
             self._signature.check_names(group)
             self.run({s.name: np.zeros(tuple(group[s.name]), s.dtype.numpy) for s in self.inputs})
