@@ -23,7 +23,7 @@ from clrt.ops.base import Op
 OLDEST, NEWEST = 17, 26
 # Ops that mean something else in older opsets, though nothing in their schemas says so.
 _SINCE = {"DFT": 20, "GridSample": 20, "Resize": 19}
-_OTHER_DOMAINS = {"com.microsoft": 1}
+_OTHER_DOMAINS = {"ai.onnx.ml": 3, "com.microsoft": 1}
 
 # Fields that say no more than the node's inputs and outputs do.
 _IMPLIED = {
@@ -103,8 +103,9 @@ def _schema(op: IrOp, opset: int) -> Any:
     Raises:
         UnsupportedError: The opset does not have the op.
     """
-    if op.domain in _OTHER_DOMAINS:
+    if op.domain == "com.microsoft":
         return None
+    opset = _OTHER_DOMAINS.get(op.domain, opset)
     try:
         schema = onnx.defs.get_schema(op.name, opset, op.domain)
     except onnx.defs.SchemaError as error:
