@@ -12,6 +12,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from clrt.errors import UnsupportedError
+from clrt.exporter.trees import trees
 from clrt.ir.dims import Dim, same
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Names, Node, Value
@@ -20,6 +21,7 @@ from clrt.ops.argmax import ArgMax
 from clrt.ops.base import Op, all_graphs
 from clrt.ops.cast import Cast
 from clrt.ops.concat import Concat, Split
+from clrt.ops.decision_trees import DecisionTrees
 from clrt.ops.expand import Expand
 from clrt.ops.fused import Fused, Literal
 from clrt.ops.fused_attention import FusedAttention
@@ -266,6 +268,7 @@ TABLE: dict[type[Op], Decomposition] = {
     FusedAttention: _fused_attention,
     Lookup: _lookup,
     SquaredDistance: _squared_distance,
+    DecisionTrees: trees,
 }
 
 

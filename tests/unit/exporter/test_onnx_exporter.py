@@ -18,6 +18,8 @@ from clrt.importer.onnx_importer import import_model
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Node, Value
 from clrt.ir.op import Array, TensorType
+from clrt.ops.base import Sample
+from clrt.ops.decision_trees import DecisionTrees
 from clrt.ops.svm import CouplePairs
 from clrt.ops.views import Identity
 from clrt.passes.pipeline import optimize
@@ -168,9 +170,24 @@ def test_an_op_without_a_form_is_named() -> None:
         export_model(Graph("g", [x], outputs, nodes))
 
 
+@pytest.mark.parametrize("sample", [s for s in DecisionTrees.samples() if s.inputs[0] is not None])
+def test_trees_are_those_of_onnx(sample: Sample) -> None:
+    x, *tables = (a for a in sample.inputs if a is not None)
+    given = Value("x", TensorType(DType.of(x.dtype), x.shape))
+    values = [given, *(constant(f"t{i}", a) for i, a in enumerate(tables))]
+    y = Value("y", TensorType(given.dtype, (len(x), 4)))
+    result = export_model(Graph("g", [given], [y], [Node("trees", sample.op, list(values), [y])]))
+    onnx.checker.check_model(result, full_check=True)
+    assert isinstance(sample.op, DecisionTrees)
+    (wanted,) = sample.op.reference(*sample.inputs)
+    if len(x):
+        (found,) = run(result, {"x": x})
+        np.testing.assert_allclose(found, wanted, rtol=1e-3, atol=1e-5)
+
+
 def test_the_opset_is_the_oldest_that_has_everything() -> None:
     plain = parse("g (float[n] x) => (float[n] y) { y = Relu(x) }", 25)
-    assert export(plain).opset_import[0].version == 20
+    assert export(plain).opset_import[0].version == 17
     text = """
         g (float[n, 4] x, float[4] s) => (float[n, 4] y) {
           y = RMSNormalization<epsilon = 0.25>(x, s)
