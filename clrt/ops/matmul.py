@@ -152,7 +152,7 @@ def lower_product(node: Node) -> gemm.Product:
         gemm.View(BufferArg(b), b_strides),
         epilogue,
         compute_type(a.dtype),
-        b_dtype=b.dtype,
+        b_dtype=b.dtype if b.dtype in op.narrow else None,
     )
 
 
