@@ -102,7 +102,7 @@ def _export(graph: Graph, store: Store) -> onnx.ModelProto:
     writer = _Writer(plain, store, opset)
     proto = _Exported(writer, graph, None).main()
     model = helper.make_model(proto, producer_name="clrt", opset_imports=imports)
-    model.ir_version = helper.find_min_ir_version_for(imports)
+    model.ir_version = helper.find_min_ir_version_for(imports, ignore_unknown=True)
     if not all(o.type.tensor_type.HasField("shape") for o in proto.output):
         _declare_outputs(model)
     return model
