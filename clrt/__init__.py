@@ -19,9 +19,10 @@ from clrt.errors import (
     ShapeError,
     UnsupportedError,
 )
-from clrt.model import Model, TensorSpec, load
+from clrt.model import Model, load
 from clrt.runtime.devices import DeviceInfo, devices
 from clrt.runtime.session import DeviceTensor
+from clrt.signature import TensorSpec
 from clrt.text.sentence_encoder import SentenceEncoder
 
 __all__ = [

@@ -17,12 +17,14 @@ from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Value
 from clrt.ir.op import Array
 from clrt.kernels.spec import BufferArg, Packed
-from clrt.model import Model, Source, TensorSpec, is_compiled, load, read_graph
+from clrt.model import Model, load
 from clrt.passes.driver import PassReport, Session, infer_types
 from clrt.passes.fuse_elementwise import FuseElementwise
 from clrt.passes.pipeline import optimize
 from clrt.passes.shrink_weights import ShrinkWeights, Shrunk, product_inputs
 from clrt.plan.plan import Kernels, Plan
+from clrt.signature import TensorSpec
+from clrt.sources import Source, is_compiled, read_graph
 from clrt.text.config import read_config
 from clrt.text.tokenize import tokenizer_file
 

@@ -17,11 +17,15 @@ import numpy as np
 from clrt.errors import InputError, UnsupportedError
 from clrt.exporter.onnx_outputs import node_outputs, with_outputs
 from clrt.importer import huggingface
+from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Node, Value
 from clrt.ir.op import Array, ContainerType
-from clrt.model import Model, is_compiled, load, onnx_source, read_graph
+from clrt.model import Model, load
 from clrt.ops.evaluate import evaluate
+from clrt.passes.driver import run_pass
 from clrt.passes.pipeline import optimize
+from clrt.passes.shrink_weights import ShrinkWeights
+from clrt.sources import is_compiled, onnx_source, read_graph
 
 Feeds: TypeAlias = "Mapping[str, Array]"
 
@@ -49,12 +53,14 @@ class Step:
         error: The largest absolute difference; inf where only one of the two is finite.
         relative: That over the largest element of the other side.
         departs: Whether `relative` is over the tolerance.
+        largest: The largest absolute element that the other side computed.
     """
 
     probe: Probe
     error: float
     relative: float
     departs: bool
+    largest: float
 
 
 class Other:
@@ -141,12 +147,22 @@ class Diff:
         model: Runs the optimised graph; its outputs are the values to compare.
         probes: Those values, in topological order.
         alone: How many float values the other side does not have.
+        overflows: Names of weights that `weights` cannot hold; they are left as they are.
+
+    Args:
+        weights: What to store the model's weights in, as a conversion would.
 
     Raises:
         InputError: The model is compiled, or the other side knows none of its values.
     """
 
-    def __init__(self, source: Path, other: Other, device: str | int | None = None) -> None:
+    def __init__(
+        self,
+        source: Path,
+        other: Other,
+        device: str | int | None = None,
+        weights: DType | None = None,
+    ) -> None:
         if is_compiled(source):
             raise InputError(
                 f"'{source}' is compiled and has lost the names to compare by; "
@@ -154,6 +170,11 @@ class Diff:
             )
         graph = read_graph(source)
         optimize(graph)
+        self.overflows: list[str] = []
+        if weights is not None:
+            shrink = ShrinkWeights(weights)
+            run_pass(graph, shrink)
+            self.overflows = shrink.overflows
         self._other = other
         self.probes, self.alone = _probes(graph, other.names())
         if not self.probes:
@@ -161,22 +182,25 @@ class Diff:
         pairs = [(p.output, p.value) for p in self.probes]
         self.model: Model = load(_with_outputs(graph, pairs), device=device, optimize_level=0)
 
-    def steps(self, feeds: Feeds, tolerance: float) -> Iterator[Step]:
-        """The values in order with their errors, up to the first that departs.
+    def steps(self, feeds: Feeds, tolerance: float, every: bool = False) -> Iterator[Step]:
+        """The values in order with their errors.
 
         Args:
             feeds: An array per input.
             tolerance: How far a value may be, relative to its largest element.
+            every: Go on behind the first that departs.
         """
         ours = self.model.run(feeds)
         names = list(dict.fromkeys(p.name for p in self.probes))
         theirs = self._other.values(feeds, names)
         for probe in self.probes:
-            error, relative = difference(ours[probe.output], np.asarray(theirs[probe.name]))
+            array = np.asarray(theirs[probe.name]).astype(np.float64)
+            error, relative = difference(ours[probe.output], array)
+            largest = float(np.abs(array).max(initial=0, where=np.isfinite(array)))
             # A comparison with NaN is false: what is no number departs.
-            step = Step(probe, error, relative, not relative <= tolerance)
+            step = Step(probe, error, relative, not relative <= tolerance, largest)
             yield step
-            if step.departs:
+            if step.departs and not every:
                 return
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import time
 import warnings
 from collections import OrderedDict
@@ -13,31 +12,23 @@ from itertools import zip_longest
 from pathlib import Path
 from threading import RLock
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, TypeAlias, TypeGuard
+from typing import Any
 
 import numpy as np
 
 from clrt import knobs
-from clrt.container.compiled import SUFFIX, read_compiled
-from clrt.device.caps import DeviceCaps
+from clrt.container.compiled import read_compiled
 from clrt.errors import (
     ClrtError,
-    DeviceError,
     HostFallbackWarning,
     InputError,
-    ModelError,
     OutOfMemoryError,
-    ShapeError,
     UnsupportedError,
 )
-from clrt.importer import huggingface
-from clrt.importer.onnx_importer import import_model
 from clrt.inspection import memory as sizes
 from clrt.inspection.explain import Explanation, explain
 from clrt.inspection.memory import Memory
 from clrt.inspection.units import format_shapes
-from clrt.ir.dims import Dim, Expr, is_symbol, substitute
-from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Node, Value
 from clrt.ir.op import Array, ContainerType, TensorType
 from clrt.ops.base import Held, Op, all_graphs
@@ -51,35 +42,11 @@ from clrt.runtime.devices import DeviceInfo, choose_device
 from clrt.runtime.executor import BoundPlan, Feed, Slabs, Weights
 from clrt.runtime.profiler import Recorder
 from clrt.runtime.session import DeviceTensor, session_for
+from clrt.signature import Signature, bind_dims
+from clrt.sources import Source, is_compiled, read_graph
 from clrt.tuning.records import record_for
 
-if TYPE_CHECKING:
-    import onnx
-
-Source: TypeAlias = "str | Path | bytes | onnx.ModelProto | Graph"
-
 MAX_PLANS = 64
-
-
-@dataclass(frozen=True)
-class TensorSpec:
-    """An input or output of a model.
-
-    Attributes:
-        dtype: Of the tensor; of those inside where it is a sequence or an optional.
-        shape: A number or the text of a symbolic dim per axis; None where the rank is unknown.
-        kind: "tensor", "sequence" (a list of tensors) or "optional" (a value or None).
-    """
-
-    name: str
-    dtype: DType
-    shape: tuple[int | str, ...] | None
-    kind: str = "tensor"
-
-    def __str__(self) -> str:
-        dims = "?" if self.shape is None else ", ".join(map(str, self.shape))
-        text = f"{self.dtype}[{dims}]" if self.kind == "tensor" else f"{self.kind} of {self.dtype}"
-        return f"{self.name}: {text}"
 
 
 def load(
@@ -114,41 +81,13 @@ def load(
     """
     info = choose_device(device)
     limit = None if memory_limit is None else sizes.parse_bytes(memory_limit)
-    graph = read_graph(source)
-    report = optimize(graph, 0 if is_compiled(source) else optimize_level)
     folder = None if cache_dir is None else Path(cache_dir)
-    return Model(graph, info, strict, folder, report, limit)
-
-
-def read_graph(source: Source) -> Graph:
-    """The graph of a model as its file has it, before any pass.
-
-    Raises:
-        ModelError, UnsupportedError: As `load`.
-    """
-    if isinstance(source, Graph):
-        return source.copy()
     if is_compiled(source):
-        return read_compiled(Path(source)).graph
-    return import_model(*onnx_source(source))
-
-
-def onnx_source(
-    source: str | Path | bytes | onnx.ModelProto,
-) -> tuple[Path | bytes | onnx.ModelProto, Mapping[str, Array]]:
-    """What the importer takes for a file, its bytes or a folder: the model, and more weights."""
-    if isinstance(source, (str, Path)) and Path(source).is_dir():
-        folder = Path(source)
-        for candidate in (folder / "onnx" / "model.onnx", folder / "model.onnx"):
-            if candidate.is_file():
-                return candidate, {}
-        return huggingface.build_model(folder)
-    return Path(source) if isinstance(source, str) else source, {}
-
-
-def is_compiled(source: Source) -> TypeGuard[str | Path]:
-    """Whether a source is a compiled model, whose graph is optimised already."""
-    return isinstance(source, (str, Path)) and Path(source).suffix == SUFFIX
+        compiled = read_compiled(Path(source))
+        return Model(compiled.graph, info, strict, folder, None, limit, compiled.shapes)
+    graph = read_graph(source)
+    report = optimize(graph, optimize_level)
+    return Model(graph, info, strict, folder, report, limit)
 
 
 @dataclass(frozen=True)
@@ -171,6 +110,7 @@ class Model:
         report: What the graph passes did.
         host_nodes: The nodes that computed on the host so far, by name, and why.
         memory_limit: Bytes that it may allocate on the device; None for what there is.
+        shapes: Sets of input shapes that a compiled model was made for.
     """
 
     def __init__(
@@ -181,16 +121,17 @@ class Model:
         cache_dir: Path | None = None,
         report: PassReport | None = None,
         memory_limit: int | None = None,
+        shapes: Sequence[Mapping[str, Sequence[int]]] = (),
     ) -> None:
+        self.shapes = tuple(shapes)
         self.device = device
         self.report = report
         self.memory_limit = memory_limit
-        self.inputs = tuple(_spec(v.name, v) for v in graph.inputs)
-        pairs = zip(graph.output_names, graph.outputs, strict=True)
-        self.outputs = tuple(_spec(name, v) for name, v in pairs)
         self._graph = graph
         self._strict = knobs.STRICT.get() if strict is None else strict
         self._session = session_for(device, cache_dir)
+        self._signature = Signature(graph, self._session)
+        self.inputs, self.outputs = self._signature.inputs, self._signature.outputs
         self._weights = Weights(self._session)
         self._slabs = Slabs(self._session)
         self._constants = frozenset(v for g in all_graphs(graph) for v in g.constants())
@@ -245,8 +186,8 @@ class Model:
             ShapeError: An input has a wrong rank or dim.
             OutOfMemoryError: The device has no room for these shapes; the model stays usable.
         """
-        names = self._wanted(outputs)
-        feeds = self._feeds(inputs)
+        names = self._signature.wanted(outputs)
+        feeds = self._signature.feeds(inputs)
         with self._lock:
             if self._closed:
                 raise InputError("This model is closed; load it again to run it.")
@@ -265,7 +206,7 @@ class Model:
         """
         if repeat < 1:
             raise InputError(f"repeat is {repeat}; a profile needs at least one run.")
-        feeds = self._feeds(inputs)
+        feeds = self._signature.feeds(inputs)
 
         def run(recorder: Recorder | None) -> None:
             self._recorder = recorder
@@ -346,22 +287,24 @@ class Model:
 
     def _shapes(self, shapes: Mapping[str, Sequence[int]]) -> dict[str, tuple[int, ...]]:
         """Input shapes as planning takes them."""
-        self._check_names(shapes)
+        self._signature.check_names(shapes)
         return {n: tuple(int(d) for d in s) for n, s in shapes.items()}
 
     def warmup(
         self,
-        shapes: Iterable[Mapping[str, Sequence[int]]],
+        shapes: Iterable[Mapping[str, Sequence[int]]] | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> None:
         """Plans and runs each set of input shapes once on zeros, so that later runs are fast.
 
         Args:
+            shapes: None takes those that a compiled model was made for. It holds no plans, which
+                depend on the device and take milliseconds.
             progress: Called with (done, total) after each.
         """
-        todo = list(shapes)
+        todo = list(self.shapes if shapes is None else shapes)
         for done, group in enumerate(todo, start=1):
-            self._check_names(group)
+            self._signature.check_names(group)
             self.run({s.name: np.zeros(tuple(group[s.name]), s.dtype.numpy) for s in self.inputs})
             if progress is not None:
                 progress(done, len(todo))
@@ -369,78 +312,6 @@ class Model:
     def save_programs(self) -> None:
         """Writes the programs compiled so far to the cache folder, now and not at exit."""
         self._session.programs.save()
-
-    def _wanted(self, outputs: Sequence[str] | None) -> list[str]:
-        names = [s.name for s in self.outputs]
-        for name in outputs or ():
-            if name not in names:
-                raise InputError(f"The model has no output '{name}'.{_near(name, names)}")
-        return list(names if outputs is None else outputs)
-
-    def _feeds(self, inputs: Mapping[str, Any] | Any) -> dict[str, Held]:
-        if not isinstance(inputs, Mapping):
-            if len(self.inputs) != 1:
-                raise InputError(
-                    f"The model takes {len(self.inputs)} inputs; pass a dict by name: "
-                    f"{', '.join(s.name for s in self.inputs)}."
-                )
-            inputs = {self.inputs[0].name: inputs}
-        self._check_names(inputs)
-        return {
-            spec.name: self._feed(spec, value.type, inputs[spec.name])
-            for spec, value in zip(self.inputs, self._graph.inputs, strict=True)
-        }
-
-    def _check_names(self, given: Mapping[str, Any]) -> None:
-        names = [s.name for s in self.inputs]
-        unknown = [n for n in given if n not in names]
-        missing = [n for n in names if n not in given]
-        if unknown:
-            raise InputError(
-                f"The model has no input '{unknown[0]}'.{_near(unknown[0], missing or names)} "
-                f"It takes: {', '.join(map(str, self.inputs))}."
-            )
-        if missing:
-            specs = ", ".join(str(s) for s in self.inputs if s.name in missing)
-            raise InputError(f"Missing input {specs}.")
-
-    def _feed(self, spec: TensorSpec, type_: TensorType, given: Any) -> Held:
-        if isinstance(type_, ContainerType):
-            if type_.kind == "optional":
-                return None if given is None else self._feed(spec, type_.element, given)
-            if not isinstance(given, (list, tuple)):
-                raise InputError(f"Input '{spec.name}' is a sequence; pass a list of arrays.")
-            return [self._feed(spec, type_.element, item) for item in given]
-        return self._tensor(spec, given)
-
-    def _tensor(self, spec: TensorSpec, given: Any) -> Feed:
-        if isinstance(given, DeviceTensor):
-            if given.session.context != self._session.context:
-                raise DeviceError(
-                    f"Input '{spec.name}' lies on {given.session.device} but the model on "
-                    f"{self.device}; pass its .numpy()."
-                )
-            if given.dtype is not spec.dtype:
-                raise InputError(f"Input '{spec.name}' must be {spec.dtype}; it is {given.dtype}.")
-            return given
-        try:
-            array = np.asarray(given)
-            is_list = not isinstance(given, np.ndarray)
-            target = spec.dtype.numpy
-            if spec.dtype is DType.STRING:
-                return _strings(array, spec)
-            if array.dtype != target:
-                exact = is_list and bool(np.all(array.astype(target) == array))
-                if not (np.can_cast(array.dtype, target, "safe") or exact):
-                    raise InputError(
-                        f"Input '{spec.name}' must be {spec.dtype}; {array.dtype} cannot be "
-                        f"converted without loss. Convert it with .astype('{spec.dtype}')."
-                    )
-            return np.asarray(array, target, order="C")
-        except (TypeError, ValueError) as error:
-            if isinstance(error, InputError):
-                raise
-            raise InputError(f"Input '{spec.name}' is no array: {error}.") from error
 
     def _run(
         self, graph: Graph, feeds: dict[str, Held], outputs: Mapping[str, bool]
@@ -509,13 +380,17 @@ class Model:
         plan = stage.bound.plan
         memory = sizes.memory_of(plan, stage.cut, self._constants)
         shapes = {v.name: v.dims for v in plan.graph.inputs}
-        fitting = None
-        if memory.device_bytes > limit and shapes.keys() == {s.name for s in self.inputs}:
-            with suppress(InputError):
-                fitting = self._fitting_batch(shapes, limit)
+        fitting = self._fitting_batch_for(shapes, limit) if memory.device_bytes > limit else None
         of = "the device has" if self.memory_limit is None else "memory_limit allows"
         text = format_shapes(shapes)
         return sizes.out_of_memory(text, memory, limit, of, fitting)
+
+    def _fitting_batch_for(self, shapes: sizes.Shapes, limit: int) -> int | None:
+        """`_fitting_batch` where these are shapes of the whole model and it has a batch."""
+        if shapes.keys() == {s.name for s in self.inputs}:
+            with suppress(InputError):
+                return self._fitting_batch(shapes, limit)
+        return None
 
     def _drive(self, node: Node, feeds: Mapping[str, Held]) -> dict[str, Held]:
         """The outputs of a node that the host drives."""
@@ -541,7 +416,11 @@ class Model:
         key = (graph, tuple(shapes.get(n) for n in names), data)
         stage = self._stages.get(key)
         if stage is None:
-            stage = self._make_stage(graph, shapes, known, {})
+            try:
+                stage = self._make_stage(graph, shapes, known, {})
+            except OutOfMemoryError as error:
+                fitting = self._fitting_batch_for(shapes, self._limit)
+                raise sizes.with_batch(error, fitting) from error
             self._announce(stage.bound.plan)
             self._stages[key] = stage
             while len(self._stages) > MAX_PLANS:
@@ -653,75 +532,3 @@ def _for_user(value: Held, device_outputs: bool) -> Any:
     if isinstance(value, DeviceTensor):
         return value if device_outputs else value.numpy()
     return value.astype(object) if value is not None and value.dtype.kind == "U" else value
-
-
-def _strings(array: Array, spec: TensorSpec) -> Array:
-    """Text of Python or NumPy as the host computes with it."""
-    if array.dtype.kind == "S" or any(isinstance(x, bytes) for x in array.flat):
-        array = np.vectorize(lambda x: x.decode() if isinstance(x, bytes) else x, "O")(array)
-    if array.dtype.kind not in "UO" or not all(isinstance(x, str) for x in array.flat):
-        raise InputError(f"Input '{spec.name}' must be {spec.dtype}; it is {array.dtype}.")
-    return array.astype("U")
-
-
-def bind_dims(inputs: Sequence[Value], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
-    """The number of each symbol, from the actual input shapes.
-
-    Raises:
-        ShapeError: A rank or dim differs from the model's, or two inputs disagree on a symbol.
-    """
-    bindings: dict[str, int] = {}
-    origin: dict[str, str] = {}
-    pending: list[tuple[Value, int, Expr, int]] = []
-    for value in inputs:
-        if value.shape is None:
-            continue
-        actual = shapes[value.name]
-        wanted = f"{value.name}: {value.type}"
-        if len(actual) != len(value.shape):
-            raise ShapeError(
-                f"Input '{value.name}' has rank {len(actual)}, shape {list(actual)}; "
-                f"the model wants rank {len(value.shape)} ({wanted})."
-            )
-        for axis, (dim, size) in enumerate(zip(value.shape, actual, strict=True)):
-            if isinstance(dim, int):
-                _expect(value, axis, dim, size, wanted)
-            elif is_symbol(dim):
-                name = str(dim)
-                if bindings.setdefault(name, size) != size:
-                    raise ShapeError(
-                        f"Input '{value.name}' has {name}={size} (axis {axis}), but input "
-                        f"'{origin[name]}' has {name}={bindings[name]}."
-                    )
-                origin.setdefault(name, value.name)
-            else:
-                pending.append((value, axis, dim, size))
-    for value, axis, expr, size in pending:
-        expected = substitute(expr, bindings)
-        if isinstance(expected, int):
-            _expect(value, axis, expected, size, f"{value.name}: {value.type}")
-    return bindings
-
-
-def _expect(value: Value, axis: int, dim: int, size: int, wanted: str) -> None:
-    if dim != size:
-        raise ShapeError(
-            f"Input '{value.name}' has {size} at axis {axis}; the model wants {dim} ({wanted})."
-        )
-
-
-def _spec(name: str, value: Value) -> TensorSpec:
-    def text(dim: Dim) -> int | str:
-        return dim if isinstance(dim, int) else str(dim)
-
-    shape = None if value.shape is None else tuple(text(d) for d in value.shape)
-    kind = value.type.kind if isinstance(value.type, ContainerType) else "tensor"
-    return TensorSpec(name, value.dtype, shape, kind)
-
-
-def _near(name: str, names: Sequence[str]) -> str:
-    found = difflib.get_close_matches(name, names, 1)
-    return f" Did you mean '{found[0]}'?" if found else ""
-
-
-__all__ = ["DeviceCaps", "Model", "ModelError", "TensorSpec", "bind_dims", "load"]

@@ -21,9 +21,11 @@ from clrt.cli.console import stderr, stdout
 from clrt.cli.samples import made_up_inputs, sample_inputs
 from clrt.cli.shapes import DeviceOption, ModelArgument, ShapeOption, one_shape
 from clrt.errors import InputError, UnsupportedError
+from clrt.exporter.onnx_exporter import export_model
 from clrt.importer import huggingface
 from clrt.ir.op import Array
 from clrt.model import load
+from clrt.sources import is_compiled, read_graph
 from clrt.text.locate import find_model
 
 _TURNS = 5
@@ -116,14 +118,16 @@ def open_onnxruntime(model: Path) -> Any:
     options.add_session_config_entry("session.force_spinning_stop", "1")
     try:
         return onnxruntime.InferenceSession(
-            onnx_source(model), options, providers=["CPUExecutionProvider"]
+            onnx_model(model), options, providers=["CPUExecutionProvider"]
         )
     except Exception as error:
         raise UnsupportedError(f"ONNX Runtime cannot load {model}: {error}") from error
 
 
-def onnx_source(model: Path) -> str | bytes:
-    """The ONNX file of a model, or its bytes where it has none: a checkpoint of Hugging Face."""
+def onnx_model(model: Path) -> str | bytes:
+    """The ONNX file of a model, or its bytes where it has none: a folder's weights, or compiled."""
+    if is_compiled(model):
+        return bytes(export_model(read_graph(model)).SerializeToString())
     if not model.is_dir():
         return str(model)
     for candidate in (model / "onnx" / "model.onnx", model / "model.onnx"):

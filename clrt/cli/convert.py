@@ -8,14 +8,13 @@ from enum import Enum
 from pathlib import Path
 from typing import Annotated
 
-import numpy as np
 import typer
 from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 from rich.table import Table
 from rich.text import Text
 
 from clrt.cli.console import clear_errors, say_error, stderr, stdout
-from clrt.cli.samples import made_up_inputs, sample_inputs
+from clrt.cli.samples import made_up_inputs, read_feeds, sample_inputs
 from clrt.cli.shapes import DeviceOption, ModelArgument, Shapes, default_shapes, parse_shapes
 from clrt.container.compiled import SUFFIX, read_extras
 from clrt.converter import (
@@ -29,6 +28,7 @@ from clrt.converter import (
     write,
 )
 from clrt.errors import InputError
+from clrt.exporter.onnx_exporter import save_model
 from clrt.files import check_target, replacing
 from clrt.inspection.units import format_bytes
 from clrt.ir.dtypes import DType
@@ -158,7 +158,7 @@ def convert_model(
     for path, option in ((target, "--output"), (report, "--report"), (dump_ir, "--dump-ir")):
         if path is not None:
             check_target(path, option)
-    given = None if inputs is None else _read_npz(inputs)
+    given = None if inputs is None else read_feeds(inputs)
     weights = quantize.value if quantize is not None else _STORAGES[precision]
 
     options = Options(
@@ -179,7 +179,7 @@ def convert_model(
             shapes = [parse_shapes(s, model) for s in shape or ()] or [_default(model, given)]
         bar.update(task, description=f"writing {target.name}", total=1)
         if to is Target.onnx:
-            _export(converted, target)
+            save_model(converted.graph, target)
         else:
             write(
                 converted,
@@ -225,12 +225,6 @@ def _calibration(source: Path, given: dict[str, Array] | None) -> Calibration | 
     if encoder_settings(source) is None:
         return None
     return lambda specs: calibration_feeds(source, specs)
-
-
-def _export(converted: Converted, target: Path) -> None:
-    from clrt.exporter.onnx_exporter import save_model
-
-    save_model(converted.graph, target)
 
 
 def _profile(
@@ -286,17 +280,6 @@ def _parse_dims(texts: Sequence[str]) -> dict[str, int]:
             raise InputError(f"'{text}' is no dim; write it as batch=8.")
         dims[name.strip()] = int(number)
     return dims
-
-
-def _read_npz(path: Path) -> dict[str, Array]:
-    try:
-        with np.load(path, allow_pickle=False) as arrays:
-            return {name: arrays[name] for name in arrays.files}
-    except (OSError, ValueError, AttributeError) as error:
-        raise InputError(
-            f"'{path}' cannot be read as an .npz of arrays ({error}); write it with "
-            "numpy.savez(path, input_ids=…)."
-        ) from error
 
 
 def _dump(path: Path, converted: Converted) -> None:

@@ -2,26 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from enum import Enum
 from pathlib import Path
 from typing import Annotated
 
-import numpy as np
+import ml_dtypes
 import typer
 from rich.table import Table
 from rich.text import Text
 
 from clrt.cli.console import stdout
-from clrt.cli.samples import made_up_inputs, sample_inputs
+from clrt.cli.samples import made_up_inputs, read_feeds, sample_inputs
 from clrt.cli.shapes import DeviceOption, ModelArgument, ShapeOption, one_shape
 from clrt.diff import OTHERS, Diff, Step
-from clrt.errors import InputError
-from clrt.ir.op import Array
+from clrt.ir.dtypes import DType
 from clrt.text.locate import find_model
 
 _DEPARTED = 2
 _MAX_ORIGINS = 2
+_MAX_NAMES = 8
 
 
 class Side(str, Enum):
@@ -29,6 +29,13 @@ class Side(str, Enum):
 
     onnxruntime = "onnxruntime"
     reference = "reference"
+
+
+class Storage(str, Enum):
+    """What weights may be stored in."""
+
+    float16 = "float16"
+    bfloat16 = "bfloat16"
 
 
 def diff(
@@ -42,58 +49,73 @@ def diff(
     ] = None,
     shape: ShapeOption = None,
     tolerance: Annotated[
-        float, typer.Option(min=0.0, help="Error allowed, relative to the largest element.")
-    ] = 1e-4,
+        float | None,
+        typer.Option(
+            min=0.0,
+            help="Error allowed, relative to the largest element: 1e-4, with --precision 1e-2.",
+        ),
+    ] = None,
+    precision: Annotated[
+        Storage | None,
+        typer.Option(help="Store weights so, and show which weights and values overflow it."),
+    ] = None,
     device: DeviceOption = None,
 ) -> None:
     """Find the first node at which clrt departs from another runtime.
 
     Compares every float value that both sides have, in order. Ends with exit code 2 where one
-    departs.
+    departs. With --precision it goes on to the end, to show every value past the range.
     """
     path = find_model(model)
-    found = Diff(path, OTHERS[against.value](path), device)
+    weights = None if precision is None else DType(precision.value)
+    found = Diff(path, OTHERS[against.value](path), device, weights)
+    allowed = tolerance if tolerance is not None else 1e-4 if weights is None else 1e-2
+    limit = None if weights is None else float(ml_dtypes.finfo(weights.numpy).max)
     with found.model as probed:
         if feeds is not None:
-            steps = list(found.steps(read_feeds(feeds), tolerance))
+            steps = list(found.steps(read_feeds(feeds), allowed, weights is not None))
         else:
             inputs = sample_inputs(probed, one_shape(shape, probed))
             with made_up_inputs():
-                steps = list(found.steps(inputs, tolerance))
+                steps = list(found.steps(inputs, allowed, weights is not None))
     console = stdout()
-    console.print(step_table(steps, f"{path.name} beside {against.value}"))
-    last = steps[-1]
+    console.print(step_table(steps, f"{path.name} beside {against.value}", limit))
+    for text in _overflows(found.overflows, steps, precision, limit):
+        console.print(Text(text, style="yellow"), soft_wrap=True)
+    last = next((s for s in steps if s.departs), steps[-1])
     rest = f"{found.alone} float values of clrt have no name there"
     if last.departs:
-        node, behind = last.probe.node, len(found.probes) - len(steps)
+        node, behind = last.probe.node, len(found.probes) - steps.index(last) - 1
         stands = ", ".join(node.origins)
         lines = f"{node} departs first. It stands for {stands}.\n{behind} behind it; {rest}."
         console.print(Text(lines, style="red"), soft_wrap=True)
         raise typer.Exit(_DEPARTED)
-    console.print(Text(f"No value of {len(steps)} departs by more than {tolerance:g}; {rest}."))
+    console.print(Text(f"No value of {len(steps)} departs by more than {allowed:g}; {rest}."))
 
 
-def read_feeds(path: Path) -> dict[str, Array]:
-    """The arrays of an .npz file.
+def _overflows(
+    weights: Sequence[str], steps: Sequence[Step], precision: Storage | None, limit: float | None
+) -> Iterator[str]:
+    if precision is None or limit is None:
+        return
+    values = [s.probe.name for s in steps if s.largest > limit]
+    for what, names in (("weights", weights), ("values", values)):
+        listing = f": {_listing(names, _MAX_NAMES)}" if names else ""
+        yield f"{len(names)} {what} hold numbers past {precision.value}'s {limit:g}{listing}."
+    if weights:
+        yield "Convert with --precision auto, which leaves these weights in float32."
 
-    Raises:
-        InputError: It is none.
+
+def step_table(steps: Sequence[Step], title: str, limit: float | None = None) -> Table:
+    """One row per value, those that depart in red.
+
+    Args:
+        limit: The largest number that a dtype holds; larger elements are marked.
     """
-    try:
-        with np.load(path) as archive:
-            return {name: archive[name] for name in archive.files}
-    except (OSError, ValueError, AttributeError) as error:
-        raise InputError(
-            f"'{path}' is no .npz file of inputs ({error}); write one with numpy.savez."
-        ) from error
-
-
-def step_table(steps: Sequence[Step], title: str) -> Table:
-    """One row per value, the one that departs in red."""
     table = Table(title=title)
     for column in ("value", "op", "dtype"):
         table.add_column(column, overflow="fold")
-    for column in ("largest error", "relative"):
+    for column in ("largest", "largest error", "relative"):
         table.add_column(column, justify="right", no_wrap=True)
     table.add_column("ONNX nodes", overflow="fold")
     for step in steps:
@@ -103,6 +125,7 @@ def step_table(steps: Sequence[Step], title: str) -> Table:
             step.probe.name,
             node.op.name,
             str(value.type),
+            f"{step.largest:.1e}{' overflows' if limit and step.largest > limit else ''}",
             f"{step.error:.1e}",
             f"{step.relative:.1e}{mark}",
             _listing(node.origins, _MAX_ORIGINS),

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from rich import box
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
@@ -29,8 +30,9 @@ from clrt.inspection.explain import Explanation
 from clrt.inspection.units import format_bytes, format_flops, format_shapes
 from clrt.ir.dims import is_symbol
 from clrt.ir.graph import Graph
-from clrt.model import Model, is_compiled, load, onnx_source
+from clrt.model import Model, load
 from clrt.ops.base import all_graphs
+from clrt.sources import is_compiled, onnx_source
 from clrt.text.locate import find_model
 
 Shapes = Mapping[str, tuple[int, ...]]
@@ -202,7 +204,12 @@ def _print(found: Inspection, console: Console) -> None:
     console.print(_op_table(found))
     console.print(_parameter_table(found.parameters))
     if found.at:
-        console.print(_shape_table(found))
+        if any(at.explanation is not None for at in found.at):
+            console.print(_shape_table(found))
+        for at in found.at:
+            if at.error:
+                text = f"{format_shapes(at.shapes)} cannot be planned: {at.error}"
+                console.print(Text(text, style="yellow"), soft_wrap=True)
         planned = [at.explanation for at in found.at if at.explanation is not None]
         for line in _places(planned[-1]) if planned else ():
             console.print(Text(line), soft_wrap=True)
@@ -261,29 +268,27 @@ def _parameter_table(parameters: tuple[Parameters, ...]) -> Table:
 
 
 def _shape_table(found: Inspection) -> Table:
-    table = Table(title=f"by shape, on {found.device}")
+    table = Table(title=f"by shape, on {found.device}", box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0))
     table.add_column("inputs", overflow="fold")
-    for column in ("compute", "kernels", "on host", "weights", "arena", "in, out", "in all"):
-        table.add_column(column, justify="right")
+    for column in ("compute", "kernels", "host", "weights", "arena", "in, out", "in all"):
+        table.add_column(column, justify="right", no_wrap=True)
     for at in found.at:
-        alike = len(set(at.shapes.values())) == 1
-        named = {"each": next(iter(at.shapes.values()))} if alike else at.shapes
-        shapes = Text(format_shapes(named).replace(",", "\n"))
         explained = at.explanation
         if explained is None:
-            table.add_row(shapes, Text(at.error, style="red"), end_section=True)
             continue
+        alike = len(set(at.shapes.values())) == 1
+        text = format_shapes(at.shapes)
+        shapes = text.rpartition("=")[2] if alike else text.replace(",", "\n")
         memory = explained.memory
         weights = memory.weights_bytes + memory.plan_bytes
         sizes = (weights, memory.arena_bytes, memory.staging_bytes, memory.total_bytes)
         on_host = sum(r.where == "host" for r in explained.rows)
         table.add_row(
-            shapes,
+            Text(shapes),
             format_flops(explained.flops),
             str(explained.launches),
             str(on_host),
             *map(format_bytes, sizes),
-            end_section=True,
         )
     return table
 

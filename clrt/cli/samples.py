@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 
 import numpy as np
 
 from clrt.errors import InputError
 from clrt.ir.dtypes import DType
 from clrt.ir.op import Array
-from clrt.model import Model, TensorSpec
+from clrt.model import Model
+from clrt.signature import TensorSpec
 
 # Below the size of every vocabulary.
 _IDS = 100
@@ -32,6 +34,22 @@ def sample_inputs(
     """
     rng = np.random.default_rng(seed)
     return {spec.name: _sample(spec, shapes[spec.name], rng) for spec in model.inputs}
+
+
+def read_feeds(path: Path) -> dict[str, Array]:
+    """The arrays of an .npz file.
+
+    Raises:
+        InputError: It is none.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            return {name: archive[name] for name in archive.files}
+    except (OSError, ValueError, AttributeError) as error:
+        raise InputError(
+            f"'{path}' cannot be read as an .npz of arrays ({error}); write it with "
+            "numpy.savez(path, input_ids=…)."
+        ) from error
 
 
 @contextmanager

@@ -7,7 +7,8 @@ from typing import Annotated, TypeAlias
 import typer
 
 from clrt.errors import InputError
-from clrt.model import Model, TensorSpec
+from clrt.model import Model
+from clrt.signature import TensorSpec
 
 Shapes: TypeAlias = "dict[str, tuple[int, ...]]"
 

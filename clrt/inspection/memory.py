@@ -177,9 +177,7 @@ def out_of_memory(
         of: What gives `available`, "memory_limit" say.
         fitting: The batch that would fit; 0 where none does, None where that is not known.
     """
-    remedy = "Use smaller inputs, or close models that are not needed."
-    if fitting is not None:
-        remedy = f"A batch of {fitting} would fit." if fitting else "Not even a batch of 1 fits."
+    remedy = _remedy(fitting) or "Use smaller inputs, or close models that are not needed."
     return OutOfMemoryError(
         f"Running {what} needs {format_bytes(memory.device_bytes)} on the device (weights "
         f"{format_bytes(memory.weights_bytes)}, constants of the plan "
@@ -189,6 +187,18 @@ def out_of_memory(
         available,
         fitting or None,
     )
+
+
+def with_batch(error: OutOfMemoryError, fitting: int | None) -> OutOfMemoryError:
+    """The error with the batch that would fit; 0 where none does, None where that is not known."""
+    text = f"{error} {_remedy(fitting)}".rstrip()
+    return OutOfMemoryError(text, error.needed_bytes, error.available_bytes, fitting or None)
+
+
+def _remedy(fitting: int | None) -> str:
+    if fitting is None:
+        return ""
+    return f"A batch of {fitting} would fit." if fitting else "Not even a batch of 1 fits."
 
 
 def parse_bytes(limit: int | str) -> int:

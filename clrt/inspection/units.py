@@ -17,7 +17,7 @@ def format_flops(count: int) -> str:
     """Floating-point operations in the largest unit that leaves at least one."""
     for exponent, unit in ((12, "T"), (9, "G"), (6, "M"), (3, "k")):
         if count >= 10**exponent:
-            return f"{count / 10**exponent:.2f} {unit}FLOP"
+            return f"{count / 10**exponent:.1f} {unit}FLOP"
     return f"{count} FLOP"
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from clrt.errors import ClrtError, PlanError
+from clrt.errors import ClrtError, PlanError, ShapeError
 from clrt.ir.dims import Bindings, is_symbol
 from clrt.ir.graph import Graph, Node, Value
 from clrt.ir.op import Array, ContainerType, TensorType
@@ -78,7 +78,13 @@ def specialise_to_cut(
     Raises:
         ShapeError: The shapes do not fit somewhere inside the graph.
     """
-    copy = graph.copy(bindings)
+    try:
+        copy = graph.copy(bindings)
+    except ZeroDivisionError as error:
+        given = ", ".join(f"{name}={size}" for name, size in bindings.items())
+        raise ShapeError(
+            f"With {given} a size inside the model is divided by zero; use larger inputs."
+        ) from error
     for value in copy.inputs:
         if value.name in known:
             array = known[value.name]

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Protocol, TypeAlias
@@ -180,16 +181,23 @@ class BoundPlan:
             InputError: A kernel met an index out of range.
             OutOfMemoryError: The device has no room; what was enqueued before has ended.
         """
-        with self.session.lock:
-            try:
-                return self._run(feeds, outputs, recorder)
-            except OutOfMemoryError:
-                # Host arrays are still copied from and to; they go with this call.
-                self.session.queue.finish()
-                raise
-            except cl.MemoryError as error:
-                self.session.queue.finish()
-                raise self.session.no_room(self.plan.arena.nbytes) from error
+        with self.session.lock, self._no_room():
+            self._bind()
+            # Nothing waits before the end: each wait wakes a thread, 50 us and more on a CPU.
+            for value in self.plan.graph.inputs:
+                self._feed(value, feeds[value.name])
+            if recorder is None:
+                self._run_steps()
+            else:
+                recorder.record_steps(self, self._steps, self._run_host)
+            values = zip(self.plan.graph.output_names, self.plan.graph.outputs, strict=True)
+            results = {
+                name: self._keep(value) if outputs[name] else self._read(value)
+                for name, value in values
+                if name in outputs
+            }
+            self._finish()
+        return results
 
     @property
     def ready(self) -> bool:
@@ -201,28 +209,18 @@ class BoundPlan:
         """Device memory besides weights and arena."""
         return self._own.nbytes + (0 if self._status is None else int(self._status.size))
 
-    def _run(
-        self,
-        feeds: Mapping[str, Feed],
-        outputs: Mapping[str, bool],
-        recorder: StepRecorder | None,
-    ) -> dict[str, Feed]:
-        self._bind()
-        # Nothing waits before the end: each wait wakes a thread, 50 us and more on a CPU.
-        for value in self.plan.graph.inputs:
-            self._feed(value, feeds[value.name])
-        if recorder is None:
-            self._run_steps()
-        else:
-            recorder.record_steps(self, self._steps, self._run_host)
-        values = zip(self.plan.graph.output_names, self.plan.graph.outputs, strict=True)
-        results = {
-            name: self._keep(value) if outputs[name] else self._read(value)
-            for name, value in values
-            if name in outputs
-        }
-        self._finish()
-        return results
+    @contextmanager
+    def _no_room(self) -> Iterator[None]:
+        """Says clearly where the device gives no memory, and waits for what was enqueued before."""
+        try:
+            yield
+        except OutOfMemoryError:
+            # Host arrays are still copied from and to; they go with this call.
+            self.session.queue.finish()
+            raise
+        except cl.MemoryError as error:
+            self.session.queue.finish()
+            raise self.session.no_room(self.plan.arena.nbytes) from error
 
     def _run_steps(self) -> None:
         queue, enqueue = self.session.queue, cl.enqueue_nd_range_kernel

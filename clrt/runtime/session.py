@@ -55,8 +55,9 @@ class Session:
 
     def trim(self) -> None:
         """Frees the pooled buffers that no tensor uses."""
-        for idle in self._pool.values():
-            idle.clear()
+        with self.lock:
+            for idle in self._pool.values():
+                idle.clear()
 
     def allocate(self, nbytes: int) -> cl.Buffer:
         """A device buffer.

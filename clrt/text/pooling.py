@@ -14,8 +14,9 @@ from clrt.ir.dims import Dim, symbol
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Node, Value
 from clrt.ir.op import TensorType
-from clrt.model import Model, TensorSpec, load
+from clrt.model import Model, load
 from clrt.ops import REGISTRY
+from clrt.signature import TensorSpec
 from clrt.text.tokenize import IntArray
 
 MASK = "attention_mask"

@@ -14,7 +14,8 @@ from numpy.typing import NDArray
 from tqdm.auto import tqdm
 
 from clrt.errors import InputError, ModelError
-from clrt.model import Model, TensorSpec, load
+from clrt.model import Model, load
+from clrt.signature import TensorSpec
 from clrt.text.config import EncoderConfig, read_config
 from clrt.text.feeds import model_feeds
 from clrt.text.locate import find_model

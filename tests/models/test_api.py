@@ -55,6 +55,27 @@ def test_specs_have_symbolic_dims(model: clrt.Model) -> None:
     assert model.outputs[0].shape == ("batch", "sequence", 32)
 
 
+def test_inputs_so_small_that_a_size_is_divided_by_zero_are_refused() -> None:
+    nodes = [
+        helper.make_node("Shape", ["x"], ["n"]),
+        helper.make_node("Div", ["n", "eight"], ["frames"]),
+        helper.make_node("Div", ["n", "frames"], ["step"]),
+        helper.make_node("ConstantOfShape", ["step"], ["y"]),
+    ]
+    graph = helper.make_graph(
+        nodes,
+        "g",
+        [helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n"])],
+        [helper.make_tensor_value_info("y", TensorProto.FLOAT, None)],
+        [onnx.numpy_helper.from_array(np.array([8]), "eight")],
+    )
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 17)], ir_version=8)
+    with clrt.load(proto, device="cpu") as model:
+        assert model.run(np.zeros(17, np.float32))["y"].shape == (8,)
+        with pytest.raises(clrt.ShapeError, match=r"With n=4 .* divided by zero"):
+            model.run(np.zeros(4, np.float32))
+
+
 def _softmax() -> onnx.ModelProto:
     """An op on a dtype that it has a reference but no kernel for."""
 

@@ -5,11 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import onnxruntime
 import pytest
 from typer.testing import CliRunner, Result
 
 import clrt
 from clrt.cli.convert import EXIT_DIFFERS, app
+from clrt.cli.samples import sample_inputs
 from clrt.errors import ModelError
 from clrt.ir.op import Array
 from clrt.runtime.devices import DeviceInfo
@@ -50,8 +52,21 @@ def test_gives_the_same_vectors(tmp_path: Path, device: DeviceInfo) -> None:
         expected = plain.encode(SENTENCES)
         np.testing.assert_allclose(ours.encode(SENTENCES), expected, atol=1e-6)
         assert not ours.model.host_nodes
+        assert [s["input_ids"] for s in ours.model.shapes] == [(2, 16)]
+        ours.model.warmup()
+        _other_tiles(ours.model)
         assert ours.max_length == plain.max_length
         assert ours.pooling == plain.pooling
+
+
+def _other_tiles(model: clrt.Model) -> None:
+    """What a device does whose kernels want other panels than lie in the file."""
+    (shapes,) = model.shapes
+    feeds = sample_inputs(model, {n: tuple(s) for n, s in shapes.items()})
+    expected = model.run(feeds)["last_hidden_state"]
+    bound = model.bind(shapes, {"gemm_cpu": {"T_MR": 3, "T_NV": 2, "T_VW": 8}})
+    found = bound.run(feeds, {"last_hidden_state": False})["last_hidden_state"]
+    np.testing.assert_allclose(np.asarray(found), expected, atol=1e-5 * np.abs(expected).max())
 
 
 @pytest.mark.parametrize(
@@ -83,6 +98,26 @@ def test_families(tmp_path: Path, name: str, device: DeviceInfo) -> None:
     for option in ("--precision=float32", "--precision=auto", "--quantize=int8"):
         result = _run(source, "-o", target, "--verify", "--device", device.index, option)
         assert result.exit_code == 0, result.output
+
+
+@pytest.mark.parametrize(
+    "option", ["--precision=float32", "--precision=float16", "--quantize=int4"]
+)
+def test_to_onnx(tmp_path: Path, option: str) -> None:
+    """ONNX Runtime computes what clrt computes with the same weights."""
+    source, target, compiled = (tmp_path / n for n in ("m.onnx", "out.onnx", "m.clrt"))
+    source.write_bytes(load_family(FAMILIES[0]).SerializeToString())
+    for path, to in ((target, "onnx"), (compiled, "clrt")):
+        assert _run(source, "-o", path, "--to", to, "--verify", option).exit_code == 0
+    session = onnxruntime.InferenceSession(target, providers=["CPUExecutionProvider"])
+    ids = np.arange(12).reshape(2, 6)
+    feeds = {i.name: ids if i.name == "input_ids" else ids * 0 + 1 for i in session.get_inputs()}
+    theirs = dict(
+        zip((o.name for o in session.get_outputs()), session.run(None, feeds), strict=True)
+    )
+    with clrt.load(compiled) as model:
+        for name, ours in model.run(feeds).items():
+            assert np.abs(ours - theirs[name]).max() <= 1e-5 * np.abs(theirs[name]).max()
 
 
 def test_a_fixed_dim_and_one_output(tmp_path: Path) -> None:

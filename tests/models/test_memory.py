@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 import onnx
@@ -125,6 +126,19 @@ def test_a_limit_refuses_before_it_allocates(proto: onnx.ModelProto) -> None:
         fitting = error.fitting_batch
         assert fitting is None or model.memory(_shapes((fitting, 64))).device_bytes <= limit
         np.testing.assert_array_equal(model.run(_feeds(SMALL))["last_hidden_state"], wanted)
+
+
+def test_a_buffer_that_the_device_cannot_allocate_names_the_batch(model: clrt.Model) -> None:
+    caps = replace(model.device.caps, max_alloc_bytes=256 << 10)
+    model.device = replace(model.device, caps=caps)
+    with pytest.raises(clrt.OutOfMemoryError, match=r"at once.* A batch of \d+ would fit") as info:
+        model.run(_feeds((80, 80)))
+    fitting = info.value.fitting_batch
+    assert fitting is not None
+    assert info.value.available_bytes == 256 << 10
+    model.run(_feeds((fitting, 80)))
+    with pytest.raises(clrt.OutOfMemoryError):
+        model.run(_feeds((fitting + 1, 80)))
 
 
 def test_other_shapes_make_room(proto: onnx.ModelProto) -> None:

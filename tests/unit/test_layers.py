@@ -28,10 +28,10 @@ ALLOWED: dict[str, set[str]] = {
     "profiling": {"errors", "ir", "kernels", "plan", "runtime"},
     "inspection": {"errors", "ir", "device", "kernels", "ops", "passes", "tuning", "plan"},
     # The pooling graph is IR, so that pooling runs through the same passes and kernels.
-    "text": {"errors", "container", "ir", "ops", "model"},
+    "text": {"errors", "container", "ir", "ops", "model", "signature"},
 }
 ONLY_IN = {
-    "onnx": {"importer", "exporter"},
+    "onnx": {"importer", "exporter", "sources"},
     "pyopencl": {"runtime"},
     "tokenizers": {"text"},
     "google": {"importer"},

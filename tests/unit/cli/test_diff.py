@@ -77,7 +77,7 @@ def test_bad_input_is_one_line(bert: Path, tmp_path: Path) -> None:
     (tmp_path / "no.npz").write_text("no")
     result = run(bert, "--input", tmp_path / "no.npz")
     assert result.exit_code == 1
-    assert "is no .npz file" in result.output
+    assert "cannot be read as an .npz" in result.output
     with pytest.raises(InputError, match="is compiled"):
         Diff(Path("model.clrt"), Reference(bert))
 

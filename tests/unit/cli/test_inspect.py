@@ -53,7 +53,7 @@ def test_a_model_is_laid_open(bert: Path) -> None:
         "dim     batch: input_ids axis 0",
         "clrt.FusedAttention",
         "float32",
-        "each=1x16",
+        "1x16 ",
         "on the host: 0 nodes",
     ):
         assert wanted in result.output

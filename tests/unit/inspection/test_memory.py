@@ -82,5 +82,5 @@ def test_units() -> None:
         "1.0 KiB",
         "1.5 GiB",
     ]
-    assert [format_flops(n) for n in (7, 2_500, 10**12)] == ["7 FLOP", "2.50 kFLOP", "1.00 TFLOP"]
+    assert [format_flops(n) for n in (7, 2_500, 10**12)] == ["7 FLOP", "2.5 kFLOP", "1.0 TFLOP"]
     assert format_shapes({"a": (8, 128), "b": (1,)}) == "a=8x128,b=1"

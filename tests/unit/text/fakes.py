@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Value
-from clrt.model import TensorSpec
 from clrt.ops.base import Op
+from clrt.signature import TensorSpec
 from tests.unit.text import tiny
 
 Array = NDArray[Any]

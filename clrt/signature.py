@@ -1,0 +1,207 @@
+"""What a model takes and gives: names, dtypes and shapes, and inputs checked against them."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from clrt.errors import DeviceError, InputError, ShapeError
+from clrt.ir.dims import Dim, Expr, is_symbol, substitute
+from clrt.ir.dtypes import DType
+from clrt.ir.graph import Graph, Value
+from clrt.ir.op import Array, ContainerType, TensorType
+from clrt.ops.base import Held
+from clrt.runtime.executor import Feed
+from clrt.runtime.session import DeviceTensor, Session
+
+
+@dataclass(frozen=True)
+class TensorSpec:
+    """An input or output of a model.
+
+    Attributes:
+        dtype: Of the tensor; of those inside where it is a sequence or an optional.
+        shape: A number or the text of a symbolic dim per axis; None where the rank is unknown.
+        kind: "tensor", "sequence" (a list of tensors) or "optional" (a value or None).
+    """
+
+    name: str
+    dtype: DType
+    shape: tuple[int | str, ...] | None
+    kind: str = "tensor"
+
+    def __str__(self) -> str:
+        dims = "?" if self.shape is None else ", ".join(map(str, self.shape))
+        text = f"{self.dtype}[{dims}]" if self.kind == "tensor" else f"{self.kind} of {self.dtype}"
+        return f"{self.name}: {text}"
+
+
+class Signature:
+    """The inputs and outputs of a graph on a device."""
+
+    def __init__(self, graph: Graph, session: Session) -> None:
+        self.inputs = tuple(_spec(v.name, v) for v in graph.inputs)
+        pairs = zip(graph.output_names, graph.outputs, strict=True)
+        self.outputs = tuple(_spec(name, v) for name, v in pairs)
+        self._types = [v.type for v in graph.inputs]
+        self._session = session
+
+    def wanted(self, outputs: Sequence[str] | None) -> list[str]:
+        """The names of the outputs to compute.
+
+        Raises:
+            InputError: There is none of a name.
+        """
+        names = [s.name for s in self.outputs]
+        for name in outputs or ():
+            if name not in names:
+                raise InputError(f"The model has no output '{name}'.{_near(name, names)}")
+        return list(names if outputs is None else outputs)
+
+    def feeds(self, inputs: Mapping[str, Any] | Any) -> dict[str, Held]:
+        """The inputs as plans take them; see `Model.run`.
+
+        Raises:
+            InputError, DeviceError: One is missing, unknown, or does not fit.
+        """
+        if not isinstance(inputs, Mapping):
+            if len(self.inputs) != 1:
+                raise InputError(
+                    f"The model takes {len(self.inputs)} inputs; pass a dict by name: "
+                    f"{', '.join(s.name for s in self.inputs)}."
+                )
+            inputs = {self.inputs[0].name: inputs}
+        self.check_names(inputs)
+        return {
+            spec.name: self._feed(spec, type_, inputs[spec.name])
+            for spec, type_ in zip(self.inputs, self._types, strict=True)
+        }
+
+    def check_names(self, given: Mapping[str, Any]) -> None:
+        """Whether every input is named, and no other.
+
+        Raises:
+            InputError: It is not so.
+        """
+        names = [s.name for s in self.inputs]
+        unknown = [n for n in given if n not in names]
+        missing = [n for n in names if n not in given]
+        if unknown:
+            raise InputError(
+                f"The model has no input '{unknown[0]}'.{_near(unknown[0], missing or names)} "
+                f"It takes: {', '.join(map(str, self.inputs))}."
+            )
+        if missing:
+            specs = ", ".join(str(s) for s in self.inputs if s.name in missing)
+            raise InputError(f"Missing input {specs}.")
+
+    def _feed(self, spec: TensorSpec, type_: TensorType, given: Any) -> Held:
+        if isinstance(type_, ContainerType):
+            if type_.kind == "optional":
+                return None if given is None else self._feed(spec, type_.element, given)
+            if not isinstance(given, (list, tuple)):
+                raise InputError(f"Input '{spec.name}' is a sequence; pass a list of arrays.")
+            return [self._feed(spec, type_.element, item) for item in given]
+        return self._tensor(spec, given)
+
+    def _tensor(self, spec: TensorSpec, given: Any) -> Feed:
+        if isinstance(given, DeviceTensor):
+            if given.session.context != self._session.context:
+                raise DeviceError(
+                    f"Input '{spec.name}' lies on {given.session.device} but the model on "
+                    f"{self._session.device}; pass its .numpy()."
+                )
+            if given.dtype is not spec.dtype:
+                raise InputError(f"Input '{spec.name}' must be {spec.dtype}; it is {given.dtype}.")
+            return given
+        try:
+            array = np.asarray(given)
+            is_list = not isinstance(given, np.ndarray)
+            target = spec.dtype.numpy
+            if spec.dtype is DType.STRING:
+                return _strings(array, spec)
+            if array.dtype != target:
+                exact = is_list and bool(np.all(array.astype(target) == array))
+                if not (np.can_cast(array.dtype, target, "safe") or exact):
+                    raise InputError(
+                        f"Input '{spec.name}' must be {spec.dtype}; {array.dtype} cannot be "
+                        f"converted without loss. Convert it with .astype('{spec.dtype}')."
+                    )
+            return np.asarray(array, target, order="C")
+        except (TypeError, ValueError) as error:
+            if isinstance(error, InputError):
+                raise
+            raise InputError(f"Input '{spec.name}' is no array: {error}.") from error
+
+
+def _strings(array: Array, spec: TensorSpec) -> Array:
+    """Text of Python or NumPy as the host computes with it."""
+    if array.dtype.kind == "S" or any(isinstance(x, bytes) for x in array.flat):
+        array = np.vectorize(lambda x: x.decode() if isinstance(x, bytes) else x, "O")(array)
+    if array.dtype.kind not in "UO" or not all(isinstance(x, str) for x in array.flat):
+        raise InputError(f"Input '{spec.name}' must be {spec.dtype}; it is {array.dtype}.")
+    return array.astype("U")
+
+
+def bind_dims(inputs: Sequence[Value], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:
+    """The number of each symbol, from the actual input shapes.
+
+    Raises:
+        ShapeError: A rank or dim differs from the model's, or two inputs disagree on a symbol.
+    """
+    bindings: dict[str, int] = {}
+    origin: dict[str, str] = {}
+    pending: list[tuple[Value, int, Expr, int]] = []
+    for value in inputs:
+        if value.shape is None:
+            continue
+        actual = shapes[value.name]
+        wanted = f"{value.name}: {value.type}"
+        if len(actual) != len(value.shape):
+            raise ShapeError(
+                f"Input '{value.name}' has rank {len(actual)}, shape {list(actual)}; "
+                f"the model wants rank {len(value.shape)} ({wanted})."
+            )
+        for axis, (dim, size) in enumerate(zip(value.shape, actual, strict=True)):
+            if isinstance(dim, int):
+                _expect(value, axis, dim, size, wanted)
+            elif is_symbol(dim):
+                name = str(dim)
+                if bindings.setdefault(name, size) != size:
+                    raise ShapeError(
+                        f"Input '{value.name}' has {name}={size} (axis {axis}), but input "
+                        f"'{origin[name]}' has {name}={bindings[name]}."
+                    )
+                origin.setdefault(name, value.name)
+            else:
+                pending.append((value, axis, dim, size))
+    for value, axis, expr, size in pending:
+        expected = substitute(expr, bindings)
+        if isinstance(expected, int):
+            _expect(value, axis, expected, size, f"{value.name}: {value.type}")
+    return bindings
+
+
+def _expect(value: Value, axis: int, dim: int, size: int, wanted: str) -> None:
+    if dim != size:
+        raise ShapeError(
+            f"Input '{value.name}' has {size} at axis {axis}; the model wants {dim} ({wanted})."
+        )
+
+
+def _spec(name: str, value: Value) -> TensorSpec:
+    def text(dim: Dim) -> int | str:
+        return dim if isinstance(dim, int) else str(dim)
+
+    shape = None if value.shape is None else tuple(text(d) for d in value.shape)
+    kind = value.type.kind if isinstance(value.type, ContainerType) else "tensor"
+    return TensorSpec(name, value.dtype, shape, kind)
+
+
+def _near(name: str, names: Sequence[str]) -> str:
+    found = difflib.get_close_matches(name, names, 1)
+    return f" Did you mean '{found[0]}'?" if found else ""

@@ -1,0 +1,49 @@
+"""What models are loaded from: files, bytes and folders, to graphs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, TypeAlias, TypeGuard
+
+from clrt.container.compiled import SUFFIX, read_compiled
+from clrt.importer import huggingface
+from clrt.importer.onnx_importer import import_model
+from clrt.ir.graph import Graph
+from clrt.ir.op import Array
+
+if TYPE_CHECKING:
+    import onnx
+
+Source: TypeAlias = "str | Path | bytes | onnx.ModelProto | Graph"
+
+
+def read_graph(source: Source) -> Graph:
+    """The graph of a model as its file has it, before any pass.
+
+    Raises:
+        ModelError, UnsupportedError: As `load`.
+    """
+    if isinstance(source, Graph):
+        return source.copy()
+    if is_compiled(source):
+        return read_compiled(Path(source)).graph
+    return import_model(*onnx_source(source))
+
+
+def onnx_source(
+    source: str | Path | bytes | onnx.ModelProto,
+) -> tuple[Path | bytes | onnx.ModelProto, Mapping[str, Array]]:
+    """What the importer takes for a file, its bytes or a folder: the model, and more weights."""
+    if isinstance(source, (str, Path)) and Path(source).is_dir():
+        folder = Path(source)
+        for candidate in (folder / "onnx" / "model.onnx", folder / "model.onnx"):
+            if candidate.is_file():
+                return candidate, {}
+        return huggingface.build_model(folder)
+    return Path(source) if isinstance(source, str) else source, {}
+
+
+def is_compiled(source: Source) -> TypeGuard[str | Path]:
+    """Whether a source is a compiled model, whose graph is optimised already."""
+    return isinstance(source, (str, Path)) and Path(source).suffix == SUFFIX
