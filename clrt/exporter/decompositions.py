@@ -278,9 +278,11 @@ def _dequantized_matmul(node: Node, make: Maker) -> Sequence[Value]:
     signed = bool(np.all(points == middle))
     offset, dtype = (middle, _SIGNED[op.bits]) if signed else (0, _UNSIGNED[op.bits])
     levels = make.numbers(op.levels(weights, op.K).T.astype(np.int16) - offset, dtype)
+    kinds = [(op.scales(scales), a.dtype)]
+    if op.bits == 8 or not signed:  # ONNX Runtime's kernels for 8 bits ask for zero points
+        kinds.append((points - offset, dtype))
     parameters = [
-        make.numbers(array[:, 0] if op.blocks == 1 else array.T, kind)
-        for array, kind in ((op.scales(scales), a.dtype), (points - offset, dtype))
+        make.numbers(array[:, 0] if op.blocks == 1 else array.T, kind) for array, kind in kinds
     ]
     blocked = DequantizeLinear(0, op.block_size)
     rule = DequantizeLinear(1) if op.blocks == 1 else blocked

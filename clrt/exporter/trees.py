@@ -27,7 +27,7 @@ class TreeEnsembleRegressor(Op):
         n_targets, aggregate_function, …: ONNX's, one element per node or per weight of a leaf.
     """
 
-    n_targets: int = 1
+    n_targets: int = 0
     aggregate_function: str = "SUM"
     nodes_treeids: tuple[int, ...] = ()
     nodes_nodeids: tuple[int, ...] = ()
