@@ -46,6 +46,7 @@ class Options:
         device: What runs the model for that.
         keep_overflowing: Weights with numbers that `weights` cannot hold stay as they are, where
             it would be an error otherwise.
+        keep_quantized: As in `clrt.passes.pipeline.optimize`.
     """
 
     dims: Mapping[str, int] = field(default_factory=dict)
@@ -55,6 +56,7 @@ class Options:
     calibration: Calibration | None = None
     device: str | int | None = None
     keep_overflowing: bool = False
+    keep_quantized: bool = False
 
 
 @dataclass(frozen=True)
@@ -86,7 +88,8 @@ def convert(source: Source, options: Options) -> Converted:
     graph = _fix_dims(graph, options.dims)
     _keep_outputs(graph, options.outputs)
     before = len(graph.nodes)
-    report = optimize(graph, 0 if is_compiled(source) else options.optimize_level)
+    level = 0 if is_compiled(source) else options.optimize_level
+    report = optimize(graph, level, options.keep_quantized)
     shrink = None
     if options.weights is not None:
         shrink = ShrinkWeights(options.weights, calibrate(graph, options))

@@ -169,6 +169,7 @@ def convert_model(
         _calibration(found, given),
         device,
         precision is Precision.auto,
+        keep_quantized=to is Target.onnx,
     )
     with _progress() as bar:
         task = bar.add_task(f"reading and optimising {found.name}", total=None)

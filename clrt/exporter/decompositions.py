@@ -29,6 +29,7 @@ from clrt.ops.fused_matmul import FusedMatMul
 from clrt.ops.gather import Gather
 from clrt.ops.lookup import Lookup
 from clrt.ops.matmul import MatMul
+from clrt.ops.matmul_nbits import MatMulNBits
 from clrt.ops.pointwise import (
     Add,
     And,
@@ -40,6 +41,7 @@ from clrt.ops.pointwise import (
     Sub,
     Where,
 )
+from clrt.ops.quantize_linear import DequantizeLinear
 from clrt.ops.range import Range
 from clrt.ops.reduce import ReduceMax, ReduceSum
 from clrt.ops.shape import Shape_
@@ -48,6 +50,11 @@ from clrt.ops.softmax import LogSoftmax, Softmax
 from clrt.ops.svm import SquaredDistance
 from clrt.ops.transpose import Transpose
 from clrt.ops.views import Flatten, Identity, Reshape, Unsqueeze
+
+_SIGNED = {4: DType.INT4, 8: DType.INT8}
+_UNSIGNED = {4: DType.UINT4, 8: DType.UINT8}
+# The pass that makes MatMulNBits of what a model says in ONNX's own ops.
+_DEQUANTIZED = "fuse_dequantized_matmul"
 
 Decomposition: TypeAlias = "Callable[[Node, Maker], Sequence[Value]]"
 
@@ -261,6 +268,28 @@ def _squared_distance(node: Node, make: Maker) -> Sequence[Value]:
     return [make(ReduceSum(keepdims=False), make(Mul(), apart, apart), make.numbers([2]))]
 
 
+def _dequantized_matmul(node: Node, make: Maker) -> Sequence[Value]:
+    """As it was before the pass: ONNX Runtime then chooses its kernel as for the original."""
+    op, a, bias = node.op, node.arg(0), node.input(5)
+    assert isinstance(op, MatMulNBits)
+    weights, scales, zeros = (node.arg(i).numbers for i in (1, 2, 3))
+    assert weights is not None and scales is not None and zeros is not None
+    points, middle = op.zero_points(zeros), 1 << (op.bits - 1)
+    signed = bool(np.all(points == middle))
+    offset, dtype = (middle, _SIGNED[op.bits]) if signed else (0, _UNSIGNED[op.bits])
+    levels = make.numbers(op.levels(weights, op.K).T.astype(np.int16) - offset, dtype)
+    kinds = [(op.scales(scales), a.dtype)]
+    if op.bits == 8 or not signed:  # ONNX Runtime's kernels for 8 bits ask for zero points
+        kinds.append((points - offset, dtype))
+    parameters = [
+        make.numbers(array[:, 0] if op.blocks == 1 else array.T, kind) for array, kind in kinds
+    ]
+    blocked = DequantizeLinear(0, op.block_size)
+    rule = DequantizeLinear(1) if op.blocks == 1 else blocked
+    product = make(MatMul(), a, make(rule, levels, *parameters))
+    return [product if bias is None else make(Add(), product, bias)]
+
+
 TABLE: dict[type[Op], Decomposition] = {
     Fused: _fused,
     Literal: _literal,
@@ -272,7 +301,10 @@ TABLE: dict[type[Op], Decomposition] = {
 }
 
 
-def _decomposition(op: IrOp) -> Decomposition | None:
+def _decomposition(node: Node) -> Decomposition | None:
+    op = node.op
+    if isinstance(op, MatMulNBits) and node.made_by == _DEQUANTIZED:
+        return _dequantized_matmul
     if isinstance(op, (Softmax, LogSoftmax)) and op.flatten:
         return _flat_softmax
     return TABLE.get(type(op)) if isinstance(op, Op) else None
@@ -285,7 +317,7 @@ def check_decomposable(graph: Graph) -> None:
         UnsupportedError: There are such; it names all of them.
     """
     nodes = [n for g in all_graphs(graph) for n in g.nodes]
-    bad = [repr(n) for n in nodes if n.op.domain == "clrt" and _decomposition(n.op) is None]
+    bad = [repr(n) for n in nodes if n.op.domain == "clrt" and _decomposition(n) is None]
     if bad:
         raise UnsupportedError(
             f"ONNX has no form for {', '.join(bad)}; keep the original model for ONNX Runtime, or "
@@ -301,7 +333,7 @@ def decompose(graph: Graph) -> Graph:
     names = Names([*(v.name for v in copy.values()), *(n.name for n in copy.nodes)])
     nodes: list[Node] = []
     for node in copy.nodes:
-        rule = _decomposition(node.op)
+        rule = _decomposition(node)
         if rule is None:
             nodes.append(node)
             continue

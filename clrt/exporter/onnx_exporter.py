@@ -22,6 +22,7 @@ from clrt.errors import PassError
 from clrt.exporter.decompositions import check_decomposable, decompose
 from clrt.exporter.onnx_opsets import attributes, choose_opset, clip_inputs, opset_imports
 from clrt.exporter.onnx_types import Inline, Store, type_proto
+from clrt.exporter.recompositions import recompose
 from clrt.exporter.symbolic import SymbolicConstants, reshape_numbers
 from clrt.files import replacing
 from clrt.ir.dims import is_symbol
@@ -97,6 +98,8 @@ class _Beside(Inline):
 def _export(graph: Graph, store: Store) -> onnx.ModelProto:
     check_decomposable(graph)
     plain = {g: decompose(g) for g in all_graphs(graph)}
+    for inner in plain.values():
+        recompose(inner)
     opset = choose_opset(list(plain.values()))
     imports = opset_imports(list(plain.values()), opset)
     writer = _Writer(plain, store, opset)

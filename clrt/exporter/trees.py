@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any, Protocol
 
 from clrt.errors import UnsupportedError
 from clrt.ir.dtypes import DType
@@ -12,6 +12,7 @@ from clrt.ir.op import Array, IrOp, TensorType
 from clrt.ops.base import Op, Types, need
 from clrt.ops.cast import Cast
 from clrt.ops.decision_trees import MISSING_IS_TRUE, DecisionTrees
+from clrt.ops.slice import Slice
 
 # In the order of `clrt.ops.decision_trees.MODES`, and of AVERAGE, SUM, MIN, MAX.
 _MODES = ("BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_EQ", "BRANCH_NEQ")
@@ -26,7 +27,7 @@ class TreeEnsembleRegressor(Op):
         n_targets, aggregate_function, …: ONNX's, one element per node or per weight of a leaf.
     """
 
-    n_targets: int = 1
+    n_targets: int = 0
     aggregate_function: str = "SUM"
     nodes_treeids: tuple[int, ...] = ()
     nodes_nodeids: tuple[int, ...] = ()
@@ -51,6 +52,16 @@ class TreeEnsembleRegressor(Op):
         ]
 
 
+class Make(Protocol):
+    """Makes nodes and constants: `clrt.exporter.decompositions.Maker`."""
+
+    def __call__(self, op: IrOp, *inputs: Value) -> Value:
+        """The first output of an op."""
+
+    def numbers(self, data: Any) -> Value:
+        """A constant of int64."""
+
+
 @dataclass
 class _Rows:
     """The columns of the attributes, a row per node and a row per weight."""
@@ -59,7 +70,7 @@ class _Rows:
     targets: list[tuple[int, int, int, float]] = field(default_factory=list)
 
 
-def trees(node: Node, make: Callable[..., Value]) -> list[Value]:
+def trees(node: Node, make: Make) -> list[Value]:
     """The values that take the place of a DecisionTrees.
 
     Raises:
@@ -73,6 +84,9 @@ def trees(node: Node, make: Callable[..., Value]) -> list[Value]:
         raise UnsupportedError(f"{node!r} computes its trees; ONNX has them as attributes.")
     if x.dtype is DType.FLOAT64:
         raise UnsupportedError(f"{node!r} compares in float64; ONNX Runtime's trees give float32.")
+    if not op.targets:
+        zero, axis = make.numbers([0]), make.numbers([1])
+        return [make(Slice(), x, zero, zero, axis)]
     rows = _Rows()
     for tree, root in enumerate(known[2]):
         _add_tree(rows, tree, int(root), known)

@@ -25,9 +25,15 @@ class FoldConstants(Pass):
 
     A transposed weight of a matrix product stays: `canonicalize_matmul` takes the transposition
     into the product, which spares a second copy of the weight.
+
+    Args:
+        dequantize: Whether quantised weights become floats where these are not too large.
     """
 
     name = "fold_constants"
+
+    def __init__(self, dequantize: bool = True) -> None:
+        self._dequantize = dequantize
 
     def match(self, view: GraphView, node: Node) -> Match | Miss | None:
         known = all(v is None or (v.is_constant and v.numbers is not None) for v in node.inputs)
@@ -38,7 +44,10 @@ class FoldConstants(Pass):
             return None  # a loop may be long, and sequences are no constants
         if op_name(node) == "Transpose" and _feeds_products(view, node):
             return None
-        if op_name(node) == "DequantizeLinear" and node.arg(0).dtype in (DType.INT4, DType.UINT4):
+        dequantizes = op_name(node) == "DequantizeLinear"
+        if dequantizes and not self._dequantize:
+            return Miss("the weight is to stay quantised", node)
+        if dequantizes and node.arg(0).dtype in (DType.INT4, DType.UINT4):
             return Miss("the weight takes an eighth of the memory as it is", node)
         sizes = [None if v is None else v.numbers for v in node.inputs]
         limit = max(MAX_FOLDED_BYTES, sum(a.nbytes for a in sizes if a is not None))

@@ -79,18 +79,20 @@ FUSE_REST: tuple[Pass, ...] = (
 )
 
 
-def optimize(graph: Graph, level: int = 2) -> PassReport:
+def optimize(graph: Graph, level: int = 2, keep_quantized: bool = False) -> PassReport:
     """Rewrites a graph in place into an equal one that runs faster.
 
     Every decision holds for all shapes: dims stay symbolic.
 
     Args:
         level: 0 does nothing, 1 cleans up, 2 fuses.
+        keep_quantized: Whether quantised weights stay so, for ONNX Runtime, which has kernels for
+            such; clrt computes with floats, and its products read 4 bits, or what is large, as is.
 
     Raises:
         PassError: A pass broke an invariant (a bug in clrt).
     """
-    session = Session(graph)
+    session = Session(graph, *([FoldConstants(dequantize=False)] if keep_quantized else []))
     if level >= 1:
         _clean_up(session)
         if _run(session, LEGALISE):
@@ -103,7 +105,7 @@ def optimize(graph: Graph, level: int = 2) -> PassReport:
     for node in graph.nodes:
         assert isinstance(node.op, Op)
         for inner in node.op.graphs:
-            optimize(inner, level)
+            optimize(inner, level, keep_quantized)
     return session.report
 
 

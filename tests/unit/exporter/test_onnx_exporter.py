@@ -170,6 +170,67 @@ def test_an_op_without_a_form_is_named() -> None:
         export_model(Graph("g", [x], outputs, nodes))
 
 
+@pytest.mark.parametrize("kind", ["int8", "uint8", "int4", "blocks"])
+def test_quantised_weights_stay_what_they_are(kind: str) -> None:
+    dtype = DType("int4" if kind == "blocks" else kind)
+    low = -8 if dtype is DType.INT4 else -128 if dtype is DType.INT8 else 0
+    levels = np.random.default_rng(0).integers(low, low + 16, (32, 6)).astype(dtype.numpy)
+    scales = (np.arange(12, dtype=np.float32) / 50 + 0.01).reshape(2, 6)
+    zeros = (np.arange(12).reshape(2, 6) % 7).astype(dtype.numpy)
+    arrays = [levels, scales, zeros] if kind == "blocks" else [levels, scales[0], zeros[0]]
+    attrs = "axis = 0, block_size = 16" if kind == "blocks" else "axis = 1"
+    proto = parse(
+        f"""
+        g (float[n, 32] x) => (float[n, 6] y) {{
+          w = DequantizeLinear<{attrs}>(levels, scales, zeros)
+          y = MatMul(x, w)
+        }}
+        """
+    )
+    for name, array in zip(("levels", "scales", "zeros"), arrays, strict=True):
+        proto.graph.initializer.append(onnx.numpy_helper.from_array(array, name))
+    graph = import_model(proto)
+    optimize(graph, keep_quantized=True)
+    assert [n.op.name for n in graph.nodes] == ["MatMulNBits"]
+    result = export_model(graph)
+    onnx.checker.check_model(result, full_check=True)
+    assert [n.op_type for n in result.graph.node] == ["DequantizeLinear", "MatMul"]
+    feeds = {"x": floats(3, 32)}
+    np.testing.assert_allclose(run(result, feeds), run(proto, feeds), rtol=1e-5, atol=1e-6)
+
+
+def test_dynamic_quantisation_is_put_together_again() -> None:
+    result = agree(
+        """
+        g (float[n, 4] x) => (uint8[n, 4] y, float s, float[n, 4] z) {
+          y, s, p = DynamicQuantizeLinear(x)
+          z = DequantizeLinear(y, s, p)
+        }
+        """,
+        {"x": floats(3, 4)},
+    )
+    assert [n.op_type for n in result.graph.node] == ["DynamicQuantizeLinear", "DequantizeLinear"]
+
+
+def test_other_quantisation_stays() -> None:
+    result = agree(
+        """
+        g (float[n, 4] x) => (uint8[n, 4] y) {
+          low = ReduceMin<keepdims = 0>(x)
+          high = ReduceMax<keepdims = 0>(x)
+          range = Sub(high, low)
+          steps = Constant<value = float {100.0}>()
+          s = Div(range, steps)
+          shift = Div(low, s)
+          p = Cast<to = 2>(shift)
+          y = QuantizeLinear(x, s, p)
+        }
+        """,
+        {"x": abs(floats(3, 4)) + 1},
+    )
+    assert "DynamicQuantizeLinear" not in {n.op_type for n in result.graph.node}
+
+
 @pytest.mark.parametrize("sample", [s for s in DecisionTrees.samples() if s.inputs[0] is not None])
 def test_trees_are_those_of_onnx(sample: Sample) -> None:
     x, *tables = (a for a in sample.inputs if a is not None)

@@ -1,0 +1,108 @@
+"""Ops of ONNX that the importer takes apart, put together again for ONNX Runtime's kernels."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from clrt.ir.dtypes import DType
+from clrt.ir.graph import Graph, Node, Value
+from clrt.ir.op import Array, TensorType
+from clrt.ops.base import Op, Types, need
+from clrt.ops.evaluate import evaluate
+from clrt.ops.quantize_linear import QuantizeLinear
+
+# What computes the scale and the zero point is no larger.
+_MAX_CONE = 16
+_ENDS = {"ReduceMin", "ReduceMax"}
+
+
+@dataclass(frozen=True)
+class DynamicQuantizeLinear(Op):
+    """x as uint8, with the scale and the zero point of its own range. Source: ONNX, opset 11."""
+
+    name = "DynamicQuantizeLinear"
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        shape = need(inputs, 0, self).shape
+        parameters = TensorType(DType.FLOAT32, ()), TensorType(DType.UINT8, ())
+        return [TensorType(DType.UINT8, shape), *parameters]
+
+
+def recompose(graph: Graph) -> None:
+    """Puts DynamicQuantizeLinear in the place of its parts."""
+    replaced: dict[Value, Value] = {}
+    nodes: list[Node] = []
+    for node in graph.nodes:
+        if not _is_dynamic(node):
+            nodes.append(node)
+            continue
+        x, scale, zero = (node.arg(i) for i in range(3))
+        parameters = [Value(f"{node.output.name}/{v.name}", v.type) for v in (scale, zero)]
+        replaced |= {scale: parameters[0], zero: parameters[1]}
+        outputs = [node.output, *parameters]
+        nodes.append(Node(node.name, DynamicQuantizeLinear(), [x], outputs, node.origins, "export"))
+    if not replaced:
+        return
+    for node in nodes:
+        node.inputs = [None if v is None else replaced.get(v, v) for v in node.inputs]
+    graph.outputs = [replaced.get(v, v) for v in graph.outputs]
+    graph.nodes = nodes
+    graph.sort()
+    graph.remove_dead()
+
+
+def _is_dynamic(node: Node) -> bool:
+    """Whether a QuantizeLinear takes its scale and zero point from the range of its input.
+
+    The optimiser leaves many forms of that; so it is tried out, and not matched.
+    """
+    if not isinstance(node.op, QuantizeLinear) or len(node.inputs) < 3:
+        return False
+    x, scale, zero = node.inputs[:3]
+    if x is None or scale is None or zero is None or x.shape is None:
+        return False
+    if (x.dtype, zero.dtype) != (DType.FLOAT32, DType.UINT8) or scale.shape != () != zero.shape:
+        return False
+    cone = _cone(x, [scale, zero])
+    if cone is None or not {n.op.name for n in cone} >= _ENDS:
+        return False
+    sizes = (2,) * len(x.shape)
+    free = Value(x.name, TensorType(x.dtype, None))
+    trial = Graph("trial", [x], [scale, zero], cone, ["scale", "zero"]).over([free])
+    trial.inputs = [free]
+    return all(_agrees(trial, free.name, a) for a in _trials(sizes))
+
+
+def _cone(x: Value, ends: list[Value]) -> list[Node] | None:
+    """The nodes between a value and others, in topological order; None if they read more."""
+    order: dict[Node, None] = {}
+    pending = [v.producer for v in ends]
+    while pending:
+        node = pending.pop()
+        if node is None or len(order) > _MAX_CONE:
+            return None
+        order[node] = None
+        pending += [
+            v.producer for v in node.inputs if v is not None and v is not x and not v.is_constant
+        ]
+    graph = Graph("cone", [x], list(ends), list(order))
+    graph.sort()
+    return graph.nodes
+
+
+def _trials(shape: tuple[int, ...]) -> Iterator[Array]:
+    rng = np.random.default_rng(0)
+    for low, high in ((-3, 2), (1, 2), (-5, -4), (-0.01, 7)):
+        yield rng.uniform(low, high, shape).astype(np.float32)
+
+
+def _agrees(graph: Graph, name: str, x: Array) -> bool:
+    low, high = np.minimum(x.min(), 0), np.maximum(x.max(), 0)
+    scale = (high - low) / np.float32(255)
+    zero = np.clip(np.rint(-low / scale), 0, 255)
+    found = evaluate(graph, {name: x})
+    near = np.allclose(found["scale"], scale, rtol=1e-6)
+    return near and bool(np.all(found["zero"].astype(np.float32) == zero))
