@@ -146,5 +146,4 @@ def emit_cpu(product: gemm.Product, ctx: Lowering, panel_type: str = "float") ->
 
 def emit_any(product: gemm.Product, ctx: Lowering) -> list[Launch]:
     """One work-item per element; A and B are int16."""
-    widened = replace(product, dtype=DType.INT16, b_dtype=None, accumulator="int")
-    return gemm.emit_any(widened, ctx)
+    return gemm.emit_any(replace(product, dtype=DType.INT16, accumulator="int"), ctx)
