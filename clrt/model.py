@@ -8,6 +8,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import cache
 from itertools import zip_longest
 from pathlib import Path
 from threading import RLock
@@ -463,6 +464,7 @@ class Model:
         first, cut = specialise_to_cut(graph, bindings, shapes, known)
         caps = self.device.caps
 
+        @cache
         def record(kernel: str) -> Mapping[str, int]:
             return tunables[kernel] if kernel in tunables else record_for(kernel, caps)
 

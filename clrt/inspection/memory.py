@@ -78,7 +78,7 @@ def memory_of(plan: Plan, cut: Cut | None, model_constants: Collection[Value]) -
         assert isinstance(cut.node.op, Op)
         known = {value for value, _ in sizes}
         graphs = (g for outer in (cut.rest, *cut.node.op.graphs) for g in all_graphs(outer))
-        later = {v for g in graphs for v in g.constants() if v.numbers is not None} - known
+        later = {v for g in graphs for v in g.constants() if v.has_numbers} - known
         sizes.update({(v, ""): _nbytes(v) for v in later if not v.type.on_host})
     weights = sum(n for (value, _), n in sizes.items() if value in model_constants)
     inputs = [v for v in plan.graph.inputs if v in plan.places]
