@@ -4,15 +4,16 @@
 //   BODY     declares one variable per step
 //   RESULT   the variable to store
 //   STRIDES  the operands' steps along each axis, where they broadcast
-//   elementwise_cpu      float32 on CPU devices: vectors along the last axis, where each operand has
-//                        a step of 0 or 1; WALKS declares a pointer per operand
+//   elementwise_cpu      float32 on CPU devices, operands perhaps in 16 bits: vectors along the last
+//                        axis, where each operand has a step of 0 or 1; WALKS declares a pointer
+//                        per operand, from its type
 //   elementwise_flat     operands are flat or one element
 //   elementwise_general  operands broadcast, and are walked by strides (GENERAL)
 #include "common/base.clh"
 #ifndef BODY
 #define INPUTS , IN(float, x0)
 #ifdef T_VW
-#define READS const F v0 = READ(0);
+#define READS const F v0 = READ(0, plain);
 #elif defined(GENERAL)
 #define READS const F v0 = READ_AS(0, plain, WHERE(0, 1));
 #else
@@ -23,7 +24,7 @@
 #define OUT_T float
 #define STRIDES , const IDX_T s0_0, const IDX_T s0_1, const IDX_T s0_2, const IDX_T s0_3, \
                 const IDX_T s0_4, const IDX_T s0_5
-#define WALKS WALK(0)
+#define WALKS WALK(0, float)
 #endif
 #ifndef STRIDES
 #define STRIDES
@@ -43,10 +44,24 @@
 
 #ifdef T_VW
 #include "common/rows.clh"
-#define WALK(k)                                                                             \
-  __global const float *const p##k =                                                        \
+#include "common/widen.clh"
+#define WALK(k, T)                                                                          \
+  __global const T *const p##k =                                                            \
       AT(x##k) + (i0 * s##k##_0 + i1 * s##k##_1 + i2 * s##k##_2 + i3 * s##k##_3 + i4 * s##k##_4);
-#define ONE(k) ((F)(p##k[0]))
+#define ONE(k, storage) ((F)(LOAD_AS(storage, p##k, 0)))
+#define READ(k, storage) LOAD_WIDE(storage, p##k + i)
+// The last elements of a row, fewer than a vector, and the first of them in the other lanes.
+#define READ_REST(k, storage) REST_OF(k, storage)
+#define REST_OF(k, storage) rest_##storage(p##k + i, stop - i)
+#define REST(T, storage)                                                                  \
+  static inline F rest_##storage(__global const T *p, const IDX_T count) {                \
+    F v = (F)(LOAD_AS(storage, p, 0));                                                    \
+    for (IDX_T lane = 0; lane < count; ++lane) ((float *)&v)[lane] = LOAD_AS(storage, p, lane); \
+    return v;                                                                             \
+  }
+REST(float, plain)
+REST(half, half)
+REST(ushort, bfloat16)
 
 // A work-item computes T_ELEMS elements: part of a row of d5, or several rows.
 __kernel __attribute__((reqd_work_group_size(1, 1, 1)))
@@ -68,13 +83,12 @@ void elementwise_cpu(OUT(float, y) INPUTS, SIZES STRIDES) {
     IDX_T i = at - row * d5;
     at += stop - i;
     WALKS
-#define READ(k) LOAD_F(p##k + i)
     for (; i + VW <= stop; i += VW) {
       READS BODY
       STORE_F(to + i, RESULT);
     }
 #undef READ
-#define READ(k) load_lanes(p##k + i, stop - i, p##k[i])
+#define READ(k, storage) READ_REST(k, storage)
     if (i < stop) {
       READS BODY
       store_lanes(to + i, RESULT, stop - i);

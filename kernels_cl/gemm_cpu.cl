@@ -6,7 +6,7 @@
 // since runtimes that split more of them would tear this order apart.
 //   INPUTS   parameters of the epilogue's operands x1, x2, …: buffer, strides by batch axis and row
 //   READS    declares v1, v2, … from them;  BODY one variable per step;  RESULT what is stored
-//   B_T, WIDE_STORAGE  how elements of B lie (common/widen.clh)
+//   B_T, B_STORAGE  how elements of B lie (common/widen.clh)
 //   S_N_WHOLE  N is a multiple of T_VW at every shape: each vector of a row is aligned
 #ifndef T_MR
 #define T_MR 4
@@ -22,6 +22,7 @@
 #endif
 #ifndef B_T
 #define B_T float
+#define B_STORAGE plain
 #endif
 #ifndef S_N_WHOLE
 #define S_N_WHOLE 0
@@ -41,8 +42,8 @@
   __global const float *const a##i = a_batch + (m0 + i < M ? m0 + i : M - 1) * a_row;
 #define ZERO(i, j) F acc##i##_##j = (F)(0.0f);
 #define ZERO_ROW(i) VECTORS(ZERO, i)
-#define LOAD_B(i, j) const F b##j = WIDEN(panel + j);
-#define PREFETCH_B(i, j) PREFETCH(next + j * sizeof(WIDE_T));
+#define LOAD_B(i, j) const F b##j = LOAD_WIDE(B_STORAGE, panel + j * T_VW);
+#define PREFETCH_B(i, j) PREFETCH(next + j * (T_VW * sizeof(B_T)));
 #define MULTIPLY(i, j) acc##i##_##j = a_k * b##j + acc##i##_##j;
 #define MULTIPLY_ROW(i)            \
   {                                \
@@ -106,19 +107,19 @@ void gemm_cpu(OUT(float, y), IN(float, a), IN(B_T, b), const IDX_T M, const IDX_
   const IDX_T i0 = batch / d1;
   const IDX_T i1 = batch % d1;
   __global const float *const a_batch = AT(a) + i0 * a_s0 + i1 * a_s1;
-  __global const WIDE_T *panel = (__global const WIDE_T *)(AT(b) + i0 * b_s0 + i1 * b_s1 + n0 * K);
+  __global const B_T *panel = AT(b) + i0 * b_s0 + i1 * b_s1 + n0 * K;
   ROWS(ROW_POINTER)
   ROWS(ZERO_ROW)
   // The chunk's blocks, which share this panel, bring the next one into the cache, a slice each; a
   // block alone reads ahead in its own. Weights come from memory where rows are few.
-  const size_t slice_step = T_NV * sizeof(WIDE_T) / chunk_blocks;
+  const size_t slice_step = T_NV * T_VW * sizeof(B_T) / chunk_blocks;
   const IDX_T ahead = chunk_blocks == 1 ? ROWS_AHEAD : K;
-  size_t next = (size_t)(panel + T_NV * ahead) + block * slice_step * K;
+  size_t next = (size_t)(panel + T_NV * T_VW * ahead) + block * slice_step * K;
   // No builtin in this loop: on PoCL each is a call, which spills every accumulator.
   for (IDX_T k = 0; k < K; ++k) {
     VECTORS(LOAD_B, 0)
     ROWS(MULTIPLY_ROW)
-    panel += T_NV;
+    panel += T_NV * T_VW;
     VECTORS(PREFETCH_B, 0)
     next += slice_step;
   }

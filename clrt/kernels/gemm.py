@@ -208,7 +208,7 @@ def emit_cpu(product: Product, ctx: Lowering) -> list[Launch]:
         **_epilogue_defines(product.epilogue),
         "S_N_WHOLE": int(whole),
         "B_T": product.right.cl,
-        "WIDE_STORAGE": f"WIDE_{product.right.storage.upper()}",
+        "B_STORAGE": product.right.storage,
     }
     a0, a1, a_row, _ = product.a.strides
     sizes = (product.m, product.n, product.k, product.batch[1], a0, a1, a_row, *b_strides)

@@ -98,7 +98,8 @@ class Cast(Pointwise):
         (x,), (source,), to = args, dtypes, self.to
         if to is DType.BOOL:
             return f"({x} != 0)"
-        if to is source:
+        # Floats of 16 bits were made float32 when they were read.
+        if to is source or (to is DType.FLOAT32 and source.compute == "float"):
             return x
         if to is DType.FLOAT32 and source is DType.BOOL:
             return f"PICK({x}, (F)1, (F)0)"

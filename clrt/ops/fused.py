@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -78,6 +78,10 @@ class Program:
     dtype: DType
 
 
+# What the vector kernel reads.
+_VECTORS = frozenset({DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16})
+
+
 def compute_type(dtype: DType) -> str:
     """The C type in which a value of a dtype is computed."""
     if dtype.compute == "float":
@@ -111,12 +115,22 @@ def render(steps: Sequence[Step], inputs: Sequence[TensorType]) -> Program | str
     return Program(" ".join(lines), f"v{len(types) - 1}", types[-1].dtype)
 
 
-def can_vectorise(steps: Sequence[Step], inputs: Sequence[TensorType]) -> bool:
-    """Whether the program holds for float vectors: float32 memory, float32 and bool steps."""
+def can_vectorise(
+    steps: Sequence[Step],
+    inputs: Sequence[TensorType],
+    memory: Collection[DType] = (DType.FLOAT32,),
+) -> bool:
+    """Whether the program holds for float vectors: float32 result, float32 and bool steps.
+
+    Args:
+        memory: What the kernel reads vectors of.
+    """
     types = step_types(steps, inputs)
-    memory = [*inputs, types[-1]]
-    return all(t.dtype is DType.FLOAT32 for t in memory) and all(
-        t.dtype in (DType.FLOAT32, DType.BOOL) for t in types
+    made = types[len(inputs) :]
+    return (
+        all(t.dtype in memory for t in inputs)
+        and all(t.dtype in (DType.FLOAT32, DType.BOOL) for t in made)
+        and types[-1].dtype is DType.FLOAT32
     )
 
 
@@ -234,8 +248,8 @@ def _misfit_cpu(node: Node, caps: DeviceCaps) -> str | None:
         return "for CPU devices"
     values, y = _inputs(node), node.output
     assert isinstance(node.op, Op)
-    if not can_vectorise(steps_of(node.op, len(values)), [v.type for v in values]):
-        return "for float32"
+    if not can_vectorise(steps_of(node.op, len(values)), [v.type for v in values], _VECTORS):
+        return "for float32, and operands in 16 bits"
     inner = [_inner(v, y) for v in values]
     if "ARG" in inner:
         return "whether an operand broadcasts along the last axis is not known before the call"
@@ -258,8 +272,8 @@ def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
         return []
     tunables = ctx.tunables(CPU)
     names = {"0": "ONE", "1": "READ"}
-    reads = [f"{names[_inner(v, y)]}({k})" for k, v in enumerate(values)]
-    walks = " ".join(f"WALK({k})" for k in range(len(values)))
+    reads = [f"{names[_inner(v, y)]}({k}, {v.dtype.storage})" for k, v in enumerate(values)]
+    walks = " ".join(f"WALK({k}, {v.dtype.cl})" for k, v in enumerate(values))
     defines = _defines(node, reads) | {"WALKS": walks} | tunables
     _, scalars = _strides(values, y)
     kernel = KernelSpec.of("elementwise.cl", "elementwise_cpu", **defines)
