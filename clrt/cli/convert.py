@@ -154,7 +154,8 @@ def convert_model(
     if quantize is not None and precision is not Precision.float32:
         raise InputError("--quantize and --precision both say what weights are; give one of them.")
     found = find_model(source)
-    target = output or Path(f"{found.resolve().stem}{SUFFIX if to is Target.clrt else '.onnx'}")
+    name = found.stem if found.is_file() else Path(source).resolve().name
+    target = output or Path(f"{name}{SUFFIX if to is Target.clrt else '.onnx'}")
     for path, option in ((target, "--output"), (report, "--report"), (dump_ir, "--dump-ir")):
         if path is not None:
             check_target(path, option)

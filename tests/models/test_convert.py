@@ -127,6 +127,19 @@ def test_a_fixed_dim_and_one_output(tmp_path: Path) -> None:
         assert {spec.shape[0] for spec in model.inputs if spec.shape} == {3}
 
 
+def test_is_named_after_its_source(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "gpt.onnx").write_bytes(load_family("gpt2_torchscript17").SerializeToString())
+    assert _run("gpt.onnx").exit_code == 0
+    assert _run("gpt.onnx", "--to", "onnx").exit_code == 0
+    assert _run("all-MiniLM-L6-v2").exit_code == 0
+    assert {p.name for p in tmp_path.iterdir()} == {
+        "gpt.onnx",
+        "gpt.clrt",
+        "all-MiniLM-L6-v2.clrt",
+    }
+
+
 def test_a_converted_file_is_a_source(tmp_path: Path) -> None:
     first = _converted(tmp_path)
     second = tmp_path / "again.clrt"
