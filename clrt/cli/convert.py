@@ -155,7 +155,9 @@ def convert_model(
         raise InputError("--quantize and --precision both say what weights are; give one of them.")
     found = find_model(source)
     name = found.stem if found.is_file() else Path(source).resolve().name
-    target = output or Path(f"{name}{SUFFIX if to is Target.clrt else '.onnx'}")
+    target = output or Path(name + (SUFFIX if to is Target.clrt else "_optimized.onnx"))
+    if target.exists() and target.samefile(found):
+        raise InputError(f"'{target}' is the source itself; name another file by --output.")
     for path, option in ((target, "--output"), (report, "--report"), (dump_ir, "--dump-ir")):
         if path is not None:
             check_target(path, option)

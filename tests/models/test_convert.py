@@ -136,6 +136,7 @@ def test_is_named_after_its_source(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     assert {p.name for p in tmp_path.iterdir()} == {
         "gpt.onnx",
         "gpt.clrt",
+        "gpt_optimized.onnx",
         "all-MiniLM-L6-v2.clrt",
     }
 
@@ -193,12 +194,14 @@ def test_inputs_of_ones_own(tmp_path: Path) -> None:
         (["{model}", "-o", "no/such/m.clrt"], "is no folder; --output needs one"),
         (["{model}", "--inputs", "missing.npz"], "cannot be read as an .npz"),
         (["{model}", "--device", "nonsense"], "No OpenCL device"),
+        (["own.onnx", "-o", "own.onnx"], "is the source itself"),
     ],
 )
 def test_mistakes_get_one_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, args: list[str], message: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
+    (tmp_path / "own.onnx").touch()
     result = _run(*(a.replace("{model}", str(model_folder())) for a in args))
     assert result.exit_code == 1
     assert message in result.stderr.replace("\n", " ")
