@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ from clrt.ops.base import Op
 from clrt.ops.fused import CPU
 from clrt.ops.pointwise import Erf, Exp, Gelu, Log, Pointwise, Sigmoid, Softplus, Tanh
 from clrt.runtime.devices import DeviceInfo
-from tests.harness import all_devices, run_graph
+from tests.harness import all_devices, plan_graph, run_plan
 
 SPECIAL = np.array([np.nan, np.inf, -np.inf, 0.0, -0.0, 1e-40, -1e-40], np.float32)
 SMALLEST = float(np.finfo(np.float32).tiny)
@@ -102,8 +102,10 @@ def _run(op: Op, x: Array, device: DeviceInfo, width: int) -> Array:
     value = Value("x", TensorType(DType.FLOAT32, x.shape))
     result = Value("y", TensorType(DType.FLOAT32, x.shape))
     graph = Graph("math", [value], [result], [Node("node", op, [value], [result])])
-    tunables = {**CPU.defaults, "T_VW": width}
-    return run_graph(graph, {"x": x}, device, tunables)[0]["y"]
+    # The scalar functions are what every device but a CPU runs.
+    caps = device.caps if width > 1 else replace(device.caps, kind="gpu")
+    plan = plan_graph(graph, caps, {**CPU.defaults, "T_VW": width})
+    return run_plan(plan, {"x": x}, device)["y"]
 
 
 @pytest.mark.parametrize(("device", "width"), ON)
