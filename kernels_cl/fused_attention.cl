@@ -1,4 +1,5 @@
 // softmax(scale * Q K^T + mask) V per (batch, head), online over blocks of keys.
+// Q, K and V lie as they come: elements of a head side by side, and a step for each other axis.
 // Vectors hold queries, so that elements of K and V are broadcast and nothing but the small blocks
 // of Q and of the result is transposed. One work-item does T_VW * T_NV queries of one head, or
 // T_VW where no more are left.
@@ -226,7 +227,9 @@ static inline void read_mask(float *to, const int width, __global const MASK_T *
 __kernel __attribute__((reqd_work_group_size(1, 1, 1)))
 void fused_attention_cpu(OUT(float, y), IN(float, q), IN(float, k), IN(float, v) MASK_INPUT,
                          const IDX_T queries, const IDX_T key_count, const IDX_T group,
-                         const IDX_T q_step, const IDX_T k_step, const IDX_T v_step,
+                         const IDX_T q_batch, const IDX_T q_head, const IDX_T q_step,
+                         const IDX_T k_batch, const IDX_T k_head, const IDX_T k_step,
+                         const IDX_T v_batch, const IDX_T v_head, const IDX_T v_step,
                          const IDX_T mask_batch, const IDX_T mask_head, const IDX_T mask_query,
                          const IDX_T mask_key, const float scale) {
   const IDX_T first = get_group_id(0) * (VW * T_NV);
@@ -236,9 +239,8 @@ void fused_attention_cpu(OUT(float, y), IN(float, q), IN(float, k), IN(float, v)
   const IDX_T y_step = get_num_groups(1) * S_DV;
 #define ATTEND(block)                                                                          \
   block(AT(y) + batch * queries * y_step + head * S_DV,                                        \
-        AT(q) + batch * queries * q_step + head * S_D,                                         \
-        AT(k) + batch * key_count * k_step + kv_head * S_D,                                    \
-        AT(v) + batch * key_count * v_step + kv_head * S_DV MASK_ROWS, first, queries,         \
+        AT(q) + batch * q_batch + head * q_head, AT(k) + batch * k_batch + kv_head * k_head,   \
+        AT(v) + batch * v_batch + kv_head * v_head MASK_ROWS, first, queries,                  \
         key_count, q_step, k_step, v_step, y_step, mask_query, mask_key, scale)
   if (queries - first <= VW) {
     ATTEND(attend_narrow);

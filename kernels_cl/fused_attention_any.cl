@@ -41,8 +41,10 @@
 
 __kernel void fused_attention_any(OUT(DATA_T, y), IN(DATA_T, q), IN(DATA_T, k),
                                   IN(DATA_T, v) MASK_INPUT, const IDX_T queries,
-                                  const IDX_T key_count, const IDX_T group, const IDX_T q_step,
-                                  const IDX_T k_step, const IDX_T v_step, const IDX_T mask_batch,
+                                  const IDX_T key_count, const IDX_T group, const IDX_T q_batch,
+                                  const IDX_T q_head, const IDX_T q_step, const IDX_T k_batch,
+                                  const IDX_T k_head, const IDX_T k_step, const IDX_T v_batch,
+                                  const IDX_T v_head, const IDX_T v_step, const IDX_T mask_batch,
                                   const IDX_T mask_head, const IDX_T mask_query,
                                   const IDX_T mask_key, const float scale) {
   const IDX_T i = get_global_id(0);
@@ -50,9 +52,9 @@ __kernel void fused_attention_any(OUT(DATA_T, y), IN(DATA_T, q), IN(DATA_T, k),
   const IDX_T batch = get_global_id(2);
   if (i >= queries) return;
   const IDX_T kv_head = head / group;
-  __global const DATA_T *query = AT(q) + (batch * queries + i) * q_step + head * S_D;
-  __global const DATA_T *key = AT(k) + batch * key_count * k_step + kv_head * S_D;
-  __global const DATA_T *value = AT(v) + batch * key_count * v_step + kv_head * S_DV;
+  __global const DATA_T *query = AT(q) + batch * q_batch + head * q_head + i * q_step;
+  __global const DATA_T *key = AT(k) + batch * k_batch + kv_head * k_head;
+  __global const DATA_T *value = AT(v) + batch * v_batch + kv_head * v_head;
 #if MASK
   __global const MASK_T *masks =
       AT(mask) + batch * mask_batch + head * mask_head + i * mask_query;

@@ -55,6 +55,7 @@ _SIGNED = {4: DType.INT4, 8: DType.INT8}
 _UNSIGNED = {4: DType.UINT4, 8: DType.UINT8}
 # The pass that makes MatMulNBits of what a model says in ONNX's own ops.
 _DEQUANTIZED = "fuse_dequantized_matmul"
+_BY_HEAD = (0, 2, 1, 3)
 
 Decomposition: TypeAlias = "Callable[[Node, Maker], Sequence[Value]]"
 
@@ -152,9 +153,9 @@ def _fused_attention(node: Node, make: Maker) -> Sequence[Value]:
     assert isinstance(op, FusedAttention)
     q, k, v = _projections(node, make)
     groups = op.num_heads // op.kv_num_heads
-    queries = _heads(q, op.num_heads, op.head_size, (0, 2, 1, 3), make)
+    queries = _heads(q, op.num_heads, op.head_size, _BY_HEAD, make)
     keys = _heads(k, op.kv_num_heads, op.head_size, (0, 2, 3, 1), make)
-    values = _heads(v, op.kv_num_heads, op.v_head_size, (0, 2, 1, 3), make)
+    values = _heads(v, op.kv_num_heads, op.v_head_size, _BY_HEAD, make)
     if groups > 1:
         shared = make.numbers(np.repeat(np.arange(op.kv_num_heads), groups))
         keys, values = (make(Gather(1), x, shared) for x in (keys, values))
@@ -204,7 +205,7 @@ def _projections(node: Node, make: Maker) -> tuple[Value, Value, Value]:
         return q, k, v
     parts = []
     for value, start, width in zip(values, starts, widths, strict=True):
-        if start or _width(value) != width:
+        if value.type.rank == 3 and (start or _width(value) != width):
             bounds = (make.numbers([n]) for n in (start, start + width, -1))
             value = make(Slice(), value, *bounds)
         parts.append(value)
@@ -216,6 +217,9 @@ def _width(value: Value) -> Dim | None:
 
 
 def _heads(x: Value, count: int, size: int, perm: tuple[int, ...], make: Maker) -> Value:
+    """Heads side by side, split and then transposed by `perm`; or heads apart, brought to that."""
+    if x.type.rank == 4:
+        return x if perm == _BY_HEAD else make(Transpose((0, 1, 3, 2)), x)
     split = make(Reshape(), x, make.numbers([0, 0, count, size]))
     return make(Transpose(perm), split)
 
@@ -230,7 +234,7 @@ def _causal(q: Value, k: Value, make: Maker) -> Value:
     if q.shape is None or k.shape is None:
         raise UnsupportedError(f"'{q.name}' has no known rank, which its export needs.")
     zero, one = make.numbers(0), make.numbers(1)
-    rows, columns = (make(Range(), zero, make.dim(x.shape[1]), one) for x in (q, k) if x.shape)
+    rows, columns = (make(Range(), zero, make.dim(x.shape[-2]), one) for x in (q, k) if x.shape)
     return make(GreaterOrEqual(), make(Unsqueeze(), rows, make.numbers([1])), columns)
 
 

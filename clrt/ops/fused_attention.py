@@ -69,13 +69,22 @@ def _mask_kind(mask: Value | None) -> int:
     return 1 if len(shape) < 2 or same(shape[-2], 1) else 2
 
 
+def _steps(value: Value, size: int) -> tuple[int, int, int]:
+    """Elements from one batch, head and row to the next."""
+    if len(value.dims) == 4:
+        _, heads, length, _ = value.dims
+        return heads * length * size, length * size, size
+    _, length, width = value.dims
+    return length * width, size, width
+
+
 def _launch_parts(node: Node) -> tuple[dict[str, object], tuple[Arg, ...]]:
     """Defines and arguments that both kernels share."""
     q, k, v, mask = node.arg(0), node.arg(1), node.arg(2), node.input(3)
     op = node.op
     assert isinstance(op, FusedAttention)
-    batch, queries, q_width = q.dims
-    _, keys, k_width = k.dims
+    batch, queries = node.output.dims[:2]
+    keys = k.dims[-2]
     strides = (0, 0, 0, 0)
     buffers = [
         BufferArg(node.output),
@@ -87,7 +96,9 @@ def _launch_parts(node: Node) -> tuple[dict[str, object], tuple[Arg, ...]]:
         b, h, i, j = broadcast_strides(mask.dims, (batch, op.num_heads, queries, keys))
         strides = (b, h, i, j)
         buffers.append(BufferArg(mask))
-    numbers = (queries, keys, op.num_heads // op.kv_num_heads, q_width, k_width, v.dims[2])
+    sizes = (op.head_size, op.head_size, op.v_head_size)
+    steps = (s for t, size in zip((q, k, v), sizes, strict=True) for s in _steps(t, size))
+    numbers = (queries, keys, op.num_heads // op.kv_num_heads, *steps)
     defines: dict[str, object] = {
         "S_D": op.head_size,
         "S_DV": op.v_head_size,
@@ -130,12 +141,13 @@ def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:
 @register
 @dataclass(frozen=True)
 class FusedAttention(Op):
-    """softmax(scale Q K^T + mask) V by head, on projections with the heads side by side.
+    """softmax(scale Q K^T + mask) V by head, on projections or on heads apart.
 
-    Inputs: q, k, v `[B, S, W]` (perhaps one tensor at three column offsets), and a mask that
-    broadcasts to `[B, H, Sq, Sk]`: bool (true keeps) or of q's dtype (added). Head h of q is the
-    columns from `q_offset + h * head_size`; it uses head `h // (num_heads // kv_num_heads)` of k
-    and v. Output: `[B, Sq, num_heads * v_head_size]`.
+    Inputs: q, k, v, each with its heads side by side `[B, S, W]` (perhaps one tensor at three
+    column offsets) or by head `[B, H, S, D]`, and a mask that broadcasts to `[B, H, Sq, Sk]`: bool
+    (true keeps) or of q's dtype (added). Head h of q `[B, S, W]` is the columns from
+    `q_offset + h * head_size`; it uses head `h // (num_heads // kv_num_heads)` of k and v.
+    Output: `[B, Sq, num_heads * v_head_size]`.
 
     Attributes:
         is_causal: Query i sees the keys j <= i.
@@ -178,19 +190,22 @@ class FusedAttention(Op):
         for name, (t, count, size, offset) in zip("qkv", heads, strict=True):
             if t.shape is None:
                 continue
+            if len(t.shape) == 4 and not offset and (t.shape[1], t.shape[3]) == (count, size):
+                continue
             width = t.shape[-1] if len(t.shape) == 3 else None
             if width is None or (isinstance(width, int) and width < offset + count * size):
                 raise ShapeError(
                     f"FusedAttention: {name} is {t}; it must be [B, S, W] with W at least "
-                    f"{offset + count * size}."
+                    f"{offset + count * size}, or [B, {count}, S, {size}]."
                 )
         if q.shape is None:
             return [TensorType(q.dtype, None)]
         mask = inputs[3] if len(inputs) > 3 else None
         if mask is not None and mask.shape is not None and k.shape is not None:
-            target = (q.shape[0], self.num_heads, q.shape[1], k.shape[1])
+            target = (q.shape[0], self.num_heads, q.shape[-2], k.shape[-2])
             broadcast_shapes([mask.shape, target], self)
-        return [TensorType(q.dtype, (*q.shape[:2], self.num_heads * self.v_head_size))]
+        y_shape = (q.shape[0], q.shape[-2], self.num_heads * self.v_head_size)
+        return [TensorType(q.dtype, y_shape)]
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         q, k, v = inputs[:3]
@@ -206,20 +221,20 @@ class FusedAttention(Op):
             if mask is not None:
                 scores = add_mask(scores, mask)
             if self.is_causal:
-                visible = np.tri(q.shape[1], k.shape[1], dtype=bool)
+                visible = np.tri(q.shape[-2], k.shape[-2], dtype=bool)
                 scores = np.where(visible, scores, -np.inf)
             weights = softmax(scores)
         if self.nan_to_zero:
             hidden = np.all(np.isneginf(scores), axis=-1, keepdims=True)
             weights = np.where(hidden, 0.0, weights)
         result = (weights @ values).swapaxes(1, 2)
-        shape = (q.shape[0], q.shape[1], self.num_heads * self.v_head_size)
+        shape = (q.shape[0], q.shape[-2], self.num_heads * self.v_head_size)
         return (result.reshape(shape).astype(q.dtype),)
 
     def flops(self, inputs: Types, outputs: Types) -> int:
         q, k = need(inputs, 0, self), need(inputs, 1, self)
         assert q.shape is not None and k.shape is not None
-        pairs = int(q.shape[0]) * int(q.shape[1]) * int(k.shape[1])
+        pairs = int(q.shape[0]) * int(q.shape[-2]) * int(k.shape[-2])
         return 2 * pairs * self.num_heads * (self.head_size + self.v_head_size)
 
     @classmethod
@@ -275,6 +290,12 @@ class FusedAttention(Op):
         merged = rng.standard_normal((2, 19, 3 * 24)).astype(np.float32)
         offsets = {"q_offset": 0, "k_offset": 24, "v_offset": 48}
         yield Sample(cls.plain(3, 8, **offsets), (merged, merged, merged))
+        apart = [rng.standard_normal((2, h, s, 8)).astype(np.float32) for h, s in ((4, 5), (2, 9))]
+        yield Sample(cls.plain(4, 8, kv_num_heads=2), (apart[0], apart[1], apart[1]))
+        yield Sample(
+            cls.plain(4, 8, kv_num_heads=2, k_offset=8, v_offset=24),
+            (apart[0], *[rng.standard_normal((2, 7, 48)).astype(np.float32)] * 2),
+        )
         x = rng.standard_normal((2, 6, 16)).astype(np.float32)
         kept = np.ones((2, 1, 6, 6), bool)
         kept[0, 0, 2] = False
@@ -299,7 +320,9 @@ class FusedAttention(Op):
 
 
 def _heads(x: Array, offset: int, count: int, size: int) -> Array:
-    """float64 [B, H, S, D] of the columns of a projection."""
+    """float64 [B, H, S, D] of the columns of a projection, or of heads apart."""
+    if x.ndim == 4:
+        return x.astype(np.float64)
     columns = x[..., offset : offset + count * size].astype(np.float64)
     return columns.reshape(*x.shape[:2], count, size).swapaxes(1, 2)
 

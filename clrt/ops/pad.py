@@ -128,10 +128,13 @@ class Pad(Op):
         if x.shape is None:
             return [TensorType(x.dtype, None)]
         pads, axes = elements(inputs, 1), elements(inputs, 3)
-        if pads is None or (given(inputs, 3) and axes is None):
-            return [TensorType(x.dtype, fresh_dims(len(x.shape)))]
-        numbers = None if axes is None else [int(a) for a in axes]
-        begins, ends = self.full_pads(len(x.shape), pads, numbers)
+        rank, numbers = len(x.shape), None if axes is None else [int(a) for a in axes]
+        if pads is None or (given(inputs, 3) and numbers is None):
+            padded = range(rank) if numbers is None else [a % rank for a in numbers]
+            dims = zip(x.shape, fresh_dims(rank), strict=True)
+            shape = tuple(new if a in padded else old for a, (old, new) in enumerate(dims))
+            return [TensorType(x.dtype, shape)]
+        begins, ends = self.full_pads(rank, pads, numbers)
         shape = tuple(d + b + e for d, b, e in zip(x.shape, begins, ends, strict=True))
         for axis, dim in enumerate(shape):
             source = x.shape[axis]

@@ -45,7 +45,9 @@ class Heads:
     """One operand of the attention before its heads were split.
 
     Attributes:
-        base: [B, S, H, D], or [B, S, D] or [B, 1, S, D] with one head.
+        base: [B, S, H, D], or [B, S, D] or [B, 1, S, D] with one head; where `by_head`,
+            [B, H, S, D].
+        repeat: How many heads next to each other are this one.
         source: What `base` is a view of, if that is [B, S, W]; the heads start at `offset`.
     """
 
@@ -55,6 +57,8 @@ class Heads:
     count: int
     size: int
     scale: float
+    by_head: bool = False
+    repeat: int = 1
     source: Value | None = None
     offset: int = 0
 
@@ -122,7 +126,7 @@ def find_heads(value: Value, *, transposed: bool) -> Heads | str:
     """
     if value.shape is None or len(value.shape) not in (3, 4):
         return f"'{value.name}' {value.type} is not [B, H, S, D]"
-    rank, scale = len(value.shape), 1.0
+    rank, scale, repeat = len(value.shape), 1.0, 1
     perm = tuple(range(rank))
     while True:
         node, pair = value.producer, scaled(value.producer)
@@ -131,6 +135,9 @@ def find_heads(value: Value, *, transposed: bool) -> Heads | str:
         elif node is not None and isinstance(node.op, Transpose):
             order = node.op.order(rank)
             perm, value = tuple(order[p] for p in perm), node.arg(0)
+        elif perm[1] == 1 and (view := _viewed(value)) is not None:
+            value, repeat, scale = view[0], repeat * view[1], scale * view[2]
+            perm = tuple({2: 3, 3: 2}.get(p, p) for p in perm) if view[3] else perm
         else:
             break
     if transposed:
@@ -138,7 +145,48 @@ def find_heads(value: Value, *, transposed: bool) -> Heads | str:
     heads = _with_layout(value, perm, scale)
     if heads is None:
         return f"the heads of '{value.name}' {value.type} are not side by side (order {perm})"
-    return _unsplit(heads)
+    heads.repeat = repeat
+    return heads if heads.by_head else _unsplit(heads)
+
+
+def _viewed(value: Value) -> tuple[Value, int, float, bool] | None:
+    """What a Reshape to [B, H, S, D] shows: [B, H / n, S, D], of which each head counts n times.
+
+    Returns:
+        That, n, a scale on the way, and whether the last two axes of `value` are swapped: some
+        exporters transpose k as [B * H, S, D].
+    """
+    view = produced_by(value, "Reshape")
+    if view is None or value.shape is None or len(value.shape) != 4:
+        return None
+    batch, count, length, size = value.shape
+    source, scale = view.arg(0), 1.0
+    while (pair := scaled(source.producer)) is not None:
+        source, scale = pair[0], scale * pair[1]
+    turn = source.producer
+    swapped = turn is not None and isinstance(turn.op, Transpose) and turn.op.order(3) == (0, 2, 1)
+    if swapped:
+        assert turn is not None
+        merge = produced_by(turn.arg(0), "Reshape")
+        if merge is None or not same_shape(source.shape, (batch * count, length, size)):
+            return None
+        source, length, size = merge.arg(0), size, length
+    if same_shape(source.shape, (batch, count, length, size)):
+        return source, 1, scale, swapped
+    expand = produced_by(source, "Expand")
+    split = None if expand is None else produced_by(expand.arg(0), "Reshape")
+    if split is None or source.shape is None or len(source.shape) != 5:
+        return None
+    inner, kept, repeat = split.arg(0), source.shape[1], source.shape[2]
+    if not isinstance(kept, int) or not isinstance(repeat, int) or kept * repeat != count:
+        return None
+    shapes = (
+        (source.shape, (batch, kept, repeat, length, size)),
+        (split.output.shape, (batch, kept, 1, length, size)),
+        (inner.shape, (batch, kept, length, size)),
+    )
+    fits = all(same_shape(actual, wanted) for actual, wanted in shapes)
+    return (inner, repeat, scale, swapped) if fits else None
 
 
 def _with_layout(value: Value, perm: tuple[int, ...], scale: float) -> Heads | None:
@@ -152,8 +200,11 @@ def _with_layout(value: Value, perm: tuple[int, ...], scale: float) -> Heads | N
         if not isinstance(count, int):
             return None
         return Heads(value, shape[0], shape[1], count, size, scale)
-    one_head = perm == (0, 1, 2) or (perm == (0, 1, 2, 3) and same(shape[1], 1))
-    return Heads(value, shape[0], shape[-2], 1, size, scale) if one_head else None
+    if perm == (0, 1, 2) or (perm == (0, 1, 2, 3) and same(shape[1], 1)):
+        return Heads(value, shape[0], shape[-2], 1, size, scale)
+    if perm == (0, 1, 2, 3) and isinstance(shape[1], int):
+        return Heads(value, shape[0], shape[2], shape[1], size, scale, by_head=True)
+    return None
 
 
 def _unsplit(heads: Heads) -> Heads:

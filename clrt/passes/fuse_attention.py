@@ -41,7 +41,9 @@ class FuseAttention(Pass):
     """The softmax of scaled, masked scores times the values -> FusedAttention.
 
     q, k and v are traced back to projections [B, S, H * D] (or columns of one), through the
-    Reshape and the Transpose that split the heads; the scale may sit on the scores, on q, or on
+    Reshape and the Transpose that split the heads, and through the Expand that repeats those of k
+    and v where heads of q share them; or they are read by head, as rotations and caches leave
+    them. The scale may sit on the scores, on q, or on
     q and k. Masks are added or chosen by Where; two are combined outside. A Where that turns NaN
     into 0 becomes `nan_to_zero`.
     """
@@ -154,8 +156,9 @@ def _disagreement(found: _Attention) -> str | None:
         return f"batch sizes differ: {q.batch}, {k.batch}, {v.batch}"
     if not same(k.length, v.length):
         return f"there are {k.length} keys but {v.length} values"
-    if k.count != v.count or k.count not in (q.count, 1):
-        return f"{q.count} heads of q, {k.count} of k, {v.count} of v"
+    seen = k.count * k.repeat
+    if k.count != v.count or k.repeat != v.repeat or q.repeat != 1 or seen not in (q.count, 1):
+        return f"{q.count} heads of q, {seen} of k, {v.count * v.repeat} of v"
     if q.size != k.size:
         return f"head sizes differ: {q.size} and {k.size}"
     if v.scale != 1.0:
@@ -190,9 +193,11 @@ def _unexpanded(mask: Value) -> Value:
 
 
 def _merged(rewriter: Rewriter, heads: Heads) -> Value:
-    """[B, S, W] with the heads side by side."""
+    """[B, S, W] with the heads side by side, or [B, H, S, D]."""
     if heads.source is not None:
         return heads.source
+    if heads.by_head:
+        return heads.base
     like = Value("", type(heads.base.type)(heads.base.dtype, heads.merged_shape))
     return reshape(rewriter, heads.base, like)
 

@@ -9,15 +9,17 @@ from clrt.ops.attention import Attention
 from clrt.ops.fused_attention import FusedAttention
 from clrt.ops.transpose import Transpose
 from clrt.ops.views import Reshape
+from clrt.passes.attention_parts import find_heads
 from clrt.passes.driver import GraphView, Match, Miss, Pass, Rewriter
 
 _BY_HEAD = (0, 2, 1, 3)
 
 
 class LowerAttention(Pass):
-    """Attention of [B, H, S, D] or [B, S, H * D] -> the kernel's form, [B, S, H * D].
+    """Attention of [B, H, S, D] or [B, S, H * D] -> the kernel's, which gives [B, S, H * D].
 
-    The transpositions it makes meet those of the exporter and both go.
+    Heads that were split from a projection are read from there. The transposition of the result
+    meets that of the exporter and both go.
     """
 
     name = "lower_attention"
@@ -37,16 +39,21 @@ class LowerAttention(Pass):
         heads, size = _heads(node.arg(0), op.q_num_heads)
         kv_heads, _ = _heads(node.arg(1), op.kv_num_heads)
         _, v_size = _heads(node.arg(2), op.kv_num_heads)
+        operands, offsets = [node.arg(i) for i in range(3)], [0, 0, 0]
+        if by_head:
+            operands, offsets = map(list, zip(*map(_unsplit, operands), strict=True))
         fused = FusedAttention(
             num_heads=heads,
             kv_num_heads=kv_heads,
             head_size=size,
             v_head_size=v_size,
+            q_offset=offsets[0],
+            k_offset=offsets[1],
+            v_offset=offsets[2],
             scale=size**-0.5 if op.scale is None else op.scale,
             is_causal=bool(op.is_causal),
             nan_to_zero=True,
         )
-        operands = [_rows(rewriter, node.arg(i)) if by_head else node.arg(i) for i in range(3)]
         result = rewriter.add(fused, *operands, node.input(3))
         if by_head:
             shape: Shape = (q.shape[0], q.shape[2], heads, v_size)
@@ -87,10 +94,9 @@ def _heads(value: Value, count: int) -> tuple[int, int]:
     return count, int(str(value.shape[2])) // count
 
 
-def _rows(rewriter: Rewriter, value: Value) -> Value:
-    """[B, H, S, D] as [B, S, H * D]."""
-    assert value.shape is not None
-    batch, heads, sequence, size = value.shape
-    moved = rewriter.add(Transpose(_BY_HEAD), value)
-    shape = rewriter.shape_constant((batch, sequence, heads * size))
-    return rewriter.add(Reshape(1), moved, shape)
+def _unsplit(value: Value) -> tuple[Value, int]:
+    """The projection behind [B, H, S, D] and the first column of its heads; else that as it is."""
+    heads = find_heads(value, transposed=False)
+    if isinstance(heads, str) or heads.source is None or heads.scale != 1 or heads.repeat != 1:
+        return value, 0
+    return heads.source, heads.offset

@@ -90,6 +90,8 @@ def _mismatch(view: GraphView, attention: Node, group: list[_Projection]) -> str
         assert isinstance(node.op, FusedMatMul) and isinstance(first.op, FusedMatMul)
         if view.only_user(node.output) is not attention:
             return f"the projection '{node.output.name}' is used elsewhere, too"
+        if node.output.type.rank != 3:
+            return "the projections are by head"
         if weight.numbers is None or not weight.is_constant or weight.numbers.ndim != 2:
             return "a projection's weight is no constant matrix"
         if node.op.trans_a or node.op.trans_b != first.op.trans_b:

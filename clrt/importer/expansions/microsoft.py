@@ -393,8 +393,9 @@ def _group_query_attention(body: Body) -> None:
         total = body("Reshape", body("Cast", body.inputs[6], to=7), ints(body, 1))
         for old, new in zip(body.inputs[3:5], (k, v), strict=True):
             room = body("Max", body("Sub", total, _length(body, old, 2)), zero)
-            pads = body("Concat", ints(body, *[0] * 6), room, ints(body, 0), axis=0)
-            caches.append(body("TensorScatter", body("Pad", old, pads), new, before, axis=-2))
+            pads = body("Concat", ints(body, 0), room, axis=0)
+            grown = body("Pad", old, pads, "", ints(body, 2))
+            caches.append(body("TensorScatter", grown, new, before, axis=-2))
         k, v = caches
     keys = body("Range", zero, body("Squeeze", _length(body, k, 2), ints(body, 0)), one)
     own = body("Unsqueeze", places, ints(body, 1, 3))
@@ -406,31 +407,7 @@ def _group_query_attention(body: Body) -> None:
     lowest = number(body, float(ml_dtypes.finfo(body.input_dtype().numpy).min))
     mask = body("Where", seen, number(body, 0.0), lowest)
     mask = _with(body, mask, 10)
-    body.outputs = [_rows(body, _grouped(body, q, k, v, heads // kv_heads, mask)), k, v]
-
-
-def _grouped(body: Body, q: str, k: str, v: str, group: int, mask: str) -> str:
-    """Attention by head where `group` heads of q share one of k and v."""
-    by_key = body("Concat", _length(body, k, 0), _length(body, k, 1), ints(body, -1), axis=0)
-    together = body("Concat", by_key, _length(body, q, 3), axis=0)
-    scores = body("MatMul", body("Reshape", q, together), body("Transpose", k, perm=[0, 1, 3, 2]))
-    scale = float(body.attrs.get("scale", 0.0))
-    if scale:
-        scores = body("Mul", scores, number(body, scale))
-    else:
-        size = body("Cast", _length(body, q, 3), to=body.input_dtype().onnx)
-        scores = body("Div", scores, body("Sqrt", size))
-    if group > 1:
-        apart = [_length(body, q, axis) for axis in range(3)]
-        scores = body("Reshape", scores, body("Concat", *apart, _length(body, k, 2), axis=0))
-    cap = float(body.attrs.get("softcap", 0.0))
-    if cap:
-        limit = number(body, cap)
-        scores = body("Mul", body("Tanh", body("Div", scores, limit)), limit)
-    weights = body("Softmax", body("Add", scores, mask), axis=-1)
-    if group > 1:
-        weights = body("Reshape", weights, body("Concat", by_key, _length(body, k, 2), axis=0))
-    apart = [_length(body, q, axis) for axis in range(3)]
-    return body(
-        "Reshape", body("MatMul", weights, v), body("Concat", *apart, _length(body, v, 3), axis=0)
-    )
+    attrs: dict[str, Any] = {
+        n: float(body.attrs[n]) for n in ("scale", "softcap") if body.attrs.get(n)
+    }
+    body.outputs = [_rows(body, body("Attention", q, k, v, mask, **attrs)), k, v]
