@@ -222,7 +222,12 @@ def floordiv(left: Dim, right: Dim) -> Dim:
     if isinstance(left, int) and isinstance(right, int):
         return left // right
     quotient = _exact_quotient(left, right)
-    return _opaque("floordiv", left, right) if quotient is None else quotient
+    if quotient is not None:
+        return quotient
+    inner = _inner_quotient(left)
+    if inner is not None and isinstance(right, int) and right > 0:
+        return floordiv(inner[0], inner[1] * right)
+    return _opaque("floordiv", left, right)
 
 
 def mod(left: Dim, right: Dim) -> Dim:
@@ -324,7 +329,9 @@ def _single_atom(dim: Dim) -> _Atom | None:
 def _exact_quotient(left: Dim, right: Dim) -> Dim | None:
     divisor_terms = _terms(right)
     if len(divisor_terms) != 1:
-        return 1 if same(left, right) else None
+        monomial, coefficient = next(iter(divisor_terms.items()))
+        ratio = _terms(left).get(monomial, 0) // coefficient
+        return ratio if same(left, ratio * right) else None
     ((divisor, divisor_coefficient),) = divisor_terms.items()
     quotient: dict[_Monomial, int] = {}
     for monomial, coefficient in _terms(left).items():
@@ -337,6 +344,18 @@ def _exact_quotient(left: Dim, right: Dim) -> Dim | None:
             return None
         quotient[tuple(rest)] = coefficient // divisor_coefficient
     return _reduce(quotient)
+
+
+def _inner_quotient(dim: Dim) -> tuple[Dim, int] | None:
+    """x and n of floordiv(x, n) plus a constant, which is floordiv(x + constant * n, n)."""
+    if isinstance(dim, int):
+        return None
+    constant = dim.terms.get((), 0)
+    atom = _single_atom(dim - constant)
+    if atom is None or atom.name != "floordiv":
+        return None
+    left, right = atom.args
+    return (left + constant * right, right) if isinstance(right, int) and right > 0 else None
 
 
 def _bounds(dim: Dim) -> tuple[int | None, int | None]:

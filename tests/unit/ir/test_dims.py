@@ -100,3 +100,13 @@ def test_operations_on_dims_that_may_be_equal_are_kept_apart() -> None:
     total = floordiv(a, 2) * floordiv(b, 2) + floordiv(floordiv(a, 5), 2)
     assert substitute(total, {"a": 20, "b": 8}) == 10 * 4 + 2
     assert same(floordiv(a, 2) - floordiv(a, 2), 0)
+
+
+def test_quotients_of_quotients_are_one() -> None:
+    strides = 1 + floordiv(-1 + floordiv(-2 + floordiv(-10 + S, 5), 2), 2)
+    assert same(strides, 1 + floordiv(-3 + floordiv(S, 10), 2))
+    assert same(floordiv(32 * strides, 8 * strides), 4)
+    assert not same(floordiv(32 * strides + 4, 8 * strides), 4)
+    for s in range(50):
+        expected = 1 + (-1 + (-2 + (-10 + s) // 5) // 2) // 2
+        assert substitute(strides, {"sequence": s}) == expected
