@@ -1,4 +1,5 @@
 // y = epilogue(A B) for any dtype on any device: one work-item per element, any strides.
+// B may be in few bits (common/blocks.clh).
 // Work-item (x, y, z): column, row, batch. INPUTS, READS, BODY, RESULT as in gemm_cpu.cl.
 #ifndef BODY
 #define DATA_T float
@@ -18,10 +19,16 @@
 #endif
 #define VW 1
 #include "common/base.clh"
+#include "common/blocks.clh"
 #include "common/storage.clh"
 #include "common/math.clh"
 #include "common/scalar.clh"
 
+#ifdef BITS
+#define ELEMENT_B(k) block_element(AT(b), AT(blocks), k, n, N, block_size)
+#else
+#define ELEMENT_B(k) LOAD_AS(B_STORAGE, AT(b), at_b + (k) * b_k)
+#endif
 #define AT_OPERAND(k, at) \
   (i0 * x##k##_s0 + i1 * x##k##_s1 + m * x##k##_sm + (at))
 #define COLUMNS(k) (AT(x##k)[AT_OPERAND(k, n)])
@@ -29,8 +36,8 @@
 #define COLUMNS_HALF(k) vload_half(AT_OPERAND(k, n), AT(x##k))
 #define ROW_HALF(k) vload_half(AT_OPERAND(k, 0), AT(x##k))
 
-__kernel void gemm_any(OUT(Y_T, y), IN(DATA_T, a), IN(B_T, b), const IDX_T M, const IDX_T N,
-                       const IDX_T K, const IDX_T d1, const IDX_T a_s0, const IDX_T a_s1,
+__kernel void gemm_any(OUT(Y_T, y), IN(DATA_T, a), IN(B_T, b) BLOCK_INPUTS,
+                       const IDX_T M, const IDX_T N, const IDX_T K, const IDX_T d1, const IDX_T a_s0, const IDX_T a_s1,
                        const IDX_T a_row, const IDX_T a_k, const IDX_T b_s0, const IDX_T b_s1,
                        const IDX_T b_k, const IDX_T b_n INPUTS) {
   const IDX_T n = get_global_id(0);
@@ -44,7 +51,7 @@ __kernel void gemm_any(OUT(Y_T, y), IN(DATA_T, a), IN(B_T, b), const IDX_T M, co
   ACC_T v0 = (ACC_T)0;
   for (IDX_T k = 0; k < K; ++k) {
     const ACC_T left = (ACC_T)LOAD_AS(A_STORAGE, AT(a), at_a + k * a_k);
-    v0 += left * (ACC_T)LOAD_AS(B_STORAGE, AT(b), at_b + k * b_k);
+    v0 += left * (ACC_T)ELEMENT_B(k);
   }
   READS BODY
   STORE_AS(Y_STORAGE, AT(y), (batch * M + m) * N + n, (OUT_T)(RESULT));

@@ -33,63 +33,13 @@
 #include "common/rows.clh"
 #include "common/scalar.clh"
 #include "common/tile.clh"
+#include "common/finish.clh"
 #include "common/widen.clh"
 
 #define ROWS_AHEAD 64
 
-// Rows past M read row M - 1 again; they are never stored.
-#define ROW_POINTER(i) \
-  __global const float *const a##i = a_batch + (m0 + i < M ? m0 + i : M - 1) * a_row;
-#define ZERO(i, j) F acc##i##_##j = (F)(0.0f);
-#define ZERO_ROW(i) VECTORS(ZERO, i)
 #define LOAD_B(i, j) const F b##j = LOAD_WIDE(B_STORAGE, panel + j * T_VW);
 #define PREFETCH_B(i, j) PREFETCH(next + j * (T_VW * sizeof(B_T)));
-#define MULTIPLY(i, j) acc##i##_##j = a_k * b##j + acc##i##_##j;
-#define MULTIPLY_ROW(i)            \
-  {                                \
-    const F a_k = (F)(a##i[k]);    \
-    VECTORS(MULTIPLY, i)           \
-  }
-// One vector of row m0 + i, from its sum to memory.
-#define FINISH(i, j)                       \
-  {                                        \
-    const IDX_T n = n0 + j * T_VW;         \
-    if (n < N) {                           \
-      const F v0 = tile[i * T_NV + j];     \
-      READS BODY                           \
-      store_columns(y_row + n, RESULT, N - n); \
-    }                                      \
-  }
-#define KEEP(i, j) tile[i * T_NV + j] = acc##i##_##j;
-#define KEEP_ROW(i) VECTORS(KEEP, i)
-
-// The first `count` elements at p, which is aligned only where S_N_WHOLE; the others are 0.
-static inline F load_columns(__global const float *p, const IDX_T count) {
-#if S_N_WHOLE
-  return *(__global const F *)p;
-#else
-  if (count >= T_VW) return LOAD_F(p);
-  F value = (F)(0.0f);
-  for (int lane = 0; lane < count; ++lane) ((float *)&value)[lane] = p[lane];
-  return value;
-#endif
-}
-
-static inline void store_columns(__global float *p, const F value, const IDX_T count) {
-#if S_N_WHOLE
-  *(__global F *)p = value;
-#else
-  if (count >= T_VW) {
-    STORE_F(p, value);
-    return;
-  }
-  for (int lane = 0; lane < count; ++lane) p[lane] = ((const float *)&value)[lane];
-#endif
-}
-
-#define OPERAND(k) (AT(x##k) + i0 * x##k##_s0 + i1 * x##k##_s1 + m * x##k##_sm)
-#define COLUMNS(k) load_columns(OPERAND(k) + n, N - n)
-#define ROW(k) ((F)(*OPERAND(k)))
 
 __kernel __attribute__((reqd_work_group_size(1, 1, 1)))
 void gemm_cpu(OUT(float, y), IN(float, a), IN(B_T, b), const IDX_T M, const IDX_T N,

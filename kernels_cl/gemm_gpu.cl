@@ -1,6 +1,7 @@
 // y = epilogue(A B) for GPUs: a work-group of 16 x 16 computes a tile of 16 T_RM x 16 T_RN
 // elements from slices of A and B, T_TK deep, in local memory; T_RM x T_RN elements per work-item.
 // Work-group (x, y, z): tile of columns, tile of rows, batch.
+// B may be in few bits (common/blocks.clh).
 //   S_A_K_LAST  A's last axis is K (else M: transposed);  S_B_N_LAST  B's last axis is N (else K)
 // INPUTS, READS, BODY, RESULT as in gemm_cpu.cl.
 #ifndef T_RM
@@ -22,6 +23,7 @@
 #endif
 #define VW 1
 #include "common/base.clh"
+#include "common/blocks.clh"
 #include "common/storage.clh"
 #include "common/math.clh"
 #include "common/scalar.clh"
@@ -30,13 +32,18 @@
 #define ITEMS (SIDE * SIDE)
 #define TILE_M (SIDE * T_RM)
 #define TILE_N (SIDE * T_RN)
+#ifdef BITS
+#define ELEMENT_B(k, n) block_element(AT(b), AT(blocks), k, n, N, block_size)
+#else
+#define ELEMENT_B(k, n) LOAD_AS(B_STORAGE, AT(b), at_b + (k) * b_k + (n) * b_n)
+#endif
 #define AT_OPERAND(k, at) (i0 * x##k##_s0 + i1 * x##k##_s1 + m * x##k##_sm + (at))
 #define COLUMNS(k) (AT(x##k)[AT_OPERAND(k, n)])
 #define ROW(k) (AT(x##k)[AT_OPERAND(k, 0)])
 
 __kernel __attribute__((reqd_work_group_size(SIDE, SIDE, 1)))
-void gemm_gpu(OUT(float, y), IN(float, a), IN(B_T, b), const IDX_T M, const IDX_T N,
-              const IDX_T K, const IDX_T d1, const IDX_T a_s0, const IDX_T a_s1, const IDX_T a_row,
+void gemm_gpu(OUT(float, y), IN(float, a), IN(B_T, b) BLOCK_INPUTS, const IDX_T M,
+              const IDX_T N, const IDX_T K, const IDX_T d1, const IDX_T a_s0, const IDX_T a_s1, const IDX_T a_row,
               const IDX_T a_k, const IDX_T b_s0, const IDX_T b_s1, const IDX_T b_k,
               const IDX_T b_n INPUTS) {
   // One element more per row: the work-items that store a column of a tile meet different banks.
@@ -69,7 +76,7 @@ void gemm_gpu(OUT(float, y), IN(float, a), IN(B_T, b), const IDX_T M, const IDX_
       const IDX_T k = S_B_N_LAST ? e / TILE_N : e % T_TK;
       const IDX_T j = S_B_N_LAST ? e % TILE_N : e / T_TK;
       const bool inside = k0 + k < K && n0 + j < N;
-      b_tile[k][j] = inside ? LOAD_AS(B_STORAGE, AT(b), at_b + (k0 + k) * b_k + (n0 + j) * b_n) : 0.0f;
+      b_tile[k][j] = inside ? ELEMENT_B(k0 + k, n0 + j) : 0.0f;
     }
     barrier(CLK_LOCAL_MEM_FENCE);
 #pragma unroll

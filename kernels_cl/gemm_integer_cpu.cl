@@ -37,19 +37,9 @@ typedef JOINED(int, T_VW) SUMS;
 #define WIDEN(v) JOINED(convert_float, T_VW)(v)
 #endif
 
-#define ROW_POINTER(i) \
-  __global const float *const a##i = a_batch + (m0 + i < M ? m0 + i : M - 1) * a_row;
-#define ZERO(i, j) F acc##i##_##j = (F)(0.0f);
-#define ZERO_ROW(i) VECTORS(ZERO, i)
 #define LOAD_B(i, j) const F b##j = WIDEN(panel[j]);
-#define MULTIPLY(i, j) acc##i##_##j = a_k * b##j + acc##i##_##j;
-#define MULTIPLY_ROW(i)         \
-  {                             \
-    const F a_k = (F)(a##i[k]); \
-    VECTORS(MULTIPLY, i)        \
-  }
-#define KEEP(i, j) tile[i * T_NV + j] += JOINED(convert_int, T_VW)(acc##i##_##j);
-#define KEEP_ROW(i) VECTORS(KEEP, i)
+#define ADD_SUMS(i, j) tile[i * T_NV + j] += JOINED(convert_int, T_VW)(acc##i##_##j);
+#define ADD_SUMS_ROW(i) VECTORS(ADD_SUMS, i)
 
 __kernel __attribute__((reqd_work_group_size(1, 1, 1)))
 void gemm_integer_cpu(OUT(int, y), IN(float, a), IN(B_T, b), const IDX_T M, const IDX_T N,
@@ -77,7 +67,7 @@ void gemm_integer_cpu(OUT(int, y), IN(float, a), IN(B_T, b), const IDX_T M, cons
       ROWS(MULTIPLY_ROW)
       panel += T_NV;
     }
-    ROWS(KEEP_ROW)
+    ROWS(ADD_SUMS_ROW)
   }
   const IDX_T rows = i_min(T_MR, M - m0);
   const IDX_T columns = i_min(T_NV * T_VW, N - n0);

@@ -7,6 +7,7 @@ outputs. The forms are those that ONNX Runtime's own optimiser knows.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -53,8 +54,6 @@ from clrt.ops.views import Flatten, Identity, Reshape, Unsqueeze
 
 _SIGNED = {4: DType.INT4, 8: DType.INT8}
 _UNSIGNED = {4: DType.UINT4, 8: DType.UINT8}
-# The pass that makes MatMulNBits of what a model says in ONNX's own ops.
-_DEQUANTIZED = "fuse_dequantized_matmul"
 _BY_HEAD = (0, 2, 1, 3)
 
 Decomposition: TypeAlias = "Callable[[Node, Maker], Sequence[Value]]"
@@ -75,15 +74,15 @@ class Maker:
         self._names = names
         self._single = single
 
-    def __call__(self, op: IrOp, *inputs: Value) -> Value:
+    def __call__(self, op: IrOp, *inputs: Value | None) -> Value:
         """The first output of an op."""
         return self.outputs(op, *inputs)[0]
 
-    def outputs(self, op: IrOp, *inputs: Value) -> list[Value]:
+    def outputs(self, op: IrOp, *inputs: Value | None) -> list[Value]:
         """Every output of an op."""
         assert isinstance(op, Op)
         name = self._names.fresh(self._node.name, op.name)
-        types = op.infer_with_data([v.type for v in inputs])
+        types = op.infer_with_data([None if v is None else v.type for v in inputs])
         values = [Value(f"{name}/{k}" if k else name, t) for k, t in enumerate(types)]
         self.nodes.append(Node(name, op, list(inputs), values, self._node.origins, "export"))
         return values
@@ -272,9 +271,19 @@ def _squared_distance(node: Node, make: Maker) -> Sequence[Value]:
     return [make(ReduceSum(keepdims=False), make(Mul(), apart, apart), make.numbers([2]))]
 
 
+def _is_dequantized(node: Node, op: MatMulNBits) -> bool:
+    """Whether DequantizeLinear says the same: its zero points are levels, which a pass that reads
+    it (`fuse_dequantized_matmul`) gives as floats."""
+    zero = node.input(3)
+    if zero is None or zero.numbers is None or zero.dtype is DType.UINT8 or op.bits not in _SIGNED:
+        return False
+    points = op.zero_points(zero.numbers)
+    return bool(np.all((points == np.rint(points)) & (points >= 0) & (points < 1 << op.bits)))
+
+
 def _dequantized_matmul(node: Node, make: Maker) -> Sequence[Value]:
     """As it was before the pass: ONNX Runtime then chooses its kernel as for the original."""
-    op, a, bias = node.op, node.arg(0), node.input(5)
+    op, a = node.op, node.arg(0)
     assert isinstance(op, MatMulNBits)
     weights, scales, zeros = (node.arg(i).numbers for i in (1, 2, 3))
     assert weights is not None and scales is not None and zeros is not None
@@ -290,8 +299,19 @@ def _dequantized_matmul(node: Node, make: Maker) -> Sequence[Value]:
     ]
     blocked = DequantizeLinear(0, op.block_size)
     rule = DequantizeLinear(1) if op.blocks == 1 else blocked
-    product = make(MatMul(), a, make(rule, levels, *parameters))
-    return [product if bias is None else make(Add(), product, bias)]
+    return [_finished(node, make(MatMul(), a, make(rule, levels, *parameters)), make)]
+
+
+def _stepped_matmul(node: Node, make: Maker) -> Sequence[Value]:
+    assert isinstance(node.op, MatMulNBits)
+    plain = make(replace(node.op, steps=()), *node.inputs[:5])
+    return [_finished(node, plain, make)]
+
+
+def _finished(node: Node, product: Value, make: Maker) -> Value:
+    """A product with the bias and the steps of its node."""
+    assert isinstance(node.op, MatMulNBits)
+    return make.program(node.op.program(node.input_types), [product, *node.op.extras(node)])
 
 
 TABLE: dict[type[Op], Decomposition] = {
@@ -307,8 +327,10 @@ TABLE: dict[type[Op], Decomposition] = {
 
 def _decomposition(node: Node) -> Decomposition | None:
     op = node.op
-    if isinstance(op, MatMulNBits) and node.made_by == _DEQUANTIZED:
-        return _dequantized_matmul
+    if isinstance(op, MatMulNBits):
+        if _is_dequantized(node, op):
+            return _dequantized_matmul
+        return _stepped_matmul if op.steps else None
     if isinstance(op, (Softmax, LogSoftmax)) and op.flatten:
         return _flat_softmax
     return TABLE.get(type(op)) if isinstance(op, Op) else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -10,6 +11,7 @@ from clrt.errors import UnsupportedError
 from clrt.ir.dims import Shape, same, same_shape
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Value
+from clrt.ir.op import Array
 from clrt.kernels.panels import Panels
 from clrt.kernels.spec import (
     Arg,
@@ -17,6 +19,7 @@ from clrt.kernels.spec import (
     KernelSpec,
     Launch,
     Lowering,
+    Packed,
     Scratch,
     ceil_div,
     i32,
@@ -32,6 +35,15 @@ CPU = tuned(
     T_NV=3,
     T_VW=8,
     T_MC=32,
+)
+BLOCKS = tuned(
+    "gemm_blocks_cpu",
+    {"T_MR": (4, 6, 8), "T_NV": (2, 3), "T_VW": (4, 8, 16), "T_MB": (4, 8, 16)},
+    T_MR=4,
+    T_NV=3,
+    T_VW=8,
+    T_MB=16,
+    T_KC=128,
 )
 GPU = tuned("gemm_gpu", T_RM=4, T_RN=4, T_TK=16)
 _GPU_SIDE = 16
@@ -87,12 +99,42 @@ class Epilogue:
 
 
 @dataclass(frozen=True)
+class Blocks:
+    """A constant B of few bits: (level - zero point) * scale, one of each per block along K.
+
+    Attributes:
+        bits: 2, 4 or 8.
+        size: Places of K in a block; whole bytes.
+        levels: uint8 `[N, bytes]`, a byte holding 8 / bits places of K, the first one low.
+        scales: float32 scales.
+        pair: Scales and zero points, float32 `[N, blocks, 2]`, from the elements of `scales`.
+    """
+
+    bits: int
+    size: int
+    levels: Value
+    scales: Value
+    pair: Callable[[Array], Array]
+
+    def packed(self, n: int, k: int, width: int) -> tuple[Packed, Packed]:
+        """Levels, and scales with zero points, in panels of `width` columns."""
+        count = ceil_div(k, self.size)
+        panels = Panels(2 * count, n, width, transposed=True)
+        nbytes = 8 * count * round_up(n, width)
+        name = f"blocks_of_{panels.layout}"
+        pairs = Packed(self.scales, name, lambda array: panels.pack(self.pair(array)), nbytes)
+        lines = count * self.size * self.bits // 8
+        return Panels(lines, n, width, transposed=True).of(self.levels), pairs
+
+
+@dataclass(frozen=True)
 class Product:
     """y[batch, m, n] = epilogue(sum over k of a[batch, m, k] b[batch, k, n]); y is row-major.
 
     Attributes:
         accumulator: The C type of the sum.
         b_dtype: Of B, where it is not `dtype`: weights in 16 bits.
+        blocks: B of few bits; `b` is then not read.
         y_offset: Elements of y before the first one of this product.
         flops: For the profile.
     """
@@ -109,6 +151,7 @@ class Product:
     accumulator: str = "float"
     y_offset: int = 0
     b_dtype: DType | None = None
+    blocks: Blocks | None = None
 
     @property
     def right(self) -> DType:
@@ -198,17 +241,11 @@ def emit_cpu(product: Product, ctx: Lowering) -> list[Launch]:
         launches += copied
     packing, b, b_strides = pack_b(product, width, ctx)
     launches += packing
-    # A fact of the model, not of this call's shapes, or each new shape might compile again.
-    known = isinstance(product.y, Value) and product.y.symbolic
-    y_width = known[-1] if known else product.n
-    aligned = not product.n % tunables["T_VW"] and not product.y_offset % tunables["T_VW"]
-    whole = isinstance(y_width, int) and y_width == product.n and aligned
     defines = {
         **tunables,
         **_epilogue_defines(product.epilogue),
-        "S_N_WHOLE": int(whole),
-        "B_T": product.right.cl,
-        "B_STORAGE": product.right.storage,
+        "S_N_WHOLE": int(_is_whole(product, tunables["T_VW"])),
+        **_b_defines(product),
     }
     a0, a1, a_row, _ = product.a.strides
     sizes = (product.m, product.n, product.k, product.batch[1], a0, a1, a_row, *b_strides)
@@ -227,6 +264,50 @@ def emit_cpu(product: Product, ctx: Lowering) -> list[Launch]:
     ]
 
 
+def _is_whole(product: Product, lanes: int) -> bool:
+    """Whether each row of y is whole vectors, at every shape.
+
+    A fact of the model, not of this call's shapes, or each new shape might compile again.
+    """
+    known = isinstance(product.y, Value) and product.y.symbolic
+    y_width = known[-1] if known else product.n
+    aligned = not product.n % lanes and not product.y_offset % lanes
+    return isinstance(y_width, int) and y_width == product.n and aligned
+
+
+def emit_blocks_cpu(product: Product, ctx: Lowering) -> list[Launch]:
+    """As `emit_cpu`, for a B of few bits; A is whole rows, one after the other.
+
+    Raises:
+        UnsupportedError: As `emit_cpu`.
+    """
+    _check_vectors(product.epilogue)
+    if product.is_empty:
+        return []
+    tunables = ctx.tunables(BLOCKS)
+    width = tunables["T_NV"] * tunables["T_VW"]
+    launches, product = merge(product, ctx)
+    assert product.blocks is not None
+    defines = {
+        **tunables,
+        **_epilogue_defines(product.epilogue),
+        "S_N_WHOLE": int(_is_whole(product, tunables["T_VW"])),
+        "BITS": product.blocks.bits,
+    }
+    sizes = (product.m, product.n, product.k, product.batch[1], *product.a.strides[:-1])
+    args: tuple[Arg, ...] = (
+        BufferArg(product.y, product.y_offset),
+        product.a.buffer,
+        *_block_args(product, width),
+        *(i32(s) for s in sizes),
+        *_epilogue_args(product.epilogue),
+    )
+    chunks = ceil_div(product.m, tunables["T_MR"] * tunables["T_MB"])
+    size = (chunks * ceil_div(product.n, width) * product.batches,)
+    kernel = KernelSpec.of("gemm_blocks_cpu.cl", "gemm_blocks_cpu", **defines)
+    return [*launches, Launch(kernel, size, (1,), args, product.flops)]
+
+
 def emit_gpu(product: Product, ctx: Lowering) -> list[Launch]:
     """Tiles in local memory, a block of elements per work-item; A and B are read in place.
 
@@ -243,8 +324,7 @@ def emit_gpu(product: Product, ctx: Lowering) -> list[Launch]:
         **_epilogue_defines(product.epilogue),
         "S_A_K_LAST": int(product.a.strides[-1] == 1),
         "S_B_N_LAST": int(product.b.strides[-1] == 1),
-        "B_T": product.right.cl,
-        "B_STORAGE": product.right.storage,
+        **_b_defines(product),
     }
     tile_n, tile_m = (_GPU_SIDE * tunables[t] for t in ("T_RN", "T_RM"))
     size = (
@@ -265,12 +345,11 @@ def emit_any(product: Product, ctx: Lowering) -> list[Launch]:
     defines = {
         **_epilogue_defines(product.epilogue),
         "DATA_T": product.dtype.cl,
-        "B_T": product.right.cl,
+        **_b_defines(product),
         "ACC_T": product.accumulator,
         "OUT_T": product.y.dtype.compute,
         "Y_T": product.y.dtype.cl,
         "A_STORAGE": product.dtype.storage,
-        "B_STORAGE": product.right.storage,
         "Y_STORAGE": product.y.dtype.storage,
     }
     kernel = KernelSpec.of("gemm_any.cl", "gemm_any", **defines)
@@ -284,10 +363,23 @@ def packed_width(ctx: Lowering) -> int:
     return tunables["T_NV"] * tunables["T_VW"]
 
 
+def _b_defines(product: Product) -> dict[str, object]:
+    if product.blocks is not None:
+        return {"B_T": DType.UINT8.cl, "BITS": product.blocks.bits}
+    return {"B_T": product.right.cl, "B_STORAGE": product.right.storage}
+
+
+def _block_args(product: Product, width: int) -> tuple[Arg, ...]:
+    assert product.blocks is not None
+    levels, pairs = product.blocks.packed(product.n, product.k, width)
+    return BufferArg(levels), BufferArg(pairs), i32(product.blocks.size)
+
+
 def _strided_args(product: Product) -> tuple[Arg, ...]:
     sizes = (product.m, product.n, product.k, product.batch[1])
     numbers = (*sizes, *product.a.strides, *product.b.strides)
-    buffers = (BufferArg(product.y, product.y_offset), product.a.buffer, product.b.buffer)
+    b = (product.b.buffer,) if product.blocks is None else _block_args(product, product.n)
+    buffers = (BufferArg(product.y, product.y_offset), product.a.buffer, *b)
     return (*buffers, *(i32(v) for v in numbers), *_epilogue_args(product.epilogue))
 
 

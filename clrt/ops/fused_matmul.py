@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -18,6 +18,32 @@ from clrt.ops.fused import Fused, Literal, step_types
 from clrt.ops.matmul import SAMPLE_SHAPES, MatrixProduct, multiply
 
 __all__ = ["FusedMatMul", "epilogue_operand_fits"]
+
+
+def fused_type(
+    op: Op, steps: Sequence[Step], product: TensorType, extras: Sequence[TensorType]
+) -> TensorType:
+    """The type of a program over a product and the extras, which must not widen it.
+
+    Raises:
+        ShapeError: An extra does.
+    """
+    result = step_types(steps, [product, *extras])[-1] if steps else product
+    full = broadcast_shapes([product.shape, *(t.shape for t in extras)], op)
+    if product.shape is not None and full is not None and len(full) != len(product.shape):
+        raise ShapeError(f"{op.name}: an operand widens the product {product}.")
+    static = TensorType(product.dtype, full).is_static and product.is_static
+    if static and not same_shape(full, product.shape):
+        raise ShapeError(f"{op.name}: an operand widens the product {product}.")
+    return TensorType(result.dtype, product.shape)
+
+
+def fused_reference(steps: Sequence[Step], product: Array, extras: Sequence[Array | None]) -> Array:
+    """A program over a product and the extras."""
+    if not steps:
+        return product
+    (result,) = Fused(tuple(steps)).reference(product, *extras)
+    return np.broadcast_to(result, product.shape).copy()
 
 
 @register
@@ -57,25 +83,13 @@ class FusedMatMul(MatrixProduct):
         return [v for v in node.inputs[2:] if v is not None]
 
     def infer(self, inputs: Types) -> list[TensorType]:
-        product = self.product_type(inputs)
         extras = [t for t in inputs[2:] if t is not None]
-        result = step_types(self.steps, [product, *extras])[-1] if self.steps else product
-        full = broadcast_shapes([product.shape, *(t.shape for t in extras)], self)
-        if product.shape is not None and full is not None and len(full) != len(product.shape):
-            raise ShapeError(f"{self.name}: an operand widens the product {product}.")
-        static = TensorType(product.dtype, full).is_static and product.is_static
-        if static and not same_shape(full, product.shape):
-            raise ShapeError(f"{self.name}: an operand widens the product {product}.")
-        return [TensorType(result.dtype, product.shape)]
+        return [fused_type(self, self.steps, self.product_type(inputs), extras)]
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         a, b, *extras = inputs
         assert a is not None and b is not None
-        product = multiply(a, b, *self.transposed())
-        if not self.steps:
-            return (product,)
-        (result,) = Fused(self.steps).reference(product, *extras)
-        return (np.broadcast_to(result, product.shape).copy(),)
+        return (fused_reference(self.steps, multiply(a, b, *self.transposed()), extras),)
 
     @classmethod
     def samples(cls) -> Iterator[Sample]:

@@ -27,9 +27,11 @@ class MatrixProduct(Op):
 
     Class attributes:
         narrow: What B may be stored in where A is float32.
+        leading: How many inputs come before the extras of `steps`, where the op has those.
     """
 
     narrow: ClassVar[frozenset[DType]] = frozenset()
+    leading: ClassVar[int] = 2
 
     def transposed(self) -> tuple[bool, bool]:
         """Whether the last two axes of A and of B are swapped."""
@@ -139,7 +141,7 @@ def lower_product(node: Node) -> gemm.Product:
     product_type = op.product_type(node.input_types)
     missing = (len(a.dims) == 1, len(b.dims) == 1)
     full = (*batch, m, n)
-    operands = [_operand(value, node.output, full, missing) for value in op.extras(node)]
+    operands = [epilogue_operand(value, node.output, full, missing) for value in op.extras(node)]
     epilogue = make_epilogue(op.program(node.input_types), product_type, operands)
     return gemm.Product(
         node.output,
@@ -173,7 +175,7 @@ def _with_batch(dims: tuple[int, ...], batch: tuple[int, ...], *, swap: bool) ->
     return (*strides[:-2], columns, rows) if swap else strides
 
 
-def _operand(
+def epilogue_operand(
     value: Value, y: Value, full: tuple[int, ...], missing: tuple[bool, bool]
 ) -> gemm.Operand:
     """An operand of the epilogue seen over the batch axes, rows and columns `full`.

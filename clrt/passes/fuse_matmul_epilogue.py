@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from clrt.ir.graph import Node, Patch, Value
 from clrt.ops.fused_matmul import FusedMatMul, epilogue_operand_fits
+from clrt.ops.matmul_nbits import MatMulNBits
 from clrt.passes.driver import GraphView, Match, Miss, Pass, Rewriter
 from clrt.passes.matching import is_elementwise, keeps_shape
 from clrt.passes.programs import ProgramBuilder, operand_refs
 
 MAX_EXTRAS = 6
+_WITH_STEPS = (FusedMatMul, MatMulNBits)
 
 
 class FuseMatmulEpilogue(Pass):
-    """Bias, activation, residual, … on a product that nothing else reads -> FusedMatMul steps.
+    """Bias, activation, residual, … on a product that nothing else reads -> its steps.
 
     The fused node takes the place of the elementwise one, whose inputs are all computed by then:
     no cycle can come of it.
@@ -26,7 +30,7 @@ class FuseMatmulEpilogue(Pass):
         miss: Miss | None = None
         for value in dict.fromkeys(v for v in node.inputs if v is not None):
             product = value.producer
-            if product is None or not isinstance(product.op, FusedMatMul):
+            if product is None or not isinstance(product.op, _WITH_STEPS):
                 continue
             found = _absorb(view, product, node)
             if not isinstance(found, str):
@@ -36,17 +40,18 @@ class FuseMatmulEpilogue(Pass):
 
     def rewrite(self, match: Match) -> Patch:
         product, builder = match.facts
-        assert isinstance(product, Node) and isinstance(product.op, FusedMatMul)
+        assert isinstance(product, Node) and isinstance(product.op, _WITH_STEPS)
         assert isinstance(builder, ProgramBuilder)
-        rewriter = Rewriter(match, self.name)
-        op = FusedMatMul(product.op.trans_a, product.op.trans_b, builder.build())
-        value = rewriter.add(op, product.arg(0), product.arg(1), *builder.inputs[1:])
+        rewriter, leading = Rewriter(match, self.name), product.op.leading
+        op = replace(product.op, steps=builder.build())
+        own = [*product.inputs[:leading], *[None] * (leading - len(product.inputs))]
+        value = rewriter.add(op, *own, *builder.inputs[1:])
         return rewriter.patch({match.root.output: value})
 
 
 def _absorb(view: GraphView, product: Node, node: Node) -> ProgramBuilder | str:
     """The program of the product's own steps and then the node's, or why it cannot be."""
-    assert isinstance(product.op, FusedMatMul)
+    assert isinstance(product.op, _WITH_STEPS)
     value = product.output
     if view.only_user(value) is not node:
         return f"the product '{value.name}' is used elsewhere, too"
@@ -55,7 +60,9 @@ def _absorb(view: GraphView, product: Node, node: Node) -> ProgramBuilder | str:
     if value.dtype is not node.output.dtype:
         return f"it turns {value.dtype} into {node.output.dtype}"
     builder = ProgramBuilder([value])
-    own = [builder.operand(v) for v in [value, *product.inputs[2:]] if v is not None]
+    own = [
+        builder.operand(v) for v in [value, *product.inputs[product.op.leading :]] if v is not None
+    ]
     result = builder.splice(product.op.steps, own)
     last = builder.run(node.op, operand_refs(builder, node, {value: result}))
     assert last != result

@@ -7,7 +7,7 @@ of `load`, since results change; `clrt-convert` asks for it, behind the optimise
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import ml_dtypes
 import numpy as np
@@ -17,7 +17,6 @@ from clrt.ir.graph import Graph, Node, Patch, Value
 from clrt.ir.op import Array
 from clrt.ops.base import Op
 from clrt.ops.cast import Cast
-from clrt.ops.fused import Fused
 from clrt.ops.fused_matmul import FusedMatMul
 from clrt.ops.gather import Gather
 from clrt.ops.matmul import MatMul
@@ -140,9 +139,11 @@ class ShrinkWeights(Pass):
         size = sum(a.nbytes for a in arrays.values())
         self._note(weight, restored if transposed else restored.T, size)
         constants = [self._constant(rewriter, weight, k, a) for k, a in arrays.items()]
-        product = rewriter.add(made, node.arg(0), *constants)
         steps = op.steps if isinstance(op, FusedMatMul) else ()
-        return rewriter.add(Fused(steps), product, *node.inputs[2:]) if steps else product
+        gap = [None] * (made.leading - 1 - len(constants)) if steps else []
+        return rewriter.add(
+            replace(made, steps=steps), node.arg(0), *constants, *gap, *node.inputs[2:]
+        )
 
     def _constant(self, rewriter: Rewriter, weight: Value, kind: str, array: Array) -> Value:
         key = (weight, kind)

@@ -197,6 +197,32 @@ def unpacked(body: Body, x: str, bits: int) -> str:
     return body("Reshape", pairs, body("Concat", lead, last, axis=0))
 
 
+@expands(_DOMAIN, "MatMulNBits")
+def _matmul_nbits(body: Body) -> None:
+    """With a block for each place of K: its weights in floats, and a product of those."""
+    k, n, bits = (int(body.attrs[name]) for name in ("K", "N", "bits"))
+    a, weights, scales, zero, groups = body.inputs[:5]
+    dtype = body.input_dtype()
+
+    def spread(packed: str, count: int) -> str:
+        levels = unpacked(body, body("Reshape", packed, _ints(body, n, -1)), bits)
+        cut = body("Slice", levels, _ints(body, 0), _ints(body, count), _ints(body, 1))
+        return body.cast(cut, dtype)
+
+    def by_place(blocks: str) -> str:
+        return body("Gather", body("Reshape", blocks, _ints(body, n, -1)), groups, axis=1)
+
+    blocks = -(-k // int(body.attrs["block_size"]))
+    if not zero:
+        zeros = body.cast(body.constant(np.array(1 << (bits - 1))), dtype)
+    else:
+        packed = body.input_dtype(3) is DType.UINT8
+        zeros = by_place(spread(zero, blocks) if packed else zero)
+    moved = body("Mul", body("Sub", spread(weights, k), zeros), by_place(scales))
+    y = body("MatMul", a, body("Transpose", moved, perm=[1, 0]))
+    body.outputs = [body("Add", y, body.inputs[5]) if has(body, 5) else y]
+
+
 @expands(_DOMAIN, "GatherBlockQuantized")
 def _gather_block_quantized(body: Body) -> None:
     data, indices, scales = body.inputs[:3]

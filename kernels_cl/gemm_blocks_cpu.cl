@@ -1,0 +1,112 @@
+// y = epilogue(A B) for CPU devices, B in few bits (common/blocks.clh): a work-item does T_MB blocks
+// of T_MR rows by T_NV vectors of T_VW columns. T_KC places of B at a time become floats, which all
+// blocks of rows then read, each keeping its sums in registers as in gemm_cpu.cl.
+// INPUTS, READS, BODY, RESULT, S_N_WHOLE as in gemm_cpu.cl. B is packed as [panel][K][T_NV * T_VW].
+#ifndef T_MR
+#define T_MR 4
+#define T_NV 3
+#define T_VW 8
+#define T_MB 8
+#define T_KC 128
+#endif
+#ifndef BODY
+#define INPUTS , IN(float, x1), const IDX_T x1_s0, const IDX_T x1_s1, const IDX_T x1_sm
+#define READS const F v1 = COLUMNS(1);
+#define BODY const F v2 = v0 + v1;
+#define RESULT v2
+#endif
+#ifndef BITS
+#define BITS 4
+#endif
+#ifndef S_N_WHOLE
+#define S_N_WHOLE 0
+#endif
+#define VW T_VW
+#include "common/base.clh"
+#include "common/blocks.clh"
+#include "common/math.clh"
+#include "common/rows.clh"
+#include "common/scalar.clh"
+#include "common/tile.clh"
+#include "common/finish.clh"
+#include "common/widen.clh"
+
+#define WIDTH (T_NV * T_VW)
+#define LINES_AHEAD 64
+#define FEW_BLOCKS 2
+#define LOAD_BLOCK(i, j)                             \
+  const F scale##j = LOAD_F(scales + j * T_VW);      \
+  const F zero##j = LOAD_F(scales + WIDTH + j * T_VW);
+#define ELEMENTS(j) ((WIDE_FLOATS(LEVELS(WIDE_INTS(line + j * T_VW), k)) - zero##j) * scale##j)
+#define UNPACK(i, j) to[j] = ELEMENTS(j);
+#define UNPACK_B(i, j) const F b##j = ELEMENTS(j);
+#define LOAD_B(i, j) const F b##j = from[j];
+// Runs LINE for each k of a range, with its `line` of levels and the scale and zero of its block.
+#define LINES(k_first, k_end, LINE)                                               \
+  for (IDX_T k = k_first, block = k / block_size; k < k_end; ++block) {           \
+    const IDX_T stop = i_min((block + 1) * block_size, k_end);                    \
+    __global const float *const scales = panel_scales + block * 2 * WIDTH;        \
+    VECTORS(LOAD_BLOCK, 0)                                                        \
+    for (; k < stop; ++k) {                                                       \
+      __global const uchar *const line = panel + k / PER * WIDTH;                 \
+      PREFETCH(line + LINES_AHEAD * WIDTH);                                       \
+      LINE                                                                        \
+    }                                                                             \
+  }
+#define RESUME(i, j) F acc##i##_##j = tile[i * T_NV + j];
+#define RESUME_ROW(i) VECTORS(RESUME, i)
+
+__kernel __attribute__((reqd_work_group_size(1, 1, 1)))
+void gemm_blocks_cpu(OUT(float, y), IN(float, a), IN(uchar, b) BLOCK_INPUTS, const IDX_T M,
+                     const IDX_T N, const IDX_T K, const IDX_T d1, const IDX_T a_s0,
+                     const IDX_T a_s1, const IDX_T a_row INPUTS) {
+  const IDX_T row_blocks = (M + T_MR - 1) / T_MR;
+  const IDX_T chunks = (row_blocks + T_MB - 1) / T_MB;
+  const IDX_T panels = (N + WIDTH - 1) / WIDTH;
+  const IDX_T batch = (IDX_T)get_global_id(0) / (chunks * panels);
+  const IDX_T at = (IDX_T)get_global_id(0) % (chunks * panels);
+  const IDX_T n0 = at % panels * WIDTH;
+  const IDX_T first_row = at / panels * (T_MB * T_MR);
+  const IDX_T last_row = i_min(first_row + T_MB * T_MR, M);
+  const IDX_T i0 = batch / d1;
+  const IDX_T i1 = batch % d1;
+  __global const float *const a_batch = AT(a) + i0 * a_s0 + i1 * a_s1;
+  const IDX_T block_count = (K + block_size - 1) / block_size;
+  __global const uchar *const panel = AT(b) + n0 * (block_count * block_size / PER);
+  __global const float *const panel_scales = AT(blocks) + n0 * (block_count * 2);
+  F sums[T_MB * T_MR * T_NV];
+  F *tile = sums;
+  if (last_row - first_row <= FEW_BLOCKS * T_MR) {
+    // Floats that so few rows read are not worth keeping.
+    for (IDX_T m0 = first_row; m0 < last_row; m0 += T_MR, tile += T_MR * T_NV) {
+      ROWS(ROW_POINTER)
+      ROWS(ZERO_ROW)
+      LINES(0, K, VECTORS(UNPACK_B, 0) ROWS(MULTIPLY_ROW))
+      ROWS(KEEP_ROW)
+    }
+  } else {
+    F floats[T_KC * T_NV];
+    for (int t = 0; t < T_MB * T_MR * T_NV; ++t) sums[t] = (F)(0.0f);
+    for (IDX_T k0 = 0; k0 < K; k0 += T_KC) {
+      const IDX_T k_end = i_min(k0 + T_KC, K);
+      F *to = floats;
+      LINES(k0, k_end, VECTORS(UNPACK, 0) to += T_NV;)
+      tile = sums;
+      for (IDX_T m0 = first_row; m0 < last_row; m0 += T_MR, tile += T_MR * T_NV) {
+        ROWS(ROW_POINTER)
+        ROWS(RESUME_ROW)
+        const F *from = floats;
+        for (IDX_T k = k0; k < k_end; ++k, from += T_NV) {
+          VECTORS(LOAD_B, 0)
+          ROWS(MULTIPLY_ROW)
+        }
+        ROWS(KEEP_ROW)
+      }
+    }
+  }
+  tile = sums;
+  for (IDX_T m = first_row; m < last_row; ++m, tile += T_NV) {
+    __global float *const y_row = AT(y) + (batch * M + m) * N;
+    VECTORS(FINISH, 0)
+  }
+}
