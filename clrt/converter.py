@@ -21,7 +21,7 @@ from clrt.model import Model, load
 from clrt.passes.driver import PassReport, Session, infer_types
 from clrt.passes.fuse_elementwise import FuseElementwise
 from clrt.passes.pipeline import optimize
-from clrt.passes.shrink_weights import ShrinkWeights, Shrunk, product_inputs
+from clrt.passes.shrink_weights import ShrinkWeights, Shrunk, most_changed, quantisable_products
 from clrt.plan.plan import Kernels, Plan
 from clrt.signature import TensorSpec
 from clrt.sources import Source, is_compiled, read_graph
@@ -92,7 +92,10 @@ def convert(source: Source, options: Options) -> Converted:
     report = optimize(graph, level, options.keep_quantized)
     shrink = None
     if options.weights is not None:
-        shrink = ShrinkWeights(options.weights, calibrate(graph, options))
+        moments = calibrate(graph, options)
+        few = options.weights is DType.INT4
+        wider = most_changed(graph, moments) if few else frozenset[Value]()
+        shrink = ShrinkWeights(options.weights, wider, moments)
         session = Session(graph)
         session.run(shrink)
         if shrink.overflows and not options.keep_overflowing:
@@ -166,11 +169,12 @@ def encoder_settings(source: str | Path) -> dict[str, Any] | None:
     return config.for_compiled(text)
 
 
-def calibrate(graph: Graph, options: Options) -> dict[str, Array]:
-    """For each value that meets integer weights the sum of x xT over its rows x."""
+def calibrate(graph: Graph, options: Options) -> dict[Value, Array]:
+    """For each weight to become integers the sum of x xT over the rows x that it meets."""
     if options.weights is not DType.INT4 or options.calibration is None:
         return {}
-    values = product_inputs(graph)
+    products = quantisable_products(graph)
+    values = list(dict.fromkeys(n.arg(0) for n in products))
     names = [v.name for v in values]
     probe = Graph(graph.name, graph.inputs, values, graph.nodes, names)
     moments: dict[str, Array] = {}
@@ -179,7 +183,11 @@ def calibrate(graph: Graph, options: Options) -> dict[str, Array]:
             for name, array in model.run(feeds).items():
                 rows = array.reshape(-1, array.shape[-1])
                 moments[name] = moments.get(name, 0) + rows.T @ rows
-    return moments
+    found: dict[Value, Array] = {}
+    for a, weight in ((n.arg(0), n.arg(1)) for n in products):
+        if a.name in moments:
+            found[weight] = found.get(weight, 0) + moments[a.name]
+    return found
 
 
 def _fix_dims(graph: Graph, dims: Mapping[str, int]) -> Graph:

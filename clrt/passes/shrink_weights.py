@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from math import prod
 
 import ml_dtypes
 import numpy as np
@@ -27,6 +28,8 @@ from clrt.passes.driver import GraphView, Match, Miss, Pass, Rewriter
 
 # A smaller constant (a bias, a scale) saves nothing.
 MIN_ELEMS = 4096
+# Of the weights of products, how much keeps 8 bits where 4 are asked for.
+_WIDER_SHARE = 0.25
 # Along K, with a float32 scale and a zero point each: 8.3 and 6.3 bits for a weight.
 _BLOCKS = {DType.INT8: 128, DType.INT4: 16}
 _BITS = {DType.INT8: 8, DType.INT4: 4}
@@ -56,15 +59,17 @@ class ShrinkWeights(Pass):
 
     Attributes:
         to: float16, bfloat16, int8 or int4. The integers serve products and lookups; other weights
-            are left as they are.
-        moments: By the name of the A of a product, the sum of x xT over its rows x: how much each
-            weight matters (`clrt.passes.block_rounding`).
+            are left as they are. Lookups take int8 for int4, too.
+        wider: Weights that become int8 where int4 is asked for (`most_changed`).
+        moments: By the weight of a product, the sum of x xT over the rows x of its A: how much each
+            element matters (`clrt.passes.block_rounding`).
         shrunk: What it did, by weight.
         overflows: Names of weights that hold numbers which `to` cannot; they are left as they are.
     """
 
     to: DType
-    moments: Mapping[str, Array] = field(default_factory=dict)
+    wider: frozenset[Value] = frozenset()
+    moments: Mapping[Value, Array] = field(default_factory=dict)
     shrunk: dict[Value, Shrunk] = field(default_factory=dict)
     overflows: list[str] = field(default_factory=list)
     # A weight that several nodes read stays one.
@@ -102,7 +107,7 @@ class ShrinkWeights(Pass):
         assert weight.numbers is not None
         small = weight.numbers.astype(self.to.numpy)
         constant = self._constant(rewriter, weight, "", small)
-        self._note(weight, small.astype(np.float32), small.nbytes)
+        self._note(weight, self.to, small.astype(np.float32), small.nbytes)
         inputs = list(node.inputs)
         if isinstance(op, (MatMul, FusedMatMul)):
             product = FusedMatMul() if isinstance(op, MatMul) else op
@@ -119,16 +124,16 @@ class ShrinkWeights(Pass):
         if isinstance(op, Gather):
             scales = np.abs(weight.numbers).max(axis=1, keepdims=True) / np.float32(127)
             levels = np.rint(weight.numbers / np.where(scales == 0, 1, scales)).astype(np.int8)
-            self._note(weight, levels * scales, levels.nbytes + scales.nbytes)
+            self._note(weight, DType.INT8, levels * scales, levels.nbytes + scales.nbytes)
             rows = [
                 rewriter.add(op, self._constant(rewriter, weight, kind, array), node.arg(1))
                 for kind, array in (("levels", levels), ("scales", scales))
             ]
             return rewriter.add(Mul(), rewriter.add(Cast(to=DType.FLOAT32), rows[0]), rows[1])
-        transposed = isinstance(op, FusedMatMul) and bool(op.trans_b)
-        rows_n = weight.numbers if transposed else weight.numbers.T
-        bits, block = _BITS[self.to], _BLOCKS[self.to]
-        rounded = round_blocks(rows_n, block, bits, self.moments.get(node.arg(0).name))
+        rows_n = _rows(node)
+        to = DType.INT8 if weight in self.wider else self.to
+        bits, block = _BITS[to], _BLOCKS[to]
+        rounded = round_blocks(rows_n, block, bits, self.moments.get(weight))
         made = MatMulNBits(rows_n.shape[1], rows_n.shape[0], bits, block)
         arrays = {
             "blocks": made.packed(rounded.levels),
@@ -137,7 +142,7 @@ class ShrinkWeights(Pass):
         }
         restored = rounded.restored()
         size = sum(a.nbytes for a in arrays.values())
-        self._note(weight, restored if transposed else restored.T, size)
+        self._note(weight, to, restored if _by_rows(node) else restored.T, size)
         constants = [self._constant(rewriter, weight, k, a) for k, a in arrays.items()]
         steps = op.steps if isinstance(op, FusedMatMul) else ()
         gap = [None] * (made.leading - 1 - len(constants)) if steps else []
@@ -151,7 +156,7 @@ class ShrinkWeights(Pass):
             self._constants[key] = rewriter.constant(array)
         return self._constants[key]
 
-    def _note(self, weight: Value, restored: Array, nbytes: int) -> None:
+    def _note(self, weight: Value, to: DType, restored: Array, nbytes: int) -> None:
         numbers = weight.numbers
         assert numbers is not None
         change = restored - numbers
@@ -159,7 +164,7 @@ class ShrinkWeights(Pass):
         self.shrunk[weight] = Shrunk(
             weight.name,
             weight.dims,
-            str(self.to),
+            str(to),
             numbers.nbytes,
             nbytes,
             float(np.sqrt(np.mean(np.square(change, dtype=np.float64)))) / size,
@@ -167,14 +172,44 @@ class ShrinkWeights(Pass):
         )
 
 
-def product_inputs(graph: Graph) -> list[Value]:
-    """The A of each product whose weights integers can take the place of."""
-    found = (
-        n.arg(0)
-        for n in graph.nodes
-        if _weight_index(n) == 1 and _unquantisable(n, n.arg(1)) is None
-    )
-    return list(dict.fromkeys(found))
+def quantisable_products(graph: Graph) -> list[Node]:
+    """Products whose weights integers can take the place of."""
+    return [n for n in graph.nodes if _weight_index(n) == 1 and not _unquantisable(n, n.arg(1))]
+
+
+def most_changed(graph: Graph, moments: Mapping[Value, Array]) -> frozenset[Value]:
+    """The weights whose products 4 bits change most: a quarter of all elements.
+
+    Args:
+        moments: As those of `ShrinkWeights`; a weight without is ranked by its own change.
+    """
+    changes: dict[Value, float] = {}
+    for node in quantisable_products(graph):
+        rows = _rows(node)
+        rounded = round_blocks(rows, _BLOCKS[DType.INT4], _BITS[DType.INT4], search=False)
+        change = rounded.restored() - rows
+        moment = moments.get(node.arg(1))
+        norms = [np.vdot(x, x if moment is None else x @ moment) for x in (change, rows)]
+        changes[node.arg(1)] = float(norms[0] / norms[1]) if norms[1] else 0.0
+    left = _WIDER_SHARE * sum(prod(w.dims) for w in changes)
+    wider = []
+    for weight in sorted(changes, key=lambda w: -changes[w]):
+        if prod(weight.dims) <= left:
+            left -= prod(weight.dims)
+            wider.append(weight)
+    return frozenset(wider)
+
+
+def _rows(node: Node) -> Array:
+    """The constant B of a product as `[N, K]`."""
+    numbers = node.arg(1).numbers
+    assert numbers is not None
+    return numbers if _by_rows(node) else numbers.T
+
+
+def _by_rows(node: Node) -> bool:
+    """Whether the B of a product is `[N, K]`."""
+    return isinstance(node.op, FusedMatMul) and bool(node.op.trans_b)
 
 
 def _weight_index(node: Node) -> int | None:

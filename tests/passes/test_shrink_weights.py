@@ -11,7 +11,7 @@ from clrt.ir.op import TensorType
 from clrt.ops.evaluate import evaluate
 from clrt.passes.block_rounding import round_blocks
 from clrt.passes.driver import run_pass
-from clrt.passes.shrink_weights import MIN_ELEMS, ShrinkWeights, product_inputs
+from clrt.passes.shrink_weights import MIN_ELEMS, ShrinkWeights, most_changed, quantisable_products
 from tests.passes.helpers import graph_of, random_inputs
 
 INPUTS = "%x: float32[B,96], %ids: int64[B], %image: float32[B,8,6,6]"
@@ -97,7 +97,7 @@ def test_what_integers_do_not_serve(line: str, reason: str) -> None:
     record = run_pass(graph, ShrinkWeights(DType.INT8))
     ((_, found),) = record.misses
     assert found.startswith(reason)
-    assert product_inputs(graph) == []
+    assert quantisable_products(graph) == []
 
 
 def test_small_constants_stay() -> None:
@@ -136,3 +136,28 @@ def test_moments_make_the_product_better() -> None:
     plain = np.linalg.norm(x @ round_blocks(weights, 16, 4).restored().T - wanted)
     led = np.linalg.norm(x @ round_blocks(weights, 16, 4, moments).restored().T - wanted)
     assert led < 0.5 * plain
+
+
+def test_a_quarter_keeps_eight_bits() -> None:
+    """That whose product changes most: here the one that is not of 16 levels anyway."""
+    rng = np.random.default_rng(4)
+    text = ""
+    for name in "abcd":
+        text += f"const %{name}: float32[64,64] = ...\n"
+    text += """%y1: float32[B,64] = MatMul(%x, %a)
+    %y2: float32[B,64] = MatMul(%y1, %b)
+    %y3: float32[B,64] = MatMul(%y2, %c)
+    %y: float32[B,64] = MatMul(%y3, %d)"""
+    graph = graph_of(text, "%x: float32[B,64]")
+    weights = {v.name: v for v in graph.constants()}
+    for name, value in weights.items():
+        data = np.tile(np.arange(16, dtype=np.float32) - 7, (64, 4)).T
+        data = rng.standard_normal((64, 64)).astype(np.float32) if name == "c" else data
+        value.type = TensorType(DType.FLOAT32, (64, 64), data)
+    wider = most_changed(graph, {})
+    assert [v.name for v in wider] == ["c"]
+    shrink = ShrinkWeights(DType.INT4, wider)
+    run_pass(graph, shrink)
+    assert {s.name: s.dtype for s in shrink.shrunk.values()} == {
+        "a": "int4", "b": "int4", "c": "int8", "d": "int4",
+    }  # fmt: skip
