@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from math import prod
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -65,12 +66,14 @@ class Converted:
 
     Attributes:
         nodes_before: Nodes of the graph as imported.
+        parameters: Elements of its constants, once optimised.
         encoder: What a sentence encoder needs beside the graph; None where it is none.
         kept: Names of weights that stayed as they were since they would overflow.
     """
 
     graph: Graph
     nodes_before: int
+    parameters: int
     report: PassReport
     shrunk: Sequence[Shrunk]
     kept: Sequence[str]
@@ -90,6 +93,7 @@ def convert(source: Source, options: Options) -> Converted:
     before = len(graph.nodes)
     level = 0 if is_compiled(source) else options.optimize_level
     report = optimize(graph, level, options.keep_quantized)
+    parameters = sum(prod(v.dims) for v in graph.constants() if v.has_numbers)
     shrink = None
     if options.weights is not None:
         moments = calibrate(graph, options)
@@ -108,6 +112,7 @@ def convert(source: Source, options: Options) -> Converted:
     return Converted(
         graph,
         before,
+        parameters,
         report,
         list(shrink.shrunk.values()) if shrink else [],
         shrink.overflows if shrink else [],

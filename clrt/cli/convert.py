@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from enum import Enum
@@ -296,20 +297,19 @@ def _dump(path: Path, converted: Converted) -> None:
 
 
 def _summary(source: Path, target: Path, converted: Converted) -> Text:
-    sizes = [v.type.numbers for v in converted.graph.constants() if v.has_numbers]
-    parameters = sum(a.size for a in sizes if a is not None)
     encoder = ", with its tokenizer" if converted.encoder else ""
     return Text(
-        f"{target}: {format_bytes(target.stat().st_size)}, {parameters / 1e6:.1f} M parameters, "
+        f"{target}: {format_bytes(target.stat().st_size)}, {converted.parameters / 1e6:.1f} M parameters, "
         f"{converted.nodes_before} nodes -> {len(converted.graph.nodes)}{encoder}"
     )
 
 
 def _weight_table(shrunk: Sequence[Shrunk]) -> Table:
     before, after = (sum(getattr(s, a) for s in shrunk) for a in ("nbytes_before", "nbytes"))
+    kinds = Counter(s.dtype for s in shrunk).most_common()
+    listing = ", ".join(f"{count} weights as {kind}" for kind, count in kinds)
     table = Table(
-        title=f"{len(shrunk)} weights as {shrunk[0].dtype}: {format_bytes(before)} -> "
-        f"{format_bytes(after)}",
+        title=f"{listing}: {format_bytes(before)} -> {format_bytes(after)}",
         caption="error: root mean square of the change over that of the weight; the worst first",
     )
     for column in ("weight", "shape", "error", "largest"):
