@@ -48,7 +48,7 @@ def round_blocks(
         weights: float32 `[N, K]`.
         moments: `[K, K]`, the sum of x xT over inputs x of the product. Rounding errors are then
             passed on to the places not rounded yet, such that the product changes least.
-        search: Whether levels that span less than a block's range are tried, which errs less in all.
+        search: Whether levels that span less than a block's range are tried, too; they err less.
 
     Source: the second form is GPTQ (Frantar et al. 2022, arXiv 2210.17323).
     """
