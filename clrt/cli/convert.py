@@ -298,10 +298,9 @@ def _dump(path: Path, converted: Converted) -> None:
 
 def _summary(source: Path, target: Path, converted: Converted) -> Text:
     encoder = ", with its tokenizer" if converted.encoder else ""
-    return Text(
-        f"{target}: {format_bytes(target.stat().st_size)}, "
-        f"{converted.parameters / 1e6:.1f} M parameters, {converted.nodes_before} nodes -> {len(converted.graph.nodes)}{encoder}"
-    )
+    size, millions = format_bytes(target.stat().st_size), converted.parameters / 1e6
+    nodes = f"{converted.nodes_before} nodes -> {len(converted.graph.nodes)}"
+    return Text(f"{target}: {size}, {millions:.1f} M parameters, {nodes}{encoder}")
 
 
 def _weight_table(shrunk: Sequence[Shrunk]) -> Table:
