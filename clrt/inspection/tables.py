@@ -10,7 +10,7 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
-from clrt.inspection.explain import CutRow, Explanation, KernelUse, NodeRow, PassRow
+from clrt.inspection.findings import CutRow, Findings, KernelUse, NodeRow, PassRow
 from clrt.inspection.units import format_bytes, format_flops, format_shapes
 
 _TEXT_WIDTH = 160
@@ -18,34 +18,34 @@ _MAX_ORIGINS = 6
 _STYLES = {"device": "", "host": "yellow", "view": "dim"}
 
 
-def as_text(explanation: Explanation) -> str:
+def as_text(findings: Findings) -> str:
     """The tables as plain text."""
     target = io.StringIO()
-    Console(file=target, width=_TEXT_WIDTH, highlight=False).print(explanation)
+    Console(file=target, width=_TEXT_WIDTH, highlight=False).print(explanation_tables(findings))
     return target.getvalue().rstrip("\n")
 
 
-def explanation_tables(explanation: Explanation) -> Group:
+def explanation_tables(findings: Findings) -> Group:
     """The summary, the nodes, the cut, the kernels and the passes."""
-    parts: list[Text | Table] = [Text(line) for line in _summary(explanation)]
-    parts.append(_node_table(explanation.rows))
-    if explanation.cut is not None:
-        parts += [Text(line, style="yellow") for line in _cut_lines(explanation.cut)]
-    parts += [_kernel_table(explanation.rows), _pass_table(explanation.passes)]
+    parts: list[Text | Table] = [Text(line) for line in _summary(findings)]
+    parts.append(_node_table(findings.rows))
+    if findings.cut is not None:
+        parts += [Text(line, style="yellow") for line in _cut_lines(findings.cut)]
+    parts += [_kernel_table(findings.rows), _pass_table(findings.passes)]
     return Group(*parts)
 
 
-def _summary(explanation: Explanation) -> Iterator[str]:
-    rows = explanation.rows
+def _summary(findings: Findings) -> Iterator[str]:
+    rows = findings.rows
     on_host = sum(r.where == "host" for r in rows)
-    yield f"{format_shapes(explanation.shapes)} on {explanation.device}"
+    yield f"{format_shapes(findings.shapes)} on {findings.device}"
     yield (
-        f"{len(rows)} nodes, {explanation.launches} kernel launches, {on_host} nodes on the host, "
-        f"{format_flops(explanation.flops)}"
+        f"{len(rows)} nodes, {findings.launches} kernel launches, {on_host} nodes on the host, "
+        f"{format_flops(findings.flops)}"
     )
-    yield f"memory {explanation.memory}"
-    if explanation.folded:
-        yield f"known when planned, so never run: {len(explanation.folded)} nodes"
+    yield f"memory {findings.memory}"
+    if findings.folded:
+        yield f"known when planned, so never run: {len(findings.folded)} nodes"
 
 
 def _node_table(rows: tuple[NodeRow, ...]) -> Table:

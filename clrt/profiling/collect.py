@@ -10,15 +10,8 @@ from dataclasses import dataclass
 from clrt.ir.graph import Graph, Node, Value
 from clrt.kernels.spec import Launch, Scratch
 from clrt.plan.plan import Kernels, Plan, lifetimes
-from clrt.profiling.profile import (
-    HostTime,
-    KernelTime,
-    NodeInfo,
-    Profile,
-    Stage,
-    StepTime,
-    Tenant,
-)
+from clrt.profiling.profile import Profile
+from clrt.profiling.timings import HostTime, KernelTime, NodeInfo, Stage, StepTime, Tenant
 from clrt.runtime.executor import BoundPlan
 from clrt.runtime.peaks import Peaks, peaks_of
 from clrt.runtime.profiler import NodeRun, PlanRun, Recorder, Span, moved_bytes

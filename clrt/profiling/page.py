@@ -7,16 +7,16 @@ from dataclasses import asdict
 from importlib.resources import files
 from typing import Any
 
-from clrt.profiling.profile import KernelTime, Profile
+from clrt.profiling.timings import KernelTime, Timings
 
 _SLOT = "/*DATA*/"
 
 
-def page_text(profile: Profile) -> str:
+def page_text(timings: Timings) -> str:
     """The page: a template with the profile as JSON in it."""
     template = files("clrt.profiling").joinpath("page.html").read_text(encoding="utf-8")
     before, after = template.split(_SLOT)
-    return before + script_json(page_data(profile)) + after
+    return before + script_json(page_data(timings)) + after
 
 
 def script_json(data: Any) -> str:
@@ -29,27 +29,27 @@ def script_json(data: Any) -> str:
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 
 
-def page_data(profile: Profile) -> dict[str, Any]:
+def page_data(timings: Timings) -> dict[str, Any]:
     """What the page draws from."""
     return {
-        "model": profile.model,
-        "device": profile.device,
-        "inputs": profile.inputs,
-        "repeat": profile.repeat,
-        "wallMs": profile.wall_ms,
-        "runNs": profile.run_ns,
-        "stepNs": profile.step_ns,
-        "gapShare": profile.gap_share,
-        "flops": profile.flops,
-        "bytes": profile.nbytes,
-        "peaks": asdict(profile.peaks),
+        "model": timings.model,
+        "device": timings.device,
+        "inputs": timings.inputs,
+        "repeat": timings.repeat,
+        "wallMs": timings.wall_ms,
+        "runNs": timings.run_ns,
+        "stepNs": timings.step_ns,
+        "gapShare": timings.gap_share,
+        "flops": timings.flops,
+        "bytes": timings.nbytes,
+        "peaks": asdict(timings.peaks),
         "kernels": [
             {**asdict(k), "gflops": k.gflops, "gbs": k.gbs, "roofline": k.roofline_share}
-            for k in profile.by_kernel()
+            for k in timings.by_kernel()
         ],
-        "steps": [_step(s) for s in profile.steps],
-        "gaps": [[g.start_ns, g.end_ns] for g in profile.gaps],
-        "stages": [asdict(s) for s in profile.stages],
+        "steps": [_step(s) for s in timings.steps],
+        "gaps": [[g.start_ns, g.end_ns] for g in timings.gaps],
+        "stages": [asdict(s) for s in timings.stages],
     }
 
 

@@ -8,27 +8,27 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from clrt.profiling.profile import KernelSum, KernelTime, Profile
+from clrt.profiling.timings import KernelSum, KernelTime, Timings
 
 # Where nothing says how wide the output may be.
 _WIDTH = 150
 
 
-def tables_text(profile: Profile) -> str:
+def tables_text(timings: Timings) -> str:
     """Every step as run, then the kernels by their share of time, the slowest first."""
     width = shutil.get_terminal_size((_WIDTH, 0)).columns
     console = Console(width=width, color_system=None, highlight=False)
     with console.capture() as capture:
-        console.print(step_table(profile))
-        console.print(kernel_table(profile))
+        console.print(step_table(timings))
+        console.print(kernel_table(timings))
     return capture.get().rstrip("\n")
 
 
-def step_table(profile: Profile) -> Table:
+def step_table(timings: Timings) -> Table:
     """A row per launch and host step, in the order in which they ran."""
-    table = _table(f"{profile.model}: steps as run", ("#",), ("node", "kernel"))
-    total = profile.step_ns
-    for step in profile.steps:
+    table = _table(f"{timings.model}: steps as run", ("#",), ("node", "kernel"))
+    total = timings.step_ns
+    for step in timings.steps:
         share = step.median_ns / total if total else 0.0
         figures = _figures(step) if isinstance(step, KernelTime) else ("", "", "")
         names = _cut(step.node), _cut(step.kernel)
@@ -36,23 +36,23 @@ def step_table(profile: Profile) -> Table:
     return table
 
 
-def kernel_table(profile: Profile) -> Table:
+def kernel_table(timings: Timings) -> Table:
     """A row per kernel, the slowest first; the caption sums the run up."""
-    table = _table(f"{profile.model}: kernels, the slowest first", (), ("kernel",), ("calls",))
-    for row in profile.by_kernel():
+    table = _table(f"{timings.model}: kernels, the slowest first", (), ("kernel",), ("calls",))
+    for row in timings.by_kernel():
         cells = (str(row.calls), _us(row.ns), _percent(row.share), *_figures(row))
         table.add_row(_cut(row.kernel), *cells)
-    table.caption = Text(headline(profile))
+    table.caption = Text(headline(timings))
     return table
 
 
-def headline(profile: Profile) -> str:
+def headline(timings: Timings) -> str:
     """The run in a few figures."""
     return (
-        f"{profile.device}: {profile.wall_ms:.2f} ms a run (median of {profile.repeat}); "
-        f"{len(profile.kernels)} launches, {len(profile.host_steps)} host steps; under the "
-        f"profiler {1e-6 * profile.run_ns:.2f} ms, {profile.gap_share:.0%} of it gaps. Peaks: "
-        f"{profile.peaks.gflops:.0f} GFLOP/s, {profile.peaks.gbs:.0f} GB/s."
+        f"{timings.device}: {timings.wall_ms:.2f} ms a run (median of {timings.repeat}); "
+        f"{len(timings.kernels)} launches, {len(timings.host_steps)} host steps; under the "
+        f"profiler {1e-6 * timings.run_ns:.2f} ms, {timings.gap_share:.0%} of it gaps. Peaks: "
+        f"{timings.peaks.gflops:.0f} GFLOP/s, {timings.peaks.gbs:.0f} GB/s."
     )
 
 

@@ -9,7 +9,7 @@ import json
 from collections.abc import Iterator
 from typing import Any, TypeAlias
 
-from clrt.profiling.profile import HostTime, KernelTime, Profile, StepTime
+from clrt.profiling.timings import HostTime, KernelTime, StepTime, Timings
 
 Event: TypeAlias = "dict[str, Any]"
 
@@ -17,31 +17,31 @@ _PROCESS = 1
 _GAPS = 0
 
 
-def trace_text(profile: Profile) -> str:
+def trace_text(timings: Timings) -> str:
     """The trace: a track per stage, and one for the times in which no step ran."""
     other = {
-        "device": profile.device,
-        "model": profile.model,
-        "wall_ms": profile.wall_ms,
-        "peak_gflops": profile.peaks.gflops,
-        "peak_gbs": profile.peaks.gbs,
+        "device": timings.device,
+        "model": timings.model,
+        "wall_ms": timings.wall_ms,
+        "peak_gflops": timings.peaks.gflops,
+        "peak_gbs": timings.peaks.gbs,
     }
     content = {
-        "traceEvents": list(_events(profile)),
+        "traceEvents": list(_events(timings)),
         "displayTimeUnit": "ns",
         "otherData": other,
     }
     return json.dumps(content)
 
 
-def _events(profile: Profile) -> Iterator[Event]:
-    yield _name("process_name", _GAPS, f"{profile.model} on {profile.device}")
+def _events(timings: Timings) -> Iterator[Event]:
+    yield _name("process_name", _GAPS, f"{timings.model} on {timings.device}")
     yield _name("thread_name", _GAPS, "host gaps")
-    for stage in range(len(profile.stages)):
+    for stage in range(len(timings.stages)):
         yield _name("thread_name", 1 + stage, f"stage {stage}")
-    for gap in profile.gaps:
+    for gap in timings.gaps:
         yield _span("gap", "gap", _GAPS, gap.start_ns, gap.end_ns, {})
-    for step in profile.steps:
+    for step in timings.steps:
         kind = "kernel" if isinstance(step, KernelTime) else "host"
         yield _span(step.kernel, kind, 1 + step.stage, step.start_ns, step.end_ns, _args(step))
 

@@ -11,7 +11,7 @@ import pytest
 from onnx import TensorProto, helper, numpy_helper
 
 import clrt
-from clrt.profiling.profile import KernelTime
+from clrt.profiling.timings import KernelTime
 from clrt.runtime.devices import DeviceInfo
 from tests.harness import all_devices
 

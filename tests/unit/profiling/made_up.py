@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from clrt.profiling.profile import HostTime, KernelTime, NodeInfo, Profile, Stage, Tenant
+from clrt.profiling.profile import Profile
+from clrt.profiling.timings import HostTime, KernelTime, NodeInfo, Stage, Tenant
 from clrt.runtime.peaks import Peaks
 
 NASTY = "</script><script>alert('x')</script><!--\u2028&amp;"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from clrt.profiling.page import page_text, script_json
-from clrt.profiling.profile import Gap
+from clrt.profiling.timings import Gap
 from tests.unit.profiling.made_up import NASTY, kernel, profile
 
 

@@ -1,0 +1,124 @@
+"""What is found about a plan: its nodes, where it is cut, what the passes did."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+
+from clrt.inspection.memory import Memory
+
+
+@dataclass(frozen=True)
+class KernelUse:
+    """One launch of a kernel.
+
+    Attributes:
+        tunables: Its `T_` macros with their values.
+        record: Where those are from; "" for a kernel without any.
+    """
+
+    entry: str
+    source: str
+    global_size: tuple[int, ...]
+    tunables: dict[str, int]
+    record: str
+
+
+@dataclass(frozen=True)
+class NodeRow:
+    """One node of a plan.
+
+    Attributes:
+        where: "device", "host" or "view" (it shares its input's memory and nothing runs).
+        why: Why it runs there, and by this variant.
+        variant: The kernel variant; "" where there is none.
+        rejected: Why earlier variants were not taken.
+        origins: The ONNX nodes it stands for.
+        made_by: The pass that made it; "" for a node of the file.
+        read_bytes: What it reads: inputs and weights, each once.
+        written_bytes: What it writes: its outputs.
+        scratch_bytes: Memory for its own use.
+        flops: Floating-point operations, of those ops that count them.
+        outputs: Name and type of each.
+        memory: Whose memory the output has, where it is not its own.
+    """
+
+    name: str
+    op: str
+    where: str
+    why: str
+    variant: str
+    rejected: tuple[str, ...]
+    kernels: tuple[KernelUse, ...]
+    origins: tuple[str, ...]
+    made_by: str
+    read_bytes: int
+    written_bytes: int
+    scratch_bytes: int
+    flops: int
+    outputs: tuple[str, ...]
+    memory: str
+
+
+@dataclass(frozen=True)
+class CutRow:
+    """Where a plan ends because what follows depends on computed data.
+
+    Attributes:
+        node: The node whose output shape, or kernel, depends on it.
+        why: What the host does there.
+        reads: The values that the host reads.
+        ops_after: How many nodes of each op come after, planned once the data are there.
+    """
+
+    node: str
+    why: str
+    reads: tuple[str, ...]
+    ops_after: dict[str, int]
+
+
+@dataclass(frozen=True)
+class PassRow:
+    """What a graph pass did.
+
+    Attributes:
+        hits: The nodes that it rewrote.
+        misses: The nodes that it nearly did, and why not.
+    """
+
+    name: str
+    hits: tuple[str, ...]
+    misses: tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True)
+class Findings:
+    """Why the plan for some input shapes is as it is.
+
+    Attributes:
+        rows: The nodes in the order in which they run.
+        folded: Nodes whose outputs were known when the plan was made (shape arithmetic).
+        cut: Where the plan ends early, if it does.
+    """
+
+    device: str
+    shapes: dict[str, tuple[int, ...]]
+    rows: tuple[NodeRow, ...]
+    folded: tuple[str, ...]
+    cut: CutRow | None
+    memory: Memory
+    passes: tuple[PassRow, ...]
+
+    @property
+    def flops(self) -> int:
+        """Of all nodes."""
+        return sum(r.flops for r in self.rows)
+
+    @property
+    def launches(self) -> int:
+        """Kernel launches in a run."""
+        return sum(len(r.kernels) for r in self.rows)
+
+    def to_dict(self) -> dict[str, object]:
+        """Everything, for JSON."""
+        sums = {"memory": self.memory.to_dict(), "flops": self.flops, "launches": self.launches}
+        return {**asdict(self), **sums}
