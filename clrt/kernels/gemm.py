@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -11,7 +10,7 @@ from clrt.errors import UnsupportedError
 from clrt.ir.dims import Shape, same, same_shape
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Value
-from clrt.ir.op import Array
+from clrt.kernels.blocks import Blocks
 from clrt.kernels.panels import Panels
 from clrt.kernels.spec import (
     Arg,
@@ -19,7 +18,6 @@ from clrt.kernels.spec import (
     KernelSpec,
     Launch,
     Lowering,
-    Packed,
     Scratch,
     ceil_div,
     i32,
@@ -96,35 +94,6 @@ class Epilogue:
     body: str = ""
     result: str = "v0"
     vectorises: bool = True
-
-
-@dataclass(frozen=True)
-class Blocks:
-    """A constant B of few bits: (level - zero point) * scale, one of each per block along K.
-
-    Attributes:
-        bits: 2, 4 or 8.
-        size: Places of K in a block; whole bytes.
-        levels: uint8 `[N, bytes]`, a byte holding 8 / bits places of K, the first one low.
-        scales: float32 scales.
-        pair: Scales and zero points, float32 `[N, blocks, 2]`, from the elements of `scales`.
-    """
-
-    bits: int
-    size: int
-    levels: Value
-    scales: Value
-    pair: Callable[[Array], Array]
-
-    def packed(self, n: int, k: int, width: int) -> tuple[Packed, Packed]:
-        """Levels, and scales with zero points, in panels of `width` columns."""
-        count = ceil_div(k, self.size)
-        panels = Panels(2 * count, n, width, transposed=True)
-        nbytes = 8 * count * round_up(n, width)
-        name = f"blocks_of_{panels.layout}"
-        pairs = Packed(self.scales, name, lambda array: panels.pack(self.pair(array)), nbytes)
-        lines = count * self.size * self.bits // 8
-        return Panels(lines, n, width, transposed=True).of(self.levels), pairs
 
 
 @dataclass(frozen=True)

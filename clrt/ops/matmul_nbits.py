@@ -14,6 +14,7 @@ from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, Step, TensorType
 from clrt.kernels import gemm
+from clrt.kernels.blocks import Blocks
 from clrt.kernels.spec import BufferArg, Launch, Lowering, Variant, ceil_div, round_up
 from clrt.kernels.strided import contiguous_strides
 from clrt.ops.base import Accuracy, Expand, OnnxNode, Op, Sample, Types, known, need, register
@@ -43,13 +44,11 @@ def _product(node: Node) -> gemm.Product:
 
     def pair(array: Array) -> Array:
         scales = op.scales(array)
-        zeros = np.full_like(scales, op.middle) if zero is None else None
-        if zeros is None:
-            assert zero is not None and zero.numbers is not None
-            zeros = op.zero_points(zero.numbers)
-        return np.stack([scales, zeros], axis=-1)
+        numbers = None if zero is None else zero.numbers
+        middle = np.full_like(scales, op.middle)
+        return np.stack([scales, middle if numbers is None else op.zero_points(numbers)], axis=-1)
 
-    blocks = gemm.Blocks(op.bits, op.block_size, node.arg(1), node.arg(2), pair)
+    blocks = Blocks(op.bits, op.block_size, node.arg(1), node.arg(2), zero, pair)
     rows = a.dims[:-1] or (1,)
     full = (*rows, op.N)
     strides = contiguous_strides((*rows, op.K))

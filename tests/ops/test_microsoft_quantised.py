@@ -290,3 +290,27 @@ def test_what_is_missing_is_refused() -> None:
     model, _ = case.model()
     with pytest.raises(UnsupportedError, match="do_rotary"):
         clrt.load(model.SerializeToString())
+
+
+@DEVICES
+def test_products_may_share_scales_but_not_zero_points(device: DeviceInfo) -> None:
+    k = n = 32
+    x, scales = _floats(3, k), np.ones((n, 2), np.float32)
+    data = {"b": _bytes(n, 2, 8), "s": scales, "z1": _bytes(n, 1), "z2": _bytes(n, 1)}
+    attrs = {"K": k, "N": n, "bits": 4, "block_size": 16, "domain": "com.microsoft"}
+    nodes = [
+        helper.make_node("MatMulNBits", ["x", "b", "s", f"z{i}"], [f"y{i}"], **attrs)
+        for i in (1, 2)
+    ]
+    infos = [helper.make_tensor_value_info(name, 1, None) for name in ("y1", "y2")]
+    given = [onnx.numpy_helper.from_array(array, name) for name, array in data.items()]
+    graph = helper.make_graph(
+        nodes, "g", [helper.make_tensor_value_info("x", 1, x.shape)], infos, given
+    )
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
+    model = helper.make_model(graph, opset_imports=opsets, ir_version=10).SerializeToString()
+    session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+    expected = session.run(None, {"x": x})
+    found = clrt.load(model, device=device.index, strict=True).run({"x": x})
+    for name, array in zip(("y1", "y2"), expected, strict=True):
+        np.testing.assert_allclose(found[name], array, rtol=1e-5, atol=1e-4)
