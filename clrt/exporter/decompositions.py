@@ -27,6 +27,7 @@ from clrt.ops.expand import Expand
 from clrt.ops.fused import Fused, Literal
 from clrt.ops.fused_attention import FusedAttention
 from clrt.ops.fused_matmul import FusedMatMul
+from clrt.ops.fused_rotary import FusedRotary
 from clrt.ops.gather import Gather
 from clrt.ops.lookup import Lookup
 from clrt.ops.matmul import MatMul
@@ -38,6 +39,7 @@ from clrt.ops.pointwise import (
     GreaterOrEqual,
     IsNaN,
     Mul,
+    Neg,
     Or,
     Sub,
     Where,
@@ -119,6 +121,12 @@ class Maker:
                 values.append(self(step.op, *(values[a] for a in step.args)))
         return values[-1]
 
+    def columns(self, value: Value, start: int, width: int) -> Value:
+        """Some places of the last axis; the value itself where these are all."""
+        if not start and value.shape is not None and same(value.shape[-1], width):
+            return value
+        return self(Slice(), value, *(self.numbers([n]) for n in (start, start + width, -1)))
+
 
 def _rank(value: Value) -> int:
     if value.shape is None:
@@ -175,6 +183,20 @@ def _fused_attention(node: Node, make: Maker) -> Sequence[Value]:
     return [make(Reshape(), merged, make.numbers([0, 0, width]))]
 
 
+def _fused_rotary(node: Node, make: Maker) -> Sequence[Value]:
+    op, x, cos, sin = node.op, node.arg(0), node.arg(1), node.arg(2)
+    assert isinstance(op, FusedRotary)
+    half, width = op.head_size // 2, op.num_heads * op.head_size
+    if x.type.rank == 3:
+        x = make.columns(x, op.offset, width)
+    heads = _heads(x, op.num_heads, op.head_size, _BY_HEAD, make)
+    first, second = make.columns(heads, 0, half), make.columns(heads, half, half)
+    turned = make(Concat(-1), make(Neg(), second), first)
+    result = make(Add(), make(Mul(), heads, cos), make(Mul(), turned, sin))
+    merged = make(Transpose(_BY_HEAD), result)
+    return [make(Reshape(), merged, make.numbers([0, 0, width]))]
+
+
 def _bias(node: Node, q: Value, k: Value, make: Maker) -> Value | None:
     """What is added to the scores: the mask, and -inf for keys behind their query."""
     op, mask = node.op, node.input(3)
@@ -204,10 +226,7 @@ def _projections(node: Node, make: Maker) -> tuple[Value, Value, Value]:
         return q, k, v
     parts = []
     for value, start, width in zip(values, starts, widths, strict=True):
-        if value.type.rank == 3 and (start or _width(value) != width):
-            bounds = (make.numbers([n]) for n in (start, start + width, -1))
-            value = make(Slice(), value, *bounds)
-        parts.append(value)
+        parts.append(make.columns(value, start, width) if value.type.rank == 3 else value)
     return parts[0], parts[1], parts[2]
 
 
@@ -319,6 +338,7 @@ TABLE: dict[type[Op], Decomposition] = {
     Literal: _literal,
     FusedMatMul: _fused_matmul,
     FusedAttention: _fused_attention,
+    FusedRotary: _fused_rotary,
     Lookup: _lookup,
     SquaredDistance: _squared_distance,
     DecisionTrees: trees,

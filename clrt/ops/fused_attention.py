@@ -69,8 +69,8 @@ def _mask_kind(mask: Value | None) -> int:
     return 1 if len(shape) < 2 or same(shape[-2], 1) else 2
 
 
-def _steps(value: Value, size: int) -> tuple[int, int, int]:
-    """Elements from one batch, head and row to the next."""
+def head_steps(value: Value, size: int) -> tuple[int, int, int]:
+    """Elements from one batch, head and row to the next, heads side by side or apart."""
     if len(value.dims) == 4:
         _, heads, length, _ = value.dims
         return heads * length * size, length * size, size
@@ -97,7 +97,7 @@ def _launch_parts(node: Node) -> tuple[dict[str, object], tuple[Arg, ...]]:
         strides = (b, h, i, j)
         buffers.append(BufferArg(mask))
     sizes = (op.head_size, op.head_size, op.v_head_size)
-    steps = (s for t, size in zip((q, k, v), sizes, strict=True) for s in _steps(t, size))
+    steps = (s for t, size in zip((q, k, v), sizes, strict=True) for s in head_steps(t, size))
     numbers = (queries, keys, op.num_heads // op.kv_num_heads, *steps)
     defines: dict[str, object] = {
         "S_D": op.head_size,
@@ -212,9 +212,9 @@ class FusedAttention(Op):
         assert q is not None and k is not None and v is not None
         mask = inputs[3] if len(inputs) > 3 else None
         repeat = self.num_heads // self.kv_num_heads
-        queries = _heads(q, self.q_offset, self.num_heads, self.head_size)
-        keys = _heads(k, self.k_offset, self.kv_num_heads, self.head_size)
-        values = _heads(v, self.v_offset, self.kv_num_heads, self.v_head_size)
+        queries = heads_apart(q, self.q_offset, self.num_heads, self.head_size)
+        keys = heads_apart(k, self.k_offset, self.kv_num_heads, self.head_size)
+        values = heads_apart(v, self.v_offset, self.kv_num_heads, self.v_head_size)
         keys, values = (np.repeat(x, repeat, axis=1) for x in (keys, values))
         with np.errstate(all="ignore"):
             scores = queries @ keys.swapaxes(-1, -2) * self.scale
@@ -319,7 +319,7 @@ class FusedAttention(Op):
         yield Sample(cls.plain(2, 8), (x, x, x, np.zeros((5, 3), np.float32))), ShapeError
 
 
-def _heads(x: Array, offset: int, count: int, size: int) -> Array:
+def heads_apart(x: Array, offset: int, count: int, size: int) -> Array:
     """float64 [B, H, S, D] of the columns of a projection, or of heads apart."""
     if x.ndim == 4:
         return x.astype(np.float64)

@@ -8,6 +8,8 @@ from clrt.ir.dims import Dim, Shape, same, same_shape
 from clrt.ir.graph import Node, Value
 from clrt.ops.transpose import Transpose
 from clrt.passes.canonicalize_matmul import MatrixProduct, strip_transposes
+from clrt.passes.canonicalize_views import reshape
+from clrt.passes.driver import Rewriter
 from clrt.passes.matching import (
     int_attribute,
     op_name,
@@ -219,13 +221,13 @@ def _unsplit(heads: Heads) -> Heads:
     if not same_shape(value.shape, heads.merged_shape):
         return heads
     heads.source = value
-    while (part := _part_of(heads.source)) is not None:
+    while (part := part_of(heads.source)) is not None:
         heads.source, start = part
         heads.offset += start
     return heads
 
 
-def _part_of(value: Value) -> tuple[Value, int] | None:
+def part_of(value: Value) -> tuple[Value, int] | None:
     """The wider value of which a value is some columns, and the first of them."""
     node, shape = value.producer, value.shape
     if node is None or shape is None:
@@ -249,3 +251,13 @@ def _part_of(value: Value) -> tuple[Value, int] | None:
         if int(axes[0]) % rank == rank - 1 and isinstance(width, int):
             return node.arg(0), max(start + width, 0) if start < 0 else min(start, width)
     return None
+
+
+def merged(rewriter: Rewriter, heads: Heads) -> Value:
+    """[B, S, W] with the heads side by side, or [B, H, S, D]."""
+    if heads.source is not None:
+        return heads.source
+    if heads.by_head:
+        return heads.base
+    like = Value("", type(heads.base.type)(heads.base.dtype, heads.merged_shape))
+    return reshape(rewriter, heads.base, like)

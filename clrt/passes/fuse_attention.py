@@ -12,7 +12,14 @@ from clrt.ir.graph import Node, Patch, Value
 from clrt.ops.fused_attention import FusedAttention
 from clrt.ops.pointwise import Add, Where
 from clrt.ops.transpose import Transpose
-from clrt.passes.attention_parts import Heads, Scores, as_product, find_heads, find_scores
+from clrt.passes.attention_parts import (
+    Heads,
+    Scores,
+    as_product,
+    find_heads,
+    find_scores,
+    merged,
+)
 from clrt.passes.canonicalize_views import reshape
 from clrt.passes.driver import GraphView, Match, Miss, Pass, Rewriter
 from clrt.passes.matching import int_attribute, op_name, produced_by, scalar, uniform
@@ -81,7 +88,7 @@ class FuseAttention(Pass):
             scale=float(np.float32(found.scores.scale * q.scale * k.scale)),
             nan_to_zero=found.nan_to_zero,
         )
-        operands = [_merged(rewriter, heads) for heads in (q, k, v)]
+        operands = [merged(rewriter, heads) for heads in (q, k, v)]
         mask = _mask(rewriter, found)
         value = rewriter.add(op, *operands, mask)
         old = found.final.output
@@ -190,16 +197,6 @@ def _unexpanded(mask: Value) -> Value:
     while (expand := produced_by(mask, "Expand")) is not None:
         mask = expand.arg(0)
     return mask
-
-
-def _merged(rewriter: Rewriter, heads: Heads) -> Value:
-    """[B, S, W] with the heads side by side, or [B, H, S, D]."""
-    if heads.source is not None:
-        return heads.source
-    if heads.by_head:
-        return heads.base
-    like = Value("", type(heads.base.type)(heads.base.dtype, heads.merged_shape))
-    return reshape(rewriter, heads.base, like)
 
 
 def _mask(rewriter: Rewriter, found: _Attention) -> Value | None:

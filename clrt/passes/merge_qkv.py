@@ -10,6 +10,7 @@ from clrt.ir.dims import same
 from clrt.ir.graph import Node, Patch, Value
 from clrt.ops.fused_attention import FusedAttention
 from clrt.ops.fused_matmul import FusedMatMul
+from clrt.ops.fused_rotary import FusedRotary
 from clrt.ops.pointwise import Add
 from clrt.passes.driver import GraphView, Match, Miss, Pass, Rewriter
 
@@ -22,10 +23,12 @@ class _Projection:
 
     Attributes:
         places: Which of q, k, v (0, 1, 2) it is.
+        rotary: The rotation between it and the attention.
     """
 
     node: Node
     places: list[int]
+    rotary: Node | None = None
 
     @property
     def weight(self) -> Value:
@@ -41,6 +44,8 @@ class _Projection:
 class MergeQkv(Pass):
     """Two or three projections of one value into an attention -> one, read at three offsets.
 
+    A rotation of q or k stays between, and reads its columns of the one.
+
     One product of three times the width is faster than three, and reads its input once. Merged
     weights are shared where several layers share their parts.
     """
@@ -52,9 +57,12 @@ class MergeQkv(Pass):
             return None
         projections: dict[Node, _Projection] = {}
         for place in range(3):
-            producer = node.arg(place).producer
+            producer, rotary = node.arg(place).producer, None
+            if producer is not None and isinstance(producer.op, FusedRotary):
+                producer, rotary = producer.arg(0).producer, producer
             if producer is not None and isinstance(producer.op, FusedMatMul):
-                projections.setdefault(producer, _Projection(producer, [])).places.append(place)
+                found = projections.setdefault(producer, _Projection(producer, [], rotary))
+                found.places.append(place)
         groups: dict[Value, list[_Projection]] = {}
         for projection in projections.values():
             groups.setdefault(projection.node.arg(0), []).append(projection)
@@ -64,7 +72,8 @@ class MergeQkv(Pass):
         reason = _mismatch(view, node, group)
         if reason is not None:
             return Miss(reason, node)
-        return Match(view, node, nodes=[*(p.node for p in group), node], facts=group)
+        rotaries = [p.rotary for p in group if p.rotary is not None]
+        return Match(view, node, nodes=[*(p.node for p in group), *rotaries, node], facts=group)
 
     def rewrite(self, match: Match) -> Patch:
         rewriter, node, group = Rewriter(match, self.name), match.root, match.facts
@@ -76,9 +85,15 @@ class MergeQkv(Pass):
         merged = rewriter.add(first.op, first.arg(0), weight, *extras)
         inputs, offsets, start = list(node.inputs), {}, 0
         for projection in group:
+            rotary = projection.rotary
             for place in projection.places:
-                inputs[place] = merged
-                offsets[_FIELDS[place]] = start + getattr(node.op, _FIELDS[place])
+                if rotary is None:
+                    inputs[place] = merged
+                    offsets[_FIELDS[place]] = start + getattr(node.op, _FIELDS[place])
+                else:
+                    assert isinstance(rotary.op, FusedRotary)
+                    turned = replace(rotary.op, offset=start + rotary.op.offset)
+                    inputs[place] = rewriter.add(turned, merged, *rotary.inputs[1:])
             start += projection.columns
         return rewriter.patch({node.output: rewriter.add(replace(node.op, **offsets), *inputs)})
 
@@ -88,8 +103,11 @@ def _mismatch(view: GraphView, attention: Node, group: list[_Projection]) -> str
     for projection in group:
         node, weight = projection.node, projection.weight
         assert isinstance(node.op, FusedMatMul) and isinstance(first.op, FusedMatMul)
-        if view.only_user(node.output) is not attention:
+        rotary = projection.rotary
+        if view.only_user(node.output) is not (rotary or attention):
             return f"the projection '{node.output.name}' is used elsewhere, too"
+        if rotary is not None and view.only_user(rotary.output) is not attention:
+            return f"the rotation '{rotary.output.name}' is used elsewhere, too"
         if node.output.type.rank != 3:
             return "the projections are by head"
         if weight.numbers is None or not weight.is_constant or weight.numbers.ndim != 2:

@@ -16,6 +16,7 @@ from clrt.passes.fuse_elementwise import FuseElementwise
 from clrt.passes.fuse_gelu import FuseGelu
 from clrt.passes.fuse_layer_norm import FuseLayerNorm
 from clrt.passes.fuse_matmul_epilogue import FuseMatmulEpilogue
+from clrt.passes.fuse_rotary import FuseRotary
 from clrt.passes.inline_branches import InlineBranches
 from clrt.passes.lower_attention import LowerAttention
 from clrt.passes.lower_einsum import LowerEinsum
@@ -54,6 +55,7 @@ LEGALISE: tuple[Pass, ...] = (WidenFloats(),)
 FUSE_SUBGRAPHS: tuple[Pass, ...] = (
     FuseLayerNorm(),
     FuseGelu(),  # before epilogues take in its parts
+    FuseRotary(),  # attention then reads what it writes
     FuseAttention(),
     LowerAttention(),  # where the exporter kept it whole (opset 23)
 )

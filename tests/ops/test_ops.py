@@ -36,6 +36,7 @@ SMALL: dict[str, dict[str, int]] = {
     "layer_normalization_cpu": {"T_VW": 4, "T_ROWS": 3},
     "reduce_columns": {"T_VW": 4, "T_NV": 2},
     "reduce_rows": {"T_VW": 4, "T_ROWS": 3},
+    "rotary_cpu": {"T_VW": 4},
     "softmax_cpu": {"T_VW": 4, "T_ROWS": 3},
 }
 

@@ -335,6 +335,23 @@ def test_projections_merge() -> None:
     assert attention.op == expected.nodes[1].op and product.op == expected.nodes[0].op
 
 
+def test_projections_merge_below_a_rotation() -> None:
+    turn = "clrt.FusedRotary{num_heads=2, head_size=4}"
+    text = f"""{PROJECTIONS}
+    %qr: float32[B,S,8] = {turn}(%q, %cos, %sin)
+    %kr: float32[B,S,8] = {turn}(%k, %cos, %sin)
+    """ + fused(inputs="%qr, %kr, %v")
+    tables = ", %cos: float32[1,1,S,4], %sin: float32[1,1,S,4]"
+    graph = graph_of(text, "%x: float32[B,S,8]" + tables)
+    apply([MergeQkv(), EliminateDead()], graph)
+    product, *rotaries, attention = graph.nodes
+    assert product.output.shape is not None and product.output.shape[-1] == 24
+    assert [r.op.offset for r in rotaries] == [0, 8]  # type: ignore[attr-defined]
+    assert all(r.arg(0) is product.output for r in rotaries)
+    assert attention.arg(2) is product.output
+    assert attention.op.v_offset == 16  # type: ignore[attr-defined]
+
+
 def test_keys_and_values_of_another_source_merge() -> None:
     text = PROJECTIONS.replace("(%x, %wq", "(%z, %wq") + fused()
     graph = graph_of(text, "%x: float32[B,S,8], %z: float32[B,S,8]")

@@ -1,0 +1,139 @@
+"""FusedRotary: rotary position embedding of the heads of a projection, as one kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+
+from clrt.device.caps import DeviceCaps
+from clrt.errors import ShapeError
+from clrt.ir.dims import Dim, same
+from clrt.ir.dtypes import DType
+from clrt.ir.graph import Node
+from clrt.ir.op import Array, TensorType
+from clrt.kernels.spec import Arg, BufferArg, KernelSpec, Launch, Lowering, Variant, i32
+from clrt.kernels.strided import broadcast_strides
+from clrt.kernels.tuned import tuned
+from clrt.ops.base import Op, Sample, Types, need, register
+from clrt.ops.fused_attention import head_steps, heads_apart
+
+CPU = tuned("rotary_cpu", {"T_VW": (4, 8, 16)}, T_VW=8)
+
+
+def _misfit_cpu(node: Node, caps: DeviceCaps) -> str | None:
+    if not caps.is_cpu:
+        return "for CPU devices"
+    return None if node.output.dtype is DType.FLOAT32 else "for float32"
+
+
+def _launch(node: Node, entry: str, local: tuple[int, ...] | None, lanes: int) -> list[Launch]:
+    op, x, tables, y = node.op, node.arg(0), node.arg(1), node.output
+    assert isinstance(op, FusedRotary)
+    if 0 in y.dims:
+        return []
+    batch, places, _ = y.dims
+    table_batch, _, table_place, _ = broadcast_strides(
+        tables.dims, (batch, 1, places, op.head_size)
+    )
+    kernel = KernelSpec.of(
+        "rotary.cl",
+        entry,
+        S_D=op.head_size,
+        DATA_T=y.dtype.cl,
+        STORAGE=y.dtype.storage,
+        T_VW=lanes,
+    )
+    steps = (*head_steps(x, op.head_size), table_batch, table_place)
+    buffers = (BufferArg(y), BufferArg(x, op.offset), BufferArg(tables), BufferArg(node.arg(2)))
+    pairs = 1 if lanes > 1 else op.num_heads * op.head_size // 2
+    args: tuple[Arg, ...] = (*buffers, *(i32(v) for v in (places, op.num_heads, *steps)))
+    return [Launch(kernel, (pairs, places, batch), local, args)]
+
+
+def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
+    return _launch(node, "rotary_cpu", (1, 1, 1), ctx.tunables(CPU)["T_VW"])
+
+
+def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:
+    return _launch(node, "rotary_any", None, 1)
+
+
+@register
+@dataclass(frozen=True)
+class FusedRotary(Op):
+    """x cos + turn(x) sin by head; turn swaps the halves of a head, and negates the then first.
+
+    Inputs: x with its heads side by side `[B, S, W]`, from column `offset` on, or by head
+    `[B, H, S, D]`; cos and sin `[B or 1, 1, S or 1, D]`, D even. Output: `[B, S, H * D]`.
+
+    Source: clrt; Su et al., RoFormer (2021), with the halves of a head as pairs as in GPT-NeoX.
+    """
+
+    num_heads: int = 1
+    head_size: int = 2
+    offset: int = 0
+
+    domain = "clrt"
+    variants = (Variant("cpu", _emit_cpu, _misfit_cpu), Variant("any", _emit_any))
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        x, cos, sin = (need(inputs, i, self) for i in range(3))
+        if x.dtype is not cos.dtype or x.dtype is not sin.dtype:
+            raise ShapeError(f"{self.name}: x is {x}, but the tables {cos} and {sin}.")
+        if x.shape is None:
+            return [TensorType(x.dtype, None)]
+        width = self.num_heads * self.head_size
+        last = x.shape[-1]
+        if len(x.shape) == 4:
+            fits = not self.offset and (x.shape[1], last) == (self.num_heads, self.head_size)
+        else:
+            fits = len(x.shape) == 3 and (not isinstance(last, int) or last >= self.offset + width)
+        if not fits or self.head_size % 2:
+            raise ShapeError(f"{self.name}: x is {x}, which does not fit {self}.")
+        batch, places = x.shape[0], x.shape[-2]
+        for table in (cos, sin):
+            static = table.is_static and x.is_static
+            if static and not self.table_fits(table, batch, places):
+                raise ShapeError(f"{self.name}: a table {table} does not fit x {x}.")
+        return [TensorType(x.dtype, (batch, places, width))]
+
+    def table_fits(self, table: TensorType, batch: Dim, places: Dim) -> bool:
+        """Whether a table's dims are 1, or those of x where it has such an axis."""
+        if table.shape is None or len(table.shape) != 4:
+            return False
+        pairs = zip(table.shape, (batch, 1, places, self.head_size), strict=True)
+        fits = [same(dim, 1) or same(dim, goal) for dim, goal in pairs]
+        return all(fits) and same(table.shape[3], self.head_size)
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        x, cos, sin = inputs
+        assert x is not None and cos is not None and sin is not None
+        heads = heads_apart(x, self.offset, self.num_heads, self.head_size)
+        first, second = np.split(heads, 2, axis=-1)
+        y = heads * cos + np.concatenate([-second, first], axis=-1) * sin
+        batch, count, places, size = y.shape
+        return (y.swapaxes(1, 2).reshape(batch, places, count * size).astype(x.dtype),)
+
+    @classmethod
+    def samples(cls) -> Iterator[Sample]:
+        rng = np.random.default_rng(23)
+        for size in (2, 6, 16, 24, 40):
+            for dtype in (np.float32, np.float16):
+                op = cls(3, size, offset=5)
+                x = rng.standard_normal((2, 4, 5 + 4 * size)).astype(dtype)
+                apart = rng.standard_normal((2, 3, 4, size)).astype(dtype)
+                for shape in ((1, 1, 4, size), (2, 1, 4, size), (2, 1, 1, size)):
+                    tables = [rng.uniform(-1, 1, shape).astype(dtype) for _ in range(2)]
+                    yield Sample(op, (x, *tables))
+                    yield Sample(cls(3, size), (apart, *tables))
+        tables = [np.ones((1, 1, 4, 2), np.float32)] * 2
+        yield Sample(cls(3, 2), (np.zeros((0, 4, 6), np.float32), *tables))
+
+    @classmethod
+    def error_samples(cls) -> Iterator[tuple[Sample, type[Exception]]]:
+        x, table = np.zeros((1, 3, 8), np.float32), np.zeros((1, 1, 3, 4), np.float32)
+        yield Sample(cls(3, 4), (x, table, table)), ShapeError
+        yield Sample(cls(2, 4), (x, table[:, :, :2], table)), ShapeError
+        yield Sample(cls(2, 4), (x, table.astype(np.float16), table)), ShapeError

@@ -1,0 +1,88 @@
+"""Rotary position embedding in the forms that exporters write."""
+
+from __future__ import annotations
+
+import pytest
+
+from clrt.passes.canonicalize_views import CanonicalizeViews
+from clrt.passes.driver import Pass
+from clrt.passes.eliminate_dead import EliminateDead
+from clrt.passes.fuse_rotary import FuseRotary
+from clrt.passes.remove_identity import RemoveIdentity
+from tests.passes.helpers import check, check_miss
+
+PASSES: list[Pass] = [FuseRotary(), CanonicalizeViews(), RemoveIdentity(), EliminateDead()]
+TABLES = "%cos: float32[1,1,S,8], %sin: float32[1,1,S,8]"
+SPLIT = """const %apart: int64[4] = [B, S, 3, 8]
+%x4: float32[B,S,3,8] = Reshape(%p, %apart)
+%x: float32[B,3,S,8] = Transpose{perm=[0, 2, 1, 3]}(%x4)
+"""
+SLICES = """const %zero: int64[1] = [0]
+const %half: int64[1] = [4]
+const %end: int64[1] = [9223372036854775807]
+const %last: int64[1] = [3]
+const %one: int64[1] = [1]
+%a: float32[B,3,S,4] = Slice(%x, %zero, %half, %last, %one)
+%b: float32[B,3,S,4] = Slice(%x, %half, %end, %last, %one)
+"""
+PARTS = """const %widths: int64[2] = [4, 4]
+%a: float32[B,3,S,4], %b: float32[B,3,S,4] = Split{axis=-1}(%x, %widths)
+"""
+TURN = """%n: float32[B,3,S,4] = Neg(%b)
+%t: float32[B,3,S,8] = Concat{axis=-1}(%n, %a)
+"""
+SUMS = [
+    """%u: float32[B,3,S,8] = Mul(%x, %cos)
+    %v: float32[B,3,S,8] = Mul(%t, %sin)
+    %y: float32[B,3,S,8] = Add(%u, %v)""",
+    """%u: float32[B,3,S,8] = Mul(%cos, %x)
+    %v: float32[B,3,S,8] = Mul(%sin, %t)
+    %y: float32[B,3,S,8] = Add(%v, %u)""",
+]
+AFTER = """
+const %four: int64[4] = [B, S, 3, 8]
+%r4: float32[B,S,3,8] = Reshape{allowzero=1}(%r, %four)
+%y: float32[B,3,S,8] = Transpose{perm=[0, 2, 1, 3]}(%r4)"""
+
+
+@pytest.mark.parametrize("total", SUMS)
+@pytest.mark.parametrize("halves", [SLICES, PARTS], ids=["slices", "split"])
+def test_heads_of_a_projection(halves: str, total: str) -> None:
+    check(
+        PASSES,
+        "%p: float32[B,S,24], " + TABLES,
+        SPLIT + halves + TURN + total,
+        "%r: float32[B,S,24] = clrt.FusedRotary{num_heads=3, head_size=8}(%p, %cos, %sin)" + AFTER,
+    )
+
+
+def test_heads_apart() -> None:
+    check(
+        PASSES,
+        "%x: float32[B,3,S,8], " + TABLES,
+        SLICES + TURN + SUMS[0],
+        "%r: float32[B,S,24] = clrt.FusedRotary{num_heads=3, head_size=8}(%x, %cos, %sin)" + AFTER,
+    )
+
+
+MISSES = {
+    "does not fit x": (
+        "%x: float32[B,3,S,8], %cos: float32[1,3,S,8], %sin: float32[1,3,S,8]",
+        SLICES + TURN + SUMS[0],
+    ),
+    "differ in shape": (
+        "%x: float32[B,3,S,8], %cos: float32[1,1,S,8], %sin: float32[1,1,1,8]",
+        SLICES + TURN + SUMS[0],
+    ),
+}
+
+
+@pytest.mark.parametrize("reason", MISSES)
+def test_misses(reason: str) -> None:
+    inputs, body = MISSES[reason]
+    check_miss(FuseRotary(), inputs, body, reason)
+
+
+def test_halves_the_other_way_round_are_something_else() -> None:
+    body = SLICES + TURN.replace("(%n, %a)", "(%a, %n)") + SUMS[0]
+    check(PASSES, "%x: float32[B,3,S,8], " + TABLES, body, body)
