@@ -275,10 +275,16 @@ class _Importer:
             self._refuse(call, scope, _without_title(str(error), call.title, cls.name))
 
     def _expand(self, call: Call, scope: Scope) -> None:
-        """Imports the nodes that an op stands for, by clrt's expansion or ONNX's schema."""
+        """Imports the nodes that an op stands for, by clrt's expansion or ONNX's schema.
+
+        An expansion that raises `Expand` leaves this form of the op to the schema.
+        """
         types = [None if v is None else v.type for v in call.inputs]
         if has_expansion(call.domain, call.proto.op_type):
-            return self._expand_own(call, types, scope)
+            try:
+                return self._expand_own(call, types, scope)
+            except Expand:
+                pass
         function = schema_function(
             call.proto, call.opset, None if call.is_broken else types, scope.opsets.get("")
         )

@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+import numpy as np
+import onnx
 import pytest
+from onnx import helper
+from onnx.reference import ReferenceEvaluator
 
+from clrt.importer.onnx_importer import import_model
+from clrt.ops.evaluate import evaluate
 from clrt.passes.canonicalize_views import CanonicalizeViews
 from clrt.passes.driver import Pass
 from clrt.passes.eliminate_dead import EliminateDead
 from clrt.passes.fuse_rotary import FuseRotary
+from clrt.passes.pipeline import optimize
 from clrt.passes.remove_identity import RemoveIdentity
 from tests.passes.helpers import check, check_miss
 
@@ -86,3 +93,32 @@ def test_misses(reason: str) -> None:
 def test_halves_the_other_way_round_are_something_else() -> None:
     body = SLICES + TURN.replace("(%n, %a)", "(%a, %n)") + SUMS[0]
     check(PASSES, "%x: float32[B,3,S,8], " + TABLES, body, body)
+
+
+@pytest.mark.parametrize("attrs", [{}, {"interleaved": 1}, {"rotary_embedding_dim": 4}], ids=str)
+@pytest.mark.parametrize("by_head", [True, False])
+def test_of_onnx(by_head: bool, attrs: dict[str, int]) -> None:
+    """RotaryEmbedding becomes the kernel where it has that form, and gives the same numbers."""
+    shape = (2, 3, 5, 8) if by_head else (2, 5, 24)
+    pairs = attrs.get("rotary_embedding_dim", 8) // 2
+    rng = np.random.default_rng(0)
+    feeds = {
+        "x": rng.standard_normal(shape).astype(np.float32),
+        "cos": rng.standard_normal((9, pairs)).astype(np.float32),
+        "sin": rng.standard_normal((9, pairs)).astype(np.float32),
+        "at": rng.integers(0, 9, (2, 5)),
+    }
+    node = helper.make_node("RotaryEmbedding", list(feeds), ["y"], num_heads=3, **attrs)
+    infos = [
+        helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape)
+        for n, a in feeds.items()
+    ]
+    result = helper.make_tensor_value_info("y", onnx.TensorProto.FLOAT, shape)
+    proto = helper.make_model(
+        helper.make_graph([node], "g", infos, [result]), opset_imports=[helper.make_opsetid("", 23)]
+    )
+    graph = import_model(proto)
+    optimize(graph)
+    assert ("FusedRotary" in {n.op.name for n in graph.nodes}) == (not attrs)
+    (expected,) = ReferenceEvaluator(proto).run(None, feeds)
+    np.testing.assert_allclose(evaluate(graph, feeds)["y"], expected, rtol=0, atol=1e-6)
