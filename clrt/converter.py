@@ -92,7 +92,8 @@ def convert(source: Source, options: Options) -> Converted:
     _keep_outputs(graph, options.outputs)
     before = len(graph.nodes)
     level = 0 if is_compiled(source) else options.optimize_level
-    report = optimize(graph, level, options.keep_quantized)
+    narrow = options.weights is None and not options.keep_quantized
+    report = optimize(graph, level, options.keep_quantized, narrow)
     parameters = sum(prod(v.dims) for v in graph.constants() if v.has_numbers)
     shrink = None
     if options.weights is not None:

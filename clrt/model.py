@@ -87,7 +87,7 @@ def load(
         compiled = read_compiled(Path(source))
         return Model(compiled.graph, info, strict, folder, None, limit, compiled.shapes)
     graph = read_graph(source)
-    report = optimize(graph, optimize_level)
+    report = optimize(graph, optimize_level, narrow_weights=True)
     return Model(graph, info, strict, folder, report, limit)
 
 

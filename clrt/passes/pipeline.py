@@ -21,6 +21,7 @@ from clrt.passes.inline_branches import InlineBranches
 from clrt.passes.lower_attention import LowerAttention
 from clrt.passes.lower_einsum import LowerEinsum
 from clrt.passes.merge_qkv import MergeQkv
+from clrt.passes.narrow_weights import NarrowWeights
 from clrt.passes.remove_identity import RemoveIdentity
 from clrt.passes.simplify_algebra import SimplifyAlgebra
 from clrt.passes.simplify_index_grids import SimplifyIndexGrids
@@ -81,7 +82,9 @@ FUSE_REST: tuple[Pass, ...] = (
 )
 
 
-def optimize(graph: Graph, level: int = 2, keep_quantized: bool = False) -> PassReport:
+def optimize(
+    graph: Graph, level: int = 2, keep_quantized: bool = False, narrow_weights: bool = False
+) -> PassReport:
     """Rewrites a graph in place into an equal one that runs faster.
 
     Every decision holds for all shapes: dims stay symbolic.
@@ -90,6 +93,7 @@ def optimize(graph: Graph, level: int = 2, keep_quantized: bool = False) -> Pass
         level: 0 does nothing, 1 cleans up, 2 fuses.
         keep_quantized: Whether quantised weights stay so, for ONNX Runtime, which has kernels for
             such; clrt computes with floats, and its products read 4 bits, or what is large, as is.
+        narrow_weights: Whether products read weights in 16 bits where these lose nothing.
 
     Raises:
         PassError: A pass broke an invariant (a bug in clrt).
@@ -104,10 +108,12 @@ def optimize(graph: Graph, level: int = 2, keep_quantized: bool = False) -> Pass
             _run(session, stage)
             _clean_up(session)
         _run(session, FUSE_REST)
+        if narrow_weights:
+            _run(session, (NarrowWeights(),))
     for node in graph.nodes:
         assert isinstance(node.op, Op)
         for inner in node.op.graphs:
-            optimize(inner, level, keep_quantized)
+            optimize(inner, level, keep_quantized, narrow_weights)
     return session.report
 
 

@@ -2,17 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import numpy as np
+
+from clrt.errors import ClrtError
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Patch, Value
+from clrt.ir.op import TensorType
 from clrt.ops.base import Op
 from clrt.ops.cast import Cast
 from clrt.passes.driver import GraphView, Match, Miss, Pass, Rewriter
 
+_HALVES = (DType.FLOAT16, DType.BFLOAT16)
+
 
 class WidenFloats(Pass):
-    """Node on floats that its kernels do not read (bfloat16) -> Casts, the node in float32, Casts.
+    """Nodes on floats of 16 bits, or on others that their kernels do not read -> in float32.
 
-    Elementwise nodes and those that only move elements read every dtype, and take the casts in.
+    Casts stand around what is computed in float32, and none in between: a result is not rounded to
+    16 bits where the model goes on computing with it. float32 is what the fast kernels compute in.
+    Elementwise nodes and those that only move elements read every dtype; they are widened where
+    their inputs are.
     """
 
     name = "widen_floats"
@@ -20,28 +31,81 @@ class WidenFloats(Pass):
     def match(self, view: GraphView, node: Node) -> Match | Miss | None:
         op = node.op
         assert isinstance(op, Op)
-        if op.storages is None or op.driven:
-            return None
         values = [v for v in (*node.inputs, *node.outputs) if v is not None]
-        narrow = {v.dtype for v in values if v.dtype.storage not in op.storages}
-        if not narrow or not all(d.is_float for d in narrow):
+        if op.driven or op.graphs or any(type(v.type) is not TensorType for v in values):
             return None
-        return Match(view, node)
+        inputs = [v for v in node.inputs if v is not None and _is_narrow(v, op)]
+        if isinstance(op, Cast):
+            source = node.arg(0).producer
+            ours = bool(inputs) and source is not None and source.made_by == self.name
+            return Match(view, node) if ours else None
+        if op.storages is None and not any(_wide_source(v) for v in inputs):
+            return None
+        narrow = inputs or [v for v in node.outputs if _is_narrow(v, op)]
+        return Match(view, node) if narrow and _fits(node, op) else None
 
     def rewrite(self, match: Match) -> Patch:
         node, rewriter = match.root, Rewriter(match, self.name)
-        storages = node.op.storages if isinstance(node.op, Op) else None
+        op = node.op
+        assert isinstance(op, Op)
 
         def widened(value: Value | None) -> Value | None:
-            if value is None or storages is None or value.dtype.storage in storages:
+            if value is None or not _is_narrow(value, op):
                 return value
+            source = _wide_source(value)
+            if source is not None:
+                return source
+            if value.is_constant and value.numbers is not None:
+                key = (self.name, value)
+                memo = rewriter.view.memo
+                if key not in memo:
+                    memo[key] = rewriter.constant(value.numbers.astype(np.float32))
+                constant = memo[key]
+                assert isinstance(constant, Value)
+                return constant
             return rewriter.add(Cast(DType.FLOAT32), value)
 
-        rewriter.add(node.op, *map(widened, node.inputs))
+        rewriter.add(op, *map(widened, node.inputs))
         wide = rewriter.nodes[-1].outputs
-        pairs = zip(node.outputs, wide, strict=False)
         replace = {
             old: new if new.dtype is old.dtype else rewriter.add(Cast(old.dtype), new)
-            for old, new in pairs
+            for old, new in zip(node.outputs, wide, strict=False)
         }
         return rewriter.patch(replace)
+
+
+def _is_narrow(value: Value, op: Op) -> bool:
+    if value.dtype in _HALVES:
+        return True
+    unread = op.storages is not None and value.dtype.storage not in op.storages
+    return value.dtype.is_float and unread
+
+
+def _wide_source(value: Value) -> Value | None:
+    """The float32 value that a value is the rounding of."""
+    cast = value.producer
+    if cast is None or not isinstance(cast.op, Cast) or value.dtype not in _HALVES:
+        return None
+    return cast.arg(0) if cast.arg(0).dtype is DType.FLOAT32 else None
+
+
+def _fits(node: Node, op: Op) -> bool:
+    """Whether the node gives float32 for float32, and else what it gave."""
+    types = [
+        None if v is None else _widened(v.type) if _is_narrow(v, op) else v.type
+        for v in node.inputs
+    ]
+    try:
+        found: Sequence[TensorType] = op.infer_with_data(types)
+    except ClrtError:
+        return False
+    return len(found) >= len(node.outputs) and all(
+        new.dtype is old.dtype or (_is_narrow(old, op) and new.dtype is DType.FLOAT32)
+        for old, new in zip(node.outputs, found, strict=False)
+    )
+
+
+def _widened(type_: TensorType) -> TensorType:
+    numbers = type_.numbers if type_.has_numbers else None
+    known = None if numbers is None else numbers.astype(np.float32)
+    return TensorType(DType.FLOAT32, type_.shape, known)
