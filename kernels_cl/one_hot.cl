@@ -1,4 +1,4 @@
-// OneHot: y[o, d, r] = indices[o, r] is d ? on : off. Work-item (r, d, o).
+// OneHot: y[o, d, r] = indices[o, r] is d ? on : off. Work-item (d and r, o).
 #include "common/base.clh"
 #include "common/storage.clh"
 #ifndef DATA_T
@@ -11,11 +11,11 @@
 
 __kernel void one_hot(IN(INDEX_T, indices), IN(DATA_T, values), OUT(DATA_T, y), const IDX_T depth,
                       const IDX_T inner) {
-  const IDX_T r = get_global_id(0);
-  const IDX_T d = get_global_id(1);
-  const IDX_T o = get_global_id(2);
-  if (r >= inner || d >= depth) return;
+  const IDX_T at = get_global_id(0);
+  const IDX_T o = get_global_id(1);
+  if (at >= depth * inner) return;
+  const IDX_T d = at / inner, r = at % inner;
   const long index = (long)LOAD(AT(indices), o * inner + r);
   const int on = index == d || index + depth == d;
-  AT(y)[(o * depth + d) * inner + r] = on ? AT(values)[1] : AT(values)[0];
+  AT(y)[o * depth * inner + at] = on ? AT(values)[1] : AT(values)[0];
 }

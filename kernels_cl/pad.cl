@@ -15,6 +15,10 @@ static inline IDX_T source(IDX_T i, const IDX_T n) {
   i %= n;
   return i < 0 ? i + n : i;
 #else
+  // Once is enough where the pad is narrower than x, and spares a division.
+  i = i < 0 ? -i : i;
+  i = i < n ? i : 2 * (n - 1) - i;
+  if (i >= 0 && i < n) return i;
   const IDX_T period = n > 1 ? 2 * (n - 1) : 1;
   i %= period;
   if (i < 0) i += period;

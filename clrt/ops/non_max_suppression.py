@@ -13,6 +13,8 @@ from clrt.ir.op import Array, TensorType
 from clrt.ops.base import Accuracy, Op, Sample, Types, need, register
 from clrt.ops.movement import fresh_dim
 
+_TILE = 64
+
 
 @register
 @dataclass(frozen=True)
@@ -44,16 +46,18 @@ class NonMaxSuppression(Op):
         assert boxes is not None and scores is not None
         most = 0 if limit is None else int(limit.reshape(-1)[0])
         worst = 0.0 if overlap is None else float(overlap.reshape(-1)[0])
-        kept = []
+        kept: list[Array] = []
         for batch, (rectangles, classes) in enumerate(zip(boxes, scores, strict=True)):
             corners = self._corners(rectangles.astype(np.float32))
             for label, row in enumerate(classes):
                 order = np.argsort(-row, kind="stable")
                 if least is not None:
                     order = order[row[order] > float(least.reshape(-1)[0])]
-                for box in _select(corners, order, most, worst):
-                    kept.append((batch, label, box))
-        return (np.array(kept, np.int64).reshape(-1, 3),)
+                found = _select(corners, order, most, worst)
+                rows = np.empty((len(found), 3), np.int64)
+                rows[:, 0], rows[:, 1], rows[:, 2] = batch, label, found
+                kept.append(rows)
+        return (np.concatenate([np.empty((0, 3), np.int64), *kept]),)
 
     def _corners(self, boxes: Array) -> Array:
         """Boxes as lower and upper corner."""
@@ -80,16 +84,31 @@ class NonMaxSuppression(Op):
         yield Sample(cls(), (np.zeros((2, 4), np.float32), scores)), ShapeError
 
 
-def _select(corners: Array, order: Array, most: int, worst: float) -> list[int]:
-    """The boxes kept, in order; each takes out those that overlap it by more than `worst`."""
-    sizes = np.prod(corners[:, 2:] - corners[:, :2], axis=1)
-    kept: list[int] = []
-    while len(order) and len(kept) < most:
-        best, order = int(order[0]), order[1:]
-        kept.append(best)
-        low = np.maximum(corners[best, :2], corners[order, :2])
-        high = np.minimum(corners[best, 2:], corners[order, 2:])
-        common = np.prod(np.maximum(high - low, 0), axis=1)
-        union = sizes[best] + sizes[order] - common
-        order = order[common <= worst * union]
-    return kept
+def _select(corners: Array, order: Array, most: int, worst: float) -> Array:
+    """The boxes kept, in order; each takes out those behind that overlap it by more than `worst`.
+
+    A tile of candidates at a time: matrices of overlaps are few calls of NumPy.
+    """
+    kept = order[:0]
+    for start in range(0, len(order), _TILE):
+        if len(kept) >= most:
+            break
+        tile = order[start : start + _TILE]
+        tile = tile[~_overlap(corners[tile], corners[kept], worst).any(axis=1)]
+        within = _overlap(corners[tile], corners[tile], worst)
+        alive = np.ones(len(tile), bool)
+        for place in range(len(tile)):
+            if alive[place]:
+                alive[place + 1 :] &= ~within[place, place + 1 :]
+        kept = np.concatenate([kept, tile[alive]])
+    return kept[: max(most, 0)]
+
+
+def _overlap(left: Array, right: Array, worst: float) -> Array:
+    """Whether each box of one list overlaps each of another by more than `worst`."""
+    a, b = left[:, None, :], right[None, :, :]
+    low, high = np.maximum(a[..., :2], b[..., :2]), np.minimum(a[..., 2:], b[..., 2:])
+    sides = np.maximum(high - low, 0)
+    common = sides[..., 0] * sides[..., 1]
+    sizes = [(x[..., 2] - x[..., 0]) * (x[..., 3] - x[..., 1]) for x in (a, b)]
+    return np.asarray(~(common <= worst * (sizes[0] + sizes[1] - common)))

@@ -40,7 +40,7 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
         STORAGE=indices.dtype.storage,
     )
     buffers = (BufferArg(indices), BufferArg(values), BufferArg(y))
-    size = (inner, depth, outer)
+    size = (depth * inner, outer)
     return [Launch(kernel, size, None, (*buffers, i32(depth), i32(inner)))]
 
 
