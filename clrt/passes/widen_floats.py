@@ -66,11 +66,13 @@ class WidenFloats(Pass):
             return rewriter.add(Cast(DType.FLOAT32), value)
 
         rewriter.add(op, *map(widened, node.inputs))
-        wide = rewriter.nodes[-1].outputs
-        replace = {
-            old: new if new.dtype is old.dtype else rewriter.add(Cast(old.dtype), new)
-            for old, new in zip(node.outputs, wide, strict=False)
-        }
+        replace: dict[Value, Value] = {}
+        for old, new in zip(node.outputs, rewriter.nodes[-1].outputs, strict=False):
+            if new.dtype is old.dtype:
+                replace[old] = new
+            else:
+                new.aliases += (old.name, *old.aliases)
+                replace[old] = rewriter.add(Cast(old.dtype), new)
         return rewriter.patch(replace)
 
 
