@@ -9,17 +9,8 @@
 #define T_MB 8
 #define T_KC 128
 #endif
-#ifndef BODY
-#define INPUTS , IN(float, x1), const IDX_T x1_s0, const IDX_T x1_s1, const IDX_T x1_sm
-#define READS const F v1 = COLUMNS(1);
-#define BODY const F v2 = v0 + v1;
-#define RESULT v2
-#endif
 #ifndef BITS
 #define BITS 4
-#endif
-#ifndef S_N_WHOLE
-#define S_N_WHOLE 0
 #endif
 #define VW T_VW
 #include "common/base.clh"

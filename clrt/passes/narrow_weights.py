@@ -9,9 +9,7 @@ from clrt.ir.graph import Node, Patch, Value
 from clrt.ir.op import Array
 from clrt.ops.fused_matmul import FusedMatMul
 from clrt.passes.driver import GraphView, Match, Miss, Pass, Rewriter
-
-# A smaller one saves nothing.
-MIN_ELEMS = 4096
+from clrt.passes.shrink_weights import MIN_ELEMS
 
 
 class NarrowWeights(Pass):

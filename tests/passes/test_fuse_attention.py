@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from clrt.ops.fused_attention import FusedAttention
+from clrt.ops.fused_rotary import FusedRotary
 from clrt.passes.canonicalize_matmul import CanonicalizeMatmul
 from clrt.passes.canonicalize_views import CanonicalizeViews
 from clrt.passes.driver import Pass
@@ -346,10 +348,10 @@ def test_projections_merge_below_a_rotation() -> None:
     apply([MergeQkv(), EliminateDead()], graph)
     product, *rotaries, attention = graph.nodes
     assert product.output.shape is not None and product.output.shape[-1] == 24
-    assert [r.op.offset for r in rotaries] == [0, 8]  # type: ignore[attr-defined]
+    assert [r.op for r in rotaries] == [FusedRotary(2, 4, offset) for offset in (0, 8)]
     assert all(r.arg(0) is product.output for r in rotaries)
     assert attention.arg(2) is product.output
-    assert attention.op.v_offset == 16  # type: ignore[attr-defined]
+    assert isinstance(attention.op, FusedAttention) and attention.op.v_offset == 16
 
 
 def test_keys_and_values_of_another_source_merge() -> None:
