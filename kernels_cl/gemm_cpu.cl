@@ -4,9 +4,13 @@
 // Work-groups go through chunks of T_MC blocks of rows, whose part of A stays in the cache; in a
 // chunk, panel after panel of B, and all blocks of the chunk for each. The range has one dimension,
 // since runtimes that split more of them would tear this order apart.
+// With NORM rows are normalised behind the product: a work-group then has whole rows, `height`
+// blocks of them. Where rows are too few for that, one launch multiplies by tiles (height 0) and
+// a second one only normalises (multiplies 0).
 //   INPUTS   parameters of the epilogue's operands x1, x2, …: buffer, strides by batch axis and row
 //   READS    declares v1, v2, … from them;  BODY one variable per step;  RESULT what is stored
 //   B_T, B_STORAGE  how elements of B lie (common/widen.clh)
+//   NORM       rows of y are normalised, into z (common/normalize_row.clh)
 //   S_N_WHOLE  N is a multiple of T_VW at every shape: each vector of a row is aligned
 #ifndef T_MR
 #define T_MR 4
@@ -18,6 +22,9 @@
 #define B_T float
 #define B_STORAGE plain
 #endif
+#ifndef NORM
+#define NORM 0
+#endif
 #define VW T_VW
 #include "common/base.clh"
 #include "common/math.clh"
@@ -27,6 +34,22 @@
 #include "common/finish.clh"
 #include "common/widen.clh"
 
+#if NORM
+#include "common/normalize_row.clh"
+#if BIAS
+#define BIAS_INPUT , IN(float, bias)
+#define BIAS_ROW AT(bias)
+#else
+#define BIAS_INPUT
+#define BIAS_ROW 0
+#endif
+#define NORM_INPUTS                                                                     \
+  , OUT(float, z), IN(float, scale) BIAS_INPUT, const float epsilon, const IDX_T height, \
+      const IDX_T multiplies
+#else
+#define NORM_INPUTS
+#endif
+
 #define ROWS_AHEAD 64
 
 #define LOAD_B(i, j) const F b##j = LOAD_WIDE(B_STORAGE, panel + j * T_VW);
@@ -35,42 +58,68 @@
 __kernel __attribute__((reqd_work_group_size(1, 1, 1)))
 void gemm_cpu(OUT(float, y), IN(float, a), IN(B_T, b), const IDX_T M, const IDX_T N,
               const IDX_T K, const IDX_T d1, const IDX_T a_s0, const IDX_T a_s1, const IDX_T a_row,
-              const IDX_T b_s0, const IDX_T b_s1 INPUTS) {
+              const IDX_T b_s0, const IDX_T b_s1 INPUTS NORM_INPUTS) {
+  const IDX_T width = T_NV * T_VW;
   const IDX_T blocks = (M + T_MR - 1) / T_MR;
-  const IDX_T panels = (N + T_NV * T_VW - 1) / (T_NV * T_VW);
-  const IDX_T batch = (IDX_T)get_global_id(0) / (blocks * panels);
+  const IDX_T panels = (N + width - 1) / width;
+  IDX_T batch = (IDX_T)get_global_id(0) / (blocks * panels);
   const IDX_T at = (IDX_T)get_global_id(0) % (blocks * panels);
-  const IDX_T chunk = at / (T_MC * panels) * T_MC;
-  const IDX_T chunk_blocks = i_min(T_MC, blocks - chunk);
-  const IDX_T block = (at - chunk * panels) % chunk_blocks;
-  const IDX_T n0 = (at - chunk * panels) / chunk_blocks * (T_NV * T_VW);
-  const IDX_T m0 = (chunk + block) * T_MR;
+  IDX_T chunk = at / (T_MC * panels) * T_MC;
+  IDX_T chunk_blocks = i_min(T_MC, blocks - chunk);
+  IDX_T first = chunk + (at - chunk * panels) % chunk_blocks;
+  IDX_T end = first + 1;
+  IDX_T n0 = (at - chunk * panels) / chunk_blocks * width;
+  IDX_T n_end = n0 + width;
+#if NORM
+  if (height > 0) {
+    batch = 0;
+    chunk = first = (IDX_T)get_global_id(0) * height;
+    chunk_blocks = i_min(height, blocks - chunk);
+    end = chunk + chunk_blocks;
+    n0 = 0;
+    n_end = multiplies ? N : 0;
+  }
+#endif
   const IDX_T i0 = batch / d1;
   const IDX_T i1 = batch % d1;
   __global const float *const a_batch = AT(a) + i0 * a_s0 + i1 * a_s1;
-  __global const B_T *panel = AT(b) + i0 * b_s0 + i1 * b_s1 + n0 * K;
-  ROWS(ROW_POINTER)
-  ROWS(ZERO_ROW)
-  // The chunk's blocks, which share this panel, bring the next one into the cache, a slice each; a
+  __global const B_T *const b_batch = AT(b) + i0 * b_s0 + i1 * b_s1;
+  // The chunk's blocks, which share a panel, bring the next one into the cache, a slice each; a
   // block alone reads ahead in its own. Weights come from memory where rows are few.
-  const size_t slice_step = T_NV * T_VW * sizeof(B_T) / chunk_blocks;
+  const size_t slice_step = width * sizeof(B_T) / chunk_blocks;
   const IDX_T ahead = chunk_blocks == 1 ? ROWS_AHEAD : K;
-  size_t next = (size_t)(panel + T_NV * T_VW * ahead) + block * slice_step * K;
-  // No builtin in this loop: on PoCL each is a call, which spills every accumulator.
-  for (IDX_T k = 0; k < K; ++k) {
-    VECTORS(LOAD_B, 0)
-    ROWS(MULTIPLY_ROW)
-    panel += T_NV * T_VW;
-    VECTORS(PREFETCH_B, 0)
-    next += slice_step;
+  for (; n0 < n_end; n0 += width) {
+    for (IDX_T block = first; block < end; ++block) {
+      const IDX_T m0 = block * T_MR;
+      __global const B_T *panel = b_batch + n0 * K;
+      size_t next = (size_t)(panel + width * ahead) + (block - chunk) * slice_step * K;
+      ROWS(ROW_POINTER)
+      ROWS(ZERO_ROW)
+      // No builtin in this loop: on PoCL each is a call, which spills every accumulator.
+      for (IDX_T k = 0; k < K; ++k) {
+        VECTORS(LOAD_B, 0)
+        ROWS(MULTIPLY_ROW)
+        panel += T_NV * T_VW;
+        VECTORS(PREFETCH_B, 0)
+        next += slice_step;
+      }
+      // Out of the registers, so that the epilogue is compiled once per vector and not per
+      // accumulator.
+      F tile[T_MR * T_NV];
+      ROWS(KEEP_ROW)
+      const IDX_T rows = M - m0 < T_MR ? M - m0 : T_MR;
+      for (IDX_T i = 0; i < rows; ++i) {
+        const IDX_T m = m0 + i;
+        __global float *const y_row = AT(y) + (batch * M + m) * N;
+        VECTORS(FINISH, i)
+      }
+    }
   }
-  // Out of the registers, so that the epilogue is compiled once per vector and not per accumulator.
-  F tile[T_MR * T_NV];
-  ROWS(KEEP_ROW)
-  const IDX_T rows = M - m0 < T_MR ? M - m0 : T_MR;
-  for (IDX_T i = 0; i < rows; ++i) {
-    const IDX_T m = m0 + i;
-    __global float *const y_row = AT(y) + (batch * M + m) * N;
-    VECTORS(FINISH, i)
+#if NORM
+  if (height > 0) {
+    const IDX_T last = i_min(end * T_MR, M);
+    for (IDX_T m = first * T_MR; m < last; ++m)
+      normalize_row(AT(z) + m * N, AT(y) + m * N, AT(scale), BIAS_ROW, N, epsilon);
   }
+#endif
 }

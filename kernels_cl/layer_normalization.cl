@@ -33,16 +33,19 @@
 #if BIAS
 #define BIAS_INPUT , IN(DATA_T, bias)
 #define BIAS_AT(i) LOAD(AT(bias), i)
+#define BIAS_ROW AT(bias)
 #else
 #define BIAS_INPUT
 #define BIAS_AT(i) 0.0f
+#define BIAS_ROW 0
 #endif
 #if STATS
 #define STATS_OUTPUTS , OUT(float, mean_out), OUT(float, inverse_out)
-#define STORE_STATS(row) { AT(mean_out)[row] = mean; AT(inverse_out)[row] = inverse; }
+#define STORE_STATS(row, mean, inverse) \
+  { AT(mean_out)[row] = mean; AT(inverse_out)[row] = inverse; }
 #else
 #define STATS_OUTPUTS
-#define STORE_STATS(row)
+#define STORE_STATS(row, mean, inverse)
 #endif
 
 #if VW == 1
@@ -66,67 +69,23 @@ __kernel void layer_normalization_any(OUT(DATA_T, y) STATS_OUTPUTS, IN(DATA_T, x
     const float v = (LOAD(from, i) - mean) * inverse * LOAD(AT(scale), i) + BIAS_AT(i);
     STORE(AT(y), row * n + i, v);
   }
-  STORE_STATS(row)
+  STORE_STATS(row, mean, inverse)
 }
 
 #else
 #include "common/rows.clh"
-
-#define AFFINE(v, i, READ) ((v) * READ(scale, i) PLUS_BIAS(i, READ))
-#if BIAS
-#define PLUS_BIAS(i, READ) + READ(bias, i)
-#else
-#define PLUS_BIAS(i, READ)
-#endif
-#define WHOLE(x, i) LOAD_F(AT(x) + i)
-#define PART(x, i) load_lanes(AT(x) + i, n - i, 0.0f)
+#include "common/normalize_row.clh"
 
 __kernel __attribute__((reqd_work_group_size(1, 1, 1)))
 void layer_normalization_cpu(OUT(float, y) STATS_OUTPUTS, IN(float, x),
                              IN(float, scale) BIAS_INPUT, const IDX_T rows, const IDX_T n,
                              const float epsilon) {
-  const IDX_T whole = n / VW * VW;
-  const IDX_T pairs = n / (2 * VW) * (2 * VW);
   const IDX_T first = get_group_id(0) * T_ROWS;
   const IDX_T end = i_min(first + T_ROWS, rows);
   for (IDX_T row = first; row < end; ++row) {
-    __global const float *from = AT(x) + row * n;
-    __global float *to = AT(y) + row * n;
-    F average = (F)(0.0f);
-#if !RMS
-    F sum = load_lanes(from + whole, n - whole, 0.0f), other = (F)(0.0f);
-    for (IDX_T i = 0; i < pairs; i += 2 * VW) {
-      sum = sum + LOAD_F(from + i);
-      other = other + LOAD_F(from + i + VW);
-    }
-    if (pairs < whole) other = other + LOAD_F(from + pairs);
-    sum = sum + other;
-    FOLD(sum, JOIN_SUM)
-    average = sum / (F)(n);
-#endif
-    const float mean = average.s0;
-    F d = load_lanes(from + whole, n - whole, mean) - average;
-    F squares = d * d, more = (F)(0.0f);
-    for (IDX_T i = 0; i < pairs; i += 2 * VW) {
-      d = LOAD_F(from + i) - average;
-      squares = d * d + squares;
-      d = LOAD_F(from + i + VW) - average;
-      more = d * d + more;
-    }
-    if (pairs < whole) {
-      d = LOAD_F(from + pairs) - average;
-      more = d * d + more;
-    }
-    squares = squares + more;
-    FOLD(squares, JOIN_SUM)
-    const float inverse = 1.0f / sqrt(squares.s0 / (float)n + epsilon);
-    for (IDX_T i = 0; i < whole; i += VW)
-      STORE_F(to + i, AFFINE((LOAD_F(from + i) - average) * inverse, i, WHOLE));
-    if (whole < n) {
-      d = load_lanes(from + whole, n - whole, mean) - average;
-      store_lanes(to + whole, AFFINE(d * inverse, whole, PART), n - whole);
-    }
-    STORE_STATS(row)
+    const float2 stats = normalize_row(AT(y) + row * n, AT(x) + row * n, AT(scale), BIAS_ROW, n,
+                                       epsilon);
+    STORE_STATS(row, stats.x, stats.y)
   }
 }
 #endif

@@ -80,7 +80,9 @@ def _step_row(step: Step, plan: Plan, caps: DeviceCaps) -> NodeRow:
     shared = "" if taken is None else f"in place of %{taken.name}"
     read, scratch = _traffic(step)
     why = "the first variant that fits" if step.rejected else "the op's first variant fits"
-    if not step.launches:
+    if step.within is not None:
+        why = f"in the launch of '{step.within.name}'"
+    elif not step.launches:
         why = "nothing to compute: an output has no elements"
     return _row(
         node,

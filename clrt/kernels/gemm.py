@@ -20,6 +20,7 @@ from clrt.kernels.spec import (
     Lowering,
     Scratch,
     ceil_div,
+    f32,
     i32,
     round_up,
 )
@@ -46,6 +47,7 @@ BLOCKS = tuned(
 GPU = tuned("gemm_gpu", T_RM=4, T_RN=4, T_TK=16)
 _GPU_SIDE = 16
 _PACKED_ROWS = 64  # to a work-item
+_STRIPE = 8  # blocks of rows to a work-group that normalises them
 # Kernels walk two batch axes; more are copied into one.
 _BATCH_AXES = 2
 _MAX_EXACT_RANK = 4
@@ -94,6 +96,22 @@ class Epilogue:
     body: str = ""
     result: str = "v0"
     vectorises: bool = True
+
+
+@dataclass(frozen=True)
+class RowNorm:
+    """z[m, :] = the row y[m, :] of a product, normalised, scaled and shifted.
+
+    Attributes:
+        scale: One element per column, as `bias`.
+        rms: No mean is taken off (RMSNormalization).
+    """
+
+    z: Value
+    scale: Value
+    bias: Value | None
+    epsilon: float
+    rms: bool
 
 
 @dataclass(frozen=True)
@@ -193,8 +211,11 @@ def _check_vectors(epilogue: Epilogue) -> None:
         raise UnsupportedError("an operand or the result is not float32")
 
 
-def emit_cpu(product: Product, ctx: Lowering) -> list[Launch]:
+def emit_cpu(product: Product, ctx: Lowering, norm: RowNorm | None = None) -> list[Launch]:
     """Register-blocked tiles of a work-group of one; B packed in panels, at load if constant.
+
+    Args:
+        norm: Of the rows of y, which is one matrix.
 
     Raises:
         UnsupportedError: The epilogue needs other types than float32, or walks too many axes.
@@ -215,22 +236,49 @@ def emit_cpu(product: Product, ctx: Lowering) -> list[Launch]:
         **_epilogue_defines(product.epilogue),
         "S_N_WHOLE": int(_is_whole(product, tunables["T_VW"])),
         **_b_defines(product),
+        **_norm_defines(norm),
     }
+    kernel = KernelSpec.of("gemm_cpu.cl", "gemm_cpu", **defines)
     a0, a1, a_row, _ = product.a.strides
-    sizes = (product.m, product.n, product.k, product.batch[1], a0, a1, a_row, *b_strides)
-    args: tuple[Arg, ...] = (BufferArg(product.y, product.y_offset), product.a.buffer, b)
+    strides = (product.batch[1], a0, a1, a_row, *b_strides)
+    buffers = (BufferArg(product.y, product.y_offset), product.a.buffer, b)
+
+    def launch(rows: int, groups: int, flops: int, *more: Arg) -> Launch:
+        sizes = (i32(v) for v in (rows, product.n, product.k, *strides))
+        args = (*buffers, *sizes, *_epilogue_args(product.epilogue), *more)
+        return Launch(kernel, (groups,), (1,), args, flops)
+
     blocks = ceil_div(product.m, tunables["T_MR"])
-    size = (blocks * ceil_div(product.n, width) * product.batches,)
+    tiles = blocks * ceil_div(product.n, width) * product.batches
+    if norm is None:
+        return [*launches, launch(product.m, tiles, product.flops)]
+    rows = product.batches * product.m
+    affine = (norm.scale, *([] if norm.bias is None else [norm.bias]))
+    operands: tuple[Arg, ...] = (*map(BufferArg, (norm.z, *affine)), f32(norm.epsilon))
+    flops, units = norm_flops(rows, product.n), ctx.caps.compute_units
+    # Each stripe reads all of B: where rows are few, tiles share it out better.
+    together = product.batches == 1 and blocks >= 2 * units
+    height = min(_STRIPE, ceil_div(ceil_div(rows, tunables["T_MR"]), units))
+    stripes = ceil_div(rows, height * tunables["T_MR"])
+    stripe = (*operands, i32(height))
+    if together:
+        return [*launches, launch(rows, stripes, product.flops + flops, *stripe, i32(1))]
     return [
         *launches,
-        Launch(
-            KernelSpec.of("gemm_cpu.cl", "gemm_cpu", **defines),
-            size,
-            (1,),
-            (*args, *(i32(s) for s in sizes), *_epilogue_args(product.epilogue)),
-            product.flops,
-        ),
+        launch(product.m, tiles, product.flops, *operands, i32(0), i32(1)),
+        launch(rows, stripes, flops, *stripe, i32(0)),
     ]
+
+
+def norm_flops(rows: int, n: int) -> int:
+    """Floating-point operations of a normalisation of rows of n elements."""
+    return 8 * rows * n
+
+
+def _norm_defines(norm: RowNorm | None) -> dict[str, object]:
+    if norm is None:
+        return {}
+    return {"NORM": 1, "RMS": int(norm.rms), "BIAS": int(norm.bias is not None)}
 
 
 def _is_whole(product: Product, lanes: int) -> bool:

@@ -135,6 +135,7 @@ class Lowering:
 
 
 Emit: TypeAlias = Callable[[Node, Lowering], "list[Launch]"]
+EmitPair: TypeAlias = Callable[[Node, Node, Lowering], "list[Launch] | None"]
 Fits: TypeAlias = Callable[[Node, DeviceCaps], "str | None"]
 
 
@@ -150,11 +151,14 @@ class Variant:
     Attributes:
         emit: Launches for a node whose shapes are all known.
         misfit: None where the variant holds for node and device, else the reason it does not.
+        emit_pair: Launches for the node and the one after it, or None where they are apart. Which
+            it is may not depend on the shapes, or a new shape would compile kernels.
     """
 
     name: str
     emit: Emit
     misfit: Fits = always
+    emit_pair: EmitPair | None = None
 
 
 def i32(value: Any) -> np.int32:

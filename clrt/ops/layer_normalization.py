@@ -12,8 +12,9 @@ from clrt.device.caps import DeviceCaps
 from clrt.errors import ShapeError, UnsupportedError
 from clrt.ir.dims import product
 from clrt.ir.dtypes import DType
-from clrt.ir.graph import Node
+from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, TensorType
+from clrt.kernels.gemm import RowNorm, norm_flops
 from clrt.kernels.spec import (
     Arg,
     BufferArg,
@@ -84,12 +85,23 @@ def _launch(node: Node, tunables: dict[str, int] | None) -> list[Launch]:
     values = [*node.outputs, x, node.arg(1), *([] if bias is None else [bias])]
     buffers = [BufferArg(v) for v in values]
     args: tuple[Arg, ...] = (*buffers, i32(rows), i32(n), f32(node.op.epsilon))
-    source, flops = "layer_normalization.cl", 8 * rows * n
+    source, flops = "layer_normalization.cl", norm_flops(rows, n)
     if tunables is None:
         kernel = KernelSpec.of(source, "layer_normalization_any", VW=1, **defines)
         return [Launch(kernel, (rows,), None, args, flops)]
     kernel = KernelSpec.of(source, "layer_normalization_cpu", **(defines | tunables))
     return [Launch(kernel, (ceil_div(rows, tunables["T_ROWS"]),), (1,), args, flops)]
+
+
+def row_norm(node: Node, x: Value, caps: DeviceCaps) -> RowNorm | None:
+    """The node as a normalisation of the rows of x, a matrix; None where it is none."""
+    op = node.op
+    if not isinstance(op, Normalization) or len(node.outputs) > 1 or node.arg(0) is not x:
+        return None
+    last = normalize_axis(op.axis, len(x.dims), op) == len(x.dims) - 1
+    if not last or x in node.inputs[1:] or _misfit_cpu(node, caps) is not None:
+        return None
+    return RowNorm(node.output, node.arg(1), node.input(2), op.epsilon, op.rms)
 
 
 def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:

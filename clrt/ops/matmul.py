@@ -19,6 +19,7 @@ from clrt.kernels.spec import BufferArg, Launch, Lowering, Variant
 from clrt.kernels.strided import broadcast_strides
 from clrt.ops.base import Op, Sample, Types, broadcast_shapes, need, register
 from clrt.ops.fused import can_vectorise, compute_type, render, symbolic_shape
+from clrt.ops.layer_normalization import row_norm
 
 
 @dataclass(frozen=True)
@@ -219,6 +220,12 @@ def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
     return gemm.emit_cpu(lower_product(node), ctx)
 
 
+def _emit_with_norm(node: Node, after: Node, ctx: Lowering) -> list[Launch] | None:
+    """The product and the normalisation of its rows."""
+    norm = row_norm(after, node.output, ctx.caps) if len(node.arg(1).dims) > 1 else None
+    return None if norm is None else gemm.emit_cpu(lower_product(node), ctx, norm)
+
+
 def _emit_gpu(node: Node, ctx: Lowering) -> list[Launch]:
     return gemm.emit_gpu(lower_product(node), ctx)
 
@@ -228,7 +235,7 @@ def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:
 
 
 MatrixProduct.variants = (
-    Variant("gemm_cpu", _emit_cpu, gemm.misfit_cpu),
+    Variant("gemm_cpu", _emit_cpu, gemm.misfit_cpu, _emit_with_norm),
     Variant("gemm_gpu", _emit_gpu, gemm.misfit_gpu),
     Variant("gemm_any", _emit_any, gemm.misfit_any),
 )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -23,12 +23,14 @@ class Kernels:
     Attributes:
         variant: Name of the kernel variant.
         rejected: Why earlier variants were not taken.
+        within: The node before, whose launches do the work of this one, too.
     """
 
     node: Node
     variant: str
     launches: tuple[Launch, ...]
     rejected: tuple[str, ...] = ()
+    within: Node | None = None
 
 
 @dataclass(frozen=True)
@@ -90,7 +92,11 @@ def make_plan(graph: Graph, caps: DeviceCaps, record: Callable[[str], Mapping[st
         OutOfMemoryError: A buffer is larger than the device can allocate.
     """
     lowering = Lowering(caps, record)
-    steps = tuple(lower(n, lowering) for n in graph.nodes if not _is_view(n))
+    nodes = [n for n in graph.nodes if not _is_view(n)]
+    found: list[Step] = []
+    while len(found) < len(nodes):
+        found += lower(nodes[len(found) : len(found) + 2], lowering)
+    steps = tuple(found)
     roots = _share(graph, steps)
     owners, intervals = _lifetimes(graph, steps, roots)
     arrange = separate if caps.simulator else place
@@ -100,25 +106,37 @@ def make_plan(graph: Graph, caps: DeviceCaps, record: Callable[[str], Mapping[st
     return Plan(graph, steps, arena, places, roots, live_bytes(intervals), tuple(statuses))
 
 
-def lower(node: Node, ctx: Lowering) -> Step:
-    """The first variant that fits, or the host with every reason why none does."""
+def lower(nodes: Sequence[Node], ctx: Lowering) -> list[Step]:
+    """The first variant that fits, or the host with every reason why none does.
+
+    Args:
+        nodes: The node, and the one after it, which its launches may include: then a step for each.
+    """
+    node, *after = nodes
     assert isinstance(node.op, Op)
     rejected: list[str] = []
     dtypes = {v.dtype: None for v in (*node.inputs, *node.outputs) if v is not None}
     unread = [d for d in dtypes if d.storage not in (node.op.storages or (d.storage,))]
     if unread:
-        return Host(node, f"no kernel for {unread[0]}")
+        return [Host(node, f"no kernel for {unread[0]}")]
     for variant in node.op.variants:
         reason = variant.misfit(node, ctx.caps)
         if reason is None:
             try:
-                launches = [x for x in variant.emit(node, ctx) if all(x.global_size)]
+                pair = (
+                    variant.emit_pair(node, after[0], ctx) if variant.emit_pair and after else None
+                )
+                emitted = variant.emit(node, ctx) if pair is None else pair
             except UnsupportedError as error:
                 reason = str(error)
             else:
-                return Kernels(node, variant.name, tuple(launches), tuple(rejected))
+                launches = tuple(x for x in emitted if all(x.global_size))
+                step = Kernels(node, variant.name, launches, tuple(rejected))
+                if pair is None:
+                    return [step]
+                return [step, Kernels(after[0], variant.name, (), within=node)]
         rejected.append(f"{variant.name}: {reason}")
-    return Host(node, "; ".join(rejected) or f"{node.op.name} has no kernel")
+    return [Host(node, "; ".join(rejected) or f"{node.op.name} has no kernel")]
 
 
 def _is_view(node: Node) -> bool:
@@ -140,7 +158,7 @@ def _share(graph: Graph, steps: tuple[Step, ...]) -> dict[Value, Value]:
             roots[node.output] = node.arg(0)
     last = _last_uses(graph, steps, root)
     for index, step in enumerate(steps):
-        if isinstance(step, Host) or not step.launches:
+        if isinstance(step, Host) or not (step.launches or step.within):
             continue
         taken = _taken_over(step.node, last, index, root)
         if taken is not None:

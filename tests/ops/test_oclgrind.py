@@ -30,6 +30,7 @@ CHECKS = {
     "OCLGRIND_MAX_ERRORS": "20",
 }
 ROOT = Path(__file__).parents[2]
+KERNEL_TESTS = ("tests/ops/test_ops.py", "tests/ops/test_normalized_product.py")
 
 
 def _start(log: Path, *arguments: str) -> subprocess.Popen[str]:
@@ -47,7 +48,7 @@ def _start(log: Path, *arguments: str) -> subprocess.Popen[str]:
 @pytest.mark.timeout(1200)
 def test_every_variant_is_clean(tmp_path: Path) -> None:
     """In two processes, since a work-group keeps one core busy."""
-    tests = ("-m", "pytest", "-p", "no:cacheprovider", "--timeout=1200", "tests/ops/test_ops.py")
+    tests = ("-m", "pytest", "-p", "no:cacheprovider", "--timeout=1200", *KERNEL_TESTS)
     runs = {k: _start(tmp_path / k, *tests, "-k", k) for k in ("gemm_gpu", "not gemm_gpu")}
     outputs = {k: run.communicate()[0] for k, run in runs.items()}
     for part, run in runs.items():

@@ -1,0 +1,127 @@
+"""A product and the normalisation of its rows in one launch."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from clrt.device.caps import DeviceCaps
+from clrt.ir.dtypes import DType
+from clrt.ir.graph import Graph, Node, Value
+from clrt.ir.op import Array, IrOp, Step, TensorType
+from clrt.ops.base import Op
+from clrt.ops.fused_matmul import FusedMatMul
+from clrt.ops.layer_normalization import LayerNormalization
+from clrt.ops.pointwise import Add, Relu
+from clrt.ops.rms_normalization import RMSNormalization
+from clrt.plan.plan import Kernels
+from clrt.runtime.devices import DeviceInfo
+from tests.harness import all_devices, plan_graph, run_graph, tolerance
+
+CPU = DeviceCaps("Test", "test", "Test", "1", "cpu", compute_units=2)
+TILE_ROWS = 8  # at most, by any record
+RESIDUAL = FusedMatMul(steps=(Step(Add(), (0, 1)), Step(Add(), (3, 2))))
+
+
+def value(name: str, array: Array, constant: bool = False) -> Value:
+    return Value(name, TensorType(DType.of(array.dtype), array.shape, array if constant else None))
+
+
+def apply(op: IrOp, name: str, *inputs: Value) -> Node:
+    assert isinstance(op, Op)
+    (type_,) = op.infer([v.type for v in inputs])
+    return Node(name, op, list(inputs), [Value(name, type_)])
+
+
+def residual_norm(
+    norm: Op,
+    shape: tuple[int, ...],
+    n: int,
+    keeps_sum: bool = False,
+    shared: bool = False,
+) -> tuple[Graph, dict[str, Array], dict[str, Array]]:
+    """norm(x W + b + r), its feeds, and what it gives; r may be the same for all of a batch."""
+    rng = np.random.default_rng(3)
+    draw = rng.standard_normal
+
+    def floats(*dims: int) -> Array:
+        return draw(dims).astype(np.float32)
+
+    x, r = floats(*shape), floats(*shape[1 if shared else 0 : -1], n)
+    w, b, scale, bias = floats(shape[-1], n), floats(n), floats(n), floats(n)
+    inputs = [value("x", x), value("r", r)]
+    constants = [value("w", w, True), value("b", b, True)]
+    affine = [scale, bias] if isinstance(norm, LayerNormalization) else [scale]
+    product = apply(RESIDUAL, "sum", inputs[0], *constants, inputs[1])
+    rows = [value(f"s{i}", a, True) for i, a in enumerate(affine)]
+    normalised = apply(norm, "y", product.output, *rows)
+    (total,) = RESIDUAL.reference(x, w, b, r)
+    (result,) = norm.reference(total, *affine)
+    outputs, expected = [normalised.output], {"y": result}
+    if keeps_sum:
+        outputs.append(product.output)
+        expected["sum"] = total
+    return Graph("g", inputs, outputs, [product, normalised]), {"x": x, "r": r}, expected
+
+
+@pytest.mark.parametrize("device", all_devices(), ids=lambda d: d.platform.split()[0])
+@pytest.mark.parametrize("keeps_sum", [False, True], ids=["alone", "sum_kept"])
+@pytest.mark.parametrize("norm", [LayerNormalization(), RMSNormalization()], ids=["layer", "rms"])
+@pytest.mark.parametrize("n", [1, 24, 50])
+def test_against_the_reference(device: DeviceInfo, norm: Op, n: int, keeps_sum: bool) -> None:
+    many = 2 * device.caps.compute_units * TILE_ROWS + 3
+    cases = [((3, 7), False, 2), ((1, 2, 7), False, 2), ((many, 7), False, 1)]
+    cases += [((2, many, 5), False, 1), ((2, many, 5), True, 2)]
+    for shape, shared, launches in cases:
+        graph, feeds, expected = residual_norm(norm, shape, n, keeps_sum, shared)
+        results, plan = run_graph(graph, feeds, device)
+        if device.caps.is_cpu:
+            assert plan.launches == launches
+        for name, array in expected.items():
+            bound = 8 * tolerance(norm, array)
+            np.testing.assert_allclose(results[name], array, rtol=0, atol=bound)
+
+
+def test_the_steps_say_who_does_the_work() -> None:
+    graph, _, _ = residual_norm(LayerNormalization(), (40, 7), 24)
+    product, norm = plan_graph(graph, CPU).steps
+    assert isinstance(product, Kernels) and isinstance(norm, Kernels)
+    assert len(product.launches) == 1 and norm.launches == ()
+    assert norm.within is product.node
+    assert norm.variant == product.variant == "gemm_cpu"
+
+
+def test_the_result_lies_where_the_residual_lay() -> None:
+    graph, _, _ = residual_norm(LayerNormalization(), (40, 24), 24)
+    plan = plan_graph(graph, CPU)
+    product, norm = (step.node.output for step in plan.steps)
+    assert plan.root(norm) is plan.root(product) is plan.graph.inputs[1]
+
+
+def test_new_shapes_compile_nothing() -> None:
+    kernels = set()
+    for shape in ((1, 7), (3, 7), (16, 7), (2, 40, 7), (400, 7)):
+        graph, _, _ = residual_norm(LayerNormalization(), shape, 24)
+        steps = plan_graph(graph, CPU).steps
+        kernels |= {x.kernel for s in steps if isinstance(s, Kernels) for x in s.launches}
+    assert len(kernels) == 1
+
+
+@pytest.mark.parametrize("change", ["axis", "stats", "other_input", "between"])
+def test_what_stays_apart(change: str) -> None:
+    graph, _, _ = residual_norm(LayerNormalization(), (40, 24), 24)
+    product, norm = graph.nodes
+    if change == "axis":
+        ones = value("s", np.ones((40, 24), np.float32), True)
+        norm = apply(LayerNormalization(axis=0), "y", product.output, ones, ones)
+    elif change == "stats":
+        norm.op = LayerNormalization(stats=True)
+        norm.outputs += [Value(n, TensorType(DType.FLOAT32, (40, 1))) for n in ("mean", "inverse")]
+    elif change == "other_input":
+        norm.inputs[0] = graph.inputs[1]
+    nodes, outputs = [product, norm], [product.output, norm.output]
+    if change == "between":
+        nodes.insert(1, apply(Relu(), "z", product.output))
+        outputs.append(nodes[1].output)
+    steps = plan_graph(Graph("g", graph.inputs, outputs, nodes), CPU).steps
+    assert all(isinstance(s, Kernels) and s.within is None and s.launches for s in steps)
