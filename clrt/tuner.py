@@ -161,9 +161,10 @@ def encoder_layer(hidden: int = 768, heads: int = 12) -> Graph:
 
     residual = Step(Add(), (3, 2))
     size = hidden // heads
-    qkv = dense(x, hidden, 3 * hidden)
+    embedded = add(LayerNormalization(), x, weight(hidden))
+    qkv = dense(embedded, hidden, 3 * hidden)
     attention = FusedAttention.plain(heads, size, q_offset=0, k_offset=hidden, v_offset=2 * hidden)
-    mixed = dense(add(attention, qkv, qkv, qkv), hidden, hidden, residual, extra=(x,))
+    mixed = dense(add(attention, qkv, qkv, qkv), hidden, hidden, residual, extra=(embedded,))
     normal = add(LayerNormalization(), mixed, weight(hidden))
     wide = dense(normal, hidden, 4 * hidden, Step(Gelu(), (2,)))
     y = add(Softmax(), dense(wide, 4 * hidden, hidden, residual, extra=(normal,)))

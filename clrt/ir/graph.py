@@ -53,9 +53,10 @@ class Value:
         Raises:
             PassError: The shape is not static.
         """
-        if self.type.shape is None or not self.type.is_static:
+        shape = self.type.static_shape
+        if shape is None:
             raise PassError(f"'{self.name}' has no static shape: {self.type}")
-        return tuple(int(d) for d in self.type.shape)
+        return shape
 
     @property
     def has_numbers(self) -> bool:

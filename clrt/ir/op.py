@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields
+from functools import cached_property
 from typing import Any, ClassVar
 
 import numpy as np
@@ -56,7 +57,13 @@ class TensorType:
     @property
     def is_static(self) -> bool:
         """Whether every dim is a number."""
-        return self.shape is not None and all(isinstance(d, int) for d in self.shape)
+        return self.static_shape is not None
+
+    @cached_property
+    def static_shape(self) -> tuple[int, ...] | None:
+        """The shape where every dim is a number."""
+        numbers = tuple(d for d in self.shape or () if isinstance(d, int))
+        return None if self.shape is None or len(numbers) < len(self.shape) else numbers
 
     @property
     def data(self) -> Array | None:

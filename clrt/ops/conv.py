@@ -43,14 +43,12 @@ def _epilogue(node: Node) -> gemm.Epilogue:
     """The bias: one element per channel, that is per group and row of the product."""
     assert isinstance(node.op, Conv)
     bias = node.input(2) if node.op.biased else None
-    product = TensorType(node.output.dtype, node.output.shape)
+    dtype = node.output.dtype
     if bias is None:
-        return make_epilogue((), product, ())
+        return make_epilogue((), dtype, ())
     rows = bias.dims[0] // node.op.group
     operand = gemm.Operand(bias, (0, rows, 1), per_column=False)
-    # The type of one channel's bias: [C] would broadcast along the last axis.
-    flat = TensorType(product.dtype, (rows, 1))
-    return make_epilogue((Step(Add(), (0, 1)),), flat, (operand,))
+    return make_epilogue((Step(Add(), (0, 1)),), dtype, (operand,))
 
 
 def lower_conv(node: Node) -> gemm.Product:

@@ -81,11 +81,11 @@ def _emit(emit: Callable[[gemm.Product, Lowering], list[Launch]]) -> Callable[..
 def _epilogue(node: Node, rows: int) -> gemm.Epilogue:
     """The bias: one element per row of the product."""
     bias = node.input(3)
-    product = TensorType(node.output.dtype, (rows, 1))
+    dtype = node.output.dtype
     if bias is None:
-        return make_epilogue((), product, ())
+        return make_epilogue((), dtype, ())
     operand = gemm.Operand(bias, (0, rows, 1), per_column=False)
-    return make_epilogue((Step(Add(), (0, 1)),), product, (operand,))
+    return make_epilogue((Step(Add(), (0, 1)),), dtype, (operand,))
 
 
 @register

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
 
 import numpy as np
 
@@ -97,12 +98,18 @@ def step_types(steps: Sequence[Step], inputs: Sequence[TensorType]) -> list[Tens
     return types
 
 
-def render(steps: Sequence[Step], inputs: Sequence[TensorType]) -> Program | str:
+@lru_cache(maxsize=1024)
+def step_dtypes(steps: tuple[Step, ...], inputs: tuple[DType, ...]) -> tuple[DType, ...]:
+    """Dtypes of the operands followed by those of the steps; each layer of a model asks again."""
+    return tuple(t.dtype for t in step_types(steps, [TensorType(d, ()) for d in inputs]))
+
+
+def render(steps: tuple[Step, ...], inputs: Sequence[DType]) -> Program | str:
     """OpenCL C for a program over variables v0…, or the reason there is none."""
-    types = step_types(steps, inputs)
+    made = step_dtypes(steps, tuple(inputs))
     lines = []
     for index, step in enumerate(steps, start=len(inputs)):
-        dtypes = [types[a].dtype for a in step.args]
+        dtypes = [made[a] for a in step.args]
         if isinstance(step.op, Literal):
             expr: str | None = step.op.cl()
         else:
@@ -110,14 +117,14 @@ def render(steps: Sequence[Step], inputs: Sequence[TensorType]) -> Program | str
             expr = step.op.cl([f"v{a}" for a in step.args], dtypes)
         if expr is None:
             return f"{step.op.name} has no kernel for {dtypes[0]}"
-        kind = compute_type(types[index].dtype)
+        kind = compute_type(made[index])
         lines.append(f"const {kind} v{index} = ({kind})({expr});")
-    return Program(" ".join(lines), f"v{len(types) - 1}", types[-1].dtype)
+    return Program(" ".join(lines), f"v{len(made) - 1}", made[-1])
 
 
 def can_vectorise(
-    steps: Sequence[Step],
-    inputs: Sequence[TensorType],
+    steps: tuple[Step, ...],
+    inputs: Sequence[DType],
     memory: Collection[DType] = (DType.FLOAT32,),
 ) -> bool:
     """Whether the program holds for float vectors: float32 result, float32 and bool steps.
@@ -125,12 +132,11 @@ def can_vectorise(
     Args:
         memory: What the kernel reads vectors of.
     """
-    types = step_types(steps, inputs)
-    made = types[len(inputs) :]
+    made = step_dtypes(steps, tuple(inputs))
     return (
-        all(t.dtype in memory for t in inputs)
-        and all(t.dtype in (DType.FLOAT32, DType.BOOL) for t in made)
-        and types[-1].dtype is DType.FLOAT32
+        all(d in memory for d in inputs)
+        and all(d in (DType.FLOAT32, DType.BOOL) for d in made[len(inputs) :])
+        and made[-1] is DType.FLOAT32
     )
 
 
@@ -210,11 +216,11 @@ def _misfit(node: Node, caps: DeviceCaps) -> str | None:
     values = _inputs(node)
     assert isinstance(node.op, Op)
     steps = steps_of(node.op, len(values))
-    program = render(steps, [v.type for v in values])
+    dtypes = tuple(v.dtype for v in values)
+    program = render(steps, dtypes)
     if isinstance(program, str):
         return program
-    types = step_types(steps, [v.type for v in values])
-    if not caps.has_fp64 and any(t.dtype is DType.FLOAT64 for t in types):
+    if not caps.has_fp64 and DType.FLOAT64 in step_dtypes(steps, dtypes):
         return "the device has no float64"
     out = node.output.dims
     dims, _ = collapse(out[:-1], *(broadcast_strides(v.dims, out)[:-1] for v in values))
@@ -248,7 +254,7 @@ def _misfit_cpu(node: Node, caps: DeviceCaps) -> str | None:
         return "for CPU devices"
     values, y = _inputs(node), node.output
     assert isinstance(node.op, Op)
-    if not can_vectorise(steps_of(node.op, len(values)), [v.type for v in values], _VECTORS):
+    if not can_vectorise(steps_of(node.op, len(values)), [v.dtype for v in values], _VECTORS):
         return "for float32, and operands in 16 bits"
     inner = [_inner(v, y) for v in values]
     if "ARG" in inner:
@@ -317,7 +323,7 @@ def _defines(node: Node, reads: Sequence[str]) -> dict[str, object]:
     """The program, with operands read by the given expressions."""
     values = _inputs(node)
     assert isinstance(node.op, Op)
-    program = render(steps_of(node.op, len(values)), [v.type for v in values])
+    program = render(steps_of(node.op, len(values)), [v.dtype for v in values])
     assert isinstance(program, Program)
     declared = (
         f"const {compute_type(v.dtype)} v{k} = {read};"

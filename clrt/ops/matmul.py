@@ -106,8 +106,8 @@ def multiply(a: Array, b: Array, trans_a: bool = False, trans_b: bool = False) -
 
 
 def make_epilogue(
-    steps: Sequence[Step],
-    product: TensorType,
+    steps: tuple[Step, ...],
+    product: DType,
     operands: Sequence[gemm.Operand],
 ) -> gemm.Epilogue:
     """The epilogue that computes `steps`.
@@ -115,12 +115,12 @@ def make_epilogue(
     Raises:
         UnsupportedError: A step has no kernel.
     """
-    types = [product, *(o.value.type for o in operands)]
-    program = render(steps, types)
+    dtypes = [product, *(o.value.dtype for o in operands)]
+    program = render(steps, dtypes)
     if isinstance(program, str):
         raise UnsupportedError(program)
     kinds = tuple(compute_type(o.value.dtype) for o in operands)
-    vectorises = can_vectorise(steps, types)
+    vectorises = can_vectorise(steps, dtypes)
     return gemm.Epilogue(tuple(operands), kinds, program.body, program.result, vectorises)
 
 
@@ -139,11 +139,10 @@ def lower_product(node: Node) -> gemm.Product:
     b_strides = _with_batch(right, batch, swap=trans_b and len(b.dims) > 1)
     m, k = _swapped(left, trans_a and len(a.dims) > 1)
     _, n = _swapped(right, trans_b and len(b.dims) > 1)
-    product_type = op.product_type(node.input_types)
     missing = (len(a.dims) == 1, len(b.dims) == 1)
     full = (*batch, m, n)
     operands = [epilogue_operand(value, node.output, full, missing) for value in op.extras(node)]
-    epilogue = make_epilogue(op.program(node.input_types), product_type, operands)
+    epilogue = make_epilogue(op.program(node.input_types), a.dtype, operands)
     return gemm.Product(
         node.output,
         a.dtype,

@@ -54,7 +54,6 @@ def _product(node: Node) -> gemm.Product:
     strides = contiguous_strides((*rows, op.K))
     missing = (len(a.dims) == 1, False)
     operands = [epilogue_operand(value, y, full, missing) for value in op.extras(node)]
-    product_type = TensorType(a.dtype, y.dims)
     return gemm.Product(
         y,
         a.dtype,
@@ -64,7 +63,7 @@ def _product(node: Node) -> gemm.Product:
         op.K,
         gemm.View(BufferArg(a), strides),
         gemm.View(BufferArg(blocks.levels), (*(0 for _ in rows[:-1]), op.N, 1)),
-        make_epilogue(op.program(node.input_types), product_type, operands),
+        make_epilogue(op.program(node.input_types), a.dtype, operands),
         compute_type(a.dtype),
         blocks=blocks,
     )

@@ -12,7 +12,6 @@ from typing import TypeAlias
 from clrt.errors import UnsupportedError
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Value
-from clrt.ir.op import TensorType
 from clrt.kernels import gemm
 from clrt.kernels.spec import (
     Arg,
@@ -159,7 +158,7 @@ class Walk:
         for index, steps in enumerate(zip(*self.op.functions(self.gate_dtype), strict=True)):
             bodies = []
             for program in steps:
-                made = render(program, [TensorType(self.gate_dtype, ())])
+                made = render(program, [self.gate_dtype])
                 if isinstance(made, str):
                     raise UnsupportedError(made)
                 bodies.append(f"{{ {made.body} return {made.result}; }}")

@@ -84,7 +84,7 @@ class ProgramBuilder:
         """Why there is no kernel for the program."""
         if self.size > MAX_STEPS:
             return f"the program would have {self.size} steps (at most {MAX_STEPS})"
-        program = render(self.build(), [v.type for v in self.inputs])
+        program = render(self.build(), [v.dtype for v in self.inputs])
         return program if isinstance(program, str) else None
 
 

@@ -19,9 +19,11 @@ import clrt
 from clrt.device.caps import DeviceCaps
 from clrt.errors import KernelBuildError
 from clrt.kernels.spec import KernelSpec
+from clrt.runtime.invokers import remember_invokers
 from clrt.runtime.source import render_source
 
 BUILD_OPTIONS = ("-cl-std=CL1.2",)
+remember_invokers()
 
 
 @dataclass
