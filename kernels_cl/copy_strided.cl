@@ -4,9 +4,109 @@
 #ifndef DATA_T
 #define DATA_T uint
 #endif
+#ifndef CPU
+#define CPU 0
+#endif
 
+#if !CPU
 __kernel void copy_strided(IN(DATA_T, src), OUT(DATA_T, dst), AXES(d), AXES(s), AXES(t)) {
   PLACE
   if (outside) return;
   AT(dst)[STRIDED(t)] = AT(src)[STRIDED(s)];
 }
+
+#else
+#define VECTOR_(type, n) type##n
+#define VECTOR(type, n) VECTOR_(type, n)
+typedef VECTOR(DATA_T, 4) D4;
+typedef VECTOR(DATA_T, 16) D16;
+typedef D4 __attribute__((aligned(sizeof(DATA_T)))) D4_UNALIGNED;
+typedef D16 __attribute__((aligned(sizeof(DATA_T)))) D16_UNALIGNED;
+#define SIDE 16
+
+static inline void copy_row(__global DATA_T *to, __global const DATA_T *from, const IDX_T n,
+                            const IDX_T t, const IDX_T s) {
+  IDX_T j = 0;
+  if (t == 1 && s == 1) {
+    for (; j + 16 <= n; j += 16)
+      *(__global D16_UNALIGNED *)(to + j) = *(__global const D16_UNALIGNED *)(from + j);
+  } else if (t == 1 && s == 0) {
+    const D16 value = (D16)(*from);
+    for (; j + 16 <= n; j += 16) *(__global D16_UNALIGNED *)(to + j) = value;
+  }
+  for (; j < n; ++j) to[j * t] = from[j * s];
+}
+
+// to[i * t + j] = from[j * s + i], for i < rows and j < columns, at most SIDE of each.
+static inline void transpose_tile(__global DATA_T *to, __global const DATA_T *from,
+                                  const IDX_T rows, const IDX_T columns, const IDX_T t,
+                                  const IDX_T s) {
+  IDX_T j = 0;
+  for (; j + 4 <= columns; j += 4) {
+    __global const DATA_T *column = from + j * s;
+    IDX_T i = 0;
+    for (; i + 4 <= rows; i += 4) {
+      const D4 a = *(__global const D4_UNALIGNED *)(column + i);
+      const D4 b = *(__global const D4_UNALIGNED *)(column + s + i);
+      const D4 c = *(__global const D4_UNALIGNED *)(column + 2 * s + i);
+      const D4 d = *(__global const D4_UNALIGNED *)(column + 3 * s + i);
+      __global DATA_T *row = to + i * t + j;
+      *(__global D4_UNALIGNED *)row = (D4)(a.x, b.x, c.x, d.x);
+      *(__global D4_UNALIGNED *)(row + t) = (D4)(a.y, b.y, c.y, d.y);
+      *(__global D4_UNALIGNED *)(row + 2 * t) = (D4)(a.z, b.z, c.z, d.z);
+      *(__global D4_UNALIGNED *)(row + 3 * t) = (D4)(a.w, b.w, c.w, d.w);
+    }
+    for (; i < rows; ++i) copy_row(to + i * t + j, column + i, 4, 1, s);
+  }
+  for (; j < columns; ++j) copy_row(to + j, from + j * s, rows, t, 1);
+}
+
+// A work-item copies `height` rows of up to `width` elements each: rows go through d0 to d4. Where
+// `tiled`, source rows lie along d4 and rows of the result along d5, and it does `height` of d4.
+__kernel __attribute__((reqd_work_group_size(1, 1, 1)))
+void copy_strided_cpu(IN(DATA_T, src), OUT(DATA_T, dst), AXES(d), AXES(s), AXES(t),
+                      const IDX_T height, const IDX_T width, const IDX_T tiled) {
+  const IDX_T dims[5] = {d0, d1, d2, d3, d4};
+  const IDX_T from_steps[5] = {s0, s1, s2, s3, s4};
+  const IDX_T to_steps[5] = {t0, t1, t2, t3, t4};
+  const IDX_T parts = (d5 + width - 1) / width;
+  const IDX_T first = (IDX_T)get_global_id(0) / parts;
+  const IDX_T begin = (IDX_T)get_global_id(0) % parts * width;
+  const IDX_T n = min(width, d5 - begin);
+  const IDX_T blocks = tiled ? (d4 + height - 1) / height : 1;
+  const IDX_T row = tiled ? first / blocks * d4 + first % blocks * height : first * height;
+  IDX_T at[5];
+  IDX_T rest = row;
+  for (int axis = 4; axis >= 0; --axis) {
+    at[axis] = rest % dims[axis];
+    rest /= dims[axis];
+  }
+  __global const DATA_T *from = AT(src) + begin * s5;
+  __global DATA_T *to = AT(dst) + begin * t5;
+  for (int axis = 0; axis < 5; ++axis) {
+    from += at[axis] * from_steps[axis];
+    to += at[axis] * to_steps[axis];
+  }
+  if (tiled) {
+    const IDX_T rows = min(height, d4 - at[4]);
+    for (IDX_T i = 0; i < rows; i += SIDE) {
+      for (IDX_T j = 0; j < n; j += SIDE)
+        transpose_tile(to + i * t4 + j, from + j * s5 + i, min(SIDE, rows - i), min(SIDE, n - j),
+                       t4, s5);
+    }
+    return;
+  }
+  const IDX_T end = min(row + height, d0 * d1 * d2 * d3 * d4);
+  for (IDX_T r = row; r < end; ++r) {
+    copy_row(to, from, n, t5, s5);
+    for (int axis = 4; axis >= 0; --axis) {
+      from += from_steps[axis];
+      to += to_steps[axis];
+      if (++at[axis] < dims[axis]) break;
+      from -= dims[axis] * from_steps[axis];
+      to -= dims[axis] * to_steps[axis];
+      at[axis] = 0;
+    }
+  }
+}
+#endif

@@ -3,6 +3,8 @@
 //   top_k_blocks   sorts runs by insertion; work-item (run, line)
 //   top_k_merge    pairs of runs; work-item (entry, line) finds its rank in the other run
 //   top_k_take     elements and places of the first k; work-item (j, line)
+// On a CPU one work-item does a line:
+//   top_k_cpu      a heap of the k best, of which the worst is at the root
 // The order is total: equals by their places, NaN largest.
 #include "common/base.clh"
 #include "common/storage.clh"
@@ -93,4 +95,59 @@ __kernel void top_k_take(IN(DATA_T, x), IN(int, list), OUT(DATA_T, values), OUT(
   const IDX_T y = (outer * k + id) * inner + line - outer * inner;
   STORE(AT(values), y, VALUE(place));
   AT(indices)[y] = place;
+}
+
+#define ENTRY(place) LOAD(x, (place) * inner)
+
+// Moves the place at node p of a heap of `size` down to where nothing below comes after it.
+static inline void sift_down(__global int *heap, IDX_T p, const IDX_T size,
+                             __global const DATA_T *x, const IDX_T inner) {
+  const IDX_T place = heap[p];
+  const VALUE_T v = ENTRY(place);
+  for (IDX_T child = 2 * p + 1; child < size; child = 2 * p + 1) {
+    IDX_T below = heap[child];
+    VALUE_T there = ENTRY(below);
+    if (child + 1 < size) {
+      const IDX_T right = heap[child + 1];
+      const VALUE_T value = ENTRY(right);
+      if (before(there, below, value, right)) {
+        ++child;
+        below = right;
+        there = value;
+      }
+    }
+    if (!before(v, place, there, below)) break;
+    heap[p] = below;
+    p = child;
+  }
+  heap[p] = place;
+}
+
+__kernel __attribute__((reqd_work_group_size(1, 1, 1)))
+void top_k_cpu(IN(DATA_T, x), OUT(int, list), OUT(DATA_T, values), OUT(long, indices),
+               const IDX_T n, const IDX_T inner, const IDX_T k) {
+  const IDX_T line = get_global_id(0);
+  const IDX_T outer = line / inner;
+  __global const DATA_T *const from = AT(x) + outer * n * inner + line % inner;
+  __global int *const heap = AT(list) + line * k;
+  const IDX_T to = outer * k * inner + line % inner;
+  for (IDX_T i = 0; i < k; ++i) heap[i] = i;
+  for (IDX_T p = k / 2 - 1; p >= 0; --p) sift_down(heap, p, k, from, inner);
+  VALUE_T worst = LOAD(from, heap[0] * inner);
+  for (IDX_T i = k; i < n; ++i) {
+    const VALUE_T v = LOAD(from, i * inner);
+    // Those in the heap have lower places, so that they come first among equals.
+    if (LARGEST ? less(worst, v) : less(v, worst)) {
+      heap[0] = i;
+      sift_down(heap, 0, k, from, inner);
+      worst = LOAD(from, heap[0] * inner);
+    }
+  }
+  for (IDX_T end = k - 1; end >= 0; --end) {
+    const IDX_T place = heap[0];
+    heap[0] = heap[end];
+    sift_down(heap, 0, end, from, inner);
+    STORE(AT(values), to + end * inner, LOAD(from, place * inner));
+    AT(indices)[to + end * inner] = place;
+  }
 }

@@ -506,7 +506,7 @@ def _copy(
 ) -> tuple[list[Launch], View]:
     target = BufferArg(ctx.scratch(prod(shape), dtype))
     strides = contiguous_strides(shape)
-    launches = copy_launches(view.buffer, target, dtype, shape, view.strides, strides)
+    launches = copy_launches(ctx, view.buffer, target, dtype, shape, view.strides, strides)
     return [] if 0 in shape else launches, View(target, strides)
 
 

@@ -4,13 +4,27 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from math import prod
 
 from clrt.errors import UnsupportedError
 from clrt.ir.dtypes import DType
-from clrt.kernels.spec import Arg, BufferArg, KernelSpec, Launch, i32
+from clrt.kernels.spec import (
+    Arg,
+    BufferArg,
+    KernelSpec,
+    Launch,
+    Lowering,
+    ceil_div,
+    i32,
+    round_up,
+)
 
 MAX_RANK = 6
 
+# What a work-item of a CPU copies, and the side of its tiles.
+_ITEM_ELEMS = 8192
+_SIDE = 16
+_LEAST_SIDE = 4
 _UNSIGNED = {1: "uchar", 2: "ushort", 4: "uint", 8: "ulong"}
 
 
@@ -67,6 +81,7 @@ def pad_rank(values: Sequence[int], fill: int) -> tuple[int, ...]:
 
 
 def copy_launches(
+    ctx: Lowering,
     src: BufferArg,
     dst: BufferArg,
     dtype: DType,
@@ -86,8 +101,48 @@ def copy_launches(
             )
             for i in range(dims[axis])
         ]
-        return [launch for a, b in parts for launch in copy_launches(a, b, dtype, *rest)]
+        return [launch for a, b in parts for launch in copy_launches(ctx, a, b, dtype, *rest)]
+    emit = _emit_cpu if ctx.caps.is_cpu else _emit_any
+    return [emit(src, dst, {"DATA_T": _UNSIGNED[dtype.itemsize]}, dims, source, target)]
+
+
+def _emit_any(
+    src: BufferArg,
+    dst: BufferArg,
+    defines: dict[str, object],
+    dims: Sequence[int],
+    source: Sequence[int],
+    target: Sequence[int],
+) -> Launch:
+    """One work-item per element."""
     d, s, t = pad_rank(dims, 1), pad_rank(source, 0), pad_rank(target, 0)
-    kernel = KernelSpec.of("copy_strided.cl", "copy_strided", DATA_T=_UNSIGNED[dtype.itemsize])
+    kernel = KernelSpec.of("copy_strided.cl", "copy_strided", **defines)
     args: tuple[Arg, ...] = (src, dst, *(i32(v) for v in (*d, *s, *t)))
-    return [Launch(kernel, (d[5], d[4], d[0] * d[1] * d[2] * d[3]), None, args)]
+    return Launch(kernel, (d[5], d[4], prod(d[:4])), None, args)
+
+
+def _emit_cpu(
+    src: BufferArg,
+    dst: BufferArg,
+    defines: dict[str, object],
+    dims: Sequence[int],
+    source: Sequence[int],
+    target: Sequence[int],
+) -> Launch:
+    """Rows of the result, or tiles where the rows of the source lie along another axis."""
+    axes = sorted(range(len(dims)), key=lambda axis: (target[axis] == 1, axis))
+    across = [axis for axis in axes[:-1] if source[axis] == 1 and dims[axis] >= _LEAST_SIDE]
+    tiled = bool(across) and source[axes[-1]] > 1 and target[axes[-1]] == 1
+    if tiled:
+        axes.remove(across[0])
+        axes.insert(-1, across[0])
+    d = pad_rank([dims[axis] for axis in axes], 1)
+    s, t = (pad_rank([v[axis] for axis in axes], 0) for v in (source, target))
+    rows = d[4] if tiled else prod(d[:5])
+    side = _SIDE if tiled else 1
+    width = max(min(d[5], _ITEM_ELEMS // side), 1)
+    height = max(min(rows, round_up(_ITEM_ELEMS // width, side)), 1)
+    items = ceil_div(d[5], width) * ceil_div(rows, height) * (prod(d[:4]) if tiled else 1)
+    kernel = KernelSpec.of("copy_strided.cl", "copy_strided_cpu", CPU=1, **defines)
+    numbers = (*d, *s, *t, height, width, int(tiled))
+    return Launch(kernel, (items,), (1,), (src, dst, *(i32(v) for v in numbers)))

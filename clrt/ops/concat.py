@@ -38,7 +38,7 @@ def _emit_concat(node: Node, ctx: Lowering) -> list[Launch]:
         if count(x.dims):
             place = BufferArg(y, at * strides[axis])
             own = contiguous_strides(x.dims)
-            launches += copy_launches(BufferArg(x), place, x.dtype, x.dims, own, strides)
+            launches += copy_launches(ctx, BufferArg(x), place, x.dtype, x.dims, own, strides)
         at += x.dims[axis]
     return launches
 
@@ -92,6 +92,7 @@ class Concat(Op):
         a, b = rng.integers(-9, 9, (2, 1)), rng.integers(-9, 9, (2, 65))
         yield Sample(cls(1), (a, b))
         yield Sample(cls(1), (a, a[:, :0], b))
+        yield Sample(cls(1), (a, rng.integers(-9, 9, (2, 8200))))
         yield Sample(cls(0), (a > 0, b[:, :1] > 0))
         yield Sample(cls(0), (a.astype(np.uint8),))
         yield Sample(cls(0), (a[:0].astype(np.float16), a.astype(np.float16)))
@@ -115,7 +116,7 @@ def _emit_split(node: Node, ctx: Lowering) -> list[Launch]:
         if count(y.dims):
             place = BufferArg(x, at * strides[axis])
             own = contiguous_strides(y.dims)
-            launches += copy_launches(place, BufferArg(y), x.dtype, y.dims, strides, own)
+            launches += copy_launches(ctx, place, BufferArg(y), x.dtype, y.dims, strides, own)
         at += y.dims[axis]
     return launches
 

@@ -26,7 +26,7 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
     strides = contiguous_strides(split)
     dims, moved = [split[i] for i in order], [strides[i] for i in order]
     target = contiguous_strides(dims)
-    return copy_launches(BufferArg(x), BufferArg(y), x.dtype, dims, moved, target)
+    return copy_launches(ctx, BufferArg(x), BufferArg(y), x.dtype, dims, moved, target)
 
 
 @dataclass(frozen=True)

@@ -64,7 +64,7 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
         steps[label] += step
     strides = [steps[label] for label in subscripts.output]
     target = contiguous_strides(y.dims)
-    return copy_launches(BufferArg(x), BufferArg(y), x.dtype, y.dims, strides, target)
+    return copy_launches(ctx, BufferArg(x), BufferArg(y), x.dtype, y.dims, strides, target)
 
 
 @register

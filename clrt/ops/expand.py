@@ -21,7 +21,7 @@ def _emit_expand(node: Node, ctx: Lowering) -> list[Launch]:
     if not count(y.dims):
         return []
     source, target = broadcast_strides(x.dims, y.dims), contiguous_strides(y.dims)
-    return copy_launches(BufferArg(x), BufferArg(y), x.dtype, y.dims, source, target)
+    return copy_launches(ctx, BufferArg(x), BufferArg(y), x.dtype, y.dims, source, target)
 
 
 @register
@@ -92,7 +92,9 @@ def _emit_tile(node: Node, ctx: Lowering) -> list[Launch]:
         shape += [goal // dim, dim]
         source_steps += [0, own]
         target_steps += [dim * step, step]
-    return copy_launches(BufferArg(x), BufferArg(y), x.dtype, shape, source_steps, target_steps)
+    return copy_launches(
+        ctx, BufferArg(x), BufferArg(y), x.dtype, shape, source_steps, target_steps
+    )
 
 
 @register

@@ -149,7 +149,7 @@ def _emit_scatter(node: Node, ctx: Lowering) -> list[Launch]:
     assert isinstance(op, ScatterND)
     if not count(y.dims):
         return []
-    launches = copy_of(node)
+    launches = copy_of(node, ctx)
     if not count(updates.dims):
         return launches
     width = indices.dims[-1]

@@ -43,7 +43,9 @@ class _ResetWalk(Walk):
         source = BufferArg(r, first * square)
         strides = (3 * square, 1)
         target = contiguous_strides(shape)
-        (copy,) = copy_launches(source, BufferArg(part), self.dtype, shape, strides, target)
+        (copy,) = copy_launches(
+            self.ctx, source, BufferArg(part), self.dtype, shape, strides, target
+        )
         return part, copy
 
 

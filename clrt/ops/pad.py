@@ -51,7 +51,7 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
     if all(k > 0 for k in kept):
         own = contiguous_strides(y.dims)
         place = BufferArg(y, sum(b * s for b, s in zip(lead, own, strict=True)))
-        launches += copy_launches(source, place, x.dtype, kept, strides, own)
+        launches += copy_launches(ctx, source, place, x.dtype, kept, strides, own)
     return launches
 
 

@@ -109,7 +109,13 @@ class Walk:
         if first is None:
             return fill_launch(BufferArg(state), self.dtype, self.state_elems, 0)
         (launch,) = copy_launches(
-            BufferArg(first), BufferArg(state), self.dtype, (self.state_elems,), (1,), (1,)
+            self.ctx,
+            BufferArg(first),
+            BufferArg(state),
+            self.dtype,
+            (self.state_elems,),
+            (1,),
+            (1,),
         )
         return launch
 

@@ -51,11 +51,11 @@ def data_t(reduction: str, dtype: DType) -> str:
     return bits_t(dtype) if reduction == "none" else dtype.cl
 
 
-def copy_of(node: Node) -> list[Launch]:
+def copy_of(node: Node, ctx: Lowering) -> list[Launch]:
     """The launch that makes the output a copy of input 0."""
     x, y = node.arg(0), node.output
     own = contiguous_strides(x.dims)
-    return copy_launches(BufferArg(x), BufferArg(y), x.dtype, x.dims, own, own)
+    return copy_launches(ctx, BufferArg(x), BufferArg(y), x.dtype, x.dims, own, own)
 
 
 def _misfit(node: Node, caps: DeviceCaps) -> str | None:
@@ -69,7 +69,7 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
     assert isinstance(op, ScatterElements)
     if not count(y.dims):
         return []
-    launches = copy_of(node)
+    launches = copy_of(node, ctx)
     if not count(indices.dims):
         return launches
     axis = normalize_axis(op.axis, len(y.dims), op)

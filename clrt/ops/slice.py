@@ -87,7 +87,7 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
     offset = sum(r.start * s for r, s in zip(ranges, strides, strict=True))
     steps = [r.step * s for r, s in zip(ranges, strides, strict=True)]
     own = contiguous_strides(y.dims)
-    return copy_launches(BufferArg(x, offset), BufferArg(y), x.dtype, y.dims, steps, own)
+    return copy_launches(ctx, BufferArg(x, offset), BufferArg(y), x.dtype, y.dims, steps, own)
 
 
 @register

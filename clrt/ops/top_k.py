@@ -36,25 +36,58 @@ def _misfit(node: Node, caps: DeviceCaps) -> str | None:
     return None
 
 
-def _emit(node: Node, ctx: Lowering) -> list[Launch]:
-    x, op = node.arg(0), node.op
-    assert isinstance(op, TopK)
-    values, indices = node.outputs[0], node.outputs[1] if len(node.outputs) > 1 else None
-    if not count(values.dims):
-        return []
-    axis = normalize_axis(op.axis, len(x.dims), op)
+def _misfit_cpu(node: Node, caps: DeviceCaps) -> str | None:
+    return _misfit(node, caps) if caps.is_cpu else "for CPU devices"
+
+
+def _sizes(node: Node) -> tuple[int, int, int, int]:
+    """Lines, their elements and how far apart these are, and how many of a line are wanted."""
+    x = node.arg(0)
+    assert isinstance(node.op, TopK)
+    axis = normalize_axis(node.op.axis, len(x.dims), node.op)
     outer, n, inner = around_axis(x.dims, axis)
-    k, lines = values.dims[axis] if x.dims else 1, outer * inner
-    run = _first_run(k)
-    capacity = ceil_div(n, run) * min(run, k)
-    lists = [ctx.scratch(lines * capacity, DType.INT32) for _ in range(2)]
-    defines = {
+    return outer * inner, n, inner, node.output.dims[axis] if x.dims else 1
+
+
+def _defines(node: Node) -> dict[str, object]:
+    x = node.arg(0)
+    assert isinstance(node.op, TopK)
+    return {
         "DATA_T": x.dtype.cl,
         "STORAGE": x.dtype.storage,
         "VALUE_T": x.dtype.compute,
         "IS_FLOAT": int(x.dtype.is_float),
-        "LARGEST": int(bool(op.largest)),
+        "LARGEST": int(bool(node.op.largest)),
     }
+
+
+def _results(node: Node, ctx: Lowering) -> tuple[BufferArg, BufferArg]:
+    """Where the values and the places go."""
+    values, *indices = node.outputs
+    places = indices[0] if indices else ctx.scratch(count(values.dims), DType.INT64)
+    return BufferArg(values), BufferArg(places)
+
+
+def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
+    """A work-item per line."""
+    lines, n, inner, k = _sizes(node)
+    if not lines * k:
+        return []
+    heaps = BufferArg(ctx.scratch(lines * k, DType.INT32))
+    kernel = KernelSpec.of("top_k.cl", "top_k_cpu", **_defines(node))
+    args: tuple[Arg, ...] = (BufferArg(node.arg(0)), heaps, *_results(node, ctx))
+    return [Launch(kernel, (lines,), (1,), (*args, i32(n), i32(inner), i32(k)))]
+
+
+def _emit(node: Node, ctx: Lowering) -> list[Launch]:
+    """Runs are sorted, then merged in pairs."""
+    x, defines = node.arg(0), _defines(node)
+    lines, n, inner, k = _sizes(node)
+    if not lines * k:
+        return []
+    run = _first_run(k)
+    capacity = ceil_div(n, run) * min(run, k)
+    lists = [ctx.scratch(lines * capacity, DType.INT32) for _ in range(2)]
     sizes = (i32(n), i32(inner), i32(k), i32(capacity))
     source, target = (BufferArg(b) for b in lists)
     blocks = KernelSpec.of("top_k.cl", "top_k_blocks", **defines)
@@ -67,8 +100,7 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
         launches.append(Launch(merge, grid, None, args))
         source, target, run = target, source, 2 * run
     take = KernelSpec.of("top_k.cl", "top_k_take", **defines)
-    places = BufferArg(indices or ctx.scratch(count(values.dims), DType.INT64))
-    args = (BufferArg(x), source, BufferArg(values), places, *sizes)
+    args = (BufferArg(x), source, *_results(node, ctx), *sizes)
     return [*launches, Launch(take, (k, lines), None, args)]
 
 
@@ -90,7 +122,7 @@ class TopK(Op):
     storages = None
     host_inputs = (1,)
     accuracy = Accuracy.EXACT
-    variants = (Variant("merge", _emit, _misfit),)
+    variants = (Variant("heap", _emit_cpu, _misfit_cpu), Variant("merge", _emit, _misfit))
 
     def infer(self, inputs: Types) -> list[TensorType]:
         x = need(inputs, 0, self)

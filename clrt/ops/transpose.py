@@ -20,7 +20,7 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
     strides = contiguous_strides(x.dims)
     moved = [strides[axis] for axis in node.op.order(len(x.dims))]
     return copy_launches(
-        BufferArg(x), BufferArg(y), x.dtype, y.dims, moved, contiguous_strides(y.dims)
+        ctx, BufferArg(x), BufferArg(y), x.dtype, y.dims, moved, contiguous_strides(y.dims)
     )
 
 
@@ -64,4 +64,9 @@ class Transpose(Op):
             ((0, 3), (1, 0)),
         ]:
             yield Sample(cls(perm), (rng.standard_normal(shape).astype(np.float32),))
+        # Around the tiles of a CPU's copy, and more than one of its work-items does.
+        for shape, perm in [((19, 530), (1, 0)), ((2, 37, 21), (0, 2, 1)), ((3, 18, 4), (2, 0, 1))]:
+            for dtype in (np.float32, np.uint8, np.float64):
+                yield Sample(cls(perm), (rng.integers(0, 99, shape).astype(dtype),))
+        yield Sample(cls((1, 0, 2)), (rng.standard_normal((70, 2, 67)).astype(np.float32),))
         yield Sample(cls((1, 0)), (rng.integers(-9, 9, (4, 3)),))

@@ -85,7 +85,7 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
         step = 0
     elif node.op.fault == "uninitialised":
         x = BufferArg(ctx.scratch(n))
-    return copy_launches(x, y, DType.FLOAT32, (count,), (1,), (step,))
+    return copy_launches(ctx, x, y, DType.FLOAT32, (count,), (1,), (step,))
 
 
 @dataclass(frozen=True)
