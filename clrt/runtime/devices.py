@@ -115,10 +115,11 @@ def _float_lanes(device: cl.Device) -> int:
     return float_lanes(target)
 
 
-def _rank(caps: DeviceCaps) -> int:
-    """Order of preference: discrete GPU, integrated GPU, CPU, anything else."""
+def _rank(caps: DeviceCaps) -> tuple[bool, int, bool]:
+    """Order of preference: discrete GPU, integrated GPU, CPU, anything else; quirks come last."""
     order = {"gpu": 0, "igpu": 1, "cpu": 2}
-    return order.get(caps.kind, 3) + 4 * ("translation-layer" in caps.quirks)
+    translated, slow = ("translation-layer" in caps.quirks), ("slow-launches" in caps.quirks)
+    return translated, order.get(caps.kind, 3), slow
 
 
 def _note(caps: DeviceCaps) -> str:

@@ -53,6 +53,16 @@ def test_environment_names_the_device(monkeypatch: pytest.MonkeyPatch) -> None:
     assert choose_device("gpu").index == 1
 
 
+def test_quirks_decide_between_implementations(monkeypatch: pytest.MonkeyPatch) -> None:
+    slow = replace(CPU, quirks=frozenset({"slow-launches"}))
+    other = replace(CPU, platform="Intel(R) OpenCL", name="Intel x")
+    translated = replace(GPU, quirks=frozenset({"translation-layer"}))
+    monkeypatch.setattr(module, "devices", lambda: _fake(slow, translated, other))
+    assert choose_device("cpu").index == 2
+    assert choose_device("auto").index == 2
+    assert choose_device("portable").index == 0
+
+
 def test_simulator_is_never_taken_by_itself(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "devices", lambda: _fake(SIMULATOR))
     for request in ("auto", "cpu"):
