@@ -104,6 +104,7 @@ class Faulty(Op):
 
 def run_fault(fault: str) -> None:
     """Commits a fault; what is called in a process of its own."""
-    x = np.arange(1, 6, dtype=np.float32)
+    # More than one work-item copies, or there would be no race.
+    x = np.arange(1, 9000, dtype=np.float32)
     (device,) = all_devices()
     run_graph(sample_graph(Sample(Faulty(fault), (x,))), {"x0": x}, device)
