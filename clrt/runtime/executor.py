@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -12,7 +13,7 @@ from typing import Protocol, TypeAlias
 import numpy as np
 import pyopencl as cl
 
-from clrt.errors import InputError, OutOfMemoryError
+from clrt.errors import InputError
 from clrt.ir.graph import Value
 from clrt.ir.op import Array, StoredElements
 from clrt.kernels.spec import Buffer, BufferArg, Launch, Packed, Scratch, Status
@@ -158,6 +159,7 @@ class BoundPlan:
     _own: Weights = field(init=False)
     _status: cl.Buffer | None = None
     _generation: int = -1
+    _views: dict[Value, Array] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._own = Weights(self.session)
@@ -191,12 +193,13 @@ class BoundPlan:
             else:
                 recorder.record_steps(self, self._steps, self._run_host)
             values = zip(self.plan.graph.output_names, self.plan.graph.outputs, strict=True)
-            results = {
-                name: self._keep(value) if outputs[name] else self._read(value)
-                for name, value in values
-                if name in outputs
-            }
+            wanted = [(name, value) for name, value in values if name in outputs]
+            results = {n: self._keep(v) if outputs[n] else self._read(v) for n, v in wanted}
             self._finish()
+            for name, value in wanted:
+                result = results[name]
+                if isinstance(result, np.ndarray) and value in self._views:
+                    result[...] = self._views[value]
         return results
 
     @property
@@ -214,13 +217,12 @@ class BoundPlan:
         """Says clearly where the device gives no memory, and waits for what was enqueued before."""
         try:
             yield
-        except OutOfMemoryError:
-            # Host arrays are still copied from and to; they go with this call.
+        except BaseException as error:
+            # What is in the queue still uses this call's arrays and the arena.
             self.session.queue.finish()
+            if isinstance(error, cl.MemoryError):
+                raise self.session.no_room(self.plan.arena.nbytes) from error
             raise
-        except cl.MemoryError as error:
-            self.session.queue.finish()
-            raise self.session.no_room(self.plan.arena.nbytes) from error
 
     def _run_steps(self) -> None:
         queue, enqueue = self.session.queue, cl.enqueue_nd_range_kernel
@@ -245,15 +247,20 @@ class BoundPlan:
 
     def _bind(self) -> None:
         """Sets every kernel argument; again only after the arena has moved."""
-        self.slabs.reserve(self.plan.arena.slab_bytes)
-        if self._generation == self.slabs.generation:
+        if self.ready:
             return
+        self.slabs.reserve(self.plan.arena.slab_bytes)
         self._steps = []
         for step in self.plan.steps:
             if isinstance(step, Kernels):
                 self._steps += [self._bind_launch(launch) for launch in step.launches]
             else:
                 self._steps.append(step)
+        self._views = {}
+        for value in (*self.plan.graph.inputs, *self.plan.graph.outputs):
+            host = self._host_memory(value)
+            if host is not None:
+                self._views[value] = host
         self._generation = self.slabs.generation
 
     def _bind_launch(self, launch: Launch) -> Enqueue:
@@ -300,7 +307,9 @@ class BoundPlan:
         place = self.plan.places[value]
         target, offset = self.slabs.buffers[place.slab], place.offset_bytes
         queue = self.session.queue
-        if isinstance(feed, DeviceTensor):
+        if value in self._views and not isinstance(feed, DeviceTensor):
+            self._views[value][...] = feed
+        elif isinstance(feed, DeviceTensor):
             cl.enqueue_copy(queue, target, feed.buffer, dst_offset=offset, byte_count=feed.nbytes)
         else:
             cl.enqueue_copy(queue, target, feed, dst_offset=offset, is_blocking=False)
@@ -309,10 +318,21 @@ class BoundPlan:
         buffer, offset = self.locate(value)
         return buffer, offset * value.dtype.itemsize
 
+    def _host_memory(self, value: Value) -> Array | None:
+        """Where a value lies, as an array, where that is the host's memory."""
+        if self.plan.root(value) not in self.plan.places:
+            return None
+        buffer, offset = self._bytes_of(value)
+        if buffer.host is None:
+            return None
+        nbytes = math.prod(value.dims) * value.dtype.itemsize
+        elements: Array = buffer.host[offset : offset + nbytes].view(value.dtype.numpy)
+        return elements.reshape(value.dims)
+
     def _read(self, value: Value, *, wait: bool = False) -> Array:
-        """The elements; they are there once the queue is finished, or at once after `wait`."""
+        """An array for the elements; they are there after `wait`, or `run` sees to it."""
         array = np.empty(value.dims, value.dtype.numpy)
-        if array.nbytes:
+        if array.nbytes and (wait or value not in self._views):
             buffer, offset = self._bytes_of(value)
             queue = self.session.queue
             cl.enqueue_copy(queue, array, buffer, src_offset=offset, is_blocking=wait)
@@ -347,9 +367,12 @@ class BoundPlan:
         """Waits, and raises what a kernel reported."""
         queue = self.session.queue
         words = np.zeros(len(self.plan.statuses), np.int32)
-        if self._status is not None:
+        host = None if self._status is None else self._status.host
+        if self._status is not None and host is None:
             cl.enqueue_copy(queue, words, self._status, is_blocking=False)
         queue.finish()
+        if host is not None:
+            words = host[: words.nbytes].view(np.int32).copy()
         if words.any():
             cl.enqueue_copy(queue, self._status, np.zeros_like(words))
             raise InputError(self.plan.statuses[int(np.flatnonzero(words)[0])].message)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from threading import RLock
 from typing import Any
@@ -23,7 +24,14 @@ from clrt.runtime.programs import ProgramCache
 
 
 class TrackedBuffer(cl.Buffer):  # type: ignore[misc]
-    """A buffer that can be referred to weakly, so that its release is counted."""
+    """A buffer that can be referred to weakly, so that its release is counted.
+
+    Attributes:
+        host: The memory that it is, uint8[size], where the device shares the host's. It may be
+            touched while nothing that uses the buffer is in the queue.
+    """
+
+    host: Array | None = None
 
 
 @dataclass
@@ -65,10 +73,13 @@ class Session:
         Raises:
             OutOfMemoryError: It does not fit.
         """
-        size = max(nbytes, 4)
+        size, flags, host = max(nbytes, 4), cl.mem_flags.READ_WRITE, None
         try:
-            buffer = TrackedBuffer(self.context, cl.mem_flags.READ_WRITE, size)
-        except cl.Error as error:
+            if self.shares_memory:
+                flags, host = flags | cl.mem_flags.USE_HOST_PTR, _aligned(size)
+            buffer = TrackedBuffer(self.context, flags, size if host is None else 0, host)
+            buffer.host = host
+        except (cl.Error, MemoryError) as error:
             raise self.no_room(size) from error
         self.allocations += 1
         self.allocated_bytes += size
@@ -84,6 +95,26 @@ class Session:
             nbytes,
             self.device.caps.global_mem_bytes,
         )
+
+    @cached_property
+    def shares_memory(self) -> bool:
+        """Whether a buffer in the host's memory is that memory, which CPU devices are asked for.
+
+        OpenCL lets a device keep a copy of it, so that this is tried out in both directions.
+        """
+        if not self.device.caps.is_cpu or self.device.caps.simulator:
+            return False
+        host = _aligned(2 * ALIGNMENT_BYTES)
+        host[:] = 1
+        flags = cl.mem_flags.READ_WRITE | cl.mem_flags.USE_HOST_PTR
+        buffer = cl.Buffer(self.context, flags, hostbuf=host)
+        cl.enqueue_fill_buffer(self.queue, buffer, np.uint8(2), 0, ALIGNMENT_BYTES)
+        self.queue.finish()
+        written = host.tolist() == [2] * ALIGNMENT_BYTES + [1] * ALIGNMENT_BYTES
+        host[ALIGNMENT_BYTES:] = 3
+        seen = np.empty_like(host)
+        cl.enqueue_copy(self.queue, seen, buffer)
+        return bool(written and seen.tolist() == host.tolist())
 
     def _released(self, nbytes: int) -> None:
         self.allocated_bytes -= nbytes
@@ -106,9 +137,17 @@ class Session:
         """A device buffer with the elements of an array."""
         contiguous = np.asarray(array, order="C")
         buffer = self.allocate(contiguous.nbytes)
-        if contiguous.nbytes:
+        if buffer.host is not None:
+            buffer.host[: contiguous.nbytes] = contiguous.reshape(-1).view(np.uint8)
+        elif contiguous.nbytes:
             cl.enqueue_copy(self.queue, buffer, contiguous)
         return buffer
+
+
+def _aligned(nbytes: int) -> Array:
+    """uint8[nbytes] where any device takes it."""
+    memory = np.empty(nbytes + ALIGNMENT_BYTES, np.uint8)
+    return memory[-memory.ctypes.data % ALIGNMENT_BYTES :][:nbytes]
 
 
 _SESSIONS: dict[tuple[int, Path], Session] = {}

@@ -39,7 +39,7 @@ def test_another_pyopencl_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.mark.parametrize("device", all_devices(), ids=lambda d: d.platform.split()[0])
 def test_pyopencl_still_calls_kernels(device: DeviceInfo) -> None:
     session = session_for(device)
-    program = cl.Program(session.context, SOURCE).build()
+    program = session.programs._compile(cl.Program(session.context, SOURCE))
     result = np.zeros(2, np.int32)
     buffer = session.upload(result)
     for at in range(2):
