@@ -6,7 +6,8 @@
 //   STRIDES  the operands' steps along each axis, where they broadcast
 //   elementwise_cpu      float32 on CPU devices, operands perhaps in 16 bits: vectors along the last
 //                        axis, where each operand has a step of 0 or 1; WALKS declares a pointer
-//                        per operand, from its type
+//                        per operand, from its type; NORM: rows of the result are normalised,
+//                        into z (common/normalize_row.clh)
 //   elementwise_flat     operands are flat or one element
 //   elementwise_general  operands broadcast, and are walked by strides (GENERAL)
 #include "common/base.clh"
@@ -31,6 +32,9 @@
 #endif
 #ifndef T_ELEMS
 #define T_ELEMS 2048
+#endif
+#ifndef NORM
+#define NORM 0
 #endif
 #ifdef T_VW
 #define VW T_VW
@@ -63,11 +67,22 @@ REST(float, plain)
 REST(half, half)
 REST(ushort, bfloat16)
 
-// A work-item computes T_ELEMS elements: part of a row of d5, or several rows.
+#if NORM
+#include "common/normalize_row.clh"
+#define ROW_INPUTS NORM_INPUTS, const IDX_T n, const IDX_T rows
+#define SHARE (rows * n)
+#else
+#define ROW_INPUTS
+#define SHARE T_ELEMS
+#endif
+
+// A work-item computes T_ELEMS elements: part of a row of d5, or several rows; with NORM whole rows,
+// which are n of the elements.
 __kernel __attribute__((reqd_work_group_size(1, 1, 1)))
-void elementwise_cpu(OUT(float, y) INPUTS, SIZES STRIDES) {
-  IDX_T at = get_group_id(0) * T_ELEMS;
-  const IDX_T end = i_min(at + T_ELEMS, d0 * d1 * d2 * d3 * d4 * d5);
+void elementwise_cpu(OUT(float, y) INPUTS, SIZES STRIDES ROW_INPUTS) {
+  const IDX_T first = get_group_id(0) * SHARE;
+  const IDX_T end = i_min(first + SHARE, d0 * d1 * d2 * d3 * d4 * d5);
+  IDX_T at = first;
   while (at < end) {
     const IDX_T row = at / d5;
     const IDX_T i0123 = row / d4;
@@ -94,6 +109,9 @@ void elementwise_cpu(OUT(float, y) INPUTS, SIZES STRIDES) {
       store_lanes(to + i, RESULT, stop - i);
     }
   }
+#if NORM
+  for (IDX_T row = first; row < end; row += n) NORMALIZE(row, n);
+#endif
 }
 
 #else

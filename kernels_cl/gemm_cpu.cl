@@ -36,18 +36,9 @@
 
 #if NORM
 #include "common/normalize_row.clh"
-#if BIAS
-#define BIAS_INPUT , IN(float, bias)
-#define BIAS_ROW AT(bias)
+#define STRIPE_INPUTS NORM_INPUTS, const IDX_T height, const IDX_T multiplies
 #else
-#define BIAS_INPUT
-#define BIAS_ROW 0
-#endif
-#define NORM_INPUTS                                                                     \
-  , OUT(float, z), IN(float, scale) BIAS_INPUT, const float epsilon, const IDX_T height, \
-      const IDX_T multiplies
-#else
-#define NORM_INPUTS
+#define STRIPE_INPUTS
 #endif
 
 #define ROWS_AHEAD 64
@@ -58,7 +49,7 @@
 __kernel __attribute__((reqd_work_group_size(1, 1, 1)))
 void gemm_cpu(OUT(float, y), IN(float, a), IN(B_T, b), const IDX_T M, const IDX_T N,
               const IDX_T K, const IDX_T d1, const IDX_T a_s0, const IDX_T a_s1, const IDX_T a_row,
-              const IDX_T b_s0, const IDX_T b_s1 INPUTS NORM_INPUTS) {
+              const IDX_T b_s0, const IDX_T b_s1 INPUTS STRIPE_INPUTS) {
   const IDX_T width = T_NV * T_VW;
   const IDX_T blocks = (M + T_MR - 1) / T_MR;
   const IDX_T panels = (N + width - 1) / width;
@@ -118,8 +109,7 @@ void gemm_cpu(OUT(float, y), IN(float, a), IN(B_T, b), const IDX_T M, const IDX_
 #if NORM
   if (height > 0) {
     const IDX_T last = i_min(end * T_MR, M);
-    for (IDX_T m = first * T_MR; m < last; ++m)
-      normalize_row(AT(z) + m * N, AT(y) + m * N, AT(scale), BIAS_ROW, N, epsilon);
+    for (IDX_T m = first * T_MR; m < last; ++m) NORMALIZE(m * N, N);
   }
 #endif
 }

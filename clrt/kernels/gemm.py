@@ -12,6 +12,7 @@ from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Value
 from clrt.kernels.blocks import Blocks
 from clrt.kernels.panels import Panels
+from clrt.kernels.row_norm import RowNorm, norm_flops
 from clrt.kernels.spec import (
     Arg,
     BufferArg,
@@ -20,7 +21,6 @@ from clrt.kernels.spec import (
     Lowering,
     Scratch,
     ceil_div,
-    f32,
     i32,
     round_up,
 )
@@ -96,22 +96,6 @@ class Epilogue:
     body: str = ""
     result: str = "v0"
     vectorises: bool = True
-
-
-@dataclass(frozen=True)
-class RowNorm:
-    """z[m, :] = the row y[m, :] of a product, normalised, scaled and shifted.
-
-    Attributes:
-        scale: One element per column, as `bias`.
-        rms: No mean is taken off (RMSNormalization).
-    """
-
-    z: Value
-    scale: Value
-    bias: Value | None
-    epsilon: float
-    rms: bool
 
 
 @dataclass(frozen=True)
@@ -236,7 +220,7 @@ def emit_cpu(product: Product, ctx: Lowering, norm: RowNorm | None = None) -> li
         **_epilogue_defines(product.epilogue),
         "S_N_WHOLE": int(_is_whole(product, tunables["T_VW"])),
         **_b_defines(product),
-        **_norm_defines(norm),
+        **(norm.defines if norm else {}),
     }
     kernel = KernelSpec.of("gemm_cpu.cl", "gemm_cpu", **defines)
     a0, a1, a_row, _ = product.a.strides
@@ -253,32 +237,19 @@ def emit_cpu(product: Product, ctx: Lowering, norm: RowNorm | None = None) -> li
     if norm is None:
         return [*launches, launch(product.m, tiles, product.flops)]
     rows = product.batches * product.m
-    affine = (norm.scale, *([] if norm.bias is None else [norm.bias]))
-    operands: tuple[Arg, ...] = (*map(BufferArg, (norm.z, *affine)), f32(norm.epsilon))
     flops, units = norm_flops(rows, product.n), ctx.caps.compute_units
     # Each stripe reads all of B: where rows are few, tiles share it out better.
     together = product.batches == 1 and blocks >= 2 * units
     height = min(_STRIPE, ceil_div(ceil_div(rows, tunables["T_MR"]), units))
     stripes = ceil_div(rows, height * tunables["T_MR"])
-    stripe = (*operands, i32(height))
+    stripe = (*norm.args, i32(height))
     if together:
         return [*launches, launch(rows, stripes, product.flops + flops, *stripe, i32(1))]
     return [
         *launches,
-        launch(product.m, tiles, product.flops, *operands, i32(0), i32(1)),
+        launch(product.m, tiles, product.flops, *norm.args, i32(0), i32(1)),
         launch(rows, stripes, flops, *stripe, i32(0)),
     ]
-
-
-def norm_flops(rows: int, n: int) -> int:
-    """Floating-point operations of a normalisation of rows of n elements."""
-    return 8 * rows * n
-
-
-def _norm_defines(norm: RowNorm | None) -> dict[str, object]:
-    if norm is None:
-        return {}
-    return {"NORM": 1, "RMS": int(norm.rms), "BIAS": int(norm.bias is not None)}
 
 
 def _is_whole(product: Product, lanes: int) -> bool:

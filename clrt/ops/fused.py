@@ -14,6 +14,7 @@ from clrt.ir.dims import Shape, same, same_shape
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, Step, TensorType
+from clrt.kernels.row_norm import RowNorm, norm_flops
 from clrt.kernels.spec import (
     Arg,
     BufferArg,
@@ -28,6 +29,7 @@ from clrt.kernels.spec import (
 from clrt.kernels.strided import MAX_RANK, broadcast_strides, collapse, pad_rank
 from clrt.kernels.tuned import tuned
 from clrt.ops.base import Accuracy, Op, Sample, Types, register
+from clrt.ops.layer_normalization import row_norm
 from clrt.ops.pointwise import Pointwise
 
 CPU = tuned("elementwise_cpu", {"T_VW": (4, 8, 16)}, T_VW=8, T_ELEMS=2048)
@@ -271,7 +273,13 @@ def _is_flat(node: Node) -> bool:
     return all(_is_one(v) or same_shape(symbolic_shape(v), target) for v in _inputs(node))
 
 
-def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
+def _emit_with_norm(node: Node, after: Node, ctx: Lowering) -> list[Launch] | None:
+    """The program and the normalisation of its rows."""
+    norm = row_norm(after, node.output, ctx.caps)
+    return None if norm is None else _emit_cpu(node, ctx, norm)
+
+
+def _emit_cpu(node: Node, ctx: Lowering, norm: RowNorm | None = None) -> list[Launch]:
     values, y = _inputs(node), node.output
     total = int(np.prod(y.dims))
     if total == 0:
@@ -282,9 +290,16 @@ def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
     walks = " ".join(f"WALK({k}, {v.dtype.cl})" for k, v in enumerate(values))
     defines = _defines(node, reads) | {"WALKS": walks} | tunables
     _, scalars = _strides(values, y)
+    args = (*_buffers(node), *scalars)
+    share, flops = tunables["T_ELEMS"], 0
+    if norm is not None:
+        defines |= norm.defines
+        n = y.dims[-1]
+        rows = ceil_div(share, n)
+        share, flops = rows * n, norm_flops(total // n, n)
+        args = (*args, *norm.args, i32(n), i32(rows))
     kernel = KernelSpec.of("elementwise.cl", "elementwise_cpu", **defines)
-    groups = ceil_div(total, tunables["T_ELEMS"])
-    return [Launch(kernel, (groups,), (1,), (*_buffers(node), *scalars))]
+    return [Launch(kernel, (ceil_div(total, share),), (1,), args, flops)]
 
 
 def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:
@@ -358,5 +373,8 @@ def _strides(values: Sequence[Value], y: Value) -> tuple[tuple[int, int, int], l
     return (n, d[4], d[0] * d[1] * d[2] * d[3]), scalars
 
 
-Pointwise.variants = (Variant("cpu", _emit_cpu, _misfit_cpu), Variant("any", _emit_any, _misfit))
+Pointwise.variants = (
+    Variant("cpu", _emit_cpu, _misfit_cpu, _emit_with_norm),
+    Variant("any", _emit_any, _misfit),
+)
 Fused.variants = Pointwise.variants

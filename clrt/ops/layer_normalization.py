@@ -14,7 +14,7 @@ from clrt.ir.dims import product
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, TensorType
-from clrt.kernels.gemm import RowNorm, norm_flops
+from clrt.kernels.row_norm import RowNorm, norm_flops
 from clrt.kernels.spec import (
     Arg,
     BufferArg,

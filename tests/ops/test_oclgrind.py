@@ -30,7 +30,7 @@ CHECKS = {
     "OCLGRIND_MAX_ERRORS": "20",
 }
 ROOT = Path(__file__).parents[2]
-KERNEL_TESTS = ("tests/ops/test_ops.py", "tests/ops/test_normalized_product.py")
+KERNEL_TESTS = ("tests/ops/test_ops.py", "tests/ops/test_row_norm.py")
 
 
 def _start(log: Path, *arguments: str) -> subprocess.Popen[str]:

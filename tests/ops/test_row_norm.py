@@ -1,4 +1,4 @@
-"""A product and the normalisation of its rows in one launch."""
+"""A product, or an elementwise program, and the normalisation of its rows in one launch."""
 
 from __future__ import annotations
 
@@ -10,9 +10,10 @@ from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Node, Value
 from clrt.ir.op import Array, IrOp, Step, TensorType
 from clrt.ops.base import Op
+from clrt.ops.fused import Fused
 from clrt.ops.fused_matmul import FusedMatMul
 from clrt.ops.layer_normalization import LayerNormalization
-from clrt.ops.pointwise import Add, Relu
+from clrt.ops.pointwise import Add, Mul, Relu
 from clrt.ops.rms_normalization import RMSNormalization
 from clrt.plan.plan import Kernels
 from clrt.runtime.devices import DeviceInfo
@@ -80,6 +81,37 @@ def test_against_the_reference(device: DeviceInfo, norm: Op, n: int, keeps_sum: 
         for name, array in expected.items():
             bound = 8 * tolerance(norm, array)
             np.testing.assert_allclose(results[name], array, rtol=0, atol=bound)
+
+
+@pytest.mark.parametrize("device", all_devices(), ids=lambda d: d.platform.split()[0])
+@pytest.mark.parametrize("keeps_sum", [False, True], ids=["alone", "sum_kept"])
+@pytest.mark.parametrize("norm", [LayerNormalization(), RMSNormalization()], ids=["layer", "rms"])
+@pytest.mark.parametrize("n", [8, 33, 2500])
+def test_behind_elementwise_work(device: DeviceInfo, norm: Op, n: int, keeps_sum: bool) -> None:
+    rng = np.random.default_rng(5)
+    for dims in ((1, n), (3, 7, n), (90, n)):
+        shapes = (
+            dims,
+            dims[1:],
+            (n,),
+            *[(n,)] * (2 if isinstance(norm, LayerNormalization) else 1),
+        )
+        x, a, b, *affine = (rng.standard_normal(s).astype(np.float32) for s in shapes)
+        op = Fused((Step(Add(), (0, 1)), Step(Mul(), (3, 2))))
+        inputs = [value("x", x), value("a", a), value("b", b)]
+        program = apply(op, "sum", *inputs)
+        rows = [value(f"s{i}", w, True) for i, w in enumerate(affine)]
+        normalised = apply(norm, "y", program.output, *rows)
+        outputs = [normalised.output, *([program.output] if keeps_sum else [])]
+        graph = Graph("g", inputs, outputs, [program, normalised])
+        results, plan = run_graph(graph, {"x": x, "a": a, "b": b}, device)
+        if device.caps.is_cpu:
+            assert plan.launches == 1
+        total = ((x + a) * b).astype(np.float32)
+        (expected,) = norm.reference(total, *affine)
+        np.testing.assert_allclose(results["y"], expected, rtol=0, atol=tolerance(norm, expected))
+        if keeps_sum:
+            np.testing.assert_allclose(results["sum"], total, rtol=1e-6, atol=1e-6)
 
 
 def test_the_steps_say_who_does_the_work() -> None:

@@ -1,0 +1,40 @@
+"""A normalisation of rows behind what computes them, in the same launch on a CPU."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from clrt.ir.graph import Value
+from clrt.kernels.spec import Arg, BufferArg, f32
+
+
+@dataclass(frozen=True)
+class RowNorm:
+    """z[m, :] = the row y[m, :] of a matrix, normalised, scaled and shifted.
+
+    Attributes:
+        scale: One element per column, as `bias`.
+        rms: No mean is taken off (RMSNormalization).
+    """
+
+    z: Value
+    scale: Value
+    bias: Value | None
+    epsilon: float
+    rms: bool
+
+    @property
+    def defines(self) -> dict[str, object]:
+        """The macros of common/normalize_row.clh."""
+        return {"NORM": 1, "RMS": int(self.rms), "BIAS": int(self.bias is not None)}
+
+    @property
+    def args(self) -> tuple[Arg, ...]:
+        """What NORM_INPUTS declares."""
+        values = (self.z, self.scale, *([] if self.bias is None else [self.bias]))
+        return (*map(BufferArg, values), f32(self.epsilon))
+
+
+def norm_flops(rows: int, n: int) -> int:
+    """Floating-point operations of a normalisation of rows of n elements."""
+    return 8 * rows * n
