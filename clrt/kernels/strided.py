@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
+from typing import TypeAlias
 
 from clrt.errors import UnsupportedError
 from clrt.ir.dtypes import DType
 from clrt.kernels.spec import (
-    Arg,
     BufferArg,
     KernelSpec,
     Launch,
@@ -25,6 +25,8 @@ MAX_RANK = 6
 _ITEM_ELEMS = 8192
 _SIDE = 16
 _LEAST_SIDE = 4
+# An entry point, the sizes of its range and of a work-group, and its numbers.
+_Walk: TypeAlias = tuple[str, tuple[int, ...], "tuple[int, ...] | None", tuple[int, ...]]
 _UNSIGNED = {1: "uchar", 2: "ushort", 4: "uint", 8: "ulong"}
 
 
@@ -102,33 +104,20 @@ def copy_launches(
             for i in range(dims[axis])
         ]
         return [launch for a, b in parts for launch in copy_launches(ctx, a, b, dtype, *rest)]
-    emit = _emit_cpu if ctx.caps.is_cpu else _emit_any
-    return [emit(src, dst, {"DATA_T": _UNSIGNED[dtype.itemsize]}, dims, source, target)]
+    walk = _by_rows if ctx.caps.is_cpu else _by_elements
+    entry, size, local, numbers = walk(dims, source, target)
+    cpu, bits = int(ctx.caps.is_cpu), _UNSIGNED[dtype.itemsize]
+    kernel = KernelSpec.of("copy_strided.cl", entry, DATA_T=bits, CPU=cpu)
+    return [Launch(kernel, size, local, (src, dst, *(i32(v) for v in numbers)))]
 
 
-def _emit_any(
-    src: BufferArg,
-    dst: BufferArg,
-    defines: dict[str, object],
-    dims: Sequence[int],
-    source: Sequence[int],
-    target: Sequence[int],
-) -> Launch:
+def _by_elements(dims: Sequence[int], source: Sequence[int], target: Sequence[int]) -> _Walk:
     """One work-item per element."""
     d, s, t = pad_rank(dims, 1), pad_rank(source, 0), pad_rank(target, 0)
-    kernel = KernelSpec.of("copy_strided.cl", "copy_strided", **defines)
-    args: tuple[Arg, ...] = (src, dst, *(i32(v) for v in (*d, *s, *t)))
-    return Launch(kernel, (d[5], d[4], prod(d[:4])), None, args)
+    return "copy_strided", (d[5], d[4], prod(d[:4])), None, (*d, *s, *t)
 
 
-def _emit_cpu(
-    src: BufferArg,
-    dst: BufferArg,
-    defines: dict[str, object],
-    dims: Sequence[int],
-    source: Sequence[int],
-    target: Sequence[int],
-) -> Launch:
+def _by_rows(dims: Sequence[int], source: Sequence[int], target: Sequence[int]) -> _Walk:
     """Rows of the result, or tiles where the rows of the source lie along another axis."""
     axes = sorted(range(len(dims)), key=lambda axis: (target[axis] == 1, axis))
     across = [axis for axis in axes[:-1] if source[axis] == 1 and dims[axis] >= _LEAST_SIDE]
@@ -143,6 +132,4 @@ def _emit_cpu(
     width = max(min(d[5], _ITEM_ELEMS // side), 1)
     height = max(min(rows, round_up(_ITEM_ELEMS // width, side)), 1)
     items = ceil_div(d[5], width) * ceil_div(rows, height) * (prod(d[:4]) if tiled else 1)
-    kernel = KernelSpec.of("copy_strided.cl", "copy_strided_cpu", CPU=1, **defines)
-    numbers = (*d, *s, *t, height, width, int(tiled))
-    return Launch(kernel, (items,), (1,), (src, dst, *(i32(v) for v in numbers)))
+    return "copy_strided_cpu", (items,), (1,), (*d, *s, *t, height, width, int(tiled))
