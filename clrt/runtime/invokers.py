@@ -25,11 +25,15 @@ def remember_invokers() -> None:
 def _remembering(make: Callable[..., Any]) -> Callable[..., Any]:
     known: dict[Hashable, Any] = {}
 
-    def remembered(*args: Any, devs: Any, **options: Any) -> Any:
+    def remembered(*args: Any, **options: Any) -> Any:
         # The devices only decide on a warning about the size of arguments.
-        key = (args, *sorted(options.items()))
+        key = (args, *sorted((k, v) for k, v in options.items() if k != "devs"))
+        try:
+            hash(key)
+        except TypeError:  # another pyopencl, with other arguments
+            return make(*args, **options)
         if key not in known:
-            known[key] = make(*args, devs=devs, **options)
+            known[key] = make(*args, **options)
         return known[key]
 
     remembered.__wrapped__ = make  # type: ignore[attr-defined]

@@ -30,6 +30,18 @@ def test_the_code_is_made_once_for_equal_kernels() -> None:
     assert made == [("f", 2, False), ("f", 3, False), ("f", 3, True)]
 
 
+def test_arguments_that_cannot_be_a_key_are_passed_on() -> None:
+    made: list[list[str]] = []
+
+    def make(devs: list[str]) -> str:
+        made.append(devs)
+        return "code"
+
+    remembered = invokers._remembering(make)
+    assert [remembered(["a"]), remembered(["a"])] == ["code", "code"]
+    assert made == [["a"], ["a"]]
+
+
 def test_another_pyopencl_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delattr(invoker, "generate_enqueue_and_set_args")
     invokers.remember_invokers()
