@@ -33,11 +33,9 @@
 #if BIAS
 #define BIAS_INPUT , IN(DATA_T, bias)
 #define BIAS_AT(i) LOAD(AT(bias), i)
-#define BIAS_ROW AT(bias)
 #else
 #define BIAS_INPUT
 #define BIAS_AT(i) 0.0f
-#define BIAS_ROW 0
 #endif
 #if STATS
 #define STATS_OUTPUTS , OUT(float, mean_out), OUT(float, inverse_out)
@@ -83,7 +81,7 @@ void layer_normalization_cpu(OUT(float, y) STATS_OUTPUTS, IN(float, x),
   const IDX_T first = get_group_id(0) * T_ROWS;
   const IDX_T end = i_min(first + T_ROWS, rows);
   for (IDX_T row = first; row < end; ++row) {
-    const float2 stats = normalize_row(AT(y) + row * n, AT(x) + row * n, AT(scale), BIAS_ROW, n,
+    const float2 stats = normalize_row(AT(y) + row * n, AT(x) + row * n, AT(scale), NORM_BIAS, n,
                                        epsilon);
     STORE_STATS(row, stats.x, stats.y)
   }

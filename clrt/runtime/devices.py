@@ -118,7 +118,7 @@ def _float_lanes(device: cl.Device) -> int:
 def _rank(caps: DeviceCaps) -> tuple[bool, int, bool]:
     """Order of preference: discrete GPU, integrated GPU, CPU, anything else; quirks come last."""
     order = {"gpu": 0, "igpu": 1, "cpu": 2}
-    translated, slow = ("translation-layer" in caps.quirks), ("slow-launches" in caps.quirks)
+    translated, slow = (q in caps.quirks for q in ("translation-layer", "slow-launches"))
     return translated, order.get(caps.kind, 3), slow
 
 

@@ -256,11 +256,8 @@ class BoundPlan:
                 self._steps += [self._bind_launch(launch) for launch in step.launches]
             else:
                 self._steps.append(step)
-        self._views = {}
-        for value in (*self.plan.graph.inputs, *self.plan.graph.outputs):
-            host = self._host_memory(value)
-            if host is not None:
-                self._views[value] = host
+        ends = (*self.plan.graph.inputs, *self.plan.graph.outputs)
+        self._views = {v: host for v in ends if (host := self._host_memory(v)) is not None}
         self._generation = self.slabs.generation
 
     def _bind_launch(self, launch: Launch) -> Enqueue:

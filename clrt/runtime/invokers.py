@@ -8,6 +8,7 @@ the kernel's name and arguments alone: it is read once in a process.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable
+from functools import wraps
 from typing import Any
 
 from pyopencl import invoker
@@ -25,6 +26,7 @@ def remember_invokers() -> None:
 def _remembering(make: Callable[..., Any]) -> Callable[..., Any]:
     known: dict[Hashable, Any] = {}
 
+    @wraps(make)
     def remembered(*args: Any, **options: Any) -> Any:
         # The devices only decide on a warning about the size of arguments.
         key = (args, *sorted((k, v) for k, v in options.items() if k != "devs"))
@@ -36,5 +38,4 @@ def _remembering(make: Callable[..., Any]) -> Callable[..., Any]:
             known[key] = make(*args, **options)
         return known[key]
 
-    remembered.__wrapped__ = make  # type: ignore[attr-defined]
     return remembered

@@ -124,9 +124,8 @@ class Session:
 
         A CPU reads a mapped file where it is.
         """
-        caps = self.device.caps
-        in_place = caps.is_cpu and not caps.simulator and array.nbytes > 0
-        if in_place and array.ctypes.data % ALIGNMENT_BYTES == 0 and is_mapped(array):
+        aligned = array.nbytes > 0 and array.ctypes.data % ALIGNMENT_BYTES == 0
+        if self.shares_memory and aligned and is_mapped(array):
             flags = cl.mem_flags.READ_ONLY | cl.mem_flags.USE_HOST_PTR
             return cl.Buffer(self.context, flags, hostbuf=array)
         buffer = self.upload(array)

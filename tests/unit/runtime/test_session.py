@@ -13,7 +13,7 @@ from clrt.ir.graph import Graph, Node, Value
 from clrt.ir.op import TensorType
 from clrt.ops.pointwise import Add
 from clrt.runtime.devices import DeviceInfo
-from clrt.runtime.executor import BoundPlan, Slabs, Weights
+from clrt.runtime.executor import BoundPlan, Enqueue, Slabs, Weights
 from clrt.runtime.session import Session, session_for
 from tests.harness import all_devices, plan_graph
 
@@ -70,9 +70,10 @@ def test_an_interrupted_run_leaves_nothing_in_the_queue(
 
     def interrupt(self: BoundPlan) -> None:
         (step,) = self._steps
+        assert isinstance(step, Enqueue)
         queue = self.session.queue
         events.append(
-            cl.enqueue_nd_range_kernel(queue, step.kernel, step.global_size, step.local_size)  # type: ignore[union-attr]
+            cl.enqueue_nd_range_kernel(queue, step.kernel, step.global_size, step.local_size)
         )
         raise KeyboardInterrupt
 
