@@ -1,12 +1,12 @@
 // y = epilogue(A B) for CPU devices: one work-item per work-group holds a tile of T_MR rows by
 // T_NV vectors of T_VW columns in registers. B is packed as [panel][K][T_NV * T_VW], with zeros
 // past column N; A is read in place, row by row.
-// Work-groups go through chunks of T_MC blocks of rows, whose part of A stays in the cache; in a
-// chunk, panel after panel of B, and all blocks of the chunk for each. The range has one dimension,
-// since runtimes that split more of them would tear this order apart.
-// With NORM rows are normalised behind the product: a work-group then has whole rows, `height`
-// blocks of them. Where rows are too few for that, one launch multiplies by tiles (height 0) and
-// a second one only normalises (multiplies 0).
+// A work-group has a stripe of A, `height` blocks of T_MR rows, and a panel of B. They go through
+// chunks of T_MC blocks, whose part of A stays in the cache; in a chunk, panel after panel of B, and
+// all stripes of the chunk for each. The range has one dimension, since runtimes that split more
+// of them would tear this order apart.
+// With NORM rows are normalised behind the product: a work-group then has all panels. Where rows
+// are too few for that, one launch only multiplies, panel by panel, and a second one normalises.
 //   INPUTS   parameters of the epilogue's operands x1, x2, …: buffer, strides by batch axis and row
 //   READS    declares v1, v2, … from them;  BODY one variable per step;  RESULT what is stored
 //   B_T, B_STORAGE  how elements of B lie (common/widen.clh)
@@ -36,9 +36,11 @@
 
 #if NORM
 #include "common/normalize_row.clh"
-#define STRIPE_INPUTS NORM_INPUTS, const IDX_T height, const IDX_T multiplies
+#define ROW_INPUTS NORM_INPUTS, const IDX_T multiplies, const IDX_T normalizes
 #else
-#define STRIPE_INPUTS
+#define ROW_INPUTS
+#define multiplies 1
+#define normalizes 0
 #endif
 
 #define ROWS_AHEAD 64
@@ -48,42 +50,35 @@
 
 __kernel __attribute__((reqd_work_group_size(1, 1, 1)))
 void gemm_cpu(OUT(float, y), IN(float, a), IN(B_T, b), const IDX_T M, const IDX_T N,
-              const IDX_T K, const IDX_T d1, const IDX_T a_s0, const IDX_T a_s1, const IDX_T a_row,
-              const IDX_T b_s0, const IDX_T b_s1 INPUTS STRIPE_INPUTS) {
+              const IDX_T K, const IDX_T height, const IDX_T d1, const IDX_T a_s0,
+              const IDX_T a_s1, const IDX_T a_row, const IDX_T b_s0,
+              const IDX_T b_s1 INPUTS ROW_INPUTS) {
   const IDX_T width = T_NV * T_VW;
   const IDX_T blocks = (M + T_MR - 1) / T_MR;
-  const IDX_T panels = (N + width - 1) / width;
-  IDX_T batch = (IDX_T)get_global_id(0) / (blocks * panels);
-  const IDX_T at = (IDX_T)get_global_id(0) % (blocks * panels);
-  IDX_T chunk = at / (T_MC * panels) * T_MC;
-  IDX_T chunk_blocks = i_min(T_MC, blocks - chunk);
-  IDX_T first = chunk + (at - chunk * panels) % chunk_blocks;
-  IDX_T end = first + 1;
-  IDX_T n0 = (at - chunk * panels) / chunk_blocks * width;
-  IDX_T n_end = n0 + width;
-#if NORM
-  if (height > 0) {
-    batch = 0;
-    chunk = first = (IDX_T)get_global_id(0) * height;
-    chunk_blocks = i_min(height, blocks - chunk);
-    end = chunk + chunk_blocks;
-    n0 = 0;
-    n_end = multiplies ? N : 0;
-  }
-#endif
+  const IDX_T stripes = (blocks + height - 1) / height;
+  const IDX_T panels = normalizes ? 1 : (N + width - 1) / width;
+  const IDX_T batch = (IDX_T)get_global_id(0) / (stripes * panels);
+  const IDX_T at = (IDX_T)get_global_id(0) % (stripes * panels);
+  const IDX_T chunk = at / (T_MC / height * panels) * (T_MC / height);
+  const IDX_T chunk_stripes = i_min(T_MC / height, stripes - chunk);
+  const IDX_T in_chunk = at - chunk * panels;
+  const IDX_T first = (chunk + in_chunk % chunk_stripes) * height;
+  const IDX_T end = i_min(first + height, blocks);
+  IDX_T n0 = in_chunk / chunk_stripes * width;
+  const IDX_T n_end = normalizes ? multiplies * N : n0 + width;
   const IDX_T i0 = batch / d1;
   const IDX_T i1 = batch % d1;
   __global const float *const a_batch = AT(a) + i0 * a_s0 + i1 * a_s1;
   __global const B_T *const b_batch = AT(b) + i0 * b_s0 + i1 * b_s1;
-  // The chunk's blocks, which share a panel, bring the next one into the cache, a slice each; a
-  // block alone reads ahead in its own. Weights come from memory where rows are few.
-  const size_t slice_step = width * sizeof(B_T) / chunk_blocks;
-  const IDX_T ahead = chunk_blocks == 1 ? ROWS_AHEAD : K;
+  // The blocks bring the next panel into the cache, a slice each; a block alone reads ahead in its
+  // own. Weights come from memory where rows are few.
+  const size_t slice_step = width * sizeof(B_T) / (end - first);
+  const IDX_T ahead = end - first == 1 ? ROWS_AHEAD : K;
   for (; n0 < n_end; n0 += width) {
     for (IDX_T block = first; block < end; ++block) {
       const IDX_T m0 = block * T_MR;
       __global const B_T *panel = b_batch + n0 * K;
-      size_t next = (size_t)(panel + width * ahead) + (block - chunk) * slice_step * K;
+      size_t next = (size_t)(panel + width * ahead) + (block - first) * slice_step * K;
       ROWS(ROW_POINTER)
       ROWS(ZERO_ROW)
       // No builtin in this loop: on PoCL each is a call, which spills every accumulator.
@@ -107,7 +102,7 @@ void gemm_cpu(OUT(float, y), IN(float, a), IN(B_T, b), const IDX_T M, const IDX_
     }
   }
 #if NORM
-  if (height > 0) {
+  if (normalizes) {
     const IDX_T last = i_min(end * T_MR, M);
     for (IDX_T m = first * T_MR; m < last; ++m) NORMALIZE(m * N, N);
   }

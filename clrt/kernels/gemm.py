@@ -47,7 +47,9 @@ BLOCKS = tuned(
 GPU = tuned("gemm_gpu", T_RM=4, T_RN=4, T_TK=16)
 _GPU_SIDE = 16
 _PACKED_ROWS = 64  # to a work-item
-_STRIPE = 8  # blocks of rows to a work-group that normalises them
+_STRIPE = 16  # blocks of rows to a work-group, at most
+_NORM_STRIPE = 8  # the same where it has whole rows
+_GROUPS_PER_UNIT = 8  # where there are so many tiles, lest some units end long before others
 # Kernels walk two batch axes; more are copied into one.
 _BATCH_AXES = 2
 _MAX_EXACT_RANK = 4
@@ -227,28 +229,29 @@ def emit_cpu(product: Product, ctx: Lowering, norm: RowNorm | None = None) -> li
     strides = (product.batch[1], a0, a1, a_row, *b_strides)
     buffers = (BufferArg(product.y, product.y_offset), product.a.buffer, b)
 
-    def launch(rows: int, groups: int, flops: int, *more: Arg) -> Launch:
-        sizes = (i32(v) for v in (rows, product.n, product.k, *strides))
+    def launch(rows: int, height: int, groups: int, flops: int, *more: Arg) -> Launch:
+        sizes = (i32(v) for v in (rows, product.n, product.k, height, *strides))
         args = (*buffers, *sizes, *_epilogue_args(product.epilogue), *more)
         return Launch(kernel, (groups,), (1,), args, flops)
 
+    units, rows = ctx.caps.compute_units, product.batches * product.m
     blocks = ceil_div(product.m, tunables["T_MR"])
-    tiles = blocks * ceil_div(product.n, width) * product.batches
+    panels = ceil_div(product.n, width) * product.batches
+    most = min(_STRIPE, tunables["T_MC"])
+    height = max(1, min(most, blocks, blocks * panels // (units * _GROUPS_PER_UNIT)))
+    tiles = (product.m, height, ceil_div(blocks, height) * panels, product.flops)
     if norm is None:
-        return [*launches, launch(product.m, tiles, product.flops)]
-    rows = product.batches * product.m
-    flops, units = norm_flops(rows, product.n), ctx.caps.compute_units
+        return [*launches, launch(*tiles)]
+    flops = norm_flops(rows, product.n)
+    height = min(_NORM_STRIPE, ceil_div(ceil_div(rows, tunables["T_MR"]), units))
+    stripes = (rows, height, ceil_div(rows, height * tunables["T_MR"]))
     # Each stripe reads all of B: where rows are few, tiles share it out better.
-    together = product.batches == 1 and blocks >= 2 * units
-    height = min(_STRIPE, ceil_div(ceil_div(rows, tunables["T_MR"]), units))
-    stripes = ceil_div(rows, height * tunables["T_MR"])
-    stripe = (*norm.args, i32(height))
-    if together:
-        return [*launches, launch(rows, stripes, product.flops + flops, *stripe, i32(1))]
+    if product.batches == 1 and blocks >= 2 * units:
+        return [*launches, launch(*stripes, product.flops + flops, *norm.args, i32(1), i32(1))]
     return [
         *launches,
-        launch(product.m, tiles, product.flops, *norm.args, i32(0), i32(1)),
-        launch(rows, stripes, flops, *stripe, i32(0)),
+        launch(*tiles, *norm.args, i32(1), i32(0)),
+        launch(*stripes, flops, *norm.args, i32(0), i32(1)),
     ]
 
 
