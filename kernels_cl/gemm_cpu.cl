@@ -44,6 +44,7 @@
 #endif
 
 #define ROWS_AHEAD 64
+#define LINE 16  // floats of a cache line
 
 #define LOAD_B(i, j) const F b##j = LOAD_WIDE(B_STORAGE, panel + j * T_VW);
 #define PREFETCH_B(i, j) PREFETCH(next + j * (T_VW * sizeof(B_T)));
@@ -81,6 +82,11 @@ void gemm_cpu(OUT(float, y), IN(float, a), IN(B_T, b), const IDX_T M, const IDX_
       size_t next = (size_t)(panel + width * ahead) + (block - first) * slice_step * K;
       ROWS(ROW_POINTER)
       ROWS(ZERO_ROW)
+      __global float *const y_tile = AT(y) + (batch * M + m0) * N + n0;
+      // What the epilogue writes, and often reads in place, would keep it waiting for memory.
+      for (IDX_T i = 0; i < T_MR; ++i) {
+        for (IDX_T j = 0; j < width; j += LINE) PREFETCH(y_tile + i * N + j);
+      }
       // No builtin in this loop: on PoCL each is a call, which spills every accumulator.
       for (IDX_T k = 0; k < K; ++k) {
         VECTORS(LOAD_B, 0)
