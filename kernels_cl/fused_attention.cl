@@ -236,10 +236,15 @@ void fused_attention_cpu(OUT(float, y), IN(float, q), IN(float, k), IN(float, v)
   const IDX_T batch = get_group_id(2);
   const IDX_T kv_head = head / group;
   const IDX_T y_step = get_num_groups(1) * S_DV;
+  const IDX_T behind = first + VW * T_NV;
+  __global const float *const q_head_rows = AT(q) + batch * q_batch + head * q_head;
+  // Work-items of a thread come in order: the next one has the next queries, or the next head.
+  __global const float *const next_q =
+      q_head_rows + (behind < queries ? behind * q_step : q_head);
 #define ATTEND(block)                                                                          \
-  block(AT(y) + batch * queries * y_step + head * S_DV,                                        \
-        AT(q) + batch * q_batch + head * q_head, AT(k) + batch * k_batch + kv_head * k_head,   \
-        AT(v) + batch * v_batch + kv_head * v_head MASK_ROWS, first, queries,                  \
+  block(AT(y) + batch * queries * y_step + head * S_DV, q_head_rows,                           \
+        AT(k) + batch * k_batch + kv_head * k_head,                                            \
+        AT(v) + batch * v_batch + kv_head * v_head MASK_ROWS, next_q, first, queries,          \
         key_count, q_step, k_step, v_step, y_step, mask_query, mask_key, scale)
   if (queries - first <= VW) {
     ATTEND(attend_narrow);
