@@ -14,7 +14,7 @@ from tools.benchmark.inputs import read_texts, split_text
 from tools.benchmark.kernels import Timed, launch_rows
 from tools.benchmark.limits import Sample, median_share
 from tools.benchmark.models import model_rows
-from tools.benchmark.results import MemoryRow, ModelRow, Report
+from tools.benchmark.results import Limits, MemoryRow, ModelRow, Report
 from tools.benchmark.runtimes import ONNXRUNTIME, OPENVINO, short_platform
 from tools.benchmark.tables import all_tables, goal_table
 from tools.benchmark.turns import median_ratio
@@ -65,6 +65,16 @@ def test_goal_takes_the_better_device_case_by_case() -> None:
     speed = Goal("speed", 0.8, False, values)
     assert speed.headline == ("a", 0.8)
     assert not Goal("speed", 0.81, False, values).is_met
+
+
+def test_goals_show_what_multiply_adds_alone_would_take() -> None:
+    ours = ModelRow("BERT", "8x128", "clrt PoCL", 400.0, 390.0, 0.8, None, 200.0, 500.0, 0.9)
+    peer = ModelRow("BERT", "8x128", ONNXRUNTIME, 500.0, 490.0, 1.0, None, 200.0, 400.0, None)
+    limits = Limits("clrt PoCL", 480.0, 500.0, 40.0, 41.0, 42.0, 41.0)
+    goal, *_ = goals_of(Report(limits=[limits], models=[ours, peer]))
+    assert goal.floors == {"8x128": pytest.approx(0.8)}
+    goal, *_ = goals_of(Report(models=[ours, peer]))
+    assert goal.floors == {}
 
 
 def test_goals_name_only_what_was_measured() -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from .results import Report
+from .runtimes import ONNXRUNTIME, OPENVINO
 
 _POCL = "clrt PoCL"
 _ROUNDING = 1e-9
@@ -19,12 +20,15 @@ class Goal:
     Attributes:
         at_most: Whether the bound is an upper one.
         values: The figures by device, then by case.
+        floors: By case, what a figure would be if nothing but multiply-adds took time, and these
+            ran at the best speed seen on any device.
     """
 
     name: str
     bound: float
     at_most: bool
     values: dict[str, dict[str, float]] = field(default_factory=dict)
+    floors: dict[str, float] = field(default_factory=dict)
 
     @property
     def by_device(self) -> dict[str, float]:
@@ -58,12 +62,23 @@ def _model_goals(report: Report) -> Iterable[Goal]:
     for model in dict.fromkeys(r.model for r in report.models):
         rows = [r for r in report.models if r.model == model and r.runtime.startswith("clrt")]
         pocl = [r for r in rows if r.runtime == _POCL]
+        ort, openvino = (_floors(report, model, peer) for peer in (ONNXRUNTIME, OPENVINO))
         peer = f"{model}: time over ONNX Runtime's"
-        yield _goal(peer, 0.80, True, rows, "shape", "to_onnxruntime")
-        yield _goal(f"{model}: time over OpenVINO's", 0.93, True, rows, "shape", "to_openvino")
+        column = ("shape", "to_onnxruntime", ort)
+        yield _goal(peer, 0.80, True, rows, *column)
+        yield _goal(
+            f"{model}: time over OpenVINO's", 0.93, True, rows, "shape", "to_openvino", openvino
+        )
         long, short = [r for r in pocl if r.shape != "1x16"], [r for r in pocl if r.shape == "1x16"]
-        yield _goal(f"{peer}, PoCL", 0.85, True, long, "shape", "to_onnxruntime")
-        yield _goal(f"{peer}, PoCL, 1x16", 1.0, True, short, "shape", "to_onnxruntime")
+        yield _goal(f"{peer}, PoCL", 0.85, True, long, *column)
+        yield _goal(f"{peer}, PoCL, 1x16", 1.0, True, short, *column)
+
+
+def _floors(report: Report, model: str, peer: str) -> dict[str, float]:
+    """What a model's multiply-adds would take at the best speed seen, over a peer's time."""
+    best = max((max(x.fma_gflops, x.gemm_gflops) for x in report.limits), default=None)
+    rows = [r for r in report.models if (r.model, r.runtime) == (model, peer)]
+    return {r.shape: 1e3 * r.gflop / best / r.median_ms for r in rows} if best else {}
 
 
 def _kernel_goals(report: Report) -> Iterable[Goal]:
@@ -101,11 +116,19 @@ def _use_goals(report: Report) -> Iterable[Goal]:
     yield _goal("Programs built for a new shape", 0, True, report.new_shapes, "shape", "builds")
 
 
-def _goal(name: str, bound: float, at_most: bool, rows: list[Any], case: str, figure: str) -> Goal:
+def _goal(
+    name: str,
+    bound: float,
+    at_most: bool,
+    rows: list[Any],
+    case: str,
+    figure: str,
+    floors: dict[str, float] | None = None,
+) -> Goal:
     """A goal over a column of rows; a row that lacks the figure is left out."""
     values: dict[str, dict[str, float]] = {}
     for row in rows:
         value = getattr(row, figure)
         if value is not None:
             values.setdefault(row.runtime, {})[str(getattr(row, case))] = float(value)
-    return Goal(name, bound, at_most, values)
+    return Goal(name, bound, at_most, values, floors or {})
