@@ -87,17 +87,14 @@ __kernel void reduce_strided(OUT(DATA_T, y), IN(DATA_T, x), SIZES) {
 }
 
 #else
-// T_NV vectors of outputs side by side: long pieces of rows, which no prefetcher of a CPU follows
-// from one to the next. The partial results are few enough for the L1 cache.
-#define ROWS_AHEAD 8
-#define EACH for (IDX_T k = 0, c = 0; k < vectors; ++k, c += VW)
-#define COLUMNS(p) (left - c >= VW ? LOAD_F((p) + c) : load_lanes((p) + c, left - c, 0.0f))
+// Outputs side by side. The partial results are few enough for the L1 cache.
+#include "common/columns.clh"
 
 __kernel __attribute__((reqd_work_group_size(1, 1, 1)))
 void reduce_columns(OUT(float, y), IN(float, x), SIZES) {
   const IDX_T i2 = get_group_id(0) * (T_NV * VW), i1 = get_group_id(1), i0 = get_group_id(2);
   const IDX_T left = d2 - i2;
-  const IDX_T vectors = i_min(T_NV, (left + VW - 1) / VW);
+  const IDX_T vectors = COLUMN_VECTORS(left);
   __global const float *const base = AT(x) + i0 * s0 + i1 * s1 + i2;
   __global float *const to = AT(y) + (i0 * d1 + i1) * d2 + i2;
   F total[T_NV], part[T_NV];
@@ -123,7 +120,7 @@ void reduce_columns(OUT(float, y), IN(float, x), SIZES) {
     }
     EACH total[k] = JOIN(total[k], part[k]);
   }
-  EACH store_lanes(to + c, UNSHIFT(FINISH(total[k], COUNT), top[k]), i_min(VW, left - c));
+  EACH STORE_COLUMNS(to, UNSHIFT(FINISH(total[k], COUNT), top[k]))
 }
 
 // T_ROWS outputs, of rows in vectors.

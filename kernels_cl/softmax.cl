@@ -1,6 +1,7 @@
 // exp(x - max) / sum along one axis, or its logarithm (LOG).
-//   softmax_cpu   contiguous rows of n float32 elements
-//   softmax_any   elements `step` apart: [outer, n, step]; HALF: float16 in memory
+//   softmax_cpu      contiguous rows of n float32 elements
+//   softmax_columns  float32 elements `step` apart: [outer, n, step], vectors of columns
+//   softmax_any      the same, element by element; HALF: float16 in memory
 // An element is read before it is written, so y may be x.
 #include "common/base.clh"
 #ifndef LOG
@@ -17,6 +18,7 @@
 #endif
 #ifndef T_ROWS
 #define T_ROWS 4
+#define T_NV 8
 #endif
 #include "common/math.clh"
 #include "common/scalar.clh"
@@ -97,5 +99,53 @@ void softmax_cpu(OUT(float, y), IN(float, x), const IDX_T rows, const IDX_T n) {
   const IDX_T first = get_group_id(0) * T_ROWS;
   const IDX_T end = i_min(first + T_ROWS, rows);
   for (IDX_T row = first; row < end; ++row) softmax_row(AT(y) + row * n, AT(x) + row * n, n);
+}
+
+#include "common/columns.clh"
+
+// `left` columns of n rows, T_NV vectors at most.
+static inline void softmax_block(__global float *to, __global const float *from, const IDX_T n,
+                                 const IDX_T step, const IDX_T left) {
+  const IDX_T vectors = COLUMN_VECTORS(left);
+  F top[T_NV], sum[T_NV];
+  EACH top[k] = (F)(-INFINITY);
+  EACH sum[k] = (F)(0.0f);
+  for (IDX_T i = 0; i < n; ++i) {
+    __global const float *const row = from + i * step;
+    EACH {
+      PREFETCH(row + ROWS_AHEAD * step + c);
+      // A NaN may get lost here; the sum has it.
+      top[k] = JOIN_TOP(top[k], COLUMNS(row));
+    }
+  }
+  for (IDX_T i = 0; i < n; ++i) {
+    EACH {
+      const F e = c_exp(COLUMNS(from + i * step) - top[k]);
+      sum[k] = sum[k] + e;
+#if !LOG
+      STORE_COLUMNS(to + i * step, e)
+#endif
+    }
+  }
+  EACH sum[k] = LOG ? c_log(sum[k]) : (F)(1.0f) / sum[k];
+  for (IDX_T i = 0; i < n; ++i) {
+#if LOG
+    EACH STORE_COLUMNS(to + i * step, COLUMNS(from + i * step) - top[k] - sum[k])
+#else
+    EACH STORE_COLUMNS(to + i * step, COLUMNS(to + i * step) * sum[k])
+#endif
+  }
+}
+
+__kernel __attribute__((reqd_work_group_size(1, 1, 1)))
+void softmax_columns(OUT(float, y), IN(float, x), const IDX_T outer, const IDX_T n,
+                     const IDX_T step, const IDX_T blocks) {
+  const IDX_T first = get_group_id(0) * (T_NV * VW);
+  const IDX_T begin = get_group_id(1) * blocks;
+  const IDX_T end = i_min(begin + blocks, outer);
+  for (IDX_T block = begin; block < end; ++block) {
+    const IDX_T at = block * n * step + first;
+    softmax_block(AT(y) + at, AT(x) + at, n, step, step - first);
+  }
 }
 #endif

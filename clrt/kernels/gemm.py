@@ -22,6 +22,7 @@ from clrt.kernels.spec import (
     Scratch,
     ceil_div,
     i32,
+    pieces_per_group,
     round_up,
 )
 from clrt.kernels.strided import collapse, contiguous_strides, copy_launches
@@ -49,7 +50,6 @@ _GPU_SIDE = 16
 _PACKED_ROWS = 64  # to a work-item
 _STRIPE = 16  # blocks of rows to a work-group, at most
 _NORM_STRIPE = 8  # the same where it has whole rows
-_GROUPS_PER_UNIT = 8  # where there are so many tiles, lest some units end long before others
 # Kernels walk two batch axes; more are copied into one.
 _BATCH_AXES = 2
 _MAX_EXACT_RANK = 4
@@ -237,8 +237,8 @@ def emit_cpu(product: Product, ctx: Lowering, norm: RowNorm | None = None) -> li
     units, rows = ctx.caps.compute_units, product.batches * product.m
     blocks = ceil_div(product.m, tunables["T_MR"])
     panels = ceil_div(product.n, width) * product.batches
-    most = min(_STRIPE, tunables["T_MC"])
-    height = max(1, min(most, blocks, blocks * panels // (units * _GROUPS_PER_UNIT)))
+    most = min(_STRIPE, tunables["T_MC"], blocks)
+    height = pieces_per_group(blocks * panels, most, ctx.caps)
     tiles = (product.m, height, ceil_div(blocks, height) * panels, product.flops)
     if norm is None:
         return [*launches, launch(*tiles)]

@@ -13,11 +13,20 @@ from clrt.errors import ShapeError
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, TensorType
-from clrt.kernels.spec import BufferArg, KernelSpec, Launch, Lowering, Variant, ceil_div, i32
+from clrt.kernels.spec import (
+    BufferArg,
+    KernelSpec,
+    Launch,
+    Lowering,
+    Variant,
+    ceil_div,
+    i32,
+    pieces_per_group,
+)
 from clrt.kernels.tuned import tuned
 from clrt.ops.base import Accuracy, OnnxNode, Op, Sample, Types, need, normalize_axis, register
 
-CPU = tuned("softmax_cpu", {"T_VW": (4, 8, 16)}, T_VW=8, T_ROWS=8)
+CPU = tuned("softmax_cpu", {"T_VW": (4, 8, 16)}, T_VW=8, T_ROWS=8, T_NV=8)
 
 
 def around_axis(dims: tuple[int, ...], axis: int) -> tuple[int, int, int]:
@@ -32,12 +41,13 @@ def _misfit_any(node: Node, caps: DeviceCaps) -> str | None:
 
 
 def _misfit_cpu(node: Node, caps: DeviceCaps) -> str | None:
-    x, op = node.arg(0), node.op
-    assert isinstance(op, SoftmaxBase)
-    if not caps.is_cpu or x.dtype is not DType.FLOAT32:
-        return "for float32 on CPU devices"
-    last = op.flatten or normalize_axis(op.axis, len(x.dims), op) >= len(x.dims) - 1
-    return None if last else "for the last axis"
+    float32 = node.arg(0).dtype is DType.FLOAT32
+    return None if caps.is_cpu and float32 else "for float32 on CPU devices"
+
+
+def _is_last(op: SoftmaxBase, x: Value) -> bool:
+    """Whether the elements along the axis lie side by side, at every shape."""
+    return op.flatten or normalize_axis(op.axis, len(x.dims), op) >= len(x.dims) - 1
 
 
 def _split(op: SoftmaxBase, x: Value) -> tuple[int, int, int]:
@@ -50,14 +60,23 @@ def _split(op: SoftmaxBase, x: Value) -> tuple[int, int, int]:
 def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
     x = node.arg(0)
     assert isinstance(node.op, SoftmaxBase)
-    outer, n, _ = _split(node.op, x)
-    if not outer * n:
+    outer, n, step = _split(node.op, x)
+    if not outer * n * step:
         return []
     tunables = ctx.tunables(CPU)
-    kernel = KernelSpec.of("softmax.cl", "softmax_cpu", LOG=int(node.op.log), **tunables)
-    args = (BufferArg(node.output), BufferArg(x), i32(outer), i32(n))
-    groups = ceil_div(outer, tunables["T_ROWS"])
-    return [Launch(kernel, (groups,), (1,), args, 4 * outer * n)]
+    numbers: tuple[int, ...]
+    groups: tuple[int, ...]
+    if _is_last(node.op, x):
+        entry, numbers = "softmax_cpu", (outer, n)
+        groups = (ceil_div(outer, tunables["T_ROWS"]),)
+    else:
+        pieces = ceil_div(step, tunables["T_NV"] * tunables["T_VW"])
+        blocks = pieces_per_group(outer * pieces, tunables["T_ROWS"], ctx.caps)
+        entry, numbers = "softmax_columns", (outer, n, step, blocks)
+        groups = (pieces, ceil_div(outer, blocks))
+    kernel = KernelSpec.of("softmax.cl", entry, LOG=int(node.op.log), **tunables)
+    args = (BufferArg(node.output), BufferArg(x), *(i32(v) for v in numbers))
+    return [Launch(kernel, groups, (1,) * len(groups), args, 4 * outer * n * step)]
 
 
 def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:
@@ -123,7 +142,7 @@ class SoftmaxBase(Op):
         cases: list[tuple[tuple[int, ...], int, bool]] = [
             ((1,), -1, False), ((3, 7), -1, False), ((3, 8), 1, False), ((2, 3, 65), -1, False),
             ((2, 5, 9), 1, False), ((4, 3), 0, False), ((2, 3, 5), 1, True), ((0, 3), -1, False),
-            ((3, 0), -1, False), ((2, 3, 5), 0, True),
+            ((3, 0), -1, False), ((2, 3, 5), 0, True), ((2, 3, 300), 1, False), ((9, 37), 0, False),
         ]  # fmt: skip
         for shape, axis, flatten in cases:
             for dtype in (np.float32, np.float16):
