@@ -243,7 +243,8 @@ def emit_cpu(product: Product, ctx: Lowering, norm: RowNorm | None = None) -> li
     if norm is None:
         return [*launches, launch(*tiles)]
     flops = norm_flops(rows, product.n)
-    height = min(_NORM_STRIPE, ceil_div(ceil_div(rows, tunables["T_MR"]), units))
+    most = min(_NORM_STRIPE, tunables["T_MC"])
+    height = min(most, ceil_div(ceil_div(rows, tunables["T_MR"]), units))
     stripes = (rows, height, ceil_div(rows, height * tunables["T_MR"]))
     # Each stripe reads all of B: where rows are few, tiles share it out better.
     if product.batches == 1 and blocks >= 2 * units:

@@ -273,11 +273,13 @@ class MatMul(MatrixProduct):
         yield Sample(cls(), mixed), ShapeError
 
 
-# Around the tiles (4 x 24 and 64 x 64, 16 deep), vectors, every way to broadcast, empty axes.
+# Around the tiles (4 x 24 and 64 x 64, 16 deep), stripes of them, vectors, every way to broadcast,
+# empty axes.
 SAMPLE_SHAPES: tuple[tuple[tuple[int, ...], tuple[int, ...]], ...] = (
     *(((m, 17), (17, n)) for m in (1, 3, 4, 5) for n in (1, 7, 8, 23, 24, 25)),
     ((63, 16), (16, 64)),
     ((65, 33), (33, 65)),
+    ((29, 5), (5, 18)),
     ((5,), (5,)),
     ((5,), (5, 7)),
     ((7, 5), (5,)),

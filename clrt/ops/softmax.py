@@ -14,6 +14,7 @@ from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.spec import (
+    Arg,
     BufferArg,
     KernelSpec,
     Launch,
@@ -75,7 +76,7 @@ def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
         entry, numbers = "softmax_columns", (outer, n, step, blocks)
         groups = (pieces, ceil_div(outer, blocks))
     kernel = KernelSpec.of("softmax.cl", entry, LOG=int(node.op.log), **tunables)
-    args = (BufferArg(node.output), BufferArg(x), *(i32(v) for v in numbers))
+    args: tuple[Arg, ...] = (BufferArg(node.output), BufferArg(x), *(i32(v) for v in numbers))
     return [Launch(kernel, groups, (1,) * len(groups), args, 4 * outer * n * step)]
 
 

@@ -30,14 +30,14 @@ SMALL: dict[str, dict[str, int]] = {
     "fused_attention_cpu": {"T_VW": 4, "T_NV": 2, "T_MK": 3, "T_MV": 2, "T_KB": 6},
     "gather_cpu": {"T_BYTES": 72},
     "gemm_blocks_cpu": {"T_MR": 3, "T_NV": 1, "T_VW": 4, "T_MB": 3, "T_KC": 6},
-    "gemm_cpu": {"T_MR": 3, "T_NV": 1, "T_VW": 4, "T_MC": 2},
+    "gemm_cpu": {"T_MR": 3, "T_NV": 1, "T_VW": 4, "T_MC": 7},
     "gemm_integer_cpu": {"T_MR": 3, "T_NV": 1, "T_VW": 4},
     "gemm_gpu": {"T_RM": 1, "T_RN": 2, "T_TK": 4},
     "layer_normalization_cpu": {"T_VW": 4, "T_ROWS": 3},
     "reduce_columns": {"T_VW": 4, "T_NV": 2},
     "reduce_rows": {"T_VW": 4, "T_ROWS": 3},
     "rotary_cpu": {"T_VW": 4},
-    "softmax_cpu": {"T_VW": 4, "T_ROWS": 3},
+    "softmax_cpu": {"T_VW": 4, "T_ROWS": 3, "T_NV": 2},
 }
 
 
