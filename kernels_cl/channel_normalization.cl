@@ -1,6 +1,7 @@
 // Normalisations of [N, C, ...] with a scale and a bias by channel (or by group of channels).
 //   batch_normalization   with given means and variances
 //   group_normalization   each group of channels with its own; InstanceNormalization: groups of one
+//   …_cpu                 vectors of float32; a work-group has `rows` channels or groups
 // Each group is read twice before the pass that writes it, so y may be x.
 #include "common/base.clh"
 #ifndef HALF
@@ -10,6 +11,13 @@
 #ifndef PER_GROUP
 #define PER_GROUP 0
 #endif
+#ifndef T_VW
+#define T_VW 8
+#endif
+#ifndef VW
+#define VW T_VW
+#endif
+#if VW == 1
 #if HALF
 #define DATA_T half
 #define LOAD(p, i) vload_half((i), (p))
@@ -72,3 +80,50 @@ __kernel void group_normalization(OUT(DATA_T, y), IN(DATA_T, x), IN(STAT_T, scal
     }
   }
 }
+
+#else
+#include "common/math.clh"
+#include "common/scalar.clh"
+#include "common/rows.clh"
+#include "common/row_moments.clh"
+
+// to[i] = (from[i] - mean) * factor + shift for i < n.
+static inline void scale_row(__global float *to, __global const float *from, const IDX_T n,
+                             const float mean, const float factor, const float shift) {
+  const IDX_T whole = n / VW * VW;
+  for (IDX_T i = 0; i < whole; i += VW)
+    STORE_F(to + i, (LOAD_F(from + i) - (F)(mean)) * (F)(factor) + (F)(shift));
+  for (IDX_T i = whole; i < n; ++i) to[i] = (from[i] - mean) * factor + shift;
+}
+
+__kernel __attribute__((reqd_work_group_size(1, 1, 1)))
+void batch_normalization_cpu(OUT(float, y), IN(float, x), IN(float, scale), IN(float, bias),
+                             IN(float, mean), IN(float, variance), const IDX_T batches,
+                             const IDX_T channels, const IDX_T size, const float epsilon,
+                             const IDX_T rows) {
+  const IDX_T first = get_group_id(0) * rows;
+  const IDX_T end = i_min(first + rows, batches * channels);
+  for (IDX_T row = first; row < end; ++row) {
+    const IDX_T c = row % channels;
+    const float factor = AT(scale)[c] / sqrt(AT(variance)[c] + epsilon);
+    scale_row(AT(y) + row * size, AT(x) + row * size, size, AT(mean)[c], factor, AT(bias)[c]);
+  }
+}
+
+__kernel __attribute__((reqd_work_group_size(1, 1, 1)))
+void group_normalization_cpu(OUT(float, y), IN(float, x), IN(float, scale), IN(float, bias),
+                             const IDX_T batches, const IDX_T groups, const IDX_T group_channels,
+                             const IDX_T size, const float epsilon, const IDX_T rows) {
+  const IDX_T first = get_group_id(0) * rows;
+  const IDX_T end = i_min(first + rows, batches * groups);
+  for (IDX_T row = first; row < end; ++row) {
+    const IDX_T begin = row * group_channels * size, g = row % groups;
+    const float2 moments = row_moments(AT(x) + begin, group_channels * size, epsilon);
+    for (IDX_T c = 0; c < group_channels; ++c) {
+      const IDX_T own = PER_GROUP ? g : g * group_channels + c, at = begin + c * size;
+      const float factor = moments.y * AT(scale)[own];
+      scale_row(AT(y) + at, AT(x) + at, size, moments.x, factor, AT(bias)[own]);
+    }
+  }
+}
+#endif

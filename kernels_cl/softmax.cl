@@ -18,6 +18,8 @@
 #endif
 #ifndef T_ROWS
 #define T_ROWS 4
+#endif
+#ifndef T_NV
 #define T_NV 8
 #endif
 #include "common/math.clh"

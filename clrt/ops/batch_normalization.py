@@ -12,9 +12,24 @@ from clrt.errors import ShapeError, UnsupportedError
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
-from clrt.kernels.spec import BufferArg, KernelSpec, Launch, Lowering, Variant, f32, i32
+from clrt.kernels.spec import (
+    Arg,
+    BufferArg,
+    KernelSpec,
+    Launch,
+    Lowering,
+    Variant,
+    ceil_div,
+    f32,
+    i32,
+    pieces_per_group,
+)
+from clrt.kernels.tuned import TunedKernel, tuned
 from clrt.ops.base import Accuracy, Expand, OnnxNode, Op, Sample, Types, need, register
 
+CPU = tuned("batch_normalization_cpu", {"T_VW": (4, 8, 16)}, T_VW=8)
+_ROWS = 64  # channels of a work-group, at most
+SOURCE = "channel_normalization.cl"
 _FLOATS = (DType.FLOAT32, DType.FLOAT16)
 
 
@@ -28,6 +43,24 @@ def misfit(node: Node, caps: DeviceCaps) -> str | None:
     return None
 
 
+def misfit_cpu(node: Node, caps: DeviceCaps) -> str | None:
+    """Why the vector kernels do not hold."""
+    if not caps.is_cpu:
+        return "for CPU devices"
+    if any(node.arg(i).dtype is not DType.FLOAT32 for i in range(len(node.inputs))):
+        return "for float32"
+    return "a channel is one element" if len(node.arg(0).dims) < 3 else None
+
+
+def launch_rows(
+    kernel: TunedKernel, rows: int, args: tuple[Arg, ...], flops: int, ctx: Lowering, **defines: int
+) -> list[Launch]:
+    """The launch of a vector kernel over channels, or groups of them."""
+    each = pieces_per_group(rows, _ROWS, ctx.caps)
+    spec = KernelSpec.of(SOURCE, kernel.entry, **ctx.tunables(kernel), **defines)
+    return [Launch(spec, (ceil_div(rows, each),), (1,), (*args, i32(each)), flops)]
+
+
 def half_defines(node: Node) -> dict[str, object]:
     """Which tensors are float16."""
     return {
@@ -36,17 +69,33 @@ def half_defines(node: Node) -> dict[str, object]:
     }
 
 
-def _emit(node: Node, ctx: Lowering) -> list[Launch]:
-    x, op = node.arg(0), node.op
-    assert isinstance(op, BatchNormalization)
-    if 0 in x.dims:
-        return []
-    batches, channels = x.dims[0], x.dims[1] if len(x.dims) > 1 else 1
-    size = int(np.prod(x.dims[2:]))
-    kernel = KernelSpec.of("channel_normalization.cl", "batch_normalization", **half_defines(node))
+def _sizes(node: Node) -> tuple[int, int, int]:
+    """Images, channels, and elements of a channel."""
+    dims = node.arg(0).dims
+    return dims[0], dims[1] if len(dims) > 1 else 1, int(np.prod(dims[2:]))
+
+
+def _args(node: Node) -> tuple[Arg, ...]:
+    assert isinstance(node.op, BatchNormalization)
     buffers = [BufferArg(node.output), *(BufferArg(node.arg(i)) for i in range(5))]
-    numbers = (i32(batches), i32(channels), i32(size), f32(op.epsilon))
-    return [Launch(kernel, (size, channels, batches), None, (*buffers, *numbers), 2 * size)]
+    return (*buffers, *(i32(n) for n in _sizes(node)), f32(node.op.epsilon))
+
+
+def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
+    batches, channels, size = _sizes(node)
+    rows = batches * channels
+    if not rows * size:
+        return []
+    return launch_rows(CPU, rows, _args(node), 2 * rows * size, ctx)
+
+
+def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:
+    batches, channels, size = _sizes(node)
+    elements = batches * channels * size
+    if not elements:
+        return []
+    kernel = KernelSpec.of(SOURCE, "batch_normalization", VW=1, **half_defines(node))
+    return [Launch(kernel, (size, channels, batches), None, _args(node), 2 * elements)]
 
 
 @register
@@ -61,7 +110,7 @@ class BatchNormalization(Op):
 
     in_place = (0,)
     accuracy = Accuracy.ELEMENTWISE
-    variants = (Variant("any", _emit, misfit),)
+    variants = (Variant("cpu", _emit_cpu, misfit_cpu), Variant("any", _emit_any, misfit))
 
     @classmethod
     def from_onnx(cls, node: OnnxNode) -> BatchNormalization:
@@ -91,7 +140,9 @@ class BatchNormalization(Op):
     @classmethod
     def samples(cls) -> Iterator[Sample]:
         rng = np.random.default_rng(37)
-        for shape in [(1, 1, 1), (2, 3), (2, 5, 7), (2, 3, 4, 5), (1, 2, 2, 3, 3), (0, 3, 2)]:
+        for shape in [
+            (1, 1, 1), (2, 3), (2, 5, 7), (2, 3, 4, 5), (2, 3, 9, 13), (1, 2, 2, 3, 3), (0, 3, 2),
+        ]:  # fmt: skip
             for dtype, stat in [("f4", "f4"), ("f2", "f2"), ("f2", "f4")]:
                 x = np.asarray(rng.standard_normal(shape), dtype)
                 stats = [np.asarray(rng.uniform(0.5, 2, shape[1]), stat) for _ in range(4)]

@@ -11,54 +11,85 @@ from clrt.errors import ShapeError
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.spec import Arg, BufferArg, KernelSpec, Launch, Lowering, Variant, f32, i32
+from clrt.kernels.tuned import tuned
 from clrt.ops.base import Accuracy, OnnxNode, Op, Sample, Types, need, register
-from clrt.ops.batch_normalization import check_channels, half_defines, misfit
+from clrt.ops.batch_normalization import (
+    SOURCE,
+    check_channels,
+    half_defines,
+    launch_rows,
+    misfit,
+    misfit_cpu,
+)
+
+CPU = tuned("group_normalization_cpu", {"T_VW": (4, 8, 16)}, T_VW=8)
 
 
-def group_launch(node: Node, groups: int, epsilon: float, per_group: bool) -> list[Launch]:
-    """The launch of GroupNormalization and InstanceNormalization."""
-    x = node.arg(0)
-    if 0 in x.dims:
-        return []
-    batches, channels = x.dims[:2]
-    size = int(np.prod(x.dims[2:]))
-    kernel = KernelSpec.of(
-        "channel_normalization.cl",
-        "group_normalization",
-        PER_GROUP=int(per_group),
-        **half_defines(node),
-    )
+def _numbers(node: Node) -> tuple[int, int, int, int]:
+    """Images, groups, channels of a group, and elements of a channel."""
+    dims, op = node.arg(0).dims, node.op
+    assert isinstance(op, GroupStatistics)
+    groups = op.groups(dims[1])
+    return dims[0], groups, dims[1] // max(groups, 1), int(np.prod(dims[2:]))
+
+
+def _args(node: Node) -> tuple[Arg, ...]:
+    assert isinstance(node.op, GroupStatistics)
     buffers = [BufferArg(node.output), *(BufferArg(node.arg(i)) for i in range(3))]
-    numbers = (batches, groups, channels // groups, size)
-    args: tuple[Arg, ...] = (*buffers, *(i32(n) for n in numbers), f32(epsilon))
-    return [Launch(kernel, (groups, batches), None, args, 8 * int(np.prod(x.dims)))]
+    return (*buffers, *(i32(n) for n in _numbers(node)), f32(node.op.epsilon))
 
 
-def group_reference(
-    inputs: tuple[Array | None, ...], groups: int, epsilon: float, per_group: bool
-) -> tuple[Array]:
-    """The reference of GroupNormalization and InstanceNormalization."""
-    x, scale, bias = inputs
-    assert x is not None and scale is not None and bias is not None
-    if not x.size:
-        return (x,)
-    wide = x.astype(np.float64).reshape(x.shape[0], groups, -1)
-    centred = wide - wide.mean(axis=2, keepdims=True)
-    normal = centred / np.sqrt((centred**2).mean(axis=2, keepdims=True) + epsilon)
-    rows = normal.reshape(x.shape[0], groups if per_group else x.shape[1], -1)
-    y = rows * scale.astype(np.float64)[:, None] + bias.astype(np.float64)[:, None]
-    return (y.reshape(x.shape).astype(x.dtype),)
+def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
+    assert isinstance(node.op, GroupStatistics)
+    batches, groups, _, _ = _numbers(node)
+    if 0 in node.arg(0).dims:
+        return []
+    flops, per_group = 8 * int(np.prod(node.arg(0).dims)), int(node.op.per_group)
+    return launch_rows(CPU, batches * groups, _args(node), flops, ctx, PER_GROUP=per_group)
 
 
-def _emit(node: Node, ctx: Lowering) -> list[Launch]:
-    op = node.op
-    assert isinstance(op, GroupNormalization)
-    return group_launch(node, op.num_groups, op.epsilon, op.per_group)
+def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:
+    assert isinstance(node.op, GroupStatistics)
+    batches, groups, _, _ = _numbers(node)
+    if 0 in node.arg(0).dims:
+        return []
+    defines = {"VW": 1, "PER_GROUP": int(node.op.per_group), **half_defines(node)}
+    kernel = KernelSpec.of(SOURCE, "group_normalization", **defines)
+    flops = 8 * int(np.prod(node.arg(0).dims))
+    return [Launch(kernel, (groups, batches), None, _args(node), flops)]
+
+
+class GroupStatistics(Op):
+    """What GroupNormalization and InstanceNormalization share."""
+
+    epsilon: float
+    per_group: bool = False
+
+    in_place = (0,)
+    accuracy = Accuracy.ACCUMULATED
+    variants = (Variant("cpu", _emit_cpu, misfit_cpu), Variant("any", _emit_any, misfit))
+
+    def groups(self, channels: int) -> int:
+        """How many groups so many channels make."""
+        raise NotImplementedError
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        x, scale, bias = inputs
+        assert x is not None and scale is not None and bias is not None
+        if not x.size:
+            return (x,)
+        groups = self.groups(x.shape[1])
+        wide = x.astype(np.float64).reshape(x.shape[0], groups, -1)
+        centred = wide - wide.mean(axis=2, keepdims=True)
+        normal = centred / np.sqrt((centred**2).mean(axis=2, keepdims=True) + self.epsilon)
+        rows = normal.reshape(x.shape[0], groups if self.per_group else x.shape[1], -1)
+        y = rows * scale.astype(np.float64)[:, None] + bias.astype(np.float64)[:, None]
+        return (y.reshape(x.shape).astype(x.dtype),)
 
 
 @register
 @dataclass(frozen=True)
-class GroupNormalization(Op):
+class GroupNormalization(GroupStatistics):
     """(x - mean) / sqrt(variance + epsilon) * scale + bias, statistics by group of channels.
 
     Attributes:
@@ -70,10 +101,6 @@ class GroupNormalization(Op):
     num_groups: int = 1
     epsilon: float = 1e-5
     per_group: bool = False
-
-    in_place = (0,)
-    accuracy = Accuracy.ACCUMULATED
-    variants = (Variant("any", _emit, misfit),)
 
     @classmethod
     def from_onnx(cls, node: OnnxNode) -> GroupNormalization:
@@ -94,13 +121,15 @@ class GroupNormalization(Op):
                 check_channels(self, x, need(inputs, index, self))
         return [TensorType(x.dtype, x.shape)]
 
-    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
-        return group_reference(inputs, self.num_groups, self.epsilon, self.per_group)
+    def groups(self, channels: int) -> int:
+        return self.num_groups
 
     @classmethod
     def samples(cls) -> Iterator[Sample]:
         rng = np.random.default_rng(41)
-        for shape, groups in [((1, 1, 1), 1), ((2, 6, 7), 3), ((2, 4, 3, 5), 2), ((0, 4, 2), 2)]:
+        for shape, groups in [
+            ((1, 1, 1), 1), ((2, 6, 7), 3), ((2, 4, 3, 5), 2), ((2, 4, 9, 13), 2), ((0, 4, 2), 2),
+        ]:  # fmt: skip
             for dtype in (np.float32, np.float16):
                 for per_group in (False, True):
                     x = np.asarray(rng.standard_normal(shape), dtype)

@@ -8,22 +8,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from clrt.errors import ShapeError
-from clrt.ir.graph import Node
-from clrt.ir.op import Array, TensorType
-from clrt.kernels.spec import Launch, Lowering, Variant
-from clrt.ops.base import Accuracy, Op, Sample, Types, need, register
-from clrt.ops.batch_normalization import check_channels, misfit
-from clrt.ops.group_normalization import group_launch, group_reference
-
-
-def _emit(node: Node, ctx: Lowering) -> list[Launch]:
-    assert isinstance(node.op, InstanceNormalization)
-    return group_launch(node, node.arg(0).dims[1], node.op.epsilon, False)
+from clrt.ir.op import TensorType
+from clrt.ops.base import Sample, Types, need, register
+from clrt.ops.batch_normalization import check_channels
+from clrt.ops.group_normalization import GroupStatistics
 
 
 @register
 @dataclass(frozen=True)
-class InstanceNormalization(Op):
+class InstanceNormalization(GroupStatistics):
     """(x - mean) / sqrt(variance + epsilon) * scale + bias, statistics by channel.
 
     Source: ONNX InstanceNormalization, opset 6 to 22.
@@ -31,20 +24,14 @@ class InstanceNormalization(Op):
 
     epsilon: float = 1e-5
 
-    in_place = (0,)
-    accuracy = Accuracy.ACCUMULATED
-    variants = (Variant("any", _emit, misfit),)
-
     def infer(self, inputs: Types) -> list[TensorType]:
         x = need(inputs, 0, self)
         for index in (1, 2):
             check_channels(self, x, need(inputs, index, self))
         return [TensorType(x.dtype, x.shape)]
 
-    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
-        x = inputs[0]
-        assert x is not None
-        return group_reference(inputs, x.shape[1], self.epsilon, False)
+    def groups(self, channels: int) -> int:
+        return channels
 
     @classmethod
     def samples(cls) -> Iterator[Sample]:

@@ -27,7 +27,9 @@ from clrt.kernels.spec import (
 from clrt.kernels.tuned import tuned
 from clrt.ops.base import Accuracy, OnnxNode, Op, Sample, Types, need, normalize_axis, register
 
-CPU = tuned("softmax_cpu", {"T_VW": (4, 8, 16)}, T_VW=8, T_ROWS=8, T_NV=8)
+CPU = tuned("softmax_cpu", {"T_VW": (4, 8, 16)}, T_VW=8, T_ROWS=8)
+COLUMNS = tuned("softmax_columns", {"T_VW": (4, 8, 16)}, T_VW=8, T_NV=8)
+_BLOCKS = 8  # of rows, to a work-group at most
 
 
 def around_axis(dims: tuple[int, ...], axis: int) -> tuple[int, int, int]:
@@ -64,18 +66,17 @@ def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
     outer, n, step = _split(node.op, x)
     if not outer * n * step:
         return []
-    tunables = ctx.tunables(CPU)
     numbers: tuple[int, ...]
     groups: tuple[int, ...]
-    if _is_last(node.op, x):
-        entry, numbers = "softmax_cpu", (outer, n)
-        groups = (ceil_div(outer, tunables["T_ROWS"]),)
+    tuned_kernel = CPU if _is_last(node.op, x) else COLUMNS
+    tunables = ctx.tunables(tuned_kernel)
+    if tuned_kernel is CPU:
+        numbers, groups = (outer, n), (ceil_div(outer, tunables["T_ROWS"]),)
     else:
         pieces = ceil_div(step, tunables["T_NV"] * tunables["T_VW"])
-        blocks = pieces_per_group(outer * pieces, tunables["T_ROWS"], ctx.caps)
-        entry, numbers = "softmax_columns", (outer, n, step, blocks)
-        groups = (pieces, ceil_div(outer, blocks))
-    kernel = KernelSpec.of("softmax.cl", entry, LOG=int(node.op.log), **tunables)
+        blocks = pieces_per_group(outer * pieces, _BLOCKS, ctx.caps)
+        numbers, groups = (outer, n, step, blocks), (pieces, ceil_div(outer, blocks))
+    kernel = KernelSpec.of("softmax.cl", tuned_kernel.entry, LOG=int(node.op.log), **tunables)
     args: tuple[Arg, ...] = (BufferArg(node.output), BufferArg(x), *(i32(v) for v in numbers))
     return [Launch(kernel, groups, (1,) * len(groups), args, 4 * outer * n * step)]
 

@@ -27,8 +27,10 @@ DEVICES = pytest.mark.parametrize("device", all_devices(), ids=lambda d: d.platf
 # Tiles so small that the samples have whole ones, several of them, and a rest.
 SMALL: dict[str, dict[str, int]] = {
     "elementwise_cpu": {"T_VW": 4, "T_ELEMS": 6},
+    "batch_normalization_cpu": {"T_VW": 4},
     "fused_attention_cpu": {"T_VW": 4, "T_NV": 2, "T_MK": 3, "T_MV": 2, "T_KB": 6},
     "gather_cpu": {"T_BYTES": 72},
+    "group_normalization_cpu": {"T_VW": 4},
     "gemm_blocks_cpu": {"T_MR": 3, "T_NV": 1, "T_VW": 4, "T_MB": 3, "T_KC": 6},
     "gemm_cpu": {"T_MR": 3, "T_NV": 1, "T_VW": 4, "T_MC": 7},
     "gemm_integer_cpu": {"T_MR": 3, "T_NV": 1, "T_VW": 4},
@@ -37,7 +39,8 @@ SMALL: dict[str, dict[str, int]] = {
     "reduce_columns": {"T_VW": 4, "T_NV": 2},
     "reduce_rows": {"T_VW": 4, "T_ROWS": 3},
     "rotary_cpu": {"T_VW": 4},
-    "softmax_cpu": {"T_VW": 4, "T_ROWS": 3, "T_NV": 2},
+    "softmax_columns": {"T_VW": 4, "T_NV": 2},
+    "softmax_cpu": {"T_VW": 4, "T_ROWS": 3},
 }
 
 
