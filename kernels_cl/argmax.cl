@@ -1,13 +1,32 @@
 // The index of the largest (or smallest: BETTER) element along one axis of [outer, n, step].
-// NaN counts as best, as in NumPy.
+// NaN counts as best, as in NumPy. LAST: of equals the last one, and not the first (BETTER says so).
+//   argmax           any dtype, one element of the result per work-item
+//   argmax_rows      vectors of float32 along rows (step 1); a work-group has `rows` of them
+//   argmax_columns   vectors of float32 columns, in `blocks` of the outer axis
 #include "common/base.clh"
+#ifndef BETTER
+#define BETTER(a, b) ((a) > (b))
+#define LAST 0
+#endif
 #ifndef DATA_T
 #define DATA_T float
 #define VALUE_T float
 #define HALF 0
-#define BETTER(a, b) ((a) > (b))
 #define IS_FLOAT 1
 #endif
+#ifndef T_VW
+#define T_VW 8
+#endif
+#ifndef T_NV
+#define T_NV 8
+#endif
+#ifndef VW
+#define VW T_VW
+#endif
+// Of floats: a NaN is better than any number, and a later one than an earlier with LAST.
+#define BETTER_FLOAT(a, b) (BETTER(a, b) | ((a != a) & (LAST | (b == b))))
+
+#if VW == 1
 #if HALF
 #define READ(i) vload_half((i), AT(x))
 #else
@@ -24,7 +43,7 @@ __kernel void argmax(OUT(long, y), IN(DATA_T, x), const IDX_T outer, const IDX_T
   for (IDX_T i = 1; i < n; ++i) {
     const VALUE_T v = READ(at + i * step);
 #if IS_FLOAT
-    const int better = BETTER(v, best) || (v != v && best == best);
+    const int better = BETTER_FLOAT(v, best);
 #else
     const int better = BETTER(v, best);
 #endif
@@ -35,3 +54,84 @@ __kernel void argmax(OUT(long, y), IN(DATA_T, x), const IDX_T outer, const IDX_T
   }
   AT(y)[block * step + inner] = found;
 }
+
+#else
+#include "common/math.clh"
+#include "common/scalar.clh"
+#include "common/rows.clh"
+#include "common/columns.clh"
+
+#undef BETTER_FLOAT
+#define BETTER_FLOAT(a, b) (BETTER(a, b) | ((a != a) & ((I)(-LAST) | (b == b))))
+#define TAKE(best, found, value, index)                \
+  {                                                    \
+    const F v = value;                                 \
+    const I better = BETTER_FLOAT(v, best);            \
+    best = PICK(better, v, best);                      \
+    found = PICK(better, index, found);                \
+  }
+
+static inline IDX_T best_of_row(__global const float *from, const IDX_T n) {
+  const IDX_T whole = n / VW * VW;
+  F best = (F)(from[0]);
+  I found = (I)(0), index;
+  for (int lane = 0; lane < VW; ++lane) ((int *)&index)[lane] = lane;
+  for (IDX_T i = 0; i < whole; i += VW) {
+    TAKE(best, found, LOAD_F(from + i), index)
+    index = index + (I)(VW);
+  }
+  // Each lane has the best of its elements and the first one: the earliest, or latest, of equals.
+  float top = from[0];
+  IDX_T at = 0;
+  for (int lane = 0; lane < VW; ++lane) {
+    const float v = ((const float *)&best)[lane];
+    const IDX_T i = ((const int *)&found)[lane];
+    const int same = v == top || (v != v && top != top);
+    if (same ? (LAST ? i > at : i < at) : BETTER(v, top) || v != v) {
+      top = v;
+      at = i;
+    }
+  }
+  for (IDX_T i = whole; i < n; ++i) {
+    const float v = from[i];
+    if (BETTER(v, top) || (v != v && (LAST || top == top))) {
+      top = v;
+      at = i;
+    }
+  }
+  return at;
+}
+
+__kernel __attribute__((reqd_work_group_size(1, 1, 1)))
+void argmax_rows(OUT(long, y), IN(float, x), const IDX_T outer, const IDX_T n, const IDX_T rows) {
+  const IDX_T first = get_group_id(0) * rows;
+  const IDX_T end = i_min(first + rows, outer);
+  for (IDX_T row = first; row < end; ++row) AT(y)[row] = best_of_row(AT(x) + row * n, n);
+}
+
+__kernel __attribute__((reqd_work_group_size(1, 1, 1)))
+void argmax_columns(OUT(long, y), IN(float, x), const IDX_T outer, const IDX_T n,
+                    const IDX_T step, const IDX_T blocks) {
+  const IDX_T first = get_group_id(0) * (T_NV * VW);
+  const IDX_T left = step - first;
+  const IDX_T vectors = COLUMN_VECTORS(left);
+  const IDX_T begin = get_group_id(1) * blocks;
+  const IDX_T end = i_min(begin + blocks, outer);
+  F best[T_NV];
+  I found[T_NV];
+  for (IDX_T block = begin; block < end; ++block) {
+    __global const float *const from = AT(x) + block * n * step + first;
+    EACH best[k] = COLUMNS(from);
+    EACH found[k] = (I)(0);
+    for (IDX_T i = 1; i < n; ++i) {
+      __global const float *const row = from + i * step;
+      EACH {
+        PREFETCH(row + ROWS_AHEAD * step + c);
+        TAKE(best[k], found[k], COLUMNS(row), (I)(i))
+      }
+    }
+    __global long *const to = AT(y) + block * step + first;
+    for (IDX_T c = 0; c < i_min(left, T_NV * VW); ++c) to[c] = ((const int *)found)[c];
+  }
+}
+#endif

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from math import prod
 from typing import ClassVar
 
 import numpy as np
@@ -13,9 +14,24 @@ from clrt.errors import ShapeError
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
-from clrt.kernels.spec import BufferArg, KernelSpec, Launch, Lowering, Variant, i32
+from clrt.kernels.spec import (
+    Arg,
+    BufferArg,
+    KernelSpec,
+    Launch,
+    Lowering,
+    Variant,
+    ceil_div,
+    i32,
+    pieces_per_group,
+)
+from clrt.kernels.tuned import tuned
 from clrt.ops.base import Accuracy, Op, Sample, Types, need, normalize_axis, register
 from clrt.ops.softmax import around_axis
+
+ROWS = tuned("argmax_rows", {"T_VW": (4, 8, 16)}, T_VW=8)
+COLUMNS = tuned("argmax_columns", {"T_VW": (4, 8, 16)}, T_VW=8, T_NV=8)
+_BLOCKS = 64  # rows, or outer indices, of a work-group at most
 
 
 def _misfit(node: Node, caps: DeviceCaps) -> str | None:
@@ -23,26 +39,76 @@ def _misfit(node: Node, caps: DeviceCaps) -> str | None:
     return f"no kernel for {dtype}" if dtype in (DType.FLOAT64, DType.BOOL) else None
 
 
-def _emit(node: Node, ctx: Lowering) -> list[Launch]:
+def _misfit_cpu(node: Node, caps: DeviceCaps) -> str | None:
+    float32 = node.arg(0).dtype is DType.FLOAT32
+    return None if caps.is_cpu and float32 else "for float32 on CPU devices"
+
+
+def _sizes(node: Node) -> tuple[int, int, int]:
+    """Elements before the axis, along it, and after it.
+
+    Raises:
+        ShapeError: There are none along it.
+    """
     x, op = node.arg(0), node.op
     assert isinstance(op, ArgExtremum)
-    if 0 in node.output.dims:
-        return []
     outer, n, step = around_axis(x.dims, normalize_axis(op.axis, len(x.dims), op))
     if not n:
         raise ShapeError(f"{op.name} '{node.name}': axis {op.axis} of {x.type} has no elements.")
-    half = x.dtype is DType.FLOAT16
-    kernel = KernelSpec.of(
-        "argmax.cl",
+    return outer, n, step
+
+
+def _launch(
+    node: Node,
+    entry: str,
+    groups: tuple[int, ...],
+    numbers: tuple[int, ...],
+    **defines: object,
+) -> list[Launch]:
+    x, op = node.arg(0), node.op
+    assert isinstance(op, ArgExtremum)
+    last = int(op.select_last_index)
+    better = {"LAST": last, "BETTER(a, b)": f"((a) {op.better}{'=' if last else ''} (b))"}
+    kernel = KernelSpec.of("argmax.cl", entry, **better, **defines)
+    args: tuple[Arg, ...] = (BufferArg(node.output), BufferArg(x), *(i32(v) for v in numbers))
+    local = None if entry == "argmax" else (1,) * len(groups)
+    return [Launch(kernel, groups, local, args, prod(x.dims))]
+
+
+def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
+    if 0 in node.output.dims:
+        return []
+    outer, n, step = _sizes(node)
+    assert isinstance(node.op, ArgExtremum)
+    rank = len(node.arg(0).dims)
+    if not rank or normalize_axis(node.op.axis, rank, node.op) == rank - 1:
+        rows = pieces_per_group(outer, _BLOCKS, ctx.caps)
+        groups = (ceil_div(outer, rows),)
+        return _launch(node, ROWS.entry, groups, (outer, n, rows), **ctx.tunables(ROWS))
+    tunables = ctx.tunables(COLUMNS)
+    pieces = ceil_div(step, tunables["T_NV"] * tunables["T_VW"])
+    blocks = pieces_per_group(outer * pieces, _BLOCKS, ctx.caps)
+    numbers = (outer, n, step, blocks)
+    return _launch(node, COLUMNS.entry, (pieces, ceil_div(outer, blocks)), numbers, **tunables)
+
+
+def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:
+    if 0 in node.output.dims:
+        return []
+    outer, n, step = _sizes(node)
+    dtype = node.arg(0).dtype
+    half = dtype is DType.FLOAT16
+    return _launch(
+        node,
         "argmax",
-        DATA_T=x.dtype.cl,
-        VALUE_T="float" if half else x.dtype.cl,
+        (step, outer),
+        (outer, n, step),
+        VW=1,
+        DATA_T=dtype.cl,
+        VALUE_T="float" if half else dtype.cl,
         HALF=int(half),
-        IS_FLOAT=int(x.dtype.is_float),
-        **{"BETTER(a, b)": f"((a) {op.better}{'=' if op.select_last_index else ''} (b))"},
+        IS_FLOAT=int(dtype.is_float),
     )
-    args = (BufferArg(node.output), BufferArg(x), i32(outer), i32(n), i32(step))
-    return [Launch(kernel, (step, outer), None, args, outer * n * step)]
 
 
 @dataclass(frozen=True)
@@ -59,7 +125,7 @@ class ArgExtremum(Op):
 
     better: ClassVar[str] = ">"
     accuracy = Accuracy.EXACT
-    variants = (Variant("any", _emit, _misfit),)
+    variants = (Variant("cpu", _emit_cpu, _misfit_cpu), Variant("any", _emit_any, _misfit))
 
     def infer(self, inputs: Types) -> list[TensorType]:
         x = need(inputs, 0, self)
@@ -93,8 +159,15 @@ class ArgExtremum(Op):
                 x = np.asarray(rng.integers(0, 4, shape), dtype)
                 yield Sample(cls(axis), (x,))
                 yield Sample(cls(axis, False, True), (x,))
+        for shape, axis in [((3, 40), 1), ((2, 5, 37), 1)]:
+            for last in (False, True):
+                x = rng.integers(0, 4, shape).astype(np.float32)
+                yield Sample(cls(axis, select_last_index=last), (x,))
+                x[x == 3] = np.nan
+                yield Sample(cls(axis, select_last_index=last), (x,))
         nan = np.array([[1, np.nan, 3], [np.inf, 2, -np.inf]], np.float32)
         yield Sample(cls(1), (nan,))
+        yield Sample(cls(0, select_last_index=True), (np.repeat(nan, 2, axis=0),))
 
     @classmethod
     def error_samples(cls) -> Iterator[tuple[Sample, type[Exception]]]:

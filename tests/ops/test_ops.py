@@ -27,6 +27,8 @@ DEVICES = pytest.mark.parametrize("device", all_devices(), ids=lambda d: d.platf
 # Tiles so small that the samples have whole ones, several of them, and a rest.
 SMALL: dict[str, dict[str, int]] = {
     "elementwise_cpu": {"T_VW": 4, "T_ELEMS": 6},
+    "argmax_columns": {"T_VW": 4, "T_NV": 2},
+    "argmax_rows": {"T_VW": 4},
     "batch_normalization_cpu": {"T_VW": 4},
     "fused_attention_cpu": {"T_VW": 4, "T_NV": 2, "T_MK": 3, "T_MV": 2, "T_KB": 6},
     "gather_cpu": {"T_BYTES": 72},
