@@ -12,38 +12,80 @@ from clrt.device.caps import DeviceCaps
 from clrt.errors import ShapeError
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
-from clrt.ir.op import Array, TensorType
-from clrt.kernels.spec import BufferArg, KernelSpec, Launch, Lowering, Variant, i32
+from clrt.ir.op import Array, IrOp, TensorType
+from clrt.kernels.spec import (
+    Arg,
+    BufferArg,
+    KernelSpec,
+    Launch,
+    Lowering,
+    Variant,
+    ceil_div,
+    i32,
+    pieces_per_group,
+)
+from clrt.kernels.tuned import tuned
 from clrt.ops.base import Op, Sample, Types, need, normalize_axis, register
-from clrt.ops.movement import count, elements, host_ints
+from clrt.ops.movement import elements, host_ints
+from clrt.ops.softmax import around_axis
+
+COLUMNS = tuned("cum_columns", {"T_VW": (4, 8, 16)}, T_VW=8, T_NV=8)
+_BLOCKS = 8  # outer indices of a work-group at most
 
 
-def _misfit(node: Node, caps: DeviceCaps) -> str | None:
+def _misfit_lines(node: Node, caps: DeviceCaps) -> str | None:
     if node.output.dtype is DType.FLOAT64 and not caps.has_fp64:
         return "no float64 arithmetic"
     return None
 
 
-def _emit(node: Node, ctx: Lowering) -> list[Launch]:
-    x, y = node.arg(0), node.output
-    op = node.op
+def _misfit_columns(node: Node, caps: DeviceCaps) -> str | None:
+    if not caps.is_cpu or node.output.dtype is not DType.FLOAT32:
+        return "for float32 on CPU devices"
+    return "for other axes than the last" if _axis(node) >= len(node.output.dims) - 1 else None
+
+
+def _axis(node: Node) -> int:
+    assert isinstance(node.op, Cumulative)
+    return normalize_axis((host_ints(node, 1) or (0,))[0], len(node.output.dims), node.op)
+
+
+def _sizes(node: Node) -> tuple[int, int, int]:
+    """Elements before the axis, along it, and after it."""
+    return around_axis(node.output.dims, _axis(node))
+
+
+def _defines(op: IrOp) -> dict[str, object]:
     assert isinstance(op, Cumulative)
-    if not count(y.dims):
+    return {
+        "EXCLUSIVE": int(bool(op.exclusive)),
+        "REVERSE": int(bool(op.reverse)),
+        "START": op.start,
+        "JOIN(a, b)": op.join,
+    }
+
+
+def _emit_columns(node: Node, ctx: Lowering) -> list[Launch]:
+    outer, n, inner = _sizes(node)
+    if not outer * n * inner:
         return []
-    axis = normalize_axis((host_ints(node, 1) or (0,))[0], len(x.dims), op)
-    outer, n, inner = count(x.dims[:axis]), x.dims[axis], count(x.dims[axis + 1 :])
-    kernel = KernelSpec.of(
-        "cum_sum.cl",
-        "cum_sum",
-        DATA_T=x.dtype.cl,
-        STORAGE=x.dtype.storage,
-        ACC_T=x.dtype.compute,
-        EXCLUSIVE=int(bool(op.exclusive)),
-        REVERSE=int(bool(op.reverse)),
-        START=op.start,
-        **{"JOIN(a, b)": op.join},
-    )
-    args = (BufferArg(x), BufferArg(y), i32(n), i32(inner))
+    tunables = ctx.tunables(COLUMNS)
+    pieces = ceil_div(inner, tunables["T_NV"] * tunables["T_VW"])
+    blocks = pieces_per_group(outer * pieces, _BLOCKS, ctx.caps)
+    kernel = KernelSpec.of("cum_sum.cl", COLUMNS.entry, **tunables, **_defines(node.op))
+    numbers = (i32(v) for v in (outer, n, inner, blocks))
+    args: tuple[Arg, ...] = (BufferArg(node.arg(0)), BufferArg(node.output), *numbers)
+    return [Launch(kernel, (pieces, ceil_div(outer, blocks)), (1, 1), args)]
+
+
+def _emit_lines(node: Node, ctx: Lowering) -> list[Launch]:
+    x = node.arg(0)
+    outer, n, inner = _sizes(node)
+    if not outer * n * inner:
+        return []
+    types = {"DATA_T": x.dtype.cl, "STORAGE": x.dtype.storage, "ACC_T": x.dtype.compute}
+    kernel = KernelSpec.of("cum_sum.cl", "cum_sum", VW=1, **types, **_defines(node.op))
+    args = (BufferArg(x), BufferArg(node.output), i32(n), i32(inner))
     return [Launch(kernel, (inner, outer), None, args)]
 
 
@@ -65,7 +107,10 @@ class Cumulative(Op):
     storages = None
     host_inputs = (1,)
     shape_data = True
-    variants = (Variant("lines", _emit, _misfit),)
+    variants = (
+        Variant("columns", _emit_columns, _misfit_columns),
+        Variant("lines", _emit_lines, _misfit_lines),
+    )
 
     def infer(self, inputs: Types) -> list[TensorType]:
         x = need(inputs, 0, self)
@@ -108,6 +153,7 @@ class Cumulative(Op):
                 x = rng.standard_normal((3, 4, 5)).astype(np.float32)
                 for axis in (0, 1, -1):
                     yield Sample(op, (x, np.array(axis)))
+                yield Sample(op, (rng.standard_normal((2, 5, 43)).astype(np.float32), np.array(1)))
                 yield Sample(op, (rng.integers(-9, 9, (2, 65)), np.array([1], np.int32)))
                 yield Sample(op, (x.astype(np.float16), np.array(1)))
                 yield Sample(op, (np.zeros((2, 0), np.float32), np.array(1)))
