@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from math import prod
 from typing import ClassVar
 
 import numpy as np
@@ -14,8 +13,8 @@ from clrt.errors import ShapeError
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
+from clrt.kernels.columns import launch_columns
 from clrt.kernels.spec import (
-    Arg,
     BufferArg,
     KernelSpec,
     Launch,
@@ -31,7 +30,8 @@ from clrt.ops.softmax import around_axis
 
 ROWS = tuned("argmax_rows", {"T_VW": (4, 8, 16)}, T_VW=8)
 COLUMNS = tuned("argmax_columns", {"T_VW": (4, 8, 16)}, T_VW=8, T_NV=8)
-_BLOCKS = 64  # rows, or outer indices, of a work-group at most
+_SOURCE = "argmax.cl"
+_ROWS = 64  # of a work-group, at most
 
 
 def _misfit(node: Node, caps: DeviceCaps) -> str | None:
@@ -58,38 +58,25 @@ def _sizes(node: Node) -> tuple[int, int, int]:
     return outer, n, step
 
 
-def _launch(
-    node: Node,
-    entry: str,
-    groups: tuple[int, ...],
-    numbers: tuple[int, ...],
-    **defines: object,
-) -> list[Launch]:
-    x, op = node.arg(0), node.op
+def _better(node: Node) -> dict[str, object]:
+    op = node.op
     assert isinstance(op, ArgExtremum)
     last = int(op.select_last_index)
-    better = {"LAST": last, "BETTER(a, b)": f"((a) {op.better}{'=' if last else ''} (b))"}
-    kernel = KernelSpec.of("argmax.cl", entry, **better, **defines)
-    args: tuple[Arg, ...] = (BufferArg(node.output), BufferArg(x), *(i32(v) for v in numbers))
-    local = None if entry == "argmax" else (1,) * len(groups)
-    return [Launch(kernel, groups, local, args, prod(x.dims))]
+    return {"LAST": last, "BETTER(a, b)": f"((a) {op.better}{'=' if last else ''} (b))"}
 
 
 def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
     if 0 in node.output.dims:
         return []
-    outer, n, step = _sizes(node)
+    outer, n, _ = sizes = _sizes(node)
     assert isinstance(node.op, ArgExtremum)
-    rank = len(node.arg(0).dims)
-    if not rank or normalize_axis(node.op.axis, rank, node.op) == rank - 1:
-        rows = pieces_per_group(outer, _BLOCKS, ctx.caps)
-        groups = (ceil_div(outer, rows),)
-        return _launch(node, ROWS.entry, groups, (outer, n, rows), **ctx.tunables(ROWS))
-    tunables = ctx.tunables(COLUMNS)
-    pieces = ceil_div(step, tunables["T_NV"] * tunables["T_VW"])
-    blocks = pieces_per_group(outer * pieces, _BLOCKS, ctx.caps)
-    numbers = (outer, n, step, blocks)
-    return _launch(node, COLUMNS.entry, (pieces, ceil_div(outer, blocks)), numbers, **tunables)
+    buffers, rank = (BufferArg(node.output), BufferArg(node.arg(0))), len(node.arg(0).dims)
+    if rank and normalize_axis(node.op.axis, rank, node.op) < rank - 1:
+        return launch_columns(COLUMNS, _SOURCE, buffers, sizes, 1, ctx, **_better(node))
+    rows = pieces_per_group(outer, _ROWS, ctx.caps)
+    kernel = KernelSpec.of(_SOURCE, ROWS.entry, **ctx.tunables(ROWS), **_better(node))
+    args = (*buffers, i32(outer), i32(n), i32(rows))
+    return [Launch(kernel, (ceil_div(outer, rows),), (1,), args, outer * n)]
 
 
 def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:
@@ -98,17 +85,18 @@ def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:
     outer, n, step = _sizes(node)
     dtype = node.arg(0).dtype
     half = dtype is DType.FLOAT16
-    return _launch(
-        node,
+    kernel = KernelSpec.of(
+        _SOURCE,
         "argmax",
-        (step, outer),
-        (outer, n, step),
         VW=1,
         DATA_T=dtype.cl,
         VALUE_T="float" if half else dtype.cl,
         HALF=int(half),
         IS_FLOAT=int(dtype.is_float),
+        **_better(node),
     )
+    args = (BufferArg(node.output), BufferArg(node.arg(0)), i32(outer), i32(n), i32(step))
+    return [Launch(kernel, (step, outer), None, args, outer * n * step)]
 
 
 @dataclass(frozen=True)

@@ -13,24 +13,14 @@ from clrt.errors import ShapeError
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, IrOp, TensorType
-from clrt.kernels.spec import (
-    Arg,
-    BufferArg,
-    KernelSpec,
-    Launch,
-    Lowering,
-    Variant,
-    ceil_div,
-    i32,
-    pieces_per_group,
-)
+from clrt.kernels.columns import launch_columns
+from clrt.kernels.spec import BufferArg, KernelSpec, Launch, Lowering, Variant, i32
 from clrt.kernels.tuned import tuned
 from clrt.ops.base import Op, Sample, Types, need, normalize_axis, register
 from clrt.ops.movement import elements, host_ints
 from clrt.ops.softmax import around_axis
 
 COLUMNS = tuned("cum_columns", {"T_VW": (4, 8, 16)}, T_VW=8, T_NV=8)
-_BLOCKS = 8  # outer indices of a work-group at most
 
 
 def _misfit_lines(node: Node, caps: DeviceCaps) -> str | None:
@@ -66,16 +56,9 @@ def _defines(op: IrOp) -> dict[str, object]:
 
 
 def _emit_columns(node: Node, ctx: Lowering) -> list[Launch]:
-    outer, n, inner = _sizes(node)
-    if not outer * n * inner:
-        return []
-    tunables = ctx.tunables(COLUMNS)
-    pieces = ceil_div(inner, tunables["T_NV"] * tunables["T_VW"])
-    blocks = pieces_per_group(outer * pieces, _BLOCKS, ctx.caps)
-    kernel = KernelSpec.of("cum_sum.cl", COLUMNS.entry, **tunables, **_defines(node.op))
-    numbers = (i32(v) for v in (outer, n, inner, blocks))
-    args: tuple[Arg, ...] = (BufferArg(node.arg(0)), BufferArg(node.output), *numbers)
-    return [Launch(kernel, (pieces, ceil_div(outer, blocks)), (1, 1), args)]
+    buffers = (BufferArg(node.arg(0)), BufferArg(node.output))
+    defines = _defines(node.op)
+    return launch_columns(COLUMNS, "cum_sum.cl", buffers, _sizes(node), 1, ctx, **defines)
 
 
 def _emit_lines(node: Node, ctx: Lowering) -> list[Launch]:

@@ -13,23 +13,13 @@ from clrt.errors import ShapeError
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, TensorType
-from clrt.kernels.spec import (
-    Arg,
-    BufferArg,
-    KernelSpec,
-    Launch,
-    Lowering,
-    Variant,
-    ceil_div,
-    i32,
-    pieces_per_group,
-)
+from clrt.kernels.columns import launch_columns
+from clrt.kernels.spec import BufferArg, KernelSpec, Launch, Lowering, Variant, ceil_div, i32
 from clrt.kernels.tuned import tuned
 from clrt.ops.base import Accuracy, OnnxNode, Op, Sample, Types, need, normalize_axis, register
 
 CPU = tuned("softmax_cpu", {"T_VW": (4, 8, 16)}, T_VW=8, T_ROWS=8)
 COLUMNS = tuned("softmax_columns", {"T_VW": (4, 8, 16)}, T_VW=8, T_NV=8)
-_BLOCKS = 8  # of rows, to a work-group at most
 
 
 def around_axis(dims: tuple[int, ...], axis: int) -> tuple[int, int, int]:
@@ -63,22 +53,16 @@ def _split(op: SoftmaxBase, x: Value) -> tuple[int, int, int]:
 def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
     x = node.arg(0)
     assert isinstance(node.op, SoftmaxBase)
-    outer, n, step = _split(node.op, x)
-    if not outer * n * step:
+    outer, n, _ = sizes = _split(node.op, x)
+    buffers, log = (BufferArg(node.output), BufferArg(x)), int(node.op.log)
+    if not _is_last(node.op, x):
+        return launch_columns(COLUMNS, "softmax.cl", buffers, sizes, 4, ctx, LOG=log)
+    if not outer * n:
         return []
-    numbers: tuple[int, ...]
-    groups: tuple[int, ...]
-    tuned_kernel = CPU if _is_last(node.op, x) else COLUMNS
-    tunables = ctx.tunables(tuned_kernel)
-    if tuned_kernel is CPU:
-        numbers, groups = (outer, n), (ceil_div(outer, tunables["T_ROWS"]),)
-    else:
-        pieces = ceil_div(step, tunables["T_NV"] * tunables["T_VW"])
-        blocks = pieces_per_group(outer * pieces, _BLOCKS, ctx.caps)
-        numbers, groups = (outer, n, step, blocks), (pieces, ceil_div(outer, blocks))
-    kernel = KernelSpec.of("softmax.cl", tuned_kernel.entry, LOG=int(node.op.log), **tunables)
-    args: tuple[Arg, ...] = (BufferArg(node.output), BufferArg(x), *(i32(v) for v in numbers))
-    return [Launch(kernel, groups, (1,) * len(groups), args, 4 * outer * n * step)]
+    tunables = ctx.tunables(CPU)
+    kernel = KernelSpec.of("softmax.cl", "softmax_cpu", LOG=log, **tunables)
+    groups = ceil_div(outer, tunables["T_ROWS"])
+    return [Launch(kernel, (groups,), (1,), (*buffers, i32(outer), i32(n)), 4 * outer * n)]
 
 
 def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:

@@ -1,0 +1,44 @@
+"""Kernels along one axis of [outer, n, step] that take vectors of columns (common/columns.clh)."""
+
+from __future__ import annotations
+
+from clrt.kernels.spec import (
+    Arg,
+    BufferArg,
+    KernelSpec,
+    Launch,
+    Lowering,
+    ceil_div,
+    i32,
+    pieces_per_group,
+)
+from clrt.kernels.tuned import TunedKernel
+
+_BLOCKS = 16  # outer indices of a work-group, at most
+
+
+def launch_columns(
+    kernel: TunedKernel,
+    source: str,
+    buffers: tuple[BufferArg, BufferArg],
+    sizes: tuple[int, int, int],
+    flops: int,
+    ctx: Lowering,
+    **defines: object,
+) -> list[Launch]:
+    """The launch, unless there are no elements.
+
+    Args:
+        sizes: outer, n, step; the kernel takes them and how many outer indices a work-group has.
+        flops: By element.
+    """
+    outer, n, step = sizes
+    if not outer * n * step:
+        return []
+    tunables = ctx.tunables(kernel)
+    pieces = ceil_div(step, tunables["T_NV"] * tunables["T_VW"])
+    blocks = pieces_per_group(outer * pieces, _BLOCKS, ctx.caps)
+    spec = KernelSpec.of(source, kernel.entry, **tunables, **defines)
+    args: tuple[Arg, ...] = (*buffers, *(i32(v) for v in (*sizes, blocks)))
+    groups = (pieces, ceil_div(outer, blocks))
+    return [Launch(spec, groups, (1, 1), args, flops * outer * n * step)]
