@@ -82,9 +82,10 @@ void gemm_cpu(OUT(float, y), IN(float, a), IN(B_T, b), const IDX_T M, const IDX_
       size_t next = (size_t)(panel + width * ahead) + (block - first) * slice_step * K;
       ROWS(ROW_POINTER)
       ROWS(ZERO_ROW)
+      const IDX_T rows = i_min(T_MR, M - m0);
       __global float *const y_tile = AT(y) + (batch * M + m0) * N + n0;
       // What the epilogue writes, and often reads in place, would keep it waiting for memory.
-      for (IDX_T i = 0; i < T_MR; ++i) {
+      for (IDX_T i = 0; i < rows; ++i) {
         for (IDX_T j = 0; j < width; j += LINE) PREFETCH(y_tile + i * N + j);
       }
       // No builtin in this loop: on PoCL each is a call, which spills every accumulator.
@@ -99,7 +100,6 @@ void gemm_cpu(OUT(float, y), IN(float, a), IN(B_T, b), const IDX_T M, const IDX_
       // accumulator.
       F tile[T_MR * T_NV];
       ROWS(KEEP_ROW)
-      const IDX_T rows = M - m0 < T_MR ? M - m0 : T_MR;
       for (IDX_T i = 0; i < rows; ++i) {
         const IDX_T m = m0 + i;
         __global float *const y_row = AT(y) + (batch * M + m) * N;
