@@ -50,6 +50,7 @@ _GPU_SIDE = 16
 _PACKED_ROWS = 64  # to a work-item
 _STRIPE = 16  # blocks of rows to a work-group, at most
 _NORM_STRIPE = 8  # the same where it has whole rows
+_START = 0.1  # tiles of K = 384 in the time that it takes to start a work-group
 # Kernels walk two batch axes; more are copied into one.
 _BATCH_AXES = 2
 _MAX_EXACT_RANK = 4
@@ -237,8 +238,8 @@ def emit_cpu(product: Product, ctx: Lowering, norm: RowNorm | None = None) -> li
     units, rows = ctx.caps.compute_units, product.batches * product.m
     blocks = ceil_div(product.m, tunables["T_MR"])
     panels = ceil_div(product.n, width) * product.batches
-    most = min(_STRIPE, tunables["T_MC"], blocks)
-    height = pieces_per_group(blocks * panels, most, ctx.caps)
+    most = pieces_per_group(blocks * panels, min(_STRIPE, tunables["T_MC"]), ctx.caps)
+    height = _stripe(blocks, panels, most, units)
     tiles = (product.m, height, ceil_div(blocks, height) * panels, product.flops)
     if norm is None:
         return [*launches, launch(*tiles)]
@@ -254,6 +255,17 @@ def emit_cpu(product: Product, ctx: Lowering, norm: RowNorm | None = None) -> li
         launch(*tiles, *norm.args, i32(1), i32(0)),
         launch(*stripes, flops, *norm.args, i32(0), i32(1)),
     ]
+
+
+def _stripe(blocks: int, panels: int, most: int, units: int) -> int:
+    """Blocks of rows to a work-group, from half of `most` on, so that all cores end together."""
+    fewest = ceil_div(blocks, most)
+
+    def tiles_of_a_core(stripes: int) -> float:
+        return ceil_div(stripes * panels, units) * (blocks / stripes + _START)
+
+    candidates = range(fewest, min(2 * fewest, blocks) + 1)
+    return ceil_div(blocks, min(candidates, key=tiles_of_a_core))
 
 
 def _is_whole(product: Product, lanes: int) -> bool:
