@@ -112,11 +112,7 @@ void argmax_rows(OUT(long, y), IN(float, x), const IDX_T outer, const IDX_T n, c
 __kernel __attribute__((reqd_work_group_size(1, 1, 1)))
 void argmax_columns(OUT(long, y), IN(float, x), const IDX_T outer, const IDX_T n,
                     const IDX_T step, const IDX_T blocks) {
-  const IDX_T first = get_group_id(0) * (T_NV * VW);
-  const IDX_T left = step - first;
-  const IDX_T vectors = COLUMN_VECTORS(left);
-  const IDX_T begin = get_group_id(1) * blocks;
-  const IDX_T end = i_min(begin + blocks, outer);
+  COLUMN_ITEM(outer, step, blocks)
   F best[T_NV];
   I found[T_NV];
   for (IDX_T block = begin; block < end; ++block) {

@@ -48,11 +48,7 @@ __kernel void cum_sum(IN(DATA_T, x), OUT(DATA_T, y), const IDX_T n, const IDX_T 
 __kernel __attribute__((reqd_work_group_size(1, 1, 1)))
 void cum_columns(IN(float, x), OUT(float, y), const IDX_T outer, const IDX_T n,
                  const IDX_T inner, const IDX_T blocks) {
-  const IDX_T first = get_group_id(0) * (T_NV * VW);
-  const IDX_T left = inner - first;
-  const IDX_T vectors = COLUMN_VECTORS(left);
-  const IDX_T begin = get_group_id(1) * blocks;
-  const IDX_T end = i_min(begin + blocks, outer);
+  COLUMN_ITEM(outer, inner, blocks)
   F sum[T_NV];
   for (IDX_T block = begin; block < end; ++block) {
     EACH sum[k] = (F)(START);

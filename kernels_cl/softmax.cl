@@ -105,10 +105,9 @@ void softmax_cpu(OUT(float, y), IN(float, x), const IDX_T rows, const IDX_T n) {
 
 #include "common/columns.clh"
 
-// `left` columns of n rows, T_NV vectors at most.
+// `vectors` of the `left` columns of n rows.
 static inline void softmax_block(__global float *to, __global const float *from, const IDX_T n,
-                                 const IDX_T step, const IDX_T left) {
-  const IDX_T vectors = COLUMN_VECTORS(left);
+                                 const IDX_T step, const IDX_T left, const IDX_T vectors) {
   F top[T_NV], sum[T_NV];
   EACH top[k] = (F)(-INFINITY);
   EACH sum[k] = (F)(0.0f);
@@ -142,12 +141,10 @@ static inline void softmax_block(__global float *to, __global const float *from,
 __kernel __attribute__((reqd_work_group_size(1, 1, 1)))
 void softmax_columns(OUT(float, y), IN(float, x), const IDX_T outer, const IDX_T n,
                      const IDX_T step, const IDX_T blocks) {
-  const IDX_T first = get_group_id(0) * (T_NV * VW);
-  const IDX_T begin = get_group_id(1) * blocks;
-  const IDX_T end = i_min(begin + blocks, outer);
+  COLUMN_ITEM(outer, step, blocks)
   for (IDX_T block = begin; block < end; ++block) {
     const IDX_T at = block * n * step + first;
-    softmax_block(AT(y) + at, AT(x) + at, n, step, step - first);
+    softmax_block(AT(y) + at, AT(x) + at, n, step, left, vectors);
   }
 }
 #endif

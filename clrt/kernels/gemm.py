@@ -22,6 +22,7 @@ from clrt.kernels.spec import (
     Scratch,
     ceil_div,
     i32,
+    misfit_float32_cpu,
     pieces_per_group,
     round_up,
 )
@@ -164,7 +165,7 @@ def epilogue_operand_fits(extra: Shape | None, out: Shape | None) -> bool:
 
 def misfit_cpu(node: Node, caps: DeviceCaps) -> str | None:
     """Why `emit_cpu` does not hold for a product of input 0."""
-    return _misfit_float32(node) if caps.is_cpu else "for CPU devices"
+    return misfit_float32_cpu(node, caps)
 
 
 def misfit_gpu(node: Node, caps: DeviceCaps) -> str | None:
@@ -176,7 +177,7 @@ def misfit_gpu(node: Node, caps: DeviceCaps) -> str | None:
     side = _GPU_SIDE * max(GPU.defaults["T_RM"], GPU.defaults["T_RN"]) + 1
     if caps.local_mem_bytes < 2 * 4 * GPU.defaults["T_TK"] * side:
         return f"{caps.local_mem_bytes} bytes of local memory are too few"
-    return _misfit_float32(node)
+    return None if node.arg(0).dtype is DType.FLOAT32 else "for float32"
 
 
 def misfit_any(node: Node, caps: DeviceCaps) -> str | None:
@@ -187,10 +188,6 @@ def misfit_any(node: Node, caps: DeviceCaps) -> str | None:
     if DType.FLOAT64 in (dtype, node.output.dtype) and not caps.has_fp64:
         return "the device has no float64"
     return None
-
-
-def _misfit_float32(node: Node) -> str | None:
-    return None if node.arg(0).dtype is DType.FLOAT32 else "for float32"
 
 
 def _check_vectors(epilogue: Epilogue) -> None:

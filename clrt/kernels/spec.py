@@ -173,6 +173,13 @@ def f32(value: Any) -> np.float32:
     return np.float32(value)
 
 
+def misfit_float32_cpu(node: Node, caps: DeviceCaps) -> str | None:
+    """Why a kernel of vectors of float32, for CPUs, does not hold for input 0."""
+    if not caps.is_cpu:
+        return "for CPU devices"
+    return None if node.arg(0).dtype is DType.FLOAT32 else "for float32"
+
+
 def pieces_per_group(pieces: int, most: int, caps: DeviceCaps) -> int:
     """How many pieces of work a work-group of a CPU does, since each costs 0.1 us to start.
 

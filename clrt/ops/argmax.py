@@ -22,6 +22,7 @@ from clrt.kernels.spec import (
     Variant,
     ceil_div,
     i32,
+    misfit_float32_cpu,
     pieces_per_group,
 )
 from clrt.kernels.tuned import tuned
@@ -37,11 +38,6 @@ _ROWS = 64  # of a work-group, at most
 def _misfit(node: Node, caps: DeviceCaps) -> str | None:
     dtype = node.arg(0).dtype
     return f"no kernel for {dtype}" if dtype in (DType.FLOAT64, DType.BOOL) else None
-
-
-def _misfit_cpu(node: Node, caps: DeviceCaps) -> str | None:
-    float32 = node.arg(0).dtype is DType.FLOAT32
-    return None if caps.is_cpu and float32 else "for float32 on CPU devices"
 
 
 def _sizes(node: Node) -> tuple[int, int, int]:
@@ -113,7 +109,7 @@ class ArgExtremum(Op):
 
     better: ClassVar[str] = ">"
     accuracy = Accuracy.EXACT
-    variants = (Variant("cpu", _emit_cpu, _misfit_cpu), Variant("any", _emit_any, _misfit))
+    variants = (Variant("cpu", _emit_cpu, misfit_float32_cpu), Variant("any", _emit_any, _misfit))
 
     def infer(self, inputs: Types) -> list[TensorType]:
         x = need(inputs, 0, self)

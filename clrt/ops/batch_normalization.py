@@ -22,6 +22,7 @@ from clrt.kernels.spec import (
     ceil_div,
     f32,
     i32,
+    misfit_float32_cpu,
     pieces_per_group,
 )
 from clrt.kernels.tuned import TunedKernel, tuned
@@ -45,11 +46,10 @@ def misfit(node: Node, caps: DeviceCaps) -> str | None:
 
 def misfit_cpu(node: Node, caps: DeviceCaps) -> str | None:
     """Why the vector kernels do not hold."""
-    if not caps.is_cpu:
-        return "for CPU devices"
-    if any(node.arg(i).dtype is not DType.FLOAT32 for i in range(len(node.inputs))):
-        return "for float32"
-    return "a channel is one element" if len(node.arg(0).dims) < 3 else None
+    if any(node.arg(i).dtype is not DType.FLOAT32 for i in range(1, len(node.inputs))):
+        return "for statistics of float32"
+    small = len(node.arg(0).dims) < 3
+    return misfit_float32_cpu(node, caps) or ("a channel is one element" if small else None)
 
 
 def launch_rows(

@@ -14,7 +14,15 @@ from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, IrOp, TensorType
 from clrt.kernels.columns import launch_columns
-from clrt.kernels.spec import BufferArg, KernelSpec, Launch, Lowering, Variant, i32
+from clrt.kernels.spec import (
+    BufferArg,
+    KernelSpec,
+    Launch,
+    Lowering,
+    Variant,
+    i32,
+    misfit_float32_cpu,
+)
 from clrt.kernels.tuned import tuned
 from clrt.ops.base import Op, Sample, Types, need, normalize_axis, register
 from clrt.ops.movement import elements, host_ints
@@ -30,9 +38,8 @@ def _misfit_lines(node: Node, caps: DeviceCaps) -> str | None:
 
 
 def _misfit_columns(node: Node, caps: DeviceCaps) -> str | None:
-    if not caps.is_cpu or node.output.dtype is not DType.FLOAT32:
-        return "for float32 on CPU devices"
-    return "for other axes than the last" if _axis(node) >= len(node.output.dims) - 1 else None
+    last = _axis(node) >= len(node.output.dims) - 1
+    return misfit_float32_cpu(node, caps) or ("for other axes than the last" if last else None)
 
 
 def _axis(node: Node) -> int:

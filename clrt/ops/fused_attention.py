@@ -24,6 +24,7 @@ from clrt.kernels.spec import (
     ceil_div,
     f32,
     i32,
+    misfit_float32_cpu,
 )
 from clrt.kernels.strided import broadcast_strides
 from clrt.kernels.tuned import tuned
@@ -54,11 +55,7 @@ def _misfit_any(node: Node, caps: DeviceCaps) -> str | None:
 
 
 def _misfit_cpu(node: Node, caps: DeviceCaps) -> str | None:
-    if not caps.is_cpu:
-        return "for CPU devices"
-    if node.arg(0).dtype is not DType.FLOAT32:
-        return "for float32"
-    return _misfit_any(node, caps)
+    return misfit_float32_cpu(node, caps) or _misfit_any(node, caps)
 
 
 def _mask_kind(mask: Value | None) -> int:

@@ -7,25 +7,26 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from clrt.device.caps import DeviceCaps
 from clrt.errors import ShapeError
 from clrt.ir.dims import Dim, same
-from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
-from clrt.kernels.spec import Arg, BufferArg, KernelSpec, Launch, Lowering, Variant, i32
+from clrt.kernels.spec import (
+    Arg,
+    BufferArg,
+    KernelSpec,
+    Launch,
+    Lowering,
+    Variant,
+    i32,
+    misfit_float32_cpu,
+)
 from clrt.kernels.strided import broadcast_strides
 from clrt.kernels.tuned import tuned
 from clrt.ops.base import Op, Sample, Types, need, register
 from clrt.ops.fused_attention import head_steps, heads_apart
 
 CPU = tuned("rotary_cpu", {"T_VW": (4, 8, 16)}, T_VW=8)
-
-
-def _misfit_cpu(node: Node, caps: DeviceCaps) -> str | None:
-    if not caps.is_cpu:
-        return "for CPU devices"
-    return None if node.output.dtype is DType.FLOAT32 else "for float32"
 
 
 def _launch(node: Node, entry: str, local: tuple[int, ...] | None, lanes: int) -> list[Launch]:
@@ -76,7 +77,7 @@ class FusedRotary(Op):
     offset: int = 0
 
     domain = "clrt"
-    variants = (Variant("cpu", _emit_cpu, _misfit_cpu), Variant("any", _emit_any))
+    variants = (Variant("cpu", _emit_cpu, misfit_float32_cpu), Variant("any", _emit_any))
 
     def infer(self, inputs: Types) -> list[TensorType]:
         x, cos, sin = (need(inputs, i, self) for i in range(3))

@@ -63,6 +63,7 @@ class GroupStatistics(Op):
     """What GroupNormalization and InstanceNormalization share."""
 
     epsilon: float
+    num_groups: int | None = None  # None: as many as channels
     per_group: bool = False
 
     in_place = (0,)
@@ -71,7 +72,7 @@ class GroupStatistics(Op):
 
     def groups(self, channels: int) -> int:
         """How many groups so many channels make."""
-        raise NotImplementedError
+        return channels if self.num_groups is None else self.num_groups
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         x, scale, bias = inputs
@@ -120,9 +121,6 @@ class GroupNormalization(GroupStatistics):
             if not self.per_group:
                 check_channels(self, x, need(inputs, index, self))
         return [TensorType(x.dtype, x.shape)]
-
-    def groups(self, channels: int) -> int:
-        return self.num_groups
 
     @classmethod
     def samples(cls) -> Iterator[Sample]:

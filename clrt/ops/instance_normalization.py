@@ -30,9 +30,6 @@ class InstanceNormalization(GroupStatistics):
             check_channels(self, x, need(inputs, index, self))
         return [TensorType(x.dtype, x.shape)]
 
-    def groups(self, channels: int) -> int:
-        return channels
-
     @classmethod
     def samples(cls) -> Iterator[Sample]:
         rng = np.random.default_rng(43)

@@ -25,6 +25,7 @@ from clrt.kernels.spec import (
     ceil_div,
     f32,
     i32,
+    misfit_float32_cpu,
 )
 from clrt.kernels.tuned import tuned
 from clrt.ops.base import Accuracy, OnnxNode, Op, Sample, Types, need, normalize_axis, register
@@ -64,9 +65,7 @@ def _misfit_any(node: Node, caps: DeviceCaps) -> str | None:
 
 def _misfit_cpu(node: Node, caps: DeviceCaps) -> str | None:
     """Why the vector kernel does not hold."""
-    if not caps.is_cpu:
-        return "for CPU devices"
-    return "for float32" if node.arg(0).dtype is not DType.FLOAT32 else _misfit_any(node, caps)
+    return misfit_float32_cpu(node, caps) or _misfit_any(node, caps)
 
 
 def _launch(node: Node, tunables: dict[str, int] | None) -> list[Launch]:

@@ -14,7 +14,17 @@ from clrt.ir.dims import Dim
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
-from clrt.kernels.spec import Arg, BufferArg, KernelSpec, Launch, Lowering, Variant, ceil_div, i32
+from clrt.kernels.spec import (
+    Arg,
+    BufferArg,
+    KernelSpec,
+    Launch,
+    Lowering,
+    Variant,
+    ceil_div,
+    i32,
+    misfit_float32_cpu,
+)
 from clrt.kernels.strided import collapse, contiguous_strides
 from clrt.kernels.tuned import tuned
 from clrt.ops.base import Accuracy, Op, Sample, Types, need, normalize_axis
@@ -73,9 +83,10 @@ def _kind(node: Node) -> str:
 
 
 def _misfit_cpu(node: Node, caps: DeviceCaps) -> str | None:
-    if not caps.is_cpu or node.arg(0).dtype is not DType.FLOAT32:
-        return "for float32 on CPU devices"
-    return None if _view(node, _kind(node)).fits else "more than 3 axes remain after merging"
+    reason = misfit_float32_cpu(node, caps)
+    if reason is None and not _view(node, _kind(node)).fits:
+        return "more than 3 axes remain after merging"
+    return reason
 
 
 def _misfit_any(node: Node, caps: DeviceCaps) -> str | None:

@@ -14,7 +14,16 @@ from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.columns import launch_columns
-from clrt.kernels.spec import BufferArg, KernelSpec, Launch, Lowering, Variant, ceil_div, i32
+from clrt.kernels.spec import (
+    BufferArg,
+    KernelSpec,
+    Launch,
+    Lowering,
+    Variant,
+    ceil_div,
+    i32,
+    misfit_float32_cpu,
+)
 from clrt.kernels.tuned import tuned
 from clrt.ops.base import Accuracy, OnnxNode, Op, Sample, Types, need, normalize_axis, register
 
@@ -31,11 +40,6 @@ def around_axis(dims: tuple[int, ...], axis: int) -> tuple[int, int, int]:
 def _misfit_any(node: Node, caps: DeviceCaps) -> str | None:
     dtype = node.arg(0).dtype
     return None if dtype in (DType.FLOAT32, DType.FLOAT16) else f"no kernel for {dtype}"
-
-
-def _misfit_cpu(node: Node, caps: DeviceCaps) -> str | None:
-    float32 = node.arg(0).dtype is DType.FLOAT32
-    return None if caps.is_cpu and float32 else "for float32 on CPU devices"
 
 
 def _is_last(op: SoftmaxBase, x: Value) -> bool:
@@ -92,7 +96,7 @@ class SoftmaxBase(Op):
     in_place = (0,)
     accuracy = Accuracy.TRANSCENDENTAL
     variants: ClassVar[tuple[Variant, ...]] = (
-        Variant("cpu", _emit_cpu, _misfit_cpu),
+        Variant("cpu", _emit_cpu, misfit_float32_cpu),
         Variant("any", _emit_any, _misfit_any),
     )
 
