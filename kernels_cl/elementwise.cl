@@ -4,17 +4,18 @@
 //   BODY     declares one variable per step
 //   RESULT   the variable to store
 //   STRIDES  the operands' steps along each axis, where they broadcast
-//   elementwise_cpu      float32 on CPU devices, operands perhaps in 16 bits: vectors along the last
-//                        axis, where each operand has a step of 0 or 1; WALKS declares a pointer
-//                        per operand, from its type; NORM: rows of the result are normalised,
-//                        into z (common/normalize_row.clh)
+//   elementwise_cpu      on CPU devices, along the last axis; WALKS declares a pointer per operand,
+//                        from its type. T_VW > 1: floats of 32 or 16 bits, where each has a step of
+//                        0 or 1; NORM: rows of the result are normalised, into z
+//                        (common/normalize_row.clh). T_VW = 1: any types, in loops that compilers
+//                        turn into vectors
 //   elementwise_flat     operands are flat or one element
 //   elementwise_general  operands broadcast, and are walked by strides (GENERAL)
 #include "common/base.clh"
 #ifndef BODY
 #define INPUTS , IN(float, x0)
 #ifdef T_VW
-#define READS const F v0 = READ(0, plain);
+#define READS const F v0 = READ_1(0, plain);
 #elif defined(GENERAL)
 #define READS const F v0 = READ_AS(0, plain, WHERE(0, 1));
 #else
@@ -47,13 +48,20 @@
   const IDX_T d5, const IDX_T d0, const IDX_T d1, const IDX_T d2, const IDX_T d3, const IDX_T d4
 
 #ifdef T_VW
-#include "common/rows.clh"
-#include "common/widen.clh"
 #define WALK(k, T)                                                                          \
   __global const T *const p##k =                                                            \
       AT(x##k) + (i0 * s##k##_0 + i1 * s##k##_1 + i2 * s##k##_2 + i3 * s##k##_3 + i4 * s##k##_4);
-#define ONE(k, storage) ((F)(LOAD_AS(storage, p##k, 0)))
-#define READ(k, storage) LOAD_WIDE(storage, p##k + i)
+#if VW == 1
+#define READ_0(k, storage) LOAD_AS(storage, p##k, 0)
+#define READ_1(k, storage) LOAD_AS(storage, p##k, i)
+#define READ_ARG(k, storage) LOAD_AS(storage, p##k, i * s##k##_5)
+#define STORE_RESULT STORE(to, i, RESULT)
+#else
+#include "common/rows.clh"
+#include "common/widen.clh"
+#define READ_0(k, storage) ((F)(LOAD_AS(storage, p##k, 0)))
+#define READ_1(k, storage) LOAD_WIDE(storage, p##k + i)
+#define STORE_RESULT STORE_WIDE(STORAGE, to + i, RESULT)
 // The last elements of a row, fewer than a vector, and the first of them in the other lanes.
 #define READ_REST(k, storage) REST_OF(k, storage)
 #define REST_OF(k, storage) rest_##storage(p##k + i, stop - i)
@@ -66,6 +74,7 @@
 REST(float, plain)
 REST(half, half)
 REST(ushort, bfloat16)
+#endif
 
 #if NORM
 #include "common/normalize_row.clh"
@@ -79,10 +88,13 @@ REST(ushort, bfloat16)
 // A work-item computes T_ELEMS elements: part of a row of d5, or several rows; with NORM whole rows,
 // which are n of the elements.
 __kernel __attribute__((reqd_work_group_size(1, 1, 1)))
-void elementwise_cpu(OUT(float, y) INPUTS, SIZES STRIDES ROW_INPUTS) {
+void elementwise_cpu(OUT(OUT_T, y) INPUTS, SIZES STRIDES ROW_INPUTS) {
   const IDX_T first = get_group_id(0) * SHARE;
   const IDX_T end = i_min(first + SHARE, d0 * d1 * d2 * d3 * d4 * d5);
   IDX_T at = first;
+  // 1, which compilers must not know: as a constant they load it under a comparison as mask, and
+  // with no bit set that takes AVX-512 CPUs 300 cycles. Results that are bool end in `& one`.
+  const int one = i_min(d0, 1);
   while (at < end) {
     const IDX_T row = at / d5;
     const IDX_T i0123 = row / d4;
@@ -93,21 +105,27 @@ void elementwise_cpu(OUT(float, y) INPUTS, SIZES STRIDES ROW_INPUTS) {
     const IDX_T i2 = i012 - i01 * d2;
     const IDX_T i3 = i0123 - i012 * d3;
     const IDX_T i4 = row - i0123 * d4;
-    __global float *const to = AT(y) + row * d5;
+    __global OUT_T *const to = AT(y) + row * d5;
     const IDX_T stop = i_min(d5, end - row * d5);
     IDX_T i = at - row * d5;
     at += stop - i;
     WALKS
+#ifdef __clang__
+#pragma clang loop vectorize(assume_safety)
+#endif
     for (; i + VW <= stop; i += VW) {
       READS BODY
-      STORE_F(to + i, RESULT);
+      STORE_RESULT;
     }
-#undef READ
-#define READ(k, storage) READ_REST(k, storage)
+#if VW > 1
+#undef READ_1
+#define READ_1(k, storage) READ_REST(k, storage)
     if (i < stop) {
       READS BODY
-      store_lanes(to + i, RESULT, stop - i);
+      const F rest = RESULT;
+      for (IDX_T lane = 0; lane < stop - i; ++lane) STORE(to, i + lane, ((const float *)&rest)[lane]);
     }
+#endif
   }
 #if NORM
   for (IDX_T row = first; row < end; row += n) NORMALIZE(row, n);

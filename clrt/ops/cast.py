@@ -10,7 +10,7 @@ import ml_dtypes
 import numpy as np
 
 from clrt.errors import ModelError, ShapeError, UnsupportedError
-from clrt.ir.dtypes import DType
+from clrt.ir.dtypes import WIDENED, DType
 from clrt.ir.op import Array, TensorType
 from clrt.ops.base import Accuracy, OnnxNode, Op, Sample, Types, need, register
 from clrt.ops.pointwise import Pointwise
@@ -98,10 +98,10 @@ class Cast(Pointwise):
         (x,), (source,), to = args, dtypes, self.to
         if to is DType.BOOL:
             return f"({x} != 0)"
-        # Floats of 16 bits were made float32 when they were read.
-        if to is source or (to is DType.FLOAT32 and source.compute == "float"):
+        # Floats of 16 bits are float32 until they are stored.
+        if to is source or (to in WIDENED and source.compute == "float"):
             return x
-        if to is DType.FLOAT32 and source is DType.BOOL:
+        if to in WIDENED and source is DType.BOOL:
             return f"PICK({x}, (F)1, (F)0)"
         value = f"({to.compute})({x})"
         if to is DType.FLOAT8E8M0:

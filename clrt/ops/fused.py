@@ -11,7 +11,7 @@ import numpy as np
 
 from clrt.device.caps import DeviceCaps
 from clrt.ir.dims import Shape, same, same_shape
-from clrt.ir.dtypes import DType
+from clrt.ir.dtypes import WIDENED, DType
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, Step, TensorType
 from clrt.kernels.row_norm import RowNorm, norm_flops
@@ -81,10 +81,6 @@ class Program:
     dtype: DType
 
 
-# What the vector kernel reads.
-_VECTORS = frozenset({DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16})
-
-
 def compute_type(dtype: DType) -> str:
     """The C type in which a value of a dtype is computed."""
     if dtype.compute == "float":
@@ -129,16 +125,14 @@ def can_vectorise(
     inputs: Sequence[DType],
     memory: Collection[DType] = (DType.FLOAT32,),
 ) -> bool:
-    """Whether the program holds for float vectors: float32 result, float32 and bool steps.
+    """Whether the program holds for float vectors: steps are floats or bool, the result is a float.
 
     Args:
-        memory: What the kernel reads vectors of.
+        memory: What the kernel reads and writes vectors of.
     """
     made = step_dtypes(steps, tuple(inputs))
-    return (
-        all(d in memory for d in inputs)
-        and all(d in (DType.FLOAT32, DType.BOOL) for d in made[len(inputs) :])
-        and made[-1] is DType.FLOAT32
+    return all(d in memory for d in (*inputs, made[-1])) and all(
+        d in memory or d is DType.BOOL for d in made
     )
 
 
@@ -251,20 +245,20 @@ def _inner(value: Value, y: Value) -> str:
 
 
 def _misfit_cpu(node: Node, caps: DeviceCaps) -> str | None:
-    """Why the vector kernel does not hold, whatever the sizes."""
-    if not caps.is_cpu:
-        return "for CPU devices"
+    return _misfit(node, caps) if caps.is_cpu else "for CPU devices"
+
+
+def _takes_vectors(node: Node) -> bool:
+    """Whether the CPU kernel holds for vectors of floats, whatever the sizes."""
     values, y = _inputs(node), node.output
     assert isinstance(node.op, Op)
-    if not can_vectorise(steps_of(node.op, len(values)), [v.dtype for v in values], _VECTORS):
-        return "for float32, and operands in 16 bits"
-    inner = [_inner(v, y) for v in values]
-    if "ARG" in inner:
-        return "whether an operand broadcasts along the last axis is not known before the call"
     row = symbolic_shape(y)[-1:]
-    if not _is_flat(node) and row and isinstance(row[0], int) and row[0] < CPU.defaults["T_VW"]:
-        return f"rows of {row[0]} elements are shorter than a vector"
-    return _misfit(node, caps)
+    short = row and isinstance(row[0], int) and row[0] < CPU.defaults["T_VW"]
+    return (
+        can_vectorise(steps_of(node.op, len(values)), [v.dtype for v in values], WIDENED)
+        and "ARG" not in [_inner(v, y) for v in values]
+        and (_is_flat(node) or not short)
+    )
 
 
 def _is_flat(node: Node) -> bool:
@@ -275,7 +269,7 @@ def _is_flat(node: Node) -> bool:
 
 def _emit_with_norm(node: Node, after: Node, ctx: Lowering) -> list[Launch] | None:
     """The program and the normalisation of its rows."""
-    norm = row_norm(after, node.output, ctx.caps)
+    norm = row_norm(after, node.output, ctx.caps) if _takes_vectors(node) else None
     return None if norm is None else _emit_cpu(node, ctx, norm)
 
 
@@ -284,11 +278,12 @@ def _emit_cpu(node: Node, ctx: Lowering, norm: RowNorm | None = None) -> list[La
     total = int(np.prod(y.dims))
     if total == 0:
         return []
-    tunables = ctx.tunables(CPU)
-    names = {"0": "ONE", "1": "READ"}
-    reads = [f"{names[_inner(v, y)]}({k}, {v.dtype.storage})" for k, v in enumerate(values)]
+    tunables = ctx.tunables(CPU) | ({} if _takes_vectors(node) else {"T_VW": 1})
+    reads = [f"READ_{_inner(v, y)}({k}, {v.dtype.storage})" for k, v in enumerate(values)]
     walks = " ".join(f"WALK({k}, {v.dtype.cl})" for k, v in enumerate(values))
     defines = _defines(node, reads) | {"WALKS": walks} | tunables
+    if y.dtype is DType.BOOL:
+        defines["RESULT"] = f"{defines['RESULT']} & one"
     _, scalars = _strides(values, y)
     args = (*_buffers(node), *scalars)
     share, flops = tunables["T_ELEMS"], 0
@@ -308,23 +303,20 @@ def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:
     if total == 0:
         return []
     storages = [v.dtype.storage for v in values]
-    types = {"VW": 1, "OUT_T": y.dtype.cl, "STORAGE": y.dtype.storage}
     if _is_flat(node):
         places = ["0" if _is_one(v) else "i" for v in values]
         reads = [
             f"READ_AS({k}, {s}, {at})"
             for k, (s, at) in enumerate(zip(storages, places, strict=True))
         ]
-        kernel = KernelSpec.of(
-            "elementwise.cl", "elementwise_flat", **types, **_defines(node, reads)
-        )
+        kernel = KernelSpec.of("elementwise.cl", "elementwise_flat", **_defines(node, reads))
         return [Launch(kernel, (total,), None, (*_buffers(node), i32(total)))]
     inner = [_inner(v, y) for v in values]
     reads = [
         f"READ_AS({k}, {s}, WHERE({k}, {at}))"
         for k, (s, at) in enumerate(zip(storages, inner, strict=True))
     ]
-    defines = _defines(node, reads) | types | {"GENERAL": 1}
+    defines = _defines(node, reads) | {"GENERAL": 1}
     size, scalars = _strides(values, y)
     kernel = KernelSpec.of("elementwise.cl", "elementwise_general", **defines)
     return [Launch(kernel, size, None, (*_buffers(node), *scalars))]
@@ -346,6 +338,8 @@ def _defines(node: Node, reads: Sequence[str]) -> dict[str, object]:
     )
     steps = (f", const IDX_T s{k}_{j}" for k in range(len(values)) for j in range(MAX_RANK))
     return {
+        "OUT_T": node.output.dtype.cl,
+        "STORAGE": node.output.dtype.storage,
         "STRIDES": "".join(steps),
         "INPUTS": "".join(f", IN({v.dtype.cl}, x{k})" for k, v in enumerate(values)),
         "READS": " ".join(declared),

@@ -228,7 +228,7 @@ Relu = _row(
     "Relu", "PICK({0} < 0, (F)0, {0})", lambda x: np.maximum(x, 0),
     int_expr="{0} < 0 ? 0 : {0}", **_NUMBERS, **_EXACT,
 )  # fmt: skip
-Mish = _row("Mish", "{0} * @tanh(@softplus({0}))", lambda x: x * np.tanh(np.logaddexp(x, 0)))
+Mish = _row("Mish", "@mish({0})", lambda x: x * np.tanh(np.logaddexp(x, 0)))
 HardSwish = _row(
     "HardSwish",
     "{0} * @max(@min({0} / 6 + 0.5f, (F)1), (F)0)",
@@ -253,10 +253,16 @@ Atanh = _row("Atanh", "atanh({0})", np.arctanh, domain_low=-0.9, domain_high=0.9
 @register
 @dataclass(frozen=True)
 class Pow(Pointwise):
-    """x to the power y; y may have another dtype. Source: ONNX Pow, opset 7 to 15."""
+    """x to the power y; y may have another dtype.
+
+    Of integers an integer, in its dtype's arithmetic: 0 for what lies between -1 and 1, such as
+    negative powers of 2 and more.
+
+    Source: ONNX Pow, opset 7 to 15.
+    """
 
     expr = "@pow({0}, (F)({1}))"
-    int_expr = "(long)rint(pow((float)({0}), (float)({1})))"
+    int_expr = "(long)c_pow((F)({0}), (F)({1}))"
     arity = 2
     domain_low = 0.25
 
@@ -264,7 +270,25 @@ class Pow(Pointwise):
         """Any two numeric dtypes go together."""
 
     def evaluate(self, *arrays: Array) -> Any:
-        return np.power(arrays[0], arrays[1].astype(arrays[0].dtype))
+        x, y = arrays
+        if x.dtype.kind in "iu" and y.dtype.kind in "iu":
+            power = np.power(x, np.abs(y), dtype=x.dtype, casting="unsafe")
+            return np.where((y < 0) & (np.abs(x) != 1), 0, power)
+        return np.power(x, y if x.dtype.kind in "iu" else y.astype(x.dtype))
+
+    def fill(self, template: str, args: Sequence[str], dtypes: Sequence[DType]) -> str | None:
+        if not dtypes[0].is_float and not dtypes[1].is_float:
+            template = "i_pow({0}, {1})"
+        return super().fill(template, args, dtypes)
+
+    @classmethod
+    def samples(cls) -> Iterator[Sample]:
+        yield from super().samples()
+        for dtype in (np.int32, np.int64):
+            x, y = np.meshgrid(np.arange(-9, 10, dtype=dtype), np.arange(-2, 9, dtype=dtype))
+            yield Sample(cls(), (x, y))
+            yield Sample(cls(), (np.abs(x), np.full(1, 0.75, np.float32)))
+            yield Sample(cls(), (x.astype(np.float32), y))
 
 
 @register

@@ -22,7 +22,8 @@ from clrt.kernels.spec import KernelSpec
 from clrt.runtime.invokers import remember_invokers
 from clrt.runtime.source import render_source
 
-BUILD_OPTIONS = ("-cl-std=CL1.2",)
+# Without warnings: drivers print them, and no user can act on one.
+BUILD_OPTIONS = ("-cl-std=CL1.2", "-w")
 remember_invokers()
 
 

@@ -14,7 +14,7 @@ from clrt.ir.graph import Graph, Node, Value
 from clrt.ir.op import Array, TensorType
 from clrt.ops.base import Op
 from clrt.ops.fused import CPU
-from clrt.ops.pointwise import Erf, Exp, Gelu, Log, Pointwise, Sigmoid, Softplus, Tanh
+from clrt.ops.pointwise import Erf, Exp, Gelu, Log, Mish, Pointwise, Pow, Sigmoid, Softplus, Tanh
 from clrt.runtime.devices import DeviceInfo
 from tests.harness import all_devices, plan_graph, run_plan
 
@@ -92,20 +92,29 @@ CASES = [
     Case(Log1p(), np.log1p, np.concatenate([np.abs(_every(200_000)), _dense(-0.9999, 9)]), 3),
     Case(Sigmoid(), lambda x: 1 / (1 + np.exp(-x)), _dense(-87, 87), 3),
     Case(Softplus(), lambda x: np.logaddexp(x, 0), _dense(-87, 87), 4),
+    Case(Mish(), lambda x: x * np.tanh(np.logaddexp(x, 0)), _dense(-87, 87), 5),
     Case(Gelu(), _gelu, _dense(-20, 20), 2, of_x=True),
     Case(Gelu("tanh"), _gelu_tanh, _dense(-20, 20), 2, of_x=True),
 ]
 IDS = [f"{c.op.name}{getattr(c.op, 'approximate', '')}" for c in CASES]
 
 
-def _run(op: Op, x: Array, device: DeviceInfo, width: int) -> Array:
-    value = Value("x", TensorType(DType.FLOAT32, x.shape))
-    result = Value("y", TensorType(DType.FLOAT32, x.shape))
-    graph = Graph("math", [value], [result], [Node("node", op, [value], [result])])
+def _run(op: Op, device: DeviceInfo, width: int, *arrays: Array) -> Array:
+    kind = TensorType(DType.FLOAT32, arrays[0].shape)
+    values, result = [Value(f"x{i}", kind) for i in range(len(arrays))], Value("y", kind)
+    graph = Graph("math", values, [result], [Node("node", op, values, [result])])
     # The scalar functions are what every device but a CPU runs.
     caps = device.caps if width > 1 else replace(device.caps, kind="gpu")
     plan = plan_graph(graph, caps, {**CPU.defaults, "T_VW": width})
-    return run_plan(plan, {"x": x}, device)["y"]
+    return run_plan(plan, {v.name: x for v, x in zip(values, arrays, strict=True)}, device)["y"]
+
+
+def _error(actual: Array, exact: Array, unit: Array) -> Array:
+    """In units of the last place of `unit`; devices may flush results below the normal numbers."""
+    error = np.abs(actual - exact)
+    error[np.abs(exact) < SMALLEST] -= SMALLEST
+    spacing = np.spacing(np.maximum(np.abs(unit.astype(np.float32)), np.float32(SMALLEST)))
+    return np.asarray(error / spacing.astype(np.float64))
 
 
 @pytest.mark.parametrize(("device", "width"), ON)
@@ -114,14 +123,9 @@ def test_error_is_bounded(case: Case, device: DeviceInfo, width: int) -> None:
     x = case.domain[case.domain != 0]
     with np.errstate(all="ignore"):
         exact = case.exact(x.astype(np.float64))
-    actual = _run(case.op, x, device, width).astype(np.float64)
-    # Devices may flush results below the smallest normal number.
-    unit = np.abs(x if case.of_x else exact.astype(np.float32))
-    unit = np.spacing(np.maximum(unit, np.float32(SMALLEST))).astype(np.float64)
-    error = np.abs(actual - exact)
-    error[np.abs(exact) < SMALLEST] -= SMALLEST
-    worst = int(np.argmax(error / unit))
-    assert error[worst] <= case.ulp * unit[worst], f"{error[worst] / unit[worst]} at {x[worst]}"
+    error = _error(_run(case.op, device, width, x), exact, x if case.of_x else exact)
+    worst = int(np.argmax(error))
+    assert error[worst] <= case.ulp, f"{error[worst]} at {x[worst]}"
 
 
 @pytest.mark.parametrize(("device", "width"), ON)
@@ -130,7 +134,7 @@ def test_special_values(case: Case, device: DeviceInfo, width: int) -> None:
     x = np.concatenate([SPECIAL, _every(64)])
     with np.errstate(all="ignore"):
         wanted = case.exact(x.astype(np.float64)).astype(np.float32)
-    actual = _run(case.op, x, device, width)
+    actual = _run(case.op, device, width, x)
     np.testing.assert_array_equal(np.isnan(actual), np.isnan(wanted))
     np.testing.assert_array_equal(np.isposinf(actual), np.isposinf(wanted))
     np.testing.assert_array_equal(np.isneginf(actual), np.isneginf(wanted))
@@ -142,5 +146,36 @@ def test_special_values(case: Case, device: DeviceInfo, width: int) -> None:
 @pytest.mark.parametrize("op", [Erf(), Tanh()], ids=["Erf", "Tanh"])
 def test_saturation_is_exact(op: Op, device: DeviceInfo, width: int) -> None:
     x = np.concatenate([np.linspace(9.2, 1000, 1001), [1e10, np.inf]]).astype(np.float32)
-    np.testing.assert_array_equal(_run(op, x, device, width), 1)
-    np.testing.assert_array_equal(_run(op, -x, device, width), -1)
+    np.testing.assert_array_equal(_run(op, device, width, x), 1)
+    np.testing.assert_array_equal(_run(op, device, width, -x), -1)
+
+
+@pytest.mark.parametrize(("device", "width"), ON)
+@pytest.mark.parametrize(
+    ("largest", "spread", "ulp"), [(33, 0.3, 2), (126, 0.3, 8), (126, 1e-3, 8), (126, 126, 8)]
+)
+def test_error_of_a_power_is_bounded(
+    largest: float, spread: float, ulp: float, device: DeviceInfo, width: int
+) -> None:
+    rng = np.random.default_rng(5)
+    # Powers between 2^-largest and 2^largest, of numbers up to 2^spread from 1.
+    x = np.exp2(rng.uniform(-spread, spread, 200_000)).astype(np.float32)
+    x = x[x != 1]
+    y = (rng.uniform(-largest, largest, x.size) / np.log2(x.astype(np.float64))).astype(np.float32)
+    exact = np.power(x.astype(np.float64), y.astype(np.float64))
+    error = _error(_run(Pow(), device, width, x, y), exact, exact)
+    worst = int(np.argmax(error))
+    assert error[worst] <= ulp, f"{error[worst]} at {x[worst]} to the power {y[worst]}"
+
+
+@pytest.mark.parametrize(("device", "width"), ON)
+def test_special_powers(device: DeviceInfo, width: int) -> None:
+    numbers = [1, 2, 0.5, 3, 1.5, 1 / 3, 1e30, 2**24, 2**24 + 2, 2**23 - 1, 1.0000001, 0.99999994]
+    each = np.concatenate([SPECIAL, numbers, np.negative(numbers)]).astype(np.float32)
+    x, y = (a.ravel() for a in np.meshgrid(each, each))
+    with np.errstate(all="ignore"):
+        wanted = np.power(x, y)
+    actual = _run(Pow(), device, width, x, y)
+    np.testing.assert_allclose(actual, wanted, rtol=1e-6, atol=SMALLEST)
+    kept = ~np.isnan(wanted) & (np.abs(wanted) > SMALLEST)
+    np.testing.assert_array_equal(np.signbit(actual)[kept], np.signbit(wanted)[kept])
