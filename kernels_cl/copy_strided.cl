@@ -4,15 +4,10 @@
 #ifndef DATA_T
 #define DATA_T uint
 #endif
-#ifndef CPU
-#define CPU 0
-#endif
 
 #if !CPU
-__kernel void copy_strided(IN(DATA_T, src), OUT(DATA_T, dst), AXES(d), AXES(s), AXES(t)) {
-  PLACE
-  if (outside) return;
-  AT(dst)[STRIDED(t)] = AT(src)[STRIDED(s)];
+__kernel void copy_strided(IN(DATA_T, src), OUT(DATA_T, dst), PLACES, AXES(s), AXES(t)) {
+  EACH_PLACE AT(dst)[STRIDED(t)] = AT(src)[STRIDED(s)];
 }
 
 #else

@@ -12,6 +12,7 @@
 //   elementwise_flat     operands are flat or one element
 //   elementwise_general  operands broadcast, and are walked by strides (GENERAL)
 #include "common/base.clh"
+#include "common/axes.clh"
 #ifndef BODY
 #define INPUTS , IN(float, x0)
 #ifdef T_VW
@@ -43,9 +44,6 @@
 #include "common/math.clh"
 #include "common/scalar.clh"
 #include "common/storage.clh"
-
-#define SIZES \
-  const IDX_T d5, const IDX_T d0, const IDX_T d1, const IDX_T d2, const IDX_T d3, const IDX_T d4
 
 #ifdef T_VW
 #define WALK(k, T)                                                                          \
@@ -88,7 +86,7 @@ REST(ushort, bfloat16)
 // A work-item computes T_ELEMS elements: part of a row of d5, or several rows; with NORM whole rows,
 // which are n of the elements.
 __kernel __attribute__((reqd_work_group_size(1, 1, 1)))
-void elementwise_cpu(OUT(OUT_T, y) INPUTS, SIZES STRIDES ROW_INPUTS) {
+void elementwise_cpu(OUT(OUT_T, y) INPUTS, AXES(d) STRIDES ROW_INPUTS) {
   const IDX_T first = get_group_id(0) * SHARE;
   const IDX_T end = i_min(first + SHARE, d0 * d1 * d2 * d3 * d4 * d5);
   IDX_T at = first;
@@ -97,14 +95,7 @@ void elementwise_cpu(OUT(OUT_T, y) INPUTS, SIZES STRIDES ROW_INPUTS) {
   const int one = i_min(d0, 1);
   while (at < end) {
     const IDX_T row = at / d5;
-    const IDX_T i0123 = row / d4;
-    const IDX_T i012 = i0123 / d3;
-    const IDX_T i01 = i012 / d2;
-    const IDX_T i0 = i01 / d1;
-    const IDX_T i1 = i01 - i0 * d1;
-    const IDX_T i2 = i012 - i01 * d2;
-    const IDX_T i3 = i0123 - i012 * d3;
-    const IDX_T i4 = row - i0123 * d4;
+    const IDX_T PLACE_OF(row);
     __global OUT_T *const to = AT(y) + row * d5;
     const IDX_T stop = i_min(d5, end - row * d5);
     IDX_T i = at - row * d5;
@@ -151,19 +142,11 @@ __kernel void elementwise_flat(OUT(OUT_T, y) INPUTS, const IDX_T n) {
 #define WHERE(k, inner) \
   (i0 * s##k##_0 + i1 * s##k##_1 + i2 * s##k##_2 + i3 * s##k##_3 + i4 * s##k##_4 + STEP(k, inner))
 
-__kernel void elementwise_general(OUT(OUT_T, y) INPUTS, SIZES STRIDES) {
-  const IDX_T i5 = get_global_id(0);
-  const IDX_T i4 = get_global_id(1);
-  const IDX_T z = get_global_id(2);
-  if (i5 >= d5 || i4 >= d4) return;
-  const IDX_T i012 = z / d3;
-  const IDX_T i3 = z - i012 * d3;
-  const IDX_T i01 = i012 / d2;
-  const IDX_T i2 = i012 - i01 * d2;
-  const IDX_T i0 = i01 / d1;
-  const IDX_T i1 = i01 - i0 * d1;
-  READS BODY
-  STORE(AT(y), (z * d4 + i4) * d5 + i5, RESULT);
+__kernel void elementwise_general(OUT(OUT_T, y) INPUTS, AXES(d) STRIDES) {
+  EACH_PLACE {
+    READS BODY
+    STORE(AT(y), CONTIGUOUS, RESULT);
+  }
 }
 #endif
 #endif

@@ -9,10 +9,10 @@
 #endif
 
 __kernel void gather_elements(IN(DATA_T, x), IN(INDEX_T, indices), OUT(DATA_T, y),
-                              OUT(int, status), const IDX_T n, const IDX_T step, AXES(d),
+                              OUT(int, status), PLACES, const IDX_T n, const IDX_T step,
                               AXES(s)) {
-  PLACE
-  if (outside) return;
-  const IDX_T row = clrt_index((long)AT(indices)[CONTIGUOUS], n, AT(status));
-  AT(y)[CONTIGUOUS] = AT(x)[STRIDED(s) + row * step];
+  EACH_PLACE {
+    const IDX_T picked = clrt_index((long)AT(indices)[CONTIGUOUS], n, AT(status));
+    AT(y)[CONTIGUOUS] = AT(x)[STRIDED(s) + picked * step];
+  }
 }

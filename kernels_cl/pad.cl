@@ -26,11 +26,11 @@ static inline IDX_T source(IDX_T i, const IDX_T n) {
 #endif
 }
 
-__kernel void pad_mirror(IN(DATA_T, x), OUT(DATA_T, y), AXES(d), AXES(k), AXES(s), AXES(b)) {
-  PLACE
-  if (outside) return;
-  const IDX_T from = source(i0 - b0, k0) * s0 + source(i1 - b1, k1) * s1 +
-                     source(i2 - b2, k2) * s2 + source(i3 - b3, k3) * s3 +
-                     source(i4 - b4, k4) * s4 + source(i5 - b5, k5) * s5;
-  AT(y)[CONTIGUOUS] = AT(x)[from];
+__kernel void pad_mirror(IN(DATA_T, x), OUT(DATA_T, y), PLACES, AXES(k), AXES(s), AXES(b)) {
+  EACH_PLACE {
+    const IDX_T from = source(i0 - b0, k0) * s0 + source(i1 - b1, k1) * s1 +
+                       source(i2 - b2, k2) * s2 + source(i3 - b3, k3) * s3 +
+                       source(i4 - b4, k4) * s4 + source(i5 - b5, k5) * s5;
+    AT(y)[CONTIGUOUS] = AT(x)[from];
+  }
 }

@@ -12,14 +12,14 @@
 #endif
 
 __kernel void scatter_elements(IN(INDEX_T, indices), IN(DATA_T, updates), OUT(DATA_T, y),
-                               OUT(int, status), const IDX_T n, const IDX_T step,
-                               const IDX_T length, const IDX_T walk, AXES(d), AXES(s), AXES(u)) {
-  PLACE
-  if (outside) return;
-  const IDX_T line = STRIDED(s);
-  IDX_T from = STRIDED(u);
-  for (IDX_T k = 0; k < length; ++k, from += walk) {
-    const IDX_T at = line + clrt_index((long)AT(indices)[from], n, AT(status)) * step;
-    AT(y)[at] = COMBINE(AT(y)[at], AT(updates)[from]);
+                               OUT(int, status), PLACES, const IDX_T n, const IDX_T step,
+                               const IDX_T length, const IDX_T walk, AXES(s), AXES(u)) {
+  EACH_PLACE {
+    const IDX_T line = STRIDED(s);
+    IDX_T from = STRIDED(u);
+    for (IDX_T k = 0; k < length; ++k, from += walk) {
+      const IDX_T at = line + clrt_index((long)AT(indices)[from], n, AT(status)) * step;
+      AT(y)[at] = COMBINE(AT(y)[at], AT(updates)[from]);
+    }
   }
 }

@@ -242,7 +242,7 @@ def emit_cpu(product: Product, ctx: Lowering, norm: RowNorm | None = None) -> li
         return [*launches, launch(*tiles)]
     flops = norm_flops(rows, product.n)
     most = min(_NORM_STRIPE, tunables["T_MC"])
-    height = min(most, ceil_div(ceil_div(rows, tunables["T_MR"]), units))
+    height = _stripe(ceil_div(rows, tunables["T_MR"]), 1, most, units)
     stripes = (rows, height, ceil_div(rows, height * tunables["T_MR"]))
     # Each stripe reads all of B: where rows are few, tiles share it out better.
     if product.batches == 1 and blocks >= 2 * units:
@@ -256,13 +256,12 @@ def emit_cpu(product: Product, ctx: Lowering, norm: RowNorm | None = None) -> li
 
 def _stripe(blocks: int, panels: int, most: int, units: int) -> int:
     """Blocks of rows to a work-group, from half of `most` on, so that all cores end together."""
-    fewest = ceil_div(blocks, most)
 
-    def tiles_of_a_core(stripes: int) -> float:
-        return ceil_div(stripes * panels, units) * (blocks / stripes + _START)
+    def tiles_of_a_core(height: int) -> float:
+        return ceil_div(ceil_div(blocks, height) * panels, units) * (height + _START)
 
-    candidates = range(fewest, min(2 * fewest, blocks) + 1)
-    return ceil_div(blocks, min(candidates, key=tiles_of_a_core))
+    most = min(most, blocks)
+    return min(range(most, ceil_div(most, 2) - 1, -1), key=tiles_of_a_core)
 
 
 def _is_whole(product: Product, lanes: int) -> bool:

@@ -5,17 +5,19 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
-from typing import TypeAlias
 
+from clrt.device.caps import DeviceCaps
 from clrt.errors import UnsupportedError
 from clrt.ir.dtypes import DType
 from clrt.kernels.spec import (
+    Arg,
     BufferArg,
     KernelSpec,
     Launch,
     Lowering,
     ceil_div,
     i32,
+    pieces_per_group,
     round_up,
 )
 
@@ -25,8 +27,7 @@ MAX_RANK = 6
 _ITEM_ELEMS = 8192
 _SIDE = 16
 _LEAST_SIDE = 4
-# An entry point, the sizes of its range and of a work-group, and its numbers.
-_Walk: TypeAlias = tuple[str, tuple[int, ...], "tuple[int, ...] | None", tuple[int, ...]]
+_SHARE = 1024  # elements of a work-item that walks places
 _UNSIGNED = {1: "uchar", 2: "ushort", 4: "uint", 8: "ulong"}
 
 
@@ -104,20 +105,45 @@ def copy_launches(
             for i in range(dims[axis])
         ]
         return [launch for a, b in parts for launch in copy_launches(ctx, a, b, dtype, *rest)]
-    walk = _by_rows if ctx.caps.is_cpu else _by_elements
-    entry, size, local, numbers = walk(dims, source, target)
-    cpu, bits = int(ctx.caps.is_cpu), _UNSIGNED[dtype.itemsize]
-    kernel = KernelSpec.of("copy_strided.cl", entry, DATA_T=bits, CPU=cpu)
-    return [Launch(kernel, size, local, (src, dst, *(i32(v) for v in numbers)))]
+    bits = _UNSIGNED[dtype.itemsize]
+    if not ctx.caps.is_cpu:
+        numbers = (*pad_rank(source, 0), *pad_rank(target, 0))
+        kernel = KernelSpec.of("copy_strided.cl", "copy_strided", DATA_T=bits, CPU=0)
+        return [launch_places(kernel, (src, dst), dims, numbers, ctx.caps)]
+    size, numbers = _by_rows(dims, source, target)
+    kernel = KernelSpec.of("copy_strided.cl", "copy_strided_cpu", DATA_T=bits, CPU=1)
+    return [Launch(kernel, size, (1,), (src, dst, *(i32(v) for v in numbers)))]
 
 
-def _by_elements(dims: Sequence[int], source: Sequence[int], target: Sequence[int]) -> _Walk:
-    """One work-item per element."""
-    d, s, t = pad_rank(dims, 1), pad_rank(source, 0), pad_rank(target, 0)
-    return "copy_strided", (d[5], d[4], prod(d[:4])), None, (*d, *s, *t)
+def launch_places(
+    kernel: KernelSpec,
+    buffers: Sequence[Arg],
+    dims: Sequence[int],
+    numbers: Sequence[int],
+    caps: DeviceCaps,
+    work: int = 1,
+) -> Launch:
+    """A kernel over the places of `dims`: EACH_PLACE of common/axes.clh.
+
+    A work-item has one place; on CPUs many, row by row.
+
+    Args:
+        kernel: Its define CPU says which.
+        numbers: The kernel's arguments after PLACES.
+        work: Elements that a place reads or writes.
+    """
+    d = pad_rank(dims, 1)
+    size: tuple[int, ...] = (d[5], d[4], prod(d[:4]))
+    local, share = None, 1
+    if caps.is_cpu:
+        share = pieces_per_group(prod(d), max(1, _SHARE // work), caps)
+        size, local = (ceil_div(prod(d), share),), (1,)
+    return Launch(kernel, size, local, (*buffers, *(i32(v) for v in (*d, share, *numbers))))
 
 
-def _by_rows(dims: Sequence[int], source: Sequence[int], target: Sequence[int]) -> _Walk:
+def _by_rows(
+    dims: Sequence[int], source: Sequence[int], target: Sequence[int]
+) -> tuple[tuple[int], tuple[int, ...]]:
     """Rows of the result, or tiles where the rows of the source lie along another axis."""
     axes = sorted(range(len(dims)), key=lambda axis: (target[axis] == 1, axis))
     across = [axis for axis in axes[:-1] if source[axis] == 1 and dims[axis] >= _LEAST_SIDE]
@@ -132,4 +158,4 @@ def _by_rows(dims: Sequence[int], source: Sequence[int], target: Sequence[int]) 
     width = max(min(d[5], _ITEM_ELEMS // side), 1)
     height = max(min(rows, round_up(_ITEM_ELEMS // width, side)), 1)
     items = ceil_div(d[5], width) * ceil_div(rows, height) * (prod(d[:4]) if tiled else 1)
-    return "copy_strided_cpu", (items,), (1,), (*d, *s, *t, height, width, int(tiled))
+    return (items,), (*d, *s, *t, height, width, int(tiled))

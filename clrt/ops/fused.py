@@ -349,7 +349,7 @@ def _defines(node: Node, reads: Sequence[str]) -> dict[str, object]:
 
 
 def _strides(values: Sequence[Value], y: Value) -> tuple[tuple[int, int, int], list[Scalar]]:
-    """The size of the result as a grid, and the arguments SIZES and STRIDES.
+    """The size of the result as a grid, and the arguments AXES(d) and STRIDES.
 
     The last axis may swallow those before it, but is never dropped: the program has its steps.
     """
@@ -361,7 +361,7 @@ def _strides(values: Sequence[Value], y: Value) -> tuple[tuple[int, int, int], l
     while dims and all(o[-1] == step * n for o, step in zip(outer, inner, strict=True)):
         n, dims, outer = n * dims[-1], dims[:-1], [o[:-1] for o in outer]
     d = pad_rank(dims, 1)[1:]
-    scalars: list[Scalar] = [i32(v) for v in (n, *d)]
+    scalars: list[Scalar] = [i32(v) for v in (*d, n)]
     for steps, step in zip(outer, inner, strict=True):
         scalars += [i32(s) for s in (*pad_rank(steps, 0)[1:], step)]
     return (n, d[4], d[0] * d[1] * d[2] * d[3]), scalars

@@ -10,8 +10,8 @@ import numpy as np
 from clrt.errors import InputError, ShapeError, UnsupportedError
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
-from clrt.kernels.spec import Arg, BufferArg, KernelSpec, Launch, Lowering, Status, Variant, i32
-from clrt.kernels.strided import MAX_RANK, collapse, contiguous_strides, pad_rank
+from clrt.kernels.spec import BufferArg, KernelSpec, Launch, Lowering, Status, Variant
+from clrt.kernels.strided import collapse, contiguous_strides, launch_places, pad_rank
 from clrt.ops.base import Accuracy, Op, Sample, Types, need, normalize_axis, register
 from clrt.ops.movement import bits_t, count, index_t
 
@@ -28,17 +28,20 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
     strides = list(contiguous_strides(x.dims))
     step, strides[axis] = strides[axis], 0
     dims, (steps, _) = collapse(y.dims, strides, contiguous_strides(y.dims))
-    d, s = pad_rank(dims, 1), pad_rank(steps, 0)
-    kernel = KernelSpec.of(
-        "gather_elements.cl", "gather_elements", DATA_T=bits_t(x.dtype), INDEX_T=index_t(indices)
-    )
     status = Status(
         f"GatherElements '{node.name}': an index is outside -{n}..{n - 1} "
         f"(axis {axis} of '{x.name}')."
     )
     buffers = (BufferArg(x), BufferArg(indices), BufferArg(y), BufferArg(status))
-    args: tuple[Arg, ...] = (*buffers, i32(n), i32(step), *(i32(v) for v in (*d, *s)))
-    return [Launch(kernel, (d[5], d[4], count(d[: MAX_RANK - 2])), None, args)]
+    numbers = (n, step, *pad_rank(steps, 0))
+    kernel = KernelSpec.of(
+        "gather_elements.cl",
+        "gather_elements",
+        DATA_T=bits_t(x.dtype),
+        INDEX_T=index_t(indices),
+        CPU=int(ctx.caps.is_cpu),
+    )
+    return [launch_places(kernel, buffers, dims, numbers, ctx.caps)]
 
 
 def check_indices(indices: Array, n: int, name: str) -> Array:

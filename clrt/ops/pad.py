@@ -12,8 +12,8 @@ from clrt.errors import ShapeError, UnsupportedError
 from clrt.ir.dims import Dim
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
-from clrt.kernels.spec import Arg, BufferArg, KernelSpec, Launch, Lowering, Variant, i32
-from clrt.kernels.strided import MAX_RANK, contiguous_strides, copy_launches, pad_rank
+from clrt.kernels.spec import BufferArg, KernelSpec, Launch, Lowering, Variant
+from clrt.kernels.strided import contiguous_strides, copy_launches, launch_places, pad_rank
 from clrt.ops.base import Accuracy, OnnxNode, Op, Sample, Types, need, normalize_axis, register
 from clrt.ops.movement import (
     Promoted,
@@ -46,7 +46,7 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
     lead = [max(b, 0) for b in begins]
     source = BufferArg(x, sum(c * s for c, s in zip(crop, strides, strict=True)))
     if node.op.mode != "constant":
-        return [_mirror(source, node, kept, strides, lead)]
+        return [_mirror(source, node, kept, strides, lead, ctx)]
     launches = [] if kept == list(y.dims) else [_border(node, elems)]
     if all(k > 0 for k in kept):
         own = contiguous_strides(y.dims)
@@ -67,17 +67,21 @@ def _border(node: Node, elems: int) -> Launch:
 
 
 def _mirror(
-    source: BufferArg, node: Node, kept: Sequence[int], strides: Sequence[int], lead: Sequence[int]
+    source: BufferArg,
+    node: Node,
+    kept: Sequence[int],
+    strides: Sequence[int],
+    lead: Sequence[int],
+    ctx: Lowering,
 ) -> Launch:
     y = node.output
     assert isinstance(node.op, Pad)
     if any(k <= 0 for k in kept):
         raise UnsupportedError(f"{node} has nothing to mirror.")
-    kernel = KernelSpec.of("pad.cl", "pad_mirror", DATA_T=bits_t(y.dtype), MODE=MODES[node.op.mode])
-    d, k = pad_rank(y.dims, 1), pad_rank(kept, 1)
-    s, b = pad_rank(strides, 0), pad_rank(lead, 0)
-    args: tuple[Arg, ...] = (source, BufferArg(y), *(i32(v) for v in (*d, *k, *s, *b)))
-    return Launch(kernel, (d[5], d[4], count(d[: MAX_RANK - 2])), None, args)
+    numbers = (*pad_rank(kept, 1), *pad_rank(strides, 0), *pad_rank(lead, 0))
+    defines = {"DATA_T": bits_t(y.dtype), "MODE": MODES[node.op.mode], "CPU": int(ctx.caps.is_cpu)}
+    kernel = KernelSpec.of("pad.cl", "pad_mirror", **defines)
+    return launch_places(kernel, (source, BufferArg(y)), y.dims, numbers, ctx.caps)
 
 
 @register

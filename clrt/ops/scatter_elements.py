@@ -13,8 +13,14 @@ from clrt.errors import ShapeError, UnsupportedError
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
-from clrt.kernels.spec import BufferArg, KernelSpec, Launch, Lowering, Status, Variant, i32
-from clrt.kernels.strided import MAX_RANK, collapse, contiguous_strides, copy_launches, pad_rank
+from clrt.kernels.spec import BufferArg, KernelSpec, Launch, Lowering, Status, Variant
+from clrt.kernels.strided import (
+    collapse,
+    contiguous_strides,
+    copy_launches,
+    launch_places,
+    pad_rank,
+)
 from clrt.ops.base import OnnxNode, Op, Sample, Types, need, normalize_axis, register
 from clrt.ops.gather_elements import check_indices
 from clrt.ops.movement import bits_t, count, index_t
@@ -78,21 +84,20 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
     n, step, length, walk = y.dims[axis], strides[axis], dims[axis], own[axis]
     dims[axis], strides[axis], own[axis] = 1, 0, 0
     merged, (at, read) = collapse(dims, strides, own)
-    d, s, u = pad_rank(merged, 1), pad_rank(at, 0), pad_rank(read, 0)
+    status = Status(
+        f"{op.name} '{node.name}': an index is outside -{n}..{n - 1} (axis {axis} of '{y.name}')."
+    )
+    buffers = (BufferArg(indices), BufferArg(updates), BufferArg(y), BufferArg(status))
+    numbers = (n, step, length, walk, *pad_rank(at, 0), *pad_rank(read, 0))
     kernel = KernelSpec.of(
         "scatter_elements.cl",
         "scatter_elements",
         DATA_T=data_t(op.reduction, y.dtype),
         INDEX_T=index_t(indices),
         REDUCTION=REDUCTIONS[op.reduction],
+        CPU=int(ctx.caps.is_cpu),
     )
-    status = Status(
-        f"{op.name} '{node.name}': an index is outside -{n}..{n - 1} (axis {axis} of '{y.name}')."
-    )
-    buffers = (BufferArg(indices), BufferArg(updates), BufferArg(y), BufferArg(status))
-    numbers = (n, step, length, walk, *d, *s, *u)
-    size = (d[5], d[4], count(d[: MAX_RANK - 2]))
-    return [*launches, Launch(kernel, size, None, (*buffers, *(i32(v) for v in numbers)))]
+    return [*launches, launch_places(kernel, buffers, merged, numbers, ctx.caps, length)]
 
 
 @register
