@@ -52,6 +52,9 @@ _PACKED_ROWS = 64  # to a work-item
 _STRIPE = 16  # blocks of rows to a work-group, at most
 _NORM_STRIPE = 8  # the same where it has whole rows
 _START = 0.1  # tiles of K = 384 in the time that it takes to start a work-group
+_SPARED = (
+    0.75  # of what a panel's last stripe lacks; cores wait for each other the rest of the time
+)
 # Kernels walk two batch axes; more are copied into one.
 _BATCH_AXES = 2
 _MAX_EXACT_RANK = 4
@@ -258,7 +261,9 @@ def _stripe(blocks: int, panels: int, most: int, units: int) -> int:
     """Blocks of rows to a work-group, from half of `most` on, so that all cores end together."""
 
     def tiles_of_a_core(height: int) -> float:
-        return ceil_div(ceil_div(blocks, height) * panels, units) * (height + _START)
+        stripes = ceil_div(blocks, height)
+        lacking = height - blocks / stripes
+        return ceil_div(stripes * panels, units) * (height - _SPARED * lacking + _START)
 
     most = min(most, blocks)
     return min(range(most, ceil_div(most, 2) - 1, -1), key=tiles_of_a_core)
