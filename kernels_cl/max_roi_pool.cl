@@ -15,7 +15,7 @@ __kernel void max_roi_pool(OUT(DATA_T, y), IN(DATA_T, x), IN(DATA_T, rois), OUT(
   const IDX_T region = plane / channels;
   const IDX_T channel = plane - region * channels;
   const float number = LOAD(AT(rois), region * 5);
-  const bool found = number >= 0.0f && number < images;
+  const bool found = number > -1.0f && number < images;
   if (!found) AT(status)[0] = 1;
   const IDX_T image = found ? (IDX_T)number : 0;
   const IDX_T left = (IDX_T)round(LOAD(AT(rois), region * 5 + 1) * scale);

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -15,11 +15,14 @@ from clrt.ir.op import Array, ContainerType
 from clrt.ops.base import Op
 
 
-def evaluate(graph: Graph, inputs: Mapping[str, Any]) -> dict[str, Any]:
+def evaluate(
+    graph: Graph, inputs: Mapping[str, Any], disturb: Callable[[Array], Array] = lambda array: array
+) -> dict[str, Any]:
     """The outputs of a graph, by NumPy.
 
     Args:
         inputs: An array for each graph input; symbolic dims take their numbers from the shapes.
+        disturb: What to make of each array that a node computes: rounding errors, for one.
 
     Returns:
         An array per output, under the names in `graph.output_names`.
@@ -40,8 +43,10 @@ def evaluate(graph: Graph, inputs: Mapping[str, Any]) -> dict[str, Any]:
         results = node.op.compute(*(None if v is None else get(v) for v in node.inputs))
         for value, array in zip(node.outputs, results, strict=False):
             held = _held(array)
-            narrow = isinstance(held, np.ndarray) and value.dtype.storage not in ("plain", "half")
-            known[value] = held.astype(value.dtype.numpy) if narrow else held
+            if isinstance(held, np.ndarray):
+                narrow = value.dtype.storage not in ("plain", "half")
+                held = disturb(held.astype(value.dtype.numpy) if narrow else held)
+            known[value] = held
     names = zip(graph.output_names, graph.outputs, strict=True)
     return {name: get(value) for name, value in names}
 

@@ -116,7 +116,8 @@ class RoiAlign(Op):
                 weight = (wv * v_in)[:, :, None, None] * (wu * u_in)[None, None]
                 corners.append(image[:, rows[:, :, None, None], columns[None, None]] * weight)
         if self.mode == "max":
-            return np.asarray(np.max(corners, axis=0).max(axis=(2, 4), initial=-np.inf))
+            largest = np.max(corners, axis=0)
+            return np.asarray(largest.max(axis=(2, 4), initial=-np.inf if largest.size else 0))
         total = np.sum(corners, axis=0).sum(axis=(2, 4))
         return np.asarray(total / max(v.shape[1] * u.shape[1], 1))
 

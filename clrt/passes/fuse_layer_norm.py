@@ -183,8 +183,8 @@ def _affine(view: GraphView, node: Node, found: _Norm) -> Node:
 def _per_column(user: Node, node: Node, x: Value) -> Value | None:
     """The other operand, if it has one element per column of x."""
     for product, operand in operand_orders(user):
-        fits = operand.shape is not None and x.shape is not None and len(operand.shape) == 1
-        if product is node.output and fits and keeps_shape(user.output, x):
-            assert operand.shape is not None and x.shape is not None
+        if product is not node.output or operand is product or not keeps_shape(user.output, x):
+            continue
+        if operand.shape is not None and x.shape is not None and len(operand.shape) == 1:
             return operand if same(operand.shape[0], x.shape[-1]) else None
     return None

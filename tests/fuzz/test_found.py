@@ -29,6 +29,36 @@ graph "g" (%w: float32[4,3,2,2], %b: float32[6]) {
   return %y as "y"
 }
 """,
+    "a normalised vector times itself": """
+graph "g" (%x: float32[5]) {
+  const %axes: int64[1] = [-1]
+  const %epsilon: float32[] = 0.001
+  %mean: float32[1] = ReduceMean(%x, %axes) @"mean"
+  %d: float32[5] = Sub(%x, %mean) @"deviation"
+  %s: float32[5] = Mul(%d, %d) @"square"
+  %v: float32[1] = ReduceMean(%s, %axes) @"variance"
+  %e: float32[1] = Add(%v, %epsilon) @"add"
+  %r: float32[1] = Sqrt(%e) @"root"
+  %n: float32[5] = Div(%d, %r) @"normalise"
+  %y: float32[5] = Mul(%n, %n) @"twice"
+  return %y as "y"
+}
+""",
+    "a region without samples": """
+graph "g" (%x: float32[2,3,6,7]) {
+  const %r: float32[2,4] = [[1.4, -1.9, 0.9, -1.3], [0.5, 0.5, 3.0, 4.0]]
+  const %i: int64[2] = [0, 1]
+  %y: float32[2,3,2,3] = RoiAlign{mode="max", output_height=2, output_width=3}(%x, %r, %i) @"align"
+  return %y as "y"
+}
+""",
+    "a region of image -0.3": """
+graph "g" (%x: float32[2,3,6,7]) {
+  const %regions: float32[2,5] = [[-0.3, 0.0, 0.0, 3.0, 4.0], [1.9, 1.0, 1.0, 5.0, 5.0]]
+  %y: float32[2,3,2,3] = MaxRoiPool{pooled_shape=[2, 3]}(%x, %regions) @"pool"
+  return %y as "y"
+}
+""",
     "a constant matrix without rows": """
 graph "g" (%x: float32[2,0]) {
   const %w: float32[0,3] = []

@@ -20,8 +20,9 @@ from tests.fuzz.graphs import Case, graphs
 from tests.harness import all_devices
 
 # A result may be off by this share of the largest element of its tensor (or of 0.01, where all but
-# cancels, as in the tail of Gelu), and by this many times
-# what it changes by when the inputs change by _NUDGE of themselves: graphs may be ill-conditioned.
+# cancels, as in the tail of Gelu), or by its dtype's epsilon. Graphs may be ill-conditioned: it may
+# also be off by this many times what it changes by when the inputs change by _NUDGE of themselves,
+# and what nodes compute by an epsilon.
 _RELATIVE = 2e-5
 _NUDGE = 1e-6
 _SENSITIVITY = 30.0
@@ -36,7 +37,7 @@ def check(graph: Graph, feeds: Mapping[str, Array], device: DeviceInfo) -> None:
                 expected = evaluate(graph, feeds)
             except InputError:
                 return  # an index is out of range
-            nudged = [evaluate(graph, _nudged(feeds, k)) for k in (1, -1)]
+            nudged = [_evaluate_nudged(graph, feeds, sign) for sign in (1, -1)]
         with clrt.load(graph, device=device.index) as model:
             found = model.run(dict(feeds))
     for name, wanted in expected.items():
@@ -46,12 +47,20 @@ def check(graph: Graph, feeds: Mapping[str, Array], device: DeviceInfo) -> None:
         _compare(found[name], wanted, near, name)
 
 
-def _nudged(feeds: Mapping[str, Array], sign: int) -> dict[str, Array]:
+def _evaluate_nudged(graph: Graph, feeds: Mapping[str, Array], sign: int) -> dict[str, Array]:
     rng = np.random.default_rng(0)
-    return {
-        name: (a * (1 + sign * _NUDGE * rng.uniform(0.5, 1, a.shape))).astype(a.dtype)
-        for name, a in feeds.items()
-    }
+
+    def nudge(array: Array) -> Array:
+        return (array * (1 + sign * _NUDGE * rng.uniform(0.5, 1, array.shape))).astype(array.dtype)
+
+    def round_off(array: Array) -> Array:
+        if array.dtype.kind != "f":
+            return array
+        largest = np.abs(array[np.isfinite(array)]).max(initial=0)
+        error = sign * np.finfo(array.dtype).eps * largest * rng.uniform(0.5, 1, array.shape)
+        return np.where(array == 0, array, array + error).astype(array.dtype)
+
+    return evaluate(graph, {k: nudge(a) for k, a in feeds.items()}, round_off)
 
 
 def _compare(found: Array, wanted: Array, near: list[Array], name: str) -> None:
@@ -67,7 +76,7 @@ def _compare(found: Array, wanted: Array, near: list[Array], name: str) -> None:
             return
         largest = np.abs(wide[steady]).max(initial=0.01)
         # One element that moves may move others through a sum or a maximum.
-        allowed = _RELATIVE * largest + _SENSITIVITY * np.maximum(
+        allowed = max(_RELATIVE, np.finfo(wanted.dtype).eps) * largest + _SENSITIVITY * np.maximum(
             moves, moves[steady].max(initial=0)
         )
         wrong = steady & ~(np.abs(found.astype(np.float64) - wide) <= allowed)
