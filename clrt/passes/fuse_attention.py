@@ -71,6 +71,9 @@ class FuseAttention(Pass):
         for member in found.nodes:
             if member is not found.final and not view.stays_inside(member.output, found.nodes):
                 return Miss(f"'{member.output.name}' is used elsewhere, too", node)
+        for operand in (found.q.base, found.k.base, found.v.base, *found.scores.masks):
+            if operand.producer in found.nodes:
+                return Miss(f"'{operand.name}' is one of its operands, too", node)
         return Match(view, node, nodes=found.nodes, facts=found)
 
     def rewrite(self, match: Match) -> Patch:

@@ -44,6 +44,25 @@ graph "g" (%x: float32[5]) {
   return %y as "y"
 }
 """,
+    "weights times themselves": """
+graph "g" (%q: float32[2,4,4], %k: float32[2,4,4]) {
+  %t: float32[2,4,4] = Transpose{perm=[0, 2, 1]}(%k) @"transpose"
+  %s: float32[2,4,4] = MatMul(%q, %t) @"scores"
+  %w: float32[2,4,4] = Softmax(%s) @"softmax"
+  %y: float32[2,4,4] = MatMul(%w, %w) @"product"
+  return %y as "y"
+}
+""",
+    "scores as their own mask": """
+graph "g" (%q: float32[2,4,4], %k: float32[2,4,4], %v: float32[2,4,4]) {
+  %t: float32[2,4,4] = Transpose{perm=[0, 2, 1]}(%k) @"transpose"
+  %s: float32[2,4,4] = MatMul(%q, %t) @"scores"
+  %m: float32[2,4,4] = Add(%s, %s) @"mask"
+  %w: float32[2,4,4] = Softmax(%m) @"softmax"
+  %y: float32[2,4,4] = MatMul(%w, %v) @"product"
+  return %y as "y"
+}
+""",
     "a region without samples": """
 graph "g" (%x: float32[2,3,6,7]) {
   const %r: float32[2,4] = [[1.4, -1.9, 0.9, -1.3], [0.5, 0.5, 3.0, 4.0]]
