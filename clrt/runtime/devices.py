@@ -169,7 +169,7 @@ def choose_device(request: str | int | None = None) -> DeviceInfo:
             [d.name for d in available] + [d.platform for d in available] + ["auto", "cpu", "gpu"]
         )
         near = difflib.get_close_matches(str(wanted), names, 1)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
+        hint = f" Did you mean {near[0]!r}?" if near and near[0] != str(wanted).lower() else ""
         raise DeviceError(f"No OpenCL device matches {wanted!r}.{hint} There is: {listing}.")
     return min(usable, key=lambda d: (_rank(d.caps), d.index))
 

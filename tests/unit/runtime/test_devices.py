@@ -76,6 +76,11 @@ def test_absent_device_lists_what_there_is(monkeypatch: pytest.MonkeyPatch) -> N
         choose_device("radeon")
     with pytest.raises(DeviceError, match="matches 7"):
         choose_device(7)
+    monkeypatch.setattr(module, "devices", lambda: _fake(CPU))
+    with pytest.raises(DeviceError, match=r"matches 'GPU'\. There is: "):
+        choose_device("GPU")
+    with pytest.raises(DeviceError, match="Did you mean 'gpu'"):
+        choose_device("gpuu")
 
 
 def test_no_platform_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
