@@ -60,20 +60,20 @@ class Lab:
             self._model, self._key = self.load(make()), key
         return self._model
 
-    def bind(self, model: Any, shapes: Shapes) -> Any:
-        """A plan of the model with random numbers from -1 to 1 (or zeros) in the arena."""
+    def bind(self, model: Any, shapes: Shapes, around: float = 0.0) -> Any:
+        """A plan of the model with random numbers up to 1 from `around` (or zeros) in the arena."""
         bound = model.bind(shapes, {})
-        self.fill(model, bound, shapes)
+        self.fill(model, bound, shapes, around)
         return bound
 
-    def fill(self, model: Any, bound: Any, shapes: Shapes) -> None:
+    def fill(self, model: Any, bound: Any, shapes: Shapes, around: float = 0.0) -> None:
         """Runs the plan once on new inputs: in-place ops have overwritten the last ones."""
         rng = np.random.default_rng(0)
         feeds = {}
         for spec in model.inputs:
             shape, dtype = shapes[spec.name], spec.dtype.numpy
             if np.dtype(dtype).kind == "f":
-                feeds[spec.name] = (rng.random(shape, np.float32) * 2 - 1).astype(dtype)
+                feeds[spec.name] = (rng.random(shape, np.float32) * 2 - 1 + around).astype(dtype)
             else:
                 feeds[spec.name] = np.zeros(shape, dtype)
         bound.run(feeds, {})
