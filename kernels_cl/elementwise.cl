@@ -142,7 +142,7 @@ __kernel void elementwise_flat(OUT(OUT_T, y) INPUTS, const IDX_T n) {
 #define WHERE(k, inner) \
   (i0 * s##k##_0 + i1 * s##k##_1 + i2 * s##k##_2 + i3 * s##k##_3 + i4 * s##k##_4 + STEP(k, inner))
 
-__kernel void elementwise_general(OUT(OUT_T, y) INPUTS, AXES(d) STRIDES) {
+__kernel void elementwise_general(OUT(OUT_T, y) INPUTS, PLACES STRIDES) {
   EACH_PLACE {
     READS BODY
     STORE(AT(y), CONTIGUOUS, RESULT);

@@ -57,14 +57,7 @@ static inline F exp_below_0(F x) {
   const F shifted = x * (F)(1.44269502f) + (F)(EXPONENT_SHIFT);
   const F n = shifted - (F)(EXPONENT_SHIFT);
   const F f = x * (F)(1.92596299e-8f) + (x * (F)(1.44269502f) - n);  // log2(e) in two numbers
-  // 2^f for |f| <= 0.5: relative error 2e-9, and none at 0.
-  F p = (F)(1.5353259e-4f);
-  p = p * f + (F)(1.3399003e-3f);
-  p = p * f + (F)(9.6184388e-3f);
-  p = p * f + (F)(5.5503320e-2f);
-  p = p * f + (F)(2.4022648e-1f);
-  p = p * f + (F)(6.9314718e-1f);
-  return (p * f + (F)(1.0f)) * EXPONENT_BITS(shifted);
+  return (c_exp2m1_over(f) * f + (F)(1.0f)) * EXPONENT_BITS(shifted);  // exact where f is 0
 }
 
 // Columns of the result, in whole tiles: those past S_DV are zeros that are never stored.

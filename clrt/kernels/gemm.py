@@ -52,9 +52,7 @@ _PACKED_ROWS = 64  # to a work-item
 _STRIPE = 16  # blocks of rows to a work-group, at most
 _NORM_STRIPE = 8  # the same where it has whole rows
 _START = 0.1  # tiles of K = 384 in the time that it takes to start a work-group
-_SPARED = (
-    0.75  # of what a panel's last stripe lacks; cores wait for each other the rest of the time
-)
+_SPARED = 0.75  # of the time that a shorter last stripe takes less: cores wait for each other
 # Kernels walk two batch axes; more are copied into one.
 _BATCH_AXES = 2
 _MAX_EXACT_RANK = 4

@@ -108,7 +108,7 @@ def copy_launches(
     bits = _UNSIGNED[dtype.itemsize]
     if not ctx.caps.is_cpu:
         numbers = (*pad_rank(source, 0), *pad_rank(target, 0))
-        kernel = KernelSpec.of("copy_strided.cl", "copy_strided", DATA_T=bits, CPU=0)
+        kernel = KernelSpec.of("copy_strided.cl", "copy_strided", DATA_T=bits)
         return [launch_places(kernel, (src, dst), dims, numbers, ctx.caps)]
     size, numbers = _by_rows(dims, source, target)
     kernel = KernelSpec.of("copy_strided.cl", "copy_strided_cpu", DATA_T=bits, CPU=1)
@@ -125,10 +125,9 @@ def launch_places(
 ) -> Launch:
     """A kernel over the places of `dims`: EACH_PLACE of common/axes.clh.
 
-    A work-item has one place; on CPUs many, row by row.
+    A work-item has one place; on CPUs many, row by row (the define CPU).
 
     Args:
-        kernel: Its define CPU says which.
         numbers: The kernel's arguments after PLACES.
         work: Elements that a place reads or writes.
     """
@@ -136,6 +135,7 @@ def launch_places(
     size: tuple[int, ...] = (d[5], d[4], prod(d[:4]))
     local, share = None, 1
     if caps.is_cpu:
+        kernel = KernelSpec.of(kernel.source, kernel.entry, **dict(kernel.defines), CPU=1)
         share = pieces_per_group(prod(d), max(1, _SHARE // work), caps)
         size, local = (ceil_div(prod(d), share),), (1,)
     return Launch(kernel, size, local, (*buffers, *(i32(v) for v in (*d, share, *numbers))))

@@ -21,12 +21,11 @@ from clrt.kernels.spec import (
     KernelSpec,
     Launch,
     Lowering,
-    Scalar,
     Variant,
     ceil_div,
     i32,
 )
-from clrt.kernels.strided import MAX_RANK, broadcast_strides, collapse, pad_rank
+from clrt.kernels.strided import MAX_RANK, broadcast_strides, collapse, launch_places, pad_rank
 from clrt.kernels.tuned import tuned
 from clrt.ops.base import Accuracy, Op, Sample, Types, register
 from clrt.ops.layer_normalization import row_norm
@@ -284,8 +283,8 @@ def _emit_cpu(node: Node, ctx: Lowering, norm: RowNorm | None = None) -> list[La
     defines = _defines(node, reads) | {"WALKS": walks} | tunables
     if y.dtype is DType.BOOL:
         defines["RESULT"] = f"{defines['RESULT']} & one"
-    _, scalars = _strides(values, y)
-    args = (*_buffers(node), *scalars)
+    dims, steps = _walk(values, y)
+    args: tuple[Arg, ...] = (*_buffers(node), *(i32(v) for v in (*dims, *steps)))
     share, flops = tunables["T_ELEMS"], 0
     if norm is not None:
         defines |= norm.defines
@@ -317,9 +316,8 @@ def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:
         for k, (s, at) in enumerate(zip(storages, inner, strict=True))
     ]
     defines = _defines(node, reads) | {"GENERAL": 1}
-    size, scalars = _strides(values, y)
     kernel = KernelSpec.of("elementwise.cl", "elementwise_general", **defines)
-    return [Launch(kernel, size, None, (*_buffers(node), *scalars))]
+    return [launch_places(kernel, _buffers(node), *_walk(values, y), ctx.caps)]
 
 
 def _buffers(node: Node) -> list[Arg]:
@@ -348,8 +346,8 @@ def _defines(node: Node, reads: Sequence[str]) -> dict[str, object]:
     }
 
 
-def _strides(values: Sequence[Value], y: Value) -> tuple[tuple[int, int, int], list[Scalar]]:
-    """The size of the result as a grid, and the arguments AXES(d) and STRIDES.
+def _walk(values: Sequence[Value], y: Value) -> tuple[tuple[int, ...], list[int]]:
+    """The dims of the result, MAX_RANK of them, and the arguments STRIDES.
 
     The last axis may swallow those before it, but is never dropped: the program has its steps.
     """
@@ -360,11 +358,8 @@ def _strides(values: Sequence[Value], y: Value) -> tuple[tuple[int, int, int], l
     n = out[-1]
     while dims and all(o[-1] == step * n for o, step in zip(outer, inner, strict=True)):
         n, dims, outer = n * dims[-1], dims[:-1], [o[:-1] for o in outer]
-    d = pad_rank(dims, 1)[1:]
-    scalars: list[Scalar] = [i32(v) for v in (*d, n)]
-    for steps, step in zip(outer, inner, strict=True):
-        scalars += [i32(s) for s in (*pad_rank(steps, 0)[1:], step)]
-    return (n, d[4], d[0] * d[1] * d[2] * d[3]), scalars
+    steps = [s for o, step in zip(outer, inner, strict=True) for s in (*pad_rank(o, 0)[1:], step)]
+    return (*pad_rank(dims, 1)[1:], n), steps
 
 
 Pointwise.variants = (

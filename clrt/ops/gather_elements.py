@@ -35,11 +35,7 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
     buffers = (BufferArg(x), BufferArg(indices), BufferArg(y), BufferArg(status))
     numbers = (n, step, *pad_rank(steps, 0))
     kernel = KernelSpec.of(
-        "gather_elements.cl",
-        "gather_elements",
-        DATA_T=bits_t(x.dtype),
-        INDEX_T=index_t(indices),
-        CPU=int(ctx.caps.is_cpu),
+        "gather_elements.cl", "gather_elements", DATA_T=bits_t(x.dtype), INDEX_T=index_t(indices)
     )
     return [launch_places(kernel, buffers, dims, numbers, ctx.caps)]
 

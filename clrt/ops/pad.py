@@ -79,8 +79,7 @@ def _mirror(
     if any(k <= 0 for k in kept):
         raise UnsupportedError(f"{node} has nothing to mirror.")
     numbers = (*pad_rank(kept, 1), *pad_rank(strides, 0), *pad_rank(lead, 0))
-    defines = {"DATA_T": bits_t(y.dtype), "MODE": MODES[node.op.mode], "CPU": int(ctx.caps.is_cpu)}
-    kernel = KernelSpec.of("pad.cl", "pad_mirror", **defines)
+    kernel = KernelSpec.of("pad.cl", "pad_mirror", DATA_T=bits_t(y.dtype), MODE=MODES[node.op.mode])
     return launch_places(kernel, (source, BufferArg(y)), y.dims, numbers, ctx.caps)
 
 

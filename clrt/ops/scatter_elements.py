@@ -95,7 +95,6 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
         DATA_T=data_t(op.reduction, y.dtype),
         INDEX_T=index_t(indices),
         REDUCTION=REDUCTIONS[op.reduction],
-        CPU=int(ctx.caps.is_cpu),
     )
     return [*launches, launch_places(kernel, buffers, merged, numbers, ctx.caps, length)]
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Iterable, Sequence
+from collections.abc import Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -127,6 +127,22 @@ class GraphView:
         """Whether nothing but `nodes` needs a value."""
         members = set(nodes)
         return value not in self._outputs and all(u in members for u in self._users.get(value, ()))
+
+    def obstacle(
+        self, nodes: Collection[Node], last: Node, operands: Iterable[Value] = ()
+    ) -> str | None:
+        """Why one node cannot take the place of `nodes`, of which `last` has the result.
+
+        Args:
+            operands: What that node is to read.
+        """
+        for node in nodes:
+            if node is not last and not self.stays_inside(node.output, nodes):
+                return f"'{node.output.name}' is used elsewhere, too"
+        for operand in operands:
+            if operand.producer in nodes:
+                return f"'{operand.name}' is one of its operands, too"
+        return None
 
     def is_alive(self, node: Node) -> bool:
         """Whether a node is (still) part of the graph."""

@@ -68,12 +68,10 @@ class FuseAttention(Pass):
         found = _attention(view, node, user, [*nodes, user], nan_to_zero)
         if isinstance(found, str):
             return Miss(found, node)
-        for member in found.nodes:
-            if member is not found.final and not view.stays_inside(member.output, found.nodes):
-                return Miss(f"'{member.output.name}' is used elsewhere, too", node)
-        for operand in (found.q.base, found.k.base, found.v.base, *found.scores.masks):
-            if operand.producer in found.nodes:
-                return Miss(f"'{operand.name}' is one of its operands, too", node)
+        operands = (found.q.base, found.k.base, found.v.base, *found.scores.masks)
+        obstacle = view.obstacle(found.nodes, found.final, operands)
+        if obstacle is not None:
+            return Miss(obstacle, node)
         return Match(view, node, nodes=found.nodes, facts=found)
 
     def rewrite(self, match: Match) -> Patch:

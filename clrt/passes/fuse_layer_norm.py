@@ -54,9 +54,9 @@ class FuseLayerNorm(Pass):
         width = None if found.x.shape is None else found.x.shape[-1]
         if found.scale is None and not isinstance(width, int):
             return Miss("it has no scale, and the size of the last axis is unknown", node)
-        for member in found.nodes:
-            if member is not last and not view.stays_inside(member.output, found.nodes):
-                return Miss(f"'{member.output.name}' is used elsewhere, too", node)
+        obstacle = view.obstacle(found.nodes, last)
+        if obstacle is not None:
+            return Miss(obstacle, node)
         if REGISTRY.find("", _op_name(found)) is None:
             return Miss(f"there is no op {_op_name(found)}", node)
         return Match(view, last, nodes=found.nodes, facts=found)

@@ -63,11 +63,6 @@ class Lab:
     def bind(self, model: Any, shapes: Shapes, around: float = 0.0) -> Any:
         """A plan of the model with random numbers up to 1 from `around` (or zeros) in the arena."""
         bound = model.bind(shapes, {})
-        self.fill(model, bound, shapes, around)
-        return bound
-
-    def fill(self, model: Any, bound: Any, shapes: Shapes, around: float = 0.0) -> None:
-        """Runs the plan once on new inputs: in-place ops have overwritten the last ones."""
         rng = np.random.default_rng(0)
         feeds = {}
         for spec in model.inputs:
@@ -77,6 +72,7 @@ class Lab:
             else:
                 feeds[spec.name] = np.zeros(shape, dtype)
         bound.run(feeds, {})
+        return bound
 
     def time_bound(self, bound: Any, seconds: float) -> float:
         """Seconds that all launches of a plan take, median over the batches of one turn."""
