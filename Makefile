@@ -29,11 +29,14 @@ format: $(VENV)/.dev
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+# A process per core: most of the time goes into compilers, which use one.
+PYTEST := $(BIN)/pytest --numprocesses auto --dist worksteal
+
 test: lint
-	$(BIN)/pytest -m "not slow"
+	$(PYTEST) -m "not slow"
 
 test-all: lint
-	$(BIN)/pytest
+	$(PYTEST)
 
 # Every kernel variant under a simulator that finds accesses out of bounds, data races and
 # uninitialised reads; a part of `make test`.
