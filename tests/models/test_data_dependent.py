@@ -147,4 +147,4 @@ def test_numbers_that_a_kernel_needs_are_read(device: DeviceInfo) -> None:
     inputs: dict[str, tuple[int, list[str | int]]] = {"x": (FLOAT, [2, "n", 5]), "axis": (INT, [])}
     feeds = [{"x": _x(3, 2, 4, 5), "axis": np.array(axis)} for axis in (0, 1, 0)]
     model = _agree(_model(nodes, inputs, {"y": FLOAT}), device, *feeds)
-    assert not any(s.bound.plan.host_steps for s in model._stages.values())
+    assert not any(s.bound.plan.host_steps for s in model._stages.plans.values())

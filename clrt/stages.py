@@ -1,0 +1,329 @@
+"""How a graph runs on a device: stage after stage, and the host's part between them."""
+
+from __future__ import annotations
+
+import time
+import warnings
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import cache
+from itertools import zip_longest
+from types import MappingProxyType
+from typing import Any
+
+import numpy as np
+
+from clrt.errors import (
+    ClrtError,
+    HostFallbackWarning,
+    InputError,
+    OutOfMemoryError,
+    UnsupportedError,
+)
+from clrt.inspection import memory as sizes
+from clrt.inspection.memory import Memory
+from clrt.inspection.units import format_shapes
+from clrt.ir.graph import Graph, Node, Value
+from clrt.ir.op import Array, ContainerType, TensorType
+from clrt.ops.base import Held, Op, all_graphs
+from clrt.plan.plan import Plan, make_plan
+from clrt.plan.specialise import Cut, specialise_to_cut
+from clrt.runtime.executor import BoundPlan, Feed, Slabs, Weights
+from clrt.runtime.profiler import Recorder
+from clrt.runtime.session import DeviceTensor, Session
+from clrt.signature import bind_dims
+from clrt.tuning.records import record_for
+
+MAX_PLANS = 64
+
+# `T_` macros by kernel.
+Tunables = Mapping[str, Mapping[str, int]]
+_NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+
+@dataclass(frozen=True)
+class Stage:
+    """A plan, and where the graph goes on after it."""
+
+    bound: BoundPlan
+    cut: Cut | None
+
+
+class Stages:
+    """The plans of a graph and of those its nodes hold; they share weights and an arena.
+
+    Calls take turns: see `Model.run`.
+
+    Attributes:
+        own_limit: Bytes that may be allocated on the device; None for what there is.
+        host_nodes: The nodes that computed on the host so far, by name, and why.
+        plans: Those kept, the least recently used one first.
+        recorder: What a run tells when its steps ran.
+    """
+
+    def __init__(self, graph: Graph, session: Session, strict: bool, own_limit: int | None) -> None:
+        self.own_limit = own_limit
+        self.host_nodes: dict[str, str] = {}
+        self.plans: OrderedDict[Any, Stage] = OrderedDict()
+        self.recorder: Recorder | None = None
+        self.weights = Weights(session)
+        self._slabs = Slabs(session)
+        self._graph = graph
+        self._session = session
+        self._strict = strict
+        self._caps = session.device.caps
+        self._constants = frozenset(v for g in all_graphs(graph) for v in g.constants())
+
+    @property
+    def limit(self) -> int:
+        """Bytes that the model may allocate on the device."""
+        return self._caps.global_mem_bytes if self.own_limit is None else self.own_limit
+
+    def release(self) -> None:
+        """Frees the device memory; what is needed again is made again."""
+        self.plans.clear()
+        self.weights.clear()
+        self._slabs.clear()
+        self._session.trim()
+
+    def run(
+        self, graph: Graph, feeds: dict[str, Held], outputs: Mapping[str, bool]
+    ) -> dict[str, Held]:
+        """The outputs of the graph, or of one that a node of it holds.
+
+        Args:
+            outputs: The wanted ones, and whether each stays on the device.
+
+        Raises:
+            OutOfMemoryError: There is no room for it; the model then holds no device memory.
+        """
+        known = dict[str, Array]()
+        while True:
+            shapes = {n: tuple(f.shape) for n, f in feeds.items() if hasattr(f, "shape")}
+            stage = self.stage(graph, shapes, known)
+            cut = stage.cut
+            if cut is None:
+                results = dict[str, Held](self._run_stage(stage, feeds, outputs))
+                pairs = zip(graph.output_names, graph.outputs, strict=True)
+                results.update((n, _value(v, feeds)) for n, v in pairs if v.type.on_host)
+                return {n: results[n] for n in graph.output_names if n in results}
+            kept = {n: n not in cut.reads for n in stage.bound.plan.graph.output_names}
+            feeds = {**feeds, **(self._run_stage(stage, feeds, kept) if kept else {})}
+            feeds.update({n: _on_host(feeds[n]) for n in cut.reads})
+            known = {} if cut.driven else {n: feeds[n] for n in cut.reads}
+            if cut.driven:
+                feeds.update(self._drive(cut.node, feeds))
+            graph = cut.rest
+            feeds = {v.name: feeds[v.name] for v in graph.inputs if v.name not in known}
+
+    def stage(
+        self, graph: Graph, shapes: sizes.Shapes, known: Mapping[str, Array] = _NOTHING
+    ) -> Stage:
+        """A graph's first stage, kept.
+
+        Args:
+            shapes: Of the graph's inputs.
+            known: The elements of those that planning has to know.
+        """
+        data = tuple((n, a.shape, a.tobytes()) for n, a in known.items())
+        key = (graph, tuple(shapes.get(v.name) for v in graph.inputs), data)
+        stage = self.plans.get(key)
+        if stage is None:
+            try:
+                stage = self._make_stage(graph, shapes, known)
+            except OutOfMemoryError as error:
+                fitting = self._fitting_batch_for(shapes, self.limit)
+                raise sizes.with_batch(error, fitting) from error
+            self._announce(stage.bound.plan)
+            self.plans[key] = stage
+            while len(self.plans) > MAX_PLANS:
+                self.plans.popitem(last=False)
+        self.plans.move_to_end(key)
+        return stage
+
+    def bind(self, shapes: sizes.Shapes, tunables: Tunables) -> BoundPlan:
+        """A plan of its own for given input shapes.
+
+        Args:
+            tunables: The `T_` macros of kernels by entry point, in place of the tuning records.
+        """
+        return self._make_stage(self._graph, shapes, tunables=tunables).bound
+
+    def plan(self, shapes: sizes.Shapes) -> tuple[Plan, Cut | None]:
+        """A plan, of which the device knows nothing yet."""
+        return self._plan(self._graph, shapes)
+
+    def memory(self, plan: Plan, cut: Cut | None) -> Memory:
+        """The memory that a plan needs, whether or not it has it."""
+        return sizes.memory_of(plan, cut, self._constants)
+
+    def at_batch(self, shapes: sizes.Shapes) -> Callable[[int], sizes.Shapes]:
+        """The input shapes at another batch.
+
+        Raises:
+            InputError: Axis 0 of the inputs is fixed.
+        """
+        inputs = self._graph.inputs
+        return sizes.at_batch(inputs, bind_dims(inputs, shapes), shapes)
+
+    def fitting_batch(self, shapes: sizes.Shapes, limit: int) -> int:
+        """The largest batch whose run takes at most `limit` bytes of the device; or 0."""
+        resized = self.at_batch(shapes)
+
+        def needed(batch: int) -> int:
+            return self.memory(*self.plan(resized(batch))).device_bytes
+
+        return sizes.largest_batch(needed, limit)
+
+    def _run_stage(
+        self, stage: Stage, feeds: Mapping[str, Held], outputs: Mapping[str, bool]
+    ) -> dict[str, Feed]:
+        """Runs a stage where there is room for it."""
+        bound = stage.bound
+        if not bound.ready:
+            self._make_room(stage)
+        try:
+            return bound.run(feeds, outputs, self.recorder)
+        except OutOfMemoryError:
+            self.release()
+        # Alone, without what other shapes and other models' results left behind.
+        try:
+            return bound.run(feeds, outputs, self.recorder)
+        except OutOfMemoryError as error:
+            self.release()
+            raise self._no_room(stage) from error
+
+    def _make_room(self, stage: Stage) -> None:
+        """Frees what other shapes left where the limit asks for it.
+
+        Raises:
+            OutOfMemoryError: The stage alone is over the limit.
+        """
+        bound = stage.bound
+        memory = self.memory(bound.plan, stage.cut)
+        if memory.device_bytes > self.limit:
+            raise self._no_room(stage)
+        weights = {k: n for k, n in sizes.uploads(bound.plan).items() if k[0] in self._constants}
+        weights.update(self.weights.sizes)
+        slabs = zip_longest(self._slabs.sizes, bound.plan.arena.slab_bytes, fillvalue=0)
+        others = sum(s.bound.own_bytes for s in self.plans.values() if s is not stage)
+        grown = sum(weights.values()) + sum(map(max, slabs)) + others + memory.plan_bytes
+        if grown > self.limit:
+            self.release()
+
+    def _no_room(self, stage: Stage) -> OutOfMemoryError:
+        plan, limit = stage.bound.plan, self.limit
+        memory = self.memory(plan, stage.cut)
+        shapes = {v.name: v.dims for v in plan.graph.inputs}
+        fitting = self._fitting_batch_for(shapes, limit) if memory.device_bytes > limit else None
+        of = "the device has" if self.own_limit is None else "memory_limit allows"
+        return sizes.out_of_memory(format_shapes(shapes), memory, limit, of, fitting)
+
+    def _fitting_batch_for(self, shapes: sizes.Shapes, limit: int) -> int | None:
+        """`fitting_batch` where these are shapes of the whole model and it has a batch."""
+        if shapes.keys() == {v.name for v in self._graph.inputs}:
+            with suppress(InputError):
+                return self.fitting_batch(shapes, limit)
+        return None
+
+    def _drive(self, node: Node, feeds: Mapping[str, Held]) -> dict[str, Held]:
+        """The outputs of a node that the host drives."""
+        assert isinstance(node.op, Op)
+        inputs = [None if v is None else _value(v, feeds) for v in node.inputs]
+        if not node.op.driven:
+            self.host_nodes[node.name] = "how much comes out depends on the data"
+        start_ns = time.perf_counter_ns()
+        try:
+            results = node.op.drive(inputs, _Runner(self))
+        except ClrtError as error:
+            raise type(error)(f"{node}: {error}") from error
+        if self.recorder is not None and not node.op.driven:
+            self.recorder.record_node(node, start_ns)
+        pairs = zip(node.outputs, results, strict=False)
+        return {v.name: _held(v.type, x) for v, x in pairs}
+
+    def _make_stage(
+        self,
+        graph: Graph,
+        shapes: sizes.Shapes,
+        known: Mapping[str, Array] = _NOTHING,
+        tunables: Tunables = _NOTHING,
+    ) -> Stage:
+        plan, cut = self._plan(graph, shapes, known, tunables)
+        bound = BoundPlan(plan, self._session, self.weights, self._slabs, self._constants)
+        return Stage(bound, cut)
+
+    def _plan(
+        self,
+        graph: Graph,
+        shapes: sizes.Shapes,
+        known: Mapping[str, Array] = _NOTHING,
+        tunables: Tunables = _NOTHING,
+    ) -> tuple[Plan, Cut | None]:
+        every = {**shapes, **{n: a.shape for n, a in known.items()}}
+        bindings = bind_dims(graph.inputs, every)
+        first, cut = specialise_to_cut(graph, bindings, shapes, known)
+
+        @cache
+        def record(kernel: str) -> Mapping[str, int]:
+            return tunables[kernel] if kernel in tunables else record_for(kernel, self._caps)
+
+        return make_plan(first, self._caps, record), cut
+
+    def _announce(self, plan: Plan) -> None:
+        """Says once which nodes run on the host, or refuses to under strict."""
+        new = [s for s in plan.host_steps if s.node.name not in self.host_nodes]
+        if not new:
+            return
+        listing = "; ".join(f"{s.node} ({s.reason})" for s in new)
+        if self._strict:
+            raise UnsupportedError(
+                f"No kernel on {self._caps.name} for: {listing}. Load with strict=False to run "
+                "these nodes on the host.",
+                [repr(s.node) for s in new],
+            )
+        self.host_nodes.update({s.node.name: s.reason for s in new})
+        warnings.warn(
+            f"{len(new)} node(s) run on the host, not on {self._caps.name}: {listing}. "
+            "Load with strict=True to make this an error.",
+            HostFallbackWarning,
+            stacklevel=5,
+        )
+
+
+@dataclass(frozen=True)
+class _Runner:
+    """What a driven op may ask of the model: see `clrt.ops.base.Host`."""
+
+    stages: Stages
+
+    def run(self, graph: Graph, inputs: Sequence[Held]) -> list[Held]:
+        """The outputs of a graph; tensors stay on the device."""
+        feeds = {
+            v.name: _held(v.type, x)
+            for v, x in zip(graph.inputs, inputs, strict=True)
+            if x is not None or isinstance(v.type, ContainerType)
+        }
+        return list(self.stages.run(graph, feeds, dict.fromkeys(graph.output_names, True)).values())
+
+    def read(self, value: Held) -> Array:
+        """The elements of a tensor."""
+        return _on_host(value)
+
+
+def _on_host(value: Held) -> Array:
+    """The elements of a tensor, wherever it lies."""
+    return value.numpy() if isinstance(value, DeviceTensor) else np.asarray(value)
+
+
+def _value(value: Value, feeds: Mapping[str, Held]) -> Held:
+    return value.numbers if value.is_constant else feeds[value.name]
+
+
+def _held(type_: TensorType, value: Held) -> Held:
+    """A value in the form in which it waits for the next stage."""
+    if value is None or isinstance(value, (list, DeviceTensor)):
+        return value
+    return np.asarray(value, type_.dtype.numpy, order="C")
