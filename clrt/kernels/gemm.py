@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from math import prod
 
 from clrt.device.caps import DeviceCaps
 from clrt.errors import UnsupportedError
-from clrt.ir.dims import Shape, same, same_shape
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Value
-from clrt.kernels.blocks import Blocks
 from clrt.kernels.panels import Panels
+from clrt.kernels.product import Epilogue, Product, copy_a, merge
 from clrt.kernels.row_norm import RowNorm, norm_flops
 from clrt.kernels.spec import (
     Arg,
@@ -19,14 +17,12 @@ from clrt.kernels.spec import (
     KernelSpec,
     Launch,
     Lowering,
-    Scratch,
     ceil_div,
     i32,
     misfit_float32_cpu,
     pieces_per_group,
     round_up,
 )
-from clrt.kernels.strided import collapse, contiguous_strides, copy_launches
 from clrt.kernels.tuned import tuned
 
 CPU = tuned(
@@ -53,115 +49,6 @@ _STRIPE = 16  # blocks of rows to a work-group, at most
 _NORM_STRIPE = 8  # the same where it has whole rows
 _START = 0.1  # tiles of K = 384 in the time that it takes to start a work-group
 _SPARED = 0.75  # of the time that a shorter last stripe takes less: cores wait for each other
-# Kernels walk two batch axes; more are copied into one.
-_BATCH_AXES = 2
-_MAX_EXACT_RANK = 4
-
-
-@dataclass(frozen=True)
-class View:
-    """A stack of matrices in a buffer.
-
-    Attributes:
-        strides: In elements: one per batch axis of the product (0 where broadcast), then those of
-            the matrix' rows and columns.
-        in_panels: For B under `emit_cpu`: already packed, `packed_width` columns to a panel.
-    """
-
-    buffer: BufferArg
-    strides: tuple[int, ...]
-    in_panels: bool = False
-
-
-@dataclass(frozen=True)
-class Operand:
-    """An operand of the epilogue.
-
-    Attributes:
-        strides: One per batch axis of the product, then that of the rows.
-        per_column: Whether it has an element per column, next to each other, or one per row.
-    """
-
-    value: Value
-    strides: tuple[int, ...]
-    per_column: bool
-
-
-@dataclass(frozen=True)
-class Epilogue:
-    """What happens to each element before it is stored: OpenCL C over v0, v1, …
-
-    Attributes:
-        types: The C type in which each operand is computed.
-        vectorises: The code also holds for float vectors, and all operands are float32.
-    """
-
-    operands: tuple[Operand, ...] = ()
-    types: tuple[str, ...] = ()
-    body: str = ""
-    result: str = "v0"
-    vectorises: bool = True
-
-
-@dataclass(frozen=True)
-class Product:
-    """y[batch, m, n] = epilogue(sum over k of a[batch, m, k] b[batch, k, n]); y is row-major.
-
-    Attributes:
-        accumulator: The C type of the sum.
-        b_dtype: Of B, where it is not `dtype`: weights in 16 bits.
-        blocks: B of few bits; `b` is then not read.
-        y_offset: Elements of y before the first one of this product.
-        flops: For the profile.
-    """
-
-    y: Value | Scratch
-    dtype: DType
-    batch: tuple[int, ...]
-    m: int
-    n: int
-    k: int
-    a: View
-    b: View
-    epilogue: Epilogue = Epilogue()
-    accumulator: str = "float"
-    y_offset: int = 0
-    b_dtype: DType | None = None
-    blocks: Blocks | None = None
-
-    @property
-    def right(self) -> DType:
-        """The dtype of B."""
-        return self.b_dtype or self.dtype
-
-    @property
-    def batches(self) -> int:
-        return prod(self.batch)
-
-    @property
-    def flops(self) -> int:
-        return 2 * self.batches * self.m * self.n * self.k
-
-    @property
-    def is_empty(self) -> bool:
-        return self.batches * self.m * self.n == 0
-
-
-def epilogue_operand_fits(extra: Shape | None, out: Shape | None) -> bool:
-    """Whether the kernels can read an operand of shape `extra` in the epilogue of a product `out`.
-
-    Both shapes may be symbolic. The operand must not widen the product. Its last axis is 1 or
-    that of the product; where the product has more than four axes, the others are all 1 or all
-    those of the product.
-    """
-    if extra is None or out is None or len(extra) > len(out):
-        return False
-    full = (1,) * (len(out) - len(extra)) + extra
-    if not all(same(e, 1) or same(e, o) for e, o in zip(full, out, strict=True)):
-        return False
-    if len(out) <= _MAX_EXACT_RANK:
-        return True
-    return all(same(e, 1) for e in full[:-1]) or same_shape(full[:-1], out[:-1])
 
 
 def misfit_cpu(node: Node, caps: DeviceCaps) -> str | None:
@@ -212,7 +99,7 @@ def emit_cpu(product: Product, ctx: Lowering, norm: RowNorm | None = None) -> li
     width = tunables["T_NV"] * tunables["T_VW"]
     launches, product = merge(product, ctx)
     if product.k and product.a.strides[-1] != 1:
-        copied, product = _copy_a(product, ctx)
+        copied, product = copy_a(product, ctx)
         launches += copied
     packing, b, b_strides = pack_b(product, width, ctx)
     launches += packing
@@ -408,92 +295,6 @@ def _epilogue_args(epilogue: Epilogue) -> tuple[Arg, ...]:
     for operand in epilogue.operands:
         args += [BufferArg(operand.value), *(i32(s) for s in operand.strides)]
     return tuple(args)
-
-
-def merge(product: Product, ctx: Lowering) -> tuple[list[Launch], Product]:
-    """The same product over exactly two batch axes, with as much as possible in its rows.
-
-    Raises:
-        UnsupportedError: The operands of the epilogue walk more batch axes than that.
-    """
-    merged = _collapse(product)
-    launches: list[Launch] = []
-    if len(merged.batch) > _BATCH_AXES:
-        if product.right is not product.dtype:
-            raise UnsupportedError(f"B in {product.right} walks {len(merged.batch)} batch axes")
-        launches, copied = _copy_batches(product, ctx)
-        merged = _collapse(copied)
-    if len(merged.batch) > _BATCH_AXES:
-        raise UnsupportedError(
-            f"the epilogue walks {len(merged.batch)} batch axes; kernels walk {_BATCH_AXES}"
-        )
-    lead = _BATCH_AXES - len(merged.batch)
-    zeros = (0,) * lead
-    operands = tuple(replace(o, strides=zeros + o.strides) for o in merged.epilogue.operands)
-    padded = replace(
-        merged,
-        batch=(1,) * lead + merged.batch,
-        a=replace(merged.a, strides=zeros + merged.a.strides),
-        b=replace(merged.b, strides=zeros + merged.b.strides),
-        epilogue=replace(merged.epilogue, operands=operands),
-    )
-    return launches, padded
-
-
-def _collapse(product: Product) -> Product:
-    """Merges batch axes with each other, and with the rows where B is the same in all of them."""
-    a, b, operands = product.a.strides, product.b.strides, product.epilogue.operands
-    dims, strides = collapse(
-        (*product.batch, product.m),
-        a[:-1],
-        (*b[:-2], 0),
-        *(o.strides for o in operands),
-    )
-    # An axis of one element is dropped: then the last one may be a batch axis with its own B.
-    if not dims or strides[1][-1] != 0:
-        dims, strides = (*dims, 1), [(*s, 0) for s in strides]
-    return replace(
-        product,
-        batch=dims[:-1],
-        m=dims[-1],
-        a=replace(product.a, strides=(*strides[0], a[-1])),
-        b=replace(product.b, strides=(*strides[1][:-1], *b[-2:])),
-        epilogue=replace(
-            product.epilogue,
-            operands=tuple(
-                replace(o, strides=s) for o, s in zip(operands, strides[2:], strict=True)
-            ),
-        ),
-    )
-
-
-def _copy_batches(product: Product, ctx: Lowering) -> tuple[list[Launch], Product]:
-    """A and B in full, broadcasting undone."""
-    launches: list[Launch] = []
-    views: list[View] = []
-    for view, matrix in ((product.a, (product.m, product.k)), (product.b, (product.k, product.n))):
-        launch, copy = _copy(view, (*product.batch, *matrix), product.dtype, ctx)
-        launches += launch
-        views.append(copy)
-    return launches, replace(product, a=views[0], b=views[1])
-
-
-def _copy_a(product: Product, ctx: Lowering) -> tuple[list[Launch], Product]:
-    """A with its rows one after the other; a batch axis over which it repeats is copied once."""
-    strides = product.a.strides
-    own = tuple(1 if s == 0 else d for d, s in zip(product.batch, strides, strict=False))
-    launches, copy = _copy(product.a, (*own, product.m, product.k), product.dtype, ctx)
-    kept = tuple(0 if d == 1 else s for d, s in zip(own, copy.strides, strict=False))
-    return launches, replace(product, a=replace(copy, strides=(*kept, *copy.strides[-2:])))
-
-
-def _copy(
-    view: View, shape: tuple[int, ...], dtype: DType, ctx: Lowering
-) -> tuple[list[Launch], View]:
-    target = BufferArg(ctx.scratch(prod(shape), dtype))
-    strides = contiguous_strides(shape)
-    launches = copy_launches(ctx, view.buffer, target, dtype, shape, view.strides, strides)
-    return [] if 0 in shape else launches, View(target, strides)
 
 
 def pack_b(

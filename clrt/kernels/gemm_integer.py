@@ -14,6 +14,7 @@ from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array
 from clrt.kernels import gemm
 from clrt.kernels.panels import Panels
+from clrt.kernels.product import Product, View, merge
 from clrt.kernels.quantized import Walk, dequantize_launch
 from clrt.kernels.spec import (
     Arg,
@@ -82,8 +83,8 @@ def subtract(array: Array, zeros: Array | None, walk: Walk) -> Array:
 
 
 def constant_panels(
-    value: Value, zero: Value | None, walk: Walk, product: gemm.Product, ctx: Lowering
-) -> tuple[gemm.View, str] | None:
+    value: Value, zero: Value | None, walk: Walk, product: Product, ctx: Lowering
+) -> tuple[View, str] | None:
     """Constant B minus its zero point in panels of bytes, or of shorts where those are too small.
 
     Returns:
@@ -111,10 +112,10 @@ def constant_panels(
     packed = BufferArg(Packed(value, layout, pack, nbytes))
     wide, size = round_up(product.n, columns) * product.k, max(product.n * product.k, 1)
     strides = tuple(s // size * wide for s in product.b.strides[:-2])
-    return gemm.View(packed, (*strides, columns, 1), in_panels=True), dtype.cl
+    return View(packed, (*strides, columns, 1), in_panels=True), dtype.cl
 
 
-def emit_cpu(product: gemm.Product, ctx: Lowering, panel_type: str = "float") -> list[Launch]:
+def emit_cpu(product: Product, ctx: Lowering, panel_type: str = "float") -> list[Launch]:
     """Register-blocked tiles of a work-group of one, multiplied as float32.
 
     Args:
@@ -124,7 +125,7 @@ def emit_cpu(product: gemm.Product, ctx: Lowering, panel_type: str = "float") ->
     if product.is_empty:
         return []
     tunables = ctx.tunables(CPU)
-    launches, product = gemm.merge(product, ctx)
+    launches, product = merge(product, ctx)
     packing, b, b_strides = gemm.pack_b(product, width(ctx), ctx)
     a0, a1, a_row, a_k = product.a.strides
     if a_k != 1 and product.k > 1:
@@ -144,6 +145,6 @@ def emit_cpu(product: gemm.Product, ctx: Lowering, panel_type: str = "float") ->
     return [*launches, *packing, launch]
 
 
-def emit_any(product: gemm.Product, ctx: Lowering) -> list[Launch]:
+def emit_any(product: Product, ctx: Lowering) -> list[Launch]:
     """One work-item per element; A and B are int16."""
     return gemm.emit_any(replace(product, dtype=DType.INT16, accumulator="int"), ctx)

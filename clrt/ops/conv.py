@@ -16,6 +16,7 @@ from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, Step, TensorType
 from clrt.kernels import gemm
+from clrt.kernels.product import Epilogue, Operand, Product, View
 from clrt.kernels.spec import (
     Arg,
     BufferArg,
@@ -39,7 +40,7 @@ _UNSIGNED = {2: "ushort", 4: "uint", 8: "ulong"}
 _COLUMNS_BYTES = 64 << 20
 
 
-def _epilogue(node: Node) -> gemm.Epilogue:
+def _epilogue(node: Node) -> Epilogue:
     """The bias: one element per channel, that is per group and row of the product."""
     assert isinstance(node.op, Conv)
     bias = node.input(2) if node.op.biased else None
@@ -47,11 +48,11 @@ def _epilogue(node: Node) -> gemm.Epilogue:
     if bias is None:
         return make_epilogue((), dtype, ())
     rows = bias.dims[0] // node.op.group
-    operand = gemm.Operand(bias, (0, rows, 1), per_column=False)
+    operand = Operand(bias, (0, rows, 1), per_column=False)
     return make_epilogue((Step(Add(), (0, 1)),), dtype, (operand,))
 
 
-def lower_conv(node: Node) -> gemm.Product:
+def lower_conv(node: Node) -> Product:
     """The product of weights and columns; its B is set by `unfolded`."""
     x, w, y, op = node.arg(0), node.arg(1), node.output, node.op
     assert isinstance(op, Conv)
@@ -59,16 +60,16 @@ def lower_conv(node: Node) -> gemm.Product:
         raise UnsupportedError(f"{len(x.dims) - 2} spatial axes; the kernel walks up to {_AXES}")
     epilogue = _epilogue(node)
     m, k, n = w.dims[0] // op.group, prod(w.dims[1:]), prod(y.dims[2:])
-    weights = gemm.View(BufferArg(w), (0, m * k, k, 1))
-    images = gemm.View(BufferArg(x), (op.group * k * n, k * n, n, 1))
+    weights = View(BufferArg(w), (0, m * k, k, 1))
+    images = View(BufferArg(x), (op.group * k * n, k * n, n, 1))
     batch = (x.dims[0], op.group)
     kind = compute_type(x.dtype)
-    return gemm.Product(y, x.dtype, batch, m, n, k, weights, images, epilogue, kind)
+    return Product(y, x.dtype, batch, m, n, k, weights, images, epilogue, kind)
 
 
 def unfolded(
-    node: Node, product: gemm.Product, ctx: Lowering, width: int
-) -> Iterator[tuple[list[Launch], gemm.Product]]:
+    node: Node, product: Product, ctx: Lowering, width: int
+) -> Iterator[tuple[list[Launch], Product]]:
     """The product in parts, each with the launches that unfold its images.
 
     Args:
@@ -90,7 +91,7 @@ def unfolded(
     image_bytes = max(groups * matrix * product.dtype.itemsize, 1)
     chunk = min(max(_COLUMNS_BYTES // image_bytes, 1), images)
     target = BufferArg(ctx.scratch(chunk * groups * matrix, product.dtype))
-    view = gemm.View(target, (groups * matrix, matrix, width or columns, 1), bool(width))
+    view = View(target, (groups * matrix, matrix, width or columns, 1), bool(width))
     geometry = _geometry(node, window)
     # Panels are what a CPU's product reads.
     entry = "im2col_cpu" if width else "im2col"

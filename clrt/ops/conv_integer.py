@@ -12,7 +12,8 @@ from clrt.errors import ShapeError
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
-from clrt.kernels import gemm, gemm_integer
+from clrt.kernels import gemm_integer
+from clrt.kernels.product import Product
 from clrt.kernels.quantized import Walk
 from clrt.kernels.spec import Launch, Lowering, Variant
 from clrt.ops.base import Accuracy, Sample, Types, need, register
@@ -20,7 +21,7 @@ from clrt.ops.conv import Conv, lower_conv, unfolded
 from clrt.ops.matmul_integer import BYTES
 
 
-def _lower(node: Node, ctx: Lowering, to: DType) -> tuple[list[Launch], gemm.Product]:
+def _lower(node: Node, ctx: Lowering, to: DType) -> tuple[list[Launch], Product]:
     """The product of weights and images as they are in `to`: then what pads them is 0."""
     x, w, x_zero, w_zero = node.arg(0), node.arg(1), node.input(2), node.input(3)
     product = replace(lower_conv(node), dtype=to)

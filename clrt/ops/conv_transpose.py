@@ -14,6 +14,7 @@ from clrt.ir.dims import Dim
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
 from clrt.kernels import gemm
+from clrt.kernels.product import Product, View
 from clrt.kernels.spec import BufferArg, Fits, Launch, Lowering, Variant
 from clrt.ops.base import Op, Sample, Types, need, register
 from clrt.ops.col2im import Windows, add_up_launch, misfit_axes
@@ -24,7 +25,7 @@ from clrt.ops.movement import fresh_dims
 _COLUMNS_BYTES = 64 << 20
 
 
-def _emit(emit: Callable[[gemm.Product, Lowering], list[Launch]]) -> Callable[..., list[Launch]]:
+def _emit(emit: Callable[[Product, Lowering], list[Launch]]) -> Callable[..., list[Launch]]:
     """The variant with one of the kernels of products."""
 
     def launches(node: Node, ctx: Lowering) -> list[Launch]:
@@ -42,15 +43,15 @@ def _emit(emit: Callable[[gemm.Product, Lowering], list[Launch]]) -> Callable[..
             images = min(chunk, x.dims[0] - first)
             target = ctx.scratch(images * columns, x.dtype)
             size = groups * channels * positions
-            product = gemm.Product(
+            product = Product(
                 target,
                 x.dtype,
                 (images, groups),
                 rows,
                 positions,
                 channels,
-                gemm.View(BufferArg(w), (0, channels * rows, 1, rows)),
-                gemm.View(BufferArg(x, first * size), (size, channels * positions, positions, 1)),
+                View(BufferArg(w), (0, channels * rows, 1, rows)),
+                View(BufferArg(x, first * size), (size, channels * positions, positions, 1)),
                 accumulator=compute_type(x.dtype),
             )
             found += emit(product, ctx)

@@ -14,6 +14,7 @@ from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, Step, TensorType
 from clrt.kernels import gemm
+from clrt.kernels.product import Epilogue, Operand, Product, View
 from clrt.kernels.spec import BufferArg, Fits, KernelSpec, Launch, Lowering, Variant, i32
 from clrt.ops.base import Op, Sample, Types, need, register
 from clrt.ops.fused import compute_type
@@ -32,7 +33,7 @@ def _misfit(product: Fits) -> Fits:
     return misfit
 
 
-def _emit(emit: Callable[[gemm.Product, Lowering], list[Launch]]) -> Callable[..., list[Launch]]:
+def _emit(emit: Callable[[Product, Lowering], list[Launch]]) -> Callable[..., list[Launch]]:
     """The variant with one of the kernels of products."""
 
     def launches(node: Node, ctx: Lowering) -> list[Launch]:
@@ -61,15 +62,15 @@ def _emit(emit: Callable[[gemm.Product, Lowering], list[Launch]]) -> Callable[..
         grid = (positions, places, images * channels)
         unfold = Launch(kernel, grid, None, (*buffers, *numbers))
         rows, depth = w.dims[0] // op.group, w.dims[1] * places
-        product = gemm.Product(
+        product = Product(
             y,
             x.dtype,
             (images, op.group),
             rows,
             positions,
             depth,
-            gemm.View(BufferArg(w), (0, rows * depth, depth, 1)),
-            gemm.View(target, (op.group * depth * positions, depth * positions, positions, 1)),
+            View(BufferArg(w), (0, rows * depth, depth, 1)),
+            View(target, (op.group * depth * positions, depth * positions, positions, 1)),
             _epilogue(node, rows),
             compute_type(x.dtype),
         )
@@ -78,13 +79,13 @@ def _emit(emit: Callable[[gemm.Product, Lowering], list[Launch]]) -> Callable[..
     return launches
 
 
-def _epilogue(node: Node, rows: int) -> gemm.Epilogue:
+def _epilogue(node: Node, rows: int) -> Epilogue:
     """The bias: one element per row of the product."""
     bias = node.input(3)
     dtype = node.output.dtype
     if bias is None:
         return make_epilogue((), dtype, ())
-    operand = gemm.Operand(bias, (0, rows, 1), per_column=False)
+    operand = Operand(bias, (0, rows, 1), per_column=False)
     return make_epilogue((Step(Add(), (0, 1)),), dtype, (operand,))
 
 

@@ -12,7 +12,7 @@ from clrt.ir.dims import same_shape
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, Step, TensorType
-from clrt.kernels.gemm import epilogue_operand_fits
+from clrt.kernels.product import epilogue_operand_fits
 from clrt.ops.base import Accuracy, Op, Sample, Types, broadcast_shapes, register
 from clrt.ops.fused import Fused, Literal, step_types
 from clrt.ops.matmul import SAMPLE_SHAPES, MatrixProduct, multiply

@@ -15,6 +15,7 @@ from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, Step, TensorType
 from clrt.kernels import gemm
+from clrt.kernels.product import Epilogue, Operand, Product, View
 from clrt.kernels.spec import BufferArg, Launch, Lowering, Variant
 from clrt.kernels.strided import broadcast_strides
 from clrt.ops.base import Op, Sample, Types, broadcast_shapes, need, register
@@ -108,8 +109,8 @@ def multiply(a: Array, b: Array, trans_a: bool = False, trans_b: bool = False) -
 def make_epilogue(
     steps: tuple[Step, ...],
     product: DType,
-    operands: Sequence[gemm.Operand],
-) -> gemm.Epilogue:
+    operands: Sequence[Operand],
+) -> Epilogue:
     """The epilogue that computes `steps`.
 
     Raises:
@@ -121,10 +122,10 @@ def make_epilogue(
         raise UnsupportedError(program)
     kinds = tuple(compute_type(o.value.dtype) for o in operands)
     vectorises = can_vectorise(steps, dtypes)
-    return gemm.Epilogue(tuple(operands), kinds, program.body, program.result, vectorises)
+    return Epilogue(tuple(operands), kinds, program.body, program.result, vectorises)
 
 
-def lower_product(node: Node) -> gemm.Product:
+def lower_product(node: Node) -> Product:
     """A node as a product.
 
     Raises:
@@ -143,15 +144,15 @@ def lower_product(node: Node) -> gemm.Product:
     full = (*batch, m, n)
     operands = [epilogue_operand(value, node.output, full, missing) for value in op.extras(node)]
     epilogue = make_epilogue(op.program(node.input_types), a.dtype, operands)
-    return gemm.Product(
+    return Product(
         node.output,
         a.dtype,
         batch,
         m,
         n,
         k,
-        gemm.View(BufferArg(a), a_strides),
-        gemm.View(BufferArg(b), b_strides),
+        View(BufferArg(a), a_strides),
+        View(BufferArg(b), b_strides),
         epilogue,
         compute_type(a.dtype),
         b_dtype=b.dtype if b.dtype in op.narrow else None,
@@ -177,7 +178,7 @@ def _with_batch(dims: tuple[int, ...], batch: tuple[int, ...], *, swap: bool) ->
 
 def epilogue_operand(
     value: Value, y: Value, full: tuple[int, ...], missing: tuple[bool, bool]
-) -> gemm.Operand:
+) -> Operand:
     """An operand of the epilogue seen over the batch axes, rows and columns `full`.
 
     Raises:
@@ -201,7 +202,7 @@ def epilogue_operand(
     else:
         per_column = numbers[-1] != 1
     strides = broadcast_strides(numbers, full)
-    return gemm.Operand(value, strides[:-1], per_column)
+    return Operand(value, strides[:-1], per_column)
 
 
 def _pad(shape: Shape, y: Value, missing: tuple[bool, bool]) -> tuple[Dim, ...]:

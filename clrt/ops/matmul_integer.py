@@ -12,7 +12,8 @@ from clrt.errors import ShapeError, UnsupportedError
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, TensorType
-from clrt.kernels import gemm, gemm_integer
+from clrt.kernels import gemm_integer
+from clrt.kernels.product import Product
 from clrt.kernels.quantized import Walk
 from clrt.kernels.spec import Launch, Lowering, Variant
 from clrt.ops.base import Accuracy, Sample, Types, need, register
@@ -43,7 +44,7 @@ def _walk(value: Value, zero: Value | None, *, per_row: bool) -> Walk:
     raise UnsupportedError(f"zero points {zero.type} for {value.type}")
 
 
-def _lower(node: Node, ctx: Lowering, to: DType) -> tuple[list[Launch], gemm.Product]:
+def _lower(node: Node, ctx: Lowering, to: DType) -> tuple[list[Launch], Product]:
     """The product over A and B as they are in `to`; B is left to the caller."""
     zero = node.input(2)
     product = replace(lower_product(node), dtype=to)
@@ -52,7 +53,7 @@ def _lower(node: Node, ctx: Lowering, to: DType) -> tuple[list[Launch], gemm.Pro
     return launches, replace(product, a=replace(product.a, buffer=a))
 
 
-def _with_b(node: Node, product: gemm.Product, ctx: Lowering) -> tuple[list[Launch], gemm.Product]:
+def _with_b(node: Node, product: Product, ctx: Lowering) -> tuple[list[Launch], Product]:
     zero = node.input(3)
     walk = _walk(node.arg(1), zero, per_row=False)
     launches, b = gemm_integer.difference(node.arg(1), zero, walk, product.dtype, ctx)

@@ -15,6 +15,7 @@ from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, Step, TensorType
 from clrt.kernels import gemm
 from clrt.kernels.blocks import Blocks
+from clrt.kernels.product import Product, View
 from clrt.kernels.spec import BufferArg, Launch, Lowering, Variant, ceil_div, round_up
 from clrt.kernels.strided import contiguous_strides
 from clrt.ops.base import Accuracy, Expand, OnnxNode, Op, Sample, Types, known, need, register
@@ -33,12 +34,12 @@ def _misfit_few(node: Node, caps: DeviceCaps) -> str | None:
 
 
 def _lowered(
-    emit: Callable[[gemm.Product, Lowering], list[Launch]],
+    emit: Callable[[Product, Lowering], list[Launch]],
 ) -> Callable[[Node, Lowering], list[Launch]]:
     return lambda node, ctx: emit(_product(node), ctx)
 
 
-def _product(node: Node) -> gemm.Product:
+def _product(node: Node) -> Product:
     op, a, y, zero = node.op, node.arg(0), node.output, node.input(3)
     assert isinstance(op, MatMulNBits)
 
@@ -54,15 +55,15 @@ def _product(node: Node) -> gemm.Product:
     strides = contiguous_strides((*rows, op.K))
     missing = (len(a.dims) == 1, False)
     operands = [epilogue_operand(value, y, full, missing) for value in op.extras(node)]
-    return gemm.Product(
+    return Product(
         y,
         a.dtype,
         rows[:-1],
         rows[-1],
         op.N,
         op.K,
-        gemm.View(BufferArg(a), strides),
-        gemm.View(BufferArg(blocks.levels), (*(0 for _ in rows[:-1]), op.N, 1)),
+        View(BufferArg(a), strides),
+        View(BufferArg(blocks.levels), (*(0 for _ in rows[:-1]), op.N, 1)),
         make_epilogue(op.program(node.input_types), a.dtype, operands),
         compute_type(a.dtype),
         blocks=blocks,

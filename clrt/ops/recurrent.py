@@ -12,7 +12,7 @@ from clrt.errors import ModelError, ShapeError
 from clrt.ir.dims import Dim
 from clrt.ir.dtypes import DType
 from clrt.ir.op import Array, Step, TensorType
-from clrt.kernels import gemm
+from clrt.kernels.product import Product
 from clrt.kernels.spec import (
     Launch,
     Lowering,
@@ -25,7 +25,7 @@ from clrt.ops.pointwise import Add, Mul, Relu, Sigmoid, Softplus, Softsign, Tanh
 
 Steps: TypeAlias = tuple[Step, ...]
 Function: TypeAlias = Callable[[Array], Array]
-Emit: TypeAlias = Callable[[gemm.Product, Lowering], list[Launch]]
+Emit: TypeAlias = Callable[[Product, Lowering], list[Launch]]
 
 # By name: which of alpha and beta a function takes, with their defaults.
 ALPHA = {

@@ -13,6 +13,7 @@ from clrt.errors import UnsupportedError
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Value
 from clrt.kernels import gemm
+from clrt.kernels.product import Product, View
 from clrt.kernels.spec import (
     Arg,
     Buffer,
@@ -29,7 +30,7 @@ from clrt.ops.fused import Literal, compute_type, render
 from clrt.ops.movement import fill_launch
 from clrt.ops.recurrent import Recurrent
 
-Emit: TypeAlias = Callable[[gemm.Product, Lowering], list[Launch]]
+Emit: TypeAlias = Callable[[Product, Lowering], list[Launch]]
 
 
 class Walk:
@@ -71,7 +72,7 @@ class Walk:
         depth, wide = x.dims[2], op.gates * self.hidden
         rows = self.time * self.batch
         gx = self.gate_scratch(self.directions * rows * wide)
-        inputs = gemm.View(BufferArg(x), (0, depth, 1))
+        inputs = View(BufferArg(x), (0, depth, 1))
         launches += self._product(gx, inputs, w, rows, wide, depth)
         setup, step = self.step(gx, states)
         launches += setup
@@ -93,16 +94,16 @@ class Walk:
 
     def recur(self, y: Scratch, state: Buffer, r: Value | Scratch, gates: int) -> list[Launch]:
         """y[D, B, gates H] = the states times R^T: setup, and the product as the last launch."""
-        view = gemm.View(BufferArg(state), (*self.state_strides, 1))
+        view = View(BufferArg(state), (*self.state_strides, 1))
         return self._product(y, view, r, self.batch, gates * self.hidden, self.hidden)
 
     def _product(
-        self, y: Scratch, a: gemm.View, weights: Value | Scratch, m: int, n: int, k: int
+        self, y: Scratch, a: View, weights: Value | Scratch, m: int, n: int, k: int
     ) -> list[Launch]:
-        b = gemm.View(BufferArg(weights), (n * k, 1, k))
+        b = View(BufferArg(weights), (n * k, 1, k))
         accumulator = compute_type(self.dtype)
         batch = (self.directions,)
-        product = gemm.Product(y, self.dtype, batch, m, n, k, a, b, accumulator=accumulator)
+        product = Product(y, self.dtype, batch, m, n, k, a, b, accumulator=accumulator)
         return self._emit(product, self.ctx)
 
     def _start(self, state: Buffer, first: Value | None) -> Launch:

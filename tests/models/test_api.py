@@ -94,8 +94,9 @@ def _input() -> Array:
 
 def test_host_fallback_is_announced_once() -> None:
     with clrt.load(_softmax(), device="cpu", strict=False) as model:
-        with pytest.warns(clrt.HostFallbackWarning, match=r"Softmax 'block'.*no kernel"):
+        with pytest.warns(clrt.HostFallbackWarning, match=r"Softmax 'block'.*no kernel") as told:
             first = model.run(_input())["z"]
+        assert told[0].filename == __file__
         with warnings.catch_warnings():
             warnings.simplefilter("error")
             np.testing.assert_array_equal(model.run({"x": _input()})["z"], first)
