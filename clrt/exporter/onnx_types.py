@@ -8,13 +8,11 @@ import numpy as np
 import onnx
 from onnx import numpy_helper
 
-from clrt.ir.dims import Dim
+from clrt.ir.dims import Dim, is_unknown
 from clrt.ir.dtypes import DType
 from clrt.ir.op import Array, ContainerType, TensorType
 
 _SCHEMA_NAMES = {DType.FLOAT32: "float", DType.FLOAT64: "double"}
-# Names that the importer made for dims that the file does not name.
-_UNNAMED = "unknown_"
 
 
 class Store(Protocol):
@@ -54,7 +52,7 @@ def type_proto(type_: TensorType, named: bool = True) -> onnx.TypeProto:
 def _dim(dim: Dim, named: bool) -> int | str | None:
     if isinstance(dim, int):
         return dim
-    return str(dim) if named and _UNNAMED not in str(dim) else None
+    return str(dim) if named and not is_unknown(dim) else None
 
 
 def schema_name(type_: TensorType) -> str:

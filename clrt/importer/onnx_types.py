@@ -11,11 +11,10 @@ import onnx
 
 from clrt.errors import UnsupportedError
 from clrt.importer.onnx_tensors import dtype_of
-from clrt.ir.dims import Dim, Expr, Shape, is_symbol, parse_dim, symbol
+from clrt.ir.dims import UNKNOWN, Dim, Expr, Shape, is_symbol, parse_dim, symbol
 from clrt.ir.op import ContainerType, TensorType
 from clrt.ops.movement import fresh_dim
 
-_UNKNOWN = "unknown_"
 _MAX_DIM_CHARS = 200
 
 
@@ -177,7 +176,7 @@ def type_proto(tensor: TensorType | None) -> onnx.TypeProto:
 
 
 def _is_unknown(dim: Dim) -> bool:
-    return is_symbol(dim) and str(dim).startswith(_UNKNOWN)
+    return is_symbol(dim) and str(dim).startswith(UNKNOWN)
 
 
 def _is_plain(text: str) -> bool:
@@ -186,7 +185,7 @@ def _is_plain(text: str) -> bool:
         text.isidentifier()
         and text.isascii()
         and not keyword.iskeyword(text)
-        and not text.startswith(_UNKNOWN)
+        and not text.startswith(UNKNOWN)
     )
 
 

@@ -16,6 +16,8 @@ Dim = Union[int, "Expr"]
 Shape = tuple[Dim, ...]
 Bindings = Mapping[str, int]
 _Monomial = tuple["_Atom", ...]
+# How the names of symbols begin that no shape of an input gives.
+UNKNOWN = "unknown_"
 
 
 class Undecidable(Exception):
@@ -180,6 +182,11 @@ def is_symbol(dim: Dim) -> bool:
         return False
     ((monomial, coefficient),) = dim.terms.items()
     return coefficient == 1 and len(monomial) == 1 and not monomial[0].args
+
+
+def is_unknown(dim: Dim) -> bool:
+    """Whether a dim is not given by the shapes of the graph's inputs."""
+    return isinstance(dim, Expr) and any(s.startswith(UNKNOWN) for s in dim.symbols)
 
 
 def same(left: Dim, right: Dim) -> bool:

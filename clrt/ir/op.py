@@ -93,6 +93,20 @@ class TensorType:
                 known = np.array(bound, self.dtype.numpy).reshape(known.shape)
         return TensorType(self.dtype, shape, known)
 
+    @classmethod
+    def of(cls, array: Array) -> TensorType:
+        """The type of a constant with these elements."""
+        return cls(DType.of(array.dtype), array.shape, array)
+
+    @classmethod
+    def of_dims(cls, shape: Shape) -> TensorType:
+        """The type of an int64 [rank] constant that holds dims."""
+        if all(isinstance(d, int) for d in shape):
+            return cls.of(np.array(shape, np.int64))
+        data: Array = np.empty(len(shape), object)
+        data[:] = shape
+        return cls(DType.INT64, (len(shape),), data)
+
     @property
     def on_host(self) -> bool:
         """Whether the value never lies on the device."""

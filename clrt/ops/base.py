@@ -16,7 +16,7 @@ import numpy as np
 from clrt.errors import ModelError, ShapeError, UnsupportedError
 from clrt.ir.dims import Dim, Shape, Undecidable, maximum, same
 from clrt.ir.dtypes import DType
-from clrt.ir.graph import Graph, Value
+from clrt.ir.graph import Graph, Names, Node, Value
 from clrt.ir.op import Array, IrOp, TensorType
 from clrt.kernels.spec import Variant
 
@@ -130,7 +130,10 @@ class Op(IrOp):
         return ()
 
     def expand(self, inputs: Sequence[Value | None]) -> tuple[Graph, Sequence[Value | None]] | None:
-        """The graph that does the same with these inputs, and its inputs; None where none does."""
+        """The graph that does the same with these inputs, and its inputs; None where none does.
+
+        It is asked for at load, and again when the plan is made, when every shape is a number.
+        """
         return None
 
     def drive(self, inputs: Sequence[Held], host: Host) -> Sequence[Held]:
@@ -216,6 +219,27 @@ def _tidy(array: Array, dtype: DType) -> Array:
     if all(not hasattr(x, "terms") for x in array.flat):
         return array.astype(dtype.numpy)
     return array
+
+
+def stand_in(node: Node, names: Names) -> Graph | None:
+    """The graph that a node stands for with what is known of its inputs, reading these.
+
+    Args:
+        names: For the nodes of a graph made for the occasion; those of the model's keep theirs.
+    """
+    assert isinstance(node.op, Op)
+    found = node.op.expand(node.inputs)
+    if found is None:
+        return None
+    graph, inputs = found
+    body = graph.over(inputs)
+    if graph not in node.op.graphs:
+        for inner in body.nodes:
+            inner.name, inner.origins = names.fresh(node.name, inner.op.name), node.origins
+            for value in (*inner.inputs, *inner.outputs):
+                if value is not None and value not in inputs and value.producer in (None, inner):
+                    value.name = names.fresh(inner.name, "value")
+    return body
 
 
 def all_graphs(graph: Graph) -> Iterator[Graph]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from string import ascii_letters
 
@@ -11,13 +11,18 @@ import numpy as np
 
 from clrt.device.caps import DeviceCaps
 from clrt.errors import ShapeError
-from clrt.ir.dims import Dim, Shape, same
-from clrt.ir.graph import Node
+from clrt.ir.dims import Dim, Shape, is_unknown, same
+from clrt.ir.graph import Graph, Node, Value
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.spec import BufferArg, Launch, Lowering, Variant
 from clrt.kernels.strided import contiguous_strides, copy_launches
 from clrt.ops.base import Op, Sample, Types, need, register
+from clrt.ops.matmul import MatMul
 from clrt.ops.movement import count
+from clrt.ops.pointwise import Mul
+from clrt.ops.reduce import ReduceSum
+from clrt.ops.transpose import Transpose
+from clrt.ops.views import Reshape
 
 Labels = tuple[str, ...]
 
@@ -33,6 +38,11 @@ class Subscripts:
     terms: tuple[Labels, ...]
     output: Labels
 
+    @property
+    def is_view(self) -> bool:
+        """Whether there is one operand, and nothing to sum up."""
+        return len(self.terms) == 1 and set(self.terms[0]) == set(self.output)
+
     def equation(self) -> str:
         """The equation in letters."""
         labels = dict.fromkeys(label for term in self.terms for label in term)
@@ -47,9 +57,7 @@ class Subscripts:
 def _misfit(node: Node, caps: DeviceCaps) -> str | None:
     assert isinstance(node.op, Einsum)
     subscripts = node.op.subscripts([len(v.dims) for v in node.inputs if v is not None])
-    if len(subscripts.terms) == 1 and set(subscripts.terms[0]) == set(subscripts.output):
-        return None
-    return "only the form that lower_einsum makes of it has a kernel"
+    return None if subscripts.is_view else "for views of one operand"
 
 
 def _emit(node: Node, ctx: Lowering) -> list[Launch]:
@@ -72,7 +80,7 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
 class Einsum(Op):
     """NumPy's einsum: any operands, repeated labels (diagonals), ellipses, an implicit output.
 
-    The kernel takes views of one operand; `lower_einsum` makes matrix products of the others.
+    The kernel takes diagonals; the rest is transpositions, sums and matrix products.
 
     Numerics: float32 and float16 accumulate in float32; integers wrap.
     Source: ONNX Einsum, opset 12.
@@ -149,6 +157,19 @@ class Einsum(Op):
         sizes = self.sizes(subscripts, shapes)
         return [TensorType(operands[0].dtype, tuple(sizes[x] for x in subscripts.output))]
 
+    def expand(self, inputs: Sequence[Value | None]) -> tuple[Graph, Sequence[Value | None]] | None:
+        operands = [v for v in inputs if v is not None]
+        shapes = [v.shape for v in operands if v.shape is not None]
+        if len(shapes) < len(operands) or any(is_unknown(d) for s in shapes for d in s):
+            return None
+        subscripts = self.subscripts([len(s) for s in shapes])
+        first = subscripts.terms[0]
+        if subscripts.is_view and len(set(first)) < len(first):
+            return None
+        formal = [Value(f"x{k}", TensorType(v.dtype, v.shape)) for k, v in enumerate(operands)]
+        products = _Products(self.sizes(subscripts, shapes), subscripts.output)
+        return products.graph(formal, subscripts.terms), operands
+
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         arrays = [a for a in inputs if a is not None]
         dtype = arrays[0].dtype
@@ -177,3 +198,121 @@ class Einsum(Op):
         for equation in ("ijk->i", "ij,jk", "ij->ijj", "ij->ik", "i->j->k", "i1->i", "ii->i"):
             yield Sample(cls(equation), (x,)), ShapeError
         yield Sample(cls("ij,jk->ik"), (x, x)), ShapeError
+
+
+@dataclass(frozen=True)
+class _Term:
+    """An operand with a label of its own on each axis."""
+
+    value: Value
+    labels: Labels
+
+
+class _Products:
+    """The graph of an equation: transpositions, sums, and a product for each further operand.
+
+    Operands are multiplied from left to right, each sum as early as it can be taken. Labels of a
+    pair: in both operands and needed later (batch), in one (rows, columns), summed up.
+    """
+
+    def __init__(self, sizes: dict[str, Dim], output: Labels) -> None:
+        self._sizes = sizes
+        self._output = output
+        self._nodes: list[Node] = []
+
+    def graph(self, inputs: list[Value], labels_of: tuple[Labels, ...]) -> Graph:
+        terms = [self._distinct(v, labels) for v, labels in zip(inputs, labels_of, strict=True)]
+        left, *others = [self._without_ones(t) for t in terms]
+        while others:
+            right = others.pop(0)
+            later = set(self._output).union(*(t.labels for t in others))
+            left = self._sum(left, later | set(right.labels))
+            right = self._sum(right, later | set(left.labels))
+            left = self._sum(self._multiply(left, right, later), later)
+        final = self._arrange(self._sum(left, set(self._output)), self._output)
+        return Graph("Einsum", inputs, [final.value], self._nodes)
+
+    def _add(self, op: Op, *inputs: Value) -> Value:
+        (type_,) = op.infer_with_data([v.type for v in inputs])
+        name = f"{op.name}.{len(self._nodes)}"
+        self._nodes.append(Node(name, op, list(inputs), [Value(name, type_)]))
+        return self._nodes[-1].output
+
+    def _multiply(self, left: _Term, right: _Term, later: Collection[str]) -> _Term:
+        """The product; labels that both have and nothing needs later may be left to sum up."""
+        rows, columns = (
+            self._ordered(set(a.labels) - set(b.labels)) for a, b in ((left, right), (right, left))
+        )
+        shared = set(left.labels) & set(right.labels)
+        summed = tuple(x for x in left.labels if x in shared and x not in later)
+        batch = self._ordered(shared - set(summed))
+        if not summed or not (rows or columns):
+            order = self._ordered(set(left.labels) | set(right.labels))
+            spread = (
+                self._grouped(t, *((x,) if x in t.labels else () for x in order))
+                for t in (left, right)
+            )
+            return _Term(self._add(Mul(), *spread), order)
+        if rows and columns and self._ordered((rows[0], columns[0]))[0] == columns[0]:
+            left, right, rows, columns = right, left, columns, rows
+        lead = [(x,) for x in batch]
+        a = self._grouped(left, *lead, rows, summed)
+        b = self._grouped(right, *lead, summed, columns)
+        product = self._add(MatMul(), a, b)
+        order = (*batch, *rows, *columns)
+        if (len(rows), len(columns)) != (1, 1):
+            product = self._view(product, *((x,) for x in order))
+        return _Term(product, order)
+
+    def _ordered(self, labels: Collection[str]) -> Labels:
+        """Labels by their place in the output; those that are not in it first."""
+        places = {x: k for k, x in enumerate(self._output)}
+        return tuple(sorted(labels, key=lambda x: (places.get(x, -1), x)))
+
+    def _grouped(self, term: _Term, *groups: Labels) -> Value:
+        """A value with an axis for each group of its labels; none make an axis of one element."""
+        value = self._arrange(term, tuple(x for group in groups for x in group)).value
+        return value if all(len(g) == 1 for g in groups) else self._view(value, *groups)
+
+    def _distinct(self, value: Value, labels: Labels) -> _Term:
+        """An operand with the diagonals of its repeated labels."""
+        kept = tuple(dict.fromkeys(labels))
+        if len(kept) < len(labels):
+            equation = Subscripts((labels,), kept).equation()
+            value = self._add(Einsum(equation), value)
+        return _Term(value, kept)
+
+    def _without_ones(self, term: _Term) -> _Term:
+        """An operand without the axes that broadcast."""
+        assert term.value.shape is not None
+        pairs = zip(term.labels, term.value.shape, strict=True)
+        kept = tuple(x for x, dim in pairs if same(self._sizes[x], dim) or not same(dim, 1))
+        return (
+            term
+            if kept == term.labels
+            else _Term(self._view(term.value, *((x,) for x in kept)), kept)
+        )
+
+    def _sum(self, term: _Term, needed: Collection[str]) -> _Term:
+        axes = [k for k, label in enumerate(term.labels) if label not in needed]
+        if not axes:
+            return term
+        indices = Value("axes", TensorType.of(np.array(axes, np.int64)))
+        value = self._add(ReduceSum(keepdims=False), term.value, indices)
+        return _Term(value, tuple(x for x in term.labels if x in needed))
+
+    def _arrange(self, term: _Term, order: Labels) -> _Term:
+        perm = tuple(term.labels.index(label) for label in order)
+        if perm == tuple(range(len(perm))):
+            return term
+        return _Term(self._add(Transpose(perm), term.value), order)
+
+    def _view(self, value: Value, *groups: Labels) -> Value:
+        dims: list[Dim] = []
+        for group in groups:
+            size: Dim = 1
+            for label in group:
+                size = size * self._sizes[label]
+            dims.append(size)
+        shape = Value("shape", TensorType.of_dims(tuple(dims)))
+        return self._add(Reshape(1), value, shape)

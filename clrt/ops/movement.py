@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from clrt.errors import UnsupportedError
-from clrt.ir.dims import Dim, Expr, symbol
+from clrt.ir.dims import UNKNOWN, Dim, Expr, symbol
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, TensorType
@@ -18,12 +18,12 @@ from clrt.kernels.spec import BufferArg, KernelSpec, Launch, i32
 
 Promoted: TypeAlias = Mapping[str, tuple[int, Any]]
 UNSIGNED = {1: "uchar", 2: "ushort", 4: "uint", 8: "ulong"}
-_UNKNOWN = itertools.count()
+_NUMBERS = itertools.count()
 
 
 def fresh_dim() -> Expr:
     """A dim of which nothing is known before the model runs, or before dims are bound."""
-    return symbol(f"unknown_{next(_UNKNOWN)}")
+    return symbol(f"{UNKNOWN}{next(_NUMBERS)}")
 
 
 def fresh_dims(count: int) -> tuple[Dim, ...]:

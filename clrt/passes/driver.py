@@ -12,12 +12,9 @@ from collections.abc import Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
-import numpy as np
-
 from clrt import knobs
 from clrt.errors import ClrtError, PassError
 from clrt.ir.dims import Shape
-from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Names, Node, Patch, Value
 from clrt.ir.op import Array, ContainerType, IrOp, TensorType
 from clrt.ops.base import Op
@@ -236,13 +233,13 @@ class Rewriter:
 
     def constant(self, array: Array) -> Value:
         """A constant of numbers."""
-        type_ = TensorType(DType.of(array.dtype), array.shape, array)
-        return Value(self._match.view.names.fresh(self._match.root.name, self._pass), type_)
+        name = self._match.view.names.fresh(self._match.root.name, self._pass)
+        return Value(name, TensorType.of(array))
 
     def shape_constant(self, shape: Shape) -> Value:
         """A rank-1 int64 constant of dims."""
         name = self._match.view.names.fresh(self._match.root.name, self._pass)
-        return Value(name, shape_type(shape))
+        return Value(name, TensorType.of_dims(shape))
 
     def patch(self, replace: dict[Value, Value]) -> Patch:
         """The patch of the nodes made so far."""
@@ -250,15 +247,6 @@ class Rewriter:
             if new.producer in self.nodes:
                 new.type = _better_type(old.type, new.type)
         return Patch(replace, self.nodes)
-
-
-def shape_type(shape: Shape) -> TensorType:
-    """The type of a constant that holds dims."""
-    static = all(isinstance(d, int) for d in shape)
-    data: Array = np.array(shape, np.int64) if static else np.empty(len(shape), object)
-    if not static:
-        data[:] = shape
-    return TensorType(DType.INT64, (len(shape),), data)
 
 
 def _better_type(old: TensorType, new: TensorType) -> TensorType:
@@ -402,5 +390,4 @@ __all__ = [
     "Session",
     "infer_types",
     "run_pass",
-    "shape_type",
 ]

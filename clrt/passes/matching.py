@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from clrt.ir.dims import Expr, same, same_shape
+from clrt.ir.dims import is_unknown, same, same_shape
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import IrOp
 from clrt.ops.fused import Fused
@@ -102,9 +102,7 @@ def keeps_shape(x: Value, y: Value) -> bool:
 
 def has_known_shape(value: Value) -> bool:
     """Whether every dim is a number or follows from the shapes of the graph's inputs."""
-    return value.shape is not None and not any(
-        s.startswith("unknown_") for d in value.shape if isinstance(d, Expr) for s in d.symbols
-    )
+    return value.shape is not None and not any(map(is_unknown, value.shape))
 
 
 def is_elementwise(node: Node | None) -> bool:

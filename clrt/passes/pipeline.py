@@ -17,9 +17,8 @@ from clrt.passes.fuse_gelu import FuseGelu
 from clrt.passes.fuse_layer_norm import FuseLayerNorm
 from clrt.passes.fuse_matmul_epilogue import FuseMatmulEpilogue
 from clrt.passes.fuse_rotary import FuseRotary
-from clrt.passes.inline_branches import InlineBranches
+from clrt.passes.inline_graphs import InlineGraphs
 from clrt.passes.lower_attention import LowerAttention
-from clrt.passes.lower_einsum import LowerEinsum
 from clrt.passes.merge_qkv import MergeQkv
 from clrt.passes.narrow_weights import NarrowWeights
 from clrt.passes.remove_identity import RemoveIdentity
@@ -37,8 +36,7 @@ CLEAN_UP: tuple[Pass, ...] = (
     EliminateDead(),  # before anything looks at users
     FoldShapeData(),  # Shape and what is computed from it becomes constants, symbolic ones too
     FoldConstants(),  # what depends on constants alone
-    InlineBranches(),  # If with a known condition
-    LowerEinsum(),  # its transpositions and products are as good as any
+    InlineGraphs(),  # If with a known condition, Einsum
     RemoveIdentity(),  # Dropout, casts and views that change nothing, neutral operands
     CanonicalizeViews(),  # Flatten, Squeeze, Unsqueeze: all are Reshape, and two are one
     SimplifyTransposes(),  # two are one; the exporter's detour around batched transposes

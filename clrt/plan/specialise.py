@@ -15,9 +15,9 @@ import numpy as np
 
 from clrt.errors import ClrtError, PlanError, ShapeError
 from clrt.ir.dims import Bindings, is_symbol
-from clrt.ir.graph import Graph, Node, Value
+from clrt.ir.graph import Graph, Names, Node, Value
 from clrt.ir.op import Array, ContainerType, TensorType
-from clrt.ops.base import Op
+from clrt.ops.base import Op, stand_in
 
 # A folded result is a constant of the plan; larger ones are computed on the device at each run.
 MAX_FOLDED_BYTES = 4 << 20
@@ -98,13 +98,14 @@ def specialise_to_cut(
     sizes = dict(bindings)
     needs_data: Node | None = None
     instead: dict[Value, Value] = {}
+    names = Names(())
     todo = deque(copy.nodes)
     while todo:
         node = todo.popleft()
         node.inputs = [None if v is None else _final(v, instead) for v in node.inputs]
         if any(_is_open(v, blocked, sizes) for v in node.inputs if v is not None):
             rest.append(node)
-        elif (body := _expanded(node)) is not None:
+        elif (body := stand_in(node, names)) is not None:
             todo.extendleft(reversed(body.nodes))
             instead.update(zip(node.outputs, body.outputs, strict=True))
             continue
@@ -130,13 +131,6 @@ def _final(value: Value, instead: Mapping[Value, Value]) -> Value:
     while value in instead:
         value = instead[value]
     return value
-
-
-def _expanded(node: Node) -> Graph | None:
-    """The graph that a node stands for with what is known now, over the node's inputs."""
-    assert isinstance(node.op, Op)
-    found = node.op.expand(node.inputs)
-    return None if found is None else found[0].over(found[1])
 
 
 def _unread(node: Node) -> bool:

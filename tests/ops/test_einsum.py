@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from onnx import TensorProto, helper
 
+import clrt
 from clrt.importer.onnx_importer import import_model
 from clrt.ir.graph import Graph
 from clrt.ir.op import Array
@@ -112,3 +113,25 @@ def test_an_attention_of_einsums_is_fused() -> None:
     graph = import_model(helper.make_model(made, opset_imports=[helper.make_opsetid("", 13)]))
     optimize(graph)
     assert [n.op.name for n in graph.nodes if not n.op.view] == ["FusedAttention"]  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("device", all_devices(), ids=lambda d: d.platform.split()[0])
+def test_dims_that_depend_on_data_need_no_host(device: DeviceInfo) -> None:
+    infos = [
+        helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n"]),
+        helper.make_tensor_value_info("dims", TensorProto.INT64, [3]),
+    ]
+    nodes = [
+        helper.make_node("Reshape", ["x", "dims"], ["a"]),
+        helper.make_node("Einsum", ["a", "a"], ["y"], "all", equation="bij,bkj->kbi"),
+    ]
+    result = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
+    made = helper.make_graph(nodes, "g", infos, [result])
+    made = helper.make_model(made, opset_imports=[helper.make_opsetid("", 13)])
+    x = np.random.default_rng(0).standard_normal(60).astype(np.float32)
+    with clrt.load(made, device=device.index) as model:
+        for dims in ((2, 5, 6), (1, 4, 15), (3, 1, 20)):
+            a = x.reshape(dims)
+            y = model.run({"x": x, "dims": np.array(dims)})["y"]
+            np.testing.assert_allclose(y, np.einsum("bij,bkj->kbi", a, a), rtol=1e-5, atol=1e-5)
+        assert not model.host_nodes
