@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 
-from clrt.errors import ModelError, ShapeError, UnsupportedError
+from clrt.errors import ClrtError, ModelError, ShapeError, UnsupportedError
 from clrt.ir.dims import Dim, Shape, Undecidable, maximum, same
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Names, Node, Value
@@ -226,9 +226,15 @@ def stand_in(node: Node, names: Names) -> Graph | None:
 
     Args:
         names: For the nodes of a graph made for the occasion; those of the model's keep theirs.
+
+    Raises:
+        ShapeError: The inputs do not fit.
     """
     assert isinstance(node.op, Op)
-    found = node.op.expand(node.inputs)
+    try:
+        found = node.op.expand(node.inputs)
+    except ClrtError as error:
+        raise type(error)(f"{node}: {error}") from error
     if found is None:
         return None
     graph, inputs = found

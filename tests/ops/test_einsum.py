@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
+import onnx
 import pytest
 from onnx import TensorProto, helper
 
@@ -115,23 +116,33 @@ def test_an_attention_of_einsums_is_fused() -> None:
     assert [n.op.name for n in graph.nodes if not n.op.view] == ["FusedAttention"]  # type: ignore[attr-defined]
 
 
-@pytest.mark.parametrize("device", all_devices(), ids=lambda d: d.platform.split()[0])
-def test_dims_that_depend_on_data_need_no_host(device: DeviceInfo) -> None:
+def _reshaped_squared(equation: str) -> onnx.ModelProto:
+    """An Einsum of twice the same operand, whose dims are another input."""
     infos = [
         helper.make_tensor_value_info("x", TensorProto.FLOAT, ["n"]),
         helper.make_tensor_value_info("dims", TensorProto.INT64, [3]),
     ]
     nodes = [
         helper.make_node("Reshape", ["x", "dims"], ["a"]),
-        helper.make_node("Einsum", ["a", "a"], ["y"], "all", equation="bij,bkj->kbi"),
+        helper.make_node("Einsum", ["a", "a"], ["y"], "products", equation=equation),
     ]
     result = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
-    made = helper.make_graph(nodes, "g", infos, [result])
-    made = helper.make_model(made, opset_imports=[helper.make_opsetid("", 13)])
+    graph = helper.make_graph(nodes, "g", infos, [result])
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)])
+
+
+@pytest.mark.parametrize("device", all_devices(), ids=lambda d: d.platform.split()[0])
+def test_dims_that_depend_on_data_need_no_host(device: DeviceInfo) -> None:
     x = np.random.default_rng(0).standard_normal(60).astype(np.float32)
-    with clrt.load(made, device=device.index) as model:
+    with clrt.load(_reshaped_squared("bij,bkj->kbi"), device=device.index) as model:
         for dims in ((2, 5, 6), (1, 4, 15), (3, 1, 20)):
             a = x.reshape(dims)
             y = model.run({"x": x, "dims": np.array(dims)})["y"]
             np.testing.assert_allclose(y, np.einsum("bij,bkj->kbi", a, a), rtol=1e-5, atol=1e-5)
         assert not model.host_nodes
+
+
+def test_dims_that_do_not_fit_name_the_node() -> None:
+    with clrt.load(_reshaped_squared("bij,bjk->bik"), device="cpu") as model:
+        with pytest.raises(clrt.ShapeError, match="Einsum 'products'.*axes of 6 and 5"):
+            model.run({"x": np.zeros(60, np.float32), "dims": np.array((2, 5, 6))})
