@@ -129,25 +129,24 @@ def _embed_layer_normalization(body: Body) -> None:
     body.outputs = [y, lengths, total]
 
 
-def _swapped(body: Body, index: int) -> str:
-    """An input with its last two axes exchanged."""
-    rank = rank_of(body, index)
-    if rank < 2:
-        return body.inputs[index]
-    return body("Transpose", body.inputs[index], perm=[*range(rank - 2), rank - 1, rank - 2])
-
-
 @expands(_DOMAIN, "FusedMatMul")
 @expands(_DOMAIN, "TransposeMatMul")
 def _fused_matmul(body: Body) -> None:
-    operands = []
-    for index, side in enumerate("AB"):
-        if body.attrs.get(f"transBatch{side}", 0):
-            raise UnsupportedError(f"transBatch{side}")
-        turned = body.attrs.get(f"trans{side}", 0)
-        operands.append(_swapped(body, index) if turned else body.inputs[index])
-    y, alpha = body("MatMul", *operands), body.attrs.get("alpha", 1.0)
+    a, b = (_turned(body, index, side) for index, side in enumerate("AB"))
+    y, alpha = body("MatMul", a, b), body.attrs.get("alpha", 1.0)
     body.outputs = [y if alpha == 1 else body("Mul", y, number(body, alpha))]
+
+
+def _turned(body: Body, index: int, side: str) -> str:
+    """An operand with its first axis as its rows (transBatch), then rows and columns exchanged."""
+    rank = rank_of(body, index)
+    perm = list(range(rank))
+    if body.attrs.get(f"transBatch{side}", 0) and rank > 2:
+        perm.insert(rank - 2, perm.pop(0))
+    if body.attrs.get(f"trans{side}", 0) and rank > 1:
+        perm[-2:] = perm[:-3:-1]
+    value = body.inputs[index]
+    return value if perm == sorted(perm) else body("Transpose", value, perm=perm)
 
 
 def _activated(body: Body, value: str, name: str, parameters: list[float]) -> str:
