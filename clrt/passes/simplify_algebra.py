@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import prod
 
 import ml_dtypes
 import numpy as np
@@ -51,6 +52,9 @@ class SimplifyAlgebra(Pass):
 def _div(node: Node, rewriter: Rewriter) -> Value | None:
     x, divisor = node.arg(0), node.arg(1)
     if not x.dtype.is_float or not divisor.is_constant or divisor.numbers is None:
+        return None
+    # One number is divided at no cost, and may be a scale of quantised numbers, where an ulp tells.
+    if x.type.static_shape is not None and prod(x.type.static_shape) == 1:
         return None
     numbers = divisor.numbers
     if numbers.size == 0 or numbers.size > 1 << 16 or not np.all(numbers):

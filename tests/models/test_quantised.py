@@ -21,6 +21,7 @@ from onnxruntime.quantization import (
 
 import clrt
 from clrt.ir.op import Array
+from clrt.runtime.devices import DeviceInfo
 from tests.harness import all_devices
 from tests.models.fixtures import load_family
 from tests.models.oracle import LIMIT, expected, relative_error, text_feeds
@@ -148,3 +149,20 @@ def test_quantised_model(name: str, kind: str, tmp_path: Path) -> None:
                     error = relative_error(actual[output], wanted)
                     assert own > LIMIT, "nothing was quantised"
                     assert error <= own / 2, f"{output} at {shape}: {error:.2e}, own {own:.2e}"
+
+
+@pytest.mark.parametrize("device", all_devices(), ids=lambda d: d.platform.split()[0])
+def test_dynamic_scales_are_equal_to_the_bit(device: DeviceInfo) -> None:
+    """An ulp of a scale moves numbers to the next integer, and layers behind make it a percent."""
+    names = ("y", "y_scale", "y_zero_point")
+    infos = [helper.make_empty_tensor_value_info(name) for name in names]
+    x = helper.make_tensor_value_info("x", onnx.TensorProto.FLOAT, ["n"])
+    node = helper.make_node("DynamicQuantizeLinear", ["x"], names)
+    graph = helper.make_graph([node], "g", [x], infos)
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 13)], ir_version=10)
+    rng = np.random.default_rng(0)
+    with clrt.load(proto, device=device.index) as model:
+        for _ in range(50):
+            feeds = {"x": np.asarray(rng.standard_normal(300) + rng.normal(), np.float32)}
+            for name, array in expected(proto, feeds).items():
+                np.testing.assert_array_equal(model.run(feeds)[name], array)

@@ -267,6 +267,7 @@ def test_lossless_casts_merge() -> None:
     [
         ("%x: int64[B]", "const %c: int64[] = 4 %y: int64[B] = Div(%x, %c)"),
         ("%x: float32[B]", "const %c: float32[] = 0.0 %y: float32[B] = Div(%x, %c)"),
+        ("%x: float32[1]", "const %c: float32[] = 255.0 %y: float32[1] = Div(%x, %c)"),
         ("%x: float32[B]", "const %c: float32[] = 3e38 %y: float32[B] = Div(%x, %c)"),
         ("%x: float32[B]", "const %c: float32[] = 3.5 %y: float32[B] = Pow(%x, %c)"),
         (
