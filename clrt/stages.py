@@ -132,11 +132,12 @@ class Stages:
         stage = self.plans.get(key)
         if stage is None:
             try:
-                stage = self._make_stage(graph, shapes, known)
+                plan, cut = self._plan(graph, shapes, known)
+                stage = Stage(self._bound(plan), cut)
             except OutOfMemoryError as error:
                 fitting = self._fitting_batch_for(shapes, self.limit)
                 raise sizes.with_batch(error, fitting) from error
-            self._announce(stage.bound.plan)
+            self._announce(plan)
             self.plans[key] = stage
             while len(self.plans) > MAX_PLANS:
                 self.plans.popitem(last=False)
@@ -149,7 +150,8 @@ class Stages:
         Args:
             tunables: The `T_` macros of kernels by entry point, in place of the tuning records.
         """
-        return self._make_stage(self._graph, shapes, tunables=tunables).bound
+        plan, _ = self._plan(self._graph, shapes, tunables=tunables)
+        return self._bound(plan)
 
     def plan(self, shapes: sizes.Shapes) -> tuple[Plan, Cut | None]:
         """A plan, of which the device knows nothing yet."""
@@ -244,16 +246,8 @@ class Stages:
         pairs = zip(node.outputs, results, strict=False)
         return {v.name: _held(v.type, x) for v, x in pairs}
 
-    def _make_stage(
-        self,
-        graph: Graph,
-        shapes: sizes.Shapes,
-        known: Mapping[str, Array] = _NOTHING,
-        tunables: Tunables = _NOTHING,
-    ) -> Stage:
-        plan, cut = self._plan(graph, shapes, known, tunables)
-        bound = BoundPlan(plan, self._session, self.weights, self._slabs, self._constants)
-        return Stage(bound, cut)
+    def _bound(self, plan: Plan) -> BoundPlan:
+        return BoundPlan(plan, self._session, self.weights, self._slabs, self._constants)
 
     def _plan(
         self,

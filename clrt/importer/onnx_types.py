@@ -11,7 +11,7 @@ import onnx
 
 from clrt.errors import UnsupportedError
 from clrt.importer.onnx_tensors import dtype_of
-from clrt.ir.dims import UNKNOWN, Dim, Expr, Shape, is_symbol, parse_dim, symbol
+from clrt.ir.dims import UNKNOWN, Dim, Expr, Shape, is_symbol, is_unknown, parse_dim, symbol
 from clrt.ir.op import ContainerType, TensorType
 from clrt.ops.movement import fresh_dim
 
@@ -154,7 +154,7 @@ def refine(inferred: TensorType, info: onnx.ValueInfoProto | None, names: DimNam
     if len(declared) != len(inferred.shape):
         return inferred
     pairs = zip(inferred.shape, declared, strict=True)
-    shape = tuple(d if d is not None and _is_unknown(o) else o for o, d in pairs)
+    shape = tuple(d if d is not None and is_symbol(o) and is_unknown(o) else o for o, d in pairs)
     return TensorType(inferred.dtype, shape, inferred.data)
 
 
@@ -173,10 +173,6 @@ def type_proto(tensor: TensorType | None) -> onnx.TypeProto:
         else [d if isinstance(d, int) else str(d) for d in tensor.shape]
     )
     return onnx.helper.make_tensor_type_proto(tensor.dtype.onnx, shape)
-
-
-def _is_unknown(dim: Dim) -> bool:
-    return is_symbol(dim) and str(dim).startswith(UNKNOWN)
 
 
 def _is_plain(text: str) -> bool:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from clrt.ir.dims import Bindings, Shape, substitute
+from clrt.ir.dims import Bindings, Dim, Shape, substitute
 from clrt.ir.dtypes import DType
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -33,6 +33,15 @@ class StoredElements:
     def elements(self) -> Array:
         """A copy of the elements in the order of the shape."""
         return self.restore(self.array)
+
+
+def dims_array(dims: Sequence[Dim]) -> Array:
+    """Dims as int64, or as objects where one is symbolic."""
+    if all(isinstance(d, int) for d in dims):
+        return np.array(dims, np.int64)
+    array: Array = np.empty(len(dims), object)
+    array[:] = dims
+    return array
 
 
 @dataclass(frozen=True)
@@ -99,13 +108,9 @@ class TensorType:
         return cls(DType.of(array.dtype), array.shape, array)
 
     @classmethod
-    def of_dims(cls, shape: Shape) -> TensorType:
+    def of_dims(cls, dims: Sequence[Dim]) -> TensorType:
         """The type of an int64 [rank] constant that holds dims."""
-        if all(isinstance(d, int) for d in shape):
-            return cls.of(np.array(shape, np.int64))
-        data: Array = np.empty(len(shape), object)
-        data[:] = shape
-        return cls(DType.INT64, (len(shape),), data)
+        return cls(DType.INT64, (len(dims),), dims_array(dims))
 
     @property
     def on_host(self) -> bool:

@@ -221,6 +221,12 @@ def _tidy(array: Array, dtype: DType) -> Array:
     return array
 
 
+def node_of(op: Op, inputs: Sequence[Value], name: str) -> Node:
+    """A node of one output, which has its name."""
+    (type_,) = op.infer_with_data([v.type for v in inputs])
+    return Node(name, op, list(inputs), [Value(name, type_)])
+
+
 def stand_in(node: Node, names: Names) -> Graph | None:
     """The graph that a node stands for with what is known of its inputs, reading these.
 

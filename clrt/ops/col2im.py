@@ -157,7 +157,7 @@ class Col2Im(Op):
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         x = inputs[0]
         assert x is not None
-        types = [None if a is None else TensorType(DType.of(a.dtype), a.shape, a) for a in inputs]
+        types = [None if a is None else TensorType.of(a) for a in inputs]
         windows = self.windows(types)
         channels = x.shape[1] // prod(windows.kernel)
         wide = x.astype(np.float64) if x.dtype.kind == "f" else x

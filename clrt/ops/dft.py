@@ -140,7 +140,7 @@ class DFT(Op):
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         x = inputs[0]
         assert x is not None
-        types = [None if a is None else TensorType(DType.of(a.dtype), a.shape, a) for a in inputs]
+        types = [None if a is None else TensorType.of(a) for a in inputs]
         axis, n = self.geometry(x.shape, types)
         wide = x.astype(np.float64)
         signal = wide[..., 0] + 1j * wide[..., 1] if x.shape[-1] == 2 else wide[..., 0]
@@ -234,7 +234,7 @@ class STFT(Op):
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         x, window = inputs[0], inputs[2] if len(inputs) > 2 else None
         assert x is not None
-        types = [None if a is None else TensorType(DType.of(a.dtype), a.shape, a) for a in inputs]
+        types = [None if a is None else TensorType.of(a) for a in inputs]
         step, length = self.geometry(types)
         wide = x.astype(np.float64)
         if x.ndim == 3:

@@ -12,7 +12,7 @@ from clrt.ir.dims import Dim, Expr, is_symbol, same
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Node, Value
 from clrt.ir.op import Array, ContainerType, TensorType
-from clrt.ops.base import Accuracy, Held, Host, Op, Types
+from clrt.ops.base import Accuracy, Held, Host, Op, Types, node_of
 from clrt.ops.concat import Concat
 from clrt.ops.evaluate import evaluate
 from clrt.ops.gather import Gather
@@ -155,14 +155,11 @@ def _sliced(dtype: DType, rank: int, axis: int, start: int, stop: int) -> Graph:
 
 
 def _numbers(name: str, values: list[int]) -> Value:
-    data = np.array(values, np.int64)
-    return Value(name, TensorType(DType.INT64, data.shape, data))
+    return Value(name, TensorType.of(np.array(values, np.int64)))
 
 
 def _node(op: Op, inputs: Sequence[Value]) -> Node:
-    (type_,) = op.infer([v.type for v in inputs])
-    name = f"{op.name}({inputs[0].name})"
-    return Node(name, op, list(inputs), [Value(f"{name}.y", type_)])
+    return node_of(op, inputs, f"{op.name}({inputs[0].name})")
 
 
 def _graph(inputs: list[Value], nodes: list[Node]) -> Graph:

@@ -16,7 +16,7 @@ from clrt.ir.graph import Graph, Node, Value
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.spec import BufferArg, Launch, Lowering, Variant
 from clrt.kernels.strided import contiguous_strides, copy_launches
-from clrt.ops.base import Op, Sample, Types, need, register
+from clrt.ops.base import Op, Sample, Types, need, node_of, register
 from clrt.ops.matmul import MatMul
 from clrt.ops.movement import count
 from clrt.ops.pointwise import Mul
@@ -233,9 +233,7 @@ class _Products:
         return Graph("Einsum", inputs, [final.value], self._nodes)
 
     def _add(self, op: Op, *inputs: Value) -> Value:
-        (type_,) = op.infer_with_data([v.type for v in inputs])
-        name = f"{op.name}.{len(self._nodes)}"
-        self._nodes.append(Node(name, op, list(inputs), [Value(name, type_)]))
+        self._nodes.append(node_of(op, inputs, f"{op.name}.{len(self._nodes)}"))
         return self._nodes[-1].output
 
     def _multiply(self, left: _Term, right: _Term, later: Collection[str]) -> _Term:

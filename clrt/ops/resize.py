@@ -111,7 +111,7 @@ def _same(dims: Sequence[int]) -> Sampling:
 def _table(array: Array, name: str) -> BufferArg:
     """A constant of the plan."""
     data = np.ascontiguousarray(array, np.int32 if array.dtype.kind == "i" else np.float32)
-    return BufferArg(Value(name, TensorType(DType.of(data.dtype), data.shape, data)))
+    return BufferArg(Value(name, TensorType.of(data)))
 
 
 @register
@@ -250,7 +250,7 @@ class Resize(Op):
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         x = inputs[0]
         assert x is not None
-        types = [None if a is None else TensorType(DType.of(a.dtype), a.shape, a) for a in inputs]
+        types = [None if a is None else TensorType.of(a) for a in inputs]
         samplings = self.samplings(x.shape, types)
         result = x if all(s.is_copy for s in samplings) else x.astype(np.float64)
         for s in samplings:

@@ -9,18 +9,9 @@ import numpy as np
 
 from clrt.ir.dims import Dim, Shape, product
 from clrt.ir.dtypes import DType
-from clrt.ir.op import Array, TensorType
+from clrt.ir.op import Array, TensorType, dims_array
 from clrt.ops.base import Accuracy, Op, Sample, Types, need, register
 from clrt.ops.movement import fresh_dim
-
-
-def dims_array(dims: list[Dim]) -> Array:
-    """Dims as int64, or as objects where one is symbolic."""
-    if all(isinstance(d, int) for d in dims):
-        return np.array(dims, np.int64)
-    array = np.empty(len(dims), object)
-    array[:] = dims
-    return array
 
 
 @register
@@ -42,8 +33,7 @@ class Shape_(Op):
         x = need(inputs, 0, self)
         if x.shape is None:
             return [TensorType(DType.INT64, (fresh_dim(),))]
-        dims = self.part(x.shape)
-        return [TensorType(DType.INT64, (len(dims),), dims_array(dims))]
+        return [TensorType.of_dims(self.part(x.shape))]
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         (x,) = inputs

@@ -233,13 +233,14 @@ class Rewriter:
 
     def constant(self, array: Array) -> Value:
         """A constant of numbers."""
-        name = self._match.view.names.fresh(self._match.root.name, self._pass)
-        return Value(name, TensorType.of(array))
+        return self._constant(TensorType.of(array))
 
     def shape_constant(self, shape: Shape) -> Value:
         """A rank-1 int64 constant of dims."""
-        name = self._match.view.names.fresh(self._match.root.name, self._pass)
-        return Value(name, TensorType.of_dims(shape))
+        return self._constant(TensorType.of_dims(shape))
+
+    def _constant(self, type_: TensorType) -> Value:
+        return Value(self._match.view.names.fresh(self._match.root.name, self._pass), type_)
 
     def patch(self, replace: dict[Value, Value]) -> Patch:
         """The patch of the nodes made so far."""

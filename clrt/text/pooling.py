@@ -16,6 +16,7 @@ from clrt.ir.graph import Graph, Node, Value
 from clrt.ir.op import TensorType
 from clrt.model import Model, load
 from clrt.ops import REGISTRY
+from clrt.ops.base import node_of
 from clrt.signature import TensorSpec
 from clrt.text.tokenize import IntArray
 
@@ -189,14 +190,11 @@ class _Builder:
     def __call__(self, op_name: str, *args: Value | NDArray[Any], **attributes: Any) -> Value:
         op = REGISTRY.named(op_name)(**attributes)
         values = [a if isinstance(a, Value) else self._constant(a) for a in args]
-        (type_,) = op.infer_with_data([v.type for v in values])
-        name = self._name(op_name)
-        output = Value(name, type_)
-        self.nodes.append(Node(name, op, list(values), [output]))
-        return output
+        self.nodes.append(node_of(op, values, self._name(op_name)))
+        return self.nodes[-1].output
 
     def _constant(self, array: NDArray[Any]) -> Value:
-        return Value(self._name("constant"), TensorType(DType.of(array.dtype), array.shape, array))
+        return Value(self._name("constant"), TensorType.of(array))
 
     def _name(self, stem: str) -> str:
         self._made += 1

@@ -26,8 +26,7 @@ K, N = 20, 13
 
 def _graph(op: IrOp, *constants: Array | None, rows: int | None = None) -> Graph:
     values = [
-        None if a is None else Value(f"c{i}", TensorType(DType.of(a.dtype), a.shape, a))
-        for i, a in enumerate(constants)
+        None if a is None else Value(f"c{i}", TensorType.of(a)) for i, a in enumerate(constants)
     ]
     x = Value("x", TensorType(DType.FLOAT32, (symbol("B") if rows is None else rows, K)))
     w, y = (Value(name, TensorType(DType.FLOAT32, None)) for name in ("w", "y"))

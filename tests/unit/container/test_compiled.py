@@ -29,7 +29,7 @@ BATCH = symbol("batch")
 
 
 def _constant(name: str, array: Array) -> Value:
-    return Value(name, TensorType(DType.of(array.dtype), array.shape, array))
+    return Value(name, TensorType.of(array))
 
 
 def _graph() -> Graph:

@@ -60,7 +60,7 @@ def floats(*shape: int) -> Array:
 
 
 def constant(name: str, array: Array) -> Value:
-    return Value(name, TensorType(DType.of(array.dtype), array.shape, array))
+    return Value(name, TensorType.of(array))
 
 
 def test_symbolic_shapes_are_computed() -> None:
