@@ -2,7 +2,12 @@
 
 from __future__ import annotations
 
+import sys
+import warnings
 from collections.abc import Sequence
+from pathlib import Path
+
+_FOLDER = Path(__file__).parent
 
 
 class ClrtError(Exception):
@@ -81,3 +86,11 @@ class OutOfMemoryError(DeviceError):
 
 class HostFallbackWarning(UserWarning):
     """Nodes run their NumPy reference on the host because no kernel variant fits."""
+
+
+def warn_user(message: str, category: type[Warning] = UserWarning) -> None:
+    """Warns at the line outside clrt that led here, however deep that is."""
+    level, frame = 1, sys._getframe()
+    while frame.f_back is not None and _FOLDER in Path(frame.f_code.co_filename).parents:
+        level, frame = level + 1, frame.f_back
+    warnings.warn(message, category, stacklevel=level)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-import warnings
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -21,6 +20,7 @@ from clrt.errors import (
     InputError,
     OutOfMemoryError,
     UnsupportedError,
+    warn_user,
 )
 from clrt.inspection import memory as sizes
 from clrt.inspection.memory import Memory
@@ -279,11 +279,10 @@ class Stages:
                 [repr(s.node) for s in new],
             )
         self.host_nodes.update({s.node.name: s.reason for s in new})
-        warnings.warn(
+        warn_user(
             f"{len(new)} node(s) run on the host, not on {self._caps.name}: {listing}. "
             "Load with strict=True to make this an error.",
             HostFallbackWarning,
-            stacklevel=5,
         )
 
 

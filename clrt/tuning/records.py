@@ -11,7 +11,6 @@ from __future__ import annotations
 import json
 import os
 import tempfile
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -20,7 +19,7 @@ from pathlib import Path
 from typing import TypeAlias
 
 from clrt.device.caps import DeviceCaps
-from clrt.errors import ClrtError
+from clrt.errors import ClrtError, warn_user
 from clrt.kernels.tuned import TUNED
 from clrt.knobs import cache_dir
 
@@ -118,10 +117,9 @@ def _load(path: Path) -> list[Record]:
     except FileNotFoundError:
         return []
     except (OSError, ValueError, KeyError, TypeError) as error:
-        warnings.warn(
+        warn_user(
             f"The tuning records in '{path}' are ignored ({error}); make them anew with "
-            "`clrt tune`, or delete the file.",
-            stacklevel=2,
+            "`clrt tune`, or delete the file."
         )
         return []
 

@@ -102,6 +102,13 @@ def test_host_fallback_is_announced_once() -> None:
             np.testing.assert_array_equal(model.run({"x": _input()})["z"], first)
 
 
+def test_host_fallback_of_a_plan_is_announced_at_the_line_that_asks() -> None:
+    with clrt.load(_softmax(), device="cpu", strict=False) as model:
+        with pytest.warns(clrt.HostFallbackWarning) as told:
+            model.plan({"x": _input().shape})
+        assert told[0].filename == __file__
+
+
 def test_strict_refuses_host_fallback(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(clrt.UnsupportedError, match="Softmax 'block'"):
         clrt.load(_softmax(), device="cpu", strict=True).run(_input())
