@@ -46,7 +46,6 @@ GPU = tuned("gemm_gpu", T_RM=4, T_RN=4, T_TK=16)
 _GPU_SIDE = 16
 _PACKED_ROWS = 64  # to a work-item
 _STRIPE = 16  # blocks of rows to a work-group, at most
-_NORM_STRIPE = 8  # the same where it has whole rows
 _START = 0.1  # tiles of K = 384 in the time that it takes to start a work-group
 _SPARED = 0.75  # of the time that a shorter last stripe takes less: cores wait for each other
 
@@ -123,14 +122,14 @@ def emit_cpu(product: Product, ctx: Lowering, norm: RowNorm | None = None) -> li
     units, rows = ctx.caps.compute_units, product.batches * product.m
     blocks = ceil_div(product.m, tunables["T_MR"])
     panels = ceil_div(product.n, width) * product.batches
-    most = pieces_per_group(blocks * panels, min(_STRIPE, tunables["T_MC"]), ctx.caps)
+    longest = min(_STRIPE, tunables["T_MC"])
+    most = pieces_per_group(blocks * panels, longest, ctx.caps)
     height = _stripe(blocks, panels, most, units)
     tiles = (product.m, height, ceil_div(blocks, height) * panels, product.flops)
     if norm is None:
         return [*launches, launch(*tiles)]
     flops = norm_flops(rows, product.n)
-    most = min(_NORM_STRIPE, tunables["T_MC"])
-    height = _stripe(ceil_div(rows, tunables["T_MR"]), 1, most, units)
+    height = _stripe(ceil_div(rows, tunables["T_MR"]), 1, longest, units)
     stripes = (rows, height, ceil_div(rows, height * tunables["T_MR"]))
     # Each stripe reads all of B: where rows are few, tiles share it out better.
     if product.batches == 1 and blocks >= 2 * units:
