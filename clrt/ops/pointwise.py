@@ -261,8 +261,8 @@ class Pow(Pointwise):
     Source: ONNX Pow, opset 7 to 15.
     """
 
-    expr = "@pow({0}, (F)({1}))"
-    int_expr = "(long)c_pow((F)({0}), (F)({1}))"
+    expr = "@pow({0}, {1})"
+    int_expr = "(long)c_pow((F)({0}), {1})"
     arity = 2
     domain_low = 0.25
 
@@ -278,8 +278,9 @@ class Pow(Pointwise):
 
     def fill(self, template: str, args: Sequence[str], dtypes: Sequence[DType]) -> str | None:
         if not dtypes[0].is_float and not dtypes[1].is_float:
-            template = "i_pow({0}, {1})"
-        return super().fill(template, args, dtypes)
+            return super().fill("i_pow({0}, {1})", args, dtypes)
+        kind = "double" if dtypes[0] is DType.FLOAT64 else "F"
+        return super().fill(template, (args[0], f"({kind})({args[1]})"), dtypes)
 
     @classmethod
     def samples(cls) -> Iterator[Sample]:

@@ -78,6 +78,21 @@ graph "g" (%x: float32[2,3,6,7]) {
   return %y as "y"
 }
 """,
+    "a branch in a loop over several types": """
+graph "g" (%x: float32[3,8]) {
+  %e: float32[3,8] = Elu(%x) @"elu"
+  %y: int64[3,8] = Cast{to=int64}(%e) @"cast"
+  return %y as "y"
+}
+""",
+    "a logarithm as an integer": """
+graph "g" (%x: float32[3,8]) {
+  %a: float32[3,8] = Abs(%x) @"abs"
+  %l: float32[3,8] = Log(%a) @"log"
+  %y: int64[3,8] = Cast{to=int64}(%l) @"cast"
+  return %y as "y"
+}
+""",
     "a constant matrix without rows": """
 graph "g" (%x: float32[2,0]) {
   const %w: float32[0,3] = []

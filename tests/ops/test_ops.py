@@ -47,7 +47,7 @@ SMALL: dict[str, dict[str, int]] = {
 }
 
 
-def _check(name: str, actual: Array, expected: Array, limit: float) -> None:
+def check(name: str, actual: Array, expected: Array, limit: float) -> None:
     assert actual.dtype == expected.dtype, name
     assert actual.shape == expected.shape, name
     actual, expected = widened(actual), widened(expected)  # NaN of ml_dtypes does not equal itself
@@ -57,7 +57,7 @@ def _check(name: str, actual: Array, expected: Array, limit: float) -> None:
     np.testing.assert_allclose(actual, expected, rtol=0, atol=limit, err_msg=name)
 
 
-def _feeds(sample: Sample) -> dict[str, Array]:
+def feeds_of(sample: Sample) -> dict[str, Array]:
     assert isinstance(sample.op, Op)
     return {
         f"x{i}": np.asarray(a, order="C")
@@ -113,10 +113,10 @@ def test_variant_matches_reference(
         for plan in _plans(sample_graph(sample), device):
             ran += 1
             for array, (name, actual) in zip(
-                expected, run_plan(plan, _feeds(sample), device).items(), strict=False
+                expected, run_plan(plan, feeds_of(sample), device).items(), strict=False
             ):
                 text = f"sample {number} {sample.op} {name}"
-                _check(text, actual, array, tolerance(sample.op, array))
+                check(text, actual, array, tolerance(sample.op, array))
     if not ran:
         pytest.skip(f"no sample of {cls.name} fits; other ops with this variant have some")
 

@@ -1,0 +1,46 @@
+"""The samples of every op in float64: the same kernels in another type."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from clrt.errors import ShapeError
+from clrt.ops.base import Op, Sample
+from clrt.runtime.devices import DeviceInfo
+from tests.harness import run_graph, sample_graph, tolerance
+from tests.ops.test_ops import DEVICES, ON_DEVICE, check, feeds_of
+
+
+def _in_float64(sample: Sample) -> Sample | None:
+    """The sample with float64 for float32, where it has no other floats."""
+    floats = {a.dtype.name for a in sample.inputs if a is not None and a.dtype.kind in "fV"}
+    if floats != {"float32"}:
+        return None
+    wide = (
+        a.astype(np.float64) if a is not None and a.dtype.kind == "f" else a for a in sample.inputs
+    )
+    return Sample(sample.op, tuple(wide))
+
+
+@DEVICES
+@pytest.mark.parametrize("cls", ON_DEVICE, ids=lambda c: c.name)
+def test_matches_reference(cls: type[Op], device: DeviceInfo) -> None:
+    if not device.caps.has_fp64:
+        pytest.skip("the device has no float64")
+    ran = 0
+    for number, sample in enumerate(map(_in_float64, cls.samples())):
+        if sample is None:
+            continue
+        try:
+            graph = sample_graph(sample)
+        except ShapeError:  # other operands have to be float32 as well: literals, scales
+            continue
+        assert isinstance(sample.op, Op)
+        expected = sample.op.reference(*sample.inputs)
+        results, _ = run_graph(graph, feeds_of(sample), device)
+        ran += 1
+        for array, (name, actual) in zip(expected, results.items(), strict=False):
+            check(f"sample {number} {sample.op} {name}", actual, array, tolerance(sample.op, array))
+    if not ran:
+        pytest.skip(f"{cls.name} has no sample in float32 alone")
