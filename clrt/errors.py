@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import copy
 import sys
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TypeVar
 
 _FOLDER = Path(__file__).parent
 
 
 class ClrtError(Exception):
     """Base of all clrt errors."""
+
+
+E = TypeVar("E", bound=ClrtError)
 
 
 class ModelError(ClrtError):
@@ -86,6 +91,13 @@ class OutOfMemoryError(DeviceError):
 
 class HostFallbackWarning(UserWarning):
     """Nodes run their NumPy reference on the host because no kernel variant fits."""
+
+
+def reworded(error: E, message: str) -> E:
+    """The same error, with its attributes, in other words."""
+    again = copy.copy(error)
+    again.args = (message,)
+    return again
 
 
 def warn_user(message: str, category: type[Warning] = UserWarning) -> None:

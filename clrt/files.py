@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import tempfile
+import uuid
 from collections.abc import Iterator
 from pathlib import Path
 from typing import BinaryIO
@@ -13,22 +13,25 @@ from clrt.errors import InputError
 
 
 @contextlib.contextmanager
-def replacing(path: Path) -> Iterator[BinaryIO]:
+def replacing(path: Path, *, sync: bool = True) -> Iterator[BinaryIO]:
     """A stream to a file beside `path`, which takes its place once all is written.
 
     Where the block raises, or the process dies in it, `path` is as it was.
 
+    Args:
+        sync: The same where the machine loses its power, which takes a wait for the disk.
+
     Raises:
         InputError: The file cannot be written.
     """
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:
-        handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
         try:
-            with os.fdopen(handle, "wb") as stream:
+            with open(temporary, "xb") as stream:
                 yield stream
-                stream.flush()
-                os.fsync(stream.fileno())
-            os.chmod(temporary, 0o666 & ~_umask())
+                if sync:
+                    stream.flush()
+                    os.fsync(stream.fileno())
             os.replace(temporary, path)
         except BaseException:
             with contextlib.suppress(OSError):
@@ -48,10 +51,3 @@ def check_target(path: Path, option: str) -> None:
         raise InputError(f"'{path.parent}' is no folder; {option} needs one that exists.")
     if path.is_dir():
         raise InputError(f"'{path}' is a folder; {option} needs a file name.")
-
-
-def _umask() -> int:
-    """mkstemp makes files that only their owner reads; others would follow the umask."""
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

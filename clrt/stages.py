@@ -20,6 +20,7 @@ from clrt.errors import (
     InputError,
     OutOfMemoryError,
     UnsupportedError,
+    reworded,
     warn_user,
 )
 from clrt.inspection import memory as sizes
@@ -240,7 +241,7 @@ class Stages:
         try:
             results = node.op.drive(inputs, _Runner(self))
         except ClrtError as error:
-            raise type(error)(f"{node}: {error}") from error
+            raise reworded(error, f"{node}: {error}") from error
         if self.recorder is not None and not node.op.driven:
             self.recorder.record_node(node, start_ns)
         pairs = zip(node.outputs, results, strict=False)

@@ -25,7 +25,7 @@ from clrt.exporter.onnx_exporter import export_model
 from clrt.importer import huggingface
 from clrt.ir.op import Array
 from clrt.model import load
-from clrt.sources import is_compiled, read_graph
+from clrt.sources import is_compiled, onnx_source, read_graph
 from clrt.text.locate import find_model
 
 _TURNS = 5
@@ -116,10 +116,9 @@ def open_onnxruntime(model: Path) -> Any:
     options.intra_op_num_threads = _threads()
     # Its threads would spin on while clrt has its turn.
     options.add_session_config_entry("session.force_spinning_stop", "1")
+    source = onnx_model(model)
     try:
-        return onnxruntime.InferenceSession(
-            onnx_model(model), options, providers=["CPUExecutionProvider"]
-        )
+        return onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
     except Exception as error:
         raise UnsupportedError(f"ONNX Runtime cannot load {model}: {error}") from error
 
@@ -128,12 +127,12 @@ def onnx_model(model: Path) -> str | bytes:
     """The ONNX file of a model, or its bytes where it has none: a folder's weights, or compiled."""
     if is_compiled(model):
         return bytes(export_model(read_graph(model)).SerializeToString())
-    if not model.is_dir():
-        return str(model)
-    for candidate in (model / "onnx" / "model.onnx", model / "model.onnx"):
-        if candidate.is_file():
-            return str(candidate)
-    return bytes(huggingface.inline_weights(*huggingface.build_model(model)).SerializeToString())
+    source, weights = onnx_source(model)
+    if isinstance(source, Path):
+        return str(source)
+    if isinstance(source, bytes):
+        return source
+    return bytes(huggingface.inline_weights(source, weights).SerializeToString())
 
 
 def _first(session: Any, feeds: dict[str, Array]) -> list[Any]:

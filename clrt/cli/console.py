@@ -14,6 +14,9 @@ from clrt.errors import ClrtError
 
 Args = ParamSpec("Args")
 
+# A comparison was made, and showed too large a difference; 2 is for wrong options, by convention.
+EXIT_DIFFERS = 3
+
 
 def stdout() -> Console:
     """The console for results."""

@@ -14,7 +14,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from rich.table import Table
 from rich.text import Text
 
-from clrt.cli.console import clear_errors, say_error, stderr, stdout
+from clrt.cli.console import EXIT_DIFFERS, clear_errors, say_error, stderr, stdout
 from clrt.cli.samples import made_up_inputs, read_feeds, sample_inputs
 from clrt.cli.shapes import DeviceOption, ModelArgument, Shapes, default_shapes, parse_shapes
 from clrt.container.compiled import SUFFIX, read_extras
@@ -38,11 +38,11 @@ from clrt.ir.text import print_graph
 from clrt.model import Model, load
 from clrt.passes.shrink_weights import Shrunk
 from clrt.runtime.devices import devices
+from clrt.sources import is_compiled
 from clrt.text import SentenceEncoder
 from clrt.text.feeds import calibration_feeds
 from clrt.text.locate import find_model
 
-EXIT_DIFFERS = 3
 _EPILOG = (
     "Exit codes: 0 done; 1 the model or a file is at fault; 2 the command line is; "
     f"{EXIT_DIFFERS} --verify found a larger difference than --tolerance."
@@ -159,6 +159,11 @@ def convert_model(
     target = output or Path(name + (SUFFIX if to is Target.clrt else "_optimized.onnx"))
     if target.exists() and target.samefile(found):
         raise InputError(f"'{target}' is the source itself; name another file by --output.")
+    if (target.suffix == SUFFIX) != (to is Target.clrt):
+        raise InputError(
+            f"'{target}' is loaded as what its name says: a compiled model ends in {SUFFIX}, ONNX "
+            "(--to onnx) does not."
+        )
     for path, option in ((target, "--output"), (report, "--report"), (dump_ir, "--dump-ir")):
         if path is not None:
             check_target(path, option)
@@ -196,12 +201,13 @@ def convert_model(
         if precompile is not None:
             chosen = [d.index for d in devices() if d.usable] if all_devices_here else [device]
             for which in chosen:
-                bar.update(task, description=f"compiling for device {which or 'auto'}", total=None)
+                where = "auto" if which is None else which
+                bar.update(task, description=f"compiling for device {where}", total=None)
                 _precompile(target, shapes, which, precompile)
         if report is not None:
             bar.update(task, description="profiling", total=None)
             _profile(target, given, shapes[0], device, report)
-    stdout().print(_summary(found, target, converted))
+    stdout().print(_summary(target, converted))
     if converted.shrunk:
         stdout().print(_weight_table(converted.shrunk))
     if quantize is Quantize.int4 and options.calibration is None:
@@ -236,11 +242,12 @@ def _profile(
     target: Path, given: dict[str, Array] | None, shapes: Shapes, device: str | None, page: Path
 ) -> None:
     with load(target, device=device) as model, made_up_inputs():
-        model.profile(given or sample_inputs(model, shapes)).save_html(page)
+        feeds = sample_inputs(model, shapes) if given is None else _read_by(model, given)
+        model.profile(feeds).save_html(page)
 
 
 def _precompile(target: Path, shapes: Sequence[Shapes], device: str | int | None, to: Path) -> None:
-    if read_extras(target).get("encoder"):
+    if is_compiled(target) and read_extras(target).get("encoder"):
         with SentenceEncoder(target, device=device, cache_dir=to) as encoder:
             encoder.encode("The pooling needs programs too.")
     with load(target, device=device, cache_dir=to) as model:
@@ -250,8 +257,13 @@ def _precompile(target: Path, shapes: Sequence[Shapes], device: str | int | None
 
 def _default(model: Model, given: dict[str, Array] | None) -> Shapes:
     if given is not None:
-        return {n: tuple(a.shape) for n, a in given.items()}
+        return {n: tuple(a.shape) for n, a in _read_by(model, given).items()}
     return default_shapes(model)[0]
+
+
+def _read_by(model: Model, given: dict[str, Array]) -> dict[str, Array]:
+    """Those of the inputs of the original that the result still has."""
+    return {s.name: given[s.name] for s in model.inputs if s.name in given}
 
 
 def _verify(
@@ -263,10 +275,13 @@ def _verify(
     device: str | None,
 ) -> None:
     with load(source, device=device) as original, load(target, device=device) as result:
-        # The original may have inputs that nothing which was kept reads.
-        every = {**default_shapes(original)[0], **shapes}
+        if given is None:
+            # The original may have inputs that nothing which was kept reads.
+            is_whole = all(s.name in shapes for s in original.inputs)
+            every = shapes if is_whole else {**default_shapes(original)[0], **shapes}
+            given = sample_inputs(original, every)
         with made_up_inputs():
-            differences = compare(original, result, given or sample_inputs(original, every))
+            differences = compare(original, result, given)
     stdout().print(_difference_table(differences, tolerance))
     worst = max(differences, key=lambda d: d.relative)
     if not worst.relative <= tolerance:
@@ -281,7 +296,7 @@ def _parse_dims(texts: Sequence[str]) -> dict[str, int]:
     dims = {}
     for text in texts:
         name, _, number = text.partition("=")
-        if not number.isdigit() or not name or int(number) < 1:
+        if not number.isdecimal() or not name or int(number) < 1:
             raise InputError(f"'{text}' is no dim; write it as batch=8.")
         dims[name.strip()] = int(number)
     return dims
@@ -296,7 +311,7 @@ def _dump(path: Path, converted: Converted) -> None:
         stream.write(text.encode())
 
 
-def _summary(source: Path, target: Path, converted: Converted) -> Text:
+def _summary(target: Path, converted: Converted) -> Text:
     encoder = ", with its tokenizer" if converted.encoder else ""
     size, millions = format_bytes(target.stat().st_size), converted.parameters / 1e6
     nodes = f"{converted.nodes_before} nodes -> {len(converted.graph.nodes)}"

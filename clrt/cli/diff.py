@@ -12,14 +12,13 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
-from clrt.cli.console import stdout
+from clrt.cli.console import EXIT_DIFFERS, stdout
 from clrt.cli.samples import made_up_inputs, read_feeds, sample_inputs
 from clrt.cli.shapes import DeviceOption, ModelArgument, ShapeOption, one_shape
 from clrt.diff import OTHERS, Diff, Step
 from clrt.ir.dtypes import DType
 from clrt.text.locate import find_model
 
-_DEPARTED = 2
 _MAX_ORIGINS = 2
 _MAX_NAMES = 8
 
@@ -63,7 +62,7 @@ def diff(
 ) -> None:
     """Find the first node at which clrt departs from another runtime.
 
-    Compares every float value that both sides have, in order. Ends with exit code 2 where one
+    Compares every float value that both sides have, in order. Ends with exit code 3 where one
     departs. With --precision it goes on to the end, to show every value past the range.
     """
     path = find_model(model)
@@ -89,7 +88,7 @@ def diff(
         stands = ", ".join(node.origins)
         lines = f"{node} departs first. It stands for {stands}.\n{behind} behind it; {rest}."
         console.print(Text(lines, style="red"), soft_wrap=True)
-        raise typer.Exit(_DEPARTED)
+        raise typer.Exit(EXIT_DIFFERS)
     console.print(Text(f"No value of {len(steps)} departs by more than {allowed:g}; {rest}."))
 
 

@@ -5,16 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from zipfile import BadZipFile
 
 import numpy as np
 
-from clrt.errors import InputError
+from clrt.errors import InputError, reworded
 from clrt.ir.dtypes import DType
 from clrt.ir.op import Array
 from clrt.model import Model
 from clrt.signature import TensorSpec
 
-# Below the size of every vocabulary.
+# Below the size of the vocabularies of text.
 _IDS = 100
 
 
@@ -45,7 +46,7 @@ def read_feeds(path: Path) -> dict[str, Array]:
     try:
         with np.load(path, allow_pickle=False) as archive:
             return {name: archive[name] for name in archive.files}
-    except (OSError, ValueError, AttributeError) as error:
+    except (OSError, ValueError, TypeError, AttributeError, EOFError, BadZipFile) as error:
         raise InputError(
             f"'{path}' cannot be read as an .npz of arrays ({error}); write it with "
             "numpy.savez(path, input_ids=…)."
@@ -58,8 +59,8 @@ def made_up_inputs() -> Iterator[None]:
     try:
         yield
     except InputError as error:
-        raise type(error)(
-            f"{error} The inputs were made up; another --shape may suit the model."
+        raise reworded(
+            error, f"{error} The inputs were made up; another --shape may suit the model."
         ) from error
 
 

@@ -47,7 +47,7 @@ def parse_shapes(text: str, model: Model) -> Shapes:
     shapes: Shapes = {}
     for part in text.split(","):
         name, equals, dims = part.partition("=")
-        sizes = [d.strip() for d in dims.split("x")]
+        sizes = [d.strip() for d in dims.split("x")] if dims.strip() else []
         if not equals or not all(d.isdecimal() for d in sizes):
             raise InputError(f"'{part}' is no shape; write it as input_ids=8x128.")
         shapes[name.strip()] = tuple(int(d) for d in sizes)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -13,14 +12,17 @@ from rich.text import Text
 from clrt.cli.console import stderr, stdout
 from clrt.cli.shapes import DeviceOption, ShapesOption, default_shapes, parse_shapes
 from clrt.model import load
+from clrt.text.locate import find_model
 from clrt.tuner import Tuned, Tuner, encoder_layer
 from clrt.tuning.records import new_record, save
 
 
 def tune(
     model: Annotated[
-        Path | None,
-        typer.Argument(help="An ONNX file or Hugging Face folder; else a transformer's layer."),
+        str | None,
+        typer.Argument(
+            help="ONNX file, Hugging Face folder, or name in a cache; else a transformer's layer."
+        ),
     ] = None,
     shape: ShapesOption = None,
     device: DeviceOption = None,
@@ -31,7 +33,9 @@ def tune(
     The records go to the user's cache and hold from the next load on. Use the machine for nothing
     else meanwhile.
     """
-    loaded = load(encoder_layer() if model is None else model, device=device, strict=True)
+    loaded = load(
+        encoder_layer() if model is None else find_model(model), device=device, strict=True
+    )
     with loaded, _progress() as bar:
         task = bar.add_task("starting", total=budget)
         tuner = Tuner(
@@ -42,9 +46,12 @@ def tune(
         )
         results = tuner.run()
         caps = loaded.device.caps
-    path = save([new_record(r.kernel, caps, r.after) for r in results])
+    better = [r for r in results if r.after != r.before]
     stdout().print(result_table(results, loaded.device.name))
-    stderr().print(Text(f"Kept in {path}"), soft_wrap=True)
+    text = "Nothing was faster than what this device has."
+    if better:  # a record of what is no better would hide the records of later versions
+        text = f"Kept in {save([new_record(r.kernel, caps, r.after) for r in better])}"
+    stderr().print(Text(text), soft_wrap=True)
 
 
 def result_table(results: list[Tuned], device: str) -> Table:

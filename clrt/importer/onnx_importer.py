@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-from clrt.errors import ClrtError, ModelError, UnsupportedError
+from clrt.errors import ClrtError, ModelError, UnsupportedError, reworded
 from clrt.importer.expansions import expand, has_expansion
 from clrt.importer.onnx_functions import (
     Function,
@@ -400,7 +400,9 @@ class _Importer:
             scope.env.update(dict.fromkeys(filter(None, call.proto.output), BROKEN))
             return
         except ClrtError as error:
-            raise type(error)(f"{call.title}: {_without_title(str(error), call.title)}") from error
+            raise reworded(
+                error, f"{call.title}: {_without_title(str(error), call.title)}"
+            ) from error
         except Undecidable as error:
             raise UnsupportedError(f"it depends on the input shapes: {error}") from error
         except _INVALID as error:

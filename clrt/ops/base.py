@@ -13,7 +13,7 @@ from typing import Any, ClassVar, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 
-from clrt.errors import ClrtError, ModelError, ShapeError, UnsupportedError
+from clrt.errors import ClrtError, ModelError, ShapeError, UnsupportedError, reworded
 from clrt.ir.dims import Dim, Shape, Undecidable, maximum, same
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Names, Node, Value
@@ -240,7 +240,7 @@ def stand_in(node: Node, names: Names) -> Graph | None:
     try:
         found = node.op.expand(node.inputs)
     except ClrtError as error:
-        raise type(error)(f"{node}: {error}") from error
+        raise reworded(error, f"{node}: {error}") from error
     if found is None:
         return None
     graph, inputs = found

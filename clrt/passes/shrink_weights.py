@@ -109,7 +109,7 @@ class ShrinkWeights(Pass):
         constant = self._constant(rewriter, weight, "", small)
         self._note(weight, self.to, small.astype(np.float32), small.nbytes)
         inputs = list(node.inputs)
-        if isinstance(op, (MatMul, FusedMatMul)):
+        if isinstance(op, (MatMul, FusedMatMul)) and index == 1:
             product = FusedMatMul() if isinstance(op, MatMul) else op
             inputs[index] = constant
             return rewriter.add(product, *inputs)

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from clrt.errors import ClrtError, PlanError, ShapeError
+from clrt.errors import ClrtError, PlanError, ShapeError, reworded
 from clrt.ir.dims import Bindings, is_symbol
 from clrt.ir.graph import Graph, Names, Node, Value
 from clrt.ir.op import Array, ContainerType, TensorType
@@ -171,7 +171,7 @@ def _infer(node: Node, sizes: dict[str, int]) -> bool:
     try:
         types = node.op.infer_with_data(node.input_types)
     except ClrtError as error:
-        raise type(error)(f"{node.op.name} '{node.name}': {error}") from error
+        raise reworded(error, f"{node.op.name} '{node.name}': {error}") from error
     if not all(t.is_static for t in types):
         return False
     for value, type_ in zip(node.outputs, types, strict=False):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from clrt.files import replacing
 from clrt.profiling.timings import Timings
 
 
@@ -16,15 +17,20 @@ class Profile(Timings):
         """Writes a trace for ui.perfetto.dev or chrome://tracing."""
         from clrt.profiling.trace import trace_text
 
-        Path(path).write_text(trace_text(self), encoding="utf-8")
+        _write(path, trace_text(self))
 
     def save_html(self, path: str | Path) -> None:
         """Writes one HTML page, which needs nothing else: no network, no other file."""
         from clrt.profiling.page import page_text
 
-        Path(path).write_text(page_text(self), encoding="utf-8")
+        _write(path, page_text(self))
 
     def __str__(self) -> str:
         from clrt.profiling.tables import tables_text
 
         return tables_text(self)
+
+
+def _write(path: str | Path, text: str) -> None:
+    with replacing(Path(path)) as stream:
+        stream.write(text.encode())

@@ -7,7 +7,6 @@ import contextlib
 import hashlib
 import os
 import stat
-import tempfile
 import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -17,7 +16,8 @@ import pyopencl as cl
 
 import clrt
 from clrt.device.caps import DeviceCaps
-from clrt.errors import KernelBuildError
+from clrt.errors import InputError, KernelBuildError
+from clrt.files import replacing
 from clrt.kernels.spec import KernelSpec
 from clrt.runtime.invokers import remember_invokers
 from clrt.runtime.source import render_source
@@ -130,14 +130,11 @@ class ProgramCache:
     def _store(self, path: Path, program: cl.Program) -> None:
         """Writes an entry atomically; a cache that cannot be written is no error."""
         (binary,) = program.get_info(cl.program_info.BINARIES)
-        with contextlib.suppress(OSError):
+        with contextlib.suppress(OSError, InputError):
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            if not _is_private(path.parent):
-                return
-            handle, temporary = tempfile.mkstemp(dir=path.parent)
-            with os.fdopen(handle, "wb") as file:
-                file.write(hashlib.sha256(binary).digest() + binary)
-            os.replace(temporary, path)
+            if _is_private(path.parent):
+                with replacing(path, sync=False) as stream:  # a torn entry fails its digest
+                    stream.write(hashlib.sha256(binary).digest() + binary)
 
 
 def _is_private(folder: Path) -> bool:

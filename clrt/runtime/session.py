@@ -51,21 +51,29 @@ class Session:
     lock: Any = field(default_factory=RLock)
     allocated_bytes: int = 0
     allocations: int = 0
-    _pool: dict[int, list[cl.Buffer]] = field(default_factory=dict)
+    _idle: list[cl.Buffer] = field(default_factory=list)
 
     def tensor(self, shape: tuple[int, ...], dtype: DType) -> DeviceTensor:
-        """An uninitialised tensor; its memory comes from, and goes back to, a pool by size."""
+        """An uninitialised tensor; its memory comes from, and goes back to, a pool.
+
+        A buffer serves tensors down to half of its size, or each new length would add one.
+        """
         tensor = DeviceTensor(shape, dtype, self, None)
-        idle = self._pool.setdefault(tensor.nbytes, [])
-        tensor.buffer = idle.pop() if idle else self.allocate(tensor.nbytes)
-        weakref.finalize(tensor, idle.append, tensor.buffer)
+        size = max(tensor.nbytes, 4)
+        fitting = (b for b in self._idle if b.size // 2 <= size <= b.size)
+        buffer = min(fitting, key=lambda b: b.size, default=None)
+        if buffer is None:
+            buffer = self.allocate(size)
+        else:
+            self._idle.remove(buffer)
+        tensor.buffer = buffer
+        weakref.finalize(tensor, self._idle.append, buffer)
         return tensor
 
     def trim(self) -> None:
         """Frees the pooled buffers that no tensor uses."""
         with self.lock:
-            for idle in self._pool.values():
-                idle.clear()
+            self._idle.clear()
 
     def allocate(self, nbytes: int) -> cl.Buffer:
         """A device buffer.
@@ -159,19 +167,18 @@ def session_for(device: DeviceInfo, cache_dir: Path | None = None) -> Session:
     Raises:
         DeviceError: The driver gives no context.
     """
-    folder = cache_dir or knobs.cache_dir()
+    key = (device.index, cache_dir or knobs.cache_dir())
     with _SESSIONS_LOCK:
-        for (index, known), session in _SESSIONS.items():
-            if index == device.index and (known == folder or cache_dir is None):
-                return session
+        if key in _SESSIONS:
+            return _SESSIONS[key]
         try:
             sibling = next((s for (i, _), s in _SESSIONS.items() if i == device.index), None)
             context = sibling.context if sibling else cl.Context([device.handle])
             queue = sibling.queue if sibling else cl.CommandQueue(context, device.handle)
         except cl.Error as error:
             raise DeviceError(f"{device} gives no OpenCL context: {error}.") from error
-        programs = ProgramCache(context, device.handle, device.caps, folder)
-        session = _SESSIONS[device.index, folder] = Session(device, context, queue, programs)
+        programs = ProgramCache(context, device.handle, device.caps, key[1])
+        session = _SESSIONS[key] = Session(device, context, queue, programs)
         if sibling is not None:
             session.lock = sibling.lock
         return session

@@ -9,8 +9,6 @@ user's records go before the shipped ones.
 from __future__ import annotations
 
 import json
-import os
-import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -19,7 +17,8 @@ from pathlib import Path
 from typing import TypeAlias
 
 from clrt.device.caps import DeviceCaps
-from clrt.errors import ClrtError, warn_user
+from clrt.errors import InputError, warn_user
+from clrt.files import replacing
 from clrt.kernels.tuned import TUNED
 from clrt.knobs import cache_dir
 
@@ -81,7 +80,7 @@ def save(records: Sequence[Record]) -> Path:
     """Adds records to the user's file, in place of those with the same kernel and facts.
 
     Raises:
-        ClrtError: The file cannot be written.
+        InputError: The file cannot be written.
     """
     path = user_file()
 
@@ -91,12 +90,10 @@ def save(records: Sequence[Record]) -> Path:
     merged = {key(r): r for r in (*_load(path), *records)}
     try:
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        handle, temporary = tempfile.mkstemp(dir=path.parent)
-        with os.fdopen(handle, "w") as file:
-            json.dump(list(merged.values()), file, indent=1)
-        os.replace(temporary, path)
     except OSError as error:
-        raise ClrtError(f"'{path}' cannot be written: {error.strerror}.") from error
+        raise InputError(f"'{path}' cannot be written: {error.strerror}.") from error
+    with replacing(path) as stream:
+        stream.write(json.dumps(list(merged.values()), indent=1).encode())
     _load.cache_clear()
     return path
 

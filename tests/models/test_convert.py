@@ -195,6 +195,8 @@ def test_inputs_of_ones_own(tmp_path: Path) -> None:
         (["{model}", "--inputs", "missing.npz"], "cannot be read as an .npz"),
         (["{model}", "--device", "nonsense"], "No OpenCL device"),
         (["own.onnx", "-o", "own.onnx"], "is the source itself"),
+        (["{model}", "-o", "m.bin"], "a compiled model ends in .clrt"),
+        (["{model}", "--to", "onnx", "-o", "m.clrt"], "a compiled model ends in .clrt"),
     ],
 )
 def test_mistakes_get_one_sentence(

@@ -57,6 +57,25 @@ def test_results_stay_near(to: DType) -> None:
     assert not again.shrunk
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        '%y: float32[64,B] = MatMul(%left, %x) @"y"',
+        '%y: float32[64,64] = clrt.FusedMatMul{steps=[Add(0, 1)]}(%a, %b, %left) @"y"',
+    ],
+    ids=["the left side", "what is added"],
+)
+def test_constants_of_a_product_besides_its_weights(line: str) -> None:
+    inputs = "%x: float32[64,B], %a: float32[64,3], %b: float32[3,64]"
+    graph = graph_of(f"const %left: float32[64,64] = ...\n{line}", inputs, "%y")
+    feeds = random_inputs(graph)
+    (before,) = evaluate(graph, feeds).values()
+    run_pass(graph, ShrinkWeights(DType.FLOAT16))
+    assert not [v for v in graph.constants() if v.dtype is DType.FLOAT32]
+    (after,) = evaluate(graph, feeds).values()
+    assert np.abs(after - before).max() <= 1e-3 * np.abs(before).max()
+
+
 def test_a_shared_weight_stays_one() -> None:
     tied = BODY.replace("Gather(%table", "Gather(%v")
     graph = graph_of(

@@ -13,8 +13,8 @@ from clrt.errors import InputError
 from clrt.model import Model, load
 from clrt.runtime.devices import DeviceInfo
 from clrt.runtime.executor import BoundPlan
-from clrt.tuner import Tuner, encoder_layer
-from clrt.tuning.records import record_for
+from clrt.tuner import Tuned, Tuner, encoder_layer
+from clrt.tuning.records import record_for, user_file
 from tests.harness import all_devices
 
 
@@ -60,18 +60,30 @@ def fake_before(tunables: object) -> float:
 
 
 @pytest.mark.parametrize("device", all_devices(), ids=lambda d: d.platform.split()[0])
-def test_command_measures_and_keeps_records(device: DeviceInfo) -> None:
+def test_command_measures(device: DeviceInfo) -> None:
     result = CliRunner().invoke(app, ["tune", "--device", str(device.index), "--budget", "1"])
     assert result.exit_code == 0, result.output
     assert "gemm_cpu" in result.output
-    assert len(record_for("gemm_cpu", device.caps)) == 4
+
+
+def test_command_keeps_what_is_better(monkeypatch: pytest.MonkeyPatch) -> None:
+    device, same = all_devices()[0], {"T_VW": 4}
+    better = Tuned("gemm_cpu", {"T_MR": 4}, {"T_MR": 6}, 0.9)
+    for found, said in (([], "Nothing was faster"), ([better], "Kept in")):
+        results = [*found, Tuned("softmax_cpu", same, same, 1.0)]
+        monkeypatch.setattr(Tuner, "run", lambda self, results=results: results)
+        result = CliRunner().invoke(app, ["tune", "--device", str(device.index)])
+        assert said in result.output
+        assert user_file().exists() == bool(found)
+    assert record_for("gemm_cpu", device.caps) == {"T_MR": 6}
+    assert record_for("softmax_cpu", device.caps) != same
 
 
 def test_shapes_from_text() -> None:
     with _layer(all_devices()[0]) as model:
         assert parse_shapes("x=2x3x64", model) == {"x": (2, 3, 64)}
         assert default_shapes(model)[1] == {"x": (1, 128, 64)}
-        for text in ("x", "x=", "x=2y3"):
+        for text in ("x", "x=a", "x=2y3"):
             with pytest.raises(InputError, match="is no shape"):
                 parse_shapes(text, model)
         with pytest.raises(InputError, match="no input 'z'"):

@@ -11,6 +11,7 @@ import pytest
 from typer.testing import CliRunner, Result
 
 from clrt.cli import app
+from clrt.cli.console import EXIT_DIFFERS
 from clrt.cli.samples import sample_inputs
 from clrt.cli.shapes import one_shape
 from clrt.diff import Diff, OnnxRuntime, Reference, difference
@@ -60,7 +61,7 @@ def test_the_first_that_departs_is_named(
     }
     np.savez(tmp_path / "feeds.npz", **feeds)
     result = run(bert, "--input", tmp_path / "feeds.npz", "--device", "cpu")
-    assert result.exit_code == 2, result.output
+    assert result.exit_code == EXIT_DIFFERS, result.output
     assert "LayerNormalization '/model/encoder/layer.1/attention/output" in result.output
     assert "last_hidden_state" not in result.output
 

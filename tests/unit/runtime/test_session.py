@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -85,3 +86,24 @@ def test_an_interrupted_run_leaves_nothing_in_the_queue(
     result = bound.run({"x": 3 * x}, {"y": False})["y"]
     assert isinstance(result, np.ndarray)
     assert result.tolist() == [6.0] * 10
+
+
+@DEVICES
+def test_the_pool_does_not_grow_with_each_length(device: DeviceInfo) -> None:
+    session = session_for(device)
+    session.trim()
+    before = session.allocated_bytes
+    for length in (*range(256, 0, -1), *range(1, 257)):
+        tensor = session.tensor((8, length, 16), DType.FLOAT32)
+        assert tensor.numpy().shape == (8, length, 16)
+        del tensor
+    assert session.allocated_bytes - before <= 2 * (8 * 256 * 16 * 4)
+    session.trim()
+    assert session.allocated_bytes == before
+
+
+@DEVICES
+def test_programs_go_to_the_folder_that_was_asked_for(device: DeviceInfo, tmp_path: Path) -> None:
+    own, default = session_for(device, tmp_path), session_for(device)
+    assert own.programs.folder == tmp_path != default.programs.folder
+    assert own.queue is default.queue
