@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from dataclasses import asdict, dataclass
-from pathlib import Path
 
 
 @dataclass(frozen=True)
@@ -49,7 +48,7 @@ class DeviceCaps:
         return "cl_khr_fp16" in self.extensions
 
     def to_json(self) -> str:
-        """The profile as committed under `clrt/device/profiles`."""
+        """All of it as JSON: the profile of a device that is not at hand."""
         record = asdict(self)
         record["extensions"] = sorted(self.extensions)
         record["quirks"] = sorted(self.quirks)
@@ -63,9 +62,3 @@ class DeviceCaps:
         record["extensions"] = frozenset(record["extensions"])
         record["quirks"] = frozenset(record["quirks"])
         return cls(**record)
-
-
-def profile(name: str) -> DeviceCaps:
-    """A committed device profile by file name without `.json`."""
-    path = Path(__file__).parent / "profiles" / f"{name}.json"
-    return DeviceCaps.from_json(path.read_text())

@@ -1,7 +1,7 @@
 """The graph: typed values, and nodes in topological order.
 
-Nodes and values are compared by identity. Only `Patch.apply` (through the pass driver) and the
-importer change a graph; everything else reads it.
+Nodes and values are compared by identity. Only the importer and the pass driver, by a `Patch`,
+change a graph; everything else reads it.
 """
 
 from __future__ import annotations
@@ -258,34 +258,6 @@ class Patch:
 
     replace: dict[Value, Value]
     nodes: list[Node] = field(default_factory=list)
-
-    def apply(self, graph: Graph) -> None:
-        """Changes the graph; the caller removes what is dead afterwards.
-
-        Raises:
-            PassError: A replacement changes dtype or rank.
-        """
-        for old, new in self.replace.items():
-            if old.dtype is not new.dtype or (
-                old.shape is not None and new.shape is not None and len(old.shape) != len(new.shape)
-            ):
-                raise PassError(f"patch replaces {old!r} by {new!r}: types differ")
-        position = self._position(graph)
-        graph.nodes[position:position] = self.nodes
-        for node in graph.nodes:
-            node.inputs = [None if v is None else self._resolve(v) for v in node.inputs]
-        graph.outputs = [self._resolve(v) for v in graph.outputs]
-        graph.sort()
-
-    def _resolve(self, value: Value) -> Value:
-        while value in self.replace:
-            value = self.replace[value]
-        return value
-
-    def _position(self, graph: Graph) -> int:
-        producers = {v.producer for v in self.replace}
-        indices = [i for i, n in enumerate(graph.nodes) if n in producers]
-        return max(indices) + 1 if indices else 0
 
 
 class Names:

@@ -21,7 +21,6 @@ from clrt.ir.op import Array, IrOp, TensorType
 from clrt.kernels.spec import Variant
 
 Types = Sequence[TensorType | None]
-Arrays = Sequence[Array | None]
 # A value between stages of a run: an array, a tensor on the device, a list of them, or None.
 Held: TypeAlias = Any
 
@@ -115,7 +114,6 @@ class Op(IrOp):
     shape_data: ClassVar[bool] = False
     accuracy: ClassVar[Accuracy] = Accuracy.ACCUMULATED
     variants: ClassVar[tuple[Variant, ...]] = ()
-    since: ClassVar[int] = 1
     storages: ClassVar[frozenset[str] | None] = frozenset({"plain", "half"})
     driven: ClassVar[bool] = False
 

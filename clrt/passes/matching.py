@@ -115,16 +115,6 @@ def has_one_element(value: Value) -> bool:
     return value.shape is not None and all(same(d, 1) for d in value.shape)
 
 
-def element_count(value: Value) -> int | None:
-    """Elements where every dim is a number."""
-    if value.shape is None or not value.type.is_static:
-        return None
-    count = 1
-    for dim in value.dims:
-        count *= dim
-    return count
-
-
 def int_attribute(op: IrOp, name: str, default: int) -> int:
     """An integer attribute that a class may or may not have."""
     return int(getattr(op, name, default))

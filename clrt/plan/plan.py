@@ -56,8 +56,8 @@ class Plan:
     Attributes:
         places: Where each root value and scratch lies in the arena.
         roots: A value that shares memory with another, and that other.
-        constants: Values made when the plan was (positions, masks), besides the weights.
         live_bytes: The largest sum of live bytes: the floor of the arena.
+        statuses: The words in which kernels report indices out of range, in their order.
     """
 
     graph: Graph

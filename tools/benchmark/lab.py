@@ -105,9 +105,6 @@ class Lab:
         return statistics.median(times) / repeats
 
 
-Job: TypeAlias = "Callable[[Lab], Any]"
-
-
 def make_lab(device: str) -> Handler:
     """A worker's handler: its requests are jobs, functions of the lab."""
     lab = Lab(device)

@@ -204,10 +204,6 @@ class Report:
     startup: list[StartRow] = field(default_factory=list)
     new_shapes: list[NewShapeRow] = field(default_factory=list)
 
-    def limits_of(self, runtime: str) -> Limits | None:
-        """The limits of a clrt device; None for a peer."""
-        return next((x for x in self.limits if x.runtime == runtime), None)
-
     def to_json(self) -> str:
         """All rows, section by section."""
         return json.dumps(asdict(self), indent=2) + "\n"
