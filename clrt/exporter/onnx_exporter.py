@@ -9,7 +9,6 @@ with them, 116 without).
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -63,7 +62,7 @@ def save_model(graph: Graph, path: Path) -> None:
         InputError: A file cannot be written.
     """
     weights = {v for g in all_graphs(graph) for v in g.constants() if v.has_numbers}
-    if sum(math.prod(v.dims) * v.dtype.itemsize for v in weights) <= MAX_INLINE_BYTES:
+    if sum(v.nbytes for v in weights) <= MAX_INLINE_BYTES:
         content = export_model(graph).SerializeToString()
     else:
         data = path.with_name(f"{path.name}.data")

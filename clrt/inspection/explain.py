@@ -6,8 +6,6 @@ from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import numpy as np
-
 from clrt.device.caps import DeviceCaps
 from clrt.inspection.findings import CutRow, Findings, KernelUse, NodeRow, PassRow
 from clrt.inspection.memory import Memory
@@ -70,9 +68,9 @@ def explain(
 def _step_row(step: Step, plan: Plan, caps: DeviceCaps) -> NodeRow:
     node = step.node
     outputs = tuple(repr(v) for v in node.outputs)
-    written = sum(_nbytes(v) for v in node.outputs)
+    written = sum(v.nbytes for v in node.outputs)
     if isinstance(step, Host):
-        read = sum(_nbytes(v) for v in {v for v in node.inputs if v is not None})
+        read = sum(v.nbytes for v in {v for v in node.inputs if v is not None})
         why = f"no kernel fits: {step.reason}"
         return _row(node, "host", why, outputs, "", read=read, written=written)
     uses = tuple(_use(x, caps) for x in step.launches)
@@ -166,8 +164,8 @@ def _traffic(step: Kernels) -> tuple[int, int]:
         elif not isinstance(buffer, Value):
             scratch += getattr(buffer, "nbytes", 0)
         elif buffer not in node.outputs and buffer not in packed:
-            size = _nbytes(buffer)
-            read += min(size, _nbytes(node.output)) if buffer is picked else size
+            size = buffer.nbytes
+            read += min(size, node.output.nbytes) if buffer is picked else size
     return read, scratch
 
 
@@ -197,7 +195,3 @@ def _pass_rows(report: PassReport | None) -> tuple[PassRow, ...]:
     for record in records:
         hits.setdefault(record.name, []).extend(record.hits)
     return tuple(PassRow(n, tuple(h), tuple(misses[n])) for n, h in hits.items())
-
-
-def _nbytes(value: Value) -> int:
-    return int(np.prod(value.dims, dtype=np.int64)) * value.dtype.itemsize

@@ -6,8 +6,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import count
 
-import numpy as np
-
 from clrt.errors import InputError, OutOfMemoryError, ShapeError
 from clrt.inspection.units import format_bytes
 from clrt.ir.dims import is_symbol, substitute
@@ -79,14 +77,14 @@ def memory_of(plan: Plan, cut: Cut | None, model_constants: Collection[Value]) -
         known = {value for value, _ in sizes}
         graphs = (g for outer in (cut.rest, *cut.node.op.graphs) for g in all_graphs(outer))
         later = {v for g in graphs for v in g.constants() if v.has_numbers} - known
-        sizes.update({(v, ""): _nbytes(v) for v in later if not v.type.on_host})
+        sizes.update({(v, ""): v.nbytes for v in later if not v.type.on_host})
     weights = sum(n for (value, _), n in sizes.items() if value in model_constants)
     inputs = [v for v in plan.graph.inputs if v in plan.places]
     return Memory(
         weights,
         sum(sizes.values()) - weights + 4 * len(plan.statuses),
         sum(max(n, _LEAST_BYTES) for n in plan.arena.slab_bytes),
-        sum(_nbytes(v) for v in (*inputs, *plan.graph.outputs)),
+        sum(v.nbytes for v in (*inputs, *plan.graph.outputs)),
         "" if cut is None else str(cut.node),
     )
 
@@ -100,7 +98,7 @@ def uploads(plan: Plan) -> dict[tuple[Value, str], int]:
         if isinstance(buffer, Packed):
             found[buffer.value, buffer.layout] = max(buffer.nbytes, _LEAST_BYTES)
         elif isinstance(buffer, Value) and (root := plan.root(buffer)).is_constant:
-            found[root, ""] = max(_nbytes(root), _LEAST_BYTES)
+            found[root, ""] = max(root.nbytes, _LEAST_BYTES)
     return found
 
 
@@ -216,7 +214,3 @@ def parse_bytes(limit: int | str) -> int:
     if found <= 0:
         raise InputError(f"'{limit}' is no memory limit; pass bytes, or text such as '2GiB'.")
     return found
-
-
-def _nbytes(value: Value) -> int:
-    return int(np.prod(value.dims, dtype=np.int64)) * value.dtype.itemsize

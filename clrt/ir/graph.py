@@ -6,6 +6,7 @@ change a graph; everything else reads it.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -57,6 +58,15 @@ class Value:
         if shape is None:
             raise PassError(f"'{self.name}' has no static shape: {self.type}")
         return shape
+
+    @property
+    def nbytes(self) -> int:
+        """What the elements take.
+
+        Raises:
+            PassError: The shape is not static.
+        """
+        return math.prod(self.dims) * self.dtype.itemsize
 
     @property
     def has_numbers(self) -> bool:

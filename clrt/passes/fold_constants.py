@@ -51,7 +51,7 @@ class FoldConstants(Pass):
             return Miss("the weight takes an eighth of the memory as it is", node)
         sizes = [None if v is None else v.numbers for v in node.inputs]
         limit = max(MAX_FOLDED_BYTES, sum(a.nbytes for a in sizes if a is not None))
-        if _nbytes(node) > limit:
+        if sum(v.nbytes for v in node.outputs if v.type.is_static) > limit:
             return Miss("the result is larger than 16 MiB and than its inputs", node)
         arrays = evaluate_node(node)
         if isinstance(arrays, Miss):
@@ -123,11 +123,3 @@ def _feeds_products(view: GraphView, node: Node) -> bool:
     users = view.users(node.output)
     matrix = node.output.type.rank is not None and node.output.type.rank >= 2
     return matrix and bool(users) and all(op_name(u) in _MATMULS for u in users)
-
-
-def _nbytes(node: Node) -> int:
-    total = 0
-    for value in node.outputs:
-        if value.type.is_static:
-            total += int(np.prod(value.dims, dtype=np.int64)) * value.dtype.itemsize
-    return total

@@ -6,8 +6,6 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-import numpy as np
-
 from clrt.device.caps import DeviceCaps
 from clrt.errors import UnsupportedError
 from clrt.ir.graph import Graph, Node, Value
@@ -238,10 +236,4 @@ def _lifetimes(
     for value in graph.outputs:
         touch(value, len(steps))
     owners = list(spans)
-    return owners, [Interval(_nbytes(o), *spans[o]) for o in owners]
-
-
-def _nbytes(owner: Placed) -> int:
-    if isinstance(owner, Scratch):
-        return owner.nbytes
-    return int(np.prod(owner.dims, dtype=np.int64)) * owner.dtype.itemsize
+    return owners, [Interval(o.nbytes, *spans[o]) for o in owners]

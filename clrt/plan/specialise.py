@@ -217,7 +217,7 @@ def _fold(node: Node) -> bool:
     else:
         if any(v is not None and not v.is_constant for v in node.inputs):
             return False
-        if any(_nbytes(v) > MAX_FOLDED_BYTES for v in node.outputs) or _grows_weight(node):
+        if any(v.nbytes > MAX_FOLDED_BYTES for v in node.outputs) or _grows_weight(node):
             return False
         assert isinstance(node.op, Op)
         inputs = [None if v is None else v.numbers for v in node.inputs]
@@ -231,9 +231,5 @@ def _fold(node: Node) -> bool:
 
 def _grows_weight(node: Node) -> bool:
     """Whether the node makes a weight larger that was stored in fewer bits to save memory."""
-    stored = sum(_nbytes(v) for v in node.inputs if v is not None)
-    return stored >= MIN_WEIGHT_BYTES and sum(_nbytes(v) for v in node.outputs) > stored
-
-
-def _nbytes(value: Value) -> int:
-    return int(np.prod(value.dims, dtype=np.int64)) * value.dtype.itemsize
+    stored = sum(v.nbytes for v in node.inputs if v is not None)
+    return stored >= MIN_WEIGHT_BYTES and sum(v.nbytes for v in node.outputs) > stored

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -322,8 +321,7 @@ class BoundPlan:
         buffer, offset = self._bytes_of(value)
         if buffer.host is None:
             return None
-        nbytes = math.prod(value.dims) * value.dtype.itemsize
-        elements: Array = buffer.host[offset : offset + nbytes].view(value.dtype.numpy)
+        elements: Array = buffer.host[offset : offset + value.nbytes].view(value.dtype.numpy)
         return elements.reshape(value.dims)
 
     def _read(self, value: Value, *, wait: bool = False) -> Array:

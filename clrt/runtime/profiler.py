@@ -125,10 +125,8 @@ def moved_bytes(bound: BoundPlan, node: Node, launch: Launch) -> int:
         buffer = arg.buffer if isinstance(arg, BufferArg) else None
         if isinstance(buffer, Packed):
             sizes[buffer] = bound.locate(buffer)[0].size
-        elif isinstance(buffer, Scratch):
-            sizes[buffer] = buffer.nbytes
         elif buffer is not None and not isinstance(buffer, Status):
-            sizes[buffer] = value_bytes(buffer)
+            sizes[buffer] = buffer.nbytes
     written: _Sizes = {b: n for b, n in sizes.items() if b in node.outputs}
     read: _Sizes = {b: n for b, n in sizes.items() if b not in written}
     if node.op.name in _READ_IN_PART:
@@ -141,11 +139,3 @@ def moved_bytes(bound: BoundPlan, node: Node, launch: Launch) -> int:
 def _at_most(sizes: _Sizes, others: _Sizes) -> _Sizes:
     limit = max(others.values(), default=0)
     return {b: min(n, limit) for b, n in sizes.items()}
-
-
-def value_bytes(value: Value) -> int:
-    """The size of a value of static shape."""
-    count = 1
-    for dim in value.dims:
-        count *= dim
-    return count * value.dtype.itemsize
