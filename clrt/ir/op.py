@@ -91,6 +91,18 @@ class TensorType:
         """`data` where it has no symbolic element."""
         return self.data if self.has_numbers else None
 
+    def agrees(self, other: TensorType) -> bool:
+        """Whether both may be of one value: one dtype, and no dims that are known to differ."""
+        if self.dtype is not other.dtype:
+            return False
+        if self.shape is None or other.shape is None:
+            return True
+        return len(self.shape) == len(other.shape) and all(
+            a == b
+            for a, b in zip(self.shape, other.shape, strict=True)
+            if isinstance(a, int) and isinstance(b, int)
+        )
+
     def bind(self, bindings: Bindings) -> TensorType:
         """The type with symbols replaced by numbers, in the shape and in the elements."""
         shape, known = self.shape, self.known

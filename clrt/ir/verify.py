@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from clrt.errors import ClrtError, PassError
 from clrt.ir.graph import Graph, Node, Value
-from clrt.ir.op import TensorType
 
 
 def verify(graph: Graph) -> None:
@@ -56,16 +55,5 @@ def _types(node: Node) -> None:
     if len(node.outputs) > len(inferred):
         raise PassError(f"{node} has {len(node.outputs)} outputs; its op has {len(inferred)}")
     for value, type_ in zip(node.outputs, inferred, strict=False):
-        if not _agree(value.type, type_):
+        if not value.type.agrees(type_):
             raise PassError(f"{node} gives {type_}, but its output is {value!r}")
-
-
-def _agree(left: TensorType, right: TensorType) -> bool:
-    if left.dtype is not right.dtype:
-        return False
-    if left.shape is None or right.shape is None:
-        return True
-    if len(left.shape) != len(right.shape):
-        return False
-    pairs = zip(left.shape, right.shape, strict=True)
-    return all(a == b for a, b in pairs if isinstance(a, int) and isinstance(b, int))

@@ -180,6 +180,18 @@ def misfit_float32_cpu(node: Node, caps: DeviceCaps) -> str | None:
     return None if node.arg(0).dtype is DType.FLOAT32 else "for float32"
 
 
+def misfit_other_floats(node: Node, caps: DeviceCaps) -> str | None:
+    """Why a kernel for float32 and float16 does not hold for input 0."""
+    dtype = node.arg(0).dtype
+    return None if dtype in (DType.FLOAT32, DType.FLOAT16) else f"no kernel for {dtype}"
+
+
+def misfit_float64(node: Node, caps: DeviceCaps) -> str | None:
+    """Why a kernel for all floats does not hold: float64 on a device without it."""
+    dtypes = {v.dtype for v in (*node.inputs, *node.outputs) if v is not None}
+    return "no float64 arithmetic" if DType.FLOAT64 in dtypes and not caps.has_fp64 else None
+
+
 def pieces_per_group(pieces: int, most: int, caps: DeviceCaps) -> int:
     """How many pieces of work a work-group of a CPU does, since each costs 0.1 us to start.
 

@@ -10,7 +10,6 @@ import numpy as np
 
 from clrt.device.caps import DeviceCaps
 from clrt.errors import ShapeError
-from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, IrOp, TensorType
 from clrt.kernels.columns import launch_columns
@@ -22,6 +21,7 @@ from clrt.kernels.spec import (
     Variant,
     i32,
     misfit_float32_cpu,
+    misfit_float64,
 )
 from clrt.kernels.tuned import tuned
 from clrt.ops.base import Op, Sample, Types, need, normalize_axis, register
@@ -29,12 +29,6 @@ from clrt.ops.movement import elements, host_ints
 from clrt.ops.softmax import around_axis
 
 COLUMNS = tuned("cum_columns", {"T_VW": (4, 8, 16)}, T_VW=8, T_NV=8)
-
-
-def _misfit_lines(node: Node, caps: DeviceCaps) -> str | None:
-    if node.output.dtype is DType.FLOAT64 and not caps.has_fp64:
-        return "no float64 arithmetic"
-    return None
 
 
 def _misfit_columns(node: Node, caps: DeviceCaps) -> str | None:
@@ -99,7 +93,7 @@ class Cumulative(Op):
     shape_data = True
     variants = (
         Variant("columns", _emit_columns, _misfit_columns),
-        Variant("lines", _emit_lines, _misfit_lines),
+        Variant("lines", _emit_lines, misfit_float64),
     )
 
     def infer(self, inputs: Types) -> list[TensorType]:

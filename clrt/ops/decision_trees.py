@@ -7,24 +7,17 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from clrt.device.caps import DeviceCaps
 from clrt.errors import ShapeError
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
-from clrt.kernels.spec import BufferArg, KernelSpec, Launch, Lowering, Variant, i32
+from clrt.kernels.spec import BufferArg, KernelSpec, Launch, Lowering, Variant, i32, misfit_float64
 from clrt.ops.base import Op, Sample, Types, need, register
 from clrt.ops.movement import fresh_dim
 
 AVERAGE, SUM, MIN, MAX = range(4)
 MODES = (np.less_equal, np.less, np.greater_equal, np.greater, np.equal, np.not_equal)
 MISSING_IS_TRUE = 8
-
-
-def _misfit(node: Node, caps: DeviceCaps) -> str | None:
-    if node.arg(0).dtype is DType.FLOAT64 and not caps.has_fp64:
-        return "no float64 arithmetic"
-    return None
 
 
 def _emit(node: Node, ctx: Lowering) -> list[Launch]:
@@ -70,7 +63,7 @@ class DecisionTrees(Op):
     aggregate: int = SUM
 
     domain = "clrt"
-    variants = (Variant("rows", _emit, _misfit),)
+    variants = (Variant("rows", _emit, misfit_float64),)
 
     def infer(self, inputs: Types) -> list[TensorType]:
         x = need(inputs, 0, self)

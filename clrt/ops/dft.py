@@ -8,20 +8,23 @@ from math import prod
 
 import numpy as np
 
-from clrt.device.caps import DeviceCaps
 from clrt.errors import ShapeError
 from clrt.ir.dims import Dim, floordiv
-from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, TensorType
-from clrt.kernels.spec import Arg, BufferArg, KernelSpec, Launch, Lowering, Variant, f32, i32
+from clrt.kernels.spec import (
+    Arg,
+    BufferArg,
+    KernelSpec,
+    Launch,
+    Lowering,
+    Variant,
+    f32,
+    i32,
+    misfit_other_floats,
+)
 from clrt.ops.base import OnnxNode, Op, Sample, Types, need, normalize_axis, register
 from clrt.ops.movement import elements, fresh_dim, fresh_dims, given
-
-
-def _misfit(node: Node, caps: DeviceCaps) -> str | None:
-    dtype = node.arg(0).dtype
-    return None if dtype in (DType.FLOAT32, DType.FLOAT16) else f"no kernel for {dtype}"
 
 
 def _transform(
@@ -99,7 +102,7 @@ class DFT(Op):
     onesided: bool = False
 
     host_inputs = (1, 2)
-    variants = (Variant("direct", _emit_dft, _misfit),)
+    variants = (Variant("direct", _emit_dft, misfit_other_floats),)
 
     @classmethod
     def from_onnx(cls, node: OnnxNode) -> Op:
@@ -198,7 +201,7 @@ class STFT(Op):
     onesided: bool = True
 
     host_inputs = (1, 3)
-    variants = (Variant("direct", _emit_stft, _misfit),)
+    variants = (Variant("direct", _emit_stft, misfit_other_floats),)
 
     def geometry(self, inputs: Types) -> tuple[int, int]:
         """The step, and the length of a window.

@@ -11,7 +11,16 @@ from clrt.device.caps import DeviceCaps
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
-from clrt.kernels.spec import Arg, BufferArg, KernelSpec, Launch, Lowering, Variant, i32
+from clrt.kernels.spec import (
+    Arg,
+    BufferArg,
+    KernelSpec,
+    Launch,
+    Lowering,
+    Variant,
+    i32,
+    misfit_float64,
+)
 from clrt.kernels.strided import contiguous_strides, copy_launches
 from clrt.ops.base import Accuracy, OnnxNode, Op, Sample, Types, need, register
 from clrt.ops.movement import count, fill_launch
@@ -37,10 +46,7 @@ def _copy(node: Node, ctx: Lowering) -> list[Launch]:
 def _misfit(node: Node, caps: DeviceCaps) -> str | None:
     if node.input(2) is None:
         return "it never trains"
-    types = [v.dtype for v in node.inputs if v is not None]
-    if DType.FLOAT64 in types and not caps.has_fp64:
-        return "no float64 arithmetic"
-    return None
+    return misfit_float64(node, caps)
 
 
 def _emit(node: Node, ctx: Lowering) -> list[Launch]:

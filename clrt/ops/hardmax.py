@@ -7,20 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from clrt.device.caps import DeviceCaps
-from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
 from clrt.ir.op import Array
-from clrt.kernels.spec import BufferArg, KernelSpec, Launch, Lowering, Variant, i32
+from clrt.kernels.spec import BufferArg, KernelSpec, Launch, Lowering, Variant, i32, misfit_float64
 from clrt.ops.base import Accuracy, Sample, normalize_axis, register
 from clrt.ops.movement import count
 from clrt.ops.softmax import SoftmaxBase, around_axis
-
-
-def _misfit(node: Node, caps: DeviceCaps) -> str | None:
-    if node.output.dtype is DType.FLOAT64 and not caps.has_fp64:
-        return "no float64 arithmetic"
-    return None
 
 
 def _emit(node: Node, ctx: Lowering) -> list[Launch]:
@@ -52,7 +44,7 @@ class Hardmax(SoftmaxBase):
 
     storages = None
     accuracy = Accuracy.EXACT
-    variants = (Variant("lines", _emit, _misfit),)
+    variants = (Variant("lines", _emit, misfit_float64),)
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         (x,) = inputs

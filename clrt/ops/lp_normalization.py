@@ -7,19 +7,21 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from clrt.device.caps import DeviceCaps
 from clrt.errors import ShapeError, UnsupportedError
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
-from clrt.kernels.spec import BufferArg, KernelSpec, Launch, Lowering, Variant, i32
+from clrt.kernels.spec import (
+    BufferArg,
+    KernelSpec,
+    Launch,
+    Lowering,
+    Variant,
+    i32,
+    misfit_other_floats,
+)
 from clrt.ops.base import Accuracy, OnnxNode, Op, Sample, Types, need, normalize_axis, register
 from clrt.ops.softmax import around_axis
-
-
-def _misfit(node: Node, caps: DeviceCaps) -> str | None:
-    dtype = node.arg(0).dtype
-    return None if dtype in (DType.FLOAT32, DType.FLOAT16) else f"no kernel for {dtype}"
 
 
 def _emit(node: Node, ctx: Lowering) -> list[Launch]:
@@ -47,7 +49,7 @@ class LpNormalization(Op):
 
     in_place = (0,)
     accuracy = Accuracy.ACCUMULATED
-    variants = (Variant("any", _emit, _misfit),)
+    variants = (Variant("any", _emit, misfit_other_floats),)
 
     @classmethod
     def from_onnx(cls, node: OnnxNode) -> LpNormalization:

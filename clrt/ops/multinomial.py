@@ -7,22 +7,15 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from clrt.device.caps import DeviceCaps
 from clrt.errors import ShapeError
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
-from clrt.kernels.spec import BufferArg, KernelSpec, Launch, Lowering, Variant, i32
+from clrt.kernels.spec import BufferArg, KernelSpec, Launch, Lowering, Variant, i32, misfit_float64
 from clrt.ops.base import Accuracy, OnnxNode, Op, Sample, Types, need, register
 from clrt.ops.cast import onnx_dtype
 from clrt.ops.movement import fresh_dim
 from clrt.ops.philox import key_args, key_of, uniforms
-
-
-def _misfit(node: Node, caps: DeviceCaps) -> str | None:
-    if node.arg(0).dtype is DType.FLOAT64 and not caps.has_fp64:
-        return "no float64 arithmetic"
-    return None
 
 
 def _emit(node: Node, ctx: Lowering) -> list[Launch]:
@@ -64,7 +57,7 @@ class Multinomial(Op):
     dtype: DType = DType.INT32
 
     accuracy = Accuracy.EXACT
-    variants = (Variant("sums", _emit, _misfit),)
+    variants = (Variant("sums", _emit, misfit_float64),)
 
     @classmethod
     def from_onnx(cls, node: OnnxNode) -> Op:

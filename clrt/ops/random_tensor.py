@@ -12,11 +12,20 @@ from typing import ClassVar
 
 import numpy as np
 
-from clrt.device.caps import DeviceCaps
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
-from clrt.kernels.spec import BufferArg, KernelSpec, Launch, Lowering, Variant, ceil_div, f32, i32
+from clrt.kernels.spec import (
+    BufferArg,
+    KernelSpec,
+    Launch,
+    Lowering,
+    Variant,
+    ceil_div,
+    f32,
+    i32,
+    misfit_float64,
+)
 from clrt.ops.base import Accuracy, OnnxNode, Op, Sample, Types, need, register
 from clrt.ops.cast import onnx_dtype
 from clrt.ops.movement import count
@@ -24,12 +33,6 @@ from clrt.ops.philox import FLOAT_BITS, key_args, key_of, uniforms
 
 # A uniform number has no more bits than its dtype, lest it is rounded to 1.
 _BITS = {DType.FLOAT64: 53, DType.FLOAT16: 11, DType.BFLOAT16: 8}
-
-
-def _misfit(node: Node, caps: DeviceCaps) -> str | None:
-    if node.output.dtype is DType.FLOAT64 and not caps.has_fp64:
-        return "no float64 arithmetic"
-    return None
 
 
 def _emit(node: Node, ctx: Lowering) -> list[Launch]:
@@ -68,7 +71,7 @@ class RandomTensor(Op):
     normal: ClassVar[bool] = False
     storages = None
     accuracy = Accuracy.TRANSCENDENTAL
-    variants = (Variant("philox", _emit, _misfit),)
+    variants = (Variant("philox", _emit, misfit_float64),)
 
     @property
     def line(self) -> tuple[float, float]:

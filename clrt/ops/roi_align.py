@@ -7,18 +7,21 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from clrt.device.caps import DeviceCaps
 from clrt.errors import InputError, ModelError, ShapeError
-from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
-from clrt.kernels.spec import BufferArg, KernelSpec, Launch, Lowering, Status, Variant, f32, i32
+from clrt.kernels.spec import (
+    BufferArg,
+    KernelSpec,
+    Launch,
+    Lowering,
+    Status,
+    Variant,
+    f32,
+    i32,
+    misfit_other_floats,
+)
 from clrt.ops.base import OnnxNode, Op, Sample, Types, need, register
-
-
-def _misfit(node: Node, caps: DeviceCaps) -> str | None:
-    dtype = node.arg(0).dtype
-    return None if dtype in (DType.FLOAT32, DType.FLOAT16) else f"no kernel for {dtype}"
 
 
 def _emit(node: Node, ctx: Lowering) -> list[Launch]:
@@ -59,7 +62,7 @@ class RoiAlign(Op):
     sampling_ratio: int = 0
     spatial_scale: float = 1.0
 
-    variants = (Variant("any", _emit, _misfit),)
+    variants = (Variant("any", _emit, misfit_other_floats),)
 
     @classmethod
     def from_onnx(cls, node: OnnxNode) -> Op:

@@ -8,7 +8,6 @@ from typing import ClassVar
 
 import numpy as np
 
-from clrt.device.caps import DeviceCaps
 from clrt.errors import ShapeError
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Value
@@ -23,6 +22,7 @@ from clrt.kernels.spec import (
     ceil_div,
     i32,
     misfit_float32_cpu,
+    misfit_other_floats,
 )
 from clrt.kernels.tuned import tuned
 from clrt.ops.base import Accuracy, OnnxNode, Op, Sample, Types, need, normalize_axis, register
@@ -35,11 +35,6 @@ def around_axis(dims: tuple[int, ...], axis: int) -> tuple[int, int, int]:
     """How many elements there are before an axis, along it, and after it."""
     along = dims[axis] if dims else 1
     return int(np.prod(dims[:axis])), along, int(np.prod(dims[axis + 1 :]))
-
-
-def _misfit_any(node: Node, caps: DeviceCaps) -> str | None:
-    dtype = node.arg(0).dtype
-    return None if dtype in (DType.FLOAT32, DType.FLOAT16) else f"no kernel for {dtype}"
 
 
 def _is_last(op: SoftmaxBase, x: Value) -> bool:
@@ -97,7 +92,7 @@ class SoftmaxBase(Op):
     accuracy = Accuracy.TRANSCENDENTAL
     variants: ClassVar[tuple[Variant, ...]] = (
         Variant("cpu", _emit_cpu, misfit_float32_cpu),
-        Variant("any", _emit_any, _misfit_any),
+        Variant("any", _emit_any, misfit_other_floats),
     )
 
     @classmethod

@@ -14,7 +14,17 @@ from clrt.ir.dims import Dim
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
-from clrt.kernels.spec import Arg, BufferArg, KernelSpec, Launch, Lowering, Variant, ceil_div, i32
+from clrt.kernels.spec import (
+    Arg,
+    BufferArg,
+    KernelSpec,
+    Launch,
+    Lowering,
+    Variant,
+    ceil_div,
+    i32,
+    misfit_float64,
+)
 from clrt.ops.base import Accuracy, Op, Sample, Types, need, normalize_axis, register
 from clrt.ops.movement import Promoted, count, elements, fresh_dim
 from clrt.ops.softmax import around_axis
@@ -29,15 +39,8 @@ def _first_run(k: int) -> int:
     return max(256, 16 * k) if k <= _FEW else _BLOCK
 
 
-def _misfit(node: Node, caps: DeviceCaps) -> str | None:
-    dtype = node.arg(0).dtype
-    if dtype is DType.FLOAT64 and not caps.has_fp64:
-        return "no float64 arithmetic"
-    return None
-
-
 def _misfit_cpu(node: Node, caps: DeviceCaps) -> str | None:
-    return _misfit(node, caps) if caps.is_cpu else "for CPU devices"
+    return misfit_float64(node, caps) if caps.is_cpu else "for CPU devices"
 
 
 def _sizes(node: Node) -> tuple[int, int, int, int]:
@@ -122,7 +125,7 @@ class TopK(Op):
     storages = None
     host_inputs = (1,)
     accuracy = Accuracy.EXACT
-    variants = (Variant("heap", _emit_cpu, _misfit_cpu), Variant("merge", _emit, _misfit))
+    variants = (Variant("heap", _emit_cpu, _misfit_cpu), Variant("merge", _emit, misfit_float64))
 
     def infer(self, inputs: Types) -> list[TensorType]:
         x = need(inputs, 0, self)

@@ -272,7 +272,7 @@ def _check(patch: Patch, match: Match, view: GraphView) -> None:
             raise PassError(f"patch of {match.root} replaces {old!r}, which it did not match")
         if new in patch.replace:
             raise PassError(f"patch of {match.root} replaces {old!r} by {new!r}, itself replaced")
-        if not _agree(old.type, new.type):
+        if not old.type.agrees(new.type):
             raise PassError(f"patch of {match.root} replaces {old!r} by {new!r}: types differ")
     for node in patch.nodes:
         for value in (v for v in node.inputs if v is not None):
@@ -281,17 +281,6 @@ def _check(patch: Patch, match: Match, view: GraphView) -> None:
             alive = value.producer is None or view.is_alive(value.producer) or value in made
             if not alive:
                 raise PassError(f"{node}, new, reads {value!r}, which is no longer computed")
-
-
-def _agree(old: TensorType, new: TensorType) -> bool:
-    if old.dtype is not new.dtype:
-        return False
-    if old.shape is None or new.shape is None:
-        return True
-    return len(old.shape) == len(new.shape) and all(
-        not (isinstance(a, int) and isinstance(b, int)) or a == b
-        for a, b in zip(old.shape, new.shape, strict=True)
-    )
 
 
 class Session:
