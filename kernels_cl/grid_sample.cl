@@ -34,7 +34,9 @@ static void taps(const float where, const IDX_T size, IDX_T *index, float *weigh
   x = rint(x);
 #endif
 #if PADDING == 1
-  if (x < low || x > high) x = clamp(x, 0.0f, size - 1.0f);
+  // A cubic place outside still has its own weights; where all of its taps are the border it stops.
+  const float reach = TAPS == 4 ? 4.0f : 0.0f;
+  if (x < low || x > high) x = clamp(x, -reach, size - 1.0f + reach);
 #elif PADDING == 2
   x = reflected(x, low, high);
 #endif

@@ -119,7 +119,10 @@ class GridSample(Op):
         taps = _TAPS[self.mode]
         x = np.rint(x) if taps == 1 else x
         if self.padding_mode == "border":
-            x = np.where((x < low) | (x > high), np.clip(x, 0, size - 1), x)
+            # As in PyTorch and ONNX Runtime, not in onnx.reference: cubic places outside keep their
+            # own weights.
+            reach = 4 if taps == 4 else 0
+            x = np.where((x < low) | (x > high), np.clip(x, -reach, size - 1 + reach), x)
         elif self.padding_mode == "reflection":
             x = _reflected(x, low, high)
         start = np.floor(x)

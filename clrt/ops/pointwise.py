@@ -15,6 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from clrt.errors import ShapeError
+from clrt.ir.dims import Dim, floordiv, maximum
 from clrt.ir.dtypes import DType
 from clrt.ir.op import Array, TensorType
 from clrt.ops.base import Accuracy, Op, Sample, Types, broadcast_shapes, need, register
@@ -150,9 +151,16 @@ def either(plain: NumpyFunction, symbolic: NumpyFunction) -> NumpyFunction:
     return apply
 
 
+def _divide_dims(a: Dim, b: Dim) -> Dim:
+    """The quotient, rounded towards 0."""
+    if b < 0:
+        a, b = -a, -b
+    return floordiv(maximum(a, 0), b) - floordiv(maximum(-a, 0), b)
+
+
 def _divide(a: Array, b: Array) -> Any:
     if a.dtype == object or b.dtype == object:
-        return a // b
+        return np.frompyfunc(_divide_dims, 2, 1)(a, b)
     if a.dtype.kind == "f":
         return a / b
     quotient = np.floor_divide(a, np.where(b == 0, 1, b))
@@ -180,9 +188,9 @@ _BITS: dict[str, Any] = {**_EXACT, "arity": 2, "floats": False, **_NUMBERS}
 _ONE: dict[str, Any] = {"domain_low": -1.0, "domain_high": 1.0}
 _POSITIVE: dict[str, Any] = {"domain_low": 0.01, "domain_high": 9.0}
 
-Add = _row("Add", "{0} + {1}", lambda a, b: a + b, **_ARITHMETIC)
-Sub = _row("Sub", "{0} - {1}", lambda a, b: a - b, **_ARITHMETIC)
-Mul = _row("Mul", "{0} * {1}", lambda a, b: a * b, **_ARITHMETIC)
+Add = _row("Add", "{0} + {1}", lambda a, b: a + b, int_expr="i_add({0}, {1})", **_ARITHMETIC)
+Sub = _row("Sub", "{0} - {1}", lambda a, b: a - b, int_expr="i_sub({0}, {1})", **_ARITHMETIC)
+Mul = _row("Mul", "{0} * {1}", lambda a, b: a * b, int_expr="i_mul({0}, {1})", **_ARITHMETIC)
 Div = _row("Div", "{0} / {1}", _divide, int_expr="i_div({0}, {1})", **_ARITHMETIC)
 Equal = _row(
     "Equal", "{0} == {1}", either(np.equal, lambda a, b: a == b), booleans=True, **_COMPARE
@@ -306,7 +314,10 @@ class Mod(Pointwise):
     shape_data = True
 
     def evaluate(self, *arrays: Array) -> Any:
-        return np.fmod(*arrays) if self.fmod else np.mod(*arrays)
+        a, b = arrays
+        if self.fmod and object in (a.dtype, b.dtype):
+            return a - b * _divide(a, b)
+        return np.fmod(a, b) if self.fmod else np.mod(a, b)
 
     def fill(self, template: str, args: Sequence[str], dtypes: Sequence[DType]) -> str | None:
         if self.fmod:

@@ -169,6 +169,7 @@ class ReduceLogSumExp(Reduce):
     integers = False
 
     def evaluate(self, x: Array, axes: tuple[int, ...]) -> Any:
+        x = x.astype(np.float64) if x.dtype.kind in "iu" else x
         top = np.max(x, axis=axes, keepdims=True, initial=-math.inf)
         top = np.where(np.isfinite(top), top, 0)
         total = np.log(np.sum(np.exp(x - top), axis=axes, keepdims=True))

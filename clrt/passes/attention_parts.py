@@ -23,22 +23,28 @@ from clrt.passes.matching import (
 MASKED = -1e30
 
 
+@dataclass(frozen=True)
+class Choice:
+    """Where(condition, scores, number), or with the two swapped (keep false)."""
+
+    condition: Value
+    number: Value
+    keep: bool
+
+
 @dataclass
 class Scores:
-    """scale * (q k^T) + masks.
+    """scale * (q k^T) and masks.
 
     Attributes:
         product: The MatMul of q and k^T.
-        masks: Values that are added.
-        wheres: (condition, number, keep) of Where(condition, scores, number), or with the two
-            swapped (keep false).
+        masks: Values that are added, and choices, from the scores on.
         nodes: All nodes between the product (included) and the softmax.
     """
 
     product: Node
     scale: float = 1.0
-    masks: list[Value] = field(default_factory=list)
-    wheres: list[tuple[Value, Value, bool]] = field(default_factory=list)
+    masks: list[Value | Choice] = field(default_factory=list)
     nodes: list[Node] = field(default_factory=list)
 
 
@@ -88,7 +94,7 @@ def find_scores(value: Value) -> Scores | str | None:
     if pair is not None:
         inner = find_scores(pair[0])
         if isinstance(inner, Scores):
-            if inner.masks or inner.wheres:
+            if inner.masks:
                 return "the scores are scaled after a mask was added"
             inner.scale *= pair[1]
             inner.nodes.append(node)
@@ -114,7 +120,7 @@ def _where(node: Node) -> Scores | str | None:
         masked = uniform(node.arg(number))
         if masked is None or masked > MASKED:
             return f"masked scores become {masked}, which is not the same as adding it"
-        inner.wheres.append((node.arg(0), node.arg(number), keep))
+        inner.masks.append(Choice(node.arg(0), node.arg(number), keep))
         inner.nodes.append(node)
         return inner
     return None

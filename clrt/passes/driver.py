@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Hashable, Iterable, Sequence
+from collections.abc import Hashable, Iterable, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -38,8 +38,8 @@ class Match:
     Attributes:
         view: The graph.
         root: The node that was matched.
-        nodes: The nodes that the rewrite makes superfluous (the root among them); the driver
-            raises where one of them is still needed afterwards.
+        nodes: The nodes that the rewrite makes superfluous (the root among them); where one of
+            them would still be needed afterwards, the driver leaves all as it is.
         through: Nodes that were looked through and that others may still need.
         facts: What the pass wants to tell its `rewrite`.
     """
@@ -125,21 +125,28 @@ class GraphView:
         members = set(nodes)
         return value not in self._outputs and all(u in members for u in self._users.get(value, ()))
 
-    def obstacle(
-        self, nodes: Collection[Node], last: Node, operands: Iterable[Value] = ()
-    ) -> str | None:
-        """Why one node cannot take the place of `nodes`, of which `last` has the result.
-
-        Args:
-            operands: What that node is to read.
-        """
-        for node in nodes:
-            if node is not last and not self.stays_inside(node.output, nodes):
-                return f"'{node.output.name}' is used elsewhere, too"
-        for operand in operands:
-            if operand.producer in nodes:
-                return f"'{operand.name}' is one of its operands, too"
+    def obstacle(self, match: Match, patch: Patch) -> str | None:
+        """Why a node that a patch is to make superfluous is needed all the same."""
+        read = {v for n in patch.nodes for v in n.inputs} | set(patch.replace.values())
+        dead: set[Node] = set()
+        pending = dict.fromkeys(reversed(match.nodes))
+        while done := [n for n in pending if not self._keeps(n, read, patch, dead)]:
+            dead.update(done)
+            behind = (v.producer for n in done for v in n.inputs if v is not None)
+            pending = {n: None for n in (*pending, *behind) if n is not None and n not in dead}
+        for value in (v for n in match.nodes if n not in dead for v in n.outputs):
+            if value not in patch.replace:
+                what = "one of its operands" if value in read else "used elsewhere"
+                return f"'{value.name}' is {what}, too"
         return None
+
+    def _keeps(self, node: Node, read: Set[Value | None], patch: Patch, dead: Set[Node]) -> bool:
+        """Whether something behind a patch needs a node."""
+        return any(
+            v in read or v in self._outputs or not self._users.get(v, {}).keys() <= dead
+            for v in node.outputs
+            if v not in patch.replace
+        )
 
     def is_alive(self, node: Node) -> bool:
         """Whether a node is (still) part of the graph."""
@@ -168,11 +175,6 @@ class GraphView:
                 self.graph.outputs = [new if v is old else v for v in self.graph.outputs]
         for node in reversed(match.nodes):
             self._bury(node)
-        for node in match.nodes:
-            if node in self._alive and node not in patch.nodes:
-                raise PassError(
-                    f"{pass_name}: {node} was to vanish, but its output is used elsewhere."
-                )
 
     def settle(self) -> None:
         """Brings `graph.nodes` up to date: without dead nodes, in topological order."""
@@ -336,8 +338,13 @@ class Session:
             if isinstance(found, Miss):
                 record.misses.append((str(found.node), found.reason))
             elif found is not None:
+                patch = pass_.rewrite(found)
+                obstacle = view.obstacle(found, patch)
+                if obstacle is not None:
+                    record.misses.append((str(found.root), obstacle))
+                    continue
                 record.hits.append(str(node))
-                view.apply(pass_.rewrite(found), found, pass_.name)
+                view.apply(patch, found, pass_.name)
                 self.report.patches += 1
         view.settle()
         return len(record.hits) - before

@@ -13,6 +13,7 @@ from clrt.ops.fused_attention import FusedAttention
 from clrt.ops.pointwise import Add, Where
 from clrt.ops.transpose import Transpose
 from clrt.passes.attention_parts import (
+    Choice,
     Heads,
     Scores,
     as_product,
@@ -68,10 +69,6 @@ class FuseAttention(Pass):
         found = _attention(view, node, user, [*nodes, user], nan_to_zero)
         if isinstance(found, str):
             return Miss(found, node)
-        operands = (found.q.base, found.k.base, found.v.base, *found.scores.masks)
-        obstacle = view.obstacle(found.nodes, found.final, operands)
-        if obstacle is not None:
-            return Miss(obstacle, node)
         return Match(view, node, nodes=found.nodes, facts=found)
 
     def rewrite(self, match: Match) -> Patch:
@@ -173,7 +170,8 @@ def _disagreement(found: _Attention) -> str | None:
         return "the values are scaled"
     if max(q.size, v.size) > MAX_HEAD_SIZE:
         return f"its heads are wider than {MAX_HEAD_SIZE}"
-    for mask in (*found.scores.masks, *(w[0] for w in found.scores.wheres)):
+    for entry in found.scores.masks:
+        mask = entry.condition if isinstance(entry, Choice) else entry
         inner = _unexpanded(mask)
         if inner.shape is None or not _broadcasts(inner.shape, found):
             return f"mask '{mask.name}' {mask.type} does not broadcast to {found.score_shape}"
@@ -201,19 +199,23 @@ def _unexpanded(mask: Value) -> Value:
 
 
 def _mask(rewriter: Rewriter, found: _Attention) -> Value | None:
-    masks = [_unexpanded(m) for m in found.scores.masks]
-    for condition, number, keep in found.scores.wheres:
-        scores_dtype = found.scores.product.output.dtype
-        zero = rewriter.constant(np.zeros((), scores_dtype.numpy))
-        level = rewriter.constant(np.asarray(uniform(number), scores_dtype.numpy))
-        pair = (zero, level) if keep else (level, zero)
-        masks.append(rewriter.add(Where(), _unexpanded(condition), *pair))
-    if not masks:
-        return None
-    total = masks[0]
-    for mask in masks[1:]:
-        total = rewriter.add(Add(), total, mask)
-    return _of_rank_4(rewriter, total, found)
+    """What is added to the scores.
+
+    A choice also takes the place of the masks before it: where all keys of a row are masked, by one
+    or another, their scores are all that number.
+    """
+    total: Value | None = None
+    number_type = found.scores.product.output.dtype.numpy
+    for mask in found.scores.masks:
+        if isinstance(mask, Choice):
+            kept = rewriter.constant(np.zeros((), number_type)) if total is None else total
+            level = rewriter.constant(np.asarray(uniform(mask.number), number_type))
+            pair = (kept, level) if mask.keep else (level, kept)
+            total = rewriter.add(Where(), _unexpanded(mask.condition), *pair)
+        else:
+            added = _unexpanded(mask)
+            total = added if total is None else rewriter.add(Add(), total, added)
+    return None if total is None else _of_rank_4(rewriter, total, found)
 
 
 def _of_rank_4(rewriter: Rewriter, mask: Value, found: _Attention) -> Value:

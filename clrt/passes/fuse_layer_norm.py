@@ -54,9 +54,8 @@ class FuseLayerNorm(Pass):
         width = None if found.x.shape is None else found.x.shape[-1]
         if found.scale is None and not isinstance(width, int):
             return Miss("it has no scale, and the size of the last axis is unknown", node)
-        obstacle = view.obstacle(found.nodes, last)
-        if obstacle is not None:
-            return Miss(obstacle, node)
+        if not keeps_shape(found.x, node.output):
+            return Miss("a constant of higher rank than x broadcasts it", node)
         if REGISTRY.find("", _op_name(found)) is None:
             return Miss(f"there is no op {_op_name(found)}", node)
         return Match(view, last, nodes=found.nodes, facts=found)

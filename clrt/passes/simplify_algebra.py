@@ -86,7 +86,10 @@ def _mul(node: Node, rewriter: Rewriter) -> Value | None:
     view = rewriter.view
     if view.only_user(middle) is not node or not (_tame(c) and _tame(d)):
         return None
-    return rewriter.add(Mul(), x, rewriter.constant(np.asarray(c * d, x.dtype.numpy)))
+    factor, info = float(c) * float(d), ml_dtypes.finfo(x.dtype.numpy)
+    if not float(info.tiny) <= abs(factor) <= float(info.max):
+        return None
+    return rewriter.add(Mul(), x, rewriter.constant(np.asarray(factor, x.dtype.numpy)))
 
 
 def _tame(number: float) -> bool:
@@ -106,7 +109,7 @@ def _cast(node: Node, rewriter: Rewriter) -> Value | None:
     if inner is None or not is_lossless(inner.arg(0).dtype, inner.output.dtype):
         return None
     assert isinstance(node.op, Cast)
-    return rewriter.add(Cast(node.op.to), inner.arg(0))
+    return rewriter.add(node.op, inner.arg(0))
 
 
 def is_lossless(source: DType, target: DType) -> bool:

@@ -7,12 +7,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from clrt.ir.dims import Dim, Expr, Shape, Undecidable, product, same
+from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Patch, Value
 from clrt.passes.canonicalize_views import reshape
 from clrt.passes.driver import GraphView, Match, Miss, Pass, Rewriter
 from clrt.passes.matching import int_attribute, op_name, produced_by
 
 _MAX_DEPTH = 12
+# Smaller integers may wrap on the way.
+_WIDE = (DType.INT64, DType.INT32)
 
 
 @dataclass(frozen=True)
@@ -67,7 +70,7 @@ class SimplifyIndexGrids(Pass):
 def grid(value: Value, depth: int = 0) -> Grid | None:
     """How a tensor counts along its axes, where that is known."""
     shape, node = value.shape, value.producer
-    if shape is None or not value.dtype.is_int or depth > _MAX_DEPTH:
+    if shape is None or value.dtype not in _WIDE or depth > _MAX_DEPTH:
         return None
     data = value.type.data
     if data is not None and data.size == 1:
@@ -176,6 +179,9 @@ def _gathers_all_nd(node: Node) -> str | None:
     x, y = node.arg(0), node.output
     concat = produced_by(node.arg(1), "Concat")
     if concat is None or x.shape is None or y.shape is None:
+        return None
+    rank = concat.output.type.rank
+    if rank is None or int_attribute(concat.op, "axis", 0) % rank != rank - 1:
         return None
     columns = [None if v is None else grid(v) for v in concat.inputs]
     if any(c is None or not same(c.shape[-1], 1) for c in columns):

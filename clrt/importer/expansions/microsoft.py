@@ -9,7 +9,13 @@ import numpy as np
 
 from clrt.errors import UnsupportedError
 from clrt.importer.expansions.body import Body, expands
-from clrt.importer.expansions.quantised import CONV_ATTRS, has, optional, rank_of
+from clrt.importer.expansions.quantised import (
+    CONV_ATTRS,
+    has,
+    is_pair_of_lists,
+    optional,
+    rank_of,
+)
 
 _DOMAIN = "com.microsoft"
 _ACTIVATIONS = {
@@ -273,8 +279,12 @@ def _mask(body: Body, index: int, total: str, bias: int) -> str:
     if rank == 1:
         zero, one = (body.constant(np.array(v)) for v in (0, 1))
         places = body("Range", zero, body("Squeeze", total, ints(body, 0)), one)
-        ends = body("Unsqueeze", body("Cast", mask, to=7), ints(body, 1, 2, 3))
+        limits, pair = body("Cast", mask, to=7), is_pair_of_lists(body, index)
+        parts = body.node("Split", [limits], 2, num_outputs=2, axis=0) if pair else [limits]
+        ends, *starts = (body("Unsqueeze", p, ints(body, 1, 2, 3)) for p in parts)
         kept = body("Less", places, ends)
+        for first in starts:
+            kept = body("And", kept, body("GreaterOrEqual", places, first))
     elif rank in (2, 3):
         axes = (1, 2) if rank == 2 else (1,)
         kept = body("Cast", body("Unsqueeze", mask, ints(body, *axes)), to=9)
@@ -350,7 +360,12 @@ def _multi_head_attention(body: Body) -> None:
         each = _size(body, 0, 2) if rank_of(body, 0) == 3 else width // 3
         sizes = [each, each, width - 2 * each]
         biases = body.node("Split", [body.inputs[3], ints(body, *sizes)], 3, axis=0)
-        q, k, v = (body("Add", t, b) for t, b in zip((q, k, v), biases, strict=True))
+        # Keys and values that come by head are a cache of another call, which has added its own.
+        own = [packed or rank_of(body, i) == 3 for i in range(3)]
+        q, k, v = (
+            body("Add", t, b) if mine else t
+            for t, b, mine in zip((q, k, v), biases, own, strict=True)
+        )
     total, past = _length(body, k, 1), None
     if has(body, 6) and has(body, 7):
         past = (body.inputs[6], body.inputs[7])

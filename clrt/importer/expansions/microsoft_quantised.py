@@ -9,6 +9,7 @@ from clrt.importer.expansions.body import Body, expands
 from clrt.importer.expansions.quantised import (
     column,
     has,
+    is_pair_of_lists,
     optional,
     qlinear_conv,
     quantise,
@@ -255,14 +256,6 @@ def _gather_block_quantized(body: Body) -> None:
     body.outputs = [body("DequantizeLinear", *inputs, axis=axis, block_size=block)]
 
 
-def _is_pair_of_lists(body: Body) -> bool:
-    """Whether `mask_index` has an end and a start for each row of the batch."""
-    x, mask = body.types[0], body.types[5]
-    if x is None or mask is None or not x.shape or not mask.shape:
-        return False
-    return str(mask.shape[0]) != str(x.shape[0]) and len(mask.shape) == 1
-
-
 def _attention_mask(body: Body, scores: str) -> str:
     """What QAttention adds to the scores `[B, heads, S, T]`; "" for nothing."""
     large = body.floats(body.attrs.get("mask_filter_value", -10000.0))
@@ -276,7 +269,7 @@ def _attention_mask(body: Body, scores: str) -> str:
         mask, rank = body.inputs[5], rank_of(body, 5)
         if rank == 1:
             limits = body.cast(mask, DType.INT64)
-            pair = _is_pair_of_lists(body)
+            pair = is_pair_of_lists(body, 5)
             parts = body.node("Split", [limits], 2, num_outputs=2, axis=0) if pair else [limits]
             ends, *starts = (body("Unsqueeze", p, _ints(body, 1, 2, 3)) for p in parts)
             kept.append(body("Less", places, ends))

@@ -30,6 +30,14 @@ def has(body: Body, index: int) -> bool:
     return index < len(body.types) and body.types[index] is not None
 
 
+def is_pair_of_lists(body: Body, index: int) -> bool:
+    """Whether a mask of rank 1 has an end and a start for each row of the batch of input 0."""
+    x, mask = body.types[0], body.types[index]
+    if x is None or mask is None or not x.shape or not mask.shape:
+        return False
+    return str(mask.shape[0]) != str(x.shape[0]) and len(mask.shape) == 1
+
+
 def optional(body: Body, index: int) -> str:
     """The name of an optional input, "" where it is left out."""
     return body.inputs[index] if has(body, index) else ""

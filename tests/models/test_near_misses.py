@@ -1,0 +1,232 @@
+"""Graphs that are almost what a pass looks for, or at the edge of what an op says, beside ONNX
+Runtime without its optimiser."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+import numpy as np
+import onnx.parser
+import onnxruntime
+import pytest
+from onnx import numpy_helper
+
+import clrt
+from clrt.ir.op import Array
+from clrt.runtime.devices import DeviceInfo
+from tests.harness import all_devices
+
+_RNG = np.random.default_rng(0)
+_LOWEST = np.finfo(np.float32).min
+
+
+@dataclass(frozen=True)
+class Case:
+    """A graph in ONNX's text form, its initializers and its inputs."""
+
+    text: str
+    constants: Mapping[str, object] = field(default_factory=dict)
+    feeds: Mapping[str, Array] = field(default_factory=dict)
+    opset: int = 18
+
+
+def _random(*shape: int) -> Array:
+    return _RNG.standard_normal(shape).astype(np.float32)
+
+
+def _ints(*values: int) -> Array:
+    return np.array(values, np.int64)
+
+
+def _f32(value: float) -> Array:
+    return np.asarray(value, np.float32)
+
+
+def _of_size(n: int) -> dict[str, Array]:
+    return {"x": _random(n)}
+
+
+_SIZE = "g (float[N] x) => (int64[1] y) { s=Shape(x) "
+_GELU = {
+    k: _f32(v)
+    for k, v in {
+        "three": 3,
+        "cu": 0.044715,
+        "sc": np.sqrt(2 / np.pi),
+        "one": 1,
+        "half": 0.5,
+    }.items()
+}
+_TANH = "k=Mul(c,cu) q=Add(x,k) t=Mul(q,sc) e=Tanh(t) o=Add(e,one) p=Mul(x,half) y=Mul(p,o) }"
+_NORM = "m=ReduceMean(x,ax) d=Sub(x,m) p=Pow(d,two) v=ReduceMean(p,ax) a=Add(v,eps) s=Sqrt(a) "
+_WIDER = "g (float[B,S,8] x) => (float[A,B,S,8] y) {"
+_NUMBERS = {"two": _f32(2), "eps": _f32(1e-5), "ax": _ints(-1)}
+_ATTENTION = """g (float[B,2,S,8] q, float[B,2,T,8] k, float[B,2,T,8] v, bool[B,1,S,T] c1,
+  bool[B,1,1,T] c2) => (float[B,S,2,8] y) {{
+  kt=Transpose<perm=[0,1,3,2]>(k) s=MatMul(q,kt) s1=Mul(s,sc) {masks} p=Softmax<axis=-1>(m)
+  o=MatMul(p,v) y=Transpose<perm=[0,2,1,3]>(o) }}"""
+_MASKED = {"sc": _f32(0.3), "lo": _f32(_LOWEST), "ze": _f32(0)}
+_HEADS = {
+    **{n: _random(1, 2, 4, 8) for n in "qkv"},
+    "c1": np.tril(np.ones((4, 4), bool))[None, None],
+    "c2": np.array([0, 0, 1, 1], bool)[None, None, None],
+}
+_TWICE = "g (float16[N] x) => (float16[N] y) { a=Mul(x,c) y=Mul(a,c) }"
+_SIGNS = {"p": _f32(0.0), "n": _f32(-0.0), "one": _f32(1)}
+
+CASES = {
+    "dims divide towards 0": Case(
+        _SIZE + "n=Neg(s) y=Div(n,two) }", {"two": _ints(2)}, _of_size(3)
+    ),
+    "a difference of dims divides towards 0": Case(
+        _SIZE + "n=Sub(one,s) y=Div(n,two) }", {"two": _ints(2), "one": _ints(1)}, _of_size(2)
+    ),
+    "the remainder of a dim, as in C": Case(
+        _SIZE + "y=Mod<fmod=1>(s,two) }", {"two": _ints(2)}, _of_size(3)
+    ),
+    "half of what a rotation turns is needed": Case(
+        """g (float[B,4,S,8] x, float[B,1,S,8] c, float[B,1,S,8] s) => (float[B,4,S,8] y,
+        float[B,4,S,4] w) { x1,x2=Split<axis=-1,num_outputs=2>(x) z=Neg(x2)
+        t=Concat<axis=-1>(z,x1) a=Mul(x,c) b=Mul(t,s) y=Add(a,b) w=Sin(x1) }""",
+        {},
+        {"x": _random(2, 4, 3, 8), "c": _random(2, 1, 3, 8), "s": _random(2, 1, 3, 8)},
+    ),
+    "the cube in a GELU is an output": Case(
+        "g (float[N] x) => (float[N] y, float[N] c) { c=Pow(x,three) " + _TANH, _GELU, _of_size(9)
+    ),
+    "the cube in a GELU is needed": Case(
+        "g (float[N] x) => (float[N] y, float[N] z) { c=Pow(x,three) z=Sin(c) " + _TANH,
+        _GELU,
+        _of_size(9),
+    ),
+    "an epsilon of more axes": Case(
+        _WIDER + _NORM + "y=Div(d,s) }",
+        {**_NUMBERS, "eps": np.full((1, 1, 1, 1), 1e-5, np.float32)},
+        {"x": _random(2, 3, 8)},
+    ),
+    "an exponent of more axes": Case(
+        _WIDER + _NORM + "y=Div(d,s) }",
+        {**_NUMBERS, "two": np.full((1, 1, 1, 1), 2, np.float32)},
+        {"x": _random(2, 3, 8)},
+    ),
+    "a normalised vector times its deviation": Case(
+        "g (float[8] x) => (float[8] y) {" + _NORM + "n=Div(d,s) y=Mul(n,d) }",
+        _NUMBERS,
+        _of_size(8),
+    ),
+    "a reciprocal root of more axes": Case(
+        _WIDER + "p=Mul(x,x) v=ReduceMean(p,ax) a=Add(v,eps) s=Sqrt(a) n=Div(one,s) y=Mul(x,n) }",
+        {**_NUMBERS, "one": np.ones((1, 1, 1, 1), np.float32)},
+        {"x": _random(2, 3, 8)},
+    ),
+    "two masks that choose": Case(
+        _ATTENTION.format(masks="w1=Where(c1,s1,lo) m=Where(c2,w1,lo)"), _MASKED, _HEADS
+    ),
+    "a mask that is added, and one that chooses": Case(
+        _ATTENTION.format(masks="ad=Where(c2,ze,lo) w1=Add(s1,ad) m=Where(c1,w1,lo)"),
+        _MASKED,
+        _HEADS,
+    ),
+    "large factors of float16": Case(
+        _TWICE, {"c": np.float16(1e4)}, {"x": np.array([1e-5, 1e-4], np.float16)}
+    ),
+    "small factors of float16": Case(
+        _TWICE, {"c": np.float16(1e-4)}, {"x": np.array([60000, -40000], np.float16)}
+    ),
+    "two casts, and what is too large": Case(
+        """g (float16[N] x) => (float[N] y) {
+        a=Cast<to=1>(x) b=Cast<to=17,saturate=0>(a) y=Cast<to=1>(b) }""",
+        {},
+        {"x": np.array([1, 1000, -1000], np.float16)},
+        19,
+    ),
+    "a choice of 0 and -0": Case(
+        "g (float[N] x, bool[N] b) => (float[N] y) { w=Where(b,p,n) y=Div(x,w) }",
+        _SIGNS,
+        {"x": np.ones(2, np.float32), "b": np.array([True, False])},
+    ),
+    "products with 0 and -0": Case(
+        """g (float[N] x) => (float[N] y) {
+        a=Mul(x,p) b=Mul(x,n) c=Div(one,a) d=Div(one,b) y=Sub(c,d) }""",
+        _SIGNS,
+        {"x": np.ones(2, np.float32)},
+    ),
+    "row numbers that a slice leaves out": Case(
+        "g (float[N] n) => (float[M,3] y) { s=Shape(n) i=Slice(rows,z,s,z) y=Gather(tab,i) }",
+        {"rows": np.arange(10), "tab": _random(6, 3), "z": _ints(0)},
+        {"n": _random(4)},
+    ),
+    "indices in rows": Case(
+        """g (float[N,1] n) => (float[M,1] y) { x=Concat<axis=0>(n,n) sp=Shape(n)
+        b0=Slice(sp,zero,one) b=Squeeze(b0) ra=Range(a,b,c) rr=Unsqueeze(ra,one) ss=Shape(rr)
+        zz=Expand(zero,ss) i=Concat<axis=0>(rr,zz) y=GatherND(x,i) }""",
+        {"a": np.int64(0), "c": np.int64(1), "one": _ints(1), "zero": _ints(0)},
+        {"n": _random(3, 1)},
+    ),
+    "counting past a small integer": Case(
+        """g (float[N] n) => (bool[M] y) {
+        s=Shape(n) b=Squeeze(s) ra=Range(a,b,c) q=Cast<to=3>(ra) y=GreaterOrEqual(q,z) }""",
+        {"a": np.int64(0), "c": np.int64(1), "z": np.int8(0)},
+        {"n": _random(200)},
+    ),
+    "keys and values by head, and a bias": Case(
+        """g (float[B,S,16] q, float[B,4,T,4] k, float[B,4,T,4] v) => (float[B,S,16] y) {
+        y=com.microsoft.MultiHeadAttention<num_heads=4>(q,k,v,b) }""",
+        {"b": _random(48)},
+        {"q": _random(2, 3, 16), "k": _random(2, 4, 5, 4), "v": _random(2, 4, 5, 4)},
+    ),
+    "ends and starts as a mask": Case(
+        """g (float[B,S,16] x, int32[BB] m) => (float[B,S,16] y) {
+        y=com.microsoft.Attention<num_heads=4>(x,w,b,m) }""",
+        {"w": _random(16, 48), "b": _random(48)},
+        {"x": _random(2, 5, 16), "m": np.array([5, 4, 1, 0], np.int32)},
+    ),
+    "the logarithm of a sum of integers": Case(
+        "g (int32[5] x) => (int32[1] y) { y=ReduceLogSumExp(x) }",
+        {},
+        {"x": np.array([-4, 4, -3, 3, -3], np.int32)},
+    ),
+    "a sum that wraps": Case(
+        "g (int32[N] x, int32[N] z) => (int64[N] y) { a=Add(x,z) y=Cast<to=7>(a) }",
+        {},
+        {"x": np.array([2**31 - 1, 5], np.int32), "z": np.array([100, 1], np.int32)},
+    ),
+    "a difference that wraps": Case(
+        "g (int32[N] x, int32[N] z) => (bool[N] y) { a=Sub(x,z) y=Greater(a,x) }",
+        {},
+        {"x": np.array([-(2**31), 5], np.int32), "z": np.array([2, 1], np.int32)},
+    ),
+    "cubic samples at a border": Case(
+        """g (float[2,3,3,4] x, float[2,4,3,2] g) => (float[2,3,4,3] y) {
+        y=GridSample<mode="bicubic",padding_mode="border",align_corners=1>(x,g) }""",
+        {},
+        {"x": _random(2, 3, 3, 4), "g": _RNG.uniform(-1.5, 1.5, (2, 4, 3, 2)).astype(np.float32)},
+        16,
+    ),
+}
+
+
+@pytest.mark.filterwarnings("ignore::clrt.errors.HostFallbackWarning")
+@pytest.mark.parametrize("device", all_devices(), ids=lambda d: d.platform.split()[0])
+@pytest.mark.parametrize("name", CASES)
+def test_near_miss(name: str, device: DeviceInfo) -> None:
+    case = CASES[name]
+    domains = f'["" : {case.opset}, "com.microsoft" : 1]'
+    proto = onnx.parser.parse_model(f"<ir_version: 10, opset_import: {domains}>{case.text}")
+    proto.graph.initializer.extend(
+        numpy_helper.from_array(np.asarray(v), k) for k, v in case.constants.items()
+    )
+    options = onnxruntime.SessionOptions()
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
+    session = onnxruntime.InferenceSession(
+        proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
+    )
+    wanted = session.run(None, dict(case.feeds))
+    with clrt.load(proto, device=device.index) as model:
+        found = model.run(dict(case.feeds))
+    for output, expected in zip(proto.graph.output, wanted, strict=True):
+        actual = np.asarray(found[output.name])
+        assert actual.dtype == expected.dtype
+        limit = 2e-3 if expected.dtype == np.float16 else 1e-5
+        np.testing.assert_allclose(actual, expected, rtol=limit, atol=limit, strict=True)
