@@ -8,6 +8,7 @@ references as numbers do. What cannot be decided for every binding raises `Undec
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import total_ordering
 from typing import Union
@@ -228,6 +229,8 @@ def floordiv(left: Dim, right: Dim) -> Dim:
     """left // right, exact where the divisor is a single term that divides every term."""
     if isinstance(left, int) and isinstance(right, int):
         return left // right
+    if same(left, 0):
+        return 0
     quotient = _exact_quotient(left, right)
     if quotient is not None:
         return quotient
@@ -246,18 +249,18 @@ def mod(left: Dim, right: Dim) -> Dim:
 
 def maximum(left: Dim, right: Dim) -> Dim:
     """The larger of two dims, symbolic where that depends on the binding."""
-    try:
-        return left if left >= right else right
-    except Undecidable:
-        return _absorb("max", "min", left, right)
+    for a, b in ((left, right), (right, left)):
+        with suppress(Undecidable):
+            return a if a >= b else b
+    return _absorb("max", "min", left, right)
 
 
 def minimum(left: Dim, right: Dim) -> Dim:
     """The smaller of two dims, symbolic where that depends on the binding."""
-    try:
-        return left if left <= right else right
-    except Undecidable:
-        return _absorb("min", "max", left, right)
+    for a, b in ((left, right), (right, left)):
+        with suppress(Undecidable):
+            return a if a <= b else b
+    return _absorb("min", "max", left, right)
 
 
 _OPERATIONS = {"floordiv": floordiv, "mod": mod, "max": maximum, "min": minimum}
