@@ -244,6 +244,8 @@ def mod(left: Dim, right: Dim) -> Dim:
     """left % right."""
     if isinstance(left, int) and isinstance(right, int):
         return left % right
+    if isinstance(right, int) and right < 0:
+        return -mod(-left, -right)  # bounds take an operation on sizes for a size
     return 0 if _exact_quotient(left, right) is not None else _opaque("mod", left, right)
 
 

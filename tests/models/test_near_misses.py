@@ -82,6 +82,11 @@ CASES = {
     "a difference of dims divides towards 0": Case(
         _SIZE + "n=Sub(one,s) y=Div(n,two) }", {"two": _ints(2), "one": _ints(1)}, _of_size(2)
     ),
+    "the remainder of a dim by a negative number": Case(
+        _SIZE + "m=Mod(s,three) y=Div(m,two) }",
+        {"two": _ints(2), "three": _ints(-3)},
+        _of_size(2),
+    ),
     "the remainder of a dim, as in C": Case(
         _SIZE + "y=Mod<fmod=1>(s,two) }", {"two": _ints(2)}, _of_size(3)
     ),
