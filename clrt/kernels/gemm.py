@@ -20,6 +20,7 @@ from clrt.kernels.spec import (
     ceil_div,
     i32,
     misfit_float32_cpu,
+    misfit_float64,
     pieces_per_group,
     round_up,
 )
@@ -69,12 +70,9 @@ def misfit_gpu(node: Node, caps: DeviceCaps) -> str | None:
 
 def misfit_any(node: Node, caps: DeviceCaps) -> str | None:
     """Why `emit_any` does not hold for a product of input 0."""
-    dtype = node.arg(0).dtype
-    if dtype is DType.BOOL:
+    if node.arg(0).dtype is DType.BOOL:
         return "no product of bool"
-    if DType.FLOAT64 in (dtype, node.output.dtype) and not caps.has_fp64:
-        return "the device has no float64"
-    return None
+    return misfit_float64(node, caps)
 
 
 def _check_vectors(epilogue: Epilogue) -> None:

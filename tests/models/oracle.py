@@ -44,10 +44,15 @@ def text_feeds(
     return {name: feeds[name] for name in names}
 
 
-def expected(proto: onnx.ModelProto, feeds: dict[str, Array]) -> dict[str, Array]:
-    """What ONNX Runtime gives."""
+def expected(
+    proto: onnx.ModelProto, feeds: dict[str, Array], *, optimised: bool = True
+) -> dict[str, Array]:
+    """What ONNX Runtime gives, with its optimiser or without."""
+    options = onnxruntime.SessionOptions()
+    if not optimised:
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
     session = onnxruntime.InferenceSession(
-        proto.SerializeToString(), providers=["CPUExecutionProvider"]
+        proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
     )
     names = [o.name for o in session.get_outputs()]
     return dict(zip(names, session.run(None, feeds), strict=True))

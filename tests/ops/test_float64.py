@@ -23,8 +23,11 @@ def _in_float64(sample: Sample) -> Sample | None:
     return Sample(sample.op, tuple(wide))
 
 
+FLOATS = [c for c in ON_DEVICE if any(map(_in_float64, c.samples()))]
+
+
 @DEVICES
-@pytest.mark.parametrize("cls", ON_DEVICE, ids=lambda c: c.name)
+@pytest.mark.parametrize("cls", FLOATS, ids=lambda c: c.name)
 def test_matches_reference(cls: type[Op], device: DeviceInfo) -> None:
     if not device.caps.has_fp64:
         pytest.skip("the device has no float64")
@@ -42,5 +45,4 @@ def test_matches_reference(cls: type[Op], device: DeviceInfo) -> None:
         ran += 1
         for array, (name, actual) in zip(expected, results.items(), strict=False):
             check(f"sample {number} {sample.op} {name}", actual, array, tolerance(sample.op, array))
-    if not ran:
-        pytest.skip(f"{cls.name} has no sample in float32 alone")
+    assert ran

@@ -12,7 +12,7 @@ from clrt.importer.expansions.body import Body, expands
 from clrt.importer.expansions.quantised import (
     CONV_ATTRS,
     has,
-    is_pair_of_lists,
+    kept_keys,
     optional,
     rank_of,
 )
@@ -275,21 +275,7 @@ def _mask(body: Body, index: int, total: str, bias: int) -> str:
     added = optional(body, bias)
     if not has(body, index):
         return added
-    mask, rank = body.inputs[index], rank_of(body, index)
-    if rank == 1:
-        zero, one = (body.constant(np.array(v)) for v in (0, 1))
-        places = body("Range", zero, body("Squeeze", total, ints(body, 0)), one)
-        limits, pair = body("Cast", mask, to=7), is_pair_of_lists(body, index)
-        parts = body.node("Split", [limits], 2, num_outputs=2, axis=0) if pair else [limits]
-        ends, *starts = (body("Unsqueeze", p, ints(body, 1, 2, 3)) for p in parts)
-        kept = body("Less", places, ends)
-        for first in starts:
-            kept = body("And", kept, body("GreaterOrEqual", places, first))
-    elif rank in (2, 3):
-        axes = (1, 2) if rank == 2 else (1,)
-        kept = body("Cast", body("Unsqueeze", mask, ints(body, *axes)), to=9)
-    else:
-        raise UnsupportedError(f"a mask of rank {rank}")
+    kept = kept_keys(body, index, body("Squeeze", total, ints(body, 0)))
     low = number(body, body.attrs.get("mask_filter_value", -10000.0))
     found = body("Where", kept, number(body, 0.0), low)
     return body("Add", found, added) if added else found

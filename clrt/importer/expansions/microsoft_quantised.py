@@ -9,8 +9,9 @@ from clrt.importer.expansions.body import Body, expands
 from clrt.importer.expansions.quantised import (
     column,
     has,
-    is_pair_of_lists,
+    kept_keys,
     optional,
+    places_of,
     qlinear_conv,
     quantise,
     rank_of,
@@ -262,27 +263,11 @@ def _attention_mask(body: Body, scores: str) -> str:
     none = body.floats(0.0)
     shape = body("Shape", scores)
     rows, keys = (body("Gather", shape, body.constant(np.array(axis, np.int64))) for axis in (2, 3))
-    zero, one = (body.constant(np.array(v, np.int64)) for v in (0, 1))
-    places = body("Range", zero, keys, one)
-    kept = []
-    if has(body, 5):
-        mask, rank = body.inputs[5], rank_of(body, 5)
-        if rank == 1:
-            limits = body.cast(mask, DType.INT64)
-            pair = is_pair_of_lists(body, 5)
-            parts = body.node("Split", [limits], 2, num_outputs=2, axis=0) if pair else [limits]
-            ends, *starts = (body("Unsqueeze", p, _ints(body, 1, 2, 3)) for p in parts)
-            kept.append(body("Less", places, ends))
-            kept += [body("GreaterOrEqual", places, s) for s in starts]
-        elif rank in (2, 3):
-            wide = body("Unsqueeze", mask, _ints(body, *((1, 2) if rank == 2 else (1,))))
-            kept.append(body.cast(wide, DType.BOOL))
-        else:
-            raise UnsupportedError(f"a mask {body.types[5]}")
+    kept = [kept_keys(body, 5, keys)] if has(body, 5) else []
     if body.attrs.get("unidirectional", 0):
-        own = body("Unsqueeze", body("Range", zero, rows, one), _ints(body, 1))
+        own = body("Unsqueeze", places_of(body, rows), _ints(body, 1))
         newest = body("Add", own, body("Sub", keys, rows))
-        kept.append(body("LessOrEqual", places, newest))
+        kept.append(body("LessOrEqual", places_of(body, keys), newest))
     if not kept:
         return ""
     whole = kept[0]

@@ -30,12 +30,38 @@ def has(body: Body, index: int) -> bool:
     return index < len(body.types) and body.types[index] is not None
 
 
-def is_pair_of_lists(body: Body, index: int) -> bool:
-    """Whether a mask of rank 1 has an end and a start for each row of the batch of input 0."""
-    x, mask = body.types[0], body.types[index]
-    if x is None or mask is None or not x.shape or not mask.shape:
-        return False
-    return str(mask.shape[0]) != str(x.shape[0]) and len(mask.shape) == 1
+def places_of(body: Body, keys: str) -> str:
+    """0, 1, … up to a number of keys."""
+    zero, one = (body.constant(np.array(v, np.int64)) for v in (0, 1))
+    return body("Range", zero, keys, one)
+
+
+def kept_keys(body: Body, index: int, keys: str) -> str:
+    """Which of the scores `[B, H, S, T]` a mask keeps: an end for each row of the batch of input 0,
+    or ends and starts, one after the other; or a mask `[B, T]` or `[B, S, T]`.
+
+    Args:
+        keys: T.
+
+    Raises:
+        UnsupportedError: The mask has another rank.
+    """
+    x, mask, rank = body.types[0], body.types[index], rank_of(body, index)
+    if rank == 1:
+        every = body.constant(np.array([1, 2, 3], np.int64))
+        limits, places = body.cast(body.inputs[index], DType.INT64), places_of(body, keys)
+        sizes = [str(t.shape[0]) for t in (x, mask) if t is not None and t.shape]
+        pair = len(sizes) == 2 and sizes[0] != sizes[1]
+        parts = body.node("Split", [limits], 2, num_outputs=2, axis=0) if pair else [limits]
+        ends, *starts = (body("Unsqueeze", p, every) for p in parts)
+        kept = body("Less", places, ends)
+        for start in starts:
+            kept = body("And", kept, body("GreaterOrEqual", places, start))
+        return kept
+    if rank not in (2, 3):
+        raise UnsupportedError(f"a mask {mask}")
+    axes = body.constant(np.array((1, 2) if rank == 2 else (1,), np.int64))
+    return body.cast(body("Unsqueeze", body.inputs[index], axes), DType.BOOL)
 
 
 def optional(body: Body, index: int) -> str:
