@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from clrt.ir.graph import Node, Patch, Value
+from clrt.ops.cast import Cast
 from clrt.ops.fused import Fused
 from clrt.passes.driver import GraphView, Match, Miss, Pass, Rewriter
 from clrt.passes.matching import has_one_element, is_elementwise, keeps_shape
@@ -15,7 +16,8 @@ class FuseElementwise(Pass):
     """A node and the producers that serve it alone -> Fused; numbers become literals.
 
     A producer joins where its shape is that of the result, or it has one element: then no work
-    is done more often than before.
+    is done more often than before. Rounding happens in memory: what a Cast rounds stays there, and
+    so does every float of 8 bits or less.
     """
 
     name = "fuse_elementwise"
@@ -67,7 +69,7 @@ def _candidate(view: GraphView, root: Node, members: dict[Node, None]) -> tuple[
             continue
         if not view.stays_inside(value, members):
             continue
-        if value.dtype.is_tiny:
+        if value.dtype.is_tiny or _rounds(producer):
             refused = f"'{value.name}' is rounded to {value.dtype}, which happens in memory"
             continue
         if not keeps_shape(value, root.output) and not has_one_element(value):
@@ -82,6 +84,13 @@ def _candidate(view: GraphView, root: Node, members: dict[Node, None]) -> tuple[
             continue
         return producer, refused
     return None, refused
+
+
+def _rounds(node: Node) -> bool:
+    """Whether a node ends with a Cast to floats that are narrow in memory only."""
+    op, dtype = node.op, node.output.dtype
+    last = op.steps[-1].op if isinstance(op, Fused) else op
+    return isinstance(last, Cast) and dtype.is_float and dtype.compute != dtype.cl
 
 
 def _topological(members: dict[Node, None]) -> list[Node]:

@@ -202,6 +202,13 @@ CASES = {
         {},
         {"x": np.array([-(2**31), 5], np.int32), "z": np.array([2, 1], np.int32)},
     ),
+    "floats that are rounded to 16 bits": Case(
+        """g (float[N] x) => (float[N] y, float[N] z) {
+        r=Relu(x) h=Cast<to=10>(r) f=Cast<to=1>(h) y=Mul(f,x)
+        b=Cast<to=16>(x) z=Cast<to=1>(b) }""",
+        {},
+        {"x": np.array([1.0001, 3.3333, 70000, -7e-6], np.float32)},
+    ),
     "cubic samples at a border": Case(
         """g (float[2,3,3,4] x, float[2,4,3,2] g) => (float[2,3,4,3] y) {
         y=GridSample<mode="bicubic",padding_mode="border",align_corners=1>(x,g) }""",
