@@ -11,6 +11,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 import clrt
+from clrt.accuracy import difference
 from clrt.container.compiled import CompiledModel, write_compiled
 from clrt.errors import InputError, ModelError, UnsupportedError
 from clrt.ir.dims import is_symbol
@@ -228,7 +229,7 @@ class Difference:
     """How far two results for one output are apart.
 
     Attributes:
-        relative: The largest difference over the largest element of the first.
+        relative: The largest difference over the largest element of the original's.
         cosine: Of the two as vectors.
     """
 
@@ -245,19 +246,17 @@ def compare(original: Model, other: Model, feeds: Mapping[str, Array]) -> list[D
     wanted = {s.name for s in other.inputs}
     expected = original.run(feeds, outputs=names)
     results = other.run({n: x for n, x in feeds.items() if n in wanted})
-    return [difference(name, expected[name], results[name]) for name in names]
+    return [_apart(name, results[name], expected[name]) for name in names]
 
 
-def difference(name: str, expected: Array, result: Array) -> Difference:
-    """How far a result is from what is expected; nan and infinity must be in the same places."""
-    a, b = (np.asarray(x).astype(np.float64).reshape(-1) for x in (expected, result))
-    if a.size == 0 or np.array_equal(a, b, equal_nan=True):
-        return Difference(name, np.shape(result), 0.0, 0.0, 1.0)
-    with np.errstate(invalid="ignore", over="ignore"):
-        apart = np.where((a == b) | (np.isnan(a) & np.isnan(b)), 0.0, np.abs(a - b))
-    largest = float(np.nan_to_num(apart, nan=np.inf).max())
+def _apart(name: str, result: Array, expected: Array) -> Difference:
+    largest, relative = difference(result, expected)
+    a, b = (x.astype(np.float64).reshape(-1) for x in (result, expected))
+    cosine = 1.0 if largest == 0 else _cosine(a, b) if a.shape == b.shape else 0.0
+    return Difference(name, result.shape, largest, relative, cosine)
+
+
+def _cosine(a: Array, b: Array) -> float:
     finite = np.isfinite(a) & np.isfinite(b)
-    size = float(np.abs(a[finite]).max(initial=0.0)) or 1.0
-    norms = float(np.linalg.norm(a[finite]) * np.linalg.norm(b[finite])) or 1.0
-    cosine = float(a[finite] @ b[finite]) / norms
-    return Difference(name, np.shape(result), largest, largest / size, cosine)
+    norms = float(np.linalg.norm(a[finite]) * np.linalg.norm(b[finite]))
+    return float(a[finite] @ b[finite]) / (norms or 1.0)

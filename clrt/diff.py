@@ -14,6 +14,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
+from clrt.accuracy import difference
 from clrt.errors import InputError, UnsupportedError
 from clrt.exporter.onnx_outputs import node_outputs, with_outputs
 from clrt.importer import huggingface
@@ -202,23 +203,6 @@ class Diff:
             yield step
             if step.departs and not every:
                 return
-
-
-def difference(ours: Array, theirs: Array) -> tuple[float, float]:
-    """The largest absolute error, and that over the largest element of the second array.
-
-    Infinities and NaN at the same places are equal; elsewhere, and in other shapes, it is inf.
-    """
-    if ours.shape != theirs.shape:
-        return np.inf, np.inf
-    a, b = ours.astype(np.float64), theirs.astype(np.float64)
-    finite = np.isfinite(b)
-    if not np.array_equal(a[~finite], b[~finite], equal_nan=True):
-        return np.inf, np.inf
-    with np.errstate(invalid="ignore"):
-        error = float(np.abs(a - b)[finite].max(initial=0))
-    largest = float(np.abs(b)[finite].max(initial=0))
-    return error, error / largest if largest else error
 
 
 def _probes(graph: Graph, known: set[str]) -> tuple[list[Probe], int]:

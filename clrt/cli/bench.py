@@ -17,6 +17,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
+from clrt.accuracy import difference
 from clrt.cli.console import stderr, stdout
 from clrt.cli.samples import made_up_inputs, sample_inputs
 from clrt.cli.shapes import DeviceOption, ModelArgument, ShapeOption, one_shape
@@ -177,18 +178,8 @@ def largest_difference(ours: dict[str, Any], theirs: dict[str, Any]) -> tuple[fl
     found = [(0.0, "none")]
     for name, wanted in theirs.items():
         if isinstance(wanted, np.ndarray) and wanted.dtype.kind in "fiub":
-            found.append((_difference(np.asarray(ours[name]), wanted), name))
+            found.append((difference(np.asarray(ours[name]), wanted)[1], name))
     return max(found, key=lambda item: (item[0], item[1] != "none"))
-
-
-def _difference(actual: Array, expected: Array) -> float:
-    if actual.shape != expected.shape:
-        return float("inf")
-    a, e = actual.astype(np.float64), expected.astype(np.float64)
-    with np.errstate(invalid="ignore"):
-        gaps = np.where((a == e) | (np.isnan(a) & np.isnan(e)), 0.0, np.abs(a - e))
-    scale = float(np.abs(e[np.isfinite(e)]).max(initial=0.0)) or 1.0
-    return float(np.nan_to_num(gaps, nan=np.inf, posinf=np.inf).max(initial=0.0)) / scale
 
 
 def result_table(measured: Sequence[Measured], title: str) -> Table:
