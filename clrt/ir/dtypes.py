@@ -82,6 +82,11 @@ class DType(Enum):
             return self.cl
         return "float" if self.is_float else "int"
 
+    @property
+    def cl_bits(self) -> str:
+        """The OpenCL C type that holds an element without looking into it."""
+        return _CL_BITS[self.itemsize]
+
     @classmethod
     def of(cls, dtype: np.dtype[np.generic] | type) -> DType:
         """The DType of a NumPy dtype.
@@ -138,6 +143,7 @@ _NUMPY_NAMES = {
     DType.STRING: "U",
 }
 _BY_NUMPY_NAME = {name: dtype for dtype, name in _NUMPY_NAMES.items()}
+_CL_BITS = {1: "uchar", 2: "ushort", 4: "uint", 8: "ulong"}
 _CL_NAMES = {
     DType.FLOAT32: "float",
     DType.FLOAT64: "double",

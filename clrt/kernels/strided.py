@@ -28,7 +28,6 @@ _ITEM_ELEMS = 8192
 _SIDE = 16
 _LEAST_SIDE = 4
 _SHARE = 1024  # elements of a work-item that walks places
-_UNSIGNED = {1: "uchar", 2: "ushort", 4: "uint", 8: "ulong"}
 
 
 def contiguous_strides(shape: Sequence[int]) -> tuple[int, ...]:
@@ -105,7 +104,7 @@ def copy_launches(
             for i in range(dims[axis])
         ]
         return [launch for a, b in parts for launch in copy_launches(ctx, a, b, dtype, *rest)]
-    bits = _UNSIGNED[dtype.itemsize]
+    bits = dtype.cl_bits
     if not ctx.caps.is_cpu:
         numbers = (*pad_rank(source, 0), *pad_rank(target, 0))
         kernel = KernelSpec.of("copy_strided.cl", "copy_strided", DATA_T=bits)

@@ -35,7 +35,6 @@ from clrt.ops.pointwise import Add
 from clrt.ops.pooling import WindowPool
 
 _AXES = 3
-_UNSIGNED = {2: "ushort", 4: "uint", 8: "ulong"}
 # Windows are unfolded for as many images at once as fit in this much memory, at least one.
 _COLUMNS_BYTES = 64 << 20
 
@@ -95,7 +94,7 @@ def unfolded(
     geometry = _geometry(node, window)
     # Panels are what a CPU's product reads.
     entry = "im2col_cpu" if width else "im2col"
-    kernel = KernelSpec.of("im2col.cl", entry, DATA_T=_UNSIGNED[product.dtype.itemsize])
+    kernel = KernelSpec.of("im2col.cl", entry, DATA_T=product.dtype.cl_bits)
     for first in range(0, images, chunk):
         count = min(chunk, images - first)
         channels = node.arg(1).dims[1]

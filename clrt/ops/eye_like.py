@@ -14,7 +14,7 @@ from clrt.ir.op import Array, TensorType
 from clrt.kernels.spec import BufferArg, KernelSpec, Launch, Lowering, Variant, i32
 from clrt.ops.base import Accuracy, OnnxNode, Op, Sample, Types, need, register
 from clrt.ops.cast import onnx_dtype
-from clrt.ops.movement import bits_t, count, fresh_dims
+from clrt.ops.movement import count, fresh_dims
 
 
 def _emit(node: Node, ctx: Lowering) -> list[Launch]:
@@ -25,7 +25,7 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
     rows, columns = y.dims
     k = max(-rows, min(node.op.k, columns))
     one = int.from_bytes(np.ones((), y.dtype.numpy).tobytes(), "little")
-    kernel = KernelSpec.of("eye_like.cl", "eye_like", DATA_T=bits_t(y.dtype), ONE=hex(one))
+    kernel = KernelSpec.of("eye_like.cl", "eye_like", DATA_T=y.dtype.cl_bits, ONE=hex(one))
     args = (BufferArg(y), i32(rows), i32(columns), i32(k))
     return [Launch(kernel, (columns, rows), None, args)]
 

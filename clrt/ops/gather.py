@@ -25,7 +25,7 @@ from clrt.kernels.spec import (
 from clrt.kernels.tuned import tuned
 from clrt.ops.base import Accuracy, Op, Sample, Types, need, normalize_axis, register
 from clrt.ops.fused import symbolic_shape
-from clrt.ops.movement import bits_t, count, index_t
+from clrt.ops.movement import count, index_t
 
 VECTOR_BYTES = 16
 CPU = tuned("gather_cpu", T_BYTES=16384)
@@ -59,7 +59,7 @@ def _view(node: Node) -> _View:
         count(indices.dims),
         count(x.dims[axis + 1 :]),
         (BufferArg(x), BufferArg(indices), BufferArg(y), BufferArg(status)),
-        {"DATA_T": bits_t(x.dtype), "INDEX_T": index_t(indices)},
+        {"DATA_T": x.dtype.cl_bits, "INDEX_T": index_t(indices)},
     )
 
 
@@ -98,7 +98,7 @@ def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:
     kernel = KernelSpec.of(
         "gather.cl",
         "gather",
-        COPY_T="uint4" if vector else bits_t(x.dtype),
+        COPY_T="uint4" if vector else x.dtype.cl_bits,
         ROWS_FIRST=int(units == 1),
         **view.defines,
     )

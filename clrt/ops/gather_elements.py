@@ -13,7 +13,7 @@ from clrt.ir.op import Array, TensorType
 from clrt.kernels.spec import BufferArg, KernelSpec, Launch, Lowering, Status, Variant
 from clrt.kernels.strided import collapse, contiguous_strides, launch_places, pad_rank
 from clrt.ops.base import Accuracy, Op, Sample, Types, need, normalize_axis, register
-from clrt.ops.movement import bits_t, count, index_t
+from clrt.ops.movement import count, index_t
 
 
 def _emit(node: Node, ctx: Lowering) -> list[Launch]:
@@ -35,7 +35,7 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
     buffers = (BufferArg(x), BufferArg(indices), BufferArg(y), BufferArg(status))
     numbers = (n, step, *pad_rank(steps, 0))
     kernel = KernelSpec.of(
-        "gather_elements.cl", "gather_elements", DATA_T=bits_t(x.dtype), INDEX_T=index_t(indices)
+        "gather_elements.cl", "gather_elements", DATA_T=x.dtype.cl_bits, INDEX_T=index_t(indices)
     )
     return [launch_places(kernel, buffers, dims, numbers, ctx.caps)]
 

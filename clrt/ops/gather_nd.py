@@ -14,7 +14,7 @@ from clrt.ir.op import Array, TensorType
 from clrt.kernels.spec import BufferArg, KernelSpec, Launch, Lowering, Scalar, Status, Variant, i32
 from clrt.kernels.strided import MAX_RANK, contiguous_strides
 from clrt.ops.base import Accuracy, OnnxNode, Op, Sample, Types, need, register
-from clrt.ops.movement import bits_t, count, index_t
+from clrt.ops.movement import count, index_t
 from clrt.ops.scatter_elements import (
     REDUCTIONS,
     UFUNCS,
@@ -56,7 +56,7 @@ def _emit_gather(node: Node, ctx: Lowering) -> list[Launch]:
     tuples = count(indices.dims[:-1])
     dims = x.dims[b : b + width]
     kernel = KernelSpec.of(
-        "gather_nd.cl", "gather_nd", DATA_T=bits_t(x.dtype), INDEX_T=index_t(indices)
+        "gather_nd.cl", "gather_nd", DATA_T=x.dtype.cl_bits, INDEX_T=index_t(indices)
     )
     buffers = (BufferArg(x), BufferArg(indices), BufferArg(y), _status(node, x, dims))
     batch = count(x.dims[b:])

@@ -14,7 +14,7 @@ from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.spec import BufferArg, KernelSpec, Launch, Lowering, Variant, i32
 from clrt.ops.base import Accuracy, Op, Sample, Types, need, register
-from clrt.ops.movement import bits_t, count
+from clrt.ops.movement import count
 
 
 def _misfit(node: Node, caps: DeviceCaps) -> str | None:
@@ -31,7 +31,7 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
     elems = count(x.dims)
     if not elems:
         return []
-    kernel = KernelSpec.of("lookup.cl", "lookup", DATA_T=x.dtype.cl, VALUE_T=bits_t(y.dtype))
+    kernel = KernelSpec.of("lookup.cl", "lookup", DATA_T=x.dtype.cl, VALUE_T=y.dtype.cl_bits)
     buffers = (BufferArg(x), BufferArg(keys), BufferArg(node.arg(2)), BufferArg(node.arg(3)))
     args = (*buffers, BufferArg(y), i32(elems), i32(keys.dims[0]))
     return [Launch(kernel, (elems,), None, args)]

@@ -17,7 +17,6 @@ from clrt.ir.op import Array, TensorType
 from clrt.kernels.spec import BufferArg, KernelSpec, Launch, i32
 
 Promoted: TypeAlias = Mapping[str, tuple[int, Any]]
-UNSIGNED = {1: "uchar", 2: "ushort", 4: "uint", 8: "ulong"}
 _NUMBERS = itertools.count()
 
 
@@ -83,11 +82,6 @@ def count(dims: Sequence[int]) -> int:
     return math.prod(dims)
 
 
-def bits_t(dtype: DType) -> str:
-    """The C type that holds an element of a dtype without looking into it."""
-    return UNSIGNED[dtype.itemsize]
-
-
 def index_t(indices: Value) -> str:
     """The C type of an index tensor."""
     return indices.dtype.cl
@@ -95,7 +89,7 @@ def index_t(indices: Value) -> str:
 
 def fill_launch(dst: BufferArg, dtype: DType, elems: int, value: object) -> Launch:
     """The launch that writes one number to `elems` elements."""
-    kernel = KernelSpec.of("fill.cl", "fill_bits", DATA_T=bits_t(dtype))
+    kernel = KernelSpec.of("fill.cl", "fill_bits", DATA_T=dtype.cl_bits)
     pattern = np.asarray(value).astype(dtype.numpy).tobytes()
     bits = np.int64(int.from_bytes(pattern, "little", signed=True))
     return Launch(kernel, (elems,), None, (dst, i32(elems), bits))
@@ -103,5 +97,5 @@ def fill_launch(dst: BufferArg, dtype: DType, elems: int, value: object) -> Laun
 
 def fill_from_launch(dst: BufferArg, dtype: DType, elems: int, value: BufferArg) -> Launch:
     """The launch that writes the first element of a buffer to `elems` elements."""
-    kernel = KernelSpec.of("fill.cl", "fill_from", DATA_T=bits_t(dtype))
+    kernel = KernelSpec.of("fill.cl", "fill_from", DATA_T=dtype.cl_bits)
     return Launch(kernel, (elems,), None, (value, dst, i32(elems)))

@@ -15,7 +15,7 @@ from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.spec import BufferArg, KernelSpec, Launch, Lowering, Variant, i32
 from clrt.ops.base import Accuracy, Op, Sample, Types, need, normalize_axis, register
-from clrt.ops.movement import bits_t, count, elements, fresh_dim
+from clrt.ops.movement import count, elements, fresh_dim
 
 
 def _misfit(node: Node, caps: DeviceCaps) -> str | None:
@@ -35,7 +35,7 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
     kernel = KernelSpec.of(
         "one_hot.cl",
         "one_hot",
-        DATA_T=bits_t(y.dtype),
+        DATA_T=y.dtype.cl_bits,
         INDEX_T=indices.dtype.cl,
         STORAGE=indices.dtype.storage,
     )

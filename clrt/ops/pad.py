@@ -17,7 +17,6 @@ from clrt.kernels.strided import contiguous_strides, copy_launches, launch_place
 from clrt.ops.base import Accuracy, OnnxNode, Op, Sample, Types, need, normalize_axis, register
 from clrt.ops.movement import (
     Promoted,
-    bits_t,
     count,
     elements,
     fill_from_launch,
@@ -79,7 +78,7 @@ def _mirror(
     if any(k <= 0 for k in kept):
         raise UnsupportedError(f"{node} has nothing to mirror.")
     numbers = (*pad_rank(kept, 1), *pad_rank(strides, 0), *pad_rank(lead, 0))
-    kernel = KernelSpec.of("pad.cl", "pad_mirror", DATA_T=bits_t(y.dtype), MODE=MODES[node.op.mode])
+    kernel = KernelSpec.of("pad.cl", "pad_mirror", DATA_T=y.dtype.cl_bits, MODE=MODES[node.op.mode])
     return launch_places(kernel, (source, BufferArg(y)), y.dims, numbers, ctx.caps)
 
 

@@ -18,7 +18,7 @@ from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.spec import Arg, BufferArg, KernelSpec, Launch, Lowering, Variant, i32
 from clrt.ops.base import OnnxNode, Op, Sample, Types, need, normalize_axis, register
-from clrt.ops.movement import bits_t, elements, fresh_dim, given
+from clrt.ops.movement import elements, fresh_dim, given
 
 _MODES = ("nearest", "linear", "cubic")
 
@@ -76,7 +76,7 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
         numbers = [sampling.size, outputs, inner]
         if copies:
             kernel = KernelSpec.of(
-                "resize.cl", "resize_copy", DATA_T=bits_t(dtype), EXTRAPOLATE=0, COPY=1
+                "resize.cl", "resize_copy", DATA_T=dtype.cl_bits, EXTRAPOLATE=0, COPY=1
             )
         else:
             tables.append(_table(sampling.weights, "weights"))

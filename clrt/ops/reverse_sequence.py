@@ -13,7 +13,7 @@ from clrt.ir.op import Array, TensorType
 from clrt.kernels.spec import Arg, BufferArg, KernelSpec, Launch, Lowering, Status, Variant, i32
 from clrt.kernels.strided import contiguous_strides
 from clrt.ops.base import Accuracy, Op, Sample, Types, need, register
-from clrt.ops.movement import bits_t, count, index_t
+from clrt.ops.movement import count, index_t
 
 
 def _emit(node: Node, ctx: Lowering) -> list[Launch]:
@@ -26,7 +26,7 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
     strides = contiguous_strides(x.dims)
     inner = count(x.dims[2:])
     kernel = KernelSpec.of(
-        "reverse_sequence.cl", "reverse_sequence", DATA_T=bits_t(x.dtype), INDEX_T=index_t(lens)
+        "reverse_sequence.cl", "reverse_sequence", DATA_T=x.dtype.cl_bits, INDEX_T=index_t(lens)
     )
     status = Status(f"ReverseSequence '{node.name}': a length is outside 0..{time}.")
     buffers = (BufferArg(x), BufferArg(lens), BufferArg(y), BufferArg(status))

@@ -23,7 +23,7 @@ from clrt.kernels.strided import (
 )
 from clrt.ops.base import OnnxNode, Op, Sample, Types, need, normalize_axis, register
 from clrt.ops.gather_elements import check_indices
-from clrt.ops.movement import bits_t, count, index_t
+from clrt.ops.movement import count, index_t
 
 # As REDUCTION in common/scatter.clh numbers them.
 REDUCTIONS = {"none": 0, "add": 1, "mul": 2, "max": 3, "min": 4}
@@ -54,7 +54,7 @@ def reduce_misfit(reduction: str, dtype: DType, caps: DeviceCaps) -> str | None:
 
 def data_t(reduction: str, dtype: DType) -> str:
     """The element type in the kernel: bits where they are only moved."""
-    return bits_t(dtype) if reduction == "none" else dtype.cl
+    return dtype.cl_bits if reduction == "none" else dtype.cl
 
 
 def copy_of(node: Node, ctx: Lowering) -> list[Launch]:

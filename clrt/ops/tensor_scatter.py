@@ -12,7 +12,7 @@ from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.spec import Arg, BufferArg, KernelSpec, Launch, Lowering, Status, Variant, i32
 from clrt.ops.base import Accuracy, OnnxNode, Op, Sample, Types, need, normalize_axis, register
-from clrt.ops.movement import bits_t, count
+from clrt.ops.movement import count
 from clrt.ops.softmax import around_axis
 
 
@@ -27,7 +27,7 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
     kernel = KernelSpec.of(
         "tensor_scatter.cl",
         "tensor_scatter",
-        DATA_T=bits_t(y.dtype),
+        DATA_T=y.dtype.cl_bits,
         CIRCULAR=int(op.mode == "circular"),
         F_INDICES=int(indices is not None),
     )

@@ -12,7 +12,7 @@ from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.spec import BufferArg, KernelSpec, Launch, Lowering, Variant, i32
 from clrt.ops.base import Accuracy, Op, Sample, Types, need, register
-from clrt.ops.movement import bits_t, count, host_ints
+from clrt.ops.movement import count, host_ints
 
 
 def _emit(node: Node, ctx: Lowering) -> list[Launch]:
@@ -24,7 +24,7 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
     rows, columns = y.dims[-2:]
     k = max(-rows, min(k, columns))
     kernel = KernelSpec.of(
-        "trilu.cl", "trilu", DATA_T=bits_t(x.dtype), UPPER=int(bool(node.op.upper))
+        "trilu.cl", "trilu", DATA_T=x.dtype.cl_bits, UPPER=int(bool(node.op.upper))
     )
     size = (columns, rows, count(y.dims[:-2]))
     args = (BufferArg(x), BufferArg(y), i32(rows), i32(columns), i32(k))
