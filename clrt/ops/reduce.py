@@ -34,6 +34,8 @@ class ReduceMean(Reduce):
     finish = "((a) / (n))"
 
     def evaluate(self, x: Array, axes: tuple[int, ...]) -> Any:
+        if x.size == 0:  # NumPy would warn of it
+            return np.full(np.sum(x, axis=axes).shape, np.nan)
         return np.mean(x, axis=axes)
 
 
