@@ -35,6 +35,7 @@ _IMPLIED = {
     "If": {"captures"},
     "Loop": {"captures"},
     "Scan": {"captures"},
+    "Split": {"outputs"},
 }
 _NO_SEED = 1 << 63
 

@@ -10,7 +10,7 @@ import numpy as np
 import onnx
 
 from clrt.errors import ClrtError, ModelError, UnsupportedError, reworded
-from clrt.importer.expansions import expand, has_expansion
+from clrt.importer.expansions import expand, has_expansion, is_dated
 from clrt.importer.onnx_functions import (
     Function,
     attribute_value,
@@ -66,7 +66,7 @@ class _Importer:
         self, model: onnx.ModelProto, tensors: TensorReader, weights: Mapping[str, Array]
     ) -> None:
         self._proto = model.graph
-        self._opsets = opsets_of(model.opset_import)
+        self._opsets = opsets_of(model.opset_import) or {"": 1}  # what files had before IR 3
         self._tensors = tensors
         self._functions = local_functions(model)
         self._initializers = {**initializers_of(model.graph), **weights}
@@ -265,7 +265,8 @@ class _Importer:
         if not call.domain and proto.op_type == "If" and _truth(call) is not None:
             return self._branch(call, scope)
         cls = REGISTRY.find(call.domain, proto.op_type)
-        if cls is None:
+        dated = is_dated(call.domain, proto.op_type, call.opset) and not call.is_broken
+        if cls is None or dated:
             return self._expand(call, scope)
         try:
             self._apply(cls, call, scope)
@@ -280,7 +281,8 @@ class _Importer:
         An expansion that raises `Expand` leaves this form of the op to the schema.
         """
         types = [None if v is None else v.type for v in call.inputs]
-        if has_expansion(call.domain, call.proto.op_type):
+        key = call.domain, call.proto.op_type
+        if has_expansion(*key) or is_dated(*key, call.opset):
             try:
                 return self._expand_own(call, types, scope)
             except Expand:
@@ -297,7 +299,9 @@ class _Importer:
         proto = call.proto
         try:
             attrs = {a.name: attribute_value(a, self._tensors, call.title) for a in proto.attribute}
-            function = expand(call.domain, proto.op_type, call.opset, attrs, types)
+            function = expand(
+                call.domain, proto.op_type, call.opset, attrs, types, len(call.outputs)
+            )
         except UnsupportedError as error:
             return self._refuse(call, scope, _without_title(str(error), call.title))
         except ModelError as error:

@@ -9,19 +9,13 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import onnx
-import onnx.shape_inference
-import onnx.version_converter
 from google.protobuf.message import DecodeError
 
 from clrt.errors import ModelError, UnsupportedError
 from clrt.importer.onnx_mapped import MAX_MODEL_BYTES, cut_tensors
 from clrt.importer.onnx_tensors import TensorReader
 from clrt.ir.op import Array
-
-# Older models are converted: what an op means has changed most before this one.
-MIN_OPSET = 7
 
 
 def read_model(
@@ -35,7 +29,7 @@ def read_model(
 
     Raises:
         ModelError: The file is missing, damaged, not ONNX, or holds no graph.
-        UnsupportedError: The opset is too old, or newer than the `onnx` package knows.
+        UnsupportedError: The opset is newer than the `onnx` package knows.
     """
     if isinstance(source, onnx.ModelProto):
         model, tensors, where = source, TensorReader(None), "The model"
@@ -53,8 +47,6 @@ def read_model(
     if any(isinstance(text, bytes) for text in _names(model)):
         raise ModelError(f"{where} has names that are not UTF-8; download or export it again.")
     check_opsets(model.opset_import, where)
-    if opsets_of(model.opset_import).get("", MIN_OPSET) < MIN_OPSET:
-        model = _modernised(model, where)
     for function in model.functions:
         check_opsets(function.opset_import, f"Function '{function.name}' of {where}")
     return model, tensors
@@ -74,55 +66,18 @@ def check_opsets(imports: Iterable[Any], where: str) -> None:
     """Refuses versions of ai.onnx that clrt does not know.
 
     Raises:
+        ModelError: There is no such version.
         UnsupportedError: The version is too new.
     """
     version = opsets_of(imports).get("")
+    if version is not None and version < 1:
+        raise ModelError(f"{where} uses ai.onnx opset {version}; the first is 1. Export it again.")
     newest = onnx.defs.onnx_opset_version()
     if version is not None and version > newest:
         raise UnsupportedError(
             f"{where} uses ai.onnx opset {version}; the onnx package here knows up to {newest}. "
             "Upgrade onnx, or export the model at an older opset."
         )
-
-
-def _modernised(model: onnx.ModelProto, where: str) -> onnx.ModelProto:
-    """The model at the oldest opset that the ops are written for."""
-    version = opsets_of(model.opset_import)[""]
-    try:
-        newer = onnx.version_converter.convert_version(model, MIN_OPSET)
-        _spread_slopes(newer)
-        return newer
-    except (RuntimeError, ValueError, onnx.version_converter.ConvertError) as error:
-        raise UnsupportedError(
-            f"{where} uses ai.onnx opset {version}, and the onnx package cannot convert it to "
-            f"{MIN_OPSET} ({error}); export it at a newer opset."
-        ) from error
-
-
-def _spread_slopes(model: onnx.ModelProto) -> None:
-    """Gives the slopes of PRelu, one per channel, the axes that opset 7 broadcasts along.
-
-    ONNX's converter leaves them as they were.
-    """
-    if all(node.op_type != "PRelu" for node in model.graph.node):
-        return
-    graph = onnx.shape_inference.infer_shapes(model).graph
-    infos = (*graph.input, *graph.output, *graph.value_info)
-    ranks = {i.name: len(i.type.tensor_type.shape.dim) for i in infos}
-    nodes = []
-    for node in model.graph.node:
-        rank = ranks.get(node.input[0], 0) if node.op_type == "PRelu" else 0
-        if rank > 2:
-            name = f"{node.output[0]}/slope"
-            axes = [-1, *[1] * (rank - 2)]
-            model.graph.initializer.append(
-                onnx.numpy_helper.from_array(np.array(axes, np.int64), f"{name}/shape")
-            )
-            nodes.append(onnx.helper.make_node("Reshape", [node.input[1], f"{name}/shape"], [name]))
-            node.input[1] = name
-        nodes.append(node)
-    del model.graph.node[:]
-    model.graph.node.extend(nodes)
 
 
 def _map_file(path: Path) -> bytes | mmap.mmap:
@@ -205,5 +160,5 @@ def _check_graph(model: onnx.ModelProto, where: str) -> None:
         raise ModelError(f"{where} holds no ONNX graph; export the model again.")
     if not model.graph.output:
         raise ModelError(f"{where} has a graph without outputs; export the model with outputs.")
-    if not model.opset_import:
+    if not model.opset_import and model.ir_version >= 3:
         raise ModelError(f"{where} imports no opset, so its ops have no meaning; export it again.")

@@ -126,12 +126,13 @@ def _emit_split(node: Node, ctx: Lowering) -> list[Launch]:
 class Split(Op):
     """x cut along `axis` into `num_outputs` parts of one size (the last may be smaller).
 
-    Input 1, where given, holds the sizes. Source: ONNX Split, opset 2 to 18; the sizes became an
-    input in 13. `num_outputs` is the number of the node's outputs where the model leaves it out.
+    Input 1, where given, holds the sizes of the `outputs` parts instead. Source: ONNX Split, opset
+    2 to 18; the sizes became an input in 13.
     """
 
     axis: int = 0
     num_outputs: int | None = None
+    outputs: int = 1
 
     promoted: ClassVar[Promoted] = {"split": (1, np.int64)}
     host_inputs = (1,)
@@ -144,9 +145,9 @@ class Split(Op):
     def from_onnx(cls, node: OnnxNode) -> Op:
         op = super().from_onnx(node)
         assert isinstance(op, cls)
-        if op.num_outputs is None and not any(node.inputs[1:2]):
-            return replace(op, num_outputs=len(node.outputs))
-        return op
+        if any(node.inputs[1:2]):
+            return replace(op, num_outputs=None, outputs=len(node.outputs))
+        return op if op.num_outputs else replace(op, num_outputs=len(node.outputs))
 
     def sizes(self, dim: Dim, wanted: Sequence[Dim] | None) -> list[Dim]:
         """The size of each part along the axis.
@@ -174,11 +175,11 @@ class Split(Op):
         unknown = wanted is None and given(inputs, 1)
         parts = length(inputs, 1) if unknown else None
         if x.shape is None:
-            found = len(wanted) if wanted is not None else parts or self.num_outputs or 1
+            found = len(wanted) if wanted is not None else parts or self.num_outputs or self.outputs
             return [TensorType(x.dtype, None) for _ in range(found)]
         axis = normalize_axis(self.axis, len(x.shape), self)
         if unknown:
-            sizes: list[Dim] = [fresh_dim() for _ in range(parts or self.num_outputs or 1)]
+            sizes: list[Dim] = [fresh_dim() for _ in range(parts or self.outputs)]
         else:
             sizes = self.sizes(x.shape[axis], wanted)
         before, after = x.shape[:axis], x.shape[axis + 1 :]

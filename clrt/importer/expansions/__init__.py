@@ -5,9 +5,9 @@ from __future__ import annotations
 import importlib
 import pkgutil
 
-from clrt.importer.expansions.body import expand, has_expansion
+from clrt.importer.expansions.body import expand, has_expansion, is_dated
 
 for _module in pkgutil.iter_modules(__path__):
     importlib.import_module(f"{__name__}.{_module.name}")
 
-__all__ = ["expand", "has_expansion"]
+__all__ = ["expand", "has_expansion", "is_dated"]

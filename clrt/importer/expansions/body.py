@@ -25,7 +25,9 @@ class Body:
     """A function body being built; values are names.
 
     Attributes:
+        op_type: Of the node.
         opset: Of the node's domain.
+        output_count: How many outputs the node has.
         attrs: The attributes that the node has.
         types: Of the inputs, None for one left out.
         inputs: Names of the inputs.
@@ -33,9 +35,16 @@ class Body:
     """
 
     def __init__(
-        self, opset: int, attrs: Mapping[str, Any], types: Sequence[TensorType | None]
+        self,
+        op_type: str,
+        opset: int,
+        attrs: Mapping[str, Any],
+        types: Sequence[TensorType | None],
+        output_count: int,
     ) -> None:
+        self.op_type = op_type
         self.opset = opset
+        self.output_count = output_count
         self.attrs = attrs
         self.types = types
         self.inputs = [f"x{i}" for i in range(len(types))]
@@ -111,21 +120,38 @@ class Body:
 
 Expansion = Callable[[Body], None]
 _EXPANSIONS: dict[tuple[str, str], Expansion] = {}
+_DATED: dict[tuple[str, str], tuple[int, Expansion]] = {}
 
 
-def expands(domain: str, op_type: str) -> Callable[[Expansion], Expansion]:
-    """Decorator: the function is the expansion of an op."""
+def expands(
+    domain: str, *op_types: str, before: int | None = None
+) -> Callable[[Expansion], Expansion]:
+    """Decorator: the function is the expansion of these ops.
+
+    Args:
+        before: At opsets below this one, and there also of ops that clrt has in a later form.
+    """
 
     def add(expansion: Expansion) -> Expansion:
-        _EXPANSIONS[domain, op_type] = expansion
+        for op_type in op_types:
+            if before is None:
+                _EXPANSIONS[domain, op_type] = expansion
+            else:
+                _DATED[domain, op_type] = before, expansion
         return expansion
 
     return add
 
 
 def has_expansion(domain: str, op_type: str) -> bool:
-    """Whether an op has an expansion."""
+    """Whether an op has an expansion at every opset."""
     return (domain, op_type) in _EXPANSIONS
+
+
+def is_dated(domain: str, op_type: str, opset: int) -> bool:
+    """Whether an op has an expansion because of its opset."""
+    before, _ = _DATED.get((domain, op_type), (0, None))
+    return opset < before
 
 
 def expand(
@@ -134,19 +160,23 @@ def expand(
     opset: int,
     attrs: Mapping[str, Any],
     types: Sequence[TensorType | None],
+    output_count: int,
 ) -> Function:
     """The function that stands for one node.
 
     Args:
         attrs: Python values of its attributes.
         types: Types of its inputs.
+        output_count: How many outputs it has.
 
     Raises:
         UnsupportedError, ModelError: clrt does not have it in this form, or it is not valid.
     """
-    body = Body(opset, attrs, types)
+    dated = is_dated(domain, op_type, opset)
+    expansion = _DATED[domain, op_type][1] if dated else _EXPANSIONS[domain, op_type]
+    body = Body(op_type, opset, attrs, types, output_count)
     try:
-        _EXPANSIONS[domain, op_type](body)
+        expansion(body)
     except (TypeError, ValueError, LookupError, ArithmeticError, AttributeError) as error:
         raise ModelError(
             f"its attributes are not valid ({type(error).__name__}: {error}); "

@@ -12,7 +12,7 @@ from onnx import TensorProto, helper
 
 from clrt.errors import ModelError, UnsupportedError
 from clrt.importer.onnx_importer import import_model
-from clrt.ops.evaluate import evaluate
+from clrt.ops.concat import Concat
 from tests.unit.importer.onnx_models import info, model, weight
 
 NODE = helper.make_node("Add", ["x", "w"], ["y"], "add")
@@ -91,14 +91,17 @@ def test_opset_that_onnx_does_not_know() -> None:
         import_model(model([helper.make_node("Identity", ["x"], ["y"])], opset=999))
 
 
-def test_old_opsets_are_converted() -> None:
-    node = helper.make_node("Add", ["x", "w"], ["y"], broadcast=1, axis=0)
-    weights = helper.make_tensor("w", onnx.TensorProto.FLOAT, [2], [1.0, 2.0])
-    graph = import_model(model([node], initializer=[weights], opset=6))
-    found = evaluate(graph, {"x": np.zeros((2, 3), np.float32)})["y"]
-    np.testing.assert_array_equal(found, [[1, 1, 1], [2, 2, 2]])
-    with pytest.raises(UnsupportedError, match="opset 5"):
-        import_model(model([helper.make_node("ConvNothing", ["x"], ["y"])], opset=5))
+def test_no_opset_is_the_first_one_in_old_files() -> None:
+    proto = model([helper.make_node("Concat", ["x", "x"], ["y"])])
+    del proto.opset_import[:]
+    with pytest.raises(ModelError, match="imports no opset"):
+        import_model(proto)
+    proto.ir_version = 2
+    (node,) = import_model(proto).nodes
+    assert node.op == Concat(axis=1)
+    proto.opset_import.add(version=0)
+    with pytest.raises(ModelError, match="opset 0"):
+        import_model(proto)
 
 
 def test_damaged_initializer() -> None:

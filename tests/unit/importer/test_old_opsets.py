@@ -1,0 +1,122 @@
+"""Ops as opsets 1 to 6 had them, beside NumPy."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import onnx
+import pytest
+from onnx import helper
+
+from clrt.errors import UnsupportedError
+from clrt.importer.onnx_importer import import_model
+from clrt.ir.graph import Graph
+from clrt.ir.op import Array
+from clrt.ops.evaluate import evaluate
+
+_RNG = np.random.default_rng(0)
+_X = _RNG.standard_normal((2, 3, 4, 5)).astype(np.float32)
+_ONE, _THREE = np.float32([0.5]), np.float32([1, 2, 3])
+_PLANES = _THREE[:, None, None]
+_TRUTH = _X > 0
+
+
+@dataclass
+class Case:
+    """A node of an old opset, its inputs and what comes."""
+
+    op: str
+    opset: int
+    inputs: Sequence[Array]
+    expected: Sequence[Array]
+    attrs: dict[str, Any] = field(default_factory=dict)
+
+
+def _selu(x: Array, alpha: float, gamma: float) -> Array:
+    return gamma * np.where(x > 0, x, alpha * (np.exp(x) - 1))
+
+
+CASES = [
+    Case("Add", 6, [_X, _THREE], [_X + _PLANES], {"broadcast": 1, "axis": 1}),
+    Case("Sub", 1, [_X, _X[0, 0]], [_X - _X[0, 0]], {"broadcast": 1, "consumed_inputs": [0, 0]}),
+    Case("Mul", 3, [_X, _X[0]], [_X * _X[0]], {"broadcast": 1, "axis": -3}),
+    Case("Pow", 1, [np.abs(_X), _THREE], [np.abs(_X) ** _PLANES], {"broadcast": 1, "axis": 1}),
+    Case("Less", 1, [_X, _X[::-1]], [_X[::-1] > _X]),
+    Case(
+        "And", 6, [_TRUTH, _TRUTH[:, 0, 0, 0]], [_TRUTH & _TRUTH[:, :1, :1, :1]],
+        {"broadcast": 1, "axis": 0},
+    ),
+    Case(
+        "Gemm", 6, [_X[0, 0], _X[0, 1], _ONE], [_X[0, 0] @ _X[0, 1].T + 0.5],
+        {"transB": 1, "broadcast": 1},
+    ),
+    Case("PRelu", 6, [_X, _THREE], [np.where(_TRUTH, _X, _PLANES * _X)]),
+    Case("PRelu", 1, [_X, _ONE], [np.where(_TRUTH, _X, 0.5 * _X)]),
+    Case("Selu", 1, [_X], [_selu(_X, 1.6732, 1.0507)]),
+    Case("Selu", 6, [_X], [_selu(_X, 1.67326319217681884765625, 1.05070102214813232421875)]),
+    Case("Cast", 1, [_X], [_X.astype(np.int32)], {"to": "INT32"}),
+    Case("Concat", 3, [_X, _X], [np.concatenate([_X, _X], 1)]),
+    Case("Reshape", 1, [_X], [_X.reshape(2, 3, 20)], {"shape": [0, 3, -1]}),
+    Case(
+        "Pad", 1, [_X[0, 0]], [np.pad(_X[0, 0], ((0, 1), (2, 0)), constant_values=1.5)],
+        {"paddings": [0, 2, 1, 0], "value": 1.5},
+    ),
+    Case("Tile", 1, [_X, np.float32([3]), np.float32([2])], [np.tile(_X, (1, 1, 3, 1))]),
+    Case("Split", 1, [_X], [_X[:, :2], _X[:, 2:]], {"axis": 1, "split": [2, 1]}),
+    Case("Split", 1, [_X], [_X[:1], _X[1:]]),
+    Case("Split", 1, [_X, np.float32([1, 3])], [_X[:, :, :1], _X[:, :, 1:]], {"axis": 2}),
+    Case(
+        "Upsample", 1, [_X], [_X.repeat(2, 2).repeat(3, 3)],
+        {"height_scale": 2.0, "width_scale": 3.0},
+    ),
+    Case(
+        "LpPool", 1, [_X], [np.sqrt(np.square(_X).sum((2, 3), keepdims=True))],
+        {"kernel_shape": [4, 5], "p": 2.0},
+    ),
+    Case(
+        "BatchNormalization", 1, [_X, *[_THREE] * 4], [(_X - _PLANES) * np.sqrt(_PLANES) + _PLANES],
+        {"is_test": 1, "epsilon": 0.0},
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("case", CASES, ids=lambda c: f"{c.op}-{c.opset}")
+@pytest.mark.parametrize("constant", [False, True], ids=["inputs", "initializers"])
+def test_old_form(case: Case, constant: bool) -> None:
+    names = [f"x{i}" for i in range(len(case.inputs))]
+    given = dict(zip(names, case.inputs, strict=True))
+    fixed = dict(list(given.items())[1:]) if constant else {}
+    graph = _imported(case, given, fixed)
+    found = evaluate(graph, {k: v for k, v in given.items() if k not in fixed})
+    for name, expected in zip(found, case.expected, strict=True):
+        np.testing.assert_allclose(found[name], expected, rtol=2e-6, atol=1e-6)
+
+
+def test_the_axis_of_an_operand_of_no_known_rank() -> None:
+    case = Case("Add", 6, [_X, _THREE], [_X], {"broadcast": 1, "axis": 1})
+    with pytest.raises(UnsupportedError, match=r"Add 'Add_0'.*input 0 has no known rank"):
+        _imported(case, {"x0": _X, "x1": _THREE}, {"x1": _THREE}, ranks=False)
+
+
+def _imported(
+    case: Case, given: dict[str, Array], fixed: dict[str, Array], ranks: bool = True
+) -> Graph:
+    def info(name: str, array: Array) -> onnx.ValueInfoProto:
+        dtype = helper.np_dtype_to_tensor_dtype(array.dtype)
+        dims = [f"{name}_{i}" for i in range(array.ndim)] if ranks else None
+        return helper.make_tensor_value_info(name, dtype, dims if ranks else None)
+
+    outputs = [f"y{i}" for i in range(len(case.expected))]
+    node = helper.make_node(case.op, list(given), outputs, **case.attrs)
+    graph = helper.make_graph(
+        [node],
+        "old",
+        [info(k, v) for k, v in given.items()],
+        [onnx.ValueInfoProto(name=name) for name in outputs],
+        [onnx.numpy_helper.from_array(v, k) for k, v in fixed.items()],
+    )
+    imports = [helper.make_opsetid("", case.opset)]
+    return import_model(helper.make_model(graph, opset_imports=imports, ir_version=3))
