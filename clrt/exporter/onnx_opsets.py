@@ -44,6 +44,16 @@ def _fill_value(op: Any) -> dict[str, Any]:
     return {"value": np.array([op.value], op.dtype.numpy)}
 
 
+def _resize(op: Any) -> dict[str, Any]:
+    modes = op.coordinate_transformation_mode, op.nearest_mode
+    if modes == ("tf_half_pixel_for_nn", "floor"):
+        modes = "half_pixel", "round_prefer_ceil"
+    for mode in modes:
+        if mode in ("tf_half_pixel_for_nn", "by_scale"):
+            raise UnsupportedError(f"opset {_SINCE['Resize']} has no Resize of mode '{mode}'")
+    return dict(zip(("coordinate_transformation_mode", "nearest_mode"), modes, strict=True))
+
+
 def _seed(op: Any) -> dict[str, Any]:
     """The `seed` that a key was made of; without one it was made of the node's name."""
     if op.key >= _NO_SEED or not op.key:
@@ -54,6 +64,7 @@ def _seed(op: Any) -> dict[str, Any]:
 # Fields whose attribute has another name or form: (fields, attributes).
 _REWRITTEN: dict[str, tuple[set[str], Callable[[Any], dict[str, Any]]]] = {
     "ConstantOfShape": ({"value", "dtype"}, _fill_value),
+    "Resize": ({"coordinate_transformation_mode", "nearest_mode"}, _resize),
     "MelWeightMatrix": ({"dtype"}, lambda op: {"output_datatype": op.dtype}),
     **dict.fromkeys(
         (

@@ -454,8 +454,13 @@ class _Importer:
         graphs, captured = self._graphs(cls, call, scope)
         values.update((v.name, v) for v in captured)
         inputs = [*call.inputs]
-        if graphs and schema is not None:
-            inputs += [None] * (schema.min_input - len(inputs))
+        least = 0 if schema is None else schema.min_input
+        if graphs:  # in front of those that vary in number all may be left out
+            inputs += [None] * (least - len(inputs))
+        elif len(inputs) < least:
+            raise ModelError(
+                f"{call.title} has {len(inputs)} inputs; opset {call.opset} needs {least}."
+            )
         inputs += captured
 
         def add_constant(array: Array) -> str:

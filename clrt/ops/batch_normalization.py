@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from clrt.device.caps import DeviceCaps
-from clrt.errors import ShapeError, UnsupportedError
+from clrt.errors import ShapeError
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
@@ -114,10 +114,9 @@ class BatchNormalization(Op):
 
     @classmethod
     def from_onnx(cls, node: OnnxNode) -> BatchNormalization:
-        if node.attrs.get("training_mode", 0) or any(node.outputs[1:]):
+        training = node.attrs.get("training_mode", 0) or any(node.outputs[1:])
+        if training or not node.attrs.get("spatial", 1):
             raise Expand
-        if not node.attrs.get("spatial", 1):
-            raise UnsupportedError(f"BatchNormalization '{node.name}': spatial=0 is not supported.")
         return cls(node.attrs.get("epsilon", 1e-5))
 
     def infer(self, inputs: Types) -> list[TensorType]:

@@ -208,7 +208,7 @@ class Scan(Driven):
             return self._scan(inputs, host)
         lengths, tensors = inputs[0], inputs[1 : len(inputs) - self.captures]
         captured = inputs[len(inputs) - self.captures :]
-        batch = tensors[0].shape[0]
+        batch, longest = tensors[0].shape[0], tensors[self.states].shape[1]
         rows = []
         for b in range(batch):
             parts = [part(x, 0, b, host) for x in tensors]
@@ -216,7 +216,9 @@ class Scan(Driven):
                 end = int(host.read(lengths)[b])
                 scanned = parts[self.states :]
                 parts[self.states :] = [span(x, 0, 0, end, host) for x in scanned]
-            rows.append(self._scan([*parts, *captured], host))
+            found = self._scan([*parts, *captured], host)
+            stacks = [_padded(x, longest, host) for x in found[self.states :]]
+            rows.append([*found[: self.states], *stacks])
         return [join(column, 0, True, host) for column in zip(*rows, strict=True)]
 
     def _scan(self, inputs: Sequence[Held], host: Host) -> Sequence[Held]:
@@ -270,6 +272,15 @@ def _stack(parts: Sequence[Held], type_: TensorType, axis: int, host: Host) -> H
     dims = [d if isinstance(d, int) else 0 for d in type_.shape or ()]
     dims.insert(axis % (len(dims) + 1), 0)
     return np.zeros(dims, type_.dtype.numpy)
+
+
+def _padded(x: Held, length: int, host: Host) -> Held:
+    """x with zeros behind its first axis up to a length."""
+    missing = length - x.shape[0]
+    if missing <= 0:
+        return x
+    dtype = x.dtype.numpy if isinstance(x.dtype, DType) else x.dtype
+    return join([x, np.zeros((missing, *x.shape[1:]), dtype)], 0, False, host)
 
 
 def _body(node: OnnxNode, name: str) -> Graph:

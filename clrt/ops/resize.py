@@ -142,8 +142,11 @@ class Resize(Op):
     @classmethod
     def from_onnx(cls, node: OnnxNode) -> Op:
         if node.opset < 11:
+            scales = node.constants.get(node.inputs[1])
             node.inputs[1:] = ["", *node.inputs[1:]]
-            node.attrs.update(coordinate_transformation_mode="asymmetric", nearest_mode="floor")
+            node.attrs.update(
+                coordinate_transformation_mode="asymmetric", nearest_mode=_old_nearest(scales)
+            )
         op = super().from_onnx(node)
         assert isinstance(op, Resize)
         if op.mode not in _MODES:
@@ -222,7 +225,8 @@ class Resize(Op):
         x = _COORDINATES[mode](np.arange(outputs, dtype=np.float64), size, scale, outputs, window)
         values = None
         if self.mode == "nearest":
-            indices, weights = _nearest(x, self.nearest_mode)[:, None], np.ones((outputs, 1))
+            indices = _nearest(x, self.nearest_mode, scale)[:, None]
+            weights = np.ones((outputs, 1))
         else:
             indices, weights = self._filter(x, size, scale)
         if mode == "tf_crop_and_resize":
@@ -293,6 +297,9 @@ class Resize(Op):
         for policy in ("not_larger", "not_smaller"):
             op = cls(mode="nearest", axes=(2, 3), keep_aspect_ratio_policy=policy)
             yield Sample(op, (x, None, None, sizes))
+        for mode in ("by_scale", "ceil"):
+            op = cls(nearest_mode=mode, coordinate_transformation_mode="tf_half_pixel_for_nn")
+            yield Sample(op, (x, None, np.array([1, 1, 0.6, 2], np.float32)))
         for dtype in (np.float16, np.uint8, np.int32):
             yield Sample(cls(mode="linear"), ((np.rint(x) * 16).astype(dtype), None, grown))
         yield Sample(cls(), ((x > 0), None, grown))
@@ -314,10 +321,12 @@ class Upsample(Op):
     def from_onnx(cls, node: OnnxNode) -> Op:
         if "scales" in node.attrs:
             node.set_input(1, np.asarray(node.attrs.pop("scales"), np.float32))
+        if node.attrs.get("mode") == "bilinear":
+            node.attrs["mode"] = "linear"
         node.opset = min(node.opset, 10)
         op = Resize.from_onnx(node)
         assert isinstance(op, Resize)
-        return replace(op, mode="linear" if op.mode == "bilinear" else op.mode)
+        return replace(op, nearest_mode="floor")
 
 
 def _numbers(inputs: Types, index: int) -> list[float] | None:
@@ -342,7 +351,16 @@ def _keys(distance: Array, a: float) -> Array:
     return np.asarray(np.where(distance <= 1, near, np.where(distance < 2, far, 0.0)))
 
 
-def _nearest(x: Array, mode: str) -> Array:
+def _old_nearest(scales: Array | None) -> str:
+    """The nearest_mode of opset 10: ceil for axes that shrink, else floor; "by_scale" is both."""
+    if scales is None or ((scales < 1).any() and (scales > 1).any()):
+        return "by_scale"
+    return "ceil" if (scales < 1).any() else "floor"
+
+
+def _nearest(x: Array, mode: str, scale: float) -> Array:
+    if mode == "by_scale":
+        mode = "ceil" if scale < 1 else "floor"
     rounded = {
         "round_prefer_floor": lambda: np.ceil(x - 0.5),
         "round_prefer_ceil": lambda: np.floor(x + 0.5),
@@ -361,6 +379,10 @@ def _align_corners(k: Array, size: int, scale: float, outputs: int, window: Any)
 
 def _half_pixel(k: Array, size: int, scale: float, outputs: int, window: Any) -> Array:
     return (k + 0.5) / scale - 0.5
+
+
+def _tf_half_pixel(k: Array, size: int, scale: float, outputs: int, window: Any) -> Array:
+    return (k + 0.5) / scale
 
 
 def _pytorch_half_pixel(k: Array, size: int, scale: float, outputs: int, window: Any) -> Array:
@@ -392,4 +414,5 @@ _COORDINATES = {
     "align_corners": _align_corners,
     "asymmetric": _asymmetric,
     "tf_crop_and_resize": _crop,
+    "tf_half_pixel_for_nn": _tf_half_pixel,  # of opset 11 alone
 }

@@ -28,9 +28,10 @@ class Clip(Pointwise):
 
     @classmethod
     def from_onnx(cls, node: OnnxNode) -> Clip:
+        dtype = node.types[node.inputs[0]].dtype.numpy
         for index, key in enumerate(("min", "max"), start=1):
             if key in node.attrs:
-                node.set_input(index, np.asarray(node.attrs[key], np.float32))
+                node.set_input(index, np.asarray(node.attrs[key]).astype(dtype))
         present = [i < len(node.inputs) and bool(node.inputs[i]) for i in (1, 2)]
         node.inputs[:] = [n for n in node.inputs if n]
         return cls(*present)

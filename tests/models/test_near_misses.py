@@ -209,6 +209,46 @@ CASES = {
         {},
         {"x": np.array([1.0001, 3.3333, 70000, -7e-6], np.float32)},
     ),
+    "unsigned numbers that shrink": Case(
+        "g (uint8[N] x) => (uint8[N] y) { y=Shrink<lambd=3.0,bias=1.0>(x) }",
+        {},
+        {"x": np.array([0, 1, 3, 4, 9, 100], np.uint8)},
+        9,
+    ),
+    "the nearest of opset 10": Case(
+        'g (float[1,1,A,B] x) => (float[1,1,C,D] y) { y=Resize<mode="nearest">(x,s) }',
+        {"s": np.array([1, 1, 0.6, 1.5], np.float32)},
+        {"x": _random(1, 1, 7, 4)},
+        10,
+    ),
+    "the nearest of TensorFlow": Case(
+        """g (float[1,1,A,B] x) => (float[1,1,C,D] y) { y=Resize<nearest_mode="floor",
+        coordinate_transformation_mode="tf_half_pixel_for_nn">(x,r,s) }""",
+        {"r": np.zeros(0, np.float32), "s": np.array([1, 1, 0.6, 1.5], np.float32)},
+        {"x": _random(1, 1, 7, 4)},
+        11,
+    ),
+    "bounds of float16": Case(
+        "g (float16[N] x) => (float16[N] y) { y=Clip<min=-1.0,max=0.5>(x) }",
+        {},
+        {"x": _random(5).astype(np.float16)},
+        7,
+    ),
+    "a grid for one plane": Case(
+        """g (float[N,2,3] t) => (float[N,H,W,2] y, float[N,H,W,2] z) {
+        y=AffineGrid(t,s) z=AffineGrid<align_corners=1>(t,s) }""",
+        {"s": _ints(1, 1, 3, 4)},
+        {"t": _random(1, 2, 3)},
+        20,
+    ),
+    "a scan of rows of several lengths": Case(
+        """g (int64[2] n, float[2,3] s, float[2,T,3] x) => (float[2,3] y, float[2,T,3] z) {
+        y,z=Scan<num_scan_inputs=1, body = b (float[3] u, float[3] v) => (float[3] w, float[3] o) {
+        w=Add(u,v) o=Mul(w,w) }>(n,s,x) }""",
+        {},
+        {"n": _ints(4, 2), "s": _random(2, 3), "x": _random(2, 4, 3)},
+        8,
+    ),
     "cubic samples at a border": Case(
         """g (float[2,3,3,4] x, float[2,4,3,2] g) => (float[2,3,4,3] y) {
         y=GridSample<mode="bicubic",padding_mode="border",align_corners=1>(x,g) }""",

@@ -1,4 +1,4 @@
-"""BatchNormalization in training mode: it takes the statistics from the batch."""
+"""Forms of BatchNormalization other than the one of inference."""
 
 from __future__ import annotations
 
@@ -10,7 +10,12 @@ from clrt.importer.expansions.body import Body, expands
 
 @expands("", "BatchNormalization")
 def _batch_normalization(body: Body) -> None:
-    """Outputs are y and the running mean and variance, each moved towards those of the batch."""
+    """In training statistics come from the batch, and move the running ones, which are outputs.
+
+    Before opset 9 there may be a mean and a variance for each element instead.
+    """
+    if not body.attrs.get("spatial", 1):
+        return _by_element(body)
     x = body.types[0]
     if x is None or x.rank is None or x.rank < 2:
         raise UnsupportedError("its input has no known rank")
@@ -31,4 +36,14 @@ def _batch_normalization(body: Body) -> None:
         body("Add", body("Mul", before, old), body("Mul", after, new))
         for before, after in zip((mean_before, variance_before), flat, strict=True)
     ]
-    body.outputs = [y, *running]
+    body.outputs = [y, *running, *(flat if body.opset < 14 else ())]
+
+
+def _by_element(body: Body) -> None:
+    if body.output_count > 1:
+        raise UnsupportedError("it trains with spatial=0")
+    x, scale, bias, mean, variance = body.inputs
+    epsilon = np.array(body.attrs.get("epsilon", 1e-5), body.input_dtype().numpy)
+    deviation = body("Sqrt", body("Add", variance, body.constant(epsilon)))
+    unit = body("Div", body("Sub", x, mean), deviation)
+    body.outputs = [body("Add", body("Mul", unit, scale), bias)]

@@ -13,17 +13,19 @@ from clrt.importer.expansions.body import Body, expands
 def _lrn(body: Body) -> None:
     """x / (bias + alpha / size * the sum of squares over neighbouring channels) ** beta."""
     x, dtype = body.types[0], body.input_dtype()
-    if x is None or x.rank is None or not 2 <= x.rank <= 4:
-        raise UnsupportedError("it needs an input of known rank, 2 to 4")
     size = int(body.attrs["size"])
     alpha, beta, bias = (
         body.constant(np.array(body.attrs.get(name, default), dtype.numpy))
         for name, default in (("alpha", 1e-4), ("beta", 0.75), ("bias", 1.0))
     )
-    data = body.inputs[0]
+    data = flat = body.inputs[0]
     planes = body.constant(np.array([1]))
-    squares = body("Unsqueeze", body("Mul", data, data), planes)
-    rest = [1] * (x.rank - 2)
+    axes = x.rank - 2 if x is not None and x.rank is not None else None
+    as_it_is = axes is not None and axes <= 2  # with the channels no more than AveragePool takes
+    if not as_it_is:
+        flat = body("Reshape", data, body.constant(np.array([0, 0, -1])))
+    rest = [1] * (axes if axes is not None and as_it_is else 1)
+    squares = body("Unsqueeze", body("Mul", flat, flat), planes)
     before, after = (size - 1) // 2, size // 2
     # A mean over `size` channels, those outside counting as 0.
     mean = body(
@@ -34,6 +36,8 @@ def _lrn(body: Body) -> None:
         count_include_pad=1,
     )
     scale = body("Add", body("Mul", body("Squeeze", mean, planes), alpha), bias)
+    if not as_it_is:
+        scale = body("Reshape", scale, body("Shape", data))
     body.outputs = [body("Div", data, body("Pow", scale, beta))]
 
 

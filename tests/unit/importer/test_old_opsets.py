@@ -1,4 +1,4 @@
-"""Ops as opsets 1 to 6 had them, beside NumPy."""
+"""Forms of ops that newer opsets lack, or that ONNX's own bodies do not hold, beside NumPy."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import onnx
 import pytest
 from onnx import helper
 
-from clrt.errors import UnsupportedError
+from clrt.errors import ModelError, UnsupportedError
 from clrt.importer.onnx_importer import import_model
 from clrt.ir.graph import Graph
 from clrt.ir.op import Array
@@ -22,11 +22,12 @@ _X = _RNG.standard_normal((2, 3, 4, 5)).astype(np.float32)
 _ONE, _THREE = np.float32([0.5]), np.float32([1, 2, 3])
 _PLANES = _THREE[:, None, None]
 _TRUTH = _X > 0
+_MEAN, _VARIANCE = _X.mean((0, 2, 3)), _X.var((0, 2, 3))
 
 
 @dataclass
 class Case:
-    """A node of an old opset, its inputs and what comes."""
+    """A node, its inputs and what comes."""
 
     op: str
     opset: int
@@ -77,6 +78,27 @@ CASES = [
         {"kernel_shape": [4, 5], "p": 2.0},
     ),
     Case(
+        "BatchNormalization", 7, [_X, *[_X[0] ** 2] * 4],
+        [(_X - _X[0] ** 2) * np.abs(_X[0]) + _X[0] ** 2], {"spatial": 0, "epsilon": 0.0},
+    ),
+    Case(
+        "BatchNormalization", 9, [_X, *[np.float32([1, 1, 1])] * 4],
+        [
+            (_X - _MEAN[:, None, None]) / np.sqrt(_VARIANCE[:, None, None]) + 1,
+            0.9 + 0.1 * _MEAN, 0.9 + 0.1 * _VARIANCE, _MEAN, _VARIANCE,
+        ],
+        {"epsilon": 0.0},
+    ),
+    Case(
+        "MeanVarianceNormalization", 9, [_X.astype(np.float64)],
+        [(_X - _MEAN[:, None, None]) / np.sqrt(_VARIANCE[:, None, None])],
+    ),
+    Case("CenterCropPad", 18, [_X[0, 0], np.int32([2, 3])], [_X[0, 0, 1:3, 1:4]]),
+    Case(
+        "LRN", 7, [_X[..., None]], [_X[..., None] / (1 + np.square(_X[..., None])) ** 0.75],
+        {"size": 1, "alpha": 1.0},
+    ),
+    Case(
         "BatchNormalization", 1, [_X, *[_THREE] * 4], [(_X - _PLANES) * np.sqrt(_PLANES) + _PLANES],
         {"is_test": 1, "epsilon": 0.0},
     ),
@@ -99,6 +121,15 @@ def test_the_axis_of_an_operand_of_no_known_rank() -> None:
     case = Case("Add", 6, [_X, _THREE], [_X], {"broadcast": 1, "axis": 1})
     with pytest.raises(UnsupportedError, match=r"Add 'Add_0'.*input 0 has no known rank"):
         _imported(case, {"x0": _X, "x1": _THREE}, {"x1": _THREE}, ranks=False)
+
+
+@pytest.mark.parametrize(
+    ("count", "message"), [(1, "has 1 inputs; opset 7 needs 2"), (3, "allows 2")]
+)
+def test_too_few_and_too_many_inputs(count: int, message: str) -> None:
+    case = Case("Reshape", 7, [_X] * count, [_X])
+    with pytest.raises(ModelError, match=message):
+        _imported(case, dict(zip("xsz", case.inputs, strict=False)), {})
 
 
 def _imported(

@@ -1,0 +1,83 @@
+"""Ops whose function bodies in ONNX do not hold for every dtype and shape that the ops take."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from clrt.importer.expansions.body import Body, expands
+from clrt.ir.dtypes import DType
+from clrt.ops.base import Expand
+
+
+@expands("", "Shrink")
+def _shrink(body: Body) -> None:
+    """ONNX's negates lambd in the dtype of x, which may be unsigned."""
+    x, dtype = body.inputs[0], body.input_dtype()
+    lambd, bias = (float(body.attrs.get(*pair)) for pair in (("lambd", 0.5), ("bias", 0.0)))
+    low, high, step, zero = (
+        body.constant(np.array(v).astype(dtype.numpy)) for v in (-lambd, lambd, bias, 0)
+    )
+    y = body("Where", body("Greater", x, high), body("Sub", x, step), zero)
+    if np.dtype(dtype.numpy).kind != "u" or lambd < 0:
+        y = body("Where", body("Less", x, low), body("Add", x, step), y)
+    body.outputs = [y]
+
+
+@expands("", "MeanVarianceNormalization")
+def _mean_variance_normalization(body: Body) -> None:
+    """ONNX's has constants of float32."""
+    x, dtype = body.inputs[0], body.input_dtype()
+    axes = body.constant(np.array(body.attrs.get("axes", (0, 2, 3)), np.int64))
+    two, epsilon = (body.constant(np.array(v, dtype.numpy)) for v in (2, 1e-9))
+    mean = body("ReduceMean", x, axes)
+    squares = body("ReduceMean", body("Pow", x, two), axes)
+    deviation = body("Sqrt", body("Sub", squares, body("Pow", mean, two)))
+    body.outputs = [body("Div", body("Sub", x, mean), body("Add", deviation, epsilon))]
+
+
+@expands("", "CenterCropPad")
+def _center_crop_pad(body: Body) -> None:
+    """ONNX's takes no shape of int32."""
+    if body.input_dtype(1) is DType.INT64:
+        raise Expand
+    x, shape = body.inputs
+    body.outputs = [body("CenterCropPad", x, body.cast(shape, DType.INT64), **body.attrs)]
+
+
+@expands("", "AffineGrid")
+def _affine_grid(body: Body) -> None:
+    """ONNX's loses the batch axis where it has one element, and divides by 0 along such planes."""
+    theta, size = body.inputs
+    counts = body.types[1]
+    if counts is None or counts.shape is None or not isinstance(counts.shape[0], int):
+        raise Expand
+    rank, dtype = counts.shape[0] - 2, body.input_dtype()
+
+    def ints(*values: int) -> str:
+        return body.constant(np.array(values, np.int64))
+
+    def scalar(value: int) -> str:
+        return body.constant(np.array(value, np.int64))
+
+    def real(value: float) -> str:
+        return body.constant(np.array(value, dtype.numpy))
+
+    spatial = body("Slice", size, ints(2), ints(rank + 2))
+    shape = body("Concat", spatial, ints(1), axis=0)
+    parts = [body("Expand", real(1), shape)]
+    for axis in range(rank):  # x is the last axis
+        count, zero, one = body("Gather", spatial, scalar(axis)), scalar(0), scalar(1)
+        places = body.cast(body("Range", zero, count, one), dtype)
+        if body.attrs.get("align_corners", 0):
+            gaps = body.cast(body("Max", body("Sub", count, one), one), dtype)
+            along = body("Sub", body("Mul", places, body("Div", real(2), gaps)), real(1))
+        else:
+            centres = body("Add", body("Mul", places, real(2)), real(1))
+            along = body("Sub", body("Div", centres, body.cast(count, dtype)), real(1))
+        view = [1] * (rank + 1)
+        view[axis] = -1
+        parts.insert(0, body("Expand", body("Reshape", along, ints(*view)), shape))
+    grid = body("Reshape", body("Concat", *parts, axis=-1), ints(-1, rank + 1))
+    grid = body("MatMul", grid, body("Transpose", theta, perm=[0, 2, 1]))
+    whole = body("Concat", body("Slice", size, ints(0), ints(1)), spatial, ints(rank), axis=0)
+    body.outputs = [body("Reshape", grid, whole)]
