@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from math import prod
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -218,7 +218,8 @@ def _keep_outputs(graph: Graph, outputs: Sequence[str]) -> None:
     if not outputs:
         return
     pairs = dict(zip(graph.output_names, graph.outputs, strict=True))
-    graph.output_names, graph.outputs = list(outputs), [pairs[n] for n in outputs]
+    graph.output_names = list(dict.fromkeys(outputs))
+    graph.outputs = [pairs[n] for n in graph.output_names]
     graph.remove_dead()
     used = {v for n in graph.nodes for v in n.inputs} | set(graph.outputs)
     graph.inputs = [v for v in graph.inputs if v in used]
@@ -249,11 +250,23 @@ def compare(original: Model, other: Model, feeds: Mapping[str, Array]) -> list[D
     return [_apart(name, results[name], expected[name]) for name in names]
 
 
-def _apart(name: str, result: Array, expected: Array) -> Difference:
+def _apart(name: str, result: Any, expected: Any) -> Difference:
+    if isinstance(expected, list):
+        same = isinstance(result, list) and len(result) == len(expected)
+        items = [_apart(name, a, b) for a, b in zip(result, expected, strict=True)] if same else []
+        worst = max(items, key=lambda d: d.relative, default=_equality(name, (), same))
+        return replace(worst, shape=(len(expected),))
+    if expected is None or result is None or expected.dtype.kind in "UO":
+        return _equality(name, np.shape(expected), np.array_equal(result, expected))
     largest, relative = difference(result, expected)
     a, b = (x.astype(np.float64).reshape(-1) for x in (result, expected))
     cosine = 1.0 if largest == 0 else _cosine(a, b) if a.shape == b.shape else 0.0
     return Difference(name, result.shape, largest, relative, cosine)
+
+
+def _equality(name: str, shape: tuple[int, ...], same: bool) -> Difference:
+    """What is no tensor of numbers is equal, or as far apart as can be."""
+    return Difference(name, shape, *((0.0, 0.0, 1.0) if same else (np.inf, np.inf, 0.0)))
 
 
 def _cosine(a: Array, b: Array) -> float:

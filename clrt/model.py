@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from threading import RLock
@@ -17,6 +18,7 @@ from clrt.inspection.explain import Explanation, explain
 from clrt.inspection.memory import Memory
 from clrt.inspection.units import format_shapes
 from clrt.ir.graph import Graph
+from clrt.ir.op import ContainerType
 from clrt.ops.base import Held
 from clrt.passes.driver import PassReport
 from clrt.passes.pipeline import optimize
@@ -61,7 +63,10 @@ def load(
         ModelError: The file is missing, damaged or not ONNX.
         UnsupportedError: The model has nodes that clrt does not support; all are named.
         DeviceError: The device asked for is absent.
+        InputError: An option has no valid value, or the source is of another type.
     """
+    if optimize_level not in (0, 1, 2):
+        raise InputError(f"optimize_level is {optimize_level!r}; it is 0, 1 or 2.")
     info = choose_device(device)
     limit = None if memory_limit is None else sizes.parse_bytes(memory_limit)
     folder = None if cache_dir is None else Path(cache_dir)
@@ -162,7 +167,9 @@ class Model:
             if self._closed:
                 raise InputError("This model is closed; load it again to run it.")
             results = self._stages.run(self._graph, feeds, dict.fromkeys(names, device_outputs))
-        return {name: _for_user(results[name], device_outputs) for name in names}
+        pairs = zip(self._graph.output_names, self._graph.outputs, strict=True)
+        held = {name for name, value in pairs if isinstance(value.type, ContainerType)}
+        return {n: _for_user(results[n], device_outputs, n in held) for n in names}
 
     def profile(self, inputs: Mapping[str, Any] | Any, repeat: int = 20) -> Profile:
         """Where the time of a run goes: print it, or save it as a trace or an HTML page.
@@ -255,12 +262,14 @@ class Model:
 
     def _shapes(self, shapes: Mapping[str, Sequence[int]]) -> dict[str, tuple[int, ...]]:
         """Input shapes as planning takes them."""
+        if not isinstance(shapes, Mapping):
+            raise InputError(f"Shapes are a dict by input name; {shapes!r} is none.")
         self._signature.check_names(shapes)
-        return {n: tuple(int(d) for d in s) for n, s in shapes.items()}
+        return {name: _dims(name, shape) for name, shape in shapes.items()}
 
     def warmup(
         self,
-        shapes: Iterable[Mapping[str, Sequence[int]]] | None = None,
+        shapes: Iterable[Mapping[str, Sequence[int]]] | Mapping[str, Sequence[int]] | None = None,
         progress: Callable[[int, int], None] | None = None,
     ) -> None:
         """Plans and runs each set of input shapes once on zeros, so that later runs are fast.
@@ -269,11 +278,15 @@ class Model:
             shapes: None takes those that a compiled model was made for. It holds no plans, which
                 depend on the device and take milliseconds.
             progress: Called with (done, total) after each.
+
+        Raises:
+            InputError, ShapeError, OutOfMemoryError: As `run`.
         """
-        todo = list(self.shapes if shapes is None else shapes)
+        groups = [shapes] if isinstance(shapes, Mapping) else shapes
+        todo = [self._shapes(group) for group in (self.shapes if groups is None else groups)]
         for done, group in enumerate(todo, start=1):
-            self._signature.check_names(group)
-            self.run({s.name: np.zeros(tuple(group[s.name]), s.dtype.numpy) for s in self.inputs})
+            self.memory(group)  # what is too large is an error before there are zeros for it
+            self.run({s.name: np.zeros(group[s.name], s.dtype.numpy) for s in self.inputs})
             if progress is not None:
                 progress(done, len(todo))
 
@@ -282,10 +295,33 @@ class Model:
         self._session.programs.save()
 
 
-def _for_user(value: Held, device_outputs: bool) -> Any:
-    """A result as `run` returns it: strings as objects, sequences as lists."""
+def _dims(name: str, shape: Sequence[int]) -> tuple[int, ...]:
+    """A shape that a user gave.
+
+    Raises:
+        InputError: It is none.
+    """
+    try:
+        dims = tuple(operator.index(d) for d in shape)
+    except TypeError:
+        dims = (-1,)
+    if any(d < 0 for d in dims):
+        raise InputError(
+            f"The shape of input '{name}' must be sizes, as in (8, 128); it is {shape!r}."
+        )
+    return dims
+
+
+def _for_user(value: Held, device_outputs: bool, held: bool) -> Any:
+    """A result as `run` returns it: strings as objects, sequences as lists.
+
+    Args:
+        held: Whether it is, or is from, a container: these hold inputs and constants themselves.
+    """
     if isinstance(value, list):
-        return [_for_user(item, device_outputs) for item in value]
+        return [_for_user(item, device_outputs, held) for item in value]
     if isinstance(value, DeviceTensor):
         return value if device_outputs else value.numpy()
-    return value.astype(object) if value is not None and value.dtype.kind == "U" else value
+    if value is None:
+        return None
+    return value.astype(object) if value.dtype.kind == "U" else value.copy() if held else value

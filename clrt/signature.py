@@ -57,10 +57,13 @@ class Signature:
             InputError: There is none of a name.
         """
         names = [s.name for s in self.outputs]
-        for name in outputs or ():
+        if outputs is None:
+            return names
+        wanted = [outputs] if isinstance(outputs, str) else list(outputs)
+        for name in wanted:
             if name not in names:
                 raise InputError(f"The model has no output '{name}'.{_near(name, names)}")
-        return list(names if outputs is None else outputs)
+        return wanted
 
     def feeds(self, inputs: Mapping[str, Any] | Any) -> dict[str, Held]:
         """The inputs as plans take them; see `Model.run`.
@@ -125,7 +128,7 @@ class Signature:
             if spec.dtype is DType.STRING:
                 return _strings(array, spec)
             if array.dtype != target:
-                exact = is_list and bool(np.all(array.astype(target) == array))
+                exact = is_list and _holds(array, spec.dtype)
                 if not (np.can_cast(array.dtype, target, "safe") or exact):
                     raise InputError(
                         f"Input '{spec.name}' must be {spec.dtype}; {array.dtype} cannot be "
@@ -138,11 +141,20 @@ class Signature:
             raise InputError(f"Input '{spec.name}' is no array: {error}.") from error
 
 
+def _holds(array: Array, dtype: DType) -> bool:
+    """Whether a dtype holds the numbers of a list; floats are rounded: Python has one size."""
+    with np.errstate(invalid="ignore", over="ignore"):
+        cast = array.astype(dtype.numpy)
+        if array.dtype.kind == "f" and dtype.is_float:
+            return np.array_equal(np.isfinite(cast), np.isfinite(array))
+        return np.array_equal(cast.astype(array.dtype), array)
+
+
 def _strings(array: Array, spec: TensorSpec) -> Array:
     """Text of Python or NumPy as the host computes with it."""
     if array.dtype.kind == "S" or any(isinstance(x, bytes) for x in array.flat):
         array = np.vectorize(lambda x: x.decode() if isinstance(x, bytes) else x, "O")(array)
-    if array.dtype.kind not in "UO" or not all(isinstance(x, str) for x in array.flat):
+    if not all(isinstance(x, str) for x in array.flat):
         raise InputError(f"Input '{spec.name}' must be {spec.dtype}; it is {array.dtype}.")
     return array.astype("U")
 
@@ -202,6 +214,6 @@ def _spec(name: str, value: Value) -> TensorSpec:
     return TensorSpec(name, value.dtype, shape, kind)
 
 
-def _near(name: str, names: Sequence[str]) -> str:
-    found = difflib.get_close_matches(name, names, 1)
+def _near(name: object, names: Sequence[str]) -> str:
+    found = difflib.get_close_matches(str(name), names, 1)
     return f" Did you mean '{found[0]}'?" if found else ""

@@ -154,6 +154,10 @@ def convert_model(
     """
     if quantize is not None and precision is not Precision.float32:
         raise InputError("--quantize and --precision both say what weights are; give one of them.")
+    if all_devices_here and precompile is None:
+        raise InputError("--all-devices-here says for what to --precompile; name its folder.")
+    if precompile is not None and precompile.exists() and not precompile.is_dir():
+        raise InputError(f"'{precompile}' is a file; --precompile writes into a folder.")
     found = find_model(source)
     name = found.stem if found.is_file() else Path(source).resolve().name
     target = output or Path(name + (SUFFIX if to is Target.clrt else "_optimized.onnx"))
@@ -186,7 +190,8 @@ def convert_model(
         if dump_ir is not None:
             _dump(dump_ir, converted)
         with load(converted.graph, device=device, optimize_level=0) as model:
-            shapes = [parse_shapes(s, model) for s in shape or ()] or [_default(model, given)]
+            runs = verify or report is not None or precompile is not None
+            shapes = [parse_shapes(s, model) for s in shape or ()] or _default(model, given, runs)
         bar.update(task, description=f"writing {target.name}", total=1)
         if to is Target.onnx:
             save_model(converted.graph, target)
@@ -255,10 +260,16 @@ def _precompile(target: Path, shapes: Sequence[Shapes], device: str | int | None
         model.save_programs()
 
 
-def _default(model: Model, given: dict[str, Array] | None) -> Shapes:
+def _default(model: Model, given: dict[str, Array] | None, runs: bool) -> list[Shapes]:
+    """Where only the user can know them there are none, unless the model is to run."""
     if given is not None:
-        return {n: tuple(a.shape) for n, a in _read_by(model, given).items()}
-    return default_shapes(model)[0]
+        return [{n: tuple(a.shape) for n, a in _read_by(model, given).items()}]
+    try:
+        return default_shapes(model)[:1]
+    except InputError:
+        if runs:
+            raise
+        return []
 
 
 def _read_by(model: Model, given: dict[str, Array]) -> dict[str, Array]:
@@ -293,12 +304,13 @@ def _verify(
 
 
 def _parse_dims(texts: Sequence[str]) -> dict[str, int]:
-    dims = {}
+    dims: dict[str, int] = {}
     for text in texts:
         name, _, number = text.partition("=")
         if not number.isdecimal() or not name or int(number) < 1:
             raise InputError(f"'{text}' is no dim; write it as batch=8.")
-        dims[name.strip()] = int(number)
+        if dims.setdefault(name.strip(), int(number)) != int(number):
+            raise InputError(f"--dim gives '{name.strip()}' two numbers; a dim has one.")
     return dims
 
 

@@ -19,7 +19,13 @@ from onnx import helper, numpy_helper
 
 from clrt.errors import PassError
 from clrt.exporter.decompositions import check_decomposable, decompose
-from clrt.exporter.onnx_opsets import attributes, choose_opset, clip_inputs, opset_imports
+from clrt.exporter.onnx_opsets import (
+    attributes,
+    choose_opset,
+    clip_inputs,
+    least_inputs,
+    opset_imports,
+)
 from clrt.exporter.onnx_types import Inline, Store, type_proto
 from clrt.exporter.recompositions import recompose
 from clrt.exporter.symbolic import SymbolicConstants, reshape_numbers
@@ -232,9 +238,17 @@ class _Exported:
         }
         while own and not inputs[own - 1]:
             own -= 1
+        lacking = least_inputs(op, self._writer.opset) - own
         outputs = [self.names[v] for v in node.outputs]
         self._nodes.append(
-            helper.make_node(op.name, inputs[:own], outputs, node.name, domain=op.domain, **given)
+            helper.make_node(
+                op.name,
+                [*inputs[:own], *[""] * lacking],
+                outputs,
+                node.name,
+                domain=op.domain,
+                **given,
+            )
         )
 
     def _name(self, value: Value) -> str:

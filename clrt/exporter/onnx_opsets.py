@@ -101,6 +101,8 @@ def attributes(op: IrOp, opset: int) -> dict[str, Any]:
         if not required and (value is None or (isinstance(value, tuple) and not value)):
             continue
         plain = _plain(value)
+        if declared is not None and declared.type == onnx.defs.OpSchema.AttrType.INT:
+            plain = int(plain)
         if declared is not None and not required:
             given = onnx.helper.get_attribute_value(declared.default_value)
             if _equal(plain, given if declared.default_value.name else _plain(default)):
@@ -204,9 +206,18 @@ def _misfit(node: Node, opset: int) -> str | None:
             formal = formals[min(index, len(formals) - 1)]
             if value is not None and schema_name(value.type) not in formal.types:
                 return f"opset {opset} takes no {value.dtype} there"
-    if sum(v is not None for v in inputs) < schema.min_input:
-        return f"opset {opset} wants {schema.min_input} inputs"
+    optional = onnx.defs.OpSchema.FormalParameterOption.Optional
+    needed = schema.inputs[: schema.min_input]
+    for index, formal in enumerate(needed):
+        if formal.option != optional and (index >= len(inputs) or inputs[index] is None):
+            return f"opset {opset} wants {schema.min_input} inputs"
     return None
+
+
+def least_inputs(op: IrOp, opset: int) -> int:
+    """How many inputs a node has at least, those left out among them."""
+    schema = _schema(op, opset)
+    return 0 if schema is None else int(schema.min_input)
 
 
 def _is_variadic(formals: Sequence[Any]) -> bool:

@@ -24,7 +24,7 @@ from clrt.importer.onnx_functions import (
 from clrt.importer.onnx_read import normal_domain, opsets_of, read_model
 from clrt.importer.onnx_scope import BROKEN, Call, Scope, UniqueNames
 from clrt.importer.onnx_tensors import TensorReader
-from clrt.importer.onnx_types import DimNames, formal_type, refine, tensor_type
+from clrt.importer.onnx_types import DimNames, captured_type, formal_type, refine, tensor_type
 from clrt.ir.dims import Undecidable
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Node, Value
@@ -34,6 +34,8 @@ from clrt.ops.base import Expand, OnnxNode, Op
 
 # Functions that call others twice each grow without bound from a small file.
 _MAX_NODES = 250_000
+
+_GRAPH = onnx.AttributeProto.GRAPH
 
 # What an op that meets attributes or inputs of the wrong kind may raise besides clrt's errors.
 _INVALID = (TypeError, ValueError, LookupError, ArithmeticError, AttributeError)
@@ -187,14 +189,17 @@ class _Importer:
         return found
 
     def _captured(self, value: Value | None, scope: Scope) -> Value | None:
-        """The value of an outer scope as the graph of an attribute sees it."""
-        if value is None or value is BROKEN or value.is_constant:
+        """The value of an outer scope as the graph of an attribute sees it.
+
+        Sizes that are known outside as expressions only are found out when the graph runs.
+        """
+        if value is None or value is BROKEN or (value.is_constant and value.has_numbers):
             return value
         if scope.outer is not None and scope.nodes is scope.outer.nodes:
             return value
         if value not in scope.captures:
             name = self._value_names.unique(scope.prefix + value.name)
-            scope.captures[value] = Value(name, value.type)
+            scope.captures[value] = Value(name, captured_type(value.type))
         return scope.captures[value]
 
     def _constant(self, name: str, scope: Scope) -> Value:
@@ -356,6 +361,8 @@ class _Importer:
             results=results,
             attrs={**function.defaults, **{a.name: a for a in call.proto.attribute}},
             calls=(*scope.calls, function.key),
+            # The body may hold the graphs of the call, which see what the call sees.
+            outer=scope if any(a.type == _GRAPH for a in call.proto.attribute) else None,
         )
         self._walk(function.nodes, inner, f"function '{function.key[1]}'")
         for name, formal in zip(call.proto.output, function.outputs, strict=False):
@@ -449,7 +456,7 @@ class _Importer:
         attrs = {
             a.name: attribute_value(a, self._tensors, call.title)
             for a in call.proto.attribute
-            if a.type != onnx.AttributeProto.GRAPH
+            if a.type != _GRAPH
         }
         graphs, captured = self._graphs(cls, call, scope)
         values.update((v.name, v) for v in captured)
@@ -489,7 +496,7 @@ class _Importer:
 
         Each of them takes all of that, in the same order, behind its own inputs.
         """
-        protos = {a.name: a.g for a in call.proto.attribute if a.type == onnx.AttributeProto.GRAPH}
+        protos = {a.name: a.g for a in call.proto.attribute if a.type == _GRAPH}
         found = {name: self._subgraph(proto, cls, call, scope) for name, proto in protos.items()}
         captured = list(dict.fromkeys(v for _, inner in found.values() for v in inner.captures))
         for graph, inner in found.values():

@@ -12,7 +12,7 @@ from typing import Any
 import onnx
 from google.protobuf.message import DecodeError
 
-from clrt.errors import ModelError, UnsupportedError
+from clrt.errors import InputError, ModelError, UnsupportedError
 from clrt.importer.onnx_mapped import MAX_MODEL_BYTES, cut_tensors
 from clrt.importer.onnx_tensors import TensorReader
 from clrt.ir.op import Array
@@ -28,6 +28,7 @@ def read_model(
     place. A tensor of a `ModelProto` is copied once, since protobuf shows nobody its memory.
 
     Raises:
+        InputError: The source is of another type.
         ModelError: The file is missing, damaged, not ONNX, or holds no graph.
         UnsupportedError: The opset is newer than the `onnx` package knows.
     """
@@ -37,6 +38,11 @@ def read_model(
         where = f"The model of {len(source)} bytes"
         model, views = _decode(source, where)
         tensors = TensorReader(None, views)
+    elif not isinstance(source, (str, Path)):
+        raise InputError(
+            "A model is loaded from a path, from bytes or from an onnx.ModelProto; this is "
+            f"{type(source).__name__}."
+        )
     else:
         path = Path(source)
         where = f"'{path}'"

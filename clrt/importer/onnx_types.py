@@ -115,6 +115,18 @@ def formal_type(info: onnx.ValueInfoProto, given: TensorType | None) -> TensorTy
     return given
 
 
+def captured_type(type_: TensorType) -> TensorType:
+    """The type of a value of an outer graph as a graph that is an attribute knows it.
+
+    What is an expression outside is a size of its own in there: nothing tells its symbols.
+    """
+    if isinstance(type_, ContainerType) or type_.has_numbers:
+        return type_
+    known = type_.shape or ()
+    dims = tuple(d if isinstance(d, int) or is_symbol(d) else fresh_dim() for d in known)
+    return TensorType(type_.dtype, None if type_.shape is None else dims)
+
+
 def value_type(proto: onnx.TypeProto, where: str) -> TensorType:
     """The type that a type of ONNX is, with unknown dims for all that are no numbers.
 

@@ -110,8 +110,9 @@ class TensorType:
             shape = tuple(substitute(d, bindings) for d in shape)
         if isinstance(known, np.ndarray) and known.dtype == object:
             bound = [substitute(d, bindings) for d in known.flat]
-            if all(isinstance(d, int) for d in bound):
-                known = np.array(bound, self.dtype.numpy).reshape(known.shape)
+            known = dims_array(bound).reshape(known.shape)
+            if known.dtype != object:
+                known = known.astype(self.dtype.numpy)
         return TensorType(self.dtype, shape, known)
 
     @classmethod

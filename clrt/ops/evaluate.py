@@ -46,6 +46,9 @@ def evaluate(
             if isinstance(held, np.ndarray):
                 narrow = value.dtype.storage not in ("plain", "half")
                 held = disturb(held.astype(value.dtype.numpy) if narrow else held)
+                for dim, size in zip(value.shape or (), held.shape, strict=False):
+                    if is_symbol(dim):  # one that depends on data
+                        bindings.setdefault(str(dim), size)
             known[value] = held
     names = zip(graph.output_names, graph.outputs, strict=True)
     return {name: get(value) for name, value in names}

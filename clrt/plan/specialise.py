@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Mapping
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 
@@ -92,6 +93,8 @@ def specialise_to_cut(
         elif not value.type.is_static and value.name in shapes:
             value.type = TensorType(value.dtype, shapes[value.name])
     copy.inputs = [v for v in copy.inputs if v.name not in known]
+    for value in copy.inputs:
+        _check_size(value, value.type)
     kept: list[Node] = []
     rest: list[Node] = []
     blocked: set[Value] = set()
@@ -120,6 +123,8 @@ def specialise_to_cut(
     copy.outputs = [_final(v, instead) for v in copy.outputs]
     if needs_data is not None:
         return _cut(copy, needs_data, rest, sizes)
+    if rest:
+        raise PlanError(f"{rest[0]}: it reads a size that nothing in its graph tells.")
     for value in copy.outputs:
         _is_open(value, blocked, sizes)
     _leave_out_host_values(copy)
@@ -175,11 +180,22 @@ def _infer(node: Node, sizes: dict[str, int]) -> bool:
     if not all(t.is_static for t in types):
         return False
     for value, type_ in zip(node.outputs, types, strict=False):
+        _check_size(value, type_)
+    for value, type_ in zip(node.outputs, types, strict=False):
         for before, after in zip(value.shape or (), type_.shape or (), strict=False):
             if is_symbol(before) and isinstance(after, int):
                 sizes[str(before)] = after
         value.type = type_
     return True
+
+
+def _check_size(value: Value, type_: TensorType) -> None:
+    """Kernels count elements with 32 bits."""
+    if type_.is_static and prod(int(str(d)) for d in type_.shape or ()) >= 1 << 31:
+        raise ShapeError(
+            f"'{value.name}' {type_} has more elements than a tensor may have ({2**31 - 1}); "
+            "use smaller inputs."
+        )
 
 
 def _cut(first: Graph, node: Node, rest: list[Node], sizes: Bindings) -> tuple[Graph, Cut]:

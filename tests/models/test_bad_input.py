@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -142,6 +143,34 @@ def test_input_dtypes(model: clrt.Model) -> None:
     _says(model, clrt.InputError, "'input_ids'", input_ids=[[1, 2], [3]], scale=SCALE)
 
 
+def test_lists_are_python_numbers(model: clrt.Model) -> None:
+    numbers = [[[0.1, float("nan"), 1e30, 2], [1, 2, 3, 4], [5, 6, 7, 8]]]
+    as_array = np.array(numbers, np.float32)
+    found = [model.run({"input_ids": IDS, "scale": s})["y"] for s in (numbers, as_array)]
+    np.testing.assert_array_equal(*found)
+    for bad in (1e300, 2**24 + 1):
+        whole = [[[bad] * 4] * 3]
+        _says(model, clrt.InputError, "without loss", input_ids=IDS, scale=whole)
+    _says(model, clrt.InputError, "without loss", input_ids=[[0.5, 1, 2]], scale=SCALE)
+
+
+@pytest.mark.parametrize("shape", ["2x3", 3, None, (-1, 3, 4), ("n", 3, 4), (2.5, 3, 4)])
+def test_what_is_no_shape(model: clrt.Model, shape: Any) -> None:
+    shapes = {"input_ids": (1, 3), "scale": shape}
+    for method in (model.warmup, model.memory, model.plan):
+        with pytest.raises(clrt.InputError, match="'scale' must be sizes"):
+            method(shapes)
+    with pytest.raises(clrt.InputError, match="dict by input name"):
+        model.memory([(1, 3)])  # type: ignore[arg-type]
+
+
+def test_shapes_past_what_a_tensor_may_have(model: clrt.Model) -> None:
+    shapes = {"input_ids": (10**9, 3), "scale": (10**9, 3, 4)}
+    for method in (model.warmup, model.memory, model.plan):
+        with pytest.raises(clrt.ShapeError, match="more elements than a tensor may have"):
+            method(shapes)
+
+
 @pytest.mark.parametrize("bad", [10, -11, 2**40, -(2**62)])
 def test_token_id_out_of_range(model: clrt.Model, bad: int) -> None:
     ids = IDS.copy()
@@ -153,6 +182,15 @@ def test_token_id_out_of_range(model: clrt.Model, bad: int) -> None:
 def test_unknown_output(model: clrt.Model) -> None:
     with pytest.raises(clrt.InputError, match="no output 'yy'"):
         model.run({"input_ids": IDS, "scale": SCALE}, ["yy"])
+    for outputs in ("y", (name for name in ["y"])):
+        assert list(model.run({"input_ids": IDS, "scale": SCALE}, outputs)) == ["y"]
+
+
+def test_what_is_no_source() -> None:
+    with pytest.raises(clrt.InputError, match="this is NoneType"):
+        clrt.load(None)  # type: ignore[arg-type]
+    with pytest.raises(clrt.InputError, match="optimize_level is 3"):
+        clrt.load(_embedding(), optimize_level=3)
 
 
 def test_closed_model() -> None:

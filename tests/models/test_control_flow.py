@@ -270,3 +270,63 @@ def test_an_absent_optional(device: DeviceInfo) -> None:
     model = clrt.load(proto.SerializeToString(), device=device.index)
     assert not model.run({"o": None})["has"]
     assert model.run({"o": np.zeros(2, np.float32)})["has"]
+
+
+_TURNS = 'y=Loop(k,"")<body=b(int64 i, bool c)=>(bool d, float[a] o) { d=Identity(c) %s }> }'
+
+
+@DEVICES
+@pytest.mark.parametrize(
+    "text",
+    [
+        "g (float[n,3] x, int64 k) => (float[t,a] y) { s=Shape(x) " + _TURNS % "o=Cast<to=1>(s)",
+        "g (float[n,3] x, int64 k) => (float[t,a] y) { v=Concat<axis=0>(x,x) "
+        + _TURNS % "s=Shape(v) o=Cast<to=1>(s)",
+        "g (float[n,3] x, int64 k) => (float[t,a] y) { v=Concat<axis=0>(x,x) "
+        + _TURNS
+        % "s=Shape(v) z=ConstantOfShape(s) w=Constant<value=float{2}>() p=Add(z,w) "
+        "l=Constant<value=int64[1]{-1}>() o=Reshape(p,l)",
+    ],
+    ids=["computed outside", "of an expression", "of as many elements"],
+)
+def test_sizes_of_the_graph_around(text: str, device: DeviceInfo) -> None:
+    model = _model(text)
+    _agree(model, device, *({"x": _x(0, n, 3), "k": np.array(2)} for n in (2, 1)))
+
+
+@DEVICES
+def test_a_shape_of_which_one_part_depends_on_data(device: DeviceInfo) -> None:
+    model = _model(
+        """g (float[n,3] x, bool[m] b) => (float[a,n] y) <int64[2] c={-1,3}, int64[1] one={1}> {
+        k=Compress<axis=0>(x,b) u=Unsqueeze(k,one) e=Concat<axis=1>(u,u) r=Reshape(e,c)
+        t=Transpose<perm=[1,0]>(x) s=MatMul(r,t) y=Softmax<axis=-1>(s) }"""
+    )
+    masks = ([True, False], [True, True])
+    _agree(model, device, *({"x": _x(1, 2, 3), "b": np.array(mask)} for mask in masks))
+
+
+@DEVICES
+def test_a_sequence_map_reads_values_from_outside(device: DeviceInfo) -> None:
+    model = _model(
+        """g (float[n,3] x, float[3] w) => (seq(float[c,3]) z) {
+        q=SplitToSequence<axis=0>(x) e=Exp(w)
+        z=SequenceMap(q)<body=b(float[a,3] v)=>(float[c,3] o) { o=Add(v,e) }> }"""
+    )
+    _agree(model, device, {"x": _x(2, 2, 3), "w": _x(3, 3)})
+
+
+def test_results_are_the_callers_own() -> None:
+    model = clrt.load(
+        _model(
+            """g (float[2] x) => (optional(float[a]) o, seq(float[b]) s) <float[2] c={1,2}> {
+            o=Optional(c) s=SequenceConstruct(c,x) }"""
+        )
+    )
+    x = np.ones(2, np.float32)
+    results = model.run(x)
+    for array in (results["o"], *results["s"]):
+        array[...] = 9
+    again = model.run(x)
+    np.testing.assert_array_equal(x, [1, 1])
+    np.testing.assert_array_equal(again["o"], [1, 2])
+    np.testing.assert_array_equal(again["s"], [[1, 2], [1, 1]])

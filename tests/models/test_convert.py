@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 
 import numpy as np
+import onnx
+import onnx.parser
 import onnxruntime
 import pytest
 from typer.testing import CliRunner, Result
@@ -195,6 +197,9 @@ def test_inputs_of_ones_own(tmp_path: Path) -> None:
         (["{model}", "--inputs", "missing.npz"], "cannot be read as an .npz"),
         (["{model}", "--device", "nonsense"], "No OpenCL device"),
         (["own.onnx", "-o", "own.onnx"], "is the source itself"),
+        (["{model}", "--dim", "batch=1", "--dim", "batch=2"], "two numbers"),
+        (["{model}", "--precompile", "own.onnx"], "'own.onnx' is a file"),
+        (["{model}", "--all-devices-here"], "for what to --precompile"),
         (["{model}", "-o", "m.bin"], "a compiled model ends in .clrt"),
         (["{model}", "--to", "onnx", "-o", "m.clrt"], "a compiled model ends in .clrt"),
     ],
@@ -209,6 +214,32 @@ def test_mistakes_get_one_sentence(
     assert message in result.stderr.replace("\n", " ")
     assert result.stderr.lstrip().startswith("Error: ")
     assert not list(tmp_path.glob("*.clrt"))
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "g (string[n] x) => (string[n,m] y, int64[n] z) { y,z=StringSplit(x) }",
+        "g (float[n,3] x) => (seq(float[a,3]) y) { y=SplitToSequence<axis=0>(x) }",
+        "g (float[2,3] x) => (optional(float[2,3]) y) { y=Optional(x) }",
+    ],
+)
+def test_verifies_what_is_no_tensor_of_numbers(tmp_path: Path, text: str) -> None:
+    source, inputs = tmp_path / "m.onnx", tmp_path / "x.npz"
+    onnx.save(onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["" : 20]>{text}'), source)
+    x = np.array(["a b", "c"]) if "string" in text else np.ones((2, 3), np.float32)
+    np.savez(inputs, x=x)
+    result = _run(source, "-o", tmp_path / "m.clrt", "--verify", "--inputs", inputs)
+    assert result.exit_code == 0, result.output
+
+
+def test_shapes_that_only_the_user_knows(tmp_path: Path) -> None:
+    text = "g (seq(float[a,3]) q) => (float[b,3] y) { y=ConcatFromSequence<axis=0>(q) }"
+    source = tmp_path / "m.onnx"
+    onnx.save(onnx.parser.parse_model(f'<ir_version: 9, opset_import: ["" : 18]>{text}'), source)
+    assert _run(source, "-o", tmp_path / "m.clrt").exit_code == 0
+    with clrt.load(tmp_path / "m.clrt") as model:
+        assert model.run({"q": [np.ones((2, 3), np.float32)] * 2})["y"].shape == (4, 3)
 
 
 def test_a_model_without_a_tokenizer_is_no_encoder(tmp_path: Path) -> None:

@@ -84,6 +84,37 @@ def test_a_convolutional_network_gives_the_same(path: Path) -> None:
         assert relative_error(again, array) < LIMIT
 
 
+_FORMS = {
+    "a loop without states": """g (float[n,3] x, int64 k) => (float[t,n,3] y) { y=Loop(k,"")
+        <body=b(int64 i, bool c)=>(bool d, float[n,3] o) { d=Identity(c) o=Exp(x) }> }""",
+    "a seed that is an integer": """g (float[n,3] x, float r, bool t) => (float[n,3] y) {
+        y=Dropout<seed=7>(x,r,t) }""",
+    "sizes from outside": """g (float[n,3] x, int64[2] s) => (float[n,a] y, float[n,b] z) {
+        e=Exp(x) y,z=Split<axis=1>(e,s) }""",
+    "the nearest of TensorFlow": """g (float[1,1,n,4] x) => (float[1,1,a,b] y)
+        <float[0] r={}, float[4] s={1.0,1.0,1.5,0.6}> { y=Resize<nearest_mode="floor",
+        coordinate_transformation_mode="tf_half_pixel_for_nn">(x,r,s) }""",
+}
+
+
+@pytest.mark.parametrize("name", _FORMS)
+def test_forms_of_nodes(name: str) -> None:
+    opset = 11 if "Resize" in _FORMS[name] else 18
+    head = f'<ir_version: 9, opset_import: ["" : {opset}]>'
+    proto = onnx.parser.parse_model(head + _FORMS[name])
+    x = np.random.default_rng(0).standard_normal((2, 3)).astype(np.float32)
+    values = {
+        "x": np.resize(x, (1, 1, 6, 4)) if opset == 11 else x,
+        "k": np.array(2),
+        "r": np.array(0.5, np.float32),
+        "t": np.array(False),
+        "s": np.array([1, 2]),
+    }
+    feeds = {i.name: values[i.name] for i in proto.graph.input}
+    for output, array in expected(exported(proto), feeds).items():
+        np.testing.assert_allclose(array, expected(proto, feeds)[output], rtol=1e-5)
+
+
 def test_minilm_gives_the_same() -> None:
     proto = load_minilm("minilm_dynamo20", model_folder())
     result = exported(proto)
