@@ -15,7 +15,7 @@ from math import prod
 import numpy as np
 
 from clrt.errors import ClrtError, PlanError, ShapeError, reworded
-from clrt.ir.dims import Bindings, is_symbol
+from clrt.ir.dims import Bindings, Shape, is_symbol
 from clrt.ir.graph import Graph, Names, Node, Value
 from clrt.ir.op import Array, ContainerType, TensorType
 from clrt.ops.base import Op, stand_in
@@ -185,8 +185,14 @@ def _infer(node: Node, sizes: dict[str, int]) -> bool:
         for before, after in zip(value.shape or (), type_.shape or (), strict=False):
             if is_symbol(before) and isinstance(after, int):
                 sizes[str(before)] = after
+        if value.symbolic is not None and not _fits(type_, value.symbolic):
+            value.symbolic = None  # what the file declares is wrong
         value.type = type_
     return True
+
+
+def _fits(type_: TensorType, dims: Shape) -> bool:
+    return type_.agrees(TensorType(type_.dtype, dims))
 
 
 def _check_size(value: Value, type_: TensorType) -> None:

@@ -76,6 +76,23 @@ def test_inputs_so_small_that_a_size_is_divided_by_zero_are_refused() -> None:
             model.run(np.zeros(4, np.float32))
 
 
+@pytest.mark.parametrize("dims", [[2, 1], []])
+def test_declared_shapes_that_are_wrong_are_not_relied_on(dims: list[int]) -> None:
+    """Where inference knows nothing, a file's word is all there is until the shapes come."""
+
+    def info(name: str, shape: list[int] | None) -> onnx.ValueInfoProto:
+        return helper.make_tensor_value_info(name, TensorProto.FLOAT, shape)
+
+    nodes = [helper.make_node("Exp", ["x"], ["t"]), helper.make_node("Mul", ["t", "b"], ["y"])]
+    inputs = [info("x", None), info("b", [2, 3])]
+    graph = helper.make_graph(nodes, "g", inputs, [info("y", dims)], value_info=[info("t", dims)])
+    proto = helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)])
+    x, b = np.random.default_rng(0).standard_normal((2, 2, 3)).astype(np.float32)
+    with clrt.load(proto, device="cpu") as model:
+        found = model.run({"x": x, "b": b})["y"]
+    np.testing.assert_allclose(found, np.exp(x) * b, rtol=1e-5)
+
+
 def _softmax() -> onnx.ModelProto:
     """An op on a dtype that it has a reference but no kernel for."""
 

@@ -39,6 +39,7 @@ SIMULATOR = replace(CPU, platform="Oclgrind", name="Oclgrind Simulator", simulat
         (1, 1),
         ("2", 2),
         ("oclgr", 0),
+        (" ", 3),
     ],
 )
 def test_choice(monkeypatch: pytest.MonkeyPatch, request_: str | int, index: int) -> None:
