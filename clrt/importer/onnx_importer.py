@@ -199,7 +199,7 @@ class _Importer:
             return value
         if value not in scope.captures:
             name = self._value_names.unique(scope.prefix + value.name)
-            scope.captures[value] = Value(name, captured_type(value.type))
+            scope.captures[value] = Value(name, captured_type(value.type, scope.sizes))
         return scope.captures[value]
 
     def _constant(self, name: str, scope: Scope) -> Value:

@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 import onnx
 
+from clrt.ir.dims import Dim
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, TensorType
@@ -54,6 +55,7 @@ class Scope:
         declared: The types that the file gives to values of the graph.
         outer: The scope around a graph that is an attribute.
         captures: The values of outer scopes that the graph reads, and its inputs for them.
+        sizes: Dims in these that are expressions outside, and what they are in here.
     """
 
     nodes: list[Node]
@@ -68,6 +70,7 @@ class Scope:
     declared: Mapping[str, onnx.ValueInfoProto] = field(default_factory=dict)
     outer: Scope | None = None
     captures: dict[Value, Value] = field(default_factory=dict)
+    sizes: dict[str, Dim] = field(default_factory=dict)
 
     def names(self) -> set[str]:
         """Every name that a node may read."""

@@ -115,16 +115,21 @@ def formal_type(info: onnx.ValueInfoProto, given: TensorType | None) -> TensorTy
     return given
 
 
-def captured_type(type_: TensorType) -> TensorType:
+def captured_type(type_: TensorType, sizes: dict[str, Dim]) -> TensorType:
     """The type of a value of an outer graph as a graph that is an attribute knows it.
 
-    What is an expression outside is a size of its own in there: nothing tells its symbols.
+    Args:
+        sizes: What is an expression outside is a size of its own in there, which nothing tells the
+            symbols: those so far, by the expression.
     """
-    if isinstance(type_, ContainerType) or type_.has_numbers:
+    if isinstance(type_, ContainerType) or type_.has_numbers or type_.shape is None:
         return type_
-    known = type_.shape or ()
-    dims = tuple(d if isinstance(d, int) or is_symbol(d) else fresh_dim() for d in known)
-    return TensorType(type_.dtype, None if type_.shape is None else dims)
+
+    def inside(dim: Dim) -> Dim:
+        plain = isinstance(dim, int) or is_symbol(dim)
+        return dim if plain else sizes.setdefault(str(dim), fresh_dim())
+
+    return TensorType(type_.dtype, tuple(map(inside, type_.shape)))
 
 
 def value_type(proto: onnx.TypeProto, where: str) -> TensorType:

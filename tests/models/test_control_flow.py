@@ -286,8 +286,10 @@ _TURNS = 'y=Loop(k,"")<body=b(int64 i, bool c)=>(bool d, float[a] o) { d=Identit
         + _TURNS
         % "s=Shape(v) z=ConstantOfShape(s) w=Constant<value=float{2}>() p=Add(z,w) "
         "l=Constant<value=int64[1]{-1}>() o=Reshape(p,l)",
+        "g (float[n,3] x, int64 k) => (float[t,a] y) { v=Concat<axis=0>(x,x) w=Exp(v) "
+        + _TURNS % "p=Add(v,w) l=Constant<value=int64[1]{-1}>() o=Reshape(p,l)",
     ],
-    ids=["computed outside", "of an expression", "of as many elements"],
+    ids=["computed outside", "of an expression", "of as many elements", "twice the same"],
 )
 def test_sizes_of_the_graph_around(text: str, device: DeviceInfo) -> None:
     model = _model(text)
