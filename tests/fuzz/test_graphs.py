@@ -9,14 +9,18 @@ from collections.abc import Mapping
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
 import clrt
-from clrt.errors import HostFallbackWarning, InputError
+from clrt.errors import HostFallbackWarning, InputError, UnsupportedError
+from clrt.exporter.onnx_exporter import export_model
 from clrt.ir.graph import Graph
 from clrt.ir.op import Array
 from clrt.ops.evaluate import evaluate
 from clrt.runtime.devices import DeviceInfo
+from clrt.sources import Source
 from tests.fuzz.graphs import Case, graphs
+from tests.fuzz.loops import in_a_loop
 from tests.harness import all_devices
 
 # A result may be off by this share of the largest element of its tensor (or of 0.01, where all but
@@ -28,8 +32,17 @@ _NUDGE = 1e-6
 _SENSITIVITY = 30.0
 
 
-def check(graph: Graph, feeds: Mapping[str, Array], device: DeviceInfo) -> None:
-    """Raises AssertionError where the device and the reference disagree."""
+def check(
+    graph: Graph,
+    feeds: Mapping[str, Array],
+    device: DeviceInfo,
+    source: Source | None = None,
+) -> None:
+    """Raises AssertionError where the device and the reference disagree.
+
+    Args:
+        source: Another form of the graph, which runs on the device in its place.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", (HostFallbackWarning, RuntimeWarning))
         with np.errstate(all="ignore"):
@@ -38,7 +51,7 @@ def check(graph: Graph, feeds: Mapping[str, Array], device: DeviceInfo) -> None:
             except InputError:
                 return  # an index is out of range
             nudged = [_evaluate_nudged(graph, feeds, sign) for sign in (1, -1)]
-        with clrt.load(graph, device=device.index) as model:
+        with clrt.load(graph if source is None else source, device=device.index) as model:
             found = model.run(dict(feeds))
     for name, wanted in expected.items():
         near = [run[name] for run in nudged]
@@ -100,6 +113,17 @@ _DEVICE = all_devices()[0]
 @_SETTINGS
 def test_random_graphs(case: Case) -> None:
     check(case.graph, case.feeds, _DEVICE)
+
+
+@given(graphs(), st.integers(0, 2**16))
+@_SETTINGS
+def test_bodies_that_read_what_is_around_them(case: Case, cut: int) -> None:
+    try:
+        proto = export_model(case.graph)
+    except UnsupportedError:  # ONNX does not have every form of an op that the IR has
+        return
+    model = in_a_loop(proto, cut % (len(proto.graph.node) + 1))
+    check(case.graph, case.feeds, _DEVICE, model)
 
 
 def test_a_wrong_result_is_found() -> None:
