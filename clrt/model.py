@@ -149,7 +149,8 @@ class Model:
 
         Args:
             inputs: An array (or DeviceTensor) per input name; for a model with one input, the
-                array alone. Lossless casts are made (int32 to int64, say), others refused.
+                array alone. Lossless casts are made (int32 to int64, say), others refused; the
+                floats of lists are rounded.
             outputs: The outputs wanted; all by default.
             device_outputs: Whether results stay on the device, as DeviceTensors.
 
