@@ -176,6 +176,16 @@ def encoder_settings(source: str | Path) -> dict[str, Any] | None:
     return config.for_compiled(text)
 
 
+def encoder_trouble(source: Path) -> str | None:
+    """Why a folder makes no sentence encoder; None where it makes one, or is no folder."""
+    try:
+        if source.is_dir():
+            read_config(source)
+    except (ModelError, UnsupportedError) as error:
+        return str(error)
+    return None
+
+
 def calibrate(graph: Graph, options: Options) -> dict[Value, Array]:
     """For each weight to become integers the sum of x xT over the rows x that it meets."""
     if options.weights is not DType.INT4 or options.calibration is None:

@@ -16,7 +16,8 @@ from clrt.errors import InputError
 def replacing(path: Path, *, sync: bool = True) -> Iterator[BinaryIO]:
     """A stream to a file beside `path`, which takes its place once all is written.
 
-    Where the block raises, or the process dies in it, `path` is as it was.
+    Where the block raises, or the process dies in it, `path` is as it was. A link stays, and its
+    target is replaced; a device or a pipe is written to.
 
     Args:
         sync: The same where the machine loses its power, which takes a wait for the disk.
@@ -24,15 +25,20 @@ def replacing(path: Path, *, sync: bool = True) -> Iterator[BinaryIO]:
     Raises:
         InputError: The file cannot be written.
     """
-    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    final = Path(os.path.realpath(path))
+    temporary = final.with_name(f".{final.name}.{uuid.uuid4().hex}")
     try:
+        if final.exists() and not final.is_file():
+            with open(final, "wb") as stream:
+                yield stream
+            return
         try:
             with open(temporary, "xb") as stream:
                 yield stream
                 if sync:
                     stream.flush()
                     os.fsync(stream.fileno())
-            os.replace(temporary, path)
+            os.replace(temporary, final)
         except BaseException:
             with contextlib.suppress(OSError):
                 os.unlink(temporary)

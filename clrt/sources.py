@@ -36,12 +36,18 @@ def onnx_source(
 ) -> tuple[Path | bytes | onnx.ModelProto, Mapping[str, Array]]:
     """What the importer takes for a file, its bytes or a folder: the model, and more weights."""
     if isinstance(source, (str, Path)) and Path(source).is_dir():
-        folder = Path(source)
+        folder = _transformer_folder(Path(source))
         for candidate in (folder / "onnx" / "model.onnx", folder / "model.onnx"):
             if candidate.is_file():
                 return candidate, {}
         return huggingface.build_model(folder)
     return Path(source) if isinstance(source, str) else source, {}
+
+
+def _transformer_folder(folder: Path) -> Path:
+    """Where the transformer is: older folders of sentence-transformers have it in 0_Transformer."""
+    inner = folder / "0_Transformer"
+    return inner if (inner / "config.json").is_file() else folder
 
 
 def is_compiled(source: Source) -> TypeGuard[str | Path]:

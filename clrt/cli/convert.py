@@ -26,6 +26,7 @@ from clrt.converter import (
     compare,
     convert,
     encoder_settings,
+    encoder_trouble,
     write,
 )
 from clrt.errors import InputError
@@ -213,6 +214,8 @@ def convert_model(
             bar.update(task, description="profiling", total=None)
             _profile(target, given, shapes[0], device, report)
     stdout().print(_summary(target, converted))
+    if to is Target.clrt and (trouble := encoder_trouble(found)) is not None:
+        stderr().print(Text(f"It holds no sentence encoder: {trouble}", style="yellow"))
     if converted.shrunk:
         stdout().print(_weight_table(converted.shrunk))
     if quantize is Quantize.int4 and options.calibration is None:

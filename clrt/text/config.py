@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +35,9 @@ _OFFSET_POSITIONS = {
     "xlm-roberta",
     "xlm-roberta-xl",
 }
+# Tokenizers of transformers whose options go before what tokenizer.json says.
+_BERT_LIKE = {"BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer"}
+_ROBERTA_LIKE = {"RobertaTokenizer"}
 _SENTENCE_CONFIGS = tuple(
     f"sentence_{family}_config.json"
     for family in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
@@ -56,8 +59,12 @@ class EncoderConfig:
         lower_case: Text is lowercased before the tokenizer's own steps.
         prompt: Prepended where the caller names none.
         pad_token: The tokenizer's padding token, "" where no file names it.
-        truncation_side: "right" or "left".
+        truncation_side: "right" or "left"; "" where only tokenizer.json may say.
         hidden: Size of a token's embedding, where config.json gives it.
+        truncate_dim: How many numbers of each vector are kept where the caller does not say.
+        normalizer: Options of BERT's normalizer that outrank those of tokenizer.json.
+        prefix_space: The same for whether byte-level tokens start with a space.
+        added_tokens: Tokens that tokenizer.json may lack, in the order of their ids.
         tokenizer: The text of tokenizer.json where it lies in a compiled model.
     """
 
@@ -71,8 +78,12 @@ class EncoderConfig:
     lower_case: bool = False
     prompt: str = ""
     pad_token: str = ""
-    truncation_side: str = "right"
+    truncation_side: str = ""
     hidden: int | None = None
+    truncate_dim: int | None = None
+    normalizer: Mapping[str, bool | None] = field(default_factory=dict)
+    prefix_space: bool | None = None
+    added_tokens: Sequence[Mapping[str, Any]] = ()
     tokenizer: str | None = None
 
     def for_compiled(self, tokenizer: str) -> dict[str, Any]:
@@ -111,23 +122,31 @@ def read_config(path: Path, pooling: str | None = None) -> EncoderConfig:
     model = _read_json(folder / "config.json")
     special = _read_json(folder / "special_tokens_map.json")
     sentence = _first(folder, _SENTENCE_CONFIGS)
+    _check_arguments(folder, sentence)
+    arguments = sentence.get("tokenizer_args") or sentence.get("processor_kwargs")
+    limits = (sentence.get("max_seq_length"), _object(arguments).get("model_max_length"),
+              tokenizer.get("model_max_length"))  # fmt: skip
     pooled = {} if modules.pooling is None else _read_json(root / modules.pooling / "config.json")
     positions = _positions(model)
-    prompts = _read_json(root / "config_sentence_transformers.json")
+    whole_file = root / "config_sentence_transformers.json"
+    whole = _read_json(whole_file)
+    kind = str(tokenizer.get("tokenizer_class") or "").removesuffix("Fast")
     return EncoderConfig(
         folder=folder,
         source=path if path.is_file() else folder,
         modes=asked or _modes(root, modules, pooled),
+        truncate_dim=_number(whole.get("truncate_dim")),
+        normalizer=_normalizer(kind, tokenizer),
+        prefix_space=bool(tokenizer.get("add_prefix_space")) if kind in _ROBERTA_LIKE else None,
+        added_tokens=_added_tokens(folder, tokenizer),
         include_prompt=bool(pooled.get("include_prompt", True)),
         normalize=modules.normalize,
-        max_length=_smallest(
-            positions, sentence.get("max_seq_length") or tokenizer.get("model_max_length")
-        ),
+        max_length=_smallest(positions, next(filter(None, map(_number, limits)), None)),
         positions=positions,
         lower_case=bool(sentence.get("do_lower_case", False)),
-        prompt=str((prompts.get("prompts") or {}).get(prompts.get("default_prompt_name")) or ""),
+        prompt=_prompt(whole_file, whole),
         pad_token=_token(tokenizer.get("pad_token") or special.get("pad_token")),
-        truncation_side=str(tokenizer.get("truncation_side") or "right"),
+        truncation_side=_side(folder / "tokenizer_config.json", tokenizer),
         hidden=_number(model.get("hidden_size") or model.get("dim")),
     )
 
@@ -167,7 +186,15 @@ class _Modules:
             raise ModelError(
                 f"'{file}' must hold a list of modules; download the model's own file."
             )
-        kinds = [str(e.get("type", "")).rpartition(".")[2] for e in entries]
+        types = [str(e.get("type", "")) for e in entries]
+        foreign = [t for t in types if not t.startswith("sentence_transformers.")]
+        if foreign:
+            raise UnsupportedError(
+                f"'{file}' has modules of its own code: {', '.join(foreign)}; clrt supports those "
+                "of sentence-transformers.",
+                foreign,
+            )
+        kinds = [t.rpartition(".")[2] for t in types]
         needed = [k for k in kinds if k != "Dropout"]
         if needed not in (
             ["Transformer"],
@@ -210,7 +237,12 @@ def _modes(root: Path, modules: _Modules, config: Mapping[str, Any]) -> tuple[st
     if named is None:
         found = [mode for flag, mode in _FLAGS.items() if config.get(flag)] or ["mean"]
     else:
-        found = [named] if isinstance(named, str) else [str(mode) for mode in named]
+        found = [str(mode) for mode in named] if isinstance(named, list) else [str(named)]
+    if modules.listed and not (config and found):
+        raise ModelError(
+            f"'{root / str(modules.pooling) / 'config.json'}' is missing or names no pooling mode; "
+            f"download it, or say pooling= one of {', '.join(POOLING_MODES)}."
+        )
     modes = tuple(_ALIASES.get(mode, mode) for mode in found)
     missing = [mode for mode in modes if mode not in POOLING_MODES]
     if missing:
@@ -224,10 +256,10 @@ def _modes(root: Path, modules: _Modules, config: Mapping[str, Any]) -> tuple[st
 
 def _positions(model: Mapping[str, Any]) -> int | None:
     rows = _number(model.get("max_position_embeddings") or model.get("n_positions"))
-    if rows is None or model.get("model_type") not in _OFFSET_POSITIONS:
+    if rows is None or str(model.get("model_type")) not in _OFFSET_POSITIONS:
         return rows
     padding = model.get("pad_token_id")
-    return rows - (1 if padding is None else int(padding)) - 1
+    return rows - (padding if isinstance(padding, int) else 1) - 1
 
 
 def _number(value: object) -> int | None:
@@ -243,7 +275,74 @@ def _smallest(*values: object) -> int | None:
 
 
 def _token(value: object) -> str:
-    return str(value["content"]) if isinstance(value, Mapping) else str(value or "")
+    return str((value.get("content") if isinstance(value, Mapping) else value) or "")
+
+
+def _object(value: object) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _prompt(file: Path, values: Mapping[str, Any]) -> str:
+    """The default prompt."""
+    prompts, name = _object(values.get("prompts")), values.get("default_prompt_name")
+    if name is None:
+        return ""
+    if not isinstance(name, str) or name not in prompts:
+        listing = ", ".join(map(repr, prompts)) or "none"
+        raise ModelError(
+            f"'{file}' has no prompt of its default_prompt_name {name!r}, but {listing}; download "
+            "the model's own file."
+        )
+    return str(prompts[name] or "")
+
+
+def _side(file: Path, tokenizer: Mapping[str, Any]) -> str:
+    side = tokenizer.get("truncation_side") or ""
+    if side not in ("", "left", "right"):
+        raise ModelError(f"'{file}' has truncation_side {side!r}; it is 'left' or 'right'.")
+    return str(side)
+
+
+def _check_arguments(folder: Path, sentence: Mapping[str, Any]) -> None:
+    """Refuses arguments of the transformer that change what it computes."""
+    task = sentence.get("transformer_task")
+    changed = [k for k in ("config_args", "config_kwargs") if sentence.get(k)]
+    changed += ["transformer_task"] if task not in (None, "feature-extraction") else []
+    if changed:
+        raise UnsupportedError(
+            f"The sentence_…_config.json of '{folder}' changes the model by "
+            f"{', '.join(changed)}, which clrt does not follow; write it into config.json.",
+            changed,
+        )
+
+
+def _normalizer(kind: str, tokenizer: Mapping[str, Any]) -> dict[str, bool | None]:
+    """What transformers' classes of that kind make of the normalizer, whatever its file says."""
+    if kind not in _BERT_LIKE:
+        return {}
+    accents = tokenizer.get("strip_accents")
+    return {
+        "lowercase": bool(tokenizer.get("do_lower_case", True)),
+        "strip_accents": None if accents is None else bool(accents),
+        "handle_chinese_chars": bool(tokenizer.get("tokenize_chinese_chars", True)),
+    }
+
+
+def _added_tokens(folder: Path, tokenizer: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Those that files beside tokenizer.json declare, as arguments of AddedToken."""
+    declared = _object(tokenizer.get("added_tokens_decoder"))
+    plain = _read_json(folder / "added_tokens.json")
+    numbered = [(i, _object(v)) for i, v in declared.items() if str(i).isdecimal()]
+    numbered += [(str(i), {"content": content}) for content, i in plain.items()]
+    known = ("content", "single_word", "lstrip", "rstrip", "normalized", "special")
+    tokens = [
+        {key: value[key] for key in known if key in value}
+        for _, value in sorted(numbered, key=lambda item: int(item[0]))
+        if value.get("content")
+    ]
+    extra = tokenizer.get("additional_special_tokens")
+    names = map(_token, extra if isinstance(extra, list) else ())
+    return tokens + [{"content": name, "special": True} for name in names if name]
 
 
 def _first(folder: Path, names: tuple[str, ...]) -> Mapping[str, Any]:
@@ -263,7 +362,7 @@ def _read_json(file: Path) -> Mapping[str, Any]:
 def _parse(file: Path) -> object:
     try:
         return json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise ModelError(
             f"'{file}' is not readable as JSON ({error}); download the model's own file."
         ) from error

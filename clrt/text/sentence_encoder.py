@@ -109,7 +109,8 @@ class SentenceEncoder:
             hidden = hidden if isinstance(hidden, int) else self._config.hidden
             if hidden is None:
                 hidden = self.encode("", output_value="token_embeddings")[0].shape[-1]
-            self._dimension = int(hidden) * len(self._config.modes)
+            whole = int(hidden) * len(self._config.modes)
+            self._dimension = min(whole, self._config.truncate_dim or whole)
         return self._dimension
 
     @overload
@@ -180,7 +181,9 @@ class SentenceEncoder:
         request = _Request(
             _positive("batch_size", batch_size),
             normalize_embeddings,
-            None if truncate_dim is None else _positive("truncate_dim", truncate_dim),
+            self._config.truncate_dim
+            if truncate_dim is None
+            else min(_positive("truncate_dim", truncate_dim), sys.maxsize >> 32),
             _as_prompt(self._config.prompt if prompt is None else prompt),
             show_progress_bar,
         )

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
-from tokenizers import Tokenizer, normalizers
+from tokenizers import AddedToken, Tokenizer, normalizers, pre_tokenizers
 
 from clrt.errors import InputError, ModelError
 from clrt.text.config import EncoderConfig
@@ -39,6 +39,8 @@ class TextTokenizer:
         self._tokenizer = _load(config)
         self._special = self._tokenizer.num_special_tokens_to_add(False)
         self.pad_id = _pad_id(self._tokenizer, config.pad_token)
+        leftover = self._tokenizer.truncation or {}
+        side = config.truncation_side or str(leftover.get("direction", "right")).lower()
         self._tokenizer.no_padding()
         self._tokenizer.no_truncation()
         if config.max_length is not None:
@@ -47,7 +49,7 @@ class TextTokenizer:
                     f"A max_length of {config.max_length} tokens leaves no room for text beside "
                     f"the {self._special} special tokens; expected at least {self._special + 1}."
                 )
-            self._tokenizer.enable_truncation(config.max_length, direction=config.truncation_side)
+            self._tokenizer.enable_truncation(config.max_length, direction=side)
 
     def encode(self, texts: Sequence[str]) -> list[Tokens]:
         """The tokens of each text.
@@ -82,6 +84,8 @@ class TextTokenizer:
         if not prompt:
             return 0
         encoding = self._tokenizer.encode(prompt)
+        if not encoding.ids:
+            return 0
         return len(encoding.ids) - int(bool(encoding.special_tokens_mask[-1]))
 
 
@@ -102,10 +106,28 @@ def _load(config: EncoderConfig) -> Tokenizer:
             f"'{file}' is not a tokenizer that the tokenizers library reads ({error}); "
             "download the model's own file."
         ) from error
+    _apply(config, tokenizer)
     if config.lower_case:
         own = [] if tokenizer.normalizer is None else [tokenizer.normalizer]
         tokenizer.normalizer = normalizers.Sequence([normalizers.Lowercase(), *own])
     return tokenizer
+
+
+def _apply(config: EncoderConfig, tokenizer: Tokenizer) -> None:
+    """What the files beside tokenizer.json say of its steps, as transformers does."""
+    own = tokenizer.normalizer
+    if config.normalizer and isinstance(own, normalizers.BertNormalizer):
+        for name, value in config.normalizer.items():
+            setattr(own, name, value)
+        tokenizer.normalizer = own
+    first = tokenizer.pre_tokenizer
+    if config.prefix_space is not None and isinstance(first, pre_tokenizers.ByteLevel):
+        first.add_prefix_space = config.prefix_space
+        tokenizer.pre_tokenizer = first
+    known = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
+    for token in config.added_tokens:
+        if token["content"] not in known:
+            tokenizer.add_tokens([AddedToken(**token)])
 
 
 def tokenizer_file(config: EncoderConfig) -> Path:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -44,13 +44,16 @@ class EncoderConfig:
         differs = self.embedding != self.hidden
         return family.projection is not None and (family.projection_always or differs)
 
-    def layer_paths(self) -> list[str]:
-        """Returns the tensor path of each layer in order; ALBERT repeats some."""
-        return [
-            self.family.layer.format(layer=i, group=i * self.groups // self.layers, inner=j)
-            for i in range(self.layers)
-            for j in range(self.inner)
-        ]
+    def layer_paths(self) -> Iterator[str]:
+        """The tensor path of each layer in order; ALBERT repeats some."""
+        for i in range(self.layers):
+            for j in range(self.inner):
+                group = i * self.groups // self.layers
+                yield self.family.layer.format(layer=i, group=group, inner=j)
+
+
+# Layers of ALBERT share their weights: nothing else would end a graph of too many.
+_MAX_LAYERS = 10_000
 
 
 class _Reader:
@@ -62,12 +65,16 @@ class _Reader:
         self._names = family.config_names
         self._values = {**family.config_defaults, **values, **renamed, **family.config_fixed}
 
-    def integer(self, key: str, default: int | None = None, least: int = 1) -> int:
+    def integer(
+        self, key: str, default: int | None = None, least: int = 1, most: int = (1 << 31) - 1
+    ) -> int:
         value = self._values.get(key, default)
         if value is None and default is not None:
             value = default
         if isinstance(value, bool) or not isinstance(value, int) or value < least:
             raise self._wrong(key, f"a whole number of at least {least}", value)
+        if value > most:
+            raise self._wrong(key, f"a whole number of at most {most}", value)
         return value
 
     def number(self, key: str, default: float) -> float:
@@ -128,7 +135,7 @@ def _make_config(reader: _Reader, family: Family) -> EncoderConfig:
         vocabulary=reader.integer("vocab_size"),
         hidden=hidden,
         embedding=reader.integer("embedding_size") if wants_embedding else hidden,
-        layers=reader.integer("num_hidden_layers"),
+        layers=reader.integer("num_hidden_layers", most=_MAX_LAYERS),
         heads=reader.integer("num_attention_heads"),
         intermediate=reader.integer("intermediate_size"),
         activation=reader.text("hidden_act", "gelu"),
@@ -152,7 +159,7 @@ def _read_json(file: Path) -> dict[str, Any]:
         raise ModelError(f"{file} is missing; download the model's config.json into this folder.")
     try:
         values = json.loads(file.read_text(encoding="utf-8"))
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise ModelError(f"{file} is not valid JSON ({error}); download it again.") from error
     if not isinstance(values, dict):
         raise ModelError(f"{file} is not a JSON object; download the model's own config.json.")

@@ -45,7 +45,7 @@ class MaskedLm:
     dense: str = "cls.predictions.transform.dense"
     norm: str = "cls.predictions.transform.LayerNorm"
     decoder: str = "cls.predictions.decoder"
-    biases: tuple[str, ...] = ("cls.predictions.bias", "cls.predictions.decoder.bias")
+    biases: tuple[str, ...] = ("cls.predictions.decoder.bias", "cls.predictions.bias")
     activation: str | None = None
 
 
@@ -97,7 +97,7 @@ _LM_HEAD = MaskedLm(
     dense="lm_head.dense",
     norm="lm_head.layer_norm",
     decoder="lm_head.decoder",
-    biases=("lm_head.bias", "lm_head.decoder.bias"),
+    biases=("lm_head.decoder.bias", "lm_head.bias"),
     activation="gelu",
 )
 
@@ -173,7 +173,7 @@ _ALBERT = Family(
         dense="predictions.dense",
         norm="predictions.LayerNorm",
         decoder="predictions.decoder",
-        biases=("predictions.bias", "predictions.decoder.bias"),
+        biases=("predictions.decoder.bias", "predictions.bias"),
     ),
     config_defaults={"hidden_act": "gelu_new", "embedding_size": 128},
 )

@@ -462,11 +462,13 @@ def test_masked_lm_prefers_its_own_decoder(tmp_path: Path) -> None:
     config, tensors = make_config("bert", "ForMaskedLM"), make_tensors("bert", "ForMaskedLM")
     own = np.full((VOCABULARY, HIDDEN), 0.25, np.float32)
     tensors["cls.predictions.decoder.weight"] = own
+    tensors["cls.predictions.decoder.bias"] = np.linspace(-1, 1, VOCABULARY, dtype=np.float32)
     session = open_session(write(tmp_path, config, tensors))
     feed = make_feed(1, 4, family="bert", padded=False)
     reference = Reference(config, tensors)
     hidden = reference.hidden(feed)
     reference.t["bert.embeddings.word_embeddings.weight"] = own.astype(np.float64)
+    reference.t["cls.predictions.bias"] = reference.t["cls.predictions.decoder.bias"]
     assert_close(run(session, feed)["logits"], reference.head("ForMaskedLM", hidden)["logits"])
 
 

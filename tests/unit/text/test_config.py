@@ -39,7 +39,7 @@ def pooling_folder(folder: Path, pooling: dict[str, Any]) -> Path:
         ({"pooling_mode": ["mean", "max"]}, ("mean", "max")),
         ({"pooling_mode": "mean_sqrt_len_tokens"}, ("mean_sqrt_len",)),
         ({"pooling_mode_mean_tokens": False}, ("mean",)),
-        ({}, ("mean",)),
+        ({"word_embedding_dimension": 8}, ("mean",)),
     ],
 )
 def test_pooling_modes(tmp_path: Path, config: dict[str, Any], modes: tuple[str, ...]) -> None:
@@ -64,12 +64,23 @@ def test_asked_pooling_that_does_not_exist(tmp_path: Path) -> None:
 
 
 def test_include_prompt(tmp_path: Path) -> None:
-    assert read_config(pooling_folder(tmp_path, {})).include_prompt
+    assert read_config(pooling_folder(tmp_path, {"pooling_mode": "cls"})).include_prompt
     assert not read_config(pooling_folder(tmp_path, {"include_prompt": False})).include_prompt
 
 
+@pytest.mark.parametrize("config", [{}, {"pooling_mode": []}])
+def test_a_pooling_that_is_not_told_is_no_mean(tmp_path: Path, config: dict[str, Any]) -> None:
+    folder = pooling_folder(tmp_path, config)
+    with pytest.raises(ModelError, match="names no pooling mode"):
+        read_config(folder)
+    (tmp_path / "1_Pooling" / "config.json").unlink()
+    with pytest.raises(ModelError, match="is missing or names no pooling mode"):
+        read_config(folder)
+    assert read_config(folder, "cls").modes == ("cls",)
+
+
 def test_normalize_module(tmp_path: Path) -> None:
-    assert not read_config(pooling_folder(tmp_path, {})).normalize
+    assert not read_config(pooling_folder(tmp_path, {"pooling_mode": "cls"})).normalize
     write(tmp_path, {"modules.json": [TRANSFORMER, POOLING, NORMALIZE]})
     assert read_config(tmp_path).normalize
 
@@ -81,6 +92,7 @@ def test_folder_without_modules_means_mean_pooling(tmp_path: Path) -> None:
 
 def test_transformer_in_a_subfolder(tmp_path: Path) -> None:
     moved = {**TRANSFORMER, "path": "0_Transformer"}
+    pooling_folder(tmp_path, {"pooling_mode": "cls"})
     write(tmp_path, {"modules.json": [moved, POOLING]})
     config = read_config(tmp_path)
     assert config.folder == config.source == tmp_path / "0_Transformer"
@@ -195,3 +207,46 @@ def test_damaged_files(tmp_path: Path, file: str, content: str | bytes, message:
     (tmp_path / file).write_bytes(content if isinstance(content, bytes) else content.encode())
     with pytest.raises(ModelError, match=message):
         read_config(tmp_path)
+
+
+_WHOLE = "config_sentence_transformers.json"
+_SENTENCE = "sentence_bert_config.json"
+
+
+def test_what_the_caller_need_not_say(tmp_path: Path) -> None:
+    prompts = {"prompts": {"q": "query: "}, "default_prompt_name": "q", "truncate_dim": 8}
+    limits = {"tokenizer_args": {"model_max_length": 9}}
+    config = read_config(write(tmp_path, {_WHOLE: prompts, _SENTENCE: limits}))
+    assert (config.prompt, config.truncate_dim, config.max_length) == ("query: ", 8, 9)
+
+
+@pytest.mark.parametrize(
+    ("files", "error", "message"),
+    [
+        ({_WHOLE: {"prompts": {"q": ""}, "default_prompt_name": "d"}}, ModelError, "'d', but 'q'"),
+        ({_WHOLE: {"prompts": "x", "default_prompt_name": ["q"]}}, ModelError, "but none"),
+        ({_SENTENCE: {"config_args": {"hidden_act": "relu"}}}, UnsupportedError, "config_args"),
+        ({_SENTENCE: {"transformer_task": "fill-mask"}}, UnsupportedError, "transformer_task"),
+        ({"tokenizer_config.json": {"truncation_side": "LEFT"}}, ModelError, "'left' or 'right'"),
+        ({"config.json": "[" * 100_000}, ModelError, "not readable as JSON"),
+        ({"modules.json": [{"type": "own.Transformer"}]}, UnsupportedError, "own.Transformer"),
+    ],
+)
+def test_what_is_not_followed_is_refused(
+    tmp_path: Path, files: dict[str, Any], error: type[Exception], message: str
+) -> None:
+    with pytest.raises(error, match=message):
+        read_config(write(tmp_path, files))
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"model_type": []},
+        {"model_type": "roberta", "max_position_embeddings": 9, "pad_token_id": "x"},
+    ],
+)
+def test_odd_values_that_do_not_matter(tmp_path: Path, values: dict[str, Any]) -> None:
+    odd = {"pad_token": {"x": 1}, "added_tokens_decoder": [], "model_max_length": "16"}
+    config = read_config(write(tmp_path, {"config.json": values, "tokenizer_config.json": odd}))
+    assert config.pad_token == "" and not config.added_tokens

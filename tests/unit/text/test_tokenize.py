@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+from tokenizers import Tokenizer, normalizers
 
 from clrt.errors import InputError, ModelError
 from clrt.text.config import EncoderConfig, read_config
@@ -88,3 +90,38 @@ def test_pad() -> None:
     padded = pad(rows, 9, 4)
     assert padded.dtype == np.int64
     assert padded.tolist() == [[1, 2, 3, 9], [4, 9, 9, 9]]
+
+
+def _bert(folder: Path, **options: object) -> TextTokenizer:
+    """A tokenizer whose file lowercases and strips, and what tokenizer_config.json says of it."""
+    file = tiny.make_folder(folder) / "tokenizer.json"
+    tokenizer = Tokenizer.from_file(str(file))
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
+    tokenizer.save(str(file))
+    (folder / "tokenizer_config.json").write_text(json.dumps(options))
+    return TextTokenizer(read_config(folder))
+
+
+def test_options_of_berts_class_outrank_the_file(tmp_path: Path) -> None:
+    plain = _bert(tmp_path, tokenizer_class="PreTrainedTokenizerFast", do_lower_case=False)
+    assert ids(plain, "A \u00e0")[0][1:-1] == [tiny.A, tiny.A]
+    cased = _bert(tmp_path, tokenizer_class="BertTokenizerFast", do_lower_case=False)
+    assert ids(cased, "A a")[0][1:-1] == [tiny.UNK, tiny.A]
+    accents = _bert(tmp_path, tokenizer_class="BertTokenizer", strip_accents=False)
+    assert ids(accents, "A \u00e0")[0][1:-1] == [tiny.A, tiny.UNK]
+
+
+def test_tokens_that_other_files_add(tmp_path: Path) -> None:
+    decoder = {"12": {"content": "a b"}, "11": {"content": "[CLS]"}}
+    tokenizer = _bert(tmp_path, added_tokens_decoder=decoder, additional_special_tokens=["d e"])
+    new = len(tiny.WORDS)
+    assert ids(tokenizer, "a b c d e")[0][1:-1] == [new, tiny.C, new + 1]
+
+
+def test_the_file_says_where_to_cut(tmp_path: Path) -> None:
+    file = tiny.make_folder(tmp_path, max_length=4) / "tokenizer.json"
+    tokenizer = Tokenizer.from_file(str(file))
+    tokenizer.enable_truncation(9, direction="left")
+    tokenizer.save(str(file))
+    left = TextTokenizer(read_config(tmp_path))
+    assert ids(left, "a b c d e") == [[tiny.CLS, tiny.D, tiny.E, tiny.SEP]]

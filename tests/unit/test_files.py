@@ -1,0 +1,42 @@
+"""Files are the old one or complete; links, pipes and devices stay what they are."""
+
+from __future__ import annotations
+
+import os
+import threading
+from pathlib import Path
+
+import pytest
+
+from clrt.errors import InputError
+from clrt.files import replacing
+
+
+def test_a_link_stays(tmp_path: Path) -> None:
+    real, link = tmp_path / "real", tmp_path / "link"
+    real.write_bytes(b"old")
+    link.symlink_to(real)
+    with replacing(link) as stream:
+        stream.write(b"new")
+        assert real.read_bytes() == b"old"
+    assert link.is_symlink()
+    assert real.read_bytes() == b"new"
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["link", "real"]
+
+
+def test_a_pipe_is_written_to(tmp_path: Path) -> None:
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    found: list[bytes] = []
+    reader = threading.Thread(target=lambda: found.append(pipe.read_bytes()))
+    reader.start()
+    with replacing(pipe, sync=False) as stream:
+        stream.write(b"text")
+    reader.join()
+    assert found == [b"text"]
+    assert pipe.is_fifo()
+
+
+def test_what_cannot_be_written(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="cannot be written"), replacing(tmp_path / "no" / "file"):
+        pass
