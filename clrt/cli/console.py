@@ -29,7 +29,7 @@ def stderr() -> Console:
 
 
 def clear_errors(command: Callable[Args, None]) -> Callable[Args, None]:
-    """What clrt raises on purpose becomes one red line and exit code 1."""
+    """What clrt raises on purpose, or the output refuses, becomes one red line and exit code 1."""
 
     @functools.wraps(command)
     def run(*args: Args.args, **kwargs: Args.kwargs) -> None:
@@ -37,7 +37,19 @@ def clear_errors(command: Callable[Args, None]) -> Callable[Args, None]:
             command(*args, **kwargs)
         except ClrtError as error:
             say_error(str(error))
-            raise typer.Exit(1) from None
+        except BrokenPipeError:  # who reads the output has seen enough
+            raise
+        except OSError as error:
+            say_error(f"{error.strerror or error}: {error.filename or 'the output'}.")
+        except UnicodeEncodeError as error:
+            letter = ascii(error.object[error.start])
+            say_error(
+                f"The output's encoding, {error.encoding}, has no {letter}; set "
+                "PYTHONIOENCODING=utf-8."
+            )
+        else:
+            return
+        raise typer.Exit(1)
 
     return run
 

@@ -127,6 +127,8 @@ def save_npy(path: Path, vectors: FloatArray) -> None:
 
 
 def _read_lines(file: Path) -> list[str]:
+    if str(file) == "-" and sys.stdin is None:
+        raise InputError("Standard input is closed; name a file, or pipe lines in.")
     try:
         data = sys.stdin.buffer.read() if str(file) == "-" else file.read_bytes()
         text = data.decode("utf-8-sig")

@@ -1,0 +1,42 @@
+"""What an output refuses is one line and exit code 1, as what clrt raises is."""
+
+from __future__ import annotations
+
+import errno
+import os
+
+import pytest
+import typer
+
+from clrt.cli.console import clear_errors
+from clrt.errors import InputError
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (InputError("Too few."), "Error: Too few."),
+        (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), "No space left on device: the output."),
+        (UnicodeEncodeError("ascii", "aé", 1, 2, "?"), r"ascii, has no '\xe9'; set PYTHONIO"),
+    ],
+)
+def test_errors_are_one_line(
+    error: Exception, message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    @clear_errors
+    def command() -> None:
+        raise error
+
+    with pytest.raises(typer.Exit) as caught:
+        command()
+    assert caught.value.exit_code == 1
+    assert message in capsys.readouterr().err
+
+
+def test_a_closed_pipe_is_no_error() -> None:
+    @clear_errors
+    def command() -> None:
+        raise BrokenPipeError
+
+    with pytest.raises(BrokenPipeError):
+        command()
