@@ -221,7 +221,7 @@ def _folder_of(file: Path) -> Path:
 
 
 def _asked_mode(pooling: str) -> str:
-    mode = _ALIASES.get(pooling, pooling)
+    mode = _ALIASES.get(str(pooling), pooling)
     if mode not in POOLING_MODES:
         raise InputError(f"pooling={pooling!r} is not one of {', '.join(POOLING_MODES)}.")
     return mode

@@ -8,7 +8,7 @@ import re
 from pathlib import Path
 
 from clrt.container.compiled import SUFFIX
-from clrt.errors import ModelError
+from clrt.errors import InputError, ModelError
 
 PACKAGED = {
     "sentence-transformers/all-MiniLM-L6-v2": (
@@ -34,11 +34,17 @@ def find_model(source: str | Path) -> Path:
         source: A path, or a name as on the Hugging Face hub.
 
     Raises:
+        InputError: The source is of another type.
         ModelError: Nothing is there; the message says how to get the model.
     """
-    path = Path(source).expanduser()
-    if path.exists():
-        return path
+    if not isinstance(source, (str, Path)):
+        raise InputError(f"A model is found by a path or a name, not by {type(source).__name__}.")
+    try:
+        path = Path(source).expanduser()
+        if path.exists():
+            return path
+    except (OSError, RuntimeError, ValueError) as error:  # too long, of no such user, with a NUL
+        raise ModelError(f"'{str(source)[:80]}' is no path: {error}.") from error
     matched = _NAME.fullmatch(source) if isinstance(source, str) else None
     if matched is None or path.suffix in (".onnx", SUFFIX):
         raise ModelError(f"No file or folder '{source}' exists; give the path of a model.")
@@ -66,7 +72,7 @@ def _in_hub_cache(name: str) -> Path | None:
     reference = repository / "refs" / "main"
     if not reference.is_file():
         return None
-    snapshot = repository / "snapshots" / reference.read_text(encoding="utf-8").strip()
+    snapshot = repository / "snapshots" / reference.read_text("utf-8", "replace").strip()
     return snapshot if snapshot.is_dir() else None
 
 

@@ -284,6 +284,8 @@ def _common_length(length: int, limit: int | None) -> int:
 def _as_texts(sentences: object) -> list[str]:
     if isinstance(sentences, str):
         return [sentences]
+    if isinstance(sentences, np.ndarray) and sentences.ndim == 0:
+        sentences = [sentences.item()]
     if isinstance(sentences, bytes | Mapping) or not isinstance(sentences, Iterable):
         raise InputError(
             f"Sentences must be a string or a list of strings, not {type(sentences).__name__}."

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from clrt.errors import ModelError
+from clrt.errors import InputError, ModelError
 from clrt.text import locate
 from clrt.text.locate import find_model
 
@@ -27,6 +28,15 @@ def add_snapshot(cache: Path, name: str, commit: str = "abc") -> Path:
     (repository / "refs").mkdir()
     (repository / "refs" / "main").write_text(f"{commit}\n")
     return snapshot
+
+
+@pytest.mark.parametrize(
+    ("source", "error"), [("x" * 5000, ModelError), ("~nobody-of-this-name/x", ModelError),
+                          (None, InputError), (b"x", InputError)],
+)  # fmt: skip
+def test_what_is_no_path(source: Any, error: type[Exception]) -> None:
+    with pytest.raises(error, match="no path|not by"):
+        find_model(source)
 
 
 def test_existing_path_is_taken_as_it_is(tmp_path: Path) -> None:
