@@ -35,7 +35,7 @@ def add_snapshot(cache: Path, name: str, commit: str = "abc") -> Path:
                           (None, InputError), (b"x", InputError)],
 )  # fmt: skip
 def test_what_is_no_path(source: Any, error: type[Exception]) -> None:
-    with pytest.raises(error, match="no path|not by"):
+    with pytest.raises(error, match=r"no path|not by"):
         find_model(source)
 
 
