@@ -14,12 +14,15 @@ from typer.testing import CliRunner, Result
 import clrt
 from clrt.cli.convert import EXIT_DIFFERS, app
 from clrt.cli.samples import sample_inputs
+from clrt.converter import encoder_trouble
 from clrt.errors import ModelError
 from clrt.ir.op import Array
 from clrt.runtime.devices import DeviceInfo
+from clrt.sources import onnx_source
 from tests.harness import all_devices
 from tests.models.fixtures import load_family
 from tests.models.oracle import model_folder
+from tests.unit.text import tiny
 
 DEVICES = pytest.mark.parametrize("device", all_devices(), ids=lambda d: d.platform.split()[0])
 SENTENCES = [
@@ -240,6 +243,20 @@ def test_shapes_that_only_the_user_knows(tmp_path: Path) -> None:
     assert _run(source, "-o", tmp_path / "m.clrt").exit_code == 0
     with clrt.load(tmp_path / "m.clrt") as model:
         assert model.run({"q": [np.ones((2, 3), np.float32)] * 2})["y"].shape == (4, 3)
+
+
+def test_why_a_folder_makes_no_encoder(tmp_path: Path) -> None:
+    folder = tiny.make_folder(tmp_path, pooling_mode_weightedmean_tokens=True)
+    assert "weightedmean" in (encoder_trouble(folder) or "")
+    assert encoder_trouble(model_folder()) is None
+
+
+def test_a_transformer_in_a_folder_of_its_own(tmp_path: Path) -> None:
+    inner = tmp_path / "0_Transformer"
+    inner.mkdir()
+    for name in ("config.json", "model.onnx"):
+        (inner / name).write_text("{}")
+    assert onnx_source(tmp_path)[0] == inner / "model.onnx"
 
 
 def test_a_model_without_a_tokenizer_is_no_encoder(tmp_path: Path) -> None:
