@@ -18,7 +18,6 @@ from clrt.inspection.explain import Explanation, explain
 from clrt.inspection.memory import Memory
 from clrt.inspection.units import format_shapes
 from clrt.ir.graph import Graph
-from clrt.ir.op import ContainerType
 from clrt.ops.base import Held
 from clrt.passes.driver import PassReport
 from clrt.passes.pipeline import optimize
@@ -108,6 +107,7 @@ class Model:
         self._session = session_for(device, cache_dir)
         self._signature = Signature(graph, self._session)
         self.inputs, self.outputs = self._signature.inputs, self._signature.outputs
+        self._held = {s.name for s in self.outputs if s.kind != "tensor"}
         strict = knobs.STRICT.get() if strict is None else strict
         self._stages = Stages(graph, self._session, strict, memory_limit)
         self._lock = RLock()
@@ -168,9 +168,7 @@ class Model:
             if self._closed:
                 raise InputError("This model is closed; load it again to run it.")
             results = self._stages.run(self._graph, feeds, dict.fromkeys(names, device_outputs))
-        pairs = zip(self._graph.output_names, self._graph.outputs, strict=True)
-        held = {name for name, value in pairs if isinstance(value.type, ContainerType)}
-        return {n: _for_user(results[n], device_outputs, n in held) for n in names}
+        return {n: _for_user(results[n], device_outputs, n in self._held) for n in names}
 
     def profile(self, inputs: Mapping[str, Any] | Any, repeat: int = 20) -> Profile:
         """Where the time of a run goes: print it, or save it as a trace or an HTML page.

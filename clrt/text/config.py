@@ -332,13 +332,13 @@ def _added_tokens(folder: Path, tokenizer: Mapping[str, Any]) -> list[dict[str, 
     """Those that files beside tokenizer.json declare, as arguments of AddedToken."""
     declared = _object(tokenizer.get("added_tokens_decoder"))
     plain = _read_json(folder / "added_tokens.json")
-    numbered = [(i, _object(v)) for i, v in declared.items() if str(i).isdecimal()]
+    numbered = [(str(i), _object(token)) for i, token in declared.items()]
     numbered += [(str(i), {"content": content}) for content, i in plain.items()]
+    numbered = [(i, token) for i, token in numbered if i.isdecimal() and token.get("content")]
     known = ("content", "single_word", "lstrip", "rstrip", "normalized", "special")
     tokens = [
         {key: value[key] for key in known if key in value}
         for _, value in sorted(numbered, key=lambda item: int(item[0]))
-        if value.get("content")
     ]
     extra = tokenizer.get("additional_special_tokens")
     names = map(_token, extra if isinstance(extra, list) else ())

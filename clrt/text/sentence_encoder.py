@@ -183,7 +183,7 @@ class SentenceEncoder:
             normalize_embeddings,
             self._config.truncate_dim
             if truncate_dim is None
-            else min(_positive("truncate_dim", truncate_dim), sys.maxsize >> 32),
+            else min(_positive("truncate_dim", truncate_dim), sys.maxsize),
             _as_prompt(self._config.prompt if prompt is None else prompt),
             show_progress_bar,
         )

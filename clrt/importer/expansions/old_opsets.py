@@ -9,6 +9,7 @@ import onnx
 
 from clrt.errors import UnsupportedError
 from clrt.importer.expansions.body import Body, expands
+from clrt.importer.expansions.quantised import rank_of
 from clrt.ir.dtypes import DType
 
 
@@ -19,8 +20,8 @@ def _broadcasting(body: Body) -> None:
     """`axis` is the one of a that the first one of b lies along, else the last ones agree."""
     a, b = body.inputs
     if body.attrs.get("broadcast") and "axis" in body.attrs:
-        axis, rank = int(body.attrs["axis"]), _rank(body, 0)
-        b = _followed(body, b, rank - (axis % rank) - _rank(body, 1))
+        axis, rank = int(body.attrs["axis"]), rank_of(body, 0)
+        b = _followed(body, b, rank - (axis % rank) - rank_of(body, 1))
     body.outputs = [body(body.op_type, a, b)]
 
 
@@ -29,7 +30,7 @@ def _prelu(body: Body) -> None:
     """Slopes are one for all, or one for each channel."""
     x, slope = body.inputs
     if not _has_one_element(body, 1):
-        slope = _followed(body, slope, _rank(body, 0) - 1 - _rank(body, 1))
+        slope = _followed(body, slope, rank_of(body, 0) - 1 - rank_of(body, 1))
     body.outputs = [body("PRelu", x, slope)]
 
 
@@ -80,7 +81,7 @@ def _tile(body: Body) -> None:
         body("Reshape", body.cast(value, DType.INT64), body.constant(np.array([1])))
         for value in (tiles, axis)
     )
-    rank = body.constant(np.array([_rank(body, 0)]))
+    rank = body.constant(np.array([rank_of(body, 0)]))
     counts = body("Concat", body.constant(np.array([1])), tiles, axis=0)
     repeats = body("Reshape", body("OneHot", axis, rank, counts), body.constant(np.array([-1])))
     body.outputs = [body("Tile", x, repeats)]
@@ -127,16 +128,10 @@ def _lp_pool(body: Body) -> None:
     body.outputs = [body("LpPool", body.inputs[0], **{**body.attrs, "p": int(p)})]
 
 
-def _rank(body: Body, index: int) -> int:
-    found = body.types[index]
-    if found is None or found.rank is None:
-        raise UnsupportedError(f"its input {index} has no known rank")
-    return found.rank
-
-
 def _has_one_element(body: Body, index: int) -> bool:
-    shape = getattr(body.types[index], "shape", None)
-    return shape is not None and all(isinstance(d, int) and d == 1 for d in shape)
+    found = body.types[index]
+    dims = None if found is None else found.shape
+    return dims is not None and all(isinstance(d, int) and d == 1 for d in dims)
 
 
 def _followed(body: Body, value: str, count: int) -> str:

@@ -18,13 +18,11 @@ def _lrn(body: Body) -> None:
         body.constant(np.array(body.attrs.get(name, default), dtype.numpy))
         for name, default in (("alpha", 1e-4), ("beta", 0.75), ("bias", 1.0))
     )
-    data = flat = body.inputs[0]
-    planes = body.constant(np.array([1]))
-    axes = x.rank - 2 if x is not None and x.rank is not None else None
-    as_it_is = axes is not None and axes <= 2  # with the channels no more than AveragePool takes
-    if not as_it_is:
-        flat = body("Reshape", data, body.constant(np.array([0, 0, -1])))
-    rest = [1] * (axes if axes is not None and as_it_is else 1)
+    data, planes = body.inputs[0], body.constant(np.array([1]))
+    if x is not None and x.rank is not None and x.rank <= 4:
+        flat, rest = data, [1] * (x.rank - 2)
+    else:  # more axes than AveragePool takes
+        flat, rest = body("Reshape", data, body.constant(np.array([0, 0, -1]))), [1]
     squares = body("Unsqueeze", body("Mul", flat, flat), planes)
     before, after = (size - 1) // 2, size // 2
     # A mean over `size` channels, those outside counting as 0.
@@ -36,7 +34,7 @@ def _lrn(body: Body) -> None:
         count_include_pad=1,
     )
     scale = body("Add", body("Mul", body("Squeeze", mean, planes), alpha), bias)
-    if not as_it_is:
+    if flat != data:
         scale = body("Reshape", scale, body("Shape", data))
     body.outputs = [body("Div", data, body("Pow", scale, beta))]
 

@@ -21,7 +21,7 @@ def rank_of(body: Body, index: int) -> int:
     if found is None:
         raise ModelError(f"it lacks its input {index}; the model is not valid ONNX.")
     if found.shape is None:
-        raise UnsupportedError(f"the rank of input {index} is not known")
+        raise UnsupportedError(f"its input {index} has no known rank")
     return len(found.shape)
 
 

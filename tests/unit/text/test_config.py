@@ -248,5 +248,6 @@ def test_what_is_not_followed_is_refused(
 )
 def test_odd_values_that_do_not_matter(tmp_path: Path, values: dict[str, Any]) -> None:
     odd = {"pad_token": {"x": 1}, "added_tokens_decoder": [], "model_max_length": "16"}
+    write(tmp_path, {"added_tokens.json": {"word": "no number"}})
     config = read_config(write(tmp_path, {"config.json": values, "tokenizer_config.json": odd}))
     assert config.pad_token == "" and not config.added_tokens
