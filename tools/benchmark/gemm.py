@@ -11,6 +11,7 @@ import statistics
 from collections.abc import Sequence
 from functools import partial
 from itertools import product
+from typing import TypeAlias
 
 from rich.console import Console
 from rich.progress import track
@@ -42,19 +43,26 @@ _ODD = (
 _SKINNY = ((1, 12288, 3072), (1, 3072, 12288), (1, 8192, 8192), (8, 8192, 8192))
 _QUICK_SKINNY = 2
 
+Size: TypeAlias = "tuple[str, int, int, int]"  # kind, M, N, K
+
 
 def measure_gemm(labs: list[Worker], turns: int, seconds: float, quick: bool) -> list[GemmRow]:
-    """A row per size and device."""
-    rows = []
-    for kind, m, n, k in track(sizes(quick), "gemm", console=Console(stderr=True)):
-        job = partial(_sample, kind=kind, size=(m, n, k), seconds=seconds)
-        samples = take_turns(labs, job, turns)
-        rows += [_row(name, kind, (m, n, k), found) for name, found in samples.items()]
-    return rows
+    """A row per size and device.
+
+    The turns of a size lie a pass over all sizes apart: a neighbour's busy seconds then spoil one
+    turn of many sizes, which the medians leave out, and not all turns of a few.
+    """
+    cases = sizes(quick)
+    found: dict[tuple[str, Size], list[Sample]] = {}
+    for size in track(cases * turns, "gemm", console=Console(stderr=True)):
+        job = partial(_sample, size=size, seconds=seconds)
+        for name, samples in take_turns(labs, job, 1).items():
+            found.setdefault((name, size), []).extend(samples)
+    return [_row(w.name, size, found[w.name, size]) for size in cases for w in labs]
 
 
-def sizes(quick: bool) -> list[tuple[str, int, int, int]]:
-    """(kind, M, N, K) of every product; those that share a B follow each other."""
+def sizes(quick: bool) -> list[Size]:
+    """Every product; those that share a B follow each other."""
     widths, heights = (_QUICK_WIDTHS, _QUICK_ROWS) if quick else (_WIDTHS, _ROWS)
     found = [("model", m, n, k) for n, k, m in product(widths, widths, heights)]
     found += [("odd", *size) for size in _ODD]
@@ -62,8 +70,8 @@ def sizes(quick: bool) -> list[tuple[str, int, int, int]]:
     return found
 
 
-def _row(runtime: str, kind: str, size: tuple[int, int, int], samples: Sequence[Sample]) -> GemmRow:
-    m, n, k = size
+def _row(runtime: str, size: Size, samples: Sequence[Sample]) -> GemmRow:
+    kind, m, n, k = size
     gflop, gbyte = 2e-9 * m * n * k, 4e-9 * n * k
     time_s = statistics.median(s.time_s for s in samples)
     return GemmRow(
@@ -81,9 +89,10 @@ def _row(runtime: str, kind: str, size: tuple[int, int, int], samples: Sequence[
     )
 
 
-def _sample(lab: Lab, kind: str, size: tuple[int, int, int], seconds: float) -> Sample:
+def _sample(lab: Lab, size: Size, seconds: float) -> Sample:
+    kind, m, n, k = size
     return Sample(
-        time_matmul(lab, *size, seconds),
+        time_matmul(lab, m, n, k, seconds),
         fma_gflops(lab, seconds / 4),
         reference_gflops(lab, seconds / 2),
         reference_gbs(lab, seconds / 2) if kind == "skinny" else 0.0,
