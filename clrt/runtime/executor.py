@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import zip_longest
 from typing import Protocol, TypeAlias
@@ -29,6 +29,14 @@ _LOCAL = {
     "cpu": {1: (64,), 2: (16, 1), 3: (16, 1, 1)},
     "gpu": {1: (256,), 2: (64, 1), 3: (64, 1, 1)},
 }
+# Drivers that allocate at a buffer's first use say so in any of these ways.
+_NO_ROOM = frozenset(
+    {
+        cl.status_code.MEM_OBJECT_ALLOCATION_FAILURE,
+        cl.status_code.OUT_OF_RESOURCES,
+        cl.status_code.OUT_OF_HOST_MEMORY,
+    }
+)
 
 
 @dataclass
@@ -158,7 +166,7 @@ class BoundPlan:
     _own: Weights = field(init=False)
     _status: cl.Buffer | None = None
     _generation: int = -1
-    _views: dict[Value, Array] = field(default_factory=dict)
+    _copies: list[cl.Event] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self._own = Weights(self.session)
@@ -196,9 +204,9 @@ class BoundPlan:
             results = {n: self._keep(v) if outputs[n] else self._read(v) for n, v in wanted}
             self._finish()
             for name, value in wanted:
-                result = results[name]
-                if isinstance(result, np.ndarray) and value in self._views:
-                    result[...] = self._views[value]
+                result, host = results[name], self._host_memory(value)
+                if isinstance(result, np.ndarray) and host is not None:
+                    result[...] = host
         return results
 
     @property
@@ -217,11 +225,15 @@ class BoundPlan:
         try:
             yield
         except BaseException as error:
-            # What is in the queue still uses this call's arrays and the arena.
-            self.session.queue.finish()
-            if isinstance(error, cl.MemoryError):
+            with suppress(cl.Error):  # the first error is the one to tell
+                # What is in the queue still uses this call's arrays and the arena.
+                self.session.queue.finish()
+                self._take_status()
+            if isinstance(error, cl.Error) and error.code in _NO_ROOM:
                 raise self.session.no_room(self.plan.arena.nbytes) from error
             raise
+        finally:
+            self._copies.clear()
 
     def _run_steps(self) -> None:
         queue, enqueue = self.session.queue, cl.enqueue_nd_range_kernel
@@ -234,7 +246,7 @@ class BoundPlan:
     def seconds(self, entry: str) -> float:
         """How long all launches of a kernel take, one after the other, on what is in the arena."""
         queue = self.session.queue
-        with self.session.lock:
+        with self.session.lock, self._no_room():
             self._bind()
             steps = [s for s in self._steps if isinstance(s, Enqueue) and s.entry == entry]
             queue.finish()
@@ -255,8 +267,6 @@ class BoundPlan:
                 self._steps += [self._bind_launch(launch) for launch in step.launches]
             else:
                 self._steps.append(step)
-        ends = (*self.plan.graph.inputs, *self.plan.graph.outputs)
-        self._views = {v: host for v in ends if (host := self._host_memory(v)) is not None}
         self._generation = self.slabs.generation
 
     def _bind_launch(self, launch: Launch) -> Enqueue:
@@ -273,9 +283,19 @@ class BoundPlan:
             else:
                 set_scalar(index, arg)
                 index += 1
-        kind = "cpu" if self.session.device.caps.is_cpu else "gpu"
-        local = launch.local_size or _LOCAL[kind][len(launch.global_size)]
+        local = launch.local_size or self._local(kernel, len(launch.global_size))
         return Enqueue(launch.kernel.entry, kernel, to_sizes(launch.global_size, local), local)
+
+    def _local(self, kernel: cl.Kernel, dims: int) -> tuple[int, ...]:
+        """The local size where a launch leaves it open."""
+        if self.session.device.caps.is_cpu:
+            return _LOCAL["cpu"][dims]
+        first, *others = _LOCAL["gpu"][dims]
+        # What the kernel's registers leave room for; a power of two, as work-groups are wanted.
+        most = kernel.get_work_group_info(
+            cl.kernel_work_group_info.WORK_GROUP_SIZE, self.session.device.handle
+        )
+        return (min(first, 1 << most.bit_length() - 1), *others)
 
     def locate(self, buffer: Buffer) -> tuple[cl.Buffer, int]:
         """The device buffer, and the element offset in it."""
@@ -303,12 +323,14 @@ class BoundPlan:
         place = self.plan.places[value]
         target, offset = self.slabs.buffers[place.slab], place.offset_bytes
         queue = self.session.queue
-        if value in self._views and not isinstance(feed, DeviceTensor):
-            self._views[value][...] = feed
-        elif isinstance(feed, DeviceTensor):
+        if isinstance(feed, DeviceTensor):
             cl.enqueue_copy(queue, target, feed.buffer, dst_offset=offset, byte_count=feed.nbytes)
+        elif (host := self._host_memory(value)) is not None:
+            host[...] = feed
         else:
-            cl.enqueue_copy(queue, target, feed, dst_offset=offset, is_blocking=False)
+            self._copies.append(
+                cl.enqueue_copy(queue, target, feed, dst_offset=offset, is_blocking=False)
+            )
 
     def _bytes_of(self, value: Value) -> tuple[cl.Buffer, int]:
         buffer, offset = self.locate(value)
@@ -327,10 +349,12 @@ class BoundPlan:
     def _read(self, value: Value, *, wait: bool = False) -> Array:
         """An array for the elements; they are there after `wait`, or `run` sees to it."""
         array = np.empty(value.dims, value.dtype.numpy)
-        if array.nbytes and (wait or value not in self._views):
+        if array.nbytes and (wait or self._host_memory(value) is None):
             buffer, offset = self._bytes_of(value)
             queue = self.session.queue
-            cl.enqueue_copy(queue, array, buffer, src_offset=offset, is_blocking=wait)
+            self._copies.append(
+                cl.enqueue_copy(queue, array, buffer, src_offset=offset, is_blocking=wait)
+            )
         return array
 
     def _write(self, value: Value, array: Array) -> None:
@@ -360,14 +384,19 @@ class BoundPlan:
 
     def _finish(self) -> None:
         """Waits, and raises what a kernel reported."""
-        queue = self.session.queue
-        words = np.zeros(len(self.plan.statuses), np.int32)
-        host = None if self._status is None else self._status.host
-        if self._status is not None and host is None:
-            cl.enqueue_copy(queue, words, self._status, is_blocking=False)
-        queue.finish()
-        if host is not None:
-            words = host[: words.nbytes].view(np.int32).copy()
+        words = self._take_status()
         if words.any():
-            cl.enqueue_copy(queue, self._status, np.zeros_like(words))
             raise InputError(self.plan.statuses[int(np.flatnonzero(words)[0])].message)
+
+    def _take_status(self) -> Array:
+        """Waits; gives an int32 per status, what kernels reported, which is then forgotten."""
+        queue, status = self.session.queue, self._status
+        words = np.zeros(len(self.plan.statuses), np.int32)
+        if status is not None and status.host is None:
+            self._copies.append(cl.enqueue_copy(queue, words, status, is_blocking=False))
+        queue.finish()
+        if status is not None and status.host is not None:
+            words = status.host[: words.nbytes].view(np.int32).copy()
+        if words.any():
+            cl.enqueue_copy(queue, status, np.zeros_like(words))
+        return words

@@ -78,6 +78,15 @@ class Recorder:
     ) -> None:
         """Runs the steps of a plan whose inputs have been enqueued on the session's queue."""
         self.session.queue.finish()
+        try:
+            spans = self._record(steps, run_host)
+        finally:  # what is left in this queue uses the arena, which the next run writes
+            self._queue.finish()
+        self._runs.append(PlanRun(bound, tuple(spans)))
+
+    def _record(
+        self, steps: Sequence[Enqueue | Host], run_host: Callable[[Host], None]
+    ) -> list[Span]:
         spans: list[Span] = []
         pending: list[cl.Event] = []
         began_ns = 0
@@ -97,8 +106,7 @@ class Recorder:
                     self._queue, step.kernel, step.global_size, step.local_size
                 )
             )
-        spans += self._wait(pending, began_ns)
-        self._runs.append(PlanRun(bound, tuple(spans)))
+        return spans + self._wait(pending, began_ns)
 
     def record_node(self, node: Node, start_ns: int) -> None:
         """Notes that the host has computed a node from a given time until now."""

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
+from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pyopencl as cl
 import pytest
 
+from clrt.errors import OutOfMemoryError
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Node, Value
 from clrt.ir.op import TensorType
+from clrt.ops.gather import Gather
 from clrt.ops.pointwise import Add
 from clrt.runtime.devices import DeviceInfo
 from clrt.runtime.executor import BoundPlan, Enqueue, Slabs, Weights
@@ -86,6 +92,72 @@ def test_an_interrupted_run_leaves_nothing_in_the_queue(
     result = bound.run({"x": 3 * x}, {"y": False})["y"]
     assert isinstance(result, np.ndarray)
     assert result.tolist() == [6.0] * 10
+
+
+@DEVICES
+def test_what_a_failed_run_reported_is_not_the_next_ones(
+    device: DeviceInfo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    session = session_for(device)
+    x, y = (Value(n, TensorType(DType.FLOAT32, (3,))) for n in "xy")
+    indices = Value("i", TensorType(DType.INT64, (3,)))
+    node = Node("n", Gather(), [x, indices], [y])
+    plan = plan_graph(Graph("g", [x, indices], [y], [node]), session.device.caps)
+    bound = BoundPlan(plan, session, Weights(session), Slabs(session), frozenset())
+    data = np.arange(3, dtype=np.float32)
+
+    def interrupt(self: BoundPlan) -> None:
+        raise KeyboardInterrupt
+
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(BoundPlan, "_finish", interrupt)
+        bound.run({"x": data, "i": np.array([0, 1, 7])}, {"y": False})
+    result = bound.run({"x": data, "i": np.array([2, 1, 0])}, {"y": False})["y"]
+    assert isinstance(result, np.ndarray)
+    assert result.tolist() == [2, 1, 0]
+
+
+@DEVICES
+@pytest.mark.parametrize(
+    "code", [cl.status_code.OUT_OF_RESOURCES, cl.status_code.OUT_OF_HOST_MEMORY]
+)
+def test_drivers_have_several_words_for_no_room(
+    device: DeviceInfo, code: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    bound = doubling(session_for(device))
+
+    def refuse(self: BoundPlan) -> None:
+        raise cl.RuntimeError(SimpleNamespace(code=lambda: code))
+
+    monkeypatch.setattr(BoundPlan, "_run_steps", refuse)
+    with pytest.raises(OutOfMemoryError, match="has no room"):
+        bound.run({"x": np.ones(10, np.float32)}, {"y": False})
+
+
+@DEVICES
+def test_an_arena_that_grows_leaves_nothing_behind(device: DeviceInfo) -> None:
+    session = session_for(device)
+    if not session.shares_memory:
+        pytest.skip("the arena is not the host's memory")
+    bound = doubling(session)
+    bound.run({"x": np.ones(10, np.float32)}, {"y": False})
+    old = weakref.ref(bound.slabs.buffers[0].host.base)
+    bound.slabs.reserve([1 << 20])
+    gc.collect()
+    assert old() is None
+
+
+def test_a_local_size_is_one_that_the_kernel_takes() -> None:
+    class Kernel:
+        def get_work_group_info(self, what: int, device: object) -> int:
+            return 100
+
+    session = session_for(all_devices()[0])
+    bound = doubling(session)
+    caps = replace(session.device.caps, kind="gpu")
+    bound.session = replace(session, device=replace(session.device, caps=caps))
+    assert bound._local(Kernel(), 1) == (64,)
+    assert bound._local(Kernel(), 3) == (64, 1, 1)
 
 
 @DEVICES
