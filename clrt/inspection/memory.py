@@ -28,7 +28,8 @@ class Memory:
         weights_bytes: The model's constants in the forms that its kernels read, shared by all
             plans.
         plan_bytes: Constants that planning made (positions, masks) and the status words.
-        arena_bytes: Activations: the largest arena of all plans, since they share it.
+        arena_bytes: Activations: the largest arena of all plans, since they share it, and what
+            a plan leaves on the device for the one after a cut.
         staging_bytes: What the inputs and outputs take beside the arena, each a copy.
         cut: The node whose output shape depends on computed data, where there is one. The figures
             then reach no further, but for the constants after it, which count as they lie.
@@ -80,11 +81,13 @@ def memory_of(plan: Plan, cut: Cut | None, model_constants: Collection[Value]) -
         sizes.update({(v, ""): v.nbytes for v in later if not v.type.on_host})
     weights = sum(n for (value, _), n in sizes.items() if value in model_constants)
     inputs = [v for v in plan.graph.inputs if v in plan.places]
+    outputs = dict(zip(plan.graph.output_names, plan.graph.outputs, strict=True))
+    left = [v for n, v in outputs.items() if cut is not None and n not in cut.reads]
     return Memory(
         weights,
         sum(sizes.values()) - weights + 4 * len(plan.statuses),
-        sum(max(n, _LEAST_BYTES) for n in plan.arena.slab_bytes),
-        sum(v.nbytes for v in (*inputs, *plan.graph.outputs)),
+        sum(max(n, _LEAST_BYTES) for n in (*plan.arena.slab_bytes, *(v.nbytes for v in left))),
+        sum(v.nbytes for v in (*inputs, *outputs.values()) if v not in left),
         "" if cut is None else str(cut.node),
     )
 
@@ -144,14 +147,14 @@ def largest_batch(needed: Callable[[int], int], limit: int) -> int:
 
     Args:
         needed: Bytes of the device at a batch; raises OutOfMemoryError where one buffer is already
-            larger than the device can allocate, OverflowError where an index leaves its kernel's
-            range, ShapeError where something in the model bounds the batch.
+            larger than the device can allocate, ShapeError where something in the model bounds the
+            batch.
     """
 
     def fits(batch: int) -> bool:
         try:
             return needed(batch) <= limit
-        except (OutOfMemoryError, OverflowError, ShapeError):
+        except (OutOfMemoryError, ShapeError):
             return False
 
     too_large = next(n for n in (1 << k for k in count()) if not fits(n))

@@ -9,6 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from clrt.device.caps import DeviceCaps
+from clrt.errors import ShapeError
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array
@@ -132,8 +133,12 @@ class Lowering:
         return kernel.with_record(self.record(kernel.entry))
 
     def scratch(self, elems: int, dtype: DType = DType.FLOAT32) -> Scratch:
-        """Memory for this node only."""
-        return Scratch(elems, dtype)
+        """Memory for this node only.
+
+        Raises:
+            ShapeError: As `i32`.
+        """
+        return Scratch(int(i32(elems)), dtype)
 
 
 Emit: TypeAlias = Callable[[Node, Lowering], "list[Launch]"]
@@ -164,7 +169,13 @@ class Variant:
 
 
 def i32(value: Any) -> np.int32:
-    """An `int` kernel argument."""
+    """An `int` kernel argument.
+
+    Raises:
+        ShapeError: It takes more than 32 bits, as no size of a tensor does.
+    """
+    if not -(1 << 31) <= value < 1 << 31:
+        raise ShapeError(f"A kernel would count to {value}, past 32 bits; use smaller inputs.")
     return np.int32(value)
 
 

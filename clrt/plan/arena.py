@@ -9,6 +9,8 @@ from clrt.errors import OutOfMemoryError
 
 # One cache line pair; also the alignment that vector loads through pointer casts rely on.
 ALIGNMENT_BYTES = 128
+# Kernels take offsets of elements, which may be bytes, as 32-bit integers.
+_INDEXED_BYTES = 1 << 31
 
 
 @dataclass(frozen=True)
@@ -125,7 +127,7 @@ def _place(intervals: Sequence[Interval], order: Sequence[int], max_slab_bytes: 
                 if start - offset >= size:
                     break
                 offset = max(offset, end)
-            if offset + size <= max_slab_bytes:
+            if not offset or offset + size <= min(max_slab_bytes, _INDEXED_BYTES):
                 slabs[slab].append((index, offset))
                 places[index] = Place(slab, offset)
                 sizes[slab] = max(sizes[slab], offset + size)

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from clrt.device.caps import DeviceCaps
-from clrt.errors import UnsupportedError
+from clrt.errors import ShapeError, UnsupportedError, reworded
 from clrt.ir.graph import Graph, Node, Value
 from clrt.kernels.spec import Buffer, BufferArg, Launch, Lowering, Packed, Scratch, Status
 from clrt.ops.base import Op
@@ -88,6 +88,7 @@ def make_plan(graph: Graph, caps: DeviceCaps, record: Callable[[str], Mapping[st
 
     Raises:
         OutOfMemoryError: A buffer is larger than the device can allocate.
+        ShapeError: A kernel would count past 32 bits.
     """
     lowering = Lowering(caps, record)
     nodes = [n for n in graph.nodes if not _is_view(n)]
@@ -127,6 +128,8 @@ def lower(nodes: Sequence[Node], ctx: Lowering) -> list[Step]:
                 emitted = variant.emit(node, ctx) if pair is None else pair
             except UnsupportedError as error:
                 reason = str(error)
+            except ShapeError as error:
+                raise reworded(error, f"{node}: {error}") from error
             else:
                 launches = tuple(x for x in emitted if all(x.global_size))
                 step = Kernels(node, variant.name, launches, tuple(rejected))

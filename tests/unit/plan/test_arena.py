@@ -50,6 +50,14 @@ def test_chain_takes_two_buffers() -> None:
     assert place(chain, 1 << 20).nbytes == 2048 == live_bytes(chain)
 
 
+def test_offsets_are_those_that_kernels_can_count() -> None:
+    sizes = (3 << 30, 1 << 30, 1 << 30, 1 << 20)
+    arena = place([Interval(n, 0, 1) for n in sizes], 8 << 30)
+    ends = [p.offset_bytes + n for p, n in zip(arena.places, sizes, strict=True) if p.offset_bytes]
+    assert ends
+    assert max(ends) <= 1 << 31
+
+
 @pytest.mark.parametrize("arrange", [place, separate])
 def test_buffer_larger_than_a_slab_is_out_of_memory(arrange: Callable[..., Arena]) -> None:
     with pytest.raises(OutOfMemoryError, match="smaller batch"):
