@@ -15,7 +15,7 @@ from clrt.device.caps import DeviceCaps
 from clrt.device.quirks import quirks_of
 from clrt.errors import DeviceError
 from clrt.runtime.icd import register_intel_cpu
-from clrt.runtime.pocl import float_lanes, repair_target_cpu, target_cpu
+from clrt.runtime.pocl import float_lanes, repair_target_cpu, target_of
 
 register_intel_cpu()
 
@@ -24,6 +24,7 @@ import pyopencl as cl  # noqa: E402  the loader reads the .icd files when this i
 _INSTALL_HINT = (
     "Install a GPU vendor's driver, or the CPU implementation: pip install 'pyopencl[pocl]'."
 )
+_KNOWN_AS = {"pocl": "portable computing language"}
 _LINKER_NOTE = "PoCL needs the linker `ld`: apt-get install binutils (or your system's package)"
 
 
@@ -109,10 +110,10 @@ def _float_lanes(device: cl.Device) -> int:
     """Floats in a vector register of the code that the device's compiler makes."""
     if "pocl" not in device.version.lower():
         return int(device.native_vector_width_float)
-    target = target_cpu(device.version)
-    if target == "generic":
-        target = repair_target_cpu(device.int_ptr)
-    return float_lanes(target)
+    architecture, cpu = target_of(device.version)
+    if cpu == "generic":
+        cpu = repair_target_cpu(device.int_ptr) or cpu
+    return float_lanes(architecture, cpu)
 
 
 def _rank(caps: DeviceCaps) -> tuple[bool, int, bool]:
@@ -185,4 +186,5 @@ def _matching(wanted: str | int, available: list[DeviceInfo]) -> list[DeviceInfo
         return [d for d in real if d.caps.kind == "cpu"]
     if text == "gpu":
         return [d for d in real if d.caps.kind in ("gpu", "igpu")]
+    text = _KNOWN_AS.get(text, text)
     return [d for d in available if text in d.name.lower() or text in d.platform.lower()]

@@ -11,6 +11,7 @@ from __future__ import annotations
 import ctypes
 import os
 import platform
+import re
 import struct
 from pathlib import Path
 
@@ -20,21 +21,33 @@ _RECORD_BYTES = 4096
 _WORD_BYTES = 8
 _AVX512_TARGETS = frozenset(
     {"skx", "skylake-avx512", "cannonlake", "cascadelake", "cooperlake", "icelake-client",
-     "icelake-server", "rocketlake", "tigerlake", "sapphirerapids"}
+     "icelake-server", "rocketlake", "tigerlake", "sapphirerapids", "emeraldrapids",
+     "graniterapids", "graniterapids-d", "diamondrapids", "knl", "knm", "x86-64-v4", "znver4",
+     "znver5"}
 )  # fmt: skip
+_SSE_TARGETS = frozenset(
+    {"generic", "x86-64", "x86-64-v2", "core2", "penryn", "nehalem", "westmere", "silvermont",
+     "goldmont", "goldmont-plus", "tremont"}
+)  # fmt: skip
+# A device's version ends in "<kind>-<architecture>-<vendor>-<system>-<cpu>"; the vendor is
+# whoever built LLVM ("unknown", "pc", "redhat").
+_TARGET = re.compile(r"-([^- ]+)-[^- ]+-(?:linux-\w+|darwin[\d.]*|windows-\w+)-(\S+)")
 
 
-def target_cpu(device_version: str) -> str:
-    """The CPU that PoCL compiles for, in LLVM's names; "generic" where it was not recognised."""
-    _, _, name = device_version.partition("-unknown-linux-gnu-")
-    return name
+def target_of(device_version: str) -> tuple[str, str]:
+    """The architecture and the CPU that PoCL compiles for, in LLVM's names.
+
+    The CPU is "generic" where it was not recognised; both are empty where the version names none.
+    """
+    found = _TARGET.search(device_version)
+    return (found[1], found[2]) if found else ("", "")
 
 
-def float_lanes(target: str) -> int:
+def float_lanes(architecture: str, cpu: str) -> int:
     """Floats in the vector registers that code for a target uses."""
-    if target in _AVX512_TARGETS:
-        return 16
-    return 4 if target in ("", "generic", "x86-64") else 8
+    if architecture != "x86_64" or cpu in _SSE_TARGETS:
+        return 4
+    return 16 if cpu in _AVX512_TARGETS else 8
 
 
 def repair_target_cpu(device_pointer: int) -> str:

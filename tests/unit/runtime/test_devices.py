@@ -10,7 +10,7 @@ from clrt.device.caps import DeviceCaps
 from clrt.errors import DeviceError
 from clrt.runtime import devices as module
 from clrt.runtime.devices import DeviceInfo, choose_device
-from clrt.runtime.pocl import float_lanes, target_cpu
+from clrt.runtime.pocl import float_lanes, target_of
 
 CPU = DeviceCaps("Portable Computing Language", "pthread-x", "v", "3.0", "cpu")
 
@@ -39,6 +39,7 @@ SIMULATOR = replace(CPU, platform="Oclgrind", name="Oclgrind Simulator", simulat
         (1, 1),
         ("2", 2),
         ("oclgr", 0),
+        ("PoCL", 1),
         (" ", 3),
     ],
 )
@@ -101,12 +102,23 @@ def test_missing_linker_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "lanes"), [("generic", 4), ("znver3", 8), ("skylake-avx512", 16), ("skx", 16)]
+    ("target", "cpu", "lanes"),
+    [
+        ("pthread-x86_64-unknown-linux-gnu-generic", "generic", 4),
+        ("pthread-x86_64-unknown-linux-gnu-skx", "skx", 16),
+        ("cpu-x86_64-pc-linux-gnu-skylake-avx512", "skylake-avx512", 16),
+        ("cpu-x86_64-redhat-linux-gnu-znver5", "znver5", 16),
+        ("cpu-x86_64-pc-linux-gnu-haswell", "haswell", 8),
+        ("cpu-x86_64-alpine-linux-musl-x86-64-v2", "x86-64-v2", 4),
+        ("cpu-x86_64-apple-darwin23.1.0-skylake", "skylake", 8),
+        ("cpu-aarch64-unknown-linux-gnu-neoverse-n1", "neoverse-n1", 4),
+        ("CUDA-sm_75", "", 4),
+    ],
 )
-def test_target_of_pocl(name: str, lanes: int) -> None:
-    version = f"OpenCL 3.0 PoCL HSTR: pthread-x86_64-unknown-linux-gnu-{name}"
-    assert target_cpu(version) == name
-    assert float_lanes(name) == lanes
+def test_target_of_pocl(target: str, cpu: str, lanes: int) -> None:
+    architecture, found = target_of(f"OpenCL 3.0 PoCL HSTR: {target}")
+    assert found == cpu
+    assert float_lanes(architecture, found) == lanes
 
 
 def test_profiles_round_trip() -> None:
