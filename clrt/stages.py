@@ -134,7 +134,8 @@ class Stages:
         if stage is None:
             try:
                 plan, cut = self._plan(graph, shapes, known)
-                stage = Stage(self._bound(plan), cut)
+                bound = BoundPlan(plan, self._session, self.weights, self._slabs, self._constants)
+                stage = Stage(bound, cut)
             except OutOfMemoryError as error:
                 fitting = self._fitting_batch_for(shapes, self.limit)
                 raise sizes.with_batch(error, fitting) from error
@@ -152,7 +153,9 @@ class Stages:
             tunables: The `T_` macros of kernels by entry point, in place of the tuning records.
         """
         plan, _ = self._plan(self._graph, shapes, tunables=tunables)
-        return self._bound(plan)
+        # Others pack weights in other ways, which nobody reads once this plan is gone.
+        weights = Weights(self._session) if tunables else self.weights
+        return BoundPlan(plan, self._session, weights, self._slabs, self._constants)
 
     def plan(self, shapes: sizes.Shapes) -> tuple[Plan, Cut | None]:
         """A plan, of which the device knows nothing yet."""
@@ -246,9 +249,6 @@ class Stages:
             self.recorder.record_node(node, start_ns)
         pairs = zip(node.outputs, results, strict=False)
         return {v.name: _held(v.type, x) for v, x in pairs}
-
-    def _bound(self, plan: Plan) -> BoundPlan:
-        return BoundPlan(plan, self._session, self.weights, self._slabs, self._constants)
 
     def _plan(
         self,

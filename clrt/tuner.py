@@ -12,7 +12,7 @@ from statistics import fmean
 import numpy as np
 
 from clrt.device.caps import DeviceCaps
-from clrt.errors import KernelBuildError
+from clrt.errors import KernelBuildError, OutOfMemoryError
 from clrt.ir.dims import symbol
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Node, Value
@@ -96,13 +96,13 @@ class Tuner:
         return Tuned(kernel.entry, before, best, ratio)
 
     def _compare(self, entry: str, candidate: Mapping[str, int], best: Mapping[str, int]) -> float:
-        """Time of the candidate over that of the best; infinite where it does not compile."""
+        """Time of the candidate over that of the best; infinite where it cannot run here."""
         ratios = []
         for shapes in self.shapes:
             try:
                 ours, theirs = (self.model.bind(shapes, {entry: t}) for t in (candidate, best))
                 times = [(ours.seconds(entry), theirs.seconds(entry)) for _ in range(_TURNS + 1)]
-            except KernelBuildError:
+            except (KernelBuildError, OutOfMemoryError):
                 return float("inf")
             # The first turn compiled and packed.
             ratios.append(log(min(a for a, _ in times[1:]) / min(b for _, b in times[1:])))

@@ -49,7 +49,9 @@ def tune(
     better = [r for r in results if r.after != r.before]
     stdout().print(result_table(results, loaded.device.name))
     text = "Nothing was faster than what this device has."
-    if better:  # a record of what is no better would hide the records of later versions
+    if not results:
+        text = "No kernel that this model uses on this device has variants to choose from."
+    elif better:  # a record of what is no better would hide the records of later versions
         text = f"Kept in {save([new_record(r.kernel, caps, r.after) for r in better])}"
     stderr().print(Text(text), soft_wrap=True)
 

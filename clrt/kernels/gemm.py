@@ -43,7 +43,13 @@ BLOCKS = tuned(
     T_MB=16,
     T_KC=128,
 )
-GPU = tuned("gemm_gpu", T_RM=4, T_RN=4, T_TK=16)
+GPU = tuned(
+    "gemm_gpu",
+    {"T_RM": (2, 4, 8), "T_RN": (2, 4, 8), "T_TK": (8, 16, 32)},
+    T_RM=4,
+    T_RN=4,
+    T_TK=16,
+)
 _GPU_SIDE = 16
 _PACKED_ROWS = 64  # to a work-item
 _STRIPE = 16  # blocks of rows to a work-group, at most
@@ -62,9 +68,6 @@ def misfit_gpu(node: Node, caps: DeviceCaps) -> str | None:
         return "for GPUs"
     if caps.max_work_group_size < _GPU_SIDE**2:
         return f"work-groups of {caps.max_work_group_size} are too small"
-    side = _GPU_SIDE * max(GPU.defaults["T_RM"], GPU.defaults["T_RN"]) + 1
-    if caps.local_mem_bytes < 2 * 4 * GPU.defaults["T_TK"] * side:
-        return f"{caps.local_mem_bytes} bytes of local memory are too few"
     return None if node.arg(0).dtype is DType.FLOAT32 else "for float32"
 
 
@@ -199,12 +202,15 @@ def emit_gpu(product: Product, ctx: Lowering) -> list[Launch]:
     """Tiles in local memory, a block of elements per work-item; A and B are read in place.
 
     Raises:
-        UnsupportedError: As `emit_cpu`.
+        UnsupportedError: As `emit_cpu`, or the device has too little local memory.
     """
     _check_vectors(product.epilogue)
     if product.is_empty:
         return []
     tunables = ctx.tunables(GPU)
+    tile_n, tile_m = (_GPU_SIDE * tunables[t] for t in ("T_RN", "T_RM"))
+    if ctx.caps.local_mem_bytes < 4 * tunables["T_TK"] * (tile_n + 1 + tile_m + 1):
+        raise UnsupportedError(f"{ctx.caps.local_mem_bytes} bytes of local memory are too few")
     launches, product = merge(product, ctx)
     defines = {
         **tunables,
@@ -213,7 +219,6 @@ def emit_gpu(product: Product, ctx: Lowering) -> list[Launch]:
         "S_B_N_LAST": int(product.b.strides[-1] == 1),
         **_b_defines(product),
     }
-    tile_n, tile_m = (_GPU_SIDE * tunables[t] for t in ("T_RN", "T_RM"))
     size = (
         ceil_div(product.n, tile_n) * _GPU_SIDE,
         ceil_div(product.m, tile_m) * _GPU_SIDE,

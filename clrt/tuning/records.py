@@ -83,6 +83,7 @@ def save(records: Sequence[Record]) -> Path:
         InputError: The file cannot be written.
     """
     path = user_file()
+    _load.cache_clear()  # another process may have added some since
 
     def key(record: Record) -> tuple[object, ...]:
         return (record["kernel"], *(record.get(f) for f in FACTS))
@@ -104,13 +105,13 @@ def _holds(record: Record, caps: DeviceCaps) -> bool:
 
 @cache
 def _shipped() -> list[Record]:
-    return check(json.loads(files("clrt.tuning").joinpath("records.json").read_text()))
+    return check(json.loads(files("clrt.tuning").joinpath("records.json").read_text("utf-8")))
 
 
 @cache
 def _load(path: Path) -> list[Record]:
     try:
-        return check(json.loads(path.read_text()))
+        return check(json.loads(path.read_text("utf-8")))
     except FileNotFoundError:
         return []
     except (OSError, ValueError, KeyError, TypeError) as error:

@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 
 from clrt.cli.main import app
 from clrt.cli.shapes import default_shapes, parse_shapes
-from clrt.errors import InputError
+from clrt.errors import InputError, OutOfMemoryError
 from clrt.model import Model, load
 from clrt.runtime.devices import DeviceInfo
 from clrt.runtime.executor import BoundPlan
@@ -52,6 +52,23 @@ def test_finds_the_fastest(monkeypatch: pytest.MonkeyPatch) -> None:
     assert (gemm.after["T_MR"], gemm.after["T_NV"]) == (6, 2)
     assert gemm.ratio == pytest.approx(1 / fake_before(gemm.before))
     assert results["fused_attention_cpu"].after == results["fused_attention_cpu"].before
+
+
+def test_a_candidate_for_which_there_is_no_room_is_left_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def seconds(plan: BoundPlan, entry: str) -> float:
+        if plan.weights is not model._stages.weights and len(tried) % 2:
+            raise OutOfMemoryError("no room", 1, 0)
+        tried.append(entry)
+        return 1.0
+
+    tried: list[str] = []
+    monkeypatch.setattr(BoundPlan, "seconds", seconds)
+    with _layer(all_devices()[0]) as model:
+        results = Tuner(model, _shapes(model), 1e9).run()
+    assert results
+    assert all(r.after == r.before for r in results)
 
 
 def fake_before(tunables: object) -> float:

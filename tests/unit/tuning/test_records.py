@@ -64,10 +64,18 @@ def test_the_users_record_goes_before_the_shipped_one_on_that_device_only() -> N
     assert len(json.loads(records.user_file().read_text())) == 2
 
 
+def test_what_another_process_saved_is_kept() -> None:
+    save([new_record("gemm_cpu", AVX512, {"T_MR": 5})])
+    text = records.user_file().read_text().replace("gemm_cpu", "gemm_blocks_cpu")
+    records.user_file().write_text(text)
+    save([new_record("softmax_cpu", AVX512, {})])
+    assert record_for("gemm_blocks_cpu", AVX512) == {"T_MR": 5}
+
+
 @pytest.mark.parametrize("text", ["", "{", "{}", "[1]", '[{"kernel": "gemm_cpu"}]'])
 def test_a_damaged_file_is_ignored_with_a_warning_and_mended(text: str) -> None:
     records.user_file().write_text(text)
     with pytest.warns(UserWarning, match=r"tuning.json.*clrt tune"):
         assert record_for("gemm_cpu", AVX512)["T_MR"] == 8
-    save([new_record("gemm_cpu", AVX512, {"T_MR": 6})])
+        save([new_record("gemm_cpu", AVX512, {"T_MR": 6})])
     assert record_for("gemm_cpu", AVX512) == {"T_MR": 6}
