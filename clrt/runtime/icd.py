@@ -6,6 +6,9 @@ import importlib.util
 import sys
 from pathlib import Path
 
+from clrt.errors import InputError
+from clrt.files import replacing
+
 _INTEL_LIBRARY = "libintelocl.so"
 
 
@@ -23,7 +26,8 @@ def register_intel_cpu() -> None:
     target = folder / "intel-cpu.icd"
     text = f"{library}\n"
     try:
-        if folder.is_dir() and (not target.exists() or target.read_text() != text):
-            target.write_text(text)
-    except OSError:
+        if folder.is_dir() and (not target.exists() or target.read_text("utf-8") != text):
+            with replacing(target, sync=False) as stream:  # another process may be reading it
+                stream.write(text.encode())
+    except (OSError, InputError):
         return

@@ -97,7 +97,8 @@ def large_buffers(session: Session) -> tuple[cl.Buffer, cl.Buffer]:
     caps = session.device.caps
     largest = 1 << 18 if caps.simulator else _BUFFER_BYTES
     nbytes = min(largest, caps.max_alloc_bytes, caps.global_mem_bytes // 8)
-    ones = np.ones(nbytes // 4, np.float32)
+    # A power of two: whole work-groups of each kernel.
+    ones = np.ones(1 << (nbytes // 4).bit_length() - 1, np.float32)
     return session.upload(ones), session.upload(ones)
 
 

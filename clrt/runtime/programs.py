@@ -10,7 +10,8 @@ import stat
 import warnings
 from dataclasses import dataclass, field
 from pathlib import Path
-from threading import Lock
+from threading import RLock
+from typing import Any
 
 import pyopencl as cl
 
@@ -47,7 +48,7 @@ class ProgramCache:
     requests: int = 0
     builds: int = 0
     _programs: dict[KernelSpec, cl.Program] = field(default_factory=dict)
-    _lock: Lock = field(default_factory=Lock)
+    _lock: Any = field(default_factory=RLock)
     _unsaved: dict[Path, cl.Program] = field(default_factory=dict)
 
     def kernel(self, spec: KernelSpec) -> cl.Kernel:
@@ -79,8 +80,9 @@ class ProgramCache:
 
     def save(self) -> None:
         """Writes the programs built since the last time to disk."""
-        while self._unsaved:
-            self._store(*self._unsaved.popitem())
+        with self._lock:
+            while self._unsaved:
+                self._store(*self._unsaved.popitem())
 
     def _key(self, source: str) -> str:
         caps = self.caps
@@ -128,9 +130,9 @@ class ProgramCache:
         return [*BUILD_OPTIONS, *simulated]
 
     def _store(self, path: Path, program: cl.Program) -> None:
-        """Writes an entry atomically; a cache that cannot be written is no error."""
-        (binary,) = program.get_info(cl.program_info.BINARIES)
-        with contextlib.suppress(OSError, InputError):
+        """Writes an entry atomically; that no file, or no binary, can be had is no error."""
+        with contextlib.suppress(OSError, InputError, cl.Error):
+            (binary,) = program.get_info(cl.program_info.BINARIES)
             path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
             if _is_private(path.parent):
                 with replacing(path, sync=False) as stream:  # a torn entry fails its digest

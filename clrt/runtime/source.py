@@ -22,7 +22,7 @@ def _expand(name: str, seen: set[str]) -> str:
         return ""
     if not name.endswith(".inc"):
         seen.add(name)
-    text = files("kernels_cl").joinpath(name).read_text()
+    text = files("kernels_cl").joinpath(name).read_text(encoding="utf-8")
     return _INCLUDE.sub(lambda match: _expand(match[1], seen), text)
 
 
