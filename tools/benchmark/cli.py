@@ -150,7 +150,7 @@ def _measure_labs(
     with open_workers(lab_makers(ours)) as labs:
         report.limits = measure_limits(labs, turns, seconds)
         if "gemm" in options.sections:
-            report.gemm = measure_gemm(labs, min(turns, 3), seconds, options.quick)
+            report.gemm = measure_gemm(labs, min(turns, 5), 0.6 * seconds, options.quick)
         if "kernels" in options.sections:
             report.kernels = measure_kernels(labs, min(turns, 5), seconds)
             report.launches = measure_launches(labs, minilm, _USUAL, turns)
