@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from clrt.ir.dims import Dim, Shape, same, same_shape
 from clrt.ir.graph import Node, Value
 from clrt.ops.transpose import Transpose
-from clrt.passes.canonicalize_matmul import MatrixProduct, strip_transposes
+from clrt.passes.canonicalize_matmul import Operands, strip_transposes
 from clrt.passes.canonicalize_views import reshape
 from clrt.passes.driver import Rewriter
 from clrt.passes.matching import (
@@ -76,7 +76,7 @@ class Heads:
         return (self.batch, self.length, self.count * self.size)
 
 
-def as_product(node: Node | None) -> MatrixProduct | None:
+def as_product(node: Node | None) -> Operands | None:
     """The operands of a plain matrix product."""
     if node is None or op_name(node) not in ("MatMul", "clrt.FusedMatMul"):
         return None

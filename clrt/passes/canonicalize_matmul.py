@@ -4,20 +4,16 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from clrt.ir.graph import Node, Patch, Value
-from clrt.ops.fused import Literal
 from clrt.ops.fused_matmul import FusedMatMul, epilogue_operand_fits
-from clrt.ops.pointwise import Add, Mul
+from clrt.ops.matmul import MatrixProduct
 from clrt.ops.transpose import Transpose
 from clrt.passes.driver import GraphView, Match, Miss, Pass, Rewriter
-from clrt.passes.matching import int_attribute, op_name, produced_by
-from clrt.passes.programs import ProgramBuilder
+from clrt.passes.matching import op_name, produced_by
 
 
 @dataclass(frozen=True)
-class MatrixProduct:
+class Operands:
     """The operands of a product and whether their last two axes are swapped first."""
 
     a: Value
@@ -46,39 +42,30 @@ class CanonicalizeMatmul(Pass):
         bias = node.input(2) if kind == "Gemm" else None
         if bias is not None and not epilogue_operand_fits(bias.shape, node.output.shape):
             return Miss(f"its C {bias.type} differs by row, which no epilogue reads", node)
-        product = strip_transposes(node)
-        if kind == "clrt.FusedMatMul" and product.a is a and product.b is b:
+        operands = strip_transposes(node)
+        if kind == "clrt.FusedMatMul" and operands.a is a and operands.b is b:
             return None
-        return Match(view, node, facts=product)
+        return Match(view, node, facts=operands)
 
     def rewrite(self, match: Match) -> Patch:
-        product, node, rewriter = match.facts, match.root, Rewriter(match, self.name)
-        assert isinstance(product, MatrixProduct)
-        extras: list[Value] = []
-        if isinstance(node.op, FusedMatMul):
-            steps, extras = node.op.steps, [v for v in node.inputs[2:] if v is not None]
-        elif op_name(node) == "Gemm":
-            builder = _gemm_program(rewriter, node)
-            steps, extras = builder.build(), builder.inputs[1:]
-        else:
-            steps = ()
-        op = FusedMatMul(int(product.trans_a), int(product.trans_b), steps)
-        value = rewriter.add(op, product.a, product.b, *extras)
+        operands, node, rewriter = match.facts, match.root, Rewriter(match, self.name)
+        assert isinstance(operands, Operands) and isinstance(node.op, MatrixProduct)
+        steps = node.op.program(node.input_types)
+        op = FusedMatMul(int(operands.trans_a), int(operands.trans_b), steps)
+        value = rewriter.add(op, operands.a, operands.b, *node.op.extras(node))
         return rewriter.patch({node.output: value})
 
 
-def strip_transposes(node: Node) -> MatrixProduct:
+def strip_transposes(node: Node) -> Operands:
     """The operands of a MatMul, Gemm or FusedMatMul before their last two axes are swapped."""
-    is_gemm = op_name(node) == "Gemm"
-    names = ("transA", "transB") if is_gemm else ("trans_a", "trans_b")
+    assert isinstance(node.op, MatrixProduct)
     operands = []
-    for value, name in zip((node.arg(0), node.arg(1)), names, strict=True):
-        swapped = bool(int_attribute(node.op, name, 0))
+    for value, swapped in zip((node.arg(0), node.arg(1)), node.op.transposed(), strict=True):
         while (inner := _swapped(value)) is not None:
             value, swapped = inner, not swapped
         operands.append((value, swapped))
     (a, trans_a), (b, trans_b) = operands
-    return MatrixProduct(a, b, trans_a, trans_b)
+    return Operands(a, b, trans_a, trans_b)
 
 
 def _swapped(value: Value) -> Value | None:
@@ -90,25 +77,3 @@ def _swapped(value: Value) -> Value | None:
     rank = len(value.shape)
     swap = (*range(rank - 2), rank - 1, rank - 2)
     return node.arg(0) if node.op.order(rank) == swap else None
-
-
-def _gemm_program(rewriter: Rewriter, node: Node) -> ProgramBuilder:
-    """alpha * product + beta * C over the product as operand 0."""
-    dtype = node.output.dtype
-    alpha = float(getattr(node.op, "alpha", 1.0))
-    beta = float(getattr(node.op, "beta", 1.0))
-    builder = ProgramBuilder([node.output])
-    result = builder.operand(node.output)
-    if alpha != 1.0:
-        result = builder.step(Mul(), result, builder.step(Literal(alpha, dtype)))
-    bias = node.input(2)
-    if bias is None or beta == 0.0:
-        return builder
-    if beta != 1.0 and bias.is_constant and bias.numbers is not None:
-        scaled = np.asarray(bias.numbers * np.asarray(beta, bias.dtype.numpy), bias.dtype.numpy)
-        bias, beta = rewriter.constant(scaled), 1.0
-    term = builder.operand(bias)
-    if beta != 1.0:
-        term = builder.step(Mul(), term, builder.step(Literal(beta, dtype)))
-    builder.step(Add(), result, term)
-    return builder
