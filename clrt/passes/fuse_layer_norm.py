@@ -9,7 +9,8 @@ import numpy as np
 from clrt.ir.dims import same
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Patch, Value
-from clrt.ops.base import REGISTRY
+from clrt.ops.layer_normalization import LayerNormalization
+from clrt.ops.rms_normalization import RMSNormalization
 from clrt.passes.driver import GraphView, Match, Miss, Pass, Rewriter
 from clrt.passes.matching import (
     int_attribute,
@@ -56,8 +57,6 @@ class FuseLayerNorm(Pass):
             return Miss("it has no scale, and the size of the last axis is unknown", node)
         if not keeps_shape(found.x, node.output):
             return Miss("a constant of higher rank than x broadcasts it", node)
-        if REGISTRY.find("", _op_name(found)) is None:
-            return Miss(f"there is no op {_op_name(found)}", node)
         return Match(view, last, nodes=found.nodes, facts=found)
 
     def rewrite(self, match: Match) -> Patch:
@@ -69,13 +68,9 @@ class FuseLayerNorm(Pass):
             width = found.x.shape[-1]
             assert isinstance(width, int)
             scale = rewriter.constant(np.ones(width, found.x.dtype.numpy))
-        op = REGISTRY.classes["", _op_name(found)](epsilon=found.epsilon)  # type: ignore[call-arg]
-        bias = [found.bias] if found.centred else []
-        return rewriter.patch({match.root.output: rewriter.add(op, found.x, scale, *bias)})
-
-
-def _op_name(found: _Norm) -> str:
-    return "LayerNormalization" if found.centred else "RMSNormalization"
+        norm = LayerNormalization if found.centred else RMSNormalization
+        value = rewriter.add(norm(epsilon=found.epsilon), found.x, scale, found.bias)
+        return rewriter.patch({match.root.output: value})
 
 
 def _core(node: Node) -> _Norm | str | None:
