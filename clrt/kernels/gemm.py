@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from math import prod
+from typing import TypeAlias
 
 from clrt.device.caps import DeviceCaps
 from clrt.errors import UnsupportedError
@@ -14,9 +16,13 @@ from clrt.kernels.row_norm import RowNorm, norm_flops
 from clrt.kernels.spec import (
     Arg,
     BufferArg,
+    Emit,
+    Fits,
     KernelSpec,
     Launch,
     Lowering,
+    Variant,
+    always,
     ceil_div,
     i32,
     misfit_float32_cpu,
@@ -25,6 +31,8 @@ from clrt.kernels.spec import (
     round_up,
 )
 from clrt.kernels.tuned import tuned
+
+EmitProduct: TypeAlias = Callable[[Product, Lowering], list[Launch]]
 
 CPU = tuned(
     "gemm_cpu",
@@ -247,6 +255,26 @@ def emit_any(product: Product, ctx: Lowering) -> list[Launch]:
     kernel = KernelSpec.of("gemm_any.cl", "gemm_any", **defines)
     size = (product.n, product.m, product.batches)
     return [*launches, Launch(kernel, size, None, _strided_args(product), product.flops)]
+
+
+def variants(
+    lowered: Callable[[EmitProduct], Emit], misfit: Fits = always, prefix: str = ""
+) -> tuple[Variant, ...]:
+    """One for each kernel of products.
+
+    Args:
+        lowered: Gives the launches of a node with the products of an `emit_…`.
+        misfit: Why none of them holds.
+    """
+
+    def both(kernel: Fits) -> Fits:
+        return lambda node, caps: misfit(node, caps) or kernel(node, caps)
+
+    return (
+        Variant(f"{prefix}gemm_cpu", lowered(emit_cpu), both(misfit_cpu)),
+        Variant(f"{prefix}gemm_gpu", lowered(emit_gpu), both(misfit_gpu)),
+        Variant(f"{prefix}gemm_any", lowered(emit_any), both(misfit_any)),
+    )
 
 
 def packed_width(ctx: Lowering) -> int:

@@ -20,6 +20,7 @@ from clrt.kernels.product import Epilogue, Operand, Product, View
 from clrt.kernels.spec import (
     Arg,
     BufferArg,
+    Emit,
     KernelSpec,
     Launch,
     Lowering,
@@ -183,28 +184,18 @@ def _emit_depthwise_any(node: Node, ctx: Lowering) -> list[Launch]:
     return _depthwise(node, cpu=False)
 
 
-def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
-    product = lower_conv(node)
-    if product.is_empty:
-        return []
-    parts = unfolded(node, product, ctx, gemm.packed_width(ctx))
-    return [x for unfold, part in parts for x in (*unfold, *gemm.emit_cpu(part, ctx))]
+def _emit(emit: gemm.EmitProduct) -> Emit:
+    """The variant with one of the kernels of products."""
 
+    def launches(node: Node, ctx: Lowering) -> list[Launch]:
+        product = lower_conv(node)
+        if product.is_empty:
+            return []
+        width = gemm.packed_width(ctx) if emit is gemm.emit_cpu else 0
+        parts = unfolded(node, product, ctx, width)
+        return [x for unfold, part in parts for x in (*unfold, *emit(part, ctx))]
 
-def _emit_gpu(node: Node, ctx: Lowering) -> list[Launch]:
-    product = lower_conv(node)
-    if product.is_empty:
-        return []
-    parts = unfolded(node, product, ctx, 0)
-    return [x for unfold, part in parts for x in (*unfold, *gemm.emit_gpu(part, ctx))]
-
-
-def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:
-    product = lower_conv(node)
-    if product.is_empty:
-        return []
-    parts = unfolded(node, product, ctx, 0)
-    return [x for unfold, part in parts for x in (*unfold, *gemm.emit_any(part, ctx))]
+    return launches
 
 
 @register
@@ -230,9 +221,7 @@ class Conv(Op):
     variants: ClassVar[tuple[Variant, ...]] = (
         Variant("depthwise_cpu", _emit_depthwise_cpu, _misfit_depthwise_cpu),
         Variant("depthwise_any", _emit_depthwise_any, _misfit_depthwise),
-        Variant("im2col_gemm_cpu", _emit_cpu, gemm.misfit_cpu),
-        Variant("im2col_gemm_gpu", _emit_gpu, gemm.misfit_gpu),
-        Variant("im2col_gemm_any", _emit_any, gemm.misfit_any),
+        *gemm.variants(_emit, prefix="im2col_"),
     )
 
     def window(self, weights: Shape | None) -> WindowPool | None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from math import prod
 
@@ -15,7 +15,7 @@ from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
 from clrt.kernels import gemm
 from clrt.kernels.product import Product, View
-from clrt.kernels.spec import BufferArg, Fits, Launch, Lowering, Variant
+from clrt.kernels.spec import BufferArg, Emit, Launch, Lowering
 from clrt.ops.base import Op, Sample, Types, need, register
 from clrt.ops.col2im import Windows, add_up_launch, misfit_axes
 from clrt.ops.fused import compute_type
@@ -25,7 +25,7 @@ from clrt.ops.movement import fresh_dims
 _COLUMNS_BYTES = 64 << 20
 
 
-def _emit(emit: Callable[[Product, Lowering], list[Launch]]) -> Callable[..., list[Launch]]:
+def _emit(emit: gemm.EmitProduct) -> Emit:
     """The variant with one of the kernels of products."""
 
     def launches(node: Node, ctx: Lowering) -> list[Launch]:
@@ -67,11 +67,8 @@ def _emit(emit: Callable[[Product, Lowering], list[Launch]]) -> Callable[..., li
     return launches
 
 
-def _misfit(product: Fits) -> Fits:
-    def misfit(node: Node, caps: DeviceCaps) -> str | None:
-        return misfit_axes(len(node.output.dims) - 2, node.arg(0).dtype) or product(node, caps)
-
-    return misfit
+def _misfit(node: Node, caps: DeviceCaps) -> str | None:
+    return misfit_axes(len(node.output.dims) - 2, node.arg(0).dtype)
 
 
 @register
@@ -94,11 +91,7 @@ class ConvTranspose(Op):
     pads: tuple[int, ...] = ()
     strides: tuple[int, ...] = ()
 
-    variants = (
-        Variant("gemm_cpu", _emit(gemm.emit_cpu), _misfit(gemm.misfit_cpu)),
-        Variant("gemm_gpu", _emit(gemm.emit_gpu), _misfit(gemm.misfit_gpu)),
-        Variant("gemm_any", _emit(gemm.emit_any), _misfit(gemm.misfit_any)),
-    )
+    variants = gemm.variants(_emit, _misfit)
 
     def _ones(self, values: tuple[int, ...], rank: int) -> tuple[int, ...]:
         return values or (1,) * rank

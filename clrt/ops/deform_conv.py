@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 
 import numpy as np
 
-from clrt.device.caps import DeviceCaps
 from clrt.errors import ModelError, ShapeError
-from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, Step, TensorType
 from clrt.kernels import gemm
 from clrt.kernels.product import Epilogue, Operand, Product, View
-from clrt.kernels.spec import BufferArg, Fits, KernelSpec, Launch, Lowering, Variant, i32
+from clrt.kernels.spec import (
+    BufferArg,
+    Emit,
+    KernelSpec,
+    Launch,
+    Lowering,
+    i32,
+    misfit_other_floats,
+)
 from clrt.ops.base import Op, Sample, Types, need, register
 from clrt.ops.fused import compute_type
 from clrt.ops.matmul import make_epilogue
@@ -23,17 +29,7 @@ from clrt.ops.pointwise import Add
 from clrt.ops.pooling import WindowPool
 
 
-def _misfit(product: Fits) -> Fits:
-    def misfit(node: Node, caps: DeviceCaps) -> str | None:
-        dtype = node.arg(0).dtype
-        if dtype not in (DType.FLOAT32, DType.FLOAT16):
-            return f"no kernel for {dtype}"
-        return product(node, caps)
-
-    return misfit
-
-
-def _emit(emit: Callable[[Product, Lowering], list[Launch]]) -> Callable[..., list[Launch]]:
+def _emit(emit: gemm.EmitProduct) -> Emit:
     """The variant with one of the kernels of products."""
 
     def launches(node: Node, ctx: Lowering) -> list[Launch]:
@@ -106,11 +102,7 @@ class DeformConv(Op):
     pads: tuple[int, ...] = ()
     strides: tuple[int, ...] = ()
 
-    variants = (
-        Variant("gemm_cpu", _emit(gemm.emit_cpu), _misfit(gemm.misfit_cpu)),
-        Variant("gemm_gpu", _emit(gemm.emit_gpu), _misfit(gemm.misfit_gpu)),
-        Variant("gemm_any", _emit(gemm.emit_any), _misfit(gemm.misfit_any)),
-    )
+    variants = gemm.variants(_emit, misfit_other_floats)
 
     def window(self, weights: tuple[int, ...]) -> WindowPool:
         """The geometry of the windows."""

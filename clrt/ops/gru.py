@@ -9,11 +9,12 @@ import numpy as np
 
 from clrt.ir.graph import Node
 from clrt.ir.op import Array
+from clrt.kernels import gemm
 from clrt.kernels.spec import Buffer, BufferArg, Launch, Lowering, Scratch
 from clrt.kernels.strided import contiguous_strides, copy_launches
 from clrt.ops.base import Sample, register
 from clrt.ops.recurrent import Function, Recurrent, sample_inputs
-from clrt.ops.recurrent_walk import Emit, Walk, variants
+from clrt.ops.recurrent_walk import Walk, variants
 
 
 class _ResetWalk(Walk):
@@ -58,7 +59,7 @@ class _LinearWalk(Walk):
         return setup, lambda s: [product, self.kernel("gru", s, gx, (gates, gates, states[0]))]
 
 
-def _walk(node: Node, ctx: Lowering, emit: Emit) -> Walk:
+def _walk(node: Node, ctx: Lowering, emit: gemm.EmitProduct) -> Walk:
     assert isinstance(node.op, GRU)
     return (_LinearWalk if node.op.linear_before_reset else _ResetWalk)(node, ctx, emit)
 

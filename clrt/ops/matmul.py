@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 from typing import ClassVar
 
@@ -16,7 +16,7 @@ from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, Step, TensorType
 from clrt.kernels import gemm
 from clrt.kernels.product import Epilogue, Operand, Product, View
-from clrt.kernels.spec import BufferArg, Launch, Lowering, Variant
+from clrt.kernels.spec import BufferArg, Emit, Launch, Lowering
 from clrt.kernels.strided import broadcast_strides
 from clrt.ops.base import Op, Sample, Types, broadcast_shapes, need, register
 from clrt.ops.fused import can_vectorise, compute_type, render, symbolic_shape
@@ -216,8 +216,8 @@ def _pad(shape: Shape, y: Value, missing: tuple[bool, bool]) -> tuple[Dim, ...]:
     return tuple(padded)
 
 
-def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
-    return gemm.emit_cpu(lower_product(node), ctx)
+def _lowered(emit: gemm.EmitProduct) -> Emit:
+    return lambda node, ctx: emit(lower_product(node), ctx)
 
 
 def _emit_with_norm(node: Node, after: Node, ctx: Lowering) -> list[Launch] | None:
@@ -226,19 +226,8 @@ def _emit_with_norm(node: Node, after: Node, ctx: Lowering) -> list[Launch] | No
     return None if norm is None else gemm.emit_cpu(lower_product(node), ctx, norm)
 
 
-def _emit_gpu(node: Node, ctx: Lowering) -> list[Launch]:
-    return gemm.emit_gpu(lower_product(node), ctx)
-
-
-def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:
-    return gemm.emit_any(lower_product(node), ctx)
-
-
-MatrixProduct.variants = (
-    Variant("gemm_cpu", _emit_cpu, gemm.misfit_cpu, _emit_with_norm),
-    Variant("gemm_gpu", _emit_gpu, gemm.misfit_gpu),
-    Variant("gemm_any", _emit_any, gemm.misfit_any),
-)
+_cpu, *_others = gemm.variants(_lowered)
+MatrixProduct.variants = (replace(_cpu, emit_pair=_emit_with_norm), *_others)
 
 
 @register

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -16,7 +16,7 @@ from clrt.ir.op import Array, Step, TensorType
 from clrt.kernels import gemm
 from clrt.kernels.blocks import Blocks
 from clrt.kernels.product import Product, View
-from clrt.kernels.spec import BufferArg, Launch, Lowering, Variant, ceil_div, round_up
+from clrt.kernels.spec import BufferArg, Emit, Variant, ceil_div, round_up
 from clrt.kernels.strided import contiguous_strides
 from clrt.ops.base import Accuracy, Expand, OnnxNode, Op, Sample, Types, known, need, register
 from clrt.ops.fused import compute_type
@@ -33,9 +33,7 @@ def _misfit_few(node: Node, caps: DeviceCaps) -> str | None:
     return None if rows <= _FEW_ROWS else f"for up to {_FEW_ROWS} rows"
 
 
-def _lowered(
-    emit: Callable[[Product, Lowering], list[Launch]],
-) -> Callable[[Node, Lowering], list[Launch]]:
+def _lowered(emit: gemm.EmitProduct) -> Emit:
     return lambda node, ctx: emit(_product(node), ctx)
 
 
@@ -104,8 +102,7 @@ class MatMulNBits(MatrixProduct):
     variants = (
         Variant("gemm_blocks_cpu", _lowered(gemm.emit_blocks_cpu), gemm.misfit_cpu),
         Variant("few_rows", _lowered(gemm.emit_any), _misfit_few),
-        Variant("gemm_gpu", _lowered(gemm.emit_gpu), gemm.misfit_gpu),
-        Variant("gemm_any", _lowered(gemm.emit_any), gemm.misfit_any),
+        *gemm.variants(_lowered)[1:],
     )
 
     @classmethod

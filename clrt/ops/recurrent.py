@@ -12,11 +12,6 @@ from clrt.errors import ModelError, ShapeError
 from clrt.ir.dims import Dim
 from clrt.ir.dtypes import DType
 from clrt.ir.op import Array, Step, TensorType
-from clrt.kernels.product import Product
-from clrt.kernels.spec import (
-    Launch,
-    Lowering,
-)
 from clrt.ops.activations import Elu, HardSigmoid, LeakyRelu, ThresholdedRelu
 from clrt.ops.base import OnnxNode, Op, Types, need
 from clrt.ops.fused import Fused, Literal
@@ -25,7 +20,6 @@ from clrt.ops.pointwise import Add, Mul, Relu, Sigmoid, Softplus, Softsign, Tanh
 
 Steps: TypeAlias = tuple[Step, ...]
 Function: TypeAlias = Callable[[Array], Array]
-Emit: TypeAlias = Callable[[Product, Lowering], list[Launch]]
 
 # By name: which of alpha and beta a function takes, with their defaults.
 ALPHA = {

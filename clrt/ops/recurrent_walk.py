@@ -7,7 +7,6 @@ with R and one kernel for the rest: both directions, all sequences, a work-item 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TypeAlias
 
 from clrt.errors import UnsupportedError
 from clrt.ir.dtypes import DType
@@ -30,8 +29,6 @@ from clrt.ops.fused import Literal, compute_type, render
 from clrt.ops.movement import fill_launch
 from clrt.ops.recurrent import Recurrent
 
-Emit: TypeAlias = Callable[[Product, Lowering], list[Launch]]
-
 
 class Walk:
     """The launches of a node.
@@ -41,7 +38,7 @@ class Walk:
     packs R runs once.
     """
 
-    def __init__(self, node: Node, ctx: Lowering, emit: Emit) -> None:
+    def __init__(self, node: Node, ctx: Lowering, emit: gemm.EmitProduct) -> None:
         op = node.op
         assert isinstance(op, Recurrent)
         self.op, self.node, self.ctx, self._emit = op, node, ctx, emit
@@ -178,14 +175,6 @@ class Walk:
         return " ".join(code)
 
 
-def variants(walk: Callable[[Node, Lowering, Emit], Walk]) -> tuple[Variant, ...]:
-    """One for each kind of matrix product."""
-
-    def with_product(emit: Emit) -> Callable[[Node, Lowering], list[Launch]]:
-        return lambda node, ctx: walk(node, ctx, emit).launches()
-
-    return (
-        Variant("gemm_cpu", with_product(gemm.emit_cpu), gemm.misfit_cpu),
-        Variant("gemm_gpu", with_product(gemm.emit_gpu), gemm.misfit_gpu),
-        Variant("gemm_any", with_product(gemm.emit_any), gemm.misfit_any),
-    )
+def variants(walk: Callable[[Node, Lowering, gemm.EmitProduct], Walk]) -> tuple[Variant, ...]:
+    """One for each kernel of matrix products."""
+    return gemm.variants(lambda emit: lambda node, ctx: walk(node, ctx, emit).launches())
