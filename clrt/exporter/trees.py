@@ -11,12 +11,8 @@ from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, IrOp, TensorType
 from clrt.ops.base import Op, Types, need
 from clrt.ops.cast import Cast
-from clrt.ops.decision_trees import MISSING_IS_TRUE, DecisionTrees
+from clrt.ops.decision_trees import AGGREGATES, BRANCHES, MISSING_IS_TRUE, DecisionTrees
 from clrt.ops.slice import Slice
-
-# In the order of `clrt.ops.decision_trees.MODES`, and of AVERAGE, SUM, MIN, MAX.
-_MODES = ("BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_EQ", "BRANCH_NEQ")
-_AGGREGATES = ("AVERAGE", "SUM", "MIN", "MAX")
 
 
 @dataclass(frozen=True)
@@ -92,7 +88,7 @@ def trees(node: Node, make: Make) -> list[Value]:
         _add_tree(rows, tree, int(root), known)
     ensemble: IrOp = TreeEnsembleRegressor(
         op.targets,
-        _AGGREGATES[op.aggregate],
+        AGGREGATES[op.aggregate],
         *zip(*rows.nodes, strict=True),
         *(zip(*rows.targets, strict=True) if rows.targets else ()),
     )
@@ -114,7 +110,7 @@ def _add_tree(rows: _Rows, tree: int, root: int, tables: list[Array]) -> None:
             continue
         feature, mode, true, false = (int(v) for v in nodes[at])
         missing = int(mode >= MISSING_IS_TRUE)
-        name, split = _MODES[mode % MISSING_IS_TRUE], float(splits[at])
+        name, split = BRANCHES[mode % MISSING_IS_TRUE], float(splits[at])
         rows.nodes.append((tree, own, feature, split, name, count, count + 1, missing))
         pending += [(count, true), (count + 1, false)]
         count += 2

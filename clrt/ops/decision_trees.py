@@ -16,6 +16,9 @@ from clrt.ops.base import Op, Sample, Types, need, register
 from clrt.ops.movement import fresh_dim
 
 AVERAGE, SUM, MIN, MAX = range(4)
+# ONNX names the same by these, each in the order of the numbers above and of MODES.
+AGGREGATES = ("AVERAGE", "SUM", "MIN", "MAX")
+BRANCHES = ("BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_EQ", "BRANCH_NEQ")
 MODES = (np.less_equal, np.less, np.greater_equal, np.greater, np.equal, np.not_equal)
 MISSING_IS_TRUE = 8
 
@@ -90,7 +93,8 @@ class DecisionTrees(Op):
                 while at >= 0:
                     feature, mode, true, false = (int(v) for v in nodes[at])
                     v = row[feature]
-                    holds = MODES[mode % 8](v, splits[at]) or (mode >= 8 and v != v)
+                    missing = mode >= MISSING_IS_TRUE and v != v
+                    holds = missing or MODES[mode % MISSING_IS_TRUE](v, splits[at])
                     at = true if holds else false
                 for i in range(int(starts[~at]), int(starts[~at + 1])):
                     t = int(entries[i])

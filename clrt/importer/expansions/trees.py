@@ -13,13 +13,11 @@ from clrt.importer.expansions import scores as s
 from clrt.importer.expansions.body import Body, expands
 from clrt.ir.dtypes import DType
 from clrt.ir.op import Array
-from clrt.ops.decision_trees import MISSING_IS_TRUE, SUM
+from clrt.ops.decision_trees import AGGREGATES, BRANCHES, MISSING_IS_TRUE, SUM
 
 _DOMAIN = "ai.onnx.ml"
-_BRANCHES = ("BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_EQ", "BRANCH_NEQ")
 _EQ, _MEMBER = 4, 6
 _TRANSFORMS = ("NONE", "SOFTMAX", "LOGISTIC", "SOFTMAX_ZERO", "PROBIT")
-_AGGREGATES = ("AVERAGE", "SUM", "MIN", "MAX")
 
 
 @dataclass
@@ -177,9 +175,9 @@ def _forest(a: Any, kind: str) -> _Forest:
     for index, (tree, _) in enumerate(ids):
         if modes[index] == "LEAF":
             continue
-        if modes[index] not in _BRANCHES:
+        if modes[index] not in BRANCHES:
             raise UnsupportedError(f"mode '{modes[index]}' of a node")
-        mode = _BRANCHES.index(modes[index]) | (MISSING_IS_TRUE if missing[index] else 0)
+        mode = BRANCHES.index(modes[index]) | (MISSING_IS_TRUE if missing[index] else 0)
         ways = [places[tree, a[f"nodes_{way}nodeids"][index]] for way in ("true", "false")]
         forest.nodes.append([a["nodes_featureids"][index], mode, *ways])
         forest.splits.append(splits[index])
@@ -204,10 +202,10 @@ def _add_base(body: Body, scores: str, dtype: DType) -> str:
 @expands(_DOMAIN, "TreeEnsembleRegressor")
 def _tree_ensemble_regressor(body: Body) -> None:
     name = body.attrs.get("aggregate_function", "SUM")
-    if name not in _AGGREGATES:
+    if name not in AGGREGATES:
         raise UnsupportedError(f"aggregate_function '{name}'")
     forest = _forest(body.attrs, "target")
-    made, dtype = forest.apply(body, body.attrs.get("n_targets", 1), _AGGREGATES.index(name))
+    made, dtype = forest.apply(body, body.attrs.get("n_targets", 1), AGGREGATES.index(name))
     body.outputs = [s.transform(body, _add_base(body, made, dtype))]
 
 
