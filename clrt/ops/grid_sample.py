@@ -16,6 +16,7 @@ from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.spec import BufferArg, KernelSpec, Launch, Lowering, Variant, i32
 from clrt.ops.base import OnnxNode, Op, Sample, Types, need, register
+from clrt.ops.resize import cubic_weights
 
 _TAPS = {"nearest": 1, "linear": 2, "cubic": 4}
 _PADDING = {"zeros": 0, "border": 1, "reflection": 2}
@@ -137,7 +138,7 @@ class GridSample(Op):
         elif taps == 2:
             weights = np.stack([1 - t, t])
         else:
-            weights = np.stack([_keys(t + 1), _keys(t), _keys(1 - t), _keys(2 - t)])
+            weights = cubic_weights(np.stack([t + 1, t, 1 - t, 2 - t]), -0.75)
         return np.where((index >= 0) & (index < size), index, -1), weights
 
     @classmethod
@@ -157,14 +158,6 @@ class GridSample(Op):
         x = np.zeros((1, 1, 3, 3), np.float32)
         yield Sample(cls(), (x, np.zeros((1, 2, 2, 3), np.float32))), ShapeError
         yield Sample(cls(), (x, np.zeros((1, 2, 2), np.float32))), ShapeError
-
-
-def _keys(d: Array) -> Array:
-    """The cubic convolution kernel of Keys (1981) with a = -0.75."""
-    a = -0.75
-    near = ((a + 2) * d - (a + 3)) * d * d + 1
-    far = ((a * d - 5 * a) * d + 8 * a) * d - 4 * a
-    return np.asarray(np.where(d <= 1, near, far))
 
 
 def _reflected(x: Array, low: float, high: float) -> Array:

@@ -245,7 +245,7 @@ class Resize(Op):
         if self.mode == "linear":
             weights = np.maximum(1 - distance, 0)
         else:
-            weights = _keys(distance, self.cubic_coeff_a)
+            weights = cubic_weights(distance, self.cubic_coeff_a)
         if self.exclude_outside:
             weights = np.where((indices < 0) | (indices >= size), 0, weights)
         total = weights.sum(1, keepdims=True)
@@ -344,8 +344,8 @@ def _scaled(dim: Dim, scale: float) -> Dim:
     return dim * int(scale) if float(scale).is_integer() else fresh_dim()
 
 
-def _keys(distance: Array, a: float) -> Array:
-    """The cubic convolution kernel of Keys (1981)."""
+def cubic_weights(distance: Array, a: float) -> Array:
+    """The cubic convolution kernel of Keys (1981), elementwise over distances >= 0 in elements."""
     near = ((a + 2) * distance - (a + 3)) * distance**2 + 1
     far = ((distance - 5) * distance + 8) * distance * a - 4 * a
     return np.asarray(np.where(distance <= 1, near, np.where(distance < 2, far, 0.0)))
