@@ -7,7 +7,7 @@ from clrt.ir.graph import Node, Patch, Value
 from clrt.ops.transpose import Transpose
 from clrt.ops.views import Reshape
 from clrt.passes.driver import GraphView, Match, Miss, Pass, Rewriter
-from clrt.passes.matching import has_known_shape, keeps_shape, op_name, produced_by
+from clrt.passes.matching import has_known_shape, keeps_shape, moves_ones, op_name, produced_by
 
 _VIEWS = ("Reshape", "Flatten", "Squeeze", "Unsqueeze")
 
@@ -22,7 +22,7 @@ class CanonicalizeViews(Pass):
     name = "canonicalize_views"
 
     def match(self, view: GraphView, node: Node) -> Match | Miss | None:
-        is_view = op_name(node) in _VIEWS or _moves_ones(node)
+        is_view = op_name(node) in _VIEWS or moves_ones(node)
         if not is_view:
             return None
         if node.output.shape is None:
@@ -109,12 +109,3 @@ def _is_canonical(node: Node) -> bool:
     if not target.is_constant or target.type.data is None:
         return False
     return all(same(a, b) for a, b in zip(target.type.data.flat, node.output.shape, strict=True))
-
-
-def _moves_ones(node: Node) -> bool:
-    shape = node.arg(0).shape if isinstance(node.op, Transpose) else None
-    if shape is None:
-        return False
-    assert isinstance(node.op, Transpose)
-    kept = [a for a in node.op.order(len(shape)) if not same(shape[a], 1)]
-    return kept == sorted(kept)

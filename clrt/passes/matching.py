@@ -11,6 +11,7 @@ from clrt.ir.graph import Node, Value
 from clrt.ir.op import IrOp
 from clrt.ops.fused import Fused
 from clrt.ops.pointwise import Pointwise
+from clrt.ops.transpose import Transpose
 
 _MOVERS = ("Expand", "Reshape", "Unsqueeze", "Squeeze", "Transpose", "Identity")
 
@@ -108,6 +109,17 @@ def has_known_shape(value: Value) -> bool:
 def is_elementwise(node: Node | None) -> bool:
     """Whether a node is an elementwise op or a fused program of them."""
     return node is not None and isinstance(node.op, (Pointwise, Fused)) and len(node.outputs) == 1
+
+
+def moves_ones(node: Node) -> bool:
+    """Whether a node is a Transpose that moves only axes of size 1, if any."""
+    if not isinstance(node.op, Transpose):
+        return False
+    shape = node.arg(0).shape
+    if shape is None:
+        return False
+    kept = [a for a in node.op.order(len(shape)) if not same(shape[a], 1)]
+    return kept == sorted(kept)
 
 
 def has_one_element(value: Value) -> bool:

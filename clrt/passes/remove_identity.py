@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from clrt.ir.dims import same
 from clrt.ir.graph import Node, Patch, Value
 from clrt.ops.cast import Cast
 from clrt.ops.expand import Expand
 from clrt.ops.pointwise import Pointwise
-from clrt.ops.transpose import Transpose
 from clrt.passes.driver import GraphView, Match, Miss, Pass, Rewriter
-from clrt.passes.matching import has_known_shape, keeps_shape, op_name, scalar, uniform
+from clrt.passes.matching import has_known_shape, keeps_shape, moves_ones, op_name, scalar, uniform
 
 
 class RemoveIdentity(Pass):
@@ -65,14 +63,7 @@ def _cast(node: Node) -> Value | None:
 
 
 def _transpose(node: Node) -> Value | None:
-    """Also where only axes of size 1 move."""
-    assert isinstance(node.op, Transpose)
-    shape = node.arg(0).shape
-    if shape is None:
-        return None
-    kept = [a for a in node.op.order(len(shape)) if not same(shape[a], 1)]
-    same_order = kept == sorted(kept) and keeps_shape(node.arg(0), node.output)
-    return node.arg(0) if same_order else None
+    return node.arg(0) if moves_ones(node) else None
 
 
 def _single(node: Node) -> Value | None:
