@@ -125,8 +125,8 @@ class GraphView:
         members = set(nodes)
         return value not in self._outputs and all(u in members for u in self._users.get(value, ()))
 
-    def obstacle(self, match: Match, patch: Patch) -> str | None:
-        """Why a node that a patch is to make superfluous is needed all the same."""
+    def superfluous(self, match: Match, patch: Patch) -> set[Node] | str:
+        """The nodes that nothing needs behind a patch; a reason where one of the match stays."""
         read = {v for n in patch.nodes for v in n.inputs} | set(patch.replace.values())
         dead: set[Node] = set()
         pending = dict.fromkeys(reversed(match.nodes))
@@ -138,7 +138,7 @@ class GraphView:
             if value not in patch.replace:
                 what = "one of its operands" if value in read else "used elsewhere"
                 return f"'{value.name}' is {what}, too"
-        return None
+        return dead
 
     def _keeps(self, node: Node, read: Set[Value | None], patch: Patch, dead: Set[Node]) -> bool:
         """Whether something behind a patch needs a node."""
@@ -152,8 +152,8 @@ class GraphView:
         """Whether a node is (still) part of the graph."""
         return node in self._alive
 
-    def apply(self, patch: Patch, match: Match, pass_name: str) -> None:
-        """Checks a patch and changes the graph.
+    def apply(self, patch: Patch, match: Match, dead: Set[Node], pass_name: str) -> None:
+        """Checks a patch, changes the graph and drops the `dead`: those `superfluous` for it.
 
         Raises:
             PassError: The patch breaks a rule; see `_check`.
@@ -173,8 +173,12 @@ class GraphView:
             if old in self._outputs:
                 self._outputs[new] = self._outputs.get(new, 0) + self._outputs.pop(old)
                 self.graph.outputs = [new if v is old else v for v in self.graph.outputs]
-        for node in reversed(match.nodes):
-            self._bury(node)
+        self._alive -= dead
+        self._dead += len(dead)
+        for node in dead:
+            for value in node.inputs:
+                if value is not None:
+                    self._users.get(value, {}).pop(node, None)
 
     def settle(self) -> None:
         """Brings `graph.nodes` up to date: without dead nodes, in topological order."""
@@ -189,22 +193,6 @@ class GraphView:
         for value in node.inputs:
             if value is not None:
                 self._users.setdefault(value, {})[node] = None
-
-    def _bury(self, node: Node) -> None:
-        """Drops a node that nothing needs, and what only it needed."""
-        pending = [node]
-        while pending:
-            dead = pending.pop()
-            if dead not in self._alive or any(
-                self._users.get(v) or v in self._outputs for v in dead.outputs
-            ):
-                continue
-            self._alive.discard(dead)
-            self._dead += 1
-            for value in dict.fromkeys(v for v in dead.inputs if v is not None):
-                self._users.get(value, {}).pop(dead, None)
-                if value.producer is not None:
-                    pending.append(value.producer)
 
 
 class Rewriter:
@@ -339,12 +327,12 @@ class Session:
                 record.misses.append((str(found.node), found.reason))
             elif found is not None:
                 patch = pass_.rewrite(found)
-                obstacle = view.obstacle(found, patch)
-                if obstacle is not None:
-                    record.misses.append((str(found.root), obstacle))
+                dead = view.superfluous(found, patch)
+                if isinstance(dead, str):
+                    record.misses.append((str(found.root), dead))
                     continue
                 record.hits.append(str(node))
-                view.apply(patch, found, pass_.name)
+                view.apply(patch, found, dead, pass_.name)
                 self.report.patches += 1
         view.settle()
         return len(record.hits) - before
