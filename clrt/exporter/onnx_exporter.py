@@ -26,13 +26,13 @@ from clrt.exporter.onnx_opsets import (
     least_inputs,
     opset_imports,
 )
-from clrt.exporter.onnx_types import Inline, Store, type_proto
 from clrt.exporter.recompositions import recompose
 from clrt.exporter.symbolic import SymbolicConstants, reshape_numbers
 from clrt.files import replacing
+from clrt.importer.onnx_types import type_proto
 from clrt.ir.dims import is_symbol
 from clrt.ir.dtypes import DType
-from clrt.ir.graph import Graph, Node, Value
+from clrt.ir.graph import Graph, Names, Node, Value
 from clrt.ir.op import Array, TensorType
 from clrt.ops.base import Op, all_graphs
 from clrt.ops.views import Reshape
@@ -54,7 +54,7 @@ def export_model(graph: Graph) -> onnx.ModelProto:
     Raises:
         UnsupportedError: ONNX has no form for some nodes; all are named.
     """
-    return _export(graph, Inline())
+    return _export(graph, _Inline())
 
 
 def save_model(graph: Graph, path: Path) -> None:
@@ -79,7 +79,17 @@ def save_model(graph: Graph, path: Path) -> None:
         stream.write(content)
 
 
-class _Beside(Inline):
+class _Inline:
+    """Tensors in the model itself."""
+
+    def tensor(self, array: Array, name: str) -> onnx.TensorProto:
+        """A tensor with these elements."""
+        if array.dtype.kind == "U":
+            array = array.astype(object)
+        return numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape), name)
+
+
+class _Beside(_Inline):
     """Large tensors in a file beside the model."""
 
     def __init__(self, file: BinaryIO, location: str) -> None:
@@ -100,7 +110,7 @@ class _Beside(Inline):
         return tensor
 
 
-def _export(graph: Graph, store: Store) -> onnx.ModelProto:
+def _export(graph: Graph, store: _Inline) -> onnx.ModelProto:
     check_decomposable(graph)
     plain = {g: decompose(g) for g in all_graphs(graph)}
     for inner in plain.values():
@@ -131,20 +141,11 @@ class _Writer:
         plain: Each graph without ops of clrt's own.
     """
 
-    def __init__(self, plain: dict[Graph, Graph], store: Store, opset: int) -> None:
+    def __init__(self, plain: dict[Graph, Graph], store: _Inline, opset: int) -> None:
         self.plain = plain
         self.store = store
         self.opset = opset
-        self._taken: set[str] = set()
-
-    def name(self, wanted: str) -> str:
-        """The name, with a number behind it where it is taken."""
-        found, k = wanted, 0
-        while found in self._taken:
-            k += 1
-            found = f"{wanted}.{k}"
-        self._taken.add(found)
-        return found
+        self.names = Names()
 
     def attribute(self, value: Any) -> Any:
         """An attribute as `make_node` takes it."""
@@ -169,7 +170,7 @@ class _Exported:
         inputs = [self._formal(v, named=True) for v in graph.inputs]
         pairs = list(zip(graph.output_names, graph.outputs, strict=True))
         for name, value in pairs:
-            self._writer.name(name)
+            self._writer.names.unique(name)
             if value.producer is not None:
                 self.names.setdefault(value, name)
         self._walk()
@@ -191,13 +192,13 @@ class _Exported:
         for value in graph.outputs:
             name = self._name(value)
             if value.producer is None or name in seen:
-                name = self._identity(value, self._writer.name(f"{value.name}/out"))
+                name = self._identity(value, self._writer.names.unique(f"{value.name}/out"))
             seen.add(name)
             outputs.append(helper.make_value_info(name, type_proto(value.type, named=False)))
         return self._proto(inputs, outputs)
 
     def _formal(self, value: Value, named: bool) -> onnx.ValueInfoProto:
-        self.names[value] = name = self._writer.name(value.name)
+        self.names[value] = name = self._writer.names.unique(value.name)
         return helper.make_value_info(name, type_proto(value.type, named))
 
     def _identity(self, value: Value, name: str) -> str:
@@ -215,7 +216,7 @@ class _Exported:
         for node in self._graph.nodes:
             for value in node.outputs:
                 if value not in self.names:
-                    self.names[value] = self._writer.name(value.name)
+                    self.names[value] = self._writer.names.unique(value.name)
         for node in self._graph.nodes:
             self._node(node)
 
@@ -271,13 +272,13 @@ class _Exported:
 
     def add(self, op_type: str, inputs: Sequence[str], name: str, **attrs: int) -> str:
         """The output of a new node."""
-        output = self._writer.name(name)
+        output = self._writer.names.unique(name)
         self._nodes.append(helper.make_node(op_type, inputs, [output], output, **attrs))
         return output
 
     def numbers(self, data: Array, name: str) -> str:
         """A new initializer."""
-        name = self._writer.name(name)
+        name = self._writer.names.unique(name)
         self._initializers.append(self._writer.store.tensor(data, name))
         return name
 

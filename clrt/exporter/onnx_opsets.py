@@ -11,10 +11,10 @@ import numpy as np
 import onnx
 
 from clrt.errors import UnsupportedError
-from clrt.exporter.onnx_types import schema_name, type_proto
+from clrt.importer.onnx_types import type_proto
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Node
-from clrt.ir.op import IrOp, TensorType
+from clrt.ir.op import ContainerType, IrOp, TensorType
 from clrt.ops.base import Op
 
 # ONNX Runtime's fusions and layouts know each op up to some version of it, and so more of them in
@@ -38,6 +38,7 @@ _IMPLIED = {
     "Split": {"outputs"},
 }
 _NO_SEED = 1 << 63
+_SCHEMA_NAMES = {DType.FLOAT32: "float", DType.FLOAT64: "double"}
 
 
 def _fill_value(op: Any) -> dict[str, Any]:
@@ -204,7 +205,7 @@ def _misfit(node: Node, opset: int) -> str | None:
             return f"opset {opset} takes {len(formals)} values there"
         for index, value in enumerate(values):
             formal = formals[min(index, len(formals) - 1)]
-            if value is not None and schema_name(value.type) not in formal.types:
+            if value is not None and _schema_name(value.type) not in formal.types:
                 return f"opset {opset} takes no {value.dtype} there"
     optional = onnx.defs.OpSchema.FormalParameterOption.Optional
     needed = schema.inputs[: schema.min_input]
@@ -231,3 +232,11 @@ def clip_inputs(node: Node) -> list[Any]:
     low = bounds[0] if getattr(node.op, "has_min", True) else None
     high = bounds[-1] if getattr(node.op, "has_max", True) else None
     return [x, low, high] if high is not None else [x, low] if low is not None else [x]
+
+
+def _schema_name(type_: TensorType) -> str:
+    """A type as the schemas of ONNX write it, such as `seq(tensor(float))`."""
+    if isinstance(type_, ContainerType):
+        kind = "seq" if type_.kind == "sequence" else "optional"
+        return f"{kind}({_schema_name(type_.element)})"
+    return f"tensor({_SCHEMA_NAMES.get(type_.dtype, type_.dtype.value)})"

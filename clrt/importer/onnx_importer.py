@@ -22,12 +22,12 @@ from clrt.importer.onnx_functions import (
     sort_nodes,
 )
 from clrt.importer.onnx_read import normal_domain, opsets_of, read_model
-from clrt.importer.onnx_scope import BROKEN, Call, Scope, UniqueNames
+from clrt.importer.onnx_scope import BROKEN, Call, Scope
 from clrt.importer.onnx_tensors import TensorReader
 from clrt.importer.onnx_types import DimNames, captured_type, formal_type, refine, tensor_type
 from clrt.ir.dims import Undecidable
 from clrt.ir.dtypes import DType
-from clrt.ir.graph import Graph, Node, Value
+from clrt.ir.graph import Graph, Names, Node, Value
 from clrt.ir.op import Array, TensorType
 from clrt.ops import REGISTRY
 from clrt.ops.base import Expand, OnnxNode, Op
@@ -74,7 +74,7 @@ class _Importer:
         self._initializers = {**initializers_of(model.graph), **weights}
         self._inputs = [i for i in self._proto.input if i.name not in self._initializers]
         self._dims = DimNames(self._inputs)
-        self._value_names, self._node_names = UniqueNames(), UniqueNames()
+        self._value_names, self._node_names = Names(), Names()
         self._visited = 0
         self._unsupported: list[str] = []
 

@@ -20,26 +20,6 @@ Initializer: TypeAlias = "onnx.TensorProto | onnx.SparseTensorProto | Array"
 BROKEN = Value("?", TensorType(DType.FLOAT32, None))
 
 
-class UniqueNames:
-    """Names that are each handed out once."""
-
-    def __init__(self) -> None:
-        self._taken: set[str] = set()
-
-    def reserve(self, name: str) -> None:
-        """Takes a name out of those that `unique` may hand out."""
-        self._taken.add(name)
-
-    def unique(self, name: str) -> str:
-        """The name itself, with a number behind it where it is taken."""
-        found, k = name, 0
-        while found in self._taken:
-            k += 1
-            found = f"{name}.{k}"
-        self._taken.add(found)
-        return found
-
-
 @dataclass
 class Scope:
     """The names that nodes see: those of a graph, or of one call of a function.

@@ -12,6 +12,7 @@ import onnx
 from clrt.errors import UnsupportedError
 from clrt.importer.onnx_tensors import dtype_of
 from clrt.ir.dims import UNKNOWN, Dim, Expr, Shape, is_symbol, is_unknown, parse_dim, symbol
+from clrt.ir.graph import Names
 from clrt.ir.op import ContainerType, TensorType
 from clrt.ops.movement import fresh_dim
 
@@ -37,7 +38,7 @@ class DimNames:
         plain = dict.fromkeys(t for t in texts if _is_plain(t))
         self._plain = frozenset(plain)
         self._dims: dict[str, Dim] = {t: symbol(t) for t in plain}
-        self._taken: set[str] = set(plain)
+        self._names = Names(plain)
         for text in texts:
             if text and text not in self._dims:
                 dim = self._expression(text)
@@ -45,13 +46,7 @@ class DimNames:
 
     def fresh(self, hint: str) -> Expr:
         """A new symbol, named after the hint."""
-        base = _sanitise(hint)
-        name, k = base, 0
-        while name in self._taken:
-            k += 1
-            name = f"{base}_{k}"
-        self._taken.add(name)
-        return symbol(name)
+        return symbol(self._names.unique(_sanitise(hint), "_"))
 
     def input_shape(self, info: onnx.ValueInfoProto) -> Shape | None:
         """The shape of a graph input; None where the model gives none."""
@@ -175,21 +170,27 @@ def refine(inferred: TensorType, info: onnx.ValueInfoProto | None, names: DimNam
     return TensorType(inferred.dtype, shape, inferred.data)
 
 
-def type_proto(tensor: TensorType | None) -> onnx.TypeProto:
-    """The ONNX form of a type; an empty one for an input left out."""
-    if tensor is None:
+def type_proto(type_: TensorType | None, named: bool = True) -> onnx.TypeProto:
+    """ONNX's form of a type; an empty one for None.
+
+    Args:
+        named: Whether symbolic dims keep their text; without, they are left open.
+    """
+    if type_ is None:
         return onnx.TypeProto()
-    if isinstance(tensor, ContainerType):
-        element = type_proto(tensor.element)
-        if tensor.kind == "sequence":
+    if isinstance(type_, ContainerType):
+        element = type_proto(type_.element, named)
+        if type_.kind == "sequence":
             return onnx.helper.make_sequence_type_proto(element)
         return onnx.helper.make_optional_type_proto(element)
-    shape = (
-        None
-        if tensor.shape is None
-        else [d if isinstance(d, int) else str(d) for d in tensor.shape]
-    )
-    return onnx.helper.make_tensor_type_proto(tensor.dtype.onnx, shape)
+    shape = None if type_.shape is None else [_dim_text(d, named) for d in type_.shape]
+    return onnx.helper.make_tensor_type_proto(type_.dtype.onnx, shape)
+
+
+def _dim_text(dim: Dim, named: bool) -> int | str | None:
+    if isinstance(dim, int):
+        return dim
+    return str(dim) if named and not is_unknown(dim) else None
 
 
 def _is_plain(text: str) -> bool:

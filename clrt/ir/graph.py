@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
+from itertools import chain, count
 
 from clrt.errors import PassError
 from clrt.ir.dims import Bindings, Shape
@@ -271,15 +272,24 @@ class Patch:
 
 
 class Names:
-    """Fresh names `<origin>/<pass>.<k>`, unique among those handed out and those taken."""
+    """Names that are each handed out once, and none of those taken."""
 
-    def __init__(self, taken: Iterable[str]) -> None:
+    def __init__(self, taken: Iterable[str] = ()) -> None:
         self._taken = set(taken)
 
-    def fresh(self, origin: str, suffix: str) -> str:
-        """A name that no value or node has yet."""
-        k = 0
-        while (name := f"{origin}/{suffix}.{k}") in self._taken:
-            k += 1
+    def reserve(self, name: str) -> None:
+        """Takes a name out of those to be handed out."""
         self._taken.add(name)
-        return name
+
+    def unique(self, name: str, joint: str = ".") -> str:
+        """The name itself; where it is taken, with a number behind it."""
+        return self._first(chain([name], (f"{name}{joint}{k}" for k in count(1))))
+
+    def fresh(self, origin: str, suffix: str) -> str:
+        """The name `<origin>/<suffix>.<k>` of the least k that is left."""
+        return self._first(f"{origin}/{suffix}.{k}" for k in count())
+
+    def _first(self, names: Iterable[str]) -> str:
+        found = next(n for n in names if n not in self._taken)
+        self._taken.add(found)
+        return found
