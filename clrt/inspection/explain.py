@@ -9,17 +9,15 @@ from dataclasses import dataclass
 from clrt.device.caps import DeviceCaps
 from clrt.inspection.findings import CutRow, Findings, KernelUse, NodeRow, PassRow
 from clrt.inspection.memory import Memory
-from clrt.ir.graph import Graph, Node, Value
-from clrt.kernels.spec import BufferArg, Launch, Packed
+from clrt.ir.graph import Graph, Node
+from clrt.kernels.spec import Launch
 from clrt.kernels.tuned import TUNED
 from clrt.ops.base import Op
 from clrt.passes.report import PassReport
 from clrt.plan.plan import Host, Kernels, Plan, Step
 from clrt.plan.specialise import Cut
+from clrt.plan.traffic import traffic
 from clrt.tuning.records import find_record
-
-# Of these inputs a kernel reads no more elements than it writes.
-_PICKED = ("Gather", "GatherElements", "GatherND", "Slice")
 
 
 @dataclass(frozen=True)
@@ -68,15 +66,15 @@ def explain(
 def _step_row(step: Step, plan: Plan, caps: DeviceCaps) -> NodeRow:
     node = step.node
     outputs = tuple(repr(v) for v in node.outputs)
-    written = sum(v.nbytes for v in node.outputs)
     if isinstance(step, Host):
         read = sum(v.nbytes for v in {v for v in node.inputs if v is not None})
+        written = sum(v.nbytes for v in node.outputs)
         why = f"no kernel fits: {step.reason}"
         return _row(node, "host", why, outputs, "", read=read, written=written)
     uses = tuple(_use(x, caps) for x in step.launches)
     taken = plan.roots.get(node.output)
     shared = "" if taken is None else f"in place of %{taken.name}"
-    read, scratch = _traffic(step)
+    moved = [traffic(node, x) for x in step.launches]
     why = "the first variant that fits" if step.rejected else "the op's first variant fits"
     if step.within is not None:
         why = f"in the launch of '{step.within.name}'"
@@ -91,9 +89,9 @@ def _step_row(step: Step, plan: Plan, caps: DeviceCaps) -> NodeRow:
         variant=step.variant,
         rejected=step.rejected,
         kernels=uses,
-        read=read,
-        written=written,
-        scratch=scratch,
+        read=sum(m.read for m in moved),
+        written=sum(m.written for m in moved),
+        scratch=sum(m.scratch for m in moved),
         flops=flops_of(step),
     )
 
@@ -149,24 +147,6 @@ def _use(launch: Launch, caps: DeviceCaps) -> KernelUse:
     used = {m: int(v) for m, v in values.items() if v is not None}
     record = str(find_record(spec.entry, caps))
     return KernelUse(spec.entry, spec.source, launch.global_size, used, record)
-
-
-def _traffic(step: Kernels) -> tuple[int, int]:
-    """Bytes read, and bytes of scratch."""
-    node = step.node
-    buffers = {a.buffer: None for x in step.launches for a in x.args if isinstance(a, BufferArg)}
-    read = scratch = 0
-    picked = node.inputs[0] if node.op.name in _PICKED else None
-    packed = {b.value for b in buffers if isinstance(b, Packed)}
-    for buffer in buffers:
-        if isinstance(buffer, Packed):
-            read += buffer.nbytes
-        elif not isinstance(buffer, Value):
-            scratch += getattr(buffer, "nbytes", 0)
-        elif buffer not in node.outputs and buffer not in packed:
-            size = buffer.nbytes
-            read += min(size, node.output.nbytes) if buffer is picked else size
-    return read, scratch
 
 
 def flops_of(step: Step) -> int:

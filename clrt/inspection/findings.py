@@ -34,9 +34,7 @@ class NodeRow:
         rejected: Why earlier variants were not taken.
         origins: The ONNX nodes it stands for.
         made_by: The pass that made it; "" for a node of the file.
-        read_bytes: What it reads: inputs and weights, each once.
-        written_bytes: What it writes: its outputs.
-        scratch_bytes: Memory for its own use.
+        read_bytes, written_bytes, scratch_bytes: What its launches move: see `clrt.plan.traffic`.
         flops: Floating-point operations, of those ops that count them.
         outputs: Name and type of each.
         memory: Whose memory the output has, where it is not its own.

@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from clrt.ir.graph import Graph, Node, Value
 from clrt.kernels.spec import Launch, Scratch
 from clrt.plan.plan import Kernels, Plan, lifetimes
+from clrt.plan.traffic import traffic
 from clrt.profiling.profile import Profile
 from clrt.profiling.timings import HostTime, KernelTime, NodeInfo, Stage, StepTime, Tenant
 from clrt.runtime.executor import BoundPlan
 from clrt.runtime.peaks import Peaks, peaks_of
-from clrt.runtime.profiler import NodeRun, PlanRun, Recorder, Span, moved_bytes
+from clrt.runtime.profiler import NodeRun, PlanRun, Recorder, Span
 from clrt.runtime.session import Session
 
 
@@ -98,10 +99,7 @@ def _steps(
             if launch is None:
                 yield HostTime(*common, why)
             else:
-                assert isinstance(run, PlanRun)
-                yield _kernel(
-                    common, why, launch, node, moved_bytes(run.bound, node, launch), peaks
-                )
+                yield _kernel(common, why, launch, node, peaks)
             index += 1
 
 
@@ -110,9 +108,9 @@ def _kernel(
     variant: str,
     launch: Launch,
     node: Node,
-    nbytes: int,
     peaks: Peaks,
 ) -> KernelTime:
+    nbytes = traffic(node, launch).nbytes
     return KernelTime(
         *common,
         launch.kernel.entry,

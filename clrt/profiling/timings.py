@@ -58,7 +58,7 @@ class KernelTime(StepTime):
         variant: Name of the op's variant.
         shape: Of the node's first output.
         flops: Floating-point operations; 0 where no one counted them.
-        nbytes: Bytes read and written, each buffer once.
+        nbytes: Bytes read and written: see `clrt.plan.traffic`.
         floor_ns: The least time at the device's peaks.
     """
 

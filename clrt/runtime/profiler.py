@@ -5,21 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
 
 import pyopencl as cl
 
-from clrt.ir.graph import Node, Value
-from clrt.kernels.spec import BufferArg, Launch, Packed, Scratch, Status
+from clrt.ir.graph import Node
 from clrt.plan.plan import Host
 from clrt.runtime.executor import BoundPlan, Enqueue
 from clrt.runtime.session import Session
-
-_Sizes: TypeAlias = "dict[Value | Scratch | Packed, int]"
-
-# Ops of which a launch reads, or writes, only a part of a tensor that it names.
-_READ_IN_PART = frozenset({"Gather", "GatherElements", "GatherND", "Slice", "Split"})
-_WRITTEN_IN_PART = frozenset({"Concat"})
 
 
 @dataclass(frozen=True)
@@ -120,30 +112,3 @@ class Recorder:
         # OpenCL 1.2 has no common clock, but it says when it took the first command.
         shift = began_ns - events[0].profile.queued
         return [Span(e.profile.start + shift, e.profile.end + shift) for e in events]
-
-
-def moved_bytes(bound: BoundPlan, node: Node, launch: Launch) -> int:
-    """Bytes that a launch reads and writes: each buffer once, at the size of what lies there.
-
-    Of a table from which rows are gathered no more counts than comes out, of a tensor that several
-    launches concatenate no more than goes in.
-    """
-    sizes: _Sizes = {}
-    for arg in launch.args:
-        buffer = arg.buffer if isinstance(arg, BufferArg) else None
-        if isinstance(buffer, Packed):
-            sizes[buffer] = bound.locate(buffer)[0].size
-        elif buffer is not None and not isinstance(buffer, Status):
-            sizes[buffer] = buffer.nbytes
-    written: _Sizes = {b: n for b, n in sizes.items() if b in node.outputs}
-    read: _Sizes = {b: n for b, n in sizes.items() if b not in written}
-    if node.op.name in _READ_IN_PART:
-        read = _at_most(read, written)
-    if node.op.name in _WRITTEN_IN_PART:
-        written = _at_most(written, read)
-    return sum(read.values()) + sum(written.values())
-
-
-def _at_most(sizes: _Sizes, others: _Sizes) -> _Sizes:
-    limit = max(others.values(), default=0)
-    return {b: min(n, limit) for b, n in sizes.items()}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -92,6 +93,35 @@ def test_a_gather_moves_no_more_than_comes_out() -> None:
     with clrt.load(model) as loaded:
         found = loaded.profile(np.arange(10), repeat=1)
     assert found.nbytes == 2 * 10 * 64 * 4 + 10 * 8
+
+
+def test_explain_and_profile_tell_the_same_bytes() -> None:
+    rng = np.random.default_rng(0)
+    shapes = {"table": (50, 64), "w": (64, 64), "scale": (64,)}
+    weights = [
+        numpy_helper.from_array(rng.standard_normal(s).astype(np.float32), n)
+        for n, s in shapes.items()
+    ]
+    nodes = [
+        helper.make_node("Gather", ["table", "x"], ["rows"]),
+        helper.make_node("Split", ["rows"], ["left", "right"], axis=1, num_outputs=2),
+        helper.make_node("Concat", ["right", "left"], ["turned"], axis=1),
+        helper.make_node("MatMul", ["turned", "w"], ["product"]),
+        helper.make_node("LayerNormalization", ["product", "scale"], ["y"]),
+    ]
+    model = _model(nodes, ["n"], weights)
+    model.graph.input[0].type.tensor_type.elem_type = TensorProto.INT64
+    with clrt.load(model) as loaded:
+        profiled = loaded.profile(np.arange(10), repeat=1)
+        explained = loaded.explain({"x": (10,)})
+    moved = Counter[str]()
+    for kernel in profiled.kernels:
+        moved[kernel.node] += kernel.nbytes
+    assert {r.op for r in explained.rows} >= {"Gather", "Split", "Concat", "LayerNormalization"}
+    told = {r.name: r.read_bytes + r.written_bytes + r.scratch_bytes for r in explained.rows}
+    assert {name: nbytes for name, nbytes in told.items() if nbytes} == moved
+    # Both halves of what goes into the Concat, and the whole that comes out.
+    assert [told[r.name] for r in explained.rows if r.op == "Concat"] == [2 * 10 * 64 * 4]
 
 
 def test_a_model_can_be_profiled_only_while_it_is_open() -> None:

@@ -155,7 +155,8 @@ def measure_launches(
 
 def _time_run(lab: Lab, source: Any, shape: tuple[int, int]) -> tuple[Sample, list[Timed]]:
     """A run with its copies, and its launches by the device's events; medians of a few runs."""
-    from clrt.runtime.profiler import PlanRun, Recorder, moved_bytes
+    from clrt.plan.traffic import traffic
+    from clrt.runtime.profiler import PlanRun, Recorder
 
     model = lab.model((MINILM, source), lambda: source)
     feeds = make_feeds([s.name for s in model.inputs], *shape)
@@ -175,7 +176,7 @@ def _time_run(lab: Lab, source: Any, shape: tuple[int, int]) -> tuple[Sample, li
     runs = [[1e-9 * (s.end_ns - s.start_ns) for s in run] for run in spans]
     launches = [(s.node, x) for s in bound.plan.steps for x in s.launches]
     timed = [
-        Timed(_label(node), time_s, launch.flops, moved_bytes(bound, node, launch))
+        Timed(_label(node), time_s, launch.flops, traffic(node, launch).nbytes)
         for (node, launch), time_s in zip(
             launches, map(statistics.median, zip(*runs, strict=True)), strict=True
         )

@@ -1,0 +1,62 @@
+"""What a launch moves between the device's memory and its cores."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from clrt.ir.graph import Node, Value
+from clrt.kernels.spec import BufferArg, Launch, Scratch, Status
+
+# Ops of which a launch reads, or writes, only a part of a tensor that it names.
+_READ_IN_PART = frozenset({"Gather", "GatherElements", "GatherND", "Slice", "Split"})
+_WRITTEN_IN_PART = frozenset({"Concat"})
+
+
+@dataclass(frozen=True)
+class Traffic:
+    """Bytes that a launch moves: each buffer once, at the size of what lies there.
+
+    Attributes:
+        read: Of inputs and weights. Of a table from which rows are taken no more counts than comes
+            out.
+        written: Of outputs. Of one that several launches put together no more counts than goes in.
+        scratch: Of the node's own memory, read or written.
+    """
+
+    read: int
+    written: int
+    scratch: int
+
+    @property
+    def nbytes(self) -> int:
+        """All of it."""
+        return self.read + self.written + self.scratch
+
+
+def traffic(node: Node, launch: Launch) -> Traffic:
+    """What a launch of a node moves, its work for the node after it included."""
+    buffers = {a.buffer: None for a in launch.args if isinstance(a, BufferArg)}
+    picked = node.inputs[0] if node.op.name in _READ_IN_PART else None
+    read = written = scratch = part = 0
+    for buffer in buffers:
+        if isinstance(buffer, Status):
+            continue
+        if isinstance(buffer, Scratch):
+            scratch += buffer.nbytes
+        elif isinstance(buffer, Value) and _is_made(buffer, node):
+            written += buffer.nbytes
+        elif buffer is picked:
+            part = buffer.nbytes
+        else:
+            read += buffer.nbytes
+    read += min(part, written)
+    if node.op.name in _WRITTEN_IN_PART:
+        written = min(written, read)
+    return Traffic(read, written, scratch)
+
+
+def _is_made(value: Value, node: Node) -> bool:
+    """Whether a value in the launches of a node is an output: its own, or of the node after it."""
+    return value.producer is node or (
+        value.producer is not None and node.output in value.producer.inputs
+    )
