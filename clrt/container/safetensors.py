@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clrt.errors import ModelError
+from clrt.kernels.spec import ALIGNMENT_BYTES
 
 Array = NDArray[Any]
 
@@ -41,8 +42,7 @@ DTYPES: Mapping[str, np.dtype[Any]] = {
 }
 _CODES = {dtype: code for code, dtype in DTYPES.items()}
 _LFS_MARK = b"version https://git-lfs"
-# The tensors start on a page and each at a multiple of this, so that devices read them in place.
-ALIGNMENT_BYTES = 128
+# The tensors start on a page and each at a multiple of ALIGNMENT_BYTES: devices read them in place.
 _PAGE_BYTES = 4096
 # The format's own limit.
 MAX_HEADER_BYTES = 100_000_000

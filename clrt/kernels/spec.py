@@ -17,6 +17,8 @@ from clrt.kernels.tuned import TunedKernel
 
 Scalar: TypeAlias = "np.int32 | np.int64 | np.float32"
 
+# Of where a tensor starts: one cache line pair; vector loads through pointer casts rely on it.
+ALIGNMENT_BYTES = 128
 _GROUPS_PER_UNIT = 8
 
 

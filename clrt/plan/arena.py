@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from clrt.errors import OutOfMemoryError
+from clrt.kernels.spec import ALIGNMENT_BYTES
 
-# One cache line pair; also the alignment that vector loads through pointer casts rely on.
-ALIGNMENT_BYTES = 128
 # Kernels take offsets of elements, which may be bytes, as 32-bit integers.
 _INDEXED_BYTES = 1 << 31
 

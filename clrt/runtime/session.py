@@ -17,7 +17,7 @@ from clrt import knobs
 from clrt.errors import DeviceError, OutOfMemoryError
 from clrt.ir.dtypes import DType
 from clrt.ir.op import Array
-from clrt.plan.arena import ALIGNMENT_BYTES
+from clrt.kernels.spec import ALIGNMENT_BYTES
 from clrt.runtime.devices import DeviceInfo
 from clrt.runtime.pages import drop_pages, is_mapped
 from clrt.runtime.programs import ProgramCache
