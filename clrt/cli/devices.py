@@ -10,13 +10,10 @@ from rich.text import Text
 
 from clrt.cli.console import stderr, stdout
 from clrt.inspection.units import format_bytes
-from clrt.runtime.devices import DeviceInfo
+from clrt.runtime.devices import INSTALL_HINT, DeviceInfo
 from clrt.runtime.devices import devices as find_devices
 
-_NONE = (
-    "No OpenCL device was found. Install a GPU vendor's driver, or the CPU implementation: "
-    "pip install 'pyopencl[pocl]'."
-)
+_NONE = f"No OpenCL device was found. {INSTALL_HINT}"
 
 
 def devices() -> None:

@@ -21,7 +21,7 @@ register_intel_cpu()
 
 import pyopencl as cl  # noqa: E402  the loader reads the .icd files when this is imported
 
-_INSTALL_HINT = (
+INSTALL_HINT = (
     "Install a GPU vendor's driver, or the CPU implementation: pip install 'pyopencl[pocl]'."
 )
 _KNOWN_AS = {"pocl": "portable computing language"}
@@ -159,7 +159,7 @@ def choose_device(request: str | int | None = None) -> DeviceInfo:
     wanted = knobs.DEVICE.get() if request is None else request
     available = devices()
     if not available:
-        raise DeviceError(f"No OpenCL platform was found. {_INSTALL_HINT}")
+        raise DeviceError(f"No OpenCL platform was found. {INSTALL_HINT}")
     matches = _matching(wanted, available)
     usable = [d for d in matches if d.usable]
     if not usable:
