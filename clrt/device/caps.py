@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, fields
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,6 @@ class DeviceCaps:
     local_mem_bytes: int = 16 << 10
     global_mem_bytes: int = 1 << 30
     max_alloc_bytes: int = 256 << 20
-    cache_line_bytes: int = 64
     float_lanes: int = 4
     extensions: frozenset[str] = frozenset()
     simulator: bool = False
@@ -56,8 +55,9 @@ class DeviceCaps:
 
     @classmethod
     def from_json(cls, text: str) -> DeviceCaps:
-        """The inverse of `to_json`."""
-        record = json.loads(text)
+        """The inverse of `to_json`; what other versions of clrt noted beside it is left out."""
+        known = {f.name for f in fields(cls)}
+        record = {k: v for k, v in json.loads(text).items() if k in known}
         record["cl_version"] = tuple(record["cl_version"])
         record["extensions"] = frozenset(record["extensions"])
         record["quirks"] = frozenset(record["quirks"])

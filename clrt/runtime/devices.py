@@ -82,7 +82,6 @@ def read_caps(device: cl.Device) -> DeviceCaps:
         local_mem_bytes=device.local_mem_size,
         global_mem_bytes=device.global_mem_size,
         max_alloc_bytes=device.max_mem_alloc_size,
-        cache_line_bytes=device.global_mem_cacheline_size,
         float_lanes=_float_lanes(device),
         extensions=frozenset(device.extensions.split()),
     )

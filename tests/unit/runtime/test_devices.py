@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 import pytest
@@ -123,3 +124,8 @@ def test_target_of_pocl(target: str, cpu: str, lanes: int) -> None:
 
 def test_profiles_round_trip() -> None:
     assert DeviceCaps.from_json(CPU.to_json()) == CPU
+
+
+def test_profiles_of_other_versions_are_read() -> None:
+    record = json.loads(CPU.to_json()) | {"a_fact_of_another_version": 64}
+    assert DeviceCaps.from_json(json.dumps(record)) == CPU
