@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from math import prod
 from typing import TypeAlias
 
@@ -143,10 +144,14 @@ def emit_cpu(product: Product, ctx: Lowering, norm: RowNorm | None = None) -> li
     # Each stripe reads all of B: where rows are few, tiles share it out better.
     if product.batches == 1 and blocks >= 2 * units:
         return [*launches, launch(*stripes, product.flops + flops, *norm.args, i32(1), i32(1))]
+    multiply = launch(*tiles, *norm.args, i32(1), i32(0))
+    normalise = launch(*stripes, flops, *norm.args, i32(0), i32(1))
+    of_norm = {a.buffer for a in norm.args if isinstance(a, BufferArg)}
+    of_product = {b for b in multiply.buffers if b not in of_norm and b is not product.y}
     return [
         *launches,
-        launch(*tiles, *norm.args, i32(1), i32(0)),
-        launch(*stripes, flops, *norm.args, i32(0), i32(1)),
+        replace(multiply, untouched=frozenset(of_norm)),
+        replace(normalise, untouched=frozenset(of_product)),
     ]
 
 

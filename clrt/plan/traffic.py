@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from clrt.ir.graph import Node, Value
-from clrt.kernels.spec import BufferArg, Launch, Scratch, Status
+from clrt.kernels.spec import Launch, Scratch, Status
 
 # Ops of which a launch reads, or writes, only a part of a tensor that it names.
 _READ_IN_PART = frozenset({"Gather", "GatherElements", "GatherND", "Slice", "Split"})
@@ -35,10 +35,9 @@ class Traffic:
 
 def traffic(node: Node, launch: Launch) -> Traffic:
     """What a launch of a node moves, its work for the node after it included."""
-    buffers = {a.buffer: None for a in launch.args if isinstance(a, BufferArg)}
     picked = node.inputs[0] if node.op.name in _READ_IN_PART else None
     read = written = scratch = part = 0
-    for buffer in buffers:
+    for buffer in launch.buffers:
         if isinstance(buffer, Status):
             continue
         if isinstance(buffer, Scratch):

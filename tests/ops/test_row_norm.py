@@ -16,6 +16,7 @@ from clrt.ops.layer_normalization import LayerNormalization
 from clrt.ops.pointwise import Add, Mul, Relu
 from clrt.ops.rms_normalization import RMSNormalization
 from clrt.plan.plan import Kernels
+from clrt.plan.traffic import traffic
 from clrt.runtime.devices import DeviceInfo
 from tests.harness import all_devices, plan_graph, run_graph, tolerance
 
@@ -121,6 +122,16 @@ def test_the_steps_say_who_does_the_work() -> None:
     assert len(product.launches) == 1 and norm.launches == ()
     assert norm.within is product.node
     assert norm.variant == product.variant == "gemm_cpu"
+
+
+def test_each_launch_moves_what_it_touches() -> None:
+    graph, _, _ = residual_norm(LayerNormalization(), (3, 7), 24)
+    step = plan_graph(graph, CPU).steps[0]
+    assert isinstance(step, Kernels)
+    first, second = (traffic(step.node, x) for x in step.launches)
+    rows, columns, weights = 3 * 24 * 4, 24 * 4, 7 * 24 * 4
+    assert (first.read, first.written) == (3 * 7 * 4 + weights + columns + rows, rows)
+    assert (second.read, second.written) == (2 * columns, 2 * rows)
 
 
 def test_the_result_lies_where_the_residual_lay() -> None:
