@@ -68,7 +68,6 @@ class Converted:
     Attributes:
         nodes_before: Nodes of the graph as imported.
         parameters: Elements of its constants, once optimised.
-        encoder: What a sentence encoder needs beside the graph; None where it is none.
         kept: Names of weights that stayed as they were since they would overflow.
     """
 
@@ -78,7 +77,6 @@ class Converted:
     report: PassReport
     shrunk: Sequence[Shrunk]
     kept: Sequence[str]
-    encoder: Mapping[str, Any] | None
 
 
 def convert(source: Source, options: Options) -> Converted:
@@ -118,7 +116,6 @@ def convert(source: Source, options: Options) -> Converted:
         report,
         list(shrink.shrunk.values()) if shrink else [],
         shrink.overflows if shrink else [],
-        encoder_settings(source) if isinstance(source, (str, Path)) else None,
     )
 
 
@@ -126,6 +123,7 @@ def write(
     converted: Converted,
     path: Path,
     shapes: Sequence[Shapes],
+    encoder: Mapping[str, Any] | None = None,
     device: str | int | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> None:
@@ -133,13 +131,14 @@ def write(
 
     Args:
         shapes: Input shapes to plan for.
+        encoder: What `SentenceEncoder` needs beside the graph.
 
     Raises:
         InputError: The file cannot be written.
     """
     with load(converted.graph, device=device, optimize_level=0) as model:
         packed = packed_weights([model.plan(s) for s in shapes])
-        extras = {} if converted.encoder is None else {"encoder": converted.encoder}
+        extras = {} if encoder is None else {"encoder": encoder}
         compiled = CompiledModel(converted.graph, shapes, extras)
         write_compiled(compiled, path, f"clrt {clrt.__version__}", packed, progress)
 
@@ -163,27 +162,21 @@ def packed_weights(plans: Sequence[Plan]) -> list[Packed]:
     return [p for p in only if p is not None]
 
 
-def encoder_settings(source: str | Path) -> dict[str, Any] | None:
-    """What `SentenceEncoder` needs of a folder; None where no tokenizer lies with the model.
+def read_encoder(source: Path) -> tuple[dict[str, Any] | None, str | None]:
+    """What `SentenceEncoder` needs beside the graph of a model, and why a folder has no such.
 
-    A folder whose pooling clrt lacks has none either: the model runs without it.
+    None where no tokenizer lies with the model, or its folder asks for what clrt lacks: the model
+    runs without.
     """
     try:
-        config = read_config(Path(source))
-        text = config.tokenizer or tokenizer_file(config).read_text("utf-8")
-    except (ModelError, UnsupportedError):
-        return None
-    return config.for_compiled(text)
-
-
-def encoder_trouble(source: Path) -> str | None:
-    """Why a folder makes no sentence encoder; None where it makes one, or is no folder."""
-    try:
-        if source.is_dir():
-            read_config(source)
+        config = read_config(source)
     except (ModelError, UnsupportedError) as error:
-        return str(error)
-    return None
+        return None, str(error) if source.is_dir() else None
+    try:
+        text = config.tokenizer or tokenizer_file(config).read_text("utf-8")
+    except ModelError:
+        return None, None
+    return config.for_compiled(text), None
 
 
 def calibrate(graph: Graph, options: Options) -> dict[Value, Array]:

@@ -25,8 +25,7 @@ from clrt.converter import (
     Options,
     compare,
     convert,
-    encoder_settings,
-    encoder_trouble,
+    read_encoder,
     write,
 )
 from clrt.errors import InputError
@@ -146,41 +145,29 @@ def convert_model(
     ] = None,
     device: DeviceOption = None,
     all_devices_here: Annotated[
-        bool, typer.Option("--all-devices-here", help="Precompile for every device found.")
+        bool, typer.Option("--all-devices-here", help="Precompile for every device but simulators.")
     ] = False,
 ) -> None:
     """Optimise a model once and write it as one file that loads at once.
 
     Example: clrt-convert all-MiniLM-L6-v2 -o minilm.clrt --precision float16 --verify
     """
-    if quantize is not None and precision is not Precision.float32:
-        raise InputError("--quantize and --precision both say what weights are; give one of them.")
-    if all_devices_here and precompile is None:
-        raise InputError("--all-devices-here says for what to --precompile; name its folder.")
-    if precompile is not None and precompile.exists() and not precompile.is_dir():
-        raise InputError(f"'{precompile}' is a file; --precompile writes into a folder.")
+    _check_options(quantize, precision, precompile, all_devices_here)
     found = find_model(source)
-    name = found.stem if found.is_file() else Path(source).resolve().name
-    target = output or Path(name + (SUFFIX if to is Target.clrt else "_optimized.onnx"))
-    if target.exists() and target.samefile(found):
-        raise InputError(f"'{target}' is the source itself; name another file by --output.")
-    if (target.suffix == SUFFIX) != (to is Target.clrt):
-        raise InputError(
-            f"'{target}' is loaded as what its name says: a compiled model ends in {SUFFIX}, ONNX "
-            "(--to onnx) does not."
-        )
+    target = _target(source, found, output, to)
     for path, option in ((target, "--output"), (report, "--report"), (dump_ir, "--dump-ir")):
         if path is not None:
             check_target(path, option)
     given = None if inputs is None else read_feeds(inputs)
     weights = quantize.value if quantize is not None else _STORAGES[precision]
+    encoder, trouble = read_encoder(found)
 
     options = Options(
         _parse_dims(dim or ()),
         tuple(n.strip() for n in keep_outputs.split(",")) if keep_outputs else (),
         optimize,
         None if weights is None else DType(weights),
-        _calibration(found, given),
+        _calibration(found, given, encoder is not None),
         device,
         precision is Precision.auto,
         keep_quantized=to is Target.onnx,
@@ -201,32 +188,77 @@ def convert_model(
                 converted,
                 target,
                 shapes,
+                encoder,
                 device,
                 lambda done, total: bar.update(task, completed=done, total=max(total, 1)),
             )
         if precompile is not None:
-            chosen = [d.index for d in devices() if d.usable] if all_devices_here else [device]
-            for which in chosen:
+            for which in _real_devices() if all_devices_here else [device]:
                 where = "auto" if which is None else which
                 bar.update(task, description=f"compiling for device {where}", total=None)
                 _precompile(target, shapes, which, precompile)
         if report is not None:
             bar.update(task, description="profiling", total=None)
             _profile(target, given, shapes[0], device, report)
-    stdout().print(_summary(target, converted))
-    if to is Target.clrt and (trouble := encoder_trouble(found)) is not None:
-        stderr().print(Text(f"It holds no sentence encoder: {trouble}", style="yellow"))
-    if converted.shrunk:
-        stdout().print(_weight_table(converted.shrunk))
+    _say_what_was_done(target, converted, encoder is not None)
+    if to is Target.clrt and trouble is not None:
+        _warn(f"It holds no sentence encoder: {trouble}")
     if quantize is Quantize.int4 and options.calibration is None:
-        text = "Each weight was rounded for itself; --inputs of your own make int4 closer."
-        stderr().print(Text(text, style="yellow"))
-    if converted.kept:
-        names = ", ".join(converted.kept)
-        stderr().print(Text(f"Left in float32, since float16 overflows: {names}", style="yellow"))
+        _warn("Each weight was rounded for itself; --inputs of your own make int4 closer.")
     if verify:
         allowed = _TOLERANCES[weights] if tolerance is None else tolerance
         _verify(found, target, given, shapes[0], allowed, device)
+
+
+def _check_options(
+    quantize: Quantize | None, precision: Precision, precompile: Path | None, all_devices_here: bool
+) -> None:
+    """Refuses options that contradict each other.
+
+    Raises:
+        InputError: They do.
+    """
+    if quantize is not None and precision is not Precision.float32:
+        raise InputError("--quantize and --precision both say what weights are; give one of them.")
+    if all_devices_here and precompile is None:
+        raise InputError("--all-devices-here says for what to --precompile; name its folder.")
+    if precompile is not None and precompile.exists() and not precompile.is_dir():
+        raise InputError(f"'{precompile}' is a file; --precompile writes into a folder.")
+
+
+def _target(source: str, found: Path, output: Path | None, to: Target) -> Path:
+    """The file to write.
+
+    Raises:
+        InputError: It is the source, or its name is that of the other format.
+    """
+    name = found.stem if found.is_file() else Path(source).resolve().name
+    target = output or Path(name + (SUFFIX if to is Target.clrt else "_optimized.onnx"))
+    if target.exists() and target.samefile(found):
+        raise InputError(f"'{target}' is the source itself; name another file by --output.")
+    if (target.suffix == SUFFIX) != (to is Target.clrt):
+        raise InputError(
+            f"'{target}' is loaded as what its name says: a compiled model ends in {SUFFIX}, ONNX "
+            "(--to onnx) does not."
+        )
+    return target
+
+
+def _real_devices() -> list[int]:
+    """The devices that programs are worth compiling for: a simulator is there to find faults."""
+    return [d.index for d in devices() if d.usable and not d.caps.simulator]
+
+
+def _say_what_was_done(target: Path, converted: Converted, encodes: bool) -> None:
+    stdout().print(_summary(target, converted, encodes))
+    if converted.shrunk:
+        stdout().print(_weight_table(converted.shrunk))
+    if converted.kept:
+        _warn(f"Left in float32, since float16 overflows: {', '.join(converted.kept)}")
+
+
+def _warn(text: str) -> None:
+    stderr().print(Text(text, style="yellow"))
 
 
 _STORAGES = {
@@ -237,13 +269,13 @@ _STORAGES = {
 }
 
 
-def _calibration(source: Path, given: dict[str, Array] | None) -> Calibration | None:
+def _calibration(
+    source: Path, given: dict[str, Array] | None, has_tokenizer: bool
+) -> Calibration | None:
     """What integer weights are tried on: the inputs given, else text where there is a tokenizer."""
     if given is not None:
         return lambda specs: [given]
-    if encoder_settings(source) is None:
-        return None
-    return lambda specs: calibration_feeds(source, specs)
+    return (lambda specs: calibration_feeds(source, specs)) if has_tokenizer else None
 
 
 def _profile(
@@ -326,8 +358,8 @@ def _dump(path: Path, converted: Converted) -> None:
         stream.write(text.encode())
 
 
-def _summary(target: Path, converted: Converted) -> Text:
-    encoder = ", with its tokenizer" if converted.encoder else ""
+def _summary(target: Path, converted: Converted, encodes: bool) -> Text:
+    encoder = ", with its tokenizer" if encodes else ""
     size, millions = format_bytes(target.stat().st_size), converted.parameters / 1e6
     nodes = f"{converted.nodes_before} nodes -> {len(converted.graph.nodes)}"
     return Text(f"{target}: {size}, {millions:.1f} M parameters, {nodes}{encoder}")

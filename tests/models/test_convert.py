@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -12,12 +13,13 @@ import pytest
 from typer.testing import CliRunner, Result
 
 import clrt
+from clrt.cli import convert
 from clrt.cli.convert import EXIT_DIFFERS, app
 from clrt.cli.samples import sample_inputs
-from clrt.converter import encoder_trouble
+from clrt.converter import read_encoder
 from clrt.errors import ModelError
 from clrt.ir.op import Array
-from clrt.runtime.devices import DeviceInfo
+from clrt.runtime.devices import DeviceInfo, devices
 from clrt.sources import onnx_source
 from tests.harness import all_devices
 from tests.models.fixtures import load_family
@@ -167,6 +169,21 @@ def test_programs_compiled_ahead(tmp_path: Path) -> None:
         assert model._session.programs.builds == before
 
 
+def test_nothing_is_compiled_for_simulators(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A device whose index does not exist would be an error."""
+    real = [d for d in devices() if not d.caps.simulator]
+    fake = replace(real[0], index=99, caps=replace(real[0].caps, simulator=True))
+    monkeypatch.setattr(convert, "devices", lambda: [*real, fake])
+    source = tmp_path / "m.onnx"
+    source.write_bytes(load_family(FAMILIES[0]).SerializeToString())
+    here = ("--precompile", tmp_path / "programs", "--all-devices-here")
+    result = _run(source, "-o", tmp_path / "m.clrt", *here)
+    assert result.exit_code == 0, result.output
+    assert list((tmp_path / "programs").iterdir())
+
+
 def test_verify_fails_past_the_tolerance(tmp_path: Path) -> None:
     options = ("--quantize", "int8", "--verify", "--tolerance", "1e-9")
     result = _run(model_folder(), "-o", tmp_path / "m.clrt", *options)
@@ -247,8 +264,10 @@ def test_shapes_that_only_the_user_knows(tmp_path: Path) -> None:
 
 def test_why_a_folder_makes_no_encoder(tmp_path: Path) -> None:
     folder = tiny.make_folder(tmp_path, pooling_mode_weightedmean_tokens=True)
-    assert "weightedmean" in (encoder_trouble(folder) or "")
-    assert encoder_trouble(model_folder()) is None
+    settings, trouble = read_encoder(folder)
+    assert settings is None and "weightedmean" in (trouble or "")
+    settings, trouble = read_encoder(model_folder())
+    assert settings is not None and trouble is None
 
 
 def test_a_transformer_in_a_folder_of_its_own(tmp_path: Path) -> None:
