@@ -7,6 +7,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from clrt.errors import ClrtError
+from clrt.ir.dims import Expr, Undecidable, substitute
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Node, Value
 from clrt.ir.op import Array, TensorType
@@ -64,16 +66,19 @@ def _is_dynamic(node: Node) -> bool:
     x, scale, zero = node.inputs[:3]
     if x is None or scale is None or zero is None or x.shape is None:
         return False
-    if (x.dtype, zero.dtype) != (DType.FLOAT32, DType.UINT8) or scale.shape != () != zero.shape:
+    if (x.dtype, zero.dtype, scale.shape, zero.shape) != (DType.FLOAT32, DType.UINT8, (), ()):
         return False
     cone = _cone(x, [scale, zero])
     if cone is None or not {n.op.name for n in cone} >= _ENDS:
         return False
-    sizes = (2,) * len(x.shape)
-    free = Value(x.name, TensorType(x.dtype, None))
-    trial = Graph("trial", [x], [scale, zero], cone, ["scale", "zero"]).over([free])
-    trial.inputs = [free]
-    return all(_agrees(trial, free.name, a) for a in _trials(sizes))
+    trial = Graph("trial", [x], [scale, zero], cone, ["scale", "zero"])
+    # The nodes may name sizes of x, which can be any where they are symbols.
+    symbols = {name: 4 for d in x.shape if isinstance(d, Expr) for name in d.symbols}
+    sizes = tuple(int(str(substitute(d, symbols))) for d in x.shape)
+    try:
+        return all(_agrees(trial, x.name, a) for a in _trials(sizes))
+    except (ClrtError, Undecidable, ValueError, LookupError):
+        return False
 
 
 def _cone(x: Value, ends: list[Value]) -> list[Node] | None:
@@ -96,7 +101,7 @@ def _cone(x: Value, ends: list[Value]) -> list[Node] | None:
 def _trials(shape: tuple[int, ...]) -> Iterator[Array]:
     rng = np.random.default_rng(0)
     for low, high in ((-3, 2), (1, 2), (-5, -4), (-0.01, 7)):
-        yield rng.uniform(low, high, shape).astype(np.float32)
+        yield rng.random(shape, np.float32) * np.float32(high - low) + np.float32(low)
 
 
 def _agrees(graph: Graph, name: str, x: Array) -> bool:

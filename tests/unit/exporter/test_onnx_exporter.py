@@ -212,6 +212,46 @@ def test_dynamic_quantisation_is_put_together_again() -> None:
     assert [n.op_type for n in result.graph.node] == ["DynamicQuantizeLinear", "DequantizeLinear"]
 
 
+@pytest.mark.parametrize(
+    ("given", "x", "point", "put_together"),
+    [
+        ("3, 4", "Identity(a)", "Identity(c)", True),
+        ("n, 4", "Identity(a)", "Identity(c)", True),
+        ("n, 4", "Concat<axis = 0>(a, a)", "Identity(c)", False),
+        ("n, 4", "Identity(a)", "Reshape(c, every)", False),
+    ],
+)
+def test_dynamic_quantisation_that_is_written_out(
+    given: str, x: str, point: str, put_together: bool
+) -> None:
+    result = agree(
+        f"""
+        g (float[{given}] a) => (uint8[m, 4] y, uint8[] p) {{
+          every = Constant<value = int64[1] {{-1}}>()
+          none = Constant<value = float {{0.0}}>()
+          steps = Constant<value = float {{255.0}}>()
+          x = {x}
+          flat = Reshape(x, every)
+          least = ReduceMin<keepdims = 0>(flat)
+          most = ReduceMax<keepdims = 0>(flat)
+          low = Min(least, none)
+          high = Max(most, none)
+          range = Sub(high, low)
+          s = Div(range, steps)
+          shift = Div(low, s)
+          up = Neg(shift)
+          whole = Round(up)
+          c = Clip(whole, none, steps)
+          turned = {point}
+          p = Cast<to = 2>(turned)
+          y = QuantizeLinear(x, s, p)
+        }}
+        """,
+        {"a": floats(3, 4)},
+    )
+    assert put_together == ("DynamicQuantizeLinear" in {n.op_type for n in result.graph.node})
+
+
 def test_other_quantisation_stays() -> None:
     result = agree(
         """
