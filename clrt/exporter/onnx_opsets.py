@@ -27,7 +27,6 @@ _OTHER_DOMAINS = {"ai.onnx.ml": 3, "com.microsoft": 1}
 
 # Fields that say no more than the node's inputs and outputs do.
 _IMPLIED = {
-    "Attention": {"outputs"},
     "Clip": {"has_min", "has_max"},
     "GroupNormalization": {"per_group"},
     "LayerNormalization": {"stats"},

@@ -41,7 +41,7 @@ CPU = tuned(
     T_KB=128,
 )
 # Both kernels keep a row of the head in private memory.
-_MAX_HEAD_SIZE = 512
+MAX_HEAD_SIZE = 512
 
 
 def _misfit_any(node: Node, caps: DeviceCaps) -> str | None:
@@ -49,8 +49,8 @@ def _misfit_any(node: Node, caps: DeviceCaps) -> str | None:
     dtype = node.arg(0).dtype
     if dtype not in (DType.FLOAT32, DType.FLOAT16):
         return f"no attention kernel for {dtype}"
-    if max(node.op.head_size, node.op.v_head_size) > _MAX_HEAD_SIZE:
-        return f"head size above {_MAX_HEAD_SIZE}"
+    if max(node.op.head_size, node.op.v_head_size) > MAX_HEAD_SIZE:
+        return f"head size above {MAX_HEAD_SIZE}"
     return None
 
 

@@ -9,7 +9,7 @@ import numpy as np
 from clrt.ir.dims import Dim, Shape, same
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Patch, Value
-from clrt.ops.fused_attention import FusedAttention
+from clrt.ops.fused_attention import MAX_HEAD_SIZE, FusedAttention
 from clrt.ops.pointwise import Add, Where
 from clrt.ops.transpose import Transpose
 from clrt.passes.attention_parts import (
@@ -24,8 +24,6 @@ from clrt.passes.attention_parts import (
 from clrt.passes.canonicalize_views import reshape
 from clrt.passes.driver import GraphView, Match, Miss, Pass, Rewriter
 from clrt.passes.matching import int_attribute, op_name, produced_by, scalar, uniform
-
-MAX_HEAD_SIZE = 512
 
 
 @dataclass

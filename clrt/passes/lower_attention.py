@@ -1,9 +1,8 @@
-"""ONNX's Attention without a cache -> FusedAttention."""
+"""ONNX's Attention -> FusedAttention."""
 
 from __future__ import annotations
 
-from clrt.ir.dims import Shape, same
-from clrt.ir.dtypes import DType
+from clrt.ir.dims import Shape
 from clrt.ir.graph import Node, Patch, Value
 from clrt.ops.attention import Attention
 from clrt.ops.fused_attention import FusedAttention
@@ -28,7 +27,7 @@ class LowerAttention(Pass):
         op = node.op
         if not isinstance(op, Attention):
             return None
-        reason = _trouble(node, op)
+        reason = op.misfit(node.input_types)
         return Match(view, node) if reason is None else Miss(reason, node)
 
     def rewrite(self, match: Match) -> Patch:
@@ -36,10 +35,11 @@ class LowerAttention(Pass):
         op, q = node.op, node.arg(0)
         assert isinstance(op, Attention) and q.shape is not None
         by_head = len(q.shape) == 4
-        heads, size = _heads(node.arg(0), op.q_num_heads)
-        kv_heads, _ = _heads(node.arg(1), op.kv_num_heads)
-        _, v_size = _heads(node.arg(2), op.kv_num_heads)
         operands, offsets = [node.arg(i) for i in range(3)], [0, 0, 0]
+        parts = [op.heads(v.type, i) for i, v in enumerate(operands)]
+        (heads, kv_heads, _), (size, _, v_size) = (
+            [int(str(p[axis])) for p in parts] for axis in (1, 3)
+        )
         if by_head:
             operands, offsets = map(list, zip(*map(_unsplit, operands), strict=True))
         fused = FusedAttention(
@@ -60,38 +60,6 @@ class LowerAttention(Pass):
             split = rewriter.add(Reshape(1), result, rewriter.shape_constant(shape))
             result = rewriter.add(Transpose(_BY_HEAD), split)
         return rewriter.patch({node.output: result})
-
-
-def _trouble(node: Node, op: Attention) -> str | None:
-    """Why a node is not what FusedAttention computes."""
-    if op.outputs > 1 or any(node.input(i) is not None for i in range(4, len(node.inputs))):
-        return "it has a cache, or more outputs than one"
-    if op.softcap or op.left_window_size >= 0 or op.right_window_size >= 0:
-        return "it has a softcap or a window"
-    operands = [node.arg(i) for i in range(3)]
-    if any(v.dtype is not DType.FLOAT32 or v.shape is None for v in operands):
-        return "its operands are not float32 of known rank"
-    if any(not isinstance(v.shape[-1], int) for v in operands if v.shape):
-        return "the head size depends on the input"
-    if any(len(v.shape) == 4 and not isinstance(v.shape[1], int) for v in operands if v.shape):
-        return "the number of heads depends on the input"
-    mask, k = node.input(3), node.arg(1)
-    if mask is None:
-        return None
-    if mask.shape is None or not 2 <= len(mask.shape) <= 4:
-        return "the mask's rank is not 2 to 4"
-    assert k.shape is not None
-    if not (same(mask.shape[-1], 1) or same(mask.shape[-1], k.shape[-2])):
-        return "the mask may be shorter than the keys"
-    return None
-
-
-def _heads(value: Value, count: int) -> tuple[int, int]:
-    """Heads and head size of an operand."""
-    assert value.shape is not None
-    if len(value.shape) == 4:
-        return int(str(value.shape[1])), int(str(value.shape[3]))
-    return count, int(str(value.shape[2])) // count
 
 
 def _unsplit(value: Value) -> tuple[Value, int]:

@@ -6,11 +6,11 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper
+from onnx.reference import ReferenceEvaluator
 
 from clrt.importer.onnx_importer import import_model
 from clrt.ir.graph import Graph
 from clrt.ir.op import Array
-from clrt.ops.attention import Attention
 from clrt.ops.evaluate import evaluate
 from clrt.passes.pipeline import optimize
 
@@ -20,7 +20,9 @@ ROWS = {"q": (2, 5, 24), "k": (2, 7, 12), "v": (2, 7, 6)}
 PADDING = np.array([[[[True] * 7]], [[[True] * 4 + [False] * 3]]])
 
 
-def _graph(shapes: dict[str, tuple[int, ...]], mask: Array | None, **attrs: object) -> Graph:
+def _model(
+    shapes: dict[str, tuple[int, ...]], mask: Array | None, opset: int, **attrs: object
+) -> onnx.ModelProto:
     infos = [
         helper.make_tensor_value_info(n, TensorProto.FLOAT, ["batch", *s[1:]])
         for n, s in shapes.items()
@@ -32,7 +34,11 @@ def _graph(shapes: dict[str, tuple[int, ...]], mask: Array | None, **attrs: obje
     node = helper.make_node("Attention", names, ["y"], "block", **attrs)
     result = helper.make_tensor_value_info("y", TensorProto.FLOAT, None)
     graph = helper.make_graph([node], "g", infos, [result], constants)
-    return import_model(helper.make_model(graph, opset_imports=[helper.make_opsetid("", 23)]))
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", opset)])
+
+
+def _graph(shapes: dict[str, tuple[int, ...]], mask: Array | None, **attrs: object) -> Graph:
+    return import_model(_model(shapes, mask, 23, **attrs))
 
 
 @pytest.mark.parametrize("causal", [0, 1])
@@ -50,11 +56,31 @@ def test_numbers_stay(by_head: bool, mask: Array | None, causal: int) -> None:
     np.testing.assert_allclose(evaluate(graph, feeds)["y"], before, rtol=0, atol=1e-6)
 
 
-def test_what_no_kernel_does_runs_as_the_body_that_onnx_gives() -> None:
-    graph = _graph(BY_HEAD, None, softcap=0.5)
+@pytest.mark.parametrize(
+    ("shapes", "mask", "attrs"),
+    [
+        (BY_HEAD, None, {"softcap": 0.5}),
+        ({"q": (2, 1, 3, 513), "k": (2, 1, 4, 513), "v": (2, 1, 4, 2)}, None, {}),
+        ({"q": (2, 1, 3, 2), "k": (2, 1, 4, 2), "v": (2, 1, 4, 513)}, None, {}),
+        (BY_HEAD, PADDING[..., :4], {}),
+        (BY_HEAD, PADDING[..., :1], {}),
+        (BY_HEAD, np.float32(RNG.standard_normal((5, 1))), {"is_causal": 1}),
+    ],
+)
+def test_what_no_kernel_does_runs_as_the_body_that_onnx_gives(
+    shapes: dict[str, tuple[int, ...]], mask: Array | None, attrs: dict[str, float]
+) -> None:
+    model = _model(shapes, mask, 24, **attrs)
+    graph = import_model(model)
     assert "Attention" not in {n.op.name for n in graph.nodes}
-    q, k, v = (RNG.standard_normal(s).astype(np.float32) for s in BY_HEAD.values())
-    (expected,) = Attention(softcap=0.5).reference(q, k, v)
+    feeds = {n: RNG.standard_normal(s).astype(np.float32) for n, s in shapes.items()}
+    (expected,) = ReferenceEvaluator(model).run(None, feeds)
     optimize(graph)
-    found = evaluate(graph, {"q": q, "k": k, "v": v})["y"]
-    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6)
+    np.testing.assert_allclose(evaluate(graph, feeds)["y"], expected, rtol=0, atol=1e-5)
+
+
+def test_a_mask_of_one_key_is_one_of_all_before_opset_24() -> None:
+    mask = np.array([[True]] * 4 + [[False]])
+    feeds = {n: RNG.standard_normal(s).astype(np.float32) for n, s in BY_HEAD.items()}
+    found = [evaluate(_graph(BY_HEAD, m), feeds)["y"] for m in (mask, mask.repeat(7, 1))]
+    np.testing.assert_allclose(*found, rtol=0, atol=1e-6)
