@@ -150,13 +150,15 @@ class _Importer:
 
         Its dims are its own: from turn to turn they may change, whatever their names.
         """
-        try:
-            type_ = formal_type(info, given)
-        except UnsupportedError as error:
-            self._unsupported.append(f"{call.title}: {error}")
-            type_ = BROKEN.type
-        name = self._value_names.unique(scope.prefix + info.name)
-        scope.env[info.name] = value = Value(name, type_)
+        value = BROKEN
+        # Behind an unsupported node what is given has a type that is made up.
+        if info.type.WhichOneof("value") is not None or not call.is_broken:
+            try:
+                type_ = formal_type(info, given)
+                value = Value(self._value_names.unique(scope.prefix + info.name), type_)
+            except UnsupportedError as error:
+                self._unsupported.append(f"{call.title}: {error}")
+        scope.env[info.name] = value
         return value
 
     def _input(self, info: onnx.ValueInfoProto, scope: Scope) -> Value:
@@ -270,8 +272,7 @@ class _Importer:
         if not call.domain and proto.op_type == "If" and _truth(call) is not None:
             return self._branch(call, scope)
         cls = REGISTRY.find(call.domain, proto.op_type)
-        dated = is_dated(call.domain, proto.op_type, call.opset) and not call.is_broken
-        if cls is None or dated:
+        if cls is None or is_dated(call.domain, proto.op_type, call.opset):
             return self._expand(call, scope)
         try:
             self._apply(cls, call, scope)
@@ -283,11 +284,14 @@ class _Importer:
     def _expand(self, call: Call, scope: Scope) -> None:
         """Imports the nodes that an op stands for, by clrt's expansion or ONNX's schema.
 
-        An expansion that raises `Expand` leaves this form of the op to the schema.
+        An expansion that raises `Expand` leaves this form of the op to the schema. None is asked
+        behind an unsupported node: it would go by types that are made up.
         """
         types = [None if v is None else v.type for v in call.inputs]
         key = call.domain, call.proto.op_type
         if has_expansion(*key) or is_dated(*key, call.opset):
+            if call.is_broken:
+                return _break(call, scope)
             try:
                 return self._expand_own(call, types, scope)
             except Expand:
@@ -322,8 +326,7 @@ class _Importer:
         # What the body of such an op holds is only known once the types of its inputs are.
         if reason or not (call.is_broken and expands):
             self._unsupported.append(note)
-        for name in filter(None, call.proto.output):
-            scope.env[name] = BROKEN
+        _break(call, scope)
 
     def _branch(self, call: Call, scope: Scope) -> None:
         """Imports the branch that an If with a known condition takes, in its place.
@@ -404,11 +407,12 @@ class _Importer:
             node = self._onnx_node(cls, call, values, scope)
             op = cls.from_onnx(node)
             inputs = [values[n] if n else None for n in node.inputs]
-            if any(v is BROKEN for v in (*inputs, *(v for g in op.graphs for v in g.outputs))):
+            inner = (v for g in op.graphs for v in (*g.inputs, *g.outputs))
+            if any(v is BROKEN for v in (*inputs, *inner)):
                 raise _BrokenInput
             types = op.infer_with_data([None if v is None else v.type for v in inputs])
         except _BrokenInput:
-            scope.env.update(dict.fromkeys(filter(None, call.proto.output), BROKEN))
+            _break(call, scope)
             return
         except ClrtError as error:
             raise reworded(
@@ -502,6 +506,11 @@ class _Importer:
         for graph, inner in found.values():
             graph.inputs += [self._captured(v, inner) or BROKEN for v in captured]
         return {name: graph for name, (graph, _) in found.items()}, captured
+
+
+def _break(call: Call, scope: Scope) -> None:
+    """Leaves the outputs to those that an unsupported node would make."""
+    scope.env.update(dict.fromkeys(filter(None, call.proto.output), BROKEN))
 
 
 def _truth(call: Call) -> bool | None:

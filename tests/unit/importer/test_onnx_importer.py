@@ -284,6 +284,36 @@ def test_all_unsupported_are_named_at_once() -> None:
     assert len(found) == 6 and f"opset {18}" in message
 
 
+@pytest.mark.parametrize(
+    ("op", "domain", "attrs"),
+    [
+        ("MaxUnpool", "", {"kernel_shape": [2, 2]}),
+        ("OneHotEncoder", "ai.onnx.ml", {"cats_strings": ["a", "b"]}),
+        ("FusedMatMul", "com.microsoft", {"transA": 1}),
+        ("CastLike", "", {}),
+    ],
+)
+def test_nothing_else_is_found_behind_an_unsupported_node(
+    op: str, domain: str, attrs: dict[str, Any]
+) -> None:
+    body = helper.make_graph(
+        [node(op, ["v", "v"], ["w"], domain=domain, **attrs), node("Identity", ["c"], ["d"])],
+        "turn",
+        [info("i", [], TensorProto.INT64), info("c", [], TensorProto.BOOL),
+         onnx.ValueInfoProto(name="v")],
+        [info("d", [], TensorProto.BOOL), onnx.ValueInfoProto(name="w")],
+    )  # fmt: skip
+    nodes = [
+        node("Nothing", ["x"], ["a"], "n"),
+        node(op, ["a", "a"], ["b"], domain=domain, **attrs),
+        node("Loop", ["trips", "", "a"], ["y"], body=body),
+    ]
+    proto = model(nodes, domains=["ai.onnx.ml", "com.microsoft"], outputs=[info("y"), info("b")])
+    with pytest.raises(UnsupportedError) as caught:
+        import_model(proto, {"trips": np.array(2)})
+    assert len(caught.value.nodes) == 1
+
+
 def test_unsupported_input_types() -> None:
     with pytest.raises(UnsupportedError, match="'x'"):
         inputs = [info("x", [1], TensorProto.COMPLEX64)]
