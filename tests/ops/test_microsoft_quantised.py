@@ -209,6 +209,9 @@ def _attentions() -> list[Case]:
     for mask in masks:
         inputs = (x, weight, _floats(3 * hidden), *scales, mask, *zeros)
         cases.append(Case("QAttention", inputs, (1, 2, 3, 4, 6, 7), attrs={"num_heads": heads}))
+    inputs = (x, weight, _floats(3 * hidden), *scales, keep, *zeros)
+    attrs = {"num_heads": heads, "unidirectional": 1, "mask_filter_value": -3.0, "scale": 0.3}
+    cases.append(Case("QAttention", inputs, (1, 2, 3, 4, 6, 7), attrs=attrs))
     past = _floats(2, batch, heads, 3, size)
     inputs = (x, weight, _floats(3 * hidden), *scales, None, *zeros, past)
     attrs = {"num_heads": heads, "unidirectional": 1}

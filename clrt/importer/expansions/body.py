@@ -1,4 +1,4 @@
-"""Bodies of ONNX ops that ONNX gives no function body: clrt runs them as other ops.
+"""Bodies of ops that clrt runs as other ops: ONNX gives them none, or one that clrt does not use.
 
 An expansion is a function under `@expands` that builds the body for one node, whose attributes and
 input types it sees.
@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 import onnx
 
-from clrt.errors import ModelError
+from clrt.errors import ModelError, UnsupportedError
 from clrt.importer.onnx_functions import Function
+from clrt.ir.dims import Shape
 from clrt.ir.dtypes import DType
 from clrt.ir.op import Array, TensorType
 
@@ -68,6 +69,18 @@ class Body:
         array = array.astype(object) if array.dtype.kind == "U" else array
         return self("Constant", value=onnx.numpy_helper.from_array(array))
 
+    def ints(self, *values: int) -> str:
+        """Adds a list of int64."""
+        return self.constant(np.array(values, np.int64))
+
+    def scalar(self, value: int) -> str:
+        """Adds an int64."""
+        return self.constant(np.array(value, np.int64))
+
+    def number(self, value: float, index: int = 0) -> str:
+        """Adds a number of the dtype of an input."""
+        return self.constant(np.array(value, self.input_dtype(index).numpy))
+
     def labels(self, strings: str, ints: str) -> Array | None:
         """The names of the classes, or None."""
         if self.attrs.get(strings):
@@ -83,8 +96,16 @@ class Body:
         """Adds a Cast."""
         return self("Cast", value, to=dtype.onnx)
 
-    def input_dtype(self, index: int = 0) -> DType:
-        """Dtype of an input.
+    def has(self, index: int) -> bool:
+        """Whether an optional input is there."""
+        return index < len(self.types) and self.types[index] is not None
+
+    def optional(self, index: int) -> str:
+        """The name of an optional input, "" where it is left out."""
+        return self.inputs[index] if self.has(index) else ""
+
+    def input_type(self, index: int = 0) -> TensorType:
+        """Type of an input.
 
         Raises:
             ModelError: It is left out.
@@ -92,7 +113,30 @@ class Body:
         found = self.types[index] if index < len(self.types) else None
         if found is None:
             raise ModelError(f"it lacks its input {index}; the model is not valid ONNX.")
-        return found.dtype
+        return found
+
+    def input_dtype(self, index: int = 0) -> DType:
+        """Dtype of an input.
+
+        Raises:
+            ModelError: It is left out.
+        """
+        return self.input_type(index).dtype
+
+    def shape_of(self, index: int = 0) -> Shape:
+        """Dims of an input.
+
+        Raises:
+            ModelError, UnsupportedError: It is left out, or its rank is not known.
+        """
+        shape = self.input_type(index).shape
+        if shape is None:
+            raise UnsupportedError(f"its input {index} has no known rank")
+        return shape
+
+    def rank_of(self, index: int = 0) -> int:
+        """Rank of an input; raises what `shape_of` does."""
+        return len(self.shape_of(index))
 
     def as_float32(self, index: int = 0) -> str:
         """An input, cast where it has another dtype."""
@@ -105,7 +149,7 @@ class Body:
         found = self.types[index]
         if found is None or found.rank != 1:
             return value
-        return self("Reshape", value, self.constant(np.array([1, -1])))
+        return self("Reshape", value, self.ints(1, -1))
 
     def real(self) -> tuple[str, DType]:
         """The first input in the dtype to compute in: float64 as it is, others as float32."""

@@ -26,9 +26,9 @@ def _shrink(body: Body) -> None:
 @expands("", "MeanVarianceNormalization")
 def _mean_variance_normalization(body: Body) -> None:
     """ONNX's has constants of float32."""
-    x, dtype = body.inputs[0], body.input_dtype()
-    axes = body.constant(np.array(body.attrs.get("axes", (0, 2, 3)), np.int64))
-    two, epsilon = (body.constant(np.array(v, dtype.numpy)) for v in (2, 1e-9))
+    x = body.inputs[0]
+    axes = body.ints(*body.attrs.get("axes", (0, 2, 3)))
+    two, epsilon = (body.number(v) for v in (2, 1e-9))
     mean = body("ReduceMean", x, axes)
     squares = body("ReduceMean", body("Pow", x, two), axes)
     deviation = body("Sqrt", body("Sub", squares, body("Pow", mean, two)))
@@ -52,15 +52,7 @@ def _affine_grid(body: Body) -> None:
     if counts is None or counts.shape is None or not isinstance(counts.shape[0], int):
         raise Expand
     rank, dtype = counts.shape[0] - 2, body.input_dtype()
-
-    def ints(*values: int) -> str:
-        return body.constant(np.array(values, np.int64))
-
-    def scalar(value: int) -> str:
-        return body.constant(np.array(value, np.int64))
-
-    def real(value: float) -> str:
-        return body.constant(np.array(value, dtype.numpy))
+    ints, scalar, real = body.ints, body.scalar, body.number
 
     spatial = body("Slice", size, ints(2), ints(rank + 2))
     shape = body("Concat", spatial, ints(1), axis=0)

@@ -87,7 +87,7 @@ def _one_hot_encoder(body: Body) -> None:
     place = _lookup(body, x, categories, numbers, size)
     if not body.attrs.get("zeros", 1):
         place = body("Gather", body.constant(numbers), place)
-    depth, values = body.constant(np.array([size])), body.floats([0, 1])
+    depth, values = body.ints(size), body.floats([0, 1])
     body.outputs = [body("OneHot", place, depth, values)]
 
 
@@ -108,7 +108,7 @@ def _normalizer(body: Body) -> None:
     if norm not in ops:
         raise UnsupportedError(f"norm '{norm}'")
     x = body.as_float32()
-    size = body(ops[norm], x, body.constant(np.array([-1])), keepdims=1)
+    size = body(ops[norm], x, body.ints(-1), keepdims=1)
     zero, one = (body.floats(v) for v in (0, 1))
     size = body("Where", body("Equal", size, zero), one, size)
     body.outputs = [body("Div", x, size)]
@@ -136,10 +136,10 @@ def _imputer(body: Body) -> None:
 def _array_feature_extractor(body: Body) -> None:
     body.input_dtype(1)
     x, x_type = body.inputs[0], body.types[0]
-    flat = body("Reshape", body.inputs[1], body.constant(np.array([-1])))
+    flat = body("Reshape", body.inputs[1], body.ints(-1))
     chosen = body("Gather", x, flat, axis=-1)
     if x_type is not None and x_type.rank == 1:
-        chosen = body("Unsqueeze", chosen, body.constant(np.array([0])))
+        chosen = body("Unsqueeze", chosen, body.ints(0))
     body.outputs = [chosen]
 
 
@@ -150,8 +150,8 @@ def _feature_vectorizer(body: Body) -> None:
         x, x_type = body.as_float32(index), body.types[index]
         x = body.rows(x, index)
         if x_type is None or x_type.shape is None or x_type.shape[-1] != width:
-            x = body("Pad", x, body.constant(np.array([0, 0, 0, width])))
-            ends = (body.constant(np.array([v])) for v in (0, width, 1))
+            x = body("Pad", x, body.ints(0, 0, 0, width))
+            ends = (body.ints(v) for v in (0, width, 1))
             x = body("Slice", x, *ends)
         parts.append(x)
     body.outputs = [body("Concat", *parts, axis=1)]

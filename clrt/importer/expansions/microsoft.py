@@ -9,13 +9,9 @@ import numpy as np
 
 from clrt.errors import UnsupportedError
 from clrt.importer.expansions.body import Body, expands
-from clrt.importer.expansions.quantised import (
-    CONV_ATTRS,
-    has,
-    kept_keys,
-    optional,
-    rank_of,
-)
+from clrt.importer.expansions.layouts import channels_first, channels_last, merge_heads, split_heads
+from clrt.importer.expansions.quantised import CONV_ATTRS
+from clrt.ir.dtypes import DType
 
 _DOMAIN = "com.microsoft"
 _ACTIVATIONS = {
@@ -24,25 +20,14 @@ _ACTIVATIONS = {
 }  # fmt: skip
 
 
-def ints(body: Body, *values: int) -> str:
-    """Adds a list of int64."""
-    return body.constant(np.array(values, np.int64))
-
-
-def number(body: Body, value: float, index: int = 0) -> str:
-    """Adds a number of the dtype of an input."""
-    return body.constant(np.array(value, body.input_dtype(index).numpy))
-
-
 def _size(body: Body, index: int, axis: int) -> int:
     """A dim that must be a number.
 
     Raises:
         UnsupportedError: It is not known.
     """
-    rank = rank_of(body, index)
-    found = body.types[index]
-    dim = found.shape[axis % rank] if found is not None and found.shape is not None else None
+    shape = body.shape_of(index)
+    dim = shape[axis % len(shape)]
     if not isinstance(dim, int):
         raise UnsupportedError(f"axis {axis} of input {index} depends on the input")
     return dim
@@ -50,7 +35,7 @@ def _size(body: Body, index: int, axis: int) -> int:
 
 def _with(body: Body, value: str, index: int) -> str:
     """The value plus an optional input."""
-    return body("Add", value, body.inputs[index]) if has(body, index) else value
+    return body("Add", value, body.inputs[index]) if body.has(index) else value
 
 
 @expands(_DOMAIN, "Gelu")
@@ -71,7 +56,7 @@ def _bias_gelu(body: Body) -> None:
 @expands(_DOMAIN, "QuickGelu")
 def _quick_gelu(body: Body) -> None:
     x, alpha = body.inputs[0], body.attrs.get("alpha", 1.702)
-    body.outputs = [body("Mul", x, body("Sigmoid", body("Mul", x, number(body, alpha))))]
+    body.outputs = [body("Mul", x, body("Sigmoid", body("Mul", x, body.number(alpha))))]
 
 
 @expands(_DOMAIN, "BiasSplitGelu")
@@ -96,7 +81,7 @@ def _skip(body: Body, bias: int) -> str:
 @expands(_DOMAIN, "SkipLayerNormalization")
 def _skip_layer_normalization(body: Body) -> None:
     total = _skip(body, 4)
-    inputs = [total, body.inputs[2], *([body.inputs[3]] if has(body, 3) else [])]
+    inputs = [total, body.inputs[2], body.optional(3)]
     epsilon = body.attrs.get("epsilon", 1e-12)
     y = body("LayerNormalization", *inputs, axis=-1, epsilon=epsilon)
     # The statistics stand between; only training reads them.
@@ -116,18 +101,18 @@ def _embed_layer_normalization(body: Body) -> None:
     """Inputs: ids, segments, three tables, gamma, beta, mask, positions."""
     ids, words = body.inputs[0], body.inputs[2]
     total = body("Gather", words, ids)
-    positions = optional(body, 8)
+    positions = body.optional(8)
     if not positions:
-        length = body("Gather", body("Shape", ids), body.constant(np.array(1)))
-        zero, one = (body.constant(np.array(v)) for v in (0, 1))
+        length = body("Gather", body("Shape", ids), body.scalar(1))
+        zero, one = (body.scalar(v) for v in (0, 1))
         positions = body("Range", zero, length, one)
     total = body("Add", total, body("Gather", body.inputs[3], positions))
-    if has(body, 1) and has(body, 4):
+    if body.has(1) and body.has(4):
         total = body("Add", total, body("Gather", body.inputs[4], body.inputs[1]))
     epsilon = body.attrs.get("epsilon", 1e-12)
     y = body("LayerNormalization", total, *body.inputs[5:7], axis=-1, epsilon=epsilon)
-    if has(body, 7):
-        count = body("ReduceSum", body.inputs[7], ints(body, 1), keepdims=0)
+    if body.has(7):
+        count = body("ReduceSum", body.inputs[7], body.ints(1), keepdims=0)
         lengths = body("Cast", count, to=6)
     else:
         rows = body("Shape", ids, start=0, end=1)
@@ -140,12 +125,12 @@ def _embed_layer_normalization(body: Body) -> None:
 def _fused_matmul(body: Body) -> None:
     a, b = (_turned(body, index, side) for index, side in enumerate("AB"))
     y, alpha = body("MatMul", a, b), body.attrs.get("alpha", 1.0)
-    body.outputs = [y if alpha == 1 else body("Mul", y, number(body, alpha))]
+    body.outputs = [y if alpha == 1 else body("Mul", y, body.number(alpha))]
 
 
 def _turned(body: Body, index: int, side: str) -> str:
     """An operand with its first axis as its rows (transBatch), then rows and columns exchanged."""
-    rank = rank_of(body, index)
+    rank = body.rank_of(index)
     perm = list(range(rank))
     if body.attrs.get(f"transBatch{side}", 0) and rank > 2:
         perm.insert(rank - 2, perm.pop(0))
@@ -163,7 +148,7 @@ def _activated(body: Body, value: str, name: str, parameters: list[float]) -> st
         raise UnsupportedError(f"activation '{name}'")
     named: dict[str, Any] = dict(zip(_ACTIVATIONS[name], parameters, strict=False))
     if name == "Clip":
-        bounds = [number(body, named[k]) if k in named else "" for k in ("min", "max")]
+        bounds = [body.number(named[k]) if k in named else "" for k in ("min", "max")]
         return body("Clip", value, *bounds)
     return body(name, value, **named)
 
@@ -174,11 +159,11 @@ def _fused_gemm(body: Body) -> None:
     given = [
         body.attrs[f"activation_{k}"] for k in ("alpha", "beta") if f"activation_{k}" in body.attrs
     ]
-    y = body("Gemm", *filter(None, body.inputs[:3]), **attrs)
+    y = body("Gemm", *body.inputs[:3], **attrs)
     body.outputs = [_activated(body, y, body.attrs.get("activation", ""), given)]
 
 
-def _conv(body: Body, inputs: list[str]) -> str:
+def _conv(body: Body, *inputs: str) -> str:
     attrs = {k: v for k, v in body.attrs.items() if k in CONV_ATTRS}
     return body("Conv", *inputs, **attrs)
 
@@ -189,26 +174,24 @@ def _parameters(body: Body) -> list[float]:
 
 @expands(_DOMAIN, "FusedConv")
 def _fused_conv(body: Body) -> None:
-    y = _conv(body, [i for k, i in enumerate(body.inputs[:3]) if has(body, k)])
+    y = _conv(body, *body.inputs[:3])
     y = _with(body, y, 3)
     body.outputs = [_activated(body, y, body.attrs.get("activation", ""), _parameters(body))]
 
 
 @expands(_DOMAIN, "NhwcConv")
 def _nhwc_conv(body: Body) -> None:
-    rank = rank_of(body, 0)
-    first, last = [0, rank - 1, *range(1, rank - 1)], [0, *range(2, rank), 1]
-    x, w = (body("Transpose", v, perm=first) for v in body.inputs[:2])
-    y = _conv(body, [x, w, *([body.inputs[2]] if has(body, 2) else [])])
-    body.outputs = [body("Transpose", y, perm=last)]
+    rank = body.rank_of()
+    x, w = (channels_first(body, v, rank) for v in body.inputs[:2])
+    body.outputs = [channels_last(body, _conv(body, x, w, body.optional(2)), rank)]
 
 
 @expands(_DOMAIN, "GroupNorm")
 def _group_norm(body: Body) -> None:
     x, gamma, beta = body.inputs[:3]
-    rank, nhwc = rank_of(body, 0), body.attrs.get("channels_last", 1)
+    rank, nhwc = body.rank_of(), body.attrs.get("channels_last", 1)
     if nhwc:
-        x = body("Transpose", x, perm=[0, rank - 1, *range(1, rank - 1)])
+        x = channels_first(body, x, rank)
     dtype = body.input_dtype()
     affine = [v if body.input_dtype(i) is dtype else body.cast(v, dtype)
               for i, v in enumerate((gamma, beta), 1)]  # fmt: skip
@@ -216,27 +199,34 @@ def _group_norm(body: Body) -> None:
     y = body("GroupNormalization", x, *affine, num_groups=groups, epsilon=epsilon)
     if body.attrs.get("activation", 0):
         y = body("Mul", y, body("Sigmoid", y))
-    body.outputs = [body("Transpose", y, perm=[0, *range(2, rank), 1]) if nhwc else y]
+    body.outputs = [channels_last(body, y, rank) if nhwc else y]
 
 
 @expands(_DOMAIN, "BiasSoftmax")
 def _bias_softmax(body: Body) -> None:
-    axis, rank = int(body.attrs.get("axis", 1)), rank_of(body, 0)
+    axis, rank = int(body.attrs.get("axis", 1)), body.rank_of(0)
     if axis % rank != rank - 1:
         raise UnsupportedError(f"axis {axis} of rank {rank}; clrt has the last one")
     body.outputs = [body("Softmax", body("Add", *body.inputs[:2]), axis=-1)]
+
+
+def _length(body: Body, value: str, axis: int) -> str:
+    return body("Shape", value, start=axis, end=axis + 1)
+
+
+def _range(body: Body, count: str) -> str:
+    """0, 1, … up to a number `[1]`."""
+    return body("Range", body.scalar(0), body("Squeeze", count, body.ints(0)), body.scalar(1))
 
 
 def _positions(body: Body, given: str, rank: int, like: str, axis: int) -> str:
     """Positions `[B, S]`; one number is the first of them."""
     if rank > 1:
         return given
-    batch, length = (body("Shape", like, start=a, end=a + 1) for a in (0, axis))
-    scalar = body("Squeeze", length, ints(body, 0))
-    zero, one = (body.constant(np.array(v)) for v in (0, 1))
-    row = body("Add", body("Range", zero, scalar, one), given)
+    batch, length = (_length(body, like, a) for a in (0, axis))
+    row = body("Add", _range(body, length), given)
     return body(
-        "Expand", body("Unsqueeze", row, ints(body, 0)), body("Concat", batch, length, axis=0)
+        "Expand", body("Unsqueeze", row, body.ints(0)), body("Concat", batch, length, axis=0)
     )
 
 
@@ -246,8 +236,8 @@ def _rotary_embedding(body: Body) -> None:
     if body.attrs.get("is_packed_batching", 0) or body.attrs.get("scale", 1.0) != 1:
         raise UnsupportedError("packed batching and scaled positions")
     x, given, cosines, sines = body.inputs[:4]
-    rank = rank_of(body, 0)
-    positions = _positions(body, given, rank_of(body, 1), x, rank - 2 if rank == 4 else 1)
+    rank = body.rank_of(0)
+    positions = _positions(body, given, body.rank_of(1), x, rank - 2 if rank == 4 else 1)
     attrs: dict[str, Any] = {
         k: int(body.attrs.get(k, 0)) for k in ("interleaved", "num_heads", "rotary_embedding_dim")
     }
@@ -256,28 +246,46 @@ def _rotary_embedding(body: Body) -> None:
     body.outputs = [body("RotaryEmbedding", x, cosines, sines, positions, **attrs)]
 
 
-def _heads(body: Body, value: str, heads: int) -> str:
-    """`[B, S, H * D]` as `[B, H, S, D]`."""
-    return body("Transpose", body("Reshape", value, ints(body, 0, 0, heads, -1)), perm=[0, 2, 1, 3])
-
-
-def _rows(body: Body, value: str) -> str:
-    """`[B, H, S, D]` as `[B, S, H * D]`."""
-    return body("Reshape", body("Transpose", value, perm=[0, 2, 1, 3]), ints(body, 0, 0, -1))
-
-
-def _mask(body: Body, index: int, total: str, bias: int) -> str:
-    """What is added to scores `[B, H, S, T]`: of a padding mask, and of an input; "" for nothing.
+def _kept_keys(body: Body, index: int, total: str) -> str:
+    """Which of the scores `[B, H, S, T]` a mask keeps: an end for each row of the batch of input 0,
+    or ends and starts, one after the other; or a mask `[B, T]` or `[B, S, T]`.
 
     Args:
         total: T, as `[1]`.
+
+    Raises:
+        UnsupportedError: The mask has another rank.
     """
-    added = optional(body, bias)
-    if not has(body, index):
+    x, mask, rank = body.types[0], body.types[index], body.rank_of(index)
+    if rank == 1:
+        every = body.ints(1, 2, 3)
+        limits, places = body.cast(body.inputs[index], DType.INT64), _range(body, total)
+        sizes = [str(t.shape[0]) for t in (x, mask) if t is not None and t.shape]
+        pair = len(sizes) == 2 and sizes[0] != sizes[1]
+        parts = body.node("Split", [limits], 2, num_outputs=2, axis=0) if pair else [limits]
+        ends, *starts = (body("Unsqueeze", p, every) for p in parts)
+        kept = body("Less", places, ends)
+        for start in starts:
+            kept = body("And", kept, body("GreaterOrEqual", places, start))
+        return kept
+    if rank not in (2, 3):
+        raise UnsupportedError(f"a mask {mask}")
+    axes = body.ints(1, 2) if rank == 2 else body.ints(1)
+    return body.cast(body("Unsqueeze", body.inputs[index], axes), DType.BOOL)
+
+
+def _mask(body: Body, index: int, total: str, added: str = "", like: int = 0) -> str:
+    """What is added to scores `[B, H, S, T]`: of a padding mask, and `added`; "" for nothing.
+
+    Args:
+        total: T, as `[1]`.
+        like: The input whose dtype the scores have.
+    """
+    if not body.has(index):
         return added
-    kept = kept_keys(body, index, body("Squeeze", total, ints(body, 0)))
-    low = number(body, body.attrs.get("mask_filter_value", -10000.0))
-    found = body("Where", kept, number(body, 0.0), low)
+    kept = _kept_keys(body, index, total)
+    low = body.number(body.attrs.get("mask_filter_value", -10000.0), like)
+    found = body("Where", kept, body.number(0.0, like), low)
     return body("Add", found, added) if added else found
 
 
@@ -296,67 +304,84 @@ def _attend(
     attrs |= {"scale": scale} if scale else {}
     if past is None:
         # One output: the kernel of its own has no more.
-        y = body("Attention", q, k, v, *([mask] if mask else []), **attrs)
-        return [y, _heads(body, k, heads), _heads(body, v, heads)]
+        y = body("Attention", q, k, v, mask, **attrs)
+        return [y, split_heads(body, k, heads), split_heads(body, v, heads)]
     return body.node("Attention", [q, k, v, mask, *past], 3, **attrs)
 
 
-def _length(body: Body, value: str, axis: int) -> str:
-    return body("Shape", value, start=axis, end=axis + 1)
+def self_attention(
+    body: Body, qkv: str, mask: int, past: int, added: str = "", like: int = 0
+) -> None:
+    """Attention on a projection, keys and values stacked behind those of the past.
+
+    Args:
+        qkv: Queries, keys and values side by side, `[B, S, W]`.
+        mask: The input that is a padding mask.
+        past: The input that has keys and values by head, `[2, B, H, P, D]`.
+        added: What is added to the scores; "" for nothing.
+        like: The input whose dtype qkv has.
+
+    Raises:
+        UnsupportedError: It rotates, or writes into its own input.
+    """
+    if body.attrs.get("do_rotary", 0) or body.attrs.get("past_present_share_buffer", 0):
+        raise UnsupportedError("do_rotary and past_present_share_buffer")
+    sizes, heads = body.attrs.get("qkv_hidden_sizes"), int(body.attrs["num_heads"])
+    if sizes:
+        q, k, v = body.node("Split", [qkv, body.ints(*sizes)], 3, axis=2)
+    else:
+        q, k, v = body.node("Split", [qkv], 3, num_outputs=3, axis=2)
+    total, cache, first = _length(body, k, 1), None, body.ints(0)
+    if body.has(past):
+        old = body.node("Split", [body.inputs[past]], 2, num_outputs=2, axis=0)
+        cache = (body("Squeeze", old[0], first), body("Squeeze", old[1], first))
+        total = body("Add", total, _length(body, cache[0], 2))
+    whole_mask = _mask(body, mask, total, added, like)
+    y, keys, values = _attend(body, q, k, v, heads, whole_mask, cache)
+    body.outputs = [y]
+    if not sizes or sizes[1] == sizes[2]:
+        both = [body("Unsqueeze", t, first) for t in (keys, values)]
+        body.outputs.append(body("Concat", *both, axis=0))
 
 
 @expands(_DOMAIN, "Attention")
 def _attention(body: Body) -> None:
-    """Inputs: x, weights, bias, mask, past `[2, B, H, P, D]`, and what is added to the scores."""
-    if body.attrs.get("do_rotary", 0) or body.attrs.get("past_present_share_buffer", 0):
-        raise UnsupportedError("do_rotary and past_present_share_buffer")
-    heads = int(body.attrs["num_heads"])
-    sizes = body.attrs.get("qkv_hidden_sizes") or [_size(body, 1, 1) // 3] * 3
+    """Inputs: x, weights, bias, mask, past, and what is added to the scores."""
     qkv = _with(body, body("MatMul", *body.inputs[:2]), 2)
-    q, k, v = body.node("Split", [qkv, ints(body, *sizes)], 3, axis=2)
-    total, past = _length(body, k, 1), None
-    first = ints(body, 0)
-    if has(body, 4):
-        old = body.node("Split", [body.inputs[4]], 2, num_outputs=2, axis=0)
-        past = (body("Squeeze", old[0], first), body("Squeeze", old[1], first))
-        total = body("Add", total, _length(body, past[0], 2))
-    y, keys, values = _attend(body, q, k, v, heads, _mask(body, 3, total, 5), past)
-    body.outputs = [y]
-    if sizes[1] == sizes[2]:
-        both = [body("Unsqueeze", t, first) for t in (keys, values)]
-        body.outputs.append(body("Concat", *both, axis=0))
+    self_attention(body, qkv, mask=3, past=4, added=body.optional(5))
 
 
 @expands(_DOMAIN, "MultiHeadAttention")
 def _multi_head_attention(body: Body) -> None:
     """Inputs: q, k, v, bias, padding mask, what is added to the scores, past keys and values."""
     heads = int(body.attrs["num_heads"])
-    packed = 3 if rank_of(body, 0) == 5 else 2 if has(body, 1) and rank_of(body, 1) == 5 else 0
+    packed = 3 if body.rank_of(0) == 5 else 2 if body.has(1) and body.rank_of(1) == 5 else 0
     if packed:
         whole = body.inputs[3 - packed]
         parts = body.node("Split", [whole], packed, num_outputs=packed, axis=3)
-        flat = [body("Reshape", part, ints(body, 0, 0, -1)) for part in parts]
+        flat = [body("Reshape", part, body.ints(0, 0, -1)) for part in parts]
         q, k, v = flat if packed == 3 else [body.inputs[0], *flat]
     else:
         q, k, v = (
-            _rows(body, t) if rank_of(body, i) == 4 else t for i, t in enumerate(body.inputs[:3])
+            merge_heads(body, t) if body.rank_of(i) == 4 else t
+            for i, t in enumerate(body.inputs[:3])
         )
-    if has(body, 3):
+    if body.has(3):
         width = _size(body, 3, 0)
-        each = _size(body, 0, 2) if rank_of(body, 0) == 3 else width // 3
+        each = _size(body, 0, 2) if body.rank_of(0) == 3 else width // 3
         sizes = [each, each, width - 2 * each]
-        biases = body.node("Split", [body.inputs[3], ints(body, *sizes)], 3, axis=0)
+        biases = body.node("Split", [body.inputs[3], body.ints(*sizes)], 3, axis=0)
         # Keys and values that come by head are a cache of another call, which has added its own.
-        own = [packed or rank_of(body, i) == 3 for i in range(3)]
+        own = [packed or body.rank_of(i) == 3 for i in range(3)]
         q, k, v = (
             body("Add", t, b) if mine else t
             for t, b, mine in zip((q, k, v), biases, own, strict=True)
         )
     total, past = _length(body, k, 1), None
-    if has(body, 6) and has(body, 7):
+    if body.has(6) and body.has(7):
         past = (body.inputs[6], body.inputs[7])
         total = body("Add", total, _length(body, past[0], 2))
-    body.outputs = _attend(body, q, k, v, heads, _mask(body, 4, total, 5), past)
+    body.outputs = _attend(body, q, k, v, heads, _mask(body, 4, total, body.optional(5)), past)
 
 
 @expands(_DOMAIN, "GroupQueryAttention")
@@ -367,47 +392,46 @@ def _group_query_attention(body: Body) -> None:
     A cache may have room for more places than there are; row b has `seqlens_k[b] + 1` of them, and
     its new ones come last.
     """
-    if body.attrs.get("smooth_softmax", 0) or any(has(body, i) for i in (11,)):
+    if body.attrs.get("smooth_softmax", 0) or body.has(11):
         raise UnsupportedError("a smooth softmax")
     heads, kv_heads = int(body.attrs["num_heads"]), int(body.attrs["kv_num_heads"])
     q, k, v = body.inputs[:3]
-    if not has(body, 1):
+    if not body.has(1):
         size = _size(body, 0, 2) // (heads + 2 * kv_heads)
-        sizes = ints(body, heads * size, kv_heads * size, kv_heads * size)
+        sizes = body.ints(heads * size, kv_heads * size, kv_heads * size)
         q, k, v = body.node("Split", [body.inputs[0], sizes], 3, axis=2)
-    q, k, v = _heads(body, q, heads), _heads(body, k, kv_heads), _heads(body, v, kv_heads)
+    counts = (heads, kv_heads, kv_heads)
+    q, k, v = (split_heads(body, t, n) for t, n in zip((q, k, v), counts, strict=True))
     rows = _length(body, q, 2)
-    zero, one = (body.constant(np.array(n)) for n in (0, 1))
-    lengths = body("Add", body("Reshape", body("Cast", body.inputs[5], to=7), ints(body, -1)), one)
+    zero, one = (body.scalar(n) for n in (0, 1))
+    lengths = body("Add", body("Reshape", body("Cast", body.inputs[5], to=7), body.ints(-1)), one)
     # In a first call a row may be shorter than the others; then its places still start at 0.
     before = body("Max", body("Sub", lengths, rows), zero)
-    steps = body("Range", zero, body("Squeeze", rows, ints(body, 0)), one)
-    places = body("Add", body("Unsqueeze", before, ints(body, 1)), steps)
+    places = body("Add", body("Unsqueeze", before, body.ints(1)), _range(body, rows))
     if body.attrs.get("do_rotary", 0):
-        positions = optional(body, 9) or places
         style: dict[str, Any] = {"interleaved": int(body.attrs.get("rotary_interleaved", 0))}
-        tables = (*body.inputs[7:9], positions)
+        tables = (*body.inputs[7:9], body.optional(9) or places)
         q, k = (body("RotaryEmbedding", t, *tables, **style) for t in (q, k))
-    if has(body, 3):
+    if body.has(3):
         caches = []
-        total = body("Reshape", body("Cast", body.inputs[6], to=7), ints(body, 1))
+        total = body("Reshape", body("Cast", body.inputs[6], to=7), body.ints(1))
         for old, new in zip(body.inputs[3:5], (k, v), strict=True):
             room = body("Max", body("Sub", total, _length(body, old, 2)), zero)
-            pads = body("Concat", ints(body, 0), room, axis=0)
-            grown = body("Pad", old, pads, "", ints(body, 2))
+            pads = body("Concat", body.ints(0), room, axis=0)
+            grown = body("Pad", old, pads, "", body.ints(2))
             caches.append(body("TensorScatter", grown, new, before, axis=-2))
         k, v = caches
-    keys = body("Range", zero, body("Squeeze", _length(body, k, 2), ints(body, 0)), one)
-    own = body("Unsqueeze", places, ints(body, 1, 3))
+    keys = _range(body, _length(body, k, 2))
+    own = body("Unsqueeze", places, body.ints(1, 3))
     seen = body("LessOrEqual", keys, own)
     window = int(body.attrs.get("local_window_size", -1))
     if window > 0:
-        oldest = body("Sub", own, body.constant(np.array(window)))
+        oldest = body("Sub", own, body.scalar(window))
         seen = body("And", seen, body("Greater", keys, oldest))
-    lowest = number(body, float(ml_dtypes.finfo(body.input_dtype().numpy).min))
-    mask = body("Where", seen, number(body, 0.0), lowest)
+    lowest = body.number(float(ml_dtypes.finfo(body.input_dtype().numpy).min))
+    mask = body("Where", seen, body.number(0.0), lowest)
     mask = _with(body, mask, 10)
     attrs: dict[str, Any] = {
         n: float(body.attrs[n]) for n in ("scale", "softcap") if body.attrs.get(n)
     }
-    body.outputs = [_rows(body, body("Attention", q, k, v, mask, **attrs)), k, v]
+    body.outputs = [merge_heads(body, body("Attention", q, k, v, mask, **attrs)), k, v]

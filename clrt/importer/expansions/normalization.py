@@ -16,17 +16,17 @@ def _batch_normalization(body: Body) -> None:
     """
     if not body.attrs.get("spatial", 1):
         return _by_element(body)
-    x = body.types[0]
-    if x is None or x.rank is None or x.rank < 2:
-        raise UnsupportedError("its input has no known rank")
+    rank = body.rank_of()
+    if rank < 2:
+        raise UnsupportedError(f"its input has rank {rank}")
     data, scale, bias, mean_before, variance_before = body.inputs
     statistics, data_dtype = body.input_dtype(3), body.input_dtype()
     wide = data if statistics is data_dtype else body.cast(data, statistics)
-    axes = body.constant(np.array([axis for axis in range(x.rank) if axis != 1]))
+    axes = body.ints(*(axis for axis in range(rank) if axis != 1))
     mean = body("ReduceMean", wide, axes)
     centred = body("Sub", wide, mean)
     variance = body("ReduceMean", body("Mul", centred, centred), axes)
-    channels = body.constant(np.array([-1]))
+    channels = body.ints(-1)
     flat = [body("Reshape", value, channels) for value in (mean, variance)]
     epsilon = float(body.attrs.get("epsilon", 1e-5))
     y = body("BatchNormalization", data, scale, bias, *flat, epsilon=epsilon)
@@ -43,7 +43,7 @@ def _by_element(body: Body) -> None:
     if body.output_count > 1:
         raise UnsupportedError("it trains with spatial=0")
     x, scale, bias, mean, variance = body.inputs
-    epsilon = np.array(body.attrs.get("epsilon", 1e-5), body.input_dtype().numpy)
-    deviation = body("Sqrt", body("Add", variance, body.constant(epsilon)))
+    epsilon = body.number(body.attrs.get("epsilon", 1e-5))
+    deviation = body("Sqrt", body("Add", variance, epsilon))
     unit = body("Div", body("Sub", x, mean), deviation)
     body.outputs = [body("Add", body("Mul", unit, scale), bias)]

@@ -4,12 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
 import onnx
 
 from clrt.errors import UnsupportedError
 from clrt.importer.expansions.body import Body, expands
-from clrt.importer.expansions.quantised import rank_of
 from clrt.ir.dtypes import DType
 
 
@@ -20,8 +18,8 @@ def _broadcasting(body: Body) -> None:
     """`axis` is the one of a that the first one of b lies along, else the last ones agree."""
     a, b = body.inputs
     if body.attrs.get("broadcast") and "axis" in body.attrs:
-        axis, rank = int(body.attrs["axis"]), rank_of(body, 0)
-        b = _followed(body, b, rank - (axis % rank) - rank_of(body, 1))
+        axis, rank = int(body.attrs["axis"]), body.rank_of(0)
+        b = _followed(body, b, rank - (axis % rank) - body.rank_of(1))
     body.outputs = [body(body.op_type, a, b)]
 
 
@@ -30,7 +28,7 @@ def _prelu(body: Body) -> None:
     """Slopes are one for all, or one for each channel."""
     x, slope = body.inputs
     if not _has_one_element(body, 1):
-        slope = _followed(body, slope, rank_of(body, 0) - 1 - rank_of(body, 1))
+        slope = _followed(body, slope, body.rank_of(0) - 1 - body.rank_of(1))
     body.outputs = [body("PRelu", x, slope)]
 
 
@@ -60,17 +58,17 @@ def _concat(body: Body) -> None:
 @expands("", "Reshape", before=5)
 def _reshape(body: Body) -> None:
     """The shape is an attribute."""
-    shape = body.constant(np.array(body.attrs["shape"], np.int64))
+    shape = body.ints(*body.attrs["shape"])
     body.outputs = [body("Reshape", body.inputs[0], shape)]
 
 
 @expands("", "Pad", before=2)
 def _pad(body: Body) -> None:
     """The amounts are an attribute of another name."""
-    pads = body.constant(np.array(body.attrs["paddings"], np.int64))
-    number = np.array(body.attrs.get("value", 0.0), body.input_dtype().numpy)
+    pads = body.ints(*body.attrs["paddings"])
+    number = body.number(body.attrs.get("value", 0.0))
     mode = body.attrs.get("mode", "constant")
-    body.outputs = [body("Pad", body.inputs[0], pads, body.constant(number), mode=mode)]
+    body.outputs = [body("Pad", body.inputs[0], pads, number, mode=mode)]
 
 
 @expands("", "Tile", before=6)
@@ -78,12 +76,11 @@ def _tile(body: Body) -> None:
     """x is repeated along one axis."""
     x, tiles, axis = body.inputs
     tiles, axis = (
-        body("Reshape", body.cast(value, DType.INT64), body.constant(np.array([1])))
-        for value in (tiles, axis)
+        body("Reshape", body.cast(value, DType.INT64), body.ints(1)) for value in (tiles, axis)
     )
-    rank = body.constant(np.array([rank_of(body, 0)]))
-    counts = body("Concat", body.constant(np.array([1])), tiles, axis=0)
-    repeats = body("Reshape", body("OneHot", axis, rank, counts), body.constant(np.array([-1])))
+    rank = body.ints(body.rank_of(0))
+    counts = body("Concat", body.ints(1), tiles, axis=0)
+    repeats = body("Reshape", body("OneHot", axis, rank, counts), body.ints(-1))
     body.outputs = [body("Tile", x, repeats)]
 
 
@@ -95,7 +92,7 @@ def _split(body: Body) -> None:
     if len(body.inputs) > 1:
         inputs.append(body.cast(body.inputs[1], DType.INT64))
     elif body.attrs.get("split"):
-        inputs.append(body.constant(np.array(body.attrs["split"], np.int64)))
+        inputs.append(body.ints(*body.attrs["split"]))
     else:
         attrs["num_outputs"] = body.output_count
     body.outputs = body.node("Split", inputs, body.output_count, **attrs)
@@ -138,4 +135,4 @@ def _followed(body: Body, value: str, count: int) -> str:
     """A value with axes of one element behind its own."""
     if count <= 0:
         return value
-    return body("Unsqueeze", value, body.constant(np.arange(-count, 0)))
+    return body("Unsqueeze", value, body.ints(*range(-count, 0)))

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import math
 
-import numpy as np
-
 from clrt.errors import UnsupportedError
 from clrt.importer.expansions.body import Body
 from clrt.ir.op import Array
@@ -34,7 +32,7 @@ def transform(body: Body, scores: str) -> str:
 
 def _softmax_zero(body: Body, x: str) -> str:
     """Softmax in which a score of 0 has no weight."""
-    last = body.constant(np.array([-1]))
+    last = body.ints(-1)
     some = body("Greater", body("Abs", x), body.floats(1e-7))
     top = body("ReduceMax", x, last, keepdims=1)
     e = body("Where", some, body("Exp", body("Sub", x, top)), body.floats(0))
@@ -77,4 +75,4 @@ def named(body: Body, places: str, labels: Array | None) -> str:
 def above(body: Body, score: str, threshold: float) -> str:
     """1 where a score is over a threshold, else 0, [rows], from [rows, 1]."""
     over = body("Greater", score, body.floats(threshold))
-    return body("Reshape", body("Cast", over, to=7), body.constant(np.array([-1])))
+    return body("Reshape", body("Cast", over, to=7), body.ints(-1))

@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-import numpy as np
-
 from clrt.errors import ModelError, UnsupportedError
 from clrt.importer.expansions.body import Body, expands
 
@@ -25,7 +23,7 @@ class _Arithmetic:
 
     def number(self, value: float) -> str:
         """A constant."""
-        return self.body.constant(np.array(value, self.dtype.numpy))
+        return self.body.number(value, 2)
 
     def attr(self, name: str, default: float | None = None) -> str:
         """An attribute as a constant."""
@@ -90,7 +88,7 @@ def _momentum(body: Body) -> None:
     def update(m: _Arithmetic, rate: str, times: str, values: list[str]) -> list[str]:
         x, gradient, velocity = values
         g = m.regularized(x, gradient)
-        started = body("Greater", times, body("CastLike", m.number(0), times))
+        started = body("Greater", times, body.number(0, 1))
         beta = body("Where", started, m.attr("beta"), m.number(1))
         alpha = m.attr("alpha")
         velocity = m.mix(alpha, velocity, beta, g)

@@ -224,7 +224,7 @@ def _tree_ensemble_classifier(body: Body) -> None:
         place = s.above(body, scores, 0.0)
         names: Array = np.array([labels.dtype.type(), labels[0]])
     elif len(labels) == 2 and used == {1}:
-        second = body("Gather", scores, body.constant(np.array([1])), axis=1)
+        second = body("Gather", scores, body.ints(1), axis=1)
         place, names = s.above(body, second, 0.5 if share else 0.0), labels
     else:
         place, names = s.best(body, scores), labels
