@@ -85,7 +85,11 @@ def _rotary() -> list[Case]:
         _case("RotaryEmbedding", _x(2, 3, 16), np.array([4]), *tables, interleaved=1),
         _case("RotaryEmbedding", _x(2, 2, 3, 8), ids, *tables),
         _case("RotaryEmbedding", _x(2, 3, 24), ids, *tables, num_heads=2, rotary_embedding_dim=8),
-    ]
+        _case(
+            "RotaryEmbedding", _x(2, 2, 3, 12), ids, *tables, num_heads=2, rotary_embedding_dim=8,
+            interleaved=1,
+        ),
+    ]  # fmt: skip
 
 
 def _attentions() -> list[Case]:
@@ -131,6 +135,11 @@ def _grouped() -> list[Case]:
         return np.array(values, np.int32), np.array(max(values) + 1, np.int32)
 
     none = (_x(2, 2, 0, 16), _x(2, 2, 0, 16))
+    # Tables narrower than half a head: the rest of it does not turn.
+    wide = (_x(2, 1, 128), _x(2, 1, 64), _x(2, 1, 64))
+    cache = (_x(2, 2, 5, 32), _x(2, 2, 5, 32))
+    first = (_x(2, 2, 0, 32), _x(2, 2, 0, 32))
+    turning = {**heads, "do_rotary": 1}
     return [
         _case("GroupQueryAttention", q, k, v, *none, *last(2, 2), **heads),
         _case("GroupQueryAttention", q, k, v, *none, *last(2, 2), *tables, do_rotary=1, **heads),
@@ -142,6 +151,15 @@ def _grouped() -> list[Case]:
         _case(
             "GroupQueryAttention", _x(2, 3, 128), None, None, *none, *last(2, 2), *tables,
             do_rotary=1, **heads,
+        ),
+        _case(
+            "GroupQueryAttention", _x(2, 3, 256), None, None, *first, *last(2, 2), *tables,
+            **turning,
+        ),
+        _case("GroupQueryAttention", *wide, *cache, *last(5, 5), *tables, **turning),
+        _case(
+            "GroupQueryAttention", *wide, *cache, *last(5, 5), *tables, rotary_interleaved=1,
+            **turning,
         ),
     ]  # fmt: skip
 

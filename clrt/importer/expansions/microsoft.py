@@ -410,6 +410,10 @@ def _group_query_attention(body: Body) -> None:
     places = body("Add", body("Unsqueeze", before, body.ints(1)), _range(body, rows))
     if body.attrs.get("do_rotary", 0):
         style: dict[str, Any] = {"interleaved": int(body.attrs.get("rotary_interleaved", 0))}
+        table = body.input_type(7).shape
+        if table is not None and isinstance(table[-1], int):
+            # The first elements of each head turn, as many as the tables are made for.
+            style["rotary_embedding_dim"] = 2 * table[-1]
         tables = (*body.inputs[7:9], body.optional(9) or places)
         q, k = (body("RotaryEmbedding", t, *tables, **style) for t in (q, k))
     if body.has(3):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from clrt.importer.expansions.body import Body, expands
 from clrt.importer.expansions.layouts import merge_heads, split_heads
+from clrt.ir.dims import floordiv, same
 from clrt.ops.base import Expand
 
 
@@ -13,7 +14,9 @@ def _rotary_embedding(body: Body) -> None:
     shape, heads = body.shape_of(), int(body.attrs.get("num_heads", 0))
     if len(shape) not in (3, 4) or (len(shape) == 3 and not heads):
         raise Expand
-    if body.attrs.get("interleaved", 0) or body.attrs.get("rotary_embedding_dim", 0):
+    size = shape[3] if len(shape) == 4 else floordiv(shape[2], heads)
+    part = int(body.attrs.get("rotary_embedding_dim", 0))
+    if body.attrs.get("interleaved", 0) or (part and not same(size, part)):
         raise Expand
     x = body.inputs[0]
     if len(shape) == 3:
