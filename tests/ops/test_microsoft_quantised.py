@@ -238,6 +238,8 @@ def _bits() -> list[Case]:
             # ONNX Runtime reads packed zero points wrongly where there are groups.
             inputs = (a, weights, scales, unpacked, groups, bias)
             cases.append(Case("MatMulNBits", inputs, (1, 2, 3, 4, 5), attrs=attrs))
+            inputs = (a, weights, scales, None, groups, bias)
+            cases.append(Case("MatMulNBits", inputs, (1, 2, 4, 5), attrs=attrs))
     return cases
 
 

@@ -182,7 +182,7 @@ def unpacked(body: Body, x: str, bits: int) -> str:
 def _matmul_nbits(body: Body) -> None:
     """With a block for each place of K: its weights in floats, and a product of those."""
     k, n, bits = (int(body.attrs[name]) for name in ("K", "N", "bits"))
-    a, weights, scales, zero, groups = body.inputs[:5]
+    a, weights, scales, _, groups = body.inputs[:5]
     dtype = body.input_dtype()
 
     def spread(packed: str, count: int) -> str:
@@ -194,10 +194,10 @@ def _matmul_nbits(body: Body) -> None:
         return body("Gather", body("Reshape", blocks, body.ints(n, -1)), groups, axis=1)
 
     blocks = -(-k // int(body.attrs["block_size"]))
-    if not zero:
+    if not body.has(3):
         zeros = body.number(1 << (bits - 1))
     else:
-        packed = body.input_dtype(3) is DType.UINT8
+        zero, packed = body.inputs[3], body.input_dtype(3) is DType.UINT8
         zeros = by_place(spread(zero, blocks) if packed else zero)
     moved = body("Mul", body("Sub", spread(weights, k), zeros), by_place(scales))
     y = body("MatMul", a, body("Transpose", moved, perm=[1, 0]))
