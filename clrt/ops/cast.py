@@ -1,4 +1,4 @@
-"""Cast, CastLike and BitCast: between dtypes, by value or by bits."""
+"""Cast and BitCast: between dtypes, by value or by bits."""
 
 from __future__ import annotations
 
@@ -52,14 +52,11 @@ class Cast(Pointwise):
 
     @classmethod
     def from_onnx(cls, node: OnnxNode) -> Op:
-        return cls._to(onnx_dtype(node.attrs["to"], cls.name), node)
-
-    @classmethod
-    def _to(cls, to: DType, node: OnnxNode) -> Cast:
         mode = node.attrs.get("round_mode", "up")
         if mode not in _ROUND_MODES:
             raise ModelError(f"{node.op_type}: round_mode '{mode}'; expected nearest, up or down.")
-        return Cast(to, bool(node.attrs.get("saturate", 1)), mode)
+        to = onnx_dtype(node.attrs["to"], cls.name)
+        return cls(to, bool(node.attrs.get("saturate", 1)), mode)
 
     def result_dtype(self, dtypes: Sequence[DType]) -> DType:
         return self.to
@@ -161,23 +158,6 @@ def _texts(x: Array) -> Array:
 
 def _numbers(x: Array) -> Array:
     return np.array([float(text) for text in x.flat], np.float64).reshape(x.shape)
-
-
-@register
-@dataclass(frozen=True)
-class CastLike(Op):
-    """Conversion to the dtype of the second input; it imports as Cast.
-
-    Source: ONNX CastLike, opset 15 to 25.
-    """
-
-    accuracy = Accuracy.EXACT
-
-    @classmethod
-    def from_onnx(cls, node: OnnxNode) -> Op:
-        to = node.types[node.inputs[1]].dtype
-        del node.inputs[1:]
-        return Cast._to(to, node)
 
 
 @register

@@ -1,10 +1,10 @@
-"""Resize and Upsample: tensors sampled anew along some of their axes."""
+"""Resize: tensors sampled anew along some of their axes."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -123,7 +123,7 @@ class Resize(Op):
     Each axis is sampled by itself, by a table of elements and weights made with the plan.
 
     Numerics: sums in float32, also for integers, which round to even and saturate. Source: ONNX
-    Resize, opset 10 to 19, and Upsample, opset 7 and 9.
+    Resize, opset 10 to 19.
     """
 
     antialias: bool = False
@@ -310,23 +310,6 @@ class Resize(Op):
     def error_samples(cls) -> Iterator[tuple[Sample, type[Exception]]]:
         x = np.zeros((1, 2, 4), np.float32)
         yield Sample(cls(), (x, None, np.ones(2, np.float32))), ShapeError
-
-
-@register
-@dataclass(frozen=True)
-class Upsample(Op):
-    """x enlarged; it imports as Resize. Source: ONNX Upsample, opset 7 to 10."""
-
-    @classmethod
-    def from_onnx(cls, node: OnnxNode) -> Op:
-        if "scales" in node.attrs:
-            node.set_input(1, np.asarray(node.attrs.pop("scales"), np.float32))
-        if node.attrs.get("mode") == "bilinear":
-            node.attrs["mode"] = "linear"
-        node.opset = min(node.opset, 10)
-        op = Resize.from_onnx(node)
-        assert isinstance(op, Resize)
-        return replace(op, nearest_mode="floor")
 
 
 def _numbers(inputs: Types, index: int) -> list[float] | None:

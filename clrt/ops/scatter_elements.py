@@ -171,13 +171,3 @@ class ScatterElements(Op):
         yield Sample(cls(), (x, two[0], x)), ShapeError
         yield Sample(cls(), (x, two, x)), ShapeError
         yield Sample(cls(-3), (x, two, x[:, :2])), ShapeError
-
-
-@register
-@dataclass(frozen=True)
-class Scatter(ScatterElements):
-    """The old name of ScatterElements. Source: ONNX Scatter, opset 9 (deprecated in 11)."""
-
-    @classmethod
-    def from_onnx(cls, node: OnnxNode) -> Op:
-        return ScatterElements.from_onnx(node)

@@ -101,7 +101,6 @@ _RULES: dict[str, Callable[[Node], Value | None]] = {
     "Identity": _first,
     "Dropout": _dropout,
     "Cast": _cast,
-    "CastLike": _first,
     "Reshape": _first,
     "Flatten": _first,
     "Squeeze": _first,

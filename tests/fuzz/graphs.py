@@ -121,7 +121,7 @@ def _pointwise() -> tuple[type[Pointwise], ...]:
         c
         for c in REGISTRY.classes.values()
         if issubclass(c, Pointwise) and c.floats and not c.domain and c.__name__ not in wild
-        if c.__name__ not in ("Cast", "CastLike", "Where", "PRelu", "Clip", "BitShift")
+        if c.__name__ not in ("Cast", "Where", "PRelu", "Clip", "BitShift")
     )
 
 

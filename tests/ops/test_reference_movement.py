@@ -15,7 +15,7 @@ from tests.ops.onnx_cases import Case, cases, check_exact
 OP_TYPES = {
     "Compress", "Concat", "ConstantOfShape", "CumProd", "CumSum", "DepthToSpace", "Dropout",
     "Expand", "EyeLike", "Flatten", "Gather", "GatherElements", "GatherND", "Identity", "NonZero",
-    "OneHot", "Pad", "Range", "Reshape", "ReverseSequence", "Scatter", "ScatterElements",
+    "OneHot", "Pad", "Range", "Reshape", "ReverseSequence", "ScatterElements",
     "ScatterND", "Shape", "Size", "Slice", "SpaceToDepth", "Split", "Squeeze", "TensorScatter",
     "Tile", "TopK", "Trilu", "Unique", "Unsqueeze",
 }  # fmt: skip

@@ -73,3 +73,9 @@ def _affine_grid(body: Body) -> None:
     grid = body("MatMul", grid, body("Transpose", theta, perm=[0, 2, 1]))
     whole = body("Concat", body("Slice", size, ints(0), ints(1)), spatial, ints(rank), axis=0)
     body.outputs = [body("Reshape", grid, whole)]
+
+
+@expands("", "CastLike")
+def _cast_like(body: Body) -> None:
+    """ONNX's loses the rounding mode."""
+    body.outputs = [body("Cast", body.inputs[0], to=body.input_dtype(1).onnx, **body.attrs)]

@@ -1,4 +1,4 @@
-"""Ops of ai.onnx in forms that opsets before 7 had, as what they are today."""
+"""Ops of ai.onnx that are gone, and forms that opsets before 7 had, as what they are today."""
 
 from __future__ import annotations
 
@@ -98,22 +98,32 @@ def _split(body: Body) -> None:
     body.outputs = body.node("Split", inputs, body.output_count, **attrs)
 
 
-@expands("", "Upsample", before=7)
+@expands("", "Upsample")
 def _upsample(body: Body) -> None:
-    """Planes are scaled by two attributes."""
-    heights, widths = (float(body.attrs[name]) for name in ("height_scale", "width_scale"))
-    mode = body.attrs.get("mode", "nearest")
+    """Scales are an input, an attribute, or two for planes."""
+    attrs = body.attrs
+    if "height_scale" in attrs:
+        scales = body.floats([1, 1, attrs["height_scale"], attrs["width_scale"]])
+    else:
+        scales = body.floats(attrs["scales"]) if "scales" in attrs else body.inputs[1]
+    mode = attrs.get("mode", "nearest")
     body.outputs = [
         body(
             "Resize",
             body.inputs[0],
             "",
-            body.floats([1, 1, heights, widths]),
+            scales,
             mode="linear" if mode == "bilinear" else mode,
             coordinate_transformation_mode="asymmetric",
             nearest_mode="floor",
         )
     ]
+
+
+@expands("", "Scatter")
+def _scatter(body: Body) -> None:
+    """The old name of ScatterElements."""
+    body.outputs = [body("ScatterElements", *body.inputs, **body.attrs)]
 
 
 @expands("", "LpPool", before=2)

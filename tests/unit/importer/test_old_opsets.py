@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 import onnx
 import pytest
@@ -74,6 +75,15 @@ CASES = [
         {"height_scale": 2.0, "width_scale": 3.0},
     ),
     Case(
+        "Upsample", 7, [_X], [_X.repeat(2, 2).repeat(3, 3)],
+        {"scales": [1.0, 1.0, 2.0, 3.0], "mode": "nearest"},
+    ),
+    Case("Upsample", 9, [_X, np.float32([1, 1, 2, 3])], [_X.repeat(2, 2).repeat(3, 3)]),
+    Case(
+        "Scatter", 9, [_THREE, np.int64([2, 0]), np.float32([7, 8])], [np.float32([8, 2, 7])],
+        {"axis": -1},
+    ),
+    Case(
         "LpPool", 1, [_X], [np.sqrt(np.square(_X).sum((2, 3), keepdims=True))],
         {"kernel_shape": [4, 5], "p": 2.0},
     ),
@@ -130,6 +140,15 @@ def test_an_operand_of_no_known_rank(
     case = Case(op, opset, inputs, [_X], attrs)
     with pytest.raises(UnsupportedError, match=rf"{op} '{op}_0'.*input 0 has no known rank"):
         _imported(case, {"x0": _X, "x1": inputs[1]}, {"x1": inputs[1]}, ranks=False)
+
+
+@pytest.mark.parametrize("mode", ["up", "down"])
+def test_a_type_to_cast_to_keeps_the_rounding(mode: str) -> None:
+    like = np.ones(1, ml_dtypes.float8_e8m0fnu)
+    case = Case("CastLike", 25, [_THREE, like], [_THREE], {"round_mode": mode})
+    graph = _imported(case, {"x0": _THREE, "x1": like}, {})
+    found = evaluate(graph, {"x0": _THREE, "x1": like})["y0"].astype(np.float32)
+    np.testing.assert_array_equal(found, [1, 2, 4 if mode == "up" else 2])
 
 
 @pytest.mark.parametrize(
