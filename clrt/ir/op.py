@@ -52,7 +52,7 @@ class TensorType:
         dtype: Element type.
         shape: One dim per axis, symbolic where unknown; None where the rank is unknown.
         known: The elements, where they are known: numbers, or an object array of symbolic dims
-            (then of dtype int64).
+            (then of dtype int64 or int32).
     """
 
     dtype: DType

@@ -86,7 +86,10 @@ class OnnxNode:
 
 
 class Expand(Exception):
-    """Raised by `from_onnx`: the node runs as the function body that ONNX's schema gives the op."""
+    """Raised by `from_onnx`: the node runs as other ops, those of clrt's expansion of its op.
+
+    Where there is none, or that raises it too, they are those of the body in the ONNX schema.
+    """
 
 
 @dataclass(frozen=True)
