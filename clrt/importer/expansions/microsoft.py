@@ -101,11 +101,7 @@ def _embed_layer_normalization(body: Body) -> None:
     """Inputs: ids, segments, three tables, gamma, beta, mask, positions."""
     ids, words = body.inputs[0], body.inputs[2]
     total = body("Gather", words, ids)
-    positions = body.optional(8)
-    if not positions:
-        length = body("Gather", body("Shape", ids), body.scalar(1))
-        zero, one = (body.scalar(v) for v in (0, 1))
-        positions = body("Range", zero, length, one)
+    positions = body.optional(8) or _range(body, _length(body, ids, 1))
     total = body("Add", total, body("Gather", body.inputs[3], positions))
     if body.has(1) and body.has(4):
         total = body("Add", total, body("Gather", body.inputs[4], body.inputs[1]))
