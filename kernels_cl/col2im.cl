@@ -2,6 +2,7 @@
 // where each place in the window (K of them) of each position has an element of the image.
 // Work-item (column, row, plane) gathers what falls on one element.
 #include "common/base.clh"
+#include "common/axes.clh"
 #include "common/storage.clh"
 #ifndef DATA_T
 #define DATA_T float
@@ -13,7 +14,6 @@
 #else
 #define BIAS_INPUT
 #endif
-#define THREE(name) const IDX_T name##0, const IDX_T name##1, const IDX_T name##2
 
 // The position whose window has its k-th place on an element, -1 where none has.
 static inline IDX_T position(const IDX_T from, const IDX_T stride, const IDX_T count) {

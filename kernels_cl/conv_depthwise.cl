@@ -4,6 +4,7 @@
 //   conv_depthwise_any  an output element per work-item (column, row, plane)
 // s: sizes of x, o: of y; w: window; st: strides; dl: dilations; b: padding before.
 #include "common/base.clh"
+#include "common/axes.clh"
 #include "common/storage.clh"
 #ifndef DATA_T
 #define DATA_T float
@@ -17,7 +18,6 @@
 #define BIAS_INPUT
 #define FIRST(o) 0
 #endif
-#define THREE(name) const IDX_T name##0, const IDX_T name##1, const IDX_T name##2
 #define GEOMETRY                                                                            \
   const IDX_T planes, const IDX_T outputs, const IDX_T maps, const IDX_T rows, THREE(s),    \
       THREE(o), THREE(w), THREE(st), THREE(dl), THREE(b)

@@ -11,10 +11,8 @@ __kernel void copy_strided(IN(DATA_T, src), OUT(DATA_T, dst), PLACES, AXES(s), A
 }
 
 #else
-#define VECTOR_(type, n) type##n
-#define VECTOR(type, n) VECTOR_(type, n)
-typedef VECTOR(DATA_T, 4) D4;
-typedef VECTOR(DATA_T, 16) D16;
+typedef CAT(DATA_T, 4) D4;
+typedef CAT(DATA_T, 16) D16;
 typedef D4 __attribute__((aligned(sizeof(DATA_T)))) D4_UNALIGNED;
 typedef D16 __attribute__((aligned(sizeof(DATA_T)))) D16_UNALIGNED;
 #define SIDE 16

@@ -22,9 +22,6 @@
 #endif
 #define TURNED(k) (REVERSE ? n - 1 - (k) : (k))
 #if VW == 1
-#ifdef cl_khr_fp64
-#pragma OPENCL EXTENSION cl_khr_fp64 : enable
-#endif
 
 __kernel void cum_sum(IN(DATA_T, x), OUT(DATA_T, y), const IDX_T n, const IDX_T inner) {
   const IDX_T r = get_global_id(0);

@@ -3,9 +3,6 @@
 #include "common/base.clh"
 #include "common/philox.clh"
 #include "common/storage.clh"
-#ifdef cl_khr_fp64
-#pragma OPENCL EXTENSION cl_khr_fp64 : enable
-#endif
 #ifndef DATA_T
 #define DATA_T float
 #define REAL_T float

@@ -31,6 +31,7 @@
 #error "T_KB must be a multiple of T_MK: the last tile is stored whole"
 #endif
 #include "common/math.clh"
+#include "common/repeat.clh"
 #include "common/scalar.clh"
 
 #if MASK_BOOL
@@ -139,21 +140,8 @@ static inline void read_mask(float *to, const int width, __global const MASK_T *
 }
 #endif
 
-// Register tiles: one named variable per accumulator, since an array of them stays in memory.
-#define ROWS_1(M) M(0)
-#define ROWS_2(M) ROWS_1(M) M(1)
-#define ROWS_3(M) ROWS_2(M) M(2)
-#define ROWS_4(M) ROWS_3(M) M(3)
-#define ROWS_5(M) ROWS_4(M) M(4)
-#define ROWS_6(M) ROWS_5(M) M(5)
-#define ROWS_7(M) ROWS_6(M) M(6)
-#define ROWS_8(M) ROWS_7(M) M(7)
-#define COLS_1(M, r) M(r, 0)
-#define COLS_2(M, r) COLS_1(M, r) M(r, 1)
-#define COLS_3(M, r) COLS_2(M, r) M(r, 2)
-#define COLS_4(M, r) COLS_3(M, r) M(r, 3)
-#define COLS(M, r) CLRT_CAT(COLS_, NV)(M, r)
-#define EACH(M) CLRT_CAT(COLS_, NV)(M, _)
+#define COLS(X, r) CAT(VECTORS_, NV)(X, r)
+#define EACH(X) COLS(X, _)
 
 #define ZERO(r, n) F acc##r##_##n = (F)(0.0f);
 #define MULTIPLY(r, n) acc##r##_##n = a * b##n + acc##r##_##n;

@@ -28,7 +28,7 @@
 #define LOAD_BLOCK(i, j)                             \
   const F scale##j = LOAD_F(scales + j * T_VW);      \
   const F zero##j = LOAD_F(scales + WIDTH + j * T_VW);
-#define ELEMENTS(j) ((WIDE_FLOATS(LEVELS(WIDE_INTS(line + j * T_VW), k)) - zero##j) * scale##j)
+#define ELEMENTS(j) ((WIDE_AS(float, LEVELS(WIDE_INTS(line + j * T_VW), k)) - zero##j) * scale##j)
 #define UNPACK(i, j) to[j] = ELEMENTS(j);
 #define UNPACK_B(i, j) const F b##j = ELEMENTS(j);
 #define LOAD_B(i, j) const F b##j = from[j];

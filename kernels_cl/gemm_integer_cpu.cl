@@ -10,7 +10,6 @@
 #endif
 #ifndef B_T
 #define B_T char
-#define B_FLOAT 0
 #endif
 #define VW T_VW
 #include "common/base.clh"
@@ -18,27 +17,14 @@
 #include "common/rows.clh"
 #include "common/scalar.clh"
 #include "common/tile.clh"
+#include "common/widen.clh"
 
 #define CHUNK 256
-#define JOINED_(a, b) a##b
-#define JOINED(a, b) JOINED_(a, b)
-typedef JOINED(B_T, T_VW) __attribute__((aligned(1))) B_VECTOR;
-typedef JOINED(int, T_VW) SUMS;
+typedef CAT(B_T, T_VW) __attribute__((aligned(1))) B_VECTOR;
+typedef CAT(int, T_VW) SUMS;
 
-// OpenCL's own conversion is a call on PoCL, which spills every accumulator.
-#if B_FLOAT
-#define WIDEN(v) (v)
-#elif defined(__has_builtin)
-#if __has_builtin(__builtin_convertvector)
-#define WIDEN(v) __builtin_convertvector(v, F)
-#endif
-#endif
-#ifndef WIDEN
-#define WIDEN(v) JOINED(convert_float, T_VW)(v)
-#endif
-
-#define LOAD_B(i, j) const F b##j = WIDEN(panel[j]);
-#define ADD_SUMS(i, j) tile[i * T_NV + j] += JOINED(convert_int, T_VW)(acc##i##_##j);
+#define LOAD_B(i, j) const F b##j = WIDE_AS(float, panel[j]);
+#define ADD_SUMS(i, j) tile[i * T_NV + j] += WIDE_AS(int, acc##i##_##j);
 #define ADD_SUMS_ROW(i) VECTORS(ADD_SUMS, i)
 
 __kernel __attribute__((reqd_work_group_size(1, 1, 1)))

@@ -6,9 +6,6 @@
 #define DATA_T float
 #define VALUE_T float
 #endif
-#ifdef cl_khr_fp64
-#pragma OPENCL EXTENSION cl_khr_fp64 : enable
-#endif
 
 __kernel void hardmax(IN(DATA_T, x), OUT(DATA_T, y), const IDX_T n, const IDX_T inner) {
   const IDX_T r = get_global_id(0);

@@ -4,10 +4,10 @@
 //   im2col_cpu  a work-item per panel and batch * group: rows of the input are copied in one go
 //   im2col      work-item (x, y, z): output position, weight, batch * group
 #include "common/base.clh"
+#include "common/axes.clh"
 #ifndef DATA_T
 #define DATA_T uint
 #endif
-#define THREE(name) const IDX_T name##0, const IDX_T name##1, const IDX_T name##2
 #define GEOMETRY \
   const IDX_T P, const IDX_T K, const IDX_T width, const IDX_T columns, const IDX_T batches, \
       const IDX_T channels, THREE(in), THREE(out), THREE(kernel), THREE(stride), \

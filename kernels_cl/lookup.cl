@@ -1,9 +1,6 @@
 // values[k] where x is the k-th of the sorted keys, else the default. NaN is behind every number,
 // and finds NaN.
 #include "common/base.clh"
-#ifdef cl_khr_fp64
-#pragma OPENCL EXTENSION cl_khr_fp64 : enable
-#endif
 #ifndef DATA_T
 #define DATA_T float
 #define VALUE_T uint

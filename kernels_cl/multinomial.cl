@@ -9,9 +9,6 @@
 #ifndef OUT_T
 #define OUT_T int
 #endif
-#ifdef cl_khr_fp64
-#pragma OPENCL EXTENSION cl_khr_fp64 : enable
-#endif
 
 __kernel void multinomial_sums(IN(DATA_T, x), OUT(float, sums), const IDX_T rows,
                                const IDX_T classes) {

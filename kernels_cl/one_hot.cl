@@ -5,9 +5,6 @@
 #define DATA_T uint
 #define INDEX_T long
 #endif
-#ifdef cl_khr_fp64
-#pragma OPENCL EXTENSION cl_khr_fp64 : enable
-#endif
 
 __kernel void one_hot(IN(INDEX_T, indices), IN(DATA_T, values), OUT(DATA_T, y), const IDX_T depth,
                       const IDX_T inner) {

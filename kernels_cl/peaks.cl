@@ -1,4 +1,5 @@
 // The ceilings of a device: multiply-adds on registers, copies and reads of memory.
+#include "common/base.clh"
 #pragma OPENCL FP_CONTRACT ON
 #ifndef LANES
 #define LANES 4
@@ -6,8 +7,6 @@
 #ifndef CONSECUTIVE  // a work-item reads vectors in a row, as suits a CPU
 #define CONSECUTIVE 1
 #endif
-#define CAT_(a, b) a##b
-#define CAT(a, b) CAT_(a, b)
 typedef CAT(float, LANES) vec;
 
 // Latency times throughput of a multiply-add is 8 to 10 on CPUs; twelve chains with their operands

@@ -3,6 +3,7 @@
 //   PADDED    a mean counts the positions in the padding, too
 //   POWER, MEAN  what is added up, and what becomes of the sum: LpPool's norm
 #include "common/base.clh"
+#include "common/axes.clh"
 #ifndef DATA_T
 #define DATA_T float
 #define VALUE_T float
@@ -32,7 +33,6 @@
 #define INDICES_OUTPUT
 #endif
 
-#define THREE(name) const IDX_T name##0, const IDX_T name##1, const IDX_T name##2
 
 // w: window sizes; b, e: padding before and after; dl: dilations; st: strides; o: output sizes.
 __kernel void pool(OUT(DATA_T, y) INDICES_OUTPUT, IN(DATA_T, x), const IDX_T planes, THREE(s),

@@ -12,7 +12,6 @@
 #define BITS 24
 #endif
 #if LANES == 2
-#pragma OPENCL EXTENSION cl_khr_fp64 : enable
 #define WIDE(high, low) ((double)(((ulong)(high) << 21) | ((low) >> 11)) * 0x1p-53)
 #define LOG(x) log(x)
 #else

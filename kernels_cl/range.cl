@@ -3,9 +3,6 @@
 #ifndef DATA_T
 #define DATA_T int
 #endif
-#ifdef cl_khr_fp64
-#pragma OPENCL EXTENSION cl_khr_fp64 : enable
-#endif
 
 __kernel void range(IN(DATA_T, start), IN(DATA_T, delta), OUT(DATA_T, y), const IDX_T n) {
   const IDX_T i = get_global_id(0);

@@ -5,6 +5,7 @@
 //   reduce_columns   float32, s2 = 1: vectors of outputs
 //   reduce_rows      float32, t2 = 1: vectors of elements
 #include "common/base.clh"
+#include "common/axes.clh"
 #ifndef INIT
 #define INIT 0
 #define STEP(a, x) (a + x)
@@ -32,10 +33,7 @@
 #include "common/rows.clh"
 #endif
 
-#define SIZES \
-  const IDX_T d0, const IDX_T d1, const IDX_T d2, const IDX_T r0, const IDX_T r1, \
-  const IDX_T r2, const IDX_T s0, const IDX_T s1, const IDX_T s2, const IDX_T t0, \
-  const IDX_T t1, const IDX_T t2
+#define SIZES THREE(d), THREE(r), THREE(s), THREE(t)
 #define COUNT ((DATA_N)(r0 * r1 * r2))
 #if HALF
 #define READ(i) vload_half((i), AT(x))

@@ -14,9 +14,6 @@
 #define LARGEST 1
 #define IS_FLOAT 1
 #endif
-#ifdef cl_khr_fp64
-#pragma OPENCL EXTENSION cl_khr_fp64 : enable
-#endif
 
 #define LINE                                             \
   const IDX_T id = get_global_id(0);                     \

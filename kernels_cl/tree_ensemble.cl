@@ -2,9 +2,6 @@
 // A child is the number of a node, or ~ the number of a leaf.
 #include "common/base.clh"
 #include "common/storage.clh"
-#ifdef cl_khr_fp64
-#pragma OPENCL EXTENSION cl_khr_fp64 : enable
-#endif
 #ifndef DATA_T
 #define DATA_T float
 #define REAL_T float

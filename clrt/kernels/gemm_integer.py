@@ -138,7 +138,6 @@ def emit_cpu(product: Product, ctx: Lowering, panel_type: str = "float") -> list
         "gemm_integer_cpu",
         **tunables,
         B_T=panel_type,
-        B_FLOAT=int(panel_type == "float"),
     )
     numbers = (i32(s) for s in sizes)
     launch = Launch(kernel, (tiles * product.batches,), (1,), (*args, *numbers), product.flops)
