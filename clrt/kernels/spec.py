@@ -29,7 +29,8 @@ class KernelSpec:
     Attributes:
         source: File under `kernels_cl/`.
         entry: Name of the `__kernel` function.
-        defines: `-D` macros in order; the value of a macro may be code (an epilogue).
+        defines: Macros in order, as text in front of the source: their values may be code (an
+            epilogue).
     """
 
     source: str
@@ -73,7 +74,7 @@ class Packed:
 
 @dataclass(frozen=True)
 class Status:
-    """The plan's status word: a kernel that meets a bad index writes its node's code there.
+    """A word of the plan, 0 until a kernel that meets a bad index writes 1 there.
 
     Attributes:
         message: What the error says where the kernel reported.
