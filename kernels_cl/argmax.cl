@@ -11,7 +11,6 @@
 #ifndef DATA_T
 #define DATA_T float
 #define VALUE_T float
-#define HALF 0
 #define IS_FLOAT 1
 #endif
 #ifndef T_VW
@@ -27,21 +26,15 @@
 #define BETTER_FLOAT(a, b) (BETTER(a, b) | ((a != a) & (LAST | (b == b))))
 
 #if VW == 1
-#if HALF
-#define READ(i) vload_half((i), AT(x))
-#else
-#define READ(i) (AT(x)[i])
-#endif
+#include "common/lines.clh"
+#include "common/storage.clh"
 
-__kernel void argmax(OUT(long, y), IN(DATA_T, x), const IDX_T outer, const IDX_T n,
-                     const IDX_T step) {
-  const IDX_T inner = get_global_id(0), block = get_global_id(1);
-  if (inner >= step || block >= outer) return;
-  const IDX_T at = block * n * step + inner;
-  VALUE_T best = READ(at);
+__kernel void argmax(OUT(long, y), IN(DATA_T, x), LINES) {
+  LINE_ITEM
+  VALUE_T best = LOAD(AT(x), at);
   IDX_T found = 0;
   for (IDX_T i = 1; i < n; ++i) {
-    const VALUE_T v = READ(at + i * step);
+    const VALUE_T v = LOAD(AT(x), at + i * step);
 #if IS_FLOAT
     const int better = BETTER_FLOAT(v, best);
 #else
@@ -52,7 +45,7 @@ __kernel void argmax(OUT(long, y), IN(DATA_T, x), const IDX_T outer, const IDX_T
       found = i;
     }
   }
-  AT(y)[block * step + inner] = found;
+  AT(y)[line] = found;
 }
 
 #else

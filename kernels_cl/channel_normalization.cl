@@ -4,9 +4,10 @@
 //   …_cpu                 vectors of float32; a work-group has `rows` channels or groups
 // Each group is read twice before the pass that writes it, so y may be x.
 #include "common/base.clh"
-#ifndef HALF
-#define HALF 0
-#define STAT_HALF 0
+#ifndef DATA_T
+#define DATA_T float
+#define STAT_T float
+#define STAT_STORAGE plain
 #endif
 #ifndef PER_GROUP
 #define PER_GROUP 0
@@ -18,22 +19,8 @@
 #define VW T_VW
 #endif
 #if VW == 1
-#if HALF
-#define DATA_T half
-#define LOAD(p, i) vload_half((i), (p))
-#define STORE(i, v) vstore_half((v), (i), AT(y))
-#else
-#define DATA_T float
-#define LOAD(p, i) ((p)[i])
-#define STORE(i, v) AT(y)[i] = (v)
-#endif
-#if STAT_HALF
-#define STAT_T half
-#define STAT(p, i) vload_half((i), (p))
-#else
-#define STAT_T float
-#define STAT(p, i) ((p)[i])
-#endif
+#include "common/storage.clh"
+#define STAT(p, i) LOAD_AS(STAT_STORAGE, p, i)
 
 __kernel void batch_normalization(OUT(DATA_T, y), IN(DATA_T, x), IN(STAT_T, scale),
                                   IN(STAT_T, bias), IN(STAT_T, mean), IN(STAT_T, variance),
@@ -43,7 +30,7 @@ __kernel void batch_normalization(OUT(DATA_T, y), IN(DATA_T, x), IN(STAT_T, scal
   if (i >= size || c >= channels || b >= batches) return;
   const IDX_T at = (b * channels + c) * size + i;
   const float factor = STAT(AT(scale), c) / sqrt(STAT(AT(variance), c) + epsilon);
-  STORE(at, (LOAD(AT(x), at) - STAT(AT(mean), c)) * factor + STAT(AT(bias), c));
+  STORE(AT(y), at, (LOAD(AT(x), at) - STAT(AT(mean), c)) * factor + STAT(AT(bias), c));
 }
 
 __kernel void group_normalization(OUT(DATA_T, y), IN(DATA_T, x), IN(STAT_T, scale),
@@ -76,7 +63,7 @@ __kernel void group_normalization(OUT(DATA_T, y), IN(DATA_T, x), IN(STAT_T, scal
     const float factor = inverse * STAT(AT(scale), own), shift = STAT(AT(bias), own);
     for (IDX_T i = 0; i < size; ++i) {
       const IDX_T at = first + c * size + i;
-      STORE(at, (LOAD(AT(x), at) - mean) * factor + shift);
+      STORE(AT(y), at, (LOAD(AT(x), at) - mean) * factor + shift);
     }
   }
 }

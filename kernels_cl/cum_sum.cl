@@ -1,7 +1,8 @@
-// CumSum and CumProd along one axis of [outer, n, inner].
-//   cum_sum      one work-item walks one line of n elements, `inner` apart
+// CumSum and CumProd along one axis of [outer, n, step].
+//   cum_sum      a work-item walks a line
 //   cum_columns  vectors of float32 columns; a work-group has `blocks` of the outer axis
 #include "common/base.clh"
+#include "common/lines.clh"
 #include "common/storage.clh"
 #ifndef DATA_T
 #define DATA_T float
@@ -22,16 +23,13 @@
 #endif
 #define TURNED(k) (REVERSE ? n - 1 - (k) : (k))
 #if VW == 1
-
-__kernel void cum_sum(IN(DATA_T, x), OUT(DATA_T, y), const IDX_T n, const IDX_T inner) {
-  const IDX_T r = get_global_id(0);
-  if (r >= inner) return;
-  const IDX_T base = (IDX_T)get_global_id(1) * n * inner + r;
+__kernel void cum_sum(IN(DATA_T, x), OUT(DATA_T, y), LINES) {
+  LINE_ITEM
   ACC_T sum = START;
   for (IDX_T k = 0; k < n; ++k) {
-    const IDX_T at = base + TURNED(k) * inner;
-    const ACC_T next = JOIN(sum, LOAD(AT(x), at));
-    STORE(AT(y), at, EXCLUSIVE ? sum : next);
+    const IDX_T place = at + TURNED(k) * step;
+    const ACC_T next = JOIN(sum, LOAD(AT(x), place));
+    STORE(AT(y), place, EXCLUSIVE ? sum : next);
     sum = next;
   }
 }
@@ -44,13 +42,13 @@ __kernel void cum_sum(IN(DATA_T, x), OUT(DATA_T, y), const IDX_T n, const IDX_T 
 
 __kernel __attribute__((reqd_work_group_size(1, 1, 1)))
 void cum_columns(IN(float, x), OUT(float, y), const IDX_T outer, const IDX_T n,
-                 const IDX_T inner, const IDX_T blocks) {
-  COLUMN_ITEM(outer, inner, blocks)
+                 const IDX_T step, const IDX_T blocks) {
+  COLUMN_ITEM(outer, step, blocks)
   F sum[T_NV];
   for (IDX_T block = begin; block < end; ++block) {
     EACH sum[k] = (F)(START);
     for (IDX_T i = 0; i < n; ++i) {
-      const IDX_T at = (block * n + TURNED(i)) * inner + first;
+      const IDX_T at = (block * n + TURNED(i)) * step + first;
       EACH {
         const F next = JOIN(sum[k], COLUMNS(AT(x) + at));
         STORE_COLUMNS(AT(y) + at, EXCLUSIVE ? sum[k] : next)

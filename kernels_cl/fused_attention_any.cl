@@ -1,5 +1,5 @@
 // softmax(scale * Q K^T + mask) V: one work-item per (query, head, batch), one pass over the keys.
-// Defines as in fused_attention.cl; HALF: tensors are float16 in memory, computed in float32.
+// Defines as in fused_attention.cl.
 #include "common/base.clh"
 #ifndef S_D
 #define S_D 32
@@ -11,21 +11,13 @@
 #define CAUSAL 0
 #define NAN_TO_ZERO 0
 #endif
-#ifndef HALF
-#define HALF 0
+#ifndef DATA_T
+#define DATA_T float
 #endif
 #include "common/math.clh"
 #include "common/scalar.clh"
+#include "common/storage.clh"
 
-#if HALF
-#define DATA_T half
-#define LOAD(p, i) vload_half((i), (p))
-#define STORE(p, i, x) vstore_half((x), (i), (p))
-#else
-#define DATA_T float
-#define LOAD(p, i) ((p)[i])
-#define STORE(p, i, x) (p)[i] = (x)
-#endif
 #if MASK_BOOL
 #define MASK_T uchar
 #define MASK_VALUE(p, i) ((p)[i] ? 0.0f : -INFINITY)

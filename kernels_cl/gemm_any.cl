@@ -7,7 +7,7 @@
 #define OUT_T float
 #define Y_T float
 #define INPUTS , IN(float, x1), const IDX_T x1_s0, const IDX_T x1_s1, const IDX_T x1_sm
-#define READS const F v1 = COLUMNS(1);
+#define READS const F v1 = COLUMNS(1, plain);
 #define BODY const F v2 = v0 + v1;
 #define RESULT v2
 #endif
@@ -31,10 +31,8 @@
 #endif
 #define AT_OPERAND(k, at) \
   (i0 * x##k##_s0 + i1 * x##k##_s1 + m * x##k##_sm + (at))
-#define COLUMNS(k) (AT(x##k)[AT_OPERAND(k, n)])
-#define ROW(k) (AT(x##k)[AT_OPERAND(k, 0)])
-#define COLUMNS_HALF(k) vload_half(AT_OPERAND(k, n), AT(x##k))
-#define ROW_HALF(k) vload_half(AT_OPERAND(k, 0), AT(x##k))
+#define COLUMNS(k, storage) LOAD_AS(storage, AT(x##k), AT_OPERAND(k, n))
+#define ROW(k, storage) LOAD_AS(storage, AT(x##k), AT_OPERAND(k, 0))
 
 __kernel void gemm_any(OUT(Y_T, y), IN(DATA_T, a), IN(B_T, b) BLOCK_INPUTS,
                        const IDX_T M, const IDX_T N, const IDX_T K, const IDX_T d1, const IDX_T a_s0, const IDX_T a_s1,

@@ -13,7 +13,7 @@
 #define S_A_K_LAST 1
 #define S_B_N_LAST 1
 #define INPUTS , IN(float, x1), const IDX_T x1_s0, const IDX_T x1_s1, const IDX_T x1_sm
-#define READS const F v1 = COLUMNS(1);
+#define READS const F v1 = COLUMNS(1, plain);
 #define BODY const F v2 = v0 + v1;
 #define RESULT v2
 #endif
@@ -38,8 +38,8 @@
 #define ELEMENT_B(k, n) LOAD_AS(B_STORAGE, AT(b), at_b + (k) * b_k + (n) * b_n)
 #endif
 #define AT_OPERAND(k, at) (i0 * x##k##_s0 + i1 * x##k##_s1 + m * x##k##_sm + (at))
-#define COLUMNS(k) (AT(x##k)[AT_OPERAND(k, n)])
-#define ROW(k) (AT(x##k)[AT_OPERAND(k, 0)])
+#define COLUMNS(k, storage) LOAD_AS(storage, AT(x##k), AT_OPERAND(k, n))
+#define ROW(k, storage) LOAD_AS(storage, AT(x##k), AT_OPERAND(k, 0))
 
 __kernel __attribute__((reqd_work_group_size(SIDE, SIDE, 1)))
 void gemm_gpu(OUT(float, y), IN(float, a), IN(B_T, b) BLOCK_INPUTS, const IDX_T M,

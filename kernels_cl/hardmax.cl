@@ -1,24 +1,22 @@
-// Hardmax: one work-item reads one line of n elements, `inner` apart, then writes it.
-// Work-item (inner, outer).
+// 1 at the largest element along one axis of [outer, n, step], NaN counting as largest, else 0.
 #include "common/base.clh"
+#include "common/lines.clh"
 #include "common/storage.clh"
 #ifndef DATA_T
 #define DATA_T float
 #define VALUE_T float
 #endif
 
-__kernel void hardmax(IN(DATA_T, x), OUT(DATA_T, y), const IDX_T n, const IDX_T inner) {
-  const IDX_T r = get_global_id(0);
-  if (r >= inner) return;
-  const IDX_T base = (IDX_T)get_global_id(1) * n * inner + r;
-  VALUE_T best = LOAD(AT(x), base);
+__kernel void hardmax(IN(DATA_T, x), OUT(DATA_T, y), LINES) {
+  LINE_ITEM
+  VALUE_T best = LOAD(AT(x), at);
   IDX_T found = 0;
   for (IDX_T k = 1; k < n; ++k) {
-    const VALUE_T v = LOAD(AT(x), base + k * inner);
+    const VALUE_T v = LOAD(AT(x), at + k * step);
     if (v > best || (v != v && best == best)) {
       best = v;
       found = k;
     }
   }
-  for (IDX_T k = 0; k < n; ++k) STORE(AT(y), base + k * inner, (VALUE_T)(k == found));
+  for (IDX_T k = 0; k < n; ++k) STORE(AT(y), at + k * step, (VALUE_T)(k == found));
 }

@@ -1,6 +1,5 @@
 // (x - mean) / sqrt(variance + epsilon) * scale + bias over rows of n elements.
 //   RMS    no mean is taken off (RMSNormalization); BIAS, STATS: those tensors are there
-//   HALF   tensors are float16 in memory (the statistics stay float32)
 // Each row is read twice before the pass that writes it, so y may be x.
 #include "common/base.clh"
 #ifndef RMS
@@ -8,8 +7,8 @@
 #define BIAS 1
 #define STATS 0
 #endif
-#ifndef HALF
-#define HALF 0
+#ifndef DATA_T
+#define DATA_T float
 #endif
 #ifndef T_ROWS
 #define T_ROWS 4
@@ -21,15 +20,6 @@
 #include "common/math.clh"
 #include "common/scalar.clh"
 
-#if HALF
-#define DATA_T half
-#define LOAD(p, i) vload_half((i), (p))
-#define STORE(p, i, v) vstore_half((v), (i), (p))
-#else
-#define DATA_T float
-#define LOAD(p, i) ((p)[i])
-#define STORE(p, i, v) (p)[i] = (v)
-#endif
 #if BIAS
 #define BIAS_INPUT , IN(DATA_T, bias)
 #define BIAS_AT(i) LOAD(AT(bias), i)
@@ -47,6 +37,8 @@
 #endif
 
 #if VW == 1
+#include "common/storage.clh"
+
 __kernel void layer_normalization_any(OUT(DATA_T, y) STATS_OUTPUTS, IN(DATA_T, x),
                                       IN(DATA_T, scale) BIAS_INPUT, const IDX_T rows,
                                       const IDX_T n, const float epsilon) {

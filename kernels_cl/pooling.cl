@@ -4,10 +4,10 @@
 //   POWER, MEAN  what is added up, and what becomes of the sum: LpPool's norm
 #include "common/base.clh"
 #include "common/axes.clh"
+#include "common/storage.clh"
 #ifndef DATA_T
 #define DATA_T float
 #define VALUE_T float
-#define HALF 0
 #define LOWEST (-INFINITY)
 #endif
 #ifndef POWER
@@ -19,13 +19,6 @@
 #define INDICES 0
 #define COLUMN_MAJOR 0
 #define PADDED 0
-#endif
-#if HALF
-#define READ(i) vload_half((i), AT(x))
-#define WRITE(i, v) vstore_half((v), (i), AT(y))
-#else
-#define READ(i) (AT(x)[i])
-#define WRITE(i, v) AT(y)[i] = (v)
 #endif
 #if INDICES
 #define INDICES_OUTPUT , OUT(long, indices)
@@ -57,7 +50,7 @@ __kernel void pool(OUT(DATA_T, y) INDICES_OUTPUT, IN(DATA_T, x), const IDX_T pla
         // A window may end past the padding where the output size was rounded up.
         if (PADDED && i0 < s0 + e0 && i1 < s1 + e1 && i2 < s2 + e2) ++count;
         if (i0 < 0 || i0 >= s0 || i1 < 0 || i1 >= s1 || i2 < 0 || i2 >= s2) continue;
-        const VALUE_T v = READ(from + (i0 * s1 + i1) * s2 + i2);
+        const VALUE_T v = LOAD(AT(x), from + (i0 * s1 + i1) * s2 + i2);
 #if MAX
         if (found < 0 || v > best) {
           best = v;
@@ -70,11 +63,11 @@ __kernel void pool(OUT(DATA_T, y) INDICES_OUTPUT, IN(DATA_T, x), const IDX_T pla
       }
   const IDX_T at = (plane * o0 * o1 + p01) * o2 + p2;
 #if MAX
-  WRITE(at, best);
+  STORE(AT(y), at, best);
 #if INDICES
   AT(indices)[at] = found < 0 ? -1 : from + found;
 #endif
 #else
-  WRITE(at, MEAN(total, count));
+  STORE(AT(y), at, MEAN(total, count));
 #endif
 }

@@ -26,7 +26,7 @@
 #define BLOCKED 1
 #define ELEMS 1
 #define CENTERED 1
-#define QUOTIENT float
+#define QUOTIENT plain
 #define TO_FLOAT 0
 #define SATURATE 1
 #define LOW 0.0f
@@ -68,7 +68,7 @@
 #define load_uint4_pairs(p, i) ((int)((p)[(i) >> 1] >> (((i) & 1) << 2)) & 15)
 #define load_int4_pairs(p, i) ((load_uint4_pairs(p, i) ^ 8) - 8)
 
-#define rounded_float(v) (v)
+#define rounded_plain(v) (v)
 static inline float rounded_half(const float v) {
   ushort bits;
   vstore_half(v, 0, (half *)&bits);
@@ -78,8 +78,8 @@ static inline float rounded_bfloat16(const float v) {
   const uint bits = as_uint(v);
   return v != v ? v : as_float((bits + 0x7fffu + ((bits >> 16) & 1u)) & 0xffff0000u);
 }
-#define ROUNDED_OF(kind, v) rounded_##kind(v)
-#define ROUNDED(kind, v) ROUNDED_OF(kind, v)
+#define ROUNDED_OF(storage, v) rounded_##storage(v)
+#define ROUNDED(storage, v) ROUNDED_OF(storage, v)
 
 #if SCALED && defined(QUOTIENT)
 static inline OUT_VALUE_T quantized(const float quotient, const float zero) {

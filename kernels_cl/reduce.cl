@@ -16,7 +16,6 @@
 #ifndef DATA_T
 #define DATA_T float
 #define ACC_T F
-#define HALF 0
 #endif
 #ifndef T_NV
 #define T_NV 32
@@ -31,17 +30,12 @@
 #include "common/scalar.clh"
 #if VW > 1
 #include "common/rows.clh"
+#else
+#include "common/storage.clh"
 #endif
 
 #define SIZES THREE(d), THREE(r), THREE(s), THREE(t)
 #define COUNT ((DATA_N)(r0 * r1 * r2))
-#if HALF
-#define READ(i) vload_half((i), AT(x))
-#define WRITE(i, v) vstore_half((v), (i), AT(y))
-#else
-#define READ(i) (AT(x)[i])
-#define WRITE(i, v) AT(y)[i] = (v)
-#endif
 // The count is in the type of the mean: integers divide as integers.
 #ifndef DATA_N
 #define DATA_N float
@@ -67,7 +61,7 @@ __kernel void reduce_strided(OUT(DATA_T, y), IN(DATA_T, x), SIZES) {
 #if SHIFT
   F top = (F)(-INFINITY);
   OUTER for (IDX_T j2 = 0; j2 < r2; ++j2)
-    top = c_max(top, READ(base + j0 * t0 + j1 * t1 + j2 * t2));
+    top = c_max(top, LOAD(AT(x), base + j0 * t0 + j1 * t1 + j2 * t2));
   top = FINITE(top);
 #endif
   // One partial result per run: the error grows with the length of a run, not with their number.
@@ -76,12 +70,12 @@ __kernel void reduce_strided(OUT(DATA_T, y), IN(DATA_T, x), SIZES) {
     const IDX_T run = base + j0 * t0 + j1 * t1;
     ACC_T part = INIT;
     for (IDX_T j2 = 0; j2 < r2; ++j2) {
-      const ACC_T v = SHIFTED(READ(run + j2 * t2), top);
+      const ACC_T v = SHIFTED(LOAD(AT(x), run + j2 * t2), top);
       part = STEP(part, v);
     }
     total = JOIN(total, part);
   }
-  WRITE((i0 * d1 + i1) * d2 + i2, UNSHIFT(FINISH(total, COUNT), top));
+  STORE(AT(y), (i0 * d1 + i1) * d2 + i2, UNSHIFT(FINISH(total, COUNT), top));
 }
 
 #else

@@ -1,14 +1,14 @@
 // exp(x - max) / sum along one axis, or its logarithm (LOG).
 //   softmax_cpu      contiguous rows of n float32 elements
 //   softmax_columns  float32 elements `step` apart: [outer, n, step], vectors of columns
-//   softmax_any      the same, element by element; HALF: float16 in memory
+//   softmax_any      the same, element by element
 // An element is read before it is written, so y may be x.
 #include "common/base.clh"
+#ifndef DATA_T
+#define DATA_T float
+#endif
 #ifndef LOG
 #define LOG 0
-#endif
-#ifndef HALF
-#define HALF 0
 #endif
 #ifndef T_VW
 #define T_VW 8
@@ -26,22 +26,11 @@
 #include "common/scalar.clh"
 
 #if VW == 1
-#if HALF
-#define DATA_T half
-#define LOAD(p, i) vload_half((i), (p))
-#define STORE(p, i, v) vstore_half((v), (i), (p))
-#else
-#define DATA_T float
-#define LOAD(p, i) ((p)[i])
-#define STORE(p, i, v) (p)[i] = (v)
-#endif
+#include "common/lines.clh"
+#include "common/storage.clh"
 
-__kernel void softmax_any(OUT(DATA_T, y), IN(DATA_T, x), const IDX_T outer, const IDX_T n,
-                          const IDX_T step) {
-  const IDX_T inner = get_global_id(0);
-  const IDX_T block = get_global_id(1);
-  if (inner >= step || block >= outer) return;
-  const IDX_T at = block * n * step + inner;
+__kernel void softmax_any(OUT(DATA_T, y), IN(DATA_T, x), LINES) {
+  LINE_ITEM
   float top = -INFINITY, sum = 0.0f;
   for (IDX_T i = 0; i < n; ++i) top = c_max(top, LOAD(AT(x), at + i * step));
   for (IDX_T i = 0; i < n; ++i) sum += c_exp(LOAD(AT(x), at + i * step) - top);

@@ -165,3 +165,4 @@ _STORAGES: dict[DType, str] = {
     **{d: d.value for d in DType if d not in _CL_NAMES and d is not DType.STRING},
     DType.BFLOAT16: "bfloat16",
 }
+WIDENED_STORAGES = frozenset(d.storage for d in WIDENED)

@@ -1,4 +1,4 @@
-"""Kernels along one axis of [outer, n, step] that take vectors of columns (common/columns.clh)."""
+"""Kernels along one axis of [outer, n, step]: vectors of columns (common/columns.clh), or lines."""
 
 from __future__ import annotations
 
@@ -42,3 +42,22 @@ def launch_columns(
     args: tuple[Arg, ...] = (*buffers, *(i32(v) for v in (*sizes, blocks)))
     groups = (pieces, ceil_div(outer, blocks))
     return [Launch(spec, groups, (1, 1), args, flops * outer * n * step)]
+
+
+def launch_lines(
+    kernel: KernelSpec,
+    buffers: tuple[BufferArg, BufferArg],
+    sizes: tuple[int, int, int],
+    flops: int,
+) -> list[Launch]:
+    """The launch of a kernel with a line to a work-item, unless there are no elements.
+
+    Args:
+        sizes: outer, n, step, which the kernel takes.
+        flops: By element.
+    """
+    outer, n, step = sizes
+    if not outer * n * step:
+        return []
+    args: tuple[Arg, ...] = (*buffers, *(i32(v) for v in sizes))
+    return [Launch(kernel, (outer * step,), None, args, flops * outer * n * step)]

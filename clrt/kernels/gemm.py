@@ -315,8 +315,7 @@ def _epilogue_defines(epilogue: Epilogue) -> dict[str, object]:
         strides = "".join(f", const IDX_T x{k}_{s}" for s in ("s0", "s1", "sm"))
         inputs += f", IN({dtype.cl}, x{k}){strides}"
         macro = "COLUMNS" if operand.per_column else "ROW"
-        suffix = "_HALF" if dtype is DType.FLOAT16 else ""
-        reads.append(f"const {kind} v{k} = {macro}{suffix}({k});")
+        reads.append(f"const {kind} v{k} = {macro}({k}, {dtype.storage});")
     return {
         "INPUTS": inputs,
         "READS": " ".join(reads),

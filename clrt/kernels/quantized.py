@@ -106,7 +106,7 @@ def quantize_launch(
         STORED=y.dtype.storage,
         SCALED=1,
         CENTERED=int(zero is not None),
-        QUOTIENT={DType.FLOAT16: "half", DType.BFLOAT16: "bfloat16"}.get(quotient, "float"),
+        QUOTIENT=quotient.storage,
         TO_FLOAT=int(y.dtype.is_float),
         SATURATE=int(saturate),
         LOW=f"{low}f",

@@ -202,10 +202,13 @@ def misfit_float32_cpu(node: Node, caps: DeviceCaps) -> str | None:
     return None if node.arg(0).dtype is DType.FLOAT32 else "for float32"
 
 
-def misfit_other_floats(node: Node, caps: DeviceCaps) -> str | None:
-    """Why a kernel for float32 and float16 does not hold for input 0."""
+def misfit_in_float32(node: Node, caps: DeviceCaps) -> str | None:
+    """Why a kernel that computes in float32 does not hold for input 0, however it lies in memory.
+
+    Which floats its op reads is what `Op.storages` says.
+    """
     dtype = node.arg(0).dtype
-    return None if dtype in (DType.FLOAT32, DType.FLOAT16) else f"no kernel for {dtype}"
+    return None if dtype.compute == "float" else f"no kernel for {dtype}"
 
 
 def misfit_float64(node: Node, caps: DeviceCaps) -> str | None:

@@ -13,7 +13,7 @@ from clrt.errors import ShapeError
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
-from clrt.kernels.columns import launch_columns
+from clrt.kernels.columns import launch_columns, launch_lines
 from clrt.kernels.spec import (
     BufferArg,
     KernelSpec,
@@ -78,21 +78,18 @@ def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
 def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:
     if 0 in node.output.dims:
         return []
-    outer, n, step = _sizes(node)
     dtype = node.arg(0).dtype
-    half = dtype is DType.FLOAT16
     kernel = KernelSpec.of(
         _SOURCE,
         "argmax",
         VW=1,
         DATA_T=dtype.cl,
-        VALUE_T="float" if half else dtype.cl,
-        HALF=int(half),
+        STORAGE=dtype.storage,
+        VALUE_T=dtype.compute,
         IS_FLOAT=int(dtype.is_float),
         **_better(node),
     )
-    args = (BufferArg(node.output), BufferArg(node.arg(0)), i32(outer), i32(n), i32(step))
-    return [Launch(kernel, (step, outer), None, args, outer * n * step)]
+    return launch_lines(kernel, (BufferArg(node.output), BufferArg(node.arg(0))), _sizes(node), 1)
 
 
 @dataclass(frozen=True)

@@ -9,7 +9,7 @@ import numpy as np
 
 from clrt.device.caps import DeviceCaps
 from clrt.errors import ShapeError
-from clrt.ir.dtypes import DType
+from clrt.ir.dtypes import WIDENED_STORAGES, DType
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.spec import (
@@ -23,6 +23,7 @@ from clrt.kernels.spec import (
     f32,
     i32,
     misfit_float32_cpu,
+    misfit_in_float32,
     pieces_per_group,
 )
 from clrt.kernels.tuned import TunedKernel, tuned
@@ -31,15 +32,14 @@ from clrt.ops.base import Accuracy, Expand, OnnxNode, Op, Sample, Types, need, r
 CPU = tuned("batch_normalization_cpu", {"T_VW": (4, 8, 16)}, T_VW=8)
 _ROWS = 64  # channels of a work-group, at most
 SOURCE = "channel_normalization.cl"
-_FLOATS = (DType.FLOAT32, DType.FLOAT16)
 
 
 def misfit(node: Node, caps: DeviceCaps) -> str | None:
     """Why no kernel holds: the dtypes."""
-    if node.arg(0).dtype not in _FLOATS:
-        return f"no kernel for {node.arg(0).dtype}"
+    if reason := misfit_in_float32(node, caps):
+        return reason
     stats = {node.arg(i).dtype for i in range(1, len(node.inputs))}
-    if len(stats) > 1 or not stats <= set(_FLOATS):
+    if len(stats) > 1 or any(d.compute != "float" for d in stats):
         return f"scale and statistics are of {', '.join(sorted(map(str, stats)))}"
     return None
 
@@ -61,11 +61,14 @@ def launch_rows(
     return [Launch(spec, (ceil_div(rows, each),), (1,), (*args, i32(each)), flops)]
 
 
-def half_defines(node: Node) -> dict[str, object]:
-    """Which tensors are float16."""
+def type_defines(node: Node) -> dict[str, object]:
+    """How elements lie in memory: of x and y, and of the scale and all statistics."""
+    x, scale = node.arg(0).dtype, node.arg(1).dtype
     return {
-        "HALF": int(node.arg(0).dtype is DType.FLOAT16),
-        "STAT_HALF": int(node.arg(1).dtype is DType.FLOAT16),
+        "DATA_T": x.cl,
+        "STORAGE": x.storage,
+        "STAT_T": scale.cl,
+        "STAT_STORAGE": scale.storage,
     }
 
 
@@ -94,7 +97,7 @@ def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:
     elements = batches * channels * size
     if not elements:
         return []
-    kernel = KernelSpec.of(SOURCE, "batch_normalization", VW=1, **half_defines(node))
+    kernel = KernelSpec.of(SOURCE, "batch_normalization", VW=1, **type_defines(node))
     return [Launch(kernel, (size, channels, batches), None, _args(node), 2 * elements)]
 
 
@@ -108,6 +111,7 @@ class BatchNormalization(Op):
 
     epsilon: float = 1e-5
 
+    storages = WIDENED_STORAGES
     in_place = (0,)
     accuracy = Accuracy.ELEMENTWISE
     variants = (Variant("cpu", _emit_cpu, misfit_cpu), Variant("any", _emit_any, misfit))

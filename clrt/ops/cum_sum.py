@@ -12,14 +12,13 @@ from clrt.device.caps import DeviceCaps
 from clrt.errors import ShapeError
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, IrOp, TensorType
-from clrt.kernels.columns import launch_columns
+from clrt.kernels.columns import launch_columns, launch_lines
 from clrt.kernels.spec import (
     BufferArg,
     KernelSpec,
     Launch,
     Lowering,
     Variant,
-    i32,
     misfit_float32_cpu,
     misfit_float64,
 )
@@ -64,13 +63,9 @@ def _emit_columns(node: Node, ctx: Lowering) -> list[Launch]:
 
 def _emit_lines(node: Node, ctx: Lowering) -> list[Launch]:
     x = node.arg(0)
-    outer, n, inner = _sizes(node)
-    if not outer * n * inner:
-        return []
     types = {"DATA_T": x.dtype.cl, "STORAGE": x.dtype.storage, "ACC_T": x.dtype.compute}
     kernel = KernelSpec.of("cum_sum.cl", "cum_sum", VW=1, **types, **_defines(node.op))
-    args = (BufferArg(x), BufferArg(node.output), i32(n), i32(inner))
-    return [Launch(kernel, (inner, outer), None, args)]
+    return launch_lines(kernel, (BufferArg(x), BufferArg(node.output)), _sizes(node), 1)
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from clrt.kernels.spec import (
     Variant,
     f32,
     i32,
-    misfit_other_floats,
+    misfit_in_float32,
 )
 from clrt.ops.base import OnnxNode, Op, Sample, Types, need, normalize_axis, register
 from clrt.ops.movement import elements, fresh_dim, fresh_dims, given
@@ -102,7 +102,7 @@ class DFT(Op):
     onesided: bool = False
 
     host_inputs = (1, 2)
-    variants = (Variant("direct", _emit_dft, misfit_other_floats),)
+    variants = (Variant("direct", _emit_dft, misfit_in_float32),)
 
     @classmethod
     def from_onnx(cls, node: OnnxNode) -> Op:
@@ -201,7 +201,7 @@ class STFT(Op):
     onesided: bool = True
 
     host_inputs = (1, 3)
-    variants = (Variant("direct", _emit_stft, misfit_other_floats),)
+    variants = (Variant("direct", _emit_stft, misfit_in_float32),)
 
     def geometry(self, inputs: Types) -> tuple[int, int]:
         """The step, and the length of a window.

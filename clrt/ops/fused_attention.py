@@ -11,7 +11,7 @@ import numpy as np
 from clrt.device.caps import DeviceCaps
 from clrt.errors import ShapeError
 from clrt.ir.dims import same
-from clrt.ir.dtypes import DType
+from clrt.ir.dtypes import WIDENED_STORAGES, DType
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.spec import (
@@ -25,6 +25,7 @@ from clrt.kernels.spec import (
     f32,
     i32,
     misfit_float32_cpu,
+    misfit_in_float32,
 )
 from clrt.kernels.strided import broadcast_strides
 from clrt.kernels.tuned import tuned
@@ -46,12 +47,8 @@ MAX_HEAD_SIZE = 512
 
 def _misfit_any(node: Node, caps: DeviceCaps) -> str | None:
     assert isinstance(node.op, FusedAttention)
-    dtype = node.arg(0).dtype
-    if dtype not in (DType.FLOAT32, DType.FLOAT16):
-        return f"no attention kernel for {dtype}"
-    if max(node.op.head_size, node.op.v_head_size) > MAX_HEAD_SIZE:
-        return f"head size above {MAX_HEAD_SIZE}"
-    return None
+    large = max(node.op.head_size, node.op.v_head_size) > MAX_HEAD_SIZE
+    return misfit_in_float32(node, caps) or (f"head size above {MAX_HEAD_SIZE}" if large else None)
 
 
 def _misfit_cpu(node: Node, caps: DeviceCaps) -> str | None:
@@ -129,8 +126,9 @@ def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:
         return []
     assert isinstance(node.op, FusedAttention)
     defines, args = _launch_parts(node)
-    defines["HALF"] = int(node.arg(0).dtype is DType.FLOAT16)
-    kernel = KernelSpec.of("fused_attention_any.cl", "fused_attention_any", **defines)
+    dtype = node.arg(0).dtype
+    types = {"DATA_T": dtype.cl, "STORAGE": dtype.storage}
+    kernel = KernelSpec.of("fused_attention_any.cl", "fused_attention_any", **defines, **types)
     batch, queries, _ = node.output.dims
     return [Launch(kernel, (queries, node.op.num_heads, batch), None, args, _flops(node))]
 
@@ -167,6 +165,7 @@ class FusedAttention(Op):
 
     domain = "clrt"
     accuracy = Accuracy.ACCUMULATED
+    storages = WIDENED_STORAGES
     variants = (
         Variant("cpu", _emit_cpu, _misfit_cpu),
         Variant("any", _emit_any, _misfit_any),

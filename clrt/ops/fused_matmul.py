@@ -9,7 +9,7 @@ import numpy as np
 
 from clrt.errors import ShapeError
 from clrt.ir.dims import same_shape
-from clrt.ir.dtypes import DType
+from clrt.ir.dtypes import WIDENED_STORAGES, DType
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, Step, TensorType
 from clrt.kernels.product import epilogue_operand_fits
@@ -68,7 +68,7 @@ class FusedMatMul(MatrixProduct):
 
     domain = "clrt"
     accuracy = Accuracy.ACCUMULATED
-    storages = frozenset({"plain", "half", "bfloat16"})
+    storages = WIDENED_STORAGES
     narrow = frozenset({DType.FLOAT16, DType.BFLOAT16})
     # An element is read, computed and stored by one work-item; A and B are read by many.
     in_place = tuple(range(2, 64))

@@ -11,7 +11,6 @@ import numpy as np
 
 from clrt.device.caps import DeviceCaps
 from clrt.errors import ModelError, ShapeError
-from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.spec import BufferArg, KernelSpec, Launch, Lowering, Variant, i32
@@ -20,12 +19,11 @@ from clrt.ops.resize import cubic_weights
 
 _TAPS = {"nearest": 1, "linear": 2, "cubic": 4}
 _PADDING = {"zeros": 0, "border": 1, "reflection": 2}
-_FLOATS = (DType.FLOAT32, DType.FLOAT16)
 
 
 def _misfit(node: Node, caps: DeviceCaps) -> str | None:
     x, grid = node.arg(0), node.arg(1)
-    if x.dtype not in _FLOATS or grid.dtype not in _FLOATS:
+    if x.dtype.compute != "float" or grid.dtype.compute != "float":
         return f"no kernel for {x.dtype} at places of {grid.dtype}"
     rank = len(x.dims) - 2
     return None if rank in (2, 3) else f"{rank} spatial axes; the kernel has 2 or 3"

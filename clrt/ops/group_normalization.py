@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from clrt.errors import ShapeError
+from clrt.ir.dtypes import WIDENED_STORAGES
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.spec import Arg, BufferArg, KernelSpec, Launch, Lowering, Variant, f32, i32
@@ -16,10 +17,10 @@ from clrt.ops.base import Accuracy, OnnxNode, Op, Sample, Types, need, register
 from clrt.ops.batch_normalization import (
     SOURCE,
     check_channels,
-    half_defines,
     launch_rows,
     misfit,
     misfit_cpu,
+    type_defines,
 )
 
 CPU = tuned("group_normalization_cpu", {"T_VW": (4, 8, 16)}, T_VW=8)
@@ -53,7 +54,7 @@ def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:
     batches, groups, _, _ = _numbers(node)
     if 0 in node.arg(0).dims:
         return []
-    defines = {"VW": 1, "PER_GROUP": int(node.op.per_group), **half_defines(node)}
+    defines = {"VW": 1, "PER_GROUP": int(node.op.per_group), **type_defines(node)}
     kernel = KernelSpec.of(SOURCE, "group_normalization", **defines)
     flops = 8 * int(np.prod(node.arg(0).dims))
     return [Launch(kernel, (groups, batches), None, _args(node), flops)]
@@ -66,6 +67,7 @@ class GroupStatistics(Op):
     num_groups: int | None = None  # None: as many as channels
     per_group: bool = False
 
+    storages = WIDENED_STORAGES
     in_place = (0,)
     accuracy = Accuracy.ACCUMULATED
     variants = (Variant("cpu", _emit_cpu, misfit_cpu), Variant("any", _emit_any, misfit))

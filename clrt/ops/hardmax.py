@@ -9,20 +9,15 @@ import numpy as np
 
 from clrt.ir.graph import Node
 from clrt.ir.op import Array
-from clrt.kernels.spec import BufferArg, KernelSpec, Launch, Lowering, Variant, i32, misfit_float64
+from clrt.kernels.columns import launch_lines
+from clrt.kernels.spec import BufferArg, KernelSpec, Launch, Lowering, Variant, misfit_float64
 from clrt.ops.base import Accuracy, Sample, normalize_axis, register
-from clrt.ops.movement import count
-from clrt.ops.softmax import SoftmaxBase, around_axis
+from clrt.ops.softmax import SoftmaxBase, around_axis, split
 
 
 def _emit(node: Node, ctx: Lowering) -> list[Launch]:
     x, op = node.arg(0), node.op
     assert isinstance(op, Hardmax)
-    if not count(x.dims):
-        return []
-    outer, n, inner = around_axis(x.dims, normalize_axis(op.axis, len(x.dims), op))
-    if op.flatten:
-        n, inner = n * inner, 1
     kernel = KernelSpec.of(
         "hardmax.cl",
         "hardmax",
@@ -30,8 +25,7 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
         STORAGE=x.dtype.storage,
         VALUE_T=x.dtype.compute,
     )
-    args = (BufferArg(x), BufferArg(node.output), i32(n), i32(inner))
-    return [Launch(kernel, (inner, outer), None, args)]
+    return launch_lines(kernel, (BufferArg(x), BufferArg(node.output)), split(op, x), 1)
 
 
 @register

@@ -11,7 +11,7 @@ import numpy as np
 from clrt.device.caps import DeviceCaps
 from clrt.errors import ShapeError, UnsupportedError
 from clrt.ir.dims import product
-from clrt.ir.dtypes import DType
+from clrt.ir.dtypes import WIDENED_STORAGES, DType
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.row_norm import RowNorm, norm_flops
@@ -26,6 +26,7 @@ from clrt.kernels.spec import (
     f32,
     i32,
     misfit_float32_cpu,
+    misfit_in_float32,
 )
 from clrt.kernels.tuned import tuned
 from clrt.ops.base import Accuracy, OnnxNode, Op, Sample, Types, need, normalize_axis, register
@@ -39,6 +40,7 @@ class Normalization(Op):
     axis: int
     epsilon: float
     rms: ClassVar[bool] = False
+    storages = WIDENED_STORAGES
 
 
 def _rows(node: Node) -> tuple[int, int]:
@@ -52,8 +54,8 @@ def _rows(node: Node) -> tuple[int, int]:
 def _misfit_any(node: Node, caps: DeviceCaps) -> str | None:
     """Why no row kernel holds: the dtype, or a scale that is no row."""
     x = node.arg(0)
-    if x.dtype not in (DType.FLOAT32, DType.FLOAT16):
-        return f"no kernel for {x.dtype}"
+    if reason := misfit_in_float32(node, caps):
+        return reason
     _, n = _rows(node)
     for value in node.inputs[1:]:
         if value is not None and int(np.prod(value.dims)) != n:
@@ -79,14 +81,14 @@ def _launch(node: Node, tunables: dict[str, int] | None) -> list[Launch]:
         "RMS": int(node.op.rms),
         "BIAS": int(bias is not None),
         "STATS": int(bool(stats)),
-        "HALF": int(x.dtype is DType.FLOAT16),
     }
     values = [*node.outputs, x, node.arg(1), *([] if bias is None else [bias])]
     buffers = [BufferArg(v) for v in values]
     args: tuple[Arg, ...] = (*buffers, i32(rows), i32(n), f32(node.op.epsilon))
     source, flops = "layer_normalization.cl", norm_flops(rows, n)
     if tunables is None:
-        kernel = KernelSpec.of(source, "layer_normalization_any", VW=1, **defines)
+        types = {"DATA_T": x.dtype.cl, "STORAGE": x.dtype.storage}
+        kernel = KernelSpec.of(source, "layer_normalization_any", VW=1, **types, **defines)
         return [Launch(kernel, (rows,), None, args, flops)]
     kernel = KernelSpec.of(source, "layer_normalization_cpu", **(defines | tunables))
     return [Launch(kernel, (ceil_div(rows, tunables["T_ROWS"]),), (1,), args, flops)]

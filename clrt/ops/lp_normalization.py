@@ -8,17 +8,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from clrt.errors import ShapeError, UnsupportedError
-from clrt.ir.dtypes import DType
+from clrt.ir.dtypes import WIDENED_STORAGES
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
+from clrt.kernels.columns import launch_lines
 from clrt.kernels.spec import (
     BufferArg,
     KernelSpec,
     Launch,
     Lowering,
     Variant,
-    i32,
-    misfit_other_floats,
+    misfit_in_float32,
 )
 from clrt.ops.base import Accuracy, OnnxNode, Op, Sample, Types, need, normalize_axis, register
 from clrt.ops.softmax import around_axis
@@ -27,13 +27,15 @@ from clrt.ops.softmax import around_axis
 def _emit(node: Node, ctx: Lowering) -> list[Launch]:
     x, op = node.arg(0), node.op
     assert isinstance(op, LpNormalization)
-    outer, n, step = around_axis(x.dims, normalize_axis(op.axis, len(x.dims), op))
-    if not outer * n * step:
-        return []
-    half = int(x.dtype is DType.FLOAT16)
-    kernel = KernelSpec.of("lp_normalization.cl", "lp_normalization", P=op.p, HALF=half)
-    args = (BufferArg(node.output), BufferArg(x), i32(outer), i32(n), i32(step))
-    return [Launch(kernel, (step, outer), None, args, 3 * outer * n * step)]
+    sizes = around_axis(x.dims, normalize_axis(op.axis, len(x.dims), op))
+    kernel = KernelSpec.of(
+        "lp_normalization.cl",
+        "lp_normalization",
+        P=op.p,
+        DATA_T=x.dtype.cl,
+        STORAGE=x.dtype.storage,
+    )
+    return launch_lines(kernel, (BufferArg(node.output), BufferArg(x)), sizes, 3)
 
 
 @register
@@ -47,9 +49,10 @@ class LpNormalization(Op):
     axis: int = -1
     p: int = 2
 
+    storages = WIDENED_STORAGES
     in_place = (0,)
     accuracy = Accuracy.ACCUMULATED
-    variants = (Variant("any", _emit, misfit_other_floats),)
+    variants = (Variant("any", _emit, misfit_in_float32),)
 
     @classmethod
     def from_onnx(cls, node: OnnxNode) -> LpNormalization:

@@ -19,7 +19,7 @@ from clrt.kernels.spec import (
     Variant,
     f32,
     i32,
-    misfit_other_floats,
+    misfit_in_float32,
 )
 from clrt.ops.base import Accuracy, OnnxNode, Op, Sample, Types, need, register
 
@@ -52,7 +52,7 @@ class MaxRoiPool(Op):
     spatial_scale: float = 1.0
 
     accuracy = Accuracy.EXACT
-    variants = (Variant("any", _emit, misfit_other_floats),)
+    variants = (Variant("any", _emit, misfit_in_float32),)
 
     @classmethod
     def from_onnx(cls, node: OnnxNode) -> Op:

@@ -37,14 +37,13 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
     assert isinstance(op, WindowPool)
     if 0 in node.output.dims:
         return []
-    half = x.dtype is DType.FLOAT16
     lowest = "(-INFINITY)" if x.dtype.is_float else integer_bound(x.dtype, low=True)
     kernel = KernelSpec.of(
         "pooling.cl",
         "pool",
         DATA_T=x.dtype.cl,
-        VALUE_T="float" if half else x.dtype.cl,
-        HALF=int(half),
+        STORAGE=x.dtype.storage,
+        VALUE_T=x.dtype.compute,
         LOWEST=lowest,
         **op.defines(),
     )

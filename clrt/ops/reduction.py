@@ -33,7 +33,6 @@ from clrt.ops.movement import data_of, fresh_dims, given, length
 ROWS = tuned("reduce_rows", {"T_VW": (4, 8, 16)}, T_VW=8, T_ROWS=8)
 COLUMNS = tuned("reduce_columns", {"T_VW": (4, 8, 16)}, T_VW=8, T_NV=32)
 _PLACES = 3
-_FLOATS = (DType.FLOAT32, DType.FLOAT16)
 
 
 @dataclass(frozen=True)
@@ -115,7 +114,7 @@ def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
 def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:
     view, dtype = _view(node, "any"), node.arg(0).dtype
     d0, d1, d2 = _places(view.kept, 1)
-    defines: dict[str, object] = {"VW": 1, "DATA_T": dtype.cl, "HALF": int(dtype is DType.FLOAT16)}
+    defines: dict[str, object] = {"VW": 1, "DATA_T": dtype.cl, "STORAGE": dtype.storage}
     # Narrow integers wrap only when they are stored: a mean may have more elements than they hold.
     integer = "ulong" if dtype is DType.UINT64 else "long"
     defines["ACC_T"] = "F" if dtype.is_float else integer
@@ -265,7 +264,7 @@ class Reduce(Op):
     def sample_dtypes(cls) -> list[DType]:
         """The dtypes that samples are drawn in."""
         integers = [DType.INT64, DType.INT32, DType.UINT8] if cls.integers else []
-        return [*_FLOATS, *integers, *([DType.BOOL] if cls.selects else [])]
+        return [DType.FLOAT32, DType.FLOAT16, *integers, *([DType.BOOL] if cls.selects else [])]
 
     @classmethod
     def error_samples(cls) -> Iterator[tuple[Sample, type[Exception]]]:

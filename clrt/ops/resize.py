@@ -49,7 +49,7 @@ def _misfit(node: Node, caps: DeviceCaps) -> str | None:
     dtype = node.arg(0).dtype
     assert isinstance(node.op, Resize)
     copies = all(s.is_copy for s in node.op.samplings(node.arg(0).dims, node.input_types))
-    fits = dtype.is_int or dtype in (DType.FLOAT32, DType.FLOAT16)
+    fits = dtype.is_int or dtype.compute == "float"
     return None if copies or fits else f"no kernel for {dtype}"
 
 

@@ -9,10 +9,10 @@ from typing import ClassVar
 import numpy as np
 
 from clrt.errors import ShapeError
-from clrt.ir.dtypes import DType
+from clrt.ir.dtypes import WIDENED_STORAGES
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, TensorType
-from clrt.kernels.columns import launch_columns
+from clrt.kernels.columns import launch_columns, launch_lines
 from clrt.kernels.spec import (
     BufferArg,
     KernelSpec,
@@ -22,7 +22,7 @@ from clrt.kernels.spec import (
     ceil_div,
     i32,
     misfit_float32_cpu,
-    misfit_other_floats,
+    misfit_in_float32,
 )
 from clrt.kernels.tuned import tuned
 from clrt.ops.base import Accuracy, OnnxNode, Op, Sample, Types, need, normalize_axis, register
@@ -42,7 +42,7 @@ def _is_last(op: SoftmaxBase, x: Value) -> bool:
     return op.flatten or normalize_axis(op.axis, len(x.dims), op) >= len(x.dims) - 1
 
 
-def _split(op: SoftmaxBase, x: Value) -> tuple[int, int, int]:
+def split(op: SoftmaxBase, x: Value) -> tuple[int, int, int]:
     """Elements before the axis, along it, and after it."""
     axis = normalize_axis(op.axis, len(x.dims), op)
     outer, n, step = around_axis(x.dims, axis)
@@ -52,7 +52,7 @@ def _split(op: SoftmaxBase, x: Value) -> tuple[int, int, int]:
 def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
     x = node.arg(0)
     assert isinstance(node.op, SoftmaxBase)
-    outer, n, _ = sizes = _split(node.op, x)
+    outer, n, _ = sizes = split(node.op, x)
     buffers, log = (BufferArg(node.output), BufferArg(x)), int(node.op.log)
     if not _is_last(node.op, x):
         return launch_columns(COLUMNS, "softmax.cl", buffers, sizes, 4, ctx, LOG=log)
@@ -67,13 +67,15 @@ def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
 def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:
     x = node.arg(0)
     assert isinstance(node.op, SoftmaxBase)
-    outer, n, step = _split(node.op, x)
-    if not outer * n * step:
-        return []
-    half = int(x.dtype is DType.FLOAT16)
-    kernel = KernelSpec.of("softmax.cl", "softmax_any", LOG=int(node.op.log), HALF=half, VW=1)
-    args = (BufferArg(node.output), BufferArg(x), i32(outer), i32(n), i32(step))
-    return [Launch(kernel, (step, outer), None, args, 4 * outer * n * step)]
+    kernel = KernelSpec.of(
+        "softmax.cl",
+        "softmax_any",
+        VW=1,
+        DATA_T=x.dtype.cl,
+        STORAGE=x.dtype.storage,
+        LOG=int(node.op.log),
+    )
+    return launch_lines(kernel, (BufferArg(node.output), BufferArg(x)), split(node.op, x), 4)
 
 
 @dataclass(frozen=True)
@@ -88,11 +90,12 @@ class SoftmaxBase(Op):
     flatten: bool = False
 
     log: ClassVar[bool] = False
+    storages: ClassVar[frozenset[str] | None] = WIDENED_STORAGES
     in_place = (0,)
     accuracy = Accuracy.TRANSCENDENTAL
     variants: ClassVar[tuple[Variant, ...]] = (
         Variant("cpu", _emit_cpu, misfit_float32_cpu),
-        Variant("any", _emit_any, misfit_other_floats),
+        Variant("any", _emit_any, misfit_in_float32),
     )
 
     @classmethod

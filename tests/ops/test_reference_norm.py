@@ -5,9 +5,18 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from clrt.device.caps import DeviceCaps
 from clrt.ir.dims import substitute, symbol
 from clrt.ir.dtypes import DType
 from clrt.ir.op import TensorType
+from clrt.ops.argmax import ArgMax
+from clrt.ops.base import Op, Sample
+from clrt.ops.cum_sum import CumSum
+from clrt.ops.hardmax import Hardmax
+from clrt.ops.lp_normalization import LpNormalization
+from clrt.ops.softmax import Softmax
+from clrt.plan.plan import Kernels
+from tests.harness import plan_graph, sample_graph
 from tests.ops.onnx_cases import Case, cases, left_out
 
 OP_TYPES = {
@@ -17,6 +26,7 @@ OP_TYPES = {
     "ReduceLogSum", "ReduceLogSumExp", "ReduceMax", "ReduceMean", "ReduceMin", "ReduceProd",
     "ReduceSum", "ReduceSumSquare", "Softmax",
 }  # fmt: skip
+GPU = DeviceCaps("p", "gpu", "v", "1", "gpu")
 CASES = cases(OP_TYPES)
 # Why a node test of these ops may be left out.
 REASONS = (
@@ -70,3 +80,14 @@ def test_infer(case: Case) -> None:
                 assert bound == expected.shape
             else:
                 assert symbolic and len(bound) == expected.ndim
+
+
+@pytest.mark.parametrize(
+    "op", [ArgMax(-1), CumSum(), Hardmax(), LpNormalization(), Softmax()], ids=lambda op: op.name
+)
+def test_rows_fill_work_groups(op: Op) -> None:
+    """A row to a work-item, side by side in the one dimension that is split into work-groups."""
+    inputs = (np.zeros((40, 7), np.float32), *([np.array(1)] if isinstance(op, CumSum) else []))
+    (step,) = plan_graph(sample_graph(Sample(op, inputs)), GPU).steps
+    assert isinstance(step, Kernels)
+    assert [launch.global_size for launch in step.launches] == [(40,)]

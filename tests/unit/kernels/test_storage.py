@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import ml_dtypes
 import numpy as np
 import pytest
 
-from clrt.ir.dtypes import DType
-from clrt.ops.base import Sample
+from clrt.ir.dtypes import WIDENED_STORAGES, DType
+from clrt.ops import REGISTRY
+from clrt.ops.base import Op, Sample
 from clrt.ops.cast import Cast
 from clrt.runtime.devices import DeviceInfo
-from tests.harness import all_devices, run_graph, sample_graph
+from tests.harness import all_devices, run_graph, sample_graph, tolerance
 
 DEVICES = pytest.mark.parametrize("device", all_devices(), ids=lambda d: d.platform.split()[0])
 NARROW = [d for d in DType if d.storage not in ("plain", "half")]
+FLOATS = [c for c in REGISTRY.classes.values() if c.storages == WIDENED_STORAGES]
 
 
 @DEVICES
@@ -49,3 +52,32 @@ def test_numbers_are_rounded(dtype: DType, saturate: bool, device: DeviceInfo) -
     found, _ = run_graph(sample_graph(Sample(op, (x,))), {"x0": x}, device)
     (expected,) = op.reference(x)
     np.testing.assert_array_equal(found["y0"].astype(np.float32), expected.astype(np.float32))
+
+
+@DEVICES
+@pytest.mark.parametrize("cls", FLOATS, ids=lambda c: c.name)
+def test_bfloat16_is_computed_as_float32(
+    cls: type[Op], device: DeviceInfo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The same numbers in bfloat16 and in float32 give the same but for the rounding at the end."""
+    monkeypatch.setattr(cls, "variants", cls.variants[-1:])
+    samples = [
+        s for s in cls.samples() if all(a is None or a.dtype == np.float16 for a in s.inputs)
+    ]
+    assert samples
+    for sample in samples:
+        found = []
+        for dtype in (DType.BFLOAT16, DType.FLOAT32):
+            inputs = [
+                None if a is None else a.astype(DType.BFLOAT16.numpy).astype(dtype.numpy)
+                for a in sample.inputs
+            ]
+            feeds = {f"x{i}": a for i, a in enumerate(inputs) if a is not None}
+            results, plan = run_graph(sample_graph(Sample(sample.op, tuple(inputs))), feeds, device)
+            assert not plan.host_steps
+            found.append(results)
+        for narrow, wide in zip(found[0].values(), found[1].values(), strict=True):
+            rounding = float(ml_dtypes.finfo(narrow.dtype).eps) / 2
+            np.testing.assert_allclose(
+                narrow.astype(np.float32), wide, rounding, tolerance(sample.op, wide)
+            )
