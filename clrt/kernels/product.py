@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -10,12 +11,13 @@ from clrt.ir.dims import Shape, same, same_shape
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Value
 from clrt.kernels.blocks import Blocks
-from clrt.kernels.spec import BufferArg, Launch, Lowering, Scratch
+from clrt.kernels.spec import BufferArg, Launch, Lowering, PartLowering, Scratch
 from clrt.kernels.strided import collapse, contiguous_strides, copy_launches
 
 # Kernels walk two batch axes; more are copied into one.
 _BATCH_AXES = 2
 _MAX_EXACT_RANK = 4
+_COLUMNS_BYTES = 64 << 20  # of the images whose columns are made at once
 
 
 @dataclass(frozen=True)
@@ -208,3 +210,20 @@ def _copy(
     strides = contiguous_strides(shape)
     launches = copy_launches(ctx, view.buffer, target, dtype, shape, view.strides, strides)
     return [] if 0 in shape else launches, View(target, strides)
+
+
+def image_chunks(
+    images: int, image_bytes: int, ctx: Lowering
+) -> Iterator[tuple[int, int, Lowering]]:
+    """As many images at once as have their columns in a bounded amount of memory, at least one.
+
+    Args:
+        image_bytes: Of the columns of one image.
+
+    Yields:
+        The first image of a chunk, how many it has, and what its launches ask for memory.
+    """
+    size = max(_COLUMNS_BYTES // max(image_bytes, 1), 1)
+    held: list[Scratch] = []
+    for first in range(0, images, size):
+        yield first, min(size, images - first), PartLowering(ctx.caps, ctx.record, held)

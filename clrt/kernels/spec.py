@@ -152,6 +152,30 @@ class Lowering:
         return Scratch(int(i32(elems)), dtype)
 
 
+@dataclass
+class PartLowering(Lowering):
+    """For a part of a node: parts run one after the other, so that they share their memory.
+
+    Attributes:
+        held: What the parts before asked for; the largest part comes first.
+    """
+
+    held: list[Scratch]
+
+    def __post_init__(self) -> None:
+        self._free = list(self.held)
+
+    def scratch(self, elems: int, dtype: DType = DType.FLOAT32) -> Scratch:
+        """Memory for this node only, free in this part."""
+        for kept in self._free:
+            if kept.dtype is dtype and kept.elems >= elems:
+                self._free.remove(kept)
+                return kept
+        made = super().scratch(elems, dtype)
+        self.held.append(made)
+        return made
+
+
 Emit: TypeAlias = Callable[[Node, Lowering], "list[Launch]"]
 EmitPair: TypeAlias = Callable[[Node, Node, Lowering], "list[Launch] | None"]
 Fits: TypeAlias = Callable[[Node, DeviceCaps], "str | None"]

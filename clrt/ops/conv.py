@@ -16,7 +16,7 @@ from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, Step, TensorType
 from clrt.kernels import gemm
-from clrt.kernels.product import Epilogue, Operand, Product, View
+from clrt.kernels.product import Epilogue, Operand, Product, View, image_chunks
 from clrt.kernels.spec import (
     Arg,
     BufferArg,
@@ -36,8 +36,6 @@ from clrt.ops.pointwise import Add
 from clrt.ops.pooling import WindowPool
 
 _AXES = 3
-# Windows are unfolded for as many images at once as fit in this much memory, at least one.
-_COLUMNS_BYTES = 64 << 20
 
 
 def _epilogue(node: Node) -> Epilogue:
@@ -88,16 +86,13 @@ def unfolded(
     images, groups = product.batch
     columns = round_up(product.n, width) if width else product.n
     matrix = product.k * columns
-    image_bytes = max(groups * matrix * product.dtype.itemsize, 1)
-    chunk = min(max(_COLUMNS_BYTES // image_bytes, 1), images)
-    target = BufferArg(ctx.scratch(chunk * groups * matrix, product.dtype))
-    view = View(target, (groups * matrix, matrix, width or columns, 1), bool(width))
     geometry = _geometry(node, window)
     # Panels are what a CPU's product reads.
     entry = "im2col_cpu" if width else "im2col"
     kernel = KernelSpec.of("im2col.cl", entry, DATA_T=product.dtype.cl_bits)
-    for first in range(0, images, chunk):
-        count = min(chunk, images - first)
+    image_bytes = groups * matrix * product.dtype.itemsize
+    for first, count, chunk in image_chunks(images, image_bytes, ctx):
+        target = BufferArg(chunk.scratch(count * groups * matrix, product.dtype))
         channels = node.arg(1).dims[1]
         sizes = (product.n, product.k, width or columns, columns, count * groups, channels)
         source = BufferArg(product.b.buffer.buffer, first * prod(x.dims[1:]))
@@ -107,7 +102,7 @@ def unfolded(
         part = replace(
             product,
             batch=(count, groups),
-            b=view,
+            b=View(target, (groups * matrix, matrix, width or columns, 1), bool(width)),
             y_offset=first * groups * product.m * product.n,
         )
         yield ([launch] if product.k else []), part

@@ -14,15 +14,12 @@ from clrt.ir.dims import Dim
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
 from clrt.kernels import gemm
-from clrt.kernels.product import Product, View
+from clrt.kernels.product import Product, View, image_chunks
 from clrt.kernels.spec import BufferArg, Emit, Launch, Lowering
 from clrt.ops.base import Op, Sample, Types, need, register
 from clrt.ops.col2im import Windows, add_up_launch, misfit_axes
 from clrt.ops.fused import compute_type
 from clrt.ops.movement import fresh_dims
-
-# Columns are made for as many images at once as fit in this much memory, at least one.
-_COLUMNS_BYTES = 64 << 20
 
 
 def _emit(emit: gemm.EmitProduct) -> Emit:
@@ -37,11 +34,9 @@ def _emit(emit: gemm.EmitProduct) -> Emit:
         groups, channels, positions = op.group, x.dims[1] // op.group, prod(x.dims[2:])
         rows = prod(w.dims[1:])
         columns = groups * rows * positions
-        chunk = max(_COLUMNS_BYTES // max(columns * x.dtype.itemsize, 1), 1)
         found = []
-        for first in range(0, x.dims[0], chunk):
-            images = min(chunk, x.dims[0] - first)
-            target = ctx.scratch(images * columns, x.dtype)
+        for first, images, chunk in image_chunks(x.dims[0], columns * x.dtype.itemsize, ctx):
+            target = chunk.scratch(images * columns, x.dtype)
             size = groups * channels * positions
             product = Product(
                 target,
@@ -54,7 +49,7 @@ def _emit(emit: gemm.EmitProduct) -> Emit:
                 View(BufferArg(x, first * size), (size, channels * positions, positions, 1)),
                 accumulator=compute_type(x.dtype),
             )
-            found += emit(product, ctx)
+            found += emit(product, chunk)
             planes = images * y.dims[1]
             place = BufferArg(y, first * prod(y.dims[1:]))
             found.append(

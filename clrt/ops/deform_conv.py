@@ -12,7 +12,7 @@ from clrt.errors import ModelError, ShapeError
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, Step, TensorType
 from clrt.kernels import gemm
-from clrt.kernels.product import Epilogue, Operand, Product, View
+from clrt.kernels.product import Epilogue, Operand, Product, View, image_chunks
 from clrt.kernels.spec import (
     BufferArg,
     Emit,
@@ -20,7 +20,7 @@ from clrt.kernels.spec import (
     Launch,
     Lowering,
     i32,
-    misfit_other_floats,
+    misfit_in_float32,
 )
 from clrt.ops.base import Op, Sample, Types, need, register
 from clrt.ops.fused import compute_type
@@ -38,39 +38,42 @@ def _emit(emit: gemm.EmitProduct) -> Emit:
         if 0 in y.dims:
             return []
         window = op.window(w.dims)
-        images, channels = x.dims[:2]
+        channels = x.dims[1]
         places, positions = prod(w.dims[2:]), prod(y.dims[2:])
-        target = BufferArg(ctx.scratch(images * channels * places * positions, x.dtype))
-        mask = node.input(4)
+        tensors = [x, node.arg(2), *([] if node.input(4) is None else [node.arg(4)])]
         kernel = KernelSpec.of(
             "deform_columns.cl",
             "deform_columns",
             DATA_T=x.dtype.cl,
             STORAGE=x.dtype.storage,
-            MASK=int(mask is not None),
+            MASK=int(len(tensors) == 3),
         )
-        buffers = [target, BufferArg(x), BufferArg(node.arg(2))]
-        buffers += [BufferArg(mask)] if mask is not None else []
         before, _ = window.padding(x.dims[2:])
         sizes = (channels, op.offset_group, *x.dims[2:], *y.dims[2:], *w.dims[2:])
         steps = (*window.steps(op.strides), *window.steps(op.dilations), *before)
         numbers = [i32(v) for v in (*sizes, *steps)]
-        grid = (positions, places, images * channels)
-        unfold = Launch(kernel, grid, None, (*buffers, *numbers))
         rows, depth = w.dims[0] // op.group, w.dims[1] * places
-        product = Product(
-            y,
-            x.dtype,
-            (images, op.group),
-            rows,
-            positions,
-            depth,
-            View(BufferArg(w), (0, rows * depth, depth, 1)),
-            View(target, (op.group * depth * positions, depth * positions, positions, 1)),
-            _epilogue(node, rows),
-            compute_type(x.dtype),
-        )
-        return [unfold, *emit(product, ctx)]
+        columns, found = channels * places * positions, []
+        for first, images, chunk in image_chunks(x.dims[0], columns * x.dtype.itemsize, ctx):
+            target = BufferArg(chunk.scratch(images * columns, x.dtype))
+            sources = (BufferArg(v, first * prod(v.dims[1:])) for v in tensors)
+            grid = (positions, places, images * channels)
+            found.append(Launch(kernel, grid, None, (target, *sources, *numbers)))
+            product = Product(
+                y,
+                x.dtype,
+                (images, op.group),
+                rows,
+                positions,
+                depth,
+                View(BufferArg(w), (0, rows * depth, depth, 1)),
+                View(target, (op.group * depth * positions, depth * positions, positions, 1)),
+                _epilogue(node, rows),
+                compute_type(x.dtype),
+                first * prod(y.dims[1:]),
+            )
+            found += emit(product, chunk)
+        return found
 
     return launches
 
@@ -102,7 +105,7 @@ class DeformConv(Op):
     pads: tuple[int, ...] = ()
     strides: tuple[int, ...] = ()
 
-    variants = gemm.variants(_emit, misfit_other_floats)
+    variants = gemm.variants(_emit, misfit_in_float32)
 
     def window(self, weights: tuple[int, ...]) -> WindowPool:
         """The geometry of the windows."""

@@ -12,18 +12,20 @@ from clrt.ir.dims import Shape, symbol
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Node, Value
 from clrt.ir.op import Array, Step, TensorType
+from clrt.kernels import product
 from clrt.kernels.panels import Panels
-from clrt.kernels.spec import Packed
-from clrt.ops import conv
-from clrt.ops.base import Sample
+from clrt.kernels.spec import Packed, Scratch
+from clrt.ops.base import Op, Sample
 from clrt.ops.conv import Conv
+from clrt.ops.conv_transpose import ConvTranspose
+from clrt.ops.deform_conv import DeformConv
 from clrt.ops.fused_matmul import FusedMatMul, epilogue_operand_fits
 from clrt.ops.matmul import MatMul
 from clrt.ops.pointwise import Add, Gelu
-from clrt.plan.plan import Kernels, Plan, make_plan
+from clrt.plan.plan import Kernels, Plan, lifetimes, make_plan
 from clrt.plan.specialise import specialise
 from clrt.runtime.devices import DeviceInfo
-from tests.harness import all_devices, run_graph, sample_graph, tolerance
+from tests.harness import all_devices, plan_graph, run_graph, sample_graph, tolerance
 from tests.ops.onnx_cases import Case, cases
 
 CPU = DeviceCaps("p", "cpu", "v", "1", "cpu")
@@ -187,18 +189,41 @@ def test_cpu_tiles(device: DeviceInfo, tile: tuple[int, int, int]) -> None:
         np.testing.assert_allclose(result, x @ w, rtol=0, atol=1e-4)
 
 
+@pytest.mark.parametrize(
+    ("op", "shapes", "columns"),
+    [
+        (Conv((3, 3), group=2), [(5, 4, 6, 7), (6, 2, 3, 3), (6,)], 2 * 18 * 24),
+        (ConvTranspose(group=2, strides=(2, 2)), [(5, 4, 3, 4), (4, 2, 3, 3), (4,)], 2 * 18 * 12),
+        (
+            DeformConv((2, 1), 2, (), 2, (1, 0, 1, 1), (1, 2)),
+            [(5, 4, 5, 6), (4, 2, 2, 3), (5, 24, 5, 3), (4,), (5, 12, 5, 3)],
+            4 * 6 * 15,
+        ),
+    ],
+    ids=["Conv", "ConvTranspose", "DeformConv"],
+)
 @pytest.mark.parametrize("device", all_devices(), ids=lambda d: d.platform.split()[0])
-def test_conv_in_parts(device: DeviceInfo, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_images_in_parts(
+    op: Op,
+    shapes: list[tuple[int, ...]],
+    columns: int,
+    device: DeviceInfo,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Images whose columns do not fit in memory together, with a last part of another size."""
     rng = np.random.default_rng(5)
-    op = Conv((3, 3), group=2)
-    arrays = [rng.standard_normal(s).astype(np.float32) for s in [(5, 4, 6, 7), (6, 2, 3, 3), (6,)]]
-    graph = sample_graph(Sample(op, tuple(arrays)))
-    one = 2 * 18 * 24 * 4
-    monkeypatch.setattr(conv, "_COLUMNS_BYTES", 2 * one)
+    arrays = [rng.standard_normal(s).astype(np.float32) for s in shapes]
+    monkeypatch.setattr(product, "_COLUMNS_BYTES", 2 * 4 * columns)
     feeds: dict[str, Any] = {f"x{i}": a for i, a in enumerate(arrays)}
     tile = {"T_MR": 4, "T_NV": 3, "T_VW": 8} if device.caps.is_cpu else None
-    results, plan = run_graph(graph, feeds, device, tile)
-    assert plan.launches == 6
+    results, plan = run_graph(sample_graph(Sample(op, tuple(arrays))), feeds, device, tile)
     (expected,) = op.reference(*arrays)
     np.testing.assert_allclose(results["y0"], expected, rtol=0, atol=tolerance(op, expected))
+    two = tuple(a[:2] if len(a) == 5 else a for a in arrays)
+    pair = plan_graph(sample_graph(Sample(op, two)), device.caps, tile)
+    assert plan.launches == 3 * pair.launches
+    assert _scratch_bytes(plan) == _scratch_bytes(pair)
+
+
+def _scratch_bytes(plan: Plan) -> int:
+    return sum(owner.nbytes for owner, _ in lifetimes(plan) if isinstance(owner, Scratch))
