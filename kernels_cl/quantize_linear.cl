@@ -78,12 +78,10 @@ static inline float rounded_bfloat16(const float v) {
   const uint bits = as_uint(v);
   return v != v ? v : as_float((bits + 0x7fffu + ((bits >> 16) & 1u)) & 0xffff0000u);
 }
-#define ROUNDED_OF(storage, v) rounded_##storage(v)
-#define ROUNDED(storage, v) ROUNDED_OF(storage, v)
 
 #if SCALED && defined(QUOTIENT)
 static inline OUT_VALUE_T quantized(const float quotient, const float zero) {
-  float v = ROUNDED(QUOTIENT, quotient);
+  float v = CAT(rounded_, QUOTIENT)(quotient);
 #if !TO_FLOAT
   // Far past all bounds, but where adding 1.5 * 2^23 rounds to the nearest integer, ties to even:
   // on PoCL the builtins are calls.
