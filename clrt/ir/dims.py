@@ -7,7 +7,8 @@ references as numbers do. What cannot be decided for every binding raises `Undec
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import total_ordering
@@ -17,6 +18,7 @@ Dim = Union[int, "Expr"]
 Shape = tuple[Dim, ...]
 Bindings = Mapping[str, int]
 _Monomial = tuple["_Atom", ...]
+_Bounds = tuple[float, float]  # integers, or infinite
 # How the names of symbols begin that no shape of an input gives.
 UNKNOWN = "unknown_"
 
@@ -79,7 +81,7 @@ class Expr:
             if isinstance(difference, int):
                 return difference == 0
             low, high = _bounds(difference)
-            if (low is not None and low > 0) or (high is not None and high < 0):
+            if low > 0 or high < 0:
                 return False
             raise Undecidable(f"{self} == {other}")
         return NotImplemented
@@ -197,6 +199,14 @@ def same(left: Dim, right: Dim) -> bool:
     return isinstance(right, int) and left == right
 
 
+def differ(left: Dim, right: Dim) -> bool:
+    """Whether two dims are provably unequal, for every binding; never raises."""
+    try:
+        return left != right
+    except Undecidable:
+        return False
+
+
 def same_shape(left: Sequence[Dim] | None, right: Sequence[Dim] | None) -> bool:
     """Whether two known shapes are provably equal."""
     if left is None or right is None or len(left) != len(right):
@@ -234,9 +244,12 @@ def floordiv(left: Dim, right: Dim) -> Dim:
     quotient = _exact_quotient(left, right)
     if quotient is not None:
         return quotient
-    inner = _inner_quotient(left)
-    if inner is not None and isinstance(right, int) and right > 0:
-        return floordiv(inner[0], inner[1] * right)
+    if isinstance(right, int) and right > 0:
+        match _with_number(left):
+            case "floordiv", x, divisor, more if divisor > 0:
+                return floordiv(x + divisor * more, divisor * right)
+            case "max", x, least, more:
+                return maximum(floordiv(x + more, right), (least + more) // right)
     return _opaque("floordiv", left, right)
 
 
@@ -244,8 +257,6 @@ def mod(left: Dim, right: Dim) -> Dim:
     """left % right."""
     if isinstance(left, int) and isinstance(right, int):
         return left % right
-    if isinstance(right, int) and right < 0:
-        return -mod(-left, -right)  # bounds take an operation on sizes for a size
     return 0 if _exact_quotient(left, right) is not None else _opaque("mod", left, right)
 
 
@@ -254,6 +265,12 @@ def maximum(left: Dim, right: Dim) -> Dim:
     for a, b in ((left, right), (right, left)):
         with suppress(Undecidable):
             return a if a >= b else b
+    if isinstance(left, int):
+        left, right = right, left
+    if isinstance(right, int):
+        match _with_number(left):
+            case "max", x, least, more if least + more <= right:
+                return maximum(x + more, right)
     return _absorb("max", "min", left, right)
 
 
@@ -358,34 +375,61 @@ def _exact_quotient(left: Dim, right: Dim) -> Dim | None:
     return _reduce(quotient)
 
 
-def _inner_quotient(dim: Dim) -> tuple[Dim, int] | None:
-    """x and n of floordiv(x, n) plus a constant, which is floordiv(x + constant * n, n)."""
+def _with_number(dim: Dim) -> tuple[str, Dim, int, int] | None:
+    """Name, dim and number of an operation on these, and the constant that a dim is more."""
     if isinstance(dim, int):
         return None
     constant = dim.terms.get((), 0)
     atom = _single_atom(dim - constant)
-    if atom is None or atom.name != "floordiv":
+    if atom is None or not atom.args:
         return None
     left, right = atom.args
-    return (left + constant * right, right) if isinstance(right, int) and right > 0 else None
+    return (atom.name, left, right, constant) if isinstance(right, int) else None
 
 
-def _bounds(dim: Dim) -> tuple[int | None, int | None]:
-    """Lower and upper bound over all non-negative bindings; None where there is none."""
-    terms = _terms(dim)
-    constant = terms.get((), 0)
-    coefficients = [c for m, c in terms.items() if m]
-    low = constant if all(c >= 0 for c in coefficients) else None
-    high = constant if all(c <= 0 for c in coefficients) else None
+def _bounds(dim: Dim) -> _Bounds:
+    """The least and the largest value over all non-negative bindings."""
+    low: float = 0
+    high: float = 0
+    for monomial, coefficient in _terms(dim).items():
+        bounds: _Bounds = (coefficient, coefficient)
+        for atom in monomial:
+            bounds = _span(a * b if a and b else 0 for a in bounds for b in _atom_bounds(atom))
+        low, high = low + bounds[0], high + bounds[1]
     return low, high
+
+
+def _atom_bounds(atom: _Atom) -> _Bounds:
+    if not atom.args:
+        return 0, math.inf
+    left, right = map(_bounds, atom.args)
+    if atom.name in ("min", "max"):
+        pick = min if atom.name == "min" else max
+        return pick(left[0], right[0]), pick(left[1], right[1])
+    if atom.name == "mod":  # it has the divisor's sign
+        return min(right[0] + 1, 0), max(right[1] - 1, 0)
+    # A quotient is monotone in either operand where the divisor keeps its sign; it is never 0.
+    divisors = [d for d in (right[0], -1, 1, right[1]) if d and right[0] <= d <= right[1]]
+    return _span(_quotient(n, d) for n in left for d in divisors or [1])
+
+
+def _quotient(numerator: float, divisor: float) -> float:
+    if math.isinf(numerator):
+        return numerator if divisor > 0 else -numerator
+    return int(numerator // divisor)
+
+
+def _span(values: Iterable[float]) -> _Bounds:
+    found = list(values)
+    return min(found), max(found)
 
 
 def _compare(left: Dim, right: Dim, *, strict: bool) -> bool:
     """left < right (strict) or left <= right."""
     low, high = _bounds(right - left)
     threshold = 1 if strict else 0
-    if low is not None and low >= threshold:
+    if low >= threshold:
         return True
-    if high is not None and high < threshold:
+    if high < threshold:
         return False
     raise Undecidable(f"{left} {'<' if strict else '<='} {right}")

@@ -93,7 +93,7 @@ def _count(start: object, limit: object, delta: object) -> Dim:
         step = int(number)
         span = last - first if step > 0 else first - last
         size = abs(step)
-        return maximum(span if size == 1 else floordiv(span + (size - 1), size), 0)
+        return floordiv(maximum(span, 0) + (size - 1), size)
     if isinstance(delta, (int, np.integer)):
         return len(range(int(start), int(limit), int(delta)))  # type: ignore[call-overload]
     span = float(limit) - float(start)  # type: ignore[arg-type]

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from clrt.errors import ShapeError
 from clrt.ir.dims import Dim, substitute, symbol
 from clrt.ir.dtypes import DType
 from clrt.ir.op import Array, TensorType
 from clrt.ops.base import Op
+from clrt.ops.range import Range
+from clrt.ops.slice import Slice
 from tests.ops.onnx_cases import Case, cases, check_exact
 
 OP_TYPES = {
@@ -23,6 +27,9 @@ CASES = cases(OP_TYPES)
 # What ONNX expects of the others comes from NumPy's generator.
 DRAWLESS = [c for c in CASES if "training_dropout" not in c.name or "zero_ratio" in c.name]
 DATA_DEPENDENT = {"Compress", "NonZero", "Unique"}
+
+N = symbol("n")
+BOUNDS = st.builds(lambda factor, more: factor * N + more, st.integers(-1, 2), st.integers(-6, 6))
 
 
 def _type(op: Op, index: int, array: Array | None, shape: tuple[Dim, ...]) -> TensorType | None:
@@ -74,6 +81,16 @@ def test_infer_symbolic(case: Case) -> None:
         assert len(bound) == expected.ndim
         for dim, size in zip(bound, expected.shape, strict=True):
             assert not isinstance(dim, int) or dim == size, (found, expected.shape)
+
+
+@given(BOUNDS, BOUNDS, st.sampled_from([-2, -1, 1, 2, 3]), st.integers(0, 9))
+def test_infer_from_bounds_that_depend_on_dims(start: Dim, end: Dim, step: int, size: int) -> None:
+    first, last, steps = (TensorType.of_dims([v]) for v in (start, end, step))
+    x = TensorType(DType.FLOAT32, (N,))
+    for op, types in ((Slice(), (x, first, last, None, steps)), (Range(), (first, last, steps))):
+        (found,) = op.infer(types)
+        (expected,) = op.infer([None if t is None else t.bind({"n": size}) for t in types])
+        assert found.bind({"n": size}).agrees(expected)
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.name)

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
+import itertools
+import operator
+from collections.abc import Mapping
+from contextlib import suppress
+from typing import Any
+
 import pytest
-from hypothesis import given
+from hypothesis import given, reject
 from hypothesis import strategies as st
 
 from clrt.ir.dims import (
     Dim,
     Undecidable,
+    differ,
     floordiv,
     maximum,
     minimum,
@@ -55,40 +62,67 @@ def test_maximum_stays_symbolic_until_bound() -> None:
     assert same(minimum(B + 2, B), B)
 
 
-exprs = st.recursive(
-    st.one_of(st.integers(-4, 9), st.sampled_from([B, S])),
-    lambda inner: st.one_of(
-        st.tuples(st.just("+"), inner, inner),
-        st.tuples(st.just("*"), inner, inner),
-        st.tuples(st.just("-"), inner, inner),
+trees = st.recursive(
+    st.one_of(st.integers(-4, 9), st.sampled_from(["batch", "sequence"])),
+    lambda inner: st.tuples(
+        st.sampled_from(["+", "-", "*", "//", "%", "min", "max"]), inner, inner
     ),
     max_leaves=8,
 )
+sizes = st.integers(0, 7)
+_SHARED = {"+": operator.add, "-": operator.sub, "*": operator.mul}
+_OF_DIMS = {**_SHARED, "//": floordiv, "%": mod, "min": minimum, "max": maximum}
+_OF_NUMBERS = {**_SHARED, "//": operator.floordiv, "%": operator.mod, "min": min, "max": max}
 
 
-def _build(tree: object) -> Dim:
+def _evaluate(tree: Any, operations: Mapping[str, Any], leaves: Mapping[str, Any]) -> Any:
     if not isinstance(tree, tuple):
-        return tree  # type: ignore[return-value]
+        return leaves.get(tree, tree)
     sign, left, right = tree
-    a, b = _build(left), _build(right)
-    return {"+": a + b, "*": a * b, "-": a - b}[sign]
+    a, b = _evaluate(left, operations, leaves), _evaluate(right, operations, leaves)
+    return operations[sign](a, b)
 
 
-def _number(tree: object, batch: int, sequence: int) -> int:
-    return int(str(substitute(_build(tree), {"batch": batch, "sequence": sequence})))
+def _both(tree: object, bindings: Mapping[str, int]) -> tuple[Dim, int]:
+    """The dim, and its number; raises ZeroDivisionError where it has none."""
+    number = _evaluate(tree, _OF_NUMBERS, bindings)
+    return _evaluate(tree, _OF_DIMS, {"batch": B, "sequence": S}), number
 
 
-@given(exprs, st.integers(0, 7), st.integers(0, 7))
+@given(trees, sizes, sizes)
 def test_binding_commutes_with_arithmetic_and_text(tree: object, b: int, s: int) -> None:
-    def direct(node: object) -> int:
-        if not isinstance(node, tuple):
-            return {str(B): b, str(S): s}.get(str(node), node)  # type: ignore[return-value]
-        x, y = direct(node[1]), direct(node[2])
-        return {"+": x + y, "*": x * y, "-": x - y}[node[0]]
-
-    dim = _build(tree)
-    assert substitute(dim, {"batch": b, "sequence": s}) == direct(tree)
+    bindings = {"batch": b, "sequence": s}
+    try:
+        dim, number = _both(tree, bindings)
+    except ZeroDivisionError:
+        reject()
+    assert substitute(dim, bindings) == number
     assert same(parse_dim(str(dim)), dim)
+
+
+@given(trees, st.integers(-4, 9))
+def test_what_is_decided_holds_for_every_binding(tree: object, other: int) -> None:
+    for b, s in itertools.product((0, 1, 2, 5, 9), repeat=2):
+        try:
+            dim, number = _both(tree, {"batch": b, "sequence": s})
+        except ZeroDivisionError:
+            continue
+        for compare in (operator.lt, operator.le, operator.eq, operator.ge, operator.gt):
+            with suppress(Undecidable):
+                assert compare(dim, other) == compare(number, other), (b, s)
+        assert number != other or not differ(dim, other)
+
+
+def test_the_sign_of_an_operation_is_that_of_its_operands() -> None:
+    least = minimum(S - 5, 3)
+    assert substitute(maximum(least, 0), {"sequence": 2}) == 0
+    assert least <= 3
+    assert maximum(S - 5, 3) >= 3
+    assert floordiv(S - 4, 2) >= -2
+    assert 0 > mod(S, -3) - 1 >= -3
+    for dim in (least, floordiv(S - 4, 2), floordiv(S, 2) - 1, mod(S, -3)):
+        with pytest.raises(Undecidable):
+            bool(dim < 0)
 
 
 def test_product_of_nothing_is_one() -> None:
@@ -110,3 +144,5 @@ def test_quotients_of_quotients_are_one() -> None:
     for s in range(50):
         expected = 1 + (-1 + (-2 + (-10 + s) // 5) // 2) // 2
         assert substitute(strides, {"sequence": s}) == expected
+    clamped = maximum(1 + floordiv(-3 + maximum(1 + floordiv(-10 + S, 5), 0), 2), 0)
+    assert same(clamped, maximum(1 + floordiv(-20 + S, 10), 0))
