@@ -138,7 +138,7 @@ def read_compiled(path: Path) -> CompiledModel:
         array = _view(header, data, key, type_)
         if key not in layouts:
             return array
-        restore = restoring(layouts[key], tuple(int(str(d)) for d in type_.shape or ()))
+        restore = restoring(layouts[key], tuple(int(d) for d in type_.shape or ()))
         if restore is None:
             raise damaged(path, f"layout '{layouts[key]}' of '{key}' is unknown")
         return StoredElements(array, layouts[key], restore)

@@ -136,7 +136,7 @@ def at_batch(
         for value in inputs:
             if value.shape is not None:
                 dims = (substitute(d, bound) for d in value.shape)
-                changed[value.name] = tuple(int(str(d)) for d in dims)
+                changed[value.name] = tuple(int(d) for d in dims)
         return changed
 
     return resized

@@ -270,6 +270,8 @@ class _Parser:
 
     def constant(self) -> None:
         value = self.declare()
+        if not value.type.is_static:
+            raise self.error(self.tokens[self.at][2], "the dims of a constant must be numbers")
         self.expect("=")
         if self.tokens[self.at][0] == "ellipsis":
             self.at += 1
@@ -298,7 +300,7 @@ class _Parser:
         if type_.dtype is DType.STRING:
             return np.array(json.loads(text), "U").reshape(type_.shape)
         items = _split(re.sub(r"[\[\]]", " ", text))
-        shape = tuple(int(str(d)) for d in type_.shape or ())
+        shape = tuple(int(d) for d in type_.shape or ())
         if type_.dtype.is_float:
             return np.array([float(t) for t in items], type_.dtype.numpy).reshape(shape)
         dims: list[Dim] = [parse_dim(t) for t in items]
@@ -388,7 +390,7 @@ def _split(text: str) -> list[str]:
 
 def _pseudo_random(value: Value) -> Array:
     rng = np.random.default_rng(zlib.crc32(value.name.encode()))
-    shape = tuple(int(str(d)) for d in value.shape or ())
+    shape = tuple(int(d) for d in value.shape or ())
     if value.dtype.is_float:
         return rng.standard_normal(shape).astype(value.dtype.numpy)
     return rng.integers(0, 2, shape).astype(value.dtype.numpy)

@@ -6,7 +6,8 @@ A newcomer adds an op in one file: a frozen dataclass with `infer`, `reference`,
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import Enum
 from typing import Any, ClassVar, Protocol, TypeAlias, TypeVar
@@ -210,7 +211,7 @@ _SMALL_ELEMS = 64
 
 
 def _is_small(t: TensorType) -> bool:
-    return t.is_static and int(np.prod([int(str(d)) for d in t.shape or ()])) <= _SMALL_ELEMS
+    return t.static_shape is not None and math.prod(t.static_shape) <= _SMALL_ELEMS
 
 
 def _tidy(array: Array, dtype: DType) -> Array:
@@ -341,6 +342,18 @@ def normalize_axis(axis: int, rank: int, op: IrOp) -> int:
             f"{op.name}: axis {axis} is outside rank {rank}; expected {-rank}..{rank - 1}."
         )
     return axis % rank if rank else 0
+
+
+def checked_sizes(dims: Iterable[Dim], trouble: str) -> Shape:
+    """Dims as sizes: symbolic ones are 0 where they would be below, which is refused of numbers.
+
+    Raises:
+        ShapeError: One is a number below 0; `trouble` says what that means.
+    """
+    found = tuple(dims)
+    if any(isinstance(d, int) and d < 0 for d in found):
+        raise ShapeError(trouble)
+    return tuple(maximum(d, 0) for d in found)
 
 
 def broadcast_shapes(shapes: Sequence[Shape | None], op: IrOp) -> Shape | None:

@@ -12,7 +12,7 @@ import numpy as np
 
 from clrt.device.caps import DeviceCaps
 from clrt.errors import ShapeError
-from clrt.ir.dims import floordiv
+from clrt.ir.dims import floordiv, product
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, TensorType
@@ -125,7 +125,7 @@ class Col2Im(Op):
         Raises:
             ShapeError: The attributes do not fit the number of axes.
         """
-        image, kernel = (tuple(int(str(d)) for d in elements(inputs, i) or ()) for i in (1, 2))
+        image, kernel = (tuple(int(d) for d in elements(inputs, i) or ()) for i in (1, 2))
         rank = len(image)
         strides, dilations = self.strides or (1,) * rank, self.dilations or (1,) * rank
         pads = self.pads or (0,) * (2 * rank)
@@ -146,9 +146,9 @@ class Col2Im(Op):
             return [TensorType(x.dtype, None)]
         if len(x.shape) != 3:
             raise ShapeError(f"Col2Im: {x} are no columns [N, C * K, L].")
-        channels = fresh_dim() if kernel is None else floordiv(x.shape[1], prod(map(_int, kernel)))
+        channels = fresh_dim() if kernel is None else floordiv(x.shape[1], product(kernel))
         dims = image if image is not None else fresh_dims(rank or 0)
-        if image is not None and kernel is not None and x.is_static:
+        if x.is_static and all(need(inputs, i, self).has_numbers for i in (1, 2)):
             found = prod(self.windows(inputs).positions)
             if found != x.shape[2]:
                 raise ShapeError(f"Col2Im: {x} has {x.shape[2]} columns; expected {found}.")
@@ -184,7 +184,3 @@ class Col2Im(Op):
         x = np.zeros((1, 4, 5), np.float32)
         yield Sample(cls(), (x, np.array([4, 4]), np.array([2, 2]))), ShapeError
         yield Sample(cls(), (x[0], np.array([4, 4]), np.array([2, 2]))), ShapeError
-
-
-def _int(dim: object) -> int:
-    return int(str(dim))

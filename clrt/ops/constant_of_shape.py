@@ -12,7 +12,7 @@ from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.spec import BufferArg, Launch, Lowering, Variant
-from clrt.ops.base import Accuracy, OnnxNode, Op, Sample, Types, register
+from clrt.ops.base import Accuracy, OnnxNode, Op, Sample, Types, checked_sizes, register
 from clrt.ops.movement import count, elements, fill_launch, fresh_dims, length
 
 
@@ -52,9 +52,8 @@ class ConstantOfShape(Op):
         if wanted is None:
             rank = length(inputs, 0)
             return [TensorType(self.dtype, None if rank is None else fresh_dims(rank))]
-        if any(isinstance(d, int) and d < 0 for d in wanted):
-            raise ShapeError(f"ConstantOfShape: shape {wanted} has a negative dim.")
-        return [TensorType(self.dtype, tuple(wanted))]
+        shape = checked_sizes(wanted, f"ConstantOfShape: shape {wanted} has a negative dim.")
+        return [TensorType(self.dtype, shape)]
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         (shape,) = inputs

@@ -29,7 +29,7 @@ from clrt.kernels.spec import (
     i32,
     round_up,
 )
-from clrt.ops.base import Op, Sample, Types, need, register
+from clrt.ops.base import Op, Sample, Types, checked_sizes, need, register
 from clrt.ops.fused import compute_type
 from clrt.ops.matmul import make_epilogue
 from clrt.ops.pointwise import Add
@@ -234,9 +234,10 @@ class Conv(Op):
         self._check(x, w, inputs[2] if len(inputs) > 2 else None)
         if x.shape is None or w.shape is None or window is None:
             return [TensorType(x.dtype, None)]
-        dims = [window.out_dim(axis, size) for axis, size in enumerate(x.shape[2:])]
-        if any(isinstance(d, int) and d < 0 for d in dims):
-            raise ShapeError(f"{self.name}: the window {window.kernel_shape} is larger than {x}.")
+        dims = checked_sizes(
+            (window.out_dim(axis, size) for axis, size in enumerate(x.shape[2:])),
+            f"{self.name}: the window {window.kernel_shape} is larger than {x}.",
+        )
         return [TensorType(x.dtype, (x.shape[0], w.shape[0], *dims))]
 
     def _check(self, x: TensorType, w: TensorType, bias: TensorType | None) -> None:

@@ -10,13 +10,13 @@ import numpy as np
 
 from clrt.device.caps import DeviceCaps
 from clrt.errors import ShapeError
-from clrt.ir.dims import Dim
+from clrt.ir.dims import Dim, differ, mod
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
 from clrt.kernels import gemm
 from clrt.kernels.product import Product, View, image_chunks
 from clrt.kernels.spec import BufferArg, Emit, Launch, Lowering
-from clrt.ops.base import Op, Sample, Types, need, register
+from clrt.ops.base import Op, Sample, Types, checked_sizes, need, register
 from clrt.ops.col2im import Windows, add_up_launch, misfit_axes
 from clrt.ops.fused import compute_type
 from clrt.ops.movement import fresh_dims
@@ -116,10 +116,9 @@ class ConvTranspose(Op):
         """The windows of y that the elements of x are."""
         kernel = tuple(w[2:])
         rank = len(kernel)
-        image = tuple(int(str(d)) for d in self._sizes(x[2:], kernel))
+        image = tuple(int(d) for d in self._sizes(x[2:], kernel))
         totals = [
-            int(str(full)) - size
-            for full, size in zip(self._full(x[2:], kernel), image, strict=True)
+            int(full) - size for full, size in zip(self._full(x[2:], kernel), image, strict=True)
         ]
         if not self.output_shape and not self.auto_pad.startswith("SAME"):
             before = self.pads[:rank] if self.pads and self.auto_pad == "NOTSET" else (0,) * rank
@@ -143,13 +142,15 @@ class ConvTranspose(Op):
         if any(v and len(v) != rank for v in lists) or (self.pads and len(self.pads) != 2 * rank):
             raise ShapeError(f"ConvTranspose: {self} does not fit {rank} spatial axes.")
         channels, given = x.shape[1], w.shape[0]
-        numbers = isinstance(channels, int) and isinstance(given, int)
-        if numbers and (channels != given or int(str(given)) % self.group):
+        if differ(channels, given) or differ(mod(given, self.group), 0):
             raise ShapeError(f"ConvTranspose: x {x} and w {w} do not fit {self.group} groups.")
         kernel = [d for d in w.shape[2:] if isinstance(d, int)]
         if len(kernel) < rank:
             return [TensorType(x.dtype, (x.shape[0], w.shape[1] * self.group, *fresh_dims(rank)))]
-        dims = self._sizes(x.shape[2:], kernel)
+        dims = checked_sizes(
+            self._sizes(x.shape[2:], kernel),
+            f"ConvTranspose: nothing is left of {x} behind {self}.",
+        )
         return [TensorType(x.dtype, (x.shape[0], w.shape[1] * self.group, *dims))]
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
@@ -171,7 +172,7 @@ class ConvTranspose(Op):
     def flops(self, inputs: Types, outputs: Types) -> int:
         x, w = need(inputs, 0, self).shape, need(inputs, 1, self).shape
         assert x is not None and w is not None
-        return 2 * prod(int(str(d)) for d in x) * prod(int(str(d)) for d in w[1:])
+        return 2 * prod(int(d) for d in x) * prod(int(d) for d in w[1:])
 
     @classmethod
     def samples(cls) -> Iterator[Sample]:
@@ -203,3 +204,4 @@ class ConvTranspose(Op):
         yield Sample(cls(), (x, np.zeros((3, 2, 3), np.float32))), ShapeError
         yield Sample(cls(strides=(1, 1)), (x, np.zeros((4, 2, 3), np.float32))), ShapeError
         yield Sample(cls(), (x, np.zeros((4, 2, 3, 3), np.float32))), ShapeError
+        yield Sample(cls(pads=(4, 4)), (x, np.zeros((4, 2, 3), np.float32))), ShapeError

@@ -9,7 +9,7 @@ from math import prod
 import numpy as np
 
 from clrt.errors import ShapeError
-from clrt.ir.dims import Dim, floordiv
+from clrt.ir.dims import Dim, differ, floordiv
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.spec import (
@@ -23,7 +23,7 @@ from clrt.kernels.spec import (
     i32,
     misfit_in_float32,
 )
-from clrt.ops.base import OnnxNode, Op, Sample, Types, need, normalize_axis, register
+from clrt.ops.base import OnnxNode, Op, Sample, Types, checked_sizes, need, normalize_axis, register
 from clrt.ops.movement import elements, fresh_dim, fresh_dims, given
 
 
@@ -117,7 +117,7 @@ class DFT(Op):
             ShapeError: The axis is outside, or that of the parts.
         """
         where, points = elements(inputs, 2), elements(inputs, 1)
-        axis = normalize_axis(-2 if where is None else int(str(where[0])), len(dims), self)
+        axis = normalize_axis(-2 if where is None else int(where[0]), len(dims), self)
         if axis == len(dims) - 1:
             raise ShapeError(f"DFT: axis {axis} is that of the real and imaginary parts.")
         if points is not None:
@@ -129,7 +129,7 @@ class DFT(Op):
         x = need(inputs, 0, self)
         if x.shape is None:
             return [TensorType(x.dtype, None)]
-        if len(x.shape) < 2 or x.shape[-1] not in (1, 2):
+        if len(x.shape) < 2 or all(differ(x.shape[-1], parts) for parts in (1, 2)):
             raise ShapeError(f"DFT: the last axis of {x} must be 1 (real) or 2 (complex).")
         if any(given(inputs, i) and elements(inputs, i) is None for i in (1, 2)):
             return [TensorType(x.dtype, fresh_dims(len(x.shape)))]
@@ -147,7 +147,7 @@ class DFT(Op):
         axis, n = self.geometry(x.shape, types)
         wide = x.astype(np.float64)
         signal = wide[..., 0] + 1j * wide[..., 1] if x.shape[-1] == 2 else wide[..., 0]
-        points = int(str(n))
+        points = int(n)
         if self.inverse and self.onesided:
             return (np.fft.irfft(signal, points, axis)[..., None].astype(x.dtype),)
         result = (np.fft.ifft if self.inverse else np.fft.fft)(signal, points, axis)
@@ -215,9 +215,10 @@ class STFT(Op):
             length = [window.shape[0]]
         if length is None or step is None:
             raise ShapeError("STFT: it needs a step, and a window or the length of one.")
-        if int(str(step[0])) < 1 or int(str(length[0])) < 1:
+        numbers = int(step[0]), int(length[0])
+        if min(numbers) < 1:
             raise ShapeError(f"STFT: step {step[0]} and length {length[0]} must be positive.")
-        return int(str(step[0])), int(str(length[0]))
+        return numbers
 
     def infer(self, inputs: Types) -> list[TensorType]:
         x = need(inputs, 0, self)
@@ -225,14 +226,15 @@ class STFT(Op):
             return [TensorType(x.dtype, fresh_dims(4))]
         if len(x.shape) not in (2, 3):
             raise ShapeError(f"STFT: {x} is no signal [B, length] or [B, length, 1 or 2].")
-        unknown = any(given(inputs, i) and elements(inputs, i) is None for i in (1, 3))
+        unknown = any(given(inputs, i) and not need(inputs, i, self).has_numbers for i in (1, 3))
         window = inputs[2] if len(inputs) > 2 else None
         if unknown or (window is not None and not window.is_static):
             return [TensorType(x.dtype, (x.shape[0], fresh_dim(), fresh_dim(), 2))]
         step, length = self.geometry(inputs)
         frames = floordiv(x.shape[1] - length, step) + 1
+        trouble = f"STFT: a window of {length} elements is longer than {x}."
         points = length // 2 + 1 if self.onesided else length
-        return [TensorType(x.dtype, (x.shape[0], frames, points, 2))]
+        return [TensorType(x.dtype, (x.shape[0], *checked_sizes([frames], trouble), points, 2))]
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         x, window = inputs[0], inputs[2] if len(inputs) > 2 else None
@@ -265,3 +267,4 @@ class STFT(Op):
         x = np.zeros((2, 8, 1), np.float32)
         yield Sample(cls(), (x, np.array(2))), ShapeError
         yield Sample(cls(), (x, np.array(0), None, np.array(4))), ShapeError
+        yield Sample(cls(), (x, np.array(2), None, np.array(11))), ShapeError

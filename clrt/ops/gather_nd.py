@@ -187,11 +187,10 @@ class ScatterND(Op):
 
     def infer(self, inputs: Types) -> list[TensorType]:
         x, indices, updates = (need(inputs, i, self) for i in range(3))
-        if x.is_static and indices.is_static and updates.is_static:
-            shape, tuples = x.shape or (), indices.shape or ()
-            width = tuples[-1] if tuples else 1
-            fits = tuples and isinstance(width, int) and width <= len(shape)
-            if not fits or updates.shape != tuples[:-1] + shape[int(str(width)) :]:
+        shape, tuples = x.static_shape, indices.static_shape
+        if shape is not None and tuples is not None and updates.is_static:
+            fits = tuples and tuples[-1] <= len(shape)
+            if not fits or updates.shape != tuples[:-1] + shape[tuples[-1] :]:
                 raise ShapeError(f"ScatterND: {indices} and {updates} do not fit {x}.")
         return [TensorType(x.dtype, x.shape)]
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from clrt.ir.dims import floordiv
 from clrt.ir.dtypes import DType
 from clrt.ir.op import Array, TensorType
 from clrt.ops.base import Accuracy, OnnxNode, Op, Sample, Types, register
@@ -35,7 +36,7 @@ class MelWeightMatrix(Op):
 
     def infer(self, inputs: Types) -> list[TensorType]:
         bands, points = elements(inputs, 0), elements(inputs, 1)
-        rows = fresh_dim() if points is None else int(str(points[0])) // 2 + 1
+        rows = fresh_dim() if points is None else floordiv(points[0], 2) + 1
         return [TensorType(self.dtype, (rows, fresh_dim() if bands is None else bands[0]))]
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:

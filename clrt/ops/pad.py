@@ -14,7 +14,17 @@ from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.spec import BufferArg, KernelSpec, Launch, Lowering, Variant
 from clrt.kernels.strided import contiguous_strides, copy_launches, launch_places, pad_rank
-from clrt.ops.base import Accuracy, OnnxNode, Op, Sample, Types, need, normalize_axis, register
+from clrt.ops.base import (
+    Accuracy,
+    OnnxNode,
+    Op,
+    Sample,
+    Types,
+    checked_sizes,
+    need,
+    normalize_axis,
+    register,
+)
 from clrt.ops.movement import (
     Promoted,
     count,
@@ -137,11 +147,10 @@ class Pad(Op):
             shape = tuple(new if a in padded else old for a, (old, new) in enumerate(dims))
             return [TensorType(x.dtype, shape)]
         begins, ends = self.full_pads(rank, pads, numbers)
-        shape = tuple(d + b + e for d, b, e in zip(x.shape, begins, ends, strict=True))
+        padded_dims = (d + b + e for d, b, e in zip(x.shape, begins, ends, strict=True))
+        shape = checked_sizes(padded_dims, f"Pad: {x} is cropped by more than it has with {pads}.")
         for axis, dim in enumerate(shape):
             source = x.shape[axis]
-            if isinstance(dim, int) and dim < 0:
-                raise ShapeError(f"Pad: axis {axis} of {source} is cropped to {dim} elements.")
             if self.mode != "constant" and isinstance(source, int) and isinstance(dim, int):
                 left = source + min(begins[axis], 0) + min(ends[axis], 0)
                 if left <= 0 < dim:

@@ -16,7 +16,7 @@ from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.spec import Arg, BufferArg, KernelSpec, Launch, Lowering, Variant, i32
-from clrt.ops.base import Accuracy, OnnxNode, Op, Sample, Types, need, register
+from clrt.ops.base import Accuracy, OnnxNode, Op, Sample, Types, checked_sizes, need, register
 from clrt.ops.movement import fresh_dim
 from clrt.ops.reduce import ReduceMax, ReduceMean, integer_bound
 
@@ -132,9 +132,10 @@ class WindowPool(Op):
                 f"{self.name}: a window of {len(self.kernel_shape)} axes does not fit {x}; "
                 "expected [N, C] and as many axes."
             )
-        dims = [self.out_dim(axis, size) for axis, size in enumerate(x.shape[2:])]
-        if any(isinstance(d, int) and d < 0 for d in dims):
-            raise ShapeError(f"{self.name}: the window {self.kernel_shape} is larger than {x}.")
+        dims = checked_sizes(
+            (self.out_dim(axis, size) for axis, size in enumerate(x.shape[2:])),
+            f"{self.name}: the window {self.kernel_shape} is larger than {x}.",
+        )
         return [TensorType(x.dtype, (*x.shape[:2], *dims))]
 
     def defines(self) -> dict[str, object]:
@@ -144,7 +145,7 @@ class WindowPool(Op):
     def windows(self, x: Array, fill: Any) -> tuple[Array, list[Array]]:
         """The elements of every window [N, C, out …, window], and their index along each axis."""
         size = x.shape[2:]
-        out = [int(str(self.out_dim(axis, n))) for axis, n in enumerate(size)]
+        out = [int(self.out_dim(axis, n)) for axis, n in enumerate(size)]
         before, _ = self.padding(size)
         window = list(itertools.product(*(range(k) for k in self.kernel_shape)))
         steps, dilations = self.steps(self.strides), self.steps(self.dilations)

@@ -180,7 +180,7 @@ class Resize(Op):
                 dims[axis] = fresh_dim()
             elif sizes is not None:
                 common = self._common(x.shape, axes, sizes)
-                dims[axis] = int(common * int(str(x.shape[axis])) + 0.5)
+                dims[axis] = int(common * int(x.shape[axis]) + 0.5)
             elif scales is not None:
                 dims[axis] = _scaled(x.shape[axis], scales[place])
             else:
@@ -190,7 +190,8 @@ class Resize(Op):
     def _common(self, shape: Sequence[Dim], axes: Sequence[int], sizes: Sequence[Dim]) -> float:
         """The one scale of all axes that keeps the aspect ratio."""
         pick = min if self.keep_aspect_ratio_policy == "not_larger" else max
-        return pick(int(str(s)) / int(str(shape[a])) for a, s in zip(axes, sizes, strict=True))
+        pairs = [(int(shape[a]), int(s)) for a, s in zip(axes, sizes, strict=True)]
+        return pick((size / own for own, size in pairs if own), default=1.0)
 
     def samplings(self, dims: Sequence[int], inputs: Types) -> list[Sampling]:
         """The axes that change, and how; every input is known."""
@@ -202,7 +203,7 @@ class Resize(Op):
         found = []
         for place, axis in enumerate(axes):
             assert out.shape is not None
-            size, outputs = dims[axis], int(str(out.shape[axis]))
+            size, outputs = dims[axis], int(out.shape[axis])
             if not sizes:
                 assert scales is not None
                 scale = scales[place]
@@ -271,7 +272,7 @@ class Resize(Op):
             result = np.clip(np.rint(result), info.min, info.max)
         (out,) = self.infer(types)
         assert out.shape is not None
-        return (result.astype(x.dtype).reshape([int(str(d)) for d in out.shape]),)
+        return (result.astype(x.dtype).reshape([int(d) for d in out.shape]),)
 
     @classmethod
     def samples(cls) -> Iterator[Sample]:

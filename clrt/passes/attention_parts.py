@@ -241,9 +241,9 @@ def part_of(value: Value) -> tuple[Value, int] | None:
     rank = len(shape)
     if op_name(node) == "Split" and int_attribute(node.op, "axis", 0) % rank == rank - 1:
         before = node.outputs[: node.outputs.index(value)]
-        widths = [v.shape[-1] if v.shape else None for v in before]
-        if all(isinstance(w, int) for w in widths):
-            return node.arg(0), sum(int(str(w)) for w in widths)
+        widths = [v.shape[-1] for v in before if v.shape and isinstance(v.shape[-1], int)]
+        if len(widths) == len(before):
+            return node.arg(0), sum(widths)
     if op_name(node) == "Slice" and len(node.inputs) >= 4:
         numbers = [v.numbers if v is not None and v.is_constant else None for v in node.inputs[1:]]
         starts, axes = numbers[0], numbers[2]

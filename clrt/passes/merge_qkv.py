@@ -38,7 +38,7 @@ class _Projection:
     def columns(self) -> int:
         shape = self.weight.shape
         assert shape is not None and isinstance(self.node.op, FusedMatMul)
-        return int(str(shape[0] if self.node.op.trans_b else shape[1]))
+        return int(shape[0] if self.node.op.trans_b else shape[1])
 
 
 class MergeQkv(Pass):

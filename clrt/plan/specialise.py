@@ -197,7 +197,7 @@ def _fits(type_: TensorType, dims: Shape) -> bool:
 
 def _check_size(value: Value, type_: TensorType) -> None:
     """Kernels count elements with 32 bits."""
-    if type_.is_static and prod(int(str(d)) for d in type_.shape or ()) >= 1 << 31:
+    if type_.static_shape is not None and prod(type_.static_shape) >= 1 << 31:
         raise ShapeError(
             f"'{value.name}' {type_} has more elements than a tensor may have ({2**31 - 1}); "
             "use smaller inputs."
