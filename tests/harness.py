@@ -29,8 +29,8 @@ def all_devices() -> tuple[DeviceInfo, ...]:
     return tuple(d for d in devices() if d.usable and not d.caps.simulator)
 
 
-def sample_graph(sample: Sample) -> Graph:
-    """A graph of one node; inputs that planning must know are constants."""
+def sample_values(sample: Sample) -> list[Value | None]:
+    """The inputs of a sample; those that planning must know are constants."""
     assert isinstance(sample.op, Op)
     values: list[Value | None] = []
     for index, array in enumerate(sample.inputs):
@@ -39,6 +39,13 @@ def sample_graph(sample: Sample) -> Graph:
             continue
         known = array if index in sample.op.host_inputs else None
         values.append(Value(f"x{index}", TensorType(DType.of(array.dtype), array.shape, known)))
+    return values
+
+
+def sample_graph(sample: Sample) -> Graph:
+    """A graph of one node."""
+    assert isinstance(sample.op, Op)
+    values = sample_values(sample)
     types = sample.op.infer_with_data([None if v is None else v.type for v in values])
     outputs = [Value(f"y{i}", TensorType(t.dtype, t.shape)) for i, t in enumerate(types)]
     node = Node("node", sample.op, values, outputs)

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from clrt.ir.dims import Bindings, Dim, Shape, substitute
+from clrt.ir.dims import Bindings, Dim, Shape, differ, substitute
 from clrt.ir.dtypes import DType
 
 Array = np.ndarray[Any, np.dtype[Any]]
@@ -97,11 +97,7 @@ class TensorType:
             return False
         if self.shape is None or other.shape is None:
             return True
-        return len(self.shape) == len(other.shape) and all(
-            a == b
-            for a, b in zip(self.shape, other.shape, strict=True)
-            if isinstance(a, int) and isinstance(b, int)
-        )
+        return len(self.shape) == len(other.shape) and not any(map(differ, self.shape, other.shape))
 
     def bind(self, bindings: Bindings) -> TensorType:
         """The type with symbols replaced by numbers, in the shape and in the elements."""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from clrt.errors import ShapeError
-from clrt.ir.dims import Dim, floordiv, same
+from clrt.ir.dims import Dim, differ, floordiv, same
 from clrt.ir.dtypes import DType
 from clrt.ir.op import Array, TensorType
 from clrt.ops.base import Accuracy, Expand, OnnxNode, Op, Sample, Types, need, register
@@ -101,7 +101,7 @@ class Attention(Op):
             return [TensorType(q.dtype, None)]
         batch, heads, queries, size = self.heads(q, 0)
         (_, kv_heads, _, key_size), (*_, value_size) = self.heads(k, 1), self.heads(v, 2)
-        if isinstance(size, int) and isinstance(key_size, int) and size != key_size:
+        if differ(size, key_size):
             raise ShapeError(f"Attention: heads of q have {size} elements, of k {key_size}.")
         if isinstance(heads, int) and isinstance(kv_heads, int) and heads % max(kv_heads, 1):
             raise ShapeError(f"Attention: {heads} heads of q are no multiple of {kv_heads} of k.")

@@ -9,6 +9,7 @@ import numpy as np
 
 from clrt.device.caps import DeviceCaps
 from clrt.errors import ShapeError
+from clrt.ir.dims import differ
 from clrt.ir.dtypes import WIDENED_STORAGES, DType
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
@@ -166,7 +167,5 @@ def check_channels(op: Op, x: TensorType, stat: TensorType) -> None:
     if x.shape is None or stat.shape is None:
         return
     channels = x.shape[1] if len(x.shape) > 1 else 1
-    given = stat.shape[0] if len(stat.shape) == 1 else None
-    unknown = not (isinstance(channels, int) and isinstance(given, int))
-    if len(stat.shape) != 1 or (not unknown and channels != given):
+    if len(stat.shape) != 1 or differ(stat.shape[0], channels):
         raise ShapeError(f"{op.name}: {stat} is not one element per channel of {x}.")

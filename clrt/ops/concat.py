@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from clrt.errors import ShapeError
-from clrt.ir.dims import Dim, floordiv, mod, same
+from clrt.ir.dims import Dim, differ, floordiv, mod, same
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.spec import BufferArg, Launch, Lowering, Variant
@@ -71,7 +71,7 @@ class Concat(Op):
             for i, dim in enumerate(shape):
                 if i == axis:
                     result[i] = result[i] + dim
-                elif isinstance(dim, int) and isinstance(result[i], int) and dim != result[i]:
+                elif differ(dim, result[i]):
                     raise ShapeError(f"Concat: axis {i} of {text} differs; only axis {axis} may.")
                 elif isinstance(dim, int):
                     result[i] = dim
@@ -157,7 +157,7 @@ class Split(Op):
         """
         if wanted is not None:
             total = sum(wanted)
-            if isinstance(total, int) and isinstance(dim, int) and total != dim:
+            if differ(total, dim):
                 parts = ",".join(map(str, wanted))
                 raise ShapeError(f"Split: sizes [{parts}] add up to {total}; the axis has {dim}.")
             return list(wanted)

@@ -11,7 +11,7 @@ import numpy as np
 
 from clrt.device.caps import DeviceCaps
 from clrt.errors import ShapeError, UnsupportedError
-from clrt.ir.dims import Shape
+from clrt.ir.dims import Shape, differ
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, Step, TensorType
@@ -258,18 +258,17 @@ class Conv(Op):
         ):
             raise ShapeError(f"{self.name}: {self} does not fit {len(x.shape) - 2} spatial axes.")
         for known, actual in zip(self.kernel_shape, w.shape[2:], strict=False):
-            if isinstance(actual, int) and actual != known:
+            if differ(actual, known):
                 raise ShapeError(f"{self.name}: kernel_shape {self.kernel_shape} is not w's: {w}.")
         channels, maps, per_group = x.shape[1], w.shape[0], w.shape[1]
-        known_channels = isinstance(channels, int) and isinstance(per_group, int)
-        if known_channels and channels != per_group * self.group:
+        if differ(channels, per_group * self.group):
             raise ShapeError(
                 f"{self.name}: {channels} channels are not {self.group} groups of {per_group}."
             )
         if isinstance(maps, int) and maps % self.group:
             raise ShapeError(f"{self.name}: {maps} maps do not divide into {self.group} groups.")
         wanted = TensorType(x.dtype, (maps,))
-        if bias is not None and bias.is_static and wanted.is_static and bias.shape != wanted.shape:
+        if bias is not None and not bias.agrees(wanted):
             raise ShapeError(f"{self.name}: the bias is {bias}; expected {wanted}.")
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:

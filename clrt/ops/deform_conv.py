@@ -9,6 +9,7 @@ from math import prod
 import numpy as np
 
 from clrt.errors import ModelError, ShapeError
+from clrt.ir.dims import differ
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, Step, TensorType
 from clrt.kernels import gemm
@@ -118,8 +119,7 @@ class DeformConv(Op):
         if not len(x.shape) == len(w.shape) == len(offsets.shape) == 4:
             raise ShapeError(f"DeformConv: x {x}, w {w} and offsets {offsets} must have four axes.")
         channels, given = x.shape[1], w.shape[1]
-        numbers = isinstance(channels, int) and isinstance(given, int)
-        if numbers and int(str(channels)) != int(str(given)) * self.group:
+        if differ(channels, given * self.group):
             raise ShapeError(f"DeformConv: x {x} and w {w} do not fit {self.group} groups.")
         if isinstance(channels, int) and channels % self.offset_group:
             raise ModelError(f"DeformConv: {channels} channels, {self.offset_group} offset groups.")

@@ -10,6 +10,7 @@ import numpy as np
 
 from clrt.device.caps import DeviceCaps
 from clrt.errors import ShapeError
+from clrt.ir.dims import differ
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
@@ -45,8 +46,7 @@ class Det(Op):
         if x.shape is None:
             return [TensorType(x.dtype, None)]
         sides = x.shape[-2:]
-        numbers = all(isinstance(d, int) for d in sides)
-        if len(sides) < 2 or (numbers and sides[0] != sides[1]):
+        if len(sides) < 2 or differ(*sides):
             raise ShapeError(f"Det: {x} is no stack of square matrices.")
         return [TensorType(x.dtype, x.shape[:-2])]
 

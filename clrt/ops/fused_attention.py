@@ -10,7 +10,7 @@ import numpy as np
 
 from clrt.device.caps import DeviceCaps
 from clrt.errors import ShapeError
-from clrt.ir.dims import same
+from clrt.ir.dims import differ, same
 from clrt.ir.dtypes import WIDENED_STORAGES, DType
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, TensorType
@@ -186,7 +186,9 @@ class FusedAttention(Op):
         for name, (t, count, size, offset) in zip("qkv", heads, strict=True):
             if t.shape is None:
                 continue
-            if len(t.shape) == 4 and not offset and (t.shape[1], t.shape[3]) == (count, size):
+            if len(t.shape) == 4 and not (
+                offset or differ(t.shape[1], count) or differ(t.shape[3], size)
+            ):
                 continue
             width = t.shape[-1] if len(t.shape) == 3 else None
             if width is None or (isinstance(width, int) and width < offset + count * size):

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from clrt.errors import ShapeError
-from clrt.ir.dims import Dim, same
+from clrt.ir.dims import Dim, differ, same
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.spec import (
@@ -88,7 +88,8 @@ class FusedRotary(Op):
         width = self.num_heads * self.head_size
         last = x.shape[-1]
         if len(x.shape) == 4:
-            fits = not self.offset and (x.shape[1], last) == (self.num_heads, self.head_size)
+            other = differ(x.shape[1], self.num_heads) or differ(last, self.head_size)
+            fits = not (self.offset or other)
         else:
             fits = len(x.shape) == 3 and (not isinstance(last, int) or last >= self.offset + width)
         if not fits or self.head_size % 2:

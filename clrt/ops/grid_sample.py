@@ -11,6 +11,7 @@ import numpy as np
 
 from clrt.device.caps import DeviceCaps
 from clrt.errors import ModelError, ShapeError
+from clrt.ir.dims import differ
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.spec import BufferArg, KernelSpec, Launch, Lowering, Variant, i32
@@ -87,9 +88,7 @@ class GridSample(Op):
         if x.shape is None or grid.shape is None:
             return [TensorType(x.dtype, None)]
         rank = len(x.shape) - 2
-        if len(grid.shape) != rank + 2 or (
-            isinstance(grid.shape[-1], int) and grid.shape[-1] != rank
-        ):
+        if len(grid.shape) != rank + 2 or differ(grid.shape[-1], rank):
             raise ShapeError(f"GridSample: places {grid} do not fit x {x}.")
         return [TensorType(x.dtype, (*x.shape[:2], *grid.shape[1:-1]))]
 

@@ -10,7 +10,7 @@ import numpy as np
 
 from clrt.device.caps import DeviceCaps
 from clrt.errors import ShapeError, UnsupportedError
-from clrt.ir.dims import product
+from clrt.ir.dims import differ, product
 from clrt.ir.dtypes import WIDENED_STORAGES, DType
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, TensorType
@@ -214,7 +214,7 @@ def check_affine(op: Op, x: TensorType, scale: TensorType, axis: int) -> None:
     if scale.shape is None:
         return
     for own, given in zip(reversed(x.shape), reversed(scale.shape), strict=False):
-        if isinstance(own, int) and isinstance(given, int) and given not in (1, own):
+        if differ(given, own) and differ(given, 1):
             size = product(x.shape[axis:])
             raise ShapeError(
                 f"{op.name}: the scale {scale} does not fit x {x} from axis {axis} on "

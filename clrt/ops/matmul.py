@@ -10,7 +10,7 @@ from typing import ClassVar
 import numpy as np
 
 from clrt.errors import ShapeError, UnsupportedError
-from clrt.ir.dims import Dim, Shape, same
+from clrt.ir.dims import Dim, Shape, differ, same
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, Step, TensorType
@@ -83,7 +83,7 @@ def product_shape(
         raise ShapeError(f"{op.name}: a product needs at least rank 1; operands are {a} and {b}.")
     left, right = _swap(a.shape, trans_a), _swap(b.shape, trans_b)
     inner = right[-2] if len(right) > 1 else right[0]
-    if isinstance(left[-1], int) and isinstance(inner, int) and left[-1] != inner:
+    if differ(left[-1], inner):
         raise ShapeError(f"{op.name}: inner dims {left[-1]} and {inner} differ ({a} times {b}).")
     batch = broadcast_shapes([left[:-2], right[:-2]], op)
     assert batch is not None

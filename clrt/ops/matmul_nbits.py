@@ -10,6 +10,7 @@ import numpy as np
 
 from clrt.device.caps import DeviceCaps
 from clrt.errors import ShapeError, UnsupportedError
+from clrt.ir.dims import differ
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, Step, TensorType
@@ -160,7 +161,7 @@ class MatMulNBits(MatrixProduct):
             raise ShapeError(f"{self.name}: zero points {zero.shape} do not fit {self}.")
         if a.shape is None:
             return TensorType(a.dtype, None)
-        if not a.shape or (isinstance(a.shape[-1], int) and a.shape[-1] != self.K):
+        if not a.shape or differ(a.shape[-1], self.K):
             raise ShapeError(f"{self.name}: A {a} does not have {self.K} columns.")
         return TensorType(a.dtype, (*a.shape[:-1], self.N))
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from clrt.errors import ShapeError
+from clrt.ir.dims import differ
 from clrt.ir.dtypes import DType
 from clrt.ir.op import Array, TensorType
 from clrt.ops.base import Accuracy, Op, Sample, Types, need, register
@@ -37,7 +38,7 @@ class NonMaxSuppression(Op):
         for name, t, rank in (("boxes", boxes, 3), ("scores", scores, 3)):
             if t.shape is not None and len(t.shape) != rank:
                 raise ShapeError(f"NonMaxSuppression: {name} {t} must have three axes.")
-        if boxes.shape is not None and boxes.shape[2] != 4:
+        if boxes.shape is not None and differ(boxes.shape[2], 4):
             raise ShapeError(f"NonMaxSuppression: boxes {boxes} must be [B, N, 4].")
         return [TensorType(DType.INT64, (fresh_dim(), 3))]
 

@@ -10,7 +10,7 @@ from typing import ClassVar
 import numpy as np
 
 from clrt.errors import ShapeError, UnsupportedError
-from clrt.ir.dims import Shape
+from clrt.ir.dims import Shape, differ, same
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
@@ -90,18 +90,11 @@ class Quantization(Op):
         axis = normalize_axis(self.axis, len(x.shape), self)
         if self.block_size:
             size = x.shape[axis]
-            blocks = -(-size // self.block_size) if isinstance(size, int) else size
+            blocks = -(-size // self.block_size)
             wanted: Shape = tuple(blocks if i == axis else d for i, d in enumerate(x.shape))
-            fits = len(wanted) == len(scale.shape) and all(
-                a == b or not (isinstance(a, int) and isinstance(b, int))
-                for a, b in zip(wanted, scale.shape, strict=True)
-            )
         else:
-            fits = len(scale.shape) == 1 and (
-                not (isinstance(scale.shape[0], int) and isinstance(x.shape[axis], int))
-                or scale.shape[0] == x.shape[axis]
-            )
-        if not fits:
+            wanted = (x.shape[axis],)
+        if len(wanted) != len(scale.shape) or any(map(differ, wanted, scale.shape)):
             blocks_of = f" in blocks of {self.block_size}" if self.block_size else ""
             raise ShapeError(
                 f"{self.name}: scale {scale} does not fit x {x} along axis {axis}{blocks_of}."
@@ -109,7 +102,7 @@ class Quantization(Op):
 
 
 def _is_one(shape: Shape | None) -> bool:
-    return shape is not None and (not shape or (len(shape) == 1 and shape[0] == 1))
+    return shape is not None and (not shape or (len(shape) == 1 and same(shape[0], 1)))
 
 
 def _emit_quantize(node: Node, ctx: Lowering) -> list[Launch]:

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, TypeAlias
 import numpy as np
 
 from clrt.errors import ModelError, ShapeError
-from clrt.ir.dims import Dim
+from clrt.ir.dims import Dim, differ
 from clrt.ir.dtypes import DType
 from clrt.ir.op import Array, Step, TensorType
 from clrt.ops.activations import Elu, HardSigmoid, LeakyRelu, ThresholdedRelu
@@ -172,9 +172,7 @@ class Recurrent(Op):
     def _check(self, index: int, given: TensorType | None, shape: Sequence[Dim]) -> None:
         if given is None or given.shape is None:
             return
-        pairs = zip(given.shape, shape, strict=False)
-        differ = any(isinstance(a, int) and isinstance(b, int) and a != b for a, b in pairs)
-        if len(given.shape) != len(shape) or differ:
+        if len(given.shape) != len(shape) or any(map(differ, given.shape, shape)):
             text = ",".join(map(str, shape))
             raise ShapeError(f"{self.name}: input {index} is {given}; expected [{text}].")
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from clrt.errors import ModelError, ShapeError, UnsupportedError
-from clrt.ir.dims import Shape
+from clrt.ir.dims import Shape, differ
 from clrt.ir.dtypes import DType
 from clrt.ir.op import Array, TensorType
 from clrt.ops.base import (
@@ -153,7 +153,7 @@ class StringNormalizer(Op):
         x = _text(inputs, 0, self)
         if x.shape is None:
             return [TensorType(DType.STRING, None)]
-        if len(x.shape) not in (1, 2) or (len(x.shape) == 2 and x.shape[0] != 1):
+        if len(x.shape) not in (1, 2) or (len(x.shape) == 2 and differ(x.shape[0], 1)):
             raise ShapeError(f"StringNormalizer: its input is {x}; expected [C] or [1,C].")
         return [TensorType(DType.STRING, (*x.shape[:-1], fresh_dim()))]
 

@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from clrt.errors import ShapeError
-from clrt.ir.dims import Dim, Shape, floordiv, mod, product, same
+from clrt.ir.dims import Dim, Shape, differ, floordiv, mod, product, same
 from clrt.ir.op import Array, TensorType
 from clrt.ops.base import (
     Accuracy,
@@ -101,11 +101,10 @@ class Reshape(View):
                 del left[match]
         have, need_ = product(left), product(others)
         if holes:
-            numbers = isinstance(have, int) and isinstance(need_, int)
-            if same(need_, 0) or (numbers and not same(mod(have, need_), 0)):
+            if same(need_, 0) or differ(mod(have, need_), 0):
                 raise ShapeError(f"Reshape: {text}: the number of elements is no multiple.")
             result[holes[0]] = floordiv(have, need_)
-        elif isinstance(have, int) and isinstance(need_, int) and have != need_:
+        elif differ(have, need_):
             # A shared dim of 0 makes both sides empty.
             empty = any(same(d, 0) for d in shape) and any(same(d, 0) for d in result)
             if not empty:
@@ -199,7 +198,7 @@ class Squeeze(View):
         gone = {normalize_axis(a, len(shape), self) for a in axes}
         for axis in gone:
             dim = shape[axis]
-            if isinstance(dim, int) and dim != 1:
+            if differ(dim, 1):
                 raise ShapeError(f"Squeeze: axis {axis} has {dim} elements; expected 1.")
         return tuple(d for i, d in enumerate(shape) if i not in gone)
 

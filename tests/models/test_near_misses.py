@@ -23,12 +23,13 @@ _LOWEST = np.finfo(np.float32).min
 
 @dataclass(frozen=True)
 class Case:
-    """A graph in ONNX's text form, its initializers and its inputs."""
+    """A graph in ONNX's text form, its initializers and its inputs; other inputs, too."""
 
     text: str
     constants: Mapping[str, object] = field(default_factory=dict)
     feeds: Mapping[str, Array] = field(default_factory=dict)
     opset: int = 18
+    others: Mapping[str, Array] = field(default_factory=dict)
 
 
 def _random(*shape: int) -> Array:
@@ -47,6 +48,15 @@ def _of_size(n: int) -> dict[str, Array]:
     return {"x": _random(n)}
 
 
+def _ones(n: int) -> Array:
+    return np.linspace(0.01, 0.02, n, dtype=np.float32)
+
+
+def _bytes(*shape: int) -> Array:
+    return _RNG.integers(0, 9, shape).astype(np.uint8)
+
+
+_LIMITS = {"five": _ints(5), "three": _ints(3), "zero": _ints(0)}
 _SIZE = "g (float[N] x) => (int64[1] y) { s=Shape(x) "
 _GELU = {
     k: _f32(v)
@@ -89,6 +99,79 @@ CASES = {
     ),
     "the remainder of a dim, as in C": Case(
         _SIZE + "y=Mod<fmod=1>(s,two) }", {"two": _ints(2)}, _of_size(3)
+    ),
+    "the least of a difference of dims": Case(
+        _SIZE + "d=Sub(s,five) m=Min(d,three) y=Max(m,zero) }", _LIMITS, _of_size(2)
+    ),
+    "the sign of the least of a difference of dims": Case(
+        "g (float[N] x) => (bool[1] y) { s=Shape(x) d=Sub(s,five) m=Min(d,three) y=Less(m,zero) }",
+        _LIMITS,
+        _of_size(2),
+    ),
+    "counting down to a dim": Case(
+        "g (float[N] x) => (int64[1] y) { s=Shape(x) n=Squeeze(s) r=Range(a,n,b) y=Shape(r) }",
+        {"a": np.int64(5), "b": np.int64(2)},
+        _of_size(1),
+    ),
+    "windows of a dim": Case(
+        """g (float[1,1,N] x) => (int64[3] y) {
+        c=Conv(x,w) z=Slice(c,zero,end,axis) y=Shape(z) }""",
+        {"w": _random(1, 1, 3), "zero": _ints(0), "end": _ints(-2), "axis": _ints(2)},
+        {"x": _random(1, 1, 3)},
+        others={"x": _random(1, 1, 9)},
+    ),
+    "a scale for each of a number of rows": Case(
+        """g (float[N,4] x, float[N] s, uint8[N] z) => (uint8[N,4] y) {
+        y=QuantizeLinear<axis=0>(x,s,z) }""",
+        {},
+        {"x": _random(1, 4), "s": _ones(1), "z": np.full(1, 9, np.uint8)},
+        others={"x": _random(3, 4), "s": _ones(3), "z": np.full(3, 9, np.uint8)},
+    ),
+    "boxes of a number of corners": Case(
+        "g (float[A,B,C] x, float[A,D,B] s) => (int64[M,3] y) { y=NonMaxSuppression(x,s,most) }",
+        {"most": _ints(2)},
+        {"x": _random(1, 3, 4), "s": _random(1, 2, 3)},
+        others={"x": _random(2, 5, 4), "s": _random(2, 1, 5)},
+    ),
+    "a signal that may be complex": Case(
+        "g (float[B,L,C] x) => (float[B,L,2] y) { y=DFT<axis=1>(x) }",
+        {},
+        {"x": _random(2, 8, 1)},
+        others={"x": _random(1, 5, 2)},
+    ),
+    "a window as long as a dim": Case(
+        """g (float[B,16,1] x, float[N] w) => (float[B,M,K,2] y, float[B,M,K,2] z) {
+        s=Shape(w) n=Squeeze(s) y=STFT(x,step,w,n) z=STFT(x,step,,n) }""",
+        {"step": np.int64(2)},
+        {"x": _random(2, 16, 1), "w": _random(4)},
+        others={"x": _random(1, 16, 1), "w": _random(8)},
+    ),
+    "bands of as many points as a dim": Case(
+        """g (float[N] x) => (float[M,3] y) {
+        s=Shape(x) n=Squeeze(s) y=MelWeightMatrix(bands,n,rate,low,high) }""",
+        {"bands": np.int64(3), "rate": np.int64(9), "low": _f32(0), "high": _f32(4)},
+        _of_size(16),
+        others=_of_size(21),
+    ),
+    "columns of an image as large as dims": Case(
+        "g (float[1,8,9] x, float[H,W] i) => (float[1,2,H,W] y) { s=Shape(i) y=Col2Im(x,s,k) }",
+        {"k": _ints(2, 2)},
+        {"x": _random(1, 8, 9), "i": _random(4, 4)},
+        others={"x": _random(1, 8, 9), "i": _random(2, 10)},
+    ),
+    "features of which there may be more": Case(
+        """g (float[A,B] x, float[A,C] z) => (float[A,5] y) {
+        y=ai.onnx.ml.FeatureVectorizer<inputdimensions=[2,3]>(x,z) }""",
+        {},
+        {"x": _random(2, 2), "z": _random(2, 3)},
+        others={"x": _random(1, 4), "z": _random(1, 1)},
+    ),
+    "a product of rows with a scale": Case(
+        """g (uint8[M,4] a, float[N] s, uint8[N] z, uint8[4,3] b) => (uint8[M,3] y) {
+        y=QLinearMatMul(a,s,z,b,t,u,t,u) }""",
+        {"t": _f32(0.5), "u": np.uint8(7)},
+        {"a": _bytes(2, 4), "s": _ones(1), "z": np.full(1, 5, np.uint8), "b": _bytes(4, 3)},
+        others={"a": _bytes(3, 4), "s": _ones(1), "z": np.full(1, 5, np.uint8), "b": _bytes(4, 3)},
     ),
     "half of what a rotation turns is needed": Case(
         """g (float[B,4,S,8] x, float[B,1,S,8] c, float[B,1,S,8] s) => (float[B,4,S,8] y,
@@ -264,14 +347,15 @@ CASES = {
 @pytest.mark.parametrize("name", CASES)
 def test_near_miss(name: str, device: DeviceInfo) -> None:
     case = CASES[name]
-    domains = f'["" : {case.opset}, "com.microsoft" : 1]'
+    domains = f'["" : {case.opset}, "com.microsoft" : 1, "ai.onnx.ml" : 3]'
     proto = onnx.parser.parse_model(f"<ir_version: 10, opset_import: {domains}>{case.text}")
     proto.graph.initializer.extend(
         numpy_helper.from_array(np.asarray(v), k) for k, v in case.constants.items()
     )
     with clrt.load(proto, device=device.index) as model:
-        found = model.run(dict(case.feeds))
-    for output, wanted in expected(proto, dict(case.feeds), optimised=False).items():
-        limit = 2e-3 if wanted.dtype == np.float16 else 1e-5
-        actual = np.asarray(found[output])
-        np.testing.assert_allclose(actual, wanted, rtol=limit, atol=limit, strict=True)
+        for feeds in [dict(f) for f in (case.feeds, case.others) if f]:
+            found = model.run(feeds)
+            for output, wanted in expected(proto, feeds, optimised=False).items():
+                limit = 2e-3 if wanted.dtype == np.float16 else 1e-5
+                actual = np.asarray(found[output])
+                np.testing.assert_allclose(actual, wanted, rtol=limit, atol=limit, strict=True)

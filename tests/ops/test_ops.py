@@ -9,16 +9,26 @@ import numpy as np
 import pytest
 
 from clrt.device.caps import DeviceCaps
+from clrt.errors import ClrtError, UnsupportedError
+from clrt.ir.dims import same, symbol
+from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph
-from clrt.ir.op import Array
+from clrt.ir.op import Array, TensorType
 from clrt.kernels.spec import Variant
 from clrt.kernels.tuned import TUNED
 from clrt.ops import REGISTRY
 from clrt.ops.base import Op, Sample
+from clrt.ops.constant_of_shape import ConstantOfShape
+from clrt.ops.conv import Conv
+from clrt.ops.conv_transpose import ConvTranspose
+from clrt.ops.dft import STFT
+from clrt.ops.pad import Pad
 from clrt.ops.pointwise import widened
+from clrt.ops.pooling import MaxPool
+from clrt.ops.strings import StringNormalizer
 from clrt.plan.plan import Kernels, Plan
 from clrt.runtime.devices import DeviceInfo
-from tests.harness import all_devices, plan_graph, run_plan, sample_graph, tolerance
+from tests.harness import all_devices, plan_graph, run_plan, sample_graph, sample_values, tolerance
 
 CLASSES = sorted(REGISTRY.classes.values(), key=lambda c: (c.domain, c.name))
 ON_DEVICE = [c for c in CLASSES if c.variants and not c.view]
@@ -138,6 +148,62 @@ def test_each_variant_is_reached(device: DeviceInfo, monkeypatch: pytest.MonkeyP
 def test_each_sample_has_a_kernel(cls: type[Op], device: DeviceInfo) -> None:
     for sample in cls.samples():
         assert not plan_graph(sample_graph(sample), device.caps).host_steps, sample
+
+
+@pytest.mark.parametrize("cls", CLASSES, ids=lambda c: c.name)
+def test_symbolic_shapes_are_those_of_numbers(cls: type[Op]) -> None:
+    """Axes become symbols, one per size, that are then bound to other sizes, too."""
+    for sample in cls.samples():
+        op, types = sample.op, [None if v is None else v.type for v in sample_values(sample)]
+        assert isinstance(op, cls)
+        sizes = {d for t in types if t is not None for d in t.static_shape or () if d > 1}
+        free = [_freed(t, sizes) for t in types]
+        try:
+            symbolic = op.infer_with_data(free)
+        except UnsupportedError:
+            continue
+        for less in range(-2, 9):
+            bindings = {f"n{size}": max(size - less, 0) for size in sizes}
+            bound = [None if t is None else t.bind(bindings) for t in free]
+            try:
+                numbers = op.infer_with_data(bound)
+            except ClrtError:
+                continue
+            for found, expected in zip(symbolic, numbers, strict=True):
+                assert found.bind(bindings).agrees(expected), (op, found, expected)
+
+
+def _freed(type_: TensorType | None, sizes: set[int]) -> TensorType | None:
+    if type_ is None or type_.known is not None:
+        return type_
+    dims = (symbol(f"n{d}") if d in sizes else d for d in type_.static_shape or ())
+    return TensorType(type_.dtype, tuple(dims))
+
+
+def test_sizes_that_are_refused_below_0_are_known_not_to_be() -> None:
+    x = TensorType(DType.FLOAT32, (1, 4, symbol("n")))
+    weights = TensorType(DType.FLOAT32, (4, 4, 3))
+    pads = TensorType.of(np.array([0, 0, -2, 0, 0, 0]))
+    step, length = TensorType.of(np.array(2)), TensorType.of(np.array(8))
+    signal = TensorType(DType.FLOAT32, (4, symbol("n")))
+    shape = TensorType.of_dims([1, 1, symbol("n") - 2])
+    cases: list[tuple[Op, list[TensorType | None]]] = [
+        (MaxPool((3,), (2,)), [x]),
+        (Conv(strides=(2,)), [x, weights]),
+        (ConvTranspose(pads=(4, 4)), [x, weights]),
+        (Pad(), [x, pads]),
+        (STFT(), [signal, step, None, length]),
+        (ConstantOfShape(), [shape]),
+    ]
+    for op, inputs in cases:
+        (found,) = op.infer(inputs)
+        assert found.shape is not None and all(dim >= 0 for dim in found.shape)
+
+
+def test_texts_of_which_there_may_be_several_rows() -> None:
+    n = symbol("n")
+    (found,) = StringNormalizer().infer([TensorType(DType.STRING, (n, n))])
+    assert found.shape is not None and same(found.shape[0], n)
 
 
 @pytest.mark.parametrize("cls", CLASSES, ids=lambda c: c.name)

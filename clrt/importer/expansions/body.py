@@ -14,7 +14,7 @@ import onnx
 
 from clrt.errors import ModelError, UnsupportedError
 from clrt.importer.onnx_functions import Function
-from clrt.ir.dims import Shape
+from clrt.ir.dims import Shape, Undecidable
 from clrt.ir.dtypes import DType
 from clrt.ir.op import Array, TensorType
 
@@ -221,6 +221,8 @@ def expand(
     body = Body(op_type, opset, attrs, types, output_count)
     try:
         expansion(body)
+    except Undecidable as error:
+        raise UnsupportedError(f"it depends on the input shapes: {error}") from error
     except (TypeError, ValueError, LookupError, ArithmeticError, AttributeError) as error:
         raise ModelError(
             f"its attributes are not valid ({type(error).__name__}: {error}); "

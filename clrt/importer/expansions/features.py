@@ -8,6 +8,7 @@ import numpy as np
 
 from clrt.errors import ModelError, UnsupportedError
 from clrt.importer.expansions.body import Body, expands
+from clrt.ir.dims import same
 from clrt.ir.dtypes import DType
 from clrt.ir.op import Array
 
@@ -149,7 +150,7 @@ def _feature_vectorizer(body: Body) -> None:
     for index, width in enumerate(body.attrs["inputdimensions"]):
         x, x_type = body.as_float32(index), body.types[index]
         x = body.rows(x, index)
-        if x_type is None or x_type.shape is None or x_type.shape[-1] != width:
+        if x_type is None or x_type.shape is None or not same(x_type.shape[-1], width):
             x = body("Pad", x, body.ints(0, 0, 0, width))
             ends = (body.ints(v) for v in (0, width, 1))
             x = body("Slice", x, *ends)

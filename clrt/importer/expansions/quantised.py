@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from clrt.errors import UnsupportedError
 from clrt.importer.expansions.body import Body, expands
+from clrt.ir.dims import same_shape
 from clrt.ir.dtypes import DType
 
 CONV_ATTRS = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides")
@@ -12,7 +13,9 @@ CONV_ATTRS = ("auto_pad", "dilations", "group", "kernel_shape", "pads", "strides
 def is_list(body: Body, index: int) -> bool:
     """Whether a parameter has an element per place of an axis, rather than one element."""
     found = body.types[index] if index < len(body.types) else None
-    return found is not None and found.shape is not None and found.shape not in ((), (1,))
+    if found is None or found.shape is None:
+        return False
+    return not (same_shape(found.shape, ()) or same_shape(found.shape, (1,)))
 
 
 def column(body: Body, index: int) -> str:

@@ -11,8 +11,9 @@ from onnx import TensorProto, helper
 
 from clrt.errors import ModelError, ShapeError, UnsupportedError
 from clrt.importer import onnx_importer
-from clrt.importer.expansions.body import _EXPANSIONS
+from clrt.importer.expansions.body import _EXPANSIONS, Body
 from clrt.importer.onnx_importer import import_model
+from clrt.ir.dims import symbol
 from clrt.ir.graph import Graph
 from clrt.ir.verify import verify
 from clrt.ops.base import REGISTRY, Op
@@ -313,6 +314,16 @@ def test_nothing_else_is_found_behind_an_unsupported_node(
     with pytest.raises(UnsupportedError) as caught:
         import_model(proto, {"trips": np.array(2)})
     assert len(caught.value.nodes) == 1
+
+
+def test_an_expansion_that_asks_what_depends_on_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
+    def one_row(body: Body) -> None:
+        body.outputs = body.inputs if symbol("n") == 1 else []
+
+    monkeypatch.setitem(_EXPANSIONS, ("com.acme", "OneRow"), one_row)
+    with pytest.raises(UnsupportedError, match=r"n0.*depends on the input shapes: n == 1"):
+        nodes = [node("OneRow", ["x"], ["y"], "n0", domain="com.acme")]
+        import_model(model(nodes, domains=["com.acme"]))
 
 
 def test_unsupported_input_types() -> None:
