@@ -94,6 +94,9 @@ class SymbolicConstants:
             return self._symbol(name)
         left, right = (self.dim(a) for a in args)
         label = f"dim/{name}"
+        if name == "broadcast":
+            is_one = self._nodes.add("Equal", [left, self.dim(1)], label)
+            return self._nodes.add("Where", [is_one, right, left], label)
         if name == "floordiv" and not all(map(_is_natural, args)):
             # ONNX's Div truncates; what the divisor divides has no remainder to truncate.
             rest = self._nodes.add("Mod", [left, right], label)

@@ -30,7 +30,7 @@ class Undecidable(Exception):
 @total_ordering
 @dataclass(frozen=True, eq=False)
 class _Atom:
-    """A named symbol, or an operation that is no polynomial (`floordiv`, `mod`, `max`, `min`)."""
+    """A named symbol, or an operation that is no polynomial (a key of `_OPERATIONS`)."""
 
     name: str
     args: tuple[Dim, ...] = ()
@@ -266,7 +266,7 @@ def maximum(left: Dim, right: Dim) -> Dim:
         with suppress(Undecidable):
             return a if a >= b else b
     if isinstance(left, int):
-        left, right = right, left
+        return maximum(right, left)
     if isinstance(right, int):
         match _with_number(left):
             case "max", x, least, more if least + more <= right:
@@ -279,10 +279,30 @@ def minimum(left: Dim, right: Dim) -> Dim:
     for a, b in ((left, right), (right, left)):
         with suppress(Undecidable):
             return a if a <= b else b
+    if isinstance(left, int):
+        return minimum(right, left)
     return _absorb("min", "max", left, right)
 
 
-_OPERATIONS = {"floordiv": floordiv, "mod": mod, "max": maximum, "min": minimum}
+def broadcast(left: Dim, right: Dim) -> Dim:
+    """What two dims broadcast to, which are equal or of which one is 1: the other one."""
+    for one, other in ((left, right), (right, left)):
+        contained = (1, one, *_arguments(one, "broadcast"))
+        if differ(one, 1) or any(same(other, dim) for dim in contained):
+            return one
+        match _with_number(other):  # the first rows of a table, of which there are enough
+            case "min", dim, most, 0 if most >= 1 and same(dim, one):
+                return one
+    return _opaque("broadcast", left, right)
+
+
+_OPERATIONS = {
+    "floordiv": floordiv,
+    "mod": mod,
+    "max": maximum,
+    "min": minimum,
+    "broadcast": broadcast,
+}
 
 
 def parse_dim(text: str) -> Dim:
@@ -403,6 +423,8 @@ def _atom_bounds(atom: _Atom) -> _Bounds:
     if not atom.args:
         return 0, math.inf
     left, right = map(_bounds, atom.args)
+    if atom.name == "broadcast":
+        return _span((*left, *right))
     if atom.name in ("min", "max"):
         pick = min if atom.name == "min" else max
         return pick(left[0], right[0]), pick(left[1], right[1])

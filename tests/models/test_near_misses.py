@@ -113,6 +113,12 @@ CASES = {
         {"a": np.int64(5), "b": np.int64(2)},
         _of_size(1),
     ),
+    "rows that broadcast where there are none": Case(
+        "g (float[N] x, float[M] z) => (float[K] y, int64[1] s) { y=Add(x,z) s=Shape(y) }",
+        {},
+        {"x": _random(0), "z": _random(1)},
+        others={"x": _random(1), "z": _random(3)},
+    ),
     "windows of a dim": Case(
         """g (float[1,1,N] x) => (int64[3] y) {
         c=Conv(x,w) z=Slice(c,zero,end,axis) y=Shape(z) }""",

@@ -66,7 +66,8 @@ def constant(name: str, array: Array) -> Value:
 def test_symbolic_shapes_are_computed() -> None:
     result = agree(
         """
-        g (float[b, s, 6] x, float[b, 4] y) => (float[n, 3] a, int64[k] c, float[b, s] d) {
+        g (float[b, s, 6] x, float[b, 4] y, float[m, 1] z)
+          => (float[n, 3] a, int64[k] c, float[b, s] d) {
           shape = Shape(x)
           two = Constant<value = int64[1] {2}>()
           three = Constant<value = int64[1] {3}>()
@@ -84,15 +85,17 @@ def test_symbolic_shapes_are_computed() -> None:
           half = Div(s1, two)
           most = Max(half, b1)
           left = Mod(s1, two)
-          c = Concat<axis = 0>(most, left, bs, two)
+          yz = Add(y, z)
+          broadcast = Shape(yz)
+          c = Concat<axis = 0>(most, left, bs, two, broadcast)
           grid = Concat<axis = 0>(b1, s1)
           d = ConstantOfShape<value = float[1] {0.5}>(grid)
         }
         """,
-        {"x": floats(2, 5, 6), "y": floats(2, 4)},
-        {"x": floats(3, 2, 6), "y": floats(3, 4)},
+        {"x": floats(2, 5, 6), "y": floats(2, 4), "z": floats(1, 1)},
+        {"x": floats(1, 2, 6), "y": floats(1, 4), "z": floats(3, 1)},
     )
-    assert {"Shape", "Div", "Mod", "Max"} <= {n.op_type for n in result.graph.node}
+    assert {"Shape", "Div", "Mod", "Max", "Where"} <= {n.op_type for n in result.graph.node}
     # Where 0 and -1 say it, a Reshape needs no arithmetic.
     assert any(list(onnx.numpy_helper.to_array(t)) == [-1, 3] for t in result.graph.initializer)
 

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given, reject
 from hypothesis import strategies as st
@@ -15,6 +16,7 @@ from hypothesis import strategies as st
 from clrt.ir.dims import (
     Dim,
     Undecidable,
+    broadcast,
     differ,
     floordiv,
     maximum,
@@ -123,6 +125,18 @@ def test_the_sign_of_an_operation_is_that_of_its_operands() -> None:
     for dim in (least, floordiv(S - 4, 2), floordiv(S, 2) - 1, mod(S, -3)):
         with pytest.raises(Undecidable):
             bool(dim < 0)
+
+
+@given(sizes, sizes)
+def test_dims_that_broadcast(b: int, s: int) -> None:
+    both = broadcast(B, S)
+    assert str(both) == "broadcast(batch, sequence)" and same(parse_dim(str(both)), both)
+    assert same(broadcast(B, both), both) and same(broadcast(both, S), both)
+    assert same(broadcast(B, 3), 3) and same(broadcast(1, B), B)
+    assert same(broadcast(S, B + 2), B + 2)
+    if b == s or 1 in (b, s):
+        bound = substitute(both, {"batch": b, "sequence": s})
+        assert (bound,) == np.broadcast_shapes((b,), (s,))
 
 
 def test_product_of_nothing_is_one() -> None:
