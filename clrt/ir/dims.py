@@ -244,7 +244,7 @@ def floordiv(left: Dim, right: Dim) -> Dim:
     quotient = _exact_quotient(left, right)
     if quotient is not None:
         return quotient
-    if isinstance(right, int) and right > 0:
+    if isinstance(right, int) and right > 0:  # one form for the sizes of windows on windows
         match _with_number(left):
             case "floordiv", x, divisor, more if divisor > 0:
                 return floordiv(x + divisor * more, divisor * right)

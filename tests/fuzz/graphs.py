@@ -99,12 +99,12 @@ def _fits(type_: TensorType) -> bool:
     if type_.shape is None:
         return False
     bound = type_.bind(SIZES)
-    return bound.is_static and np.prod([int(str(d)) for d in bound.shape or ()]) <= _MAX_ELEMS
+    return bound.is_static and np.prod([int(d) for d in bound.shape or ()]) <= _MAX_ELEMS
 
 
 def _ints(shape: tuple[Dim, ...] | None) -> tuple[int, ...]:
     bound = TensorType(DType.FLOAT32, shape).bind(SIZES).shape
-    return tuple(int(str(d)) for d in bound or ())
+    return tuple(int(d) for d in bound or ())
 
 
 def _op(name: str, **attributes: Any) -> Op:

@@ -110,5 +110,5 @@ def test_found(name: str, device: DeviceInfo) -> None:
     graph = parse_graph(FOUND[name], REGISTRY)
     infer_types(graph.nodes)
     rng = np.random.default_rng(1)
-    shapes = {v.name: [int(str(d)) for d in v.shape or ()] for v in graph.inputs}
+    shapes = {v.name: [int(d) for d in v.shape or ()] for v in graph.inputs}
     check(graph, {n: rng.uniform(-2, 2, s).astype(np.float32) for n, s in shapes.items()}, device)
