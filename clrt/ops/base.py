@@ -191,7 +191,7 @@ class Op(IrOp):
             return outputs
         try:
             arrays = self.reference(*(None if t is None else t.data for t in inputs))
-        except (Undecidable, TypeError):
+        except (Undecidable, TypeError, ZeroDivisionError):
             return outputs
         return [
             TensorType(t.dtype, t.shape, _tidy(np.asarray(a), t.dtype))

@@ -17,7 +17,7 @@ from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.spec import Arg, BufferArg, KernelSpec, Launch, Lowering, Variant, i32
-from clrt.ops.base import OnnxNode, Op, Sample, Types, need, normalize_axis, register
+from clrt.ops.base import OnnxNode, Op, Sample, Types, checked_sizes, need, normalize_axis, register
 from clrt.ops.movement import elements, fresh_dim, given
 
 _MODES = ("nearest", "linear", "cubic")
@@ -185,7 +185,8 @@ class Resize(Op):
                 dims[axis] = _scaled(x.shape[axis], scales[place])
             else:
                 dims[axis] = fresh_dim()
-        return [TensorType(x.dtype, tuple(dims))]
+        shape = checked_sizes(dims, f"Resize: {x} cannot have the sizes {dims}.")
+        return [TensorType(x.dtype, shape)]
 
     def _common(self, shape: Sequence[Dim], axes: Sequence[int], sizes: Sequence[Dim]) -> float:
         """The one scale of all axes that keeps the aspect ratio."""
@@ -311,6 +312,7 @@ class Resize(Op):
     def error_samples(cls) -> Iterator[tuple[Sample, type[Exception]]]:
         x = np.zeros((1, 2, 4), np.float32)
         yield Sample(cls(), (x, None, np.ones(2, np.float32))), ShapeError
+        yield Sample(cls(), (x, None, None, np.array([1, 2, -4]))), ShapeError
 
 
 def _numbers(inputs: Types, index: int) -> list[float] | None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from clrt.ir.op import Array
+from clrt.ir.dims import symbol
+from clrt.ir.op import Array, TensorType
 from clrt.ops import REGISTRY
 from clrt.ops.base import Sample
-from clrt.ops.pointwise import Pointwise
+from clrt.ops.pointwise import Div, Pointwise
 from clrt.runtime.devices import DeviceInfo
 from tests.harness import all_devices, run_graph, sample_graph
 from tests.ops.onnx_cases import Case, cases
@@ -43,3 +44,9 @@ def test_kernel(case: Case, device: DeviceInfo) -> None:
     results, plan = run_graph(graph, feeds, device)
     assert not plan.host_steps
     _compare(results["y0"], case.outputs[0])
+
+
+def test_a_dim_over_0_is_unknown() -> None:
+    operands = TensorType.of_dims([symbol("n"), 4]), TensorType.of_dims([0, 2])
+    (found,) = Div().infer_with_data(operands)
+    assert found.shape == (2,) and found.data is None
