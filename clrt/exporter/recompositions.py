@@ -74,7 +74,7 @@ def _is_dynamic(node: Node) -> bool:
     trial = Graph("trial", [x], [scale, zero], cone, ["scale", "zero"])
     # The nodes may name sizes of x, which can be any where they are symbols.
     symbols = {name: 4 for d in x.shape if isinstance(d, Expr) for name in d.symbols}
-    sizes = tuple(int(str(substitute(d, symbols))) for d in x.shape)
+    sizes = tuple(int(substitute(d, symbols)) for d in x.shape)
     try:
         return all(_agrees(trial, x.name, a) for a in _trials(sizes))
     except (ClrtError, Undecidable, ValueError, LookupError):

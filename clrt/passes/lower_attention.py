@@ -37,9 +37,7 @@ class LowerAttention(Pass):
         by_head = len(q.shape) == 4
         operands, offsets = [node.arg(i) for i in range(3)], [0, 0, 0]
         parts = [op.heads(v.type, i) for i, v in enumerate(operands)]
-        (heads, kv_heads, _), (size, _, v_size) = (
-            [int(str(p[axis])) for p in parts] for axis in (1, 3)
-        )
+        (heads, kv_heads, _), (size, _, v_size) = ([int(p[axis]) for p in parts] for axis in (1, 3))
         if by_head:
             operands, offsets = map(list, zip(*map(_unsplit, operands), strict=True))
         fused = FusedAttention(
