@@ -162,11 +162,14 @@ class Op(IrOp):
         raise NotImplementedError(self.name)
 
     def compute(self, *inputs: Array | None) -> tuple[Array, ...]:
-        """`reference` on what NumPy can compute with: as the kernels, it takes wider floats."""
-        storages = self.storages
-        if storages is None:
-            return self.reference(*inputs)
-        return self.reference(*(None if a is None else _readable(a, storages) for a in inputs))
+        """`reference` on what NumPy can compute with.
+
+        As the kernels, it takes wider floats. Its texts are of one width, so that all of a text
+        fits where another one was.
+        """
+        if self.storages is not None:
+            inputs = tuple(None if a is None else _readable(a, self.storages) for a in inputs)
+        return self.reference(*_of_one_width(inputs))
 
     @classmethod
     def samples(cls) -> Iterator[Sample]:
@@ -204,6 +207,17 @@ def _readable(array: Array, storages: frozenset[str]) -> Array:
         return array
     dtype = DType.of(array.dtype)
     return array.astype(np.float32) if dtype.is_float and dtype.storage not in storages else array
+
+
+def _of_one_width(inputs: Sequence[Array | None]) -> Sequence[Array | None]:
+    """Texts as wide as the longest: NumPy cuts what is written into an array of shorter ones."""
+    texts = {
+        i: a for i, a in enumerate(inputs) if isinstance(a, np.ndarray) and a.dtype.kind == "U"
+    }
+    if not texts:
+        return inputs
+    width = np.result_type(*texts.values())
+    return [texts[i].astype(width, copy=False) if i in texts else a for i, a in enumerate(inputs)]
 
 
 _SHAPE_DTYPES = {DType.INT64, DType.INT32, DType.BOOL}

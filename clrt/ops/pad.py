@@ -168,7 +168,7 @@ class Pad(Op):
         widths = [(max(b, 0), max(e, 0)) for b, e in zip(begins, ends, strict=True)]
         x = x[crop]
         if self.mode == "constant":
-            fill = 0 if value is None else value.reshape(-1)[0]
+            fill = (np.zeros(1, x.dtype) if value is None else value.reshape(-1))[0]
             return (np.pad(x, widths, constant_values=fill),)
         if 0 in x.shape:
             return (

@@ -59,7 +59,7 @@ class Unique(Op):
         assert x is not None
         given = x.reshape(-1) if self.axis is None else x
         axis = 0 if self.axis is None else self.axis
-        keys = given if x.dtype.kind in "iufb" else given.astype(np.float32)
+        keys = given if x.dtype.kind in "iufbU" else given.astype(np.float32)
         _, first, inverse, counts = np.unique(keys, True, True, True, axis, equal_nan=False)
         inverse = inverse.reshape(-1)
         if not self.sorted:

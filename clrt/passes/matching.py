@@ -107,8 +107,10 @@ def has_known_shape(value: Value) -> bool:
 
 
 def is_elementwise(node: Node | None) -> bool:
-    """Whether a node is an elementwise op or a fused program of them."""
-    return node is not None and isinstance(node.op, (Pointwise, Fused)) and len(node.outputs) == 1
+    """Whether a node is an elementwise op or a fused program of them, on the device."""
+    if node is None or not isinstance(node.op, (Pointwise, Fused)) or len(node.outputs) != 1:
+        return False
+    return not any(v is not None and v.type.on_host for v in (*node.inputs, node.output))
 
 
 def moves_ones(node: Node) -> bool:

@@ -12,8 +12,12 @@ from clrt.ir.dims import Dim, substitute, symbol
 from clrt.ir.dtypes import DType
 from clrt.ir.op import Array, TensorType
 from clrt.ops.base import Op
+from clrt.ops.gather_nd import ScatterND
+from clrt.ops.pad import Pad
 from clrt.ops.range import Range
+from clrt.ops.scatter_elements import ScatterElements
 from clrt.ops.slice import Slice
+from clrt.ops.tensor_scatter import TensorScatter
 from tests.ops.onnx_cases import Case, cases, check_exact
 
 OP_TYPES = {
@@ -107,3 +111,21 @@ def test_infer_without_data(case: Case) -> None:
                 continue
             assert found.dtype is DType.of(expected.dtype)
             assert found.shape is None or len(found.shape) == expected.ndim
+
+
+_AB, _LONG = np.array(["a", "b"]), np.array(["long"])
+
+
+@pytest.mark.parametrize(
+    ("op", "inputs", "expected"),
+    [
+        (ScatterElements(), (_AB, np.array([1]), _LONG), ["a", "long"]),
+        (ScatterND(), (_AB, np.array([[1]]), _LONG), ["a", "long"]),
+        (TensorScatter(1), (_AB[None], _LONG[None]), ["long", "b"]),
+        (Pad(), (_AB, np.array([1, 0]), _LONG), ["long", "a", "b"]),
+        (Pad(), (_AB, np.array([1, 0])), ["", "a", "b"]),
+    ],
+)
+def test_texts_are_not_cut(op: Op, inputs: tuple[Array, ...], expected: list[str]) -> None:
+    (found,) = op.compute(*inputs)
+    assert found.reshape(-1).tolist() == expected

@@ -211,6 +211,13 @@ def test_values_with_other_users_stay_outside() -> None:
     check(FuseElementwise(), "%x: float32[B,S]", before, before)
 
 
+def test_texts_stay_outside() -> None:
+    before = """const %one: string[1] = ["1"]
+        %e: bool[B,S] = Equal(%x, %one)
+        %y: bool[B,S] = Not(%e)"""
+    check(FuseElementwise(), "%x: string[B,S]", before, before)
+
+
 def test_programs_stay_small() -> None:
     lines = ["%v0: float32[B] = Neg(%x)"]
     lines += [f"%v{k}: float32[B] = Sin(%v{k - 1})" for k in range(1, 50)]
