@@ -39,6 +39,7 @@ class Pointwise(Op):
         function: NumPy's function of the operands (the attributes are on self).
         compares: The result is bool.
         domain_low, domain_high: Where samples are drawn from.
+        edge_dtypes: The integers whose extremes are samples, too.
     """
 
     expr: ClassVar[str] = ""
@@ -51,6 +52,7 @@ class Pointwise(Op):
     booleans: ClassVar[bool] = False
     domain_low: ClassVar[float] = -4.0
     domain_high: ClassVar[float] = 4.0
+    edge_dtypes: ClassVar[Sequence[DType]] = (DType.INT64, DType.INT32)
     accuracy = Accuracy.TRANSCENDENTAL
     storages = None
     in_place: ClassVar[tuple[int, ...]] = (0, 1, 2)
@@ -113,6 +115,8 @@ class Pointwise(Op):
         for group in shapes:
             for dtype in cls.sample_dtypes():
                 yield Sample(cls(), tuple(cls.draw(rng, shape, dtype) for shape in group))
+        for dtype in cls.edge_dtypes if cls.integers else ():
+            yield Sample(cls(), tuple(np.meshgrid(*[_edges(dtype)] * cls.arity)))
 
     @classmethod
     def sample_dtypes(cls) -> list[DType]:
@@ -130,6 +134,14 @@ class Pointwise(Op):
         if dtype.is_int:
             return np.asarray(rng.integers(math.ceil(low), math.ceil(high), shape), dtype.numpy)
         return np.asarray(rng.uniform(low, high, shape), dtype.numpy)
+
+
+def _edges(dtype: DType) -> Array:
+    """Integers around 0 and at both ends of a dtype."""
+    info = np.iinfo(dtype.value)
+    low, high = int(info.min), int(info.max)
+    numbers = {*range(max(low, -4), 5), *range(low, low + 5), *range(high - 4, high + 1)}
+    return np.array(sorted(numbers), dtype.numpy)
 
 
 def _row(name: str, expr: str, function: NumpyFunction, **traits: Any) -> type[Pointwise]:
@@ -172,6 +184,7 @@ def _erf(x: Array) -> Any:
     return np.vectorize(math.erf, otypes=[np.float64])(x) if x.size else x
 
 
+_INTEGERS = tuple(d for d in DType if d.is_int and d.storage == "plain")
 _NUMBERS: dict[str, Any] = {"integers": True}
 _EXACT: dict[str, Any] = {"accuracy": Accuracy.EXACT}
 _BINARY: dict[str, Any] = {"arity": 2, **_NUMBERS, "shape_data": True}
@@ -191,7 +204,9 @@ _POSITIVE: dict[str, Any] = {"domain_low": 0.01, "domain_high": 9.0}
 Add = _row("Add", "{0} + {1}", lambda a, b: a + b, int_expr="i_add({0}, {1})", **_ARITHMETIC)
 Sub = _row("Sub", "{0} - {1}", lambda a, b: a - b, int_expr="i_sub({0}, {1})", **_ARITHMETIC)
 Mul = _row("Mul", "{0} * {1}", lambda a, b: a * b, int_expr="i_mul({0}, {1})", **_ARITHMETIC)
-Div = _row("Div", "{0} / {1}", _divide, int_expr="i_div({0}, {1})", **_ARITHMETIC)
+Div = _row(
+    "Div", "{0} / {1}", _divide, int_expr="i_div({0}, {1})", edge_dtypes=_INTEGERS, **_ARITHMETIC
+)
 Equal = _row(
     "Equal", "{0} == {1}", either(np.equal, lambda a, b: a == b), booleans=True, **_COMPARE
 )
@@ -213,8 +228,12 @@ BitwiseXor = _row("BitwiseXor", "{0} ^ {1}", np.bitwise_xor, **_BITS)
 BitwiseNot = _row("BitwiseNot", "~{0}", np.bitwise_not, **{**_BITS, "arity": 1})
 IsNaN = _row("IsNaN", "{0} != {0}", np.isnan, compares=True, in_place=(), **_EXACT)
 
-Neg = _row("Neg", "-{0}", lambda x: -x, shape_data=True, **_NUMBERS, **_EXACT)
-Abs = _row("Abs", "@abs({0})", np.abs, int_expr="{0} < 0 ? -{0} : {0}", **_NUMBERS, **_EXACT)
+Neg = _row(
+    "Neg", "-{0}", lambda x: -x, int_expr="i_sub(0, {0})", shape_data=True, **_NUMBERS, **_EXACT
+)
+Abs = _row(
+    "Abs", "@abs({0})", np.abs, int_expr="{0} < 0 ? i_sub(0, {0}) : {0}", **_NUMBERS, **_EXACT
+)
 Sign = _row(
     "Sign",
     "PICK({0} > 0, (F)1, PICK({0} < 0, (F)-1, {0}))",
@@ -309,6 +328,7 @@ class Mod(Pointwise):
 
     expr = "@mod({0}, {1})"
     int_expr = "i_mod({0}, {1})"
+    edge_dtypes = _INTEGERS
     arity = 2
     integers = True
     shape_data = True

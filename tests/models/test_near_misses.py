@@ -295,6 +295,11 @@ CASES = {
         {},
         {"x": np.array([-(2**31), 5], np.int32), "z": np.array([2, 1], np.int32)},
     ),
+    "the size of the least integer": Case(
+        "g (int32[N] x) => (bool[N] y, bool[N] w) { a=Abs(x) y=Less(a,z) b=Neg(x) w=Less(b,z) }",
+        {"z": np.int32(0)},
+        {"x": np.array([-(2**31), -5, 5], np.int32)},
+    ),
     "floats that are rounded to 16 bits": Case(
         """g (float[N] x) => (float[N] y, float[N] z) {
         r=Relu(x) h=Cast<to=10>(r) f=Cast<to=1>(h) y=Mul(f,x)
@@ -367,6 +372,11 @@ CASES = {
         y,f,i,n=Unique<sorted=0>(x) z=Unique<axis=1>(x) }""",
         {},
         {"x": np.stack([_texts("é", "a", "é"), _texts("b", "", "b")])},
+    ),
+    "remainders of large integers": Case(
+        "g (uint32[N] x, int32[N] z) => (uint32[N] y, int32[N] w) { y=Mod(x,m) w=Mod(z,n) }",
+        {"m": np.uint32(2**32 - 5), "n": np.int32(2**31 - 1)},
+        {"x": np.array([10, 2**32 - 1], np.uint32), "z": np.array([5, -5], np.int32)},
     ),
 }
 
