@@ -1,6 +1,8 @@
-// MaxRoiPool: each region of an image as a grid of bins, each its largest pixel, 0 where it has none.
+// MaxRoiPool: each region of an image as a grid of bins, each its largest pixel (NaN if any is),
+// 0 where it has none.
 // Work-item (bin column, bin row, region * channel); a region is (image, x1, y1, x2, y2).
 #include "common/base.clh"
+#include "common/math.clh"
 #include "common/storage.clh"
 #ifndef DATA_T
 #define DATA_T float
@@ -31,6 +33,6 @@ __kernel void max_roi_pool(OUT(DATA_T, y), IN(DATA_T, x), IN(DATA_T, rois), OUT(
   __global const DATA_T *const from = AT(x) + (image * channels + channel) * height * width;
   float best = v1 > v0 && u1 > u0 ? -INFINITY : 0.0f;
   for (IDX_T v = v0; v < v1; ++v)
-    for (IDX_T u = u0; u < u1; ++u) best = fmax(best, LOAD(from, v * width + u));
+    for (IDX_T u = u0; u < u1; ++u) best = c_max(best, LOAD(from, v * width + u));
   STORE(AT(y), (plane * rows + row) * columns + column, best);
 }

@@ -1,5 +1,6 @@
 // Windows over up to three axes of [N * C, s0, s1, s2]: the largest element, the mean, or a norm.
-//   MAX       with INDICES: where it is in x, in row-major or column-major (COLUMN_MAJOR) order
+//   MAX       NaN is the largest; with INDICES: where it is in x, in row-major or column-major
+//             (COLUMN_MAJOR) order
 //   PADDED    a mean counts the positions in the padding, too
 //   POWER, MEAN  what is added up, and what becomes of the sum: LpPool's norm
 #include "common/base.clh"
@@ -52,10 +53,11 @@ __kernel void pool(OUT(DATA_T, y) INDICES_OUTPUT, IN(DATA_T, x), const IDX_T pla
         if (i0 < 0 || i0 >= s0 || i1 < 0 || i1 >= s1 || i2 < 0 || i2 >= s2) continue;
         const VALUE_T v = LOAD(AT(x), from + (i0 * s1 + i1) * s2 + i2);
 #if MAX
-        if (found < 0 || v > best) {
-          best = v;
+#if INDICES
+        if (found < 0 || (best == best && !(v <= best)))
           found = COLUMN_MAJOR ? (i2 * s1 + i1) * s0 + i0 : (i0 * s1 + i1) * s2 + i2;
-        }
+#endif
+        best = best > v || best != best ? best : v;
 #else
         if (!PADDED) ++count;
         total += POWER(v);

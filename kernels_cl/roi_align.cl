@@ -3,6 +3,7 @@
 //   MAX         the largest product of a pixel and its weight, as ONNX has it
 //   HALF_PIXEL  pixels lie at halves
 #include "common/base.clh"
+#include "common/math.clh"
 #include "common/storage.clh"
 #ifndef DATA_T
 #define DATA_T float
@@ -55,8 +56,8 @@ __kernel void roi_align(OUT(DATA_T, y), IN(DATA_T, x), IN(DATA_T, rois), IN(INDE
         corners[3] = b * a * LOAD(from, v1 * width + u1);
       }
 #if MAX
-      const float sample = fmax(fmax(corners[0], corners[1]), fmax(corners[2], corners[3]));
-      result = i == 0 && j == 0 ? sample : fmax(result, sample);
+      const float sample = c_max(c_max(corners[0], corners[1]), c_max(corners[2], corners[3]));
+      result = i == 0 && j == 0 ? sample : c_max(result, sample);
 #else
       result += corners[0] + corners[1] + corners[2] + corners[3];
 #endif

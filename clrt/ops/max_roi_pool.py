@@ -97,6 +97,8 @@ class MaxRoiPool(Op):
         yield Sample(cls((2, 3)), (x, rois))
         yield Sample(cls((3, 2), 0.5), (x, rois))
         yield Sample(cls((1, 1)), (x.astype(np.float16), rois.astype(np.float16)))
+        x[0, :, 1, 2:4] = np.nan
+        yield Sample(cls((2, 3)), (x, rois))
 
     @classmethod
     def error_samples(cls) -> Iterator[tuple[Sample, type[Exception]]]:

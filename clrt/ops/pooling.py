@@ -183,10 +183,12 @@ class WindowPool(Op):
 @register
 @dataclass(frozen=True)
 class MaxPool(WindowPool):
-    """The largest element of each window.
+    """The largest element of each window, NaN if any is.
+
+    What ONNX Runtime gives for NaN depends on the order, and ONNX's reference takes it for padding.
 
     Attributes:
-        indices: The node has the output Indices, too.
+        indices: The node has the output Indices, too: the first such of each.
 
     Source: ONNX MaxPool, opset 1 to 22.
     """
@@ -214,11 +216,13 @@ class MaxPool(WindowPool):
         assert x is not None
         lowest = -np.inf if x.dtype.kind == "f" else np.iinfo(x.dtype).min
         values, index = self.windows(x, lowest)
-        best = np.argmax(values, axis=-1)[..., None]
-        y = np.take_along_axis(values, best, axis=-1)[..., 0].astype(x.dtype)
+        top, size = values.max(axis=-1, keepdims=True), x.shape[2:]
+        y = top[..., 0].astype(x.dtype)
         if not self.indices:
             return (y,)
-        size = x.shape[2:]
+        inside = np.all([(i >= 0) & (i < n) for i, n in zip(index, size, strict=True)], axis=0)
+        largest = inside & ((values == top) | np.isnan(values))
+        best = np.argmax(largest, axis=-1)[..., None]
         order = index if self.storage_order == 0 else list(reversed(index))
         extent = size if self.storage_order == 0 else tuple(reversed(size))
         flat = np.zeros(index[0].shape, np.int64)
@@ -238,6 +242,9 @@ class MaxPool(WindowPool):
         x = np.asarray(rng.standard_normal((2, 2, 5, 6)), np.float32)
         for order in (0, 1):
             yield Sample(cls((2, 3), (1, 2), storage_order=order, indices=True), (x,))
+        for dtype in (np.float32, np.float16):
+            x = np.array([[[-np.inf, np.nan, 1, 2, np.nan, np.nan, 3, -np.inf, -np.inf]]], dtype)
+            yield Sample(cls((2,), pads=(1, 1), indices=True), (x,))
 
 
 @register

@@ -144,6 +144,8 @@ class RoiAlign(Op):
                     op = cls(place, mode, 2, 3, ratio, 0.9)
                     yield Sample(op, (x, rois, batches))
         yield Sample(cls("half_pixel", "avg", 1, 2), (x.astype("f2"), rois.astype("f2"), batches))
+        x[0, :, 1, 2:4] = np.nan
+        yield Sample(cls("half_pixel", "max", 2, 3, 2), (x, rois, batches))
 
     @classmethod
     def error_samples(cls) -> Iterator[tuple[Sample, type[Exception]]]:
