@@ -145,7 +145,7 @@ def _equal(left: Any, right: Any) -> bool:
     if isinstance(right, bytes):
         right = right.decode()
     if isinstance(left, float) and isinstance(right, (int, float)):
-        return bool(np.float32(left) == np.float32(right))
+        return np.float32(left).tobytes() == np.float32(right).tobytes()
     if isinstance(left, np.ndarray) or isinstance(right, np.ndarray):
         return False
     return bool(left == right)

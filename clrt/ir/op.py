@@ -170,11 +170,27 @@ class ContainerType(TensorType):
 class IrOp:
     """Base of all operators: a frozen dataclass whose fields are the ONNX attributes.
 
-    `name` is the ONNX op name, and `domain` its domain ("clrt" for the fused ones).
+    `name` is the ONNX op name, and `domain` its domain ("clrt" for the fused ones). Two are equal
+    where all attributes are the same: among floats 0 and -0 are not, and NaN is.
     """
 
     name: ClassVar[str] = ""
     domain: ClassVar[str] = ""
+
+    def __init_subclass__(cls) -> None:
+        # Else each dataclass gets methods of its own, which compare floats as numbers.
+        cls.__eq__ = IrOp.__eq__  # type: ignore[method-assign]
+        cls.__hash__ = IrOp.__hash__  # type: ignore[method-assign]
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, IrOp) and self._identity == other._identity
+
+    def __hash__(self) -> int:
+        return hash(self._identity)
+
+    @cached_property
+    def _identity(self) -> tuple[object, ...]:
+        return (type(self), *(_identity(getattr(self, f.name)) for f in fields(self)))
 
     def infer(self, inputs: Sequence[TensorType | None]) -> list[TensorType]:
         """Types of the outputs from those of the inputs (None: an optional input left out).
@@ -190,8 +206,15 @@ class IrOp:
         return {
             f.name: getattr(self, f.name)
             for f in fields(self)
-            if getattr(self, f.name) != f.default
+            if _identity(getattr(self, f.name)) != _identity(f.default)
         }
+
+
+def _identity(attribute: object) -> object:
+    """What equals that of the same attribute only."""
+    if isinstance(attribute, float):
+        return attribute.hex()
+    return tuple(map(_identity, attribute)) if isinstance(attribute, tuple) else attribute
 
 
 @dataclass(frozen=True)

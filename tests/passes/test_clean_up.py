@@ -93,12 +93,12 @@ def test_equal_nodes_become_one() -> None:
         const %d: float32[] = 2.0
         %a: float32[B,S,8] = Mul(%x, %c)
         %b: float32[B,S,8] = Mul(%x, %d)
-        %e: float32[B,S,8] = Exp(%a)
-        %f: float32[B,S,8] = Exp(%b)
+        %e: float32[B,S,8] = LeakyRelu{alpha=nan}(%a)
+        %f: float32[B,S,8] = LeakyRelu{alpha=nan}(%b)
         %y: float32[B,S,8] = Add(%e, %f)""",
         """const %c: float32[] = 2.0
         %a: float32[B,S,8] = Mul(%x, %c)
-        %e: float32[B,S,8] = Exp(%a)
+        %e: float32[B,S,8] = LeakyRelu{alpha=nan}(%a)
         %y: float32[B,S,8] = Add(%e, %e)""",
     )
 
@@ -111,7 +111,13 @@ def test_attributes_and_constants_tell_nodes_apart() -> None:
         %e: float32[B,S,8] = LeakyRelu{alpha=0.5}(%a)
         %f: float32[B,S,8] = LeakyRelu{alpha=0.25}(%a)
         %g: float32[B,S,8] = Add(%e, %f)
-        %y: float32[B,S,8] = Add(%g, %b)"""
+        %h: float32[B,S,8] = Add(%g, %b)
+        const %shape: int64[3] = [1, 1, 8]
+        %p: float32[1,1,8] = ConstantOfShape(%shape)
+        %n: float32[1,1,8] = ConstantOfShape{value=-0.0}(%shape)
+        %i: float32[B,S,8] = Div(%h, %p)
+        %j: float32[B,S,8] = Div(%h, %n)
+        %y: float32[B,S,8] = Max(%i, %j)"""
     check(EliminateCommonSubexpressions(), X, before, before)
 
 

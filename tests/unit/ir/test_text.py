@@ -93,6 +93,16 @@ def test_round_trip(text: str) -> None:
     round_trip(text)
 
 
+def test_signs_of_zeros_come_back() -> None:
+    text = """graph "g" (%n: int64[1]) {
+  %z: float32[?] = ConstantOfShape{value=-0.0}(%n) @"zeros"
+  %y: float32[?] = clrt.Fused{steps=[clrt.Literal{value=-0.0}(), Mul(0, 1)]}(%z) @"f"
+  return %y as "y"
+}
+"""
+    assert print_graph(round_trip(text)) == text
+
+
 @pytest.mark.parametrize(
     "name", ["x", "/a/b:0", "a b", "ends:", "a:b", "%", '"', "é", "\\", "1", ""]
 )
