@@ -14,12 +14,14 @@ from onnx import parser
 from clrt.errors import UnsupportedError
 from clrt.exporter import onnx_exporter
 from clrt.exporter.onnx_exporter import export_model, save_model
+from clrt.exporter.onnx_opsets import attributes
 from clrt.importer.onnx_importer import import_model
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Node, Value
 from clrt.ir.op import Array, TensorType
 from clrt.ops.base import Sample
 from clrt.ops.decision_trees import DecisionTrees
+from clrt.ops.resize import Resize
 from clrt.ops.svm import CouplePairs
 from clrt.ops.views import Identity
 from clrt.passes.pipeline import optimize
@@ -298,6 +300,11 @@ def test_the_opset_is_the_oldest_that_has_everything() -> None:
         }
         """
     assert export(parse(text, 23)).opset_import[0].version == 23
+
+
+def test_zeros_of_either_sign_are_two() -> None:
+    assert "extrapolation_value" not in attributes(Resize(extrapolation_value=0.0), 21)
+    assert "extrapolation_value" in attributes(Resize(extrapolation_value=-0.0), 21)
 
 
 def test_large_weights_lie_beside_the_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
