@@ -11,7 +11,7 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import total_ordering
+from functools import cached_property, total_ordering
 from typing import Union
 
 Dim = Union[int, "Expr"]
@@ -53,6 +53,23 @@ class _Atom:
     def __lt__(self, other: _Atom) -> bool:
         return str(self) < str(other)
 
+    @cached_property
+    def bounds(self) -> _Bounds:
+        """The least and the largest value over all non-negative bindings."""
+        if not self.args:
+            return 0, math.inf
+        left, right = map(_bounds, self.args)
+        if self.name == "broadcast":
+            return _span((*left, *right))
+        if self.name in ("min", "max"):
+            pick = min if self.name == "min" else max
+            return pick(left[0], right[0]), pick(left[1], right[1])
+        if self.name == "mod":  # it has the divisor's sign
+            return min(right[0] + 1, 0), max(right[1] - 1, 0)
+        # A quotient is monotone in either operand where the divisor keeps its sign; it is never 0.
+        divisors = [d for d in (right[0], -1, 1, right[1]) if d and right[0] <= d <= right[1]]
+        return _span(_quotient(n, d) for n in left for d in divisors or [1])
+
     def bind(self, bindings: Bindings) -> Dim:
         if not self.args:
             return bindings[self.name] if self.name in bindings else Expr({(self,): 1})
@@ -76,15 +93,15 @@ class Expr:
         """Equality for every binding; raises Undecidable where bindings differ in the answer."""
         if isinstance(other, Expr) and self.terms == other.terms:
             return True
-        if isinstance(other, (int, Expr)):
-            difference = self - other
-            if isinstance(difference, int):
-                return difference == 0
-            low, high = _bounds(difference)
-            if low > 0 or high < 0:
-                return False
+        if not isinstance(other, (int, Expr)):
+            return NotImplemented
+        left, right = (self, other) if isinstance(other, int) else (self - other, 0)
+        if isinstance(left, int):
+            return left == right
+        low, high = _bounds(left)
+        if low <= right <= high:
             raise Undecidable(f"{self} == {other}")
-        return NotImplemented
+        return False
 
     def same(self, other: object) -> bool:
         """Structural equality: the same polynomial."""
@@ -288,7 +305,7 @@ def broadcast(left: Dim, right: Dim) -> Dim:
     """What two dims broadcast to, which are equal or of which one is 1: the other one."""
     for one, other in ((left, right), (right, left)):
         contained = (1, one, *_arguments(one, "broadcast"))
-        if differ(one, 1) or any(same(other, dim) for dim in contained):
+        if any(same(other, dim) for dim in contained) or differ(one, 1):
             return one
         match _with_number(other):  # the first rows of a table, of which there are enough
             case "min", dim, most, 0 if most >= 1 and same(dim, one):
@@ -414,25 +431,9 @@ def _bounds(dim: Dim) -> _Bounds:
     for monomial, coefficient in _terms(dim).items():
         bounds: _Bounds = (coefficient, coefficient)
         for atom in monomial:
-            bounds = _span(a * b if a and b else 0 for a in bounds for b in _atom_bounds(atom))
+            bounds = _span(a * b if a and b else 0 for a in bounds for b in atom.bounds)
         low, high = low + bounds[0], high + bounds[1]
     return low, high
-
-
-def _atom_bounds(atom: _Atom) -> _Bounds:
-    if not atom.args:
-        return 0, math.inf
-    left, right = map(_bounds, atom.args)
-    if atom.name == "broadcast":
-        return _span((*left, *right))
-    if atom.name in ("min", "max"):
-        pick = min if atom.name == "min" else max
-        return pick(left[0], right[0]), pick(left[1], right[1])
-    if atom.name == "mod":  # it has the divisor's sign
-        return min(right[0] + 1, 0), max(right[1] - 1, 0)
-    # A quotient is monotone in either operand where the divisor keeps its sign; it is never 0.
-    divisors = [d for d in (right[0], -1, 1, right[1]) if d and right[0] <= d <= right[1]]
-    return _span(_quotient(n, d) for n in left for d in divisors or [1])
 
 
 def _quotient(numerator: float, divisor: float) -> float:

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Protocol, TypeAlias, TypeVar
 import numpy as np
 
 from clrt.errors import ClrtError, ModelError, ShapeError, UnsupportedError, reworded
-from clrt.ir.dims import Dim, Shape, Undecidable, broadcast, differ, maximum
+from clrt.ir.dims import Dim, Shape, Undecidable, broadcast, differ, maximum, same
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Names, Node, Value
 from clrt.ir.op import Array, IrOp, TensorType
@@ -388,6 +388,11 @@ def broadcast_shapes(shapes: Sequence[Shape | None], op: IrOp) -> Shape | None:
 
 
 def _broadcast_dim(a: Dim, b: Dim, shapes: Sequence[Shape | None], op: IrOp) -> Dim:
+    # What most are, told without arithmetic.
+    if same(a, 1):
+        return b
+    if same(a, b) or same(b, 1):
+        return a
     if differ(a, b) and differ(a, 1) and differ(b, 1):
         text = " and ".join(f"[{','.join(map(str, s or ()))}]" for s in shapes)
         raise ShapeError(f"{op.name}: shapes {text} do not broadcast ({a} against {b}).")
