@@ -31,12 +31,21 @@ from clrt.ops.movement import (
 _FAR = (1 << 31) - 1
 
 
+def taken(dim: int, start: int, end: int, step: int) -> range:
+    """The indices `start:end:step` of a dim: Python's, but backwards none starts before the first.
+
+    So ONNX clamps, and ONNX Runtime; its reference evaluator is Python.
+    """
+    first, stop, _ = slice(start, end, step).indices(dim)
+    return range(max(first, 0) if dim else first, stop, step)
+
+
 def sliced_dim(dim: Dim, start: Dim, end: Dim, step: Dim) -> Dim | None:
     """How many indices `start:end:step` selects of `dim`; None where that cannot be told."""
     if not isinstance(step, int):
         return None
     if isinstance(dim, int) and isinstance(start, int) and isinstance(end, int):
-        return len(range(*slice(start, end, step).indices(dim)))
+        return len(taken(dim, start, end, step))
     if step < 0:
         whole = (same(start, -1) or _is_far(start)) and isinstance(end, int) and end <= -_FAR
         return floordiv(dim + (-step - 1), -step) if whole else None
@@ -93,7 +102,7 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
 @register
 @dataclass(frozen=True)
 class Slice(Op):
-    """x[start:end:step] on the given axes, with Python's meaning of negative and far bounds.
+    """x[start:end:step] on the given axes, with the meaning of `taken` for each.
 
     Inputs: x, starts, ends, axes (default: the first ones), steps (default: 1).
     Source: ONNX Slice, opset 1 to 13; bounds and axes became inputs in 10.
@@ -123,7 +132,7 @@ class Slice(Op):
         steps = [1] * len(starts) if steps is None else steps
         for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
             at = normalize_axis(axis, len(dims), self)
-            yield at, range(*slice(start, end, step).indices(dims[at]))
+            yield at, taken(dims[at], start, end, step)
 
     def infer(self, inputs: Types) -> list[TensorType]:
         x = need(inputs, 0, self)
@@ -163,13 +172,9 @@ class Slice(Op):
         for k, axis in enumerate(places):
             step = 1 if steps is None else int(steps[k])
             at = normalize_axis(int(axis), x.ndim, self)
-            index[at] = slice(int(starts[k]), int(ends[k]), step)
-            if step < 0:
-                selected = range(*index[at].indices(x.shape[at]))
-                stop = selected.stop if selected.stop >= 0 else None
-                index[at] = slice(selected.start, stop, step)
-                if not len(selected):
-                    index[at] = slice(0, 0)
+            indices = taken(x.shape[at], int(starts[k]), int(ends[k]), step)
+            stop = indices.stop if indices.stop >= 0 else None
+            index[at] = slice(indices.start, stop, step) if indices else slice(0, 0)
         return (x[tuple(index)].copy(),)
 
     @classmethod
@@ -185,6 +190,7 @@ class Slice(Op):
             ([5, 1], [0, 6], [1, -1], [-2, 2]),
             ([3], [3], [0]),
             ([4], [-9], [0], [-3]),
+            ([-9, -8], [-far, -9], [0, 1], [-1, -2]),
             ([0], [1], [-2]),
         ]
         for case in cases:

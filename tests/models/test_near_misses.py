@@ -307,6 +307,12 @@ CASES = {
         {},
         {"x": np.array([1.0001, 3.3333, 70000, -7e-6], np.float32)},
     ),
+    "a slice backwards from before the first": Case(
+        "g (float[N,M] x) => (float[N,P] y) { y=Slice(x,s,e,a,m) }",
+        {"s": _ints(-4), "e": _ints(-9), "a": _ints(1), "m": _ints(-2)},
+        {"x": _random(3, 2)},
+        others={"x": _random(2, 5)},
+    ),
     "unsigned numbers that shrink": Case(
         "g (uint8[N] x) => (uint8[N] y) { y=Shrink<lambd=3.0,bias=1.0>(x) }",
         {},
