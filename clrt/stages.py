@@ -134,8 +134,7 @@ class Stages:
         if stage is None:
             try:
                 plan, cut = self._plan(graph, shapes, known)
-                bound = BoundPlan(plan, self._session, self.weights, self._slabs, self._constants)
-                stage = Stage(bound, cut)
+                stage = Stage(self._bound(plan, self.weights), cut)
             except OutOfMemoryError as error:
                 fitting = self._fitting_batch_for(shapes, self.limit)
                 raise sizes.with_batch(error, fitting) from error
@@ -154,8 +153,7 @@ class Stages:
         """
         plan, _ = self._plan(self._graph, shapes, tunables=tunables)
         # Others pack weights in other ways, which nobody reads once this plan is gone.
-        weights = Weights(self._session) if tunables else self.weights
-        return BoundPlan(plan, self._session, weights, self._slabs, self._constants)
+        return self._bound(plan, Weights(self._session) if tunables else self.weights)
 
     def plan(self, shapes: sizes.Shapes) -> tuple[Plan, Cut | None]:
         """A plan, of which the device knows nothing yet."""
@@ -249,6 +247,9 @@ class Stages:
             self.recorder.record_node(node, start_ns)
         pairs = zip(node.outputs, results, strict=False)
         return {v.name: _held(v.type, x) for v, x in pairs}
+
+    def _bound(self, plan: Plan, weights: Weights) -> BoundPlan:
+        return BoundPlan(plan, self._session, weights, self._slabs, self._constants)
 
     def _plan(
         self,

@@ -79,6 +79,7 @@ class Tuner:
     def _tune(self, kernel: TunedKernel, share: float) -> Tuned:
         caps = self.model.device.caps
         before = best = kernel.with_record(record_for(kernel.entry, caps))
+        bound = self._bind(kernel.entry, best)
         ratio, improved = 1.0, True
         tried = [best]
         while improved:
@@ -90,23 +91,32 @@ class Tuner:
                     continue
                 tried.append(candidate)
                 self.progress(self._spent(), f"{kernel.entry} {_text(candidate, before)}")
-                gain = self._compare(kernel.entry, candidate, best)
+                gain, plans = self._compare(kernel.entry, candidate, bound)
                 if gain < _GAIN:
-                    best, ratio, improved = candidate, ratio * gain, True
+                    best, bound, ratio, improved = candidate, plans, ratio * gain, True
         return Tuned(kernel.entry, before, best, ratio)
 
-    def _compare(self, entry: str, candidate: Mapping[str, int], best: Mapping[str, int]) -> float:
-        """Time of the candidate over that of the best; infinite where it cannot run here."""
+    def _bind(self, entry: str, tunables: Mapping[str, int]) -> list[BoundPlan]:
+        """A plan for each set of shapes, with weights packed for these tunables."""
+        return [self.model.bind(shapes, {entry: tunables}) for shapes in self.shapes]
+
+    def _compare(
+        self, entry: str, candidate: Mapping[str, int], best: Sequence[BoundPlan]
+    ) -> tuple[float, list[BoundPlan]]:
+        """Time of the candidate over that of the best, and the candidate's plans.
+
+        The time is infinite where the candidate cannot run here.
+        """
         ratios = []
-        for shapes in self.shapes:
-            try:
-                ours, theirs = (self.model.bind(shapes, {entry: t}) for t in (candidate, best))
+        try:
+            plans = self._bind(entry, candidate)
+            for ours, theirs in zip(plans, best, strict=True):
                 times = [(ours.seconds(entry), theirs.seconds(entry)) for _ in range(_TURNS + 1)]
-            except (KernelBuildError, OutOfMemoryError):
-                return float("inf")
-            # The first turn compiled and packed.
-            ratios.append(log(min(a for a, _ in times[1:]) / min(b for _, b in times[1:])))
-        return exp(fmean(ratios))
+                # The first turn compiled and packed.
+                ratios.append(log(min(a for a, _ in times[1:]) / min(b for _, b in times[1:])))
+        except (KernelBuildError, OutOfMemoryError):
+            return float("inf"), []
+        return exp(fmean(ratios)), plans
 
     def _fill(self, plan: BoundPlan, shapes: Shapes) -> None:
         """Ordinary numbers in the arena: leftovers may be subnormal, which is slow."""
