@@ -320,8 +320,7 @@ class BoundPlan:
     def _feed(self, value: Value, feed: Feed) -> None:
         if value not in self.plan.places or feed.nbytes == 0:
             return
-        place = self.plan.places[value]
-        target, offset = self.slabs.buffers[place.slab], place.offset_bytes
+        target, offset = self._bytes_of(value)
         queue = self.session.queue
         if isinstance(feed, DeviceTensor):
             cl.enqueue_copy(queue, target, feed.buffer, dst_offset=offset, byte_count=feed.nbytes)
