@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import onnx
-import onnxruntime  # type: ignore[import-untyped]
+import onnxruntime
 
 from clrt.importer.huggingface import build_model, inline_weights
 from tests.unit.importer.checkpoints import (
