@@ -25,11 +25,11 @@ def replacing(path: Path, *, sync: bool = True) -> Iterator[BinaryIO]:
     Raises:
         InputError: The file cannot be written.
     """
-    final = Path(os.path.realpath(path))
+    final = Path(os.path.realpath(path))  # names no file where /dev/stdout is a pipe
     temporary = final.with_name(f".{final.name}.{uuid.uuid4().hex}")
     try:
-        if final.exists() and not final.is_file():
-            with open(final, "wb") as stream:
+        if path.exists() and not path.is_file():
+            with open(path, "wb") as stream:
                 yield stream
             return
         try:

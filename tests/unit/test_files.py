@@ -37,6 +37,16 @@ def test_a_pipe_is_written_to(tmp_path: Path) -> None:
     assert pipe.is_fifo()
 
 
+@pytest.mark.skipif(not os.path.exists("/dev/fd"), reason="no links to open pipes")
+def test_a_pipe_without_a_name_is_written_to() -> None:
+    reading, writing = os.pipe()
+    with replacing(Path(f"/dev/fd/{writing}")) as stream:
+        stream.write(b"text")
+    os.close(writing)
+    with open(reading, "rb") as pipe:
+        assert pipe.read() == b"text"
+
+
 def test_what_cannot_be_written(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot be written"), replacing(tmp_path / "no" / "file"):
         pass
