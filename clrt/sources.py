@@ -17,6 +17,9 @@ if TYPE_CHECKING:
 
 Source: TypeAlias = "str | Path | bytes | onnx.ModelProto | Graph"
 
+# Where a folder has its model in ONNX, the best first.
+_ONNX_FILES = ("onnx/model.onnx", "model.onnx")
+
 
 def read_graph(source: Source) -> Graph:
     """The graph of a model as its file has it, before any pass.
@@ -37,11 +40,20 @@ def onnx_source(
     """What the importer takes for a file, its bytes or a folder: the model, and more weights."""
     if isinstance(source, (str, Path)) and Path(source).is_dir():
         folder = _transformer_folder(Path(source))
-        for candidate in (folder / "onnx" / "model.onnx", folder / "model.onnx"):
-            if candidate.is_file():
-                return candidate, {}
+        for name in _ONNX_FILES:
+            if (folder / name).is_file():
+                return folder / name, {}
         return huggingface.build_model(folder)
     return Path(source) if isinstance(source, str) else source, {}
+
+
+def model_files(source: Path) -> list[Path]:
+    """The files that a model is read from, as far as their names tell."""
+    if not source.is_dir():
+        return [source]
+    folder = _transformer_folder(source)
+    names = (*_ONNX_FILES, "config.json", "tokenizer*.json", "model*.safetensors*")
+    return [file for name in names for file in folder.glob(name)]
 
 
 def _transformer_folder(folder: Path) -> Path:

@@ -30,7 +30,7 @@ from clrt.converter import (
 )
 from clrt.errors import InputError
 from clrt.exporter.onnx_exporter import save_model
-from clrt.files import check_target, replacing
+from clrt.files import check_targets, replacing
 from clrt.inspection.units import format_bytes
 from clrt.ir.dtypes import DType
 from clrt.ir.op import Array
@@ -38,7 +38,7 @@ from clrt.ir.text import print_graph
 from clrt.model import Model, load
 from clrt.passes.shrink_weights import Shrunk
 from clrt.runtime.devices import devices
-from clrt.sources import is_compiled
+from clrt.sources import is_compiled, model_files
 from clrt.text import SentenceEncoder
 from clrt.text.feeds import calibration_feeds
 from clrt.text.locate import find_model
@@ -48,6 +48,7 @@ _EPILOG = (
     f"{EXIT_DIFFERS} --verify found a larger difference than --tolerance."
 )
 _SHOWN_WEIGHTS = 8
+_STDOUT = Path("-")
 
 
 class Precision(str, Enum):
@@ -155,9 +156,14 @@ def convert_model(
     _check_options(quantize, precision, precompile, all_devices_here)
     found = find_model(source)
     target = _target(source, found, output, to)
-    for path, option in ((target, "--output"), (report, "--report"), (dump_ir, "--dump-ir")):
-        if path is not None:
-            check_target(path, option)
+    check_targets(
+        {
+            "--output": target,
+            "--report": report,
+            "--dump-ir": None if dump_ir == _STDOUT else dump_ir,
+        },
+        [*model_files(found), *([inputs] if inputs else [])],
+    )
     given = None if inputs is None else read_feeds(inputs)
     weights = quantize.value if quantize is not None else _STORAGES[precision]
     encoder, trouble = read_encoder(found)
@@ -230,12 +236,10 @@ def _target(source: str, found: Path, output: Path | None, to: Target) -> Path:
     """The file to write.
 
     Raises:
-        InputError: It is the source, or its name is that of the other format.
+        InputError: Its name is that of the other format.
     """
     name = found.stem if found.is_file() else Path(source).resolve().name
     target = output or Path(name + (SUFFIX if to is Target.clrt else "_optimized.onnx"))
-    if target.exists() and target.samefile(found):
-        raise InputError(f"'{target}' is the source itself; name another file by --output.")
     if (target.suffix == SUFFIX) != (to is Target.clrt):
         raise InputError(
             f"'{target}' is loaded as what its name says: a compiled model ends in {SUFFIX}, ONNX "
@@ -351,7 +355,7 @@ def _parse_dims(texts: Sequence[str]) -> dict[str, int]:
 
 def _dump(path: Path, converted: Converted) -> None:
     text = print_graph(converted.graph)
-    if str(path) == "-":
+    if path == _STDOUT:
         typer.echo(text)
         return
     with replacing(path) as stream:

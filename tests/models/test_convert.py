@@ -216,7 +216,12 @@ def test_inputs_of_ones_own(tmp_path: Path) -> None:
         (["{model}", "-o", "no/such/m.clrt"], "is no folder; --output needs one"),
         (["{model}", "--inputs", "missing.npz"], "cannot be read as an .npz"),
         (["{model}", "--device", "nonsense"], "No OpenCL device"),
-        (["own.onnx", "-o", "own.onnx"], "is the source itself"),
+        (["own.onnx", "-o", "own.onnx", "--to", "onnx"], "belongs to what is read; name another"),
+        (["own.onnx", "--report", "own.onnx"], "another file by --report"),
+        (["own.onnx", "--dump-ir", "link"], "another file by --dump-ir"),
+        (["own.onnx", "--inputs", "x.npz", "--dump-ir", "x.npz"], "by --dump-ir"),
+        (["own.onnx", "--dump-ir", "x", "--report", "x"], "'x' belongs to --report"),
+        (["folder", "--to", "onnx", "-o", "folder/model.onnx"], "belongs to what is read"),
         (["{model}", "--dim", "batch=1", "--dim", "batch=2"], "two numbers"),
         (["{model}", "--precompile", "own.onnx"], "'own.onnx' is a file"),
         (["{model}", "--all-devices-here"], "for what to --precompile"),
@@ -228,7 +233,10 @@ def test_mistakes_get_one_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, args: list[str], message: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "own.onnx").touch()
+    (tmp_path / "folder").mkdir()
+    for name in ("own.onnx", "folder/model.onnx"):
+        (tmp_path / name).touch()
+    (tmp_path / "link").symlink_to("own.onnx")
     result = _run(*(a.replace("{model}", str(model_folder())) for a in args))
     assert result.exit_code == 1
     assert message in result.stderr.replace("\n", " ")
