@@ -290,7 +290,11 @@ class Model:
                 progress(done, len(todo))
 
     def save_programs(self) -> None:
-        """Writes the programs compiled so far to the cache folder, now and not at exit."""
+        """Writes the programs compiled so far to the cache folder, now and not at exit.
+
+        Raises:
+            InputError: The folder cannot be written, or is open to other users.
+        """
         self._session.programs.save()
 
 
