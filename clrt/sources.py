@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, TypeGuard
@@ -38,7 +39,7 @@ def onnx_source(
     source: str | Path | bytes | onnx.ModelProto,
 ) -> tuple[Path | bytes | onnx.ModelProto, Mapping[str, Array]]:
     """What the importer takes for a file, its bytes or a folder: the model, and more weights."""
-    if isinstance(source, (str, Path)) and Path(source).is_dir():
+    if isinstance(source, (str, Path)) and os.path.isdir(source):  # where Path's raises, False
         folder = _transformer_folder(Path(source))
         for name in _ONNX_FILES:
             if (folder / name).is_file():
