@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, TypeGuard
 
 from clrt.container.compiled import SUFFIX, read_compiled
+from clrt.errors import ModelError
 from clrt.importer import huggingface
 from clrt.importer.onnx_importer import import_model
 from clrt.ir.graph import Graph
@@ -38,12 +39,20 @@ def read_graph(source: Source) -> Graph:
 def onnx_source(
     source: str | Path | bytes | onnx.ModelProto,
 ) -> tuple[Path | bytes | onnx.ModelProto, Mapping[str, Array]]:
-    """What the importer takes for a file, its bytes or a folder: the model, and more weights."""
+    """What the importer takes for a file, its bytes or a folder: the model, and more weights.
+
+    Raises:
+        ModelError: A folder has no model, or a damaged one.
+    """
     if isinstance(source, (str, Path)) and os.path.isdir(source):  # where Path's raises, False
         folder = _transformer_folder(Path(source))
         for name in _ONNX_FILES:
             if (folder / name).is_file():
                 return folder / name, {}
+        others = [f for pattern in ("onnx/*.onnx", "*.onnx") for f in sorted(folder.glob(pattern))]
+        if others and not any(folder.glob("*.safetensors")):
+            listing = ", ".join(map(str, others))
+            raise ModelError(f"'{folder}' has no model.onnx but {listing}; give the path of one.")
         return huggingface.build_model(folder)
     return Path(source) if isinstance(source, str) else source, {}
 

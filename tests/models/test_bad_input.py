@@ -57,6 +57,14 @@ def test_no_such_file(tmp_path: Path) -> None:
         clrt.load(tmp_path / "absent.onnx")
 
 
+def test_folder_whose_models_have_names_of_their_own(tmp_path: Path) -> None:
+    (tmp_path / "onnx").mkdir()
+    for name in ("config.json", "onnx/model_int8.onnx", "mine.onnx"):
+        (tmp_path / name).touch()
+    with pytest.raises(clrt.ModelError, match=r"but .*model_int8\.onnx, .*mine\.onnx; give"):
+        clrt.load(tmp_path)
+
+
 def test_text_file_called_onnx(tmp_path: Path) -> None:
     path = tmp_path / "notes.onnx"
     path.write_text("Dear diary,\ntoday I exported nothing.\n")
