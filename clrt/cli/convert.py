@@ -44,7 +44,8 @@ from clrt.text.feeds import calibration_feeds
 from clrt.text.locate import find_model
 
 _EPILOG = (
-    "Exit codes: 0 done; 1 the model or a file is at fault; 2 the command line is; "
+    "Exit codes: 0 done; 1 the model, a file or what an option asks of them is at fault; 2 there "
+    "is no such option, or no such choice of one; "
     f"{EXIT_DIFFERS} --verify found a larger difference than --tolerance."
 )
 _SHOWN_WEIGHTS = 8
