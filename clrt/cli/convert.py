@@ -378,8 +378,9 @@ def _weight_table(shrunk: Sequence[Shrunk]) -> Table:
         title=f"{listing}: {format_bytes(before)} -> {format_bytes(after)}",
         caption="error: root mean square of the change over that of the weight; the worst first",
     )
-    for column in ("weight", "shape", "error", "largest"):
-        table.add_column(column, justify="left" if column == "weight" else "right")
+    table.add_column("weight", overflow="fold")
+    for column in ("shape", "error", "largest"):
+        table.add_column(column, justify="right")
     for s in sorted(shrunk, key=lambda s: -s.error)[:_SHOWN_WEIGHTS]:
         shape = "x".join(map(str, s.shape))
         table.add_row(Text(s.name), shape, f"{s.error:.2%}", f"{s.largest:.2%}")
@@ -388,8 +389,9 @@ def _weight_table(shrunk: Sequence[Shrunk]) -> Table:
 
 def _difference_table(differences: Sequence[Difference], tolerance: float) -> Table:
     table = Table(title=f"original and result (allowed: {tolerance:.2g} of the largest element)")
-    for column in ("output", "shape", "largest difference", "of the largest element", "cosine"):
-        table.add_column(column, justify="left" if column == "output" else "right")
+    table.add_column("output", overflow="fold")
+    for column in ("shape", "largest difference", "of the largest element", "cosine"):
+        table.add_column(column, justify="right")
     for d in differences:
         style = "" if d.relative <= tolerance else "red"
         shape = "x".join(map(str, d.shape))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,15 +11,17 @@ import onnx
 import onnx.parser
 import onnxruntime
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner, Result
 
 import clrt
 from clrt.cli import convert
 from clrt.cli.convert import EXIT_DIFFERS, app
 from clrt.cli.samples import sample_inputs
-from clrt.converter import read_encoder
+from clrt.converter import Difference, read_encoder
 from clrt.errors import ModelError
 from clrt.ir.op import Array
+from clrt.passes.shrink_weights import Shrunk
 from clrt.runtime.devices import DeviceInfo, devices
 from clrt.sources import onnx_source
 from tests.harness import all_devices
@@ -292,6 +295,17 @@ def test_a_model_without_a_tokenizer_is_no_encoder(tmp_path: Path) -> None:
     assert _run(source, "-o", target).exit_code == 0
     with pytest.raises(ModelError, match="holds no tokenizer; convert the model's folder"):
         clrt.SentenceEncoder(target)
+
+
+def test_names_are_whole_where_the_terminal_is_narrow() -> None:
+    shrunk = Shrunk("a_weight_with_a_name_of_its_own", (384, 384), "int8", 9, 3, 0.1, 0.2)
+    difference = Difference("an_output_with_a_name_of_its_own", (1, 128, 384), 0.1, 0.2, 0.9)
+    for table in (convert._weight_table([shrunk]), convert._difference_table([difference], 0.1)):
+        console = Console(width=60, file=io.StringIO())
+        console.print(table)
+        lines = console.file.getvalue().splitlines()
+        name = "".join(line.split("│")[1].strip() for line in lines if line.startswith("│"))
+        assert name in (shrunk.name, difference.name)
 
 
 def test_help_says_it_all() -> None:
