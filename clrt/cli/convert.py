@@ -36,7 +36,7 @@ from clrt.ir.dtypes import DType
 from clrt.ir.op import Array
 from clrt.ir.text import print_graph
 from clrt.model import Model, load
-from clrt.passes.shrink_weights import Shrunk
+from clrt.passes.shrink_weights import MIN_ELEMS, Shrunk
 from clrt.runtime.devices import devices
 from clrt.sources import is_compiled, model_files
 from clrt.text import SentenceEncoder
@@ -208,6 +208,11 @@ def convert_model(
             bar.update(task, description="profiling", total=None)
             _profile(target, given, shapes[0], device, report)
     _say_what_was_done(target, converted, encoder is not None)
+    if weights is not None and not converted.shrunk and not converted.kept:
+        _warn(
+            f"No weight became {weights}: no product, lookup or convolution has one in float32 of "
+            f"{MIN_ELEMS} or more elements."
+        )
     if to is Target.clrt and trouble is not None:
         _warn(f"It holds no sentence encoder: {trouble}")
     if quantize is Quantize.int4 and options.calibration is None:

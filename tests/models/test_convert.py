@@ -264,6 +264,15 @@ def test_verifies_what_is_no_tensor_of_numbers(tmp_path: Path, text: str) -> Non
     assert result.exit_code == 0, result.output
 
 
+def test_says_where_no_weight_is_smaller(tmp_path: Path) -> None:
+    source, narrow, again = (tmp_path / n for n in ("m.onnx", "narrow.clrt", "again.clrt"))
+    source.write_bytes(load_family(FAMILIES[0]).SerializeToString())
+    result = _run(source, "-o", narrow, "--precision", "float16")
+    assert "No weight became" not in result.stderr
+    result = _run(narrow, "-o", again, "--quantize", "int8")
+    assert "No weight became int8" in result.stderr
+
+
 def test_shapes_that_only_the_user_knows(tmp_path: Path) -> None:
     text = "g (seq(float[a,3]) q) => (float[b,3] y) { y=ConcatFromSequence<axis=0>(q) }"
     source = tmp_path / "m.onnx"
