@@ -317,6 +317,13 @@ def test_names_are_whole_where_the_terminal_is_narrow() -> None:
         assert name in (shrunk.name, difference.name)
 
 
+def test_fixed_dims_are_met_by_all_that_runs_the_model(tmp_path: Path) -> None:
+    options = ("--dim", "batch=4", "--dim", "sequence=24", "--quantize", "int4", "--verify")
+    target = _converted(tmp_path, *options, "--precompile", tmp_path / "programs")
+    with clrt.SentenceEncoder(target) as encoder:
+        assert encoder.encode(SENTENCES).shape == (5, 384)
+
+
 def test_help_says_it_all() -> None:
     text = _run("--help").output
     for word in ("--precision", "--quantize", "--verify", "--install-completion", "Exit codes"):
