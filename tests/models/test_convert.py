@@ -218,6 +218,10 @@ def test_inputs_of_ones_own(tmp_path: Path) -> None:
         (["{model}", "--precision", "float16", "--quantize", "int8"], "give one of them"),
         (["{model}", "-o", "no/such/m.clrt"], "is no folder; --output needs one"),
         (["{model}", "--inputs", "missing.npz"], "cannot be read as an .npz"),
+        (
+            ["{model}", "--inputs", "own.onnx"],
+            "of arrays (it is damaged, or another kind of file); write it",
+        ),
         (["{model}", "--device", "nonsense"], "No OpenCL device"),
         (["own.onnx", "-o", "own.onnx", "--to", "onnx"], "belongs to what is read; name another"),
         (["own.onnx", "--report", "own.onnx"], "another file by --report"),
