@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import tempfile
 import uuid
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import BinaryIO
 
@@ -25,11 +26,11 @@ def replacing(path: Path, *, sync: bool = True) -> Iterator[BinaryIO]:
     Raises:
         InputError: The file cannot be written.
     """
-    final = Path(os.path.realpath(path))
+    final = Path(os.path.realpath(path))  # names no file where /dev/stdout is a pipe
     temporary = final.with_name(f".{final.name}.{uuid.uuid4().hex}")
     try:
-        if final.exists() and not final.is_file():
-            with open(final, "wb") as stream:
+        if path.exists() and not path.is_file():
+            with open(path, "wb") as stream:
                 yield stream
             return
         try:
@@ -47,13 +48,33 @@ def replacing(path: Path, *, sync: bool = True) -> Iterator[BinaryIO]:
         raise InputError(f"'{path}' cannot be written: {error.strerror}.") from error
 
 
-def check_target(path: Path, option: str) -> None:
-    """Fails before the work rather than after it.
+def check_targets(targets: Mapping[str, Path | None], sources: Iterable[Path] = ()) -> None:
+    """Fails before the work rather than after it, and before anything is overwritten.
+
+    Args:
+        targets: The file to write by option; None where there is none.
+        sources: Files that are read.
 
     Raises:
-        InputError: `path` cannot be a file: its folder is missing, or it is a folder.
+        InputError: A target cannot be a file: its folder is missing or takes none, or it is a
+            folder; or it is one of `sources`, or that of two options.
     """
-    if not path.parent.is_dir():
-        raise InputError(f"'{path.parent}' is no folder; {option} needs one that exists.")
-    if path.is_dir():
-        raise InputError(f"'{path}' is a folder; {option} needs a file name.")
+    taken = {os.path.realpath(source): "what is read" for source in sources}
+    for option, path in targets.items():
+        if path is None:
+            continue
+        if not path.parent.is_dir():
+            raise InputError(f"'{path.parent}' is no folder; {option} needs one that exists.")
+        if path.is_dir():
+            raise InputError(f"'{path}' is a folder; {option} needs a file name.")
+        if path.exists() and not path.is_file():
+            continue
+        final = os.path.realpath(path)
+        if final in taken:
+            raise InputError(f"'{path}' belongs to {taken[final]}; name another file by {option}.")
+        taken[final] = option
+        try:
+            with tempfile.TemporaryFile(dir=os.path.dirname(final)):
+                pass
+        except OSError as error:
+            raise InputError(f"'{path}' cannot be written: {error.strerror}.") from error

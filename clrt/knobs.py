@@ -16,12 +16,19 @@ T = TypeVar("T")
 
 
 def _flag(text: str) -> bool:
-    lowered = text.strip().lower()
+    lowered = text.lower()
     if lowered in {"1", "true", "yes", "on"}:
         return True
-    if lowered in {"0", "false", "no", "off", ""}:
+    if lowered in {"0", "false", "no", "off"}:
         return False
     raise ValueError("expected 0 or 1")
+
+
+def _number(text: str) -> int:
+    try:
+        return int(text)
+    except ValueError:
+        raise ValueError("expected a whole number") from None
 
 
 @dataclass(frozen=True)
@@ -34,13 +41,13 @@ class Knob(Generic[T]):
     help: str
 
     def get(self) -> T:
-        """The parsed value, or the default where the variable is unset.
+        """The parsed value, or the default where the variable is unset or empty.
 
         Raises:
             ClrtError: The text cannot be parsed.
         """
-        text = os.environ.get(self.name)
-        if text is None:
+        text = os.environ.get(self.name, "").strip()
+        if not text:
             return self.default
         try:
             return self.parse(text)
@@ -52,14 +59,16 @@ DEVICE = Knob("CLRT_DEVICE", str, "auto", "auto, cpu, gpu, part of a device name
 STRICT = Knob("CLRT_STRICT", _flag, False, "1 turns a host fallback into an error.")
 EXPLAIN_PASSES = Knob("CLRT_EXPLAIN_PASSES", _flag, False, "1 prints what passes did and why not.")
 CACHE_DIR = Knob("CLRT_CACHE_DIR", str, "", "Folder of compiled programs and tuning records.")
-MAX_PATCHES = Knob("CLRT_MAX_PATCHES", int, -1, "Stop optimising after N patches, to bisect.")
+MAX_PATCHES = Knob("CLRT_MAX_PATCHES", _number, -1, "Stop optimising after N patches, to bisect.")
 VERIFY = Knob("CLRT_VERIFY", _flag, True, "0 skips the IR verifier between passes.")
 
 
 def cache_dir() -> Path:
     """The user's own cache: CLRT_CACHE_DIR, else the platform's cache folder."""
     configured = CACHE_DIR.get()
-    return Path(configured) if configured else Path(platformdirs.user_cache_dir("clrt", False))
+    if configured:
+        return Path(os.path.expanduser(configured))
+    return Path(platformdirs.user_cache_dir("clrt", False))
 
 
 ALL: tuple[Knob[str] | Knob[bool] | Knob[int], ...] = (

@@ -180,8 +180,8 @@ class Model:
         Raises:
             InputError: As `run`, or `repeat` is less than 1.
         """
-        if repeat < 1:
-            raise InputError(f"repeat is {repeat}; a profile needs at least one run.")
+        if not isinstance(repeat, int | np.integer) or repeat < 1:
+            raise InputError(f"repeat is {repeat!r}; a profile needs a number of runs, 1 or more.")
         feeds = self._signature.feeds(inputs)
 
         def run(recorder: Recorder | None) -> None:
@@ -281,8 +281,10 @@ class Model:
         Raises:
             InputError, ShapeError, OutOfMemoryError: As `run`.
         """
-        groups = [shapes] if isinstance(shapes, Mapping) else shapes
-        todo = [self._shapes(group) for group in (self.shapes if groups is None else groups)]
+        groups = self.shapes if shapes is None else shapes
+        if isinstance(groups, Mapping) or not isinstance(groups, Iterable):
+            groups = [groups]
+        todo = [self._shapes(group) for group in groups]
         for done, group in enumerate(todo, start=1):
             self.memory(group)  # what is too large is an error before there are zeros for it
             self.run({s.name: np.zeros(group[s.name], s.dtype.numpy) for s in self.inputs})
@@ -290,7 +292,11 @@ class Model:
                 progress(done, len(todo))
 
     def save_programs(self) -> None:
-        """Writes the programs compiled so far to the cache folder, now and not at exit."""
+        """Writes the programs compiled so far to the cache folder, now and not at exit.
+
+        Raises:
+            InputError: The folder cannot be written, or is open to other users.
+        """
         self._session.programs.save()
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,6 +59,8 @@ class Signature:
         names = [s.name for s in self.outputs]
         if outputs is None:
             return names
+        if not isinstance(outputs, Iterable):
+            raise InputError(f"outputs is {outputs!r}; it is a list of: {', '.join(names)}.")
         wanted = [outputs] if isinstance(outputs, str) else list(outputs)
         for name in wanted:
             if name not in names:
@@ -121,6 +123,8 @@ class Signature:
             if given.dtype is not spec.dtype:
                 raise InputError(f"Input '{spec.name}' must be {spec.dtype}; it is {given.dtype}.")
             return given
+        if given is None:
+            raise InputError(f"Input {spec} is None, which only an optional may be.")
         try:
             array = np.asarray(given)
             is_list = not isinstance(given, np.ndarray)
@@ -135,10 +139,11 @@ class Signature:
                         f"converted without loss. Convert it with .astype('{spec.dtype}')."
                     )
             return np.asarray(array, target, order="C")
-        except (TypeError, ValueError) as error:
-            if isinstance(error, InputError):
-                raise
-            raise InputError(f"Input '{spec.name}' is no array: {error}.") from error
+        except InputError:
+            raise
+        except (TypeError, ValueError, RuntimeError) as error:  # torch's tensors raise the last
+            reason = str(error).rstrip(".")
+            raise InputError(f"Input '{spec.name}' is no array: {reason}.") from error
 
 
 def _holds(array: Array, dtype: DType) -> bool:

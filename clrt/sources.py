@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, TypeGuard
 
 from clrt.container.compiled import SUFFIX, read_compiled
+from clrt.errors import ModelError
 from clrt.importer import huggingface
 from clrt.importer.onnx_importer import import_model
 from clrt.ir.graph import Graph
@@ -16,6 +18,9 @@ if TYPE_CHECKING:
     import onnx
 
 Source: TypeAlias = "str | Path | bytes | onnx.ModelProto | Graph"
+
+# Where a folder has its model in ONNX, the best first.
+_ONNX_FILES = ("onnx/model.onnx", "model.onnx")
 
 
 def read_graph(source: Source) -> Graph:
@@ -34,14 +39,31 @@ def read_graph(source: Source) -> Graph:
 def onnx_source(
     source: str | Path | bytes | onnx.ModelProto,
 ) -> tuple[Path | bytes | onnx.ModelProto, Mapping[str, Array]]:
-    """What the importer takes for a file, its bytes or a folder: the model, and more weights."""
-    if isinstance(source, (str, Path)) and Path(source).is_dir():
+    """What the importer takes for a file, its bytes or a folder: the model, and more weights.
+
+    Raises:
+        ModelError: A folder has no model, or a damaged one.
+    """
+    if isinstance(source, (str, Path)) and os.path.isdir(source):  # where Path's raises, False
         folder = _transformer_folder(Path(source))
-        for candidate in (folder / "onnx" / "model.onnx", folder / "model.onnx"):
-            if candidate.is_file():
-                return candidate, {}
+        for name in _ONNX_FILES:
+            if (folder / name).is_file():
+                return folder / name, {}
+        others = [f for pattern in ("onnx/*.onnx", "*.onnx") for f in sorted(folder.glob(pattern))]
+        if others and not any(folder.glob("*.safetensors")):
+            listing = ", ".join(map(str, others))
+            raise ModelError(f"'{folder}' has no model.onnx but {listing}; give the path of one.")
         return huggingface.build_model(folder)
     return Path(source) if isinstance(source, str) else source, {}
+
+
+def model_files(source: Path) -> list[Path]:
+    """The files that a model is read from, as far as their names tell."""
+    if not source.is_dir():
+        return [source]
+    folder = _transformer_folder(source)
+    names = (*_ONNX_FILES, "config.json", "tokenizer*.json", "model*.safetensors*")
+    return [file for name in names for file in folder.glob(name)]
 
 
 def _transformer_folder(folder: Path) -> Path:

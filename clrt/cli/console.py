@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import functools
+import warnings
 from collections.abc import Callable
-from typing import ParamSpec
+from typing import Any, ParamSpec
 
 import typer
 from rich.console import Console
@@ -29,12 +30,17 @@ def stderr() -> Console:
 
 
 def clear_errors(command: Callable[Args, None]) -> Callable[Args, None]:
-    """What clrt raises on purpose, or the output refuses, becomes one red line and exit code 1."""
+    """What clrt raises on purpose, or the output refuses, becomes one red line and exit code 1.
+
+    A warning becomes a yellow line, without the place in the code that Python's own has.
+    """
 
     @functools.wraps(command)
     def run(*args: Args.args, **kwargs: Args.kwargs) -> None:
         try:
-            command(*args, **kwargs)
+            with warnings.catch_warnings():
+                warnings.showwarning = _show_warning
+                command(*args, **kwargs)
         except ClrtError as error:
             say_error(str(error))
         except BrokenPipeError:  # who reads the output has seen enough
@@ -52,6 +58,10 @@ def clear_errors(command: Callable[Args, None]) -> Callable[Args, None]:
         raise typer.Exit(1)
 
     return run
+
+
+def _show_warning(message: Warning | str, *_: Any, **__: Any) -> None:
+    stderr().print(Text(f"Warning: {message}", style="yellow"), soft_wrap=True)
 
 
 def say_error(message: str) -> None:

@@ -30,24 +30,26 @@ from clrt.converter import (
 )
 from clrt.errors import InputError
 from clrt.exporter.onnx_exporter import save_model
-from clrt.files import check_target, replacing
+from clrt.files import check_targets, replacing
 from clrt.inspection.units import format_bytes
 from clrt.ir.dtypes import DType
 from clrt.ir.op import Array
 from clrt.ir.text import print_graph
 from clrt.model import Model, load
-from clrt.passes.shrink_weights import Shrunk
+from clrt.passes.shrink_weights import MIN_ELEMS, Shrunk
 from clrt.runtime.devices import devices
-from clrt.sources import is_compiled
+from clrt.sources import is_compiled, model_files
 from clrt.text import SentenceEncoder
 from clrt.text.feeds import calibration_feeds
 from clrt.text.locate import find_model
 
 _EPILOG = (
-    "Exit codes: 0 done; 1 the model or a file is at fault; 2 the command line is; "
+    "Exit codes: 0 done; 1 the model, a file or what an option asks of them is at fault; 2 there "
+    "is no such option, or no such choice of one; "
     f"{EXIT_DIFFERS} --verify found a larger difference than --tolerance."
 )
 _SHOWN_WEIGHTS = 8
+_STDOUT = Path("-")
 
 
 class Precision(str, Enum):
@@ -155,9 +157,14 @@ def convert_model(
     _check_options(quantize, precision, precompile, all_devices_here)
     found = find_model(source)
     target = _target(source, found, output, to)
-    for path, option in ((target, "--output"), (report, "--report"), (dump_ir, "--dump-ir")):
-        if path is not None:
-            check_target(path, option)
+    check_targets(
+        {
+            "--output": target,
+            "--report": report,
+            "--dump-ir": None if dump_ir == _STDOUT else dump_ir,
+        },
+        [*model_files(found), *([inputs] if inputs else [])],
+    )
     given = None if inputs is None else read_feeds(inputs)
     weights = quantize.value if quantize is not None else _STORAGES[precision]
     encoder, trouble = read_encoder(found)
@@ -201,6 +208,11 @@ def convert_model(
             bar.update(task, description="profiling", total=None)
             _profile(target, given, shapes[0], device, report)
     _say_what_was_done(target, converted, encoder is not None)
+    if weights is not None and not converted.shrunk and not converted.kept:
+        _warn(
+            f"No weight became {weights}: no product, lookup or convolution has one in float32 of "
+            f"{MIN_ELEMS} or more elements."
+        )
     if to is Target.clrt and trouble is not None:
         _warn(f"It holds no sentence encoder: {trouble}")
     if quantize is Quantize.int4 and options.calibration is None:
@@ -230,12 +242,10 @@ def _target(source: str, found: Path, output: Path | None, to: Target) -> Path:
     """The file to write.
 
     Raises:
-        InputError: It is the source, or its name is that of the other format.
+        InputError: Its name is that of the other format.
     """
     name = found.stem if found.is_file() else Path(source).resolve().name
     target = output or Path(name + (SUFFIX if to is Target.clrt else "_optimized.onnx"))
-    if target.exists() and target.samefile(found):
-        raise InputError(f"'{target}' is the source itself; name another file by --output.")
     if (target.suffix == SUFFIX) != (to is Target.clrt):
         raise InputError(
             f"'{target}' is loaded as what its name says: a compiled model ends in {SUFFIX}, ONNX "
@@ -351,7 +361,7 @@ def _parse_dims(texts: Sequence[str]) -> dict[str, int]:
 
 def _dump(path: Path, converted: Converted) -> None:
     text = print_graph(converted.graph)
-    if str(path) == "-":
+    if path == _STDOUT:
         typer.echo(text)
         return
     with replacing(path) as stream:
@@ -373,8 +383,9 @@ def _weight_table(shrunk: Sequence[Shrunk]) -> Table:
         title=f"{listing}: {format_bytes(before)} -> {format_bytes(after)}",
         caption="error: root mean square of the change over that of the weight; the worst first",
     )
-    for column in ("weight", "shape", "error", "largest"):
-        table.add_column(column, justify="left" if column == "weight" else "right")
+    table.add_column("weight", overflow="fold")
+    for column in ("shape", "error", "largest"):
+        table.add_column(column, justify="right")
     for s in sorted(shrunk, key=lambda s: -s.error)[:_SHOWN_WEIGHTS]:
         shape = "x".join(map(str, s.shape))
         table.add_row(Text(s.name), shape, f"{s.error:.2%}", f"{s.largest:.2%}")
@@ -383,8 +394,9 @@ def _weight_table(shrunk: Sequence[Shrunk]) -> Table:
 
 def _difference_table(differences: Sequence[Difference], tolerance: float) -> Table:
     table = Table(title=f"original and result (allowed: {tolerance:.2g} of the largest element)")
-    for column in ("output", "shape", "largest difference", "of the largest element", "cosine"):
-        table.add_column(column, justify="left" if column == "output" else "right")
+    table.add_column("output", overflow="fold")
+    for column in ("shape", "largest difference", "of the largest element", "cosine"):
+        table.add_column(column, justify="right")
     for d in differences:
         style = "" if d.relative <= tolerance else "red"
         shape = "x".join(map(str, d.shape))

@@ -17,7 +17,8 @@ from rich.text import Text
 
 from clrt.cli.console import stderr, stdout
 from clrt.errors import InputError
-from clrt.files import check_target, replacing
+from clrt.files import check_targets, replacing
+from clrt.sources import model_files
 from clrt.text import SentenceEncoder
 
 FloatArray = NDArray[np.float32]
@@ -56,8 +57,7 @@ def embed(
     sentences = [*(texts or []), *(_read_lines(file) if file is not None else [])]
     if not sentences:
         raise InputError("There is nothing to embed; give sentences, or --file with one per line.")
-    if output is not None:
-        check_target(output, "--output")
+    check_targets({"--output": output}, [*model_files(Path(model)), *([file] if file else [])])
     with SentenceEncoder(model, device=device, pooling=pooling, max_length=max_length) as encoder:
         vectors = encoder.encode(
             sentences,

@@ -11,8 +11,9 @@ from rich.text import Text
 from clrt.cli.console import stderr
 from clrt.cli.samples import made_up_inputs, sample_inputs
 from clrt.cli.shapes import DeviceOption, ModelArgument, ShapeOption, one_shape
-from clrt.files import check_target
+from clrt.files import check_targets
 from clrt.model import load
+from clrt.sources import model_files
 from clrt.text.locate import find_model
 
 
@@ -29,10 +30,9 @@ def profile(
     ] = None,
 ) -> None:
     """Show where the time of a run goes, kernel by kernel, on random inputs."""
-    for path, option in ((trace, "--trace"), (html, "--html")):
-        if path is not None:
-            check_target(path, option)
-    with load(find_model(model), device=device) as loaded:
+    source = find_model(model)
+    check_targets({"--trace": trace, "--html": html}, model_files(source))
+    with load(source, device=device) as loaded:
         inputs = sample_inputs(loaded, one_shape(shape, loaded))
         with made_up_inputs():
             found = loaded.profile(inputs, repeat)

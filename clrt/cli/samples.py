@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from zipfile import BadZipFile
+from zipfile import BadZipFile, is_zipfile
 
 import numpy as np
 
@@ -44,6 +44,8 @@ def read_feeds(path: Path) -> dict[str, Array]:
         InputError: It is none.
     """
     try:
+        if path.is_file() and not is_zipfile(path):
+            raise ValueError("it is damaged, or another kind of file")
         with np.load(path, allow_pickle=False) as archive:
             return {name: archive[name] for name in archive.files}
     except (OSError, ValueError, TypeError, AttributeError, EOFError, BadZipFile) as error:

@@ -51,6 +51,12 @@ QUIRKS: tuple[Quirk, ...] = (
         "1 x 128, on Intel's runtime 1.3 and 7.2, which compiles in half the time, too",
     ),
     Quirk(
+        "stays-behind-in-forks",
+        r"Portable Computing Language",
+        "a fork of a process that has used it gets an error",
+        "PoCL 3.0's threads are not in the fork: its first command there waits forever",
+    ),
+    Quirk(
         "simulator",
         r"Oclgrind",
         "never chosen unless asked for by name; programs are built unoptimised",

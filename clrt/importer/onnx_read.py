@@ -105,7 +105,8 @@ def _map_file(path: Path) -> bytes | mmap.mmap:
     except FileNotFoundError as error:
         raise ModelError(f"'{path}' does not exist; check the path.") from error
     except (OSError, ValueError) as error:
-        raise ModelError(f"'{path}' cannot be read: {error}.") from error
+        reason = getattr(error, "strerror", None) or error
+        raise ModelError(f"'{str(path)[:80]}' cannot be read: {reason}.") from error
 
 
 def _decode(data: bytes | mmap.mmap, where: str) -> tuple[onnx.ModelProto, dict[bytes, Array]]:

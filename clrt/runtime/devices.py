@@ -176,7 +176,7 @@ def choose_device(request: str | int | None = None) -> DeviceInfo:
 
 def _matching(wanted: str | int, available: list[DeviceInfo]) -> list[DeviceInfo]:
     text = str(wanted).strip().lower() or "auto"
-    if text.isdigit():
+    if text.isdecimal():
         return [d for d in available if d.index == int(text)]
     real = [d for d in available if not d.caps.simulator]
     if text == "auto":

@@ -73,16 +73,26 @@ class ProgramCache:
             self.builds += 1
             self._unsaved[path] = program
             if "costly-binaries" not in self.caps.quirks:
-                self.save()
+                self._save_if_possible()
             elif len(self._unsaved) == 1:
-                atexit.register(self.save)
+                atexit.register(self._save_if_possible)
         return program
 
     def save(self) -> None:
-        """Writes the programs built since the last time to disk."""
+        """Writes the programs built since the last time to disk.
+
+        Raises:
+            InputError: The folder cannot be written, or is open to others.
+        """
         with self._lock:
             while self._unsaved:
-                self._store(*self._unsaved.popitem())
+                path, program = next(iter(self._unsaved.items()))
+                self._store(path, program)
+                del self._unsaved[path]
+
+    def _save_if_possible(self) -> None:
+        with contextlib.suppress(InputError):
+            self.save()
 
     def _key(self, source: str) -> str:
         caps = self.caps
@@ -130,13 +140,21 @@ class ProgramCache:
         return [*BUILD_OPTIONS, *simulated]
 
     def _store(self, path: Path, program: cl.Program) -> None:
-        """Writes an entry atomically; that no file, or no binary, can be had is no error."""
-        with contextlib.suppress(OSError, InputError, cl.Error):
+        """Writes an entry atomically; that no binary can be had is no error."""
+        folder = path.parent
+        try:
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(f"'{folder}' cannot be made: {error.strerror}.") from error
+        if not _is_private(folder):
+            raise InputError(
+                f"Other users can write to '{folder}', so that no programs are kept there; close "
+                "it by chmod go-w, or name another folder."
+            )
+        with contextlib.suppress(cl.Error):
             (binary,) = program.get_info(cl.program_info.BINARIES)
-            path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-            if _is_private(path.parent):
-                with replacing(path, sync=False) as stream:  # a torn entry fails its digest
-                    stream.write(hashlib.sha256(binary).digest() + binary)
+            with replacing(path, sync=False) as stream:  # a torn entry fails its digest
+                stream.write(hashlib.sha256(binary).digest() + binary)
 
 
 def _is_private(folder: Path) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -39,7 +40,6 @@ class Session:
     """What talks to a device.
 
     Attributes:
-        lock: Held while work is enqueued; the queue is in-order and shared.
         allocated_bytes: Sum of the buffers made so far that are still alive.
         allocations: How many buffers were ever made.
     """
@@ -48,10 +48,26 @@ class Session:
     context: cl.Context
     queue: cl.CommandQueue
     programs: ProgramCache
-    lock: Any = field(default_factory=RLock)
     allocated_bytes: int = 0
     allocations: int = 0
     _idle: list[cl.Buffer] = field(default_factory=list)
+    _lock: Any = field(default_factory=RLock)
+    _process: int = field(default_factory=os.getpid)
+
+    @property
+    def lock(self) -> Any:
+        """Held while work is enqueued; the queue is in-order and shared.
+
+        Raises:
+            DeviceError: This process is a fork, in which the driver would wait forever.
+        """
+        if self._process != os.getpid() and "stays-behind-in-forks" in self.device.caps.quirks:
+            raise DeviceError(
+                f"{self.device} was in use before this process was forked, and its driver does not "
+                "work in forks; start processes by multiprocessing's 'spawn', or load first in "
+                "the fork."
+            )
+        return self._lock
 
     def tensor(self, shape: tuple[int, ...], dtype: DType) -> DeviceTensor:
         """An uninitialised tensor; its memory comes from, and goes back to, a pool.
@@ -72,7 +88,7 @@ class Session:
 
     def trim(self) -> None:
         """Frees the pooled buffers that no tensor uses."""
-        with self.lock:
+        with self._lock:
             self._idle.clear()
 
     def allocate(self, nbytes: int) -> cl.Buffer:
@@ -165,22 +181,21 @@ def session_for(device: DeviceInfo, cache_dir: Path | None = None) -> Session:
     """The session of a device; models on one device share it, so tensors pass between them.
 
     Raises:
-        DeviceError: The driver gives no context.
+        DeviceError: The driver gives no context, or does not work in this fork.
     """
     key = (device.index, cache_dir or knobs.cache_dir())
     with _SESSIONS_LOCK:
+        sibling = next((s for (i, _), s in _SESSIONS.items() if i == device.index), None)
+        lock = sibling.lock if sibling else RLock()
         if key in _SESSIONS:
             return _SESSIONS[key]
         try:
-            sibling = next((s for (i, _), s in _SESSIONS.items() if i == device.index), None)
             context = sibling.context if sibling else cl.Context([device.handle])
             queue = sibling.queue if sibling else cl.CommandQueue(context, device.handle)
         except cl.Error as error:
             raise DeviceError(f"{device} gives no OpenCL context: {error}.") from error
         programs = ProgramCache(context, device.handle, device.caps, key[1])
-        session = _SESSIONS[key] = Session(device, context, queue, programs)
-        if sibling is not None:
-            session.lock = sibling.lock
+        session = _SESSIONS[key] = Session(device, context, queue, programs, _lock=lock)
         return session
 
 

@@ -22,14 +22,26 @@ _TEXTS = 384  # of paragraphs, and of sentences
 _LONGEST = 256
 
 
+def fixed_dims(specs: Sequence[TensorSpec]) -> tuple[int | None, int | None]:
+    """The rows and the tokens of every run, each None where the model leaves it open."""
+    shape = next((spec.shape for spec in specs), None)  # all have the same
+    rows, tokens = shape if shape is not None and len(shape) == 2 else (None, None)
+    return rows if isinstance(rows, int) else None, tokens if isinstance(tokens, int) else None
+
+
 def model_feeds(
     batch: Sequence[Tokens], length: int, pad_id: int, specs: Sequence[TensorSpec]
 ) -> Feeds:
     """The inputs of a transformer for a batch, padded at the right.
 
+    Where the model fixes its dims they are filled up: rows by the last text.
+
     Raises:
         KeyError: The model takes more than ids, mask and token types.
     """
+    rows, tokens = fixed_dims(specs)
+    length = tokens or length
+    batch = [*batch, *[batch[-1]] * ((rows or 0) - len(batch))]
     made = {
         "input_ids": pad([t.ids for t in batch], pad_id, length),
         MASK: pad([np.ones_like(t.ids) for t in batch], 0, length),
@@ -56,7 +68,9 @@ def calibration_feeds(path: Path, specs: Sequence[TensorSpec]) -> Iterator[Feeds
     sentences = [s for p in paragraphs for s in p.split(". ")]
     texts = [t for pool in (paragraphs, sentences) for t in pool[:: len(pool) // _TEXTS]]
     tokens = tokenizer.encode(texts)
-    tokens = sorted((t for t in tokens if len(t) <= _LONGEST), key=len)
-    for start in range(0, len(tokens), _BATCH):
-        batch = tokens[start : start + _BATCH]
+    rows, length = fixed_dims(specs)
+    size, longest = rows or _BATCH, min(length or _LONGEST, _LONGEST)
+    tokens = sorted((t for t in tokens if len(t) <= longest), key=len)
+    for start in range(0, len(tokens), size):
+        batch = tokens[start : start + size]
         yield model_feeds(batch, len(batch[-1]), tokenizer.pad_id, specs)

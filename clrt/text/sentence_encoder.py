@@ -17,7 +17,7 @@ from clrt.errors import InputError, ModelError
 from clrt.model import Model, load
 from clrt.signature import TensorSpec
 from clrt.text.config import EncoderConfig, read_config
-from clrt.text.feeds import model_feeds
+from clrt.text.feeds import fixed_dims, model_feeds
 from clrt.text.locate import find_model
 from clrt.text.pooling import MASK, RESULT, TOKENS, Pooling, pooling_masks
 from clrt.text.tokenize import IntArray, TextTokenizer, Tokens
@@ -81,6 +81,15 @@ class SentenceEncoder:
         self._model = load(config.source, device=device, strict=strict, cache_dir=cache_dir)
         self._output = _token_output(self._model, config.source)
         _check_inputs(self._model, config.source)
+        self._rows, self._length = fixed_dims(self._model.inputs)
+        if self._length is not None and self._length < (config.max_length or sys.maxsize):
+            if max_length is not None:
+                raise InputError(
+                    f"max_length={max_length} is more than the {self._length} tokens that the "
+                    "model's inputs have."
+                )
+            self._config = replace(config, max_length=self._length)
+            self._tokenizer = TextTokenizer(self._config)
         self._pooling = Pooling(
             config.modes, self._output, self._model.device.index, strict, cache_dir
         )
@@ -154,7 +163,7 @@ class SentenceEncoder:
 
         Args:
             sentences: One string, or any number of them.
-            batch_size: Sentences per run of the model.
+            batch_size: Sentences per run of the model, where it does not fix that itself.
             normalize_embeddings: Vectors get unit length. A folder with a Normalize module gives
                 unit length in any case.
             show_progress_bar: None shows one on a terminal where there are several batches.
@@ -227,7 +236,7 @@ class SentenceEncoder:
             pooled = pooler.run({TOKENS: tokens[self._output.name], **masks})[RESULT]
             if vectors is None:
                 vectors = np.empty((len(texts), pooled.shape[1]), np.float32)
-            vectors[rows] = pooled
+            vectors[rows] = pooled[: len(rows)]
         assert vectors is not None
         return vectors
 
@@ -236,7 +245,7 @@ class SentenceEncoder:
         for rows, feeds, mask in self._batches(texts, request):
             answer = self._model.run(feeds, outputs=[self._output.name])
             arrays = np.asarray(answer[self._output.name], np.float32)
-            for row, array, length in zip(rows, arrays, mask.sum(axis=1), strict=True):
+            for row, array, length in zip(rows, arrays, mask.sum(axis=1), strict=False):
                 found[int(row)] = array[: int(length)].copy()
         return [found[i] for i in range(len(texts))]
 
@@ -247,17 +256,18 @@ class SentenceEncoder:
 
         Longest first: little padding, and the first batch makes the arena that all others fit in.
         """
+        size = self._rows or request.batch_size
         tokens = self._tokenizer.encode(
             [request.prompt + t for t in texts] if request.prompt else texts
         )
         order = np.argsort([-len(t) for t in tokens], kind="stable")
-        one_batch = len(texts) <= request.batch_size
+        one_batch = len(texts) <= size
         show = request.show_progress_bar
         if show is None:
             show = not one_batch and sys.stderr.isatty()
         with tqdm(total=len(texts), unit="sentence", disable=not show) as bar:
-            for start in range(0, len(texts), request.batch_size):
-                rows = order[start : start + request.batch_size]
+            for start in range(0, len(texts), size):
+                rows = order[start : start + size]
                 batch = [tokens[int(i)] for i in rows]
                 longest = len(batch[0])
                 length = _common_length(longest, self.max_length) if one_batch else longest

@@ -57,6 +57,14 @@ def test_no_such_file(tmp_path: Path) -> None:
         clrt.load(tmp_path / "absent.onnx")
 
 
+def test_folder_whose_models_have_names_of_their_own(tmp_path: Path) -> None:
+    (tmp_path / "onnx").mkdir()
+    for name in ("config.json", "onnx/model_int8.onnx", "mine.onnx"):
+        (tmp_path / name).touch()
+    with pytest.raises(clrt.ModelError, match=r"but .*model_int8\.onnx, .*mine\.onnx; give"):
+        clrt.load(tmp_path)
+
+
 def test_text_file_called_onnx(tmp_path: Path) -> None:
     path = tmp_path / "notes.onnx"
     path.write_text("Dear diary,\ntoday I exported nothing.\n")
@@ -143,6 +151,19 @@ def test_input_dtypes(model: clrt.Model) -> None:
     _says(model, clrt.InputError, "'input_ids'", input_ids=[[1, 2], [3]], scale=SCALE)
 
 
+class Refuses:
+    """As torch's tensors that want a gradient."""
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray:
+        raise RuntimeError("Call detach() first.")
+
+
+def test_what_is_no_array(model: clrt.Model) -> None:
+    none = r"^Input scale: float32\[batch, sequence, 4\] is None"
+    _says(model, clrt.InputError, none, input_ids=IDS, scale=None)
+    _says(model, clrt.InputError, "Call detach", input_ids=IDS, scale=Refuses())
+
+
 def test_lists_are_python_numbers(model: clrt.Model) -> None:
     numbers = [[[0.1, float("nan"), 1e30, 2], [1, 2, 3, 4], [5, 6, 7, 8]]]
     as_array = np.array(numbers, np.float32)
@@ -162,6 +183,8 @@ def test_what_is_no_shape(model: clrt.Model, shape: Any) -> None:
             method(shapes)
     with pytest.raises(clrt.InputError, match="dict by input name"):
         model.memory([(1, 3)])  # type: ignore[arg-type]
+    with pytest.raises(clrt.InputError, match="dict by input name; 3 is none"):
+        model.warmup(3)  # type: ignore[arg-type]
 
 
 def test_shapes_past_what_a_tensor_may_have(model: clrt.Model) -> None:
@@ -184,6 +207,18 @@ def test_unknown_output(model: clrt.Model) -> None:
         model.run({"input_ids": IDS, "scale": SCALE}, ["yy"])
     for outputs in ("y", (name for name in ["y"])):
         assert list(model.run({"input_ids": IDS, "scale": SCALE}, outputs)) == ["y"]
+
+
+def test_what_is_no_list_of_outputs(model: clrt.Model) -> None:
+    with pytest.raises(clrt.InputError, match="outputs is 5; it is a list of: y"):
+        model.run({"input_ids": IDS, "scale": SCALE}, 5)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("source", ["x" * 5000, "a\0b"])
+def test_what_is_no_path(source: str) -> None:
+    with pytest.raises(clrt.ModelError, match="cannot be read") as caught:
+        clrt.load(source)
+    assert len(str(caught.value)) < 200
 
 
 def test_what_is_no_source() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from dataclasses import replace
 from pathlib import Path
 
@@ -10,15 +11,17 @@ import onnx
 import onnx.parser
 import onnxruntime
 import pytest
+from rich.console import Console
 from typer.testing import CliRunner, Result
 
 import clrt
 from clrt.cli import convert
 from clrt.cli.convert import EXIT_DIFFERS, app
 from clrt.cli.samples import sample_inputs
-from clrt.converter import read_encoder
+from clrt.converter import Difference, read_encoder
 from clrt.errors import ModelError
 from clrt.ir.op import Array
+from clrt.passes.shrink_weights import Shrunk
 from clrt.runtime.devices import DeviceInfo, devices
 from clrt.sources import onnx_source
 from tests.harness import all_devices
@@ -215,8 +218,17 @@ def test_inputs_of_ones_own(tmp_path: Path) -> None:
         (["{model}", "--precision", "float16", "--quantize", "int8"], "give one of them"),
         (["{model}", "-o", "no/such/m.clrt"], "is no folder; --output needs one"),
         (["{model}", "--inputs", "missing.npz"], "cannot be read as an .npz"),
+        (
+            ["{model}", "--inputs", "own.onnx"],
+            "of arrays (it is damaged, or another kind of file); write it",
+        ),
         (["{model}", "--device", "nonsense"], "No OpenCL device"),
-        (["own.onnx", "-o", "own.onnx"], "is the source itself"),
+        (["own.onnx", "-o", "own.onnx", "--to", "onnx"], "belongs to what is read; name another"),
+        (["own.onnx", "--report", "own.onnx"], "another file by --report"),
+        (["own.onnx", "--dump-ir", "link"], "another file by --dump-ir"),
+        (["own.onnx", "--inputs", "x.npz", "--dump-ir", "x.npz"], "by --dump-ir"),
+        (["own.onnx", "--dump-ir", "x", "--report", "x"], "'x' belongs to --report"),
+        (["folder", "--to", "onnx", "-o", "folder/model.onnx"], "belongs to what is read"),
         (["{model}", "--dim", "batch=1", "--dim", "batch=2"], "two numbers"),
         (["{model}", "--precompile", "own.onnx"], "'own.onnx' is a file"),
         (["{model}", "--all-devices-here"], "for what to --precompile"),
@@ -228,7 +240,10 @@ def test_mistakes_get_one_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, args: list[str], message: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    (tmp_path / "own.onnx").touch()
+    (tmp_path / "folder").mkdir()
+    for name in ("own.onnx", "folder/model.onnx"):
+        (tmp_path / name).touch()
+    (tmp_path / "link").symlink_to("own.onnx")
     result = _run(*(a.replace("{model}", str(model_folder())) for a in args))
     assert result.exit_code == 1
     assert message in result.stderr.replace("\n", " ")
@@ -251,6 +266,15 @@ def test_verifies_what_is_no_tensor_of_numbers(tmp_path: Path, text: str) -> Non
     np.savez(inputs, x=x)
     result = _run(source, "-o", tmp_path / "m.clrt", "--verify", "--inputs", inputs)
     assert result.exit_code == 0, result.output
+
+
+def test_says_where_no_weight_is_smaller(tmp_path: Path) -> None:
+    source, narrow, again = (tmp_path / n for n in ("m.onnx", "narrow.clrt", "again.clrt"))
+    source.write_bytes(load_family(FAMILIES[0]).SerializeToString())
+    result = _run(source, "-o", narrow, "--precision", "float16")
+    assert "No weight became" not in result.stderr
+    result = _run(narrow, "-o", again, "--quantize", "int8")
+    assert "No weight became int8" in result.stderr
 
 
 def test_shapes_that_only_the_user_knows(tmp_path: Path) -> None:
@@ -286,7 +310,28 @@ def test_a_model_without_a_tokenizer_is_no_encoder(tmp_path: Path) -> None:
         clrt.SentenceEncoder(target)
 
 
+def test_names_are_whole_where_the_terminal_is_narrow() -> None:
+    shrunk = Shrunk("a_weight_with_a_name_of_its_own", (384, 384), "int8", 9, 3, 0.1, 0.2)
+    difference = Difference("an_output_with_a_name_of_its_own", (1, 128, 384), 0.1, 0.2, 0.9)
+    for table in (convert._weight_table([shrunk]), convert._difference_table([difference], 0.1)):
+        console = Console(width=60, file=io.StringIO())
+        console.print(table)
+        lines = console.file.getvalue().splitlines()
+        name = "".join(line.split("│")[1].strip() for line in lines if line.startswith("│"))
+        assert name in (shrunk.name, difference.name)
+
+
+def test_fixed_dims_are_met_by_all_that_runs_the_model(tmp_path: Path) -> None:
+    options = ("--dim", "batch=4", "--dim", "sequence=24", "--quantize", "int4", "--verify")
+    target = _converted(tmp_path, *options, "--precompile", tmp_path / "programs")
+    with clrt.SentenceEncoder(target) as encoder:
+        assert encoder.encode(SENTENCES).shape == (5, 384)
+
+
 def test_help_says_it_all() -> None:
     text = _run("--help").output
     for word in ("--precision", "--quantize", "--verify", "--install-completion", "Exit codes"):
         assert word in text
+    assert "1 the model, a file or what an option asks" in text
+    for wrong in (["--optimize", "3"], ["--precision", "float8"], ["--nonsense"]):
+        assert _run("m.onnx", *wrong).exit_code == 2

@@ -126,8 +126,9 @@ def test_explain_and_profile_tell_the_same_bytes() -> None:
 
 def test_a_model_can_be_profiled_only_while_it_is_open() -> None:
     model = clrt.load(small_model())
-    with pytest.raises(clrt.InputError, match="repeat is 0"):
-        model.profile(ROWS, repeat=0)
+    for repeat in (0, 1.5, "2"):
+        with pytest.raises(clrt.InputError, match=f"repeat is {repeat!r}"):
+            model.profile(ROWS, repeat=repeat)  # type: ignore[arg-type]
     model.close()
     with pytest.raises(clrt.InputError, match="closed"):
         model.profile(ROWS)

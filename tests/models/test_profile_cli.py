@@ -56,6 +56,7 @@ def test_bench_compares_times_and_outputs(path: Path) -> None:
         (("profile", "MODEL", "--shape", "x=1x-64"), "'x=1x-64' is no shape"),
         (("profile", "MODEL", "--shape", "x=1x65"), "wants 64"),
         (("profile", "MODEL", "--html", "absent/page.html"), "is no folder; --html needs one"),
+        (("profile", "MODEL", "--trace", "MODEL"), "belongs to what is read; name another"),
         (("bench", "absent.onnx"), "absent.onnx"),
     ],
 )

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 import os
+import tempfile
 import threading
 from pathlib import Path
 
 import pytest
 
 from clrt.errors import InputError
-from clrt.files import replacing
+from clrt.files import check_targets, replacing
 
 
 def test_a_link_stays(tmp_path: Path) -> None:
@@ -37,6 +39,33 @@ def test_a_pipe_is_written_to(tmp_path: Path) -> None:
     assert pipe.is_fifo()
 
 
+@pytest.mark.skipif(not os.path.exists("/dev/fd"), reason="no links to open pipes")
+def test_a_pipe_without_a_name_is_written_to() -> None:
+    reading, writing = os.pipe()
+    with replacing(Path(f"/dev/fd/{writing}")) as stream:
+        stream.write(b"text")
+    os.close(writing)
+    with open(reading, "rb") as pipe:
+        assert pipe.read() == b"text"
+
+
 def test_what_cannot_be_written(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot be written"), replacing(tmp_path / "no" / "file"):
         pass
+
+
+def test_a_folder_that_takes_no_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is noticed before the work that the file is for."""
+
+    def refuse(dir: str) -> None:
+        raise OSError(errno.EROFS, os.strerror(errno.EROFS))
+
+    monkeypatch.setattr(tempfile, "TemporaryFile", refuse)
+    with pytest.raises(InputError, match="cannot be written: Read-only"):
+        check_targets({"--output": tmp_path / "file", "--html": None})
+
+
+def test_targets_leave_nothing_behind(tmp_path: Path) -> None:
+    check_targets({"--output": tmp_path / "file", "--trace": tmp_path / "other"}, [tmp_path / "m"])
+    assert not list(tmp_path.iterdir())
+    check_targets({"--html": Path(os.devnull), "--trace": Path(os.devnull)})

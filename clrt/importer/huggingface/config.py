@@ -156,7 +156,10 @@ def _first_name(architectures: object) -> str:
 
 def _read_json(file: Path) -> dict[str, Any]:
     if not file.is_file():
-        raise ModelError(f"{file} is missing; download the model's config.json into this folder.")
+        raise ModelError(
+            f"{file} is missing; download the model's config.json into this folder, or give the "
+            "path of an ONNX file."
+        )
     try:
         values = json.loads(file.read_text(encoding="utf-8"))
     except (ValueError, RecursionError) as error:

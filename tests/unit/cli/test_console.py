@@ -1,4 +1,4 @@
-"""What an output refuses is one line and exit code 1, as what clrt raises is."""
+"""What an output refuses is one line and exit code 1, as what clrt raises is; warnings, too."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 import typer
 
 from clrt.cli.console import clear_errors
-from clrt.errors import InputError
+from clrt.errors import InputError, warn_user
 
 
 @pytest.mark.parametrize(
@@ -31,6 +31,13 @@ def test_errors_are_one_line(
         command()
     assert caught.value.exit_code == 1
     assert message in capsys.readouterr().err
+
+
+def test_warnings_are_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    clear_errors(lambda: warn_user("[2] nodes run on the host."))()
+    assert capsys.readouterr().err == "Warning: [2] nodes run on the host.\n"
+    with pytest.warns(UserWarning, match="as ever"):
+        warn_user("as ever")
 
 
 def test_a_closed_pipe_is_no_error() -> None:

@@ -135,6 +135,7 @@ def test_options_reach_the_encoder() -> None:
         (["-m", "m", "--file", "/no/such.txt"], "'/no/such.txt' cannot be read"),
         (["-m", "m", "-o", "/no/such/v.npy", "a"], "'/no/such' is no folder"),
         (["-m", "m", "-o", "/", "a"], "'/' is a folder"),
+        (["-m", "m", "-o", __file__, "--file", __file__], "belongs to what is read"),
     ],
 )
 def test_errors_are_one_line(args: list[str], message: str) -> None:

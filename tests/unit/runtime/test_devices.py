@@ -122,6 +122,12 @@ def test_target_of_pocl(target: str, cpu: str, lanes: int) -> None:
     assert float_lanes(architecture, found) == lanes
 
 
+def test_a_digit_of_another_kind_is_no_index(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "devices", lambda: _fake(CPU))
+    with pytest.raises(DeviceError, match="No OpenCL device matches '²'"):
+        choose_device("²")
+
+
 def test_profiles_round_trip() -> None:
     assert DeviceCaps.from_json(CPU.to_json()) == CPU
 

@@ -8,7 +8,7 @@ import numpy as np
 import pyopencl as cl
 import pytest
 
-from clrt.errors import KernelBuildError
+from clrt.errors import InputError, KernelBuildError
 from clrt.kernels.spec import KernelSpec
 from clrt.runtime.devices import DeviceInfo
 from clrt.runtime.programs import ProgramCache
@@ -68,8 +68,21 @@ def test_folder_open_to_others_is_not_trusted(device: DeviceInfo, tmp_path: Path
     folder.mkdir()
     folder.chmod(0o777)
     cache = _cache(device, folder)
-    assert _doubles(cache)
+    with pytest.raises(InputError, match=r"Other users can write to .* chmod go-w"):
+        _doubles(cache)
     assert not list(folder.iterdir())
+    folder.chmod(0o700)
+    assert _doubles(cache)
+    assert len(list(folder.iterdir())) == 1
+
+
+def test_folder_that_cannot_be_made(device: DeviceInfo, tmp_path: Path) -> None:
+    """Kernels are to be had all the same; only who asks for the files is told."""
+    (tmp_path / "file").touch()
+    cache = _cache(device, tmp_path / "file" / "cache")
+    assert cache.kernel(SPEC)
+    with pytest.raises(InputError, match="cannot be made: Not a directory"):
+        cache.save()
 
 
 def test_build_error_names_kernel_device_and_log(device: DeviceInfo, tmp_path: Path) -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import gc
+import os
+import signal
 import weakref
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -13,7 +16,7 @@ import numpy as np
 import pyopencl as cl
 import pytest
 
-from clrt.errors import OutOfMemoryError
+from clrt.errors import DeviceError, OutOfMemoryError
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Node, Value
 from clrt.ir.op import TensorType
@@ -44,6 +47,33 @@ def test_a_cpu_computes_in_the_hosts_memory(device: DeviceInfo) -> None:
     read = np.empty(5, np.int32)
     cl.enqueue_copy(session.queue, read, buffer)
     assert read.tolist() == [7 if device.caps.is_cpu else 0, 1, 2, 3, 4]
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no forks")
+@DEVICES
+def test_a_fork_computes_or_says_why_not(device: DeviceInfo, tmp_path: Path) -> None:
+    session, x = session_for(device), np.arange(10, dtype=np.float32)
+    bound = doubling(session)
+    bound.run({"x": x}, {"y": False})
+
+    def attempt(action: Callable[[], object]) -> str:
+        try:
+            action()
+        except DeviceError as error:
+            return str(error)
+        return "done"
+
+    answers = tmp_path / "answers"
+    if (child := os.fork()) == 0:
+        signal.alarm(20)  # ends a fork that waits forever
+        actions = (lambda: bound.run({"x": x}, {"y": False}), lambda: session_for(device))
+        answers.write_text("\n".join(map(attempt, actions)))
+        os._exit(0)
+    os.waitpid(child, 0)
+    refused = "stays-behind-in-forks" in device.caps.quirks
+    for answer in answers.read_text().splitlines():
+        assert ("multiprocessing's 'spawn'" in answer) if refused else (answer == "done")
+    assert attempt(lambda: bound.run({"x": x}, {"y": False})) == "done"
 
 
 @DEVICES

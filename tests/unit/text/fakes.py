@@ -77,11 +77,11 @@ class FakeTransformer(FakeModel):
         output: str = "last_hidden_state",
         dtype: DType = DType.INT64,
         hidden: int | str = HIDDEN,
+        dims: tuple[int | str, int | str] = ("batch", "sequence"),
     ) -> None:
-        shape = ("batch", "sequence", hidden)
         super().__init__(
-            [TensorSpec(name, dtype, ("batch", "sequence")) for name in inputs],
-            [TensorSpec(output, DType.FLOAT32, shape)],
+            [TensorSpec(name, dtype, dims) for name in inputs],
+            [TensorSpec(output, DType.FLOAT32, (*dims, hidden))],
         )
 
     def compute(self, feeds: Mapping[str, Array]) -> dict[str, Array]:

@@ -54,6 +54,32 @@ def test_vectors_in_the_callers_order(folder: Path, loader: Loader) -> None:
         np.testing.assert_allclose(found, [mean(t) for t in TEXTS], rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("dims", [(2, "sequence"), ("batch", 6), (3, 6)])
+def test_a_model_that_fixes_its_dims(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, dims: tuple[int | str, int | str]
+) -> None:
+    loader = use(monkeypatch, FakeTransformer(dims=dims))
+    encoder, plain = SentenceEncoder(folder), 8 if dims[1] == "sequence" else 6
+    assert encoder.max_length == plain
+    expected = [TABLE[ids(t, plain)].mean(axis=0) for t in TEXTS]
+    found = encoder.encode(TEXTS, normalize_embeddings=False)
+    np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)
+    for array, text in zip(
+        encoder.encode(TEXTS, output_value="token_embeddings"), TEXTS, strict=True
+    ):
+        np.testing.assert_array_equal(array, TABLE[ids(text, plain)])
+    for feeds in loader.transformer.feeds:
+        for dim, size in zip(dims, feeds["input_ids"].shape, strict=True):
+            assert dim == size or isinstance(dim, str)
+
+
+def test_max_length_past_what_a_model_fixes(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    use(monkeypatch, FakeTransformer(dims=("batch", 6)))
+    assert SentenceEncoder(folder, max_length=5).max_length == 5
+    with pytest.raises(InputError, match="max_length=7 is more than the 6 tokens"):
+        SentenceEncoder(folder, max_length=7)
+
+
 def test_batches_are_sorted_by_length(folder: Path, loader: Loader) -> None:
     SentenceEncoder(folder).encode(TEXTS, batch_size=2)
     assert [f["input_ids"].shape for f in loader.transformer.feeds] == [(2, 8), (2, 4), (1, 2)]
