@@ -57,7 +57,8 @@ class Tuner:
 
     Attributes:
         shapes: Sets of input shapes; each counts the same.
-        budget_s: Seconds after which no further candidate is tried.
+        budget_s: Seconds after which no further candidate is tried; they are over at a
+            KeyboardInterrupt.
         progress: Called with the seconds spent and what is being tried.
     """
 
@@ -91,7 +92,11 @@ class Tuner:
                     continue
                 tried.append(candidate)
                 self.progress(self._spent(), f"{kernel.entry} {_text(candidate, before)}")
-                gain, plans = self._compare(kernel.entry, candidate, bound)
+                try:
+                    gain, plans = self._compare(kernel.entry, candidate, bound)
+                except KeyboardInterrupt:
+                    self.budget_s = 0.0
+                    continue
                 if gain < _GAIN:
                     best, bound, ratio, improved = candidate, plans, ratio * gain, True
         return Tuned(kernel.entry, before, best, ratio)

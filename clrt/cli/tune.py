@@ -14,7 +14,7 @@ from clrt.cli.shapes import DeviceOption, ShapesOption, default_shapes, parse_sh
 from clrt.model import load
 from clrt.text.locate import find_model
 from clrt.tuner import Tuned, Tuner, encoder_layer
-from clrt.tuning.records import new_record, save
+from clrt.tuning.records import new_record, save, writable_file
 
 
 def tune(
@@ -31,8 +31,9 @@ def tune(
     """Measure which variants of the kernels are fastest on this device, and remember them.
 
     The records go to the user's cache and hold from the next load on. Use the machine for nothing
-    else meanwhile.
+    else meanwhile. Ctrl-C ends it early and keeps what was found.
     """
+    writable_file()  # what would be in the way after the measuring is noticed before it
     loaded = load(
         encoder_layer() if model is None else find_model(model), device=device, strict=True
     )

@@ -18,7 +18,7 @@ from typing import TypeAlias
 
 from clrt.device.caps import DeviceCaps
 from clrt.errors import InputError, warn_user
-from clrt.files import replacing
+from clrt.files import check_targets, replacing
 from clrt.kernels.tuned import TUNED
 from clrt.knobs import cache_dir
 
@@ -76,23 +76,34 @@ def user_file() -> Path:
     return cache_dir() / "tuning.json"
 
 
+def writable_file() -> Path:
+    """The user's file, in a folder that exists.
+
+    Raises:
+        InputError: It cannot be written.
+    """
+    path = user_file()
+    try:
+        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"'{path}' cannot be written: {error.strerror}.") from error
+    check_targets({"CLRT_CACHE_DIR": path})
+    return path
+
+
 def save(records: Sequence[Record]) -> Path:
     """Adds records to the user's file, in place of those with the same kernel and facts.
 
     Raises:
         InputError: The file cannot be written.
     """
-    path = user_file()
+    path = writable_file()
     _load.cache_clear()  # another process may have added some since
 
     def key(record: Record) -> tuple[object, ...]:
         return (record["kernel"], *(record.get(f) for f in FACTS))
 
     merged = {key(r): r for r in (*_load(path), *records)}
-    try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"'{path}' cannot be written: {error.strerror}.") from error
     with replacing(path) as stream:
         stream.write(json.dumps(list(merged.values()), indent=1).encode())
     _load.cache_clear()

@@ -71,6 +71,22 @@ def test_a_candidate_for_which_there_is_no_room_is_left_out(
     assert all(r.after == r.before for r in results)
 
 
+def test_an_interrupt_keeps_what_was_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def compare(tuner: Tuner, entry: str, candidate: object, best: object) -> object:
+        tried.append(entry)
+        if len(tried) > 1:
+            raise KeyboardInterrupt
+        return 0.5, best
+
+    tried: list[str] = []
+    monkeypatch.setattr(Tuner, "_compare", compare)
+    with _layer(all_devices()[0]) as model:
+        first, *others = Tuner(model, _shapes(model), 1e9).run()
+    assert first.kernel == tried[0] and first.after != first.before and first.ratio == 0.5
+    assert others and all(r.after == r.before for r in others)
+    assert len(tried) == 2
+
+
 def fake_before(tunables: object) -> float:
     assert isinstance(tunables, dict)
     return 1.0 + abs(tunables["T_MR"] - 6) + abs(tunables["T_NV"] - 2)
@@ -94,6 +110,17 @@ def test_command_keeps_what_is_better(monkeypatch: pytest.MonkeyPatch) -> None:
         assert user_file().exists() == bool(found)
     assert record_for("gemm_cpu", device.caps) == {"T_MR": 6}
     assert record_for("softmax_cpu", device.caps) != same
+
+
+def test_command_notices_before_the_work_that_it_can_keep_nothing(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("CLRT_CACHE_DIR", str(tmp_path / "file" / "cache"))
+    monkeypatch.setattr(Tuner, "run", lambda self: pytest.fail("it measured"))
+    result = CliRunner().invoke(app, ["tune"])
+    assert result.exit_code == 1
+    assert "cannot be written: Not a directory" in result.output
 
 
 def test_shapes_from_text() -> None:
