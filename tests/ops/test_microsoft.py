@@ -140,6 +140,7 @@ def _grouped() -> list[Case]:
     cache = (_x(2, 2, 5, 32), _x(2, 2, 5, 32))
     first = (_x(2, 2, 0, 32), _x(2, 2, 0, 32))
     turning = {**heads, "do_rotary": 1}
+    roomy = tuple(np.pad(t[:, :, :3], [(0, 0), (0, 0), (0, 2), (0, 0)]) for t in past)
     return [
         _case("GroupQueryAttention", q, k, v, *none, *last(2, 2), **heads),
         _case("GroupQueryAttention", q, k, v, *none, *last(2, 2), *tables, do_rotary=1, **heads),
@@ -161,6 +162,17 @@ def _grouped() -> list[Case]:
             "GroupQueryAttention", *wide, *cache, *last(5, 5), *tables, rotary_interleaved=1,
             **turning,
         ),
+        _case("GroupQueryAttention", *one, *past, *last(5, 5), smooth_softmax=1, **heads),
+        _case(
+            "GroupQueryAttention", q, k, v, *none, *last(2, 2), None, None, None, _x(2, 1, 3, 3),
+            _x(4), softcap=5.0, **heads,
+        ),
+        # The cache has room behind the places that there are.
+        _case(
+            "GroupQueryAttention", *one, *roomy, *last(3, 3), None, None, None, _x(1, 4, 1, 4),
+            **heads,
+        ),
+        _case("GroupQueryAttention", q, k, v, *none, *last(2, 2), causal=0, **heads),
     ]  # fmt: skip
 
 

@@ -388,8 +388,8 @@ def _group_query_attention(body: Body) -> None:
     A cache may have room for more places than there are; row b has `seqlens_k[b] + 1` of them, and
     its new ones come last.
     """
-    if body.attrs.get("smooth_softmax", 0) or body.has(11):
-        raise UnsupportedError("a smooth softmax")
+    if body.attrs.get("sliding_window_cache", 0) or body.has(12) or body.has(13):
+        raise UnsupportedError("a cache of a window or in fewer bits")
     heads, kv_heads = int(body.attrs["num_heads"]), int(body.attrs["kv_num_heads"])
     q, k, v = body.inputs[:3]
     if not body.has(1):
@@ -398,6 +398,12 @@ def _group_query_attention(body: Body) -> None:
         q, k, v = body.node("Split", [body.inputs[0], sizes], 3, axis=2)
     counts = (heads, kv_heads, kv_heads)
     q, k, v = (split_heads(body, t, n) for t, n in zip((q, k, v), counts, strict=True))
+    if body.has(14):
+        epsilon = body.attrs.get("qk_norm_epsilon", 1e-6)
+        q, k = (
+            body("RMSNormalization", t, body.inputs[i], axis=-1, epsilon=epsilon)
+            for i, t in enumerate((q, k), 14)
+        )
     rows = _length(body, q, 2)
     zero, one = (body.scalar(n) for n in (0, 1))
     lengths = body("Add", body("Reshape", body("Cast", body.inputs[5], to=7), body.ints(-1)), one)
@@ -417,21 +423,43 @@ def _group_query_attention(body: Body) -> None:
         total = body("Reshape", body("Cast", body.inputs[6], to=7), body.ints(1))
         for old, new in zip(body.inputs[3:5], (k, v), strict=True):
             room = body("Max", body("Sub", total, _length(body, old, 2)), zero)
-            pads = body("Concat", body.ints(0), room, axis=0)
-            grown = body("Pad", old, pads, "", body.ints(2))
+            grown = _padded(body, old, 2, after=room)
             caches.append(body("TensorScatter", grown, new, before, axis=-2))
         k, v = caches
-    keys = _range(body, _length(body, k, 2))
+    count = _length(body, k, 2)
+    keys = _range(body, count)
     own = body("Unsqueeze", places, body.ints(1, 3))
-    seen = body("LessOrEqual", keys, own)
+    # Without an order a query sees all that its row has.
+    last = body("Unsqueeze", body("Sub", lengths, one), body.ints(1, 2, 3))
+    seen = body("LessOrEqual", keys, own if body.attrs.get("causal", 1) else last)
     window = int(body.attrs.get("local_window_size", -1))
     if window > 0:
         oldest = body("Sub", own, body.scalar(window))
         seen = body("And", seen, body("Greater", keys, oldest))
     lowest = body.number(float(ml_dtypes.finfo(body.input_dtype().numpy).min))
     mask = body("Where", seen, body.number(0.0), lowest)
-    mask = _with(body, mask, 10)
+    if body.has(10):
+        # It ends with the places that there are; a cache may have room behind.
+        room = body("Sub", count, _length(body, body.inputs[10], 3))
+        mask = body("Add", mask, _padded(body, body.inputs[10], 3, after=room))
     attrs: dict[str, Any] = {
         n: float(body.attrs[n]) for n in ("scale", "softcap") if body.attrs.get(n)
     }
-    body.outputs = [merge_heads(body, body("Attention", q, k, v, mask, **attrs)), k, v]
+    all_keys, all_values = k, v
+    if body.has(11) or body.attrs.get("smooth_softmax", 0):
+        # One more place, of no value, takes its share of the softmax.
+        extra = body.ints(1)
+        k, v = (_padded(body, t, 2, after=extra) for t in (k, v))
+        mask = _padded(body, mask, 3, after=extra)
+        if body.has(11):
+            sinks = body("Unsqueeze", body.inputs[11], body.ints(0, 2, 3))
+            mask = body("Add", mask, _padded(body, sinks, 3, before=count))
+    y = merge_heads(body, body("Attention", q, k, v, mask, **attrs))
+    body.outputs = [y, all_keys, all_values]
+
+
+def _padded(body: Body, value: str, axis: int, before: str = "", after: str = "") -> str:
+    """A value with zeros before or behind it along an axis, as many as a number `[1]` says."""
+    none = body.ints(0)
+    pads = body("Concat", before or none, after or none, axis=0)
+    return body("Pad", value, pads, "", body.ints(axis))
