@@ -11,6 +11,7 @@ import pytest
 from onnx import helper
 
 import clrt
+from clrt.errors import UnsupportedError
 from clrt.ir.op import Array
 from clrt.runtime.devices import DeviceInfo
 from tests.harness import all_devices
@@ -226,3 +227,10 @@ def test_channels_last(device: DeviceInfo) -> None:
     )
     (expected,) = session.run(None, feeds)
     np.testing.assert_allclose(found, expected.transpose(0, 2, 3, 1), rtol=0, atol=1e-5)
+
+
+def test_outputs_that_an_expansion_lacks_are_named() -> None:
+    x, gamma = _x(1, 2, 8), _x(8)
+    model, _ = _case("SkipLayerNormalization", x, x, gamma, outputs=2).model()
+    with pytest.raises(UnsupportedError, match=r"SkipLayerNormalization.*its output 1"):
+        clrt.load(model)

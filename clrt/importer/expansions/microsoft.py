@@ -85,7 +85,7 @@ def _skip_layer_normalization(body: Body) -> None:
     epsilon = body.attrs.get("epsilon", 1e-12)
     y = body("LayerNormalization", *inputs, axis=-1, epsilon=epsilon)
     # The statistics stand between; only training reads them.
-    body.outputs = [y, y, y, total]
+    body.outputs = [y, "", "", total]
 
 
 @expands(_DOMAIN, "SkipSimplifiedLayerNormalization")
@@ -93,7 +93,7 @@ def _skip_simplified_layer_normalization(body: Body) -> None:
     total = _skip(body, 3)
     epsilon = body.attrs.get("epsilon", 1e-12)
     y = body("RMSNormalization", total, body.inputs[2], axis=-1, epsilon=epsilon)
-    body.outputs = [y, y, y, total]
+    body.outputs = [y, "", "", total]
 
 
 @expands(_DOMAIN, "EmbedLayerNormalization")
