@@ -139,6 +139,22 @@ class Body:
         """Rank of an input; raises what `shape_of` does."""
         return len(self.shape_of(index))
 
+    def size_of(self, index: int, axis: int) -> int:
+        """A dim of an input that must be a number.
+
+        Raises:
+            ModelError, UnsupportedError: The input is left out, or the dim is not known.
+        """
+        shape = self.shape_of(index)
+        dim = shape[axis % len(shape)]
+        if not isinstance(dim, int):
+            raise UnsupportedError(f"axis {axis} of input {index} depends on the input")
+        return dim
+
+    def plus(self, value: str, index: int) -> str:
+        """The value plus an optional input."""
+        return self("Add", value, self.inputs[index]) if self.has(index) else value
+
     def as_float32(self, index: int = 0) -> str:
         """An input, cast where it has another dtype."""
         if self.input_dtype(index) is DType.FLOAT32:

@@ -7,7 +7,7 @@ import numpy as np
 from clrt.errors import ModelError, UnsupportedError
 from clrt.importer.expansions.body import Body, expands
 from clrt.importer.expansions.layouts import channels_first, channels_last
-from clrt.importer.expansions.microsoft import self_attention
+from clrt.importer.expansions.microsoft_attention import self_attention
 from clrt.importer.expansions.quantised import column, qlinear_conv, quantise, requantise
 from clrt.ir.dtypes import DType
 
