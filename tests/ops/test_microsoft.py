@@ -113,6 +113,7 @@ def _multi_heads() -> list[Case]:
     q, k, v = _x(2, 3, 8), _x(2, 5, 8), _x(2, 5, 12)
     mask = np.array([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]], np.int32)
     past = (_x(2, 2, 4, 4), _x(2, 2, 4, 4))
+    room = (_x(2, 2, 7, 4), _x(2, 2, 7, 4))
     own = _x(2, 3, 8)
     return [
         _case("MultiHeadAttention", q, k, v, num_heads=2),
@@ -122,6 +123,30 @@ def _multi_heads() -> list[Case]:
         _case("MultiHeadAttention", q, own, own, num_heads=2, unidirectional=1),
         _case("MultiHeadAttention", q, own, own, None, None, None, *past, num_heads=2, outputs=3),
         _case("MultiHeadAttention", q, _x(2, 2, 5, 4), _x(2, 2, 5, 4), num_heads=2),
+        # Ends of the keys, then where each row of queries and of keys would start if packed.
+        _case("MultiHeadAttention", q, k, v, None, np.array([2, 5, 0, 3, 6, 0, 5, 10], np.int32),
+              num_heads=2),
+        _case("MultiHeadAttention", q, k, v, None, None, _x(1, 2, 3, 5), num_heads=2, outputs=4),
+        _case("MultiHeadAttention", q, own, own, None, None, None, *room, np.array([2], np.int32),
+              num_heads=2, outputs=4, unidirectional=1),
+    ]  # fmt: skip
+
+
+def _decoders() -> list[Case]:
+    """One new place for a cache that has room, which several beams may share."""
+    op, new = "DecoderMaskedMultiHeadAttention", (_x(4, 1, 8), _x(4, 1, 8), _x(4, 1, 8))
+    cache = (_x(4, 2, 6, 4), _x(4, 2, 6, 4), np.array([3], np.int32))
+    mask = np.array([[1, 1, 0, 1], [1, 1, 1, 1], [0, 1, 1, 1], [1, 0, 0, 1]], np.int32)
+    beams = (np.array([2], np.int32), np.asarray(RNG.integers(0, 2, (2, 2, 6)), np.int32))
+    heads = {"num_heads": 2, "past_present_share_buffer": 1, "outputs": 3}
+    scores = {**heads, "output_qk": 1, "outputs": 4}
+    others = (_x(4, 2, 5, 4), _x(4, 2, 5, 4))
+    return [
+        _case(op, *new, None, None, *cache, **heads),
+        _case(op, *new, mask, _x(1, 2, 1, 4), *cache, None, None, _x(24), scale=0.4, **scores),
+        _case(op, *new, None, None, *cache, *beams, **heads),
+        _case(op, new[0], *others, num_heads=2),
+        _case(op, new[0], *others, mask[:, [0, 1, 2, 3, 0]], *[None] * 6, _x(24), num_heads=2),
     ]
 
 
@@ -179,7 +204,7 @@ def _grouped() -> list[Case]:
 
 CASES = [
     *_activations(), *_norms(), *_products(), *_rotary(), *_attentions(), *_multi_heads(),
-    *_grouped(),
+    *_grouped(), *_decoders(),
 ]  # fmt: skip
 
 
@@ -187,6 +212,29 @@ CASES = [
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.op)
 def test_against_onnx_runtime(case: Case, device: DeviceInfo) -> None:
     check(case, device, 1e-4)
+
+
+@DEVICES
+def test_grouped_queries_and_keys_are_normalised(device: DeviceInfo) -> None:
+    """As where their rows are normalised before, which ONNX Runtime has on GPUs only."""
+    q, k, v, scales = _x(2, 3, 64), _x(2, 3, 32), _x(2, 3, 32), (_x(16), _x(16))
+    tail = (None, None, np.array([2, 2], np.int32), np.array(3, np.int32))
+    norms = (*[None] * 7, *scales)
+    attrs = {"num_heads": 4, "kv_num_heads": 2, "qk_norm_epsilon": 0.1}
+    rows = [t.reshape(2, 3, -1, 16) for t in (q, k)]
+    before = [
+        (t / np.sqrt((t**2).mean(-1, keepdims=True) + 0.1) * s).reshape(2, 3, -1)
+        for t, s in zip(rows, scales, strict=True)
+    ]
+    results = []
+    for case in (
+        _case("GroupQueryAttention", q, k, v, *tail, *norms, **attrs),
+        _case("GroupQueryAttention", *before, v, *tail, **attrs),
+    ):
+        model, feeds = case.model()
+        with clrt.load(model, device=device.index) as loaded:
+            results.append(loaded.run(feeds)["y0"])
+    np.testing.assert_allclose(*results, atol=1e-5)
 
 
 @DEVICES

@@ -52,6 +52,9 @@ class Case:
             [onnx.ValueInfoProto(name=o) for o in outputs],
             [numpy_helper.from_array(np.asarray(self.inputs[i]), f"x{i}") for i in self.constant],
         )
+        # A fourth output is scores, whose type ONNX Runtime does not infer.
+        for output in graph.output[3:]:
+            output.type.tensor_type.elem_type = onnx.TensorProto.FLOAT
         opsets = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
         return helper.make_model(graph, opset_imports=opsets, ir_version=10), feeds
 

@@ -16,7 +16,8 @@ _DOMAIN = "com.microsoft"
 
 def _kept_keys(body: Body, index: int, total: str) -> str:
     """Which of the scores `[B, H, S, T]` a mask keeps: an end for each row of the batch of input 0,
-    or ends and starts, one after the other; or a mask `[B, T]` or `[B, S, T]`.
+    and behind them nothing, starts, or where rows begin once padding is gone (which has no effect
+    where it is not); or a mask `[B, T]` or `[B, S, T]`.
 
     Args:
         total: T, as `[1]`.
@@ -24,20 +25,18 @@ def _kept_keys(body: Body, index: int, total: str) -> str:
     Raises:
         UnsupportedError: The mask has another rank.
     """
-    x, mask, rank = body.types[0], body.types[index], body.rank_of(index)
+    rank = body.rank_of(index)
     if rank == 1:
-        every = body.ints(1, 2, 3)
         limits, places = body.cast(body.inputs[index], DType.INT64), count_up(body, total)
-        sizes = [str(t.shape[0]) for t in (x, mask) if t is not None and t.shape]
-        pair = len(sizes) == 2 and sizes[0] != sizes[1]
-        parts = body.node("Split", [limits], 2, num_outputs=2, axis=0) if pair else [limits]
-        ends, *starts = (body("Unsqueeze", p, every) for p in parts)
-        kept = body("Less", places, ends)
-        for start in starts:
-            kept = body("And", kept, body("GreaterOrEqual", places, start))
-        return kept
+        rows, given = dim_of(body, body.inputs[0], 0), dim_of(body, limits, 0)
+        first, last = (body.ints(0), rows), (body("Sub", given, rows), given)
+        ends, starts = (body("Slice", limits, *part, body.ints(0)) for part in (first, last))
+        pair = body("Equal", given, body("Add", rows, rows))
+        starts = body("Where", pair, starts, body.scalar(0))
+        ends, starts = (body("Unsqueeze", t, body.ints(1, 2, 3)) for t in (ends, starts))
+        return body("And", body("Less", places, ends), body("GreaterOrEqual", places, starts))
     if rank not in (2, 3):
-        raise UnsupportedError(f"a mask {mask}")
+        raise UnsupportedError(f"a mask {body.types[index]}")
     axes = body.ints(1, 2) if rank == 2 else body.ints(1)
     return body.cast(body("Unsqueeze", body.inputs[index], axes), DType.BOOL)
 
@@ -66,15 +65,90 @@ def _attend(
     mask: str = "",
     past: tuple[str, str] | None = None,
 ) -> list[str]:
-    """ONNX's Attention on `[B, S, H * D]`: the result, and all keys and values by head."""
-    scale, causal = float(body.attrs.get("scale", 0.0)), int(body.attrs.get("unidirectional", 0))
-    attrs: dict[str, Any] = {"q_num_heads": heads, "kv_num_heads": heads, "is_causal": causal}
-    attrs |= {"scale": scale} if scale else {}
+    """ONNX's Attention on `[B, S, H * D]`: the result, all keys and values by head, and the scores
+    with what is added to them.
+    """
+    causal = int(body.attrs.get("unidirectional", 0))
+    attrs = {"q_num_heads": heads, "kv_num_heads": heads, "is_causal": causal, **_scale(body)}
+    if body.output_count > 3:
+        whole = [q, k, v, mask, *(past or ())]
+        return body.node("Attention", whole, 4, qk_matmul_output_mode=2, **attrs)
     if past is None:
         # One output: the kernel of its own has no more.
         y = body("Attention", q, k, v, mask, **attrs)
         return [y, split_heads(body, k, heads), split_heads(body, v, heads)]
     return body.node("Attention", [q, k, v, mask, *past], 3, **attrs)
+
+
+def _scale(body: Body) -> dict[str, Any]:
+    """The attribute of Attention; 0 is the default of com.microsoft."""
+    scale = float(body.attrs.get("scale", 0.0))
+    return {"scale": scale} if scale else {}
+
+
+def _attend_in_room(
+    body: Body,
+    q: str,
+    k: str,
+    v: str,
+    heads: int,
+    mask: str,
+    past: tuple[str, str],
+    count: str,
+    beams: str,
+) -> list[str]:
+    """As `_attend`, on a cache `[B, H, P, D]` that has room: the new places come behind the first
+    `count`, `[1]`.
+
+    Args:
+        beams: `[B / W, W, P]`, for each place the row that it is read from, among the W that row b
+            is one of; "": each from its own.
+    """
+    q, k, v = (split_heads(body, t, heads) for t in (q, k, v))
+    count = body.cast(body("Reshape", count, body.ints(1)), DType.INT64)
+    batch, rows = (dim_of(body, q, axis) for axis in (0, 2))
+    first = body("Expand", count, batch)
+    cache = [
+        body("TensorScatter", old, new, first, axis=-2)
+        for old, new in zip(past, (k, v), strict=True)
+    ]
+    size, total = dim_of(body, cache[0], 2), body("Add", count, rows)
+    places, ends = count_up(body, size), body("Unsqueeze", total, body.ints(0))
+    if body.attrs.get("unidirectional", 0):
+        own = body("Unsqueeze", count_up(body, rows), body.ints(1))
+        ends = body("Add", own, body("Add", count, body.ints(1)))
+    lowest = body.number(float(ml_dtypes.finfo(body.input_dtype().numpy).min))
+    hidden = body("Where", body("Less", places, ends), body.number(0.0), lowest)
+    if mask:
+        room = body("Sub", size, dim_of(body, mask, 3))
+        hidden = body("Add", padded(body, mask, 3, after=room), hidden)
+    operands = [q, *cache, hidden]
+    if beams:
+        own = body("Unsqueeze", count_up(body, batch), body.ints(1))
+        width = dim_of(body, beams, 1)
+        among = body("Reshape", body.cast(beams, DType.INT64), body("Concat", batch, size, axis=0))
+        origin = body("Add", body("Sub", own, body("Mod", own, width)), among)
+        # What lies behind the first places says nothing.
+        origin = body("Where", body("Less", places, count), origin, own)
+        for n, t in enumerate(cache, 1):
+            operands[n] = _from_rows(body, t, origin, places)
+    if body.output_count <= 3:
+        return [merge_heads(body, body("Attention", *operands, **_scale(body))), *cache]
+    y, _, _, scores = body.node("Attention", operands, 4, qk_matmul_output_mode=2, **_scale(body))
+    seen = body("Slice", scores, body.ints(0), total, body.ints(3))
+    return [merge_heads(body, y), *cache, seen]
+
+
+def _from_rows(body: Body, value: str, rows: str, places: str) -> str:
+    """A value `[B, H, P, D]`, each place p of row b from row `rows[b, p]`."""
+    where = [
+        body("Unsqueeze", t, body.ints(2))
+        for t in (rows, body("Expand", places, body("Shape", rows)))
+    ]
+    found = body(
+        "GatherND", body("Transpose", value, perm=[0, 2, 1, 3]), body("Concat", *where, axis=2)
+    )
+    return body("Transpose", found, perm=[0, 2, 1, 3])
 
 
 def self_attention(
@@ -119,37 +193,61 @@ def _attention(body: Body) -> None:
     self_attention(body, qkv, mask=3, past=4, added=body.optional(5))
 
 
-@expands(_DOMAIN, "MultiHeadAttention")
-def _multi_head_attention(body: Body) -> None:
-    """Inputs: q, k, v, bias, padding mask, what is added to the scores, past keys and values."""
-    heads = int(body.attrs["num_heads"])
+def _operands(body: Body, bias: int) -> tuple[str, ...]:
+    """Queries, keys and values `[B, S, H * D]` of inputs that may be packed or by head, with the
+    bias that an input has for all three, one behind the other.
+    """
     packed = 3 if body.rank_of(0) == 5 else 2 if body.has(1) and body.rank_of(1) == 5 else 0
     if packed:
         whole = body.inputs[3 - packed]
         parts = body.node("Split", [whole], packed, num_outputs=packed, axis=3)
         flat = [body("Reshape", part, body.ints(0, 0, -1)) for part in parts]
-        q, k, v = flat if packed == 3 else [body.inputs[0], *flat]
+        operands = flat if packed == 3 else [body.inputs[0], *flat]
     else:
-        q, k, v = (
+        operands = [
             merge_heads(body, t) if body.rank_of(i) == 4 else t
             for i, t in enumerate(body.inputs[:3])
-        )
-    if body.has(3):
-        width = body.size_of(3, 0)
+        ]
+    if body.has(bias):
+        width = body.size_of(bias, 0)
         each = body.size_of(0, 2) if body.rank_of(0) == 3 else width // 3
         sizes = [each, each, width - 2 * each]
-        biases = body.node("Split", [body.inputs[3], body.ints(*sizes)], 3, axis=0)
+        biases = body.node("Split", [body.inputs[bias], body.ints(*sizes)], 3, axis=0)
         # Keys and values that come by head are a cache of another call, which has added its own.
         own = [packed or body.rank_of(i) == 3 for i in range(3)]
-        q, k, v = (
+        operands = [
             body("Add", t, b) if mine else t
-            for t, b, mine in zip((q, k, v), biases, own, strict=True)
+            for t, b, mine in zip(operands, biases, own, strict=True)
+        ]
+    return tuple(operands)
+
+
+def _multi_head(body: Body, bias: int, mask: int, past: int, count: int, beams: int) -> None:
+    """Attention on queries, keys and values by the places of its other inputs: the padding mask is
+    followed by what is added to the scores, the past keys by the values.
+    """
+    heads, (q, k, v) = int(body.attrs["num_heads"]), _operands(body, bias)
+    total, cache = dim_of(body, k, 1), None
+    if body.has(past) and body.has(past + 1):
+        cache = (body.inputs[past], body.inputs[past + 1])
+        total = body("Add", total, dim_of(body, cache[0], 2))
+    added = _mask(body, mask, total, body.optional(mask + 1))
+    if cache is not None and body.has(count):
+        body.outputs = _attend_in_room(
+            body, q, k, v, heads, added, cache, body.inputs[count], body.optional(beams)
         )
-    total, past = dim_of(body, k, 1), None
-    if body.has(6) and body.has(7):
-        past = (body.inputs[6], body.inputs[7])
-        total = body("Add", total, dim_of(body, past[0], 2))
-    body.outputs = _attend(body, q, k, v, heads, _mask(body, 4, total, body.optional(5)), past)
+    else:
+        body.outputs = _attend(body, q, k, v, heads, added, cache)
+
+
+@expands(_DOMAIN, "MultiHeadAttention")
+def _multi_head_attention(body: Body) -> None:
+    _multi_head(body, bias=3, mask=4, past=6, count=8, beams=9)
+
+
+@expands(_DOMAIN, "DecoderMaskedMultiHeadAttention")
+def _decoder_masked_multi_head_attention(body: Body) -> None:
+    _multi_head(body, bias=10, mask=3, past=5, count=7, beams=9)
 
 
 @expands(_DOMAIN, "GroupQueryAttention")
