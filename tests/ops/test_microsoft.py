@@ -85,6 +85,7 @@ def _rotary() -> list[Case]:
         _case("RotaryEmbedding", _x(2, 3, 16), ids, *tables),
         _case("RotaryEmbedding", _x(2, 3, 16), np.array([4]), *tables, interleaved=1),
         _case("RotaryEmbedding", _x(2, 2, 3, 8), ids, *tables),
+        _case("RotaryEmbedding", _x(2, 3, 16), ids, *tables, scale=2.0, is_packed_batching=1),
         _case("RotaryEmbedding", _x(2, 3, 24), ids, *tables, num_heads=2, rotary_embedding_dim=8),
         _case(
             "RotaryEmbedding", _x(2, 2, 3, 12), ids, *tables, num_heads=2, rotary_embedding_dim=8,

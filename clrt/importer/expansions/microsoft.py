@@ -199,9 +199,11 @@ def _positions(body: Body, given: str, rank: int, like: str, axis: int) -> str:
 
 @expands(_DOMAIN, "RotaryEmbedding")
 def _rotary_embedding(body: Body) -> None:
-    """Inputs: x, positions, and the tables of cosines and sines."""
-    if body.attrs.get("is_packed_batching", 0) or body.attrs.get("scale", 1.0) != 1:
-        raise UnsupportedError("packed batching and scaled positions")
+    """Inputs: x, positions, and the tables of cosines and sines.
+
+    `scale` and `is_packed_batching` change nothing, as in ONNX Runtime: the tables are scaled, and
+    positions say where a packed row stands.
+    """
     x, given, cosines, sines = body.inputs[:4]
     rank = body.rank_of(0)
     positions = _positions(body, given, body.rank_of(1), x, rank - 2 if rank == 4 else 1)
