@@ -322,3 +322,18 @@ def test_products_may_share_scales_but_not_zero_points(device: DeviceInfo) -> No
     found = clrt.load(model, device=device.index, strict=True).run({"x": x})
     for name, array in zip(("y1", "y2"), expected, strict=True):
         np.testing.assert_allclose(found[name], array, rtol=1e-5, atol=1e-4)
+
+
+@DEVICES
+@pytest.mark.parametrize("per_channel", [False, True])
+def test_recurrent_net(device: DeviceInfo, per_channel: bool) -> None:
+    """As `quantize_dynamic` writes it; ONNX Runtime rounds x and the states, too."""
+    shape, hidden = (2, 64) if per_channel else (2,), 16
+    w, r = _bytes(2, 8, 64, dtype=np.int8), _bytes(2, hidden, 64, dtype=np.int8)
+    w_scale, r_scale = (_floats(*shape, low=0.001, high=0.004) for _ in range(2))
+    zeros = np.zeros(shape, np.int8)
+    optional = (_floats(2, 128), np.array([6, 4], np.int32), None, _floats(2, 2, hidden), None)
+    inputs = (_floats(6, 2, 8), w, r, *optional, w_scale, zeros, r_scale, zeros)
+    attrs = {"direction": "bidirectional", "hidden_size": hidden}
+    case = Case("DynamicQuantizeLSTM", inputs, (1, 2, 3, 8, 9, 10, 11), 3, attrs)
+    check(case, device, 0.02)
