@@ -78,6 +78,17 @@ def _products() -> list[Case]:
     ]
 
 
+def _states() -> list[Case]:
+    """Convolutions of what comes with what came before."""
+    op, w, bias = "CausalConvWithState", _x(6, 1, 4), _x(6)
+    return [
+        _case(op, _x(2, 6, 5), w, bias, activation="silu", outputs=2),
+        _case(op, _x(2, 6, 1), w, None, _x(2, 6, 3), outputs=2),
+        _case(op, _x(2, 6, 2), w, bias, _x(2, 6, 6), dilation=2, outputs=2),
+        _case(op, _x(1, 6, 3), w[..., :1], bias, outputs=2),
+    ]
+
+
 def _rotary() -> list[Case]:
     tables = (_x(16, 4), _x(16, 4))
     ids = np.array([[0, 1, 2], [5, 6, 7]])
@@ -205,7 +216,7 @@ def _grouped() -> list[Case]:
 
 CASES = [
     *_activations(), *_norms(), *_products(), *_rotary(), *_attentions(), *_multi_heads(),
-    *_grouped(), *_decoders(),
+    *_grouped(), *_decoders(), *_states(),
 ]  # fmt: skip
 
 

@@ -280,7 +280,7 @@ def check(case: Case, device: DeviceInfo, limit: float = 1e-5) -> None:
         assert actual[name].shape == wanted.shape
         wide = wanted.astype(np.float64)
         # A sum in another order may fall on the other side of a half.
-        allowed = 1.0 if wanted.dtype.kind in "iu" else limit * max(1.0, float(np.abs(wide).max()))
+        allowed = 1.0 if wanted.dtype.kind in "iu" else limit * float(np.abs(wide).max(initial=1.0))
         np.testing.assert_allclose(actual[name].astype(np.float64), wide, rtol=0, atol=allowed)
         if wanted.dtype.kind in "iu":
             assert np.mean(actual[name] != wanted) <= 0.05

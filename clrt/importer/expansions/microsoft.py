@@ -8,7 +8,7 @@ import numpy as np
 
 from clrt.errors import UnsupportedError
 from clrt.importer.expansions.body import Body, expands
-from clrt.importer.expansions.layouts import channels_first, channels_last, count_up, dim_of
+from clrt.importer.expansions.layouts import channels_first, channels_last, count_up, dim_of, padded
 from clrt.importer.expansions.quantised import CONV_ATTRS
 
 _DOMAIN = "com.microsoft"
@@ -160,6 +160,33 @@ def _nhwc_conv(body: Body) -> None:
     rank = body.rank_of()
     x, w = (channels_first(body, v, rank) for v in body.inputs[:2])
     body.outputs = [channels_last(body, _conv(body, x, w, body.optional(2)), rank)]
+
+
+@expands(_DOMAIN, "CausalConvWithState")
+def _causal_conv_with_state(body: Body) -> None:
+    """Inputs: x `[B, C, L]`, weights `[C, 1, K]`, bias, and what came before x, `[B, C, P]` with
+    P = (K - 1) dilation. The last P places of both are the state that comes after x.
+    """
+    forms = {"ndim": 1, "channels_last": 0, "state_window": 0}
+    if odd := [name for name, form in forms.items() if body.attrs.get(name, form) != form]:
+        raise UnsupportedError(f"{odd[0]} {body.attrs[odd[0]]}")
+    x, dilation = body.inputs[0], int(body.attrs.get("dilation", 1))
+    before = body.ints((body.size_of(1, 2) - 1) * dilation)
+    if body.has(3):
+        whole = body("Concat", body.inputs[3], x, axis=2)
+    else:
+        whole = padded(body, x, 2, before=before)
+    attrs: dict[str, Any] = {"group": body.size_of(1, 0), "dilations": [dilation]}
+    y = body("Conv", whole, body.inputs[1], body.optional(2), **attrs)
+    match body.attrs.get("activation", "none"):
+        case "silu" | "swish":
+            y = body("Swish", y)
+        case "none":
+            pass
+        case other:
+            raise UnsupportedError(f"activation '{other}'")
+    state = body("Slice", whole, dim_of(body, x, 2), dim_of(body, whole, 2), body.ints(2))
+    body.outputs = [y, state]
 
 
 @expands(_DOMAIN, "GroupNorm")
