@@ -79,14 +79,28 @@ def _products() -> list[Case]:
 
 
 def _states() -> list[Case]:
-    """Convolutions of what comes with what came before."""
+    """What comes next to what came before: convolutions, and attention that keeps no keys."""
     op, w, bias = "CausalConvWithState", _x(6, 1, 4), _x(6)
     return [
         _case(op, _x(2, 6, 5), w, bias, activation="silu", outputs=2),
         _case(op, _x(2, 6, 1), w, None, _x(2, 6, 3), outputs=2),
         _case(op, _x(2, 6, 2), w, bias, _x(2, 6, 6), dilation=2, outputs=2),
         _case(op, _x(1, 6, 3), w[..., :1], bias, outputs=2),
-    ]
+        *(
+            _case(
+                "LinearAttention", _x(2, tokens, 4 * q_heads), _x(2, tokens, 4 * heads),
+                _x(2, tokens, 5 * heads), past, decay if "gated" in rule else None,
+                abs(_x(2, tokens, 1)) if "delta" in rule else None,
+                q_num_heads=q_heads, kv_num_heads=heads, update_rule=rule, outputs=2,
+            )
+            for rule, q_heads, heads, tokens, past, decay in (
+                ("linear", 2, 2, 3, None, None),
+                ("gated", 4, 2, 1, _x(2, 2, 4, 5), -abs(_x(2, 1, 8))),
+                ("delta", 2, 4, 3, _x(2, 4, 4, 5), None),
+                ("gated_delta", 2, 2, 4, None, -abs(_x(2, 4, 2))),
+            )
+        ),
+    ]  # fmt: skip
 
 
 def _rotary() -> list[Case]:
