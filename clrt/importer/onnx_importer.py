@@ -308,9 +308,7 @@ class _Importer:
         proto = call.proto
         try:
             attrs = {a.name: attribute_value(a, self._tensors, call.title) for a in proto.attribute}
-            function = expand(
-                call.domain, proto.op_type, call.opset, attrs, types, len(call.outputs)
-            )
+            function = expand(call.domain, proto.op_type, call.opset, attrs, types, call.outputs)
         except UnsupportedError as error:
             return self._refuse(call, scope, _without_title(str(error), call.title))
         except ModelError as error:

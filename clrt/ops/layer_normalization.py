@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
@@ -10,9 +10,9 @@ import numpy as np
 
 from clrt.device.caps import DeviceCaps
 from clrt.errors import ShapeError, UnsupportedError
-from clrt.ir.dims import differ, product
+from clrt.ir.dims import Shape, differ, product
 from clrt.ir.dtypes import WIDENED_STORAGES, DType
-from clrt.ir.graph import Node, Value
+from clrt.ir.graph import Graph, Node, Value
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.row_norm import RowNorm, norm_flops
 from clrt.kernels.spec import (
@@ -29,7 +29,18 @@ from clrt.kernels.spec import (
     misfit_in_float32,
 )
 from clrt.kernels.tuned import tuned
-from clrt.ops.base import Accuracy, OnnxNode, Op, Sample, Types, need, normalize_axis, register
+from clrt.ops.base import (
+    Accuracy,
+    OnnxNode,
+    Op,
+    Sample,
+    Types,
+    need,
+    node_of,
+    normalize_axis,
+    register,
+)
+from clrt.ops.pointwise import Add, Mul
 
 CPU = tuned("layer_normalization_cpu", {"T_VW": (4, 8, 16)}, T_VW=8, T_ROWS=4)
 
@@ -41,6 +52,37 @@ class Normalization(Op):
     epsilon: float
     rms: ClassVar[bool] = False
     storages = WIDENED_STORAGES
+
+    def expand(self, inputs: Sequence[Value | None]) -> tuple[Graph, Sequence[Value | None]] | None:
+        """The normalisation alone, then products and sums that broadcast, where the scale or the
+        bias is no row of it.
+        """
+        given = [v for v in inputs if v is not None]
+        formal = [Value(f"x{k}", TensorType(v.dtype, v.shape)) for k, v in enumerate(given)]
+        x, *affine = formal
+        if x.shape is None or any(v.dtype is not x.dtype for v in affine):
+            return None
+        row = x.shape[normalize_axis(self.axis, len(x.shape), self) :]
+        shapes = [v.type.static_shape for v in affine]
+        if not all(isinstance(d, int) for d in row) or None in shapes:
+            return None
+        if all(s is not None and _is_row(s, row) for s in shapes):
+            return None
+        ones = TensorType.of(np.ones([int(d) for d in row], x.dtype.numpy))
+        types = self.infer([x.type, ones])
+        outputs = [Value(f"y{k}", t) for k, t in enumerate(types)]
+        nodes = [Node(self.name, self, [x, Value("ones", ones)], outputs)]
+        for op, value in zip((Mul(), Add()), affine, strict=False):
+            nodes.append(node_of(op, [nodes[-1].outputs[0], value], op.name))
+        graph = Graph(self.name, formal, [nodes[-1].outputs[0], *outputs[1:]], nodes)
+        return graph, given
+
+
+def _is_row(shape: Shape, row: Shape) -> bool:
+    """Whether a tensor has the elements of the normalised axes, the same for every row of x."""
+    rank = max(len(shape), len(row))
+    left, right = ((*(1,) * (rank - len(s)), *s) for s in (shape, row))
+    return left == right
 
 
 def _rows(node: Node) -> tuple[int, int]:
@@ -56,10 +98,11 @@ def _misfit_any(node: Node, caps: DeviceCaps) -> str | None:
     x = node.arg(0)
     if reason := misfit_in_float32(node, caps):
         return reason
-    _, n = _rows(node)
+    assert isinstance(node.op, Normalization)
+    row = x.dims[normalize_axis(node.op.axis, len(x.dims), node.op) :]
     for value in node.inputs[1:]:
-        if value is not None and int(np.prod(value.dims)) != n:
-            return f"the scale or bias {value.type} broadcasts over the {n} normalised elements"
+        if value is not None and not _is_row(value.dims, row):
+            return f"the scale or bias {value.type} is no row of the {row} normalised elements"
         if value is not None and value.dtype is not x.dtype:
             return f"{value.type} beside {x.type}"
     return None

@@ -11,6 +11,7 @@ import pytest
 from onnx import helper
 
 import clrt
+from clrt.errors import UnsupportedError
 from clrt.ir.op import Array
 from clrt.runtime.devices import DeviceInfo
 from tests.harness import all_devices
@@ -77,6 +78,31 @@ def _products() -> list[Case]:
     ]
 
 
+def _states() -> list[Case]:
+    """What comes next to what came before: convolutions, and attention that keeps no keys."""
+    op, w, bias = "CausalConvWithState", _x(6, 1, 4), _x(6)
+    return [
+        _case(op, _x(2, 6, 5), w, bias, activation="silu", outputs=2),
+        _case(op, _x(2, 6, 1), w, None, _x(2, 6, 3), outputs=2),
+        _case(op, _x(2, 6, 2), w, bias, _x(2, 6, 6), dilation=2, outputs=2),
+        _case(op, _x(1, 6, 3), w[..., :1], bias, outputs=2),
+        *(
+            _case(
+                "LinearAttention", _x(2, tokens, 4 * q_heads), _x(2, tokens, 4 * heads),
+                _x(2, tokens, 5 * heads), past, decay if "gated" in rule else None,
+                abs(_x(2, tokens, 1)) if "delta" in rule else None,
+                q_num_heads=q_heads, kv_num_heads=heads, update_rule=rule, outputs=2,
+            )
+            for rule, q_heads, heads, tokens, past, decay in (
+                ("linear", 2, 2, 3, None, None),
+                ("gated", 4, 2, 1, _x(2, 2, 4, 5), -abs(_x(2, 1, 8))),
+                ("delta", 2, 4, 3, _x(2, 4, 4, 5), None),
+                ("gated_delta", 2, 2, 4, None, -abs(_x(2, 4, 2))),
+            )
+        ),
+    ]  # fmt: skip
+
+
 def _rotary() -> list[Case]:
     tables = (_x(16, 4), _x(16, 4))
     ids = np.array([[0, 1, 2], [5, 6, 7]])
@@ -84,6 +110,7 @@ def _rotary() -> list[Case]:
         _case("RotaryEmbedding", _x(2, 3, 16), ids, *tables),
         _case("RotaryEmbedding", _x(2, 3, 16), np.array([4]), *tables, interleaved=1),
         _case("RotaryEmbedding", _x(2, 2, 3, 8), ids, *tables),
+        _case("RotaryEmbedding", _x(2, 3, 16), ids, *tables, scale=2.0, is_packed_batching=1),
         _case("RotaryEmbedding", _x(2, 3, 24), ids, *tables, num_heads=2, rotary_embedding_dim=8),
         _case(
             "RotaryEmbedding", _x(2, 2, 3, 12), ids, *tables, num_heads=2, rotary_embedding_dim=8,
@@ -112,6 +139,7 @@ def _multi_heads() -> list[Case]:
     q, k, v = _x(2, 3, 8), _x(2, 5, 8), _x(2, 5, 12)
     mask = np.array([[1, 1, 1, 0, 0], [1, 1, 1, 1, 1]], np.int32)
     past = (_x(2, 2, 4, 4), _x(2, 2, 4, 4))
+    room = (_x(2, 2, 7, 4), _x(2, 2, 7, 4))
     own = _x(2, 3, 8)
     return [
         _case("MultiHeadAttention", q, k, v, num_heads=2),
@@ -121,6 +149,30 @@ def _multi_heads() -> list[Case]:
         _case("MultiHeadAttention", q, own, own, num_heads=2, unidirectional=1),
         _case("MultiHeadAttention", q, own, own, None, None, None, *past, num_heads=2, outputs=3),
         _case("MultiHeadAttention", q, _x(2, 2, 5, 4), _x(2, 2, 5, 4), num_heads=2),
+        # Ends of the keys, then where each row of queries and of keys would start if packed.
+        _case("MultiHeadAttention", q, k, v, None, np.array([2, 5, 0, 3, 6, 0, 5, 10], np.int32),
+              num_heads=2),
+        _case("MultiHeadAttention", q, k, v, None, None, _x(1, 2, 3, 5), num_heads=2, outputs=4),
+        _case("MultiHeadAttention", q, own, own, None, None, None, *room, np.array([2], np.int32),
+              num_heads=2, outputs=4, unidirectional=1),
+    ]  # fmt: skip
+
+
+def _decoders() -> list[Case]:
+    """One new place for a cache that has room, which several beams may share."""
+    op, new = "DecoderMaskedMultiHeadAttention", (_x(4, 1, 8), _x(4, 1, 8), _x(4, 1, 8))
+    cache = (_x(4, 2, 6, 4), _x(4, 2, 6, 4), np.array([3], np.int32))
+    mask = np.array([[1, 1, 0, 1], [1, 1, 1, 1], [0, 1, 1, 1], [1, 0, 0, 1]], np.int32)
+    beams = (np.array([2], np.int32), np.asarray(RNG.integers(0, 2, (2, 2, 6)), np.int32))
+    heads = {"num_heads": 2, "past_present_share_buffer": 1, "outputs": 3}
+    scores = {**heads, "output_qk": 1, "outputs": 4}
+    others = (_x(4, 2, 5, 4), _x(4, 2, 5, 4))
+    return [
+        _case(op, *new, None, None, *cache, **heads),
+        _case(op, *new, mask, _x(1, 2, 1, 4), *cache, None, None, _x(24), scale=0.4, **scores),
+        _case(op, *new, None, None, *cache, *beams, **heads),
+        _case(op, new[0], *others, num_heads=2),
+        _case(op, new[0], *others, mask[:, [0, 1, 2, 3, 0]], *[None] * 6, _x(24), num_heads=2),
     ]
 
 
@@ -140,6 +192,7 @@ def _grouped() -> list[Case]:
     cache = (_x(2, 2, 5, 32), _x(2, 2, 5, 32))
     first = (_x(2, 2, 0, 32), _x(2, 2, 0, 32))
     turning = {**heads, "do_rotary": 1}
+    roomy = tuple(np.pad(t[:, :, :3], [(0, 0), (0, 0), (0, 2), (0, 0)]) for t in past)
     return [
         _case("GroupQueryAttention", q, k, v, *none, *last(2, 2), **heads),
         _case("GroupQueryAttention", q, k, v, *none, *last(2, 2), *tables, do_rotary=1, **heads),
@@ -161,12 +214,23 @@ def _grouped() -> list[Case]:
             "GroupQueryAttention", *wide, *cache, *last(5, 5), *tables, rotary_interleaved=1,
             **turning,
         ),
+        _case("GroupQueryAttention", *one, *past, *last(5, 5), smooth_softmax=1, **heads),
+        _case(
+            "GroupQueryAttention", q, k, v, *none, *last(2, 2), None, None, None, _x(2, 1, 3, 3),
+            _x(4), softcap=5.0, **heads,
+        ),
+        # The cache has room behind the places that there are.
+        _case(
+            "GroupQueryAttention", *one, *roomy, *last(3, 3), None, None, None, _x(1, 4, 1, 4),
+            **heads,
+        ),
+        _case("GroupQueryAttention", q, k, v, *none, *last(2, 2), causal=0, **heads),
     ]  # fmt: skip
 
 
 CASES = [
     *_activations(), *_norms(), *_products(), *_rotary(), *_attentions(), *_multi_heads(),
-    *_grouped(),
+    *_grouped(), *_decoders(), *_states(),
 ]  # fmt: skip
 
 
@@ -174,6 +238,29 @@ CASES = [
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.op)
 def test_against_onnx_runtime(case: Case, device: DeviceInfo) -> None:
     check(case, device, 1e-4)
+
+
+@DEVICES
+def test_grouped_queries_and_keys_are_normalised(device: DeviceInfo) -> None:
+    """As where their rows are normalised before, which ONNX Runtime has on GPUs only."""
+    q, k, v, scales = _x(2, 3, 64), _x(2, 3, 32), _x(2, 3, 32), (_x(16), _x(16))
+    tail = (None, None, np.array([2, 2], np.int32), np.array(3, np.int32))
+    norms = (*[None] * 7, *scales)
+    attrs = {"num_heads": 4, "kv_num_heads": 2, "qk_norm_epsilon": 0.1}
+    rows = [t.reshape(2, 3, -1, 16) for t in (q, k)]
+    before = [
+        (t / np.sqrt((t**2).mean(-1, keepdims=True) + 0.1) * s).reshape(2, 3, -1)
+        for t, s in zip(rows, scales, strict=True)
+    ]
+    results = []
+    for case in (
+        _case("GroupQueryAttention", q, k, v, *tail, *norms, **attrs),
+        _case("GroupQueryAttention", *before, v, *tail, **attrs),
+    ):
+        model, feeds = case.model()
+        with clrt.load(model, device=device.index) as loaded:
+            results.append(loaded.run(feeds)["y0"])
+    np.testing.assert_allclose(*results, atol=1e-5)
 
 
 @DEVICES
@@ -214,3 +301,10 @@ def test_channels_last(device: DeviceInfo) -> None:
     )
     (expected,) = session.run(None, feeds)
     np.testing.assert_allclose(found, expected.transpose(0, 2, 3, 1), rtol=0, atol=1e-5)
+
+
+def test_outputs_that_an_expansion_lacks_are_named() -> None:
+    x, gamma = _x(1, 2, 8), _x(8)
+    model, _ = _case("SkipLayerNormalization", x, x, gamma, outputs=2).model()
+    with pytest.raises(UnsupportedError, match=r"SkipLayerNormalization.*its output 1"):
+        clrt.load(model)

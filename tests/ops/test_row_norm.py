@@ -168,3 +168,29 @@ def test_what_stays_apart(change: str) -> None:
         outputs.append(nodes[1].output)
     steps = plan_graph(Graph("g", graph.inputs, outputs, nodes), CPU).steps
     assert all(isinstance(s, Kernels) and s.within is None and s.launches for s in steps)
+
+
+@pytest.mark.parametrize("device", all_devices(), ids=lambda d: d.platform.split()[0])
+@pytest.mark.parametrize(
+    ("shape", "axis", "affine"),
+    [((4, 4), -1, (4, 1)), ((2, 3, 4), 1, (4,)), ((2, 3, 4), -1, (2, 1, 4)), ((3, 1, 5), 1, (5,))],
+)
+def test_scales_that_are_no_rows(
+    device: DeviceInfo, shape: tuple[int, ...], axis: int, affine: tuple[int, ...]
+) -> None:
+    """As many elements as a row has, too, may be one for each row."""
+    rng = np.random.default_rng(5)
+    x, scale, bias = (
+        np.asarray(rng.standard_normal(s), np.float32) for s in (shape, *[affine] * 2)
+    )
+    feeds = {"x": x, "s": scale, "b": bias}
+    values = [value(name, array) for name, array in feeds.items()]
+    for op in (LayerNormalization(axis, stats=True), RMSNormalization(axis)):
+        inputs = values if isinstance(op, LayerNormalization) else values[:2]
+        arrays = [feeds[v.name] for v in inputs]
+        outputs = [Value(f"y{k}", t) for k, t in enumerate(op.infer([v.type for v in inputs]))]
+        graph = Graph("g", inputs, outputs, [Node("norm", op, list(inputs), outputs)])
+        found, plan = run_graph(graph, {v.name: feeds[v.name] for v in inputs}, device)
+        assert not plan.host_steps
+        for name, expected in zip(graph.output_names, op.reference(*arrays), strict=True):
+            np.testing.assert_allclose(found[name], expected, atol=tolerance(op, expected))

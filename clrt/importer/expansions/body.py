@@ -7,6 +7,7 @@ input types it sees.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -32,7 +33,7 @@ class Body:
         attrs: The attributes that the node has.
         types: Of the inputs, None for one left out.
         inputs: Names of the inputs.
-        outputs: Names of the outputs, for the expansion to set.
+        outputs: Names of the outputs, for the expansion to set; "" for one that it does not have.
     """
 
     def __init__(
@@ -138,6 +139,22 @@ class Body:
         """Rank of an input; raises what `shape_of` does."""
         return len(self.shape_of(index))
 
+    def size_of(self, index: int, axis: int) -> int:
+        """A dim of an input that must be a number.
+
+        Raises:
+            ModelError, UnsupportedError: The input is left out, or the dim is not known.
+        """
+        shape = self.shape_of(index)
+        dim = shape[axis % len(shape)]
+        if not isinstance(dim, int):
+            raise UnsupportedError(f"axis {axis} of input {index} depends on the input")
+        return dim
+
+    def plus(self, value: str, index: int) -> str:
+        """The value plus an optional input."""
+        return self("Add", value, self.inputs[index]) if self.has(index) else value
+
     def as_float32(self, index: int = 0) -> str:
         """An input, cast where it has another dtype."""
         if self.input_dtype(index) is DType.FLOAT32:
@@ -204,21 +221,21 @@ def expand(
     opset: int,
     attrs: Mapping[str, Any],
     types: Sequence[TensorType | None],
-    output_count: int,
+    outputs: Sequence[str],
 ) -> Function:
     """The function that stands for one node.
 
     Args:
         attrs: Python values of its attributes.
         types: Types of its inputs.
-        output_count: How many outputs it has.
+        outputs: Names of its outputs, "" for one left out.
 
     Raises:
         UnsupportedError, ModelError: clrt does not have it in this form, or it is not valid.
     """
     dated = is_dated(domain, op_type, opset)
     expansion = _DATED[domain, op_type][1] if dated else _EXPANSIONS[domain, op_type]
-    body = Body(op_type, opset, attrs, types, output_count)
+    body = Body(op_type, opset, attrs, types, len(outputs))
     try:
         expansion(body)
     except Undecidable as error:
@@ -228,5 +245,8 @@ def expand(
             f"its attributes are not valid ({type(error).__name__}: {error}); "
             "export the model again."
         ) from error
+    for index, (wanted, found) in enumerate(zip_longest(outputs, body.outputs)):
+        if wanted and not found:
+            raise UnsupportedError(f"its output {index}")
     key = (domain, op_type, "clrt")
     return Function(key, body.inputs, body.outputs, body.nodes, _OPSETS)

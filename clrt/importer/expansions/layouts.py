@@ -1,4 +1,4 @@
-"""Axes moved to where ONNX's ops want them, and back."""
+"""Axes: moved to where ONNX's ops want them and back, their lengths and places, padding."""
 
 from __future__ import annotations
 
@@ -23,3 +23,20 @@ def split_heads(body: Body, value: str, heads: int) -> str:
 def merge_heads(body: Body, value: str) -> str:
     """`[B, H, S, D]` as `[B, S, H * D]`."""
     return body("Reshape", body("Transpose", value, perm=[0, 2, 1, 3]), body.ints(0, 0, -1))
+
+
+def dim_of(body: Body, value: str, axis: int) -> str:
+    """A dim of a value, as `[1]`."""
+    return body("Shape", value, start=axis, end=axis + 1)
+
+
+def count_up(body: Body, count: str) -> str:
+    """0, 1, … up to a number `[1]`."""
+    return body("Range", body.scalar(0), body("Squeeze", count, body.ints(0)), body.scalar(1))
+
+
+def padded(body: Body, value: str, axis: int, before: str = "", after: str = "") -> str:
+    """A value with zeros before or behind it along an axis, as many as a number `[1]` says."""
+    none = body.ints(0)
+    pads = body("Concat", before or none, after or none, axis=0)
+    return body("Pad", value, pads, "", body.ints(axis))

@@ -4,38 +4,18 @@ from __future__ import annotations
 
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from clrt.errors import UnsupportedError
 from clrt.importer.expansions.body import Body, expands
-from clrt.importer.expansions.layouts import channels_first, channels_last, merge_heads, split_heads
+from clrt.importer.expansions.layouts import channels_first, channels_last, count_up, dim_of, padded
 from clrt.importer.expansions.quantised import CONV_ATTRS
-from clrt.ir.dtypes import DType
 
 _DOMAIN = "com.microsoft"
 _ACTIVATIONS = {
     "Relu": (), "Tanh": (), "Sigmoid": (), "Softplus": (), "Softsign": (), "Elu": ("alpha",),
     "LeakyRelu": ("alpha",), "HardSigmoid": ("alpha", "beta"), "Clip": ("min", "max"),
 }  # fmt: skip
-
-
-def _size(body: Body, index: int, axis: int) -> int:
-    """A dim that must be a number.
-
-    Raises:
-        UnsupportedError: It is not known.
-    """
-    shape = body.shape_of(index)
-    dim = shape[axis % len(shape)]
-    if not isinstance(dim, int):
-        raise UnsupportedError(f"axis {axis} of input {index} depends on the input")
-    return dim
-
-
-def _with(body: Body, value: str, index: int) -> str:
-    """The value plus an optional input."""
-    return body("Add", value, body.inputs[index]) if body.has(index) else value
 
 
 @expands(_DOMAIN, "Gelu")
@@ -45,12 +25,12 @@ def _gelu(body: Body) -> None:
 
 @expands(_DOMAIN, "FastGelu")
 def _fast_gelu(body: Body) -> None:
-    body.outputs = [body("Gelu", _with(body, body.inputs[0], 1), approximate="tanh")]
+    body.outputs = [body("Gelu", body.plus(body.inputs[0], 1), approximate="tanh")]
 
 
 @expands(_DOMAIN, "BiasGelu")
 def _bias_gelu(body: Body) -> None:
-    body.outputs = [body("Gelu", _with(body, body.inputs[0], 1))]
+    body.outputs = [body("Gelu", body.plus(body.inputs[0], 1))]
 
 
 @expands(_DOMAIN, "QuickGelu")
@@ -61,7 +41,7 @@ def _quick_gelu(body: Body) -> None:
 
 @expands(_DOMAIN, "BiasSplitGelu")
 def _bias_split_gelu(body: Body) -> None:
-    halves = body.node("Split", [_with(body, body.inputs[0], 1)], 2, num_outputs=2, axis=-1)
+    halves = body.node("Split", [body.plus(body.inputs[0], 1)], 2, num_outputs=2, axis=-1)
     body.outputs = [body("Mul", halves[0], body("Gelu", halves[1]))]
 
 
@@ -75,7 +55,7 @@ def _simplified_layer_normalization(body: Body) -> None:
 
 def _skip(body: Body, bias: int) -> str:
     """The input, the skipped one and the bias added up."""
-    return _with(body, body("Add", *body.inputs[:2]), bias)
+    return body.plus(body("Add", *body.inputs[:2]), bias)
 
 
 @expands(_DOMAIN, "SkipLayerNormalization")
@@ -85,7 +65,7 @@ def _skip_layer_normalization(body: Body) -> None:
     epsilon = body.attrs.get("epsilon", 1e-12)
     y = body("LayerNormalization", *inputs, axis=-1, epsilon=epsilon)
     # The statistics stand between; only training reads them.
-    body.outputs = [y, y, y, total]
+    body.outputs = [y, "", "", total]
 
 
 @expands(_DOMAIN, "SkipSimplifiedLayerNormalization")
@@ -93,7 +73,7 @@ def _skip_simplified_layer_normalization(body: Body) -> None:
     total = _skip(body, 3)
     epsilon = body.attrs.get("epsilon", 1e-12)
     y = body("RMSNormalization", total, body.inputs[2], axis=-1, epsilon=epsilon)
-    body.outputs = [y, y, y, total]
+    body.outputs = [y, "", "", total]
 
 
 @expands(_DOMAIN, "EmbedLayerNormalization")
@@ -101,7 +81,7 @@ def _embed_layer_normalization(body: Body) -> None:
     """Inputs: ids, segments, three tables, gamma, beta, mask, positions."""
     ids, words = body.inputs[0], body.inputs[2]
     total = body("Gather", words, ids)
-    positions = body.optional(8) or _range(body, _length(body, ids, 1))
+    positions = body.optional(8) or count_up(body, dim_of(body, ids, 1))
     total = body("Add", total, body("Gather", body.inputs[3], positions))
     if body.has(1) and body.has(4):
         total = body("Add", total, body("Gather", body.inputs[4], body.inputs[1]))
@@ -171,7 +151,7 @@ def _parameters(body: Body) -> list[float]:
 @expands(_DOMAIN, "FusedConv")
 def _fused_conv(body: Body) -> None:
     y = _conv(body, *body.inputs[:3])
-    y = _with(body, y, 3)
+    y = body.plus(y, 3)
     body.outputs = [_activated(body, y, body.attrs.get("activation", ""), _parameters(body))]
 
 
@@ -180,6 +160,33 @@ def _nhwc_conv(body: Body) -> None:
     rank = body.rank_of()
     x, w = (channels_first(body, v, rank) for v in body.inputs[:2])
     body.outputs = [channels_last(body, _conv(body, x, w, body.optional(2)), rank)]
+
+
+@expands(_DOMAIN, "CausalConvWithState")
+def _causal_conv_with_state(body: Body) -> None:
+    """Inputs: x `[B, C, L]`, weights `[C, 1, K]`, bias, and what came before x, `[B, C, P]` with
+    P = (K - 1) dilation. The last P places of both are the state that comes after x.
+    """
+    forms = {"ndim": 1, "channels_last": 0, "state_window": 0}
+    if odd := [name for name, form in forms.items() if body.attrs.get(name, form) != form]:
+        raise UnsupportedError(f"{odd[0]} {body.attrs[odd[0]]}")
+    x, dilation = body.inputs[0], int(body.attrs.get("dilation", 1))
+    before = body.ints((body.size_of(1, 2) - 1) * dilation)
+    if body.has(3):
+        whole = body("Concat", body.inputs[3], x, axis=2)
+    else:
+        whole = padded(body, x, 2, before=before)
+    attrs: dict[str, Any] = {"group": body.size_of(1, 0), "dilations": [dilation]}
+    y = body("Conv", whole, body.inputs[1], body.optional(2), **attrs)
+    match body.attrs.get("activation", "none"):
+        case "silu" | "swish":
+            y = body("Swish", y)
+        case "none":
+            pass
+        case other:
+            raise UnsupportedError(f"activation '{other}'")
+    state = body("Slice", whole, dim_of(body, x, 2), dim_of(body, whole, 2), body.ints(2))
+    body.outputs = [y, state]
 
 
 @expands(_DOMAIN, "GroupNorm")
@@ -206,21 +213,12 @@ def _bias_softmax(body: Body) -> None:
     body.outputs = [body("Softmax", body("Add", *body.inputs[:2]), axis=-1)]
 
 
-def _length(body: Body, value: str, axis: int) -> str:
-    return body("Shape", value, start=axis, end=axis + 1)
-
-
-def _range(body: Body, count: str) -> str:
-    """0, 1, … up to a number `[1]`."""
-    return body("Range", body.scalar(0), body("Squeeze", count, body.ints(0)), body.scalar(1))
-
-
 def _positions(body: Body, given: str, rank: int, like: str, axis: int) -> str:
     """Positions `[B, S]`; one number is the first of them."""
     if rank > 1:
         return given
-    batch, length = (_length(body, like, a) for a in (0, axis))
-    row = body("Add", _range(body, length), given)
+    batch, length = (dim_of(body, like, a) for a in (0, axis))
+    row = body("Add", count_up(body, length), given)
     return body(
         "Expand", body("Unsqueeze", row, body.ints(0)), body("Concat", batch, length, axis=0)
     )
@@ -228,9 +226,11 @@ def _positions(body: Body, given: str, rank: int, like: str, axis: int) -> str:
 
 @expands(_DOMAIN, "RotaryEmbedding")
 def _rotary_embedding(body: Body) -> None:
-    """Inputs: x, positions, and the tables of cosines and sines."""
-    if body.attrs.get("is_packed_batching", 0) or body.attrs.get("scale", 1.0) != 1:
-        raise UnsupportedError("packed batching and scaled positions")
+    """Inputs: x, positions, and the tables of cosines and sines.
+
+    `scale` and `is_packed_batching` change nothing, as in ONNX Runtime: the tables are scaled, and
+    positions say where a packed row stands.
+    """
     x, given, cosines, sines = body.inputs[:4]
     rank = body.rank_of(0)
     positions = _positions(body, given, body.rank_of(1), x, rank - 2 if rank == 4 else 1)
@@ -238,200 +238,5 @@ def _rotary_embedding(body: Body) -> None:
         k: int(body.attrs.get(k, 0)) for k in ("interleaved", "num_heads", "rotary_embedding_dim")
     }
     if rank == 3 and not attrs["num_heads"]:
-        attrs["num_heads"] = _size(body, 0, 2) // (2 * _size(body, 2, 1))
+        attrs["num_heads"] = body.size_of(0, 2) // (2 * body.size_of(2, 1))
     body.outputs = [body("RotaryEmbedding", x, cosines, sines, positions, **attrs)]
-
-
-def _kept_keys(body: Body, index: int, total: str) -> str:
-    """Which of the scores `[B, H, S, T]` a mask keeps: an end for each row of the batch of input 0,
-    or ends and starts, one after the other; or a mask `[B, T]` or `[B, S, T]`.
-
-    Args:
-        total: T, as `[1]`.
-
-    Raises:
-        UnsupportedError: The mask has another rank.
-    """
-    x, mask, rank = body.types[0], body.types[index], body.rank_of(index)
-    if rank == 1:
-        every = body.ints(1, 2, 3)
-        limits, places = body.cast(body.inputs[index], DType.INT64), _range(body, total)
-        sizes = [str(t.shape[0]) for t in (x, mask) if t is not None and t.shape]
-        pair = len(sizes) == 2 and sizes[0] != sizes[1]
-        parts = body.node("Split", [limits], 2, num_outputs=2, axis=0) if pair else [limits]
-        ends, *starts = (body("Unsqueeze", p, every) for p in parts)
-        kept = body("Less", places, ends)
-        for start in starts:
-            kept = body("And", kept, body("GreaterOrEqual", places, start))
-        return kept
-    if rank not in (2, 3):
-        raise UnsupportedError(f"a mask {mask}")
-    axes = body.ints(1, 2) if rank == 2 else body.ints(1)
-    return body.cast(body("Unsqueeze", body.inputs[index], axes), DType.BOOL)
-
-
-def _mask(body: Body, index: int, total: str, added: str = "", like: int = 0) -> str:
-    """What is added to scores `[B, H, S, T]`: of a padding mask, and `added`; "" for nothing.
-
-    Args:
-        total: T, as `[1]`.
-        like: The input whose dtype the scores have.
-    """
-    if not body.has(index):
-        return added
-    kept = _kept_keys(body, index, total)
-    low = body.number(body.attrs.get("mask_filter_value", -10000.0), like)
-    found = body("Where", kept, body.number(0.0, like), low)
-    return body("Add", found, added) if added else found
-
-
-def _attend(
-    body: Body,
-    q: str,
-    k: str,
-    v: str,
-    heads: int,
-    mask: str = "",
-    past: tuple[str, str] | None = None,
-) -> list[str]:
-    """ONNX's Attention on `[B, S, H * D]`: the result, and all keys and values by head."""
-    scale, causal = float(body.attrs.get("scale", 0.0)), int(body.attrs.get("unidirectional", 0))
-    attrs: dict[str, Any] = {"q_num_heads": heads, "kv_num_heads": heads, "is_causal": causal}
-    attrs |= {"scale": scale} if scale else {}
-    if past is None:
-        # One output: the kernel of its own has no more.
-        y = body("Attention", q, k, v, mask, **attrs)
-        return [y, split_heads(body, k, heads), split_heads(body, v, heads)]
-    return body.node("Attention", [q, k, v, mask, *past], 3, **attrs)
-
-
-def self_attention(
-    body: Body, qkv: str, mask: int, past: int, added: str = "", like: int = 0
-) -> None:
-    """Attention on a projection, keys and values stacked behind those of the past.
-
-    Args:
-        qkv: Queries, keys and values side by side, `[B, S, W]`.
-        mask: The input that is a padding mask.
-        past: The input that has keys and values by head, `[2, B, H, P, D]`.
-        added: What is added to the scores; "" for nothing.
-        like: The input whose dtype qkv has.
-
-    Raises:
-        UnsupportedError: It rotates, or writes into its own input.
-    """
-    if body.attrs.get("do_rotary", 0) or body.attrs.get("past_present_share_buffer", 0):
-        raise UnsupportedError("do_rotary and past_present_share_buffer")
-    sizes, heads = body.attrs.get("qkv_hidden_sizes"), int(body.attrs["num_heads"])
-    if sizes:
-        q, k, v = body.node("Split", [qkv, body.ints(*sizes)], 3, axis=2)
-    else:
-        q, k, v = body.node("Split", [qkv], 3, num_outputs=3, axis=2)
-    total, cache, first = _length(body, k, 1), None, body.ints(0)
-    if body.has(past):
-        old = body.node("Split", [body.inputs[past]], 2, num_outputs=2, axis=0)
-        cache = (body("Squeeze", old[0], first), body("Squeeze", old[1], first))
-        total = body("Add", total, _length(body, cache[0], 2))
-    whole_mask = _mask(body, mask, total, added, like)
-    y, keys, values = _attend(body, q, k, v, heads, whole_mask, cache)
-    body.outputs = [y]
-    if not sizes or sizes[1] == sizes[2]:
-        both = [body("Unsqueeze", t, first) for t in (keys, values)]
-        body.outputs.append(body("Concat", *both, axis=0))
-
-
-@expands(_DOMAIN, "Attention")
-def _attention(body: Body) -> None:
-    """Inputs: x, weights, bias, mask, past, and what is added to the scores."""
-    qkv = _with(body, body("MatMul", *body.inputs[:2]), 2)
-    self_attention(body, qkv, mask=3, past=4, added=body.optional(5))
-
-
-@expands(_DOMAIN, "MultiHeadAttention")
-def _multi_head_attention(body: Body) -> None:
-    """Inputs: q, k, v, bias, padding mask, what is added to the scores, past keys and values."""
-    heads = int(body.attrs["num_heads"])
-    packed = 3 if body.rank_of(0) == 5 else 2 if body.has(1) and body.rank_of(1) == 5 else 0
-    if packed:
-        whole = body.inputs[3 - packed]
-        parts = body.node("Split", [whole], packed, num_outputs=packed, axis=3)
-        flat = [body("Reshape", part, body.ints(0, 0, -1)) for part in parts]
-        q, k, v = flat if packed == 3 else [body.inputs[0], *flat]
-    else:
-        q, k, v = (
-            merge_heads(body, t) if body.rank_of(i) == 4 else t
-            for i, t in enumerate(body.inputs[:3])
-        )
-    if body.has(3):
-        width = _size(body, 3, 0)
-        each = _size(body, 0, 2) if body.rank_of(0) == 3 else width // 3
-        sizes = [each, each, width - 2 * each]
-        biases = body.node("Split", [body.inputs[3], body.ints(*sizes)], 3, axis=0)
-        # Keys and values that come by head are a cache of another call, which has added its own.
-        own = [packed or body.rank_of(i) == 3 for i in range(3)]
-        q, k, v = (
-            body("Add", t, b) if mine else t
-            for t, b, mine in zip((q, k, v), biases, own, strict=True)
-        )
-    total, past = _length(body, k, 1), None
-    if body.has(6) and body.has(7):
-        past = (body.inputs[6], body.inputs[7])
-        total = body("Add", total, _length(body, past[0], 2))
-    body.outputs = _attend(body, q, k, v, heads, _mask(body, 4, total, body.optional(5)), past)
-
-
-@expands(_DOMAIN, "GroupQueryAttention")
-def _group_query_attention(body: Body) -> None:
-    """Inputs: q, k, v, past keys and values `[B, K, P, D]`, the last place of each row, how many
-    places there are in all, and the tables of cosines and sines.
-
-    A cache may have room for more places than there are; row b has `seqlens_k[b] + 1` of them, and
-    its new ones come last.
-    """
-    if body.attrs.get("smooth_softmax", 0) or body.has(11):
-        raise UnsupportedError("a smooth softmax")
-    heads, kv_heads = int(body.attrs["num_heads"]), int(body.attrs["kv_num_heads"])
-    q, k, v = body.inputs[:3]
-    if not body.has(1):
-        size = _size(body, 0, 2) // (heads + 2 * kv_heads)
-        sizes = body.ints(heads * size, kv_heads * size, kv_heads * size)
-        q, k, v = body.node("Split", [body.inputs[0], sizes], 3, axis=2)
-    counts = (heads, kv_heads, kv_heads)
-    q, k, v = (split_heads(body, t, n) for t, n in zip((q, k, v), counts, strict=True))
-    rows = _length(body, q, 2)
-    zero, one = (body.scalar(n) for n in (0, 1))
-    lengths = body("Add", body("Reshape", body("Cast", body.inputs[5], to=7), body.ints(-1)), one)
-    # In a first call a row may be shorter than the others; then its places still start at 0.
-    before = body("Max", body("Sub", lengths, rows), zero)
-    places = body("Add", body("Unsqueeze", before, body.ints(1)), _range(body, rows))
-    if body.attrs.get("do_rotary", 0):
-        style: dict[str, Any] = {"interleaved": int(body.attrs.get("rotary_interleaved", 0))}
-        table = body.input_type(7).shape
-        if table is not None and isinstance(table[-1], int):
-            # The first elements of each head turn, as many as the tables are made for.
-            style["rotary_embedding_dim"] = 2 * table[-1]
-        tables = (*body.inputs[7:9], body.optional(9) or places)
-        q, k = (body("RotaryEmbedding", t, *tables, **style) for t in (q, k))
-    if body.has(3):
-        caches = []
-        total = body("Reshape", body("Cast", body.inputs[6], to=7), body.ints(1))
-        for old, new in zip(body.inputs[3:5], (k, v), strict=True):
-            room = body("Max", body("Sub", total, _length(body, old, 2)), zero)
-            pads = body("Concat", body.ints(0), room, axis=0)
-            grown = body("Pad", old, pads, "", body.ints(2))
-            caches.append(body("TensorScatter", grown, new, before, axis=-2))
-        k, v = caches
-    keys = _range(body, _length(body, k, 2))
-    own = body("Unsqueeze", places, body.ints(1, 3))
-    seen = body("LessOrEqual", keys, own)
-    window = int(body.attrs.get("local_window_size", -1))
-    if window > 0:
-        oldest = body("Sub", own, body.scalar(window))
-        seen = body("And", seen, body("Greater", keys, oldest))
-    lowest = body.number(float(ml_dtypes.finfo(body.input_dtype().numpy).min))
-    mask = body("Where", seen, body.number(0.0), lowest)
-    mask = _with(body, mask, 10)
-    attrs: dict[str, Any] = {
-        n: float(body.attrs[n]) for n in ("scale", "softcap") if body.attrs.get(n)
-    }
-    body.outputs = [merge_heads(body, body("Attention", q, k, v, mask, **attrs)), k, v]

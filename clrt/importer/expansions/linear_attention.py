@@ -1,0 +1,88 @@
+"""LinearAttention of com.microsoft: a Scan over the tokens."""
+
+from __future__ import annotations
+
+import onnx
+from onnx import helper
+
+from clrt.errors import UnsupportedError
+from clrt.importer.expansions.body import Body, expands
+
+_RULES = ("linear", "gated", "delta", "gated_delta")
+
+
+@expands("com.microsoft", "LinearAttention")
+def _linear_attention(body: Body) -> None:
+    """Inputs: q, k, v `[B, T, H * D]`, the state `[B, H, D, E]` by heads of k and v, its decay as a
+    logarithm, and the rate at which it learns; the last two by head, the decay by row of it, too.
+    """
+    rule = body.attrs.get("update_rule", "gated_delta")
+    if rule not in _RULES:
+        raise UnsupportedError(f"update_rule '{rule}'")
+    if body.attrs.get("state_window", 0):
+        raise UnsupportedError("a window of states")
+    heads, groups = int(body.attrs["q_num_heads"]), int(body.attrs["kv_num_heads"])
+    depth, width = body.size_of(0, 2) // heads, body.size_of(2, 2) // groups
+    each = max(heads // groups, 1)
+    q = body("Reshape", body.inputs[0], body.ints(0, 0, -1, each, depth))
+    k = body("Reshape", body.inputs[1], body.ints(0, 0, -1, depth, 1))
+    # Heads of q or k that are fewer than those of the state serve several of it.
+    q, k = (
+        _repeated(body, t, groups // own)
+        for t, own in ((q, min(heads, groups)), (k, body.size_of(1, 2) // depth))
+    )
+    scale = body.attrs.get("scale", 0.0) or depth**-0.5
+    v = body("Reshape", body.inputs[2], body.ints(0, 0, groups, 1, width))
+    scanned = {"q": body("Mul", q, body.number(scale)), "k": k, "v": v}
+    if "gated" in rule:
+        scanned["decay"] = body(
+            "Exp", body("Reshape", body.inputs[4], body.ints(0, 0, groups, -1, 1))
+        )
+    if "delta" in rule:
+        scanned["rate"] = body("Reshape", body.inputs[5], body.ints(0, 0, -1, 1, 1))
+    state = body.optional(3)
+    if not state:
+        batch = body("Shape", body.inputs[0], start=0, end=1)
+        shape = body("Concat", batch, body.ints(groups, depth, width), axis=0)
+        state = body("Expand", body.number(0.0), shape)
+    last, y = body.node(
+        "Scan", [state, *scanned.values()], 2, body=_token(list(scanned)),
+        num_scan_inputs=len(scanned), scan_input_axes=[1] * len(scanned), scan_output_axes=[1],
+    )  # fmt: skip
+    body.outputs = [body("Reshape", y, body.ints(0, 0, -1)), last]
+
+
+def _repeated(body: Body, value: str, times: int) -> str:
+    """A value `[B, T, H, …]` with each head that often, one behind the other."""
+    if times == 1:
+        return value
+    spread = body("Expand", body("Unsqueeze", value, body.ints(3)), body.ints(1, 1, 1, times, 1, 1))
+    shape = body("Shape", value)
+    ends = [body("Slice", shape, body.ints(a), body.ints(b)) for a, b in ((0, 2), (3, 5))]
+    return body("Reshape", spread, body("Concat", ends[0], body.ints(-1), ends[1], axis=0))
+
+
+def _token(names: list[str]) -> onnx.GraphProto:
+    """What a token does: the state fades and learns, then q reads it."""
+    nodes, state, value = [], "state", "v"
+    if "decay" in names:
+        nodes.append(helper.make_node("Mul", [state, "decay"], ["faded"]))
+        state = "faded"
+    if "rate" in names:
+        # What the key finds already need not be learnt.
+        nodes += [
+            helper.make_node("Transpose", ["k"], ["row"], perm=[0, 1, 3, 2]),
+            helper.make_node("MatMul", ["row", state], ["found"]),
+            helper.make_node("Sub", ["v", "found"], ["missing"]),
+            helper.make_node("Mul", ["rate", "missing"], ["learnt"]),
+        ]
+        value = "learnt"
+    nodes += [
+        helper.make_node("Mul", ["k", value], ["added"]),
+        helper.make_node("Add", [state, "added"], ["next"]),
+        helper.make_node("MatMul", ["q", "next"], ["y"]),
+    ]
+    inputs, outputs = (
+        [onnx.ValueInfoProto(name=n) for n in each] for each in (["state", *names], ["next", "y"])
+    )
+    return helper.make_graph(nodes, "token", inputs, outputs)
