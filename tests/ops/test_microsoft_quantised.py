@@ -25,13 +25,19 @@ SCALE = np.array(0.05, np.float32)
 
 @dataclass
 class Case:
-    """One node; `constant` names the inputs that are initializers."""
+    """One node; `constant` names the inputs that are initializers.
+
+    Attributes:
+        symbolic: The model leaves each dim of the inputs open.
+    """
 
     op: str
     inputs: Sequence[Array | None]
     constant: Sequence[int] = ()
     outputs: int = 1
     attrs: dict[str, Any] = field(default_factory=dict)
+    domain: str = "com.microsoft"
+    symbolic: bool = False
 
     def model(self) -> tuple[onnx.ModelProto, dict[str, Array]]:
         feeds = {
@@ -41,12 +47,16 @@ class Case:
         }
         names = ["" if a is None else f"x{i}" for i, a in enumerate(self.inputs)]
         outputs = [f"y{i}" for i in range(self.outputs)]
-        node = helper.make_node(self.op, names, outputs, domain="com.microsoft", **self.attrs)
+        node = helper.make_node(self.op, names, outputs, domain=self.domain, **self.attrs)
         graph = helper.make_graph(
             [node],
             "g",
             [
-                helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape)
+                helper.make_tensor_value_info(
+                    n,
+                    helper.np_dtype_to_tensor_dtype(a.dtype),
+                    [f"{n}_{d}" for d in range(a.ndim)] if self.symbolic else a.shape,
+                )
                 for n, a in feeds.items()
             ],
             [onnx.ValueInfoProto(name=o) for o in outputs],
@@ -195,6 +205,24 @@ def _gathers() -> list[Case]:
     return cases
 
 
+def _vectors() -> list[Case]:
+    """Products of vectors, whose scales have an axis that the result may not have."""
+    cases = []
+    scale, zero = SCALE.reshape(1), _zero(3, np.int8).reshape(1)
+    for b in (_bytes(17, dtype=np.int8), _bytes(17, 9, dtype=np.int8)):
+        a, x = _bytes(17), _floats(17)
+        head, rest = (a, scale, _zero(120).reshape(1)), (b, scale, zero)
+        out = (scale * 9, _zero(100).reshape(1))
+        for symbolic in (False, True):
+            more: dict[str, Any] = {"symbolic": symbolic}
+            cases += [
+                Case("QLinearMatMul", (*head, *rest, *out), domain="", **more),
+                Case("MatMulIntegerToFloat", (a, b, scale, scale), **more),
+                Case("DynamicQuantizeMatMul", (x, b, scale, zero), **more),
+            ]
+    return cases
+
+
 def _attentions() -> list[Case]:
     cases = []
     batch, sequence, heads, size = 2, 5, 2, 4
@@ -255,6 +283,7 @@ CASES = [
     *_others(),
     *_gathers(),
     *_attentions(),
+    *_vectors(),
 ]
 DEVICES = pytest.mark.parametrize("device", all_devices(), ids=lambda d: d.platform.split()[0])
 

@@ -8,7 +8,13 @@ from clrt.errors import ModelError, UnsupportedError
 from clrt.importer.expansions.body import Body, expands
 from clrt.importer.expansions.layouts import channels_first, channels_last
 from clrt.importer.expansions.microsoft import self_attention
-from clrt.importer.expansions.quantised import column, qlinear_conv, quantise, requantise
+from clrt.importer.expansions.quantised import (
+    as_product,
+    column,
+    qlinear_conv,
+    quantise,
+    requantise,
+)
 from clrt.ir.dtypes import DType
 
 _DOMAIN = "com.microsoft"
@@ -27,9 +33,13 @@ def _finish(body: Body, y: str, index: int, like: int = 0) -> None:
 
 
 def integer_product(body: Body, *names: str, factor: str, bias: str = "") -> str:
-    """A B * factor + bias in float32; names are A, B and their zero points."""
+    """A B * factor + bias in float32; names are A, B and their zero points.
+
+    A and B have the shapes of the inputs 0 and 1.
+    """
     sums = body("MatMulInteger", *names)
     y = body("Mul", body.cast(sums, DType.FLOAT32), factor)
+    y = as_product(body, y, sums, 0, 1)
     return body("Add", y, bias) if bias else y
 
 
