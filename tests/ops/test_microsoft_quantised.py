@@ -223,6 +223,17 @@ def _vectors() -> list[Case]:
     return cases
 
 
+def _open() -> list[Case]:
+    """Nodes of which a run says how their inputs fit."""
+    scale, zero = SCALE.reshape(1), _zero(100).reshape(1)
+    more: dict[str, Any] = {"domain": "", "symbolic": True}
+    return [
+        Case(op, (x, scale, zero), **more)
+        for shape in ((), (7,), (2, 3))
+        for op, x in (("QuantizeLinear", _floats(*shape)), ("DequantizeLinear", _bytes(*shape)))
+    ]
+
+
 def _attentions() -> list[Case]:
     cases = []
     batch, sequence, heads, size = 2, 5, 2, 4
@@ -284,6 +295,7 @@ CASES = [
     *_gathers(),
     *_attentions(),
     *_vectors(),
+    *_open(),
 ]
 DEVICES = pytest.mark.parametrize("device", all_devices(), ids=lambda d: d.platform.split()[0])
 
