@@ -227,11 +227,16 @@ def _open() -> list[Case]:
     """Nodes of which a run says how their inputs fit."""
     scale, zero = SCALE.reshape(1), _zero(100).reshape(1)
     more: dict[str, Any] = {"domain": "", "symbolic": True}
-    return [
+    cases = [
         Case(op, (x, scale, zero), **more)
         for shape in ((), (7,), (2, 3))
         for op, x in (("QuantizeLinear", _floats(*shape)), ("DequantizeLinear", _bytes(*shape)))
     ]
+    x, weight, bias = _bytes(2, 5, 8), _bytes(8, 24, dtype=np.int8), _floats(24)
+    for mask in ([5, 2], [5, 4, 1, 0]):
+        inputs = (x, weight, bias, SCALE, SCALE, np.array(mask, np.int32))
+        cases.append(Case("QAttention", inputs, (1, 2), attrs={"num_heads": 2}, symbolic=True))
+    return cases
 
 
 def _attentions() -> list[Case]:

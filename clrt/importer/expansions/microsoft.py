@@ -11,6 +11,7 @@ from clrt.errors import UnsupportedError
 from clrt.importer.expansions.body import Body, expands
 from clrt.importer.expansions.layouts import channels_first, channels_last, merge_heads, split_heads
 from clrt.importer.expansions.quantised import CONV_ATTRS
+from clrt.ir.dims import same_shape
 from clrt.ir.dtypes import DType
 
 _DOMAIN = "com.microsoft"
@@ -252,18 +253,19 @@ def _kept_keys(body: Body, index: int, total: str) -> str:
     Raises:
         UnsupportedError: The mask has another rank.
     """
-    x, mask, rank = body.types[0], body.types[index], body.rank_of(index)
+    mask, rank = body.types[index], body.rank_of(index)
     if rank == 1:
         every = body.ints(1, 2, 3)
         limits, places = body.cast(body.inputs[index], DType.INT64), _range(body, total)
-        sizes = [str(t.shape[0]) for t in (x, mask) if t is not None and t.shape]
-        pair = len(sizes) == 2 and sizes[0] != sizes[1]
-        parts = body.node("Split", [limits], 2, num_outputs=2, axis=0) if pair else [limits]
-        ends, *starts = (body("Unsqueeze", p, every) for p in parts)
-        kept = body("Less", places, ends)
-        for start in starts:
-            kept = body("And", kept, body("GreaterOrEqual", places, start))
-        return kept
+        batched = body.input_type().shape
+        if same_shape(body.shape_of(index), batched and batched[:1]):
+            return body("Less", places, body("Unsqueeze", limits, every))
+        # Which of both forms it is may show in a run only: starts that are not there are 0.
+        batch = _length(body, body.inputs[0], 0)
+        limits = body("Concat", limits, body("Expand", body.ints(0), batch), axis=0)
+        sides = ((body.ints(0), batch), (batch, body("Add", batch, batch)))
+        ends, starts = (body("Unsqueeze", body("Slice", limits, *s), every) for s in sides)
+        return body("And", body("Less", places, ends), body("GreaterOrEqual", places, starts))
     if rank not in (2, 3):
         raise UnsupportedError(f"a mask {mask}")
     axes = body.ints(1, 2) if rank == 2 else body.ints(1)
