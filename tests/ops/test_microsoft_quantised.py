@@ -287,6 +287,15 @@ def _bits() -> list[Case]:
     return cases
 
 
+def _padded_groups() -> list[Case]:
+    """Groups for whole blocks, of which the last one is not full."""
+    groups = np.asarray(RNG.integers(0, 3, 48), np.int32)
+    weights, scales = _bytes(9, 3, 8), _floats(9, 3, low=0.01, high=0.1)
+    attrs = {"K": 37, "N": 9, "bits": 4, "block_size": 16}
+    inputs = (_floats(5, 37), weights, scales, None, groups)
+    return [Case("MatMulNBits", inputs, (1, 2, 4), attrs=attrs)]
+
+
 CASES = [
     *_bits(),
     *_binary("QLinearAdd"),
@@ -301,6 +310,7 @@ CASES = [
     *_attentions(),
     *_vectors(),
     *_open(),
+    *_padded_groups(),
 ]
 DEVICES = pytest.mark.parametrize("device", all_devices(), ids=lambda d: d.platform.split()[0])
 

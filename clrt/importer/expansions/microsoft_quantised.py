@@ -200,6 +200,9 @@ def _matmul_nbits(body: Body) -> None:
         cut = body("Slice", levels, body.ints(0), body.ints(count), body.ints(1))
         return body.cast(cut, dtype)
 
+    # There may be groups for the places that fill the last block, too.
+    groups = body("Slice", groups, body.ints(0), body.ints(k))
+
     def by_place(blocks: str) -> str:
         return body("Gather", body("Reshape", blocks, body.ints(n, -1)), groups, axis=1)
 
