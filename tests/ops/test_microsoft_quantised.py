@@ -345,6 +345,22 @@ def test_against_onnx_runtime(case: Case, device: DeviceInfo) -> None:
     check(case, device)
 
 
+@DEVICES
+@pytest.mark.parametrize("directions", [1, 2])
+@pytest.mark.parametrize("per_channel", [False, True])
+def test_recurrent_weights(directions: int, per_channel: bool, device: DeviceInfo) -> None:
+    """ONNX Runtime quantises what the weights are multiplied with, too."""
+    size, hidden = 3, 4
+    scales = (directions, 4 * hidden) if per_channel else (directions,)
+    parameters = _floats(*scales, low=0.002, high=0.01), np.full(scales, 128, np.uint8)
+    w, r = (_bytes(directions, k, 4 * hidden) for k in (size, hidden))
+    bias, x = _floats(directions, 8 * hidden), _floats(6, 2, size)
+    inputs = (x, w, r, bias, None, None, None, None, *parameters, *parameters)
+    attrs = {"hidden_size": hidden, "direction": ["forward", "bidirectional"][directions - 1]}
+    case = Case("DynamicQuantizeLSTM", inputs, (1, 2, 3, 8, 9, 10, 11), 3, attrs, symbolic=True)
+    check(case, device, 0.03)
+
+
 def test_what_is_missing_is_refused() -> None:
     case = _attentions()[0]
     case.attrs["do_rotary"] = 1

@@ -172,6 +172,33 @@ def _qlinear_global_average_pool(body: Body) -> None:
     _pool(body, "GlobalAveragePool")
 
 
+_RECURRENT_ATTRS = (
+    "activation_alpha", "activation_beta", "activations", "clip", "direction", "hidden_size",
+    "input_forget",
+)  # fmt: skip
+
+
+@expands(_DOMAIN, "DynamicQuantizeLSTM")
+def _dynamic_quantize_lstm(body: Body) -> None:
+    """The weights `[directions, K, 4 * hidden]` as floats: what they are multiplied with stays so,
+    too, which loses less than ONNX Runtime's integers do."""
+
+    def weights(index: int, scale: int) -> str:
+        factor, *zero = (
+            body("Unsqueeze", body.inputs[i], body.ints(*((1,) if body.rank_of(i) > 1 else (1, 2))))
+            for i in (scale, scale + 1)
+            if body.has(i)
+        )
+        w = body.cast(body.inputs[index], DType.FLOAT32)
+        centred = body("Sub", w, body.cast(zero[0], DType.FLOAT32)) if zero else w
+        return body("Transpose", body("Mul", centred, factor), perm=[0, 2, 1])
+
+    attrs = {name: body.attrs[name] for name in _RECURRENT_ATTRS if name in body.attrs}
+    rest = [body.optional(i) for i in range(3, 8)]
+    inputs = [body.inputs[0], weights(1, 8), weights(2, 10), *rest]
+    body.outputs = body.node("LSTM", inputs, 3, **attrs)
+
+
 def unpacked(body: Body, x: str, bits: int) -> str:
     """Bytes as elements of `bits` bits along the last axis, low-order bits first."""
     if bits == 8:
