@@ -296,6 +296,25 @@ def _padded_groups() -> list[Case]:
     return [Case("MatMulNBits", inputs, (1, 2, 4), attrs=attrs)]
 
 
+def _embeddings() -> list[Case]:
+    ids, segments = (np.asarray(RNG.integers(0, high, (2, 5)), np.int32) for high in (11, 2))
+    mask = np.asarray(RNG.integers(0, 2, (2, 5)), np.int32)
+    tables = [_bytes(rows, 8) for rows in (11, 9, 2)] + [_bytes(8), _bytes(8)]
+    scales, zeros = [SCALE * np.float32(k) for k in range(1, 6)], [_zero(k) for k in range(97, 102)]
+    inputs = (ids, segments, *tables, mask, *scales, *zeros)
+    plain = [None if k in (1, 4, 7, 10, 15) else a for k, a in enumerate(inputs)]
+    return [
+        Case(
+            "QEmbedLayerNormalization",
+            given,
+            [k for k, a in enumerate(given) if a is not None and k not in (0, 1, 7)],
+            2,
+            symbolic=True,
+        )
+        for given in (inputs, plain)
+    ]
+
+
 CASES = [
     *_bits(),
     *_binary("QLinearAdd"),
@@ -311,6 +330,7 @@ CASES = [
     *_vectors(),
     *_open(),
     *_padded_groups(),
+    *_embeddings(),
 ]
 DEVICES = pytest.mark.parametrize("device", all_devices(), ids=lambda d: d.platform.split()[0])
 

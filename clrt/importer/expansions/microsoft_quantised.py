@@ -7,7 +7,7 @@ import numpy as np
 from clrt.errors import ModelError, UnsupportedError
 from clrt.importer.expansions.body import Body, expands
 from clrt.importer.expansions.layouts import channels_first, channels_last
-from clrt.importer.expansions.microsoft import self_attention
+from clrt.importer.expansions.microsoft import embed, positions_of, self_attention
 from clrt.importer.expansions.quantised import (
     as_product,
     column,
@@ -170,6 +170,20 @@ def _qlinear_average_pool(body: Body) -> None:
 @expands(_DOMAIN, "QLinearGlobalAveragePool")
 def _qlinear_global_average_pool(body: Body) -> None:
     _pool(body, "GlobalAveragePool")
+
+
+@expands(_DOMAIN, "QEmbedLayerNormalization")
+def _qembed_layer_normalization(body: Body) -> None:
+    """Inputs: as EmbedLayerNormalization up to the mask, then scales and zero points of the tables,
+    gamma and beta."""
+
+    def dequantised(index: int, value: str) -> str:
+        return body("DequantizeLinear", value, body.inputs[index + 6], body.optional(index + 11))
+
+    def look_up(table: int, ids: str) -> str:
+        return dequantised(table, body("Gather", body.inputs[table], ids))
+
+    embed(body, look_up, positions_of(body), [dequantised(i, body.inputs[i]) for i in (5, 6)])
 
 
 _RECURRENT_ATTRS = (
