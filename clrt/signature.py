@@ -11,7 +11,7 @@ import numpy as np
 
 from clrt.errors import DeviceError, InputError, ShapeError
 from clrt.ir.dims import Dim, Expr, is_symbol, substitute
-from clrt.ir.dtypes import DType
+from clrt.ir.dtypes import DType, converts_safely
 from clrt.ir.graph import Graph, Value
 from clrt.ir.op import Array, ContainerType, TensorType
 from clrt.ops.base import Held
@@ -133,7 +133,7 @@ class Signature:
                 return _strings(array, spec)
             if array.dtype != target:
                 exact = is_list and _holds(array, spec.dtype)
-                if not (np.can_cast(array.dtype, target, "safe") or exact):
+                if not (converts_safely(array.dtype, target) or exact):
                     raise InputError(
                         f"Input '{spec.name}' must be {spec.dtype}; {array.dtype} cannot be "
                         f"converted without loss. Convert it with .astype('{spec.dtype}')."

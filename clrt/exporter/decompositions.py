@@ -14,7 +14,7 @@ import numpy as np
 
 from clrt.errors import UnsupportedError
 from clrt.exporter.trees import trees
-from clrt.ir.dims import Dim, same
+from clrt.ir.dims import Dim, same, same_shape
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Names, Node, Value
 from clrt.ir.op import IrOp, Step, TensorType
@@ -22,6 +22,7 @@ from clrt.ops.argmax import ArgMax
 from clrt.ops.base import Op, all_graphs
 from clrt.ops.cast import Cast
 from clrt.ops.concat import Concat, Split
+from clrt.ops.conv_integer import ConvInteger
 from clrt.ops.decision_trees import DecisionTrees
 from clrt.ops.expand import Expand
 from clrt.ops.fused import Fused, Literal
@@ -333,6 +334,24 @@ def _finished(node: Node, product: Value, make: Maker) -> Value:
     return make.program(node.op.program(node.input_types), [product, *node.op.extras(node)])
 
 
+def _has_zero_points(node: Node) -> bool:
+    """Whether the weights of a convolution may have more than one zero point."""
+    zeros = node.input(3)
+    return zeros is not None and zeros.shape != () and not same_shape(zeros.shape, (1,))
+
+
+def _conv_integer(node: Node, make: Maker) -> Sequence[Value]:
+    """ONNX Runtime's has one zero point: where they differ, they are weights of their own."""
+    zeros, weights = node.arg(3), node.arg(1)
+    if zeros.numbers is not None and len(set(zeros.numbers.flat)) == 1:
+        one = make.numbers(zeros.numbers.flat[0], zeros.dtype)
+        return [make(node.op, *node.inputs[:3], one)]
+    column = make(Reshape(), zeros, make.numbers([-1] + [1] * (_rank(weights) - 1)))
+    every = make(Expand(), column, make(Shape_(), weights))
+    sums = (make(node.op, node.arg(0), w, node.input(2)) for w in (weights, every))
+    return [make(Sub(), *sums)]
+
+
 TABLE: dict[type[Op], Decomposition] = {
     Fused: _fused,
     Literal: _literal,
@@ -353,6 +372,8 @@ def _decomposition(node: Node) -> Decomposition | None:
         return _stepped_matmul if op.steps else None
     if isinstance(op, (Softmax, LogSoftmax)) and op.flatten:
         return _flat_softmax
+    if isinstance(op, ConvInteger) and _has_zero_points(node):
+        return _conv_integer
     return TABLE.get(type(op)) if isinstance(op, Op) else None
 
 

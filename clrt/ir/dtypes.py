@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from enum import Enum
+from functools import cache
 
 import ml_dtypes  # noqa: F401  (NumPy learns its dtypes)
 import numpy as np
@@ -166,3 +167,18 @@ _STORAGES: dict[DType, str] = {
     DType.BFLOAT16: "bfloat16",
 }
 WIDENED_STORAGES = frozenset(d.storage for d in WIDENED)
+
+
+@cache
+def converts_safely(source: np.dtype[np.generic], target: np.dtype[np.generic]) -> bool:
+    """NumPy's can_cast, except where it takes dtypes of ml_dtypes for safe that lose numbers."""
+    if all(dtype.isbuiltin == 1 or dtype.itemsize > 1 for dtype in (source, target)):
+        return np.can_cast(source, target, "safe")
+    if source.itemsize != 1 or target.kind == "U":
+        return False
+    with np.errstate(all="ignore"):
+        codes = np.arange(256, dtype=np.uint8).view(source)
+        numbers = codes.astype(np.float32).astype(source).astype(np.float32)
+        back = numbers.astype(target).astype(np.float32)
+    same = (back == numbers) & (np.signbit(back) == np.signbit(numbers))
+    return bool((same | (np.isnan(back) & np.isnan(numbers))).all())

@@ -85,7 +85,7 @@ class Quantization(Op):
         parameters = [t.shape for t in (scale, zero) if t is not None and t.is_static]
         if len(set(parameters)) > 1 and not all(_is_one(s) for s in parameters):
             raise ShapeError(f"{self.name}: zero point {zero} is unlike scale {scale}.")
-        if x.shape is None or scale.shape is None or _is_one(scale.shape):
+        if x.shape is None or scale.shape is None or _may_be_one(scale.shape):
             return
         axis = normalize_axis(self.axis, len(x.shape), self)
         if self.block_size:
@@ -103,6 +103,10 @@ class Quantization(Op):
 
 def _is_one(shape: Shape | None) -> bool:
     return shape is not None and (not shape or (len(shape) == 1 and same(shape[0], 1)))
+
+
+def _may_be_one(shape: Shape) -> bool:
+    return not shape or (len(shape) == 1 and not differ(shape[0], 1))
 
 
 def _emit_quantize(node: Node, ctx: Lowering) -> list[Launch]:

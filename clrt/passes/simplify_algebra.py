@@ -8,7 +8,7 @@ from math import prod
 import ml_dtypes
 import numpy as np
 
-from clrt.ir.dtypes import DType
+from clrt.ir.dtypes import DType, converts_safely
 from clrt.ir.graph import Node, Patch, Value
 from clrt.ops.cast import Cast
 from clrt.ops.pointwise import Mul, Reciprocal, Sqrt
@@ -115,7 +115,7 @@ def _cast(node: Node, rewriter: Rewriter) -> Value | None:
 def is_lossless(source: DType, target: DType) -> bool:
     """Whether every number of a dtype is one of another dtype, too."""
     wide = source in (DType.INT64, DType.UINT64) and target.is_float
-    return not wide and np.can_cast(source.numpy, target.numpy, "safe")
+    return not wide and converts_safely(source.numpy, target.numpy)
 
 
 _RULES: dict[str, Rule] = {

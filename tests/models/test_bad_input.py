@@ -164,6 +164,17 @@ def test_what_is_no_array(model: clrt.Model) -> None:
     _says(model, clrt.InputError, "Call detach", input_ids=IDS, scale=Refuses())
 
 
+def test_small_floats_do_not_hold_all_integers() -> None:
+    info = helper.make_tensor_value_info("x", TensorProto.FLOAT8E4M3FN, [2])
+    cast = helper.make_node("Cast", ["x"], ["y"], to=TensorProto.FLOAT)
+    out = helper.make_empty_tensor_value_info("y")
+    opsets = [helper.make_opsetid("", 21)]
+    graph = helper.make_graph([cast], "g", [info], [out])
+    with clrt.load(helper.make_model(graph, opset_imports=opsets, ir_version=10)) as model:
+        _says(model, clrt.InputError, "without loss", x=np.array([1, 101], np.int8))
+        assert list(model.run({"x": [1, 96]})["y"]) == [1, 96]
+
+
 def test_lists_are_python_numbers(model: clrt.Model) -> None:
     numbers = [[[0.1, float("nan"), 1e30, 2], [1, 2, 3, 4], [5, 6, 7, 8]]]
     as_array = np.array(numbers, np.float32)

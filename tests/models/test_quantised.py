@@ -166,3 +166,7 @@ def test_dynamic_scales_are_equal_to_the_bit(device: DeviceInfo) -> None:
             feeds = {"x": np.asarray(rng.standard_normal(300) + rng.normal(), np.float32)}
             for name, array in expected(proto, feeds).items():
                 np.testing.assert_array_equal(model.run(feeds)[name], array)
+        for size in (0, 1, 7):
+            feeds = {"x": np.zeros(size, np.float32)}
+            for name, array in expected(proto, feeds).items():
+                np.testing.assert_array_equal(model.run(feeds)[name], array)

@@ -25,13 +25,19 @@ SCALE = np.array(0.05, np.float32)
 
 @dataclass
 class Case:
-    """One node; `constant` names the inputs that are initializers."""
+    """One node; `constant` names the inputs that are initializers.
+
+    Attributes:
+        symbolic: The model leaves each dim of the inputs open.
+    """
 
     op: str
     inputs: Sequence[Array | None]
     constant: Sequence[int] = ()
     outputs: int = 1
     attrs: dict[str, Any] = field(default_factory=dict)
+    domain: str = "com.microsoft"
+    symbolic: bool = False
 
     def model(self) -> tuple[onnx.ModelProto, dict[str, Array]]:
         feeds = {
@@ -41,12 +47,16 @@ class Case:
         }
         names = ["" if a is None else f"x{i}" for i, a in enumerate(self.inputs)]
         outputs = [f"y{i}" for i in range(self.outputs)]
-        node = helper.make_node(self.op, names, outputs, domain="com.microsoft", **self.attrs)
+        node = helper.make_node(self.op, names, outputs, domain=self.domain, **self.attrs)
         graph = helper.make_graph(
             [node],
             "g",
             [
-                helper.make_tensor_value_info(n, helper.np_dtype_to_tensor_dtype(a.dtype), a.shape)
+                helper.make_tensor_value_info(
+                    n,
+                    helper.np_dtype_to_tensor_dtype(a.dtype),
+                    [f"{n}_{d}" for d in range(a.ndim)] if self.symbolic else a.shape,
+                )
                 for n, a in feeds.items()
             ],
             [onnx.ValueInfoProto(name=o) for o in outputs],
@@ -198,6 +208,40 @@ def _gathers() -> list[Case]:
     return cases
 
 
+def _vectors() -> list[Case]:
+    """Products of vectors, whose scales have an axis that the result may not have."""
+    cases = []
+    scale, zero = SCALE.reshape(1), _zero(3, np.int8).reshape(1)
+    for b in (_bytes(17, dtype=np.int8), _bytes(17, 9, dtype=np.int8)):
+        a, x = _bytes(17), _floats(17)
+        head, rest = (a, scale, _zero(120).reshape(1)), (b, scale, zero)
+        out = (scale * 9, _zero(100).reshape(1))
+        for symbolic in (False, True):
+            more: dict[str, Any] = {"symbolic": symbolic}
+            cases += [
+                Case("QLinearMatMul", (*head, *rest, *out), domain="", **more),
+                Case("MatMulIntegerToFloat", (a, b, scale, scale), **more),
+                Case("DynamicQuantizeMatMul", (x, b, scale, zero), **more),
+            ]
+    return cases
+
+
+def _open() -> list[Case]:
+    """Nodes of which a run says how their inputs fit."""
+    scale, zero = SCALE.reshape(1), _zero(100).reshape(1)
+    more: dict[str, Any] = {"domain": "", "symbolic": True}
+    cases = [
+        Case(op, (x, scale, zero), **more)
+        for shape in ((), (7,), (2, 3))
+        for op, x in (("QuantizeLinear", _floats(*shape)), ("DequantizeLinear", _bytes(*shape)))
+    ]
+    x, weight, bias = _bytes(2, 5, 8), _bytes(8, 24, dtype=np.int8), _floats(24)
+    for mask in ([5, 2], [5, 4, 1, 0]):
+        inputs = (x, weight, bias, SCALE, SCALE, np.array(mask, np.int32))
+        cases.append(Case("QAttention", inputs, (1, 2), attrs={"num_heads": 2}, symbolic=True))
+    return cases
+
+
 def _attentions() -> list[Case]:
     cases = []
     batch, sequence, heads, size = 2, 5, 2, 4
@@ -246,6 +290,34 @@ def _bits() -> list[Case]:
     return cases
 
 
+def _padded_groups() -> list[Case]:
+    """Groups for whole blocks, of which the last one is not full."""
+    groups = np.asarray(RNG.integers(0, 3, 48), np.int32)
+    weights, scales = _bytes(9, 3, 8), _floats(9, 3, low=0.01, high=0.1)
+    attrs = {"K": 37, "N": 9, "bits": 4, "block_size": 16}
+    inputs = (_floats(5, 37), weights, scales, None, groups)
+    return [Case("MatMulNBits", inputs, (1, 2, 4), attrs=attrs)]
+
+
+def _embeddings() -> list[Case]:
+    ids, segments = (np.asarray(RNG.integers(0, high, (2, 5)), np.int32) for high in (11, 2))
+    mask = np.asarray(RNG.integers(0, 2, (2, 5)), np.int32)
+    tables = [_bytes(rows, 8) for rows in (11, 9, 2)] + [_bytes(8), _bytes(8)]
+    scales, zeros = [SCALE * np.float32(k) for k in range(1, 6)], [_zero(k) for k in range(97, 102)]
+    inputs = (ids, segments, *tables, mask, *scales, *zeros)
+    plain = [None if k in (1, 4, 7, 10, 15) else a for k, a in enumerate(inputs)]
+    return [
+        Case(
+            "QEmbedLayerNormalization",
+            given,
+            [k for k, a in enumerate(given) if a is not None and k not in (0, 1, 7)],
+            2,
+            symbolic=True,
+        )
+        for given in (inputs, plain)
+    ]
+
+
 CASES = [
     *_bits(),
     *_binary("QLinearAdd"),
@@ -258,6 +330,10 @@ CASES = [
     *_others(),
     *_gathers(),
     *_attentions(),
+    *_vectors(),
+    *_open(),
+    *_padded_groups(),
+    *_embeddings(),
 ]
 DEVICES = pytest.mark.parametrize("device", all_devices(), ids=lambda d: d.platform.split()[0])
 

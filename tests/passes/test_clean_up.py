@@ -290,6 +290,14 @@ def test_what_is_lossless() -> None:
     assert is_lossless(DType.BOOL, DType.FLOAT32) and is_lossless(DType.INT32, DType.INT64)
     assert not is_lossless(DType.INT64, DType.FLOAT64)
     assert not is_lossless(DType.INT32, DType.FLOAT32)
+    assert is_lossless(DType.FLOAT8E4M3FN, DType.FLOAT16) and is_lossless(DType.INT4, DType.INT8)
+    for source, target in (
+        (DType.INT8, DType.FLOAT8E4M3FN),
+        (DType.FLOAT8E5M2FNUZ, DType.FLOAT8E4M3FNUZ),
+        (DType.FLOAT8E4M3FN, DType.INT4),
+        (DType.FLOAT4E2M1, DType.UINT2),
+    ):
+        assert not is_lossless(source, target), f"{source} to {target}"
 
 
 def test_results_hold_for_an_empty_batch() -> None:

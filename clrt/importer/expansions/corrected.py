@@ -1,4 +1,4 @@
-"""Ops whose function bodies in ONNX do not hold for every dtype and shape that the ops take."""
+"""Ops whose function bodies in ONNX do not hold for all that the ops take."""
 
 from __future__ import annotations
 
@@ -33,6 +33,19 @@ def _mean_variance_normalization(body: Body) -> None:
     squares = body("ReduceMean", body("Pow", x, two), axes)
     deviation = body("Sqrt", body("Sub", squares, body("Pow", mean, two)))
     body.outputs = [body("Div", body("Sub", x, mean), body("Add", deviation, epsilon))]
+
+
+@expands("", "DynamicQuantizeLinear")
+def _dynamic_quantize_linear(body: Body) -> None:
+    """ONNX's divides by a scale of 0 where every element is 0; ONNX Runtime's scale is 1 there."""
+    x, zero, most = body.inputs[0], body.floats(0.0), body.floats(255.0)
+    low = body("Min", body("ReduceMin", x, keepdims=0), zero)
+    high = body("Max", body("ReduceMax", x, keepdims=0), zero)
+    step = body("Div", body("Sub", high, low), most)
+    scale = body("Where", body("Equal", low, high), body.floats(1.0), step)
+    point = body("Clip", body("Sub", zero, body("Div", low, scale)), zero, most)
+    point = body.cast(body("Round", point), DType.UINT8)
+    body.outputs = [body("QuantizeLinear", x, scale, point), scale, point]
 
 
 @expands("", "CenterCropPad")

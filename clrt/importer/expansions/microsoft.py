@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -79,14 +80,31 @@ def _skip_simplified_layer_normalization(body: Body) -> None:
 @expands(_DOMAIN, "EmbedLayerNormalization")
 def _embed_layer_normalization(body: Body) -> None:
     """Inputs: ids, segments, three tables, gamma, beta, mask, positions."""
-    ids, words = body.inputs[0], body.inputs[2]
-    total = body("Gather", words, ids)
-    positions = body.optional(8) or count_up(body, dim_of(body, ids, 1))
-    total = body("Add", total, body("Gather", body.inputs[3], positions))
+    positions = body.optional(8) or positions_of(body)
+    tables = body.inputs
+    embed(body, lambda table, ids: body("Gather", tables[table], ids), positions, tables[5:7])
+
+
+def positions_of(body: Body) -> str:
+    """The places 0, 1, … of ids `[B, S]`."""
+    return count_up(body, dim_of(body, body.inputs[0], 1))
+
+
+def embed(
+    body: Body, look_up: Callable[[int, str], str], positions: str, affine: Sequence[str]
+) -> None:
+    """Rows of words, positions and segments, added up and normalised.
+
+    Args:
+        look_up: Gives the rows that ids name of the table that is an input.
+        affine: Gamma and beta.
+    """
+    ids = body.inputs[0]
+    total = body("Add", look_up(2, ids), look_up(3, positions))
     if body.has(1) and body.has(4):
-        total = body("Add", total, body("Gather", body.inputs[4], body.inputs[1]))
+        total = body("Add", total, look_up(4, body.inputs[1]))
     epsilon = body.attrs.get("epsilon", 1e-12)
-    y = body("LayerNormalization", total, *body.inputs[5:7], axis=-1, epsilon=epsilon)
+    y = body("LayerNormalization", total, *affine, axis=-1, epsilon=epsilon)
     if body.has(7):
         count = body("ReduceSum", body.inputs[7], body.ints(1), keepdims=0)
         lengths = body("Cast", count, to=6)

@@ -7,8 +7,15 @@ import numpy as np
 from clrt.errors import ModelError, UnsupportedError
 from clrt.importer.expansions.body import Body, expands
 from clrt.importer.expansions.layouts import channels_first, channels_last
+from clrt.importer.expansions.microsoft import embed, positions_of
 from clrt.importer.expansions.microsoft_attention import self_attention
-from clrt.importer.expansions.quantised import column, qlinear_conv, quantise, requantise
+from clrt.importer.expansions.quantised import (
+    as_product,
+    column,
+    qlinear_conv,
+    quantise,
+    requantise,
+)
 from clrt.ir.dtypes import DType
 
 _DOMAIN = "com.microsoft"
@@ -27,9 +34,13 @@ def _finish(body: Body, y: str, index: int, like: int = 0) -> None:
 
 
 def integer_product(body: Body, *names: str, factor: str, bias: str = "") -> str:
-    """A B * factor + bias in float32; names are A, B and their zero points."""
+    """A B * factor + bias in float32; names are A, B and their zero points.
+
+    A and B have the shapes of the inputs 0 and 1.
+    """
     sums = body("MatMulInteger", *names)
     y = body("Mul", body.cast(sums, DType.FLOAT32), factor)
+    y = as_product(body, y, sums, 0, 1)
     return body("Add", y, bias) if bias else y
 
 
@@ -162,6 +173,20 @@ def _qlinear_global_average_pool(body: Body) -> None:
     _pool(body, "GlobalAveragePool")
 
 
+@expands(_DOMAIN, "QEmbedLayerNormalization")
+def _qembed_layer_normalization(body: Body) -> None:
+    """Inputs: as EmbedLayerNormalization up to the mask, then scales and zero points of the tables,
+    gamma and beta."""
+
+    def dequantised(index: int, value: str) -> str:
+        return body("DequantizeLinear", value, body.inputs[index + 6], body.optional(index + 11))
+
+    def look_up(table: int, ids: str) -> str:
+        return dequantised(table, body("Gather", body.inputs[table], ids))
+
+    embed(body, look_up, positions_of(body), [dequantised(i, body.inputs[i]) for i in (5, 6)])
+
+
 def unpacked(body: Body, x: str, bits: int) -> str:
     """Bytes as elements of `bits` bits along the last axis, low-order bits first."""
     if bits == 8:
@@ -189,6 +214,9 @@ def _matmul_nbits(body: Body) -> None:
         levels = unpacked(body, body("Reshape", packed, body.ints(n, -1)), bits)
         cut = body("Slice", levels, body.ints(0), body.ints(count), body.ints(1))
         return body.cast(cut, dtype)
+
+    # There may be groups for the places that fill the last block, too.
+    groups = body("Slice", groups, body.ints(0), body.ints(k))
 
     def by_place(blocks: str) -> str:
         return body("Gather", body("Reshape", blocks, body.ints(n, -1)), groups, axis=1)

@@ -26,6 +26,16 @@ def column(body: Body, index: int) -> str:
     return body("Unsqueeze", value, body.ints(-1))
 
 
+def as_product(body: Body, y: str, sums: str, a: int, b: int) -> str:
+    """What came of the product of two inputs in its shape.
+
+    Scales `[1]` add an axis where a vector is multiplied.
+    """
+    if all((body.input_type(index).rank or 0) > 1 for index in (a, b)):
+        return y
+    return body("Reshape", y, body("Shape", sums), allowzero=1)
+
+
 def per_channel(body: Body, value: str, rank: int) -> str:
     """`[C]` in a shape that broadcasts along axis 1 of `[N, C, …]`."""
     return body("Reshape", value, body.ints(1, -1, *[1] * (rank - 2)))
@@ -58,12 +68,13 @@ def _qlinear_matmul(body: Body) -> None:
     factor = body("Mul", column(body, 1), body.as_float32(4))
     if not is_list(body, 7):
         factor = body("Div", factor, column(body, 6))
-        body.outputs = [requantise(body, sums, factor, y_zero, to)]
-        return
-    if body.rank_of(7) > 1:
+        y = requantise(body, sums, factor, y_zero, to)
+    elif body.rank_of(7) > 1:
         raise UnsupportedError(f"zero points {body.types[7]} of the result")
-    scaled = body("Mul", body.cast(sums, DType.FLOAT32), factor)
-    body.outputs = [quantise(body, scaled, body.as_float32(6), y_zero, to, axis=-2)]
+    else:
+        scaled = body("Mul", body.cast(sums, DType.FLOAT32), factor)
+        y = quantise(body, scaled, body.as_float32(6), y_zero, to, axis=-2)
+    body.outputs = [as_product(body, y, sums, 0, 3)]
 
 
 def qlinear_conv(body: Body, x: str, rank: int) -> str:

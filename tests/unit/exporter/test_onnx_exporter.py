@@ -204,6 +204,20 @@ def test_quantised_weights_stay_what_they_are(kind: str) -> None:
     np.testing.assert_allclose(run(result, feeds), run(proto, feeds), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize("zeros", ["3, 3", "3, -7"])
+def test_zero_points_of_a_convolution(zeros: str) -> None:
+    x = np.arange(32, dtype=np.uint8).reshape(2, 1, 4, 4)
+    agree(
+        f"""
+        g (uint8[n, 1, 4, 4] x) => (uint8[n, 2, 3, 3] y) <
+          int8[2, 1, 2, 2] w = {{1, -2, 3, 4, -5, 6, 7, 8}}, float[2] scales = {{0.5, 0.25}},
+          int8[2] zeros = {{{zeros}}}, float one = {{1.0}}, uint8 zero = {{2}}
+        > {{ y = QLinearConv(x, one, zero, w, scales, zeros, one, zero) }}
+        """,
+        {"x": x},
+    )
+
+
 def test_dynamic_quantisation_is_put_together_again() -> None:
     result = agree(
         """
