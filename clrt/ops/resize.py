@@ -217,14 +217,16 @@ class Resize(Op):
                 window = (roi[place], roi[place + len(axes)])
             same = size == outputs and math.isclose(scale, 1) and window == (0.0, 1.0)
             if not same and size and outputs:
-                found.append(self._sampling(axis, size, outputs, scale, window))
+                # 3 / 0.6 is 5 in the float32 of a scale, and less with its digits in float64.
+                k = np.arange(outputs, dtype=np.float64 if sizes else np.float32)
+                found.append(self._sampling(axis, size, k, scale, window))
         return found
 
     def _sampling(
-        self, axis: int, size: int, outputs: int, scale: float, window: tuple[float, float]
+        self, axis: int, size: int, k: Array, scale: float, window: tuple[float, float]
     ) -> Sampling:
-        mode = self.coordinate_transformation_mode
-        x = _COORDINATES[mode](np.arange(outputs, dtype=np.float64), size, scale, outputs, window)
+        mode, outputs = self.coordinate_transformation_mode, len(k)
+        x = _COORDINATES[mode](k, size, scale, outputs, window)
         values = None
         if self.mode == "nearest":
             indices = _nearest(x, self.nearest_mode, scale)[:, None]

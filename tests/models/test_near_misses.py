@@ -332,6 +332,14 @@ CASES = {
         {"x": _random(1, 1, 7, 4)},
         11,
     ),
+    "scales whose quotients are whole in float32": Case(
+        """g (float[1,1,A,B] x) => (float[1,1,C,D] y, float[1,1,C,D] z) {
+        y=Resize<nearest_mode="floor",coordinate_transformation_mode="asymmetric">(x,,s)
+        z=Resize<nearest_mode="floor">(x,,s) }""",
+        {"s": np.array([1, 1, 0.6, 0.2], np.float32)},
+        {"x": _random(1, 1, 18, 20)},
+        others={"x": _random(1, 1, 9, 26)},
+    ),
     "bounds of float16": Case(
         "g (float16[N] x) => (float16[N] y) { y=Clip<min=-1.0,max=0.5>(x) }",
         {},
