@@ -374,7 +374,7 @@ def _tf_half_pixel(k: Array, size: int, scale: float, outputs: int, window: Any)
 
 
 def _pytorch_half_pixel(k: Array, size: int, scale: float, outputs: int, window: Any) -> Array:
-    return np.full_like(k, -0.5) if scale * size == 1 else (k + 0.5) / scale - 0.5
+    return np.zeros_like(k) if outputs == 1 else (k + 0.5) / scale - 0.5
 
 
 def _half_pixel_symmetric(k: Array, size: int, scale: float, outputs: int, window: Any) -> Array:

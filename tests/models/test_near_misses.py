@@ -340,6 +340,12 @@ CASES = {
         {"x": _random(1, 1, 18, 20)},
         others={"x": _random(1, 1, 9, 26)},
     ),
+    "one sample of an axis, as PyTorch had it": Case(
+        """g (float[1,1,A,B] x) => (float[1,1,C,D] y) {
+        y=Resize<mode="cubic",coordinate_transformation_mode="pytorch_half_pixel">(x,,,s) }""",
+        {"s": _ints(1, 1, 3, 1)},
+        {"x": _random(1, 1, 5, 4)},
+    ),
     "bounds of float16": Case(
         "g (float16[N] x) => (float16[N] y) { y=Clip<min=-1.0,max=0.5>(x) }",
         {},
