@@ -112,6 +112,18 @@ def test_a_shape_given_as_input_and_an_input_passed_through(device: DeviceInfo) 
 
 
 @DEVICES
+def test_work_on_what_was_given_a_computed_shape(device: DeviceInfo) -> None:
+    node = helper.make_node
+    model = _model(
+        [node("Reshape", ["x", "shape"], ["r"]), node("Relu", ["r"], ["y"])],
+        {"x": (FLOAT, ["a", 4]), "shape": (INT, [3])},
+        {"y": FLOAT},
+    )
+    shapes = [(2, 1, 6), (2, -1, 3), (0, 2, 2), (2, 1, 6)]
+    _agree(model, device, *({"x": _x(1, 3, 4), "shape": np.array(s)} for s in shapes))
+
+
+@DEVICES
 def test_two_cuts_and_sizes_used_after_them(device: DeviceInfo) -> None:
     node = helper.make_node
     model = _model(
