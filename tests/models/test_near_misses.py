@@ -346,6 +346,14 @@ CASES = {
         {"s": _ints(1, 1, 3, 1)},
         {"x": _random(1, 1, 5, 4)},
     ),
+    "pooling of what has no known rank": Case(
+        """g (float[] x) => (float[] y, float[] z) { y=GlobalLpPool<p=3>(x)
+        a,i=MaxPool<kernel_shape=[2,2],strides=[2,2]>(x)
+        z=MaxUnpool<kernel_shape=[2,2],strides=[2,2]>(a,i) }""",
+        {},
+        {"x": _random(1, 2, 4, 6)},
+        others={"x": _random(2, 3, 6, 4)},
+    ),
     "bounds of float16": Case(
         "g (float16[N] x) => (float16[N] y) { y=Clip<min=-1.0,max=0.5>(x) }",
         {},
