@@ -124,6 +124,18 @@ def test_work_on_what_was_given_a_computed_shape(device: DeviceInfo) -> None:
 
 
 @DEVICES
+def test_a_condition_of_more_than_there_is(device: DeviceInfo) -> None:
+    model = _model(
+        [helper.make_node("Compress", ["x", "c"], ["y"], axis=0)],
+        {"x": (FLOAT, ["n", 2]), "c": (TensorProto.BOOL, ["k"])},
+        {"y": FLOAT},
+    )
+    ours = _agree(model, device, {"x": _x(1, 3, 2), "c": np.arange(5) < 2})
+    with pytest.raises(clrt.InputError, match=r"Compress.*true at 4; there are 3 to choose from"):
+        ours.run({"x": _x(1, 3, 2), "c": np.arange(5) == 4})
+
+
+@DEVICES
 def test_two_cuts_and_sizes_used_after_them(device: DeviceInfo) -> None:
     node = helper.make_node
     model = _model(
