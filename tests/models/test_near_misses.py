@@ -143,6 +143,17 @@ CASES = {
         {"x": _random(1, 3, 4), "s": _random(1, 2, 3)},
         others={"x": _random(2, 5, 4), "s": _random(2, 1, 5)},
     ),
+    "boxes that are inside out, and without end": Case(
+        """g (float[A,B,4] x, float[A,C,B] s) => (int64[M,3] y) {
+        y=NonMaxSuppression<center_point_box=1>(x,s,most,share) }""",
+        {"most": _ints(9), "share": _f32(0.5)},
+        {
+            "x": np.array(
+                [[[1, 1, 2, 2], [1, 1, -2, 2], [1, 1, np.inf, 2], [0, 1, np.inf, 2]]], np.float32
+            ),
+            "s": _random(1, 2, 4),
+        },
+    ),
     "a signal that may be complex": Case(
         "g (float[B,L,C] x) => (float[B,L,2] y) { y=DFT<axis=1>(x) }",
         {},
