@@ -378,6 +378,13 @@ CASES = {
         {"t": _random(1, 2, 3)},
         20,
     ),
+    "a grid whose sizes are of no known number": Case(
+        "g (float[N,2,3] t, int64[K] s) => (float[N,H,W,2] y) { y=AffineGrid(t,s) }",
+        {},
+        {"t": _random(1, 2, 3), "s": _ints(1, 1, 3, 4)},
+        20,
+        {"t": _random(2, 2, 3), "s": _ints(2, 1, 1, 4)},
+    ),
     "a scan of rows of several lengths": Case(
         """g (int64[2] n, float[2,3] s, float[2,T,3] x) => (float[2,3] y, float[2,T,3] z) {
         y,z=Scan<num_scan_inputs=1, body = b (float[3] u, float[3] v) => (float[3] w, float[3] o) {
