@@ -135,6 +135,21 @@ def test_a_condition_of_more_than_there_is(device: DeviceInfo) -> None:
         ours.run({"x": _x(1, 3, 2), "c": np.arange(5) == 4})
 
 
+@pytest.mark.parametrize(
+    ("op", "values", "says"),
+    [
+        ("Tile", [-1, 1], "cannot have the sizes"),
+        ("Split", [-1, 4], "cannot have the sizes"),
+    ],
+)
+def test_numbers_that_are_no_sizes(op: str, values: list[int], says: str) -> None:
+    outputs = dict.fromkeys(("y", "z") if op == "Split" else ("y",), FLOAT)
+    nodes = [helper.make_node(op, ["x", "k"], list(outputs))]
+    model = _model(nodes, {"x": (FLOAT, ["n", 4]), "k": (INT, [2])}, outputs)
+    with pytest.raises(clrt.ShapeError, match=says):
+        clrt.load(model, device="cpu").run({"x": _x(1, 3, 4), "k": np.array(values)})
+
+
 @DEVICES
 def test_two_cuts_and_sizes_used_after_them(device: DeviceInfo) -> None:
     node = helper.make_node
