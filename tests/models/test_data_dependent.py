@@ -140,11 +140,15 @@ def test_a_condition_of_more_than_there_is(device: DeviceInfo) -> None:
     [
         ("Tile", [-1, 1], "cannot have the sizes"),
         ("Split", [-1, 4], "cannot have the sizes"),
+        ("SplitToSequence", [-1, 4], "not the size of parts"),
     ],
 )
 def test_numbers_that_are_no_sizes(op: str, values: list[int], says: str) -> None:
     outputs = dict.fromkeys(("y", "z") if op == "Split" else ("y",), FLOAT)
     nodes = [helper.make_node(op, ["x", "k"], list(outputs))]
+    if op == "SplitToSequence":
+        nodes.append(helper.make_node("ConcatFromSequence", ["y"], ["w"], axis=0))
+        outputs = {"w": FLOAT}
     model = _model(nodes, {"x": (FLOAT, ["n", 4]), "k": (INT, [2])}, outputs)
     with pytest.raises(clrt.ShapeError, match=says):
         clrt.load(model, device="cpu").run({"x": _x(1, 3, 4), "k": np.array(values)})
