@@ -141,10 +141,11 @@ def test_a_condition_of_more_than_there_is(device: DeviceInfo) -> None:
         ("Tile", [-1, 1], "cannot have the sizes"),
         ("Split", [-1, 4], "cannot have the sizes"),
         ("SplitToSequence", [-1, 4], "not the size of parts"),
+        ("TopK", [1, 2], "k has 2 elements"),
     ],
 )
 def test_numbers_that_are_no_sizes(op: str, values: list[int], says: str) -> None:
-    outputs = dict.fromkeys(("y", "z") if op == "Split" else ("y",), FLOAT)
+    outputs = dict.fromkeys(("y", "z") if op in ("Split", "TopK") else ("y",), FLOAT)
     nodes = [helper.make_node(op, ["x", "k"], list(outputs))]
     if op == "SplitToSequence":
         nodes.append(helper.make_node("ConcatFromSequence", ["y"], ["w"], axis=0))
