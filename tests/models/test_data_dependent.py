@@ -155,6 +155,16 @@ def test_numbers_that_are_no_sizes(op: str, values: list[int], says: str) -> Non
         clrt.load(model, device="cpu").run({"x": _x(1, 3, 4), "k": np.array(values)})
 
 
+def test_a_computed_rank_that_an_order_of_axes_does_not_fit() -> None:
+    nodes = [
+        helper.make_node("Reshape", ["x", "shape"], ["r"]),
+        helper.make_node("Transpose", ["r"], ["y"], perm=[0, 2, 1]),
+    ]
+    model = _model(nodes, {"x": (FLOAT, [3, 4]), "shape": (INT, ["k"])}, {"y": FLOAT})
+    with pytest.raises(clrt.ShapeError, match=r"Transpose.*\[0, 2, 1\] is no order of the axes"):
+        clrt.load(model, device="cpu").run({"x": _x(1, 3, 4), "shape": np.array([2, 6])})
+
+
 @DEVICES
 def test_two_cuts_and_sizes_used_after_them(device: DeviceInfo) -> None:
     node = helper.make_node
