@@ -171,6 +171,8 @@ class Resize(Op):
         wanted: Sequence[Any] | None = sizes if sizes is not None else scales
         if wanted is not None and len(wanted) != len(axes):
             raise ShapeError(f"Resize: {len(wanted)} numbers for {len(axes)} axes of {x}.")
+        if scales is not None and not np.isfinite(scales).all():
+            raise ShapeError(f"Resize: the scales {scales} of {x} are not finite.")
         numbers = all(isinstance(dims[a], int) for a in axes)
         stretch = self.keep_aspect_ratio_policy == "stretch"
         for place, axis in enumerate(axes):
@@ -314,6 +316,7 @@ class Resize(Op):
     def error_samples(cls) -> Iterator[tuple[Sample, type[Exception]]]:
         x = np.zeros((1, 2, 4), np.float32)
         yield Sample(cls(), (x, None, np.ones(2, np.float32))), ShapeError
+        yield Sample(cls(), (x, None, np.array([1, 1, np.nan], np.float32))), ShapeError
         yield Sample(cls(), (x, None, None, np.array([1, 2, -4]))), ShapeError
 
 
