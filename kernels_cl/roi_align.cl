@@ -38,13 +38,14 @@ __kernel void roi_align(OUT(DATA_T, y), IN(DATA_T, x), IN(DATA_T, rois), IN(INDE
   const IDX_T down = ratio > 0 ? ratio : (IDX_T)ceil(bin_high);
   const IDX_T across = ratio > 0 ? ratio : (IDX_T)ceil(bin_wide);
   __global const DATA_T *const from = AT(x) + (image * channels + channel) * height * width;
+  const bool any = images > 0 && height > 0 && width > 0;
   float result = 0.0f;
   for (IDX_T i = 0; i < down; ++i)
     for (IDX_T j = 0; j < across; ++j) {
       float v = top + row * bin_high + (i + 0.5f) * bin_high / down;
       float u = left + column * bin_wide + (j + 0.5f) * bin_wide / across;
       float corners[4] = {0.0f, 0.0f, 0.0f, 0.0f};
-      if (v >= -1.0f && v <= height && u >= -1.0f && u <= width) {
+      if (any && v >= -1.0f && v <= height && u >= -1.0f && u <= width) {
         v = clamp(v, 0.0f, height - 1.0f);
         u = clamp(u, 0.0f, width - 1.0f);
         const IDX_T v0 = (IDX_T)v, u0 = (IDX_T)u;

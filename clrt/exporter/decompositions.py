@@ -30,6 +30,7 @@ from clrt.ops.fused_attention import FusedAttention
 from clrt.ops.fused_matmul import FusedMatMul
 from clrt.ops.fused_rotary import FusedRotary
 from clrt.ops.gather import Gather
+from clrt.ops.group_normalization import GroupNormalization
 from clrt.ops.lookup import Lookup
 from clrt.ops.matmul import MatMul
 from clrt.ops.matmul_nbits import MatMulNBits
@@ -352,6 +353,19 @@ def _conv_integer(node: Node, make: Maker) -> Sequence[Value]:
     return [make(Sub(), *sums)]
 
 
+def _scaled_by_channel(node: Node, make: Maker) -> Sequence[Value]:
+    """ONNX has deprecated the form with a scale per group."""
+    op, (x, *affine) = node.op, [v for v in node.inputs if v is not None]
+    assert isinstance(op, GroupNormalization)
+    channels = None if x.shape is None else x.shape[1]
+    if not isinstance(channels, int):
+        raise UnsupportedError(f"'{x.name}' has no known channels, which its export needs.")
+    wide, flat = make.numbers([1, channels // op.num_groups]), make.numbers([-1])
+    columns = (make(Unsqueeze(), v, make.numbers([1])) for v in affine)
+    repeated = [make(Reshape(), make(Expand(), v, wide), flat) for v in columns]
+    return [make(replace(op, per_group=False), x, *repeated)]
+
+
 TABLE: dict[type[Op], Decomposition] = {
     Fused: _fused,
     Literal: _literal,
@@ -374,6 +388,8 @@ def _decomposition(node: Node) -> Decomposition | None:
         return _flat_softmax
     if isinstance(op, ConvInteger) and _has_zero_points(node):
         return _conv_integer
+    if isinstance(op, GroupNormalization):
+        return _scaled_by_channel if op.per_group else None
     return TABLE.get(type(op)) if isinstance(op, Op) else None
 
 

@@ -192,8 +192,6 @@ def _misfit(node: Node, opset: int) -> str | None:
         return None
     if opset < _SINCE.get(op.name, 0):
         return f"{op.name} means something else in opset {opset}"
-    if op.name == "GroupNormalization" and getattr(op, "per_group", False) != (opset < 21):
-        return f"opset {opset} has another scale and bias"
     if opset < 22 and getattr(op, "ceil_mode", False):
         return f"opset {opset} has windows that start in the padding"
     inputs = node.inputs[: len(node.inputs) - getattr(op, "captures", 0)]

@@ -42,6 +42,7 @@ class NonMaxSuppression(Op):
             raise ShapeError(f"NonMaxSuppression: boxes {boxes} must be [B, N, 4].")
         return [TensorType(DType.INT64, (fresh_dim(), 3))]
 
+    @np.errstate(all="ignore")
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         boxes, scores, limit, overlap, least = (*inputs, None, None, None)[:5]
         assert boxes is not None and scores is not None
@@ -112,4 +113,5 @@ def _overlap(left: Array, right: Array, worst: float) -> Array:
     sides = np.maximum(high - low, 0)
     common = sides[..., 0] * sides[..., 1]
     sizes = [(x[..., 2] - x[..., 0]) * (x[..., 3] - x[..., 1]) for x in (a, b)]
-    return np.asarray(~(common <= worst * (sizes[0] + sizes[1] - common)))
+    # Boxes without an area have nothing in common; where infinite ones do, it has no share.
+    return np.asarray(common > np.maximum(worst * (sizes[0] + sizes[1] - common), 0))

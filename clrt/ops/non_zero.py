@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from clrt.errors import ShapeError
+from clrt.errors import InputError, ShapeError
 from clrt.ir.dims import Dim
 from clrt.ir.dtypes import DType
 from clrt.ir.op import Array, TensorType
@@ -76,6 +76,12 @@ class Compress(Op):
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         x, condition = inputs
         assert x is not None and condition is not None
+        length = x.size if self.axis is None else x.shape[self.axis]
+        if condition[length:].any():
+            raise InputError(
+                f"Compress: the condition is true at {length + int(condition[length:].argmax())}; "
+                f"there are {length} to choose from."
+            )
         return (np.compress(condition, x, self.axis),)
 
     @classmethod

@@ -171,6 +171,8 @@ class Resize(Op):
         wanted: Sequence[Any] | None = sizes if sizes is not None else scales
         if wanted is not None and len(wanted) != len(axes):
             raise ShapeError(f"Resize: {len(wanted)} numbers for {len(axes)} axes of {x}.")
+        if scales is not None and not np.isfinite(scales).all():
+            raise ShapeError(f"Resize: the scales {scales} of {x} are not finite.")
         numbers = all(isinstance(dims[a], int) for a in axes)
         stretch = self.keep_aspect_ratio_policy == "stretch"
         for place, axis in enumerate(axes):
@@ -217,14 +219,16 @@ class Resize(Op):
                 window = (roi[place], roi[place + len(axes)])
             same = size == outputs and math.isclose(scale, 1) and window == (0.0, 1.0)
             if not same and size and outputs:
-                found.append(self._sampling(axis, size, outputs, scale, window))
+                # 3 / 0.6 is 5 in the float32 of a scale, and less with its digits in float64.
+                k = np.arange(outputs, dtype=np.float64 if sizes else np.float32)
+                found.append(self._sampling(axis, size, k, scale, window))
         return found
 
     def _sampling(
-        self, axis: int, size: int, outputs: int, scale: float, window: tuple[float, float]
+        self, axis: int, size: int, k: Array, scale: float, window: tuple[float, float]
     ) -> Sampling:
-        mode = self.coordinate_transformation_mode
-        x = _COORDINATES[mode](np.arange(outputs, dtype=np.float64), size, scale, outputs, window)
+        mode, outputs = self.coordinate_transformation_mode, len(k)
+        x = _COORDINATES[mode](k, size, scale, outputs, window)
         values = None
         if self.mode == "nearest":
             indices = _nearest(x, self.nearest_mode, scale)[:, None]
@@ -312,6 +316,7 @@ class Resize(Op):
     def error_samples(cls) -> Iterator[tuple[Sample, type[Exception]]]:
         x = np.zeros((1, 2, 4), np.float32)
         yield Sample(cls(), (x, None, np.ones(2, np.float32))), ShapeError
+        yield Sample(cls(), (x, None, np.array([1, 1, np.nan], np.float32))), ShapeError
         yield Sample(cls(), (x, None, None, np.array([1, 2, -4]))), ShapeError
 
 
@@ -372,7 +377,7 @@ def _tf_half_pixel(k: Array, size: int, scale: float, outputs: int, window: Any)
 
 
 def _pytorch_half_pixel(k: Array, size: int, scale: float, outputs: int, window: Any) -> Array:
-    return np.full_like(k, -0.5) if scale * size == 1 else (k + 0.5) / scale - 0.5
+    return np.zeros_like(k) if outputs == 1 else (k + 0.5) / scale - 0.5
 
 
 def _half_pixel_symmetric(k: Array, size: int, scale: float, outputs: int, window: Any) -> Array:

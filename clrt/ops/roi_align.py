@@ -95,7 +95,8 @@ class RoiAlign(Op):
         wide = x.astype(np.float64)
         shape = (len(batches), x.shape[1], self.output_height, self.output_width)
         result = np.zeros(shape)
-        for number, (roi, image) in enumerate(zip(rois, batches, strict=True)):
+        regions = zip(rois, batches, strict=True) if x.size else ()
+        for number, (roi, image) in enumerate(regions):
             result[number] = self._region(wide[image], roi.astype(np.float64))
         return (result.astype(x.dtype),)
 
@@ -143,6 +144,7 @@ class RoiAlign(Op):
                 for ratio in (0, 2):
                     op = cls(place, mode, 2, 3, ratio, 0.9)
                     yield Sample(op, (x, rois, batches))
+        yield Sample(cls("half_pixel", "avg", 2, 2), (x[:, :, :0], rois, batches))
         yield Sample(cls("half_pixel", "avg", 1, 2), (x.astype("f2"), rois.astype("f2"), batches))
         x[0, :, 1, 2:4] = np.nan
         yield Sample(cls("half_pixel", "max", 2, 3, 2), (x, rois, batches))

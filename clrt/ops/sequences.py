@@ -173,6 +173,8 @@ class SplitToSequence(Driven):
                 return [[span(x, axis, i, i + 1, host) for i in range(n)]]
             return [[part(x, axis, i, host) for i in range(n)]]
         split = host.read(rest[0])
+        if np.any(split < (0 if split.ndim else 1)):
+            raise ShapeError(f"SplitToSequence: {split.tolist()} is not the size of parts.")
         ends = [0, *np.cumsum(split).tolist()] if split.ndim else [*range(0, n, int(split)), n]
         if ends[-1] != n:
             raise ShapeError(f"SplitToSequence: sizes {split.tolist()} do not add up to {n}.")

@@ -134,6 +134,8 @@ class TopK(Op):
             return [TensorType(x.dtype, None), TensorType(DType.INT64, None)]
         axis = normalize_axis(self.axis, len(x.shape), self)
         found = elements(inputs, 1)
+        if found is not None and len(found) != 1:
+            raise ShapeError(f"TopK: k has {len(found)} elements; expected one.")
         k: Dim = found[0] if found else fresh_dim()
         shape = (*x.shape[:axis], k, *x.shape[axis + 1 :]) if x.shape else ()
         n = x.shape[axis] if x.shape else 1

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from clrt.errors import ShapeError
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.spec import BufferArg, Launch, Lowering, Variant
@@ -47,7 +48,10 @@ class Transpose(Op):
         x = need(inputs, 0, self)
         if x.shape is None:
             return [TensorType(x.dtype, None)]
-        return [TensorType(x.dtype, tuple(x.shape[a] for a in self.order(len(x.shape))))]
+        order = self.order(len(x.shape))
+        if sorted(order) != list(range(len(x.shape))):
+            raise ShapeError(f"Transpose: {list(order)} is no order of the axes of {x}.")
+        return [TensorType(x.dtype, tuple(x.shape[a] for a in order))]
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         (x,) = inputs

@@ -37,9 +37,12 @@ class SinkReshape(Pass):
         return Match(view, node, through=[inner], facts=inputs)
 
     def rewrite(self, match: Match) -> Patch:
-        rewriter = Rewriter(match, self.name)
+        rewriter, (inner,), output = Rewriter(match, self.name), match.through, match.root.output
         value = rewriter.add(match.root.op, *match.facts)
-        return rewriter.patch({match.root.output: reshape(rewriter, value, match.root.output)})
+        if isinstance(match.root.op, FusedMatMul):
+            return rewriter.patch({output: reshape(rewriter, value, output)})
+        # Nothing but the target may tell the dims.
+        return rewriter.patch({output: rewriter.add(inner.op, value, inner.arg(1))})
 
 
 def _is_number(value: Value, beside: Value) -> bool:

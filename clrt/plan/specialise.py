@@ -196,8 +196,11 @@ def _fits(type_: TensorType, dims: Shape) -> bool:
 
 
 def _check_size(value: Value, type_: TensorType) -> None:
-    """Kernels count elements with 32 bits."""
-    if type_.static_shape is not None and prod(type_.static_shape) >= 1 << 31:
+    """Sizes are not below 0, and kernels count elements with 32 bits."""
+    shape = type_.static_shape or ()
+    if any(d < 0 for d in shape):
+        raise ShapeError(f"'{value.name}' cannot have the sizes {list(shape)}.")
+    if prod(shape) >= 1 << 31:
         raise ShapeError(
             f"'{value.name}' {type_} has more elements than a tensor may have ({2**31 - 1}); "
             "use smaller inputs."

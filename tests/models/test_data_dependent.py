@@ -112,6 +112,60 @@ def test_a_shape_given_as_input_and_an_input_passed_through(device: DeviceInfo) 
 
 
 @DEVICES
+def test_work_on_what_was_given_a_computed_shape(device: DeviceInfo) -> None:
+    node = helper.make_node
+    model = _model(
+        [node("Reshape", ["x", "shape"], ["r"]), node("Relu", ["r"], ["y"])],
+        {"x": (FLOAT, ["a", 4]), "shape": (INT, [3])},
+        {"y": FLOAT},
+    )
+    shapes = [(2, 1, 6), (2, -1, 3), (0, 2, 2), (2, 1, 6)]
+    _agree(model, device, *({"x": _x(1, 3, 4), "shape": np.array(s)} for s in shapes))
+
+
+@DEVICES
+def test_a_condition_of_more_than_there_is(device: DeviceInfo) -> None:
+    model = _model(
+        [helper.make_node("Compress", ["x", "c"], ["y"], axis=0)],
+        {"x": (FLOAT, ["n", 2]), "c": (TensorProto.BOOL, ["k"])},
+        {"y": FLOAT},
+    )
+    ours = _agree(model, device, {"x": _x(1, 3, 2), "c": np.arange(5) < 2})
+    with pytest.raises(clrt.InputError, match=r"Compress.*true at 4; there are 3 to choose from"):
+        ours.run({"x": _x(1, 3, 2), "c": np.arange(5) == 4})
+
+
+@pytest.mark.parametrize(
+    ("op", "values", "says"),
+    [
+        ("Tile", [-1, 1], "cannot have the sizes"),
+        ("Split", [-1, 4], "cannot have the sizes"),
+        ("SplitToSequence", [-1, 4], "not the size of parts"),
+        ("TopK", [1, 2], "k has 2 elements"),
+    ],
+)
+def test_numbers_that_are_no_sizes(op: str, values: list[int], says: str) -> None:
+    outputs = dict.fromkeys(("y", "z") if op in ("Split", "TopK") else ("y",), FLOAT)
+    nodes = [helper.make_node(op, ["x", "k"], list(outputs))]
+    if op == "SplitToSequence":
+        nodes.append(helper.make_node("ConcatFromSequence", ["y"], ["w"], axis=0))
+        outputs = {"w": FLOAT}
+    model = _model(nodes, {"x": (FLOAT, ["n", 4]), "k": (INT, [2])}, outputs)
+    with pytest.raises(clrt.ShapeError, match=says):
+        clrt.load(model, device="cpu").run({"x": _x(1, 3, 4), "k": np.array(values)})
+
+
+def test_a_computed_rank_that_an_order_of_axes_does_not_fit() -> None:
+    nodes = [
+        helper.make_node("Reshape", ["x", "shape"], ["r"]),
+        helper.make_node("Transpose", ["r"], ["y"], perm=[0, 2, 1]),
+    ]
+    model = _model(nodes, {"x": (FLOAT, [3, 4]), "shape": (INT, ["k"])}, {"y": FLOAT})
+    with pytest.raises(clrt.ShapeError, match=r"Transpose.*\[0, 2, 1\] is no order of the axes"):
+        clrt.load(model, device="cpu").run({"x": _x(1, 3, 4), "shape": np.array([2, 6])})
+
+
+@DEVICES
 def test_two_cuts_and_sizes_used_after_them(device: DeviceInfo) -> None:
     node = helper.make_node
     model = _model(

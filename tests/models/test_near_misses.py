@@ -143,6 +143,17 @@ CASES = {
         {"x": _random(1, 3, 4), "s": _random(1, 2, 3)},
         others={"x": _random(2, 5, 4), "s": _random(2, 1, 5)},
     ),
+    "boxes that are inside out, and without end": Case(
+        """g (float[A,B,4] x, float[A,C,B] s) => (int64[M,3] y) {
+        y=NonMaxSuppression<center_point_box=1>(x,s,most,share) }""",
+        {"most": _ints(9), "share": _f32(0.5)},
+        {
+            "x": np.array(
+                [[[1, 1, 2, 2], [1, 1, -2, 2], [1, 1, np.inf, 2], [0, 1, np.inf, 2]]], np.float32
+            ),
+            "s": _random(1, 2, 4),
+        },
+    ),
     "a signal that may be complex": Case(
         "g (float[B,L,C] x) => (float[B,L,2] y) { y=DFT<axis=1>(x) }",
         {},
@@ -332,6 +343,28 @@ CASES = {
         {"x": _random(1, 1, 7, 4)},
         11,
     ),
+    "scales whose quotients are whole in float32": Case(
+        """g (float[1,1,A,B] x) => (float[1,1,C,D] y, float[1,1,C,D] z) {
+        y=Resize<nearest_mode="floor",coordinate_transformation_mode="asymmetric">(x,,s)
+        z=Resize<nearest_mode="floor">(x,,s) }""",
+        {"s": np.array([1, 1, 0.6, 0.2], np.float32)},
+        {"x": _random(1, 1, 18, 20)},
+        others={"x": _random(1, 1, 9, 26)},
+    ),
+    "one sample of an axis, as PyTorch had it": Case(
+        """g (float[1,1,A,B] x) => (float[1,1,C,D] y) {
+        y=Resize<mode="cubic",coordinate_transformation_mode="pytorch_half_pixel">(x,,,s) }""",
+        {"s": _ints(1, 1, 3, 1)},
+        {"x": _random(1, 1, 5, 4)},
+    ),
+    "pooling of what has no known rank": Case(
+        """g (float[] x) => (float[] y, float[] z) { y=GlobalLpPool<p=3>(x)
+        a,i=MaxPool<kernel_shape=[2,2],strides=[2,2]>(x)
+        z=MaxUnpool<kernel_shape=[2,2],strides=[2,2]>(a,i) }""",
+        {},
+        {"x": _random(1, 2, 4, 6)},
+        others={"x": _random(2, 3, 6, 4)},
+    ),
     "bounds of float16": Case(
         "g (float16[N] x) => (float16[N] y) { y=Clip<min=-1.0,max=0.5>(x) }",
         {},
@@ -344,6 +377,13 @@ CASES = {
         {"s": _ints(1, 1, 3, 4)},
         {"t": _random(1, 2, 3)},
         20,
+    ),
+    "a grid whose sizes are of no known number": Case(
+        "g (float[N,2,3] t, int64[K] s) => (float[N,H,W,2] y) { y=AffineGrid(t,s) }",
+        {},
+        {"t": _random(1, 2, 3), "s": _ints(1, 1, 3, 4)},
+        20,
+        {"t": _random(2, 2, 3), "s": _ints(2, 1, 1, 4)},
     ),
     "a scan of rows of several lengths": Case(
         """g (int64[2] n, float[2,3] s, float[2,T,3] x) => (float[2,3] y, float[2,T,3] z) {

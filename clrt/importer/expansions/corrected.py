@@ -61,11 +61,12 @@ def _center_crop_pad(body: Body) -> None:
 def _affine_grid(body: Body) -> None:
     """ONNX's loses the batch axis where it has one element, and divides by 0 along such planes."""
     theta, size = body.inputs
-    counts = body.types[1]
-    if counts is None or counts.shape is None or not isinstance(counts.shape[0], int):
+    matrices, counts = (body.input_type(i).shape for i in (0, 1))
+    ranks = [*(matrices or ())[1:2], *(d - 2 for d in counts or ())]
+    rank = next((d for d in ranks if isinstance(d, int)), None)
+    if rank is None:
         raise Expand
-    rank, dtype = counts.shape[0] - 2, body.input_dtype()
-    ints, scalar, real = body.ints, body.scalar, body.number
+    ints, scalar, real, dtype = body.ints, body.scalar, body.number, body.input_dtype()
 
     spatial = body("Slice", size, ints(2), ints(rank + 2))
     shape = body("Concat", spatial, ints(1), axis=0)

@@ -42,7 +42,8 @@ def _lrn(body: Body) -> None:
 def _global_lp_pool(body: Body) -> None:
     """The p-norm over the spatial axes, which are kept."""
     p = float(body.attrs.get("p", 2))
-    axes = body.ints(*range(2, body.rank_of()))
+    rank = body("Size", body("Shape", body.inputs[0]))
+    axes = body("Range", body.scalar(2), rank, body.scalar(1))
     if p in (1, 2):
         body.outputs = [body(f"ReduceL{int(p)}", body.inputs[0], axes)]
         return
@@ -55,7 +56,7 @@ def _global_lp_pool(body: Body) -> None:
 def _max_unpool(body: Body) -> None:
     """The elements of x at the places that MaxPool took them from, 0 elsewhere."""
     kernel = [int(k) for k in body.attrs.get("kernel_shape", ())]
-    if len(kernel) != body.rank_of() - 2:
+    if body.input_type().rank not in (None, len(kernel) + 2):
         raise ModelError("its window does not fit its input.")
     strides = body.attrs.get("strides") or [1] * len(kernel)
     pads = body.attrs.get("pads") or [0] * (2 * len(kernel))

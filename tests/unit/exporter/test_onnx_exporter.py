@@ -45,9 +45,9 @@ def run(proto: onnx.ModelProto | Path, feeds: dict[str, Any]) -> list[Any]:
     return list(session.run(None, feeds))
 
 
-def agree(text: str, *feeds: dict[str, Any]) -> onnx.ModelProto:
+def agree(text: str, *feeds: dict[str, Any], opset: int = 21) -> onnx.ModelProto:
     """The export of a model, which gives what the model gives and what its own export gives."""
-    proto = parse(text)
+    proto = parse(text, opset)
     result = export(proto)
     again = export(result)
     for feed in feeds:
@@ -314,6 +314,16 @@ def test_the_opset_is_the_oldest_that_has_everything() -> None:
         }
         """
     assert export(parse(text, 23)).opset_import[0].version == 23
+
+
+def test_scales_of_groups_become_those_of_channels() -> None:
+    text = """
+        g (float[n, 6, h] x, float[2] b) => (float[n, 6, h] y) {
+          s = Constant<value = float[2] {0.5, 2.0}>()
+          y = GroupNormalization<num_groups = 2>(x, s, b)
+        }
+        """
+    agree(text, {"x": floats(2, 6, 3), "b": floats(2)}, opset=18)
 
 
 def test_zeros_of_either_sign_are_two() -> None:

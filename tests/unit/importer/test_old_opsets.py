@@ -127,19 +127,10 @@ def test_old_form(case: Case, constant: bool) -> None:
         np.testing.assert_allclose(found[name], expected, rtol=2e-6, atol=1e-6)
 
 
-@pytest.mark.parametrize(
-    ("op", "opset", "inputs", "attrs"),
-    [
-        ("Add", 6, [_X, _THREE], {"broadcast": 1, "axis": 1}),
-        ("MaxUnpool", 11, [_X, np.zeros(_X.shape, np.int64)], {"kernel_shape": [2, 2]}),
-    ],
-)
-def test_an_operand_of_no_known_rank(
-    op: str, opset: int, inputs: list[Array], attrs: dict[str, Any]
-) -> None:
-    case = Case(op, opset, inputs, [_X], attrs)
-    with pytest.raises(UnsupportedError, match=rf"{op} '{op}_0'.*input 0 has no known rank"):
-        _imported(case, {"x0": _X, "x1": inputs[1]}, {"x1": inputs[1]}, ranks=False)
+def test_an_operand_of_no_known_rank() -> None:
+    case = Case("Add", 6, [_X, _THREE], [_X], {"broadcast": 1, "axis": 1})
+    with pytest.raises(UnsupportedError, match=r"Add 'Add_0'.*input 0 has no known rank"):
+        _imported(case, {"x0": _X, "x1": _THREE}, {"x1": _THREE}, ranks=False)
 
 
 @pytest.mark.parametrize("mode", ["up", "down"])
