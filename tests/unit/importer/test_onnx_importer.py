@@ -340,7 +340,7 @@ def test_errors_name_op_and_node() -> None:
 
 def test_attribute_of_the_wrong_kind_is_a_damaged_model() -> None:
     with pytest.raises(ModelError, match="'t'"):
-        import_model(model([node("Transpose", ["x"], ["y"], "t", perm=[5, 9])]))
+        import_model(model([node("Transpose", ["x"], ["y"], "t", perm=1.5)]))
 
 
 @pytest.mark.parametrize(
