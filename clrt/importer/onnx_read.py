@@ -17,6 +17,8 @@ from clrt.importer.onnx_mapped import MAX_MODEL_BYTES, cut_tensors
 from clrt.importer.onnx_tensors import TensorReader
 from clrt.ir.op import Array
 
+_LONGEST_NAME = 1024  # that a message shows whole
+
 
 def read_model(
     source: str | Path | bytes | onnx.ModelProto,
@@ -106,7 +108,8 @@ def _map_file(path: Path) -> bytes | mmap.mmap:
         raise ModelError(f"'{path}' does not exist; check the path.") from error
     except (OSError, ValueError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise ModelError(f"'{str(path)[:80]}' cannot be read: {reason}.") from error
+        name = str(path) if len(str(path)) < _LONGEST_NAME else f"{str(path)[:80]}…"
+        raise ModelError(f"'{name}' cannot be read: {reason}.") from error
 
 
 def _decode(data: bytes | mmap.mmap, where: str) -> tuple[onnx.ModelProto, dict[bytes, Array]]:

@@ -53,6 +53,10 @@ class Normalization(Op):
     rms: ClassVar[bool] = False
     storages = WIDENED_STORAGES
 
+    def row(self, shape: Shape) -> Shape:
+        """The normalised axes of x."""
+        return shape[normalize_axis(self.axis, len(shape), self) :]
+
     def expand(self, inputs: Sequence[Value | None]) -> tuple[Graph, Sequence[Value | None]] | None:
         """The normalisation alone, then products and sums that broadcast, where the scale or the
         bias is no row of it.
@@ -62,7 +66,7 @@ class Normalization(Op):
         x, *affine = formal
         if x.shape is None or any(v.dtype is not x.dtype for v in affine):
             return None
-        row = x.shape[normalize_axis(self.axis, len(x.shape), self) :]
+        row = self.row(x.shape)
         shapes = [v.type.static_shape for v in affine]
         if not all(isinstance(d, int) for d in row) or None in shapes:
             return None
@@ -99,7 +103,7 @@ def _misfit_any(node: Node, caps: DeviceCaps) -> str | None:
     if reason := misfit_in_float32(node, caps):
         return reason
     assert isinstance(node.op, Normalization)
-    row = x.dims[normalize_axis(node.op.axis, len(x.dims), node.op) :]
+    row = node.op.row(x.dims)
     for value in node.inputs[1:]:
         if value is not None and not _is_row(value.dims, row):
             return f"the scale or bias {value.type} is no row of the {row} normalised elements"

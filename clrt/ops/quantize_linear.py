@@ -10,7 +10,7 @@ from typing import ClassVar
 import numpy as np
 
 from clrt.errors import ShapeError, UnsupportedError
-from clrt.ir.dims import Shape, differ, same
+from clrt.ir.dims import Shape, differ
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
@@ -83,7 +83,7 @@ class Quantization(Op):
         x, scale = need(inputs, 0, self), need(inputs, 1, self)
         zero = inputs[2] if len(inputs) > 2 else None
         parameters = [t.shape for t in (scale, zero) if t is not None and t.is_static]
-        if len(set(parameters)) > 1 and not all(_is_one(s) for s in parameters):
+        if len(set(parameters)) > 1 and not all(_may_be_one(s) for s in parameters):
             raise ShapeError(f"{self.name}: zero point {zero} is unlike scale {scale}.")
         if x.shape is None or scale.shape is None or _may_be_one(scale.shape):
             return
@@ -101,12 +101,8 @@ class Quantization(Op):
             )
 
 
-def _is_one(shape: Shape | None) -> bool:
-    return shape is not None and (not shape or (len(shape) == 1 and same(shape[0], 1)))
-
-
-def _may_be_one(shape: Shape) -> bool:
-    return not shape or (len(shape) == 1 and not differ(shape[0], 1))
+def _may_be_one(shape: Shape | None) -> bool:
+    return shape is not None and (not shape or (len(shape) == 1 and not differ(shape[0], 1)))
 
 
 def _emit_quantize(node: Node, ctx: Lowering) -> list[Launch]:

@@ -7,6 +7,7 @@ from onnx import helper
 
 from clrt.errors import UnsupportedError
 from clrt.importer.expansions.body import Body, expands
+from clrt.importer.expansions.layouts import dim_of
 
 _RULES = ("linear", "gated", "delta", "gated_delta")
 
@@ -42,8 +43,9 @@ def _linear_attention(body: Body) -> None:
         scanned["rate"] = body("Reshape", body.inputs[5], body.ints(0, 0, -1, 1, 1))
     state = body.optional(3)
     if not state:
-        batch = body("Shape", body.inputs[0], start=0, end=1)
-        shape = body("Concat", batch, body.ints(groups, depth, width), axis=0)
+        shape = body(
+            "Concat", dim_of(body, body.inputs[0], 0), body.ints(groups, depth, width), axis=0
+        )
         state = body("Expand", body.number(0.0), shape)
     last, y = body.node(
         "Scan", [state, *scanned.values()], 2, body=_token(list(scanned)),

@@ -109,7 +109,7 @@ def embed(
         count = body("ReduceSum", body.inputs[7], body.ints(1), keepdims=0)
         lengths = body("Cast", count, to=6)
     else:
-        rows = body("Shape", ids, start=0, end=1)
+        rows = dim_of(body, ids, 0)
         lengths = body("Expand", body.constant(np.array([0], np.int32)), rows)
     body.outputs = [y, lengths, total]
 

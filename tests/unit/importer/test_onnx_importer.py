@@ -338,9 +338,10 @@ def test_errors_name_op_and_node() -> None:
         import_model(proto, {"w": np.zeros((2, 4), np.float32)})
 
 
-def test_attribute_of_the_wrong_kind_is_a_damaged_model() -> None:
+@pytest.mark.parametrize("perm", [[5, 9], [0, 0], 1.5])
+def test_attribute_of_the_wrong_kind_is_a_damaged_model(perm: object) -> None:
     with pytest.raises(ModelError, match="'t'"):
-        import_model(model([node("Transpose", ["x"], ["y"], "t", perm=1.5)]))
+        import_model(model([node("Transpose", ["x"], ["y"], "t", perm=perm)]))
 
 
 @pytest.mark.parametrize(
