@@ -209,7 +209,7 @@ def _fix_dims(graph: Graph, dims: Mapping[str, int]) -> Graph:
     if not dims:
         return graph
     fixed = graph.copy(dims)
-    infer_types(fixed.nodes)
+    infer_types(fixed)
     return fixed
 
 

@@ -25,12 +25,13 @@ from clrt.importer.onnx_read import normal_domain, opsets_of, read_model
 from clrt.importer.onnx_scope import BROKEN, Call, Scope
 from clrt.importer.onnx_tensors import TensorReader
 from clrt.importer.onnx_types import DimNames, captured_type, formal_type, refine, tensor_type
-from clrt.ir.dims import Undecidable
+from clrt.ir.dims import Shape, Undecidable
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Names, Node, Value
 from clrt.ir.op import Array, TensorType
 from clrt.ops import REGISTRY
 from clrt.ops.base import Expand, OnnxNode, Op
+from clrt.ops.driven import wider
 
 # Functions that call others twice each grow without bound from a small file.
 _MAX_NODES = 250_000
@@ -107,15 +108,44 @@ class _Importer:
     def _subgraph(
         self, proto: onnx.GraphProto, cls: type[Op], call: Call, outer: Scope
     ) -> tuple[Graph, Scope]:
-        """A graph that is an attribute; what it reads from outside is in the scope's captures."""
-        scope = self._inner(proto, call, outer, {}, inline=False)
-        where = f"graph '{proto.name}' of {call.title}"
+        """A graph that is an attribute; what it reads from outside is in the scope's captures.
+
+        A shape that the file declares may be that of the first turn only: then the graph is
+        imported again without it.
+        """
         types = [None if v is None else v.type for v in call.inputs]
         formals = [*cls.formals(types), *(None for _ in proto.input)]
-        inputs = [
-            self._formal(info, formal, call, scope)
+        given = [
+            self._formal(info, formal, call)
             for info, formal in zip(proto.input, formals, strict=False)
         ]
+        before = len(self._value_names), len(self._node_names), len(self._unsupported)
+        while True:
+            graph, scope = self._body(proto, given, call, outer)
+            varying = _varying(graph, cls)
+            if not varying or len(self._unsupported) > before[2]:
+                return graph, scope
+            given = [varying.get(i, t) for i, t in enumerate(given)]
+            self._value_names.shrink(before[0])
+            self._node_names.shrink(before[1])
+
+    def _body(
+        self,
+        proto: onnx.GraphProto,
+        types: Sequence[TensorType | None],
+        call: Call,
+        outer: Scope,
+    ) -> tuple[Graph, Scope]:
+        """A graph that is an attribute, with these types of its inputs; None is a broken one."""
+        scope = self._inner(proto, call, outer, {}, inline=False)
+        where = f"graph '{proto.name}' of {call.title}"
+        inputs = [
+            BROKEN
+            if type_ is None
+            else Value(self._value_names.unique(scope.prefix + info.name), type_)
+            for info, type_ in zip(proto.input, types, strict=True)
+        ]
+        scope.env.update((i.name, v) for i, v in zip(proto.input, inputs, strict=True))
         self._walk(proto.node, scope, where)
         outputs = [self._output(info.name, scope, where) for info in proto.output]
         return Graph(proto.name or "body", inputs, outputs, scope.nodes), scope
@@ -144,22 +174,19 @@ class _Importer:
         )
 
     def _formal(
-        self, info: onnx.ValueInfoProto, given: TensorType | None, call: Call, scope: Scope
-    ) -> Value:
-        """An input of a graph that is an attribute.
+        self, info: onnx.ValueInfoProto, given: TensorType | None, call: Call
+    ) -> TensorType | None:
+        """The type of an input of a graph that is an attribute; None where there is none.
 
         Its dims are its own: from turn to turn they may change, whatever their names.
         """
-        value = BROKEN
         # Behind an unsupported node what is given has a type that is made up.
         if info.type.WhichOneof("value") is not None or not call.is_broken:
             try:
-                type_ = formal_type(info, given)
-                value = Value(self._value_names.unique(scope.prefix + info.name), type_)
+                return formal_type(info, given)
             except UnsupportedError as error:
                 self._unsupported.append(f"{call.title}: {error}")
-        scope.env[info.name] = value
-        return value
+        return None
 
     def _input(self, info: onnx.ValueInfoProto, scope: Scope) -> Value:
         if not info.name or info.name in scope.env:
@@ -504,6 +531,25 @@ class _Importer:
         for graph, inner in found.values():
             graph.inputs += [self._captured(v, inner) or BROKEN for v in captured]
         return {name: graph for name, (graph, _) in found.items()}, captured
+
+
+def _varying(graph: Graph, cls: type[Op]) -> dict[int, TensorType]:
+    """Inputs whose shape may be another in the next turn: their types without what may change."""
+    if cls.carries is None:
+        return {}
+    first, result = cls.carries
+    ends = zip(graph.inputs[first:], graph.outputs[result:], strict=False)
+    joint = {
+        i: wider([start.type, end.type], [start.type])
+        for i, (start, end) in enumerate(ends, first)
+        if start.shape is not None and end.shape is not None
+    }
+    return {i: t for i, t in joint.items() if _rank_or_number_goes(graph.inputs[i].shape, t.shape)}
+
+
+def _rank_or_number_goes(before: Shape | None, after: Shape | None) -> bool:
+    pairs = zip(before or (), after or (), strict=False)
+    return after is None or any(isinstance(b, int) and not isinstance(a, int) for b, a in pairs)
 
 
 def _break(call: Call, scope: Scope) -> None:

@@ -217,6 +217,11 @@ class Graph:
         self.nodes = [n for n in self.nodes if n in live]
         return before - len(self.nodes)
 
+    def bind(self, bindings: Bindings) -> None:
+        """Puts numbers in the place of symbols, in the types of all values."""
+        for value in self.values() if bindings else ():
+            value.type = value.type.bind(bindings)
+
     def copy(self, bindings: Bindings | None = None) -> Graph:
         """A graph of new nodes and values, with dims bound where given.
 
@@ -275,11 +280,20 @@ class Names:
     """Names that are each handed out once, and none of those taken."""
 
     def __init__(self, taken: Iterable[str] = ()) -> None:
-        self._taken = set(taken)
+        self._taken = dict.fromkeys(taken)
 
     def reserve(self, name: str) -> None:
         """Takes a name out of those to be handed out."""
-        self._taken.add(name)
+        self._taken[name] = None
+
+    def __len__(self) -> int:
+        """How many names are taken."""
+        return len(self._taken)
+
+    def shrink(self, count: int) -> None:
+        """Takes back the names that were taken last, so that `count` are left."""
+        while len(self._taken) > count:
+            self._taken.popitem()
 
     def unique(self, name: str, joint: str = ".") -> str:
         """The name itself; where it is taken, with a number behind it."""
@@ -291,5 +305,5 @@ class Names:
 
     def _first(self, names: Iterable[str]) -> str:
         found = next(n for n in names if n not in self._taken)
-        self._taken.add(found)
+        self.reserve(found)
         return found

@@ -109,6 +109,8 @@ class Op(IrOp):
             for its kernels; None where they take any dtype, since they only move elements.
         driven: The node runs between plans, driven by the host, which does no arithmetic on
             tensors in it: control flow and sequences.
+        carries: The input of its graph, and the output, from which on each output becomes the
+            input of the next turn, perhaps in another shape.
     """
 
     promoted: ClassVar[Mapping[str, tuple[int, Any]]] = {}
@@ -120,6 +122,7 @@ class Op(IrOp):
     variants: ClassVar[tuple[Variant, ...]] = ()
     storages: ClassVar[frozenset[str] | None] = frozenset({"plain", "half"})
     driven: ClassVar[bool] = False
+    carries: ClassVar[tuple[int, int] | None] = None
 
     @classmethod
     def formals(cls, inputs: Types) -> list[TensorType | None]:

@@ -84,6 +84,7 @@ class Loop(Driven):
     captures: int = 0
 
     host_inputs = (0, 1)
+    carries = (2, 1)
 
     @classmethod
     def from_onnx(cls, node: OnnxNode) -> Op:

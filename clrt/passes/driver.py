@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Iterable, Sequence, Set
+from collections.abc import Hashable, Iterable, Set
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 from clrt import knobs
 from clrt.errors import ClrtError, PassError
-from clrt.ir.dims import Shape
+from clrt.ir.dims import Shape, is_symbol, is_unknown
 from clrt.ir.graph import Graph, Names, Node, Patch, Value
 from clrt.ir.op import Array, ContainerType, IrOp, TensorType
 from clrt.ops.base import Op
@@ -89,6 +89,7 @@ class GraphView:
         self._alive: set[Node] = set(graph.nodes)
         self._added: list[Node] = []
         self._dead = 0
+        self._told: dict[str, int] = {}
         self._names = names
         for node in graph.nodes:
             self._read(node)
@@ -173,6 +174,7 @@ class GraphView:
             if old in self._outputs:
                 self._outputs[new] = self._outputs.get(new, 0) + self._outputs.pop(old)
                 self.graph.outputs = [new if v is old else v for v in self.graph.outputs]
+            self._told |= _told(old.type, new.type)
         self._alive -= dead
         self._dead += len(dead)
         for node in dead:
@@ -181,13 +183,15 @@ class GraphView:
                     self._users.get(value, {}).pop(node, None)
 
     def settle(self) -> None:
-        """Brings `graph.nodes` up to date: without dead nodes, in topological order."""
+        """Brings the graph up to date: no dead nodes, topological order, sizes that were told."""
         if self._added or self._dead:
             nodes = [*self.graph.nodes, *self._added]
             self.graph.nodes = [n for n in nodes if n in self._alive]
             if self._added:
                 self.graph.sort()
             self._added, self._dead = [], 0
+        self.graph.bind(self._told)
+        self._told = {}
 
     def _read(self, node: Node) -> None:
         for value in node.inputs:
@@ -251,6 +255,15 @@ def _better_type(old: TensorType, new: TensorType) -> TensorType:
         pairs = zip(old.shape, new.shape, strict=True)
         shape = tuple(n if isinstance(n, int) else o for o, n in pairs)
     return TensorType(new.dtype, shape, data)
+
+
+def _told(old: TensorType, new: TensorType) -> dict[str, int]:
+    """Numbers of unknown dims. The graph needs them everywhere: what tells them may go.
+
+    Dims that the file names are left alone, since what it declares may be wrong.
+    """
+    pairs = zip(old.shape or (), new.shape or (), strict=False)
+    return {str(o): n for o, n in pairs if is_symbol(o) and is_unknown(o) and isinstance(n, int)}
 
 
 def _check(patch: Patch, match: Match, view: GraphView) -> None:
@@ -355,13 +368,16 @@ def run_pass(graph: Graph, pass_: Pass) -> PassRecord:
     return Session(graph).run(pass_)
 
 
-def infer_types(nodes: Sequence[Node]) -> None:
+def infer_types(graph: Graph) -> None:
     """Infers output types again, in order: folded inputs may tell more than was known at import."""
-    for node in nodes:
+    told: dict[str, int] = {}
+    for node in graph.nodes:
         assert isinstance(node.op, Op)
         types = node.op.infer_with_data(node.input_types)
         for value, type_ in zip(node.outputs, types, strict=False):
+            told |= _told(value.type, type_)
             value.type = _better_type(value.type, type_)
+    graph.bind(told)
 
 
 __all__ = [

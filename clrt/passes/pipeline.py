@@ -127,4 +127,4 @@ def _clean_up(session: Session) -> None:
     for _ in range(MAX_ROUNDS):
         if not _run(session, CLEAN_UP):
             break
-        infer_types(session.graph.nodes)
+        infer_types(session.graph)

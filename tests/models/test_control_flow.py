@@ -136,6 +136,31 @@ def test_a_loop_whose_state_grows(device: DeviceInfo) -> None:
 
 
 @DEVICES
+def test_a_loop_whose_state_outgrows_the_shape_that_its_graph_declares(device: DeviceInfo) -> None:
+    """As torch exports a list of results that starts empty, or a state that gains an axis."""
+    model = _model(
+        """
+        g (float[n] x, int64 limit) => (float[m, n] y, float[k] z) {
+          none = Constant<value = float[0, 3] {}>()
+          one = Constant<value = float[1] {1.0}>()
+          y, z = Loop (limit, , none, one) <
+            body = b (int64 i, bool go, float[0, 3] v, float[1] u)
+              => (bool more, float[j, 3] w, float[l] t)
+            {
+              more = Identity(go)
+              axis = Constant<value = int64[1] {0}>()
+              row = Unsqueeze(x, axis)
+              w = Concat<axis = 0>(v, row)
+              t = Concat<axis = 0>(u, u)
+            }
+          >
+        }
+        """
+    )
+    _agree(model, device, *({"x": _x(1, 3), "limit": np.array(k)} for k in (0, 1, 4)))
+
+
+@DEVICES
 def test_scans_forwards_and_backwards_along_any_axis(device: DeviceInfo) -> None:
     model = _model(
         """

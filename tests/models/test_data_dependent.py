@@ -202,3 +202,23 @@ def test_numbers_that_a_kernel_needs_are_read(device: DeviceInfo) -> None:
     feeds = [{"x": _x(3, 2, 4, 5), "axis": np.array(axis)} for axis in (0, 1, 0)]
     model = _agree(_model(nodes, inputs, {"y": FLOAT}), device, *feeds)
     assert not any(s.bound.plan.host_steps for s in model._stages.plans.values())
+
+
+@DEVICES
+def test_views_of_sizes_that_are_known_once_constants_are_folded(device: DeviceInfo) -> None:
+    """The end of the slice is; by then the view after it already has its dims as a constant."""
+    nodes = [
+        helper.make_node("Sqrt", ["sixteen"], ["root"]),
+        helper.make_node("Cast", ["root"], ["end"], to=INT),
+        helper.make_node("Slice", ["x", "start", "end"], ["front"]),
+        helper.make_node("Unsqueeze", ["front", "start"], ["rows"]),
+        helper.make_node("Gather", ["rows", "zero"], ["view"]),
+        helper.make_node("Sigmoid", ["view"], ["y"]),
+    ]
+    inputs: dict[str, tuple[int, list[str | int]]] = {"x": (FLOAT, [6, 8])}
+    numbers = {
+        "sixteen": np.array([16], np.float32),
+        "start": np.array([0]),
+        "zero": np.array(0),
+    }
+    _agree(_model(nodes, inputs, {"y": FLOAT}, **numbers), device, {"x": _x(4, 6, 8)})
