@@ -113,9 +113,9 @@ class Stages:
             kept = {n: n not in cut.reads for n in stage.bound.plan.graph.output_names}
             feeds = {**feeds, **(self._run_stage(stage, feeds, kept) if kept else {})}
             feeds.update({n: _on_host(feeds[n]) for n in cut.reads})
-            known = {} if cut.driven else {n: feeds[n] for n in cut.reads}
-            if cut.driven:
-                feeds.update(self._drive(cut.node, feeds))
+            known = {n: feeds[n] for n in cut.known}
+            for node in cut.driven:
+                feeds.update(self._drive(node, feeds))
             graph = cut.rest
             feeds = {v.name: feeds[v.name] for v in graph.inputs if v.name not in known}
 

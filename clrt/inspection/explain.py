@@ -56,7 +56,8 @@ def explain(
         for n in plan.graph.nodes
     )
     later = [] if cut is None else cut.rest.nodes
-    kept = {n.name for n in (*plan.graph.nodes, *later, *([] if cut is None else [cut.node]))}
+    driven = () if cut is None else cut.driven
+    kept = {n.name for n in (*plan.graph.nodes, *later, *driven)}
     folded = tuple(n.name for n in graph.nodes if n.name not in kept)
     shapes = {v.name: v.dims for v in plan.graph.inputs}
     cut_row = None if cut is None else _cut_row(cut)
@@ -158,14 +159,15 @@ def flops_of(step: Step) -> int:
 
 
 def _cut_row(cut: Cut) -> CutRow:
-    assert isinstance(cut.node.op, Op)
+    first = cut.nodes[0]
+    assert isinstance(first.op, Op)
     why = "the shape of what follows, or its kernel, depends on what the host reads"
-    if cut.driven and cut.node.op.driven:
+    if first.op.driven:
         why = "the host drives it: control flow, or a sequence"
-    elif cut.driven:
+    elif first in cut.driven:
         why = "the host computes it: how much comes out depends on the data"
     ops = Counter(n.op.name for n in cut.rest.nodes)
-    return CutRow(str(cut.node), why, cut.reads, dict(ops.most_common()))
+    return CutRow(cut.title, why, cut.reads, dict(ops.most_common()))
 
 
 def _pass_rows(report: PassReport | None) -> tuple[PassRow, ...]:

@@ -62,8 +62,8 @@ class CutRow:
     """Where a plan ends because what follows depends on computed data.
 
     Attributes:
-        node: The node whose output shape, or kernel, depends on it.
-        why: What the host does there.
+        node: The first node whose output shape, or kernel, depends on it, and how many more.
+        why: What the host does there, for the first.
         reads: The values that the host reads.
         ops_after: How many nodes of each op come after, planned once the data are there.
     """

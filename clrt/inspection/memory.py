@@ -31,7 +31,7 @@ class Memory:
         arena_bytes: Activations: the largest arena of all plans, since they share it, and what
             a plan leaves on the device for the one after a cut.
         staging_bytes: What the inputs and outputs take beside the arena, each a copy.
-        cut: The node whose output shape depends on computed data, where there is one. The figures
+        cut: The nodes whose output shape depends on computed data, where there are such. Figures
             then reach no further, but for the constants after it, which count as they lie.
     """
 
@@ -74,9 +74,9 @@ def memory_of(plan: Plan, cut: Cut | None, model_constants: Collection[Value]) -
     """
     sizes = uploads(plan)
     if cut is not None:
-        assert isinstance(cut.node.op, Op)
         known = {value for value, _ in sizes}
-        graphs = (g for outer in (cut.rest, *cut.node.op.graphs) for g in all_graphs(outer))
+        inner = (g for n in cut.driven if isinstance(n.op, Op) for g in n.op.graphs)
+        graphs = (g for outer in (cut.rest, *inner) for g in all_graphs(outer))
         later = {v for g in graphs for v in g.constants() if v.has_numbers} - known
         sizes.update({(v, ""): v.nbytes for v in later if not v.type.on_host})
     weights = sum(n for (value, _), n in sizes.items() if value in model_constants)
@@ -88,7 +88,7 @@ def memory_of(plan: Plan, cut: Cut | None, model_constants: Collection[Value]) -
         sum(sizes.values()) - weights + 4 * len(plan.statuses),
         sum(max(n, _LEAST_BYTES) for n in (*plan.arena.slab_bytes, *(v.nbytes for v in left))),
         sum(v.nbytes for v in (*inputs, *outputs.values()) if v not in left),
-        "" if cut is None else str(cut.node),
+        "" if cut is None else cut.title,
     )
 
 

@@ -14,7 +14,7 @@ from clrt.ir.op import Array, TensorType
 from clrt.ops.base import Accuracy, Op, Sample, Types, need, register
 from clrt.ops.movement import fresh_dim
 
-_TILE = 64
+_TILE = 128
 
 
 @register
@@ -108,10 +108,15 @@ def _select(corners: Array, order: Array, most: int, worst: float) -> Array:
 
 def _overlap(left: Array, right: Array, worst: float) -> Array:
     """Whether each box of one list overlaps each of another by more than `worst`."""
-    a, b = left[:, None, :], right[None, :, :]
-    low, high = np.maximum(a[..., :2], b[..., :2]), np.minimum(a[..., 2:], b[..., 2:])
-    sides = np.maximum(high - low, 0)
-    common = sides[..., 0] * sides[..., 1]
-    sizes = [(x[..., 2] - x[..., 0]) * (x[..., 3] - x[..., 1]) for x in (a, b)]
+    common, height = (
+        np.minimum.outer(left[:, axis + 2], right[:, axis + 2])
+        - np.maximum.outer(left[:, axis], right[:, axis])
+        for axis in (0, 1)
+    )
+    np.maximum(common, 0, out=common)
+    common *= np.maximum(height, 0, out=height)
+    least = np.add.outer(*((x[:, 2] - x[:, 0]) * (x[:, 3] - x[:, 1]) for x in (left, right)))
+    least -= common
+    least *= worst
     # Boxes without an area have nothing in common; where infinite ones do, it has no share.
-    return np.asarray(common > np.maximum(worst * (sizes[0] + sizes[1] - common), 0))
+    return np.asarray(common > np.maximum(least, 0, out=least))

@@ -30,18 +30,26 @@ class Cut:
     """Where a graph goes on once the host has read something.
 
     Attributes:
-        node: The node whose output shape or kernel depends on it.
+        nodes: Those whose output shape or kernel depends on it; none needs another's result.
         reads: Names of the values to read: inputs of the first graph, or outputs of it.
-        driven: The host drives the node (it finds out how much there is, such as NonZero, or runs
-            graphs, such as Loop). Else the values that were read become constants of the rest.
+        known: Those of `reads` that become constants of the rest.
+        driven: Those of `nodes` that the host drives (it finds out how much there is, such as
+            NonZero, or runs graphs, such as Loop).
         rest: The nodes from there on. Its inputs are the values that it needs of the first graph,
-            and the outputs of the node where the host drives it.
+            and the outputs of the nodes that the host drives.
     """
 
-    node: Node
+    nodes: tuple[Node, ...]
     reads: tuple[str, ...]
-    driven: bool
+    known: tuple[str, ...]
+    driven: tuple[Node, ...]
     rest: Graph
+
+    @property
+    def title(self) -> str:
+        """The nodes as messages name them."""
+        more = len(self.nodes) - 1
+        return f"{self.nodes[0]}{f' and {more} more' if more else ''}"
 
 
 def specialise(
@@ -60,7 +68,7 @@ def specialise(
     whole, cut = specialise_to_cut(graph, bindings, shapes or {}, {})
     if cut is not None:
         raise PlanError(
-            f"{cut.node}: the shape of its output, or its kernel, depends on computed data."
+            f"{cut.title}: the shape of its output, or its kernel, depends on computed data."
         )
     return whole
 
@@ -99,7 +107,7 @@ def specialise_to_cut(
     rest: list[Node] = []
     blocked: set[Value] = set()
     sizes = dict(bindings)
-    needs_data: Node | None = None
+    waiting: list[Node] = []
     instead: dict[Value, Value] = {}
     names = Names(())
     todo = deque(copy.nodes)
@@ -113,7 +121,7 @@ def specialise_to_cut(
             instead.update(zip(node.outputs, body.outputs, strict=True))
             continue
         elif _is_driven(node) or _unread(node) or not _infer(node, sizes):
-            needs_data = needs_data or node
+            waiting.append(node)
             rest.append(node)
         elif not _fold(node):
             kept.append(node)
@@ -121,8 +129,8 @@ def specialise_to_cut(
             blocked.update(node.outputs)
     copy.nodes = kept
     copy.outputs = [_final(v, instead) for v in copy.outputs]
-    if needs_data is not None:
-        return _cut(copy, needs_data, rest, sizes)
+    if waiting:
+        return _cut(copy, waiting, rest, sizes)
     if rest:
         raise PlanError(f"{rest[0]}: it reads a size that nothing in its graph tells.")
     for value in copy.outputs:
@@ -207,32 +215,42 @@ def _check_size(value: Value, type_: TensorType) -> None:
         )
 
 
-def _cut(first: Graph, node: Node, rest: list[Node], sizes: Bindings) -> tuple[Graph, Cut]:
-    """Splits off `rest`, where `node` is the one that needs data."""
-    assert isinstance(node.op, Op)
-    inputs = [v for v in node.inputs if v is not None and not v.is_constant]
-    missing = [v for v in inputs if v in (node.input(i) for i in node.op.host_inputs)]
-    driven = _is_driven(node) or not missing
-    # NonZero and its like need elements; control flow and sequences pass tensors on as they are.
-    tensors = [v for v in inputs if not isinstance(v.type, ContainerType)]
-    reads = missing if node.op.driven or not driven else tensors
-    if driven:
-        rest = [n for n in rest if n is not node]
+def _cut(first: Graph, waiting: list[Node], rest: list[Node], sizes: Bindings) -> tuple[Graph, Cut]:
+    """Splits off `rest`, which starts with the `waiting` nodes: those that need data.
+
+    All of them go into one cut: each costs a plan of what is left.
+    """
+    driven: list[Node] = []
+    reads, known, needed = dict[Value, None](), dict[Value, None](), dict[Value, None]()
+    for node in waiting:
+        assert isinstance(node.op, Op)
+        inputs = [v for v in node.inputs if v is not None and not v.is_constant]
+        missing = [v for v in inputs if v in (node.input(i) for i in node.op.host_inputs)]
+        if missing and not _is_driven(node):
+            reads.update(dict.fromkeys(missing))
+            known.update(dict.fromkeys(missing))
+            continue
+        driven.append(node)
+        needed.update(dict.fromkeys(inputs))
+        # NonZero and its like need elements; control flow and sequences pass on tensors.
+        tensors = [v for v in inputs if not isinstance(v.type, ContainerType)]
+        reads.update(dict.fromkeys(missing if node.op.driven else tensors))
+    rest = [n for n in rest if n not in driven]
     made = {v for n in rest for v in n.outputs}
-    needed = [v for n in rest for v in n.inputs if v is not None]
+    read = [v for n in rest for v in n.inputs if v is not None]
     # The outputs of a driven node say how large they are, even where nothing else reads them.
-    sized = [v for v in node.outputs if driven and not v.type.on_host]
+    sized = [v for n in driven for v in n.outputs if not v.type.on_host]
     carried = dict.fromkeys(
-        v for v in (*needed, *first.outputs, *sized) if v not in made and not v.is_constant
+        v for v in (*read, *first.outputs, *sized) if v not in made and not v.is_constant
     )
     after = Graph(first.name, list(carried), first.outputs, rest, first.output_names).copy(sizes)
     computed = {v for n in first.nodes for v in n.outputs}
-    wanted = dict.fromkeys((*carried, *(inputs if driven else reads)))
-    first.outputs = [v for v in wanted if v in computed]
+    first.outputs = [v for v in (carried | needed | reads) if v in computed]
     first.output_names = [v.name for v in first.outputs]
     _leave_out_host_values(first)
     first.remove_dead()
-    return first, Cut(node, tuple(dict.fromkeys(v.name for v in reads)), driven, after)
+    read_names, known_names = (tuple(v.name for v in values) for values in (reads, known))
+    return first, Cut(tuple(waiting), read_names, known_names, tuple(driven), after)
 
 
 def _fold(node: Node) -> bool:
