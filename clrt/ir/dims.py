@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property, total_ordering
+from itertools import chain
 from typing import Union
 
 Dim = Union[int, "Expr"]
@@ -80,11 +81,12 @@ class _Atom:
 class Expr:
     """A polynomial with integer coefficients; immutable and hashable."""
 
-    __slots__ = ("_hash", "terms")
+    __slots__ = ("_hash", "_symbols", "terms")
 
     def __init__(self, terms: Mapping[_Monomial, int]) -> None:
         self.terms: dict[_Monomial, int] = {m: c for m, c in sorted(terms.items()) if c}
         self._hash = hash(tuple(self.terms.items()))
+        self._symbols: frozenset[str] | None = None
 
     def __hash__(self) -> int:
         return self._hash
@@ -181,14 +183,15 @@ class Expr:
     @property
     def symbols(self) -> frozenset[str]:
         """The names this dim depends on."""
-        found: set[str] = set()
-        for monomial in self.terms:
-            for atom in monomial:
+        if self._symbols is None:
+            found: set[str] = set()
+            for atom in chain.from_iterable(self.terms):
                 if atom.args:
                     found.update(*(a.symbols for a in atom.args if isinstance(a, Expr)))
                 else:
                     found.add(atom.name)
-        return frozenset(found)
+            self._symbols = frozenset(found)
+        return self._symbols
 
 
 def symbol(name: str) -> Expr:
@@ -233,7 +236,7 @@ def same_shape(left: Sequence[Dim] | None, right: Sequence[Dim] | None) -> bool:
 
 def substitute(dim: Dim, bindings: Bindings) -> Dim:
     """A dim with bound symbols replaced by their numbers."""
-    if isinstance(dim, int):
+    if isinstance(dim, int) or not any(name in bindings for name in dim.symbols):
         return dim
     total: Dim = 0
     for monomial, coefficient in dim.terms.items():

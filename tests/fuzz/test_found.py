@@ -108,7 +108,7 @@ graph "g" (%x: float32[2,0]) {
 @pytest.mark.parametrize("name", FOUND)
 def test_found(name: str, device: DeviceInfo) -> None:
     graph = parse_graph(FOUND[name], REGISTRY)
-    infer_types(graph.nodes)
+    infer_types(graph)
     rng = np.random.default_rng(1)
     shapes = {v.name: [int(d) for d in v.shape or ()] for v in graph.inputs}
     check(graph, {n: rng.uniform(-2, 2, s).astype(np.float32) for n, s in shapes.items()}, device)

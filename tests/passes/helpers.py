@@ -23,7 +23,7 @@ def graph_of(body: str, inputs: str, outputs: str = "%y") -> Graph:
     """A graph from its inputs, its lines and its outputs, with inferred types."""
     text = f'graph "g" ({inputs}) {{\n{body}\nreturn {outputs}\n}}\n'
     graph = parse_graph(text, REGISTRY)
-    infer_types(graph.nodes)
+    infer_types(graph)
     return graph
 
 

@@ -31,8 +31,9 @@ def _graph(op: IrOp, *constants: Array | None, rows: int | None = None) -> Graph
     x = Value("x", TensorType(DType.FLOAT32, (symbol("B") if rows is None else rows, K)))
     w, y = (Value(name, TensorType(DType.FLOAT32, None)) for name in ("w", "y"))
     nodes = [Node("weight", op, values, [w]), Node("product", MatMul(), [x, w], [y])]
-    infer_types(nodes)
-    return Graph("g", [x], [y], nodes)
+    graph = Graph("g", [x], [y], nodes)
+    infer_types(graph)
+    return graph
 
 
 def _levels(dtype: str, shape: tuple[int, ...] = (K, N)) -> Array:
