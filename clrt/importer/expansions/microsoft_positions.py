@@ -53,7 +53,7 @@ def _relative_position_bias(body: Body) -> None:
 
 @expands(_DOMAIN, "GatedRelativePositionBias")
 def _gated_relative_position_bias(body: Body) -> None:
-    """Inputs: queries `[B, S, H * D]`, their bias, the bias by position, the weights and bias of the
+    """Inputs: queries `[B, S, H * D]`, their bias, the bias by position, weights and bias of the
     gates, the scale of the second gate by head, and the offsets of queries without padding.
     """
     queries, own_bias, positions, weights, bias, scale = body.inputs[:6]
