@@ -150,6 +150,17 @@ class Body:
             raise UnsupportedError(f"axis {axis} of input {index} depends on the input")
         return dim
 
+    def array_of(self, index: int) -> Array:
+        """Elements of an input that must be a constant.
+
+        Raises:
+            ModelError, UnsupportedError: The input is left out, or it is computed.
+        """
+        found = self.input_type(index).numbers
+        if found is None:
+            raise UnsupportedError(f"its input {index} is computed while the model runs")
+        return found
+
     def plus(self, value: str, index: int) -> str:
         """The value plus an optional input."""
         return self("Add", value, self.inputs[index]) if self.has(index) else value
