@@ -17,7 +17,8 @@ from tests.harness import all_devices
 from tests.ops.test_microsoft_quantised import Case, check
 
 RNG = np.random.default_rng(53)
-DEVICES = pytest.mark.parametrize("device", all_devices(), ids=lambda d: d.platform.split()[0])
+# Compositions are the same on every device, whose kernels other tests compare.
+DEVICES = pytest.mark.parametrize("device", all_devices()[:1], ids=["first"])
 TOKENS, EXPERTS, WIDTH, INNER = 5, 4, 32, 16
 LIMITS = {"activation_alpha": 1.7, "activation_beta": 1.0, "swiglu_limit": 1.0}
 
