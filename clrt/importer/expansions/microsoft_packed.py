@@ -62,8 +62,8 @@ def _attend_packed(body: Body, operands: Sequence[str], first: int) -> None:
     """Attention on queries, keys and values `[T, W]`.
 
     Args:
-        first: The input with the offsets of the tokens, before that with the places at which the
-            rows of the batch end, and that with what is added to the scores.
+        first: The input that has the offsets of the tokens; the next one has where the rows of the
+            batch end, and the one behind it what is added to the scores.
     """
     offsets, ends = body.inputs[first : first + 2]
     q, k, v = (with_padding(body, value, offsets) for value in operands)

@@ -7,11 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from clrt.errors import ModelError
 from clrt.importer.expansions.body import Body, expands
 from clrt.importer.expansions.layouts import count_up, split_heads
 from clrt.importer.expansions.microsoft_packed import with_padding
-from clrt.ir.dtypes import DType
+from clrt.ir.op import Array
 
 _DOMAIN = "com.microsoft"
 
@@ -26,29 +25,28 @@ def _relative_position_bias(body: Body) -> None:
     queries, keys = (
         count_up(body, body("Reshape", length, body.ints(1))) for length in body.inputs[1:3]
     )
-    ahead = body("Sub", keys, body("Unsqueeze", queries, body.ints(1)))
-    none = body.scalar(0)
-    first = ""
-    if body.attrs.get("is_bidirectional", 0):
-        buckets //= 2
-        distance = body("Abs", ahead)
-        first = body("Where", body("Greater", ahead, none), body.scalar(buckets), none)
-    else:
-        distance = body("Max", body("Neg", ahead), none)
-    exact = buckets // 2
-    if not exact:
-        raise ModelError("its table has too few buckets; export the model again.")
-    ratio = body("Div", body.cast(distance, DType.FLOAT32), body.floats(exact))
-    steps = (buckets - exact) / math.log(int(body.attrs["max_distance"]) / exact)
-    # Small distances, whose logarithm may not exist, take their own bucket.
-    far = body("Mul", body("Log", body("Max", ratio, body.floats(1.0))), body.floats(steps))
-    far = body("Add", body.cast(far, DType.INT64), body.scalar(exact))
-    far = body("Min", far, body.scalar(buckets - 1))
-    place = body("Where", body("Less", distance, body.scalar(exact)), distance, far)
-    if first:
-        place = body("Add", place, first)
+    ahead, none = body("Sub", keys, body("Unsqueeze", queries, body.ints(1))), body.scalar(0)
+    both = bool(body.attrs.get("is_bidirectional", 0))
+    own = _bucket_of_each(buckets // 2 if both else buckets, int(body.attrs["max_distance"]))
+    distance = body("Abs", ahead) if both else body("Max", body("Neg", ahead), none)
+    place = body("Gather", body.constant(own), body("Min", distance, body.scalar(len(own) - 1)))
+    if both:
+        later = body("Where", body("Greater", ahead, none), body.scalar(buckets // 2), none)
+        place = body("Add", place, later)
     table = body("Reshape", body.inputs[0], body.ints(heads, -1))
     body.outputs = [body("Unsqueeze", body("Gather", table, place, axis=1), body.ints(0))]
+
+
+def _bucket_of_each(count: int, limit: int) -> Array:
+    """The buckets of the distances up to a limit: half of them for one each, the others in powers.
+
+    Numerics: float32, as T5 has it, since some distances lie on the edge of a bucket.
+    """
+    exact, distances = count // 2, np.arange(limit + 1)
+    ratio = np.maximum(distances, exact).astype(np.float32) / np.float32(exact)
+    share = np.log(ratio) / np.float32(math.log(limit / exact))
+    far = exact + (share * np.float32(count - exact)).astype(np.int64)
+    return np.where(distances < exact, distances, np.minimum(far, count - 1))
 
 
 @expands(_DOMAIN, "GatedRelativePositionBias")
