@@ -1,4 +1,4 @@
-"""Caches of GroupQueryAttention: windows, and elements in fewer bits, against ONNX Runtime."""
+"""GroupQueryAttention with caches of a window or in fewer bits, and its scores: ONNX Runtime's."""
 
 from __future__ import annotations
 
@@ -67,6 +67,27 @@ def _in_fewer_bits() -> list[Case]:
 def test_a_cache_in_fewer_bits(case: Case, device: DeviceInfo) -> None:
     query = case.inputs[0]
     check(case, device, 5e-3 if query is not None and query.dtype == np.float16 else 1e-4)
+
+
+def _with_scores() -> list[Case]:
+    cases = []
+    bias = _x(1, 4, 3, 3)
+    cache = [np.pad(_x(2, 2, 5, 16), [(0, 0), (0, 0), (0, 2), (0, 0)]) for _ in range(2)]
+    for kind in (1, 2):
+        attrs: dict[str, Any] = {**HEADS, "qk_output": kind}
+        more = {**attrs, "softcap": 2.0, "local_window_size": 2}
+        first = (*_new(2, 3), None, None, *_last(2, 2), *[None] * 3)
+        cases += [
+            Case(OP, (*first, bias, _x(4)), (), 4, more),
+            Case(OP, (*_new(2, 1), *cache, *_last(4, 4)), (), 4, attrs),
+        ]
+    return [*cases, Case(OP, first[:7], (), 4, {**attrs, "causal": 0})]
+
+
+@DEVICES
+@pytest.mark.parametrize("case", _with_scores(), ids=lambda c: f"qk_output {c.attrs['qk_output']}")
+def test_scores(case: Case, device: DeviceInfo) -> None:
+    check(case, device, 1e-4)
 
 
 def _resident(total: int, size: int, window: int) -> int:

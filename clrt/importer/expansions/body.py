@@ -19,7 +19,7 @@ from clrt.ir.dtypes import DType
 from clrt.ir.op import Array, TensorType
 
 # What the bodies are written in; "clrt" has ops of its own for them.
-_OPSETS = {"": 24, "ai.onnx.ml": 5, "clrt": 1}
+_OPSETS = {"": 24, "ai.onnx.ml": 5, "com.microsoft": 1, "clrt": 1}
 
 
 class Body:

@@ -124,6 +124,31 @@ def _from_place(body: Body, cache: str, first: str, size: str) -> str:
     return body("GatherElements", cache, places, axis=2)
 
 
+def _in_window(
+    body: Body, new: Sequence[str], before: str, lengths: str, rows: str
+) -> tuple[list[str], list[str], str]:
+    """The caches of a window with new rows: all that queries may see, and what comes of the caches.
+
+    Args:
+        before: How many places each row had, `[B]`.
+        lengths: How many it has now.
+        rows: How many are new, `[1]`.
+
+    Returns:
+        Both, and the place of the first that queries may see, `[B]`.
+    """
+    body.input_type(3)
+    size = dim_of(body, body.inputs[3], 2)
+    kept = _kept(body, before, size)
+    first, room = body("Sub", before, kept), body("Add", size, rows)
+    caches = [
+        grown(body, old, added, kept, room)
+        for old, added in zip(body.inputs[3:5], new, strict=True)
+    ]
+    gone = body("Sub", body("Sub", lengths, _kept(body, lengths, size)), first)
+    return caches, [_from_place(body, cache, gone, size) for cache in caches], first
+
+
 def _added(body: Body, bias: str, keys: str, count: str, by_row: bool) -> str:
     """What is added to the scores of keys, of an input that has it by place.
 
@@ -173,17 +198,7 @@ def _group_query_attention(body: Body) -> None:
     total = body("Reshape", body("Cast", body.inputs[6], to=7), body.ints(1))
     first, presents = "", caches
     if windowed:
-        body.input_type(3)
-        size = dim_of(body, body.inputs[3], 2)
-        kept = _kept(body, before, size)
-        first = body("Sub", before, kept)
-        room = body("Add", size, rows)
-        caches = [
-            grown(body, old, new, kept, room)
-            for old, new in zip(body.inputs[3:5], caches, strict=True)
-        ]
-        gone = body("Sub", body("Sub", lengths, _kept(body, lengths, size)), first)
-        presents = [_from_place(body, cache, gone, size) for cache in caches]
+        caches, presents, first = _in_window(body, caches, before, lengths, rows)
     elif body.has(3):
         presents = caches = [
             grown(body, old, new, before, total)
@@ -219,5 +234,15 @@ def _group_query_attention(body: Body) -> None:
         if body.has(11):
             sinks = body("Unsqueeze", body.inputs[11], body.ints(0, 2, 3))
             mask = body("Add", mask, padded(body, sinks, 3, before=count))
-    y = merge_heads(body, body("Attention", q, k, v, mask, **attrs))
-    body.outputs = [y, *presents]
+    kind = int(body.attrs.get("qk_output", 0))
+    if body.output_count <= 3 or windowed or kind not in (1, 2):
+        y = body("Attention", q, k, v, mask, **attrs)
+        body.outputs = [merge_heads(body, y), *presents]
+        return
+    y, _, _, scores = body.node(
+        "Attention", [q, k, v, mask], 4, qk_matmul_output_mode=kind + 1, **attrs
+    )
+    scores, seen = (body("Slice", t, body.ints(0), total, body.ints(3)) for t in (scores, seen))
+    if kind == 1:
+        scores = body("Where", seen, scores, body.number(0.0))
+    body.outputs = [merge_heads(body, y), *presents, scores]
