@@ -25,6 +25,7 @@ class Function:
 
     Attributes:
         key: Domain, name and overload; a call chain holds each once.
+        outputs: "" for one that no node makes: clrt does not have it.
         defaults: Attributes that a call may leave out.
     """
 

@@ -78,6 +78,8 @@ class _Importer:
         self._value_names, self._node_names = Names(), Names()
         self._visited = 0
         self._unsupported: list[str] = []
+        # Outputs that clrt lacks of nodes that it runs, and what is noted where one is read.
+        self._lacking: dict[Value, str] = {}
 
     def run(self) -> Graph:
         proto = self._proto
@@ -208,7 +210,11 @@ class _Importer:
     def _look_up(self, name: str, scope: Scope) -> Value | None:
         """A value that `sort_nodes` found to be there; an initializer is read at its first use."""
         if name in scope.env:
-            return scope.env[name]
+            known = scope.env[name]
+            if known not in self._lacking:
+                return known
+            self._unsupported.append(self._lacking[known])
+            return BROKEN
         if name in scope.initializers:
             found: Value | None = self._constant(name, scope)
         else:
@@ -335,7 +341,9 @@ class _Importer:
         proto = call.proto
         try:
             attrs = {a.name: attribute_value(a, self._tensors, call.title) for a in proto.attribute}
-            function = expand(call.domain, proto.op_type, call.opset, attrs, types, call.outputs)
+            function = expand(
+                call.domain, proto.op_type, call.opset, attrs, types, len(call.outputs)
+            )
         except UnsupportedError as error:
             return self._refuse(call, scope, _without_title(str(error), call.title))
         except ModelError as error:
@@ -344,8 +352,7 @@ class _Importer:
 
     def _refuse(self, call: Call, scope: Scope, reason: str = "") -> None:
         """Notes an unsupported node and goes on, so that the error can name all of them."""
-        opset = f"{call.domain or 'ai.onnx'} opset {call.opset}"
-        note = f"{call.title} ({opset})" + (f": {reason.rstrip('.')}" if reason else "")
+        note = _note(call, reason)
         schema = schema_of(call.domain, call.proto.op_type, call.opset)
         expands = schema is not None and schema.has_context_dependent_function
         # What the body of such an op holds is only known once the types of its inputs are.
@@ -380,7 +387,7 @@ class _Importer:
                 f"{call.title} has {len(call.inputs)} inputs and {len(call.outputs)} outputs; "
                 f"function '{function.key[1]}' has {wanted[0]} and {wanted[1]}."
             )
-        results = {f: n for f, n in zip(function.outputs, call.outputs, strict=False) if n}
+        results = {f: n for f, n in zip(function.outputs, call.outputs, strict=False) if n and f}
         inner = Scope(
             scope.nodes,
             prefix=f"{call.name}/",
@@ -393,12 +400,15 @@ class _Importer:
             outer=scope if any(a.type == _GRAPH for a in call.proto.attribute) else None,
         )
         self._walk(function.nodes, inner, f"function '{function.key[1]}'")
-        for name, formal in zip(call.proto.output, function.outputs, strict=False):
+        outputs = zip(call.proto.output, function.outputs, strict=False)
+        for index, (name, formal) in enumerate(outputs):
             if not name:
                 continue
-            value = inner.env.get(formal)
+            value = inner.env.get(formal) if formal else Value(name, BROKEN.type)
             if value is None:
                 raise ModelError(f"{call.title}: function '{function.key[1]}' makes no '{formal}'.")
+            if not formal:
+                self._lacking[value] = _note(call, f"its output {index}")
             scope.env[name] = value
 
     def _constant_node(self, call: Call, scope: Scope) -> None:
@@ -550,6 +560,12 @@ def _varying(graph: Graph, cls: type[Op]) -> dict[int, TensorType]:
 def _rank_or_number_goes(before: Shape | None, after: Shape | None) -> bool:
     pairs = zip(before or (), after or (), strict=False)
     return after is None or any(isinstance(b, int) and not isinstance(a, int) for b, a in pairs)
+
+
+def _note(call: Call, reason: str = "") -> str:
+    """What the error says of an unsupported node."""
+    opset = f"{call.domain or 'ai.onnx'} opset {call.opset}"
+    return f"{call.title} ({opset})" + (f": {reason.rstrip('.')}" if reason else "")
 
 
 def _break(call: Call, scope: Scope) -> None:

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from onnx import helper
+from onnx import helper, numpy_helper
 
 import clrt
 from clrt.errors import UnsupportedError
@@ -303,8 +304,57 @@ def test_channels_last(device: DeviceInfo) -> None:
     np.testing.assert_allclose(found, expected.transpose(0, 2, 3, 1), rtol=0, atol=1e-5)
 
 
-def test_outputs_that_an_expansion_lacks_are_named() -> None:
-    x, gamma = _x(1, 2, 8), _x(8)
-    model, _ = _case("SkipLayerNormalization", x, x, gamma, outputs=2).model()
-    with pytest.raises(UnsupportedError, match=r"SkipLayerNormalization.*its output 1"):
+def _with_statistics(*more: onnx.NodeProto, outputs: Sequence[str] = ("y",)) -> onnx.ModelProto:
+    """SkipLayerNormalization that names its mean, which clrt lacks, with nodes behind it."""
+    names = ["y", "mean", "", "total"]
+    node = helper.make_node(
+        "SkipLayerNormalization", ["x", "x", "g"], names, "norm", domain="com.microsoft"
+    )
+    graph = helper.make_graph(
+        [node, *more], "g", [helper.make_tensor_value_info("x", 1, (1, 2, 8))],
+        [onnx.ValueInfoProto(name=name) for name in outputs],
+        [numpy_helper.from_array(_x(8), "g")],
+    )  # fmt: skip
+    opsets = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
+    return helper.make_model(graph, opset_imports=opsets, ir_version=10)
+
+
+def test_outputs_that_an_expansion_lacks_are_refused_where_they_are_read() -> None:
+    reader = helper.make_node("Neg", ["mean"], ["z"])
+    inner = helper.make_graph(
+        [helper.make_node("Neg", ["mean"], ["n"])], "b", [], [onnx.ValueInfoProto(name="n")]
+    )
+    cond = helper.make_node("Constant", [], ["c"], value=numpy_helper.from_array(np.array(True)))
+    branch = helper.make_node("If", ["c"], ["z"], then_branch=inner, else_branch=inner)
+    for model in (
+        _with_statistics(outputs=("y", "mean")),
+        _with_statistics(reader),
+        _with_statistics(cond, branch),
+    ):
+        with pytest.raises(UnsupportedError, match=r"1 thing .*'norm'.*: its output 1\."):
+            clrt.load(model)
+
+
+@DEVICES
+def test_outputs_that_an_expansion_lacks_may_be_named(device: DeviceInfo) -> None:
+    model = _with_statistics(outputs=("y", "total"))
+    x = _x(1, 2, 8)
+    # A name of the same place in a function of the model.
+    function = helper.make_function(
+        "own", "F", ["x"], ["y", "mean"],
+        [helper.make_node("Constant", [], ["g"], value=numpy_helper.from_array(_x(8))),
+         helper.make_node("SkipLayerNormalization", ["x", "x", "g"], ["y", "mean"],
+                          domain="com.microsoft")],
+        list(model.opset_import),
+    )  # fmt: skip
+    model.functions.append(function)
+    model.opset_import.append(helper.make_opsetid("own", 1))
+    model.graph.node.append(helper.make_node("F", ["x"], ["z", "unread"], domain="own"))
+    model.graph.output.append(onnx.ValueInfoProto(name="z"))
+    with clrt.load(model, device=device.index) as loaded:
+        found = loaded.run({"x": x})
+    assert list(found) == ["y", "total", "z"]
+    np.testing.assert_allclose(found["total"], 2 * x, atol=1e-6)
+    model.graph.node.append(helper.make_node("Neg", ["unread"], ["n"]))
+    with pytest.raises(UnsupportedError, match=r"SkipLayerNormalization.*its output 1\."):
         clrt.load(model)

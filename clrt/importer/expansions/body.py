@@ -7,7 +7,6 @@ input types it sees.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from itertools import zip_longest
 from typing import Any
 
 import numpy as np
@@ -20,7 +19,7 @@ from clrt.ir.dtypes import DType
 from clrt.ir.op import Array, TensorType
 
 # What the bodies are written in; "clrt" has ops of its own for them.
-_OPSETS = {"": 24, "ai.onnx.ml": 5, "clrt": 1}
+_OPSETS = {"": 24, "ai.onnx.ml": 5, "com.microsoft": 1, "clrt": 1}
 
 
 class Body:
@@ -151,6 +150,17 @@ class Body:
             raise UnsupportedError(f"axis {axis} of input {index} depends on the input")
         return dim
 
+    def array_of(self, index: int) -> Array:
+        """Elements of an input that must be a constant.
+
+        Raises:
+            ModelError, UnsupportedError: The input is left out, or it is computed.
+        """
+        found = self.input_type(index).numbers
+        if found is None:
+            raise UnsupportedError(f"its input {index} is computed while the model runs")
+        return found
+
     def plus(self, value: str, index: int) -> str:
         """The value plus an optional input."""
         return self("Add", value, self.inputs[index]) if self.has(index) else value
@@ -221,21 +231,20 @@ def expand(
     opset: int,
     attrs: Mapping[str, Any],
     types: Sequence[TensorType | None],
-    outputs: Sequence[str],
+    output_count: int,
 ) -> Function:
-    """The function that stands for one node.
+    """The function that stands for one node; outputs that it lacks are "".
 
     Args:
         attrs: Python values of its attributes.
         types: Types of its inputs.
-        outputs: Names of its outputs, "" for one left out.
 
     Raises:
         UnsupportedError, ModelError: clrt does not have it in this form, or it is not valid.
     """
     dated = is_dated(domain, op_type, opset)
     expansion = _DATED[domain, op_type][1] if dated else _EXPANSIONS[domain, op_type]
-    body = Body(op_type, opset, attrs, types, len(outputs))
+    body = Body(op_type, opset, attrs, types, output_count)
     try:
         expansion(body)
     except Undecidable as error:
@@ -245,8 +254,6 @@ def expand(
             f"its attributes are not valid ({type(error).__name__}: {error}); "
             "export the model again."
         ) from error
-    for index, (wanted, found) in enumerate(zip_longest(outputs, body.outputs)):
-        if wanted and not found:
-            raise UnsupportedError(f"its output {index}")
     key = (domain, op_type, "clrt")
-    return Function(key, body.inputs, body.outputs, body.nodes, _OPSETS)
+    lacking = [""] * (output_count - len(body.outputs))
+    return Function(key, body.inputs, [*body.outputs, *lacking], body.nodes, _OPSETS)

@@ -11,11 +11,14 @@ from clrt.errors import UnsupportedError
 from clrt.importer.expansions.body import Body, expands
 from clrt.importer.expansions.layouts import channels_first, channels_last, count_up, dim_of, padded
 from clrt.importer.expansions.quantised import CONV_ATTRS
+from clrt.ir.dtypes import DType
 
 _DOMAIN = "com.microsoft"
 _ACTIVATIONS = {
     "Relu": (), "Tanh": (), "Sigmoid": (), "Softplus": (), "Softsign": (), "Elu": ("alpha",),
     "LeakyRelu": ("alpha",), "HardSigmoid": ("alpha", "beta"), "Clip": ("min", "max"),
+    "Selu": ("alpha", "gamma"), "ThresholdedRelu": ("alpha",), "Softmax": ("axis",),
+    "LogSoftmax": ("axis",),
 }  # fmt: skip
 
 
@@ -34,6 +37,12 @@ def _bias_gelu(body: Body) -> None:
     body.outputs = [body("Gelu", body.plus(body.inputs[0], 1))]
 
 
+@expands(_DOMAIN, "GemmFastGelu")
+def _gemm_fast_gelu(body: Body) -> None:
+    y = body.plus(body("MatMul", *body.inputs[:2]), 2)
+    body.outputs = [body("Gelu", y, approximate="tanh")]
+
+
 @expands(_DOMAIN, "QuickGelu")
 def _quick_gelu(body: Body) -> None:
     x, alpha = body.inputs[0], body.attrs.get("alpha", 1.702)
@@ -44,6 +53,39 @@ def _quick_gelu(body: Body) -> None:
 def _bias_split_gelu(body: Body) -> None:
     halves = body.node("Split", [body.plus(body.inputs[0], 1)], 2, num_outputs=2, axis=-1)
     body.outputs = [body("Mul", halves[0], body("Gelu", halves[1]))]
+
+
+@expands(_DOMAIN, "BiasAdd")
+def _bias_add(body: Body) -> None:
+    body.outputs = [body.plus(body.plus(body.inputs[0], 1), 2)]
+
+
+@expands(_DOMAIN, "BiasDropout")
+def _bias_dropout(body: Body) -> None:
+    """Inputs: x, bias, what is added behind the dropout, the ratio, and whether it trains."""
+    seed: dict[str, Any] = {k: v for k, v in body.attrs.items() if k == "seed"}
+    inputs = [body.plus(body.inputs[0], 1), body.optional(3), body.optional(4)]
+    y, mask = body.node("Dropout", inputs, 2, **seed)
+    body.outputs = [body.plus(y, 2), mask]
+
+
+@expands(_DOMAIN, "TorchEmbedding")
+def _torch_embedding(body: Body) -> None:
+    # What is behind the indices says how the table learns.
+    body.outputs = [body("Gather", *body.inputs[:2])]
+
+
+@expands(_DOMAIN, "IsAllFinite")
+def _is_all_finite(body: Body) -> None:
+    tests: list[str] = []
+    for x in body.inputs:
+        if not body.attrs.get("isinf_only", 0):
+            tests.append(body("IsNaN", x))
+        if not body.attrs.get("isnan_only", 0):
+            tests.append(body("IsInf", x))
+    flags = [body("ReduceMax", body.cast(t, DType.UINT8), keepdims=0) for t in tests]
+    odd = body("Max", *flags) if len(flags) > 1 else flags[0]
+    body.outputs = [body("Not", body.cast(odd, DType.BOOL))]
 
 
 @expands("", "SimplifiedLayerNormalization")
@@ -117,9 +159,19 @@ def embed(
 @expands(_DOMAIN, "FusedMatMul")
 @expands(_DOMAIN, "TransposeMatMul")
 def _fused_matmul(body: Body) -> None:
+    body.outputs = [_product(body)]
+
+
+@expands(_DOMAIN, "FusedMatMulActivation")
+def _fused_matmul_activation(body: Body) -> None:
+    body.outputs = [_activated(body, _product(body), _named_parameters(body))]
+
+
+def _product(body: Body) -> str:
+    """FusedMatMul."""
     a, b = (_turned(body, index, side) for index, side in enumerate("AB"))
     y, alpha = body("MatMul", a, b), body.attrs.get("alpha", 1.0)
-    body.outputs = [y if alpha == 1 else body("Mul", y, body.number(alpha))]
+    return y if alpha == 1 else body("Mul", y, body.number(alpha))
 
 
 def _turned(body: Body, index: int, side: str) -> str:
@@ -134,27 +186,44 @@ def _turned(body: Body, index: int, side: str) -> str:
     return value if perm == sorted(perm) else body("Transpose", value, perm=perm)
 
 
-def _activated(body: Body, value: str, name: str, parameters: list[float]) -> str:
-    """A value behind the activation that an attribute names."""
-    if not name:
-        return value
-    if name not in _ACTIVATIONS:
+def _parameter_names(body: Body) -> tuple[str, ...]:
+    """What the activation takes that an attribute names.
+
+    Raises:
+        UnsupportedError: clrt does not have the activation.
+    """
+    name = body.attrs.get("activation", "")
+    if name and name not in _ACTIVATIONS:
         raise UnsupportedError(f"activation '{name}'")
-    named: dict[str, Any] = dict(zip(_ACTIVATIONS[name], parameters, strict=False))
+    return _ACTIVATIONS.get(name, ())
+
+
+def _named_parameters(body: Body) -> dict[str, Any]:
+    """What the attributes `activation_…` say of the activation."""
+    given = ((name, f"activation_{name}") for name in _parameter_names(body))
+    return {name: body.attrs[attr] for name, attr in given if attr in body.attrs}
+
+
+def _listed_parameters(body: Body) -> dict[str, Any]:
+    """What the attribute `activation_params` says of the activation."""
+    given = [float(v) for v in body.attrs.get("activation_params", ())]
+    return dict(zip(_parameter_names(body), given, strict=False))
+
+
+def _activated(body: Body, value: str, parameters: dict[str, Any]) -> str:
+    """A value behind the activation that an attribute names."""
+    name = body.attrs.get("activation", "")
     if name == "Clip":
-        bounds = [body.number(named[k]) if k in named else "" for k in ("min", "max")]
+        bounds = [body.number(parameters[k]) if k in parameters else "" for k in ("min", "max")]
         return body("Clip", value, *bounds)
-    return body(name, value, **named)
+    return body(name, value, **parameters) if name else value
 
 
 @expands(_DOMAIN, "FusedGemm")
 def _fused_gemm(body: Body) -> None:
     attrs = {k: v for k, v in body.attrs.items() if k in ("alpha", "beta", "transA", "transB")}
-    given = [
-        body.attrs[f"activation_{k}"] for k in ("alpha", "beta") if f"activation_{k}" in body.attrs
-    ]
     y = body("Gemm", *body.inputs[:3], **attrs)
-    body.outputs = [_activated(body, y, body.attrs.get("activation", ""), given)]
+    body.outputs = [_activated(body, y, _named_parameters(body))]
 
 
 def _conv(body: Body, *inputs: str) -> str:
@@ -162,15 +231,10 @@ def _conv(body: Body, *inputs: str) -> str:
     return body("Conv", *inputs, **attrs)
 
 
-def _parameters(body: Body) -> list[float]:
-    return [float(v) for v in body.attrs.get("activation_params", ())]
-
-
 @expands(_DOMAIN, "FusedConv")
 def _fused_conv(body: Body) -> None:
     y = _conv(body, *body.inputs[:3])
-    y = body.plus(y, 3)
-    body.outputs = [_activated(body, y, body.attrs.get("activation", ""), _parameters(body))]
+    body.outputs = [_activated(body, body.plus(y, 3), _listed_parameters(body))]
 
 
 @expands(_DOMAIN, "NhwcConv")
@@ -178,6 +242,15 @@ def _nhwc_conv(body: Body) -> None:
     rank = body.rank_of()
     x, w = (channels_first(body, v, rank) for v in body.inputs[:2])
     body.outputs = [channels_last(body, _conv(body, x, w, body.optional(2)), rank)]
+
+
+@expands(_DOMAIN, "NhwcFusedConv")
+def _nhwc_fused_conv(body: Body) -> None:
+    """FusedConv with channels last, but for the weights."""
+    rank = body.rank_of()
+    y = _conv(body, channels_first(body, body.inputs[0], rank), body.inputs[1], body.optional(2))
+    total = body.plus(channels_last(body, y, rank), 3)
+    body.outputs = [_activated(body, total, _listed_parameters(body))]
 
 
 @expands(_DOMAIN, "CausalConvWithState")
@@ -209,18 +282,34 @@ def _causal_conv_with_state(body: Body) -> None:
 
 @expands(_DOMAIN, "GroupNorm")
 def _group_norm(body: Body) -> None:
-    x, gamma, beta = body.inputs[:3]
+    body.outputs = [_normalised_groups(body, body.inputs[0])]
+
+
+@expands(_DOMAIN, "SkipGroupNorm")
+def _skip_group_norm(body: Body) -> None:
+    """Inputs: x `[N, H, W, C]`, gamma, beta, what is added by place or by channel, and a bias."""
+    if not body.attrs.get("channels_last", 1):
+        raise UnsupportedError("channels_last 0")
+    skip = body.inputs[3]
+    if body.rank_of(3) == 2:
+        skip = body("Unsqueeze", skip, body.ints(*range(1, body.rank_of() - 1)))
+    total = body.plus(body("Add", body.inputs[0], skip), 4)
+    body.outputs = [_normalised_groups(body, total), total]
+
+
+def _normalised_groups(body: Body, x: str) -> str:
+    """GroupNorm of a value with the shape and dtype of input 0."""
     rank, nhwc = body.rank_of(), body.attrs.get("channels_last", 1)
     if nhwc:
         x = channels_first(body, x, rank)
     dtype = body.input_dtype()
     affine = [v if body.input_dtype(i) is dtype else body.cast(v, dtype)
-              for i, v in enumerate((gamma, beta), 1)]  # fmt: skip
+              for i, v in enumerate(body.inputs[1:3], 1)]  # fmt: skip
     groups, epsilon = int(body.attrs["groups"]), body.attrs.get("epsilon", 1e-5)
     y = body("GroupNormalization", x, *affine, num_groups=groups, epsilon=epsilon)
     if body.attrs.get("activation", 0):
         y = body("Mul", y, body("Sigmoid", y))
-    body.outputs = [channels_last(body, y, rank) if nhwc else y]
+    return channels_last(body, y, rank) if nhwc else y
 
 
 @expands(_DOMAIN, "BiasSoftmax")

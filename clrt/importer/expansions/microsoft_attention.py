@@ -56,7 +56,13 @@ def _mask(body: Body, index: int, total: str, added: str = "", like: int = 0) ->
     return body("Add", found, added) if added else found
 
 
-def _attend(
+def mask_of(body: Body, seen: str) -> str:
+    """What is added to scores: nothing where a key is seen, the lowest number elsewhere."""
+    lowest = body.number(float(ml_dtypes.finfo(body.input_dtype().numpy).min))
+    return body("Where", seen, body.number(0.0), lowest)
+
+
+def attend(
     body: Body,
     q: str,
     k: str,
@@ -97,7 +103,7 @@ def _attend_in_room(
     count: str,
     beams: str,
 ) -> list[str]:
-    """As `_attend`, on a cache `[B, H, P, D]` that has room: the new places come behind the first
+    """As `attend`, on a cache `[B, H, P, D]` that has room: the new places come behind the first
     `count`, `[1]`.
 
     Args:
@@ -117,8 +123,7 @@ def _attend_in_room(
     if body.attrs.get("unidirectional", 0):
         own = body("Unsqueeze", count_up(body, rows), body.ints(1))
         ends = body("Add", own, body("Add", count, body.ints(1)))
-    lowest = body.number(float(ml_dtypes.finfo(body.input_dtype().numpy).min))
-    hidden = body("Where", body("Less", places, ends), body.number(0.0), lowest)
+    hidden = mask_of(body, body("Less", places, ends))
     if mask:
         room = body("Sub", size, dim_of(body, mask, 3))
         hidden = body("Add", padded(body, mask, 3, after=room), hidden)
@@ -151,6 +156,24 @@ def _from_rows(body: Body, value: str, rows: str, places: str) -> str:
     return body("Transpose", found, perm=[0, 2, 1, 3])
 
 
+def _projection(body: Body) -> str:
+    """Queries, keys and values side by side, of x, weights and a bias."""
+    return body.plus(body("MatMul", *body.inputs[:2]), 2)
+
+
+def _thirds(body: Body, qkv: str) -> list[str]:
+    """Queries, keys and values of a projection."""
+    sizes = body.attrs.get("qkv_hidden_sizes")
+    if sizes:
+        return body.node("Split", [qkv, body.ints(*sizes)], 3, axis=-1)
+    return body.node("Split", [qkv], 3, num_outputs=3, axis=-1)
+
+
+def project(body: Body) -> list[str]:
+    """Queries, keys and values of x, weights and a bias."""
+    return _thirds(body, _projection(body))
+
+
 def self_attention(
     body: Body, qkv: str, mask: int, past: int, added: str = "", like: int = 0
 ) -> None:
@@ -169,17 +192,14 @@ def self_attention(
     if body.attrs.get("do_rotary", 0) or body.attrs.get("past_present_share_buffer", 0):
         raise UnsupportedError("do_rotary and past_present_share_buffer")
     sizes, heads = body.attrs.get("qkv_hidden_sizes"), int(body.attrs["num_heads"])
-    if sizes:
-        q, k, v = body.node("Split", [qkv, body.ints(*sizes)], 3, axis=2)
-    else:
-        q, k, v = body.node("Split", [qkv], 3, num_outputs=3, axis=2)
+    q, k, v = _thirds(body, qkv)
     total, cache, first = dim_of(body, k, 1), None, body.ints(0)
     if body.has(past):
         old = body.node("Split", [body.inputs[past]], 2, num_outputs=2, axis=0)
         cache = (body("Squeeze", old[0], first), body("Squeeze", old[1], first))
         total = body("Add", total, dim_of(body, cache[0], 2))
     whole_mask = _mask(body, mask, total, added, like)
-    y, keys, values = _attend(body, q, k, v, heads, whole_mask, cache)
+    y, keys, values = attend(body, q, k, v, heads, whole_mask, cache)
     body.outputs = [y]
     if not sizes or sizes[1] == sizes[2]:
         both = [body("Unsqueeze", t, first) for t in (keys, values)]
@@ -189,8 +209,7 @@ def self_attention(
 @expands(_DOMAIN, "Attention")
 def _attention(body: Body) -> None:
     """Inputs: x, weights, bias, mask, past, and what is added to the scores."""
-    qkv = body.plus(body("MatMul", *body.inputs[:2]), 2)
-    self_attention(body, qkv, mask=3, past=4, added=body.optional(5))
+    self_attention(body, _projection(body), mask=3, past=4, added=body.optional(5))
 
 
 def _operands(body: Body, bias: int) -> tuple[str, ...]:
@@ -237,7 +256,7 @@ def _multi_head(body: Body, bias: int, mask: int, past: int, count: int, beams: 
             body, q, k, v, heads, added, cache, body.inputs[count], body.optional(beams)
         )
     else:
-        body.outputs = _attend(body, q, k, v, heads, added, cache)
+        body.outputs = attend(body, q, k, v, heads, added, cache)
 
 
 @expands(_DOMAIN, "MultiHeadAttention")
@@ -250,79 +269,30 @@ def _decoder_masked_multi_head_attention(body: Body) -> None:
     _multi_head(body, bias=10, mask=3, past=5, count=7, beams=9)
 
 
-@expands(_DOMAIN, "GroupQueryAttention")
-def _group_query_attention(body: Body) -> None:
-    """Inputs: q, k, v, past keys and values `[B, K, P, D]`, the last place of each row, how many
-    places there are in all, and the tables of cosines and sines.
+@expands(_DOMAIN, "DecoderMaskedSelfAttention")
+def _decoder_masked_self_attention(body: Body) -> None:
+    """Attention of one new place on a cache `[2, B, H, P, D]` that has room, where that is said.
 
-    A cache may have room for more places than there are; row b has `seqlens_k[b] + 1` of them, and
-    its new ones come last.
+    Its keys lie in memory as `[B, H, D / n, P, n]`, 16 bytes in a row.
     """
-    if body.attrs.get("sliding_window_cache", 0) or body.has(12) or body.has(13):
-        raise UnsupportedError("a cache of a window or in fewer bits")
-    heads, kv_heads = int(body.attrs["num_heads"]), int(body.attrs["kv_num_heads"])
-    q, k, v = body.inputs[:3]
-    if not body.has(1):
-        size = body.size_of(0, 2) // (heads + 2 * kv_heads)
-        sizes = body.ints(heads * size, kv_heads * size, kv_heads * size)
-        q, k, v = body.node("Split", [body.inputs[0], sizes], 3, axis=2)
-    counts = (heads, kv_heads, kv_heads)
-    q, k, v = (split_heads(body, t, n) for t, n in zip((q, k, v), counts, strict=True))
-    if body.has(14):
-        epsilon = body.attrs.get("qk_norm_epsilon", 1e-6)
-        q, k = (
-            body("RMSNormalization", t, body.inputs[i], axis=-1, epsilon=epsilon)
-            for i, t in enumerate((q, k), 14)
-        )
-    rows = dim_of(body, q, 2)
-    zero, one = (body.scalar(n) for n in (0, 1))
-    lengths = body("Add", body("Reshape", body("Cast", body.inputs[5], to=7), body.ints(-1)), one)
-    # In a first call a row may be shorter than the others; then its places still start at 0.
-    before = body("Max", body("Sub", lengths, rows), zero)
-    places = body("Add", body("Unsqueeze", before, body.ints(1)), count_up(body, rows))
+    if not body.attrs.get("past_present_share_buffer", 0):
+        self_attention(body, _projection(body), mask=3, past=4, added=body.optional(5))
+        return
     if body.attrs.get("do_rotary", 0):
-        style: dict[str, Any] = {"interleaved": int(body.attrs.get("rotary_interleaved", 0))}
-        table = body.input_type(7).shape
-        if table is not None and isinstance(table[-1], int):
-            # The first elements of each head turn, as many as the tables are made for.
-            style["rotary_embedding_dim"] = 2 * table[-1]
-        tables = (*body.inputs[7:9], body.optional(9) or places)
-        q, k = (body("RotaryEmbedding", t, *tables, **style) for t in (q, k))
-    if body.has(3):
-        caches = []
-        total = body("Reshape", body("Cast", body.inputs[6], to=7), body.ints(1))
-        for old, new in zip(body.inputs[3:5], (k, v), strict=True):
-            room = body("Max", body("Sub", total, dim_of(body, old, 2)), zero)
-            grown = padded(body, old, 2, after=room)
-            caches.append(body("TensorScatter", grown, new, before, axis=-2))
-        k, v = caches
-    count = dim_of(body, k, 2)
-    keys = count_up(body, count)
-    own = body("Unsqueeze", places, body.ints(1, 3))
-    # Without an order a query sees all that its row has.
-    last = body("Unsqueeze", body("Sub", lengths, one), body.ints(1, 2, 3))
-    seen = body("LessOrEqual", keys, own if body.attrs.get("causal", 1) else last)
-    window = int(body.attrs.get("local_window_size", -1))
-    if window > 0:
-        oldest = body("Sub", own, body.scalar(window))
-        seen = body("And", seen, body("Greater", keys, oldest))
-    lowest = body.number(float(ml_dtypes.finfo(body.input_dtype().numpy).min))
-    mask = body("Where", seen, body.number(0.0), lowest)
-    if body.has(10):
-        # It ends with the places that there are; a cache may have room behind.
-        room = body("Sub", count, dim_of(body, body.inputs[10], 3))
-        mask = body("Add", mask, padded(body, body.inputs[10], 3, after=room))
-    attrs: dict[str, Any] = {
-        n: float(body.attrs[n]) for n in ("scale", "softcap") if body.attrs.get(n)
-    }
-    all_keys, all_values = k, v
-    if body.has(11) or body.attrs.get("smooth_softmax", 0):
-        # One more place, of no value, takes its share of the softmax.
-        extra = body.ints(1)
-        k, v = (padded(body, t, 2, after=extra) for t in (k, v))
-        mask = padded(body, mask, 3, after=extra)
-        if body.has(11):
-            sinks = body("Unsqueeze", body.inputs[11], body.ints(0, 2, 3))
-            mask = body("Add", mask, padded(body, sinks, 3, before=count))
-    y = merge_heads(body, body("Attention", q, k, v, mask, **attrs))
-    body.outputs = [y, all_keys, all_values]
+        raise UnsupportedError("do_rotary")
+    heads, (q, k, v) = int(body.attrs["num_heads"]), project(body)
+    keys, values = body.node("Split", [body.inputs[4]], 2, num_outputs=2, axis=0)
+    first, shape = body.ints(0), body("Shape", body.inputs[4], start=1)
+    lead, size = body("Shape", body.inputs[4], start=1, end=3), dim_of(body, body.inputs[4], 3)
+    run = body.ints(16 // body.input_dtype().numpy.itemsize)
+    packed = body("Concat", lead, body.ints(-1), size, run, axis=0)
+    keys = body("Transpose", body("Reshape", keys, packed), perm=[0, 1, 3, 2, 4])
+    cache = (body("Reshape", keys, shape), body("Squeeze", values, first))
+    mask = _mask(body, 3, size, body.optional(5))
+    y, keys, values = _attend_in_room(
+        body, q, k, v, heads, mask, cache, body.inputs[6], body.optional(8)
+    )
+    runs = body("Concat", lead, size, body.ints(-1), run, axis=0)
+    keys = body("Transpose", body("Reshape", keys, runs), perm=[0, 1, 3, 2, 4])
+    both = [body("Unsqueeze", t, first) for t in (body("Reshape", keys, shape), values)]
+    body.outputs = [y, body("Concat", *both, axis=0)]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 
 from clrt.errors import ModelError, UnsupportedError
@@ -19,7 +21,9 @@ from clrt.importer.expansions.quantised import (
 from clrt.ir.dtypes import DType
 
 _DOMAIN = "com.microsoft"
-_POOL_ATTRS = ("auto_pad", "ceil_mode", "count_include_pad", "kernel_shape", "pads", "strides")
+_POOL_ATTRS = (
+    "auto_pad", "ceil_mode", "count_include_pad", "dilations", "kernel_shape", "pads", "strides",
+)  # fmt: skip
 
 
 def _dequantised(body: Body, index: int) -> str:
@@ -117,6 +121,34 @@ def _qlinear_mul(body: Body) -> None:
     _finish(body, body("Mul", _dequantised(body, 0), _dequantised(body, 3)), 6)
 
 
+@expands(_DOMAIN, "MulInteger")
+def _mul_integer(body: Body) -> None:
+    """Inputs: a and its zero point, b and its own."""
+    factors = []
+    for index in (0, 2):
+        wide = body.cast(body.inputs[index], DType.INT32)
+        if body.has(index + 1):
+            wide = body("Sub", wide, body.cast(body.inputs[index + 1], DType.INT32))
+        factors.append(wide)
+    body.outputs = [body("Mul", *factors)]
+
+
+@expands(_DOMAIN, "MatMulInteger16")
+def _matmul_integer16(body: Body) -> None:
+    if any(body.input_dtype(i) is not DType.INT16 for i in range(2)):
+        raise UnsupportedError("operands other than int16, of which the result may be uint32")
+    operands = [body.cast(value, DType.INT32) for value in body.inputs[:2]]
+    body.outputs = [body("MatMul", *operands)]
+
+
+@expands(_DOMAIN, "QLinearReduceMean")
+def _qlinear_reduce_mean(body: Body) -> None:
+    axes = [int(axis) for axis in body.attrs.get("axes", ())]
+    keep = int(body.attrs.get("keepdims", 1))
+    x = _dequantised(body, 0)
+    _finish(body, body("ReduceMean", x, body.ints(*axes) if axes else "", keepdims=keep), 3)
+
+
 @expands(_DOMAIN, "QLinearWhere")
 def _qlinear_where(body: Body) -> None:
     picked = body("Where", body.inputs[0], _dequantised(body, 1), _dequantised(body, 4))
@@ -154,11 +186,22 @@ def _qlinear_concat(body: Body) -> None:
     _finish(body, body("Concat", *parts, axis=int(body.attrs["axis"])), 0, like=1)
 
 
+@expands(_DOMAIN, "NhwcMaxPool")
+def _nhwc_max_pool(body: Body) -> None:
+    rank = body.rank_of()
+    y = body("MaxPool", channels_first(body, body.inputs[0], rank), **_pool_attrs(body))
+    body.outputs = [channels_last(body, y, rank)]
+
+
+def _pool_attrs(body: Body) -> dict[str, Any]:
+    return {name: body.attrs[name] for name in _POOL_ATTRS if name in body.attrs}
+
+
 def _pool(body: Body, op: str) -> None:
     rank = body.rank_of(0)
     last = bool(body.attrs.get("channels_last", 0))
     x = _dequantised(body, 0)
-    attrs = {name: body.attrs[name] for name in _POOL_ATTRS if name in body.attrs}
+    attrs = _pool_attrs(body)
     y = body(op, channels_first(body, x, rank) if last else x, **attrs)
     _finish(body, channels_last(body, y, rank) if last else y, 3)
 
