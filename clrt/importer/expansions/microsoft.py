@@ -16,6 +16,7 @@ _DOMAIN = "com.microsoft"
 _ACTIVATIONS = {
     "Relu": (), "Tanh": (), "Sigmoid": (), "Softplus": (), "Softsign": (), "Elu": ("alpha",),
     "LeakyRelu": ("alpha",), "HardSigmoid": ("alpha", "beta"), "Clip": ("min", "max"),
+    "HardSwish": (),
 }  # fmt: skip
 
 
@@ -162,15 +163,18 @@ def _conv(body: Body, *inputs: str) -> str:
     return body("Conv", *inputs, **attrs)
 
 
-def _parameters(body: Body) -> list[float]:
-    return [float(v) for v in body.attrs.get("activation_params", ())]
+def conv_and_activation(body: Body, x: str, weights: str, bias: str, added: str) -> str:
+    """A convolution, plus what is added where that is there, behind the activation of the node."""
+    y = _conv(body, x, weights, bias)
+    parameters = [float(v) for v in body.attrs.get("activation_params", ())]
+    y = body("Add", y, added) if added else y
+    return _activated(body, y, body.attrs.get("activation", ""), parameters)
 
 
 @expands(_DOMAIN, "FusedConv")
 def _fused_conv(body: Body) -> None:
-    y = _conv(body, *body.inputs[:3])
-    y = body.plus(y, 3)
-    body.outputs = [_activated(body, y, body.attrs.get("activation", ""), _parameters(body))]
+    x, weights = body.inputs[:2]
+    body.outputs = [conv_and_activation(body, x, weights, body.optional(2), body.optional(3))]
 
 
 @expands(_DOMAIN, "NhwcConv")
