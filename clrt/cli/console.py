@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, ParamSpec
 
 import typer
@@ -17,6 +18,8 @@ Args = ParamSpec("Args")
 
 # A comparison was made, and showed too large a difference; 2 is for wrong options, by convention.
 EXIT_DIFFERS = 3
+# What an option that takes a file has for standard output.
+STDOUT = Path("-")
 
 
 def stdout() -> Console:
