@@ -245,7 +245,7 @@ def _target(source: str, found: Path, output: Path | None, to: Target) -> Path:
     """
     name = found.stem if found.is_file() else Path(source).resolve().name
     target = output or Path(name + (SUFFIX if to is Target.clrt else "_optimized.onnx"))
-    if (target.suffix == SUFFIX) != (to is Target.clrt):
+    if target != STDOUT and (target.suffix == SUFFIX) != (to is Target.clrt):
         raise InputError(
             f"'{target}' is loaded as what its name says: a compiled model ends in {SUFFIX}, ONNX "
             "(--to onnx) does not."

@@ -42,8 +42,10 @@ def find_model(source: str | Path) -> Path:
         raise InputError(f"A model is found by a path or a name, not by {type(source).__name__}.")
     try:
         path = expanded(source)
-        if path.exists():
+        if path.exists() and source != "":  # as a path that is the folder one is in
             return path
+    except PermissionError as error:
+        raise ModelError(f"'{source}' cannot be read: {error.strerror}.") from error
     except (OSError, ValueError) as error:  # too long, with a NUL
         raise ModelError(f"'{str(source)[:80]}' is no path: {error}.") from error
     matched = _NAME.fullmatch(source) if isinstance(source, str) else None
