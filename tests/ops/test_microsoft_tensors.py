@@ -163,7 +163,36 @@ def _exact() -> list[Case]:
     ]  # fmt: skip
 
 
-CASES = [*_experimental(), *_distances(), *_moved(), *_images(), *_words()]
+def _recurrent() -> list[Case]:
+    """AttnLSTM of three rows and four places, with a memory of five."""
+
+    def case(directions: int = 1, layer: int = 0, **more: Any) -> Case:
+        given = {name: more.pop(name, None) for name in ("lengths", "state", "peephole", "seen")}
+        d, states = directions, [_x(directions, 3, 6) for _ in range(2)]
+        inputs = [
+            _x(4, 3, 5), 0.5 * _x(d, 24, 5 + (layer or 8)), 0.5 * _x(d, 24, 6), _x(d, 48),
+            given["lengths"], *(states if given["state"] else (None, None)),
+            _x(d, 18) if given["peephole"] else None,
+            _x(d, 6, 7), _x(d, 8, 7), _x(d, 7), _x(3, 5, 8), given["seen"],
+            _x(d, 14, layer) if layer else None,
+        ]  # fmt: skip
+        weights = [i for i in (1, 2, 3, 7, 8, 9, 10, 13) if inputs[i] is not None]
+        return Case("AttnLSTM", inputs, weights, 3, {"hidden_size": 6, **more})
+
+    lengths, seen = np.array([2, 4, 1], np.int32), np.array([5, 2, 1], np.int32)
+    functions = ["HardSigmoid", "LeakyRelu", "Softsign", "Sigmoid", "LeakyRelu", "Tanh"]
+    return [
+        case(),
+        case(layer=9, peephole=True, clip=0.5, input_forget=1),
+        case(layer=3, lengths=lengths, state=True, seen=seen, direction="reverse"),
+        case(
+            2, 3, lengths=lengths, direction="bidirectional", activations=functions,
+            activation_alpha=[0.3, 0.1, 0.25], activation_beta=[0.4],
+        ),
+    ]  # fmt: skip
+
+
+CASES = [*_experimental(), *_distances(), *_moved(), *_images(), *_words(), *_recurrent()]
 
 
 @DEVICES
@@ -190,6 +219,7 @@ def _run(model: bytes, feeds: dict[str, Array]) -> list[Array]:
         (_old("Crop", _x(1, 1, 4, 4), border=[3, 0, 2, 0]), ShapeError, "cropped by more"),
         (_old("Crop", _x(1, 1, 4, 4), border=[3]), ModelError, "attributes are not valid"),
         (_old("DynamicSlice", _x(4)), ModelError, "1 inputs; expected 3 or 4"),
+        (_case("AttnLSTM", _x(4, 3, 5), hidden_size=6), ModelError, "lacks its input 1"),
     ],
     ids=lambda v: v.op if isinstance(v, Case) else "",
 )
