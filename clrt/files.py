@@ -1,4 +1,4 @@
-"""Writes files that are either the old one or complete, never in between."""
+"""Paths as users give them, and files that are either the old one or complete, never in between."""
 
 from __future__ import annotations
 
@@ -48,6 +48,26 @@ def replacing(path: Path, *, sync: bool = True) -> Iterator[BinaryIO]:
         raise InputError(f"'{path}' cannot be written: {error.strerror}.") from error
 
 
+def expanded(path: str | Path) -> Path:
+    """A path whose first `~` is a home folder, as shells have it; one of no user stays."""
+    try:
+        return Path(os.path.expanduser(path))
+    except ValueError:  # the name of the user has a NUL
+        return Path(path)
+
+
+def make_cache_folder(folder: Path) -> None:
+    """Makes a folder, closed to other users, where there is none.
+
+    Raises:
+        InputError: It cannot be made.
+    """
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"'{folder}' cannot be made: {error.strerror}.") from error
+
+
 def check_targets(targets: Mapping[str, Path | None], sources: Iterable[Path] = ()) -> None:
     """Fails before the work rather than after it, and before anything is overwritten.
 
@@ -57,12 +77,15 @@ def check_targets(targets: Mapping[str, Path | None], sources: Iterable[Path] = 
 
     Raises:
         InputError: A target cannot be a file: its folder is missing or takes none, or it is a
-            folder; or it is one of `sources`, or that of two options.
+            folder; or it is one of `sources`, or that of two options; or "-", which an option that
+            writes to standard output, too, does not pass on.
     """
     taken = {os.path.realpath(source): "what is read" for source in sources}
     for option, path in targets.items():
         if path is None:
             continue
+        if str(path) == "-":
+            raise InputError(f"{option} writes no standard output; name a file.")
         if not path.parent.is_dir():
             raise InputError(f"'{path.parent}' is no folder; {option} needs one that exists.")
         if path.is_dir():

@@ -13,6 +13,7 @@ import numpy as np
 from clrt import knobs
 from clrt.container.compiled import read_compiled
 from clrt.errors import InputError
+from clrt.files import expanded
 from clrt.inspection import memory as sizes
 from clrt.inspection.explain import Explanation, explain
 from clrt.inspection.memory import Memory
@@ -48,7 +49,7 @@ def load(
         source: An ONNX file, its bytes, an `onnx.ModelProto`, or a Hugging Face folder: its
             `onnx/model.onnx` or `model.onnx` where it has one, else the graph is built from
             `config.json` and the safetensors weights (bert, roberta, distilbert, mpnet, …); or a
-            compiled model, which `clrt-convert` made.
+            compiled model, which `clrt-convert` made. `~` in front of a path is the home folder.
         device: "auto", "cpu", "gpu", part of a platform or device name, or an index of
             `clrt.devices()`; None takes CLRT_DEVICE, else "auto".
         strict: Whether a node that no kernel fits is an error instead of running on the host;
@@ -68,7 +69,9 @@ def load(
         raise InputError(f"optimize_level is {optimize_level!r}; it is 0, 1 or 2.")
     info = choose_device(device)
     limit = None if memory_limit is None else sizes.parse_bytes(memory_limit)
-    folder = None if cache_dir is None else Path(cache_dir)
+    folder = None if cache_dir is None else expanded(cache_dir)
+    if isinstance(source, (str, Path)):
+        source = expanded(source)
     if is_compiled(source):
         compiled = read_compiled(Path(source))
         return Model(compiled.graph, info, strict, folder, None, limit, compiled.shapes)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import warnings
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any, ParamSpec
 
 import typer
@@ -12,16 +13,21 @@ from rich.console import Console
 from rich.text import Text
 
 from clrt.errors import ClrtError
+from clrt.profiling.tables import LEAST_WIDTH
 
 Args = ParamSpec("Args")
 
 # A comparison was made, and showed too large a difference; 2 is for wrong options, by convention.
 EXIT_DIFFERS = 3
+# What an option that takes a file has for standard output.
+STDOUT = Path("-")
 
 
 def stdout() -> Console:
-    """The console for results."""
-    return Console(highlight=False)
+    """The console for results, at least as wide as tables need."""
+    console = Console(highlight=False)
+    console.width = max(console.width, LEAST_WIDTH)
+    return console
 
 
 def stderr() -> Console:
@@ -30,7 +36,8 @@ def stderr() -> Console:
 
 
 def clear_errors(command: Callable[Args, None]) -> Callable[Args, None]:
-    """What clrt raises on purpose, or the output refuses, becomes one red line and exit code 1.
+    """What clrt raises on purpose, or the output or the memory refuses, becomes one red line and
+    exit code 1.
 
     A warning becomes a yellow line, without the place in the code that Python's own has.
     """
@@ -43,6 +50,8 @@ def clear_errors(command: Callable[Args, None]) -> Callable[Args, None]:
                 command(*args, **kwargs)
         except ClrtError as error:
             say_error(str(error))
+        except MemoryError as error:
+            say_error(f"The memory of this machine does not suffice ({error}); take less at once.")
         except BrokenPipeError:  # who reads the output has seen enough
             raise
         except OSError as error:

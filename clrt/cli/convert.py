@@ -14,7 +14,7 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from rich.table import Table
 from rich.text import Text
 
-from clrt.cli.console import EXIT_DIFFERS, clear_errors, say_error, stderr, stdout
+from clrt.cli.console import EXIT_DIFFERS, STDOUT, clear_errors, say_error, stderr, stdout
 from clrt.cli.samples import made_up_inputs, read_feeds, sample_inputs
 from clrt.cli.shapes import DeviceOption, ModelArgument, Shapes, default_shapes, parse_shapes
 from clrt.container.compiled import SUFFIX, read_extras
@@ -49,7 +49,6 @@ _EPILOG = (
     f"{EXIT_DIFFERS} --verify found a larger difference than --tolerance."
 )
 _SHOWN_WEIGHTS = 8
-_STDOUT = Path("-")
 
 
 class Precision(str, Enum):
@@ -161,7 +160,7 @@ def convert_model(
         {
             "--output": target,
             "--report": report,
-            "--dump-ir": None if dump_ir == _STDOUT else dump_ir,
+            "--dump-ir": None if dump_ir == STDOUT else dump_ir,
         },
         [*model_files(found), *([inputs] if inputs else [])],
     )
@@ -246,7 +245,7 @@ def _target(source: str, found: Path, output: Path | None, to: Target) -> Path:
     """
     name = found.stem if found.is_file() else Path(source).resolve().name
     target = output or Path(name + (SUFFIX if to is Target.clrt else "_optimized.onnx"))
-    if (target.suffix == SUFFIX) != (to is Target.clrt):
+    if target != STDOUT and (target.suffix == SUFFIX) != (to is Target.clrt):
         raise InputError(
             f"'{target}' is loaded as what its name says: a compiled model ends in {SUFFIX}, ONNX "
             "(--to onnx) does not."
@@ -361,7 +360,7 @@ def _parse_dims(texts: Sequence[str]) -> dict[str, int]:
 
 def _dump(path: Path, converted: Converted) -> None:
     text = print_graph(converted.graph)
-    if path == _STDOUT:
+    if path == STDOUT:
         typer.echo(text)
         return
     with replacing(path) as stream:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import sys
 from collections.abc import Sequence
@@ -15,11 +16,12 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from clrt.cli.console import stderr, stdout
+from clrt.cli.console import STDOUT, stderr, stdout
 from clrt.errors import InputError
 from clrt.files import check_targets, replacing
 from clrt.sources import model_files
 from clrt.text import SentenceEncoder
+from clrt.text.locate import find_model
 
 FloatArray = NDArray[np.float32]
 _SHOWN_NUMBERS = 4
@@ -36,7 +38,8 @@ def embed(
         Path | None, typer.Option(help="UTF-8 text, one sentence per line; - reads stdin.")
     ] = None,
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Write the vectors to this .npy file.")
+        Path | None,
+        typer.Option("--output", "-o", help="Write the vectors to this .npy file; - pipes it on."),
     ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object per sentence.")
@@ -57,8 +60,12 @@ def embed(
     sentences = [*(texts or []), *(_read_lines(file) if file is not None else [])]
     if not sentences:
         raise InputError("There is nothing to embed; give sentences, or --file with one per line.")
-    check_targets({"--output": output}, [*model_files(Path(model)), *([file] if file else [])])
-    with SentenceEncoder(model, device=device, pooling=pooling, max_length=max_length) as encoder:
+    source = find_model(model)
+    if output == STDOUT:
+        _check_stdout(as_json)
+    target = None if output == STDOUT else output
+    check_targets({"--output": target}, [*model_files(source), *([file] if file else [])])
+    with SentenceEncoder(source, device=device, pooling=pooling, max_length=max_length) as encoder:
         vectors = encoder.encode(
             sentences,
             batch_size=batch_size,
@@ -68,9 +75,13 @@ def embed(
         )
         name = encoder.model.device.name
     if output is not None:
-        save_npy(output, vectors)
+        if target is None:
+            typer.echo(npy_bytes(vectors), nl=False)
+        else:
+            save_npy(target, vectors)
         count, dimension = vectors.shape
-        message = f"{count} vectors of {dimension} numbers in {output} (made on {name})"
+        place = "standard output" if target is None else target
+        message = f"{count} vectors of {dimension} numbers in {place} (made on {name})"
         stderr().print(Text(message), soft_wrap=True)
     if as_json:
         for line in json_lines(sentences, vectors):
@@ -123,7 +134,28 @@ def save_npy(path: Path, vectors: FloatArray) -> None:
         InputError: The file cannot be written.
     """
     with replacing(path) as stream:
-        np.save(stream, vectors, allow_pickle=False)
+        stream.write(npy_bytes(vectors))
+
+
+def npy_bytes(vectors: FloatArray) -> bytes:
+    """The content of a .npy file, which NumPy itself does not write to a pipe."""
+    stream = io.BytesIO()
+    np.save(stream, vectors, allow_pickle=False)
+    return stream.getvalue()
+
+
+def _check_stdout(as_json: bool) -> None:
+    """Refuses to write vectors where they would meet JSON, or somebody's eyes.
+
+    Raises:
+        InputError: They would.
+    """
+    if as_json:
+        raise InputError("--json and --output - both write to standard output; give one of them.")
+    if sys.stdout is None or sys.stdout.isatty():
+        raise InputError(
+            "--output - is for a pipe: vectors are no text; name a file, or give --json."
+        )
 
 
 def _read_lines(file: Path) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from math import prod
 from pathlib import Path
 from zipfile import BadZipFile, is_zipfile
 
@@ -13,6 +14,7 @@ from clrt.errors import InputError, reworded
 from clrt.ir.dtypes import DType
 from clrt.ir.op import Array
 from clrt.model import Model
+from clrt.plan.specialise import MAX_ELEMS
 from clrt.signature import TensorSpec
 
 # Below the size of the vocabularies of text.
@@ -31,7 +33,7 @@ def sample_inputs(
         shapes: The shape of each input.
 
     Raises:
-        InputError: An input is a sequence or an optional.
+        InputError: An input is a sequence or an optional, or no tensor is as large.
     """
     rng = np.random.default_rng(seed)
     return {spec.name: _sample(spec, shapes[spec.name], rng) for spec in model.inputs}
@@ -71,6 +73,11 @@ def _sample(spec: TensorSpec, shape: tuple[int, ...], rng: np.random.Generator) 
         raise InputError(
             f"Input '{spec.name}' is a {spec.kind}, for which no sample is made; "
             "run the model from Python with inputs of your own."
+        )
+    if prod(shape) > MAX_ELEMS:
+        raise InputError(
+            f"Input '{spec.name}' would have {prod(shape)} elements, more than a tensor may have "
+            f"({MAX_ELEMS}); give a smaller --shape."
         )
     name, dtype = spec.name.lower(), spec.dtype.numpy
     if spec.dtype is DType.STRING:

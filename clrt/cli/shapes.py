@@ -42,7 +42,8 @@ def parse_shapes(text: str, model: Model) -> Shapes:
     An input that is left out has the dims that the others give its symbols, else the last shape.
 
     Raises:
-        InputError: A name or a number is none, or the shape of an input that is left out is open.
+        InputError: A name or a number is none, an input has two shapes, or the shape of one that is
+            left out is open.
     """
     shapes: Shapes = {}
     for part in text.split(","):
@@ -50,6 +51,8 @@ def parse_shapes(text: str, model: Model) -> Shapes:
         sizes = [d.strip() for d in dims.split("x")] if dims.strip() else []
         if not equals or not all(d.isdecimal() for d in sizes):
             raise InputError(f"'{part}' is no shape; write it as input_ids=8x128.")
+        if name.strip() in shapes:
+            raise InputError(f"--shape gives '{name.strip()}' two shapes; an input has one.")
         shapes[name.strip()] = tuple(int(d) for d in sizes)
     names = [s.name for s in model.inputs]
     for name in shapes:

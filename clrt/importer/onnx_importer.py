@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from itertools import zip_longest
 from pathlib import Path
 
@@ -11,6 +12,7 @@ import onnx
 
 from clrt.errors import ClrtError, ModelError, UnsupportedError, reworded
 from clrt.importer.expansions import expand, has_expansion, is_dated
+from clrt.importer.expansions.microsoft_nchwc import NCHWC, block_of
 from clrt.importer.onnx_functions import (
     Function,
     attribute_value,
@@ -341,6 +343,8 @@ class _Importer:
         proto = call.proto
         try:
             attrs = {a.name: attribute_value(a, self._tensors, call.title) for a in proto.attribute}
+            if call.domain == NCHWC:
+                attrs["block"] = self._block
             function = expand(
                 call.domain, proto.op_type, call.opset, attrs, types, len(call.outputs)
             )
@@ -349,6 +353,11 @@ class _Importer:
         except ModelError as error:
             raise ModelError(f"{call.title}: {error}") from error
         self._inline(function, call, scope)
+
+    @cached_property
+    def _block(self) -> int:
+        """How many channels lie together in the model's blocked layout."""
+        return block_of(self._proto)
 
     def _refuse(self, call: Call, scope: Scope, reason: str = "") -> None:
         """Notes an unsupported node and goes on, so that the error can name all of them."""

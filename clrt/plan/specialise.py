@@ -23,6 +23,8 @@ from clrt.ops.base import Op, stand_in
 # A folded result is a constant of the plan; larger ones are computed on the device at each run.
 MAX_FOLDED_BYTES = 4 << 20
 MIN_WEIGHT_BYTES = 4 << 10
+# Of a tensor: kernels count with 32 bits.
+MAX_ELEMS = 2**31 - 1
 
 
 @dataclass(frozen=True)
@@ -204,13 +206,13 @@ def _fits(type_: TensorType, dims: Shape) -> bool:
 
 
 def _check_size(value: Value, type_: TensorType) -> None:
-    """Sizes are not below 0, and kernels count elements with 32 bits."""
+    """Sizes are not below 0, and there are no more elements than kernels count."""
     shape = type_.static_shape or ()
     if any(d < 0 for d in shape):
         raise ShapeError(f"'{value.name}' cannot have the sizes {list(shape)}.")
-    if prod(shape) >= 1 << 31:
+    if prod(shape) > MAX_ELEMS:
         raise ShapeError(
-            f"'{value.name}' {type_} has more elements than a tensor may have ({2**31 - 1}); "
+            f"'{value.name}' {type_} has more elements than a tensor may have ({MAX_ELEMS}); "
             "use smaller inputs."
         )
 

@@ -12,11 +12,13 @@ from clrt.profiling.timings import KernelSum, KernelTime, Timings
 
 # Where nothing says how wide the output may be.
 _WIDTH = 150
+# Tables lose columns in fewer; lines that a terminal wraps are whole.
+LEAST_WIDTH = 80
 
 
 def tables_text(timings: Timings) -> str:
     """Every step as run, then the kernels by their share of time, the slowest first."""
-    width = shutil.get_terminal_size((_WIDTH, 0)).columns
+    width = max(shutil.get_terminal_size((_WIDTH, 0)).columns, LEAST_WIDTH)
     console = Console(width=width, color_system=None, highlight=False)
     with console.capture() as capture:
         console.print(step_table(timings))

@@ -18,7 +18,7 @@ import pyopencl as cl
 import clrt
 from clrt.device.caps import DeviceCaps
 from clrt.errors import InputError, KernelBuildError
-from clrt.files import replacing
+from clrt.files import make_cache_folder, replacing
 from clrt.kernels.spec import KernelSpec
 from clrt.runtime.invokers import remember_invokers
 from clrt.runtime.source import render_source
@@ -142,10 +142,7 @@ class ProgramCache:
     def _store(self, path: Path, program: cl.Program) -> None:
         """Writes an entry atomically; that no binary can be had is no error."""
         folder = path.parent
-        try:
-            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        except OSError as error:
-            raise InputError(f"'{folder}' cannot be made: {error.strerror}.") from error
+        make_cache_folder(folder)
         if not _is_private(folder):
             raise InputError(
                 f"Other users can write to '{folder}', so that no programs are kept there; close "

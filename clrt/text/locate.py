@@ -9,6 +9,7 @@ from pathlib import Path
 
 from clrt.container.compiled import SUFFIX
 from clrt.errors import InputError, ModelError
+from clrt.files import expanded
 
 PACKAGED = {
     "sentence-transformers/all-MiniLM-L6-v2": (
@@ -40,10 +41,12 @@ def find_model(source: str | Path) -> Path:
     if not isinstance(source, (str, Path)):
         raise InputError(f"A model is found by a path or a name, not by {type(source).__name__}.")
     try:
-        path = Path(source).expanduser()
-        if path.exists():
+        path = expanded(source)
+        if path.exists() and source != "":  # as a path that is the folder one is in
             return path
-    except (OSError, RuntimeError, ValueError) as error:  # too long, of no such user, with a NUL
+    except PermissionError as error:
+        raise ModelError(f"'{source}' cannot be read: {error.strerror}.") from error
+    except (OSError, ValueError) as error:  # too long, with a NUL
         raise ModelError(f"'{str(source)[:80]}' is no path: {error}.") from error
     matched = _NAME.fullmatch(source) if isinstance(source, str) else None
     if matched is None or path.suffix in (".onnx", SUFFIX):

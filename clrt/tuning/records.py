@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import TypeAlias
 
 from clrt.device.caps import DeviceCaps
-from clrt.errors import InputError, warn_user
-from clrt.files import check_targets, replacing
+from clrt.errors import warn_user
+from clrt.files import check_targets, make_cache_folder, replacing
 from clrt.kernels.tuned import TUNED
 from clrt.knobs import cache_dir
 
@@ -80,13 +80,10 @@ def writable_file() -> Path:
     """The user's file, in a folder that exists.
 
     Raises:
-        InputError: It cannot be written.
+        InputError: It cannot be written, or its folder not be made.
     """
     path = user_file()
-    try:
-        path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    except OSError as error:
-        raise InputError(f"'{path}' cannot be written: {error.strerror}.") from error
+    make_cache_folder(path.parent)
     check_targets({"CLRT_CACHE_DIR": path})
     return path
 

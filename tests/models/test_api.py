@@ -5,6 +5,7 @@ from __future__ import annotations
 import warnings
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import numpy as np
 import onnx
@@ -12,6 +13,7 @@ import pytest
 from onnx import TensorProto, helper
 
 import clrt
+from clrt.errors import ModelError
 from clrt.ir.op import Array
 from tests.models.fixtures import load_family
 from tests.models.oracle import check, text_feeds
@@ -142,3 +144,20 @@ def test_close_frees_device_memory() -> None:
     assert session.allocated_bytes > before
     model.close()
     assert session.allocated_bytes <= before
+
+
+def test_paths_may_start_with_the_home_folder(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    node = helper.make_node("Tanh", ["x"], ["y"])
+    infos = [helper.make_tensor_value_info(n, TensorProto.FLOAT, ["n"]) for n in "xy"]
+    onnx.save(
+        helper.make_model(helper.make_graph([node], "g", infos[:1], infos[1:])), tmp_path / "m"
+    )
+    with clrt.load("~/m", device="cpu", cache_dir="~/programs") as model:
+        model.run({"x": np.zeros(3, np.float32)})
+        model.save_programs()
+    assert list((tmp_path / "programs").iterdir())
+    with pytest.raises(ModelError, match=str(tmp_path / "none")):
+        clrt.load(Path("~/none"))

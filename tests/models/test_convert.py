@@ -232,6 +232,7 @@ def test_inputs_of_ones_own(tmp_path: Path) -> None:
         (["{model}", "--dim", "batch=1", "--dim", "batch=2"], "two numbers"),
         (["{model}", "--precompile", "own.onnx"], "'own.onnx' is a file"),
         (["{model}", "--all-devices-here"], "for what to --precompile"),
+        (["{model}", "-o", "-"], "--output writes no standard output"),
         (["{model}", "-o", "m.bin"], "a compiled model ends in .clrt"),
         (["{model}", "--to", "onnx", "-o", "m.clrt"], "a compiled model ends in .clrt"),
     ],

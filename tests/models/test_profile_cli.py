@@ -26,8 +26,8 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "small.onnx"
 
 
-def run(*args: object) -> Result:
-    return CliRunner().invoke(app, [str(a) for a in args], env={"COLUMNS": "150"})
+def run(*args: object, columns: int = 150) -> Result:
+    return CliRunner().invoke(app, [str(a) for a in args], env={"COLUMNS": str(columns)})
 
 
 def test_profile_prints_tables_and_writes_files(path: Path) -> None:
@@ -39,6 +39,20 @@ def test_profile_prints_tables_and_writes_files(path: Path) -> None:
     assert result.exit_code == 0, result.output
     assert json.loads(trace.read_text())["traceEvents"]
     assert page.read_text().startswith("<!doctype html>")
+
+
+@pytest.mark.parametrize(
+    ("command", "columns"),
+    [
+        ("profile", "# node kernel us share GFLOP/s GB/s calls"),
+        ("diff", "value op dtype largest relative"),
+        ("inspect", "inputs compute kernels host weights arena"),
+    ],
+)
+def test_a_narrow_terminal_takes_no_columns_away(path: Path, command: str, columns: str) -> None:
+    lines = run(command, path, columns=30).output.replace("┃", " ").splitlines()
+    words = [line.split() for line in lines]
+    assert all(any(name in line for line in words) for name in columns.split())
 
 
 def test_bench_compares_times_and_outputs(path: Path) -> None:
@@ -55,6 +69,9 @@ def test_bench_compares_times_and_outputs(path: Path) -> None:
         (("profile", "MODEL", "--shape", "y=1x64"), "no input 'y'; it has x"),
         (("profile", "MODEL", "--shape", "x=1x-64"), "'x=1x-64' is no shape"),
         (("profile", "MODEL", "--shape", "x=1x65"), "wants 64"),
+        (("profile", "MODEL", "--shape", "x=1x64,x=2x64"), "gives 'x' two shapes"),
+        (("profile", "MODEL", "--shape", "x=99999999999x64"), "more than a tensor may have"),
+        (("profile", ""), "No file or folder '' exists"),
         (("profile", "MODEL", "--html", "absent/page.html"), "is no folder; --html needs one"),
         (("profile", "MODEL", "--trace", "MODEL"), "belongs to what is read; name another"),
         (("bench", "absent.onnx"), "absent.onnx"),

@@ -29,6 +29,7 @@ class Case:
 
     Attributes:
         symbolic: The model leaves each dim of the inputs open.
+        opset: Of ai.onnx.
     """
 
     op: str
@@ -38,6 +39,7 @@ class Case:
     attrs: dict[str, Any] = field(default_factory=dict)
     domain: str = "com.microsoft"
     symbolic: bool = False
+    opset: int = 21
 
     def model(self) -> tuple[onnx.ModelProto, dict[str, Array]]:
         feeds = {
@@ -65,7 +67,7 @@ class Case:
         # A fourth output is scores, whose type ONNX Runtime does not infer.
         for output in graph.output[3:]:
             output.type.tensor_type.elem_type = onnx.TensorProto.FLOAT
-        opsets = [helper.make_opsetid("", 21), helper.make_opsetid("com.microsoft", 1)]
+        opsets = [helper.make_opsetid("", self.opset), helper.make_opsetid("com.microsoft", 1)]
         return helper.make_model(graph, opset_imports=opsets, ir_version=10), feeds
 
 

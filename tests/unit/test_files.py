@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from clrt.errors import InputError
-from clrt.files import check_targets, replacing
+from clrt.files import check_targets, expanded, make_cache_folder, replacing
 
 
 def test_a_link_stays(tmp_path: Path) -> None:
@@ -69,3 +69,24 @@ def test_targets_leave_nothing_behind(tmp_path: Path) -> None:
     check_targets({"--output": tmp_path / "file", "--trace": tmp_path / "other"}, [tmp_path / "m"])
     assert not list(tmp_path.iterdir())
     check_targets({"--html": Path(os.devnull), "--trace": Path(os.devnull)})
+
+
+def test_standard_output_is_no_file() -> None:
+    with pytest.raises(InputError, match="--html writes no standard output; name a file"):
+        check_targets({"--html": Path("-")})
+
+
+def test_a_home_folder_is_expanded(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("USERPROFILE", str(tmp_path))
+    assert expanded("~/m.onnx") == expanded(Path("~/m.onnx")) == tmp_path / "m.onnx"
+    for path in ("m~.onnx", "a/~/m", "~nobody-of-this-name/m", "~\0"):
+        assert expanded(path) == Path(path)
+
+
+def test_a_cache_folder_is_closed_to_others(tmp_path: Path) -> None:
+    make_cache_folder(tmp_path / "a" / "b")
+    assert (tmp_path / "a" / "b").stat().st_mode & 0o077 == 0
+    (tmp_path / "file").touch()
+    with pytest.raises(InputError, match="cannot be made: Not a directory"):
+        make_cache_folder(tmp_path / "file" / "b")

@@ -120,7 +120,7 @@ def test_command_notices_before_the_work_that_it_can_keep_nothing(
     monkeypatch.setattr(Tuner, "run", lambda self: pytest.fail("it measured"))
     result = CliRunner().invoke(app, ["tune"])
     assert result.exit_code == 1
-    assert "cannot be written: Not a directory" in result.output
+    assert "cannot be made: Not a directory" in result.output
 
 
 def test_shapes_from_text() -> None:

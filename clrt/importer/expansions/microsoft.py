@@ -18,7 +18,7 @@ _ACTIVATIONS = {
     "Relu": (), "Tanh": (), "Sigmoid": (), "Softplus": (), "Softsign": (), "Elu": ("alpha",),
     "LeakyRelu": ("alpha",), "HardSigmoid": ("alpha", "beta"), "Clip": ("min", "max"),
     "Selu": ("alpha", "gamma"), "ThresholdedRelu": ("alpha",), "Softmax": ("axis",),
-    "LogSoftmax": ("axis",),
+    "LogSoftmax": ("axis",), "HardSwish": (),
 }  # fmt: skip
 
 
@@ -231,10 +231,16 @@ def _conv(body: Body, *inputs: str) -> str:
     return body("Conv", *inputs, **attrs)
 
 
+def conv_and_activation(body: Body, x: str, weights: str, bias: str, added: str) -> str:
+    """A convolution, plus what is added where that is there, behind the activation of the node."""
+    y = _conv(body, x, weights, bias)
+    return _activated(body, body("Add", y, added) if added else y, _listed_parameters(body))
+
+
 @expands(_DOMAIN, "FusedConv")
 def _fused_conv(body: Body) -> None:
-    y = _conv(body, *body.inputs[:3])
-    body.outputs = [_activated(body, body.plus(y, 3), _listed_parameters(body))]
+    x, weights = body.inputs[:2]
+    body.outputs = [conv_and_activation(body, x, weights, body.optional(2), body.optional(3))]
 
 
 @expands(_DOMAIN, "NhwcConv")

@@ -16,6 +16,7 @@ from clrt.errors import InputError, warn_user
     ("error", "message"),
     [
         (InputError("Too few."), "Error: Too few."),
+        (MemoryError("9 TiB"), "memory of this machine does not suffice (9 TiB)"),
         (OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)), "No space left on device: the output."),
         (UnicodeEncodeError("ascii", "aé", 1, 2, "?"), r"ascii, has no '\xe9'; set PYTHONIO"),
     ],

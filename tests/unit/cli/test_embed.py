@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import os
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -22,7 +24,7 @@ class FakeEncoder:
     """Two numbers per sentence: its length and one."""
 
     def __init__(self, path: str, **options: Any) -> None:
-        if path == "missing":
+        if str(path) == "missing":
             raise DeviceError("No OpenCL device matches 'x'.")
         self.options = options
         self.calls: list[dict[str, Any]] = []
@@ -44,6 +46,7 @@ class FakeEncoder:
 def encoder(monkeypatch: pytest.MonkeyPatch) -> None:
     made.clear()
     monkeypatch.setattr(embed, "SentenceEncoder", FakeEncoder)
+    monkeypatch.setattr(embed, "find_model", Path)
 
 
 def run(*args: str | Path, text: str | bytes | None = None) -> Result:
@@ -85,6 +88,39 @@ def test_npy_file(tmp_path: Path) -> None:
     assert "fake device" in result.stderr
     np.testing.assert_array_equal(np.load(output), np.array([[1, 0.1], [2, 0.1]], np.float32))
     assert [p.name for p in tmp_path.iterdir()] == ["vectors.npy"]
+
+
+def test_vectors_go_down_a_pipe() -> None:
+    result = run("-m", "m", "-o", "-", "a", "bc")
+    vectors = np.array([[1, 0.1], [2, 0.1]], np.float32)
+    np.testing.assert_array_equal(np.load(io.BytesIO(result.stdout_bytes)), vectors)
+    assert "2 vectors of 2 numbers in standard output" in result.stderr
+    if os.path.exists("/dev/fd"):
+        reading, writing = os.pipe()
+        embed.save_npy(Path(f"/dev/fd/{writing}"), vectors)
+        os.close(writing)
+        with open(reading, "rb") as pipe:
+            np.testing.assert_array_equal(np.load(io.BytesIO(pipe.read())), vectors)
+
+
+def test_vectors_go_to_no_terminal(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.chdir(tmp_path)
+    terminal = SimpleNamespace(stdout=SimpleNamespace(isatty=lambda: True))
+    for stands_in in (terminal, SimpleNamespace(stdout=None)):
+        monkeypatch.setattr(embed, "sys", stands_in)
+        result = run("-m", "m", "-o", "-", "a")
+        assert result.exit_code == 1 and "is for a pipe" in result.stderr
+    assert not made and not list(tmp_path.iterdir())
+
+
+def test_a_model_found_by_its_name_is_not_overwritten(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "model.onnx").write_text("weights")
+    monkeypatch.setattr(embed, "find_model", lambda _: tmp_path)
+    result = run("-m", "m", "-o", tmp_path / "model.onnx", "a")
+    assert result.exit_code == 1 and "belongs to what is read" in result.stderr
+    assert (tmp_path / "model.onnx").read_text() == "weights"
 
 
 def test_failed_write_keeps_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -135,6 +171,7 @@ def test_options_reach_the_encoder() -> None:
         (["-m", "m", "--file", "/no/such.txt"], "'/no/such.txt' cannot be read"),
         (["-m", "m", "-o", "/no/such/v.npy", "a"], "'/no/such' is no folder"),
         (["-m", "m", "-o", "/", "a"], "'/' is a folder"),
+        (["-m", "m", "-o", "-", "--json", "a"], "both write to standard output"),
         (["-m", "m", "-o", __file__, "--file", __file__], "belongs to what is read"),
     ],
 )

@@ -31,9 +31,8 @@ def add_snapshot(cache: Path, name: str, commit: str = "abc") -> Path:
 
 
 @pytest.mark.parametrize(
-    ("source", "error"), [("x" * 5000, ModelError), ("~nobody-of-this-name/x", ModelError),
-                          (None, InputError), (b"x", InputError)],
-)  # fmt: skip
+    ("source", "error"), [("x" * 5000, ModelError), (None, InputError), (b"x", InputError)]
+)
 def test_what_is_no_path(source: Any, error: type[Exception]) -> None:
     with pytest.raises(error, match=r"no path|not by"):
         find_model(source)
@@ -84,7 +83,10 @@ def test_missing_model_says_how_to_get_it(cache: Path, monkeypatch: pytest.Monke
         find_model("some/where")
 
 
-@pytest.mark.parametrize("path", ["/no/such/folder", "./model", "a/b/c", "model.onnx", "~/none"])
+@pytest.mark.parametrize(
+    "path",
+    ["/no/such/folder", "./model", "a/b/c", "model.onnx", "~/none", "~nobody-of-this-name/x"],
+)
 def test_missing_path(path: str) -> None:
     with pytest.raises(ModelError, match=f"No file or folder '{path}' exists"):
         find_model(path)

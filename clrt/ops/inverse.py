@@ -1,0 +1,78 @@
+"""Inverse: inverses of matrices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from clrt.device.caps import DeviceCaps
+from clrt.errors import ShapeError
+from clrt.ir.dims import differ
+from clrt.ir.dtypes import DType
+from clrt.ir.graph import Node
+from clrt.ir.op import Array, TensorType
+from clrt.kernels.spec import BufferArg, KernelSpec, Launch, Lowering, Variant, i32
+from clrt.ops.base import Op, Sample, Types, need, register
+
+
+def _misfit(node: Node, caps: DeviceCaps) -> str | None:
+    dtype = node.arg(0).dtype
+    return None if dtype is DType.FLOAT32 else f"no kernel for {dtype}"
+
+
+def _emit(node: Node, ctx: Lowering) -> list[Launch]:
+    x, y = node.arg(0), node.output
+    elems, n = prod(y.dims), x.dims[-1]
+    if not elems:
+        return []
+    count = elems // n**2
+    buffers = (BufferArg(y), BufferArg(x), BufferArg(ctx.scratch(elems)))
+    kernel = KernelSpec.of("inverse.cl", "inverse")
+    return [Launch(kernel, (count,), None, (*buffers, i32(count), i32(n)), 2 * elems * n)]
+
+
+@register
+@dataclass(frozen=True)
+class Inverse(Op):
+    """The inverse of each matrix of a stack `[..., M, M]`; of one that has none, no finite numbers.
+
+    Source: com.microsoft Inverse 1.
+    """
+
+    domain = "com.microsoft"
+    storages = frozenset({"plain"})
+    variants = (Variant("elimination", _emit, _misfit),)
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        x = need(inputs, 0, self)
+        if x.shape is not None and (len(x.shape) < 2 or differ(*x.shape[-2:])):
+            raise ShapeError(f"Inverse: {x} is no stack of square matrices.")
+        return [TensorType(x.dtype, x.shape)]
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        (x,) = inputs
+        assert x is not None
+        result = np.full(x.shape, np.nan)
+        for index in np.ndindex(x.shape[:-2]):
+            try:
+                result[index] = np.linalg.inv(x[index].astype(np.float64))
+            except np.linalg.LinAlgError:
+                continue
+        return (result.astype(x.dtype),)
+
+    @classmethod
+    def samples(cls) -> Iterator[Sample]:
+        rng = np.random.default_rng(96)
+        for shape in [(2, 2), (3, 1, 1), (2, 3, 5, 5), (0, 3, 3), (2, 0, 0), (9, 9)]:
+            x = rng.uniform(-1, 1, shape) + 3 * np.eye(shape[-1])
+            # No row of some is where its largest element is.
+            yield Sample(cls(), (np.flip(x, -1).astype(np.float32),))
+        yield Sample(cls(), (np.array([[0, 2], [4, 0]], np.float32),))
+
+    @classmethod
+    def error_samples(cls) -> Iterator[tuple[Sample, type[Exception]]]:
+        yield Sample(cls(), (np.zeros((2, 3), np.float32),)), ShapeError
+        yield Sample(cls(), (np.zeros(3, np.float32),)), ShapeError
