@@ -12,7 +12,7 @@ import onnx
 
 from clrt.errors import ClrtError, ModelError, UnsupportedError, reworded
 from clrt.importer.expansions import expand, has_expansion, is_dated
-from clrt.importer.expansions.microsoft_nchwc import NCHWC, block_of
+from clrt.importer.expansions.microsoft.nchwc import NCHWC, block_of
 from clrt.importer.onnx_functions import (
     Function,
     attribute_value,

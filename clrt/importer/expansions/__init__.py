@@ -7,7 +7,7 @@ import pkgutil
 
 from clrt.importer.expansions.body import expand, has_expansion, is_dated
 
-for _module in pkgutil.iter_modules(__path__):
-    importlib.import_module(f"{__name__}.{_module.name}")
+for _module in pkgutil.walk_packages(__path__, f"{__name__}."):
+    importlib.import_module(_module.name)
 
 __all__ = ["expand", "has_expansion", "is_dated"]

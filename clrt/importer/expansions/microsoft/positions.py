@@ -9,7 +9,7 @@ import numpy as np
 
 from clrt.importer.expansions.body import Body, expands
 from clrt.importer.expansions.layouts import count_up, split_heads
-from clrt.importer.expansions.microsoft_packed import with_padding
+from clrt.importer.expansions.microsoft.packed import with_padding
 from clrt.ir.op import Array
 
 _DOMAIN = "com.microsoft"

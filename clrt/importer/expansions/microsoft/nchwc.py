@@ -16,7 +16,7 @@ import onnx
 from clrt.errors import UnsupportedError
 from clrt.importer.expansions.body import Body, expands
 from clrt.importer.expansions.layouts import channels_first, channels_last, padded
-from clrt.importer.expansions.microsoft import conv_and_activation
+from clrt.importer.expansions.microsoft.fusions import conv_and_activation
 
 NCHWC = "com.microsoft.nchwc"
 # Of CPUs with AVX-512, and of others.

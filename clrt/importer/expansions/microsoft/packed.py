@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from clrt.importer.expansions.body import Body, expands
 from clrt.importer.expansions.layouts import count_up, dim_of
-from clrt.importer.expansions.microsoft_attention import attend, mask_of, project
+from clrt.importer.expansions.microsoft.attention import attend, mask_of, project
 from clrt.ir.dtypes import DType
 
 _DOMAIN = "com.microsoft"

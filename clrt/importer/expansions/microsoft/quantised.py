@@ -9,8 +9,8 @@ import numpy as np
 from clrt.errors import ModelError, UnsupportedError
 from clrt.importer.expansions.body import Body, expands
 from clrt.importer.expansions.layouts import channels_first, channels_last
-from clrt.importer.expansions.microsoft import embed, positions_of
-from clrt.importer.expansions.microsoft_attention import self_attention
+from clrt.importer.expansions.microsoft.attention import self_attention
+from clrt.importer.expansions.microsoft.fusions import embed, positions_of
 from clrt.importer.expansions.quantised import (
     as_product,
     column,

@@ -6,7 +6,7 @@ import numpy as np
 
 from clrt.errors import ModelError, UnsupportedError
 from clrt.importer.expansions.body import Body, expands
-from clrt.importer.expansions.microsoft_quantised import unpacked
+from clrt.importer.expansions.microsoft.quantised import unpacked
 from clrt.ir.dtypes import DType
 
 _DOMAIN = "com.microsoft"

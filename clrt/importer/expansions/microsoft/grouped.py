@@ -8,8 +8,8 @@ from typing import Any
 from clrt.errors import ModelError, UnsupportedError
 from clrt.importer.expansions.body import Body, expands
 from clrt.importer.expansions.layouts import count_up, dim_of, merge_heads, padded, split_heads
-from clrt.importer.expansions.microsoft_attention import mask_of
-from clrt.importer.expansions.microsoft_quantised import unpacked
+from clrt.importer.expansions.microsoft.attention import mask_of
+from clrt.importer.expansions.microsoft.quantised import unpacked
 from clrt.ir.dtypes import DType
 
 _DOMAIN = "com.microsoft"

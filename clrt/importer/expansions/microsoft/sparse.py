@@ -8,8 +8,8 @@ import numpy as np
 
 from clrt.importer.expansions.body import Body, expands
 from clrt.importer.expansions.layouts import count_up, dim_of, merge_heads
-from clrt.importer.expansions.microsoft_attention import mask_of
-from clrt.importer.expansions.microsoft_grouped import first_places, rotate, split_groups
+from clrt.importer.expansions.microsoft.attention import mask_of
+from clrt.importer.expansions.microsoft.grouped import first_places, rotate, split_groups
 from clrt.ir.dtypes import DType
 
 

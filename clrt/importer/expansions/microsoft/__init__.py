@@ -1,0 +1,1 @@
+"""Ops of com.microsoft, as compositions of ONNX's."""
