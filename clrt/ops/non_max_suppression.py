@@ -87,23 +87,44 @@ class NonMaxSuppression(Op):
 
 
 def _select(corners: Array, order: Array, most: int, worst: float) -> Array:
-    """The boxes kept, in order; each takes out those behind that overlap it by more than `worst`.
+    """The boxes kept, in order; each takes out those behind that overlap it by over `worst`."""
+    boxes = corners[order]
+    kept = [_keep(boxes, group, most, worst) for group in _groups(boxes)]
+    places = np.sort(np.concatenate(kept)) if kept else np.empty(0, np.int64)
+    return np.asarray(order[places[: max(most, 0)]])
+
+
+def _groups(boxes: Array) -> list[Array]:
+    """The places of boxes, in order, in groups that have no overlap along axis 0.
+
+    Models that suppress by class give each class a range of coordinates of its own.
+    """
+    by_start = np.argsort(boxes[:, 0], kind="stable")
+    reach = np.maximum.accumulate(boxes[by_start, 2])
+    firsts = np.flatnonzero(boxes[by_start[1:], 0] > reach[:-1]) + 1
+    return [np.sort(g) for g in np.split(by_start, firsts) if len(g)]
+
+
+def _keep(boxes: Array, order: Array, most: int, worst: float) -> Array:
+    """Those of a group that are kept.
 
     A tile of candidates at a time: matrices of overlaps are few calls of NumPy.
     """
+    if len(order) == 1:
+        return order
     kept = order[:0]
     for start in range(0, len(order), _TILE):
         if len(kept) >= most:
             break
         tile = order[start : start + _TILE]
-        tile = tile[~_overlap(corners[tile], corners[kept], worst).any(axis=1)]
-        within = _overlap(corners[tile], corners[tile], worst)
+        tile = tile[~_overlap(boxes[tile], boxes[kept], worst).any(axis=1)]
+        within = _overlap(boxes[tile], boxes[tile], worst)
         alive = np.ones(len(tile), bool)
         for place in range(len(tile)):
             if alive[place]:
                 alive[place + 1 :] &= ~within[place, place + 1 :]
         kept = np.concatenate([kept, tile[alive]])
-    return kept[: max(most, 0)]
+    return kept
 
 
 def _overlap(left: Array, right: Array, worst: float) -> Array:
