@@ -11,8 +11,9 @@ import math
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import cached_property, total_ordering
+from functools import cached_property
 from itertools import chain
+from operator import attrgetter
 from typing import Union
 
 Dim = Union[int, "Expr"]
@@ -28,7 +29,6 @@ class Undecidable(Exception):
     """The answer depends on the values of the symbols."""
 
 
-@total_ordering
 @dataclass(frozen=True, eq=False)
 class _Atom:
     """A named symbol, or an operation that is no polynomial (a key of `_OPERATIONS`)."""
@@ -36,7 +36,9 @@ class _Atom:
     name: str
     args: tuple[Dim, ...] = ()
 
-    def __str__(self) -> str:
+    @cached_property
+    def text(self) -> str:
+        """Its form in messages and files, by which factors and terms are put in order."""
         return f"{self.name}({', '.join(map(str, self.args))})" if self.args else self.name
 
     def __eq__(self, other: object) -> bool:
@@ -50,9 +52,6 @@ class _Atom:
 
     def __hash__(self) -> int:
         return hash((self.name, self.args))
-
-    def __lt__(self, other: _Atom) -> bool:
-        return str(self) < str(other)
 
     @cached_property
     def bounds(self) -> _Bounds:
@@ -84,7 +83,9 @@ class Expr:
     __slots__ = ("_hash", "_symbols", "terms")
 
     def __init__(self, terms: Mapping[_Monomial, int]) -> None:
-        self.terms: dict[_Monomial, int] = {m: c for m, c in sorted(terms.items()) if c}
+        kept = [(monomial, c) for monomial, c in terms.items() if c]
+        kept.sort(key=lambda term: [atom.text for atom in term[0]])
+        self.terms: dict[_Monomial, int] = dict(kept)
         self._hash = hash(tuple(self.terms.items()))
         self._symbols: frozenset[str] | None = None
 
@@ -134,7 +135,7 @@ class Expr:
         terms: dict[_Monomial, int] = {}
         for m1, c1 in self.terms.items():
             for m2, c2 in _terms(other).items():
-                monomial = tuple(sorted(m1 + m2))
+                monomial = tuple(sorted(m1 + m2, key=attrgetter("text")))
                 terms[monomial] = terms.get(monomial, 0) + c1 * c2
         return _reduce(terms)
 
@@ -172,7 +173,7 @@ class Expr:
     def __str__(self) -> str:
         parts: list[str] = []
         for monomial, coefficient in self.terms.items():
-            factors = [str(a) for a in monomial]
+            factors = [atom.text for atom in monomial]
             if coefficient != 1 or not factors:
                 factors.insert(0, str(coefficient))
             parts.append("*".join(factors))
