@@ -222,3 +222,24 @@ def test_views_of_sizes_that_are_known_once_constants_are_folded(device: DeviceI
         "zero": np.array(0),
     }
     _agree(_model(nodes, inputs, {"y": FLOAT}, **numbers), device, {"x": _x(4, 6, 8)})
+
+
+@DEVICES
+def test_all_that_waits_for_data_goes_into_one_cut(device: DeviceInfo) -> None:
+    """Two searches whose results have sizes of their own, and a shape that is computed."""
+    nodes = [
+        helper.make_node("Relu", ["x"], ["high"]),
+        helper.make_node("NonZero", ["high"], ["above"]),
+        helper.make_node("Neg", ["x"], ["negated"]),
+        helper.make_node("Relu", ["negated"], ["low"]),
+        helper.make_node("NonZero", ["low"], ["below"]),
+        helper.make_node("Concat", ["above", "below"], ["places"], axis=1),
+        helper.make_node("Mul", ["roots", "roots"], ["target"]),
+        helper.make_node("Reshape", ["high", "target"], ["square"]),
+        helper.make_node("Abs", ["square"], ["y"]),
+    ]
+    inputs: dict[str, tuple[int, list[str | int]]] = {"x": (FLOAT, ["n"]), "roots": (INT, [2])}
+    model = _model(nodes, inputs, {"places": INT, "y": FLOAT})
+    feeds = [{"x": _x(n, 4 * n), "roots": np.array(r)} for n, r in ((9, (2, 3)), (4, (2, 2)))]
+    ours = _agree(model, device, *feeds)
+    assert len(ours._stages.plans) == 2 * len(feeds)
