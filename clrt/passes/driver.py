@@ -215,10 +215,10 @@ class Rewriter:
     def add(self, op: IrOp, *inputs: Value | None) -> Value:
         """A new node; returns its first output."""
         origin, names = self._match.root.name, self._match.view.names
-        trimmed = list(inputs)
-        while trimmed and trimmed[-1] is None:
-            trimmed.pop()
         assert isinstance(op, Op)
+        trimmed = list(inputs)
+        while trimmed and trimmed[-1] is None and not op.graphs:
+            trimmed.pop()
         types = op.infer_with_data([None if v is None else v.type for v in trimmed])
         name = names.fresh(origin, self._pass)
         values = [Value(name if i == 0 else f"{name}:{i}", t) for i, t in enumerate(types)]

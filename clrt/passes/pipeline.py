@@ -6,6 +6,7 @@ from clrt.ir.graph import Graph
 from clrt.ops.base import Op
 from clrt.passes.canonicalize_matmul import CanonicalizeMatmul
 from clrt.passes.canonicalize_views import CanonicalizeViews, SimplifyTransposes
+from clrt.passes.capture_invariants import CaptureInvariants
 from clrt.passes.driver import Pass, PassReport, Session, infer_types
 from clrt.passes.eliminate_common_subexpressions import EliminateCommonSubexpressions
 from clrt.passes.eliminate_dead import EliminateDead
@@ -24,6 +25,7 @@ from clrt.passes.narrow_weights import NarrowWeights
 from clrt.passes.remove_identity import RemoveIdentity
 from clrt.passes.simplify_algebra import SimplifyAlgebra
 from clrt.passes.simplify_index_grids import SimplifyIndexGrids
+from clrt.passes.sink_constants import SinkConstants
 from clrt.passes.sink_expand import SinkExpand
 from clrt.passes.sink_reshape import SinkReshape
 from clrt.passes.sink_slice import SinkSlice
@@ -36,6 +38,8 @@ CLEAN_UP: tuple[Pass, ...] = (
     EliminateDead(),  # before anything looks at users
     FoldShapeData(),  # Shape and what is computed from it becomes constants, symbolic ones too
     FoldConstants(),  # what depends on constants alone
+    CaptureInvariants(),  # weights that a loop hands on from turn to turn
+    SinkConstants(),  # into the graphs of nodes, which are optimised when this one is
     InlineGraphs(),  # If with a known condition, Einsum
     RemoveIdentity(),  # Dropout, casts and views that change nothing, neutral operands
     CanonicalizeViews(),  # Flatten, Squeeze, Unsqueeze: all are Reshape, and two are one

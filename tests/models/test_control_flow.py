@@ -12,6 +12,7 @@ from onnx import TensorProto, helper, parser
 import clrt
 from clrt.errors import InputError
 from clrt.ir.op import Array
+from clrt.ops.control_flow import Loop
 from clrt.ops.evaluate import evaluate
 from clrt.runtime.devices import DeviceInfo
 from tests.harness import all_devices
@@ -158,6 +159,37 @@ def test_a_loop_whose_state_outgrows_the_shape_that_its_graph_declares(device: D
         """
     )
     _agree(model, device, *({"x": _x(1, 3), "limit": np.array(k)} for k in (0, 1, 4)))
+
+
+@DEVICES
+def test_what_a_loop_hands_on_as_it_came_is_a_constant_of_its_graph(device: DeviceInfo) -> None:
+    """As TensorFlow exports weights; these are constant once Sqrt is folded."""
+    model = _model(
+        """
+        g (float[2, 2] x, float[2] shift, int64 limit)
+          => (float[2, 2] y, float[2, 2] z, float[k, 2] r)
+        {
+          squares = Constant<value = float[2, 2] {1.0, 4.0, 0.25, 9.0}>()
+          start = Sqrt(squares)
+          y, z, r = Loop (limit, , x, start) <
+            body = b (int64 i, bool go, float[2, 2] v, float[2, 2] w)
+              => (bool more, float[2, 2] u, float[2, 2] same, float[2] row)
+            {
+              more = Identity(go)
+              same = Identity(w)
+              product = MatMul(v, w)
+              u = Add(product, shift)
+              zero = Constant<value = int64[1] {0}>()
+              row = ReduceSum<keepdims = 0>(u, zero)
+            }
+          >
+        }
+        """
+    )
+    feeds = ({"x": _x(1, 2, 2), "shift": _x(2, 2), "limit": np.array(k)} for k in (0, 1, 3))
+    ours = _agree(model, device, *feeds)
+    (loop,) = (n.op for n in ours._graph.nodes if isinstance(n.op, Loop))
+    assert (loop.carried, loop.captures) == (1, 1)
 
 
 @DEVICES
