@@ -86,7 +86,8 @@ def tensor_type(info: onnx.ValueInfoProto, names: DimNames) -> TensorType:
     """The type of a graph input.
 
     Raises:
-        UnsupportedError: It is a map or sparse tensor, or of a dtype that clrt does not have.
+        UnsupportedError: It is a sparse tensor, a map of containers, or of a dtype that clrt
+            does not have.
         ModelError: It has no valid type.
     """
     type_ = value_type(info.type, f"input '{info.name}'")
@@ -102,7 +103,8 @@ def formal_type(info: onnx.ValueInfoProto, given: TensorType | None) -> TensorTy
         given: What the node gives there, where the file declares no type.
 
     Raises:
-        UnsupportedError: It is a map or sparse tensor, or of a dtype that clrt does not have.
+        UnsupportedError: It is a sparse tensor, a map of containers, or of a dtype that clrt
+            does not have.
         ModelError: It has no valid type.
     """
     if info.type.WhichOneof("value") is not None or given is None:
@@ -131,7 +133,8 @@ def value_type(proto: onnx.TypeProto, where: str) -> TensorType:
     """The type that a type of ONNX is, with unknown dims for all that are no numbers.
 
     Raises:
-        UnsupportedError: It is a map or sparse tensor, or of a dtype that clrt does not have.
+        UnsupportedError: It is a sparse tensor, a map of containers, or of a dtype that clrt
+            does not have.
         ModelError: It is not valid.
     """
     kind = proto.WhichOneof("value")
@@ -139,6 +142,12 @@ def value_type(proto: onnx.TypeProto, where: str) -> TensorType:
         return ContainerType.sequence(value_type(proto.sequence_type.elem_type, where))
     if kind == "optional_type":
         return ContainerType.optional(value_type(proto.optional_type.elem_type, where))
+    if kind == "map_type":
+        key, value = proto.map_type.key_type, value_type(proto.map_type.value_type, where)
+        if isinstance(value, ContainerType):
+            raise UnsupportedError(f"{where} is a map to a {value.kind}")
+        # The values of ONNX Runtime's maps are scalars, whatever shape a file gives them.
+        return ContainerType.map(dtype_of(key, where), value.dtype)
     if kind not in ("tensor_type", None):
         raise UnsupportedError(f"{where} is a {kind.removesuffix('_type').replace('_', ' ')}")
     tensor = proto.tensor_type
@@ -180,6 +189,8 @@ def type_proto(type_: TensorType | None, named: bool = True) -> onnx.TypeProto:
         return onnx.TypeProto()
     if isinstance(type_, ContainerType):
         element = type_proto(type_.element, named)
+        if type_.key is not None:
+            return onnx.helper.make_map_type_proto(type_.key.onnx, element)
         if type_.kind == "sequence":
             return onnx.helper.make_sequence_type_proto(element)
         return onnx.helper.make_optional_type_proto(element)

@@ -90,6 +90,8 @@ def specialise_to_cut(
         if value.name in known:
             array = known[value.name]
             value.type = TensorType(value.dtype, array.shape, array)
+        elif isinstance(value.type, ContainerType):
+            continue
         elif not value.type.is_static and value.name in shapes:
             value.type = TensorType(value.dtype, shapes[value.name])
     copy.inputs = [v for v in copy.inputs if v.name not in known]
