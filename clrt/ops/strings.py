@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import re
 import unicodedata
 from collections.abc import Iterator, Sequence
@@ -31,6 +32,39 @@ def _text(inputs: Types, index: int, op: Op) -> TensorType:
     if found.dtype is not DType.STRING:
         raise ShapeError(f"{op.name}: input {index} is {found}; expected strings.")
     return found
+
+
+# What may match in more than one length where it starts.
+_CHOICE = re.compile(r"\||[*+?}]\?")
+# RE2's classes, which Python lacks.
+_CLASSES = {
+    "alnum": "0-9A-Za-z",
+    "alpha": "A-Za-z",
+    "blank": r"\t ",
+    "digit": "0-9",
+    "lower": "a-z",
+    "punct": r"!-/:-@\[-`{-~",
+    "space": r"\t-\r ",
+    "upper": "A-Z",
+    "word": "0-9A-Za-z_",
+    "xdigit": "0-9A-Fa-f",
+}
+
+
+def _compile(pattern: str, op: str) -> re.Pattern[str]:
+    """A pattern in the syntax that RE2 and Python share, and with RE2's classes.
+
+    Raises:
+        UnsupportedError: It is in another.
+    """
+    text = pattern
+    for name, members in _CLASSES.items():
+        text = text.replace(f"[:{name}:]", members)
+    try:
+        # As in RE2 \w and the like are of ASCII, while letters of either case are of Unicode.
+        return re.compile(text, 0 if "(?i" in text else re.ASCII)
+    except (re.error, ValueError) as error:
+        raise UnsupportedError(f"{op}: pattern '{pattern}': {error}") from error
 
 
 @register
@@ -114,10 +148,7 @@ class RegexFullMatch(Op):
     @classmethod
     def from_onnx(cls, node: OnnxNode) -> Op:
         pattern = node.attrs.get("pattern", "")
-        try:
-            re.compile(pattern)
-        except re.error as error:
-            raise UnsupportedError(f"{cls.name}: pattern '{pattern}': {error}") from error
+        _compile(pattern, cls.name)
         return cls(pattern)
 
     def infer(self, inputs: Types) -> list[TensorType]:
@@ -126,13 +157,15 @@ class RegexFullMatch(Op):
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         (x,) = inputs
         assert x is not None
-        pattern = re.compile(self.pattern)
+        pattern = _compile(self.pattern, self.name)
         found = [pattern.fullmatch(str(text)) is not None for text in x.flat]
         return (np.array(found, bool).reshape(x.shape),)
 
     @classmethod
     def samples(cls) -> Iterator[Sample]:
-        yield Sample(cls(r"\w+@\w+\.(org|com)"), (np.array([["a@b.org", "a@b"], ["", "é@x.com"]]),))
+        x = np.array([["a@b.org", "a@b"], ["", "é@x.com"]])
+        for pattern in (r"\w+@\w+\.(org|com)", "[[:alnum:]@.]+", "(?i)É@X.*"):
+            yield Sample(cls(pattern), (x,))
 
 
 @register
@@ -140,12 +173,14 @@ class RegexFullMatch(Op):
 class StringNormalizer(Op):
     """Texts without the stop words, in lower or upper case; [C] or [1, C].
 
-    One empty text is left where nothing is. Source: ONNX StringNormalizer, opset 10.
+    One empty text is left where no other is. Upper and lower case are Unicode's, whatever `locale`
+    says. Source: ONNX StringNormalizer, opset 10.
     """
 
     case_change_action: str = "NONE"
     is_case_sensitive: bool = False
     stopwords: tuple[str, ...] = ()
+    locale: str = ""
 
     accuracy = Accuracy.EXACT
 
@@ -164,7 +199,7 @@ class StringNormalizer(Op):
         fold = str if self.is_case_sensitive else str.lower
         stops = {fold(word) for word in self.stopwords}
         texts = [unicodedata.normalize("NFC", str(text)) for text in x.flat]
-        kept = [change(text) for text in texts if fold(text) not in stops] or [""]
+        kept = [change(text) for text in texts if fold(text) not in stops] or [""] * min(x.size, 1)
         return (np.array(kept, "U").reshape(*x.shape[:-1], len(kept)),)
 
     @classmethod
@@ -177,6 +212,112 @@ class StringNormalizer(Op):
     @classmethod
     def error_samples(cls) -> Iterator[tuple[Sample, type[Exception]]]:
         yield Sample(cls(), (np.array([["a"], ["b"]]),)), ShapeError
+
+
+@register
+@dataclass(frozen=True)
+class Tokenizer(Op):
+    """The tokens of each text of [C] or [N, C], filled up with `pad_value`, along a new axis.
+
+    They are what matches `tokenexp`, or what lies between `separators`, of which "" stands between
+    all characters; those of less than `mincharnum` characters are left out. With `mark` they stand
+    between the characters 2 and 3. Source: ONNX Runtime com.microsoft Tokenizer, opset 1.
+    """
+
+    mark: bool = False
+    mincharnum: int = 1
+    pad_value: str = ""
+    separators: tuple[str, ...] = ()
+    tokenexp: str = ""
+
+    domain = "com.microsoft"
+    accuracy = Accuracy.EXACT
+
+    @classmethod
+    def from_onnx(cls, node: OnnxNode) -> Op:
+        op = super().from_onnx(node)
+        assert isinstance(op, cls)
+        if bool(op.separators) == bool(op.tokenexp):
+            raise ModelError("Tokenizer: it takes one of separators and tokenexp.")
+        if not 1 <= op.mincharnum <= (1 if op._takes_characters else math.inf):
+            raise ModelError(f"Tokenizer: mincharnum {op.mincharnum} does not suit its tokens.")
+        for pattern in (*op.separators, op.tokenexp):
+            _compile(pattern, cls.name)
+        return op
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        x = _text(inputs, 0, self)
+        if x.shape is None:
+            return [TensorType(DType.STRING, None)]
+        if len(x.shape) not in (1, 2):
+            raise ShapeError(f"Tokenizer: its input is {x}; expected [C] or [N,C].")
+        return [TensorType(DType.STRING, (*x.shape, fresh_dim()))]
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        (x,) = inputs
+        assert x is not None
+        rows = [self._tokens(str(text)) for text in x.flat]
+        width = max(map(len, rows), default=0)
+        if width and self.mark:
+            rows = [["\x02", *row, "\x03"] for row in rows]
+            width += 2
+        filled = [row + [self.pad_value] * (width - len(row)) for row in rows]
+        return (np.array(filled, "U").reshape(*x.shape, width),)
+
+    @property
+    def _takes_characters(self) -> bool:
+        return self.separators == ("",) or self.tokenexp == "."
+
+    def _tokens(self, text: str) -> list[str]:
+        if self._takes_characters:
+            return list(text)
+        if self.tokenexp:
+            return [text[a:b] for a, b in self._matches(self.tokenexp, text, self.mincharnum)]
+        pieces = [text]
+        for separator in self.separators:
+            parts = []
+            for piece in pieces:
+                start = 0
+                for a, b in self._matches(separator, piece, 0):
+                    parts.append(piece[start:a])
+                    start = max(b, a + 1)
+                parts.append(piece[start:])
+            pieces = [part for part in parts if len(part) >= self.mincharnum]
+        return pieces
+
+    def _matches(self, pattern: str, text: str, least: int) -> Iterator[tuple[int, int]]:
+        """Where matches of at least so many characters start and end; each is as long as can be."""
+        compiled = _compile(pattern, self.name)
+        chooses = _CHOICE.search(pattern) is not None
+        at = 0
+        while at <= len(text) and (found := compiled.search(text, at)):
+            start, end = found.span()
+            if chooses:  # of alternatives Python takes the first
+                ends = range(len(text), end, -1)
+                end = next((e for e in ends if compiled.fullmatch(text, start, e)), end)
+            if end - start >= least:
+                yield start, end
+            at = max(end, start + 1) if end - start >= least else start + 1
+
+    @classmethod
+    def samples(cls) -> Iterator[Sample]:
+        x = np.array([["a bcd, e", ""], ["über-all  12ab", "_x"]])
+        for op in (
+            cls(False, 1, "#", (" ",)),
+            cls(True, 2, "", (",", " ")),
+            cls(True, 1, "#", ("",)),
+            cls(False, 1, "#", (), "."),
+            cls(False, 2, "", (), "[a-z]|[a-z0-9]+"),
+            cls(False, 1, "#", (), r"\w+"),
+        ):
+            yield Sample(op, (x,))
+            yield Sample(op, (x[0],))
+        yield Sample(cls(True, 1, "#", (" ",)), (np.array(["", " "]),))
+
+    @classmethod
+    def error_samples(cls) -> Iterator[tuple[Sample, type[Exception]]]:
+        yield Sample(cls(tokenexp="."), (np.array([[["a"]]]),)), ShapeError
+        yield Sample(cls(tokenexp="."), (np.array([1]),)), ShapeError
 
 
 @register
@@ -231,7 +372,7 @@ class TfIdfVectorizer(Op):
         (x,) = inputs
         assert x is not None
         pool = self._pool()
-        rows = x.reshape(-1, x.shape[-1])
+        rows = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
         counts = np.zeros((len(rows), max(self.ngram_indexes) + 1), np.float32)
         for row, items in zip(counts, rows.tolist(), strict=True):
             for n in range(self.min_gram_length, self.max_gram_length + 1):
@@ -246,7 +387,7 @@ class TfIdfVectorizer(Op):
         if self.mode == "IDF":
             counts = np.minimum(counts, 1)
         result = counts if self.mode == "TF" else counts * weights
-        return (result.reshape(*x.shape[:-1], -1),)
+        return (result.reshape(*x.shape[:-1], len(weights)),)
 
     @classmethod
     def samples(cls) -> Iterator[Sample]:
@@ -257,6 +398,8 @@ class TfIdfVectorizer(Op):
             op = cls(mode, 1, 2, 1, (0, 4), (0, 1, 2, 3, 4, 5, 6), pool, (), weights)
             yield Sample(op, (x,))
             yield Sample(op, (x[0],))
+            yield Sample(op, (x[:0],))
+        yield Sample(op, (x[:, :0],))
         words = cls("TF", 1, 1, 0, (0,), (1, 0), (), ("a", "b"))
         yield Sample(words, (np.array(["a", "b", "a"]),))
 

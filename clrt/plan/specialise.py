@@ -174,11 +174,7 @@ def _infer(node: Node, sizes: dict[str, int]) -> bool:
 
     Dims that were unknown until now are added to `sizes`.
     """
-    assert isinstance(node.op, Op)
-    try:
-        types = node.op.infer_with_data(node.input_types)
-    except ClrtError as error:
-        raise reworded(error, f"{node.op.name} '{node.name}': {error}") from error
+    types = _types(node)
     if not all(t.is_static for t in types):
         return False
     for value, type_ in zip(node.outputs, types, strict=False):
@@ -191,6 +187,23 @@ def _infer(node: Node, sizes: dict[str, int]) -> bool:
             value.symbolic = None  # what the file declares is wrong
         value.type = type_
     return True
+
+
+def _types(node: Node) -> list[TensorType]:
+    assert isinstance(node.op, Op)
+    try:
+        return node.op.infer_with_data(node.input_types)
+    except ClrtError as error:
+        raise reworded(error, f"{node.op.name} '{node.name}': {error}") from error
+
+
+def _open_sizes(node: Node) -> None:
+    """Leaves open the sizes of the outputs that only the file tells: they may be wrong."""
+    for value, type_ in zip(node.outputs, _types(node), strict=False):
+        if value.shape is not None and type_.rank == value.type.rank:
+            pairs = zip(value.shape, type_.shape or (), strict=True)
+            dims = tuple(new if isinstance(old, int) else old for old, new in pairs)
+            value.type = TensorType(value.dtype, dims)
 
 
 def _fits(type_: TensorType, dims: Shape) -> bool:
@@ -219,6 +232,7 @@ def _cut(first: Graph, node: Node, rest: list[Node], sizes: Bindings) -> tuple[G
     tensors = [v for v in inputs if not isinstance(v.type, ContainerType)]
     reads = missing if node.op.driven or not driven else tensors
     if driven:
+        _open_sizes(node)
         rest = [n for n in rest if n is not node]
     made = {v for n in rest for v in n.outputs}
     needed = [v for n in rest for v in n.inputs if v is not None]
