@@ -46,6 +46,15 @@ def _bias_split_gelu(body: Body) -> None:
     body.outputs = [body("Mul", halves[0], body("Gelu", halves[1]))]
 
 
+@expands(_DOMAIN, "CDist")
+def _c_dist(body: Body) -> None:
+    metric = body.attrs.get("metric", "sqeuclidean")
+    if metric not in ("sqeuclidean", "euclidean"):
+        raise UnsupportedError(f"metric '{metric}'")
+    squares = body("SquaredDistance", *body.inputs[:2], domain="clrt")
+    body.outputs = [squares if metric == "sqeuclidean" else body("Sqrt", squares)]
+
+
 @expands("", "SimplifiedLayerNormalization")
 @expands(_DOMAIN, "SimplifiedLayerNormalization")
 def _simplified_layer_normalization(body: Body) -> None:
