@@ -9,9 +9,10 @@ from dataclasses import replace
 
 import onnx
 
-from clrt.errors import UnsupportedError
+from clrt.errors import ModelError, UnsupportedError
 from clrt.importer.onnx_tensors import dtype_of
 from clrt.ir.dims import UNKNOWN, Dim, Expr, Shape, is_symbol, is_unknown, parse_dim, symbol
+from clrt.ir.dtypes import DType
 from clrt.ir.graph import Names
 from clrt.ir.op import ContainerType, TensorType
 from clrt.ops.movement import fresh_dim
@@ -143,11 +144,7 @@ def value_type(proto: onnx.TypeProto, where: str) -> TensorType:
     if kind == "optional_type":
         return ContainerType.optional(value_type(proto.optional_type.elem_type, where))
     if kind == "map_type":
-        key, value = proto.map_type.key_type, value_type(proto.map_type.value_type, where)
-        if isinstance(value, ContainerType):
-            raise UnsupportedError(f"{where} is a map to a {value.kind}")
-        # The values of ONNX Runtime's maps are scalars, whatever shape a file gives them.
-        return ContainerType.map(dtype_of(key, where), value.dtype)
+        return _map_type(proto.map_type, where)
     if kind not in ("tensor_type", None):
         raise UnsupportedError(f"{where} is a {kind.removesuffix('_type').replace('_', ' ')}")
     tensor = proto.tensor_type
@@ -159,6 +156,16 @@ def value_type(proto: onnx.TypeProto, where: str) -> TensorType:
         for d in tensor.shape.dim
     ]
     return TensorType(dtype, tuple(fresh_dim() if d is None else d for d in dims))
+
+
+def _map_type(proto: onnx.TypeProto.Map, where: str) -> ContainerType:
+    key, value = dtype_of(proto.key_type, where), value_type(proto.value_type, where)
+    if key is not DType.STRING and not key.is_int:
+        raise ModelError(f"{where} is a map from {key}; its keys must be integers or text.")
+    if isinstance(value, ContainerType):
+        raise UnsupportedError(f"{where} is a map to a {value.kind}")
+    # The values of ONNX Runtime's maps are scalars, whatever shape a file gives them.
+    return ContainerType.map(key, value.dtype)
 
 
 def refine(inferred: TensorType, info: onnx.ValueInfoProto | None, names: DimNames) -> TensorType:

@@ -210,6 +210,7 @@ def test_dict_vectorizer(device: DeviceInfo) -> None:
             ModelError,
             "the vocabulary string",
         ),
+        ("CastMap", _map(DOUBLE, FLOAT), {}, ModelError, "its keys must be integers or text"),
         (
             "DictVectorizer",
             helper.make_map_type_proto(INT64, _maps(INT64)),
