@@ -90,6 +90,23 @@ def test_classes_of_patterns_are_of_ascii(pattern: str) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::clrt.errors.HostFallbackWarning")
+@pytest.mark.parametrize("action", ["NONE", "LOWER", "UPPER"])
+def test_case_changes_a_letter_for_a_letter(action: str) -> None:
+    """And accents stay, as in ONNX Runtime with the locale C.UTF-8, which not all systems have."""
+    texts = np.array(["Straße", "ΣΑΣ", "İ", "ŉ", "e\u0301", "É", "stop", "Stop"], object)
+    model = _model(
+        "StringNormalizer", "", STRING, case_change_action=action, stopwords=["sTOP", "é"]
+    )
+    expected = {
+        "NONE": ["Straße", "ΣΑΣ", "İ", "ŉ", "e\u0301"],
+        "LOWER": ["straße", "σασ", "i", "ŉ", "e\u0301"],
+        "UPPER": ["STRAßE", "ΣΑΣ", "İ", "ŉ", "E\u0301"],
+    }
+    with clrt.load(model) as ours:
+        assert ours.run(texts)["y"].tolist() == expected[action]
+
+
+@pytest.mark.filterwarnings("ignore::clrt.errors.HostFallbackWarning")
 def test_a_size_that_the_file_tells_wrong() -> None:
     """As converters of text pipelines write it; ONNX Runtime only warns."""
     nodes = [
