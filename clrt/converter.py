@@ -250,15 +250,20 @@ def compare(original: Model, other: Model, feeds: Mapping[str, Array]) -> list[D
     wanted = {s.name for s in other.inputs}
     expected = original.run(feeds, outputs=names)
     results = other.run({n: x for n, x in feeds.items() if n in wanted})
-    return [_apart(name, results[name], expected[name]) for name in names]
+    return [apart(name, results[name], expected[name]) for name in names]
 
 
-def _apart(name: str, result: Any, expected: Any) -> Difference:
+def apart(name: str, result: Any, expected: Any) -> Difference:
+    """The difference of two results for one output, tensors or what holds them."""
     if isinstance(expected, list):
         same = isinstance(result, list) and len(result) == len(expected)
-        items = [_apart(name, a, b) for a, b in zip(result, expected, strict=True)] if same else []
+        items = [apart(name, a, b) for a, b in zip(result, expected, strict=True)] if same else []
         worst = max(items, key=lambda d: d.relative, default=_equality(name, (), same))
         return replace(worst, shape=(len(expected),))
+    if isinstance(expected, dict):
+        if not isinstance(result, dict) or result.keys() != expected.keys():
+            return _equality(name, (), False)
+        result, expected = (np.array([d[k] for k in expected]) for d in (result, expected))
     if expected is None or result is None or expected.dtype.kind in "UO":
         return _equality(name, np.shape(expected), np.array_equal(result, expected))
     largest, relative = difference(result, expected)

@@ -151,14 +151,14 @@ class Model:
         """Runs the model.
 
         Args:
-            inputs: An array (or DeviceTensor) per input name; for a model with one input, the
-                array alone. Lossless casts are made (int32 to int64, say), others refused; the
-                floats of lists are rounded.
+            inputs: An array (or DeviceTensor) per input name, a list for a sequence, a dict for a
+                map; for a model with one input, the array alone. Lossless casts are made (int32 to
+                int64, say), others refused; the floats of lists are rounded.
             outputs: The outputs wanted; all by default.
             device_outputs: Whether results stay on the device, as DeviceTensors.
 
         Returns:
-            An ndarray or DeviceTensor per output name.
+            An ndarray or DeviceTensor per output name, a list for a sequence, a dict for a map.
 
         Raises:
             InputError: An input is missing, unknown, or of a wrong dtype or value.
@@ -321,7 +321,7 @@ def _dims(name: str, shape: Sequence[int]) -> tuple[int, ...]:
 
 
 def _for_user(value: Held, device_outputs: bool, held: bool) -> Any:
-    """A result as `run` returns it: strings as objects, sequences as lists.
+    """A result as `run` returns it: strings as objects, sequences as lists, maps as dicts.
 
     Args:
         held: Whether it is, or is from, a container: these hold inputs and constants themselves.
@@ -330,6 +330,8 @@ def _for_user(value: Held, device_outputs: bool, held: bool) -> Any:
         return [_for_user(item, device_outputs, held) for item in value]
     if isinstance(value, DeviceTensor):
         return value if device_outputs else value.numpy()
+    if isinstance(value, dict):
+        return dict(value)
     if value is None:
         return None
     return value.astype(object) if value.dtype.kind == "U" else value.copy() if held else value

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import difflib
+import reprlib
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -24,20 +26,25 @@ class TensorSpec:
     """An input or output of a model.
 
     Attributes:
-        dtype: Of the tensor; of those inside where it is a sequence or an optional.
+        dtype: Of the tensor; of those inside where it is a sequence or an optional; of the values
+            of a map.
         shape: A number or the text of a symbolic dim per axis; None where the rank is unknown.
-        kind: "tensor", "sequence" (a list of tensors) or "optional" (a value or None).
+        kind: "tensor", "sequence" (a list), "optional" (a value or None) or "map" (a dict).
+        key: Of the keys of the map that it is, or has inside.
     """
 
     name: str
     dtype: DType
     shape: tuple[int | str, ...] | None
     kind: str = "tensor"
+    key: DType | None = None
 
     def __str__(self) -> str:
-        dims = "?" if self.shape is None else ", ".join(map(str, self.shape))
-        text = f"{self.dtype}[{dims}]" if self.kind == "tensor" else f"{self.kind} of {self.dtype}"
-        return f"{self.name}: {text}"
+        if self.kind == "tensor":
+            dims = "?" if self.shape is None else ", ".join(map(str, self.shape))
+            return f"{self.name}: {self.dtype}[{dims}]"
+        inside = f"{self.dtype}" if self.key is None else f"map from {self.key} to {self.dtype}"
+        return f"{self.name}: " + (inside if self.kind == "map" else f"{self.kind} of {inside}")
 
 
 class Signature:
@@ -108,10 +115,32 @@ class Signature:
         if isinstance(type_, ContainerType):
             if type_.kind == "optional":
                 return None if given is None else self._feed(spec, type_.element, given)
+            if type_.kind == "map":
+                return self._map(spec, type_, given)
             if not isinstance(given, (list, tuple)):
-                raise InputError(f"Input '{spec.name}' is a sequence; pass a list of arrays.")
+                inside = "dicts" if spec.key else "arrays"
+                raise InputError(f"Input '{spec.name}' is a sequence; pass a list of {inside}.")
             return [self._feed(spec, type_.element, item) for item in given]
         return self._tensor(spec, given)
+
+    def _map(self, spec: TensorSpec, type_: ContainerType, given: Any) -> Held:
+        assert type_.key is not None
+        title = f"Input '{spec.name}' is a map from {type_.key} to {type_.dtype}"
+        if not isinstance(given, Mapping):
+            raise InputError(f"{title}; pass a dict.")
+        columns = []
+        for what, items, dtype in (
+            ("keys", list(given), type_.key),
+            ("values", list(given.values()), type_.dtype),
+        ):
+            array = None
+            with suppress(InputError):
+                array = self._tensor(replace(spec, dtype=dtype), items)
+            if array is None or array.shape != (len(items),):
+                shown = reprlib.repr(items)
+                raise InputError(f"{title}; its {what} {shown} are not {dtype} without loss.")
+            columns.append(np.asarray(array).tolist())
+        return dict(zip(*columns, strict=True))
 
     def _tensor(self, spec: TensorSpec, given: Any) -> Feed:
         if isinstance(given, DeviceTensor):
@@ -126,7 +155,9 @@ class Signature:
         if given is None:
             raise InputError(f"Input {spec} is None, which only an optional may be.")
         try:
-            array = np.asarray(given)
+            # Else NumPy makes text of numbers beside text.
+            as_objects = isinstance(given, (list, tuple)) and spec.dtype is DType.STRING
+            array = np.asarray(given, object if as_objects else None)
             is_list = not isinstance(given, np.ndarray)
             target = spec.dtype.numpy
             if spec.dtype is DType.STRING:
@@ -148,6 +179,8 @@ class Signature:
 
 def _holds(array: Array, dtype: DType) -> bool:
     """Whether a dtype holds the numbers of a list; floats are rounded: Python has one size."""
+    if array.dtype.kind in "SU":
+        return False
     with np.errstate(invalid="ignore", over="ignore"):
         cast = array.astype(dtype.numpy)
         if array.dtype.kind == "f" and dtype.is_float:
@@ -159,8 +192,10 @@ def _strings(array: Array, spec: TensorSpec) -> Array:
     """Text of Python or NumPy as the host computes with it."""
     if array.dtype.kind == "S" or any(isinstance(x, bytes) for x in array.flat):
         array = np.vectorize(lambda x: x.decode() if isinstance(x, bytes) else x, "O")(array)
-    if not all(isinstance(x, str) for x in array.flat):
-        raise InputError(f"Input '{spec.name}' must be {spec.dtype}; it is {array.dtype}.")
+    wrong = [x for x in array.flat if not isinstance(x, str)]
+    if wrong:
+        found = f"it has {wrong[0]!r} in it" if array.dtype == object else f"it is {array.dtype}"
+        raise InputError(f"Input '{spec.name}' must be {spec.dtype}; {found}.")
     return array.astype("U")
 
 
@@ -216,7 +251,11 @@ def _spec(name: str, value: Value) -> TensorSpec:
 
     shape = None if value.shape is None else tuple(text(d) for d in value.shape)
     kind = value.type.kind if isinstance(value.type, ContainerType) else "tensor"
-    return TensorSpec(name, value.dtype, shape, kind)
+    inside = value.type
+    while isinstance(inside, ContainerType) and inside.kind != "map":
+        inside = inside.element
+    key = inside.key if isinstance(inside, ContainerType) else None
+    return TensorSpec(name, value.dtype, shape, kind, key)
 
 
 def _near(name: object, names: Sequence[str]) -> str:

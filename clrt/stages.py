@@ -319,6 +319,6 @@ def _value(value: Value, feeds: Mapping[str, Held]) -> Held:
 
 def _held(type_: TensorType, value: Held) -> Held:
     """A value in the form in which it waits for the next stage."""
-    if value is None or isinstance(value, (list, DeviceTensor)):
+    if value is None or isinstance(value, (list, dict, DeviceTensor)):
         return value
     return np.asarray(value, type_.dtype.numpy, order="C")

@@ -1,14 +1,17 @@
 // Support vector machines: squared distances, and probabilities of classes from those of pairs.
 #include "common/base.clh"
+#ifndef DATA_T
+#define DATA_T float
+#endif
 
-__kernel void squared_distance(IN(float, x), IN(float, vectors), OUT(float, y), const IDX_T count,
-                               const IDX_T features) {
+__kernel void squared_distance(IN(DATA_T, x), IN(DATA_T, vectors), OUT(DATA_T, y),
+                               const IDX_T count, const IDX_T features) {
   const IDX_T vector = get_global_id(0), row = get_global_id(1);
   if (vector >= count) return;
-  __global const float *a = AT(x) + row * features, *b = AT(vectors) + vector * features;
-  float sum = 0;
+  __global const DATA_T *a = AT(x) + row * features, *b = AT(vectors) + vector * features;
+  DATA_T sum = 0;
   for (IDX_T i = 0; i < features; ++i) {
-    const float d = a[i] - b[i];
+    const DATA_T d = a[i] - b[i];
     sum += d * d;
   }
   AT(y)[row * count + vector] = sum;

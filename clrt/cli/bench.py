@@ -12,15 +12,14 @@ from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any
 
-import numpy as np
 import typer
 from rich.table import Table
 from rich.text import Text
 
-from clrt.accuracy import difference
 from clrt.cli.console import stderr, stdout
 from clrt.cli.samples import made_up_inputs, sample_inputs
 from clrt.cli.shapes import DeviceOption, ModelArgument, ShapeOption, one_shape
+from clrt.converter import apart
 from clrt.errors import InputError, UnsupportedError
 from clrt.exporter.onnx_exporter import export_model
 from clrt.importer import huggingface
@@ -176,9 +175,7 @@ def largest_difference(ours: dict[str, Any], theirs: dict[str, Any]) -> tuple[fl
     It is infinite where shapes differ, or one of two elements is no finite number.
     """
     found = [(0.0, "none")]
-    for name, wanted in theirs.items():
-        if isinstance(wanted, np.ndarray) and wanted.dtype.kind in "fiub":
-            found.append((difference(np.asarray(ours[name]), wanted)[1], name))
+    found += [(apart(name, ours[name], wanted).relative, name) for name, wanted in theirs.items()]
     return max(found, key=lambda item: (item[0], item[1] != "none"))
 
 

@@ -33,7 +33,7 @@ def sample_inputs(
         shapes: The shape of each input.
 
     Raises:
-        InputError: An input is a sequence or an optional, or no tensor is as large.
+        InputError: An input is a sequence, an optional or a map, or no tensor is as large.
     """
     rng = np.random.default_rng(seed)
     return {spec.name: _sample(spec, shapes[spec.name], rng) for spec in model.inputs}

@@ -99,8 +99,11 @@ def default_shapes(model: Model) -> list[Shapes]:
     """
     sets: list[Shapes] = []
     for batch, length in _ROWS:
-        shapes = {}
+        shapes: Shapes = {}
         for spec in model.inputs:
+            if spec.kind != "tensor":
+                shapes[spec.name] = ()  # it has none
+                continue
             if spec.shape is None:
                 raise InputError(f"Input '{spec.name}' has no known rank; give --shape.")
             free = ((batch if axis == 0 else length) for axis in range(len(spec.shape)))

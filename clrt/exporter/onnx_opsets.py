@@ -28,6 +28,7 @@ _OTHER_DOMAINS = {"ai.onnx.ml": 3, "com.microsoft": 1}
 # Fields that say no more than the node's inputs and outputs do.
 _IMPLIED = {
     "Clip": {"has_min", "has_max"},
+    "DictVectorizer": {"dtype"},
     "GroupNormalization": {"per_group"},
     "LayerNormalization": {"stats"},
     "MaxPool": {"indices"},
@@ -234,6 +235,8 @@ def clip_inputs(node: Node) -> list[Any]:
 def _schema_name(type_: TensorType) -> str:
     """A type as the schemas of ONNX write it, such as `seq(tensor(float))`."""
     if isinstance(type_, ContainerType):
+        if type_.key is not None:
+            return f"map({type_.key},{_schema_name(type_.element)})"
         kind = "seq" if type_.kind == "sequence" else "optional"
         return f"{kind}({_schema_name(type_.element)})"
     return f"tensor({_SCHEMA_NAMES.get(type_.dtype, type_.dtype.value)})"

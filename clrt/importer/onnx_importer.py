@@ -30,7 +30,7 @@ from clrt.importer.onnx_types import DimNames, captured_type, formal_type, refin
 from clrt.ir.dims import Shape, Undecidable
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Names, Node, Value
-from clrt.ir.op import Array, TensorType
+from clrt.ir.op import Array, ContainerType, TensorType
 from clrt.ops import REGISTRY
 from clrt.ops.base import Expand, OnnxNode, Op
 from clrt.ops.driven import wider
@@ -306,6 +306,7 @@ class _Importer:
             return self._constant_node(call, scope)
         if not call.domain and proto.op_type == "If" and _truth(call) is not None:
             return self._branch(call, scope)
+        _check_kinds(call)
         cls = REGISTRY.find(call.domain, proto.op_type)
         if cls is None or is_dated(call.domain, proto.op_type, call.opset):
             return self._expand(call, scope)
@@ -580,6 +581,34 @@ def _note(call: Call, reason: str = "") -> str:
 def _break(call: Call, scope: Scope) -> None:
     """Leaves the outputs to those that an unsupported node would make."""
     scope.env.update(dict.fromkeys(filter(None, call.proto.output), BROKEN))
+
+
+def _check_kinds(call: Call) -> None:
+    """Whether no input is a sequence, an optional or a map where the op takes none.
+
+    Raises:
+        ModelError: One is.
+    """
+    for index, value in enumerate(call.inputs):
+        if value is None or not isinstance(value.type, ContainerType):
+            continue
+        schema = schema_of(call.domain, call.proto.op_type, call.opset)
+        formals = schema.inputs if schema else ()
+        formal = formals[min(index, len(formals) - 1)] if formals else None
+        head = _schema_head(value.type)
+        if formal is not None and not any(t.startswith(head) for t in formal.types):
+            raise ModelError(
+                f"{call.title}: its input {index} ('{value.name}') is {value.type}, which "
+                f"opset {call.opset} does not take there."
+            )
+
+
+def _schema_head(type_: TensorType) -> str:
+    """How ONNX's schemas start the name of a type, up to dtypes."""
+    if not isinstance(type_, ContainerType):
+        return "tensor("
+    inside = "" if type_.key else _schema_head(type_.element)
+    return {"sequence": "seq(", "optional": "optional(", "map": "map("}[type_.kind] + inside
 
 
 def _truth(call: Call) -> bool | None:

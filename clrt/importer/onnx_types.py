@@ -9,9 +9,10 @@ from dataclasses import replace
 
 import onnx
 
-from clrt.errors import UnsupportedError
+from clrt.errors import ModelError, UnsupportedError
 from clrt.importer.onnx_tensors import dtype_of
 from clrt.ir.dims import UNKNOWN, Dim, Expr, Shape, is_symbol, is_unknown, parse_dim, symbol
+from clrt.ir.dtypes import DType
 from clrt.ir.graph import Names
 from clrt.ir.op import ContainerType, TensorType
 from clrt.ops.movement import fresh_dim
@@ -86,7 +87,8 @@ def tensor_type(info: onnx.ValueInfoProto, names: DimNames) -> TensorType:
     """The type of a graph input.
 
     Raises:
-        UnsupportedError: It is a map or sparse tensor, or of a dtype that clrt does not have.
+        UnsupportedError: It is a sparse tensor, a map of containers, or of a dtype that clrt
+            does not have.
         ModelError: It has no valid type.
     """
     type_ = value_type(info.type, f"input '{info.name}'")
@@ -102,7 +104,8 @@ def formal_type(info: onnx.ValueInfoProto, given: TensorType | None) -> TensorTy
         given: What the node gives there, where the file declares no type.
 
     Raises:
-        UnsupportedError: It is a map or sparse tensor, or of a dtype that clrt does not have.
+        UnsupportedError: It is a sparse tensor, a map of containers, or of a dtype that clrt
+            does not have.
         ModelError: It has no valid type.
     """
     if info.type.WhichOneof("value") is not None or given is None:
@@ -131,7 +134,8 @@ def value_type(proto: onnx.TypeProto, where: str) -> TensorType:
     """The type that a type of ONNX is, with unknown dims for all that are no numbers.
 
     Raises:
-        UnsupportedError: It is a map or sparse tensor, or of a dtype that clrt does not have.
+        UnsupportedError: It is a sparse tensor, a map of containers, or of a dtype that clrt
+            does not have.
         ModelError: It is not valid.
     """
     kind = proto.WhichOneof("value")
@@ -139,6 +143,8 @@ def value_type(proto: onnx.TypeProto, where: str) -> TensorType:
         return ContainerType.sequence(value_type(proto.sequence_type.elem_type, where))
     if kind == "optional_type":
         return ContainerType.optional(value_type(proto.optional_type.elem_type, where))
+    if kind == "map_type":
+        return _map_type(proto.map_type, where)
     if kind not in ("tensor_type", None):
         raise UnsupportedError(f"{where} is a {kind.removesuffix('_type').replace('_', ' ')}")
     tensor = proto.tensor_type
@@ -150,6 +156,16 @@ def value_type(proto: onnx.TypeProto, where: str) -> TensorType:
         for d in tensor.shape.dim
     ]
     return TensorType(dtype, tuple(fresh_dim() if d is None else d for d in dims))
+
+
+def _map_type(proto: onnx.TypeProto.Map, where: str) -> ContainerType:
+    key, value = dtype_of(proto.key_type, where), value_type(proto.value_type, where)
+    if key is not DType.STRING and not key.is_int:
+        raise ModelError(f"{where} is a map from {key}; its keys must be integers or text.")
+    if isinstance(value, ContainerType):
+        raise UnsupportedError(f"{where} is a map to a {value.kind}")
+    # The values of ONNX Runtime's maps are scalars, whatever shape a file gives them.
+    return ContainerType.map(key, value.dtype)
 
 
 def refine(inferred: TensorType, info: onnx.ValueInfoProto | None, names: DimNames) -> TensorType:
@@ -180,6 +196,8 @@ def type_proto(type_: TensorType | None, named: bool = True) -> onnx.TypeProto:
         return onnx.TypeProto()
     if isinstance(type_, ContainerType):
         element = type_proto(type_.element, named)
+        if type_.key is not None:
+            return onnx.helper.make_map_type_proto(type_.key.onnx, element)
         if type_.kind == "sequence":
             return onnx.helper.make_sequence_type_proto(element)
         return onnx.helper.make_optional_type_proto(element)

@@ -163,7 +163,7 @@ def _cut_row(cut: Cut) -> CutRow:
     assert isinstance(first.op, Op)
     why = "the shape of what follows, or its kernel, depends on what the host reads"
     if first.op.driven:
-        why = "the host drives it: control flow, or a sequence"
+        why = "the host drives it: control flow, a sequence or a map"
     elif first in cut.driven:
         why = "the host computes it: how much comes out depends on the data"
     ops = Counter(n.op.name for n in cut.rest.nodes)

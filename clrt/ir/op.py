@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -133,17 +133,19 @@ class TensorType:
 
 @dataclass(frozen=True)
 class ContainerType(TensorType):
-    """A sequence of values of one type, or a value that may be absent. It stays on the host.
+    """A sequence of values of one type, a value that may be absent, or a map. It stays on the host.
 
     `dtype` is that of the tensors inside; there is no shape.
 
     Attributes:
-        kind: "sequence" (a list) or "optional" (the value or None).
-        element: What is inside.
+        kind: "sequence" (a list), "optional" (the value or None) or "map" (a dict of scalars).
+        element: What is inside; the values of a map.
+        key: Of a map: integers or text.
     """
 
     kind: str = "sequence"
     element: TensorType = TensorType(DType.FLOAT32, None)
+    key: DType | None = None
 
     @classmethod
     def sequence(cls, element: TensorType) -> ContainerType:
@@ -155,15 +157,21 @@ class ContainerType(TensorType):
         """A value or None."""
         return cls(element.dtype, None, None, "optional", element)
 
+    @classmethod
+    def map(cls, key: DType, value: DType) -> ContainerType:
+        """A dict of scalars."""
+        return cls(value, None, None, "map", TensorType(value, ()), key)
+
     @property
     def on_host(self) -> bool:
         return True
 
     def bind(self, bindings: Bindings) -> ContainerType:
-        return ContainerType(self.dtype, None, None, self.kind, self.element.bind(bindings))
+        return replace(self, element=self.element.bind(bindings))
 
     def __str__(self) -> str:
-        return f"{self.kind}({self.element})"
+        key = "" if self.key is None else f"{self.key}, "
+        return f"{self.kind}({key}{self.element})"
 
 
 @dataclass(frozen=True)

@@ -252,11 +252,14 @@ class _Parser:
 
     def type(self) -> TensorType:
         name = self.take("name")
-        if name in ("sequence", "optional"):
+        if name in ("sequence", "optional", "map"):
             self.expect("(")
+            key = DType(self.take("name")) if name == "map" else None
+            if key is not None:
+                self.expect(",")
             element = self.type()
             self.expect(")")
-            return ContainerType(element.dtype, None, None, name, element)
+            return ContainerType(element.dtype, None, None, name, element, key)
         dtype = DType(name)
         self.expect("[")
         start = self.tokens[self.at][2]

@@ -22,7 +22,8 @@ from clrt.ir.op import Array, IrOp, TensorType
 from clrt.kernels.spec import Variant
 
 Types = Sequence[TensorType | None]
-# A value between stages of a run: an array, a tensor on the device, a list of them, or None.
+# A value between stages of a run: an array, a tensor on the device, a list of them, a dict of
+# Python scalars, or None.
 Held: TypeAlias = Any
 
 
@@ -108,7 +109,7 @@ class Op(IrOp):
         storages: How the elements of its inputs and outputs may lie in memory (`DType.storage`)
             for its kernels; None where they take any dtype, since they only move elements.
         driven: The node runs between plans, driven by the host, which does no arithmetic on
-            tensors in it: control flow and sequences.
+            tensors in it: control flow, sequences and maps.
         carries: The input of its graph, and the output, from which on each output becomes the
             input of the next turn, perhaps in another shape.
     """

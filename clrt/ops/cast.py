@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
-from clrt.errors import ModelError, ShapeError, UnsupportedError
+from clrt.errors import InputError, ModelError, ShapeError, UnsupportedError
 from clrt.ir.dtypes import WIDENED, DType
 from clrt.ir.op import Array, TensorType
 from clrt.ops.base import Accuracy, OnnxNode, Op, Sample, Types, need, register
@@ -18,6 +19,11 @@ from clrt.ops.views import View
 
 _FLOAT8 = (DType.FLOAT8E4M3FN, DType.FLOAT8E4M3FNUZ, DType.FLOAT8E5M2, DType.FLOAT8E5M2FNUZ)
 _ROUND_MODES = ("nearest", "up", "down")
+_INTEGER = re.compile(r"\s*[+-]?\d+", re.ASCII)
+_FLOAT = re.compile(
+    r"\s*[+-]?(?!0x)(?:(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?|inf(?:inity)?|nan)",
+    re.ASCII | re.IGNORECASE,
+)
 
 
 def onnx_dtype(code: int, op: str) -> DType:
@@ -74,7 +80,7 @@ class Cast(Pointwise):
         if self.to is DType.STRING:
             return _texts(x)
         if x.dtype.kind == "U":
-            x = _numbers(x) if self.to.is_float else x.astype(np.int64)
+            x = _floats(x) if self.to.is_float else _integers(x)
         if self.to is DType.FLOAT8E8M0:
             return powers_of_two(x, self.round_mode, self.saturate)
         if self.to in _FLOAT8 and self.saturate:
@@ -146,18 +152,44 @@ def powers_of_two(x: Array, mode: str, saturate: bool) -> Array:
 
 
 def _texts(x: Array) -> Array:
-    """Numbers as text, integers without a point and floats as short as they come back."""
-    if x.dtype.kind in "iub" or x.dtype.kind == "U":
-        return x.astype("U")
-    small = DType.of(x.dtype).storage != "plain"
-    wide = x.astype(np.float32) if small else x
+    """Numbers as text, integers without a point.
+
+    Floats have 8 digits, as from ONNX Runtime, and float64 as many as it takes to come back.
+    """
+    if x.dtype.kind in "iubU":
+        return (x.astype(np.uint8) if x.dtype.kind == "b" else x).astype("U")
+    if DType.of(x.dtype) is DType.FLOAT64:
+        texts = [np.format_float_positional(v, trim="-") for v in x.flat]
+    else:
+        texts = [f"{v:.8g}" for v in x.astype(np.float32).flat]
     names = {"nan": "NaN", "inf": "INF", "-inf": "-INF"}
-    texts = [np.format_float_positional(v, trim="-") for v in (x if not small else wide).flat]
     return np.array([names.get(t, t) for t in texts], "U").reshape(x.shape)
 
 
-def _numbers(x: Array) -> Array:
-    return np.array([float(text) for text in x.flat], np.float64).reshape(x.shape)
+def _floats(x: Array) -> Array:
+    return np.array([float(_head(text, _FLOAT)) for text in x.flat], np.float64).reshape(x.shape)
+
+
+def _integers(x: Array) -> Array:
+    """Integers as int64; those of uint64 that are larger wrap."""
+    numbers = [int(_head(text, _INTEGER)) for text in x.flat]
+    for number in numbers:
+        if not -(1 << 63) <= number < 1 << 64:
+            raise InputError(f"Cast: {number} has more than 64 bits.")
+    wrapped = np.array([n & ((1 << 64) - 1) for n in numbers], np.uint64)
+    return wrapped.view(np.int64).reshape(x.shape)
+
+
+def _head(text: str, number: re.Pattern[str]) -> str:
+    """The number that a text starts with: what follows is left out, as C does.
+
+    Raises:
+        InputError: There is none.
+    """
+    found = number.match(text)
+    if found is None:
+        raise InputError(f"Cast: the text {str(text)!r} is no number.")
+    return found[0]
 
 
 @register

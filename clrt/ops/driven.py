@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -60,7 +60,7 @@ def wider(types: Sequence[TensorType], seen: Types) -> TensorType:
     first = types[0]
     if isinstance(first, ContainerType):
         elements = [t.element for t in types if isinstance(t, ContainerType)]
-        return ContainerType(first.dtype, None, None, first.kind, wider(elements, seen))
+        return replace(first, element=wider(elements, seen))
     if any(t.shape is None or len(t.shape) != len(first.shape or ()) for t in types):
         return TensorType(first.dtype, None)
     symbols = _symbols(seen)

@@ -55,8 +55,8 @@ def evaluate(
 
 
 def _held(value: Any) -> Any:
-    """Sequences and absent values as they are."""
-    return value if value is None or isinstance(value, list) else np.asarray(value)
+    """Sequences, maps and absent values as they are."""
+    return value if value is None or isinstance(value, (list, dict)) else np.asarray(value)
 
 
 def bind_inputs(graph: Graph, inputs: Mapping[str, Any]) -> dict[str, int]:

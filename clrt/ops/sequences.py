@@ -22,7 +22,7 @@ def _element(inputs: Types, op: Op) -> TensorType:
     found = need(inputs, 0, op)
     if isinstance(found, ContainerType) and found.kind == "optional":
         found = found.element
-    if not isinstance(found, ContainerType):
+    if not isinstance(found, ContainerType) or found.kind != "sequence":
         raise ModelError(f"{op.name}: its input is {found}; expected a sequence.")
     return found.element
 

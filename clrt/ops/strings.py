@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import math
 import re
-import unicodedata
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
@@ -26,11 +26,43 @@ from clrt.ops.base import (
 from clrt.ops.movement import fresh_dim
 
 
-def _text(inputs: Types, index: int, op: Op) -> TensorType:
+def text_input(inputs: Types, index: int, op: Op) -> TensorType:
+    """The type of an input that must be text."""
     found = need(inputs, index, op)
     if found.dtype is not DType.STRING:
         raise ShapeError(f"{op.name}: input {index} is {found}; expected strings.")
     return found
+
+
+# RE2's classes, which Python lacks.
+_CLASSES = {
+    "alnum": "0-9A-Za-z",
+    "alpha": "A-Za-z",
+    "blank": r"\t ",
+    "digit": "0-9",
+    "lower": "a-z",
+    "punct": r"!-/:-@\[-`{-~",
+    "space": r"\t-\r ",
+    "upper": "A-Z",
+    "word": "0-9A-Za-z_",
+    "xdigit": "0-9A-Fa-f",
+}
+
+
+def compile_pattern(pattern: str, op: str) -> re.Pattern[str]:
+    """A pattern in the syntax that RE2 and Python share, and with RE2's classes.
+
+    Raises:
+        UnsupportedError: It is in another.
+    """
+    text = pattern
+    for name, members in _CLASSES.items():
+        text = text.replace(f"[:{name}:]", members)
+    try:
+        # As in RE2 \w and the like are of ASCII, while letters of either case are of Unicode.
+        return re.compile(text, 0 if "(?i" in text else re.ASCII)
+    except (re.error, ValueError) as error:
+        raise UnsupportedError(f"{op}: pattern '{pattern}': {error}") from error
 
 
 @register
@@ -41,7 +73,7 @@ class StringConcat(Op):
     accuracy = Accuracy.EXACT
 
     def infer(self, inputs: Types) -> list[TensorType]:
-        types = [_text(inputs, i, self) for i in (0, 1)]
+        types = [text_input(inputs, i, self) for i in (0, 1)]
         return [TensorType(DType.STRING, broadcast_shapes([t.shape for t in types], self))]
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
@@ -73,7 +105,7 @@ class StringSplit(Op):
     accuracy = Accuracy.EXACT
 
     def infer(self, inputs: Types) -> list[TensorType]:
-        x = _text(inputs, 0, self)
+        x = text_input(inputs, 0, self)
         shape: Shape | None = None if x.shape is None else (*x.shape, fresh_dim())
         return [TensorType(DType.STRING, shape), TensorType(DType.INT64, x.shape)]
 
@@ -114,25 +146,32 @@ class RegexFullMatch(Op):
     @classmethod
     def from_onnx(cls, node: OnnxNode) -> Op:
         pattern = node.attrs.get("pattern", "")
-        try:
-            re.compile(pattern)
-        except re.error as error:
-            raise UnsupportedError(f"{cls.name}: pattern '{pattern}': {error}") from error
+        compile_pattern(pattern, cls.name)
         return cls(pattern)
 
     def infer(self, inputs: Types) -> list[TensorType]:
-        return [TensorType(DType.BOOL, _text(inputs, 0, self).shape)]
+        return [TensorType(DType.BOOL, text_input(inputs, 0, self).shape)]
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         (x,) = inputs
         assert x is not None
-        pattern = re.compile(self.pattern)
+        pattern = compile_pattern(self.pattern, self.name)
         found = [pattern.fullmatch(str(text)) is not None for text in x.flat]
         return (np.array(found, bool).reshape(x.shape),)
 
     @classmethod
     def samples(cls) -> Iterator[Sample]:
-        yield Sample(cls(r"\w+@\w+\.(org|com)"), (np.array([["a@b.org", "a@b"], ["", "é@x.com"]]),))
+        x = np.array([["a@b.org", "a@b"], ["", "é@x.com"]])
+        for pattern in (r"\w+@\w+\.(org|com)", "[[:alnum:]@.]+", "(?i)É@X.*"):
+            yield Sample(cls(pattern), (x,))
+
+
+def _lower(text: str) -> str:
+    return "".join(c.lower()[0] for c in text)
+
+
+def _upper(text: str) -> str:
+    return "".join(c.upper() if len(c.upper()) == 1 else c for c in text)
 
 
 @register
@@ -140,17 +179,19 @@ class RegexFullMatch(Op):
 class StringNormalizer(Op):
     """Texts without the stop words, in lower or upper case; [C] or [1, C].
 
-    One empty text is left where nothing is. Source: ONNX StringNormalizer, opset 10.
+    One empty text is left where no other is. Upper and lower case are Unicode's, whatever `locale`
+    says, a letter for a letter. Source: ONNX StringNormalizer, opset 10.
     """
 
     case_change_action: str = "NONE"
     is_case_sensitive: bool = False
     stopwords: tuple[str, ...] = ()
+    locale: str = ""
 
     accuracy = Accuracy.EXACT
 
     def infer(self, inputs: Types) -> list[TensorType]:
-        x = _text(inputs, 0, self)
+        x = text_input(inputs, 0, self)
         if x.shape is None:
             return [TensorType(DType.STRING, None)]
         if len(x.shape) not in (1, 2) or (len(x.shape) == 2 and differ(x.shape[0], 1)):
@@ -160,11 +201,11 @@ class StringNormalizer(Op):
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         (x,) = inputs
         assert x is not None
-        change = {"LOWER": str.lower, "UPPER": str.upper}.get(self.case_change_action, str)
-        fold = str if self.is_case_sensitive else str.lower
+        change = {"LOWER": _lower, "UPPER": _upper}.get(self.case_change_action, str)
+        fold = str if self.is_case_sensitive else _lower
         stops = {fold(word) for word in self.stopwords}
-        texts = [unicodedata.normalize("NFC", str(text)) for text in x.flat]
-        kept = [change(text) for text in texts if fold(text) not in stops] or [""]
+        texts = [str(text) for text in x.flat]
+        kept = [change(text) for text in texts if fold(text) not in stops] or [""] * min(x.size, 1)
         return (np.array(kept, "U").reshape(*x.shape[:-1], len(kept)),)
 
     @classmethod
@@ -231,7 +272,7 @@ class TfIdfVectorizer(Op):
         (x,) = inputs
         assert x is not None
         pool = self._pool()
-        rows = x.reshape(-1, x.shape[-1])
+        rows = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
         counts = np.zeros((len(rows), max(self.ngram_indexes) + 1), np.float32)
         for row, items in zip(counts, rows.tolist(), strict=True):
             for n in range(self.min_gram_length, self.max_gram_length + 1):
@@ -246,7 +287,7 @@ class TfIdfVectorizer(Op):
         if self.mode == "IDF":
             counts = np.minimum(counts, 1)
         result = counts if self.mode == "TF" else counts * weights
-        return (result.reshape(*x.shape[:-1], -1),)
+        return (result.reshape(*x.shape[:-1], len(weights)),)
 
     @classmethod
     def samples(cls) -> Iterator[Sample]:
@@ -257,6 +298,8 @@ class TfIdfVectorizer(Op):
             op = cls(mode, 1, 2, 1, (0, 4), (0, 1, 2, 3, 4, 5, 6), pool, (), weights)
             yield Sample(op, (x,))
             yield Sample(op, (x[0],))
+            yield Sample(op, (x[:0],))
+        yield Sample(op, (x[:, :0],))
         words = cls("TF", 1, 1, 0, (0,), (1, 0), (), ("a", "b"))
         yield Sample(words, (np.array(["a", "b", "a"]),))
 

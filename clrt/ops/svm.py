@@ -15,7 +15,7 @@ from clrt.ir.dims import differ
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
-from clrt.kernels.spec import BufferArg, KernelSpec, Launch, Lowering, Variant, i32
+from clrt.kernels.spec import BufferArg, KernelSpec, Launch, Lowering, Variant, i32, misfit_float64
 from clrt.ops.base import Op, Sample, Types, need, register
 from clrt.ops.movement import fresh_dims
 
@@ -25,10 +25,16 @@ def _misfit(node: Node, caps: DeviceCaps) -> str | None:
     return None if dtype is DType.FLOAT32 else f"no kernel for {dtype}"
 
 
+def _no_distance(node: Node, caps: DeviceCaps) -> str | None:
+    if node.arg(0).dtype is DType.FLOAT64:
+        return misfit_float64(node, caps)
+    return _misfit(node, caps)
+
+
 def _distances(node: Node, ctx: Lowering) -> list[Launch]:
     x, vectors = node.arg(0), node.arg(1)
     (rows, features), count = x.dims, vectors.dims[0]
-    kernel = KernelSpec.of("svm.cl", "squared_distance")
+    kernel = KernelSpec.of("svm.cl", "squared_distance", DATA_T=x.dtype.cl)
     buffers = (BufferArg(x), BufferArg(vectors), BufferArg(node.output))
     return [Launch(kernel, (count, rows), None, (*buffers, i32(count), i32(features)))]
 
@@ -49,10 +55,12 @@ class SquaredDistance(Op):
     """|x[i] - v[j]|^2 as [N, M], of x [N, F] and v [M, F]; no products, which would cancel."""
 
     domain = "clrt"
-    variants = (Variant("flat", _distances, _misfit),)
+    variants = (Variant("flat", _distances, _no_distance),)
 
     def infer(self, inputs: Types) -> list[TensorType]:
         x, vectors = need(inputs, 0, self), need(inputs, 1, self)
+        if x.dtype is not vectors.dtype:
+            raise ShapeError(f"SquaredDistance: {x} and {vectors} differ in dtype.")
         if x.shape is None or vectors.shape is None:
             return [TensorType(x.dtype, fresh_dims(2))]
         if len(x.shape) != 2 or len(vectors.shape) != 2:
@@ -73,11 +81,13 @@ class SquaredDistance(Op):
         for rows, count, features in [(1, 1, 1), (3, 5, 7), (2, 3, 65), (0, 3, 2), (2, 2, 0)]:
             shapes = (rows, features), (count, features)
             yield Sample(cls(), tuple(rng.standard_normal(s).astype(np.float32) for s in shapes))
+        yield Sample(cls(), (rng.standard_normal((3, 5)), rng.standard_normal((2, 5))))
 
     @classmethod
     def error_samples(cls) -> Iterator[tuple[Sample, type[Exception]]]:
         x = np.zeros((2, 3), np.float32)
         yield Sample(cls(), (x, x.T)), ShapeError
+        yield Sample(cls(), (x, x.astype(np.float64))), ShapeError
 
 
 @register

@@ -100,6 +100,8 @@ def specialise_to_cut(
         if value.name in known:
             array = known[value.name]
             value.type = TensorType(value.dtype, array.shape, array)
+        elif isinstance(value.type, ContainerType):
+            continue
         elif not value.type.is_static and value.name in shapes:
             value.type = TensorType(value.dtype, shapes[value.name])
     copy.inputs = [v for v in copy.inputs if v.name not in known]
@@ -182,11 +184,7 @@ def _infer(node: Node, sizes: dict[str, int]) -> bool:
 
     Dims that were unknown until now are added to `sizes`.
     """
-    assert isinstance(node.op, Op)
-    try:
-        types = node.op.infer_with_data(node.input_types)
-    except ClrtError as error:
-        raise reworded(error, f"{node.op.name} '{node.name}': {error}") from error
+    types = _types(node)
     if not all(t.is_static for t in types):
         return False
     for value, type_ in zip(node.outputs, types, strict=False):
@@ -199,6 +197,23 @@ def _infer(node: Node, sizes: dict[str, int]) -> bool:
             value.symbolic = None  # what the file declares is wrong
         value.type = type_
     return True
+
+
+def _types(node: Node) -> list[TensorType]:
+    assert isinstance(node.op, Op)
+    try:
+        return node.op.infer_with_data(node.input_types)
+    except ClrtError as error:
+        raise reworded(error, f"{node.op.name} '{node.name}': {error}") from error
+
+
+def _open_sizes(node: Node) -> None:
+    """Leaves open the sizes of the outputs that only the file tells: they may be wrong."""
+    for value, type_ in zip(node.outputs, _types(node), strict=False):
+        if value.shape is not None and type_.rank == value.type.rank:
+            pairs = zip(value.shape, type_.shape or (), strict=True)
+            dims = tuple(new if isinstance(old, int) else old for old, new in pairs)
+            value.type = TensorType(value.dtype, dims)
 
 
 def _fits(type_: TensorType, dims: Shape) -> bool:
@@ -233,6 +248,7 @@ def _cut(first: Graph, waiting: list[Node], rest: list[Node], sizes: Bindings) -
             known.update(dict.fromkeys(missing))
             continue
         driven.append(node)
+        _open_sizes(node)
         needed.update(dict.fromkeys(inputs))
         # NonZero and its like need elements; control flow and sequences pass on tensors.
         tensors = [v for v in inputs if not isinstance(v.type, ContainerType)]

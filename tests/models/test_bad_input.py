@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 from onnx import TensorProto, helper
 
@@ -173,6 +174,57 @@ def test_small_floats_do_not_hold_all_integers() -> None:
     with clrt.load(helper.make_model(graph, opset_imports=opsets, ir_version=10)) as model:
         _says(model, clrt.InputError, "without loss", x=np.array([1, 101], np.int8))
         assert list(model.run({"x": [1, 96]})["y"]) == [1, 96]
+
+
+def _cast(source: int, to: int) -> onnx.ModelProto:
+    node = helper.make_node("Cast", ["x"], ["y"], to=to)
+    infos = [[helper.make_tensor_value_info(n, t, [None])] for n, t in (("x", source), ("y", to))]
+    graph = helper.make_graph([node], "g", *infos)
+    return helper.make_model(graph, opset_imports=[helper.make_opsetid("", 18)], ir_version=9)
+
+
+def test_text_and_numbers() -> None:
+    """Text in lists is no number and numbers are no text; a text must start with a number."""
+    number, text = TensorProto.FLOAT, TensorProto.STRING
+    for source, given, says in (
+        (number, ["1"], "must be float32"),
+        (text, ["1", 2], "it has 2 in it"),
+        (text, [1], "it has 1 in it"),
+        (text, np.array([1]), "it is int64"),
+        (text, ["1", "x"], "the text 'x' is no number"),
+        (text, ["0x10"], "the text '0x10' is no number"),
+    ):
+        with clrt.load(_cast(source, number)) as model:
+            _says(model, clrt.InputError, says, x=given)
+    with clrt.load(_cast(text, TensorProto.INT64)) as model:
+        _says(model, clrt.InputError, "'nan' is no number", x=["nan"])
+        _says(model, clrt.InputError, "more than 64 bits", x=[str(1 << 64)])
+
+
+@pytest.mark.parametrize("to", ["FLOAT", "DOUBLE", "INT64", "INT32", "UINT8", "UINT64", "BOOL"])
+def test_text_becomes_numbers_as_in_onnxruntime(to: str) -> None:
+    texts = ["1", "1.5", " -3", "-2.5e1", "300", "+5", "3z", "1_000", "9" * 9]
+    texts += ["nan", "-INF", "infinity", ".5"] if to in ("FLOAT", "DOUBLE") else []
+    content = _cast(TensorProto.STRING, getattr(TensorProto, to)).SerializeToString()
+    feeds = {"x": np.array(texts, object)}
+    (expected,) = onnxruntime.InferenceSession(content).run(None, feeds)
+    with clrt.load(content) as model:
+        found = model.run(feeds)["y"]
+    assert found.dtype == expected.dtype
+    np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float16, np.bool_, np.int64])
+def test_numbers_become_text_as_in_onnxruntime(dtype: type) -> None:
+    x = np.array([0.1, 1, -0.0, np.nan, np.inf, 123456789, 1e20, 2.5e-5, 1 / 3])
+    x = (x[:3] if dtype in (np.bool_, np.int64) else x[:5] if dtype is np.float16 else x).astype(
+        dtype
+    )
+    source = helper.np_dtype_to_tensor_dtype(x.dtype)
+    content = _cast(source, TensorProto.STRING).SerializeToString()
+    (expected,) = onnxruntime.InferenceSession(content).run(None, {"x": x})
+    with clrt.load(content) as model:
+        assert model.run({"x": x})["y"].tolist() == expected.tolist()
 
 
 def test_lists_are_python_numbers(model: clrt.Model) -> None:

@@ -79,6 +79,17 @@ def _products() -> list[Case]:
     ]
 
 
+def _distances() -> list[Case]:
+    a, b = _x(5, 3), _x(4, 3)
+    double = a.astype(np.float64), b.astype(np.float64)
+    return [
+        _case("CDist", a, b),
+        _case("CDist", a, a[:1], metric="euclidean"),
+        _case("CDist", *double, metric="sqeuclidean"),
+        _case("CDist", *double, metric="euclidean"),
+    ]
+
+
 def _states() -> list[Case]:
     """What comes next to what came before: convolutions, and attention that keeps no keys."""
     op, w, bias = "CausalConvWithState", _x(6, 1, 4), _x(6)
@@ -231,7 +242,7 @@ def _grouped() -> list[Case]:
 
 CASES = [
     *_activations(), *_norms(), *_products(), *_rotary(), *_attentions(), *_multi_heads(),
-    *_grouped(), *_decoders(), *_states(),
+    *_grouped(), *_decoders(), *_states(), *_distances(),
 ]  # fmt: skip
 
 

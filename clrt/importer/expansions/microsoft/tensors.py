@@ -26,17 +26,12 @@ def _expand_dims(body: Body) -> None:
 
 @expands(_DOMAIN, "CDist")
 def _cdist(body: Body) -> None:
-    """Distances of the rows of `[M, N]` to those of `[K, N]`: (a - b)² = a² + b² - 2ab."""
+    """Distances of the rows of `[M, N]` to those of `[K, N]`."""
     metric = body.attrs.get("metric", "sqeuclidean")
     if metric not in ("euclidean", "sqeuclidean"):
         raise UnsupportedError(f"metric '{metric}'; clrt has euclidean and sqeuclidean")
-    a, b = body.inputs
-    columns, rows = (body("ReduceSumSquare", x, body.ints(1)) for x in (a, b))
-    squares = body("Add", columns, body("Transpose", rows, perm=[1, 0]))
-    product = body("MatMul", a, body("Transpose", b, perm=[1, 0]))
-    y = body("Sub", squares, body("Mul", product, body.number(2)))
-    y = body("Max", y, body.number(0))
-    body.outputs = [body("Sqrt", y) if metric == "euclidean" else y]
+    squares = body("SquaredDistance", *body.inputs[:2], domain="clrt")
+    body.outputs = [body("Sqrt", squares) if metric == "euclidean" else squares]
 
 
 @expands(_DOMAIN, "UnfoldTensor")
