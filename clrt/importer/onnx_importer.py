@@ -123,25 +123,38 @@ class _Importer:
             self._formal(info, formal, call)
             for info, formal in zip(proto.input, formals, strict=False)
         ]
-        before = len(self._value_names), len(self._node_names), len(self._unsupported)
+        before = len(self._value_names), len(self._node_names)
+        notes = list(self._unsupported)
+        known, settled = given, False
         while True:
-            graph, scope = self._body(proto, given, call, outer)
-            varying = _varying(graph, cls)
-            if not varying or len(self._unsupported) > before[2]:
+            graph, scope = self._body(proto, cls, given, call, outer)
+            refused = len(self._unsupported) > len(notes)
+            varying = {} if settled or refused else _varying(graph, cls, types)
+            if refused and given is not known:
+                # clrt needs to know what may vary: then it has to stay as it is.
+                self._unsupported, given, settled = notes, known, True
+            elif varying:
+                known = given
+                given = [varying.get(i, t) for i, t in enumerate(given)]
+            else:
                 return graph, scope
-            given = [varying.get(i, t) for i, t in enumerate(given)]
             self._value_names.shrink(before[0])
             self._node_names.shrink(before[1])
 
     def _body(
         self,
         proto: onnx.GraphProto,
+        cls: type[Op],
         types: Sequence[TensorType | None],
         call: Call,
         outer: Scope,
     ) -> tuple[Graph, Scope]:
         """A graph that is an attribute, with these types of its inputs; None is a broken one."""
         scope = self._inner(proto, call, outer, {}, inline=False)
+        if cls.carries is not None:
+            # What is declared of these may hold in one turn only.
+            varying = {info.name for info in proto.output[cls.carries[1] :]}
+            scope.declared = {n: i for n, i in scope.declared.items() if n not in varying}
         where = f"graph '{proto.name}' of {call.title}"
         inputs = [
             BROKEN
@@ -553,18 +566,27 @@ class _Importer:
         return {name: graph for name, (graph, _) in found.items()}, captured
 
 
-def _varying(graph: Graph, cls: type[Op]) -> dict[int, TensorType]:
-    """Inputs whose shape may be another in the next turn: their types without what may change."""
+def _varying(
+    graph: Graph, cls: type[Op], given: Sequence[TensorType | None]
+) -> dict[int, TensorType]:
+    """Inputs whose shape may be another in some turn: their types without what may change.
+
+    Args:
+        given: What the node takes in the first turn.
+    """
     if cls.carries is None:
         return {}
     first, result = cls.carries
-    ends = zip(graph.inputs[first:], graph.outputs[result:], strict=False)
-    joint = {
-        i: wider([start.type, end.type], [start.type])
-        for i, (start, end) in enumerate(ends, first)
-        if start.shape is not None and end.shape is not None
-    }
-    return {i: t for i, t in joint.items() if _rank_or_number_goes(graph.inputs[i].shape, t.shape)}
+    found = {}
+    ends = zip(graph.inputs[first:], graph.outputs[result:], given[first:], strict=False)
+    for index, (start, end, initial) in enumerate(ends, first):
+        types = [start.type, end.type]
+        if initial is not None and not initial.agrees(start.type):
+            types.append(initial)
+        joint = wider(types, [start.type])
+        if start.shape is not None and _rank_or_number_goes(start.shape, joint.shape):
+            found[index] = joint
+    return found
 
 
 def _rank_or_number_goes(before: Shape | None, after: Shape | None) -> bool:

@@ -125,8 +125,12 @@ class Loop(Driven):
         going = condition is None or truth(condition, host)
         rows: list[list[Held]] = []
         while going and (turns is None or len(rows) < turns):
-            turn = np.asarray(len(rows), np.int64)
-            results = host.run(self.body, [turn, np.asarray(True), *carried, *captured])
+            # Exporters declare these as [1], too.
+            turn, holds = (
+                np.reshape(number, (1,) * len(formal.shape or ()))
+                for number, formal in zip((len(rows), True), self.body.inputs, strict=False)
+            )
+            results = host.run(self.body, [turn, holds, *carried, *captured])
             # Reading the condition waits for the device.
             going = self._goes_on or truth(results[0], host)
             carried = results[1 : 1 + self.carried]

@@ -208,9 +208,15 @@ def _types(node: Node) -> list[TensorType]:
 
 
 def _open_sizes(node: Node) -> None:
-    """Leaves open the sizes of the outputs that only the file tells: they may be wrong."""
+    """Leaves open the sizes of the outputs that no symbol stands for: what the file says of them
+    may be wrong, and what comes out tells them.
+    """
     for value, type_ in zip(node.outputs, _types(node), strict=False):
-        if value.shape is not None and type_.rank == value.type.rank:
+        if isinstance(value.type, ContainerType) or value.shape is None:
+            continue
+        if value.type.is_static:
+            value.type = TensorType(value.dtype, None)
+        elif type_.rank == value.type.rank:
             pairs = zip(value.shape, type_.shape or (), strict=True)
             dims = tuple(new if isinstance(old, int) else old for old, new in pairs)
             value.type = TensorType(value.dtype, dims)
