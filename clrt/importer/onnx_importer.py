@@ -24,16 +24,23 @@ from clrt.importer.onnx_functions import (
     sort_nodes,
 )
 from clrt.importer.onnx_read import normal_domain, opsets_of, read_model
+from clrt.importer.onnx_refusals import check_kinds, note, unsupported_error, without_title
 from clrt.importer.onnx_scope import BROKEN, Call, Scope
 from clrt.importer.onnx_tensors import TensorReader
-from clrt.importer.onnx_types import DimNames, captured_type, formal_type, refine, tensor_type
-from clrt.ir.dims import Shape, Undecidable
+from clrt.importer.onnx_types import (
+    DimNames,
+    captured_type,
+    formal_type,
+    refine,
+    tensor_type,
+    varying_types,
+)
+from clrt.ir.dims import Undecidable
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Names, Node, Value
-from clrt.ir.op import Array, ContainerType, TensorType
+from clrt.ir.op import Array, TensorType
 from clrt.ops import REGISTRY
 from clrt.ops.base import Expand, OnnxNode, Op
-from clrt.ops.driven import wider
 
 # Functions that call others twice each grow without bound from a small file.
 _MAX_NODES = 250_000
@@ -105,7 +112,7 @@ class _Importer:
         self._walk(proto.node, scope, where)
         outputs = [self._output(info.name, scope, where) for info in proto.output]
         if self._unsupported:
-            raise _unsupported_error(self._unsupported)
+            raise unsupported_error(self._unsupported)
         output_names = [info.name for info in proto.output]
         return Graph(proto.name or "main", inputs, outputs, scope.nodes, output_names)
 
@@ -129,7 +136,9 @@ class _Importer:
         while True:
             graph, scope = self._body(proto, cls, given, call, outer)
             refused = len(self._unsupported) > len(notes)
-            varying = {} if settled or refused else _varying(graph, cls, types)
+            varying = {}
+            if cls.carries is not None and not settled and not refused:
+                varying = varying_types(graph, cls.carries, types)
             if refused and given is not known:
                 # clrt needs to know what may vary: then it has to stay as it is.
                 self._unsupported, given, settled = notes, known, True
@@ -319,7 +328,7 @@ class _Importer:
             return self._constant_node(call, scope)
         if not call.domain and proto.op_type == "If" and _truth(call) is not None:
             return self._branch(call, scope)
-        _check_kinds(call)
+        check_kinds(call)
         cls = REGISTRY.find(call.domain, proto.op_type)
         if cls is None or is_dated(call.domain, proto.op_type, call.opset):
             return self._expand(call, scope)
@@ -328,7 +337,7 @@ class _Importer:
         except Expand:
             self._expand(call, scope)
         except UnsupportedError as error:
-            self._refuse(call, scope, _without_title(str(error), call.title, cls.name))
+            self._refuse(call, scope, without_title(str(error), call.title, cls.name))
 
     def _expand(self, call: Call, scope: Scope) -> None:
         """Imports the nodes that an op stands for, by clrt's expansion or ONNX's schema.
@@ -363,7 +372,7 @@ class _Importer:
                 call.domain, proto.op_type, call.opset, attrs, types, len(call.outputs)
             )
         except UnsupportedError as error:
-            return self._refuse(call, scope, _without_title(str(error), call.title))
+            return self._refuse(call, scope, without_title(str(error), call.title))
         except ModelError as error:
             raise ModelError(f"{call.title}: {error}") from error
         self._inline(function, call, scope)
@@ -375,12 +384,11 @@ class _Importer:
 
     def _refuse(self, call: Call, scope: Scope, reason: str = "") -> None:
         """Notes an unsupported node and goes on, so that the error can name all of them."""
-        note = _note(call, reason)
         schema = schema_of(call.domain, call.proto.op_type, call.opset)
         expands = schema is not None and schema.has_context_dependent_function
         # What the body of such an op holds is only known once the types of its inputs are.
         if reason or not (call.is_broken and expands):
-            self._unsupported.append(note)
+            self._unsupported.append(note(call, reason))
         _break(call, scope)
 
     def _branch(self, call: Call, scope: Scope) -> None:
@@ -431,7 +439,7 @@ class _Importer:
             if value is None:
                 raise ModelError(f"{call.title}: function '{function.key[1]}' makes no '{formal}'.")
             if not formal:
-                self._lacking[value] = _note(call, f"its output {index}")
+                self._lacking[value] = note(call, f"its output {index}")
             scope.env[name] = value
 
     def _constant_node(self, call: Call, scope: Scope) -> None:
@@ -474,7 +482,7 @@ class _Importer:
             return
         except ClrtError as error:
             raise reworded(
-                error, f"{call.title}: {_without_title(str(error), call.title)}"
+                error, f"{call.title}: {without_title(str(error), call.title)}"
             ) from error
         except Undecidable as error:
             raise UnsupportedError(f"it depends on the input shapes: {error}") from error
@@ -566,71 +574,9 @@ class _Importer:
         return {name: graph for name, (graph, _) in found.items()}, captured
 
 
-def _varying(
-    graph: Graph, cls: type[Op], given: Sequence[TensorType | None]
-) -> dict[int, TensorType]:
-    """Inputs whose shape may be another in some turn: their types without what may change.
-
-    Args:
-        given: What the node takes in the first turn.
-    """
-    if cls.carries is None:
-        return {}
-    first, result = cls.carries
-    found = {}
-    ends = zip(graph.inputs[first:], graph.outputs[result:], given[first:], strict=False)
-    for index, (start, end, initial) in enumerate(ends, first):
-        types = [start.type, end.type]
-        if initial is not None and not initial.agrees(start.type):
-            types.append(initial)
-        joint = wider(types, [start.type])
-        if start.shape is not None and _rank_or_number_goes(start.shape, joint.shape):
-            found[index] = joint
-    return found
-
-
-def _rank_or_number_goes(before: Shape | None, after: Shape | None) -> bool:
-    pairs = zip(before or (), after or (), strict=False)
-    return after is None or any(isinstance(b, int) and not isinstance(a, int) for b, a in pairs)
-
-
-def _note(call: Call, reason: str = "") -> str:
-    """What the error says of an unsupported node."""
-    opset = f"{call.domain or 'ai.onnx'} opset {call.opset}"
-    return f"{call.title} ({opset})" + (f": {reason.rstrip('.')}" if reason else "")
-
-
 def _break(call: Call, scope: Scope) -> None:
     """Leaves the outputs to those that an unsupported node would make."""
     scope.env.update(dict.fromkeys(filter(None, call.proto.output), BROKEN))
-
-
-def _check_kinds(call: Call) -> None:
-    """Whether no input is a sequence, an optional or a map where the op takes none.
-
-    Raises:
-        ModelError: One is.
-    """
-    for index, value in enumerate(call.inputs):
-        if value is None or not isinstance(value.type, ContainerType):
-            continue
-        schema = schema_of(call.domain, call.proto.op_type, call.opset)
-        formals = schema.inputs if schema else ()
-        formal = formals[min(index, len(formals) - 1)] if formals else None
-        head = _schema_head(value.type)
-        if formal is not None and not any(t.startswith(head) for t in formal.types):
-            raise ModelError(
-                f"{call.title}: its input {index} ('{value.name}') is {value.type}, which "
-                f"opset {call.opset} does not take there."
-            )
-
-
-def _schema_head(type_: TensorType) -> str:
-    """How ONNX's schemas start the name of a type, up to dtypes."""
-    if not isinstance(type_, ContainerType):
-        return "tensor("
-    inside = "" if type_.key else _schema_head(type_.element)
-    return {"sequence": "seq(", "optional": "optional(", "map": "map("}[type_.kind] + inside
 
 
 def _truth(call: Call) -> bool | None:
@@ -658,22 +604,3 @@ def _trim(names: Sequence[str]) -> list[str]:
     while kept and not kept[-1]:
         kept.pop()
     return kept
-
-
-def _without_title(message: str, title: str, op_name: str = "") -> str:
-    """The message without the op's name in front, which the caller puts there with the node's."""
-    op_name = op_name or title.partition(" ")[0]
-    for head in (f"{title}: ", f"{op_name}: ", f"{title} ", f"{op_name} "):
-        if message.startswith(head):
-            return message[len(head) :]
-    return message
-
-
-def _unsupported_error(notes: Sequence[str]) -> UnsupportedError:
-    found = list(dict.fromkeys(notes))
-    things = "1 thing" if len(found) == 1 else f"{len(found)} things"
-    return UnsupportedError(
-        f"The model needs {things} that clrt does not support: {'; '.join(found)}. "
-        "Export the model without them, or at another opset; an op can be added in clrt/ops.",
-        found,
-    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import keyword
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import onnx
@@ -13,8 +13,9 @@ from clrt.errors import ModelError, UnsupportedError
 from clrt.importer.onnx_tensors import dtype_of
 from clrt.ir.dims import UNKNOWN, Dim, Expr, Shape, is_symbol, is_unknown, parse_dim, symbol
 from clrt.ir.dtypes import DType
-from clrt.ir.graph import Names
+from clrt.ir.graph import Graph, Names
 from clrt.ir.op import ContainerType, TensorType
+from clrt.ops.driven import wider
 from clrt.ops.movement import fresh_dim
 
 _MAX_DIM_CHARS = 200
@@ -184,6 +185,33 @@ def refine(inferred: TensorType, info: onnx.ValueInfoProto | None, names: DimNam
     pairs = zip(inferred.shape, declared, strict=True)
     shape = tuple(d if d is not None and is_symbol(o) and is_unknown(o) else o for o, d in pairs)
     return TensorType(inferred.dtype, shape, inferred.data)
+
+
+def varying_types(
+    graph: Graph, carries: tuple[int, int], given: Sequence[TensorType | None]
+) -> dict[int, TensorType]:
+    """Inputs of a loop's graph whose shape may be another in some turn, without what may change.
+
+    Args:
+        carries: As `Op.carries`.
+        given: The types of what the node takes in the first turn.
+    """
+    first, result = carries
+    found = {}
+    ends = zip(graph.inputs[first:], graph.outputs[result:], given[first:], strict=False)
+    for index, (start, end, initial) in enumerate(ends, first):
+        types = [start.type, end.type]
+        if initial is not None and not initial.agrees(start.type):
+            types.append(initial)
+        joint = wider(types, [start.type])
+        if start.shape is not None and _rank_or_number_goes(start.shape, joint.shape):
+            found[index] = joint
+    return found
+
+
+def _rank_or_number_goes(before: Shape | None, after: Shape | None) -> bool:
+    pairs = zip(before or (), after or (), strict=False)
+    return after is None or any(isinstance(b, int) and not isinstance(a, int) for b, a in pairs)
 
 
 def type_proto(type_: TensorType | None, named: bool = True) -> onnx.TypeProto:

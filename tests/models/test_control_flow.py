@@ -162,6 +162,33 @@ def test_a_loop_whose_state_outgrows_the_shape_that_its_graph_declares(device: D
 
 
 @DEVICES
+def test_a_loop_whose_state_starts_as_a_number_and_whose_turn_is_a_vector(
+    device: DeviceInfo,
+) -> None:
+    """As Paddle exports variables that the loop sets first; their declared ranks do not hold."""
+    model = _model(
+        """
+        g (float[2, n] x, int64 limit) => (float[a, b] y, bool[c] z) {
+          number = Constant<value = float {0.5}>()
+          flag = Constant<value = bool {1}>()
+          y, z = Loop (limit, , number, flag) <
+            body = b (int64[1] i, bool[1] go, float[2, k] v, bool u)
+              => (bool[1] more, float[2, j] w, bool t)
+            {
+              more = Identity(go)
+              turn = Cast<to = 1>(i)
+              sum = Add(v, turn)
+              w = Add(sum, x)
+              t = And(u, go)
+            }
+          >
+        }
+        """
+    )
+    _agree(model, device, *({"x": _x(1, 2, 3), "limit": np.array(k)} for k in (1, 2, 3)))
+
+
+@DEVICES
 def test_what_a_loop_hands_on_as_it_came_is_a_constant_of_its_graph(device: DeviceInfo) -> None:
     """As TensorFlow exports weights; these are constant once Sqrt is folded."""
     model = _model(

@@ -1,0 +1,64 @@
+"""What the importer says of nodes that clrt does not run, or that are not valid."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from clrt.errors import ModelError, UnsupportedError
+from clrt.importer.onnx_functions import schema_of
+from clrt.importer.onnx_scope import Call
+from clrt.ir.op import ContainerType, TensorType
+
+
+def note(call: Call, reason: str = "") -> str:
+    """What the error says of an unsupported node."""
+    opset = f"{call.domain or 'ai.onnx'} opset {call.opset}"
+    return f"{call.title} ({opset})" + (f": {reason.rstrip('.')}" if reason else "")
+
+
+def check_kinds(call: Call) -> None:
+    """Whether no input is a sequence, an optional or a map where the op takes none.
+
+    Raises:
+        ModelError: One is.
+    """
+    for index, value in enumerate(call.inputs):
+        if value is None or not isinstance(value.type, ContainerType):
+            continue
+        schema = schema_of(call.domain, call.proto.op_type, call.opset)
+        formals = schema.inputs if schema else ()
+        formal = formals[min(index, len(formals) - 1)] if formals else None
+        head = _schema_head(value.type)
+        if formal is not None and not any(t.startswith(head) for t in formal.types):
+            raise ModelError(
+                f"{call.title}: its input {index} ('{value.name}') is {value.type}, which "
+                f"opset {call.opset} does not take there."
+            )
+
+
+def _schema_head(type_: TensorType) -> str:
+    """How ONNX's schemas start the name of a type, up to dtypes."""
+    if not isinstance(type_, ContainerType):
+        return "tensor("
+    inside = "" if type_.key else _schema_head(type_.element)
+    return {"sequence": "seq(", "optional": "optional(", "map": "map("}[type_.kind] + inside
+
+
+def without_title(message: str, title: str, op_name: str = "") -> str:
+    """The message without the op's name in front, which the caller puts there with the node's."""
+    op_name = op_name or title.partition(" ")[0]
+    for head in (f"{title}: ", f"{op_name}: ", f"{title} ", f"{op_name} "):
+        if message.startswith(head):
+            return message[len(head) :]
+    return message
+
+
+def unsupported_error(notes: Sequence[str]) -> UnsupportedError:
+    """The error that names all that clrt lacks for a model."""
+    found = list(dict.fromkeys(notes))
+    things = "1 thing" if len(found) == 1 else f"{len(found)} things"
+    return UnsupportedError(
+        f"The model needs {things} that clrt does not support: {'; '.join(found)}. "
+        "Export the model without them, or at another opset; an op can be added in clrt/ops.",
+        found,
+    )
