@@ -14,11 +14,14 @@ from clrt.errors import InputError, reworded
 from clrt.ir.dtypes import DType
 from clrt.ir.op import Array
 from clrt.model import Model
+from clrt.ops.gather import Gather
 from clrt.plan.specialise import MAX_ELEMS
 from clrt.signature import TensorSpec
 
 # Below the size of the vocabularies of text.
 _IDS = 100
+# Ops whose result has the elements of their first input.
+_PASSING = ("Cast", "Identity", "Reshape", "Transpose")
 
 
 def sample_inputs(
@@ -26,8 +29,9 @@ def sample_inputs(
 ) -> dict[str, Array]:
     """Random inputs that most models take, by dtype and name; the same for the same seed.
 
-    Masks are ones, types of tokens zeros, positions count, other integers are small and not
-    negative, bytes have their whole range, floats are normally distributed.
+    Masks are ones, types of tokens zeros, positions count, other integers are small, not negative
+    and inside the table that they pick from, bytes have their whole range, floats are normally
+    distributed.
 
     Args:
         shapes: The shape of each input.
@@ -36,7 +40,26 @@ def sample_inputs(
         InputError: An input is a sequence, an optional or a map, or no tensor is as large.
     """
     rng = np.random.default_rng(seed)
-    return {spec.name: _sample(spec, shapes[spec.name], rng) for spec in model.inputs}
+    rows = _table_rows(model)
+    return {
+        spec.name: _sample(spec, shapes[spec.name], rows.get(spec.name, _IDS), rng)
+        for spec in model.inputs
+    }
+
+
+def _table_rows(model: Model) -> dict[str, int]:
+    """The least rows of the tables from which the elements of an input pick."""
+    rows: dict[str, int] = {}
+    for node in model._graph.nodes:
+        if not isinstance(node.op, Gather) or node.op.axis or not node.arg(0).is_constant:
+            continue
+        value = node.arg(1)
+        while value.producer is not None and value.producer.op.name in _PASSING:
+            value = value.producer.arg(0)
+        count = (node.arg(0).shape or (_IDS,))[0]
+        if isinstance(count, int):
+            rows[value.name] = max(min(rows.get(value.name, _IDS), count), 1)
+    return rows
 
 
 def read_feeds(path: Path) -> dict[str, Array]:
@@ -68,7 +91,7 @@ def made_up_inputs() -> Iterator[None]:
         ) from error
 
 
-def _sample(spec: TensorSpec, shape: tuple[int, ...], rng: np.random.Generator) -> Array:
+def _sample(spec: TensorSpec, shape: tuple[int, ...], ids: int, rng: np.random.Generator) -> Array:
     if spec.kind != "tensor":
         raise InputError(
             f"Input '{spec.name}' is a {spec.kind}, for which no sample is made; "
@@ -93,4 +116,4 @@ def _sample(spec: TensorSpec, shape: tuple[int, ...], rng: np.random.Generator) 
     if spec.dtype in (DType.UINT8, DType.INT8):
         low = 0 if spec.dtype is DType.UINT8 else -128
         return rng.integers(low, low + 256, shape).astype(dtype)
-    return rng.integers(0, _IDS, shape).astype(dtype)
+    return rng.integers(0, ids, shape).astype(dtype)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Annotated, TypeAlias
 
 import typer
@@ -13,6 +14,7 @@ from clrt.signature import TensorSpec
 Shapes: TypeAlias = "dict[str, tuple[int, ...]]"
 
 _ROWS = ((1, 16), (1, 128), (8, 128))
+_PIXELS = 64  # most networks take multiples of 32
 
 ModelArgument = Annotated[
     str,
@@ -94,25 +96,35 @@ def _rest(spec: TensorSpec, sizes: dict[str, int], last: tuple[int, ...]) -> tup
 def default_shapes(model: Model) -> list[Shapes]:
     """Small, middle and large: a free first axis is the batch, any other free axis a length.
 
+    A symbol has one size wherever it stands; images are no smaller than their networks shrink them.
+
     Raises:
         InputError: An input has no known rank.
     """
     sets: list[Shapes] = []
     for batch, length in _ROWS:
-        shapes: Shapes = {}
-        for spec in model.inputs:
-            if spec.kind != "tensor":
-                shapes[spec.name] = ()  # it has none
-                continue
-            if spec.shape is None:
-                raise InputError(f"Input '{spec.name}' has no known rank; give --shape.")
-            free = ((batch if axis == 0 else length) for axis in range(len(spec.shape)))
-            shapes[spec.name] = tuple(
-                d if isinstance(d, int) else f for d, f in zip(spec.shape, free, strict=True)
-            )
+        sizes: dict[str, int] = {}
+        for axis, dim, rank in sorted(_free_dims(model), key=lambda free: free[0] > 0):
+            sizes.setdefault(dim, batch if axis == 0 else max(length, _PIXELS if rank == 4 else 0))
+        shapes = {
+            spec.name: tuple(d if isinstance(d, int) else sizes[d] for d in spec.shape or ())
+            for spec in model.inputs
+        }
         if shapes not in sets:
             sets.append(shapes)
     return sets
+
+
+def _free_dims(model: Model) -> Iterator[tuple[int, str, int]]:
+    """The axis of each symbolic dim of the inputs, its text, and the rank of its input."""
+    for spec in model.inputs:
+        if spec.kind != "tensor":
+            continue  # it has no shape
+        if spec.shape is None:
+            raise InputError(f"Input '{spec.name}' has no known rank; give --shape.")
+        for axis, dim in enumerate(spec.shape):
+            if isinstance(dim, str):
+                yield axis, dim, len(spec.shape)
 
 
 def one_shape(text: str | None, model: Model) -> Shapes:

@@ -16,7 +16,7 @@ import clrt
 from clrt.cli import app
 from clrt.cli.bench import largest_difference
 from clrt.cli.samples import sample_inputs
-from clrt.cli.shapes import one_shape, parse_shapes
+from clrt.cli.shapes import default_shapes, one_shape, parse_shapes
 from tests.models.test_profile import small_model
 
 
@@ -114,6 +114,33 @@ def text_model() -> clrt.Model:
     graph = helper.make_graph(nodes, "text", inputs, outputs)
     opset = [helper.make_opsetid("", 20)]
     return clrt.load(helper.make_model(graph, opset_imports=opset, ir_version=10))
+
+
+def test_made_up_shapes_and_samples_suit_the_graph() -> None:
+    """A symbol has one size, images are not tiny, and indices lie in the table they pick from."""
+    dims = {"ids": ["n", 8], "edges": [2, "n"], "pixels": ["batch", 3, "height", "width"]}
+    types = {"ids": TensorProto.INT32}
+    inputs = [
+        helper.make_tensor_value_info(name, types.get(name, TensorProto.FLOAT), shape)
+        for name, shape in dims.items()
+    ]
+    table = onnx.numpy_helper.from_array(np.ones((7, 4), np.float32), "table")
+    nodes = [
+        helper.make_node("Cast", ["ids"], ["wide"], to=TensorProto.INT64),
+        helper.make_node("Gather", ["table", "wide"], ["rows"]),
+        helper.make_node("Neg", ["edges"], ["negated"]),
+        helper.make_node("Neg", ["pixels"], ["inverted"]),
+    ]
+    outputs = [onnx.ValueInfoProto(name=n) for n in ("rows", "negated", "inverted")]
+    for output in outputs:
+        output.type.tensor_type.elem_type = TensorProto.FLOAT
+    graph = helper.make_graph(nodes, "g", inputs, outputs, [table])
+    opset = [helper.make_opsetid("", 20)]
+    with clrt.load(helper.make_model(graph, opset_imports=opset, ir_version=10)) as model:
+        shapes = default_shapes(model)[0]
+        feeds = sample_inputs(model, shapes)
+    assert shapes == {"ids": (1, 8), "edges": (2, 1), "pixels": (1, 3, 64, 64)}
+    assert 0 <= feeds["ids"].min() and 3 < feeds["ids"].max() < 7
 
 
 def test_samples_go_by_name_and_dtype() -> None:
