@@ -140,7 +140,7 @@ def test_made_up_shapes_and_samples_suit_the_graph() -> None:
         shapes = default_shapes(model)[0]
         feeds = sample_inputs(model, shapes)
     assert shapes == {"ids": (1, 8), "edges": (2, 1), "pixels": (1, 3, 64, 64)}
-    assert 0 <= feeds["ids"].min() and 3 < feeds["ids"].max() < 7
+    assert feeds["ids"].min() >= 0 and 3 < feeds["ids"].max() < 7
 
 
 def test_samples_go_by_name_and_dtype() -> None:
