@@ -243,3 +243,28 @@ def test_all_that_waits_for_data_goes_into_one_cut(device: DeviceInfo) -> None:
     feeds = [{"x": _x(n, 4 * n), "roots": np.array(r)} for n, r in ((9, (2, 3)), (4, (2, 2)))]
     ours = _agree(model, device, *feeds)
     assert len(ours._stages.plans) == 2 * len(feeds)
+
+
+@DEVICES
+def test_boxes_of_classes_that_are_apart(device: DeviceInfo) -> None:
+    """As detectors suppress by class: each has a range of coordinates of its own."""
+    names = ["boxes", "scores", "most", "overlap", "least"]
+    nodes = [helper.make_node("NonMaxSuppression", names, ["y"])]
+    inputs: dict[str, tuple[int, list[str | int]]] = {
+        "boxes": (FLOAT, [1, "n", 4]),
+        "scores": (FLOAT, [1, 2, "n"]),
+    }
+    rng = np.random.default_rng(7)
+    feeds = []
+    for count in (0, 1, 40, 300):
+        corners = rng.uniform(0, 20, (count, 2)) + 100 * rng.integers(0, 4, (count, 1))
+        boxes = np.concatenate([corners, corners + rng.uniform(0, 9, (count, 2))], 1)
+        scores = rng.uniform(0, 1, (1, 2, count))
+        feeds.append({"boxes": boxes[None].astype(np.float32), "scores": scores.astype(np.float32)})
+    for most in (5, 1000):
+        limits = {
+            "most": np.array([most]),
+            "overlap": np.array([0.3], np.float32),
+            "least": np.array([0.1], np.float32),
+        }
+        _agree(_model(nodes, inputs, {"y": INT}, **limits), device, *feeds)
