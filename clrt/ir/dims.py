@@ -208,6 +208,12 @@ def is_symbol(dim: Dim) -> bool:
     return coefficient == 1 and len(monomial) == 1 and not monomial[0].args
 
 
+def numbers_of(dims: Iterable[Dim], sizes: Iterable[Dim]) -> dict[str, int]:
+    """The numbers of the bare symbols among dims, as far as the sizes beside them are numbers."""
+    pairs = zip(dims, sizes, strict=False)
+    return {str(dim): n for dim, n in pairs if is_symbol(dim) and isinstance(n, int)}
+
+
 def is_unknown(dim: Dim) -> bool:
     """Whether a dim is not given by the shapes of the graph's inputs."""
     return isinstance(dim, Expr) and any(s.startswith(UNKNOWN) for s in dim.symbols)

@@ -7,7 +7,7 @@ change a graph; everything else reads it.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import chain, count
 
@@ -256,11 +256,15 @@ class Graph:
     def over(self, inputs: Sequence[Value | None]) -> Graph:
         """A copy that reads other values in place of the inputs."""
         copy = self.copy()
-        given = dict(zip(copy.inputs, inputs, strict=True))
-        for node in copy.nodes:
-            node.inputs = [None if v is None else given.get(v, v) for v in node.inputs]
-        copy.outputs = [given.get(v) or v for v in copy.outputs]
+        copy.replace_inputs(dict(zip(copy.inputs, inputs, strict=True)))
         return copy
+
+    def replace_inputs(self, given: Mapping[Value, Value | None]) -> None:
+        """Reads other values in the place of some inputs, which then are none any more."""
+        for node in self.nodes:
+            node.inputs = [None if v is None else given.get(v, v) for v in node.inputs]
+        self.inputs = [v for v in self.inputs if v not in given]
+        self.outputs = [given.get(v) or v for v in self.outputs]
 
 
 @dataclass

@@ -8,7 +8,7 @@ from functools import lru_cache
 
 import numpy as np
 
-from clrt.ir.dims import Dim, Expr, is_symbol, same
+from clrt.ir.dims import Dim, Expr, numbers_of, same
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Node, Value
 from clrt.ir.op import Array, ContainerType, TensorType
@@ -79,13 +79,11 @@ def _symbols(types: Types) -> frozenset[str]:
 
 def sizes(graph: Graph, inputs: Sequence[Held]) -> dict[str, int]:
     """The numbers of the symbols in the shapes of a graph's inputs."""
-    pairs = [
-        (dim, size)
-        for value, x in zip(graph.inputs, inputs, strict=True)
-        if hasattr(x, "shape") and len(x.shape) == len(value.shape or ())
-        for dim, size in zip(value.shape or (), x.shape, strict=True)
-    ]
-    return {str(dim): size for dim, size in pairs if is_symbol(dim)}
+    found: dict[str, int] = {}
+    for value, x in zip(graph.inputs, inputs, strict=True):
+        if hasattr(x, "shape") and len(x.shape) == len(value.shape or ()):
+            found |= numbers_of(value.shape or (), x.shape)
+    return found
 
 
 def join(parts: Sequence[Held], axis: int, new_axis: bool, host: Host) -> Held:

@@ -8,19 +8,20 @@ from math import prod
 
 import numpy as np
 
-from clrt.device.caps import DeviceCaps
 from clrt.errors import ShapeError
 from clrt.ir.dims import differ
-from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
-from clrt.kernels.spec import BufferArg, KernelSpec, Launch, Lowering, Variant, i32
+from clrt.kernels.spec import (
+    BufferArg,
+    KernelSpec,
+    Launch,
+    Lowering,
+    Variant,
+    i32,
+    misfit_in_float32,
+)
 from clrt.ops.base import Op, Sample, Types, need, register
-
-
-def _misfit(node: Node, caps: DeviceCaps) -> str | None:
-    dtype = node.arg(0).dtype
-    return None if dtype is DType.FLOAT32 else f"no kernel for {dtype}"
 
 
 def _emit(node: Node, ctx: Lowering) -> list[Launch]:
@@ -44,7 +45,7 @@ class Inverse(Op):
 
     domain = "com.microsoft"
     storages = frozenset({"plain"})
-    variants = (Variant("elimination", _emit, _misfit),)
+    variants = (Variant("elimination", _emit, misfit_in_float32),)
 
     def infer(self, inputs: Types) -> list[TensorType]:
         x = need(inputs, 0, self)

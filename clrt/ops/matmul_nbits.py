@@ -29,6 +29,13 @@ from clrt.ops.pointwise import Add, Mul
 _FEW_ROWS = 8
 
 
+def unpack_levels(packed: Array, bits: int) -> Array:
+    """Bytes `[…, bytes]` as elements of so many bits `[…, count]`, low-order bits first."""
+    shifts = np.arange(0, 8, bits, dtype=np.uint8)
+    parts = packed[..., None] >> shifts & np.uint8((1 << bits) - 1)
+    return np.asarray(parts.reshape(*packed.shape[:-1], -1))
+
+
 def _misfit_few(node: Node, caps: DeviceCaps) -> str | None:
     rows = prod(node.arg(0).dims[:-1])
     return None if rows <= _FEW_ROWS else f"for up to {_FEW_ROWS} rows"
@@ -176,9 +183,7 @@ class MatMulNBits(MatrixProduct):
 
     def levels(self, packed: Array, count: int) -> Array:
         """Bytes `[N, bytes]` as levels `[N, count]`."""
-        shifts = np.arange(0, 8, self.bits, dtype=np.uint8)
-        parts = packed.reshape(self.N, -1, 1) >> shifts & np.uint8((1 << self.bits) - 1)
-        return np.asarray(parts.reshape(self.N, -1)[:, :count])
+        return unpack_levels(packed.reshape(self.N, -1), self.bits)[:, :count]
 
     def packed(self, levels: Array) -> Array:
         """Levels `[N, K]` as B; those past K are 0."""

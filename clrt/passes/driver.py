@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 from clrt import knobs
 from clrt.errors import ClrtError, PassError
-from clrt.ir.dims import Shape, is_symbol, is_unknown
+from clrt.ir.dims import UNKNOWN, Shape, numbers_of
 from clrt.ir.graph import Graph, Names, Node, Patch, Value
 from clrt.ir.op import Array, ContainerType, IrOp, TensorType
 from clrt.ops.base import Op
@@ -217,6 +217,7 @@ class Rewriter:
         origin, names = self._match.root.name, self._match.view.names
         assert isinstance(op, Op)
         trimmed = list(inputs)
+        # Where there are graphs, it is the number of inputs that says which are captured.
         while trimmed and trimmed[-1] is None and not op.graphs:
             trimmed.pop()
         types = op.infer_with_data([None if v is None else v.type for v in trimmed])
@@ -262,8 +263,8 @@ def _told(old: TensorType, new: TensorType) -> dict[str, int]:
 
     Dims that the file names are left alone, since what it declares may be wrong.
     """
-    pairs = zip(old.shape or (), new.shape or (), strict=False)
-    return {str(o): n for o, n in pairs if is_symbol(o) and is_unknown(o) and isinstance(n, int)}
+    found = numbers_of(old.shape or (), new.shape or ())
+    return {name: number for name, number in found.items() if name.startswith(UNKNOWN)}
 
 
 def _check(patch: Patch, match: Match, view: GraphView) -> None:

@@ -53,9 +53,5 @@ def _with_constants(graph: Graph, captured: Sequence[Value | None]) -> Graph:
     """A copy whose last inputs, those for what is captured, are gone where that is constant."""
     copy = graph.copy()
     inputs = copy.inputs[len(copy.inputs) - len(captured) :]
-    constants = {v: c for v, c in zip(inputs, captured, strict=True) if c is not None and _sinks(c)}
-    for node in copy.nodes:
-        node.inputs = [None if v is None else constants.get(v, v) for v in node.inputs]
-    copy.inputs = [v for v in copy.inputs if v not in constants]
-    copy.outputs = [constants.get(v, v) for v in copy.outputs]
+    copy.replace_inputs({v: c for v, c in zip(inputs, captured, strict=True) if _sinks(c)})
     return copy

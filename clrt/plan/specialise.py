@@ -15,7 +15,7 @@ from math import prod
 import numpy as np
 
 from clrt.errors import ClrtError, PlanError, ShapeError, reworded
-from clrt.ir.dims import Bindings, Shape, is_symbol
+from clrt.ir.dims import Bindings, Shape, numbers_of
 from clrt.ir.graph import Graph, Names, Node, Value
 from clrt.ir.op import Array, ContainerType, TensorType
 from clrt.ops.base import Op, stand_in
@@ -190,9 +190,7 @@ def _infer(node: Node, sizes: dict[str, int]) -> bool:
     for value, type_ in zip(node.outputs, types, strict=False):
         _check_size(value, type_)
     for value, type_ in zip(node.outputs, types, strict=False):
-        for before, after in zip(value.shape or (), type_.shape or (), strict=False):
-            if is_symbol(before) and isinstance(after, int):
-                sizes[str(before)] = after
+        sizes.update(numbers_of(value.shape or (), type_.shape or ()))
         if value.symbolic is not None and not _fits(type_, value.symbolic):
             value.symbolic = None  # what the file declares is wrong
         value.type = type_
@@ -259,7 +257,8 @@ def _cut(first: Graph, waiting: list[Node], rest: list[Node], sizes: Bindings) -
         # NonZero and its like need elements; control flow and sequences pass on tensors.
         tensors = [v for v in inputs if not isinstance(v.type, ContainerType)]
         reads.update(dict.fromkeys(missing if node.op.driven else tensors))
-    rest = [n for n in rest if n not in driven]
+    gone = set(driven)
+    rest = [n for n in rest if n not in gone]
     made = {v for n in rest for v in n.outputs}
     read = [v for n in rest for v in n.inputs if v is not None]
     # The outputs of a driven node say how large they are, even where nothing else reads them.

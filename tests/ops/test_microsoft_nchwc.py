@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import onnx
@@ -33,10 +34,10 @@ class _Net:
         self.nodes: list[onnx.NodeProto] = []
         self.tensors: list[onnx.TensorProto] = []
 
-    def __call__(self, op: str, *inputs: str | Array, domain: str = "", **attrs: object) -> str:
+    def __call__(self, op: str, *inputs: str | Array, domain: str = "", **attrs: Any) -> str:
         names = [self._name(v) for v in inputs]
         output = f"v{len(self.nodes)}"
-        node = helper.make_node(op, names, [output], domain=domain, **attrs)  # type: ignore[arg-type]
+        node = helper.make_node(op, names, [output], domain=domain, **attrs)
         self.nodes.append(node)
         return output
 
@@ -57,7 +58,7 @@ class _Net:
 
 def _network() -> onnx.ModelProto:
     net = _Net()
-    same: dict[str, object] = {"pads": [1, 1, 1, 1]}
+    same: dict[str, Any] = {"pads": [1, 1, 1, 1]}
     v = net("Relu", net("Conv", "x", _x(16, 3, 3, 3), _x(16), **same))
     deep = net("HardSwish", net("Conv", v, _x(16, 1, 3, 3), _x(16), group=16, **same))
     joined = net("Add", net("Conv", deep, _x(16, 16, 1, 1)), v)
@@ -122,7 +123,7 @@ def test_blocks_of_other_cpus(block: int, device: DeviceInfo) -> None:
     last[block + 1 :] = 0  # what is no channel
     bias = _x(3 * block)
     plain, blocked = _Net(), _Net()
-    same: dict[str, object] = {"pads": [1, 1, 1, 1]}
+    same: dict[str, Any] = {"pads": [1, 1, 1, 1]}
     v = plain("Conv", "x", first, **same)
     v = plain("Relu", plain("Add", plain("Conv", v, each, bias, group=3 * block, **same), v))
     y = plain("Conv", v, last[: block + 1])

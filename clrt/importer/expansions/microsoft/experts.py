@@ -16,6 +16,7 @@ import numpy as np
 from clrt.errors import UnsupportedError
 from clrt.importer.expansions.body import Body, expands
 from clrt.ir.op import Array
+from clrt.ops.matmul_nbits import unpack_levels
 
 _DOMAIN = "com.microsoft"
 _END = 1 << 62
@@ -80,7 +81,7 @@ def _quantised_layer(body: Body, index: int, rows: slice = slice(None)) -> _Laye
     zeros: Array | None = None
     if body.has(10 + number):
         size = k // block if block else count
-        zeros = _levels(body.array_of(10 + number), bits)[..., :size].astype(scales.dtype)
+        zeros = unpack_levels(body.array_of(10 + number), bits)[..., :size].astype(scales.dtype)
     if scales.ndim == 2:
         # One scale for a row: blocks share it.
         block = math.gcd(k, 128)
@@ -97,13 +98,6 @@ def _quantised_layer(body: Body, index: int, rows: slice = slice(None)) -> _Laye
     attrs = {"K": k, "N": len(range(count)[rows]), "bits": bits, "block_size": block}
     none = [""] * len(weights)
     return _Layer([list(inputs) for inputs in zip(*each, none, bias, strict=True)], attrs)
-
-
-def _levels(packed: Array, bits: int) -> Array:
-    """Bytes as elements of so many bits, low-order bits first."""
-    shifts = np.arange(0, 8, bits, dtype=np.uint8)
-    parts = packed[..., None] >> shifts & np.uint8((1 << bits) - 1)
-    return np.asarray(parts.reshape(*packed.shape[:-1], -1))
 
 
 def _shares(body: Body, given: str, *, among_best: bool) -> list[str]:
