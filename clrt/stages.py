@@ -236,14 +236,15 @@ class Stages:
         """The outputs of a node that the host drives."""
         assert isinstance(node.op, Op)
         inputs = [None if v is None else _value(v, feeds) for v in node.inputs]
-        if not node.op.driven:
+        by_host = type(node.op).drive is Op.drive
+        if by_host:
             self.host_nodes[node.name] = "how much comes out depends on the data"
         start_ns = time.perf_counter_ns()
         try:
             results = node.op.drive(inputs, _Runner(self))
         except ClrtError as error:
             raise reworded(error, f"{node}: {error}") from error
-        if self.recorder is not None and not node.op.driven:
+        if self.recorder is not None and by_host:
             self.recorder.record_node(node, start_ns)
         pairs = zip(node.outputs, results, strict=False)
         return {v.name: _held(v.type, x) for v, x in pairs}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import Enum
-from functools import cache
+from functools import cache, cached_property
 
 import ml_dtypes  # noqa: F401  (NumPy learns its dtypes)
 import numpy as np
@@ -39,7 +39,7 @@ class DType(Enum):
     INT2 = "int2"
     STRING = "string"
 
-    @property
+    @cached_property
     def numpy(self) -> np.dtype[np.generic]:
         """The NumPy dtype of the same storage; for strings the one of any length.
 
@@ -48,7 +48,7 @@ class DType(Enum):
         """
         return np.dtype(_NUMPY_NAMES.get(self, self.value))
 
-    @property
+    @cached_property
     def itemsize(self) -> int:
         """Bytes per element."""
         return self.numpy.itemsize

@@ -17,7 +17,7 @@ from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Value
 from clrt.ir.op import ContainerType, TensorType
 from clrt.ops.base import Held, Host, OnnxNode, Op, Types, need, normalize_axis, register
-from clrt.ops.driven import Driven, join, part, positional, sizes, span, truth, wider
+from clrt.ops.driven import Driven, join, positional, sizes, take, truth, wider
 from clrt.ops.movement import fresh_dim
 
 
@@ -216,11 +216,11 @@ class Scan(Driven):
         batch, longest = tensors[0].shape[0], tensors[self.states].shape[1]
         rows = []
         for b in range(batch):
-            parts = [part(x, 0, b, host) for x in tensors]
+            parts = [take(x, 0, b, host) for x in tensors]
             if lengths is not None:
                 end = int(host.read(lengths)[b])
                 scanned = parts[self.states :]
-                parts[self.states :] = [span(x, 0, 0, end, host) for x in scanned]
+                parts[self.states :] = [take(x, 0, range(end), host) for x in scanned]
             found = self._scan([*parts, *captured], host)
             stacks = [_padded(x, longest, host) for x in found[self.states :]]
             rows.append([*found[: self.states], *stacks])
@@ -242,7 +242,7 @@ class Scan(Driven):
         for turn in range(count):
             places = [count - 1 - turn if back else turn for back in backwards]
             slices = [
-                part(x, axis, place, host)
+                take(x, axis, place, host)
                 for x, axis, place in zip(scanned, axes, places, strict=True)
             ]
             results = host.run(self.body, [*states, *slices, *captured])

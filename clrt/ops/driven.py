@@ -17,7 +17,6 @@ from clrt.ops.concat import Concat
 from clrt.ops.evaluate import evaluate
 from clrt.ops.gather import Gather
 from clrt.ops.movement import fresh_dim, fresh_dims
-from clrt.ops.slice import Slice
 from clrt.ops.views import Unsqueeze
 
 # A plan of more launches than this costs more to make than several plans.
@@ -104,18 +103,15 @@ def join(parts: Sequence[Held], axis: int, new_axis: bool, host: Host) -> Held:
         new_axis = False
 
 
-def part(x: Held, axis: int, index: int, host: Host) -> Held:
-    """One index of an axis, which goes."""
-    if _dtype(x) is DType.STRING:
-        return np.take(x, index, axis)
-    return host.run(_picked(_dtype(x), len(x.shape), axis), [x, np.asarray(index, np.int64)])[0]
+def take(x: Held, axis: int, indices: int | range, host: Host) -> Held:
+    """Some indices of an axis, or just one, with which the axis goes.
 
-
-def span(x: Held, axis: int, start: int, stop: int, host: Host) -> Held:
-    """A range of an axis."""
+    They are no part of the plan, which so serves others as well.
+    """
+    places = np.array(indices, np.int64)
     if _dtype(x) is DType.STRING:
-        return np.asarray(x)[(slice(None),) * (axis % x.ndim) + (slice(start, stop),)]
-    return host.run(_sliced(_dtype(x), len(x.shape), axis, start, stop), [x])[0]
+        return np.take(x, places, axis)
+    return host.run(_taken(_dtype(x), len(x.shape), axis, places.ndim), [x, places])[0]
 
 
 def _dtype(x: Held) -> DType:
@@ -137,19 +133,10 @@ def _joined(count: int, dtype: DType, rank: int, axis: int, new_axis: bool) -> G
 
 
 @lru_cache(maxsize=256)
-def _picked(dtype: DType, rank: int, axis: int) -> Graph:
+def _taken(dtype: DType, rank: int, axis: int, indices_rank: int) -> Graph:
     x = Value("x", TensorType(dtype, fresh_dims(rank)))
-    index = Value("index", TensorType(DType.INT64, ()))
-    return _graph([x, index], [_node(Gather(axis), [x, index])])
-
-
-@lru_cache(maxsize=256)
-def _sliced(dtype: DType, rank: int, axis: int, start: int, stop: int) -> Graph:
-    x = Value("x", TensorType(dtype, fresh_dims(rank)))
-    bounds = [
-        _numbers(n, [k]) for n, k in (("starts", start), ("ends", stop), ("axes", axis % rank))
-    ]
-    return _graph([x], [_node(Slice(), [x, *bounds])])
+    indices = Value("indices", TensorType(DType.INT64, fresh_dims(indices_rank)))
+    return _graph([x, indices], [_node(Gather(axis), [x, indices])])
 
 
 def _numbers(name: str, values: list[int]) -> Value:

@@ -13,7 +13,7 @@ from clrt.ir.dtypes import DType
 from clrt.ir.op import ContainerType, TensorType
 from clrt.ops.base import Held, Host, OnnxNode, Op, Types, need, normalize_axis, register
 from clrt.ops.cast import onnx_dtype
-from clrt.ops.driven import Driven, join, part, span, wider
+from clrt.ops.driven import Driven, join, take, wider
 from clrt.ops.movement import fresh_dims
 
 
@@ -170,15 +170,15 @@ class SplitToSequence(Driven):
         n = x.shape[axis]
         if not rest or rest[0] is None:
             if self.keepdims:
-                return [[span(x, axis, i, i + 1, host) for i in range(n)]]
-            return [[part(x, axis, i, host) for i in range(n)]]
+                return [[take(x, axis, range(i, i + 1), host) for i in range(n)]]
+            return [[take(x, axis, i, host) for i in range(n)]]
         split = host.read(rest[0])
         if np.any(split < (0 if split.ndim else 1)):
             raise ShapeError(f"SplitToSequence: {split.tolist()} is not the size of parts.")
         ends = [0, *np.cumsum(split).tolist()] if split.ndim else [*range(0, n, int(split)), n]
         if ends[-1] != n:
             raise ShapeError(f"SplitToSequence: sizes {split.tolist()} do not add up to {n}.")
-        return [[span(x, axis, a, b, host) for a, b in pairwise(ends)]]
+        return [[take(x, axis, range(a, b), host) for a, b in pairwise(ends)]]
 
 
 @register

@@ -14,7 +14,18 @@ from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.spec import BufferArg, Launch, Lowering, Variant
 from clrt.kernels.strided import contiguous_strides, copy_launches
-from clrt.ops.base import Accuracy, Op, Sample, Types, need, normalize_axis, register
+from clrt.ops.base import (
+    Accuracy,
+    Held,
+    Host,
+    Op,
+    Sample,
+    Types,
+    need,
+    normalize_axis,
+    register,
+)
+from clrt.ops.driven import take
 from clrt.ops.movement import (
     Promoted,
     count,
@@ -117,6 +128,7 @@ class Slice(Op):
     accuracy = Accuracy.EXACT
     storages = None
     shape_data = True
+    drives_unread = True
     variants = (Variant("strided", _emit),)
 
     def selected(
@@ -158,6 +170,15 @@ class Slice(Op):
                 dim = sliced_dim(x.shape[at], starts[k], ends[k], step)
             result[at] = fresh_dim() if dim is None else dim
         return [TensorType(x.dtype, tuple(result))]
+
+    def drive(self, inputs: Sequence[Held], host: Host) -> Sequence[Held]:
+        x = inputs[0]
+        starts, ends = (host.read(b).tolist() for b in inputs[1:3])
+        others = (None if b is None else host.read(b).tolist() for b in inputs[3:])
+        for axis, places in self.selected(x.shape, starts, ends, *others):
+            if places != range(x.shape[axis]):
+                x = take(x, axis, places, host)
+        return [x]
 
     @staticmethod
     def _length(inputs: Types, index: int) -> int | None:

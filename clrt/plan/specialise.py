@@ -247,7 +247,7 @@ def _cut(first: Graph, waiting: list[Node], rest: list[Node], sizes: Bindings) -
         assert isinstance(node.op, Op)
         inputs = [v for v in node.inputs if v is not None and not v.is_constant]
         missing = [v for v in inputs if v in (node.input(i) for i in node.op.host_inputs)]
-        if missing and not _is_driven(node):
+        if missing and not (_is_driven(node) or node.op.drives_unread):
             reads.update(dict.fromkeys(missing))
             known.update(dict.fromkeys(missing))
             continue
@@ -256,7 +256,7 @@ def _cut(first: Graph, waiting: list[Node], rest: list[Node], sizes: Bindings) -
         needed.update(dict.fromkeys(inputs))
         # NonZero and its like need elements; control flow and sequences pass on tensors.
         tensors = [v for v in inputs if not isinstance(v.type, ContainerType)]
-        reads.update(dict.fromkeys(missing if node.op.driven else tensors))
+        reads.update(dict.fromkeys(missing if missing or node.op.driven else tensors))
     gone = set(driven)
     rest = [n for n in rest if n not in gone]
     made = {v for n in rest for v in n.outputs}

@@ -320,12 +320,13 @@ class BoundPlan:
     def _feed(self, value: Value, feed: Feed) -> None:
         if value not in self.plan.places or feed.nbytes == 0:
             return
-        target, offset = self._bytes_of(value)
         queue = self.session.queue
+        if not isinstance(feed, DeviceTensor) and (host := self._host_memory(value)) is not None:
+            host[...] = feed
+            return
+        target, offset = self._bytes_of(value)
         if isinstance(feed, DeviceTensor):
             cl.enqueue_copy(queue, target, feed.buffer, dst_offset=offset, byte_count=feed.nbytes)
-        elif (host := self._host_memory(value)) is not None:
-            host[...] = feed
         else:
             self._copies.append(
                 cl.enqueue_copy(queue, target, feed, dst_offset=offset, is_blocking=False)

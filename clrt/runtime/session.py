@@ -7,6 +7,8 @@ import weakref
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from math import prod
+from operator import attrgetter
 from pathlib import Path
 from threading import RLock
 from typing import Any
@@ -30,9 +32,11 @@ class TrackedBuffer(cl.Buffer):  # type: ignore[misc]
     Attributes:
         host: The memory that it is, uint8[size], where the device shares the host's. It may be
             touched while nothing that uses the buffer is in the queue.
+        nbytes: `size`, for which the driver is not asked.
     """
 
     host: Array | None = None
+    nbytes: int = 0
 
 
 @dataclass
@@ -50,7 +54,7 @@ class Session:
     programs: ProgramCache
     allocated_bytes: int = 0
     allocations: int = 0
-    _idle: list[cl.Buffer] = field(default_factory=list)
+    _idle: list[TrackedBuffer] = field(default_factory=list)
     _lock: Any = field(default_factory=RLock)
     _process: int = field(default_factory=os.getpid)
 
@@ -76,8 +80,8 @@ class Session:
         """
         tensor = DeviceTensor(shape, dtype, self, None)
         size = max(tensor.nbytes, 4)
-        fitting = (b for b in self._idle if b.size // 2 <= size <= b.size)
-        buffer = min(fitting, key=lambda b: b.size, default=None)
+        fitting = (b for b in self._idle if b.nbytes // 2 <= size <= b.nbytes)
+        buffer = min(fitting, key=attrgetter("nbytes"), default=None)
         if buffer is None:
             buffer = self.allocate(size)
         else:
@@ -91,7 +95,7 @@ class Session:
         with self._lock:
             self._idle.clear()
 
-    def allocate(self, nbytes: int) -> cl.Buffer:
+    def allocate(self, nbytes: int) -> TrackedBuffer:
         """A device buffer.
 
         Raises:
@@ -102,7 +106,7 @@ class Session:
             if self.shares_memory:
                 flags, host = flags | cl.mem_flags.USE_HOST_PTR, _aligned(size)
             buffer = TrackedBuffer(self.context, flags, size if host is None else 0, host)
-            buffer.host = host
+            buffer.host, buffer.nbytes = host, size
         except (cl.Error, MemoryError) as error:
             raise self.no_room(size) from error
         self.allocations += 1
@@ -214,7 +218,7 @@ class DeviceTensor:
 
     @property
     def nbytes(self) -> int:
-        return int(np.prod(self.shape, dtype=np.int64)) * self.dtype.itemsize
+        return prod(self.shape) * self.dtype.itemsize
 
     def numpy(self) -> Array:
         """A copy of the elements on the host."""

@@ -220,6 +220,49 @@ def test_what_a_loop_hands_on_as_it_came_is_a_constant_of_its_graph(device: Devi
 
 
 @DEVICES
+def test_slices_by_the_turn_share_a_plan(device: DeviceInfo) -> None:
+    """As Paddle writes to a tensor turn by turn; a plan takes longer than a turn."""
+    model = _model(
+        """
+        g (float[2, n] x, float[2, 2] start, int64 limit) => (float[2, 2] y, float[2, n] z)
+        {
+          y, z = Loop (limit, , start, x) <
+            body = b (int64 i, bool go, float[2, 2] v, float[2, n] w)
+              => (bool more, float[2, 2] u, float[2, n] t)
+            {
+              more = Identity(go)
+              one = Constant<value = int64 {1}>()
+              two = Constant<value = int64 {2}>()
+              line = Constant<value = int64[1] {-1}>()
+              one_axis = Constant<value = int64[1] {1}>()
+              row = Constant<value = int64[2] {1, 2}>()
+              end = Add(i, two)
+              first = Reshape(i, line)
+              last = Reshape(end, line)
+              forwards = Slice(w, first, last, one_axis)
+              backwards = Slice(w, last, first, one_axis, line)
+              sum = Add(v, forwards)
+              u = Sub(sum, backwards)
+              places = Range(i, end, one)
+              places_row = Reshape(places, row)
+              both = Concat<axis = 0>(places_row, places_row)
+              t = ScatterElements<axis = 1>(w, both, u)
+            }
+          >
+        }
+        """
+    )
+    ours = _agree(model, device, {"x": _x(1, 2, 9), "start": _x(2, 2, 2), "limit": np.array(2)})
+    plans = len(ours._stages.plans)
+    feed = {"x": _x(3, 2, 9), "start": _x(4, 2, 2), "limit": np.array(6)}
+    for found, wanted in zip(
+        ours.run(feed).values(), onnxruntime.InferenceSession(model).run(None, feed), strict=True
+    ):
+        _same(found, wanted)
+    assert len(ours._stages.plans) == plans
+
+
+@DEVICES
 def test_scans_forwards_and_backwards_along_any_axis(device: DeviceInfo) -> None:
     model = _model(
         """
