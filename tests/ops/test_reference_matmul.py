@@ -88,14 +88,16 @@ def test_pack_constant(n: int, transposed: bool) -> None:
         assert packed[batch, panel, k, lane] == padded[batch, k, panel * 4 + lane]
 
 
-def _linear(weights: Array, bound: dict[str, int], caps: DeviceCaps) -> Plan:
+def _linear(
+    weights: Array, bound: dict[str, int], caps: DeviceCaps, record: dict[str, int] | None = None
+) -> Plan:
     x = Value("x", TensorType(F32, (B, S, weights.shape[0])))
     w = Value("w", TensorType(F32, weights.shape, weights))
     bias = Value("bias", TensorType(F32, weights.shape[1:], weights[0]))
     y = Value("y", TensorType(F32, (B, S, weights.shape[1])))
     op = FusedMatMul(steps=(Step(Add(), (0, 1)), Step(Gelu(), (2,))))
     graph = Graph("linear", [x], [y], [Node("linear", op, [x, w, bias], [y])])
-    return make_plan(specialise(graph, bound), caps, lambda _: {})
+    return make_plan(specialise(graph, bound), caps, lambda _: record or {})
 
 
 @pytest.mark.parametrize("caps", [CPU, GPU, TINY], ids=lambda c: c.name)
@@ -121,6 +123,32 @@ def test_batch_and_rows_merge_and_weights_are_packed_at_load() -> None:
     buffers = [getattr(a, "buffer", None) for a in launch.args]
     assert sum(isinstance(b, Packed) for b in buffers) == 1
     assert launch.flops == 2 * 15 * 50 * 8
+
+
+@pytest.mark.parametrize(
+    ("columns", "of_24", "of_12"),
+    [
+        (10, (14, 1), (6, 2)),
+        (32, (12, 2), (6, 2)),
+        (64, (6, 4), (6, 2)),
+        (96, (8, 3), (4, 3)),
+        (256, (6, 4), (4, 3)),
+        (1000, (8, 3), (4, 3)),
+    ],
+)
+def test_panels_fit_the_columns(
+    columns: int, of_24: tuple[int, int], of_12: tuple[int, int]
+) -> None:
+    """Of tiles with as many sums, which need no more registers."""
+    tiles = []
+    for rows, lanes in ((8, 16), (4, 8)):
+        record = {"T_MR": rows, "T_NV": 3, "T_VW": lanes}
+        weights = np.ones((4, columns), np.float32)
+        (step,) = _linear(weights, {"B": 2, "S": 5}, CPU, record).steps
+        assert isinstance(step, Kernels)
+        defines = dict(step.launches[0].kernel.defines)
+        tiles.append((int(defines["T_MR"]), int(defines["T_NV"])))
+    assert tiles == [of_24, of_12]
 
 
 @pytest.mark.parametrize(
