@@ -115,6 +115,14 @@ def _states() -> list[Case]:
     ]  # fmt: skip
 
 
+def _states_channels_last() -> list[Case]:
+    op, w, attrs = "CausalConvWithState", _x(6, 1, 4), {"channels_last": 1}
+    return [
+        _case(op, _x(2, 5, 6), w, _x(6), activation="silu", outputs=2, **attrs),
+        _case(op, _x(2, 2, 2, 3), w, None, _x(2, 6, 2, 3), dilation=2, outputs=2, **attrs),
+    ]
+
+
 def _rotary() -> list[Case]:
     tables = (_x(16, 4), _x(16, 4))
     ids = np.array([[0, 1, 2], [5, 6, 7]])
@@ -243,6 +251,7 @@ def _grouped() -> list[Case]:
 CASES = [
     *_activations(), *_norms(), *_products(), *_rotary(), *_attentions(), *_multi_heads(),
     *_grouped(), *_decoders(), *_states(), *_distances(),
+    *_states_channels_last(),
 ]  # fmt: skip
 
 

@@ -263,16 +263,20 @@ def _nhwc_fused_conv(body: Body) -> None:
 def _causal_conv_with_state(body: Body) -> None:
     """Inputs: x `[B, C, L]`, weights `[C, 1, K]`, bias, and what came before x, `[B, C, P]` with
     P = (K - 1) dilation. The last P places of both are the state that comes after x.
+
+    With channels last, x and the states are `[B, L, …]`, whose last axes have the channels.
     """
-    forms = {"ndim": 1, "channels_last": 0, "state_window": 0}
+    forms = {"ndim": 1, "state_window": 0}
     if odd := [name for name, form in forms.items() if body.attrs.get(name, form) != form]:
         raise UnsupportedError(f"{odd[0]} {body.attrs[odd[0]]}")
-    x, dilation = body.inputs[0], int(body.attrs.get("dilation", 1))
-    before = body.ints((body.size_of(1, 2) - 1) * dilation)
-    if body.has(3):
-        whole = body("Concat", body.inputs[3], x, axis=2)
-    else:
+    last, dilation = body.attrs.get("channels_last", 0), int(body.attrs.get("dilation", 1))
+    x = _one_axis_of_channels(body, body.inputs[0]) if last else body.inputs[0]
+    if not body.has(3):
+        before = body.ints((body.size_of(1, 2) - 1) * dilation)
         whole = padded(body, x, 2, before=before)
+    else:
+        past = _one_axis_of_channels(body, body.inputs[3]) if last else body.inputs[3]
+        whole = body("Concat", past, x, axis=2)
     attrs: dict[str, Any] = {"group": body.size_of(1, 0), "dilations": [dilation]}
     y = body("Conv", whole, body.inputs[1], body.optional(2), **attrs)
     match body.attrs.get("activation", "none"):
@@ -284,6 +288,17 @@ def _causal_conv_with_state(body: Body) -> None:
             raise UnsupportedError(f"activation '{other}'")
     state = body("Slice", whole, dim_of(body, x, 2), dim_of(body, whole, 2), body.ints(2))
     body.outputs = [y, state]
+    if last:
+        channels = body("Shape", body.inputs[0], start=2)
+        body.outputs = [
+            body("Reshape", t, body("Concat", body("Shape", t, end=2), channels, axis=0))
+            for t in (channels_last(body, value, 3) for value in (y, state))
+        ]
+
+
+def _one_axis_of_channels(body: Body, value: str) -> str:
+    """`[B, L, …]` as `[B, C, L]`."""
+    return channels_first(body, body("Reshape", value, body.ints(0, 0, -1)), 3)
 
 
 @expands(_DOMAIN, "GroupNorm")
