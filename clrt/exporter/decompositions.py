@@ -413,7 +413,7 @@ def decompose(graph: Graph) -> Graph:
     """A copy of a graph without ops of clrt's own; graphs inside its nodes stay as they are."""
     copy = graph.copy()
     single = frozenset(v for v, users in copy.users().items() if v.is_constant and len(users) == 1)
-    names = Names([*(v.name for v in copy.values()), *(n.name for n in copy.nodes)])
+    names = Names(copy.names())
     nodes: list[Node] = []
     for node in copy.nodes:
         rule = _decomposition(node)

@@ -158,6 +158,10 @@ class Graph:
         """Every constant that a node or the outputs use, once."""
         return (v for v in self.values() if v.is_constant)
 
+    def names(self) -> set[str]:
+        """The names of its nodes and values."""
+        return {n.name for n in self.nodes} | {v.name for v in self.values()}
+
     def _mentioned(self) -> Iterator[Value]:
         yield from self.inputs
         for node in self.nodes:
@@ -253,9 +257,9 @@ class Graph:
         outputs = [clone(v) for v in self.outputs]
         return Graph(self.name, inputs, outputs, nodes, list(self.output_names))
 
-    def over(self, inputs: Sequence[Value | None]) -> Graph:
-        """A copy that reads other values in place of the inputs."""
-        copy = self.copy()
+    def over(self, inputs: Sequence[Value | None], bindings: Bindings | None = None) -> Graph:
+        """A copy that reads other values in place of the inputs, with dims bound where given."""
+        copy = self.copy(bindings)
         copy.replace_inputs(dict(zip(copy.inputs, inputs, strict=True)))
         return copy
 

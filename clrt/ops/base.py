@@ -273,12 +273,16 @@ def stand_in(node: Node, names: Names) -> Graph | None:
         return None
     graph, inputs = found
     body = graph.over(inputs)
-    if graph not in node.op.graphs:
-        for inner in body.nodes:
-            inner.name, inner.origins = names.fresh(node.name, inner.op.name), node.origins
-            for value in (*inner.inputs, *inner.outputs):
-                if value is not None and value not in inputs and value.producer in (None, inner):
-                    value.name = names.fresh(inner.name, "value")
+    own = set[str]().union(*(g.names() for g in node.op.graphs))
+    for inner in body.nodes:
+        if inner.name in own:
+            continue
+        inner.name, inner.origins = names.fresh(node.name, inner.op.name), node.origins
+        for value in (*inner.inputs, *inner.outputs):
+            if value is None or value in inputs or value.name in own:
+                continue
+            if value.producer in (None, inner):
+                value.name = names.fresh(inner.name, "value")
     return body
 
 

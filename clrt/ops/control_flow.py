@@ -14,11 +14,12 @@ import numpy as np
 
 from clrt.errors import ModelError, ShapeError
 from clrt.ir.dtypes import DType
-from clrt.ir.graph import Graph, Value
+from clrt.ir.graph import Graph, Names, Node, Value
 from clrt.ir.op import ContainerType, TensorType
-from clrt.ops.base import Held, Host, OnnxNode, Op, Types, need, normalize_axis, register
+from clrt.ops.base import Held, Host, OnnxNode, Op, Types, need, node_of, normalize_axis, register
 from clrt.ops.driven import Driven, join, positional, sizes, take, truth, wider
 from clrt.ops.movement import fresh_dim
+from clrt.ops.views import Squeeze, Unsqueeze
 
 
 @register
@@ -155,7 +156,8 @@ class Scan(Driven):
     """A graph over the slices of its last inputs, with state.
 
     Inputs: the states, then the tensors to scan; outputs: the last states, then what the graph
-    gives for each slice, stacked. `batched` is the form of opset 8: all have a batch axis in
+    gives for each slice, stacked. Of one slice, such as a decoder's next token, the graph takes the
+    node's place. `batched` is the form of opset 8: all have a batch axis in
     front, and input 0 may give each its length. Source: ONNX Scan, opset 8 to 25.
     """
 
@@ -207,6 +209,35 @@ class Scan(Driven):
             *(_stacked(t, axis) for t, axis in zip(stacked, axes, strict=True)),
         ]
         return [_stacked(t, 0) for t in types] if self.batched else types
+
+    def expand(self, inputs: Sequence[Value | None]) -> tuple[Graph, Sequence[Value | None]] | None:
+        given = [v for v in inputs if v is not None and v.type.is_static]
+        first, end = self.states, self.states + self.num_scan_inputs
+        axes = self.scan_input_axes or (0,) * self.num_scan_inputs
+        if self.batched or len(given) < len(inputs) or len(axes) != self.num_scan_inputs:
+            return None
+        scanned = zip(given[first:end], axes, strict=True)
+        if any(v.dims[normalize_axis(axis, len(v.dims), self)] != 1 for v, axis in scanned):
+            return None
+        names, nodes = Names(self.body.names()), list[Node]()
+
+        def reshape(op: Op, value: Value, axis: int) -> Value:
+            place = Value(names.unique("axis"), TensorType.of(np.array([axis])))
+            nodes.append(node_of(op, [value, place], names.unique("slice")))
+            return nodes[-1].output
+
+        formals = [Value(names.unique("x"), v.type) for v in given]
+        actual = list(formals)
+        for k, axis in zip(range(first, end), axes, strict=True):
+            actual[k] = reshape(Squeeze(), formals[k], axis)
+        turn = self.body.over(actual, sizes(self.body, actual))
+        if not all(v.has_numbers for v in turn.constants()):
+            return None  # what the body declares of its shapes may not hold
+        nodes += turn.nodes
+        axes = self.scan_output_axes or (0,) * len(turn.outputs[first:])
+        pairs = zip(turn.outputs[first:], axes, strict=True)
+        stacks = [reshape(Unsqueeze(), value, axis) for value, axis in pairs]
+        return Graph("Scan", formals, [*turn.outputs[:first], *stacks], nodes), given
 
     def drive(self, inputs: Sequence[Held], host: Host) -> Sequence[Held]:
         if not self.batched:

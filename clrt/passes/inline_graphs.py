@@ -8,7 +8,9 @@ from clrt.passes.driver import GraphView, Match, Miss, Pass
 
 
 class InlineGraphs(Pass):
-    """If with a constant condition -> its branch; Einsum -> transpositions, sums, products."""
+    """If with a constant condition -> its branch; Scan of one slice -> its graph; Einsum ->
+    transpositions, sums, products.
+    """
 
     name = "inline_graphs"
 

@@ -284,6 +284,31 @@ def test_scans_forwards_and_backwards_along_any_axis(device: DeviceInfo) -> None
 
 
 @DEVICES
+def test_a_scan_of_one_slice_is_part_of_the_plan(device: DeviceInfo) -> None:
+    text = """
+        g (float[n, 3] s, float[n, t, 3] a) => (float[n, 3] e, float[n, t, 3] p, float[t, 3] q)
+        <float[3, 3] w = {1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0, 9.0}> {
+          x = Exp(a)
+          e, p, q = Scan <num_scan_inputs = 1, scan_input_axes = [-2], scan_output_axes = [1, 0],
+            body = f (float[n, 3] v, float[n, 3] x) => (float[n, 3] r, float[n, 3] u, float[3] z) {
+              m = MatMul(x, w)
+              r = Add(v, m)
+              u = Sub(r, s)
+              z = Constant<value = float[3] {1.0, 2.0, 3.0}>()
+            }
+          > (s, x)
+        }
+        """
+    feeds = [{"s": _x(n, n, 3), "a": _x(n, n, 1, 3)} for n in (2, 4)]
+    for known in (text, text.replace("n, t, 3] a", "n, 1, 3] a")):
+        ours = _agree(_model(known), device, *feeds)
+        assert all(stage.cut is None for stage in ours._stages.plans.values())
+    _agree(
+        _model(text), device, feeds[0], *({"s": _x(0, 2, 3), "a": _x(t, 2, t, 3)} for t in (3, 2))
+    )
+
+
+@DEVICES
 def test_a_loop_in_a_branch_in_a_loop(device: DeviceInfo) -> None:
     model = _model(
         """
