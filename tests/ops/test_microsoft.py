@@ -9,7 +9,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
-from onnx import helper, numpy_helper
+from onnx import helper, numpy_helper, parser
 
 import clrt
 from clrt.errors import UnsupportedError
@@ -378,3 +378,18 @@ def test_outputs_that_an_expansion_lacks_may_be_named(device: DeviceInfo) -> Non
     model.graph.node.append(helper.make_node("Neg", ["unread"], ["n"]))
     with pytest.raises(UnsupportedError, match=r"SkipLayerNormalization.*its output 1\."):
         clrt.load(model)
+
+
+def test_linear_attention_has_the_rows_of_its_queries() -> None:
+    model = parser.parse_model(
+        """
+        <ir_version: 10, opset_import: ["" : 21, "com.microsoft" : 1]>
+        g (float[b, t, 8] q, float[b, t, 8] k, float[b, t, 10] v) => (float[m, n, k] y) {
+          y, s = com.microsoft.LinearAttention <
+            q_num_heads = 2, kv_num_heads = 2, update_rule = "linear"
+          > (q, k, v)
+        }
+        """
+    )
+    with clrt.load(model) as loaded:
+        assert [str(d) for d in loaded.outputs[0].shape or ()] == ["b", "t", "10"]

@@ -51,7 +51,10 @@ def _linear_attention(body: Body) -> None:
         "Scan", [state, *scanned.values()], 2, body=_token(list(scanned)),
         num_scan_inputs=len(scanned), scan_input_axes=[1] * len(scanned), scan_output_axes=[1],
     )  # fmt: skip
-    body.outputs = [body("Reshape", y, body.ints(0, 0, -1)), last]
+    # A Scan does not say that the rows are those of q.
+    rows = body("Shape", body.inputs[0], end=2)
+    shape = body("Concat", rows, body.ints(max(heads, groups) * width), axis=0)
+    body.outputs = [body("Reshape", y, shape), last]
 
 
 def _repeated(body: Body, value: str, times: int) -> str:
