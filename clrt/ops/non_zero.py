@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 
 from clrt.errors import InputError, ShapeError
 from clrt.ir.dims import Dim
 from clrt.ir.dtypes import DType
+from clrt.ir.graph import Graph, Node, Value
 from clrt.ir.op import Array, TensorType
-from clrt.ops.base import Accuracy, Op, Sample, Types, need, normalize_axis, register
+from clrt.ops.base import Accuracy, Op, Sample, Types, need, node_of, normalize_axis, register
+from clrt.ops.gather import Gather
 from clrt.ops.movement import fresh_dim
+from clrt.ops.views import Reshape
 
 
 @register
@@ -51,7 +55,7 @@ class NonZero(Op):
 class Compress(Op):
     """The slices of x along `axis` (default: its elements) where the condition is true.
 
-    Runs on the host; where the condition is not known when the plan is made, the size is an
+    Runs on the host where the condition is not known when the plan is made: the size is then an
     unknown dim. Source: ONNX Compress, opset 9 to 11.
     """
 
@@ -59,6 +63,26 @@ class Compress(Op):
 
     shape_data = True
     accuracy = Accuracy.EXACT
+
+    def expand(self, inputs: Sequence[Value | None]) -> tuple[Graph, Sequence[Value | None]] | None:
+        """The slices by their numbers, where the condition is known."""
+        x, condition = inputs
+        assert x is not None and condition is not None
+        if condition.numbers is None or not x.type.is_static:
+            return None
+        axis = 0 if self.axis is None else normalize_axis(self.axis, len(x.dims), self)
+        places = np.flatnonzero(condition.numbers)
+        if places.size and places[-1] >= (prod(x.dims) if self.axis is None else x.dims[axis]):
+            return None  # which the reference says
+        formal = Value("x", x.type)
+        nodes: list[Node] = []
+        if self.axis is None:
+            line = Value("line", TensorType.of(np.array([-1], np.int64)))
+            nodes.append(node_of(Reshape(), [formal, line], "Reshape"))
+        source = nodes[-1].output if nodes else formal
+        indices = Value("indices", TensorType.of(places.astype(np.int64)))
+        nodes.append(node_of(Gather(axis), [source, indices], "Gather"))
+        return Graph(self.name, [formal], [nodes[-1].output], nodes), [x]
 
     def infer(self, inputs: Types) -> list[TensorType]:
         x, condition = need(inputs, 0, self), need(inputs, 1, self)
