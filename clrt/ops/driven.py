@@ -89,7 +89,7 @@ def join(parts: Sequence[Held], axis: int, new_axis: bool, host: Host) -> Held:
     """Tensors side by side along an axis, which is a new one where asked for."""
     parts = list(parts)
     ranks = {len(p.shape) for p in parts}
-    dtype, rank = _dtype(parts[0]), ranks.pop()
+    dtype, rank = dtype_of(parts[0]), ranks.pop()
     if dtype is DType.STRING:
         stack = np.stack if new_axis else np.concatenate
         return stack([np.asarray(p) for p in parts], axis)
@@ -109,12 +109,13 @@ def take(x: Held, axis: int, indices: int | range, host: Host) -> Held:
     They are no part of the plan, which so serves others as well.
     """
     places = np.array(indices, np.int64)
-    if _dtype(x) is DType.STRING:
+    if dtype_of(x) is DType.STRING:
         return np.take(x, places, axis)
-    return host.run(_taken(_dtype(x), len(x.shape), axis, places.ndim), [x, places])[0]
+    return host.run(_taken(dtype_of(x), len(x.shape), axis, places.ndim), [x, places])[0]
 
 
-def _dtype(x: Held) -> DType:
+def dtype_of(x: Held) -> DType:
+    """The dtype of a tensor, wherever it lies."""
     return x.dtype if isinstance(x.dtype, DType) else DType.of(x.dtype)
 
 

@@ -247,7 +247,8 @@ def _cut(first: Graph, waiting: list[Node], rest: list[Node], sizes: Bindings) -
         assert isinstance(node.op, Op)
         inputs = [v for v in node.inputs if v is not None and not v.is_constant]
         missing = [v for v in inputs if v in (node.input(i) for i in node.op.host_inputs)]
-        if missing and not (_is_driven(node) or node.op.drives_unread):
+        drives = any(node.input(i) in missing for i in node.op.drives_unread)
+        if missing and not (_is_driven(node) or drives):
             reads.update(dict.fromkeys(missing))
             known.update(dict.fromkeys(missing))
             continue

@@ -263,6 +263,64 @@ def test_slices_by_the_turn_share_a_plan(device: DeviceInfo) -> None:
 
 
 @DEVICES
+@pytest.mark.parametrize(
+    ("mode", "kind", "rows"),
+    [
+        ("linear", "float", 5),
+        ("linear", "float", 1),
+        ("nearest", "float", 5),
+        ("cubic", "float", 5),
+        ("nearest", "uint8", 5),
+    ],
+)
+def test_crops_by_computed_boxes_share_a_plan(
+    device: DeviceInfo, mode: str, kind: str, rows: int
+) -> None:
+    """As tf2onnx writes tf.image.crop_and_resize: a Resize of an image for each box."""
+    model = _model(
+        f"""
+        g ({kind}[1, 2, h, w] x, float[b, 4] boxes, int64 limit) => ({kind}[b, 1, 2, r, 3] y) {{
+          always = Constant<value = bool {{1}}>()
+          y = Loop (limit, always) <
+            body = turn (int64 i, bool go) => (bool more, {kind}[1, 2, r, 3] crop) {{
+              more = Identity(go)
+              window = Gather(boxes, i)
+              whole = Constant<value = float[2] {{0.0, 0.0}}>()
+              ends = Constant<value = float[2] {{1.0, 1.0}}>()
+              halves = Constant<value = int64[2] {{2, 2}}>()
+              low, high = Split<axis = 0>(window, halves)
+              roi = Concat<axis = 0>(whole, low, ends, high)
+              sizes = Constant<value = int64[4] {{1, 2, {rows}, 3}}>()
+              crop = Resize<mode = "{mode}", extrapolation_value = 7.0,
+                coordinate_transformation_mode = "tf_crop_and_resize">(x, roi, , sizes)
+            }}
+          >
+        }}
+        """
+    )
+    dtype, scale = (np.float32, 1) if kind == "float" else (np.uint8, 99)
+    boxes = [[0.1, 0.2, 0.7, 0.9], [-0.2, 0.3, 0.5, 1.2], [0.6, 0.6, 0.2, 0.1], [0, 0, 1, 1]]
+
+    def feed(first: int) -> dict[str, Any]:
+        x = (np.abs(_x(first, 1, 2, 49, 7)) * scale).astype(dtype)
+        chosen = np.array(boxes[first:], np.float32)
+        return {"x": x, "boxes": chosen, "limit": np.array(len(chosen))}
+
+    ours = clrt.load(model, device=device.index, strict=True)
+    theirs = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+    ours.run(feed(0))
+    for first in (0, 1):
+        (wanted,) = theirs.run(None, feed(first))
+        _same(ours.run(feed(first))["y"], wanted)
+    plans = len(ours._stages.plans)
+    moved = feed(1)
+    moved["boxes"] = moved["boxes"] * np.float32(0.9)
+    (wanted,) = theirs.run(None, moved)
+    _same(ours.run(moved)["y"], wanted)
+    assert len(ours._stages.plans) == plans
+
+
+@DEVICES
 def test_scans_forwards_and_backwards_along_any_axis(device: DeviceInfo) -> None:
     model = _model(
         """
