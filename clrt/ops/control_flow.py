@@ -7,14 +7,14 @@ of the node are those of each of its graphs.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
 
 from clrt.errors import ModelError, ShapeError
 from clrt.ir.dtypes import DType
-from clrt.ir.graph import Graph, Value
+from clrt.ir.graph import Graph, Node, Value
 from clrt.ir.op import ContainerType, TensorType
 from clrt.ops.base import Held, Host, OnnxNode, Op, Types, need, normalize_axis, register
 from clrt.ops.driven import Driven, join, positional, sizes, take, truth, wider
@@ -258,6 +258,38 @@ class Scan(Driven):
             for column, kind, axis, back in zip(columns, kinds, to, reverse, strict=True)
         ]
         return [*states, *stacks]
+
+
+def sink_constants(node: Node) -> tuple[Op, list[Value | None]] | None:
+    """The op of a node that runs graphs, and its inputs, with what it captures and is constant in
+    those graphs; None where there is nothing of that kind.
+    """
+    op = node.op
+    if not isinstance(op, (If, Loop, Scan)):
+        return None
+    first = len(node.inputs) - op.captures
+    captured = node.inputs[first:]
+    kept = [v for v in captured if not _sinks(v)]
+    if len(kept) == len(captured):
+        return None
+    graphs: dict[str, Any] = {
+        f.name: _with_constants(getattr(op, f.name), captured)
+        for f in fields(op)
+        if isinstance(getattr(op, f.name), Graph)
+    }
+    return replace(op, captures=len(kept), **graphs), [*node.inputs[:first], *kept]
+
+
+def _sinks(value: Value | None) -> bool:
+    return value is not None and value.is_constant and value.has_numbers
+
+
+def _with_constants(graph: Graph, captured: Sequence[Value | None]) -> Graph:
+    """A copy whose last inputs, those for what is captured, are gone where that is constant."""
+    copy = graph.copy()
+    inputs = copy.inputs[len(copy.inputs) - len(captured) :]
+    copy.replace_inputs({v: c for v, c in zip(inputs, captured, strict=True) if _sinks(c)})
+    return copy
 
 
 def _any_shape(t: TensorType | None) -> TensorType | None:

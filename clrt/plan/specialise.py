@@ -19,6 +19,7 @@ from clrt.ir.dims import Bindings, Shape, numbers_of
 from clrt.ir.graph import Graph, Names, Node, Value
 from clrt.ir.op import Array, ContainerType, TensorType
 from clrt.ops.base import Op, stand_in
+from clrt.ops.control_flow import sink_constants
 
 # A folded result is a constant of the plan; larger ones are computed on the device at each run.
 MAX_FOLDED_BYTES = 4 << 20
@@ -125,6 +126,8 @@ def specialise_to_cut(
             instead.update(zip(node.outputs, body.outputs, strict=True))
             continue
         elif _is_driven(node) or _unread(node) or not _infer(node, sizes):
+            # What shapes give is a number by now, on which shapes in its graphs may depend.
+            node.op, node.inputs = sink_constants(node) or (node.op, node.inputs)
             waiting.append(node)
             rest.append(node)
         elif not _fold(node):

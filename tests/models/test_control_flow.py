@@ -220,6 +220,38 @@ def test_what_a_loop_hands_on_as_it_came_is_a_constant_of_its_graph(device: Devi
 
 
 @DEVICES
+def test_sizes_from_outside_a_loop_are_known_when_its_graph_is_planned(device: DeviceInfo) -> None:
+    """As tf.shape(x)[0] is in a TensorFlow loop: no turn waits to read what shapes tell."""
+    model = _model(
+        """
+        g (float[b, n] x, int64 limit) => (float[b, n] y) {
+          shape = Shape(x)
+          first = Constant<value = int64[1] {0}>()
+          batch = Gather(shape, first)
+          always = Constant<value = bool {1}>()
+          y = Loop (limit, always, x) <
+            body = turn (int64 i, bool go, float[b, n] v) => (bool more, float[b, n] w) {
+              more = Identity(go)
+              rest = Constant<value = int64[2] {-1, 2}>()
+              halves = Concat<axis = 0>(batch, rest)
+              pairs = Reshape(v, halves)
+              last = Constant<value = int64 {1}>()
+              sums = CumSum(pairs, last)
+              back = Shape(v)
+              w = Reshape(sums, back)
+            }
+          >
+        }
+        """
+    )
+    feeds = [{"x": _x(k, 2 + k, 6), "limit": np.array(3)} for k in range(2)]
+    ours = _agree(model, device, feeds[0])
+    # Of the graph before and behind the loop, and of the loop's.
+    assert len(ours._stages.plans) == 3
+    _agree(model, device, *feeds)
+
+
+@DEVICES
 def test_slices_by_the_turn_share_a_plan(device: DeviceInfo) -> None:
     """As Paddle writes to a tensor turn by turn; a plan takes longer than a turn."""
     model = _model(
