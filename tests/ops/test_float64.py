@@ -25,13 +25,13 @@ def _in_float64(sample: Sample) -> Sample | None:
     return Sample(sample.op, tuple(wide))
 
 
-# Ops of images and signals, and those of passes and normalisations: float64 runs on the host.
+# Ops of images, and those of passes and normalisations: float64 runs on the host.
 ON_HOST = {
-    "AveragePool", "BatchNormalization", "Col2Im", "ConvTranspose", "CouplePairs", "DFT",
+    "AveragePool", "BatchNormalization", "Col2Im", "ConvTranspose", "CouplePairs",
     "DeformConv", "Det", "FusedAttention", "GlobalAveragePool", "GlobalMaxPool", "GridSample",
     "GroupNormalization", "InstanceNormalization", "Inverse", "LayerNormalization",
     "LpNormalization", "LpPool", "MaxPool", "MaxRoiPool", "QuantizeLinear", "RMSNormalization",
-    "Resize", "RoiAlign", "STFT",
+    "Resize", "RoiAlign",
 }  # fmt: skip
 FLOATS = [c for c in ON_DEVICE if any(map(_in_float64, c.samples()))]
 
