@@ -8,17 +8,25 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from math import prod
 from typing import Any
 
 import numpy as np
 
-from clrt.errors import ModelError, ShapeError
+from clrt.errors import ClrtError, ModelError, ShapeError
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Node, Value
 from clrt.ir.op import ContainerType, TensorType
-from clrt.ops.base import Held, Host, OnnxNode, Op, Types, need, normalize_axis, register
+from clrt.ops.base import Held, Host, OnnxNode, Op, Types, need, node_of, normalize_axis, register
 from clrt.ops.driven import Driven, join, positional, sizes, take, truth, wider
+from clrt.ops.fused import Fused
 from clrt.ops.movement import fresh_dim
+from clrt.ops.pointwise import Pointwise, Where
+from clrt.ops.views import View
+
+# Of graphs of an If that both run: tens of us, where to read a condition takes hundreds.
+_FEW_NODES = 8
+_FEW_ELEMS = 4096
 
 
 @register
@@ -26,8 +34,8 @@ from clrt.ops.movement import fresh_dim
 class If(Driven):
     """One of two graphs, by a condition.
 
-    Where the condition is known when the plan is made, its graph takes the node's place. Source:
-    ONNX If, opset 1 to 25.
+    Where the condition is known when the plan is made, its graph takes the node's place; where
+    both graphs are a little arithmetic, both do, and a choice. Source: ONNX If, opset 1 to 25.
     """
 
     then_branch: Graph
@@ -53,12 +61,48 @@ class If(Driven):
 
     def expand(self, inputs: Sequence[Value | None]) -> tuple[Graph, Sequence[Value | None]] | None:
         condition = inputs[0]
-        if condition is None or condition.numbers is None:
+        if condition is None:
             return None
+        if condition.numbers is None:
+            return self._both(inputs)
         return self.graphs[not np.all(condition.numbers)], inputs[1:]
+
+    def _both(self, inputs: Sequence[Value | None]) -> tuple[Graph, Sequence[Value | None]] | None:
+        """Both graphs, and Where: of a few small numbers that takes less than to read a condition.
+
+        So are what TensorFlow makes of `break` and `continue`.
+        """
+        given = [v for v in inputs if v is not None and not isinstance(v.type, ContainerType)]
+        every = [n for g in self.graphs for n in g.nodes]
+        plain = all(isinstance(n.op, (Pointwise, Fused, View)) for n in every)
+        if len(given) < len(inputs) or len(every) > _FEW_NODES or not plain:
+            return None
+        formal = [Value(f"x{k}", v.type) for k, v in enumerate(given)]
+        then, other = (g.over(formal[1:]) for g in self.graphs)
+        nodes = [*then.nodes, *other.nodes]
+        try:
+            for node in nodes:
+                assert isinstance(node.op, Op)
+                (node.output.type,) = node.op.infer(node.input_types)
+        except ClrtError:  # of a graph that may never run
+            return None
+        pairs = list(zip(then.outputs, other.outputs, strict=True))
+        least = len(formal[0].shape or ())
+        read = [v for n in nodes for v in n.inputs if v is not None]
+        if not all(map(_is_small, (*formal[:1], *read, *then.outputs, *other.outputs))) or any(
+            a.dims != b.dims or a.dtype is not b.dtype or len(a.dims) < least for a, b in pairs
+        ):
+            return None
+        chosen = [node_of(Where(), [formal[0], a, b], "Where") for a, b in pairs]
+        return Graph(self.name, formal, [n.output for n in chosen], [*nodes, *chosen]), inputs
 
     def drive(self, inputs: Sequence[Held], host: Host) -> Sequence[Held]:
         return host.run(self.graphs[not truth(inputs[0], host)], inputs[1:])
+
+
+def _is_small(value: Value) -> bool:
+    dims = value.type.static_shape
+    return dims is not None and prod(dims) <= _FEW_ELEMS and not value.type.on_host
 
 
 def _either(a: TensorType, b: TensorType, seen: Types) -> TensorType:

@@ -220,6 +220,77 @@ def test_what_a_loop_hands_on_as_it_came_is_a_constant_of_its_graph(device: Devi
 
 
 @DEVICES
+def test_a_little_arithmetic_of_both_branches_runs_without_reading_the_condition(
+    device: DeviceInfo,
+) -> None:
+    """As TensorFlow's AutoGraph writes `if`, `continue` and `break` in a loop."""
+    model = _model(
+        """
+        g (float[n, 3] x, int64 limit) => (float[3] total, int64 taken) {
+          always = Constant<value = bool {1}>()
+          none = Constant<value = int64 {0}>()
+          start = Constant<value = float[3] {0.0, 0.0, 0.0}>()
+          total, taken = Loop (limit, always, start, none) <
+            body = turn (int64 i, bool go, float[3] s, int64 k)
+              => (bool more, float[3] t, int64 m)
+            {
+              row = Gather(x, i)
+              sum = ReduceSum<keepdims = 0>(row)
+              zero = Constant<value = float {0.0}>()
+              rises = Greater(sum, zero)
+              t, m = If (rises) <
+                then_branch = a () => (float[3] t1, int64 m1) {
+                  t1 = Add(s, row)
+                  one = Constant<value = int64 {1}>()
+                  m1 = Add(k, one)
+                },
+                else_branch = b () => (float[3] t2, int64 m2) {
+                  t2 = Sub(s, row)
+                  m2 = Identity(k)
+                }
+              >
+              two = Constant<value = int64 {2}>()
+              enough = Greater(m, two)
+              more = If (enough) <
+                then_branch = c () => (bool stop) { stop = Constant<value = bool {0}>() },
+                else_branch = d () => (bool on) { on = Identity(go) }
+              >
+            }
+          >
+        }
+        """
+    )
+    feeds = [{"x": _x(k, 9, 3), "limit": np.array(9)} for k in range(3)]
+    ours = _agree(model, device, *feeds)
+    # Of the graph before and behind the loop, and of the loop's.
+    assert len(ours._stages.plans) == 3
+
+
+@DEVICES
+def test_branches_that_do_not_fit_each_other_wait_for_the_condition(device: DeviceInfo) -> None:
+    model = _model(
+        """
+        g (float[n] x, float[h] z, bool c) => (float[m] y, float[k] w) {
+          y = If (c) <
+            then_branch = a () => (float[n] u) { u = Exp(x) },
+            else_branch = b () => (float[1] v) {
+              v = Constant<value = float[1] {2.0}>()
+            }
+          >
+          w = If (c) <
+            then_branch = d () => (float[n] p) { p = Add(x, z) },
+            else_branch = e () => (float[n] q) { q = Identity(x) }
+          >
+        }
+        """
+    )
+    x = _x(1, 4)
+    fits = {"x": x, "z": x, "c": np.array(True)}
+    # The branch that is not taken adds what does not fit.
+    _agree(model, device, fits, {"x": x, "z": _x(2, 3), "c": np.array(False)})
+
+
+@DEVICES
 def test_sizes_from_outside_a_loop_are_known_when_its_graph_is_planned(device: DeviceInfo) -> None:
     """As tf.shape(x)[0] is in a TensorFlow loop: no turn waits to read what shapes tell."""
     model = _model(
