@@ -55,6 +55,7 @@ class NonZero(Op):
 class Compress(Op):
     """The slices of x along `axis` (default: its elements) where the condition is true.
 
+    Of elements the condition may have the axes, too: Paddle's masked_select, and ONNX Runtime.
     Runs on the host where the condition is not known when the plan is made: the size is then an
     unknown dim. Source: ONNX Compress, opset 9 to 11.
     """
@@ -86,7 +87,7 @@ class Compress(Op):
 
     def infer(self, inputs: Types) -> list[TensorType]:
         x, condition = need(inputs, 0, self), need(inputs, 1, self)
-        if condition.shape is not None and len(condition.shape) != 1:
+        if condition.shape is not None and len(condition.shape) != 1 and self.axis is not None:
             raise ShapeError(f"Compress: the condition {condition} has not one axis.")
         numbers = condition.numbers
         found: Dim = fresh_dim() if numbers is None else int(np.count_nonzero(numbers))
@@ -100,6 +101,7 @@ class Compress(Op):
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         x, condition = inputs
         assert x is not None and condition is not None
+        condition = condition.reshape(-1)
         length = x.size if self.axis is None else x.shape[self.axis]
         if condition[length:].any():
             raise InputError(
@@ -112,6 +114,7 @@ class Compress(Op):
     def samples(cls) -> Iterator[Sample]:
         x = np.arange(12, dtype=np.float32).reshape(3, 4)
         yield Sample(cls(), (x, np.array([True, False, True])))
+        yield Sample(cls(), (x, x > 4))
         yield Sample(cls(-1), (x, np.array([False, True, True, False])))
         yield Sample(cls(0), (x, np.zeros(3, np.bool_)))
 

@@ -140,6 +140,25 @@ def test_a_condition_of_more_than_there_is(device: DeviceInfo) -> None:
 
 
 @DEVICES
+def test_as_paddle_writes_masks_and_squeezes(device: DeviceInfo) -> None:
+    """A condition with the axes of x, and an empty list of axes."""
+    model = _model(
+        [
+            helper.make_node("Greater", ["x", "zero"], ["mask"]),
+            helper.make_node("Compress", ["x", "mask"], ["chosen"]),
+            helper.make_node("Unsqueeze", ["x", "places"], ["wide"]),
+            helper.make_node("Squeeze", ["wide", "none"], ["narrow"]),
+        ],
+        {"x": (FLOAT, ["n", "m"])},
+        {"chosen": FLOAT, "narrow": FLOAT},
+        zero=np.float32(0),
+        places=np.array([0, 2]),
+        none=np.zeros(0, np.int64),
+    )
+    _agree(model, device, {"x": _x(1, 5, 3)}, {"x": _x(2, 1, 4)})
+
+
+@DEVICES
 @pytest.mark.parametrize("axis", [None, 0, -1])
 def test_a_known_condition_chooses_on_the_device(device: DeviceInfo, axis: int | None) -> None:
     """Of a constant, or of shapes, as tf2onnx pads by reflection."""
