@@ -236,15 +236,14 @@ class Stages:
         """The outputs of a node that the host drives."""
         assert isinstance(node.op, Op)
         inputs = [None if v is None else _value(v, feeds) for v in node.inputs]
-        by_host = type(node.op).drive is Op.drive
-        if by_host:
+        if node.op.host_computes:
             self.host_nodes[node.name] = "how much comes out depends on the data"
         start_ns = time.perf_counter_ns()
         try:
             results = node.op.drive(inputs, _Runner(self))
         except ClrtError as error:
             raise reworded(error, f"{node}: {error}") from error
-        if self.recorder is not None and by_host:
+        if self.recorder is not None and node.op.host_computes:
             self.recorder.record_node(node, start_ns)
         pairs = zip(node.outputs, results, strict=False)
         return {v.name: _held(v.type, x) for v, x in pairs}

@@ -162,10 +162,10 @@ def _cut_row(cut: Cut) -> CutRow:
     first = cut.nodes[0]
     assert isinstance(first.op, Op)
     why = "the shape of what follows, or its kernel, depends on what the host reads"
-    if first.op.driven:
-        why = "the host drives it: control flow, a sequence or a map"
-    elif first in cut.driven:
-        why = "the host computes it: how much comes out depends on the data"
+    if first in cut.driven:
+        why = "the host drives it: control flow, a sequence, a map or bounds that are computed"
+        if first.op.host_computes:
+            why = "the host computes it: how much comes out depends on the data"
     ops = Counter(n.op.name for n in cut.rest.nodes)
     return CutRow(cut.title, why, cut.reads, dict(ops.most_common()))
 

@@ -31,6 +31,7 @@ from clrt.kernels.spec import (
     pieces_per_group,
     round_up,
 )
+from clrt.kernels.tiles import has_fixed_width, tile, width
 from clrt.kernels.tuned import tuned
 
 EmitProduct: TypeAlias = Callable[[Product, Lowering], list[Launch]]
@@ -104,13 +105,12 @@ def emit_cpu(product: Product, ctx: Lowering, norm: RowNorm | None = None) -> li
     _check_vectors(product.epilogue)
     if product.is_empty:
         return []
-    tunables = ctx.tunables(CPU)
-    width = tunables["T_NV"] * tunables["T_VW"]
+    tunables = tile(CPU, product, ctx)
     launches, product = merge(product, ctx)
     if product.k and product.a.strides[-1] != 1:
         copied, product = copy_a(product, ctx)
         launches += copied
-    packing, b, b_strides = pack_b(product, width, ctx)
+    packing, b, b_strides = pack_b(product, width(tunables), ctx)
     launches += packing
     defines = {
         **tunables,
@@ -131,7 +131,7 @@ def emit_cpu(product: Product, ctx: Lowering, norm: RowNorm | None = None) -> li
 
     units, rows = ctx.caps.compute_units, product.batches * product.m
     blocks = ceil_div(product.m, tunables["T_MR"])
-    panels = ceil_div(product.n, width) * product.batches
+    panels = ceil_div(product.n, width(tunables)) * product.batches
     longest = min(_STRIPE, tunables["T_MC"])
     most = pieces_per_group(blocks * panels, longest, ctx.caps)
     height = _stripe(blocks, panels, most, units)
@@ -168,14 +168,8 @@ def _stripe(blocks: int, panels: int, most: int, units: int) -> int:
 
 
 def _is_whole(product: Product, lanes: int) -> bool:
-    """Whether each row of y is whole vectors, at every shape.
-
-    A fact of the model, not of this call's shapes, or each new shape might compile again.
-    """
-    known = isinstance(product.y, Value) and product.y.symbolic
-    y_width = known[-1] if known else product.n
-    aligned = not product.n % lanes and not product.y_offset % lanes
-    return isinstance(y_width, int) and y_width == product.n and aligned
+    """Whether each row of y is whole vectors, at every shape."""
+    return has_fixed_width(product) and not product.n % lanes and not product.y_offset % lanes
 
 
 def emit_blocks_cpu(product: Product, ctx: Lowering) -> list[Launch]:
@@ -187,8 +181,7 @@ def emit_blocks_cpu(product: Product, ctx: Lowering) -> list[Launch]:
     _check_vectors(product.epilogue)
     if product.is_empty:
         return []
-    tunables = ctx.tunables(BLOCKS)
-    width = tunables["T_NV"] * tunables["T_VW"]
+    tunables = tile(BLOCKS, product, ctx)
     launches, product = merge(product, ctx)
     assert product.blocks is not None
     defines = {
@@ -201,12 +194,12 @@ def emit_blocks_cpu(product: Product, ctx: Lowering) -> list[Launch]:
     args: tuple[Arg, ...] = (
         BufferArg(product.y, product.y_offset),
         product.a.buffer,
-        *_block_args(product, width),
+        *_block_args(product, width(tunables)),
         *(i32(s) for s in sizes),
         *_epilogue_args(product.epilogue),
     )
     chunks = ceil_div(product.m, tunables["T_MR"] * tunables["T_MB"])
-    size = (chunks * ceil_div(product.n, width) * product.batches,)
+    size = (chunks * ceil_div(product.n, width(tunables)) * product.batches,)
     kernel = KernelSpec.of("gemm_blocks_cpu.cl", "gemm_blocks_cpu", **defines)
     return [*launches, Launch(kernel, size, (1,), args, product.flops)]
 
@@ -282,10 +275,9 @@ def variants(
     )
 
 
-def packed_width(ctx: Lowering) -> int:
+def packed_width(product: Product, ctx: Lowering) -> int:
     """Columns of a panel of B as `emit_cpu` reads it."""
-    tunables = ctx.tunables(CPU)
-    return tunables["T_NV"] * tunables["T_VW"]
+    return width(tile(CPU, product, ctx))
 
 
 def _b_defines(product: Product) -> dict[str, object]:
@@ -294,9 +286,9 @@ def _b_defines(product: Product) -> dict[str, object]:
     return {"B_T": product.right.cl, "B_STORAGE": product.right.storage}
 
 
-def _block_args(product: Product, width: int) -> tuple[Arg, ...]:
+def _block_args(product: Product, columns: int) -> tuple[Arg, ...]:
     assert product.blocks is not None
-    levels, pairs = product.blocks.packed(product.n, product.k, width)
+    levels, pairs = product.blocks.packed(product.n, product.k, columns)
     return BufferArg(levels), BufferArg(pairs), i32(product.blocks.size)
 
 
@@ -332,12 +324,12 @@ def _epilogue_args(epilogue: Epilogue) -> tuple[Arg, ...]:
 
 
 def pack_b(
-    product: Product, width: int, ctx: Lowering
+    product: Product, panel: int, ctx: Lowering
 ) -> tuple[list[Launch], BufferArg, tuple[int, int]]:
     """B in panels: the launches that pack it, the buffer, and its strides by batch axis."""
     s0, s1, s_k, s_n = product.b.strides
     n, k = product.n, product.k
-    columns = round_up(n, width)
+    columns = round_up(n, panel)
     source = product.b.buffer
     if product.b.in_panels:
         return [], source, (s0, s1)
@@ -352,7 +344,7 @@ def pack_b(
         and constant.is_constant
         and constant.has_numbers
     ):
-        packed = Panels(k, n, width, s_n != 1).of(constant)
+        packed = Panels(k, n, panel, s_n != 1).of(constant)
         scale, size = columns * k, max(n * k, 1)
         return [], BufferArg(packed), (s0 // size * scale, s1 // size * scale)
     if product.right is not product.dtype:
@@ -362,8 +354,8 @@ def pack_b(
     strides = (0 if s0 == 0 else own[1] * columns * k, 0 if s1 == 0 else columns * k)
     if k == 0:
         return [], target, strides
-    numbers = (n, k, width, columns, own[1], s0, s1, s_k, s_n)
+    numbers = (n, k, panel, columns, own[1], s0, s1, s_k, s_n)
     kernel = KernelSpec.of("pack_panels.cl", "pack_panels", ROWS=_PACKED_ROWS)
     args: tuple[Arg, ...] = (target, source, *(i32(v) for v in numbers))
-    grid = (columns // width, ceil_div(k, _PACKED_ROWS), prod(own))
+    grid = (columns // panel, ceil_div(k, _PACKED_ROWS), prod(own))
     return [Launch(kernel, grid, (1, 1, 1), args)], target, strides

@@ -27,6 +27,7 @@ from clrt.kernels.spec import (
     i32,
     round_up,
 )
+from clrt.kernels.tiles import tile, width
 from clrt.kernels.tuned import tuned
 
 CPU = tuned(
@@ -43,10 +44,9 @@ def misfit_cpu(node: Node, caps: DeviceCaps) -> str | None:
     return None if caps.is_cpu else "for CPU devices"
 
 
-def width(ctx: Lowering) -> int:
+def packed_width(product: Product, ctx: Lowering) -> int:
     """Columns of a panel of B as `emit_cpu` reads it."""
-    tunables = ctx.tunables(CPU)
-    return tunables["T_NV"] * tunables["T_VW"]
+    return width(tile(CPU, product, ctx))
 
 
 def difference(
@@ -101,7 +101,7 @@ def constant_panels(
         zeros is not None and bool((zeros == middle).all())
     )
     dtype = DType.INT8 if centred else DType.INT16
-    columns = width(ctx)
+    columns = packed_width(product, ctx)
     panels = Panels(product.k, product.n, columns, False).of(value)
 
     def pack(array: Array) -> Array:
@@ -124,15 +124,15 @@ def emit_cpu(product: Product, ctx: Lowering, panel_type: str = "float") -> list
     """
     if product.is_empty:
         return []
-    tunables = ctx.tunables(CPU)
+    tunables = tile(CPU, product, ctx)
     launches, product = merge(product, ctx)
-    packing, b, b_strides = gemm.pack_b(product, width(ctx), ctx)
+    packing, b, b_strides = gemm.pack_b(product, width(tunables), ctx)
     a0, a1, a_row, a_k = product.a.strides
     if a_k != 1 and product.k > 1:
         raise UnsupportedError("the rows of A are not contiguous")
     sizes = (product.m, product.n, product.k, product.batch[1], a0, a1, a_row, *b_strides)
     args: tuple[Arg, ...] = (BufferArg(product.y, product.y_offset), product.a.buffer, b)
-    tiles = ceil_div(product.m, tunables["T_MR"]) * ceil_div(product.n, width(ctx))
+    tiles = ceil_div(product.m, tunables["T_MR"]) * ceil_div(product.n, width(tunables))
     kernel = KernelSpec.of(
         "gemm_integer_cpu.cl",
         "gemm_integer_cpu",

@@ -149,6 +149,11 @@ class Op(IrOp):
         """The outputs, where the host drives the node: a size in them depends on the data."""
         return self.compute(*(None if x is None else host.read(x) for x in inputs))
 
+    @property
+    def host_computes(self) -> bool:
+        """Whether the host computes what `drive` gives, and does not just say what to run."""
+        return type(self).drive is Op.drive
+
     @classmethod
     def from_onnx(cls, node: OnnxNode) -> Op:
         """The op of an ONNX node; may rewrite `node.inputs` to the newest opset's form.

@@ -186,7 +186,7 @@ def _emit(emit: gemm.EmitProduct) -> Emit:
         product = lower_conv(node)
         if product.is_empty:
             return []
-        width = gemm.packed_width(ctx) if emit is gemm.emit_cpu else 0
+        width = gemm.packed_width(product, ctx) if emit is gemm.emit_cpu else 0
         parts = unfolded(node, product, ctx, width)
         return [x for unfold, part in parts for x in (*unfold, *emit(part, ctx))]
 

@@ -39,7 +39,7 @@ def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
     if 0 in node.output.dims:
         return []
     launches, product = _lower(node, ctx, DType.FLOAT32)
-    for unfold, part in unfolded(node, product, ctx, gemm_integer.width(ctx)):
+    for unfold, part in unfolded(node, product, ctx, gemm_integer.packed_width(product, ctx)):
         launches += (*unfold, *gemm_integer.emit_cpu(part, ctx))
     return launches
 

@@ -106,10 +106,11 @@ def join(parts: Sequence[Held], axis: int, new_axis: bool, host: Host) -> Held:
 def take(x: Held, axis: int, indices: int | range, host: Host) -> Held:
     """Some indices of an axis, or just one, with which the axis goes.
 
-    They are no part of the plan, which so serves others as well.
+    They are no part of the plan, which so serves others as well. What is on the host stays there: a
+    plan would take all of it to the device.
     """
     places = np.array(indices, np.int64)
-    if dtype_of(x) is DType.STRING:
+    if isinstance(x, np.ndarray):
         return np.take(x, places, axis)
     return host.run(_taken(dtype_of(x), len(x.shape), axis, places.ndim), [x, places])[0]
 

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 import weakref
+from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
-from operator import attrgetter
 from pathlib import Path
 from threading import RLock
 from typing import Any
@@ -54,7 +54,7 @@ class Session:
     programs: ProgramCache
     allocated_bytes: int = 0
     allocations: int = 0
-    _idle: list[TrackedBuffer] = field(default_factory=list)
+    _idle: defaultdict[int, list[TrackedBuffer]] = field(default_factory=lambda: defaultdict(list))
     _lock: Any = field(default_factory=RLock)
     _process: int = field(default_factory=os.getpid)
 
@@ -80,14 +80,10 @@ class Session:
         """
         tensor = DeviceTensor(shape, dtype, self, None)
         size = max(tensor.nbytes, 4)
-        fitting = (b for b in self._idle if b.nbytes // 2 <= size <= b.nbytes)
-        buffer = min(fitting, key=attrgetter("nbytes"), default=None)
-        if buffer is None:
-            buffer = self.allocate(size)
-        else:
-            self._idle.remove(buffer)
-        tensor.buffer = buffer
-        weakref.finalize(tensor, self._idle.append, buffer)
+        fitting = (n for n, idle in self._idle.items() if idle and n // 2 <= size <= n)
+        pooled = min(fitting, default=None)
+        tensor.buffer = self.allocate(size) if pooled is None else self._idle[pooled].pop()
+        weakref.finalize(tensor, self._idle[tensor.buffer.nbytes].append, tensor.buffer)
         return tensor
 
     def trim(self) -> None:

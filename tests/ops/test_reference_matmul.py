@@ -88,14 +88,16 @@ def test_pack_constant(n: int, transposed: bool) -> None:
         assert packed[batch, panel, k, lane] == padded[batch, k, panel * 4 + lane]
 
 
-def _linear(weights: Array, bound: dict[str, int], caps: DeviceCaps) -> Plan:
+def _linear(
+    weights: Array, bound: dict[str, int], caps: DeviceCaps, record: dict[str, int] | None = None
+) -> Plan:
     x = Value("x", TensorType(F32, (B, S, weights.shape[0])))
     w = Value("w", TensorType(F32, weights.shape, weights))
     bias = Value("bias", TensorType(F32, weights.shape[1:], weights[0]))
     y = Value("y", TensorType(F32, (B, S, weights.shape[1])))
     op = FusedMatMul(steps=(Step(Add(), (0, 1)), Step(Gelu(), (2,))))
     graph = Graph("linear", [x], [y], [Node("linear", op, [x, w, bias], [y])])
-    return make_plan(specialise(graph, bound), caps, lambda _: {})
+    return make_plan(specialise(graph, bound), caps, lambda _: record or {})
 
 
 @pytest.mark.parametrize("caps", [CPU, GPU, TINY], ids=lambda c: c.name)
@@ -114,13 +116,38 @@ def test_new_shapes_compile_nothing(caps: DeviceCaps) -> None:
 
 
 def test_batch_and_rows_merge_and_weights_are_packed_at_load() -> None:
-    (step,) = _linear(np.ones((8, 50), np.float32), {"B": 3, "S": 5}, CPU).steps
+    (step,) = _linear(np.ones((8, 70), np.float32), {"B": 3, "S": 5}, CPU).steps
     assert isinstance(step, Kernels)
     (launch,) = step.launches
     assert launch.global_size == (4 * 3,)
     buffers = [getattr(a, "buffer", None) for a in launch.args]
     assert sum(isinstance(b, Packed) for b in buffers) == 1
-    assert launch.flops == 2 * 15 * 50 * 8
+    assert launch.flops == 2 * 15 * 70 * 8
+
+
+@pytest.mark.parametrize(
+    ("columns", "tile"),
+    [(10, (14, 1)), (32, (12, 2)), (40, (8, 3)), (64, (6, 4)), (96, (8, 3)), (1000, (8, 3))],
+)
+def test_panels_fit_the_columns(columns: int, tile: tuple[int, int]) -> None:
+    record = {"T_MR": 8, "T_NV": 3, "T_VW": 16}
+    weights = np.ones((4, columns), np.float32)
+    (step,) = _linear(weights, {"B": 2, "S": 5}, CPU, record).steps
+    assert isinstance(step, Kernels)
+    defines = dict(step.launches[0].kernel.defines)
+    assert (int(defines["T_MR"]), int(defines["T_NV"])) == tile
+
+
+@pytest.mark.parametrize("device", all_devices(), ids=lambda d: d.platform.split()[0])
+def test_tiles_that_fit_their_columns_agree(device: DeviceInfo) -> None:
+    if not device.caps.is_cpu:
+        pytest.skip("a CPU kernel")
+    rng = np.random.default_rng(7)
+    for m, n in [(29, 10), (29, 32), (13, 64), (5, 130)]:
+        x, w = (rng.standard_normal(s).astype(np.float32) for s in [(m, 9), (9, n)])
+        graph = sample_graph(Sample(MatMul(), (x, w)))
+        result = _run(graph, device, {"x0": x, "x1": w}, T_MR=8, T_NV=3, T_VW=16)
+        np.testing.assert_allclose(result, x @ w, rtol=0, atol=1e-4)
 
 
 @pytest.mark.parametrize(

@@ -108,12 +108,12 @@ def test_the_record_is_named(
 ) -> None:
     monkeypatch.setenv("CLRT_CACHE_DIR", str(tmp_path))
     caps = model.device.caps
-    save([new_record("gemm_cpu", caps, {"T_MR": 2})])
+    save([new_record("gemm_cpu", caps, {"T_MC": 16})])
     record = find_record("gemm_cpu", caps)
-    assert record.tunables == {"T_MR": 2}
+    assert record.tunables == {"T_MC": 16}
     assert "for this device" in str(record)
     assert str(tmp_path) in str(record)
     assert "no record fits" in str(find_record("no_such_kernel", caps))
     found = model.explain(dict.fromkeys(NAMES, (2, 16)))
     uses = [k for r in found.rows for k in r.kernels if k.entry == "gemm_cpu"]
-    assert {(u.tunables["T_MR"], u.record) for u in uses} == {(2, str(record))}
+    assert {(u.tunables["T_MC"], u.record) for u in uses} == {(16, str(record))}
