@@ -12,6 +12,10 @@
 #define REAL 0
 #define WINDOW 1
 #endif
+#ifndef ACC_T
+#define ACC_T float
+#endif
+#define ACC2 CAT(ACC_T, 2)
 #if WINDOW
 #define WINDOW_INPUT , IN(DATA_T, window)
 #define WEIGHT(j) LOAD(AT(window), j)
@@ -20,48 +24,48 @@
 #define WEIGHT(j) 1
 #endif
 
-__kernel void dft_table(OUT(float, table), const IDX_T n, const float sign) {
+__kernel void dft_table(OUT(ACC_T, table), const IDX_T n, const IDX_T sign) {
   const IDX_T i = get_global_id(0);
   if (i >= n) return;
   // The lower half by symmetry: small angles are the exact ones.
   const IDX_T from_top = 2 * i > n ? n - i : i;
-  const float angle = (float)(2 * from_top) / (float)n;
-  const float sine = sinpi(angle) * (float)(2 * i > n ? -sign : sign);
+  const ACC_T angle = (ACC_T)(2 * from_top) / (ACC_T)n;
+  const ACC_T sine = sinpi(angle) * (ACC_T)(2 * i > n ? -sign : sign);
   AT(table)[2 * i] = cospi(angle);
   AT(table)[2 * i + 1] = sine;
 }
 
 // s: steps of x from block to block, line to line, element to element; t: of y. In elements of
 // both parts.
-__kernel void dft(OUT(DATA_T, y), IN(DATA_T, x), IN(float, table) WINDOW_INPUT, const IDX_T n,
+__kernel void dft(OUT(DATA_T, y), IN(DATA_T, x), IN(ACC_T, table) WINDOW_INPUT, const IDX_T n,
                   const IDX_T length, const IDX_T outputs, const IDX_T s0, const IDX_T s1,
                   const IDX_T s2, const IDX_T t0, const IDX_T t1, const IDX_T t2,
-                  const float scale) {
+                  const IDX_T divisor) {
   const IDX_T k = get_global_id(0), line = get_global_id(1), block = get_global_id(2);
   if (k >= outputs) return;
   const IDX_T from = block * s0 + line * s1;
-  float2 sum = (float2)(0);
+  ACC2 sum = (ACC2)(0);
   IDX_T at = 0;
   for (IDX_T j = 0; j < length; ++j) {
-    const float2 root = (float2)(AT(table)[2 * at], AT(table)[2 * at + 1]);
+    const ACC2 root = (ACC2)(AT(table)[2 * at], AT(table)[2 * at + 1]);
     at += k;
     if (at >= n) at -= n;
     const IDX_T i = from + j * s2;
 #if COMPLEX
-    float2 v = (float2)(LOAD(AT(x), 2 * i), LOAD(AT(x), 2 * i + 1)) * (float2)(WEIGHT(j));
+    ACC2 v = (ACC2)(LOAD(AT(x), 2 * i), LOAD(AT(x), 2 * i + 1)) * (ACC2)(WEIGHT(j));
 #else
-    float2 v = (float2)(LOAD(AT(x), i) * WEIGHT(j), 0);
+    ACC2 v = (ACC2)(LOAD(AT(x), i) * WEIGHT(j), 0);
 #endif
 #if REAL
-    if (j > 0 && 2 * j != n) v *= (float2)(2);
+    if (j > 0 && 2 * j != n) v *= (ACC2)(2);
 #endif
-    sum += (float2)(v.x * root.x - v.y * root.y, v.x * root.y + v.y * root.x);
+    sum += (ACC2)(v.x * root.x - v.y * root.y, v.x * root.y + v.y * root.x);
   }
   const IDX_T to = block * t0 + line * t1 + k * t2;
 #if REAL
-  STORE(AT(y), to, sum.x * scale);
+  STORE(AT(y), to, sum.x / divisor);
 #else
-  STORE(AT(y), 2 * to, sum.x * scale);
-  STORE(AT(y), 2 * to + 1, sum.y * scale);
+  STORE(AT(y), 2 * to, sum.x / divisor);
+  STORE(AT(y), 2 * to + 1, sum.y / divisor);
 #endif
 }

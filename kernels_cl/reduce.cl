@@ -44,7 +44,7 @@
 #define OUTER \
   for (IDX_T j0 = 0; j0 < r0; ++j0) \
     for (IDX_T j1 = 0; j1 < r1; ++j1)
-#define FINITE(v) PICK(c_abs(v) <= (F)(FLT_MAX), v, (F)(0.0f))
+#define FINITE(v) PICK((v) - (v) == (F)(0.0f), v, (F)(0.0f))
 #if SHIFT
 #define SHIFTED(v, top) ((v) - (top))
 #define UNSHIFT(v, top) ((v) + (top))
@@ -59,9 +59,11 @@ __kernel void reduce_strided(OUT(DATA_T, y), IN(DATA_T, x), SIZES) {
   if (i2 >= d2 || i1 >= d1 || i0 >= d0) return;
   const IDX_T base = i0 * s0 + i1 * s1 + i2 * s2;
 #if SHIFT
-  F top = (F)(-INFINITY);
-  OUTER for (IDX_T j2 = 0; j2 < r2; ++j2)
-    top = c_max(top, LOAD(AT(x), base + j0 * t0 + j1 * t1 + j2 * t2));
+  ACC_T top = -INFINITY;
+  OUTER for (IDX_T j2 = 0; j2 < r2; ++j2) {
+    const ACC_T v = LOAD(AT(x), base + j0 * t0 + j1 * t1 + j2 * t2);
+    top = PICK(top > v || top != top, top, v);
+  }
   top = FINITE(top);
 #endif
   // One partial result per run: the error grows with the length of a run, not with their number.

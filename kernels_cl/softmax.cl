@@ -6,6 +6,8 @@
 #include "common/base.clh"
 #ifndef DATA_T
 #define DATA_T float
+#define ACC_T float
+#define MATH(name) c_##name
 #endif
 #ifndef LOG
 #define LOG 0
@@ -31,17 +33,17 @@
 
 __kernel void softmax_any(OUT(DATA_T, y), IN(DATA_T, x), LINES) {
   LINE_ITEM
-  float top = -INFINITY, sum = 0.0f;
-  for (IDX_T i = 0; i < n; ++i) top = c_max(top, LOAD(AT(x), at + i * step));
-  for (IDX_T i = 0; i < n; ++i) sum += c_exp(LOAD(AT(x), at + i * step) - top);
+  ACC_T top = -INFINITY, sum = 0;
+  for (IDX_T i = 0; i < n; ++i) top = MATH(max)(top, LOAD(AT(x), at + i * step));
+  for (IDX_T i = 0; i < n; ++i) sum += MATH(exp)(LOAD(AT(x), at + i * step) - top);
 #if LOG
-  const float shift = c_log(sum);
+  const ACC_T shift = MATH(log)(sum);
   for (IDX_T i = 0; i < n; ++i)
     STORE(AT(y), at + i * step, LOAD(AT(x), at + i * step) - top - shift);
 #else
-  const float inverse = 1.0f / sum;
+  const ACC_T inverse = 1 / sum;
   for (IDX_T i = 0; i < n; ++i)
-    STORE(AT(y), at + i * step, c_exp(LOAD(AT(x), at + i * step) - top) * inverse);
+    STORE(AT(y), at + i * step, MATH(exp)(LOAD(AT(x), at + i * step) - top) * inverse);
 #endif
 }
 

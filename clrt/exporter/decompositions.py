@@ -42,6 +42,7 @@ from clrt.ops.pointwise import (
     IsNaN,
     Mul,
     Neg,
+    Not,
     Or,
     Sub,
     Where,
@@ -119,9 +120,18 @@ class Maker:
         for step in steps:
             if isinstance(step.op, Literal):
                 values.append(self.numbers(step.op.value, step.op.dtype))
+            elif isinstance(step.op, Where):
+                values.append(self.choice(*(values[a] for a in step.args)))
             else:
                 values.append(self(step.op, *(values[a] for a in step.args)))
         return values[-1]
+
+    def choice(self, condition: Value, x: Value, y: Value) -> Value:
+        """Where, which ONNX Runtime does not have for bool."""
+        if x.dtype is not DType.BOOL:
+            return self(Where(), condition, x, y)
+        others = self(And(), self(Not(), condition), y)
+        return self(Or(), self(And(), condition, x), others)
 
     def columns(self, value: Value, start: int, width: int) -> Value:
         """Some places of the last axis; the value itself where these are all."""
@@ -139,6 +149,10 @@ def _rank(value: Value) -> int:
 def _fused(node: Node, make: Maker) -> Sequence[Value]:
     assert isinstance(node.op, Fused)
     return [make.program(node.op.steps, [v for v in node.inputs if v is not None])]
+
+
+def _where(node: Node, make: Maker) -> Sequence[Value]:
+    return [make.choice(node.arg(0), node.arg(1), node.arg(2))]
 
 
 def _literal(node: Node, make: Maker) -> Sequence[Value]:
@@ -386,6 +400,8 @@ def _decomposition(node: Node) -> Decomposition | None:
         return _stepped_matmul if op.steps else None
     if isinstance(op, (Softmax, LogSoftmax)) and op.flatten:
         return _flat_softmax
+    if isinstance(op, Where):
+        return _where if node.output.dtype is DType.BOOL else None
     if isinstance(op, ConvInteger) and _has_zero_points(node):
         return _conv_integer
     if isinstance(op, GroupNormalization):

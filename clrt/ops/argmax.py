@@ -23,6 +23,7 @@ from clrt.kernels.spec import (
     ceil_div,
     i32,
     misfit_float32_cpu,
+    misfit_float64,
     pieces_per_group,
 )
 from clrt.kernels.tuned import tuned
@@ -36,8 +37,7 @@ _ROWS = 64  # of a work-group, at most
 
 
 def _misfit(node: Node, caps: DeviceCaps) -> str | None:
-    dtype = node.arg(0).dtype
-    return f"no kernel for {dtype}" if dtype in (DType.FLOAT64, DType.BOOL) else None
+    return "no kernel for bool" if node.arg(0).dtype is DType.BOOL else misfit_float64(node, caps)
 
 
 def _sizes(node: Node) -> tuple[int, int, int]:

@@ -110,8 +110,8 @@ class Op(IrOp):
             for its kernels; None where they take any dtype, since they only move elements.
         driven: The node runs between plans, driven by the host, which does no arithmetic on
             tensors in it: control flow, sequences and maps.
-        drives_unread: Where its host inputs are computed data the host drives the node, too: the
-            plan of what follows then serves all bounds that give the same shape.
+        drives_unread: Those of its host inputs for which, where they are computed data, the host
+            drives the node, too: the plan of what follows then serves all that give the same shape.
         carries: The input of its graph, and the output, from which on each output becomes the
             input of the next turn, perhaps in another shape.
     """
@@ -125,7 +125,7 @@ class Op(IrOp):
     variants: ClassVar[tuple[Variant, ...]] = ()
     storages: ClassVar[frozenset[str] | None] = frozenset({"plain", "half"})
     driven: ClassVar[bool] = False
-    drives_unread: ClassVar[bool] = False
+    drives_unread: ClassVar[tuple[int, ...]] = ()
     carries: ClassVar[tuple[int, int] | None] = None
 
     @classmethod

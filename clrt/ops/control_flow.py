@@ -7,19 +7,26 @@ of the node are those of each of its graphs.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
+from math import prod
 from typing import Any
 
 import numpy as np
 
-from clrt.errors import ModelError, ShapeError
+from clrt.errors import ClrtError, ModelError, ShapeError
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Names, Node, Value
 from clrt.ir.op import ContainerType, TensorType
 from clrt.ops.base import Held, Host, OnnxNode, Op, Types, need, node_of, normalize_axis, register
 from clrt.ops.driven import Driven, join, positional, sizes, take, truth, wider
+from clrt.ops.fused import Fused
 from clrt.ops.movement import fresh_dim
-from clrt.ops.views import Squeeze, Unsqueeze
+from clrt.ops.pointwise import Pointwise, Where
+from clrt.ops.views import Squeeze, Unsqueeze, View
+
+# Of graphs of an If that both run: tens of us, where to read a condition takes hundreds.
+_FEW_NODES = 8
+_FEW_ELEMS = 4096
 
 
 @register
@@ -27,8 +34,8 @@ from clrt.ops.views import Squeeze, Unsqueeze
 class If(Driven):
     """One of two graphs, by a condition.
 
-    Where the condition is known when the plan is made, its graph takes the node's place. Source:
-    ONNX If, opset 1 to 25.
+    Where the condition is known when the plan is made, its graph takes the node's place; where
+    both graphs are a little arithmetic, both do, and a choice. Source: ONNX If, opset 1 to 25.
     """
 
     then_branch: Graph
@@ -54,12 +61,48 @@ class If(Driven):
 
     def expand(self, inputs: Sequence[Value | None]) -> tuple[Graph, Sequence[Value | None]] | None:
         condition = inputs[0]
-        if condition is None or condition.numbers is None:
+        if condition is None:
             return None
+        if condition.numbers is None:
+            return self._both(inputs)
         return self.graphs[not np.all(condition.numbers)], inputs[1:]
+
+    def _both(self, inputs: Sequence[Value | None]) -> tuple[Graph, Sequence[Value | None]] | None:
+        """Both graphs, and Where: of a few small numbers that takes less than to read a condition.
+
+        So are what TensorFlow makes of `break` and `continue`.
+        """
+        given = [v for v in inputs if v is not None and not isinstance(v.type, ContainerType)]
+        every = [n for g in self.graphs for n in g.nodes]
+        plain = all(isinstance(n.op, (Pointwise, Fused, View)) for n in every)
+        if len(given) < len(inputs) or len(every) > _FEW_NODES or not plain:
+            return None
+        formal = [Value(f"x{k}", v.type) for k, v in enumerate(given)]
+        then, other = (g.over(formal[1:]) for g in self.graphs)
+        nodes = [*then.nodes, *other.nodes]
+        try:
+            for node in nodes:
+                assert isinstance(node.op, Op)
+                (node.output.type,) = node.op.infer(node.input_types)
+        except ClrtError:  # of a graph that may never run
+            return None
+        pairs = list(zip(then.outputs, other.outputs, strict=True))
+        least = len(formal[0].shape or ())
+        read = [v for n in nodes for v in n.inputs if v is not None]
+        if not all(map(_is_small, (*formal[:1], *read, *then.outputs, *other.outputs))) or any(
+            a.dims != b.dims or a.dtype is not b.dtype or len(a.dims) < least for a, b in pairs
+        ):
+            return None
+        chosen = [node_of(Where(), [formal[0], a, b], "Where") for a, b in pairs]
+        return Graph(self.name, formal, [n.output for n in chosen], [*nodes, *chosen]), inputs
 
     def drive(self, inputs: Sequence[Held], host: Host) -> Sequence[Held]:
         return host.run(self.graphs[not truth(inputs[0], host)], inputs[1:])
+
+
+def _is_small(value: Value) -> bool:
+    dims = value.type.static_shape
+    return dims is not None and prod(dims) <= _FEW_ELEMS and not value.type.on_host
 
 
 def _either(a: TensorType, b: TensorType, seen: Types) -> TensorType:
@@ -289,6 +332,38 @@ class Scan(Driven):
             for column, kind, axis, back in zip(columns, kinds, to, reverse, strict=True)
         ]
         return [*states, *stacks]
+
+
+def sink_constants(node: Node) -> tuple[Op, list[Value | None]] | None:
+    """The op of a node that runs graphs, and its inputs, with what it captures and is constant in
+    those graphs; None where there is nothing of that kind.
+    """
+    op = node.op
+    if not isinstance(op, (If, Loop, Scan)):
+        return None
+    first = len(node.inputs) - op.captures
+    captured = node.inputs[first:]
+    kept = [v for v in captured if not _sinks(v)]
+    if len(kept) == len(captured):
+        return None
+    graphs: dict[str, Any] = {
+        f.name: _with_constants(getattr(op, f.name), captured)
+        for f in fields(op)
+        if isinstance(getattr(op, f.name), Graph)
+    }
+    return replace(op, captures=len(kept), **graphs), [*node.inputs[:first], *kept]
+
+
+def _sinks(value: Value | None) -> bool:
+    return value is not None and value.is_constant and value.has_numbers
+
+
+def _with_constants(graph: Graph, captured: Sequence[Value | None]) -> Graph:
+    """A copy whose last inputs, those for what is captured, are gone where that is constant."""
+    copy = graph.copy()
+    inputs = copy.inputs[len(copy.inputs) - len(captured) :]
+    copy.replace_inputs({v: c for v, c in zip(inputs, captured, strict=True) if _sinks(c)})
+    return copy
 
 
 def _any_shape(t: TensorType | None) -> TensorType | None:

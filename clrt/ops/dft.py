@@ -10,6 +10,7 @@ import numpy as np
 
 from clrt.errors import ShapeError
 from clrt.ir.dims import Dim, differ, floordiv
+from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.spec import (
@@ -19,9 +20,8 @@ from clrt.kernels.spec import (
     Launch,
     Lowering,
     Variant,
-    f32,
     i32,
-    misfit_in_float32,
+    misfit_float64,
 )
 from clrt.ops.base import OnnxNode, Op, Sample, Types, checked_sizes, need, normalize_axis, register
 from clrt.ops.movement import elements, fresh_dim, fresh_dims, given
@@ -49,23 +49,27 @@ def _transform(
     x, y = node.arg(0), node.output
     if 0 in y.dims:
         return []
-    table = BufferArg(ctx.scratch(2 * n))
-    fill = KernelSpec.of("dft.cl", "dft_table", DATA_T="float", COMPLEX=0, REAL=0, WINDOW=0)
+    wide = DType.FLOAT64 if x.dtype is DType.FLOAT64 else DType.FLOAT32
+    table = BufferArg(ctx.scratch(2 * n, wide))
+    fill = KernelSpec.of(
+        "dft.cl", "dft_table", DATA_T="float", ACC_T=wide.cl, COMPLEX=0, REAL=0, WINDOW=0
+    )
     kernel = KernelSpec.of(
         "dft.cl",
         "dft",
         DATA_T=x.dtype.cl,
         STORAGE=x.dtype.storage,
+        ACC_T=wide.cl,
         COMPLEX=int(_is_complex(x.dims, node)),
         REAL=int(y.dims[-1] == 1),
         WINDOW=int(window is not None),
     )
     buffers = [BufferArg(y), BufferArg(x), table, *([BufferArg(window)] if window else [])]
     numbers = (n, length, sizes[0], *steps)
-    scale = f32(1 / n if inverse else 1)
-    args: tuple[Arg, ...] = (*buffers, *(i32(v) for v in numbers), scale)
+    divisor = n if inverse else 1
+    args: tuple[Arg, ...] = (*buffers, *(i32(v) for v in (*numbers, divisor)))
     return [
-        Launch(fill, (n,), None, (table, i32(n), f32(1 if inverse else -1))),
+        Launch(fill, (n,), None, (table, i32(n), i32(1 if inverse else -1))),
         Launch(kernel, sizes, None, args, 8 * prod(sizes) * length),
     ]
 
@@ -95,14 +99,14 @@ class DFT(Op):
 
     Inputs: x, and the number of points and the axis (-2), where given. `onesided` gives the first
     half, which is enough for a real x; with `inverse` it takes that half and gives a real y.
-    Numerics: roots and sums in float32. Source: ONNX DFT, opset 17 to 20.
+    Numerics: roots and sums in float32, in float64 for float64. Source: ONNX DFT, opset 17 to 20.
     """
 
     inverse: bool = False
     onesided: bool = False
 
     host_inputs = (1, 2)
-    variants = (Variant("direct", _emit_dft, misfit_in_float32),)
+    variants = (Variant("direct", _emit_dft, misfit_float64),)
 
     @classmethod
     def from_onnx(cls, node: OnnxNode) -> Op:
@@ -201,7 +205,7 @@ class STFT(Op):
     onesided: bool = True
 
     host_inputs = (1, 3)
-    variants = (Variant("direct", _emit_stft, misfit_in_float32),)
+    variants = (Variant("direct", _emit_stft, misfit_float64),)
 
     def geometry(self, inputs: Types) -> tuple[int, int]:
         """The step, and the length of a window.

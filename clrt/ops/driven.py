@@ -89,7 +89,7 @@ def join(parts: Sequence[Held], axis: int, new_axis: bool, host: Host) -> Held:
     """Tensors side by side along an axis, which is a new one where asked for."""
     parts = list(parts)
     ranks = {len(p.shape) for p in parts}
-    dtype, rank = _dtype(parts[0]), ranks.pop()
+    dtype, rank = dtype_of(parts[0]), ranks.pop()
     if dtype is DType.STRING:
         stack = np.stack if new_axis else np.concatenate
         return stack([np.asarray(p) for p in parts], axis)
@@ -112,10 +112,11 @@ def take(x: Held, axis: int, indices: int | range, host: Host) -> Held:
     places = np.array(indices, np.int64)
     if isinstance(x, np.ndarray):
         return np.take(x, places, axis)
-    return host.run(_taken(_dtype(x), len(x.shape), axis, places.ndim), [x, places])[0]
+    return host.run(_taken(dtype_of(x), len(x.shape), axis, places.ndim), [x, places])[0]
 
 
-def _dtype(x: Held) -> DType:
+def dtype_of(x: Held) -> DType:
+    """The dtype of a tensor, wherever it lies."""
     return x.dtype if isinstance(x.dtype, DType) else DType.of(x.dtype)
 
 

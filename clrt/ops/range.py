@@ -43,7 +43,7 @@ class Range(Op):
 
     host_inputs = (0, 1, 2)
     shape_data = True
-    drives_unread = True
+    drives_unread = host_inputs
     accuracy = Accuracy.ELEMENTWISE
     variants = (Variant("flat", _emit, _misfit),)
 

@@ -24,6 +24,7 @@ from clrt.kernels.spec import (
     ceil_div,
     i32,
     misfit_float32_cpu,
+    misfit_float64,
 )
 from clrt.kernels.strided import collapse, contiguous_strides
 from clrt.kernels.tuned import tuned
@@ -91,11 +92,13 @@ def _misfit_cpu(node: Node, caps: DeviceCaps) -> str | None:
 def _misfit_any(node: Node, caps: DeviceCaps) -> str | None:
     dtype = node.arg(0).dtype
     assert isinstance(node.op, Reduce)
-    if dtype is DType.FLOAT64 or (not dtype.is_float and not node.op.integers):
+    if not dtype.is_float and not node.op.integers:
         return f"no kernel for {dtype}"
     if dtype is DType.BOOL and not node.op.selects:
         return "bool has no arithmetic"
-    return None if _view(node, "any").fits else "more than 3 axes remain after merging"
+    if not _view(node, "any").fits:
+        return "more than 3 axes remain after merging"
+    return misfit_float64(node, caps)
 
 
 def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
@@ -117,8 +120,7 @@ def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:
     defines: dict[str, object] = {"VW": 1, "DATA_T": dtype.cl, "STORAGE": dtype.storage}
     # Narrow integers wrap only when they are stored: a mean may have more elements than they hold.
     integer = "ulong" if dtype is DType.UINT64 else "long"
-    defines["ACC_T"] = "F" if dtype.is_float else integer
-    defines["DATA_N"] = "float" if dtype.is_float else integer
+    defines["ACC_T"] = defines["DATA_N"] = dtype.compute if dtype.is_float else integer
     return _launch(node, view, "reduce_strided", (d2, d1, d0), None, **defines)
 
 
@@ -135,16 +137,18 @@ def _launch(
     if 0 in node.output.dims:
         return []
     init = op.init if x.dtype.is_float else op.int_init(x.dtype)
-    step, join = op.step, op.join
+    step, join, finish = op.step, op.join, op.finish
     if not x.dtype.is_float:
         step, join = (e.replace("c_max", "i_max").replace("c_min", "i_min") for e in (step, join))
         step = step.replace("c_abs(x)", "(x < 0 ? -x : x)")
+    elif x.dtype is DType.FLOAT64:
+        step, join, finish = (e.replace("c_", "d_") for e in (step, join, finish))
     kernel = KernelSpec.of(
         "reduce.cl",
         entry,
         INIT=init,
         SHIFT=int(op.shift),
-        **{"STEP(a, x)": step, "JOIN(a, b)": join, "FINISH(a, n)": op.finish},
+        **{"STEP(a, x)": step, "JOIN(a, b)": join, "FINISH(a, n)": finish},
         **defines,
     )
     args: tuple[Arg, ...] = (BufferArg(node.output), BufferArg(x), *view.args())
@@ -162,8 +166,8 @@ class Reduce(Op):
         integers: Integers have a kernel, too.
         selects: The result is one of the elements (bool has it, too).
 
-    Numerics: float32 accumulators, one per vector lane and run of the innermost reduced axis;
-    integers wrap.
+    Numerics: float32 accumulators (float64 for float64), one per vector lane and run of the
+    innermost reduced axis; integers wrap.
     """
 
     keepdims: bool = True

@@ -17,32 +17,23 @@ from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.spec import Arg, BufferArg, KernelSpec, Launch, Lowering, Variant, i32
-from clrt.ops.base import OnnxNode, Op, Sample, Types, checked_sizes, need, normalize_axis, register
+from clrt.ops.base import (
+    Held,
+    Host,
+    OnnxNode,
+    Op,
+    Sample,
+    Types,
+    checked_sizes,
+    need,
+    normalize_axis,
+    register,
+)
+from clrt.ops.driven import dtype_of
 from clrt.ops.movement import elements, fresh_dim, given
+from clrt.ops.sampling import Sampling, sample
 
 _MODES = ("nearest", "linear", "cubic")
-
-
-@dataclass(frozen=True)
-class Sampling:
-    """How one axis is sampled.
-
-    Attributes:
-        indices: `[outputs, taps]`, the elements that each output is made of.
-        weights: `[outputs, taps]`, their shares.
-        values: `[outputs]`, what is added where an output lies outside; None where none does.
-    """
-
-    axis: int
-    size: int
-    indices: Array
-    weights: Array
-    values: Array | None
-
-    @property
-    def is_copy(self) -> bool:
-        """Whether each output is one element."""
-        return self.indices.shape[1] == 1 and self.values is None
 
 
 def _misfit(node: Node, caps: DeviceCaps) -> str | None:
@@ -59,8 +50,6 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
     if 0 in y.dims:
         return []
     samplings = op.samplings(x.dims, node.input_types)
-    # Axes that shrink come first: the others then have less to do.
-    samplings.sort(key=lambda s: len(s.indices) / s.size)
     copies = all(s.is_copy for s in samplings)
     if not samplings:
         samplings = [_same(x.dims)]
@@ -120,7 +109,8 @@ class Resize(Op):
     """x sampled at other positions along some axes: nearest, linear or cubic.
 
     Inputs: x, roi (for tf_crop_and_resize), scales or sizes, for each of `axes` (all by default).
-    Each axis is sampled by itself, by a table of elements and weights made with the plan.
+    Each axis is sampled by itself, by a table of elements and weights made with the plan; where the
+    roi is computed, one plan serves all of them.
 
     Numerics: sums in float32, also for integers, which round to even and saturate. Source: ONNX
     Resize, opset 10 to 19.
@@ -137,6 +127,7 @@ class Resize(Op):
     nearest_mode: str = "round_prefer_floor"
 
     host_inputs = (1, 2, 3)
+    drives_unread = (1,)
     variants = (Variant("separable", _emit, _misfit),)
 
     @classmethod
@@ -197,7 +188,7 @@ class Resize(Op):
         return pick((size / own for own, size in pairs if own), default=1.0)
 
     def samplings(self, dims: Sequence[int], inputs: Types) -> list[Sampling]:
-        """The axes that change, and how; every input is known."""
+        """The axes that change, and how, in the best order; every input is known."""
         axes = self._axes(len(dims))
         (out,) = self.infer(inputs)
         scales, sizes = _numbers(inputs, 2), elements(inputs, 3)
@@ -222,7 +213,19 @@ class Resize(Op):
                 # 3 / 0.6 is 5 in the float32 of a scale, and less with its digits in float64.
                 k = np.arange(outputs, dtype=np.float64 if sizes else np.float32)
                 found.append(self._sampling(axis, size, k, scale, window))
-        return found
+        # Axes that shrink come first: the others then have less to do.
+        return sorted(found, key=lambda s: len(s.indices) / s.size)
+
+    def drive(self, inputs: Sequence[Held], host: Host) -> Sequence[Held]:
+        x = inputs[0]
+        numbers = (None if b is None else TensorType.of(host.read(b)) for b in inputs[1:])
+        types = [TensorType(dtype_of(x), tuple(x.shape)), *numbers]
+        (out,) = self.infer(types)
+        dims = [int(d) for d in out.shape or ()]
+        if 0 in dims:
+            return [np.zeros(dims, out.dtype.numpy)]
+        samplings = self.samplings(x.shape, types)
+        return [sample(x, samplings, host) if samplings else x]
 
     def _sampling(
         self, axis: int, size: int, k: Array, scale: float, window: tuple[float, float]
@@ -390,11 +393,12 @@ def _asymmetric(k: Array, size: int, scale: float, outputs: int, window: Any) ->
 
 
 def _crop(k: Array, size: int, scale: float, outputs: int, window: tuple[float, float]) -> Array:
-    start, end = window
-    length = scale * size
-    if length == 1:
-        return np.full_like(k, (start + end) * (size - 1) / 2)
-    return k * (end - start) * (size - 1) / (length - 1) + start * (size - 1)
+    # In the float32 of the window, in ONNX's order: where exactly an output lies decides which
+    # element is the nearest one, and whether it is outside.
+    start, end, last = (np.float32(v) for v in (*window, size - 1))
+    if outputs == 1:
+        return np.full_like(k, np.float32(0.5) * (start + end) * last)
+    return k.astype(np.float32) * (end - start) * last / np.float32(outputs - 1) + start * last
 
 
 # Where output k lies among the elements, by coordinate_transformation_mode.

@@ -128,7 +128,7 @@ class Slice(Op):
     accuracy = Accuracy.EXACT
     storages = None
     shape_data = True
-    drives_unread = True
+    drives_unread = host_inputs
     variants = (Variant("strided", _emit),)
 
     def selected(

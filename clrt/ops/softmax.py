@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from clrt.errors import ShapeError
-from clrt.ir.dtypes import WIDENED_STORAGES
+from clrt.ir.dtypes import WIDENED_STORAGES, DType
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.columns import launch_columns, launch_lines
@@ -22,7 +22,7 @@ from clrt.kernels.spec import (
     ceil_div,
     i32,
     misfit_float32_cpu,
-    misfit_in_float32,
+    misfit_float64,
 )
 from clrt.kernels.tuned import tuned
 from clrt.ops.base import Accuracy, OnnxNode, Op, Sample, Types, need, normalize_axis, register
@@ -73,7 +73,9 @@ def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:
         VW=1,
         DATA_T=x.dtype.cl,
         STORAGE=x.dtype.storage,
+        ACC_T=x.dtype.compute,
         LOG=int(node.op.log),
+        **{"MATH(name)": "d_##name" if x.dtype is DType.FLOAT64 else "c_##name"},
     )
     return launch_lines(kernel, (BufferArg(node.output), BufferArg(x)), split(node.op, x), 4)
 
@@ -95,7 +97,7 @@ class SoftmaxBase(Op):
     accuracy = Accuracy.TRANSCENDENTAL
     variants: ClassVar[tuple[Variant, ...]] = (
         Variant("cpu", _emit_cpu, misfit_float32_cpu),
-        Variant("any", _emit_any, misfit_in_float32),
+        Variant("any", _emit_any, misfit_float64),
     )
 
     @classmethod

@@ -179,7 +179,7 @@ class Flatten(View):
 @register
 @dataclass(frozen=True)
 class Squeeze(View):
-    """x without the given axes of one element (all of them by default).
+    """x without the given axes of one element (all of them by default, and where none are given).
 
     Source: ONNX Squeeze, opset 1 to 25; axes became an input in 13.
     """
@@ -187,13 +187,13 @@ class Squeeze(View):
     promoted: ClassVar[Promoted] = {"axes": (1, np.int64)}
     host_inputs = (1,)
 
-    def target(self, shape: Shape, axes: Sequence[int] | None) -> Shape:
+    def target(self, shape: Shape, axes: Sequence[int]) -> Shape:
         """The new shape.
 
         Raises:
             ShapeError: An axis is outside the rank or has not one element.
         """
-        if axes is None:
+        if not axes:
             return tuple(d for d in shape if not same(d, 1))
         gone = {normalize_axis(a, len(shape), self) for a in axes}
         for axis in gone:
@@ -207,27 +207,27 @@ class Squeeze(View):
         axes = elements(inputs, 1)
         if x.shape is None:
             return [TensorType(x.dtype, None)]
-        if axes is not None:
+        if axes:
             return [TensorType(x.dtype, self.target(x.shape, [int(a) for a in axes]))]
-        if given(inputs, 1):
+        if given(inputs, 1) and axes is None:
             gone = length(inputs, 1)
-            rank = None if gone is None else len(x.shape) - gone
+            rank = len(x.shape) - gone if gone else None
             return [TensorType(x.dtype, None if rank is None else fresh_dims(rank))]
         # A dim that may turn out to be 1 leaves the rank open.
         known = all(isinstance(d, int) for d in x.shape)
-        return [TensorType(x.dtype, self.target(x.shape, None) if known else None)]
+        return [TensorType(x.dtype, self.target(x.shape, []) if known else None)]
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         x, axes = inputs[0], inputs[1] if len(inputs) > 1 else None
         assert x is not None
-        wanted = self.target(x.shape, None if axes is None else [int(a) for a in axes.reshape(-1)])
+        wanted = self.target(x.shape, [] if axes is None else [int(a) for a in axes.reshape(-1)])
         return (x.reshape(tuple(int(d) for d in wanted)),)
 
     @classmethod
     def samples(cls) -> Iterator[Sample]:
         x = np.ones((1, 3, 1, 2), np.float32)
         yield Sample(cls(), (x,))
-        for axes in ([0], [-2, 0], [2]):
+        for axes in ([0], [-2, 0], [2], []):
             yield Sample(cls(), (x, np.array(axes, np.int64)))
 
     @classmethod

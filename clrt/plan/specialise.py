@@ -19,6 +19,7 @@ from clrt.ir.dims import Bindings, Shape, numbers_of
 from clrt.ir.graph import Graph, Names, Node, Value
 from clrt.ir.op import Array, ContainerType, TensorType
 from clrt.ops.base import Op, stand_in
+from clrt.ops.control_flow import sink_constants
 
 # A folded result is a constant of the plan; larger ones are computed on the device at each run.
 MAX_FOLDED_BYTES = 4 << 20
@@ -125,6 +126,8 @@ def specialise_to_cut(
             instead.update(zip(node.outputs, body.outputs, strict=True))
             continue
         elif _is_driven(node) or _unread(node) or not _infer(node, sizes):
+            # What shapes give is a number by now, on which shapes in its graphs may depend.
+            node.op, node.inputs = sink_constants(node) or (node.op, node.inputs)
             waiting.append(node)
             rest.append(node)
         elif not _fold(node):
@@ -247,7 +250,8 @@ def _cut(first: Graph, waiting: list[Node], rest: list[Node], sizes: Bindings) -
         assert isinstance(node.op, Op)
         inputs = [v for v in node.inputs if v is not None and not v.is_constant]
         missing = [v for v in inputs if v in (node.input(i) for i in node.op.host_inputs)]
-        if missing and not (_is_driven(node) or node.op.drives_unread):
+        drives = any(node.input(i) in missing for i in node.op.drives_unread)
+        if missing and not (_is_driven(node) or drives):
             reads.update(dict.fromkeys(missing))
             known.update(dict.fromkeys(missing))
             continue

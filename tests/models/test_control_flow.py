@@ -220,6 +220,109 @@ def test_what_a_loop_hands_on_as_it_came_is_a_constant_of_its_graph(device: Devi
 
 
 @DEVICES
+def test_a_little_arithmetic_of_both_branches_runs_without_reading_the_condition(
+    device: DeviceInfo,
+) -> None:
+    """As TensorFlow's AutoGraph writes `if`, `continue` and `break` in a loop."""
+    model = _model(
+        """
+        g (float[n, 3] x, int64 limit) => (float[3] total, int64 taken) {
+          always = Constant<value = bool {1}>()
+          none = Constant<value = int64 {0}>()
+          start = Constant<value = float[3] {0.0, 0.0, 0.0}>()
+          total, taken = Loop (limit, always, start, none) <
+            body = turn (int64 i, bool go, float[3] s, int64 k)
+              => (bool more, float[3] t, int64 m)
+            {
+              row = Gather(x, i)
+              sum = ReduceSum<keepdims = 0>(row)
+              zero = Constant<value = float {0.0}>()
+              rises = Greater(sum, zero)
+              t, m = If (rises) <
+                then_branch = a () => (float[3] t1, int64 m1) {
+                  t1 = Add(s, row)
+                  one = Constant<value = int64 {1}>()
+                  m1 = Add(k, one)
+                },
+                else_branch = b () => (float[3] t2, int64 m2) {
+                  t2 = Sub(s, row)
+                  m2 = Identity(k)
+                }
+              >
+              two = Constant<value = int64 {2}>()
+              enough = Greater(m, two)
+              more = If (enough) <
+                then_branch = c () => (bool stop) { stop = Constant<value = bool {0}>() },
+                else_branch = d () => (bool on) { on = Identity(go) }
+              >
+            }
+          >
+        }
+        """
+    )
+    feeds = [{"x": _x(k, 9, 3), "limit": np.array(9)} for k in range(3)]
+    ours = _agree(model, device, *feeds)
+    # Of the graph before and behind the loop, and of the loop's.
+    assert len(ours._stages.plans) == 3
+
+
+@DEVICES
+def test_branches_that_do_not_fit_each_other_wait_for_the_condition(device: DeviceInfo) -> None:
+    model = _model(
+        """
+        g (float[n] x, float[h] z, bool c) => (float[m] y, float[k] w) {
+          y = If (c) <
+            then_branch = a () => (float[n] u) { u = Exp(x) },
+            else_branch = b () => (float[1] v) {
+              v = Constant<value = float[1] {2.0}>()
+            }
+          >
+          w = If (c) <
+            then_branch = d () => (float[n] p) { p = Add(x, z) },
+            else_branch = e () => (float[n] q) { q = Identity(x) }
+          >
+        }
+        """
+    )
+    x = _x(1, 4)
+    fits = {"x": x, "z": x, "c": np.array(True)}
+    # The branch that is not taken adds what does not fit.
+    _agree(model, device, fits, {"x": x, "z": _x(2, 3), "c": np.array(False)})
+
+
+@DEVICES
+def test_sizes_from_outside_a_loop_are_known_when_its_graph_is_planned(device: DeviceInfo) -> None:
+    """As tf.shape(x)[0] is in a TensorFlow loop: no turn waits to read what shapes tell."""
+    model = _model(
+        """
+        g (float[b, n] x, int64 limit) => (float[b, n] y) {
+          shape = Shape(x)
+          first = Constant<value = int64[1] {0}>()
+          batch = Gather(shape, first)
+          always = Constant<value = bool {1}>()
+          y = Loop (limit, always, x) <
+            body = turn (int64 i, bool go, float[b, n] v) => (bool more, float[b, n] w) {
+              more = Identity(go)
+              rest = Constant<value = int64[2] {-1, 2}>()
+              halves = Concat<axis = 0>(batch, rest)
+              pairs = Reshape(v, halves)
+              last = Constant<value = int64 {1}>()
+              sums = CumSum(pairs, last)
+              back = Shape(v)
+              w = Reshape(sums, back)
+            }
+          >
+        }
+        """
+    )
+    feeds = [{"x": _x(k, 2 + k, 6), "limit": np.array(3)} for k in range(2)]
+    ours = _agree(model, device, feeds[0])
+    # Of the graph before and behind the loop, and of the loop's.
+    assert len(ours._stages.plans) == 3
+    _agree(model, device, *feeds)
+
+
+@DEVICES
 def test_slices_by_the_turn_share_a_plan(device: DeviceInfo) -> None:
     """As Paddle writes to a tensor turn by turn; a plan takes longer than a turn."""
     model = _model(
@@ -259,6 +362,64 @@ def test_slices_by_the_turn_share_a_plan(device: DeviceInfo) -> None:
         ours.run(feed).values(), onnxruntime.InferenceSession(model).run(None, feed), strict=True
     ):
         _same(found, wanted)
+    assert len(ours._stages.plans) == plans
+
+
+@DEVICES
+@pytest.mark.parametrize(
+    ("mode", "kind", "rows"),
+    [
+        ("linear", "float", 5),
+        ("linear", "float", 1),
+        ("nearest", "float", 5),
+        ("cubic", "float", 5),
+        ("nearest", "uint8", 5),
+    ],
+)
+def test_crops_by_computed_boxes_share_a_plan(
+    device: DeviceInfo, mode: str, kind: str, rows: int
+) -> None:
+    """As tf2onnx writes tf.image.crop_and_resize: a Resize of an image for each box."""
+    model = _model(
+        f"""
+        g ({kind}[1, 2, h, w] x, float[b, 4] boxes, int64 limit) => ({kind}[b, 1, 2, r, 3] y) {{
+          always = Constant<value = bool {{1}}>()
+          y = Loop (limit, always) <
+            body = turn (int64 i, bool go) => (bool more, {kind}[1, 2, r, 3] crop) {{
+              more = Identity(go)
+              window = Gather(boxes, i)
+              whole = Constant<value = float[2] {{0.0, 0.0}}>()
+              ends = Constant<value = float[2] {{1.0, 1.0}}>()
+              halves = Constant<value = int64[2] {{2, 2}}>()
+              low, high = Split<axis = 0>(window, halves)
+              roi = Concat<axis = 0>(whole, low, ends, high)
+              sizes = Constant<value = int64[4] {{1, 2, {rows}, 3}}>()
+              crop = Resize<mode = "{mode}", extrapolation_value = 7.0,
+                coordinate_transformation_mode = "tf_crop_and_resize">(x, roi, , sizes)
+            }}
+          >
+        }}
+        """
+    )
+    dtype, scale = (np.float32, 1) if kind == "float" else (np.uint8, 99)
+    boxes = [[0.1, 0.2, 0.7, 0.9], [-0.2, 0.3, 0.5, 1.2], [0.6, 0.6, 0.2, 0.1], [0, 0, 1, 1]]
+
+    def feed(first: int) -> dict[str, Any]:
+        x = (np.abs(_x(first, 1, 2, 49, 7)) * scale).astype(dtype)
+        chosen = np.array(boxes[first:], np.float32)
+        return {"x": x, "boxes": chosen, "limit": np.array(len(chosen))}
+
+    ours = clrt.load(model, device=device.index, strict=True)
+    theirs = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+    ours.run(feed(0))
+    for first in (0, 1):
+        (wanted,) = theirs.run(None, feed(first))
+        _same(ours.run(feed(first))["y"], wanted)
+    plans = len(ours._stages.plans)
+    moved = feed(1)
+    moved["boxes"] = moved["boxes"] * np.float32(0.9)
+    (wanted,) = theirs.run(None, moved)
+    _same(ours.run(moved)["y"], wanted)
     assert len(ours._stages.plans) == plans
 
 

@@ -45,6 +45,10 @@ def _agree(model: bytes, device: DeviceInfo, *feeds: dict[str, Array]) -> clrt.M
     return ours
 
 
+def _tensor(array: Array) -> TensorProto:
+    return onnx.numpy_helper.from_array(array)
+
+
 def _x(seed: int, *shape: int) -> Array:
     return np.random.default_rng(seed).standard_normal(shape).astype(np.float32)
 
@@ -133,6 +137,49 @@ def test_a_condition_of_more_than_there_is(device: DeviceInfo) -> None:
     ours = _agree(model, device, {"x": _x(1, 3, 2), "c": np.arange(5) < 2})
     with pytest.raises(clrt.InputError, match=r"Compress.*true at 4; there are 3 to choose from"):
         ours.run({"x": _x(1, 3, 2), "c": np.arange(5) == 4})
+
+
+@DEVICES
+def test_as_paddle_writes_masks_and_squeezes(device: DeviceInfo) -> None:
+    """A condition with the axes of x, and an empty list of axes."""
+    model = _model(
+        [
+            helper.make_node("Greater", ["x", "zero"], ["mask"]),
+            helper.make_node("Compress", ["x", "mask"], ["chosen"]),
+            helper.make_node("Unsqueeze", ["x", "places"], ["wide"]),
+            helper.make_node("Squeeze", ["wide", "none"], ["narrow"]),
+        ],
+        {"x": (FLOAT, ["n", "m"])},
+        {"chosen": FLOAT, "narrow": FLOAT},
+        zero=np.float32(0),
+        places=np.array([0, 2]),
+        none=np.zeros(0, np.int64),
+    )
+    _agree(model, device, {"x": _x(1, 5, 3)}, {"x": _x(2, 1, 4)})
+
+
+@DEVICES
+@pytest.mark.parametrize("axis", [None, 0, -1])
+def test_a_known_condition_chooses_on_the_device(device: DeviceInfo, axis: int | None) -> None:
+    """Of a constant, or of shapes, as tf2onnx pads by reflection."""
+    axes = {} if axis is None else {"axis": axis}
+    model = _model(
+        [
+            helper.make_node("Shape", ["x"], ["shape"]),
+            helper.make_node("Gather", ["shape", "last"], ["size"]),
+            helper.make_node("ConstantOfShape", ["size"], ["all"], value=_tensor(np.ones(1, bool))),
+            helper.make_node("ScatterElements", ["all", "gone", "no"], ["kept"]),
+            helper.make_node("Compress", ["x", "kept"], ["some"], **axes),
+            helper.make_node("Compress", ["x", "two"], ["pair"], **axes),
+        ],
+        {"x": (FLOAT, ["n", "n"])},
+        {"some": FLOAT, "pair": FLOAT},
+        last=np.array([1]),
+        gone=np.array([1, -2]),
+        no=np.array([False, False]),
+        two=np.array([True, False, True]),
+    )
+    _agree(model, device, {"x": _x(1, 5, 5)}, {"x": _x(2, 4, 4)})
 
 
 @pytest.mark.parametrize(

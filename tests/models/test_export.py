@@ -89,6 +89,9 @@ _FORMS = {
         <body=b(int64 i, bool c)=>(bool d, float[n,3] o) { d=Identity(c) o=Exp(x) }> }""",
     "a seed that is an integer": """g (float[n,3] x, float r, bool t) => (float[n,3] y) {
         y=Dropout<seed=7>(x,r,t) }""",
+    "a choice of truths": """g (float r, bool t) => (bool y) {
+        o=Constant<value=float {0.4}>() y=If(t)<then_branch=a () => (bool u) {u=Greater(r,o)},
+        else_branch=b () => (bool v) {v=Less(r,o)}> }""",
     "sizes from outside": """g (float[n,3] x, int64[2] s) => (float[n,a] y, float[n,b] z) {
         e=Exp(x) y,z=Split<axis=1>(e,s) }""",
     "the nearest of TensorFlow": """g (float[1,1,n,4] x) => (float[1,1,a,b] y)

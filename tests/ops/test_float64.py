@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+
 import numpy as np
 import pytest
 
 from clrt.errors import ShapeError
 from clrt.ops.base import Op, Sample
 from clrt.runtime.devices import DeviceInfo
-from tests.harness import run_graph, sample_graph, tolerance
+from tests.harness import plan_graph, run_graph, sample_graph, tolerance
 from tests.ops.test_ops import DEVICES, ON_DEVICE, check, feeds_of
 
 
@@ -23,6 +25,14 @@ def _in_float64(sample: Sample) -> Sample | None:
     return Sample(sample.op, tuple(wide))
 
 
+# Ops of images, and those of passes and normalisations: float64 runs on the host.
+ON_HOST = {
+    "AveragePool", "BatchNormalization", "Col2Im", "ConvTranspose", "CouplePairs",
+    "DeformConv", "Det", "FusedAttention", "GlobalAveragePool", "GlobalMaxPool", "GridSample",
+    "GroupNormalization", "InstanceNormalization", "Inverse", "LayerNormalization",
+    "LpNormalization", "LpPool", "MaxPool", "MaxRoiPool", "QuantizeLinear", "RMSNormalization",
+    "Resize", "RoiAlign",
+}  # fmt: skip
 FLOATS = [c for c in ON_DEVICE if any(map(_in_float64, c.samples()))]
 
 
@@ -46,3 +56,15 @@ def test_matches_reference(cls: type[Op], device: DeviceInfo) -> None:
         for array, (name, actual) in zip(expected, results.items(), strict=False):
             check(f"sample {number} {sample.op} {name}", actual, array, tolerance(sample.op, array))
     assert ran
+
+
+@DEVICES
+@pytest.mark.parametrize("cls", [c for c in FLOATS if c.name not in ON_HOST], ids=lambda c: c.name)
+def test_each_sample_has_a_kernel(cls: type[Op], device: DeviceInfo) -> None:
+    if not device.caps.has_fp64:
+        pytest.skip("the device has no float64")
+    for sample in map(_in_float64, cls.samples()):
+        if sample is None:
+            continue
+        with suppress(ShapeError):
+            assert not plan_graph(sample_graph(sample), device.caps).host_steps, sample.op

@@ -68,7 +68,7 @@ def _model(nodes: list[onnx.NodeProto], dtype: int = TensorProto.FLOAT) -> bytes
 
 
 def test_the_host_is_named_with_its_reason() -> None:
-    model = _model([helper.make_node("Softmax", ["x"], ["y"], "s")], TensorProto.DOUBLE)
+    model = _model([helper.make_node("LpNormalization", ["x"], ["y"], "s")], TensorProto.DOUBLE)
     with clrt.load(model, device="cpu", strict=False) as loaded:
         found = loaded.explain({"x": (3, 4)})
     (row,) = found.rows
