@@ -90,12 +90,13 @@ class Stages:
         self._session.trim()
 
     def run(
-        self, graph: Graph, feeds: dict[str, Held], outputs: Mapping[str, bool]
+        self, graph: Graph, feeds: dict[str, Held], outputs: Mapping[str, bool] | None = None
     ) -> dict[str, Held]:
         """The outputs of the graph, or of one that a node of it holds.
 
         Args:
-            outputs: The wanted ones, and whether each stays on the device.
+            outputs: The wanted ones, and whether each stays on the device. By default all of them:
+                what is computed stays there, and inputs and constants where they are.
 
         Raises:
             OutOfMemoryError: There is no room for it; the model then holds no device memory.
@@ -106,9 +107,14 @@ class Stages:
             stage = self.stage(graph, shapes, known)
             cut = stage.cut
             if cut is None:
-                results = dict[str, Held](self._run_stage(stage, feeds, outputs))
-                pairs = zip(graph.output_names, graph.outputs, strict=True)
-                results.update((n, _value(v, feeds)) for n, v in pairs if v.type.on_host)
+                results = {
+                    n: _value(v, feeds)
+                    for n, v in zip(graph.output_names, graph.outputs, strict=True)
+                    if v.type.on_host or (outputs is None and _is_there(v, feeds))
+                }
+                wanted = dict.fromkeys(graph.output_names, True) if outputs is None else outputs
+                if made := {n: stays for n, stays in wanted.items() if n not in results}:
+                    results.update(self._run_stage(stage, feeds, made))
                 return {n: results[n] for n in graph.output_names if n in results}
             kept = {n: n not in cut.reads for n in stage.bound.plan.graph.output_names}
             feeds = {**feeds, **(self._run_stage(stage, feeds, kept) if kept else {})}
@@ -296,13 +302,13 @@ class _Runner:
     stages: Stages
 
     def run(self, graph: Graph, inputs: Sequence[Held]) -> list[Held]:
-        """The outputs of a graph; tensors stay on the device."""
+        """The outputs of a graph; what is computed stays on the device."""
         feeds = {
             v.name: _held(v.type, x)
             for v, x in zip(graph.inputs, inputs, strict=True)
             if x is not None or isinstance(v.type, ContainerType)
         }
-        return list(self.stages.run(graph, feeds, dict.fromkeys(graph.output_names, True)).values())
+        return list(self.stages.run(graph, feeds).values())
 
     def read(self, value: Held) -> Array:
         """The elements of a tensor."""
@@ -316,6 +322,11 @@ def _on_host(value: Held) -> Array:
 
 def _value(value: Value, feeds: Mapping[str, Held]) -> Held:
     return value.numbers if value.is_constant else feeds[value.name]
+
+
+def _is_there(value: Value, feeds: Mapping[str, Held]) -> bool:
+    """Whether no plan need run for a value."""
+    return value.has_numbers if value.is_constant else value.name in feeds
 
 
 def _held(type_: TensorType, value: Held) -> Held:

@@ -15,6 +15,7 @@ from clrt.ir.op import Array
 from clrt.ops.control_flow import Loop
 from clrt.ops.evaluate import evaluate
 from clrt.runtime.devices import DeviceInfo
+from clrt.runtime.executor import BoundPlan
 from tests.harness import all_devices
 
 DEVICES = pytest.mark.parametrize("device", all_devices(), ids=lambda d: d.platform.split()[0])
@@ -260,6 +261,51 @@ def test_slices_by_the_turn_share_a_plan(device: DeviceInfo) -> None:
     ):
         _same(found, wanted)
     assert len(ours._stages.plans) == plans
+
+
+@DEVICES
+def test_what_a_turn_hands_on_is_not_run(
+    device: DeviceInfo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a scripted search stops: a branch gives a constant, or the state that came in."""
+    model = _model(
+        """
+        g (float[2, 3] x, int64 limit) => (float[2, 3] y) {
+          holds = Constant<value = bool {1}>()
+          start = Exp(x)
+          y = Loop (limit, holds, start) <
+            body = b (int64 i, bool go, float[2, 3] v) => (bool more, float[2, 3] u) {
+              two = Constant<value = int64 {2}>()
+              odd = Mod(i, two)
+              grows = Cast<to = 9>(odd)
+              u = If (grows) <
+                then_branch = t () => (float[2, 3] a) { a = Add(v, v) },
+                else_branch = e () => (float[2, 3] b) { b = Identity(v) }
+              >
+              three = Constant<value = int64 {3}>()
+              early = Less(i, three)
+              more = If (early) <
+                then_branch = r () => (bool c) { c = Constant<value = bool {1}>() },
+                else_branch = f () => (bool d) { d = Constant<value = bool {0}>() }
+              >
+            }
+          >
+        }
+        """
+    )
+    feed = {"x": _x(1, 2, 3), "limit": np.array(9)}
+    ours = _agree(model, device, feed)
+    plans: list[BoundPlan] = []
+    run = BoundPlan.run
+
+    def counted(self: BoundPlan, *arguments: Any) -> Any:
+        plans.append(self)
+        return run(self, *arguments)
+
+    monkeypatch.setattr(BoundPlan, "run", counted)
+    ours.run(feed)
+    # The start; of four turns each computes its conditions and two the state; the result is read.
+    assert len(plans) == 1 + 4 + 2 + 1
 
 
 @DEVICES
