@@ -10,6 +10,7 @@ import pytest
 from onnx import TensorProto, helper, parser
 
 import clrt
+import clrt.stages as stages_module
 from clrt.errors import InputError
 from clrt.ir.op import Array
 from clrt.ops.control_flow import Loop
@@ -118,7 +119,7 @@ def test_loops_that_count_stop_and_stack(device: DeviceInfo) -> None:
 
 
 @DEVICES
-def test_a_loop_whose_state_grows(device: DeviceInfo) -> None:
+def test_a_loop_whose_state_grows(device: DeviceInfo, monkeypatch: pytest.MonkeyPatch) -> None:
     model = _model(
         """
         g (float[n] x, int64 limit) => (float[m] y) {
@@ -135,6 +136,16 @@ def test_a_loop_whose_state_grows(device: DeviceInfo) -> None:
     before = ours._session.programs.builds
     ours.run({"x": _x(1, 3), "limit": np.array(6)})
     assert ours._session.programs.builds == before
+    # Each of many turns has a plan of its own, which is there the next time.
+    long = {"x": _x(1, 3), "limit": np.array(80)}
+    wanted = ours.run(long)["y"]
+    stages = ours._stages
+    kept = {id(stage) for stage in stages.plans.values()}
+    np.testing.assert_array_equal(ours.run(long)["y"], wanted)
+    assert len(kept) > 80 and {id(stage) for stage in stages.plans.values()} == kept
+    monkeypatch.setattr(stages_module, "KEPT_PLAN_BYTES", 0)
+    ours.run({"x": _x(1, 4), "limit": np.array(1)})
+    assert len(stages.plans) == stages_module.KEPT_PLANS
 
 
 @DEVICES
