@@ -10,11 +10,13 @@ import pytest
 from onnx import TensorProto, helper, parser
 
 import clrt
+import clrt.stages as stages_module
 from clrt.errors import InputError
 from clrt.ir.op import Array
 from clrt.ops.control_flow import Loop
 from clrt.ops.evaluate import evaluate
 from clrt.runtime.devices import DeviceInfo
+from clrt.runtime.executor import BoundPlan
 from tests.harness import all_devices
 
 DEVICES = pytest.mark.parametrize("device", all_devices(), ids=lambda d: d.platform.split()[0])
@@ -117,7 +119,7 @@ def test_loops_that_count_stop_and_stack(device: DeviceInfo) -> None:
 
 
 @DEVICES
-def test_a_loop_whose_state_grows(device: DeviceInfo) -> None:
+def test_a_loop_whose_state_grows(device: DeviceInfo, monkeypatch: pytest.MonkeyPatch) -> None:
     model = _model(
         """
         g (float[n] x, int64 limit) => (float[m] y) {
@@ -134,6 +136,16 @@ def test_a_loop_whose_state_grows(device: DeviceInfo) -> None:
     before = ours._session.programs.builds
     ours.run({"x": _x(1, 3), "limit": np.array(6)})
     assert ours._session.programs.builds == before
+    # Each of many turns has a plan of its own, which is there the next time.
+    long = {"x": _x(1, 3), "limit": np.array(80)}
+    wanted = ours.run(long)["y"]
+    stages = ours._stages
+    kept = {id(stage) for stage in stages.plans.values()}
+    np.testing.assert_array_equal(ours.run(long)["y"], wanted)
+    assert len(kept) > 80 and {id(stage) for stage in stages.plans.values()} == kept
+    monkeypatch.setattr(stages_module, "KEPT_PLAN_BYTES", 0)
+    ours.run({"x": _x(1, 4), "limit": np.array(1)})
+    assert len(stages.plans) == stages_module.KEPT_PLANS
 
 
 @DEVICES
@@ -421,6 +433,51 @@ def test_crops_by_computed_boxes_share_a_plan(
     (wanted,) = theirs.run(None, moved)
     _same(ours.run(moved)["y"], wanted)
     assert len(ours._stages.plans) == plans
+
+
+@DEVICES
+def test_what_a_turn_hands_on_is_not_run(
+    device: DeviceInfo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As a scripted search stops: a branch gives a constant, or the state that came in."""
+    model = _model(
+        """
+        g (float[2, 3] x, int64 limit) => (float[2, 3] y) {
+          holds = Constant<value = bool {1}>()
+          start = Exp(x)
+          y = Loop (limit, holds, start) <
+            body = b (int64 i, bool go, float[2, 3] v) => (bool more, float[2, 3] u) {
+              two = Constant<value = int64 {2}>()
+              odd = Mod(i, two)
+              grows = Cast<to = 9>(odd)
+              u = If (grows) <
+                then_branch = t () => (float[2, 3] a) { a = Add(v, v) },
+                else_branch = e () => (float[2, 3] b) { b = Identity(v) }
+              >
+              three = Constant<value = int64 {3}>()
+              early = Less(i, three)
+              more = If (early) <
+                then_branch = r () => (bool c) { c = Constant<value = bool {1}>() },
+                else_branch = f () => (bool d) { d = Constant<value = bool {0}>() }
+              >
+            }
+          >
+        }
+        """
+    )
+    feed = {"x": _x(1, 2, 3), "limit": np.array(9)}
+    ours = _agree(model, device, feed)
+    plans: list[BoundPlan] = []
+    run = BoundPlan.run
+
+    def counted(self: BoundPlan, *arguments: Any) -> Any:
+        plans.append(self)
+        return run(self, *arguments)
+
+    monkeypatch.setattr(BoundPlan, "run", counted)
+    ours.run(feed)
+    # The start; of four turns each computes its conditions and two the state; the result is read.
+    assert len(plans) == 1 + 4 + 2 + 1
 
 
 @DEVICES
