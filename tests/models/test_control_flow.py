@@ -451,7 +451,7 @@ def test_what_a_turn_hands_on_is_not_run(
               odd = Mod(i, two)
               grows = Cast<to = 9>(odd)
               u = If (grows) <
-                then_branch = t () => (float[2, 3] a) { a = Add(v, v) },
+                then_branch = t () => (float[2, 3] a) { a = Softmax(v) },
                 else_branch = e () => (float[2, 3] b) { b = Identity(v) }
               >
               three = Constant<value = int64 {3}>()
