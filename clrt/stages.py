@@ -39,7 +39,7 @@ from clrt.tuning.records import record_for
 
 # So many plans are kept, and more as long as they are small: a growing state has one a turn.
 KEPT_PLANS = 64
-KEPT_PLAN_BYTES = 256 << 20
+KEPT_PLAN_BYTES = 64 << 20
 # What a step takes of the host's memory; measured: 3 to 11 KB, with its part of the graph.
 _STEP_BYTES = 8 << 10
 
