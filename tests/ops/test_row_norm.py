@@ -21,7 +21,7 @@ from clrt.runtime.devices import DeviceInfo
 from tests.harness import all_devices, plan_graph, run_graph, tolerance
 
 CPU = DeviceCaps("Test", "test", "Test", "1", "cpu", compute_units=2)
-TILE_ROWS = 8  # at most, by any record
+TILE_ROWS = 14  # at most, of any tile
 RESIDUAL = FusedMatMul(steps=(Step(Add(), (0, 1)), Step(Add(), (3, 2))))
 
 
