@@ -161,10 +161,11 @@ class Stages:
 
     def _forget(self) -> None:
         """Drops the plans that were used longest ago where there are many and they take much."""
-        kept_bytes = sum(s.kept_bytes for s in self.plans.values())
-        while len(self.plans) > KEPT_PLANS and kept_bytes > KEPT_PLAN_BYTES:
-            _, stage = self.plans.popitem(last=False)
-            kept_bytes -= stage.kept_bytes
+        while (
+            len(self.plans) > KEPT_PLANS
+            and sum(s.kept_bytes for s in self.plans.values()) > KEPT_PLAN_BYTES
+        ):
+            self.plans.popitem(last=False)
 
     def bind(self, shapes: sizes.Shapes, tunables: Tunables) -> BoundPlan:
         """A plan of its own for given input shapes.

@@ -49,5 +49,5 @@ def has_fixed_width(product: Product) -> bool:
     goes by it is then compiled once.
     """
     known = product.y.symbolic if isinstance(product.y, Value) else None
-    width = known[-1] if known else product.n
-    return isinstance(width, int) and width == product.n
+    last = known[-1] if known else product.n
+    return isinstance(last, int) and last == product.n

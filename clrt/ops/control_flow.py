@@ -18,7 +18,7 @@ from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Names, Node, Value
 from clrt.ir.op import ContainerType, TensorType
 from clrt.ops.base import Held, Host, OnnxNode, Op, Types, need, node_of, normalize_axis, register
-from clrt.ops.driven import Driven, join, positional, sizes, take, truth, wider
+from clrt.ops.driven import Driven, dtype_of, join, positional, sizes, take, truth, wider
 from clrt.ops.fused import Fused
 from clrt.ops.movement import fresh_dim
 from clrt.ops.pointwise import Pointwise, Where
@@ -200,8 +200,8 @@ class Scan(Driven):
 
     Inputs: the states, then the tensors to scan; outputs: the last states, then what the graph
     gives for each slice, stacked. Of one slice, such as a decoder's next token, the graph takes the
-    node's place. `batched` is the form of opset 8: all have a batch axis in
-    front, and input 0 may give each its length. Source: ONNX Scan, opset 8 to 25.
+    node's place. `batched` is the form of opset 8: all have a batch axis in front, and input 0 may
+    give each its length. Source: ONNX Scan, opset 8 to 25.
     """
 
     body: Graph
@@ -390,8 +390,7 @@ def _padded(x: Held, length: int, host: Host) -> Held:
     missing = length - x.shape[0]
     if missing <= 0:
         return x
-    dtype = x.dtype.numpy if isinstance(x.dtype, DType) else x.dtype
-    return join([x, np.zeros((missing, *x.shape[1:]), dtype)], 0, False, host)
+    return join([x, np.zeros((missing, *x.shape[1:]), dtype_of(x).numpy)], 0, False, host)
 
 
 def _body(node: OnnxNode, name: str) -> Graph:
