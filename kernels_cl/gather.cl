@@ -26,25 +26,37 @@ __kernel void gather(IN(DATA_T, x), IN(INDEX_T, indices), OUT(DATA_T, y), OUT(in
 #else
 typedef uint16 __attribute__((aligned(sizeof(DATA_T)))) VECTOR;
 
+static inline __global const DATA_T *picked(__global const DATA_T *x,
+                                            __global const INDEX_T *indices, __global int *status,
+                                            const IDX_T row, const IDX_T n, const IDX_T rows,
+                                            const IDX_T units) {
+  const IDX_T o = row / rows;
+  return x + (o * n + clrt_index((long)indices[row - o * rows], n, status)) * units;
+}
+
 __kernel __attribute__((reqd_work_group_size(1, 1, 1)))
 void gather_cpu(IN(DATA_T, x), IN(INDEX_T, indices), OUT(DATA_T, y), OUT(int, status),
                 const IDX_T n, const IDX_T rows, const IDX_T units, const IDX_T total) {
+#define PICKED(row) picked(AT(x), AT(indices), AT(status), row, n, rows, units)
   const IDX_T lanes = sizeof(VECTOR) / sizeof(DATA_T);
   const IDX_T elems = T_BYTES / sizeof(DATA_T);
   IDX_T at = get_group_id(0) * elems;
   const IDX_T end = total - at < elems ? total : at + elems;
-  while (at < end) {
-    const IDX_T row = at / units;
-    const IDX_T o = row / rows;
-    const IDX_T picked = clrt_index((long)AT(indices)[row - o * rows], n, AT(status));
-    __global const DATA_T *const from = AT(x) + (o * n + picked) * units;
+  IDX_T row = at / units;
+  __global const DATA_T *from = PICKED(row);
+  for (; at < end; ++row) {
+    // No hardware foresees where the next row is.
+    __global const DATA_T *const next = (row + 1) * units < end ? PICKED(row + 1) : from;
     __global DATA_T *const to = AT(y) + row * units;
     const IDX_T stop = end - row * units < units ? end - row * units : units;
     IDX_T k = at - row * units;
     at += stop - k;
-    for (; k + lanes <= stop; k += lanes)
+    for (; k + lanes <= stop; k += lanes) {
+      PREFETCH(next + k);
       *(__global VECTOR *)(to + k) = *(__global const VECTOR *)(from + k);
+    }
     for (; k < stop; ++k) to[k] = from[k];
+    from = next;
   }
 }
 #endif
