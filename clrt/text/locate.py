@@ -43,6 +43,8 @@ def find_model(source: str | Path) -> Path:
     try:
         path = expanded(source)
         if path.exists() and source != "":  # as a path that is the folder one is in
+            if path.is_dir():
+                os.scandir(os.path.join(path, os.curdir)).close()  # may it be listed, entered?
             return path
     except PermissionError as error:
         raise ModelError(f"'{source}' cannot be read: {error.strerror}.") from error

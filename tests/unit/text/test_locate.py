@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,21 @@ def add_snapshot(cache: Path, name: str, commit: str = "abc") -> Path:
     (repository / "refs").mkdir()
     (repository / "refs" / "main").write_text(f"{commit}\n")
     return snapshot
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid"), reason="POSIX permissions")
+def test_a_folder_that_may_not_be_read() -> None:
+    user = os.geteuid()
+    with tempfile.TemporaryDirectory() as folder:
+        os.chmod(folder, 0)
+        if user == 0:  # root may read everything
+            os.seteuid(65534)
+        try:
+            with pytest.raises(ModelError, match="cannot be read: Permission denied"):
+                find_model(folder)
+        finally:
+            os.seteuid(user)
+            os.chmod(folder, 0o700)
 
 
 @pytest.mark.parametrize(
