@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
@@ -25,8 +24,8 @@ from clrt.kernels.spec import (
     i32,
     misfit_float64,
 )
-from clrt.ops.base import Accuracy, Op, Sample, Types, need, normalize_axis, register
-from clrt.ops.movement import Promoted, count, elements, fresh_dim
+from clrt.ops.base import Accuracy, OnnxNode, Op, Sample, Types, need, normalize_axis, register
+from clrt.ops.movement import count, elements, fresh_dim
 from clrt.ops.softmax import around_axis
 
 # Elements that one work-item sorts by insertion: more where it keeps only a few of them, since most
@@ -121,11 +120,16 @@ class TopK(Op):
     largest: int = 1
     sorted: int = 1
 
-    promoted: ClassVar[Promoted] = {"k": (1, np.int64)}
     storages = None
     host_inputs = (1,)
     accuracy = Accuracy.EXACT
     variants = (Variant("heap", _emit_cpu, _misfit_cpu), Variant("merge", _emit, misfit_float64))
+
+    @classmethod
+    def from_onnx(cls, node: OnnxNode) -> Op:
+        if "k" in node.attrs:  # a number, where the input has one element
+            node.set_input(1, np.array([node.attrs["k"]], np.int64))
+        return super().from_onnx(node)
 
     def infer(self, inputs: Types) -> list[TensorType]:
         x = need(inputs, 0, self)

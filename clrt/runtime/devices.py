@@ -14,7 +14,7 @@ from clrt import knobs
 from clrt.device.caps import DeviceCaps
 from clrt.device.quirks import quirks_of
 from clrt.errors import DeviceError
-from clrt.runtime.icd import register_intel_cpu
+from clrt.runtime.icd import load_failure, register_intel_cpu
 from clrt.runtime.pocl import float_lanes, repair_target_cpu, target_of
 
 register_intel_cpu()
@@ -158,7 +158,7 @@ def choose_device(request: str | int | None = None) -> DeviceInfo:
     wanted = knobs.DEVICE.get() if request is None else request
     available = devices()
     if not available:
-        raise DeviceError(f"No OpenCL platform was found. {INSTALL_HINT}")
+        raise DeviceError(f"No OpenCL platform was found. {INSTALL_HINT}{load_failure()}")
     matches = _matching(wanted, available)
     usable = [d for d in matches if d.usable]
     if not usable:
@@ -170,7 +170,8 @@ def choose_device(request: str | int | None = None) -> DeviceInfo:
         )
         near = difflib.get_close_matches(str(wanted), names, 1)
         hint = f" Did you mean {near[0]!r}?" if near and near[0] != str(wanted).lower() else ""
-        raise DeviceError(f"No OpenCL device matches {wanted!r}.{hint} There is: {listing}.")
+        there = f" There is: {listing}.{load_failure()}"
+        raise DeviceError(f"No OpenCL device matches {wanted!r}.{hint}{there}")
     return min(usable, key=lambda d: (_rank(d.caps), d.index))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import importlib.util
 import sys
 from pathlib import Path
@@ -18,7 +19,7 @@ def register_intel_cpu() -> None:
     The file shipped by `intel-opencl-rt` names a path of Intel's build machine. Nothing is written
     where the library is absent or the folder belongs to someone else.
     """
-    library = Path(sys.prefix) / "lib" / _INTEL_LIBRARY
+    library = _intel_library()
     spec = importlib.util.find_spec("pyopencl")
     if spec is None or spec.origin is None or not library.exists():
         return
@@ -31,3 +32,25 @@ def register_intel_cpu() -> None:
                 stream.write(text.encode())
     except (OSError, InputError):
         return
+
+
+def load_failure() -> str:
+    """Why Intel's library, which is installed, does not load; empty where it loads or is absent.
+
+    The ICD loader leaves such an implementation out without a word. One reason is the order of
+    imports: a process has one TBB, and the one that OpenVINO brings is too old for Intel's runtime.
+    """
+    library = _intel_library()
+    if library.exists():
+        try:
+            ctypes.CDLL(str(library))
+        except OSError as error:
+            return (
+                f" Intel's CPU runtime is installed but does not load ({error}); where another "
+                "package has loaded an older TBB, load a model with clrt before importing that."
+            )
+    return ""
+
+
+def _intel_library() -> Path:
+    return Path(sys.prefix) / "lib" / _INTEL_LIBRARY

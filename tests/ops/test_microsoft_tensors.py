@@ -55,6 +55,10 @@ def _experimental() -> list[Case]:
         _old("Crop", image, border=[1, 2, 0, 1], scale=[2, 3]),
         _old("ParametricSoftplus", 30 * _x(4, 5), alpha=2.0, beta=0.5),
         _old("ScaledTanh", _x(4, 5), alpha=2.0, beta=0.5),
+        *(
+            replace(_old("MeanVarianceNormalization", image, **attrs), opset=8)
+            for attrs in ({}, {"across_channels": 1}, {"normalize_variance": 0})
+        ),
         _old("DynamicSlice", _x(4, 5), starts, ends),
         _old("DynamicSlice", _x(4, 5), *(np.array(v, np.int32) for v in ([1, 0], [3, 99], [1, 0]))),
     ]

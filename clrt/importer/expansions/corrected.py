@@ -25,14 +25,27 @@ def _shrink(body: Body) -> None:
 
 @expands("", "MeanVarianceNormalization")
 def _mean_variance_normalization(body: Body) -> None:
-    """ONNX's has constants of float32."""
+    """ONNX's has constants of float32, and takes the difference of squares, which cancels."""
     x = body.inputs[0]
     axes = body.ints(*body.attrs.get("axes", (0, 2, 3)))
-    two, epsilon = (body.number(v) for v in (2, 1e-9))
-    mean = body("ReduceMean", x, axes)
-    squares = body("ReduceMean", body("Pow", x, two), axes)
-    deviation = body("Sqrt", body("Sub", squares, body("Pow", mean, two)))
-    body.outputs = [body("Div", body("Sub", x, mean), body("Add", deviation, epsilon))]
+    centred = body("Sub", x, body("ReduceMean", x, axes))
+    body.outputs = [_of_unit_variance(body, centred, axes)]
+
+
+@expands("", "MeanVarianceNormalization", before=9)
+def _experimental_mean_variance_normalization(body: Body) -> None:
+    """It chose between two sets of axes, and could leave the variance as it is."""
+    x = body.inputs[0]
+    axes = "" if body.attrs.get("across_channels") else body.ints(0, 2, 3)
+    centred = body("Sub", x, body("ReduceMean", x, axes))
+    if body.attrs.get("normalize_variance", 1):
+        centred = _of_unit_variance(body, centred, axes)
+    body.outputs = [centred]
+
+
+def _of_unit_variance(body: Body, centred: str, axes: str) -> str:
+    variance = body("ReduceMean", body("Mul", centred, centred), axes)
+    return body("Div", centred, body("Add", body("Sqrt", variance), body.number(1e-9)))
 
 
 @expands("", "DynamicQuantizeLinear")

@@ -1,9 +1,14 @@
-"""Experimental ops that ai.onnx once had, which ONNX Runtime still runs below opset 10."""
+"""Experimental ops that ai.onnx once had; exporters for opsets below 10 wrote some of them."""
 
 from __future__ import annotations
 
+import numpy as np
+import onnx
+
 from clrt.errors import ModelError
 from clrt.importer.expansions.body import Body, expands
+from clrt.ir.dtypes import DType
+from clrt.ops.cast import onnx_dtype
 
 
 def _scaled(body: Body, x: str, factor: float) -> str:
@@ -59,3 +64,22 @@ def _dynamic_slice(body: Body) -> None:
     if len(body.inputs) < 3:
         raise ModelError(f"it has {len(body.inputs)} inputs; expected 3 or 4.")
     body.outputs = [body("Slice", *body.inputs)]
+
+
+@expands("", "ConstantFill")
+def _constant_fill(body: Body) -> None:
+    """The shape is an attribute, that of the input, or with `input_as_shape` the input.
+
+    Source: ONNX, opset 1 to 8; PyTorch wrote it for the first states of recurrent nets.
+    """
+    dtype = onnx_dtype(body.attrs.get("dtype", DType.FLOAT32.onnx), body.op_type)
+    shape = body.ints(*body.attrs.get("shape", ()))
+    if body.attrs.get("input_as_shape"):
+        shape = body.cast(body.inputs[0], DType.INT64)
+    elif body.inputs:
+        shape = body("Shape", body.inputs[0])
+    extra = body.attrs.get("extra_shape")
+    if extra:
+        shape = body("Concat", shape, body.ints(*extra), axis=0)
+    value = np.array([body.attrs.get("value", 0.0)]).astype(dtype.numpy)
+    body.outputs = [body("ConstantOfShape", shape, value=onnx.numpy_helper.from_array(value))]

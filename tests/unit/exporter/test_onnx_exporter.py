@@ -326,6 +326,11 @@ def test_scales_of_groups_become_those_of_channels() -> None:
     agree(text, {"x": floats(2, 6, 3), "b": floats(2)}, opset=18)
 
 
+def test_a_number_that_became_an_input_has_the_form_of_the_input() -> None:
+    text = "g (float[n, 5] x) => (float[n, 2] y, int64[n, 2] i) { y, i = TopK<k = 2>(x) }"
+    agree(text, {"x": floats(3, 5)}, opset=9)
+
+
 def test_zeros_of_either_sign_are_two() -> None:
     assert "extrapolation_value" not in attributes(Resize(extrapolation_value=0.0), 21)
     assert "extrapolation_value" in attributes(Resize(extrapolation_value=-0.0), 21)

@@ -23,6 +23,7 @@ _X = _RNG.standard_normal((2, 3, 4, 5)).astype(np.float32)
 _ONE, _THREE = np.float32([0.5]), np.float32([1, 2, 3])
 _PLANES = _THREE[:, None, None]
 _TRUTH = _X > 0
+_SIGNS = np.resize(np.float32([1, -1]), (2, 3, 4, 6))
 _MEAN, _VARIANCE = _X.mean((0, 2, 3)), _X.var((0, 2, 3))
 
 
@@ -102,6 +103,21 @@ CASES = [
     Case(
         "MeanVarianceNormalization", 9, [_X.astype(np.float64)],
         [(_X - _MEAN[:, None, None]) / np.sqrt(_VARIANCE[:, None, None])],
+    ),
+    Case("MeanVarianceNormalization", 13, [4096 + _SIGNS], [_SIGNS]),
+    Case(
+        "ConstantFill", 8, [np.int64([2, 3])], [np.zeros((2, 3), np.float32)],
+        {"input_as_shape": 1, "dtype": 1},
+    ),
+    Case(
+        "ConstantFill", 6, [np.int32([2])], [np.full((2, 4), 7)],
+        {"input_as_shape": 1, "extra_shape": [4], "dtype": 7, "value": 7.0},
+    ),
+    Case(
+        "ConstantFill", 1, [_X], [np.full((*_X.shape, 1), 1.5)], {"value": 1.5, "extra_shape": [1]}
+    ),
+    Case(
+        "ConstantFill", 1, [], [np.full((2, 3), True)], {"shape": [2, 3], "dtype": 9, "value": 1.0}
     ),
     Case("CenterCropPad", 18, [_X[0, 0], np.int32([2, 3])], [_X[0, 0, 1:3, 1:4]]),
     Case(

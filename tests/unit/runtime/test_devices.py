@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -90,6 +92,18 @@ def test_no_platform_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(module, "devices", list)
     with pytest.raises(DeviceError, match="pip install"):
         choose_device()
+
+
+@pytest.mark.parametrize("present", [[], [CPU]], ids=["nothing", "another"])
+def test_an_implementation_that_does_not_load_is_named(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, present: list[DeviceCaps]
+) -> None:
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "libintelocl.so").write_bytes(b"damaged")
+    monkeypatch.setattr(sys, "prefix", str(tmp_path))
+    monkeypatch.setattr(module, "devices", lambda: _fake(*present))
+    with pytest.raises(DeviceError, match=r"Intel's CPU runtime .* does not load \(.*libintelocl"):
+        choose_device("intel")
 
 
 def test_missing_linker_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
