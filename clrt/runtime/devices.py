@@ -13,7 +13,7 @@ from typing import Any
 from clrt import knobs
 from clrt.device.caps import DeviceCaps
 from clrt.device.quirks import quirks_of
-from clrt.errors import DeviceError
+from clrt.errors import DeviceError, warn_user
 from clrt.runtime.icd import load_failure, register_intel_cpu
 from clrt.runtime.pocl import float_lanes, repair_target_cpu, target_of
 
@@ -172,7 +172,12 @@ def choose_device(request: str | int | None = None) -> DeviceInfo:
         hint = f" Did you mean {near[0]!r}?" if near and near[0] != str(wanted).lower() else ""
         there = f" There is: {listing}.{load_failure()}"
         raise DeviceError(f"No OpenCL device matches {wanted!r}.{hint}{there}")
-    return min(usable, key=lambda d: (_rank(d.caps), d.index))
+    chosen = min(usable, key=lambda d: (_rank(d.caps), d.index))
+    if str(wanted).strip().lower() in ("", "auto", "cpu") and chosen.caps.is_cpu:
+        failure = load_failure()
+        if failure:
+            warn_user(f"{chosen} is taken.{failure}")
+    return chosen
 
 
 def _matching(wanted: str | int, available: list[DeviceInfo]) -> list[DeviceInfo]:

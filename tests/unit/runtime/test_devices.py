@@ -102,8 +102,12 @@ def test_an_implementation_that_does_not_load_is_named(
     (tmp_path / "lib" / "libintelocl.so").write_bytes(b"damaged")
     monkeypatch.setattr(sys, "prefix", str(tmp_path))
     monkeypatch.setattr(module, "devices", lambda: _fake(*present))
-    with pytest.raises(DeviceError, match=r"Intel's CPU runtime .* does not load \(.*libintelocl"):
+    reason = r"Intel's CPU runtime .* does not load \(.*libintelocl"
+    with pytest.raises(DeviceError, match=reason):
         choose_device("intel")
+    if present:
+        with pytest.warns(UserWarning, match=r"is taken\. " + reason):
+            choose_device("auto")
 
 
 def test_missing_linker_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
