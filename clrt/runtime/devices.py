@@ -159,7 +159,8 @@ def choose_device(request: str | int | None = None) -> DeviceInfo:
     available = devices()
     if not available:
         raise DeviceError(f"No OpenCL platform was found. {INSTALL_HINT}{load_failure()}")
-    matches = _matching(wanted, available)
+    text = str(wanted).strip().lower() or "auto"
+    matches = _matching(text, available)
     usable = [d for d in matches if d.usable]
     if not usable:
         listing = "; ".join(f"{d}{f' - {d.note}' if d.note else ''}" for d in available)
@@ -173,15 +174,14 @@ def choose_device(request: str | int | None = None) -> DeviceInfo:
         there = f" There is: {listing}.{load_failure()}"
         raise DeviceError(f"No OpenCL device matches {wanted!r}.{hint}{there}")
     chosen = min(usable, key=lambda d: (_rank(d.caps), d.index))
-    if str(wanted).strip().lower() in ("", "auto", "cpu") and chosen.caps.is_cpu:
+    if text in ("auto", "cpu") and chosen.caps.is_cpu:
         failure = load_failure()
         if failure:
             warn_user(f"{chosen} is taken.{failure}")
     return chosen
 
 
-def _matching(wanted: str | int, available: list[DeviceInfo]) -> list[DeviceInfo]:
-    text = str(wanted).strip().lower() or "auto"
+def _matching(text: str, available: list[DeviceInfo]) -> list[DeviceInfo]:
     if text.isdecimal():
         return [d for d in available if d.index == int(text)]
     real = [d for d in available if not d.caps.simulator]
