@@ -17,6 +17,7 @@
 #define T_NV 3
 #define T_VW 8
 #define T_MC 32
+#define T_KU 2
 #endif
 #ifndef B_T
 #define B_T float
@@ -89,6 +90,7 @@ void gemm_cpu(OUT(float, y), IN(float, a), IN(B_T, b), const IDX_T M, const IDX_
         for (IDX_T j = 0; j < width; j += LINE) PREFETCH(y_tile + i * N + j);
       }
       // No builtin in this loop: on PoCL each is a call, which spills every accumulator.
+#pragma unroll T_KU
       for (IDX_T k = 0; k < K; ++k) {
         VECTORS(LOAD_B, 0)
         ROWS(MULTIPLY_ROW)

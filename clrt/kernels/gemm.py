@@ -38,11 +38,18 @@ EmitProduct: TypeAlias = Callable[[Product, Lowering], list[Launch]]
 
 CPU = tuned(
     "gemm_cpu",
-    {"T_MR": (3, 4, 6, 8, 12, 14), "T_NV": (1, 2, 3, 4), "T_VW": (4, 8, 16), "T_MC": (8, 32, 128)},
+    {
+        "T_MR": (3, 4, 6, 8, 12, 14),
+        "T_NV": (1, 2, 3, 4),
+        "T_VW": (4, 8, 16),
+        "T_MC": (8, 32, 128),
+        "T_KU": (1, 2, 4),
+    },
     T_MR=4,
     T_NV=3,
     T_VW=8,
     T_MC=32,
+    T_KU=2,
 )
 BLOCKS = tuned(
     "gemm_blocks_cpu",
