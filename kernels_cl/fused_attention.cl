@@ -24,7 +24,7 @@
 #define T_NV 3
 #define T_MK 4
 #define T_MV 4
-#define T_KB 128
+#define T_KB 64
 #endif
 #define VW T_VW
 #if T_KB % T_MK

@@ -39,7 +39,7 @@ CPU = tuned(
     T_NV=3,
     T_MK=4,
     T_MV=4,
-    T_KB=128,
+    T_KB=64,
 )
 # Both kernels keep a row of the head in private memory.
 MAX_HEAD_SIZE = 512
