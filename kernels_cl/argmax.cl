@@ -95,14 +95,14 @@ static inline IDX_T best_of_row(__global const float *from, const IDX_T n) {
   return at;
 }
 
-__kernel __attribute__((reqd_work_group_size(1, 1, 1)))
+__kernel SINGLE_ITEM
 void argmax_rows(OUT(long, y), IN(float, x), const IDX_T outer, const IDX_T n, const IDX_T rows) {
   const IDX_T first = get_group_id(0) * rows;
   const IDX_T end = i_min(first + rows, outer);
   for (IDX_T row = first; row < end; ++row) AT(y)[row] = best_of_row(AT(x) + row * n, n);
 }
 
-__kernel __attribute__((reqd_work_group_size(1, 1, 1)))
+__kernel SINGLE_ITEM
 void argmax_columns(OUT(long, y), IN(float, x), const IDX_T outer, const IDX_T n,
                     const IDX_T step, const IDX_T blocks) {
   COLUMN_ITEM(outer, step, blocks)

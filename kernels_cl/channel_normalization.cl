@@ -83,7 +83,7 @@ static inline void scale_row(__global float *to, __global const float *from, con
   for (IDX_T i = whole; i < n; ++i) to[i] = (from[i] - mean) * factor + shift;
 }
 
-__kernel __attribute__((reqd_work_group_size(1, 1, 1)))
+__kernel SINGLE_ITEM
 void batch_normalization_cpu(OUT(float, y), IN(float, x), IN(float, scale), IN(float, bias),
                              IN(float, mean), IN(float, variance), const IDX_T batches,
                              const IDX_T channels, const IDX_T size, const float epsilon,
@@ -97,7 +97,7 @@ void batch_normalization_cpu(OUT(float, y), IN(float, x), IN(float, scale), IN(f
   }
 }
 
-__kernel __attribute__((reqd_work_group_size(1, 1, 1)))
+__kernel SINGLE_ITEM
 void group_normalization_cpu(OUT(float, y), IN(float, x), IN(float, scale), IN(float, bias),
                              const IDX_T batches, const IDX_T groups, const IDX_T group_channels,
                              const IDX_T size, const float epsilon, const IDX_T rows) {

@@ -27,7 +27,7 @@
   const IDX_T image = plane / outputs, channel = plane - image * outputs;  \
   const IDX_T source = (image * (outputs / maps) + channel / maps) * s0 * s1 * s2;
 
-__kernel __attribute__((reqd_work_group_size(1, 1, 1)))
+__kernel SINGLE_ITEM
 void conv_depthwise_cpu(OUT(DATA_T, y), IN(DATA_T, x), IN(DATA_T, weights) BIAS_INPUT, GEOMETRY) {
   const IDX_T plane = get_global_id(1);
   START_PLANE

@@ -56,7 +56,7 @@ static inline void transpose_tile(__global DATA_T *to, __global const DATA_T *fr
 
 // A work-item copies `height` rows of up to `width` elements each: rows go through d0 to d4. Where
 // `tiled`, source rows lie along d4 and rows of the result along d5, and it does `height` of d4.
-__kernel __attribute__((reqd_work_group_size(1, 1, 1)))
+__kernel SINGLE_ITEM
 void copy_strided_cpu(IN(DATA_T, src), OUT(DATA_T, dst), AXES(d), AXES(s), AXES(t),
                       const IDX_T height, const IDX_T width, const IDX_T tiled) {
   const IDX_T dims[5] = {d0, d1, d2, d3, d4};

@@ -40,7 +40,7 @@ __kernel void cum_sum(IN(DATA_T, x), OUT(DATA_T, y), LINES) {
 #include "common/rows.clh"
 #include "common/columns.clh"
 
-__kernel __attribute__((reqd_work_group_size(1, 1, 1)))
+__kernel SINGLE_ITEM
 void cum_columns(IN(float, x), OUT(float, y), const IDX_T outer, const IDX_T n,
                  const IDX_T step, const IDX_T blocks) {
   COLUMN_ITEM(outer, step, blocks)

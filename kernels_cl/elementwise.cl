@@ -85,7 +85,7 @@ REST(ushort, bfloat16)
 
 // A work-item computes T_ELEMS elements: part of a row of d5, or several rows; with NORM whole rows,
 // which are n of the elements.
-__kernel __attribute__((reqd_work_group_size(1, 1, 1)))
+__kernel SINGLE_ITEM
 void elementwise_cpu(OUT(OUT_T, y) INPUTS, AXES(d) STRIDES ROW_INPUTS) {
   const IDX_T first = get_group_id(0) * SHARE;
   const IDX_T end = i_min(first + SHARE, d0 * d1 * d2 * d3 * d4 * d5);

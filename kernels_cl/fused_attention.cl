@@ -205,7 +205,7 @@ static inline void read_mask(float *to, const int width, __global const MASK_T *
 #define BLOCK attend_wide
 #include "common/attention_block.inc"
 
-__kernel __attribute__((reqd_work_group_size(1, 1, 1)))
+__kernel SINGLE_ITEM
 void fused_attention_cpu(OUT(float, y), IN(float, q), IN(float, k), IN(float, v) MASK_INPUT,
                          const IDX_T queries, const IDX_T key_count, const IDX_T group,
                          const IDX_T q_batch, const IDX_T q_head, const IDX_T q_step,

@@ -34,7 +34,7 @@ static inline __global const DATA_T *picked(__global const DATA_T *x,
   return x + (o * n + clrt_index((long)indices[row - o * rows], n, status)) * units;
 }
 
-__kernel __attribute__((reqd_work_group_size(1, 1, 1)))
+__kernel SINGLE_ITEM
 void gather_cpu(IN(DATA_T, x), IN(INDEX_T, indices), OUT(DATA_T, y), OUT(int, status),
                 const IDX_T n, const IDX_T rows, const IDX_T units, const IDX_T total) {
 #define PICKED(row) picked(AT(x), AT(indices), AT(status), row, n, rows, units)

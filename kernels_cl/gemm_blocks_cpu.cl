@@ -47,7 +47,7 @@
 #define RESUME(i, j) F acc##i##_##j = tile[i * T_NV + j];
 #define RESUME_ROW(i) VECTORS(RESUME, i)
 
-__kernel __attribute__((reqd_work_group_size(1, 1, 1)))
+__kernel SINGLE_ITEM
 void gemm_blocks_cpu(OUT(float, y), IN(float, a), IN(uchar, b) BLOCK_INPUTS, const IDX_T M,
                      const IDX_T N, const IDX_T K, const IDX_T d1, const IDX_T a_s0,
                      const IDX_T a_s1, const IDX_T a_row INPUTS) {

@@ -50,7 +50,7 @@
 #define LOAD_B(i, j) const F b##j = LOAD_WIDE(B_STORAGE, panel + j * T_VW);
 #define PREFETCH_B(i, j) PREFETCH(next + j * (T_VW * sizeof(B_T)));
 
-__kernel __attribute__((reqd_work_group_size(1, 1, 1)))
+__kernel SINGLE_ITEM
 void gemm_cpu(OUT(float, y), IN(float, a), IN(B_T, b), const IDX_T M, const IDX_T N,
               const IDX_T K, const IDX_T height, const IDX_T d1, const IDX_T a_s0,
               const IDX_T a_s1, const IDX_T a_row, const IDX_T b_s0,

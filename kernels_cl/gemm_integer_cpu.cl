@@ -27,7 +27,7 @@ typedef CAT(int, T_VW) SUMS;
 #define ADD_SUMS(i, j) tile[i * T_NV + j] += WIDE_AS(int, acc##i##_##j);
 #define ADD_SUMS_ROW(i) VECTORS(ADD_SUMS, i)
 
-__kernel __attribute__((reqd_work_group_size(1, 1, 1)))
+__kernel SINGLE_ITEM
 void gemm_integer_cpu(OUT(int, y), IN(float, a), IN(B_T, b), const IDX_T M, const IDX_T N,
                       const IDX_T K, const IDX_T d1, const IDX_T a_s0, const IDX_T a_s1,
                       const IDX_T a_row, const IDX_T b_s0, const IDX_T b_s1) {

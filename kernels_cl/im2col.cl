@@ -13,7 +13,7 @@
       const IDX_T channels, THREE(in), THREE(out), THREE(kernel), THREE(stride), \
       THREE(dilation), THREE(pad)
 
-__kernel __attribute__((reqd_work_group_size(1, 1, 1)))
+__kernel SINGLE_ITEM
 void im2col_cpu(OUT(DATA_T, y), IN(DATA_T, x), GEOMETRY) {
   const IDX_T panel = get_global_id(0), batch = get_global_id(1);
   __global DATA_T *const to = AT(y) + batch * columns * K + panel * K * width;

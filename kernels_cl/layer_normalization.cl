@@ -66,7 +66,7 @@ __kernel void layer_normalization_any(OUT(DATA_T, y) STATS_OUTPUTS, IN(DATA_T, x
 #include "common/rows.clh"
 #include "common/normalize_row.clh"
 
-__kernel __attribute__((reqd_work_group_size(1, 1, 1)))
+__kernel SINGLE_ITEM
 void layer_normalization_cpu(OUT(float, y) STATS_OUTPUTS, IN(float, x),
                              IN(float, scale) BIAS_INPUT, const IDX_T rows, const IDX_T n,
                              const float epsilon) {

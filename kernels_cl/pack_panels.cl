@@ -6,7 +6,7 @@
 #define ROWS 64
 #endif
 
-__kernel __attribute__((reqd_work_group_size(1, 1, 1)))
+__kernel SINGLE_ITEM
 void pack_panels(OUT(float, y), IN(float, x), const IDX_T N, const IDX_T K, const IDX_T width,
                  const IDX_T columns, const IDX_T d1, const IDX_T s0, const IDX_T s1,
                  const IDX_T s_k, const IDX_T s_n) {

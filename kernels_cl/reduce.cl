@@ -84,7 +84,7 @@ __kernel void reduce_strided(OUT(DATA_T, y), IN(DATA_T, x), SIZES) {
 // Outputs side by side. The partial results are few enough for the L1 cache.
 #include "common/columns.clh"
 
-__kernel __attribute__((reqd_work_group_size(1, 1, 1)))
+__kernel SINGLE_ITEM
 void reduce_columns(OUT(float, y), IN(float, x), SIZES) {
   const IDX_T i2 = get_group_id(0) * (T_NV * VW), i1 = get_group_id(1), i0 = get_group_id(2);
   const IDX_T left = d2 - i2;
@@ -118,7 +118,7 @@ void reduce_columns(OUT(float, y), IN(float, x), SIZES) {
 }
 
 // T_ROWS outputs, of rows in vectors.
-__kernel __attribute__((reqd_work_group_size(1, 1, 1)))
+__kernel SINGLE_ITEM
 void reduce_rows(OUT(float, y), IN(float, x), SIZES) {
   const IDX_T whole = r2 / VW * VW;
   const IDX_T first = get_group_id(0) * T_ROWS;

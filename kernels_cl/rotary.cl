@@ -27,7 +27,7 @@
   const IDX_T to = (batch * places + place) * heads * S_D;
 
 #if T_VW > 1
-__kernel __attribute__((reqd_work_group_size(1, 1, 1))) void rotary_cpu(PARAMETERS) {
+__kernel SINGLE_ITEM void rotary_cpu(PARAMETERS) {
   PLACE
   __global const float *const c = AT(cosines) + table, *const s = AT(sines) + table;
   for (IDX_T head = 0; head < heads; ++head) {

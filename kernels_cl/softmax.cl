@@ -87,7 +87,7 @@ static inline void softmax_row(__global float *to, __global const float *from, I
   store_lanes(to + whole, rest, n - whole);
 }
 
-__kernel __attribute__((reqd_work_group_size(1, 1, 1)))
+__kernel SINGLE_ITEM
 void softmax_cpu(OUT(float, y), IN(float, x), const IDX_T rows, const IDX_T n) {
   const IDX_T first = get_group_id(0) * T_ROWS;
   const IDX_T end = i_min(first + T_ROWS, rows);
@@ -129,7 +129,7 @@ static inline void softmax_block(__global float *to, __global const float *from,
   }
 }
 
-__kernel __attribute__((reqd_work_group_size(1, 1, 1)))
+__kernel SINGLE_ITEM
 void softmax_columns(OUT(float, y), IN(float, x), const IDX_T outer, const IDX_T n,
                      const IDX_T step, const IDX_T blocks) {
   COLUMN_ITEM(outer, step, blocks)

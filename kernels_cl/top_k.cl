@@ -120,7 +120,7 @@ static inline void sift_down(__global int *heap, IDX_T p, const IDX_T size,
   heap[p] = place;
 }
 
-__kernel __attribute__((reqd_work_group_size(1, 1, 1)))
+__kernel SINGLE_ITEM
 void top_k_cpu(IN(DATA_T, x), OUT(int, list), OUT(DATA_T, values), OUT(long, indices),
                const IDX_T n, const IDX_T inner, const IDX_T k) {
   const IDX_T line = get_global_id(0);
