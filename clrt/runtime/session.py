@@ -5,7 +5,8 @@ from __future__ import annotations
 import os
 import weakref
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
 from math import prod
@@ -72,6 +73,20 @@ class Session:
                 "the fork."
             )
         return self._lock
+
+    @contextmanager
+    def holding(self) -> Iterator[list[cl.Event] | None]:
+        """What the first command waits for until all of a block are in the queue; None where the
+        device is better off without.
+        """
+        if "interrupts-enqueuing" not in self.device.caps.quirks:
+            yield None
+            return
+        gate = cl.UserEvent(self.context)
+        try:
+            yield [gate]
+        finally:
+            gate.set_status(cl.command_execution_status.COMPLETE)
 
     def tensor(self, shape: tuple[int, ...], dtype: DType) -> DeviceTensor:
         """An uninitialised tensor; its memory comes from, and goes back to, a pool.
