@@ -1,13 +1,15 @@
 // softmax(scale * Q K^T + mask) V per (batch, head), online over blocks of keys.
 // Q, K and V lie as they come: elements of a head side by side, and a step for each other axis.
 // Vectors hold queries, so that elements of K and V are broadcast and nothing but the small blocks
-// of Q and of the result is transposed. One work-item does T_VW * T_NV queries of one head, or
+// of Q and of the result is transposed. One work-item does T_VW * T_NQ queries of one head, or
 // T_VW where no more are left.
 //   S_D, S_DV   head sizes of Q, K and of V
 //   MASK        0 none, 1 the same for all queries, 2 by query; MASK_BOOL: true keeps, else added
 //   CAUSAL      key j only for queries i >= j
-//   T_NV        vectors of queries; T_MK keys and T_MV columns of V per register tile
+//   T_NQ        vectors of queries; T_MK keys and T_MV columns of V per register tile
 //   T_KB        keys per block, a multiple of T_MK
+//   NEXT        where queries are few, a work-item has `span` heads and goes on with the product that
+//               reads y (common/next_product.clh), in tiles of T_MR rows by T_NV vectors
 #include "common/base.clh"
 #ifndef S_D
 #define S_D 32
@@ -21,18 +23,28 @@
 #endif
 #ifndef T_VW
 #define T_VW 8
-#define T_NV 3
+#define T_NQ 3
 #define T_MK 4
 #define T_MV 4
 #define T_KB 64
 #endif
 #define VW T_VW
+#ifndef NEXT
+#define NEXT 0
+#endif
 #if T_KB % T_MK
 #error "T_KB must be a multiple of T_MK: the last tile is stored whole"
 #endif
 #include "common/math.clh"
 #include "common/repeat.clh"
 #include "common/scalar.clh"
+#if NEXT
+#include "common/rows.clh"
+#include "common/tile.clh"
+#include "common/widen.clh"
+#include "common/panel_product.clh"
+#endif
+#include "common/next_product.clh"
 
 #if MASK_BOOL
 #define MASK_T uchar
@@ -143,15 +155,15 @@ static inline void read_mask(float *to, const int width, __global const MASK_T *
 #define COLS(X, r) CAT(VECTORS_, NV)(X, r)
 #define EACH(X) COLS(X, _)
 
-#define ZERO(r, n) F acc##r##_##n = (F)(0.0f);
-#define MULTIPLY(r, n) acc##r##_##n = a * b##n + acc##r##_##n;
+#define CLEAR(r, n) F acc##r##_##n = (F)(0.0f);
+#define ACCUMULATE(r, n) acc##r##_##n = a * b##n + acc##r##_##n;
 
 #define KEY_ROW(r) \
   const IDX_T j##r = i_min(key + r, count - 1); \
   __global const float *row##r = keys + j##r * k_step; \
-  COLS(ZERO, r)
+  COLS(CLEAR, r)
 #define LOAD_QUERY(r, n) const F b##n = query[d * NV + n];
-#define KEY_STEP(r) { const F a = (F)(row##r[d]); COLS(MULTIPLY, r) }
+#define KEY_STEP(r) { const F a = (F)(row##r[d]); COLS(ACCUMULATE, r) }
 
 #if MASK == 1
 #define ADD_MASK(r) const F m = (F)(MASK_VALUE(masks[j##r * mask_key]));
@@ -178,7 +190,7 @@ static inline void read_mask(float *to, const int width, __global const MASK_T *
 #define COLUMN(r) COLS(SCALED, r)
 #define SCALED(r, n) F acc##r##_##n = result[(d + r) * NV + n] * rescale##n;
 #define LOAD_WEIGHT(r, n) const F b##n = score[j * NV + n];
-#define VALUE_STEP(r) { const F a = (F)(value[j * DV + d + r]); COLS(MULTIPLY, r) }
+#define VALUE_STEP(r) { const F a = (F)(value[j * DV + d + r]); COLS(ACCUMULATE, r) }
 #define STORE_COLUMN(r, n) result[(d + r) * NV + n] = acc##r##_##n;
 #define STORE_RESULT(r) COLS(STORE_COLUMN, r)
 
@@ -201,36 +213,48 @@ static inline void read_mask(float *to, const int width, __global const MASK_T *
 #include "common/attention_block.inc"
 #undef NV
 #undef BLOCK
-#define NV T_NV
+#define NV T_NQ
 #define BLOCK attend_wide
 #include "common/attention_block.inc"
 
 __kernel SINGLE_ITEM
 void fused_attention_cpu(OUT(float, y), IN(float, q), IN(float, k), IN(float, v) MASK_INPUT,
-                         const IDX_T queries, const IDX_T key_count, const IDX_T group,
-                         const IDX_T q_batch, const IDX_T q_head, const IDX_T q_step,
-                         const IDX_T k_batch, const IDX_T k_head, const IDX_T k_step,
-                         const IDX_T v_batch, const IDX_T v_head, const IDX_T v_step,
-                         const IDX_T mask_batch, const IDX_T mask_head, const IDX_T mask_query,
-                         const IDX_T mask_key, const float scale) {
-  const IDX_T first = get_group_id(0) * (VW * T_NV);
-  const IDX_T head = get_group_id(1);
+                         const IDX_T queries, const IDX_T key_count, const IDX_T heads,
+                         const IDX_T group, const IDX_T q_batch, const IDX_T q_head,
+                         const IDX_T q_step, const IDX_T k_batch, const IDX_T k_head,
+                         const IDX_T k_step, const IDX_T v_batch, const IDX_T v_head,
+                         const IDX_T v_step, const IDX_T mask_batch, const IDX_T mask_head,
+                         const IDX_T mask_query, const IDX_T mask_key,
+                         const float scale NEXT_INPUTS) {
+  const IDX_T first = get_group_id(0) * (VW * T_NQ);
+  const IDX_T first_head = get_group_id(1) * span;
+  const IDX_T head_end = i_min(first_head + span, heads);
   const IDX_T batch = get_group_id(2);
-  const IDX_T kv_head = head / group;
-  const IDX_T y_step = get_num_groups(1) * S_DV;
-  const IDX_T behind = first + VW * T_NV;
-  __global const float *const q_head_rows = AT(q) + batch * q_batch + head * q_head;
-  // Work-items of a thread come in order: the next one has the next queries, or the next head.
-  __global const float *const next_q =
-      q_head_rows + (behind < queries ? behind * q_step : q_head);
+  const IDX_T y_step = heads * S_DV;
+  const IDX_T behind = first + VW * T_NQ;
+  for (IDX_T head = first_head; head < head_end; ++head) {
+    const IDX_T kv_head = head / group;
+    __global const float *const q_head_rows = AT(q) + batch * q_batch + head * q_head;
+    // Work-items of a thread come in order: the next one has the next queries, or the next head.
+    __global const float *const next_q =
+        q_head_rows + (behind < queries ? behind * q_step : q_head);
 #define ATTEND(block)                                                                          \
   block(AT(y) + batch * queries * y_step + head * S_DV, q_head_rows,                           \
         AT(k) + batch * k_batch + kv_head * k_head,                                            \
         AT(v) + batch * v_batch + kv_head * v_head MASK_ROWS, next_q, first, queries,          \
         key_count, q_step, k_step, v_step, y_step, mask_query, mask_key, scale)
-  if (queries - first <= VW) {
-    ATTEND(attend_narrow);
-  } else {
-    ATTEND(attend_wide);
+    if (queries - first <= VW) {
+      ATTEND(attend_narrow);
+    } else {
+      ATTEND(attend_wide);
+    }
   }
+#if NEXT
+  if (next_n) {
+    const IDX_T row = batch * queries + first, column = first_head * S_DV;
+    multiply_part(AT(parts), get_group_id(1), get_num_groups(2) * queries, row,
+                  i_min(VW * T_NQ, queries - first), AT(y) + row * y_step + column, y_step, column,
+                  (head_end - first_head) * S_DV, y_step, AT(next_b), next_n);
+  }
+#endif
 }

@@ -33,7 +33,7 @@
 
 __kernel void fused_attention_any(OUT(DATA_T, y), IN(DATA_T, q), IN(DATA_T, k),
                                   IN(DATA_T, v) MASK_INPUT, const IDX_T queries,
-                                  const IDX_T key_count, const IDX_T group, const IDX_T q_batch,
+                                  const IDX_T key_count, const IDX_T heads, const IDX_T group, const IDX_T q_batch,
                                   const IDX_T q_head, const IDX_T q_step, const IDX_T k_batch,
                                   const IDX_T k_head, const IDX_T k_step, const IDX_T v_batch,
                                   const IDX_T v_head, const IDX_T v_step, const IDX_T mask_batch,
@@ -79,7 +79,7 @@ __kernel void fused_attention_any(OUT(DATA_T, y), IN(DATA_T, q), IN(DATA_T, k),
   }
   const float of_no_keys = NAN_TO_ZERO || key_count == 0 ? 0.0f : NAN;
   const float inverse = sum == 0.0f ? of_no_keys : 1.0f / sum;
-  const IDX_T y_step = get_global_size(1) * S_DV;
+  const IDX_T y_step = heads * S_DV;
   const IDX_T at = (batch * queries + i) * y_step + head * S_DV;
   for (int d = 0; d < S_DV; ++d) STORE(AT(y), at + d, result[d] * inverse);
 }

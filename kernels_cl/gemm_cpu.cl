@@ -7,6 +7,8 @@
 // of them would tear this order apart.
 // With NORM rows are normalised behind the product: a work-group then has all panels. Where rows
 // are too few for that, one launch only multiplies, panel by panel, and a second one normalises.
+// With NEXT the work-groups of a launch over few rows have `span` panels and all rows, and go on with
+// the product that reads y (common/next_product.clh).
 //   INPUTS   parameters of the epilogue's operands x1, x2, …: buffer, strides by batch axis and row
 //   READS    declares v1, v2, … from them;  BODY one variable per step;  RESULT what is stored
 //   B_T, B_STORAGE  how elements of B lie (common/widen.clh)
@@ -19,12 +21,11 @@
 #define T_MC 32
 #define T_KU 2
 #endif
-#ifndef B_T
-#define B_T float
-#define B_STORAGE plain
-#endif
 #ifndef NORM
 #define NORM 0
+#endif
+#ifndef NEXT
+#define NEXT 0
 #endif
 #define VW T_VW
 #include "common/base.clh"
@@ -34,6 +35,8 @@
 #include "common/tile.clh"
 #include "common/finish.clh"
 #include "common/widen.clh"
+#include "common/panel_product.clh"
+#include "common/next_product.clh"
 
 #if NORM
 #include "common/normalize_row.clh"
@@ -47,15 +50,12 @@
 #define ROWS_AHEAD 64
 #define LINE 16  // floats of a cache line
 
-#define LOAD_B(i, j) const F b##j = LOAD_WIDE(B_STORAGE, panel + j * T_VW);
-#define PREFETCH_B(i, j) PREFETCH(next + j * (T_VW * sizeof(B_T)));
-
 __kernel SINGLE_ITEM
 void gemm_cpu(OUT(float, y), IN(float, a), IN(B_T, b), const IDX_T M, const IDX_T N,
               const IDX_T K, const IDX_T height, const IDX_T d1, const IDX_T a_s0,
               const IDX_T a_s1, const IDX_T a_row, const IDX_T b_s0,
-              const IDX_T b_s1 INPUTS ROW_INPUTS) {
-  const IDX_T width = T_NV * T_VW;
+              const IDX_T b_s1 INPUTS ROW_INPUTS NEXT_INPUTS) {
+  const IDX_T width = PANEL_WIDTH * span;
   const IDX_T blocks = (M + T_MR - 1) / T_MR;
   const IDX_T stripes = (blocks + height - 1) / height;
   const IDX_T panels = normalizes ? 1 : (N + width - 1) / width;
@@ -66,42 +66,29 @@ void gemm_cpu(OUT(float, y), IN(float, a), IN(B_T, b), const IDX_T M, const IDX_
   const IDX_T in_chunk = at - chunk * panels;
   const IDX_T first = (chunk + in_chunk % chunk_stripes) * height;
   const IDX_T end = i_min(first + height, blocks);
-  IDX_T n0 = in_chunk / chunk_stripes * width;
-  const IDX_T n_end = normalizes ? multiplies * N : n0 + width;
+  const IDX_T n_first = in_chunk / chunk_stripes * width;
+  const IDX_T n_end = i_min(normalizes ? multiplies * N : n_first + width, N);
   const IDX_T i0 = batch / d1;
   const IDX_T i1 = batch % d1;
   __global const float *const a_batch = AT(a) + i0 * a_s0 + i1 * a_s1;
   __global const B_T *const b_batch = AT(b) + i0 * b_s0 + i1 * b_s1;
   // The blocks bring the next panel into the cache, a slice each; a block alone reads ahead in its
   // own. Weights come from memory where rows are few.
-  const size_t slice_step = width * sizeof(B_T) / (end - first);
+  const size_t slice_step = PANEL_WIDTH * sizeof(B_T) / (end - first);
   const IDX_T ahead = end - first == 1 ? ROWS_AHEAD : K;
-  for (; n0 < n_end; n0 += width) {
-    for (IDX_T block = first; block < end; ++block) {
+  for (IDX_T n0 = n_first; n0 < n_end; n0 += PANEL_WIDTH) {
+    __global const B_T *const panel = b_batch + n0 * K;
+    size_t next = (size_t)(panel + PANEL_WIDTH * ahead);
+    for (IDX_T block = first; block < end; ++block, next += slice_step * K) {
       const IDX_T m0 = block * T_MR;
-      __global const B_T *panel = b_batch + n0 * K;
-      size_t next = (size_t)(panel + width * ahead) + (block - first) * slice_step * K;
-      ROWS(ROW_POINTER)
-      ROWS(ZERO_ROW)
       const IDX_T rows = i_min(T_MR, M - m0);
       __global float *const y_tile = AT(y) + (batch * M + m0) * N + n0;
       // What the epilogue writes, and often reads in place, would keep it waiting for memory.
       for (IDX_T i = 0; i < rows; ++i) {
-        for (IDX_T j = 0; j < width; j += LINE) PREFETCH(y_tile + i * N + j);
+        for (IDX_T j = 0; j < PANEL_WIDTH; j += LINE) PREFETCH(y_tile + i * N + j);
       }
-      // No builtin in this loop: on PoCL each is a call, which spills every accumulator.
-#pragma unroll T_KU
-      for (IDX_T k = 0; k < K; ++k) {
-        VECTORS(LOAD_B, 0)
-        ROWS(MULTIPLY_ROW)
-        panel += T_NV * T_VW;
-        VECTORS(PREFETCH_B, 0)
-        next += slice_step;
-      }
-      // Out of the registers, so that the epilogue is compiled once per vector and not per
-      // accumulator.
       F tile[T_MR * T_NV];
-      ROWS(KEEP_ROW)
+      multiply_tile(tile, a_batch, a_row, m0, M, K, panel, next, slice_step);
       for (IDX_T i = 0; i < rows; ++i) {
         const IDX_T m = m0 + i;
         __global float *const y_row = AT(y) + (batch * M + m) * N;
@@ -109,10 +96,27 @@ void gemm_cpu(OUT(float, y), IN(float, a), IN(B_T, b), const IDX_T M, const IDX_
       }
     }
   }
+#if NEXT
+  if (next_n) {
+    multiply_part(AT(parts), n_first / width, M, 0, M, AT(y) + n_first, N, n_first,
+                  n_end - n_first, N, AT(next_b), next_n);
+  }
+#endif
 #if NORM
   if (normalizes) {
     const IDX_T last = i_min(end * T_MR, M);
-    for (IDX_T m = first * T_MR; m < last; ++m) NORMALIZE(m * N, N);
+    for (IDX_T m = first * T_MR; m < last; ++m) {
+      __global float *const y_row = AT(y) + m * N;
+      // Of a product that the kernel before has split over k, A is the K parts.
+      const IDX_T n_parts = multiplies || K == 0 ? 0 : N;
+      for (IDX_T n0 = 0; n0 < n_parts; n0 += T_VW) {
+        __global const float *const part = AT(a) + m * a_row + n0;
+        F tile[1] = {LOAD_F(part)};
+        for (IDX_T k = 1; k < K; ++k) tile[0] += LOAD_F(part + k * M * a_row);
+        FINISH(0, 0)
+      }
+      NORMALIZE(m * N, N);
+    }
   }
 #endif
 }

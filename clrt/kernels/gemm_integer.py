@@ -13,6 +13,7 @@ from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array
 from clrt.kernels import gemm
+from clrt.kernels.gemm_cpu import pack_b
 from clrt.kernels.panels import Panels
 from clrt.kernels.product import Product, View, merge
 from clrt.kernels.quantized import Walk, dequantize_launch
@@ -126,7 +127,7 @@ def emit_cpu(product: Product, ctx: Lowering, panel_type: str = "float") -> list
         return []
     tunables = tile(CPU, product, ctx)
     launches, product = merge(product, ctx)
-    packing, b, b_strides = gemm.pack_b(product, width(tunables), ctx)
+    packing, b, b_strides = pack_b(product, width(tunables), ctx)
     a0, a1, a_row, a_k = product.a.strides
     if a_k != 1 and product.k > 1:
         raise UnsupportedError("the rows of A are not contiguous")

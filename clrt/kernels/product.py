@@ -11,7 +11,7 @@ from clrt.ir.dims import Shape, same, same_shape
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Value
 from clrt.kernels.blocks import Blocks
-from clrt.kernels.spec import BufferArg, Launch, Lowering, PartLowering, Scratch
+from clrt.kernels.spec import Arg, BufferArg, Launch, Lowering, PartLowering, Scratch, i32
 from clrt.kernels.strided import collapse, contiguous_strides, copy_launches
 
 # Kernels walk two batch axes; more are copied into one.
@@ -64,6 +64,40 @@ class Epilogue:
     result: str = "v0"
     vectorises: bool = True
 
+    def check_vectors(self) -> None:
+        """Refuses what the kernels of vectors cannot do.
+
+        Raises:
+            UnsupportedError: An operand or the result is not float32.
+        """
+        if not self.vectorises:
+            raise UnsupportedError("an operand or the result is not float32")
+
+    @property
+    def defines(self) -> dict[str, object]:
+        """The macros of the kernels of products: INPUTS, READS, BODY, RESULT."""
+        inputs, reads = "", []
+        for k, (operand, kind) in enumerate(zip(self.operands, self.types, strict=True), 1):
+            dtype = operand.value.dtype
+            strides = "".join(f", const IDX_T x{k}_{s}" for s in ("s0", "s1", "sm"))
+            inputs += f", IN({dtype.cl}, x{k}){strides}"
+            macro = "COLUMNS" if operand.per_column else "ROW"
+            reads.append(f"const {kind} v{k} = {macro}({k}, {dtype.storage});")
+        return {
+            "INPUTS": inputs,
+            "READS": " ".join(reads),
+            "BODY": self.body,
+            "RESULT": self.result,
+        }
+
+    @property
+    def args(self) -> tuple[Arg, ...]:
+        """What INPUTS declares."""
+        args: list[Arg] = []
+        for operand in self.operands:
+            args += [BufferArg(operand.value), *(i32(s) for s in operand.strides)]
+        return tuple(args)
+
 
 @dataclass(frozen=True)
 class Product:
@@ -103,6 +137,13 @@ class Product:
     @property
     def flops(self) -> int:
         return 2 * self.batches * self.m * self.n * self.k
+
+    @property
+    def b_defines(self) -> dict[str, object]:
+        """The macros that say how the elements of B lie."""
+        if self.blocks is not None:
+            return {"B_T": DType.UINT8.cl, "BITS": self.blocks.bits}
+        return {"B_T": self.right.cl, "B_STORAGE": self.right.storage}
 
     @property
     def is_empty(self) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -177,7 +177,9 @@ class PartLowering(Lowering):
 
 
 Emit: TypeAlias = Callable[[Node, Lowering], "list[Launch]"]
-EmitPair: TypeAlias = Callable[[Node, Node, Lowering], "list[Launch] | None"]
+EmitWith: TypeAlias = Callable[[Node, Sequence[Node], Lowering], "tuple[list[Launch], int] | None"]
+# Nodes after one that its launches may include.
+MOST_AFTER = 2
 Fits: TypeAlias = Callable[[Node, DeviceCaps], "str | None"]
 
 
@@ -193,14 +195,15 @@ class Variant:
     Attributes:
         emit: Launches for a node whose shapes are all known.
         misfit: None where the variant holds for node and device, else the reason it does not.
-        emit_pair: Launches for the node and the one after it, or None where they are apart. Which
-            it is may not depend on the shapes, or a new shape would compile kernels.
+        emit_with: Launches for the node and for as many of those after it as it says, or None
+            where the node is alone. Which kernels these have may not depend on the shapes, or a new
+            shape would compile some.
     """
 
     name: str
     emit: Emit
     misfit: Fits = always
-    emit_pair: EmitPair | None = None
+    emit_with: EmitWith | None = None
 
 
 def i32(value: Any) -> np.int32:

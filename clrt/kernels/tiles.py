@@ -51,3 +51,8 @@ def has_fixed_width(product: Product) -> bool:
     known = product.y.symbolic if isinstance(product.y, Value) else None
     last = known[-1] if known else product.n
     return isinstance(last, int) and last == product.n
+
+
+def is_whole(product: Product, lanes: int) -> bool:
+    """Whether each row of y is whole vectors, at every shape."""
+    return has_fixed_width(product) and not product.n % lanes and not product.y_offset % lanes

@@ -16,6 +16,7 @@ from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, Step, TensorType
 from clrt.kernels import gemm
+from clrt.kernels.gemm_cpu import emit_cpu, packed_width
 from clrt.kernels.product import Epilogue, Operand, Product, View, image_chunks
 from clrt.kernels.spec import (
     Arg,
@@ -186,7 +187,7 @@ def _emit(emit: gemm.EmitProduct) -> Emit:
         product = lower_conv(node)
         if product.is_empty:
             return []
-        width = gemm.packed_width(product, ctx) if emit is gemm.emit_cpu else 0
+        width = packed_width(product, ctx) if emit is emit_cpu else 0
         parts = unfolded(node, product, ctx, width)
         return [x for unfold, part in parts for x in (*unfold, *emit(part, ctx))]
 

@@ -266,10 +266,10 @@ def _is_flat(node: Node) -> bool:
     return all(_is_one(v) or same_shape(symbolic_shape(v), target) for v in _inputs(node))
 
 
-def _emit_with_norm(node: Node, after: Node, ctx: Lowering) -> list[Launch] | None:
+def _emit_with(node: Node, after: Sequence[Node], ctx: Lowering) -> tuple[list[Launch], int] | None:
     """The program and the normalisation of its rows."""
     norm = row_norm(after, node.output, ctx.caps) if _takes_vectors(node) else None
-    return None if norm is None else _emit_cpu(node, ctx, norm)
+    return None if norm is None else (_emit_cpu(node, ctx, norm), 1)
 
 
 def _emit_cpu(node: Node, ctx: Lowering, norm: RowNorm | None = None) -> list[Launch]:
@@ -363,7 +363,7 @@ def _walk(values: Sequence[Value], y: Value) -> tuple[tuple[int, ...], list[int]
 
 
 Pointwise.variants = (
-    Variant("cpu", _emit_cpu, _misfit_cpu, _emit_with_norm),
+    Variant("cpu", _emit_cpu, _misfit_cpu, _emit_with),
     Variant("any", _emit_any, _misfit),
 )
 Fused.variants = Pointwise.variants

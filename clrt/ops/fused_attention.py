@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -31,12 +31,13 @@ from clrt.kernels.strided import broadcast_strides
 from clrt.kernels.tuned import tuned
 from clrt.ops.base import Accuracy, Op, Sample, Types, broadcast_shapes, need, register
 from clrt.ops.fused import symbolic_shape
+from clrt.ops.matmul import split_product
 
 CPU = tuned(
     "fused_attention_cpu",
-    {"T_VW": (4, 8, 16), "T_NV": (2, 3, 4), "T_MK": (4, 8), "T_MV": (4, 8), "T_KB": (64, 128)},
+    {"T_VW": (4, 8, 16), "T_NQ": (2, 3, 4), "T_MK": (4, 8), "T_MV": (4, 8), "T_KB": (64, 128)},
     T_VW=8,
-    T_NV=3,
+    T_NQ=3,
     T_MK=4,
     T_MV=4,
     T_KB=64,
@@ -92,7 +93,7 @@ def _launch_parts(node: Node) -> tuple[dict[str, object], tuple[Arg, ...]]:
         buffers.append(BufferArg(mask))
     sizes = (op.head_size, op.head_size, op.v_head_size)
     steps = (s for t, size in zip((q, k, v), sizes, strict=True) for s in head_steps(t, size))
-    numbers = (queries, keys, op.num_heads // op.kv_num_heads, *steps)
+    numbers = (queries, keys, op.num_heads, op.num_heads // op.kv_num_heads, *steps)
     defines: dict[str, object] = {
         "S_D": op.head_size,
         "S_DV": op.v_head_size,
@@ -110,15 +111,39 @@ def _flops(node: Node) -> int:
 
 
 def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
-    if 0 in node.output.dims:
-        return []
+    return [] if 0 in node.output.dims else [_launch_cpu(node, ctx, {})]
+
+
+def _emit_with(node: Node, after: Sequence[Node], ctx: Lowering) -> tuple[list[Launch], int] | None:
+    """The heads and the product that reads them."""
+    split = split_product(node.output, after, ctx)
+    if split is None or 0 in node.output.dims or split.lanes != ctx.tunables(CPU)["T_VW"]:
+        return None
+    assert isinstance(node.op, FusedAttention)
+    heads = node.op.num_heads
+    span = split.pieces_per_part(heads, ctx.caps)
+    if span == 0:
+        return [_launch_cpu(node, ctx, split.defines, *split.idle_args)], 0
+    parts = ceil_div(heads, span)
+    args, rest = split.split(parts, span, ctx)
+    launch = _launch_cpu(node, ctx, split.defines, *args)
+    blocks, _, batch = launch.global_size
+    flops = launch.flops + split.flops
+    return [replace(launch, global_size=(blocks, parts, batch), flops=flops), rest], 2
+
+
+def _launch_cpu(
+    node: Node, ctx: Lowering, more_defines: Mapping[str, object], *more: Arg
+) -> Launch:
     assert isinstance(node.op, FusedAttention)
     defines, args = _launch_parts(node)
     tunables = ctx.tunables(CPU)
-    kernel = KernelSpec.of("fused_attention.cl", "fused_attention_cpu", **(defines | tunables))
+    macros = {**defines, **tunables, **more_defines}
+    kernel = KernelSpec.of("fused_attention.cl", "fused_attention_cpu", **macros)
     batch, queries, _ = node.output.dims
-    blocks = ceil_div(queries, tunables["T_VW"] * tunables["T_NV"])
-    return [Launch(kernel, (blocks, node.op.num_heads, batch), (1, 1, 1), args, _flops(node))]
+    blocks = ceil_div(queries, tunables["T_VW"] * tunables["T_NQ"])
+    size = (blocks, node.op.num_heads, batch)
+    return Launch(kernel, size, (1, 1, 1), (*args, *more), _flops(node))
 
 
 def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:
@@ -167,7 +192,7 @@ class FusedAttention(Op):
     accuracy = Accuracy.ACCUMULATED
     storages = WIDENED_STORAGES
     variants = (
-        Variant("cpu", _emit_cpu, _misfit_cpu),
+        Variant("cpu", _emit_cpu, _misfit_cpu, _emit_with),
         Variant("any", _emit_any, _misfit_any),
     )
 

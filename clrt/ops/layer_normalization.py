@@ -141,9 +141,11 @@ def _launch(node: Node, tunables: dict[str, int] | None) -> list[Launch]:
     return [Launch(kernel, (ceil_div(rows, tunables["T_ROWS"]),), (1,), args, flops)]
 
 
-def row_norm(node: Node, x: Value, caps: DeviceCaps) -> RowNorm | None:
-    """The node as a normalisation of the rows of x, a matrix; None where it is none."""
-    op = node.op
+def row_norm(nodes: Sequence[Node], x: Value, caps: DeviceCaps) -> RowNorm | None:
+    """The first of the nodes as a normalisation of the rows of x, a matrix; else None."""
+    if not nodes:
+        return None
+    node, op = nodes[0], nodes[0].op
     if not isinstance(op, Normalization) or len(node.outputs) > 1 or node.arg(0) is not x:
         return None
     last = normalize_axis(op.axis, len(x.dims), op) == len(x.dims) - 1

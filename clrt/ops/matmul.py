@@ -15,8 +15,10 @@ from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, Step, TensorType
 from clrt.kernels import gemm
+from clrt.kernels.gemm_cpu import SplitProduct, emit_before, emit_cpu
 from clrt.kernels.product import Epilogue, Operand, Product, View
-from clrt.kernels.spec import BufferArg, Emit, Launch, Lowering
+from clrt.kernels.row_norm import RowNorm
+from clrt.kernels.spec import BufferArg, Emit, Launch, Lowering, misfit_float32_cpu
 from clrt.kernels.strided import broadcast_strides
 from clrt.ops.base import Op, Sample, Types, broadcast_shapes, need, register
 from clrt.ops.fused import can_vectorise, compute_type, render, symbolic_shape
@@ -220,14 +222,38 @@ def _lowered(emit: gemm.EmitProduct) -> Emit:
     return lambda node, ctx: emit(lower_product(node), ctx)
 
 
-def _emit_with_norm(node: Node, after: Node, ctx: Lowering) -> list[Launch] | None:
-    """The product and the normalisation of its rows."""
-    norm = row_norm(after, node.output, ctx.caps) if len(node.arg(1).dims) > 1 else None
-    return None if norm is None else gemm.emit_cpu(lower_product(node), ctx, norm)
+def split_product(x: Value, nodes: Sequence[Node], ctx: Lowering) -> SplitProduct | None:
+    """The first of the nodes as a product of x that is split over k, the second as what normalises
+    its rows; None where they are something else.
+    """
+    node = nodes[0] if nodes else None
+    if node is None or not isinstance(node.op, MatrixProduct) or node.arg(0) is not x:
+        return None
+    if node.op.variants is not MatrixProduct.variants or node.op.transposed()[0]:
+        return None
+    norm = None if misfit_float32_cpu(node, ctx.caps) else _norm(node, nodes[1:], ctx)
+    return None if norm is None else SplitProduct.of(lower_product(node), norm, ctx)
+
+
+def _norm(node: Node, after: Sequence[Node], ctx: Lowering) -> RowNorm | None:
+    """What comes after a product, where that normalises its rows."""
+    return row_norm(after, node.output, ctx.caps) if len(node.arg(1).dims) > 1 else None
+
+
+def _emit_with(node: Node, after: Sequence[Node], ctx: Lowering) -> tuple[list[Launch], int] | None:
+    """The product and the normalisation of its rows, or the product that reads it."""
+    norm = _norm(node, after, ctx)
+    if norm is not None:
+        return emit_cpu(lower_product(node), ctx, norm), 1
+    split = split_product(node.output, after, ctx)
+    if split is None:
+        return None
+    launches, both = emit_before(lower_product(node), split, ctx)
+    return launches, 2 if both else 0
 
 
 _cpu, *_others = gemm.variants(_lowered)
-MatrixProduct.variants = (replace(_cpu, emit_pair=_emit_with_norm), *_others)
+MatrixProduct.variants = (replace(_cpu, emit_with=_emit_with), *_others)
 
 
 @register

@@ -17,7 +17,14 @@ from clrt.ir.op import Array, Step, TensorType
 from clrt.kernels import gemm
 from clrt.kernels.blocks import Blocks
 from clrt.kernels.product import Product, View
-from clrt.kernels.spec import BufferArg, Emit, Variant, ceil_div, round_up
+from clrt.kernels.spec import (
+    BufferArg,
+    Emit,
+    Variant,
+    ceil_div,
+    misfit_float32_cpu,
+    round_up,
+)
 from clrt.kernels.strided import contiguous_strides
 from clrt.ops.base import Accuracy, Expand, OnnxNode, Op, Sample, Types, known, need, register
 from clrt.ops.fused import compute_type
@@ -108,7 +115,7 @@ class MatMulNBits(MatrixProduct):
     in_place = tuple(range(5, 64))
     leading = 6
     variants = (
-        Variant("gemm_blocks_cpu", _lowered(gemm.emit_blocks_cpu), gemm.misfit_cpu),
+        Variant("gemm_blocks_cpu", _lowered(gemm.emit_blocks_cpu), misfit_float32_cpu),
         Variant("few_rows", _lowered(gemm.emit_any), _misfit_few),
         *gemm.variants(_lowered)[1:],
     )

@@ -9,7 +9,16 @@ from typing import TypeAlias
 from clrt.device.caps import DeviceCaps
 from clrt.errors import ShapeError, UnsupportedError, reworded
 from clrt.ir.graph import Graph, Node, Value
-from clrt.kernels.spec import Buffer, BufferArg, Launch, Lowering, Packed, Scratch, Status
+from clrt.kernels.spec import (
+    MOST_AFTER,
+    Buffer,
+    BufferArg,
+    Launch,
+    Lowering,
+    Packed,
+    Scratch,
+    Status,
+)
 from clrt.ops.base import Op
 from clrt.plan.arena import Arena, Interval, Place, live_bytes, place, separate
 
@@ -21,7 +30,7 @@ class Kernels:
     Attributes:
         variant: Name of the kernel variant.
         rejected: Why earlier variants were not taken.
-        within: The node before, whose launches do the work of this one, too.
+        within: The node before it whose launches do the work of this one, too.
     """
 
     node: Node
@@ -94,7 +103,7 @@ def make_plan(graph: Graph, caps: DeviceCaps, record: Callable[[str], Mapping[st
     nodes = [n for n in graph.nodes if not _is_view(n)]
     found: list[Step] = []
     while len(found) < len(nodes):
-        found += lower(nodes[len(found) : len(found) + 2], lowering)
+        found += lower(nodes[len(found) : len(found) + 1 + MOST_AFTER], lowering)
     steps = tuple(found)
     roots = _share(graph, steps)
     owners, intervals = _lifetimes(graph, steps, roots)
@@ -109,7 +118,7 @@ def lower(nodes: Sequence[Node], ctx: Lowering) -> list[Step]:
     """The first variant that fits, or the host with every reason why none does.
 
     Args:
-        nodes: The node, and the one after it, which its launches may include: then a step for each.
+        nodes: The node, and those after it, which its launches may include: then a step for each.
     """
     node, *after = nodes
     assert isinstance(node.op, Op)
@@ -122,10 +131,8 @@ def lower(nodes: Sequence[Node], ctx: Lowering) -> list[Step]:
         reason = variant.misfit(node, ctx.caps)
         if reason is None:
             try:
-                pair = (
-                    variant.emit_pair(node, after[0], ctx) if variant.emit_pair and after else None
-                )
-                emitted = variant.emit(node, ctx) if pair is None else pair
+                found = variant.emit_with(node, after, ctx) if variant.emit_with else None
+                emitted, count = found or (variant.emit(node, ctx), 0)
             except UnsupportedError as error:
                 reason = str(error)
             except ShapeError as error:
@@ -133,9 +140,8 @@ def lower(nodes: Sequence[Node], ctx: Lowering) -> list[Step]:
             else:
                 launches = tuple(x for x in emitted if all(x.global_size))
                 step = Kernels(node, variant.name, launches, tuple(rejected))
-                if pair is None:
-                    return [step]
-                return [step, Kernels(after[0], variant.name, (), within=node)]
+                others = (Kernels(n, variant.name, (), within=node) for n in after[:count])
+                return [step, *others]
         rejected.append(f"{variant.name}: {reason}")
     return [Host(node, "; ".join(rejected) or f"{node.op.name} has no kernel")]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from clrt.ir.graph import Node, Value
-from clrt.kernels.spec import Launch, Scratch, Status
+from clrt.kernels.spec import MOST_AFTER, Launch, Scratch, Status
 
 # Ops of which a launch reads, or writes, only a part of a tensor that it names.
 _READ_IN_PART = frozenset({"Gather", "GatherElements", "GatherND", "Slice", "Split"})
@@ -34,7 +34,7 @@ class Traffic:
 
 
 def traffic(node: Node, launch: Launch) -> Traffic:
-    """What a launch of a node moves, its work for the node after it included."""
+    """What a launch of a node moves, its work for the nodes after it included."""
     picked = node.inputs[0] if node.op.name in _READ_IN_PART else None
     read = written = scratch = part = 0
     for buffer in launch.buffers:
@@ -55,7 +55,8 @@ def traffic(node: Node, launch: Launch) -> Traffic:
 
 
 def _is_made(value: Value, node: Node) -> bool:
-    """Whether a value in the launches of a node is an output: its own, or of the node after it."""
-    return value.producer is node or (
-        value.producer is not None and node.output in value.producer.inputs
-    )
+    """Whether a value in the launches of a node is an output: its own, or of a node after it."""
+    makers = {value.producer}
+    for _ in range(MOST_AFTER):
+        makers |= {v.producer for n in makers if n is not None for v in n.inputs if v is not None}
+    return node in makers

@@ -30,7 +30,7 @@ CHECKS = {
     "OCLGRIND_MAX_ERRORS": "20",
 }
 ROOT = Path(__file__).parents[2]
-KERNEL_TESTS = ("tests/ops/test_ops.py", "tests/ops/test_row_norm.py")
+KERNEL_TESTS = tuple(f"tests/ops/test_{n}.py" for n in ("ops", "row_norm", "split_product"))
 
 
 def _start(log: Path, *arguments: str) -> subprocess.Popen[str]:

@@ -41,7 +41,7 @@ SMALL: dict[str, dict[str, int]] = {
     "argmax_rows": {"T_VW": 4},
     "batch_normalization_cpu": {"T_VW": 4},
     "cum_columns": {"T_VW": 4, "T_NV": 2},
-    "fused_attention_cpu": {"T_VW": 4, "T_NV": 2, "T_MK": 3, "T_MV": 2, "T_KB": 6},
+    "fused_attention_cpu": {"T_VW": 4, "T_NQ": 2, "T_MK": 3, "T_MV": 2, "T_KB": 6},
     "gather_cpu": {"T_BYTES": 72},
     "group_normalization_cpu": {"T_VW": 4},
     "gemm_blocks_cpu": {"T_MR": 3, "T_NV": 1, "T_VW": 4, "T_MB": 3, "T_KC": 6},

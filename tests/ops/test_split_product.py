@@ -1,0 +1,221 @@
+"""A product split over k behind what makes its A: another product, or attention."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from clrt.device.caps import DeviceCaps
+from clrt.ir.dtypes import DType
+from clrt.ir.graph import Graph, Node, Value
+from clrt.ir.op import Array, IrOp, Step, TensorType
+from clrt.ops.base import Op
+from clrt.ops.fused_attention import FusedAttention
+from clrt.ops.fused_matmul import FusedMatMul
+from clrt.ops.layer_normalization import LayerNormalization
+from clrt.ops.pointwise import Add, Gelu, Relu
+from clrt.ops.rms_normalization import RMSNormalization
+from clrt.plan.plan import Kernels, Plan, make_plan
+from clrt.plan.specialise import specialise
+from clrt.plan.traffic import traffic
+from clrt.runtime.devices import DeviceInfo
+from clrt.tuning.records import record_for
+from tests.harness import all_devices, run_plan, tolerance
+from tests.ops.test_ops import SMALL
+
+DEVICES = pytest.mark.parametrize("device", all_devices(), ids=lambda d: d.platform.split()[0])
+CORES = 3  # work-groups that make parts, also on a simulator
+CPU = DeviceCaps("Test", "test", "Test", "1", "cpu", compute_units=CORES)
+GELU = FusedMatMul(steps=(Step(Add(), (0, 1)), Step(Gelu(), (2,))))
+RESIDUAL = FusedMatMul(steps=(Step(Add(), (0, 1)), Step(Add(), (3, 2))))
+rng = np.random.default_rng(7)
+
+
+def floats(*dims: int) -> Array:
+    return rng.standard_normal(dims).astype(np.float32)
+
+
+class Build:
+    """A graph, and beside it what NumPy makes of its inputs."""
+
+    def __init__(self) -> None:
+        self.graph = Graph("g", [], [], [])
+        self.known: dict[Value, Array] = {}
+
+    def given(self, name: str, array: Array, constant: bool = False) -> Value:
+        data = array if constant else None
+        value = Value(name, TensorType(DType.of(array.dtype), array.shape, data))
+        self.known[value] = array
+        if not constant:
+            self.graph.inputs.append(value)
+        return value
+
+    def weight(self, *dims: int) -> Value:
+        return self.given(f"w{len(self.known)}", floats(*dims), True)
+
+    def apply(self, op: IrOp, *inputs: Value) -> Value:
+        assert isinstance(op, Op)
+        (type_,) = op.infer([v.type for v in inputs])
+        name = f"n{len(self.graph.nodes)}"
+        node = Node(name, op, list(inputs), [Value(name, type_)])
+        self.graph.nodes.append(node)
+        (self.known[node.output],) = op.reference(*(self.known[v] for v in inputs))
+        return node.output
+
+    def normalised(self, norm: Op, x: Value) -> Value:
+        affine = 2 if isinstance(norm, LayerNormalization) else 1
+        return self.apply(norm, x, *(self.weight(int(x.dims[-1])) for _ in range(affine)))
+
+
+def feed_forward(
+    shape: tuple[int, ...], hidden: int, n: int, norm: Op, keeps_all: bool = False
+) -> Build:
+    """norm(gelu(x W + b) V + c + r)."""
+    build = Build()
+    x, r = build.given("x", floats(*shape)), build.given("r", floats(*shape[:-1], n))
+    h = build.apply(GELU, x, build.weight(shape[-1], hidden), build.weight(hidden))
+    y = build.apply(RESIDUAL, h, build.weight(hidden, n), build.weight(n), r)
+    z = build.normalised(norm, y)
+    build.graph.outputs = [h, y, z] if keeps_all else [z]
+    return build
+
+
+def attention(
+    batch: int, queries: int, keys: int, op: FusedAttention, n: int, mask: Array | None = None
+) -> Build:
+    """norm(attention(q, k, v) W + b + r)."""
+    build = Build()
+    sizes = ((queries, op.num_heads), (keys, op.kv_num_heads), (keys, op.kv_num_heads))
+    qkv = [
+        build.given(name, floats(batch, length, heads * op.head_size))
+        for name, (length, heads) in zip("qkv", sizes, strict=True)
+    ]
+    masks = [] if mask is None else [build.given("mask", mask)]
+    heads = build.apply(op, *qkv, *masks)
+    r = build.given("r", floats(batch, queries, n))
+    width = int(heads.dims[-1])
+    y = build.apply(RESIDUAL, heads, build.weight(width, n), build.weight(n), r)
+    build.graph.outputs = [heads, build.normalised(LayerNormalization(), y)]
+    return build
+
+
+def planned(
+    graph: Graph, caps: DeviceCaps, tunables: Mapping[str, Mapping[str, int]] | None = None
+) -> Plan:
+    def record(kernel: str) -> Mapping[str, int]:
+        return record_for(kernel, caps) if tunables is None else tunables.get(kernel, {})
+
+    return make_plan(specialise(graph, {}), caps, record)
+
+
+def check(build: Build, device: DeviceInfo, launches: int) -> None:
+    caps = replace(device.caps, compute_units=CORES)
+    for tunables in (None, SMALL):
+        plan = planned(build.graph, caps, tunables)
+        if caps.is_cpu and tunables is SMALL:
+            assert plan.launches == launches
+        results = run_plan(plan, {v.name: build.known[v] for v in build.graph.inputs}, device)
+        for value in build.graph.outputs:
+            expected = build.known[value]
+            bound = 8 * tolerance(LayerNormalization(), expected)
+            np.testing.assert_allclose(results[value.name], expected, rtol=0, atol=bound)
+
+
+@DEVICES
+@pytest.mark.parametrize("norm", [LayerNormalization(), RMSNormalization()], ids=["layer", "rms"])
+@pytest.mark.parametrize("hidden", [16, 21, 50])
+def test_behind_a_product(device: DeviceInfo, norm: Op, hidden: int) -> None:
+    for shape, n, launches in (
+        ((1, 5), 9, 2),
+        ((2, 2, 5), 13, 2),
+        ((15, 7), 8, 2),
+        ((19, 5), 9, 2),  # enough rows for every core: a launch for each product
+    ):
+        check(feed_forward(shape, hidden, n, norm), device, launches)
+    check(feed_forward((4, 5), hidden, 9, norm, keeps_all=True), device, 2)
+
+
+@DEVICES
+@pytest.mark.parametrize("heads", [(3, 3), (5, 5), (6, 2)], ids=str)
+@pytest.mark.parametrize("size", [4, 5])
+def test_behind_attention(device: DeviceInfo, heads: tuple[int, int], size: int) -> None:
+    op = FusedAttention.plain(heads[0], size, kv_num_heads=heads[1])
+    for batch, queries, keys in ((1, 1, 4), (1, 9, 9), (2, 5, 3), (3, 1, 7)):
+        check(attention(batch, queries, keys, op, 9), device, 2)
+    check(attention(1, 9, 9, op, 9, floats(9, 9)), device, 2)
+    check(attention(2, 30, 30, op, 13), device, 2)
+
+
+def kernels_of(plan: Plan) -> set[object]:
+    steps = (s for s in plan.steps if isinstance(s, Kernels))
+    return {x.kernel for s in steps for x in s.launches}
+
+
+def test_the_steps_say_who_does_the_work() -> None:
+    plan = planned(feed_forward((4, 5), 96, 24, LayerNormalization()).graph, CPU)
+    first, second, norm = plan.steps
+    assert isinstance(first, Kernels) and len(first.launches) == 2
+    for step in (second, norm):
+        assert isinstance(step, Kernels)
+        assert step.within is first.node and step.launches == ()
+
+
+def test_each_core_makes_one_part() -> None:
+    for hidden, groups in ((72, 3), (96, 2), (240, 3)):
+        plan = planned(feed_forward((4, 5), hidden, 24, LayerNormalization()).graph, CPU)
+        assert isinstance(plan.steps[0], Kernels)
+        assert plan.steps[0].launches[0].global_size == (groups,)
+
+
+def test_new_shapes_compile_nothing() -> None:
+    products, heads = set[object](), set[object]()
+    op = FusedAttention.plain(6, 8)
+    for rows in (1, 4, 23, 24, 400):
+        products |= kernels_of(
+            planned(feed_forward((rows, 5), 96, 24, LayerNormalization()).graph, CPU)
+        )
+        heads |= kernels_of(planned(attention(1, rows, rows, op, 24).graph, CPU))
+        heads |= kernels_of(planned(attention(2, rows, rows, op, 24).graph, CPU))
+    assert len(products) == 2
+    assert len(heads) == 2
+
+
+@pytest.mark.parametrize(
+    "change", ["transposed", "computed", "batch", "other_input", "no_norm", "few_columns"]
+)
+def test_what_stays_apart(change: str) -> None:
+    build = Build()
+    x = build.given("x", floats(4, 5))
+    h = build.apply(
+        GELU, x, build.weight(5, 48 if change == "few_columns" else 96), build.weight(1)
+    )
+    width = int(h.dims[-1])
+    w = build.weight(width, 24)
+    a, op = h, RESIDUAL
+    if change == "transposed":
+        op, w = replace(RESIDUAL, trans_a=1), build.weight(4, 24)
+    elif change == "computed":
+        w = build.given("w", floats(width, 24))
+    elif change == "batch":
+        w = build.weight(2, width, 24)
+    elif change == "other_input":
+        a = build.given("a", floats(4, width))
+    y = build.apply(op, a, w, build.weight(24), build.given("r", floats(1, 24)))
+    last = build.apply(Relu(), y) if change == "no_norm" else y
+    build.graph.outputs = [h, build.normalised(LayerNormalization(), last)]
+    first = planned(build.graph, CPU).steps[0]
+    assert isinstance(first, Kernels) and len(first.launches) == 1
+    assert all(s.within is not first.node for s in planned(build.graph, CPU).steps[1:])
+
+
+def test_each_launch_moves_what_it_touches() -> None:
+    step = planned(feed_forward((4, 5), 96, 24, LayerNormalization()).graph, CPU).steps[0]
+    assert isinstance(step, Kernels)
+    first, second = (traffic(step.node, x) for x in step.launches)
+    hidden, rows, columns, parts = 4 * 96 * 4, 4 * 24 * 4, 24 * 4, 2 * 4 * 24 * 4
+    weights = 4 * (5 * 96 + 96 + 96 * 24)
+    assert (first.read, first.written, first.scratch) == (4 * 5 * 4 + weights, hidden, parts)
+    assert (second.read, second.written, second.scratch) == (rows + 3 * columns, 2 * rows, parts)
