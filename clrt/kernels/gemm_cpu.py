@@ -44,6 +44,7 @@ CPU = tuned(
 _PACKED_ROWS = 64  # to a work-item
 _STRIPE = 16  # blocks of rows to a work-group, at most
 _START = 0.1  # tiles of K = 384 in the time that it takes to start a work-group
+_SPLIT = 4  # blocks of rows for each core, at most, where a product is split over k
 _SPARED = 0.75  # of the time that a shorter last stripe takes less: cores wait for each other
 
 
@@ -147,11 +148,10 @@ class SplitProduct:
         Args:
             pieces: Into which the kernel that makes A can divide them.
         """
-        few = self.kernel.product.batches == 1 and self.kernel.has_few_rows(caps)
-        # A work-group has all rows.
-        if not few or self.kernel.blocks > self.kernel.longest or pieces < caps.compute_units:
-            return 0
-        return ceil_div(pieces, caps.compute_units)
+        kernel, units = self.kernel, caps.compute_units
+        few = kernel.blocks <= min(_SPLIT * units, kernel.longest)  # a work-group has all of them
+        pays = kernel.product.batches == 1 and few and pieces >= units
+        return ceil_div(pieces, units) if pays else 0
 
     @property
     def idle_args(self) -> tuple[Arg, ...]:
