@@ -53,8 +53,8 @@ class Build:
             self.graph.inputs.append(value)
         return value
 
-    def weight(self, *dims: int) -> Value:
-        return self.given(f"w{len(self.known)}", floats(*dims), True)
+    def weight(self, *dims: int, dtype: DType = DType.FLOAT32) -> Value:
+        return self.given(f"w{len(self.known)}", floats(*dims).astype(dtype.numpy), True)
 
     def apply(self, op: IrOp, *inputs: Value) -> Value:
         assert isinstance(op, Op)
@@ -71,22 +71,34 @@ class Build:
 
 
 def feed_forward(
-    shape: tuple[int, ...], hidden: int, n: int, norm: Op, keeps_all: bool = False
+    shape: tuple[int, ...],
+    hidden: int,
+    n: int,
+    norm: Op,
+    keeps_all: bool = False,
+    stored: DType = DType.FLOAT32,
 ) -> Build:
-    """norm(gelu(x W + b) V + c + r)."""
+    """norm(gelu(x W + b) V + c + r), W and V stored as told."""
     build = Build()
     x, r = build.given("x", floats(*shape)), build.given("r", floats(*shape[:-1], n))
-    h = build.apply(GELU, x, build.weight(shape[-1], hidden), build.weight(hidden))
-    y = build.apply(RESIDUAL, h, build.weight(hidden, n), build.weight(n), r)
+    w, v = (build.weight(*d, dtype=stored) for d in ((shape[-1], hidden), (hidden, n)))
+    h = build.apply(GELU, x, w, build.weight(hidden))
+    y = build.apply(RESIDUAL, h, v, build.weight(n), r)
     z = build.normalised(norm, y)
     build.graph.outputs = [h, y, z] if keeps_all else [z]
     return build
 
 
 def attention(
-    batch: int, queries: int, keys: int, op: FusedAttention, n: int, mask: Array | None = None
+    batch: int,
+    queries: int,
+    keys: int,
+    op: FusedAttention,
+    n: int,
+    mask: Array | None = None,
+    stored: DType = DType.FLOAT32,
 ) -> Build:
-    """norm(attention(q, k, v) W + b + r)."""
+    """norm(attention(q, k, v) W + b + r), W stored as told."""
     build = Build()
     sizes = ((queries, op.num_heads), (keys, op.kv_num_heads), (keys, op.kv_num_heads))
     qkv = [
@@ -97,7 +109,7 @@ def attention(
     heads = build.apply(op, *qkv, *masks)
     r = build.given("r", floats(batch, queries, n))
     width = int(heads.dims[-1])
-    y = build.apply(RESIDUAL, heads, build.weight(width, n), build.weight(n), r)
+    y = build.apply(RESIDUAL, heads, build.weight(width, n, dtype=stored), build.weight(n), r)
     build.graph.outputs = [heads, build.normalised(LayerNormalization(), y)]
     return build
 
@@ -147,6 +159,14 @@ def test_behind_attention(device: DeviceInfo, heads: tuple[int, int], size: int)
         check(attention(batch, queries, keys, op, 9), device, 2)
     check(attention(1, 9, 9, op, 9, floats(9, 9)), device, 2)
     check(attention(2, 30, 30, op, 13), device, 2)
+
+
+@DEVICES
+@pytest.mark.parametrize("stored", [DType.FLOAT16, DType.BFLOAT16], ids=str)
+def test_weights_in_16_bits(device: DeviceInfo, stored: DType) -> None:
+    op = FusedAttention.plain(5, 4)
+    check(feed_forward((7, 5), 21, 9, LayerNormalization(), stored=stored), device, 2)
+    check(attention(1, 9, 9, op, 9, stored=stored), device, 2)
 
 
 def kernels_of(plan: Plan) -> set[object]:
