@@ -79,6 +79,9 @@ void gemm_cpu(OUT(float, y), IN(float, a), IN(B_T, b), const IDX_T M, const IDX_
   for (IDX_T n0 = n_first; n0 < n_end; n0 += PANEL_WIDTH) {
     __global const B_T *const panel = b_batch + n0 * K;
     size_t next = (size_t)(panel + PANEL_WIDTH * ahead);
+#if NEXT
+    if (next_n && n0 + PANEL_WIDTH >= n_end) next = (size_t)(AT(next_b) + n_first * PANEL_WIDTH);
+#endif
     for (IDX_T block = first; block < end; ++block, next += slice_step * K) {
       const IDX_T m0 = block * T_MR;
       const IDX_T rows = i_min(T_MR, M - m0);
