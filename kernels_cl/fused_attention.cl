@@ -29,21 +29,12 @@
 #define T_KB 64
 #endif
 #define VW T_VW
-#ifndef NEXT
-#define NEXT 0
-#endif
 #if T_KB % T_MK
 #error "T_KB must be a multiple of T_MK: the last tile is stored whole"
 #endif
 #include "common/math.clh"
 #include "common/repeat.clh"
 #include "common/scalar.clh"
-#if NEXT
-#include "common/rows.clh"
-#include "common/tile.clh"
-#include "common/widen.clh"
-#include "common/panel_product.clh"
-#endif
 #include "common/next_product.clh"
 
 #if MASK_BOOL

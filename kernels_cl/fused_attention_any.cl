@@ -33,12 +33,13 @@
 
 __kernel void fused_attention_any(OUT(DATA_T, y), IN(DATA_T, q), IN(DATA_T, k),
                                   IN(DATA_T, v) MASK_INPUT, const IDX_T queries,
-                                  const IDX_T key_count, const IDX_T heads, const IDX_T group, const IDX_T q_batch,
-                                  const IDX_T q_head, const IDX_T q_step, const IDX_T k_batch,
-                                  const IDX_T k_head, const IDX_T k_step, const IDX_T v_batch,
-                                  const IDX_T v_head, const IDX_T v_step, const IDX_T mask_batch,
-                                  const IDX_T mask_head, const IDX_T mask_query,
-                                  const IDX_T mask_key, const float scale) {
+                                  const IDX_T key_count, const IDX_T heads, const IDX_T group,
+                                  const IDX_T q_batch, const IDX_T q_head, const IDX_T q_step,
+                                  const IDX_T k_batch, const IDX_T k_head, const IDX_T k_step,
+                                  const IDX_T v_batch, const IDX_T v_head, const IDX_T v_step,
+                                  const IDX_T mask_batch, const IDX_T mask_head,
+                                  const IDX_T mask_query, const IDX_T mask_key,
+                                  const float scale) {
   const IDX_T i = get_global_id(0);
   const IDX_T head = get_global_id(1);
   const IDX_T batch = get_global_id(2);

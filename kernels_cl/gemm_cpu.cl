@@ -24,9 +24,6 @@
 #ifndef NORM
 #define NORM 0
 #endif
-#ifndef NEXT
-#define NEXT 0
-#endif
 #define VW T_VW
 #include "common/base.clh"
 #include "common/math.clh"

@@ -89,13 +89,27 @@ def emit_before(product: Product, after: SplitProduct, ctx: Lowering) -> tuple[l
         return emit_cpu(product, ctx), False
     kernel = _Kernel.of(product, ctx, after.defines)
     product = kernel.product
-    span = after.pieces_per_part(kernel.panels if product.batches == 1 else 0, ctx.caps)
-    if span == 0:
+    split = after.split(kernel.panels, ctx) if product.batches == 1 else None
+    if split is None:
         return [*kernel.setup, kernel.by_tiles(ctx.caps, *after.idle_args)], False
-    parts = ceil_div(kernel.panels, span)
-    args, rest = after.split(parts, span, ctx)
     flops = product.flops + after.flops
-    return [*kernel.setup, kernel.launch(kernel.blocks, parts, flops, *args), rest], True
+    launch = kernel.launch(kernel.blocks, split.parts, flops, *split.args)
+    return [*kernel.setup, launch, split.add_up], True
+
+
+@dataclass(frozen=True)
+class Split:
+    """How a product is shared out among the work-groups that make its A.
+
+    Attributes:
+        parts: As many as these work-groups.
+        args: What NEXT_INPUTS declares.
+        add_up: The launch after theirs.
+    """
+
+    parts: int
+    args: tuple[Arg, ...]
+    add_up: Launch
 
 
 @dataclass(frozen=True)
@@ -140,37 +154,28 @@ class SplitProduct:
         same_tile = tile(CPU, product, ctx) == self.kernel.tunables
         return same_tile and product.b_defines == self.kernel.product.b_defines
 
-    def pieces_per_part(self, pieces: int, caps: DeviceCaps) -> int:
-        """Pieces of A's columns to a work-group, or 0 where splitting does not pay.
-
-        There is one work-group for each core: all parts are written, and read again.
-
-        Args:
-            pieces: Into which the kernel that makes A can divide them.
-        """
-        kernel, units = self.kernel, caps.compute_units
-        few = kernel.blocks <= min(_SPLIT * units, kernel.longest)  # a work-group has all of them
-        pays = kernel.product.batches == 1 and few and pieces >= units
-        return ceil_div(pieces, units) if pays else 0
-
     @property
     def idle_args(self) -> tuple[Arg, ...]:
         """What NEXT_INPUTS declares where the product is left to launches of its own."""
         unused = BufferArg(self.kernel.product.a.buffer.buffer)
         return (unused, unused, i32(0), i32(1))
 
-    def split(self, parts: int, span: int, ctx: Lowering) -> tuple[tuple[Arg, ...], Launch]:
-        """What NEXT_INPUTS declares where each work-group makes a part, and the launch after it.
+    def split(self, pieces: int, ctx: Lowering) -> Split | None:
+        """A part for each core, since all are written and read again; None where it does not pay.
 
         Args:
-            span: Pieces to a work-group.
+            pieces: Into which the kernel that makes A can divide its columns.
         """
-        product = self.kernel.product
-        wide = self.kernel.panels * width(self.kernel.tunables)
+        kernel, product, units = self.kernel, self.kernel.product, ctx.caps.compute_units
+        few = kernel.blocks <= min(_SPLIT * units, kernel.longest)  # a work-group has all of them
+        if product.batches > 1 or not few or pieces < units:
+            return None
+        span = ceil_div(pieces, units)
+        parts, wide = ceil_div(pieces, span), kernel.panels * width(kernel.tunables)
         sums = BufferArg(ctx.scratch(parts * product.m * wide))
-        add_up = self.kernel.with_a(View(sums, (0, 0, wide, 1)), parts).by_rows(ctx.caps, self.norm)
-        args = (sums, self.kernel.b, i32(product.n), i32(span))
-        return args, replace(add_up, untouched=frozenset({self.kernel.b.buffer}))
+        add_up = kernel.with_a(View(sums, (0, 0, wide, 1)), parts).by_rows(ctx.caps, self.norm)
+        args = (sums, kernel.b, i32(product.n), i32(span))
+        return Split(parts, args, replace(add_up, untouched=frozenset({kernel.b.buffer})))
 
 
 @dataclass(frozen=True)

@@ -116,20 +116,17 @@ def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
 
 def _emit_with(node: Node, after: Sequence[Node], ctx: Lowering) -> tuple[list[Launch], int] | None:
     """The heads and the product that reads them."""
-    split = split_product(node.output, after, ctx)
-    if split is None or 0 in node.output.dims or split.lanes != ctx.tunables(CPU)["T_VW"]:
+    product = split_product(node.output, after, ctx)
+    if product is None or 0 in node.output.dims or product.lanes != ctx.tunables(CPU)["T_VW"]:
         return None
     assert isinstance(node.op, FusedAttention)
-    heads = node.op.num_heads
-    span = split.pieces_per_part(heads, ctx.caps)
-    if span == 0:
-        return [_launch_cpu(node, ctx, split.defines, *split.idle_args)], 0
-    parts = ceil_div(heads, span)
-    args, rest = split.split(parts, span, ctx)
-    launch = _launch_cpu(node, ctx, split.defines, *args)
+    split = product.split(node.op.num_heads, ctx)
+    if split is None:
+        return [_launch_cpu(node, ctx, product.defines, *product.idle_args)], 0
+    launch = _launch_cpu(node, ctx, product.defines, *split.args)
     blocks, _, batch = launch.global_size
-    flops = launch.flops + split.flops
-    return [replace(launch, global_size=(blocks, parts, batch), flops=flops), rest], 2
+    size, flops = (blocks, split.parts, batch), launch.flops + product.flops
+    return [replace(launch, global_size=size, flops=flops), split.add_up], 2
 
 
 def _launch_cpu(
