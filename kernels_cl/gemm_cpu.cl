@@ -9,6 +9,7 @@
 // are too few for that, one launch only multiplies, panel by panel, and a second one normalises.
 // With NEXT the work-groups of a launch over few rows have `span` panels and all rows, and go on with
 // the product that reads y (common/next_product.clh).
+// With MATRIX_UNIT a launch over many rows goes by the CPU's matrix unit (common/matrix_unit.clh).
 //   INPUTS   parameters of the epilogue's operands x1, x2, …: buffer, strides by batch axis and row
 //   READS    declares v1, v2, … from them;  BODY one variable per step;  RESULT what is stored
 //   B_T, B_STORAGE  how elements of B lie (common/widen.clh)
@@ -20,6 +21,8 @@
 #define T_VW 8
 #define T_MC 32
 #define T_KU 2
+#define T_KC 768
+#define T_UP 4
 #endif
 #ifndef NORM
 #define NORM 0
@@ -34,6 +37,17 @@
 #include "common/widen.clh"
 #include "common/panel_product.clh"
 #include "common/next_product.clh"
+#if MATRIX_UNIT
+#include "common/matrix_unit.clh"
+// Where `columns` is not 0, work-groups go through the `pieces` of y, of `height` rows by so many
+// columns. Each has `slot` words of memory: first for the parts of A, then for those of T_UP panels of
+// B and for sums, which are kept for a whole piece if K has several chunks of T_KC (sums_row).
+#define UNIT_INPUTS                                                              \
+  , OUT(uint, words), const IDX_T slot, const IDX_T b_at, const IDX_T sums_at,   \
+      const IDX_T sums_row, const IDX_T pieces, const IDX_T columns
+#else
+#define UNIT_INPUTS
+#endif
 
 #if NORM
 #include "common/normalize_row.clh"
@@ -51,7 +65,70 @@ __kernel SINGLE_ITEM
 void gemm_cpu(OUT(float, y), IN(float, a), IN(B_T, b), const IDX_T M, const IDX_T N,
               const IDX_T K, const IDX_T height, const IDX_T d1, const IDX_T a_s0,
               const IDX_T a_s1, const IDX_T a_row, const IDX_T b_s0,
-              const IDX_T b_s1 INPUTS ROW_INPUTS NEXT_INPUTS) {
+              const IDX_T b_s1 INPUTS ROW_INPUTS NEXT_INPUTS UNIT_INPUTS) {
+#if MATRIX_UNIT
+  if (columns) {
+    UNIT_START
+    const IDX_T group = T_UP * PANEL_WIDTH;
+    __global uint *const a_pairs = AT(words) + (IDX_T)get_global_id(0) * slot;
+    __global uint *const b_pairs = a_pairs + b_at;
+    const IDX_T stripes = (M + height - 1) / height;
+    const IDX_T spans = (N + columns - 1) / columns;
+    for (IDX_T piece = get_global_id(0); piece < pieces; piece += get_global_size(0)) {
+      const IDX_T batch = piece / (stripes * spans);
+      const IDX_T i0 = batch / d1;
+      const IDX_T i1 = batch % d1;
+      const IDX_T m_first = piece / spans % stripes * height;
+      const IDX_T rows = i_min(height, M - m_first);
+      const IDX_T n_first = piece % spans * columns;
+      const IDX_T n_end = i_min(n_first + columns, N);
+      __global const float *const a_rows = AT(a) + i0 * a_s0 + i1 * a_s1 + m_first * a_row;
+      __global const B_T *const b_batch = AT(b) + i0 * b_s0 + i1 * b_s1;
+      for (IDX_T k0 = 0; k0 < K; k0 += T_KC) {
+        const IDX_T depth = i_min(T_KC, K - k0);
+        const IDX_T steps = (depth + UNIT_K - 1) / UNIT_K;
+        split_rows(a_pairs, a_rows + k0, a_row, rows, depth);
+        for (IDX_T n_group = n_first; n_group < n_end; n_group += group) {
+          const IDX_T panels = (i_min(group, n_end - n_group) + PANEL_WIDTH - 1) / PANEL_WIDTH;
+          const IDX_T vectors = panels * T_NV;
+          const IDX_T pairs = (vectors + 1) / 2;
+          split_panels(b_pairs, b_batch + n_group * K + k0 * PANEL_WIDTH, vectors, K, depth);
+          for (IDX_T m_pair = 0; m_pair < rows; m_pair += UNIT_PAIR) {
+            __global float *const sums =
+                (__global float *)(a_pairs + sums_at) +
+                (sums_row ? m_pair * sums_row + (n_group - n_first) * UNIT_PAIR : 0);
+            multiply_pairs(sums, pairs * UNIT_PAIR, a_pairs + m_pair / UNIT_PAIR * steps * UNIT_STEP,
+                           b_pairs, pairs, steps, k0 > 0 UNIT_USED);
+            if (k0 + depth < K) continue;
+            const IDX_T end = i_min(m_pair + UNIT_PAIR, rows);
+            for (IDX_T first = m_pair; first < end; first += T_MR) {
+              const IDX_T count = i_min(T_MR, end - first);
+              for (IDX_T n0 = n_group; n0 < i_min(n_group + group, n_end); n0 += PANEL_WIDTH) {
+                F tile[T_MR * T_NV];
+                __global const float *from =
+                    sums + (first - m_pair) * pairs * UNIT_PAIR + n0 - n_group;
+                for (IDX_T i = 0; i < count; ++i, from += pairs * UNIT_PAIR) {
+                  for (int j = 0; j < T_NV; ++j) tile[i * T_NV + j] = LOAD_F(from + j * T_VW);
+                }
+                if (has_overflow(tile, count * T_NV)) {
+                  __global const B_T *const panel = b_batch + n0 * K;
+                  multiply_tile(tile, a_rows, a_row, first, rows, K, panel, (size_t)panel, 0);
+                }
+                for (IDX_T i = 0; i < count; ++i) {
+                  const IDX_T m = m_first + first + i;
+                  __global float *const y_row = AT(y) + (batch * M + m) * N;
+                  VECTORS(FINISH, i)
+                }
+              }
+            }
+          }
+        }
+      }
+    }
+    UNIT_END
+    return;
+  }
+#endif
   const IDX_T width = PANEL_WIDTH * span;
   const IDX_T blocks = (M + T_MR - 1) / T_MR;
   const IDX_T stripes = (blocks + height - 1) / height;

@@ -14,6 +14,7 @@ class DeviceCaps:
         kind: "cpu", "gpu" (discrete), "igpu" (shares the host's memory), "accelerator".
         cl_version: (major, minor) of OpenCL.
         float_lanes: Floats in a vector register of the compiled code (16 with AVX-512).
+        matrix_unit: What multiplies small matrices of bfloat16, and kernels may use: "amx" or "".
         quirks: Ids of the rows of `clrt.device.quirks` that apply.
     """
 
@@ -29,6 +30,7 @@ class DeviceCaps:
     global_mem_bytes: int = 1 << 30
     max_alloc_bytes: int = 256 << 20
     float_lanes: int = 4
+    matrix_unit: str = ""
     extensions: frozenset[str] = frozenset()
     simulator: bool = False
     quirks: frozenset[str] = frozenset()

@@ -58,6 +58,12 @@ QUIRKS: tuple[Quirk, ...] = (
         "held, MiniLM at 1 x 16 takes 0.97 of the time on two cores, and as long at 1 x 128",
     ),
     Quirk(
+        "takes-assembler",
+        r"Portable Computing Language|Intel\(R\) OpenCL$",
+        "kernels use the CPU's matrix unit by its instructions, where it has one",
+        "PoCL 3.0 and Intel's runtime of 2026 assemble AMX in kernels, and no builtin is in both",
+    ),
+    Quirk(
         "stays-behind-in-forks",
         r"Portable Computing Language",
         "a fork of a process that has used it gets an error",

@@ -9,6 +9,7 @@ from math import prod
 from clrt.device.caps import DeviceCaps
 from clrt.errors import UnsupportedError
 from clrt.ir.graph import Value
+from clrt.kernels.matrix_unit import UnitWork, unit_defines
 from clrt.kernels.panels import Panels
 from clrt.kernels.product import Product, View, copy_a, merge
 from clrt.kernels.row_norm import RowNorm, norm_flops
@@ -40,6 +41,8 @@ CPU = tuned(
     T_VW=8,
     T_MC=32,
     T_KU=2,
+    T_KC=768,
+    T_UP=4,
 )
 _PACKED_ROWS = 64  # to a work-item
 _STRIPE = 16  # blocks of rows to a work-group, at most
@@ -61,11 +64,12 @@ def emit_cpu(product: Product, ctx: Lowering, norm: RowNorm | None = None) -> li
         return []
     kernel = _Kernel.of(product, ctx, norm.defines if norm else {})
     if norm is None:
-        return [*kernel.setup, kernel.by_tiles(ctx.caps)]
-    # Each stripe of whole rows reads all of B: where rows are few, tiles share it out better.
-    if not kernel.has_few_rows(ctx.caps):
+        return [*kernel.setup, kernel.by_tiles(ctx)]
+    # Each stripe of whole rows reads all of B: where rows are few, tiles share it out better. The
+    # matrix unit would split it for each stripe.
+    if not kernel.has_few_rows(ctx.caps) and kernel.unit_work(ctx.caps) is None:
         return [*kernel.setup, kernel.by_rows(ctx.caps, norm, multiplies=True)]
-    multiply = kernel.by_tiles(ctx.caps, *norm.args, i32(1), i32(0))
+    multiply = kernel.by_tiles(ctx, *norm.args, i32(1), i32(0))
     normalise = kernel.with_a(kernel.product.a, 0).by_rows(ctx.caps, norm)
     of_norm = {a.buffer for a in norm.args if isinstance(a, BufferArg)}
     of_product = {b for b in multiply.buffers if b not in of_norm and b is not product.y}
@@ -91,7 +95,7 @@ def emit_before(product: Product, after: SplitProduct, ctx: Lowering) -> tuple[l
     product = kernel.product
     split = after.split(kernel.panels, ctx) if product.batches == 1 else None
     if split is None:
-        return [*kernel.setup, kernel.by_tiles(ctx.caps, *after.idle_args)], False
+        return [*kernel.setup, kernel.by_tiles(ctx, *after.idle_args)], False
     flops = product.flops + after.flops
     launch = kernel.launch(kernel.blocks, split.parts, flops, *split.args)
     return [*kernel.setup, launch, split.add_up], True
@@ -214,10 +218,16 @@ class _Kernel:
             **product.epilogue.defines,
             "S_N_WHOLE": int(is_whole(product, tunables["T_VW"])),
             **product.b_defines,
+            **unit_defines(tunables, ctx.caps),
             **defines,
         }
         spec = KernelSpec.of("gemm_cpu.cl", "gemm_cpu", **macros)
         return cls(spec, tunables, product, b, b_strides, [*setup, *packing])
+
+    @property
+    def has_unit(self) -> bool:
+        """Whether it can go by a matrix unit."""
+        return self.spec.has("MATRIX_UNIT")
 
     @property
     def blocks(self) -> int:
@@ -237,8 +247,17 @@ class _Kernel:
         """The kernel with another A, of which k are read."""
         return replace(self, product=replace(self.product, a=a, k=k))
 
-    def by_tiles(self, caps: DeviceCaps, *more: Arg) -> Launch:
-        """The product, a stripe of rows and a panel to a work-group."""
+    def unit_work(self, caps: DeviceCaps) -> UnitWork | None:
+        """What goes by the matrix unit; None where there is none, or too little for it to do."""
+        return UnitWork.of(self.product, self.tunables, caps) if self.has_unit else None
+
+    def by_tiles(self, ctx: Lowering, *more: Arg) -> Launch:
+        """The product, a stripe of rows and a panel to a work-group, or by the matrix unit."""
+        caps, work = ctx.caps, self.unit_work(ctx.caps)
+        if work is not None:
+            words = BufferArg(ctx.scratch(work.groups * work.slot))
+            unit: tuple[Arg, ...] = (words, *(i32(v) for v in work.numbers))
+            return self.launch(work.height, work.groups, self.product.flops, *more, unit=unit)
         panels = self.panels * self.product.batches
         most = pieces_per_group(self.blocks * panels, self.longest, caps)
         height = _stripe(self.blocks, panels, most, caps.compute_units)
@@ -257,9 +276,13 @@ class _Kernel:
         as_one = replace(self, product=replace(self.product, m=rows))
         return as_one.launch(height, ceil_div(blocks, height), flops, *more)
 
-    def launch(self, height: int, groups: int, flops: int, *more: Arg) -> Launch:
-        """One with `height` blocks of rows to a work-group."""
+    def launch(
+        self, height: int, groups: int, flops: int, *more: Arg, unit: tuple[Arg, ...] = ()
+    ) -> Launch:
+        """One with `height` blocks of rows to a work-group, or rows with `unit`."""
         product = self.product
+        if self.has_unit and not unit:
+            unit = (product.a.buffer, *[i32(0)] * len(UnitWork.NUMBERS))
         a0, a1, a_row, _ = product.a.strides
         numbers = (product.m, product.n, product.k, height, product.batch[1], a0, a1, a_row)
         args: tuple[Arg, ...] = (
@@ -269,6 +292,7 @@ class _Kernel:
             *(i32(v) for v in (*numbers, *self.b_strides)),
             *product.epilogue.args,
             *more,
+            *unit,
         )
         return Launch(self.spec, (groups,), (1,), args, flops)
 

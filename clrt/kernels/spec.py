@@ -42,6 +42,10 @@ class KernelSpec:
         """A spec from keyword macros, sorted so that equal specs hash alike."""
         return cls(source, entry, tuple(sorted((k, str(v)) for k, v in defines.items())))
 
+    def has(self, macro: str) -> bool:
+        """Whether a macro is defined, other than as 0."""
+        return dict(self.defines).get(macro, "0") != "0"
+
 
 @dataclass(frozen=True, eq=False)
 class Scratch:

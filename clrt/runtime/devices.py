@@ -15,6 +15,7 @@ from clrt.device.caps import DeviceCaps
 from clrt.device.quirks import quirks_of
 from clrt.errors import DeviceError, warn_user
 from clrt.runtime.icd import load_failure, register_intel_cpu
+from clrt.runtime.matrix_unit import matrix_unit
 from clrt.runtime.pocl import float_lanes, repair_target_cpu, target_of
 
 register_intel_cpu()
@@ -86,7 +87,12 @@ def read_caps(device: cl.Device) -> DeviceCaps:
         extensions=frozenset(device.extensions.split()),
     )
     quirks = quirks_of(caps)
-    return dataclasses.replace(caps, quirks=quirks, simulator="simulator" in quirks)
+    return dataclasses.replace(
+        caps,
+        quirks=quirks,
+        simulator="simulator" in quirks,
+        matrix_unit=matrix_unit() if caps.is_cpu and "takes-assembler" in quirks else "",
+    )
 
 
 @cache

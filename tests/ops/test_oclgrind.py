@@ -30,7 +30,9 @@ CHECKS = {
     "OCLGRIND_MAX_ERRORS": "20",
 }
 ROOT = Path(__file__).parents[2]
-KERNEL_TESTS = tuple(f"tests/ops/test_{n}.py" for n in ("ops", "row_norm", "split_product"))
+KERNEL_TESTS = tuple(
+    f"tests/ops/test_{n}.py" for n in ("ops", "row_norm", "split_product", "matrix_unit")
+)
 
 
 def _start(log: Path, *arguments: str) -> subprocess.Popen[str]:

@@ -1,0 +1,97 @@
+"""How a product is shared out for a CPU's matrix unit (kernels_cl/common/matrix_unit.clh)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from clrt.device.caps import DeviceCaps
+from clrt.kernels.product import Product
+from clrt.kernels.spec import ceil_div, round_up
+from clrt.kernels.tiles import width
+
+_LANES = 16  # of the vectors that tiles are made from
+_PAIR = 32  # rows of a pair of tiles of A, columns of one of B, and their depth
+_PARTS = 3  # numbers of bfloat16 for one of float32
+_MOST_ROWS = 512  # at once: their parts and those of some panels stay in the second-level cache
+_GROUPS = 4  # for each core, at most: each has memory for the parts
+# Where it pays to split A and B: rows, K, N, multiply-adds for each core (MiniLM's have 37 million
+# at 1 x 128, where it does not).
+_LEAST_ROWS, _LEAST_K, _LEAST_N, _LEAST_WORK = 128, 128, 64, 50_000_000
+_SPLITTING = 2  # products of two pairs in the time that it takes to split one
+
+
+@dataclass(frozen=True)
+class UnitWork:
+    """One launch over a product; sizes in words of 4 bytes.
+
+    Attributes:
+        slot: Memory of a work-group.
+        b_at, sums_at: Where in it the parts of B and the sums are.
+        sums_row: Sums of a row, if they wait for the next chunk of K; else 0.
+        pieces: Of the product, shared out among the work-groups.
+        columns: Of a piece.
+        height: Rows of a piece.
+        groups: Work-groups.
+    """
+
+    slot: int
+    b_at: int
+    sums_at: int
+    sums_row: int
+    pieces: int
+    columns: int
+    height: int
+    groups: int
+
+    # What UNIT_INPUTS declares behind the memory.
+    NUMBERS: ClassVar = ("slot", "b_at", "sums_at", "sums_row", "pieces", "columns")
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """The values of NUMBERS."""
+        return tuple(getattr(self, name) for name in self.NUMBERS)
+
+    @classmethod
+    def of(cls, product: Product, tunables: Mapping[str, int], caps: DeviceCaps) -> UnitWork | None:
+        """None where there is too little to do."""
+        m, n, k, units = product.m, product.n, product.k, caps.compute_units
+        work = product.batches * m * n * k
+        if m < _LEAST_ROWS or k < _LEAST_K or n < _LEAST_N or work < _LEAST_WORK * units:
+            return None
+        panel, at_once, chunk = width(tunables), tunables["T_UP"], tunables["T_KC"]
+        panels = ceil_div(n, panel)
+
+        def pieces(shape: tuple[int, int]) -> int:
+            return product.batches * ceil_div(m, shape[0]) * ceil_div(panels, shape[1])
+
+        def time(shape: tuple[int, int]) -> int:
+            rows, columns = ceil_div(shape[0], _PAIR), ceil_div(shape[1] * panel, _PAIR)
+            of_one = rows * columns + _SPLITTING * (rows + columns)
+            return ceil_div(pieces(shape), units) * of_one
+
+        fewest = ceil_div(m, _MOST_ROWS)
+        heights = {round_up(ceil_div(m, s), _PAIR) for s in range(fewest, fewest + 2 * units)}
+        spans = {ceil_div(panels, s) for s in range(1, 2 * units + 1)}
+        shape = min(((h, s) for h in sorted(heights) for s in sorted(spans)), key=time)
+        height, span = shape
+        group = round_up(at_once * panel, _PAIR)
+        depth = round_up(min(k, chunk), _PAIR)
+        b_at = _parts(height, depth)
+        sums_at = b_at + _parts(group, depth)
+        sums_row = ceil_div(span, at_once) * group if k > chunk else 0
+        slot = sums_at + (height * sums_row or _PAIR * group)
+        groups = min(pieces(shape), _GROUPS * units)
+        return cls(slot, b_at, sums_at, sums_row, pieces(shape), span * panel, height, groups)
+
+
+def unit_defines(tunables: Mapping[str, int], caps: DeviceCaps) -> dict[str, object]:
+    """The macro of kernels that can go by the matrix unit."""
+    usable = caps.matrix_unit == "amx" and tunables["T_VW"] == _LANES
+    return {"MATRIX_UNIT": 1} if usable else {}
+
+
+def _parts(rows: int, depth: int) -> int:
+    """Words for the parts of rows of A, or columns of B: two numbers to a word."""
+    return _PARTS * rows * depth // 2

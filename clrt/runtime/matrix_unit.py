@@ -1,0 +1,30 @@
+"""The matrix unit of this machine's CPU, which a process must ask the system for."""
+
+from __future__ import annotations
+
+import ctypes
+import platform
+from functools import cache
+from pathlib import Path
+
+_FLAGS = {"amx_tile", "amx_bf16"}
+# Of Linux on x86-64: the system call arch_prctl, what it is asked for, and for which registers.
+_ARCH_PRCTL, _ARCH_REQ_XCOMP_PERM, _XTILEDATA = 158, 0x1023, 18
+
+
+@cache
+def matrix_unit() -> str:
+    """What `DeviceCaps.matrix_unit` says of a CPU device on this machine.
+
+    The permission holds for all threads of the process, and for its forks.
+    """
+    if platform.system() != "Linux" or platform.machine() != "x86_64":
+        return ""
+    try:
+        flags = set(Path("/proc/cpuinfo").read_text().split())
+    except OSError:
+        return ""
+    if not flags >= _FLAGS:
+        return ""
+    refused = ctypes.CDLL(None).syscall(_ARCH_PRCTL, _ARCH_REQ_XCOMP_PERM, _XTILEDATA)
+    return "" if refused else "amx"
