@@ -9,7 +9,7 @@
 // are too few for that, one launch only multiplies, panel by panel, and a second one normalises.
 // With NEXT the work-groups of a launch over few rows have `span` panels and all rows, and go on with
 // the product that reads y (common/next_product.clh).
-// With MATRIX_UNIT a launch over many rows goes by the CPU's matrix unit (common/matrix_unit.clh).
+// With MATRIX_UNIT a launch over many rows goes by the CPU's matrix unit (common/unit_product.clh).
 //   INPUTS   parameters of the epilogue's operands x1, x2, …: buffer, strides by batch axis and row
 //   READS    declares v1, v2, … from them;  BODY one variable per step;  RESULT what is stored
 //   B_T, B_STORAGE  how elements of B lie (common/widen.clh)
@@ -38,7 +38,7 @@
 #include "common/panel_product.clh"
 #include "common/next_product.clh"
 #if MATRIX_UNIT
-#include "common/matrix_unit.clh"
+#include "common/unit_product.clh"
 // Where `columns` is not 0, work-groups go through the `pieces` of y, of `height` rows by so many
 // columns. Each has `slot` words of memory: first for the parts of A, then for those of T_UP panels of
 // B and for sums, which are kept for a whole piece if K has several chunks of T_KC (sums_row).

@@ -1,4 +1,4 @@
-// The ceilings of a device: multiply-adds on registers, copies and reads of memory.
+// The ceilings of a device: multiply-adds and products on registers, copies and reads of memory.
 #include "common/base.clh"
 #pragma OPENCL FP_CONTRACT ON
 #ifndef LANES
@@ -44,3 +44,20 @@ __kernel void read_peak(__global const vec *in, __global vec *out, const int cou
   }
   out[item] = a + b + c + d;
 }
+
+#if MATRIX_UNIT
+#include "common/matrix_unit.clh"
+
+// 24 products of tiles of zeros a step: 4 of float32 (common/unit_product.clh).
+__kernel __attribute__((reqd_work_group_size(1, 1, 1))) void unit_peak(__global uint *out,
+                                                                       const int steps) {
+  UNIT_START
+  UNIT_ZERO(0) UNIT_ZERO(1) UNIT_ZERO(2) UNIT_ZERO(3)
+  UNIT_ZERO(4) UNIT_ZERO(5) UNIT_ZERO(6) UNIT_ZERO(7)
+  for (int i = 0; i < 6 * steps; ++i) {
+    UNIT_MULTIPLY(0, 4, 6) UNIT_MULTIPLY(1, 4, 7) UNIT_MULTIPLY(2, 5, 6) UNIT_MULTIPLY(3, 5, 7)
+  }
+  UNIT_STORE(0, out + get_global_id(0) * UNIT_WORDS, UNIT_SIDE)
+  UNIT_END
+}
+#endif

@@ -42,7 +42,7 @@ CPU = tuned(
     T_MC=32,
     T_KU=2,
     T_KC=768,
-    T_UP=4,
+    T_UP=4,  # panels that are split for the matrix unit at once; 0: it is not used
 )
 _PACKED_ROWS = 64  # to a work-item
 _STRIPE = 16  # blocks of rows to a work-group, at most

@@ -1,4 +1,4 @@
-"""How a product is shared out for a CPU's matrix unit (kernels_cl/common/matrix_unit.clh)."""
+"""How a product is shared out for a CPU's matrix unit (kernels_cl/common/unit_product.clh)."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class UnitWork:
 
 def unit_defines(tunables: Mapping[str, int], caps: DeviceCaps) -> dict[str, object]:
     """The macro of kernels that can go by the matrix unit."""
-    usable = caps.matrix_unit == "amx" and tunables["T_VW"] == _LANES
+    usable = caps.matrix_unit == "amx" and tunables["T_VW"] == _LANES and tunables["T_UP"]
     return {"MATRIX_UNIT": 1} if usable else {}
 
 

@@ -1,4 +1,4 @@
-"""The ceilings of a device, measured: multiply-adds on registers, copies and reads of memory."""
+"""The ceilings of a device, measured: multiply-adds and products on registers, copies and reads."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ from clrt.runtime.session import Session
 
 _CHAINS = 12
 _STEPS = 20_000
+_TILE = 16
 _READ_VECTORS = 1024
 _BUFFER_BYTES = 256 << 20
 _SECONDS = 0.2
@@ -54,6 +55,20 @@ def multiply_adds(session: Session) -> Probe:
     return Probe(
         lambda: cl.enqueue_nd_range_kernel(session.queue, kernel, (items,), (local,)),
         2 * _CHAINS * _lanes(session) * steps * items,
+        (out,),
+    )
+
+
+def unit_products(session: Session) -> Probe:
+    """Products of float32 by the matrix unit, six of bfloat16 for each, that touch no memory."""
+    items = 16 * session.device.caps.compute_units
+    steps = _STEPS // 20
+    out = session.allocate(items * _TILE * _TILE * 4)
+    kernel = _kernel(session, "unit_peak")
+    kernel.set_args(out, np.int32(steps))
+    return Probe(
+        lambda: cl.enqueue_nd_range_kernel(session.queue, kernel, (items,), (1,)),
+        2 * 4 * _TILE * _TILE * (2 * _TILE) * steps * items,
         (out,),
     )
 
@@ -113,7 +128,10 @@ def peaks_of(session: Session) -> Peaks:
             buffers = large_buffers(session)
             copies = kernel_copy(session, *buffers), buffer_copy(session, *buffers)
             gbs = max(_speed(session, probe) for probe in copies)
-            _MEASURED[index] = Peaks(_speed(session, multiply_adds(session)), gbs)
+            products = [multiply_adds(session)]
+            if session.device.caps.matrix_unit:
+                products.append(unit_products(session))
+            _MEASURED[index] = Peaks(max(_speed(session, p) for p in products), gbs)
         return _MEASURED[index]
 
 
@@ -134,6 +152,7 @@ def _lanes(session: Session) -> int:
 
 
 def _kernel(session: Session, entry: str) -> cl.Kernel:
-    is_cpu = int(session.device.caps.is_cpu)
-    spec = KernelSpec.of("peaks.cl", entry, LANES=_lanes(session), CONSECUTIVE=is_cpu)
+    caps = session.device.caps
+    macros = {"CONSECUTIVE": int(caps.is_cpu), "MATRIX_UNIT": int(bool(caps.matrix_unit))}
+    spec = KernelSpec.of("peaks.cl", entry, LANES=_lanes(session), **macros)
     return session.programs.kernel(spec)

@@ -70,7 +70,7 @@ def test_goal_takes_the_better_device_case_by_case() -> None:
 def test_goals_show_what_multiply_adds_alone_would_take() -> None:
     ours = ModelRow("BERT", "8x128", "clrt PoCL", 400.0, 390.0, 0.8, None, 200.0, 500.0, 0.9)
     peer = ModelRow("BERT", "8x128", ONNXRUNTIME, 500.0, 490.0, 1.0, None, 200.0, 400.0, None)
-    limits = Limits("clrt PoCL", 480.0, 500.0, 40.0, 41.0, 42.0, 41.0)
+    limits = Limits("clrt PoCL", 480.0, 0.0, 500.0, 40.0, 41.0, 42.0, 41.0)
     goal, *_ = goals_of(Report(limits=[limits], models=[ours, peer]))
     assert goal.floors == {"8x128": pytest.approx(0.8)}
     goal, *_ = goals_of(Report(models=[ours, peer]))

@@ -20,7 +20,7 @@ class Goal:
     Attributes:
         at_most: Whether the bound is an upper one.
         values: The figures by device, then by case.
-        floors: By case, what a figure would be if nothing but multiply-adds took time, and these
+        floors: By case, what a figure would be if nothing but products took time, and these
             ran at the best speed seen on any device.
     """
 
@@ -75,8 +75,10 @@ def _model_goals(report: Report) -> Iterable[Goal]:
 
 
 def _floors(report: Report, model: str, peer: str) -> dict[str, float]:
-    """What a model's multiply-adds would take at the best speed seen, over a peer's time."""
-    best = max((max(x.fma_gflops, x.gemm_gflops) for x in report.limits), default=None)
+    """What a model's operations would take at the best speed seen, over a peer's time."""
+    best = max(
+        (max(x.fma_gflops, x.unit_gflops, x.gemm_gflops) for x in report.limits), default=None
+    )
     rows = [r for r in report.models if (r.model, r.runtime) == (model, peer)]
     return {r.shape: 1e3 * r.gflop / best / r.median_ms for r in rows} if best else {}
 

@@ -60,9 +60,13 @@ class Lab:
             self._model, self._key = self.load(make()), key
         return self._model
 
-    def bind(self, model: Any, shapes: Shapes, around: float = 0.0) -> Any:
-        """A plan of the model with random numbers up to 1 from `around` (or zeros) in the arena."""
-        bound = model.bind(shapes, {})
+    def bind(self, model: Any, shapes: Shapes, around: float = 0.0, by_unit: bool = True) -> Any:
+        """A plan of the model with random numbers up to 1 from `around` (or zeros) in the arena.
+
+        Args:
+            by_unit: Whether products may go by a CPU's matrix unit.
+        """
+        bound = model.bind(shapes, {} if by_unit else self._without_unit())
         rng = np.random.default_rng(0)
         feeds = {}
         for spec in model.inputs:
@@ -73,6 +77,11 @@ class Lab:
                 feeds[spec.name] = np.zeros(shape, dtype)
         bound.run(feeds, {})
         return bound
+
+    def _without_unit(self) -> dict[str, dict[str, int]]:
+        from clrt.tuning.records import record_for
+
+        return {"gemm_cpu": {**record_for("gemm_cpu", self.info.caps), "T_UP": 0}}
 
     def time_bound(self, bound: Any, seconds: float) -> float:
         """Seconds that all launches of a plan take, median over the batches of one turn."""

@@ -1,4 +1,6 @@
-"""The ceilings of a device: multiply-adds on registers, large MatMuls, copies of memory.
+"""The ceilings of a device: multiply-adds on registers, large MatMuls of them, copies of memory.
+
+A CPU's matrix unit has a ceiling of its own; MatMuls that are a reference do not go by it.
 
 A CPU's clock moves by several per cent within minutes, and other programs take cores for a while.
 So the ceilings are shown as the best that was seen, but a share of one is taken turn by turn, from
@@ -51,6 +53,7 @@ def measure_limits(labs: list[Worker], turns: int, seconds: float) -> list[Limit
     """The limits of each device, the best of all turns; the labs keep which reference was best."""
     jobs: dict[str, Callable[[Lab], float]] = {
         "fma": partial(fma_gflops, seconds=seconds),
+        "unit": partial(_unit_gflops, seconds=seconds),
         "buffer": partial(copy_gbs, by_kernel=False, seconds=seconds),
         "kernel": partial(copy_gbs, by_kernel=True, seconds=seconds),
         "read": partial(_read_gbs, seconds=seconds),
@@ -58,7 +61,7 @@ def measure_limits(labs: list[Worker], turns: int, seconds: float) -> list[Limit
     found = {name: take_turns(labs, job, turns) for name, job in jobs.items()}
     gemm: dict[str, dict[tuple[int, int, int], float]] = {w.name: {} for w in labs}
     for size in _LARGE:
-        job = partial(matmul_gflops, size=size, seconds=seconds)
+        job = partial(_matmul_gflops, size=size, seconds=seconds)
         for name, speeds in take_turns(labs, job, turns).items():
             gemm[name][size] = max(speeds)
     limits = []
@@ -70,7 +73,14 @@ def measure_limits(labs: list[Worker], turns: int, seconds: float) -> list[Limit
         copy = best["kernel" if by_kernel else "buffer"]
         limits.append(
             Limits(
-                worker.name, best["fma"], speed, best["buffer"], best["kernel"], best["read"], copy
+                worker.name,
+                best["fma"],
+                best["unit"],
+                speed,
+                best["buffer"],
+                best["kernel"],
+                best["read"],
+                copy,
             )
         )
     return limits
@@ -80,14 +90,15 @@ def _keep(lab: Lab, size: tuple[int, int, int], by_kernel: bool) -> None:
     lab.reference_size, lab.copies_by_kernel = size, by_kernel
 
 
-def matmul_gflops(lab: Lab, size: tuple[int, int, int], seconds: float) -> float:
-    """GFLOP/s of one MatMul."""
+def _matmul_gflops(lab: Lab, size: tuple[int, int, int], seconds: float) -> float:
     m, n, k = size
-    return 2e-9 * m * n * k / time_matmul(lab, m, n, k, seconds)
+    model = lab.model(("MatMul", n, k), partial(matmul_model, n, k))
+    bound = lab.bind(model, {"a": (m, k)}, by_unit=False)
+    return 2e-9 * m * n * k / lab.time_bound(bound, seconds)
 
 
 def reference_gflops(lab: Lab, seconds: float) -> float:
-    """GFLOP/s of the MatMul that does best on this device."""
+    """GFLOP/s of the MatMul by multiply-adds that does best on this device."""
     m, n, k = lab.reference_size
     return 2e-9 * m * n * k / lab.time_bound(_reference(lab), seconds)
 
@@ -96,7 +107,7 @@ def reference_gflops(lab: Lab, seconds: float) -> float:
 def _reference(lab: Lab) -> Any:
     """The plan of the reference, made once, so that the device does not wait for it."""
     m, n, k = lab.reference_size
-    return lab.bind(lab.load(matmul_model(n, k)), {"a": (m, k)})
+    return lab.bind(lab.load(matmul_model(n, k)), {"a": (m, k)}, by_unit=False)
 
 
 def reference_gbs(lab: Lab, seconds: float) -> float:
@@ -133,6 +144,14 @@ def fma_gflops(lab: Lab, seconds: float) -> float:
     from clrt.runtime.peaks import multiply_adds
 
     return _speed(lab, multiply_adds(lab.session), seconds)
+
+
+def _unit_gflops(lab: Lab, seconds: float) -> float:
+    """GFLOP/s of float32 by a CPU's matrix unit, which touch no memory; 0 where there is none."""
+    from clrt.runtime.peaks import unit_products
+
+    has_unit = bool(lab.info.caps.matrix_unit)
+    return _speed(lab, unit_products(lab.session), seconds) if has_unit else 0.0
 
 
 def copy_gbs(lab: Lab, by_kernel: bool, seconds: float) -> float:

@@ -13,7 +13,8 @@ class Limits:
 
     Attributes:
         fma_gflops: Multiply-adds on registers alone.
-        gemm_gflops: The best of a few large MatMuls.
+        unit_gflops: Products of float32 on registers by a CPU's matrix unit; 0 without one.
+        gemm_gflops: The best of a few large MatMuls, by multiply-adds.
         copy_buffer_gbs, copy_kernel_gbs: GB/s of a copy, bytes read plus bytes written, of
             buffers much larger than the caches: by clEnqueueCopyBuffer and by a kernel.
         read_gbs: GB/s of a kernel that only reads.
@@ -22,6 +23,7 @@ class Limits:
 
     runtime: str
     fma_gflops: float
+    unit_gflops: float
     gemm_gflops: float
     copy_buffer_gbs: float
     copy_kernel_gbs: float

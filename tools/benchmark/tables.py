@@ -46,7 +46,7 @@ def goal_table(goals: Sequence[Goal]) -> Table:
     table.add_column("floor there", justify="right")
     table.add_column("worst case")
     table.add_column("each device by itself")
-    table.caption = "floor: multiply-adds alone, at the best speed seen"
+    table.caption = "floor: products alone, at the best speed seen; best GEMM: by multiply-adds"
     for goal in goals:
         case, value = goal.headline
         sign = "≤" if goal.at_most else "≥"
@@ -68,6 +68,7 @@ def _limits(report: Report) -> Table:
         "limits",
         "device",
         "multiply-add GFLOP/s",
+        "matrix unit, float32 GFLOP/s",
         "best GEMM GFLOP/s",
         "copy GB/s, clEnqueueCopyBuffer",
         "copy GB/s, kernel",
@@ -78,6 +79,7 @@ def _limits(report: Report) -> Table:
             table,
             r.runtime,
             f"{r.fma_gflops:.0f}",
+            f"{r.unit_gflops:.0f}" if r.unit_gflops else "",
             f"{r.gemm_gflops:.0f} ({r.gemm_gflops / r.fma_gflops:.0%})",
             f"{r.copy_buffer_gbs:.1f}",
             f"{r.copy_kernel_gbs:.1f}",

@@ -1,0 +1,63 @@
+"""Whether kernels may use the CPU's matrix unit."""
+
+from __future__ import annotations
+
+import ctypes
+import platform
+from collections.abc import Iterator
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from clrt.device.caps import DeviceCaps
+from clrt.device.quirks import quirks_of
+from clrt.runtime.matrix_unit import matrix_unit
+
+
+@pytest.fixture
+def answer(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
+    """A Linux on x86-64 whose CPU has these flags, and what it answers to the request."""
+    asked = SimpleNamespace(flags="fpu amx_bf16 amx_tile amx_int8", code=0)
+    monkeypatch.setattr(platform, "system", lambda: "Linux")
+    monkeypatch.setattr(platform, "machine", lambda: "x86_64")
+    monkeypatch.setattr(Path, "read_text", lambda _: f"flags : {asked.flags}")
+    system = SimpleNamespace(syscall=lambda *_: asked.code)
+    monkeypatch.setattr(ctypes, "CDLL", lambda _: system)
+    matrix_unit.cache_clear()
+    yield asked
+    matrix_unit.cache_clear()
+
+
+def test_the_cpu_has_it_and_the_system_agrees(answer: SimpleNamespace) -> None:
+    assert matrix_unit() == "amx"
+
+
+@pytest.mark.parametrize("flags", ["", "fpu avx512f", "amx_tile amx_int8", "amx_bf16"])
+def test_the_cpu_lacks_it(answer: SimpleNamespace, flags: str) -> None:
+    answer.flags = flags
+    assert matrix_unit() == ""
+
+
+def test_the_system_refuses(answer: SimpleNamespace) -> None:
+    answer.code = -1
+    assert matrix_unit() == ""
+
+
+@pytest.mark.parametrize(("name", "value"), [("system", "Windows"), ("machine", "aarch64")])
+def test_elsewhere(
+    answer: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, name: str, value: str
+) -> None:
+    monkeypatch.setattr(platform, name, lambda: value)
+    assert matrix_unit() == ""
+
+
+def test_only_compilers_that_assemble_it() -> None:
+    for name, takes in (
+        ("Portable Computing Language", True),
+        ("Intel(R) OpenCL", True),
+        ("Intel(R) OpenCL Graphics", False),
+        ("rusticl", False),
+    ):
+        caps = DeviceCaps(name, "cpu", "vendor", "1", "cpu")
+        assert ("takes-assembler" in quirks_of(caps)) is takes
