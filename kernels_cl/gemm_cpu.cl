@@ -92,24 +92,21 @@ void gemm_cpu(OUT(float, y), IN(float, a), IN(B_T, b), const IDX_T M, const IDX_
           const IDX_T panels = (i_min(group, n_end - n_group) + PANEL_WIDTH - 1) / PANEL_WIDTH;
           const IDX_T vectors = panels * T_NV;
           const IDX_T pairs = (vectors + 1) / 2;
+          const IDX_T wide = pairs * UNIT_PAIR;
           split_panels(b_pairs, b_batch + n_group * K + k0 * PANEL_WIDTH, vectors, K, depth);
           for (IDX_T m_pair = 0; m_pair < rows; m_pair += UNIT_PAIR) {
             __global float *const sums =
                 (__global float *)(a_pairs + sums_at) +
                 (sums_row ? m_pair * sums_row + (n_group - n_first) * UNIT_PAIR : 0);
-            multiply_pairs(sums, pairs * UNIT_PAIR, a_pairs + m_pair / UNIT_PAIR * steps * UNIT_STEP,
-                           b_pairs, pairs, steps, k0 > 0 UNIT_USED);
+            __global const uint *const a_pair = a_pairs + m_pair / UNIT_PAIR * steps * UNIT_STEP;
+            multiply_pairs(sums, wide, a_pair, b_pairs, pairs, steps, k0 > 0 UNIT_USED);
             if (k0 + depth < K) continue;
             const IDX_T end = i_min(m_pair + UNIT_PAIR, rows);
             for (IDX_T first = m_pair; first < end; first += T_MR) {
               const IDX_T count = i_min(T_MR, end - first);
               for (IDX_T n0 = n_group; n0 < i_min(n_group + group, n_end); n0 += PANEL_WIDTH) {
                 F tile[T_MR * T_NV];
-                __global const float *from =
-                    sums + (first - m_pair) * pairs * UNIT_PAIR + n0 - n_group;
-                for (IDX_T i = 0; i < count; ++i, from += pairs * UNIT_PAIR) {
-                  for (int j = 0; j < T_NV; ++j) tile[i * T_NV + j] = LOAD_F(from + j * T_VW);
-                }
+                load_sums(tile, sums + (first - m_pair) * wide + n0 - n_group, wide, count);
                 if (has_overflow(tile, count * T_NV)) {
                   __global const B_T *const panel = b_batch + n0 * K;
                   multiply_tile(tile, a_rows, a_row, first, rows, K, panel, (size_t)panel, 0);
