@@ -109,12 +109,12 @@ void gemm_cpu(OUT(float, y), IN(float, a), IN(B_T, b), const IDX_T M, const IDX_
                 load_sums(tile, sums + (first - m_pair) * wide + n0 - n_group, wide, count);
                 if (has_overflow(tile, count * T_NV)) {
                   __global const B_T *const panel = b_batch + n0 * K;
-                  multiply_tile(tile, a_rows, a_row, first, rows, K, panel, (size_t)panel, 0);
+                  multiply_plainly(tile, a_rows + first * a_row, a_row, count, K, panel);
                 }
                 for (IDX_T i = 0; i < count; ++i) {
                   const IDX_T m = m_first + first + i;
                   __global float *const y_row = AT(y) + (batch * M + m) * N;
-                  VECTORS(FINISH, i)
+                  for (int j = 0; j < T_NV; ++j) FINISH(i, j)
                 }
               }
             }

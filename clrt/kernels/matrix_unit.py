@@ -15,7 +15,7 @@ _LANES = 16  # of the vectors that tiles are made from
 _PAIR = 32  # rows of a pair of tiles of A, columns of one of B, and their depth
 _PARTS = 3  # numbers of bfloat16 for one of float32
 _MOST_ROWS = 512  # at once: their parts and those of some panels stay in the second-level cache
-_GROUPS = 4  # for each core, at most: each has memory for the parts
+_GROUPS = 2  # for each core, at most: each has memory for the parts
 # Where it pays to split A and B: rows, K, N, multiply-adds for each core (MiniLM's have 37 million
 # at 1 x 128, where it does not).
 _LEAST_ROWS, _LEAST_K, _LEAST_N, _LEAST_WORK = 128, 128, 64, 50_000_000
