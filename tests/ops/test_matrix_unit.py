@@ -146,13 +146,16 @@ def test_errors_are_those_of_float32(device: DeviceInfo) -> None:
     """Of each sum, beside the sum of magnitudes; numbers of many sizes."""
     rng = np.random.default_rng(3)
     m, n, k = (33, 16, 64) if device.caps.simulator else (200, 100, 1000)
-    a = floats(m, k) * np.exp(rng.uniform(-30, 30, (m, 1))).astype(np.float32)
-    b = floats(k, n) * np.exp(rng.uniform(-30, 30, (1, n))).astype(np.float32)
+    a, b = (
+        (rng.standard_normal(dims) * np.exp(rng.uniform(-30, 30, sizes))).astype(np.float32)
+        for dims, sizes in (((m, k), (m, 1)), ((k, n), (1, n)))
+    )
     plan = planned(product(a, b).graph, caps_of(device), NARROW)
     (actual,) = run_plan(plan, {"x": a}, device).values()
     a, b = a.astype(np.float64), b.astype(np.float64)
     errors = np.abs(actual - a @ b) / (np.abs(a) @ np.abs(b))
-    assert np.max(errors) <= 2 * EPSILON
+    # The unit rounds sums of 32 terms, its C code each of them.
+    assert np.max(errors) <= (4 if device.caps.simulator else 2) * EPSILON
     assert np.sqrt(np.mean(errors**2)) <= EPSILON / 2
 
 
