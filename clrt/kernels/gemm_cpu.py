@@ -9,7 +9,7 @@ from math import prod
 from clrt.device.caps import DeviceCaps
 from clrt.errors import UnsupportedError
 from clrt.ir.graph import Value
-from clrt.kernels.matrix_unit import UnitWork, unit_defines
+from clrt.kernels.matrix_unit import UnitWork, pays, unit_defines
 from clrt.kernels.panels import Panels
 from clrt.kernels.product import Product, View, copy_a, merge
 from clrt.kernels.row_norm import RowNorm, norm_flops
@@ -67,7 +67,7 @@ def emit_cpu(product: Product, ctx: Lowering, norm: RowNorm | None = None) -> li
         return [*kernel.setup, kernel.by_tiles(ctx)]
     # Each stripe of whole rows reads all of B: where rows are few, tiles share it out better. The
     # matrix unit would split it for each stripe.
-    if not kernel.has_few_rows(ctx.caps) and kernel.unit_work(ctx.caps) is None:
+    if not kernel.has_few_rows(ctx.caps) and not kernel.goes_by_unit(ctx.caps):
         return [*kernel.setup, kernel.by_rows(ctx.caps, norm, multiplies=True)]
     multiply = kernel.by_tiles(ctx, *norm.args, i32(1), i32(0))
     normalise = kernel.with_a(kernel.product.a, 0).by_rows(ctx.caps, norm)
@@ -247,14 +247,15 @@ class _Kernel:
         """The kernel with another A, of which k are read."""
         return replace(self, product=replace(self.product, a=a, k=k))
 
-    def unit_work(self, caps: DeviceCaps) -> UnitWork | None:
-        """What goes by the matrix unit; None where there is none, or too little for it to do."""
-        return UnitWork.of(self.product, self.tunables, caps) if self.has_unit else None
+    def goes_by_unit(self, caps: DeviceCaps) -> bool:
+        """Whether there is a matrix unit, and enough for it to do."""
+        return self.has_unit and pays(self.product, caps)
 
     def by_tiles(self, ctx: Lowering, *more: Arg) -> Launch:
         """The product, a stripe of rows and a panel to a work-group, or by the matrix unit."""
-        caps, work = ctx.caps, self.unit_work(ctx.caps)
-        if work is not None:
+        caps = ctx.caps
+        if self.goes_by_unit(caps):
+            work = UnitWork.of(self.product, self.tunables, caps)
             words = BufferArg(ctx.scratch(work.groups * work.slot))
             unit: tuple[Arg, ...] = (words, *(i32(v) for v in work.numbers))
             return self.launch(work.height, work.groups, self.product.flops, *more, unit=unit)

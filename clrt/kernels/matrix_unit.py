@@ -54,12 +54,9 @@ class UnitWork:
         return tuple(getattr(self, name) for name in self.NUMBERS)
 
     @classmethod
-    def of(cls, product: Product, tunables: Mapping[str, int], caps: DeviceCaps) -> UnitWork | None:
-        """None where there is too little to do."""
+    def of(cls, product: Product, tunables: Mapping[str, int], caps: DeviceCaps) -> UnitWork:
+        """How the cores end soonest."""
         m, n, k, units = product.m, product.n, product.k, caps.compute_units
-        work = product.batches * m * n * k
-        if m < _LEAST_ROWS or k < _LEAST_K or n < _LEAST_N or work < _LEAST_WORK * units:
-            return None
         panel, at_once, chunk = width(tunables), tunables["T_UP"], tunables["T_KC"]
         panels = ceil_div(n, panel)
 
@@ -84,6 +81,13 @@ class UnitWork:
         slot = sums_at + (height * sums_row or _PAIR * group)
         groups = min(pieces(shape), _GROUPS * units)
         return cls(slot, b_at, sums_at, sums_row, pieces(shape), span * panel, height, groups)
+
+
+def pays(product: Product, caps: DeviceCaps) -> bool:
+    """Whether there is enough for the matrix unit to do."""
+    m, n, k = product.m, product.n, product.k
+    enough = product.batches * m * n * k >= _LEAST_WORK * caps.compute_units
+    return enough and m >= _LEAST_ROWS and k >= _LEAST_K and n >= _LEAST_N
 
 
 def unit_defines(tunables: Mapping[str, int], caps: DeviceCaps) -> dict[str, object]:
