@@ -10,6 +10,8 @@
 //   T_KB        keys per block, a multiple of T_MK
 //   NEXT        where queries are few, a work-item has `span` heads and goes on with the product that
 //               reads y (common/next_product.clh), in tiles of T_MR rows by T_NV vectors
+//   PROJECT     then it can make the columns of q, k and v that its heads read first, which are those
+//               of a product x B with an epilogue (common/finish.clh)
 #include "common/base.clh"
 #ifndef S_D
 #define S_D 32
@@ -36,6 +38,17 @@
 #include "common/repeat.clh"
 #include "common/scalar.clh"
 #include "common/next_product.clh"
+#ifndef PROJECT
+#define PROJECT 0
+#endif
+#if PROJECT
+#include "common/finish.clh"
+// Of the product, whose rows lie in q, k and v: x [queries, depth]; B, packed; no depth, no product.
+#define PROJECT_INPUTS \
+  , OUT(float, projected), IN(float, x), IN(B_T, project_b), const IDX_T depth INPUTS
+#else
+#define PROJECT_INPUTS
+#endif
 
 #if MASK_BOOL
 #define MASK_T uchar
@@ -216,19 +229,39 @@ void fused_attention_cpu(OUT(float, y), IN(float, q), IN(float, k), IN(float, v)
                          const IDX_T k_step, const IDX_T v_batch, const IDX_T v_head,
                          const IDX_T v_step, const IDX_T mask_batch, const IDX_T mask_head,
                          const IDX_T mask_query, const IDX_T mask_key,
-                         const float scale NEXT_INPUTS) {
+                         const float scale NEXT_INPUTS PROJECT_INPUTS) {
   const IDX_T first = get_group_id(0) * (VW * T_NQ);
   const IDX_T first_head = get_group_id(1) * span;
   const IDX_T head_end = i_min(first_head + span, heads);
   const IDX_T batch = get_group_id(2);
   const IDX_T y_step = heads * S_DV;
-  const IDX_T behind = first + VW * T_NQ;
+  const IDX_T behind_block = first + VW * T_NQ;
+#if PROJECT
+  if (depth) {
+    const IDX_T M = queries, N = q_step, K = depth, a_row = depth, i0 = 0, i1 = 0;
+    const IDX_T first = 0, end = (M + T_MR - 1) / T_MR;
+    const IDX_T first_kv = first_head / group, kv_count = (head_end - first_head) / group;
+    const IDX_T starts[] = {q_offset - projected_offset + first_head * S_D,
+                            k_offset - projected_offset + first_kv * S_D,
+                            v_offset - projected_offset + first_kv * S_DV};
+    const IDX_T counts[] = {(head_end - first_head) * S_D, kv_count * S_D, kv_count * S_DV};
+    __global const float *const a_batch = AT(x);
+    __global const B_T *const b_batch = AT(project_b);
+    __global float *const y_batch = AT(projected);
+    for (int part = 0; part < 3; ++part) {
+      const IDX_T n_first = starts[part], n_end = n_first + counts[part];
+      __global const B_T *const behind =
+          part < 2 ? b_batch + starts[part + 1] * K : AT(next_b) + first_head * S_DV * PANEL_WIDTH;
+#include "common/product_columns.inc"
+    }
+  }
+#endif
   for (IDX_T head = first_head; head < head_end; ++head) {
     const IDX_T kv_head = head / group;
     __global const float *const q_head_rows = AT(q) + batch * q_batch + head * q_head;
     // Work-items of a thread come in order: the next one has the next queries, or the next head.
     __global const float *const next_q =
-        q_head_rows + (behind < queries ? behind * q_step : q_head);
+        q_head_rows + (behind_block < queries ? behind_block * q_step : q_head);
 #define ATTEND(block)                                                                          \
   block(AT(y) + batch * queries * y_step + head * S_DV, q_head_rows,                           \
         AT(k) + batch * k_batch + kv_head * k_head,                                            \

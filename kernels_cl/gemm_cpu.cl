@@ -58,9 +58,6 @@
 #define normalizes 0
 #endif
 
-#define ROWS_AHEAD 64
-#define LINE 16  // floats of a cache line
-
 __kernel SINGLE_ITEM
 void gemm_cpu(OUT(float, y), IN(float, a), IN(B_T, b), const IDX_T M, const IDX_T N,
               const IDX_T K, const IDX_T height, const IDX_T d1, const IDX_T a_s0,
@@ -143,33 +140,13 @@ void gemm_cpu(OUT(float, y), IN(float, a), IN(B_T, b), const IDX_T M, const IDX_
   const IDX_T i1 = batch % d1;
   __global const float *const a_batch = AT(a) + i0 * a_s0 + i1 * a_s1;
   __global const B_T *const b_batch = AT(b) + i0 * b_s0 + i1 * b_s1;
-  // The blocks bring the next panel into the cache, a slice each; a block alone reads ahead in its
-  // own. Weights come from memory where rows are few.
-  const size_t slice_step = PANEL_WIDTH * sizeof(B_T) / (end - first);
-  const IDX_T ahead = end - first == 1 ? ROWS_AHEAD : K;
-  for (IDX_T n0 = n_first; n0 < n_end; n0 += PANEL_WIDTH) {
-    __global const B_T *const panel = b_batch + n0 * K;
-    size_t next = (size_t)(panel + PANEL_WIDTH * ahead);
 #if NEXT
-    if (next_n && n0 + PANEL_WIDTH >= n_end) next = (size_t)(AT(next_b) + n_first * PANEL_WIDTH);
+  __global const B_T *const behind = next_n ? AT(next_b) + n_first * PANEL_WIDTH : 0;
+#else
+  __global const B_T *const behind = 0;
 #endif
-    for (IDX_T block = first; block < end; ++block, next += slice_step * K) {
-      const IDX_T m0 = block * T_MR;
-      const IDX_T rows = i_min(T_MR, M - m0);
-      __global float *const y_tile = AT(y) + (batch * M + m0) * N + n0;
-      // What the epilogue writes, and often reads in place, would keep it waiting for memory.
-      for (IDX_T i = 0; i < rows; ++i) {
-        for (IDX_T j = 0; j < PANEL_WIDTH; j += LINE) PREFETCH(y_tile + i * N + j);
-      }
-      F tile[T_MR * T_NV];
-      multiply_tile(tile, a_batch, a_row, m0, M, K, panel, next, slice_step);
-      for (IDX_T i = 0; i < rows; ++i) {
-        const IDX_T m = m0 + i;
-        __global float *const y_row = AT(y) + (batch * M + m) * N;
-        VECTORS(FINISH, i)
-      }
-    }
-  }
+  __global float *const y_batch = AT(y) + batch * M * N;
+#include "common/product_columns.inc"
 #if NEXT
   if (next_n) {
     multiply_part(AT(parts), n_first / width, M, 0, M, AT(y) + n_first, N, n_first,

@@ -131,12 +131,8 @@ class SplitProduct:
     @classmethod
     def of(cls, product: Product, norm: RowNorm, ctx: Lowering) -> SplitProduct | None:
         """None where it cannot be split; which does not depend on the shapes of a call."""
-        b = product.b.buffer.buffer
-        constant = isinstance(b, Value) and b.is_constant
-        if not constant or len(product.batch) > 2 or not product.epilogue.vectorises:
-            return None
-        kernel = _Kernel.of(product, ctx, norm.defines)
-        return None if kernel.setup else cls(kernel, norm)
+        kernel = _Kernel.alone(product, ctx, norm.defines)
+        return None if kernel is None else cls(kernel, norm)
 
     @property
     def defines(self) -> dict[str, object]:
@@ -164,6 +160,10 @@ class SplitProduct:
         unused = BufferArg(self.kernel.product.a.buffer.buffer)
         return (unused, unused, i32(0), i32(1))
 
+    def span(self, pieces: int, ctx: Lowering) -> int:
+        """How many of the pieces of A a work-group makes."""
+        return ceil_div(pieces, ctx.caps.compute_units)
+
     def split(self, pieces: int, ctx: Lowering) -> Split | None:
         """A part for each core, since all are written and read again; None where it does not pay.
 
@@ -174,12 +174,62 @@ class SplitProduct:
         few = kernel.blocks <= min(_SPLIT * units, kernel.longest)  # a work-group has all of them
         if product.batches > 1 or not few or pieces < units:
             return None
-        span = ceil_div(pieces, units)
+        span = self.span(pieces, ctx)
         parts, wide = ceil_div(pieces, span), kernel.panels * width(kernel.tunables)
         sums = BufferArg(ctx.scratch(parts * product.m * wide))
         add_up = kernel.with_a(View(sums, (0, 0, wide, 1)), parts).by_rows(ctx.caps, self.norm)
         args = (sums, kernel.b, i32(product.n), i32(span))
         return Split(parts, args, replace(add_up, untouched=frozenset({kernel.b.buffer})))
+
+
+@dataclass(frozen=True)
+class Projection:
+    """A product of which each work-group of the kernel that reads it can make its own columns.
+
+    That kernel goes on with a product of what it makes: three nodes are one launch.
+    """
+
+    kernel: _Kernel
+
+    @classmethod
+    def of(cls, product: Product, after: SplitProduct, ctx: Lowering) -> Projection | None:
+        """None where it cannot be so; which does not depend on the shapes of a call."""
+        kernel = _Kernel.alone(product, ctx, {})
+        return None if kernel is None or not after.has_tiles_of(product, ctx) else cls(kernel)
+
+    @property
+    def panel(self) -> int:
+        """Columns that are made at once."""
+        return width(self.kernel.tunables)
+
+    @property
+    def flops(self) -> int:
+        return self.kernel.product.flops
+
+    @property
+    def defines(self) -> dict[str, object]:
+        """The macros of PROJECT (fused_attention.cl)."""
+        whole = dict(self.kernel.spec.defines)["S_N_WHOLE"]
+        return {"PROJECT": 1, "S_N_WHOLE": whole, **self.kernel.product.epilogue.defines}
+
+    @property
+    def args(self) -> tuple[Arg, ...]:
+        """What PROJECT_INPUTS declares."""
+        product = self.kernel.product
+        y = BufferArg(product.y, product.y_offset)
+        return (y, product.a.buffer, self.kernel.b, i32(product.k), *product.epilogue.args)
+
+    @property
+    def idle_args(self) -> tuple[Arg, ...]:
+        """The same where the product has a launch of its own."""
+        product = self.kernel.product
+        unused = BufferArg(product.y)
+        of_epilogue = (unused if isinstance(a, BufferArg) else a for a in product.epilogue.args)
+        return (unused, unused, unused, i32(0), *of_epilogue)
+
+    def idle(self, ctx: Lowering) -> Launch:
+        """The launch of its own, with no work-group: other shapes need the kernel."""
+        return replace(self.kernel.by_tiles(ctx), global_size=(0,))
 
 
 @dataclass(frozen=True)
@@ -223,6 +273,18 @@ class _Kernel:
         }
         spec = KernelSpec.of("gemm_cpu.cl", "gemm_cpu", **macros)
         return cls(spec, tunables, product, b, b_strides, [*setup, *packing])
+
+    @classmethod
+    def alone(
+        cls, product: Product, ctx: Lowering, defines: Mapping[str, object]
+    ) -> _Kernel | None:
+        """The kernel if one launch is all that it takes, whatever the shapes of a call."""
+        b = product.b.buffer.buffer
+        constant = isinstance(b, Value) and b.is_constant
+        if not constant or len(product.batch) > 2 or not product.epilogue.vectorises:
+            return None
+        kernel = cls.of(product, ctx, defines)
+        return None if kernel.setup else kernel
 
     @property
     def has_unit(self) -> bool:

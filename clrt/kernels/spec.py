@@ -111,7 +111,8 @@ class Launch:
 
     Attributes:
         global_size: Work-items wanted. The first dimension may be rounded up, so the kernel checks
-            its id there; the others are exact.
+            its id there; the others are exact. If one is 0, the kernel is only made ready for other
+            shapes.
         local_size: None leaves the first dimension to the executor; the others are 1.
         flops: Floating-point operations, for the profile.
         untouched: Buffers among the arguments that this launch neither reads nor writes.
@@ -183,7 +184,7 @@ class PartLowering(Lowering):
 Emit: TypeAlias = Callable[[Node, Lowering], "list[Launch]"]
 EmitWith: TypeAlias = Callable[[Node, Sequence[Node], Lowering], "tuple[list[Launch], int] | None"]
 # Nodes after one that its launches may include.
-MOST_AFTER = 2
+MOST_AFTER = 3
 Fits: TypeAlias = Callable[[Node, DeviceCaps], "str | None"]
 
 

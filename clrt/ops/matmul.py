@@ -15,7 +15,7 @@ from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, Step, TensorType
 from clrt.kernels import gemm
-from clrt.kernels.gemm_cpu import SplitProduct, emit_before, emit_cpu
+from clrt.kernels.gemm_cpu import Projection, SplitProduct, emit_before, emit_cpu
 from clrt.kernels.product import Epilogue, Operand, Product, View
 from clrt.kernels.row_norm import RowNorm
 from clrt.kernels.spec import BufferArg, Emit, Launch, Lowering, misfit_float32_cpu
@@ -235,6 +235,27 @@ def split_product(x: Value, nodes: Sequence[Node], ctx: Lowering) -> SplitProduc
     return None if norm is None else SplitProduct.of(lower_product(node), norm, ctx)
 
 
+class Projected(Op):
+    """Base of the ops whose launch can also make the product that they read."""
+
+    def emit_projected(
+        self, made: Node, after: Sequence[Node], ctx: Lowering
+    ) -> tuple[list[Launch], int] | None:
+        """As `Variant.emit_with`, for the product `made`; this op is that of the node after it."""
+        return None
+
+
+def projection(made: Node | None, after: SplitProduct, ctx: Lowering) -> Projection | None:
+    """A node as a product whose columns the launch that reads it can make, before it goes on with
+    the product `after`; else None.
+    """
+    if made is None or not isinstance(made.op, MatrixProduct):
+        return None
+    if made.op.variants is not MatrixProduct.variants or misfit_float32_cpu(made, ctx.caps):
+        return None
+    return Projection.of(lower_product(made), after, ctx)
+
+
 def _norm(node: Node, after: Sequence[Node], ctx: Lowering) -> RowNorm | None:
     """What comes after a product, where that normalises its rows."""
     return row_norm(after, node.output, ctx.caps) if len(node.arg(1).dims) > 1 else None
@@ -245,6 +266,8 @@ def _emit_with(node: Node, after: Sequence[Node], ctx: Lowering) -> tuple[list[L
     norm = _norm(node, after, ctx)
     if norm is not None:
         return emit_cpu(lower_product(node), ctx, norm), 1
+    if after and isinstance(after[0].op, Projected):
+        return after[0].op.emit_projected(node, after, ctx)
     split = split_product(node.output, after, ctx)
     if split is None:
         return None

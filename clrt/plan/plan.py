@@ -13,6 +13,7 @@ from clrt.kernels.spec import (
     MOST_AFTER,
     Buffer,
     BufferArg,
+    KernelSpec,
     Launch,
     Lowering,
     Packed,
@@ -31,6 +32,7 @@ class Kernels:
         variant: Name of the kernel variant.
         rejected: Why earlier variants were not taken.
         within: The node before it whose launches do the work of this one, too.
+        idle: Kernels that it launches at other shapes.
     """
 
     node: Node
@@ -38,6 +40,7 @@ class Kernels:
     launches: tuple[Launch, ...]
     rejected: tuple[str, ...] = ()
     within: Node | None = None
+    idle: tuple[KernelSpec, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -139,7 +142,8 @@ def lower(nodes: Sequence[Node], ctx: Lowering) -> list[Step]:
                 raise reworded(error, f"{node}: {error}") from error
             else:
                 launches = tuple(x for x in emitted if all(x.global_size))
-                step = Kernels(node, variant.name, launches, tuple(rejected))
+                idle = tuple(x.kernel for x in emitted if not all(x.global_size))
+                step = Kernels(node, variant.name, launches, tuple(rejected), idle=idle)
                 others = (Kernels(n, variant.name, (), within=node) for n in after[:count])
                 return [step, *others]
         rejected.append(f"{variant.name}: {reason}")

@@ -280,6 +280,8 @@ class BoundPlan:
         for step in self.plan.steps:
             if isinstance(step, Kernels):
                 self._steps += [self._bind_launch(launch) for launch in step.launches]
+                for spec in step.idle:
+                    self.session.programs.kernel(spec)
             else:
                 self._steps.append(step)
         self._generation = self.slabs.generation

@@ -1,4 +1,6 @@
-"""A product split over k behind what makes its A: another product, or attention."""
+"""A product split over k behind what makes its A: another product, or attention, perhaps behind the
+projection that this reads.
+"""
 
 from __future__ import annotations
 
@@ -30,6 +32,7 @@ DEVICES = pytest.mark.parametrize("device", all_devices(), ids=lambda d: d.platf
 CORES = 3  # work-groups that make parts, also on a simulator
 CPU = DeviceCaps("Test", "test", "Test", "1", "cpu", compute_units=CORES)
 GELU = FusedMatMul(steps=(Step(Add(), (0, 1)), Step(Gelu(), (2,))))
+BIASED = FusedMatMul(steps=(Step(Add(), (0, 1)),))
 RESIDUAL = FusedMatMul(steps=(Step(Add(), (0, 1)), Step(Add(), (3, 2))))
 rng = np.random.default_rng(7)
 
@@ -114,6 +117,33 @@ def attention(
     return build
 
 
+def self_attention(
+    rows: tuple[int, int],
+    width: int,
+    op: FusedAttention,
+    mask: Array | None = None,
+    stored: DType = DType.FLOAT32,
+) -> Build:
+    """norm(attention(x W + b) V + c + x) for x [*rows, width]; op has the offsets of q, k and v."""
+    build = Build()
+    x = build.given("x", floats(*rows, width))
+    n = op.num_heads * op.head_size + op.kv_num_heads * (op.head_size + op.v_head_size)
+    qkv = build.apply(BIASED, x, build.weight(width, n, dtype=stored), build.weight(n))
+    masks = [] if mask is None else [build.given("mask", mask)]
+    heads = build.apply(op, qkv, qkv, qkv, *masks)
+    w = build.weight(int(heads.dims[-1]), width, dtype=stored)
+    y = build.apply(RESIDUAL, heads, w, build.weight(width), x)
+    build.graph.outputs = [qkv, heads, build.normalised(LayerNormalization(), y)]
+    return build
+
+
+def merged(heads: int, kv_heads: int, size: int, order: str = "qkv") -> FusedAttention:
+    """An attention whose operands lie side by side in one tensor."""
+    widths = {"q": heads * size, "k": kv_heads * size, "v": kv_heads * size}
+    starts = {f"{x}_offset": sum(widths[y] for y in order[: order.index(x)]) for x in order}
+    return FusedAttention.plain(heads, size, kv_num_heads=kv_heads, **starts)
+
+
 def planned(
     graph: Graph, caps: DeviceCaps, tunables: Mapping[str, Mapping[str, int]] | None = None
 ) -> Plan:
@@ -162,16 +192,40 @@ def test_behind_attention(device: DeviceInfo, heads: tuple[int, int], size: int)
 
 
 @DEVICES
+@pytest.mark.parametrize("op", [merged(3, 3, 4), merged(6, 3, 8, "vqk")], ids=["mha", "gqa"])
+def test_behind_its_projection(device: DeviceInfo, op: FusedAttention) -> None:
+    for rows in ((1, 1), (1, 5), (1, 8)):
+        check(self_attention(rows, 7, op), device, 2)
+    causal = replace(op, is_causal=True)
+    check(self_attention((1, 7), 8, causal, floats(7, 7)), device, 2)
+    # Further blocks of queries read the same keys; more sequences share the projection's weights.
+    check(self_attention((1, 9), 7, op), device, 3)
+    check(self_attention((2, 5), 7, op), device, 3)
+    check(self_attention((1, 30), 7, op), device, 3)
+
+
+@DEVICES
+@pytest.mark.parametrize(
+    "op",
+    [merged(3, 3, 5), merged(4, 1, 4), replace(merged(3, 3, 4), v_offset=12, k_offset=12)],
+    ids=["part_of_a_panel", "shared_key", "overlapping"],
+)
+def test_projection_apart(device: DeviceInfo, op: FusedAttention) -> None:
+    check(self_attention((1, 5), 7, op), device, 3)
+
+
+@DEVICES
 @pytest.mark.parametrize("stored", [DType.FLOAT16, DType.BFLOAT16], ids=str)
 def test_weights_in_16_bits(device: DeviceInfo, stored: DType) -> None:
     op = FusedAttention.plain(5, 4)
     check(feed_forward((7, 5), 21, 9, LayerNormalization(), stored=stored), device, 2)
     check(attention(1, 9, 9, op, 9, stored=stored), device, 2)
+    check(self_attention((1, 7), 8, merged(3, 3, 8), stored=stored), device, 2)
 
 
 def kernels_of(plan: Plan) -> set[object]:
     steps = (s for s in plan.steps if isinstance(s, Kernels))
-    return {x.kernel for s in steps for x in s.launches}
+    return {k for s in steps for k in (*s.idle, *(x.kernel for x in s.launches))}
 
 
 def test_the_steps_say_who_does_the_work() -> None:
@@ -191,7 +245,7 @@ def test_each_core_makes_one_part() -> None:
 
 
 def test_new_shapes_compile_nothing() -> None:
-    products, heads = set[object](), set[object]()
+    products, heads, projected = set[object](), set[object](), set[object]()
     op = FusedAttention.plain(6, 8)
     for rows in (1, 4, 23, 24, 400):
         products |= kernels_of(
@@ -199,8 +253,13 @@ def test_new_shapes_compile_nothing() -> None:
         )
         heads |= kernels_of(planned(attention(1, rows, rows, op, 24).graph, CPU))
         heads |= kernels_of(planned(attention(2, rows, rows, op, 24).graph, CPU))
+        small = planned(self_attention((1, rows), 40, merged(6, 6, 24)).graph, CPU)
+        projected |= kernels_of(small)
+        assert small.launches == (2 if rows <= 24 else 3)
+        assert len(kernels_of(small)) == 3
     assert len(products) == 2
     assert len(heads) == 2
+    assert len(projected) == 3
 
 
 @pytest.mark.parametrize(
