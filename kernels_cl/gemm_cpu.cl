@@ -11,6 +11,7 @@
 // the product that reads y (common/next_product.clh).
 // With MATRIX_UNIT a launch over many rows goes by the CPU's matrix unit (common/unit_product.clh).
 //   INPUTS   parameters of the epilogue's operands x1, x2, …: buffer, strides by batch axis and row
+//   OPERANDS  these parameters as arguments
 //   READS    declares v1, v2, … from them;  BODY one variable per step;  RESULT what is stored
 //   B_T, B_STORAGE  how elements of B lie (common/widen.clh)
 //   NORM       rows of y are normalised, into z (common/normalize_row.clh)
@@ -58,6 +59,71 @@
 #define normalizes 0
 #endif
 
+#if MATRIX_UNIT
+// As a part of the kernel it would take registers from the loops of the other way: a call does not.
+__attribute__((noinline))
+static void multiply_by_unit(OUT(float, y), IN(float, a), IN(B_T, b), const IDX_T M, const IDX_T N,
+                             const IDX_T K, const IDX_T height, const IDX_T d1, const IDX_T a_s0,
+                             const IDX_T a_s1, const IDX_T a_row, const IDX_T b_s0,
+                             const IDX_T b_s1 INPUTS UNIT_INPUTS) {
+  UNIT_START
+  const IDX_T group = T_UP * PANEL_WIDTH;
+  __global uint *const a_pairs = AT(words) + (IDX_T)get_global_id(0) * slot;
+  __global uint *const b_pairs = a_pairs + b_at;
+  const IDX_T stripes = (M + height - 1) / height;
+  const IDX_T spans = (N + columns - 1) / columns;
+  for (IDX_T piece = get_global_id(0); piece < pieces; piece += get_global_size(0)) {
+    const IDX_T batch = piece / (stripes * spans);
+    const IDX_T i0 = batch / d1;
+    const IDX_T i1 = batch % d1;
+    const IDX_T m_first = piece / spans % stripes * height;
+    const IDX_T rows = i_min(height, M - m_first);
+    const IDX_T n_first = piece % spans * columns;
+    const IDX_T n_end = i_min(n_first + columns, N);
+    __global const float *const a_rows = AT(a) + i0 * a_s0 + i1 * a_s1 + m_first * a_row;
+    __global const B_T *const b_batch = AT(b) + i0 * b_s0 + i1 * b_s1;
+    for (IDX_T k0 = 0; k0 < K; k0 += T_KC) {
+      const IDX_T depth = i_min(T_KC, K - k0);
+      const IDX_T steps = (depth + UNIT_K - 1) / UNIT_K;
+      split_rows(a_pairs, a_rows + k0, a_row, rows, depth);
+      for (IDX_T n_group = n_first; n_group < n_end; n_group += group) {
+        const IDX_T panels = (i_min(group, n_end - n_group) + PANEL_WIDTH - 1) / PANEL_WIDTH;
+        const IDX_T vectors = panels * T_NV;
+        const IDX_T pairs = (vectors + 1) / 2;
+        const IDX_T wide = pairs * UNIT_PAIR;
+        split_panels(b_pairs, b_batch + n_group * K + k0 * PANEL_WIDTH, vectors, K, depth);
+        for (IDX_T m_pair = 0; m_pair < rows; m_pair += UNIT_PAIR) {
+          __global float *const sums =
+              (__global float *)(a_pairs + sums_at) +
+              (sums_row ? m_pair * sums_row + (n_group - n_first) * UNIT_PAIR : 0);
+          __global const uint *const a_pair = a_pairs + m_pair / UNIT_PAIR * steps * UNIT_STEP;
+          multiply_pairs(sums, wide, a_pair, b_pairs, pairs, steps, k0 > 0 UNIT_USED);
+          if (k0 + depth < K) continue;
+          const IDX_T end = i_min(m_pair + UNIT_PAIR, rows);
+          for (IDX_T first = m_pair; first < end; first += T_MR) {
+            const IDX_T count = i_min(T_MR, end - first);
+            for (IDX_T n0 = n_group; n0 < i_min(n_group + group, n_end); n0 += PANEL_WIDTH) {
+              F tile[T_MR * T_NV];
+              load_sums(tile, sums + (first - m_pair) * wide + n0 - n_group, wide, count);
+              if (has_overflow(tile, count * T_NV)) {
+                __global const B_T *const panel = b_batch + n0 * K;
+                multiply_plainly(tile, a_rows + first * a_row, a_row, count, K, panel);
+              }
+              for (IDX_T i = 0; i < count; ++i) {
+                const IDX_T m = m_first + first + i;
+                __global float *const y_row = AT(y) + (batch * M + m) * N;
+                for (int j = 0; j < T_NV; ++j) FINISH(i, j)
+              }
+            }
+          }
+        }
+      }
+    }
+  }
+  UNIT_END
+}
+#endif
+
 __kernel SINGLE_ITEM
 void gemm_cpu(OUT(float, y), IN(float, a), IN(B_T, b), const IDX_T M, const IDX_T N,
               const IDX_T K, const IDX_T height, const IDX_T d1, const IDX_T a_s0,
@@ -65,61 +131,9 @@ void gemm_cpu(OUT(float, y), IN(float, a), IN(B_T, b), const IDX_T M, const IDX_
               const IDX_T b_s1 INPUTS ROW_INPUTS NEXT_INPUTS UNIT_INPUTS) {
 #if MATRIX_UNIT
   if (columns) {
-    UNIT_START
-    const IDX_T group = T_UP * PANEL_WIDTH;
-    __global uint *const a_pairs = AT(words) + (IDX_T)get_global_id(0) * slot;
-    __global uint *const b_pairs = a_pairs + b_at;
-    const IDX_T stripes = (M + height - 1) / height;
-    const IDX_T spans = (N + columns - 1) / columns;
-    for (IDX_T piece = get_global_id(0); piece < pieces; piece += get_global_size(0)) {
-      const IDX_T batch = piece / (stripes * spans);
-      const IDX_T i0 = batch / d1;
-      const IDX_T i1 = batch % d1;
-      const IDX_T m_first = piece / spans % stripes * height;
-      const IDX_T rows = i_min(height, M - m_first);
-      const IDX_T n_first = piece % spans * columns;
-      const IDX_T n_end = i_min(n_first + columns, N);
-      __global const float *const a_rows = AT(a) + i0 * a_s0 + i1 * a_s1 + m_first * a_row;
-      __global const B_T *const b_batch = AT(b) + i0 * b_s0 + i1 * b_s1;
-      for (IDX_T k0 = 0; k0 < K; k0 += T_KC) {
-        const IDX_T depth = i_min(T_KC, K - k0);
-        const IDX_T steps = (depth + UNIT_K - 1) / UNIT_K;
-        split_rows(a_pairs, a_rows + k0, a_row, rows, depth);
-        for (IDX_T n_group = n_first; n_group < n_end; n_group += group) {
-          const IDX_T panels = (i_min(group, n_end - n_group) + PANEL_WIDTH - 1) / PANEL_WIDTH;
-          const IDX_T vectors = panels * T_NV;
-          const IDX_T pairs = (vectors + 1) / 2;
-          const IDX_T wide = pairs * UNIT_PAIR;
-          split_panels(b_pairs, b_batch + n_group * K + k0 * PANEL_WIDTH, vectors, K, depth);
-          for (IDX_T m_pair = 0; m_pair < rows; m_pair += UNIT_PAIR) {
-            __global float *const sums =
-                (__global float *)(a_pairs + sums_at) +
-                (sums_row ? m_pair * sums_row + (n_group - n_first) * UNIT_PAIR : 0);
-            __global const uint *const a_pair = a_pairs + m_pair / UNIT_PAIR * steps * UNIT_STEP;
-            multiply_pairs(sums, wide, a_pair, b_pairs, pairs, steps, k0 > 0 UNIT_USED);
-            if (k0 + depth < K) continue;
-            const IDX_T end = i_min(m_pair + UNIT_PAIR, rows);
-            for (IDX_T first = m_pair; first < end; first += T_MR) {
-              const IDX_T count = i_min(T_MR, end - first);
-              for (IDX_T n0 = n_group; n0 < i_min(n_group + group, n_end); n0 += PANEL_WIDTH) {
-                F tile[T_MR * T_NV];
-                load_sums(tile, sums + (first - m_pair) * wide + n0 - n_group, wide, count);
-                if (has_overflow(tile, count * T_NV)) {
-                  __global const B_T *const panel = b_batch + n0 * K;
-                  multiply_plainly(tile, a_rows + first * a_row, a_row, count, K, panel);
-                }
-                for (IDX_T i = 0; i < count; ++i) {
-                  const IDX_T m = m_first + first + i;
-                  __global float *const y_row = AT(y) + (batch * M + m) * N;
-                  for (int j = 0; j < T_NV; ++j) FINISH(i, j)
-                }
-              }
-            }
-          }
-        }
-      }
-    }
-    UNIT_END
+    multiply_by_unit(y_buffer, y_offset, a_buffer, a_offset, b_buffer, b_offset, M, N, K, height, d1,
+                     a_s0, a_s1, a_row, b_s0, b_s1 OPERANDS, words_buffer, words_offset, slot, b_at,
+                     sums_at, sums_row, pieces, columns);
     return;
   }
 #endif

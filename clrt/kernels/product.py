@@ -75,16 +75,18 @@ class Epilogue:
 
     @property
     def defines(self) -> dict[str, object]:
-        """The macros of the kernels of products: INPUTS, READS, BODY, RESULT."""
-        inputs, reads = "", []
+        """The macros of the kernels of products: INPUTS, OPERANDS, READS, BODY, RESULT."""
+        inputs, operands, reads = "", "", []
         for k, (operand, kind) in enumerate(zip(self.operands, self.types, strict=True), 1):
             dtype = operand.value.dtype
-            strides = "".join(f", const IDX_T x{k}_{s}" for s in ("s0", "s1", "sm"))
-            inputs += f", IN({dtype.cl}, x{k}){strides}"
+            strides = [f"x{k}_{s}" for s in ("s0", "s1", "sm")]
+            inputs += f", IN({dtype.cl}, x{k})" + "".join(f", const IDX_T {s}" for s in strides)
+            operands += "".join(f", {name}" for name in (f"x{k}_buffer", f"x{k}_offset", *strides))
             macro = "COLUMNS" if operand.per_column else "ROW"
             reads.append(f"const {kind} v{k} = {macro}({k}, {dtype.storage});")
         return {
             "INPUTS": inputs,
+            "OPERANDS": operands,
             "READS": " ".join(reads),
             "BODY": self.body,
             "RESULT": self.result,
