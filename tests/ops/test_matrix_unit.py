@@ -114,8 +114,6 @@ def test_weights_in_16_bits(device: DeviceInfo, stored: DType) -> None:
 @always
 @DEVICES
 def test_before_a_normalisation(device: DeviceInfo) -> None:
-    if device.caps.simulator:
-        pytest.skip("Oclgrind 21.10 takes rows normalised in vectors of 16 for uninitialised")
     check(feed_forward((100, 5), 50, 20, LayerNormalization()), device, products=2)
 
 
