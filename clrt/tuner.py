@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import count
@@ -25,6 +26,7 @@ from clrt.ops.fused_matmul import FusedMatMul
 from clrt.ops.layer_normalization import LayerNormalization
 from clrt.ops.pointwise import Add, Gelu
 from clrt.ops.softmax import Softmax
+from clrt.plan.plan import Kernels
 from clrt.runtime.executor import BoundPlan
 from clrt.tuning.records import record_for
 
@@ -116,7 +118,11 @@ class Tuner:
         try:
             plans = self._bind(entry, candidate)
             for ours, theirs in zip(plans, best, strict=True):
-                times = [(ours.seconds(entry), theirs.seconds(entry)) for _ in range(_TURNS + 1)]
+                entries = {entry, *_moved(ours, theirs)}
+                times = [
+                    (sum(map(ours.seconds, entries)), sum(map(theirs.seconds, entries)))
+                    for _ in range(_TURNS + 1)
+                ]
                 # The first turn compiled and packed.
                 ratios.append(log(min(a for a, _ in times[1:]) / min(b for _, b in times[1:])))
         except (KernelBuildError, OutOfMemoryError):
@@ -130,6 +136,18 @@ class Tuner:
 
     def _spent(self) -> float:
         return time.perf_counter() - self._start
+
+
+def _moved(ours: BoundPlan, theirs: BoundPlan) -> list[str]:
+    """The kernels that do more in one plan than in the other: a launch may do work of others."""
+    work = []
+    for bound in (ours, theirs):
+        flops: Counter[str] = Counter()
+        for step in bound.plan.steps:
+            for launch in step.launches if isinstance(step, Kernels) else ():
+                flops[launch.kernel.entry] += launch.flops
+        work.append(flops)
+    return [e for e in work[0].keys() | work[1].keys() if work[0][e] != work[1][e]]
 
 
 def _uses(bound: Sequence[BoundPlan], entry: str) -> bool:

@@ -11,6 +11,7 @@ from clrt.cli.main import app
 from clrt.cli.shapes import default_shapes, parse_shapes
 from clrt.errors import InputError, OutOfMemoryError
 from clrt.model import Model, load
+from clrt.ops.fused_attention import CPU
 from clrt.runtime.devices import DeviceInfo
 from clrt.runtime.executor import BoundPlan
 from clrt.tuner import Tuned, Tuner, encoder_layer
@@ -41,7 +42,7 @@ def test_finds_the_fastest(monkeypatch: pytest.MonkeyPatch) -> None:
         )
         defines = dict(launch.kernel.defines)
         if entry != "gemm_cpu":
-            return 1e-3
+            return 1e-9
         return 1.0 + abs(int(defines["T_MR"]) - 6) + abs(int(defines["T_NV"]) - 2)
 
     monkeypatch.setattr(BoundPlan, "seconds", fake)
@@ -132,3 +133,23 @@ def test_shapes_from_text() -> None:
                 parse_shapes(text, model)
         with pytest.raises(InputError, match="no input 'z'"):
             parse_shapes("z=3", model)
+
+
+def test_work_that_moves_to_another_kernel_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Attention with other vectors than the products leaves these to launches of their own."""
+    asked: set[str] = set()
+
+    def seconds(plan: BoundPlan, entry: str) -> float:
+        asked.add(entry)
+        return 1.0
+
+    device = next(d for d in all_devices() if d.caps.is_cpu)
+    entry = "fused_attention_cpu"
+    with _layer(device) as model:
+        shapes, lanes = _shapes(model)[0], CPU.with_record(record_for(entry, device.caps))["T_VW"]
+        monkeypatch.setattr(BoundPlan, "seconds", seconds)
+        tuner, same = Tuner(model, [shapes], 1e9), model.bind(shapes, {})
+        tuner._compare(entry, {"T_VW": lanes}, [same])
+        assert asked == {entry}
+        tuner._compare(entry, {"T_VW": 4 if lanes != 4 else 8}, [same])
+    assert asked == {entry, "gemm_cpu"}
