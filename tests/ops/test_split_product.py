@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from clrt.device.caps import DeviceCaps
+from clrt.inspection.explain import flops_of
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Node, Value
 from clrt.ir.op import Array, IrOp, Step, TensorType
@@ -235,6 +236,14 @@ def test_the_steps_say_who_does_the_work() -> None:
     for step in (second, norm):
         assert isinstance(step, Kernels)
         assert step.within is first.node and step.launches == ()
+
+
+def test_work_is_counted_once() -> None:
+    for rows in (4, 400):
+        build = feed_forward((rows, 5), 96, 24, LayerNormalization())
+        products = 2 * rows * 96 * (5 + 24)
+        counted = sum(map(flops_of, planned(build.graph, CPU).steps))
+        assert products < counted < 1.1 * products
 
 
 def test_each_core_makes_one_part() -> None:
