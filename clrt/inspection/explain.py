@@ -154,9 +154,11 @@ def flops_of(step: Step) -> int:
     """Floating-point operations of a step, as its launches or its op count them."""
     node = step.node
     assert isinstance(node.op, Op)
-    if isinstance(step, Kernels) and step.within is not None:
-        return 0  # counted there
-    counted = sum(x.flops for x in step.launches) if isinstance(step, Kernels) else 0
+    counted = 0
+    if isinstance(step, Kernels):
+        if step.within is not None:
+            return 0  # counted there
+        counted = sum(x.flops for x in step.launches)
     return counted or node.op.flops(node.input_types, [v.type for v in node.outputs])
 
 

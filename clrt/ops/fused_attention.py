@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -167,6 +168,12 @@ def _projection(node: Node, after: SplitProduct, ctx: Lowering) -> Projection | 
     return before if side_by_side and whole else None
 
 
+def _blocks(node: Node, tunables: Mapping[str, int]) -> tuple[int, int]:
+    """Blocks of queries, and sequences."""
+    batch, queries, _ = node.output.dims
+    return ceil_div(queries, tunables["T_VW"] * tunables["T_NQ"]), batch
+
+
 def _launch_cpu(
     node: Node, ctx: Lowering, more_defines: Mapping[str, object], *more: Arg
 ) -> Launch:
@@ -175,8 +182,7 @@ def _launch_cpu(
     tunables = ctx.tunables(CPU)
     macros = {**defines, **tunables, **more_defines}
     kernel = KernelSpec.of("fused_attention.cl", "fused_attention_cpu", **macros)
-    batch, queries, _ = node.output.dims
-    blocks = ceil_div(queries, tunables["T_VW"] * tunables["T_NQ"])
+    blocks, batch = _blocks(node, tunables)
     size = (blocks, node.op.num_heads, batch)
     return Launch(kernel, size, (1, 1, 1), (*args, *more), _flops(node))
 
@@ -272,6 +278,8 @@ class FusedAttention(Projected):
         node, *others = after
         if node.arg(0) is not made.output or _misfit_cpu(node, ctx.caps) is not None:
             return None
+        if prod(_blocks(node, ctx.tunables(CPU))) > 1:
+            return None
         product = _next_product(node, others, ctx)
         if product is None or (before := _projection(node, product, ctx)) is None:
             return None
@@ -279,9 +287,6 @@ class FusedAttention(Projected):
         if split is None:
             return None
         launch = _launch_cpu(node, ctx, product.defines | before.defines, *split.args, *before.args)
-        blocks, _, batch = launch.global_size
-        if blocks * batch > 1:
-            return None
         launch = _with_product(launch, split, product.flops + before.flops)
         return [before.idle(ctx), launch, split.add_up], 3
 

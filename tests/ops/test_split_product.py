@@ -69,6 +69,13 @@ class Build:
         (self.known[node.output],) = op.reference(*(self.known[v] for v in inputs))
         return node.output
 
+    def joined(self, heads: Value, residual: Value, stored: DType) -> Value:
+        """norm(heads W + b + residual), W stored as told."""
+        n = int(residual.dims[-1])
+        w = self.weight(int(heads.dims[-1]), n, dtype=stored)
+        y = self.apply(RESIDUAL, heads, w, self.weight(n), residual)
+        return self.normalised(LayerNormalization(), y)
+
     def normalised(self, norm: Op, x: Value) -> Value:
         affine = 2 if isinstance(norm, LayerNormalization) else 1
         return self.apply(norm, x, *(self.weight(int(x.dims[-1])) for _ in range(affine)))
@@ -112,9 +119,7 @@ def attention(
     masks = [] if mask is None else [build.given("mask", mask)]
     heads = build.apply(op, *qkv, *masks)
     r = build.given("r", floats(batch, queries, n))
-    width = int(heads.dims[-1])
-    y = build.apply(RESIDUAL, heads, build.weight(width, n, dtype=stored), build.weight(n), r)
-    build.graph.outputs = [heads, build.normalised(LayerNormalization(), y)]
+    build.graph.outputs = [heads, build.joined(heads, r, stored)]
     return build
 
 
@@ -132,9 +137,7 @@ def self_attention(
     qkv = build.apply(BIASED, x, build.weight(width, n, dtype=stored), build.weight(n))
     masks = [] if mask is None else [build.given("mask", mask)]
     heads = build.apply(op, qkv, qkv, qkv, *masks)
-    w = build.weight(int(heads.dims[-1]), width, dtype=stored)
-    y = build.apply(RESIDUAL, heads, w, build.weight(width), x)
-    build.graph.outputs = [qkv, heads, build.normalised(LayerNormalization(), y)]
+    build.graph.outputs = [qkv, heads, build.joined(heads, x, stored)]
     return build
 
 
