@@ -35,6 +35,7 @@ from clrt.container import safetensors
 from clrt.container.safetensors import PADDING, Header, Table, damaged, parse_json, read_header
 from clrt.errors import ClrtError, ModelError
 from clrt.files import replacing
+from clrt.ir.dims import Dim, Expr
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Node, Value
 from clrt.ir.op import Array, StoredElements, TensorType
@@ -43,7 +44,7 @@ from clrt.ir.verify import verify
 from clrt.kernels.panels import packed_shape, restoring
 from clrt.kernels.spec import Packed
 from clrt.ops import REGISTRY
-from clrt.ops.base import all_graphs
+from clrt.ops.base import Op, all_graphs
 
 SUFFIX = ".clrt"
 FORMAT = "clrt"
@@ -148,7 +149,7 @@ def read_compiled(path: Path) -> CompiledModel:
         graphs = list(all_graphs(graph))
         _take_origins(graphs, _load(header, "nodes"))
         for inner in graphs:
-            verify(inner)
+            _check_graph(inner)
         shapes = _input_shapes(graph, _load(header, "shapes"))
     except ClrtError as error:
         raise damaged(path, str(error).rstrip(".")) from error
@@ -253,6 +254,31 @@ def _stored_elements(
     restore = restoring(layout, dims)
     assert restore is not None
     return StoredElements(array, layout, restore)
+
+
+def _check_graph(graph: Graph) -> None:
+    """The invariants of a graph, and what else passes see to when they make one.
+
+    Raises:
+        ClrtError: It breaks one.
+    """
+    verify(graph)
+    if len(set(graph.output_names)) < len(graph.output_names):
+        raise ModelError(f"two outputs of graph '{graph.name}' have one name")
+    made = [v.shape for v in graph.inputs] + [v.shape for n in graph.nodes for v in n.outputs]
+    told = _symbols(dim for shape in made for dim in shape or ())
+    for value in graph.constants():
+        if not value.has_numbers and value.type.data is not None:
+            unknown = _symbols(value.type.data.flat) - told
+            if unknown:
+                raise ModelError(f"nothing tells '{min(unknown)}' of constant '{value.name}'")
+    for node in graph.nodes:
+        assert isinstance(node.op, Op)
+        node.op.check_tables(node.input_types)
+
+
+def _symbols(dims: Iterable[Dim]) -> set[str]:
+    return set().union(*(d.symbols for d in dims if isinstance(d, Expr)))
 
 
 def _take_origins(graphs: Sequence[Graph], found: Any) -> None:
