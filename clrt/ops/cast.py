@@ -11,6 +11,7 @@ import ml_dtypes
 import numpy as np
 
 from clrt.errors import InputError, ModelError, ShapeError, UnsupportedError
+from clrt.ir.code import Code
 from clrt.ir.dtypes import WIDENED, DType
 from clrt.ir.op import Array, TensorType
 from clrt.ops.base import Accuracy, OnnxNode, Op, Sample, Types, need, register
@@ -97,22 +98,21 @@ class Cast(Pointwise):
             return np.array([d != 0 for d in x.flat], bool).reshape(x.shape)
         raise TypeError("symbolic dims are integers")
 
-    def cl(self, args: Sequence[str], dtypes: Sequence[DType]) -> str | None:
+    def cl(self, args: Sequence[Code], dtypes: Sequence[DType]) -> Code | None:
         (x,), (source,), to = args, dtypes, self.to
         if to is DType.BOOL:
-            return f"({x} != 0)"
+            return Code("({} != 0)").fill(x)
         # Floats of 16 bits are float32 until they are stored.
         if to is source or (to in WIDENED and source.compute == "float"):
             return x
         if to in WIDENED and source is DType.BOOL:
-            return f"PICK({x}, (F)1, (F)0)"
-        value = f"({to.compute})({x})"
+            return Code("PICK({}, (F)1, (F)0)").fill(x)
+        value = Code("({})({})").fill(to.compute, x)
         if to is DType.FLOAT8E8M0:
-            return (
-                f"power_of_two({value}, {_ROUND_MODES.index(self.round_mode)}, {self.saturate:d})"
-            )
+            mode = _ROUND_MODES.index(self.round_mode)
+            return Code("power_of_two({}, {}, {})").fill(value, mode, self.saturate)
         if to in _FLOAT8 and self.saturate:
-            return f"saturated({value}, {float(ml_dtypes.finfo(to.numpy).max)}f)"
+            return Code("saturated({}, {}f)").fill(value, float(ml_dtypes.finfo(to.numpy).max))
         return value
 
     @classmethod

@@ -12,6 +12,7 @@ import numpy as np
 
 from clrt.device.caps import DeviceCaps
 from clrt.errors import ModelError, ShapeError
+from clrt.ir.code import Code
 from clrt.ir.dims import Dim
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Value
@@ -72,6 +73,7 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
             numbers.append(sampling.indices.shape[1])
             if sampling.values is not None:
                 tables.append(_table(sampling.values, "values"))
+            rounded = Code("(v)") if kept.is_float else Code("convert_{}_sat_rte(v)").fill(kept.cl)
             kernel = KernelSpec.of(
                 "resize.cl",
                 "resize",
@@ -81,7 +83,7 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
                 OUT_STORAGE=kept.storage,
                 EXTRAPOLATE=int(sampling.values is not None),
                 COPY=0,
-                **{"ROUND(v)": "(v)" if kept.is_float else f"convert_{kept.cl}_sat_rte(v)"},
+                **{"ROUND(v)": rounded},
             )
         args: tuple[Arg, ...] = (target, source, *tables, *(i32(v) for v in numbers))
         flops = 2 * prod(dims) * sampling.indices.shape[1]

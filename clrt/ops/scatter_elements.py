@@ -10,6 +10,7 @@ import numpy as np
 
 from clrt.device.caps import DeviceCaps
 from clrt.errors import ShapeError, UnsupportedError
+from clrt.ir.code import Code
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
@@ -52,7 +53,7 @@ def reduce_misfit(reduction: str, dtype: DType, caps: DeviceCaps) -> str | None:
     return None
 
 
-def data_t(reduction: str, dtype: DType) -> str:
+def data_t(reduction: str, dtype: DType) -> Code:
     """The element type in the kernel: bits where they are only moved."""
     return dtype.cl_bits if reduction == "none" else dtype.cl
 
