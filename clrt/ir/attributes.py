@@ -36,7 +36,7 @@ def settle_attributes(op: Any) -> None:
     Raises:
         ModelError: One has a value of another type, or none of the values its field lists.
     """
-    for name, kind in _kinds(type(op)):
+    for name, kind in _kinds(op.__class__):
         given = getattr(op, name)
         try:
             settled = kind(given)
@@ -79,7 +79,7 @@ def _integer(value: Any) -> int:
     if type(value) is not int and not isinstance(value, Integral | np.bool_):
         raise _Mismatch("an integer")
     number = int(value)
-    if not -(1 << 63) <= number < 1 << 63:
+    if not -(1 << 63) <= number < 1 << 64:
         raise _Mismatch("an integer of 64 bits")
     return number
 

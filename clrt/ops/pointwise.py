@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
@@ -35,13 +35,13 @@ def literal(value: float, dtype: DType) -> Code:
     """A number in OpenCL C, exact to the last bit."""
     if not dtype.is_float:
         return Code("({})({})").fill(dtype.cl, int(value))
-    if math.isnan(value):
+    with np.errstate(over="ignore"):
+        number = float(value if dtype is DType.FLOAT64 else np.float32(value))
+    if math.isnan(number):
         return Code("NAN")
-    if math.isinf(value):
-        return Code("INFINITY") if value > 0 else Code("(-INFINITY)")
-    if dtype is DType.FLOAT64:
-        return Code("({})").fill(float(value))
-    return Code("({}f)").fill(float(np.float32(value)))
+    if math.isinf(number):
+        return Code("INFINITY") if number > 0 else Code("(-INFINITY)")
+    return (Code("({})") if dtype is DType.FLOAT64 else Code("({}f)")).fill(number)
 
 
 @dataclass(frozen=True)
@@ -396,7 +396,7 @@ class Mod(Pointwise):
 class BitShift(Pointwise):
     """Shift of unsigned integers. Source: ONNX BitShift, opset 11."""
 
-    direction: str = "LEFT"
+    direction: Literal["LEFT", "RIGHT"] = "LEFT"
 
     arity = 2
     floats = False
@@ -458,7 +458,7 @@ class Where(Pointwise):
 class Gelu(Pointwise):
     """x Φ(x), exact or by tanh. Source: ONNX Gelu, opset 20."""
 
-    approximate: str = "none"
+    approximate: Literal["none", "tanh"] = "none"
 
     def evaluate(self, *arrays: Array) -> Any:
         x = arrays[0].astype(np.float64)

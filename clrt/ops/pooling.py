@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
 
 import numpy as np
 
@@ -67,6 +67,9 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
     return [Launch(kernel, (out[-1], rows, planes), None, args, work)]
 
 
+AutoPad: TypeAlias = Literal["NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID"]
+
+
 @dataclass(frozen=True)
 class WindowPool(Op):
     """Base of MaxPool and AveragePool over [N, C, spatial axes …].
@@ -78,7 +81,7 @@ class WindowPool(Op):
     strides: tuple[int, ...] = ()
     dilations: tuple[int, ...] = ()
     pads: tuple[int, ...] = ()
-    auto_pad: str = "NOTSET"
+    auto_pad: AutoPad = "NOTSET"
     ceil_mode: bool = False
 
     variants = (Variant("any", _emit, _misfit),)
@@ -194,7 +197,7 @@ class MaxPool(WindowPool):
     Source: ONNX MaxPool, opset 1 to 22.
     """
 
-    storage_order: int = 0
+    storage_order: Literal[0, 1] = 0
     indices: bool = False
 
     accuracy = Accuracy.EXACT
