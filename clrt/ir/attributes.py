@@ -114,7 +114,7 @@ def _one_of(choices: tuple[Any, ...]) -> Kind:
     expected = f"one of {', '.join(map(str, choices))}"
 
     def kind(value: Any) -> Any:
-        if not isinstance(value, str | int) or value not in choices:
+        if not isinstance(value, str | Integral) or value not in choices:
             raise _Mismatch(expected)
         return type(choices[0])(value)
 
