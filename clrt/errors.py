@@ -100,6 +100,15 @@ def reworded(error: E, message: str) -> E:
     return again
 
 
+def without_title(message: str, title: str, op_name: str = "") -> str:
+    """The message without the op's name in front, which the caller puts there with the node's."""
+    op_name = op_name or title.partition(" ")[0]
+    for head in (f"{title}: ", f"{op_name}: ", f"{title} ", f"{op_name} "):
+        if message.startswith(head):
+            return message[len(head) :]
+    return message
+
+
 def warn_user(message: str, category: type[Warning] = UserWarning) -> None:
     """Warns at the line outside clrt that led here, however deep that is."""
     level, frame = 1, sys._getframe()

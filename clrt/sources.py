@@ -13,6 +13,7 @@ from clrt.importer import huggingface
 from clrt.importer.onnx_importer import import_model
 from clrt.ir.graph import Graph
 from clrt.ir.op import Array
+from clrt.ops.base import Blaming
 
 if TYPE_CHECKING:
     import onnx
@@ -33,7 +34,10 @@ def read_graph(source: Source) -> Graph:
         return source.copy()
     if is_compiled(source):
         return read_compiled(Path(source)).graph
-    return import_model(*onnx_source(source))
+    if not isinstance(source, (str, Path)):
+        return import_model(*onnx_source(source))
+    with Blaming(f"'{source}'"):
+        return import_model(*onnx_source(source))
 
 
 def onnx_source(

@@ -15,13 +15,11 @@ from typing import Any
 import numpy as np
 
 from clrt.errors import (
-    ClrtError,
     HostFallbackWarning,
     InputError,
     ModelError,
     OutOfMemoryError,
     UnsupportedError,
-    reworded,
     warn_user,
 )
 from clrt.inspection import memory as sizes
@@ -29,7 +27,7 @@ from clrt.inspection.memory import Memory
 from clrt.inspection.units import format_shapes
 from clrt.ir.graph import Graph, Node, Value
 from clrt.ir.op import Array, ContainerType, TensorType
-from clrt.ops.base import Held, Op, all_graphs
+from clrt.ops.base import Blaming, Held, Op, all_graphs
 from clrt.plan.plan import Plan, make_plan
 from clrt.plan.specialise import Cut, specialise_to_cut
 from clrt.runtime.executor import BoundPlan, Feed, Slabs, Weights
@@ -262,10 +260,8 @@ class Stages:
         if node.op.host_computes:
             self.host_nodes[node.name] = "how much comes out depends on the data"
         start_ns = time.perf_counter_ns()
-        try:
+        with Blaming(node):
             results = node.op.drive(inputs, _Runner(self))
-        except ClrtError as error:
-            raise reworded(error, f"{node}: {error}") from error
         if self.recorder is not None and node.op.host_computes:
             self.recorder.record_node(node, start_ns)
         pairs = zip(node.outputs, results, strict=False)

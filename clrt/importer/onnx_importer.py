@@ -10,9 +10,10 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-from clrt.errors import ClrtError, ModelError, UnsupportedError, reworded
+from clrt.errors import ModelError, UnsupportedError, without_title
 from clrt.importer.expansions import expand, has_expansion, is_dated
 from clrt.importer.expansions.microsoft.nchwc import NCHWC, block_of
+from clrt.importer.onnx_attributes import check_attributes
 from clrt.importer.onnx_functions import (
     Function,
     attribute_value,
@@ -24,7 +25,7 @@ from clrt.importer.onnx_functions import (
     sort_nodes,
 )
 from clrt.importer.onnx_read import normal_domain, opsets_of, read_model
-from clrt.importer.onnx_refusals import check_kinds, note, unsupported_error, without_title
+from clrt.importer.onnx_refusals import check_kinds, note, unsupported_error
 from clrt.importer.onnx_scope import BROKEN, Call, Scope
 from clrt.importer.onnx_tensors import TensorReader
 from clrt.importer.onnx_types import (
@@ -35,20 +36,18 @@ from clrt.importer.onnx_types import (
     tensor_type,
     varying_types,
 )
-from clrt.ir.dims import Undecidable
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Names, Node, Value
 from clrt.ir.op import Array, TensorType
 from clrt.ops import REGISTRY
-from clrt.ops.base import Expand, OnnxNode, Op
+from clrt.ops.base import Blaming, Expand, OnnxNode, Op
 
 # Functions that call others twice each grow without bound from a small file.
 _MAX_NODES = 250_000
 
 _GRAPH = onnx.AttributeProto.GRAPH
-
-# What an op that meets attributes or inputs of the wrong kind may raise besides clrt's errors.
-_INVALID = (TypeError, ValueError, LookupError, ArithmeticError, AttributeError)
+# Of the ops that only passes and expansions make.
+_OWN_DOMAIN = "clrt"
 
 
 def import_model(
@@ -197,6 +196,7 @@ class _Importer:
             initializers=initializers_of(proto),
             declared={i.name: i for i in (*proto.value_info, *proto.output)},
             outer=outer,
+            own=outer.own,
         )
 
     def _formal(
@@ -324,6 +324,16 @@ class _Importer:
         function = self._functions.get((call.domain, proto.op_type, proto.overload))
         if function is not None:
             return self._inline(function, call, scope)
+        if call.domain == _OWN_DOMAIN and not scope.own:
+            raise ModelError(
+                f"{call.title} is of the domain '{_OWN_DOMAIN}', whose ops clrt alone makes; "
+                "write compiled models by clrt-convert."
+            )
+        try:
+            with Blaming(call.title):
+                check_attributes(proto, call.domain, call.opset)
+        except UnsupportedError as error:
+            return self._refuse(call, scope, without_title(str(error), call.title))
         if not call.domain and proto.op_type == "Constant":
             return self._constant_node(call, scope)
         if not call.domain and proto.op_type == "If" and _truth(call) is not None:
@@ -365,16 +375,17 @@ class _Importer:
         """Inlines the body that clrt has for an op."""
         proto = call.proto
         try:
-            attrs = {a.name: attribute_value(a, self._tensors, call.title) for a in proto.attribute}
-            if call.domain == NCHWC:
-                attrs["block"] = self._block
-            function = expand(
-                call.domain, proto.op_type, call.opset, attrs, types, len(call.outputs)
-            )
+            with Blaming(call.title):
+                attrs = {
+                    a.name: attribute_value(a, self._tensors, call.title) for a in proto.attribute
+                }
+                if call.domain == NCHWC:
+                    attrs["block"] = self._block
+                function = expand(
+                    call.domain, proto.op_type, call.opset, attrs, types, len(call.outputs)
+                )
         except UnsupportedError as error:
             return self._refuse(call, scope, without_title(str(error), call.title))
-        except ModelError as error:
-            raise ModelError(f"{call.title}: {error}") from error
         self._inline(function, call, scope)
 
     @cached_property
@@ -429,6 +440,7 @@ class _Importer:
             calls=(*scope.calls, function.key),
             # The body may hold the graphs of the call, which see what the call sees.
             outer=scope if any(a.type == _GRAPH for a in call.proto.attribute) else None,
+            own=function.own,
         )
         self._walk(function.nodes, inner, f"function '{function.key[1]}'")
         outputs = zip(call.proto.output, function.outputs, strict=False)
@@ -469,28 +481,14 @@ class _Importer:
     def _apply(self, cls: type[Op], call: Call, scope: Scope) -> None:
         local = dict(zip(call.outputs, call.proto.output, strict=True))
         values = {v.name: v for v in call.inputs if v is not None}
-        try:
+        with Blaming(call.title):
             node = self._onnx_node(cls, call, values, scope)
             op = cls.from_onnx(node)
             inputs = [values[n] if n else None for n in node.inputs]
             inner = (v for g in op.graphs for v in (*g.inputs, *g.outputs))
             if any(v is BROKEN for v in (*inputs, *inner)):
-                raise _BrokenInput
+                return _break(call, scope)
             types = op.infer_with_data([None if v is None else v.type for v in inputs])
-        except _BrokenInput:
-            _break(call, scope)
-            return
-        except ClrtError as error:
-            raise reworded(
-                error, f"{call.title}: {without_title(str(error), call.title)}"
-            ) from error
-        except Undecidable as error:
-            raise UnsupportedError(f"it depends on the input shapes: {error}") from error
-        except _INVALID as error:
-            raise ModelError(
-                f"{call.title}: its attributes or inputs are not valid "
-                f"({type(error).__name__}: {error}); export the model again."
-            ) from error
         self._add(op, call, inputs, _trim(node.outputs), types, local, scope)
 
     def _add(
@@ -584,10 +582,6 @@ def _truth(call: Call) -> bool | None:
     condition = call.inputs[0] if call.inputs else None
     numbers = None if condition is None else condition.numbers
     return None if numbers is None else bool(np.all(numbers))
-
-
-class _BrokenInput(Exception):
-    """An input comes from an unsupported node."""
 
 
 def _constant_value(name: str, array: Array, where: str) -> Value:

@@ -44,15 +44,6 @@ def _schema_head(type_: TensorType) -> str:
     return {"sequence": "seq(", "optional": "optional(", "map": "map("}[type_.kind] + inside
 
 
-def without_title(message: str, title: str, op_name: str = "") -> str:
-    """The message without the op's name in front, which the caller puts there with the node's."""
-    op_name = op_name or title.partition(" ")[0]
-    for head in (f"{title}: ", f"{op_name}: ", f"{title} ", f"{op_name} "):
-        if message.startswith(head):
-            return message[len(head) :]
-    return message
-
-
 def unsupported_error(notes: Sequence[str]) -> UnsupportedError:
     """The error that names all that clrt lacks for a model."""
     found = list(dict.fromkeys(notes))

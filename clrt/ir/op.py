@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from clrt.ir.attributes import settle_attributes
 from clrt.ir.dims import Bindings, Dim, Shape, differ, substitute
 from clrt.ir.dtypes import DType
 
@@ -187,6 +188,9 @@ class IrOp:
 
     `name` is the ONNX op name, and `domain` its domain ("clrt" for the fused ones). Two are equal
     where all attributes are the same: among floats 0 and -0 are not, and NaN is.
+
+    Raises:
+        ModelError: At construction: an attribute is not of the type that its field declares.
     """
 
     name: ClassVar[str] = ""
@@ -196,6 +200,9 @@ class IrOp:
         # Else each dataclass gets methods of its own, which compare floats as numbers.
         cls.__eq__ = IrOp.__eq__  # type: ignore[method-assign]
         cls.__hash__ = IrOp.__hash__  # type: ignore[method-assign]
+
+    def __post_init__(self) -> None:
+        settle_attributes(self)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, IrOp) and self._identity == other._identity
@@ -242,3 +249,6 @@ class Step:
 
     op: IrOp
     args: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        settle_attributes(self)

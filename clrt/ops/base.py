@@ -14,7 +14,14 @@ from typing import Any, ClassVar, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 
-from clrt.errors import ClrtError, ModelError, ShapeError, UnsupportedError, reworded
+from clrt.errors import (
+    ClrtError,
+    ModelError,
+    ShapeError,
+    UnsupportedError,
+    reworded,
+    without_title,
+)
 from clrt.ir.dims import Dim, Shape, Undecidable, broadcast, differ, maximum, same
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Names, Node, Value
@@ -35,6 +42,43 @@ class Host(Protocol):
 
     def read(self, value: Held) -> Array:
         """The elements of a tensor."""
+
+
+class Blaming:
+    """Of a block in which an op looks at what a model gives it: errors name the node (or file).
+
+    What an op raises on an invalid model is thus a `ModelError`, with the first error as its
+    cause. Blocks hold calls of ops (`from_onnx`, `infer`, `reference`, `drive`) and nothing of
+    clrt's own machinery, whose errors are bugs and stay what they are.
+    """
+
+    __slots__ = ("title",)
+
+    def __init__(self, title: object) -> None:
+        self.title = title
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if error is None:
+            return
+        title = str(self.title)
+        if isinstance(error, ClrtError):
+            if title.strip("'") in str(error):
+                return
+            raise reworded(error, f"{title}: {without_title(str(error), title)}") from error
+        if isinstance(error, Undecidable):
+            raise UnsupportedError(f"{title}: it depends on the input shapes: {error}") from error
+        if isinstance(error, _INVALID):
+            raise ModelError(
+                f"{title}: its attributes or inputs are not valid "
+                f"({type(error).__name__}: {str(error)[:200]}); export the model again."
+            ) from error
+
+
+# What an op that meets attributes or inputs of the wrong kind may raise besides clrt's errors.
+_INVALID = (TypeError, ValueError, LookupError, ArithmeticError, AttributeError)
 
 
 class Accuracy(Enum):
@@ -272,10 +316,8 @@ def stand_in(node: Node, names: Names) -> Graph | None:
         ShapeError: The inputs do not fit.
     """
     assert isinstance(node.op, Op)
-    try:
+    with Blaming(node):
         found = node.op.expand(node.inputs)
-    except ClrtError as error:
-        raise reworded(error, f"{node}: {error}") from error
     if found is None:
         return None
     graph, inputs = found

@@ -34,7 +34,7 @@ from clrt.ops.base import Op, Sample, Types, checked_sizes, need, register
 from clrt.ops.fused import compute_type
 from clrt.ops.matmul import make_epilogue
 from clrt.ops.pointwise import Add
-from clrt.ops.pooling import WindowPool
+from clrt.ops.pooling import AutoPad, WindowPool
 
 _AXES = 3
 
@@ -210,7 +210,7 @@ class Conv(Op):
     strides: tuple[int, ...] = ()
     dilations: tuple[int, ...] = ()
     pads: tuple[int, ...] = ()
-    auto_pad: str = "NOTSET"
+    auto_pad: AutoPad = "NOTSET"
     group: int = 1
 
     biased: ClassVar[bool] = True

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Final, Literal, TypeAlias
 
 import numpy as np
 
@@ -15,8 +16,12 @@ from clrt.kernels.spec import BufferArg, KernelSpec, Launch, Lowering, Variant, 
 from clrt.ops.base import Op, Sample, Types, need, register
 from clrt.ops.movement import fresh_dim
 
-AVERAGE, SUM, MIN, MAX = range(4)
+AVERAGE: Final = 0
+SUM: Final = 1
+MIN: Final = 2
+MAX: Final = 3
 # ONNX names the same by these, each in the order of the numbers above and of MODES.
+Aggregate: TypeAlias = Literal[0, 1, 2, 3]
 AGGREGATES = ("AVERAGE", "SUM", "MIN", "MAX")
 BRANCHES = ("BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_EQ", "BRANCH_NEQ")
 MODES = (np.less_equal, np.less, np.greater_equal, np.greater, np.equal, np.not_equal)
@@ -94,7 +99,7 @@ class DecisionTrees(Op):
     """
 
     targets: int = 1
-    aggregate: int = SUM
+    aggregate: Aggregate = SUM
 
     domain = "clrt"
     variants = (Variant("rows", _emit, misfit_float64),)
@@ -167,7 +172,8 @@ class DecisionTrees(Op):
             x = rng.integers(-2, 3, (rows, 3)).astype(np.float32)
             x[::4, 1] = np.nan
             for dtype in (np.float32, np.float16):
-                for aggregate in (AVERAGE, SUM, MIN, MAX):
+                aggregates: tuple[Aggregate, ...] = (AVERAGE, SUM, MIN, MAX)
+                for aggregate in aggregates:
                     tables = (nodes, splits.astype(np.float32), roots, starts, entries)
                     given = (x.astype(dtype), *tables, weights.astype(np.float32))
                     yield Sample(cls(4, aggregate), given)

@@ -52,7 +52,7 @@ def _transform(
     wide = DType.FLOAT64 if x.dtype is DType.FLOAT64 else DType.FLOAT32
     table = BufferArg(ctx.scratch(2 * n, wide))
     fill = KernelSpec.of(
-        "dft.cl", "dft_table", DATA_T="float", ACC_T=wide.cl, COMPLEX=0, REAL=0, WINDOW=0
+        "dft.cl", "dft_table", DATA_T=DType.FLOAT32.cl, ACC_T=wide.cl, COMPLEX=0, REAL=0, WINDOW=0
     )
     kernel = KernelSpec.of(
         "dft.cl",

@@ -11,6 +11,7 @@ import numpy as np
 
 from clrt.device.caps import DeviceCaps
 from clrt.errors import ShapeError
+from clrt.ir.code import Define
 from clrt.ir.dims import differ, same
 from clrt.ir.dtypes import WIDENED_STORAGES, DType
 from clrt.ir.graph import Node, Value
@@ -75,7 +76,7 @@ def head_steps(value: Value, size: int) -> tuple[int, int, int]:
     return length * width, size, width
 
 
-def _launch_parts(node: Node) -> tuple[dict[str, object], tuple[Arg, ...]]:
+def _launch_parts(node: Node) -> tuple[dict[str, Define], tuple[Arg, ...]]:
     """Defines and arguments that both kernels share."""
     q, k, v, mask = node.arg(0), node.arg(1), node.arg(2), node.input(3)
     op = node.op
@@ -96,7 +97,7 @@ def _launch_parts(node: Node) -> tuple[dict[str, object], tuple[Arg, ...]]:
     sizes = (op.head_size, op.head_size, op.v_head_size)
     steps = (s for t, size in zip((q, k, v), sizes, strict=True) for s in head_steps(t, size))
     numbers = (queries, keys, op.num_heads, op.num_heads // op.kv_num_heads, *steps)
-    defines: dict[str, object] = {
+    defines: dict[str, Define] = {
         "S_D": op.head_size,
         "S_DV": op.v_head_size,
         "MASK": _mask_kind(mask),
@@ -175,7 +176,7 @@ def _blocks(node: Node, tunables: Mapping[str, int]) -> tuple[int, int]:
 
 
 def _launch_cpu(
-    node: Node, ctx: Lowering, more_defines: Mapping[str, object], *more: Arg
+    node: Node, ctx: Lowering, more_defines: Mapping[str, Define], *more: Arg
 ) -> Launch:
     assert isinstance(node.op, FusedAttention)
     defines, args = _launch_parts(node)

@@ -18,7 +18,7 @@ from clrt.ops.movement import count, index_t
 from clrt.ops.scatter_elements import (
     REDUCTIONS,
     UFUNCS,
-    check_reduction,
+    Reduction,
     copy_of,
     data_t,
     reduce_misfit,
@@ -176,13 +176,12 @@ class ScatterND(Op):
     Source: ONNX ScatterND, opset 11 to 18.
     """
 
-    reduction: str = "none"
+    reduction: Reduction = "none"
 
     variants = (Variant("columns", _emit_scatter, _misfit),)
 
     @classmethod
     def from_onnx(cls, node: OnnxNode) -> Op:
-        check_reduction(cls.name, str(node.attrs.get("reduction", "none")))
         return super().from_onnx(node)
 
     def infer(self, inputs: Types) -> list[TensorType]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import io
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
@@ -25,20 +26,15 @@ class ImageDecoder(Op):
     Runs on the host, with Pillow (the extra `image`). Source: ONNX ImageDecoder, opset 20.
     """
 
-    pixel_format: str = "RGB"
+    pixel_format: Literal["RGB", "BGR", "Grayscale"] = "RGB"
 
     accuracy = Accuracy.EXACT
 
     @classmethod
     def from_onnx(cls, node: OnnxNode) -> Op:
-        wanted = node.attrs.get("pixel_format", "RGB")
-        if wanted not in _FORMATS:
-            raise UnsupportedError(
-                f"{cls.name}: format '{wanted}'; clrt has {', '.join(_FORMATS)}."
-            )
         if importlib.util.find_spec("PIL") is None:
             raise UnsupportedError(f"{cls.name} needs Pillow: pip install 'clrt[image]'.")
-        return cls(wanted)
+        return super().from_onnx(node)
 
     def infer(self, inputs: Types) -> list[TensorType]:
         x = need(inputs, 0, self)

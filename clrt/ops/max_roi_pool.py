@@ -21,7 +21,7 @@ from clrt.kernels.spec import (
     i32,
     misfit_in_float32,
 )
-from clrt.ops.base import Accuracy, OnnxNode, Op, Sample, Types, need, register
+from clrt.ops.base import Accuracy, Op, Sample, Types, need, register
 
 
 def _emit(node: Node, ctx: Lowering) -> list[Launch]:
@@ -54,13 +54,13 @@ class MaxRoiPool(Op):
     accuracy = Accuracy.EXACT
     variants = (Variant("any", _emit, misfit_in_float32),)
 
-    @classmethod
-    def from_onnx(cls, node: OnnxNode) -> Op:
-        op = super().from_onnx(node)
-        assert isinstance(op, MaxRoiPool)
-        if len(op.pooled_shape) != 2 or min(op.pooled_shape) < 1:
-            raise ModelError(f"MaxRoiPool: pooled_shape {op.pooled_shape} is not two sizes.")
-        return op
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if len(self.pooled_shape) != 2 or min(self.pooled_shape) < 1:
+            raise ModelError(
+                f"MaxRoiPool: attribute 'pooled_shape' is {list(self.pooled_shape[:9])}; expected "
+                "two sizes."
+            )
 
     def infer(self, inputs: Types) -> list[TensorType]:
         x, rois = need(inputs, 0, self), need(inputs, 1, self)

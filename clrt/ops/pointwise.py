@@ -10,11 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from clrt.errors import ShapeError
+from clrt.ir.code import Code
 from clrt.ir.dims import Dim, floordiv, maximum
 from clrt.ir.dtypes import DType
 from clrt.ir.op import Array, TensorType
@@ -30,6 +31,19 @@ def widened(array: Array) -> Array:
     return array.astype(np.float32 if DType.of(array.dtype).is_float else np.int32)
 
 
+def literal(value: float, dtype: DType) -> Code:
+    """A number in OpenCL C, exact to the last bit."""
+    if not dtype.is_float:
+        return Code("({})({})").fill(dtype.cl, int(value))
+    with np.errstate(over="ignore"):
+        number = float(value if dtype is DType.FLOAT64 else np.float32(value))
+    if math.isnan(number):
+        return Code("NAN")
+    if math.isinf(number):
+        return Code("INFINITY") if number > 0 else Code("(-INFINITY)")
+    return (Code("({})") if dtype is DType.FLOAT64 else Code("({}f)")).fill(number)
+
+
 @dataclass(frozen=True)
 class Pointwise(Op):
     """Base of the elementwise ops, with NumPy's broadcasting.
@@ -42,8 +56,8 @@ class Pointwise(Op):
         edge_dtypes: The integers whose extremes are samples, too.
     """
 
-    expr: ClassVar[str] = ""
-    int_expr: ClassVar[str | None] = None
+    expr: ClassVar[Code] = Code("")
+    int_expr: ClassVar[Code | None] = None
     function: ClassVar[NumpyFunction]
     arity: ClassVar[int] = 1
     compares: ClassVar[bool] = False
@@ -91,17 +105,17 @@ class Pointwise(Op):
         """The NumPy function applied to the operands."""
         return self.function(*arrays)
 
-    def cl(self, args: Sequence[str], dtypes: Sequence[DType]) -> str | None:
+    def cl(self, args: Sequence[Code], dtypes: Sequence[DType]) -> Code | None:
         """The OpenCL C expression, or None where there is none for these dtypes."""
         template = self.expr
         if not dtypes[0].is_float and self.int_expr is not None:
             template = self.int_expr
-        prefix = "d_" if dtypes[0] is DType.FLOAT64 else "c_"
-        return self.fill(template.replace("@", prefix), args, dtypes)
+        prefix = Code("d_") if dtypes[0] is DType.FLOAT64 else Code("c_")
+        return self.fill(template.renamed(Code("@"), prefix), args, dtypes)
 
-    def fill(self, template: str, args: Sequence[str], dtypes: Sequence[DType]) -> str | None:
+    def fill(self, template: Code, args: Sequence[Code], dtypes: Sequence[DType]) -> Code | None:
         """Puts operands and attributes into a template."""
-        return f"({template.format(*args)})" if template else None
+        return Code("({})").fill(template.fill(*args)) if template else None
 
     @classmethod
     def samples(cls) -> Iterator[Sample]:
@@ -144,10 +158,17 @@ def _edges(dtype: DType) -> Array:
     return np.array(sorted(numbers), dtype.numpy)
 
 
-def _row(name: str, expr: str, function: NumpyFunction, **traits: Any) -> type[Pointwise]:
-    """Makes and registers an op without attributes."""
-    doc = f"ONNX {name}: {expr}."
-    body = {"expr": expr, "function": staticmethod(function), "__doc__": doc, "name": name}
+def _row(
+    name: str, expr: str, function: NumpyFunction, int_expr: str | None = None, **traits: Any
+) -> type[Pointwise]:
+    """Makes and registers an op without attributes; its expressions are literals."""
+    body = {
+        "name": name,
+        "expr": Code(expr),
+        "int_expr": None if int_expr is None else Code(int_expr),
+        "function": staticmethod(function),
+        "__doc__": f"ONNX {name}: {expr}.",
+    }
     cls = type(name, (Pointwise,), {**body, **traits, "__module__": __name__})
     return register(dataclass(frozen=True)(cls))
 
@@ -205,7 +226,12 @@ Add = _row("Add", "{0} + {1}", lambda a, b: a + b, int_expr="i_add({0}, {1})", *
 Sub = _row("Sub", "{0} - {1}", lambda a, b: a - b, int_expr="i_sub({0}, {1})", **_ARITHMETIC)
 Mul = _row("Mul", "{0} * {1}", lambda a, b: a * b, int_expr="i_mul({0}, {1})", **_ARITHMETIC)
 Div = _row(
-    "Div", "{0} / {1}", _divide, int_expr="i_div({0}, {1})", edge_dtypes=_INTEGERS, **_ARITHMETIC
+    "Div",
+    "{0} / {1}",
+    _divide,
+    int_expr="i_div({0}, {1})",
+    edge_dtypes=_INTEGERS,
+    **_ARITHMETIC,
 )
 Equal = _row(
     "Equal", "{0} == {1}", either(np.equal, lambda a, b: a == b), booleans=True, **_COMPARE
@@ -229,10 +255,21 @@ BitwiseNot = _row("BitwiseNot", "~{0}", np.bitwise_not, **{**_BITS, "arity": 1})
 IsNaN = _row("IsNaN", "{0} != {0}", np.isnan, compares=True, in_place=(), **_EXACT)
 
 Neg = _row(
-    "Neg", "-{0}", lambda x: -x, int_expr="i_sub(0, {0})", shape_data=True, **_NUMBERS, **_EXACT
+    "Neg",
+    "-{0}",
+    lambda x: -x,
+    int_expr="i_sub(0, {0})",
+    shape_data=True,
+    **_NUMBERS,
+    **_EXACT,
 )
 Abs = _row(
-    "Abs", "@abs({0})", np.abs, int_expr="{0} < 0 ? i_sub(0, {0}) : {0}", **_NUMBERS, **_EXACT
+    "Abs",
+    "@abs({0})",
+    np.abs,
+    int_expr="{0} < 0 ? i_sub(0, {0}) : {0}",
+    **_NUMBERS,
+    **_EXACT,
 )
 Sign = _row(
     "Sign",
@@ -288,8 +325,8 @@ class Pow(Pointwise):
     Source: ONNX Pow, opset 7 to 15.
     """
 
-    expr = "@pow({0}, {1})"
-    int_expr = "(long)c_pow((F)({0}), {1})"
+    expr = Code("@pow({0}, {1})")
+    int_expr = Code("(long)c_pow((F)({0}), {1})")
     arity = 2
     domain_low = 0.25
 
@@ -303,11 +340,11 @@ class Pow(Pointwise):
             return np.where((y < 0) & (np.abs(x) != 1), 0, power)
         return np.power(x, y if x.dtype.kind in "iu" else y.astype(x.dtype))
 
-    def fill(self, template: str, args: Sequence[str], dtypes: Sequence[DType]) -> str | None:
+    def fill(self, template: Code, args: Sequence[Code], dtypes: Sequence[DType]) -> Code | None:
         if not dtypes[0].is_float and not dtypes[1].is_float:
-            return super().fill("i_pow({0}, {1})", args, dtypes)
-        kind = "double" if dtypes[0] is DType.FLOAT64 else "F"
-        return super().fill(template, (args[0], f"({kind})({args[1]})"), dtypes)
+            return super().fill(Code("i_pow({0}, {1})"), args, dtypes)
+        kind = Code("double") if dtypes[0] is DType.FLOAT64 else Code("F")
+        return super().fill(template, (args[0], Code("({})({})").fill(kind, args[1])), dtypes)
 
     @classmethod
     def samples(cls) -> Iterator[Sample]:
@@ -326,8 +363,8 @@ class Mod(Pointwise):
 
     fmod: int = 0
 
-    expr = "@mod({0}, {1})"
-    int_expr = "i_mod({0}, {1})"
+    expr = Code("@mod({0}, {1})")
+    int_expr = Code("i_mod({0}, {1})")
     edge_dtypes = _INTEGERS
     arity = 2
     integers = True
@@ -339,9 +376,10 @@ class Mod(Pointwise):
             return a - b * _divide(a, b)
         return np.fmod(a, b) if self.fmod else np.mod(a, b)
 
-    def fill(self, template: str, args: Sequence[str], dtypes: Sequence[DType]) -> str | None:
+    def fill(self, template: Code, args: Sequence[Code], dtypes: Sequence[DType]) -> Code | None:
         if self.fmod:
-            template = "i_rem({0}, {1})" if dtypes[0].is_int else "fmod({0}, {1})"
+            integers, floats = Code("i_rem({0}, {1})"), Code("fmod({0}, {1})")
+            template = integers if dtypes[0].is_int else floats
         return super().fill(template, args, dtypes)
 
     @classmethod
@@ -358,7 +396,7 @@ class Mod(Pointwise):
 class BitShift(Pointwise):
     """Shift of unsigned integers. Source: ONNX BitShift, opset 11."""
 
-    direction: str = "LEFT"
+    direction: Literal["LEFT", "RIGHT"] = "LEFT"
 
     arity = 2
     floats = False
@@ -366,12 +404,12 @@ class BitShift(Pointwise):
     def evaluate(self, *arrays: Array) -> Any:
         return (np.left_shift if self.direction == "LEFT" else np.right_shift)(*arrays)
 
-    def cl(self, args: Sequence[str], dtypes: Sequence[DType]) -> str | None:
+    def cl(self, args: Sequence[Code], dtypes: Sequence[DType]) -> Code | None:
         # C leaves a shift by the width or more undefined; ONNX shifts everything out.
-        left = self.direction == "LEFT"
-        inside = f"(ulong)({args[1]}) < {8 * dtypes[0].itemsize}"
-        shifted = f"{args[0]} {'<<' if left else '>>'} {args[1]}"
-        return f"({inside} ? {shifted} : {'0' if left else f'({args[0]} < 0 ? -1 : 0)'})"
+        left = Code("((ulong)({1}) < {2} ? {0} << {1} : 0)")
+        right = Code("((ulong)({1}) < {2} ? {0} >> {1} : ({0} < 0 ? -1 : 0))")
+        template = left if self.direction == "LEFT" else right
+        return template.fill(*args, 8 * dtypes[0].itemsize)
 
     @classmethod
     def samples(cls) -> Iterator[Sample]:
@@ -402,8 +440,8 @@ class Where(Pointwise):
     def evaluate(self, *arrays: Array) -> Any:
         return np.where(arrays[0].astype(bool), arrays[1], arrays[2])
 
-    def cl(self, args: Sequence[str], dtypes: Sequence[DType]) -> str | None:
-        return f"PICK({args[0]}, {args[1]}, {args[2]})"
+    def cl(self, args: Sequence[Code], dtypes: Sequence[DType]) -> Code | None:
+        return Code("PICK({}, {}, {})").fill(*args)
 
     @classmethod
     def samples(cls) -> Iterator[Sample]:
@@ -420,7 +458,7 @@ class Where(Pointwise):
 class Gelu(Pointwise):
     """x Φ(x), exact or by tanh. Source: ONNX Gelu, opset 20."""
 
-    approximate: str = "none"
+    approximate: Literal["none", "tanh"] = "none"
 
     def evaluate(self, *arrays: Array) -> Any:
         x = arrays[0].astype(np.float64)
@@ -428,9 +466,10 @@ class Gelu(Pointwise):
             return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
         return 0.5 * x * (1 + _erf(x / math.sqrt(2)))
 
-    def cl(self, args: Sequence[str], dtypes: Sequence[DType]) -> str | None:
-        prefix = "d_" if dtypes[0] is DType.FLOAT64 else "c_"
-        return f"{prefix}gelu_{'tanh' if self.approximate == 'tanh' else 'erf'}({args[0]})"
+    def cl(self, args: Sequence[Code], dtypes: Sequence[DType]) -> Code | None:
+        template = Code("@gelu_tanh({0})") if self.approximate == "tanh" else Code("@gelu_erf({0})")
+        prefix = Code("d_") if dtypes[0] is DType.FLOAT64 else Code("c_")
+        return template.renamed(Code("@"), prefix).fill(*args)
 
     @classmethod
     def samples(cls) -> Iterator[Sample]:
@@ -455,7 +494,7 @@ class IsInf(Pointwise):
         positive = np.isposinf(x) & bool(self.detect_positive)
         return positive | (np.isneginf(x) & bool(self.detect_negative))
 
-    def cl(self, args: Sequence[str], dtypes: Sequence[DType]) -> str | None:
-        positive = f"({args[0]} == INFINITY)" if self.detect_positive else "0"
-        negative = f"({args[0]} == -INFINITY)" if self.detect_negative else "0"
-        return f"({positive} || {negative})"
+    def cl(self, args: Sequence[Code], dtypes: Sequence[DType]) -> Code | None:
+        positive = Code("({0} == INFINITY)") if self.detect_positive else Code("0")
+        negative = Code("({0} == -INFINITY)") if self.detect_negative else Code("0")
+        return Code("({} || {})").fill(positive.fill(*args), negative.fill(*args))

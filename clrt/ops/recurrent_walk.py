@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from clrt.errors import UnsupportedError
+from clrt.ir.code import Code
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Value
 from clrt.kernels import gemm
@@ -28,6 +29,8 @@ from clrt.kernels.strided import contiguous_strides, copy_launches
 from clrt.ops.fused import Literal, compute_type, render
 from clrt.ops.movement import fill_launch
 from clrt.ops.recurrent import Recurrent
+
+_ACTIVATION = Code("static {0} act_{1}(const IDX_T d, {0} v) {{ {2} const {0} v0 = v; {3} }}")
 
 
 class Walk:
@@ -148,7 +151,7 @@ class Walk:
         args: tuple[Arg, ...] = (*buffer_args, *(i32(v) for v in numbers))
         return Launch(kernel, (self.hidden, self.batch, self.directions), None, args)
 
-    def _functions(self) -> str:
+    def _functions(self) -> Code:
         """The activations act_0, act_1, … of (direction, x) in OpenCL C.
 
         Raises:
@@ -157,7 +160,7 @@ class Walk:
         clip = self.op.clip
         kind = compute_type(self.gate_dtype)
         high, low = (Literal(v, self.gate_dtype).cl() for v in (clip, -clip))
-        limited = f"v = v > {high} ? {high} : v < {low} ? {low} : v;"
+        limited = Code("v = v > {0} ? {0} : v < {1} ? {1} : v;").fill(high, low)
         code = []
         for index, steps in enumerate(zip(*self.op.functions(self.gate_dtype), strict=True)):
             bodies = []
@@ -165,14 +168,11 @@ class Walk:
                 made = render(program, [self.gate_dtype])
                 if isinstance(made, str):
                     raise UnsupportedError(made)
-                bodies.append(f"{{ {made.body} return {made.result}; }}")
-            limit = limited if self.op.clips(index) else ""
-            chosen = bodies[0] if len(set(bodies)) == 1 else f"if (d) {bodies[1]} {bodies[0]}"
-            code.append(
-                f"static {kind} act_{index}(const IDX_T d, {kind} v) "
-                f"{{ {limit} const {kind} v0 = v; {chosen} }}"
-            )
-        return " ".join(code)
+                bodies.append(Code("{{ {} return {}; }}").fill(made.body, made.result))
+            limit = limited if self.op.clips(index) else Code("")
+            both = Code("if (d) {1} {0}") if len(set(bodies)) > 1 else Code("{0}")
+            code.append(_ACTIVATION.fill(kind, index, limit, both.fill(*bodies)))
+        return Code(" ").join(code)
 
 
 def variants(walk: Callable[[Node, Lowering, gemm.EmitProduct], Walk]) -> tuple[Variant, ...]:

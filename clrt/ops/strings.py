@@ -6,10 +6,11 @@ import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
-from clrt.errors import ModelError, ShapeError, UnsupportedError
+from clrt.errors import ShapeError, UnsupportedError
 from clrt.ir.dims import Shape, differ
 from clrt.ir.dtypes import DType
 from clrt.ir.op import Array, TensorType
@@ -183,7 +184,7 @@ class StringNormalizer(Op):
     says, a letter for a letter. Source: ONNX StringNormalizer, opset 10.
     """
 
-    case_change_action: str = "NONE"
+    case_change_action: Literal["NONE", "LOWER", "UPPER"] = "NONE"
     is_case_sensitive: bool = False
     stopwords: tuple[str, ...] = ()
     locale: str = ""
@@ -229,7 +230,7 @@ class TfIdfVectorizer(Op):
     TfIdfVectorizer, opset 9.
     """
 
-    mode: str = "TF"
+    mode: Literal["TF", "IDF", "TFIDF"] = "TF"
     min_gram_length: int = 1
     max_gram_length: int = 1
     max_skip_count: int = 0
@@ -240,14 +241,6 @@ class TfIdfVectorizer(Op):
     weights: tuple[float, ...] = ()
 
     accuracy = Accuracy.ELEMENTWISE
-
-    @classmethod
-    def from_onnx(cls, node: OnnxNode) -> Op:
-        op = super().from_onnx(node)
-        assert isinstance(op, cls)
-        if op.mode not in ("TF", "IDF", "TFIDF"):
-            raise ModelError(f"TfIdfVectorizer: mode '{op.mode}'; expected TF, IDF or TFIDF.")
-        return op
 
     def infer(self, inputs: Types) -> list[TensorType]:
         x = need(inputs, 0, self)

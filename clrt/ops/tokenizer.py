@@ -39,14 +39,17 @@ class Tokenizer(Op):
     domain = "com.microsoft"
     accuracy = Accuracy.EXACT
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if bool(self.separators) == bool(self.tokenexp):
+            raise ModelError("Tokenizer: it takes one of separators and tokenexp.")
+        if not 1 <= self.mincharnum <= (1 if self._takes_characters else math.inf):
+            raise ModelError(f"Tokenizer: mincharnum {self.mincharnum} does not suit its tokens.")
+
     @classmethod
     def from_onnx(cls, node: OnnxNode) -> Op:
         op = super().from_onnx(node)
         assert isinstance(op, cls)
-        if bool(op.separators) == bool(op.tokenexp):
-            raise ModelError("Tokenizer: it takes one of separators and tokenexp.")
-        if not 1 <= op.mincharnum <= (1 if op._takes_characters else math.inf):
-            raise ModelError(f"Tokenizer: mincharnum {op.mincharnum} does not suit its tokens.")
         for pattern in (*op.separators, op.tokenexp):
             compile_pattern(pattern, cls.name)
         return op

@@ -9,6 +9,7 @@ import numpy as np
 
 from clrt.device.caps import DeviceCaps
 from clrt.errors import ShapeError
+from clrt.ir.code import Define
 from clrt.ir.dims import Dim
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
@@ -51,7 +52,7 @@ def _sizes(node: Node) -> tuple[int, int, int, int]:
     return outer * inner, n, inner, node.output.dims[axis] if x.dims else 1
 
 
-def _defines(node: Node) -> dict[str, object]:
+def _defines(node: Node) -> dict[str, Define]:
     x = node.arg(0)
     assert isinstance(node.op, TopK)
     return {

@@ -12,7 +12,7 @@ from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.spec import BufferArg, Launch, Lowering, Variant
 from clrt.kernels.strided import contiguous_strides, copy_launches
-from clrt.ops.base import Accuracy, OnnxNode, Op, Sample, Types, need, register
+from clrt.ops.base import Accuracy, Op, Sample, Types, need, register
 
 
 def _emit(node: Node, ctx: Lowering) -> list[Launch]:
@@ -40,12 +40,14 @@ class Transpose(Op):
     shape_data = True
     variants = (Variant("strided", _emit),)
 
-    @classmethod
-    def from_onnx(cls, node: OnnxNode) -> Op:
-        perm = node.attrs.get("perm")
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        perm = self.perm
         if perm is not None and sorted(perm) != list(range(len(perm))):
-            raise ModelError(f"its perm {list(perm)} is no order of axes; export the model again.")
-        return super().from_onnx(node)
+            raise ModelError(
+                f"Transpose: attribute 'perm' is {list(perm[:9])}, no order of axes; export the "
+                "model again."
+            )
 
     def order(self, rank: int) -> tuple[int, ...]:
         """The permutation; reversed axes by default."""

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from clrt.ir.code import Code
 from clrt.ir.dims import maximum, minimum
 from clrt.ir.dtypes import DType
 from clrt.ir.op import Array
@@ -42,14 +43,13 @@ class Clip(Pointwise):
             x = np.maximum(x, bounds[0])
         return np.minimum(x, bounds[-1]) if self.has_max else x
 
-    def cl(self, args: Sequence[str], dtypes: Sequence[DType]) -> str | None:
-        prefix = "@" if dtypes[0].is_float else "i_"
-        text = args[0]
+    def cl(self, args: Sequence[Code], dtypes: Sequence[DType]) -> Code | None:
+        text, prefix = args[0], _prefix(dtypes[0])
         if self.has_min:
-            text = f"{prefix}max({text}, {args[1]})"
+            text = Code("{}max({}, {})").fill(prefix, text, args[1])
         if self.has_max:
-            text = f"{prefix}min({text}, {args[-1]})"
-        return text.replace("@", "d_" if dtypes[0] is DType.FLOAT64 else "c_")
+            text = Code("{}min({}, {})").fill(prefix, text, args[-1])
+        return text
 
     @classmethod
     def samples(cls) -> Iterator[Sample]:
@@ -62,22 +62,28 @@ class Clip(Pointwise):
         yield Sample(cls(), (integers, np.asarray(-2), np.asarray(5)))
 
 
+def _prefix(dtype: DType) -> Code:
+    """Of the functions for a dtype."""
+    if dtype is DType.FLOAT64:
+        return Code("d_")
+    return Code("c_") if dtype.is_float else Code("i_")
+
+
 @dataclass(frozen=True)
 class Variadic(Pointwise):
     """Base of ops over one or more operands."""
 
     arity = 2
 
-    def fold(self, left: str, right: str, dtypes: Sequence[DType]) -> str:
+    def fold(self, left: Code, right: Code, dtypes: Sequence[DType]) -> Code:
         """The expression of two operands."""
         raise NotImplementedError
 
-    def cl(self, args: Sequence[str], dtypes: Sequence[DType]) -> str | None:
+    def cl(self, args: Sequence[Code], dtypes: Sequence[DType]) -> Code | None:
         text = args[0]
         for arg in args[1:]:
             text = self.fold(text, arg, dtypes)
-        prefix = "d_" if dtypes[0] is DType.FLOAT64 else "c_" if dtypes[0].is_float else "i_"
-        return text.replace("@", prefix)
+        return text.renamed(Code("@"), _prefix(dtypes[0]))
 
     @classmethod
     def samples(cls) -> Iterator[Sample]:
@@ -99,8 +105,8 @@ class Max(Variadic):
     def evaluate(self, *arrays: Array) -> Any:
         return _reduce(either(np.maximum, maximum), arrays)
 
-    def fold(self, left: str, right: str, dtypes: Sequence[DType]) -> str:
-        return f"@max({left}, {right})"
+    def fold(self, left: Code, right: Code, dtypes: Sequence[DType]) -> Code:
+        return Code("@max({}, {})").fill(left, right)
 
 
 @register
@@ -115,8 +121,8 @@ class Min(Variadic):
     def evaluate(self, *arrays: Array) -> Any:
         return _reduce(either(np.minimum, minimum), arrays)
 
-    def fold(self, left: str, right: str, dtypes: Sequence[DType]) -> str:
-        return f"@min({left}, {right})"
+    def fold(self, left: Code, right: Code, dtypes: Sequence[DType]) -> Code:
+        return Code("@min({}, {})").fill(left, right)
 
 
 @register
@@ -129,8 +135,8 @@ class Sum(Variadic):
     def evaluate(self, *arrays: Array) -> Any:
         return _reduce(np.add, arrays)
 
-    def fold(self, left: str, right: str, dtypes: Sequence[DType]) -> str:
-        return f"({left} + {right})"
+    def fold(self, left: Code, right: Code, dtypes: Sequence[DType]) -> Code:
+        return Code("({} + {})").fill(left, right)
 
 
 @register
@@ -143,11 +149,12 @@ class Mean(Variadic):
     def evaluate(self, *arrays: Array) -> Any:
         return _reduce(np.add, arrays) / len(arrays)
 
-    def fold(self, left: str, right: str, dtypes: Sequence[DType]) -> str:
-        return f"({left} + {right})"
+    def fold(self, left: Code, right: Code, dtypes: Sequence[DType]) -> Code:
+        return Code("({} + {})").fill(left, right)
 
-    def cl(self, args: Sequence[str], dtypes: Sequence[DType]) -> str | None:
-        return f"({super().cl(args, dtypes)} / {len(args)})"
+    def cl(self, args: Sequence[Code], dtypes: Sequence[DType]) -> Code | None:
+        total = super().cl(args, dtypes)
+        return None if total is None else Code("({} / {})").fill(total, len(args))
 
 
 def _reduce(function: NumpyFunction, arrays: Sequence[Array]) -> Any:

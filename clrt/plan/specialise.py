@@ -14,11 +14,11 @@ from math import prod
 
 import numpy as np
 
-from clrt.errors import ClrtError, PlanError, ShapeError, reworded
+from clrt.errors import PlanError, ShapeError
 from clrt.ir.dims import Bindings, Shape, numbers_of, substitute
 from clrt.ir.graph import Graph, Names, Node, Value
 from clrt.ir.op import Array, ContainerType, TensorType
-from clrt.ops.base import Op, stand_in
+from clrt.ops.base import Blaming, Op, stand_in
 from clrt.ops.control_flow import sink_constants
 
 # A folded result is a constant of the plan; larger ones are computed on the device at each run.
@@ -203,10 +203,8 @@ def _infer(node: Node, sizes: dict[str, int]) -> bool:
 
 def _types(node: Node) -> list[TensorType]:
     assert isinstance(node.op, Op)
-    try:
+    with Blaming(node):
         return node.op.infer_with_data(node.input_types)
-    except ClrtError as error:
-        raise reworded(error, f"{node.op.name} '{node.name}': {error}") from error
 
 
 def _open_sizes(node: Node) -> None:
@@ -296,7 +294,8 @@ def _fold(node: Node) -> bool:
             return False
         assert isinstance(node.op, Op)
         inputs = [None if v is None else v.numbers for v in node.inputs]
-        arrays = list(node.op.compute(*inputs))
+        with Blaming(node):
+            arrays = list(node.op.compute(*inputs))
     for value, array in zip(node.outputs, arrays, strict=False):
         data = np.asarray(array, value.dtype.numpy, order="C")
         value.type = TensorType(value.dtype, data.shape, data)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
 from typing import Any
@@ -598,6 +598,16 @@ def _dims(rng: Random, file: _File) -> None:
     file.metadata["graph"] = text[: found.start()] + changed + text[found.end() :]
 
 
+# Of as many bytes.
+_ALIKE = {
+    "F32": ("int32", "I32"),
+    "I64": ("float64", "F64"),
+    "I32": ("float32", "F32"),
+    "U8": ("bool", "BOOL"),
+    "I8": ("uint8", "U8"),
+}
+
+
 def _retype(rng: Random, file: _File) -> None:
     """A weight in another dtype or shape of as many bytes, in the header and in the text."""
     key = rng.choice([k for k in file.entries if not k.startswith("padding/")])
@@ -606,8 +616,7 @@ def _retype(rng: Random, file: _File) -> None:
     assert found is not None
     dims, dtype = found[2].split(","), found[1]
     if rng.random() < 0.5:
-        dtype, code = {"F32": ("int32", "I32"), "I64": ("float64", "F64"), "I32": ("float32", "F32"),
-                       "U8": ("bool", "BOOL"), "I8": ("uint8", "U8")}[entry["dtype"]]  # fmt: skip
+        dtype, code = _ALIKE[entry["dtype"]]
         entry["dtype"] = code
     else:
         rng.shuffle(dims)
@@ -645,8 +654,3 @@ _COMPILED: Sequence[Callable[[Random, _File], None]] = (
     *(_entry, _metadata, _layouts, _retype, _elements) * 2,
     *(_double, _cut),
 )
-
-
-def mutants(kind: str) -> Iterator[int]:
-    """Seeds, one after the other."""
-    yield from range(10**9)

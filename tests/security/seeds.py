@@ -66,8 +66,8 @@ _TEXTS = {
     "shapes": """
         <ir_version: 8, opset_import: ["": 18]>
         main (float[n,m,4] x, int64[n] ids) => (float y, float z, int64 i, float t)
-        <int64[2] first = {0, 0}, int64[2] last = {1, 9}, int64[2] axes = {0, 1}, int64[1] two = {2},
-         int64 zero = {0}, int64 step = {1}, int64[1] four = {4}, float[5,4] table> {
+        <int64[2] first = {0, 0}, int64[2] last = {1, 9}, int64[2] axes = {0, 1},
+         int64[1] two = {2}, int64 zero = {0}, int64 step = {1}, int64[1] four = {4}, float[5,4] table> {
             s = Shape(x)
             n1 = Gather<axis = 0>(s, zero)
             u = Unsqueeze(n1, first1)
@@ -146,8 +146,8 @@ _TEXTS = {
         }""",
     "data": """
         <ir_version: 10, opset_import: ["": 21]>
-        main (float[n,6] x, int64[k,2] places, float[k] news) => (int64 i, float t, float u, float s,
-            float g, float c, int64 boxes)
+        main (float[n,6] x, int64[k,2] places, float[k] news) => (int64 i, float t, float u,
+            float s, float g, float c, int64 boxes)
         <int64[1] three = {3}, int64 axis = {1}, float[1,4,4] corners, float[1,1,4] sizes,
          int64 most = {2}, float half = {0.5}, bool[6] which = {1, 0, 1, 1, 0, 1}> {
             i = NonZero(x)
@@ -190,7 +190,8 @@ _TEXTS = {
         <float[8,24] w, float[24] b, float[8] g, uint8[8,1,8] packed, float[8] scales> {
             a = com.microsoft.Attention<num_heads = 2, unidirectional = 1>(x, w, b)
             y, m, v, u = com.microsoft.SkipLayerNormalization<epsilon = 1e-5>(a, x, g, g)
-            z = com.microsoft.MatMulNBits<K = 8, N = 8, bits = 4, block_size = 16>(x, packed, scales)
+            z = com.microsoft.MatMulNBits<K = 8, N = 8, bits = 4, block_size = 16>
+                (x, packed, scales)
             f = com.microsoft.FusedMatMul<transB = 1, alpha = 0.5>(x, x)
         }""",
     "reductions": """

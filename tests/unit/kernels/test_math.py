@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
+from clrt.ir.code import Code
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Node, Value
 from clrt.ir.op import Array, TensorType
@@ -31,14 +32,14 @@ ON = [
 class Expm1(Pointwise):
     """exp(x) - 1, which ops use for negative numbers only."""
 
-    expr = "@expm1({0})"
+    expr = Code("@expm1({0})")
 
 
 @dataclass(frozen=True)
 class Log1p(Pointwise):
     """log(1 + x), which ops use between 0 and 1 only."""
 
-    expr = "@log1p({0})"
+    expr = Code("@log1p({0})")
 
 
 def _every(count: int) -> Array:
