@@ -258,6 +258,8 @@ class Conv(Op):
             self.pads and len(self.pads) != 2 * len(x.shape) - 4
         ):
             raise ShapeError(f"{self.name}: {self} does not fit {len(x.shape) - 2} spatial axes.")
+        if min((*self.strides, *self.dilations, self.group), default=1) < 1:
+            raise ShapeError(f"{self.name}: the steps or groups of {self} are not above 0.")
         for known, actual in zip(self.kernel_shape, w.shape[2:], strict=False):
             if differ(actual, known):
                 raise ShapeError(f"{self.name}: kernel_shape {self.kernel_shape} is not w's: {w}.")

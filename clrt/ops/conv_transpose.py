@@ -142,9 +142,15 @@ class ConvTranspose(Op):
         lists = (self.strides, self.dilations, self.output_padding, self.kernel_shape)
         if any(v and len(v) != rank for v in lists) or (self.pads and len(self.pads) != 2 * rank):
             raise ShapeError(f"ConvTranspose: {self} does not fit {rank} spatial axes.")
+        if min((*self.strides, *self.dilations, self.group), default=1) < 1:
+            raise ShapeError(f"ConvTranspose: the steps or groups of {self} are not above 0.")
         channels, given = x.shape[1], w.shape[0]
         if differ(channels, given) or differ(mod(given, self.group), 0):
             raise ShapeError(f"ConvTranspose: x {x} and w {w} do not fit {self.group} groups.")
+        bias = inputs[2] if len(inputs) > 2 else None
+        wanted = TensorType(x.dtype, (w.shape[1] * self.group,))
+        if bias is not None and not bias.agrees(wanted):
+            raise ShapeError(f"ConvTranspose: the bias is {bias}; expected {wanted}.")
         kernel = [d for d in w.shape[2:] if isinstance(d, int)]
         if len(kernel) < rank:
             return [TensorType(x.dtype, (x.shape[0], w.shape[1] * self.group, *fresh_dims(rank)))]

@@ -9,7 +9,7 @@ from math import prod
 import numpy as np
 
 from clrt.errors import ModelError, ShapeError
-from clrt.ir.dims import differ
+from clrt.ir.dims import differ, mod
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, Step, TensorType
 from clrt.kernels import gemm
@@ -118,6 +118,23 @@ class DeformConv(Op):
             return [TensorType(x.dtype, None)]
         if not len(x.shape) == len(w.shape) == len(offsets.shape) == 4:
             raise ShapeError(f"DeformConv: x {x}, w {w} and offsets {offsets} must have four axes.")
+        if not WindowPool((1, 1), self.strides, self.dilations, self.pads).fits(2):
+            raise ShapeError(f"DeformConv: {self} does not fit 2 spatial axes.")
+        if min(self.group, self.offset_group) < 1:
+            raise ShapeError(f"DeformConv: the groups of {self} are not above 0.")
+        window = self.offset_group * w.shape[2] * w.shape[3]
+        wanted = {
+            1: TensorType(x.dtype, w.shape),
+            2: TensorType(x.dtype, (x.shape[0], 2 * window, *offsets.shape[2:])),
+            3: TensorType(x.dtype, w.shape[:1]),
+            4: TensorType(x.dtype, (x.shape[0], window, *offsets.shape[2:])),
+        }
+        for index, type_ in wanted.items():
+            found = inputs[index] if index < len(inputs) else None
+            if found is not None and not found.agrees(type_):
+                raise ShapeError(f"DeformConv: input {index} is {found}; expected {type_}.")
+        if differ(mod(w.shape[0], self.group), 0):
+            raise ShapeError(f"DeformConv: w {w} does not divide into {self.group} groups.")
         channels, given = x.shape[1], w.shape[1]
         if differ(channels, given * self.group):
             raise ShapeError(f"DeformConv: x {x} and w {w} do not fit {self.group} groups.")

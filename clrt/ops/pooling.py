@@ -127,8 +127,18 @@ class WindowPool(Op):
         except Undecidable:
             return fresh_dim()
 
+    def fits(self, rank: int) -> bool:
+        """Whether the lists have a number for each of so many axes, and steps go forward."""
+        lists = (self.kernel_shape, self.strides, self.dilations, self.pads)
+        steps = (*self.kernel_shape, *self.strides, *self.dilations)
+        counts = (rank, rank, rank, 2 * rank)
+        fitting = all(len(v) in (0, n) for v, n in zip(lists, counts, strict=True))
+        return fitting and min(steps, default=1) > 0
+
     def infer(self, inputs: Types) -> list[TensorType]:
         x = need(inputs, 0, self)
+        if not self.fits(len(self.kernel_shape)):
+            raise ShapeError(f"{self.name}: {self} is no window of {len(self.kernel_shape)} axes.")
         if x.shape is None:
             return [TensorType(x.dtype, None)]
         if len(x.shape) != len(self.kernel_shape) + 2:
