@@ -301,7 +301,8 @@ class Pow(Pointwise):
         if x.dtype.kind in "iu" and y.dtype.kind in "iu":
             power = np.power(x, np.abs(y), dtype=x.dtype, casting="unsafe")
             return np.where((y < 0) & (np.abs(x) != 1), 0, power)
-        return np.power(x, y if x.dtype.kind in "iu" else y.astype(x.dtype))
+        # np.power takes square roots for 0.5, which err at -infinity and -0.
+        return np.float_power(x, y if x.dtype.kind in "iu" else y.astype(x.dtype))
 
     def fill(self, template: str, args: Sequence[str], dtypes: Sequence[DType]) -> str | None:
         if not dtypes[0].is_float and not dtypes[1].is_float:
