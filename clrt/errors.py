@@ -100,6 +100,11 @@ def reworded(error: E, message: str) -> E:
     return again
 
 
+def counted(count: int, noun: str, many: str = "") -> str:
+    """A number of things in words: "1 node", "2 nodes", "2 launches" by `many`."""
+    return f"{count} {noun if count == 1 else many or f'{noun}s'}"
+
+
 def warn_user(message: str, category: type[Warning] = UserWarning) -> None:
     """Warns at the line outside clrt that led here, however deep that is."""
     level, frame = 1, sys._getframe()

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from clrt.errors import DeviceError, InputError, ShapeError
+from clrt.errors import DeviceError, InputError, ShapeError, counted
 from clrt.ir.dims import Dim, Expr, is_symbol, substitute
 from clrt.ir.dtypes import DType, converts_safely
 from clrt.ir.graph import Graph, Value
@@ -83,7 +83,7 @@ class Signature:
         if not isinstance(inputs, Mapping):
             if len(self.inputs) != 1:
                 raise InputError(
-                    f"The model takes {len(self.inputs)} inputs; pass a dict by name: "
+                    f"The model takes {counted(len(self.inputs), 'input')}; pass a dict by name: "
                     f"{', '.join(s.name for s in self.inputs)}."
                 )
             inputs = {self.inputs[0].name: inputs}

@@ -28,7 +28,7 @@ from clrt.converter import (
     read_encoder,
     write,
 )
-from clrt.errors import InputError
+from clrt.errors import InputError, counted
 from clrt.exporter.onnx_exporter import save_model
 from clrt.files import check_targets, replacing
 from clrt.inspection.units import format_bytes
@@ -370,14 +370,14 @@ def _dump(path: Path, converted: Converted) -> None:
 def _summary(target: Path, converted: Converted, encodes: bool) -> Text:
     encoder = ", with its tokenizer" if encodes else ""
     size, millions = format_bytes(target.stat().st_size), converted.parameters / 1e6
-    nodes = f"{converted.nodes_before} nodes -> {len(converted.graph.nodes)}"
+    nodes = f"{counted(converted.nodes_before, 'node')} -> {len(converted.graph.nodes)}"
     return Text(f"{target}: {size}, {millions:.1f} M parameters, {nodes}{encoder}")
 
 
 def _weight_table(shrunk: Sequence[Shrunk]) -> Table:
     before, after = (sum(getattr(s, a) for s in shrunk) for a in ("nbytes_before", "nbytes"))
     kinds = Counter(s.dtype for s in shrunk).most_common()
-    listing = ", ".join(f"{count} weights as {kind}" for kind, count in kinds)
+    listing = ", ".join(f"{counted(count, 'weight')} as {kind}" for kind, count in kinds)
     table = Table(
         title=f"{listing}: {format_bytes(before)} -> {format_bytes(after)}",
         caption="error: root mean square of the change over that of the weight; the worst first",
