@@ -47,6 +47,21 @@ class TensorSpec:
         return f"{self.name}: " + (inside if self.kind == "map" else f"{self.kind} of {inside}")
 
 
+def symbol_places(graph: Graph) -> dict[str, list[str]]:
+    """Where each symbol stands in the shapes of the inputs, as "input_ids axis 0"."""
+    places: dict[str, list[str]] = {}
+    for value in graph.inputs:
+        for axis, dim in enumerate(value.shape or ()):
+            if is_symbol(dim):
+                places.setdefault(str(dim), []).append(f"{value.name} axis {axis}")
+    return places
+
+
+def listed_symbols(places: Mapping[str, Sequence[str]]) -> str:
+    """Symbols as people read them: exporters call them s18 and s41."""
+    return ", ".join(f"{symbol} ({', '.join(where)})" for symbol, where in places.items())
+
+
 class Signature:
     """The inputs and outputs of a graph on a device."""
 

@@ -28,10 +28,10 @@ from clrt.errors import ClrtError, InputError, UnsupportedError, counted
 from clrt.importer.onnx_info import FileInfo, Parameters, op_name, read_info
 from clrt.inspection.explain import Explanation
 from clrt.inspection.units import format_bytes, format_flops, format_shapes
-from clrt.ir.dims import is_symbol
 from clrt.ir.graph import Graph
 from clrt.model import Model, load
 from clrt.ops.base import all_graphs
+from clrt.signature import symbol_places
 from clrt.sources import is_compiled, onnx_source
 from clrt.text.locate import find_model
 
@@ -143,7 +143,7 @@ def look_into(path: Path, shapes: list[str], device: str | None) -> Inspection:
                 found,
                 inputs=tuple(map(str, model.inputs)),
                 outputs=tuple(map(str, model.outputs)),
-                dims=_dims(graph),
+                dims=symbol_places(graph),
                 ops={n: (before.get(n, 0), after[n]) for n in {**before, **after}},
                 parameters=found.parameters or _parameters(graph),
                 device=str(model.device),
@@ -179,15 +179,6 @@ def _usual_shapes(model: Model) -> list[dict[str, tuple[int, ...]]]:
         return default_shapes(model)
     except InputError:
         return []
-
-
-def _dims(graph: Graph) -> dict[str, list[str]]:
-    dims: dict[str, list[str]] = {}
-    for value in graph.inputs:
-        for axis, dim in enumerate(value.shape or ()):
-            if is_symbol(dim):
-                dims.setdefault(str(dim), []).append(f"{value.name} axis {axis}")
-    return dims
 
 
 def _at(model: Model, shapes: Shapes) -> AtShape:
