@@ -230,10 +230,12 @@ def _symbol_at(graph: Graph, text: str) -> str:
         listing = listed_symbols(symbol_places(graph)) or "none"
         raise InputError(f"The model has no symbolic dim '{text}'; it has {listing}.")
     if value.shape is None or int(axis) >= len(value.shape):
-        raise InputError(f"Input {value!r} has no axis {axis}.")
+        raise InputError(f"Input '{name}' {value.type} has no axis {axis}.")
     dim = value.shape[int(axis)]
     if not is_symbol(dim):
-        raise InputError(f"Axis {axis} of input {value!r} is {dim}, which is no dim of its own.")
+        raise InputError(
+            f"Axis {axis} of input '{name}' {value.type} is {dim}, which is no dim of its own."
+        )
     return str(dim)
 
 
