@@ -109,6 +109,11 @@ def without_title(message: str, title: str, op_name: str = "") -> str:
     return message
 
 
+def counted(count: int, noun: str, many: str = "") -> str:
+    """A number of things in words: "1 node", "2 nodes", "2 launches" by `many`."""
+    return f"{count} {noun if count == 1 else many or f'{noun}s'}"
+
+
 def warn_user(message: str, category: type[Warning] = UserWarning) -> None:
     """Warns at the line outside clrt that led here, however deep that is."""
     level, frame = 1, sys._getframe()

@@ -300,7 +300,7 @@ class Stages:
             )
         self.host_nodes.update({s.node.name: s.reason for s in new})
         warn_user(
-            f"{len(new)} node(s) run on the host, not on {self._caps.name}: {listing}. "
+            f"On the host, not on {self._caps.name}, run: {listing}. "
             "Load with strict=True to make this an error.",
             HostFallbackWarning,
         )

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-from clrt.errors import ModelError, UnsupportedError, without_title
+from clrt.errors import ModelError, UnsupportedError, counted, without_title
 from clrt.importer.expansions import expand, has_expansion, is_dated
 from clrt.importer.expansions.microsoft.nchwc import NCHWC, block_of
 from clrt.importer.onnx_attributes import check_attributes
@@ -410,7 +410,9 @@ class _Importer:
         name = "then_branch" if _truth(call) else "else_branch"
         branch = next((a.g for a in call.proto.attribute if a.name == name), None)
         if branch is None or len(branch.output) < len(call.outputs):
-            raise ModelError(f"{call.title} lacks a '{name}' with {len(call.outputs)} outputs.")
+            raise ModelError(
+                f"{call.title} lacks a '{name}' with {counted(len(call.outputs), 'output')}."
+            )
         formals = [info.name for info in branch.output]
         results = {f: n for f, n in zip(formals, call.outputs, strict=False) if n}
         inner = self._inner(branch, call, scope, results, inline=True)
@@ -426,7 +428,8 @@ class _Importer:
         wanted = (len(function.inputs), len(function.outputs))
         if len(call.inputs) > wanted[0] or len(call.outputs) > wanted[1]:
             raise ModelError(
-                f"{call.title} has {len(call.inputs)} inputs and {len(call.outputs)} outputs; "
+                f"{call.title} has {counted(len(call.inputs), 'input')} and "
+                f"{counted(len(call.outputs), 'output')}; "
                 f"function '{function.key[1]}' has {wanted[0]} and {wanted[1]}."
             )
         results = {f: n for f, n in zip(function.outputs, call.outputs, strict=False) if n and f}
@@ -502,7 +505,9 @@ class _Importer:
         scope: Scope,
     ) -> None:
         if len(names) > len(types):
-            raise UnsupportedError(f"clrt computes {len(types)} of its {len(names)} outputs")
+            raise UnsupportedError(
+                f"clrt computes {len(types)} of its {counted(len(names), 'output')}"
+            )
         outputs = []
         for index, (name, inferred) in enumerate(zip(names, types, strict=False)):
             type_ = refine(inferred, scope.declared.get(local.get(name, "")), self._dims)
@@ -518,7 +523,7 @@ class _Importer:
         schema = schema_of(call.domain, call.proto.op_type, call.opset)
         if schema is not None and len(call.inputs) > schema.max_input:
             raise ModelError(
-                f"{call.title} has {len(call.inputs)} inputs; opset {call.opset} allows "
+                f"{call.title} has {counted(len(call.inputs), 'input')}; opset {call.opset} allows "
                 f"{schema.max_input}."
             )
         attrs = {
@@ -534,7 +539,8 @@ class _Importer:
             inputs += [None] * (least - len(inputs))
         elif len(inputs) < least:
             raise ModelError(
-                f"{call.title} has {len(inputs)} inputs; opset {call.opset} needs {least}."
+                f"{call.title} has {counted(len(inputs), 'input')}; opset {call.opset} "
+                f"needs {least}."
             )
         inputs += captured
 

@@ -100,10 +100,12 @@ class BufferArg:
 
     Attributes:
         offset: Elements past the start of the buffer's own place.
+        elems: How many elements the launch reads or writes, for the profile; None for all.
     """
 
     buffer: Buffer
     offset: int = 0
+    elems: int | None = None
 
 
 Arg: TypeAlias = "BufferArg | Scalar"

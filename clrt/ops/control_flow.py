@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from clrt.errors import ClrtError, ModelError, ShapeError
+from clrt.errors import ClrtError, ModelError, ShapeError, counted
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Names, Node, Value
 from clrt.ir.op import ContainerType, TensorType
@@ -151,8 +151,8 @@ class Loop(Driven):
     def infer(self, inputs: Types) -> list[TensorType]:
         if len(inputs) != 2 + self.carried + self.captures:
             raise ModelError(
-                f"Loop: it has {len(inputs) - 2 - self.captures} values to carry, its body takes "
-                f"{self.carried}."
+                f"Loop: it has {counted(len(inputs) - 2 - self.captures, 'value')} to carry, "
+                f"its body takes {self.carried}."
             )
         results = [v.type for v in self.body.outputs[1:]]
         # No turn at all gives back what came in.

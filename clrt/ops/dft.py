@@ -8,7 +8,7 @@ from math import prod
 
 import numpy as np
 
-from clrt.errors import ShapeError
+from clrt.errors import ShapeError, counted
 from clrt.ir.dims import Dim, differ, floordiv
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Value
@@ -236,7 +236,7 @@ class STFT(Op):
             return [TensorType(x.dtype, (x.shape[0], fresh_dim(), fresh_dim(), 2))]
         step, length = self.geometry(inputs)
         frames = floordiv(x.shape[1] - length, step) + 1
-        trouble = f"STFT: a window of {length} elements is longer than {x}."
+        trouble = f"STFT: a window of {counted(length, 'element')} is longer than {x}."
         points = length // 2 + 1 if self.onesided else length
         return [TensorType(x.dtype, (x.shape[0], *checked_sizes([frames], trouble), points, 2))]
 

@@ -10,7 +10,7 @@ from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
 import numpy as np
 
 from clrt.device.caps import DeviceCaps
-from clrt.errors import ShapeError
+from clrt.errors import ShapeError, counted
 from clrt.ir.code import Code, Define
 from clrt.ir.dims import Dim, Undecidable, floordiv
 from clrt.ir.dtypes import DType
@@ -133,8 +133,8 @@ class WindowPool(Op):
             return [TensorType(x.dtype, None)]
         if len(x.shape) != len(self.kernel_shape) + 2:
             raise ShapeError(
-                f"{self.name}: a window of {len(self.kernel_shape)} axes does not fit {x}; "
-                "expected [N, C] and as many axes."
+                f"{self.name}: a window of {counted(len(self.kernel_shape), 'axis', 'axes')} "
+                f"does not fit {x}; expected [N, C] and as many axes."
             )
         dims = checked_sizes(
             (self.out_dim(axis, size) for axis, size in enumerate(x.shape[2:])),

@@ -146,7 +146,8 @@ class Walk:
             *(step, self.time, self.batch, self.hidden, int(op.direction == "reverse")),
             *(*x_steps, *self.state_strides, *y_steps),
         )
-        buffer_args = [b if isinstance(b, BufferArg) else BufferArg(b) for b in (y, gx, *buffers)]
+        steps = (BufferArg(y, 0, self.state_elems), BufferArg(gx, 0, self.state_elems * op.gates))
+        buffer_args = [b if isinstance(b, BufferArg) else BufferArg(b) for b in (*steps, *buffers)]
         buffer_args += [BufferArg(v) for v in optional.values() if v is not None]
         args: tuple[Arg, ...] = (*buffer_args, *(i32(v) for v in numbers))
         return Launch(kernel, (self.hidden, self.batch, self.directions), None, args)

@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from clrt.device.caps import DeviceCaps
-from clrt.errors import ShapeError
+from clrt.errors import ShapeError, counted
 from clrt.ir.code import Code
 from clrt.ir.dims import Dim
 from clrt.ir.dtypes import DType
@@ -163,7 +163,10 @@ class Resize(Op):
         sizes = sizes or None
         wanted: Sequence[Any] | None = sizes if sizes is not None else scales
         if wanted is not None and len(wanted) != len(axes):
-            raise ShapeError(f"Resize: {len(wanted)} numbers for {len(axes)} axes of {x}.")
+            raise ShapeError(
+                f"Resize: {counted(len(wanted), 'number')} for "
+                f"{counted(len(axes), 'axis', 'axes')} of {x}."
+            )
         if scales is not None and not np.isfinite(scales).all():
             raise ShapeError(f"Resize: the scales {scales} of {x} are not finite.")
         numbers = all(isinstance(dims[a], int) for a in axes)

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from clrt.errors import ModelError, UnsupportedError
+from clrt.errors import ModelError, UnsupportedError, counted
 from clrt.importer.expansions.body import Body, expands
 from clrt.ir.dims import same
 from clrt.ir.dtypes import DType
@@ -18,7 +18,7 @@ _DOMAIN = "ai.onnx.ml"
 def _lookup(body: Body, x: str, keys: Array, values: Array, default: Any) -> str:
     """Adds a table; the first of equal keys counts."""
     if len(keys) != len(values):
-        raise ModelError(f"it has {len(keys)} keys and {len(values)} values.")
+        raise ModelError(f"it has {counted(len(keys), 'key')} and {counted(len(values), 'value')}.")
     keys, first = np.unique(keys, return_index=True)
     values = values[first]
     kind = np.str_ if values.dtype.kind == "U" else values.dtype
