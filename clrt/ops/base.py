@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Protocol, TypeAlias, TypeVar
 import numpy as np
 
 from clrt.errors import ClrtError, ModelError, ShapeError, UnsupportedError, reworded
-from clrt.ir.dims import Dim, Shape, Undecidable, broadcast, differ, maximum, same
+from clrt.ir.dims import Dim, Expr, Shape, Undecidable, broadcast, differ, maximum, same
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Names, Node, Value
 from clrt.ir.op import Array, IrOp, TensorType
@@ -206,12 +206,10 @@ class Op(IrOp):
             return outputs
         try:
             arrays = self.reference(*(None if t is None else t.data for t in inputs))
-        except (Undecidable, TypeError, ZeroDivisionError):
+            data = [_tidy(np.asarray(a), t.dtype) for t, a in zip(outputs, arrays, strict=True)]
+        except (Undecidable, TypeError, ZeroDivisionError, OverflowError):
             return outputs
-        return [
-            TensorType(t.dtype, t.shape, _tidy(np.asarray(a), t.dtype))
-            for t, a in zip(outputs, arrays, strict=True)
-        ]
+        return [TensorType(t.dtype, t.shape, a) for t, a in zip(outputs, data, strict=True)]
 
 
 def _readable(array: Array, storages: frozenset[str]) -> Array:
@@ -241,11 +239,15 @@ def _is_small(t: TensorType) -> bool:
 
 
 def _tidy(array: Array, dtype: DType) -> Array:
-    """An object array without symbols becomes a plain one."""
-    if array.dtype != object:
+    """An object array without symbols becomes a plain one.
+
+    Raises:
+        OverflowError: A number among the symbols does not fit into 64 bits.
+    """
+    if array.dtype != object or all(not isinstance(x, Expr) for x in array.flat):
         return array.astype(dtype.numpy)
-    if all(not hasattr(x, "terms") for x in array.flat):
-        return array.astype(dtype.numpy)
+    if any(abs(x) >= 1 << 63 for x in array.flat if not isinstance(x, Expr)):
+        raise OverflowError
     return array
 
 
