@@ -82,7 +82,9 @@ VERIFY = Knob("CLRT_VERIFY", _flag, True, "0 skips the IR verifier between passe
 # What a model may ask for, whatever its file says; see `clrt.limits`.
 HOST_LIMIT = Knob("CLRT_HOST_LIMIT", bytes_of, 4 << 30, "What a value may take on the host: 4GiB.")
 FOLD_LIMIT = Knob("CLRT_FOLD_LIMIT", bytes_of, 256 << 20, "By what folding may add: 256MiB.")
-NODE_LIMIT = Knob("CLRT_NODE_LIMIT", _number, 250_000, "Nodes of a model with its functions.")
+NODE_LIMIT = Knob(
+    "CLRT_NODE_LIMIT", _number, 50_000, "Nodes of a model once its functions are inlined."
+)
 TURN_LIMIT = Knob("CLRT_TURN_LIMIT", _number, 4_000_000, "Turns of loops in one run.")
 
 

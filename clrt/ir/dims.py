@@ -40,6 +40,10 @@ _MAX_DEPTH = 48
 _MAX_CHARS = 200_000
 # Beyond that bounds are as good as infinite, and floats near their end.
 _FAR = 1e60
+_TOO_COMPLEX = (
+    "A size inside the model is too long an expression of the sizes of its inputs; "
+    "give some of these fixed sizes."
+)
 
 
 class Undecidable(Exception):
@@ -49,11 +53,8 @@ class Undecidable(Exception):
 class TooComplex(Undecidable, UnsupportedError):
     """A dim is over the bounds of this module."""
 
-    def __init__(self) -> None:
-        super().__init__(
-            "A size inside the model is too long an expression of the sizes of its inputs; "
-            "give some of these fixed sizes."
-        )
+    def __init__(self, message: str = _TOO_COMPLEX) -> None:
+        super().__init__(message)
 
 
 @dataclass(frozen=True, eq=False)

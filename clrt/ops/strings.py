@@ -36,6 +36,9 @@ def text_input(inputs: Types, index: int, op: Op) -> TensorType:
     return found
 
 
+_MAX_PATTERN = 1 << 16
+
+
 @lru_cache(maxsize=64)
 def compile_pattern(pattern: str, op: str, longest: bool = False) -> Any:
     """A pattern of RE2, which takes a time linear in the text, for bytes in UTF-8.
@@ -50,6 +53,8 @@ def compile_pattern(pattern: str, op: str, longest: bool = False) -> Any:
         raise UnsupportedError(f"{op} needs RE2: pip install 'clrt[regex]'.")
     import re2
 
+    if len(pattern) > _MAX_PATTERN:
+        raise UnsupportedError(f"{op}: its pattern has {len(pattern)} characters")
     options = re2.Options()
     options.log_errors, options.longest_match, options.never_capture = False, longest, True
     try:
