@@ -53,8 +53,8 @@ def check_host(nbytes: int, what: str) -> None:
     limit = knobs.HOST_LIMIT.get()
     if nbytes > limit:
         raise OutOfMemoryError(
-            f"{what} would take {nbytes / 2**20:,.0f} MiB of the host's memory, and "
-            f"CLRT_HOST_LIMIT allows {limit / 2**20:,.0f} MiB; raise it where there is more.",
+            f"{what} would take {nbytes / 2**30:,.2f} GiB of the host's memory, and "
+            f"CLRT_HOST_LIMIT allows {limit / 2**30:,.2f} GiB; raise it where there is more.",
             nbytes,
             limit,
         )

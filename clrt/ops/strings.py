@@ -272,10 +272,15 @@ class TfIdfVectorizer(Op):
         assert x is not None
         pool = self._pool()
         rows = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
+        lengths = set(map(len, pool))
         counts = np.zeros((len(rows), max(self.ngram_indexes) + 1), np.float32)
         for row, items in zip(counts, rows.tolist(), strict=True):
-            for n in range(self.min_gram_length, self.max_gram_length + 1):
-                for step in range(1, self.max_skip_count + 2 if n > 1 else 2):
+            # None is longer than the row, in which its items lie at most so far apart.
+            for n in range(self.min_gram_length, min(self.max_gram_length, len(items)) + 1):
+                if n not in lengths:
+                    continue
+                furthest = (len(items) - 1) // (n - 1) if n > 1 else 1
+                for step in range(1, min(self.max_skip_count + 1, furthest) + 1):
                     for start in range(len(items) - (n - 1) * step):
                         place = pool.get(tuple(items[start : start + (n - 1) * step + 1 : step]))
                         if place is not None:

@@ -124,6 +124,13 @@ def test_dim_names_that_are_no_identifiers_stay_apart() -> None:
     assert first == "[batch_size]"
 
 
+def test_each_dim_named_by_no_identifier_is_its_own() -> None:
+    """Paddle's exporter writes `?` for all that it does not know."""
+    assert dims_of(["?", 3, "?"], ["?"]) == ["[x0_0,3,x0_2]", "[x1_0]"]
+    assert dims_of(["a-b", "a-b"]) == ["[a_b,a_b_1]"]
+    assert dims_of(["class"], ["class"]) == ["[dim_class]"] * 2
+
+
 def test_shape_arithmetic_is_known() -> None:
     nodes = [
         node("Shape", ["x"], ["s"]),
