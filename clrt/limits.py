@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
 
 from clrt import knobs
 from clrt.errors import InputError, OutOfMemoryError
+
+Array: TypeAlias = "np.ndarray[Any, np.dtype[Any]]"
 
 # Folding may make a model so many times as large as its file, since it widens what is stored in
 # fewer bits, and by CLRT_FOLD_LIMIT larger.
@@ -41,23 +47,52 @@ class FoldBudget:
         self.flops -= flops
 
 
-def check_host(nbytes: int, what: str) -> None:
+def check_host(nbytes: int, what: str, share: int = 1) -> None:
     """Refuses what would take more of the host's memory than a model may have there.
 
     Args:
         what: What takes it, as the message starts.
+        share: Into how many parts the limit goes, of which this may take one.
 
     Raises:
         OutOfMemoryError: It is more than CLRT_HOST_LIMIT.
     """
-    limit = knobs.HOST_LIMIT.get()
+    limit = knobs.HOST_LIMIT.get() // share
     if nbytes > limit:
         raise OutOfMemoryError(
             f"{what} would take {nbytes / 2**30:,.2f} GiB of the host's memory, and "
-            f"CLRT_HOST_LIMIT allows {limit / 2**30:,.2f} GiB; raise it where there is more.",
+            f"CLRT_HOST_LIMIT allows it {limit / 2**30:,.2f} GiB; raise it where there is more.",
             nbytes,
             limit,
         )
+
+
+def text_array(texts: Sequence[str], shape: Sequence[int] | None = None) -> Array:
+    """Texts as an array, in which each takes the room of the longest.
+
+    Args:
+        shape: [number of texts] by default.
+
+    Raises:
+        OutOfMemoryError: Together they take more than CLRT_HOST_LIMIT.
+    """
+    check_texts(len(texts), max(map(len, texts), default=0))
+    made = np.array(texts, np.str_)
+    return made if shape is None else made.reshape(shape)
+
+
+def check_texts(count: int, longest: int, share: int = 1) -> None:
+    """Refuses texts that take more than CLRT_HOST_LIMIT.
+
+    Args:
+        longest: The characters of the longest, as many as each takes room for.
+        share: As `check_host`.
+
+    Raises:
+        OutOfMemoryError: They do.
+    """
+    # Users get them as Python's, which takes a pointer each besides.
+    check_host(count * (4 * longest + 8), f"{count} texts of up to {longest} characters", share)
 
 
 def check_turns(turns: int, what: str) -> None:

@@ -40,6 +40,7 @@ from clrt.ir.dims import Undecidable
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Names, Node, Value
 from clrt.ir.op import Array, TensorType
+from clrt.limits import text_array
 from clrt.ops import REGISTRY
 from clrt.ops.base import Expand, OnnxNode, Op
 
@@ -467,7 +468,8 @@ class _Importer:
             elif attr.name == "value" and isinstance(found, np.ndarray):
                 array = found
             elif attr.name in ("value_string", "value_strings"):
-                array = np.asarray(found, "U")
+                texts = found if isinstance(found, list) else [found]
+                array = text_array(texts, np.shape(found))
             else:
                 raise ModelError(f"{call.title} has no valid value (attribute '{attr.name}').")
         except UnsupportedError as error:

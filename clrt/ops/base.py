@@ -20,6 +20,7 @@ from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Names, Node, Value
 from clrt.ir.op import Array, IrOp, TensorType
 from clrt.kernels.spec import Variant
+from clrt.limits import check_texts
 
 Types = Sequence[TensorType | None]
 # A value between stages of a run: an array, a tensor on the device, a list of them, a dict of
@@ -181,7 +182,20 @@ class Op(IrOp):
         """
         if self.storages is not None:
             inputs = tuple(None if a is None else _readable(a, self.storages) for a in inputs)
-        return self.reference(*_of_one_width(inputs))
+        if any(_is_text(a) for a in inputs):
+            if not self.driven:
+                self._check_texts(inputs)
+            inputs = _of_one_width(inputs)
+        return self.reference(*inputs)
+
+    def _check_texts(self, inputs: Sequence[Array | None]) -> None:
+        """Refuses texts of one width, in the inputs or the outputs, that take too much memory."""
+        types = [None if a is None else TensorType.of(a) for a in inputs]
+        texts = [a for a in inputs if a is not None and _is_text(a)]
+        width = max(a.itemsize for a in texts) // 4
+        made = [t.static_shape or () for t in self.infer(types) if t.dtype is DType.STRING]
+        for count in (*(a.size for a in texts), *map(math.prod, made)):
+            check_texts(count, width)
 
     @classmethod
     def samples(cls) -> Iterator[Sample]:
@@ -212,6 +226,10 @@ class Op(IrOp):
         return [TensorType(t.dtype, t.shape, a) for t, a in zip(outputs, data, strict=True)]
 
 
+def _is_text(array: Array | None) -> bool:
+    return isinstance(array, np.ndarray) and array.dtype.kind == "U"
+
+
 def _readable(array: Array, storages: frozenset[str]) -> Array:
     if array.dtype == object:
         return array
@@ -221,11 +239,7 @@ def _readable(array: Array, storages: frozenset[str]) -> Array:
 
 def _of_one_width(inputs: Sequence[Array | None]) -> Sequence[Array | None]:
     """Texts as wide as the longest: NumPy cuts what is written into an array of shorter ones."""
-    texts = {
-        i: a for i, a in enumerate(inputs) if isinstance(a, np.ndarray) and a.dtype.kind == "U"
-    }
-    if not texts:
-        return inputs
+    texts = {i: a for i, a in enumerate(inputs) if a is not None and _is_text(a)}
     width = np.result_type(*texts.values())
     return [texts[i].astype(width, copy=False) if i in texts else a for i, a in enumerate(inputs)]
 

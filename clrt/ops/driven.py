@@ -13,7 +13,7 @@ from clrt.ir.dims import Dim, Expr, numbers_of, same
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Node, Value
 from clrt.ir.op import Array, ContainerType, TensorType
-from clrt.limits import check_host, check_turns
+from clrt.limits import check_host, check_texts, check_turns
 from clrt.ops.base import Accuracy, Held, Host, Op, Types, node_of
 from clrt.ops.concat import Concat
 from clrt.ops.evaluate import evaluate
@@ -94,7 +94,9 @@ def join(parts: Sequence[Held], axis: int, new_axis: bool, host: Host) -> Held:
     dtype, rank = dtype_of(parts[0]), ranks.pop()
     if dtype is DType.STRING:
         stack = np.stack if new_axis else np.concatenate
-        return stack([np.asarray(p) for p in parts], axis)
+        arrays = [np.asarray(p) for p in parts]
+        check_texts(sum(a.size for a in arrays), max(a.itemsize for a in arrays) // 4)
+        return stack(arrays, axis)
     while True:
         groups = [parts[i : i + _MAX_PARTS] for i in range(0, len(parts), _MAX_PARTS)]
         graphs = [_joined(len(g), dtype, rank, axis, new_axis) for g in groups]

@@ -15,6 +15,7 @@ from clrt.errors import ModelError, ShapeError, UnsupportedError
 from clrt.ir.dims import Shape, differ
 from clrt.ir.dtypes import DType
 from clrt.ir.op import Array, TensorType
+from clrt.limits import check_texts, text_array
 from clrt.ops.base import (
     Accuracy,
     OnnxNode,
@@ -34,6 +35,21 @@ def text_input(inputs: Types, index: int, op: Op) -> TensorType:
     if found.dtype is not DType.STRING:
         raise ShapeError(f"{op.name}: input {index} is {found}; expected strings.")
     return found
+
+
+def filled_rows(rows: Sequence[Sequence[str]], filler: str) -> Array:
+    """Rows of texts, made as long as the longest of them: `[rows, length]`.
+
+    Raises:
+        OutOfMemoryError: They take more than CLRT_HOST_LIMIT.
+    """
+    length = max(map(len, rows), default=0)
+    longest = max((len(text) for row in rows for text in row), default=0)
+    check_texts(len(rows) * length, max(longest, len(filler)))
+    filled = np.full((len(rows), length), filler, f"U{max(longest, len(filler), 1)}")
+    for made, row in zip(filled, rows, strict=True):
+        made[: len(row)] = row
+    return filled
 
 
 _MAX_PATTERN = 1 << 16
@@ -64,6 +80,10 @@ def compile_pattern(pattern: str, op: str, longest: bool = False) -> Any:
         raise UnsupportedError(f"{op}: pattern '{pattern}': {reason}") from error
 
 
+# Of the host's limit: NumPy makes 100 MB of text a second, and a few nodes ask for any length.
+_CONCAT_SHARE = 16
+
+
 @register
 @dataclass(frozen=True)
 class StringConcat(Op):
@@ -78,6 +98,8 @@ class StringConcat(Op):
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         a, b = inputs
         assert a is not None and b is not None
+        count = math.prod(np.broadcast_shapes(a.shape, b.shape))
+        check_texts(count, (a.itemsize + b.itemsize) // 4, _CONCAT_SHARE)
         return (np.asarray(np.char.add(a, b)),)
 
     @classmethod
@@ -114,9 +136,8 @@ class StringSplit(Op):
         limit = -1 if self.maxsplit is None else self.maxsplit
         parts = [str(text).split(self.delimiter or None, limit) for text in x.flat]
         counts = np.array([len(p) for p in parts], np.int64).reshape(x.shape)
-        width = int(counts.max(initial=0))
-        filled = np.array([p + [""] * (width - len(p)) for p in parts], "U")
-        return filled.reshape(*x.shape, width), counts
+        filled = filled_rows(parts, "")
+        return filled.reshape(*x.shape, filled.shape[1]), counts
 
     @classmethod
     def samples(cls) -> Iterator[Sample]:
@@ -205,7 +226,7 @@ class StringNormalizer(Op):
         stops = {fold(word) for word in self.stopwords}
         texts = [str(text) for text in x.flat]
         kept = [change(text) for text in texts if fold(text) not in stops] or [""] * min(x.size, 1)
-        return (np.array(kept, "U").reshape(*x.shape[:-1], len(kept)),)
+        return (text_array(kept, (*x.shape[:-1], len(kept))),)
 
     @classmethod
     def samples(cls) -> Iterator[Sample]:

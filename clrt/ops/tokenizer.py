@@ -13,7 +13,7 @@ from clrt.ir.dtypes import DType
 from clrt.ir.op import Array, TensorType
 from clrt.ops.base import Accuracy, OnnxNode, Op, Sample, Types, register
 from clrt.ops.movement import fresh_dim
-from clrt.ops.strings import compile_pattern, text_input
+from clrt.ops.strings import compile_pattern, filled_rows, text_input
 
 
 def _next(data: bytes, at: int) -> int:
@@ -68,12 +68,10 @@ class Tokenizer(Op):
         (x,) = inputs
         assert x is not None
         rows = [self._tokens(str(text)) for text in x.flat]
-        width = max(map(len, rows), default=0)
-        if width and self.mark:
+        if any(rows) and self.mark:
             rows = [["\x02", *row, "\x03"] for row in rows]
-            width += 2
-        filled = [row + [self.pad_value] * (width - len(row)) for row in rows]
-        return (np.array(filled, "U").reshape(*x.shape, width),)
+        filled = filled_rows(rows, self.pad_value)
+        return (filled.reshape(*x.shape, filled.shape[1]),)
 
     @property
     def _takes_characters(self) -> bool:
