@@ -16,6 +16,7 @@ from clrt.ir.dims import Dim, Expr, is_symbol, substitute
 from clrt.ir.dtypes import DType, converts_safely
 from clrt.ir.graph import Graph, Value
 from clrt.ir.op import Array, ContainerType, TensorType
+from clrt.limits import text_array
 from clrt.ops.base import Held
 from clrt.runtime.executor import Feed
 from clrt.runtime.session import DeviceTensor, Session
@@ -211,7 +212,7 @@ def _strings(array: Array, spec: TensorSpec) -> Array:
     if wrong:
         found = f"it has {wrong[0]!r} in it" if array.dtype == object else f"it is {array.dtype}"
         raise InputError(f"Input '{spec.name}' must be {spec.dtype}; {found}.")
-    return array.astype("U")
+    return text_array(array.reshape(-1).tolist(), array.shape)
 
 
 def bind_dims(inputs: Sequence[Value], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:

@@ -26,6 +26,7 @@ from clrt.inspection.memory import Memory
 from clrt.inspection.units import format_shapes
 from clrt.ir.graph import Graph, Node, Value
 from clrt.ir.op import Array, ContainerType, TensorType
+from clrt.limits import check_turns
 from clrt.ops.base import Blaming, Held, Op, all_graphs
 from clrt.plan.plan import Plan, make_plan
 from clrt.plan.specialise import Cut, specialise_to_cut
@@ -82,6 +83,7 @@ class Stages:
         self._session = session
         self._strict = strict
         self._caps = session.device.caps
+        self._turns = 0
         self._constants = frozenset(v for g in all_graphs(graph) for v in g.constants())
 
     @property
@@ -108,6 +110,11 @@ class Stages:
         Raises:
             OutOfMemoryError: There is no room for it; the model then holds no device memory.
         """
+        if outputs is not None:
+            self._turns = 0
+        else:
+            self._turns += 1
+            check_turns(self._turns, "The model")
         known = dict[str, Array]()
         while True:
             shapes = {n: tuple(f.shape) for n, f in feeds.items() if hasattr(f, "shape")}

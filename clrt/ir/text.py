@@ -25,6 +25,7 @@ from clrt.ir.dims import Dim, parse_dim
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Node, Value
 from clrt.ir.op import Array, ContainerType, IrOp, Step, StoredElements, TensorType
+from clrt.limits import text_array
 
 _PLAIN = re.compile(r"[\w./:\-]+")
 _TOKEN = re.compile(
@@ -301,7 +302,8 @@ class _Parser:
         # The next token's position is behind its %.
         text = self.text[start : self.tokens[self.at][2]].rstrip("% \n")
         if type_.dtype is DType.STRING:
-            return np.array(json.loads(text), "U").reshape(type_.shape)
+            texts = np.array(json.loads(text), object)
+            return text_array(texts.reshape(-1).tolist(), texts.shape).reshape(type_.shape)
         items = _split(re.sub(r"[\[\]]", " ", text))
         shape = tuple(int(d) for d in type_.shape or ())
         if type_.dtype.is_float:

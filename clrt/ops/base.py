@@ -22,11 +22,12 @@ from clrt.errors import (
     reworded,
     without_title,
 )
-from clrt.ir.dims import Dim, Shape, Undecidable, broadcast, differ, maximum, same
+from clrt.ir.dims import Dim, Expr, Shape, Undecidable, broadcast, differ, maximum, same
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Names, Node, Value
 from clrt.ir.op import Array, IrOp, TensorType
 from clrt.kernels.spec import Variant
+from clrt.limits import check_texts
 
 Types = Sequence[TensorType | None]
 # A value between stages of a run: an array, a tensor on the device, a list of them, a dict of
@@ -225,7 +226,20 @@ class Op(IrOp):
         """
         if self.storages is not None:
             inputs = tuple(None if a is None else _readable(a, self.storages) for a in inputs)
-        return self.reference(*_of_one_width(inputs))
+        if any(_is_text(a) for a in inputs):
+            if not self.driven:
+                self._check_texts(inputs)
+            inputs = _of_one_width(inputs)
+        return self.reference(*inputs)
+
+    def _check_texts(self, inputs: Sequence[Array | None]) -> None:
+        """Refuses texts of one width, in the inputs or the outputs, that take too much memory."""
+        types = [None if a is None else TensorType.of(a) for a in inputs]
+        texts = [a for a in inputs if a is not None and _is_text(a)]
+        width = max(a.itemsize for a in texts) // 4
+        made = [t.static_shape or () for t in self.infer(types) if t.dtype is DType.STRING]
+        for count in (*(a.size for a in texts), *map(math.prod, made)):
+            check_texts(count, width)
 
     @classmethod
     def samples(cls) -> Iterator[Sample]:
@@ -250,12 +264,14 @@ class Op(IrOp):
             return outputs
         try:
             arrays = self.reference(*(None if t is None else t.data for t in inputs))
-        except (Undecidable, TypeError, ZeroDivisionError):
+            data = [_tidy(np.asarray(a), t.dtype) for t, a in zip(outputs, arrays, strict=True)]
+        except (Undecidable, TypeError, ZeroDivisionError, OverflowError):
             return outputs
-        return [
-            TensorType(t.dtype, t.shape, _tidy(np.asarray(a), t.dtype))
-            for t, a in zip(outputs, arrays, strict=True)
-        ]
+        return [TensorType(t.dtype, t.shape, a) for t, a in zip(outputs, data, strict=True)]
+
+
+def _is_text(array: Array | None) -> bool:
+    return isinstance(array, np.ndarray) and array.dtype.kind == "U"
 
 
 def _readable(array: Array, storages: frozenset[str]) -> Array:
@@ -267,11 +283,7 @@ def _readable(array: Array, storages: frozenset[str]) -> Array:
 
 def _of_one_width(inputs: Sequence[Array | None]) -> Sequence[Array | None]:
     """Texts as wide as the longest: NumPy cuts what is written into an array of shorter ones."""
-    texts = {
-        i: a for i, a in enumerate(inputs) if isinstance(a, np.ndarray) and a.dtype.kind == "U"
-    }
-    if not texts:
-        return inputs
+    texts = {i: a for i, a in enumerate(inputs) if a is not None and _is_text(a)}
     width = np.result_type(*texts.values())
     return [texts[i].astype(width, copy=False) if i in texts else a for i, a in enumerate(inputs)]
 
@@ -285,11 +297,15 @@ def _is_small(t: TensorType) -> bool:
 
 
 def _tidy(array: Array, dtype: DType) -> Array:
-    """An object array without symbols becomes a plain one."""
-    if array.dtype != object:
+    """An object array without symbols becomes a plain one.
+
+    Raises:
+        OverflowError: A number among the symbols does not fit into 64 bits.
+    """
+    if array.dtype != object or all(not isinstance(x, Expr) for x in array.flat):
         return array.astype(dtype.numpy)
-    if all(not hasattr(x, "terms") for x in array.flat):
-        return array.astype(dtype.numpy)
+    if any(abs(x) >= 1 << 63 for x in array.flat if not isinstance(x, Expr)):
+        raise OverflowError
     return array
 
 

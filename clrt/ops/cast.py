@@ -14,6 +14,7 @@ from clrt.errors import InputError, ShapeError, UnsupportedError
 from clrt.ir.code import Code
 from clrt.ir.dtypes import WIDENED, DType
 from clrt.ir.op import Array, TensorType
+from clrt.limits import check_texts
 from clrt.ops.base import Accuracy, OnnxNode, Op, Sample, Types, need, register
 from clrt.ops.pointwise import Pointwise, integer_cl, truncated
 from clrt.ops.views import View
@@ -164,11 +165,15 @@ def powers_of_two(x: Array, mode: str, saturate: bool) -> Array:
     return (exponent + more).astype(np.uint8).view(DType.FLOAT8E8M0.numpy)
 
 
+_LONGEST = 32  # characters of a number, about
+
+
 def _texts(x: Array) -> Array:
     """Numbers as text, integers without a point.
 
     Floats have 8 digits, as from ONNX Runtime, and float64 as many as it takes to come back.
     """
+    check_texts(x.size, _LONGEST)
     if x.dtype.kind in "iubU":
         return (x.astype(np.uint8) if x.dtype.kind == "b" else x).astype("U")
     if DType.of(x.dtype) is DType.FLOAT64:

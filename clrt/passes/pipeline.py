@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from clrt.ir.graph import Graph
+from clrt.limits import FoldBudget
 from clrt.ops.base import Op
 from clrt.passes.canonicalize_matmul import CanonicalizeMatmul
 from clrt.passes.canonicalize_views import CanonicalizeViews, SimplifyTransposes
 from clrt.passes.capture_invariants import CaptureInvariants
-from clrt.passes.driver import Pass, PassReport, Session, infer_types
+from clrt.passes.driver import Pass, PassReport, Session, fold_budget, infer_types
 from clrt.passes.eliminate_common_subexpressions import EliminateCommonSubexpressions
 from clrt.passes.eliminate_dead import EliminateDead
 from clrt.passes.fold_constants import FoldConstants, FoldShapeData
@@ -106,7 +107,14 @@ def optimize(
     Raises:
         PassError: A pass broke an invariant (a bug in clrt).
     """
-    session = Session(graph, *([FoldConstants(dequantize=False)] if keep_quantized else []))
+    return _optimize(graph, level, keep_quantized, narrow_weights, fold_budget(graph))
+
+
+def _optimize(
+    graph: Graph, level: int, keep_quantized: bool, narrow_weights: bool, budget: FoldBudget
+) -> PassReport:
+    instead = [FoldConstants(dequantize=False)] if keep_quantized else []
+    session = Session(graph, *instead, budget=budget)
     if level >= 1:
         _clean_up(session, CLEAN_UP)
         if _run(session, LEGALISE):
@@ -123,7 +131,7 @@ def optimize(
     for node in graph.nodes:
         assert isinstance(node.op, Op)
         for inner in node.op.graphs:
-            optimize(inner, level, keep_quantized, narrow_weights)
+            _optimize(inner, level, keep_quantized, narrow_weights, budget)
     return session.report
 
 
