@@ -17,6 +17,7 @@ import numpy as np
 from clrt.errors import (
     HostFallbackWarning,
     InputError,
+    ModelError,
     OutOfMemoryError,
     UnsupportedError,
     warn_user,
@@ -348,7 +349,18 @@ def _is_there(value: Value, feeds: Mapping[str, Held]) -> bool:
 
 
 def _held(type_: TensorType, value: Held) -> Held:
-    """A value in the form in which it waits for the next stage."""
-    if value is None or isinstance(value, (list, dict, DeviceTensor)):
+    """A value in the form in which it waits for the next stage.
+
+    Raises:
+        ModelError: It is on the device and of another dtype: graphs of a node may say anything.
+    """
+    if value is None or isinstance(value, (list, dict)):
+        return value
+    if isinstance(value, DeviceTensor):
+        if value.dtype is not type_.dtype:
+            raise ModelError(
+                f"A graph of a node gives {value.dtype} where {type_} is declared; export the "
+                "model again."
+            )
         return value
     return np.asarray(value, type_.dtype.numpy, order="C")

@@ -108,6 +108,11 @@ class DType(Enum):
         return _FILE_BITS.get(self, 8 * self.itemsize)
 
     @property
+    def element_bits(self) -> int:
+        """Bits of a stored element that may be set: the lowest ones."""
+        return 1 if self is DType.BOOL else _ELEMENT_BITS.get(self, self.file_bits)
+
+    @property
     def onnx(self) -> int:
         """ONNX's code, of TensorProto.DataType."""
         return _ONNX_ORDER.index(self)
@@ -134,6 +139,7 @@ _FILE_BITS = {
     **dict.fromkeys((DType.UINT4, DType.INT4, DType.FLOAT4E2M1), 4),
     **dict.fromkeys((DType.UINT2, DType.INT2), 2),
 }
+_ELEMENT_BITS = {DType.FLOAT6E2M3: 6, DType.FLOAT6E3M2: 6}
 _NUMPY_NAMES = {
     DType.FLOAT8E4M3FN: "float8_e4m3fn",
     DType.FLOAT8E4M3FNUZ: "float8_e4m3fnuz",

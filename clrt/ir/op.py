@@ -104,7 +104,7 @@ class TensorType:
 
     def agrees(self, other: TensorType) -> bool:
         """Whether both may be of one value: one dtype, and no dims that are known to differ."""
-        if self.dtype is not other.dtype:
+        if self.dtype is not other.dtype or isinstance(other, ContainerType):
             return False
         if self.shape is None or other.shape is None:
             return True
@@ -176,6 +176,13 @@ class ContainerType(TensorType):
     @property
     def on_host(self) -> bool:
         return True
+
+    def agrees(self, other: TensorType) -> bool:
+        return (
+            isinstance(other, ContainerType)
+            and (self.kind, self.key) == (other.kind, other.key)
+            and self.element.agrees(other.element)
+        )
 
     def bind(self, bindings: Bindings) -> ContainerType:
         return replace(self, element=self.element.bind(bindings))

@@ -214,6 +214,13 @@ class Op(IrOp):
         values = {k: tuple(v) if isinstance(v, list) else v for k, v in attrs.items() if k in known}
         return cls(**values)
 
+    def check_tables(self, inputs: Types) -> None:
+        """Checks constants that kernels follow as clrt made them; asked where a file has them.
+
+        Raises:
+            ModelError: Such an input is no constant, or would lead a kernel out of bounds.
+        """
+
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         """The outputs, by NumPy with wide accumulation: oracle, folder and fallback in one."""
         raise NotImplementedError(self.name)

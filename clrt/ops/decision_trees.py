@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal, TypeAlias
 
 import numpy as np
 
-from clrt.errors import ShapeError
+from clrt.errors import ModelError, ShapeError, reworded
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
@@ -51,6 +51,37 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
     ]
 
 
+def check_forest(tables: Sequence[Array], targets: int) -> None:
+    """Refuses trees that a walk would leave or never end in.
+
+    Args:
+        tables: The inputs of `DecisionTrees` behind x.
+
+    Raises:
+        ModelError: They do not fit together, a child, feature or target is outside, or the nodes
+            form a cycle.
+    """
+    nodes, splits, roots, starts, entries, weights = tables
+    ranks = [a.ndim for a in tables]
+    if ranks != [2, 1, 1, 1, 1, 1] or nodes.shape != (len(splits), 4) or not len(starts):
+        raise ModelError("its tables do not fit together.")
+    ends = starts[0] == 0 and starts[-1] == len(entries) == len(weights)
+    if not ends or (np.diff(starts) < 0).any():
+        raise ModelError("its tables do not fit together.")
+    children = np.concatenate([nodes[:, 2:].reshape(-1), roots])
+    if children.size and not 1 - len(starts) <= children.min() <= children.max() < len(nodes):
+        raise ModelError("a node has a child that does not exist.")
+    if (nodes[:, :2] < 0).any() or (entries < 0).any() or (entries >= targets).any():
+        raise ModelError("a feature or a target is outside its range.")
+    level = np.unique(roots[roots >= 0])
+    for _ in range(len(nodes) + 1):
+        if not level.size:
+            return
+        below = nodes[level, 2:].reshape(-1)
+        level = np.unique(below[below >= 0])
+    raise ModelError("its nodes form a cycle.")
+
+
 @register
 @dataclass(frozen=True)
 class DecisionTrees(Op):
@@ -85,6 +116,18 @@ class DecisionTrees(Op):
             if used >= features:
                 raise ShapeError(f"DecisionTrees: the trees ask for feature {used} of {x}.")
         return [TensorType(x.dtype, (x.shape[0], self.targets))]
+
+    def check_tables(self, inputs: Types) -> None:
+        types = [need(inputs, i, self) for i in range(1, 7)]
+        tables = [t.numbers for t in types if t.numbers is not None]
+        real = types[1].dtype
+        wanted = [DType.INT32, real, *(DType.INT32,) * 3, real]
+        if len(tables) < 6 or [t.dtype for t in types] != wanted or not real.is_float:
+            raise ModelError(f"{self.name}: its tables are not constants of the right types.")
+        try:
+            check_forest(tables, self.targets)
+        except ModelError as error:
+            raise reworded(error, f"{self.name}: {error}") from error
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         arrays = [a for a in inputs if a is not None]

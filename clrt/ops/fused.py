@@ -9,6 +9,7 @@ from functools import lru_cache
 import numpy as np
 
 from clrt.device.caps import DeviceCaps
+from clrt.errors import ModelError
 from clrt.ir.code import Code, Define
 from clrt.ir.dims import Shape, same, same_shape
 from clrt.ir.dtypes import WIDENED, DType
@@ -83,9 +84,17 @@ def compute_type(dtype: DType) -> Code:
 
 
 def step_types(steps: Sequence[Step], inputs: Sequence[TensorType]) -> list[TensorType]:
-    """Types of the operands followed by those of the steps."""
+    """Types of the operands followed by those of the steps.
+
+    Raises:
+        ModelError: A step is no elementwise op, or reads what is not there before it.
+    """
     types = list(inputs)
-    for step in steps:
+    for index, step in enumerate(steps):
+        if not isinstance(step.op, (Pointwise, Literal)):
+            raise ModelError(f"Step {index} is {step.op.name}, which is no elementwise op.")
+        if not all(0 <= a < len(types) for a in step.args):
+            raise ModelError(f"Step {index} ({step.op.name}) reads what is not there before it.")
         types.append(step.op.infer([types[a] for a in step.args])[0])
     return types
 

@@ -240,7 +240,13 @@ class FusedAttention(Projected):
 
     def infer(self, inputs: Types) -> list[TensorType]:
         q, k, v = (need(inputs, i, self) for i in range(3))
-        if self.kv_num_heads < 1 or self.num_heads % self.kv_num_heads:
+        sizes = (self.num_heads, self.kv_num_heads, self.head_size, self.v_head_size)
+        offsets = (self.q_offset, self.k_offset, self.v_offset)
+        if min(sizes) < 1 or min(offsets) < 0:
+            raise ShapeError(f"FusedAttention: the sizes of {self} are not valid.")
+        if len({q.dtype, k.dtype, v.dtype}) > 1:
+            raise ShapeError(f"FusedAttention: {q}, {k} and {v} must have one dtype.")
+        if self.num_heads % self.kv_num_heads:
             raise ShapeError(
                 f"FusedAttention: {self.num_heads} heads are no multiple of "
                 f"{self.kv_num_heads} key heads."
@@ -263,6 +269,12 @@ class FusedAttention(Projected):
                     f"FusedAttention: {name} is {t}; it must be [B, S, W] with W at least "
                     f"{offset + count * size}, or [B, {count}, S, {size}]."
                 )
+        for t in (k, v):
+            if t.shape is None or q.shape is None:
+                continue
+            keys = (k.shape or t.shape)[-2]
+            if differ(t.shape[0], q.shape[0]) or differ(t.shape[-2], keys):
+                raise ShapeError(f"FusedAttention: {q}, {k} and {v} are not of one batch.")
         if q.shape is None:
             return [TensorType(q.dtype, None)]
         mask = inputs[3] if len(inputs) > 3 else None

@@ -15,7 +15,7 @@ from math import prod
 import numpy as np
 
 from clrt.errors import PlanError, ShapeError
-from clrt.ir.dims import Bindings, Shape, numbers_of
+from clrt.ir.dims import Bindings, Shape, numbers_of, substitute
 from clrt.ir.graph import Graph, Names, Node, Value
 from clrt.ir.op import Array, ContainerType, TensorType
 from clrt.limits import FoldBudget
@@ -196,8 +196,9 @@ def _infer(node: Node, sizes: dict[str, int]) -> bool:
     for value, type_ in zip(node.outputs, types, strict=False):
         _check_size(value, type_)
     for value, type_ in zip(node.outputs, types, strict=False):
-        sizes.update(numbers_of(value.shape or (), type_.shape or ()))
-        if value.symbolic is not None and not _fits(type_, value.symbolic):
+        for name, size in numbers_of(value.shape or (), type_.shape or ()).items():
+            sizes.setdefault(name, size)
+        if value.symbolic is not None and not _fits(type_, value.symbolic, sizes):
             value.symbolic = None  # what the file declares is wrong
         value.type = type_
     return True
@@ -224,8 +225,12 @@ def _open_sizes(node: Node) -> None:
             value.type = TensorType(value.dtype, dims)
 
 
-def _fits(type_: TensorType, dims: Shape) -> bool:
-    return type_.agrees(TensorType(type_.dtype, dims))
+def _fits(type_: TensorType, dims: Shape, sizes: Bindings) -> bool:
+    """Whether dims are those of the type, by the sizes that are known: kernels go by which dims are
+    one symbol.
+    """
+    bound = tuple(substitute(d, sizes) for d in dims)
+    return type_.agrees(TensorType(type_.dtype, bound))
 
 
 def _check_size(value: Value, type_: TensorType) -> None:
