@@ -18,6 +18,7 @@ from clrt.errors import (
     ClrtError,
     HostFallbackWarning,
     InputError,
+    NumberError,
     OutOfMemoryError,
     UnsupportedError,
     reworded,
@@ -29,6 +30,7 @@ from clrt.inspection.units import format_shapes
 from clrt.ir.graph import Graph, Node, Value
 from clrt.ir.op import Array, ContainerType, TensorType
 from clrt.ops.base import Held, Op, all_graphs
+from clrt.plan.origins import traced
 from clrt.plan.plan import Plan, make_plan
 from clrt.plan.specialise import Cut, specialise_to_cut
 from clrt.runtime.executor import BoundPlan, Feed, Slabs, Weights
@@ -108,8 +110,17 @@ class Stages:
                 what is computed stays there, and inputs and constants where they are.
 
         Raises:
+            InputError: An index, a length or the like is out of range.
             OutOfMemoryError: There is no room for it; the model then holds no device memory.
         """
+        try:
+            return self._run(graph, feeds, outputs)
+        except NumberError as error:
+            raise traced(error, self._graph) from error
+
+    def _run(
+        self, graph: Graph, feeds: dict[str, Held], outputs: Mapping[str, bool] | None
+    ) -> dict[str, Held]:
         known = dict[str, Array]()
         while True:
             shapes = {n: tuple(f.shape) for n, f in feeds.items() if hasattr(f, "shape")}
@@ -263,6 +274,9 @@ class Stages:
         start_ns = time.perf_counter_ns()
         try:
             results = node.op.drive(inputs, _Runner(self))
+        except NumberError as error:
+            error.node = node
+            raise
         except ClrtError as error:
             raise reworded(error, f"{node}: {error}") from error
         if self.recorder is not None and node.op.host_computes:

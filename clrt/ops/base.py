@@ -344,6 +344,16 @@ def need(inputs: Types, index: int, op: IrOp) -> TensorType:
     return found
 
 
+def agree(type_: TensorType, shape: Sequence[Dim | None]) -> bool:
+    """Whether a tensor may have that shape; None stands for any size."""
+    if type_.shape is None:
+        return True
+    pairs = zip(type_.shape, shape, strict=False)
+    return len(type_.shape) == len(shape) and not any(
+        b is not None and differ(a, b) for a, b in pairs
+    )
+
+
 def known(inputs: Types, index: int, op: IrOp) -> Array | None:
     """The elements of an optional integer input (perhaps symbolic); None where left out.
 

@@ -8,13 +8,14 @@ from dataclasses import dataclass
 import numpy as np
 
 from clrt.device.caps import DeviceCaps
-from clrt.errors import InputError, ShapeError, UnsupportedError
+from clrt.errors import ShapeError, UnsupportedError
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, TensorType
-from clrt.kernels.spec import BufferArg, KernelSpec, Launch, Lowering, Scalar, Status, Variant, i32
+from clrt.kernels.spec import BufferArg, KernelSpec, Launch, Lowering, Scalar, Variant, i32
 from clrt.kernels.strided import MAX_RANK, contiguous_strides
 from clrt.ops.base import Accuracy, OnnxNode, Op, Sample, Types, need, register
 from clrt.ops.movement import count, index_t
+from clrt.ops.ranges import check_indices, index_status
 from clrt.ops.scatter_elements import (
     REDUCTIONS,
     UFUNCS,
@@ -38,11 +39,7 @@ def _tuple_args(node: Node, dims: Sequence[int], inner: int) -> tuple[Scalar, ..
 
 
 def _status(node: Node, data: Value, dims: Sequence[int]) -> BufferArg:
-    text = ",".join(map(str, dims))
-    name = node.op.name
-    return BufferArg(
-        Status(f"{name} '{node.name}': an index is outside the axes [{text}] of '{data.name}'.")
-    )
+    return BufferArg(index_status(node, 1, dims, f"the axes of '{data.name}' that it is for"))
 
 
 def _emit_gather(node: Node, ctx: Lowering) -> list[Launch]:
@@ -99,7 +96,7 @@ class GatherND(Op):
         x, indices = inputs
         assert x is not None and indices is not None
         b, width = self.batch_dims, indices.shape[-1]
-        places = _checked(indices, x.shape[b : b + width], self.name)
+        places = check_indices(indices, x.shape[b : b + width], self.name)
         batch = tuple(
             p.reshape(p.shape + (1,) * (indices.ndim - 1 - b))
             for p in np.indices(indices.shape[:b])
@@ -124,18 +121,6 @@ class GatherND(Op):
         x = np.zeros((2, 3), np.float32)
         yield Sample(cls(), (x, np.zeros((4, 3), np.int64))), ShapeError
         yield Sample(cls(1), (x, np.zeros(1, np.int64))), ShapeError
-
-
-def _checked(indices: Array, dims: Sequence[int], name: str) -> Array:
-    """Index tuples with the negative ones counted from the end.
-
-    Raises:
-        InputError: One is outside its axis.
-    """
-    limits = np.array(dims, np.int64)
-    if indices.size and ((indices < -limits) | (indices >= limits)).any():
-        raise InputError(f"{name}: an index is outside the axes {list(dims)}.")
-    return np.where(indices < 0, indices + limits, indices).astype(np.int64)
 
 
 def _misfit(node: Node, caps: DeviceCaps) -> str | None:
@@ -198,7 +183,7 @@ class ScatterND(Op):
         x, indices, updates = inputs
         assert x is not None and indices is not None and updates is not None
         result = x.copy()
-        places = _checked(indices, x.shape[: indices.shape[-1]], self.name)
+        places = check_indices(indices, x.shape[: indices.shape[-1]], self.name)
         index = tuple(np.moveaxis(places, -1, 0))
         if self.reduction == "none":
             result[index] = updates

@@ -7,12 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from clrt.errors import InputError, ShapeError, UnsupportedError
+from clrt.errors import ShapeError, UnsupportedError
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
-from clrt.kernels.spec import Arg, BufferArg, KernelSpec, Launch, Lowering, Status, Variant, i32
+from clrt.kernels.spec import Arg, BufferArg, KernelSpec, Launch, Lowering, Variant, i32
 from clrt.ops.base import Accuracy, OnnxNode, Op, Sample, Types, need, normalize_axis, register
 from clrt.ops.movement import count
+from clrt.ops.ranges import check_lengths, length_status
 from clrt.ops.softmax import around_axis
 
 
@@ -31,7 +32,7 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
         CIRCULAR=int(op.mode == "circular"),
         F_INDICES=int(indices is not None),
     )
-    status = Status(f"TensorScatter '{node.name}': a write index is outside the cache.")
+    status = length_status(node, 2, size - update.dims[axis], "a write index")
     buffers = [BufferArg(v) for v in (cache, update, y) if v is not None]
     buffers += [BufferArg(indices), BufferArg(status)] if indices is not None else []
     numbers = (inner, size, update.dims[axis], count(y.dims[1:axis]))
@@ -98,14 +99,12 @@ class TensorScatter(Op):
         axis = self.place(cache.ndim)
         size, length = cache.shape[axis], update.shape[axis]
         starts = np.zeros(len(cache), np.int64) if indices is None else indices
+        if self.mode != "circular":
+            check_lengths(starts, size - length, self.name, 2, "a write index")
         y = np.moveaxis(cache, axis, 1).copy()
         new = np.moveaxis(update, axis, 1)
         for sample, values, start in zip(y, new, starts, strict=True):
-            places = int(start) + np.arange(length)
-            if self.mode == "circular":
-                places %= max(size, 1)
-            elif start < 0 or start + length > size:
-                raise InputError(f"TensorScatter: write index {start} is outside the cache.")
+            places = (int(start) % max(size, 1) + np.arange(length)) % max(size, 1)
             sample[places] = values
         return (np.ascontiguousarray(np.moveaxis(y, 1, axis)),)
 

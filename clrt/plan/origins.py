@@ -1,0 +1,92 @@
+"""Where a number that a kernel could not follow comes from, in words."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from clrt.errors import InputError, NumberError
+from clrt.ir.graph import Graph, Node, Value
+from clrt.ops.base import Op, all_graphs
+
+# Besides views, the ops whose elements are those of their input.
+_MOVES = frozenset({"Cast", "Expand", "Slice", "Split", "Tile", "Transpose"})
+_NAMED = 3
+
+
+def traced(error: NumberError, model: Graph) -> InputError:
+    """The error, naming the node, and the inputs of the model that the number depends on."""
+    node = error.node
+    if not isinstance(node, Node):
+        return error
+    value = node.input(error.operand)
+    source = "" if value is None else f" {_source(value, model)}"
+    return InputError(f"{node}: {error.what}{source} is {error.number}; {error.allowed}.")
+
+
+def _source(value: Value, model: Graph) -> str:
+    names, moved = _origins(value, model)
+    if not names:
+        return "of the model itself"
+    first = ", ".join(f"'{name}'" for name in names[:_NAMED])
+    rest = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
+    of = "of" if moved else "computed from"
+    return f"{of} input{'s' if len(names) > 1 else ''} {first}{rest}"
+
+
+def _origins(value: Value, model: Graph) -> tuple[list[str], bool]:
+    """The inputs of the model that a value depends on, and whether it is one of them, moved.
+
+    Plans of a graph that is cut, and graphs that nodes run, read values of others as inputs of
+    their own: those are found by name in the model.
+    """
+    made, formal = _values_of(model)
+    inputs = {v.name for v in model.inputs}
+    found: dict[str, None] = {}
+    seen: set[Value] = set()
+    pending, moved = [value], True
+    while pending:
+        at = pending.pop()
+        if at in seen:
+            continue
+        seen.add(at)
+        if at.producer is not None:
+            moved = moved and _moves(at.producer)
+            pending += _read(at.producer)
+        elif at.name in inputs:
+            found[at.name] = None
+        elif (there := made.get(at.name)) is not None:
+            pending.append(there)
+        elif at.name in formal:
+            moved = False
+            pending += formal[at.name]
+    return list(found), moved and len(found) == 1
+
+
+def _moves(node: Node) -> bool:
+    return (isinstance(node.op, Op) and node.op.view) or node.op.name in _MOVES
+
+
+def _read(node: Node) -> list[Value]:
+    """What decides the elements of the outputs: not the shape that a view is to have."""
+    first = 1 if _moves(node) else None
+    return [v for v in node.inputs[:first] if v is not None]
+
+
+def _values_of(model: Graph) -> tuple[dict[str, Value], dict[str, Sequence[Value]]]:
+    """By name: the outputs of all nodes, and for the inputs of graphs in nodes what these may be.
+
+    Those inputs are the last ones of the node. What goes round in a loop may come from any.
+    """
+    made: dict[str, Value] = {}
+    formal: dict[str, Sequence[Value]] = {}
+    for graph in all_graphs(model):
+        for node in graph.nodes:
+            assert isinstance(node.op, Op)
+            made.update((v.name, v) for v in node.outputs)
+            every = _read(node)
+            for inner in node.op.graphs:
+                for k, value in enumerate(reversed(inner.inputs), start=1):
+                    given = node.inputs[-k] if k <= len(node.inputs) else None
+                    own = node.op.carries is None and given is not None
+                    formal[value.name] = [given] if own and given is not None else every
+    return made, formal
