@@ -70,6 +70,10 @@ class NumberError(InputError):
         self.allowed = allowed
         self.node = node
 
+    def at(self, node: Any) -> NumberError:
+        """The same error of a node that is known by now."""
+        return NumberError(repr(node), self.operand, self.what, self.number, self.allowed, node)
+
 
 class PassError(ClrtError):
     """A graph pass broke an invariant: a bug in clrt, not in the model."""

@@ -275,8 +275,7 @@ class Stages:
         try:
             results = node.op.drive(inputs, _Runner(self))
         except NumberError as error:
-            error.node = node
-            raise
+            raise error.at(node) from error
         except ClrtError as error:
             raise reworded(error, f"{node}: {error}") from error
         if self.recorder is not None and node.op.host_computes:

@@ -4,11 +4,12 @@
 #include "common/index.clh"
 #ifndef DATA_T
 #define DATA_T uint
+#define INDEX_T long
 #define CIRCULAR 0
 #define F_INDICES 1
 #endif
 #if F_INDICES
-#define INDICES , IN(long, indices), OUT(long, status)
+#define INDICES , IN(INDEX_T, indices), OUT(long, status)
 #else
 #define INDICES
 #endif

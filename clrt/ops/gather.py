@@ -118,6 +118,7 @@ class Gather(Op):
     accuracy = Accuracy.EXACT
     storages = None
     shape_data = True
+    followed = (1,)
     variants = (Variant("cpu", _emit_cpu, _misfit_cpu), Variant("any", _emit_any))
 
     def infer(self, inputs: Types) -> list[TensorType]:
@@ -159,3 +160,4 @@ class Gather(Op):
     def error_samples(cls) -> Iterator[tuple[Sample, type[Exception]]]:
         yield Sample(cls(2), (np.zeros((2, 3), np.float32), np.array([0]))), ShapeError
         yield Sample(cls(), (np.zeros((), np.float32), np.array([0]))), ShapeError
+        yield Sample(cls(), (np.zeros(3, np.float32), np.zeros(2, np.float32))), ShapeError

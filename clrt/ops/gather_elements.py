@@ -50,6 +50,7 @@ class GatherElements(Op):
 
     accuracy = Accuracy.EXACT
     storages = None
+    followed = (1,)
     variants = (Variant("strided", _emit),)
 
     def infer(self, inputs: Types) -> list[TensorType]:
@@ -89,3 +90,4 @@ class GatherElements(Op):
         yield Sample(cls(), (x, np.zeros(2, np.int64))), ShapeError
         yield Sample(cls(2), (x, np.zeros((2, 3), np.int64))), ShapeError
         yield Sample(cls(0), (x, np.zeros((2, 4), np.int64))), ShapeError
+        yield Sample(cls(0), (x, np.zeros((2, 3), np.uint64))), ShapeError

@@ -9,6 +9,7 @@ import numpy as np
 
 from clrt.device.caps import DeviceCaps
 from clrt.errors import ShapeError, UnsupportedError
+from clrt.ir.dims import differ
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.spec import BufferArg, KernelSpec, Launch, Lowering, Scalar, Variant, i32
@@ -74,6 +75,7 @@ class GatherND(Op):
 
     accuracy = Accuracy.EXACT
     storages = None
+    followed = (1,)
     variants = (Variant("tuples", _emit_gather),)
 
     def infer(self, inputs: Types) -> list[TensorType]:
@@ -86,10 +88,13 @@ class GatherND(Op):
         if not isinstance(width, int):
             return [TensorType(x.dtype, None)]
         b = self.batch_dims
-        if b >= len(indices.shape) or b + width > len(x.shape):
+        if not 0 <= b < len(indices.shape) or b + width > len(x.shape):
             raise ShapeError(
-                f"GatherND: tuples of {width} indices after {b} batch axes do not fit {x}."
+                f"GatherND: tuples of {width} indices after {b} batch axes (batch_dims) do not "
+                f"fit {x}."
             )
+        if any(map(differ, x.shape[:b], indices.shape[:b])):
+            raise ShapeError(f"GatherND: the first {b} axes of {x} and {indices} differ.")
         return [TensorType(x.dtype, indices.shape[:-1] + x.shape[b + width :])]
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
@@ -121,6 +126,9 @@ class GatherND(Op):
         x = np.zeros((2, 3), np.float32)
         yield Sample(cls(), (x, np.zeros((4, 3), np.int64))), ShapeError
         yield Sample(cls(1), (x, np.zeros(1, np.int64))), ShapeError
+        yield Sample(cls(-1), (x, np.zeros((2, 1), np.int64))), ShapeError
+        yield Sample(cls(1), (x, np.zeros((3, 1), np.int64))), ShapeError
+        yield Sample(cls(), (x, np.zeros((4, 2), np.float32))), ShapeError
 
 
 def _misfit(node: Node, caps: DeviceCaps) -> str | None:
@@ -163,6 +171,8 @@ class ScatterND(Op):
 
     reduction: str = "none"
 
+    alike = ((0, 2),)
+    followed = (1,)
     variants = (Variant("columns", _emit_scatter, _misfit),)
 
     @classmethod
@@ -210,3 +220,5 @@ class ScatterND(Op):
         x, index = np.zeros((2, 3), np.float32), np.zeros((4, 1), np.int64)
         yield Sample(cls(), (x, index, x)), ShapeError
         yield Sample(cls(), (x, np.zeros((1, 3), np.int64), x[0, :1])), ShapeError
+        yield Sample(cls(), (x, index[:1], np.zeros((1, 3), np.int8))), ShapeError
+        yield Sample(cls(), (x, index[:1].astype(bool), x[:1])), ShapeError

@@ -56,6 +56,7 @@ class MaxRoiPool(Op):
     spatial_scale: float = 1.0
 
     accuracy = Accuracy.EXACT
+    alike = ((0, 1),)
     variants = (Variant("any", _emit, misfit_in_float32),)
 
     def infer(self, inputs: Types) -> list[TensorType]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 
 import numpy as np
 
 from clrt.errors import NumberError
 from clrt.ir.graph import Node
 from clrt.ir.op import Array
-from clrt.kernels.spec import Status
+from clrt.kernels.spec import BufferArg, KernelSpec, Launch, Status, i32
 
 
 def index_status(node: Node, operand: int, dims: Sequence[int], of: str) -> Status:
@@ -24,6 +25,15 @@ def index_status(node: Node, operand: int, dims: Sequence[int], of: str) -> Stat
 def length_status(node: Node, operand: int, most: int, what: str) -> Status:
     """For a kernel that reads lengths, or numbers of images and the like, from 0 to `most`."""
     return Status(node, operand, what, f"allowed are 0..{most}")
+
+
+def check_launch(node: Node, operand: int, most: int, what: str) -> Launch:
+    """The launch that reports lengths outside 0..most."""
+    lengths = node.arg(operand)
+    kernel = KernelSpec.of("check_lengths.cl", "check_lengths", INDEX_T=lengths.dtype.cl)
+    buffers = (BufferArg(lengths), BufferArg(length_status(node, operand, most, what)))
+    elems = prod(lengths.dims)
+    return Launch(kernel, (elems,), None, (*buffers, i32(elems), i32(most)))
 
 
 def check_indices(indices: Array, dims: Sequence[int], name: str, operand: int = 1) -> Array:

@@ -49,6 +49,7 @@ class ReverseSequence(Op):
 
     accuracy = Accuracy.EXACT
     storages = None
+    followed = (1,)
     variants = (Variant("flat", _emit),)
 
     def infer(self, inputs: Types) -> list[TensorType]:
@@ -90,3 +91,4 @@ class ReverseSequence(Op):
         yield Sample(cls(), (x, np.array([1, 2]))), ShapeError
         yield Sample(cls(1, 1), (x, np.array([1, 2, 1]))), ShapeError
         yield Sample(cls(), (x[0], np.array([1]))), ShapeError
+        yield Sample(cls(), (x, np.zeros(3, np.float64))), ShapeError

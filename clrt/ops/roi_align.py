@@ -68,6 +68,8 @@ class RoiAlign(Op):
     sampling_ratio: int = 0
     spatial_scale: float = 1.0
 
+    alike = ((0, 1),)
+    followed = (2,)
     variants = (Variant("any", _emit, misfit_in_float32),)
 
     @classmethod

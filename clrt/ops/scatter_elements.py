@@ -109,6 +109,8 @@ class ScatterElements(Op):
     axis: int = 0
     reduction: str = "none"
 
+    alike = ((0, 2),)
+    followed = (1,)
     variants = (Variant("lines", _emit, _misfit),)
 
     @classmethod
@@ -169,3 +171,5 @@ class ScatterElements(Op):
         yield Sample(cls(), (x, two[0], x)), ShapeError
         yield Sample(cls(), (x, two, x)), ShapeError
         yield Sample(cls(-3), (x, two, x[:, :2])), ShapeError
+        yield Sample(cls(), (x, two, two)), ShapeError
+        yield Sample(cls(), (x, x[:, :2], x[:, :2])), ShapeError

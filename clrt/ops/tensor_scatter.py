@@ -11,8 +11,18 @@ from clrt.errors import ShapeError, UnsupportedError
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.spec import Arg, BufferArg, KernelSpec, Launch, Lowering, Variant, i32
-from clrt.ops.base import Accuracy, OnnxNode, Op, Sample, Types, need, normalize_axis, register
-from clrt.ops.movement import count
+from clrt.ops.base import (
+    Accuracy,
+    OnnxNode,
+    Op,
+    Sample,
+    Types,
+    agree,
+    need,
+    normalize_axis,
+    register,
+)
+from clrt.ops.movement import count, index_t
 from clrt.ops.ranges import check_lengths, length_status
 from clrt.ops.softmax import around_axis
 
@@ -31,6 +41,7 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
         DATA_T=y.dtype.cl_bits,
         CIRCULAR=int(op.mode == "circular"),
         F_INDICES=int(indices is not None),
+        INDEX_T=index_t(indices) if indices is not None else "long",
     )
     status = length_status(node, 2, size - update.dims[axis], "a write index")
     buffers = [BufferArg(v) for v in (cache, update, y) if v is not None]
@@ -56,6 +67,7 @@ class TensorScatter(Op):
     storages = None
     in_place = (0,)
     accuracy = Accuracy.EXACT
+    followed = (2,)
     variants = (Variant("gather", _emit),)
 
     @classmethod
@@ -91,6 +103,9 @@ class TensorScatter(Op):
                     and (new > own or (k != axis and new != own))
                 ):
                     raise ShapeError(f"TensorScatter: an update {update} of a cache {cache}.")
+            starts = inputs[2] if len(inputs) > 2 else None
+            if starts is not None and not agree(starts, cache.shape[:1]):
+                raise ShapeError(f"TensorScatter: write indices {starts} for a cache {cache}.")
         return [TensorType(cache.dtype, cache.shape)]
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
@@ -132,3 +147,5 @@ class TensorScatter(Op):
         yield Sample(cls(0), (x, x)), ShapeError
         yield Sample(cls(), (x[:, :2], x)), ShapeError
         yield Sample(cls(), (x, x[..., :2])), ShapeError
+        yield Sample(cls(), (x, x, np.zeros(1, np.int64))), ShapeError
+        yield Sample(cls(), (x, x, np.zeros(2, np.float32))), ShapeError

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from clrt.errors import InputError, NumberError
+from clrt.errors import ClrtError, InputError, ModelError, NumberError
 from clrt.ir.graph import Graph, Node, Value
 from clrt.ops.base import Op, all_graphs
 
@@ -13,24 +13,23 @@ _MOVES = frozenset({"Cast", "Expand", "Slice", "Split", "Tile", "Transpose"})
 _NAMED = 3
 
 
-def traced(error: NumberError, model: Graph) -> InputError:
-    """The error, naming the node, and the inputs of the model that the number depends on."""
+def traced(error: NumberError, model: Graph) -> ClrtError:
+    """The error, naming the node, and the inputs of the model that the number depends on.
+
+    Where it depends on none, it is the model that is wrong.
+    """
     node = error.node
-    if not isinstance(node, Node):
+    value = node.input(error.operand) if isinstance(node, Node) else None
+    if value is None:
         return error
-    value = node.input(error.operand)
-    source = "" if value is None else f" {_source(value, model)}"
-    return InputError(f"{node}: {error.what}{source} is {error.number}; {error.allowed}.")
-
-
-def _source(value: Value, model: Graph) -> str:
     names, moved = _origins(value, model)
+    end = f"is {error.number}; {error.allowed}."
     if not names:
-        return "of the model itself"
+        return ModelError(f"{node}: {error.what} that the model has as a constant {end}")
     first = ", ".join(f"'{name}'" for name in names[:_NAMED])
     rest = f" and {len(names) - _NAMED} more" if len(names) > _NAMED else ""
-    of = "of" if moved else "computed from"
-    return f"{of} input{'s' if len(names) > 1 else ''} {first}{rest}"
+    source = f"input{'s' if len(names) > 1 else ''} {first}{rest}"
+    return InputError(f"{node}: {error.what} {'of' if moved else 'computed from'} {source} {end}")
 
 
 def _origins(value: Value, model: Graph) -> tuple[list[str], bool]:

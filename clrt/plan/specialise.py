@@ -14,7 +14,7 @@ from math import prod
 
 import numpy as np
 
-from clrt.errors import ClrtError, PlanError, ShapeError, reworded
+from clrt.errors import ClrtError, NumberError, PlanError, ShapeError, reworded
 from clrt.ir.dims import Bindings, Shape, numbers_of
 from clrt.ir.graph import Graph, Names, Node, Value
 from clrt.ir.op import Array, ContainerType, TensorType
@@ -291,7 +291,10 @@ def _fold(node: Node) -> bool:
             return False
         assert isinstance(node.op, Op)
         inputs = [None if v is None else v.numbers for v in node.inputs]
-        arrays = list(node.op.compute(*inputs))
+        try:
+            arrays = list(node.op.compute(*inputs))
+        except NumberError as error:
+            raise error.at(node) from error
     for value, array in zip(node.outputs, arrays, strict=False):
         data = np.asarray(array, value.dtype.numpy, order="C")
         value.type = TensorType(value.dtype, data.shape, data)

@@ -404,8 +404,7 @@ class BoundPlan:
         try:
             results = node.op.compute(*inputs)
         except NumberError as error:
-            error.node = node
-            raise
+            raise error.at(node) from error
         for value, array in zip(node.outputs, results, strict=False):
             self._write(value, np.asarray(array, value.dtype.numpy, order="C"))
 
