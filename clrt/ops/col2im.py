@@ -19,6 +19,7 @@ from clrt.ir.op import Array, TensorType
 from clrt.kernels.spec import Arg, BufferArg, KernelSpec, Launch, Lowering, Variant, i32
 from clrt.ops.base import Op, Sample, Types, need, register
 from clrt.ops.movement import elements, fresh_dim, fresh_dims, length
+from clrt.ops.pooling import check_windows
 
 MAX_AXES = 3
 
@@ -131,6 +132,9 @@ class Col2Im(Op):
         pads = self.pads or (0,) * (2 * rank)
         if {len(kernel), len(strides), len(dilations), len(pads) // 2} != {rank}:
             raise ShapeError(f"Col2Im: {self} does not fit an image of {rank} axes.")
+        check_windows(self, image, kernel, strides, dilations, pads)
+        if min(image, default=0) < 0 or min(kernel, default=1) < 1:
+            raise ShapeError(f"Col2Im: windows {list(kernel)} of images {list(image)}.")
         positions = tuple(
             (image[a] + pads[a] + pads[rank + a] - dilations[a] * (kernel[a] - 1) - 1) // strides[a]
             + 1
@@ -152,6 +156,9 @@ class Col2Im(Op):
             found = prod(self.windows(inputs).positions)
             if found != x.shape[2]:
                 raise ShapeError(f"Col2Im: {x} has {x.shape[2]} columns; expected {found}.")
+            whole = prod(self.windows(inputs).kernel)
+            if isinstance(x.shape[1], int) and x.shape[1] % whole:
+                raise ShapeError(f"Col2Im: axis 1 of {x} is no multiple of windows of {whole}.")
         return [TensorType(x.dtype, (x.shape[0], channels, *dims))]
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:

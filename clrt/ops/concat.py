@@ -58,6 +58,8 @@ class Concat(Op):
     def infer(self, inputs: Types) -> list[TensorType]:
         types = [need(inputs, i, self) for i in range(max(len(inputs), 1))]
         dtype = types[0].dtype
+        if any(t.dtype is not dtype for t in types):
+            raise ShapeError(f"Concat: the dtypes of {', '.join(map(str, types))} differ.")
         shapes = [t.shape for t in types if t.shape is not None]
         if not shapes:
             return [TensorType(dtype, None)]

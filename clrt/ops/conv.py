@@ -235,6 +235,7 @@ class Conv(Op):
         self._check(x, w, inputs[2] if len(inputs) > 2 else None)
         if x.shape is None or w.shape is None or window is None:
             return [TensorType(x.dtype, None)]
+        window.check(x.shape[2:], self)
         dims = checked_sizes(
             (window.out_dim(axis, size) for axis, size in enumerate(x.shape[2:])),
             f"{self.name}: the window {window.kernel_shape} is larger than {x}.",
@@ -262,6 +263,8 @@ class Conv(Op):
             if differ(actual, known):
                 raise ShapeError(f"{self.name}: kernel_shape {self.kernel_shape} is not w's: {w}.")
         channels, maps, per_group = x.shape[1], w.shape[0], w.shape[1]
+        if self.group < 1:
+            raise ShapeError(f"{self.name}: group {self.group}; expected 1 or more.")
         if differ(channels, per_group * self.group):
             raise ShapeError(
                 f"{self.name}: {channels} channels are not {self.group} groups of {per_group}."

@@ -12,7 +12,7 @@ from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.spec import BufferArg, KernelSpec, Launch, Lowering, Variant, i32, misfit_float64
-from clrt.ops.base import Op, Sample, Types, need, register
+from clrt.ops.base import Op, Sample, Types, agree, need, register
 from clrt.ops.movement import fresh_dim
 
 AVERAGE, SUM, MIN, MAX = range(4)
@@ -53,8 +53,9 @@ class DecisionTrees(Op):
 
     Inputs: x [N, F]; nodes int32 [n, 4], of which a row is feature, mode (its place in MODES, and
     MISSING_IS_TRUE where NaN goes the true way), child where the comparison with the split holds,
-    and other child: the number of a node, or ~ that of a leaf; splits [n]; roots int32 [trees], a
-    child each; starts int32 [leaves + 1] into what follows; targets int32 [m]; weights [m].
+    and other child: the number of a node behind it, or ~ that of a leaf; splits [n]; roots int32
+    [trees], a child each; starts int32 [leaves + 1] into what follows; targets int32 [m];
+    weights [m].
     Splits and weights are float32, or float64 with x. A target without a weight gets 0.
 
     Attributes:
@@ -66,6 +67,7 @@ class DecisionTrees(Op):
     aggregate: int = SUM
 
     domain = "clrt"
+    host_inputs = (1, 3, 4, 5)
     variants = (Variant("rows", _emit, misfit_float64),)
 
     def infer(self, inputs: Types) -> list[TensorType]:
@@ -74,12 +76,52 @@ class DecisionTrees(Op):
             return [TensorType(x.dtype, (fresh_dim(), self.targets))]
         if len(x.shape) != 2:
             raise ShapeError(f"DecisionTrees: {x} has rank {len(x.shape)}; expected 2.")
-        nodes, features = need(inputs, 1, self).numbers, x.shape[1]
-        if nodes is not None and nodes.size and isinstance(features, int):
-            used = int(nodes[:, 0].max())
-            if used >= features:
-                raise ShapeError(f"DecisionTrees: the trees ask for feature {used} of {x}.")
+        used = self._check(inputs)
+        if isinstance(x.shape[1], int) and used >= x.shape[1]:
+            raise ShapeError(f"DecisionTrees: the trees ask for feature {used} of {x}.")
         return [TensorType(x.dtype, (x.shape[0], self.targets))]
+
+    def _check(self, inputs: Types) -> int:
+        """The last feature, where no walk leaves the tables and each ends; -1 if none is known.
+
+        Raises:
+            ShapeError: They do not fit each other, or a number in them is outside its range.
+        """
+        tables = [t for i in self.host_inputs if (t := need(inputs, i, self).numbers) is not None]
+        if len(tables) < len(self.host_inputs):
+            return -1
+        nodes, roots, starts, entries = tables
+        splits, weights = need(inputs, 2, self), need(inputs, 6, self)
+        real = DType.FLOAT64 if need(inputs, 0, self).dtype is DType.FLOAT64 else DType.FLOAT32
+        fits = (
+            all(t.dtype == np.int32 for t in (nodes, roots, starts, entries))
+            and nodes.ndim == 2
+            and nodes.shape[1] == 4
+            and roots.ndim == starts.ndim == entries.ndim == 1
+            and starts.size > 0
+            and splits.dtype is weights.dtype is real
+            and agree(splits, (len(nodes),))
+            and agree(weights, (len(entries),))
+        )
+        if not (fits and self.targets > 0 and 0 <= self.aggregate < len(AGGREGATES)):
+            raise ShapeError("DecisionTrees: its tables do not fit each other, or its attributes.")
+        children, places = nodes[:, 2:], np.arange(len(nodes), dtype=np.int32)[:, None]
+        leaves = len(starts) - 1
+        if not (
+            ((children < len(nodes)) & (children >= -leaves)).all()
+            and ((children < 0) | (children > places)).all()
+            and ((roots < len(nodes)) & (roots >= -leaves)).all()
+            and (nodes[:, 0] >= 0).all()
+            and starts[0] >= 0
+            and (starts[1:] >= starts[:-1]).all()
+            and starts[-1] <= len(entries)
+            and ((entries >= 0) & (entries < self.targets)).all()
+        ):
+            raise ShapeError(
+                "DecisionTrees: a child, feature, leaf or target is outside its range, or a child "
+                "does not come behind its parent."
+            )
+        return int(nodes[:, 0].max(initial=-1))
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         arrays = [a for a in inputs if a is not None]
@@ -133,3 +175,22 @@ class DecisionTrees(Op):
     def error_samples(cls) -> Iterator[tuple[Sample, type[Exception]]]:
         (_, *tables) = next(cls.samples()).inputs
         yield Sample(cls(4), (np.zeros(3, np.float32), *tables)), ShapeError
+        x = np.zeros((2, 3), np.float32)
+        yield Sample(cls(4), (x[:, :2], *tables)), ShapeError
+        yield Sample(cls(2), (x, *tables)), ShapeError
+        # Of the nodes: feature, and both children; then a root, a start, a target.
+        for table, place, wrong in [
+            *((0, 8, n) for n in (-1, 3, 1 << 30)),
+            *((0, 11, n) for n in (0, 2, 6, ~6, 1 << 30, -(1 << 31))),
+            *((2, 0, n) for n in (6, ~6)),
+            *((3, 1, n) for n in (-1, 9, 1 << 30)),
+            *((4, 0, n) for n in (-1, 4)),
+        ]:
+            changed = [None if t is None else t.copy() for t in tables]
+            array = changed[table]
+            assert array is not None
+            array.reshape(-1)[place] = wrong
+            yield Sample(cls(4), (x, *changed)), ShapeError
+        for table in (0, 1, 3, 4, 5):
+            changed = [t if k != table or t is None else t[:-1] for k, t in enumerate(tables)]
+            yield Sample(cls(4), (x, *changed)), ShapeError

@@ -8,8 +8,8 @@ from math import prod
 
 import numpy as np
 
-from clrt.errors import ModelError, ShapeError
-from clrt.ir.dims import differ
+from clrt.errors import ShapeError
+from clrt.ir.dims import differ, product
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, Step, TensorType
 from clrt.kernels import gemm
@@ -23,11 +23,11 @@ from clrt.kernels.spec import (
     i32,
     misfit_in_float32,
 )
-from clrt.ops.base import Op, Sample, Types, need, register
+from clrt.ops.base import Op, Sample, Types, agree, need, register
 from clrt.ops.fused import compute_type
 from clrt.ops.matmul import make_epilogue
 from clrt.ops.pointwise import Add
-from clrt.ops.pooling import WindowPool
+from clrt.ops.pooling import WindowPool, check_windows
 
 
 def _emit(emit: gemm.EmitProduct) -> Emit:
@@ -106,6 +106,7 @@ class DeformConv(Op):
     pads: tuple[int, ...] = ()
     strides: tuple[int, ...] = ()
 
+    alike = ((0, 1, 2, 3, 4),)
     variants = gemm.variants(_emit, misfit_in_float32)
 
     def window(self, weights: tuple[int, ...]) -> WindowPool:
@@ -118,11 +119,29 @@ class DeformConv(Op):
             return [TensorType(x.dtype, None)]
         if not len(x.shape) == len(w.shape) == len(offsets.shape) == 4:
             raise ShapeError(f"DeformConv: x {x}, w {w} and offsets {offsets} must have four axes.")
-        channels, given = x.shape[1], w.shape[1]
-        if differ(channels, given * self.group):
+        channels = x.shape[1]
+        if differ(channels, w.shape[1] * self.group):
             raise ShapeError(f"DeformConv: x {x} and w {w} do not fit {self.group} groups.")
-        if isinstance(channels, int) and channels % self.offset_group:
-            raise ModelError(f"DeformConv: {channels} channels, {self.offset_group} offset groups.")
+        if self.group < 1 or (isinstance(w.shape[0], int) and w.shape[0] % self.group):
+            raise ShapeError(f"DeformConv: w {w} does not divide into {self.group} groups.")
+        groups = self.offset_group
+        if groups < 1 or (isinstance(channels, int) and channels % groups):
+            raise ShapeError(f"DeformConv: {channels} channels, {groups} offset groups.")
+        window = w.shape[2:]
+        check_windows(self, x.shape[2:], window, self.strides, self.dilations, self.pads)
+        if self.kernel_shape and not agree(w, (None, None, *self.kernel_shape)):
+            raise ShapeError(f"DeformConv: kernel_shape {self.kernel_shape} is not w's: {w}.")
+        places = groups * product(window)
+        bias, mask = (*inputs[3:], None, None)[:2]
+        for given, shape in (
+            (offsets, (x.shape[0], 2 * places, *offsets.shape[2:])),
+            (bias, (w.shape[0],)),
+            (mask, (x.shape[0], places, *offsets.shape[2:])),
+        ):
+            if given is not None and not agree(given, shape):
+                raise ShapeError(
+                    f"DeformConv: an input is {given}; expected [{','.join(map(str, shape))}]."
+                )
         return [TensorType(x.dtype, (x.shape[0], w.shape[0], *offsets.shape[2:]))]
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:

@@ -232,6 +232,7 @@ class FusedAttention(Projected):
     domain = "clrt"
     accuracy = Accuracy.ACCUMULATED
     storages = WIDENED_STORAGES
+    alike = ((0, 1, 2),)
     variants = (
         Variant("cpu", _emit_cpu, _misfit_cpu, _emit_with),
         Variant("any", _emit_any, _misfit_any),
@@ -239,6 +240,10 @@ class FusedAttention(Projected):
 
     def infer(self, inputs: Types) -> list[TensorType]:
         q, k, v = (need(inputs, i, self) for i in range(3))
+        if min(self.head_size, self.v_head_size, self.num_heads) < 1 or (
+            min(self.q_offset, self.k_offset, self.v_offset) < 0
+        ):
+            raise ShapeError(f"FusedAttention: a size or an offset is negative in {self}.")
         if self.kv_num_heads < 1 or self.num_heads % self.kv_num_heads:
             raise ShapeError(
                 f"FusedAttention: {self.num_heads} heads are no multiple of "
@@ -264,9 +269,16 @@ class FusedAttention(Projected):
                 )
         if q.shape is None:
             return [TensorType(q.dtype, None)]
+        shapes = [t.shape for t in (k, v) if t.shape is not None]
+        if any(differ(s[0], q.shape[0]) or differ(s[-2], shapes[0][-2]) for s in shapes):
+            raise ShapeError(f"FusedAttention: q {q}, k {k} and v {v} do not fit each other.")
         mask = inputs[3] if len(inputs) > 3 else None
+        if mask is not None and mask.dtype not in (DType.BOOL, q.dtype):
+            raise ShapeError(f"FusedAttention: a mask {mask} for q {q}.")
         if mask is not None and mask.shape is not None and k.shape is not None:
             target = (q.shape[0], self.num_heads, q.shape[-2], k.shape[-2])
+            if len(mask.shape) > len(target):
+                raise ShapeError(f"FusedAttention: a mask {mask} of more than four axes.")
             broadcast_shapes([mask.shape, target], self)
         y_shape = (q.shape[0], q.shape[-2], self.num_heads * self.v_head_size)
         return [TensorType(q.dtype, y_shape)]

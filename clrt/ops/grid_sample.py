@@ -90,6 +90,8 @@ class GridSample(Op):
         rank = len(x.shape) - 2
         if len(grid.shape) != rank + 2 or differ(grid.shape[-1], rank):
             raise ShapeError(f"GridSample: places {grid} do not fit x {x}.")
+        if differ(grid.shape[0], x.shape[0]):
+            raise ShapeError(f"GridSample: places {grid} are for another batch than x {x}.")
         return [TensorType(x.dtype, (*x.shape[:2], *grid.shape[1:-1]))]
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:

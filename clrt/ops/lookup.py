@@ -13,7 +13,7 @@ from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.spec import BufferArg, KernelSpec, Launch, Lowering, Variant, i32
-from clrt.ops.base import Accuracy, Op, Sample, Types, need, register
+from clrt.ops.base import Accuracy, Op, Sample, Types, agree, need, register
 from clrt.ops.movement import count
 
 
@@ -47,12 +47,17 @@ class Lookup(Op):
 
     domain = "clrt"
     accuracy = Accuracy.EXACT
+    alike = ((0, 1), (2, 3))
     variants = (Variant("search", _emit, _misfit),)
 
     def infer(self, inputs: Types) -> list[TensorType]:
         x, keys, values = (need(inputs, i, self) for i in range(3))
         if x.dtype is not keys.dtype:
             raise ShapeError(f"Lookup: the keys are {keys}; x is {x}.")
+        default = need(inputs, 3, self)
+        fits = agree(keys, (None,)) and agree(default, (1,))
+        if not fits or (keys.shape is not None and not agree(values, keys.shape)):
+            raise ShapeError(f"Lookup: keys {keys}, values {values} and default {default}.")
         return [TensorType(values.dtype, x.shape)]
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
@@ -84,3 +89,6 @@ class Lookup(Op):
     def error_samples(cls) -> Iterator[tuple[Sample, type[Exception]]]:
         x = np.zeros(2, np.float32)
         yield Sample(cls(), (x, np.arange(2), np.arange(2), np.array([0]))), ShapeError
+        yield Sample(cls(), (x, x, np.arange(1), np.array([0]))), ShapeError
+        yield Sample(cls(), (x, x, np.arange(2), np.zeros(0, np.int64))), ShapeError
+        yield Sample(cls(), (x, x, np.arange(2), x[:1])), ShapeError

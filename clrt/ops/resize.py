@@ -150,7 +150,10 @@ class Resize(Op):
         return op
 
     def _axes(self, rank: int) -> tuple[int, ...]:
-        return tuple(normalize_axis(a, rank, self) for a in self.axes) or tuple(range(rank))
+        axes = tuple(normalize_axis(a, rank, self) for a in self.axes) or tuple(range(rank))
+        if len(set(axes)) < len(axes):
+            raise ShapeError(f"Resize: axes {list(self.axes)} name an axis twice.")
+        return axes
 
     def infer(self, inputs: Types) -> list[TensorType]:
         x = need(inputs, 0, self)

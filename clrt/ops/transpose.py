@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from clrt.errors import ModelError, ShapeError
+from clrt.errors import ShapeError
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.spec import BufferArg, Launch, Lowering, Variant
 from clrt.kernels.strided import contiguous_strides, copy_launches
-from clrt.ops.base import Accuracy, OnnxNode, Op, Sample, Types, need, register
+from clrt.ops.base import Accuracy, Op, Sample, Types, need, register
 
 
 def _emit(node: Node, ctx: Lowering) -> list[Launch]:
@@ -40,13 +40,6 @@ class Transpose(Op):
     shape_data = True
     variants = (Variant("strided", _emit),)
 
-    @classmethod
-    def from_onnx(cls, node: OnnxNode) -> Op:
-        perm = node.attrs.get("perm")
-        if perm is not None and sorted(perm) != list(range(len(perm))):
-            raise ModelError(f"its perm {list(perm)} is no order of axes; export the model again.")
-        return super().from_onnx(node)
-
     def order(self, rank: int) -> tuple[int, ...]:
         """The permutation; reversed axes by default."""
         return tuple(reversed(range(rank))) if self.perm is None else self.perm
@@ -56,8 +49,8 @@ class Transpose(Op):
         if x.shape is None:
             return [TensorType(x.dtype, None)]
         order = self.order(len(x.shape))
-        if len(order) != len(x.shape):
-            raise ShapeError(f"Transpose: {list(order)} is no order of the axes of {x}.")
+        if sorted(order) != list(range(len(x.shape))):
+            raise ShapeError(f"Transpose: perm {list(order)} is no order of the axes of {x}.")
         return [TensorType(x.dtype, tuple(x.shape[a] for a in order))]
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:

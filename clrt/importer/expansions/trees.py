@@ -39,10 +39,10 @@ class _Forest:
         return ~(len(self.starts) - 2)
 
     def check(self, count: int) -> None:
-        """Refuses trees that a walk would leave or never end in.
+        """Refuses trees that a walk would leave.
 
         Raises:
-            ModelError: A child, feature or target is outside, or the nodes form a cycle.
+            ModelError: A child, feature or target is outside.
         """
         nodes = np.asarray(self.nodes, np.int64).reshape(-1, 4)
         children = np.concatenate([nodes[:, 2:].reshape(-1), np.asarray(self.roots, np.int64)])
@@ -53,17 +53,38 @@ class _Forest:
             raise ModelError("a node has a child that does not exist.")
         if (nodes[:, 0] < 0).any() or (targets < 0).any() or (targets >= count).any():
             raise ModelError("a feature or a target is outside its range.")
+
+    def order(self) -> None:
+        """Puts children behind their parents, and drops nodes that no tree has.
+
+        Raises:
+            ModelError: The nodes form a cycle.
+        """
+        nodes = np.asarray(self.nodes, np.int64).reshape(-1, 4)
+        depth = np.full(len(nodes), -1)
         level = np.unique([r for r in self.roots if r >= 0]).astype(np.int64)
-        for _ in range(len(nodes) + 1):
+        for k in range(len(nodes) + 1):
             if not level.size:
-                return
+                break
+            depth[level] = k
             below = nodes[level, 2:].reshape(-1)
             level = np.unique(below[below >= 0])
-        raise ModelError("its nodes form a cycle.")
+        else:
+            raise ModelError("its nodes form a cycle.")
+        order = np.argsort(depth, kind="stable")[np.count_nonzero(depth < 0) :]
+        place = np.zeros(len(nodes), np.int64)
+        place[order] = np.arange(len(order))
+        moved = nodes[order]
+        children = moved[:, 2:]
+        moved[:, 2:] = np.where(children < 0, children, place[children])
+        self.nodes = moved.tolist()
+        self.splits = [self.splits[k] for k in order]
+        self.roots = [int(place[r]) if r >= 0 else r for r in self.roots]
 
     def apply(self, body: Body, count: int, aggregate: int) -> tuple[str, DType]:
         """The sums [N, count], and their dtype."""
         self.check(count)
+        self.order()
         x, dtype = body.inputs[0], body.input_dtype()
         if dtype is not DType.FLOAT16:
             x, dtype = body.real()
