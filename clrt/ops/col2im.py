@@ -191,3 +191,12 @@ class Col2Im(Op):
         x = np.zeros((1, 4, 5), np.float32)
         yield Sample(cls(), (x, np.array([4, 4]), np.array([2, 2]))), ShapeError
         yield Sample(cls(), (x[0], np.array([4, 4]), np.array([2, 2]))), ShapeError
+        good = np.zeros((1, 4, 9), np.float32), np.array([4, 4]), np.array([2, 2])
+        for op in (
+            *(cls(strides=(n, 1)) for n in (0, -1, 1 << 31)),
+            *(cls(dilations=(n, 1)) for n in (0, -1)),
+            cls(pads=(1, 1)),
+        ):
+            yield Sample(op, good), ShapeError
+        yield Sample(cls(), (np.zeros((1, 5, 9), np.float32), *good[1:])), ShapeError
+        yield Sample(cls(), (good[0], good[1], np.array([-2, 2]))), ShapeError

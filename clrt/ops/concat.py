@@ -106,6 +106,7 @@ class Concat(Op):
         yield Sample(cls(0), (a, a[:, :2])), ShapeError
         yield Sample(cls(0), (a, a[0])), ShapeError
         yield Sample(cls(2), (a, a)), ShapeError
+        yield Sample(cls(0), (a, a.astype(np.int8))), ShapeError
 
 
 def _emit_split(node: Node, ctx: Lowering) -> list[Launch]:

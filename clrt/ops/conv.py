@@ -340,6 +340,12 @@ class Conv(Op):
             (cls(), (2, 4, 3)),
             (cls(), (2, 4, 9, 9)),
             (cls(strides=(1,)), (2, 4, 3, 3)),
+            (cls(strides=(0, 1)), (2, 4, 3, 3)),
+            (cls(strides=(1, 1 << 31)), (2, 4, 3, 3)),
+            (cls(dilations=(1, -1)), (2, 4, 3, 3)),
+            (cls(pads=(0, 1 << 30, 0, 0)), (2, 4, 3, 3)),
+            (cls(group=0), (2, 4, 3, 3)),
+            (cls(auto_pad="SOME"), (2, 4, 3, 3)),
         ]:
             yield Sample(op, (x, np.zeros(shape, np.float32))), ShapeError
         yield Sample(cls(), (x, np.zeros((2, 4, 3, 3), np.float32), x[0, 0, 0])), ShapeError

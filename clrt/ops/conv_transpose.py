@@ -217,3 +217,16 @@ class ConvTranspose(Op):
         yield Sample(cls(strides=(1, 1)), (x, np.zeros((4, 2, 3), np.float32))), ShapeError
         yield Sample(cls(), (x, np.zeros((4, 2, 3, 3), np.float32))), ShapeError
         yield Sample(cls(pads=(4, 4)), (x, np.zeros((4, 2, 3), np.float32))), ShapeError
+        w, bias = np.zeros((4, 2, 3), np.float32), np.zeros(2, np.float32)
+        for op in (
+            *(cls(strides=(n,)) for n in (0, -1, 1 << 31)),
+            *(cls(dilations=(n,)) for n in (0, -1, 1 << 31)),
+            *(cls(group=n) for n in (0, -1, 3)),
+            cls(kernel_shape=(4,)),
+            cls(output_padding=(-1,)),
+            cls(output_shape=(1, 1, 1, 1)),
+            cls(group=2),
+        ):
+            yield Sample(op, (x, w, bias)), ShapeError
+        for wrong in (bias[:1], bias[None], bias.astype(np.int8)):
+            yield Sample(cls(), (x, w, wrong)), ShapeError

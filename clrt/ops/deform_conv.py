@@ -201,3 +201,22 @@ class DeformConv(Op):
         x, w = np.zeros((1, 2, 3, 3), np.float32), np.zeros((1, 1, 2, 2), np.float32)
         yield Sample(cls(), (x, w, np.zeros((1, 8, 2, 2), np.float32))), ShapeError
         yield Sample(cls(), (x[0], w, np.zeros((1, 8, 2, 2), np.float32))), ShapeError
+        good = [*next(cls.samples()).inputs]
+        for index, wrong in [
+            *((0, np.zeros((n, 1, 3, 3), "f4")) for n in (0, 2)),
+            (1, np.zeros((1, 1, 2, 1), "f4")),
+            (1, np.zeros((1, 1, 2, 2), np.int8)),
+            *((2, np.zeros((n, m, 2, 2), "f4")) for n, m in ((2, 8), (1, 7), (1, 9))),
+            *((3, np.zeros(n, "f4")) for n in (0, 2)),
+            *((4, np.zeros((n, m, k, 2), "f4")) for n, m, k in ((2, 4, 2), (1, 3, 2), (1, 4, 1))),
+        ]:
+            yield Sample(cls(), (*good[:index], wrong, *good[index + 1 :])), ShapeError
+        for op in (
+            *(cls(strides=(n, 1)) for n in (0, -1, 1 << 31)),
+            *(cls(dilations=(n, 1)) for n in (0, -1, 1 << 31)),
+            *(cls(group=n) for n in (0, -1)),
+            *(cls(offset_group=n) for n in (0, -1)),
+            cls(strides=(1,)),
+            cls(kernel_shape=(3, 2)),
+        ):
+            yield Sample(op, (*good,)), ShapeError

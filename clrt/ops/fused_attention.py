@@ -412,6 +412,12 @@ class FusedAttention(Projected):
         yield Sample(cls.plain(3, 8), (x, x, x)), ShapeError
         yield Sample(cls.plain(3, 4, kv_num_heads=2), (x, x, x)), ShapeError
         yield Sample(cls.plain(2, 8), (x, x, x, np.zeros((5, 3), np.float32))), ShapeError
+        yield Sample(cls.plain(2, 8), (x, x[:, :2], x)), ShapeError
+        yield Sample(cls.plain(2, 8), (x, np.zeros((2, 3, 16), "f4"), x)), ShapeError
+        yield Sample(cls.plain(2, 8), (x, x, x.astype(np.float16))), ShapeError
+        yield Sample(cls.plain(2, 8), (x, x, x, np.zeros((3, 3), np.int8))), ShapeError
+        for name in ("q_offset", "k_offset", "v_offset", "head_size", "v_head_size", "num_heads"):
+            yield Sample(replace(cls.plain(2, 8), **{name: -1}), (x, x, x)), ShapeError
 
 
 def heads_apart(x: Array, offset: int, count: int, size: int) -> Array:

@@ -141,3 +141,5 @@ class FusedRotary(Op):
         yield Sample(cls(3, 4), (x, table, table)), ShapeError
         yield Sample(cls(2, 4), (x, table[:, :, :2], table)), ShapeError
         yield Sample(cls(2, 4), (x, table.astype(np.float16), table)), ShapeError
+        yield Sample(cls(1, 4, -1), (x, table, table)), ShapeError
+        yield Sample(cls(-1, 4), (x, table, table)), ShapeError

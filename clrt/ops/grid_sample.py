@@ -157,6 +157,7 @@ class GridSample(Op):
         x = np.zeros((1, 1, 3, 3), np.float32)
         yield Sample(cls(), (x, np.zeros((1, 2, 2, 3), np.float32))), ShapeError
         yield Sample(cls(), (x, np.zeros((1, 2, 2), np.float32))), ShapeError
+        yield Sample(cls(), (x, np.zeros((2, 2, 2, 2), np.float32))), ShapeError
 
 
 def _reflected(x: Array, low: float, high: float) -> Array:

@@ -149,3 +149,6 @@ class GroupNormalization(GroupStatistics):
     def error_samples(cls) -> Iterator[tuple[Sample, type[Exception]]]:
         x, scale = np.zeros((2, 3, 4), np.float32), np.zeros(3, np.float32)
         yield Sample(cls(2), (x, scale, scale)), ShapeError
+        yield Sample(cls(0), (x, scale, scale)), ShapeError
+        yield Sample(cls(-1), (x, scale, scale)), ShapeError
+        yield Sample(cls(3, per_group=True), (x, scale[:2], scale)), ShapeError

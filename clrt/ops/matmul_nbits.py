@@ -280,3 +280,6 @@ class MatMulNBits(MatrixProduct):
         a = np.zeros((2, 32), np.float32)
         yield Sample(cls(32, 4, 4, 16), (a, weights, scales)), ShapeError
         yield Sample(cls(32, 3, 4, 16), (a[:, :31], weights, scales)), ShapeError
+        yield Sample(cls(32, 3, 4, 16), (a, weights.astype(np.float32), scales)), ShapeError
+        yield Sample(cls(32, 3, 3, 16), (a, weights, scales)), ShapeError
+        yield Sample(cls(32, 3, 4, 0), (a, weights, scales)), ShapeError

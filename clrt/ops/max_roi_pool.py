@@ -104,6 +104,11 @@ class MaxRoiPool(Op):
     @classmethod
     def error_samples(cls) -> Iterator[tuple[Sample, type[Exception]]]:
         yield Sample(cls(), (np.zeros((1, 3, 4), "f4"), np.zeros((1, 5), "f4"))), ShapeError
+        x, rois = np.zeros((1, 2, 3, 4), "f4"), np.zeros((1, 5), "f4")
+        yield Sample(cls(), (x, rois[:, :4])), ShapeError
+        yield Sample(cls(), (x, rois.astype(np.float16))), ShapeError
+        for shape in ((1,), (0, 1), (1, -1)):
+            yield Sample(cls(shape), (x, rois)), ShapeError
 
 
 def _bins(start: int, end: int, count: int, size: int) -> list[tuple[int, int]]:

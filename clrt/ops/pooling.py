@@ -396,6 +396,12 @@ class LpPool(WindowPool):
                 x = rng.uniform(-2, 2, shape).astype(np.float32)
                 yield Sample(replace(op, p=p), (x,))
 
+    @classmethod
+    def error_samples(cls) -> Iterator[tuple[Sample, type[Exception]]]:
+        yield from super().error_samples()
+        for p in (0, -1):
+            yield Sample(cls((2,), p=p), (np.zeros((1, 2, 4), np.float32),)), ShapeError
+
 
 class _Global:
     """Makes a reduction one over the spatial axes, which are kept."""

@@ -324,6 +324,7 @@ class Resize(Op):
         yield Sample(cls(), (x, None, np.ones(2, np.float32))), ShapeError
         yield Sample(cls(), (x, None, np.array([1, 1, np.nan], np.float32))), ShapeError
         yield Sample(cls(), (x, None, None, np.array([1, 2, -4]))), ShapeError
+        yield Sample(cls(axes=(2, -1)), (x, None, None, np.array([2, 4]))), ShapeError
 
 
 def _numbers(inputs: Types, index: int) -> list[float] | None:

@@ -59,6 +59,12 @@ class Transpose(Op):
         return (np.ascontiguousarray(x.transpose(self.order(x.ndim))),)
 
     @classmethod
+    def error_samples(cls) -> Iterator[tuple[Sample, type[Exception]]]:
+        x = np.zeros((4, 3, 2), np.float32)
+        for perm in ((0, 0, 1), (-1, 0, 1), (0, 1), (0, 1, 3)):
+            yield Sample(cls(perm), (x,)), ShapeError
+
+    @classmethod
     def samples(cls) -> Iterator[Sample]:
         rng = np.random.default_rng(0)
         cases: list[tuple[tuple[int, ...], tuple[int, ...] | None]] = [

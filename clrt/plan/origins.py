@@ -72,9 +72,10 @@ def _read(node: Node) -> list[Value]:
 
 
 def _values_of(model: Graph) -> tuple[dict[str, Value], dict[str, Sequence[Value]]]:
-    """By name: the outputs of all nodes, and for the inputs of graphs in nodes what these may be.
+    """By name: what a value is elsewhere in the model, and what others may depend on.
 
-    Those inputs are the last ones of the node. What goes round in a loop may come from any.
+    The first are the outputs of all nodes, and what graphs in nodes read of the graph around them,
+    their last inputs. What else goes into such a graph may come from any input of its node.
     """
     made: dict[str, Value] = {}
     formal: dict[str, Sequence[Value]] = {}
@@ -82,10 +83,12 @@ def _values_of(model: Graph) -> tuple[dict[str, Value], dict[str, Sequence[Value
         for node in graph.nodes:
             assert isinstance(node.op, Op)
             made.update((v.name, v) for v in node.outputs)
-            every = _read(node)
+            captures = getattr(node.op, "captures", 0)
             for inner in node.op.graphs:
-                for k, value in enumerate(reversed(inner.inputs), start=1):
-                    given = node.inputs[-k] if k <= len(node.inputs) else None
-                    own = node.op.carries is None and given is not None
-                    formal[value.name] = [given] if own and given is not None else every
+                first = len(inner.inputs) - captures
+                pairs = zip(
+                    inner.inputs[first:], node.inputs[len(node.inputs) - captures :], strict=True
+                )
+                made.update((own.name, v) for own, v in pairs if v is not None)
+                formal.update((own.name, _read(node)) for own in inner.inputs[:first])
     return made, formal

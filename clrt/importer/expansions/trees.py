@@ -76,7 +76,7 @@ class _Forest:
         place[order] = np.arange(len(order))
         moved = nodes[order]
         children = moved[:, 2:]
-        moved[:, 2:] = np.where(children < 0, children, place[children])
+        moved[:, 2:] = np.where(children < 0, children, place[np.maximum(children, 0)])
         self.nodes = moved.tolist()
         self.splits = [self.splits[k] for k in order]
         self.roots = [int(place[r]) if r >= 0 else r for r in self.roots]
