@@ -98,9 +98,9 @@ class Status:
 
     def error(self, word: np.int64) -> NumberError:
         """What a word says that is not 0."""
-        number = word.astype(np.int32).view(np.float32) if self.real else word
-        name, number = repr(self.node), number.item()
-        return NumberError(name, self.operand, self.what, number, self.allowed, self.node)
+        number = word.astype(np.int32).view(np.float32).item() if self.real else word.item()
+        error = NumberError(repr(self.node), self.operand, self.what, number, self.allowed)
+        return error.at(self.node)
 
 
 Buffer: TypeAlias = "Value | Scratch | Packed | Status"

@@ -417,7 +417,8 @@ class FusedAttention(Projected):
         yield Sample(cls.plain(2, 8), (x, x, x.astype(np.float16))), ShapeError
         yield Sample(cls.plain(2, 8), (x, x, x, np.zeros((3, 3), np.int8))), ShapeError
         for name in ("q_offset", "k_offset", "v_offset", "head_size", "v_head_size", "num_heads"):
-            yield Sample(replace(cls.plain(2, 8), **{name: -1}), (x, x, x)), ShapeError
+            wrong: dict[str, Any] = {name: -1}
+            yield Sample(replace(cls.plain(2, 8), **wrong), (x, x, x)), ShapeError
 
 
 def heads_apart(x: Array, offset: int, count: int, size: int) -> Array:

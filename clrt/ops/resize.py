@@ -103,6 +103,10 @@ def _table(array: Array, name: str) -> BufferArg:
     return BufferArg(Value(name, TensorType.of(data)))
 
 
+# Of a scale: a tensor has fewer elements.
+_MOST = 2.0**31
+
+
 @register
 @dataclass(frozen=True)
 class Resize(Op):
@@ -165,8 +169,8 @@ class Resize(Op):
         wanted: Sequence[Any] | None = sizes if sizes is not None else scales
         if wanted is not None and len(wanted) != len(axes):
             raise ShapeError(f"Resize: {len(wanted)} numbers for {len(axes)} axes of {x}.")
-        if scales is not None and not np.isfinite(scales).all():
-            raise ShapeError(f"Resize: the scales {scales} of {x} are not finite.")
+        if scales is not None and not (np.abs(scales) < _MOST).all():
+            raise ShapeError(f"Resize: the scales {scales} of {x} are not finite, or too large.")
         numbers = all(isinstance(dims[a], int) for a in axes)
         stretch = self.keep_aspect_ratio_policy == "stretch"
         for place, axis in enumerate(axes):
@@ -324,6 +328,7 @@ class Resize(Op):
         yield Sample(cls(), (x, None, np.ones(2, np.float32))), ShapeError
         yield Sample(cls(), (x, None, np.array([1, 1, np.nan], np.float32))), ShapeError
         yield Sample(cls(), (x, None, None, np.array([1, 2, -4]))), ShapeError
+        yield Sample(cls(), (x, None, np.array([1, 1, 3e38], np.float32))), ShapeError
         yield Sample(cls(axes=(2, -1)), (x, None, None, np.array([2, 4]))), ShapeError
 
 

@@ -186,13 +186,14 @@ class RoiAlign(Op):
         x = np.zeros((1, 3, 4), np.float32)
         yield Sample(cls(), (x, np.zeros((1, 4), np.float32), np.zeros(1, np.int64))), ShapeError
         good = x[None], np.zeros((2, 4), np.float32), np.zeros(2, np.int64)
-        for index, wrong in [
+        changes: list[tuple[int, Array]] = [
             (1, good[1][:1]),
             (1, good[1][:, :3]),
             (1, good[1].astype(np.float16)),
             (2, good[2][:1]),
             (2, good[2].astype(np.float32)),
-        ]:
+        ]
+        for index, wrong in changes:
             yield Sample(cls(), (*good[:index], wrong, *good[index + 1 :])), ShapeError
         for op in (cls(output_height=0), cls(output_width=-1), cls(sampling_ratio=-1),
                    cls(sampling_ratio=(1 << 31) - 1)):  # fmt: skip
