@@ -8,7 +8,7 @@ import sys
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 _FOLDER = Path(__file__).parent
 
@@ -75,6 +75,38 @@ class InputError(ClrtError, ValueError):
 
 class ShapeError(InputError):
     """Shapes, ranks or axes do not fit together."""
+
+
+class NumberError(InputError):
+    """A number in a tensor says where, or how much, and is outside what its node allows.
+
+    Attributes:
+        operand: Which input of the node has it.
+        what: What it is there: "an index".
+        number: The number.
+        allowed: What is allowed, as a clause: "allowed are -3..2".
+        node: The `clrt.ir.graph.Node`, once it is known.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        operand: int = 0,
+        what: str = "a number",
+        number: float = 0,
+        allowed: str = "",
+        node: Any = None,
+    ) -> None:
+        super().__init__(f"{name}: {what} is {number}; {allowed}.")
+        self.operand = operand
+        self.what = what
+        self.number = number
+        self.allowed = allowed
+        self.node = node
+
+    def at(self, node: Any) -> NumberError:
+        """The same error of a node that is known by now."""
+        return NumberError(repr(node), self.operand, self.what, self.number, self.allowed, node)
 
 
 class PassError(ClrtError):

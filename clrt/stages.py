@@ -18,6 +18,7 @@ from clrt.errors import (
     HostFallbackWarning,
     InputError,
     ModelError,
+    NumberError,
     OutOfMemoryError,
     UnsupportedError,
     warn_user,
@@ -29,6 +30,7 @@ from clrt.ir.graph import Graph, Node, Value
 from clrt.ir.op import Array, ContainerType, TensorType
 from clrt.limits import check_turns
 from clrt.ops.base import Blaming, Held, Op, all_graphs
+from clrt.plan.origins import traced
 from clrt.plan.plan import Plan, make_plan
 from clrt.plan.specialise import Cut, specialise_to_cut
 from clrt.runtime.executor import BoundPlan, Feed, Slabs, Weights
@@ -109,6 +111,7 @@ class Stages:
                 what is computed stays there, and inputs and constants where they are.
 
         Raises:
+            InputError: An index, a length or the like is out of range.
             OutOfMemoryError: There is no room for it; the model then holds no device memory.
         """
         if outputs is not None:
@@ -116,6 +119,14 @@ class Stages:
         else:
             self._turns += 1
             check_turns(self._turns, "The model")
+        try:
+            return self._run(graph, feeds, outputs)
+        except NumberError as error:
+            raise traced(error, self._graph) from error
+
+    def _run(
+        self, graph: Graph, feeds: dict[str, Held], outputs: Mapping[str, bool] | None
+    ) -> dict[str, Held]:
         known = dict[str, Array]()
         while True:
             shapes = {n: tuple(f.shape) for n, f in feeds.items() if hasattr(f, "shape")}

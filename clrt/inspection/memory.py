@@ -85,7 +85,7 @@ def memory_of(plan: Plan, cut: Cut | None, model_constants: Collection[Value]) -
     left = [v for n, v in outputs.items() if cut is not None and n not in cut.reads]
     return Memory(
         weights,
-        sum(sizes.values()) - weights + 4 * len(plan.statuses),
+        sum(sizes.values()) - weights + 8 * len(plan.statuses),
         sum(max(n, _LEAST_BYTES) for n in (*plan.arena.slab_bytes, *(v.nbytes for v in left))),
         sum(v.nbytes for v in (*inputs, *outputs.values()) if v not in left),
         "" if cut is None else cut.title,

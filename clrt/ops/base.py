@@ -17,6 +17,7 @@ import numpy as np
 from clrt.errors import (
     ClrtError,
     ModelError,
+    NumberError,
     ShapeError,
     UnsupportedError,
     reworded,
@@ -64,6 +65,8 @@ class Blaming:
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         if error is None:
             return
+        if isinstance(error, NumberError) and isinstance(self.title, Node):
+            raise error.at(self.title) from error
         title = str(self.title)
         if isinstance(error, ClrtError):
             if title.strip("'") in str(error):
@@ -149,6 +152,8 @@ class Op(IrOp):
         view: The single output is input 0 with another shape: no kernel runs.
         in_place: Inputs whose memory the output may take over (same size, same index order).
         host_inputs: Inputs whose elements must be known when a plan is made (shapes, axes).
+        alike: Groups of inputs that have one dtype each: kernels read them as that.
+        followed: Inputs whose elements kernels follow (indices, lengths): they are integers.
         shape_data: The reference also works on object arrays of dims (shape arithmetic).
         accuracy: Tolerance class of the kernels.
         storages: How the elements of its inputs and outputs may lie in memory (`DType.storage`)
@@ -165,6 +170,8 @@ class Op(IrOp):
     view: ClassVar[bool] = False
     in_place: ClassVar[tuple[int, ...]] = ()
     host_inputs: ClassVar[tuple[int, ...]] = ()
+    alike: ClassVar[tuple[tuple[int, ...], ...]] = ()
+    followed: ClassVar[tuple[int, ...]] = ()
     shape_data: ClassVar[bool] = False
     accuracy: ClassVar[Accuracy] = Accuracy.ACCUMULATED
     variants: ClassVar[tuple[Variant, ...]] = ()
@@ -262,8 +269,29 @@ class Op(IrOp):
         """Floating-point operations at static shapes."""
         return 0
 
+    def check_dtypes(self, inputs: Types) -> None:
+        """Refuses inputs that kernels would take for something else.
+
+        Raises:
+            ShapeError: Two that must have one dtype have not, or one to follow has no integers.
+        """
+        for group in self.alike:
+            given = [(i, t) for i in group if i < len(inputs) and (t := inputs[i]) is not None]
+            for index, type_ in given[1:]:
+                if type_.dtype is not given[0][1].dtype:
+                    first, other = given[0]
+                    raise ShapeError(
+                        f"{self.name}: input {index} is {type_} and input {first} {other}; "
+                        "expected one dtype."
+                    )
+        for index in self.followed:
+            found = inputs[index] if index < len(inputs) else None
+            if found is not None and found.dtype not in _FOLLOWED:
+                raise ShapeError(f"{self.name}: input {index} is {found}; expected int32 or int64.")
+
     def infer_with_data(self, inputs: Types) -> list[TensorType]:
         """`infer`, plus the elements of small integer results whose inputs are all known."""
+        self.check_dtypes(inputs)
         outputs = self.infer(inputs)
         if not self.shape_data or any(t is not None and t.data is None for t in inputs):
             return outputs
@@ -295,6 +323,10 @@ def _of_one_width(inputs: Sequence[Array | None]) -> Sequence[Array | None]:
     return [texts[i].astype(width, copy=False) if i in texts else a for i, a in enumerate(inputs)]
 
 
+# What an int64 holds, one to an element; expansions follow small codes, too.
+_FOLLOWED = frozenset(
+    {DType.INT8, DType.UINT8, DType.INT16, DType.UINT16, DType.INT32, DType.UINT32, DType.INT64}
+)
 _SHAPE_DTYPES = {DType.INT64, DType.INT32, DType.BOOL}
 _SMALL_ELEMS = 64
 
@@ -407,6 +439,16 @@ def need(inputs: Types, index: int, op: IrOp) -> TensorType:
     if found is None:
         raise ModelError(f"{op.name} lacks its input {index}; the model is not valid ONNX.")
     return found
+
+
+def agree(type_: TensorType, shape: Sequence[Dim | None]) -> bool:
+    """Whether a tensor may have that shape; None stands for any size."""
+    if type_.shape is None:
+        return True
+    pairs = zip(type_.shape, shape, strict=False)
+    return len(type_.shape) == len(shape) and not any(
+        b is not None and differ(a, b) for a, b in pairs
+    )
 
 
 def known(inputs: Types, index: int, op: IrOp) -> Array | None:

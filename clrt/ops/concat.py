@@ -58,6 +58,8 @@ class Concat(Op):
     def infer(self, inputs: Types) -> list[TensorType]:
         types = [need(inputs, i, self) for i in range(max(len(inputs), 1))]
         dtype = types[0].dtype
+        if any(t.dtype is not dtype for t in types):
+            raise ShapeError(f"Concat: the dtypes of {', '.join(map(str, types))} differ.")
         shapes = [t.shape for t in types if t.shape is not None]
         if not shapes:
             return [TensorType(dtype, None)]
@@ -104,6 +106,7 @@ class Concat(Op):
         yield Sample(cls(0), (a, a[:, :2])), ShapeError
         yield Sample(cls(0), (a, a[0])), ShapeError
         yield Sample(cls(2), (a, a)), ShapeError
+        yield Sample(cls(0), (a, a.astype(np.int8))), ShapeError
 
 
 def _emit_split(node: Node, ctx: Lowering) -> list[Launch]:

@@ -68,7 +68,7 @@ class Plan:
         places: Where each root value and scratch lies in the arena.
         roots: A value that shares memory with another, and that other.
         live_bytes: The largest sum of live bytes: the floor of the arena.
-        statuses: The words in which kernels report indices out of range, in their order.
+        statuses: The words in which kernels report numbers out of range, in their order.
     """
 
     graph: Graph
