@@ -18,6 +18,7 @@ from clrt.errors import (
     HostFallbackWarning,
     InputError,
     ModelError,
+    NumberError,
     OutOfMemoryError,
     UnsupportedError,
     warn_user,
@@ -27,7 +28,9 @@ from clrt.inspection.memory import Memory
 from clrt.inspection.units import format_shapes
 from clrt.ir.graph import Graph, Node, Value
 from clrt.ir.op import Array, ContainerType, TensorType
+from clrt.limits import check_turns
 from clrt.ops.base import Blaming, Held, Op, all_graphs
+from clrt.plan.origins import traced
 from clrt.plan.plan import Plan, make_plan
 from clrt.plan.specialise import Cut, specialise_to_cut
 from clrt.runtime.executor import BoundPlan, Feed, Slabs, Weights
@@ -83,6 +86,7 @@ class Stages:
         self._session = session
         self._strict = strict
         self._caps = session.device.caps
+        self._turns = 0
         self._constants = frozenset(v for g in all_graphs(graph) for v in g.constants())
 
     @property
@@ -107,8 +111,22 @@ class Stages:
                 what is computed stays there, and inputs and constants where they are.
 
         Raises:
+            InputError: An index, a length or the like is out of range.
             OutOfMemoryError: There is no room for it; the model then holds no device memory.
         """
+        if outputs is not None:
+            self._turns = 0
+        else:
+            self._turns += 1
+            check_turns(self._turns, "The model")
+        try:
+            return self._run(graph, feeds, outputs)
+        except NumberError as error:
+            raise traced(error, self._graph) from error
+
+    def _run(
+        self, graph: Graph, feeds: dict[str, Held], outputs: Mapping[str, bool] | None
+    ) -> dict[str, Held]:
         known = dict[str, Array]()
         while True:
             shapes = {n: tuple(f.shape) for n, f in feeds.items() if hasattr(f, "shape")}
@@ -301,7 +319,7 @@ class Stages:
             )
         self.host_nodes.update({s.node.name: s.reason for s in new})
         warn_user(
-            f"{len(new)} node(s) run on the host, not on {self._caps.name}: {listing}. "
+            f"On the host, not on {self._caps.name}, run: {listing}. "
             "Load with strict=True to make this an error.",
             HostFallbackWarning,
         )

@@ -12,7 +12,7 @@
 #endif
 
 #ifndef T_BYTES
-__kernel void gather(IN(DATA_T, x), IN(INDEX_T, indices), OUT(DATA_T, y), OUT(int, status),
+__kernel void gather(IN(DATA_T, x), IN(INDEX_T, indices), OUT(DATA_T, y), OUT(long, status),
                      const IDX_T n, const IDX_T rows, const IDX_T units) {
   const IDX_T i = get_global_id(ROWS_FIRST ? 0 : 1);
   const IDX_T k = get_global_id(ROWS_FIRST ? 1 : 0);
@@ -27,7 +27,7 @@ __kernel void gather(IN(DATA_T, x), IN(INDEX_T, indices), OUT(DATA_T, y), OUT(in
 typedef uint16 __attribute__((aligned(sizeof(DATA_T)))) VECTOR;
 
 static inline __global const DATA_T *picked(__global const DATA_T *x,
-                                            __global const INDEX_T *indices, __global int *status,
+                                            __global const INDEX_T *indices, __global long *status,
                                             const IDX_T row, const IDX_T n, const IDX_T rows,
                                             const IDX_T units) {
   const IDX_T o = row / rows;
@@ -35,7 +35,7 @@ static inline __global const DATA_T *picked(__global const DATA_T *x,
 }
 
 __kernel SINGLE_ITEM
-void gather_cpu(IN(DATA_T, x), IN(INDEX_T, indices), OUT(DATA_T, y), OUT(int, status),
+void gather_cpu(IN(DATA_T, x), IN(INDEX_T, indices), OUT(DATA_T, y), OUT(long, status),
                 const IDX_T n, const IDX_T rows, const IDX_T units, const IDX_T total) {
 #define PICKED(row) picked(AT(x), AT(indices), AT(status), row, n, rows, units)
   const IDX_T lanes = sizeof(VECTOR) / sizeof(DATA_T);

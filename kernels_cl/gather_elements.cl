@@ -9,7 +9,7 @@
 #endif
 
 __kernel void gather_elements(IN(DATA_T, x), IN(INDEX_T, indices), OUT(DATA_T, y),
-                              OUT(int, status), PLACES, const IDX_T n, const IDX_T step,
+                              OUT(long, status), PLACES, const IDX_T n, const IDX_T step,
                               AXES(s)) {
   EACH_PLACE {
     const IDX_T picked = clrt_index((long)AT(indices)[CONTIGUOUS], n, AT(status));

@@ -7,7 +7,7 @@
 #endif
 #include "common/tuple.clh"
 
-__kernel void gather_nd(IN(DATA_T, x), IN(INDEX_T, indices), OUT(DATA_T, y), OUT(int, status),
+__kernel void gather_nd(IN(DATA_T, x), IN(INDEX_T, indices), OUT(DATA_T, y), OUT(long, status),
                         const IDX_T inner, const IDX_T tuples, const IDX_T per_batch,
                         const IDX_T batch, TUPLE_PARAMS) {
   const IDX_T r = get_global_id(0);

@@ -7,8 +7,11 @@
 #ifndef DATA_T
 #define DATA_T float
 #endif
+// The nearest pixel; far outside where it is no number, or further than indices reach.
+#define FAR 268435456.0f
+#define PIXEL(k) (IDX_T)fmin(fmax(round(LOAD(AT(rois), region * 5 + (k)) * scale), -FAR), FAR)
 
-__kernel void max_roi_pool(OUT(DATA_T, y), IN(DATA_T, x), IN(DATA_T, rois), OUT(int, status),
+__kernel void max_roi_pool(OUT(DATA_T, y), IN(DATA_T, x), IN(DATA_T, rois), OUT(long, status),
                            const IDX_T images, const IDX_T channels, const IDX_T height,
                            const IDX_T width, const IDX_T rows, const IDX_T columns,
                            const float scale) {
@@ -18,12 +21,9 @@ __kernel void max_roi_pool(OUT(DATA_T, y), IN(DATA_T, x), IN(DATA_T, rois), OUT(
   const IDX_T channel = plane - region * channels;
   const float number = LOAD(AT(rois), region * 5);
   const bool found = number > -1.0f && number < images;
-  if (!found) AT(status)[0] = 1;
+  if (!found) AT(status)[0] = as_int(number);
   const IDX_T image = found ? (IDX_T)number : 0;
-  const IDX_T left = (IDX_T)round(LOAD(AT(rois), region * 5 + 1) * scale);
-  const IDX_T top = (IDX_T)round(LOAD(AT(rois), region * 5 + 2) * scale);
-  const IDX_T right = (IDX_T)round(LOAD(AT(rois), region * 5 + 3) * scale);
-  const IDX_T bottom = (IDX_T)round(LOAD(AT(rois), region * 5 + 4) * scale);
+  const IDX_T left = PIXEL(1), top = PIXEL(2), right = PIXEL(3), bottom = PIXEL(4);
   const float high = (float)max(bottom - top + 1, (IDX_T)1) / rows;
   const float wide = (float)max(right - left + 1, (IDX_T)1) / columns;
   const IDX_T v0 = clamp((IDX_T)floor(row * high) + top, (IDX_T)0, height);

@@ -4,6 +4,8 @@
 #ifndef DATA_T
 #define DATA_T uint
 #define INDEX_T long
+#define VALUE_T long
+#define IS_FLOAT 0
 #endif
 
 __kernel void one_hot(IN(INDEX_T, indices), IN(DATA_T, values), OUT(DATA_T, y), const IDX_T depth,
@@ -12,7 +14,13 @@ __kernel void one_hot(IN(INDEX_T, indices), IN(DATA_T, values), OUT(DATA_T, y), 
   const IDX_T o = get_global_id(1);
   if (at >= depth * inner) return;
   const IDX_T d = at / inner, r = at % inner;
+#if IS_FLOAT
+  // What is no number, or very large, is nowhere on.
+  const VALUE_T v = LOAD(AT(indices), o * inner + r);
+  const long index = fabs(v) < 1e9f ? (long)v : LONG_MIN;
+#else
   const long index = (long)LOAD(AT(indices), o * inner + r);
+#endif
   const int on = index == d || index + depth == d;
   AT(y)[o * depth * inner + at] = on ? AT(values)[1] : AT(values)[0];
 }

@@ -12,7 +12,7 @@
 #endif
 
 __kernel void scatter_elements(IN(INDEX_T, indices), IN(DATA_T, updates), OUT(DATA_T, y),
-                               OUT(int, status), PLACES, const IDX_T n, const IDX_T step,
+                               OUT(long, status), PLACES, const IDX_T n, const IDX_T step,
                                const IDX_T length, const IDX_T walk, AXES(s), AXES(u)) {
   EACH_PLACE {
     const IDX_T line = STRIDED(s);

@@ -10,7 +10,7 @@
 #include "common/tuple.clh"
 
 __kernel void scatter_nd(IN(INDEX_T, indices), IN(DATA_T, updates), OUT(DATA_T, y),
-                         OUT(int, status), const IDX_T inner, const IDX_T tuples, TUPLE_PARAMS) {
+                         OUT(long, status), const IDX_T inner, const IDX_T tuples, TUPLE_PARAMS) {
   const IDX_T r = get_global_id(0);
   if (r >= inner) return;
   for (IDX_T t = 0; t < tuples; ++t) {

@@ -1,13 +1,15 @@
 // TensorScatter, by the elements of the result: each is from the update or stays.
 // Work-item (element behind the axis, place along it, everything before it).
 #include "common/base.clh"
+#include "common/index.clh"
 #ifndef DATA_T
 #define DATA_T uint
+#define INDEX_T long
 #define CIRCULAR 0
 #define F_INDICES 1
 #endif
 #if F_INDICES
-#define INDICES , IN(long, indices), OUT(int, status)
+#define INDICES , IN(INDEX_T, indices), OUT(long, status)
 #else
 #define INDICES
 #endif
@@ -21,18 +23,13 @@ __kernel void tensor_scatter(IN(DATA_T, cache), IN(DATA_T, update), OUT(DATA_T, 
   if (r >= inner) return;
   IDX_T from = s;
 #if F_INDICES
-  long start = AT(indices)[outer / middle];
+  const long start = AT(indices)[outer / middle];
 #if CIRCULAR
-  start %= size;
-  from = s - (IDX_T)start;
+  from = s - (IDX_T)(start % size);
   if (from < 0) from += size;
   if (from >= size) from -= size;
 #else
-  if (start < 0 || start + length > size) {
-    AT(status)[0] = 1;
-    start = 0;
-  }
-  from = s - (IDX_T)start;
+  from = s - clrt_length(start, size - length, AT(status));
 #endif
 #endif
   const IDX_T at = (outer * size + s) * inner + r;

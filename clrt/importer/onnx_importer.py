@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-from clrt.errors import ModelError, UnsupportedError, without_title
+from clrt.errors import ModelError, UnsupportedError, counted, without_title
 from clrt.importer.expansions import expand, has_expansion, is_dated
 from clrt.importer.expansions.microsoft.nchwc import NCHWC, block_of
 from clrt.importer.onnx_attributes import check_attributes
@@ -27,6 +27,7 @@ from clrt.importer.onnx_functions import (
 from clrt.importer.onnx_read import normal_domain, opsets_of, read_model
 from clrt.importer.onnx_refusals import check_kinds, note, unsupported_error
 from clrt.importer.onnx_scope import BROKEN, Call, Scope
+from clrt.importer.onnx_sizes import inlined_nodes
 from clrt.importer.onnx_tensors import TensorReader
 from clrt.importer.onnx_types import (
     DimNames,
@@ -39,11 +40,13 @@ from clrt.importer.onnx_types import (
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Names, Node, Value
 from clrt.ir.op import Array, TensorType
+from clrt.limits import text_array
 from clrt.ops import REGISTRY
 from clrt.ops.base import Blaming, Expand, OnnxNode, Op
 
-# Functions that call others twice each grow without bound from a small file.
-_MAX_NODES = 250_000
+# How often a graph of a loop is imported again, over all levels; more is no model of anyone's.
+_MAX_IMPORTS = 16
+_FEW_NODES = 2048
 
 _GRAPH = onnx.AttributeProto.GRAPH
 # Of the ops that only passes and expansions make.
@@ -91,6 +94,8 @@ class _Importer:
 
     def run(self) -> Graph:
         proto = self._proto
+        if self._functions:
+            _ = self._most_visits  # refuses what grows without bound
         for name in self._initializers:
             self._value_names.reserve(name)
         for node in proto.node:
@@ -114,6 +119,11 @@ class _Importer:
             raise unsupported_error(self._unsupported)
         output_names = [info.name for info in proto.output]
         return Graph(proto.name or "main", inputs, outputs, scope.nodes, output_names)
+
+    @cached_property
+    def _most_visits(self) -> int:
+        nodes = inlined_nodes(self._proto, self._functions)
+        return _FEW_NODES + _MAX_IMPORTS * nodes
 
     def _subgraph(
         self, proto: onnx.GraphProto, cls: type[Op], call: Call, outer: Scope
@@ -279,9 +289,10 @@ class _Importer:
 
     def _walk(self, nodes: Sequence[onnx.NodeProto], scope: Scope, where: str) -> None:
         self._visited += len(nodes)
-        if self._visited > _MAX_NODES:
+        if self._visited > _FEW_NODES and self._visited > self._most_visits:
             raise ModelError(
-                f"{where} grows to over {_MAX_NODES} nodes when functions are inlined."
+                f"{where} has loops nested so that their shapes cannot be told; export the model "
+                "with fixed shapes."
             )
         outside = set() if scope.outer is None else scope.outer.names()
         order = sort_nodes(nodes, {*scope.env, *scope.initializers}, where, outside)
@@ -410,7 +421,9 @@ class _Importer:
         name = "then_branch" if _truth(call) else "else_branch"
         branch = next((a.g for a in call.proto.attribute if a.name == name), None)
         if branch is None or len(branch.output) < len(call.outputs):
-            raise ModelError(f"{call.title} lacks a '{name}' with {len(call.outputs)} outputs.")
+            raise ModelError(
+                f"{call.title} lacks a '{name}' with {counted(len(call.outputs), 'output')}."
+            )
         formals = [info.name for info in branch.output]
         results = {f: n for f, n in zip(formals, call.outputs, strict=False) if n}
         inner = self._inner(branch, call, scope, results, inline=True)
@@ -426,7 +439,8 @@ class _Importer:
         wanted = (len(function.inputs), len(function.outputs))
         if len(call.inputs) > wanted[0] or len(call.outputs) > wanted[1]:
             raise ModelError(
-                f"{call.title} has {len(call.inputs)} inputs and {len(call.outputs)} outputs; "
+                f"{call.title} has {counted(len(call.inputs), 'input')} and "
+                f"{counted(len(call.outputs), 'output')}; "
                 f"function '{function.key[1]}' has {wanted[0]} and {wanted[1]}."
             )
         results = {f: n for f, n in zip(function.outputs, call.outputs, strict=False) if n and f}
@@ -469,7 +483,8 @@ class _Importer:
             elif attr.name == "value" and isinstance(found, np.ndarray):
                 array = found
             elif attr.name in ("value_string", "value_strings"):
-                array = np.asarray(found, "U")
+                texts = found if isinstance(found, list) else [found]
+                array = text_array(texts, np.shape(found))
             else:
                 raise ModelError(f"{call.title} has no valid value (attribute '{attr.name}').")
         except UnsupportedError as error:
@@ -502,7 +517,9 @@ class _Importer:
         scope: Scope,
     ) -> None:
         if len(names) > len(types):
-            raise UnsupportedError(f"clrt computes {len(types)} of its {len(names)} outputs")
+            raise UnsupportedError(
+                f"clrt computes {len(types)} of its {counted(len(names), 'output')}"
+            )
         outputs = []
         for index, (name, inferred) in enumerate(zip(names, types, strict=False)):
             type_ = refine(inferred, scope.declared.get(local.get(name, "")), self._dims)
@@ -518,7 +535,7 @@ class _Importer:
         schema = schema_of(call.domain, call.proto.op_type, call.opset)
         if schema is not None and len(call.inputs) > schema.max_input:
             raise ModelError(
-                f"{call.title} has {len(call.inputs)} inputs; opset {call.opset} allows "
+                f"{call.title} has {counted(len(call.inputs), 'input')}; opset {call.opset} allows "
                 f"{schema.max_input}."
             )
         attrs = {
@@ -534,7 +551,8 @@ class _Importer:
             inputs += [None] * (least - len(inputs))
         elif len(inputs) < least:
             raise ModelError(
-                f"{call.title} has {len(inputs)} inputs; opset {call.opset} needs {least}."
+                f"{call.title} has {counted(len(inputs), 'input')}; opset {call.opset} "
+                f"needs {least}."
             )
         inputs += captured
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from clrt.errors import ModelError, UnsupportedError
+from clrt.errors import ModelError, UnsupportedError, counted
 from clrt.importer.onnx_functions import schema_of
 from clrt.importer.onnx_scope import Call
 from clrt.ir.op import ContainerType, TensorType
@@ -47,7 +47,7 @@ def _schema_head(type_: TensorType) -> str:
 def unsupported_error(notes: Sequence[str]) -> UnsupportedError:
     """The error that names all that clrt lacks for a model."""
     found = list(dict.fromkeys(notes))
-    things = "1 thing" if len(found) == 1 else f"{len(found)} things"
+    things = counted(len(found), "thing")
     return UnsupportedError(
         f"The model needs {things} that clrt does not support: {'; '.join(found)}. "
         "Export the model without them, or at another opset; an op can be added in clrt/ops.",

@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from clrt.errors import ShapeError
 from clrt.ir.attributes import settle_attributes
 from clrt.ir.dims import Bindings, Dim, Shape, differ, substitute
 from clrt.ir.dtypes import DType
@@ -37,9 +38,18 @@ class StoredElements:
 
 
 def dims_array(dims: Sequence[Dim]) -> Array:
-    """Dims as int64, or as objects where one is symbolic."""
+    """Dims as int64, or as objects where one is symbolic.
+
+    Raises:
+        ShapeError: A number does not fit into 64 bits.
+    """
     if all(isinstance(d, int) for d in dims):
-        return np.array(dims, np.int64)
+        try:
+            return np.array(dims, np.int64)
+        except OverflowError as error:
+            raise ShapeError(
+                "A size inside the model does not fit into 64 bits; use smaller inputs."
+            ) from error
     array: Array = np.empty(len(dims), object)
     array[:] = dims
     return array

@@ -27,6 +27,7 @@ from clrt.ir.dims import Dim, parse_dim
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Node, Value
 from clrt.ir.op import Array, ContainerType, IrOp, Step, StoredElements, TensorType
+from clrt.limits import text_array
 
 _PLAIN = re.compile(r"[\w./:\-]+")
 _TOKEN = re.compile(
@@ -47,8 +48,6 @@ _TOKEN = re.compile(
 _MAX_DEPTH = 64
 # NumPy has no more axes.
 _MAX_RANK = 64
-# Of one constant of strings.
-_MAX_TEXT_BYTES = 1 << 28
 _MAX_SHOWN = 100
 
 
@@ -458,15 +457,13 @@ def _texts(text: str, shape: tuple[int, ...]) -> Array:
     """An array of strings.
 
     Raises:
-        ValueError: It is of another shape, or too large.
+        ValueError: It is of another shape.
+        OutOfMemoryError: It is too large.
     """
     items = np.array(json.loads(text), object)
     if items.shape != shape or not all(isinstance(item, str) for item in items.flat):
         raise ValueError("not the strings of the shape")
-    longest = max((len(item.encode()) for item in items.flat), default=0)
-    if items.size * longest * 4 > _MAX_TEXT_BYTES:  # each takes as much as the longest
-        raise ValueError(f"{items.size} strings of up to {longest} bytes")
-    return items.astype("U")
+    return text_array(items.reshape(-1).tolist(), shape)
 
 
 def _split(text: str) -> list[str]:

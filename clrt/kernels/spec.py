@@ -9,7 +9,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from clrt.device.caps import DeviceCaps
-from clrt.errors import ShapeError
+from clrt.errors import NumberError, ShapeError
 from clrt.ir.code import Code, Define, spelled
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Value
@@ -80,15 +80,31 @@ class Packed:
     nbytes: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Status:
-    """A word of the plan, 0 until a kernel that meets a bad index writes 1 there.
+    """An int64 of the plan, 0 until a kernel writes a number there that it may not follow.
+
+    No such number is 0. Of several any is kept: each is one write of 64 bits to an aligned place,
+    which no device that clrt knows takes apart.
 
     Attributes:
-        message: What the error says where the kernel reported.
+        node: The node that reads the number, as its input `operand`.
+        what: What the number is there: "an index".
+        allowed: What is allowed, as a clause: "allowed are -3..2".
+        real: The word has the bits of a float32.
     """
 
-    message: str
+    node: Node
+    operand: int
+    what: str
+    allowed: str
+    real: bool = False
+
+    def error(self, word: np.int64) -> NumberError:
+        """What a word says that is not 0."""
+        number = word.astype(np.int32).view(np.float32).item() if self.real else word.item()
+        error = NumberError(repr(self.node), self.operand, self.what, number, self.allowed)
+        return error.at(self.node)
 
 
 Buffer: TypeAlias = "Value | Scratch | Packed | Status"
@@ -100,10 +116,12 @@ class BufferArg:
 
     Attributes:
         offset: Elements past the start of the buffer's own place.
+        elems: How many elements the launch reads or writes, for the profile; None for all.
     """
 
     buffer: Buffer
     offset: int = 0
+    elems: int | None = None
 
 
 Arg: TypeAlias = "BufferArg | Scalar"

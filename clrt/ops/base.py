@@ -17,16 +17,18 @@ import numpy as np
 from clrt.errors import (
     ClrtError,
     ModelError,
+    NumberError,
     ShapeError,
     UnsupportedError,
     reworded,
     without_title,
 )
-from clrt.ir.dims import Dim, Shape, Undecidable, broadcast, differ, maximum, same
+from clrt.ir.dims import Dim, Expr, Shape, Undecidable, broadcast, differ, maximum, same
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Names, Node, Value
 from clrt.ir.op import Array, IrOp, TensorType
 from clrt.kernels.spec import Variant
+from clrt.limits import check_texts
 
 Types = Sequence[TensorType | None]
 # A value between stages of a run: an array, a tensor on the device, a list of them, a dict of
@@ -63,6 +65,8 @@ class Blaming:
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         if error is None:
             return
+        if isinstance(error, NumberError) and isinstance(self.title, Node):
+            raise error.at(self.title) from error
         title = str(self.title)
         if isinstance(error, ClrtError):
             if title.strip("'") in str(error):
@@ -148,6 +152,8 @@ class Op(IrOp):
         view: The single output is input 0 with another shape: no kernel runs.
         in_place: Inputs whose memory the output may take over (same size, same index order).
         host_inputs: Inputs whose elements must be known when a plan is made (shapes, axes).
+        alike: Groups of inputs that have one dtype each: kernels read them as that.
+        followed: Inputs whose elements kernels follow (indices, lengths): they are integers.
         shape_data: The reference also works on object arrays of dims (shape arithmetic).
         accuracy: Tolerance class of the kernels.
         storages: How the elements of its inputs and outputs may lie in memory (`DType.storage`)
@@ -164,6 +170,8 @@ class Op(IrOp):
     view: ClassVar[bool] = False
     in_place: ClassVar[tuple[int, ...]] = ()
     host_inputs: ClassVar[tuple[int, ...]] = ()
+    alike: ClassVar[tuple[tuple[int, ...], ...]] = ()
+    followed: ClassVar[tuple[int, ...]] = ()
     shape_data: ClassVar[bool] = False
     accuracy: ClassVar[Accuracy] = Accuracy.ACCUMULATED
     variants: ClassVar[tuple[Variant, ...]] = ()
@@ -232,7 +240,20 @@ class Op(IrOp):
         """
         if self.storages is not None:
             inputs = tuple(None if a is None else _readable(a, self.storages) for a in inputs)
-        return self.reference(*_of_one_width(inputs))
+        if any(_is_text(a) for a in inputs):
+            if not self.driven:
+                self._check_texts(inputs)
+            inputs = _of_one_width(inputs)
+        return self.reference(*inputs)
+
+    def _check_texts(self, inputs: Sequence[Array | None]) -> None:
+        """Refuses texts of one width, in the inputs or the outputs, that take too much memory."""
+        types = [None if a is None else TensorType.of(a) for a in inputs]
+        texts = [a for a in inputs if a is not None and _is_text(a)]
+        width = max(a.itemsize for a in texts) // 4
+        made = [t.static_shape or () for t in self.infer(types) if t.dtype is DType.STRING]
+        for count in (*(a.size for a in texts), *map(math.prod, made)):
+            check_texts(count, width)
 
     @classmethod
     def samples(cls) -> Iterator[Sample]:
@@ -248,8 +269,29 @@ class Op(IrOp):
         """Floating-point operations at static shapes."""
         return 0
 
+    def check_dtypes(self, inputs: Types) -> None:
+        """Refuses inputs that kernels would take for something else.
+
+        Raises:
+            ShapeError: Two that must have one dtype have not, or one to follow has no integers.
+        """
+        for group in self.alike:
+            given = [(i, t) for i in group if i < len(inputs) and (t := inputs[i]) is not None]
+            for index, type_ in given[1:]:
+                if type_.dtype is not given[0][1].dtype:
+                    first, other = given[0]
+                    raise ShapeError(
+                        f"{self.name}: input {index} is {type_} and input {first} {other}; "
+                        "expected one dtype."
+                    )
+        for index in self.followed:
+            found = inputs[index] if index < len(inputs) else None
+            if found is not None and found.dtype not in _FOLLOWED:
+                raise ShapeError(f"{self.name}: input {index} is {found}; expected int32 or int64.")
+
     def infer_with_data(self, inputs: Types) -> list[TensorType]:
         """`infer`, plus the elements of small integer results whose inputs are all known."""
+        self.check_dtypes(inputs)
         outputs = self.infer(inputs)
         if not self.shape_data or any(t is not None and t.data is None for t in inputs):
             return outputs
@@ -257,12 +299,14 @@ class Op(IrOp):
             return outputs
         try:
             arrays = self.reference(*(None if t is None else t.data for t in inputs))
-        except (Undecidable, TypeError, ZeroDivisionError):
+            data = [_tidy(np.asarray(a), t.dtype) for t, a in zip(outputs, arrays, strict=True)]
+        except (Undecidable, TypeError, ZeroDivisionError, OverflowError):
             return outputs
-        return [
-            TensorType(t.dtype, t.shape, _tidy(np.asarray(a), t.dtype))
-            for t, a in zip(outputs, arrays, strict=True)
-        ]
+        return [TensorType(t.dtype, t.shape, a) for t, a in zip(outputs, data, strict=True)]
+
+
+def _is_text(array: Array | None) -> bool:
+    return isinstance(array, np.ndarray) and array.dtype.kind == "U"
 
 
 def _readable(array: Array, storages: frozenset[str]) -> Array:
@@ -274,15 +318,15 @@ def _readable(array: Array, storages: frozenset[str]) -> Array:
 
 def _of_one_width(inputs: Sequence[Array | None]) -> Sequence[Array | None]:
     """Texts as wide as the longest: NumPy cuts what is written into an array of shorter ones."""
-    texts = {
-        i: a for i, a in enumerate(inputs) if isinstance(a, np.ndarray) and a.dtype.kind == "U"
-    }
-    if not texts:
-        return inputs
+    texts = {i: a for i, a in enumerate(inputs) if a is not None and _is_text(a)}
     width = np.result_type(*texts.values())
     return [texts[i].astype(width, copy=False) if i in texts else a for i, a in enumerate(inputs)]
 
 
+# What an int64 holds, one to an element; expansions follow small codes, too.
+_FOLLOWED = frozenset(
+    {DType.INT8, DType.UINT8, DType.INT16, DType.UINT16, DType.INT32, DType.UINT32, DType.INT64}
+)
 _SHAPE_DTYPES = {DType.INT64, DType.INT32, DType.BOOL}
 _SMALL_ELEMS = 64
 
@@ -292,11 +336,15 @@ def _is_small(t: TensorType) -> bool:
 
 
 def _tidy(array: Array, dtype: DType) -> Array:
-    """An object array without symbols becomes a plain one."""
-    if array.dtype != object:
+    """An object array without symbols becomes a plain one.
+
+    Raises:
+        OverflowError: A number among the symbols does not fit into 64 bits.
+    """
+    if array.dtype != object or all(not isinstance(x, Expr) for x in array.flat):
         return array.astype(dtype.numpy)
-    if all(not hasattr(x, "terms") for x in array.flat):
-        return array.astype(dtype.numpy)
+    if any(abs(x) >= 1 << 63 for x in array.flat if not isinstance(x, Expr)):
+        raise OverflowError
     return array
 
 
@@ -391,6 +439,16 @@ def need(inputs: Types, index: int, op: IrOp) -> TensorType:
     if found is None:
         raise ModelError(f"{op.name} lacks its input {index}; the model is not valid ONNX.")
     return found
+
+
+def agree(type_: TensorType, shape: Sequence[Dim | None]) -> bool:
+    """Whether a tensor may have that shape; None stands for any size."""
+    if type_.shape is None:
+        return True
+    pairs = zip(type_.shape, shape, strict=False)
+    return len(type_.shape) == len(shape) and not any(
+        b is not None and differ(a, b) for a, b in pairs
+    )
 
 
 def known(inputs: Types, index: int, op: IrOp) -> Array | None:

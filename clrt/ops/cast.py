@@ -14,8 +14,9 @@ from clrt.errors import InputError, ShapeError, UnsupportedError
 from clrt.ir.code import Code
 from clrt.ir.dtypes import WIDENED, DType
 from clrt.ir.op import Array, TensorType
+from clrt.limits import check_texts
 from clrt.ops.base import Accuracy, OnnxNode, Op, Sample, Types, need, register
-from clrt.ops.pointwise import Pointwise
+from clrt.ops.pointwise import Pointwise, integer_cl, truncated
 from clrt.ops.views import View
 
 _FLOAT8 = (DType.FLOAT8E4M3FN, DType.FLOAT8E4M3FNUZ, DType.FLOAT8E5M2, DType.FLOAT8E5M2FNUZ)
@@ -44,6 +45,11 @@ def onnx_dtype(code: int, op: str) -> DType:
 @dataclass(frozen=True)
 class Cast(Pointwise):
     """Conversion to another dtype; floats truncate to integers, which wrap.
+
+    ONNX leaves open what floats outside of an integer dtype become. Here they become int32 first
+    (int64 for uint32, int64 and uint64), which wraps: -1 is 255 as uint8. What does not fit there,
+    NaN and infinity is the least int32 (int64), whose low 8 or 16 bits are 0. So it is with NumPy
+    on x86, and mostly with ONNX Runtime. uint64 also takes what lies from 2^63 up to 2^64.
 
     To floats of 8 bits, `saturate` makes what is too large the largest number instead of infinity
     or NaN; to powers of two (float8e8m0) `round_mode` is nearest, up or down. Text converts on the
@@ -88,6 +94,8 @@ class Cast(Pointwise):
             x = np.clip(x.astype(np.float32), float(info.min), float(info.max))
         if self.to is not DType.BOOL and DType.of(x.dtype).storage != "plain":
             x = x.astype(np.float32 if DType.of(x.dtype).is_float else np.int32)
+        if self.to.is_int and x.dtype.kind == "f":
+            return truncated(x, self.to)
         return x.astype(self.to.numpy)
 
     def _dims(self, x: Array) -> Array:
@@ -106,6 +114,8 @@ class Cast(Pointwise):
             return x
         if to in WIDENED and source is DType.BOOL:
             return Code("PICK({}, (F)1, (F)0)").fill(x)
+        if to.is_int and source.is_float:
+            return integer_cl(x, source, to)
         value = Code("({})({})").fill(to.compute, x)
         if to is DType.FLOAT8E8M0:
             mode = _ROUND_MODES.index(self.round_mode)
@@ -120,6 +130,11 @@ class Cast(Pointwise):
             x = np.array([0, 1, 2.7, 3, 100, 0.4, 9]).astype(source.numpy)
             for to in (DType.FLOAT32, DType.INT64, DType.INT32, DType.BOOL, DType.UINT8):
                 yield Sample(cls(to), (x,))
+        powers = 2.0 ** np.array([7, 8, 15, 16, 31, 32, 33, 39, 62, 63, 64, 100])
+        whole = np.concatenate([powers, powers * (1 - 2.0**-24), [255.5, 300, 65537, 2**31 + 256]])
+        edges = np.concatenate([[0, 0.99, np.nan, np.inf], whole]).astype(np.float32)
+        for to in (d for d in DType if d.is_int):
+            yield Sample(cls(to), (np.concatenate([edges, -edges]),))
         narrow = [d for d in DType if d.storage not in ("plain", "half")]
         numbers = np.array([0, 1, -2.5, 3, 0.4, 9, 1e-3, 500, 1e5, -1e6, np.inf, -np.inf, np.nan])
         for dtype in narrow:
@@ -150,11 +165,15 @@ def powers_of_two(x: Array, mode: str, saturate: bool) -> Array:
     return (exponent + more).astype(np.uint8).view(DType.FLOAT8E8M0.numpy)
 
 
+_LONGEST = 32  # characters of a number, about
+
+
 def _texts(x: Array) -> Array:
     """Numbers as text, integers without a point.
 
     Floats have 8 digits, as from ONNX Runtime, and float64 as many as it takes to come back.
     """
+    check_texts(x.size, _LONGEST)
     if x.dtype.kind in "iubU":
         return (x.astype(np.uint8) if x.dtype.kind == "b" else x).astype("U")
     if DType.of(x.dtype) is DType.FLOAT64:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from clrt.device.caps import DeviceCaps
-from clrt.errors import ShapeError
+from clrt.errors import ShapeError, counted
 from clrt.ir.dims import floordiv, product
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Value
@@ -19,6 +19,7 @@ from clrt.ir.op import Array, TensorType
 from clrt.kernels.spec import Arg, BufferArg, KernelSpec, Launch, Lowering, Variant, i32
 from clrt.ops.base import Op, Sample, Types, need, register
 from clrt.ops.movement import elements, fresh_dim, fresh_dims, length
+from clrt.ops.pooling import check_windows
 
 MAX_AXES = 3
 
@@ -130,7 +131,12 @@ class Col2Im(Op):
         strides, dilations = self.strides or (1,) * rank, self.dilations or (1,) * rank
         pads = self.pads or (0,) * (2 * rank)
         if {len(kernel), len(strides), len(dilations), len(pads) // 2} != {rank}:
-            raise ShapeError(f"Col2Im: {self} does not fit an image of {rank} axes.")
+            raise ShapeError(
+                f"Col2Im: {self} does not fit an image of {counted(rank, 'axis', 'axes')}."
+            )
+        check_windows(self, image, kernel, strides, dilations, pads)
+        if min(image, default=0) < 0 or min(kernel, default=1) < 1:
+            raise ShapeError(f"Col2Im: windows {list(kernel)} of images {list(image)}.")
         positions = tuple(
             (image[a] + pads[a] + pads[rank + a] - dilations[a] * (kernel[a] - 1) - 1) // strides[a]
             + 1
@@ -152,6 +158,9 @@ class Col2Im(Op):
             found = prod(self.windows(inputs).positions)
             if found != x.shape[2]:
                 raise ShapeError(f"Col2Im: {x} has {x.shape[2]} columns; expected {found}.")
+            whole = prod(self.windows(inputs).kernel)
+            if isinstance(x.shape[1], int) and x.shape[1] % whole:
+                raise ShapeError(f"Col2Im: axis 1 of {x} is no multiple of windows of {whole}.")
         return [TensorType(x.dtype, (x.shape[0], channels, *dims))]
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
@@ -184,3 +193,12 @@ class Col2Im(Op):
         x = np.zeros((1, 4, 5), np.float32)
         yield Sample(cls(), (x, np.array([4, 4]), np.array([2, 2]))), ShapeError
         yield Sample(cls(), (x[0], np.array([4, 4]), np.array([2, 2]))), ShapeError
+        good = np.zeros((1, 4, 9), np.float32), np.array([4, 4]), np.array([2, 2])
+        for op in (
+            *(cls(strides=(n, 1)) for n in (0, -1, 1 << 31)),
+            *(cls(dilations=(n, 1)) for n in (0, -1)),
+            cls(pads=(1, 1)),
+        ):
+            yield Sample(op, good), ShapeError
+        yield Sample(cls(), (np.zeros((1, 5, 9), np.float32), *good[1:])), ShapeError
+        yield Sample(cls(), (good[0], good[1], np.array([-2, 2]))), ShapeError

@@ -235,6 +235,7 @@ class Conv(Op):
         self._check(x, w, inputs[2] if len(inputs) > 2 else None)
         if x.shape is None or w.shape is None or window is None:
             return [TensorType(x.dtype, None)]
+        window.check(x.shape[2:], self)
         dims = checked_sizes(
             (window.out_dim(axis, size) for axis, size in enumerate(x.shape[2:])),
             f"{self.name}: the window {window.kernel_shape} is larger than {x}.",
@@ -258,12 +259,12 @@ class Conv(Op):
             self.pads and len(self.pads) != 2 * len(x.shape) - 4
         ):
             raise ShapeError(f"{self.name}: {self} does not fit {len(x.shape) - 2} spatial axes.")
-        if min((*self.strides, *self.dilations, self.group), default=1) < 1:
-            raise ShapeError(f"{self.name}: the steps or groups of {self} are not above 0.")
         for known, actual in zip(self.kernel_shape, w.shape[2:], strict=False):
             if differ(actual, known):
                 raise ShapeError(f"{self.name}: kernel_shape {self.kernel_shape} is not w's: {w}.")
         channels, maps, per_group = x.shape[1], w.shape[0], w.shape[1]
+        if self.group < 1:
+            raise ShapeError(f"{self.name}: group {self.group}; expected 1 or more.")
         if differ(channels, per_group * self.group):
             raise ShapeError(
                 f"{self.name}: {channels} channels are not {self.group} groups of {per_group}."
@@ -339,6 +340,11 @@ class Conv(Op):
             (cls(), (2, 4, 3)),
             (cls(), (2, 4, 9, 9)),
             (cls(strides=(1,)), (2, 4, 3, 3)),
+            (cls(strides=(0, 1)), (2, 4, 3, 3)),
+            (cls(strides=(1, 1 << 31)), (2, 4, 3, 3)),
+            (cls(dilations=(1, -1)), (2, 4, 3, 3)),
+            (cls(pads=(0, 1 << 30, 0, 0)), (2, 4, 3, 3)),
+            (cls(group=0), (2, 4, 3, 3)),
         ]:
             yield Sample(op, (x, np.zeros(shape, np.float32))), ShapeError
         yield Sample(cls(), (x, np.zeros((2, 4, 3, 3), np.float32), x[0, 0, 0])), ShapeError

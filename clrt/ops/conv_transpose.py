@@ -16,11 +16,11 @@ from clrt.ir.op import Array, TensorType
 from clrt.kernels import gemm
 from clrt.kernels.product import Product, View, image_chunks
 from clrt.kernels.spec import BufferArg, Emit, Launch, Lowering
-from clrt.ops.base import Op, Sample, Types, checked_sizes, need, register
+from clrt.ops.base import Op, Sample, Types, agree, checked_sizes, need, register
 from clrt.ops.col2im import Windows, add_up_launch, misfit_axes
 from clrt.ops.fused import compute_type
 from clrt.ops.movement import fresh_dims
-from clrt.ops.pooling import AutoPad
+from clrt.ops.pooling import AutoPad, check_windows
 
 
 def _emit(emit: gemm.EmitProduct) -> Emit:
@@ -87,6 +87,7 @@ class ConvTranspose(Op):
     pads: tuple[int, ...] = ()
     strides: tuple[int, ...] = ()
 
+    alike = ((0, 1, 2),)
     variants = gemm.variants(_emit, _misfit)
 
     def _ones(self, values: tuple[int, ...], rank: int) -> tuple[int, ...]:
@@ -139,18 +140,22 @@ class ConvTranspose(Op):
         rank = len(x.shape) - 2
         if rank < 1 or len(w.shape) != len(x.shape):
             raise ShapeError(f"ConvTranspose: x {x} and w {w} must have one rank, at least 3.")
-        lists = (self.strides, self.dilations, self.output_padding, self.kernel_shape)
-        if any(v and len(v) != rank for v in lists) or (self.pads and len(self.pads) != 2 * rank):
-            raise ShapeError(f"ConvTranspose: {self} does not fit {rank} spatial axes.")
-        if min((*self.strides, *self.dilations, self.group), default=1) < 1:
-            raise ShapeError(f"ConvTranspose: the steps or groups of {self} are not above 0.")
+        if self.group < 1:
+            raise ShapeError(f"ConvTranspose: group {self.group}; expected 1 or more.")
+        check_windows(self, x.shape[2:], w.shape[2:], self.strides, self.dilations, self.pads)
+        if self.kernel_shape and not agree(w, (None, None, *self.kernel_shape)):
+            raise ShapeError(f"ConvTranspose: kernel_shape {self.kernel_shape} is not w's: {w}.")
+        extra = self.output_padding
+        if extra and (len(extra) != rank or min(extra) < 0):
+            raise ShapeError(f"ConvTranspose: output_padding {extra} for {rank} axes.")
+        if self.output_shape and not rank <= len(self.output_shape) <= rank + 2:
+            raise ShapeError(f"ConvTranspose: output_shape {self.output_shape} for {rank} axes.")
+        bias = inputs[2] if len(inputs) > 2 else None
+        if bias is not None and not agree(bias, (w.shape[1] * self.group,)):
+            raise ShapeError(f"ConvTranspose: a bias {bias} for w {w} in {self.group} groups.")
         channels, given = x.shape[1], w.shape[0]
         if differ(channels, given) or differ(mod(given, self.group), 0):
             raise ShapeError(f"ConvTranspose: x {x} and w {w} do not fit {self.group} groups.")
-        bias = inputs[2] if len(inputs) > 2 else None
-        wanted = TensorType(x.dtype, (w.shape[1] * self.group,))
-        if bias is not None and not bias.agrees(wanted):
-            raise ShapeError(f"ConvTranspose: the bias is {bias}; expected {wanted}.")
         kernel = [d for d in w.shape[2:] if isinstance(d, int)]
         if len(kernel) < rank:
             return [TensorType(x.dtype, (x.shape[0], w.shape[1] * self.group, *fresh_dims(rank)))]
@@ -212,3 +217,16 @@ class ConvTranspose(Op):
         yield Sample(cls(strides=(1, 1)), (x, np.zeros((4, 2, 3), np.float32))), ShapeError
         yield Sample(cls(), (x, np.zeros((4, 2, 3, 3), np.float32))), ShapeError
         yield Sample(cls(pads=(4, 4)), (x, np.zeros((4, 2, 3), np.float32))), ShapeError
+        w, bias = np.zeros((4, 2, 3), np.float32), np.zeros(2, np.float32)
+        for op in (
+            *(cls(strides=(n,)) for n in (0, -1, 1 << 31)),
+            *(cls(dilations=(n,)) for n in (0, -1, 1 << 31)),
+            *(cls(group=n) for n in (0, -1, 3)),
+            cls(kernel_shape=(4,)),
+            cls(output_padding=(-1,)),
+            cls(output_shape=(1, 1, 1, 1)),
+            cls(group=2),
+        ):
+            yield Sample(op, (x, w, bias)), ShapeError
+        for wrong in (bias[:1], bias[None], bias.astype(np.int8)):
+            yield Sample(cls(), (x, w, wrong)), ShapeError

@@ -89,8 +89,9 @@ class DecisionTrees(Op):
 
     Inputs: x [N, F]; nodes int32 [n, 4], of which a row is feature, mode (its place in MODES, and
     MISSING_IS_TRUE where NaN goes the true way), child where the comparison with the split holds,
-    and other child: the number of a node, or ~ that of a leaf; splits [n]; roots int32 [trees], a
-    child each; starts int32 [leaves + 1] into what follows; targets int32 [m]; weights [m].
+    and other child: the number of a node behind it, or ~ that of a leaf; splits [n]; roots int32
+    [trees], a child each; starts int32 [leaves + 1] into what follows; targets int32 [m];
+    weights [m].
     Splits and weights are float32, or float64 with x. A target without a weight gets 0.
 
     Attributes:
@@ -102,6 +103,7 @@ class DecisionTrees(Op):
     aggregate: Aggregate = SUM
 
     domain = "clrt"
+    host_inputs = (1, 3, 4, 5)
     variants = (Variant("rows", _emit, misfit_float64),)
 
     def infer(self, inputs: Types) -> list[TensorType]:
@@ -111,10 +113,9 @@ class DecisionTrees(Op):
         if len(x.shape) != 2:
             raise ShapeError(f"DecisionTrees: {x} has rank {len(x.shape)}; expected 2.")
         nodes, features = need(inputs, 1, self).numbers, x.shape[1]
-        if nodes is not None and nodes.size and isinstance(features, int):
-            used = int(nodes[:, 0].max())
-            if used >= features:
-                raise ShapeError(f"DecisionTrees: the trees ask for feature {used} of {x}.")
+        used = -1 if nodes is None else int(nodes[:, 0].max(initial=-1))
+        if isinstance(features, int) and used >= features:
+            raise ShapeError(f"DecisionTrees: the trees ask for feature {used} of {x}.")
         return [TensorType(x.dtype, (x.shape[0], self.targets))]
 
     def check_tables(self, inputs: Types) -> None:
@@ -182,3 +183,22 @@ class DecisionTrees(Op):
     def error_samples(cls) -> Iterator[tuple[Sample, type[Exception]]]:
         (_, *tables) = next(cls.samples()).inputs
         yield Sample(cls(4), (np.zeros(3, np.float32), *tables)), ShapeError
+        x = np.zeros((2, 3), np.float32)
+        yield Sample(cls(4), (x[:, :2], *tables)), ShapeError
+        yield Sample(cls(2), (x, *tables)), ShapeError
+        # Of the nodes: feature, and both children; then a root, a start, a target.
+        for table, place, wrong in [
+            *((0, 8, n) for n in (-1, 3, 1 << 30)),
+            *((0, 11, n) for n in (0, 2, 6, ~6, 1 << 30, -(1 << 31))),
+            *((2, 0, n) for n in (6, ~6)),
+            *((3, 1, n) for n in (-1, 9, 1 << 30)),
+            *((4, 0, n) for n in (-1, 4)),
+        ]:
+            changed = [None if t is None else t.copy() for t in tables]
+            array = changed[table]
+            assert array is not None
+            array.reshape(-1)[place] = wrong
+            yield Sample(cls(4), (x, *changed)), ShapeError
+        for table in (0, 1, 3, 4, 5):
+            changed = [t if k != table or t is None else t[:-1] for k, t in enumerate(tables)]
+            yield Sample(cls(4), (x, *changed)), ShapeError

@@ -8,8 +8,8 @@ from math import prod
 
 import numpy as np
 
-from clrt.errors import ModelError, ShapeError
-from clrt.ir.dims import differ, mod
+from clrt.errors import ShapeError
+from clrt.ir.dims import differ, product
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, Step, TensorType
 from clrt.kernels import gemm
@@ -23,11 +23,11 @@ from clrt.kernels.spec import (
     i32,
     misfit_in_float32,
 )
-from clrt.ops.base import Op, Sample, Types, need, register
+from clrt.ops.base import Op, Sample, Types, agree, need, register
 from clrt.ops.fused import compute_type
 from clrt.ops.matmul import make_epilogue
 from clrt.ops.pointwise import Add
-from clrt.ops.pooling import WindowPool
+from clrt.ops.pooling import WindowPool, check_windows
 
 
 def _emit(emit: gemm.EmitProduct) -> Emit:
@@ -106,6 +106,7 @@ class DeformConv(Op):
     pads: tuple[int, ...] = ()
     strides: tuple[int, ...] = ()
 
+    alike = ((0, 1, 2, 3, 4),)
     variants = gemm.variants(_emit, misfit_in_float32)
 
     def window(self, weights: tuple[int, ...]) -> WindowPool:
@@ -118,28 +119,29 @@ class DeformConv(Op):
             return [TensorType(x.dtype, None)]
         if not len(x.shape) == len(w.shape) == len(offsets.shape) == 4:
             raise ShapeError(f"DeformConv: x {x}, w {w} and offsets {offsets} must have four axes.")
-        if not WindowPool((1, 1), self.strides, self.dilations, self.pads).fits(2):
-            raise ShapeError(f"DeformConv: {self} does not fit 2 spatial axes.")
-        if min(self.group, self.offset_group) < 1:
-            raise ShapeError(f"DeformConv: the groups of {self} are not above 0.")
-        window = self.offset_group * w.shape[2] * w.shape[3]
-        wanted = {
-            1: TensorType(x.dtype, w.shape),
-            2: TensorType(x.dtype, (x.shape[0], 2 * window, *offsets.shape[2:])),
-            3: TensorType(x.dtype, w.shape[:1]),
-            4: TensorType(x.dtype, (x.shape[0], window, *offsets.shape[2:])),
-        }
-        for index, type_ in wanted.items():
-            found = inputs[index] if index < len(inputs) else None
-            if found is not None and not found.agrees(type_):
-                raise ShapeError(f"DeformConv: input {index} is {found}; expected {type_}.")
-        if differ(mod(w.shape[0], self.group), 0):
-            raise ShapeError(f"DeformConv: w {w} does not divide into {self.group} groups.")
-        channels, given = x.shape[1], w.shape[1]
-        if differ(channels, given * self.group):
+        channels = x.shape[1]
+        if differ(channels, w.shape[1] * self.group):
             raise ShapeError(f"DeformConv: x {x} and w {w} do not fit {self.group} groups.")
-        if isinstance(channels, int) and channels % self.offset_group:
-            raise ModelError(f"DeformConv: {channels} channels, {self.offset_group} offset groups.")
+        if self.group < 1 or (isinstance(w.shape[0], int) and w.shape[0] % self.group):
+            raise ShapeError(f"DeformConv: w {w} does not divide into {self.group} groups.")
+        groups = self.offset_group
+        if groups < 1 or (isinstance(channels, int) and channels % groups):
+            raise ShapeError(f"DeformConv: {channels} channels, {groups} offset groups.")
+        window = w.shape[2:]
+        check_windows(self, x.shape[2:], window, self.strides, self.dilations, self.pads)
+        if self.kernel_shape and not agree(w, (None, None, *self.kernel_shape)):
+            raise ShapeError(f"DeformConv: kernel_shape {self.kernel_shape} is not w's: {w}.")
+        places = groups * product(window)
+        bias, mask = (*inputs[3:], None, None)[:2]
+        for given, shape in (
+            (offsets, (x.shape[0], 2 * places, *offsets.shape[2:])),
+            (bias, (w.shape[0],)),
+            (mask, (x.shape[0], places, *offsets.shape[2:])),
+        ):
+            if given is not None and not agree(given, shape):
+                raise ShapeError(
+                    f"DeformConv: an input is {given}; expected [{','.join(map(str, shape))}]."
+                )
         return [TensorType(x.dtype, (x.shape[0], w.shape[0], *offsets.shape[2:]))]
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
@@ -199,3 +201,22 @@ class DeformConv(Op):
         x, w = np.zeros((1, 2, 3, 3), np.float32), np.zeros((1, 1, 2, 2), np.float32)
         yield Sample(cls(), (x, w, np.zeros((1, 8, 2, 2), np.float32))), ShapeError
         yield Sample(cls(), (x[0], w, np.zeros((1, 8, 2, 2), np.float32))), ShapeError
+        good = [*next(cls.samples()).inputs]
+        for index, wrong in [
+            *((0, np.zeros((n, 1, 3, 3), "f4")) for n in (0, 2)),
+            (1, np.zeros((1, 1, 2, 1), "f4")),
+            (1, np.zeros((1, 1, 2, 2), np.int8)),
+            *((2, np.zeros((n, m, 2, 2), "f4")) for n, m in ((2, 8), (1, 7), (1, 9))),
+            *((3, np.zeros(n, "f4")) for n in (0, 2)),
+            *((4, np.zeros((n, m, k, 2), "f4")) for n, m, k in ((2, 4, 2), (1, 3, 2), (1, 4, 1))),
+        ]:
+            yield Sample(cls(), (*good[:index], wrong, *good[index + 1 :])), ShapeError
+        for op in (
+            *(cls(strides=(n, 1)) for n in (0, -1, 1 << 31)),
+            *(cls(dilations=(n, 1)) for n in (0, -1, 1 << 31)),
+            *(cls(group=n) for n in (0, -1)),
+            *(cls(offset_group=n) for n in (0, -1)),
+            cls(strides=(1,)),
+            cls(kernel_shape=(3, 2)),
+        ):
+            yield Sample(op, (*good,)), ShapeError

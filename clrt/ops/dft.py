@@ -8,7 +8,7 @@ from math import prod
 
 import numpy as np
 
-from clrt.errors import ShapeError
+from clrt.errors import ShapeError, counted
 from clrt.ir.dims import Dim, differ, floordiv
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Value
@@ -23,7 +23,17 @@ from clrt.kernels.spec import (
     i32,
     misfit_float64,
 )
-from clrt.ops.base import OnnxNode, Op, Sample, Types, checked_sizes, need, normalize_axis, register
+from clrt.ops.base import (
+    OnnxNode,
+    Op,
+    Sample,
+    Types,
+    agree,
+    checked_sizes,
+    need,
+    normalize_axis,
+    register,
+)
 from clrt.ops.movement import elements, fresh_dim, fresh_dims, given
 
 
@@ -205,6 +215,7 @@ class STFT(Op):
     onesided: bool = True
 
     host_inputs = (1, 3)
+    alike = ((0, 2),)
     variants = (Variant("direct", _emit_stft, misfit_float64),)
 
     def geometry(self, inputs: Types) -> tuple[int, int]:
@@ -216,8 +227,8 @@ class STFT(Op):
         step, length = elements(inputs, 1), elements(inputs, 3)
         window = inputs[2] if len(inputs) > 2 else None
         if length is None and window is not None and window.shape is not None:
-            length = [window.shape[0]]
-        if length is None or step is None:
+            length = list(window.shape[:1])
+        if not length or not step:
             raise ShapeError("STFT: it needs a step, and a window or the length of one.")
         numbers = int(step[0]), int(length[0])
         if min(numbers) < 1:
@@ -228,15 +239,18 @@ class STFT(Op):
         x = need(inputs, 0, self)
         if x.shape is None:
             return [TensorType(x.dtype, fresh_dims(4))]
-        if len(x.shape) not in (2, 3):
+        parts = x.shape[2] if len(x.shape) == 3 else 1
+        if len(x.shape) not in (2, 3) or (isinstance(parts, int) and parts not in (1, 2)):
             raise ShapeError(f"STFT: {x} is no signal [B, length] or [B, length, 1 or 2].")
         unknown = any(given(inputs, i) and not need(inputs, i, self).has_numbers for i in (1, 3))
         window = inputs[2] if len(inputs) > 2 else None
         if unknown or (window is not None and not window.is_static):
             return [TensorType(x.dtype, (x.shape[0], fresh_dim(), fresh_dim(), 2))]
         step, length = self.geometry(inputs)
+        if window is not None and not agree(window, (length,)):
+            raise ShapeError(f"STFT: a window {window} of frames of {length} elements.")
         frames = floordiv(x.shape[1] - length, step) + 1
-        trouble = f"STFT: a window of {length} elements is longer than {x}."
+        trouble = f"STFT: a window of {counted(length, 'element')} is longer than {x}."
         points = length // 2 + 1 if self.onesided else length
         return [TensorType(x.dtype, (x.shape[0], *checked_sizes([frames], trouble), points, 2))]
 
@@ -272,3 +286,6 @@ class STFT(Op):
         yield Sample(cls(), (x, np.array(2))), ShapeError
         yield Sample(cls(), (x, np.array(0), None, np.array(4))), ShapeError
         yield Sample(cls(), (x, np.array(2), None, np.array(11))), ShapeError
+        yield Sample(cls(), (x, np.array(2), x[0, :3, 0], np.array(4))), ShapeError
+        yield Sample(cls(), (x, np.array(2), np.zeros(4, np.float64))), ShapeError
+        yield Sample(cls(), (np.zeros((2, 8, 3), "f4"), np.array(2), x[0, :4, 0])), ShapeError

@@ -233,6 +233,7 @@ class FusedAttention(Projected):
     domain = "clrt"
     accuracy = Accuracy.ACCUMULATED
     storages = WIDENED_STORAGES
+    alike = ((0, 1, 2),)
     variants = (
         Variant("cpu", _emit_cpu, _misfit_cpu, _emit_with),
         Variant("any", _emit_any, _misfit_any),
@@ -277,9 +278,16 @@ class FusedAttention(Projected):
                 raise ShapeError(f"FusedAttention: {q}, {k} and {v} are not of one batch.")
         if q.shape is None:
             return [TensorType(q.dtype, None)]
+        shapes = [t.shape for t in (k, v) if t.shape is not None]
+        if any(differ(s[0], q.shape[0]) or differ(s[-2], shapes[0][-2]) for s in shapes):
+            raise ShapeError(f"FusedAttention: q {q}, k {k} and v {v} do not fit each other.")
         mask = inputs[3] if len(inputs) > 3 else None
+        if mask is not None and mask.dtype not in (DType.BOOL, q.dtype):
+            raise ShapeError(f"FusedAttention: a mask {mask} for q {q}.")
         if mask is not None and mask.shape is not None and k.shape is not None:
             target = (q.shape[0], self.num_heads, q.shape[-2], k.shape[-2])
+            if len(mask.shape) > len(target):
+                raise ShapeError(f"FusedAttention: a mask {mask} of more than four axes.")
             broadcast_shapes([mask.shape, target], self)
         y_shape = (q.shape[0], q.shape[-2], self.num_heads * self.v_head_size)
         return [TensorType(q.dtype, y_shape)]
@@ -413,6 +421,13 @@ class FusedAttention(Projected):
         yield Sample(cls.plain(3, 8), (x, x, x)), ShapeError
         yield Sample(cls.plain(3, 4, kv_num_heads=2), (x, x, x)), ShapeError
         yield Sample(cls.plain(2, 8), (x, x, x, np.zeros((5, 3), np.float32))), ShapeError
+        yield Sample(cls.plain(2, 8), (x, x[:, :2], x)), ShapeError
+        yield Sample(cls.plain(2, 8), (x, np.zeros((2, 3, 16), "f4"), x)), ShapeError
+        yield Sample(cls.plain(2, 8), (x, x, x.astype(np.float16))), ShapeError
+        yield Sample(cls.plain(2, 8), (x, x, x, np.zeros((3, 3), np.int8))), ShapeError
+        for name in ("q_offset", "k_offset", "v_offset", "head_size", "v_head_size", "num_heads"):
+            wrong: dict[str, Any] = {name: -1}
+            yield Sample(replace(cls.plain(2, 8), **wrong), (x, x, x)), ShapeError
 
 
 def heads_apart(x: Array, offset: int, count: int, size: int) -> Array:

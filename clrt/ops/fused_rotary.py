@@ -87,6 +87,8 @@ class FusedRotary(Op):
             raise ShapeError(f"{self.name}: the sizes of {self} are not valid.")
         if x.shape is None:
             return [TensorType(x.dtype, None)]
+        if min(self.num_heads, self.head_size) < 1 or self.offset < 0:
+            raise ShapeError(f"{self.name}: a size or the offset is negative in {self}.")
         width = self.num_heads * self.head_size
         last = x.shape[-1]
         if len(x.shape) == 4:
@@ -141,3 +143,5 @@ class FusedRotary(Op):
         yield Sample(cls(3, 4), (x, table, table)), ShapeError
         yield Sample(cls(2, 4), (x, table[:, :, :2], table)), ShapeError
         yield Sample(cls(2, 4), (x, table.astype(np.float16), table)), ShapeError
+        yield Sample(cls(1, 4, -1), (x, table, table)), ShapeError
+        yield Sample(cls(-1, 4), (x, table, table)), ShapeError

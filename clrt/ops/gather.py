@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from clrt.device.caps import DeviceCaps
-from clrt.errors import InputError, ShapeError, UnsupportedError
+from clrt.errors import ShapeError, UnsupportedError
 from clrt.ir.code import Code, Define
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
@@ -18,7 +18,6 @@ from clrt.kernels.spec import (
     KernelSpec,
     Launch,
     Lowering,
-    Status,
     Variant,
     ceil_div,
     i32,
@@ -27,6 +26,7 @@ from clrt.kernels.tuned import tuned
 from clrt.ops.base import Accuracy, Op, Sample, Types, need, normalize_axis, register
 from clrt.ops.fused import symbolic_shape
 from clrt.ops.movement import count, index_t
+from clrt.ops.ranges import check_indices, index_status
 
 VECTOR_BYTES = 16
 CPU = tuned("gather_cpu", T_BYTES=16384)
@@ -51,9 +51,7 @@ def _view(node: Node) -> _View:
     n = x.dims[axis]
     if n == 0:
         raise UnsupportedError(f"axis {axis} of '{x.name}' has no elements to gather from.")
-    status = Status(
-        f"Gather '{node.name}': an index is outside -{n}..{n - 1} (axis {axis} of '{x.name}')."
-    )
+    status = index_status(node, 1, (n,), f"axis {axis} of '{x.name}'")
     return _View(
         count(x.dims[:axis]),
         n,
@@ -121,6 +119,7 @@ class Gather(Op):
     accuracy = Accuracy.EXACT
     storages = None
     shape_data = True
+    followed = (1,)
     variants = (Variant("cpu", _emit_cpu, _misfit_cpu), Variant("any", _emit_any))
 
     def infer(self, inputs: Types) -> list[TensorType]:
@@ -135,12 +134,8 @@ class Gather(Op):
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         x, indices = inputs
         assert x is not None and indices is not None
-        n = x.shape[self.axis]
-        if indices.dtype != object and indices.size:
-            low, high = int(indices.min()), int(indices.max())
-            if low < -n or high >= n:
-                bad = low if low < -n else high
-                raise InputError(f"Gather: index {bad} is outside -{n}..{n - 1}.")
+        if indices.dtype != object:
+            check_indices(indices, (x.shape[self.axis],), self.name)
         return (np.asarray(np.take(x, indices, self.axis), x.dtype),)
 
     @classmethod
@@ -166,3 +161,4 @@ class Gather(Op):
     def error_samples(cls) -> Iterator[tuple[Sample, type[Exception]]]:
         yield Sample(cls(2), (np.zeros((2, 3), np.float32), np.array([0]))), ShapeError
         yield Sample(cls(), (np.zeros((), np.float32), np.array([0]))), ShapeError
+        yield Sample(cls(), (np.zeros(3, np.float32), np.zeros(2, np.float32))), ShapeError

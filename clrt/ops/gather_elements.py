@@ -7,13 +7,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from clrt.errors import InputError, ShapeError, UnsupportedError
+from clrt.errors import ShapeError, UnsupportedError
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
-from clrt.kernels.spec import BufferArg, KernelSpec, Launch, Lowering, Status, Variant
+from clrt.kernels.spec import BufferArg, KernelSpec, Launch, Lowering, Variant
 from clrt.kernels.strided import collapse, contiguous_strides, launch_places, pad_rank
 from clrt.ops.base import Accuracy, Op, Sample, Types, need, normalize_axis, register
 from clrt.ops.movement import count, index_t
+from clrt.ops.ranges import check_indices, index_status
 
 
 def _emit(node: Node, ctx: Lowering) -> list[Launch]:
@@ -28,30 +29,13 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
     strides = list(contiguous_strides(x.dims))
     step, strides[axis] = strides[axis], 0
     dims, (steps, _) = collapse(y.dims, strides, contiguous_strides(y.dims))
-    status = Status(
-        f"GatherElements '{node.name}': an index is outside -{n}..{n - 1} "
-        f"(axis {axis} of '{x.name}')."
-    )
+    status = index_status(node, 1, (n,), f"axis {axis} of '{x.name}'")
     buffers = (BufferArg(x), BufferArg(indices), BufferArg(y), BufferArg(status))
     numbers = (n, step, *pad_rank(steps, 0))
     kernel = KernelSpec.of(
         "gather_elements.cl", "gather_elements", DATA_T=x.dtype.cl_bits, INDEX_T=index_t(indices)
     )
     return [launch_places(kernel, buffers, dims, numbers, ctx.caps)]
-
-
-def check_indices(indices: Array, n: int, name: str) -> Array:
-    """Indices with the negative ones counted from the end.
-
-    Raises:
-        InputError: One is outside -n..n-1.
-    """
-    if indices.size:
-        low, high = int(indices.min()), int(indices.max())
-        if low < -n or high >= n:
-            bad = low if low < -n else high
-            raise InputError(f"{name}: index {bad} is outside -{n}..{n - 1}.")
-    return np.asarray(np.where(indices < 0, indices + n, indices), np.int64)
 
 
 @register
@@ -66,6 +50,7 @@ class GatherElements(Op):
 
     accuracy = Accuracy.EXACT
     storages = None
+    followed = (1,)
     variants = (Variant("strided", _emit),)
 
     def infer(self, inputs: Types) -> list[TensorType]:
@@ -84,7 +69,7 @@ class GatherElements(Op):
         assert x is not None and indices is not None
         axis = normalize_axis(self.axis, x.ndim, self)
         places: list[Array] = list(np.indices(indices.shape, sparse=True))
-        places[axis] = check_indices(indices, x.shape[axis], self.name)
+        places[axis] = check_indices(indices, (x.shape[axis],), self.name)
         return (x[tuple(places)],)
 
     @classmethod
@@ -105,3 +90,4 @@ class GatherElements(Op):
         yield Sample(cls(), (x, np.zeros(2, np.int64))), ShapeError
         yield Sample(cls(2), (x, np.zeros((2, 3), np.int64))), ShapeError
         yield Sample(cls(0), (x, np.zeros((2, 4), np.int64))), ShapeError
+        yield Sample(cls(0), (x, np.zeros((2, 3), np.uint64))), ShapeError

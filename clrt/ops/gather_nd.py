@@ -8,13 +8,15 @@ from dataclasses import dataclass
 import numpy as np
 
 from clrt.device.caps import DeviceCaps
-from clrt.errors import InputError, ShapeError, UnsupportedError
+from clrt.errors import ShapeError, UnsupportedError
+from clrt.ir.dims import differ
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, TensorType
-from clrt.kernels.spec import BufferArg, KernelSpec, Launch, Lowering, Scalar, Status, Variant, i32
+from clrt.kernels.spec import BufferArg, KernelSpec, Launch, Lowering, Scalar, Variant, i32
 from clrt.kernels.strided import MAX_RANK, contiguous_strides
 from clrt.ops.base import Accuracy, OnnxNode, Op, Sample, Types, need, register
 from clrt.ops.movement import count, index_t
+from clrt.ops.ranges import check_indices, index_status
 from clrt.ops.scatter_elements import (
     REDUCTIONS,
     UFUNCS,
@@ -38,11 +40,7 @@ def _tuple_args(node: Node, dims: Sequence[int], inner: int) -> tuple[Scalar, ..
 
 
 def _status(node: Node, data: Value, dims: Sequence[int]) -> BufferArg:
-    text = ",".join(map(str, dims))
-    name = node.op.name
-    return BufferArg(
-        Status(f"{name} '{node.name}': an index is outside the axes [{text}] of '{data.name}'.")
-    )
+    return BufferArg(index_status(node, 1, dims, f"the axes of '{data.name}' that it is for"))
 
 
 def _emit_gather(node: Node, ctx: Lowering) -> list[Launch]:
@@ -77,6 +75,7 @@ class GatherND(Op):
 
     accuracy = Accuracy.EXACT
     storages = None
+    followed = (1,)
     variants = (Variant("tuples", _emit_gather),)
 
     def infer(self, inputs: Types) -> list[TensorType]:
@@ -89,17 +88,20 @@ class GatherND(Op):
         if not isinstance(width, int):
             return [TensorType(x.dtype, None)]
         b = self.batch_dims
-        if b >= len(indices.shape) or b + width > len(x.shape):
+        if not 0 <= b < len(indices.shape) or b + width > len(x.shape):
             raise ShapeError(
-                f"GatherND: tuples of {width} indices after {b} batch axes do not fit {x}."
+                f"GatherND: tuples of {width} indices after {b} batch axes (batch_dims) do not "
+                f"fit {x}."
             )
+        if any(map(differ, x.shape[:b], indices.shape[:b])):
+            raise ShapeError(f"GatherND: the first {b} axes of {x} and {indices} differ.")
         return [TensorType(x.dtype, indices.shape[:-1] + x.shape[b + width :])]
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         x, indices = inputs
         assert x is not None and indices is not None
         b, width = self.batch_dims, indices.shape[-1]
-        places = _checked(indices, x.shape[b : b + width], self.name)
+        places = check_indices(indices, x.shape[b : b + width], self.name)
         batch = tuple(
             p.reshape(p.shape + (1,) * (indices.ndim - 1 - b))
             for p in np.indices(indices.shape[:b])
@@ -124,18 +126,9 @@ class GatherND(Op):
         x = np.zeros((2, 3), np.float32)
         yield Sample(cls(), (x, np.zeros((4, 3), np.int64))), ShapeError
         yield Sample(cls(1), (x, np.zeros(1, np.int64))), ShapeError
-
-
-def _checked(indices: Array, dims: Sequence[int], name: str) -> Array:
-    """Index tuples with the negative ones counted from the end.
-
-    Raises:
-        InputError: One is outside its axis.
-    """
-    limits = np.array(dims, np.int64)
-    if indices.size and ((indices < -limits) | (indices >= limits)).any():
-        raise InputError(f"{name}: an index is outside the axes {list(dims)}.")
-    return np.where(indices < 0, indices + limits, indices).astype(np.int64)
+        yield Sample(cls(-1), (x, np.zeros((2, 1), np.int64))), ShapeError
+        yield Sample(cls(1), (x, np.zeros((3, 1), np.int64))), ShapeError
+        yield Sample(cls(), (x, np.zeros((4, 2), np.float32))), ShapeError
 
 
 def _misfit(node: Node, caps: DeviceCaps) -> str | None:
@@ -178,6 +171,8 @@ class ScatterND(Op):
 
     reduction: Reduction = "none"
 
+    alike = ((0, 2),)
+    followed = (1,)
     variants = (Variant("columns", _emit_scatter, _misfit),)
 
     @classmethod
@@ -197,7 +192,7 @@ class ScatterND(Op):
         x, indices, updates = inputs
         assert x is not None and indices is not None and updates is not None
         result = x.copy()
-        places = _checked(indices, x.shape[: indices.shape[-1]], self.name)
+        places = check_indices(indices, x.shape[: indices.shape[-1]], self.name)
         index = tuple(np.moveaxis(places, -1, 0))
         if self.reduction == "none":
             result[index] = updates
@@ -224,3 +219,5 @@ class ScatterND(Op):
         x, index = np.zeros((2, 3), np.float32), np.zeros((4, 1), np.int64)
         yield Sample(cls(), (x, index, x)), ShapeError
         yield Sample(cls(), (x, np.zeros((1, 3), np.int64), x[0, :1])), ShapeError
+        yield Sample(cls(), (x, index[:1], np.zeros((1, 3), np.int8))), ShapeError
+        yield Sample(cls(), (x, index[:1].astype(bool), x[:1])), ShapeError

@@ -88,6 +88,8 @@ class GridSample(Op):
         rank = len(x.shape) - 2
         if len(grid.shape) != rank + 2 or differ(grid.shape[-1], rank):
             raise ShapeError(f"GridSample: places {grid} do not fit x {x}.")
+        if differ(grid.shape[0], x.shape[0]):
+            raise ShapeError(f"GridSample: places {grid} are for another batch than x {x}.")
         return [TensorType(x.dtype, (*x.shape[:2], *grid.shape[1:-1]))]
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
@@ -153,6 +155,7 @@ class GridSample(Op):
         x = np.zeros((1, 1, 3, 3), np.float32)
         yield Sample(cls(), (x, np.zeros((1, 2, 2, 3), np.float32))), ShapeError
         yield Sample(cls(), (x, np.zeros((1, 2, 2), np.float32))), ShapeError
+        yield Sample(cls(), (x, np.zeros((2, 2, 2, 2), np.float32))), ShapeError
 
 
 def _reflected(x: Array, low: float, high: float) -> Array:

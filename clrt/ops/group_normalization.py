@@ -13,7 +13,7 @@ from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.spec import Arg, BufferArg, KernelSpec, Launch, Lowering, Variant, f32, i32
 from clrt.kernels.tuned import tuned
-from clrt.ops.base import Accuracy, OnnxNode, Op, Sample, Types, need, register
+from clrt.ops.base import Accuracy, OnnxNode, Op, Sample, Types, agree, need, register
 from clrt.ops.batch_normalization import (
     SOURCE,
     check_channels,
@@ -114,14 +114,21 @@ class GroupNormalization(GroupStatistics):
         x = need(inputs, 0, self)
         if x.shape is not None:
             channels = x.shape[1] if len(x.shape) > 1 else None
-            if channels is None or (isinstance(channels, int) and channels % self.num_groups):
+            groups = self.num_groups
+            if channels is None or groups < 1 or (isinstance(channels, int) and channels % groups):
                 raise ShapeError(
                     f"GroupNormalization: the channels of {x} do not divide into "
                     f"{self.num_groups} groups."
                 )
         for index in (1, 2):
+            affine = need(inputs, index, self)
             if not self.per_group:
-                check_channels(self, x, need(inputs, index, self))
+                check_channels(self, x, affine)
+            elif not agree(affine, (self.num_groups,)):
+                raise ShapeError(
+                    f"GroupNormalization: {affine} is not one element for each of the "
+                    f"{self.num_groups} groups (num_groups)."
+                )
         return [TensorType(x.dtype, x.shape)]
 
     @classmethod
@@ -142,3 +149,6 @@ class GroupNormalization(GroupStatistics):
     def error_samples(cls) -> Iterator[tuple[Sample, type[Exception]]]:
         x, scale = np.zeros((2, 3, 4), np.float32), np.zeros(3, np.float32)
         yield Sample(cls(2), (x, scale, scale)), ShapeError
+        yield Sample(cls(0), (x, scale, scale)), ShapeError
+        yield Sample(cls(-1), (x, scale, scale)), ShapeError
+        yield Sample(cls(3, per_group=True), (x, scale[:2], scale)), ShapeError

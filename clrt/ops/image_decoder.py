@@ -12,9 +12,12 @@ import numpy as np
 from clrt.errors import InputError, ShapeError, UnsupportedError
 from clrt.ir.dtypes import DType
 from clrt.ir.op import Array, TensorType
+from clrt.limits import check_host
 from clrt.ops.base import Accuracy, OnnxNode, Op, Types, need, register
 from clrt.ops.movement import fresh_dims
 
+# Those of the op. Pillow knows others, of which some run programs.
+_FILES = ("BMP", "JPEG", "JPEG2000", "PNG", "PPM", "TIFF", "WEBP")
 _FORMATS = {"RGB": 3, "BGR": 3, "Grayscale": 1}
 
 
@@ -48,10 +51,16 @@ class ImageDecoder(Op):
         (x,) = inputs
         assert x is not None
         try:
-            image = Image.open(io.BytesIO(x.tobytes()))
+            image = Image.open(io.BytesIO(x.tobytes()), formats=_FILES)
+            width, height = image.size
+            check_host(8 * width * height, f"{self.name}: an image of {width} x {height}")
             pixels = np.asarray(image.convert("L" if self.pixel_format == "Grayscale" else "RGB"))
-        except (UnidentifiedImageError, OSError, ValueError) as error:
+        except (UnidentifiedImageError, OSError, ValueError, SyntaxError) as error:
             raise InputError(f"ImageDecoder: Pillow cannot read its input: {error}.") from error
+        except Image.DecompressionBombError as error:
+            raise InputError(
+                f"ImageDecoder: {error} Raise PIL.Image.MAX_IMAGE_PIXELS where it is meant."
+            ) from error
         if self.pixel_format == "Grayscale":
             return (pixels[..., None],)
         return (np.ascontiguousarray(pixels[..., ::-1] if self.pixel_format == "BGR" else pixels),)

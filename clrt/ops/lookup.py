@@ -47,6 +47,7 @@ class Lookup(Op):
 
     domain = "clrt"
     accuracy = Accuracy.EXACT
+    alike = ((0, 1), (2, 3))
     variants = (Variant("search", _emit, _misfit),)
 
     def infer(self, inputs: Types) -> list[TensorType]:
@@ -89,3 +90,6 @@ class Lookup(Op):
     def error_samples(cls) -> Iterator[tuple[Sample, type[Exception]]]:
         x = np.zeros(2, np.float32)
         yield Sample(cls(), (x, np.arange(2), np.arange(2), np.array([0]))), ShapeError
+        yield Sample(cls(), (x, x, np.arange(1), np.array([0]))), ShapeError
+        yield Sample(cls(), (x, x, np.arange(2), np.zeros(0, np.int64))), ShapeError
+        yield Sample(cls(), (x, x, np.arange(2), x[:1])), ShapeError

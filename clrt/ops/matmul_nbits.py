@@ -9,7 +9,7 @@ from math import prod
 import numpy as np
 
 from clrt.device.caps import DeviceCaps
-from clrt.errors import ShapeError, UnsupportedError
+from clrt.errors import ShapeError, UnsupportedError, counted
 from clrt.ir.dims import differ
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Value
@@ -163,9 +163,20 @@ class MatMulNBits(MatrixProduct):
 
     def product_type(self, inputs: Types) -> TensorType:
         a = need(inputs, 0, self)
+        if (
+            self.bits not in (2, 4, 8)
+            or min(self.K, self.N, self.block_size) < 1
+            or (self.block_size * self.bits % 8)
+        ):
+            raise ShapeError(
+                f"{self.name}: K {self.K}, N {self.N}, bits {self.bits} and block_size "
+                f"{self.block_size}; expected 2, 4 or 8 bits, and blocks of whole bytes."
+            )
         weights, scales = known(inputs, 1, self), known(inputs, 2, self)
         assert weights is not None and scales is not None
         zero = known(inputs, 3, self)
+        if weights.dtype != np.uint8:
+            raise ShapeError(f"{self.name}: B is {weights.dtype}; expected uint8.")
         if weights.size != self.N * self.lines or scales.size != self.N * self.blocks:
             raise ShapeError(
                 f"{self.name}: B {weights.shape} and scales {scales.shape} do not fit {self}."
@@ -176,7 +187,7 @@ class MatMulNBits(MatrixProduct):
         if a.shape is None:
             return TensorType(a.dtype, None)
         if not a.shape or differ(a.shape[-1], self.K):
-            raise ShapeError(f"{self.name}: A {a} does not have {self.K} columns.")
+            raise ShapeError(f"{self.name}: A {a} does not have {counted(self.K, 'column')}.")
         return TensorType(a.dtype, (*a.shape[:-1], self.N))
 
     def infer(self, inputs: Types) -> list[TensorType]:
@@ -269,3 +280,6 @@ class MatMulNBits(MatrixProduct):
         a = np.zeros((2, 32), np.float32)
         yield Sample(cls(32, 4, 4, 16), (a, weights, scales)), ShapeError
         yield Sample(cls(32, 3, 4, 16), (a[:, :31], weights, scales)), ShapeError
+        yield Sample(cls(32, 3, 4, 16), (a, weights.astype(np.float32), scales)), ShapeError
+        yield Sample(cls(32, 3, 3, 16), (a, weights, scales)), ShapeError
+        yield Sample(cls(32, 3, 4, 0), (a, weights, scales)), ShapeError

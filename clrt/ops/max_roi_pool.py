@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from clrt.errors import InputError, ModelError, ShapeError
+from clrt.errors import ModelError, NumberError, ShapeError
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.spec import (
@@ -21,7 +21,7 @@ from clrt.kernels.spec import (
     i32,
     misfit_in_float32,
 )
-from clrt.ops.base import Accuracy, Op, Sample, Types, need, register
+from clrt.ops.base import Accuracy, Op, Sample, Types, agree, need, register
 
 
 def _emit(node: Node, ctx: Lowering) -> list[Launch]:
@@ -32,11 +32,15 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
     kernel = KernelSpec.of(
         "max_roi_pool.cl", "max_roi_pool", DATA_T=x.dtype.cl, STORAGE=x.dtype.storage
     )
-    status = Status(f"MaxRoiPool '{node.name}': an image is outside 0..{x.dims[0] - 1}.")
+    status = Status(node, 1, "an image", f"allowed are 0..{x.dims[0] - 1}", real=True)
     buffers = [BufferArg(b) for b in (y, x, rois, status)]
     numbers = [i32(v) for v in (*x.dims, *y.dims[2:])]
     size = (y.dims[3], y.dims[2], y.dims[0] * y.dims[1])
     return [Launch(kernel, size, None, (*buffers, *numbers, f32(op.spatial_scale)))]
+
+
+# Of regions, as in the kernel: pixels further off are taken to be here.
+_FAR = 2.0**28
 
 
 @register
@@ -52,6 +56,7 @@ class MaxRoiPool(Op):
     spatial_scale: float = 1.0
 
     accuracy = Accuracy.EXACT
+    alike = ((0, 1),)
     variants = (Variant("any", _emit, misfit_in_float32),)
 
     def __post_init__(self) -> None:
@@ -66,7 +71,7 @@ class MaxRoiPool(Op):
         x, rois = need(inputs, 0, self), need(inputs, 1, self)
         if x.shape is None or rois.shape is None:
             return [TensorType(x.dtype, None)]
-        if len(x.shape) != 4 or len(rois.shape) != 2:
+        if len(x.shape) != 4 or not agree(rois, (None, 5)):
             raise ShapeError(f"MaxRoiPool: x {x} must be [N, C, H, W], and regions {rois} [R, 5].")
         return [TensorType(x.dtype, (rois.shape[0], x.shape[1], *self.pooled_shape))]
 
@@ -76,11 +81,13 @@ class MaxRoiPool(Op):
         rows, columns = self.pooled_shape
         result = np.zeros((len(rois), x.shape[1], rows, columns), x.dtype)
         for number, roi in enumerate(rois.astype(np.float32)):
+            if not -1 < roi[0] < len(x):
+                allowed = f"allowed are 0..{len(x) - 1}"
+                raise NumberError("MaxRoiPool", 1, "an image", roi[0].item(), allowed)
             image = int(roi[0])
-            if not 0 <= image < len(x):
-                raise InputError(f"MaxRoiPool: an image is outside 0..{len(x) - 1}.")
             scaled = roi[1:] * np.float32(self.spatial_scale)
-            corners = (np.sign(scaled) * np.floor(np.abs(scaled) + 0.5)).astype(int)
+            rounded = np.sign(scaled) * np.floor(np.abs(scaled) + 0.5)
+            corners = np.fmin(np.fmax(rounded, -_FAR), _FAR).astype(int)
             spans = [_bins(corners[1], corners[3], rows, x.shape[2]),
                      _bins(corners[0], corners[2], columns, x.shape[3])]  # fmt: skip
             for i, (v0, v1) in enumerate(spans[0]):
@@ -103,6 +110,11 @@ class MaxRoiPool(Op):
     @classmethod
     def error_samples(cls) -> Iterator[tuple[Sample, type[Exception]]]:
         yield Sample(cls(), (np.zeros((1, 3, 4), "f4"), np.zeros((1, 5), "f4"))), ShapeError
+        x, rois = np.zeros((1, 2, 3, 4), "f4"), np.zeros((1, 5), "f4")
+        yield Sample(cls(), (x, rois[:, :4])), ShapeError
+        yield Sample(cls(), (x, rois.astype(np.float16))), ShapeError
+        for shape in ((1,), (0, 1), (1, -1)):
+            yield Sample(cls(shape), (x, rois)), ShapeError
 
 
 def _bins(start: int, end: int, count: int, size: int) -> list[tuple[int, int]]:

@@ -14,7 +14,7 @@ from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.spec import BufferArg, KernelSpec, Launch, Lowering, Variant, i32
-from clrt.ops.base import Accuracy, Op, Sample, Types, need, normalize_axis, register
+from clrt.ops.base import Accuracy, Op, Sample, Types, agree, need, normalize_axis, register
 from clrt.ops.movement import count, elements, fresh_dim
 
 
@@ -37,6 +37,8 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
         "one_hot",
         DATA_T=y.dtype.cl_bits,
         INDEX_T=indices.dtype.cl,
+        VALUE_T=indices.dtype.compute,
+        IS_FLOAT=int(indices.dtype.is_float),
         STORAGE=indices.dtype.storage,
     )
     buffers = (BufferArg(indices), BufferArg(values), BufferArg(y))
@@ -61,11 +63,16 @@ class OneHot(Op):
     variants = (Variant("flat", _emit, _misfit),)
 
     def infer(self, inputs: Types) -> list[TensorType]:
-        indices, dtype = need(inputs, 0, self), need(inputs, 2, self).dtype
+        indices, values = need(inputs, 0, self), need(inputs, 2, self)
+        dtype = values.dtype
+        if not agree(values, (2,)):
+            raise ShapeError(f"OneHot: the values are {values}; expected two, [off, on].")
         if indices.shape is None:
             return [TensorType(dtype, None)]
         axis = normalize_axis(self.axis, len(indices.shape) + 1, self)
         known = elements(inputs, 1)
+        if known is not None and len(known) != 1:
+            raise ShapeError(f"OneHot: depth has {len(known)} elements; expected one.")
         depth: Dim = fresh_dim() if known is None else known[0]
         if isinstance(depth, int) and depth < 0:
             raise ShapeError(f"OneHot: depth {depth} is negative.")
@@ -76,6 +83,8 @@ class OneHot(Op):
         assert indices is not None and depth is not None and values is not None
         axis = normalize_axis(self.axis, indices.ndim + 1, self)
         places = int(depth.reshape(-1)[0])
+        if indices.dtype.kind == "f":
+            indices = np.where(np.abs(indices) < 1e9, indices.astype(np.float64), -(2.0**63))
         whole = np.expand_dims(indices.astype(np.int64), axis)
         whole = np.where(whole < 0, whole + places, whole)
         span = np.arange(places).reshape((-1,) + (1,) * (indices.ndim - axis))
@@ -99,3 +108,5 @@ class OneHot(Op):
         values = np.array([0, 1], np.float32)
         yield Sample(cls(3), (np.zeros((2, 2), np.int64), np.array(3), values)), ShapeError
         yield Sample(cls(), (np.zeros(2, np.int64), np.array(-3), values)), ShapeError
+        yield Sample(cls(), (np.zeros(2, np.int64), np.array(3), values[:1])), ShapeError
+        yield Sample(cls(), (np.zeros(2, np.int64), np.zeros(0, np.int64), values)), ShapeError

@@ -8,7 +8,7 @@ from typing import ClassVar, Literal, TypeAlias
 
 import numpy as np
 
-from clrt.errors import ShapeError, UnsupportedError
+from clrt.errors import ShapeError, UnsupportedError, counted
 from clrt.ir.dims import Dim
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
@@ -119,7 +119,10 @@ class Pad(Op):
         """
         places = list(range(rank)) if axes is None else axes
         if len(pads) != 2 * len(places):
-            raise ShapeError(f"Pad: {len(pads)} pads for {len(places)} axes; expected two each.")
+            raise ShapeError(
+                f"Pad: {counted(len(pads), 'pad')} for {counted(len(places), 'axis', 'axes')}; "
+                "expected two each."
+            )
         begins, ends = [0] * rank, [0] * rank
         for k, axis in enumerate(places):
             at = normalize_axis(axis, rank, self)

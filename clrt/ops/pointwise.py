@@ -44,6 +44,35 @@ def literal(value: float, dtype: DType) -> Code:
     return (Code("({})") if dtype is DType.FLOAT64 else Code("({}f)")).fill(number)
 
 
+def truncated(array: Array, dtype: DType) -> Array:
+    """Floats as integers of a dtype, rounded towards 0: what `integer_cl` computes.
+
+    They become int32, or int64 for uint32, int64 and uint64, of which the low bits are kept; what
+    does not fit there, and NaN, becomes the least one. uint64 holds what is below 2^64, too.
+    """
+    wide = array.astype(np.float64)
+    target, bound = (np.int32, 2.0**31) if dtype in _BY_INT32 else (np.int64, 2.0**63)
+    fits = (wide >= -bound) & (wide < bound)
+    whole = np.where(fits, wide, -bound).astype(target)
+    if dtype is DType.UINT64:
+        high = (wide >= bound) & (wide < 2 * bound)
+        upper = np.where(high, wide - bound, 0).astype(np.uint64) + np.uint64(1 << 63)
+        return np.where(high, upper, whole.astype(np.uint64))
+    return whole.astype(dtype.numpy)
+
+
+def integer_cl(text: Code, source: DType, dtype: DType) -> Code:
+    """The OpenCL C expression of a float as an integer of a dtype, as `truncated` has it."""
+    kind = Code("double") if source is DType.FLOAT64 else Code("float")
+    wide = DType.INT32 if dtype in _BY_INT32 else DType.INT64
+    wide = dtype if dtype is DType.UINT64 else wide
+    return Code("({})({}_to_{}({}))").fill(dtype.compute, kind, wide.cl, text)
+
+
+_BY_INT64 = (DType.UINT32, DType.INT64, DType.UINT64)
+_BY_INT32 = frozenset(d for d in DType if d.is_int and d not in _BY_INT64)
+
+
 @dataclass(frozen=True)
 class Pointwise(Op):
     """Base of the elementwise ops, with NumPy's broadcasting.
@@ -87,6 +116,8 @@ class Pointwise(Op):
         Raises:
             ShapeError: Operands have different dtypes.
         """
+        if not self.floats and any(t.dtype.is_float for t in inputs):
+            raise ShapeError(f"{self.name}: it takes no floats; its operand is {inputs[0]}.")
         if len({t.dtype for t in inputs}) > 1:
             text = ", ".join(str(t) for t in inputs)
             raise ShapeError(f"{self.name}: operands must have one dtype; they are {text}.")
@@ -201,6 +232,15 @@ def _divide(a: Array, b: Array) -> Any:
     return np.where(b == 0, 0, truncated)
 
 
+def _integer_power(x: Array, y: Array) -> Array:
+    """Powers modulo 2^64, as uint64; fractions are 0."""
+    with np.errstate(all="ignore"):
+        power = np.power(x.astype(np.uint64), np.where(y < 0, 0, y).astype(np.uint64))
+    of_one = np.where((x == 1) | (y % 2 == 0), 1, x)
+    small = np.where((x == 1) | (x == -1), of_one, 0).astype(np.int64).astype(np.uint64)
+    return np.where(y < 0, small, power)
+
+
 def _erf(x: Array) -> Any:
     return np.vectorize(math.erf, otypes=[np.float64])(x) if x.size else x
 
@@ -301,9 +341,9 @@ HardSwish = _row(
 Floor = _row("Floor", "floor({0})", np.floor, **_EXACT)
 Ceil = _row("Ceil", "ceil({0})", np.ceil, **_EXACT)
 Round = _row("Round", "rint({0})", np.rint, **_EXACT)
-Sin = _row("Sin", "sin({0})", np.sin)
-Cos = _row("Cos", "cos({0})", np.cos)
-Tan = _row("Tan", "tan({0})", np.tan, **_ONE)
+Sin = _row("Sin", "@sin({0})", np.sin)
+Cos = _row("Cos", "@cos({0})", np.cos)
+Tan = _row("Tan", "@tan({0})", np.tan, **_ONE)
 Asin = _row("Asin", "asin({0})", np.arcsin, **_ONE)
 Acos = _row("Acos", "acos({0})", np.arccos, **_ONE)
 Atan = _row("Atan", "atan({0})", np.arctan)
@@ -319,14 +359,14 @@ Atanh = _row("Atanh", "atanh({0})", np.arctanh, domain_low=-0.9, domain_high=0.9
 class Pow(Pointwise):
     """x to the power y; y may have another dtype.
 
-    Of integers an integer, in its dtype's arithmetic: 0 for what lies between -1 and 1, such as
-    negative powers of 2 and more.
+    Of integers an integer, in its dtype's arithmetic, which wraps: 0 for what lies between -1 and
+    1, such as negative powers of 2 and more, and for negative powers of 0.
 
     Source: ONNX Pow, opset 7 to 15.
     """
 
     expr = Code("@pow({0}, {1})")
-    int_expr = Code("(long)c_pow((F)({0}), {1})")
+    int_expr = Code("c_pow((F)({0}), {1})")
     arity = 2
     domain_low = 0.25
 
@@ -336,15 +376,20 @@ class Pow(Pointwise):
     def evaluate(self, *arrays: Array) -> Any:
         x, y = arrays
         if x.dtype.kind in "iu" and y.dtype.kind in "iu":
-            power = np.power(x, np.abs(y), dtype=x.dtype, casting="unsafe")
-            return np.where((y < 0) & (np.abs(x) != 1), 0, power)
-        return np.power(x, y if x.dtype.kind in "iu" else y.astype(x.dtype))
+            return _integer_power(x, y).astype(x.dtype)
+        # np.power takes square roots for 0.5, which err at -infinity and -0.
+        if x.dtype.kind in "iu":
+            return truncated(np.float_power(x, y), DType.of(x.dtype))
+        return np.float_power(x, y.astype(x.dtype))
 
     def fill(self, template: Code, args: Sequence[Code], dtypes: Sequence[DType]) -> Code | None:
         if not dtypes[0].is_float and not dtypes[1].is_float:
             return super().fill(Code("i_pow({0}, {1})"), args, dtypes)
         kind = Code("double") if dtypes[0] is DType.FLOAT64 else Code("F")
-        return super().fill(template, (args[0], Code("({})({})").fill(kind, args[1])), dtypes)
+        text = super().fill(template, (args[0], Code("({})({})").fill(kind, args[1])), dtypes)
+        if text is None or dtypes[0].is_float:
+            return text
+        return integer_cl(text, DType.FLOAT32, dtypes[0])
 
     @classmethod
     def samples(cls) -> Iterator[Sample]:
@@ -354,6 +399,11 @@ class Pow(Pointwise):
             yield Sample(cls(), (x, y))
             yield Sample(cls(), (np.abs(x), np.full(1, 0.75, np.float32)))
             yield Sample(cls(), (x.astype(np.float32), y))
+        for dtype in _INTEGERS:
+            x, y = np.meshgrid(_edges(dtype), _edges(dtype))
+            yield Sample(cls(), (x, y))
+        yield Sample(cls(), (_edges(DType.INT8), np.full(1, 1000)))
+        yield Sample(cls(), (_edges(DType.INT32), np.full(1, -0.5, np.float32)))
 
 
 @register
@@ -415,6 +465,12 @@ class BitShift(Pointwise):
     def samples(cls) -> Iterator[Sample]:
         for dtype in (np.uint8, np.uint32):
             x, by = np.arange(9, dtype=dtype) * 7, np.arange(9, dtype=dtype) % 5
+            yield Sample(cls("LEFT"), (x, by))
+            yield Sample(cls("RIGHT"), (x, by))
+        for wide in (DType.UINT8, DType.UINT16, DType.UINT32, DType.UINT64, DType.INT64):
+            width = 8 * wide.itemsize
+            places = np.array([0, 1, width - 1, width, width + 1, 63, 64, 65, 127], wide.numpy)
+            x, by = np.meshgrid(_edges(wide), np.append(places, np.iinfo(wide.value).max))
             yield Sample(cls("LEFT"), (x, by))
             yield Sample(cls("RIGHT"), (x, by))
 

@@ -10,18 +10,21 @@ from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
 import numpy as np
 
 from clrt.device.caps import DeviceCaps
-from clrt.errors import ShapeError
+from clrt.errors import ShapeError, counted
 from clrt.ir.code import Code, Define
 from clrt.ir.dims import Dim, Undecidable, floordiv
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
-from clrt.ir.op import Array, TensorType
+from clrt.ir.op import Array, IrOp, TensorType
 from clrt.kernels.spec import Arg, BufferArg, KernelSpec, Launch, Lowering, Variant, i32
 from clrt.ops.base import Accuracy, OnnxNode, Op, Sample, Types, checked_sizes, need, register
 from clrt.ops.movement import fresh_dim
 from clrt.ops.reduce import ReduceMax, ReduceMean, integer_bound
 
 _AXES = 3
+# Kernels count places in 32 bits, and add two of them.
+_MOST_PLACES = 1 << 30
+_PADDING = ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID")
 _Windowed = TypeVar("_Windowed", bound="WindowPool")
 
 
@@ -70,6 +73,48 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
 AutoPad: TypeAlias = Literal["NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID"]
 
 
+def check_windows(
+    op: IrOp,
+    size: Sequence[Dim],
+    kernel: Sequence[Dim],
+    strides: Sequence[int],
+    dilations: Sequence[int],
+    pads: Sequence[int],
+) -> None:
+    """Refuses windows that kernels cannot walk, with attributes as they are given.
+
+    Args:
+        size: Of the axes that windows walk.
+        kernel: Of a window.
+
+    Raises:
+        ShapeError: A number is missing, below its least value, or so large that places overflow.
+    """
+    rank = len(size)
+    lists = (
+        ("kernel_shape", kernel, rank, 0),
+        ("strides", strides, rank, 1),
+        ("dilations", dilations, rank, 1),
+        ("pads", pads, 2 * rank, -_MOST_PLACES),
+    )
+    for name, values, count, least in lists:
+        wrong = [v for v in values if isinstance(v, int) and not least <= v <= _MOST_PLACES]
+        if wrong or (values and len(values) != count):
+            raise ShapeError(
+                f"{op.name}: {name} {list(values)} do not fit {rank} axes; expected {count} numbers"
+                f"{f' from {least} on' if least >= 0 else ''}, at most {_MOST_PLACES}."
+            )
+    for axis, (extent, window) in enumerate(zip(size, kernel, strict=True)):
+        step = dilations[axis] if dilations else 1
+        around = abs(pads[axis]) + abs(pads[rank + axis]) if pads else 0
+        known = extent if isinstance(extent, int) else 0
+        if isinstance(window, int) and known + around + window * step > _MOST_PLACES:
+            raise ShapeError(
+                f"{op.name}: with a window of {window}, dilations {list(dilations)} and pads "
+                f"{list(pads)} axis {axis} has places past {_MOST_PLACES}."
+            )
+
+
 @dataclass(frozen=True)
 class WindowPool(Op):
     """Base of MaxPool and AveragePool over [N, C, spatial axes …].
@@ -85,6 +130,18 @@ class WindowPool(Op):
     ceil_mode: bool = False
 
     variants = (Variant("any", _emit, _misfit),)
+
+    def check(self, size: Sequence[Dim], op: IrOp) -> None:
+        """Refuses attributes that do not fit axes of that size.
+
+        Raises:
+            ShapeError: As `check_windows`, or there is no such auto_pad.
+        """
+        if self.auto_pad not in _PADDING:
+            raise ShapeError(
+                f"{op.name}: auto_pad '{self.auto_pad}'; expected {', '.join(_PADDING)}."
+            )
+        check_windows(op, size, self.kernel_shape, self.strides, self.dilations, self.pads)
 
     def steps(self, values: tuple[int, ...]) -> tuple[int, ...]:
         """Strides or dilations, ones by default."""
@@ -127,25 +184,18 @@ class WindowPool(Op):
         except Undecidable:
             return fresh_dim()
 
-    def fits(self, rank: int) -> bool:
-        """Whether the lists have a number for each of so many axes, and steps go forward."""
-        lists = (self.kernel_shape, self.strides, self.dilations, self.pads)
-        steps = (*self.kernel_shape, *self.strides, *self.dilations)
-        counts = (rank, rank, rank, 2 * rank)
-        fitting = all(len(v) in (0, n) for v, n in zip(lists, counts, strict=True))
-        return fitting and min(steps, default=1) > 0
-
     def infer(self, inputs: Types) -> list[TensorType]:
         x = need(inputs, 0, self)
-        if not self.fits(len(self.kernel_shape)):
-            raise ShapeError(f"{self.name}: {self} is no window of {len(self.kernel_shape)} axes.")
         if x.shape is None:
             return [TensorType(x.dtype, None)]
         if len(x.shape) != len(self.kernel_shape) + 2:
             raise ShapeError(
-                f"{self.name}: a window of {len(self.kernel_shape)} axes does not fit {x}; "
-                "expected [N, C] and as many axes."
+                f"{self.name}: a window of {counted(len(self.kernel_shape), 'axis', 'axes')} "
+                f"does not fit {x}; expected [N, C] and as many axes."
             )
+        if min(self.kernel_shape, default=1) < 1:
+            raise ShapeError(f"{self.name}: kernel_shape {self.kernel_shape}; expected 1 or more.")
+        self.check(x.shape[2:], self)
         dims = checked_sizes(
             (self.out_dim(axis, size) for axis, size in enumerate(x.shape[2:])),
             f"{self.name}: the window {self.kernel_shape} is larger than {x}.",
@@ -191,7 +241,18 @@ class WindowPool(Op):
 
     @classmethod
     def error_samples(cls) -> Iterator[tuple[Sample, type[Exception]]]:
-        yield Sample(cls((2, 2)), (np.zeros((1, 2, 4), np.float32),)), ShapeError
+        x = np.zeros((1, 2, 4), np.float32)
+        yield Sample(cls((2, 2)), (x,)), ShapeError
+        for wrong in (
+            *(cls((n,)) for n in (0, -1, -(1 << 63), 1 << 32)),
+            *(cls((2,), (n,)) for n in (0, -1, 1 << 31)),
+            *(cls((2,), (), (n,)) for n in (0, -1, 1 << 31, (1 << 63) - 1)),
+            *(cls((2,), pads=(n, 0)) for n in (1 << 31, -(1 << 63), 1 << 30)),
+            cls((2,), (1, 1)),
+            cls((2,), (), (1, 1)),
+            cls((2,), pads=(1,)),
+        ):
+            yield Sample(wrong, (x,)), ShapeError
 
 
 @register
@@ -319,6 +380,11 @@ class LpPool(WindowPool):
 
     p: int = 2
 
+    def infer(self, inputs: Types) -> list[TensorType]:
+        if self.p < 1:
+            raise ShapeError(f"LpPool: p {self.p}; expected 1 or more.")
+        return super().infer(inputs)
+
     def defines(self) -> dict[str, Define]:
         power, root = _NORMS.get(self.p, _ANY_NORM)
         norm = {"POWER(v)": power.fill(self.p), "MEAN(total, count)": root.fill(self.p)}
@@ -338,6 +404,12 @@ class LpPool(WindowPool):
             for p in (1, 2, 3):
                 x = rng.uniform(-2, 2, shape).astype(np.float32)
                 yield Sample(replace(op, p=p), (x,))
+
+    @classmethod
+    def error_samples(cls) -> Iterator[tuple[Sample, type[Exception]]]:
+        yield from super().error_samples()
+        for p in (0, -1):
+            yield Sample(cls((2,), p=p), (np.zeros((1, 2, 4), np.float32),)), ShapeError
 
 
 class _Global:

@@ -18,6 +18,7 @@ from clrt.ops.base import OnnxNode, Op, Types, need
 from clrt.ops.fused import Fused, Literal
 from clrt.ops.movement import count
 from clrt.ops.pointwise import Add, Mul, Relu, Sigmoid, Softplus, Softsign, Tanh
+from clrt.ops.ranges import check_lengths
 
 Steps: TypeAlias = tuple[Step, ...]
 Function: TypeAlias = Callable[[Array], Array]
@@ -105,6 +106,8 @@ class Recurrent(Op):
     hidden_size: int = 0
     layout: int = 0
 
+    alike = ((0, 1, 2, 3, 5, 6, 7),)
+    followed = (4,)
     gates: ClassVar[int] = 1
     states: ClassVar[int] = 1
     defaults: ClassVar[tuple[str, ...]] = ("Tanh",)
@@ -203,7 +206,8 @@ class Recurrent(Op):
         directions, _, hidden = r.shape
         bias = np.zeros((directions, 2 * self.gates * hidden)) if bias is None else bias
         p = np.zeros((directions, 3 * hidden)) if p is None else p
-        lens = np.full(batch, time) if lens is None else np.clip(lens, 0, time)
+        lens = np.full(batch, time) if lens is None else lens
+        check_lengths(lens, time, self.name, 4, "a sequence length")
         y = np.zeros((time, directions, batch, hidden))
         ends = [np.zeros((directions, batch, hidden)) for _ in range(self.states)]
         for end, start in zip(ends, first, strict=False):

@@ -28,6 +28,7 @@ from clrt.kernels.spec import (
 from clrt.kernels.strided import contiguous_strides, copy_launches
 from clrt.ops.fused import Literal, compute_type, render
 from clrt.ops.movement import fill_launch
+from clrt.ops.ranges import check_launch
 from clrt.ops.recurrent import Recurrent
 
 _ACTIVATION = Code("static {0} act_{1}(const IDX_T d, {0} v) {{ {2} const {0} v0 = v; {3} }}")
@@ -66,6 +67,8 @@ class Walk:
             made = node.outputs[index + 1] if index + 1 < len(node.outputs) else None
             states.append(made or self.ctx.scratch(self.state_elems, self.dtype))
             launches.append(self._start(states[-1], node.input(5 + index)))
+        if node.input(4) is not None:
+            launches.append(check_launch(node, 4, self.time, "a sequence length"))
         if not self.time:
             return launches
         x, w = node.arg(0), node.arg(1)
@@ -136,6 +139,7 @@ class Walk:
             GATE_T=self.gate_dtype.cl,
             FUNCTIONS=self._functions(),
             VW=1,
+            LENS_T=(DType.INT32 if lens is None else lens.dtype).cl,
             **{k: int(v is not None) for k, v in optional.items()},
             **op.features(),
         )
@@ -146,7 +150,8 @@ class Walk:
             *(step, self.time, self.batch, self.hidden, int(op.direction == "reverse")),
             *(*x_steps, *self.state_strides, *y_steps),
         )
-        buffer_args = [b if isinstance(b, BufferArg) else BufferArg(b) for b in (y, gx, *buffers)]
+        steps = (BufferArg(y, 0, self.state_elems), BufferArg(gx, 0, self.state_elems * op.gates))
+        buffer_args = [b if isinstance(b, BufferArg) else BufferArg(b) for b in (*steps, *buffers)]
         buffer_args += [BufferArg(v) for v in optional.values() if v is not None]
         args: tuple[Arg, ...] = (*buffer_args, *(i32(v) for v in numbers))
         return Launch(kernel, (self.hidden, self.batch, self.directions), None, args)

@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 
 from clrt.device.caps import DeviceCaps
-from clrt.errors import ShapeError
+from clrt.errors import ShapeError, counted
 from clrt.ir.code import Code
 from clrt.ir.dims import Dim
 from clrt.ir.dtypes import DType
@@ -114,6 +114,10 @@ def _table(array: Array, name: str) -> BufferArg:
     return BufferArg(Value(name, TensorType.of(data)))
 
 
+# Of a scale: a tensor has fewer elements.
+_MOST = 2.0**31
+
+
 @register
 @dataclass(frozen=True)
 class Resize(Op):
@@ -152,7 +156,10 @@ class Resize(Op):
         return super().from_onnx(node)
 
     def _axes(self, rank: int) -> tuple[int, ...]:
-        return tuple(normalize_axis(a, rank, self) for a in self.axes) or tuple(range(rank))
+        axes = tuple(normalize_axis(a, rank, self) for a in self.axes) or tuple(range(rank))
+        if len(set(axes)) < len(axes):
+            raise ShapeError(f"Resize: axes {list(self.axes)} name an axis twice.")
+        return axes
 
     def infer(self, inputs: Types) -> list[TensorType]:
         x = need(inputs, 0, self)
@@ -163,9 +170,12 @@ class Resize(Op):
         sizes = sizes or None
         wanted: Sequence[Any] | None = sizes if sizes is not None else scales
         if wanted is not None and len(wanted) != len(axes):
-            raise ShapeError(f"Resize: {len(wanted)} numbers for {len(axes)} axes of {x}.")
-        if scales is not None and not np.isfinite(scales).all():
-            raise ShapeError(f"Resize: the scales {scales} of {x} are not finite.")
+            raise ShapeError(
+                f"Resize: {counted(len(wanted), 'number')} for "
+                f"{counted(len(axes), 'axis', 'axes')} of {x}."
+            )
+        if scales is not None and not (np.abs(scales) < _MOST).all():
+            raise ShapeError(f"Resize: the scales {scales} of {x} are not finite, or too large.")
         numbers = all(isinstance(dims[a], int) for a in axes)
         stretch = self.keep_aspect_ratio_policy == "stretch"
         for place, axis in enumerate(axes):
@@ -323,6 +333,8 @@ class Resize(Op):
         yield Sample(cls(), (x, None, np.ones(2, np.float32))), ShapeError
         yield Sample(cls(), (x, None, np.array([1, 1, np.nan], np.float32))), ShapeError
         yield Sample(cls(), (x, None, None, np.array([1, 2, -4]))), ShapeError
+        yield Sample(cls(), (x, None, np.array([1, 1, 3e38], np.float32))), ShapeError
+        yield Sample(cls(axes=(2, -1)), (x, None, None, np.array([2, 4]))), ShapeError
 
 
 def _numbers(inputs: Types, index: int) -> list[float] | None:

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from clrt.errors import InputError, ShapeError
+from clrt.errors import ShapeError
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
-from clrt.kernels.spec import Arg, BufferArg, KernelSpec, Launch, Lowering, Status, Variant, i32
+from clrt.kernels.spec import Arg, BufferArg, KernelSpec, Launch, Lowering, Variant, i32
 from clrt.kernels.strided import contiguous_strides
 from clrt.ops.base import Accuracy, Op, Sample, Types, need, register
 from clrt.ops.movement import count, index_t
+from clrt.ops.ranges import check_lengths, length_status
 
 
 def _emit(node: Node, ctx: Lowering) -> list[Launch]:
@@ -28,7 +29,7 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
     kernel = KernelSpec.of(
         "reverse_sequence.cl", "reverse_sequence", DATA_T=x.dtype.cl_bits, INDEX_T=index_t(lens)
     )
-    status = Status(f"ReverseSequence '{node.name}': a length is outside 0..{time}.")
+    status = length_status(node, 1, time, "a length")
     buffers = (BufferArg(x), BufferArg(lens), BufferArg(y), BufferArg(status))
     numbers = (inner, time, batch, strides[op.time_axis], strides[op.batch_axis])
     args: tuple[Arg, ...] = (*buffers, *(i32(v) for v in numbers))
@@ -48,6 +49,7 @@ class ReverseSequence(Op):
 
     accuracy = Accuracy.EXACT
     storages = None
+    followed = (1,)
     variants = (Variant("flat", _emit),)
 
     def infer(self, inputs: Types) -> list[TensorType]:
@@ -68,12 +70,10 @@ class ReverseSequence(Op):
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         x, lens = inputs
         assert x is not None and lens is not None
+        check_lengths(lens, x.shape[self.time_axis], self.name, 1, "a length")
         result = np.moveaxis(x, self.batch_axis, 0).copy()
         for sequence, length in zip(result, lens, strict=True):
-            n = int(length)
-            if not 0 <= n <= len(sequence):
-                raise InputError(f"ReverseSequence: length {n} is outside 0..{len(sequence)}.")
-            sequence[:n] = sequence[:n][::-1].copy()
+            sequence[:length] = sequence[:length][::-1].copy()
         return (np.ascontiguousarray(np.moveaxis(result, 0, self.batch_axis)),)
 
     @classmethod
@@ -91,3 +91,4 @@ class ReverseSequence(Op):
         yield Sample(cls(), (x, np.array([1, 2]))), ShapeError
         yield Sample(cls(1, 1), (x, np.array([1, 2, 1]))), ShapeError
         yield Sample(cls(), (x[0], np.array([1]))), ShapeError
+        yield Sample(cls(), (x, np.zeros(3, np.float64))), ShapeError

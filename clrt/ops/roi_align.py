@@ -8,7 +8,8 @@ from typing import Literal
 
 import numpy as np
 
-from clrt.errors import InputError, ShapeError
+from clrt.errors import ShapeError
+from clrt.ir.dims import differ
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.spec import (
@@ -16,13 +17,13 @@ from clrt.kernels.spec import (
     KernelSpec,
     Launch,
     Lowering,
-    Status,
     Variant,
     f32,
     i32,
     misfit_in_float32,
 )
-from clrt.ops.base import OnnxNode, Op, Sample, Types, need, register
+from clrt.ops.base import OnnxNode, Op, Sample, Types, agree, need, register
+from clrt.ops.ranges import check_lengths, length_status
 
 
 def _emit(node: Node, ctx: Lowering) -> list[Launch]:
@@ -39,11 +40,16 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
         MAX=int(op.mode == "max"),
         HALF_PIXEL=int(op.coordinate_transformation_mode == "half_pixel"),
     )
-    status = Status(f"RoiAlign '{node.name}': an image is outside 0..{x.dims[0] - 1}.")
+    status = length_status(node, 2, x.dims[0] - 1, "an image")
     buffers = [BufferArg(b) for b in (y, x, rois, batches, status)]
     numbers = [i32(v) for v in (*x.dims, *y.dims[2:], op.sampling_ratio)]
     size = (y.dims[3], y.dims[2], y.dims[0] * y.dims[1])
     return [Launch(kernel, size, None, (*buffers, *numbers, f32(op.spatial_scale)))]
+
+
+# Of regions: as far as pixels are looked for, as in the kernel.
+_FAR = 1e9
+_MOST_SAMPLES = 1024
 
 
 @register
@@ -63,6 +69,8 @@ class RoiAlign(Op):
     sampling_ratio: int = 0
     spatial_scale: float = 1.0
 
+    alike = ((0, 1),)
+    followed = (2,)
     variants = (Variant("any", _emit, misfit_in_float32),)
 
     @classmethod
@@ -73,11 +81,24 @@ class RoiAlign(Op):
 
     def infer(self, inputs: Types) -> list[TensorType]:
         x, rois, batches = (need(inputs, i, self) for i in range(3))
+        if min(self.output_height, self.output_width) < 1:
+            raise ShapeError(
+                f"RoiAlign: output_height {self.output_height} and output_width "
+                f"{self.output_width}; expected 1 or more."
+            )
+        if not 0 <= self.sampling_ratio <= _MOST_SAMPLES:
+            raise ShapeError(
+                f"RoiAlign: sampling_ratio {self.sampling_ratio}; expected 0..{_MOST_SAMPLES}."
+            )
         if x.shape is None:
             return [TensorType(x.dtype, None)]
         regions = batches.shape or rois.shape
-        if len(x.shape) != 4 or (rois.shape is not None and len(rois.shape) != 2):
-            raise ShapeError(f"RoiAlign: x {x} must be [N, C, H, W], and regions {rois} [R, 4].")
+        fits = len(x.shape) == 4 and agree(rois, (None, 4)) and agree(batches, (None,))
+        if not fits or (rois.shape and batches.shape and differ(rois.shape[0], batches.shape[0])):
+            raise ShapeError(
+                f"RoiAlign: x {x} must be [N, C, H, W], regions {rois} [R, 4] and "
+                f"images {batches} [R]."
+            )
         if regions is None:
             return [TensorType(x.dtype, None)]
         return [
@@ -87,8 +108,7 @@ class RoiAlign(Op):
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         x, rois, batches = inputs
         assert x is not None and rois is not None and batches is not None
-        if batches.size and not 0 <= batches.min() <= batches.max() < len(x):
-            raise InputError(f"RoiAlign: an image is outside 0..{len(x) - 1}.")
+        check_lengths(batches, len(x) - 1, self.name, 2, "an image")
         wide = x.astype(np.float64)
         shape = (len(batches), x.shape[1], self.output_height, self.output_width)
         result = np.zeros(shape)
@@ -107,7 +127,7 @@ class RoiAlign(Op):
             self._samples(top, high, self.output_height, image.shape[1]),
             self._samples(left, wide, self.output_width, image.shape[2]),
         ]
-        (v, v_in), (u, u_in) = axes
+        (v, v_in, down), (u, u_in, across) = axes
         corners = []
         v0, u0 = v.astype(int), u.astype(int)
         for dv, wv in ((0, 1 - (v - v0)), (1, v - v0)):
@@ -120,15 +140,27 @@ class RoiAlign(Op):
             largest = np.max(corners, axis=0)
             return np.asarray(largest.max(axis=(2, 4), initial=-np.inf if largest.size else 0))
         total = np.sum(corners, axis=0).sum(axis=(2, 4))
-        return np.asarray(total / max(v.shape[1] * u.shape[1], 1))
+        return np.asarray(total / max(down * across, 1))
 
-    def _samples(self, start: float, extent: float, bins: int, size: int) -> tuple[Array, Array]:
-        """Where the samples of each bin lie along an axis, and whether on the image."""
+    def _samples(
+        self, start: float, extent: float, bins: int, size: int
+    ) -> tuple[Array, Array, int]:
+        """Where the samples of each bin lie along an axis, whether on the image, and how many.
+
+        Of very many those are left out that are far from the image.
+        """
         step = extent / bins
-        count = self.sampling_ratio or int(np.ceil(step))
-        places = start + np.arange(bins)[:, None] * step + (np.arange(count) + 0.5) * step / count
+        # As the kernel has it: a region that is no number, or so large or far off, has no samples.
+        near = abs(start) < _FAR and abs(step) < _FAR
+        count = self.sampling_ratio or (int(np.ceil(step)) if near else 0)
+        shown = count if self.sampling_ratio else min(count, 2 * size + 8)
+        starts = start + np.arange(bins)[:, None] * step
+        first = np.zeros_like(starts)
+        if shown < count:
+            first = np.clip(np.floor((-1 - starts) * count / step - 1.5), 0, count - shown)
+        places = starts + (first + np.arange(shown) + 0.5) * step / count
         inside = (places >= -1) & (places <= size)
-        return np.clip(places, 0, size - 1), inside.astype(float)
+        return np.clip(np.where(inside, places, 0), 0, size - 1), inside.astype(float), count
 
     @classmethod
     def samples(cls) -> Iterator[Sample]:
@@ -150,3 +182,16 @@ class RoiAlign(Op):
     def error_samples(cls) -> Iterator[tuple[Sample, type[Exception]]]:
         x = np.zeros((1, 3, 4), np.float32)
         yield Sample(cls(), (x, np.zeros((1, 4), np.float32), np.zeros(1, np.int64))), ShapeError
+        good = x[None], np.zeros((2, 4), np.float32), np.zeros(2, np.int64)
+        changes: list[tuple[int, Array]] = [
+            (1, good[1][:1]),
+            (1, good[1][:, :3]),
+            (1, good[1].astype(np.float16)),
+            (2, good[2][:1]),
+            (2, good[2].astype(np.float32)),
+        ]
+        for index, wrong in changes:
+            yield Sample(cls(), (*good[:index], wrong, *good[index + 1 :])), ShapeError
+        for op in (cls(output_height=0), cls(output_width=-1), cls(sampling_ratio=-1),
+                   cls(sampling_ratio=(1 << 31) - 1)):  # fmt: skip
+            yield Sample(op, good), ShapeError

@@ -14,7 +14,7 @@ from clrt.ir.code import Code
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
-from clrt.kernels.spec import BufferArg, KernelSpec, Launch, Lowering, Status, Variant
+from clrt.kernels.spec import BufferArg, KernelSpec, Launch, Lowering, Variant
 from clrt.kernels.strided import (
     collapse,
     contiguous_strides,
@@ -23,8 +23,8 @@ from clrt.kernels.strided import (
     pad_rank,
 )
 from clrt.ops.base import Op, Sample, Types, need, normalize_axis, register
-from clrt.ops.gather_elements import check_indices
 from clrt.ops.movement import count, index_t
+from clrt.ops.ranges import check_indices, index_status
 
 # As REDUCTION in common/scatter.clh numbers them.
 Reduction: TypeAlias = Literal["none", "add", "mul", "max", "min"]
@@ -78,9 +78,7 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
     n, step, length, walk = y.dims[axis], strides[axis], dims[axis], own[axis]
     dims[axis], strides[axis], own[axis] = 1, 0, 0
     merged, (at, read) = collapse(dims, strides, own)
-    status = Status(
-        f"{op.name} '{node.name}': an index is outside -{n}..{n - 1} (axis {axis} of '{y.name}')."
-    )
+    status = index_status(node, 1, (n,), f"axis {axis} of '{y.name}'")
     buffers = (BufferArg(indices), BufferArg(updates), BufferArg(y), BufferArg(status))
     numbers = (n, step, length, walk, *pad_rank(at, 0), *pad_rank(read, 0))
     kernel = KernelSpec.of(
@@ -105,6 +103,8 @@ class ScatterElements(Op):
     axis: int = 0
     reduction: Reduction = "none"
 
+    alike = ((0, 2),)
+    followed = (1,)
     variants = (Variant("lines", _emit, _misfit),)
 
     def infer(self, inputs: Types) -> list[TensorType]:
@@ -126,7 +126,7 @@ class ScatterElements(Op):
         assert x is not None and indices is not None and updates is not None
         axis = normalize_axis(self.axis, x.ndim, self)
         places: list[Array] = list(np.indices(indices.shape))
-        places[axis] = check_indices(indices, x.shape[axis], self.name)
+        places[axis] = check_indices(indices, (x.shape[axis],), self.name)
         result = x.copy()
         if self.reduction == "none":
             result[tuple(places)] = updates
@@ -160,3 +160,5 @@ class ScatterElements(Op):
         yield Sample(cls(), (x, two[0], x)), ShapeError
         yield Sample(cls(), (x, two, x)), ShapeError
         yield Sample(cls(-3), (x, two, x[:, :2])), ShapeError
+        yield Sample(cls(), (x, two, two)), ShapeError
+        yield Sample(cls(), (x, x[:, :2], x[:, :2])), ShapeError

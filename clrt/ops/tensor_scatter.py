@@ -8,12 +8,23 @@ from typing import Literal, TypeAlias
 
 import numpy as np
 
-from clrt.errors import InputError, ShapeError
+from clrt.errors import ShapeError
+from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
-from clrt.kernels.spec import Arg, BufferArg, KernelSpec, Launch, Lowering, Status, Variant, i32
-from clrt.ops.base import Accuracy, Op, Sample, Types, need, normalize_axis, register
-from clrt.ops.movement import count
+from clrt.kernels.spec import Arg, BufferArg, KernelSpec, Launch, Lowering, Variant, i32
+from clrt.ops.base import (
+    Accuracy,
+    Op,
+    Sample,
+    Types,
+    agree,
+    need,
+    normalize_axis,
+    register,
+)
+from clrt.ops.movement import count, index_t
+from clrt.ops.ranges import check_lengths, length_status
 from clrt.ops.softmax import around_axis
 
 
@@ -31,8 +42,9 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
         DATA_T=y.dtype.cl_bits,
         CIRCULAR=int(op.mode == "circular"),
         F_INDICES=int(indices is not None),
+        INDEX_T=index_t(indices) if indices is not None else DType.INT64.cl,
     )
-    status = Status(f"TensorScatter '{node.name}': a write index is outside the cache.")
+    status = length_status(node, 2, size - update.dims[axis], "a write index")
     buffers = [BufferArg(v) for v in (cache, update, y) if v is not None]
     buffers += [BufferArg(indices), BufferArg(status)] if indices is not None else []
     numbers = (inner, size, update.dims[axis], count(y.dims[1:axis]))
@@ -59,6 +71,7 @@ class TensorScatter(Op):
     storages = None
     in_place = (0,)
     accuracy = Accuracy.EXACT
+    followed = (2,)
     variants = (Variant("gather", _emit),)
 
     def place(self, rank: int) -> int:
@@ -87,6 +100,9 @@ class TensorScatter(Op):
                     and (new > own or (k != axis and new != own))
                 ):
                     raise ShapeError(f"TensorScatter: an update {update} of a cache {cache}.")
+            starts = inputs[2] if len(inputs) > 2 else None
+            if starts is not None and not agree(starts, cache.shape[:1]):
+                raise ShapeError(f"TensorScatter: write indices {starts} for a cache {cache}.")
         return [TensorType(cache.dtype, cache.shape)]
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
@@ -95,14 +111,12 @@ class TensorScatter(Op):
         axis = self.place(cache.ndim)
         size, length = cache.shape[axis], update.shape[axis]
         starts = np.zeros(len(cache), np.int64) if indices is None else indices
+        if self.mode != "circular":
+            check_lengths(starts, size - length, self.name, 2, "a write index")
         y = np.moveaxis(cache, axis, 1).copy()
         new = np.moveaxis(update, axis, 1)
         for sample, values, start in zip(y, new, starts, strict=True):
-            places = int(start) + np.arange(length)
-            if self.mode == "circular":
-                places %= max(size, 1)
-            elif start < 0 or start + length > size:
-                raise InputError(f"TensorScatter: write index {start} is outside the cache.")
+            places = (int(start) % max(size, 1) + np.arange(length)) % max(size, 1)
             sample[places] = values
         return (np.ascontiguousarray(np.moveaxis(y, 1, axis)),)
 
@@ -131,3 +145,5 @@ class TensorScatter(Op):
         yield Sample(cls(0), (x, x)), ShapeError
         yield Sample(cls(), (x[:, :2], x)), ShapeError
         yield Sample(cls(), (x, x[..., :2])), ShapeError
+        yield Sample(cls(), (x, x, np.zeros(1, np.int64))), ShapeError
+        yield Sample(cls(), (x, x, np.zeros(2, np.float32))), ShapeError

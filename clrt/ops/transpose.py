@@ -58,14 +58,20 @@ class Transpose(Op):
         if x.shape is None:
             return [TensorType(x.dtype, None)]
         order = self.order(len(x.shape))
-        if len(order) != len(x.shape):
-            raise ShapeError(f"Transpose: {list(order)} is no order of the axes of {x}.")
+        if sorted(order) != list(range(len(x.shape))):
+            raise ShapeError(f"Transpose: perm {list(order)} is no order of the axes of {x}.")
         return [TensorType(x.dtype, tuple(x.shape[a] for a in order))]
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         (x,) = inputs
         assert x is not None
         return (np.ascontiguousarray(x.transpose(self.order(x.ndim))),)
+
+    @classmethod
+    def error_samples(cls) -> Iterator[tuple[Sample, type[Exception]]]:
+        x = np.zeros((4, 3, 2), np.float32)
+        for perm in ((0, 0, 1), (-1, 0, 1), (0, 1), (0, 1, 3)):
+            yield Sample(cls(perm), (x,)), ShapeError
 
     @classmethod
     def samples(cls) -> Iterator[Sample]:

@@ -11,9 +11,13 @@ import numpy as np
 from clrt.ir.code import Code
 from clrt.ir.dims import maximum, minimum
 from clrt.ir.dtypes import DType
-from clrt.ir.op import Array
-from clrt.ops.base import Accuracy, OnnxNode, Sample, register
-from clrt.ops.pointwise import NumpyFunction, Pointwise, either
+from clrt.ir.graph import Graph, Node, Value
+from clrt.ir.op import Array, TensorType
+from clrt.ops.base import Accuracy, OnnxNode, Sample, node_of, register
+from clrt.ops.pointwise import Div, NumpyFunction, Pointwise, either
+
+# Operands of one kernel: 36 bytes of arguments each where they broadcast, and a device takes 1024.
+MAX_OPERANDS = 24
 
 
 @register
@@ -71,25 +75,55 @@ def _prefix(dtype: DType) -> Code:
 
 @dataclass(frozen=True)
 class Variadic(Pointwise):
-    """Base of ops over one or more operands."""
+    """Base of ops over one or more operands; many are several nodes.
+
+    Numerics: operands are taken in pairs, and then the results of these.
+    """
 
     arity = 2
+
+    def expand(self, inputs: Sequence[Value | None]) -> tuple[Graph, Sequence[Value | None]] | None:
+        given = [v for v in inputs if v is not None]
+        if len(given) <= MAX_OPERANDS:
+            return None
+        formal = [Value(f"x{k}", TensorType(v.dtype, v.shape)) for k, v in enumerate(given)]
+        nodes: list[Node] = []
+        level = formal
+        while len(level) > 1:
+            parts = [level[k : k + MAX_OPERANDS] for k in range(0, len(level), MAX_OPERANDS)]
+            level = []
+            for part in parts:
+                nodes.append(node_of(self.partial, part, f"{self.name}{len(nodes)}"))
+                level.append(nodes[-1].output)
+        nodes += self.finish(level[0], len(given))
+        return Graph(self.name, formal, [nodes[-1].output], nodes), given
+
+    @property
+    def partial(self) -> Variadic:
+        """The op of some of many operands, and of the results."""
+        return self
+
+    def finish(self, total: Value, count: int) -> list[Node]:
+        """What comes after the partial results of `count` operands are one."""
+        return []
 
     def fold(self, left: Code, right: Code, dtypes: Sequence[DType]) -> Code:
         """The expression of two operands."""
         raise NotImplementedError
 
     def cl(self, args: Sequence[Code], dtypes: Sequence[DType]) -> Code | None:
-        text = args[0]
-        for arg in args[1:]:
-            text = self.fold(text, arg, dtypes)
-        return text.renamed(Code("@"), _prefix(dtypes[0]))
+        texts = list(args)
+        while len(texts) > 1:
+            pairs = zip(texts[::2], texts[1::2], strict=False)
+            odd = texts[-1:] if len(texts) % 2 else []
+            texts = [*(self.fold(a, b, dtypes) for a, b in pairs), *odd]
+        return texts[0].renamed(Code("@"), _prefix(dtypes[0]))
 
     @classmethod
     def samples(cls) -> Iterator[Sample]:
         yield from super().samples()
         rng = np.random.default_rng(5)
-        for count in (1, 3):
+        for count in (1, 3, MAX_OPERANDS):
             yield Sample(cls(), tuple(cls.draw(rng, (3, 5), DType.FLOAT32) for _ in range(count)))
 
 
@@ -151,6 +185,14 @@ class Mean(Variadic):
 
     def fold(self, left: Code, right: Code, dtypes: Sequence[DType]) -> Code:
         return Code("({} + {})").fill(left, right)
+
+    @property
+    def partial(self) -> Variadic:
+        return Sum()
+
+    def finish(self, total: Value, count: int) -> list[Node]:
+        divisor = Value("count", TensorType.of(np.asarray(count, total.dtype.numpy)))
+        return [node_of(Div(), [total, divisor], "mean")]
 
     def cl(self, args: Sequence[Code], dtypes: Sequence[DType]) -> Code | None:
         total = super().cl(args, dtypes)

@@ -18,6 +18,7 @@ from clrt.errors import PlanError, ShapeError
 from clrt.ir.dims import Bindings, Shape, numbers_of, substitute
 from clrt.ir.graph import Graph, Names, Node, Value
 from clrt.ir.op import Array, ContainerType, TensorType
+from clrt.limits import FoldBudget
 from clrt.ops.base import Blaming, Op, stand_in
 from clrt.ops.control_flow import sink_constants
 
@@ -26,6 +27,7 @@ MAX_FOLDED_BYTES = 4 << 20
 MIN_WEIGHT_BYTES = 4 << 10
 # Of a tensor: kernels count with 32 bits.
 MAX_ELEMS = 2**31 - 1
+MAX_RANK = 64 if np.lib.NumpyVersion(np.__version__) >= "2.0.0" else 32
 
 
 @dataclass(frozen=True)
@@ -115,6 +117,7 @@ def specialise_to_cut(
     waiting: list[Node] = []
     instead: dict[Value, Value] = {}
     names = Names(())
+    budget = FoldBudget.of(0)
     todo = deque(copy.nodes)
     while todo:
         node = todo.popleft()
@@ -130,7 +133,7 @@ def specialise_to_cut(
             node.op, node.inputs = sink_constants(node) or (node.op, node.inputs)
             waiting.append(node)
             rest.append(node)
-        elif not _fold(node):
+        elif not _fold(node, budget):
             kept.append(node)
         if rest and rest[-1] is node:
             blocked.update(node.outputs)
@@ -235,6 +238,10 @@ def _check_size(value: Value, type_: TensorType) -> None:
     shape = type_.static_shape or ()
     if any(d < 0 for d in shape):
         raise ShapeError(f"'{value.name}' cannot have the sizes {list(shape)}.")
+    if len(shape) > MAX_RANK:
+        raise ShapeError(
+            f"'{value.name}' has {len(shape)} axes; a tensor may have {MAX_RANK}, as in NumPy."
+        )
     if prod(shape) > MAX_ELEMS:
         raise ShapeError(
             f"'{value.name}' {type_} has more elements than a tensor may have ({MAX_ELEMS}); "
@@ -283,7 +290,7 @@ def _cut(first: Graph, waiting: list[Node], rest: list[Node], sizes: Bindings) -
     return first, Cut(tuple(waiting), read_names, known_names, tuple(driven), after)
 
 
-def _fold(node: Node) -> bool:
+def _fold(node: Node, budget: FoldBudget) -> bool:
     """Evaluates a node whose inputs are all known; its outputs become constants."""
     if all(v.has_numbers for v in node.outputs):
         arrays = [v.numbers for v in node.outputs]
@@ -293,6 +300,11 @@ def _fold(node: Node) -> bool:
         if any(v.nbytes > MAX_FOLDED_BYTES for v in node.outputs) or _grows_weight(node):
             return False
         assert isinstance(node.op, Op)
+        made = sum(v.nbytes for v in node.outputs)
+        work = node.op.flops(node.input_types, [v.type for v in node.outputs])
+        if not budget.has(made, work):
+            return False
+        budget.take(made, work)
         inputs = [None if v is None else v.numbers for v in node.inputs]
         with Blaming(node):
             arrays = list(node.op.compute(*inputs))

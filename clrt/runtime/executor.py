@@ -179,7 +179,7 @@ class BoundPlan:
     def __post_init__(self) -> None:
         self._own = Weights(self.session)
         if self.plan.statuses:
-            self._status = self.session.upload(np.zeros(len(self.plan.statuses), np.int32))
+            self._status = self.session.upload(np.zeros(len(self.plan.statuses), np.int64))
 
     def run(
         self,
@@ -195,7 +195,7 @@ class BoundPlan:
             recorder: Runs the steps where a profile is wanted.
 
         Raises:
-            InputError: A kernel met an index out of range.
+            NumberError: A kernel met an index, or the like, out of range.
             OutOfMemoryError: The device has no room; what was enqueued before has ended.
         """
         with self.session.lock, self._no_room():
@@ -410,17 +410,18 @@ class BoundPlan:
         """Waits, and raises what a kernel reported."""
         words = self._take_status()
         if words.any():
-            raise InputError(self.plan.statuses[int(np.flatnonzero(words)[0])].message)
+            first = int(np.flatnonzero(words)[0])
+            raise self.plan.statuses[first].error(words[first])
 
     def _take_status(self) -> Array:
-        """Waits; gives an int32 per status, what kernels reported, which is then forgotten."""
+        """Waits; gives an int64 per status, what kernels reported, which is then forgotten."""
         queue, status = self.session.queue, self._status
-        words = np.zeros(len(self.plan.statuses), np.int32)
+        words = np.zeros(len(self.plan.statuses), np.int64)
         if status is not None and status.host is None:
             self._copies.append(cl.enqueue_copy(queue, words, status, is_blocking=False))
         queue.finish()
         if status is not None and status.host is not None:
-            words = status.host[: words.nbytes].view(np.int32).copy()
+            words = status.host[: words.nbytes].view(np.int64).copy()
         if words.any():
             cl.enqueue_copy(queue, status, np.zeros_like(words))
         return words

@@ -31,7 +31,7 @@ CHECKS = {
 }
 ROOT = Path(__file__).parents[2]
 KERNEL_TESTS = tuple(
-    f"tests/ops/test_{n}.py" for n in ("ops", "row_norm", "split_product", "matrix_unit")
+    f"tests/ops/test_{n}.py" for n in ("ops", "indices", "row_norm", "split_product", "matrix_unit")
 )
 
 

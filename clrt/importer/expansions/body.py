@@ -17,6 +17,7 @@ from clrt.importer.onnx_functions import Function
 from clrt.ir.dims import Shape
 from clrt.ir.dtypes import DType
 from clrt.ir.op import Array, TensorType
+from clrt.limits import text_array
 
 # What the bodies are written in; "clrt" has ops of its own for them.
 _OPSETS = {"": 24, "ai.onnx.ml": 5, "com.microsoft": 1, "clrt": 1}
@@ -84,7 +85,7 @@ class Body:
     def labels(self, strings: str, ints: str) -> Array | None:
         """The names of the classes, or None."""
         if self.attrs.get(strings):
-            return np.asarray(self.attrs[strings], np.str_)
+            return text_array(self.attrs[strings])
         found = self.attrs.get(ints)
         return np.asarray(found, np.int64) if found else None
 

@@ -1,0 +1,192 @@
+"""Indices, lengths and places from data: a hostile one ends in an error that names it."""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from clrt.errors import NumberError
+from clrt.ir.op import Array
+from clrt.ops import REGISTRY
+from clrt.ops.base import Op, Sample
+from clrt.ops.gather import Gather
+from clrt.ops.gather_elements import GatherElements
+from clrt.ops.gather_nd import GatherND, ScatterND
+from clrt.ops.gru import GRU
+from clrt.ops.lstm import LSTM
+from clrt.ops.max_roi_pool import MaxRoiPool
+from clrt.ops.one_hot import OneHot
+from clrt.ops.recurrent import Recurrent, sample_inputs
+from clrt.ops.reverse_sequence import ReverseSequence
+from clrt.ops.rnn import RNN
+from clrt.ops.roi_align import RoiAlign
+from clrt.ops.scatter_elements import ScatterElements
+from clrt.ops.tensor_scatter import TensorScatter
+from clrt.plan.plan import Kernels
+from clrt.runtime.devices import DeviceInfo
+from tests.harness import all_devices, plan_graph, run_plan, sample_graph
+
+DEVICES = pytest.mark.parametrize("device", all_devices(), ids=lambda d: d.platform.split()[0])
+KERNELS = Path(__file__).parents[2] / "kernels_cl"
+# What int64 -> int32 or an addition would make good again is among them.
+HUGE = (-(1 << 63), -(1 << 32), -(1 << 31), 1 << 31, 1 << 32, (1 << 32) + 1, (1 << 63) - 1)
+
+
+@dataclass(frozen=True)
+class Follower:
+    """An op that follows numbers of an input, and those just outside what it allows."""
+
+    op: Op
+    inputs: tuple[Array | None, ...]
+    operand: int
+    outside: tuple[float, ...]
+
+    def __str__(self) -> str:
+        return f"{self.op.name}-{self.operand}"
+
+    def bad(self) -> Iterator[tuple[float, tuple[Array | None, ...]]]:
+        """Each number that is not allowed, and the inputs with it in the last place."""
+        given = self.inputs[self.operand]
+        assert given is not None
+        for number in (*self.outside, *HUGE):
+            if given.dtype.kind == "i":
+                limits = np.iinfo(given.dtype)
+                if not limits.min <= number <= limits.max:
+                    continue
+            changed = given.copy()
+            changed.reshape(-1)[-1] = number
+            yield (
+                changed.reshape(-1)[-1].item(),
+                (*self.inputs[: self.operand], changed, *self.inputs[self.operand + 1 :]),
+            )
+
+
+def _floats(*shape: int) -> Array:
+    return np.arange(math.prod(shape), dtype=np.float32).reshape(shape)
+
+
+def _recurrent(cls: type[Recurrent]) -> Follower:
+    return Follower(cls(), sample_inputs(cls, (4, 3, 5, 7), cls(), (True,) * 5), 4, (-1, 5))
+
+
+def _followers() -> Iterator[Follower]:
+    x = _floats(4, 5)
+    for dtype in (np.int64, np.int32):
+        one = np.array([1, -4], dtype)
+        yield Follower(Gather(), (x, one), 1, (-5, 4))
+        yield Follower(Gather(), (_floats(4, 32), one), 1, (-5, 4))
+        yield Follower(Gather(1), (x, one), 1, (-6, 5))
+        yield Follower(GatherElements(), (x, np.zeros((2, 5), dtype)), 1, (-5, 4))
+        yield Follower(ScatterElements(), (x, np.zeros((2, 5), dtype), x[:2]), 1, (-5, 4))
+        yield Follower(GatherND(), (x, np.zeros((3, 2), dtype)), 1, (-6, 5))
+        yield Follower(GatherND(1), (x, np.zeros((4, 1), dtype)), 1, (-6, 5))
+        yield Follower(ScatterND("add"), (x, np.zeros((3, 1), dtype), x[:3]), 1, (-5, 4))
+    cache = _floats(2, 1, 6, 3), _floats(2, 1, 2, 3)
+    yield Follower(TensorScatter(), (*cache, np.array([0, 4])), 2, (-1, 5, 6))
+    yield Follower(ReverseSequence(), (_floats(4, 3, 2), np.array([0, 4, 2])), 1, (-1, 5))
+    image = _floats(2, 3, 6, 7)
+    regions = np.array([[0, 0, 5, 4], [1, 2, 6, 5]], np.float32)
+    yield Follower(RoiAlign(), (image, regions, np.array([0, 1])), 2, (-1, 2))
+    yield from (_recurrent(cls) for cls in (LSTM, GRU, RNN))
+
+
+FOLLOWERS = pytest.mark.parametrize("follower", list(_followers()), ids=str)
+
+
+def _run(follower: Follower, inputs: Sequence[Array | None], device: DeviceInfo) -> list[Array]:
+    graph = sample_graph(Sample(follower.op, tuple(inputs)))
+    plan = plan_graph(graph, device.caps)
+    assert all(isinstance(step, Kernels) for step in plan.steps)
+    feeds = {f"x{i}": a for i, a in enumerate(inputs) if a is not None}
+    return list(run_plan(plan, feeds, device).values())
+
+
+@FOLLOWERS
+@DEVICES
+def test_a_number_out_of_range_is_named(follower: Follower, device: DeviceInfo) -> None:
+    expected = follower.op.reference(*follower.inputs)
+    found = 0
+    for number, inputs in follower.bad():
+        # A simulator takes seconds for large ones; there those just outside are enough.
+        if device.caps.simulator and number not in follower.outside:
+            continue
+        found += 1
+        with pytest.raises(NumberError, match=rf" is {number}; allowed are "):
+            _run(follower, inputs, device)
+        with pytest.raises(NumberError, match=rf" is {number}; allowed are "):
+            follower.op.reference(*inputs)
+    assert found
+    for actual, array in zip(_run(follower, follower.inputs, device), expected, strict=False):
+        np.testing.assert_allclose(actual, array, rtol=1e-5, atol=1e-5)
+
+
+@DEVICES
+@pytest.mark.parametrize("number", [-1.0, 2.0, np.nan, np.inf, -np.inf, 3e38])
+def test_the_image_of_a_region_is_named(number: float, device: DeviceInfo) -> None:
+    rois = np.array([[1, 0, 0, 5, 4], [number, 1, 2, 6, 5]], np.float32)
+    follower = Follower(MaxRoiPool((2, 2)), (_floats(2, 3, 6, 7), rois), 1, ())
+    said = re.escape(str(np.float32(number).item()))
+    with pytest.raises(NumberError, match=f"an image is {said}; allowed are 0..1"):
+        _run(follower, follower.inputs, device)
+    with pytest.raises(NumberError, match=f"an image is {said}; allowed are 0..1"):
+        follower.op.reference(*follower.inputs)
+
+
+@DEVICES
+@pytest.mark.parametrize("number", [np.nan, np.inf, -np.inf, 3e38, -3e38, 1e9, -1e9, 2.2e9, 1e6])
+def test_regions_far_outside_end_and_read_nothing_outside(
+    number: float, device: DeviceInfo
+) -> None:
+    x = np.abs(np.sin(_floats(1, 2, 6, 7)))
+    rois = [[0, 0, number, 4], [number, 1, 6, 5], [0, number, 5, number], [-number, 0, number, 4]]
+    regions = np.array(rois, np.float32)
+    images = np.zeros(len(rois), np.int64)
+    numbered = np.column_stack([images, regions]).astype(np.float32)
+    for op, inputs in [
+        *((RoiAlign(p, m, 2, 2), (x, regions, images)) for p in ("half_pixel", "output_half_pixel")
+          for m in ("avg", "max")),
+        (MaxRoiPool((2, 2)), (x, numbered)),
+    ]:  # fmt: skip
+        with np.errstate(all="ignore"):
+            (expected,) = op.reference(*inputs)
+        (found,) = _run(Follower(op, inputs, 1, ()), inputs, device)
+        if abs(number) == 1e6:  # within what float32 tells apart
+            np.testing.assert_allclose(found, expected, atol=1e-3, err_msg=str(op))
+        assert np.isfinite(found).all()
+
+
+@DEVICES
+def test_floats_that_are_no_index_are_nowhere_on(device: DeviceInfo) -> None:
+    indices = np.array([0, np.nan, np.inf, -np.inf, 1e30, -1e30, -1, 2], np.float32)
+    inputs = (indices, np.array(3), np.array([0, 1], np.float32))
+    plan = plan_graph(sample_graph(Sample(OneHot(), inputs)), device.caps)
+    (found,) = run_plan(plan, {"x0": indices, "x2": inputs[2]}, device).values()
+    np.testing.assert_array_equal(np.argwhere(found), [[0, 0], [6, 2], [7, 2]])
+    np.testing.assert_array_equal(found, OneHot().reference(*inputs)[0])
+
+
+def test_each_kernel_that_follows_integers_checks_them() -> None:
+    """A kernel with an input of a type that its op chooses for indices has a status, too.
+
+    Those that compare such a number, and never count with it, are named here.
+    """
+    only_compares = {"one_hot.cl", "recurrent.clh"}
+    for path in sorted(KERNELS.rglob("*.cl*")):
+        text = path.read_text()
+        follows = re.search(r"IN\((INDEX_T|LENS_T), ", text)
+        assert not follows or path.name in only_compares or "OUT(long, status)" in text, path.name
+
+
+def test_each_op_that_follows_an_input_wants_integers_there() -> None:
+    """Its kernels have a status in the plan, and `infer_with_data` refuses other dtypes."""
+    followers = {(f.op.name, f.operand) for f in _followers()}
+    for cls in REGISTRY.classes.values():
+        assert {(cls.name, i) for i in cls.followed} <= followers, cls.name
+    for cls in (Gather, GatherElements, GatherND, ScatterElements, ScatterND, TensorScatter):
+        assert cls.followed, cls.name
