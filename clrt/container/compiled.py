@@ -33,7 +33,7 @@ from numpy.typing import NDArray
 
 from clrt.container import safetensors
 from clrt.container.safetensors import PADDING, Header, Table, damaged, parse_json, read_header
-from clrt.errors import ClrtError, ModelError
+from clrt.errors import ClrtError, ModelError, OutOfMemoryError
 from clrt.files import replacing
 from clrt.ir.dims import Dim, Expr, is_symbol
 from clrt.ir.dtypes import DType
@@ -132,6 +132,7 @@ def read_compiled(path: Path) -> CompiledModel:
 
     Raises:
         ModelError: It is damaged or not valid, no compiled model, or of a newer version.
+        OutOfMemoryError: It asks for more of the host's memory than CLRT_HOST_LIMIT.
     """
     header = read_header(path)
     _check(header)
@@ -151,6 +152,8 @@ def read_compiled(path: Path) -> CompiledModel:
         for inner in graphs:
             _check_graph(inner)
         shapes = _input_shapes(graph, _load(header, "shapes"))
+    except OutOfMemoryError:
+        raise
     except ClrtError as error:
         raise damaged(path, str(error).rstrip(".")) from error
     except Exception as error:
