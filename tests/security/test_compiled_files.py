@@ -273,10 +273,10 @@ def test_trees_that_lead_astray(tmp_path: Path, place: tuple[int, Any], value: i
         if change:
             table[at] = value
         graph = sample_graph(sample)
-        for value, array in zip(graph.nodes[0].inputs[1:], inputs[1:], strict=True):
+        for read, array in zip(graph.nodes[0].inputs[1:], inputs[1:], strict=True):
             assert array is not None
-            assert value is not None
-            value.type = TensorType.of(array)
+            assert read is not None
+            read.type = TensorType.of(array)
         graph.inputs = graph.inputs[:1]
         write_compiled(CompiledModel(graph), path, "a test")
         if change:
