@@ -6,6 +6,9 @@ vectors = clrt.SentenceEncoder("all-MiniLM-L6-v2").encode(["Hello, world!"])
 
 __version__ = "0.1.0"
 
+import importlib
+from typing import TYPE_CHECKING
+
 from clrt.errors import (
     ClrtError,
     DeviceError,
@@ -19,11 +22,13 @@ from clrt.errors import (
     ShapeError,
     UnsupportedError,
 )
-from clrt.model import Model, load
-from clrt.runtime.devices import DeviceInfo, devices
-from clrt.runtime.session import DeviceTensor
-from clrt.signature import TensorSpec
-from clrt.text.sentence_encoder import SentenceEncoder
+
+if TYPE_CHECKING:
+    from clrt.model import Model, load
+    from clrt.runtime.devices import DeviceInfo, devices
+    from clrt.runtime.session import DeviceTensor
+    from clrt.signature import TensorSpec
+    from clrt.text.sentence_encoder import SentenceEncoder
 
 __all__ = [
     "ClrtError",
@@ -45,3 +50,26 @@ __all__ = [
     "devices",
     "load",
 ]
+
+# Imported at first use: who only imports clrt, or asks for its version, does not wait for them.
+_HOMES = {
+    "DeviceInfo": "clrt.runtime.devices",
+    "DeviceTensor": "clrt.runtime.session",
+    "Model": "clrt.model",
+    "SentenceEncoder": "clrt.text.sentence_encoder",
+    "TensorSpec": "clrt.signature",
+    "devices": "clrt.runtime.devices",
+    "load": "clrt.model",
+}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOMES:
+        raise AttributeError(f"module 'clrt' has no attribute '{name}'")
+    value = getattr(importlib.import_module(_HOMES[name]), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return [*__all__, "__version__"]

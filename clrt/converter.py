@@ -13,19 +13,20 @@ import numpy as np
 import clrt
 from clrt.accuracy import difference
 from clrt.container.compiled import CompiledModel, write_compiled
+from clrt.diff import independent_outputs
 from clrt.errors import InputError, ModelError, UnsupportedError
 from clrt.ir.dims import is_symbol
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Value
 from clrt.ir.op import Array
 from clrt.kernels.spec import BufferArg, Packed
-from clrt.model import Model, load
+from clrt.model import load
 from clrt.passes.driver import PassReport, Session, infer_types
 from clrt.passes.fuse_elementwise import FuseElementwise
 from clrt.passes.pipeline import optimize
 from clrt.passes.shrink_weights import ShrinkWeights, Shrunk, most_changed, quantisable_products
 from clrt.plan.plan import Kernels, Plan
-from clrt.signature import TensorSpec
+from clrt.signature import TensorSpec, listed_symbols, symbol_places
 from clrt.sources import Source, is_compiled, read_graph
 from clrt.text.config import read_config
 from clrt.text.tokenize import tokenizer_file
@@ -39,7 +40,7 @@ class Options:
     """How to convert.
 
     Attributes:
-        dims: Numbers for symbolic dims of the inputs.
+        dims: Numbers for symbolic dims of the inputs, by name, or by place as `input_ids:0`.
         outputs: The outputs to keep; all where empty.
         optimize_level: As in `clrt.load`.
         weights: What weights are stored in; None leaves them as they are.
@@ -201,16 +202,41 @@ def calibrate(graph: Graph, options: Options) -> dict[Value, Array]:
 
 
 def _fix_dims(graph: Graph, dims: Mapping[str, int]) -> Graph:
-    known = {str(d): None for v in graph.inputs for d in v.shape or () if is_symbol(d)}
-    for name in dims:
-        if name not in known:
-            listing = ", ".join(known) or "none"
-            raise InputError(f"The model has no symbolic dim '{name}'; it has {listing}.")
-    if not dims:
+    known = symbol_places(graph)
+    numbers: dict[str, int] = {}
+    for text, number in dims.items():
+        name = text if text in known else _symbol_at(graph, text)
+        if numbers.setdefault(name, number) != number:
+            raise InputError(
+                f"Dim {listed_symbols({name: known[name]})} is to be {numbers[name]} and {number}; "
+                "it has one number."
+            )
+    if not numbers:
         return graph
-    fixed = graph.copy(dims)
+    fixed = graph.copy(numbers)
     infer_types(fixed)
     return fixed
+
+
+def _symbol_at(graph: Graph, text: str) -> str:
+    """The symbol of an axis of an input, given as `input_ids:0`.
+
+    Raises:
+        InputError: There is none; the message lists the symbols and where they stand.
+    """
+    name, colon, axis = text.rpartition(":")
+    value = next((v for v in graph.inputs if colon and v.name == name), None)
+    if value is None or not axis.isdecimal():
+        listing = listed_symbols(symbol_places(graph)) or "none"
+        raise InputError(f"The model has no symbolic dim '{text}'; it has {listing}.")
+    if value.shape is None or int(axis) >= len(value.shape):
+        raise InputError(f"Input '{name}' {value.type} has no axis {axis}.")
+    dim = value.shape[int(axis)]
+    if not is_symbol(dim):
+        raise InputError(
+            f"Axis {axis} of input '{name}' {value.type} is {dim}, which is no dim of its own."
+        )
+    return str(dim)
 
 
 def _keep_outputs(graph: Graph, outputs: Sequence[str]) -> None:
@@ -244,13 +270,36 @@ class Difference:
     cosine: float
 
 
-def compare(original: Model, other: Model, feeds: Mapping[str, Array]) -> list[Difference]:
-    """The differences of two models per output that both have, on the same inputs."""
-    names = [s.name for s in other.outputs]
-    wanted = {s.name for s in other.inputs}
-    expected = original.run(feeds, outputs=names)
-    results = other.run({n: x for n, x in feeds.items() if n in wanted})
-    return [apart(name, results[name], expected[name]) for name in names]
+def compare(
+    source: Path, target: Path, feeds: Mapping[str, Array], device: str | int | None = None
+) -> tuple[list[Difference], str]:
+    """How far a converted model is from its source, per output that both have, on the same inputs.
+
+    The source runs on something else than clrt's kernels, and so does a target that is ONNX.
+
+    Args:
+        feeds: An array for each input of the source.
+        device: What runs a compiled target.
+
+    Returns:
+        The differences, and what computed the two sides, for people.
+    """
+    with (
+        load(source, device=device, optimize_level=0) as original,
+        load(target, device=device, optimize_level=0) as result,
+    ):
+        names = [s.name for s in result.outputs]
+        wanted = {s.name for s in result.inputs}
+        # As the source takes them: what users give may be narrower.
+        exact = original.feeds(feeds)
+        expected, by = independent_outputs(source, exact, names)
+        theirs = {n: x for n, x in exact.items() if n in wanted}
+        if is_compiled(target):
+            found, on = result.run(theirs), f"clrt on {result.device.name}"
+        else:
+            found, on = independent_outputs(target, theirs, names)
+    differences = [apart(name, found[name], expected[name]) for name in names]
+    return differences, f"original by {by}, result by {on}"
 
 
 def apart(name: str, result: Any, expected: Any) -> Difference:

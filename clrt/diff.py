@@ -22,6 +22,7 @@ from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Node, Value
 from clrt.ir.op import Array, ContainerType
 from clrt.model import Model, load
+from clrt.ops.base import all_graphs
 from clrt.ops.evaluate import evaluate
 from clrt.passes.driver import run_pass
 from clrt.passes.pipeline import optimize
@@ -77,6 +78,10 @@ class Other:
         """Values by name."""
         raise NotImplementedError
 
+    def outputs(self, feeds: Feeds, names: Sequence[str]) -> dict[str, Any]:
+        """Outputs of the model by name."""
+        return self.values(feeds, names)
+
 
 class Reference(Other):
     """The NumPy references of the ops on the graph as the file has it."""
@@ -86,11 +91,19 @@ class Reference(Other):
     def __init__(self, source: Path) -> None:
         self._graph = read_graph(source)
 
+    def draws(self) -> bool:
+        """Whether the model has random numbers."""
+        return any(_draws(n) for g in all_graphs(self._graph) for n in g.nodes)
+
     def names(self) -> set[str]:
         return {v.name for n in self._graph.nodes for v in n.outputs}
 
     def values(self, feeds: Feeds, names: Sequence[str]) -> dict[str, Any]:
         found = {v.name: v for n in self._graph.nodes for v in n.outputs}
+        return evaluate(_with_outputs(self._graph, [(n, found[n]) for n in names]), feeds)
+
+    def outputs(self, feeds: Feeds, names: Sequence[str]) -> dict[str, Any]:
+        found = dict(zip(self._graph.output_names, self._graph.outputs, strict=True))
         return evaluate(_with_outputs(self._graph, [(n, found[n]) for n in names]), feeds)
 
 
@@ -138,7 +151,44 @@ class OnnxRuntime(Other):
             raise UnsupportedError(f"ONNX Runtime cannot run this model: {error}") from error
 
 
+def _draws(node: Node) -> bool:
+    if node.op.name == "Dropout":  # of which files are full; it draws in training only
+        training = node.input(2)
+        return training is not None and (training.numbers is None or bool(training.numbers.any()))
+    return hasattr(node.op, "key")
+
+
 OTHERS: dict[str, Callable[[Path], Other]] = {"onnxruntime": OnnxRuntime, "reference": Reference}
+
+
+def independent_outputs(
+    source: Path, feeds: Feeds, names: Sequence[str]
+) -> tuple[dict[str, Any], str]:
+    """The outputs of a model by something else than clrt's kernels, and what that was.
+
+    ONNX Runtime, where it is installed and runs the model, else the references. These draw the same
+    random numbers as kernels do, which no other implementation does.
+
+    Raises:
+        InputError, ModelError, UnsupportedError: The model cannot be read, or not run.
+    """
+    reference = Reference(source)
+    if is_compiled(source):
+        why = "since ONNX Runtime reads no compiled model"
+    elif reference.draws():
+        why = "since ONNX Runtime draws other random numbers"
+    elif importlib.util.find_spec("onnxruntime") is None:
+        why = "since onnxruntime is not installed"
+    else:
+        try:
+            found = OnnxRuntime(source).outputs(feeds, names)
+            return found, OnnxRuntime.title
+        except UnsupportedError:
+            why = "since ONNX Runtime does not run this model"
+    try:
+        return reference.outputs(feeds, names), f"{reference.title} ({why})"
+    except (NotImplementedError, ArithmeticError, LookupError, ValueError) as error:
+        raise UnsupportedError(f"'{source}' cannot be compared: {why}, and {error}.") from error
 
 
 class Diff:

@@ -3,17 +3,51 @@
 from __future__ import annotations
 
 import copy
+import re
 import sys
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 _FOLDER = Path(__file__).parent
 
 
+# What a file names may be of any length, and hold what terminals obey.
+_LONG_WORD = re.compile(r"\S{400,}")
+_WORD_ENDS = 200, 100
+_LONGEST = 20_000
+
+
+def shown(text: str, lines: bool = False) -> str:
+    """A text for messages: long names are cut, and what does not print is escaped.
+
+    Args:
+        lines: Whether it may have several lines.
+    """
+    if len(text) > 100 * _LONGEST:  # before anything reads all of it
+        text = f"{text[: 50 * _LONGEST]}…{text[-_LONGEST:]}"
+    head, tail = _WORD_ENDS
+    text = _LONG_WORD.sub(lambda m: f"{m[0][:head]}…{m[0][-tail:]}", text)
+    if len(text) > _LONGEST:
+        text = f"{text[: _LONGEST - 1000]}…{text[-900:]}"
+    if text.isprintable():
+        return text
+    return "".join(
+        c
+        if c.isprintable() or (lines and c in "\n\t")
+        else c.encode("unicode_escape").decode("ascii")
+        for c in text
+    )
+
+
 class ClrtError(Exception):
     """Base of all clrt errors."""
+
+    _lines: ClassVar[bool] = False
+
+    def __init__(self, message: str = "") -> None:
+        super().__init__(shown(str(message), self._lines))
 
 
 E = TypeVar("E", bound=ClrtError)
@@ -32,7 +66,7 @@ class UnsupportedError(ClrtError):
 
     def __init__(self, message: str, nodes: Sequence[str] = ()) -> None:
         super().__init__(message)
-        self.nodes = tuple(nodes)
+        self.nodes = tuple(map(shown, nodes))
 
 
 class InputError(ClrtError, ValueError):
@@ -90,6 +124,8 @@ class KernelBuildError(ClrtError):
         log: The compiler's log.
     """
 
+    _lines = True
+
     def __init__(self, message: str, log: str = "") -> None:
         super().__init__(message)
         self.log = log
@@ -100,7 +136,7 @@ class DeviceError(ClrtError):
 
 
 class OutOfMemoryError(DeviceError):
-    """What is asked for does not fit on the device, or in the memory limit.
+    """What is asked for does not fit on the device, in the memory limit or in CLRT_HOST_LIMIT.
 
     Attributes:
         needed_bytes: What was asked for.
@@ -128,8 +164,22 @@ class HostFallbackWarning(UserWarning):
 def reworded(error: E, message: str) -> E:
     """The same error, with its attributes, in other words."""
     again = copy.copy(error)
-    again.args = (message,)
+    again.args = (shown(message, error._lines),)
     return again
+
+
+def without_title(message: str, title: str, op_name: str = "") -> str:
+    """The message without the op's name in front, which the caller puts there with the node's."""
+    op_name = op_name or title.partition(" ")[0]
+    for head in (f"{title}: ", f"{op_name}: ", f"{title} ", f"{op_name} "):
+        if message.startswith(head):
+            return message[len(head) :]
+    return message
+
+
+def counted(count: int, noun: str, many: str = "") -> str:
+    """A number of things in words: "1 node", "2 nodes", "2 launches" by `many`."""
+    return f"{count} {noun if count == 1 else many or f'{noun}s'}"
 
 
 def warn_user(message: str, category: type[Warning] = UserWarning) -> None:
@@ -137,4 +187,4 @@ def warn_user(message: str, category: type[Warning] = UserWarning) -> None:
     level, frame = 1, sys._getframe()
     while frame.f_back is not None and _FOLDER in Path(frame.f_code.co_filename).parents:
         level, frame = level + 1, frame.f_back
-    warnings.warn(message, category, stacklevel=level)
+    warnings.warn(shown(message), category, stacklevel=level)

@@ -13,6 +13,7 @@ import platformdirs
 from clrt.errors import ClrtError
 
 T = TypeVar("T")
+_UNITS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
 
 
 def _flag(text: str) -> bool:
@@ -29,6 +30,23 @@ def _number(text: str) -> int:
         return int(text)
     except ValueError:
         raise ValueError("expected a whole number") from None
+
+
+def bytes_of(text: str) -> int:
+    """Bytes from a number, or from text such as "2GiB", "512 MiB" or "1.5e9".
+
+    Raises:
+        ValueError: It is neither, or not above 0.
+    """
+    short = text.strip().upper().removesuffix("B").removesuffix("I").strip()
+    unit = short[-1:] if short[-1:] in ("K", "M", "G", "T") else ""
+    try:
+        found = int(float(short.removesuffix(unit)) * (1 << _UNITS[unit]))
+    except (ValueError, OverflowError):
+        found = 0
+    if found <= 0:
+        raise ValueError("expected bytes, or text such as 2GiB")
+    return found
 
 
 @dataclass(frozen=True)
@@ -61,6 +79,13 @@ EXPLAIN_PASSES = Knob("CLRT_EXPLAIN_PASSES", _flag, False, "1 prints what passes
 CACHE_DIR = Knob("CLRT_CACHE_DIR", str, "", "Folder of compiled programs and tuning records.")
 MAX_PATCHES = Knob("CLRT_MAX_PATCHES", _number, -1, "Stop optimising after N patches, to bisect.")
 VERIFY = Knob("CLRT_VERIFY", _flag, True, "0 skips the IR verifier between passes.")
+# What a model may ask for, whatever its file says; see `clrt.limits`.
+HOST_LIMIT = Knob("CLRT_HOST_LIMIT", bytes_of, 2 << 30, "What a value may take on the host: 2GiB.")
+FOLD_LIMIT = Knob("CLRT_FOLD_LIMIT", bytes_of, 256 << 20, "By what folding may add: 256MiB.")
+NODE_LIMIT = Knob(
+    "CLRT_NODE_LIMIT", _number, 50_000, "Nodes of a model once its functions are inlined."
+)
+TURN_LIMIT = Knob("CLRT_TURN_LIMIT", _number, 4_000_000, "Turns of loops in one run.")
 
 
 def cache_dir() -> Path:
@@ -78,4 +103,8 @@ ALL: tuple[Knob[str] | Knob[bool] | Knob[int], ...] = (
     CACHE_DIR,
     MAX_PATCHES,
     VERIFY,
+    HOST_LIMIT,
+    FOLD_LIMIT,
+    NODE_LIMIT,
+    TURN_LIMIT,
 )

@@ -173,6 +173,14 @@ class Model:
             results = self._stages.run(self._graph, feeds, dict.fromkeys(names, device_outputs))
         return {n: _for_user(results[n], device_outputs, n in self._held) for n in names}
 
+    def feeds(self, inputs: Mapping[str, Any] | Any) -> dict[str, Held]:
+        """The inputs of a run as `run` takes them in: by name, checked, in the input's dtype.
+
+        Raises:
+            InputError, ShapeError: As `run`.
+        """
+        return self._signature.feeds(inputs)
+
     def profile(self, inputs: Mapping[str, Any] | Any, repeat: int = 20) -> Profile:
         """Where the time of a run goes: print it, or save it as a trace or an HTML page.
 

@@ -11,11 +11,12 @@ from typing import Any
 
 import numpy as np
 
-from clrt.errors import DeviceError, InputError, ShapeError
+from clrt.errors import DeviceError, InputError, ShapeError, counted
 from clrt.ir.dims import Dim, Expr, is_symbol, substitute
 from clrt.ir.dtypes import DType, converts_safely
 from clrt.ir.graph import Graph, Value
 from clrt.ir.op import Array, ContainerType, TensorType
+from clrt.limits import text_array
 from clrt.ops.base import Held
 from clrt.runtime.executor import Feed
 from clrt.runtime.session import DeviceTensor, Session
@@ -45,6 +46,21 @@ class TensorSpec:
             return f"{self.name}: {self.dtype}[{dims}]"
         inside = f"{self.dtype}" if self.key is None else f"map from {self.key} to {self.dtype}"
         return f"{self.name}: " + (inside if self.kind == "map" else f"{self.kind} of {inside}")
+
+
+def symbol_places(graph: Graph) -> dict[str, list[str]]:
+    """Where each symbol stands in the shapes of the inputs, as "input_ids axis 0"."""
+    places: dict[str, list[str]] = {}
+    for value in graph.inputs:
+        for axis, dim in enumerate(value.shape or ()):
+            if is_symbol(dim):
+                places.setdefault(str(dim), []).append(f"{value.name} axis {axis}")
+    return places
+
+
+def listed_symbols(places: Mapping[str, Sequence[str]]) -> str:
+    """Symbols as people read them: exporters call them s18 and s41."""
+    return ", ".join(f"{symbol} ({', '.join(where)})" for symbol, where in places.items())
 
 
 class Signature:
@@ -83,7 +99,7 @@ class Signature:
         if not isinstance(inputs, Mapping):
             if len(self.inputs) != 1:
                 raise InputError(
-                    f"The model takes {len(self.inputs)} inputs; pass a dict by name: "
+                    f"The model takes {counted(len(self.inputs), 'input')}; pass a dict by name: "
                     f"{', '.join(s.name for s in self.inputs)}."
                 )
             inputs = {self.inputs[0].name: inputs}
@@ -196,7 +212,7 @@ def _strings(array: Array, spec: TensorSpec) -> Array:
     if wrong:
         found = f"it has {wrong[0]!r} in it" if array.dtype == object else f"it is {array.dtype}"
         raise InputError(f"Input '{spec.name}' must be {spec.dtype}; {found}.")
-    return array.astype("U")
+    return text_array(array.reshape(-1).tolist(), array.shape)
 
 
 def bind_dims(inputs: Sequence[Value], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:

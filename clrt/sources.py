@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, TypeAlias, TypeGuard
 
 from clrt.container.compiled import SUFFIX, read_compiled
 from clrt.errors import ModelError
-from clrt.importer import huggingface
-from clrt.importer.onnx_importer import import_model
 from clrt.ir.graph import Graph
 from clrt.ir.op import Array
+from clrt.ops.base import Blaming
 
 if TYPE_CHECKING:
     import onnx
@@ -33,7 +32,12 @@ def read_graph(source: Source) -> Graph:
         return source.copy()
     if is_compiled(source):
         return read_compiled(Path(source)).graph
-    return import_model(*onnx_source(source))
+    from clrt.importer.onnx_importer import import_model  # compiled models do without onnx
+
+    if not isinstance(source, (str, Path)):
+        return import_model(*onnx_source(source))
+    with Blaming(f"'{source}'"):
+        return import_model(*onnx_source(source))
 
 
 def onnx_source(
@@ -53,7 +57,9 @@ def onnx_source(
         if others and not any(folder.glob("*.safetensors")):
             listing = ", ".join(map(str, others))
             raise ModelError(f"'{folder}' has no model.onnx but {listing}; give the path of one.")
-        return huggingface.build_model(folder)
+        from clrt.importer.huggingface import build_model
+
+        return build_model(folder)
     return Path(source) if isinstance(source, str) else source, {}
 
 

@@ -15,13 +15,12 @@ from typing import Any
 import numpy as np
 
 from clrt.errors import (
-    ClrtError,
     HostFallbackWarning,
     InputError,
+    ModelError,
     NumberError,
     OutOfMemoryError,
     UnsupportedError,
-    reworded,
     warn_user,
 )
 from clrt.inspection import memory as sizes
@@ -29,7 +28,8 @@ from clrt.inspection.memory import Memory
 from clrt.inspection.units import format_shapes
 from clrt.ir.graph import Graph, Node, Value
 from clrt.ir.op import Array, ContainerType, TensorType
-from clrt.ops.base import Held, Op, all_graphs
+from clrt.limits import check_turns
+from clrt.ops.base import Blaming, Held, Op, all_graphs
 from clrt.plan.origins import traced
 from clrt.plan.plan import Plan, make_plan
 from clrt.plan.specialise import Cut, specialise_to_cut
@@ -86,6 +86,7 @@ class Stages:
         self._session = session
         self._strict = strict
         self._caps = session.device.caps
+        self._turns = 0
         self._constants = frozenset(v for g in all_graphs(graph) for v in g.constants())
 
     @property
@@ -113,6 +114,11 @@ class Stages:
             InputError: An index, a length or the like is out of range.
             OutOfMemoryError: There is no room for it; the model then holds no device memory.
         """
+        if outputs is not None:
+            self._turns = 0
+        else:
+            self._turns += 1
+            check_turns(self._turns, "The model")
         try:
             return self._run(graph, feeds, outputs)
         except NumberError as error:
@@ -272,12 +278,8 @@ class Stages:
         if node.op.host_computes:
             self.host_nodes[node.name] = "how much comes out depends on the data"
         start_ns = time.perf_counter_ns()
-        try:
+        with Blaming(node):
             results = node.op.drive(inputs, _Runner(self))
-        except NumberError as error:
-            raise error.at(node) from error
-        except ClrtError as error:
-            raise reworded(error, f"{node}: {error}") from error
         if self.recorder is not None and node.op.host_computes:
             self.recorder.record_node(node, start_ns)
         pairs = zip(node.outputs, results, strict=False)
@@ -317,7 +319,7 @@ class Stages:
             )
         self.host_nodes.update({s.node.name: s.reason for s in new})
         warn_user(
-            f"{len(new)} node(s) run on the host, not on {self._caps.name}: {listing}. "
+            f"On the host, not on {self._caps.name}, run: {listing}. "
             "Load with strict=True to make this an error.",
             HostFallbackWarning,
         )
@@ -358,7 +360,18 @@ def _is_there(value: Value, feeds: Mapping[str, Held]) -> bool:
 
 
 def _held(type_: TensorType, value: Held) -> Held:
-    """A value in the form in which it waits for the next stage."""
-    if value is None or isinstance(value, (list, dict, DeviceTensor)):
+    """A value in the form in which it waits for the next stage.
+
+    Raises:
+        ModelError: It is on the device and of another dtype: graphs of a node may say anything.
+    """
+    if value is None or isinstance(value, (list, dict)):
+        return value
+    if isinstance(value, DeviceTensor):
+        if value.dtype is not type_.dtype:
+            raise ModelError(
+                f"A graph of a node gives {value.dtype} where {type_} is declared; export the "
+                "model again."
+            )
         return value
     return np.asarray(value, type_.dtype.numpy, order="C")

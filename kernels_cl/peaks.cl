@@ -45,6 +45,41 @@ __kernel void read_peak(__global const vec *in, __global vec *out, const int cou
   out[item] = a + b + c + d;
 }
 
+// The same few bytes over and over, `times` in a launch. Eight at a time keep the units busy; the
+// buffers may be one, so that no pass over them can be left out.
+#define EIGHT(F) F(0) F(1) F(2) F(3) F(4) F(5) F(6) F(7)
+#define AT_STEP(x, k) x[at + (k) * step]
+#define START(k) vec s##k = 0;
+#define READ(k) s##k += AT_STEP(x, k);
+#define UPDATE(k) AT_STEP(x, k) *= factor;
+#define ADD(k) AT_STEP(z, k) = AT_STEP(x, k) + AT_STEP(y, k);
+#define TOTAL(k) +s##k
+#define AGAIN(F)                                                                                 \
+  const size_t item = get_global_id(0), items = get_global_size(0);                              \
+  const size_t first = CONSECUTIVE ? item * count : item, step = CONSECUTIVE ? 1 : items;        \
+  for (int t = 0; t < times; ++t)                                                                \
+    for (int i = 0; i < count; i += 8) {                                                         \
+      const size_t at = first + i * step;                                                        \
+      EIGHT(F)                                                                                   \
+    }
+
+__kernel void cached_read(__global const vec *x, __global const vec *y, __global vec *z,
+                          const int count, const int times, const float factor) {
+  EIGHT(START)
+  AGAIN(READ)
+  z[item] = EIGHT(TOTAL);
+}
+
+__kernel void cached_update(__global vec *x, __global vec *y, __global vec *z, const int count,
+                            const int times, const float factor) {
+  AGAIN(UPDATE)
+}
+
+__kernel void cached_add(__global const vec *x, __global const vec *y, __global vec *z,
+                         const int count, const int times, const float factor) {
+  AGAIN(ADD)
+}
+
 #if MATRIX_UNIT
 #include "common/matrix_unit.clh"
 

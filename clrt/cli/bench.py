@@ -20,7 +20,7 @@ from clrt.cli.console import stderr, stdout
 from clrt.cli.samples import made_up_inputs, sample_inputs
 from clrt.cli.shapes import DeviceOption, ModelArgument, ShapeOption, one_shape
 from clrt.converter import apart
-from clrt.errors import InputError, UnsupportedError
+from clrt.errors import InputError, UnsupportedError, counted
 from clrt.exporter.onnx_exporter import export_model
 from clrt.importer import huggingface
 from clrt.ir.op import Array
@@ -85,7 +85,7 @@ def bench(
         )
         runs: list[tuple[str, Callable[[], object]]] = [
             (f"clrt on {loaded.device.name}", lambda: loaded.run(feeds)),
-            (f"{against.value}, {_threads()} threads", lambda: session.run(None, feeds)),
+            (f"{against.value}, {counted(_threads(), 'thread')}", lambda: session.run(None, feeds)),
         ]
         measured = take_turns(runs, seconds)
         console = stdout()
@@ -95,7 +95,9 @@ def bench(
         Text(f"Largest difference of the outputs: {worst:.2e} of the largest, in {where}")
     )
     if loaded.host_nodes:
-        stderr().print(Text(f"{len(loaded.host_nodes)} node(s) ran on the host.", style="yellow"))
+        stderr().print(
+            Text(f"{counted(len(loaded.host_nodes), 'node')} ran on the host.", style="yellow")
+        )
 
 
 def open_onnxruntime(model: Path) -> Any:

@@ -6,14 +6,15 @@ import functools
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ParamSpec
+from typing import Annotated, Any, ParamSpec
 
 import typer
 from rich.console import Console
 from rich.text import Text
 
+import clrt
 from clrt.errors import ClrtError
-from clrt.profiling.tables import LEAST_WIDTH
+from clrt.printing import table_width
 
 Args = ParamSpec("Args")
 
@@ -23,16 +24,33 @@ EXIT_DIFFERS = 3
 STDOUT = Path("-")
 
 
+def _show_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"clrt {clrt.__version__}")
+        raise typer.Exit()
+
+
+VersionOption = Annotated[
+    bool,
+    typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version."),
+]
+
+
 def stdout() -> Console:
-    """The console for results, at least as wide as tables need."""
-    console = Console(highlight=False)
-    console.width = max(console.width, LEAST_WIDTH)
-    return console
+    """The console for results."""
+    return _console(stderr=False)
 
 
 def stderr() -> Console:
     """The console for everything that is no result."""
-    return Console(stderr=True, highlight=False)
+    return _console(stderr=True)
+
+
+def _console(stderr: bool) -> Console:
+    """A console as wide as tables need: a pipe has no edge."""
+    console = Console(stderr=stderr, highlight=False)
+    console.width = table_width(console.width if console.is_terminal else None)
+    return console
 
 
 def clear_errors(command: Callable[Args, None]) -> Callable[Args, None]:

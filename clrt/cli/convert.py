@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from dataclasses import replace
 from enum import Enum
 from pathlib import Path
 from typing import Annotated
@@ -28,19 +29,20 @@ from clrt.converter import (
     read_encoder,
     write,
 )
-from clrt.errors import InputError
+from clrt.errors import InputError, counted
 from clrt.exporter.onnx_exporter import save_model
 from clrt.files import check_targets, replacing
-from clrt.inspection.units import format_bytes
+from clrt.inspection.units import format_bytes, format_shapes
 from clrt.ir.dtypes import DType
 from clrt.ir.op import Array
 from clrt.ir.text import print_graph
 from clrt.model import Model, load
 from clrt.passes.shrink_weights import MIN_ELEMS, Shrunk
 from clrt.runtime.devices import devices
+from clrt.signature import listed_symbols, symbol_places
 from clrt.sources import is_compiled, model_files
 from clrt.text import SentenceEncoder
-from clrt.text.feeds import calibration_feeds
+from clrt.text.feeds import calibration_feeds, unseen_feeds
 from clrt.text.locate import find_model
 
 _EPILOG = (
@@ -97,7 +99,11 @@ def convert_model(
         typer.Option(help="Input shapes to plan for, as input_ids=8x128; may be repeated."),
     ] = None,
     dim: Annotated[
-        list[str] | None, typer.Option(help="Fix a symbolic dim, as batch=8; may be repeated.")
+        list[str] | None,
+        typer.Option(
+            help="Fix a symbolic dim, as batch=8 or by its place, as input_ids:0=8; "
+            "may be repeated."
+        ),
     ] = None,
     keep_outputs: Annotated[
         str | None, typer.Option(help="Outputs to keep, as a,b; the others and their nodes go.")
@@ -116,7 +122,12 @@ def convert_model(
         int, typer.Option(min=0, max=2, help="0 no graph pass, 1 clean up, 2 fuse.")
     ] = 2,
     verify: Annotated[
-        bool, typer.Option("--verify", help="Run original and result and compare their outputs.")
+        bool,
+        typer.Option(
+            "--verify",
+            help="Compare the result's outputs with the source's, which ONNX Runtime computes, or "
+            "the NumPy references where it is not installed or does not take the model.",
+        ),
     ] = False,
     inputs: Annotated[
         Path | None,
@@ -218,7 +229,11 @@ def convert_model(
         _warn("Each weight was rounded for itself; --inputs of your own make int4 closer.")
     if verify:
         allowed = _TOLERANCES[weights] if tolerance is None else tolerance
-        _verify(found, target, given, shapes[0], allowed, device)
+        if given is not None:
+            _verify(found, target, given, str(inputs), allowed, device)
+        else:
+            made = _feeds(found, target, shapes[0], bool(shape), encoder is not None)
+            _verify(found, target, *made, allowed, device)
 
 
 def _check_options(
@@ -260,6 +275,8 @@ def _real_devices() -> list[int]:
 
 def _say_what_was_done(target: Path, converted: Converted, encodes: bool) -> None:
     stdout().print(_summary(target, converted, encodes))
+    if places := symbol_places(converted.graph):
+        stdout().print(Text(f"Free dims: {listed_symbols(places)}; --dim fixes one."))
     if converted.shrunk:
         stdout().print(_weight_table(converted.shrunk))
     if converted.kept:
@@ -324,20 +341,15 @@ def _read_by(model: Model, given: dict[str, Array]) -> dict[str, Array]:
 def _verify(
     source: Path,
     target: Path,
-    given: dict[str, Array] | None,
-    shapes: Shapes,
+    feeds: dict[str, Array],
+    what: str,
     tolerance: float,
     device: str | None,
 ) -> None:
-    with load(source, device=device) as original, load(target, device=device) as result:
-        if given is None:
-            # The original may have inputs that nothing which was kept reads.
-            is_whole = all(s.name in shapes for s in original.inputs)
-            every = shapes if is_whole else {**default_shapes(original)[0], **shapes}
-            given = sample_inputs(original, every)
-        with made_up_inputs():
-            differences = compare(original, result, given)
+    with made_up_inputs():
+        differences, how = compare(source, target, feeds, device)
     stdout().print(_difference_table(differences, tolerance))
+    stdout().print(Text(f"Compared on {what}: {how}."))
     worst = max(differences, key=lambda d: d.relative)
     if not worst.relative <= tolerance:
         say_error(
@@ -347,12 +359,41 @@ def _verify(
         raise typer.Exit(EXIT_DIFFERS)
 
 
+def _feeds(
+    source: Path, target: Path, shapes: Shapes, is_asked: bool, has_tokenizer: bool
+) -> tuple[dict[str, Array], str]:
+    """Inputs to compare source and result on where none are given, and what they are.
+
+    Text, where there is a tokenizer for it: ids that no text has say little of what is lost.
+
+    Args:
+        shapes: Of the inputs of the result.
+        is_asked: Whether the user gave them; text keeps to them, then.
+    """
+    with (
+        load(source, optimize_level=0) as original,
+        load(target, optimize_level=0) as result,
+    ):
+        # The original may have inputs that nothing which was kept reads.
+        is_whole = all(s.name in shapes for s in original.inputs)
+        if has_tokenizer and is_whole:
+            specs = [replace(s, shape=shapes[s.name]) if is_asked else s for s in result.inputs]
+            with suppress(InputError):  # it takes more than a tokenizer makes
+                found = unseen_feeds(source, specs)
+                return found, f"text, {format_shapes({n: a.shape for n, a in found.items()})}"
+        every = shapes if is_whole else {**default_shapes(original)[0], **shapes}
+        return sample_inputs(original, every), f"made-up inputs, {format_shapes(every)}"
+
+
 def _parse_dims(texts: Sequence[str]) -> dict[str, int]:
     dims: dict[str, int] = {}
     for text in texts:
-        name, _, number = text.partition("=")
+        name, _, number = text.rpartition("=")
         if not number.isdecimal() or not name or int(number) < 1:
-            raise InputError(f"'{text}' is no dim; write it as batch=8.")
+            raise InputError(
+                f"'{text}' is no dim; write it as batch=8, with a number of 1 or more, or by its "
+                "place as input_ids:0=8."
+            )
         if dims.setdefault(name.strip(), int(number)) != int(number):
             raise InputError(f"--dim gives '{name.strip()}' two numbers; a dim has one.")
     return dims
@@ -370,14 +411,14 @@ def _dump(path: Path, converted: Converted) -> None:
 def _summary(target: Path, converted: Converted, encodes: bool) -> Text:
     encoder = ", with its tokenizer" if encodes else ""
     size, millions = format_bytes(target.stat().st_size), converted.parameters / 1e6
-    nodes = f"{converted.nodes_before} nodes -> {len(converted.graph.nodes)}"
+    nodes = f"{counted(converted.nodes_before, 'node')} -> {len(converted.graph.nodes)}"
     return Text(f"{target}: {size}, {millions:.1f} M parameters, {nodes}{encoder}")
 
 
 def _weight_table(shrunk: Sequence[Shrunk]) -> Table:
     before, after = (sum(getattr(s, a) for s in shrunk) for a in ("nbytes_before", "nbytes"))
     kinds = Counter(s.dtype for s in shrunk).most_common()
-    listing = ", ".join(f"{count} weights as {kind}" for kind, count in kinds)
+    listing = ", ".join(f"{counted(count, 'weight')} as {kind}" for kind, count in kinds)
     table = Table(
         title=f"{listing}: {format_bytes(before)} -> {format_bytes(after)}",
         caption="error: root mean square of the change over that of the weight; the worst first",
@@ -407,5 +448,7 @@ def _difference_table(differences: Sequence[Difference], tolerance: float) -> Ta
 @contextmanager
 def _progress() -> Iterator[Progress]:
     columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
-    with Progress(*columns, console=stderr(), transient=True) as bar:
+    console = stderr()
+    hidden = not console.is_terminal
+    with Progress(*columns, console=console, transient=True, disable=hidden) as bar:
         yield bar

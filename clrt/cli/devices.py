@@ -9,6 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from clrt.cli.console import stderr, stdout
+from clrt.errors import counted
 from clrt.inspection.units import format_bytes
 from clrt.runtime.devices import INSTALL_HINT, DeviceInfo
 from clrt.runtime.devices import devices as find_devices
@@ -55,7 +56,7 @@ def _facts(device: DeviceInfo) -> str:
     version = ".".join(map(str, caps.cl_version))
     lines = [
         f"OpenCL {version}, driver {caps.driver}",
-        f"{caps.compute_units} units, {format_bytes(caps.global_mem_bytes)}, "
+        f"{counted(caps.compute_units, 'unit')}, {format_bytes(caps.global_mem_bytes)}, "
         f"{_floats(caps.has_fp16, caps.has_fp64)}",
     ]
     if caps.quirks:

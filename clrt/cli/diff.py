@@ -16,6 +16,7 @@ from clrt.cli.console import EXIT_DIFFERS, stdout
 from clrt.cli.samples import made_up_inputs, read_feeds, sample_inputs
 from clrt.cli.shapes import DeviceOption, ModelArgument, ShapeOption, one_shape
 from clrt.diff import OTHERS, Diff, Step
+from clrt.errors import counted
 from clrt.ir.dtypes import DType
 from clrt.text.locate import find_model
 
@@ -82,7 +83,8 @@ def diff(
     for text in _overflows(found.overflows, steps, precision, limit):
         console.print(Text(text, style="yellow"), soft_wrap=True)
     last = next((s for s in steps if s.departs), steps[-1])
-    rest = f"{found.alone} float values of clrt have no name there"
+    alone = counted(found.alone, "float value")
+    rest = f"{alone} of clrt {'has' if found.alone == 1 else 'have'} no name there"
     if last.departs:
         node, behind = last.probe.node, len(found.probes) - steps.index(last) - 1
         stands = ", ".join(node.origins)
@@ -98,9 +100,11 @@ def _overflows(
     if precision is None or limit is None:
         return
     values = [s.probe.name for s in steps if s.largest > limit]
-    for what, names in (("weights", weights), ("values", values)):
+    for what, names in (("weight", weights), ("value", values)):
         listing = f": {_listing(names, _MAX_NAMES)}" if names else ""
-        yield f"{len(names)} {what} hold numbers past {precision.value}'s {limit:g}{listing}."
+        holds = "holds" if len(names) == 1 else "hold"
+        past = f"numbers past {precision.value}'s {limit:g}"
+        yield f"{counted(len(names), what)} {holds} {past}{listing}."
     if weights:
         yield "Convert with --precision auto, which leaves these weights in float32."
 

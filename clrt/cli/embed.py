@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from clrt.cli.console import STDOUT, stderr, stdout
-from clrt.errors import InputError
+from clrt.errors import InputError, counted
 from clrt.files import check_targets, replacing
 from clrt.sources import model_files
 from clrt.text import SentenceEncoder
@@ -81,7 +81,8 @@ def embed(
             save_npy(target, vectors)
         count, dimension = vectors.shape
         place = "standard output" if target is None else target
-        message = f"{count} vectors of {dimension} numbers in {place} (made on {name})"
+        size = f"{counted(count, 'vector')} of {counted(dimension, 'number')}"
+        message = f"{size} in {place} (made on {name})"
         stderr().print(Text(message), soft_wrap=True)
     if as_json:
         for line in json_lines(sentences, vectors):
@@ -100,7 +101,9 @@ def json_lines(sentences: Sequence[str], vectors: FloatArray) -> list[str]:
 
 def summary(sentences: Sequence[str], vectors: FloatArray) -> RenderableType:
     """The first numbers of each vector and, for a few sentences, how alike they are."""
-    table = Table(title=f"{len(sentences)} vectors of {vectors.shape[1]} numbers")
+    table = Table(
+        title=f"{counted(len(vectors), 'vector')} of {counted(vectors.shape[1], 'number')}"
+    )
     table.add_column("#", justify="right")
     table.add_column("sentence", ratio=1, no_wrap=True, overflow="ellipsis")
     table.add_column("vector", no_wrap=True)

@@ -24,14 +24,14 @@ from clrt.cli.shapes import (
     default_shapes,
     parse_shapes,
 )
-from clrt.errors import ClrtError, InputError, UnsupportedError
+from clrt.errors import ClrtError, InputError, UnsupportedError, counted
 from clrt.importer.onnx_info import FileInfo, Parameters, op_name, read_info
 from clrt.inspection.explain import Explanation
 from clrt.inspection.units import format_bytes, format_flops, format_shapes
-from clrt.ir.dims import is_symbol
 from clrt.ir.graph import Graph
 from clrt.model import Model, load
 from clrt.ops.base import all_graphs
+from clrt.signature import symbol_places
 from clrt.sources import is_compiled, onnx_source
 from clrt.text.locate import find_model
 
@@ -114,8 +114,7 @@ def inspect(
     else:
         _print(found, stdout())
     if found.unsupported:
-        count = len(found.unsupported)
-        things = "1 thing" if count == 1 else f"{count} things"
+        things = counted(len(found.unsupported), "thing")
         say_error(f"'{model}' needs {things} that clrt does not support.")
         raise typer.Exit(1)
 
@@ -144,7 +143,7 @@ def look_into(path: Path, shapes: list[str], device: str | None) -> Inspection:
                 found,
                 inputs=tuple(map(str, model.inputs)),
                 outputs=tuple(map(str, model.outputs)),
-                dims=_dims(graph),
+                dims=symbol_places(graph),
                 ops={n: (before.get(n, 0), after[n]) for n in {**before, **after}},
                 parameters=found.parameters or _parameters(graph),
                 device=str(model.device),
@@ -182,15 +181,6 @@ def _usual_shapes(model: Model) -> list[dict[str, tuple[int, ...]]]:
         return []
 
 
-def _dims(graph: Graph) -> dict[str, list[str]]:
-    dims: dict[str, list[str]] = {}
-    for value in graph.inputs:
-        for axis, dim in enumerate(value.shape or ()):
-            if is_symbol(dim):
-                dims.setdefault(str(dim), []).append(f"{value.name} axis {axis}")
-    return dims
-
-
 def _at(model: Model, shapes: Shapes) -> AtShape:
     try:
         return AtShape(shapes, model.explain(shapes))
@@ -223,7 +213,7 @@ def _head(found: Inspection) -> Iterator[str]:
     yield found.model
     if found.file is not None:
         opsets = ", ".join(f"{d} {v}" for d, v in found.file.opsets.items())
-        functions = f", {found.file.functions} functions" if found.file.functions else ""
+        functions = f", {counted(found.file.functions, 'function')}" if found.file.functions else ""
         producer = found.file.producer or "an unnamed program"
         yield f"made by {producer}: IR {found.file.ir_version}, opset {opsets}{functions}"
     yield from (f"input   {text}" for text in found.inputs)
@@ -299,9 +289,9 @@ def _places(found: Explanation) -> Iterator[str]:
     kernels = Counter(k.entry for r in found.rows for k in r.kernels)
     listing = ", ".join(f"{n} x {entry}" for entry, n in kernels.most_common())
     yield f"at {format_shapes(found.shapes)}"
-    yield f"on the device: {counts['device']} nodes ({listing or 'no kernel'})"
-    yield f"views, which cost nothing: {counts['view']} nodes"
-    yield f"on the host: {counts['host']} nodes"
+    yield f"on the device: {counted(counts['device'], 'node')} ({listing or 'no kernel'})"
+    yield f"views, which cost nothing: {counted(counts['view'], 'node')}"
+    yield f"on the host: {counted(counts['host'], 'node')}"
     for row in found.rows:
         if row.where == "host":
             yield f"  {row.op} '{row.name}': {row.why}"

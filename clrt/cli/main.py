@@ -2,39 +2,59 @@
 
 from __future__ import annotations
 
-import typer
+import importlib
+from typing import Any
 
-import clrt
-from clrt.cli.bench import bench
-from clrt.cli.console import clear_errors
-from clrt.cli.devices import devices
-from clrt.cli.diff import diff
-from clrt.cli.embed import embed
-from clrt.cli.explain import explain
-from clrt.cli.inspect import inspect
-from clrt.cli.profile import profile
-from clrt.cli.tune import tune
+import typer
+import typer.main
+from typer.core import TyperCommand, TyperGroup
+
+from clrt.cli.console import VersionOption, clear_errors
+
+# The first sentence of each, which `clrt --help` shows without importing the command.
+COMMANDS = {
+    "devices": "List the OpenCL devices of this machine and what clrt knows about each.",
+    "embed": "Turn sentences into vectors.",
+    "tune": "Measure which variants of the kernels are fastest on this device, and remember them.",
+    "inspect": "Show what a model holds, what it needs and where it would run; nothing is run.",
+    "explain": "Explain why a model runs as it does: where each node runs, by which kernel, "
+    "what it moves.",
+    "profile": "Show where the time of a run goes, kernel by kernel, on random inputs.",
+    "bench": "Measure a model beside another runtime, in turns, on the same random inputs.",
+    "diff": "Find the first node at which clrt departs from another runtime.",
+}
+
+
+class _Commands(TyperGroup):
+    """Imports a command when it is called."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        for name, text in COMMANDS.items():
+            self.add_command(TyperCommand(name, help=text))
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name, command, rest = super().resolve_command(ctx, args)
+        return name, None if command is None else _load(str(command.name)), rest
+
+
+def _load(name: str) -> Any:
+    module = importlib.import_module(f"clrt.cli.{name}")
+    one = typer.Typer(add_completion=False)
+    one.command(name)(clear_errors(getattr(module, name)))
+    return typer.main.get_command(one)
+
 
 app = typer.Typer(
     name="clrt",
+    cls=_Commands,
     help="Runs models on any OpenCL device.",
-    no_args_is_help=True,
+    invoke_without_command=True,
     pretty_exceptions_enable=False,
 )
-for command in (devices, embed, tune, inspect, explain, profile, bench, diff):
-    app.command()(clear_errors(command))
-
-
-def _show_version(asked: bool) -> None:
-    if asked:
-        typer.echo(f"clrt {clrt.__version__}")
-        raise typer.Exit()
 
 
 @app.callback()
-def _options(
-    version: bool = typer.Option(
-        False, "--version", callback=_show_version, is_eager=True, help="Print the version."
-    ),
-) -> None:
-    pass
+def _options(ctx: typer.Context, version: VersionOption = False) -> None:
+    if ctx.invoked_subcommand is None:
+        typer.echo(ctx.get_help())

@@ -13,8 +13,9 @@ A compiled model is a safetensors file. Its metadata holds, as text,
 | `extras` | JSON: whatever else belongs to the model (a tokenizer, how it was converted) |
 | `digest` | XXH3-128 over the header without it and all bytes behind the header |
 
-There is no code in it, and no pickle. Weights are aligned, so that a CPU device reads them from
-the mapped file. Another device than the one it was made for restores and packs them as it wants.
+There is no code in it, and no pickle. What it says is checked before it is used. Weights are
+aligned, so that a CPU device reads them from the mapped file. Another device than the one it was
+made for restores and packs them as it wants.
 """
 
 from __future__ import annotations
@@ -31,22 +32,24 @@ import xxhash
 from numpy.typing import NDArray
 
 from clrt.container import safetensors
-from clrt.container.safetensors import Header, Table, damaged, read_header
-from clrt.errors import ModelError, PassError
+from clrt.container.safetensors import PADDING, Header, Table, damaged, parse_json, read_header
+from clrt.errors import ClrtError, ModelError
 from clrt.files import replacing
+from clrt.ir.dims import Dim, Expr
 from clrt.ir.dtypes import DType
-from clrt.ir.graph import Graph, Value
+from clrt.ir.graph import Graph, Node, Value
 from clrt.ir.op import Array, StoredElements, TensorType
 from clrt.ir.text import parse_graph, print_graph
 from clrt.ir.verify import verify
-from clrt.kernels.panels import restoring
+from clrt.kernels.panels import packed_shape, restoring
 from clrt.kernels.spec import Packed
 from clrt.ops import REGISTRY
-from clrt.ops.base import all_graphs
+from clrt.ops.base import Op, all_graphs
 
 SUFFIX = ".clrt"
 FORMAT = "clrt"
 VERSION = 1
+_VERSIONS = [str(n) for n in range(1, VERSION + 1)]
 # Smaller constants stay in the text: each tensor costs a page and an entry.
 _TEXT_ELEMS = 16
 _TEXT_DTYPES = {DType.BOOL, DType.INT32, DType.INT64}
@@ -124,36 +127,39 @@ def write_compiled(
 def read_compiled(path: Path) -> CompiledModel:
     """Maps a compiled model; its weights are views of the file.
 
+    Nothing that the file says is believed: the checksum only tells of accidents, since whoever
+    makes a file can compute it. Types and shapes are inferred anew.
+
     Raises:
-        ModelError: It is damaged, no compiled model, or of a newer version.
+        ModelError: It is damaged or not valid, no compiled model, or of a newer version.
     """
     header = read_header(path)
     _check(header)
     data = header.map()
-    metadata = header.metadata
     _check_digest(header, data)
-    layouts = _load(header, "layouts")
+    layouts = _typed(header, "layouts", lambda v: _is_object(v, str))
+    unread = dict.fromkeys(key for key in header.tensors if not key.startswith(PADDING))
 
     def fetch(key: str, type_: TensorType) -> Array | StoredElements:
-        array = _view(header, data, key, type_)
-        if key not in layouts:
-            return array
-        restore = restoring(layouts[key], tuple(int(d) for d in type_.shape or ()))
-        if restore is None:
-            raise damaged(path, f"layout '{layouts[key]}' of '{key}' is unknown")
-        return StoredElements(array, layouts[key], restore)
+        unread.pop(key, None)
+        return _stored_elements(header, data, key, type_, layouts.get(key))
 
     try:
-        graph = parse_graph(metadata["graph"], REGISTRY, fetch)
-        for inner, nodes in zip(all_graphs(graph), _load(header, "nodes"), strict=True):
-            for node in inner.nodes:
-                origins, node.made_by = nodes[node.name]
-                node.origins = tuple(origins)
-            verify(inner)
-        shapes = [{n: tuple(s) for n, s in each.items()} for each in _load(header, "shapes")]
-    except (KeyError, ValueError, TypeError, RecursionError, PassError) as error:
+        graph = parse_graph(_text(header, "graph"), REGISTRY, fetch)
+        graphs = list(all_graphs(graph))
+        _take_origins(graphs, _load(header, "nodes"))
+        for inner in graphs:
+            _check_graph(inner)
+        shapes = _input_shapes(graph, _load(header, "shapes"))
+    except ClrtError as error:
+        raise damaged(path, str(error).rstrip(".")) from error
+    except Exception as error:
+        # The file is what is at fault for whatever parsing and inference raise; a bug is in the
+        # traceback.
         raise damaged(path, f"its graph cannot be read, {error!r}") from error
-    return CompiledModel(graph, shapes, _load(header, "extras"))
+    if unread:
+        raise damaged(path, f"no constant of its graph is tensor '{next(iter(unread))}'")
+    return CompiledModel(graph, shapes, _extras(header))
 
 
 def read_extras(path: Path) -> Mapping[str, Any]:
@@ -164,8 +170,7 @@ def read_extras(path: Path) -> Mapping[str, Any]:
     """
     header = read_header(path)
     _check(header)
-    extras: Mapping[str, Any] = _load(header, "extras")
-    return extras
+    return _extras(header)
 
 
 def _check(header: Header) -> None:
@@ -176,11 +181,11 @@ def _check(header: Header) -> None:
             f"clrt-convert SOURCE -o {header.file.stem}{SUFFIX}."
         )
     version = metadata.get("version", "")
-    if not version.isdigit() or int(version) > VERSION:
+    if version not in _VERSIONS:
         raise ModelError(
-            f"{header.file} has version {version} of clrt's format and this clrt reads up to "
-            f"{VERSION}: it was written by {metadata.get('producer')}; upgrade clrt, or convert "
-            "the model again."
+            f"{header.file} has version {version[:100]} of clrt's format and this clrt reads up to "
+            f"{VERSION}: it was written by {metadata.get('producer', '')[:100]}; upgrade clrt, or "
+            "convert the model again."
         )
 
 
@@ -218,23 +223,135 @@ def _stays_in_text(value: Value) -> bool:
     )
 
 
-def _view(header: Header, data: NDArray[np.uint8], key: str, type_: TensorType) -> Array:
-    entry = header.tensors[key]
-    array = np.asarray(data[entry.start : entry.stop]).view(type_.dtype.numpy)
-    shape = entry.shape if entry.dtype in _native(type_.dtype) else entry.shape[:-1]
-    return array.reshape(shape)
+def _stored_elements(
+    header: Header, data: NDArray[np.uint8], key: str, type_: TensorType, layout: str | None
+) -> Array | StoredElements:
+    """The elements of a constant, which have its type, or what a layout makes of that.
+
+    Raises:
+        ModelError: The tensor has another dtype or shape, or elements that are none of its dtype.
+    """
+    entry, dims = header.tensors.get(key), type_.static_shape
+    if entry is None or dims is None:
+        raise ModelError(f"there is no tensor '{key}'")
+    stored = dims if layout is None else packed_shape(layout, dims)
+    if stored is None:
+        raise ModelError(f"layout '{layout}' of '{key}' is unknown or not one for {type_}")
+    dtype = type_.dtype.numpy
+    native = next((code for code, known in safetensors.DTYPES.items() if known == dtype), None)
+    # A dtype that the format lacks is there as bytes.
+    code, shape = ("U8", (*stored, dtype.itemsize)) if native is None else (native, stored)
+    if type_.dtype is DType.STRING or (entry.dtype, entry.shape) != (code, shape):
+        raise ModelError(
+            f"tensor '{key}' is {entry.dtype}{list(entry.shape)}, which is not what {type_} needs"
+        )
+    bits = data[entry.start : entry.stop]
+    if type_.dtype.element_bits < 8 and np.any(bits >> type_.dtype.element_bits):
+        raise ModelError(f"tensor '{key}' has elements that are no {type_.dtype}")
+    array = np.asarray(bits).view(dtype).reshape(stored)
+    if layout is None:
+        return array
+    restore = restoring(layout, dims)
+    assert restore is not None
+    return StoredElements(array, layout, restore)
 
 
-def _native(dtype: DType) -> tuple[str, ...]:
-    return tuple(code for code, known in safetensors.DTYPES.items() if known == dtype.numpy)
+def _check_graph(graph: Graph) -> None:
+    """The invariants of a graph, and what else passes see to when they make one.
+
+    Raises:
+        ClrtError: It breaks one.
+    """
+    verify(graph)
+    if len(set(graph.output_names)) < len(graph.output_names):
+        raise ModelError(f"two outputs of graph '{graph.name}' have one name")
+    made = [v.shape for v in graph.inputs] + [v.shape for n in graph.nodes for v in n.outputs]
+    told = _symbols(dim for shape in made for dim in shape or ())
+    for value in graph.constants():
+        if not value.has_numbers and value.type.data is not None:
+            unknown = _symbols(value.type.data.flat) - told
+            if unknown:
+                raise ModelError(f"nothing tells '{min(unknown)}' of constant '{value.name}'")
+    for node in graph.nodes:
+        assert isinstance(node.op, Op)
+        node.op.check_tables(node.input_types)
+
+
+def _symbols(dims: Iterable[Dim]) -> set[str]:
+    return set().union(*(d.symbols for d in dims if isinstance(d, Expr)))
+
+
+def _take_origins(graphs: Sequence[Graph], found: Any) -> None:
+    """Gives the nodes what the file says of them.
+
+    Raises:
+        ModelError: It is not of these graphs.
+    """
+    if not isinstance(found, list) or len(found) != len(graphs):
+        raise ModelError(f"its nodes are not those of {len(graphs)} graphs")
+    for graph, nodes in zip(graphs, found, strict=True):
+        if not isinstance(nodes, dict) or nodes.keys() != {n.name for n in graph.nodes}:
+            raise ModelError(f"its nodes are not those of graph '{graph.name}'")
+        for node in graph.nodes:
+            origins, node.made_by = _origins_of(node, nodes[node.name])
+            node.origins = tuple(origins)
+
+
+def _origins_of(node: Node, found: Any) -> tuple[list[str], str]:
+    if isinstance(found, list) and len(found) == 2:
+        origins, made_by = found
+        texts = isinstance(origins, list) and all(isinstance(o, str) for o in origins)
+        if texts and isinstance(made_by, str):
+            return origins, made_by
+    raise ModelError(f"what it says of where {node} is from is not valid")
+
+
+def _input_shapes(graph: Graph, found: Any) -> list[dict[str, tuple[int, ...]]]:
+    """The shapes that a model was made for.
+
+    Raises:
+        ModelError: They are none of its inputs.
+    """
+    names = {v.name for v in graph.inputs}
+    if not isinstance(found, list) or not all(_is_object(each, list) for each in found):
+        raise ModelError("its shapes are not lists by input")
+    for each in found:
+        if not each.keys() <= names:
+            raise ModelError("its shapes are not those of its inputs")
+        if not all(type(n) is int and 0 <= n < 1 << 31 for shape in each.values() for n in shape):
+            raise ModelError("its shapes are not sizes")
+    return [{n: tuple(s) for n, s in each.items()} for each in found]
+
+
+def _extras(header: Header) -> dict[str, Any]:
+    found: dict[str, Any] = _typed(header, "extras", lambda v: _is_object(v, object))
+    return found
+
+
+def _is_object(value: Any, kind: type) -> bool:
+    """Whether it is a JSON object with values of a kind."""
+    return isinstance(value, dict) and all(isinstance(v, kind) for v in value.values())
 
 
 def _dump(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False, separators=(",", ":"))
 
 
+def _text(header: Header, name: str) -> str:
+    if name not in header.metadata:
+        raise damaged(header.file, f"it has no {name}")
+    return header.metadata[name]
+
+
 def _load(header: Header, name: str) -> Any:
     try:
-        return json.loads(header.metadata[name])
-    except (KeyError, ValueError, RecursionError) as error:
+        return parse_json(_text(header, name))
+    except (ValueError, RecursionError) as error:
         raise damaged(header.file, f"its {name} cannot be read, {error!r}") from error
+
+
+def _typed(header: Header, name: str, holds: Callable[[Any], bool]) -> Any:
+    value = _load(header, name)
+    if not holds(value):
+        raise damaged(header.file, f"its {name} are not what the format has there")
+    return value

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import json
 import math
+import stat
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -44,8 +45,13 @@ _CODES = {dtype: code for code, dtype in DTYPES.items()}
 _LFS_MARK = b"version https://git-lfs"
 # The tensors start on a page and each at a multiple of ALIGNMENT_BYTES: devices read them in place.
 _PAGE_BYTES = 4096
+# How the names of tensors begin that only fill gaps.
+PADDING = "padding/"
 # The format's own limit.
 MAX_HEADER_BYTES = 100_000_000
+# NumPy has no more axes.
+_MAX_RANK = 64
+_MAX_MESSAGE_CHARS = 500
 
 
 @dataclass(frozen=True)
@@ -77,13 +83,16 @@ class Header:
 
 
 def read_header(file: Path) -> Header:
-    """The header of a safetensors file, its byte ranges checked against the file.
+    """The header of a safetensors file, checked: types, shapes, and byte ranges against the file.
 
     Raises:
         ModelError: The file is damaged, or a Git LFS pointer.
     """
     try:
-        size = file.stat().st_size
+        status = file.stat()
+        size = status.st_size
+        if not stat.S_ISREG(status.st_mode) and not stat.S_ISDIR(status.st_mode):
+            raise ModelError(f"'{file}' is a pipe or a device; models are read from files.")
         with file.open("rb") as stream:
             start = stream.read(len(_LFS_MARK))
             if start == _LFS_MARK:
@@ -99,19 +108,44 @@ def read_header(file: Path) -> Header:
     except OSError as error:
         raise ModelError(f"'{file}' cannot be read: {error.strerror}.") from error
     try:
-        header = json.loads(text)
-        metadata = {str(k): str(v) for k, v in header.pop("__metadata__", {}).items()}
-        tensors = {name: _entry(8 + length, spec) for name, spec in header.items()}
-    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        header = parse_json(text)
+        if not isinstance(header, dict):
+            raise TypeError("it is no JSON object")
+        metadata = header.pop("__metadata__", {})
+        if not isinstance(metadata, dict) or not all(isinstance(v, str) for v in metadata.values()):
+            raise TypeError("its __metadata__ is not text by name")
+        tensors = {name: _entry(8 + length, name, spec) for name, spec in header.items()}
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise damaged(file, f"its header cannot be read, {error!r}") from error
-    for name, entry in tensors.items():
-        _check_range(file, name, entry, 8 + length, size)
+    _check_ranges(file, tensors, 8 + length, size)
     return Header(file, tensors, metadata, 8 + length)
 
 
 def damaged(file: Path, why: str) -> ModelError:
     """The error for a file that is not what it was."""
-    return ModelError(f"{file} is damaged: {why}; download or convert it again.")
+    # Names in the file may be as long as it is.
+    shown = why if len(why) <= _MAX_MESSAGE_CHARS else f"{why[:_MAX_MESSAGE_CHARS]}…"
+    return ModelError(f"{file} is damaged: {shown}; download or convert it again.")
+
+
+def parse_json(text: str | bytes) -> Any:
+    """What a JSON text says.
+
+    Raises:
+        ValueError, RecursionError: It is none, or an object in it has a key twice.
+    """
+    return json.loads(text, object_pairs_hook=_object)
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        seen: set[str] = set()
+        for key, _ in pairs:
+            if key in seen:
+                raise ValueError(f"{key[:100]!r} is there twice")
+            seen.add(key)
+    return found
 
 
 @dataclass
@@ -134,7 +168,7 @@ class Table:
         yield raw.reshape(-1).view(np.uint8).data
         # The format allows no holes, so the bytes in between are a tensor too.
         if gap := -self.data_bytes % ALIGNMENT_BYTES:
-            self._enter(f"padding/{name}", "U8", (gap,), gap)
+            self._enter(f"{PADDING}{name}", "U8", (gap,), gap)
             yield memoryview(bytes(gap))
 
     def _enter(self, name: str, code: str, shape: tuple[int, ...], nbytes: int) -> None:
@@ -150,14 +184,40 @@ class Table:
         return len(text).to_bytes(8, "little") + text
 
 
-def _entry(base: int, spec: dict[str, Any]) -> Entry:
-    start, stop = (base + int(offset) for offset in spec["data_offsets"])
-    return Entry(str(spec["dtype"]), tuple(int(n) for n in spec["shape"]), start, stop)
+def _entry(base: int, name: str, spec: Any) -> Entry:
+    if not isinstance(spec, dict) or spec.keys() != {"dtype", "shape", "data_offsets"}:
+        raise TypeError(f"tensor {name[:100]!r} has not just dtype, shape and data_offsets")
+    dtype, shape, offsets = spec["dtype"], spec["shape"], spec["data_offsets"]
+    numbers = [shape, offsets]
+    if not isinstance(dtype, str) or not all(map(_are_sizes, numbers)) or len(offsets) != 2:
+        raise TypeError(f"tensor {name[:100]!r} has no valid dtype, shape or data_offsets")
+    if len(shape) > _MAX_RANK:
+        raise ValueError(f"tensor {name[:100]!r} has {len(shape)} axes")
+    start, stop = offsets
+    return Entry(dtype, tuple(shape), base + start, base + stop)
 
 
-def _check_range(file: Path, name: str, entry: Entry, base: int, size: int) -> None:
-    if not base <= entry.start <= entry.stop <= size or any(n < 0 for n in entry.shape):
-        raise damaged(file, f"tensor '{name}' lies outside it")
-    dtype = DTYPES.get(entry.dtype)
-    if dtype and entry.stop - entry.start != math.prod(entry.shape) * dtype.itemsize:
-        raise damaged(file, f"tensor '{name}' has not the bytes its shape asks for")
+def _are_sizes(items: Any) -> bool:
+    """Whether it is a list of numbers that 63 bits hold; True is no number."""
+    return isinstance(items, list) and all(type(n) is int and 0 <= n < 1 << 63 for n in items)
+
+
+def _check_ranges(file: Path, tensors: Mapping[str, Entry], base: int, size: int) -> None:
+    """Each tensor has the bytes that its shape asks for, and they follow each other without holes.
+
+    Raises:
+        ModelError: It is not so.
+    """
+    at = base
+    for name, entry in sorted(tensors.items(), key=lambda item: (item[1].start, item[1].stop)):
+        if not base <= entry.start <= entry.stop <= size:
+            raise damaged(file, f"tensor '{name[:100]}' lies outside it")
+        if entry.start != at:
+            what = "overlaps the one before it" if entry.start < at else "has a hole before it"
+            raise damaged(file, f"tensor '{name[:100]}' {what}")
+        at = entry.stop
+        dtype = DTYPES.get(entry.dtype)
+        if dtype and entry.stop - entry.start != math.prod(entry.shape) * dtype.itemsize:
+            raise damaged(file, f"tensor '{name[:100]}' has not the bytes its shape asks for")
+    if at != size:
+        raise damaged(file, f"{size - at} bytes at its end belong to no tensor")

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import onnx
 
-from clrt.errors import UnsupportedError
+from clrt.errors import UnsupportedError, counted
 from clrt.importer.onnx_types import type_proto
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Node
@@ -200,7 +200,7 @@ def _misfit(node: Node, opset: int) -> str | None:
         inputs = clip_inputs(node)
     for values, formals in ((inputs, schema.inputs), (node.outputs, schema.outputs)):
         if len(values) > len(formals) and not _is_variadic(formals):
-            return f"opset {opset} takes {len(formals)} values there"
+            return f"opset {opset} takes {counted(len(formals), 'value')} there"
         for index, value in enumerate(values):
             formal = formals[min(index, len(formals) - 1)]
             if value is not None and _schema_name(value.type) not in formal.types:
@@ -209,7 +209,7 @@ def _misfit(node: Node, opset: int) -> str | None:
     needed = schema.inputs[: schema.min_input]
     for index, formal in enumerate(needed):
         if formal.option != optional and (index >= len(inputs) or inputs[index] is None):
-            return f"opset {opset} wants {schema.min_input} inputs"
+            return f"opset {opset} wants {counted(schema.min_input, 'input')}"
     return None
 
 

@@ -27,6 +27,7 @@ class Function:
         key: Domain, name and overload; a call chain holds each once.
         outputs: "" for one that no node makes: clrt does not have it.
         defaults: Attributes that a call may leave out.
+        own: clrt wrote it.
     """
 
     key: FunctionKey
@@ -35,6 +36,7 @@ class Function:
     nodes: Sequence[onnx.NodeProto]
     opsets: Mapping[str, int]
     defaults: Mapping[str, onnx.AttributeProto] = field(default_factory=dict)
+    own: bool = False
 
 
 def local_functions(model: onnx.ModelProto) -> dict[FunctionKey, Function]:

@@ -10,9 +10,10 @@ from pathlib import Path
 import numpy as np
 import onnx
 
-from clrt.errors import ClrtError, ModelError, UnsupportedError, reworded
+from clrt.errors import ModelError, UnsupportedError, counted, without_title
 from clrt.importer.expansions import expand, has_expansion, is_dated
 from clrt.importer.expansions.microsoft.nchwc import NCHWC, block_of
+from clrt.importer.onnx_attributes import check_attributes
 from clrt.importer.onnx_functions import (
     Function,
     attribute_value,
@@ -24,8 +25,9 @@ from clrt.importer.onnx_functions import (
     sort_nodes,
 )
 from clrt.importer.onnx_read import normal_domain, opsets_of, read_model
-from clrt.importer.onnx_refusals import check_kinds, note, unsupported_error, without_title
+from clrt.importer.onnx_refusals import check_kinds, note, unsupported_error
 from clrt.importer.onnx_scope import BROKEN, Call, Scope
+from clrt.importer.onnx_sizes import inlined_nodes
 from clrt.importer.onnx_tensors import TensorReader
 from clrt.importer.onnx_types import (
     DimNames,
@@ -35,20 +37,20 @@ from clrt.importer.onnx_types import (
     tensor_type,
     varying_types,
 )
-from clrt.ir.dims import Undecidable
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Names, Node, Value
 from clrt.ir.op import Array, TensorType
+from clrt.limits import text_array
 from clrt.ops import REGISTRY
-from clrt.ops.base import Expand, OnnxNode, Op
+from clrt.ops.base import Blaming, Expand, OnnxNode, Op
 
-# Functions that call others twice each grow without bound from a small file.
-_MAX_NODES = 250_000
+# How often a graph of a loop is imported again, over all levels; more is no model of anyone's.
+_MAX_IMPORTS = 16
+_FEW_NODES = 2048
 
 _GRAPH = onnx.AttributeProto.GRAPH
-
-# What an op that meets attributes or inputs of the wrong kind may raise besides clrt's errors.
-_INVALID = (TypeError, ValueError, LookupError, ArithmeticError, AttributeError)
+# Of the ops that only passes and expansions make.
+_OWN_DOMAIN = "clrt"
 
 
 def import_model(
@@ -92,6 +94,8 @@ class _Importer:
 
     def run(self) -> Graph:
         proto = self._proto
+        if self._functions:
+            _ = self._most_visits  # refuses what grows without bound
         for name in self._initializers:
             self._value_names.reserve(name)
         for node in proto.node:
@@ -115,6 +119,11 @@ class _Importer:
             raise unsupported_error(self._unsupported)
         output_names = [info.name for info in proto.output]
         return Graph(proto.name or "main", inputs, outputs, scope.nodes, output_names)
+
+    @cached_property
+    def _most_visits(self) -> int:
+        nodes = inlined_nodes(self._proto, self._functions)
+        return _FEW_NODES + _MAX_IMPORTS * nodes
 
     def _subgraph(
         self, proto: onnx.GraphProto, cls: type[Op], call: Call, outer: Scope
@@ -197,6 +206,7 @@ class _Importer:
             initializers=initializers_of(proto),
             declared={i.name: i for i in (*proto.value_info, *proto.output)},
             outer=outer,
+            own=outer.own,
         )
 
     def _formal(
@@ -279,9 +289,10 @@ class _Importer:
 
     def _walk(self, nodes: Sequence[onnx.NodeProto], scope: Scope, where: str) -> None:
         self._visited += len(nodes)
-        if self._visited > _MAX_NODES:
+        if self._visited > _FEW_NODES and self._visited > self._most_visits:
             raise ModelError(
-                f"{where} grows to over {_MAX_NODES} nodes when functions are inlined."
+                f"{where} has loops nested so that their shapes cannot be told; export the model "
+                "with fixed shapes."
             )
         outside = set() if scope.outer is None else scope.outer.names()
         order = sort_nodes(nodes, {*scope.env, *scope.initializers}, where, outside)
@@ -324,6 +335,16 @@ class _Importer:
         function = self._functions.get((call.domain, proto.op_type, proto.overload))
         if function is not None:
             return self._inline(function, call, scope)
+        if call.domain == _OWN_DOMAIN and not scope.own:
+            raise ModelError(
+                f"{call.title} is of the domain '{_OWN_DOMAIN}', whose ops clrt alone makes; "
+                "write compiled models by clrt-convert."
+            )
+        try:
+            with Blaming(call.title):
+                check_attributes(proto, call.domain, call.opset)
+        except UnsupportedError as error:
+            return self._refuse(call, scope, without_title(str(error), call.title))
         if not call.domain and proto.op_type == "Constant":
             return self._constant_node(call, scope)
         if not call.domain and proto.op_type == "If" and _truth(call) is not None:
@@ -365,16 +386,17 @@ class _Importer:
         """Inlines the body that clrt has for an op."""
         proto = call.proto
         try:
-            attrs = {a.name: attribute_value(a, self._tensors, call.title) for a in proto.attribute}
-            if call.domain == NCHWC:
-                attrs["block"] = self._block
-            function = expand(
-                call.domain, proto.op_type, call.opset, attrs, types, len(call.outputs)
-            )
+            with Blaming(call.title):
+                attrs = {
+                    a.name: attribute_value(a, self._tensors, call.title) for a in proto.attribute
+                }
+                if call.domain == NCHWC:
+                    attrs["block"] = self._block
+                function = expand(
+                    call.domain, proto.op_type, call.opset, attrs, types, len(call.outputs)
+                )
         except UnsupportedError as error:
             return self._refuse(call, scope, without_title(str(error), call.title))
-        except ModelError as error:
-            raise ModelError(f"{call.title}: {error}") from error
         self._inline(function, call, scope)
 
     @cached_property
@@ -399,7 +421,9 @@ class _Importer:
         name = "then_branch" if _truth(call) else "else_branch"
         branch = next((a.g for a in call.proto.attribute if a.name == name), None)
         if branch is None or len(branch.output) < len(call.outputs):
-            raise ModelError(f"{call.title} lacks a '{name}' with {len(call.outputs)} outputs.")
+            raise ModelError(
+                f"{call.title} lacks a '{name}' with {counted(len(call.outputs), 'output')}."
+            )
         formals = [info.name for info in branch.output]
         results = {f: n for f, n in zip(formals, call.outputs, strict=False) if n}
         inner = self._inner(branch, call, scope, results, inline=True)
@@ -415,7 +439,8 @@ class _Importer:
         wanted = (len(function.inputs), len(function.outputs))
         if len(call.inputs) > wanted[0] or len(call.outputs) > wanted[1]:
             raise ModelError(
-                f"{call.title} has {len(call.inputs)} inputs and {len(call.outputs)} outputs; "
+                f"{call.title} has {counted(len(call.inputs), 'input')} and "
+                f"{counted(len(call.outputs), 'output')}; "
                 f"function '{function.key[1]}' has {wanted[0]} and {wanted[1]}."
             )
         results = {f: n for f, n in zip(function.outputs, call.outputs, strict=False) if n and f}
@@ -429,6 +454,7 @@ class _Importer:
             calls=(*scope.calls, function.key),
             # The body may hold the graphs of the call, which see what the call sees.
             outer=scope if any(a.type == _GRAPH for a in call.proto.attribute) else None,
+            own=function.own,
         )
         self._walk(function.nodes, inner, f"function '{function.key[1]}'")
         outputs = zip(call.proto.output, function.outputs, strict=False)
@@ -457,7 +483,8 @@ class _Importer:
             elif attr.name == "value" and isinstance(found, np.ndarray):
                 array = found
             elif attr.name in ("value_string", "value_strings"):
-                array = np.asarray(found, "U")
+                texts = found if isinstance(found, list) else [found]
+                array = text_array(texts, np.shape(found))
             else:
                 raise ModelError(f"{call.title} has no valid value (attribute '{attr.name}').")
         except UnsupportedError as error:
@@ -469,28 +496,14 @@ class _Importer:
     def _apply(self, cls: type[Op], call: Call, scope: Scope) -> None:
         local = dict(zip(call.outputs, call.proto.output, strict=True))
         values = {v.name: v for v in call.inputs if v is not None}
-        try:
+        with Blaming(call.title):
             node = self._onnx_node(cls, call, values, scope)
             op = cls.from_onnx(node)
             inputs = [values[n] if n else None for n in node.inputs]
             inner = (v for g in op.graphs for v in (*g.inputs, *g.outputs))
             if any(v is BROKEN for v in (*inputs, *inner)):
-                raise _BrokenInput
+                return _break(call, scope)
             types = op.infer_with_data([None if v is None else v.type for v in inputs])
-        except _BrokenInput:
-            _break(call, scope)
-            return
-        except ClrtError as error:
-            raise reworded(
-                error, f"{call.title}: {without_title(str(error), call.title)}"
-            ) from error
-        except Undecidable as error:
-            raise UnsupportedError(f"it depends on the input shapes: {error}") from error
-        except _INVALID as error:
-            raise ModelError(
-                f"{call.title}: its attributes or inputs are not valid "
-                f"({type(error).__name__}: {error}); export the model again."
-            ) from error
         self._add(op, call, inputs, _trim(node.outputs), types, local, scope)
 
     def _add(
@@ -504,7 +517,9 @@ class _Importer:
         scope: Scope,
     ) -> None:
         if len(names) > len(types):
-            raise UnsupportedError(f"clrt computes {len(types)} of its {len(names)} outputs")
+            raise UnsupportedError(
+                f"clrt computes {len(types)} of its {counted(len(names), 'output')}"
+            )
         outputs = []
         for index, (name, inferred) in enumerate(zip(names, types, strict=False)):
             type_ = refine(inferred, scope.declared.get(local.get(name, "")), self._dims)
@@ -520,7 +535,7 @@ class _Importer:
         schema = schema_of(call.domain, call.proto.op_type, call.opset)
         if schema is not None and len(call.inputs) > schema.max_input:
             raise ModelError(
-                f"{call.title} has {len(call.inputs)} inputs; opset {call.opset} allows "
+                f"{call.title} has {counted(len(call.inputs), 'input')}; opset {call.opset} allows "
                 f"{schema.max_input}."
             )
         attrs = {
@@ -536,7 +551,8 @@ class _Importer:
             inputs += [None] * (least - len(inputs))
         elif len(inputs) < least:
             raise ModelError(
-                f"{call.title} has {len(inputs)} inputs; opset {call.opset} needs {least}."
+                f"{call.title} has {counted(len(inputs), 'input')}; opset {call.opset} "
+                f"needs {least}."
             )
         inputs += captured
 
@@ -584,10 +600,6 @@ def _truth(call: Call) -> bool | None:
     condition = call.inputs[0] if call.inputs else None
     numbers = None if condition is None else condition.numbers
     return None if numbers is None else bool(np.all(numbers))
-
-
-class _BrokenInput(Exception):
-    """An input comes from an unsupported node."""
 
 
 def _constant_value(name: str, array: Array, where: str) -> Value:

@@ -12,7 +12,7 @@ from typing import Any
 import onnx
 from google.protobuf.message import DecodeError
 
-from clrt.errors import InputError, ModelError, UnsupportedError
+from clrt.errors import InputError, ModelError, UnsupportedError, counted
 from clrt.importer.onnx_mapped import MAX_MODEL_BYTES, cut_tensors
 from clrt.importer.onnx_tensors import TensorReader
 from clrt.ir.op import Array
@@ -37,7 +37,7 @@ def read_model(
     if isinstance(source, onnx.ModelProto):
         model, tensors, where = source, TensorReader(None), "The model"
     elif isinstance(source, bytes):
-        where = f"The model of {len(source)} bytes"
+        where = f"The model of {counted(len(source), 'byte')}"
         model, views = _decode(source, where)
         tensors = TensorReader(None, views)
     elif not isinstance(source, (str, Path)):
@@ -129,7 +129,7 @@ def _decode(data: bytes | mmap.mmap, where: str) -> tuple[onnx.ModelProto, dict[
     except (DecodeError, RecursionError) as error:
         kind = "a text file, not" if _is_text(data[:512]) else "truncated, damaged, or not"
         raise ModelError(
-            f"{where} is {kind} an ONNX model ({len(data)} bytes); "
+            f"{where} is {kind} an ONNX model ({counted(len(data), 'byte')}); "
             "download or export the model again."
         ) from error
 

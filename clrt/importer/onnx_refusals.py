@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from clrt.errors import ModelError, UnsupportedError
+from clrt.errors import ModelError, UnsupportedError, counted
 from clrt.importer.onnx_functions import schema_of
 from clrt.importer.onnx_scope import Call
 from clrt.ir.op import ContainerType, TensorType
@@ -44,19 +44,10 @@ def _schema_head(type_: TensorType) -> str:
     return {"sequence": "seq(", "optional": "optional(", "map": "map("}[type_.kind] + inside
 
 
-def without_title(message: str, title: str, op_name: str = "") -> str:
-    """The message without the op's name in front, which the caller puts there with the node's."""
-    op_name = op_name or title.partition(" ")[0]
-    for head in (f"{title}: ", f"{op_name}: ", f"{title} ", f"{op_name} "):
-        if message.startswith(head):
-            return message[len(head) :]
-    return message
-
-
 def unsupported_error(notes: Sequence[str]) -> UnsupportedError:
     """The error that names all that clrt lacks for a model."""
     found = list(dict.fromkeys(notes))
-    things = "1 thing" if len(found) == 1 else f"{len(found)} things"
+    things = counted(len(found), "thing")
     return UnsupportedError(
         f"The model needs {things} that clrt does not support: {'; '.join(found)}. "
         "Export the model without them, or at another opset; an op can be added in clrt/ops.",

@@ -36,6 +36,7 @@ class Scope:
         outer: The scope around a graph that is an attribute.
         captures: The values of outer scopes that the graph reads, and its inputs for them.
         sizes: Dims in these that are expressions outside, and what they are in here.
+        own: The nodes are those of a body that clrt wrote, which may have ops of its own domain.
     """
 
     nodes: list[Node]
@@ -51,6 +52,7 @@ class Scope:
     outer: Scope | None = None
     captures: dict[Value, Value] = field(default_factory=dict)
     sizes: dict[str, Dim] = field(default_factory=dict)
+    own: bool = False
 
     def names(self) -> set[str]:
         """Every name that a node may read."""

@@ -14,9 +14,7 @@ from clrt.errors import ModelError, UnsupportedError
 from clrt.importer.onnx_mapped import MIN_VIEW_BYTES
 from clrt.ir.dtypes import DType
 from clrt.ir.op import Array
-
-# A few bytes of a file can ask for any size; a dense tensor has to come with its elements.
-_MAX_SPARSE_BYTES = 1 << 31
+from clrt.limits import check_host, text_array
 
 
 def dtype_of(elem_type: int, where: str) -> DType:
@@ -70,7 +68,9 @@ class TensorReader:
             if view is not None and not tensor.HasField("segment"):
                 return _elements(view, dtype, tensor.data_type, shape)
             array = np.asarray(numpy_helper.to_array(tensor)).reshape(shape)
-            return array.astype("U") if dtype is DType.STRING else array
+            if dtype is DType.STRING:
+                return text_array(array.reshape(-1).tolist(), shape)
+            return array
         except (ValueError, TypeError, OverflowError, MemoryError) as error:
             raise ModelError(
                 f"{where} is damaged: {dtype}{list(shape)} does not fit its data ({error}); "
@@ -82,13 +82,13 @@ class TensorReader:
 
         Raises:
             ModelError: Indices are damaged or outside the shape.
-            UnsupportedError: The dense form is over 2 GiB, or clrt does not have the dtype.
+            OutOfMemoryError: The dense form is over CLRT_HOST_LIMIT.
+            UnsupportedError: clrt does not have the dtype.
         """
         values = self.array(tensor.values, where)
         indices = self.array(tensor.indices, where)
         shape = _shape(tensor.dims, where)
-        if math.prod(shape) * values.itemsize > _MAX_SPARSE_BYTES:
-            raise UnsupportedError(f"{where} is sparse and has {math.prod(shape)} elements")
+        check_host(math.prod(shape) * max(values.itemsize, 1), f"{where}, a sparse tensor,")
         dense = np.zeros(shape, values.dtype)
         try:
             if indices.ndim == 2:

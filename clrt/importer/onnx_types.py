@@ -24,9 +24,10 @@ _MAX_DIM_CHARS = 200
 class DimNames:
     """The symbols of a model's input dims.
 
-    A dim_param that is an identifier is the symbol of that name. Any other is read as an
-    expression where all its symbols are dims of their own ("past + sequence"): only those get
-    numbers from the input shapes. What remains ("batch-size") becomes one symbol.
+    A dim_param that is an identifier is the symbol of that name, or one of a like name where clrt
+    does not take it. Any other is read as an expression where all its symbols are dims of their own
+    ("past + sequence"): only those get numbers from the input shapes. What remains ("?", as
+    Paddle's exporter writes it, or "batch-size") says nothing: each is a dim of its own.
     """
 
     def __init__(self, inputs: Iterable[onnx.ValueInfoProto]) -> None:
@@ -43,8 +44,9 @@ class DimNames:
         self._names = Names(plain)
         for text in texts:
             if text and text not in self._dims:
-                dim = self._expression(text)
-                self._dims[text] = self.fresh(text) if dim is None else dim
+                dim = self.fresh(text) if text.isidentifier() else self._expression(text)
+                if dim is not None:
+                    self._dims[text] = dim
 
     def fresh(self, hint: str) -> Expr:
         """A new symbol, named after the hint."""
@@ -58,7 +60,9 @@ class DimNames:
         dims: list[Dim] = []
         for axis, proto in enumerate(tensor.shape.dim):
             dim = self.known(proto)
-            dims.append(self.fresh(f"{info.name}_{axis}") if dim is None else dim)
+            told = re.search(r"\w", proto.dim_param[:_MAX_DIM_CHARS]) is not None
+            hint = proto.dim_param if told else f"{info.name}_{axis}"
+            dims.append(self.fresh(hint) if dim is None else dim)
         return tuple(dims)
 
     def known(self, proto: onnx.TensorShapeProto.Dimension) -> Dim | None:
@@ -244,6 +248,7 @@ def _is_plain(text: str) -> bool:
     return (
         text.isidentifier()
         and text.isascii()
+        and len(text) <= _MAX_DIM_CHARS
         and not keyword.iskeyword(text)
         and not text.startswith(UNKNOWN)
     )

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import count
 
+from clrt import knobs
 from clrt.errors import InputError, OutOfMemoryError, ShapeError
 from clrt.inspection.units import format_bytes
 from clrt.ir.dims import is_symbol, substitute
@@ -15,7 +16,6 @@ from clrt.ops.base import Op, all_graphs
 from clrt.plan.plan import Kernels, Plan
 from clrt.plan.specialise import Cut
 
-_UNITS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
 # The smallest buffer that is made.
 _LEAST_BYTES = 4
 
@@ -208,12 +208,8 @@ def parse_bytes(limit: int | str) -> int:
     Raises:
         InputError: It is neither, or not above 0.
     """
-    text = str(limit).strip().upper().removesuffix("B").removesuffix("I").strip()
-    unit = text[-1:] if text[-1:] in ("K", "M", "G", "T") else ""
     try:
-        found = int(float(text.removesuffix(unit)) * (1 << _UNITS[unit]))
-    except (ValueError, OverflowError):
-        found = 0
-    if found <= 0:
-        raise InputError(f"'{limit}' is no memory limit; pass bytes, or text such as '2GiB'.")
-    return found
+        return knobs.bytes_of(str(limit))
+    except ValueError:
+        message = f"'{limit}' is no memory limit; pass bytes, or text such as '2GiB'."
+        raise InputError(message) from None

@@ -10,10 +10,11 @@ from rich.console import Console, Group
 from rich.table import Table
 from rich.text import Text
 
+from clrt.errors import counted
 from clrt.inspection.findings import CutRow, Findings, KernelUse, NodeRow, PassRow
 from clrt.inspection.units import format_bytes, format_flops, format_shapes
+from clrt.printing import table_width
 
-_TEXT_WIDTH = 160
 _MAX_ORIGINS = 6
 _STYLES = {"device": "", "host": "yellow", "view": "dim"}
 
@@ -21,7 +22,7 @@ _STYLES = {"device": "", "host": "yellow", "view": "dim"}
 def as_text(findings: Findings) -> str:
     """The tables as plain text."""
     target = io.StringIO()
-    Console(file=target, width=_TEXT_WIDTH, highlight=False).print(explanation_tables(findings))
+    Console(file=target, width=table_width(), highlight=False).print(explanation_tables(findings))
     return target.getvalue().rstrip("\n")
 
 
@@ -40,21 +41,23 @@ def _summary(findings: Findings) -> Iterator[str]:
     on_host = sum(r.where == "host" for r in rows)
     yield f"{format_shapes(findings.shapes)} on {findings.device}"
     yield (
-        f"{len(rows)} nodes, {findings.launches} kernel launches, {on_host} nodes on the host, "
+        f"{counted(len(rows), 'node')}, "
+        f"{counted(findings.launches, 'kernel launch', 'kernel launches')}, "
+        f"{counted(on_host, 'node')} on the host, "
         f"{format_flops(findings.flops)}"
     )
     yield f"memory {findings.memory}"
     if findings.folded:
-        yield f"known when planned, so never run: {len(findings.folded)} nodes"
+        yield f"known when planned, so never run: {counted(len(findings.folded), 'node')}"
 
 
 def _node_table(rows: tuple[NodeRow, ...]) -> Table:
-    table = Table(expand=True)
-    table.add_column("node", overflow="fold", ratio=3)
-    table.add_column("runs as", overflow="fold", ratio=3)
-    table.add_column("why", overflow="fold", ratio=5)
-    table.add_column("stands for", overflow="fold", ratio=3)
-    table.add_column("gives", overflow="fold", ratio=4)
+    table = Table()
+    table.add_column("node", overflow="fold")
+    table.add_column("runs as", overflow="fold")
+    table.add_column("why", overflow="fold")
+    table.add_column("stands for", overflow="fold")
+    table.add_column("gives", overflow="fold")
     table.add_column("cost", justify="right", no_wrap=True)
     for row in rows:
         cells = (
@@ -79,11 +82,11 @@ def _runs(row: NodeRow) -> str:
 
 def _kernel_table(rows: tuple[NodeRow, ...]) -> Table:
     """Each kernel once, with its tunables and where they are from."""
-    table = Table(title="kernels", expand=True)
-    table.add_column("kernel", overflow="fold", ratio=2)
+    table = Table(title="kernels")
+    table.add_column("kernel", overflow="fold")
     table.add_column("launches", justify="right", no_wrap=True)
-    table.add_column("tunables", overflow="fold", ratio=3)
-    table.add_column("from", overflow="fold", ratio=4)
+    table.add_column("tunables", overflow="fold")
+    table.add_column("from", overflow="fold")
     counts = Counter((u.entry, _values(u), u.record) for r in rows for u in r.kernels)
     for (entry, values, record), launches in counts.most_common():
         table.add_row(*map(Text, (entry, str(launches), values, record)))
@@ -124,10 +127,10 @@ def _cut_lines(cut: CutRow) -> Iterator[str]:
 
 
 def _pass_table(passes: tuple[PassRow, ...]) -> Table:
-    table = Table(title="graph passes", expand=True)
-    table.add_column("pass", overflow="fold", ratio=2)
+    table = Table(title="graph passes")
+    table.add_column("pass", overflow="fold")
     table.add_column("hits", justify="right", no_wrap=True)
-    table.add_column("near misses", overflow="fold", ratio=6)
+    table.add_column("near misses", overflow="fold")
     for row in passes:
         if row.hits or row.misses:
             cells = (row.name, str(len(row.hits)), "\n".join(_misses(row)))

@@ -3,6 +3,10 @@
 A `Dim` is an `int` or an `Expr`. An `Expr` keeps one canonical form, so that two dims are equal
 exactly when their polynomials are, and arrays of dims (dtype object) go through the same NumPy
 references as numbers do. What cannot be decided for every binding raises `Undecidable`.
+
+A few bytes of a file can ask for a polynomial of any size, so there are bounds on terms, degree,
+coefficients and nesting. What is over them raises `TooComplex`: as elements of a value it is then
+computed when the model runs, as a dim it is refused.
 """
 
 from __future__ import annotations
@@ -16,6 +20,8 @@ from itertools import chain
 from operator import attrgetter
 from typing import Union
 
+from clrt.errors import UnsupportedError
+
 Dim = Union[int, "Expr"]
 Shape = tuple[Dim, ...]
 Bindings = Mapping[str, int]
@@ -23,10 +29,32 @@ _Monomial = tuple["_Atom", ...]
 _Bounds = tuple[float, float]  # integers, or infinite
 # How the names of symbols begin that no shape of an input gives.
 UNKNOWN = "unknown_"
+# Of one dim; those of real models have a tenth of it. A product of that many terms takes 1 ms.
+_MAX_TERMS = 128
+_MAX_PRODUCTS = 2048
+_MAX_DEGREE = 16
+_MAX_NUMBER = 2**63 - 1
+_MAX_ATOMS = 512
+_MAX_DEPTH = 48
+# Of the text of a dim, in which names have up to 200 characters.
+_MAX_CHARS = 200_000
+# Beyond that bounds are as good as infinite, and floats near their end.
+_FAR = 1e60
+_TOO_COMPLEX = (
+    "A size inside the model is too long an expression of the sizes of its inputs; "
+    "give some of these fixed sizes."
+)
 
 
 class Undecidable(Exception):
     """The answer depends on the values of the symbols."""
+
+
+class TooComplex(Undecidable, UnsupportedError):
+    """A dim is over the bounds of this module."""
+
+    def __init__(self, message: str = _TOO_COMPLEX) -> None:
+        super().__init__(message)
 
 
 @dataclass(frozen=True, eq=False)
@@ -69,6 +97,16 @@ class _Atom:
         # A quotient is monotone in either operand where the divisor keeps its sign; it is never 0.
         divisors = [d for d in (right[0], -1, 1, right[1]) if d and right[0] <= d <= right[1]]
         return _span(_quotient(n, d) for n in left for d in divisors or [1])
+
+    @cached_property
+    def depth(self) -> int:
+        """How deep operations are nested."""
+        return 1 + max((a.depth for a in self.args if isinstance(a, Expr)), default=0)
+
+    @cached_property
+    def count(self) -> int:
+        """How many atoms its text has."""
+        return 1 + sum(a.count for a in self.args if isinstance(a, Expr))
 
     def bind(self, bindings: Bindings) -> Dim:
         if not self.args:
@@ -133,8 +171,11 @@ class Expr:
         if not isinstance(other, (Expr, int)):
             return NotImplemented
         terms: dict[_Monomial, int] = {}
+        others = _terms(other)
+        if len(self.terms) * len(others) > _MAX_PRODUCTS:
+            raise TooComplex
         for m1, c1 in self.terms.items():
-            for m2, c2 in _terms(other).items():
+            for m2, c2 in others.items():
                 monomial = tuple(sorted(m1 + m2, key=attrgetter("text")))
                 terms[monomial] = terms.get(monomial, 0) + c1 * c2
         return _reduce(terms)
@@ -193,6 +234,16 @@ class Expr:
                     found.add(atom.name)
             self._symbols = frozenset(found)
         return self._symbols
+
+    @property
+    def depth(self) -> int:
+        """How deep operations are nested."""
+        return max((atom.depth for atom in chain.from_iterable(self.terms)), default=0)
+
+    @property
+    def count(self) -> int:
+        """How many atoms its text has."""
+        return sum(atom.count for atom in chain.from_iterable(self.terms))
 
 
 def symbol(name: str) -> Expr:
@@ -336,13 +387,15 @@ def parse_dim(text: str) -> Dim:
     """The inverse of `str(dim)`.
 
     Raises:
-        ValueError: The text is not a dim.
+        ValueError: The text is not a dim, or a dim over the bounds.
     """
     import ast
 
     def build(tree: ast.expr) -> Dim:
         match tree:
-            case ast.Constant(value=int(number)):
+            case ast.Constant(value=int(number)) if (
+                not isinstance(number, bool) and number < 1 << 64
+            ):
                 return number
             case ast.Name(id=name):
                 return symbol(name)
@@ -358,7 +411,12 @@ def parse_dim(text: str) -> Dim:
                 return _OPERATIONS[name](build(left), build(right))
         raise ValueError(f"not a dim: {text!r}")
 
-    return build(ast.parse(text, mode="eval").body)
+    if len(text) > _MAX_CHARS:
+        raise ValueError(f"not a dim: a text of {len(text)} characters")
+    try:
+        return build(ast.parse(text, mode="eval").body)
+    except (SyntaxError, ArithmeticError, RecursionError, MemoryError, TooComplex) as error:
+        raise ValueError(f"not a dim: {text!r}") from error
 
 
 def _terms(dim: Dim) -> dict[_Monomial, int]:
@@ -366,6 +424,10 @@ def _terms(dim: Dim) -> dict[_Monomial, int]:
 
 
 def _reduce(terms: Mapping[_Monomial, int]) -> Dim:
+    if len(terms) > _MAX_TERMS or any(
+        len(m) > _MAX_DEGREE or not -_MAX_NUMBER <= c <= _MAX_NUMBER for m, c in terms.items()
+    ):
+        raise TooComplex
     expr = Expr(terms)
     if not expr.terms:
         return 0
@@ -375,7 +437,10 @@ def _reduce(terms: Mapping[_Monomial, int]) -> Dim:
 
 
 def _opaque(name: str, left: Dim, right: Dim) -> Expr:
-    return Expr({(_Atom(name, (left, right)),): 1})
+    atom = _Atom(name, (left, right))
+    if atom.depth > _MAX_DEPTH or atom.count > _MAX_ATOMS:
+        raise TooComplex
+    return Expr({(atom,): 1})
 
 
 def _absorb(name: str, dual: str, left: Dim, right: Dim) -> Dim:
@@ -443,7 +508,9 @@ def _bounds(dim: Dim) -> _Bounds:
         for atom in monomial:
             bounds = _span(a * b if a and b else 0 for a in bounds for b in atom.bounds)
         low, high = low + bounds[0], high + bounds[1]
-    return low, high
+    if low < -_FAR or high > _FAR:
+        low, high = -math.inf if low < -_FAR else low, math.inf if high > _FAR else high
+    return min(low, _FAR), max(high, -_FAR)
 
 
 def _quotient(numerator: float, divisor: float) -> float:

@@ -8,6 +8,8 @@ from functools import cache, cached_property
 import ml_dtypes  # noqa: F401  (NumPy learns its dtypes)
 import numpy as np
 
+from clrt.ir.code import Code
+
 
 class DType(Enum):
     """An element type; the value is its ONNX name in lower case."""
@@ -62,14 +64,14 @@ class DType(Enum):
         return self.value.startswith(("int", "uint"))
 
     @property
-    def cl(self) -> str:
+    def cl(self) -> Code:
         """The OpenCL C scalar type of the storage."""
-        return _CL_NAMES.get(self, "uchar")
+        return _CL_NAMES.get(self, _BYTE)
 
     @property
-    def storage(self) -> str:
+    def storage(self) -> Code:
         """How `common/storage.clh` reads and writes elements: LOAD_AS(storage, p, i)."""
-        return _STORAGES.get(self, "plain")
+        return _STORAGES.get(self, _PLAIN)
 
     @property
     def is_tiny(self) -> bool:
@@ -77,14 +79,14 @@ class DType(Enum):
         return self.itemsize == 1 and self.storage != "plain"
 
     @property
-    def compute(self) -> str:
+    def compute(self) -> Code:
         """The OpenCL C scalar type in which elements are computed."""
         if self not in _STORAGES:
             return self.cl
-        return "float" if self.is_float else "int"
+        return _FLOAT if self.is_float else _INT
 
     @property
-    def cl_bits(self) -> str:
+    def cl_bits(self) -> Code:
         """The OpenCL C type that holds an element without looking into it."""
         return _CL_BITS[self.itemsize]
 
@@ -104,6 +106,11 @@ class DType(Enum):
     def file_bits(self) -> int:
         """Bits per element in a file of ONNX, which packs the small ones."""
         return _FILE_BITS.get(self, 8 * self.itemsize)
+
+    @property
+    def element_bits(self) -> int:
+        """Bits of a stored element that may be set: the lowest ones."""
+        return 1 if self is DType.BOOL else _ELEMENT_BITS.get(self, self.file_bits)
 
     @property
     def onnx(self) -> int:
@@ -132,6 +139,7 @@ _FILE_BITS = {
     **dict.fromkeys((DType.UINT4, DType.INT4, DType.FLOAT4E2M1), 4),
     **dict.fromkeys((DType.UINT2, DType.INT2), 2),
 }
+_ELEMENT_BITS = {DType.FLOAT6E2M3: 6, DType.FLOAT6E3M2: 6}
 _NUMPY_NAMES = {
     DType.FLOAT8E4M3FN: "float8_e4m3fn",
     DType.FLOAT8E4M3FNUZ: "float8_e4m3fnuz",
@@ -144,27 +152,28 @@ _NUMPY_NAMES = {
     DType.STRING: "U",
 }
 _BY_NUMPY_NAME = {name: dtype for dtype, name in _NUMPY_NAMES.items()}
-_CL_BITS = {1: "uchar", 2: "ushort", 4: "uint", 8: "ulong"}
+_BYTE, _PLAIN, _FLOAT, _INT = Code("uchar"), Code("plain"), Code("float"), Code("int")
+_CL_BITS = {1: _BYTE, 2: Code("ushort"), 4: Code("uint"), 8: Code("ulong")}
 _CL_NAMES = {
-    DType.FLOAT32: "float",
-    DType.FLOAT64: "double",
-    DType.FLOAT16: "half",
-    DType.BFLOAT16: "ushort",
-    DType.INT8: "char",
-    DType.INT16: "short",
-    DType.INT32: "int",
-    DType.INT64: "long",
-    DType.UINT8: "uchar",
-    DType.UINT16: "ushort",
-    DType.UINT32: "uint",
-    DType.UINT64: "ulong",
-    DType.BOOL: "uchar",
+    DType.FLOAT32: Code("float"),
+    DType.FLOAT64: Code("double"),
+    DType.FLOAT16: Code("half"),
+    DType.BFLOAT16: Code("ushort"),
+    DType.INT8: Code("char"),
+    DType.INT16: Code("short"),
+    DType.INT32: Code("int"),
+    DType.INT64: Code("long"),
+    DType.UINT8: Code("uchar"),
+    DType.UINT16: Code("ushort"),
+    DType.UINT32: Code("uint"),
+    DType.UINT64: Code("ulong"),
+    DType.BOOL: Code("uchar"),
 }
 # The dtypes that are narrower in memory than in arithmetic.
-_STORAGES: dict[DType, str] = {
-    DType.FLOAT16: "half",
-    **{d: d.value for d in DType if d not in _CL_NAMES and d is not DType.STRING},
-    DType.BFLOAT16: "bfloat16",
+_STORAGES: dict[DType, Code] = {
+    DType.FLOAT16: Code("half"),
+    **{d: Code(d.value) for d in DType if d not in _CL_NAMES and d is not DType.STRING},
+    DType.BFLOAT16: Code("bfloat16"),
 }
 WIDENED_STORAGES = frozenset(d.storage for d in WIDENED)
 

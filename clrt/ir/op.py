@@ -9,6 +9,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from clrt.errors import ShapeError
+from clrt.ir.attributes import settle_attributes
 from clrt.ir.dims import Bindings, Dim, Shape, differ, substitute
 from clrt.ir.dtypes import DType
 
@@ -36,9 +38,18 @@ class StoredElements:
 
 
 def dims_array(dims: Sequence[Dim]) -> Array:
-    """Dims as int64, or as objects where one is symbolic."""
+    """Dims as int64, or as objects where one is symbolic.
+
+    Raises:
+        ShapeError: A number does not fit into 64 bits.
+    """
     if all(isinstance(d, int) for d in dims):
-        return np.array(dims, np.int64)
+        try:
+            return np.array(dims, np.int64)
+        except OverflowError as error:
+            raise ShapeError(
+                "A size inside the model does not fit into 64 bits; use smaller inputs."
+            ) from error
     array: Array = np.empty(len(dims), object)
     array[:] = dims
     return array
@@ -93,7 +104,7 @@ class TensorType:
 
     def agrees(self, other: TensorType) -> bool:
         """Whether both may be of one value: one dtype, and no dims that are known to differ."""
-        if self.dtype is not other.dtype:
+        if self.dtype is not other.dtype or isinstance(other, ContainerType):
             return False
         if self.shape is None or other.shape is None:
             return True
@@ -166,6 +177,13 @@ class ContainerType(TensorType):
     def on_host(self) -> bool:
         return True
 
+    def agrees(self, other: TensorType) -> bool:
+        return (
+            isinstance(other, ContainerType)
+            and (self.kind, self.key) == (other.kind, other.key)
+            and self.element.agrees(other.element)
+        )
+
     def bind(self, bindings: Bindings) -> ContainerType:
         return replace(self, element=self.element.bind(bindings))
 
@@ -180,6 +198,9 @@ class IrOp:
 
     `name` is the ONNX op name, and `domain` its domain ("clrt" for the fused ones). Two are equal
     where all attributes are the same: among floats 0 and -0 are not, and NaN is.
+
+    Raises:
+        ModelError: At construction: an attribute is not of the type that its field declares.
     """
 
     name: ClassVar[str] = ""
@@ -189,6 +210,9 @@ class IrOp:
         # Else each dataclass gets methods of its own, which compare floats as numbers.
         cls.__eq__ = IrOp.__eq__  # type: ignore[method-assign]
         cls.__hash__ = IrOp.__hash__  # type: ignore[method-assign]
+
+    def __post_init__(self) -> None:
+        settle_attributes(self)
 
     def __eq__(self, other: object) -> bool:
         return isinstance(other, IrOp) and self._identity == other._identity
@@ -235,3 +259,6 @@ class Step:
 
     op: IrOp
     args: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        settle_attributes(self)

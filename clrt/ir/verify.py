@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from clrt.errors import ClrtError, PassError
+from clrt.errors import ClrtError, PassError, counted
 from clrt.ir.graph import Graph, Node, Value
 
 
@@ -35,7 +35,9 @@ def verify(graph: Graph) -> None:
             available.add(value)
         _types(node)
     if len(graph.outputs) != len(graph.output_names):
-        raise PassError(f"graph '{graph.name}' has {len(graph.outputs)} outputs but other names")
+        raise PassError(
+            f"graph '{graph.name}' has {counted(len(graph.outputs), 'output')} but other names"
+        )
     for value in graph.outputs:
         if value not in available and not value.is_constant:
             raise PassError(f"graph output '{value.name}' is computed by no node")
@@ -53,7 +55,9 @@ def _types(node: Node) -> None:
     except ClrtError as error:
         raise PassError(f"{node} does not type-check: {error}") from error
     if len(node.outputs) > len(inferred):
-        raise PassError(f"{node} has {len(node.outputs)} outputs; its op has {len(inferred)}")
+        raise PassError(
+            f"{node} has {counted(len(node.outputs), 'output')}; its op has {len(inferred)}"
+        )
     for value, type_ in zip(node.outputs, inferred, strict=False):
         if not value.type.agrees(type_):
             raise PassError(f"{node} gives {type_}, but its output is {value!r}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from clrt.ir.code import Define
 from clrt.kernels.spec import (
     Arg,
     BufferArg,
@@ -24,7 +25,7 @@ def launch_columns(
     sizes: tuple[int, int, int],
     flops: int,
     ctx: Lowering,
-    **defines: object,
+    **defines: Define,
 ) -> list[Launch]:
     """The launch, unless there are no elements.
 

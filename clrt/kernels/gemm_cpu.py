@@ -8,6 +8,7 @@ from math import prod
 
 from clrt.device.caps import DeviceCaps
 from clrt.errors import UnsupportedError
+from clrt.ir.code import Define
 from clrt.ir.graph import Value
 from clrt.kernels.matrix_unit import UnitWork, pays, unit_defines
 from clrt.kernels.panels import Panels
@@ -135,7 +136,7 @@ class SplitProduct:
         return None if kernel is None else cls(kernel, norm)
 
     @property
-    def defines(self) -> dict[str, object]:
+    def defines(self) -> dict[str, Define]:
         """The macros of common/next_product.clh, for the kernel that makes A."""
         tunables = {t: self.kernel.tunables[t] for t in ("T_MR", "T_NV", "T_VW", "T_KU")}
         return {"NEXT": 1, **tunables, **self.kernel.product.b_defines}
@@ -207,7 +208,7 @@ class Projection:
         return self.kernel.product.flops
 
     @property
-    def defines(self) -> dict[str, object]:
+    def defines(self) -> dict[str, Define]:
         """The macros of PROJECT (fused_attention.cl)."""
         whole = dict(self.kernel.spec.defines)["S_N_WHOLE"]
         return {"PROJECT": 1, "S_N_WHOLE": whole, **self.kernel.product.epilogue.defines}
@@ -250,7 +251,7 @@ class _Kernel:
     setup: list[Launch]
 
     @classmethod
-    def of(cls, product: Product, ctx: Lowering, defines: Mapping[str, object]) -> _Kernel:
+    def of(cls, product: Product, ctx: Lowering, defines: Mapping[str, Define]) -> _Kernel:
         """The kernel with further macros.
 
         Raises:
@@ -276,7 +277,7 @@ class _Kernel:
 
     @classmethod
     def alone(
-        cls, product: Product, ctx: Lowering, defines: Mapping[str, object]
+        cls, product: Product, ctx: Lowering, defines: Mapping[str, Define]
     ) -> _Kernel | None:
         """The kernel if one launch is all that it takes, whatever the shapes of a call."""
         b = product.b.buffer.buffer

@@ -9,6 +9,7 @@ import numpy as np
 
 from clrt.device.caps import DeviceCaps
 from clrt.errors import UnsupportedError
+from clrt.ir.code import Code
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array
@@ -85,7 +86,7 @@ def subtract(array: Array, zeros: Array | None, walk: Walk) -> Array:
 
 def constant_panels(
     value: Value, zero: Value | None, walk: Walk, product: Product, ctx: Lowering
-) -> tuple[View, str] | None:
+) -> tuple[View, Code] | None:
     """Constant B minus its zero point in panels of bytes, or of shorts where those are too small.
 
     Returns:
@@ -116,7 +117,7 @@ def constant_panels(
     return View(packed, (*strides, columns, 1), in_panels=True), dtype.cl
 
 
-def emit_cpu(product: Product, ctx: Lowering, panel_type: str = "float") -> list[Launch]:
+def emit_cpu(product: Product, ctx: Lowering, panel_type: Code = DType.FLOAT32.cl) -> list[Launch]:
     """Register-blocked tiles of a work-group of one, multiplied as float32.
 
     Args:
@@ -147,4 +148,4 @@ def emit_cpu(product: Product, ctx: Lowering, panel_type: str = "float") -> list
 
 def emit_any(product: Product, ctx: Lowering) -> list[Launch]:
     """One work-item per element; A and B are int16."""
-    return gemm.emit_any(replace(product, dtype=DType.INT16, accumulator="int"), ctx)
+    return gemm.emit_any(replace(product, dtype=DType.INT16, accumulator=DType.INT32.cl), ctx)

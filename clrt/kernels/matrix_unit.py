@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import ClassVar
 
 from clrt.device.caps import DeviceCaps
+from clrt.ir.code import Define
 from clrt.kernels.product import Product
 from clrt.kernels.spec import ceil_div, round_up
 from clrt.kernels.tiles import width
@@ -90,7 +91,7 @@ def pays(product: Product, caps: DeviceCaps) -> bool:
     return enough and m >= _LEAST_ROWS and k >= _LEAST_K and n >= _LEAST_N
 
 
-def unit_defines(tunables: Mapping[str, int], caps: DeviceCaps) -> dict[str, object]:
+def unit_defines(tunables: Mapping[str, int], caps: DeviceCaps) -> dict[str, Define]:
     """The macro of kernels that can go by the matrix unit."""
     usable = caps.matrix_unit == "amx" and tunables["T_VW"] == _LANES and tunables["T_UP"]
     return {"MATRIX_UNIT": 1} if usable else {}

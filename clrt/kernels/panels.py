@@ -11,9 +11,11 @@ import numpy as np
 
 from clrt.ir.graph import Value
 from clrt.ir.op import Array
-from clrt.kernels.spec import Packed, round_up
+from clrt.kernels.spec import Packed, ceil_div, round_up
 
-_NAME = re.compile(r"panels(\d+):(\d+)x(\d+)(:transposed)?")
+# One spelling of each: the name is part of what a weight is kept under.
+_SIZE = "(0|[1-9][0-9]{0,9})"
+_NAME = re.compile(rf"panels([1-9][0-9]{{0,3}}):{_SIZE}x{_SIZE}(:transposed)?")
 
 
 @dataclass(frozen=True)
@@ -34,10 +36,22 @@ class Panels:
         """Names the layout; `restoring` reads it."""
         return f"panels{self.width}:{self.k}x{self.n}{':transposed' if self.transposed else ''}"
 
+    def stack(self, shape: tuple[int, ...]) -> int:
+        """How many matrices a shape has."""
+        # -1 has no meaning where k is 0.
+        matrix = self.k * self.n
+        return prod(shape) // matrix if matrix else prod(shape[:-2])
+
+    def packed_shape(self, shape: tuple[int, ...]) -> tuple[int, ...] | None:
+        """The shape of the panels; None where the elements are no stack of such matrices."""
+        stack = self.stack(shape)
+        if stack * self.k * self.n != prod(shape):
+            return None
+        return (stack, ceil_div(self.n, self.width), self.k, self.width)
+
     def pack(self, array: Array) -> Array:
         """The panels of the elements in their order."""
-        # -1 has no meaning where k is 0.
-        stack = array.size // (self.k * self.n) if self.k * self.n else prod(array.shape[:-2])
+        stack = self.stack(array.shape)
         shape = (stack, self.n, self.k) if self.transposed else (stack, self.k, self.n)
         given = array.reshape(shape)
         matrices = given.swapaxes(1, 2) if self.transposed else given
@@ -57,9 +71,8 @@ class Panels:
 
     def of(self, value: Value) -> Packed:
         """A constant in this layout."""
-        count = prod(value.dims)
-        stack = count // (self.k * self.n) if self.k * self.n else prod(value.dims[:-2])
-        nbytes = stack * self.k * round_up(self.n, self.width) * value.dtype.itemsize
+        columns = round_up(self.n, self.width)
+        nbytes = self.stack(value.dims) * self.k * columns * value.dtype.itemsize
         return Packed(value, self.layout, self.pack, nbytes)
 
 
@@ -70,9 +83,24 @@ def restoring(layout: str, shape: tuple[int, ...]) -> Callable[[Array], Array] |
         layout: As `Panels.layout` names it.
         shape: Of the elements in their order.
     """
+    panels = _named(layout)
+    return None if panels is None else lambda array: panels.restore(array, shape)
+
+
+def packed_shape(layout: str, shape: tuple[int, ...]) -> tuple[int, ...] | None:
+    """The shape of the array that `Panels.pack` makes; None where there is no such layout of it.
+
+    Args:
+        layout: As `Panels.layout` names it.
+        shape: Of the elements in their order.
+    """
+    panels = _named(layout)
+    return None if panels is None else panels.packed_shape(shape)
+
+
+def _named(layout: str) -> Panels | None:
     named = _NAME.fullmatch(layout)
     if named is None:
         return None
     width, k, n = (int(named[i]) for i in (1, 2, 3))
-    panels = Panels(k, n, width, bool(named[4]))
-    return lambda array: panels.restore(array, shape)
+    return Panels(k, n, width, bool(named[4]))

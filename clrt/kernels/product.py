@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from math import prod
 
 from clrt.errors import UnsupportedError
+from clrt.ir.code import Code, Define
 from clrt.ir.dims import Shape, same, same_shape
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Value
@@ -17,6 +18,10 @@ from clrt.kernels.strided import collapse, contiguous_strides, copy_launches
 # Kernels walk two batch axes; more are copied into one.
 _BATCH_AXES = 2
 _MAX_EXACT_RANK = 4
+_EMPTY, _PRODUCT = Code(""), Code("v0")
+_INPUT = Code(", IN({type}, x{0}), const IDX_T x{0}_s0, const IDX_T x{0}_s1, const IDX_T x{0}_sm")
+_OPERAND = Code(", x{0}_buffer, x{0}_offset, x{0}_s0, x{0}_s1, x{0}_sm")
+_READ = Code("const {1} v{0} = {2}({0}, {3});")
 _COLUMNS_BYTES = 64 << 20  # of the images whose columns are made at once
 
 
@@ -59,9 +64,9 @@ class Epilogue:
     """
 
     operands: tuple[Operand, ...] = ()
-    types: tuple[str, ...] = ()
-    body: str = ""
-    result: str = "v0"
+    types: tuple[Code, ...] = ()
+    body: Code = _EMPTY
+    result: Code = _PRODUCT
     vectorises: bool = True
 
     def check_vectors(self) -> None:
@@ -74,20 +79,19 @@ class Epilogue:
             raise UnsupportedError("an operand or the result is not float32")
 
     @property
-    def defines(self) -> dict[str, object]:
+    def defines(self) -> dict[str, Define]:
         """The macros of the kernels of products: INPUTS, OPERANDS, READS, BODY, RESULT."""
-        inputs, operands, reads = "", "", []
+        inputs, operands, reads = [], [], []
         for k, (operand, kind) in enumerate(zip(self.operands, self.types, strict=True), 1):
             dtype = operand.value.dtype
-            strides = [f"x{k}_{s}" for s in ("s0", "s1", "sm")]
-            inputs += f", IN({dtype.cl}, x{k})" + "".join(f", const IDX_T {s}" for s in strides)
-            operands += "".join(f", {name}" for name in (f"x{k}_buffer", f"x{k}_offset", *strides))
-            macro = "COLUMNS" if operand.per_column else "ROW"
-            reads.append(f"const {kind} v{k} = {macro}({k}, {dtype.storage});")
+            inputs.append(_INPUT.fill(k, type=dtype.cl))
+            operands.append(_OPERAND.fill(k))
+            macro = Code("COLUMNS") if operand.per_column else Code("ROW")
+            reads.append(_READ.fill(k, kind, macro, dtype.storage))
         return {
-            "INPUTS": inputs,
-            "OPERANDS": operands,
-            "READS": " ".join(reads),
+            "INPUTS": Code("").join(inputs),
+            "OPERANDS": Code("").join(operands),
+            "READS": Code(" ").join(reads),
             "BODY": self.body,
             "RESULT": self.result,
         }
@@ -122,7 +126,7 @@ class Product:
     a: View
     b: View
     epilogue: Epilogue = Epilogue()
-    accumulator: str = "float"
+    accumulator: Code = DType.FLOAT32.cl
     y_offset: int = 0
     b_dtype: DType | None = None
     blocks: Blocks | None = None
@@ -141,7 +145,7 @@ class Product:
         return 2 * self.batches * self.m * self.n * self.k
 
     @property
-    def b_defines(self) -> dict[str, object]:
+    def b_defines(self) -> dict[str, Define]:
         """The macros that say how the elements of B lie."""
         if self.blocks is not None:
             return {"B_T": DType.UINT8.cl, "BITS": self.blocks.bits}

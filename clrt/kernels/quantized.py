@@ -9,6 +9,7 @@ from math import prod
 import ml_dtypes
 import numpy as np
 
+from clrt.ir.code import Code, Define
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Value
 from clrt.ir.op import Array
@@ -55,7 +56,7 @@ class Walk:
         return tuple(i32(v) for v in numbers)
 
     @property
-    def defines(self) -> dict[str, object]:
+    def defines(self) -> dict[str, Define]:
         """Which of the kernels' grids it is."""
         uniform = not any(self.strides)
         last = not uniform and self.inner == 1
@@ -70,7 +71,7 @@ class Walk:
         return (self.inner, self.n, self.outer)
 
     def launch(
-        self, entry: str, defines: dict[str, object], tensors: Sequence[BufferArg], ctx: Lowering
+        self, entry: str, defines: dict[str, Define], tensors: Sequence[BufferArg], ctx: Lowering
     ) -> Launch:
         """The launch of an entry: on a CPU device a work-item has many elements."""
         elems = _ELEMS if ctx.caps.is_cpu else 1
@@ -96,7 +97,7 @@ def quantize_launch(
         quotient: The dtype to which x / scale is rounded: a float of 16 or 32 bits.
         saturate: For floats of 8 bits: what is too large becomes the largest.
     """
-    low, high = bounds(y.dtype)
+    low, high = (Code("{}f").fill(b) for b in bounds(y.dtype))
     defines = dict(
         **_reads("DATA", x.dtype),
         **_reads("SCALE", scale.dtype),
@@ -109,8 +110,8 @@ def quantize_launch(
         QUOTIENT=quotient.storage,
         TO_FLOAT=int(y.dtype.is_float),
         SATURATE=int(saturate),
-        LOW=f"{low}f",
-        HIGH=f"{high}f",
+        LOW=low,
+        HIGH=high,
     )
     tensors = [BufferArg(v) for v in (y, x, scale, zero) if v is not None]
     return walk.launch("quantize_linear", defines, tensors, ctx)
@@ -133,12 +134,12 @@ def dequantize_launch(
     source = BufferArg(x)
     if x.dtype in _PAIRS and x.is_constant and x.has_numbers:
         source = BufferArg(Packed(x, "pairs", pack_pairs, ceil_div(prod(x.dims), 2)))
-        reads["DATA"] = f"{x.dtype.storage}_pairs"
+        reads["DATA"] = Code("{}_pairs").fill(x.dtype.storage)
     defines = dict(
         **reads,
         **_reads("SCALE", (scale or x).dtype),
         **_reads("ZERO", (zero or x).dtype),
-        VALUE_T="float" if x.dtype.is_float else "int",
+        VALUE_T=(DType.FLOAT32 if x.dtype.is_float else DType.INT32).cl,
         OUT_T=to.cl,
         OUT_VALUE_T=to.compute,
         STORED=to.storage,
@@ -149,7 +150,7 @@ def dequantize_launch(
     return walk.launch("dequantize_linear", defines, [y, source, *tensors], ctx)
 
 
-def _reads(name: str, dtype: DType) -> dict[str, object]:
+def _reads(name: str, dtype: DType) -> dict[str, Define]:
     return {f"{name}_T": dtype.cl, name: dtype.storage}
 
 

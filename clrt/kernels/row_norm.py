@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from clrt.ir.code import Define
 from clrt.ir.graph import Value
 from clrt.kernels.spec import Arg, BufferArg, f32
 
@@ -24,7 +25,7 @@ class RowNorm:
     rms: bool
 
     @property
-    def defines(self) -> dict[str, object]:
+    def defines(self) -> dict[str, Define]:
         """The macros of common/normalize_row.clh."""
         return {"NORM": 1, "RMS": int(self.rms), "BIAS": int(self.bias is not None)}
 

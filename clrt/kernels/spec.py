@@ -10,6 +10,7 @@ import numpy as np
 
 from clrt.device.caps import DeviceCaps
 from clrt.errors import NumberError, ShapeError
+from clrt.ir.code import Code, Define, spelled
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array
@@ -29,18 +30,21 @@ class KernelSpec:
     Attributes:
         source: File under `kernels_cl/`.
         entry: Name of the `__kernel` function.
-        defines: Macros in order, as text in front of the source: their values may be code (an
-            epilogue).
+        defines: Macros in order, in front of the source: their values may be code (an epilogue).
     """
 
     source: str
     entry: str
-    defines: tuple[tuple[str, str], ...] = ()
+    defines: tuple[tuple[str, Code], ...] = ()
 
     @classmethod
-    def of(cls, source: str, entry: str, **defines: object) -> KernelSpec:
-        """A spec from keyword macros, sorted so that equal specs hash alike."""
-        return cls(source, entry, tuple(sorted((k, str(v)) for k, v in defines.items())))
+    def of(cls, source: str, entry: str, **defines: Define) -> KernelSpec:
+        """A spec from keyword macros, sorted so that equal specs hash alike.
+
+        Raises:
+            TypeError: A value is neither a finite number nor `Code`.
+        """
+        return cls(source, entry, tuple(sorted((k, spelled(v)) for k, v in defines.items())))
 
     def has(self, macro: str) -> bool:
         """Whether a macro is defined, other than as 0."""
@@ -112,10 +116,12 @@ class BufferArg:
 
     Attributes:
         offset: Elements past the start of the buffer's own place.
+        elems: How many elements the launch reads or writes, for the profile; None for all.
     """
 
     buffer: Buffer
     offset: int = 0
+    elems: int | None = None
 
 
 Arg: TypeAlias = "BufferArg | Scalar"

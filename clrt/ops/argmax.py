@@ -10,6 +10,7 @@ import numpy as np
 
 from clrt.device.caps import DeviceCaps
 from clrt.errors import ShapeError
+from clrt.ir.code import Code, Define
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
@@ -54,11 +55,14 @@ def _sizes(node: Node) -> tuple[int, int, int]:
     return outer, n, step
 
 
-def _better(node: Node) -> dict[str, object]:
+_BETTER = Code("((a) {}{} (b))")
+
+
+def _better(node: Node) -> dict[str, Define]:
     op = node.op
     assert isinstance(op, ArgExtremum)
     last = int(op.select_last_index)
-    return {"LAST": last, "BETTER(a, b)": f"((a) {op.better}{'=' if last else ''} (b))"}
+    return {"LAST": last, "BETTER(a, b)": _BETTER.fill(op.better, Code("=") if last else Code(""))}
 
 
 def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
@@ -104,7 +108,7 @@ class ArgExtremum(Op):
     keepdims: bool = True
     select_last_index: bool = False
 
-    better: ClassVar[str] = ">"
+    better: ClassVar[Code] = Code(">")
     accuracy = Accuracy.EXACT
     variants = (Variant("cpu", _emit_cpu, misfit_float32_cpu), Variant("any", _emit_any, _misfit))
 
@@ -166,4 +170,4 @@ class ArgMax(ArgExtremum):
 class ArgMin(ArgExtremum):
     """The index of the smallest element. Source: ONNX ArgMin, opset 1 to 13."""
 
-    better = "<"
+    better = Code("<")

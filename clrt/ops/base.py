@@ -14,12 +14,21 @@ from typing import Any, ClassVar, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 
-from clrt.errors import ClrtError, ModelError, ShapeError, UnsupportedError, reworded
-from clrt.ir.dims import Dim, Shape, Undecidable, broadcast, differ, maximum, same
+from clrt.errors import (
+    ClrtError,
+    ModelError,
+    NumberError,
+    ShapeError,
+    UnsupportedError,
+    reworded,
+    without_title,
+)
+from clrt.ir.dims import Dim, Expr, Shape, Undecidable, broadcast, differ, maximum, same
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Names, Node, Value
 from clrt.ir.op import Array, IrOp, TensorType
 from clrt.kernels.spec import Variant
+from clrt.limits import check_texts
 
 Types = Sequence[TensorType | None]
 # A value between stages of a run: an array, a tensor on the device, a list of them, a dict of
@@ -35,6 +44,45 @@ class Host(Protocol):
 
     def read(self, value: Held) -> Array:
         """The elements of a tensor."""
+
+
+class Blaming:
+    """Of a block in which an op looks at what a model gives it: errors name the node (or file).
+
+    What an op raises on an invalid model is thus a `ModelError`, with the first error as its
+    cause. Blocks hold calls of ops (`from_onnx`, `infer`, `reference`, `drive`) and nothing of
+    clrt's own machinery, whose errors are bugs and stay what they are.
+    """
+
+    __slots__ = ("title",)
+
+    def __init__(self, title: object) -> None:
+        self.title = title
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if error is None:
+            return
+        if isinstance(error, NumberError) and isinstance(self.title, Node):
+            raise error.at(self.title) from error
+        title = str(self.title)
+        if isinstance(error, ClrtError):
+            if title.strip("'") in str(error):
+                return
+            raise reworded(error, f"{title}: {without_title(str(error), title)}") from error
+        if isinstance(error, Undecidable):
+            raise UnsupportedError(f"{title}: it depends on the input shapes: {error}") from error
+        if isinstance(error, _INVALID):
+            raise ModelError(
+                f"{title}: its attributes or inputs are not valid "
+                f"({type(error).__name__}: {str(error)[:200]}); export the model again."
+            ) from error
+
+
+# What an op that meets attributes or inputs of the wrong kind may raise besides clrt's errors.
+_INVALID = (TypeError, ValueError, LookupError, ArithmeticError, AttributeError)
 
 
 class Accuracy(Enum):
@@ -173,6 +221,13 @@ class Op(IrOp):
         values = {k: tuple(v) if isinstance(v, list) else v for k, v in attrs.items() if k in known}
         return cls(**values)
 
+    def check_tables(self, inputs: Types) -> None:
+        """Checks constants that kernels follow as clrt made them; asked where a file has them.
+
+        Raises:
+            ModelError: Such an input is no constant, or would lead a kernel out of bounds.
+        """
+
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         """The outputs, by NumPy with wide accumulation: oracle, folder and fallback in one."""
         raise NotImplementedError(self.name)
@@ -185,7 +240,20 @@ class Op(IrOp):
         """
         if self.storages is not None:
             inputs = tuple(None if a is None else _readable(a, self.storages) for a in inputs)
-        return self.reference(*_of_one_width(inputs))
+        if any(_is_text(a) for a in inputs):
+            if not self.driven:
+                self._check_texts(inputs)
+            inputs = _of_one_width(inputs)
+        return self.reference(*inputs)
+
+    def _check_texts(self, inputs: Sequence[Array | None]) -> None:
+        """Refuses texts of one width, in the inputs or the outputs, that take too much memory."""
+        types = [None if a is None else TensorType.of(a) for a in inputs]
+        texts = [a for a in inputs if a is not None and _is_text(a)]
+        width = max(a.itemsize for a in texts) // 4
+        made = [t.static_shape or () for t in self.infer(types) if t.dtype is DType.STRING]
+        for count in (*(a.size for a in texts), *map(math.prod, made)):
+            check_texts(count, width)
 
     @classmethod
     def samples(cls) -> Iterator[Sample]:
@@ -231,12 +299,14 @@ class Op(IrOp):
             return outputs
         try:
             arrays = self.reference(*(None if t is None else t.data for t in inputs))
-        except (Undecidable, TypeError, ZeroDivisionError):
+            data = [_tidy(np.asarray(a), t.dtype) for t, a in zip(outputs, arrays, strict=True)]
+        except (Undecidable, TypeError, ZeroDivisionError, OverflowError):
             return outputs
-        return [
-            TensorType(t.dtype, t.shape, _tidy(np.asarray(a), t.dtype))
-            for t, a in zip(outputs, arrays, strict=True)
-        ]
+        return [TensorType(t.dtype, t.shape, a) for t, a in zip(outputs, data, strict=True)]
+
+
+def _is_text(array: Array | None) -> bool:
+    return isinstance(array, np.ndarray) and array.dtype.kind == "U"
 
 
 def _readable(array: Array, storages: frozenset[str]) -> Array:
@@ -248,11 +318,7 @@ def _readable(array: Array, storages: frozenset[str]) -> Array:
 
 def _of_one_width(inputs: Sequence[Array | None]) -> Sequence[Array | None]:
     """Texts as wide as the longest: NumPy cuts what is written into an array of shorter ones."""
-    texts = {
-        i: a for i, a in enumerate(inputs) if isinstance(a, np.ndarray) and a.dtype.kind == "U"
-    }
-    if not texts:
-        return inputs
+    texts = {i: a for i, a in enumerate(inputs) if a is not None and _is_text(a)}
     width = np.result_type(*texts.values())
     return [texts[i].astype(width, copy=False) if i in texts else a for i, a in enumerate(inputs)]
 
@@ -270,11 +336,15 @@ def _is_small(t: TensorType) -> bool:
 
 
 def _tidy(array: Array, dtype: DType) -> Array:
-    """An object array without symbols becomes a plain one."""
-    if array.dtype != object:
+    """An object array without symbols becomes a plain one.
+
+    Raises:
+        OverflowError: A number among the symbols does not fit into 64 bits.
+    """
+    if array.dtype != object or all(not isinstance(x, Expr) for x in array.flat):
         return array.astype(dtype.numpy)
-    if all(not hasattr(x, "terms") for x in array.flat):
-        return array.astype(dtype.numpy)
+    if any(abs(x) >= 1 << 63 for x in array.flat if not isinstance(x, Expr)):
+        raise OverflowError
     return array
 
 
@@ -294,10 +364,8 @@ def stand_in(node: Node, names: Names) -> Graph | None:
         ShapeError: The inputs do not fit.
     """
     assert isinstance(node.op, Op)
-    try:
+    with Blaming(node):
         found = node.op.expand(node.inputs)
-    except ClrtError as error:
-        raise reworded(error, f"{node}: {error}") from error
     if found is None:
         return None
     graph, inputs = found

@@ -9,6 +9,7 @@ import numpy as np
 
 from clrt.device.caps import DeviceCaps
 from clrt.errors import ShapeError
+from clrt.ir.code import Define
 from clrt.ir.dims import differ
 from clrt.ir.dtypes import WIDENED_STORAGES, DType
 from clrt.ir.graph import Node
@@ -62,7 +63,7 @@ def launch_rows(
     return [Launch(spec, (ceil_div(rows, each),), (1,), (*args, i32(each)), flops)]
 
 
-def type_defines(node: Node) -> dict[str, object]:
+def type_defines(node: Node) -> dict[str, Define]:
     """How elements lie in memory: of x and y, and of the scale and all statistics."""
     x, scale = node.arg(0).dtype, node.arg(1).dtype
     return {

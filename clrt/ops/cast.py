@@ -5,20 +5,23 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import ml_dtypes
 import numpy as np
 
-from clrt.errors import InputError, ModelError, ShapeError, UnsupportedError
+from clrt.errors import InputError, ShapeError, UnsupportedError
+from clrt.ir.code import Code
 from clrt.ir.dtypes import WIDENED, DType
 from clrt.ir.op import Array, TensorType
+from clrt.limits import check_texts
 from clrt.ops.base import Accuracy, OnnxNode, Op, Sample, Types, need, register
-from clrt.ops.pointwise import Pointwise
+from clrt.ops.pointwise import Pointwise, integer_cl, truncated
 from clrt.ops.views import View
 
 _FLOAT8 = (DType.FLOAT8E4M3FN, DType.FLOAT8E4M3FNUZ, DType.FLOAT8E5M2, DType.FLOAT8E5M2FNUZ)
-_ROUND_MODES = ("nearest", "up", "down")
+_RoundMode: TypeAlias = Literal["up", "down", "nearest"]
+_ROUND_MODES: tuple[_RoundMode, ...] = ("nearest", "up", "down")
 _INTEGER = re.compile(r"\s*[+-]?\d+", re.ASCII)
 _FLOAT = re.compile(
     r"\s*[+-]?(?!0x)(?:(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?|inf(?:inity)?|nan)",
@@ -43,6 +46,11 @@ def onnx_dtype(code: int, op: str) -> DType:
 class Cast(Pointwise):
     """Conversion to another dtype; floats truncate to integers, which wrap.
 
+    ONNX leaves open what floats outside of an integer dtype become. Here they become int32 first
+    (int64 for uint32, int64 and uint64), which wraps: -1 is 255 as uint8. What does not fit there,
+    NaN and infinity is the least int32 (int64), whose low 8 or 16 bits are 0. So it is with NumPy
+    on x86, and mostly with ONNX Runtime. uint64 also takes what lies from 2^63 up to 2^64.
+
     To floats of 8 bits, `saturate` makes what is too large the largest number instead of infinity
     or NaN; to powers of two (float8e8m0) `round_mode` is nearest, up or down. Text converts on the
     host. Source: ONNX Cast, opset 6 to 25.
@@ -50,7 +58,7 @@ class Cast(Pointwise):
 
     to: DType = DType.FLOAT32
     saturate: bool = True
-    round_mode: str = "up"
+    round_mode: _RoundMode = "up"
 
     in_place = ()
     accuracy = Accuracy.EXACT
@@ -59,8 +67,6 @@ class Cast(Pointwise):
     @classmethod
     def from_onnx(cls, node: OnnxNode) -> Op:
         mode = node.attrs.get("round_mode", "up")
-        if mode not in _ROUND_MODES:
-            raise ModelError(f"{node.op_type}: round_mode '{mode}'; expected nearest, up or down.")
         to = onnx_dtype(node.attrs["to"], cls.name)
         return cls(to, bool(node.attrs.get("saturate", 1)), mode)
 
@@ -88,6 +94,8 @@ class Cast(Pointwise):
             x = np.clip(x.astype(np.float32), float(info.min), float(info.max))
         if self.to is not DType.BOOL and DType.of(x.dtype).storage != "plain":
             x = x.astype(np.float32 if DType.of(x.dtype).is_float else np.int32)
+        if self.to.is_int and x.dtype.kind == "f":
+            return truncated(x, self.to)
         return x.astype(self.to.numpy)
 
     def _dims(self, x: Array) -> Array:
@@ -97,22 +105,23 @@ class Cast(Pointwise):
             return np.array([d != 0 for d in x.flat], bool).reshape(x.shape)
         raise TypeError("symbolic dims are integers")
 
-    def cl(self, args: Sequence[str], dtypes: Sequence[DType]) -> str | None:
+    def cl(self, args: Sequence[Code], dtypes: Sequence[DType]) -> Code | None:
         (x,), (source,), to = args, dtypes, self.to
         if to is DType.BOOL:
-            return f"({x} != 0)"
+            return Code("({} != 0)").fill(x)
         # Floats of 16 bits are float32 until they are stored.
         if to is source or (to in WIDENED and source.compute == "float"):
             return x
         if to in WIDENED and source is DType.BOOL:
-            return f"PICK({x}, (F)1, (F)0)"
-        value = f"({to.compute})({x})"
+            return Code("PICK({}, (F)1, (F)0)").fill(x)
+        if to.is_int and source.is_float:
+            return integer_cl(x, source, to)
+        value = Code("({})({})").fill(to.compute, x)
         if to is DType.FLOAT8E8M0:
-            return (
-                f"power_of_two({value}, {_ROUND_MODES.index(self.round_mode)}, {self.saturate:d})"
-            )
+            mode = _ROUND_MODES.index(self.round_mode)
+            return Code("power_of_two({}, {}, {})").fill(value, mode, self.saturate)
         if to in _FLOAT8 and self.saturate:
-            return f"saturated({value}, {float(ml_dtypes.finfo(to.numpy).max)}f)"
+            return Code("saturated({}, {}f)").fill(value, float(ml_dtypes.finfo(to.numpy).max))
         return value
 
     @classmethod
@@ -121,6 +130,11 @@ class Cast(Pointwise):
             x = np.array([0, 1, 2.7, 3, 100, 0.4, 9]).astype(source.numpy)
             for to in (DType.FLOAT32, DType.INT64, DType.INT32, DType.BOOL, DType.UINT8):
                 yield Sample(cls(to), (x,))
+        powers = 2.0 ** np.array([7, 8, 15, 16, 31, 32, 33, 39, 62, 63, 64, 100])
+        whole = np.concatenate([powers, powers * (1 - 2.0**-24), [255.5, 300, 65537, 2**31 + 256]])
+        edges = np.concatenate([[0, 0.99, np.nan, np.inf], whole]).astype(np.float32)
+        for to in (d for d in DType if d.is_int):
+            yield Sample(cls(to), (np.concatenate([edges, -edges]),))
         narrow = [d for d in DType if d.storage not in ("plain", "half")]
         numbers = np.array([0, 1, -2.5, 3, 0.4, 9, 1e-3, 500, 1e5, -1e6, np.inf, -np.inf, np.nan])
         for dtype in narrow:
@@ -151,11 +165,15 @@ def powers_of_two(x: Array, mode: str, saturate: bool) -> Array:
     return (exponent + more).astype(np.uint8).view(DType.FLOAT8E8M0.numpy)
 
 
+_LONGEST = 32  # characters of a number, about
+
+
 def _texts(x: Array) -> Array:
     """Numbers as text, integers without a point.
 
     Floats have 8 digits, as from ONNX Runtime, and float64 as many as it takes to come back.
     """
+    check_texts(x.size, _LONGEST)
     if x.dtype.kind in "iubU":
         return (x.astype(np.uint8) if x.dtype.kind == "b" else x).astype("U")
     if DType.of(x.dtype) is DType.FLOAT64:

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from clrt.device.caps import DeviceCaps
-from clrt.errors import ShapeError
+from clrt.errors import ShapeError, counted
 from clrt.ir.dims import floordiv, product
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Value
@@ -131,7 +131,9 @@ class Col2Im(Op):
         strides, dilations = self.strides or (1,) * rank, self.dilations or (1,) * rank
         pads = self.pads or (0,) * (2 * rank)
         if {len(kernel), len(strides), len(dilations), len(pads) // 2} != {rank}:
-            raise ShapeError(f"Col2Im: {self} does not fit an image of {rank} axes.")
+            raise ShapeError(
+                f"Col2Im: {self} does not fit an image of {counted(rank, 'axis', 'axes')}."
+            )
         check_windows(self, image, kernel, strides, dilations, pads)
         if min(image, default=0) < 0 or min(kernel, default=1) < 1:
             raise ShapeError(f"Col2Im: windows {list(kernel)} of images {list(image)}.")

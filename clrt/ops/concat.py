@@ -8,7 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from clrt.errors import ShapeError
+from clrt.errors import ModelError, ShapeError
 from clrt.ir.dims import Dim, differ, floordiv, mod, same
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
@@ -124,6 +124,10 @@ def _emit_split(node: Node, ctx: Lowering) -> list[Launch]:
     return launches
 
 
+# Each is listed in the file, and has a type.
+_MAX_PARTS = 1 << 20
+
+
 @register
 @dataclass(frozen=True)
 class Split(Op):
@@ -150,6 +154,10 @@ class Split(Op):
         assert isinstance(op, cls)
         if any(node.inputs[1:2]):
             return replace(op, num_outputs=None, outputs=len(node.outputs))
+        if op.num_outputs not in (None, 0, len(node.outputs)):
+            raise ModelError(
+                f"Split: num_outputs is {op.num_outputs}, and it has {len(node.outputs)} outputs."
+            )
         return op if op.num_outputs else replace(op, num_outputs=len(node.outputs))
 
     def sizes(self, dim: Dim, wanted: Sequence[Dim] | None) -> list[Dim]:
@@ -177,6 +185,9 @@ class Split(Op):
         wanted = elements(inputs, 1)
         unknown = wanted is None and given(inputs, 1)
         parts = length(inputs, 1) if unknown else None
+        most = max(parts or 0, self.num_outputs or 0, self.outputs)
+        if most > _MAX_PARTS:
+            raise ModelError(f"Split: it has {most} outputs; {_MAX_PARTS} are allowed.")
         if x.shape is None:
             found = len(wanted) if wanted is not None else parts or self.num_outputs or self.outputs
             return [TensorType(x.dtype, None) for _ in range(found)]

@@ -13,12 +13,22 @@ from typing import Any
 
 import numpy as np
 
-from clrt.errors import ClrtError, ModelError, ShapeError
+from clrt.errors import ClrtError, ModelError, ShapeError, counted
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Names, Node, Value
 from clrt.ir.op import ContainerType, TensorType
 from clrt.ops.base import Held, Host, OnnxNode, Op, Types, need, node_of, normalize_axis, register
-from clrt.ops.driven import Driven, dtype_of, join, positional, sizes, take, truth, wider
+from clrt.ops.driven import (
+    Driven,
+    Turns,
+    dtype_of,
+    join,
+    positional,
+    sizes,
+    take,
+    truth,
+    wider,
+)
 from clrt.ops.fused import Fused
 from clrt.ops.movement import fresh_dim
 from clrt.ops.pointwise import Pointwise, Where
@@ -151,8 +161,8 @@ class Loop(Driven):
     def infer(self, inputs: Types) -> list[TensorType]:
         if len(inputs) != 2 + self.carried + self.captures:
             raise ModelError(
-                f"Loop: it has {len(inputs) - 2 - self.captures} values to carry, its body takes "
-                f"{self.carried}."
+                f"Loop: it has {counted(len(inputs) - 2 - self.captures, 'value')} to carry, "
+                f"its body takes {self.carried}."
             )
         results = [v.type for v in self.body.outputs[1:]]
         # No turn at all gives back what came in.
@@ -167,21 +177,21 @@ class Loop(Driven):
         captured = inputs[2 + self.carried :]
         turns = None if limit is None else int(host.read(limit).reshape(()))
         going = condition is None or truth(condition, host)
-        rows: list[list[Held]] = []
-        while going and (turns is None or len(rows) < turns):
+        made = Turns(self.name, turns if self._goes_on and going else None)
+        while going and (turns is None or made.count < turns):
             # Exporters declare these as [1], too.
             turn, holds = (
                 np.reshape(number, (1,) * len(formal.shape or ()))
-                for number, formal in zip((len(rows), True), self.body.inputs, strict=False)
+                for number, formal in zip((made.count, True), self.body.inputs, strict=False)
             )
-            results = host.run(self.body, [turn, holds, *carried, *captured])
+            inner = [turn, holds, *carried, *captured]
+            results = made.run(self.body, inner, 1 + self.carried, host)
             # Reading the condition waits for the device.
             going = self._goes_on or truth(results[0], host)
             carried = results[1 : 1 + self.carried]
-            rows.append(results[1 + self.carried :])
         known = sizes(self.body, [None, None, *inputs[2:]])
         kinds = [v.type.bind(known) for v in self.body.outputs[1 + self.carried :]]
-        columns = zip(*rows, strict=True) if rows else [()] * len(kinds)
+        columns = zip(*made.rows, strict=True) if made.rows else [()] * len(kinds)
         stacks = [_stack(c, t, 0, host) for c, t in zip(columns, kinds, strict=True)]
         return [*carried, *stacks]
 
@@ -312,19 +322,18 @@ class Scan(Driven):
             raise ShapeError(f"Scan: its tensors have {sorted(lengths)} slices; expected as many.")
         count = lengths.pop()
         backwards = self.scan_input_directions or (0,) * len(scanned)
-        rows = []
+        made = Turns(self.name, count)
         for turn in range(count):
             places = [count - 1 - turn if back else turn for back in backwards]
             slices = [
                 take(x, axis, place, host)
                 for x, axis, place in zip(scanned, axes, places, strict=True)
             ]
-            results = host.run(self.body, [*states, *slices, *captured])
-            states = results[: self.states]
-            rows.append(results[self.states :])
+            inner = [*states, *slices, *captured]
+            states = made.run(self.body, inner, self.states, host)[: self.states]
         known = sizes(self.body, [*inputs[: self.states], *[None] * len(scanned), *captured])
         kinds = [v.type.bind(known) for v in self.body.outputs[self.states :]]
-        columns = zip(*rows, strict=True) if rows else [()] * len(kinds)
+        columns = zip(*made.rows, strict=True) if made.rows else [()] * len(kinds)
         to = self.scan_output_axes or (0,) * len(kinds)
         reverse = self.scan_output_directions or (0,) * len(kinds)
         stacks = [

@@ -20,7 +20,7 @@ from clrt.ops.base import Op, Sample, Types, agree, checked_sizes, need, registe
 from clrt.ops.col2im import Windows, add_up_launch, misfit_axes
 from clrt.ops.fused import compute_type
 from clrt.ops.movement import fresh_dims
-from clrt.ops.pooling import check_windows
+from clrt.ops.pooling import AutoPad, check_windows
 
 
 def _emit(emit: gemm.EmitProduct) -> Emit:
@@ -78,7 +78,7 @@ class ConvTranspose(Op):
     Numerics: as MatMul. Source: ONNX ConvTranspose, opset 1 to 22.
     """
 
-    auto_pad: str = "NOTSET"
+    auto_pad: AutoPad = "NOTSET"
     dilations: tuple[int, ...] = ()
     group: int = 1
     kernel_shape: tuple[int, ...] = ()

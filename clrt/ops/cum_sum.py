@@ -10,6 +10,7 @@ import numpy as np
 
 from clrt.device.caps import DeviceCaps
 from clrt.errors import ShapeError
+from clrt.ir.code import Code, Define
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, IrOp, TensorType
 from clrt.kernels.columns import launch_columns, launch_lines
@@ -45,7 +46,7 @@ def _sizes(node: Node) -> tuple[int, int, int]:
     return around_axis(node.output.dims, _axis(node))
 
 
-def _defines(op: IrOp) -> dict[str, object]:
+def _defines(op: IrOp) -> dict[str, Define]:
     assert isinstance(op, Cumulative)
     return {
         "EXCLUSIVE": int(bool(op.exclusive)),
@@ -82,7 +83,7 @@ class Cumulative(Op):
     reverse: int = 0
 
     start: ClassVar[int] = 0
-    join: ClassVar[str] = "((a) + (b))"
+    join: ClassVar[Code] = Code("((a) + (b))")
     storages = None
     host_inputs = (1,)
     shape_data = True
@@ -159,7 +160,7 @@ class CumProd(Cumulative):
     """Products along an axis. Source: ONNX CumProd, opset 26."""
 
     start = 1
-    join = "((a) * (b))"
+    join = Code("((a) * (b))")
 
     def accumulate(self, x: Array, axis: int) -> Array:
         return np.cumprod(x, axis, x.dtype)

@@ -2,21 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Final, Literal, TypeAlias
 
 import numpy as np
 
-from clrt.errors import ShapeError
+from clrt.errors import ModelError, ShapeError, reworded
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.spec import BufferArg, KernelSpec, Launch, Lowering, Variant, i32, misfit_float64
-from clrt.ops.base import Op, Sample, Types, agree, need, register
+from clrt.ops.base import Op, Sample, Types, need, register
 from clrt.ops.movement import fresh_dim
 
-AVERAGE, SUM, MIN, MAX = range(4)
+AVERAGE: Final = 0
+SUM: Final = 1
+MIN: Final = 2
+MAX: Final = 3
 # ONNX names the same by these, each in the order of the numbers above and of MODES.
+Aggregate: TypeAlias = Literal[0, 1, 2, 3]
 AGGREGATES = ("AVERAGE", "SUM", "MIN", "MAX")
 BRANCHES = ("BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_EQ", "BRANCH_NEQ")
 MODES = (np.less_equal, np.less, np.greater_equal, np.greater, np.equal, np.not_equal)
@@ -46,6 +51,37 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
     ]
 
 
+def check_forest(tables: Sequence[Array], targets: int) -> None:
+    """Refuses trees that a walk would leave or never end in.
+
+    Args:
+        tables: The inputs of `DecisionTrees` behind x.
+
+    Raises:
+        ModelError: They do not fit together, a child, feature or target is outside, or the nodes
+            form a cycle.
+    """
+    nodes, splits, roots, starts, entries, weights = tables
+    ranks = [a.ndim for a in tables]
+    if ranks != [2, 1, 1, 1, 1, 1] or nodes.shape != (len(splits), 4) or not len(starts):
+        raise ModelError("its tables do not fit together.")
+    ends = starts[0] == 0 and starts[-1] == len(entries) == len(weights)
+    if not ends or (np.diff(starts) < 0).any():
+        raise ModelError("its tables do not fit together.")
+    children = np.concatenate([nodes[:, 2:].reshape(-1), roots])
+    if children.size and not 1 - len(starts) <= children.min() <= children.max() < len(nodes):
+        raise ModelError("a node has a child that does not exist.")
+    if (nodes[:, :2] < 0).any() or (entries < 0).any() or (entries >= targets).any():
+        raise ModelError("a feature or a target is outside its range.")
+    level = np.unique(roots[roots >= 0])
+    for _ in range(len(nodes) + 1):
+        if not level.size:
+            return
+        below = nodes[level, 2:].reshape(-1)
+        level = np.unique(below[below >= 0])
+    raise ModelError("its nodes form a cycle.")
+
+
 @register
 @dataclass(frozen=True)
 class DecisionTrees(Op):
@@ -64,7 +100,7 @@ class DecisionTrees(Op):
     """
 
     targets: int = 1
-    aggregate: int = SUM
+    aggregate: Aggregate = SUM
 
     domain = "clrt"
     host_inputs = (1, 3, 4, 5)
@@ -76,52 +112,23 @@ class DecisionTrees(Op):
             return [TensorType(x.dtype, (fresh_dim(), self.targets))]
         if len(x.shape) != 2:
             raise ShapeError(f"DecisionTrees: {x} has rank {len(x.shape)}; expected 2.")
-        used = self._check(inputs)
-        if isinstance(x.shape[1], int) and used >= x.shape[1]:
+        nodes, features = need(inputs, 1, self).numbers, x.shape[1]
+        used = -1 if nodes is None else int(nodes[:, 0].max(initial=-1))
+        if isinstance(features, int) and used >= features:
             raise ShapeError(f"DecisionTrees: the trees ask for feature {used} of {x}.")
         return [TensorType(x.dtype, (x.shape[0], self.targets))]
 
-    def _check(self, inputs: Types) -> int:
-        """The last feature, where no walk leaves the tables and each ends; -1 if none is known.
-
-        Raises:
-            ShapeError: They do not fit each other, or a number in them is outside its range.
-        """
-        tables = [t for i in self.host_inputs if (t := need(inputs, i, self).numbers) is not None]
-        if len(tables) < len(self.host_inputs):
-            return -1
-        nodes, roots, starts, entries = tables
-        splits, weights = need(inputs, 2, self), need(inputs, 6, self)
-        real = DType.FLOAT64 if need(inputs, 0, self).dtype is DType.FLOAT64 else DType.FLOAT32
-        fits = (
-            all(t.dtype == np.int32 for t in (nodes, roots, starts, entries))
-            and nodes.ndim == 2
-            and nodes.shape[1] == 4
-            and roots.ndim == starts.ndim == entries.ndim == 1
-            and starts.size > 0
-            and splits.dtype is weights.dtype is real
-            and agree(splits, (len(nodes),))
-            and agree(weights, (len(entries),))
-        )
-        if not (fits and self.targets > 0 and 0 <= self.aggregate < len(AGGREGATES)):
-            raise ShapeError("DecisionTrees: its tables do not fit each other, or its attributes.")
-        children, places = nodes[:, 2:], np.arange(len(nodes), dtype=np.int32)[:, None]
-        leaves = len(starts) - 1
-        if not (
-            ((children < len(nodes)) & (children >= -leaves)).all()
-            and ((children < 0) | (children > places)).all()
-            and ((roots < len(nodes)) & (roots >= -leaves)).all()
-            and (nodes[:, 0] >= 0).all()
-            and starts[0] >= 0
-            and (starts[1:] >= starts[:-1]).all()
-            and starts[-1] <= len(entries)
-            and ((entries >= 0) & (entries < self.targets)).all()
-        ):
-            raise ShapeError(
-                "DecisionTrees: a child, feature, leaf or target is outside its range, or a child "
-                "does not come behind its parent."
-            )
-        return int(nodes[:, 0].max(initial=-1))
+    def check_tables(self, inputs: Types) -> None:
+        types = [need(inputs, i, self) for i in range(1, 7)]
+        tables = [t.numbers for t in types if t.numbers is not None]
+        real = types[1].dtype
+        wanted = [DType.INT32, real, *(DType.INT32,) * 3, real]
+        if len(tables) < 6 or [t.dtype for t in types] != wanted or not real.is_float:
+            raise ModelError(f"{self.name}: its tables are not constants of the right types.")
+        try:
+            check_forest(tables, self.targets)
+        except ModelError as error:
+            raise reworded(error, f"{self.name}: {error}") from error
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         arrays = [a for a in inputs if a is not None]
@@ -166,7 +173,8 @@ class DecisionTrees(Op):
             x = rng.integers(-2, 3, (rows, 3)).astype(np.float32)
             x[::4, 1] = np.nan
             for dtype in (np.float32, np.float16):
-                for aggregate in (AVERAGE, SUM, MIN, MAX):
+                aggregates: tuple[Aggregate, ...] = (AVERAGE, SUM, MIN, MAX)
+                for aggregate in aggregates:
                     tables = (nodes, splits.astype(np.float32), roots, starts, entries)
                     given = (x.astype(dtype), *tables, weights.astype(np.float32))
                     yield Sample(cls(4, aggregate), given)

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
-from clrt.errors import ShapeError, UnsupportedError
+from clrt.errors import ShapeError
 from clrt.ir.dims import Dim, Shape, floordiv
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.spec import BufferArg, Launch, Lowering, Variant
 from clrt.kernels.strided import contiguous_strides, copy_launches
-from clrt.ops.base import Accuracy, OnnxNode, Op, Sample, Types, need, register
+from clrt.ops.base import Accuracy, Op, Sample, Types, need, register
 from clrt.ops.movement import count, fresh_dims
 
 
@@ -37,18 +38,11 @@ class _Blocks(Op):
     """
 
     blocksize: int = 1
-    mode: str = "DCR"
+    mode: Literal["DCR", "CRD"] = "DCR"
 
     accuracy = Accuracy.EXACT
     storages = None
     variants = (Variant("strided", _emit),)
-
-    @classmethod
-    def from_onnx(cls, node: OnnxNode) -> Op:
-        mode = node.attrs.get("mode", "DCR")
-        if mode not in ("DCR", "CRD"):
-            raise UnsupportedError(f"{cls.name}: mode '{mode}'; clrt has DCR and CRD.")
-        return super().from_onnx(node)
 
     def blocks(self, dims: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
         """The input's dims with its blocks as axes of their own, and the order of the output."""

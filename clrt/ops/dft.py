@@ -8,7 +8,7 @@ from math import prod
 
 import numpy as np
 
-from clrt.errors import ShapeError
+from clrt.errors import ShapeError, counted
 from clrt.ir.dims import Dim, differ, floordiv
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Value
@@ -62,7 +62,7 @@ def _transform(
     wide = DType.FLOAT64 if x.dtype is DType.FLOAT64 else DType.FLOAT32
     table = BufferArg(ctx.scratch(2 * n, wide))
     fill = KernelSpec.of(
-        "dft.cl", "dft_table", DATA_T="float", ACC_T=wide.cl, COMPLEX=0, REAL=0, WINDOW=0
+        "dft.cl", "dft_table", DATA_T=DType.FLOAT32.cl, ACC_T=wide.cl, COMPLEX=0, REAL=0, WINDOW=0
     )
     kernel = KernelSpec.of(
         "dft.cl",
@@ -250,7 +250,7 @@ class STFT(Op):
         if window is not None and not agree(window, (length,)):
             raise ShapeError(f"STFT: a window {window} of frames of {length} elements.")
         frames = floordiv(x.shape[1] - length, step) + 1
-        trouble = f"STFT: a window of {length} elements is longer than {x}."
+        trouble = f"STFT: a window of {counted(length, 'element')} is longer than {x}."
         points = length // 2 + 1 if self.onesided else length
         return [TensorType(x.dtype, (x.shape[0], *checked_sizes([frames], trouble), points, 2))]
 

@@ -8,10 +8,12 @@ from functools import lru_cache
 
 import numpy as np
 
+from clrt.errors import OutOfMemoryError, reworded
 from clrt.ir.dims import Dim, Expr, numbers_of, same
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Node, Value
 from clrt.ir.op import Array, ContainerType, TensorType
+from clrt.limits import check_host, check_texts, check_turns
 from clrt.ops.base import Accuracy, Held, Host, Op, Types, node_of
 from clrt.ops.concat import Concat
 from clrt.ops.evaluate import evaluate
@@ -92,7 +94,9 @@ def join(parts: Sequence[Held], axis: int, new_axis: bool, host: Host) -> Held:
     dtype, rank = dtype_of(parts[0]), ranks.pop()
     if dtype is DType.STRING:
         stack = np.stack if new_axis else np.concatenate
-        return stack([np.asarray(p) for p in parts], axis)
+        arrays = [np.asarray(p) for p in parts]
+        check_texts(sum(a.size for a in arrays), max(a.itemsize for a in arrays) // 4)
+        return stack(arrays, axis)
     while True:
         groups = [parts[i : i + _MAX_PARTS] for i in range(0, len(parts), _MAX_PARTS)]
         graphs = [_joined(len(g), dtype, rank, axis, new_axis) for g in groups]
@@ -113,6 +117,60 @@ def take(x: Held, axis: int, indices: int | range, host: Host) -> Held:
     if isinstance(x, np.ndarray):
         return np.take(x, places, axis)
     return host.run(_taken(dtype_of(x), len(x.shape), axis, places.ndim), [x, places])[0]
+
+
+class Turns:
+    """Makes the turns of a loop, and bounds what they leave behind.
+
+    Args:
+        op: The name of the op whose turns they are.
+        wanted: How many there will be; None where that is not known.
+
+    Attributes:
+        count: Those made so far.
+        rows: What each gave to be stacked.
+
+    Raises:
+        InputError: They are more than a run may make.
+    """
+
+    def __init__(self, op: str, wanted: int | None) -> None:
+        self.count = 0
+        self.rows: list[Sequence[Held]] = []
+        self._op = op
+        self._nbytes = 0
+        self._due = 1
+        if wanted is not None:
+            check_turns(wanted, op)
+
+    def run(self, graph: Graph, inputs: Sequence[Held], states: int, host: Host) -> list[Held]:
+        """The outputs of the next turn; those behind the first `states` are kept as its row.
+
+        Raises:
+            OutOfMemoryError: There is no room for it, or it leaves behind more than may be.
+        """
+        try:
+            results = host.run(graph, inputs)
+        except OutOfMemoryError as error:
+            kept = f"{self.count} turns before it keep {self._nbytes / 2**20:,.1f} MiB of results"
+            raise reworded(error, f"{error} The {kept}.") from error
+        self.count += 1
+        if len(results) > states:
+            self.rows.append(results[states:])
+            self._nbytes += sum(map(held_bytes, results[states:]))
+        lists = [x for x in results[:states] if isinstance(x, list)]
+        items, held = sum(map(len, lists)), 0
+        if items >= self._due:  # what goes on growing is added up as often as it doubles
+            self._due, held = 2 * items, sum(map(held_bytes, lists))
+        check_host(self._nbytes + held, f"{self._op}: what {self.count} turns keep")
+        return results
+
+
+def held_bytes(x: Held) -> int:
+    """What a value between stages takes, wherever it lies."""
+    if isinstance(x, list):
+        return sum(map(held_bytes, x))
+    return int(getattr(x, "nbytes", 0))
 
 
 def dtype_of(x: Held) -> DType:

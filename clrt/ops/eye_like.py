@@ -25,7 +25,7 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
     rows, columns = y.dims
     k = max(-rows, min(node.op.k, columns))
     one = int.from_bytes(np.ones((), y.dtype.numpy).tobytes(), "little")
-    kernel = KernelSpec.of("eye_like.cl", "eye_like", DATA_T=y.dtype.cl_bits, ONE=hex(one))
+    kernel = KernelSpec.of("eye_like.cl", "eye_like", DATA_T=y.dtype.cl_bits, ONE=one)
     args = (BufferArg(y), i32(rows), i32(columns), i32(k))
     return [Launch(kernel, (columns, rows), None, args)]
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -10,6 +9,8 @@ from functools import lru_cache
 import numpy as np
 
 from clrt.device.caps import DeviceCaps
+from clrt.errors import ModelError
+from clrt.ir.code import Code, Define
 from clrt.ir.dims import Shape, same, same_shape
 from clrt.ir.dtypes import WIDENED, DType
 from clrt.ir.graph import Node, Value
@@ -29,9 +30,12 @@ from clrt.kernels.strided import MAX_RANK, broadcast_strides, collapse, launch_p
 from clrt.kernels.tuned import tuned
 from clrt.ops.base import Accuracy, Op, Sample, Types, register
 from clrt.ops.layer_normalization import row_norm
-from clrt.ops.pointwise import Pointwise
+from clrt.ops.pointwise import Pointwise, literal
 
 CPU = tuned("elementwise_cpu", {"T_VW": (4, 8, 16)}, T_VW=8, T_ELEMS=2048)
+
+
+_VARIABLE = Code("v{}")
 
 
 @register
@@ -53,17 +57,9 @@ class Literal(Op):
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         return (np.asarray(self.value, self.dtype.numpy),)
 
-    def cl(self) -> str:
-        """The literal in OpenCL C, exact to the last bit."""
-        if not self.dtype.is_float:
-            return f"({self.dtype.cl})({int(self.value)})"
-        if math.isnan(self.value):
-            return "NAN"
-        if math.isinf(self.value):
-            return "INFINITY" if self.value > 0 else "(-INFINITY)"
-        if self.dtype is DType.FLOAT64:
-            return f"({self.value!r})"
-        return f"({float(np.float32(self.value)).hex()}f)"
+    def cl(self) -> Code:
+        """The literal in OpenCL C."""
+        return literal(self.value, self.dtype)
 
 
 @dataclass(frozen=True)
@@ -75,22 +71,30 @@ class Program:
         result: The variable that holds the last step.
     """
 
-    body: str
-    result: str
+    body: Code
+    result: Code
     dtype: DType
 
 
-def compute_type(dtype: DType) -> str:
+def compute_type(dtype: DType) -> Code:
     """The C type in which a value of a dtype is computed."""
     if dtype.compute == "float":
-        return "F"
-    return "I" if dtype is DType.BOOL else dtype.compute
+        return Code("F")
+    return Code("I") if dtype is DType.BOOL else dtype.compute
 
 
 def step_types(steps: Sequence[Step], inputs: Sequence[TensorType]) -> list[TensorType]:
-    """Types of the operands followed by those of the steps."""
+    """Types of the operands followed by those of the steps.
+
+    Raises:
+        ModelError: A step is no elementwise op, or reads what is not there before it.
+    """
     types = list(inputs)
-    for step in steps:
+    for index, step in enumerate(steps):
+        if not isinstance(step.op, (Pointwise, Literal)):
+            raise ModelError(f"Step {index} is {step.op.name}, which is no elementwise op.")
+        if not all(0 <= a < len(types) for a in step.args):
+            raise ModelError(f"Step {index} ({step.op.name}) reads what is not there before it.")
         types.append(step.op.infer([types[a] for a in step.args])[0])
     return types
 
@@ -108,15 +112,15 @@ def render(steps: tuple[Step, ...], inputs: Sequence[DType]) -> Program | str:
     for index, step in enumerate(steps, start=len(inputs)):
         dtypes = [made[a] for a in step.args]
         if isinstance(step.op, Literal):
-            expr: str | None = step.op.cl()
+            expr: Code | None = step.op.cl()
         else:
             assert isinstance(step.op, Pointwise)
-            expr = step.op.cl([f"v{a}" for a in step.args], dtypes)
+            expr = step.op.cl([_VARIABLE.fill(a) for a in step.args], dtypes)
         if expr is None:
             return f"{step.op.name} has no kernel for {dtypes[0]}"
         kind = compute_type(made[index])
-        lines.append(f"const {kind} v{index} = ({kind})({expr});")
-    return Program(" ".join(lines), f"v{len(made) - 1}", made[-1])
+        lines.append(Code("const {0} v{1} = ({0})({2});").fill(kind, index, expr))
+    return Program(Code(" ").join(lines), _VARIABLE.fill(len(made) - 1), made[-1])
 
 
 def can_vectorise(
@@ -233,14 +237,14 @@ def _is_one(value: Value) -> bool:
     return all(same(d, 1) for d in symbolic_shape(value))
 
 
-def _inner(value: Value, y: Value) -> str:
+def _inner(value: Value, y: Value) -> Code:
     """The step along the last axis: a number where every shape agrees on it, else the argument."""
     shape, target = symbolic_shape(value), symbolic_shape(y)
     if _is_one(value):
-        return "0"
+        return Code("0")
     if same(shape[-1], target[-1]):
-        return "1"
-    return "0" if same(shape[-1], 1) else "ARG"
+        return Code("1")
+    return Code("0") if same(shape[-1], 1) else Code("ARG")
 
 
 def _misfit_cpu(node: Node, caps: DeviceCaps) -> str | None:
@@ -278,11 +282,12 @@ def _emit_cpu(node: Node, ctx: Lowering, norm: RowNorm | None = None) -> list[La
     if total == 0:
         return []
     tunables = ctx.tunables(CPU) | ({} if _takes_vectors(node) else {"T_VW": 1})
-    reads = [f"READ_{_inner(v, y)}({k}, {v.dtype.storage})" for k, v in enumerate(values)]
-    walks = " ".join(f"WALK({k}, {v.dtype.cl})" for k, v in enumerate(values))
+    read, walk = Code("READ_{}({}, {})"), Code("WALK({}, {})")
+    reads = [read.fill(_inner(v, y), k, v.dtype.storage) for k, v in enumerate(values)]
+    walks = Code(" ").join(walk.fill(k, v.dtype.cl) for k, v in enumerate(values))
     defines = _defines(node, reads) | {"WALKS": walks} | tunables
     if y.dtype is DType.BOOL:
-        defines["RESULT"] = f"{defines['RESULT']} & one"
+        defines["RESULT"] = Code("{} & one").fill(defines["RESULT"])
     dims, steps = _walk(values, y)
     args: tuple[Arg, ...] = (*_buffers(node), *(i32(v) for v in (*dims, *steps)))
     share, flops = tunables["T_ELEMS"], 0
@@ -303,16 +308,16 @@ def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:
         return []
     storages = [v.dtype.storage for v in values]
     if _is_flat(node):
-        places = ["0" if _is_one(v) else "i" for v in values]
+        places = [Code("0") if _is_one(v) else Code("i") for v in values]
         reads = [
-            f"READ_AS({k}, {s}, {at})"
+            Code("READ_AS({}, {}, {})").fill(k, s, at)
             for k, (s, at) in enumerate(zip(storages, places, strict=True))
         ]
         kernel = KernelSpec.of("elementwise.cl", "elementwise_flat", **_defines(node, reads))
         return [Launch(kernel, (total,), None, (*_buffers(node), i32(total)))]
     inner = [_inner(v, y) for v in values]
     reads = [
-        f"READ_AS({k}, {s}, WHERE({k}, {at}))"
+        Code("READ_AS({0}, {1}, WHERE({0}, {2}))").fill(k, s, at)
         for k, (s, at) in enumerate(zip(storages, inner, strict=True))
     ]
     defines = _defines(node, reads) | {"GENERAL": 1}
@@ -324,23 +329,24 @@ def _buffers(node: Node) -> list[Arg]:
     return [BufferArg(node.output), *(BufferArg(v) for v in _inputs(node))]
 
 
-def _defines(node: Node, reads: Sequence[str]) -> dict[str, object]:
+def _defines(node: Node, reads: Sequence[Code]) -> dict[str, Define]:
     """The program, with operands read by the given expressions."""
     values = _inputs(node)
     assert isinstance(node.op, Op)
     program = render(steps_of(node.op, len(values)), [v.dtype for v in values])
     assert isinstance(program, Program)
     declared = (
-        f"const {compute_type(v.dtype)} v{k} = {read};"
+        Code("const {} v{} = {};").fill(compute_type(v.dtype), k, read)
         for k, (v, read) in enumerate(zip(values, reads, strict=True))
     )
-    steps = (f", const IDX_T s{k}_{j}" for k in range(len(values)) for j in range(MAX_RANK))
+    step, given = Code(", const IDX_T s{}_{}"), Code(", IN({}, x{})")
+    steps = (step.fill(k, j) for k in range(len(values)) for j in range(MAX_RANK))
     return {
         "OUT_T": node.output.dtype.cl,
         "STORAGE": node.output.dtype.storage,
-        "STRIDES": "".join(steps),
-        "INPUTS": "".join(f", IN({v.dtype.cl}, x{k})" for k, v in enumerate(values)),
-        "READS": " ".join(declared),
+        "STRIDES": Code("").join(steps),
+        "INPUTS": Code("").join(given.fill(v.dtype.cl, k) for k, v in enumerate(values)),
+        "READS": Code(" ").join(declared),
         "BODY": program.body,
         "RESULT": program.result,
     }

@@ -11,6 +11,7 @@ import numpy as np
 
 from clrt.device.caps import DeviceCaps
 from clrt.errors import ShapeError
+from clrt.ir.code import Define
 from clrt.ir.dims import differ, same
 from clrt.ir.dtypes import WIDENED_STORAGES, DType
 from clrt.ir.graph import Node, Value
@@ -75,7 +76,7 @@ def head_steps(value: Value, size: int) -> tuple[int, int, int]:
     return length * width, size, width
 
 
-def _launch_parts(node: Node) -> tuple[dict[str, object], tuple[Arg, ...]]:
+def _launch_parts(node: Node) -> tuple[dict[str, Define], tuple[Arg, ...]]:
     """Defines and arguments that both kernels share."""
     q, k, v, mask = node.arg(0), node.arg(1), node.arg(2), node.input(3)
     op = node.op
@@ -96,7 +97,7 @@ def _launch_parts(node: Node) -> tuple[dict[str, object], tuple[Arg, ...]]:
     sizes = (op.head_size, op.head_size, op.v_head_size)
     steps = (s for t, size in zip((q, k, v), sizes, strict=True) for s in head_steps(t, size))
     numbers = (queries, keys, op.num_heads, op.num_heads // op.kv_num_heads, *steps)
-    defines: dict[str, object] = {
+    defines: dict[str, Define] = {
         "S_D": op.head_size,
         "S_DV": op.v_head_size,
         "MASK": _mask_kind(mask),
@@ -175,7 +176,7 @@ def _blocks(node: Node, tunables: Mapping[str, int]) -> tuple[int, int]:
 
 
 def _launch_cpu(
-    node: Node, ctx: Lowering, more_defines: Mapping[str, object], *more: Arg
+    node: Node, ctx: Lowering, more_defines: Mapping[str, Define], *more: Arg
 ) -> Launch:
     assert isinstance(node.op, FusedAttention)
     defines, args = _launch_parts(node)
@@ -240,11 +241,13 @@ class FusedAttention(Projected):
 
     def infer(self, inputs: Types) -> list[TensorType]:
         q, k, v = (need(inputs, i, self) for i in range(3))
-        if min(self.head_size, self.v_head_size, self.num_heads) < 1 or (
-            min(self.q_offset, self.k_offset, self.v_offset) < 0
-        ):
-            raise ShapeError(f"FusedAttention: a size or an offset is negative in {self}.")
-        if self.kv_num_heads < 1 or self.num_heads % self.kv_num_heads:
+        sizes = (self.num_heads, self.kv_num_heads, self.head_size, self.v_head_size)
+        offsets = (self.q_offset, self.k_offset, self.v_offset)
+        if min(sizes) < 1 or min(offsets) < 0:
+            raise ShapeError(f"FusedAttention: the sizes of {self} are not valid.")
+        if len({q.dtype, k.dtype, v.dtype}) > 1:
+            raise ShapeError(f"FusedAttention: {q}, {k} and {v} must have one dtype.")
+        if self.num_heads % self.kv_num_heads:
             raise ShapeError(
                 f"FusedAttention: {self.num_heads} heads are no multiple of "
                 f"{self.kv_num_heads} key heads."
@@ -267,6 +270,12 @@ class FusedAttention(Projected):
                     f"FusedAttention: {name} is {t}; it must be [B, S, W] with W at least "
                     f"{offset + count * size}, or [B, {count}, S, {size}]."
                 )
+        for t in (k, v):
+            if t.shape is None or q.shape is None:
+                continue
+            keys = (k.shape or t.shape)[-2]
+            if differ(t.shape[0], q.shape[0]) or differ(t.shape[-2], keys):
+                raise ShapeError(f"FusedAttention: {q}, {k} and {v} are not of one batch.")
         if q.shape is None:
             return [TensorType(q.dtype, None)]
         shapes = [t.shape for t in (k, v) if t.shape is not None]

@@ -83,6 +83,8 @@ class FusedRotary(Op):
         x, cos, sin = (need(inputs, i, self) for i in range(3))
         if x.dtype is not cos.dtype or x.dtype is not sin.dtype:
             raise ShapeError(f"{self.name}: x is {x}, but the tables {cos} and {sin}.")
+        if min(self.num_heads, self.head_size) < 1 or self.offset < 0:
+            raise ShapeError(f"{self.name}: the sizes of {self} are not valid.")
         if x.shape is None:
             return [TensorType(x.dtype, None)]
         if min(self.num_heads, self.head_size) < 1 or self.offset < 0:

@@ -10,6 +10,7 @@ import numpy as np
 
 from clrt.device.caps import DeviceCaps
 from clrt.errors import ShapeError, UnsupportedError
+from clrt.ir.code import Code, Define
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.spec import (
@@ -40,7 +41,7 @@ class _View:
     rows: int
     inner: int
     buffers: tuple[BufferArg, ...]
-    defines: dict[str, object]
+    defines: dict[str, Define]
 
 
 def _view(node: Node) -> _View:
@@ -96,7 +97,7 @@ def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:
     kernel = KernelSpec.of(
         "gather.cl",
         "gather",
-        COPY_T="uint4" if vector else x.dtype.cl_bits,
+        COPY_T=Code("uint4") if vector else x.dtype.cl_bits,
         ROWS_FIRST=int(units == 1),
         **view.defines,
     )

@@ -20,7 +20,7 @@ from clrt.ops.ranges import check_indices, index_status
 from clrt.ops.scatter_elements import (
     REDUCTIONS,
     UFUNCS,
-    check_reduction,
+    Reduction,
     copy_of,
     data_t,
     reduce_misfit,
@@ -169,7 +169,7 @@ class ScatterND(Op):
     Source: ONNX ScatterND, opset 11 to 18.
     """
 
-    reduction: str = "none"
+    reduction: Reduction = "none"
 
     alike = ((0, 2),)
     followed = (1,)
@@ -177,7 +177,6 @@ class ScatterND(Op):
 
     @classmethod
     def from_onnx(cls, node: OnnxNode) -> Op:
-        check_reduction(cls.name, str(node.attrs.get("reduction", "none")))
         return super().from_onnx(node)
 
     def infer(self, inputs: Types) -> list[TensorType]:

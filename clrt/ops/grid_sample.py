@@ -6,11 +6,12 @@ import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
+from typing import Literal, TypeAlias
 
 import numpy as np
 
 from clrt.device.caps import DeviceCaps
-from clrt.errors import ModelError, ShapeError
+from clrt.errors import ShapeError
 from clrt.ir.dims import differ
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
@@ -18,8 +19,10 @@ from clrt.kernels.spec import BufferArg, KernelSpec, Launch, Lowering, Variant, 
 from clrt.ops.base import OnnxNode, Op, Sample, Types, need, register
 from clrt.ops.resize import cubic_weights
 
-_TAPS = {"nearest": 1, "linear": 2, "cubic": 4}
-_PADDING = {"zeros": 0, "border": 1, "reflection": 2}
+_Mode: TypeAlias = Literal["nearest", "linear", "cubic"]
+_Padding: TypeAlias = Literal["zeros", "border", "reflection"]
+_TAPS: dict[_Mode, int] = {"nearest": 1, "linear": 2, "cubic": 4}
+_PADDING: dict[_Padding, int] = {"zeros": 0, "border": 1, "reflection": 2}
 
 
 def _misfit(node: Node, caps: DeviceCaps) -> str | None:
@@ -65,8 +68,8 @@ class GridSample(Op):
     """
 
     align_corners: bool = False
-    mode: str = "linear"
-    padding_mode: str = "zeros"
+    mode: _Mode = "linear"
+    padding_mode: _Padding = "zeros"
 
     variants = (Variant("any", _emit, _misfit),)
 
@@ -76,11 +79,6 @@ class GridSample(Op):
         mode = node.attrs.get("mode", "linear")
         mode = names.get(mode, mode)
         padding = node.attrs.get("padding_mode", "zeros")
-        if mode not in _TAPS or padding not in _PADDING:
-            raise ModelError(
-                f"{cls.name}: mode '{mode}' with padding '{padding}'; expected one of "
-                f"{', '.join(_TAPS)} and one of {', '.join(_PADDING)}."
-            )
         return cls(bool(node.attrs.get("align_corners", 0)), mode, padding)
 
     def infer(self, inputs: Types) -> list[TensorType]:

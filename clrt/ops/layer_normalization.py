@@ -10,6 +10,7 @@ import numpy as np
 
 from clrt.device.caps import DeviceCaps
 from clrt.errors import ShapeError, UnsupportedError
+from clrt.ir.code import Define
 from clrt.ir.dims import Shape, differ, product
 from clrt.ir.dtypes import WIDENED_STORAGES, DType
 from clrt.ir.graph import Graph, Node, Value
@@ -124,7 +125,7 @@ def _launch(node: Node, tunables: dict[str, int] | None) -> list[Launch]:
     rows, n = _rows(node)
     if rows == 0 or (n == 0 and not stats):
         return []
-    defines: dict[str, object] = {
+    defines: dict[str, Define] = {
         "RMS": int(node.op.rms),
         "BIAS": int(bias is not None),
         "STATS": int(bool(stats)),

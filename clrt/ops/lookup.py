@@ -13,7 +13,7 @@ from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.spec import BufferArg, KernelSpec, Launch, Lowering, Variant, i32
-from clrt.ops.base import Accuracy, Op, Sample, Types, agree, need, register
+from clrt.ops.base import Accuracy, Op, Sample, Types, need, register
 from clrt.ops.movement import count
 
 
@@ -51,13 +51,14 @@ class Lookup(Op):
     variants = (Variant("search", _emit, _misfit),)
 
     def infer(self, inputs: Types) -> list[TensorType]:
-        x, keys, values = (need(inputs, i, self) for i in range(3))
-        if x.dtype is not keys.dtype:
-            raise ShapeError(f"Lookup: the keys are {keys}; x is {x}.")
-        default = need(inputs, 3, self)
-        fits = agree(keys, (None,)) and agree(default, (1,))
-        if not fits or (keys.shape is not None and not agree(values, keys.shape)):
-            raise ShapeError(f"Lookup: keys {keys}, values {values} and default {default}.")
+        x, keys, values, default = (need(inputs, i, self) for i in range(4))
+        if x.dtype is not keys.dtype or values.dtype is not default.dtype:
+            raise ShapeError(
+                f"Lookup: x is {x}, keys are {keys}, values {values}, the default {default}."
+            )
+        shapes = [t.static_shape for t in (keys, values, default)]
+        if keys.rank != 1 or shapes[0] != shapes[1] or shapes[2] != (1,):
+            raise ShapeError(f"Lookup: {keys}, {values} and {default} are no table.")
         return [TensorType(values.dtype, x.shape)]
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:

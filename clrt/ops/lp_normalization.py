@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Literal
 
 import numpy as np
 
-from clrt.errors import ShapeError, UnsupportedError
+from clrt.errors import ShapeError
 from clrt.ir.dtypes import WIDENED_STORAGES
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
@@ -20,7 +21,7 @@ from clrt.kernels.spec import (
     Variant,
     misfit_in_float32,
 )
-from clrt.ops.base import Accuracy, OnnxNode, Op, Sample, Types, need, normalize_axis, register
+from clrt.ops.base import Accuracy, Op, Sample, Types, need, normalize_axis, register
 from clrt.ops.softmax import around_axis
 
 
@@ -47,19 +48,12 @@ class LpNormalization(Op):
     """
 
     axis: int = -1
-    p: int = 2
+    p: Literal[1, 2] = 2
 
     storages = WIDENED_STORAGES
     in_place = (0,)
     accuracy = Accuracy.ACCUMULATED
     variants = (Variant("any", _emit, misfit_in_float32),)
-
-    @classmethod
-    def from_onnx(cls, node: OnnxNode) -> LpNormalization:
-        p = node.attrs.get("p", 2)
-        if p not in (1, 2):
-            raise UnsupportedError(f"LpNormalization '{node.name}': p is {p}; ONNX allows 1 and 2.")
-        return cls(node.attrs.get("axis", -1), p)
 
     def infer(self, inputs: Types) -> list[TensorType]:
         x = need(inputs, 0, self)

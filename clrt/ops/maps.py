@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 
@@ -87,23 +87,16 @@ class CastMap(Driven):
     are left out. Source: ONNX ai.onnx.ml CastMap, opset 1.
     """
 
-    cast_to: str = "TO_FLOAT"
-    map_form: str = "DENSE"
+    cast_to: Literal["TO_FLOAT", "TO_INT64", "TO_STRING"] = "TO_FLOAT"
+    map_form: Literal["DENSE", "SPARSE"] = "DENSE"
     max_map: int = 1
 
     domain = "ai.onnx.ml"
 
-    @classmethod
-    def from_onnx(cls, node: OnnxNode) -> Op:
-        op = super().from_onnx(node)
-        assert isinstance(op, cls)
-        if op.cast_to not in _CASTS:
-            raise ModelError(f"CastMap: cast_to '{op.cast_to}'; expected {', '.join(_CASTS)}.")
-        if op.map_form not in ("DENSE", "SPARSE"):
-            raise ModelError(f"CastMap: map_form '{op.map_form}'; expected DENSE or SPARSE.")
-        if op.map_form == "SPARSE" and op.max_map < 1:
-            raise ModelError(f"CastMap: max_map {op.max_map}; expected 1 or more.")
-        return op
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.map_form == "SPARSE" and self.max_map < 1:
+            raise ModelError(f"CastMap: max_map {self.max_map}; expected 1 or more.")
 
     def infer(self, inputs: Types) -> list[TensorType]:
         key, _ = _map(inputs, self)

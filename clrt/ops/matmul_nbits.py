@@ -9,7 +9,7 @@ from math import prod
 import numpy as np
 
 from clrt.device.caps import DeviceCaps
-from clrt.errors import ShapeError, UnsupportedError
+from clrt.errors import ShapeError, UnsupportedError, counted
 from clrt.ir.dims import differ
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Value
@@ -187,7 +187,7 @@ class MatMulNBits(MatrixProduct):
         if a.shape is None:
             return TensorType(a.dtype, None)
         if not a.shape or differ(a.shape[-1], self.K):
-            raise ShapeError(f"{self.name}: A {a} does not have {self.K} columns.")
+            raise ShapeError(f"{self.name}: A {a} does not have {counted(self.K, 'column')}.")
         return TensorType(a.dtype, (*a.shape[:-1], self.N))
 
     def infer(self, inputs: Types) -> list[TensorType]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from clrt.errors import NumberError, ShapeError
+from clrt.errors import ModelError, NumberError, ShapeError
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.spec import (
@@ -59,10 +59,16 @@ class MaxRoiPool(Op):
     alike = ((0, 1),)
     variants = (Variant("any", _emit, misfit_in_float32),)
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if len(self.pooled_shape) != 2 or min(self.pooled_shape) < 1:
+            raise ModelError(
+                f"MaxRoiPool: attribute 'pooled_shape' is {list(self.pooled_shape[:9])}; expected "
+                "two sizes."
+            )
+
     def infer(self, inputs: Types) -> list[TensorType]:
         x, rois = need(inputs, 0, self), need(inputs, 1, self)
-        if len(self.pooled_shape) != 2 or min(self.pooled_shape) < 1:
-            raise ShapeError(f"MaxRoiPool: pooled_shape {self.pooled_shape} is not two sizes.")
         if x.shape is None or rois.shape is None:
             return [TensorType(x.dtype, None)]
         if len(x.shape) != 4 or not agree(rois, (None, 5)):

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 import numpy as np
 
 from clrt.errors import UnsupportedError
+from clrt.ir.code import Code
 from clrt.ir.dims import UNKNOWN, Dim, Expr, symbol
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Value
@@ -82,7 +83,7 @@ def count(dims: Sequence[int]) -> int:
     return math.prod(dims)
 
 
-def index_t(indices: Value) -> str:
+def index_t(indices: Value) -> Code:
     """The C type of an index tensor."""
     return indices.dtype.cl
 

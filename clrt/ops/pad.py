@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, Literal, TypeAlias
 
 import numpy as np
 
-from clrt.errors import ShapeError, UnsupportedError
+from clrt.errors import ShapeError, UnsupportedError, counted
 from clrt.ir.dims import Dim
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
@@ -16,7 +16,6 @@ from clrt.kernels.spec import BufferArg, KernelSpec, Launch, Lowering, Variant
 from clrt.kernels.strided import contiguous_strides, copy_launches, launch_places, pad_rank
 from clrt.ops.base import (
     Accuracy,
-    OnnxNode,
     Op,
     Sample,
     Types,
@@ -36,7 +35,8 @@ from clrt.ops.movement import (
     host_ints,
 )
 
-MODES = {"constant": 0, "reflect": 1, "edge": 2, "wrap": 3}
+Mode: TypeAlias = Literal["constant", "reflect", "edge", "wrap"]
+MODES: dict[Mode, int] = {"constant": 0, "reflect": 1, "edge": 2, "wrap": 3}
 
 
 def _emit(node: Node, ctx: Lowering) -> list[Launch]:
@@ -101,21 +101,13 @@ class Pad(Op):
     Source: ONNX Pad, opset 2 to 25; pads and value became inputs in 11.
     """
 
-    mode: str = "constant"
+    mode: Mode = "constant"
 
     promoted: ClassVar[Promoted] = {"pads": (1, np.int64), "value": (2, np.float32)}
     host_inputs = (1, 3)
     accuracy = Accuracy.EXACT
     storages = None
     variants = (Variant("strided", _emit),)
-
-    @classmethod
-    def from_onnx(cls, node: OnnxNode) -> Op:
-        op = super().from_onnx(node)
-        assert isinstance(op, cls)
-        if op.mode not in MODES:
-            raise UnsupportedError(f"Pad: mode '{op.mode}'; clrt has {', '.join(MODES)}.")
-        return op
 
     def full_pads(
         self, rank: int, pads: Sequence[Dim], axes: Sequence[int] | None
@@ -127,7 +119,10 @@ class Pad(Op):
         """
         places = list(range(rank)) if axes is None else axes
         if len(pads) != 2 * len(places):
-            raise ShapeError(f"Pad: {len(pads)} pads for {len(places)} axes; expected two each.")
+            raise ShapeError(
+                f"Pad: {counted(len(pads), 'pad')} for {counted(len(places), 'axis', 'axes')}; "
+                "expected two each."
+            )
         begins, ends = [0] * rank, [0] * rank
         for k, axis in enumerate(places):
             at = normalize_axis(axis, rank, self)
@@ -174,7 +169,7 @@ class Pad(Op):
             return (
                 np.zeros([d + b + e for d, (b, e) in zip(x.shape, widths, strict=True)], x.dtype),
             )
-        return (np.pad(x, widths, mode=self.mode),)  # type: ignore[call-overload]
+        return (np.pad(x, widths, mode=self.mode),)
 
     @classmethod
     def samples(cls) -> Iterator[Sample]:

@@ -36,7 +36,7 @@ def key_of(node: OnnxNode) -> int:
 
 def key_args(key: int) -> tuple[np.int32, np.int32]:
     """The key as two kernel arguments."""
-    low, high = np.array([key & _MASK, key >> 32], np.uint32).view(np.int32)
+    low, high = np.array([key & _MASK, key >> 32 & _MASK], np.uint32).view(np.int32)
     return i32(low), i32(high)
 
 
@@ -44,7 +44,7 @@ def words(key: int, count: int) -> Array:
     """The first `count` words of a key's sequence, uint32."""
     counters = np.arange(-(-count // 4), dtype=np.uint64)
     c = [counters, *(np.zeros_like(counters) for _ in range(3))]
-    low, high = key & _MASK, key >> 32
+    low, high = key & _MASK, key >> 32 & _MASK
     for _ in range(10):
         a, b = _MULTIPLIERS[0] * c[0], _MULTIPLIERS[1] * c[2]
         shift, mask = np.uint64(32), np.uint64(_MASK)

@@ -10,11 +10,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 
 from clrt.errors import ShapeError
+from clrt.ir.code import Code
 from clrt.ir.dims import Dim, floordiv, maximum
 from clrt.ir.dtypes import DType
 from clrt.ir.op import Array, TensorType
@@ -30,6 +31,48 @@ def widened(array: Array) -> Array:
     return array.astype(np.float32 if DType.of(array.dtype).is_float else np.int32)
 
 
+def literal(value: float, dtype: DType) -> Code:
+    """A number in OpenCL C, exact to the last bit."""
+    if not dtype.is_float:
+        return Code("({})({})").fill(dtype.cl, int(value))
+    with np.errstate(over="ignore"):
+        number = float(value if dtype is DType.FLOAT64 else np.float32(value))
+    if math.isnan(number):
+        return Code("NAN")
+    if math.isinf(number):
+        return Code("INFINITY") if number > 0 else Code("(-INFINITY)")
+    return (Code("({})") if dtype is DType.FLOAT64 else Code("({}f)")).fill(number)
+
+
+def truncated(array: Array, dtype: DType) -> Array:
+    """Floats as integers of a dtype, rounded towards 0: what `integer_cl` computes.
+
+    They become int32, or int64 for uint32, int64 and uint64, of which the low bits are kept; what
+    does not fit there, and NaN, becomes the least one. uint64 holds what is below 2^64, too.
+    """
+    wide = array.astype(np.float64)
+    target, bound = (np.int32, 2.0**31) if dtype in _BY_INT32 else (np.int64, 2.0**63)
+    fits = (wide >= -bound) & (wide < bound)
+    whole = np.where(fits, wide, -bound).astype(target)
+    if dtype is DType.UINT64:
+        high = (wide >= bound) & (wide < 2 * bound)
+        upper = np.where(high, wide - bound, 0).astype(np.uint64) + np.uint64(1 << 63)
+        return np.where(high, upper, whole.astype(np.uint64))
+    return whole.astype(dtype.numpy)
+
+
+def integer_cl(text: Code, source: DType, dtype: DType) -> Code:
+    """The OpenCL C expression of a float as an integer of a dtype, as `truncated` has it."""
+    kind = Code("double") if source is DType.FLOAT64 else Code("float")
+    wide = DType.INT32 if dtype in _BY_INT32 else DType.INT64
+    wide = dtype if dtype is DType.UINT64 else wide
+    return Code("({})({}_to_{}({}))").fill(dtype.compute, kind, wide.cl, text)
+
+
+_BY_INT64 = (DType.UINT32, DType.INT64, DType.UINT64)
+_BY_INT32 = frozenset(d for d in DType if d.is_int and d not in _BY_INT64)
+
+
 @dataclass(frozen=True)
 class Pointwise(Op):
     """Base of the elementwise ops, with NumPy's broadcasting.
@@ -42,8 +85,8 @@ class Pointwise(Op):
         edge_dtypes: The integers whose extremes are samples, too.
     """
 
-    expr: ClassVar[str] = ""
-    int_expr: ClassVar[str | None] = None
+    expr: ClassVar[Code] = Code("")
+    int_expr: ClassVar[Code | None] = None
     function: ClassVar[NumpyFunction]
     arity: ClassVar[int] = 1
     compares: ClassVar[bool] = False
@@ -91,17 +134,17 @@ class Pointwise(Op):
         """The NumPy function applied to the operands."""
         return self.function(*arrays)
 
-    def cl(self, args: Sequence[str], dtypes: Sequence[DType]) -> str | None:
+    def cl(self, args: Sequence[Code], dtypes: Sequence[DType]) -> Code | None:
         """The OpenCL C expression, or None where there is none for these dtypes."""
         template = self.expr
         if not dtypes[0].is_float and self.int_expr is not None:
             template = self.int_expr
-        prefix = "d_" if dtypes[0] is DType.FLOAT64 else "c_"
-        return self.fill(template.replace("@", prefix), args, dtypes)
+        prefix = Code("d_") if dtypes[0] is DType.FLOAT64 else Code("c_")
+        return self.fill(template.renamed(Code("@"), prefix), args, dtypes)
 
-    def fill(self, template: str, args: Sequence[str], dtypes: Sequence[DType]) -> str | None:
+    def fill(self, template: Code, args: Sequence[Code], dtypes: Sequence[DType]) -> Code | None:
         """Puts operands and attributes into a template."""
-        return f"({template.format(*args)})" if template else None
+        return Code("({})").fill(template.fill(*args)) if template else None
 
     @classmethod
     def samples(cls) -> Iterator[Sample]:
@@ -144,10 +187,17 @@ def _edges(dtype: DType) -> Array:
     return np.array(sorted(numbers), dtype.numpy)
 
 
-def _row(name: str, expr: str, function: NumpyFunction, **traits: Any) -> type[Pointwise]:
-    """Makes and registers an op without attributes."""
-    doc = f"ONNX {name}: {expr}."
-    body = {"expr": expr, "function": staticmethod(function), "__doc__": doc, "name": name}
+def _row(
+    name: str, expr: str, function: NumpyFunction, int_expr: str | None = None, **traits: Any
+) -> type[Pointwise]:
+    """Makes and registers an op without attributes; its expressions are literals."""
+    body = {
+        "name": name,
+        "expr": Code(expr),
+        "int_expr": None if int_expr is None else Code(int_expr),
+        "function": staticmethod(function),
+        "__doc__": f"ONNX {name}: {expr}.",
+    }
     cls = type(name, (Pointwise,), {**body, **traits, "__module__": __name__})
     return register(dataclass(frozen=True)(cls))
 
@@ -180,6 +230,15 @@ def _divide(a: Array, b: Array) -> Any:
     return np.where(b == 0, 0, truncated)
 
 
+def _integer_power(x: Array, y: Array) -> Array:
+    """Powers modulo 2^64, as uint64; fractions are 0."""
+    with np.errstate(all="ignore"):
+        power = np.power(x.astype(np.uint64), np.where(y < 0, 0, y).astype(np.uint64))
+    of_one = np.where((x == 1) | (y % 2 == 0), 1, x)
+    small = np.where((x == 1) | (x == -1), of_one, 0).astype(np.int64).astype(np.uint64)
+    return np.where(y < 0, small, power)
+
+
 def _erf(x: Array) -> Any:
     return np.vectorize(math.erf, otypes=[np.float64])(x) if x.size else x
 
@@ -205,7 +264,12 @@ Add = _row("Add", "{0} + {1}", lambda a, b: a + b, int_expr="i_add({0}, {1})", *
 Sub = _row("Sub", "{0} - {1}", lambda a, b: a - b, int_expr="i_sub({0}, {1})", **_ARITHMETIC)
 Mul = _row("Mul", "{0} * {1}", lambda a, b: a * b, int_expr="i_mul({0}, {1})", **_ARITHMETIC)
 Div = _row(
-    "Div", "{0} / {1}", _divide, int_expr="i_div({0}, {1})", edge_dtypes=_INTEGERS, **_ARITHMETIC
+    "Div",
+    "{0} / {1}",
+    _divide,
+    int_expr="i_div({0}, {1})",
+    edge_dtypes=_INTEGERS,
+    **_ARITHMETIC,
 )
 Equal = _row(
     "Equal", "{0} == {1}", either(np.equal, lambda a, b: a == b), booleans=True, **_COMPARE
@@ -229,10 +293,21 @@ BitwiseNot = _row("BitwiseNot", "~{0}", np.bitwise_not, **{**_BITS, "arity": 1})
 IsNaN = _row("IsNaN", "{0} != {0}", np.isnan, compares=True, in_place=(), **_EXACT)
 
 Neg = _row(
-    "Neg", "-{0}", lambda x: -x, int_expr="i_sub(0, {0})", shape_data=True, **_NUMBERS, **_EXACT
+    "Neg",
+    "-{0}",
+    lambda x: -x,
+    int_expr="i_sub(0, {0})",
+    shape_data=True,
+    **_NUMBERS,
+    **_EXACT,
 )
 Abs = _row(
-    "Abs", "@abs({0})", np.abs, int_expr="{0} < 0 ? i_sub(0, {0}) : {0}", **_NUMBERS, **_EXACT
+    "Abs",
+    "@abs({0})",
+    np.abs,
+    int_expr="{0} < 0 ? i_sub(0, {0}) : {0}",
+    **_NUMBERS,
+    **_EXACT,
 )
 Sign = _row(
     "Sign",
@@ -264,9 +339,9 @@ HardSwish = _row(
 Floor = _row("Floor", "floor({0})", np.floor, **_EXACT)
 Ceil = _row("Ceil", "ceil({0})", np.ceil, **_EXACT)
 Round = _row("Round", "rint({0})", np.rint, **_EXACT)
-Sin = _row("Sin", "sin({0})", np.sin)
-Cos = _row("Cos", "cos({0})", np.cos)
-Tan = _row("Tan", "tan({0})", np.tan, **_ONE)
+Sin = _row("Sin", "@sin({0})", np.sin)
+Cos = _row("Cos", "@cos({0})", np.cos)
+Tan = _row("Tan", "@tan({0})", np.tan, **_ONE)
 Asin = _row("Asin", "asin({0})", np.arcsin, **_ONE)
 Acos = _row("Acos", "acos({0})", np.arccos, **_ONE)
 Atan = _row("Atan", "atan({0})", np.arctan)
@@ -282,14 +357,14 @@ Atanh = _row("Atanh", "atanh({0})", np.arctanh, domain_low=-0.9, domain_high=0.9
 class Pow(Pointwise):
     """x to the power y; y may have another dtype.
 
-    Of integers an integer, in its dtype's arithmetic: 0 for what lies between -1 and 1, such as
-    negative powers of 2 and more.
+    Of integers an integer, in its dtype's arithmetic, which wraps: 0 for what lies between -1 and
+    1, such as negative powers of 2 and more, and for negative powers of 0.
 
     Source: ONNX Pow, opset 7 to 15.
     """
 
-    expr = "@pow({0}, {1})"
-    int_expr = "(long)c_pow((F)({0}), {1})"
+    expr = Code("@pow({0}, {1})")
+    int_expr = Code("c_pow((F)({0}), {1})")
     arity = 2
     domain_low = 0.25
 
@@ -299,15 +374,20 @@ class Pow(Pointwise):
     def evaluate(self, *arrays: Array) -> Any:
         x, y = arrays
         if x.dtype.kind in "iu" and y.dtype.kind in "iu":
-            power = np.power(x, np.abs(y), dtype=x.dtype, casting="unsafe")
-            return np.where((y < 0) & (np.abs(x) != 1), 0, power)
-        return np.power(x, y if x.dtype.kind in "iu" else y.astype(x.dtype))
+            return _integer_power(x, y).astype(x.dtype)
+        # np.power takes square roots for 0.5, which err at -infinity and -0.
+        if x.dtype.kind in "iu":
+            return truncated(np.float_power(x, y), DType.of(x.dtype))
+        return np.float_power(x, y.astype(x.dtype))
 
-    def fill(self, template: str, args: Sequence[str], dtypes: Sequence[DType]) -> str | None:
+    def fill(self, template: Code, args: Sequence[Code], dtypes: Sequence[DType]) -> Code | None:
         if not dtypes[0].is_float and not dtypes[1].is_float:
-            return super().fill("i_pow({0}, {1})", args, dtypes)
-        kind = "double" if dtypes[0] is DType.FLOAT64 else "F"
-        return super().fill(template, (args[0], f"({kind})({args[1]})"), dtypes)
+            return super().fill(Code("i_pow({0}, {1})"), args, dtypes)
+        kind = Code("double") if dtypes[0] is DType.FLOAT64 else Code("F")
+        text = super().fill(template, (args[0], Code("({})({})").fill(kind, args[1])), dtypes)
+        if text is None or dtypes[0].is_float:
+            return text
+        return integer_cl(text, DType.FLOAT32, dtypes[0])
 
     @classmethod
     def samples(cls) -> Iterator[Sample]:
@@ -317,6 +397,11 @@ class Pow(Pointwise):
             yield Sample(cls(), (x, y))
             yield Sample(cls(), (np.abs(x), np.full(1, 0.75, np.float32)))
             yield Sample(cls(), (x.astype(np.float32), y))
+        for dtype in _INTEGERS:
+            x, y = np.meshgrid(_edges(dtype), _edges(dtype))
+            yield Sample(cls(), (x, y))
+        yield Sample(cls(), (_edges(DType.INT8), np.full(1, 1000)))
+        yield Sample(cls(), (_edges(DType.INT32), np.full(1, -0.5, np.float32)))
 
 
 @register
@@ -326,8 +411,8 @@ class Mod(Pointwise):
 
     fmod: int = 0
 
-    expr = "@mod({0}, {1})"
-    int_expr = "i_mod({0}, {1})"
+    expr = Code("@mod({0}, {1})")
+    int_expr = Code("i_mod({0}, {1})")
     edge_dtypes = _INTEGERS
     arity = 2
     integers = True
@@ -339,9 +424,10 @@ class Mod(Pointwise):
             return a - b * _divide(a, b)
         return np.fmod(a, b) if self.fmod else np.mod(a, b)
 
-    def fill(self, template: str, args: Sequence[str], dtypes: Sequence[DType]) -> str | None:
+    def fill(self, template: Code, args: Sequence[Code], dtypes: Sequence[DType]) -> Code | None:
         if self.fmod:
-            template = "i_rem({0}, {1})" if dtypes[0].is_int else "fmod({0}, {1})"
+            integers, floats = Code("i_rem({0}, {1})"), Code("fmod({0}, {1})")
+            template = integers if dtypes[0].is_int else floats
         return super().fill(template, args, dtypes)
 
     @classmethod
@@ -358,7 +444,7 @@ class Mod(Pointwise):
 class BitShift(Pointwise):
     """Shift of unsigned integers. Source: ONNX BitShift, opset 11."""
 
-    direction: str = "LEFT"
+    direction: Literal["LEFT", "RIGHT"] = "LEFT"
 
     arity = 2
     floats = False
@@ -366,17 +452,23 @@ class BitShift(Pointwise):
     def evaluate(self, *arrays: Array) -> Any:
         return (np.left_shift if self.direction == "LEFT" else np.right_shift)(*arrays)
 
-    def cl(self, args: Sequence[str], dtypes: Sequence[DType]) -> str | None:
+    def cl(self, args: Sequence[Code], dtypes: Sequence[DType]) -> Code | None:
         # C leaves a shift by the width or more undefined; ONNX shifts everything out.
-        left = self.direction == "LEFT"
-        inside = f"(ulong)({args[1]}) < {8 * dtypes[0].itemsize}"
-        shifted = f"{args[0]} {'<<' if left else '>>'} {args[1]}"
-        return f"({inside} ? {shifted} : {'0' if left else f'({args[0]} < 0 ? -1 : 0)'})"
+        left = Code("((ulong)({1}) < {2} ? {0} << {1} : 0)")
+        right = Code("((ulong)({1}) < {2} ? {0} >> {1} : ({0} < 0 ? -1 : 0))")
+        template = left if self.direction == "LEFT" else right
+        return template.fill(*args, 8 * dtypes[0].itemsize)
 
     @classmethod
     def samples(cls) -> Iterator[Sample]:
         for dtype in (np.uint8, np.uint32):
             x, by = np.arange(9, dtype=dtype) * 7, np.arange(9, dtype=dtype) % 5
+            yield Sample(cls("LEFT"), (x, by))
+            yield Sample(cls("RIGHT"), (x, by))
+        for wide in (DType.UINT8, DType.UINT16, DType.UINT32, DType.UINT64, DType.INT64):
+            width = 8 * wide.itemsize
+            places = np.array([0, 1, width - 1, width, width + 1, 63, 64, 65, 127], wide.numpy)
+            x, by = np.meshgrid(_edges(wide), np.append(places, np.iinfo(wide.value).max))
             yield Sample(cls("LEFT"), (x, by))
             yield Sample(cls("RIGHT"), (x, by))
 
@@ -402,8 +494,8 @@ class Where(Pointwise):
     def evaluate(self, *arrays: Array) -> Any:
         return np.where(arrays[0].astype(bool), arrays[1], arrays[2])
 
-    def cl(self, args: Sequence[str], dtypes: Sequence[DType]) -> str | None:
-        return f"PICK({args[0]}, {args[1]}, {args[2]})"
+    def cl(self, args: Sequence[Code], dtypes: Sequence[DType]) -> Code | None:
+        return Code("PICK({}, {}, {})").fill(*args)
 
     @classmethod
     def samples(cls) -> Iterator[Sample]:
@@ -420,7 +512,7 @@ class Where(Pointwise):
 class Gelu(Pointwise):
     """x Φ(x), exact or by tanh. Source: ONNX Gelu, opset 20."""
 
-    approximate: str = "none"
+    approximate: Literal["none", "tanh"] = "none"
 
     def evaluate(self, *arrays: Array) -> Any:
         x = arrays[0].astype(np.float64)
@@ -428,9 +520,10 @@ class Gelu(Pointwise):
             return 0.5 * x * (1 + np.tanh(math.sqrt(2 / math.pi) * (x + 0.044715 * x**3)))
         return 0.5 * x * (1 + _erf(x / math.sqrt(2)))
 
-    def cl(self, args: Sequence[str], dtypes: Sequence[DType]) -> str | None:
-        prefix = "d_" if dtypes[0] is DType.FLOAT64 else "c_"
-        return f"{prefix}gelu_{'tanh' if self.approximate == 'tanh' else 'erf'}({args[0]})"
+    def cl(self, args: Sequence[Code], dtypes: Sequence[DType]) -> Code | None:
+        template = Code("@gelu_tanh({0})") if self.approximate == "tanh" else Code("@gelu_erf({0})")
+        prefix = Code("d_") if dtypes[0] is DType.FLOAT64 else Code("c_")
+        return template.renamed(Code("@"), prefix).fill(*args)
 
     @classmethod
     def samples(cls) -> Iterator[Sample]:
@@ -455,7 +548,7 @@ class IsInf(Pointwise):
         positive = np.isposinf(x) & bool(self.detect_positive)
         return positive | (np.isneginf(x) & bool(self.detect_negative))
 
-    def cl(self, args: Sequence[str], dtypes: Sequence[DType]) -> str | None:
-        positive = f"({args[0]} == INFINITY)" if self.detect_positive else "0"
-        negative = f"({args[0]} == -INFINITY)" if self.detect_negative else "0"
-        return f"({positive} || {negative})"
+    def cl(self, args: Sequence[Code], dtypes: Sequence[DType]) -> Code | None:
+        positive = Code("({0} == INFINITY)") if self.detect_positive else Code("0")
+        negative = Code("({0} == -INFINITY)") if self.detect_negative else Code("0")
+        return Code("({} || {})").fill(positive.fill(*args), negative.fill(*args))

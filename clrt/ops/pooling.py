@@ -5,12 +5,13 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, TypeVar
+from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
 
 import numpy as np
 
 from clrt.device.caps import DeviceCaps
-from clrt.errors import ShapeError
+from clrt.errors import ShapeError, counted
+from clrt.ir.code import Code, Define
 from clrt.ir.dims import Dim, Undecidable, floordiv
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
@@ -40,7 +41,7 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
     assert isinstance(op, WindowPool)
     if 0 in node.output.dims:
         return []
-    lowest = "(-INFINITY)" if x.dtype.is_float else integer_bound(x.dtype, low=True)
+    lowest = Code("(-INFINITY)") if x.dtype.is_float else integer_bound(x.dtype, low=True)
     kernel = KernelSpec.of(
         "pooling.cl",
         "pool",
@@ -67,6 +68,9 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
     work = int(np.prod(node.output.dims)) * int(np.prod(op.kernel_shape))
     rows = int(np.prod(out[:-1]))
     return [Launch(kernel, (out[-1], rows, planes), None, args, work)]
+
+
+AutoPad: TypeAlias = Literal["NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID"]
 
 
 def check_windows(
@@ -122,7 +126,7 @@ class WindowPool(Op):
     strides: tuple[int, ...] = ()
     dilations: tuple[int, ...] = ()
     pads: tuple[int, ...] = ()
-    auto_pad: str = "NOTSET"
+    auto_pad: AutoPad = "NOTSET"
     ceil_mode: bool = False
 
     variants = (Variant("any", _emit, _misfit),)
@@ -186,8 +190,8 @@ class WindowPool(Op):
             return [TensorType(x.dtype, None)]
         if len(x.shape) != len(self.kernel_shape) + 2:
             raise ShapeError(
-                f"{self.name}: a window of {len(self.kernel_shape)} axes does not fit {x}; "
-                "expected [N, C] and as many axes."
+                f"{self.name}: a window of {counted(len(self.kernel_shape), 'axis', 'axes')} "
+                f"does not fit {x}; expected [N, C] and as many axes."
             )
         if min(self.kernel_shape, default=1) < 1:
             raise ShapeError(f"{self.name}: kernel_shape {self.kernel_shape}; expected 1 or more.")
@@ -198,7 +202,7 @@ class WindowPool(Op):
         )
         return [TensorType(x.dtype, (*x.shape[:2], *dims))]
 
-    def defines(self) -> dict[str, object]:
+    def defines(self) -> dict[str, Define]:
         """The macros of the kernel."""
         raise NotImplementedError(self.name)
 
@@ -247,7 +251,6 @@ class WindowPool(Op):
             cls((2,), (1, 1)),
             cls((2,), (), (1, 1)),
             cls((2,), pads=(1,)),
-            cls((2,), auto_pad="SOME"),
         ):
             yield Sample(wrong, (x,)), ShapeError
 
@@ -265,7 +268,7 @@ class MaxPool(WindowPool):
     Source: ONNX MaxPool, opset 1 to 22.
     """
 
-    storage_order: int = 0
+    storage_order: Literal[0, 1] = 0
     indices: bool = False
 
     accuracy = Accuracy.EXACT
@@ -275,8 +278,8 @@ class MaxPool(WindowPool):
         node.attrs["indices"] = any(node.outputs[1:])
         return super().from_onnx(node)
 
-    def defines(self) -> dict[str, object]:
-        order = {"INDICES": int(self.indices), "COLUMN_MAJOR": int(self.storage_order != 0)}
+    def defines(self) -> dict[str, Define]:
+        order = {"INDICES": int(self.indices), "COLUMN_MAJOR": self.storage_order}
         return {"MAX": 1, "PADDED": 0, **order}
 
     def infer(self, inputs: Types) -> list[TensorType]:
@@ -328,7 +331,7 @@ class AveragePool(WindowPool):
 
     accuracy = Accuracy.ELEMENTWISE
 
-    def defines(self) -> dict[str, object]:
+    def defines(self) -> dict[str, Define]:
         padded = int(self.count_include_pad)
         return {"MAX": 0, "PADDED": padded, "INDICES": 0, "COLUMN_MAJOR": 0}
 
@@ -363,6 +366,13 @@ class AveragePool(WindowPool):
             yield Sample(op, (x,))
 
 
+_NORMS = {
+    1: (Code("fabs(v)"), Code("(total)")),
+    2: (Code("((v) * (v))"), Code("sqrt(total)")),
+}
+_ANY_NORM = (Code("pow(fabs(v), {}.0f)"), Code("pow(total, 1.0f / {}.0f)"))
+
+
 @register
 @dataclass(frozen=True)
 class LpPool(WindowPool):
@@ -375,10 +385,9 @@ class LpPool(WindowPool):
             raise ShapeError(f"LpPool: p {self.p}; expected 1 or more.")
         return super().infer(inputs)
 
-    def defines(self) -> dict[str, object]:
-        power = {1: "fabs(v)", 2: "((v) * (v))"}.get(self.p, f"pow(fabs(v), {self.p}.0f)")
-        root = {1: "(total)", 2: "sqrt(total)"}.get(self.p, f"pow(total, 1.0f / {self.p}.0f)")
-        norm = {"POWER(v)": power, "MEAN(total, count)": root}
+    def defines(self) -> dict[str, Define]:
+        power, root = _NORMS.get(self.p, _ANY_NORM)
+        norm = {"POWER(v)": power.fill(self.p), "MEAN(total, count)": root.fill(self.p)}
         return {"MAX": 0, "PADDED": 0, "INDICES": 0, "COLUMN_MAJOR": 0, **norm}
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:

@@ -15,8 +15,12 @@ from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.spec import BufferArg, KernelSpec, Launch, Lowering, Variant, i32
+from clrt.limits import check_host
 from clrt.ops.base import Accuracy, Op, Sample, Types, need, register
 from clrt.ops.movement import count, data_of, fresh_dim
+
+# Beyond any tensor; floats give more than that.
+_MOST = 2.0**62
 
 
 def _misfit(node: Node, caps: DeviceCaps) -> str | None:
@@ -57,7 +61,9 @@ class Range(Op):
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         start, limit, delta = (x.reshape(-1)[0] for x in inputs if x is not None)
-        steps = np.arange(int(_count(start, limit, delta)))
+        count = int(_count(start, limit, delta))
+        check_host(16 * count, f"Range: {count} elements")
+        steps = np.arange(count)
         if isinstance(start, Expr) or isinstance(delta, Expr):
             return (start + steps.astype(object) * delta,)
         dtype = np.asarray(start).dtype
@@ -88,7 +94,10 @@ def _count(start: object, limit: object, delta: object) -> Dim:
     number = float(delta)  # type: ignore[arg-type]
     if number == 0:
         raise ShapeError("Range: delta is 0.")
-    if isinstance(start, Expr) or isinstance(limit, Expr):
+    ends = [n for n in (start, limit) if not isinstance(n, Expr)]
+    if not all(np.isfinite(n) for n in (*ends, number)):  # type: ignore[call-overload]
+        raise ShapeError(f"Range: from {start} to {limit} in steps of {delta} has no end.")
+    if len(ends) < 2:
         first = start if isinstance(start, Expr) else int(start)  # type: ignore[call-overload]
         last = limit if isinstance(limit, Expr) else int(limit)  # type: ignore[call-overload]
         step = int(number)
@@ -96,6 +105,7 @@ def _count(start: object, limit: object, delta: object) -> Dim:
         size = abs(step)
         return floordiv(maximum(span, 0) + (size - 1), size)
     if isinstance(delta, (int, np.integer)):
-        return len(range(int(start), int(limit), int(delta)))  # type: ignore[call-overload]
-    span = float(limit) - float(start)  # type: ignore[arg-type]
-    return max(math.ceil(span / number), 0)
+        span, step = int(limit) - int(start), int(delta)  # type: ignore[call-overload]
+        return max(-(-span // step), 0)
+    quotient = (float(limit) - float(start)) / number  # type: ignore[arg-type]
+    return math.ceil(max(min(quotient, _MOST), 0))

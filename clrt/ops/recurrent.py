@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import typing
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeAlias
@@ -101,7 +102,7 @@ class Recurrent(Op):
     activation_beta: tuple[float, ...] = ()
     activations: tuple[str, ...] = ()
     clip: float = 0.0
-    direction: str = "forward"
+    direction: typing.Literal["forward", "reverse", "bidirectional"] = "forward"
     hidden_size: int = 0
     layout: int = 0
 
@@ -121,13 +122,7 @@ class Recurrent(Op):
 
     @property
     def directions(self) -> int:
-        """D.
-
-        Raises:
-            ModelError: There is no such direction.
-        """
-        if self.direction not in ("forward", "reverse", "bidirectional"):
-            raise ModelError(f"{self.name}: '{self.direction}' is no direction.")
+        """D."""
         return 2 if self.direction == "bidirectional" else 1
 
     def functions(self, dtype: DType) -> list[list[Steps]]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from clrt.errors import UnsupportedError
+from clrt.ir.code import Code
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Value
 from clrt.kernels import gemm
@@ -29,6 +30,8 @@ from clrt.ops.fused import Literal, compute_type, render
 from clrt.ops.movement import fill_launch
 from clrt.ops.ranges import check_launch
 from clrt.ops.recurrent import Recurrent
+
+_ACTIVATION = Code("static {0} act_{1}(const IDX_T d, {0} v) {{ {2} const {0} v0 = v; {3} }}")
 
 
 class Walk:
@@ -136,7 +139,7 @@ class Walk:
             GATE_T=self.gate_dtype.cl,
             FUNCTIONS=self._functions(),
             VW=1,
-            LENS_T="int" if lens is None else lens.dtype.cl,
+            LENS_T=(DType.INT32 if lens is None else lens.dtype).cl,
             **{k: int(v is not None) for k, v in optional.items()},
             **op.features(),
         )
@@ -147,12 +150,13 @@ class Walk:
             *(step, self.time, self.batch, self.hidden, int(op.direction == "reverse")),
             *(*x_steps, *self.state_strides, *y_steps),
         )
-        buffer_args = [b if isinstance(b, BufferArg) else BufferArg(b) for b in (y, gx, *buffers)]
+        steps = (BufferArg(y, 0, self.state_elems), BufferArg(gx, 0, self.state_elems * op.gates))
+        buffer_args = [b if isinstance(b, BufferArg) else BufferArg(b) for b in (*steps, *buffers)]
         buffer_args += [BufferArg(v) for v in optional.values() if v is not None]
         args: tuple[Arg, ...] = (*buffer_args, *(i32(v) for v in numbers))
         return Launch(kernel, (self.hidden, self.batch, self.directions), None, args)
 
-    def _functions(self) -> str:
+    def _functions(self) -> Code:
         """The activations act_0, act_1, … of (direction, x) in OpenCL C.
 
         Raises:
@@ -161,7 +165,7 @@ class Walk:
         clip = self.op.clip
         kind = compute_type(self.gate_dtype)
         high, low = (Literal(v, self.gate_dtype).cl() for v in (clip, -clip))
-        limited = f"v = v > {high} ? {high} : v < {low} ? {low} : v;"
+        limited = Code("v = v > {0} ? {0} : v < {1} ? {1} : v;").fill(high, low)
         code = []
         for index, steps in enumerate(zip(*self.op.functions(self.gate_dtype), strict=True)):
             bodies = []
@@ -169,14 +173,11 @@ class Walk:
                 made = render(program, [self.gate_dtype])
                 if isinstance(made, str):
                     raise UnsupportedError(made)
-                bodies.append(f"{{ {made.body} return {made.result}; }}")
-            limit = limited if self.op.clips(index) else ""
-            chosen = bodies[0] if len(set(bodies)) == 1 else f"if (d) {bodies[1]} {bodies[0]}"
-            code.append(
-                f"static {kind} act_{index}(const IDX_T d, {kind} v) "
-                f"{{ {limit} const {kind} v0 = v; {chosen} }}"
-            )
-        return " ".join(code)
+                bodies.append(Code("{{ {} return {}; }}").fill(made.body, made.result))
+            limit = limited if self.op.clips(index) else Code("")
+            both = Code("if (d) {1} {0}") if len(set(bodies)) > 1 else Code("{0}")
+            code.append(_ACTIVATION.fill(kind, index, limit, both.fill(*bodies)))
+        return Code(" ").join(code)
 
 
 def variants(walk: Callable[[Node, Lowering, gemm.EmitProduct], Walk]) -> tuple[Variant, ...]:

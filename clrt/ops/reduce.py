@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from clrt.ir.code import Code, spelled
 from clrt.ir.dims import maximum, minimum
 from clrt.ir.dtypes import DType
 from clrt.ir.op import Array
@@ -31,7 +32,7 @@ class ReduceSum(Reduce):
 class ReduceMean(Reduce):
     """Σ x / n; integers are truncated. Source: ONNX ReduceMean, opset 1 to 18."""
 
-    finish = "((a) / (n))"
+    finish = Code("((a) / (n))")
 
     def evaluate(self, x: Array, axes: tuple[int, ...]) -> Any:
         if x.size == 0:  # NumPy would warn of it
@@ -44,22 +45,23 @@ class ReduceMean(Reduce):
 class ReduceProd(Reduce):
     """Π x. Source: ONNX ReduceProd, opset 1 to 18."""
 
-    init = "1"
-    step, join = "(a * x)", "(a * b)"
+    init = Code("1")
+    step, join = Code("(a * x)"), Code("(a * b)")
     shape_data = True
 
     def evaluate(self, x: Array, axes: tuple[int, ...]) -> Any:
         return np.prod(x, axis=axes)
 
 
-def integer_bound(dtype: DType, low: bool) -> str:
+def integer_bound(dtype: DType, low: bool) -> Code:
     """The lowest or highest integer as a literal C takes (its lowest one has none)."""
     if dtype is DType.BOOL:
-        return str(int(not low))
+        return spelled(not low)
     limits = np.iinfo(dtype.value)
     number = int(limits.min if low else limits.max)
-    suffix = "UL" if number > 2**63 - 1 else "L" if abs(number) >= 2**31 else ""
-    return f"({number + 1}{suffix} - 1)" if number < 0 else f"{number}{suffix}"
+    template = Code("({}{} - 1)") if number < 0 else Code("{}{}")
+    suffix = Code("UL") if number >= 2**63 else Code("L") if abs(number) >= 2**31 else Code("")
+    return template.fill(number + (number < 0), suffix)
 
 
 class Extremum(Reduce):
@@ -74,7 +76,7 @@ class Extremum(Reduce):
     shape_data = True
     accuracy = Accuracy.EXACT
 
-    def int_init(self, dtype: DType) -> str:
+    def int_init(self, dtype: DType) -> Code:
         return integer_bound(dtype, low=self.from_lowest)
 
     def evaluate(self, x: Array, axes: tuple[int, ...]) -> Any:
@@ -99,8 +101,8 @@ class ReduceMax(Extremum):
     """The largest element, NaN if any is. Source: ONNX ReduceMax, opset 1 to 20."""
 
     from_lowest = True
-    init = "-INFINITY"
-    step, join = "c_max(a, x)", "c_max(a, b)"
+    init = Code("-INFINITY")
+    step, join = Code("c_max(a, x)"), Code("c_max(a, b)")
 
 
 @register
@@ -109,8 +111,8 @@ class ReduceMin(Extremum):
     """The smallest element, NaN if any is. Source: ONNX ReduceMin, opset 1 to 20."""
 
     from_lowest = False
-    init = "INFINITY"
-    step, join = "c_min(a, x)", "c_min(a, b)"
+    init = Code("INFINITY")
+    step, join = Code("c_min(a, x)"), Code("c_min(a, b)")
 
 
 @register
@@ -118,7 +120,7 @@ class ReduceMin(Extremum):
 class ReduceL1(Reduce):
     """Σ |x|. Source: ONNX ReduceL1, opset 1 to 18."""
 
-    step = "(a + c_abs(x))"
+    step = Code("(a + c_abs(x))")
 
     def evaluate(self, x: Array, axes: tuple[int, ...]) -> Any:
         return np.sum(np.abs(x), axis=axes)
@@ -129,7 +131,7 @@ class ReduceL1(Reduce):
 class ReduceSumSquare(Reduce):
     """Σ x². Source: ONNX ReduceSumSquare, opset 1 to 18."""
 
-    step = "(x * x + a)"
+    step = Code("(x * x + a)")
 
     def evaluate(self, x: Array, axes: tuple[int, ...]) -> Any:
         return np.sum(x * x, axis=axes)
@@ -140,8 +142,8 @@ class ReduceSumSquare(Reduce):
 class ReduceL2(Reduce):
     """√Σ x². Source: ONNX ReduceL2, opset 1 to 18."""
 
-    step = "(x * x + a)"
-    finish = "sqrt(a)"
+    step = Code("(x * x + a)")
+    finish = Code("sqrt(a)")
     integers = False
 
     def evaluate(self, x: Array, axes: tuple[int, ...]) -> Any:
@@ -153,7 +155,7 @@ class ReduceL2(Reduce):
 class ReduceLogSum(Reduce):
     """log Σ x. Source: ONNX ReduceLogSum, opset 1 to 18."""
 
-    finish = "c_log(a)"
+    finish = Code("c_log(a)")
     integers = False
 
     def evaluate(self, x: Array, axes: tuple[int, ...]) -> Any:
@@ -165,8 +167,8 @@ class ReduceLogSum(Reduce):
 class ReduceLogSumExp(Reduce):
     """log Σ exp(x), with the maximum taken off. Source: ONNX ReduceLogSumExp, opset 1 to 18."""
 
-    step = "(a + c_exp(x))"
-    finish = "c_log(a)"
+    step = Code("(a + c_exp(x))")
+    finish = Code("c_log(a)")
     shift = True
     integers = False
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from clrt.device.caps import DeviceCaps
 from clrt.errors import ShapeError
+from clrt.ir.code import Code, Define
 from clrt.ir.dims import Dim
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
@@ -34,6 +35,11 @@ from clrt.ops.movement import data_of, fresh_dims, given, length
 ROWS = tuned("reduce_rows", {"T_VW": (4, 8, 16)}, T_VW=8, T_ROWS=8)
 COLUMNS = tuned("reduce_columns", {"T_VW": (4, 8, 16)}, T_VW=8, T_NV=32)
 _PLACES = 3
+_OF_INTEGERS = (
+    (Code("c_max"), Code("i_max")),
+    (Code("c_min"), Code("i_min")),
+    (Code("c_abs(x)"), Code("(x < 0 ? -x : x)")),
+)
 
 
 @dataclass(frozen=True)
@@ -117,9 +123,9 @@ def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
 def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:
     view, dtype = _view(node, "any"), node.arg(0).dtype
     d0, d1, d2 = _places(view.kept, 1)
-    defines: dict[str, object] = {"VW": 1, "DATA_T": dtype.cl, "STORAGE": dtype.storage}
+    defines: dict[str, Define] = {"VW": 1, "DATA_T": dtype.cl, "STORAGE": dtype.storage}
     # Narrow integers wrap only when they are stored: a mean may have more elements than they hold.
-    integer = "ulong" if dtype is DType.UINT64 else "long"
+    integer = (DType.UINT64 if dtype is DType.UINT64 else DType.INT64).cl
     defines["ACC_T"] = defines["DATA_N"] = dtype.compute if dtype.is_float else integer
     return _launch(node, view, "reduce_strided", (d2, d1, d0), None, **defines)
 
@@ -130,7 +136,7 @@ def _launch(
     entry: str,
     size: tuple[int, ...],
     local: tuple[int, ...] | None,
-    **defines: object,
+    **defines: Define,
 ) -> list[Launch]:
     op, x = node.op, node.arg(0)
     assert isinstance(op, Reduce)
@@ -139,10 +145,10 @@ def _launch(
     init = op.init if x.dtype.is_float else op.int_init(x.dtype)
     step, join, finish = op.step, op.join, op.finish
     if not x.dtype.is_float:
-        step, join = (e.replace("c_max", "i_max").replace("c_min", "i_min") for e in (step, join))
-        step = step.replace("c_abs(x)", "(x < 0 ? -x : x)")
+        for old, new in _OF_INTEGERS:
+            step, join = step.renamed(old, new), join.renamed(old, new)
     elif x.dtype is DType.FLOAT64:
-        step, join, finish = (e.replace("c_", "d_") for e in (step, join, finish))
+        step, join, finish = (e.renamed(Code("c_"), Code("d_")) for e in (step, join, finish))
     kernel = KernelSpec.of(
         "reduce.cl",
         entry,
@@ -173,10 +179,10 @@ class Reduce(Op):
     keepdims: bool = True
     noop_with_empty_axes: bool = False
 
-    init: ClassVar[str] = "0"
-    step: ClassVar[str] = "(a + x)"
-    join: ClassVar[str] = "(a + b)"
-    finish: ClassVar[str] = "(a)"
+    init: ClassVar[Code] = Code("0")
+    step: ClassVar[Code] = Code("(a + x)")
+    join: ClassVar[Code] = Code("(a + b)")
+    finish: ClassVar[Code] = Code("(a)")
     shift: ClassVar[bool] = False
     integers: ClassVar[bool] = True
     selects: ClassVar[bool] = False
@@ -188,7 +194,7 @@ class Reduce(Op):
         Variant("any", _emit_any, _misfit_any),
     )
 
-    def int_init(self, dtype: DType) -> str:
+    def int_init(self, dtype: DType) -> Code:
         """`init` for integers."""
         return self.init
 

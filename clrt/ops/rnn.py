@@ -54,7 +54,6 @@ class RNN(Recurrent):
     @classmethod
     def error_samples(cls) -> Iterator[tuple[Sample, type[Exception]]]:
         good = sample_inputs(cls, (4, 3, 5, 7), cls(), (True, True, True))
-        yield Sample(cls(direction="sideways"), good), ModelError
         yield Sample(cls(activations=("Cos",)), good), ModelError
         yield Sample(cls(activations=("Tanh", "Tanh")), good), ModelError
         yield Sample(cls(direction="bidirectional"), good), ShapeError

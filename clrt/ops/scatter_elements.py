@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
 from clrt.device.caps import DeviceCaps
-from clrt.errors import ShapeError, UnsupportedError
+from clrt.errors import ShapeError
+from clrt.ir.code import Code
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
@@ -21,12 +22,13 @@ from clrt.kernels.strided import (
     launch_places,
     pad_rank,
 )
-from clrt.ops.base import OnnxNode, Op, Sample, Types, need, normalize_axis, register
+from clrt.ops.base import Op, Sample, Types, need, normalize_axis, register
 from clrt.ops.movement import count, index_t
 from clrt.ops.ranges import check_indices, index_status
 
 # As REDUCTION in common/scatter.clh numbers them.
-REDUCTIONS = {"none": 0, "add": 1, "mul": 2, "max": 3, "min": 4}
+Reduction: TypeAlias = Literal["none", "add", "mul", "max", "min"]
+REDUCTIONS: dict[Reduction, int] = {"none": 0, "add": 1, "mul": 2, "max": 3, "min": 4}
 UFUNCS: dict[str, Callable[..., Any]] = {
     "add": np.add,
     "mul": np.multiply,
@@ -35,15 +37,7 @@ UFUNCS: dict[str, Callable[..., Any]] = {
 }
 
 
-def check_reduction(op_name: str, reduction: str) -> None:
-    """Raises UnsupportedError where the reduction has no meaning."""
-    if reduction not in REDUCTIONS:
-        raise UnsupportedError(
-            f"{op_name}: reduction '{reduction}'; clrt has {', '.join(REDUCTIONS)}."
-        )
-
-
-def reduce_misfit(reduction: str, dtype: DType, caps: DeviceCaps) -> str | None:
+def reduce_misfit(reduction: Reduction, dtype: DType, caps: DeviceCaps) -> str | None:
     """Why the device cannot reduce the dtype, if so."""
     if reduction == "none":
         return None
@@ -52,7 +46,7 @@ def reduce_misfit(reduction: str, dtype: DType, caps: DeviceCaps) -> str | None:
     return None
 
 
-def data_t(reduction: str, dtype: DType) -> str:
+def data_t(reduction: Reduction, dtype: DType) -> Code:
     """The element type in the kernel: bits where they are only moved."""
     return dtype.cl_bits if reduction == "none" else dtype.cl
 
@@ -107,16 +101,11 @@ class ScatterElements(Op):
     """
 
     axis: int = 0
-    reduction: str = "none"
+    reduction: Reduction = "none"
 
     alike = ((0, 2),)
     followed = (1,)
     variants = (Variant("lines", _emit, _misfit),)
-
-    @classmethod
-    def from_onnx(cls, node: OnnxNode) -> Op:
-        check_reduction(cls.name, str(node.attrs.get("reduction", "none")))
-        return super().from_onnx(node)
 
     def infer(self, inputs: Types) -> list[TensorType]:
         x, indices, updates = (need(inputs, i, self) for i in range(3))

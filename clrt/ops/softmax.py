@@ -9,6 +9,7 @@ from typing import ClassVar
 import numpy as np
 
 from clrt.errors import ShapeError
+from clrt.ir.code import Code
 from clrt.ir.dtypes import WIDENED_STORAGES, DType
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, TensorType
@@ -75,7 +76,7 @@ def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:
         STORAGE=x.dtype.storage,
         ACC_T=x.dtype.compute,
         LOG=int(node.op.log),
-        **{"MATH(name)": "d_##name" if x.dtype is DType.FLOAT64 else "c_##name"},
+        **{"MATH(name)": Code("d_##name") if x.dtype is DType.FLOAT64 else Code("c_##name")},
     )
     return launch_lines(kernel, (BufferArg(node.output), BufferArg(x)), split(node.op, x), 4)
 

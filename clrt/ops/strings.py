@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import importlib.util
 import math
-import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Literal
 
 import numpy as np
 
-from clrt.errors import ModelError, ShapeError, UnsupportedError
+from clrt.errors import ShapeError, UnsupportedError
 from clrt.ir.dims import Shape, differ
 from clrt.ir.dtypes import DType
 from clrt.ir.op import Array, TensorType
+from clrt.limits import check_texts, text_array
 from clrt.ops.base import (
     Accuracy,
     OnnxNode,
@@ -34,35 +37,51 @@ def text_input(inputs: Types, index: int, op: Op) -> TensorType:
     return found
 
 
-# RE2's classes, which Python lacks.
-_CLASSES = {
-    "alnum": "0-9A-Za-z",
-    "alpha": "A-Za-z",
-    "blank": r"\t ",
-    "digit": "0-9",
-    "lower": "a-z",
-    "punct": r"!-/:-@\[-`{-~",
-    "space": r"\t-\r ",
-    "upper": "A-Z",
-    "word": "0-9A-Za-z_",
-    "xdigit": "0-9A-Fa-f",
-}
-
-
-def compile_pattern(pattern: str, op: str) -> re.Pattern[str]:
-    """A pattern in the syntax that RE2 and Python share, and with RE2's classes.
+def filled_rows(rows: Sequence[Sequence[str]], filler: str) -> Array:
+    """Rows of texts, made as long as the longest of them: `[rows, length]`.
 
     Raises:
-        UnsupportedError: It is in another.
+        OutOfMemoryError: They take more than CLRT_HOST_LIMIT.
     """
-    text = pattern
-    for name, members in _CLASSES.items():
-        text = text.replace(f"[:{name}:]", members)
+    length = max(map(len, rows), default=0)
+    longest = max((len(text) for row in rows for text in row), default=0)
+    check_texts(len(rows) * length, max(longest, len(filler)))
+    filled = np.full((len(rows), length), filler, f"U{max(longest, len(filler), 1)}")
+    for made, row in zip(filled, rows, strict=True):
+        made[: len(row)] = row
+    return filled
+
+
+_MAX_PATTERN = 1 << 16
+
+
+@lru_cache(maxsize=64)
+def compile_pattern(pattern: str, op: str, longest: bool = False) -> Any:
+    """A pattern of RE2, which takes a time linear in the text, for bytes in UTF-8.
+
+    Args:
+        longest: Whether the longest of alternatives wins, and not the first.
+
+    Raises:
+        UnsupportedError: RE2 is not installed, or does not take the pattern.
+    """
+    if importlib.util.find_spec("re2") is None:
+        raise UnsupportedError(f"{op} needs RE2: pip install 'clrt[regex]'.")
+    import re2
+
+    if len(pattern) > _MAX_PATTERN:
+        raise UnsupportedError(f"{op}: its pattern has {len(pattern)} characters")
+    options = re2.Options()
+    options.log_errors, options.longest_match, options.never_capture = False, longest, True
     try:
-        # As in RE2 \w and the like are of ASCII, while letters of either case are of Unicode.
-        return re.compile(text, 0 if "(?i" in text else re.ASCII)
-    except (re.error, ValueError) as error:
-        raise UnsupportedError(f"{op}: pattern '{pattern}': {error}") from error
+        return re2.compile(pattern.encode(errors="replace"), options)
+    except re2.error as error:
+        reason = error.args[0].decode(errors="replace")
+        raise UnsupportedError(f"{op}: pattern '{pattern}': {reason}") from error
+
+
+# Of the host's limit: NumPy makes 100 MB of text a second, and a few nodes ask for any length.
+_CONCAT_SHARE = 16
 
 
 @register
@@ -79,6 +98,8 @@ class StringConcat(Op):
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         a, b = inputs
         assert a is not None and b is not None
+        count = math.prod(np.broadcast_shapes(a.shape, b.shape))
+        check_texts(count, (a.itemsize + b.itemsize) // 4, _CONCAT_SHARE)
         return (np.asarray(np.char.add(a, b)),)
 
     @classmethod
@@ -115,9 +136,8 @@ class StringSplit(Op):
         limit = -1 if self.maxsplit is None else self.maxsplit
         parts = [str(text).split(self.delimiter or None, limit) for text in x.flat]
         counts = np.array([len(p) for p in parts], np.int64).reshape(x.shape)
-        width = int(counts.max(initial=0))
-        filled = np.array([p + [""] * (width - len(p)) for p in parts], "U")
-        return filled.reshape(*x.shape, width), counts
+        filled = filled_rows(parts, "")
+        return filled.reshape(*x.shape, filled.shape[1]), counts
 
     @classmethod
     def samples(cls) -> Iterator[Sample]:
@@ -134,9 +154,9 @@ class StringSplit(Op):
 @register
 @dataclass(frozen=True)
 class RegexFullMatch(Op):
-    """Whether all of each text fits a pattern in the syntax that RE2 and Python share.
+    """Whether all of each text fits a pattern of RE2.
 
-    Source: ONNX RegexFullMatch, opset 20.
+    Runs on the host, with RE2 (the extra `regex`). Source: ONNX RegexFullMatch, opset 20.
     """
 
     pattern: str = ""
@@ -156,7 +176,7 @@ class RegexFullMatch(Op):
         (x,) = inputs
         assert x is not None
         pattern = compile_pattern(self.pattern, self.name)
-        found = [pattern.fullmatch(str(text)) is not None for text in x.flat]
+        found = [pattern.fullmatch(str(text).encode()) is not None for text in x.flat]
         return (np.array(found, bool).reshape(x.shape),)
 
     @classmethod
@@ -183,7 +203,7 @@ class StringNormalizer(Op):
     says, a letter for a letter. Source: ONNX StringNormalizer, opset 10.
     """
 
-    case_change_action: str = "NONE"
+    case_change_action: Literal["NONE", "LOWER", "UPPER"] = "NONE"
     is_case_sensitive: bool = False
     stopwords: tuple[str, ...] = ()
     locale: str = ""
@@ -206,7 +226,7 @@ class StringNormalizer(Op):
         stops = {fold(word) for word in self.stopwords}
         texts = [str(text) for text in x.flat]
         kept = [change(text) for text in texts if fold(text) not in stops] or [""] * min(x.size, 1)
-        return (np.array(kept, "U").reshape(*x.shape[:-1], len(kept)),)
+        return (text_array(kept, (*x.shape[:-1], len(kept))),)
 
     @classmethod
     def samples(cls) -> Iterator[Sample]:
@@ -229,7 +249,7 @@ class TfIdfVectorizer(Op):
     TfIdfVectorizer, opset 9.
     """
 
-    mode: str = "TF"
+    mode: Literal["TF", "IDF", "TFIDF"] = "TF"
     min_gram_length: int = 1
     max_gram_length: int = 1
     max_skip_count: int = 0
@@ -240,14 +260,6 @@ class TfIdfVectorizer(Op):
     weights: tuple[float, ...] = ()
 
     accuracy = Accuracy.ELEMENTWISE
-
-    @classmethod
-    def from_onnx(cls, node: OnnxNode) -> Op:
-        op = super().from_onnx(node)
-        assert isinstance(op, cls)
-        if op.mode not in ("TF", "IDF", "TFIDF"):
-            raise ModelError(f"TfIdfVectorizer: mode '{op.mode}'; expected TF, IDF or TFIDF.")
-        return op
 
     def infer(self, inputs: Types) -> list[TensorType]:
         x = need(inputs, 0, self)
@@ -273,10 +285,15 @@ class TfIdfVectorizer(Op):
         assert x is not None
         pool = self._pool()
         rows = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
+        lengths = set(map(len, pool))
         counts = np.zeros((len(rows), max(self.ngram_indexes) + 1), np.float32)
         for row, items in zip(counts, rows.tolist(), strict=True):
-            for n in range(self.min_gram_length, self.max_gram_length + 1):
-                for step in range(1, self.max_skip_count + 2 if n > 1 else 2):
+            # None is longer than the row, in which its items lie at most so far apart.
+            for n in range(self.min_gram_length, min(self.max_gram_length, len(items)) + 1):
+                if n not in lengths:
+                    continue
+                furthest = (len(items) - 1) // (n - 1) if n > 1 else 1
+                for step in range(1, min(self.max_skip_count + 1, furthest) + 1):
                     for start in range(len(items) - (n - 1) * step):
                         place = pool.get(tuple(items[start : start + (n - 1) * step + 1 : step]))
                         if place is not None:

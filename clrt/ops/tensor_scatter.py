@@ -4,16 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
 import numpy as np
 
-from clrt.errors import ShapeError, UnsupportedError
+from clrt.errors import ShapeError
+from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.spec import Arg, BufferArg, KernelSpec, Launch, Lowering, Variant, i32
 from clrt.ops.base import (
     Accuracy,
-    OnnxNode,
     Op,
     Sample,
     Types,
@@ -41,7 +42,7 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
         DATA_T=y.dtype.cl_bits,
         CIRCULAR=int(op.mode == "circular"),
         F_INDICES=int(indices is not None),
-        INDEX_T=index_t(indices) if indices is not None else "long",
+        INDEX_T=index_t(indices) if indices is not None else DType.INT64.cl,
     )
     status = length_status(node, 2, size - update.dims[axis], "a write index")
     buffers = [BufferArg(v) for v in (cache, update, y) if v is not None]
@@ -49,6 +50,9 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
     numbers = (inner, size, update.dims[axis], count(y.dims[1:axis]))
     args: tuple[Arg, ...] = (*buffers, *(i32(v) for v in numbers))
     return [Launch(kernel, (inner, size, outer), None, args)]
+
+
+_Mode: TypeAlias = Literal["linear", "circular"]
 
 
 @register
@@ -62,20 +66,13 @@ class TensorScatter(Op):
     """
 
     axis: int = -2
-    mode: str = "linear"
+    mode: _Mode = "linear"
 
     storages = None
     in_place = (0,)
     accuracy = Accuracy.EXACT
     followed = (2,)
     variants = (Variant("gather", _emit),)
-
-    @classmethod
-    def from_onnx(cls, node: OnnxNode) -> Op:
-        mode = node.attrs.get("mode", "linear")
-        if mode not in ("linear", "circular"):
-            raise UnsupportedError(f"TensorScatter '{node.name}': mode '{mode}'.")
-        return super().from_onnx(node)
 
     def place(self, rank: int) -> int:
         """The axis.
@@ -126,14 +123,15 @@ class TensorScatter(Op):
     @classmethod
     def samples(cls) -> Iterator[Sample]:
         rng = np.random.default_rng(0)
-        for shape, axis, length, mode, starts in [
+        cases: list[tuple[tuple[int, ...], int, int, _Mode, list[int] | None]] = [
             ((3, 2, 5, 4), -2, 2, "linear", [0, 3, 1]),
             ((3, 2, 5, 4), -2, 2, "circular", [4, -1, 12]),
             ((2, 5), 1, 5, "linear", None),
             ((2, 5), -1, 0, "circular", None),
             ((2, 3, 1, 65), 3, 7, "circular", [60, 0]),
             ((0, 3, 2), 1, 1, "linear", []),
-        ]:
+        ]
+        for shape, axis, length, mode, starts in cases:
             changed = list(shape)
             changed[axis] = length
             indices = None if starts is None else np.array(starts, np.int64)

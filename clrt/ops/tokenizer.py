@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -14,10 +13,15 @@ from clrt.ir.dtypes import DType
 from clrt.ir.op import Array, TensorType
 from clrt.ops.base import Accuracy, OnnxNode, Op, Sample, Types, register
 from clrt.ops.movement import fresh_dim
-from clrt.ops.strings import compile_pattern, text_input
+from clrt.ops.strings import compile_pattern, filled_rows, text_input
 
-# What may match in more than one length where it starts.
-_CHOICE = re.compile(r"\||[*+?}]\?")
+
+def _next(data: bytes, at: int) -> int:
+    """Where the character behind the one at a place starts, in UTF-8."""
+    at += 1
+    while at < len(data) and data[at] & 0xC0 == 0x80:
+        at += 1
+    return at
 
 
 @register
@@ -39,16 +43,20 @@ class Tokenizer(Op):
     domain = "com.microsoft"
     accuracy = Accuracy.EXACT
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if bool(self.separators) == bool(self.tokenexp):
+            raise ModelError("Tokenizer: it takes one of separators and tokenexp.")
+        if not 1 <= self.mincharnum <= (1 if self._takes_characters else math.inf):
+            raise ModelError(f"Tokenizer: mincharnum {self.mincharnum} does not suit its tokens.")
+
     @classmethod
     def from_onnx(cls, node: OnnxNode) -> Op:
         op = super().from_onnx(node)
         assert isinstance(op, cls)
-        if bool(op.separators) == bool(op.tokenexp):
-            raise ModelError("Tokenizer: it takes one of separators and tokenexp.")
-        if not 1 <= op.mincharnum <= (1 if op._takes_characters else math.inf):
-            raise ModelError(f"Tokenizer: mincharnum {op.mincharnum} does not suit its tokens.")
-        for pattern in (*op.separators, op.tokenexp):
-            compile_pattern(pattern, cls.name)
+        if not op._takes_characters:
+            for pattern in op.separators or (op.tokenexp,):
+                compile_pattern(pattern, cls.name, longest=True)
         return op
 
     def infer(self, inputs: Types) -> list[TensorType]:
@@ -63,12 +71,10 @@ class Tokenizer(Op):
         (x,) = inputs
         assert x is not None
         rows = [self._tokens(str(text)) for text in x.flat]
-        width = max(map(len, rows), default=0)
-        if width and self.mark:
+        if any(rows) and self.mark:
             rows = [["\x02", *row, "\x03"] for row in rows]
-            width += 2
-        filled = [row + [self.pad_value] * (width - len(row)) for row in rows]
-        return (np.array(filled, "U").reshape(*x.shape, width),)
+        filled = filled_rows(rows, self.pad_value)
+        return (filled.reshape(*x.shape, filled.shape[1]),)
 
     @property
     def _takes_characters(self) -> bool:
@@ -77,33 +83,31 @@ class Tokenizer(Op):
     def _tokens(self, text: str) -> list[str]:
         if self._takes_characters:
             return list(text)
+        least, data = self.mincharnum, text.encode()
         if self.tokenexp:
-            return [text[a:b] for a, b in self._matches(self.tokenexp, text, self.mincharnum)]
-        pieces = [text]
+            return [data[a:b].decode() for a, b in self._matches(self.tokenexp, data, least)]
+        pieces = [data]
         for separator in self.separators:
             parts = []
             for piece in pieces:
                 start = 0
                 for a, b in self._matches(separator, piece, 0):
                     parts.append(piece[start:a])
-                    start = max(b, a + 1)
+                    start = b if b > a else _next(piece, a)
                 parts.append(piece[start:])
-            pieces = [part for part in parts if len(part) >= self.mincharnum]
-        return pieces
+            pieces = [part for part in parts if len(part.decode()) >= least]
+        return [piece.decode() for piece in pieces]
 
-    def _matches(self, pattern: str, text: str, least: int) -> Iterator[tuple[int, int]]:
+    def _matches(self, pattern: str, data: bytes, least: int) -> Iterator[tuple[int, int]]:
         """Where matches of at least so many characters start and end; each is as long as can be."""
-        compiled = compile_pattern(pattern, self.name)
-        chooses = _CHOICE.search(pattern) is not None
+        compiled = compile_pattern(pattern, self.name, longest=True)
         at = 0
-        while at <= len(text) and (found := compiled.search(text, at)):
+        while at <= len(data) and (found := compiled.search(data, at)):
             start, end = found.span()
-            if chooses:  # of alternatives Python takes the first
-                ends = range(len(text), end, -1)
-                end = next((e for e in ends if compiled.fullmatch(text, start, e)), end)
-            if end - start >= least:
+            at = _next(data, start)
+            if len(data[start:end].decode()) >= least:
                 yield start, end
-            at = max(end, start + 1) if end - start >= least else start + 1
+                at = max(end, at)
 
     @classmethod
     def samples(cls) -> Iterator[Sample]:

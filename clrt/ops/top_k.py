@@ -8,7 +8,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from clrt.device.caps import DeviceCaps
-from clrt.errors import ShapeError
+from clrt.errors import ShapeError, counted
+from clrt.ir.code import Define
 from clrt.ir.dims import Dim
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
@@ -51,7 +52,7 @@ def _sizes(node: Node) -> tuple[int, int, int, int]:
     return outer * inner, n, inner, node.output.dims[axis] if x.dims else 1
 
 
-def _defines(node: Node) -> dict[str, object]:
+def _defines(node: Node) -> dict[str, Define]:
     x = node.arg(0)
     assert isinstance(node.op, TopK)
     return {
@@ -139,7 +140,7 @@ class TopK(Op):
         axis = normalize_axis(self.axis, len(x.shape), self)
         found = elements(inputs, 1)
         if found is not None and len(found) != 1:
-            raise ShapeError(f"TopK: k has {len(found)} elements; expected one.")
+            raise ShapeError(f"TopK: k has {counted(len(found), 'element')}; expected one.")
         k: Dim = found[0] if found else fresh_dim()
         shape = (*x.shape[:axis], k, *x.shape[axis + 1 :]) if x.shape else ()
         n = x.shape[axis] if x.shape else 1

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from clrt.errors import ShapeError
+from clrt.errors import ModelError, ShapeError
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.spec import BufferArg, Launch, Lowering, Variant
@@ -39,6 +39,15 @@ class Transpose(Op):
     storages = None
     shape_data = True
     variants = (Variant("strided", _emit),)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        perm = self.perm
+        if perm is not None and sorted(perm) != list(range(len(perm))):
+            raise ModelError(
+                f"Transpose: attribute 'perm' is {list(perm[:9])}, no order of axes; export the "
+                "model again."
+            )
 
     def order(self, rank: int) -> tuple[int, ...]:
         """The permutation; reversed axes by default."""

@@ -8,11 +8,16 @@ from typing import Any
 
 import numpy as np
 
+from clrt.ir.code import Code
 from clrt.ir.dims import maximum, minimum
 from clrt.ir.dtypes import DType
-from clrt.ir.op import Array
-from clrt.ops.base import Accuracy, OnnxNode, Sample, register
-from clrt.ops.pointwise import NumpyFunction, Pointwise, either
+from clrt.ir.graph import Graph, Node, Value
+from clrt.ir.op import Array, TensorType
+from clrt.ops.base import Accuracy, OnnxNode, Sample, node_of, register
+from clrt.ops.pointwise import Div, NumpyFunction, Pointwise, either
+
+# Operands of one kernel: 36 bytes of arguments each where they broadcast, and a device takes 1024.
+MAX_OPERANDS = 24
 
 
 @register
@@ -42,14 +47,13 @@ class Clip(Pointwise):
             x = np.maximum(x, bounds[0])
         return np.minimum(x, bounds[-1]) if self.has_max else x
 
-    def cl(self, args: Sequence[str], dtypes: Sequence[DType]) -> str | None:
-        prefix = "@" if dtypes[0].is_float else "i_"
-        text = args[0]
+    def cl(self, args: Sequence[Code], dtypes: Sequence[DType]) -> Code | None:
+        text, prefix = args[0], _prefix(dtypes[0])
         if self.has_min:
-            text = f"{prefix}max({text}, {args[1]})"
+            text = Code("{}max({}, {})").fill(prefix, text, args[1])
         if self.has_max:
-            text = f"{prefix}min({text}, {args[-1]})"
-        return text.replace("@", "d_" if dtypes[0] is DType.FLOAT64 else "c_")
+            text = Code("{}min({}, {})").fill(prefix, text, args[-1])
+        return text
 
     @classmethod
     def samples(cls) -> Iterator[Sample]:
@@ -62,28 +66,64 @@ class Clip(Pointwise):
         yield Sample(cls(), (integers, np.asarray(-2), np.asarray(5)))
 
 
+def _prefix(dtype: DType) -> Code:
+    """Of the functions for a dtype."""
+    if dtype is DType.FLOAT64:
+        return Code("d_")
+    return Code("c_") if dtype.is_float else Code("i_")
+
+
 @dataclass(frozen=True)
 class Variadic(Pointwise):
-    """Base of ops over one or more operands."""
+    """Base of ops over one or more operands; many are several nodes.
+
+    Numerics: operands are taken in pairs, and then the results of these.
+    """
 
     arity = 2
 
-    def fold(self, left: str, right: str, dtypes: Sequence[DType]) -> str:
+    def expand(self, inputs: Sequence[Value | None]) -> tuple[Graph, Sequence[Value | None]] | None:
+        given = [v for v in inputs if v is not None]
+        if len(given) <= MAX_OPERANDS:
+            return None
+        formal = [Value(f"x{k}", TensorType(v.dtype, v.shape)) for k, v in enumerate(given)]
+        nodes: list[Node] = []
+        level = formal
+        while len(level) > 1:
+            parts = [level[k : k + MAX_OPERANDS] for k in range(0, len(level), MAX_OPERANDS)]
+            level = []
+            for part in parts:
+                nodes.append(node_of(self.partial, part, f"{self.name}{len(nodes)}"))
+                level.append(nodes[-1].output)
+        nodes += self.finish(level[0], len(given))
+        return Graph(self.name, formal, [nodes[-1].output], nodes), given
+
+    @property
+    def partial(self) -> Variadic:
+        """The op of some of many operands, and of the results."""
+        return self
+
+    def finish(self, total: Value, count: int) -> list[Node]:
+        """What comes after the partial results of `count` operands are one."""
+        return []
+
+    def fold(self, left: Code, right: Code, dtypes: Sequence[DType]) -> Code:
         """The expression of two operands."""
         raise NotImplementedError
 
-    def cl(self, args: Sequence[str], dtypes: Sequence[DType]) -> str | None:
-        text = args[0]
-        for arg in args[1:]:
-            text = self.fold(text, arg, dtypes)
-        prefix = "d_" if dtypes[0] is DType.FLOAT64 else "c_" if dtypes[0].is_float else "i_"
-        return text.replace("@", prefix)
+    def cl(self, args: Sequence[Code], dtypes: Sequence[DType]) -> Code | None:
+        texts = list(args)
+        while len(texts) > 1:
+            pairs = zip(texts[::2], texts[1::2], strict=False)
+            odd = texts[-1:] if len(texts) % 2 else []
+            texts = [*(self.fold(a, b, dtypes) for a, b in pairs), *odd]
+        return texts[0].renamed(Code("@"), _prefix(dtypes[0]))
 
     @classmethod
     def samples(cls) -> Iterator[Sample]:
         yield from super().samples()
         rng = np.random.default_rng(5)
-        for count in (1, 3):
+        for count in (1, 3, MAX_OPERANDS):
             yield Sample(cls(), tuple(cls.draw(rng, (3, 5), DType.FLOAT32) for _ in range(count)))
 
 
@@ -99,8 +139,8 @@ class Max(Variadic):
     def evaluate(self, *arrays: Array) -> Any:
         return _reduce(either(np.maximum, maximum), arrays)
 
-    def fold(self, left: str, right: str, dtypes: Sequence[DType]) -> str:
-        return f"@max({left}, {right})"
+    def fold(self, left: Code, right: Code, dtypes: Sequence[DType]) -> Code:
+        return Code("@max({}, {})").fill(left, right)
 
 
 @register
@@ -115,8 +155,8 @@ class Min(Variadic):
     def evaluate(self, *arrays: Array) -> Any:
         return _reduce(either(np.minimum, minimum), arrays)
 
-    def fold(self, left: str, right: str, dtypes: Sequence[DType]) -> str:
-        return f"@min({left}, {right})"
+    def fold(self, left: Code, right: Code, dtypes: Sequence[DType]) -> Code:
+        return Code("@min({}, {})").fill(left, right)
 
 
 @register
@@ -129,8 +169,8 @@ class Sum(Variadic):
     def evaluate(self, *arrays: Array) -> Any:
         return _reduce(np.add, arrays)
 
-    def fold(self, left: str, right: str, dtypes: Sequence[DType]) -> str:
-        return f"({left} + {right})"
+    def fold(self, left: Code, right: Code, dtypes: Sequence[DType]) -> Code:
+        return Code("({} + {})").fill(left, right)
 
 
 @register
@@ -143,11 +183,20 @@ class Mean(Variadic):
     def evaluate(self, *arrays: Array) -> Any:
         return _reduce(np.add, arrays) / len(arrays)
 
-    def fold(self, left: str, right: str, dtypes: Sequence[DType]) -> str:
-        return f"({left} + {right})"
+    def fold(self, left: Code, right: Code, dtypes: Sequence[DType]) -> Code:
+        return Code("({} + {})").fill(left, right)
 
-    def cl(self, args: Sequence[str], dtypes: Sequence[DType]) -> str | None:
-        return f"({super().cl(args, dtypes)} / {len(args)})"
+    @property
+    def partial(self) -> Variadic:
+        return Sum()
+
+    def finish(self, total: Value, count: int) -> list[Node]:
+        divisor = Value("count", TensorType.of(np.asarray(count, total.dtype.numpy)))
+        return [node_of(Div(), [total, divisor], "mean")]
+
+    def cl(self, args: Sequence[Code], dtypes: Sequence[DType]) -> Code | None:
+        total = super().cl(args, dtypes)
+        return None if total is None else Code("({} / {})").fill(total, len(args))
 
 
 def _reduce(function: NumpyFunction, arrays: Sequence[Array]) -> Any:

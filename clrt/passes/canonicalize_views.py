@@ -17,12 +17,19 @@ class CanonicalizeViews(Pass):
 
     The target has no -1 and no 0 that means "as the input", so that an empty batch stays right.
     A Transpose that only moves axes of size 1 is a view, too.
+
+    Args:
+        transposes: Whether such a Transpose becomes a Reshape. Attention is found by the transposes
+            around it, those of a single token among them.
     """
 
     name = "canonicalize_views"
 
+    def __init__(self, transposes: bool = True) -> None:
+        self._transposes = transposes
+
     def match(self, view: GraphView, node: Node) -> Match | Miss | None:
-        is_view = op_name(node) in _VIEWS or moves_ones(node)
+        is_view = op_name(node) in _VIEWS or (self._transposes and moves_ones(node))
         if not is_view:
             return None
         if node.output.shape is None:

@@ -17,7 +17,8 @@ from clrt.errors import ClrtError, PassError
 from clrt.ir.dims import UNKNOWN, Shape, numbers_of
 from clrt.ir.graph import Graph, Names, Node, Patch, Value
 from clrt.ir.op import Array, ContainerType, IrOp, TensorType
-from clrt.ops.base import Op
+from clrt.limits import FoldBudget
+from clrt.ops.base import Op, all_graphs
 from clrt.passes.report import PassRecord, PassReport
 
 MAX_SWEEPS = 64
@@ -79,10 +80,14 @@ class GraphView:
 
     Attributes:
         memo: What a pass remembers during one run (the pass itself is stateless).
+        budget: What is left for folding constants, over all passes.
     """
 
-    def __init__(self, graph: Graph, names: Names | None = None) -> None:
+    def __init__(
+        self, graph: Graph, names: Names | None = None, budget: FoldBudget | None = None
+    ) -> None:
         self.graph = graph
+        self.budget = fold_budget(graph) if budget is None else budget
         self.memo: dict[Hashable, Any] = {}
         self._users: dict[Value, dict[Node, None]] = {}
         self._outputs: dict[Value, int] = {}
@@ -199,6 +204,12 @@ class GraphView:
                 self._users.setdefault(value, {})[node] = None
 
 
+def fold_budget(graph: Graph) -> FoldBudget:
+    """What folding may add to a graph and to those in it."""
+    constants = {v for g in all_graphs(graph) for v in g.constants()}
+    return FoldBudget.of(sum(v.nbytes for v in constants))
+
+
 class Rewriter:
     """Makes the nodes and constants of a patch, with types inferred and fresh names."""
 
@@ -293,10 +304,12 @@ class Session:
     Attributes:
         report: What happened so far.
         instead: Passes that run in the place of those of their names.
+        budget: What is left for folding constants; one for a graph and all in it.
     """
 
-    def __init__(self, graph: Graph, *instead: Pass) -> None:
+    def __init__(self, graph: Graph, *instead: Pass, budget: FoldBudget | None = None) -> None:
         self.graph = graph
+        self.budget = fold_budget(graph) if budget is None else budget
         self.instead = {p.name: p for p in instead}
         self.report = PassReport()
         self._names: Names | None = None
@@ -310,7 +323,7 @@ class Session:
         start = time.perf_counter()
         pass_ = self.instead.get(pass_.name, pass_)
         record = PassRecord(pass_.name)
-        view = GraphView(self.graph, self._names)
+        view = GraphView(self.graph, self._names, self.budget)
         for _ in range(MAX_SWEEPS):
             if self._sweep(pass_, view, record) == 0 or self.report.stopped:
                 break

@@ -49,21 +49,32 @@ class FoldConstants(Pass):
             return Miss("the weight is to stay quantised", node)
         if dequantizes and node.arg(0).dtype in (DType.INT4, DType.UINT4):
             return Miss("the weight takes an eighth of the memory as it is", node)
-        sizes = [None if v is None else v.numbers for v in node.inputs]
-        limit = max(MAX_FOLDED_BYTES, sum(a.nbytes for a in sizes if a is not None))
-        if sum(v.nbytes for v in node.outputs if v.type.is_static) > limit:
+        inputs = {v for v in node.inputs if v is not None}
+        limit = max(MAX_FOLDED_BYTES, sum(v.nbytes for v in inputs))
+        gone = sum(v.nbytes for v in inputs if view.only_user(v) is not None)
+        static = all(v.type.is_static for v in node.outputs)
+        known = sum(v.nbytes for v in node.outputs) if static else 0
+        work = node.op.flops(node.input_types, [v.type for v in node.outputs]) if static else 0
+        if known > limit:
             return Miss("the result is larger than 16 MiB and than its inputs", node)
+        if not view.budget.has(known - gone, work):
+            return Miss("what folding may add to the model is used up (CLRT_FOLD_LIMIT)", node)
         arrays = evaluate_node(node)
         if isinstance(arrays, Miss):
             return arrays
-        if sum(a.nbytes for a in arrays) > limit:
+        made = sum(a.nbytes for a in arrays)
+        if made > limit:
             return Miss("the result is larger than 16 MiB and than its inputs", node)
-        return Match(view, node, facts=arrays)
+        if not view.budget.has(made - gone, work):
+            return Miss("what folding may add to the model is used up (CLRT_FOLD_LIMIT)", node)
+        return Match(view, node, facts=(arrays, made - gone, work))
 
     def rewrite(self, match: Match) -> Patch:
         rewriter = Rewriter(match, self.name)
         replace = {}
-        for value, array in zip(match.root.outputs, match.facts, strict=True):
+        arrays, grown, work = match.facts
+        match.view.budget.take(grown, work)
+        for value, array in zip(match.root.outputs, arrays, strict=True):
             replace[value] = _constant(rewriter, value, array)
         return rewriter.patch(replace)
 
@@ -108,7 +119,14 @@ def evaluate_node(node: Node) -> list[Array] | Miss:
     try:
         inputs = [None if v is None else v.numbers for v in node.inputs]
         return [np.asarray(a) for a in node.op.compute(*inputs)]
-    except (ClrtError, NotImplementedError, ArithmeticError, LookupError, ValueError) as error:
+    except (
+        ClrtError,
+        NotImplementedError,
+        ArithmeticError,
+        LookupError,
+        ValueError,
+        MemoryError,
+    ) as error:
         return Miss(f"its reference cannot run: {error}", node)
 
 

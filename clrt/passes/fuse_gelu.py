@@ -12,6 +12,8 @@ from clrt.passes.matching import is_scalar, keeps_shape, op_name, operand_orders
 
 _TANH_SCALE = math.sqrt(2 / math.pi)
 _CUBE = 0.044715
+# Of a product that is looked at: one that takes itself twice, again and again, has no end of them.
+_MAX_NODES = 16
 
 
 @dataclass
@@ -76,6 +78,7 @@ def _flatten(view: GraphView, root: Node) -> _Product:
     def descend(user: Node, value: Value) -> None:
         node = value.producer
         mine = node is not None and view.only_user(value) is user
+        mine = mine and len(product.nodes) < _MAX_NODES
         if node is not None and mine and (op_name(node) == "Mul" or scaled(node) is not None):
             visit(node)
         else:
@@ -140,14 +143,16 @@ def _cubic(view: GraphView, value: Value, x: Value, power: int) -> list[Node] | 
     return None
 
 
-def _exponent(value: Value, x: Value) -> float:
-    """n where a value is x to the power n; NaN where it is not."""
+def _exponent(value: Value, x: Value, nested: int = 0) -> float:
+    """n where a value is x to the power n; NaN where it is not, or is more than x³ by products."""
     if value is x:
         return 1
+    if nested > 2:
+        return math.nan
     node = value.producer
     if op_name(node) == "Pow" and node is not None and node.arg(0) is x:
         exponent = scalar(node.arg(1))
         return math.nan if exponent is None else exponent
     if op_name(node) == "Mul" and node is not None:
-        return sum(_exponent(v, x) for v in (node.arg(0), node.arg(1)))
+        return sum(_exponent(v, x, nested + 1) for v in (node.arg(0), node.arg(1)))
     return math.nan

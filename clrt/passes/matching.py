@@ -65,6 +65,26 @@ def uniform(value: Value | None) -> float | None:
     return None
 
 
+def never_negative(value: Value, depth: int = 8) -> bool:
+    """Whether no element of a float value can be below 0, or -0, by what computes it."""
+    if value.is_constant:
+        numbers = value.numbers
+        return numbers is not None and not bool(np.signbit(numbers.astype(np.float64)).any())
+    node = value.producer
+    name = op_name(node)
+    if node is None or not depth:
+        return False
+    if name == "Mul" and node.arg(0) is node.arg(1):
+        return True
+    if name == "Pow" and scalar(node.arg(1)) == 2:
+        return True
+    if name in (*_MOVERS, "ReduceMean", "ReduceSum", "ReduceMax"):
+        return never_negative(node.arg(0), depth - 1)
+    if name in ("Add", "Sum", "Mul", "Div", "Max"):
+        return all(v is not None and never_negative(v, depth - 1) for v in node.inputs)
+    return name in ("Abs", "Exp", "ReduceL1", "ReduceL2", "ReduceSumSquare")
+
+
 def operand_orders(node: Node) -> Iterator[tuple[Value, Value]]:
     """Both orders of the operands of a commutative op; nothing unless there are two."""
     if len(node.inputs) == 2:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from clrt.ir.graph import Graph
+from clrt.limits import FoldBudget
 from clrt.ops.base import Op
 from clrt.passes.canonicalize_matmul import CanonicalizeMatmul
 from clrt.passes.canonicalize_views import CanonicalizeViews, SimplifyTransposes
 from clrt.passes.capture_invariants import CaptureInvariants
-from clrt.passes.driver import Pass, PassReport, Session, infer_types
+from clrt.passes.driver import Pass, PassReport, Session, fold_budget, infer_types
 from clrt.passes.eliminate_common_subexpressions import EliminateCommonSubexpressions
 from clrt.passes.eliminate_dead import EliminateDead
 from clrt.passes.fold_constants import FoldConstants, FoldShapeData
@@ -42,13 +43,19 @@ CLEAN_UP: tuple[Pass, ...] = (
     SinkConstants(),  # into the graphs of nodes, which are optimised when this one is
     InlineGraphs(),  # If with a known condition, Einsum
     RemoveIdentity(),  # Dropout, casts and views that change nothing, neutral operands
-    CanonicalizeViews(),  # Flatten, Squeeze, Unsqueeze: all are Reshape, and two are one
+    CanonicalizeViews(transposes=False),  # Flatten, Squeeze, Unsqueeze: all are Reshape, two one
     SimplifyTransposes(),  # two are one; the exporter's detour around batched transposes
     EliminateCommonSubexpressions(),  # exporters repeat masks and shapes in every layer
     SimplifyAlgebra(),  # cheaper elementwise forms
     SimplifyIndexGrids(),  # gathers of everything in order: how masks are exported
     SinkExpand(),  # compute first, broadcast later
     SinkSlice(),  # position embeddings are a slice of a constant
+)
+
+# The same once patterns are found: the transposes of a single token, by which attention is seen,
+# become views, too.
+CLEAN_UP_AFTER = tuple(
+    CanonicalizeViews() if isinstance(p, CanonicalizeViews) else p for p in CLEAN_UP
 )
 
 # Before anything looks for patterns, which are in float32.
@@ -100,22 +107,31 @@ def optimize(
     Raises:
         PassError: A pass broke an invariant (a bug in clrt).
     """
-    session = Session(graph, *([FoldConstants(dequantize=False)] if keep_quantized else []))
+    return _optimize(graph, level, keep_quantized, narrow_weights, fold_budget(graph))
+
+
+def _optimize(
+    graph: Graph, level: int, keep_quantized: bool, narrow_weights: bool, budget: FoldBudget
+) -> PassReport:
+    instead = [FoldConstants(dequantize=False)] if keep_quantized else []
+    session = Session(graph, *instead, budget=budget)
     if level >= 1:
-        _clean_up(session)
+        _clean_up(session, CLEAN_UP)
         if _run(session, LEGALISE):
-            _clean_up(session)
+            _clean_up(session, CLEAN_UP)
+    if level == 1:
+        _clean_up(session, CLEAN_UP_AFTER)
     if level >= 2:
         for stage in (FUSE_SUBGRAPHS, FUSE_PRODUCTS):
             _run(session, stage)
-            _clean_up(session)
+            _clean_up(session, CLEAN_UP_AFTER)
         _run(session, FUSE_REST)
         if narrow_weights:
             _run(session, (NarrowWeights(),))
     for node in graph.nodes:
         assert isinstance(node.op, Op)
         for inner in node.op.graphs:
-            optimize(inner, level, keep_quantized, narrow_weights)
+            _optimize(inner, level, keep_quantized, narrow_weights, budget)
     return session.report
 
 
@@ -127,8 +143,8 @@ def _run(session: Session, passes: tuple[Pass, ...]) -> int:
     return hits
 
 
-def _clean_up(session: Session) -> None:
+def _clean_up(session: Session, passes: tuple[Pass, ...]) -> None:
     for _ in range(MAX_ROUNDS):
-        if not _run(session, CLEAN_UP):
+        if not _run(session, passes):
             break
         infer_types(session.graph)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from dataclasses import dataclass, field
 
+from clrt.errors import counted
+
 
 @dataclass
 class PassRecord:
@@ -25,7 +27,7 @@ class PassRecord:
     def __str__(self) -> str:
         return (
             f"{self.name}: {len(self.hits)} hits, {len(self.misses)} near misses, "
-            f"{self.nodes_after} nodes left, {self.seconds * 1e3:.1f} ms"
+            f"{counted(self.nodes_after, 'node')} left, {self.seconds * 1e3:.1f} ms"
         )
 
     def explain(self) -> None:

@@ -11,9 +11,16 @@ import numpy as np
 from clrt.ir.dtypes import DType, converts_safely
 from clrt.ir.graph import Node, Patch, Value
 from clrt.ops.cast import Cast
-from clrt.ops.pointwise import Mul, Reciprocal, Sqrt
+from clrt.ops.pointwise import Abs, Equal, Mul, Reciprocal, Sqrt, Where
 from clrt.passes.driver import GraphView, Match, Miss, Pass, Rewriter
-from clrt.passes.matching import keeps_shape, op_name, produced_by, scalar, with_scalar
+from clrt.passes.matching import (
+    keeps_shape,
+    never_negative,
+    op_name,
+    produced_by,
+    scalar,
+    with_scalar,
+)
 
 # Factors in this range can be multiplied without overflow of what lies between them.
 _TAME = (1e-6, 1e6)
@@ -23,8 +30,9 @@ Rule = Callable[[Node, Rewriter], "Value | None"]
 class SimplifyAlgebra(Pass):
     """One elementwise node -> a cheaper one.
 
-    x / c -> x * (1 / c), x ** 2 -> x * x, x ** 0.5 -> sqrt(x), x ** -1 -> 1 / x,
-    (x * c) * d -> x * (c * d), not not x -> x, Cast after a lossless Cast -> one Cast.
+    x / c -> x * (1 / c), x ** 2 -> x * x, x ** 0.5 -> sqrt(x) (and infinity for -infinity, where x
+    may be that), x ** -1 -> 1 / x, (x * c) * d -> x * (c * d), not not x -> x, Cast after a lossless
+    Cast -> one Cast.
 
     Numerics: exact for c a power of two; else x / c changes by at most one ulp more.
     """
@@ -73,8 +81,18 @@ def _pow(node: Node, rewriter: Rewriter) -> Value | None:
     if not x.dtype.is_float:
         return None
     if exponent == 0.5:
-        return rewriter.add(Sqrt(), x)
+        return _root(x, rewriter)
     return rewriter.add(Reciprocal(), x) if exponent == -1 else None
+
+
+def _root(x: Value, rewriter: Rewriter) -> Value:
+    """x ** 0.5, which unlike sqrt(x) is infinity for -infinity and 0 for -0."""
+    root = rewriter.add(Sqrt(), x)
+    if never_negative(x):
+        return root
+    infinity = np.asarray(np.inf, x.dtype.numpy)
+    lowest = rewriter.add(Equal(), x, rewriter.constant(-infinity))
+    return rewriter.add(Where(), lowest, rewriter.constant(infinity), rewriter.add(Abs(), root))
 
 
 def _mul(node: Node, rewriter: Rewriter) -> Value | None:

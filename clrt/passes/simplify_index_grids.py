@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from clrt.ir.dims import Dim, Expr, Shape, Undecidable, product, same
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Patch, Value
+from clrt.ir.op import Array
 from clrt.passes.canonicalize_views import reshape
 from clrt.passes.driver import GraphView, Match, Miss, Pass, Rewriter
 from clrt.passes.matching import int_attribute, op_name, produced_by
@@ -75,6 +77,9 @@ def grid(value: Value, depth: int = 0) -> Grid | None:
     data = value.type.data
     if data is not None and data.size == 1:
         return Grid(shape, (0,) * len(shape), _dim(data.reshape(-1)[0]))
+    known = value.type.known if value.is_constant else None
+    if known is not None:
+        return _counted(known)
     if node is None:
         return None
     match op_name(node):
@@ -89,6 +94,23 @@ def grid(value: Value, depth: int = 0) -> Grid | None:
         case "Add" | "Sub" | "Mul":
             return _combined(node, shape, depth)
     return None
+
+
+def _counted(known: Array) -> Grid | None:
+    """The grid of known elements, numbers or dims: what was a Range, and more, before folding."""
+    if not known.size:
+        return None
+    first = (0,) * known.ndim
+    offset, steps = _dim(known[first]), list[Dim]()
+    expected: Any = np.array(offset, known.dtype)
+    for axis, size in enumerate(known.shape):
+        line = known[(*first[:axis], slice(None), *first[axis + 1 :])]
+        steps.append(_dim(line[1]) - offset if size > 1 else 0)
+        counts = np.arange(size).astype(known.dtype) * steps[-1]
+        if not np.array_equal(line, counts + offset):
+            return None  # before anything as large as what is known is made
+        expected = expected + counts.reshape(-1, *(1,) * (known.ndim - 1 - axis))
+    return Grid(known.shape, tuple(steps), offset) if np.array_equal(known, expected) else None
 
 
 def _dim(element: object) -> Dim:
@@ -177,13 +199,9 @@ def _gathers_all(node: Node) -> str | None:
 def _gathers_all_nd(node: Node) -> str | None:
     """Why GatherND does not read all in order: "" where it does, None for other indices."""
     x, y = node.arg(0), node.output
-    concat = produced_by(node.arg(1), "Concat")
-    if concat is None or x.shape is None or y.shape is None:
+    columns = _columns(node.arg(1))
+    if columns is None or x.shape is None or y.shape is None:
         return None
-    rank = concat.output.type.rank
-    if rank is None or int_attribute(concat.op, "axis", 0) % rank != rank - 1:
-        return None
-    columns = [None if v is None else grid(v) for v in concat.inputs]
     if any(c is None or not same(c.shape[-1], 1) for c in columns):
         return None
     if len(columns) != len(x.shape) or int_attribute(node.op, "batch_dims", 0):
@@ -202,3 +220,15 @@ def _gathers_all_nd(node: Node) -> str | None:
         if not same(column.steps[axis], 1) or not same(y.shape[axis], dim):
             return f"its indices along axis {axis} are not 0, 1, … up to {dim}"
     return "it repeats elements" if free else ""
+
+
+def _columns(indices: Value) -> list[Grid | None] | None:
+    """The last axis of index tuples taken apart: a grid each, None where one does not count."""
+    known = indices.type.known if indices.is_constant else None
+    if known is not None:
+        return [_counted(known[..., k : k + 1]) for k in range(known.shape[-1])]
+    concat = produced_by(indices, "Concat")
+    rank = None if concat is None else concat.output.type.rank
+    if concat is None or rank is None or int_attribute(concat.op, "axis", 0) % rank != rank - 1:
+        return None
+    return [None if v is None else grid(v) for v in concat.inputs]

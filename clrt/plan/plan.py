@@ -20,6 +20,7 @@ from clrt.kernels.spec import (
     Scratch,
     Status,
 )
+from clrt.limits import check_host
 from clrt.ops.base import Op
 from clrt.plan.arena import Arena, Interval, Place, live_bytes, place, separate
 
@@ -129,7 +130,7 @@ def lower(nodes: Sequence[Node], ctx: Lowering) -> list[Step]:
     dtypes = {v.dtype: None for v in (*node.inputs, *node.outputs) if v is not None}
     unread = [d for d in dtypes if d.storage not in (node.op.storages or (d.storage,))]
     if unread:
-        return [Host(node, f"no kernel for {unread[0]}")]
+        return [_host(node, f"no kernel for {unread[0]}")]
     for variant in node.op.variants:
         reason = variant.misfit(node, ctx.caps)
         if reason is None:
@@ -147,7 +148,12 @@ def lower(nodes: Sequence[Node], ctx: Lowering) -> list[Step]:
                 others = (Kernels(n, variant.name, (), within=node) for n in after[:count])
                 return [step, *others]
         rejected.append(f"{variant.name}: {reason}")
-    return [Host(node, "; ".join(rejected) or f"{node.op.name} has no kernel")]
+    return [_host(node, "; ".join(rejected) or f"{node.op.name} has no kernel")]
+
+
+def _host(node: Node, reason: str) -> Host:
+    check_host(sum(v.nbytes for v in node.outputs), f"The result of {node}, made on the host,")
+    return Host(node, reason)
 
 
 def _is_view(node: Node) -> bool:

@@ -14,11 +14,12 @@ from math import prod
 
 import numpy as np
 
-from clrt.errors import ClrtError, NumberError, PlanError, ShapeError, reworded
-from clrt.ir.dims import Bindings, Shape, numbers_of
+from clrt.errors import PlanError, ShapeError
+from clrt.ir.dims import Bindings, Shape, numbers_of, substitute
 from clrt.ir.graph import Graph, Names, Node, Value
 from clrt.ir.op import Array, ContainerType, TensorType
-from clrt.ops.base import Op, stand_in
+from clrt.limits import FoldBudget
+from clrt.ops.base import Blaming, Op, stand_in
 from clrt.ops.control_flow import sink_constants
 
 # A folded result is a constant of the plan; larger ones are computed on the device at each run.
@@ -26,6 +27,7 @@ MAX_FOLDED_BYTES = 4 << 20
 MIN_WEIGHT_BYTES = 4 << 10
 # Of a tensor: kernels count with 32 bits.
 MAX_ELEMS = 2**31 - 1
+MAX_RANK = 64 if np.lib.NumpyVersion(np.__version__) >= "2.0.0" else 32
 
 
 @dataclass(frozen=True)
@@ -115,6 +117,7 @@ def specialise_to_cut(
     waiting: list[Node] = []
     instead: dict[Value, Value] = {}
     names = Names(())
+    budget = FoldBudget.of(0)
     todo = deque(copy.nodes)
     while todo:
         node = todo.popleft()
@@ -130,7 +133,7 @@ def specialise_to_cut(
             node.op, node.inputs = sink_constants(node) or (node.op, node.inputs)
             waiting.append(node)
             rest.append(node)
-        elif not _fold(node):
+        elif not _fold(node, budget):
             kept.append(node)
         if rest and rest[-1] is node:
             blocked.update(node.outputs)
@@ -193,8 +196,9 @@ def _infer(node: Node, sizes: dict[str, int]) -> bool:
     for value, type_ in zip(node.outputs, types, strict=False):
         _check_size(value, type_)
     for value, type_ in zip(node.outputs, types, strict=False):
-        sizes.update(numbers_of(value.shape or (), type_.shape or ()))
-        if value.symbolic is not None and not _fits(type_, value.symbolic):
+        for name, size in numbers_of(value.shape or (), type_.shape or ()).items():
+            sizes.setdefault(name, size)
+        if value.symbolic is not None and not _fits(type_, value.symbolic, sizes):
             value.symbolic = None  # what the file declares is wrong
         value.type = type_
     return True
@@ -202,10 +206,8 @@ def _infer(node: Node, sizes: dict[str, int]) -> bool:
 
 def _types(node: Node) -> list[TensorType]:
     assert isinstance(node.op, Op)
-    try:
+    with Blaming(node):
         return node.op.infer_with_data(node.input_types)
-    except ClrtError as error:
-        raise reworded(error, f"{node.op.name} '{node.name}': {error}") from error
 
 
 def _open_sizes(node: Node) -> None:
@@ -223,8 +225,12 @@ def _open_sizes(node: Node) -> None:
             value.type = TensorType(value.dtype, dims)
 
 
-def _fits(type_: TensorType, dims: Shape) -> bool:
-    return type_.agrees(TensorType(type_.dtype, dims))
+def _fits(type_: TensorType, dims: Shape, sizes: Bindings) -> bool:
+    """Whether dims are those of the type, by the sizes that are known: kernels go by which dims are
+    one symbol.
+    """
+    bound = tuple(substitute(d, sizes) for d in dims)
+    return type_.agrees(TensorType(type_.dtype, bound))
 
 
 def _check_size(value: Value, type_: TensorType) -> None:
@@ -232,6 +238,10 @@ def _check_size(value: Value, type_: TensorType) -> None:
     shape = type_.static_shape or ()
     if any(d < 0 for d in shape):
         raise ShapeError(f"'{value.name}' cannot have the sizes {list(shape)}.")
+    if len(shape) > MAX_RANK:
+        raise ShapeError(
+            f"'{value.name}' has {len(shape)} axes; a tensor may have {MAX_RANK}, as in NumPy."
+        )
     if prod(shape) > MAX_ELEMS:
         raise ShapeError(
             f"'{value.name}' {type_} has more elements than a tensor may have ({MAX_ELEMS}); "
@@ -280,7 +290,7 @@ def _cut(first: Graph, waiting: list[Node], rest: list[Node], sizes: Bindings) -
     return first, Cut(tuple(waiting), read_names, known_names, tuple(driven), after)
 
 
-def _fold(node: Node) -> bool:
+def _fold(node: Node, budget: FoldBudget) -> bool:
     """Evaluates a node whose inputs are all known; its outputs become constants."""
     if all(v.has_numbers for v in node.outputs):
         arrays = [v.numbers for v in node.outputs]
@@ -290,11 +300,14 @@ def _fold(node: Node) -> bool:
         if any(v.nbytes > MAX_FOLDED_BYTES for v in node.outputs) or _grows_weight(node):
             return False
         assert isinstance(node.op, Op)
+        made = sum(v.nbytes for v in node.outputs)
+        work = node.op.flops(node.input_types, [v.type for v in node.outputs])
+        if not budget.has(made, work):
+            return False
+        budget.take(made, work)
         inputs = [None if v is None else v.numbers for v in node.inputs]
-        try:
+        with Blaming(node):
             arrays = list(node.op.compute(*inputs))
-        except NumberError as error:
-            raise error.at(node) from error
     for value, array in zip(node.outputs, arrays, strict=False):
         data = np.asarray(array, value.dtype.numpy, order="C")
         value.type = TensorType(value.dtype, data.shape, data)

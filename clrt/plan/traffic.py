@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from clrt.ir.graph import Node, Value
-from clrt.kernels.spec import MOST_AFTER, Launch, Scratch, Status
+from clrt.kernels.spec import MOST_AFTER, Buffer, BufferArg, Launch, Packed, Scratch, Status
 
 # Ops of which a launch reads, or writes, only a part of a tensor that it names.
 _READ_IN_PART = frozenset({"Gather", "GatherElements", "GatherND", "Slice", "Split"})
@@ -14,7 +14,7 @@ _WRITTEN_IN_PART = frozenset({"Concat"})
 
 @dataclass(frozen=True)
 class Traffic:
-    """Bytes that a launch moves: each buffer once, at the size of what lies there.
+    """Bytes that a launch moves: each buffer once, at the size of what lies there or is asked for.
 
     Attributes:
         read: Of inputs and weights. Of a table from which rows are taken no more counts than comes
@@ -37,21 +37,36 @@ def traffic(node: Node, launch: Launch) -> Traffic:
     """What a launch of a node moves, its work for the nodes after it included."""
     picked = node.inputs[0] if node.op.name in _READ_IN_PART else None
     read = written = scratch = part = 0
-    for buffer in launch.buffers:
-        if isinstance(buffer, Status):
-            continue
+    for buffer, nbytes in touched(launch).items():
         if isinstance(buffer, Scratch):
-            scratch += buffer.nbytes
+            scratch += nbytes
         elif isinstance(buffer, Value) and _is_made(buffer, node):
-            written += buffer.nbytes
+            written += nbytes
         elif buffer is picked:
-            part = buffer.nbytes
+            part = nbytes
         else:
-            read += buffer.nbytes
+            read += nbytes
     read += min(part, written)
     if node.op.name in _WRITTEN_IN_PART:
         written = min(written, read)
     return Traffic(read, written, scratch)
+
+
+def touched(launch: Launch) -> dict[Buffer, int]:
+    """The buffers that a launch works on, and the bytes of each, or of the part that it takes."""
+    parts: dict[Buffer, int | None] = {}
+    for arg in launch.args:
+        if isinstance(arg, BufferArg):
+            before = parts.get(arg.buffer, 0)
+            whole = before is None or arg.elems is None
+            parts[arg.buffer] = None if whole else (before or 0) + (arg.elems or 0)
+    found: dict[Buffer, int] = {}
+    for buffer in launch.buffers:
+        if not isinstance(buffer, Status):
+            found[buffer], elems = buffer.nbytes, parts[buffer]
+            if elems is not None and not isinstance(buffer, Packed):
+                found[buffer] = min(elems * buffer.dtype.itemsize, buffer.nbytes)
+    return found
 
 
 def _is_made(value: Value, node: Node) -> bool:

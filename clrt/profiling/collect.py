@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from clrt.ir.graph import Graph, Node, Value
 from clrt.kernels.spec import Launch, Scratch
 from clrt.plan.plan import Kernels, Plan, lifetimes
-from clrt.plan.traffic import traffic
+from clrt.plan.traffic import touched, traffic
 from clrt.profiling.profile import Profile
 from clrt.profiling.timings import HostTime, KernelTime, NodeInfo, Stage, StepTime, Tenant
 from clrt.runtime.executor import BoundPlan
@@ -99,7 +99,7 @@ def _steps(
             if launch is None:
                 yield HostTime(*common, why)
             else:
-                yield _kernel(common, why, launch, node, peaks)
+                yield _kernel(common, why, launch, node, peaks, run)
             index += 1
 
 
@@ -109,8 +109,11 @@ def _kernel(
     launch: Launch,
     node: Node,
     peaks: Peaks,
+    run: PlanRun | NodeRun,
 ) -> KernelTime:
     nbytes = traffic(node, launch).nbytes
+    assert isinstance(run, PlanRun)
+    gbs = peaks.gbs_of(min(_footprint(run.bound.plan, launch), nbytes))
     return KernelTime(
         *common,
         launch.kernel.entry,
@@ -120,8 +123,17 @@ def _kernel(
         node.output.dims,
         launch.flops,
         nbytes,
-        max(launch.flops / peaks.gflops, nbytes / peaks.gbs),
+        max(launch.flops / peaks.gflops, nbytes / gbs),
     )
+
+
+def _footprint(plan: Plan, launch: Launch) -> int:
+    """The bytes of the places that a launch works on: views and what is in place share one."""
+    places: dict[object, int] = {}
+    for buffer, nbytes in touched(launch).items():
+        owner = plan.root(buffer) if isinstance(buffer, Value) else buffer
+        places[owner] = max(places.get(owner, 0), nbytes)
+    return sum(places.values())
 
 
 def _launches(plan: Plan) -> Iterator[tuple[int, Node, str, Launch | None]]:

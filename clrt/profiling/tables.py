@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-import shutil
-
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from clrt.errors import counted
+from clrt.printing import table_width
 from clrt.profiling.timings import KernelSum, KernelTime, Timings
-
-# Where nothing says how wide the output may be.
-_WIDTH = 150
-# Tables lose columns in fewer; lines that a terminal wraps are whole.
-LEAST_WIDTH = 80
 
 
 def tables_text(timings: Timings) -> str:
     """Every step as run, then the kernels by their share of time, the slowest first."""
-    width = max(shutil.get_terminal_size((_WIDTH, 0)).columns, LEAST_WIDTH)
-    console = Console(width=width, color_system=None, highlight=False)
+    console = Console(width=table_width(), color_system=None, highlight=False)
     with console.capture() as capture:
         console.print(step_table(timings))
         console.print(kernel_table(timings))
@@ -52,7 +46,8 @@ def headline(timings: Timings) -> str:
     """The run in a few figures."""
     return (
         f"{timings.device}: {timings.wall_ms:.2f} ms a run (median of {timings.repeat}); "
-        f"{len(timings.kernels)} launches, {len(timings.host_steps)} host steps; under the "
+        f"{counted(len(timings.kernels), 'launch', 'launches')}, "
+        f"{counted(len(timings.host_steps), 'host step')}; under the "
         f"profiler {1e-6 * timings.run_ns:.2f} ms, {timings.gap_share:.0%} of it gaps. Peaks: "
         f"{timings.peaks.gflops:.0f} GFLOP/s, {timings.peaks.gbs:.0f} GB/s."
     )

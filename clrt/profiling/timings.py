@@ -59,7 +59,8 @@ class KernelTime(StepTime):
         shape: Of the node's first output.
         flops: Floating-point operations; 0 where no one counted them.
         nbytes: Bytes read and written: see `clrt.plan.traffic`.
-        floor_ns: The least time at the device's peaks.
+        floor_ns: The least time at the device's peaks, for bytes at that of the cache, or memory,
+            that holds all of them.
     """
 
     entry: str
@@ -87,7 +88,7 @@ class KernelTime(StepTime):
 
     @property
     def roofline_share(self) -> float:
-        """The least possible time over the time taken; above 1 where data came from caches."""
+        """The least possible time over the time taken."""
         return _over(self.floor_ns, self.median_ns)
 
 

@@ -13,11 +13,11 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import pyopencl as cl
 
-from clrt.errors import InputError, NumberError
+from clrt.errors import InputError
 from clrt.ir.graph import Value
 from clrt.ir.op import Array, StoredElements
 from clrt.kernels.spec import Buffer, BufferArg, Launch, Packed, Scratch, Status
-from clrt.ops.base import Op
+from clrt.ops.base import Blaming, Op
 from clrt.plan.plan import Host, Kernels, Plan
 from clrt.runtime.pages import drop_pages
 from clrt.runtime.session import DeviceTensor, Session, to_sizes
@@ -401,10 +401,8 @@ class BoundPlan:
             None if v is None else v.numbers if v.numbers is not None else self._read(v, wait=True)
             for v in node.inputs
         ]
-        try:
+        with Blaming(node):
             results = node.op.compute(*inputs)
-        except NumberError as error:
-            raise error.at(node) from error
         for value, array in zip(node.outputs, results, strict=False):
             self._write(value, np.asarray(array, value.dtype.numpy, order="C"))
 

@@ -17,15 +17,39 @@ _STEPS = 20_000
 _TILE = 16
 _READ_VECTORS = 1024
 _BUFFER_BYTES = 256 << 20
+# Working sets from what a level-1 cache holds to what none does, by steps of 4.
+_CACHED_BYTES = tuple(1 << k for k in range(15, 28, 2))
+# What a launch moves over and over, at least, so that its start takes none of the time.
+_MOVED_BYTES = 64 << 20
+_UNROLLED = 8
 _SECONDS = 0.2
+_CACHED_SECONDS = 0.02
+_TURNS = 6
 
 
 @dataclass(frozen=True)
 class Peaks:
-    """The most that a device does per second: 10^9 floating-point operations, 10^9 bytes."""
+    """The most that a device does per second: 10^9 floating-point operations, 10^9 bytes.
+
+    Attributes:
+        gbs: From and to memory.
+        cached: By bytes of a working set, ascending, the 10^9 bytes per second of a kernel that
+            works on nothing else: what just ran leaves its results in caches, and bytes from there
+            cannot be held against the memory's speed.
+    """
 
     gflops: float
     gbs: float
+    cached: tuple[tuple[int, float], ...] = ()
+
+    def gbs_of(self, footprint_bytes: int) -> float:
+        """The most for a launch that works on so many bytes.
+
+        It is that of the largest set measured that is no larger, and so no less than is possible.
+        """
+        fitting = [gbs for nbytes, gbs in self.cached if nbytes <= footprint_bytes]
+        smallest = self.cached[0][1] if self.cached else self.gbs
+        return max(fitting[-1] if fitting else smallest, self.gbs)
 
 
 @dataclass(frozen=True)
@@ -107,6 +131,42 @@ def kernel_read(session: Session, source: cl.Buffer, target: cl.Buffer) -> Probe
     )
 
 
+def cached_work(session: Session, nbytes: int) -> list[Probe]:
+    """Reading, changing in place, and adding into a third buffer, again and again on few bytes.
+
+    No elementwise kernel moves more per second than the fastest of these: the first two write
+    nothing, or where they have read, and the third has as many loads and stores as cores take.
+
+    Args:
+        nbytes: Of the working set; a power of 2.
+    """
+    least = session.upload(np.ones(nbytes // 16, np.float32)), session.allocate(nbytes // 4)
+    x, y, z = session.upload(np.ones(nbytes // 4, np.float32)), *least
+    return [
+        _again(session, "cached_read", (x, x, z), nbytes, 1),
+        _again(session, "cached_update", (x, x, x), nbytes, 2),
+        _again(session, "cached_add", (x, y, z), nbytes // 4, 3),
+    ]
+
+
+def _again(
+    session: Session, entry: str, buffers: tuple[cl.Buffer, ...], nbytes: int, streams: int
+) -> Probe:
+    """A kernel that goes over `nbytes` of its buffers so often that its start takes no time."""
+    caps = session.device.caps
+    vectors = nbytes // (4 * _lanes(session))
+    local, most = (1, 4 * caps.compute_units) if caps.is_cpu else (64, 2048 * caps.compute_units)
+    items = 1 << min(most, vectors // _UNROLLED).bit_length() - 1
+    times = 1 if caps.simulator else max(_MOVED_BYTES // (streams * nbytes), 1)
+    kernel = _kernel(session, entry)
+    kernel.set_args(*buffers, np.int32(vectors // items), np.int32(times), np.float32(1))
+    return Probe(
+        lambda: cl.enqueue_nd_range_kernel(session.queue, kernel, (items,), (min(local, items),)),
+        streams * nbytes * times,
+        buffers,
+    )
+
+
 def large_buffers(session: Session) -> tuple[cl.Buffer, cl.Buffer]:
     """Two large buffers, written once: unwritten pages may all be one page of zeros."""
     caps = session.device.caps
@@ -121,28 +181,55 @@ _MEASURED: dict[int, Peaks] = {}
 
 
 def peaks_of(session: Session) -> Peaks:
-    """The ceilings of the session's device: measured at the first call, about half a second."""
+    """The ceilings of the session's device: measured at the first call, about two seconds."""
     index = session.device.index
     with session.lock:
         if index not in _MEASURED:
             buffers = large_buffers(session)
             copies = kernel_copy(session, *buffers), buffer_copy(session, *buffers)
-            gbs = max(_speed(session, probe) for probe in copies)
+            gbs = max(_speed(session, probe, _SECONDS) for probe in copies)
             products = [multiply_adds(session)]
             if session.device.caps.matrix_unit:
                 products.append(unit_products(session))
-            _MEASURED[index] = Peaks(max(_speed(session, p) for p in products), gbs)
+            gflops = max(_speed(session, probe, _SECONDS) for probe in products)
+            cached = _cached_speeds(session)
+            # The largest set is too large for any cache, and may be moved faster than a copy is.
+            _MEASURED[index] = Peaks(gflops, max(gbs, cached[-1][1]), cached)
         return _MEASURED[index]
 
 
-def _speed(session: Session, probe: Probe) -> float:
-    """The best of many turns, in 10^9 per second: the first ones wake threads and raise clocks."""
-    best, start = float("inf"), time.perf_counter()
-    while time.perf_counter() - start < _SECONDS:
+def _cached_speeds(session: Session) -> tuple[tuple[int, float], ...]:
+    caps = session.device.caps
+    most = (
+        _CACHED_BYTES[0]
+        if caps.simulator
+        else min(caps.max_alloc_bytes, caps.global_mem_bytes // 8)
+    )
+    found: list[tuple[int, float]] = []
+    best = 0.0
+    # A larger set's speed is one that a smaller one reaches as well.
+    for nbytes in reversed([n for n in _CACHED_BYTES if n <= most]):
+        for probe in cached_work(session, nbytes):
+            best = max(best, _speed(session, probe, _CACHED_SECONDS))
+        found.append((nbytes, best))
+    return tuple(reversed(found))
+
+
+def _speed(session: Session, probe: Probe, seconds: float) -> float:
+    """The best of several turns, in 10^9 per second.
+
+    The first launch is not one of them: drivers compile in it. The next ones wake threads and raise
+    clocks, and on a busy machine most are disturbed.
+    """
+    probe.enqueue()
+    session.queue.finish()
+    best, turns, start = float("inf"), 0, time.perf_counter()
+    while turns < _TURNS or time.perf_counter() - start < seconds:
         begin = time.perf_counter()
         probe.enqueue()
         session.queue.finish()
         best = min(best, time.perf_counter() - begin)
+        turns += 1
     return 1e-9 * probe.amount / best
 
 

@@ -6,6 +6,7 @@ import re
 from functools import cache
 from importlib.resources import files
 
+from clrt.ir.code import spelled
 from clrt.kernels.spec import KernelSpec
 
 _INCLUDE = re.compile(r'^#include "([^"]+)"\n', re.MULTILINE)
@@ -30,6 +31,9 @@ def render_source(spec: KernelSpec) -> str:
     """The whole program text of a kernel.
 
     Defines go in front as text, not as -D options, because their values may be code.
+
+    Raises:
+        TypeError: A define is not clrt's own code.
     """
-    defines = "".join(f"#define {name} {value}\n" for name, value in spec.defines)
+    defines = "".join(f"#define {name} {spelled(value)}\n" for name, value in spec.defines)
     return defines + read_source(spec.source)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
+import reprlib
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,8 @@ _OFFSET_POSITIONS = {
 # Tokenizers of transformers whose options go before what tokenizer.json says.
 _BERT_LIKE = {"BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer"}
 _ROBERTA_LIKE = {"RobertaTokenizer"}
+# Arguments of the tokenizers library's AddedToken.
+_TOKEN_KEYS = ("content", "single_word", "lstrip", "rstrip", "normalized", "special")
 _SENTENCE_CONFIGS = tuple(
     f"sentence_{family}_config.json"
     for family in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
@@ -158,13 +161,71 @@ def _read_compiled(path: Path) -> EncoderConfig:
             f"'{path}' holds no tokenizer; convert the model's folder, with its tokenizer.json, "
             "to get a sentence encoder."
         )
-    try:
-        modes = tuple(settings["modes"])
-        return EncoderConfig(path.parent, path, **{**settings, "modes": modes})
-    except (TypeError, KeyError) as error:
-        raise ModelError(
-            f"'{path}' was converted by another version of clrt ({error}); convert it again."
-        ) from error
+    if not isinstance(settings, dict) or settings.keys() != _SETTINGS.keys():
+        raise ModelError(f"'{path}' was converted by another version of clrt; convert it again.")
+    for name, holds in _SETTINGS.items():
+        if not holds(settings[name]):
+            raise ModelError(
+                f"'{path}' is damaged: '{name}' of its encoder is {reprlib.repr(settings[name])}; "
+                "convert the model again."
+            )
+    return EncoderConfig(path.parent, path, **{**settings, "modes": tuple(settings["modes"])})
+
+
+def _is_flag(value: object) -> bool:
+    return isinstance(value, bool)
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def _is_limit(value: object) -> bool:
+    return value is None or (type(value) is int and 0 < value < 1 << 31)
+
+
+def _is_choice(value: object) -> bool:
+    return value is None or isinstance(value, bool)
+
+
+def _are_modes(value: object) -> bool:
+    modes = value if isinstance(value, list) else []
+    return bool(modes) and all(isinstance(m, str) and m in POOLING_MODES for m in modes)
+
+
+def _is_normalizer(value: object) -> bool:
+    options = ("lowercase", "strip_accents", "handle_chinese_chars")
+    return isinstance(value, dict) and all(k in options and _is_choice(v) for k, v in value.items())
+
+
+def _are_tokens(value: object) -> bool:
+    tokens = value if isinstance(value, list) else [None]
+    return all(
+        isinstance(t, dict)
+        and isinstance(t.get("content"), str)
+        and all(k == "content" or (k in _TOKEN_KEYS and _is_flag(v)) for k, v in t.items())
+        for t in tokens
+    )
+
+
+# What a compiled model keeps of a configuration.
+_SETTINGS: Mapping[str, Callable[[object], bool]] = {
+    "modes": _are_modes,
+    "include_prompt": _is_flag,
+    "normalize": _is_flag,
+    "max_length": _is_limit,
+    "positions": _is_limit,
+    "lower_case": _is_flag,
+    "prompt": _is_text,
+    "pad_token": _is_text,
+    "truncation_side": lambda value: value in ("", "left", "right"),
+    "hidden": _is_limit,
+    "truncate_dim": _is_limit,
+    "normalizer": _is_normalizer,
+    "prefix_space": _is_choice,
+    "added_tokens": _are_tokens,
+    "tokenizer": _is_text,
+}
 
 
 @dataclass(frozen=True)
@@ -335,9 +396,8 @@ def _added_tokens(folder: Path, tokenizer: Mapping[str, Any]) -> list[dict[str, 
     numbered = [(str(i), _object(token)) for i, token in declared.items()]
     numbered += [(str(i), {"content": content}) for content, i in plain.items()]
     numbered = [(i, token) for i, token in numbered if i.isdecimal() and token.get("content")]
-    known = ("content", "single_word", "lstrip", "rstrip", "normalized", "special")
     tokens = [
-        {key: value[key] for key in known if key in value}
+        {key: value[key] for key in _TOKEN_KEYS if key in value}
         for _, value in sorted(numbered, key=lambda item: int(item[0]))
     ]
     extra = tokenizer.get("additional_special_tokens")

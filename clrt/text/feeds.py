@@ -57,20 +57,40 @@ def calibration_feeds(path: Path, specs: Sequence[TensorSpec]) -> Iterator[Feeds
         ModelError: No tokenizer lies with the model.
         InputError: The model takes other inputs than a tokenizer makes.
     """
+    paragraphs = _paragraphs()
+    sentences = [s for p in paragraphs for s in p.split(". ")]
+    texts = [t for pool in (paragraphs, sentences) for t in pool[:: len(pool) // _TEXTS]]
+    yield from _batches(path, specs, texts)
+
+
+def unseen_feeds(path: Path, specs: Sequence[TensorSpec]) -> Feeds:
+    """One batch of such text that `calibration_feeds` has not: texts of some middle length.
+
+    Raises:
+        ModelError, InputError: As `calibration_feeds`.
+    """
+    paragraphs = _paragraphs()
+    step = len(paragraphs) // _TEXTS
+    batches = list(_batches(path, specs, paragraphs[step // 2 :: step]))
+    return batches[len(batches) // 2]
+
+
+def _paragraphs() -> list[str]:
     from pydoc_data.topics import topics
 
+    return [p for text in topics.values() for p in text.split("\n\n") if len(p) > 40]
+
+
+def _batches(path: Path, specs: Sequence[TensorSpec], texts: Sequence[str]) -> Iterator[Feeds]:
+    """Texts of like length together; those that are too long for the model are left out."""
     odd = [s.name for s in specs if s.name not in ("input_ids", MASK, "token_type_ids")]
     if odd:
         raise InputError(f"No tokenizer makes the input '{odd[0]}'; give inputs of your own.")
     config = read_config(path)
     tokenizer = TextTokenizer(config)
-    paragraphs = [p for text in topics.values() for p in text.split("\n\n") if len(p) > 40]
-    sentences = [s for p in paragraphs for s in p.split(". ")]
-    texts = [t for pool in (paragraphs, sentences) for t in pool[:: len(pool) // _TEXTS]]
-    tokens = tokenizer.encode(texts)
     rows, length = fixed_dims(specs)
     size, longest = rows or _BATCH, min(length or _LONGEST, _LONGEST)
-    tokens = sorted((t for t in tokens if len(t) <= longest), key=len)
+    tokens = sorted((t for t in tokenizer.encode(texts) if len(t) <= longest), key=len)
     for start in range(0, len(tokens), size):
         batch = tokens[start : start + size]
         yield model_feeds(batch, len(batch[-1]), tokenizer.pad_id, specs)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import TracebackType
@@ -11,7 +12,6 @@ from typing import Any, Literal, overload
 
 import numpy as np
 from numpy.typing import NDArray
-from tqdm.auto import tqdm
 
 from clrt.errors import InputError, ModelError
 from clrt.model import Model, load
@@ -265,20 +265,32 @@ class SentenceEncoder:
         show = request.show_progress_bar
         if show is None:
             show = not one_batch and sys.stderr.isatty()
-        with tqdm(total=len(texts), unit="sentence", disable=not show) as bar:
+        with _progress(len(texts), show) as advance:
             for start in range(0, len(texts), size):
                 rows = order[start : start + size]
                 batch = [tokens[int(i)] for i in rows]
                 longest = len(batch[0])
                 length = _common_length(longest, self.max_length) if one_batch else longest
                 yield rows, *self._feeds(batch, length)
-                bar.update(len(rows))
+                advance(len(rows))
 
     def _feeds(
         self, batch: Sequence[Tokens], length: int
     ) -> tuple[dict[str, NDArray[Any]], IntArray]:
         feeds = model_feeds(batch, length, self._tokenizer.pad_id, self._model.inputs)
         return feeds, np.asarray(feeds[MASK], np.int64)
+
+
+@contextmanager
+def _progress(total: int, shown: bool) -> Iterator[Callable[[int], object]]:
+    """What to call with the number of texts done: it moves a bar where one is shown."""
+    if not shown:
+        yield lambda done: None
+        return
+    from tqdm.auto import tqdm
+
+    with tqdm(total=total, unit="sentence") as bar:
+        yield bar.update
 
 
 def _common_length(length: int, limit: int | None) -> int:

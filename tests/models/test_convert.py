@@ -211,7 +211,12 @@ def test_inputs_of_ones_own(tmp_path: Path) -> None:
     [
         (["missing.onnx"], "No file or folder 'missing.onnx' exists"),
         (["{model}", "--dim", "batch"], "'batch' is no dim; write it as batch=8"),
-        (["{model}", "--dim", "btach=8"], "no symbolic dim 'btach'; it has batch, sequence"),
+        (
+            ["{model}", "--dim", "btach=8"],
+            "no symbolic dim 'btach'; it has batch (input_ids axis 0",
+        ),
+        (["{model}", "--dim", "input_ids:2=8"], "'input_ids' int64[batch,sequence] has no axis 2"),
+        (["{model}", "--dim", "batch=1", "--dim", "input_ids:0=2"], "is to be 1 and 2"),
         (["{model}", "--keep-outputs", "x"], "no output 'x'; it has last_hidden_state"),
         (["{model}", "--shape", "input_ids=8"], "rank 1; it has rank 2"),
         (["{model}", "--shape", "input_ids"], "write it as input_ids=8x128"),

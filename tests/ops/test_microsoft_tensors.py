@@ -211,17 +211,28 @@ def _run(model: bytes, feeds: dict[str, Array]) -> list[Array]:
     return list(session.run(None, feeds))
 
 
+_TOKENS = {"mark": 0, "mincharnum": 1, "pad_value": ""}
+
+
 @pytest.mark.parametrize(
     ("case", "error", "text"),
     [
         (_case("CDist", _x(2, 3), _x(2, 3), metric="cosine"), UnsupportedError, "metric 'cosine'"),
         (_case("Inverse", _x(2, 3)), ShapeError, "no stack of square matrices"),
         (_case("NGramRepeatBlock", _ints(4, 1, 2), _x(1, 4), ngram_size=0), ModelError, "is 0"),
-        (_case("Tokenizer", TEXTS, mincharnum=1), ModelError, "one of separators and"),
-        (_case("Tokenizer", TEXTS, mincharnum=0, separators=[" "]), ModelError, "mincharnum 0"),
-        (_case("Tokenizer", TEXTS, mincharnum=1, tokenexp="("), UnsupportedError, r"pattern '\('"),
+        (_case("Tokenizer", TEXTS, **_TOKENS), ModelError, "one of separators and"),
+        (
+            _case("Tokenizer", TEXTS, **_TOKENS | {"mincharnum": 0}, separators=[" "]),
+            ModelError,
+            "mincharnum 0",
+        ),
+        (_case("Tokenizer", TEXTS, **_TOKENS, tokenexp="("), UnsupportedError, r"pattern '\('"),
         (_old("Crop", _x(1, 1, 4, 4), border=[3, 0, 2, 0]), ShapeError, "cropped by more"),
-        (_old("Crop", _x(1, 1, 4, 4), border=[3]), ModelError, "attributes are not valid"),
+        (
+            _old("Crop", _x(1, 1, 4, 4), border=[3]),
+            ModelError,
+            "attributes or inputs are not valid",
+        ),
         (_old("DynamicSlice", _x(4)), ModelError, "1 inputs; expected 3 or 4"),
         (_case("AttnLSTM", _x(4, 3, 5), hidden_size=6), ModelError, "lacks its input 1"),
     ],

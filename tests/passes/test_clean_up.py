@@ -6,11 +6,13 @@ import numpy as np
 import pytest
 
 from clrt.ir.dtypes import DType
+from clrt.ops.evaluate import evaluate
 from clrt.passes.canonicalize_views import CanonicalizeViews, SimplifyTransposes
 from clrt.passes.driver import run_pass
 from clrt.passes.eliminate_common_subexpressions import EliminateCommonSubexpressions
 from clrt.passes.eliminate_dead import EliminateDead
 from clrt.passes.fold_constants import FoldConstants, FoldShapeData
+from clrt.passes.matching import never_negative
 from clrt.passes.remove_identity import RemoveIdentity
 from clrt.passes.simplify_algebra import SimplifyAlgebra, is_lossless
 from tests.passes.helpers import apply, canonical, check, check_miss, graph_of
@@ -256,6 +258,41 @@ def test_batched_swap_of_the_last_axes() -> None:
 )
 def test_algebra(before: str, expected: str) -> None:
     check([SimplifyAlgebra(), EliminateDead()], X, before, expected)
+
+
+@pytest.mark.parametrize("numbers", [[-np.inf, -4, -0.0, 0, 4, np.inf, np.nan]])
+def test_the_root_of_what_may_be_negative(numbers: list[float]) -> None:
+    """x ** 0.5 is infinity for -infinity, and 0 for -0."""
+    graph = graph_of("const %c: float32[] = 0.5 %y: float32[7] = Pow(%x, %c)", "%x: float32[7]")
+    feeds = {"x": np.array(numbers, np.float32)}
+    expected = evaluate(graph, feeds)["y"]
+    apply([SimplifyAlgebra(), EliminateDead()], graph)
+    assert [n.op.name for n in graph.nodes if n.op.name in ("Pow", "Sqrt")] == ["Sqrt"]
+    actual = evaluate(graph, feeds)["y"]
+    np.testing.assert_array_equal(actual, expected)
+    np.testing.assert_array_equal(np.signbit(actual[2:4]), False)
+
+
+@pytest.mark.parametrize(
+    ("line", "proven"),
+    [
+        ("%y: float32[B] = Mul(%x, %x)", True),
+        ("%y: float32[B] = Mul(%x, %z)", False),
+        ("const %two: float32[] = 2.0 %y: float32[B] = Pow(%x, %two)", True),
+        ("%y: float32[B] = Exp(%x)", True),
+        ("%a: float32[B] = Abs(%x) const %c: float32[] = 1e-5 %y: float32[B] = Add(%a, %c)", True),
+        (
+            "%a: float32[B] = Abs(%x) const %c: float32[] = -1e-5 %y: float32[B] = Add(%a, %c)",
+            False,
+        ),
+        ("%a: float32[B] = Abs(%x) %y: float32[B] = Sum(%a, %x)", False),
+        ("%y: float32[B] = Relu(%x)", False),
+        ("%s: float32[B] = Mul(%x, %x) %y: float32[1] = ReduceMean(%s)", True),
+    ],
+)
+def test_what_is_never_negative(line: str, proven: bool) -> None:
+    graph = graph_of(line, "%x: float32[B], %z: float32[B]")
+    assert never_negative(graph.outputs[0]) is proven
 
 
 def test_lossless_casts_merge() -> None:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import pytest
+
 from clrt.passes.canonicalize_views import CanonicalizeViews
+from clrt.passes.driver import run_pass
 from clrt.passes.eliminate_dead import EliminateDead
 from clrt.passes.fold_constants import FoldConstants
 from clrt.passes.remove_identity import RemoveIdentity
 from clrt.passes.simplify_index_grids import SimplifyIndexGrids
 from clrt.passes.sink_expand import SinkExpand
 from clrt.passes.sink_slice import SinkSlice
-from tests.passes.helpers import check, check_miss
+from tests.passes.helpers import check, check_miss, graph_of
 
 MASK = "%x: bool[B,S]"
 POSITIONS = """const %zero: int64[] = 0
@@ -143,3 +146,44 @@ def test_position_rows_are_a_slice() -> None:
         %found: float32[1,min(S, 6),2] = Slice(%all, %begin, %end, %axis)
         %y: float32[1,S,2] = Add(%found, %x)""",
     )
+
+
+def test_positions_that_are_numbers_or_dims_count_as_well() -> None:
+    """With a batch of 3 the rows of the grid are folded; a length that is free stays a Range."""
+    check(
+        [CanonicalizeViews(), SimplifyIndexGrids(), CanonicalizeViews(), EliminateDead()],
+        "%x: bool[3,S]",
+        """%flat: bool[3*S,1] = Flatten{axis=2}(%x)
+        const %zero: int64[] = 0
+        const %one: int64[] = 1
+        const %length: int64[] = S
+        const %start: int64[3,1,1,1] = [0, S, 2*S]
+        %columns: int64[S] = Range(%zero, %length, %one)
+        %place: int64[3,1,1,S] = Add(%columns, %start)
+        %y: bool[3,1,1,S,1] = Gather(%flat, %place)""",
+        """const %grid: int64[5] = [3, 1, 1, S, 1]
+        %y: bool[3,1,1,S,1] = Reshape{allowzero=1}(%x, %grid)""",
+    )
+    check(
+        [SimplifyIndexGrids(), EliminateDead()],
+        "%x: bool[2,3]",
+        """const %indices: int64[2,3,2] = [0, 0, 0, 1, 0, 2, 1, 0, 1, 1, 1, 2]
+        %z: bool[2,3] = GatherND(%x, %indices)
+        %y: bool[2,3] = Not(%z)""",
+        "%y: bool[2,3] = Not(%x)",
+    )
+
+
+@pytest.mark.parametrize(
+    ("numbers", "reason"),
+    [("[0, 2, 4]", "step by 2"), ("[1, 2, 3]", "not over all rows"), ("[0, 1, 3]", None)],
+)
+def test_numbers_in_another_order_stay(numbers: str, reason: str | None) -> None:
+    graph = graph_of(
+        f"""const %places: int64[3] = {numbers}
+        %y: float32[3,2] = Gather(%x, %places)""",
+        "%x: float32[5,2]",
+    )
+    record = run_pass(graph, SimplifyIndexGrids())
+    assert not record.hits
+    assert [reason in r for _, r in record.misses] == ([] if reason is None else [True])

@@ -14,9 +14,10 @@ import onnx
 
 from clrt.errors import ModelError, UnsupportedError
 from clrt.importer.onnx_functions import Function
-from clrt.ir.dims import Shape, Undecidable
+from clrt.ir.dims import Shape
 from clrt.ir.dtypes import DType
 from clrt.ir.op import Array, TensorType
+from clrt.limits import text_array
 
 # What the bodies are written in; "clrt" has ops of its own for them.
 _OPSETS = {"": 24, "ai.onnx.ml": 5, "com.microsoft": 1, "clrt": 1}
@@ -84,7 +85,7 @@ class Body:
     def labels(self, strings: str, ints: str) -> Array | None:
         """The names of the classes, or None."""
         if self.attrs.get(strings):
-            return np.asarray(self.attrs[strings], np.str_)
+            return text_array(self.attrs[strings])
         found = self.attrs.get(ints)
         return np.asarray(found, np.int64) if found else None
 
@@ -219,6 +220,11 @@ def has_expansion(domain: str, op_type: str) -> bool:
     return (domain, op_type) in _EXPANSIONS
 
 
+def expanded_ops() -> set[tuple[str, str]]:
+    """Domain and name of every op that has an expansion."""
+    return {*_EXPANSIONS, *_DATED}
+
+
 def is_dated(domain: str, op_type: str, opset: int) -> bool:
     """Whether an op has an expansion because of its opset."""
     before, _ = _DATED.get((domain, op_type), (0, None))
@@ -241,19 +247,13 @@ def expand(
 
     Raises:
         UnsupportedError, ModelError: clrt does not have it in this form, or it is not valid.
+        Others: What `Blaming` knows of.
     """
     dated = is_dated(domain, op_type, opset)
     expansion = _DATED[domain, op_type][1] if dated else _EXPANSIONS[domain, op_type]
     body = Body(op_type, opset, attrs, types, output_count)
-    try:
-        expansion(body)
-    except Undecidable as error:
-        raise UnsupportedError(f"it depends on the input shapes: {error}") from error
-    except (TypeError, ValueError, LookupError, ArithmeticError, AttributeError) as error:
-        raise ModelError(
-            f"its attributes are not valid ({type(error).__name__}: {error}); "
-            "export the model again."
-        ) from error
+    expansion(body)
     key = (domain, op_type, "clrt")
     lacking = [""] * (output_count - len(body.outputs))
-    return Function(key, body.inputs, [*body.outputs, *lacking], body.nodes, _OPSETS)
+    outputs = [*body.outputs, *lacking]
+    return Function(key, body.inputs, outputs, body.nodes, _OPSETS, own=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import onnx
 
-from clrt.errors import ModelError
+from clrt.errors import ModelError, counted
 from clrt.importer.expansions.body import Body, expands
 from clrt.ir.dtypes import DType
 from clrt.ops.cast import onnx_dtype
@@ -62,7 +62,7 @@ def _scaled_tanh(body: Body) -> None:
 @expands("", "DynamicSlice")
 def _dynamic_slice(body: Body) -> None:
     if len(body.inputs) < 3:
-        raise ModelError(f"it has {len(body.inputs)} inputs; expected 3 or 4.")
+        raise ModelError(f"it has {counted(len(body.inputs), 'input')}; expected 3 or 4.")
     body.outputs = [body("Slice", *body.inputs)]
 
 

@@ -6,11 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from clrt.errors import ModelError, UnsupportedError
+from clrt.errors import ModelError, UnsupportedError, counted
 from clrt.importer.expansions.body import Body, expands
 from clrt.ir.dims import same
 from clrt.ir.dtypes import DType
 from clrt.ir.op import Array
+from clrt.limits import text_array
 
 _DOMAIN = "ai.onnx.ml"
 
@@ -18,7 +19,7 @@ _DOMAIN = "ai.onnx.ml"
 def _lookup(body: Body, x: str, keys: Array, values: Array, default: Any) -> str:
     """Adds a table; the first of equal keys counts."""
     if len(keys) != len(values):
-        raise ModelError(f"it has {len(keys)} keys and {len(values)} values.")
+        raise ModelError(f"it has {counted(len(keys), 'key')} and {counted(len(values), 'value')}.")
     keys, first = np.unique(keys, return_index=True)
     values = values[first]
     kind = np.str_ if values.dtype.kind == "U" else values.dtype
@@ -43,10 +44,10 @@ def _label_encoder(body: Body) -> None:
 
 def _table(body: Body, name: str) -> tuple[Array, str]:
     """The keys or the values, and the kind of attribute that has them."""
-    for kind, dtype in (("int64s", np.int64), ("floats", np.float32), ("strings", np.str_)):
+    for kind, dtype in (("int64s", np.int64), ("floats", np.float32), ("strings", None)):
         found = body.attrs.get(f"{name}_{kind}")
         if found:
-            return np.asarray(found, dtype), kind
+            return text_array(found) if dtype is None else np.asarray(found, dtype), kind
     return body.attrs[f"{name}_tensor"].reshape(-1), "tensor"
 
 
@@ -59,7 +60,7 @@ def _no_default(values: Array) -> Any:
 
 def _labels(body: Body, strings: str, ints: Array | None = None) -> None:
     """Text to numbers, or numbers to text, by the dtype of x."""
-    texts = np.asarray(body.attrs[strings], np.str_)
+    texts = text_array(body.attrs[strings])
     numbers = np.arange(len(texts)) if ints is None else ints
     x = body.inputs[0]
     if body.input_dtype() is DType.STRING:
@@ -78,7 +79,7 @@ def _category_mapper(body: Body) -> None:
 def _one_hot_encoder(body: Body) -> None:
     x = body.inputs[0]
     if body.input_dtype() is DType.STRING:
-        categories = np.asarray(body.attrs["cats_strings"], np.str_)
+        categories = text_array(body.attrs["cats_strings"])
     else:
         categories = np.asarray(body.attrs["cats_int64s"], np.int64)
         x = x if body.input_dtype() is DType.INT64 else body.cast(x, DType.INT64)

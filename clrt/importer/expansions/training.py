@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from clrt.errors import ModelError, UnsupportedError
+from clrt.errors import ModelError, UnsupportedError, counted
 from clrt.importer.expansions.body import Body, expands
 
 _DOMAIN = "ai.onnx.preview.training"
@@ -67,7 +67,9 @@ def _each(
     """Updates each tensor; `update` gets the learning rate, the count and a value of each kind."""
     tensors, rest = divmod(len(body.inputs) - 2, kinds)
     if rest or tensors < 1:
-        raise ModelError(f"it has {len(body.inputs)} inputs; expected 2 and a multiple of {kinds}.")
+        raise ModelError(
+            f"it has {counted(len(body.inputs), 'input')}; expected 2 and a multiple of {kinds}."
+        )
     math = _Arithmetic(body)
     rate, times = body.inputs[:2]
     if body.input_dtype(0) is not math.dtype:

@@ -13,7 +13,7 @@ from clrt.importer.expansions import scores as s
 from clrt.importer.expansions.body import Body, expands
 from clrt.ir.dtypes import DType
 from clrt.ir.op import Array
-from clrt.ops.decision_trees import AGGREGATES, BRANCHES, MISSING_IS_TRUE, SUM
+from clrt.ops.decision_trees import AGGREGATES, BRANCHES, MISSING_IS_TRUE, SUM, check_forest
 
 _DOMAIN = "ai.onnx.ml"
 _EQ, _MEMBER = 4, 6
@@ -38,68 +38,30 @@ class _Forest:
         self.starts.append(len(self.targets))
         return ~(len(self.starts) - 2)
 
-    def check(self, count: int) -> None:
-        """Refuses trees that a walk would leave.
-
-        Raises:
-            ModelError: A child, feature or target is outside.
-        """
-        nodes = np.asarray(self.nodes, np.int64).reshape(-1, 4)
-        children = np.concatenate([nodes[:, 2:].reshape(-1), np.asarray(self.roots, np.int64)])
-        targets = np.asarray(self.targets, np.int64)
-        if children.size and not 1 - len(self.starts) <= children.min() <= children.max() < len(
-            nodes
-        ):
-            raise ModelError("a node has a child that does not exist.")
-        if (nodes[:, 0] < 0).any() or (targets < 0).any() or (targets >= count).any():
-            raise ModelError("a feature or a target is outside its range.")
-
-    def order(self) -> None:
-        """Puts children behind their parents, and drops nodes that no tree has.
-
-        Raises:
-            ModelError: The nodes form a cycle.
-        """
-        nodes = np.asarray(self.nodes, np.int64).reshape(-1, 4)
-        depth = np.full(len(nodes), -1)
-        level = np.unique([r for r in self.roots if r >= 0]).astype(np.int64)
-        for k in range(len(nodes) + 1):
-            if not level.size:
-                break
-            depth[level] = k
-            below = nodes[level, 2:].reshape(-1)
-            level = np.unique(below[below >= 0])
-        else:
-            raise ModelError("its nodes form a cycle.")
-        order = np.argsort(depth, kind="stable")[np.count_nonzero(depth < 0) :]
-        place = np.zeros(len(nodes), np.int64)
-        place[order] = np.arange(len(order))
-        moved = nodes[order]
-        children = moved[:, 2:]
-        moved[:, 2:] = np.where(children < 0, children, place[np.maximum(children, 0)])
-        self.nodes = moved.tolist()
-        self.splits = [self.splits[k] for k in order]
-        self.roots = [int(place[r]) if r >= 0 else r for r in self.roots]
-
     def apply(self, body: Body, count: int, aggregate: int) -> tuple[str, DType]:
         """The sums [N, count], and their dtype."""
-        self.check(count)
-        self.order()
         x, dtype = body.inputs[0], body.input_dtype()
         if dtype is not DType.FLOAT16:
             x, dtype = body.real()
         real = np.float64 if dtype is DType.FLOAT64 else np.float32
         tables = (
-            np.asarray(self.nodes, np.int32).reshape(-1, 4),
+            _int32(self.nodes).reshape(-1, 4),
             np.asarray(self.splits, real),
-            np.asarray(self.roots, np.int32),
-            np.asarray(self.starts, np.int32),
-            np.asarray(self.targets, np.int32),
+            _int32(self.roots),
+            _int32(self.starts),
+            _int32(self.targets),
             np.asarray(self.weights, real),
         )
+        check_forest(tables, count)
         names = [body.constant(t) for t in tables]
         kind = {"targets": count, "aggregate": aggregate}
         return body("DecisionTrees", body.rows(x), *names, domain="clrt", **kind), dtype
+
+
+def _int32(numbers: Sequence[Any]) -> Array:
+    """int32 [n]; what it does not hold becomes one of its ends, which is no place in a table."""
+    ends = np.iinfo(np.int32)
+    return np.clip(np.asarray(numbers, np.int64), ends.min, ends.max).astype(np.int32)
 
 
 @expands(_DOMAIN, "TreeEnsemble")

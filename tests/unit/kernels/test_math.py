@@ -9,12 +9,27 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 
+from clrt.ir.code import Code
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Node, Value
 from clrt.ir.op import Array, TensorType
 from clrt.ops.base import Op
 from clrt.ops.fused import CPU
-from clrt.ops.pointwise import Erf, Exp, Gelu, Log, Mish, Pointwise, Pow, Sigmoid, Softplus, Tanh
+from clrt.ops.pointwise import (
+    Cos,
+    Erf,
+    Exp,
+    Gelu,
+    Log,
+    Mish,
+    Pointwise,
+    Pow,
+    Sigmoid,
+    Sin,
+    Softplus,
+    Tan,
+    Tanh,
+)
 from clrt.runtime.devices import DeviceInfo
 from tests.harness import all_devices, plan_graph, run_plan
 
@@ -31,14 +46,14 @@ ON = [
 class Expm1(Pointwise):
     """exp(x) - 1, which ops use for negative numbers only."""
 
-    expr = "@expm1({0})"
+    expr = Code("@expm1({0})")
 
 
 @dataclass(frozen=True)
 class Log1p(Pointwise):
     """log(1 + x), which ops use between 0 and 1 only."""
 
-    expr = "@log1p({0})"
+    expr = Code("@log1p({0})")
 
 
 def _every(count: int) -> Array:
@@ -53,6 +68,12 @@ def _dense(low: float, high: float) -> Array:
     small = _every(100_000)
     small = small[(np.abs(small) < 1) & (small > low) & (small < high)]
     return np.concatenate([np.linspace(low, high, 200_000).astype(np.float32), small])
+
+
+def _angles() -> Array:
+    """Numbers of every size, and those next to multiples of pi / 2."""
+    near = (np.arange(1, 100_000) * (math.pi / 2)).astype(np.float32)
+    return np.concatenate([_every(200_000), _dense(-9, 9), near, np.nextafter(near, np.float32(0))])
 
 
 def _each(function: Callable[[float], float]) -> Callable[[Array], Array]:
@@ -93,6 +114,9 @@ CASES = [
     Case(Sigmoid(), lambda x: 1 / (1 + np.exp(-x)), _dense(-87, 87), 3),
     Case(Softplus(), lambda x: np.logaddexp(x, 0), _dense(-87, 87), 4),
     Case(Mish(), lambda x: x * np.tanh(np.logaddexp(x, 0)), _dense(-87, 87), 5),
+    Case(Sin(), np.sin, _angles(), 3),
+    Case(Cos(), np.cos, _angles(), 3),
+    Case(Tan(), np.tan, _angles(), 5),
     Case(Gelu(), _gelu, _dense(-20, 20), 2, of_x=True),
     Case(Gelu("tanh"), _gelu_tanh, _dense(-20, 20), 2, of_x=True),
 ]

@@ -9,6 +9,7 @@ import pyopencl as cl
 import pytest
 
 from clrt.errors import InputError, KernelBuildError
+from clrt.ir.code import Code
 from clrt.kernels.spec import KernelSpec
 from clrt.runtime.devices import DeviceInfo
 from clrt.runtime.programs import ProgramCache
@@ -88,8 +89,9 @@ def test_folder_that_cannot_be_made(device: DeviceInfo, tmp_path: Path) -> None:
 
 
 def test_build_error_names_kernel_device_and_log(device: DeviceInfo, tmp_path: Path) -> None:
-    spec = KernelSpec.of("elementwise.cl", "elementwise_flat", BODY="oops", READS="", RESULT="oops",
-                         INPUTS="", OUT_T="float", VW=1)  # fmt: skip
+    oops, empty = Code("oops"), Code("")
+    spec = KernelSpec.of("elementwise.cl", "elementwise_flat", BODY=oops, READS=empty,
+                         RESULT=oops, INPUTS=empty, OUT_T=Code("float"), VW=1)  # fmt: skip
     with pytest.raises(KernelBuildError, match=r"elementwise_flat.*does not compile for") as info:
         _cache(device, tmp_path).kernel(spec)
     assert "oops" in info.value.log

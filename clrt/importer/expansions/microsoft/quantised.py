@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from clrt.errors import ModelError, UnsupportedError
+from clrt.errors import ModelError, UnsupportedError, counted
 from clrt.importer.expansions.body import Body, expands
 from clrt.importer.expansions.layouts import channels_first, channels_last
 from clrt.importer.expansions.microsoft.attention import self_attention
@@ -181,7 +181,9 @@ def _qlinear_softmax(body: Body) -> None:
 def _qlinear_concat(body: Body) -> None:
     count, rest = divmod(len(body.inputs) - 2, 3)
     if rest or count < 1:
-        raise ModelError(f"it has {len(body.inputs)} inputs; expected 2 and a multiple of 3.")
+        raise ModelError(
+            f"it has {counted(len(body.inputs), 'input')}; expected 2 and a multiple of 3."
+        )
     parts = [_dequantised(body, 2 + 3 * i) for i in range(count)]
     _finish(body, body("Concat", *parts, axis=int(body.attrs["axis"])), 0, like=1)
 

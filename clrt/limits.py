@@ -1,0 +1,112 @@
+"""Bounds on what a model may ask of the host; a file of a few bytes can ask for anything."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from clrt import knobs
+from clrt.errors import InputError, OutOfMemoryError
+
+Array: TypeAlias = "np.ndarray[Any, np.dtype[Any]]"
+
+# Folding may make a model so many times as large as its file, since it widens what is stored in
+# fewer bits, and by CLRT_FOLD_LIMIT larger.
+_WIDENED = 4
+# Arithmetic that loading does once instead of each run; NumPy's takes a second for 2**31.
+_FOLDED_FLOPS = 1 << 33
+
+
+@dataclass
+class FoldBudget:
+    """What is left for the results of folded nodes.
+
+    Attributes:
+        nbytes: By which the constants may still grow.
+        flops: That may still be spent on them.
+    """
+
+    nbytes: int
+    flops: int = _FOLDED_FLOPS
+
+    @classmethod
+    def of(cls, constant_bytes: int) -> FoldBudget:
+        """The budget of a graph whose constants have so many bytes."""
+        return cls(knobs.FOLD_LIMIT.get() + _WIDENED * constant_bytes)
+
+    def has(self, nbytes: int, flops: int) -> bool:
+        """Whether there is so much left."""
+        return nbytes <= self.nbytes and flops <= self.flops
+
+    def take(self, nbytes: int, flops: int) -> None:
+        """Spends it; bytes below 0 come back."""
+        self.nbytes -= nbytes
+        self.flops -= flops
+
+
+def check_host(nbytes: int, what: str, share: int = 1) -> None:
+    """Refuses what would take more of the host's memory than a model may have there.
+
+    Args:
+        what: What takes it, as the message starts.
+        share: Into how many parts the limit goes, of which this may take one.
+
+    Raises:
+        OutOfMemoryError: It is more than CLRT_HOST_LIMIT.
+    """
+    limit = knobs.HOST_LIMIT.get() // share
+    if nbytes > limit:
+        raise OutOfMemoryError(
+            f"{what} would take {nbytes / 2**30:,.2f} GiB of the host's memory, and "
+            f"CLRT_HOST_LIMIT allows it {limit / 2**30:,.2f} GiB; raise it where there is more.",
+            nbytes,
+            limit,
+        )
+
+
+def text_array(texts: Sequence[str], shape: Sequence[int] | None = None) -> Array:
+    """Texts as an array, in which each takes the room of the longest.
+
+    Args:
+        shape: [number of texts] by default.
+
+    Raises:
+        OutOfMemoryError: Together they take more than CLRT_HOST_LIMIT.
+    """
+    check_texts(len(texts), max(map(len, texts), default=0))
+    made = np.array(texts, np.str_)
+    return made if shape is None else made.reshape(shape)
+
+
+def check_texts(count: int, longest: int, share: int = 1) -> None:
+    """Refuses texts that take more than CLRT_HOST_LIMIT.
+
+    Args:
+        longest: The characters of the longest, as many as each takes room for.
+        share: As `check_host`.
+
+    Raises:
+        OutOfMemoryError: They do.
+    """
+    # Users get them as Python's, which takes a pointer each besides.
+    check_host(count * (4 * longest + 8), f"{count} texts of up to {longest} characters", share)
+
+
+def check_turns(turns: int, what: str) -> None:
+    """Refuses loops without an end that anybody waits for.
+
+    Args:
+        what: Who asks for so many turns, as the message starts.
+
+    Raises:
+        InputError: They are more than CLRT_TURN_LIMIT.
+    """
+    limit = knobs.TURN_LIMIT.get()
+    if turns > limit:
+        raise InputError(
+            f"{what} asks for {turns} turns of its graph in one run, and CLRT_TURN_LIMIT allows "
+            f"{limit}; raise it where they are meant."
+        )

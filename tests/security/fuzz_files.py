@@ -1,0 +1,290 @@
+"""Loads and runs mutants of models in processes of their own, and says how each ends.
+
+    python -m tests.security.fuzz_files onnx 20000
+    CLRT_FUZZ_SEED=4711 python -m tests.security.fuzz_files clrt
+
+A mutant must end in a run, or in a `ClrtError` that blames model, inputs or device; within a time
+and an amount of memory. Failures are kept as files, by default under build/fuzz.
+"""
+
+from __future__ import annotations
+
+import argparse
+import multiprocessing
+import os
+import resource
+import sys
+import time
+import traceback
+import warnings
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from queue import Empty, SimpleQueue
+from tempfile import TemporaryDirectory
+from typing import Any
+
+KINDS = ("onnx", "clrt")
+# Of processor time, which other work on the machine does not lengthen; a process that sleeps has
+# ten times as long.
+LIMIT_S = 20.0
+LIMIT_BYTES = 4 << 30
+# A process is replaced before what it keeps (programs, plans) counts as a mutant's.
+_RENEW_AFTER = 250
+_RENEW_BYTES = 3 << 29
+_BUGS = ("PassError", "PlanError", "KernelBuildError")
+
+
+@dataclass(frozen=True)
+class Ending:
+    """How a mutant ended.
+
+    Attributes:
+        how: "ran", "too large" for made-up inputs, the class of an error, "crash", "hang" or
+            "memory".
+        where: The function that raised, and what it said.
+    """
+
+    seed: int
+    how: str
+    where: str = ""
+    allowed: bool = True
+
+    @property
+    def group(self) -> str:
+        """What failures of one cause share."""
+        return f"{self.how} {self.where.splitlines()[0] if self.where else ''}"
+
+
+def contents(kind: str, seed: int) -> dict[str, bytes]:
+    """The files of a mutant by name, the model first."""
+    from tests.security import mutate, seeds
+
+    if kind == "clrt":
+        return {"m.clrt": mutate.compiled_mutant(seed)}
+    model, beside = mutate.onnx_mutant(seed)
+    return {"m.onnx": model, seeds.EXTERNAL: beside}
+
+
+def end_of(kind: str, seed: int, folder: Path) -> Ending:
+    """Loads and runs a mutant in this process."""
+    import clrt
+    from clrt.errors import ClrtError
+
+    files = contents(kind, seed)
+    for name, data in files.items():
+        (folder / name).write_bytes(data)
+    try:
+        with clrt.load(folder / next(iter(files))) as model:
+            feeds = made_up(model)
+            if feeds is None:
+                return Ending(seed, "too large")
+            model.run(feeds)
+    except ClrtError as error:
+        how = type(error).__name__
+        return Ending(seed, how, _where(error), how not in _BUGS)
+    except Exception as error:
+        return Ending(seed, type(error).__name__, _where(error), False)
+    return Ending(seed, "ran")
+
+
+def made_up(model: Any) -> dict[str, Any] | None:
+    """Small inputs; None where the model takes no small ones."""
+    import numpy as np
+
+    from clrt.ir.dims import Expr, substitute
+    from clrt.ir.dtypes import DType
+    from clrt.ir.op import ContainerType
+
+    rng = np.random.default_rng(0)
+
+    def make(type_: Any) -> Any:
+        if isinstance(type_, ContainerType):
+            if type_.kind == "optional":
+                return make(type_.element)
+            if type_.kind == "map":
+                return {"a" if type_.key is DType.STRING else 1: 1.0}
+            return [make(type_.element) for _ in range(2)]
+        sizes = []
+        for dim in (2, 2) if type_.shape is None else type_.shape:
+            bound = substitute(dim, dict.fromkeys(getattr(dim, "symbols", ()), 2))
+            sizes.append(2 if isinstance(bound, Expr) else max(bound, 0))
+        if np.prod(sizes, dtype=float) > 1e6 or len(sizes) > 32:
+            raise OverflowError
+        if type_.dtype is DType.STRING:
+            return np.full(sizes, "ab,c", object)
+        numbers = rng.standard_normal(sizes) if type_.dtype.is_float else rng.integers(0, 2, sizes)
+        return numbers.astype(type_.dtype.numpy)
+
+    try:
+        return {v.name: make(v.type) for v in model._graph.inputs}
+    except (OverflowError, ZeroDivisionError):
+        return None
+
+
+def _where(error: BaseException) -> str:
+    """The innermost function of clrt below the error, and the message."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [f for f in frames if f"{os.sep}clrt{os.sep}" in f.filename] or frames
+    inner = f"{Path(own[-1].filename).name}:{own[-1].name}"
+    return f"{inner}\n{str(error)[:2000]}\n{''.join(traceback.format_tb(error.__traceback__)[-6:])}"
+
+
+def _work(connection: Connection, kind: str) -> None:
+    """Ends mutants whose seeds come in, until there are no more."""
+    warnings.simplefilter("ignore")
+    from tests.security import mutate  # noqa: F401  (before the clock runs)
+
+    quiet = os.open(os.devnull, os.O_WRONLY)
+    os.dup2(quiet, 1)
+    os.dup2(quiet, 2)
+    with TemporaryDirectory() as folder:
+        end_of(kind, -1, Path(folder))
+        connection.send(None)
+        while (seed := connection.recv()) is not None:
+            ending = end_of(kind, seed, Path(folder))
+            connection.send((ending, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss))
+
+
+class _Worker:
+    """A process that ends mutants one by one."""
+
+    def __init__(self, kind: str) -> None:
+        context = multiprocessing.get_context("spawn")
+        self.connection, other = context.Pipe()
+        self.process = context.Process(target=_work, args=(other, kind), daemon=True)
+        self.process.start()
+        other.close()
+        self.connection.recv()
+        self.done = 0
+        self.peak_bytes = 0
+
+    def end(self, seed: int) -> Ending:
+        """How a mutant ends; where that is by force, the process is gone."""
+        start, cpu = time.monotonic(), self._cpu_seconds()
+        self.connection.send(seed)
+        self.done += 1
+        while not self.connection.poll(0.1):
+            over = self._cpu_seconds() - cpu > LIMIT_S or time.monotonic() - start > 10 * LIMIT_S
+            if over or self._rss_bytes() > LIMIT_BYTES:
+                self.stop()
+                return Ending(seed, "hang" if over else "memory", allowed=False)
+        try:
+            ending, peak = self.connection.recv()
+        except (EOFError, ConnectionResetError):
+            self.process.join()
+            return Ending(seed, "crash", f"exit status {self.process.exitcode}", False)
+        self.peak_bytes = peak * (1 if sys.platform == "darwin" else 1024)
+        if self.peak_bytes > LIMIT_BYTES:
+            return Ending(seed, "memory", f"{self.peak_bytes >> 20} MiB", False)
+        return ending  # type: ignore[no-any-return]
+
+    @property
+    def spent(self) -> bool:
+        """Whether another process should go on."""
+        many = self.done >= _RENEW_AFTER or self.peak_bytes > _RENEW_BYTES
+        return many or not self.process.is_alive()
+
+    def stop(self) -> None:
+        self.process.kill()
+        self.process.join()
+        self.connection.close()
+
+    def _cpu_seconds(self) -> float:
+        try:
+            fields = Path(f"/proc/{self.process.pid}/stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            return 0.0
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    def _rss_bytes(self) -> int:
+        try:
+            pages = int(Path(f"/proc/{self.process.pid}/statm").read_text().split()[1])
+        except (OSError, IndexError):
+            return 0
+        return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def endings(kind: str, seeds: Iterable[int], workers: int = 1) -> Iterator[Ending]:
+    """How mutants end, in any order."""
+    todo: SimpleQueue[int] = SimpleQueue()
+    for seed in seeds:
+        todo.put(seed)
+    count = todo.qsize()
+    found: SimpleQueue[Ending] = SimpleQueue()
+
+    def run() -> None:
+        worker = None
+        while True:
+            try:
+                seed = todo.get_nowait()
+            except Empty:
+                break
+            worker = worker or _Worker(kind)
+            found.put(worker.end(seed))
+            if worker.spent:
+                worker.stop()
+                worker = None
+        if worker is not None:
+            worker.stop()
+
+    with ThreadPoolExecutor(workers) as pool:
+        tasks = [pool.submit(run) for _ in range(workers)]
+        for _ in range(count):
+            while True:
+                try:
+                    yield found.get(timeout=1)
+                    break
+                except Empty:
+                    for task in tasks:
+                        if task.done():
+                            task.result()
+
+
+def keep(kind: str, ending: Ending) -> Path:
+    """Saves the files of a failure, and what is known of it; says where."""
+    folder = Path(os.environ.get("CLRT_FUZZ_OUT", "build/fuzz")) / f"{kind}-{ending.seed}"
+    folder.mkdir(parents=True, exist_ok=True)
+    for name, data in contents(kind, ending.seed).items():
+        (folder / name).write_bytes(data)
+    (folder / "ending.txt").write_text(f"{ending.how}\n{ending.where}\n", errors="replace")
+    return folder
+
+
+def chosen(count: int) -> Sequence[int]:
+    """The seeds to run: that of CLRT_FUZZ_SEED alone, or the first so many."""
+    seed = os.environ.get("CLRT_FUZZ_SEED")
+    return range(count) if seed is None else [int(seed)]
+
+
+def main() -> int:
+    """The command; 1 where a mutant failed."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("kind", choices=KINDS)
+    parser.add_argument("count", type=int, nargs="?", default=1000)
+    parser.add_argument("--first", type=int, default=0, help="the first seed")
+    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
+    given = parser.parse_args()
+    seeds = [seed + given.first for seed in chosen(given.count)]
+    counts: Counter[str] = Counter()
+    groups: dict[str, list[int]] = {}
+    for done, ending in enumerate(endings(given.kind, seeds, given.workers), start=1):
+        counts[ending.how] += 1
+        if not ending.allowed:
+            same = groups.setdefault(ending.group, [])
+            same.append(ending.seed)
+            if len(same) == 1:
+                print(f"{ending.group}\n  {keep(given.kind, ending)}", flush=True)
+        if done % 500 == 0:
+            print(f"{done} of {len(seeds)}: {dict(counts)}", flush=True)
+    for group, same in sorted(groups.items(), key=lambda item: -len(item[1])):
+        print(f"{len(same):6} {group}  (seeds {', '.join(map(str, same[:5]))})")
+    print(f"{len(seeds)} mutants: {dict(counts)}; {sum(map(len, groups.values()))} failures")
+    return 1 if groups else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

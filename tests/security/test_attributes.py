@@ -1,0 +1,82 @@
+"""No text of a model reaches a kernel: every attribute of every op, set to what may hurt."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from dataclasses import MISSING, fields, replace
+from typing import Any
+
+import pytest
+
+from clrt.device.caps import DeviceCaps
+from clrt.errors import ClrtError
+from clrt.ir.op import IrOp
+from clrt.ops import REGISTRY
+from clrt.ops.base import Blaming, Op, Sample
+from clrt.plan.plan import Kernels
+from clrt.runtime.source import render_source
+from tests.harness import all_devices, plan_graph, sample_graph
+
+CLASSES = sorted(
+    (c for c in REGISTRY.classes.values() if fields(c) and c.variants), key=lambda c: c.__name__
+)
+MARK = "planted_text"
+CODE = f"1\n#undef IN\n{MARK}) {{ }}"
+HOSTILE: tuple[Any, ...] = (
+    *(CODE, CODE.encode(), f'"{MARK}', f"{MARK}\\", f"*/{MARK}", "", "\0", f"%{MARK}s{{0}}"),
+    *(1 << 63, -(1 << 63), (1 << 63) - 1, 1 << 31, 10**400, -1, 0, 7),
+    *(math.nan, math.inf, -math.inf, 1e300, -0.0, 1e-45),
+    *((), (CODE,), ((1,),), (1 << 62,) * 4, (math.nan,), [CODE], {"a": 1}, None, True, object()),
+    (0,) * 100,
+)
+
+
+def hostile_ops(op: IrOp) -> Iterator[IrOp]:
+    """The op with each attribute set to each value that its field takes."""
+    for field in fields(op):
+        for value in HOSTILE:
+            try:
+                yield replace(op, **{field.name: value})
+            except ClrtError as error:
+                assert field.name in str(error)
+                assert len(str(error)) < 300
+
+
+def sources(op: Op, sample: Sample, caps: DeviceCaps) -> list[str]:
+    """The kernels' sources for a sample under another op."""
+    with Blaming(op.name):  # as the importer and planning do
+        graph = sample_graph(Sample(op, sample.inputs))
+    plan = plan_graph(graph, caps)
+    steps = (s for s in plan.steps if isinstance(s, Kernels))
+    return [render_source(x.kernel) for s in steps for x in s.launches]
+
+
+@pytest.mark.parametrize("kind", ["cpu", "gpu"])
+@pytest.mark.parametrize("cls", CLASSES, ids=lambda c: c.__name__)
+def test_no_attribute_reaches_a_source(cls: type[Op], kind: str) -> None:
+    caps = replace(all_devices()[0].caps, kind=kind)
+    sample = next(s for s in cls.samples() if all(a is None or a.size for a in s.inputs))
+    for op in hostile_ops(sample.op):
+        assert isinstance(op, Op)
+        try:
+            found = sources(op, sample, caps)
+        except ClrtError:
+            continue
+        assert not any(MARK in text for text in found), op
+
+
+def test_every_field_is_typed() -> None:
+    """A field without a type that is checked would let anything through."""
+    for cls in REGISTRY.classes.values():
+        for field in fields(cls):
+            good = next((s.op for s in cls.samples()), None) or (
+                cls() if _has_defaults(cls) else None
+            )
+            if good is not None:
+                with pytest.raises(ClrtError, match=f"'{field.name}' is object"):
+                    replace(good, **{field.name: object()})
+
+
+def _has_defaults(cls: type[Op]) -> bool:
+    return not any(f.default is MISSING for f in fields(cls))
