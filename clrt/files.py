@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import tempfile
+import time
 import uuid
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
@@ -12,13 +14,19 @@ from typing import BinaryIO
 
 from clrt.errors import InputError
 
+# Where a file cannot be removed or renamed while somebody has it open, and so needs no lock; what
+# was written so long ago is not about to be renamed.
+_WINDOWS = os.name == "nt"
+_SETTLED_S = 60.0
+
 
 @contextlib.contextmanager
 def replacing(path: Path, *, sync: bool = True) -> Iterator[BinaryIO]:
     """A stream to a file beside `path`, which takes its place once all is written.
 
-    Where the block raises, or the process dies in it, `path` is as it was. A link stays, and its
-    target is replaced; a device or a pipe is written to.
+    Where the block raises, or the process dies in it, `path` is as it was; what a process leaves
+    behind that dies, the next one to write `path` removes. A link stays, and its target is
+    replaced; a device or a pipe is written to.
 
     Args:
         sync: The same where the machine loses its power, which takes a wait for the disk.
@@ -27,25 +35,83 @@ def replacing(path: Path, *, sync: bool = True) -> Iterator[BinaryIO]:
         InputError: The file cannot be written.
     """
     final = Path(os.path.realpath(path))  # names no file where /dev/stdout is a pipe
-    temporary = final.with_name(f".{final.name}.{uuid.uuid4().hex}")
     try:
         if path.exists() and not path.is_file():
-            with open(path, "wb") as stream:
-                yield stream
+            with open(path, "wb") as there:
+                yield there
             return
+        _remove_abandoned(final)
+        stream, temporary = _open_beside(final)
         try:
-            with open(temporary, "xb") as stream:
+            with stream:
                 yield stream
+                stream.flush()
                 if sync:
-                    stream.flush()
                     os.fsync(stream.fileno())
-            os.replace(temporary, final)
+                if not _WINDOWS:  # as long as it is locked
+                    os.replace(temporary, final)
+            if _WINDOWS:
+                os.replace(temporary, final)
         except BaseException:
             with contextlib.suppress(OSError):
                 os.unlink(temporary)
             raise
     except OSError as error:
         raise InputError(f"'{path}' cannot be written: {error.strerror}.") from error
+
+
+def _open_beside(final: Path) -> tuple[BinaryIO, Path]:
+    """A new file for what will be `final`, locked as long as it is open."""
+    while True:
+        temporary = final.with_name(f".{final.name}.{uuid.uuid4().hex}")
+        stream = open(temporary, "xb")  # noqa: SIM115
+        try:
+            # Between the two lines it had no lock, and somebody may have removed it.
+            if not _lock(stream.fileno(), wait=True) or os.fstat(stream.fileno()).st_nlink:
+                return stream, temporary
+        except BaseException:
+            stream.close()
+            raise
+        stream.close()
+
+
+def _remove_abandoned(final: Path) -> None:
+    """Removes what processes that are gone have written of `final`."""
+    name = re.compile(re.escape(f".{final.name}.") + "[0-9a-f]{32}")
+    with contextlib.suppress(OSError), os.scandir(final.parent) as entries:
+        for entry in [e for e in entries if name.fullmatch(e.name)]:
+            with contextlib.suppress(OSError):
+                if not entry.is_file(follow_symlinks=False):
+                    continue
+                if not _WINDOWS:
+                    _remove_unlocked(entry.path)
+                elif time.time() - entry.stat().st_mtime > _SETTLED_S:
+                    os.unlink(entry.path)
+
+
+def _remove_unlocked(path: str) -> None:
+    """Removes a file that no process has locked."""
+    descriptor = os.open(path, os.O_RDWR | getattr(os, "O_NOFOLLOW", 0) | os.O_NONBLOCK)
+    try:
+        if _lock(descriptor, wait=False):
+            os.unlink(path)
+    finally:
+        os.close(descriptor)
+
+
+def _lock(descriptor: int, *, wait: bool) -> bool:
+    """Locks an open file until it is closed, if need be by the end of the process; False where
+    another one has it, or the file system or Windows has no such locks.
+    """
+    if _WINDOWS:
+        return False
+    import fcntl
+
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+    except OSError:
+        return False
+    return True
 
 
 def expanded(path: str | Path) -> Path:

@@ -35,7 +35,7 @@ from clrt.container import safetensors
 from clrt.container.safetensors import PADDING, Header, Table, damaged, parse_json, read_header
 from clrt.errors import ClrtError, ModelError
 from clrt.files import replacing
-from clrt.ir.dims import Dim, Expr
+from clrt.ir.dims import Dim, Expr, is_symbol
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Node, Value
 from clrt.ir.op import Array, StoredElements, TensorType
@@ -266,7 +266,7 @@ def _check_graph(graph: Graph) -> None:
     if len(set(graph.output_names)) < len(graph.output_names):
         raise ModelError(f"two outputs of graph '{graph.name}' have one name")
     made = [v.shape for v in graph.inputs] + [v.shape for n in graph.nodes for v in n.outputs]
-    told = _symbols(dim for shape in made for dim in shape or ())
+    told = _symbols(dim for shape in made for dim in shape or () if is_symbol(dim))
     for value in graph.constants():
         if not value.has_numbers and value.type.data is not None:
             unknown = _symbols(value.type.data.flat) - told

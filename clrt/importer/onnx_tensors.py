@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
@@ -167,7 +168,7 @@ class TensorReader:
                 "export the model with external data beside it."
             )
         path = self._folder / location
-        if not path.is_file():
+        if not os.path.isfile(path):  # where Path's raises, False
             raise ModelError(
                 f"'{path}', the external file of {where}, does not exist; "
                 "put it beside the model under this name."

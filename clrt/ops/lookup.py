@@ -56,8 +56,8 @@ class Lookup(Op):
             raise ShapeError(
                 f"Lookup: x is {x}, keys are {keys}, values {values}, the default {default}."
             )
-        shapes = [t.static_shape for t in (keys, values, default)]
-        if keys.rank != 1 or shapes[0] != shapes[1] or shapes[2] != (1,):
+        table = TensorType(values.dtype, keys.shape), TensorType(values.dtype, (1,))
+        if keys.rank not in (1, None) or not (values.agrees(table[0]) and default.agrees(table[1])):
             raise ShapeError(f"Lookup: {keys}, {values} and {default} are no table.")
         return [TensorType(values.dtype, x.shape)]
 

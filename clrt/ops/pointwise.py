@@ -116,6 +116,8 @@ class Pointwise(Op):
         Raises:
             ShapeError: Operands have different dtypes.
         """
+        if not self.floats and any(t.dtype.is_float for t in inputs):
+            raise ShapeError(f"{self.name}: it takes no floats; its operand is {inputs[0]}.")
         if len({t.dtype for t in inputs}) > 1:
             text = ", ".join(str(t) for t in inputs)
             raise ShapeError(f"{self.name}: operands must have one dtype; they are {text}.")

@@ -26,7 +26,7 @@ from clrt.kernels.spec import (
     i32,
     misfit_float64,
 )
-from clrt.ops.base import Accuracy, OnnxNode, Op, Sample, Types, need, register
+from clrt.ops.base import Accuracy, OnnxNode, Op, Sample, Types, checked_sizes, need, register
 from clrt.ops.cast import onnx_dtype
 from clrt.ops.movement import count
 from clrt.ops.philox import FLOAT_BITS, key_args, key_of, uniforms
@@ -139,7 +139,8 @@ class Shaped(RandomTensor):
     dtype: DType = DType.FLOAT32
 
     def infer(self, inputs: Types) -> list[TensorType]:
-        return [TensorType(self.dtype, self.shape)]
+        trouble = f"{self.name}: its shape {list(self.shape)} has a size below 0."
+        return [TensorType(self.dtype, checked_sizes(self.shape, trouble))]
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         return (self.draw(self.shape, self.dtype),)

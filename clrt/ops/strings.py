@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from clrt.errors import ShapeError, UnsupportedError
+from clrt.errors import ModelError, ShapeError, UnsupportedError
 from clrt.ir.dims import Shape, differ
 from clrt.ir.dtypes import DType
 from clrt.ir.op import Array, TensorType
@@ -267,6 +267,9 @@ class TfIdfVectorizer(Op):
             return [TensorType(DType.FLOAT32, None)]
         if len(x.shape) not in (1, 2):
             raise ShapeError(f"TfIdfVectorizer: its input is {x}; expected [C] or [N,C].")
+        starts = (0, *self.ngram_counts, len(self.pool_int64s or self.pool_strings))
+        if sorted(starts) != list(starts) or min(self.ngram_indexes) < 0:
+            raise ModelError("TfIdfVectorizer: its ngram_counts and ngram_indexes are no places.")
         return [TensorType(DType.FLOAT32, (*x.shape[:-1], max(self.ngram_indexes) + 1))]
 
     def _pool(self) -> dict[tuple[object, ...], int]:
@@ -289,7 +292,7 @@ class TfIdfVectorizer(Op):
         counts = np.zeros((len(rows), max(self.ngram_indexes) + 1), np.float32)
         for row, items in zip(counts, rows.tolist(), strict=True):
             # None is longer than the row, in which its items lie at most so far apart.
-            for n in range(self.min_gram_length, min(self.max_gram_length, len(items)) + 1):
+            for n in range(max(self.min_gram_length, 1), min(self.max_gram_length, len(items)) + 1):
                 if n not in lengths:
                     continue
                 furthest = (len(items) - 1) // (n - 1) if n > 1 else 1

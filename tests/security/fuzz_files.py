@@ -20,6 +20,7 @@ import warnings
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
@@ -133,7 +134,7 @@ def _where(error: BaseException) -> str:
     return f"{inner}\n{str(error)[:2000]}\n{''.join(traceback.format_tb(error.__traceback__)[-6:])}"
 
 
-def _work(connection: Connection, kind: str) -> None:
+def _work(connection: Connection, kind: str, pause_s: float) -> None:
     """Ends mutants whose seeds come in, until there are no more."""
     warnings.simplefilter("ignore")
     from tests.security import mutate  # noqa: F401  (before the clock runs)
@@ -145,17 +146,22 @@ def _work(connection: Connection, kind: str) -> None:
         end_of(kind, -1, Path(folder))
         connection.send(None)
         while (seed := connection.recv()) is not None:
+            time.sleep(pause_s)
             ending = end_of(kind, seed, Path(folder))
             connection.send((ending, resource.getrusage(resource.RUSAGE_SELF).ru_maxrss))
 
 
 class _Worker:
-    """A process that ends mutants one by one."""
+    """A process that ends mutants one by one.
 
-    def __init__(self, kind: str) -> None:
+    Args:
+        pause_s: How long it sleeps before each: a hang, for the test of the limit.
+    """
+
+    def __init__(self, kind: str, pause_s: float = 0.0) -> None:
         context = multiprocessing.get_context("spawn")
         self.connection, other = context.Pipe()
-        self.process = context.Process(target=_work, args=(other, kind), daemon=True)
+        self.process = context.Process(target=_work, args=(other, kind, pause_s), daemon=True)
         self.process.start()
         other.close()
         self.connection.recv()
@@ -165,8 +171,9 @@ class _Worker:
     def end(self, seed: int) -> Ending:
         """How a mutant ends; where that is by force, the process is gone."""
         start, cpu = time.monotonic(), self._cpu_seconds()
-        self.connection.send(seed)
         self.done += 1
+        with suppress(BrokenPipeError):
+            self.connection.send(seed)
         while not self.connection.poll(0.1):
             over = self._cpu_seconds() - cpu > LIMIT_S or time.monotonic() - start > 10 * LIMIT_S
             if over or self._rss_bytes() > LIMIT_BYTES:
@@ -174,7 +181,7 @@ class _Worker:
                 return Ending(seed, "hang" if over else "memory", allowed=False)
         try:
             ending, peak = self.connection.recv()
-        except (EOFError, ConnectionResetError):
+        except (EOFError, OSError):
             self.process.join()
             return Ending(seed, "crash", f"exit status {self.process.exitcode}", False)
         self.peak_bytes = peak * (1 if sys.platform == "darwin" else 1024)

@@ -381,7 +381,7 @@ _ONNX: Sequence[Callable[[Random, onnx.ModelProto], None]] = (
 
 
 @dataclass
-class _File:
+class TakenApart:
     """A compiled model taken apart."""
 
     metadata: dict[str, Any]
@@ -390,7 +390,7 @@ class _File:
     raw_text: bytes | None = field(default=None)
 
     @classmethod
-    def of(cls, content: bytes) -> _File:
+    def of(cls, content: bytes) -> TakenApart:
         length = int.from_bytes(content[:8], "little")
         entries = json.loads(content[8 : 8 + length])
         return cls(entries.pop("__metadata__"), entries, bytearray(content[8 + length :]))
@@ -416,7 +416,7 @@ def compiled_mutant(seed: int) -> bytes:
         content = seeds.compiled_seed(rng.choice(list(seeds.onnx_seeds())))
     if rng.random() < 0.05:
         return _flipped(rng, content)
-    file = _File.of(content)
+    file = TakenApart.of(content)
     for _ in range(rng.choice((1, 1, 1, 2, 3))):
         try:
             rng.choice(_COMPILED)(rng, file)
@@ -425,7 +425,7 @@ def compiled_mutant(seed: int) -> bytes:
     return file.encode()
 
 
-def _entry(rng: Random, file: _File) -> None:
+def _entry(rng: Random, file: TakenApart) -> None:
     key = rng.choice(list(file.entries))
     entry = file.entries[key]
     shape, offsets = list(entry["shape"]), list(entry["data_offsets"])
@@ -481,7 +481,7 @@ def _changed_json(rng: Random, value: Any) -> Any:
     return _json(rng, 2)
 
 
-def _metadata(rng: Random, file: _File) -> None:
+def _metadata(rng: Random, file: TakenApart) -> None:
     key = rng.choice(("nodes", "layouts", "shapes", "extras", "version", "format", "producer"))
     match rng.randrange(5):
         case 0:
@@ -493,7 +493,7 @@ def _metadata(rng: Random, file: _File) -> None:
             file.metadata[key] = json.dumps(changed)
 
 
-def _layouts(rng: Random, file: _File) -> None:
+def _layouts(rng: Random, file: TakenApart) -> None:
     layouts = json.loads(file.metadata["layouts"])
     keys = [k for k in file.entries if not k.startswith("padding/")]
     name = layouts.get(next(iter(layouts), ""), "panels16:8x24")
@@ -532,13 +532,13 @@ def _literal(rng: Random) -> str:
     return str(rng.choice(made)())
 
 
-def _attribute_text(rng: Random, file: _File) -> None:
+def _attribute_text(rng: Random, file: TakenApart) -> None:
     text = file.metadata["graph"]
     found = rng.choice(list(re.finditer(r"(\w+)=([^,{}\[\]()]+|\[[^\[\]]*\])", text)))
     file.metadata["graph"] = text[: found.start(2)] + _literal(rng) + text[found.end(2) :]
 
 
-def _more_attributes(rng: Random, file: _File) -> None:
+def _more_attributes(rng: Random, file: TakenApart) -> None:
     """An attribute that the class of the op has, and the text not."""
     text = file.metadata["graph"]
     found = rng.choice(list(re.finditer(r"= ([\w.]+)(\{|\()", text)))
@@ -551,7 +551,7 @@ def _more_attributes(rng: Random, file: _File) -> None:
     file.metadata["graph"] = text[: found.start(2)] + more + text[found.end(2) :]
 
 
-def _tokens(rng: Random, file: _File) -> None:
+def _tokens(rng: Random, file: TakenApart) -> None:
     text = file.metadata["graph"]
     places = list(_TOKEN.finditer(text))
     one, other = rng.choice(places), rng.choice(places)
@@ -566,7 +566,7 @@ def _tokens(rng: Random, file: _File) -> None:
     file.metadata["graph"] = text[: one.start()] + new + text[one.end() :]
 
 
-def _numbers(rng: Random, file: _File) -> None:
+def _numbers(rng: Random, file: TakenApart) -> None:
     text = file.metadata["graph"]
     found = rng.choice(list(_NUMBER.finditer(text)))
     new = str(_int(rng))
@@ -576,7 +576,7 @@ def _numbers(rng: Random, file: _File) -> None:
         file.metadata["graph"] = text[: found.start()] + new + text[found.end() :]
 
 
-def _dims(rng: Random, file: _File) -> None:
+def _dims(rng: Random, file: TakenApart) -> None:
     text = file.metadata["graph"]
     found = rng.choice(list(re.finditer(r": (\w+)\[([^\]]*)\]", text)))
     dims = found[2].split(",")
@@ -608,7 +608,7 @@ _ALIKE = {
 }
 
 
-def _retype(rng: Random, file: _File) -> None:
+def _retype(rng: Random, file: TakenApart) -> None:
     """A weight in another dtype or shape of as many bytes, in the header and in the text."""
     key = rng.choice([k for k in file.entries if not k.startswith("padding/")])
     entry, text = file.entries[key], file.metadata["graph"]
@@ -625,7 +625,7 @@ def _retype(rng: Random, file: _File) -> None:
     file.metadata["graph"] = text[: found.start()] + changed + text[found.end() :]
 
 
-def _elements(rng: Random, file: _File) -> None:
+def _elements(rng: Random, file: TakenApart) -> None:
     key = rng.choice([k for k in file.entries if not k.startswith("padding/")])
     start, stop = file.entries[key]["data_offsets"]
     size = rng.choice((1, 4, 8))
@@ -634,7 +634,7 @@ def _elements(rng: Random, file: _File) -> None:
     file.data[at : at + size] = new[: len(file.data) - at]
 
 
-def _double(rng: Random, file: _File) -> None:
+def _double(rng: Random, file: TakenApart) -> None:
     """A key twice."""
     key = rng.choice(list(file.entries))
     table = json.dumps({"__metadata__": file.metadata, **file.entries})
@@ -642,14 +642,14 @@ def _double(rng: Random, file: _File) -> None:
     file.raw_text = (table[:-1] + ", " + again[1:]).encode("utf-8", "replace")
 
 
-def _cut(rng: Random, file: _File) -> None:
+def _cut(rng: Random, file: TakenApart) -> None:
     if rng.random() < 0.5:
         del file.data[rng.randrange(len(file.data)) :]
     else:
         file.data += bytes(rng.randrange(1, 300))
 
 
-_COMPILED: Sequence[Callable[[Random, _File], None]] = (
+_COMPILED: Sequence[Callable[[Random, TakenApart], None]] = (
     *(_attribute_text, _more_attributes, _tokens, _numbers, _dims) * 4,
     *(_entry, _metadata, _layouts, _retype, _elements) * 2,
     *(_double, _cut),

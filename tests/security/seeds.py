@@ -67,7 +67,7 @@ _TEXTS = {
         <ir_version: 8, opset_import: ["": 18]>
         main (float[n,m,4] x, int64[n] ids) => (float y, float z, int64 i, float t)
         <int64[2] first = {0, 0}, int64[2] last = {1, 9}, int64[2] axes = {0, 1},
-         int64[1] two = {2}, int64 zero = {0}, int64 step = {1}, int64[1] four = {4}, float[5,4] table> {
+         int64[1] two = {2}, int64 zero = {0}, int64 step = {1}, float[5,4] table> {
             s = Shape(x)
             n1 = Gather<axis = 0>(s, zero)
             u = Unsqueeze(n1, first1)

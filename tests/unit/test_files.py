@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import errno
 import os
+import subprocess
+import sys
 import tempfile
 import threading
 from pathlib import Path
@@ -24,6 +26,61 @@ def test_a_link_stays(tmp_path: Path) -> None:
     assert link.is_symlink()
     assert real.read_bytes() == b"new"
     assert sorted(p.name for p in tmp_path.iterdir()) == ["link", "real"]
+
+
+_WRITER = """
+import sys
+from pathlib import Path
+from clrt.files import replacing
+with replacing(Path(sys.argv[1])) as stream:
+    stream.write(b"half")
+    stream.flush()
+    print("writing", flush=True)
+    sys.stdin.readline()
+"""
+
+
+def _writer(path: Path) -> subprocess.Popen[str]:
+    """A process in the middle of writing a file; a line lets it end."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", _WRITER, str(path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "writing\n"
+    return process
+
+
+def test_what_a_killed_process_leaves_is_removed(tmp_path: Path) -> None:
+    path = tmp_path / "m.clrt"
+    path.write_bytes(b"old")
+    others = [tmp_path / f".{name}.{'0' * 32}" for name in ("n.clrt", "am.clrt")]
+    others += [tmp_path / ".m.clrt.backup", tmp_path / f".m.clrt.{'0' * 31}"]
+    for other in others:
+        other.touch()
+    with _writer(path) as process:
+        process.kill()
+    (left,) = {p for p in tmp_path.iterdir() if p.name.startswith(".m.clrt.")} - {*others}
+    assert left.read_bytes() == b"half"
+    with replacing(path) as stream:
+        stream.write(b"new")
+    assert path.read_bytes() == b"new"
+    assert {*tmp_path.iterdir()} == {path, *others}
+
+
+def test_what_a_process_still_writes_stays(tmp_path: Path) -> None:
+    path = tmp_path / "m.clrt"
+    with _writer(path) as process:
+        with replacing(path) as stream:
+            stream.write(b"new")
+        assert path.read_bytes() == b"new"
+        assert len(list(tmp_path.iterdir())) == 2
+        process.communicate("\n")
+        assert process.returncode == 0
+    assert path.read_bytes() == b"half"
+    assert list(tmp_path.iterdir()) == [path]
 
 
 def test_a_pipe_is_written_to(tmp_path: Path) -> None:

@@ -1,0 +1,61 @@
+"""Mutants of model files: each is refused by an error that says why, or runs."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from tests.security import fuzz_files
+from tests.security.fuzz_files import KINDS, Ending, chosen, end_of, endings, keep
+
+_COUNT = int(os.environ.get("CLRT_FUZZ_FILES", "1000"))
+
+
+@pytest.mark.timeout(3600)
+@pytest.mark.parametrize("kind", KINDS)
+def test_mutants(kind: str) -> None:
+    """CLRT_FUZZ_SEED=4711 runs that one alone."""
+    seeds = chosen(_COUNT)
+    failures = [e for e in endings(kind, seeds) if not e.allowed]
+    listing = [f"{e.group} (seed {e.seed}, {keep(kind, e)})" for e in failures]
+    assert not failures, "\n".join(listing)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_seeds_run(kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else every mutant might be refused for what its seed is."""
+    from tests.security import seeds
+
+    for name, model in seeds.onnx_seeds().items():
+        data = model.SerializeToString() if kind == "onnx" else seeds.compiled_seed(name)
+        files = {f"m.{kind}": data, seeds.EXTERNAL: seeds.external_bytes()}
+        monkeypatch.setattr(fuzz_files, "contents", lambda *_, files=files: files)
+        assert end_of(kind, 0, tmp_path).how == "ran", name
+
+
+def test_failures_are_found(tmp_path: Path) -> None:
+    """What is no error of clrt, and what a bug of clrt raises, is not allowed."""
+    from clrt.errors import ModelError, PassError
+
+    for error, allowed in ((ValueError, False), (PassError, False), (ModelError, True)):
+
+        def fail(*_: object, error: type[Exception] = error) -> None:
+            raise error("for the test")
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("clrt.load", fail)
+            found = end_of("clrt", 0, tmp_path)
+        assert (found.how, found.allowed) == (error.__name__, allowed)
+
+
+def test_a_crash_and_a_hang_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fuzz_files, "LIMIT_S", 1.0)
+    worker = fuzz_files._Worker("clrt")
+    worker.process.kill()
+    assert worker.end(0) == Ending(0, "crash", "exit status -9", False)
+    assert worker.spent
+    hangs = fuzz_files._Worker("clrt", pause_s=3600.0)
+    assert hangs.end(0) == Ending(0, "hang", allowed=False)
+    assert hangs.spent
