@@ -185,7 +185,7 @@ class Op(IrOp):
         if any(_is_text(a) for a in inputs):
             if not self.driven:
                 self._check_texts(inputs)
-            inputs = _of_one_width(inputs)
+            inputs = tuple(_of_one_width(inputs))
         return self.reference(*inputs)
 
     def _check_texts(self, inputs: Sequence[Array | None]) -> None:

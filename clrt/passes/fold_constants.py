@@ -53,11 +53,11 @@ class FoldConstants(Pass):
         limit = max(MAX_FOLDED_BYTES, sum(v.nbytes for v in inputs))
         gone = sum(v.nbytes for v in inputs if view.only_user(v) is not None)
         static = all(v.type.is_static for v in node.outputs)
-        known = sum(v.nbytes for v in node.outputs) if static else 0
+        sized = sum(v.nbytes for v in node.outputs) if static else 0
         work = node.op.flops(node.input_types, [v.type for v in node.outputs]) if static else 0
-        if known > limit:
+        if sized > limit:
             return Miss("the result is larger than 16 MiB and than its inputs", node)
-        if not view.budget.has(known - gone, work):
+        if not view.budget.has(sized - gone, work):
             return Miss("what folding may add to the model is used up (CLRT_FOLD_LIMIT)", node)
         arrays = evaluate_node(node)
         if isinstance(arrays, Miss):
