@@ -20,6 +20,10 @@ _WIDENED = 4
 _FOLDED_FLOPS = 1 << 33
 
 
+# What a reference that goes step by step takes in while loading, which is up to a second.
+MAX_STEPWISE_BYTES = 256 << 10
+
+
 @dataclass
 class FoldBudget:
     """What is left for the results of folded nodes.

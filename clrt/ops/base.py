@@ -113,6 +113,8 @@ class Op(IrOp):
             tensors in it: control flow, sequences and maps.
         drives_unread: Those of its host inputs for which, where they are computed data, the host
             drives the node, too: the plan of what follows then serves all that give the same shape.
+        stepwise: The reference goes step by step in Python: of large inputs the device, or a run,
+            computes it, and not the constant folder.
         carries: The input of its graph, and the output, from which on each output becomes the
             input of the next turn, perhaps in another shape.
     """
@@ -126,6 +128,7 @@ class Op(IrOp):
     variants: ClassVar[tuple[Variant, ...]] = ()
     storages: ClassVar[frozenset[str] | None] = frozenset({"plain", "half"})
     driven: ClassVar[bool] = False
+    stepwise: ClassVar[bool] = False
     drives_unread: ClassVar[tuple[int, ...]] = ()
     carries: ClassVar[tuple[int, int] | None] = None
 

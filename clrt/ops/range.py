@@ -108,4 +108,4 @@ def _count(start: object, limit: object, delta: object) -> Dim:
         whole: int = int(limit) - int(start)  # type: ignore[call-overload]
         return max(-(-whole // int(delta)), 0)
     quotient = (float(limit) - float(start)) / number  # type: ignore[arg-type]
-    return int(math.ceil(max(min(quotient, _MOST), 0)))
+    return math.ceil(max(min(quotient, _MOST), 0))

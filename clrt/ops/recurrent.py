@@ -104,6 +104,7 @@ class Recurrent(Op):
     hidden_size: int = 0
     layout: int = 0
 
+    stepwise = True
     gates: ClassVar[int] = 1
     states: ClassVar[int] = 1
     defaults: ClassVar[tuple[str, ...]] = ("Tanh",)

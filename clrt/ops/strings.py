@@ -260,6 +260,7 @@ class TfIdfVectorizer(Op):
     weights: tuple[float, ...] = ()
 
     accuracy = Accuracy.ELEMENTWISE
+    stepwise = True
 
     @classmethod
     def from_onnx(cls, node: OnnxNode) -> Op:

@@ -11,6 +11,7 @@ from clrt.ir.dims import Expr
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Patch, Value
 from clrt.ir.op import Array, TensorType
+from clrt.limits import MAX_STEPWISE_BYTES
 from clrt.ops.base import Op
 from clrt.passes.driver import GraphView, Match, Miss, Pass, Rewriter
 from clrt.passes.matching import op_name
@@ -50,6 +51,8 @@ class FoldConstants(Pass):
         if dequantizes and node.arg(0).dtype in (DType.INT4, DType.UINT4):
             return Miss("the weight takes an eighth of the memory as it is", node)
         inputs = {v for v in node.inputs if v is not None}
+        if node.op.stepwise and sum(v.nbytes for v in inputs) > MAX_STEPWISE_BYTES:
+            return Miss("to compute it takes NumPy long", node)
         limit = max(MAX_FOLDED_BYTES, sum(v.nbytes for v in inputs))
         gone = sum(v.nbytes for v in inputs if view.only_user(v) is not None)
         static = all(v.type.is_static for v in node.outputs)
