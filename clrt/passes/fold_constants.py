@@ -121,7 +121,9 @@ def evaluate_node(node: Node) -> list[Array] | Miss:
     assert isinstance(node.op, Op)
     try:
         inputs = [None if v is None else v.numbers for v in node.inputs]
-        return [np.asarray(a) for a in node.op.compute(*inputs)]
+        # Outputs at the end may be left out.
+        arrays = zip(node.outputs, node.op.compute(*inputs), strict=False)
+        return [np.asarray(a) for _, a in arrays]
     except (
         ClrtError,
         NotImplementedError,
