@@ -141,6 +141,7 @@ def _launch(
     if not x.dtype.is_float:
         step, join = (e.replace("c_max", "i_max").replace("c_min", "i_min") for e in (step, join))
         step = step.replace("c_abs(x)", "(x < 0 ? -x : x)")
+        finish = finish.replace("((a) / (n))", "i_div(a, n)")
     elif x.dtype is DType.FLOAT64:
         step, join, finish = (e.replace("c_", "d_") for e in (step, join, finish))
     kernel = KernelSpec.of(
