@@ -22,8 +22,8 @@ from clrt.runtime import session as sessions  # noqa: E402
 # The most that a process of tests may hold, and what there must be for one more.
 MOST_BYTES = 1536 << 20
 WORKER_BYTES = 2048 << 20
-# Intel's runtime holds 2 to 3 MB for a program.
-MOST_PROGRAMS = 64
+# What tests may leave until it is let go. Intel's runtime holds 2 to 3 MB for a program.
+LEFT_BYTES = 128 << 20
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -65,20 +65,19 @@ def _kib_field(path: str, name: str) -> int:
     return next(int(x.split()[1]) << 10 for x in lines if x.startswith(f"{name}:"))
 
 
-_asked: dict[int, int] = {}
+_held = 0
 _reported = MOST_BYTES
 
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown() -> None:
-    """Lets go of programs, and fails the test with which the process came to hold too much."""
-    global _reported
-    asked = {id(s): s.programs.requests for s in sessions._SESSIONS.values()}
-    if sum(asked.values()) - sum(_asked.values()) >= MOST_PROGRAMS:
-        _asked.update(asked)
+    """Lets go where tests left much, and fails that with which the process came to hold too much."""
+    global _held, _reported
+    if _resident_bytes() > _held + LEFT_BYTES:
         let_go()
+        _held = _resident_bytes()
     if (peak := _peak_bytes()) > _reported:
-        _reported = peak + (MOST_BYTES // 4)
+        _reported = peak + LEFT_BYTES
         most = f"{MOST_BYTES >> 20} MiB"
         pytest.fail(
             f"This process, or one it started, came to hold {peak >> 20} of at most {most}."
@@ -103,6 +102,13 @@ def let_go() -> None:
     gc.collect()
     if sys.platform == "linux":
         ctypes.CDLL(None).malloc_trim(0)
+
+
+def _resident_bytes() -> int:
+    """What this process holds; where that is not known, the most that it has held."""
+    with suppress(OSError):
+        return _kib_field("/proc/self/status", "VmRSS")
+    return _peak_bytes()
 
 
 def _peak_bytes() -> int:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,16 +48,23 @@ def _start(log: Path, *arguments: str) -> subprocess.Popen[str]:
     )
 
 
-def _shards() -> Iterator[ParameterSet]:
+# The products that take as long as all the rest.
+COSTLY = "gemm_gpu or matrix_unit"
+
+
+def _shards() -> list[ParameterSet]:
     """A sample of the tests for `make test`, and the rest.
 
-    In one process the simulator comes to hold 6 GB. Products for GPUs take as long as all others.
+    In one process the simulator comes to hold 6 GB.
     """
-    for kernels, count in (("not gemm_gpu", 20), ("gemm_gpu", 8)):
-        for index in range(count):
-            slow = kernels == "gemm_gpu" or index % 5 > 0
-            marks = [pytest.mark.slow] * slow
-            yield pytest.param(kernels, f"{index}/{count}", marks=marks)
+    quick = [(f"not ({COSTLY})", index, 20) for index in range(0, 20, 5)]
+    slow = [(f"not ({COSTLY})", index, 20) for index in range(20) if index % 5]
+    slow += [(COSTLY, index, 12) for index in range(12)]
+    marks = [()] * len(quick) + [pytest.mark.slow] * len(slow)
+    return [
+        pytest.param(kernels, f"{index}/{count}", marks=m)
+        for (kernels, index, count), m in zip(quick + slow, marks, strict=True)
+    ]
 
 
 @pytest.mark.parametrize(("kernels", "shard"), _shards())

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import replace
 from itertools import product
 
@@ -125,13 +124,15 @@ def _is_second_choice(cls: type[Op], variant: Variant) -> bool:
     return "cpu" not in variant.name and any("cpu" in v.name for v in cls.variants)
 
 
-def _runs() -> Iterator[ParameterSet]:
+def _runs() -> list[ParameterSet]:
     """Each variant on each device; second choices are slow where compiling takes long."""
+    runs = []
     for device, cls in product(all_devices(), ON_DEVICE):
         for variant in cls.variants:
             slow = device is not quick_device() and _is_second_choice(cls, variant)
             name = f"{cls.name}-{variant.name}-{name_of(device)}"
-            yield pytest.param(cls, variant, device, marks=[pytest.mark.slow] * slow, id=name)
+            runs += [pytest.param(cls, variant, device, marks=[pytest.mark.slow] * slow, id=name)]
+    return runs
 
 
 @pytest.mark.parametrize(("cls", "variant", "device"), _runs())
