@@ -71,7 +71,7 @@ _reported = MOST_BYTES
 
 @pytest.hookimpl(trylast=True)
 def pytest_runtest_teardown() -> None:
-    """Lets go where tests left much, and fails that with which the process came to hold too much."""
+    """Lets go of what tests left, and fails the one with which a process came to hold too much."""
     global _held, _reported
     if _resident_bytes() > _held + LEFT_BYTES:
         let_go()

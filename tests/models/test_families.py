@@ -6,14 +6,14 @@ import numpy as np
 import pytest
 
 import clrt
-from tests.harness import all_devices
+from tests.harness import SWEEP
 from tests.models.fixtures import family_names, load_family
 from tests.models.oracle import check, text_feeds
 
 SHAPES = ((1, 1), (1, 16), (3, 37), (2, 64))
 
 
-@pytest.mark.parametrize("device", all_devices(), ids=lambda d: d.platform.split()[0])
+@SWEEP
 @pytest.mark.parametrize("name", family_names())
 def test_family_matches_onnxruntime(name: str, device: clrt.DeviceInfo) -> None:
     proto = load_family(name)
