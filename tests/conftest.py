@@ -69,19 +69,24 @@ _held = 0
 _reported = MOST_BYTES
 
 
-@pytest.hookimpl(trylast=True)
-def pytest_runtest_teardown() -> None:
-    """Lets go of what tests left, and fails the one with which a process came to hold too much."""
-    global _held, _reported
-    if _resident_bytes() > _held + LEFT_BYTES:
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """Lets go of what tests left. What the last one was given is gone by now."""
+    global _held
+    held = _resident_bytes()
+    if held > _held + LEFT_BYTES:
         let_go()
-        _held = _resident_bytes()
+        held = _held = _resident_bytes()
+    _held = min(held, _held)
+
+
+def pytest_runtest_teardown() -> None:
+    """Fails the test with which a process came to hold too much."""
+    global _reported
     if (peak := _peak_bytes()) > _reported:
         _reported = peak + LEFT_BYTES
-        most = f"{MOST_BYTES >> 20} MiB"
-        pytest.fail(
-            f"This process, or one it started, came to hold {peak >> 20} of at most {most}."
-        )
+        sizes = f"{peak >> 20} of at most {MOST_BYTES >> 20} MiB"
+        pytest.fail(f"This process, or one that it started, came to hold {sizes}.")
 
 
 def pytest_sessionfinish() -> None:

@@ -32,7 +32,7 @@ def test_workers_by_cores_and_memory(
 def test_what_is_read_of_memory_is_in_bytes() -> None:
     assert 16 << 20 < conftest._available_bytes() < 1 << 50
     assert 16 << 20 < conftest._resident_bytes() < 1 << 50
-    assert conftest._peak_bytes() >= conftest._resident_bytes()
+    assert conftest._peak_bytes() > conftest._resident_bytes() // 2
 
 
 def test_programs_are_let_go_once_tests_left_much(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -42,7 +42,7 @@ def test_programs_are_let_go_once_tests_left_much(monkeypatch: pytest.MonkeyPatc
     programs = session_for(device).programs
     for held, left in ((conftest.LEFT_BYTES - 1, True), (conftest.LEFT_BYTES + 1, False)):
         monkeypatch.setattr(conftest, "_resident_bytes", lambda held=held: held)
-        conftest.pytest_runtest_teardown()
+        conftest.pytest_runtest_setup()
         assert bool(programs._programs) == left
 
 
