@@ -24,7 +24,7 @@ from clrt.ir.op import Array
 from clrt.passes.shrink_weights import Shrunk
 from clrt.runtime.devices import DeviceInfo, devices
 from clrt.sources import onnx_source
-from tests.harness import all_devices
+from tests.harness import SWEEP, all_devices
 from tests.models.fixtures import load_family
 from tests.models.oracle import model_folder
 from tests.unit.text import tiny
@@ -100,7 +100,7 @@ def test_fewer_bits(tmp_path: Path, option: str, share: float, cosine: float) ->
     assert (vectors * expected).sum(axis=1).min() >= cosine
 
 
-@DEVICES
+@SWEEP
 @pytest.mark.parametrize("name", FAMILIES)
 def test_families(tmp_path: Path, name: str, device: DeviceInfo) -> None:
     source, target = tmp_path / "m.onnx", tmp_path / "m.clrt"

@@ -11,11 +11,10 @@ import pytest
 import clrt
 from clrt.ir.op import Array
 from clrt.runtime.devices import DeviceInfo
-from tests.harness import all_devices
+from tests.harness import SWEEP
 from tests.models.oracle import outputs_of, session_of
 
 FILES = sorted((Path(onnx.backend.test.__file__).parent / "data" / "light").glob("*.onnx"))
-DEVICES = pytest.mark.parametrize("device", all_devices(), ids=lambda d: d.platform.split()[0])
 
 
 def test_all_are_there() -> None:
@@ -37,7 +36,7 @@ def _expected(path: Path) -> tuple[dict[str, Array], dict[str, Array]]:
     return feeds, outputs_of(session, feeds)
 
 
-@DEVICES
+@SWEEP
 @pytest.mark.parametrize("path", FILES, ids=lambda p: p.stem)
 def test_agrees_with_onnxruntime(path: Path, device: DeviceInfo) -> None:
     feeds, expected = _expected(path)
