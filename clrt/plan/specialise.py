@@ -18,7 +18,7 @@ from clrt.errors import PlanError, ShapeError
 from clrt.ir.dims import Bindings, Shape, numbers_of, substitute
 from clrt.ir.graph import Graph, Names, Node, Value
 from clrt.ir.op import Array, ContainerType, TensorType
-from clrt.limits import FoldBudget, MAX_STEPWISE_BYTES
+from clrt.limits import MAX_STEPWISE_BYTES, FoldBudget
 from clrt.ops.base import Blaming, Op, stand_in
 from clrt.ops.control_flow import sink_constants
 
