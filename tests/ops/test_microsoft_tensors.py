@@ -232,7 +232,7 @@ _TOKENS = {"mark": 0, "mincharnum": 1, "pad_value": ""}
             ModelError,
             "attributes or inputs are not valid",
         ),
-        (_old("DynamicSlice", _x(4)), ModelError, "1 inputs; expected 3 or 4"),
+        (_old("DynamicSlice", _x(4)), ModelError, "1 input; expected 3 or 4"),
         (_case("AttnLSTM", _x(4, 3, 5), hidden_size=6), ModelError, "lacks its input 1"),
     ],
     ids=lambda v: v.op if isinstance(v, Case) else "",
