@@ -87,6 +87,11 @@ class KeptPlans:
     def __len__(self) -> int:
         return len(self._stages)
 
+    @property
+    def kept_bytes(self) -> int:
+        """All of it; what a plan has on the device its graph has on the host, too."""
+        return self.host_bytes + 2 * self.own_bytes
+
     def values(self) -> ValuesView[Stage]:
         """The stages."""
         return self._stages.values()
@@ -99,24 +104,27 @@ class KeptPlans:
         return stage
 
     def add(self, key: Any, stage: Stage) -> None:
-        """Keeps a stage; of many that take much, those go that were used longest ago."""
+        """Keeps a stage."""
         self._stages[key] = stage
         self.host_bytes += stage.host_bytes
         self.recount(stage)
+
+    def recount(self, stage: Stage) -> None:
+        """Asks a stage anew what it has of the device: its first run makes what it lacks.
+
+        Of many stages that take much, those go that were used longest ago.
+        """
+        if stage.kept:
+            own = stage.bound.own_bytes
+            self.own_bytes += own - stage.own_bytes
+            stage.own_bytes = own
         while len(self) > KEPT_PLANS and (
-            len(self) > MOST_PLANS or self.host_bytes + self.own_bytes > KEPT_PLAN_BYTES
+            len(self) > MOST_PLANS or self.kept_bytes > KEPT_PLAN_BYTES
         ):
             _, oldest = self._stages.popitem(last=False)
             oldest.kept = False
             self.host_bytes -= oldest.host_bytes
             self.own_bytes -= oldest.own_bytes
-
-    def recount(self, stage: Stage) -> None:
-        """Asks a stage anew what it has of the device: its first run makes what it lacks."""
-        if stage.kept:
-            own = stage.bound.own_bytes
-            self.own_bytes += own - stage.own_bytes
-            stage.own_bytes = own
 
     def clear(self) -> None:
         """Keeps none."""

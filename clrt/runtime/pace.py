@@ -10,7 +10,7 @@ from clrt.runtime.driver import cl
 # A run that takes longer than this is one in whose midst somebody may want to stop it.
 LONG_S = 0.05
 # What is in the queue takes about twice this.
-_PART_S = 0.04
+_PART_S = 0.03
 
 
 class Stop:
