@@ -131,10 +131,13 @@ class Connection:
         try:
             self._open_gate()
         except cl.Error:
-            never_release(self.queue, self._gate, used)
-            self.queue = cl.CommandQueue(self.context, self.device.handle)
-            self._gate, self.unfinished = None, False
-            return False
+            assert self._gate is not None
+            if self._gate.command_execution_status != cl.command_execution_status.COMPLETE:
+                never_release(self.queue, self._gate, used)
+                self.queue = cl.CommandQueue(self.context, self.device.handle)
+                self._gate, self.unfinished = None, False
+                return False
+            self._gate = None  # it failed after it was open
         self.finish()
         return True
 
