@@ -29,19 +29,21 @@ format: $(VENV)/.dev
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
-# A process per core: most of the time goes into compilers, which use one.
+# As many processes as cores and memory allow (tests/conftest.py): most of the time goes into
+# compilers, which use one core.
 PYTEST := $(BIN)/pytest --numprocesses auto --dist worksteal
 
 test: lint
 	$(PYTEST) -m "not slow"
 
-test-all: lint
-	$(PYTEST)
+# `make test test-all` runs each test once, too.
+test-all: test
+	$(PYTEST) -m slow
 
 # Every kernel variant under a simulator that finds accesses out of bounds, data races and
-# uninitialised reads; a part of `make test`.
+# uninitialised reads; a part of `make test-all`.
 test-oclgrind: $(VENV)/.dev
-	$(BIN)/pytest tests/ops/test_oclgrind.py
+	$(PYTEST) tests/ops/test_oclgrind.py
 
 # New random graphs each time, more than `make test` has.
 fuzz: $(VENV)/.dev
@@ -62,4 +64,4 @@ bench: $(VENV)/.bench
 	$(BIN)/python tools/bench.py --json bench/bench.json --plot bench/bench.png $(ARGS)
 
 clean:
-	rm -rf $(VENV) .venv-oracles build dist
+	rm -rf $(VENV) .venv-oracles .cache-tests build dist

@@ -136,7 +136,7 @@ class OnnxRuntime(Other):
         import onnxruntime
 
         options = onnxruntime.SessionOptions()
-        options.log_severity_level = 3
+        options.log_severity_level = 4  # what it would log as an error is raised
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
         if self._folder is not None:
             key = "session.model_external_initializers_file_folder_path"

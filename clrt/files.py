@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import stat
 import tempfile
 import time
 import uuid
@@ -112,6 +113,36 @@ def _lock(descriptor: int, *, wait: bool) -> bool:
     except OSError:
         return False
     return True
+
+
+def read_regular(path: Path, most_bytes: int, *, private: bool = False) -> bytes:
+    """The bytes of a file; never waits, as one would for a pipe.
+
+    Args:
+        private: Whether it must be this user's own, or of who installs programs, closed to others,
+            and no link.
+
+    Raises:
+        OSError: It is absent, no regular file, too large, or not private.
+    """
+    wanted = ("O_NONBLOCK", "O_CLOEXEC", "O_BINARY", *(["O_NOFOLLOW"] if private else []))
+    flags = sum(getattr(os, name, 0) for name in wanted)
+    with open(os.open(path, os.O_RDONLY | flags), "rb") as stream:
+        status = os.fstat(stream.fileno())
+        if not stat.S_ISREG(status.st_mode):
+            raise OSError("it is no regular file")
+        if private and not is_private(status):
+            raise PermissionError("other users can write it")
+        if status.st_size > most_bytes:
+            raise OSError(f"it has {status.st_size} bytes")
+        return stream.read(most_bytes)
+
+
+def is_private(status: os.stat_result) -> bool:
+    """Whether only this user, or who installs programs, can write to a file or folder."""
+    if os.name != "posix":
+        return True
+    return status.st_uid in (0, os.getuid()) and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
 def expanded(path: str | Path) -> Path:

@@ -81,7 +81,7 @@ MAX_PATCHES = Knob("CLRT_MAX_PATCHES", _number, -1, "Stop optimising after N pat
 VERIFY = Knob("CLRT_VERIFY", _flag, True, "0 skips the IR verifier between passes.")
 # What a model may ask for, whatever its file says; see `clrt.limits`.
 HOST_LIMIT = Knob("CLRT_HOST_LIMIT", bytes_of, 2 << 30, "What a value may take on the host: 2GiB.")
-FOLD_LIMIT = Knob("CLRT_FOLD_LIMIT", bytes_of, 256 << 20, "By what folding may add: 256MiB.")
+FOLD_LIMIT = Knob("CLRT_FOLD_LIMIT", bytes_of, 128 << 20, "By what folding may add: 128MiB.")
 NODE_LIMIT = Knob(
     "CLRT_NODE_LIMIT", _number, 50_000, "Nodes of a model once its functions are inlined."
 )

@@ -20,6 +20,10 @@ _WIDENED = 4
 _FOLDED_FLOPS = 1 << 33
 
 
+# What a reference that goes step by step takes in while loading, which is up to a second.
+MAX_STEPWISE_BYTES = 256 << 10
+
+
 @dataclass
 class FoldBudget:
     """What is left for the results of folded nodes.
@@ -60,11 +64,16 @@ def check_host(nbytes: int, what: str, share: int = 1) -> None:
     limit = knobs.HOST_LIMIT.get() // share
     if nbytes > limit:
         raise OutOfMemoryError(
-            f"{what} would take {nbytes / 2**30:,.2f} GiB of the host's memory, and "
-            f"CLRT_HOST_LIMIT allows it {limit / 2**30:,.2f} GiB; raise it where there is more.",
+            f"{what} would take {_readable(nbytes)} of the host's memory, and CLRT_HOST_LIMIT "
+            f"allows it {_readable(limit)}; raise it where there is more.",
             nbytes,
             limit,
         )
+
+
+def _readable(nbytes: int) -> str:
+    unit, name = (2**30, "GiB") if nbytes >= 2**30 else (2**20, "MiB")
+    return f"{nbytes / unit:,.1f} {name}"
 
 
 def text_array(texts: Sequence[str], shape: Sequence[int] | None = None) -> Array:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import operator
+import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from threading import RLock
-from typing import Any
+from typing import Any, TypeVar
+from weakref import WeakSet
 
 import numpy as np
 
@@ -32,6 +34,21 @@ from clrt.runtime.session import DeviceTensor, session_for
 from clrt.signature import Signature
 from clrt.sources import Source, is_compiled, read_graph
 from clrt.stages import Stages
+
+T = TypeVar("T")
+# How long `close` waits for a run in another thread.
+_CLOSE_S = 1.0
+_MODELS: WeakSet[Model] = WeakSet()
+
+
+def _after_fork_in_child() -> None:
+    """No other thread is at a model there."""
+    for model in _MODELS:
+        model._lock = RLock()
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
 def load(
@@ -114,7 +131,8 @@ class Model:
         strict = knobs.STRICT.get() if strict is None else strict
         self._stages = Stages(graph, self._session, strict, memory_limit)
         self._lock = RLock()
-        self._closed = False
+        self._running = False
+        _MODELS.add(self)
 
     @property
     def host_nodes(self) -> dict[str, str]:
@@ -137,10 +155,37 @@ class Model:
         return f"<clrt.Model ({takes}) on {self.device}>"
 
     def close(self) -> None:
-        """Frees the device memory; the model cannot run afterwards."""
+        """Frees the device memory; the model cannot run afterwards.
+
+        A run in another thread ends with an error after what it has on the device, a tenth of a
+        second or one kernel. Where it takes longer than a second to end it frees the memory itself.
+        """
+        self._stages.stop.requested = True
+        if not self._session.connection.usable:
+            return
+        if self._lock.acquire(timeout=_CLOSE_S):
+            try:
+                if not self._running:  # else a signal's handler is here in the midst of a run
+                    self._stages.close()
+            finally:
+                self._lock.release()
+
+    def _run(self, action: str, run: Callable[[], T]) -> T:
+        """Takes its turn on the model.
+
+        Raises:
+            InputError: It is closed.
+        """
         with self._lock:
-            self._stages.release()
-            self._closed = True
+            if self._stages.stop.requested:
+                raise InputError(f"This model is closed; load it again to {action} it.")
+            self._running = True
+            try:
+                return run()
+            finally:
+                self._running = False
+                if self._stages.stop.requested:
+                    self._stages.close()
 
     def run(
         self,
@@ -164,13 +209,13 @@ class Model:
             InputError: An input is missing, unknown, or of a wrong dtype or value.
             ShapeError: An input has a wrong rank or dim.
             OutOfMemoryError: The device has no room for these shapes; the model stays usable.
+            DeviceError: The driver fails, or does not work in this fork; the same holds.
+            ClrtError: Another thread closed the model.
         """
         names = self._signature.wanted(outputs)
         feeds = self._signature.feeds(inputs)
-        with self._lock:
-            if self._closed:
-                raise InputError("This model is closed; load it again to run it.")
-            results = self._stages.run(self._graph, feeds, dict.fromkeys(names, device_outputs))
+        wanted = dict.fromkeys(names, device_outputs)
+        results = self._run("run", lambda: self._stages.run(self._graph, feeds, wanted))
         return {n: _for_user(results[n], device_outputs, n in self._held) for n in names}
 
     def feeds(self, inputs: Mapping[str, Any] | Any) -> dict[str, Held]:
@@ -195,18 +240,16 @@ class Model:
             raise InputError(f"repeat is {repeat!r}; a profile needs a number of runs, 1 or more.")
         feeds = self._signature.feeds(inputs)
 
-        def run(recorder: Recorder | None) -> None:
+        def once(recorder: Recorder | None) -> None:
             self._stages.recorder = recorder
             try:
                 self._stages.run(self._graph, feeds, {s.name: False for s in self.outputs})
             finally:
                 self._stages.recorder = None
 
-        with self._lock:
-            if self._closed:
-                raise InputError("This model is closed; load it again to profile it.")
-            shapes = {n: tuple(f.shape) for n, f in feeds.items() if hasattr(f, "shape")}
-            return collect(self._session, run, self._graph.name, shapes, repeat)
+        shapes = {n: tuple(f.shape) for n, f in feeds.items() if hasattr(f, "shape")}
+        name = self._graph.name
+        return self._run("profile", lambda: collect(self._session, once, name, shapes, repeat))
 
     def plan(self, shapes: Mapping[str, Sequence[int]]) -> Plan:
         """The execution plan for given input shapes: steps, launches, arena.
@@ -307,6 +350,7 @@ class Model:
 
         Raises:
             InputError: The folder cannot be written, or is open to other users.
+            DeviceError: The driver does not work in this fork.
         """
         self._session.programs.save()
 

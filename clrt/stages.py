@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, ValuesView
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cache
@@ -21,6 +21,7 @@ from clrt.errors import (
     NumberError,
     OutOfMemoryError,
     UnsupportedError,
+    reworded,
     warn_user,
 )
 from clrt.inspection import memory as sizes
@@ -34,6 +35,7 @@ from clrt.plan.origins import traced
 from clrt.plan.plan import Plan, make_plan
 from clrt.plan.specialise import Cut, specialise_to_cut
 from clrt.runtime.executor import BoundPlan, Feed, Slabs, Weights
+from clrt.runtime.pace import Stop
 from clrt.runtime.profiler import Recorder
 from clrt.runtime.session import DeviceTensor, Session
 from clrt.signature import bind_dims
@@ -42,25 +44,97 @@ from clrt.tuning.records import record_for
 # So many plans are kept, and more as long as they are small: a growing state has one a turn.
 KEPT_PLANS = 64
 KEPT_PLAN_BYTES = 64 << 20
+MOST_PLANS = 4096
 # What a step takes of the host's memory; measured: 3 to 11 KB, with its part of the graph.
 _STEP_BYTES = 8 << 10
+# The same of a plan without steps.
+_PLAN_BYTES = 8 << 10
 
 # `T_` macros by kernel.
 Tunables = Mapping[str, Mapping[str, int]]
 _NOTHING: Mapping[str, Any] = MappingProxyType({})
 
 
-@dataclass(frozen=True)
+@dataclass(eq=False)
 class Stage:
-    """A plan, and where the graph goes on after it."""
+    """A plan, and where the graph goes on after it.
+
+    Attributes:
+        own_bytes: Of its plan's own device memory, as it was counted last.
+        kept: Whether it is among the plans that are kept.
+    """
 
     bound: BoundPlan
     cut: Cut | None
+    own_bytes: int = 0
+    kept: bool = True
+
+    @property
+    def host_bytes(self) -> int:
+        """The host's memory that it takes as long as it is kept, roughly."""
+        return _PLAN_BYTES + len(self.bound.plan.steps) * _STEP_BYTES
+
+
+class KeptPlans:
+    """Stages by key, the least recently used first, and what they take together.
+
+    Attributes:
+        host_bytes: Of the host's memory, roughly.
+        own_bytes: Of the device's, besides what plans share.
+    """
+
+    def __init__(self) -> None:
+        self._stages: OrderedDict[Any, Stage] = OrderedDict()
+        self.host_bytes = self.own_bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._stages)
 
     @property
     def kept_bytes(self) -> int:
-        """The memory that it takes as long as it is kept, roughly."""
-        return len(self.bound.plan.steps) * _STEP_BYTES + self.bound.own_bytes
+        """All of it; what a plan has on the device its graph has on the host, too."""
+        return self.host_bytes + 2 * self.own_bytes
+
+    def values(self) -> ValuesView[Stage]:
+        """The stages."""
+        return self._stages.values()
+
+    def get(self, key: Any) -> Stage | None:
+        """The stage of a key, which is now the one used last."""
+        stage = self._stages.get(key)
+        if stage is not None:
+            self._stages.move_to_end(key)
+        return stage
+
+    def add(self, key: Any, stage: Stage) -> None:
+        """Keeps a stage."""
+        self._stages[key] = stage
+        self.host_bytes += stage.host_bytes
+        self.recount(stage)
+
+    def recount(self, stage: Stage) -> None:
+        """Asks a stage anew what it has of the device: its first run makes what it lacks.
+
+        Of many stages that take much, those go that were used longest ago.
+        """
+        if stage.kept:
+            own = stage.bound.own_bytes
+            self.own_bytes += own - stage.own_bytes
+            stage.own_bytes = own
+        while len(self) > KEPT_PLANS and (
+            len(self) > MOST_PLANS or self.kept_bytes > KEPT_PLAN_BYTES
+        ):
+            _, oldest = self._stages.popitem(last=False)
+            oldest.kept = False
+            self.host_bytes -= oldest.host_bytes
+            self.own_bytes -= oldest.own_bytes
+
+    def clear(self) -> None:
+        """Keeps none."""
+        for stage in self._stages.values():
+            stage.kept = False
+        self._stages.clear()
+        self.host_bytes = self.own_bytes = 0
 
 
 class Stages:
@@ -71,15 +145,17 @@ class Stages:
     Attributes:
         own_limit: Bytes that may be allocated on the device; None for what there is.
         host_nodes: The nodes that computed on the host so far, by name, and why.
-        plans: Those kept, the least recently used one first.
+        plans: Those kept.
         recorder: What a run tells when its steps ran.
+        stop: Ends the runs before their time.
     """
 
     def __init__(self, graph: Graph, session: Session, strict: bool, own_limit: int | None) -> None:
         self.own_limit = own_limit
         self.host_nodes: dict[str, str] = {}
-        self.plans: OrderedDict[Any, Stage] = OrderedDict()
+        self.plans = KeptPlans()
         self.recorder: Recorder | None = None
+        self.stop = Stop()
         self.weights = Weights(session)
         self._slabs = Slabs(session)
         self._graph = graph
@@ -101,6 +177,11 @@ class Stages:
         self._slabs.clear()
         self._session.trim()
 
+    def close(self) -> None:
+        """Frees the device memory, and the programs that no other model uses."""
+        self.release()
+        self.weights.programs.clear()
+
     def run(
         self, graph: Graph, feeds: dict[str, Held], outputs: Mapping[str, bool] | None = None
     ) -> dict[str, Held]:
@@ -113,6 +194,8 @@ class Stages:
         Raises:
             InputError: An index, a length or the like is out of range.
             OutOfMemoryError: There is no room for it; the model then holds no device memory.
+            DeviceError: The driver fails.
+            ClrtError: `stop` was requested.
         """
         if outputs is not None:
             self._turns = 0
@@ -129,6 +212,7 @@ class Stages:
     ) -> dict[str, Held]:
         known = dict[str, Array]()
         while True:
+            self.stop.check()
             shapes = {n: tuple(f.shape) for n, f in feeds.items() if hasattr(f, "shape")}
             stage = self.stage(graph, shapes, known)
             cut = stage.cut
@@ -166,23 +250,13 @@ class Stages:
         if stage is None:
             try:
                 plan, cut = self._plan(graph, shapes, known)
-                stage = Stage(self._bound(plan, self.weights), cut)
             except OutOfMemoryError as error:
                 fitting = self._fitting_batch_for(shapes, self.limit)
                 raise sizes.with_batch(error, fitting) from error
+            stage = Stage(self._bound(plan, self.weights), cut)
             self._announce(plan)
-            self.plans[key] = stage
-            self._forget()
-        self.plans.move_to_end(key)
+            self.plans.add(key, stage)
         return stage
-
-    def _forget(self) -> None:
-        """Drops the plans that were used longest ago where there are many and they take much."""
-        while (
-            len(self.plans) > KEPT_PLANS
-            and sum(s.kept_bytes for s in self.plans.values()) > KEPT_PLAN_BYTES
-        ):
-            self.plans.popitem(last=False)
 
     def bind(self, shapes: sizes.Shapes, tunables: Tunables) -> BoundPlan:
         """A plan of its own for given input shapes.
@@ -224,11 +298,14 @@ class Stages:
         self, stage: Stage, feeds: Mapping[str, Held], outputs: Mapping[str, bool]
     ) -> dict[str, Feed]:
         """Runs a stage where there is room for it."""
-        bound = stage.bound
-        if not bound.ready:
+        bound, was_ready = stage.bound, stage.bound.ready
+        if not was_ready:
             self._make_room(stage)
         try:
-            return bound.run(feeds, outputs, self.recorder)
+            results = bound.run(feeds, outputs, self.recorder)
+            if not was_ready:
+                self.plans.recount(stage)
+            return results
         except OutOfMemoryError:
             self.release()
         # Alone, without what other shapes and other models' results left behind.
@@ -236,7 +313,7 @@ class Stages:
             return bound.run(feeds, outputs, self.recorder)
         except OutOfMemoryError as error:
             self.release()
-            raise self._no_room(stage) from error
+            raise self._no_room(stage, error) from error
 
     def _make_room(self, stage: Stage) -> None:
         """Frees what other shapes left where the limit asks for it.
@@ -251,16 +328,20 @@ class Stages:
         weights = {k: n for k, n in sizes.uploads(bound.plan).items() if k[0] in self._constants}
         weights.update(self.weights.sizes)
         slabs = zip_longest(self._slabs.sizes, bound.plan.arena.slab_bytes, fillvalue=0)
-        others = sum(s.bound.own_bytes for s in self.plans.values() if s is not stage)
+        others = self.plans.own_bytes - (stage.own_bytes if stage.kept else 0)
         grown = sum(weights.values()) + sum(map(max, slabs)) + others + memory.plan_bytes
         if grown > self.limit:
             self.release()
 
-    def _no_room(self, stage: Stage) -> OutOfMemoryError:
+    def _no_room(self, stage: Stage, error: OutOfMemoryError | None = None) -> OutOfMemoryError:
+        """The error for a stage over the limit, or for one that the driver gave no room."""
         plan, limit = stage.bound.plan, self.limit
         memory = self.memory(plan, stage.cut)
         shapes = {v.name: v.dims for v in plan.graph.inputs}
-        fitting = self._fitting_batch_for(shapes, limit) if memory.device_bytes > limit else None
+        if error is not None and memory.device_bytes <= limit:
+            text = format_shapes(shapes)
+            return reworded(error, f"Running {text} failed, also by itself: {error}")
+        fitting = self._fitting_batch_for(shapes, limit)
         of = "the device has" if self.own_limit is None else "memory_limit allows"
         return sizes.out_of_memory(format_shapes(shapes), memory, limit, of, fitting)
 
@@ -286,7 +367,7 @@ class Stages:
         return {v.name: _held(v.type, x) for v, x in pairs}
 
     def _bound(self, plan: Plan, weights: Weights) -> BoundPlan:
-        return BoundPlan(plan, self._session, weights, self._slabs, self._constants)
+        return BoundPlan(plan, self._session, weights, self._slabs, self._constants, self.stop)
 
     def _plan(
         self,

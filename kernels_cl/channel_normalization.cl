@@ -4,6 +4,7 @@
 //   …_cpu                 vectors of float32; a work-group has `rows` channels or groups
 // Each group is read twice before the pass that writes it, so y may be x.
 #include "common/base.clh"
+#include "common/large_mean.clh"
 #ifndef DATA_T
 #define DATA_T float
 #define STAT_T float
@@ -49,6 +50,8 @@ __kernel void group_normalization(OUT(DATA_T, y), IN(DATA_T, x), IN(STAT_T, scal
     mean += part;
   }
   mean /= n;
+#define FROM(i) LOAD(AT(x), first + (i))
+  if (NOT_FINITE(mean)) mean = LARGE_MEAN(group_channels * size, FROM);
   for (IDX_T c = 0; c < group_channels; ++c) {
     float part = 0.0f;
     for (IDX_T i = 0; i < size; ++i) {

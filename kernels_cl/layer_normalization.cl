@@ -19,6 +19,7 @@
 #endif
 #include "common/math.clh"
 #include "common/scalar.clh"
+#include "common/large_mean.clh"
 
 #if BIAS
 #define BIAS_INPUT , IN(DATA_T, bias)
@@ -38,6 +39,7 @@
 
 #if VW == 1
 #include "common/storage.clh"
+#define FROM(i) LOAD(from, i)
 
 __kernel void layer_normalization_any(OUT(DATA_T, y) STATS_OUTPUTS, IN(DATA_T, x),
                                       IN(DATA_T, scale) BIAS_INPUT, const IDX_T rows,
@@ -49,6 +51,7 @@ __kernel void layer_normalization_any(OUT(DATA_T, y) STATS_OUTPUTS, IN(DATA_T, x
 #if !RMS
   for (IDX_T i = 0; i < n; ++i) mean += LOAD(from, i);
   mean /= (float)n;
+  if (NOT_FINITE(mean)) mean = LARGE_MEAN(n, FROM);
 #endif
   for (IDX_T i = 0; i < n; ++i) {
     const float d = LOAD(from, i) - mean;

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from functools import cache
 
 import numpy as np
+import pytest
 
 from clrt.device.caps import DeviceCaps
 from clrt.ir.dtypes import DType
@@ -27,6 +28,28 @@ def all_devices() -> tuple[DeviceInfo, ...]:
     if DEVICE.get() != DEVICE.default:
         return (choose_device(),)
     return tuple(d for d in devices() if d.usable and not d.caps.simulator)
+
+
+@cache
+def quick_device() -> DeviceInfo:
+    """The device with the quickest compiler: PoCL takes three times as long as Intel's runtime."""
+    pocl = "Portable Computing Language"
+    return next((d for d in all_devices() if d.platform != pocl), all_devices()[0])
+
+
+def _sweep() -> pytest.MarkDecorator:
+    others = [d for d in all_devices() if d is not quick_device()]
+    slow = [pytest.param(d, marks=pytest.mark.slow) for d in others]
+    return pytest.mark.parametrize("device", [*slow, quick_device()], ids=name_of)
+
+
+def name_of(device: DeviceInfo) -> str:
+    """A device in the name of a test."""
+    return device.platform.split()[0]
+
+
+# Of tests that compile many programs: other devices than the quickest are left to `make test-all`.
+SWEEP = _sweep()
 
 
 def sample_values(sample: Sample) -> list[Value | None]:

@@ -75,8 +75,9 @@ def bench(
     nothing else meanwhile.
     """
     path = find_model(model)
-    session = open_onnxruntime(path)
+    check_onnxruntime()
     with load(path, device=device) as loaded:
+        session = open_onnxruntime(path)
         feeds = sample_inputs(loaded, one_shape(shape, loaded))
         with made_up_inputs():
             ours = loaded.run(feeds)
@@ -100,6 +101,19 @@ def bench(
         )
 
 
+def check_onnxruntime() -> None:
+    """Whether the peer is there, before anything is loaded for it.
+
+    Raises:
+        InputError: It is not.
+    """
+    if importlib.util.find_spec("onnxruntime") is None:
+        raise InputError(
+            "onnxruntime is not installed, which clrt is to be measured beside; "
+            "install it with: pip install onnxruntime"
+        )
+
+
 def open_onnxruntime(model: Path) -> Any:
     """An ONNX Runtime session on the CPU with a thread per core.
 
@@ -107,11 +121,7 @@ def open_onnxruntime(model: Path) -> Any:
         InputError: ONNX Runtime is not installed.
         UnsupportedError: It cannot load the model.
     """
-    if importlib.util.find_spec("onnxruntime") is None:
-        raise InputError(
-            "onnxruntime is not installed, which clrt is to be measured beside; "
-            "install it with: pip install onnxruntime"
-        )
+    check_onnxruntime()
     import onnxruntime
 
     options = onnxruntime.SessionOptions()

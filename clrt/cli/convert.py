@@ -15,7 +15,15 @@ from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeEl
 from rich.table import Table
 from rich.text import Text
 
-from clrt.cli.console import EXIT_DIFFERS, STDOUT, clear_errors, say_error, stderr, stdout
+from clrt.cli.console import (
+    EXIT_DIFFERS,
+    STDOUT,
+    VersionOption,
+    clear_errors,
+    say_error,
+    stderr,
+    stdout,
+)
 from clrt.cli.samples import made_up_inputs, read_feeds, sample_inputs
 from clrt.cli.shapes import DeviceOption, ModelArgument, Shapes, default_shapes, parse_shapes
 from clrt.container.compiled import SUFFIX, read_extras
@@ -38,6 +46,7 @@ from clrt.ir.op import Array
 from clrt.ir.text import print_graph
 from clrt.model import Model, load
 from clrt.passes.shrink_weights import MIN_ELEMS, Shrunk
+from clrt.plan.specialise import MAX_ELEMS
 from clrt.runtime.devices import devices
 from clrt.signature import listed_symbols, symbol_places
 from clrt.sources import is_compiled, model_files
@@ -159,6 +168,7 @@ def convert_model(
     all_devices_here: Annotated[
         bool, typer.Option("--all-devices-here", help="Precompile for every device but simulators.")
     ] = False,
+    version: VersionOption = False,
 ) -> None:
     """Optimise a model once and write it as one file that loads at once.
 
@@ -394,6 +404,8 @@ def _parse_dims(texts: Sequence[str]) -> dict[str, int]:
                 f"'{text}' is no dim; write it as batch=8, with a number of 1 or more, or by its "
                 "place as input_ids:0=8."
             )
+        if int(number) > MAX_ELEMS:
+            raise InputError(f"--dim {text} is larger than a tensor may be ({MAX_ELEMS} elements).")
         if dims.setdefault(name.strip(), int(number)) != int(number):
             raise InputError(f"--dim gives '{name.strip()}' two numbers; a dim has one.")
     return dims

@@ -162,6 +162,8 @@ class Op(IrOp):
             tensors in it: control flow, sequences and maps.
         drives_unread: Those of its host inputs for which, where they are computed data, the host
             drives the node, too: the plan of what follows then serves all that give the same shape.
+        stepwise: The reference goes step by step in Python: of large inputs the device, or a run,
+            computes it, and not the constant folder.
         carries: The input of its graph, and the output, from which on each output becomes the
             input of the next turn, perhaps in another shape.
     """
@@ -177,6 +179,7 @@ class Op(IrOp):
     variants: ClassVar[tuple[Variant, ...]] = ()
     storages: ClassVar[frozenset[str] | None] = frozenset({"plain", "half"})
     driven: ClassVar[bool] = False
+    stepwise: ClassVar[bool] = False
     drives_unread: ClassVar[tuple[int, ...]] = ()
     carries: ClassVar[tuple[int, int] | None] = None
 
@@ -243,7 +246,7 @@ class Op(IrOp):
         if any(_is_text(a) for a in inputs):
             if not self.driven:
                 self._check_texts(inputs)
-            inputs = _of_one_width(inputs)
+            inputs = tuple(_of_one_width(inputs))
         return self.reference(*inputs)
 
     def _check_texts(self, inputs: Sequence[Array | None]) -> None:

@@ -30,6 +30,7 @@ class BifurcationDetector(Op):
 
     domain = "com.microsoft"
     accuracy = Accuracy.EXACT
+    stepwise = True
 
     def infer(self, inputs: Types) -> list[TensorType]:
         tokens, place = need(inputs, 1, self), need(inputs, 2, self)

@@ -152,6 +152,8 @@ class Col2Im(Op):
             return [TensorType(x.dtype, None)]
         if len(x.shape) != 3:
             raise ShapeError(f"Col2Im: {x} are no columns [N, C * K, L].")
+        if any(isinstance(d, int) and d < 1 for d in kernel or ()):
+            raise ShapeError(f"Col2Im: a window of {kernel}; expected sizes of 1 or more.")
         channels = fresh_dim() if kernel is None else floordiv(x.shape[1], product(kernel))
         dims = image if image is not None else fresh_dims(rank or 0)
         if x.is_static and all(need(inputs, i, self).has_numbers for i in (1, 2)):

@@ -27,6 +27,7 @@ class DynamicTimeWarping(Op):
 
     domain = "com.microsoft"
     accuracy = Accuracy.EXACT
+    stepwise = True
 
     def infer(self, inputs: Types) -> list[TensorType]:
         x = need(inputs, 0, self)

@@ -187,7 +187,8 @@ class LayerNormalization(Normalization):
     Attributes:
         stats: The node has the outputs Mean and InvStdDev, too.
 
-    Numerics: two passes (the variance is of the deviations) in float32.
+    Numerics: two passes (the variance is of the deviations) in float32. The mean is right for all
+    finite numbers; where the variance overflows, what is normalised is 0, as ONNX defines it.
     Source: ONNX LayerNormalization, opset 17, with stash_type float32.
     """
 

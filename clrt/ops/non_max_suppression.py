@@ -32,6 +32,7 @@ class NonMaxSuppression(Op):
     center_point_box: bool = False
 
     accuracy = Accuracy.EXACT
+    stepwise = True
 
     def infer(self, inputs: Types) -> list[TensorType]:
         boxes, scores = need(inputs, 0, self), need(inputs, 1, self)

@@ -84,7 +84,8 @@ class OneHot(Op):
         axis = normalize_axis(self.axis, indices.ndim + 1, self)
         places = int(depth.reshape(-1)[0])
         if indices.dtype.kind == "f":
-            indices = np.where(np.abs(indices) < 1e9, indices.astype(np.float64), -(2.0**63))
+            wide = indices.astype(np.float64)
+            indices = np.where(np.abs(wide) < 1e9, wide, -(2.0**63))
         whole = np.expand_dims(indices.astype(np.int64), axis)
         whole = np.where(whole < 0, whole + places, whole)
         span = np.arange(places).reshape((-1,) + (1,) * (indices.ndim - axis))

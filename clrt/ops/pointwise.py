@@ -399,8 +399,8 @@ class Pow(Pointwise):
             yield Sample(cls(), (x, y))
             yield Sample(cls(), (np.abs(x), np.full(1, 0.75, np.float32)))
             yield Sample(cls(), (x.astype(np.float32), y))
-        for dtype in _INTEGERS:
-            x, y = np.meshgrid(_edges(dtype), _edges(dtype))
+        for edged in _INTEGERS:
+            x, y = np.meshgrid(_edges(edged), _edges(edged))
             yield Sample(cls(), (x, y))
         yield Sample(cls(), (_edges(DType.INT8), np.full(1, 1000)))
         yield Sample(cls(), (_edges(DType.INT32), np.full(1, -0.5, np.float32)))

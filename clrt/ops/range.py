@@ -105,7 +105,7 @@ def _count(start: object, limit: object, delta: object) -> Dim:
         size = abs(step)
         return floordiv(maximum(span, 0) + (size - 1), size)
     if isinstance(delta, (int, np.integer)):
-        span, step = int(limit) - int(start), int(delta)  # type: ignore[call-overload]
-        return max(-(-span // step), 0)
+        whole: int = int(limit) - int(start)  # type: ignore[call-overload]
+        return max(-(-whole // int(delta)), 0)
     quotient = (float(limit) - float(start)) / number  # type: ignore[arg-type]
     return math.ceil(max(min(quotient, _MOST), 0))

@@ -108,6 +108,7 @@ class Recurrent(Op):
 
     alike = ((0, 1, 2, 3, 5, 6, 7),)
     followed = (4,)
+    stepwise = True
     gates: ClassVar[int] = 1
     states: ClassVar[int] = 1
     defaults: ClassVar[tuple[str, ...]] = ("Tanh",)

@@ -30,13 +30,13 @@ class ReduceSum(Reduce):
 @register
 @dataclass(frozen=True)
 class ReduceMean(Reduce):
-    """Σ x / n; integers are truncated. Source: ONNX ReduceMean, opset 1 to 18."""
+    """Σ x / n; integers are truncated, and 0 of none. Source: ONNX ReduceMean, opset 1 to 18."""
 
     finish = Code("((a) / (n))")
 
     def evaluate(self, x: Array, axes: tuple[int, ...]) -> Any:
         if x.size == 0:  # NumPy would warn of it
-            return np.full(np.sum(x, axis=axes).shape, np.nan)
+            return np.full(np.sum(x, axis=axes).shape, np.nan if x.dtype.kind == "f" else 0)
         return np.mean(x, axis=axes)
 
 

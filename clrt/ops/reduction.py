@@ -39,7 +39,15 @@ _OF_INTEGERS = (
     (Code("c_max"), Code("i_max")),
     (Code("c_min"), Code("i_min")),
     (Code("c_abs(x)"), Code("(x < 0 ? -x : x)")),
+    (Code("((a) / (n))"), Code("i_div(a, n)")),
 )
+
+
+def _of_integers(expression: Code) -> Code:
+    """The expression for integers."""
+    for old, new in _OF_INTEGERS:
+        expression = expression.renamed(old, new)
+    return expression
 
 
 @dataclass(frozen=True)
@@ -145,8 +153,7 @@ def _launch(
     init = op.init if x.dtype.is_float else op.int_init(x.dtype)
     step, join, finish = op.step, op.join, op.finish
     if not x.dtype.is_float:
-        for old, new in _OF_INTEGERS:
-            step, join = step.renamed(old, new), join.renamed(old, new)
+        step, join, finish = (_of_integers(e) for e in (step, join, finish))
     elif x.dtype is DType.FLOAT64:
         step, join, finish = (e.renamed(Code("c_"), Code("d_")) for e in (step, join, finish))
     kernel = KernelSpec.of(

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from clrt.errors import InputError, ModelError, ShapeError
+from clrt.errors import InputError, ModelError, NumberError, ShapeError
 from clrt.ir.dtypes import DType
 from clrt.ir.op import ContainerType, TensorType
 from clrt.ops.base import Held, Host, OnnxNode, Op, Types, need, normalize_axis, register
@@ -27,11 +27,17 @@ def _element(inputs: Types, op: Op) -> TensorType:
     return found.element
 
 
-def _place(index: int, size: int, op: Op) -> int:
-    """A place in a list, counted from the front."""
-    if not -size <= index < size:
-        raise InputError(f"{op.name}: position {index} is outside a sequence of {size}.")
-    return index % size
+def _place(index: int, size: int, op: Op, operand: int, behind: int = 0) -> int:
+    """A place in a list, counted from the front; up to so many behind its last element.
+
+    Raises:
+        NumberError: There is none.
+    """
+    if not -size <= index < size + behind:
+        last = size + behind - 1
+        allowed = f"allowed are {-size}..{last}" if size + behind else "the sequence is empty"
+        raise NumberError(op.name, operand, "a position", index, allowed)
+    return index + size if index < 0 else index
 
 
 @register
@@ -85,7 +91,7 @@ class SequenceInsert(Driven):
         found, tensor, *rest = inputs
         size = len(found)
         index = host.read(rest[0]).item() if rest and rest[0] is not None else size
-        at = index if index == size else _place(index, size, self)
+        at = _place(index, size, self, 2, behind=1)
         return [[*found[:at], tensor, *found[at:]]]
 
 
@@ -105,7 +111,7 @@ class SequenceErase(Driven):
     def drive(self, inputs: Sequence[Held], host: Host) -> Sequence[Held]:
         found, *rest = inputs
         index = host.read(rest[0]).item() if rest and rest[0] is not None else -1
-        at = _place(index, len(found), self)
+        at = _place(index, len(found), self, 1)
         return [[*found[:at], *found[at + 1 :]]]
 
 
@@ -123,7 +129,7 @@ class SequenceAt(Driven):
 
     def drive(self, inputs: Sequence[Held], host: Host) -> Sequence[Held]:
         found, index = inputs
-        return [found[_place(host.read(index).item(), len(found), self)]]
+        return [found[_place(host.read(index).item(), len(found), self, 1)]]
 
 
 @register

@@ -260,6 +260,7 @@ class TfIdfVectorizer(Op):
     weights: tuple[float, ...] = ()
 
     accuracy = Accuracy.ELEMENTWISE
+    stepwise = True
 
     def infer(self, inputs: Types) -> list[TensorType]:
         x = need(inputs, 0, self)

@@ -11,6 +11,7 @@ from clrt.ir.dims import Expr
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Patch, Value
 from clrt.ir.op import Array, TensorType
+from clrt.limits import MAX_STEPWISE_BYTES
 from clrt.ops.base import Op
 from clrt.passes.driver import GraphView, Match, Miss, Pass, Rewriter
 from clrt.passes.matching import op_name
@@ -50,14 +51,16 @@ class FoldConstants(Pass):
         if dequantizes and node.arg(0).dtype in (DType.INT4, DType.UINT4):
             return Miss("the weight takes an eighth of the memory as it is", node)
         inputs = {v for v in node.inputs if v is not None}
+        if node.op.stepwise and sum(v.nbytes for v in inputs) > MAX_STEPWISE_BYTES:
+            return Miss("to compute it takes NumPy long", node)
         limit = max(MAX_FOLDED_BYTES, sum(v.nbytes for v in inputs))
         gone = sum(v.nbytes for v in inputs if view.only_user(v) is not None)
         static = all(v.type.is_static for v in node.outputs)
-        known = sum(v.nbytes for v in node.outputs) if static else 0
+        sized = sum(v.nbytes for v in node.outputs) if static else 0
         work = node.op.flops(node.input_types, [v.type for v in node.outputs]) if static else 0
-        if known > limit:
+        if sized > limit:
             return Miss("the result is larger than 16 MiB and than its inputs", node)
-        if not view.budget.has(known - gone, work):
+        if not view.budget.has(sized - gone, work):
             return Miss("what folding may add to the model is used up (CLRT_FOLD_LIMIT)", node)
         arrays = evaluate_node(node)
         if isinstance(arrays, Miss):
@@ -118,7 +121,9 @@ def evaluate_node(node: Node) -> list[Array] | Miss:
     assert isinstance(node.op, Op)
     try:
         inputs = [None if v is None else v.numbers for v in node.inputs]
-        return [np.asarray(a) for a in node.op.compute(*inputs)]
+        # Outputs at the end may be left out.
+        arrays = zip(node.outputs, node.op.compute(*inputs), strict=False)
+        return [np.asarray(a) for _, a in arrays]
     except (
         ClrtError,
         NotImplementedError,

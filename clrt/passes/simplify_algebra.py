@@ -30,9 +30,9 @@ Rule = Callable[[Node, Rewriter], "Value | None"]
 class SimplifyAlgebra(Pass):
     """One elementwise node -> a cheaper one.
 
-    x / c -> x * (1 / c), x ** 2 -> x * x, x ** 0.5 -> sqrt(x) (and infinity for -infinity, where x
-    may be that), x ** -1 -> 1 / x, (x * c) * d -> x * (c * d), not not x -> x, Cast after a lossless
-    Cast -> one Cast.
+    x / c -> x * (1 / c), x ** 2 -> x * x, x ** 0.5 -> sqrt(x) (with infinity for -infinity, where
+    x may be that), x ** -1 -> 1 / x, (x * c) * d -> x * (c * d), not not x -> x, Cast after a
+    lossless Cast -> one Cast.
 
     Numerics: exact for c a power of two; else x / c changes by at most one ulp more.
     """

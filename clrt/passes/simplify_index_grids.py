@@ -77,7 +77,7 @@ def grid(value: Value, depth: int = 0) -> Grid | None:
     data = value.type.data
     if data is not None and data.size == 1:
         return Grid(shape, (0,) * len(shape), _dim(data.reshape(-1)[0]))
-    known = value.type.known if value.is_constant else None
+    known = _known(value)
     if known is not None:
         return _counted(known)
     if node is None:
@@ -96,6 +96,13 @@ def grid(value: Value, depth: int = 0) -> Grid | None:
     return None
 
 
+def _known(value: Value) -> Array | None:
+    """The elements of a constant, as numbers or dims."""
+    if not value.is_constant:
+        return None
+    return value.type.data if value.numbers is None else value.numbers
+
+
 def _counted(known: Array) -> Grid | None:
     """The grid of known elements, numbers or dims: what was a Range, and more, before folding."""
     if not known.size:
@@ -104,7 +111,8 @@ def _counted(known: Array) -> Grid | None:
     offset, steps = _dim(known[first]), list[Dim]()
     expected: Any = np.array(offset, known.dtype)
     for axis, size in enumerate(known.shape):
-        line = known[(*first[:axis], slice(None), *first[axis + 1 :])]
+        place: tuple[Any, ...] = (*first[:axis], slice(None), *first[axis + 1 :])
+        line = known[place]
         steps.append(_dim(line[1]) - offset if size > 1 else 0)
         counts = np.arange(size).astype(known.dtype) * steps[-1]
         if not np.array_equal(line, counts + offset):
@@ -224,7 +232,7 @@ def _gathers_all_nd(node: Node) -> str | None:
 
 def _columns(indices: Value) -> list[Grid | None] | None:
     """The last axis of index tuples taken apart: a grid each, None where one does not count."""
-    known = indices.type.known if indices.is_constant else None
+    known = _known(indices)
     if known is not None:
         return [_counted(known[..., k : k + 1]) for k in range(known.shape[-1])]
     concat = produced_by(indices, "Concat")

@@ -18,7 +18,7 @@ from clrt.errors import PlanError, ShapeError
 from clrt.ir.dims import Bindings, Shape, numbers_of, substitute
 from clrt.ir.graph import Graph, Names, Node, Value
 from clrt.ir.op import Array, ContainerType, TensorType
-from clrt.limits import FoldBudget
+from clrt.limits import MAX_STEPWISE_BYTES, FoldBudget
 from clrt.ops.base import Blaming, Op, stand_in
 from clrt.ops.control_flow import sink_constants
 
@@ -300,6 +300,9 @@ def _fold(node: Node, budget: FoldBudget) -> bool:
         if any(v.nbytes > MAX_FOLDED_BYTES for v in node.outputs) or _grows_weight(node):
             return False
         assert isinstance(node.op, Op)
+        given = sum(v.nbytes for v in node.inputs if v is not None)
+        if node.op.stepwise and given > MAX_STEPWISE_BYTES:
+            return False
         made = sum(v.nbytes for v in node.outputs)
         work = node.op.flops(node.input_types, [v.type for v in node.outputs])
         if not budget.has(made, work):

@@ -6,6 +6,7 @@ import dataclasses
 import difflib
 import re
 import shutil
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -14,17 +15,16 @@ from clrt import knobs
 from clrt.device.caps import DeviceCaps
 from clrt.device.quirks import quirks_of
 from clrt.errors import DeviceError, warn_user
-from clrt.runtime.icd import load_failure, register_intel_cpu
+from clrt.runtime.driver import Guard, cl, note_use
+from clrt.runtime.icd import load_failure
 from clrt.runtime.matrix_unit import matrix_unit
 from clrt.runtime.pocl import float_lanes, repair_target_cpu, target_of
-
-register_intel_cpu()
-
-import pyopencl as cl  # noqa: E402  the loader reads the .icd files when this is imported
 
 INSTALL_HINT = (
     "Install a GPU vendor's driver, or the CPU implementation: pip install 'pyopencl[pocl]'."
 )
+# CL_PLATFORM_NOT_FOUND_KHR: nothing is installed.
+_NO_PLATFORM = -1001
 _KNOWN_AS = {"pocl": "portable computing language"}
 _LINKER_NOTE = "PoCL needs the linker `ld`: apt-get install binutils (or your system's package)"
 
@@ -64,7 +64,16 @@ class DeviceInfo:
 
 
 def read_caps(device: cl.Device) -> DeviceCaps:
-    """Asks a device for what planning needs."""
+    """Asks a device for what planning needs.
+
+    Raises:
+        DeviceError: It does not answer.
+    """
+    with Guard("An OpenCL device"):
+        return _read_caps(device)
+
+
+def _read_caps(device: cl.Device) -> DeviceCaps:
     kind = "accelerator"
     if device.type & cl.device_type.CPU:
         kind = "cpu"
@@ -95,19 +104,37 @@ def read_caps(device: cl.Device) -> DeviceCaps:
     )
 
 
-@cache
-def _handles() -> tuple[cl.Device, ...]:
-    try:
-        platforms = cl.get_platforms()
-    except cl.Error:
-        return ()
+_found: list[cl.Device] = []
+
+
+def _handles() -> Sequence[cl.Device]:
+    """Every device that the loader shows; asked for once.
+
+    Raises:
+        DeviceError: The loader fails. An implementation that does is left out, with a warning.
+    """
+    if _found:
+        return _found
+    note_use()
     found: list[cl.Device] = []
+    whole = True
+    with Guard("The OpenCL loader"):
+        try:
+            platforms = cl.get_platforms()
+        except cl.Error as error:
+            if error.code != _NO_PLATFORM:
+                raise
+            return ()
     for platform in platforms:
         try:
             found += platform.get_devices()
-        except cl.Error:
-            continue
-    return tuple(found)
+        except cl.Error as error:
+            if error.code != cl.status_code.DEVICE_NOT_FOUND:
+                whole = False
+                warn_user(f"An OpenCL implementation is left out, since it fails: {error}.")
+    if whole:
+        _found[:] = found
+    return found
 
 
 @cache

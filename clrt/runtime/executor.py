@@ -11,16 +11,18 @@ from typing import Protocol, TypeAlias
 from weakref import WeakKeyDictionary
 
 import numpy as np
-import pyopencl as cl
 
 from clrt.errors import InputError
 from clrt.ir.graph import Value
 from clrt.ir.op import Array, StoredElements
-from clrt.kernels.spec import Buffer, BufferArg, Launch, Packed, Scratch, Status
+from clrt.kernels.spec import Buffer, BufferArg, KernelSpec, Launch, Packed, Scratch, Status
 from clrt.ops.base import Blaming, Op
 from clrt.plan.plan import Host, Kernels, Plan
+from clrt.plan.traffic import traffic
+from clrt.runtime.driver import cl, never_release
+from clrt.runtime.pace import LONG_S, Pace, Stop
 from clrt.runtime.pages import drop_pages
-from clrt.runtime.session import DeviceTensor, Session, to_sizes
+from clrt.runtime.session import DeviceTensor, Session, TrackedBuffer, to_sizes
 
 Feed: TypeAlias = "Array | DeviceTensor"
 
@@ -32,24 +34,28 @@ _LOCAL = {
 }
 # Launches that are held back together (`Session.holding`): a few tens of us of enqueuing.
 _HELD = 32
-# Drivers that allocate at a buffer's first use say so in any of these ways.
-_NO_ROOM = frozenset(
-    {
-        cl.status_code.MEM_OBJECT_ALLOCATION_FAILURE,
-        cl.status_code.OUT_OF_RESOURCES,
-        cl.status_code.OUT_OF_HOST_MEMORY,
-    }
-)
+# The least that a device does in a second, for runs of which none was measured: floating-point
+# operations of a compute unit, bytes of the device.
+_LEAST_FLOPS = 5e9
+_LEAST_BYTES = 1e9
 
 
-@dataclass
+@dataclass(eq=False)
 class Weights:
-    """The persistent buffers of one model: each constant, or packed form of it, once."""
+    """What one model keeps: each constant, or packed form of it, once, and its programs.
+
+    Attributes:
+        programs: Those of its kernels, which other models share.
+    """
 
     session: Session
-    _buffers: dict[tuple[Value, str], cl.Buffer] = field(default_factory=dict)
+    programs: dict[KernelSpec, cl.Program] = field(default_factory=dict)
+    _buffers: dict[tuple[Value, str], TrackedBuffer] = field(default_factory=dict)
 
-    def get(self, source: Value | Packed) -> cl.Buffer:
+    def __post_init__(self) -> None:
+        self.session.connection.owners.add(self)
+
+    def get(self, source: Value | Packed) -> TrackedBuffer:
         """The buffer of a constant or of its packed form; made at the first call."""
         value = source.value if isinstance(source, Packed) else source
         layout = source.layout if isinstance(source, Packed) else ""
@@ -58,7 +64,7 @@ class Weights:
             self._buffers[key] = self._make(source, value, layout)
         return self._buffers[key]
 
-    def _make(self, source: Value | Packed, value: Value, layout: str) -> cl.Buffer:
+    def _make(self, source: Value | Packed, value: Value, layout: str) -> TrackedBuffer:
         known = value.type.known
         if isinstance(known, StoredElements) and known.layout == layout:
             return self.session.constant(known.array)
@@ -76,18 +82,22 @@ class Weights:
     @property
     def sizes(self) -> dict[tuple[Value, str], int]:
         """Bytes of each buffer, by constant and packed layout."""
-        return {key: b.size for key, b in self._buffers.items()}
+        return {key: b.nbytes for key, b in self._buffers.items()}
 
     @property
     def nbytes(self) -> int:
         return sum(self.sizes.values())
+
+    def kernel(self, spec: KernelSpec) -> cl.Kernel:
+        """A new kernel object."""
+        return self.session.programs.kernel(spec, self.programs)
 
     def clear(self) -> None:
         """Frees the device memory."""
         self._buffers.clear()
 
 
-@dataclass
+@dataclass(eq=False)
 class Slabs:
     """The arena's device memory, shared by all plans of a model; it only grows.
 
@@ -98,9 +108,12 @@ class Slabs:
     """
 
     session: Session
-    buffers: list[cl.Buffer] = field(default_factory=list)
+    buffers: list[TrackedBuffer] = field(default_factory=list)
     generation: int = 0
     views: WeakKeyDictionary[Value, Array | None] = field(default_factory=WeakKeyDictionary)
+
+    def __post_init__(self) -> None:
+        self.session.connection.owners.add(self)
 
     def reserve(self, sizes: Sequence[int]) -> None:
         """Makes every slab at least as large as asked for.
@@ -123,11 +136,11 @@ class Slabs:
     @property
     def sizes(self) -> list[int]:
         """Bytes of each slab."""
-        return [b.size for b in self.buffers]
+        return [b.nbytes for b in self.buffers]
 
     @property
     def nbytes(self) -> int:
-        return sum(b.size for b in self.buffers)
+        return sum(self.sizes)
 
     def clear(self) -> None:
         """Frees the device memory."""
@@ -170,16 +183,19 @@ class BoundPlan:
     weights: Weights
     slabs: Slabs
     model_constants: frozenset[Value]
+    stop: Stop = field(default_factory=Stop)
     _steps: list[Enqueue | Host] = field(default_factory=list)
     _own: Weights = field(init=False)
-    _status: cl.Buffer | None = None
+    _status: TrackedBuffer | None = None
     _generation: int = -1
     _copies: list[cl.Event] = field(default_factory=list)
+    _seconds: float | None = None
+    _costs: tuple[int, ...] = ()
+    _broken: bool = False
 
     def __post_init__(self) -> None:
         self._own = Weights(self.session)
-        if self.plan.statuses:
-            self._status = self.session.upload(np.zeros(len(self.plan.statuses), np.int64))
+        self.session.connection.owners.add(self)
 
     def run(
         self,
@@ -196,10 +212,20 @@ class BoundPlan:
 
         Raises:
             NumberError: A kernel met an index, or the like, out of range.
-            OutOfMemoryError: The device has no room; what was enqueued before has ended.
+            DeviceError: The driver fails, or has no room (OutOfMemoryError). What was enqueued
+                before has ended.
+            ClrtError: `stop` was requested.
         """
-        with self.session.lock, self._no_room():
+        connection = self.session.connection
+        with connection.lock, self._whole():
+            self.stop.check()
+            if connection.unfinished:
+                connection.settle()
+            if self._broken:
+                self._take_status()
             self._bind()
+            start = time.perf_counter()
+            connection.unfinished = self._broken = True
             # Nothing waits before the end: each wait wakes a thread, 50 us and more on a CPU.
             for value in self.plan.graph.inputs:
                 self._feed(value, feeds[value.name])
@@ -215,6 +241,8 @@ class BoundPlan:
                 result, host = results[name], self._host_memory(value)
                 if isinstance(result, np.ndarray) and host is not None:
                     result[...] = host
+            connection.used_s = time.perf_counter()
+            self._seconds = connection.used_s - start
         return results
 
     @property
@@ -225,28 +253,39 @@ class BoundPlan:
     @property
     def own_bytes(self) -> int:
         """Device memory besides weights and arena."""
-        return self._own.nbytes + (0 if self._status is None else int(self._status.size))
+        return self._own.nbytes + (0 if self._status is None else self._status.nbytes)
 
     @contextmanager
-    def _no_room(self) -> Iterator[None]:
-        """Says clearly where the device gives no memory, and waits for what was enqueued before."""
+    def _whole(self) -> Iterator[None]:
+        """Says clearly where the driver fails, and waits for what was enqueued before."""
         try:
             yield
         except BaseException as error:
-            with suppress(cl.Error):  # the first error is the one to tell
-                # What is in the queue still uses this call's arrays and the arena.
-                self.session.queue.finish()
-                self._take_status()
-            if isinstance(error, cl.Error) and error.code in _NO_ROOM:
-                raise self.session.no_room(self.plan.arena.nbytes) from error
+            with suppress(cl.Error, MemoryError):  # the first error is the one to tell
+                self._break_off()
+            if isinstance(error, (cl.Error, MemoryError)):
+                guard, nbytes = self.session.guard, self.plan.arena.nbytes
+                raise guard.translated(error, nbytes) from error
             raise
         finally:
             self._copies.clear()
 
+    def _break_off(self) -> None:
+        """What is in the queue still uses this call's arrays and the arena: waits for it."""
+        if self.session.connection.settle(*self._copies, *self.slabs.buffers):
+            self._take_status()
+        else:
+            never_release(self._status)
+            self._status = None
+            self.slabs.clear()
+
     def _run_steps(self) -> None:
+        if self._takes_long():
+            self._run_long()
+            return
         queue, enqueue = self.session.queue, cl.enqueue_nd_range_kernel
         held = 0
-        with self.session.holding() as gate:
+        with self.session.connection.holding() as gate:
             for step in self._steps[:_HELD]:
                 if isinstance(step, Host):
                     break
@@ -258,10 +297,37 @@ class BoundPlan:
             else:
                 enqueue(queue, step.kernel, step.global_size, step.local_size)
 
+    def _takes_long(self) -> bool:
+        """Whether somebody may want to end a run in its midst; a guess before the first."""
+        if self._seconds is None:
+            launches = [x for s in self.plan.steps if isinstance(s, Kernels) for x in s.launches]
+            moved = self.plan.arena.nbytes * len(launches) / _LEAST_BYTES
+            flops = _LEAST_FLOPS * self.session.device.caps.compute_units
+            self._seconds = max(moved, sum(x.flops for x in launches) / flops)
+        return self._seconds > LONG_S
+
+    def _run_long(self) -> None:
+        """The steps, so that the run can end between two launches."""
+        if not self._costs:
+            steps = (s for s in self.plan.steps if isinstance(s, Kernels))
+            pairs = [(s.node, x) for s in steps for x in s.launches]
+            self._costs = tuple(1 + x.flops + traffic(n, x).nbytes for n, x in pairs)
+        queue, costs = self.session.queue, iter(self._costs)
+        pace = Pace(queue, self.stop)
+        for step in self._steps:
+            if isinstance(step, Host):
+                self._run_host(step)
+                self.stop.check()
+                continue
+            event = cl.enqueue_nd_range_kernel(
+                queue, step.kernel, step.global_size, step.local_size
+            )
+            pace.launched(event, next(costs))
+
     def seconds(self, entry: str) -> float:
         """How long all launches of a kernel take, one after the other, on what is in the arena."""
-        queue = self.session.queue
-        with self.session.lock, self._no_room():
+        with self.session.using(), self._whole():
+            queue = self.session.queue
             self._bind()
             steps = [s for s in self._steps if isinstance(s, Enqueue) and s.entry == entry]
             queue.finish()
@@ -276,18 +342,20 @@ class BoundPlan:
         if self.ready:
             return
         self.slabs.reserve(self.plan.arena.slab_bytes)
+        if self._status is None and self.plan.statuses:
+            self._status = self.session.upload(np.zeros(len(self.plan.statuses), np.int64))
         self._steps = []
         for step in self.plan.steps:
             if isinstance(step, Kernels):
                 self._steps += [self._bind_launch(launch) for launch in step.launches]
                 for spec in step.idle:
-                    self.session.programs.kernel(spec)
+                    self.weights.kernel(spec)
             else:
                 self._steps.append(step)
         self._generation = self.slabs.generation
 
     def _bind_launch(self, launch: Launch) -> Enqueue:
-        kernel = self.session.programs.kernel(launch.kernel)
+        kernel = self.weights.kernel(launch.kernel)
         # set_arg tries every other kind of argument before a scalar: 6 us each, 15 a launch.
         set_scalar = getattr(kernel, "_set_arg_buf", kernel.set_arg)
         index = 0
@@ -314,7 +382,7 @@ class BoundPlan:
         )
         return (min(first, 1 << most.bit_length() - 1), *others)
 
-    def locate(self, buffer: Buffer) -> tuple[cl.Buffer, int]:
+    def locate(self, buffer: Buffer) -> tuple[TrackedBuffer, int]:
         """The device buffer, and the element offset in it."""
         if isinstance(buffer, Status):
             assert self._status is not None
@@ -349,7 +417,7 @@ class BoundPlan:
                 cl.enqueue_copy(queue, target, feed, dst_offset=offset, is_blocking=False)
             )
 
-    def _bytes_of(self, value: Value) -> tuple[cl.Buffer, int]:
+    def _bytes_of(self, value: Value) -> tuple[TrackedBuffer, int]:
         buffer, offset = self.locate(value)
         return buffer, offset * value.dtype.itemsize
 
@@ -419,9 +487,10 @@ class BoundPlan:
         words = np.zeros(len(self.plan.statuses), np.int64)
         if status is not None and status.host is None:
             self._copies.append(cl.enqueue_copy(queue, words, status, is_blocking=False))
-        queue.finish()
+        self.session.connection.finish()
         if status is not None and status.host is not None:
             words = status.host[: words.nbytes].view(np.int64).copy()
         if words.any():
             cl.enqueue_copy(queue, status, np.zeros_like(words))
+        self._broken = False
         return words

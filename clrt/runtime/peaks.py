@@ -7,9 +7,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-import pyopencl as cl
 
 from clrt.kernels.spec import KernelSpec
+from clrt.runtime.driver import cl
 from clrt.runtime.session import Session
 
 _CHAINS = 12
@@ -183,7 +183,7 @@ _MEASURED: dict[int, Peaks] = {}
 def peaks_of(session: Session) -> Peaks:
     """The ceilings of the session's device: measured at the first call, about two seconds."""
     index = session.device.index
-    with session.lock:
+    with session.using():
         if index not in _MEASURED:
             buffers = large_buffers(session)
             copies = kernel_copy(session, *buffers), buffer_copy(session, *buffers)

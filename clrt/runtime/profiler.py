@@ -6,10 +6,9 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-import pyopencl as cl
-
 from clrt.ir.graph import Node
 from clrt.plan.plan import Host
+from clrt.runtime.driver import cl
 from clrt.runtime.executor import BoundPlan, Enqueue
 from clrt.runtime.session import Session
 
@@ -51,11 +50,12 @@ class Recorder:
     _queue: cl.CommandQueue = field(init=False)
 
     def __post_init__(self) -> None:
-        self._queue = cl.CommandQueue(
-            self.session.context,
-            self.session.device.handle,
-            properties=cl.command_queue_properties.PROFILING_ENABLE,
-        )
+        with self.session.using():
+            self._queue = cl.CommandQueue(
+                self.session.context,
+                self.session.device.handle,
+                properties=cl.command_queue_properties.PROFILING_ENABLE,
+            )
 
     def take(self) -> tuple[PlanRun | NodeRun, ...]:
         """What ran since the last call, in order."""
@@ -73,7 +73,11 @@ class Recorder:
         try:
             spans = self._record(steps, run_host)
         finally:  # what is left in this queue uses the arena, which the next run writes
-            self._queue.finish()
+            try:
+                self._queue.finish()
+            except cl.Error:
+                self._queue.finish()
+                raise
         self._runs.append(PlanRun(bound, tuple(spans)))
 
     def _record(

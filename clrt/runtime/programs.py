@@ -2,29 +2,36 @@
 
 from __future__ import annotations
 
-import atexit
 import contextlib
 import hashlib
 import os
 import stat
 import warnings
+from collections import OrderedDict
+from collections.abc import Callable, MutableMapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from pathlib import Path
 from threading import RLock
 from typing import Any
-
-import pyopencl as cl
+from weakref import WeakValueDictionary
 
 import clrt
 from clrt.device.caps import DeviceCaps
-from clrt.errors import InputError, KernelBuildError
-from clrt.files import make_cache_folder, replacing
+from clrt.errors import ClrtError, InputError, KernelBuildError
+from clrt.files import is_private, make_cache_folder, read_regular, replacing
 from clrt.kernels.spec import KernelSpec
+from clrt.runtime.driver import NO_BUILD, Guard, binary_of, check_process, cl
 from clrt.runtime.invokers import remember_invokers
+from clrt.runtime.saver import Saver
 from clrt.runtime.source import render_source
 
 # Without warnings: drivers print them, and no user can act on one.
 BUILD_OPTIONS = ("-cl-std=CL1.2", "-w")
+# Programs that stay in memory when no model uses them any more, for the next that does.
+_KEPT = 16
+# Of the largest entry that is read.
+_MOST_BYTES = 256 << 20
 remember_invokers()
 
 
@@ -32,12 +39,13 @@ remember_invokers()
 class ProgramCache:
     """Programs of one device.
 
-    A disk entry holds a digest and the device's binary; a damaged or stale one is rebuilt. On a
-    CPU device a binary is native code, so the folder must belong to the user and be closed to
-    others, else it is not used.
+    A disk entry holds a digest, of its key and what follows, and the device's binary; a damaged or
+    stale one, or one under another's name, is rebuilt. On a CPU device a binary is native code, so
+    folder and entry must belong to the user and be closed to others, else they are not used.
 
     Attributes:
-        requests: How many different programs were asked for: compiled, or found on disk.
+        idle_s: For how many seconds the device has had nothing to do.
+        requests: How often a program was compiled, or found on disk.
         builds: How many of them were compiled from source.
     """
 
@@ -45,37 +53,69 @@ class ProgramCache:
     device: cl.Device
     caps: DeviceCaps
     folder: Path
+    idle_s: Callable[[], float] = float
     requests: int = 0
     builds: int = 0
-    _programs: dict[KernelSpec, cl.Program] = field(default_factory=dict)
+    _programs: WeakValueDictionary[KernelSpec, cl.Program] = field(
+        default_factory=WeakValueDictionary
+    )
+    _recent: OrderedDict[KernelSpec, cl.Program] = field(default_factory=OrderedDict)
     _lock: Any = field(default_factory=RLock)
-    _unsaved: dict[Path, cl.Program] = field(default_factory=dict)
 
-    def kernel(self, spec: KernelSpec) -> cl.Kernel:
+    @cached_property
+    def _saver(self) -> Saver:
+        return Saver(self._store, "costly-binaries" in self.caps.quirks, self.idle_s)
+
+    @property
+    def _name(self) -> str:
+        return f"{self.caps.platform}: {self.caps.name}"
+
+    def kernel(
+        self, spec: KernelSpec, held: MutableMapping[KernelSpec, cl.Program] | None = None
+    ) -> cl.Kernel:
         """A new kernel object, with arguments of its own.
+
+        Args:
+            held: The programs that its user keeps; those that nobody keeps go after a while.
 
         Raises:
             KernelBuildError: The program does not compile; the message names kernel and device.
+            DeviceError: The driver fails otherwise.
         """
-        with self._lock:
-            program = self._programs.get(spec)
-            if program is None:
-                program = self._programs[spec] = self._make(spec)
-                self.requests += 1
-        return cl.Kernel(program, spec.entry)
+        program = None if held is None else held.get(spec)
+        if program is None:
+            check_process(self._name, self.caps)
+            with self._lock, Guard(self._name):
+                program = self._program(spec)
+            if held is not None:
+                held[spec] = program
+        try:
+            return cl.Kernel(program, spec.entry)
+        except (cl.Error, MemoryError) as error:
+            with self._lock:
+                for programs in (self._programs, self._recent, held or {}):
+                    programs.pop(spec, None)
+            raise self._failed(error, spec) from error
+
+    def _program(self, spec: KernelSpec) -> cl.Program:
+        program = self._programs.get(spec)
+        if program is None:
+            program = self._programs[spec] = self._make(spec)
+            self.requests += 1
+        self._recent[spec] = program
+        self._recent.move_to_end(spec)
+        if len(self._recent) > _KEPT:
+            self._recent.popitem(last=False)
+        return program
 
     def _make(self, spec: KernelSpec) -> cl.Program:
         source = render_source(spec)
-        path = self.folder / f"{self._key(source)}.clbin"
-        program = self._load(path)
+        key = self._key(source)
+        program = self._load(key)
         if program is None:
             program = self._build(spec, source)
             self.builds += 1
-            self._unsaved[path] = program
-            if "costly-binaries" not in self.caps.quirks:
-                self._save_if_possible()
-            elif len(self._unsaved) == 1:
-                atexit.register(self._save_if_possible)
+            self._saver.add(key, program)
         return program
 
     def save(self) -> None:
@@ -83,16 +123,15 @@ class ProgramCache:
 
         Raises:
             InputError: The folder cannot be written, or is open to others.
+            DeviceError: The driver does not work in this fork.
         """
-        with self._lock:
-            while self._unsaved:
-                path, program = next(iter(self._unsaved.items()))
-                self._store(path, program)
-                del self._unsaved[path]
+        check_process(self._name, self.caps)
+        self._saver.save()
 
-    def _save_if_possible(self) -> None:
-        with contextlib.suppress(InputError):
-            self.save()
+    def after_fork_in_child(self) -> None:
+        """In a fork: nobody else is at it."""
+        self._lock = RLock()
+        self._saver.reset()
 
     def _key(self, source: str) -> str:
         caps = self.caps
@@ -104,23 +143,32 @@ class ProgramCache:
     def _build(self, spec: KernelSpec, source: str) -> cl.Program:
         try:
             return self._compile(cl.Program(self.context, source))
-        except cl.Error as error:
-            defines = ", ".join(f"{k}={v}" for k, v in spec.defines)
-            raise KernelBuildError(
-                f"Kernel '{spec.entry}' of {spec.source} does not compile for {self.caps.name} "
-                f"(driver {self.caps.driver}; {defines}). Please report it with the log:\n{error}",
-                str(error),
-            ) from error
+        except (cl.Error, MemoryError) as error:
+            raise self._failed(error, spec) from error
 
-    def _load(self, path: Path) -> cl.Program | None:
-        if not _is_private(path.parent):
-            return None
+    def _failed(self, error: cl.Error | MemoryError, spec: KernelSpec) -> ClrtError:
+        """The error for a kernel that is not to be had."""
+        if isinstance(error, MemoryError) or error.code not in NO_BUILD:
+            return Guard(self._name).translated(error)
+        defines = ", ".join(f"{k}={v}" for k, v in spec.defines)
+        return KernelBuildError(
+            f"Kernel '{spec.entry}' of {spec.source} does not compile for {self.caps.name} "
+            f"(driver {self.caps.driver}; {defines}). Please report it with the log:\n{error}",
+            str(error),
+        )
+
+    def _path(self, key: str) -> Path:
+        return self.folder / f"{key}.clbin"
+
+    def _load(self, key: str) -> cl.Program | None:
         try:
-            data = path.read_bytes()
+            if not is_private(self.folder.stat()):
+                return None
+            data = read_regular(self._path(key), _MOST_BYTES, private=True)
         except OSError:
             return None
         digest, binary = data[:32], data[32:]
-        if hashlib.sha256(binary).digest() != digest:
+        if _digest(key, binary) != digest:
             return None
         try:
             return self._compile(cl.Program(self.context, [self.device], [binary]))
@@ -139,27 +187,32 @@ class ProgramCache:
         simulated = ["-cl-opt-disable", "-DSIMULATOR"] if self.caps.simulator else []
         return [*BUILD_OPTIONS, *simulated]
 
-    def _store(self, path: Path, program: cl.Program) -> None:
-        """Writes an entry atomically; that no binary can be had is no error."""
-        folder = path.parent
-        make_cache_folder(folder)
-        if not _is_private(folder):
+    def _store(self, key: str, program: cl.Program) -> None:
+        """Writes an entry atomically; that no binary can be had is no error.
+
+        Raises:
+            InputError: The folder cannot be written, or is open to others.
+        """
+        path = self._path(key)
+        make_cache_folder(self.folder)
+        if not is_private(self.folder.stat()):
             raise InputError(
-                f"Other users can write to '{folder}', so that no programs are kept there; close "
-                "it by chmod go-w, or name another folder."
+                f"Other users can write to '{self.folder}', so that no programs are kept there; "
+                "close it by chmod go-w, or name another folder."
             )
-        with contextlib.suppress(cl.Error):
-            (binary,) = program.get_info(cl.program_info.BINARIES)
+        with contextlib.suppress(cl.Error, MemoryError):
+            binary = binary_of(program)
+            _clear_way(path)
             with replacing(path, sync=False) as stream:  # a torn entry fails its digest
-                stream.write(hashlib.sha256(binary).digest() + binary)
+                stream.write(_digest(key, binary) + binary)
 
 
-def _is_private(folder: Path) -> bool:
-    """Whether only this user, or who installs programs, can write to a folder."""
-    try:
-        status = folder.stat()
-    except OSError:
-        return False
-    if os.name != "posix":
-        return True
-    return status.st_uid in (0, os.getuid()) and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
+def _digest(key: str, binary: bytes) -> bytes:
+    return hashlib.sha256(key.encode() + b"\0" + binary).digest()
+
+
+def _clear_way(path: Path) -> None:
+    """Removes what is no entry: a pipe would be written to, a link followed."""
+    with contextlib.suppress(OSError):
+        if not stat.S_ISREG(os.lstat(path).st_mode):
+            os.unlink(path)

@@ -72,6 +72,8 @@ def unseen_feeds(path: Path, specs: Sequence[TensorSpec]) -> Feeds:
     paragraphs = _paragraphs()
     step = len(paragraphs) // _TEXTS
     batches = list(_batches(path, specs, paragraphs[step // 2 :: step]))
+    if not batches:
+        raise InputError("No text is as short as the model's inputs; give inputs of your own.")
     return batches[len(batches) // 2]
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from tokenizers import AddedToken, Tokenizer, normalizers, pre_tokenizers
 
-from clrt.errors import InputError, ModelError
+from clrt.errors import InputError, ModelError, counted
 from clrt.text.config import EncoderConfig
 
 IntArray = NDArray[np.int64]
@@ -46,8 +46,9 @@ class TextTokenizer:
         if config.max_length is not None:
             if config.max_length <= self._special:
                 raise InputError(
-                    f"A max_length of {config.max_length} tokens leaves no room for text beside "
-                    f"the {self._special} special tokens; expected at least {self._special + 1}."
+                    f"A max_length of {counted(config.max_length, 'token')} leaves no room for "
+                    f"text beside the {self._special} special tokens; expected at least "
+                    f"{self._special + 1}."
                 )
             self._tokenizer.enable_truncation(config.max_length, direction=side)
 

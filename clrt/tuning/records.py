@@ -18,10 +18,12 @@ from typing import TypeAlias
 
 from clrt.device.caps import DeviceCaps
 from clrt.errors import warn_user
-from clrt.files import check_targets, make_cache_folder, replacing
+from clrt.files import check_targets, make_cache_folder, read_regular, replacing
 from clrt.kernels.tuned import TUNED
 from clrt.knobs import cache_dir
 
+# Of a file of records.
+_MOST_BYTES = 16 << 20
 FACTS = ("kind", "float_lanes", "platform", "name", "driver")
 Record: TypeAlias = "dict[str, object]"
 
@@ -119,7 +121,7 @@ def _shipped() -> list[Record]:
 @cache
 def _load(path: Path) -> list[Record]:
     try:
-        return check(json.loads(path.read_text("utf-8")))
+        return check(json.loads(read_regular(path, _MOST_BYTES).decode()))
     except FileNotFoundError:
         return []
     except (OSError, ValueError, KeyError, TypeError) as error:

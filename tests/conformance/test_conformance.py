@@ -10,7 +10,7 @@ import pytest
 from clrt.runtime.devices import DeviceInfo
 from tests.conformance.report import Results, write_report
 from tests.conformance.suite import cases, run_case
-from tests.harness import all_devices
+from tests.harness import SWEEP, all_devices
 
 if sys.version_info >= (3, 11):
     import tomllib
@@ -22,10 +22,9 @@ REPORT = Path(__file__).parents[2] / "CONFORMANCE.md"
 _FAILING: dict[str, dict[str, str]] = tomllib.loads(EXPECTED.read_text())
 
 _RESULTS: dict[int, Results] = {}
-DEVICES = pytest.mark.parametrize("device", all_devices(), ids=lambda d: d.platform.split()[0])
 
 
-@DEVICES
+@SWEEP
 @pytest.mark.parametrize("name", cases())
 def test_case(name: str, device: DeviceInfo) -> None:
     outcome = run_case(cases()[name], device)
@@ -43,7 +42,7 @@ def test_expectations_name_cases_and_give_reasons() -> None:
     assert all(entry and all(entry.values()) for entry in _FAILING.values())
 
 
-@DEVICES
+@SWEEP
 def test_the_device_does_the_work(device: DeviceInfo) -> None:
     """Runs behind the cases; writes the report where all of them ran on the first device."""
     results = _RESULTS.get(device.index, {})

@@ -21,7 +21,7 @@ from clrt.runtime.devices import DeviceInfo
 from clrt.sources import Source
 from tests.fuzz.graphs import Case, graphs
 from tests.fuzz.loops import in_a_loop
-from tests.harness import all_devices
+from tests.harness import SWEEP
 
 # A result may be off by this share of the largest element of its tensor (or of 0.01, where all but
 # cancels, as in the tail of Gelu), or by its dtype's epsilon. Graphs may be ill-conditioned: it may
@@ -106,24 +106,25 @@ _SETTINGS = settings(
     suppress_health_check=list(HealthCheck),
     print_blob=True,
 )
-_DEVICE = all_devices()[0]
 
 
-@given(graphs())
+@SWEEP
+@given(case=graphs())
 @_SETTINGS
-def test_random_graphs(case: Case) -> None:
-    check(case.graph, case.feeds, _DEVICE)
+def test_random_graphs(case: Case, device: DeviceInfo) -> None:
+    check(case.graph, case.feeds, device)
 
 
-@given(graphs(), st.integers(0, 2**16))
+@SWEEP
+@given(case=graphs(), cut=st.integers(0, 2**16))
 @_SETTINGS
-def test_bodies_that_read_what_is_around_them(case: Case, cut: int) -> None:
+def test_bodies_that_read_what_is_around_them(case: Case, cut: int, device: DeviceInfo) -> None:
     try:
         proto = export_model(case.graph)
     except UnsupportedError:  # ONNX does not have every form of an op that the IR has
         return
     model = in_a_loop(proto, cut % (len(proto.graph.node) + 1))
-    check(case.graph, case.feeds, _DEVICE, model)
+    check(case.graph, case.feeds, device, model)
 
 
 def test_a_wrong_result_is_found() -> None:

@@ -44,18 +44,28 @@ def text_feeds(
     return {name: feeds[name] for name in names}
 
 
-def expected(
-    proto: onnx.ModelProto, feeds: dict[str, Array], *, optimised: bool = True
-) -> dict[str, Array]:
-    """What ONNX Runtime gives, with its optimiser or without."""
+def session_of(
+    source: onnx.ModelProto | Path, *, optimised: bool = True
+) -> onnxruntime.InferenceSession:
+    """A model in ONNX Runtime, with its optimiser or without."""
     options = onnxruntime.SessionOptions()
     if not optimised:
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-    session = onnxruntime.InferenceSession(
-        proto.SerializeToString(), options, providers=["CPUExecutionProvider"]
-    )
+    model = source if isinstance(source, Path) else source.SerializeToString()
+    return onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+
+
+def outputs_of(session: onnxruntime.InferenceSession, feeds: dict[str, Array]) -> dict[str, Array]:
+    """What ONNX Runtime gives."""
     names = [o.name for o in session.get_outputs()]
     return dict(zip(names, session.run(None, feeds), strict=True))
+
+
+def expected(
+    proto: onnx.ModelProto, feeds: dict[str, Array], *, optimised: bool = True
+) -> dict[str, Array]:
+    """What ONNX Runtime gives for one set of inputs."""
+    return outputs_of(session_of(proto, optimised=optimised), feeds)
 
 
 def relative_error(actual: Array, wanted: Array) -> float:
@@ -66,14 +76,16 @@ def relative_error(actual: Array, wanted: Array) -> float:
     return float(np.abs(actual - wanted).max(initial=0.0)) / scale
 
 
-def check(model: clrt.Model, proto: onnx.ModelProto, feeds: dict[str, Array]) -> None:
-    """Compares every output.
+def check(
+    model: clrt.Model, session: onnxruntime.InferenceSession, feeds: dict[str, Array]
+) -> None:
+    """Compares every output with that of `session_of`.
 
     Raises:
         AssertionError: One differs by more than LIMIT.
     """
     actual = model.run(feeds)
-    for name, wanted in expected(proto, feeds).items():
+    for name, wanted in outputs_of(session, feeds).items():
         error = relative_error(actual[name], wanted)
         shapes = {k: v.shape for k, v in feeds.items()}
         assert error <= LIMIT, f"{name} at {shapes}: {error:.2e}"

@@ -16,7 +16,7 @@ import clrt
 from clrt.errors import ModelError
 from clrt.ir.op import Array
 from tests.models.fixtures import load_family
-from tests.models.oracle import check, text_feeds
+from tests.models.oracle import check, session_of, text_feeds
 
 NAMES = ["input_ids", "attention_mask"]
 
@@ -40,7 +40,7 @@ def test_arena_that_grows_leaves_older_plans_right() -> None:
     proto = load_family("distilbert_dynamo20")
     with clrt.load(proto, device="cpu", strict=True) as model:
         for shape in ((1, 4), (4, 64), (1, 4), (2, 30)):
-            check(model, proto, text_feeds(NAMES, *shape, True, 200))
+            check(model, session_of(proto), text_feeds(NAMES, *shape, True, 200))
 
 
 def test_warmup_plans_and_reports_progress(model: clrt.Model) -> None:

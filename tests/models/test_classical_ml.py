@@ -15,9 +15,8 @@ import clrt
 from clrt.errors import InputError, ModelError, UnsupportedError
 from clrt.ir.op import Array
 from clrt.runtime.devices import DeviceInfo
-from tests.harness import all_devices
+from tests.harness import SWEEP
 
-DEVICES = pytest.mark.parametrize("device", all_devices(), ids=lambda d: d.platform.split()[0])
 FLOAT, INT64, STRING = TensorProto.FLOAT, TensorProto.INT64, TensorProto.STRING
 Case = tuple[str, list[Array], tuple[int, ...], dict[str, Any]]
 
@@ -184,7 +183,7 @@ def _svm() -> Iterator[Case]:
 CASES = [*_features(), *_linear(), *_trees(), *_svm()]
 
 
-@DEVICES
+@SWEEP
 @pytest.mark.parametrize("op", sorted({c[0] for c in CASES}))
 def test_agrees_with_onnx_runtime(op: str, device: DeviceInfo) -> None:
     for _, inputs, outputs, attrs in (c for c in CASES if c[0] == op):
@@ -196,7 +195,7 @@ def test_agrees_with_onnx_runtime(op: str, device: DeviceInfo) -> None:
             _same(found, wanted)
 
 
-@DEVICES
+@SWEEP
 @pytest.mark.parametrize("transform", ["SOFTMAX", "SOFTMAX_ZERO", "LOGISTIC"])
 def test_two_classes_of_one_score_agree_with_the_reference(
     transform: str, device: DeviceInfo
@@ -209,7 +208,7 @@ def test_two_classes_of_one_score_agree_with_the_reference(
         _same(found, expected)
 
 
-@DEVICES
+@SWEEP
 @pytest.mark.parametrize("op", ["Adam", "Adagrad", "Momentum"])
 def test_optimizers_agree_with_the_reference(op: str, device: DeviceInfo) -> None:
     attrs: dict[str, Any] = {"norm_coefficient": 0.1, "domain": "ai.onnx.preview.training"}
@@ -240,7 +239,7 @@ def test_forms_that_onnx_does_not_have_are_named() -> None:
         clrt.load(_model("Normalizer", [X], (FLOAT,), {"norm": "L3"}))
 
 
-@DEVICES
+@SWEEP
 def test_an_unknown_category_is_reported(device: DeviceInfo) -> None:
     attrs = {"cats_int64s": [0, 2], "zeros": 0}
     x = np.array([2, 5])

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from functools import cache
+from collections.abc import Iterator
 
 import numpy as np
 import onnx
+import onnxruntime
 import pytest
 
 import clrt
 from clrt.importer import huggingface
-from tests.harness import all_devices
+from tests.harness import all_devices, name_of
 from tests.models.fixtures import load_minilm, minilm_names
-from tests.models.oracle import check, expected, model_folder, relative_error, text_feeds
+from tests.models.oracle import (
+    check,
+    expected,
+    model_folder,
+    relative_error,
+    session_of,
+    text_feeds,
+)
 
 SHAPES = ((1, 1), (1, 16), (3, 37), (8, 128), (2, 512))
 NAMES = ["input_ids", "attention_mask", "token_type_ids"]
@@ -20,15 +28,10 @@ VOCABULARY = 30522
 MAX_LAUNCHES = 50
 
 
-@cache
 def _proto(name: str) -> onnx.ModelProto:
     if name == "safetensors":
         return huggingface.inline_weights(*huggingface.build_model(model_folder()))
     return load_minilm(name, model_folder())
-
-
-def _source(name: str) -> object:
-    return model_folder() if name == "safetensors" else _proto(name)
 
 
 @pytest.fixture(scope="module", params=["safetensors", *minilm_names()])
@@ -36,15 +39,31 @@ def name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-@pytest.fixture(scope="module", params=all_devices(), ids=lambda d: d.platform.split()[0])
-def model(request: pytest.FixtureRequest, name: str) -> clrt.Model:
-    return clrt.load(_source(name), device=request.param.index, strict=True)  # type: ignore[arg-type]
+@pytest.fixture(scope="module")
+def proto(name: str) -> onnx.ModelProto:
+    return _proto(name)
+
+
+@pytest.fixture(scope="module")
+def session(proto: onnx.ModelProto) -> onnxruntime.InferenceSession:
+    return session_of(proto)
+
+
+@pytest.fixture(scope="module", params=all_devices(), ids=name_of)
+def model(
+    request: pytest.FixtureRequest, name: str, proto: onnx.ModelProto
+) -> Iterator[clrt.Model]:
+    source = model_folder() if name == "safetensors" else proto
+    with clrt.load(source, device=request.param.index, strict=True) as model:
+        yield model
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda s: f"{s[0]}x{s[1]}")
-def test_matches_onnxruntime(model: clrt.Model, name: str, shape: tuple[int, int]) -> None:
+def test_matches_onnxruntime(
+    model: clrt.Model, session: onnxruntime.InferenceSession, shape: tuple[int, int]
+) -> None:
     for padded in (False, True):
-        check(model, _proto(name), text_feeds(NAMES, *shape, padded, VOCABULARY))
+        check(model, session, text_feeds(NAMES, *shape, padded, VOCABULARY))
 
 
 def test_forward_is_few_launches_and_nothing_on_the_host(model: clrt.Model) -> None:

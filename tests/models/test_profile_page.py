@@ -43,7 +43,7 @@ def open_page(profile: Profile, folder: Path) -> str:
         [browser, *FLAGS, f"--user-data-dir={folder / 'browser'}", page.as_uri()],
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=600,
         check=True,
     )
     logged = [line for line in done.stderr.splitlines() if "CONSOLE" in line]

@@ -10,7 +10,7 @@ import pytest
 from clrt.errors import ShapeError
 from clrt.ops.base import Op, Sample
 from clrt.runtime.devices import DeviceInfo
-from tests.harness import plan_graph, run_graph, sample_graph, tolerance
+from tests.harness import SWEEP, plan_graph, run_graph, sample_graph, tolerance
 from tests.ops.test_ops import DEVICES, ON_DEVICE, check, feeds_of
 
 
@@ -36,7 +36,7 @@ ON_HOST = {
 FLOATS = [c for c in ON_DEVICE if any(map(_in_float64, c.samples()))]
 
 
-@DEVICES
+@SWEEP
 @pytest.mark.parametrize("cls", FLOATS, ids=lambda c: c.name)
 def test_matches_reference(cls: type[Op], device: DeviceInfo) -> None:
     if not device.caps.has_fp64:

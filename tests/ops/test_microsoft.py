@@ -15,11 +15,10 @@ import clrt
 from clrt.errors import UnsupportedError
 from clrt.ir.op import Array
 from clrt.runtime.devices import DeviceInfo
-from tests.harness import all_devices
+from tests.harness import SWEEP
 from tests.ops.test_microsoft_quantised import Case, check
 
 RNG = np.random.default_rng(11)
-DEVICES = pytest.mark.parametrize("device", all_devices(), ids=lambda d: d.platform.split()[0])
 
 
 def _x(*shape: int) -> Array:
@@ -255,13 +254,13 @@ CASES = [
 ]  # fmt: skip
 
 
-@DEVICES
+@SWEEP
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.op)
 def test_against_onnx_runtime(case: Case, device: DeviceInfo) -> None:
     check(case, device, 1e-4)
 
 
-@DEVICES
+@SWEEP
 def test_grouped_queries_and_keys_are_normalised(device: DeviceInfo) -> None:
     """As where their rows are normalised before, which ONNX Runtime has on GPUs only."""
     q, k, v, scales = _x(2, 3, 64), _x(2, 3, 32), _x(2, 3, 32), (_x(16), _x(16))
@@ -284,7 +283,7 @@ def test_grouped_queries_and_keys_are_normalised(device: DeviceInfo) -> None:
     np.testing.assert_allclose(*results, atol=1e-5)
 
 
-@DEVICES
+@SWEEP
 def test_simplified_layer_normalization_of_the_first_domain(device: DeviceInfo) -> None:
     x, scale = _x(2, 5, 8), _x(8)
     infos = [helper.make_tensor_value_info(n, 1, a.shape) for n, a in (("x", x), ("s", scale))]
@@ -298,7 +297,7 @@ def test_simplified_layer_normalization_of_the_first_domain(device: DeviceInfo) 
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-5)
 
 
-@DEVICES
+@SWEEP
 def test_attention_becomes_the_kernel_of_its_own(device: DeviceInfo) -> None:
     model, feeds = _attentions()[1].model()
     with clrt.load(model.SerializeToString(), device=device.index, strict=True) as loaded:
@@ -307,7 +306,7 @@ def test_attention_becomes_the_kernel_of_its_own(device: DeviceInfo) -> None:
     assert "FusedAttention" in names and "Softmax" not in names
 
 
-@DEVICES
+@SWEEP
 def test_channels_last(device: DeviceInfo) -> None:
     """ONNX Runtime has no NhwcConv on CPUs: it is Conv between transpositions."""
     x, w, bias = _x(1, 6, 7, 3), _x(4, 3, 3, 3), _x(4)
@@ -355,7 +354,7 @@ def test_outputs_that_an_expansion_lacks_are_refused_where_they_are_read() -> No
             clrt.load(model)
 
 
-@DEVICES
+@SWEEP
 def test_outputs_that_an_expansion_lacks_may_be_named(device: DeviceInfo) -> None:
     model = _with_statistics(outputs=("y", "total"))
     x = _x(1, 2, 8)

@@ -13,12 +13,12 @@ import clrt
 from clrt.errors import UnsupportedError
 from clrt.ir.op import Array
 from clrt.runtime.devices import DeviceInfo
-from tests.harness import all_devices
+from tests.harness import name_of, quick_device
 from tests.ops.test_microsoft_quantised import Case, check
 
 RNG = np.random.default_rng(53)
 # Compositions are the same on every device, whose kernels other tests compare.
-DEVICES = pytest.mark.parametrize("device", all_devices()[:1], ids=["first"])
+DEVICES = pytest.mark.parametrize("device", [quick_device()], ids=name_of)
 TOKENS, EXPERTS, WIDTH, INNER = 5, 4, 32, 16
 LIMITS = {"activation_alpha": 1.7, "activation_beta": 1.0, "swiglu_limit": 1.0}
 

@@ -9,12 +9,12 @@ import pytest
 
 from clrt.ir.op import Array
 from clrt.runtime.devices import DeviceInfo
-from tests.harness import all_devices
+from tests.harness import name_of, quick_device
 from tests.ops.test_microsoft_quantised import Case, check
 
 RNG = np.random.default_rng(23)
 # Compositions are the same on every device, whose kernels other tests compare.
-DEVICES = pytest.mark.parametrize("device", all_devices()[:1], ids=["first"])
+DEVICES = pytest.mark.parametrize("device", [quick_device()], ids=name_of)
 
 
 def _x(*shape: int) -> Array:

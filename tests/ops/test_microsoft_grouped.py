@@ -10,15 +10,15 @@ import onnxruntime
 import pytest
 
 import clrt
-from clrt.errors import ModelError, UnsupportedError
+from clrt.errors import InputError, ModelError, UnsupportedError
 from clrt.ir.op import Array
 from clrt.runtime.devices import DeviceInfo
-from tests.harness import all_devices
+from tests.harness import name_of, quick_device
 from tests.ops.test_microsoft_quantised import Case, check
 
 RNG = np.random.default_rng(41)
 # Compositions are the same on every device, whose kernels other tests compare.
-DEVICES = pytest.mark.parametrize("device", all_devices()[:1], ids=["first"])
+DEVICES = pytest.mark.parametrize("device", [quick_device()], ids=name_of)
 OP, HEADS = "GroupQueryAttention", {"num_heads": 4, "kv_num_heads": 2}
 
 
@@ -174,3 +174,18 @@ def test_caches_that_are_not_valid() -> None:
         model, _ = Case(OP, inputs, (), 3, {**HEADS, **attrs}).model()
         with pytest.raises(kind, match=match):
             clrt.load(model)
+
+
+@DEVICES
+@pytest.mark.parametrize("last", [5, 100, (1 << 31) - 1])
+def test_a_row_longer_than_the_cache_is_refused(last: int, device: DeviceInfo) -> None:
+    cache = [_x(2, 2, 5, 16) for _ in range(2)]
+    lengths = np.array([4, last], np.int32)
+    case = Case(OP, (*_new(2, 1), *cache, lengths, np.array(5, np.int32)), (), 3, HEADS)
+    model, feeds = case.model()
+    (name,) = (n for n, a in feeds.items() if a is lengths)
+    with clrt.load(model, device=device.platform) as loaded:
+        said = f"a write index computed from .*'{name}'.* is {last}; allowed are 0..4"
+        with pytest.raises(InputError, match=said):
+            loaded.run(feeds)
+        loaded.run({**feeds, name: np.array([4, 4], np.int32)})

@@ -17,7 +17,7 @@ import clrt
 from clrt.errors import UnsupportedError
 from clrt.ir.op import Array
 from clrt.runtime.devices import DeviceInfo
-from tests.harness import all_devices
+from tests.harness import SWEEP
 
 RNG = np.random.default_rng(5)
 SCALE = np.array(0.05, np.float32)
@@ -337,7 +337,6 @@ CASES = [
     *_padded_groups(),
     *_embeddings(),
 ]
-DEVICES = pytest.mark.parametrize("device", all_devices(), ids=lambda d: d.platform.split()[0])
 
 
 def check(case: Case, device: DeviceInfo, limit: float = 1e-5) -> None:
@@ -364,7 +363,7 @@ def check(case: Case, device: DeviceInfo, limit: float = 1e-5) -> None:
             assert np.mean(actual[name] != wanted) <= 0.05
 
 
-@DEVICES
+@SWEEP
 @pytest.mark.parametrize("case", CASES, ids=lambda c: c.op)
 def test_against_onnx_runtime(case: Case, device: DeviceInfo) -> None:
     check(case, device)
@@ -378,7 +377,7 @@ def test_what_is_missing_is_refused() -> None:
         clrt.load(model.SerializeToString())
 
 
-@DEVICES
+@SWEEP
 def test_products_may_share_scales_but_not_zero_points(device: DeviceInfo) -> None:
     k = n = 32
     x, scales = _floats(3, k), np.ones((n, 2), np.float32)
@@ -402,7 +401,7 @@ def test_products_may_share_scales_but_not_zero_points(device: DeviceInfo) -> No
         np.testing.assert_allclose(found[name], array, rtol=1e-5, atol=1e-4)
 
 
-@DEVICES
+@SWEEP
 @pytest.mark.parametrize("per_channel", [False, True])
 def test_recurrent_net(device: DeviceInfo, per_channel: bool) -> None:
     """As `quantize_dynamic` writes it; ONNX Runtime rounds x and the states, too."""

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from _pytest.mark import ParameterSet
 
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
@@ -47,15 +48,32 @@ def _start(log: Path, *arguments: str) -> subprocess.Popen[str]:
     )
 
 
-@pytest.mark.timeout(1200)
-def test_every_variant_is_clean(tmp_path: Path) -> None:
-    """In two processes, since a work-group keeps one core busy."""
-    tests = ("-m", "pytest", "-p", "no:cacheprovider", "--timeout=1200", *KERNEL_TESTS)
-    runs = {k: _start(tmp_path / k, *tests, "-k", k) for k in ("gemm_gpu", "not gemm_gpu")}
-    outputs = {k: run.communicate()[0] for k, run in runs.items()}
-    for part, run in runs.items():
-        assert run.returncode == 0, outputs[part]
-        assert (tmp_path / part).read_text() == ""
+# The products that take as long as all the rest.
+COSTLY = "gemm_gpu or matrix_unit"
+
+
+def _shards() -> list[ParameterSet]:
+    """A sample of the tests for `make test`, and the rest.
+
+    In one process the simulator comes to hold 6 GB.
+    """
+    quick = [(f"not ({COSTLY})", index, 20) for index in range(0, 20, 5)]
+    slow = [(f"not ({COSTLY})", index, 20) for index in range(20) if index % 5]
+    slow += [(COSTLY, index, 12) for index in range(12)]
+    marks = [()] * len(quick) + [pytest.mark.slow] * len(slow)
+    return [
+        pytest.param(kernels, f"{index}/{count}", marks=m)
+        for (kernels, index, count), m in zip(quick + slow, marks, strict=True)
+    ]
+
+
+@pytest.mark.parametrize(("kernels", "shard"), _shards())
+def test_every_variant_is_clean(kernels: str, shard: str, tmp_path: Path) -> None:
+    tests = ("-p", "no:cacheprovider", *KERNEL_TESTS, "-k", kernels, "--shard", shard)
+    run = _start(tmp_path / "log", "-m", "pytest", *tests)
+    output, _ = run.communicate()
+    assert run.returncode == 0, output
+    assert (tmp_path / "log").read_text() == "", output
 
 
 @pytest.mark.parametrize(

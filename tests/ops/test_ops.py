@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from itertools import product
 
 import numpy as np
 import pytest
+from _pytest.mark import ParameterSet
 
 from clrt.device.caps import DeviceCaps
 from clrt.errors import ClrtError
@@ -28,11 +30,20 @@ from clrt.ops.pooling import MaxPool
 from clrt.ops.strings import StringNormalizer
 from clrt.plan.plan import Kernels, Plan
 from clrt.runtime.devices import DeviceInfo
-from tests.harness import all_devices, plan_graph, run_plan, sample_graph, sample_values, tolerance
+from tests.harness import (
+    all_devices,
+    name_of,
+    plan_graph,
+    quick_device,
+    run_plan,
+    sample_graph,
+    sample_values,
+    tolerance,
+)
 
 CLASSES = sorted(REGISTRY.classes.values(), key=lambda c: (c.domain, c.name))
 ON_DEVICE = [c for c in CLASSES if c.variants and not c.view]
-DEVICES = pytest.mark.parametrize("device", all_devices(), ids=lambda d: d.platform.split()[0])
+DEVICES = pytest.mark.parametrize("device", all_devices(), ids=name_of)
 
 # Tiles so small that the samples have whole ones, several of them, and a rest.
 SMALL: dict[str, dict[str, int]] = {
@@ -108,10 +119,23 @@ def _work_items(plan: Plan) -> int:
     return sum(math.prod(x.global_size) for s in steps for x in s.launches)
 
 
-@DEVICES
-@pytest.mark.parametrize(
-    ("cls", "variant"), [(c, v) for c in ON_DEVICE for v in c.variants], ids=lambda x: x.name
-)
+def _is_second_choice(cls: type[Op], variant: Variant) -> bool:
+    """Whether a CPU has a kernel of its own in a variant's place."""
+    return "cpu" not in variant.name and any("cpu" in v.name for v in cls.variants)
+
+
+def _runs() -> list[ParameterSet]:
+    """Each variant on each device; second choices are slow where compiling takes long."""
+    runs = []
+    for device, cls in product(all_devices(), ON_DEVICE):
+        for variant in cls.variants:
+            slow = device is not quick_device() and _is_second_choice(cls, variant)
+            name = f"{cls.name}-{variant.name}-{name_of(device)}"
+            runs += [pytest.param(cls, variant, device, marks=[pytest.mark.slow] * slow, id=name)]
+    return runs
+
+
+@pytest.mark.parametrize(("cls", "variant", "device"), _runs())
 def test_variant_matches_reference(
     cls: type[Op], variant: Variant, device: DeviceInfo, monkeypatch: pytest.MonkeyPatch
 ) -> None:

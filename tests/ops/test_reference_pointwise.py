@@ -11,7 +11,7 @@ from clrt.ops import REGISTRY
 from clrt.ops.base import Sample
 from clrt.ops.pointwise import Div, Pointwise
 from clrt.runtime.devices import DeviceInfo
-from tests.harness import all_devices, run_graph, sample_graph
+from tests.harness import SWEEP, run_graph, sample_graph
 from tests.ops.onnx_cases import Case, cases
 
 NAMES = {c.name for c in REGISTRY.classes.values() if issubclass(c, Pointwise) and not c.domain}
@@ -36,7 +36,7 @@ def test_reference(case: Case) -> None:
     _compare(result, case.outputs[0])
 
 
-@pytest.mark.parametrize("device", all_devices(), ids=lambda d: d.platform.split()[0])
+@SWEEP
 @pytest.mark.parametrize("case", ALL, ids=lambda c: c.name)
 def test_kernel(case: Case, device: DeviceInfo) -> None:
     graph = sample_graph(Sample(case.op, tuple(case.inputs)))

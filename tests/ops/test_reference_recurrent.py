@@ -12,7 +12,7 @@ from onnx import TensorProto, helper
 import clrt
 from clrt.ir.op import Array
 from clrt.runtime.devices import DeviceInfo
-from tests.harness import all_devices
+from tests.harness import SWEEP
 from tests.ops.onnx_cases import Case, cases
 
 OP_TYPES = {"GRU", "LSTM", "RNN"}
@@ -22,7 +22,6 @@ ACTIVATIONS = {"GRU": 2, "LSTM": 3, "RNN": 1}
 ALPHAS = {"Affine", "Elu", "HardSigmoid", "LeakyRelu", "ScaledTanh", "ThresholdedRelu"}
 BETAS = {"Affine", "HardSigmoid", "ScaledTanh"}
 NAMES = ["Tanh", "Sigmoid", "Relu", "Softsign", "Softplus", *sorted(ALPHAS)]
-DEVICES = pytest.mark.parametrize("device", all_devices(), ids=lambda d: d.platform.split()[0])
 
 
 @pytest.mark.parametrize("case", cases(OP_TYPES), ids=lambda c: c.name)
@@ -92,7 +91,7 @@ def _model(
     return helper.make_model(graph, opset_imports=opset, ir_version=8).SerializeToString()
 
 
-@DEVICES
+@SWEEP
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("op_type", sorted(OP_TYPES))
 def test_onnxruntime_agrees(op_type: str, seed: int, device: DeviceInfo) -> None:
@@ -106,7 +105,7 @@ def test_onnxruntime_agrees(op_type: str, seed: int, device: DeviceInfo) -> None
         np.testing.assert_allclose(array, wanted, rtol=1e-4, atol=2e-5, err_msg=f"{name} {attrs}")
 
 
-@DEVICES
+@SWEEP
 @pytest.mark.parametrize("op_type", sorted(OP_TYPES))
 def test_layout_1_swaps_axes(op_type: str, device: DeviceInfo) -> None:
     attrs, feeds, weights, names = _draw(op_type, 5)

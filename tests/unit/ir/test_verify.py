@@ -101,7 +101,7 @@ def extra_output(g: Graph) -> None:
         (same_value_name, "'a'"),
         (constant_named_as_a_value, "'a'"),
         (same_node_name, "'add'"),
-        (output_names, "outputs"),
+        (output_names, "1 output but other names"),
         (output_of_nothing, "lost"),
         (wrong_dtype, "add"),
         (wrong_rank, "turn"),

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import gc
+import os
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
-import pyopencl as cl
 import pytest
 
 from clrt.errors import InputError, KernelBuildError
 from clrt.ir.code import Code
 from clrt.kernels.spec import KernelSpec
 from clrt.runtime.devices import DeviceInfo
-from clrt.runtime.programs import ProgramCache
+from clrt.runtime.driver import cl
+from clrt.runtime.programs import _KEPT, ProgramCache
+from clrt.runtime.saver import Saver
 from clrt.runtime.source import read_source, render_source
 from tests.harness import all_devices
 
@@ -63,6 +68,136 @@ def test_damaged_entry_is_rebuilt(device: DeviceInfo, tmp_path: Path, damage: by
     assert _doubles(cache)
     assert cache.builds == 1
     assert entry.read_bytes() != damage
+
+
+def test_an_entry_under_the_name_of_another_is_rebuilt(device: DeviceInfo, tmp_path: Path) -> None:
+    other = KernelSpec.of("elementwise.cl", "elementwise_flat", VW=1, OTHER=1)
+    first = _cache(device, tmp_path)
+    keys = [first._key(render_source(spec)) for spec in (SPEC, other)]
+    first.kernel(SPEC)
+    first.save()
+    (tmp_path / f"{keys[0]}.clbin").rename(tmp_path / f"{keys[1]}.clbin")
+    cache = _cache(device, tmp_path)
+    cache.kernel(other)
+    assert cache.builds == 1
+
+
+def _link(entry: Path) -> None:
+    entry.rename(entry.with_suffix(".there"))
+    entry.symlink_to(entry.with_suffix(".there"))
+
+
+def _pipe(entry: Path) -> None:
+    entry.unlink()
+    os.mkfifo(entry)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="no pipes, and no modes")
+@pytest.mark.parametrize("spoil", [_link, _pipe, lambda entry: entry.chmod(0o620)],
+                         ids=["link", "pipe", "open_to_others"])  # fmt: skip
+def test_what_is_no_file_of_the_user_is_not_read(
+    device: DeviceInfo, tmp_path: Path, spoil: Callable[[Path], None]
+) -> None:
+    """A pipe would be waited for; a link leads to a folder that is open to others."""
+    _doubles(_cache(device, tmp_path))
+    (entry,) = tmp_path.glob("*.clbin")
+    spoil(entry)
+    cache = _cache(device, tmp_path)
+    assert _doubles(cache)
+    assert cache.builds == 1
+    assert entry.is_file() and not entry.is_symlink()
+    again = _cache(device, tmp_path)
+    assert _doubles(again)
+    assert again.builds == 0
+
+
+@pytest.mark.skipif(not hasattr(os, "getuid"), reason="no owners")
+def test_a_file_of_somebody_else_is_not_read(
+    device: DeviceInfo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _doubles(_cache(device, tmp_path))
+    (entry,) = tmp_path.glob("*.clbin")
+    real = os.fstat
+
+    def fstat(number: int) -> os.stat_result:
+        found = list(real(number))
+        found[4] = os.getuid() + 1
+        return os.stat_result(found)
+
+    monkeypatch.setattr(os, "fstat", fstat)
+    cache = _cache(device, tmp_path)
+    assert cache._load(entry.stem) is None
+
+
+def test_programs_go_with_those_that_use_them(device: DeviceInfo, tmp_path: Path) -> None:
+    cache = _cache(device, tmp_path)
+    held: dict[KernelSpec, cl.Program] = {}
+    cache.kernel(SPEC, held)
+    specs = [
+        KernelSpec.of("elementwise.cl", "elementwise_flat", VW=1, N=n) for n in range(_KEPT + 1)
+    ]
+    for spec in specs:
+        cache.kernel(spec)
+    cache.save()
+    gc.collect()
+    assert len(cache._programs) == _KEPT + 1
+    requests = cache.requests
+    cache.kernel(SPEC, held)
+    cache.kernel(SPEC)
+    cache.kernel(specs[-1])
+    assert cache.requests == requests
+    held.clear()
+    cache.kernel(specs[0])
+    gc.collect()
+    assert len(cache._programs) == _KEPT
+
+
+def test_programs_are_written_when_the_device_is_idle(
+    device: DeviceInfo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So that a process that is killed has them, too."""
+    monkeypatch.setattr("clrt.runtime.saver._IDLE_S", 0.01)
+    cache = _cache(device, tmp_path)
+    cache.idle_s = lambda: 1e9
+    cache.kernel(SPEC)
+    ends = time.monotonic() + 200
+    while not list(tmp_path.glob("*.clbin")) and time.monotonic() < ends:
+        time.sleep(0.01)
+    assert list(tmp_path.glob("*.clbin"))
+
+
+def test_a_busy_device_is_left_alone_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+    written: list[str] = []
+    idle_s = [0.0]
+    saver = Saver(lambda key, _: written.append(key), False, lambda: idle_s[0])
+    saver._costly = True
+    saver._thread = object()  # type: ignore[assignment]  # none starts
+    saver.add("a", None)
+    assert saver._wait_s() == 1.0
+    now[0] += 10  # as long as it was built, half as long is idle enough
+    assert saver._wait_s() == 0.5
+    idle_s[0] = 0.6
+    assert saver._wait_s() < 0
+    idle_s[0] = 0.0
+    now[0] += 10
+    assert saver._wait_s() == 0.0
+    assert written == []
+    saver.save()
+    assert written == ["a"]
+
+
+def test_what_waits_for_a_folder_that_cannot_be_written_is_bounded() -> None:
+    def refuse(key: str, _: object) -> None:
+        raise InputError("no")
+
+    saver = Saver(refuse, False, float)
+    for n in range(100):
+        saver.add(str(n), None)
+    assert len(saver._waiting) == 16
+    with pytest.raises(InputError):
+        saver.save()
 
 
 def test_folder_open_to_others_is_not_trusted(device: DeviceInfo, tmp_path: Path) -> None:

@@ -11,11 +11,9 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
-import pyopencl as cl
 import pytest
 
 from clrt.errors import DeviceError, OutOfMemoryError
@@ -25,6 +23,7 @@ from clrt.ir.op import TensorType
 from clrt.ops.gather import Gather
 from clrt.ops.pointwise import Add
 from clrt.runtime.devices import DeviceInfo
+from clrt.runtime.driver import cl
 from clrt.runtime.executor import BoundPlan, Enqueue, Slabs, Weights
 from clrt.runtime.session import Session, session_for
 from tests.harness import all_devices, plan_graph
@@ -159,7 +158,7 @@ def test_drivers_have_several_words_for_no_room(
     bound = doubling(session_for(device))
 
     def refuse(self: BoundPlan) -> None:
-        raise cl.RuntimeError(SimpleNamespace(code=lambda: code))
+        raise cl.RuntimeError(cl._cl._ErrorRecord("clFinish", code, ""))
 
     monkeypatch.setattr(BoundPlan, "_run_steps", refuse)
     with pytest.raises(OutOfMemoryError, match="has no room"):
@@ -220,7 +219,7 @@ def test_what_is_held_starts_when_all_of_it_is_in_the_queue(
 ) -> None:
     session = session_for(device)
     buffer = session.upload(np.zeros(4, np.int32))
-    with suppress(ZeroDivisionError), session.holding() as gate:
+    with suppress(ZeroDivisionError), session.connection.holding() as gate:
         assert (gate is not None) == ("interrupts-enqueuing" in device.caps.quirks)
         fill = cl.enqueue_fill_buffer(
             session.queue, buffer, np.int32(3), 0, buffer.nbytes, wait_for=gate

@@ -1,0 +1,69 @@
+"""Long runs: they can end between two launches."""
+
+from __future__ import annotations
+
+import time
+
+from clrt.errors import ClrtError
+from clrt.runtime.driver import cl
+
+# A run that takes longer than this is one in whose midst somebody may want to stop it.
+LONG_S = 0.05
+# What is in the queue takes about twice this.
+_PART_S = 0.03
+
+
+class Stop:
+    """Whether the runs of a model are to end before their time.
+
+    Attributes:
+        requested: Set by another thread than those that run.
+    """
+
+    requested = False
+
+    def check(self) -> None:
+        """Ends the run where somebody asked for it.
+
+        Raises:
+            ClrtError: The model was closed.
+        """
+        if self.requested:
+            raise ClrtError("The model was closed during the run; load it again to run it.")
+
+
+class Pace:
+    """Keeps what is in a queue short; whoever enqueues tells each launch.
+
+    Launches come in parts of about `_PART_S`, found while they run from what each costs in any one
+    unit. While one part runs the next is in the queue, so that the device never waits; before a
+    third there is a wait of that length, after which a signal's handler runs and `stop` is asked.
+    """
+
+    def __init__(self, queue: cl.CommandQueue, stop: Stop) -> None:
+        self._queue = queue
+        self._stop = stop
+        self._most = self._cost = 0
+        self._before: cl.Event | None = None
+        self._began = time.perf_counter()
+
+    def launched(self, event: cl.Event, cost: int) -> None:
+        """Notes a launch, and waits where enough is in the queue.
+
+        Raises:
+            ClrtError: The model was closed.
+        """
+        self._cost += cost
+        if self._cost < self._most:
+            return
+        self._queue.flush()
+        if self._before is not None:
+            self._before.wait()
+        self._stop.check()
+        now = time.perf_counter()
+        seconds = now - self._began
+        if seconds < _PART_S / 2:
+            self._most = 2 * max(self._most, self._cost)
+        elif seconds > _PART_S:
+            self._most = int(self._most * _PART_S / seconds)
+        self._before, self._cost, self._began = event, 0, now

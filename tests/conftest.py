@@ -1,0 +1,123 @@
+"""How many processes run the tests, what they let go of, and how much memory each may take."""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import os
+import resource
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+# Kept between runs, and nothing that the user has tuned is read. Set before clrt is used, and for
+# the processes that tests start.
+ROOT = Path(__file__).parents[1]
+os.environ.setdefault("CLRT_CACHE_DIR", str(ROOT / ".cache-tests"))
+
+from clrt.runtime import session as sessions  # noqa: E402
+
+# The most that a process of tests may hold, and what there must be for one more.
+MOST_BYTES = 1536 << 20
+WORKER_BYTES = 2048 << 20
+# What tests may leave until it is let go. Intel's runtime holds 2 to 3 MB for a program.
+LEFT_BYTES = 128 << 20
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--shard", metavar="I/N", help="of the tests every N-th, the I-th being first")
+
+
+@pytest.hookimpl(trylast=True)  # of what -k and -m leave
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if shard := config.getoption("shard"):
+        first, count = map(int, shard.split("/"))
+        items[:] = items[first::count]
+
+
+def pytest_collection_finish() -> None:
+    gc.collect()
+    gc.freeze()  # tests and ONNX's cases stay: later collections pass over them
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers() -> int:
+    """A process for each core, as far as there is memory for them."""
+    cores = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    return max(1, min(cores, _available_bytes() // WORKER_BYTES))
+
+
+def _available_bytes() -> int:
+    """The memory that processes may still take, of the machine's and of a container's."""
+    found = [sys.maxsize]
+    with suppress(OSError):
+        found.append(_kib_field("/proc/meminfo", "MemAvailable"))
+    with suppress(OSError, ValueError):  # "max" where there is no limit
+        found.append(int(Path("/sys/fs/cgroup/memory.max").read_text()))
+    return min(found)
+
+
+def _kib_field(path: str, name: str) -> int:
+    """What a file of /proc gives in KiB, in bytes."""
+    lines = Path(path).read_text().splitlines()
+    return next(int(x.split()[1]) << 10 for x in lines if x.startswith(f"{name}:"))
+
+
+_held = 0
+_reported = MOST_BYTES
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup() -> None:
+    """Lets go of what tests left. What the last one was given is gone by now."""
+    global _held
+    held = _resident_bytes()
+    if held > _held + LEFT_BYTES:
+        let_go()
+        held = _held = _resident_bytes()
+    _held = min(held, _held)
+
+
+def pytest_runtest_teardown() -> None:
+    """Fails the test with which a process came to hold too much."""
+    global _reported
+    if (peak := _peak_bytes()) > _reported:
+        _reported = peak + LEFT_BYTES
+        sizes = f"{peak >> 20} of at most {MOST_BYTES >> 20} MiB"
+        pytest.fail(f"This process, or one that it started, came to hold {sizes}.")
+
+
+def pytest_sessionfinish() -> None:
+    let_go()  # or PoCL compiled each program again for the cache
+
+
+def let_go() -> None:
+    """Drops what tests left behind: compiled programs, idle buffers, and models in cycles.
+
+    A session keeps programs for models to come.
+    """
+    for session in sessions._SESSIONS.values():
+        if not session.device.caps.simulator:  # see tests.harness._never_freed
+            with session.lock:
+                session.programs._programs.clear()
+                session.programs._unsaved.clear()
+            session.trim()
+    gc.collect()
+    if sys.platform == "linux":
+        ctypes.CDLL(None).malloc_trim(0)
+
+
+def _resident_bytes() -> int:
+    """What this process holds; where that is not known, the most that it has held."""
+    with suppress(OSError):
+        return _kib_field("/proc/self/status", "VmRSS")
+    return _peak_bytes()
+
+
+def _peak_bytes() -> int:
+    """The most that this process, or one that it waited for, has held at a time."""
+    of = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
+    peak = max(resource.getrusage(x).ru_maxrss for x in of)
+    return peak if sys.platform == "darwin" else peak << 10

@@ -1,0 +1,195 @@
+"""Ctrl-C, and `close` from another thread, end a run between two launches."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+import clrt
+from clrt.runtime import executor, pace
+from clrt.runtime.devices import DeviceInfo
+from tests.harness import all_devices
+from tests.models.onnx_text import parsed
+
+DEVICES = pytest.mark.parametrize("device", all_devices(), ids=lambda d: d.platform.split()[0])
+SIZE, STEPS = 256, 200
+
+
+def chain() -> bytes:
+    """Many launches: products and Softmax in turns."""
+    lines, x = [], "x"
+    for k in range(STEPS):
+        lines.append(f"g{k} = MatMul({x}, w)\nh{k} = Softmax(g{k})")
+        x = f"h{k}"
+    body = "\n".join(lines)
+    return parsed(
+        f"g (float[n, {SIZE}] x, float[{SIZE}, {SIZE}] w) => (float[n, {SIZE}] y)"
+        f"{{ {body}\n y = Relu({x}) }}"
+    )
+
+
+def feeds(rows: int) -> dict[str, np.ndarray]:
+    noise = np.random.default_rng(0)
+    draw = noise.standard_normal
+    return {
+        "x": draw((rows, SIZE)).astype(np.float32),
+        "w": draw((SIZE, SIZE)).astype(np.float32),
+    }
+
+
+class Launches:
+    """Counts what is enqueued, and calls something at a given number."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.count, self.at, self.action = 0, -1, lambda: None
+        real = executor.cl.enqueue_nd_range_kernel
+
+        def enqueue(*args: object, **options: object) -> object:
+            self.count += 1
+            if self.count == self.at:
+                self.action()
+            return real(*args, **options)
+
+        monkeypatch.setattr(executor.cl, "enqueue_nd_range_kernel", enqueue)
+
+    def reset(self, at: int, action: Callable[[], None]) -> None:
+        self.count, self.at, self.action = 0, at, action
+
+
+@pytest.fixture
+def launches(monkeypatch: pytest.MonkeyPatch) -> Launches:
+    # Every run is a long one, and each launch a part of its own, on a fast machine, too.
+    monkeypatch.setattr(executor, "LONG_S", 0.0)
+    monkeypatch.setattr(pace, "_PART_S", 0.0)
+    return Launches(monkeypatch)
+
+
+@DEVICES
+def test_results_are_the_same_in_parts(device: DeviceInfo, monkeypatch: pytest.MonkeyPatch) -> None:
+    with clrt.load(chain(), device=device.index) as model:
+        feed = feeds(5)
+        model.run(feed)
+        monkeypatch.setattr(executor, "LONG_S", 1e9)
+        wanted = model.run(feed)["y"]
+        monkeypatch.setattr(executor, "LONG_S", 0.0)
+        for part_s in (0.0, 1e-3, 1e3):
+            monkeypatch.setattr(pace, "_PART_S", part_s)
+            np.testing.assert_array_equal(model.run(feed)["y"], wanted)
+
+
+@DEVICES
+@pytest.mark.parametrize("first", [True, False], ids=["first_run", "later_run"])
+def test_an_interrupt_comes_between_launches(
+    device: DeviceInfo, first: bool, launches: Launches
+) -> None:
+    with clrt.load(chain(), device=device.index) as model:
+        feed = feeds(5)
+        wanted = clrt.load(chain(), device=device.index).run(feed)["y"]
+        if not first:
+            model.run(feed)
+        launches.reset(20, lambda: os.kill(os.getpid(), signal.SIGINT))
+        with pytest.raises(KeyboardInterrupt):
+            model.run(feed)
+        assert launches.count <= 22
+        np.testing.assert_array_equal(model.run(feed)["y"], wanted)
+
+
+@DEVICES
+def test_few_launches_are_in_the_queue_of_a_long_run(
+    device: DeviceInfo, launches: Launches, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits: list[int] = []
+    real = executor.cl.Event.wait
+
+    def wait(event: executor.cl.Event) -> None:
+        waits.append(launches.count)
+        real(event)
+
+    monkeypatch.setattr(executor.cl.Event, "wait", wait)
+    with clrt.load(chain(), device=device.index) as model:
+        model.run(feeds(5))
+    gaps = np.diff([0, *waits, launches.count])
+    assert launches.count > STEPS and max(gaps) <= 2
+
+
+@DEVICES
+def test_close_ends_a_run_in_another_thread(device: DeviceInfo, launches: Launches) -> None:
+    model = clrt.load(chain(), device=device.index)
+    feed = feeds(5)
+    model.run(feed)
+    reached = threading.Event()
+    errors: list[Exception] = []
+
+    def pause() -> None:
+        reached.set()
+        while not model._stages.stop.requested:
+            time.sleep(0.001)
+
+    def run() -> None:
+        try:
+            model.run(feed)
+        except clrt.ClrtError as error:
+            errors.append(error)
+
+    launches.reset(20, pause)
+    thread = threading.Thread(target=run)
+    thread.start()
+    assert reached.wait(100)
+    model.close()
+    thread.join(100)
+    assert launches.count <= 22
+    (error,) = errors
+    assert "closed during the run" in str(error)
+    assert model._stages.weights.nbytes == 0 and not model._stages.weights.programs
+    with pytest.raises(clrt.InputError, match="closed"):
+        model.run(feed)
+
+
+@DEVICES
+def test_close_waits_for_no_kernel_and_the_run_frees_the_memory(
+    device: DeviceInfo, launches: Launches, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("clrt.model._CLOSE_S", 0.01)
+    model = clrt.load(chain(), device=device.index)
+    feed = feeds(5)
+    model.run(feed)
+    reached, goes_on = threading.Event(), threading.Event()
+    errors: list[Exception] = []
+
+    def pause() -> None:
+        reached.set()
+        goes_on.wait(100)
+
+    def run() -> None:
+        try:
+            model.run(feed)
+        except clrt.ClrtError as error:
+            errors.append(error)
+
+    launches.reset(20, pause)
+    thread = threading.Thread(target=run)
+    thread.start()
+    assert reached.wait(100)
+    model.close()
+    assert len(model._stages.plans) == 1
+    goes_on.set()
+    thread.join(100)
+    assert len(errors) == 1 and len(model._stages.plans) == 0
+
+
+@DEVICES
+def test_close_from_a_signal_in_the_midst_of_a_run(device: DeviceInfo, launches: Launches) -> None:
+    """The run of the same thread still uses what would be freed."""
+    model = clrt.load(chain(), device=device.index)
+    feed = feeds(5)
+    model.run(feed)
+    launches.reset(20, model.close)
+    with pytest.raises(clrt.ClrtError, match="closed during the run"):
+        model.run(feed)
+    assert len(model._stages.plans) == 0

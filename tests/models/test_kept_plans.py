@@ -1,0 +1,110 @@
+"""How many plans a model keeps, and what it takes to find out."""
+
+from __future__ import annotations
+
+import gc
+import weakref
+
+import numpy as np
+import pytest
+
+import clrt
+from clrt import stages
+from clrt.runtime.devices import DeviceInfo
+from clrt.runtime.programs import _KEPT
+from clrt.runtime.session import session_for
+from tests.harness import all_devices
+from tests.models.onnx_text import parsed
+
+DEVICES = pytest.mark.parametrize("device", all_devices(), ids=lambda d: d.platform.split()[0])
+
+
+@DEVICES
+def test_plans_without_steps_are_dropped_too(
+    device: DeviceInfo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stages, "MOST_PLANS", 70)
+    model = clrt.load(
+        parsed("g (float[n, m] x) => (int64[2] y) { y = Shape(x) }"), device=device.index
+    )
+    for n in range(100):
+        assert model.run(np.zeros((1, n), np.float32))["y"].tolist() == [1, n]
+    assert len(model._stages.plans) == 70
+    assert model._stages.plans.host_bytes == 70 * stages._PLAN_BYTES
+
+
+@DEVICES
+def test_what_plans_take_is_known_without_asking_each(
+    device: DeviceInfo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = parsed(
+        """
+        g (float[n] x) => (float[n] y)
+        {
+          s = Shape(x)
+          zero = Constant<value = int64[1] {0}>()
+          count = Squeeze(s, zero)
+          first = Constant<value = int64 {0}>()
+          one = Constant<value = int64 {1}>()
+          r = Range(first, count, one)
+          f = Cast<to = 1>(r)
+          h = Sin(f)
+          y = Mul(x, h)
+        }
+        """
+    )
+    model = clrt.load(source, device=device.index)
+    plans = model._stages.plans
+
+    def run(n: int) -> None:
+        model.run(np.ones(n, np.float32))
+
+    def own() -> int:
+        return sum(s.bound.own_bytes for s in plans.values())
+
+    for n in (1000, 2000, 1000, 4000):
+        run(n)
+    assert plans.own_bytes == own() >= 4 * 7000
+    asked: list[object] = []
+    real = stages.BoundPlan.own_bytes.fget
+    assert real is not None
+    monkeypatch.setattr(
+        stages.BoundPlan, "own_bytes", property(lambda b: asked.append(b) or real(b))
+    )
+    run(500)
+    assert len(set(asked)) == 1
+    monkeypatch.undo()
+    # What the first run of a plan makes counts, too.
+    monkeypatch.setattr(stages, "KEPT_PLANS", 1)
+    monkeypatch.setattr(stages, "KEPT_PLAN_BYTES", 200_000)
+    for n in range(5000, 5010):
+        run(n)
+        assert plans.kept_bytes <= 200_000 or len(plans) == 1
+    assert plans.own_bytes == own()
+    model._stages.release()
+    assert plans.own_bytes == plans.host_bytes == len(plans) == 0
+
+
+@DEVICES
+@pytest.mark.parametrize("closes", [True, False], ids=["closed", "collected"])
+def test_programs_of_a_model_go_with_it(device: DeviceInfo, closes: bool) -> None:
+    ops = ("Exp", "Abs", "Neg", "Sqrt")
+    names = [(a, b, c) for a in ops for b in ops for c in ops][: _KEPT + 3]
+    programs = session_for(device).programs
+    before = None
+    for names_of_one in names:
+        steps = "\n".join(
+            f"v{k + 1} = {op}(v{k})" for k, op in enumerate((*names_of_one, "Identity"))
+        )
+        model = clrt.load(
+            parsed(f"g (float[n] v0) => (float[n] v4) {{ {steps} }}"), device=device.index
+        )
+        model.run(np.ones(3, np.float32))
+        if before is None:
+            (before,) = (weakref.ref(p) for p in model._stages.weights.programs.values())
+        if closes:
+            model.close()
+        del model
+    programs.save()
+    gc.collect()
+    assert before is not None and before() is None

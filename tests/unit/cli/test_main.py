@@ -1,0 +1,82 @@
+"""What `clrt` itself says, and what its output looks like in a pipe."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import onnx
+import pytest
+from typer.testing import CliRunner
+
+import clrt
+from clrt.cli import convert
+from clrt.cli.main import COMMANDS, app
+from clrt.errors import counted
+from tests.models.fixtures import load_family
+
+LONG = "a_node_with_a_name_that_is_longer_than_any_terminal_is_wide/" * 2
+
+
+def test_without_a_command_it_helps() -> None:
+    bare, asked = CliRunner().invoke(app, []), CliRunner().invoke(app, ["--help"])
+    assert bare.exit_code == asked.exit_code == 0
+    assert bare.stdout == asked.stdout
+    assert all(name in bare.stdout for name in COMMANDS)
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_the_help_is_that_of_the_command(name: str) -> None:
+    module = importlib.import_module(f"clrt.cli.{name}")
+    text = " ".join(getattr(module, name).__doc__.split())
+    assert text.startswith(COMMANDS[name])
+    shown = CliRunner().invoke(app, [name, "--help"])
+    assert shown.exit_code == 0
+    assert f"clrt {name} " in shown.stdout
+
+
+def test_both_commands_have_a_version() -> None:
+    for each in (app, convert.app):
+        result = CliRunner().invoke(each, ["--version"])
+        assert (result.exit_code, result.stdout) == (0, f"clrt {clrt.__version__}\n")
+
+
+def test_a_wrong_command_gets_a_guess() -> None:
+    result = CliRunner().invoke(app, ["profle"])
+    assert result.exit_code == 2
+    assert "Did you mean 'profile'?" in result.output
+
+
+@pytest.mark.parametrize("command", ["explain", "diff", "profile"])
+def test_nothing_is_cut_in_a_pipe(command: str, tmp_path: Path) -> None:
+    model = load_family("bert_torchscript17")
+    for node in model.graph.node:
+        node.name = f"{LONG}{node.name}"
+    onnx.save(model, tmp_path / "m.onnx")
+    code = "from clrt.cli.main import app; app()"
+    args = [command, "m.onnx", "--shape", "input_ids=1x7", "--device", "cpu"]
+    done = subprocess.run(
+        [sys.executable, "-c", code, *args],
+        check=True,
+        capture_output=True,
+        text=True,
+        timeout=600,
+        cwd=tmp_path,
+        env=_without("COLUMNS"),
+    )
+    assert LONG in done.stdout
+    assert "…" not in done.stdout
+
+
+def _without(name: str) -> dict[str, str]:
+    root = str(Path(clrt.__file__).parents[1])
+    return {k: v for k, v in os.environ.items() if k != name} | {"PYTHONPATH": root}
+
+
+def test_counted() -> None:
+    assert counted(1, "node") == "1 node"
+    assert counted(0, "node") == "0 nodes"
+    assert counted(2, "launch", "launches") == "2 launches"

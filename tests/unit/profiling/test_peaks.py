@@ -1,0 +1,82 @@
+"""Ceilings: what is measured, and what a launch is held against."""
+
+from __future__ import annotations
+
+import time
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import pytest
+
+from clrt.ir.dtypes import DType
+from clrt.ir.graph import Node
+from clrt.kernels.spec import BufferArg, KernelSpec, Launch, Scratch
+from clrt.ops.base import Sample
+from clrt.ops.lstm import LSTM
+from clrt.ops.recurrent import sample_inputs
+from clrt.plan.plan import Kernels
+from clrt.plan.traffic import touched, traffic
+from clrt.runtime import peaks
+from clrt.runtime.devices import DeviceInfo
+from clrt.runtime.peaks import Peaks, Probe, cached_work
+from clrt.runtime.session import session_for
+from tests.harness import all_devices, plan_graph, sample_graph
+
+DEVICES = pytest.mark.parametrize("device", all_devices(), ids=lambda d: d.platform.split()[0])
+
+
+def test_the_first_launch_is_not_measured() -> None:
+    """A driver compiles in it, for longer than the whole measurement is to take."""
+    calls: list[float] = []
+
+    def enqueue() -> None:
+        calls.append(0.05 if not calls else 0.0)
+        time.sleep(calls[-1])
+
+    session = cast(Any, SimpleNamespace(queue=SimpleNamespace(finish=lambda: None)))
+    speed = peaks._speed(session, Probe(enqueue, 10**6, ()), 0.01)
+    assert len(calls) > peaks._TURNS
+    assert speed > 1e-9 * 10**6 / 0.01
+
+
+def test_a_launch_is_held_against_the_cache_that_it_fits() -> None:
+    found = Peaks(100, 10, ((1 << 15, 400.0), (1 << 20, 100.0), (1 << 27, 12.0)))
+    sizes = (0, 1 << 15, (1 << 20) - 1, 1 << 20, 1 << 26, 1 << 30)
+    assert [found.gbs_of(n) for n in sizes] == [400, 400, 400, 100, 100, 12]
+    assert Peaks(100, 10).gbs_of(64) == 10
+
+
+@DEVICES
+def test_cached_work_reads_and_writes_what_it_says(device: DeviceInfo) -> None:
+    """No pass is left out by the compiler: twice the passes take longer, and sums are right."""
+    session = session_for(device, None)
+    _, update, add = cached_work(session, 1 << 15)
+    for probe, wanted in ((update, 1.0), (add, 2.0)):
+        probe.enqueue()
+        session.queue.finish()
+        target = probe.buffers[-1]
+        count = (1 << 15) // 4 if probe is update else (1 << 15) // 16
+        found = session.download(target, np.dtype(np.float32), count)
+        np.testing.assert_array_equal(found, np.full(count, wanted, np.float32))
+
+
+def test_a_step_of_a_recurrence_moves_its_step() -> None:
+    op = LSTM()
+    sample = Sample(op, sample_inputs(LSTM, (32, 2, 8, 16), op, (False,) * 5))
+    plan = plan_graph(sample_graph(sample), all_devices()[0].caps)
+    (step,) = (s for s in plan.steps if isinstance(s, Kernels))
+    moved = [traffic(step.node, x) for x in step.launches if x.kernel.entry == "lstm"]
+    assert len(moved) == 32
+    state = 2 * 16 * 4
+    # Its part of Y and the last Y_h and Y_c; its part of the inputs' sums, and those of the states.
+    assert all(m.written == 3 * state and m.scratch == 2 * 4 * state for m in moved)
+
+
+def test_parts_of_a_buffer_add_up_to_no_more_than_all() -> None:
+    memory = Scratch(10, DType.FLOAT32)
+    spec = KernelSpec("x.cl", "x")
+    for parts, nbytes in (((4, 3), 28), ((4, None), 40), ((8, 8), 40), ((None, 4), 40)):
+        args = tuple(BufferArg(memory, 0, elems) for elems in parts)
+        assert touched(Launch(spec, (1,), None, args)) == {memory: nbytes}
+    assert isinstance(Node, type)

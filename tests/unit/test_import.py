@@ -1,0 +1,61 @@
+"""`import clrt` loads next to nothing; what is public is found, and nothing else."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import clrt
+
+LATER = ("onnx", "tokenizers", "rich", "typer", "pyopencl", "tqdm", "numpy", "clrt.ops")
+# Of clrt and of the standard library; it is 40.
+MOST_MODULES = 80
+
+
+def _modules(code: str) -> list[str]:
+    """The modules that some code imports in a process of its own."""
+    script = f"import sys\nbefore = set(sys.modules)\n{code}\nimport json\n"
+    script += "print('\\n' + json.dumps(sorted(set(sys.modules) - before)))"
+    done = subprocess.run(
+        [sys.executable, "-c", script], check=True, capture_output=True, text=True, timeout=300
+    )
+    found = json.loads(done.stdout.splitlines()[-1])
+    assert isinstance(found, list)
+    return found
+
+
+def test_importing_clrt_loads_next_to_nothing() -> None:
+    found = _modules("import clrt")
+    assert not set(LATER) & set(found)
+    assert len(found) < MOST_MODULES
+
+
+def test_help_and_version_load_no_command() -> None:
+    run = "from clrt.cli.main import app\ntry:\n    app([{}])\nexcept SystemExit as end:\n"
+    for option in ("'--help'", "'--version'", ""):
+        found = _modules(run.format(option) + "    assert not end.code")
+        assert not {"onnx", "tokenizers", "pyopencl", "numpy", "clrt.model"} & set(found)
+
+
+def test_a_compiled_model_loads_without_onnx(tmp_path: Path) -> None:
+    from clrt.container.compiled import CompiledModel, write_compiled
+    from tests.passes.helpers import graph_of
+
+    path = tmp_path / "m.clrt"
+    write_compiled(CompiledModel(graph_of("%y: float32[2] = Relu(%x)", "%x: float32[2]")), path, "")
+    found = _modules(f"import clrt\nclrt.load({str(path)!r}, device='cpu').run([-1.0, 2.0])")
+    assert "clrt.model" in found
+    assert not {"onnx", "tokenizers", "rich", "typer", "tqdm"} & set(found)
+
+
+def test_only_what_is_public_is_listed() -> None:
+    clrt.load  # noqa: B018  what was used once is found again
+    assert sorted(dir(clrt)) == sorted([*clrt.__all__, "__version__"])
+    for name in clrt.__all__:
+        assert getattr(clrt, name).__module__.startswith("clrt.")
+    with pytest.raises(AttributeError, match="module 'clrt' has no attribute 'nonsense'"):
+        clrt.nonsense  # noqa: B018

@@ -1,0 +1,54 @@
+"""How many processes the tests run in, and what these may hold."""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+import pytest
+
+from clrt.ops.base import Sample
+from clrt.ops.pointwise import Relu
+from clrt.runtime.session import session_for
+from tests import conftest
+from tests.harness import quick_device, run_graph, sample_graph
+
+GIB = 1 << 30
+
+
+@pytest.mark.parametrize(
+    ("available", "cores", "workers"),
+    [(16 * GIB, 4, 4), (16 * GIB, 64, 8), (7 * GIB, 4, 3), (GIB, 4, 1), (16 * GIB, 1, 1)],
+)
+def test_workers_by_cores_and_memory(
+    available: int, cores: int, workers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(conftest, "_available_bytes", lambda: available)
+    monkeypatch.setattr(os, "cpu_count", lambda: cores)
+    monkeypatch.setattr(os, "sched_getaffinity", lambda _: range(cores), raising=False)
+    assert conftest.pytest_xdist_auto_num_workers() == workers
+
+
+def test_what_is_read_of_memory_is_in_bytes() -> None:
+    assert 16 << 20 < conftest._available_bytes() < 1 << 50
+    assert 16 << 20 < conftest._resident_bytes() < 1 << 50
+    assert conftest._peak_bytes() > conftest._resident_bytes() // 2
+
+
+def test_programs_are_let_go_once_tests_left_much(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conftest, "_held", 0)
+    device, x = quick_device(), np.ones(4, np.float32)
+    run_graph(sample_graph(Sample(Relu(), (x,))), {"x0": x}, device)
+    programs = session_for(device).programs
+    for held, left in ((conftest.LEFT_BYTES - 1, True), (conftest.LEFT_BYTES + 1, False)):
+        monkeypatch.setattr(conftest, "_resident_bytes", lambda held=held: held)
+        conftest.pytest_runtest_setup()
+        assert bool(programs._programs) == left
+
+
+def test_a_process_that_holds_too_much_fails_a_test_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(conftest, "_reported", conftest.MOST_BYTES)
+    monkeypatch.setattr(conftest, "_peak_bytes", lambda: 2 * GIB)
+    with pytest.raises(pytest.fail.Exception, match="hold 2048 of at most 1536 MiB"):
+        conftest.pytest_runtest_teardown()
+    conftest.pytest_runtest_teardown()
