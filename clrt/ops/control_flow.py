@@ -177,6 +177,11 @@ class Loop(Driven):
         captured = inputs[2 + self.carried :]
         turns = None if limit is None else int(host.read(limit).reshape(()))
         going = condition is None or truth(condition, host)
+        if going and turns is None and self._goes_on:
+            raise ModelError(
+                "Loop: it has no number of turns and its condition always holds, so that it would "
+                "never end; export it with one of the two."
+            )
         made = Turns(self.name, turns if self._goes_on and going else None)
         while going and (turns is None or made.count < turns):
             # Exporters declare these as [1], too.

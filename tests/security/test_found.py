@@ -1,0 +1,84 @@
+"""Mutants that once ended in something else than an error that says why."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from onnx import TensorProto, parser
+
+import clrt
+from clrt.errors import ClrtError, ModelError, ShapeError
+from tests.harness import all_devices
+from tests.security.fuzz_files import made_up
+
+_FOUND: dict[str, tuple[str, type[ClrtError], str]] = {
+    "a loop without an end": (
+        """(float[n] x, bool go) => (float[n] y) {
+            y = Loop("", go, x) <body = step (int64 i, bool c, float[n] h)
+                => (bool c, float[n] more) { more = Neg(h) }>
+        }""",
+        ModelError,
+        "it would never end",
+    ),
+    "a window with a stride too many": (
+        """(float[1,1,9,9] x) => (float[1,1,k,l] y) {
+            y = MaxPool<kernel_shape = [3, 3], strides = [1, 2, 3]>(x)
+        }""",
+        ShapeError,
+        "MaxPool",
+    ),
+    "n-grams from a length far below 1": (
+        """(int64[2,6] x) => (float[2,7] y) {
+            y = TfIdfVectorizer<mode = "TF", min_gram_length = -2147483648, max_gram_length = 2,
+                max_skip_count = 1, ngram_counts = [0, 4], ngram_indexes = [0, 1, 2, 3, 4, 5, 6],
+                pool_int64s = [2, 3, 5, 4, 5, 6, 7, 8, 6, 7]>(x)
+        }""",
+        ClrtError,
+        "",
+    ),
+    "n-grams from far before the pool": (
+        """(int64[2,6] x) => (float[2,1] y) {
+            y = TfIdfVectorizer<mode = "TF", min_gram_length = 1, max_gram_length = 1,
+                max_skip_count = 0, ngram_counts = [-9223372036854775808], ngram_indexes = [0],
+                pool_int64s = [2]>(x)
+        }""",
+        ModelError,
+        "are no places",
+    ),
+    "logic of floats": ("(float[n] x) => (bool[n] y) { y = Xor(x, x) }", ShapeError, "no floats"),
+    "bits of floats": ("(float[n] x) => (float[n] y) { y = BitwiseNot(x) }", ShapeError, "floats"),
+    "random numbers of a size below 0": (
+        "(float[n] x) => (float[k,l] y) { y = RandomUniform<shape = [-1, 2]>() }",
+        ShapeError,
+        "has a size below 0",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", _FOUND)
+def test_mutants_that_were_found(name: str) -> None:
+    text, error, match = _FOUND[name]
+    model = parser.parse_model(f'<ir_version: 9, opset_import: ["": 18]> main {text}')
+    for device in all_devices():
+        try:
+            with clrt.load(model, device=device.index) as loaded:
+                loaded.run(made_up(loaded))
+        except error as found:
+            assert match in str(found)
+        else:
+            assert not match, "it ran"
+
+
+def test_external_data_of_a_long_name(tmp_path: Path) -> None:
+    model = parser.parse_model(
+        """<ir_version: 9, opset_import: ["": 18]>
+        main (float[2] x) => (float[2] y) <float[2] w = {1, 2}> { y = Add(x, w) }"""
+    )
+    tensor = model.graph.initializer[0]
+    del tensor.float_data[:]
+    tensor.data_location = TensorProto.EXTERNAL
+    tensor.external_data.add(key="location", value="x" * 100_000)
+    (tmp_path / "m.onnx").write_bytes(model.SerializeToString())
+    with pytest.raises(ModelError, match="does not exist"):
+        clrt.load(tmp_path / "m.onnx")
