@@ -428,8 +428,9 @@ class BitShift(Pointwise):
             yield Sample(cls("RIGHT"), (x, by))
         for wide in (DType.UINT8, DType.UINT16, DType.UINT32, DType.UINT64, DType.INT64):
             width = 8 * wide.itemsize
-            places = np.array([0, 1, width - 1, width, width + 1, 63, 64, 65, 127], wide.numpy)
-            x, by = np.meshgrid(_edges(wide), np.append(places, np.iinfo(wide.value).max))
+            most = int(np.iinfo(wide.value).max)
+            places = [0, 1, width - 1, width, width + 1, 63, 64, 65, 127, most]
+            x, by = np.meshgrid(_edges(wide), np.array(places, wide.numpy))
             yield Sample(cls("LEFT"), (x, by))
             yield Sample(cls("RIGHT"), (x, by))
 
