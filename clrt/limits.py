@@ -16,8 +16,9 @@ Array: TypeAlias = "np.ndarray[Any, np.dtype[Any]]"
 # Folding may make a model so many times as large as its file, since it widens what is stored in
 # fewer bits, and by CLRT_FOLD_LIMIT larger.
 _WIDENED = 4
-# Arithmetic that loading does once instead of each run; NumPy's takes a second for 2**31.
-_FOLDED_FLOPS = 1 << 33
+# Arithmetic that loading does once instead of each run, and how often it reads all constants.
+_FOLDED_WORK = 1 << 33
+_READS = 16
 
 
 # What a reference that goes step by step takes in while loading, which is up to a second.
@@ -30,25 +31,26 @@ class FoldBudget:
 
     Attributes:
         nbytes: By which the constants may still grow.
-        flops: That may still be spent on them.
+        work: What may still be spent on them: arithmetic operations, and bytes that are read.
     """
 
     nbytes: int
-    flops: int = _FOLDED_FLOPS
+    work: int
 
     @classmethod
     def of(cls, constant_bytes: int) -> FoldBudget:
         """The budget of a graph whose constants have so many bytes."""
-        return cls(knobs.FOLD_LIMIT.get() + _WIDENED * constant_bytes)
+        grown = knobs.FOLD_LIMIT.get() + _WIDENED * constant_bytes
+        return cls(grown, _FOLDED_WORK + _READS * constant_bytes)
 
-    def has(self, nbytes: int, flops: int) -> bool:
+    def has(self, nbytes: int, work: int) -> bool:
         """Whether there is so much left."""
-        return nbytes <= self.nbytes and flops <= self.flops
+        return nbytes <= self.nbytes and work <= self.work
 
-    def take(self, nbytes: int, flops: int) -> None:
+    def take(self, nbytes: int, work: int) -> None:
         """Spends it; bytes below 0 come back."""
         self.nbytes -= nbytes
-        self.flops -= flops
+        self.work -= work
 
 
 def check_host(nbytes: int, what: str, share: int = 1) -> None:

@@ -17,7 +17,11 @@ import pytest
 ROOT = Path(__file__).parents[1]
 os.environ.setdefault("CLRT_CACHE_DIR", str(ROOT / ".cache-tests"))
 
+from clrt.runtime import saver  # noqa: E402
 from clrt.runtime import session as sessions  # noqa: E402
+
+# To write a program PoCL compiles it once more, which only tests of the cache have to wait for.
+saver._IDLE_S = saver._PATIENCE_S = 1e6
 
 # The most that a process of tests may hold, and what there must be for one more.
 MOST_BYTES = 1536 << 20
@@ -101,8 +105,8 @@ def let_go() -> None:
     for session in sessions._SESSIONS.values():
         if not session.device.caps.simulator:  # see tests.harness._never_freed
             with session.lock:
-                session.programs._programs.clear()
-                session.programs._unsaved.clear()
+                session.programs._recent.clear()
+                session.programs._saver.reset()
             session.trim()
     gc.collect()
     if sys.platform == "linux":

@@ -34,8 +34,9 @@ QUIRKS: tuple[Quirk, ...] = (
     Quirk(
         "costly-binaries",
         r"Portable Computing Language",
-        "programs are written to the disk cache when the process ends, not before the first result",
-        "PoCL 3.0 compiles each kernel once more for its binary: 1.6 s for the nine of MiniLM",
+        "programs are written to the disk cache when the device is idle, or when the process ends",
+        "PoCL 3.0 compiles each kernel once more for its binary: 1.6 s for the nine of MiniLM, and "
+        "no launch is made meanwhile",
     ),
     Quirk(
         "slow-builtins",

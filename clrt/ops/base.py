@@ -68,6 +68,9 @@ class Blaming:
         if isinstance(error, NumberError) and isinstance(self.title, Node):
             raise error.at(self.title) from error
         title = str(self.title)
+        if isinstance(error, NumberError):  # while a file is read: it is one of the file's
+            said = f"{error.what} is {error.number}; {error.allowed}"
+            raise ModelError(f"{title}: {said}.") from error
         if isinstance(error, ClrtError):
             if title.strip("'") in str(error):
                 return

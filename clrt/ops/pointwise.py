@@ -399,9 +399,8 @@ class Pow(Pointwise):
             yield Sample(cls(), (x, y))
             yield Sample(cls(), (np.abs(x), np.full(1, 0.75, np.float32)))
             yield Sample(cls(), (x.astype(np.float32), y))
-        for edged in _INTEGERS:
-            x, y = np.meshgrid(_edges(edged), _edges(edged))
-            yield Sample(cls(), (x, y))
+        for integer in _INTEGERS:
+            yield Sample(cls(), tuple(np.meshgrid(*[_edges(integer)] * 2)))
         yield Sample(cls(), (_edges(DType.INT8), np.full(1, 1000)))
         yield Sample(cls(), (_edges(DType.INT32), np.full(1, -0.5, np.float32)))
 
@@ -469,10 +468,11 @@ class BitShift(Pointwise):
             yield Sample(cls("RIGHT"), (x, by))
         for wide in (DType.UINT8, DType.UINT16, DType.UINT32, DType.UINT64, DType.INT64):
             width = 8 * wide.itemsize
-            places = np.array([0, 1, width - 1, width, width + 1, 63, 64, 65, 127], wide.numpy)
-            x, by = np.meshgrid(_edges(wide), np.append(places, np.iinfo(wide.value).max))
-            yield Sample(cls("LEFT"), (x, by))
-            yield Sample(cls("RIGHT"), (x, by))
+            most = int(np.iinfo(wide.value).max)
+            places = [0, 1, width - 1, width, width + 1, 63, 64, 65, 127, most]
+            grid = tuple(np.meshgrid(_edges(wide), np.array(places, wide.numpy)))
+            yield Sample(cls("LEFT"), grid)
+            yield Sample(cls("RIGHT"), grid)
 
 
 @register

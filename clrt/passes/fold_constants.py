@@ -57,7 +57,8 @@ class FoldConstants(Pass):
         gone = sum(v.nbytes for v in inputs if view.only_user(v) is not None)
         static = all(v.type.is_static for v in node.outputs)
         sized = sum(v.nbytes for v in node.outputs) if static else 0
-        work = node.op.flops(node.input_types, [v.type for v in node.outputs]) if static else 0
+        work = sum(v.nbytes for v in inputs)
+        work += node.op.flops(node.input_types, [v.type for v in node.outputs]) if static else 0
         if sized > limit:
             return Miss("the result is larger than 16 MiB and than its inputs", node)
         if not view.budget.has(sized - gone, work):

@@ -157,12 +157,19 @@ class ProgramCache:
             str(error),
         )
 
+    def _is_private(self) -> bool:
+        """Whether nobody else can put entries into the folder."""
+        try:
+            return is_private(self.folder.stat())
+        except OSError:
+            return False
+
     def _path(self, key: str) -> Path:
         return self.folder / f"{key}.clbin"
 
     def _load(self, key: str) -> cl.Program | None:
         try:
-            if not is_private(self.folder.stat()):
+            if not self._is_private():
                 return None
             data = read_regular(self._path(key), _MOST_BYTES, private=True)
         except OSError:
@@ -195,7 +202,7 @@ class ProgramCache:
         """
         path = self._path(key)
         make_cache_folder(self.folder)
-        if not is_private(self.folder.stat()):
+        if not self._is_private():
             raise InputError(
                 f"Other users can write to '{self.folder}', so that no programs are kept there; "
                 "close it by chmod go-w, or name another folder."

@@ -63,16 +63,14 @@ class Saver:
             if not self._waiting:
                 self._first_s = self._last_s
             self._waiting[key] = program
-            starts = self._costly and self._thread is None and not self._ended.is_set()
-            if starts:
+            if self._costly and self._thread is None and not self._ended.is_set():
                 self._thread = Thread(target=self._work, name="clrt-saver", daemon=True)
-        if not self._costly:
-            self._save_if_possible()
-        elif starts and self._thread is not None:
-            self._thread.start()
-            if not self._ends:
+                self._thread.start()
+            if self._costly and not self._ends:
                 self._ends = True
                 atexit.register(self._end)
+        if not self._costly:
+            self._save_if_possible()
 
     def save(self) -> None:
         """Writes all that wait, now.
@@ -108,18 +106,21 @@ class Saver:
 
     def _work(self) -> None:
         """The thread."""
-        with contextlib.suppress(InputError):
-            while not self._ended.is_set():
+        while True:
+            with self._lock:
+                if not self._waiting or self._ended.is_set():
+                    self._thread = None
+                    return
+                wait_s = self._wait_s()
+            if wait_s > 0:
+                self._ended.wait(wait_s)
+                continue
+            try:
+                self._save_one()
+            except InputError:  # the next program that is built starts it again
                 with self._lock:
-                    if not self._waiting:
-                        break
-                    wait_s = self._wait_s()
-                if wait_s > 0:
-                    self._ended.wait(wait_s)
-                else:
-                    self._save_one()
-        with self._lock:
-            self._thread = None
+                    self._thread = None
+                return
 
     def _wait_s(self) -> float:
         """How long the next program waits yet."""

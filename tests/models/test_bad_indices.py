@@ -141,6 +141,20 @@ def test_a_wrong_constant_is_the_fault_of_the_model(device: DeviceInfo) -> None:
             loaded.run(np.float32(0))
 
 
+def test_a_wrong_constant_in_arithmetic_on_shapes_is_found_at_load() -> None:
+    model = _model(
+        [
+            helper.make_node("Shape", ["x"], ["s"]),
+            helper.make_node("Gather", ["s", "wrong"], ["y"], name="dim"),
+        ],
+        {"x": (TensorProto.FLOAT, ["n", 4])},
+        {"y": (TensorProto.INT64, [])},
+        {"wrong": np.array(9)},
+    )
+    with pytest.raises(ModelError, match="Gather 'dim': an index is 9; allowed are -2"):
+        clrt.load(model)
+
+
 def test_texts_that_the_host_looks_up_are_checked_alike() -> None:
     model = _model(
         [helper.make_node("Gather", ["words", "ids"], ["y"], name="words_of")],

@@ -169,6 +169,8 @@ def test_programs_are_written_when_the_device_is_idle(
 def test_a_busy_device_is_left_alone_for_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
     monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr("clrt.runtime.saver._IDLE_S", 1.0)
+    monkeypatch.setattr("clrt.runtime.saver._PATIENCE_S", 20.0)
     written: list[str] = []
     idle_s = [0.0]
     saver = Saver(lambda key, _: written.append(key), False, lambda: idle_s[0])
