@@ -57,7 +57,7 @@ class BifurcationDetector(Op):
     def _match(self, source: list[int], tokens: list[int]) -> int:
         """Where the last n-gram of the tokens ends in the source."""
         found = -1
-        for size in range(self.min_ngram_size, min(self.max_ngram_size, len(tokens)) + 1):
+        for size in range(max(self.min_ngram_size, 1), min(self.max_ngram_size, len(tokens)) + 1):
             gram = tokens[len(tokens) - size :]
             ends = [e for e in range(size, len(source) + 1) if source[e - size : e] == gram]
             if not ends:

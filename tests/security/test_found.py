@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 from onnx import TensorProto, parser
 
 import clrt
 from clrt.errors import ClrtError, ModelError, ShapeError
+from clrt.ops.base import Op
+from clrt.ops.bifurcation_detector import BifurcationDetector
 from tests.harness import all_devices
 from tests.security.fuzz_files import made_up
 
 _FOUND: dict[str, tuple[str, type[ClrtError], str]] = {
     "a loop without an end": (
-        """(float[n] x, bool go) => (float[n] y) {
-            y = Loop("", go, x) <body = step (int64 i, bool c, float[n] h)
+        """(float[n] x) => (float[n] y) <bool yes = {1}> {
+            y = Loop("", yes, x) <body = step (int64 i, bool c, float[n] h)
                 => (bool c, float[n] more) { more = Neg(h) }>
         }""",
         ModelError,
@@ -56,6 +59,7 @@ _FOUND: dict[str, tuple[str, type[ClrtError], str]] = {
 }
 
 
+@pytest.mark.filterwarnings("ignore::clrt.errors.HostFallbackWarning")
 @pytest.mark.parametrize("name", _FOUND)
 def test_mutants_that_were_found(name: str) -> None:
     text, error, match = _FOUND[name]
@@ -82,3 +86,13 @@ def test_external_data_of_a_long_name(tmp_path: Path) -> None:
     (tmp_path / "m.onnx").write_bytes(model.SerializeToString())
     with pytest.raises(ModelError, match="does not exist"):
         clrt.load(tmp_path / "m.onnx")
+
+
+def test_a_search_from_lengths_far_below_1() -> None:
+    sample = next(BifurcationDetector.samples())
+    assert isinstance(sample.op, Op)
+    op = BifurcationDetector(3, -(1 << 63))
+    for found, wanted in zip(
+        op.reference(*sample.inputs), sample.op.compute(*sample.inputs), strict=True
+    ):
+        np.testing.assert_array_equal(found, wanted)
