@@ -424,10 +424,11 @@ def _terms(dim: Dim) -> dict[_Monomial, int]:
 
 
 def _reduce(terms: Mapping[_Monomial, int]) -> Dim:
-    if len(terms) > _MAX_TERMS or any(
-        len(m) > _MAX_DEGREE or not -_MAX_NUMBER <= c <= _MAX_NUMBER for m, c in terms.items()
-    ):
+    if len(terms) > _MAX_TERMS:
         raise TooComplex
+    for monomial, coefficient in terms.items():
+        if len(monomial) > _MAX_DEGREE or not -_MAX_NUMBER <= coefficient <= _MAX_NUMBER:
+            raise TooComplex
     expr = Expr(terms)
     if not expr.terms:
         return 0
