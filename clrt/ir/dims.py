@@ -439,7 +439,9 @@ def _reduce(terms: Mapping[_Monomial, int]) -> Dim:
 
 def _opaque(name: str, left: Dim, right: Dim) -> Expr:
     atom = _Atom(name, (left, right))
-    if atom.depth > _MAX_DEPTH or atom.count > _MAX_ATOMS:
+    # Operations on plain polynomials, which are most, have their bounds already.
+    inner = [a for d in (left, right) for m in _terms(d) for a in m if a.args]
+    if inner and (atom.depth > _MAX_DEPTH or atom.count > _MAX_ATOMS):
         raise TooComplex
     return Expr({(atom,): 1})
 
