@@ -424,10 +424,11 @@ def _terms(dim: Dim) -> dict[_Monomial, int]:
 
 
 def _reduce(terms: Mapping[_Monomial, int]) -> Dim:
-    if len(terms) > _MAX_TERMS or any(
-        len(m) > _MAX_DEGREE or not -_MAX_NUMBER <= c <= _MAX_NUMBER for m, c in terms.items()
-    ):
+    if len(terms) > _MAX_TERMS:
         raise TooComplex
+    for monomial, coefficient in terms.items():
+        if len(monomial) > _MAX_DEGREE or not -_MAX_NUMBER <= coefficient <= _MAX_NUMBER:
+            raise TooComplex
     expr = Expr(terms)
     if not expr.terms:
         return 0
@@ -438,7 +439,9 @@ def _reduce(terms: Mapping[_Monomial, int]) -> Dim:
 
 def _opaque(name: str, left: Dim, right: Dim) -> Expr:
     atom = _Atom(name, (left, right))
-    if atom.depth > _MAX_DEPTH or atom.count > _MAX_ATOMS:
+    # Operations on plain polynomials, which are most, have their bounds already.
+    inner = [a for d in (left, right) for m in _terms(d) for a in m if a.args]
+    if inner and (atom.depth > _MAX_DEPTH or atom.count > _MAX_ATOMS):
         raise TooComplex
     return Expr({(atom,): 1})
 

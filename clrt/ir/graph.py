@@ -9,7 +9,6 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import chain, count
 
 from clrt.errors import PassError
 from clrt.ir.dims import Bindings, Shape
@@ -289,6 +288,8 @@ class Names:
 
     def __init__(self, taken: Iterable[str] = ()) -> None:
         self._taken = dict.fromkeys(taken)
+        # By head, the number up to which all names are taken: a file may give one to each node.
+        self._counts: dict[str, int] = {}
 
     def reserve(self, name: str) -> None:
         """Takes a name out of those to be handed out."""
@@ -302,16 +303,23 @@ class Names:
         """Takes back the names that were taken last, so that `count` are left."""
         while len(self._taken) > count:
             self._taken.popitem()
+        self._counts.clear()
 
     def unique(self, name: str, joint: str = ".") -> str:
         """The name itself; where it is taken, with a number behind it."""
-        return self._first(chain([name], (f"{name}{joint}{k}" for k in count(1))))
+        if name in self._taken:
+            return self._numbered(f"{name}{joint}", 1)
+        self.reserve(name)
+        return name
 
     def fresh(self, origin: str, suffix: str) -> str:
         """The name `<origin>/<suffix>.<k>` of the least k that is left."""
-        return self._first(f"{origin}/{suffix}.{k}" for k in count())
+        return self._numbered(f"{origin}/{suffix}.", 0)
 
-    def _first(self, names: Iterable[str]) -> str:
-        found = next(n for n in names if n not in self._taken)
-        self.reserve(found)
-        return found
+    def _numbered(self, head: str, start: int) -> str:
+        number = self._counts.get(head, start)
+        while (name := f"{head}{number}") in self._taken:
+            number += 1
+        self._counts[head] = number + 1
+        self.reserve(name)
+        return name

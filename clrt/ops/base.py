@@ -18,6 +18,7 @@ from clrt.errors import (
     ClrtError,
     ModelError,
     NumberError,
+    OutOfMemoryError,
     ShapeError,
     UnsupportedError,
     reworded,
@@ -243,6 +244,9 @@ class Op(IrOp):
 
         As the kernels, it takes wider floats. Its texts are of one width, so that all of a text
         fits where another one was.
+
+        Raises:
+            OutOfMemoryError: The host has no room for it.
         """
         if self.storages is not None:
             inputs = tuple(None if a is None else _readable(a, self.storages) for a in inputs)
@@ -250,7 +254,10 @@ class Op(IrOp):
             if not self.driven:
                 self._check_texts(inputs)
             inputs = tuple(_of_one_width(inputs))
-        return self.reference(*inputs)
+        try:
+            return self.reference(*inputs)
+        except MemoryError as error:
+            raise OutOfMemoryError(f"{self.name}: the host has no room for it: {error}.") from error
 
     def _check_texts(self, inputs: Sequence[Array | None]) -> None:
         """Refuses texts of one width, in the inputs or the outputs, that take too much memory."""

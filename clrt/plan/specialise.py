@@ -304,7 +304,7 @@ def _fold(node: Node, budget: FoldBudget) -> bool:
         if node.op.stepwise and given > MAX_STEPWISE_BYTES:
             return False
         made = sum(v.nbytes for v in node.outputs)
-        work = node.op.flops(node.input_types, [v.type for v in node.outputs])
+        work = given + node.op.flops(node.input_types, [v.type for v in node.outputs])
         if not budget.has(made, work):
             return False
         budget.take(made, work)

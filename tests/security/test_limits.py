@@ -25,6 +25,7 @@ from onnx import TensorProto, helper, numpy_helper
 import clrt
 from clrt.errors import UnsupportedError, shown
 from clrt.ir.dims import Dim, TooComplex, maximum, parse_dim, symbol
+from clrt.ir.graph import Names
 from clrt.ops.strings import RegexFullMatch
 from clrt.passes.pipeline import optimize
 from clrt.sources import read_graph
@@ -551,6 +552,18 @@ def test_dims_have_bounds() -> None:
             make()
     assert str(squared(symbol("n") + 1, 1)) == "1+2*n+n*n"
     assert str(nested(2)) == "max(max(n, m0), m1)"
+
+
+@pytest.mark.timeout(60)  # it takes 0.2 s; numbers sought from the first on take minutes
+def test_one_name_for_every_node() -> None:
+    names = Names()
+    assert [names.unique("n") for _ in range(3)] == ["n", "n.1", "n.2"]
+    assert [names.fresh("n", "p") for _ in range(2)] == ["n/p.0", "n/p.1"]
+    names.shrink(2)
+    assert names.unique("n") == "n.2"
+    for _ in range(60_000):
+        names.unique("n")
+        names.fresh("n", "p")
 
 
 def test_dims_named_by_no_identifier_may_differ() -> None:
