@@ -326,7 +326,6 @@ class Pow(Pointwise):
     """
 
     expr = "@pow({0}, {1})"
-    int_expr = "c_pow((F)({0}), {1})"
     arity = 2
     domain_low = 0.25
 
@@ -346,10 +345,11 @@ class Pow(Pointwise):
         if not dtypes[0].is_float and not dtypes[1].is_float:
             return super().fill("i_pow({0}, {1})", args, dtypes)
         kind = "double" if dtypes[0] is DType.FLOAT64 else "F"
-        text = super().fill(template, (args[0], f"({kind})({args[1]})"), dtypes)
-        if text is None or dtypes[0].is_float:
-            return text
-        return integer_cl(text, DType.FLOAT32, dtypes[0])
+        if dtypes[0].is_float:
+            return super().fill(template, (args[0], f"({kind})({args[1]})"), dtypes)
+        if dtypes[1] is DType.FLOAT64:
+            return integer_cl(f"pow((double)({args[0]}), {args[1]})", DType.FLOAT64, dtypes[0])
+        return integer_cl(f"c_pow((F)({args[0]}), (F)({args[1]}))", DType.FLOAT32, dtypes[0])
 
     @classmethod
     def samples(cls) -> Iterator[Sample]:
