@@ -366,7 +366,6 @@ class Pow(Pointwise):
     """
 
     expr = Code("@pow({0}, {1})")
-    int_expr = Code("c_pow((F)({0}), {1})")
     arity = 2
     domain_low = 0.25
 
@@ -386,10 +385,12 @@ class Pow(Pointwise):
         if not dtypes[0].is_float and not dtypes[1].is_float:
             return super().fill(Code("i_pow({0}, {1})"), args, dtypes)
         kind = Code("double") if dtypes[0] is DType.FLOAT64 else Code("F")
-        text = super().fill(template, (args[0], Code("({})({})").fill(kind, args[1])), dtypes)
-        if text is None or dtypes[0].is_float:
-            return text
-        return integer_cl(text, DType.FLOAT32, dtypes[0])
+        if dtypes[0].is_float:
+            return super().fill(template, (args[0], Code("({})({})").fill(kind, args[1])), dtypes)
+        if dtypes[1] is DType.FLOAT64:
+            wide = Code("pow((double)({}), {})").fill(*args)
+            return integer_cl(wide, DType.FLOAT64, dtypes[0])
+        return integer_cl(Code("c_pow((F)({}), (F)({}))").fill(*args), DType.FLOAT32, dtypes[0])
 
     @classmethod
     def samples(cls) -> Iterator[Sample]:
