@@ -222,7 +222,7 @@ def _run(model: bytes, feeds: dict[str, Array]) -> list[Array]:
         (_case("Tokenizer", TEXTS, mincharnum=1, tokenexp="("), UnsupportedError, r"pattern '\('"),
         (_old("Crop", _x(1, 1, 4, 4), border=[3, 0, 2, 0]), ShapeError, "cropped by more"),
         (_old("Crop", _x(1, 1, 4, 4), border=[3]), ModelError, "attributes are not valid"),
-        (_old("DynamicSlice", _x(4)), ModelError, "1 inputs; expected 3 or 4"),
+        (_old("DynamicSlice", _x(4)), ModelError, "1 input; expected 3 or 4"),
         (_case("AttnLSTM", _x(4, 3, 5), hidden_size=6), ModelError, "lacks its input 1"),
     ],
     ids=lambda v: v.op if isinstance(v, Case) else "",

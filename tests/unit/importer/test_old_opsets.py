@@ -159,7 +159,7 @@ def test_a_type_to_cast_to_keeps_the_rounding(mode: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("count", "message"), [(1, "has 1 inputs; opset 7 needs 2"), (3, "allows 2")]
+    ("count", "message"), [(1, "has 1 input; opset 7 needs 2"), (3, "allows 2")]
 )
 def test_too_few_and_too_many_inputs(count: int, message: str) -> None:
     case = Case("Reshape", 7, [_X] * count, [_X])
