@@ -26,7 +26,7 @@ from clrt.errors import (
 )
 from clrt.inspection import memory as sizes
 from clrt.inspection.memory import Memory
-from clrt.inspection.units import format_shapes
+from clrt.inspection.units import format_bytes, format_shapes
 from clrt.ir.graph import Graph, Node, Value
 from clrt.ir.op import Array, ContainerType, TensorType
 from clrt.limits import check_turns
@@ -339,8 +339,13 @@ class Stages:
         memory = self.memory(plan, stage.cut)
         shapes = {v.name: v.dims for v in plan.graph.inputs}
         if error is not None and memory.device_bytes <= limit:
-            text = format_shapes(shapes)
-            return reworded(error, f"Running {text} failed, also by itself: {error}")
+            needed = memory.device_bytes
+            return OutOfMemoryError(
+                f"Running {format_shapes(shapes)} needs {format_bytes(needed)} on the device, "
+                f"and failed with nothing of other shapes there, too: {error}",
+                needed,
+                error.available_bytes,
+            )
         fitting = self._fitting_batch_for(shapes, limit)
         of = "the device has" if self.own_limit is None else "memory_limit allows"
         return sizes.out_of_memory(format_shapes(shapes), memory, limit, of, fitting)

@@ -218,7 +218,8 @@ class BoundPlan:
         """
         connection = self.session.connection
         with connection.lock, self._whole():
-            self.stop.check()
+            if self.stop.requested:
+                self.stop.check()
             if connection.unfinished:
                 connection.settle()
             if self._broken:

@@ -65,6 +65,7 @@ class Connection:
     _lock: Any = field(default_factory=RLock)
     _gate: cl.UserEvent | None = None
     _held_at_fork: bool = False
+    _process: int = field(default_factory=os.getpid)
 
     @property
     def lock(self) -> Any:
@@ -73,13 +74,17 @@ class Connection:
         Raises:
             DeviceError: This process is a fork, in which the driver would wait for ever.
         """
+        if os.getpid() != self._process:
+            self._check_fork()
+        return self._lock
+
+    def _check_fork(self) -> None:
         check_process(self.device, self.device.caps)
         if self.lost:
             raise DeviceError(
                 f"{self.device} was running a model when this process was forked, which its driver "
                 "does not survive; start processes by multiprocessing's 'spawn'."
             )
-        return self._lock
 
     @property
     def usable(self) -> bool:

@@ -160,13 +160,14 @@ def test_a_model_survives_what_the_device_refuses(
 
     def refuse(self: Session, nbytes: int) -> object:
         if self.allocated_bytes + nbytes > room:
-            raise self.no_room(nbytes)
+            raise self.guard.translated(MemoryError(), nbytes)
         return allocate(self, nbytes)
 
     monkeypatch.setattr(Session, "allocate", refuse)
     for _ in range(2):
         with pytest.raises(clrt.OutOfMemoryError, match="Running input_ids=64x64") as info:
             model.run(_feeds(LARGE))
+        assert "no room for 2.5 MiB" in str(info.value)
         assert info.value.needed_bytes == model.memory(_shapes(LARGE)).device_bytes
         np.testing.assert_array_equal(model.run(_feeds(SMALL))["last_hidden_state"], wanted)
 

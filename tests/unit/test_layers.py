@@ -64,6 +64,12 @@ def test_each_layer_imports_what_its_line_lists(layer: str, listed: set[str]) ->
     assert found - {layer, "errors"} == listed
 
 
+def test_pyopencl_has_one_door() -> None:
+    """What it raises becomes an error of clrt there; the other file only replaces a function."""
+    users = {p.name for p in _files() for n in _imports(p) if n.partition(".")[0] == "pyopencl"}
+    assert users == {"driver.py", "invokers.py"}
+
+
 @pytest.mark.parametrize("path", _files(), ids=lambda p: str(p.relative_to(ROOT)))
 def test_packages_stay_in_their_layer(path: Path) -> None:
     layer = _layer(path)
