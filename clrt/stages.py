@@ -21,7 +21,6 @@ from clrt.errors import (
     NumberError,
     OutOfMemoryError,
     UnsupportedError,
-    reworded,
     warn_user,
 )
 from clrt.inspection import memory as sizes
