@@ -16,6 +16,8 @@ import pytest
 # the processes that tests start.
 ROOT = Path(__file__).parents[1]
 os.environ.setdefault("CLRT_CACHE_DIR", str(ROOT / ".cache-tests"))
+# Workers of pytest-xdist get one of 80 columns, which would cut tables.
+os.environ.pop("COLUMNS", None)
 
 from clrt.runtime import saver  # noqa: E402
 from clrt.runtime import session as sessions  # noqa: E402

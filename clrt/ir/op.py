@@ -124,7 +124,8 @@ class TensorType:
 
     @classmethod
     def of(cls, array: Array) -> TensorType:
-        """The type of a constant with these elements."""
+        """The type of a constant with these elements; NumPy's scalars are arrays without axes."""
+        array = np.asarray(array)
         return cls(DType.of(array.dtype), array.shape, array)
 
     @classmethod

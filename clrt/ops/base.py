@@ -73,7 +73,7 @@ class Blaming:
             said = f"{error.what} is {error.number}; {error.allowed}"
             raise ModelError(f"{title}: {said}.") from error
         if isinstance(error, ClrtError):
-            if title.strip("'") in str(error):
+            if title.strip("'")[:_NAMED_CHARS] in str(error):
                 return
             raise reworded(error, f"{title}: {without_title(str(error), title)}") from error
         if isinstance(error, Undecidable):
@@ -85,6 +85,8 @@ class Blaming:
             ) from error
 
 
+# Of a title that a message has already; a long one may be cut there.
+_NAMED_CHARS = 40
 # What an op that meets attributes or inputs of the wrong kind may raise besides clrt's errors.
 _INVALID = (TypeError, ValueError, LookupError, ArithmeticError, AttributeError)
 

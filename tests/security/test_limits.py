@@ -303,11 +303,11 @@ CASES: dict[str, tuple[Callable[[], Case], str]] = {
     "loops 3 deep": (lambda: nested_loops(3), ""),
     "turns without an end": (
         lambda: endless([], ["s"]),
-        f"InputError: Loop 'Loop_0': Loop asks for {2**60} turns",
+        f"InputError: Loop 'Loop_0': asks for {2**60} turns",
     ),
     "rows without an end": (
         lambda: endless(["t"], []),
-        f"InputError: Loop 'Loop_0': Loop asks for {2**60} turns",
+        f"InputError: Loop 'Loop_0': asks for {2**60} turns",
     ),
     "image": (lambda: image(60_000, 60_000), "InputError: ImageDecoder 'ImageDecoder_0': Image"),
     "weight without its data": (lambda: tensor(dims=[2**40]), "ModelError: initializer 'w'"),
@@ -419,7 +419,7 @@ def test_rows_of_a_loop_are_counted(limits: Callable[..., None]) -> None:
     limits(HOST_LIMIT="1MiB")
     with clrt.load(source, device="cpu") as loaded:
         assert loaded.run({"x": x, "n": np.array(4)})["y"].shape == (4, 1 << 16)
-        with pytest.raises(clrt.OutOfMemoryError, match="Loop: what 5 turns keep"):
+        with pytest.raises(clrt.OutOfMemoryError, match="Loop 'Loop_0': what 5 turns keep"):
             loaded.run({"x": x, "n": np.array(1000)})
         assert loaded.run({"x": x[:9], "n": np.array(5)})["y"].shape == (5, 9)
 
@@ -434,8 +434,11 @@ def test_results_of_the_host_are_counted(limits: Callable[..., None]) -> None:
     for (source, feeds), text in (
         (split, "StringSplit 'StringSplit_0': 100100 texts of up to 1 characters"),
         (tokens, "Tokenizer 'Tokenizer_0': 100000 texts of up to 1 characters"),
-        (image(1000, 1000), "ImageDecoder: an image of 1000 x 1000 would take 7.6 MiB"),
-        (a_range(np.int64, 0, 10**5, 1), "Range: 100000 elements would take 1.5 MiB"),
+        (
+            image(1000, 1000),
+            "ImageDecoder 'ImageDecoder_0': an image of 1000 x 1000 would take 7.6 MiB",
+        ),
+        (a_range(np.int64, 0, 10**5, 1), "Range 'Range_0': 100000 elements would take 1.5 MiB"),
     ):
         if "Image" in text:
             pytest.importorskip("PIL")

@@ -127,6 +127,9 @@ def _run(op: Op, device: DeviceInfo, width: int, *arrays: Array) -> Array:
     kind = TensorType(DType.FLOAT32, arrays[0].shape)
     values, result = [Value(f"x{i}", kind) for i in range(len(arrays))], Value("y", kind)
     graph = Graph("math", values, [result], [Node("node", op, values, [result])])
+    if isinstance(op, Pow) and width > device.caps.float_lanes:
+        # LLVM 14 ends itself where it turns vectors of 16 into AVX2; records never ask for these.
+        pytest.skip("wider than the vectors that the compiler uses")
     # The scalar functions are what every device but a CPU runs.
     caps = device.caps if width > 1 else replace(device.caps, kind="gpu")
     plan = plan_graph(graph, caps, {**CPU.defaults, "T_VW": width})
