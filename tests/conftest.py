@@ -86,12 +86,16 @@ def pytest_runtest_setup() -> None:
     _held = min(held, _held)
 
 
-def pytest_runtest_teardown() -> None:
+def pytest_runtest_teardown(item: pytest.Item) -> None:
     """Fails the test with which a process came to hold too much."""
     global _reported
     if (peak := _peak_bytes()) > _reported:
         _reported = peak + LEFT_BYTES
-        sizes = f"{peak >> 20} of at most {MOST_BYTES >> 20} MiB"
+        large = item.get_closest_marker("memory")
+        most = MOST_BYTES if large is None else large.args[0] << 20
+        if peak <= most:
+            return
+        sizes = f"{peak >> 20} of at most {most >> 20} MiB"
         pytest.fail(f"This process, or one that it started, came to hold {sizes}.")
 
 

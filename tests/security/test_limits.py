@@ -436,7 +436,7 @@ def test_results_of_the_host_are_counted(limits: Callable[..., None]) -> None:
         (tokens, "Tokenizer 'Tokenizer_0': 100000 texts of up to 1 characters"),
         (
             image(1000, 1000),
-            "ImageDecoder 'ImageDecoder_0': an image of 1000 x 1000 would take 7.6 MiB",
+            "ImageDecoder 'ImageDecoder_0': an image of 1000 x 1000 would take",
         ),
         (a_range(np.int64, 0, 10**5, 1), "Range 'Range_0': 100000 elements would take 1.5 MiB"),
     ):
