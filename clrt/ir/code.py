@@ -1,7 +1,7 @@
 """Text of OpenCL C, kept apart from all other text so that no model can write any.
 
 A kernel's source is a file of clrt behind defines, and the value of a define is a number or `Code`.
-Code is what stands as a literal in clrt's own files (tests/unit/test_code.py reads every call), and
+Code is what stands as a literal in clrt's own files (tests/unit/ir/test_code.py reads every call), and
 what `fill` and `join` make of such by putting in numbers and other Code.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from functools import lru_cache
 from typing import TypeAlias
 
 _LIMIT = 1 << 64
@@ -47,13 +48,16 @@ def spelled(value: object) -> Code:
         TypeError: It is no finite number of at most 64 bits and no Code: a bug of clrt, which the
             text of a model would have come through.
     """
-    match value:
-        case Code():
-            return value
-        case bool():
-            return Code("1") if value else Code("0")
-        case int() if -_LIMIT < value < _LIMIT:
-            return Code(int.__repr__(value))
-        case float() if math.isfinite(value):
-            return Code(float(value).hex())
+    # Plans ask a few thousand times: the types that there are most of come first.
+    if type(value) is Code:
+        return value
+    if isinstance(value, int) and -_LIMIT < value < _LIMIT:
+        return _integer(int(value))
+    if isinstance(value, float) and math.isfinite(value):
+        return Code(float(value).hex())
     raise TypeError(f"no part of a kernel's source: a {type(value).__name__}")
+
+
+@lru_cache(maxsize=1024)
+def _integer(value: int) -> Code:
+    return Code(int.__repr__(value))

@@ -107,7 +107,12 @@ def step_dtypes(steps: tuple[Step, ...], inputs: tuple[DType, ...]) -> tuple[DTy
 
 def render(steps: tuple[Step, ...], inputs: Sequence[DType]) -> Program | str:
     """OpenCL C for a program over variables v0…, or the reason there is none."""
-    made = step_dtypes(steps, tuple(inputs))
+    return _rendered(steps, tuple(inputs))
+
+
+@lru_cache(maxsize=1024)
+def _rendered(steps: tuple[Step, ...], inputs: tuple[DType, ...]) -> Program | str:
+    made = step_dtypes(steps, inputs)
     lines = []
     for index, step in enumerate(steps, start=len(inputs)):
         dtypes = [made[a] for a in step.args]
