@@ -1,8 +1,8 @@
 """Text of OpenCL C, kept apart from all other text so that no model can write any.
 
 A kernel's source is a file of clrt behind defines, and the value of a define is a number or `Code`.
-Code is what stands as a literal in clrt's own files (tests/unit/ir/test_code.py reads every call), and
-what `fill` and `join` make of such by putting in numbers and other Code.
+Code is what stands as a literal in clrt's own files (tests/unit/ir/test_code.py reads every call),
+and what `fill` and `join` make of such by putting in numbers and other Code.
 """
 
 from __future__ import annotations
