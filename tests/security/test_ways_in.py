@@ -10,16 +10,15 @@ import numpy as np
 import onnx
 import pyopencl as cl
 import pytest
-import xxhash
 from onnx import TensorProto, helper
 
 import clrt
 from clrt.container.compiled import CompiledModel, write_compiled
-from clrt.container.safetensors import read_header
 from clrt.errors import ModelError
 from clrt.runtime.devices import DeviceInfo
 from clrt.sources import read_graph
 from tests.harness import all_devices
+from tests.security.mutate import TakenApart
 
 DEVICES = pytest.mark.parametrize("device", all_devices(), ids=lambda d: d.platform.split()[0])
 # Makes a folder as soon as a kernel asks for its place: by a system call of Linux on x86-64 where
@@ -131,28 +130,6 @@ def test_onnx_file_runs_no_code(
     assert not marker.exists()
 
 
-def resigned(file: Path, change: Callable[[dict[str, str]], None]) -> None:
-    """Changes the metadata of a compiled model and signs it anew, as anybody can."""
-    header = read_header(file)
-    metadata = {k: v for k, v in header.metadata.items() if k != "digest"}
-    change(metadata)
-    entries = {
-        name: {
-            "dtype": e.dtype,
-            "shape": list(e.shape),
-            "data_offsets": [e.start - header.data_start, e.stop - header.data_start],
-        }
-        for name, e in header.tensors.items()
-    }
-    data = file.read_bytes()[header.data_start :]
-    digest = xxhash.xxh3_128(data)
-    digest.update(json.dumps([metadata, entries], sort_keys=True).encode())
-    table = {"__metadata__": {**metadata, "digest": digest.hexdigest()}, **entries}
-    text = json.dumps(table).encode()
-    text += b" " * (-(8 + len(text)) % 4096)
-    file.write_bytes(len(text).to_bytes(8, "little") + text + data)
-
-
 @DEVICES
 @pytest.mark.parametrize(
     ("old", "new"),
@@ -172,11 +149,10 @@ def test_compiled_file_runs_no_code(
     write_compiled(CompiledModel(read_graph(source)), file, "a test")
     text = json.dumps(payload(device, marker))
 
-    def change(metadata: dict[str, str]) -> None:
-        assert old in metadata["graph"]
-        metadata["graph"] = metadata["graph"].replace(old, new.format(text=text))
-
-    resigned(file, change)
+    apart = TakenApart.of(file.read_bytes())
+    assert old in apart.metadata["graph"]
+    apart.metadata["graph"] = apart.metadata["graph"].replace(old, new.format(text=text))
+    file.write_bytes(apart.encode())
     with pytest.raises(ModelError, match=r"model\.clrt.*attribute") as info:
         _run(file, device)
     assert len(str(info.value)) < 600
