@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
-from clrt.errors import ShapeError
+from clrt.errors import ShapeError, counted
 from clrt.ir.code import Code
 from clrt.ir.dims import Dim, floordiv, maximum
 from clrt.ir.dtypes import DType
@@ -106,9 +106,15 @@ class Pointwise(Op):
 
     def infer(self, inputs: Types) -> list[TensorType]:
         present = [need(inputs, i, self) for i, t in enumerate(inputs) if t is not None or i == 0]
+        if not self.takes(len(present)):
+            raise ShapeError(f"{self.name}: it does not take {counted(len(present), 'operand')}.")
         self.check(present)
         shape = broadcast_shapes([t.shape for t in present], self)
         return [TensorType(self.result_dtype([t.dtype for t in present]), shape)]
+
+    def takes(self, operands: int) -> bool:
+        """Whether it is an op of so many operands."""
+        return operands == self.arity
 
     def check(self, inputs: Sequence[TensorType]) -> None:
         """Refuses mixed dtypes.
@@ -162,6 +168,12 @@ class Pointwise(Op):
                 yield Sample(cls(), tuple(cls.draw(rng, shape, dtype) for shape in group))
         for dtype in cls.edge_dtypes if cls.integers else ():
             yield Sample(cls(), tuple(np.meshgrid(*[_edges(dtype)] * cls.arity)))
+
+    @classmethod
+    def error_samples(cls) -> Iterator[tuple[Sample, type[Exception]]]:
+        for count in range(1, cls.arity + 2):
+            if not cls().takes(count):
+                yield Sample(cls(), (np.zeros(3, np.float32),) * count), ShapeError
 
     @classmethod
     def sample_dtypes(cls) -> list[DType]:

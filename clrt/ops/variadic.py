@@ -41,6 +41,9 @@ class Clip(Pointwise):
         node.inputs[:] = [n for n in node.inputs if n]
         return cls(*present)
 
+    def takes(self, operands: int) -> bool:
+        return operands == 1 + self.has_min + self.has_max
+
     def evaluate(self, *arrays: Array) -> Any:
         x, *bounds = arrays
         if self.has_min:
@@ -81,6 +84,9 @@ class Variadic(Pointwise):
     """
 
     arity = 2
+
+    def takes(self, operands: int) -> bool:
+        return operands > 0
 
     def expand(self, inputs: Sequence[Value | None]) -> tuple[Graph, Sequence[Value | None]] | None:
         given = [v for v in inputs if v is not None]
