@@ -33,7 +33,7 @@ class BifurcationDetector(Op):
     stepwise = True
 
     def infer(self, inputs: Types) -> list[TensorType]:
-        tokens, place = need(inputs, 1, self), need(inputs, 2, self)
+        _, tokens, place = (need(inputs, i, self) for i in range(3))
         shape = (fresh_dim(),) if given(inputs, 3) else tokens.shape
         return [TensorType(DType.INT64, shape), TensorType(DType.INT64, place.shape)]
 
