@@ -212,7 +212,9 @@ class LayerNormalization(Normalization):
             stats = [TensorType(DType.FLOAT32, None)] * 2
             return [TensorType(x.dtype, None), *(stats if self.stats else [])]
         axis = normalize_axis(self.axis, len(x.shape), self)
-        check_affine(self, x, scale, axis)
+        for affine in (scale, *inputs[2:]):
+            if affine is not None:
+                check_affine(self, x, affine, axis)
         kept = (*x.shape[:axis], *[1] * (len(x.shape) - axis))
         stats = [TensorType(DType.FLOAT32, kept)] * 2
         return [TensorType(x.dtype, x.shape), *(stats if self.stats else [])]
@@ -256,21 +258,22 @@ class LayerNormalization(Normalization):
 
 
 def check_affine(op: Op, x: TensorType, scale: TensorType, axis: int) -> None:
-    """Refuses a scale that cannot belong to the normalised axes.
+    """Refuses a scale or bias that cannot belong to the normalised axes.
 
     Raises:
-        ShapeError: The last dims are different numbers.
+        ShapeError: The last dims are different numbers, or there are more.
     """
     assert x.shape is not None
     if scale.shape is None:
         return
-    for own, given in zip(reversed(x.shape), reversed(scale.shape), strict=False):
-        if differ(given, own) and differ(given, 1):
-            size = product(x.shape[axis:])
-            raise ShapeError(
-                f"{op.name}: the scale {scale} does not fit x {x} from axis {axis} on "
-                f"({size} elements)."
-            )
+    pairs = zip(reversed(x.shape), reversed(scale.shape), strict=False)
+    wrong = any(differ(given, own) and differ(given, 1) for own, given in pairs)
+    if wrong or len(scale.shape) > len(x.shape):
+        size = product(x.shape[axis:])
+        raise ShapeError(
+            f"{op.name}: the scale or bias {scale} does not fit x {x} from axis {axis} on "
+            f"({size} elements)."
+        )
 
 
 def _draw(

@@ -172,6 +172,7 @@ class MatMulNBits(MatrixProduct):
                 f"{self.name}: K {self.K}, N {self.N}, bits {self.bits} and block_size "
                 f"{self.block_size}; expected 2, 4 or 8 bits, and blocks of whole bytes."
             )
+        need(inputs, 1, self), need(inputs, 2, self)
         weights, scales = known(inputs, 1, self), known(inputs, 2, self)
         assert weights is not None and scales is not None
         zero = known(inputs, 3, self)
