@@ -391,6 +391,7 @@ def test_random_numbers_are_those_of_the_references(tmp_path: Path) -> None:
     assert "ONNX Runtime draws other random numbers" in result.output
 
 
+@pytest.mark.slow
 def test_text_is_compared_where_there_is_a_tokenizer(tmp_path: Path) -> None:
     """Made-up ids gave int4 a cosine of 0.968 where text has 0.995."""
     target = tmp_path / "m.clrt"

@@ -135,8 +135,11 @@ def forget_programs(device: DeviceInfo) -> None:
 @pytest.mark.timeout(1800)
 @pytest.mark.parametrize(
     ("code", "after"),
-    [*((code, False) for code in CODES), ("DEVICE_NOT_AVAILABLE", True)],
-    ids=[*CODES, "failed_late"],
+    [
+        pytest.param("OUT_OF_RESOURCES", False, id="OUT_OF_RESOURCES"),
+        *(pytest.param(c, False, id=c, marks=pytest.mark.slow) for c in [*CODES][1:]),
+        pytest.param("DEVICE_NOT_AVAILABLE", True, id="failed_late"),
+    ],
 )
 def test_every_call_may_fail(device: DeviceInfo, code: str, after: bool) -> None:
     """Over load, first run, second run and new shape; refused, or failed after it was made."""
