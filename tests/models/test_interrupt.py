@@ -6,7 +6,7 @@ import os
 import signal
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 import pytest
@@ -83,10 +83,18 @@ def test_results_are_the_same_in_parts(device: DeviceInfo, monkeypatch: pytest.M
             np.testing.assert_array_equal(model.run(feed)["y"], wanted)
 
 
+@pytest.fixture
+def interruptible() -> Iterator[None]:
+    """What is started in the background of a shell ignores interrupts."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
 @DEVICES
 @pytest.mark.parametrize("first", [True, False], ids=["first_run", "later_run"])
 def test_an_interrupt_comes_between_launches(
-    device: DeviceInfo, first: bool, launches: Launches
+    device: DeviceInfo, first: bool, launches: Launches, interruptible: None
 ) -> None:
     with clrt.load(chain(), device=device.index) as model:
         feed = feeds(5)

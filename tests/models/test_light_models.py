@@ -36,14 +36,15 @@ def _expected(path: Path) -> tuple[dict[str, Array], dict[str, Array]]:
     return feeds, outputs_of(session, feeds)
 
 
-# VGG19 has 550 MB of weights, in the file's graph and as the device's.
+# These have 250 to 550 MB of weights, in the file's graph and as the device's.
 LARGE = (pytest.mark.slow, pytest.mark.memory(2400))
+LARGE_NAMES = {"light_bvlc_alexnet", "light_vgg19", "light_zfnet512"}
 
 
 @SWEEP
 @pytest.mark.parametrize(
     "path",
-    [pytest.param(f, marks=LARGE if f.stem == "light_vgg19" else (), id=f.stem) for f in FILES],
+    [pytest.param(f, marks=LARGE if f.stem in LARGE_NAMES else (), id=f.stem) for f in FILES],
 )
 def test_agrees_with_onnxruntime(path: Path, device: DeviceInfo) -> None:
     feeds, expected = _expected(path)

@@ -41,7 +41,7 @@ def test_failures_are_found(tmp_path: Path) -> None:
 
     for error, allowed in ((ValueError, False), (PassError, False), (ModelError, True)):
 
-        def fail(*_: object, error: type[Exception] = error) -> None:
+        def fail(*_: object, error: type[Exception] = error, **__: object) -> None:
             raise error("for the test")
 
         with pytest.MonkeyPatch.context() as patch:

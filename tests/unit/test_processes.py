@@ -46,9 +46,11 @@ def test_programs_are_let_go_once_tests_left_much(monkeypatch: pytest.MonkeyPatc
         assert bool(programs._programs) == left
 
 
-def test_a_process_that_holds_too_much_fails_a_test_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_that_holds_too_much_fails_a_test_once(
+    monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> None:
     monkeypatch.setattr(conftest, "_reported", conftest.MOST_BYTES)
     monkeypatch.setattr(conftest, "_peak_bytes", lambda: 2 * GIB)
     with pytest.raises(pytest.fail.Exception, match="hold 2048 of at most 1536 MiB"):
-        conftest.pytest_runtest_teardown()
-    conftest.pytest_runtest_teardown()
+        conftest.pytest_runtest_teardown(request.node)
+    conftest.pytest_runtest_teardown(request.node)
