@@ -109,7 +109,6 @@ def test_device_tensors_pass_from_run_to_run(model: clrt.Model) -> None:
     np.testing.assert_array_equal(hidden.numpy(), model.run(feeds)["last_hidden_state"])
 
 
-@pytest.mark.memory(2048)  # both graphs with their weights, in a process that ran others before
 def test_safetensors_graph_equals_the_export() -> None:
     feeds = text_feeds(NAMES, 3, 37, False, VOCABULARY)
     left = expected(_proto("safetensors"), feeds)["last_hidden_state"]

@@ -50,7 +50,7 @@ def test_a_process_that_holds_too_much_fails_a_test_once(
     monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     monkeypatch.setattr(conftest, "_reported", conftest.MOST_BYTES)
-    monkeypatch.setattr(conftest, "_peak_bytes", lambda: 2 * GIB)
-    with pytest.raises(pytest.fail.Exception, match="hold 2048 of at most 1536 MiB"):
+    monkeypatch.setattr(conftest, "_peak_bytes", lambda: 3 * GIB)
+    with pytest.raises(pytest.fail.Exception, match="hold 3072 of at most 2048 MiB"):
         conftest.pytest_runtest_teardown(request.node)
     conftest.pytest_runtest_teardown(request.node)
