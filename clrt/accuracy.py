@@ -1,4 +1,4 @@
-"""How far results are from those of another implementation."""
+"""The difference between results and those of another implementation."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from clrt.ir.op import Array
 
 
 def difference(actual: Array, expected: Array) -> tuple[float, float]:
-    """The largest absolute difference, and that over the largest finite element expected.
+    """The largest absolute difference, and its ratio to the largest finite element expected.
 
-    Infinities and NaN at the same places are equal; elsewhere, and in other shapes, it is inf. With
-    nothing expected but zeros the second number is the first.
+    Infinities and NaN at the same places are equal. Infinities and NaN elsewhere, and other shapes,
+    give inf. If all expected elements are 0, the ratio is the difference.
     """
     if actual.shape != expected.shape:
         return np.inf, np.inf

@@ -21,11 +21,12 @@ from clrt.ir.graph import Graph, Value
 from clrt.ir.op import Array
 from clrt.kernels.spec import BufferArg, Packed
 from clrt.model import load
-from clrt.passes.driver import PassReport, Session, infer_types
+from clrt.passes.driver import PassReport, PassRun, infer_types
 from clrt.passes.fuse_elementwise import FuseElementwise
 from clrt.passes.pipeline import optimize
 from clrt.passes.shrink_weights import ShrinkWeights, Shrunk, most_changed, quantisable_products
-from clrt.plan.plan import Kernels, Plan
+from clrt.plan.plan import Plan
+from clrt.plan.steps import DeviceStep
 from clrt.signature import TensorSpec, listed_symbols, symbol_places
 from clrt.sources import Source, is_compiled, read_graph
 from clrt.text.config import read_config
@@ -101,7 +102,7 @@ def convert(source: Source, options: Options) -> Converted:
         few = options.weights is DType.INT4
         wider = most_changed(graph, moments) if few else frozenset[Value]()
         shrink = ShrinkWeights(options.weights, wider, moments)
-        session = Session(graph)
+        session = PassRun(graph)
         session.run(shrink)
         if shrink.overflows and not options.keep_overflowing:
             raise InputError(
@@ -149,14 +150,14 @@ def packed_weights(plans: Sequence[Plan]) -> list[Packed]:
     forms: dict[Any, dict[str, Packed | None]] = {}
     for plan in plans:
         for step in plan.steps:
-            for launch in step.launches if isinstance(step, Kernels) else ():
+            for launch in step.launches if isinstance(step, DeviceStep) else ():
                 for arg in launch.args:
                     buffer = arg.buffer if isinstance(arg, BufferArg) else None
                     if isinstance(buffer, Packed):
                         forms.setdefault(buffer.value, {})[buffer.layout] = buffer
                     elif isinstance(buffer, Value) and buffer.is_constant:
                         forms.setdefault(plan.root(buffer), {})[""] = None
-            if not isinstance(step, Kernels):
+            if not isinstance(step, DeviceStep):
                 for value in step.node.inputs:
                     forms.setdefault(value, {})[""] = None
     only = [next(iter(f.values())) for f in forms.values() if len(f) == 1]

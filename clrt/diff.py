@@ -1,7 +1,7 @@
 """Finds the node at which clrt departs from another runtime, or from the NumPy references.
 
-Values keep the names that they have in the ONNX file, or the values do that passes put in their
-place (`Value.aliases`), so that both sides can be asked for the same ones.
+A value keeps its name of the ONNX file; a value that a pass puts in its place has that name as an
+alias (`Value.aliases`). So both sides can be asked for the same values.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Node, Value
 from clrt.ir.op import Array, ContainerType
 from clrt.model import Model, load
-from clrt.ops.base import all_graphs
+from clrt.ops.base import Op, all_graphs
 from clrt.ops.evaluate import evaluate
 from clrt.passes.driver import run_pass
 from clrt.passes.pipeline import optimize
@@ -37,8 +37,8 @@ class Probe:
     """A float value of the optimised graph that the other side has, too.
 
     Attributes:
-        output: What the probed model calls it.
-        name: What the other side calls it.
+        output: Its name in the probed model.
+        name: Its name on the other side.
     """
 
     node: Node
@@ -48,14 +48,14 @@ class Probe:
 
 
 @dataclass(frozen=True)
-class Step:
-    """How far a value is from what the other side computed.
+class Deviation:
+    """The difference between a value and that of the other side.
 
     Attributes:
-        error: The largest absolute difference; inf where only one of the two is finite.
-        relative: That over the largest element of the other side.
+        error: The largest absolute difference; inf where only one of two elements is finite.
+        relative: `error` over the largest element of the other side.
         departs: Whether `relative` is over the tolerance.
-        largest: The largest absolute element that the other side computed.
+        largest: The largest absolute element of the other side.
     """
 
     probe: Probe
@@ -66,12 +66,12 @@ class Step:
 
 
 class Other:
-    """The other side: knows some values by name."""
+    """The side that clrt is compared with."""
 
     title: str
 
     def names(self) -> set[str]:
-        """What it can be asked for."""
+        """The names of the values it can give."""
         raise NotImplementedError
 
     def values(self, feeds: Feeds, names: Sequence[str]) -> dict[str, Any]:
@@ -84,7 +84,7 @@ class Other:
 
 
 class Reference(Other):
-    """The NumPy references of the ops on the graph as the file has it."""
+    """The NumPy references of the ops, on the graph before any pass."""
 
     title = "the references"
 
@@ -108,7 +108,7 @@ class Reference(Other):
 
 
 class OnnxRuntime(Other):
-    """ONNX Runtime on the CPU, its optimiser switched off.
+    """ONNX Runtime on the CPU, with its optimiser switched off.
 
     Raises:
         InputError: It is not installed.
@@ -152,10 +152,9 @@ class OnnxRuntime(Other):
 
 
 def _draws(node: Node) -> bool:
-    if node.op.name == "Dropout":  # of which files are full; it draws in training only
-        training = node.input(2)
-        return training is not None and (training.numbers is None or bool(training.numbers.any()))
-    return hasattr(node.op, "key")
+    return isinstance(node.op, Op) and node.op.draws(
+        [None if v is None else v.type for v in node.inputs]
+    )
 
 
 OTHERS: dict[str, Callable[[Path], Other]] = {"onnxruntime": OnnxRuntime, "reference": Reference}
@@ -164,10 +163,10 @@ OTHERS: dict[str, Callable[[Path], Other]] = {"onnxruntime": OnnxRuntime, "refer
 def independent_outputs(
     source: Path, feeds: Feeds, names: Sequence[str]
 ) -> tuple[dict[str, Any], str]:
-    """The outputs of a model by something else than clrt's kernels, and what that was.
+    """The outputs of a model without clrt's kernels, and the name of what computed them.
 
-    ONNX Runtime, where it is installed and runs the model, else the references. These draw the same
-    random numbers as kernels do, which no other implementation does.
+    That is ONNX Runtime, if it is installed and runs the model, else the references. A model with
+    random numbers takes the references: only they draw the same numbers as the kernels.
 
     Raises:
         InputError, ModelError, UnsupportedError: The model cannot be read, or not run.
@@ -192,16 +191,16 @@ def independent_outputs(
 
 
 class Diff:
-    """A model of which every float value can be compared with another side.
+    """A model whose float values can each be compared with another side.
 
     Attributes:
         model: Runs the optimised graph; its outputs are the values to compare.
         probes: Those values, in topological order.
-        alone: How many float values the other side does not have.
-        overflows: Names of weights that `weights` cannot hold; they are left as they are.
+        alone: Number of float values that the other side does not have.
+        overflows: Names of weights that the dtype `weights` cannot hold; they stay as they are.
 
     Args:
-        weights: What to store the model's weights in, as a conversion would.
+        weights: The dtype to store the model's weights in, as `clrt-convert` does.
 
     Raises:
         InputError: The model is compiled, or the other side knows none of its values.
@@ -233,13 +232,13 @@ class Diff:
         pairs = [(p.output, p.value) for p in self.probes]
         self.model: Model = load(_with_outputs(graph, pairs), device=device, optimize_level=0)
 
-    def steps(self, feeds: Feeds, tolerance: float, every: bool = False) -> Iterator[Step]:
+    def steps(self, feeds: Feeds, tolerance: float, every: bool = False) -> Iterator[Deviation]:
         """The values in order with their errors.
 
         Args:
             feeds: An array per input.
             tolerance: How far a value may be, relative to its largest element.
-            every: Go on behind the first that departs.
+            every: Go on after the first that departs.
         """
         ours = self.model.run(feeds)
         names = list(dict.fromkeys(p.name for p in self.probes))
@@ -249,14 +248,14 @@ class Diff:
             error, relative = difference(ours[probe.output], array)
             largest = float(np.abs(array).max(initial=0, where=np.isfinite(array)))
             # A comparison with NaN is false: what is no number departs.
-            step = Step(probe, error, relative, not relative <= tolerance, largest)
+            step = Deviation(probe, error, relative, not relative <= tolerance, largest)
             yield step
             if step.departs and not every:
                 return
 
 
 def _probes(graph: Graph, known: set[str]) -> tuple[list[Probe], int]:
-    """What both sides have, and how many float values only clrt has."""
+    """The values that both sides have, and the number of float values that only clrt has."""
     called: dict[Value, list[str]] = {}
     for name, value in zip(graph.output_names, graph.outputs, strict=True):
         called.setdefault(value, []).append(name)

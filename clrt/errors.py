@@ -1,4 +1,4 @@
-"""Every error clrt raises on purpose. Each message is one sentence first, then the remedy."""
+"""Every error clrt raises on purpose. A message is one sentence, then the remedy."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ from typing import Any, ClassVar, TypeVar
 _FOLDER = Path(__file__).parent
 
 
-# What a file names may be of any length, and hold what terminals obey.
+# Names in a file may have any length, and contain control characters of terminals.
 _LONG_WORD = re.compile(r"\S{400,}")
 _WORD_ENDS = 200, 100
 _LONGEST = 20_000
 
 
 def shown(text: str, lines: bool = False) -> str:
-    """A text for messages: long names are cut, and what does not print is escaped.
+    """The text as messages show it: long names cut, unprintable characters escaped.
 
     Args:
-        lines: Whether it may have several lines.
+        lines: Whether the text may have several lines.
     """
     if len(text) > 100 * _LONGEST:  # before anything reads all of it
         text = f"{text[: 50 * _LONGEST]}…{text[-_LONGEST:]}"
@@ -70,7 +70,7 @@ class UnsupportedError(ClrtError):
 
 
 class InputError(ClrtError, ValueError):
-    """What was passed to `run` or `encode` does not fit: a name, a dtype, a value."""
+    """An argument of `run` or `encode` does not fit: a name, a dtype or a value."""
 
 
 class ShapeError(InputError):
@@ -78,11 +78,11 @@ class ShapeError(InputError):
 
 
 class NumberError(InputError):
-    """A number in a tensor says where, or how much, and is outside what its node allows.
+    """An index, length or other number in a tensor is outside what its node allows.
 
     Attributes:
-        operand: Which input of the node has it.
-        what: What it is there: "an index".
+        operand: The node's input that contains it.
+        what: What the number means: "an index".
         number: The number.
         allowed: What is allowed, as a clause: "allowed are -3..2".
         node: The `clrt.ir.graph.Node`, once it is known.
@@ -105,7 +105,7 @@ class NumberError(InputError):
         self.node = node
 
     def at(self, node: Any) -> NumberError:
-        """The same error of a node that is known by now."""
+        """The same error with its node, once that is known."""
         return NumberError(repr(node), self.operand, self.what, self.number, self.allowed, node)
 
 
@@ -136,12 +136,12 @@ class DeviceError(ClrtError):
 
 
 class OutOfMemoryError(DeviceError):
-    """What is asked for does not fit on the device, in the memory limit or in CLRT_HOST_LIMIT.
+    """A request does not fit on the device, in the memory limit or in CLRT_HOST_LIMIT.
 
     Attributes:
-        needed_bytes: What was asked for.
-        available_bytes: What there is: the limit, or what the device says; 0 where unknown.
-        fitting_batch: The largest batch that would fit, None where none does or it is unknown.
+        needed_bytes: Bytes that were asked for.
+        available_bytes: Bytes that there are: the limit, or what the device reports; 0 if unknown.
+        fitting_batch: The largest batch that would fit; None if none does, or if it is unknown.
     """
 
     def __init__(
@@ -162,14 +162,14 @@ class HostFallbackWarning(UserWarning):
 
 
 def reworded(error: E, message: str) -> E:
-    """The same error, with its attributes, in other words."""
+    """The same error, with its attributes, and another message."""
     again = copy.copy(error)
     again.args = (shown(message, error._lines),)
     return again
 
 
 def without_title(message: str, title: str, op_name: str = "") -> str:
-    """The message without the op's name in front, which the caller puts there with the node's."""
+    """The message without the op's name in front; the caller puts the node's name there."""
     op_name = op_name or title.partition(" ")[0]
     for head in (f"{title}: ", f"{op_name}: ", f"{title} ", f"{op_name} "):
         if message.startswith(head):
@@ -178,12 +178,12 @@ def without_title(message: str, title: str, op_name: str = "") -> str:
 
 
 def counted(count: int, noun: str, many: str = "") -> str:
-    """A number of things in words: "1 node", "2 nodes", "2 launches" by `many`."""
+    """A count with its noun: "1 node", "2 nodes"; `many` is an irregular plural."""
     return f"{count} {noun if count == 1 else many or f'{noun}s'}"
 
 
 def warn_user(message: str, category: type[Warning] = UserWarning) -> None:
-    """Warns at the line outside clrt that led here, however deep that is."""
+    """Warns at the innermost line outside clrt of the call stack."""
     level, frame = 1, sys._getframe()
     while frame.f_back is not None and _FOLDER in Path(frame.f_code.co_filename).parents:
         level, frame = level + 1, frame.f_back

@@ -1,4 +1,4 @@
-"""Paths as users give them, and files that are either the old one or complete, never in between."""
+"""Paths as users give them; files that are written atomically and read safely."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ from typing import BinaryIO
 
 from clrt.errors import InputError
 
-# Where a file cannot be removed or renamed while somebody has it open, and so needs no lock; what
-# was written so long ago is not about to be renamed.
+# Windows neither removes nor renames an open file, so it needs no locks. A file of this age is not
+# about to be renamed.
 _WINDOWS = os.name == "nt"
 _SETTLED_S = 60.0
 
 
 @contextlib.contextmanager
 def replacing(path: Path, *, sync: bool = True) -> Iterator[BinaryIO]:
-    """A stream to a file beside `path`, which takes its place once all is written.
+    """A stream to a file beside `path`, which replaces `path` once all is written.
 
-    Where the block raises, or the process dies in it, `path` is as it was; what a process leaves
-    behind that dies, the next one to write `path` removes. A link stays, and its target is
-    replaced; a device or a pipe is written to.
+    If the block raises or the process dies, `path` is unchanged. The next process to write `path`
+    removes what a dead one left behind. A link stays, and its target is replaced. A device or a
+    pipe is written to directly.
 
     Args:
-        sync: The same where the machine loses its power, which takes a wait for the disk.
+        sync: Survive a loss of power, too, which takes a wait for the disk.
 
     Raises:
         InputError: The file cannot be written.
@@ -62,7 +62,7 @@ def replacing(path: Path, *, sync: bool = True) -> Iterator[BinaryIO]:
 
 
 def _open_beside(final: Path) -> tuple[BinaryIO, Path]:
-    """A new file for what will be `final`, locked as long as it is open."""
+    """A new file that will replace `final`; locked while it is open."""
     while True:
         temporary = final.with_name(f".{final.name}.{uuid.uuid4().hex}")
         stream = open(temporary, "xb")  # noqa: SIM115
@@ -77,7 +77,7 @@ def _open_beside(final: Path) -> tuple[BinaryIO, Path]:
 
 
 def _remove_abandoned(final: Path) -> None:
-    """Removes what processes that are gone have written of `final`."""
+    """Removes the unfinished files of dead processes for `final`."""
     name = re.compile(re.escape(f".{final.name}.") + "[0-9a-f]{32}")
     with contextlib.suppress(OSError), os.scandir(final.parent) as entries:
         for entry in [e for e in entries if name.fullmatch(e.name)]:
@@ -91,7 +91,7 @@ def _remove_abandoned(final: Path) -> None:
 
 
 def _remove_unlocked(path: str) -> None:
-    """Removes a file that no process has locked."""
+    """Removes a file if no process has locked it."""
     descriptor = os.open(path, os.O_RDWR | getattr(os, "O_NOFOLLOW", 0) | os.O_NONBLOCK)
     try:
         if _lock(descriptor, wait=False):
@@ -101,8 +101,8 @@ def _remove_unlocked(path: str) -> None:
 
 
 def _lock(descriptor: int, *, wait: bool) -> bool:
-    """Locks an open file until it is closed, if need be by the end of the process; False where
-    another one has it, or the file system or Windows has no such locks.
+    """Locks an open file until it is closed or the process ends. False if another process has the
+    lock, or if the file system or Windows has no such locks.
     """
     if _WINDOWS:
         return False
@@ -116,11 +116,11 @@ def _lock(descriptor: int, *, wait: bool) -> bool:
 
 
 def read_regular(path: Path, most_bytes: int, *, private: bool = False) -> bytes:
-    """The bytes of a file; never waits, as one would for a pipe.
+    """The bytes of a regular file. Never waits, as reading a pipe would.
 
     Args:
-        private: Whether it must be this user's own, or of who installs programs, closed to others,
-            and no link.
+        private: Whether it must belong to this user, or to who installs programs, be closed to
+            others, and be no link.
 
     Raises:
         OSError: It is absent, no regular file, too large, or not private.
@@ -146,7 +146,7 @@ def is_private(status: os.stat_result) -> bool:
 
 
 def expanded(path: str | Path) -> Path:
-    """A path whose first `~` is a home folder, as shells have it; one of no user stays."""
+    """A path with a leading `~` replaced by the home folder. The `~` of an unknown user stays."""
     try:
         return Path(os.path.expanduser(path))
     except ValueError:  # the name of the user has a NUL
@@ -157,7 +157,7 @@ def make_cache_folder(folder: Path) -> None:
     """Makes a folder, closed to other users, where there is none.
 
     Raises:
-        InputError: It cannot be made.
+        InputError: The folder cannot be made.
     """
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -173,9 +173,9 @@ def check_targets(targets: Mapping[str, Path | None], sources: Iterable[Path] = 
         sources: Files that are read.
 
     Raises:
-        InputError: A target cannot be a file: its folder is missing or takes none, or it is a
-            folder; or it is one of `sources`, or that of two options; or "-", which an option that
-            writes to standard output, too, does not pass on.
+        InputError: A target cannot be written: its folder is missing or read-only; it is a folder,
+            one of `sources` or the target of two options; or it is "-", and another option writes
+            to standard output, too.
     """
     taken = {os.path.realpath(source): "what is read" for source in sources}
     for option, path in targets.items():

@@ -36,7 +36,7 @@ def bytes_of(text: str) -> int:
     """Bytes from a number, or from text such as "2GiB", "512 MiB" or "1.5e9".
 
     Raises:
-        ValueError: It is neither, or not above 0.
+        ValueError: The text is neither, or the number is not above 0.
     """
     short = text.strip().upper().removesuffix("B").removesuffix("I").strip()
     unit = short[-1:] if short[-1:] in ("K", "M", "G", "T") else ""
@@ -79,17 +79,19 @@ EXPLAIN_PASSES = Knob("CLRT_EXPLAIN_PASSES", _flag, False, "1 prints what passes
 CACHE_DIR = Knob("CLRT_CACHE_DIR", str, "", "Folder of compiled programs and tuning records.")
 MAX_PATCHES = Knob("CLRT_MAX_PATCHES", _number, -1, "Stop optimising after N patches, to bisect.")
 VERIFY = Knob("CLRT_VERIFY", _flag, True, "0 skips the IR verifier between passes.")
-# What a model may ask for, whatever its file says; see `clrt.limits`.
+# Bounds on what a model may ask for; see `clrt.limits`.
 HOST_LIMIT = Knob("CLRT_HOST_LIMIT", bytes_of, 2 << 30, "What a value may take on the host: 2GiB.")
 FOLD_LIMIT = Knob("CLRT_FOLD_LIMIT", bytes_of, 128 << 20, "By what folding may add: 128MiB.")
 NODE_LIMIT = Knob(
     "CLRT_NODE_LIMIT", _number, 50_000, "Nodes of a model once its functions are inlined."
 )
-TURN_LIMIT = Knob("CLRT_TURN_LIMIT", _number, 4_000_000, "Turns of loops in one run.")
+ITERATION_LIMIT = Knob(
+    "CLRT_ITERATION_LIMIT", _number, 4_000_000, "Iterations of loops in one run."
+)
 
 
 def cache_dir() -> Path:
-    """The user's own cache: CLRT_CACHE_DIR, else the platform's cache folder."""
+    """The cache folder: CLRT_CACHE_DIR, else the platform's folder for caches."""
     configured = CACHE_DIR.get()
     if configured:
         return Path(os.path.expanduser(configured))
@@ -106,5 +108,5 @@ ALL: tuple[Knob[str] | Knob[bool] | Knob[int], ...] = (
     HOST_LIMIT,
     FOLD_LIMIT,
     NODE_LIMIT,
-    TURN_LIMIT,
+    ITERATION_LIMIT,
 )

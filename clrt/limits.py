@@ -1,4 +1,4 @@
-"""Bounds on what a model may ask of the host; a file of a few bytes can ask for anything."""
+"""Bounds on what a model may ask of the host. A file of a few bytes can ask for anything."""
 
 from __future__ import annotations
 
@@ -13,25 +13,25 @@ from clrt.errors import InputError, OutOfMemoryError
 
 Array: TypeAlias = "np.ndarray[Any, np.dtype[Any]]"
 
-# Folding may make a model so many times as large as its file, since it widens what is stored in
-# fewer bits, and by CLRT_FOLD_LIMIT larger.
+# Folding may enlarge a model by this factor of its constants, since it widens what is stored in
+# fewer bits, and by CLRT_FOLD_LIMIT beyond that.
 _WIDENED = 4
-# Arithmetic that loading does once instead of each run, and how often it reads all constants.
+# Operations that folding may spend, and how often it may read all constants.
 _FOLDED_WORK = 1 << 33
 _READS = 16
 
 
-# What a reference that goes step by step takes in while loading, which is up to a second.
+# The largest input that loading gives to a step-by-step reference: up to a second of work.
 MAX_STEPWISE_BYTES = 256 << 10
 
 
 @dataclass
 class FoldBudget:
-    """What is left for the results of folded nodes.
+    """What folding may still spend.
 
     Attributes:
-        nbytes: By which the constants may still grow.
-        work: What may still be spent on them: arithmetic operations, and bytes that are read.
+        nbytes: Bytes by which the constants may still grow.
+        work: Arithmetic operations and bytes read that may still be spent.
     """
 
     nbytes: int
@@ -39,26 +39,26 @@ class FoldBudget:
 
     @classmethod
     def of(cls, constant_bytes: int) -> FoldBudget:
-        """The budget of a graph whose constants have so many bytes."""
+        """The budget of a graph with so many bytes of constants."""
         grown = knobs.FOLD_LIMIT.get() + _WIDENED * constant_bytes
         return cls(grown, _FOLDED_WORK + _READS * constant_bytes)
 
     def has(self, nbytes: int, work: int) -> bool:
-        """Whether there is so much left."""
+        """Whether that much is left."""
         return nbytes <= self.nbytes and work <= self.work
 
     def take(self, nbytes: int, work: int) -> None:
-        """Spends it; bytes below 0 come back."""
+        """Spends that much. Negative bytes are given back."""
         self.nbytes -= nbytes
         self.work -= work
 
 
 def check_host(nbytes: int, what: str, share: int = 1) -> None:
-    """Refuses what would take more of the host's memory than a model may have there.
+    """Refuses what would take more host memory than a model may have.
 
     Args:
-        what: What takes it, as the message starts.
-        share: Into how many parts the limit goes, of which this may take one.
+        what: What takes it: the start of the message.
+        share: Number of parts that the limit is divided into; this may take one.
 
     Raises:
         OutOfMemoryError: It is more than CLRT_HOST_LIMIT.
@@ -79,7 +79,7 @@ def _readable(nbytes: int) -> str:
 
 
 def text_array(texts: Sequence[str], shape: Sequence[int] | None = None) -> Array:
-    """Texts as an array, in which each takes the room of the longest.
+    """Texts as an array. Each takes the memory of the longest.
 
     Args:
         shape: [number of texts] by default.
@@ -96,28 +96,28 @@ def check_texts(count: int, longest: int, share: int = 1) -> None:
     """Refuses texts that take more than CLRT_HOST_LIMIT.
 
     Args:
-        longest: The characters of the longest, as many as each takes room for.
+        longest: Characters of the longest text; each takes memory for as many.
         share: As `check_host`.
 
     Raises:
         OutOfMemoryError: They do.
     """
-    # Users get them as Python's, which takes a pointer each besides.
+    # Users get Python strings, which take a pointer each besides.
     check_host(count * (4 * longest + 8), f"{count} texts of up to {longest} characters", share)
 
 
-def check_turns(turns: int, what: str) -> None:
-    """Refuses loops without an end that anybody waits for.
+def check_iterations(iterations: int, what: str) -> None:
+    """Refuses loops with more iterations than anybody waits for.
 
     Args:
-        what: Who asks for so many turns, as the message starts.
+        what: What asks for the iterations: the start of the message.
 
     Raises:
-        InputError: They are more than CLRT_TURN_LIMIT.
+        InputError: They are more than CLRT_ITERATION_LIMIT.
     """
-    limit = knobs.TURN_LIMIT.get()
-    if turns > limit:
+    limit = knobs.ITERATION_LIMIT.get()
+    if iterations > limit:
         raise InputError(
-            f"{what} asks for {turns} turns of its graph in one run, and CLRT_TURN_LIMIT allows "
-            f"{limit}; raise it where they are meant."
+            f"{what} asks for {iterations} iterations of its graph in one run, and "
+            f"CLRT_ITERATION_LIMIT allows {limit}; raise it where they are meant."
         )

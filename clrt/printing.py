@@ -1,17 +1,17 @@
-"""How wide tables may be where they are printed as text."""
+"""The width of tables printed as text."""
 
 from __future__ import annotations
 
 import shutil
 
-# Tables lose columns in fewer; lines that a terminal wraps are whole.
+# In less, tables would lose columns. Lines that a terminal wraps are complete.
 _LEAST = 80
-# What reads a pipe or a file has no edge: nothing is cut there, and no table is ever as wide.
+# A pipe or a file has no width: no table is ever this wide, so nothing is cut.
 _NO_EDGE = 1 << 16
 
 
 def table_width(terminal: int | None = None) -> int:
-    """Columns for tables: those of the terminal (or COLUMNS), else as many as they need.
+    """Columns for tables: those of the terminal (or COLUMNS), else as many as the tables need.
 
     Args:
         terminal: Columns of the terminal that they go to; None asks for that of standard output.

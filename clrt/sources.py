@@ -1,4 +1,4 @@
-"""What models are loaded from: files, bytes and folders, to graphs."""
+"""Reads files, bytes and folders into graphs."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from clrt.container.compiled import SUFFIX, read_compiled
 from clrt.errors import ModelError
 from clrt.ir.graph import Graph
 from clrt.ir.op import Array
-from clrt.ops.base import Blaming
+from clrt.ops.blaming import Blaming
 
 if TYPE_CHECKING:
     import onnx
 
 Source: TypeAlias = "str | Path | bytes | onnx.ModelProto | Graph"
 
-# Where a folder has its model in ONNX, the best first.
+# Where a folder may have its ONNX file, best first.
 _ONNX_FILES = ("onnx/model.onnx", "model.onnx")
 
 
 def read_graph(source: Source) -> Graph:
-    """The graph of a model as its file has it, before any pass.
+    """The graph of a model before any pass.
 
     Raises:
         ModelError, UnsupportedError: As `load`.
@@ -32,7 +32,9 @@ def read_graph(source: Source) -> Graph:
         return source.copy()
     if is_compiled(source):
         return read_compiled(Path(source)).graph
-    from clrt.importer.onnx_importer import import_model  # compiled models do without onnx
+    from clrt.importer.onnx_importer import (
+        import_model,
+    )  # loading a compiled model does not import onnx
 
     if not isinstance(source, (str, Path)):
         return import_model(*onnx_source(source))
@@ -43,10 +45,10 @@ def read_graph(source: Source) -> Graph:
 def onnx_source(
     source: str | Path | bytes | onnx.ModelProto,
 ) -> tuple[Path | bytes | onnx.ModelProto, Mapping[str, Array]]:
-    """What the importer takes for a file, its bytes or a folder: the model, and more weights.
+    """The model proto of a file, its bytes or a folder, and the weights it does not contain.
 
     Raises:
-        ModelError: A folder has no model, or a damaged one.
+        ModelError: A folder has no model, or its model is damaged.
     """
     if isinstance(source, (str, Path)) and os.path.isdir(source):  # where Path's raises, False
         folder = _transformer_folder(Path(source))
@@ -64,7 +66,7 @@ def onnx_source(
 
 
 def model_files(source: Path) -> list[Path]:
-    """The files that a model is read from, as far as their names tell."""
+    """The files that a model is read from, by their names."""
     if not source.is_dir():
         return [source]
     folder = _transformer_folder(source)
@@ -73,11 +75,11 @@ def model_files(source: Path) -> list[Path]:
 
 
 def _transformer_folder(folder: Path) -> Path:
-    """Where the transformer is: older folders of sentence-transformers have it in 0_Transformer."""
+    """The folder of the transformer; older folders of sentence-transformers have 0_Transformer."""
     inner = folder / "0_Transformer"
     return inner if (inner / "config.json").is_file() else folder
 
 
 def is_compiled(source: Source) -> TypeGuard[str | Path]:
-    """Whether a source is a compiled model, whose graph is optimised already."""
+    """Whether a source is a compiled model. Its graph is already optimised."""
     return isinstance(source, (str, Path)) and Path(source).suffix == SUFFIX

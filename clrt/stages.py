@@ -28,11 +28,12 @@ from clrt.inspection.memory import Memory
 from clrt.inspection.units import format_bytes, format_shapes
 from clrt.ir.graph import Graph, Node, Value
 from clrt.ir.op import Array, ContainerType, TensorType
-from clrt.limits import check_turns
-from clrt.ops.base import Blaming, Held, Op, all_graphs
+from clrt.limits import check_iterations
+from clrt.ops.base import Held, Op, all_graphs
+from clrt.ops.blaming import Blaming
 from clrt.plan.origins import traced
 from clrt.plan.plan import Plan, make_plan
-from clrt.plan.specialise import Cut, specialise_to_cut
+from clrt.plan.specialise import GraphBreak, specialise_to_break
 from clrt.runtime.executor import BoundPlan, Feed, Slabs, Weights
 from clrt.runtime.pace import Stop
 from clrt.runtime.profiler import Recorder
@@ -64,7 +65,7 @@ class Stage:
     """
 
     bound: BoundPlan
-    cut: Cut | None
+    graph_break: GraphBreak | None
     own_bytes: int = 0
     kept: bool = True
 
@@ -200,7 +201,7 @@ class Stages:
             self._turns = 0
         else:
             self._turns += 1
-            check_turns(self._turns, "The model")
+            check_iterations(self._turns, "The model")
         try:
             return self._run(graph, feeds, outputs)
         except NumberError as error:
@@ -214,8 +215,8 @@ class Stages:
             self.stop.check()
             shapes = {n: tuple(f.shape) for n, f in feeds.items() if hasattr(f, "shape")}
             stage = self.stage(graph, shapes, known)
-            cut = stage.cut
-            if cut is None:
+            graph_break = stage.graph_break
+            if graph_break is None:
                 results = {
                     n: _value(v, feeds)
                     for n, v in zip(graph.output_names, graph.outputs, strict=True)
@@ -225,13 +226,13 @@ class Stages:
                 if made := {n: stays for n, stays in wanted.items() if n not in results}:
                     results.update(self._run_stage(stage, feeds, made))
                 return {n: results[n] for n in graph.output_names if n in results}
-            kept = {n: n not in cut.reads for n in stage.bound.plan.graph.output_names}
+            kept = {n: n not in graph_break.reads for n in stage.bound.plan.graph.output_names}
             feeds = {**feeds, **(self._run_stage(stage, feeds, kept) if kept else {})}
-            feeds.update({n: _on_host(feeds[n]) for n in cut.reads})
-            known = {n: feeds[n] for n in cut.known}
-            for node in cut.driven:
+            feeds.update({n: _on_host(feeds[n]) for n in graph_break.reads})
+            known = {n: feeds[n] for n in graph_break.known}
+            for node in graph_break.host_driven:
                 feeds.update(self._drive(node, feeds))
-            graph = cut.rest
+            graph = graph_break.suffix
             feeds = {v.name: feeds[v.name] for v in graph.inputs if v.name not in known}
 
     def stage(
@@ -248,11 +249,11 @@ class Stages:
         stage = self.plans.get(key)
         if stage is None:
             try:
-                plan, cut = self._plan(graph, shapes, known)
+                plan, graph_break = self._plan(graph, shapes, known)
             except OutOfMemoryError as error:
                 fitting = self._fitting_batch_for(shapes, self.limit)
                 raise sizes.with_batch(error, fitting) from error
-            stage = Stage(self._bound(plan, self.weights), cut)
+            stage = Stage(self._bound(plan, self.weights), graph_break)
             self._announce(plan)
             self.plans.add(key, stage)
         return stage
@@ -267,13 +268,13 @@ class Stages:
         # Others pack weights in other ways, which nobody reads once this plan is gone.
         return self._bound(plan, Weights(self._session) if tunables else self.weights)
 
-    def plan(self, shapes: sizes.Shapes) -> tuple[Plan, Cut | None]:
+    def plan(self, shapes: sizes.Shapes) -> tuple[Plan, GraphBreak | None]:
         """A plan, of which the device knows nothing yet."""
         return self._plan(self._graph, shapes)
 
-    def memory(self, plan: Plan, cut: Cut | None) -> Memory:
+    def memory(self, plan: Plan, graph_break: GraphBreak | None) -> Memory:
         """The memory that a plan needs, whether or not it has it."""
-        return sizes.memory_of(plan, cut, self._constants)
+        return sizes.memory_of(plan, graph_break, self._constants)
 
     def at_batch(self, shapes: sizes.Shapes) -> Callable[[int], sizes.Shapes]:
         """The input shapes at another batch.
@@ -321,7 +322,7 @@ class Stages:
             OutOfMemoryError: The stage alone is over the limit.
         """
         bound = stage.bound
-        memory = self.memory(bound.plan, stage.cut)
+        memory = self.memory(bound.plan, stage.graph_break)
         if memory.device_bytes > self.limit:
             raise self._no_room(stage)
         weights = {k: n for k, n in sizes.uploads(bound.plan).items() if k[0] in self._constants}
@@ -335,7 +336,7 @@ class Stages:
     def _no_room(self, stage: Stage, error: OutOfMemoryError | None = None) -> OutOfMemoryError:
         """The error for a stage over the limit, or for one that the driver gave no room."""
         plan, limit = stage.bound.plan, self.limit
-        memory = self.memory(plan, stage.cut)
+        memory = self.memory(plan, stage.graph_break)
         shapes = {v.name: v.dims for v in plan.graph.inputs}
         if error is not None and memory.device_bytes <= limit:
             needed = memory.device_bytes
@@ -379,16 +380,16 @@ class Stages:
         shapes: sizes.Shapes,
         known: Mapping[str, Array] = _NOTHING,
         tunables: Tunables = _NOTHING,
-    ) -> tuple[Plan, Cut | None]:
+    ) -> tuple[Plan, GraphBreak | None]:
         every = {**shapes, **{n: a.shape for n, a in known.items()}}
         bindings = bind_dims(graph.inputs, every)
-        first, cut = specialise_to_cut(graph, bindings, shapes, known)
+        first, graph_break = specialise_to_break(graph, bindings, shapes, known)
 
         @cache
         def record(kernel: str) -> Mapping[str, int]:
             return tunables[kernel] if kernel in tunables else record_for(kernel, self._caps)
 
-        return make_plan(first, self._caps, record), cut
+        return make_plan(first, self._caps, record), graph_break
 
     def _announce(self, plan: Plan) -> None:
         """Says once which nodes run on the host, or refuses to under strict."""
@@ -412,7 +413,7 @@ class Stages:
 
 @dataclass(frozen=True)
 class _Runner:
-    """What a driven op may ask of the model: see `clrt.ops.base.Host`."""
+    """What a host_driven op may ask of the model: see `clrt.ops.base.Host`."""
 
     stages: Stages
 

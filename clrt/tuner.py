@@ -6,7 +6,6 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from itertools import count
 from math import exp, log
 from statistics import fmean
 
@@ -14,19 +13,19 @@ import numpy as np
 
 from clrt.device.caps import DeviceCaps
 from clrt.errors import KernelBuildError, OutOfMemoryError
+from clrt.ir.builder import Builder
 from clrt.ir.dims import symbol
 from clrt.ir.dtypes import DType
-from clrt.ir.graph import Graph, Node, Value
-from clrt.ir.op import IrOp, Step, TensorType
+from clrt.ir.graph import Graph, Value
+from clrt.ir.op import Step
 from clrt.kernels.tuned import TUNED, TunedKernel
 from clrt.model import Model
-from clrt.ops.base import Op
-from clrt.ops.fused_attention import FusedAttention
-from clrt.ops.fused_matmul import FusedMatMul
-from clrt.ops.layer_normalization import LayerNormalization
-from clrt.ops.pointwise import Add, Gelu
-from clrt.ops.softmax import Softmax
-from clrt.plan.plan import Kernels
+from clrt.ops.attention.fused_attention import FusedAttention
+from clrt.ops.matmul.fused_matmul import FusedMatMul
+from clrt.ops.norm.layer_normalization import LayerNormalization
+from clrt.ops.norm.softmax import Softmax
+from clrt.ops.pointwise.pointwise import Add, Gelu
+from clrt.plan.steps import DeviceStep
 from clrt.runtime.executor import BoundPlan
 from clrt.tuning.records import record_for
 
@@ -38,7 +37,7 @@ _TURNS = 5
 
 @dataclass(frozen=True)
 class Tuned:
-    """What came out for one kernel.
+    """The result for one kernel.
 
     Attributes:
         before, after: Its tunables; equal where nothing was faster.
@@ -55,13 +54,13 @@ class Tuned:
 class Tuner:
     """Coordinate descent over each kernel's choices, the costliest kernel first.
 
-    Candidate and best take turns, so that a machine whose clock moves is fair to both.
+    Candidate and best take turns, so that a changing clock frequency is fair to both.
 
     Attributes:
-        shapes: Sets of input shapes; each counts the same.
-        budget_s: Seconds after which no further candidate is tried; they are over at a
-            KeyboardInterrupt.
-        progress: Called with the seconds spent and what is being tried.
+        shapes: Sets of input shapes; all have the same weight.
+        budget_s: Seconds after which no further candidate is tried. A KeyboardInterrupt ends
+            them early.
+        progress: Called with the seconds spent and the candidate being tried.
     """
 
     model: Model
@@ -110,7 +109,7 @@ class Tuner:
     def _compare(
         self, entry: str, candidate: Mapping[str, int], best: Sequence[BoundPlan]
     ) -> tuple[float, list[BoundPlan]]:
-        """Time of the candidate over that of the best, and the candidate's plans.
+        """The candidate's time over that of the best, and the candidate's plans.
 
         The time is infinite where the candidate cannot run here.
         """
@@ -130,7 +129,7 @@ class Tuner:
         return exp(fmean(ratios)), plans
 
     def _fill(self, plan: BoundPlan, shapes: Shapes) -> None:
-        """Ordinary numbers in the arena: leftovers may be subnormal, which is slow."""
+        """Fills the arena with ordinary numbers. Leftovers may be subnormal, which is slow."""
         feeds = {s.name: np.zeros(shapes[s.name], s.dtype.numpy) for s in self.model.inputs}
         plan.run(feeds, {})
 
@@ -139,12 +138,12 @@ class Tuner:
 
 
 def _moved(ours: BoundPlan, theirs: BoundPlan) -> list[str]:
-    """The kernels that do more in one plan than in the other: a launch may do work of others."""
+    """Kernels with different work in the two plans: a launch may do the work of other nodes."""
     work = []
     for bound in (ours, theirs):
         flops: Counter[str] = Counter()
         for step in bound.plan.steps:
-            for launch in step.launches if isinstance(step, Kernels) else ():
+            for launch in step.launches if isinstance(step, DeviceStep) else ():
                 flops[launch.kernel.entry] += launch.flops
         work.append(flops)
     return [e for e in work[0].keys() | work[1].keys() if work[0][e] != work[1][e]]
@@ -170,23 +169,14 @@ def _text(tunables: Mapping[str, int], before: Mapping[str, int]) -> str:
 
 
 def encoder_layer(hidden: int = 768, heads: int = 12) -> Graph:
-    """A layer of a transformer with random weights: what is tuned where no model is given."""
+    """A transformer layer with random weights, tuned where no model is given."""
     rng = np.random.default_rng(0)
     shape = (symbol("batch"), symbol("sequence"), hidden)
-    x = Value("x", TensorType(DType.FLOAT32, shape))
-    nodes: list[Node] = []
-    names = (f"w{i}" for i in count())
+    build = Builder()
+    add, x = build.add, build.input("x", DType.FLOAT32, shape)
 
     def weight(*dims: int) -> Value:
-        data = (rng.standard_normal(dims) * 0.02).astype(np.float32)
-        return Value(next(names), TensorType(DType.FLOAT32, dims, data))
-
-    def add(op: IrOp, *inputs: Value) -> Value:
-        assert isinstance(op, Op)
-        (type_,) = op.infer([v.type for v in inputs])
-        output = Value(f"v{len(nodes)}", type_)
-        nodes.append(Node(f"n{len(nodes)}", op, list(inputs), [output]))
-        return output
+        return build.constant((rng.standard_normal(dims) * 0.02).astype(np.float32))
 
     def dense(value: Value, k: int, n: int, *after: Step, extra: tuple[Value, ...] = ()) -> Value:
         op = FusedMatMul(steps=(Step(Add(), (0, 1)), *after))
@@ -201,4 +191,4 @@ def encoder_layer(hidden: int = 768, heads: int = 12) -> Graph:
     normal = add(LayerNormalization(), mixed, weight(hidden))
     wide = dense(normal, hidden, 4 * hidden, Step(Gelu(), (2,)))
     y = add(Softmax(), dense(wide, 4 * hidden, hidden, residual, extra=(normal,)))
-    return Graph("encoder_layer", [x], [y], nodes, ["y"])
+    return build.graph("encoder_layer", [x], [y], ["y"])

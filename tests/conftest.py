@@ -86,6 +86,7 @@ def pytest_runtest_setup() -> None:
     _held = min(held, _held)
 
 
+@pytest.hookimpl(trylast=True)  # the fixtures of the test come first, and are gone
 def pytest_runtest_teardown(item: pytest.Item) -> None:
     """Fails the test with which a process came to hold too much."""
     global _reported

@@ -13,13 +13,14 @@ from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Node, Value
 from clrt.ir.op import Array, IrOp, TensorType
 from clrt.knobs import DEVICE
-from clrt.ops.base import Accuracy, Op, Sample
+from clrt.ops.base import Accuracy, Op
 from clrt.plan.plan import Plan, make_plan
 from clrt.plan.specialise import specialise
 from clrt.runtime.devices import DeviceInfo, choose_device, devices
 from clrt.runtime.executor import BoundPlan, Slabs, Weights
 from clrt.runtime.session import session_for
 from clrt.tuning.records import record_for
+from tests.ops.samples import Sample
 
 
 @cache

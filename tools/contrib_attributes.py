@@ -14,8 +14,9 @@ from pathlib import Path
 import onnx
 from onnxruntime.capi.onnxruntime_pybind11_state import get_all_operator_schema
 
-from clrt.importer.expansions import expanded_ops
+import clrt.decompositions  # noqa: F401
 from clrt.ops import REGISTRY
+from clrt.ops.decompositions import imported_ops
 
 # Ops of old exporters that ONNX Runtime does not declare.
 _OTHERS = {
@@ -42,7 +43,7 @@ def contrib_attributes() -> dict[str, dict[str, dict[str, str]]]:
         for name, attribute in schema.attributes.items():
             found[name] = f"{attribute.type.name}{'!' if attribute.required else ''}"
     table: dict[str, dict[str, dict[str, str]]] = {}
-    for domain, op in sorted({*expanded_ops(), *REGISTRY.classes}):
+    for domain, op in sorted({*imported_ops(), *REGISTRY.classes}):
         if domain != "clrt" and not onnx.defs.has(op, domain):
             attributes = declared.get((domain, op)) or _OTHERS.get((domain, op), {})
             table.setdefault(domain, {})[op] = dict(sorted(attributes.items()))

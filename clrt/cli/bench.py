@@ -29,19 +29,19 @@ from clrt.sources import is_compiled, onnx_source, read_graph
 from clrt.text.locate import find_model
 
 _TURNS = 5
-# Not counted at the start of each turn: threads wake up, and those of the other runtime rest.
+# Runs not counted at the start of a turn: threads wake up, those of the other runtime rest.
 _WARM_SECONDS = 0.05
 
 
 class Peer(str, Enum):
-    """What clrt is measured beside."""
+    """The runtime that clrt is measured beside."""
 
     onnxruntime = "onnxruntime"
 
 
 @dataclass(frozen=True)
 class Measured:
-    """The seconds of each run, turn by turn."""
+    """Seconds of each run, by turn."""
 
     name: str
     turns: tuple[tuple[float, ...], ...]
@@ -55,7 +55,7 @@ class Measured:
         return 1e3 * min(t for turn in self.turns for t in turn)
 
     def over(self, other: Measured) -> float:
-        """Its time over that of another: the median of the turns, each by its medians."""
+        """Its time over that of another: the median, over the turns, of the ratios of medians."""
         pairs = zip(self.turns, other.turns, strict=True)
         return statistics.median(statistics.median(a) / statistics.median(b) for a, b in pairs)
 
@@ -102,10 +102,10 @@ def bench(
 
 
 def check_onnxruntime() -> None:
-    """Whether the peer is there, before anything is loaded for it.
+    """Checks that the peer is installed, before anything is loaded for it.
 
     Raises:
-        InputError: It is not.
+        InputError: It is not installed.
     """
     if importlib.util.find_spec("onnxruntime") is None:
         raise InputError(
@@ -126,7 +126,7 @@ def open_onnxruntime(model: Path) -> Any:
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = _threads()
-    # Its threads would spin on while clrt has its turn.
+    # Its threads would go on spinning during clrt's turn.
     options.add_session_config_entry("session.force_spinning_stop", "1")
     source = onnx_model(model)
     try:
@@ -136,7 +136,7 @@ def open_onnxruntime(model: Path) -> Any:
 
 
 def onnx_model(model: Path) -> str | bytes:
-    """The ONNX file of a model, or its bytes where it has none: a folder's weights, or compiled."""
+    """The ONNX file of a model, or its bytes for a folder of weights or a compiled model."""
     if is_compiled(model):
         return bytes(export_model(read_graph(model)).SerializeToString())
     source, weights = onnx_source(model)
@@ -157,10 +157,10 @@ def _first(session: Any, feeds: dict[str, Array]) -> list[Any]:
 def take_turns(
     runs: Sequence[tuple[str, Callable[[], object]]], seconds: float
 ) -> tuple[Measured, ...]:
-    """Measures each in turn, so that a clock that moves is fair to all.
+    """Measures each in turn, so that a changing clock frequency is fair to all.
 
     Args:
-        seconds: For all together; each runs at least once a turn.
+        seconds: Time for all together; each runs at least once a turn.
     """
     times: list[list[tuple[float, ...]]] = [[] for _ in runs]
     each = seconds / _TURNS / len(runs)
@@ -182,9 +182,9 @@ def _repeat(run: Callable[[], object], seconds: float) -> list[float]:
 
 
 def largest_difference(ours: dict[str, Any], theirs: dict[str, Any]) -> tuple[float, str]:
-    """The largest difference relative to the largest element of that output, and its name.
+    """The largest difference, over the largest element of that output, and the output's name.
 
-    It is infinite where shapes differ, or one of two elements is no finite number.
+    It is infinite where shapes differ, or where one of two elements is not finite.
     """
     found = [(0.0, "none")]
     found += [(apart(name, ours[name], wanted).relative, name) for name, wanted in theirs.items()]
@@ -192,7 +192,7 @@ def largest_difference(ours: dict[str, Any], theirs: dict[str, Any]) -> tuple[fl
 
 
 def result_table(measured: Sequence[Measured], title: str) -> Table:
-    """A row per runtime; the ratio is to the last one, below 1 is faster than it."""
+    """A row per runtime. The ratio is over the last one: below 1 is faster."""
     table = Table(title=Text(title), title_justify="left")
     table.add_column("runtime", overflow="fold")
     for column in ("median ms", "best ms", "ratio"):

@@ -18,9 +18,9 @@ from clrt.printing import table_width
 
 Args = ParamSpec("Args")
 
-# A comparison was made, and showed too large a difference; 2 is for wrong options, by convention.
+# A comparison was made, and the difference is too large; 2 means wrong options, by convention.
 EXIT_DIFFERS = 3
-# What an option that takes a file has for standard output.
+# The file name that means standard output.
 STDOUT = Path("-")
 
 
@@ -42,22 +42,22 @@ def stdout() -> Console:
 
 
 def stderr() -> Console:
-    """The console for everything that is no result."""
+    """The console for everything but results."""
     return _console(stderr=True)
 
 
 def _console(stderr: bool) -> Console:
-    """A console as wide as tables need: a pipe has no edge."""
+    """A console as wide as its tables need: a pipe has no width."""
     console = Console(stderr=stderr, highlight=False)
     console.width = table_width(console.width if console.is_terminal else None)
     return console
 
 
 def clear_errors(command: Callable[Args, None]) -> Callable[Args, None]:
-    """What clrt raises on purpose, or the output or the memory refuses, becomes one red line and
-    exit code 1.
+    """Makes one red line and exit code 1 of errors that clrt raises on purpose, of failed writes to
+    standard output, and of missing memory.
 
-    A warning becomes a yellow line, without the place in the code that Python's own has.
+    A warning becomes a yellow line, without the source line that Python prints.
     """
 
     @functools.wraps(command)

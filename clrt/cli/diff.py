@@ -15,7 +15,7 @@ from rich.text import Text
 from clrt.cli.console import EXIT_DIFFERS, stdout
 from clrt.cli.samples import made_up_inputs, read_feeds, sample_inputs
 from clrt.cli.shapes import DeviceOption, ModelArgument, ShapeOption, one_shape
-from clrt.diff import OTHERS, Diff, Step
+from clrt.diff import OTHERS, Deviation, Diff
 from clrt.errors import counted
 from clrt.ir.dtypes import DType
 from clrt.text.locate import find_model
@@ -32,7 +32,7 @@ class Side(str, Enum):
 
 
 class Storage(str, Enum):
-    """What weights may be stored in."""
+    """The dtypes that weights may be stored in."""
 
     float16 = "float16"
     bfloat16 = "bfloat16"
@@ -95,7 +95,10 @@ def diff(
 
 
 def _overflows(
-    weights: Sequence[str], steps: Sequence[Step], precision: Storage | None, limit: float | None
+    weights: Sequence[str],
+    steps: Sequence[Deviation],
+    precision: Storage | None,
+    limit: float | None,
 ) -> Iterator[str]:
     if precision is None or limit is None:
         return
@@ -109,11 +112,11 @@ def _overflows(
         yield "Convert with --precision auto, which leaves these weights in float32."
 
 
-def step_table(steps: Sequence[Step], title: str, limit: float | None = None) -> Table:
+def step_table(steps: Sequence[Deviation], title: str, limit: float | None = None) -> Table:
     """One row per value, those that depart in red.
 
     Args:
-        limit: The largest number that a dtype holds; larger elements are marked.
+        limit: The largest number of a dtype; larger elements are marked.
     """
     table = Table(title=title)
     for column in ("value", "op", "dtype"):

@@ -92,7 +92,7 @@ def embed(
 
 
 def json_lines(sentences: Sequence[str], vectors: FloatArray) -> list[str]:
-    """One JSON object per sentence, with the shortest text of each float32."""
+    """One JSON object per sentence; each float32 in its shortest decimal form."""
     return [
         json.dumps({"text": text, "embedding": [float(str(x)) for x in vector]}, ensure_ascii=False)
         for text, vector in zip(sentences, vectors, strict=True)
@@ -100,7 +100,7 @@ def json_lines(sentences: Sequence[str], vectors: FloatArray) -> list[str]:
 
 
 def summary(sentences: Sequence[str], vectors: FloatArray) -> RenderableType:
-    """The first numbers of each vector and, for a few sentences, how alike they are."""
+    """The first numbers of each vector and, for a few sentences, their similarities."""
     table = Table(
         title=f"{counted(len(vectors), 'vector')} of {counted(vectors.shape[1], 'number')}"
     )
@@ -131,7 +131,7 @@ def _similarities(vectors: FloatArray) -> Table:
 
 
 def save_npy(path: Path, vectors: FloatArray) -> None:
-    """Writes a .npy file that is either the old one or complete, never in between.
+    """Writes a .npy file, atomically.
 
     Raises:
         InputError: The file cannot be written.
@@ -141,14 +141,14 @@ def save_npy(path: Path, vectors: FloatArray) -> None:
 
 
 def npy_bytes(vectors: FloatArray) -> bytes:
-    """The content of a .npy file, which NumPy itself does not write to a pipe."""
+    """The content of a .npy file. NumPy itself does not write one to a pipe."""
     stream = io.BytesIO()
     np.save(stream, vectors, allow_pickle=False)
     return stream.getvalue()
 
 
 def _check_stdout(as_json: bool) -> None:
-    """Refuses to write vectors where they would meet JSON, or somebody's eyes.
+    """Refuses to write vectors to a terminal, or into JSON output.
 
     Raises:
         InputError: They would.

@@ -40,7 +40,7 @@ Shapes = Mapping[str, tuple[int, ...]]
 
 @dataclass(frozen=True)
 class AtShape:
-    """What a run at some input shapes takes.
+    """What a run at some input shapes needs.
 
     Attributes:
         explanation: None where these shapes cannot be planned.
@@ -63,19 +63,19 @@ class AtShape:
             "memory": found.memory.to_dict(),
             "where": dict(Counter(r.where for r in found.rows)),
             "host": {f"{r.op} '{r.name}'": r.why for r in found.rows if r.where == "host"},
-            "cut": None if found.cut is None else asdict(found.cut),
+            "graph_break": None if found.graph_break is None else asdict(found.graph_break),
         }
 
 
 @dataclass(frozen=True)
 class Inspection:
-    """All that can be known of a model before it runs.
+    """What is known of a model before it runs.
 
     Attributes:
-        file: None where it is no ONNX model.
+        file: None where the source is not ONNX.
         dims: The symbols of the input shapes, and where they stand.
         ops: Nodes by op, in the file and after optimising (-1 where unknown).
-        unsupported: What clrt lacks for it; the rest is then what the file says.
+        unsupported: What clrt lacks for the model; all other figures are then those of the file.
     """
 
     model: str
@@ -123,11 +123,11 @@ def look_into(path: Path, shapes: list[str], device: str | None) -> Inspection:
     """Inspects a model.
 
     Args:
-        shapes: Input shapes as on the command line; none for some of the usual ones.
+        shapes: Input shapes as on the command line; empty for some usual ones.
 
     Raises:
         ModelError: The file is missing, damaged or not a model.
-        InputError: A shape is none.
+        InputError: A shape is not valid.
         DeviceError: The device asked for is absent.
     """
     found = Inspection(str(path), None) if is_compiled(path) else _of_file(path)
@@ -154,7 +154,7 @@ def look_into(path: Path, shapes: list[str], device: str | None) -> Inspection:
 
 
 def _of_file(path: Path) -> Inspection:
-    """What an ONNX file says of itself, or the graph made for a folder."""
+    """The facts of an ONNX file, or of the graph made for a folder."""
     file = read_info(*onnx_source(path))
     ops = {name: (n, -1) for name, n in file.ops.items()}
     return Inspection(
@@ -174,7 +174,7 @@ def _parameters(graph: Graph) -> tuple[Parameters, ...]:
 
 
 def _usual_shapes(model: Model) -> list[dict[str, tuple[int, ...]]]:
-    """The default shapes; none where only the user can know them."""
+    """The default shapes; empty where only the user can know them."""
     try:
         return default_shapes(model)
     except InputError:
@@ -284,7 +284,7 @@ def _shape_table(found: Inspection) -> Table:
 
 
 def _places(found: Explanation) -> Iterator[str]:
-    """What runs where, at one set of shapes."""
+    """Where nodes run, at one set of shapes."""
     counts = Counter(r.where for r in found.rows)
     kernels = Counter(k.entry for r in found.rows for k in r.kernels)
     listing = ", ".join(f"{n} x {entry}" for entry, n in kernels.most_common())
@@ -295,7 +295,7 @@ def _places(found: Explanation) -> Iterator[str]:
     for row in found.rows:
         if row.where == "host":
             yield f"  {row.op} '{row.name}': {row.why}"
-    if found.cut is not None:
-        cut = found.cut
+    if found.graph_break is not None:
+        cut = found.graph_break
         after = ", ".join(f"{n} {op}" for op, n in cut.ops_after.items()) or "nothing"
         yield f"planned only once data are there, from {cut.node} on ({cut.why}): {after}"

@@ -11,7 +11,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from clrt.cli.console import VersionOption, clear_errors
 
-# The first sentence of each, which `clrt --help` shows without importing the command.
+# The first sentence of each command's help: `clrt --help` shows it without importing the command.
 COMMANDS = {
     "devices": "List the OpenCL devices of this machine and what clrt knows about each.",
     "embed": "Turn sentences into vectors.",
@@ -26,7 +26,7 @@ COMMANDS = {
 
 
 class _Commands(TyperGroup):
-    """Imports a command when it is called."""
+    """Imports each command when it is called."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)

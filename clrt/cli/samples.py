@@ -1,4 +1,4 @@
-"""Inputs for a model that nobody gave inputs for."""
+"""Random inputs for a model."""
 
 from __future__ import annotations
 
@@ -12,32 +12,32 @@ import numpy as np
 
 from clrt.errors import InputError, reworded
 from clrt.ir.dtypes import DType
+from clrt.ir.graph import Node
 from clrt.ir.op import Array
 from clrt.model import Model
-from clrt.ops.gather import Gather
+from clrt.ops.base import Op
+from clrt.ops.movement.gather import Gather
 from clrt.plan.specialise import MAX_ELEMS
 from clrt.signature import TensorSpec
 
 # Below the size of the vocabularies of text.
 _IDS = 100
-# Ops whose result has the elements of their first input.
-_PASSING = ("Cast", "Identity", "Reshape", "Transpose")
 
 
 def sample_inputs(
     model: Model, shapes: Mapping[str, tuple[int, ...]], seed: int = 0
 ) -> dict[str, Array]:
-    """Random inputs that most models take, by dtype and name; the same for the same seed.
+    """Random inputs that suit most models, chosen by dtype and name. A seed gives the same ones.
 
-    Masks are ones, types of tokens zeros, positions count, other integers are small, not negative
-    and inside the table that they pick from, bytes have their whole range, floats are normally
-    distributed.
+    Masks are ones, token types are zeros, positions count up. Other integers are small, not
+    negative, and inside the table that they index. Bytes have their whole range. Floats are
+    normally distributed.
 
     Args:
         shapes: The shape of each input.
 
     Raises:
-        InputError: An input is a sequence, an optional or a map, or no tensor is as large.
+        InputError: An input is a sequence, an optional or a map, or is too large for a tensor.
     """
     rng = np.random.default_rng(seed)
     rows = _table_rows(model)
@@ -48,13 +48,13 @@ def sample_inputs(
 
 
 def _table_rows(model: Model) -> dict[str, int]:
-    """The least rows of the tables from which the elements of an input pick."""
+    """Rows of the smallest table that the elements of an input index."""
     rows: dict[str, int] = {}
     for node in model._graph.nodes:
         if not isinstance(node.op, Gather) or node.op.axis or not node.arg(0).is_constant:
             continue
         value = node.arg(1)
-        while value.producer is not None and value.producer.op.name in _PASSING:
+        while value.producer is not None and _moves(value.producer):
             value = value.producer.arg(0)
         count = (node.arg(0).shape or (_IDS,))[0]
         if isinstance(count, int):
@@ -62,11 +62,15 @@ def _table_rows(model: Model) -> dict[str, int]:
     return rows
 
 
+def _moves(node: Node) -> bool:
+    return isinstance(node.op, Op) and node.op.moves
+
+
 def read_feeds(path: Path) -> dict[str, Array]:
     """The arrays of an .npz file.
 
     Raises:
-        InputError: It is none.
+        InputError: The file is not one.
     """
     try:
         if path.is_file() and not is_zipfile(path):
@@ -82,7 +86,7 @@ def read_feeds(path: Path) -> dict[str, Array]:
 
 @contextmanager
 def made_up_inputs() -> Iterator[None]:
-    """Adds to what a model says of its inputs that the user did not choose them."""
+    """Adds to an error about inputs that the user did not choose them."""
     try:
         yield
     except InputError as error:

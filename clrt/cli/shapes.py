@@ -41,11 +41,11 @@ DeviceOption = Annotated[
 def parse_shapes(text: str, model: Model) -> Shapes:
     """Input shapes from `input_ids=8x128,attention_mask=8x128`.
 
-    An input that is left out has the dims that the others give its symbols, else the last shape.
+    An input that is left out takes the dims of its symbols from the others, else the last shape.
 
     Raises:
-        InputError: A name or a number is none, an input has two shapes, or the shape of one that is
-            left out is open.
+        InputError: A name or a number is not valid, an input has two shapes, or nothing tells the
+            shape of one that is left out.
     """
     shapes: Shapes = {}
     for part in text.split(","):
@@ -74,7 +74,7 @@ def parse_shapes(text: str, model: Model) -> Shapes:
 
 
 def _sizes(model: Model, shapes: Shapes) -> dict[str, int]:
-    """The numbers of the symbols in the shapes given."""
+    """The number of each symbol, from the shapes given."""
     sizes: dict[str, int] = {}
     for spec in model.inputs:
         for dim, size in zip(spec.shape or (), shapes.get(spec.name, ()), strict=False):
@@ -94,9 +94,9 @@ def _rest(spec: TensorSpec, sizes: dict[str, int], last: tuple[int, ...]) -> tup
 
 
 def default_shapes(model: Model) -> list[Shapes]:
-    """Small, middle and large: a free first axis is the batch, any other free axis a length.
+    """A small, a medium and a large shape. A free first axis is the batch, other free axes lengths.
 
-    A symbol has one size wherever it stands; images are no smaller than their networks shrink them.
+    A symbol has one size everywhere. Images are large enough for networks that shrink them.
 
     Raises:
         InputError: An input has no known rank.
@@ -116,7 +116,7 @@ def default_shapes(model: Model) -> list[Shapes]:
 
 
 def _free_dims(model: Model) -> Iterator[tuple[int, str, int]]:
-    """The axis of each symbolic dim of the inputs, its text, and the rank of its input."""
+    """(axis, text, rank of its input) of each symbolic dim of the inputs."""
     for spec in model.inputs:
         if spec.kind != "tensor":
             continue  # it has no shape
@@ -128,10 +128,10 @@ def _free_dims(model: Model) -> Iterator[tuple[int, str, int]]:
 
 
 def one_shape(text: str | None, model: Model) -> Shapes:
-    """The shapes asked for, else a middle size.
+    """The shapes asked for, else the medium ones.
 
     Raises:
-        InputError: A name or a number is none, or an input has no known rank.
+        InputError: A name or a number is not valid, or an input has no known rank.
     """
     if text is not None:
         return parse_shapes(text, model)

@@ -7,15 +7,15 @@ A compiled model is a safetensors file. Its metadata holds, as text,
 | `format`, `version` | "clrt" and the version of this format |
 | `producer` | the clrt that wrote it |
 | `graph` | the optimised graph in the IR's text form; `@"key"` is the tensor of that name |
-| `nodes` | JSON: per graph and node the ONNX nodes it stands for, and the pass that made it |
-| `layouts` | JSON: tensors that lie as a kernel wants them, and how (`clrt.kernels.panels`) |
+| `nodes` | JSON: by graph and node, the ONNX nodes it stands for, and the pass that made it |
+| `layouts` | JSON: the tensors stored in a kernel's layout, and which (`clrt.kernels.panels`) |
 | `shapes` | JSON: the input shapes it was made for |
-| `extras` | JSON: whatever else belongs to the model (a tokenizer, how it was converted) |
-| `digest` | XXH3-128 over the header without it and all bytes behind the header |
+| `extras` | JSON: what else belongs to the model (a tokenizer, how it was converted) |
+| `digest` | XXH3-128 of the header without the digest, and of all bytes after the header |
 
-There is no code in it, and no pickle. What it says is checked before it is used. Weights are
-aligned, so that a CPU device reads them from the mapped file. Another device than the one it was
-made for restores and packs them as it wants.
+There is no code in it, and no pickle. Everything it says is checked before it is used. Weights are
+aligned, so that a CPU device reads them from the mapped file. A device that wants another layout
+restores the weights and packs them anew.
 """
 
 from __future__ import annotations
@@ -39,7 +39,8 @@ from clrt.ir.dims import Dim, Expr, is_symbol
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Node, Value
 from clrt.ir.op import Array, StoredElements, TensorType
-from clrt.ir.text import parse_graph, print_graph
+from clrt.ir.parse import parse_graph
+from clrt.ir.text import print_graph
 from clrt.ir.verify import verify
 from clrt.kernels.panels import packed_shape, restoring
 from clrt.kernels.spec import Packed
@@ -57,7 +58,7 @@ _TEXT_DTYPES = {DType.BOOL, DType.INT32, DType.INT64}
 
 @dataclass(frozen=True)
 class CompiledModel:
-    """What a compiled file holds.
+    """The content of a compiled model.
 
     Attributes:
         shapes: Sets of input shapes that it was made for.
@@ -76,12 +77,12 @@ def write_compiled(
     packed: Iterable[Packed] = (),
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> None:
-    """Writes a compiled model; `path` stays as it was where that fails.
+    """Writes a compiled model. If that fails, `path` is unchanged.
 
     Args:
         producer: What wrote it.
-        packed: Weights to keep in these forms only.
-        progress: Called with the bytes written so far and in all.
+        packed: Weights to store in these layouts only.
+        progress: Called with (bytes written, bytes in all).
 
     Raises:
         InputError: The file cannot be written.
@@ -127,11 +128,11 @@ def write_compiled(
 def read_compiled(path: Path) -> CompiledModel:
     """Maps a compiled model; its weights are views of the file.
 
-    Nothing that the file says is believed: the checksum only tells of accidents, since whoever
-    makes a file can compute it. Types and shapes are inferred anew.
+    The file is not trusted: whoever makes one can compute its checksum, which finds accidents only.
+    Types and shapes are inferred anew.
 
     Raises:
-        ModelError: It is damaged or not valid, no compiled model, or of a newer version.
+        ModelError: The file is damaged, not valid, not a compiled model, or of a newer version.
         OutOfMemoryError: It asks for more of the host's memory than CLRT_HOST_LIMIT.
     """
     header = read_header(path)
@@ -157,8 +158,7 @@ def read_compiled(path: Path) -> CompiledModel:
     except ClrtError as error:
         raise damaged(path, str(error).rstrip(".")) from error
     except Exception as error:
-        # The file is what is at fault for whatever parsing and inference raise; a bug is in the
-        # traceback.
+        # Whatever parsing and inference raise is the file's fault; the traceback keeps the cause.
         raise damaged(path, f"its graph cannot be read, {error!r}") from error
     if unread:
         raise damaged(path, f"no constant of its graph is tensor '{next(iter(unread))}'")
@@ -166,10 +166,10 @@ def read_compiled(path: Path) -> CompiledModel:
 
 
 def read_extras(path: Path) -> Mapping[str, Any]:
-    """What belongs to a compiled model beside the graph; its weights are not looked at.
+    """The extras of a compiled model. Its weights are not read.
 
     Raises:
-        ModelError: It is no compiled model, or of a newer version.
+        ModelError: The file is not a compiled model, or of a newer version.
     """
     header = read_header(path)
     _check(header)
@@ -229,10 +229,10 @@ def _stays_in_text(value: Value) -> bool:
 def _stored_elements(
     header: Header, data: NDArray[np.uint8], key: str, type_: TensorType, layout: str | None
 ) -> Array | StoredElements:
-    """The elements of a constant, which have its type, or what a layout makes of that.
+    """The elements of a constant, in its own type or in the layout it is stored in.
 
     Raises:
-        ModelError: The tensor has another dtype or shape, or elements that are none of its dtype.
+        ModelError: The tensor has another dtype or shape, or elements that its dtype does not have.
     """
     entry, dims = header.tensors.get(key), type_.static_shape
     if entry is None or dims is None:
@@ -242,7 +242,7 @@ def _stored_elements(
         raise ModelError(f"layout '{layout}' of '{key}' is unknown or not one for {type_}")
     dtype = type_.dtype.numpy
     native = next((code for code, known in safetensors.DTYPES.items() if known == dtype), None)
-    # A dtype that the format lacks is there as bytes.
+    # A dtype that the format lacks is stored as bytes.
     code, shape = ("U8", (*stored, dtype.itemsize)) if native is None else (native, stored)
     if type_.dtype is DType.STRING or (entry.dtype, entry.shape) != (code, shape):
         raise ModelError(
@@ -260,10 +260,10 @@ def _stored_elements(
 
 
 def _check_graph(graph: Graph) -> None:
-    """The invariants of a graph, and what else passes see to when they make one.
+    """Checks the invariants of a graph that passes would have established.
 
     Raises:
-        ClrtError: It breaks one.
+        ClrtError: One does not hold.
     """
     verify(graph)
     if len(set(graph.output_names)) < len(graph.output_names):
@@ -285,10 +285,10 @@ def _symbols(dims: Iterable[Dim]) -> set[str]:
 
 
 def _take_origins(graphs: Sequence[Graph], found: Any) -> None:
-    """Gives the nodes what the file says of them.
+    """Gives the nodes the origins and passes that the file records.
 
     Raises:
-        ModelError: It is not of these graphs.
+        ModelError: The record does not fit these graphs.
     """
     if not isinstance(found, list) or len(found) != len(graphs):
         raise ModelError(f"its nodes are not those of {len(graphs)} graphs")
@@ -313,7 +313,7 @@ def _input_shapes(graph: Graph, found: Any) -> list[dict[str, tuple[int, ...]]]:
     """The shapes that a model was made for.
 
     Raises:
-        ModelError: They are none of its inputs.
+        ModelError: They do not fit its inputs.
     """
     names = {v.name for v in graph.inputs}
     if not isinstance(found, list) or not all(_is_object(each, list) for each in found):
@@ -332,7 +332,7 @@ def _extras(header: Header) -> dict[str, Any]:
 
 
 def _is_object(value: Any, kind: type) -> bool:
-    """Whether it is a JSON object with values of a kind."""
+    """Whether a value is a JSON object whose values have a type."""
     return isinstance(value, dict) and all(isinstance(v, kind) for v in value.values())
 
 

@@ -43,13 +43,13 @@ DTYPES: Mapping[str, np.dtype[Any]] = {
 }
 _CODES = {dtype: code for code, dtype in DTYPES.items()}
 _LFS_MARK = b"version https://git-lfs"
-# The tensors start on a page and each at a multiple of ALIGNMENT_BYTES: devices read them in place.
+# The first tensor starts on a page, each at a multiple of ALIGNMENT_BYTES: devices read in place.
 _PAGE_BYTES = 4096
-# How the names of tensors begin that only fill gaps.
+# Prefix of the names of tensors that only fill gaps.
 PADDING = "padding/"
 # The format's own limit.
 MAX_HEADER_BYTES = 100_000_000
-# NumPy has no more axes.
+# NumPy's largest rank.
 _MAX_RANK = 64
 _MAX_MESSAGE_CHARS = 500
 
@@ -66,7 +66,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Header:
-    """What a file says of itself.
+    """The header of a file.
 
     Attributes:
         data_start: Offset of the first tensor's byte.
@@ -78,7 +78,7 @@ class Header:
     data_start: int
 
     def map(self) -> NDArray[np.uint8]:
-        """The file's bytes, mapped: pages are read where they are looked at."""
+        """The file's bytes, memory-mapped: a page is read when it is first used."""
         return np.memmap(self.file, np.uint8, mode="r")
 
 
@@ -122,17 +122,17 @@ def read_header(file: Path) -> Header:
 
 
 def damaged(file: Path, why: str) -> ModelError:
-    """The error for a file that is not what it was."""
-    # Names in the file may be as long as it is.
+    """The error for a damaged file."""
+    # A name may be as long as the file.
     shown = why if len(why) <= _MAX_MESSAGE_CHARS else f"{why[:_MAX_MESSAGE_CHARS]}…"
     return ModelError(f"{file} is damaged: {shown}; download or convert it again.")
 
 
 def parse_json(text: str | bytes) -> Any:
-    """What a JSON text says.
+    """The value of a JSON text.
 
     Raises:
-        ValueError, RecursionError: It is none, or an object in it has a key twice.
+        ValueError, RecursionError: It is not JSON, or an object in it has a key twice.
     """
     return json.loads(text, object_pairs_hook=_object)
 
@@ -150,23 +150,23 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 @dataclass
 class Table:
-    """The header of a file in the making: add the tensors in the order in which they follow."""
+    """The header of a file to be written. Tensors are added in the order of their bytes."""
 
     metadata: dict[str, str]
     entries: dict[str, Any] = field(default_factory=dict)
     data_bytes: int = 0
 
     def add(self, name: str, array: Array) -> Iterator[memoryview]:
-        """Enters a tensor; gives its bytes, and those up to where the next one starts.
+        """Adds a tensor. Returns its byte count, and that of the gap to the next one.
 
-        A dtype that the format lacks becomes bytes: the last axis is one of bytes.
+        A dtype that the format lacks becomes bytes, along the last axis.
         """
         raw = np.asarray(array, order="C")
         if raw.dtype not in _CODES:
             raw = raw.reshape(*raw.shape, 1).view(np.uint8)
         self._enter(name, _CODES[raw.dtype], raw.shape, raw.nbytes)
         yield raw.reshape(-1).view(np.uint8).data
-        # The format allows no holes, so the bytes in between are a tensor too.
+        # The format allows no holes, so the bytes in between are a tensor, too.
         if gap := -self.data_bytes % ALIGNMENT_BYTES:
             self._enter(f"{PADDING}{name}", "U8", (gap,), gap)
             yield memoryview(bytes(gap))
@@ -198,15 +198,15 @@ def _entry(base: int, name: str, spec: Any) -> Entry:
 
 
 def _are_sizes(items: Any) -> bool:
-    """Whether it is a list of numbers that 63 bits hold; True is no number."""
+    """Whether a value is a list of integers from 0 to 2^63 - 1; True is not one."""
     return isinstance(items, list) and all(type(n) is int and 0 <= n < 1 << 63 for n in items)
 
 
 def _check_ranges(file: Path, tensors: Mapping[str, Entry], base: int, size: int) -> None:
-    """Each tensor has the bytes that its shape asks for, and they follow each other without holes.
+    """Checks that each tensor has the bytes its shape asks for, and that there are no holes.
 
     Raises:
-        ModelError: It is not so.
+        ModelError: One check fails.
     """
     at = base
     for name, entry in sorted(tensors.items(), key=lambda item: (item[1].start, item[1].stop)):

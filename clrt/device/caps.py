@@ -1,4 +1,4 @@
-"""What planning may know of a device: a frozen record, read from hardware or from a profile."""
+"""Capabilities: what planning may know of a device, read from hardware or from JSON."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class DeviceCaps:
         kind: "cpu", "gpu" (discrete), "igpu" (shares the host's memory), "accelerator".
         cl_version: (major, minor) of OpenCL.
         float_lanes: Floats in a vector register of the compiled code (16 with AVX-512).
-        matrix_unit: What multiplies small matrices of bfloat16, and kernels may use: "amx" or "".
+        matrix_unit: The hardware for small matrices of bfloat16 that kernels may use: "amx" or "".
         quirks: Ids of the rows of `clrt.device.quirks` that apply.
     """
 
@@ -49,7 +49,7 @@ class DeviceCaps:
         return "cl_khr_fp16" in self.extensions
 
     def to_json(self) -> str:
-        """All of it as JSON: the profile of a device that is not at hand."""
+        """The capabilities as JSON, with which planning is tested where the device is not."""
         record = asdict(self)
         record["extensions"] = sorted(self.extensions)
         record["quirks"] = sorted(self.quirks)
@@ -57,7 +57,7 @@ class DeviceCaps:
 
     @classmethod
     def from_json(cls, text: str) -> DeviceCaps:
-        """The inverse of `to_json`; what other versions of clrt noted beside it is left out."""
+        """The inverse of `to_json`. Fields of other versions of clrt are ignored."""
         known = {f.name for f in fields(cls)}
         record = {k: v for k, v in json.loads(text).items() if k in known}
         record["cl_version"] = tuple(record["cl_version"])

@@ -1,4 +1,4 @@
-"""What devices do differently from what they say: data, each with its evidence."""
+"""Quirks: what devices do differently from what they report, each with its evidence."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from clrt.device.caps import DeviceCaps
 
 @dataclass(frozen=True)
 class Quirk:
-    """A measured deviation.
+    """A measured deviation of a device from what it reports.
 
     Attributes:
         platform: Regular expression that the platform name must match.

@@ -18,11 +18,10 @@ import onnx
 from onnx import helper, numpy_helper
 
 from clrt.errors import PassError
-from clrt.exporter.decompositions import check_decomposable, decompose
+from clrt.exporter.decompositions import check_decomposable, decompose_all
 from clrt.exporter.onnx_opsets import (
     attributes,
     choose_opset,
-    clip_inputs,
     least_inputs,
     opset_imports,
 )
@@ -35,7 +34,7 @@ from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Names, Node, Value
 from clrt.ir.op import Array, TensorType
 from clrt.ops.base import Op, all_graphs
-from clrt.ops.views import Reshape
+from clrt.ops.movement.views import Reshape
 
 # protobuf ends at 2 GiB; the rest is for everything that is no weight.
 MAX_INLINE_BYTES = 3 << 29
@@ -112,7 +111,7 @@ class _Beside(_Inline):
 
 def _export(graph: Graph, store: _Inline) -> onnx.ModelProto:
     check_decomposable(graph)
-    plain = {g: decompose(g) for g in all_graphs(graph)}
+    plain = {g: decompose_all(g) for g in all_graphs(graph)}
     for inner in plain.values():
         recompose(inner)
     opset = choose_opset(list(plain.values()))
@@ -223,7 +222,7 @@ class _Exported:
     def _node(self, node: Node) -> None:
         op = node.op
         assert isinstance(op, Op)
-        values = clip_inputs(node) if op.name == "Clip" else list(node.inputs)
+        values = op.onnx_inputs(node.inputs)
         short = reshape_numbers(node) if op.name == "Reshape" else None
         if short is not None:
             op, target = Reshape(), node.arg(1)

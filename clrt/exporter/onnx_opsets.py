@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import struct
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import MISSING, fields
 from typing import Any
 
@@ -21,63 +20,12 @@ from clrt.ops.base import Op
 # older opsets: a ShuffleNet is 12 % slower with the AveragePool of 20 than with that of 17. It
 # loads no opset beyond 26.
 OLDEST, NEWEST = 17, 26
-# Ops that mean something else in older opsets, though nothing in their schemas says so.
-_SINCE = {"DFT": 20, "GridSample": 20, "Resize": 19}
 _OTHER_DOMAINS = {"ai.onnx.ml": 3, "com.microsoft": 1}
 
-# Fields that say no more than the node's inputs and outputs do.
-_IMPLIED = {
-    "Clip": {"has_min", "has_max"},
-    "DictVectorizer": {"dtype"},
-    "GroupNormalization": {"per_group"},
-    "LayerNormalization": {"stats"},
-    "MaxPool": {"indices"},
-    "If": {"captures"},
-    "Loop": {"captures"},
-    "Scan": {"captures"},
-    "Split": {"outputs"},
-}
-_NO_SEED = 1 << 63
 _SCHEMA_NAMES = {DType.FLOAT32: "float", DType.FLOAT64: "double"}
 
 
-def _fill_value(op: Any) -> dict[str, Any]:
-    return {"value": np.array([op.value], op.dtype.numpy)}
-
-
-def _resize(op: Any) -> dict[str, Any]:
-    modes = op.coordinate_transformation_mode, op.nearest_mode
-    if modes == ("tf_half_pixel_for_nn", "floor"):
-        modes = "half_pixel", "round_prefer_ceil"
-    for mode in modes:
-        if mode in ("tf_half_pixel_for_nn", "by_scale"):
-            raise UnsupportedError(f"opset {_SINCE['Resize']} has no Resize of mode '{mode}'")
-    return dict(zip(("coordinate_transformation_mode", "nearest_mode"), modes, strict=True))
-
-
-def _seed(op: Any) -> dict[str, Any]:
-    """The `seed` that a key was made of; without one it was made of the node's name."""
-    if op.key >= _NO_SEED or not op.key:
-        return {}
-    return {"seed": struct.unpack("<f", struct.pack("<I", op.key & 0xFFFFFFFF))[0]}
-
-
-# Fields whose attribute has another name or form: (fields, attributes).
-_REWRITTEN: dict[str, tuple[set[str], Callable[[Any], dict[str, Any]]]] = {
-    "ConstantOfShape": ({"value", "dtype"}, _fill_value),
-    "Resize": ({"coordinate_transformation_mode", "nearest_mode"}, _resize),
-    "MelWeightMatrix": ({"dtype"}, lambda op: {"output_datatype": op.dtype}),
-    **dict.fromkeys(
-        (
-            "Dropout", "Multinomial", "RandomNormal", "RandomNormalLike", "RandomUniform",
-            "RandomUniformLike",
-        ),
-        ({"key"}, _seed),
-    ),
-}  # fmt: skip
-
-
-def attributes(op: IrOp, opset: int) -> dict[str, Any]:
+def attributes(op: Op, opset: int) -> dict[str, Any]:
     """The attributes of a node that differ from the defaults of the opset.
 
     Returns:
@@ -87,12 +35,10 @@ def attributes(op: IrOp, opset: int) -> dict[str, Any]:
         UnsupportedError: The opset lacks one of them.
     """
     schema = _schema(op, opset)
-    rewritten, rewrite = _REWRITTEN.get(op.name, (set(), lambda _: {}))
-    skipped = _IMPLIED.get(op.name, set()) | rewritten
-    found = {f.name: (getattr(op, f.name), f.default) for f in fields(op) if f.name not in skipped}
-    found |= {name: (value, MISSING) for name, value in rewrite(op).items()}
+    defaults = {f.name: f.default for f in fields(op)}
     result = {}
-    for name, (value, default) in found.items():
+    for name, value in op.to_onnx().items():
+        default = defaults.get(name, MISSING)
         declared = schema.attributes.get(name) if schema else None
         if schema is not None and declared is None:
             if value != default:
@@ -161,7 +107,7 @@ def choose_opset(graphs: Sequence[Graph]) -> int:
     nodes = [n for g in graphs for n in g.nodes]
     best: list[str] | None = None
     for opset in range(OLDEST, NEWEST + 1):
-        notes = [f"{n!r} ({why})" for n in nodes if (why := _misfit(n, opset)) is not None]
+        notes = [f"{n!r} ({why})" for n in nodes if (why := _reject(n, opset)) is not None]
         if not notes:
             return opset
         best = notes if best is None or len(notes) < len(best) else best
@@ -180,7 +126,7 @@ def opset_imports(graphs: Sequence[Graph], opset: int) -> list[onnx.OperatorSetI
     return [onnx.helper.make_opsetid(d, v) for d, v in versions.items()]
 
 
-def _misfit(node: Node, opset: int) -> str | None:
+def _reject(node: Node, opset: int) -> str | None:
     """Why an opset cannot hold a node; None if it can."""
     op = node.op
     assert isinstance(op, Op)
@@ -191,13 +137,12 @@ def _misfit(node: Node, opset: int) -> str | None:
         return str(error)
     if schema is None:
         return None
-    if opset < _SINCE.get(op.name, 0):
+    if opset < op.onnx_since:
         return f"{op.name} means something else in opset {opset}"
     if opset < 22 and getattr(op, "ceil_mode", False):
         return f"opset {opset} has windows that start in the padding"
-    inputs = node.inputs[: len(node.inputs) - getattr(op, "captures", 0)]
-    if op.name == "Clip":
-        inputs = clip_inputs(node)
+    inputs = op.onnx_inputs(node.inputs)
+    inputs = inputs[: len(inputs) - getattr(op, "captures", 0)]
     for values, formals in ((inputs, schema.inputs), (node.outputs, schema.outputs)):
         if len(values) > len(formals) and not _is_variadic(formals):
             return f"opset {opset} takes {counted(len(formals), 'value')} there"
@@ -222,14 +167,6 @@ def least_inputs(op: IrOp, opset: int) -> int:
 def _is_variadic(formals: Sequence[Any]) -> bool:
     variadic = onnx.defs.OpSchema.FormalParameterOption.Variadic
     return bool(formals) and formals[-1].option == variadic
-
-
-def clip_inputs(node: Node) -> list[Any]:
-    """x, low and high, None for a bound left out: the IR has those that are there."""
-    x, *bounds = node.inputs
-    low = bounds[0] if getattr(node.op, "has_min", True) else None
-    high = bounds[-1] if getattr(node.op, "has_max", True) else None
-    return [x, low, high] if high is not None else [x, low] if low is not None else [x]
 
 
 def _schema_name(type_: TensorType) -> str:

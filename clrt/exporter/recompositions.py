@@ -12,9 +12,10 @@ from clrt.ir.dims import Expr, Undecidable, substitute
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Node, Value
 from clrt.ir.op import Array, TensorType
-from clrt.ops.base import Op, Types, need
+from clrt.ops.base import Op, Types
+from clrt.ops.checks import need
 from clrt.ops.evaluate import evaluate
-from clrt.ops.quantize_linear import QuantizeLinear
+from clrt.ops.pointwise.quantize_linear import QuantizeLinear
 
 # What computes the scale and the zero point is no larger.
 _MAX_CONE = 16

@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Protocol
 
 from clrt.errors import UnsupportedError
+from clrt.exporter.maker import Maker
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, IrOp, TensorType
-from clrt.ops.base import Op, Types, need
-from clrt.ops.cast import Cast
-from clrt.ops.decision_trees import AGGREGATES, BRANCHES, MISSING_IS_TRUE, DecisionTrees
-from clrt.ops.slice import Slice
+from clrt.ops.base import Op, Types
+from clrt.ops.checks import need
+from clrt.ops.decompositions import Audience, decomposes
+from clrt.ops.ml.decision_trees import AGGREGATES, BRANCHES, MISSING_IS_TRUE, DecisionTrees
+from clrt.ops.movement.slice import Slice
+from clrt.ops.pointwise.cast import Cast
 
 
 @dataclass(frozen=True)
@@ -48,16 +50,6 @@ class TreeEnsembleRegressor(Op):
         ]
 
 
-class Make(Protocol):
-    """Makes nodes and constants: `clrt.exporter.decompositions.Maker`."""
-
-    def __call__(self, op: IrOp, *inputs: Value) -> Value:
-        """The first output of an op."""
-
-    def numbers(self, data: Any) -> Value:
-        """A constant of int64."""
-
-
 @dataclass
 class _Rows:
     """The columns of the attributes, a row per node and a row per weight."""
@@ -66,7 +58,8 @@ class _Rows:
     targets: list[tuple[int, int, int, float]] = field(default_factory=list)
 
 
-def trees(node: Node, make: Make) -> list[Value]:
+@decomposes(DecisionTrees, audience=Audience.EXPORT)
+def _trees(node: Node, make: Maker) -> list[Value]:
     """The values that take the place of a DecisionTrees.
 
     Raises:

@@ -7,7 +7,7 @@ it may have is said by the op's own fields (clrt.ir.attributes).
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from functools import cache
 from importlib.resources import files
 
@@ -27,19 +27,28 @@ _HINTS = {"consumed_inputs"}
 Declared = Mapping[str, tuple[int, bool]]
 
 
-def check_attributes(node: onnx.NodeProto, domain: str, opset: int) -> None:
+def check_attributes(
+    op_type: str,
+    attributes: Sequence[onnx.AttributeProto],
+    domain: str,
+    opset: int,
+    others: Collection[str] = (),
+) -> None:
     """Checks names and kinds of a node's attributes; references must be resolved.
+
+    Args:
+        others: Attributes that the node has, and that are no protobuf.
 
     Raises:
         ModelError: One is there twice, of another kind than the op declares, missing, or none that
             ONNX knows.
         UnsupportedError: An op that ONNX does not define has one that clrt does not know.
     """
-    declared = _declared(domain, node.op_type, opset)
+    declared = _declared(domain, op_type, opset)
     if declared is None:
         return
-    seen = set()
-    for attribute in node.attribute:
+    seen = set(others)
+    for attribute in attributes:
         name = attribute.name
         if name.startswith(_INTERNAL):
             continue
@@ -47,7 +56,7 @@ def check_attributes(node: onnx.NodeProto, domain: str, opset: int) -> None:
             raise ModelError(f"it has the attribute '{name}' twice; the model is not valid.")
         seen.add(name)
         if name not in declared:
-            _refuse_unknown(name, domain, node.op_type, opset)
+            _refuse_unknown(name, domain, op_type, opset)
         kind, _ = declared[name]
         if attribute.type != kind:
             raise ModelError(

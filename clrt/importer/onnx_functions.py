@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from heapq import heapify, heappop, heappush
 from typing import Any
 
@@ -25,9 +26,7 @@ class Function:
 
     Attributes:
         key: Domain, name and overload; a call chain holds each once.
-        outputs: "" for one that no node makes: clrt does not have it.
         defaults: Attributes that a call may leave out.
-        own: clrt wrote it.
     """
 
     key: FunctionKey
@@ -36,7 +35,6 @@ class Function:
     nodes: Sequence[onnx.NodeProto]
     opsets: Mapping[str, int]
     defaults: Mapping[str, onnx.AttributeProto] = field(default_factory=dict)
-    own: bool = False
 
 
 def local_functions(model: onnx.ModelProto) -> dict[FunctionKey, Function]:
@@ -96,6 +94,7 @@ def schema_function(
     return _function((domain, node.op_type, f"opset {version}"), body, opsets, defaults)
 
 
+@lru_cache(maxsize=4096)
 def schema_of(domain: str, op_type: str, opset: int) -> Any | None:
     """ONNX's schema of an op at an opset, None where ONNX has no such op."""
     try:

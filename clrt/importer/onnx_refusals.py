@@ -25,7 +25,7 @@ def check_kinds(call: Call) -> None:
     for index, value in enumerate(call.inputs):
         if value is None or not isinstance(value.type, ContainerType):
             continue
-        schema = schema_of(call.domain, call.proto.op_type, call.opset)
+        schema = schema_of(call.domain, call.op_type, call.opset)
         formals = schema.inputs if schema else ()
         formal = formals[min(index, len(formals) - 1)] if formals else None
         head = _schema_head(value.type)

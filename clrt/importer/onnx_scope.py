@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -10,7 +10,7 @@ import onnx
 
 from clrt.ir.dims import Dim
 from clrt.ir.dtypes import DType
-from clrt.ir.graph import Node, Value
+from clrt.ir.graph import Graph, Node, Value
 from clrt.ir.op import Array, TensorType
 
 FunctionKey: TypeAlias = "tuple[str, str, str]"
@@ -36,7 +36,7 @@ class Scope:
         outer: The scope around a graph that is an attribute.
         captures: The values of outer scopes that the graph reads, and its inputs for them.
         sizes: Dims in these that are expressions outside, and what they are in here.
-        own: The nodes are those of a body that clrt wrote, which may have ops of its own domain.
+        own: The nodes are those of a decomposition, which may have ops of clrt's own domain.
     """
 
     nodes: list[Node]
@@ -65,23 +65,44 @@ class Call:
     """A node about to be imported.
 
     Attributes:
-        proto: With its attributes resolved.
+        attributes: Resolved: none refers to one of a function's call.
         outputs: Names of the outputs in the graph, "" where left out.
+        formals: Names of the outputs in the scope, "" where left out.
+        graphs: Those among the attributes that are no protobuf, and what they read from outside.
     """
 
-    proto: onnx.NodeProto
+    op_type: str
     name: str
     domain: str
     opset: int
     inputs: list[Value | None]
     outputs: list[str]
+    formals: Sequence[str]
+    attributes: Sequence[onnx.AttributeProto] = ()
+    overload: str = ""
+    graphs: dict[str, tuple[Graph, Scope]] = field(default_factory=dict)
 
     @property
     def title(self) -> str:
         """The node as messages name it."""
-        return f"{self.proto.op_type} '{self.name}'"
+        return f"{self.op_type} '{self.name}'"
 
     @property
     def is_broken(self) -> bool:
         """Whether an input comes from an unsupported node."""
         return any(v is BROKEN for v in self.inputs)
+
+    @property
+    def truth(self) -> bool | None:
+        """The first input where it is a known condition."""
+        condition = self.inputs[0] if self.inputs else None
+        numbers = None if condition is None else condition.numbers
+        return None if numbers is None else bool(numbers.all())
+
+    def proto(self) -> onnx.NodeProto:
+        """The node as ONNX has it; inputs have made-up names."""
+        inputs = ["" if v is None else f"x{k}" for k, v in enumerate(self.inputs)]
+        node = onnx.NodeProto(op_type=self.op_type, domain=self.domain, input=inputs)
+        node.output.extend(self.formals)
+        node.attribute.extend(self.attributes)
+        return node

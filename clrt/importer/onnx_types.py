@@ -15,8 +15,8 @@ from clrt.ir.dims import UNKNOWN, Dim, Expr, Shape, is_symbol, is_unknown, parse
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Names
 from clrt.ir.op import ContainerType, TensorType
-from clrt.ops.driven import wider
-from clrt.ops.movement import fresh_dim
+from clrt.ops.control.host_driven import wider
+from clrt.ops.movement.movement import fresh_dim
 
 _MAX_DIM_CHARS = 200
 

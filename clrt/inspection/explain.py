@@ -1,4 +1,4 @@
-"""Why a plan is as it is: per node where it runs, by which kernel and why, and what it moves."""
+"""Explains a plan: where each node runs, by which kernel and why, and what it moves."""
 
 from __future__ import annotations
 
@@ -7,22 +7,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from clrt.device.caps import DeviceCaps
-from clrt.inspection.findings import CutRow, Findings, KernelUse, NodeRow, PassRow
+from clrt.inspection.findings import BreakRow, Findings, KernelUse, NodeRow, PassRow
 from clrt.inspection.memory import Memory
 from clrt.ir.graph import Graph, Node
 from clrt.kernels.spec import Launch
 from clrt.kernels.tuned import TUNED
 from clrt.ops.base import Op
 from clrt.passes.report import PassReport
-from clrt.plan.plan import Host, Kernels, Plan, Step
-from clrt.plan.specialise import Cut
+from clrt.plan.plan import Plan
+from clrt.plan.specialise import GraphBreak
+from clrt.plan.steps import DeviceStep, HostStep, PlanStep
 from clrt.plan.traffic import traffic
 from clrt.tuning.records import find_record
 
 
 @dataclass(frozen=True)
 class Explanation(Findings):
-    """Why the plan for some input shapes is as it is. Prints as tables."""
+    """An explanation of the plan for some input shapes. Prints as tables."""
 
     def __str__(self) -> str:
         from clrt.inspection.tables import as_text
@@ -38,7 +39,7 @@ class Explanation(Findings):
 def explain(
     graph: Graph,
     plan: Plan,
-    cut: Cut | None,
+    graph_break: GraphBreak | None,
     caps: DeviceCaps,
     device: str,
     memory: Memory,
@@ -55,19 +56,19 @@ def explain(
         _step_row(steps[n], plan, caps) if n in steps else _view_row(n, plan)
         for n in plan.graph.nodes
     )
-    later = [] if cut is None else cut.rest.nodes
-    driven = () if cut is None else cut.driven
-    kept = {n.name for n in (*plan.graph.nodes, *later, *driven)}
+    later = [] if graph_break is None else graph_break.suffix.nodes
+    host_driven = () if graph_break is None else graph_break.host_driven
+    kept = {n.name for n in (*plan.graph.nodes, *later, *host_driven)}
     folded = tuple(n.name for n in graph.nodes if n.name not in kept)
     shapes = {v.name: v.dims for v in plan.graph.inputs}
-    cut_row = None if cut is None else _cut_row(cut)
-    return Explanation(device, shapes, rows, folded, cut_row, memory, _pass_rows(report))
+    break_row = None if graph_break is None else _break_row(graph_break)
+    return Explanation(device, shapes, rows, folded, break_row, memory, _pass_rows(report))
 
 
-def _step_row(step: Step, plan: Plan, caps: DeviceCaps) -> NodeRow:
+def _step_row(step: PlanStep, plan: Plan, caps: DeviceCaps) -> NodeRow:
     node = step.node
     outputs = tuple(repr(v) for v in node.outputs)
-    if isinstance(step, Host):
+    if isinstance(step, HostStep):
         read = sum(v.nbytes for v in {v for v in node.inputs if v is not None})
         written = sum(v.nbytes for v in node.outputs)
         why = f"no kernel fits: {step.reason}"
@@ -143,35 +144,35 @@ def _use(launch: Launch, caps: DeviceCaps) -> KernelUse:
     if tuned is None:
         return KernelUse(spec.entry, spec.source, launch.global_size, {}, "")
     defines = dict(spec.defines)
-    # The lanes are VW in the sources that common/math.clh serves.
+    # Sources that include common/math.clh call the lanes VW.
     values = {m: defines.get(m, defines.get("VW" if m == "T_VW" else m)) for m in tuned.defaults}
     used = {m: int(v) for m, v in values.items() if v is not None}
     record = str(find_record(spec.entry, caps))
     return KernelUse(spec.entry, spec.source, launch.global_size, used, record)
 
 
-def flops_of(step: Step) -> int:
+def flops_of(step: PlanStep) -> int:
     """Floating-point operations of a step, as its launches or its op count them."""
     node = step.node
     assert isinstance(node.op, Op)
     counted = 0
-    if isinstance(step, Kernels):
+    if isinstance(step, DeviceStep):
         if step.within is not None:
             return 0  # counted there
         counted = sum(x.flops for x in step.launches)
     return counted or node.op.flops(node.input_types, [v.type for v in node.outputs])
 
 
-def _cut_row(cut: Cut) -> CutRow:
-    first = cut.nodes[0]
+def _break_row(graph_break: GraphBreak) -> BreakRow:
+    first = graph_break.nodes[0]
     assert isinstance(first.op, Op)
     why = "the shape of what follows, or its kernel, depends on what the host reads"
-    if first in cut.driven:
+    if first in graph_break.host_driven:
         why = "the host drives it: control flow, a sequence, a map or bounds that are computed"
         if first.op.host_computes:
             why = "the host computes it: how much comes out depends on the data"
-    ops = Counter(n.op.name for n in cut.rest.nodes)
-    return CutRow(cut.title, why, cut.reads, dict(ops.most_common()))
+    ops = Counter(n.op.name for n in graph_break.suffix.nodes)
+    return BreakRow(graph_break.title, why, graph_break.reads, dict(ops.most_common()))
 
 
 def _pass_rows(report: PassReport | None) -> tuple[PassRow, ...]:

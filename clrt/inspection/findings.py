@@ -1,4 +1,4 @@
-"""What is found about a plan: its nodes, where it is cut, what the passes did."""
+"""The data of an explanation: nodes, graph break, passes."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ class KernelUse:
 
     Attributes:
         tunables: Its `T_` macros with their values.
-        record: Where those are from; "" for a kernel without any.
+        record: The tuning record they come from; "" for a kernel without tunables.
     """
 
     entry: str
@@ -29,15 +29,15 @@ class NodeRow:
 
     Attributes:
         where: "device", "host" or "view" (it shares its input's memory and nothing runs).
-        why: Why it runs there, and by this variant.
+        why: Why it runs there and by this variant.
         variant: The kernel variant; "" where there is none.
-        rejected: Why earlier variants were not taken.
+        rejected: The reject reasons of earlier variants.
         origins: The ONNX nodes it stands for.
         made_by: The pass that made it; "" for a node of the file.
         read_bytes, written_bytes, scratch_bytes: What its launches move: see `clrt.plan.traffic`.
-        flops: Floating-point operations, of those ops that count them.
+        flops: Floating-point operations; 0 for ops that do not count them.
         outputs: Name and type of each.
-        memory: Whose memory the output has, where it is not its own.
+        memory: The value whose memory the output shares, if it does.
     """
 
     name: str
@@ -58,14 +58,14 @@ class NodeRow:
 
 
 @dataclass(frozen=True)
-class CutRow:
-    """Where a plan ends because what follows depends on computed data.
+class BreakRow:
+    """A graph break: a plan ends because what follows depends on computed data.
 
     Attributes:
-        node: The first node whose output shape, or kernel, depends on it, and how many more.
-        why: What the host does there, for the first.
+        node: The first node whose output shape or kernel depends on it, and the number of others.
+        why: What the host does for that node.
         reads: The values that the host reads.
-        ops_after: How many nodes of each op come after, planned once the data are there.
+        ops_after: The number of nodes of each op in the suffix.
     """
 
     node: str
@@ -80,7 +80,7 @@ class PassRow:
 
     Attributes:
         hits: The nodes that it rewrote.
-        misses: The nodes that it nearly did, and why not.
+        misses: The nodes that it nearly rewrote, and why not.
     """
 
     name: str
@@ -90,25 +90,25 @@ class PassRow:
 
 @dataclass(frozen=True)
 class Findings:
-    """Why the plan for some input shapes is as it is.
+    """An explanation of the plan for some input shapes, as data.
 
     Attributes:
         rows: The nodes in the order in which they run.
         folded: Nodes whose outputs were known when the plan was made (shape arithmetic).
-        cut: Where the plan ends early, if it does.
+        graph_break: Where the plan ends before the graph does; None if nowhere.
     """
 
     device: str
     shapes: dict[str, tuple[int, ...]]
     rows: tuple[NodeRow, ...]
     folded: tuple[str, ...]
-    cut: CutRow | None
+    graph_break: BreakRow | None
     memory: Memory
     passes: tuple[PassRow, ...]
 
     @property
     def flops(self) -> int:
-        """Of all nodes."""
+        """Floating-point operations of all nodes."""
         return sum(r.flops for r in self.rows)
 
     @property
@@ -117,6 +117,6 @@ class Findings:
         return sum(len(r.kernels) for r in self.rows)
 
     def to_dict(self) -> dict[str, object]:
-        """Everything, for JSON."""
+        """All of it, for JSON."""
         sums = {"memory": self.memory.to_dict(), "flops": self.flops, "launches": self.launches}
         return {**asdict(self), **sums}

@@ -13,8 +13,9 @@ from clrt.ir.dims import is_symbol, substitute
 from clrt.ir.graph import Value
 from clrt.kernels.spec import BufferArg, Packed
 from clrt.ops.base import Op, all_graphs
-from clrt.plan.plan import Kernels, Plan
-from clrt.plan.specialise import Cut
+from clrt.plan.plan import Plan
+from clrt.plan.specialise import GraphBreak
+from clrt.plan.steps import DeviceStep
 
 # The smallest buffer that is made.
 _LEAST_BYTES = 4
@@ -29,17 +30,17 @@ class Memory:
             plans.
         plan_bytes: Constants that planning made (positions, masks) and the status words.
         arena_bytes: Activations: the largest arena of all plans, since they share it, and what
-            a plan leaves on the device for the one after a cut.
+            a plan leaves on the device for the one after a graph break.
         staging_bytes: What the inputs and outputs take beside the arena, each a copy.
-        cut: The nodes whose output shape depends on computed data, where there are such. Figures
-            then reach no further, but for the constants after it, which count as they lie.
+        graph_break: The nodes whose output shape depends on computed data, where there are such.
+            Figures then reach no further, but for the constants after it, which count as they lie.
     """
 
     weights_bytes: int
     plan_bytes: int
     arena_bytes: int
     staging_bytes: int
-    cut: str = ""
+    graph_break: str = ""
 
     @property
     def device_bytes(self) -> int:
@@ -62,39 +63,45 @@ class Memory:
             f"arena {format_bytes(self.arena_bytes)}, "
             f"inputs and outputs {format_bytes(self.staging_bytes)}"
         )
-        return f"{text}; as far as {self.cut}, whose shape depends on data" if self.cut else text
+        return (
+            f"{text}; as far as {self.graph_break}, whose shape depends on data"
+            if self.graph_break
+            else text
+        )
 
 
-def memory_of(plan: Plan, cut: Cut | None, model_constants: Collection[Value]) -> Memory:
+def memory_of(
+    plan: Plan, graph_break: GraphBreak | None, model_constants: Collection[Value]
+) -> Memory:
     """The memory that a plan needs.
 
     Args:
-        cut: Where the graph goes on after the plan.
+        graph_break: Where the graph goes on after the plan.
         model_constants: The constants that all plans of the model share.
     """
     sizes = uploads(plan)
-    if cut is not None:
+    if graph_break is not None:
         known = {value for value, _ in sizes}
-        inner = (g for n in cut.driven if isinstance(n.op, Op) for g in n.op.graphs)
-        graphs = (g for outer in (cut.rest, *inner) for g in all_graphs(outer))
+        inner = (g for n in graph_break.host_driven if isinstance(n.op, Op) for g in n.op.graphs)
+        graphs = (g for outer in (graph_break.suffix, *inner) for g in all_graphs(outer))
         later = {v for g in graphs for v in g.constants() if v.has_numbers} - known
         sizes.update({(v, ""): v.nbytes for v in later if not v.type.on_host})
     weights = sum(n for (value, _), n in sizes.items() if value in model_constants)
     inputs = [v for v in plan.graph.inputs if v in plan.places]
     outputs = dict(zip(plan.graph.output_names, plan.graph.outputs, strict=True))
-    left = [v for n, v in outputs.items() if cut is not None and n not in cut.reads]
+    left = [v for n, v in outputs.items() if graph_break is not None and n not in graph_break.reads]
     return Memory(
         weights,
         sum(sizes.values()) - weights + 8 * len(plan.statuses),
         sum(max(n, _LEAST_BYTES) for n in (*plan.arena.slab_bytes, *(v.nbytes for v in left))),
         sum(v.nbytes for v in (*inputs, *outputs.values()) if v not in left),
-        "" if cut is None else cut.title,
+        "" if graph_break is None else graph_break.title,
     )
 
 
 def uploads(plan: Plan) -> dict[tuple[Value, str], int]:
     """The bytes of each constant, or packed form of it by its layout, that a plan uploads."""
-    launches = (x for s in plan.steps if isinstance(s, Kernels) for x in s.launches)
+    launches = (x for s in plan.steps if isinstance(s, DeviceStep) for x in s.launches)
     buffers = (a.buffer for x in launches for a in x.args if isinstance(a, BufferArg))
     found: dict[tuple[Value, str], int] = {}
     for buffer in (*buffers, *plan.graph.outputs):

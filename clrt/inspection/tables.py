@@ -1,4 +1,4 @@
-"""An explanation as tables for people."""
+"""An explanation as tables."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rich.table import Table
 from rich.text import Text
 
 from clrt.errors import counted
-from clrt.inspection.findings import CutRow, Findings, KernelUse, NodeRow, PassRow
+from clrt.inspection.findings import BreakRow, Findings, KernelUse, NodeRow, PassRow
 from clrt.inspection.units import format_bytes, format_flops, format_shapes
 from clrt.printing import table_width
 
@@ -27,11 +27,11 @@ def as_text(findings: Findings) -> str:
 
 
 def explanation_tables(findings: Findings) -> Group:
-    """The summary, the nodes, the cut, the kernels and the passes."""
+    """The summary, the nodes, the graph break, the kernels and the passes."""
     parts: list[Text | Table] = [Text(line) for line in _summary(findings)]
     parts.append(_node_table(findings.rows))
-    if findings.cut is not None:
-        parts += [Text(line, style="yellow") for line in _cut_lines(findings.cut)]
+    if findings.graph_break is not None:
+        parts += [Text(line, style="yellow") for line in _break_lines(findings.graph_break)]
     parts += [_kernel_table(findings.rows), _pass_table(findings.passes)]
     return Group(*parts)
 
@@ -81,7 +81,7 @@ def _runs(row: NodeRow) -> str:
 
 
 def _kernel_table(rows: tuple[NodeRow, ...]) -> Table:
-    """Each kernel once, with its tunables and where they are from."""
+    """Each kernel once, with its tunables and the record they come from."""
     table = Table(title="kernels")
     table.add_column("kernel", overflow="fold")
     table.add_column("launches", justify="right", no_wrap=True)
@@ -119,10 +119,10 @@ def _cost(row: NodeRow) -> Iterator[str]:
         yield format_flops(row.flops)
 
 
-def _cut_lines(cut: CutRow) -> Iterator[str]:
-    reads = ", ".join(f"%{name}" for name in cut.reads) or "nothing"
-    yield f"Here the plan ends, at {cut.node}: {cut.why}."
-    after = ", ".join(f"{n} {op}" for op, n in cut.ops_after.items()) or "nothing"
+def _break_lines(graph_break: BreakRow) -> Iterator[str]:
+    reads = ", ".join(f"%{name}" for name in graph_break.reads) or "nothing"
+    yield f"Here the plan ends, at {graph_break.node}: {graph_break.why}."
+    after = ", ".join(f"{n} {op}" for op, n in graph_break.ops_after.items()) or "nothing"
     yield f"The host reads {reads}; planned once that is known: {after}."
 
 
@@ -139,7 +139,7 @@ def _pass_table(passes: tuple[PassRow, ...]) -> Table:
 
 
 def _misses(row: PassRow) -> Iterator[str]:
-    """One line per reason, with how often and where first."""
+    """One line per reason, with its count and the first node."""
     counts = Counter(reason for _, reason in row.misses)
     first = {reason: node for node, reason in reversed(row.misses)}
     for reason, count in counts.most_common():

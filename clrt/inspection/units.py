@@ -1,4 +1,4 @@
-"""Numbers as people read them."""
+"""Bytes, FLOPs and shapes as text."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 
@@ -13,6 +13,9 @@ from clrt.errors import ShapeError
 from clrt.ir.attributes import settle_attributes
 from clrt.ir.dims import Bindings, Dim, Shape, differ, substitute
 from clrt.ir.dtypes import DType
+
+if TYPE_CHECKING:
+    from clrt.ir.graph import Graph
 
 Array = np.ndarray[Any, np.dtype[Any]]
 
@@ -121,6 +124,18 @@ class TensorType:
             if known.dtype != object:
                 known = known.astype(self.dtype.numpy)
         return TensorType(self.dtype, shape, known)
+
+    def merged(self, newer: TensorType) -> TensorType:
+        """What two descriptions of one tensor say together: numbers win over symbols."""
+        if isinstance(newer, ContainerType):
+            return newer
+        data = newer.data if self.data is None or newer.numbers is not None else self.data
+        if newer.shape is None or self.shape is None or len(newer.shape) != len(self.shape):
+            shape = newer.shape if self.shape is None else self.shape
+        else:
+            pairs = zip(self.shape, newer.shape, strict=True)
+            shape = tuple(n if isinstance(n, int) else o for o, n in pairs)
+        return TensorType(newer.dtype, shape, data)
 
     @classmethod
     def of(cls, array: Array) -> TensorType:
@@ -232,6 +247,15 @@ class IrOp:
             ShapeError: The inputs do not fit; the message says which axis and why.
         """
         raise NotImplementedError(self.name)
+
+    def infer_with_data(self, inputs: Sequence[TensorType | None]) -> list[TensorType]:
+        """`infer`, plus the elements of outputs where those of the inputs tell them."""
+        return self.infer(inputs)
+
+    @property
+    def graphs(self) -> tuple[Graph, ...]:
+        """The graphs among the attributes."""
+        return ()
 
     @property
     def attributes(self) -> dict[str, Any]:

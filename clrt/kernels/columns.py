@@ -3,17 +3,9 @@
 from __future__ import annotations
 
 from clrt.ir.code import Define
-from clrt.kernels.spec import (
-    Arg,
-    BufferArg,
-    KernelSpec,
-    Launch,
-    Lowering,
-    ceil_div,
-    i32,
-    pieces_per_group,
-)
+from clrt.kernels.spec import Arg, BufferArg, KernelSpec, Launch, ceil_div, i32, pieces_per_group
 from clrt.kernels.tuned import TunedKernel
+from clrt.kernels.variant import Lowering
 
 _BLOCKS = 16  # outer indices of a work-group, at most
 

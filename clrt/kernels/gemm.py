@@ -11,23 +11,18 @@ from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
 from clrt.kernels.gemm_cpu import emit_cpu
 from clrt.kernels.product import Product, merge
-from clrt.kernels.spec import (
-    Arg,
-    BufferArg,
-    Emit,
-    Fits,
-    KernelSpec,
-    Launch,
-    Lowering,
-    Variant,
-    always,
-    ceil_div,
-    i32,
-    misfit_float32_cpu,
-    misfit_float64,
-)
+from clrt.kernels.spec import Arg, BufferArg, KernelSpec, Launch, ceil_div, i32
 from clrt.kernels.tiles import is_whole, tile, width
 from clrt.kernels.tuned import tuned
+from clrt.kernels.variant import (
+    Emit,
+    Lowering,
+    RejectReason,
+    Variant,
+    always,
+    reject_float32_cpu,
+    reject_float64,
+)
 
 EmitProduct: TypeAlias = Callable[[Product, Lowering], list[Launch]]
 
@@ -50,7 +45,7 @@ GPU = tuned(
 _GPU_SIDE = 16
 
 
-def misfit_gpu(node: Node, caps: DeviceCaps) -> str | None:
+def reject_gpu(node: Node, caps: DeviceCaps) -> str | None:
     """Why `emit_gpu` does not hold for a product of input 0."""
     if caps.is_cpu:
         return "for GPUs"
@@ -59,11 +54,11 @@ def misfit_gpu(node: Node, caps: DeviceCaps) -> str | None:
     return None if node.arg(0).dtype is DType.FLOAT32 else "for float32"
 
 
-def misfit_any(node: Node, caps: DeviceCaps) -> str | None:
+def reject_any(node: Node, caps: DeviceCaps) -> str | None:
     """Why `emit_any` does not hold for a product of input 0."""
     if node.arg(0).dtype is DType.BOOL:
         return "no product of bool"
-    return misfit_float64(node, caps)
+    return reject_float64(node, caps)
 
 
 def emit_blocks_cpu(product: Product, ctx: Lowering) -> list[Launch]:
@@ -94,7 +89,7 @@ def emit_blocks_cpu(product: Product, ctx: Lowering) -> list[Launch]:
     )
     chunks = ceil_div(product.m, tunables["T_MR"] * tunables["T_MB"])
     size = (chunks * ceil_div(product.n, width(tunables)) * product.batches,)
-    kernel = KernelSpec.of("gemm_blocks_cpu.cl", "gemm_blocks_cpu", **defines)
+    kernel = KernelSpec.of("matmul/gemm_blocks_cpu.cl", "gemm_blocks_cpu", **defines)
     return [*launches, Launch(kernel, size, (1,), args, product.flops)]
 
 
@@ -124,7 +119,7 @@ def emit_gpu(product: Product, ctx: Lowering) -> list[Launch]:
         ceil_div(product.m, tile_m) * _GPU_SIDE,
         product.batches,
     )
-    kernel = KernelSpec.of("gemm_gpu.cl", "gemm_gpu", **defines)
+    kernel = KernelSpec.of("matmul/gemm_gpu.cl", "gemm_gpu", **defines)
     local = (_GPU_SIDE, _GPU_SIDE, 1)
     return [*launches, Launch(kernel, size, local, _strided_args(product), product.flops)]
 
@@ -144,28 +139,28 @@ def emit_any(product: Product, ctx: Lowering) -> list[Launch]:
         "A_STORAGE": product.dtype.storage,
         "Y_STORAGE": product.y.dtype.storage,
     }
-    kernel = KernelSpec.of("gemm_any.cl", "gemm_any", **defines)
+    kernel = KernelSpec.of("matmul/gemm_any.cl", "gemm_any", **defines)
     size = (product.n, product.m, product.batches)
     return [*launches, Launch(kernel, size, None, _strided_args(product), product.flops)]
 
 
 def variants(
-    lowered: Callable[[EmitProduct], Emit], misfit: Fits = always, prefix: str = ""
+    lowered: Callable[[EmitProduct], Emit], reject_reason: RejectReason = always, prefix: str = ""
 ) -> tuple[Variant, ...]:
     """One for each kernel of products.
 
     Args:
         lowered: Gives the launches of a node with the products of an `emit_…`.
-        misfit: Why none of them holds.
+        reject_reason: Why none of them holds.
     """
 
-    def both(kernel: Fits) -> Fits:
-        return lambda node, caps: misfit(node, caps) or kernel(node, caps)
+    def both(kernel: RejectReason) -> RejectReason:
+        return lambda node, caps: reject_reason(node, caps) or kernel(node, caps)
 
     return (
-        Variant(f"{prefix}gemm_cpu", lowered(emit_cpu), both(misfit_float32_cpu)),
-        Variant(f"{prefix}gemm_gpu", lowered(emit_gpu), both(misfit_gpu)),
-        Variant(f"{prefix}gemm_any", lowered(emit_any), both(misfit_any)),
+        Variant(f"{prefix}gemm_cpu", lowered(emit_cpu), both(reject_float32_cpu)),
+        Variant(f"{prefix}gemm_gpu", lowered(emit_gpu), both(reject_gpu)),
+        Variant(f"{prefix}gemm_any", lowered(emit_any), both(reject_any)),
     )
 
 

@@ -12,14 +12,13 @@ from clrt.ir.code import Define
 from clrt.ir.graph import Value
 from clrt.kernels.matrix_unit import UnitWork, pays, unit_defines
 from clrt.kernels.panels import Panels
-from clrt.kernels.product import Product, View, copy_a, merge
+from clrt.kernels.product import MatrixView, Product, copy_a, merge
 from clrt.kernels.row_norm import RowNorm, norm_flops
 from clrt.kernels.spec import (
     Arg,
     BufferArg,
     KernelSpec,
     Launch,
-    Lowering,
     ceil_div,
     i32,
     pieces_per_group,
@@ -27,6 +26,7 @@ from clrt.kernels.spec import (
 )
 from clrt.kernels.tiles import is_whole, tile, width
 from clrt.kernels.tuned import tuned
+from clrt.kernels.variant import Lowering
 
 CPU = tuned(
     "gemm_cpu",
@@ -103,7 +103,7 @@ def emit_before(product: Product, after: SplitProduct, ctx: Lowering) -> tuple[l
 
 
 @dataclass(frozen=True)
-class Split:
+class SplitK:
     """How a product is shared out among the work-groups that make its A.
 
     Attributes:
@@ -165,7 +165,7 @@ class SplitProduct:
         """How many of the pieces of A a work-group makes."""
         return ceil_div(pieces, ctx.caps.compute_units)
 
-    def split(self, pieces: int, ctx: Lowering) -> Split | None:
+    def split(self, pieces: int, ctx: Lowering) -> SplitK | None:
         """A part for each core, since all are written and read again; None where it does not pay.
 
         Args:
@@ -178,9 +178,11 @@ class SplitProduct:
         span = self.span(pieces, ctx)
         parts, wide = ceil_div(pieces, span), kernel.panels * width(kernel.tunables)
         sums = BufferArg(ctx.scratch(parts * product.m * wide))
-        add_up = kernel.with_a(View(sums, (0, 0, wide, 1)), parts).by_rows(ctx.caps, self.norm)
+        add_up = kernel.with_a(MatrixView(sums, (0, 0, wide, 1)), parts).by_rows(
+            ctx.caps, self.norm
+        )
         args = (sums, kernel.b, i32(product.n), i32(span))
-        return Split(parts, args, replace(add_up, untouched=frozenset({kernel.b.buffer})))
+        return SplitK(parts, args, replace(add_up, untouched=frozenset({kernel.b.buffer})))
 
 
 @dataclass(frozen=True)
@@ -272,7 +274,7 @@ class _Kernel:
             **unit_defines(tunables, ctx.caps),
             **defines,
         }
-        spec = KernelSpec.of("gemm_cpu.cl", "gemm_cpu", **macros)
+        spec = KernelSpec.of("matmul/gemm_cpu.cl", "gemm_cpu", **macros)
         return cls(spec, tunables, product, b, b_strides, [*setup, *packing])
 
     @classmethod
@@ -306,7 +308,7 @@ class _Kernel:
         """Whether there are too few for each core to have some of its own."""
         return self.product.batches > 1 or self.blocks < 2 * caps.compute_units
 
-    def with_a(self, a: View, k: int) -> _Kernel:
+    def with_a(self, a: MatrixView, k: int) -> _Kernel:
         """The kernel with another A, of which k are read."""
         return replace(self, product=replace(self.product, a=a, k=k))
 
@@ -415,7 +417,7 @@ def pack_b(
     if k == 0:
         return [], target, strides
     numbers = (n, k, panel, columns, own[1], s0, s1, s_k, s_n)
-    kernel = KernelSpec.of("pack_panels.cl", "pack_panels", ROWS=_PACKED_ROWS)
+    kernel = KernelSpec.of("matmul/pack_panels.cl", "pack_panels", ROWS=_PACKED_ROWS)
     args: tuple[Arg, ...] = (target, source, *(i32(v) for v in numbers))
     grid = (columns // panel, ceil_div(k, _PACKED_ROWS), prod(own))
     return [Launch(kernel, grid, (1, 1, 1), args)], target, strides

@@ -16,21 +16,12 @@ from clrt.ir.op import Array
 from clrt.kernels import gemm
 from clrt.kernels.gemm_cpu import pack_b
 from clrt.kernels.panels import Panels
-from clrt.kernels.product import Product, View, merge
-from clrt.kernels.quantized import Walk, dequantize_launch
-from clrt.kernels.spec import (
-    Arg,
-    BufferArg,
-    KernelSpec,
-    Launch,
-    Lowering,
-    Packed,
-    ceil_div,
-    i32,
-    round_up,
-)
+from clrt.kernels.product import MatrixView, Product, merge
+from clrt.kernels.quantized import BlockWalk, dequantize_launch
+from clrt.kernels.spec import Arg, BufferArg, KernelSpec, Launch, Packed, ceil_div, i32, round_up
 from clrt.kernels.tiles import tile, width
 from clrt.kernels.tuned import tuned
+from clrt.kernels.variant import Lowering
 
 CPU = tuned(
     "gemm_integer_cpu",
@@ -41,7 +32,7 @@ CPU = tuned(
 )
 
 
-def misfit_cpu(node: Node, caps: DeviceCaps) -> str | None:
+def reject_cpu(node: Node, caps: DeviceCaps) -> str | None:
     """Why `emit_cpu` does not hold."""
     return None if caps.is_cpu else "for CPU devices"
 
@@ -52,7 +43,7 @@ def packed_width(product: Product, ctx: Lowering) -> int:
 
 
 def difference(
-    value: Value, zero: Value | None, walk: Walk, to: DType, ctx: Lowering
+    value: Value, zero: Value | None, walk: BlockWalk, to: DType, ctx: Lowering
 ) -> tuple[list[Launch], BufferArg]:
     """value - zero point in a wider dtype; made at load where both are constants."""
     zeros = None if zero is None else zero.numbers
@@ -68,7 +59,7 @@ def difference(
     return [dequantize_launch(target, to, value, None, zero, walk, ctx)], target
 
 
-def subtract(array: Array, zeros: Array | None, walk: Walk) -> Array:
+def subtract(array: Array, zeros: Array | None, walk: BlockWalk) -> Array:
     """array - zero points as int16, in the array's shape."""
     wide = array.astype(np.int16)
     if zeros is None:
@@ -85,8 +76,8 @@ def subtract(array: Array, zeros: Array | None, walk: Walk) -> Array:
 
 
 def constant_panels(
-    value: Value, zero: Value | None, walk: Walk, product: Product, ctx: Lowering
-) -> tuple[View, Code] | None:
+    value: Value, zero: Value | None, walk: BlockWalk, product: Product, ctx: Lowering
+) -> tuple[MatrixView, Code] | None:
     """Constant B minus its zero point in panels of bytes, or of shorts where those are too small.
 
     Returns:
@@ -114,7 +105,7 @@ def constant_panels(
     packed = BufferArg(Packed(value, layout, pack, nbytes))
     wide, size = round_up(product.n, columns) * product.k, max(product.n * product.k, 1)
     strides = tuple(s // size * wide for s in product.b.strides[:-2])
-    return View(packed, (*strides, columns, 1), in_panels=True), dtype.cl
+    return MatrixView(packed, (*strides, columns, 1), in_panels=True), dtype.cl
 
 
 def emit_cpu(product: Product, ctx: Lowering, panel_type: Code = DType.FLOAT32.cl) -> list[Launch]:
@@ -136,7 +127,7 @@ def emit_cpu(product: Product, ctx: Lowering, panel_type: Code = DType.FLOAT32.c
     args: tuple[Arg, ...] = (BufferArg(product.y, product.y_offset), product.a.buffer, b)
     tiles = ceil_div(product.m, tunables["T_MR"]) * ceil_div(product.n, width(tunables))
     kernel = KernelSpec.of(
-        "gemm_integer_cpu.cl",
+        "matmul/gemm_integer_cpu.cl",
         "gemm_integer_cpu",
         **tunables,
         B_T=panel_type,

@@ -12,8 +12,9 @@ from clrt.ir.dims import Shape, same, same_shape
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Value
 from clrt.kernels.blocks import Blocks
-from clrt.kernels.spec import Arg, BufferArg, Launch, Lowering, PartLowering, Scratch, i32
+from clrt.kernels.spec import Arg, BufferArg, Launch, Scratch, i32
 from clrt.kernels.strided import collapse, contiguous_strides, copy_launches
+from clrt.kernels.variant import Lowering, PartLowering
 
 # Kernels walk two batch axes; more are copied into one.
 _BATCH_AXES = 2
@@ -26,7 +27,7 @@ _COLUMNS_BYTES = 64 << 20  # of the images whose columns are made at once
 
 
 @dataclass(frozen=True)
-class View:
+class MatrixView:
     """A stack of matrices in a buffer.
 
     Attributes:
@@ -123,8 +124,8 @@ class Product:
     m: int
     n: int
     k: int
-    a: View
-    b: View
+    a: MatrixView
+    b: MatrixView
     epilogue: Epilogue = Epilogue()
     accumulator: Code = DType.FLOAT32.cl
     y_offset: int = 0
@@ -233,7 +234,7 @@ def _collapse(product: Product) -> Product:
 def _copy_batches(product: Product, ctx: Lowering) -> tuple[list[Launch], Product]:
     """A and B in full, broadcasting undone."""
     launches: list[Launch] = []
-    views: list[View] = []
+    views: list[MatrixView] = []
     for view, matrix in ((product.a, (product.m, product.k)), (product.b, (product.k, product.n))):
         launch, copy = _copy(view, (*product.batch, *matrix), product.dtype, ctx)
         launches += launch
@@ -251,12 +252,12 @@ def copy_a(product: Product, ctx: Lowering) -> tuple[list[Launch], Product]:
 
 
 def _copy(
-    view: View, shape: tuple[int, ...], dtype: DType, ctx: Lowering
-) -> tuple[list[Launch], View]:
+    view: MatrixView, shape: tuple[int, ...], dtype: DType, ctx: Lowering
+) -> tuple[list[Launch], MatrixView]:
     target = BufferArg(ctx.scratch(prod(shape), dtype))
     strides = contiguous_strides(shape)
     launches = copy_launches(ctx, view.buffer, target, dtype, shape, view.strides, strides)
-    return [] if 0 in shape else launches, View(target, strides)
+    return [] if 0 in shape else launches, MatrixView(target, strides)
 
 
 def image_chunks(

@@ -13,14 +13,15 @@ from clrt.ir.code import Code, Define
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Value
 from clrt.ir.op import Array
-from clrt.kernels.spec import BufferArg, KernelSpec, Launch, Lowering, Packed, ceil_div, i32
+from clrt.kernels.spec import BufferArg, KernelSpec, Launch, Packed, ceil_div, i32
+from clrt.kernels.variant import Lowering
 
 _PAIRS = (DType.INT4, DType.UINT4)
 _ELEMS = 1024
 
 
 @dataclass(frozen=True)
-class Walk:
+class BlockWalk:
     """A tensor as [outer, n, inner], and the strides of scale and zero point over it.
 
     Attributes:
@@ -35,7 +36,7 @@ class Walk:
     strides: tuple[int, int, int] = (0, 0, 0)
 
     @classmethod
-    def of(cls, dims: Sequence[int], axis: int, block: int, *, one: bool) -> Walk:
+    def of(cls, dims: Sequence[int], axis: int, block: int, *, one: bool) -> BlockWalk:
         """The walk of ONNX's forms.
 
         Args:
@@ -75,7 +76,9 @@ class Walk:
     ) -> Launch:
         """The launch of an entry: on a CPU device a work-item has many elements."""
         elems = _ELEMS if ctx.caps.is_cpu else 1
-        kernel = KernelSpec.of("quantize_linear.cl", entry, **defines, **self.defines, ELEMS=elems)
+        kernel = KernelSpec.of(
+            "pointwise/quantize_linear.cl", entry, **defines, **self.defines, ELEMS=elems
+        )
         first, *rest = self.grid
         grid = (ceil_div(first, elems), *rest)
         return Launch(kernel, grid, (1,) * len(grid) if elems > 1 else None, (*tensors, *self.args))
@@ -88,7 +91,7 @@ def quantize_launch(
     zero: Value | None,
     quotient: DType,
     saturate: bool,
-    walk: Walk,
+    walk: BlockWalk,
     ctx: Lowering,
 ) -> Launch:
     """The launch of QuantizeLinear.
@@ -123,7 +126,7 @@ def dequantize_launch(
     x: Value,
     scale: Value | None,
     zero: Value | None,
-    walk: Walk,
+    walk: BlockWalk,
     ctx: Lowering,
 ) -> Launch:
     """The launch of DequantizeLinear; without a scale y is x minus its zero point.

@@ -14,12 +14,12 @@ from clrt.kernels.spec import (
     BufferArg,
     KernelSpec,
     Launch,
-    Lowering,
     ceil_div,
     i32,
     pieces_per_group,
     round_up,
 )
+from clrt.kernels.variant import Lowering
 
 MAX_RANK = 6
 
@@ -107,10 +107,10 @@ def copy_launches(
     bits = dtype.cl_bits
     if not ctx.caps.is_cpu:
         numbers = (*pad_rank(source, 0), *pad_rank(target, 0))
-        kernel = KernelSpec.of("copy_strided.cl", "copy_strided", DATA_T=bits)
+        kernel = KernelSpec.of("movement/copy_strided.cl", "copy_strided", DATA_T=bits)
         return [launch_places(kernel, (src, dst), dims, numbers, ctx.caps)]
     size, numbers = _by_rows(dims, source, target)
-    kernel = KernelSpec.of("copy_strided.cl", "copy_strided_cpu", DATA_T=bits, CPU=1)
+    kernel = KernelSpec.of("movement/copy_strided.cl", "copy_strided_cpu", DATA_T=bits, CPU=1)
     return [Launch(kernel, size, (1,), (src, dst, *(i32(v) for v in numbers)))]
 
 

@@ -6,8 +6,9 @@ from collections.abc import Mapping
 
 from clrt.ir.graph import Value
 from clrt.kernels.product import Product
-from clrt.kernels.spec import Lowering, round_up
+from clrt.kernels.spec import round_up
 from clrt.kernels.tuned import TunedKernel
+from clrt.kernels.variant import Lowering
 
 # Instead of a tile of rows x vectors of lanes: rows, vectors, and the share of its speed. Measured
 # on PoCL and Intel's runtime, Zen 5; 6 x 2 vectors of 8 reach 0.6 of 4 x 3.

@@ -1,34 +1,25 @@
-"""The operator contract and its registry.
+"""The operator contract.
 
-A newcomer adds an op in one file: a frozen dataclass with `infer`, `reference`, `variants` and
-`samples`, under `@register`. Importer coverage, op tests and the docs table derive from here.
+A newcomer adds an op in one file: a frozen dataclass with `infer`, `reference` and `variants`,
+under `@register`. Importer coverage, op tests and the docs table derive from here.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import Enum
-from typing import Any, ClassVar, Protocol, TypeAlias, TypeVar
+from typing import Any, ClassVar, Protocol, TypeAlias
 
 import numpy as np
 
-from clrt.errors import (
-    ClrtError,
-    ModelError,
-    NumberError,
-    OutOfMemoryError,
-    ShapeError,
-    UnsupportedError,
-    reworded,
-    without_title,
-)
-from clrt.ir.dims import Dim, Expr, Shape, Undecidable, broadcast, differ, maximum, same
+from clrt.errors import OutOfMemoryError, ShapeError
+from clrt.ir.dims import Expr, Undecidable
 from clrt.ir.dtypes import DType
-from clrt.ir.graph import Graph, Names, Node, Value
+from clrt.ir.graph import Graph, Value
 from clrt.ir.op import Array, IrOp, TensorType
-from clrt.kernels.spec import Variant
+from clrt.kernels.variant import Variant
 from clrt.limits import check_texts
 
 Types = Sequence[TensorType | None]
@@ -37,7 +28,7 @@ Types = Sequence[TensorType | None]
 Held: TypeAlias = Any
 
 
-class Host(Protocol):
+class HostContext(Protocol):
     """What an op that the host drives may use."""
 
     def run(self, graph: Graph, inputs: Sequence[Held]) -> list[Held]:
@@ -45,50 +36,6 @@ class Host(Protocol):
 
     def read(self, value: Held) -> Array:
         """The elements of a tensor."""
-
-
-class Blaming:
-    """Of a block in which an op looks at what a model gives it: errors name the node (or file).
-
-    What an op raises on an invalid model is thus a `ModelError`, with the first error as its
-    cause. Blocks hold calls of ops (`from_onnx`, `infer`, `reference`, `drive`) and nothing of
-    clrt's own machinery, whose errors are bugs and stay what they are.
-    """
-
-    __slots__ = ("title",)
-
-    def __init__(self, title: object) -> None:
-        self.title = title
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
-        if error is None:
-            return
-        if isinstance(error, NumberError) and isinstance(self.title, Node):
-            raise error.at(self.title) from error
-        title = str(self.title)
-        if isinstance(error, NumberError):  # while a file is read: it is one of the file's
-            said = f"{error.what} is {error.number}; {error.allowed}"
-            raise ModelError(f"{title}: {said}.") from error
-        if isinstance(error, ClrtError):
-            if title.strip("'")[:_NAMED_CHARS] in str(error):
-                return
-            raise reworded(error, f"{title}: {without_title(str(error), title)}") from error
-        if isinstance(error, Undecidable):
-            raise UnsupportedError(f"{title}: it depends on the input shapes: {error}") from error
-        if isinstance(error, _INVALID):
-            raise ModelError(
-                f"{title}: its attributes or inputs are not valid "
-                f"({type(error).__name__}: {str(error)[:200]}); export the model again."
-            ) from error
-
-
-# Of a title that a message has already; a long one may be cut there.
-_NAMED_CHARS = 40
-# What an op that meets attributes or inputs of the wrong kind may raise besides clrt's errors.
-_INVALID = (TypeError, ValueError, LookupError, ArithmeticError, AttributeError)
 
 
 class Accuracy(Enum):
@@ -101,14 +48,6 @@ class Accuracy(Enum):
     ELEMENTWISE = 8
     TRANSCENDENTAL = 32
     ACCUMULATED = 256
-
-
-@dataclass(frozen=True)
-class Sample:
-    """One test case of an op: the op with its attributes and the inputs it gets."""
-
-    op: IrOp
-    inputs: tuple[Array | None, ...]
 
 
 @dataclass
@@ -141,8 +80,8 @@ class OnnxNode:
         self.inputs[index] = self.add_constant(array)
 
 
-class Expand(Exception):
-    """Raised by `from_onnx`: the node runs as other ops, those of clrt's expansion of its op.
+class Decompose(Exception):
+    """Raised by `from_onnx`: the node runs as other ops, those of the op's decomposition.
 
     Where there is none, or that raises it too, they are those of the body in the ONNX schema.
     """
@@ -155,7 +94,13 @@ class Op(IrOp):
     Class attributes:
         promoted: Attributes of older opsets that are inputs in the newest: name to
             (input index, dtype); they become constants at import.
+        implied: Fields that say no more than the node's inputs and outputs do: they are no
+            attributes in ONNX.
+        onnx_since: From this opset on it means what it does, which schemas before do not tell.
         view: The single output is input 0 with another shape: no kernel runs.
+        moves: Each element of the outputs is one of input 0, perhaps in another dtype.
+        reads_part: A launch reads only some of input 0, no more bytes than it writes.
+        writes_part: A launch writes only some of the output, no more bytes than it reads.
         in_place: Inputs whose memory the output may take over (same size, same index order).
         host_inputs: Inputs whose elements must be known when a plan is made (shapes, axes).
         alike: Groups of inputs that have one dtype each: kernels read them as that.
@@ -164,7 +109,7 @@ class Op(IrOp):
         accuracy: Tolerance class of the kernels.
         storages: How the elements of its inputs and outputs may lie in memory (`DType.storage`)
             for its kernels; None where they take any dtype, since they only move elements.
-        driven: The node runs between plans, driven by the host, which does no arithmetic on
+        host_driven: The node runs between plans, driven by the host, which does no arithmetic on
             tensors in it: control flow, sequences and maps.
         drives_unread: Those of its host inputs for which, where they are computed data, the host
             drives the node, too: the plan of what follows then serves all that give the same shape.
@@ -175,7 +120,12 @@ class Op(IrOp):
     """
 
     promoted: ClassVar[Mapping[str, tuple[int, Any]]] = {}
+    implied: ClassVar[frozenset[str]] = frozenset()
+    onnx_since: ClassVar[int] = 0
     view: ClassVar[bool] = False
+    moves: ClassVar[bool] = False
+    reads_part: ClassVar[bool] = False
+    writes_part: ClassVar[bool] = False
     in_place: ClassVar[tuple[int, ...]] = ()
     host_inputs: ClassVar[tuple[int, ...]] = ()
     alike: ClassVar[tuple[tuple[int, ...], ...]] = ()
@@ -184,7 +134,7 @@ class Op(IrOp):
     accuracy: ClassVar[Accuracy] = Accuracy.ACCUMULATED
     variants: ClassVar[tuple[Variant, ...]] = ()
     storages: ClassVar[frozenset[str] | None] = frozenset({"plain", "half"})
-    driven: ClassVar[bool] = False
+    host_driven: ClassVar[bool] = False
     stepwise: ClassVar[bool] = False
     drives_unread: ClassVar[tuple[int, ...]] = ()
     carries: ClassVar[tuple[int, int] | None] = None
@@ -194,19 +144,7 @@ class Op(IrOp):
         """Types of the inputs of its graph, where the file need not declare them."""
         return []
 
-    @property
-    def graphs(self) -> tuple[Graph, ...]:
-        """The graphs among the attributes."""
-        return ()
-
-    def expand(self, inputs: Sequence[Value | None]) -> tuple[Graph, Sequence[Value | None]] | None:
-        """The graph that does the same with these inputs, and its inputs; None where none does.
-
-        It is asked for at load, and again when the plan is made, when every shape is a number.
-        """
-        return None
-
-    def drive(self, inputs: Sequence[Held], host: Host) -> Sequence[Held]:
+    def drive(self, inputs: Sequence[Held], host: HostContext) -> Sequence[Held]:
         """The outputs, where the host drives the node: a size in them depends on the data."""
         return self.compute(*(None if x is None else host.read(x) for x in inputs))
 
@@ -229,6 +167,22 @@ class Op(IrOp):
         known = {f.name for f in fields(cls)}
         values = {k: tuple(v) if isinstance(v, list) else v for k, v in attrs.items() if k in known}
         return cls(**values)
+
+    def to_onnx(self) -> dict[str, Any]:
+        """The fields as attributes of the newest opset: what `from_onnx` reads.
+
+        Raises:
+            UnsupportedError: ONNX's op does not have one of the values.
+        """
+        return {f.name: getattr(self, f.name) for f in fields(self) if f.name not in self.implied}
+
+    def onnx_inputs(self, inputs: Sequence[Value | None]) -> list[Value | None]:
+        """The inputs in the places that ONNX has for them."""
+        return list(inputs)
+
+    def draws(self, inputs: Types) -> bool:
+        """Whether the outputs are random numbers."""
+        return False
 
     def check_tables(self, inputs: Types) -> None:
         """Checks constants that kernels follow as clrt made them; asked where a file has them.
@@ -253,7 +207,7 @@ class Op(IrOp):
         if self.storages is not None:
             inputs = tuple(None if a is None else _readable(a, self.storages) for a in inputs)
         if any(_is_text(a) for a in inputs):
-            if not self.driven:
+            if not self.host_driven:
                 self._check_texts(inputs)
             inputs = tuple(_of_one_width(inputs))
         try:
@@ -269,16 +223,6 @@ class Op(IrOp):
         made = [t.static_shape or () for t in self.infer(types) if t.dtype is DType.STRING]
         for count in (*(a.size for a in texts), *map(math.prod, made)):
             check_texts(count, width)
-
-    @classmethod
-    def samples(cls) -> Iterator[Sample]:
-        """Test cases: attribute corners, tails around tiles, broadcasting, each dtype."""
-        yield from ()
-
-    @classmethod
-    def error_samples(cls) -> Iterator[tuple[Sample, type[Exception]]]:
-        """Inputs that `infer` must refuse, with the error class."""
-        yield from ()
 
     def flops(self, inputs: Types, outputs: Types) -> int:
         """Floating-point operations at static shapes."""
@@ -338,7 +282,7 @@ def _of_one_width(inputs: Sequence[Array | None]) -> Sequence[Array | None]:
     return [texts[i].astype(width, copy=False) if i in texts else a for i, a in enumerate(inputs)]
 
 
-# What an int64 holds, one to an element; expansions follow small codes, too.
+# What an int64 holds, one to an element; decompositions follow small codes, too.
 _FOLLOWED = frozenset(
     {DType.INT8, DType.UINT8, DType.INT16, DType.UINT16, DType.INT32, DType.UINT32, DType.INT64}
 )
@@ -363,41 +307,6 @@ def _tidy(array: Array, dtype: DType) -> Array:
     return array
 
 
-def node_of(op: Op, inputs: Sequence[Value], name: str) -> Node:
-    """A node of one output, which has its name."""
-    (type_,) = op.infer_with_data([v.type for v in inputs])
-    return Node(name, op, list(inputs), [Value(name, type_)])
-
-
-def stand_in(node: Node, names: Names) -> Graph | None:
-    """The graph that a node stands for with what is known of its inputs, reading these.
-
-    Args:
-        names: For the nodes of a graph made for the occasion; those of the model's keep theirs.
-
-    Raises:
-        ShapeError: The inputs do not fit.
-    """
-    assert isinstance(node.op, Op)
-    with Blaming(node):
-        found = node.op.expand(node.inputs)
-    if found is None:
-        return None
-    graph, inputs = found
-    body = graph.over(inputs)
-    own = set[str]().union(*(g.names() for g in node.op.graphs))
-    for inner in body.nodes:
-        if inner.name in own:
-            continue
-        inner.name, inner.origins = names.fresh(node.name, inner.op.name), node.origins
-        for value in (*inner.inputs, *inner.outputs):
-            if value is None or value in inputs or value.name in own:
-                continue
-            if value.producer in (None, inner):
-                value.name = names.fresh(inner.name, "value")
-    return body
-
-
 def all_graphs(graph: Graph) -> Iterator[Graph]:
     """A graph, and those that its nodes run."""
     yield graph
@@ -405,133 +314,3 @@ def all_graphs(graph: Graph) -> Iterator[Graph]:
         if isinstance(node.op, Op):
             for inner in node.op.graphs:
                 yield from all_graphs(inner)
-
-
-OpClass = TypeVar("OpClass", bound=type[Op])
-
-
-@dataclass
-class Registry:
-    """All ops by (domain, ONNX name); the ai.onnx domain is ""."""
-
-    classes: dict[tuple[str, str], type[Op]] = field(default_factory=dict)
-
-    def add(self, cls: type[Op]) -> None:
-        """Adds an op class; a duplicate raises."""
-        key = (cls.domain, cls.name)
-        if key in self.classes:
-            raise ValueError(f"op {key} is registered twice")
-        self.classes[key] = cls
-
-    def find(self, domain: str, name: str) -> type[Op] | None:
-        """The class, or None where clrt has no such op."""
-        return self.classes.get((domain, name))
-
-    def named(self, name: str) -> type[Op]:
-        """The class of a name in any domain, as the text form prints it."""
-        domain, _, short = name.rpartition(".")
-        return self.classes[(domain, short)]
-
-
-REGISTRY = Registry()
-
-
-def register(cls: OpClass) -> OpClass:
-    """Class decorator: names the op after its class unless `name` is set, and registers it."""
-    if "name" not in cls.__dict__:
-        cls.name = cls.__name__
-    REGISTRY.add(cls)
-    return cls
-
-
-def need(inputs: Types, index: int, op: IrOp) -> TensorType:
-    """An input type that must be there.
-
-    Raises:
-        ModelError: It is left out.
-    """
-    found = inputs[index] if index < len(inputs) else None
-    if found is None:
-        raise ModelError(f"{op.name} lacks its input {index}; the model is not valid ONNX.")
-    return found
-
-
-def agree(type_: TensorType, shape: Sequence[Dim | None]) -> bool:
-    """Whether a tensor may have that shape; None stands for any size."""
-    if type_.shape is None:
-        return True
-    pairs = zip(type_.shape, shape, strict=False)
-    return len(type_.shape) == len(shape) and not any(
-        b is not None and differ(a, b) for a, b in pairs
-    )
-
-
-def known(inputs: Types, index: int, op: IrOp) -> Array | None:
-    """The elements of an optional integer input (perhaps symbolic); None where left out.
-
-    Raises:
-        UnsupportedError: The input is there but only known when the model runs.
-    """
-    found = inputs[index] if index < len(inputs) else None
-    if found is None:
-        return None
-    if found.data is None:
-        raise UnsupportedError(
-            f"{op.name}: input {index} ({found}) is computed while the model runs; "
-            "clrt needs it when the plan is made."
-        )
-    return found.data
-
-
-def normalize_axis(axis: int, rank: int, op: IrOp) -> int:
-    """A non-negative axis.
-
-    Raises:
-        ShapeError: The axis is outside the rank.
-    """
-    if not -rank <= axis < max(rank, 1):
-        raise ShapeError(
-            f"{op.name}: axis {axis} is outside rank {rank}; expected {-rank}..{rank - 1}."
-        )
-    return axis % rank if rank else 0
-
-
-def checked_sizes(dims: Iterable[Dim], trouble: str) -> Shape:
-    """Dims as sizes: symbolic ones are 0 where they would be below, which is refused of numbers.
-
-    Raises:
-        ShapeError: One is a number below 0; `trouble` says what that means.
-    """
-    found = tuple(dims)
-    if any(isinstance(d, int) and d < 0 for d in found):
-        raise ShapeError(trouble)
-    return tuple(maximum(d, 0) for d in found)
-
-
-def broadcast_shapes(shapes: Sequence[Shape | None], op: IrOp) -> Shape | None:
-    """NumPy's broadcasting over dims; None where a rank is unknown.
-
-    Raises:
-        ShapeError: Two dims differ and neither is 1.
-    """
-    if any(s is None for s in shapes):
-        return None
-    ranked = [s for s in shapes if s is not None]
-    rank = max((len(s) for s in ranked), default=0)
-    result: list[Dim] = [1] * rank
-    for shape in ranked:
-        for i, dim in enumerate(shape, start=rank - len(shape)):
-            result[i] = _broadcast_dim(result[i], dim, shapes, op)
-    return tuple(result)
-
-
-def _broadcast_dim(a: Dim, b: Dim, shapes: Sequence[Shape | None], op: IrOp) -> Dim:
-    # What most are, told without arithmetic.
-    if same(a, 1):
-        return b
-    if same(a, b) or same(b, 1):
-        return a
-    if differ(a, b) and differ(a, 1) and differ(b, 1):
-        text = " and ".join(f"[{','.join(map(str, s or ()))}]" for s in shapes)
-        raise ShapeError(f"{op.name}: shapes {text} do not broadcast ({a} against {b}).")
-    return broadcast(a, b)

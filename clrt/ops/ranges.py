@@ -30,7 +30,7 @@ def length_status(node: Node, operand: int, most: int, what: str) -> Status:
 def check_launch(node: Node, operand: int, most: int, what: str) -> Launch:
     """The launch that reports lengths outside 0..most."""
     lengths = node.arg(operand)
-    kernel = KernelSpec.of("check_lengths.cl", "check_lengths", INDEX_T=lengths.dtype.cl)
+    kernel = KernelSpec.of("attention/check_lengths.cl", "check_lengths", INDEX_T=lengths.dtype.cl)
     buffers = (BufferArg(lengths), BufferArg(length_status(node, operand, most, what)))
     elems = prod(lengths.dims)
     return Launch(kernel, (elems,), None, (*buffers, i32(elems), i32(most)))

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
+from clrt.ir.builder import Builder
 from clrt.ir.dims import Dim, Shape, same, same_shape
 from clrt.ir.graph import Node, Value
-from clrt.ops.transpose import Transpose
+from clrt.ops.movement.transpose import Transpose
 from clrt.passes.canonicalize_matmul import Operands, strip_transposes
 from clrt.passes.canonicalize_views import reshape
-from clrt.passes.driver import Rewriter
 from clrt.passes.matching import (
     int_attribute,
     op_name,
@@ -259,11 +259,11 @@ def part_of(value: Value) -> tuple[Value, int] | None:
     return None
 
 
-def merged(rewriter: Rewriter, heads: Heads) -> Value:
+def merged(build: Builder, heads: Heads) -> Value:
     """[B, S, W] with the heads side by side, or [B, H, S, D]."""
     if heads.source is not None:
         return heads.source
     if heads.by_head:
         return heads.base
     like = Value("", type(heads.base.type)(heads.base.dtype, heads.merged_shape))
-    return reshape(rewriter, heads.base, like)
+    return reshape(build, heads.base, like)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from clrt.ir.graph import Node, Patch, Value
-from clrt.ops.fused_matmul import FusedMatMul, epilogue_operand_fits
-from clrt.ops.matmul import MatrixProduct
-from clrt.ops.transpose import Transpose
-from clrt.passes.driver import GraphView, Match, Miss, Pass, Rewriter
+from clrt.ops.matmul.fused_matmul import FusedMatMul, epilogue_operand_fits
+from clrt.ops.matmul.matmul import MatrixProduct
+from clrt.ops.movement.transpose import Transpose
+from clrt.passes.driver import GraphView, Match, Miss, Pass
 from clrt.passes.matching import op_name, produced_by
 
 
@@ -48,12 +48,12 @@ class CanonicalizeMatmul(Pass):
         return Match(view, node, facts=operands)
 
     def rewrite(self, match: Match) -> Patch:
-        operands, node, rewriter = match.facts, match.root, Rewriter(match, self.name)
+        operands, node, build = match.facts, match.root, match.builder(self.name)
         assert isinstance(operands, Operands) and isinstance(node.op, MatrixProduct)
         steps = node.op.program(node.input_types)
         op = FusedMatMul(int(operands.trans_a), int(operands.trans_b), steps)
-        value = rewriter.add(op, operands.a, operands.b, *node.op.extras(node))
-        return rewriter.patch({node.output: value})
+        value = build.add(op, operands.a, operands.b, *node.op.extras(node))
+        return build.patch({node.output: value})
 
 
 def strip_transposes(node: Node) -> Operands:

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from clrt.ir.builder import Builder
 from clrt.ir.dims import product, same
 from clrt.ir.graph import Node, Patch, Value
-from clrt.ops.transpose import Transpose
-from clrt.ops.views import Reshape
-from clrt.passes.driver import GraphView, Match, Miss, Pass, Rewriter
+from clrt.ops.movement.transpose import Transpose
+from clrt.ops.movement.views import Reshape
+from clrt.passes.driver import GraphView, Match, Miss, Pass
 from clrt.passes.matching import has_known_shape, keeps_shape, moves_ones, op_name, produced_by
 
 _VIEWS = ("Reshape", "Flatten", "Squeeze", "Unsqueeze")
@@ -44,9 +45,9 @@ class CanonicalizeViews(Pass):
         return Match(view, node, facts=source)
 
     def rewrite(self, match: Match) -> Patch:
-        rewriter = Rewriter(match, self.name)
-        value = reshape(rewriter, match.facts, match.root.output)
-        return rewriter.patch({match.root.output: value})
+        build = match.builder(self.name)
+        value = reshape(build, match.facts, match.root.output)
+        return build.patch({match.root.output: value})
 
 
 class SimplifyTransposes(Pass):
@@ -84,7 +85,7 @@ class SimplifyTransposes(Pass):
         return Match(view, node, through=[turn, first])
 
     def rewrite(self, match: Match) -> Patch:
-        rewriter, node = Rewriter(match, self.name), match.root
+        build, node = match.builder(self.name), match.root
         if isinstance(node.op, Transpose):
             (inner,) = match.through
             assert isinstance(inner.op, Transpose)
@@ -96,15 +97,15 @@ class SimplifyTransposes(Pass):
             x = match.through[1].arg(0)
             rank = len(x.shape or ())
             perm = (*range(rank - 2), rank - 1, rank - 2)
-        return rewriter.patch({node.output: rewriter.add(Transpose(perm), x)})
+        return build.patch({node.output: build.add(Transpose(perm), x)})
 
 
-def reshape(rewriter: Rewriter, source: Value, like: Value) -> Value:
+def reshape(build: Builder, source: Value, like: Value) -> Value:
     """`source` in the known shape of `like`."""
     if keeps_shape(source, like):
         return source
     assert like.shape is not None
-    value = rewriter.add(Reshape(allowzero=1), source, rewriter.shape_constant(like.shape))
+    value = build.add(Reshape(allowzero=1), source, build.dims(like.shape))
     value.type = type(like.type)(source.dtype, like.shape, value.type.data)
     return value
 

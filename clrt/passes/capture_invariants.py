@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from clrt.ir.graph import Node, Patch, Value
-from clrt.ops.control_flow import Loop
-from clrt.passes.driver import GraphView, Match, Miss, Pass, Rewriter
+from clrt.ops.control.control_flow import Loop
+from clrt.passes.driver import GraphView, Match, Miss, Pass
 from clrt.passes.matching import produced_by
 
 
@@ -23,7 +23,7 @@ class CaptureInvariants(Pass):
         return Match(view, node, facts=found) if found else None
 
     def rewrite(self, match: Match) -> Patch:
-        rewriter, node, places = Rewriter(match, self.name), match.root, match.facts
+        build, node, places = match.builder(self.name), match.root, match.facts
         assert isinstance(node.op, Loop)
         body = node.op.body.copy()
         moved = [body.inputs[2 + i] for i in places]
@@ -37,9 +37,9 @@ class CaptureInvariants(Pass):
         others = [v for k, v in enumerate(node.outputs) if k not in places]
         if others:
             captures = node.op.captures + len(places)
-            rewriter.add(replace(node.op, body=body, captures=captures), *inputs, *starts.values())
-            results.update(zip(others, rewriter.nodes[0].outputs, strict=True))
-        return rewriter.patch(results)
+            build.add(replace(node.op, body=body, captures=captures), *inputs, *starts.values())
+            results.update(zip(others, build.nodes[0].outputs, strict=True))
+        return build.patch(results)
 
 
 def _invariants(loop: Loop) -> list[int]:

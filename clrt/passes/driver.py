@@ -14,9 +14,10 @@ from typing import Any, ClassVar
 
 from clrt import knobs
 from clrt.errors import ClrtError, PassError
-from clrt.ir.dims import UNKNOWN, Shape, numbers_of
+from clrt.ir.builder import Builder
+from clrt.ir.dims import UNKNOWN, numbers_of
 from clrt.ir.graph import Graph, Names, Node, Patch, Value
-from clrt.ir.op import Array, ContainerType, IrOp, TensorType
+from clrt.ir.op import TensorType
 from clrt.limits import FoldBudget
 from clrt.ops.base import Op, all_graphs
 from clrt.passes.report import PassRecord, PassReport
@@ -53,6 +54,10 @@ class Match:
 
     def __post_init__(self) -> None:
         self.nodes = self.nodes or [self.root]
+
+    def builder(self, pass_name: str) -> Builder:
+        """Makes what takes the place of the match."""
+        return Builder(self.view.names, self.root.name, pass_name)
 
 
 class Pass(ABC):
@@ -210,65 +215,6 @@ def fold_budget(graph: Graph) -> FoldBudget:
     return FoldBudget.of(sum(v.nbytes for v in constants))
 
 
-class Rewriter:
-    """Makes the nodes and constants of a patch, with types inferred and fresh names."""
-
-    def __init__(self, match: Match, pass_name: str) -> None:
-        self._match = match
-        self._pass = pass_name
-        self.nodes: list[Node] = []
-
-    @property
-    def view(self) -> GraphView:
-        """The graph."""
-        return self._match.view
-
-    def add(self, op: IrOp, *inputs: Value | None) -> Value:
-        """A new node; returns its first output."""
-        origin, names = self._match.root.name, self._match.view.names
-        assert isinstance(op, Op)
-        trimmed = list(inputs)
-        # Where there are graphs, it is the number of inputs that says which are captured.
-        while trimmed and trimmed[-1] is None and not op.graphs:
-            trimmed.pop()
-        types = op.infer_with_data([None if v is None else v.type for v in trimmed])
-        name = names.fresh(origin, self._pass)
-        values = [Value(name if i == 0 else f"{name}:{i}", t) for i, t in enumerate(types)]
-        self.nodes.append(Node(name, op, trimmed, values))
-        return values[0]
-
-    def constant(self, array: Array) -> Value:
-        """A constant of numbers."""
-        return self._constant(TensorType.of(array))
-
-    def shape_constant(self, shape: Shape) -> Value:
-        """A rank-1 int64 constant of dims."""
-        return self._constant(TensorType.of_dims(shape))
-
-    def _constant(self, type_: TensorType) -> Value:
-        return Value(self._match.view.names.fresh(self._match.root.name, self._pass), type_)
-
-    def patch(self, replace: dict[Value, Value]) -> Patch:
-        """The patch of the nodes made so far."""
-        for old, new in replace.items():
-            if new.producer in self.nodes:
-                new.type = _better_type(old.type, new.type)
-        return Patch(replace, self.nodes)
-
-
-def _better_type(old: TensorType, new: TensorType) -> TensorType:
-    """What two descriptions of the same tensor say together: numbers win over symbols."""
-    if isinstance(new, ContainerType):
-        return new
-    data = new.data if old.data is None or new.numbers is not None else old.data
-    if new.shape is None or old.shape is None or len(new.shape) != len(old.shape):
-        shape = new.shape if old.shape is None else old.shape
-    else:
-        pairs = zip(old.shape, new.shape, strict=True)
-        shape = tuple(n if isinstance(n, int) else o for o, n in pairs)
-    return TensorType(new.dtype, shape, data)
-
-
 def _told(old: TensorType, new: TensorType) -> dict[str, int]:
     """Numbers of unknown dims. The graph needs them everywhere: what tells them may go.
 
@@ -298,7 +244,7 @@ def _check(patch: Patch, match: Match, view: GraphView) -> None:
                 raise PassError(f"{node}, new, reads {value!r}, which is no longer computed")
 
 
-class Session:
+class PassRun:
     """Runs passes on one graph and keeps the report.
 
     Attributes:
@@ -379,7 +325,7 @@ def run_pass(graph: Graph, pass_: Pass) -> PassRecord:
     Raises:
         PassError: A patch breaks a rule, or no fixpoint comes.
     """
-    return Session(graph).run(pass_)
+    return PassRun(graph).run(pass_)
 
 
 def infer_types(graph: Graph) -> None:
@@ -390,7 +336,7 @@ def infer_types(graph: Graph) -> None:
         types = node.op.infer_with_data(node.input_types)
         for value, type_ in zip(node.outputs, types, strict=False):
             told |= _told(value.type, type_)
-            value.type = _better_type(value.type, type_)
+            value.type = value.type.merged(type_)
     graph.bind(told)
 
 
@@ -401,8 +347,7 @@ __all__ = [
     "Pass",
     "PassRecord",
     "PassReport",
-    "Rewriter",
-    "Session",
+    "PassRun",
     "infer_types",
     "run_pass",
 ]

@@ -7,13 +7,14 @@ from collections.abc import Iterable
 import numpy as np
 
 from clrt.errors import ClrtError
+from clrt.ir.builder import Builder
 from clrt.ir.dims import Expr
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Patch, Value
 from clrt.ir.op import Array, TensorType
 from clrt.limits import MAX_STEPWISE_BYTES
 from clrt.ops.base import Op
-from clrt.passes.driver import GraphView, Match, Miss, Pass, Rewriter
+from clrt.passes.driver import GraphView, Match, Miss, Pass
 from clrt.passes.matching import op_name
 
 # A larger result is computed at each run unless it is no larger than what it is made from.
@@ -41,7 +42,7 @@ class FoldConstants(Pass):
         assert isinstance(node.op, Op)
         if not known or not node.outputs:
             return None
-        if node.op.driven or any(v.type.on_host for v in node.outputs):
+        if node.op.host_driven or any(v.type.on_host for v in node.outputs):
             return None  # a loop may be long, and sequences are no constants
         if op_name(node) == "Transpose" and _feeds_products(view, node):
             return None
@@ -74,13 +75,13 @@ class FoldConstants(Pass):
         return Match(view, node, facts=(arrays, made - gone, work))
 
     def rewrite(self, match: Match) -> Patch:
-        rewriter = Rewriter(match, self.name)
+        build = match.builder(self.name)
         replace = {}
         arrays, grown, work = match.facts
         match.view.budget.take(grown, work)
         for value, array in zip(match.root.outputs, arrays, strict=True):
-            replace[value] = _constant(rewriter, value, array)
-        return rewriter.patch(replace)
+            replace[value] = _constant(build, value, array)
+        return build.patch(replace)
 
 
 class FoldShapeData(Pass):
@@ -105,12 +106,12 @@ class FoldShapeData(Pass):
         return Match(view, node)
 
     def rewrite(self, match: Match) -> Patch:
-        rewriter = Rewriter(match, self.name)
+        build = match.builder(self.name)
         names = match.view.names
         replace = {
             v: Value(names.fresh(match.root.name, self.name), v.type) for v in match.root.outputs
         }
-        return rewriter.patch(replace)
+        return build.patch(replace)
 
 
 def _symbols(dims: Iterable[object]) -> frozenset[str]:
@@ -129,9 +130,9 @@ def evaluate_node(node: Node) -> list[Array] | Miss:
         return Miss(f"its reference cannot run: {error}", node)
 
 
-def _constant(rewriter: Rewriter, value: Value, array: Array) -> Value:
+def _constant(build: Builder, value: Value, array: Array) -> Value:
     data = np.ascontiguousarray(array, value.dtype.numpy).reshape(array.shape)
-    made = rewriter.constant(data)
+    made = build.constant(data)
     made.type = TensorType(value.dtype, data.shape, data)
     return made
 

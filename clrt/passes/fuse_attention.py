@@ -6,12 +6,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from clrt.ir.builder import Builder
 from clrt.ir.dims import Dim, Shape, same
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Patch, Value
-from clrt.ops.fused_attention import MAX_HEAD_SIZE, FusedAttention
-from clrt.ops.pointwise import Add, Where
-from clrt.ops.transpose import Transpose
+from clrt.ops.attention.fused_attention import MAX_HEAD_SIZE, FusedAttention
+from clrt.ops.movement.transpose import Transpose
+from clrt.ops.pointwise.pointwise import Add, Where
 from clrt.passes.attention_parts import (
     Choice,
     Heads,
@@ -22,7 +23,7 @@ from clrt.passes.attention_parts import (
     merged,
 )
 from clrt.passes.canonicalize_views import reshape
-from clrt.passes.driver import GraphView, Match, Miss, Pass, Rewriter
+from clrt.passes.driver import GraphView, Match, Miss, Pass
 from clrt.passes.matching import int_attribute, op_name, produced_by, scalar, uniform
 
 
@@ -70,7 +71,7 @@ class FuseAttention(Pass):
         return Match(view, node, nodes=found.nodes, facts=found)
 
     def rewrite(self, match: Match) -> Patch:
-        found, rewriter = match.facts, Rewriter(match, self.name)
+        found, build = match.facts, match.builder(self.name)
         assert isinstance(found, _Attention)
         q, k, v = found.q, found.k, found.v
         op = FusedAttention(
@@ -84,11 +85,11 @@ class FuseAttention(Pass):
             scale=float(np.float32(found.scores.scale * q.scale * k.scale)),
             nan_to_zero=found.nan_to_zero,
         )
-        operands = [merged(rewriter, heads) for heads in (q, k, v)]
-        mask = _mask(rewriter, found)
-        value = rewriter.add(op, *operands, mask)
+        operands = [merged(build, heads) for heads in (q, k, v)]
+        mask = _mask(build, found)
+        value = build.add(op, *operands, mask)
         old = found.final.output
-        return rewriter.patch({old: reshape(rewriter, value, old)})
+        return build.patch({old: reshape(build, value, old)})
 
 
 def _without_nans(view: GraphView, softmax: Node) -> tuple[Value, list[Node], bool]:
@@ -196,7 +197,7 @@ def _unexpanded(mask: Value) -> Value:
     return mask
 
 
-def _mask(rewriter: Rewriter, found: _Attention) -> Value | None:
+def _mask(build: Builder, found: _Attention) -> Value | None:
     """What is added to the scores.
 
     A choice also takes the place of the masks before it: where all keys of a row are masked, by one
@@ -206,20 +207,20 @@ def _mask(rewriter: Rewriter, found: _Attention) -> Value | None:
     number_type = found.scores.product.output.dtype.numpy
     for mask in found.scores.masks:
         if isinstance(mask, Choice):
-            kept = rewriter.constant(np.zeros((), number_type)) if total is None else total
-            level = rewriter.constant(np.asarray(uniform(mask.number), number_type))
+            kept = build.constant(np.zeros((), number_type)) if total is None else total
+            level = build.constant(np.asarray(uniform(mask.number), number_type))
             pair = (kept, level) if mask.keep else (level, kept)
-            total = rewriter.add(Where(), _unexpanded(mask.condition), *pair)
+            total = build.add(Where(), _unexpanded(mask.condition), *pair)
         else:
             added = _unexpanded(mask)
-            total = added if total is None else rewriter.add(Add(), total, added)
-    return None if total is None else _of_rank_4(rewriter, total, found)
+            total = added if total is None else build.add(Add(), total, added)
+    return None if total is None else _of_rank_4(build, total, found)
 
 
-def _of_rank_4(rewriter: Rewriter, mask: Value, found: _Attention) -> Value:
+def _of_rank_4(build: Builder, mask: Value, found: _Attention) -> Value:
     shape = mask.shape
     assert shape is not None
     if found.scores.product.output.type.rank == 4 or len(shape) < 3:
         return mask
     like = Value("", type(mask.type)(mask.dtype, (shape[0], 1, *shape[1:])))
-    return reshape(rewriter, mask, like)
+    return reshape(build, mask, like)

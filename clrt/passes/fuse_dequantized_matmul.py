@@ -9,9 +9,9 @@ import numpy as np
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Patch, Value
 from clrt.ir.op import Array
-from clrt.ops.matmul_nbits import MatMulNBits
-from clrt.ops.quantize_linear import DequantizeLinear
-from clrt.passes.driver import GraphView, Match, Miss, Pass, Rewriter
+from clrt.ops.matmul.matmul_nbits import MatMulNBits
+from clrt.ops.pointwise.quantize_linear import DequantizeLinear
+from clrt.passes.driver import GraphView, Match, Miss, Pass
 from clrt.passes.matching import op_name
 
 # Levels of MatMulNBits have no sign.
@@ -52,11 +52,11 @@ class FuseDequantizedMatmul(Pass):
         return Match(view, node, facts=found)
 
     def rewrite(self, match: Match) -> Patch:
-        rewriter, found = Rewriter(match, self.name), match.facts
+        build, found = match.builder(self.name), match.facts
         assert isinstance(found, _Weight)
-        constants = [rewriter.constant(a) for a in (found.levels, found.scales, found.zeros)]
-        y = rewriter.add(found.op, match.root.arg(0), *constants)
-        return rewriter.patch({match.root.output: y})
+        constants = [build.constant(a) for a in (found.levels, found.scales, found.zeros)]
+        y = build.add(found.op, match.root.arg(0), *constants)
+        return build.patch({match.root.output: y})
 
 
 def _weight(node: Node) -> _Weight | str:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from clrt.ir.graph import Node, Patch, Value
-from clrt.ops.cast import Cast
-from clrt.ops.fused import Fused
-from clrt.passes.driver import GraphView, Match, Miss, Pass, Rewriter
+from clrt.ops.pointwise.cast import Cast
+from clrt.ops.pointwise.fused import Fused
+from clrt.passes.driver import GraphView, Match, Miss, Pass
 from clrt.passes.matching import has_one_element, is_elementwise, keeps_shape
 from clrt.passes.programs import MAX_STEPS, ProgramBuilder, Ref, operand_refs
 
@@ -44,10 +44,10 @@ class FuseElementwise(Pass):
         return Match(view, node, nodes=order, facts=builder)
 
     def rewrite(self, match: Match) -> Patch:
-        builder, rewriter = match.facts, Rewriter(match, self.name)
+        builder, build = match.facts, match.builder(self.name)
         assert isinstance(builder, ProgramBuilder)
-        value = rewriter.add(Fused(builder.build()), *builder.inputs)
-        return rewriter.patch({match.root.output: value})
+        value = build.add(Fused(builder.build()), *builder.inputs)
+        return build.patch({match.root.output: value})
 
 
 def _can_join(node: Node) -> bool:

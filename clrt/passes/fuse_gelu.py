@@ -6,8 +6,8 @@ import math
 from dataclasses import dataclass, field
 
 from clrt.ir.graph import Node, Patch, Value
-from clrt.ops.pointwise import Gelu
-from clrt.passes.driver import GraphView, Match, Miss, Pass, Rewriter
+from clrt.ops.pointwise.pointwise import Gelu
+from clrt.passes.driver import GraphView, Match, Miss, Pass
 from clrt.passes.matching import is_scalar, keeps_shape, op_name, operand_orders, scalar, scaled
 
 _TANH_SCALE = math.sqrt(2 / math.pi)
@@ -57,8 +57,8 @@ class FuseGelu(Pass):
 
     def rewrite(self, match: Match) -> Patch:
         x, approximate = match.facts
-        rewriter = Rewriter(match, self.name)
-        return rewriter.patch({match.root.output: rewriter.add(Gelu(approximate), x)})
+        build = match.builder(self.name)
+        return build.patch({match.root.output: build.add(Gelu(approximate), x)})
 
 
 def _flatten(view: GraphView, root: Node) -> _Product:

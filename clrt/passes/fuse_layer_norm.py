@@ -9,9 +9,9 @@ import numpy as np
 from clrt.ir.dims import same
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Patch, Value
-from clrt.ops.layer_normalization import LayerNormalization
-from clrt.ops.rms_normalization import RMSNormalization
-from clrt.passes.driver import GraphView, Match, Miss, Pass, Rewriter
+from clrt.ops.norm.layer_normalization import LayerNormalization
+from clrt.ops.norm.rms_normalization import RMSNormalization
+from clrt.passes.driver import GraphView, Match, Miss, Pass
 from clrt.passes.matching import (
     int_attribute,
     keeps_shape,
@@ -60,17 +60,17 @@ class FuseLayerNorm(Pass):
         return Match(view, last, nodes=found.nodes, facts=found)
 
     def rewrite(self, match: Match) -> Patch:
-        found, rewriter = match.facts, Rewriter(match, self.name)
+        found, build = match.facts, match.builder(self.name)
         assert isinstance(found, _Norm)
         scale = found.scale
         if scale is None:
             assert found.x.shape is not None
             width = found.x.shape[-1]
             assert isinstance(width, int)
-            scale = rewriter.constant(np.ones(width, found.x.dtype.numpy))
+            scale = build.constant(np.ones(width, found.x.dtype.numpy))
         norm = LayerNormalization if found.centred else RMSNormalization
-        value = rewriter.add(norm(epsilon=found.epsilon), found.x, scale, found.bias)
-        return rewriter.patch({match.root.output: value})
+        value = build.add(norm(epsilon=found.epsilon), found.x, scale, found.bias)
+        return build.patch({match.root.output: value})
 
 
 def _core(node: Node) -> _Norm | str | None:

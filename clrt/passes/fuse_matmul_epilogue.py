@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from clrt.ir.graph import Node, Patch, Value
-from clrt.ops.fused_matmul import FusedMatMul, epilogue_operand_fits
-from clrt.ops.matmul_nbits import MatMulNBits
-from clrt.passes.driver import GraphView, Match, Miss, Pass, Rewriter
+from clrt.ops.matmul.fused_matmul import FusedMatMul, epilogue_operand_fits
+from clrt.ops.matmul.matmul_nbits import MatMulNBits
+from clrt.passes.driver import GraphView, Match, Miss, Pass
 from clrt.passes.matching import is_elementwise, keeps_shape
 from clrt.passes.programs import ProgramBuilder, operand_refs
 
@@ -42,11 +42,11 @@ class FuseMatmulEpilogue(Pass):
         product, builder = match.facts
         assert isinstance(product, Node) and isinstance(product.op, _WITH_STEPS)
         assert isinstance(builder, ProgramBuilder)
-        rewriter, leading = Rewriter(match, self.name), product.op.leading
+        build, leading = match.builder(self.name), product.op.leading
         op = replace(product.op, steps=builder.build())
         own = [*product.inputs[:leading], *[None] * (leading - len(product.inputs))]
-        value = rewriter.add(op, *own, *builder.inputs[1:])
-        return rewriter.patch({match.root.output: value})
+        value = build.add(op, *own, *builder.inputs[1:])
+        return build.patch({match.root.output: value})
 
 
 def _absorb(view: GraphView, product: Node, node: Node) -> ProgramBuilder | str:
@@ -67,14 +67,14 @@ def _absorb(view: GraphView, product: Node, node: Node) -> ProgramBuilder | str:
     last = builder.run(node.op, operand_refs(builder, node, {value: result}))
     assert last != result
     for extra in builder.inputs[1:]:
-        if (reason := _misfit(extra, value)) is not None:
+        if (reason := _reject(extra, value)) is not None:
             return reason
     if len(builder.inputs) > MAX_EXTRAS + 1:
         return f"the epilogue would have more than {MAX_EXTRAS} operands"
     return builder.trouble() or builder
 
 
-def _misfit(extra: Value, product: Value) -> str | None:
+def _reject(extra: Value, product: Value) -> str | None:
     if epilogue_operand_fits(extra.shape, product.shape):
         return None
     return f"operand {extra.type} does not fit the product {product.type}"

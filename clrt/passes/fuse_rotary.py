@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from clrt.ir.dims import Shape
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Patch, Value
-from clrt.ops.fused_rotary import FusedRotary
-from clrt.ops.transpose import Transpose
+from clrt.ops.attention.fused_rotary import FusedRotary
+from clrt.ops.movement.transpose import Transpose
 from clrt.passes.attention_parts import Heads, find_heads, merged, part_of
 from clrt.passes.canonicalize_views import reshape
-from clrt.passes.driver import GraphView, Match, Miss, Pass, Rewriter
+from clrt.passes.driver import GraphView, Match, Miss, Pass
 from clrt.passes.matching import keeps_shape, op_name, operand_orders, produced_by
 
 
@@ -49,15 +49,15 @@ class FuseRotary(Pass):
         return None
 
     def rewrite(self, match: Match) -> Patch:
-        rewriter, found = Rewriter(match, self.name), match.facts
+        build, found = match.builder(self.name), match.facts
         assert isinstance(found, _Rotation)
         heads, y = found.heads, match.root.output
         op = FusedRotary(heads.count, heads.size, heads.offset)
-        rotated = rewriter.add(op, merged(rewriter, heads), found.cos, found.sin)
+        rotated = build.add(op, merged(build, heads), found.cos, found.sin)
         split: Shape = (heads.batch, heads.length, heads.count, heads.size)
         like = Value("", type(y.type)(y.dtype, split))
-        apart = rewriter.add(Transpose((0, 2, 1, 3)), reshape(rewriter, rotated, like))
-        return rewriter.patch({y: apart})
+        apart = build.add(Transpose((0, 2, 1, 3)), reshape(build, rotated, like))
+        return build.patch({y: apart})
 
 
 def _rotation(straight: Value, turned: Value) -> _Rotation | str | None:

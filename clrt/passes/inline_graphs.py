@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from clrt.ir.graph import Node, Patch
-from clrt.ops.base import stand_in
+from clrt.ops.decompositions import Audience, decompose
 from clrt.passes.driver import GraphView, Match, Miss, Pass
 
 
@@ -15,9 +15,9 @@ class InlineGraphs(Pass):
     name = "inline_graphs"
 
     def match(self, view: GraphView, node: Node) -> Match | Miss | None:
-        body = stand_in(node, view.names)
-        return None if body is None else Match(view, node, facts=body)
+        found = decompose(node, view.names, Audience.PLANNING)
+        return None if found is None else Match(view, node, facts=found)
 
     def rewrite(self, match: Match) -> Patch:
-        body = match.facts
-        return Patch(dict(zip(match.root.outputs, body.outputs, strict=True)), body.nodes)
+        nodes, results = match.facts
+        return Patch(dict(zip(match.root.outputs, results, strict=False)), nodes)

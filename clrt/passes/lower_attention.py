@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from clrt.ir.dims import Shape
 from clrt.ir.graph import Node, Patch, Value
-from clrt.ops.attention import Attention
-from clrt.ops.fused_attention import FusedAttention
-from clrt.ops.transpose import Transpose
-from clrt.ops.views import Reshape
+from clrt.ops.attention.attention import Attention
+from clrt.ops.attention.fused_attention import FusedAttention
+from clrt.ops.movement.transpose import Transpose
+from clrt.ops.movement.views import Reshape
 from clrt.passes.attention_parts import find_heads
-from clrt.passes.driver import GraphView, Match, Miss, Pass, Rewriter
+from clrt.passes.driver import GraphView, Match, Miss, Pass
 
 _BY_HEAD = (0, 2, 1, 3)
 
@@ -27,11 +27,11 @@ class LowerAttention(Pass):
         op = node.op
         if not isinstance(op, Attention):
             return None
-        reason = op.misfit(node.input_types)
+        reason = op.reject_reason(node.input_types)
         return Match(view, node) if reason is None else Miss(reason, node)
 
     def rewrite(self, match: Match) -> Patch:
-        rewriter, node = Rewriter(match, self.name), match.root
+        build, node = match.builder(self.name), match.root
         op, q = node.op, node.arg(0)
         assert isinstance(op, Attention) and q.shape is not None
         by_head = len(q.shape) == 4
@@ -52,12 +52,12 @@ class LowerAttention(Pass):
             is_causal=bool(op.is_causal),
             nan_to_zero=True,
         )
-        result = rewriter.add(fused, *operands, node.input(3))
+        result = build.add(fused, *operands, node.input(3))
         if by_head:
             shape: Shape = (q.shape[0], q.shape[2], heads, v_size)
-            split = rewriter.add(Reshape(1), result, rewriter.shape_constant(shape))
-            result = rewriter.add(Transpose(_BY_HEAD), split)
-        return rewriter.patch({node.output: result})
+            split = build.add(Reshape(1), result, build.dims(shape))
+            result = build.add(Transpose(_BY_HEAD), split)
+        return build.patch({node.output: result})
 
 
 def _unsplit(value: Value) -> tuple[Value, int]:

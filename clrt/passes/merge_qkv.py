@@ -6,13 +6,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from clrt.ir.builder import Builder
 from clrt.ir.dims import same
 from clrt.ir.graph import Node, Patch, Value
-from clrt.ops.fused_attention import FusedAttention
-from clrt.ops.fused_matmul import FusedMatMul
-from clrt.ops.fused_rotary import FusedRotary
-from clrt.ops.pointwise import Add
-from clrt.passes.driver import GraphView, Match, Miss, Pass, Rewriter
+from clrt.ops.attention.fused_attention import FusedAttention
+from clrt.ops.attention.fused_rotary import FusedRotary
+from clrt.ops.matmul.fused_matmul import FusedMatMul
+from clrt.ops.pointwise.pointwise import Add
+from clrt.passes.driver import GraphView, Match, Miss, Pass
 
 _FIELDS = ("q_offset", "k_offset", "v_offset")
 
@@ -76,13 +77,17 @@ class MergeQkv(Pass):
         return Match(view, node, nodes=[*(p.node for p in group), *rotaries, node], facts=group)
 
     def rewrite(self, match: Match) -> Patch:
-        rewriter, node, group = Rewriter(match, self.name), match.root, match.facts
+        build, node, group = match.builder(self.name), match.root, match.facts
         first: Node = group[0].node
         assert isinstance(first.op, FusedMatMul) and isinstance(node.op, FusedAttention)
         axis = 0 if first.op.trans_b else 1
-        weight = _joined(rewriter, [p.weight for p in group], axis)
-        extras = [_joined(rewriter, [p.node.arg(2) for p in group], 0)] if first.op.steps else []
-        merged = rewriter.add(first.op, first.arg(0), weight, *extras)
+        weight = _joined(match.view, build, [p.weight for p in group], axis)
+        extras = (
+            [_joined(match.view, build, [p.node.arg(2) for p in group], 0)]
+            if first.op.steps
+            else []
+        )
+        merged = build.add(first.op, first.arg(0), weight, *extras)
         inputs, offsets, start = list(node.inputs), {}, 0
         for projection in group:
             rotary = projection.rotary
@@ -93,9 +98,9 @@ class MergeQkv(Pass):
                 else:
                     assert isinstance(rotary.op, FusedRotary)
                     turned = replace(rotary.op, offset=start + rotary.op.offset)
-                    inputs[place] = rewriter.add(turned, merged, *rotary.inputs[1:])
+                    inputs[place] = build.add(turned, merged, *rotary.inputs[1:])
             start += projection.columns
-        return rewriter.patch({node.output: rewriter.add(replace(node.op, **offsets), *inputs)})
+        return build.patch({node.output: build.add(replace(node.op, **offsets), *inputs)})
 
 
 def _mismatch(view: GraphView, attention: Node, group: list[_Projection]) -> str | None:
@@ -132,13 +137,13 @@ def _is_bias(node: Node, columns: int) -> bool:
     return len(bias.shape) == 1 and same(bias.shape[0], columns)
 
 
-def _joined(rewriter: Rewriter, parts: list[Value], axis: int) -> Value:
+def _joined(view: GraphView, build: Builder, parts: list[Value], axis: int) -> Value:
     """The parts side by side; the same constant for the same parts."""
     key = (axis, *parts)
-    memo = rewriter.view.memo
+    memo = view.memo
     if key not in memo:
         arrays = [p.numbers for p in parts]
-        memo[key] = rewriter.constant(np.concatenate([a for a in arrays if a is not None], axis))
+        memo[key] = build.constant(np.concatenate([a for a in arrays if a is not None], axis))
     value = memo[key]
     assert isinstance(value, Value)
     return value

@@ -7,8 +7,8 @@ import numpy as np
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Patch, Value
 from clrt.ir.op import Array
-from clrt.ops.fused_matmul import FusedMatMul
-from clrt.passes.driver import GraphView, Match, Miss, Pass, Rewriter
+from clrt.ops.matmul.fused_matmul import FusedMatMul
+from clrt.passes.driver import GraphView, Match, Miss, Pass
 from clrt.passes.shrink_weights import MIN_ELEMS
 
 
@@ -32,15 +32,15 @@ class NarrowWeights(Pass):
         return None if view.memo[weight] is None else Match(view, node)
 
     def rewrite(self, match: Match) -> Patch:
-        rewriter, node, memo = Rewriter(match, self.name), match.root, match.view.memo
+        build, node, memo = match.builder(self.name), match.root, match.view.memo
         weight = node.arg(1)
         if (narrow := memo.get((self.name, weight))) is None:
             assert weight.numbers is not None
-            narrow = rewriter.constant(weight.numbers.astype(memo[weight].numpy))
+            narrow = build.constant(weight.numbers.astype(memo[weight].numpy))
             memo[self.name, weight] = narrow
         assert isinstance(narrow, Value)
-        value = rewriter.add(node.op, node.arg(0), narrow, *node.inputs[2:])
-        return rewriter.patch({node.output: value})
+        value = build.add(node.op, node.arg(0), narrow, *node.inputs[2:])
+        return build.patch({node.output: value})
 
 
 def _narrowest(numbers: Array) -> DType | None:

@@ -8,7 +8,7 @@ from clrt.ops.base import Op
 from clrt.passes.canonicalize_matmul import CanonicalizeMatmul
 from clrt.passes.canonicalize_views import CanonicalizeViews, SimplifyTransposes
 from clrt.passes.capture_invariants import CaptureInvariants
-from clrt.passes.driver import Pass, PassReport, Session, fold_budget, infer_types
+from clrt.passes.driver import Pass, PassReport, PassRun, fold_budget, infer_types
 from clrt.passes.eliminate_common_subexpressions import EliminateCommonSubexpressions
 from clrt.passes.eliminate_dead import EliminateDead
 from clrt.passes.fold_constants import FoldConstants, FoldShapeData
@@ -114,7 +114,7 @@ def _optimize(
     graph: Graph, level: int, keep_quantized: bool, narrow_weights: bool, budget: FoldBudget
 ) -> PassReport:
     instead = [FoldConstants(dequantize=False)] if keep_quantized else []
-    session = Session(graph, *instead, budget=budget)
+    session = PassRun(graph, *instead, budget=budget)
     if level >= 1:
         _clean_up(session, CLEAN_UP)
         if _run(session, LEGALISE):
@@ -135,7 +135,7 @@ def _optimize(
     return session.report
 
 
-def _run(session: Session, passes: tuple[Pass, ...]) -> int:
+def _run(session: PassRun, passes: tuple[Pass, ...]) -> int:
     hits = 0
     for pass_ in passes:
         if not session.report.stopped:
@@ -143,7 +143,7 @@ def _run(session: Session, passes: tuple[Pass, ...]) -> int:
     return hits
 
 
-def _clean_up(session: Session, passes: tuple[Pass, ...]) -> None:
+def _clean_up(session: PassRun, passes: tuple[Pass, ...]) -> None:
     for _ in range(MAX_ROUNDS):
         if not _run(session, passes):
             break

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import IrOp, Step
-from clrt.ops.fused import Fused, Literal, render
+from clrt.ops.pointwise.fused import Fused, Literal, render
 from clrt.passes.matching import has_one_element
 
 MAX_STEPS = 32

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from clrt.ir.graph import Node, Patch, Value
-from clrt.ops.cast import Cast
-from clrt.ops.expand import Expand
-from clrt.ops.pointwise import Pointwise
-from clrt.passes.driver import GraphView, Match, Miss, Pass, Rewriter
+from clrt.ops.movement.expand import Expand
+from clrt.ops.pointwise.cast import Cast
+from clrt.ops.pointwise.elementwise import Pointwise
+from clrt.passes.driver import GraphView, Match, Miss, Pass
 from clrt.passes.matching import has_known_shape, keeps_shape, moves_ones, op_name, scalar, uniform
 
 
@@ -40,12 +40,12 @@ class RemoveIdentity(Pass):
         return Match(view, node, facts=source) if broadcasts and source.shape is not None else None
 
     def rewrite(self, match: Match) -> Patch:
-        source, node, rewriter = match.facts, match.root, Rewriter(match, self.name)
+        source, node, build = match.facts, match.root, match.builder(self.name)
         if keeps_shape(source, node.output):
-            return rewriter.patch({node.output: source})
+            return build.patch({node.output: source})
         assert node.output.shape is not None
-        value = rewriter.add(Expand(), source, rewriter.shape_constant(node.output.shape))
-        return rewriter.patch({node.output: value})
+        value = build.add(Expand(), source, build.dims(node.output.shape))
+        return build.patch({node.output: value})
 
 
 def _first(node: Node) -> Value | None:

@@ -13,18 +13,19 @@ from math import prod
 import ml_dtypes
 import numpy as np
 
+from clrt.ir.builder import Builder
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Node, Patch, Value
 from clrt.ir.op import Array
 from clrt.ops.base import Op
-from clrt.ops.cast import Cast
-from clrt.ops.fused_matmul import FusedMatMul
-from clrt.ops.gather import Gather
-from clrt.ops.matmul import MatMul
-from clrt.ops.matmul_nbits import MatMulNBits
-from clrt.ops.pointwise import Mul
+from clrt.ops.matmul.fused_matmul import FusedMatMul
+from clrt.ops.matmul.matmul import MatMul
+from clrt.ops.matmul.matmul_nbits import MatMulNBits
+from clrt.ops.movement.gather import Gather
+from clrt.ops.pointwise.cast import Cast
+from clrt.ops.pointwise.pointwise import Mul
 from clrt.passes.block_rounding import round_blocks
-from clrt.passes.driver import GraphView, Match, Miss, Pass, Rewriter
+from clrt.passes.driver import GraphView, Match, Miss, Pass
 
 # A smaller constant (a bias, a scale) saves nothing.
 MIN_ELEMS = 4096
@@ -97,28 +98,28 @@ class ShrinkWeights(Pass):
         return Match(view, node, facts=index)
 
     def rewrite(self, match: Match) -> Patch:
-        node, index, rewriter = match.root, match.facts, Rewriter(match, self.name)
+        node, index, build = match.root, match.facts, match.builder(self.name)
         assert isinstance(index, int)
         make = self._quantised if self.to in _BLOCKS else self._narrowed
-        return rewriter.patch({node.output: make(rewriter, node, index)})
+        return build.patch({node.output: make(build, node, index)})
 
-    def _narrowed(self, rewriter: Rewriter, node: Node, index: int) -> Value:
+    def _narrowed(self, build: Builder, node: Node, index: int) -> Value:
         weight, op = node.arg(index), node.op
         assert weight.numbers is not None
         small = weight.numbers.astype(self.to.numpy)
-        constant = self._constant(rewriter, weight, "", small)
+        constant = self._constant(build, weight, "", small)
         self._note(weight, self.to, small.astype(np.float32), small.nbytes)
         inputs = list(node.inputs)
         if isinstance(op, (MatMul, FusedMatMul)) and index == 1:
             product = FusedMatMul() if isinstance(op, MatMul) else op
             inputs[index] = constant
-            return rewriter.add(product, *inputs)
+            return build.add(product, *inputs)
         if isinstance(op, Gather):
-            return rewriter.add(Cast(to=DType.FLOAT32), rewriter.add(op, constant, *inputs[1:]))
-        inputs[index] = rewriter.add(Cast(to=DType.FLOAT32), constant)
-        return rewriter.add(op, *inputs)
+            return build.add(Cast(to=DType.FLOAT32), build.add(op, constant, *inputs[1:]))
+        inputs[index] = build.add(Cast(to=DType.FLOAT32), constant)
+        return build.add(op, *inputs)
 
-    def _quantised(self, rewriter: Rewriter, node: Node, index: int) -> Value:
+    def _quantised(self, build: Builder, node: Node, index: int) -> Value:
         weight, op = node.arg(index), node.op
         assert weight.numbers is not None
         if isinstance(op, Gather):
@@ -126,10 +127,10 @@ class ShrinkWeights(Pass):
             levels = np.rint(weight.numbers / np.where(scales == 0, 1, scales)).astype(np.int8)
             self._note(weight, DType.INT8, levels * scales, levels.nbytes + scales.nbytes)
             rows = [
-                rewriter.add(op, self._constant(rewriter, weight, kind, array), node.arg(1))
+                build.add(op, self._constant(build, weight, kind, array), node.arg(1))
                 for kind, array in (("levels", levels), ("scales", scales))
             ]
-            return rewriter.add(Mul(), rewriter.add(Cast(to=DType.FLOAT32), rows[0]), rows[1])
+            return build.add(Mul(), build.add(Cast(to=DType.FLOAT32), rows[0]), rows[1])
         rows_n = _rows(node)
         to = DType.INT8 if weight in self.wider else self.to
         bits, block = _BITS[to], _BLOCKS[to]
@@ -143,17 +144,17 @@ class ShrinkWeights(Pass):
         restored = rounded.restored()
         size = sum(a.nbytes for a in arrays.values())
         self._note(weight, to, restored if _by_rows(node) else restored.T, size)
-        constants = [self._constant(rewriter, weight, k, a) for k, a in arrays.items()]
+        constants = [self._constant(build, weight, k, a) for k, a in arrays.items()]
         steps = op.steps if isinstance(op, FusedMatMul) else ()
         gap = [None] * (made.leading - 1 - len(constants)) if steps else []
-        return rewriter.add(
+        return build.add(
             replace(made, steps=steps), node.arg(0), *constants, *gap, *node.inputs[2:]
         )
 
-    def _constant(self, rewriter: Rewriter, weight: Value, kind: str, array: Array) -> Value:
+    def _constant(self, build: Builder, weight: Value, kind: str, array: Array) -> Value:
         key = (weight, kind)
         if key not in self._constants:
-            self._constants[key] = rewriter.constant(array)
+            self._constants[key] = build.constant(array)
         return self._constants[key]
 
     def _note(self, weight: Value, to: DType, restored: Array, nbytes: int) -> None:

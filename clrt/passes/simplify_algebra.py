@@ -8,11 +8,12 @@ from math import prod
 import ml_dtypes
 import numpy as np
 
+from clrt.ir.builder import Builder
 from clrt.ir.dtypes import DType, converts_safely
 from clrt.ir.graph import Node, Patch, Value
-from clrt.ops.cast import Cast
-from clrt.ops.pointwise import Abs, Equal, Mul, Reciprocal, Sqrt, Where
-from clrt.passes.driver import GraphView, Match, Miss, Pass, Rewriter
+from clrt.ops.pointwise.cast import Cast
+from clrt.ops.pointwise.pointwise import Abs, Equal, Mul, Reciprocal, Sqrt, Where
+from clrt.passes.driver import GraphView, Match, Miss, Pass
 from clrt.passes.matching import (
     keeps_shape,
     never_negative,
@@ -24,7 +25,7 @@ from clrt.passes.matching import (
 
 # Factors in this range can be multiplied without overflow of what lies between them.
 _TAME = (1e-6, 1e6)
-Rule = Callable[[Node, Rewriter], "Value | None"]
+Rule = Callable[[GraphView, Node, Builder], "Value | None"]
 
 
 class SimplifyAlgebra(Pass):
@@ -44,20 +45,20 @@ class SimplifyAlgebra(Pass):
         if rule is None:
             return None
         match = Match(view, node)
-        rewriter = Rewriter(match, self.name)
-        value = rule(node, rewriter)
+        build = match.builder(self.name)
+        value = rule(view, node, build)
         if value is None or not keeps_shape(value, node.output):
             return None
-        match.facts = (rewriter, value)
+        match.facts = (build, value)
         return match
 
     def rewrite(self, match: Match) -> Patch:
-        rewriter, value = match.facts
-        assert isinstance(rewriter, Rewriter)
-        return rewriter.patch({match.root.output: value})
+        build, value = match.facts
+        assert isinstance(build, Builder)
+        return build.patch({match.root.output: value})
 
 
-def _div(node: Node, rewriter: Rewriter) -> Value | None:
+def _div(view: GraphView, node: Node, build: Builder) -> Value | None:
     x, divisor = node.arg(0), node.arg(1)
     if not x.dtype.is_float or not divisor.is_constant or divisor.numbers is None:
         return None
@@ -71,43 +72,42 @@ def _div(node: Node, rewriter: Rewriter) -> Value | None:
     least = ml_dtypes.finfo(inverse.dtype).tiny
     if not np.all(np.isfinite(inverse)) or not np.all(np.abs(inverse) >= least):
         return None
-    return rewriter.add(Mul(), x, rewriter.constant(inverse))
+    return build.add(Mul(), x, build.constant(inverse))
 
 
-def _pow(node: Node, rewriter: Rewriter) -> Value | None:
+def _pow(view: GraphView, node: Node, build: Builder) -> Value | None:
     x, exponent = node.arg(0), scalar(node.arg(1))
     if exponent == 2:
-        return rewriter.add(Mul(), x, x)
+        return build.add(Mul(), x, x)
     if not x.dtype.is_float:
         return None
     if exponent == 0.5:
-        return _root(x, rewriter)
-    return rewriter.add(Reciprocal(), x) if exponent == -1 else None
+        return _root(x, build)
+    return build.add(Reciprocal(), x) if exponent == -1 else None
 
 
-def _root(x: Value, rewriter: Rewriter) -> Value:
+def _root(x: Value, build: Builder) -> Value:
     """x ** 0.5, which unlike sqrt(x) is infinity for -infinity and 0 for -0."""
-    root = rewriter.add(Sqrt(), x)
+    root = build.add(Sqrt(), x)
     if never_negative(x):
         return root
     infinity = np.asarray(np.inf, x.dtype.numpy)
-    lowest = rewriter.add(Equal(), x, rewriter.constant(-infinity))
-    return rewriter.add(Where(), lowest, rewriter.constant(infinity), rewriter.add(Abs(), root))
+    lowest = build.add(Equal(), x, build.constant(-infinity))
+    return build.add(Where(), lowest, build.constant(infinity), build.add(Abs(), root))
 
 
-def _mul(node: Node, rewriter: Rewriter) -> Value | None:
+def _mul(view: GraphView, node: Node, build: Builder) -> Value | None:
     outer = with_scalar(node, "Mul")
     inner = with_scalar(outer[0].producer, "Mul") if outer else None
     if outer is None or inner is None or not node.output.dtype.is_float:
         return None
     (middle, c), (x, d) = outer, inner
-    view = rewriter.view
     if view.only_user(middle) is not node or not (_tame(c) and _tame(d)):
         return None
     factor, info = float(c) * float(d), ml_dtypes.finfo(x.dtype.numpy)
     if not float(info.tiny) <= abs(factor) <= float(info.max):
         return None
-    return rewriter.add(Mul(), x, rewriter.constant(np.asarray(factor, x.dtype.numpy)))
+    return build.add(Mul(), x, build.constant(np.asarray(factor, x.dtype.numpy)))
 
 
 def _tame(number: float) -> bool:
@@ -115,19 +115,19 @@ def _tame(number: float) -> bool:
 
 
 def _twice(name: str) -> Rule:
-    def rule(node: Node, rewriter: Rewriter) -> Value | None:
+    def rule(view: GraphView, node: Node, build: Builder) -> Value | None:
         inner = produced_by(node.arg(0), name)
         return None if inner is None else inner.arg(0)
 
     return rule
 
 
-def _cast(node: Node, rewriter: Rewriter) -> Value | None:
+def _cast(view: GraphView, node: Node, build: Builder) -> Value | None:
     inner = produced_by(node.arg(0), "Cast")
     if inner is None or not is_lossless(inner.arg(0).dtype, inner.output.dtype):
         return None
     assert isinstance(node.op, Cast)
-    return rewriter.add(node.op, inner.arg(0))
+    return build.add(node.op, inner.arg(0))
 
 
 def is_lossless(source: DType, target: DType) -> bool:

@@ -12,7 +12,7 @@ from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Patch, Value
 from clrt.ir.op import Array
 from clrt.passes.canonicalize_views import reshape
-from clrt.passes.driver import GraphView, Match, Miss, Pass, Rewriter
+from clrt.passes.driver import GraphView, Match, Miss, Pass
 from clrt.passes.matching import int_attribute, op_name, produced_by
 
 _MAX_DEPTH = 12
@@ -57,16 +57,16 @@ class SimplifyIndexGrids(Pass):
         return None if reason is None else Miss(reason, node)
 
     def rewrite(self, match: Match) -> Patch:
-        rewriter, node = Rewriter(match, self.name), match.root
+        build, node = match.builder(self.name), match.root
         if op_name(node) == "GreaterOrEqual":
-            from clrt.ops.expand import Expand
+            from clrt.ops.movement.expand import Expand
 
             assert node.output.shape is not None
-            true = rewriter.constant(np.ones((), bool))
-            value = rewriter.add(Expand(), true, rewriter.shape_constant(node.output.shape))
+            true = build.constant(np.ones((), bool))
+            value = build.add(Expand(), true, build.dims(node.output.shape))
         else:
-            value = reshape(rewriter, node.arg(0), node.output)
-        return rewriter.patch({node.output: value})
+            value = reshape(build, node.arg(0), node.output)
+        return build.patch({node.output: value})
 
 
 def grid(value: Value, depth: int = 0) -> Grid | None:

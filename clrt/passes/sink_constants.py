@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from clrt.ir.graph import Node, Patch
-from clrt.ops.control_flow import sink_constants
-from clrt.passes.driver import GraphView, Match, Miss, Pass, Rewriter
+from clrt.ops.control.control_flow import sink_constants
+from clrt.passes.driver import GraphView, Match, Miss, Pass
 
 
 class SinkConstants(Pass):
@@ -21,7 +21,7 @@ class SinkConstants(Pass):
         return None if found is None else Match(view, node, facts=found)
 
     def rewrite(self, match: Match) -> Patch:
-        rewriter, node = Rewriter(match, self.name), match.root
+        build, node = match.builder(self.name), match.root
         op, inputs = match.facts
-        rewriter.add(op, *inputs)
-        return rewriter.patch(dict(zip(node.outputs, rewriter.nodes[0].outputs, strict=True)))
+        build.add(op, *inputs)
+        return build.patch(dict(zip(node.outputs, build.nodes[0].outputs, strict=True)))

@@ -5,9 +5,9 @@ from __future__ import annotations
 from clrt.errors import ShapeError
 from clrt.ir.dims import Shape, same_shape
 from clrt.ir.graph import Node, Patch, Value
-from clrt.ops.base import broadcast_shapes
-from clrt.ops.pointwise import Pointwise
-from clrt.passes.driver import GraphView, Match, Miss, Pass, Rewriter
+from clrt.ops.checks import broadcast_shapes
+from clrt.ops.pointwise.elementwise import Pointwise
+from clrt.passes.driver import GraphView, Match, Miss, Pass
 from clrt.passes.matching import has_one_element, produced_by
 
 
@@ -41,11 +41,11 @@ class SinkExpand(Pass):
 
     def rewrite(self, match: Match) -> Patch:
         inputs, expand = match.facts
-        rewriter = Rewriter(match, self.name)
-        value = rewriter.add(match.root.op, *inputs)
+        build = match.builder(self.name)
+        value = build.add(match.root.op, *inputs)
         if expand is not None:
-            value = rewriter.add(expand.op, value, expand.arg(1))
-        return rewriter.patch({match.root.output: value})
+            value = build.add(expand.op, value, expand.arg(1))
+        return build.patch({match.root.output: value})
 
 
 def _broadcast(node: Node, inputs: list[Value | None]) -> Shape | None:

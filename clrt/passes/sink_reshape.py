@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from clrt.ir.dims import product, same
 from clrt.ir.graph import Node, Patch, Value
-from clrt.ops.fused_matmul import FusedMatMul
-from clrt.ops.pointwise import Pointwise
+from clrt.ops.matmul.fused_matmul import FusedMatMul
+from clrt.ops.pointwise.elementwise import Pointwise
 from clrt.passes.canonicalize_views import reshape
-from clrt.passes.driver import GraphView, Match, Miss, Pass, Rewriter
+from clrt.passes.driver import GraphView, Match, Miss, Pass
 from clrt.passes.matching import has_one_element, keeps_shape, produced_by
 
 
@@ -37,12 +37,12 @@ class SinkReshape(Pass):
         return Match(view, node, through=[inner], facts=inputs)
 
     def rewrite(self, match: Match) -> Patch:
-        rewriter, (inner,), output = Rewriter(match, self.name), match.through, match.root.output
-        value = rewriter.add(match.root.op, *match.facts)
+        build, (inner,), output = match.builder(self.name), match.through, match.root.output
+        value = build.add(match.root.op, *match.facts)
         if isinstance(match.root.op, FusedMatMul):
-            return rewriter.patch({output: reshape(rewriter, value, output)})
+            return build.patch({output: reshape(build, value, output)})
         # Nothing but the target may tell the dims.
-        return rewriter.patch({output: rewriter.add(inner.op, value, inner.arg(1))})
+        return build.patch({output: build.add(inner.op, value, inner.arg(1))})
 
 
 def _is_number(value: Value, beside: Value) -> bool:

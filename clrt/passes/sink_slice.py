@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from clrt.ir.graph import Node, Patch
-from clrt.passes.driver import GraphView, Match, Miss, Pass, Rewriter
+from clrt.passes.driver import GraphView, Match, Miss, Pass
 from clrt.passes.fold_constants import MAX_FOLDED_BYTES
 from clrt.passes.matching import int_attribute, op_name, produced_by
 
@@ -36,11 +36,11 @@ class SinkSlice(Pass):
         return Match(view, node, through=[part])
 
     def rewrite(self, match: Match) -> Patch:
-        rewriter, node, (part,) = Rewriter(match, self.name), match.root, match.through
+        build, node, (part,) = match.builder(self.name), match.root, match.through
         rows, axes = part.arg(0), part.input(3)
-        looked_up = rewriter.add(node.op, node.arg(0), rows)
+        looked_up = build.add(node.op, node.arg(0), rows)
         inputs = [looked_up, *part.inputs[1:]]
         if axes is not None and axes.numbers is not None:
             # Axes count from the front: the rows have fewer than the result.
-            inputs[3] = rewriter.constant(np.asarray(axes.numbers % len(rows.dims), np.int64))
-        return rewriter.patch({node.output: rewriter.add(part.op, *inputs)})
+            inputs[3] = build.constant(np.asarray(axes.numbers % len(rows.dims), np.int64))
+        return build.patch({node.output: build.add(part.op, *inputs)})

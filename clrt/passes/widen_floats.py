@@ -11,8 +11,8 @@ from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Patch, Value
 from clrt.ir.op import TensorType
 from clrt.ops.base import Op
-from clrt.ops.cast import Cast
-from clrt.passes.driver import GraphView, Match, Miss, Pass, Rewriter
+from clrt.ops.pointwise.cast import Cast
+from clrt.passes.driver import GraphView, Match, Miss, Pass
 
 _HALVES = (DType.FLOAT16, DType.BFLOAT16)
 
@@ -32,7 +32,7 @@ class WidenFloats(Pass):
         op = node.op
         assert isinstance(op, Op)
         values = [v for v in (*node.inputs, *node.outputs) if v is not None]
-        if op.driven or op.graphs or any(type(v.type) is not TensorType for v in values):
+        if op.host_driven or op.graphs or any(type(v.type) is not TensorType for v in values):
             return None
         inputs = [v for v in node.inputs if v is not None and _is_narrow(v, op)]
         if isinstance(op, Cast):
@@ -45,7 +45,7 @@ class WidenFloats(Pass):
         return Match(view, node) if narrow and _fits(node, op) else None
 
     def rewrite(self, match: Match) -> Patch:
-        node, rewriter = match.root, Rewriter(match, self.name)
+        node, build = match.root, match.builder(self.name)
         op = node.op
         assert isinstance(op, Op)
 
@@ -57,23 +57,23 @@ class WidenFloats(Pass):
                 return source
             if value.is_constant and value.numbers is not None:
                 key = (self.name, value)
-                memo = rewriter.view.memo
+                memo = match.view.memo
                 if key not in memo:
-                    memo[key] = rewriter.constant(value.numbers.astype(np.float32))
+                    memo[key] = build.constant(value.numbers.astype(np.float32))
                 constant = memo[key]
                 assert isinstance(constant, Value)
                 return constant
-            return rewriter.add(Cast(DType.FLOAT32), value)
+            return build.add(Cast(DType.FLOAT32), value)
 
-        rewriter.add(op, *map(widened, node.inputs))
+        build.add(op, *map(widened, node.inputs))
         replace: dict[Value, Value] = {}
-        for old, new in zip(node.outputs, rewriter.nodes[-1].outputs, strict=False):
+        for old, new in zip(node.outputs, build.nodes[-1].outputs, strict=False):
             if new.dtype is old.dtype:
                 replace[old] = new
             else:
                 new.aliases += (old.name, *old.aliases)
-                replace[old] = rewriter.add(Cast(old.dtype), new)
-        return rewriter.patch(replace)
+                replace[old] = build.add(Cast(old.dtype), new)
+        return build.patch(replace)
 
 
 def _is_narrow(value: Value, op: Op) -> bool:

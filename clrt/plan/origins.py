@@ -8,8 +8,6 @@ from clrt.errors import ClrtError, InputError, ModelError, NumberError
 from clrt.ir.graph import Graph, Node, Value
 from clrt.ops.base import Op, all_graphs
 
-# Besides views, the ops whose elements are those of their input.
-_MOVES = frozenset({"Cast", "Expand", "Slice", "Split", "Tile", "Transpose"})
 _NAMED = 3
 
 
@@ -62,7 +60,7 @@ def _origins(value: Value, model: Graph) -> tuple[list[str], bool]:
 
 
 def _moves(node: Node) -> bool:
-    return (isinstance(node.op, Op) and node.op.view) or node.op.name in _MOVES
+    return isinstance(node.op, Op) and node.op.moves
 
 
 def _read(node: Node) -> list[Value]:

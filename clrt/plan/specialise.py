@@ -1,8 +1,8 @@
 """Binds the dims of one call: shape arithmetic becomes numbers, and what follows from it folds.
 
-Where a shape, or a number that a kernel needs, depends on computed data the graph is cut: what can
-run before is one graph, the host then reads what it depends on, and the rest is specialised with
-it.
+Where a shape, or a number that a kernel needs, depends on computed data, there is a graph break:
+what can run before is one graph, the host then reads what it depends on, and the suffix is
+specialised with it.
 """
 
 from __future__ import annotations
@@ -19,8 +19,10 @@ from clrt.ir.dims import Bindings, Shape, numbers_of, substitute
 from clrt.ir.graph import Graph, Names, Node, Value
 from clrt.ir.op import Array, ContainerType, TensorType
 from clrt.limits import MAX_STEPWISE_BYTES, FoldBudget
-from clrt.ops.base import Blaming, Op, stand_in
-from clrt.ops.control_flow import sink_constants
+from clrt.ops.base import Op
+from clrt.ops.blaming import Blaming
+from clrt.ops.control.control_flow import sink_constants
+from clrt.ops.decompositions import Audience, decompose
 
 # A folded result is a constant of the plan; larger ones are computed on the device at each run.
 MAX_FOLDED_BYTES = 4 << 20
@@ -31,24 +33,24 @@ MAX_RANK = 64 if np.lib.NumpyVersion(np.__version__) >= "2.0.0" else 32
 
 
 @dataclass(frozen=True)
-class Cut:
+class GraphBreak:
     """Where a graph goes on once the host has read something.
 
     Attributes:
         nodes: Those whose output shape or kernel depends on it; none needs another's result.
         reads: Names of the values to read: inputs of the first graph, or outputs of it.
-        known: Those of `reads` that become constants of the rest.
-        driven: Those of `nodes` that the host drives (it finds out how much there is, such as
+        known: Those of `reads` that become constants of the suffix.
+        host_driven: Those of `nodes` that the host drives (it finds out how much there is, such as
             NonZero, or runs graphs, such as Loop).
-        rest: The nodes from there on. Its inputs are the values that it needs of the first graph,
+        suffix: The nodes from there on. Its inputs are the values that it needs of the first graph,
             and the outputs of the nodes that the host drives.
     """
 
     nodes: tuple[Node, ...]
     reads: tuple[str, ...]
     known: tuple[str, ...]
-    driven: tuple[Node, ...]
-    rest: Graph
+    host_driven: tuple[Node, ...]
+    suffix: Graph
 
     @property
     def title(self) -> str:
@@ -70,20 +72,21 @@ def specialise(
         ShapeError: The shapes do not fit somewhere inside the graph.
         PlanError: A shape, or what a kernel needs as a number, depends on computed data.
     """
-    whole, cut = specialise_to_cut(graph, bindings, shapes or {}, {})
-    if cut is not None:
+    whole, graph_break = specialise_to_break(graph, bindings, shapes or {}, {})
+    if graph_break is not None:
         raise PlanError(
-            f"{cut.title}: the shape of its output, or its kernel, depends on computed data."
+            f"{graph_break.title}: the shape of its output, or its kernel, depends on computed "
+            "data."
         )
     return whole
 
 
-def specialise_to_cut(
+def specialise_to_break(
     graph: Graph,
     bindings: Bindings,
     shapes: Mapping[str, tuple[int, ...]],
     known: Mapping[str, Array],
-) -> tuple[Graph, Cut | None]:
+) -> tuple[Graph, GraphBreak | None]:
     """As much of the graph as can be given numbers, and the cut where that is not all.
 
     Args:
@@ -111,7 +114,7 @@ def specialise_to_cut(
     for value in copy.inputs:
         _check_size(value, value.type)
     kept: list[Node] = []
-    rest: list[Node] = []
+    suffix: list[Node] = []
     blocked: set[Value] = set()
     sizes = dict(bindings)
     waiting: list[Node] = []
@@ -123,26 +126,27 @@ def specialise_to_cut(
         node = todo.popleft()
         node.inputs = [None if v is None else _final(v, instead) for v in node.inputs]
         if any(_is_open(v, blocked, sizes) for v in node.inputs if v is not None):
-            rest.append(node)
-        elif (body := stand_in(node, names)) is not None:
-            todo.extendleft(reversed(body.nodes))
-            instead.update(zip(node.outputs, body.outputs, strict=True))
+            suffix.append(node)
+        elif (found := decompose(node, names, Audience.PLANNING)) is not None:
+            nodes, results = found
+            todo.extendleft(reversed(nodes))
+            instead.update(zip(node.outputs, results, strict=False))
             continue
         elif _is_driven(node) or _unread(node) or not _infer(node, sizes):
             # What shapes give is a number by now, on which shapes in its graphs may depend.
             node.op, node.inputs = sink_constants(node) or (node.op, node.inputs)
             waiting.append(node)
-            rest.append(node)
+            suffix.append(node)
         elif not _fold(node, budget):
             kept.append(node)
-        if rest and rest[-1] is node:
+        if suffix and suffix[-1] is node:
             blocked.update(node.outputs)
     copy.nodes = kept
     copy.outputs = [_final(v, instead) for v in copy.outputs]
     if waiting:
-        return _cut(copy, waiting, rest, sizes)
-    if rest:
-        raise PlanError(f"{rest[0]}: it reads a size that nothing in its graph tells.")
+        return _break_graph(copy, waiting, suffix, sizes)
+    if suffix:
+        raise PlanError(f"{suffix[0]}: it reads a size that nothing in its graph tells.")
     for value in copy.outputs:
         _is_open(value, blocked, sizes)
     _leave_out_host_values(copy)
@@ -166,7 +170,7 @@ def _unread(node: Node) -> bool:
 def _is_driven(node: Node) -> bool:
     assert isinstance(node.op, Op)
     values = (*node.inputs, *node.outputs)
-    return node.op.driven or any(v is not None and v.type.on_host for v in values)
+    return node.op.host_driven or any(v is not None and v.type.on_host for v in values)
 
 
 def _leave_out_host_values(graph: Graph) -> None:
@@ -178,7 +182,7 @@ def _leave_out_host_values(graph: Graph) -> None:
 
 
 def _is_open(value: Value, blocked: set[Value], sizes: Bindings) -> bool:
-    """Whether a value comes after the cut: computed there, or a size that is found out there."""
+    """Whether a value comes after the graph break: computed, or a size found out, there."""
     if value.is_constant and not value.has_numbers:
         value.type = value.type.bind(sizes)
         return not value.has_numbers
@@ -249,12 +253,14 @@ def _check_size(value: Value, type_: TensorType) -> None:
         )
 
 
-def _cut(first: Graph, waiting: list[Node], rest: list[Node], sizes: Bindings) -> tuple[Graph, Cut]:
-    """Splits off `rest`, which starts with the `waiting` nodes: those that need data.
+def _break_graph(
+    first: Graph, waiting: list[Node], suffix: list[Node], sizes: Bindings
+) -> tuple[Graph, GraphBreak]:
+    """Splits off `suffix`, which starts with the `waiting` nodes: those that need data.
 
-    All of them go into one cut: each costs a plan of what is left.
+    All of them go into one graph_break: each costs a plan of what is left.
     """
-    driven: list[Node] = []
+    host_driven: list[Node] = []
     reads, known, needed = dict[Value, None](), dict[Value, None](), dict[Value, None]()
     for node in waiting:
         assert isinstance(node.op, Op)
@@ -265,29 +271,29 @@ def _cut(first: Graph, waiting: list[Node], rest: list[Node], sizes: Bindings) -
             reads.update(dict.fromkeys(missing))
             known.update(dict.fromkeys(missing))
             continue
-        driven.append(node)
+        host_driven.append(node)
         _open_sizes(node)
         needed.update(dict.fromkeys(inputs))
         # NonZero and its like need elements; control flow and sequences pass on tensors.
         tensors = [v for v in inputs if not isinstance(v.type, ContainerType)]
-        reads.update(dict.fromkeys(missing if missing or node.op.driven else tensors))
-    gone = set(driven)
-    rest = [n for n in rest if n not in gone]
-    made = {v for n in rest for v in n.outputs}
-    read = [v for n in rest for v in n.inputs if v is not None]
-    # The outputs of a driven node say how large they are, even where nothing else reads them.
-    sized = [v for n in driven for v in n.outputs if not v.type.on_host]
+        reads.update(dict.fromkeys(missing if missing or node.op.host_driven else tensors))
+    gone = set(host_driven)
+    suffix = [n for n in suffix if n not in gone]
+    made = {v for n in suffix for v in n.outputs}
+    read = [v for n in suffix for v in n.inputs if v is not None]
+    # The outputs of a host_driven node say how large they are, even where nothing else reads them.
+    sized = [v for n in host_driven for v in n.outputs if not v.type.on_host]
     carried = dict.fromkeys(
         v for v in (*read, *first.outputs, *sized) if v not in made and not v.is_constant
     )
-    after = Graph(first.name, list(carried), first.outputs, rest, first.output_names).copy(sizes)
+    after = Graph(first.name, list(carried), first.outputs, suffix, first.output_names).copy(sizes)
     computed = {v for n in first.nodes for v in n.outputs}
     first.outputs = [v for v in (carried | needed | reads) if v in computed]
     first.output_names = [v.name for v in first.outputs]
     _leave_out_host_values(first)
     first.remove_dead()
     read_names, known_names = (tuple(v.name for v in values) for values in (reads, known))
-    return first, Cut(tuple(waiting), read_names, known_names, tuple(driven), after)
+    return first, GraphBreak(tuple(waiting), read_names, known_names, tuple(host_driven), after)
 
 
 def _fold(node: Node, budget: FoldBudget) -> bool:

@@ -5,11 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from clrt.ir.graph import Node, Value
-from clrt.kernels.spec import MOST_AFTER, Buffer, BufferArg, Launch, Packed, Scratch, Status
-
-# Ops of which a launch reads, or writes, only a part of a tensor that it names.
-_READ_IN_PART = frozenset({"Gather", "GatherElements", "GatherND", "Slice", "Split"})
-_WRITTEN_IN_PART = frozenset({"Concat"})
+from clrt.kernels.spec import Buffer, BufferArg, Launch, Packed, Scratch, Status
+from clrt.kernels.variant import MOST_AFTER
+from clrt.ops.base import Op
 
 
 @dataclass(frozen=True)
@@ -35,7 +33,8 @@ class Traffic:
 
 def traffic(node: Node, launch: Launch) -> Traffic:
     """What a launch of a node moves, its work for the nodes after it included."""
-    picked = node.inputs[0] if node.op.name in _READ_IN_PART else None
+    assert isinstance(node.op, Op)
+    picked = node.inputs[0] if node.op.reads_part else None
     read = written = scratch = part = 0
     for buffer, nbytes in touched(launch).items():
         if isinstance(buffer, Scratch):
@@ -47,7 +46,7 @@ def traffic(node: Node, launch: Launch) -> Traffic:
         else:
             read += nbytes
     read += min(part, written)
-    if node.op.name in _WRITTEN_IN_PART:
+    if node.op.writes_part:
         written = min(written, read)
     return Traffic(read, written, scratch)
 

@@ -1,4 +1,4 @@
-"""Runs a model again and again, and makes a profile of when its steps ran."""
+"""Runs a model repeatedly and makes a profile of when its steps ran."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from dataclasses import dataclass
 
 from clrt.ir.graph import Graph, Node, Value
 from clrt.kernels.spec import Launch, Scratch
-from clrt.plan.plan import Kernels, Plan, lifetimes
+from clrt.plan.plan import Plan, lifetimes
+from clrt.plan.steps import DeviceStep
 from clrt.plan.traffic import touched, traffic
 from clrt.profiling.profile import Profile
-from clrt.profiling.timings import HostTime, KernelTime, NodeInfo, Stage, StepTime, Tenant
+from clrt.profiling.timings import HostTime, KernelTime, NodeInfo, StepTime, Tenant, TimedStage
 from clrt.runtime.executor import BoundPlan
 from clrt.runtime.peaks import Peaks, peaks_of
 from clrt.runtime.profiler import NodeRun, PlanRun, Recorder, Span
@@ -128,7 +129,7 @@ def _kernel(
 
 
 def _footprint(plan: Plan, launch: Launch) -> int:
-    """The bytes of the places that a launch works on: views and what is in place share one."""
+    """Bytes of the buffers that a launch works on. Views and in-place outputs count once."""
     places: dict[object, int] = {}
     for buffer, nbytes in touched(launch).items():
         owner = plan.root(buffer) if isinstance(buffer, Value) else buffer
@@ -139,14 +140,14 @@ def _footprint(plan: Plan, launch: Launch) -> int:
 def _launches(plan: Plan) -> Iterator[tuple[int, Node, str, Launch | None]]:
     """Each launch and host step of a plan: index of the step, node, variant or reason, launch."""
     for index, step in enumerate(plan.steps):
-        if isinstance(step, Kernels):
+        if isinstance(step, DeviceStep):
             yield from ((index, step.node, step.variant, launch) for launch in step.launches)
         else:
             yield index, step.node, step.reason, None
 
 
-def _stage(plan: Plan) -> Stage:
-    return Stage(
+def _stage(plan: Plan) -> TimedStage:
+    return TimedStage(
         tuple(_nodes(plan.graph, plan)),
         tuple(_tenants(plan)),
         plan.arena.slab_bytes,

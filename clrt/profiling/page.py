@@ -1,4 +1,4 @@
-"""A profile as one HTML page that needs nothing else."""
+"""A profile as one self-contained HTML page."""
 
 from __future__ import annotations
 
@@ -13,24 +13,24 @@ _SLOT = "/*DATA*/"
 
 
 def page_text(timings: Timings) -> str:
-    """The page: a template with the profile as JSON in it."""
+    """The page: a template that contains the profile as JSON."""
     template = files("clrt.profiling").joinpath("page.html").read_text(encoding="utf-8")
     before, after = template.split(_SLOT)
     return before + script_json(page_data(timings)) + after
 
 
 def script_json(data: Any) -> str:
-    """JSON that may stand inside a script element, whatever its strings hold.
+    """JSON that is safe inside a script element, whatever its strings hold.
 
-    Names come from the model's file: `</script>` and `<!--` would end or change the element, and
-    U+2028 the line. The page writes them as text, never as markup.
+    Names come from the model's file. `</script>` and `<!--` would end or change the element, U+2028
+    would end the line. The page shows names as text, never as markup.
     """
     text = json.dumps(data, ensure_ascii=True, separators=(",", ":"), allow_nan=False)
     return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
 
 
 def page_data(timings: Timings) -> dict[str, Any]:
-    """What the page draws from."""
+    """The data that the page draws."""
     return {
         "model": timings.model,
         "device": timings.device,

@@ -1,4 +1,4 @@
-"""A profile: what was measured, and the forms in which people look at it."""
+"""A profile, and the forms in which it is shown."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Profile(Timings):
         _write(path, trace_text(self))
 
     def save_html(self, path: str | Path) -> None:
-        """Writes one HTML page, which needs nothing else: no network, no other file."""
+        """Writes one self-contained HTML page: it needs no network and no other file."""
         from clrt.profiling.page import page_text
 
         _write(path, page_text(self))

@@ -12,7 +12,7 @@ from clrt.profiling.timings import KernelSum, KernelTime, Timings
 
 
 def tables_text(timings: Timings) -> str:
-    """Every step as run, then the kernels by their share of time, the slowest first."""
+    """The steps in the order in which they ran, then the kernels, the slowest first."""
     console = Console(width=table_width(), color_system=None, highlight=False)
     with console.capture() as capture:
         console.print(step_table(timings))
@@ -33,7 +33,7 @@ def step_table(timings: Timings) -> Table:
 
 
 def kernel_table(timings: Timings) -> Table:
-    """A row per kernel, the slowest first; the caption sums the run up."""
+    """A row per kernel, the slowest first. The caption has the main figures."""
     table = _table(f"{timings.model}: kernels, the slowest first", (), ("kernel",), ("calls",))
     for row in timings.by_kernel():
         cells = (str(row.calls), _us(row.ns), _percent(row.share), *_figures(row))
@@ -43,7 +43,7 @@ def kernel_table(timings: Timings) -> Table:
 
 
 def headline(timings: Timings) -> str:
-    """The run in a few figures."""
+    """The main figures of a run."""
     return (
         f"{timings.device}: {timings.wall_ms:.2f} ms a run (median of {timings.repeat}); "
         f"{counted(len(timings.kernels), 'launch', 'launches')}, "
@@ -73,7 +73,7 @@ def _figures(row: KernelTime | KernelSum) -> tuple[str, str, str]:
 
 
 def _cut(name: str) -> Text:
-    """A name that keeps to one line. The column may shrink, where `no_wrap` of it would forbid."""
+    """A name that stays on one line. `no_wrap` of the column would keep it from shrinking."""
     return Text(name, no_wrap=True, overflow="ellipsis")
 
 

@@ -1,4 +1,4 @@
-"""What a profile measures: when each step ran, what it did, and what lay where meanwhile."""
+"""What a profile measures: when each step ran, what it did, and which buffers were live."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ class StepTime:
         index: Place in the order in which steps ran.
         stage: Index of its plan in `Timings.stages`.
         step: Index of its step in that plan; -1 for a node between plans.
-        node, op, origins: The node, its operator, and the ONNX nodes that it stands for.
-        median_ns: Time it takes, median over the runs.
+        node, op, origins: The node, its op, and the ONNX nodes that it stands for.
+        median_ns: Median time over the runs.
         start_ns, end_ns: When it ran, from the start of the run shown.
     """
 
@@ -34,7 +34,7 @@ class StepTime:
 
     @property
     def kernel(self) -> str:
-        """What times are summed by."""
+        """The name that times are summed by."""
         return f"host: {self.op}"
 
 
@@ -43,7 +43,7 @@ class HostTime(StepTime):
     """A node that the host computes.
 
     Attributes:
-        reason: Why no kernel does.
+        reason: Why no kernel runs it.
     """
 
     reason: str
@@ -57,10 +57,10 @@ class KernelTime(StepTime):
         entry: Name of the `__kernel` function.
         variant: Name of the op's variant.
         shape: Of the node's first output.
-        flops: Floating-point operations; 0 where no one counted them.
+        flops: Floating-point operations; 0 where they are not counted.
         nbytes: Bytes read and written: see `clrt.plan.traffic`.
-        floor_ns: The least time at the device's peaks, for bytes at that of the cache, or memory,
-            that holds all of them.
+        floor_ns: The least time at the device's peaks. For bytes that is the peak of the smallest
+            cache, or the memory, that holds all of them.
     """
 
     entry: str
@@ -102,10 +102,10 @@ class Gap:
 
 @dataclass(frozen=True)
 class Tenant:
-    """What lies in the arena.
+    """A buffer in the arena.
 
     Attributes:
-        first, last: The steps of the plan between which it lives; -1 is before the first.
+        first, last: The first and last step at which it is live; -1 is before the first.
     """
 
     name: str
@@ -141,8 +141,8 @@ class NodeInfo:
 
 
 @dataclass(frozen=True)
-class Stage:
-    """A plan: most models have one; one more for each place where a shape depends on the data."""
+class TimedStage:
+    """A plan. Most models have one, and one more for each graph break."""
 
     nodes: tuple[NodeInfo, ...]
     tenants: tuple[Tenant, ...]
@@ -152,7 +152,7 @@ class Stage:
 
 @dataclass(frozen=True)
 class KernelSum:
-    """All steps of one kernel.
+    """The sum of all steps of one kernel.
 
     Attributes:
         ns: Sum of their medians.
@@ -185,11 +185,11 @@ class Timings:
     """Where the time of a model goes.
 
     Attributes:
-        model: A name for people.
+        model: Name of the model.
         inputs: Shapes by name.
-        repeat: How many runs there were of each kind.
-        wall_ms: A run as users see it, with copies in and out: median, without the profiler.
-        run_ns: The run of median length under the profiler, which `start_ns` and gaps refer to.
+        repeat: Number of runs with the profiler, and as many without.
+        wall_ms: Median time of a run without the profiler, with copies in and out.
+        run_ns: Time of the median run under the profiler. `start_ns` and gaps refer to that run.
         steps: Kernel launches and host steps in the order in which they ran.
     """
 
@@ -201,7 +201,7 @@ class Timings:
     run_ns: float
     peaks: Peaks
     steps: tuple[StepTime, ...]
-    stages: tuple[Stage, ...]
+    stages: tuple[TimedStage, ...]
 
     @property
     def kernels(self) -> tuple[KernelTime, ...]:
@@ -226,7 +226,7 @@ class Timings:
 
     @property
     def gaps(self) -> tuple[Gap, ...]:
-        """The times of the run shown in which no step ran."""
+        """The times in the run shown at which no step ran."""
         gaps: list[Gap] = []
         free = 0.0
         for step in sorted(self.steps, key=lambda s: s.start_ns):
@@ -267,5 +267,5 @@ def _sum(kernel: str, steps: Iterable[StepTime], total_ns: float) -> KernelSum:
 
 
 def _over(amount: float, per: float) -> float:
-    """A ratio; 0 of nothing."""
+    """The ratio; 0 if `per` is 0."""
     return amount / per if per else 0.0

@@ -18,7 +18,7 @@ _GAPS = 0
 
 
 def trace_text(timings: Timings) -> str:
-    """The trace: a track per stage, and one for the times in which no step ran."""
+    """The trace: a track per plan, and one for the times at which no step ran."""
     other = {
         "device": timings.device,
         "model": timings.model,

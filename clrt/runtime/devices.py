@@ -49,14 +49,17 @@ class DeviceInfo:
 
     @property
     def name(self) -> str:
+        """The device's name, as its driver gives it."""
         return self.caps.name
 
     @property
     def platform(self) -> str:
+        """The OpenCL implementation it belongs to."""
         return self.caps.platform
 
     @property
     def kind(self) -> str:
+        """One of "cpu", "gpu" (discrete), "igpu" (shares the host's memory) or "accelerator"."""
         return self.caps.kind
 
     def __str__(self) -> str:

@@ -16,8 +16,10 @@ from clrt.errors import InputError
 from clrt.ir.graph import Value
 from clrt.ir.op import Array, StoredElements
 from clrt.kernels.spec import Buffer, BufferArg, KernelSpec, Launch, Packed, Scratch, Status
-from clrt.ops.base import Blaming, Op
-from clrt.plan.plan import Host, Kernels, Plan
+from clrt.ops.base import Op
+from clrt.ops.blaming import Blaming
+from clrt.plan.plan import Plan
+from clrt.plan.steps import DeviceStep, HostStep
 from clrt.plan.traffic import traffic
 from clrt.runtime.driver import cl, never_release
 from clrt.runtime.pace import LONG_S, Pace, Stop
@@ -165,8 +167,8 @@ class StepRecorder(Protocol):
     def record_steps(
         self,
         bound: BoundPlan,
-        steps: Sequence[Enqueue | Host],
-        run_host: Callable[[Host], None],
+        steps: Sequence[Enqueue | HostStep],
+        run_host: Callable[[HostStep], None],
     ) -> None:
         """Runs every step, in order, and waits for the last."""
 
@@ -184,7 +186,7 @@ class BoundPlan:
     slabs: Slabs
     model_constants: frozenset[Value]
     stop: Stop = field(default_factory=Stop)
-    _steps: list[Enqueue | Host] = field(default_factory=list)
+    _steps: list[Enqueue | HostStep] = field(default_factory=list)
     _own: Weights = field(init=False)
     _status: TrackedBuffer | None = None
     _generation: int = -1
@@ -288,12 +290,12 @@ class BoundPlan:
         held = 0
         with self.session.connection.holding() as gate:
             for step in self._steps[:_HELD]:
-                if isinstance(step, Host):
+                if isinstance(step, HostStep):
                     break
                 enqueue(queue, step.kernel, step.global_size, step.local_size, wait_for=gate)
                 held += 1
         for step in self._steps[held:]:
-            if isinstance(step, Host):
+            if isinstance(step, HostStep):
                 self._run_host(step)
             else:
                 enqueue(queue, step.kernel, step.global_size, step.local_size)
@@ -301,7 +303,7 @@ class BoundPlan:
     def _takes_long(self) -> bool:
         """Whether somebody may want to end a run in its midst; a guess before the first."""
         if self._seconds is None:
-            launches = [x for s in self.plan.steps if isinstance(s, Kernels) for x in s.launches]
+            launches = [x for s in self.plan.steps if isinstance(s, DeviceStep) for x in s.launches]
             moved = self.plan.arena.nbytes * len(launches) / _LEAST_BYTES
             flops = _LEAST_FLOPS * self.session.device.caps.compute_units
             self._seconds = max(moved, sum(x.flops for x in launches) / flops)
@@ -310,13 +312,13 @@ class BoundPlan:
     def _run_long(self) -> None:
         """The steps, so that the run can end between two launches."""
         if not self._costs:
-            steps = (s for s in self.plan.steps if isinstance(s, Kernels))
+            steps = (s for s in self.plan.steps if isinstance(s, DeviceStep))
             pairs = [(s.node, x) for s in steps for x in s.launches]
             self._costs = tuple(1 + x.flops + traffic(n, x).nbytes for n, x in pairs)
         queue, costs = self.session.queue, iter(self._costs)
         pace = Pace(queue, self.stop)
         for step in self._steps:
-            if isinstance(step, Host):
+            if isinstance(step, HostStep):
                 self._run_host(step)
                 self.stop.check()
                 continue
@@ -347,7 +349,7 @@ class BoundPlan:
             self._status = self.session.upload(np.zeros(len(self.plan.statuses), np.int64))
         self._steps = []
         for step in self.plan.steps:
-            if isinstance(step, Kernels):
+            if isinstance(step, DeviceStep):
                 self._steps += [self._bind_launch(launch) for launch in step.launches]
                 for spec in step.idle:
                     self.weights.kernel(spec)
@@ -463,7 +465,7 @@ class BoundPlan:
             )
         return kept
 
-    def _run_host(self, step: Host) -> None:
+    def _run_host(self, step: HostStep) -> None:
         node = step.node
         assert isinstance(node.op, Op)
         inputs = [

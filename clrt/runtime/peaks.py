@@ -53,7 +53,7 @@ class Peaks:
 
 
 @dataclass(frozen=True)
-class Probe:
+class PeakProbe:
     """Work whose speed is a ceiling.
 
     Attributes:
@@ -67,7 +67,7 @@ class Probe:
     buffers: tuple[cl.Buffer, ...]
 
 
-def multiply_adds(session: Session) -> Probe:
+def multiply_adds(session: Session) -> PeakProbe:
     """Multiply-adds that touch no memory."""
     caps = session.device.caps
     # CPU work-items are turned into loops; one by itself keeps the chains in registers.
@@ -76,62 +76,62 @@ def multiply_adds(session: Session) -> Probe:
     out = session.allocate(items * _lanes(session) * 4)
     kernel = _kernel(session, "fma_peak")
     kernel.set_args(out, np.float32(0.999), np.float32(0.001), np.int32(steps))
-    return Probe(
+    return PeakProbe(
         lambda: cl.enqueue_nd_range_kernel(session.queue, kernel, (items,), (local,)),
         2 * _CHAINS * _lanes(session) * steps * items,
         (out,),
     )
 
 
-def unit_products(session: Session) -> Probe:
+def unit_products(session: Session) -> PeakProbe:
     """Products of float32 by the matrix unit, six of bfloat16 for each, that touch no memory."""
     items = 16 * session.device.caps.compute_units
     steps = _STEPS // 20
     out = session.allocate(items * _TILE * _TILE * 4)
     kernel = _kernel(session, "unit_peak")
     kernel.set_args(out, np.int32(steps))
-    return Probe(
+    return PeakProbe(
         lambda: cl.enqueue_nd_range_kernel(session.queue, kernel, (items,), (1,)),
         2 * 4 * _TILE * _TILE * (2 * _TILE) * steps * items,
         (out,),
     )
 
 
-def kernel_copy(session: Session, source: cl.Buffer, target: cl.Buffer) -> Probe:
+def kernel_copy(session: Session, source: cl.Buffer, target: cl.Buffer) -> PeakProbe:
     """A copy by a kernel; bytes read plus bytes written."""
     kernel = _kernel(session, "copy_peak")
     kernel.set_args(source, target)
     items = source.size // (4 * _lanes(session))
-    return Probe(
+    return PeakProbe(
         lambda: cl.enqueue_nd_range_kernel(session.queue, kernel, (items,), (64,)),
         2 * source.size,
         (source, target),
     )
 
 
-def buffer_copy(session: Session, source: cl.Buffer, target: cl.Buffer) -> Probe:
+def buffer_copy(session: Session, source: cl.Buffer, target: cl.Buffer) -> PeakProbe:
     """A copy by clEnqueueCopyBuffer; bytes read plus bytes written."""
-    return Probe(
+    return PeakProbe(
         lambda: cl.enqueue_copy(session.queue, target, source, byte_count=source.size),
         2 * source.size,
         (source, target),
     )
 
 
-def kernel_read(session: Session, source: cl.Buffer, target: cl.Buffer) -> Probe:
+def kernel_read(session: Session, source: cl.Buffer, target: cl.Buffer) -> PeakProbe:
     """A sum over a buffer; bytes read."""
     kernel = _kernel(session, "read_peak")
     kernel.set_args(source, target, np.int32(_READ_VECTORS))
     items = source.size // (4 * _lanes(session) * _READ_VECTORS)
     local = 1 if session.device.caps.is_cpu else 64
-    return Probe(
+    return PeakProbe(
         lambda: cl.enqueue_nd_range_kernel(session.queue, kernel, (items,), (local,)),
         source.size,
         (source, target),
     )
 
 
-def cached_work(session: Session, nbytes: int) -> list[Probe]:
+def cached_work(session: Session, nbytes: int) -> list[PeakProbe]:
     """Reading, changing in place, and adding into a third buffer, again and again on few bytes.
 
     No elementwise kernel moves more per second than the fastest of these: the first two write
@@ -151,7 +151,7 @@ def cached_work(session: Session, nbytes: int) -> list[Probe]:
 
 def _again(
     session: Session, entry: str, buffers: tuple[cl.Buffer, ...], nbytes: int, streams: int
-) -> Probe:
+) -> PeakProbe:
     """A kernel that goes over `nbytes` of its buffers so often that its start takes no time."""
     caps = session.device.caps
     vectors = nbytes // (4 * _lanes(session))
@@ -160,7 +160,7 @@ def _again(
     times = 1 if caps.simulator else max(_MOVED_BYTES // (streams * nbytes), 1)
     kernel = _kernel(session, entry)
     kernel.set_args(*buffers, np.int32(vectors // items), np.int32(times), np.float32(1))
-    return Probe(
+    return PeakProbe(
         lambda: cl.enqueue_nd_range_kernel(session.queue, kernel, (items,), (min(local, items),)),
         streams * nbytes * times,
         buffers,
@@ -215,7 +215,7 @@ def _cached_speeds(session: Session) -> tuple[tuple[int, float], ...]:
     return tuple(reversed(found))
 
 
-def _speed(session: Session, probe: Probe, seconds: float) -> float:
+def _speed(session: Session, probe: PeakProbe, seconds: float) -> float:
     """The best of several turns, in 10^9 per second.
 
     The first launch is not one of them: drivers compile in it. The next ones wake threads and raise
@@ -241,5 +241,5 @@ def _lanes(session: Session) -> int:
 def _kernel(session: Session, entry: str) -> cl.Kernel:
     caps = session.device.caps
     macros = {"CONSECUTIVE": int(caps.is_cpu), "MATRIX_UNIT": int(bool(caps.matrix_unit))}
-    spec = KernelSpec.of("peaks.cl", entry, LANES=_lanes(session), **macros)
+    spec = KernelSpec.of("device/peaks.cl", entry, LANES=_lanes(session), **macros)
     return session.programs.kernel(spec)

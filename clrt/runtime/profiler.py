@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from clrt.ir.graph import Node
-from clrt.plan.plan import Host
+from clrt.plan.steps import HostStep
 from clrt.runtime.driver import cl
 from clrt.runtime.executor import BoundPlan, Enqueue
 from clrt.runtime.session import Session
@@ -65,8 +65,8 @@ class Recorder:
     def record_steps(
         self,
         bound: BoundPlan,
-        steps: Sequence[Enqueue | Host],
-        run_host: Callable[[Host], None],
+        steps: Sequence[Enqueue | HostStep],
+        run_host: Callable[[HostStep], None],
     ) -> None:
         """Runs the steps of a plan whose inputs have been enqueued on the session's queue."""
         self.session.queue.finish()
@@ -81,13 +81,13 @@ class Recorder:
         self._runs.append(PlanRun(bound, tuple(spans)))
 
     def _record(
-        self, steps: Sequence[Enqueue | Host], run_host: Callable[[Host], None]
+        self, steps: Sequence[Enqueue | HostStep], run_host: Callable[[HostStep], None]
     ) -> list[Span]:
         spans: list[Span] = []
         pending: list[cl.Event] = []
         began_ns = 0
         for step in steps:
-            if isinstance(step, Host):
+            if isinstance(step, HostStep):
                 spans += self._wait(pending, began_ns)
                 pending = []
                 start = time.perf_counter_ns()

@@ -385,6 +385,7 @@ class DeviceTensor:
 
     @property
     def nbytes(self) -> int:
+        """Bytes of its elements."""
         return prod(self.shape) * self.dtype.itemsize
 
     def numpy(self) -> Array:

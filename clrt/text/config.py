@@ -25,7 +25,7 @@ _FLAGS = {
 }
 _ALIASES = {"mean_sqrt_len_tokens": "mean_sqrt_len"}
 
-# Their position table starts with rows that no token uses: padding_idx + 1 of them.
+# The first padding_idx + 1 rows of their position table belong to no token.
 _OFFSET_POSITIONS = {
     "camembert",
     "data2vec-text",
@@ -36,7 +36,7 @@ _OFFSET_POSITIONS = {
     "xlm-roberta",
     "xlm-roberta-xl",
 }
-# Tokenizers of transformers whose options go before what tokenizer.json says.
+# Tokenizers of transformers whose options override tokenizer.json.
 _BERT_LIKE = {"BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer"}
 _ROBERTA_LIKE = {"RobertaTokenizer"}
 # Arguments of the tokenizers library's AddedToken.
@@ -56,17 +56,17 @@ class EncoderConfig:
         source: The ONNX file or folder of the transformer.
         modes: Pooling modes; several are concatenated.
         include_prompt: Whether the prompt's tokens are pooled.
-        normalize: Vectors always get unit length.
-        max_length: Longest sequence in tokens, the special ones included; None: no limit.
-        positions: What the position table allows; None where it does not limit.
-        lower_case: Text is lowercased before the tokenizer's own steps.
+        normalize: Whether vectors always get unit length.
+        max_length: Longest sequence in tokens, special ones included; None means no limit.
+        positions: Rows of the position table; None where it sets no limit.
+        lower_case: Whether text is lowercased before the tokenizer's own steps.
         prompt: Prepended where the caller names none.
         pad_token: The tokenizer's padding token, "" where no file names it.
         truncation_side: "right" or "left"; "" where only tokenizer.json may say.
         hidden: Size of a token's embedding, where config.json gives it.
         truncate_dim: How many numbers of each vector are kept where the caller does not say.
-        normalizer: Options of BERT's normalizer that outrank those of tokenizer.json.
-        prefix_space: The same for whether byte-level tokens start with a space.
+        normalizer: Options of BERT's normalizer; they override those of tokenizer.json.
+        prefix_space: Whether byte-level tokens start with a space; overrides tokenizer.json.
         added_tokens: Tokens that tokenizer.json may lack, in the order of their ids.
         tokenizer: The text of tokenizer.json where it lies in a compiled model.
     """
@@ -90,7 +90,7 @@ class EncoderConfig:
     tokenizer: str | None = None
 
     def for_compiled(self, tokenizer: str) -> dict[str, Any]:
-        """What a compiled model keeps of it, as JSON values.
+        """The part that a compiled model stores, as JSON values.
 
         Args:
             tokenizer: The text of tokenizer.json.
@@ -107,12 +107,12 @@ def read_config(path: Path, pooling: str | None = None) -> EncoderConfig:
 
     Args:
         path: An existing ONNX file or folder.
-        pooling: A mode that takes the place of the one the folder names.
+        pooling: A mode that replaces the one the folder names.
 
     Raises:
         InputError: `pooling` is no pooling mode.
         ModelError: A file is missing or damaged.
-        UnsupportedError: The folder asks for a module or a pooling mode that clrt lacks.
+        UnsupportedError: The folder asks for a module or pooling mode that clrt lacks.
     """
     asked = None if pooling is None else (_asked_mode(pooling),)
     if path.suffix == SUFFIX:

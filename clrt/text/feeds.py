@@ -23,7 +23,7 @@ _LONGEST = 256
 
 
 def fixed_dims(specs: Sequence[TensorSpec]) -> tuple[int | None, int | None]:
-    """The rows and the tokens of every run, each None where the model leaves it open."""
+    """(rows, tokens) of every run; each is None where the model does not fix it."""
     shape = next((spec.shape for spec in specs), None)  # all have the same
     rows, tokens = shape if shape is not None and len(shape) == 2 else (None, None)
     return rows if isinstance(rows, int) else None, tokens if isinstance(tokens, int) else None
@@ -34,7 +34,7 @@ def model_feeds(
 ) -> Feeds:
     """The inputs of a transformer for a batch, padded at the right.
 
-    Where the model fixes its dims they are filled up: rows by the last text.
+    Where the model fixes its dims, missing rows repeat the last text.
 
     Raises:
         KeyError: The model takes more than ids, mask and token types.
@@ -64,7 +64,7 @@ def calibration_feeds(path: Path, specs: Sequence[TensorSpec]) -> Iterator[Feeds
 
 
 def unseen_feeds(path: Path, specs: Sequence[TensorSpec]) -> Feeds:
-    """One batch of such text that `calibration_feeds` has not: texts of some middle length.
+    """One batch of texts of medium length, none of which `calibration_feeds` has.
 
     Raises:
         ModelError, InputError: As `calibration_feeds`.
@@ -74,7 +74,7 @@ def unseen_feeds(path: Path, specs: Sequence[TensorSpec]) -> Feeds:
     batches = list(_batches(path, specs, paragraphs[step // 2 :: step]))
     if not batches:
         raise InputError("No text is as short as the model's inputs; give inputs of your own.")
-    # Where the length is fixed the longest fill it best: what is padding is nobody's text.
+    # At a fixed length the longest texts leave the least padding.
     return batches[-1 if fixed_dims(specs)[1] else len(batches) // 2]
 
 
@@ -85,7 +85,7 @@ def _paragraphs() -> list[str]:
 
 
 def _batches(path: Path, specs: Sequence[TensorSpec], texts: Sequence[str]) -> Iterator[Feeds]:
-    """Texts of like length together; those that are too long for the model are left out."""
+    """Batches of texts of similar length. Texts too long for the model are left out."""
     odd = [s.name for s in specs if s.name not in ("input_ids", MASK, "token_type_ids")]
     if odd:
         raise InputError(f"No tokenizer makes the input '{odd[0]}'; give inputs of your own.")

@@ -25,9 +25,9 @@ _NAME = re.compile(r"(?:(?P<organisation>\w[\w.-]*)/)?(?P<model>\w[\w.-]*)")
 
 
 def find_model(source: str | Path) -> Path:
-    """The file or folder that `source` means.
+    """The file or folder that `source` names.
 
-    A path that exists is taken as it is. Else a name such as `all-MiniLM-L6-v2` or
+    An existing path is taken as it is. Otherwise a name such as `all-MiniLM-L6-v2` or
     `BAAI/bge-small-en-v1.5` is looked up in Hugging Face's cache folder and in the packages of
     `PACKAGED`. Nothing is ever downloaded.
 

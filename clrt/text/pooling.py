@@ -10,13 +10,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from clrt.ir.builder import Builder
 from clrt.ir.dims import Dim, symbol
 from clrt.ir.dtypes import DType
-from clrt.ir.graph import Graph, Node, Value
-from clrt.ir.op import TensorType
+from clrt.ir.graph import Graph, Value
 from clrt.model import Model, load
 from clrt.ops import REGISTRY
-from clrt.ops.base import node_of
 from clrt.signature import TensorSpec
 from clrt.text.tokenize import IntArray
 
@@ -31,7 +30,7 @@ _LEAST_LENGTH = 1e-12
 
 
 class Pooling:
-    """The pooling models of one encoder: one per choice of normalisation and truncation.
+    """The pooling models of one encoder, one for each choice of normalisation and truncation.
 
     Args:
         modes: Pooling modes; the results are concatenated.
@@ -57,7 +56,7 @@ class Pooling:
         self._lock = Lock()
 
     def model(self, unit_before: bool, truncate_dim: int | None, unit_after: bool) -> Model:
-        """The model that pools, normalises where asked, truncates, and normalises again."""
+        """The model that pools, normalises if asked, truncates, and normalises again if asked."""
         key = (unit_before, truncate_dim, unit_after)
         with self._lock:
             if key not in self._models:
@@ -80,13 +79,13 @@ def pooling_masks(modes: Sequence[str], mask: IntArray, skipped: int) -> dict[st
 
     Args:
         mask: int64 [batch, sequence], 1 at tokens, padded at the right.
-        skipped: Tokens at the start that are not pooled (a prompt).
+        skipped: Tokens at the start that are not pooled: a prompt.
     """
     pooled = mask.copy()
     pooled[:, :skipped] = 0
     masks: dict[str, IntArray] = {}
     if "cls" in modes:
-        # As in sentence-transformers, a row with no pooled token falls back to its first one.
+        # As in sentence-transformers, a row with no pooled token uses its first one.
         masks[FIRST] = np.zeros_like(mask)
         masks[FIRST][np.arange(len(mask)), pooled.argmax(axis=1)] = 1
     if set(modes) != {"cls"}:
@@ -122,14 +121,14 @@ def pooling_graph(
     hidden = tokens.shape[-1] if tokens.shape else "hidden"
     batch, sequence = symbol("batch"), symbol("sequence")
     width = hidden if isinstance(hidden, int) else symbol("hidden")
-    x = build.input(TOKENS, tokens.dtype, batch, sequence, width)
+    x = build.feed(TOKENS, tokens.dtype, batch, sequence, width)
     if tokens.dtype is not DType.FLOAT32:
         x = build("Cast", x, to=DType.FLOAT32)
     parts: list[Value] = []
     if "cls" in modes:
-        first = build.input(FIRST, DType.INT64, batch, sequence)
+        first = build.feed(FIRST, DType.INT64, batch, sequence)
     if set(modes) != {"cls"}:
-        mask = build.input(MASK, DType.INT64, batch, sequence)
+        mask = build.feed(MASK, DType.INT64, batch, sequence)
     for mode in modes:
         parts.append(_select(build, x, first) if mode == "cls" else _pool(build, x, mask, mode))
     pooled = parts[0] if len(parts) == 1 else build("Concat", *parts, axis=-1)
@@ -139,11 +138,11 @@ def pooling_graph(
         pooled = build("Slice", pooled, _ints(0), _ints(truncate_dim), _ints(1))
     if unit_after:
         pooled = _unit(build, pooled)
-    return Graph("pooling", build.inputs, [pooled], build.nodes, [RESULT])
+    return build.graph("pooling", build.inputs, [pooled], [RESULT])
 
 
 def _select(build: _Builder, x: Value, first: Value) -> Value:
-    """The one token of each row where `first` is 1, whatever numbers the others hold."""
+    """The token of each row at which `first` is 1. Infinities and NaN elsewhere do not matter."""
     chosen = build("Cast", build("Unsqueeze", first, _ints(2)), to=DType.BOOL)
     return build("ReduceSum", build("Where", chosen, x, _floats(0.0)), _ints(1), keepdims=0)
 
@@ -175,27 +174,18 @@ def _floats(number: float) -> NDArray[np.float32]:
     return np.array(number, np.float32)
 
 
-class _Builder:
+class _Builder(Builder):
     """Applies ops by their ONNX names; arrays among the arguments become constants."""
 
     def __init__(self) -> None:
+        super().__init__()
         self.inputs: list[Value] = []
-        self.nodes: list[Node] = []
-        self._made = 0
 
-    def input(self, name: str, dtype: DType, *shape: Dim) -> Value:
-        self.inputs.append(Value(name, TensorType(dtype, shape)))
+    def feed(self, name: str, dtype: DType, *shape: Dim) -> Value:
+        """A new input of the graph."""
+        self.inputs.append(self.input(name, dtype, shape))
         return self.inputs[-1]
 
     def __call__(self, op_name: str, *args: Value | NDArray[Any], **attributes: Any) -> Value:
-        op = REGISTRY.named(op_name)(**attributes)
-        values = [a if isinstance(a, Value) else self._constant(a) for a in args]
-        self.nodes.append(node_of(op, values, self._name(op_name)))
-        return self.nodes[-1].output
-
-    def _constant(self, array: NDArray[Any]) -> Value:
-        return Value(self._name("constant"), TensorType.of(array))
-
-    def _name(self, stem: str) -> str:
-        self._made += 1
-        return f"{stem}.{self._made}"
+        values = [a if isinstance(a, Value) else self.constant(a) for a in args]
+        return self.add(REGISTRY.named(op_name)(**attributes), *values)

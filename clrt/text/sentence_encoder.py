@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
-from types import TracebackType
 from typing import Any, Literal, overload
 
 import numpy as np
@@ -52,7 +51,8 @@ class SentenceEncoder:
         device: As in `clrt.load`.
         pooling: "mean", "cls", "max", "mean_sqrt_len" or "sum"; by default what the folder says.
         max_length: Tokens after which a text is cut; by default what the folder says.
-        strict, cache_dir: As in `clrt.load`.
+        strict: As in `clrt.load`.
+        cache_dir: As in `clrt.load`.
 
     Raises:
         InputError: `pooling` or `max_length` is out of range.
@@ -107,12 +107,12 @@ class SentenceEncoder:
 
     @property
     def max_length(self) -> int | None:
-        """Tokens after which a text is cut, the special ones included; None: never."""
+        """Tokens after which a text is cut, special ones included; None means never."""
         return self._config.max_length
 
     @property
     def dimension(self) -> int:
-        """Length of a sentence's vector."""
+        """Size of a sentence's vector."""
         if self._dimension is None:
             hidden = self._output.shape[-1] if self._output.shape else None
             hidden = hidden if isinstance(hidden, int) else self._config.hidden
@@ -163,20 +163,20 @@ class SentenceEncoder:
 
         Args:
             sentences: One string, or any number of them.
-            batch_size: Sentences per run of the model, where it does not fix that itself.
+            batch_size: Sentences per run of the model, if the model does not fix that itself.
             normalize_embeddings: Vectors get unit length. A folder with a Normalize module gives
                 unit length in any case.
             show_progress_bar: None shows one on a terminal where there are several batches.
-            truncate_dim: Keep the first so many numbers of each vector; where normalised, the
-                kept ones have unit length.
+            truncate_dim: Keep only so many numbers at the start of each vector. Normalisation comes
+                after that.
             output_value: "sentence_embedding", or "token_embeddings" for the vectors of all
                 tokens, neither pooled nor normalised.
-            prompt: Prepended to each sentence; None takes the folder's default prompt, "" none.
+            prompt: Prepended to each sentence. None takes the folder's default prompt, "" takes
+                none.
 
         Returns:
-            float32 [dimension] for a string, else [n, dimension], with n = 0 for no sentences.
-            For token embeddings [tokens, hidden], or a list of them: special tokens included,
-            padding cut off.
+            float32 [dimension] for a string, [n, dimension] for n sentences. For token embeddings
+            [tokens, hidden], or a list of those: with special tokens, without padding.
 
         Raises:
             InputError: A sentence is no string, or an option is out of range.
@@ -210,12 +210,7 @@ class SentenceEncoder:
     def __enter__(self) -> SentenceEncoder:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def _sentence_embeddings(self, texts: Sequence[str], request: _Request) -> FloatArray:
@@ -254,7 +249,8 @@ class SentenceEncoder:
     ) -> Iterator[tuple[NDArray[np.intp], dict[str, NDArray[Any]], IntArray]]:
         """Positions in `texts`, model inputs and mask of each batch.
 
-        Longest first: little padding, and the first batch makes the arena that all others fit in.
+        The longest texts come first: there is little padding, and the arena of the first batch
+        holds all others.
         """
         size = self._rows or request.batch_size
         tokens = self._tokenizer.encode(
@@ -283,7 +279,7 @@ class SentenceEncoder:
 
 @contextmanager
 def _progress(total: int, shown: bool) -> Iterator[Callable[[int], object]]:
-    """What to call with the number of texts done: it moves a bar where one is shown."""
+    """Gives a function that advances the progress bar, if there is one, by a number of texts."""
     if not shown:
         yield lambda done: None
         return
@@ -294,10 +290,10 @@ def _progress(total: int, shown: bool) -> Iterator[Callable[[int], object]]:
 
 
 def _common_length(length: int, limit: int | None) -> int:
-    """A length at most an eighth larger, of eight per power of two.
+    """The length rounded up to one of eight lengths per power of two: at most an eighth more.
 
-    Calls of one batch (a query at a time, say) then meet few shapes, whose plans are kept; in a
-    call of many batches the same length comes again by itself, and more padding would only cost.
+    Calls of one batch, such as single queries, then meet few shapes, whose plans are kept. Calls of
+    many batches meet the same lengths anyway, and padding would only cost time.
     """
     step = 1 << max(length.bit_length() - 4, 0)
     return min(-(-length // step) * step, limit or sys.maxsize)

@@ -29,10 +29,10 @@ class Tokens:
 
 
 class TextTokenizer:
-    """A folder's tokenizer.json with the truncation the configuration asks for.
+    """The tokenizer of a folder's tokenizer.json, with the truncation that the configuration says.
 
-    Padding and truncation that the file itself asks for are switched off: it is often left over
-    from training.
+    Padding and truncation of the file itself are switched off: they are often left over from
+    training.
     """
 
     def __init__(self, config: EncoderConfig) -> None:
@@ -53,7 +53,7 @@ class TextTokenizer:
             self._tokenizer.enable_truncation(config.max_length, direction=side)
 
     def encode(self, texts: Sequence[str]) -> list[Tokens]:
-        """The tokens of each text.
+        """The tokens of each text, in order.
 
         Raises:
             InputError: A text is not valid Unicode or has no tokens.
@@ -91,7 +91,7 @@ class TextTokenizer:
 
 
 def pad(rows: Sequence[NDArray[np.int32]], value: int, length: int) -> IntArray:
-    """Rows of different lengths as one int64 array [len(rows), length], padded at the right."""
+    """One int64 array [len(rows), length] of rows of different lengths, padded at the right."""
     padded = np.full((len(rows), length), value, np.int64)
     for target, row in zip(padded, rows, strict=True):
         target[: len(row)] = row
@@ -149,7 +149,7 @@ def tokenizer_file(config: EncoderConfig) -> Path:
 
 
 def _pad_id(tokenizer: Tokenizer, pad_token: str) -> int:
-    """Padded places are masked: any id inside the vocabulary will do where none is named."""
+    """The id for padding. It is masked, so any id of the vocabulary serves if none is named."""
     named = tokenizer.token_to_id(pad_token) if pad_token else None
     if named is None and tokenizer.padding is not None:
         named = tokenizer.padding["pad_id"]

@@ -1,9 +1,9 @@
 """Tuning records: the `T_` macros of a kernel on the devices that some facts describe.
 
-Records ship with the package; those that `clrt tune` measured here lie in the user's cache. A
-record names a kernel (its entry point) and any of the facts below; of those whose facts all hold
-the one with the most is taken, so that a device without a record of its own gets the nearest. The
-user's records go before the shipped ones.
+Some records ship with the package; those that `clrt tune` measured lie in the user's cache folder
+and take precedence. A record names a kernel by its entry point, and any of the facts below. Of the
+records whose facts all hold, the one with the most facts is taken. So a device without a record of
+its own gets the nearest.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from clrt.files import check_targets, make_cache_folder, read_regular, replacing
 from clrt.kernels.tuned import TUNED
 from clrt.knobs import cache_dir
 
-# Of a file of records.
+# The largest file of records that is read.
 _MOST_BYTES = 16 << 20
 FACTS = ("kind", "float_lanes", "platform", "name", "driver")
 Record: TypeAlias = "dict[str, object]"
@@ -35,7 +35,7 @@ class Found:
     Attributes:
         tunables: The macros that it sets; empty where there is no record.
         source: The file it is from; "" where there is none.
-        facts: What it says of the devices that it is for.
+        facts: The facts of the devices that it is for.
     """
 
     tunables: Mapping[str, int] = field(default_factory=dict)
@@ -69,7 +69,7 @@ def find_record(kernel: str, caps: DeviceCaps) -> Found:
 
 
 def new_record(kernel: str, caps: DeviceCaps, tunables: Mapping[str, int]) -> Record:
-    """A record that holds for this very device and driver."""
+    """A record for exactly this device and driver."""
     return {"kernel": kernel, **{f: getattr(caps, f) for f in FACTS}, "tunables": dict(tunables)}
 
 
@@ -82,7 +82,7 @@ def writable_file() -> Path:
     """The user's file, in a folder that exists.
 
     Raises:
-        InputError: It cannot be written, or its folder not be made.
+        InputError: The file cannot be written, or its folder cannot be made.
     """
     path = user_file()
     make_cache_folder(path.parent)
@@ -91,7 +91,7 @@ def writable_file() -> Path:
 
 
 def save(records: Sequence[Record]) -> Path:
-    """Adds records to the user's file, in place of those with the same kernel and facts.
+    """Adds records to the user's file. They replace those with the same kernel and facts.
 
     Raises:
         InputError: The file cannot be written.
@@ -133,10 +133,10 @@ def _load(path: Path) -> list[Record]:
 
 
 def check(records: object) -> list[Record]:
-    """The records, where each is one: a kernel, known facts, and integers as tunables.
+    """Checks that each record has a kernel, known facts, and integers as tunables.
 
     Raises:
-        ValueError: One is not.
+        ValueError: One has not.
     """
     if not isinstance(records, list):
         raise ValueError("not a list")
@@ -146,7 +146,7 @@ def check(records: object) -> list[Record]:
         values = record["tunables"]
         if not isinstance(values, dict) or not all(type(v) is int for v in values.values()):
             raise ValueError(f"tunables are integers: {record}")
-        # A kernel of another version may be unknown here; its record is never looked up.
+        # A kernel of another version may be unknown; its record is never looked up.
         if record["kernel"] in TUNED:
             TUNED[record["kernel"]].with_record(values)
     return records

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from clrt.ir.text import parse_graph
+from clrt.ir.parse import parse_graph
 from clrt.ops import REGISTRY
 from clrt.passes.driver import infer_types
 from clrt.runtime.devices import DeviceInfo

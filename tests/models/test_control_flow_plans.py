@@ -10,7 +10,7 @@ import pytest
 
 import clrt
 import clrt.stages as stages_module
-from clrt.ops.control_flow import Loop
+from clrt.ops.control.control_flow import Loop
 from clrt.runtime.devices import DeviceInfo
 from clrt.runtime.executor import BoundPlan
 from tests.models.onnx_text import DEVICES, agree, normal, parsed, same
@@ -347,7 +347,7 @@ def test_a_scan_of_one_slice_is_part_of_the_plan(device: DeviceInfo) -> None:
     feeds = [{"s": normal(n, n, 3), "a": normal(n, n, 1, 3)} for n in (2, 4)]
     for known in (text, text.replace("n, t, 3] a", "n, 1, 3] a")):
         ours = agree(parsed(known), device, *feeds)
-        assert all(stage.cut is None for stage in ours._stages.plans.values())
+        assert all(stage.graph_break is None for stage in ours._stages.plans.values())
     agree(
         parsed(text),
         device,

@@ -17,7 +17,7 @@ from rich.console import Console
 from typer.testing import CliRunner, Result
 
 import clrt
-from clrt.cli import convert
+from clrt.cli import conversion, convert_report
 from clrt.cli.convert import EXIT_DIFFERS, app
 from clrt.cli.samples import sample_inputs
 from clrt.converter import Difference, read_encoder
@@ -180,7 +180,7 @@ def test_nothing_is_compiled_for_simulators(
     """A device whose index does not exist would be an error."""
     real = [d for d in devices() if not d.caps.simulator]
     fake = replace(real[0], index=99, caps=replace(real[0].caps, simulator=True))
-    monkeypatch.setattr(convert, "devices", lambda: [*real, fake])
+    monkeypatch.setattr(conversion, "devices", lambda: [*real, fake])
     source = tmp_path / "m.onnx"
     source.write_bytes(load_family(FAMILIES[0]).SerializeToString())
     here = ("--precompile", tmp_path / "programs", "--all-devices-here")
@@ -322,7 +322,10 @@ def test_a_model_without_a_tokenizer_is_no_encoder(tmp_path: Path) -> None:
 def test_names_are_whole_where_the_terminal_is_narrow() -> None:
     shrunk = Shrunk("a_weight_with_a_name_of_its_own", (384, 384), "int8", 9, 3, 0.1, 0.2)
     difference = Difference("an_output_with_a_name_of_its_own", (1, 128, 384), 0.1, 0.2, 0.9)
-    for table in (convert._weight_table([shrunk]), convert._difference_table([difference], 0.1)):
+    for table in (
+        convert_report.weight_table([shrunk]),
+        convert_report.difference_table([difference], 0.1),
+    ):
         console = Console(width=60, file=io.StringIO())
         console.print(table)
         lines = console.file.getvalue().splitlines()

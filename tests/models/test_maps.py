@@ -17,7 +17,8 @@ from clrt.cli.shapes import default_shapes
 from clrt.converter import Options, compare, convert, write
 from clrt.errors import InputError, ModelError, ShapeError, UnsupportedError
 from clrt.exporter.onnx_exporter import export_model
-from clrt.ir.text import parse_graph, print_graph
+from clrt.ir.parse import parse_graph
+from clrt.ir.text import print_graph
 from clrt.ops import REGISTRY
 from clrt.runtime.devices import DeviceInfo
 from clrt.sources import read_graph

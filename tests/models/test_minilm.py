@@ -34,6 +34,14 @@ def _proto(name: str) -> onnx.ModelProto:
     return load_minilm(name, model_folder())
 
 
+# First, before the fixtures of the others hold a model and a session.
+def test_safetensors_graph_equals_the_export() -> None:
+    feeds = text_feeds(NAMES, 3, 37, False, VOCABULARY)
+    left = expected(_proto("safetensors"), feeds)["last_hidden_state"]
+    right = expected(_proto("minilm_torchscript17"), feeds)["last_hidden_state"]
+    assert relative_error(left, right) <= 5e-5
+
+
 @pytest.fixture(scope="module", params=["safetensors", *minilm_names()])
 def name(request: pytest.FixtureRequest) -> str:
     return str(request.param)
@@ -107,10 +115,3 @@ def test_device_tensors_pass_from_run_to_run(model: clrt.Model) -> None:
     hidden = model.run(feeds, ["last_hidden_state"], device_outputs=True)["last_hidden_state"]
     assert isinstance(hidden, clrt.DeviceTensor)
     np.testing.assert_array_equal(hidden.numpy(), model.run(feeds)["last_hidden_state"])
-
-
-def test_safetensors_graph_equals_the_export() -> None:
-    feeds = text_feeds(NAMES, 3, 37, False, VOCABULARY)
-    left = expected(_proto("safetensors"), feeds)["last_hidden_state"]
-    right = expected(_proto("minilm_torchscript17"), feeds)["last_hidden_state"]
-    assert relative_error(left, right) <= 5e-5

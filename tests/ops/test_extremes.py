@@ -12,14 +12,15 @@ from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Node, Value
 from clrt.ir.op import Array, Step, TensorType
 from clrt.ops import REGISTRY
-from clrt.ops.activations import Elu
-from clrt.ops.base import Op, Sample
-from clrt.ops.cast import Cast
+from clrt.ops.base import Op
 from clrt.ops.evaluate import evaluate
-from clrt.ops.fused import Fused, Literal
-from clrt.ops.group_normalization import GroupNormalization
-from clrt.ops.layer_normalization import LayerNormalization
-from clrt.ops.pointwise import (
+from clrt.ops.norm.group_normalization import GroupNormalization
+from clrt.ops.norm.layer_normalization import LayerNormalization
+from clrt.ops.pointwise.activations import Elu
+from clrt.ops.pointwise.cast import Cast
+from clrt.ops.pointwise.elementwise import Pointwise
+from clrt.ops.pointwise.fused import Fused, Literal
+from clrt.ops.pointwise.pointwise import (
     Abs,
     Add,
     BitShift,
@@ -29,19 +30,19 @@ from clrt.ops.pointwise import (
     Gelu,
     Mod,
     Mul,
-    Pointwise,
     Pow,
     Sin,
     Sqrt,
     Tan,
     Tanh,
 )
-from clrt.ops.reduce import ReduceMean
-from clrt.ops.variadic import MAX_OPERANDS, Max, Mean, Min, Sum
+from clrt.ops.pointwise.variadic import MAX_OPERANDS, Max, Mean, Min, Sum
+from clrt.ops.reduce.reduce import ReduceMean
 from clrt.passes.pipeline import optimize
 from clrt.plan.specialise import specialise
 from clrt.runtime.devices import DeviceInfo
 from tests.harness import plan_graph, run_graph, run_plan, sample_graph
+from tests.ops.samples import Sample, samples
 from tests.ops.test_ops import DEVICES
 
 LANES = 16  # of the widest vectors, which a row of numbers fills
@@ -67,7 +68,7 @@ PROGRAMS = {
 def _forms(cls: type[Pointwise]) -> Iterator[tuple[Pointwise, tuple[DType, ...]]]:
     """The attributes and dtypes of its samples; floats in 16 and 64 bits, too."""
     seen = dict.fromkeys(
-        (s.op, tuple(DType.of(a.dtype) for a in s.inputs if a is not None)) for s in cls.samples()
+        (s.op, tuple(DType.of(a.dtype) for a in s.inputs if a is not None)) for s in samples(cls)
     )
     for op, dtypes in seen:
         assert isinstance(op, Pointwise)

@@ -14,23 +14,25 @@ import pytest
 from clrt.errors import NumberError
 from clrt.ir.op import Array
 from clrt.ops import REGISTRY
-from clrt.ops.base import Op, Sample
-from clrt.ops.gather import Gather
-from clrt.ops.gather_elements import GatherElements
-from clrt.ops.gather_nd import GatherND, ScatterND
-from clrt.ops.gru import GRU
-from clrt.ops.lstm import LSTM
-from clrt.ops.max_roi_pool import MaxRoiPool
-from clrt.ops.one_hot import OneHot
-from clrt.ops.recurrent import Recurrent, sample_inputs
-from clrt.ops.reverse_sequence import ReverseSequence
-from clrt.ops.rnn import RNN
-from clrt.ops.roi_align import RoiAlign
-from clrt.ops.scatter_elements import ScatterElements
-from clrt.ops.tensor_scatter import TensorScatter
-from clrt.plan.plan import Kernels
+from clrt.ops.attention.tensor_scatter import TensorScatter
+from clrt.ops.base import Op
+from clrt.ops.movement.gather import Gather
+from clrt.ops.movement.gather_elements import GatherElements
+from clrt.ops.movement.gather_nd import GatherND, ScatterND
+from clrt.ops.movement.reverse_sequence import ReverseSequence
+from clrt.ops.movement.scatter_elements import ScatterElements
+from clrt.ops.recurrent.gru import GRU
+from clrt.ops.recurrent.lstm import LSTM
+from clrt.ops.recurrent.recurrent import Recurrent
+from clrt.ops.recurrent.rnn import RNN
+from clrt.ops.tensor.one_hot import OneHot
+from clrt.ops.vision.max_roi_pool import MaxRoiPool
+from clrt.ops.vision.roi_align import RoiAlign
+from clrt.plan.steps import DeviceStep
 from clrt.runtime.devices import DeviceInfo
 from tests.harness import all_devices, plan_graph, run_plan, sample_graph
+from tests.ops.samples import Sample
+from tests.ops.samples.recurrent.recurrent import sample_inputs
 
 DEVICES = pytest.mark.parametrize("device", all_devices(), ids=lambda d: d.platform.split()[0])
 KERNELS = Path(__file__).parents[2] / "kernels_cl"
@@ -102,7 +104,7 @@ FOLLOWERS = pytest.mark.parametrize("follower", list(_followers()), ids=str)
 def _run(follower: Follower, inputs: Sequence[Array | None], device: DeviceInfo) -> list[Array]:
     graph = sample_graph(Sample(follower.op, tuple(inputs)))
     plan = plan_graph(graph, device.caps)
-    assert all(isinstance(step, Kernels) for step in plan.steps)
+    assert all(isinstance(step, DeviceStep) for step in plan.steps)
     feeds = {f"x{i}": a for i, a in enumerate(inputs) if a is not None}
     return list(run_plan(plan, feeds, device).values())
 

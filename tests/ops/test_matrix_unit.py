@@ -12,10 +12,11 @@ from clrt.ir.dtypes import DType
 from clrt.ir.op import Array
 from clrt.kernels import matrix_unit
 from clrt.kernels.spec import BufferArg
-from clrt.ops.fused_matmul import FusedMatMul
-from clrt.ops.layer_normalization import LayerNormalization
-from clrt.ops.matmul import MatMul
-from clrt.plan.plan import Kernels, Plan
+from clrt.ops.matmul.fused_matmul import FusedMatMul
+from clrt.ops.matmul.matmul import MatMul
+from clrt.ops.norm.layer_normalization import LayerNormalization
+from clrt.plan.plan import Plan
+from clrt.plan.steps import DeviceStep
 from clrt.runtime.devices import DeviceInfo
 from tests.harness import all_devices, run_plan, tolerance
 from tests.ops.test_split_product import (
@@ -51,7 +52,7 @@ always = pytest.mark.usefixtures("_always")
 
 def work_of(plan: Plan) -> list[int]:
     """How many pieces of each product go by the unit."""
-    launches = [x for s in plan.steps if isinstance(s, Kernels) for x in s.launches]
+    launches = [x for s in plan.steps if isinstance(s, DeviceStep) for x in s.launches]
     products = [x for x in launches if x.kernel.has("MATRIX_UNIT")]
     numbers = [[a for a in x.args if not isinstance(a, BufferArg)][-2:] for x in products]
     return [int(pieces) for pieces, columns in numbers if columns]

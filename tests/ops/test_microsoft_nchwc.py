@@ -12,9 +12,10 @@ import pytest
 from onnx import helper, numpy_helper
 
 import clrt
+from clrt.decompositions.microsoft.nchwc import NCHWC
 from clrt.errors import UnsupportedError
-from clrt.importer.expansions.microsoft import nchwc
-from clrt.importer.expansions.microsoft.nchwc import NCHWC, block_of
+from clrt.importer import onnx_nchwc
+from clrt.importer.onnx_nchwc import block_of
 from clrt.ir.op import Array
 from clrt.runtime.devices import DeviceInfo
 from tests.harness import all_devices
@@ -169,7 +170,7 @@ def _sizes(*convolutions: tuple[int, int], channels: int = 0) -> onnx.ModelProto
 def test_sizes_tell_the_block(
     model: onnx.ModelProto, block: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(nchwc, "_block_of_cpu", lambda: None)
+    monkeypatch.setattr(onnx_nchwc, "_block_of_cpu", lambda: None)
     if block:
         assert block_of(model.graph) == block
     else:

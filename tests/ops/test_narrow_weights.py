@@ -10,8 +10,8 @@ from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Node, Value
 from clrt.ir.op import Step, TensorType
 from clrt.model import load
-from clrt.ops.fused_matmul import FusedMatMul
-from clrt.ops.pointwise import Add
+from clrt.ops.matmul.fused_matmul import FusedMatMul
+from clrt.ops.pointwise.pointwise import Add
 from clrt.runtime.devices import DeviceInfo
 from tests.harness import all_devices
 

@@ -15,11 +15,14 @@ from _pytest.mark import ParameterSet
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
 from clrt.ir.op import TensorType
-from clrt.kernels.spec import BufferArg, Launch, Lowering, Variant
+from clrt.kernels.spec import BufferArg, Launch
 from clrt.kernels.strided import copy_launches
-from clrt.ops.base import Op, Sample, Types, need
+from clrt.kernels.variant import Lowering, Variant
+from clrt.ops.base import Op, Types
+from clrt.ops.checks import need
 from clrt.runtime.devices import devices
 from tests.harness import all_devices, run_graph, sample_graph
+from tests.ops.samples import Sample
 
 pytestmark = pytest.mark.skipif(
     not any(d.caps.simulator for d in devices()), reason="Oclgrind is not installed"

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
-from dataclasses import replace
+from dataclasses import fields, replace
 from itertools import product
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -16,19 +17,20 @@ from clrt.ir.dims import same, symbol
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph
 from clrt.ir.op import Array, TensorType
-from clrt.kernels.spec import Variant
 from clrt.kernels.tuned import TUNED
+from clrt.kernels.variant import Variant
 from clrt.ops import REGISTRY
-from clrt.ops.base import Op, Sample
-from clrt.ops.constant_of_shape import ConstantOfShape
-from clrt.ops.conv import Conv
-from clrt.ops.conv_transpose import ConvTranspose
-from clrt.ops.dft import STFT
-from clrt.ops.pad import Pad
-from clrt.ops.pointwise import widened
-from clrt.ops.pooling import MaxPool
-from clrt.ops.strings import StringNormalizer
-from clrt.plan.plan import Kernels, Plan
+from clrt.ops.base import Op
+from clrt.ops.conv.conv import Conv
+from clrt.ops.conv.conv_transpose import ConvTranspose
+from clrt.ops.movement.pad import Pad
+from clrt.ops.pointwise.conversions import widened
+from clrt.ops.signal.dft import STFT
+from clrt.ops.tensor.constant_of_shape import ConstantOfShape
+from clrt.ops.text.strings import StringNormalizer
+from clrt.ops.vision.pooling import MaxPool
+from clrt.plan.plan import Plan
+from clrt.plan.steps import DeviceStep
 from clrt.runtime.devices import DeviceInfo
 from tests.harness import (
     all_devices,
@@ -40,7 +42,9 @@ from tests.harness import (
     sample_values,
     tolerance,
 )
+from tests.ops.samples import Sample, error_samples, samples
 
+ROOT = Path(__file__).resolve().parents[2]
 CLASSES = sorted(REGISTRY.classes.values(), key=lambda c: (c.domain, c.name))
 ON_DEVICE = [c for c in CLASSES if c.variants and not c.view]
 DEVICES = pytest.mark.parametrize("device", all_devices(), ids=name_of)
@@ -107,7 +111,7 @@ def _simulated(plan: Plan, caps: DeviceCaps) -> list[Plan]:
     What it finds depends on how tiles cover the sizes. It takes a second for some 2000 work-items
     with barriers, so that kernels for GPUs get small tiles only.
     """
-    launches = [x for s in plan.steps if isinstance(s, Kernels) for x in s.launches]
+    launches = [x for s in plan.steps if isinstance(s, DeviceStep) for x in s.launches]
     tuned = {x.kernel.entry for x in launches} & TUNED.keys()
     plans = [plan] if caps.is_cpu or not tuned else []
     plans += [plan_graph(plan.graph, caps, SMALL[entry]) for entry in tuned]
@@ -115,7 +119,7 @@ def _simulated(plan: Plan, caps: DeviceCaps) -> list[Plan]:
 
 
 def _work_items(plan: Plan) -> int:
-    steps = (s for s in plan.steps if isinstance(s, Kernels))
+    steps = (s for s in plan.steps if isinstance(s, DeviceStep))
     return sum(math.prod(x.global_size) for s in steps for x in s.launches)
 
 
@@ -141,7 +145,7 @@ def test_variant_matches_reference(
 ) -> None:
     monkeypatch.setattr(cls, "variants", (variant,))
     ran = 0
-    for number, sample in enumerate(cls.samples()):
+    for number, sample in enumerate(samples(cls)):
         assert isinstance(sample.op, cls)
         expected = sample.op.reference(*sample.inputs)
         for plan in _plans(sample_graph(sample), device):
@@ -161,16 +165,25 @@ def test_each_variant_is_reached(device: DeviceInfo, monkeypatch: pytest.MonkeyP
     for cls in ON_DEVICE:
         for variant in left.keys() & set(cls.variants):
             monkeypatch.setattr(cls, "variants", (variant,))
-            if any(_plans(sample_graph(s), device) for s in cls.samples()):
+            if any(_plans(sample_graph(s), device) for s in samples(cls)):
                 del left[variant]
             monkeypatch.undo()
     assert not left
 
 
+def test_implied_attributes_are_fields() -> None:
+    for cls in CLASSES:
+        assert cls.implied <= {f.name for f in fields(cls)}, cls.name
+
+
+def test_each_op_with_kernels_has_samples() -> None:
+    assert not [c.name for c in ON_DEVICE if next(samples(c), None) is None]
+
+
 @DEVICES
 @pytest.mark.parametrize("cls", ON_DEVICE, ids=lambda c: c.name)
 def test_each_sample_has_a_kernel(cls: type[Op], device: DeviceInfo) -> None:
-    for sample in cls.samples():
+    for sample in samples(cls):
         assert not plan_graph(sample_graph(sample), device.caps).host_steps, sample
 
 
@@ -178,7 +191,7 @@ def test_each_sample_has_a_kernel(cls: type[Op], device: DeviceInfo) -> None:
 @pytest.mark.parametrize("cls", CLASSES, ids=lambda c: c.name)
 def test_symbolic_shapes_are_those_of_numbers(cls: type[Op], alike: bool) -> None:
     """Dims become symbols, one per size or per axis, that are then bound to other sizes, too."""
-    for sample in cls.samples():
+    for sample in samples(cls):
         op, types = sample.op, [None if v is None else v.type for v in sample_values(sample)]
         assert isinstance(op, cls)
         sizes: dict[str, int] = {}
@@ -227,6 +240,11 @@ def test_texts_of_which_there_may_be_several_rows() -> None:
 
 @pytest.mark.parametrize("cls", CLASSES, ids=lambda c: c.name)
 def test_error_samples_are_refused(cls: type[Op]) -> None:
-    for sample, error in cls.error_samples():
+    for sample, error in error_samples(cls):
         with pytest.raises(error):
             sample_graph(sample)
+
+
+def test_samples_lie_where_their_ops_do() -> None:
+    for path in (ROOT / "tests/ops/samples").glob("*/*.py"):
+        assert (ROOT / "clrt/ops" / path.parent.name / path.name).exists(), path

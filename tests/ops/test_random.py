@@ -10,9 +10,9 @@ from onnx import TensorProto, helper
 
 import clrt
 from clrt.ir.op import Array
-from clrt.ops.multinomial import Multinomial
-from clrt.ops.philox import words
-from clrt.ops.random_tensor import RandomNormal, RandomUniform
+from clrt.ops.random.multinomial import Multinomial
+from clrt.ops.random.philox import words
+from clrt.ops.random.random_tensor import RandomNormal, RandomUniform
 from clrt.runtime.devices import DeviceInfo
 from tests.harness import all_devices
 

@@ -15,18 +15,20 @@ from clrt.ir.op import Array, Step, TensorType
 from clrt.kernels import product
 from clrt.kernels.panels import Panels
 from clrt.kernels.spec import Packed, Scratch
-from clrt.ops.base import Op, Sample
-from clrt.ops.conv import Conv
-from clrt.ops.conv_transpose import ConvTranspose
-from clrt.ops.deform_conv import DeformConv
-from clrt.ops.fused_matmul import FusedMatMul, epilogue_operand_fits
-from clrt.ops.matmul import MatMul
-from clrt.ops.pointwise import Add, Gelu
-from clrt.plan.plan import Kernels, Plan, lifetimes, make_plan
+from clrt.ops.base import Op
+from clrt.ops.conv.conv import Conv
+from clrt.ops.conv.conv_transpose import ConvTranspose
+from clrt.ops.conv.deform_conv import DeformConv
+from clrt.ops.matmul.fused_matmul import FusedMatMul, epilogue_operand_fits
+from clrt.ops.matmul.matmul import MatMul
+from clrt.ops.pointwise.pointwise import Add, Gelu
+from clrt.plan.plan import Plan, lifetimes, make_plan
 from clrt.plan.specialise import specialise
+from clrt.plan.steps import DeviceStep
 from clrt.runtime.devices import DeviceInfo
 from tests.harness import all_devices, plan_graph, run_graph, sample_graph, tolerance
 from tests.ops.onnx_cases import Case, cases
+from tests.ops.samples import Sample
 
 CPU = DeviceCaps("p", "cpu", "v", "1", "cpu")
 GPU = DeviceCaps("p", "gpu", "v", "1", "gpu", max_work_group_size=256, local_mem_bytes=32 << 10)
@@ -109,7 +111,7 @@ def test_new_shapes_compile_nothing(caps: DeviceCaps) -> None:
         launch.kernel
         for plan in plans
         for step in plan.steps
-        if isinstance(step, Kernels)
+        if isinstance(step, DeviceStep)
         for launch in step.launches
     }
     assert len(found) == 1
@@ -117,7 +119,7 @@ def test_new_shapes_compile_nothing(caps: DeviceCaps) -> None:
 
 def test_batch_and_rows_merge_and_weights_are_packed_at_load() -> None:
     (step,) = _linear(np.ones((8, 70), np.float32), {"B": 3, "S": 5}, CPU).steps
-    assert isinstance(step, Kernels)
+    assert isinstance(step, DeviceStep)
     (launch,) = step.launches
     assert launch.global_size == (4 * 3,)
     buffers = [getattr(a, "buffer", None) for a in launch.args]
@@ -133,7 +135,7 @@ def test_panels_fit_the_columns(columns: int, tile: tuple[int, int]) -> None:
     record = {"T_MR": 8, "T_NV": 3, "T_VW": 16}
     weights = np.ones((4, columns), np.float32)
     (step,) = _linear(weights, {"B": 2, "S": 5}, CPU, record).steps
-    assert isinstance(step, Kernels)
+    assert isinstance(step, DeviceStep)
     defines = dict(step.launches[0].kernel.defines)
     assert (int(defines["T_MR"]), int(defines["T_NV"])) == tile
 
@@ -155,7 +157,7 @@ def test_tiles_that_fit_their_columns_agree(device: DeviceInfo) -> None:
 )
 def test_variant_by_device(caps: DeviceCaps, variant: str) -> None:
     (step,) = _linear(np.ones((8, 8), np.float32), {"B": 1, "S": 2}, caps).steps
-    assert isinstance(step, Kernels) and step.variant == variant
+    assert isinstance(step, DeviceStep) and step.variant == variant
 
 
 def _run(graph: Graph, device: DeviceInfo, feeds: dict[str, Array], **tunables: int) -> Array:

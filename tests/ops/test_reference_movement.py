@@ -11,13 +11,13 @@ from clrt.errors import ShapeError
 from clrt.ir.dims import Dim, substitute, symbol
 from clrt.ir.dtypes import DType
 from clrt.ir.op import Array, TensorType
+from clrt.ops.attention.tensor_scatter import TensorScatter
 from clrt.ops.base import Op
-from clrt.ops.gather_nd import ScatterND
-from clrt.ops.pad import Pad
-from clrt.ops.range import Range
-from clrt.ops.scatter_elements import ScatterElements
-from clrt.ops.slice import Slice
-from clrt.ops.tensor_scatter import TensorScatter
+from clrt.ops.movement.gather_nd import ScatterND
+from clrt.ops.movement.pad import Pad
+from clrt.ops.movement.scatter_elements import ScatterElements
+from clrt.ops.movement.slice import Slice
+from clrt.ops.tensor.range import Range
 from tests.ops.onnx_cases import Case, cases, check_exact
 
 OP_TYPES = {

@@ -9,15 +9,16 @@ from clrt.device.caps import DeviceCaps
 from clrt.ir.dims import substitute, symbol
 from clrt.ir.dtypes import DType
 from clrt.ir.op import TensorType
-from clrt.ops.argmax import ArgMax
-from clrt.ops.base import Op, Sample
-from clrt.ops.cum_sum import CumSum
-from clrt.ops.hardmax import Hardmax
-from clrt.ops.lp_normalization import LpNormalization
-from clrt.ops.softmax import Softmax
-from clrt.plan.plan import Kernels
+from clrt.ops.base import Op
+from clrt.ops.norm.hardmax import Hardmax
+from clrt.ops.norm.lp_normalization import LpNormalization
+from clrt.ops.norm.softmax import Softmax
+from clrt.ops.reduce.argmax import ArgMax
+from clrt.ops.reduce.cum_sum import CumSum
+from clrt.plan.steps import DeviceStep
 from tests.harness import plan_graph, sample_graph
 from tests.ops.onnx_cases import Case, cases, left_out
+from tests.ops.samples import Sample
 
 OP_TYPES = {
     "ArgMax", "ArgMin", "Attention", "AveragePool", "BatchNormalization", "GlobalAveragePool",
@@ -89,5 +90,5 @@ def test_rows_fill_work_groups(op: Op) -> None:
     """A row to a work-item, side by side in the one dimension that is split into work-groups."""
     inputs = (np.zeros((40, 7), np.float32), *([np.array(1)] if isinstance(op, CumSum) else []))
     (step,) = plan_graph(sample_graph(Sample(op, inputs)), GPU).steps
-    assert isinstance(step, Kernels)
+    assert isinstance(step, DeviceStep)
     assert [launch.global_size for launch in step.launches] == [(40,)]

@@ -8,11 +8,12 @@ import pytest
 from clrt.ir.dims import symbol
 from clrt.ir.op import Array, TensorType
 from clrt.ops import REGISTRY
-from clrt.ops.base import Sample
-from clrt.ops.pointwise import Div, Pointwise
+from clrt.ops.pointwise.elementwise import Pointwise
+from clrt.ops.pointwise.pointwise import Div
 from clrt.runtime.devices import DeviceInfo
 from tests.harness import SWEEP, run_graph, sample_graph
 from tests.ops.onnx_cases import Case, cases
+from tests.ops.samples import Sample
 
 NAMES = {c.name for c in REGISTRY.classes.values() if issubclass(c, Pointwise) and not c.domain}
 ALL = cases(NAMES)

@@ -10,12 +10,12 @@ from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Node, Value
 from clrt.ir.op import Array, IrOp, Step, TensorType
 from clrt.ops.base import Op
-from clrt.ops.fused import Fused
-from clrt.ops.fused_matmul import FusedMatMul
-from clrt.ops.layer_normalization import LayerNormalization
-from clrt.ops.pointwise import Add, Mul, Relu
-from clrt.ops.rms_normalization import RMSNormalization
-from clrt.plan.plan import Kernels
+from clrt.ops.matmul.fused_matmul import FusedMatMul
+from clrt.ops.norm.layer_normalization import LayerNormalization
+from clrt.ops.norm.rms_normalization import RMSNormalization
+from clrt.ops.pointwise.fused import Fused
+from clrt.ops.pointwise.pointwise import Add, Mul, Relu
+from clrt.plan.steps import DeviceStep
 from clrt.plan.traffic import traffic
 from clrt.runtime.devices import DeviceInfo
 from tests.harness import all_devices, plan_graph, run_graph, tolerance
@@ -118,7 +118,7 @@ def test_behind_elementwise_work(device: DeviceInfo, norm: Op, n: int, keeps_sum
 def test_the_steps_say_who_does_the_work() -> None:
     graph, _, _ = residual_norm(LayerNormalization(), (40, 7), 24)
     product, norm = plan_graph(graph, CPU).steps
-    assert isinstance(product, Kernels) and isinstance(norm, Kernels)
+    assert isinstance(product, DeviceStep) and isinstance(norm, DeviceStep)
     assert len(product.launches) == 1 and norm.launches == ()
     assert norm.within is product.node
     assert norm.variant == product.variant == "gemm_cpu"
@@ -127,7 +127,7 @@ def test_the_steps_say_who_does_the_work() -> None:
 def test_each_launch_moves_what_it_touches() -> None:
     graph, _, _ = residual_norm(LayerNormalization(), (3, 7), 24)
     step = plan_graph(graph, CPU).steps[0]
-    assert isinstance(step, Kernels)
+    assert isinstance(step, DeviceStep)
     first, second = (traffic(step.node, x) for x in step.launches)
     rows, columns, weights = 3 * 24 * 4, 24 * 4, 7 * 24 * 4
     assert (first.read, first.written) == (3 * 7 * 4 + weights + columns + rows, rows)
@@ -146,7 +146,7 @@ def test_new_shapes_compile_nothing() -> None:
     for shape in ((1, 7), (3, 7), (16, 7), (2, 40, 7), (400, 7)):
         graph, _, _ = residual_norm(LayerNormalization(), shape, 24)
         steps = plan_graph(graph, CPU).steps
-        kernels |= {x.kernel for s in steps if isinstance(s, Kernels) for x in s.launches}
+        kernels |= {x.kernel for s in steps if isinstance(s, DeviceStep) for x in s.launches}
     assert len(kernels) == 1
 
 
@@ -167,7 +167,7 @@ def test_what_stays_apart(change: str) -> None:
         nodes.insert(1, apply(Relu(), "z", product.output))
         outputs.append(nodes[1].output)
     steps = plan_graph(Graph("g", graph.inputs, outputs, nodes), CPU).steps
-    assert all(isinstance(s, Kernels) and s.within is None and s.launches for s in steps)
+    assert all(isinstance(s, DeviceStep) and s.within is None and s.launches for s in steps)
 
 
 @pytest.mark.parametrize("device", all_devices(), ids=lambda d: d.platform.split()[0])

@@ -15,14 +15,15 @@ from clrt.inspection.explain import flops_of
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Node, Value
 from clrt.ir.op import Array, IrOp, Step, TensorType
+from clrt.ops.attention.fused_attention import FusedAttention
 from clrt.ops.base import Op
-from clrt.ops.fused_attention import FusedAttention
-from clrt.ops.fused_matmul import FusedMatMul
-from clrt.ops.layer_normalization import LayerNormalization
-from clrt.ops.pointwise import Add, Gelu, Relu
-from clrt.ops.rms_normalization import RMSNormalization
-from clrt.plan.plan import Kernels, Plan, make_plan
+from clrt.ops.matmul.fused_matmul import FusedMatMul
+from clrt.ops.norm.layer_normalization import LayerNormalization
+from clrt.ops.norm.rms_normalization import RMSNormalization
+from clrt.ops.pointwise.pointwise import Add, Gelu, Relu
+from clrt.plan.plan import Plan, make_plan
 from clrt.plan.specialise import specialise
+from clrt.plan.steps import DeviceStep
 from clrt.plan.traffic import traffic
 from clrt.runtime.devices import DeviceInfo
 from clrt.tuning.records import record_for
@@ -228,16 +229,16 @@ def test_weights_in_16_bits(device: DeviceInfo, stored: DType) -> None:
 
 
 def kernels_of(plan: Plan) -> set[object]:
-    steps = (s for s in plan.steps if isinstance(s, Kernels))
+    steps = (s for s in plan.steps if isinstance(s, DeviceStep))
     return {k for s in steps for k in (*s.idle, *(x.kernel for x in s.launches))}
 
 
 def test_the_steps_say_who_does_the_work() -> None:
     plan = planned(feed_forward((4, 5), 96, 24, LayerNormalization()).graph, CPU)
     first, second, norm = plan.steps
-    assert isinstance(first, Kernels) and len(first.launches) == 2
+    assert isinstance(first, DeviceStep) and len(first.launches) == 2
     for step in (second, norm):
-        assert isinstance(step, Kernels)
+        assert isinstance(step, DeviceStep)
         assert step.within is first.node and step.launches == ()
 
 
@@ -252,7 +253,7 @@ def test_work_is_counted_once() -> None:
 def test_each_core_makes_one_part() -> None:
     for hidden, groups in ((72, 3), (96, 2), (240, 3)):
         plan = planned(feed_forward((4, 5), hidden, 24, LayerNormalization()).graph, CPU)
-        assert isinstance(plan.steps[0], Kernels)
+        assert isinstance(plan.steps[0], DeviceStep)
         assert plan.steps[0].launches[0].global_size == (groups,)
 
 
@@ -298,13 +299,13 @@ def test_what_stays_apart(change: str) -> None:
     last = build.apply(Relu(), y) if change == "no_norm" else y
     build.graph.outputs = [h, build.normalised(LayerNormalization(), last)]
     first = planned(build.graph, CPU).steps[0]
-    assert isinstance(first, Kernels) and len(first.launches) == 1
+    assert isinstance(first, DeviceStep) and len(first.launches) == 1
     assert all(s.within is not first.node for s in planned(build.graph, CPU).steps[1:])
 
 
 def test_each_launch_moves_what_it_touches() -> None:
     step = planned(feed_forward((4, 5), 96, 24, LayerNormalization()).graph, CPU).steps[0]
-    assert isinstance(step, Kernels)
+    assert isinstance(step, DeviceStep)
     first, second = (traffic(step.node, x) for x in step.launches)
     hidden, rows, columns, parts = 4 * 96 * 4, 4 * 24 * 4, 24 * 4, 2 * 4 * 24 * 4
     weights = 4 * (5 * 96 + 96 + 96 * 24)

@@ -10,11 +10,12 @@ from clrt.ir.dims import Expr
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Node, Value
 from clrt.ir.op import Array
-from clrt.ir.text import elided, parse_graph, print_graph
+from clrt.ir.parse import parse_graph
+from clrt.ir.text import elided, print_graph
 from clrt.ir.verify import verify
 from clrt.ops import REGISTRY
 from clrt.ops.evaluate import evaluate
-from clrt.passes.driver import Pass, PassRecord, Session, infer_types
+from clrt.passes.driver import Pass, PassRecord, PassRun, infer_types
 
 SIZES = {"B": 2, "S": 5, "T": 3}
 
@@ -94,7 +95,7 @@ def apply(passes: Pass | Sequence[Pass], graph: Graph) -> PassRecord:
     """Runs passes, checks numbers, invariants and idempotence; returns the last record."""
     feeds = random_inputs(graph)
     before = evaluate(graph, feeds)
-    session = Session(graph)
+    session = PassRun(graph)
     record = PassRecord("")
     for pass_ in [passes] if isinstance(passes, Pass) else passes:
         record = session.run(pass_)

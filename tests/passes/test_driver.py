@@ -7,8 +7,8 @@ import pytest
 from clrt.errors import PassError
 from clrt.ir.graph import Node, Patch
 from clrt.ir.text import print_graph
-from clrt.ops.pointwise import Abs, Neg, Relu
-from clrt.passes.driver import GraphView, Match, Miss, Pass, Rewriter, run_pass
+from clrt.ops.pointwise.pointwise import Abs, Neg, Relu
+from clrt.passes.driver import GraphView, Match, Miss, Pass, run_pass
 from clrt.passes.pipeline import optimize
 from tests.passes.helpers import canonical, graph_of
 
@@ -29,9 +29,9 @@ class ReluToAbs(Pass):
         return Match(view, node) if isinstance(node.op, Relu) else None
 
     def rewrite(self, match: Match) -> Patch:
-        rewriter = Rewriter(match, self.name)
-        value = rewriter.add(Abs(), match.root.arg(0))
-        return rewriter.patch({match.root.output: value})
+        build = match.builder(self.name)
+        value = build.add(Abs(), match.root.arg(0))
+        return build.patch({match.root.output: value})
 
 
 class Endless(ReluToAbs):
@@ -40,9 +40,9 @@ class Endless(ReluToAbs):
     name = "endless"
 
     def rewrite(self, match: Match) -> Patch:
-        rewriter = Rewriter(match, self.name)
-        value = rewriter.add(Relu(), match.root.arg(0))
-        return rewriter.patch({match.root.output: value})
+        build = match.builder(self.name)
+        value = build.add(Relu(), match.root.arg(0))
+        return build.patch({match.root.output: value})
 
 
 class ReadsWhatItReplaces(ReluToAbs):
@@ -51,9 +51,9 @@ class ReadsWhatItReplaces(ReluToAbs):
     name = "cyclic"
 
     def rewrite(self, match: Match) -> Patch:
-        rewriter = Rewriter(match, self.name)
-        value = rewriter.add(Neg(), match.root.output)
-        return rewriter.patch({match.root.output: value})
+        build = match.builder(self.name)
+        value = build.add(Neg(), match.root.output)
+        return build.patch({match.root.output: value})
 
 
 class ReplacesByInput(ReluToAbs):
@@ -77,9 +77,9 @@ class LeavesWork(ReluToAbs):
         return Match(view, node, nodes=[producer, node])
 
     def rewrite(self, match: Match) -> Patch:
-        rewriter = Rewriter(match, self.name)
-        value = rewriter.add(Abs(), match.nodes[0].arg(0))
-        return rewriter.patch({match.root.output: value})
+        build = match.builder(self.name)
+        value = build.add(Abs(), match.nodes[0].arg(0))
+        return build.patch({match.root.output: value})
 
 
 def test_patches_record_where_nodes_come_from() -> None:

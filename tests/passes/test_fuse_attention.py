@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from clrt.ops.fused_attention import FusedAttention
-from clrt.ops.fused_rotary import FusedRotary
+from clrt.ops.attention.fused_attention import FusedAttention
+from clrt.ops.attention.fused_rotary import FusedRotary
 from clrt.passes.canonicalize_matmul import CanonicalizeMatmul
 from clrt.passes.canonicalize_views import CanonicalizeViews
 from clrt.passes.driver import Pass

@@ -11,8 +11,8 @@ from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Node, Value
 from clrt.ir.op import Array, IrOp, TensorType
 from clrt.ops.evaluate import evaluate
-from clrt.ops.matmul import MatMul
-from clrt.ops.quantize_linear import DequantizeLinear
+from clrt.ops.matmul.matmul import MatMul
+from clrt.ops.pointwise.quantize_linear import DequantizeLinear
 from clrt.passes.driver import infer_types
 from clrt.passes.fuse_dequantized_matmul import FuseDequantizedMatmul
 from clrt.passes.pipeline import optimize

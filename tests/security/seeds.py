@@ -20,10 +20,11 @@ from clrt.ir.op import TensorType
 from clrt.kernels.panels import Panels
 from clrt.kernels.spec import Packed
 from clrt.ops import REGISTRY
-from clrt.ops.fused_matmul import FusedMatMul
-from clrt.ops.matmul import MatMul
+from clrt.ops.matmul.fused_matmul import FusedMatMul
+from clrt.ops.matmul.matmul import MatMul
 from clrt.passes.pipeline import optimize
 from tests.harness import sample_graph
+from tests.ops.samples import samples
 
 EXTERNAL = "weights.bin"
 
@@ -274,7 +275,7 @@ def _op_graphs() -> Mapping[str, Callable[[], Graph]]:
     """A graph of one node for each op that has samples."""
     found: dict[str, Callable[[], Graph]] = {}
     for (domain, name), cls in REGISTRY.classes.items():
-        sample = next(cls.samples(), None)
+        sample = next(samples(cls), None)
         if sample is not None and sum(a.size for a in sample.inputs if a is not None) < 10_000:
             found[f"{domain}.{name}"] = lambda sample=sample: sample_graph(sample)
     return found

@@ -13,10 +13,12 @@ from clrt.device.caps import DeviceCaps
 from clrt.errors import ClrtError
 from clrt.ir.op import IrOp
 from clrt.ops import REGISTRY
-from clrt.ops.base import Blaming, Op, Sample
-from clrt.plan.plan import Kernels
+from clrt.ops.base import Op
+from clrt.ops.blaming import Blaming
+from clrt.plan.steps import DeviceStep
 from clrt.runtime.source import render_source
 from tests.harness import all_devices, plan_graph, sample_graph
+from tests.ops.samples import Sample, samples
 
 CLASSES = sorted(
     (c for c in REGISTRY.classes.values() if fields(c) and c.variants), key=lambda c: c.__name__
@@ -48,7 +50,7 @@ def sources(op: Op, sample: Sample, caps: DeviceCaps) -> list[str]:
     with Blaming(op.name):  # as the importer and planning do
         graph = sample_graph(Sample(op, sample.inputs))
     plan = plan_graph(graph, caps)
-    steps = (s for s in plan.steps if isinstance(s, Kernels))
+    steps = (s for s in plan.steps if isinstance(s, DeviceStep))
     return [render_source(x.kernel) for s in steps for x in s.launches]
 
 
@@ -56,7 +58,7 @@ def sources(op: Op, sample: Sample, caps: DeviceCaps) -> list[str]:
 @pytest.mark.parametrize("cls", CLASSES, ids=lambda c: c.__name__)
 def test_no_attribute_reaches_a_source(cls: type[Op], kind: str) -> None:
     caps = replace(all_devices()[0].caps, kind=kind)
-    sample = next(s for s in cls.samples() if all(a is None or a.size for a in s.inputs))
+    sample = next(s for s in samples(cls) if all(a is None or a.size for a in s.inputs))
     for op in hostile_ops(sample.op):
         assert isinstance(op, Op)
         try:
@@ -70,7 +72,7 @@ def test_every_field_is_typed() -> None:
     """A field without a type that is checked would let anything through."""
     for cls in REGISTRY.classes.values():
         for field in fields(cls):
-            good = next((s.op for s in cls.samples()), None) or (
+            good = next((s.op for s in samples(cls)), None) or (
                 cls() if _has_defaults(cls) else None
             )
             if good is not None:

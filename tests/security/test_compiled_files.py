@@ -17,12 +17,13 @@ from clrt.container.safetensors import read_header
 from clrt.errors import ModelError, OutOfMemoryError, ShapeError
 from clrt.ir.graph import Value
 from clrt.ir.op import TensorType
-from clrt.ir.text import parse_graph
+from clrt.ir.parse import parse_graph
 from clrt.kernels.panels import Panels
 from clrt.ops import REGISTRY
-from clrt.ops.decision_trees import DecisionTrees
+from clrt.ops.ml.decision_trees import DecisionTrees
 from clrt.text.config import read_config
 from tests.harness import all_devices, sample_graph
+from tests.ops.samples import samples
 from tests.security.mutate import TakenApart
 from tests.unit.text.tiny import make_folder
 
@@ -263,7 +264,7 @@ def test_a_pipe_is_no_model(tmp_path: Path) -> None:
     ],
 )
 def test_trees_that_lead_astray(tmp_path: Path, place: tuple[int, Any], value: int) -> None:
-    sample = next(s for s in DecisionTrees.samples() if s.inputs[0] is not None)
+    sample = next(s for s in samples(DecisionTrees) if s.inputs[0] is not None)
     index, at = place
     path = tmp_path / "m.clrt"
     for change in (False, True):
@@ -288,7 +289,7 @@ def test_trees_that_lead_astray(tmp_path: Path, place: tuple[int, Any], value: i
 
 def test_trees_are_constants(tmp_path: Path) -> None:
     """Nobody checks tables that come in at each run."""
-    graph = sample_graph(next(DecisionTrees.samples()))
+    graph = sample_graph(next(samples(DecisionTrees)))
     write_compiled(CompiledModel(graph), tmp_path / "m.clrt", "a test")
     with pytest.raises(ModelError, match="its tables are not constants"):
         read_compiled(tmp_path / "m.clrt")

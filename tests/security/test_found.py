@@ -11,8 +11,9 @@ from onnx import TensorProto, parser
 import clrt
 from clrt.errors import ClrtError, ModelError, ShapeError
 from clrt.ops.base import Op
-from clrt.ops.bifurcation_detector import BifurcationDetector
+from clrt.ops.text.bifurcation_detector import BifurcationDetector
 from tests.harness import all_devices
+from tests.ops.samples import samples
 from tests.security.fuzz_files import made_up
 
 _FOUND: dict[str, tuple[str, type[ClrtError], str]] = {
@@ -89,7 +90,7 @@ def test_external_data_of_a_long_name(tmp_path: Path) -> None:
 
 
 def test_a_search_from_lengths_far_below_1() -> None:
-    sample = next(BifurcationDetector.samples())
+    sample = next(samples(BifurcationDetector))
     assert isinstance(sample.op, Op)
     op = BifurcationDetector(3, -(1 << 63))
     for found, wanted in zip(

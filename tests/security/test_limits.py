@@ -26,7 +26,7 @@ import clrt
 from clrt.errors import UnsupportedError, shown
 from clrt.ir.dims import Dim, TooComplex, maximum, parse_dim, symbol
 from clrt.ir.graph import Names
-from clrt.ops.strings import RegexFullMatch
+from clrt.ops.text.strings import RegexFullMatch
 from clrt.passes.pipeline import optimize
 from clrt.sources import read_graph
 
@@ -301,13 +301,13 @@ CASES: dict[str, tuple[Callable[[], Case], str]] = {
     "functions 50 deep": (lambda: nested_functions(50, 1), ""),
     "loops 24 deep": (lambda: nested_loops(24), "ModelError: "),
     "loops 3 deep": (lambda: nested_loops(3), ""),
-    "turns without an end": (
+    "iterations without an end": (
         lambda: endless([], ["s"]),
-        f"InputError: Loop 'Loop_0': asks for {2**60} turns",
+        f"InputError: Loop 'Loop_0': asks for {2**60} iterations",
     ),
     "rows without an end": (
         lambda: endless(["t"], []),
-        f"InputError: Loop 'Loop_0': asks for {2**60} turns",
+        f"InputError: Loop 'Loop_0': asks for {2**60} iterations",
     ),
     "image": (lambda: image(60_000, 60_000), "InputError: ImageDecoder 'ImageDecoder_0': Image"),
     "weight without its data": (lambda: tensor(dims=[2**40]), "ModelError: initializer 'w'"),
@@ -419,7 +419,7 @@ def test_rows_of_a_loop_are_counted(limits: Callable[..., None]) -> None:
     limits(HOST_LIMIT="1MiB")
     with clrt.load(source, device="cpu") as loaded:
         assert loaded.run({"x": x, "n": np.array(4)})["y"].shape == (4, 1 << 16)
-        with pytest.raises(clrt.OutOfMemoryError, match="Loop 'Loop_0': what 5 turns keep"):
+        with pytest.raises(clrt.OutOfMemoryError, match="Loop 'Loop_0': what 5 iterations keep"):
             loaded.run({"x": x, "n": np.array(1000)})
         assert loaded.run({"x": x[:9], "n": np.array(5)})["y"].shape == (5, 9)
 
@@ -461,10 +461,10 @@ def test_long_loops_of_references_are_not_folded() -> None:
 
 def test_turns_are_counted_over_nested_loops(limits: Callable[..., None]) -> None:
     source, feeds = nested_loops(3)
-    limits(TURN_LIMIT="20")
+    limits(ITERATION_LIMIT="20")
     with clrt.load(source, device="cpu") as loaded:
         loaded.run(feeds)
-        with pytest.raises(clrt.InputError, match="CLRT_TURN_LIMIT allows 20"):
+        with pytest.raises(clrt.InputError, match="CLRT_ITERATION_LIMIT allows 20"):
             loaded.run({**feeds, "n": np.array(3)})
         loaded.run(feeds)
 

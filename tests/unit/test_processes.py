@@ -7,11 +7,11 @@ import os
 import numpy as np
 import pytest
 
-from clrt.ops.base import Sample
-from clrt.ops.pointwise import Relu
+from clrt.ops.pointwise.pointwise import Relu
 from clrt.runtime.session import session_for
 from tests import conftest
 from tests.harness import quick_device, run_graph, sample_graph
+from tests.ops.samples import Sample
 
 GIB = 1 << 30
 

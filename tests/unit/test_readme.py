@@ -1,32 +1,22 @@
-"""README: its first snippets run as they are written, its links work wherever it is shown."""
+"""README: its snippets run as they are written, its links work wherever it is shown."""
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-ROOT = Path(__file__).resolve().parents[2]
-TEXT = (ROOT / "README.md").read_text("utf-8")
-SNIPPETS = re.findall(r"^```python\n(.*?)^```$", TEXT, re.MULTILINE | re.DOTALL)
+from tests.unit.pages import ROOT, blocks, program, run
+
+README = ROOT / "README.md"
+TEXT = README.read_text("utf-8")
 
 
-@pytest.mark.parametrize("snippet", SNIPPETS[:2], ids=["sentences", "models"])
-def test_the_first_snippets_run(snippet: str, tmp_path: Path) -> None:
-    done = subprocess.run(
-        [sys.executable, "-c", snippet],
-        cwd=tmp_path,
-        env=os.environ | {"PYTHONPATH": str(ROOT)},
-        capture_output=True,
-        text=True,
-        timeout=600,
-    )
-    assert done.returncode == 0, done.stderr
-    assert done.stdout
+def test_the_snippets_run(tmp_path: Path) -> None:
+    assert len(blocks(README, "python")) == 2
+    out = run(tmp_path, "-c", program([README]))
+    assert "(2, 384)" in out and "x: float32[n]" in out
 
 
 def test_what_they_need_is_named_before() -> None:
@@ -38,6 +28,16 @@ def test_what_they_need_is_named_before() -> None:
 def test_no_link_is_relative() -> None:
     """It is the description on the package index, too, where no other file is."""
     links = re.findall(r"\]\(([^)]*)\)", TEXT)
-    assert links and all(link.startswith("https://") for link in links)
-    for name in ("CONFORMANCE.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "LICENSE"):
+    assert all(link.startswith("https://") for link in links)
+    for name in ("CONFORMANCE.md", "ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md", "LICENSE"):
         assert f"`{name}`" in TEXT and (ROOT / name).is_file()
+
+
+def test_targets_of_make_are_there() -> None:
+    targets = set(re.findall(r"`make ([a-z-]+)`", TEXT))
+    assert targets <= set(re.findall(r"^([a-z-]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+
+
+@pytest.mark.parametrize(("name", "most"), [("README.md", 900), ("ARCHITECTURE.md", 1500)])
+def test_what_is_read_first_is_short(name: str, most: int) -> None:
+    assert len((ROOT / name).read_text("utf-8").split()) <= most

@@ -11,7 +11,7 @@ from clrt.cli.main import app
 from clrt.cli.shapes import default_shapes, parse_shapes
 from clrt.errors import InputError, OutOfMemoryError
 from clrt.model import Model, load
-from clrt.ops.fused_attention import CPU
+from clrt.ops.attention.fused_attention import CPU
 from clrt.runtime.devices import DeviceInfo
 from clrt.runtime.executor import BoundPlan
 from clrt.tuner import Tuned, Tuner, encoder_layer

@@ -10,7 +10,6 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from multiprocessing.connection import Connection
-from types import TracebackType
 from typing import Any, TypeAlias
 
 Handler: TypeAlias = "Callable[[Any], Any]"
@@ -50,12 +49,7 @@ class Worker:
     def __enter__(self) -> Worker:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def ask(self, request: object) -> Any:

@@ -13,7 +13,7 @@ from clrt.importer.huggingface.families import FAMILIES, RELATIVE_BUCKETS, Famil
 
 
 @dataclass(frozen=True)
-class EncoderConfig:
+class HuggingFaceConfig:
     """The facts of config.json that shape the graph."""
 
     family: Family
@@ -99,7 +99,7 @@ class _Reader:
         )
 
 
-def read_config(folder: Path) -> EncoderConfig:
+def read_config(folder: Path) -> HuggingFaceConfig:
     """Reads and checks a model folder's config.json.
 
     Args:
@@ -126,10 +126,10 @@ def read_config(folder: Path) -> EncoderConfig:
     return config
 
 
-def _make_config(reader: _Reader, family: Family) -> EncoderConfig:
+def _make_config(reader: _Reader, family: Family) -> HuggingFaceConfig:
     hidden = reader.integer("hidden_size")
     wants_embedding = family.projection is not None
-    return EncoderConfig(
+    return HuggingFaceConfig(
         family=family,
         architecture=_first_name(reader.get("architectures")),
         vocabulary=reader.integer("vocab_size"),

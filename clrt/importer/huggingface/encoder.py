@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 from onnx import TensorProto
 
-from clrt.importer.huggingface.config import EncoderConfig
+from clrt.importer.huggingface.config import HuggingFaceConfig
 from clrt.importer.huggingface.families import RELATIVE_BUCKETS, RELATIVE_REACH
 from clrt.importer.huggingface.writer import GraphWriter
 
@@ -23,7 +23,7 @@ class Encoder:
         config: What to build.
     """
 
-    def __init__(self, writer: GraphWriter, config: EncoderConfig) -> None:
+    def __init__(self, writer: GraphWriter, config: HuggingFaceConfig) -> None:
         self.writer = writer
         self.config = config
         prefix = config.family.prefix

@@ -23,7 +23,7 @@ from clrt.ir.op import Array, StoredElements, TensorType
 from clrt.ir.text import print_graph
 from clrt.kernels.panels import Panels
 from clrt.ops.base import all_graphs
-from clrt.ops.matmul import MatMul
+from clrt.ops.matmul.matmul import MatMul
 
 BATCH = symbol("batch")
 

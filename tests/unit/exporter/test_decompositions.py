@@ -7,18 +7,20 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from clrt.exporter.decompositions import TABLE, check_decomposable, decompose
-from clrt.ops.base import Op, Sample
-from clrt.ops.decision_trees import DecisionTrees
+from clrt.exporter.decompositions import check_decomposable, decompose_all
+from clrt.ops.base import Op
+from clrt.ops.decompositions import DECOMPOSITIONS, Audience
 from clrt.ops.evaluate import evaluate
-from clrt.ops.softmax import Softmax
+from clrt.ops.ml.decision_trees import DecisionTrees
 from tests.harness import sample_graph
+from tests.ops.samples import Sample, samples
 
 
 def _samples() -> Iterator[tuple[str, Sample]]:
     # The trees become an op that clrt has not; see test_onnx_exporter.
-    for cls in [c for c in TABLE if c is not DecisionTrees] + [Softmax]:
-        for k, sample in enumerate(cls.samples()):
+    keys = (key for audience, key in DECOMPOSITIONS if audience is Audience.EXPORT)
+    for cls in (key for key in keys if isinstance(key, type) and key is not DecisionTrees):
+        for k, sample in enumerate(samples(cls)):
             # One of a few is enough: samples are about the tails of kernels.
             if k % 5 == 0 or len(sample.inputs) > 3:
                 yield f"{cls.__name__}-{k}", sample
@@ -29,7 +31,7 @@ def test_the_parts_give_what_the_op_gives(sample: Sample) -> None:
     graph = sample_graph(sample)
     feeds = {v.name: sample.inputs[int(v.name[1:])] for v in graph.inputs}
     check_decomposable(graph)
-    parts = decompose(graph)
+    parts = decompose_all(graph)
     assert all(isinstance(n.op, Op) and n.op.domain != "clrt" for n in parts.nodes)
     (found,), (wanted,) = (evaluate(g, feeds).values() for g in (parts, graph))
     assert found.dtype == wanted.dtype and found.shape == wanted.shape

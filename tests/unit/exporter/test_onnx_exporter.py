@@ -19,12 +19,12 @@ from clrt.importer.onnx_importer import import_model
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Node, Value
 from clrt.ir.op import Array, TensorType
-from clrt.ops.base import Sample
-from clrt.ops.decision_trees import DecisionTrees
-from clrt.ops.resize import Resize
-from clrt.ops.svm import CouplePairs
-from clrt.ops.views import Identity
+from clrt.ops.ml.decision_trees import DecisionTrees
+from clrt.ops.ml.svm import CouplePairs
+from clrt.ops.movement.views import Identity
+from clrt.ops.vision.resize import Resize
 from clrt.passes.pipeline import optimize
+from tests.ops.samples import Sample, samples
 
 
 def parse(text: str, opset: int = 21) -> onnx.ModelProto:
@@ -290,7 +290,7 @@ def test_other_quantisation_stays() -> None:
     assert "DynamicQuantizeLinear" not in {n.op_type for n in result.graph.node}
 
 
-@pytest.mark.parametrize("sample", [s for s in DecisionTrees.samples() if s.inputs[0] is not None])
+@pytest.mark.parametrize("sample", [s for s in samples(DecisionTrees) if s.inputs[0] is not None])
 def test_trees_are_those_of_onnx(sample: Sample) -> None:
     x, *tables = (a for a in sample.inputs if a is not None)
     given = Value("x", TensorType(DType.of(x.dtype), x.shape))

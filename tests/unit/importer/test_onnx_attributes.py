@@ -14,10 +14,10 @@ from clrt.errors import ClrtError, InputError, ModelError, ShapeError, Unsupport
 from clrt.importer.onnx_attributes import check_attributes
 from clrt.ir.attributes import settle_attributes
 from clrt.ir.dims import Undecidable
-from clrt.ops.base import Blaming
-from clrt.ops.constant_of_shape import ConstantOfShape
-from clrt.ops.pooling import MaxPool
-from clrt.ops.transpose import Transpose
+from clrt.ops.blaming import Blaming
+from clrt.ops.movement.transpose import Transpose
+from clrt.ops.tensor.constant_of_shape import ConstantOfShape
+from clrt.ops.vision.pooling import MaxPool
 from tools.contrib_attributes import contrib_attributes
 
 
@@ -52,21 +52,25 @@ def test_refused(
     node: onnx.NodeProto, domain: str, opset: int, error: type[ClrtError], message: str
 ) -> None:
     with pytest.raises(error, match=message):
-        check_attributes(node, domain, opset)
+        _check(node, domain, opset)
+
+
+def _check(node: onnx.NodeProto, domain: str, opset: int) -> None:
+    check_attributes(node.op_type, node.attribute, domain, opset)
 
 
 def test_an_attribute_twice() -> None:
     node = _node("Softmax", axis=1)
     node.attribute.append(node.attribute[0])
     with pytest.raises(ModelError, match="'axis' twice"):
-        check_attributes(node, "", 13)
+        _check(node, "", 13)
 
 
 def test_taken() -> None:
-    check_attributes(_node("Softmax", axis=1), "", 13)
-    check_attributes(_node("Softmax", __hint="x"), "", 13)  # for some runtime's own use
-    check_attributes(_node("BatchNormalization"), "", 1)  # consumed_inputs is left out
-    check_attributes(_node("Unknown", anything=1), "of.a.user", 1)  # a function of the model
+    _check(_node("Softmax", axis=1), "", 13)
+    _check(_node("Softmax", __hint="x"), "", 13)  # for some runtime's own use
+    _check(_node("BatchNormalization"), "", 1)  # consumed_inputs is left out
+    _check(_node("Unknown", anything=1), "of.a.user", 1)  # a function of the model
 
 
 def test_fields_have_their_types() -> None:

@@ -12,7 +12,7 @@ from onnx import TensorProto, helper
 
 from clrt.errors import ModelError, UnsupportedError
 from clrt.importer.onnx_importer import import_model
-from clrt.ops.concat import Concat
+from clrt.ops.movement.concat import Concat
 from tests.unit.importer.onnx_models import info, model, weight
 
 NODE = helper.make_node("Add", ["x", "w"], ["y"], "add")

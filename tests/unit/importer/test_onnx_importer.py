@@ -9,13 +9,15 @@ import onnx
 import pytest
 from onnx import TensorProto, helper
 
+from clrt.decompositions.body import Body, expands
 from clrt.errors import ModelError, ShapeError, UnsupportedError
-from clrt.importer.expansions.body import _EXPANSIONS, Body
 from clrt.importer.onnx_importer import import_model
 from clrt.ir.dims import symbol
 from clrt.ir.graph import Graph
 from clrt.ir.verify import verify
-from clrt.ops.base import REGISTRY, Op
+from clrt.ops.base import Op
+from clrt.ops.decompositions import DECOMPOSITIONS, Audience
+from clrt.ops.registry import REGISTRY
 from tests.unit.importer.onnx_models import function, info, model, weight, with_reference
 
 node = helper.make_node
@@ -251,7 +253,7 @@ def test_functions_that_grow_without_bound() -> None:
 
 
 def test_body_that_depends_on_the_input_types(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(_EXPANSIONS, ("", "CastLike"))
+    monkeypatch.delitem(DECOMPOSITIONS, (Audience.IMPORT, ("", "CastLike")))
     inputs = [info("x"), info("t", dtype=TensorProto.INT32)]
     graph = imported(model([node("CastLike", ["t", "x"], ["y"], "c")], inputs))
     assert [n.op.name for n in graph.nodes] == ["Cast"]
@@ -321,10 +323,13 @@ def test_nothing_else_is_found_behind_an_unsupported_node(
 
 
 def test_an_expansion_that_asks_what_depends_on_sizes(monkeypatch: pytest.MonkeyPatch) -> None:
-    def one_row(body: Body) -> None:
+    # What is added is taken out again.
+    monkeypatch.setitem(DECOMPOSITIONS, (Audience.IMPORT, ("com.acme", "OneRow")), ())
+
+    @expands("com.acme", "OneRow")
+    def _one_row(body: Body) -> None:
         body.outputs = body.inputs if symbol("n") == 1 else []
 
-    monkeypatch.setitem(_EXPANSIONS, ("com.acme", "OneRow"), one_row)
     with pytest.raises(UnsupportedError, match=r"n0.*depends on the input shapes: n == 1"):
         nodes = [node("OneRow", ["x"], ["y"], "n0", domain="com.acme")]
         import_model(model(nodes, domains=["com.acme"]))

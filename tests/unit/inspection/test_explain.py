@@ -29,7 +29,7 @@ def test_a_transformer_is_explained(model: clrt.Model) -> None:
     plan = model.plan(dict.fromkeys(NAMES, (3, 80)))
     assert found.launches == plan.launches
     assert {r.name for r in found.rows} == {n.name for n in plan.graph.nodes}
-    assert found.cut is None
+    assert found.graph_break is None
     attention = next(r for r in found.rows if r.op == "FusedAttention")
     assert attention.where == "device"
     assert len(attention.origins) > 4
@@ -96,11 +96,11 @@ def test_a_cut_is_shown_as_what_it_is() -> None:
     ]
     with clrt.load(_model(nodes), device="cpu") as loaded:
         found = loaded.explain({"x": (3, 4)})
-    assert found.cut is not None
-    assert (found.cut.node, found.cut.reads) == ("NonZero 'find'", ("r",))
-    assert found.cut.ops_after == {"Neg": 1}
+    assert found.graph_break is not None
+    assert (found.graph_break.node, found.graph_break.reads) == ("NonZero 'find'", ("r",))
+    assert found.graph_break.ops_after == {"Neg": 1}
     assert [r.name for r in found.rows] == ["before"]
-    assert "NonZero" in found.memory.cut
+    assert "NonZero" in found.memory.graph_break
     assert "The host reads %r" in str(found)
 
 

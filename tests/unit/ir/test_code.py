@@ -17,7 +17,7 @@ from clrt.runtime.source import render_source
 
 _FOLDER = Path(clrt.__file__).parent
 # The rows of the pointwise table are literals, too: it makes Code of its second argument.
-_ROW = ("ops/pointwise.py", "_row")
+_ROW = ("ops/pointwise/pointwise.py", "_row")
 # Where Code is made of something else than a literal, and why that is clrt's own text.
 _OTHERWISE = {
     ("ir/code.py", "Code(self.format(*map(spelled, args), **pieces))"),
@@ -26,8 +26,8 @@ _OTHERWISE = {
     ("ir/code.py", "Code(int.__repr__(value))"),
     ("ir/code.py", "Code(float(value).hex())"),
     ("ir/dtypes.py", "Code(d.value)"),  # members of an enum
-    ("ops/pointwise.py", "Code(expr)"),  # arguments of `_row`
-    ("ops/pointwise.py", "Code(int_expr)"),
+    ("ops/pointwise/pointwise.py", "Code(expr)"),  # arguments of `_row`
+    ("ops/pointwise/pointwise.py", "Code(int_expr)"),
 }
 
 
@@ -62,9 +62,9 @@ def test_a_define_takes_only_numbers_and_code(value: object) -> None:
     with pytest.raises(TypeError, match="no part of a kernel's source"):
         spelled(value)
     with pytest.raises(TypeError):
-        KernelSpec.of("fill.cl", "fill_bits", VALUE=value)  # type: ignore[arg-type]
+        KernelSpec.of("tensor/fill.cl", "fill_bits", VALUE=value)  # type: ignore[arg-type]
     with pytest.raises(TypeError):
-        render_source(KernelSpec("fill.cl", "fill_bits", (("VALUE", value),)))  # type: ignore[arg-type]
+        render_source(KernelSpec("tensor/fill.cl", "fill_bits", (("VALUE", value),)))  # type: ignore[arg-type]
     with pytest.raises(TypeError):
         Code("{}").fill(value)  # type: ignore[arg-type]
 

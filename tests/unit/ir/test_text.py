@@ -11,7 +11,8 @@ from clrt.ir.dims import symbol
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Value
 from clrt.ir.op import TensorType
-from clrt.ir.text import elided, parse_graph, print_graph
+from clrt.ir.parse import parse_graph
+from clrt.ir.text import elided, print_graph
 from clrt.ir.verify import verify
 from clrt.ops import REGISTRY
 

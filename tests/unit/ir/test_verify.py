@@ -12,7 +12,7 @@ from clrt.ir.dims import symbol
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Node, Value
 from clrt.ir.op import TensorType
-from clrt.ir.text import parse_graph
+from clrt.ir.parse import parse_graph
 from clrt.ir.verify import verify
 from clrt.ops import REGISTRY
 

@@ -14,15 +14,15 @@ from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Node, Value
 from clrt.ir.op import Array, TensorType
 from clrt.ops.base import Op
-from clrt.ops.fused import CPU
-from clrt.ops.pointwise import (
+from clrt.ops.pointwise.elementwise import Pointwise
+from clrt.ops.pointwise.fused import CPU
+from clrt.ops.pointwise.pointwise import (
     Cos,
     Erf,
     Exp,
     Gelu,
     Log,
     Mish,
-    Pointwise,
     Pow,
     Sigmoid,
     Sin,

@@ -8,10 +8,11 @@ import pytest
 
 from clrt.ir.dtypes import WIDENED_STORAGES, DType
 from clrt.ops import REGISTRY
-from clrt.ops.base import Op, Sample
-from clrt.ops.cast import Cast
+from clrt.ops.base import Op
+from clrt.ops.pointwise.cast import Cast
 from clrt.runtime.devices import DeviceInfo
 from tests.harness import all_devices, run_graph, sample_graph, tolerance
+from tests.ops.samples import Sample, samples
 
 DEVICES = pytest.mark.parametrize("device", all_devices(), ids=lambda d: d.platform.split()[0])
 NARROW = [d for d in DType if d.storage not in ("plain", "half")]
@@ -61,11 +62,9 @@ def test_bfloat16_is_computed_as_float32(
 ) -> None:
     """The same numbers in bfloat16 and in float32 give the same but for the rounding at the end."""
     monkeypatch.setattr(cls, "variants", cls.variants[-1:])
-    samples = [
-        s for s in cls.samples() if all(a is None or a.dtype == np.float16 for a in s.inputs)
-    ]
-    assert samples
-    for sample in samples:
+    halves = [s for s in samples(cls) if all(a is None or a.dtype == np.float16 for a in s.inputs)]
+    assert halves
+    for sample in halves:
         found = []
         for dtype in (DType.BFLOAT16, DType.FLOAT32):
             inputs = [

@@ -14,7 +14,7 @@ from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Node, Value
 from clrt.ir.op import TensorType
 from clrt.kernels.spec import ALIGNMENT_BYTES
-from clrt.ops.transpose import Transpose
+from clrt.ops.movement.transpose import Transpose
 from clrt.plan.arena import Arena, Interval, align, live_bytes, place, separate
 from clrt.plan.plan import make_plan
 

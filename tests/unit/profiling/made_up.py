@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from clrt.profiling.profile import Profile
-from clrt.profiling.timings import HostTime, KernelTime, NodeInfo, Stage, Tenant
+from clrt.profiling.timings import HostTime, KernelTime, NodeInfo, Tenant, TimedStage
 from clrt.runtime.peaks import Peaks
 
 NASTY = "</script><script>alert('x')</script><!--\u2028&amp;"
@@ -26,7 +26,7 @@ def profile() -> Profile:
             kernel(2, "copy", 10, 100, nbytes=200),
             kernel(3, "copy", 20, 150, nbytes=200),
         ),
-        stages=(Stage((node,), (Tenant("y", "float32[2]", 0, 0, 8, 0, 2),), (128,), 3),),
+        stages=(TimedStage((node,), (Tenant("y", "float32[2]", 0, 0, 8, 0, 2),), (128,), 3),),
     )
 
 

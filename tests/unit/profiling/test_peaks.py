@@ -12,16 +12,16 @@ import pytest
 
 from clrt.ir.dtypes import DType
 from clrt.kernels.spec import BufferArg, KernelSpec, Launch, Scratch
-from clrt.ops.base import Sample
-from clrt.ops.lstm import LSTM
-from clrt.ops.recurrent import sample_inputs
-from clrt.plan.plan import Kernels
+from clrt.ops.recurrent.lstm import LSTM
+from clrt.plan.steps import DeviceStep
 from clrt.plan.traffic import touched, traffic
 from clrt.runtime import peaks
 from clrt.runtime.devices import DeviceInfo
-from clrt.runtime.peaks import Peaks, Probe, cached_work
+from clrt.runtime.peaks import PeakProbe, Peaks, cached_work
 from clrt.runtime.session import session_for
 from tests.harness import all_devices, plan_graph, sample_graph
+from tests.ops.samples import Sample
+from tests.ops.samples.recurrent.recurrent import sample_inputs
 
 DEVICES = pytest.mark.parametrize("device", all_devices(), ids=lambda d: d.platform.split()[0])
 
@@ -35,7 +35,7 @@ def test_the_first_launch_is_not_measured() -> None:
         time.sleep(calls[-1])
 
     session = cast(Any, SimpleNamespace(queue=SimpleNamespace(finish=lambda: None)))
-    speed = peaks._speed(session, Probe(enqueue, 10**6, ()), 0.01)
+    speed = peaks._speed(session, PeakProbe(enqueue, 10**6, ()), 0.01)
     assert len(calls) > peaks._TURNS
     assert speed > 1e-9 * 10**6 / 0.01
 
@@ -66,7 +66,7 @@ def test_a_step_of_a_recurrence_moves_its_step() -> None:
     op = LSTM()
     sample = Sample(op, sample_inputs(LSTM, (32, 2, 8, 16), op, (False,) * 5))
     plan = plan_graph(sample_graph(sample), all_devices()[0].caps)
-    (step,) = (s for s in plan.steps if isinstance(s, Kernels))
+    (step,) = (s for s in plan.steps if isinstance(s, DeviceStep))
     moved = [traffic(step.node, x) for x in step.launches if x.kernel.entry == "lstm"]
     assert len(moved) == 32
     state = 2 * 16 * 4

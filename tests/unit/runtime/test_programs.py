@@ -21,7 +21,7 @@ from clrt.runtime.saver import Saver
 from clrt.runtime.source import read_source, render_source
 from tests.harness import all_devices
 
-SPEC = KernelSpec.of("elementwise.cl", "elementwise_flat", VW=1)
+SPEC = KernelSpec.of("pointwise/elementwise.cl", "elementwise_flat", VW=1)
 
 
 @pytest.fixture(params=all_devices(), ids=lambda d: d.platform.split()[0])
@@ -71,7 +71,7 @@ def test_damaged_entry_is_rebuilt(device: DeviceInfo, tmp_path: Path, damage: by
 
 
 def test_an_entry_under_the_name_of_another_is_rebuilt(device: DeviceInfo, tmp_path: Path) -> None:
-    other = KernelSpec.of("elementwise.cl", "elementwise_flat", VW=1, OTHER=1)
+    other = KernelSpec.of("pointwise/elementwise.cl", "elementwise_flat", VW=1, OTHER=1)
     first = _cache(device, tmp_path)
     keys = [first._key(render_source(spec)) for spec in (SPEC, other)]
     first.kernel(SPEC)
@@ -134,7 +134,8 @@ def test_programs_go_with_those_that_use_them(device: DeviceInfo, tmp_path: Path
     held: dict[KernelSpec, cl.Program] = {}
     cache.kernel(SPEC, held)
     specs = [
-        KernelSpec.of("elementwise.cl", "elementwise_flat", VW=1, N=n) for n in range(_KEPT + 1)
+        KernelSpec.of("pointwise/elementwise.cl", "elementwise_flat", VW=1, N=n)
+        for n in range(_KEPT + 1)
     ]
     for spec in specs:
         cache.kernel(spec)
@@ -227,7 +228,7 @@ def test_folder_that_cannot_be_made(device: DeviceInfo, tmp_path: Path) -> None:
 
 def test_build_error_names_kernel_device_and_log(device: DeviceInfo, tmp_path: Path) -> None:
     oops, empty = Code("oops"), Code("")
-    spec = KernelSpec.of("elementwise.cl", "elementwise_flat", BODY=oops, READS=empty,
+    spec = KernelSpec.of("pointwise/elementwise.cl", "elementwise_flat", BODY=oops, READS=empty,
                          RESULT=oops, INPUTS=empty, OUT_T=Code("float"), VW=1)  # fmt: skip
     with pytest.raises(KernelBuildError, match=r"elementwise_flat.*does not compile for") as info:
         _cache(device, tmp_path).kernel(spec)
@@ -235,7 +236,7 @@ def test_build_error_names_kernel_device_and_log(device: DeviceInfo, tmp_path: P
 
 
 def test_sources_expand_includes_once() -> None:
-    text = read_source("elementwise.cl")
+    text = read_source("pointwise/elementwise.cl")
     assert "#include" not in text
     assert text.count("Conventions of every clrt kernel") == 1
     assert render_source(SPEC).startswith("#define VW 1\n")

@@ -20,8 +20,8 @@ from clrt.errors import DeviceError, OutOfMemoryError
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Node, Value
 from clrt.ir.op import TensorType
-from clrt.ops.gather import Gather
-from clrt.ops.pointwise import Add
+from clrt.ops.movement.gather import Gather
+from clrt.ops.pointwise.pointwise import Add
 from clrt.runtime.devices import DeviceInfo
 from clrt.runtime.driver import cl
 from clrt.runtime.executor import BoundPlan, Enqueue, Slabs, Weights

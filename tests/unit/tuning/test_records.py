@@ -31,7 +31,7 @@ def test_shipped_records_set_only_what_their_kernels_have() -> None:
 
 @pytest.mark.parametrize("kernel", TUNED.values(), ids=lambda k: k.entry)
 def test_each_tunable_is_one_of_the_source(kernel: TunedKernel) -> None:
-    texts = [f.read_text() for f in files("kernels_cl").iterdir() if f.name.endswith(".cl")]
+    texts = [f.read_text() for f in Path("kernels_cl").rglob("*.cl")]
     (text,) = (t for t in texts if f"void {kernel.entry}(" in t or f" {kernel.entry}(" in t)
     # The lanes are VW in the sources that common/math.clh serves.
     macros = {"VW" if m == "T_VW" else m for m in kernel.defaults}

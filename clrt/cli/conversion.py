@@ -1,0 +1,365 @@
+"""The steps of `clrt-convert`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from enum import Enum
+from pathlib import Path
+
+import typer
+from rich.progress import BarColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+from rich.text import Text
+
+from clrt.cli.console import EXIT_DIFFERS, STDOUT, say_error, stderr, stdout
+from clrt.cli.convert_report import difference_table, report_conversion, warn
+from clrt.cli.samples import made_up_inputs, read_feeds, sample_inputs
+from clrt.cli.shapes import Shapes, default_shapes, parse_shapes
+from clrt.container.compiled import SUFFIX, read_extras
+from clrt.converter import (
+    Calibration,
+    Converted,
+    Options,
+    compare,
+    convert,
+    read_encoder,
+    write,
+)
+from clrt.errors import InputError
+from clrt.exporter.onnx_exporter import save_model
+from clrt.files import check_targets, replacing
+from clrt.inspection.units import format_shapes
+from clrt.ir.dtypes import DType
+from clrt.ir.op import Array
+from clrt.ir.text import print_graph
+from clrt.model import Model, load
+from clrt.passes.shrink_weights import MIN_ELEMS
+from clrt.plan.specialise import MAX_ELEMS
+from clrt.runtime.devices import devices
+from clrt.sources import is_compiled, model_files
+from clrt.text import SentenceEncoder
+from clrt.text.feeds import calibration_feeds, unseen_feeds
+from clrt.text.locate import find_model
+
+
+class Precision(str, Enum):
+    """What weights are stored in; arithmetic is float32 in any case."""
+
+    float32 = "float32"
+    float16 = "float16"
+    bfloat16 = "bfloat16"
+    auto = "auto"
+
+
+class Quantize(str, Enum):
+    """Weight-only integers by block."""
+
+    int8 = "int8"
+    int4 = "int4"
+
+
+class Target(str, Enum):
+    """The format of the result."""
+
+    clrt = "clrt"
+    onnx = "onnx"
+
+
+# Relative to the largest element of an output: what storage alone accounts for, and some room.
+_TOLERANCES = {None: 1e-5, "float16": 1e-2, "bfloat16": 5e-2, "int8": 1e-1, "int4": 5e-1}
+_STORAGES = {
+    Precision.float32: None,
+    Precision.float16: "float16",
+    Precision.bfloat16: "bfloat16",
+    Precision.auto: "float16",
+}
+
+
+@dataclass(frozen=True)
+class Request:
+    """What `clrt-convert` is asked for: its arguments.
+
+    Attributes:
+        shapes, dims, keep_outputs: As texts.
+        dump_ir: `STDOUT` prints the graph.
+    """
+
+    source: str
+    output: Path | None
+    to: Target
+    shapes: Sequence[str]
+    dims: Sequence[str]
+    keep_outputs: str | None
+    precision: Precision
+    quantize: Quantize | None
+    optimize_level: int
+    verify: bool
+    inputs: Path | None
+    tolerance: float | None
+    dump_ir: Path | None
+    report: Path | None
+    precompile: Path | None
+    device: str | None
+    all_devices_here: bool
+
+    def check(self) -> None:
+        """Refuses arguments that contradict each other.
+
+        Raises:
+            InputError: They do.
+        """
+        if self.quantize is not None and self.precision is not Precision.float32:
+            raise InputError(
+                "--quantize and --precision both say what weights are; give one of them."
+            )
+        if self.all_devices_here and self.precompile is None:
+            raise InputError("--all-devices-here says for what to --precompile; name its folder.")
+        folder = self.precompile
+        if folder is not None and folder.exists() and not folder.is_dir():
+            raise InputError(f"'{folder}' is a file; --precompile writes into a folder.")
+
+    @property
+    def runs(self) -> bool:
+        """Whether the result is to run."""
+        return self.verify or self.report is not None or self.precompile is not None
+
+    @property
+    def storage(self) -> str | None:
+        """What weights become; None if they stay as they are."""
+        return _STORAGES[self.precision] if self.quantize is None else self.quantize.value
+
+    def target(self, found: Path) -> Path:
+        """The file to write.
+
+        Raises:
+            InputError: Its name is that of the other format, or it is a file that is read.
+        """
+        name = found.stem if found.is_file() else Path(self.source).resolve().name
+        suffix = SUFFIX if self.to is Target.clrt else "_optimized.onnx"
+        target = self.output or Path(name + suffix)
+        if target != STDOUT and (target.suffix == SUFFIX) != (self.to is Target.clrt):
+            raise InputError(
+                f"'{target}' is loaded as what its name says: a compiled model ends in {SUFFIX}, "
+                "ONNX (--to onnx) does not."
+            )
+        dump = None if self.dump_ir == STDOUT else self.dump_ir
+        targets = {"--output": target, "--report": self.report, "--dump-ir": dump}
+        check_targets(targets, [*model_files(found), *([self.inputs] if self.inputs else [])])
+        return target
+
+
+class Conversion:
+    """A request and the model that it is about.
+
+    Attributes:
+        given: The inputs that the user gave.
+        encoder: What makes a sentence encoder of the model, where it is one.
+        options: What the converter is told.
+
+    Raises:
+        InputError: The request contradicts itself, or a file cannot be read.
+    """
+
+    def __init__(self, request: Request) -> None:
+        request.check()
+        self.request = request
+        self.source = find_model(request.source)
+        self.target = request.target(self.source)
+        self.given = None if request.inputs is None else read_feeds(request.inputs)
+        self.encoder, self._no_encoder = read_encoder(self.source)
+        self.options = self._options()
+
+    def _options(self) -> Options:
+        """What the converter is told."""
+        request, weights = self.request, self.request.storage
+        outputs = request.keep_outputs
+        return Options(
+            _parse_dims(request.dims),
+            tuple(n.strip() for n in outputs.split(",")) if outputs else (),
+            request.optimize_level,
+            None if weights is None else DType(weights),
+            self._calibration(),
+            request.device,
+            request.precision is Precision.auto,
+            keep_quantized=request.to is Target.onnx,
+        )
+
+    def run(self) -> None:
+        """Does it all, and prints what was done."""
+        request, options = self.request, self.options
+        with _progress() as bar:
+            task = bar.add_task(f"reading and optimising {self.source.name}", total=None)
+            converted = convert(self.source, options)
+            if request.dump_ir is not None:
+                _dump(request.dump_ir, converted)
+            shapes = self._shapes(converted)
+            bar.update(task, description=f"writing {self.target.name}", total=1)
+            self._write(
+                converted,
+                shapes,
+                lambda done, total: bar.update(task, completed=done, total=max(total, 1)),
+            )
+            if request.precompile is not None:
+                for which in _real_devices() if request.all_devices_here else [request.device]:
+                    where = "auto" if which is None else which
+                    bar.update(task, description=f"compiling for device {where}", total=None)
+                    _precompile(self.target, shapes, which, request.precompile)
+            if request.report is not None:
+                bar.update(task, description="profiling", total=None)
+                self._profile(shapes[0], request.report)
+        self._report(converted)
+        if request.verify:
+            self._verify(shapes)
+
+    def _calibration(self) -> Calibration | None:
+        """What integer weights are tried on: the inputs given, else text if it has a tokenizer."""
+        given, source = self.given, self.source
+        if given is not None:
+            return lambda specs: [given]
+        return None if self.encoder is None else lambda specs: calibration_feeds(source, specs)
+
+    def _shapes(self, converted: Converted) -> list[Shapes]:
+        """The shapes to plan for: none where only the user can know them and nothing is to run."""
+        with load(converted.graph, device=self.request.device, optimize_level=0) as model:
+            if self.request.shapes:
+                return [parse_shapes(s, model) for s in self.request.shapes]
+            if self.given is not None:
+                return [{n: tuple(a.shape) for n, a in _read_by(model, self.given).items()}]
+            try:
+                return default_shapes(model)[:1]
+            except InputError:
+                if self.request.runs:
+                    raise
+                return []
+
+    def _write(
+        self,
+        converted: Converted,
+        shapes: Sequence[Shapes],
+        progress: Callable[[int, int], None],
+    ) -> None:
+        if self.request.to is Target.onnx:
+            save_model(converted.graph, self.target)
+        else:
+            device = self.request.device
+            write(converted, self.target, shapes, self.encoder, device, progress)
+
+    def _profile(self, shapes: Shapes, page: Path) -> None:
+        with load(self.target, device=self.request.device) as model, made_up_inputs():
+            given = self.given
+            feeds = sample_inputs(model, shapes) if given is None else _read_by(model, given)
+            model.profile(feeds).save_html(page)
+
+    def _report(self, converted: Converted) -> None:
+        request, weights = self.request, self.request.storage
+        report_conversion(self.target, converted, self.encoder is not None)
+        if weights is not None and not converted.shrunk and not converted.kept:
+            warn(
+                f"No weight became {weights}: no product, lookup or convolution has one in float32 "
+                f"of {MIN_ELEMS} or more elements."
+            )
+        if request.to is Target.clrt and self._no_encoder is not None:
+            warn(f"It holds no sentence encoder: {self._no_encoder}")
+        if request.quantize is Quantize.int4 and self.options.calibration is None:
+            warn("Each weight was rounded for itself; --inputs of your own make int4 closer.")
+
+    def _verify(self, shapes: Sequence[Shapes]) -> None:
+        """Compares source and result.
+
+        Raises:
+            Exit: They differ by more than the tolerance.
+        """
+        request, feeds, what = self.request, self.given, str(self.request.inputs)
+        allowed = _TOLERANCES[request.storage] if request.tolerance is None else request.tolerance
+        if feeds is None:
+            feeds, what = self._feeds(shapes[0])
+        with made_up_inputs():
+            differences, how = compare(self.source, self.target, feeds, request.device)
+        stdout().print(difference_table(differences, allowed))
+        stdout().print(Text(f"Compared on {what}: {how}."))
+        worst = max(differences, key=lambda d: d.relative)
+        if not worst.relative <= allowed:
+            say_error(
+                f"'{worst.name}' departs by {worst.relative:.2g} of its largest element, more than "
+                f"the {allowed:.2g} allowed; raise --tolerance, or keep more precision."
+            )
+            raise typer.Exit(EXIT_DIFFERS)
+
+    def _feeds(self, shapes: Shapes) -> tuple[dict[str, Array], str]:
+        """Inputs to compare source and result on where none are given, and what they are.
+
+        Text, where there is a tokenizer for it: ids that no text has say little of what is lost.
+        Text keeps to the shapes that the user gave.
+
+        Args:
+            shapes: Of the inputs of the result.
+        """
+        with (
+            load(self.source, optimize_level=0) as original,
+            load(self.target, optimize_level=0) as result,
+        ):
+            # The original may have inputs that nothing which was kept reads.
+            is_whole = all(s.name in shapes for s in original.inputs)
+            if self.encoder is not None and is_whole:
+                specs = list(result.inputs)
+                if self.request.shapes:
+                    specs = [replace(s, shape=shapes[s.name]) for s in specs]
+                with suppress(InputError):  # it takes more than a tokenizer makes
+                    found = unseen_feeds(self.source, specs)
+                    return found, f"text, {format_shapes({n: a.shape for n, a in found.items()})}"
+            every = shapes if is_whole else {**default_shapes(original)[0], **shapes}
+            return sample_inputs(original, every), f"made-up inputs, {format_shapes(every)}"
+
+
+def _real_devices() -> list[int]:
+    """The devices that programs are worth compiling for: a simulator is there to find faults."""
+    return [d.index for d in devices() if d.usable and not d.caps.simulator]
+
+
+def _precompile(target: Path, shapes: Sequence[Shapes], device: str | int | None, to: Path) -> None:
+    if is_compiled(target) and read_extras(target).get("encoder"):
+        with SentenceEncoder(target, device=device, cache_dir=to) as encoder:
+            encoder.encode("The pooling needs programs too.")
+    with load(target, device=device, cache_dir=to) as model:
+        model.warmup(shapes)
+        model.save_programs()
+
+
+def _read_by(model: Model, given: dict[str, Array]) -> dict[str, Array]:
+    """Those of the inputs of the original that the result still has."""
+    return {s.name: given[s.name] for s in model.inputs if s.name in given}
+
+
+def _parse_dims(texts: Sequence[str]) -> dict[str, int]:
+    dims: dict[str, int] = {}
+    for text in texts:
+        name, _, number = text.rpartition("=")
+        if not number.isdecimal() or not name or int(number) < 1:
+            raise InputError(
+                f"'{text}' is no dim; write it as batch=8, with a number of 1 or more, or by its "
+                "place as input_ids:0=8."
+            )
+        if int(number) > MAX_ELEMS:
+            raise InputError(f"--dim {text} is larger than a tensor may be ({MAX_ELEMS} elements).")
+        if dims.setdefault(name.strip(), int(number)) != int(number):
+            raise InputError(f"--dim gives '{name.strip()}' two numbers; a dim has one.")
+    return dims
+
+
+def _dump(path: Path, converted: Converted) -> None:
+    text = print_graph(converted.graph)
+    if path == STDOUT:
+        typer.echo(text)
+        return
+    with replacing(path) as stream:
+        stream.write(text.encode())
+
+
+@contextmanager
+def _progress() -> Iterator[Progress]:
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), BarColumn(), TimeElapsedColumn())
+    console = stderr()
+    hidden = not console.is_terminal
+    with Progress(*columns, console=console, transient=True, disable=hidden) as bar:
+        yield bar

@@ -1,0 +1,78 @@
+"""What `clrt-convert` says of its result."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from rich.table import Table
+from rich.text import Text
+
+from clrt.cli.console import stderr, stdout
+from clrt.converter import Converted, Difference
+from clrt.errors import counted
+from clrt.inspection.units import format_bytes
+from clrt.passes.shrink_weights import Shrunk
+from clrt.signature import listed_symbols, symbol_places
+
+_SHOWN_WEIGHTS = 8
+
+
+def report_conversion(target: Path, converted: Converted, encodes: bool) -> None:
+    """Prints sizes, free dims, and what became of the weights.
+
+    Args:
+        encodes: The file holds a tokenizer.
+    """
+    stdout().print(_summary(target, converted, encodes))
+    if places := symbol_places(converted.graph):
+        stdout().print(Text(f"Free dims: {listed_symbols(places)}; --dim fixes one."))
+    if converted.shrunk:
+        stdout().print(weight_table(converted.shrunk))
+    if converted.kept:
+        warn(f"Left in float32, since float16 overflows: {', '.join(converted.kept)}")
+
+
+def warn(text: str) -> None:
+    """Prints a warning."""
+    stderr().print(Text(text, style="yellow"))
+
+
+def _summary(target: Path, converted: Converted, encodes: bool) -> Text:
+    encoder = ", with its tokenizer" if encodes else ""
+    size, millions = format_bytes(target.stat().st_size), converted.parameters / 1e6
+    nodes = f"{counted(converted.nodes_before, 'node')} -> {len(converted.graph.nodes)}"
+    return Text(f"{target}: {size}, {millions:.1f} M parameters, {nodes}{encoder}")
+
+
+def weight_table(shrunk: Sequence[Shrunk]) -> Table:
+    """The weights that changed most when they were stored in fewer bits."""
+    before, after = (sum(getattr(s, a) for s in shrunk) for a in ("nbytes_before", "nbytes"))
+    kinds = Counter(s.dtype for s in shrunk).most_common()
+    listing = ", ".join(f"{counted(count, 'weight')} as {kind}" for kind, count in kinds)
+    table = Table(
+        title=f"{listing}: {format_bytes(before)} -> {format_bytes(after)}",
+        caption="error: root mean square of the change over that of the weight; the worst first",
+    )
+    table.add_column("weight", overflow="fold")
+    for column in ("shape", "error", "largest"):
+        table.add_column(column, justify="right")
+    for s in sorted(shrunk, key=lambda s: -s.error)[:_SHOWN_WEIGHTS]:
+        shape = "x".join(map(str, s.shape))
+        table.add_row(Text(s.name), shape, f"{s.error:.2%}", f"{s.largest:.2%}")
+    return table
+
+
+def difference_table(differences: Sequence[Difference], tolerance: float) -> Table:
+    """How far each output is from the original's; those over the tolerance are red."""
+    table = Table(title=f"original and result (allowed: {tolerance:.2g} of the largest element)")
+    table.add_column("output", overflow="fold")
+    for column in ("shape", "largest difference", "of the largest element", "cosine"):
+        table.add_column(column, justify="right")
+    for d in differences:
+        style = "" if d.relative <= tolerance else "red"
+        shape = "x".join(map(str, d.shape))
+        numbers = (f"{d.largest:.3g}", f"{d.relative:.3g}", f"{d.cosine:.7f}")
+        table.add_row(Text(d.name), shape, *numbers, style=style)
+    return table

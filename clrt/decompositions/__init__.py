@@ -1,0 +1,9 @@
+"""What ops of files stand for: importing this package fills the importer's part of the registry."""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+
+for _module in pkgutil.walk_packages(__path__, f"{__name__}."):
+    importlib.import_module(_module.name)

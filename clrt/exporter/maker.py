@@ -1,0 +1,79 @@
+"""What the exporter's decompositions make nodes with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from clrt.errors import UnsupportedError
+from clrt.ir.builder import Builder
+from clrt.ir.dims import same
+from clrt.ir.dtypes import DType
+from clrt.ir.graph import Names, Node, Value
+from clrt.ir.op import IrOp, Step
+from clrt.ops.movement.slice import Slice
+from clrt.ops.movement.transpose import Transpose
+from clrt.ops.pointwise.fused import Literal
+from clrt.ops.pointwise.pointwise import And, Not, Or, Where
+
+
+class Maker(Builder):
+    """Makes the nodes that stand for one node, in forms that ONNX Runtime has.
+
+    Args:
+        node: What is replaced; its name is a part of the new names.
+        names: Those of the graph.
+        single: The constants that one node alone reads.
+    """
+
+    def __init__(self, node: Node, names: Names, single: frozenset[Value]) -> None:
+        super().__init__(names, node.name, origins=node.origins, made_by="export")
+        self._single = single
+
+    def __call__(self, op: IrOp, *inputs: Value | None) -> Value:
+        """The first output of an op."""
+        return self.add(op, *inputs)
+
+    def transposed(self, value: Value) -> Value:
+        """A value with its last two axes swapped; a constant of no other node is swapped now."""
+        if value.numbers is not None and value in self._single:
+            return self.numbers(np.ascontiguousarray(value.numbers.swapaxes(-1, -2)), value.dtype)
+        rank = rank_of(value)
+        return self(Transpose((*range(rank - 2), rank - 1, rank - 2)), value)
+
+    def program(self, steps: Sequence[Step], operands: Sequence[Value]) -> Value:
+        """The last step of an elementwise program."""
+        values = list(operands)
+        for step in steps:
+            if isinstance(step.op, Literal):
+                values.append(self.numbers(step.op.value, step.op.dtype))
+            elif isinstance(step.op, Where):
+                values.append(self.choice(*(values[a] for a in step.args)))
+            else:
+                values.append(self(step.op, *(values[a] for a in step.args)))
+        return values[-1]
+
+    def choice(self, condition: Value, x: Value, y: Value) -> Value:
+        """Where, which ONNX Runtime does not have for bool."""
+        if x.dtype is not DType.BOOL:
+            return self(Where(), condition, x, y)
+        others = self(And(), self(Not(), condition), y)
+        return self(Or(), self(And(), condition, x), others)
+
+    def columns(self, value: Value, start: int, width: int) -> Value:
+        """Some places of the last axis; the value itself where these are all."""
+        if not start and value.shape is not None and same(value.shape[-1], width):
+            return value
+        return self(Slice(), value, *(self.numbers([n]) for n in (start, start + width, -1)))
+
+
+def rank_of(value: Value) -> int:
+    """The rank of a value.
+
+    Raises:
+        UnsupportedError: It is not known.
+    """
+    if value.shape is None:
+        raise UnsupportedError(f"'{value.name}' has no known rank, which its export needs.")
+    return len(value.shape)

@@ -1,0 +1,173 @@
+"""What the importer's rooms share while one model is read."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cached_property
+from typing import Protocol
+
+import numpy as np
+import onnx
+
+from clrt.errors import ModelError, UnsupportedError, without_title
+from clrt.importer.onnx_functions import initializers_of, local_functions, schema_of
+from clrt.importer.onnx_nchwc import block_of
+from clrt.importer.onnx_read import opsets_of
+from clrt.importer.onnx_refusals import note
+from clrt.importer.onnx_scope import BROKEN, Call, Scope
+from clrt.importer.onnx_sizes import inlined_nodes
+from clrt.importer.onnx_tensors import TensorReader
+from clrt.importer.onnx_types import DimNames, captured_type
+from clrt.ir.dtypes import DType
+from clrt.ir.graph import Names, Value
+from clrt.ir.op import Array, TensorType
+
+# How often a graph of a loop is imported again, over all levels; more is no model of anyone's.
+_MAX_IMPORTS = 16
+_FEW_NODES = 2048
+
+
+class NodeRoom(Protocol):
+    """Where nodes are imported, for the rooms that hand nodes back to it."""
+
+    def walk(self, nodes: Sequence[onnx.NodeProto], scope: Scope, where: str) -> None:
+        """Imports nodes of a graph or of a function's body."""
+
+    def run(self, call: Call, scope: Scope) -> list[Value | None]:
+        """The outputs of one node; None for one that is left out."""
+
+
+class Context:
+    """The model, the names that are taken, and what was found to be unsupported.
+
+    Attributes:
+        unsupported: What the error will say of nodes and values that clrt does not run.
+        lacking: Outputs that clrt lacks of nodes that it runs, and what is noted where one is read.
+    """
+
+    def __init__(
+        self, model: onnx.ModelProto, tensors: TensorReader, weights: Mapping[str, Array]
+    ) -> None:
+        self.graph = model.graph
+        self.opsets = opsets_of(model.opset_import) or {"": 1}  # what files had before IR 3
+        self.tensors = tensors
+        self.functions = local_functions(model)
+        self.initializers = {**initializers_of(model.graph), **weights}
+        self.inputs = [i for i in self.graph.input if i.name not in self.initializers]
+        self.dims = DimNames(self.inputs)
+        self.value_names, self.node_names = Names(), Names()
+        self.unsupported: list[str] = []
+        self.lacking: dict[Value, str] = {}
+        self._visited = 0
+
+    @cached_property
+    def block(self) -> int:
+        """How many channels lie together in the model's blocked layout."""
+        return block_of(self.graph)
+
+    @cached_property
+    def most_visits(self) -> int:
+        """How many nodes may be imported, those of loops' graphs several times.
+
+        Raises:
+            ModelError: The functions hold more nodes, or are nested deeper, than is allowed.
+        """
+        return _FEW_NODES + _MAX_IMPORTS * inlined_nodes(self.graph, self.functions)
+
+    def visit(self, count: int, where: str) -> None:
+        """Counts nodes about to be imported.
+
+        Raises:
+            ModelError: They are too many.
+        """
+        self._visited += count
+        if self._visited > _FEW_NODES and self._visited > self.most_visits:
+            raise ModelError(
+                f"{where} has loops nested so that their shapes cannot be told; export the model "
+                "with fixed shapes."
+            )
+
+    def refuse(self, call: Call, reason: str | UnsupportedError = "") -> list[Value | None]:
+        """Notes an unsupported node and goes on, so that the error can name all of them."""
+        if isinstance(reason, UnsupportedError):
+            reason = without_title(str(reason), call.title, call.op_type)
+        schema = schema_of(call.domain, call.op_type, call.opset)
+        decomposes = schema is not None and schema.has_context_dependent_function
+        # What the body of such an op holds is only known once the types of its inputs are.
+        if reason or not (call.is_broken and decomposes):
+            self.unsupported.append(note(call, reason))
+        return broken(call)
+
+    def look_up(self, name: str, scope: Scope) -> Value | None:
+        """A value that `sort_nodes` found to be there; an initializer is read at its first use."""
+        if name in scope.env:
+            known = scope.env[name]
+            if known not in self.lacking:
+                return known
+            self.unsupported.append(self.lacking[known])
+            return BROKEN
+        if name in scope.initializers:
+            found: Value | None = self._initializer(name, scope)
+        else:
+            assert scope.outer is not None
+            found = self.captured(self.look_up(name, scope.outer), scope)
+        scope.env[name] = found
+        return found
+
+    def output(self, name: str, scope: Scope, where: str) -> Value:
+        """A value that is an output of its graph.
+
+        Raises:
+            ModelError: Nothing makes it.
+        """
+        if name not in scope.names():
+            raise ModelError(f"No node makes the output '{name}' of {where}; it is not valid.")
+        return self.look_up(name, scope) or BROKEN
+
+    def captured(self, value: Value | None, scope: Scope) -> Value | None:
+        """The value of an outer scope as the graph of an attribute sees it.
+
+        Sizes that are known outside as expressions only are found out when the graph runs.
+        """
+        if value is None or value is BROKEN or (value.is_constant and value.has_numbers):
+            return value
+        if scope.outer is not None and scope.nodes is scope.outer.nodes:
+            return value
+        if value not in scope.captures:
+            name = self.value_names.unique(scope.prefix + value.name)
+            scope.captures[value] = Value(name, captured_type(value.type, scope.sizes))
+        return scope.captures[value]
+
+    def _initializer(self, name: str, scope: Scope) -> Value:
+        where = f"initializer '{name}'"
+        found = scope.initializers[name]
+        try:
+            if isinstance(found, onnx.TensorProto):
+                array = self.tensors.array(found, where)
+            elif isinstance(found, onnx.SparseTensorProto):
+                array = self.tensors.sparse(found, where)
+            else:
+                array = np.asarray(found)
+            own = name if scope.outer is None else self.value_names.unique(scope.prefix + name)
+            return constant_value(own, array, where)
+        except UnsupportedError as error:
+            self.unsupported.append(str(error))
+            return BROKEN
+
+
+def broken(call: Call) -> list[Value | None]:
+    """The outputs of a node that cannot be imported."""
+    return [BROKEN if name else None for name in call.formals]
+
+
+def constant_value(name: str, array: Array, where: str) -> Value:
+    """A constant with these elements.
+
+    Raises:
+        UnsupportedError: They are of a dtype that clrt does not have.
+    """
+    try:
+        dtype = DType.of(array.dtype)
+    except ValueError as error:
+        raise UnsupportedError(f"{where} has dtype {array.dtype}") from error
+    return Value(name, TensorType(dtype, array.shape, array))

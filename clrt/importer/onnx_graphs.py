@@ -1,0 +1,162 @@
+"""Graphs that are attributes of nodes: those of If, Loop and Scan."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import onnx
+
+from clrt.errors import ModelError, UnsupportedError, counted
+from clrt.importer.onnx_context import Context, NodeRoom
+from clrt.importer.onnx_functions import initializers_of
+from clrt.importer.onnx_scope import BROKEN, Call, Scope
+from clrt.importer.onnx_types import formal_type, varying_types
+from clrt.ir.graph import Graph, Value
+from clrt.ir.op import TensorType
+from clrt.ops.base import Op
+
+GRAPH = onnx.AttributeProto.GRAPH
+
+
+class GraphRoom:
+    """Imports the graphs among a node's attributes."""
+
+    def __init__(self, context: Context, nodes: NodeRoom) -> None:
+        self._context = context
+        self._nodes = nodes
+
+    def of_call(
+        self, cls: type[Op], call: Call, scope: Scope
+    ) -> tuple[dict[str, Graph], list[Value]]:
+        """The graphs among a node's attributes, and what they read from outside.
+
+        Each of them takes all of that, in the same order, behind its own inputs.
+        """
+        found = dict(call.graphs)
+        for a in call.attributes:
+            if a.type == GRAPH:
+                found[a.name] = self._graph(a.g, cls, call, scope)
+        captured = list(dict.fromkeys(v for _, inner in found.values() for v in inner.captures))
+        for graph, inner in found.values():
+            graph.inputs += [self._context.captured(v, inner) or BROKEN for v in captured]
+        return {name: graph for name, (graph, _) in found.items()}, captured
+
+    def branch(self, call: Call, scope: Scope) -> list[Value | None]:
+        """The outputs of the branch that an If with a known condition takes, in its place.
+
+        The other may not even type-check: exporters ask for the rank and then act on it.
+        """
+        name = "then_branch" if call.truth else "else_branch"
+        branch = next((a.g for a in call.attributes if a.name == name), None)
+        if branch is None or len(branch.output) < len(call.outputs):
+            raise ModelError(
+                f"{call.title} lacks a '{name}' with {counted(len(call.outputs), 'output')}."
+            )
+        formals = [info.name for info in branch.output]
+        results = {f: n for f, n in zip(formals, call.outputs, strict=False) if n}
+        inner = self._inner(branch, call, scope, results, inline=True)
+        where = f"graph '{branch.name}' of {call.title}"
+        self._nodes.walk(branch.node, inner, where)
+        return [
+            self._context.output(formal, inner, where) if name else None
+            for name, formal in zip(call.formals, formals, strict=False)
+        ]
+
+    def _graph(
+        self, proto: onnx.GraphProto, cls: type[Op], call: Call, outer: Scope
+    ) -> tuple[Graph, Scope]:
+        """A graph that is an attribute; what it reads from outside is in the scope's captures.
+
+        A shape that the file declares may be that of the first turn only: then the graph is
+        imported again without it.
+        """
+        context = self._context
+        types = [None if v is None else v.type for v in call.inputs]
+        formals = [*cls.formals(types), *(None for _ in proto.input)]
+        given = [
+            self._formal(info, formal, call)
+            for info, formal in zip(proto.input, formals, strict=False)
+        ]
+        before = len(context.value_names), len(context.node_names)
+        notes = list(context.unsupported)
+        known, settled = given, False
+        while True:
+            graph, scope = self._body(proto, cls, given, call, outer)
+            refused = len(context.unsupported) > len(notes)
+            varying = {}
+            if cls.carries is not None and not settled and not refused:
+                varying = varying_types(graph, cls.carries, types)
+            if refused and given is not known:
+                # clrt needs to know what may vary: then it has to stay as it is.
+                context.unsupported, given, settled = notes, known, True
+            elif varying:
+                known = given
+                given = [varying.get(i, t) for i, t in enumerate(given)]
+            else:
+                return graph, scope
+            context.value_names.shrink(before[0])
+            context.node_names.shrink(before[1])
+
+    def _body(
+        self,
+        proto: onnx.GraphProto,
+        cls: type[Op],
+        types: Sequence[TensorType | None],
+        call: Call,
+        outer: Scope,
+    ) -> tuple[Graph, Scope]:
+        """A graph that is an attribute, with these types of its inputs; None is a broken one."""
+        scope = self._inner(proto, call, outer, {}, inline=False)
+        if cls.carries is not None:
+            # What is declared of these may hold in one turn only.
+            varying = {info.name for info in proto.output[cls.carries[1] :]}
+            scope.declared = {n: i for n, i in scope.declared.items() if n not in varying}
+        where = f"graph '{proto.name}' of {call.title}"
+        names = self._context.value_names
+        inputs = [
+            BROKEN if type_ is None else Value(names.unique(scope.prefix + info.name), type_)
+            for info, type_ in zip(proto.input, types, strict=True)
+        ]
+        scope.env.update((i.name, v) for i, v in zip(proto.input, inputs, strict=True))
+        self._nodes.walk(proto.node, scope, where)
+        outputs = [self._context.output(info.name, scope, where) for info in proto.output]
+        return Graph(proto.name or "body", inputs, outputs, scope.nodes), scope
+
+    def _inner(
+        self,
+        proto: onnx.GraphProto,
+        call: Call,
+        outer: Scope,
+        results: dict[str, str],
+        *,
+        inline: bool,
+    ) -> Scope:
+        """The scope of a graph that is an attribute; inline its nodes go to the graph around it."""
+        return Scope(
+            outer.nodes if inline else [],
+            f"{call.name}/",
+            outer.opsets,
+            {},
+            results,
+            attrs=outer.attrs,
+            calls=outer.calls,
+            initializers=initializers_of(proto),
+            declared={i.name: i for i in (*proto.value_info, *proto.output)},
+            outer=outer,
+            own=outer.own,
+        )
+
+    def _formal(
+        self, info: onnx.ValueInfoProto, given: TensorType | None, call: Call
+    ) -> TensorType | None:
+        """The type of an input of a graph that is an attribute; None where there is none.
+
+        Its dims are its own: from turn to turn they may change, whatever their names.
+        """
+        # Behind an unsupported node what is given has a type that is made up.
+        if info.type.WhichOneof("value") is not None or not call.is_broken:
+            try:
+                return formal_type(info, given)
+            except UnsupportedError as error:
+                self._context.unsupported.append(f"{call.title}: {error}")
+        return None

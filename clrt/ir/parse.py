@@ -1,0 +1,393 @@
+"""Graphs from the text that `clrt.ir.text` prints."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+import zlib
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from math import prod
+from typing import Any, Protocol, TypeAlias
+
+import numpy as np
+
+from clrt.errors import ModelError
+from clrt.ir.dims import Dim, parse_dim
+from clrt.ir.dtypes import DType
+from clrt.ir.graph import Graph, Node, Value
+from clrt.ir.op import Array, ContainerType, IrOp, Step, StoredElements, TensorType
+from clrt.limits import text_array
+
+_TOKEN = re.compile(
+    r"""\s*(?:
+        (?P<string>"(?:[^"\\]|\\.)*")
+      | %(?P<quoted>"(?:[^"\\]|\\.)*")
+      | %(?P<value>[\w./:\-]+)
+      | (?P<number>-?(?:\d+\.?\d*(?:e[-+]?\d+)?|inf|nan)(?![\w.]))
+      | (?P<name>[A-Za-z_][\w.]*)
+      | (?P<ellipsis>\.\.\.)
+      | (?P<mark>[()\[\]{}:,=@*+?\-])
+    )""",
+    re.VERBOSE,
+)
+
+
+# Of graphs, attributes and types in each other; far below what Python's stack holds.
+_MAX_DEPTH = 64
+# NumPy has no more axes.
+_MAX_RANK = 64
+_MAX_SHOWN = 100
+
+
+class OpRegistry(Protocol):
+    """Finds op classes by the name the text has."""
+
+    def named(self, name: str) -> type[IrOp]:
+        """The class of `domain.Name`; no domain is ai.onnx."""
+
+
+# The elements that were kept under a key, for a constant of this type.
+Fetch: TypeAlias = "Callable[[str, TensorType], Array | StoredElements]"
+
+
+def parse_graph(text: str, registry: OpRegistry, fetch: Fetch | None = None) -> Graph:
+    """The graph of a text.
+
+    Args:
+        fetch: Finds the constants that a `Store` took out of the text. Without it, elided ones
+            become pseudo-random data seeded by their name; with it, they are refused.
+
+    Raises:
+        ModelError: The text is not the IR's form.
+    """
+    parser = _Parser(text, registry, fetch)
+    try:
+        graph = parser.graph()
+        parser.take("end")
+    except _INVALID as error:
+        # What numbers, dims, dtypes and op classes say of parts that they do not take.
+        raise parser.error(parser.position, f"{_short(str(error))}, before") from error
+    return graph
+
+
+# What parts of a text that are not valid make the classes raise that are built of them.
+_INVALID = (ArithmeticError, AttributeError, LookupError, SyntaxError, TypeError, ValueError)
+
+
+class _Parser:
+    """Reads tokens one by one: `kind`, `token` and `position` are those of the next one."""
+
+    def __init__(self, text: str, registry: OpRegistry, fetch: Fetch | None) -> None:
+        self.text, self.registry, self.fetch = text, registry, fetch
+        self.kind, self.token, self.position = "", "", 0
+        self.values: dict[str, Value] = {}
+        self._end = self._taken = 0
+        self._depth = 0
+        self._advance()
+
+    def _advance(self) -> None:
+        self._taken = self._end
+        match = _TOKEN.match(self.text, self._end)
+        if match is None:
+            if self.text[self._end :].strip():
+                raise self.error(self._end, "unexpected character")
+            self.kind, self.token, self.position = "end", "", self._end
+            return
+        self.kind = str(match.lastgroup)
+        self.token, self.position, self._end = match[self.kind], *match.span(self.kind)
+        # The type's colon follows the name at once.
+        if self.kind == "value" and self.token.endswith(":"):
+            self.token, self._end = self.token[:-1], self._end - 1
+
+    def error(self, position: int, what: str) -> ModelError:
+        line = self.text.count("\n", 0, position) + 1
+        near = self.text[position : position + 20]
+        return ModelError(f"IR text, line {line}: {what} at {near!r}.")
+
+    def take(self, *kinds: str) -> str:
+        kind, token = self.kind, self.token
+        if kind not in kinds if kinds else kind == "end":
+            expected = " or ".join(kinds) or "more"
+            raise self.error(self.position, f"expected {expected}, found {kind}")
+        if kind != "end":
+            self._advance()
+        return token
+
+    def expect(self, token: str) -> None:
+        if not self.accept(token):
+            raise self.error(self.position, f"expected {token!r}")
+
+    def accept(self, token: str) -> bool:
+        if self.token == token and self.kind in ("name", "mark"):
+            self._advance()
+            return True
+        return False
+
+    def string(self) -> str:
+        return _unquoted(self.take("string"))
+
+    def graph(self) -> Graph:
+        around, self.values = self.values, {}
+        self.expect("graph")
+        name = self.string()
+        self.expect("(")
+        inputs = []
+        while not self.accept(")"):
+            inputs.append(self.declare())
+            self.accept(",")
+        self.expect("{")
+        nodes: list[Node] = []
+        while not self.accept("return"):
+            if self.accept("const"):
+                self.constant()
+            else:
+                nodes.append(self.node())
+        outputs, names = [], []
+        while not self.accept("}"):
+            outputs.append(self.reference())
+            names.append(self.string() if self.accept("as") else outputs[-1].name)
+            self.accept(",")
+        self.values = around
+        return Graph(name, inputs, outputs, nodes, names)
+
+    def value_name(self) -> str:
+        quoted = self.kind == "quoted"
+        token = self.take("value", "quoted")
+        return _unquoted(token) if quoted else token
+
+    def declare(self) -> Value:
+        name = self.value_name()
+        self.expect(":")
+        value = Value(name, self.type())
+        if name in self.values:
+            raise self.error(self.position, f"'{_short(name)}' is declared twice")
+        self.values[name] = value
+        return value
+
+    def reference(self) -> Value:
+        position = self.position
+        name = self.value_name()
+        if name not in self.values:
+            raise self.error(position, f"'{_short(name)}' is not declared")
+        return self.values[name]
+
+    def type(self) -> TensorType:
+        with self._deeper():
+            name = self.take("name")
+            if name in ("sequence", "optional", "map"):
+                self.expect("(")
+                key = DType(self.take("name")) if name == "map" else None
+                if key is not None:
+                    self.expect(",")
+                element = self.type()
+                self.expect(")")
+                return ContainerType(element.dtype, None, None, name, element, key)
+        dtype = DType(name)
+        text = self.bracketed()[1:-1].strip()
+        if text == "?":
+            return TensorType(dtype, None)
+        dims = tuple(_dim(d) for d in _split(text))
+        if len(dims) > _MAX_RANK:
+            raise self.error(self.position, f"a type of {len(dims)} axes")
+        if any(isinstance(d, int) and not 0 <= d < 1 << 63 for d in dims):
+            raise self.error(self.position, "a size that is none")
+        return TensorType(dtype, dims)
+
+    def bracketed(self) -> str:
+        """The text from a bracket to the one that closes it."""
+        start, depth = self.position, 0
+        self.expect("[")
+        depth = 1
+        while depth:
+            if self.kind == "mark":
+                depth += {"[": 1, "]": -1}.get(self.token, 0)
+            self.take()
+        return self.text[start : self._taken]
+
+    def constant(self) -> None:
+        value = self.declare()
+        if not value.type.is_static:
+            raise self.error(self.position, "the dims of a constant must be numbers")
+        self.expect("=")
+        if self.kind == "ellipsis" and self.fetch is None:
+            self.take()
+            known: Array | StoredElements = _pseudo_random(value)
+        elif self.fetch is not None and self.accept("@"):
+            known = self.fetch(self.string(), value.type)
+        else:
+            known = self.data(value.type)
+        value.type = TensorType(value.dtype, value.shape, known)
+
+    def data(self, type_: TensorType) -> Array:
+        if self.token == "[" and self.kind == "mark":
+            text = self.bracketed()
+        else:
+            start = self.position
+            self.take()
+            while not self._starts_a_line():
+                self.take()
+            text = self.text[start : self._taken]
+        shape = tuple(int(d) for d in type_.shape or ())
+        if type_.dtype is DType.STRING:
+            return _texts(text, shape)
+        items = _split(_BRACKETS.sub(" ", text))
+        if len(items) != prod(shape):
+            raise self.error(self.position, f"{len(items)} elements of {type_}")
+        if type_.dtype.is_float:
+            return np.array([float(t) for t in items], type_.dtype.numpy).reshape(shape)
+        dims = [_dim(t) for t in items]
+        if all(isinstance(d, int) for d in dims):
+            return np.array(dims, type_.dtype.numpy).reshape(shape)
+        if type_.dtype not in (DType.INT32, DType.INT64):
+            raise self.error(self.position, f"{type_} of symbols")
+        symbolic = np.empty(len(dims), object)
+        symbolic[:] = dims
+        return symbolic.reshape(shape)
+
+    def _starts_a_line(self) -> bool:
+        """Whether the next token is the first one of a statement, or behind the last."""
+        if self.kind in ("value", "quoted", "end"):
+            return True
+        return self.kind in ("name", "mark") and self.token in ("const", "return", "}")
+
+    def node(self) -> Node:
+        outputs = [self.declare()]
+        while self.accept(","):
+            outputs.append(self.declare())
+        self.expect("=")
+        op = self.op()
+        self.expect("(")
+        inputs: list[Value | None] = []
+        while not self.accept(")"):
+            inputs.append(None if self.accept("_") else self.reference())
+            self.accept(",")
+        name = outputs[0].name
+        if self.accept("@"):
+            name = self.string()
+        return Node(name, op, inputs, outputs)
+
+    def op(self) -> IrOp:
+        position = self.position
+        name = self.take("name")
+        try:
+            cls = self.registry.named(name)
+        except KeyError as error:
+            raise self.error(position, f"there is no op {_short(name)}") from error
+        attributes: dict[str, Any] = {}
+        if self.accept("{"):
+            while not self.accept("}"):
+                position, key = self.position, self.take("name")
+                if key in attributes:
+                    raise self.error(position, f"attribute {_short(key)} is there twice")
+                self.expect("=")
+                attributes[key] = self.attribute()
+                self.accept(",")
+        return cls(**attributes)
+
+    def attribute(self) -> Any:
+        with self._deeper():
+            if self.kind == "string":
+                return self.string()
+            if self.kind == "number":
+                text = self.take()
+                return int(text) if _INTEGER.fullmatch(text) else float(text)
+            if self.accept("["):
+                items = []
+                while not self.accept("]"):
+                    items.append(self.attribute())
+                    self.accept(",")
+                return tuple(items)
+            if self.kind != "name":
+                raise self.error(self.position, f"expected a value, found {self.kind}")
+            if self.token in _WORDS:
+                return _WORDS[self.take()]
+            if self.token == "graph":
+                return self.graph()
+            op = self.op()
+            return Step(op, self.operands()) if self.accept("(") else op
+
+    def operands(self) -> tuple[int, ...]:
+        args = []
+        while not self.accept(")"):
+            position, text = self.position, self.take("number")
+            if not _INTEGER.fullmatch(text) or text.startswith("-"):
+                raise self.error(position, "an operand is a number from 0 on")
+            args.append(int(text))
+            self.accept(",")
+        return tuple(args)
+
+    @contextmanager
+    def _deeper(self) -> Iterator[None]:
+        """Bounds how deep types, attributes and graphs lie in each other."""
+        self._depth += 1
+        if self._depth > _MAX_DEPTH:
+            raise self.error(self.position, f"more than {_MAX_DEPTH} things in each other")
+        yield
+        self._depth -= 1
+
+
+_BRACKETS = re.compile(r"[\[\]]")
+_INTEGER = re.compile(r"-?[0-9]+")
+_WORDS: Mapping[str, Any] = {
+    "True": True,
+    "False": False,
+    "None": None,
+    "inf": math.inf,
+    "nan": math.nan,
+    **{d.value: d for d in DType},
+}
+
+
+def _short(text: str) -> str:
+    return text if len(text) <= _MAX_SHOWN else f"{text[:_MAX_SHOWN]}…"
+
+
+def _unquoted(token: str) -> str:
+    """What a string in quotes says.
+
+    Raises:
+        ValueError: It is not Unicode.
+    """
+    text: str = json.loads(token)
+    text.encode()
+    return text
+
+
+def _dim(text: str) -> Dim:
+    return int(text) if _INTEGER.fullmatch(text) else parse_dim(text)
+
+
+def _texts(text: str, shape: tuple[int, ...]) -> Array:
+    """An array of strings.
+
+    Raises:
+        ValueError: It is of another shape.
+        OutOfMemoryError: It is too large.
+    """
+    items = np.array(json.loads(text), object)
+    if items.shape != shape or not all(isinstance(item, str) for item in items.flat):
+        raise ValueError("not the strings of the shape")
+    return text_array(items.reshape(-1).tolist(), shape)
+
+
+def _split(text: str) -> list[str]:
+    """Splits at the commas outside of parentheses."""
+    if "(" not in text:
+        return [p for p in map(str.strip, text.split(",")) if p]
+    parts, depth, start = list[str](), 0, 0
+    for at, char in enumerate(text):
+        depth += {"(": 1, ")": -1}.get(char, 0)
+        if char == "," and not depth:
+            parts.append(text[start:at])
+            start = at + 1
+    return [p for p in map(str.strip, (*parts, text[start:])) if p]
+
+
+def _pseudo_random(value: Value) -> Array:
+    rng = np.random.default_rng(zlib.crc32(value.name.encode()))
+    shape = tuple(int(d) for d in value.shape or ())
+    if value.dtype.is_float:
+        return rng.standard_normal(shape).astype(value.dtype.numpy)
+    return rng.integers(0, 2, shape).astype(value.dtype.numpy)

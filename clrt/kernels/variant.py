@@ -1,0 +1,120 @@
+"""Variants: the ways to run an op on a device, and what they may ask when a plan is made."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from clrt.device.caps import DeviceCaps
+from clrt.ir.dtypes import DType
+from clrt.ir.graph import Node
+from clrt.kernels.spec import Launch, Scratch, i32
+from clrt.kernels.tuned import TunedKernel
+
+
+@dataclass
+class Lowering:
+    """What an `emit` function may ask for.
+
+    Attributes:
+        caps: The device.
+        record: The tuning record of a kernel, by its entry point, on this device.
+    """
+
+    caps: DeviceCaps
+    record: Callable[[str], Mapping[str, int]]
+
+    def tunables(self, kernel: TunedKernel) -> dict[str, int]:
+        """The `T_` macros of a kernel on this device."""
+        return kernel.with_record(self.record(kernel.entry))
+
+    def scratch(self, elems: int, dtype: DType = DType.FLOAT32) -> Scratch:
+        """Memory for this node only.
+
+        Raises:
+            ShapeError: As `i32`.
+        """
+        return Scratch(int(i32(elems)), dtype)
+
+
+@dataclass
+class PartLowering(Lowering):
+    """For a part of a node: parts run one after the other, so that they share their memory.
+
+    Attributes:
+        held: What the parts before asked for; the largest part comes first.
+    """
+
+    held: list[Scratch]
+
+    def __post_init__(self) -> None:
+        self._free = list(self.held)
+
+    def scratch(self, elems: int, dtype: DType = DType.FLOAT32) -> Scratch:
+        """Memory for this node only, free in this part."""
+        for kept in self._free:
+            if kept.dtype is dtype and kept.elems >= elems:
+                self._free.remove(kept)
+                return kept
+        made = super().scratch(elems, dtype)
+        self.held.append(made)
+        return made
+
+
+Emit: TypeAlias = Callable[[Node, Lowering], "list[Launch]"]
+
+
+EmitWith: TypeAlias = Callable[[Node, Sequence[Node], Lowering], "tuple[list[Launch], int] | None"]
+
+
+# Nodes after one that its launches may include.
+MOST_AFTER = 3
+
+
+RejectReason: TypeAlias = Callable[[Node, DeviceCaps], "str | None"]
+
+
+def always(node: Node, caps: DeviceCaps) -> str | None:
+    """The predicate of a variant that fits everywhere."""
+    return None
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One way to run an op on a device.
+
+    Attributes:
+        emit: Launches for a node whose shapes are all known.
+        reject_reason: Why the variant does not hold for node and device; None where it does.
+        emit_with: Launches for the node and for as many of those after it as it says, or None
+            where the node is alone. Which kernels these have may not depend on the shapes, or a new
+            shape would compile some.
+    """
+
+    name: str
+    emit: Emit
+    reject_reason: RejectReason = always
+    emit_with: EmitWith | None = None
+
+
+def reject_float32_cpu(node: Node, caps: DeviceCaps) -> str | None:
+    """Why a kernel of vectors of float32, for CPUs, does not hold for input 0."""
+    if not caps.is_cpu:
+        return "for CPU devices"
+    return None if node.arg(0).dtype is DType.FLOAT32 else "for float32"
+
+
+def reject_in_float32(node: Node, caps: DeviceCaps) -> str | None:
+    """Why a kernel that computes in float32 does not hold for input 0, however it lies in memory.
+
+    Which floats its op reads is what `Op.storages` says.
+    """
+    dtype = node.arg(0).dtype
+    return None if dtype.compute == "float" else f"no kernel for {dtype}"
+
+
+def reject_float64(node: Node, caps: DeviceCaps) -> str | None:
+    """Why a kernel for all floats does not hold: float64 on a device without it."""
+    dtypes = {v.dtype for v in (*node.inputs, *node.outputs) if v is not None}
+    return "no float64 arithmetic" if DType.FLOAT64 in dtypes and not caps.has_fp64 else None

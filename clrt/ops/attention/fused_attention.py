@@ -1,0 +1,371 @@
+"""FusedAttention: scaled dot-product attention over merged heads, as one kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from clrt.device.caps import DeviceCaps
+from clrt.errors import ShapeError
+from clrt.ir.code import Define
+from clrt.ir.dims import differ, same
+from clrt.ir.dtypes import WIDENED_STORAGES, DType
+from clrt.ir.graph import Node, Value
+from clrt.ir.op import Array, TensorType
+from clrt.kernels.gemm_cpu import Projection, SplitK, SplitProduct
+from clrt.kernels.spec import Arg, BufferArg, KernelSpec, Launch, ceil_div, f32, i32
+from clrt.kernels.strided import broadcast_strides
+from clrt.kernels.tuned import tuned
+from clrt.kernels.variant import Lowering, Variant, reject_float32_cpu, reject_in_float32
+from clrt.ops.base import Accuracy, Types
+from clrt.ops.checks import broadcast_shapes, need
+from clrt.ops.matmul.matmul import Projected, projection, split_product
+from clrt.ops.pointwise.fused import symbolic_shape
+from clrt.ops.registry import register
+
+CPU = tuned(
+    "fused_attention_cpu",
+    {"T_VW": (4, 8, 16), "T_NQ": (2, 3, 4), "T_MK": (4, 8), "T_MV": (4, 8), "T_KB": (64, 128)},
+    T_VW=8,
+    T_NQ=3,
+    T_MK=4,
+    T_MV=4,
+    T_KB=64,
+)
+# Both kernels keep a row of the head in private memory.
+MAX_HEAD_SIZE = 512
+
+
+def _reject_any(node: Node, caps: DeviceCaps) -> str | None:
+    assert isinstance(node.op, FusedAttention)
+    large = max(node.op.head_size, node.op.v_head_size) > MAX_HEAD_SIZE
+    return reject_in_float32(node, caps) or (f"head size above {MAX_HEAD_SIZE}" if large else None)
+
+
+def _reject_cpu(node: Node, caps: DeviceCaps) -> str | None:
+    return reject_float32_cpu(node, caps) or _reject_any(node, caps)
+
+
+def _mask_kind(mask: Value | None) -> int:
+    """0: none, 1: the same for every query, 2: by query."""
+    if mask is None:
+        return 0
+    shape = symbolic_shape(mask)
+    return 1 if len(shape) < 2 or same(shape[-2], 1) else 2
+
+
+def head_steps(value: Value, size: int) -> tuple[int, int, int]:
+    """Elements from one batch, head and row to the next, heads side by side or apart."""
+    if len(value.dims) == 4:
+        _, heads, length, _ = value.dims
+        return heads * length * size, length * size, size
+    _, length, width = value.dims
+    return length * width, size, width
+
+
+def _launch_parts(node: Node) -> tuple[dict[str, Define], tuple[Arg, ...]]:
+    """Defines and arguments that both kernels share."""
+    q, k, v, mask = node.arg(0), node.arg(1), node.arg(2), node.input(3)
+    op = node.op
+    assert isinstance(op, FusedAttention)
+    batch, queries = node.output.dims[:2]
+    keys = k.dims[-2]
+    strides = (0, 0, 0, 0)
+    buffers = [
+        BufferArg(node.output),
+        BufferArg(q, op.q_offset),
+        BufferArg(k, op.k_offset),
+        BufferArg(v, op.v_offset),
+    ]
+    if mask is not None:
+        b, h, i, j = broadcast_strides(mask.dims, (batch, op.num_heads, queries, keys))
+        strides = (b, h, i, j)
+        buffers.append(BufferArg(mask))
+    sizes = (op.head_size, op.head_size, op.v_head_size)
+    steps = (s for t, size in zip((q, k, v), sizes, strict=True) for s in head_steps(t, size))
+    numbers = (queries, keys, op.num_heads, op.num_heads // op.kv_num_heads, *steps)
+    defines: dict[str, Define] = {
+        "S_D": op.head_size,
+        "S_DV": op.v_head_size,
+        "MASK": _mask_kind(mask),
+        "MASK_BOOL": int(mask is not None and mask.dtype is DType.BOOL),
+        "CAUSAL": int(op.is_causal),
+        "NAN_TO_ZERO": int(op.nan_to_zero),
+    }
+    return defines, (*buffers, *(i32(n) for n in (*numbers, *strides)), f32(op.scale))
+
+
+def _flops(node: Node) -> int:
+    assert isinstance(node.op, FusedAttention)
+    return node.op.flops(node.input_types, [node.output.type])
+
+
+def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
+    return [] if 0 in node.output.dims else [_launch_cpu(node, ctx, {})]
+
+
+def _emit_with(node: Node, after: Sequence[Node], ctx: Lowering) -> tuple[list[Launch], int] | None:
+    """The heads and the product that reads them."""
+    product = _next_product(node, after, ctx)
+    if product is None:
+        return None
+    before = _projection(node, product, ctx)
+    defines = product.defines | (before.defines if before else {})
+    more = before.idle_args if before else ()
+    assert isinstance(node.op, FusedAttention)
+    split = product.split(node.op.num_heads, ctx)
+    if split is None:
+        return [_launch_cpu(node, ctx, defines, *product.idle_args, *more)], 0
+    launch = _launch_cpu(node, ctx, defines, *split.args, *more)
+    return [_with_product(launch, split, product.flops), split.add_up], 2
+
+
+def _next_product(node: Node, after: Sequence[Node], ctx: Lowering) -> SplitProduct | None:
+    """What the launch can go on with."""
+    product = split_product(node.output, after, ctx)
+    if product is None or 0 in node.output.dims or product.lanes != ctx.tunables(CPU)["T_VW"]:
+        return None
+    return product
+
+
+def _with_product(launch: Launch, split: SplitK, flops: int) -> Launch:
+    """The launch with a part of the product after it in each work-group."""
+    blocks, _, batch = launch.global_size
+    return replace(launch, global_size=(blocks, split.parts, batch), flops=launch.flops + flops)
+
+
+def _projection(node: Node, after: SplitProduct, ctx: Lowering) -> Projection | None:
+    """The product whose columns q, k and v are, if a work-group's heads take whole panels of it."""
+    op, q = node.op, node.arg(0)
+    assert isinstance(op, FusedAttention)
+    if q.type.rank != 3 or any(node.arg(i) is not q for i in (1, 2)):
+        return None
+    before = projection(q.producer, after, ctx)
+    if before is None:
+        return None
+    span, group = after.span(op.num_heads, ctx), op.num_heads // op.kv_num_heads
+    sizes = (
+        (op.q_offset, op.num_heads, op.head_size, span),
+        (op.k_offset, op.kv_num_heads, op.head_size, span // group),
+        (op.v_offset, op.kv_num_heads, op.v_head_size, span // group),
+    )
+    ends = sorted((start, start + heads * size) for start, heads, size, _ in sizes)
+    side_by_side = [0, *(end for _, end in ends)] == [*(start for start, _ in ends), q.dims[-1]]
+    columns = (n for start, heads, size, some in sizes for n in (start, heads * size, some * size))
+    whole = span % group == 0 and not any(n % before.panel for n in columns)
+    return before if side_by_side and whole else None
+
+
+def _blocks(node: Node, tunables: Mapping[str, int]) -> tuple[int, int]:
+    """Blocks of queries, and sequences."""
+    batch, queries, _ = node.output.dims
+    return ceil_div(queries, tunables["T_VW"] * tunables["T_NQ"]), batch
+
+
+def _launch_cpu(
+    node: Node, ctx: Lowering, more_defines: Mapping[str, Define], *more: Arg
+) -> Launch:
+    assert isinstance(node.op, FusedAttention)
+    defines, args = _launch_parts(node)
+    tunables = ctx.tunables(CPU)
+    macros = {**defines, **tunables, **more_defines}
+    kernel = KernelSpec.of("attention/fused_attention.cl", "fused_attention_cpu", **macros)
+    blocks, batch = _blocks(node, tunables)
+    size = (blocks, node.op.num_heads, batch)
+    return Launch(kernel, size, (1, 1, 1), (*args, *more), _flops(node))
+
+
+def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:
+    if 0 in node.output.dims:
+        return []
+    assert isinstance(node.op, FusedAttention)
+    defines, args = _launch_parts(node)
+    dtype = node.arg(0).dtype
+    types = {"DATA_T": dtype.cl, "STORAGE": dtype.storage}
+    kernel = KernelSpec.of(
+        "attention/fused_attention_any.cl", "fused_attention_any", **defines, **types
+    )
+    batch, queries, _ = node.output.dims
+    return [Launch(kernel, (queries, node.op.num_heads, batch), None, args, _flops(node))]
+
+
+@register
+@dataclass(frozen=True)
+class FusedAttention(Projected):
+    """softmax(scale Q K^T + mask) V by head, on projections or on heads apart.
+
+    Inputs: q, k, v, each with its heads side by side `[B, S, W]` (perhaps one tensor at three
+    column offsets) or by head `[B, H, S, D]`, and a mask that broadcasts to `[B, H, Sq, Sk]`: bool
+    (true keeps) or of q's dtype (added). Head h of q `[B, S, W]` is the columns from
+    `q_offset + h * head_size`; it uses head `h // (num_heads // kv_num_heads)` of k and v.
+    Output: `[B, Sq, num_heads * v_head_size]`.
+
+    Attributes:
+        is_causal: Query i sees the keys j <= i.
+        nan_to_zero: A row with every key masked by -inf gives 0 instead of NaN.
+
+    Numerics: float32 throughout, online softmax (the maximum of the keys so far is subtracted).
+    Source: clrt; Dao et al., FlashAttention (2022) for the online softmax.
+    """
+
+    num_heads: int = 1
+    kv_num_heads: int = 1
+    head_size: int = 1
+    v_head_size: int = 1
+    q_offset: int = 0
+    k_offset: int = 0
+    v_offset: int = 0
+    scale: float = 1.0
+    is_causal: bool = False
+    nan_to_zero: bool = False
+
+    domain = "clrt"
+    accuracy = Accuracy.ACCUMULATED
+    storages = WIDENED_STORAGES
+    alike = ((0, 1, 2),)
+    variants = (
+        Variant("cpu", _emit_cpu, _reject_cpu, _emit_with),
+        Variant("any", _emit_any, _reject_any),
+    )
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        q, k, v = (need(inputs, i, self) for i in range(3))
+        sizes = (self.num_heads, self.kv_num_heads, self.head_size, self.v_head_size)
+        offsets = (self.q_offset, self.k_offset, self.v_offset)
+        if min(sizes) < 1 or min(offsets) < 0:
+            raise ShapeError(f"FusedAttention: the sizes of {self} are not valid.")
+        if len({q.dtype, k.dtype, v.dtype}) > 1:
+            raise ShapeError(f"FusedAttention: {q}, {k} and {v} must have one dtype.")
+        if self.num_heads % self.kv_num_heads:
+            raise ShapeError(
+                f"FusedAttention: {self.num_heads} heads are no multiple of "
+                f"{self.kv_num_heads} key heads."
+            )
+        heads = (
+            (q, self.num_heads, self.head_size, self.q_offset),
+            (k, self.kv_num_heads, self.head_size, self.k_offset),
+            (v, self.kv_num_heads, self.v_head_size, self.v_offset),
+        )
+        for name, (t, count, size, offset) in zip("qkv", heads, strict=True):
+            if t.shape is None:
+                continue
+            if len(t.shape) == 4 and not (
+                offset or differ(t.shape[1], count) or differ(t.shape[3], size)
+            ):
+                continue
+            width = t.shape[-1] if len(t.shape) == 3 else None
+            if width is None or (isinstance(width, int) and width < offset + count * size):
+                raise ShapeError(
+                    f"FusedAttention: {name} is {t}; it must be [B, S, W] with W at least "
+                    f"{offset + count * size}, or [B, {count}, S, {size}]."
+                )
+        for t in (k, v):
+            if t.shape is None or q.shape is None:
+                continue
+            keys = (k.shape or t.shape)[-2]
+            if differ(t.shape[0], q.shape[0]) or differ(t.shape[-2], keys):
+                raise ShapeError(f"FusedAttention: {q}, {k} and {v} are not of one batch.")
+        if q.shape is None:
+            return [TensorType(q.dtype, None)]
+        shapes = [t.shape for t in (k, v) if t.shape is not None]
+        if any(differ(s[0], q.shape[0]) or differ(s[-2], shapes[0][-2]) for s in shapes):
+            raise ShapeError(f"FusedAttention: q {q}, k {k} and v {v} do not fit each other.")
+        mask = inputs[3] if len(inputs) > 3 else None
+        if mask is not None and mask.dtype not in (DType.BOOL, q.dtype):
+            raise ShapeError(f"FusedAttention: a mask {mask} for q {q}.")
+        if mask is not None and mask.shape is not None and k.shape is not None:
+            target = (q.shape[0], self.num_heads, q.shape[-2], k.shape[-2])
+            if len(mask.shape) > len(target):
+                raise ShapeError(f"FusedAttention: a mask {mask} of more than four axes.")
+            broadcast_shapes([mask.shape, target], self)
+        y_shape = (q.shape[0], q.shape[-2], self.num_heads * self.v_head_size)
+        return [TensorType(q.dtype, y_shape)]
+
+    def emit_projected(
+        self, made: Node, after: Sequence[Node], ctx: Lowering
+    ) -> tuple[list[Launch], int] | None:
+        """The projection, the heads and the product that reads them, where queries are few."""
+        node, *others = after
+        if node.arg(0) is not made.output or _reject_cpu(node, ctx.caps) is not None:
+            return None
+        if prod(_blocks(node, ctx.tunables(CPU))) > 1:
+            return None
+        product = _next_product(node, others, ctx)
+        if product is None or (before := _projection(node, product, ctx)) is None:
+            return None
+        split = product.split(self.num_heads, ctx)
+        if split is None:
+            return None
+        launch = _launch_cpu(node, ctx, product.defines | before.defines, *split.args, *before.args)
+        launch = _with_product(launch, split, product.flops + before.flops)
+        return [before.idle(ctx), launch, split.add_up], 3
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        q, k, v = inputs[:3]
+        assert q is not None and k is not None and v is not None
+        mask = inputs[3] if len(inputs) > 3 else None
+        repeat = self.num_heads // self.kv_num_heads
+        queries = heads_apart(q, self.q_offset, self.num_heads, self.head_size)
+        keys = heads_apart(k, self.k_offset, self.kv_num_heads, self.head_size)
+        values = heads_apart(v, self.v_offset, self.kv_num_heads, self.v_head_size)
+        keys, values = (np.repeat(x, repeat, axis=1) for x in (keys, values))
+        with np.errstate(all="ignore"):
+            scores = queries @ keys.swapaxes(-1, -2) * self.scale
+            if mask is not None:
+                scores = add_mask(scores, mask)
+            if self.is_causal:
+                visible = np.tri(q.shape[-2], k.shape[-2], dtype=bool)
+                scores = np.where(visible, scores, -np.inf)
+            weights = softmax(scores)
+        if self.nan_to_zero:
+            hidden = np.all(np.isneginf(scores), axis=-1, keepdims=True)
+            weights = np.where(hidden, 0.0, weights)
+        result = (weights @ values).swapaxes(1, 2)
+        shape = (q.shape[0], q.shape[-2], self.num_heads * self.v_head_size)
+        return (result.reshape(shape).astype(q.dtype),)
+
+    def flops(self, inputs: Types, outputs: Types) -> int:
+        q, k = need(inputs, 0, self), need(inputs, 1, self)
+        assert q.shape is not None and k.shape is not None
+        pairs = int(q.shape[0]) * int(q.shape[-2]) * int(k.shape[-2])
+        return 2 * pairs * self.num_heads * (self.head_size + self.v_head_size)
+
+    @classmethod
+    def plain(cls, heads: int, size: int, **attributes: Any) -> FusedAttention:
+        """An op with the usual scale, and the same number and size of heads in q, k and v."""
+        defaults = {"kv_num_heads": heads, "v_head_size": size, "scale": size**-0.5}
+        return cls(heads, head_size=size, **{**defaults, **attributes})
+
+
+def heads_apart(x: Array, offset: int, count: int, size: int) -> Array:
+    """float64 [B, H, S, D] of the columns of a projection, or of heads apart."""
+    if x.ndim == 4:
+        return x.astype(np.float64)
+    columns = x[..., offset : offset + count * size].astype(np.float64)
+    return columns.reshape(*x.shape[:2], count, size).swapaxes(1, 2)
+
+
+def add_mask(scores: Array, mask: Array) -> Array:
+    """Scores under a bool (true keeps) or additive mask, rounded to float32 as the models do.
+
+    The rounding matters for additive masks near the lowest float: scores vanish in them, so that
+    a row of such masks alone is uniform.
+    """
+    if mask.dtype == bool:
+        return np.where(mask, scores, -np.inf)
+    if np.abs(np.where(np.isinf(mask), 0, mask)).max(initial=0) < 1e6:
+        return scores + mask
+    return (scores.astype(np.float32) + mask).astype(np.float64)
+
+
+def softmax(scores: Array) -> Array:
+    """Softmax over the last axis; rows of -inf give NaN."""
+    if not scores.size:
+        return scores
+    top = scores.max(axis=-1, keepdims=True)
+    weights = np.exp(scores - top)
+    return np.asarray(weights / weights.sum(axis=-1, keepdims=True))

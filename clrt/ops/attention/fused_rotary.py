@@ -1,0 +1,116 @@
+"""FusedRotary: rotary position embedding of the heads of a projection, as one kernel."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from clrt.errors import ShapeError
+from clrt.ir.dims import Dim, differ, same
+from clrt.ir.graph import Node
+from clrt.ir.op import Array, TensorType
+from clrt.kernels.spec import Arg, BufferArg, KernelSpec, Launch, i32
+from clrt.kernels.strided import broadcast_strides
+from clrt.kernels.tuned import tuned
+from clrt.kernels.variant import Lowering, Variant, reject_float32_cpu
+from clrt.ops.attention.fused_attention import head_steps, heads_apart
+from clrt.ops.base import Op, Types
+from clrt.ops.checks import need
+from clrt.ops.registry import register
+
+CPU = tuned("rotary_cpu", {"T_VW": (4, 8, 16)}, T_VW=8)
+
+
+def _launch(node: Node, entry: str, local: tuple[int, ...] | None, lanes: int) -> list[Launch]:
+    op, x, tables, y = node.op, node.arg(0), node.arg(1), node.output
+    assert isinstance(op, FusedRotary)
+    if 0 in y.dims:
+        return []
+    batch, places, _ = y.dims
+    table_batch, _, table_place, _ = broadcast_strides(
+        tables.dims, (batch, 1, places, op.head_size)
+    )
+    kernel = KernelSpec.of(
+        "attention/rotary.cl",
+        entry,
+        S_D=op.head_size,
+        DATA_T=y.dtype.cl,
+        STORAGE=y.dtype.storage,
+        T_VW=lanes,
+    )
+    steps = (*head_steps(x, op.head_size), table_batch, table_place)
+    buffers = (BufferArg(y), BufferArg(x, op.offset), BufferArg(tables), BufferArg(node.arg(2)))
+    pairs = 1 if lanes > 1 else op.num_heads * op.head_size // 2
+    args: tuple[Arg, ...] = (*buffers, *(i32(v) for v in (places, op.num_heads, *steps)))
+    return [Launch(kernel, (pairs, places, batch), local, args)]
+
+
+def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
+    return _launch(node, "rotary_cpu", (1, 1, 1), ctx.tunables(CPU)["T_VW"])
+
+
+def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:
+    return _launch(node, "rotary_any", None, 1)
+
+
+@register
+@dataclass(frozen=True)
+class FusedRotary(Op):
+    """x cos + turn(x) sin by head; turn swaps the halves of a head, and negates the then first.
+
+    Inputs: x with its heads side by side `[B, S, W]`, from column `offset` on, or by head
+    `[B, H, S, D]`; cos and sin `[B or 1, 1, S or 1, D]`, D even. Output: `[B, S, H * D]`.
+
+    Source: clrt; Su et al., RoFormer (2021), with the halves of a head as pairs as in GPT-NeoX.
+    """
+
+    num_heads: int = 1
+    head_size: int = 2
+    offset: int = 0
+
+    domain = "clrt"
+    variants = (Variant("cpu", _emit_cpu, reject_float32_cpu), Variant("any", _emit_any))
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        x, cos, sin = (need(inputs, i, self) for i in range(3))
+        if x.dtype is not cos.dtype or x.dtype is not sin.dtype:
+            raise ShapeError(f"{self.name}: x is {x}, but the tables {cos} and {sin}.")
+        if min(self.num_heads, self.head_size) < 1 or self.offset < 0:
+            raise ShapeError(f"{self.name}: the sizes of {self} are not valid.")
+        if x.shape is None:
+            return [TensorType(x.dtype, None)]
+        if min(self.num_heads, self.head_size) < 1 or self.offset < 0:
+            raise ShapeError(f"{self.name}: a size or the offset is negative in {self}.")
+        width = self.num_heads * self.head_size
+        last = x.shape[-1]
+        if len(x.shape) == 4:
+            other = differ(x.shape[1], self.num_heads) or differ(last, self.head_size)
+            fits = not (self.offset or other)
+        else:
+            fits = len(x.shape) == 3 and (not isinstance(last, int) or last >= self.offset + width)
+        if not fits or self.head_size % 2:
+            raise ShapeError(f"{self.name}: x is {x}, which does not fit {self}.")
+        batch, places = x.shape[0], x.shape[-2]
+        for table in (cos, sin):
+            static = table.is_static and x.is_static
+            if static and not self.table_fits(table, batch, places):
+                raise ShapeError(f"{self.name}: a table {table} does not fit x {x}.")
+        return [TensorType(x.dtype, (batch, places, width))]
+
+    def table_fits(self, table: TensorType, batch: Dim, places: Dim) -> bool:
+        """Whether a table's dims are 1, or those of x where it has such an axis."""
+        if table.shape is None or len(table.shape) != 4:
+            return False
+        pairs = zip(table.shape, (batch, 1, places, self.head_size), strict=True)
+        fits = [same(dim, 1) or same(dim, goal) for dim, goal in pairs]
+        return all(fits) and same(table.shape[3], self.head_size)
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        x, cos, sin = inputs
+        assert x is not None and cos is not None and sin is not None
+        heads = heads_apart(x, self.offset, self.num_heads, self.head_size)
+        first, second = np.split(heads, 2, axis=-1)
+        y = heads * cos + np.concatenate([-second, first], axis=-1) * sin
+        batch, count, places, size = y.shape
+        return (y.swapaxes(1, 2).reshape(batch, places, count * size).astype(x.dtype),)

@@ -1,0 +1,114 @@
+"""TensorScatter: an update written into a cache at a place of its own for each sample."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal, TypeAlias
+
+import numpy as np
+
+from clrt.errors import ShapeError
+from clrt.ir.dtypes import DType
+from clrt.ir.graph import Node
+from clrt.ir.op import Array, TensorType
+from clrt.kernels.spec import Arg, BufferArg, KernelSpec, Launch, i32
+from clrt.kernels.variant import Lowering, Variant
+from clrt.ops.base import Accuracy, Op, Types
+from clrt.ops.checks import agree, need, normalize_axis
+from clrt.ops.movement.movement import count, index_t
+from clrt.ops.norm.softmax import around_axis
+from clrt.ops.ranges import check_lengths, length_status
+from clrt.ops.registry import register
+
+
+def _emit(node: Node, ctx: Lowering) -> list[Launch]:
+    cache, update, indices, y = node.arg(0), node.arg(1), node.input(2), node.output
+    op = node.op
+    assert isinstance(op, TensorScatter)
+    if not count(y.dims):
+        return []
+    axis = op.place(len(y.dims))
+    outer, size, inner = around_axis(y.dims, axis)
+    kernel = KernelSpec.of(
+        "attention/tensor_scatter.cl",
+        "tensor_scatter",
+        DATA_T=y.dtype.cl_bits,
+        CIRCULAR=int(op.mode == "circular"),
+        F_INDICES=int(indices is not None),
+        INDEX_T=index_t(indices) if indices is not None else DType.INT64.cl,
+    )
+    status = length_status(node, 2, size - update.dims[axis], "a write index")
+    buffers = [BufferArg(v) for v in (cache, update, y) if v is not None]
+    buffers += [BufferArg(indices), BufferArg(status)] if indices is not None else []
+    numbers = (inner, size, update.dims[axis], count(y.dims[1:axis]))
+    args: tuple[Arg, ...] = (*buffers, *(i32(v) for v in numbers))
+    return [Launch(kernel, (inner, size, outer), None, args)]
+
+
+_Mode: TypeAlias = Literal["linear", "circular"]
+
+
+@register
+@dataclass(frozen=True)
+class TensorScatter(Op):
+    """The cache with `update` along `axis` from write_indices[batch] on (0 where left out).
+
+    Circular: places are taken modulo the size of the cache.
+
+    Source: ONNX TensorScatter, opset 24.
+    """
+
+    axis: int = -2
+    mode: _Mode = "linear"
+
+    storages = None
+    in_place = (0,)
+    accuracy = Accuracy.EXACT
+    followed = (2,)
+    variants = (Variant("gather", _emit),)
+
+    def place(self, rank: int) -> int:
+        """The axis.
+
+        Raises:
+            ShapeError: It is outside the rank, or that of the batch.
+        """
+        axis = normalize_axis(self.axis, rank, self)
+        if not axis:
+            raise ShapeError("TensorScatter: axis 0 is that of the batch.")
+        return axis
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        cache, update = need(inputs, 0, self), need(inputs, 1, self)
+        if cache.dtype is not update.dtype:
+            raise ShapeError(f"TensorScatter: an update {update} of a cache {cache}.")
+        if cache.shape is not None and update.shape is not None:
+            axis = self.place(len(cache.shape))
+            if len(cache.shape) != len(update.shape):
+                raise ShapeError(f"TensorScatter: an update {update} of a cache {cache}.")
+            for k, (own, new) in enumerate(zip(cache.shape, update.shape, strict=True)):
+                if (
+                    isinstance(own, int)
+                    and isinstance(new, int)
+                    and (new > own or (k != axis and new != own))
+                ):
+                    raise ShapeError(f"TensorScatter: an update {update} of a cache {cache}.")
+            starts = inputs[2] if len(inputs) > 2 else None
+            if starts is not None and not agree(starts, cache.shape[:1]):
+                raise ShapeError(f"TensorScatter: write indices {starts} for a cache {cache}.")
+        return [TensorType(cache.dtype, cache.shape)]
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        cache, update, indices = (*inputs, None)[:3]
+        assert cache is not None and update is not None
+        axis = self.place(cache.ndim)
+        size, length = cache.shape[axis], update.shape[axis]
+        starts = np.zeros(len(cache), np.int64) if indices is None else indices
+        if self.mode != "circular":
+            check_lengths(starts, size - length, self.name, 2, "a write index")
+        y = np.moveaxis(cache, axis, 1).copy()
+        new = np.moveaxis(update, axis, 1)
+        for sample, values, start in zip(y, new, starts, strict=True):
+            places = (int(start) % max(size, 1) + np.arange(length)) % max(size, 1)
+            sample[places] = values
+        return (np.ascontiguousarray(np.moveaxis(y, 1, axis)),)

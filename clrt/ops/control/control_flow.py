@@ -1,0 +1,422 @@
+"""If, Loop and Scan: nodes that run graphs.
+
+A graph reads values of the graph around it through inputs of its own: the last `captures` inputs
+of the node are those of each of its graphs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields, replace
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from clrt.errors import ClrtError, ModelError, ShapeError, counted
+from clrt.ir.builder import Builder
+from clrt.ir.dtypes import DType
+from clrt.ir.graph import Graph, Node, Value
+from clrt.ir.op import ContainerType, TensorType
+from clrt.ops.base import Held, HostContext, OnnxNode, Op, Types
+from clrt.ops.checks import need, normalize_axis
+from clrt.ops.control.host_driven import (
+    HostDriven,
+    Iterations,
+    dtype_of,
+    join,
+    positional,
+    sizes,
+    take,
+    truth,
+    wider,
+)
+from clrt.ops.decompositions import Audience, decomposes
+from clrt.ops.movement.movement import fresh_dim
+from clrt.ops.movement.views import Squeeze, Unsqueeze, View
+from clrt.ops.pointwise.elementwise import Pointwise
+from clrt.ops.pointwise.fused import Fused
+from clrt.ops.pointwise.pointwise import Where
+from clrt.ops.registry import register
+
+# Of graphs of an If that both run: tens of us, where to read a condition takes hundreds.
+_FEW_NODES = 8
+_FEW_ELEMS = 4096
+
+
+@register
+@dataclass(frozen=True)
+class If(HostDriven):
+    """One of two graphs, by a condition.
+
+    Where the condition is known when the plan is made, its graph takes the node's place; where
+    both graphs are a little arithmetic, both do, and a choice. Source: ONNX If, opset 1 to 25.
+    """
+
+    then_branch: Graph
+    else_branch: Graph
+    captures: int = 0
+
+    host_inputs = (0,)
+    implied = frozenset({"captures"})
+
+    @classmethod
+    def from_onnx(cls, node: OnnxNode) -> Op:
+        return cls(_body(node, "then_branch"), _body(node, "else_branch"), node.captures)
+
+    @property
+    def graphs(self) -> tuple[Graph, ...]:
+        return (self.then_branch, self.else_branch)
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        need(inputs, 0, self)
+        if len(self.then_branch.outputs) != len(self.else_branch.outputs):
+            raise ModelError("If: its branches have different numbers of outputs.")
+        pairs = zip(self.then_branch.outputs, self.else_branch.outputs, strict=True)
+        return [_either(a.type, b.type, inputs[1:]) for a, b in pairs]
+
+    def drive(self, inputs: Sequence[Held], host: HostContext) -> Sequence[Held]:
+        return host.run(self.graphs[not truth(inputs[0], host)], inputs[1:])
+
+
+@decomposes(If, audience=Audience.PLANNING)
+def _taken_branch(node: Node, make: Builder) -> list[Value] | None:
+    """The branch of a known condition, or both branches and a choice."""
+    assert isinstance(node.op, If)
+    condition = node.input(0)
+    if condition is None:
+        return None
+    if condition.numbers is None:
+        return _both(node, make)
+    return make.inline(node.op.graphs[not np.all(condition.numbers)], node.inputs[1:])
+
+
+def _both(node: Node, make: Builder) -> list[Value] | None:
+    """Both graphs, and Where: of a few small numbers that takes less than to read a condition.
+
+    So are what TensorFlow makes of `break` and `continue`.
+    """
+    graphs = node.op.graphs
+    given = [v for v in node.inputs if v is not None and not isinstance(v.type, ContainerType)]
+    every = [n for g in graphs for n in g.nodes]
+    plain = all(isinstance(n.op, (Pointwise, Fused, View)) for n in every)
+    if len(given) < len(node.inputs) or len(every) > _FEW_NODES or not plain:
+        return None
+    then, other = (make.inline(g, given[1:]) for g in graphs)
+    try:
+        for inner in make.nodes:
+            (inner.output.type,) = inner.op.infer(inner.input_types)
+    except ClrtError:  # of a graph that may never run
+        return None
+    pairs = list(zip(then, other, strict=True))
+    least = len(given[0].shape or ())
+    read = [v for n in make.nodes for v in n.inputs if v is not None]
+    if not all(map(_is_small, (given[0], *read, *then, *other))) or any(
+        a.dims != b.dims or a.dtype is not b.dtype or len(a.dims) < least for a, b in pairs
+    ):
+        return None
+    return [make.add(Where(), given[0], a, b) for a, b in pairs]
+
+
+def _is_small(value: Value) -> bool:
+    dims = value.type.static_shape
+    return dims is not None and prod(dims) <= _FEW_ELEMS and not value.type.on_host
+
+
+def _either(a: TensorType, b: TensorType, seen: Types) -> TensorType:
+    """The type of what is an `a` or a `b`; an optional takes in a plain value."""
+    if isinstance(a, ContainerType) and isinstance(b, ContainerType) and a.kind == b.kind:
+        return wider([a, b], seen)
+    if isinstance(a, ContainerType) and a.kind == "optional":
+        return a
+    return b if isinstance(b, ContainerType) else wider([a, b], seen)
+
+
+@register
+@dataclass(frozen=True)
+class Loop(HostDriven):
+    """A graph again and again, at most M times and while its condition holds.
+
+    Inputs M, condition (each may be left out), and the loop-carried values. The graph takes the
+    iteration's number, the condition and the loop-carried values; it gives the next condition, the
+    next loop-carried values, and what is stacked. Source: ONNX Loop, opset 1 to 25.
+    """
+
+    body: Graph
+    captures: int = 0
+
+    host_inputs = (0, 1)
+    carries = (2, 1)
+    implied = frozenset({"captures"})
+
+    @classmethod
+    def from_onnx(cls, node: OnnxNode) -> Op:
+        return cls(_body(node, "body"), node.captures)
+
+    @classmethod
+    def formals(cls, inputs: Types) -> list[TensorType | None]:
+        iteration, condition = TensorType(DType.INT64, ()), TensorType(DType.BOOL, ())
+        return [iteration, condition, *(_any_shape(t) for t in inputs[2:])]
+
+    @property
+    def graphs(self) -> tuple[Graph, ...]:
+        return (self.body,)
+
+    @property
+    def carried(self) -> int:
+        """How many values go from iteration to iteration."""
+        return len(self.body.inputs) - 2 - self.captures
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        if len(inputs) != 2 + self.carried + self.captures:
+            raise ModelError(
+                f"Loop: it has {counted(len(inputs) - 2 - self.captures, 'value')} to carry, "
+                f"its body takes {self.carried}."
+            )
+        results = [v.type for v in self.body.outputs[1:]]
+        # No iteration at all gives back what came in.
+        starts = [need(inputs, 2 + i, self) for i in range(self.carried)]
+        kept = [_either(a, b, inputs) for a, b in zip(results, starts, strict=False)]
+        stacked = [_stacked(wider([t], inputs), 0) for t in results[self.carried :]]
+        return [*kept, *stacked]
+
+    def drive(self, inputs: Sequence[Held], host: HostContext) -> Sequence[Held]:
+        limit, condition = inputs[:2]
+        carried = list(inputs[2 : 2 + self.carried])
+        captured = inputs[2 + self.carried :]
+        iterations = None if limit is None else int(host.read(limit).reshape(()))
+        going = condition is None or truth(condition, host)
+        if going and iterations is None and self._goes_on:
+            raise ModelError(
+                "Loop: it has no number of iterations and its condition always holds, so that it "
+                "would never end; export it with one of the two."
+            )
+        made = Iterations(self.name, iterations if self._goes_on and going else None)
+        while going and (iterations is None or made.count < iterations):
+            # Exporters declare these as [1], too.
+            iteration, holds = (
+                np.reshape(number, (1,) * len(formal.shape or ()))
+                for number, formal in zip((made.count, True), self.body.inputs, strict=False)
+            )
+            inner = [iteration, holds, *carried, *captured]
+            results = made.run(self.body, inner, 1 + self.carried, host)
+            # Reading the condition waits for the device.
+            going = self._goes_on or truth(results[0], host)
+            carried = results[1 : 1 + self.carried]
+        known = sizes(self.body, [None, None, *inputs[2:]])
+        kinds = [v.type.bind(known) for v in self.body.outputs[1 + self.carried :]]
+        columns = zip(*made.rows, strict=True) if made.rows else [()] * len(kinds)
+        stacks = [_stack(c, t, 0, host) for c, t in zip(columns, kinds, strict=True)]
+        return [*carried, *stacks]
+
+    @property
+    def _goes_on(self) -> bool:
+        """Whether the next condition is known to hold where this iteration's did."""
+        result = self.body.outputs[0]
+        holds = result.is_constant and result.numbers is not None and bool(result.numbers.all())
+        return result is self.body.inputs[1] or holds
+
+
+@register
+@dataclass(frozen=True)
+class Scan(HostDriven):
+    """A graph over the slices of its last inputs, with state.
+
+    Inputs: the states, then the tensors to scan; outputs: the last states, then what the graph
+    gives for each slice, stacked. Of one slice, such as a decoder's next token, the graph takes the
+    node's place. `batched` is the form of opset 8: all have a batch axis in front, and input 0 may
+    give each its length. Source: ONNX Scan, opset 8 to 25.
+    """
+
+    body: Graph
+    num_scan_inputs: int = 1
+    scan_input_axes: tuple[int, ...] = ()
+    scan_input_directions: tuple[int, ...] = ()
+    scan_output_axes: tuple[int, ...] = ()
+    scan_output_directions: tuple[int, ...] = ()
+    captures: int = 0
+    batched: bool = False
+    implied = frozenset({"captures"})
+
+    @classmethod
+    def from_onnx(cls, node: OnnxNode) -> Op:
+        attrs: dict[str, Any] = {
+            k: tuple(v) if isinstance(v, list) else v for k, v in node.attrs.items()
+        }
+        batched = node.opset < 9
+        if batched:
+            attrs["scan_input_directions"] = attrs.pop("directions", ())
+        attrs.update(body=_body(node, "body"), captures=node.captures, batched=batched)
+        return cls(**attrs)
+
+    @classmethod
+    def formals(cls, inputs: Types) -> list[TensorType | None]:
+        return [_any_shape(t) for t in inputs]
+
+    @property
+    def graphs(self) -> tuple[Graph, ...]:
+        return (self.body,)
+
+    @property
+    def states(self) -> int:
+        """How many states there are."""
+        return len(self.body.inputs) - self.num_scan_inputs - self.captures
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        first = 1 if self.batched else 0
+        if len(inputs) != first + len(self.body.inputs):
+            raise ModelError(
+                f"Scan: it has {len(inputs) - first - self.captures} states and tensors, its body "
+                f"takes {len(self.body.inputs) - self.captures}."
+            )
+        results = [wider([v.type], inputs) for v in self.body.outputs]
+        stacked = results[self.states :]
+        axes = self.scan_output_axes or (0,) * len(stacked)
+        types = [
+            *results[: self.states],
+            *(_stacked(t, axis) for t, axis in zip(stacked, axes, strict=True)),
+        ]
+        return [_stacked(t, 0) for t in types] if self.batched else types
+
+    def drive(self, inputs: Sequence[Held], host: HostContext) -> Sequence[Held]:
+        if not self.batched:
+            return self._scan(inputs, host)
+        lengths, tensors = inputs[0], inputs[1 : len(inputs) - self.captures]
+        captured = inputs[len(inputs) - self.captures :]
+        batch, longest = tensors[0].shape[0], tensors[self.states].shape[1]
+        rows = []
+        for b in range(batch):
+            parts = [take(x, 0, b, host) for x in tensors]
+            if lengths is not None:
+                end = int(host.read(lengths)[b])
+                scanned = parts[self.states :]
+                parts[self.states :] = [take(x, 0, range(end), host) for x in scanned]
+            found = self._scan([*parts, *captured], host)
+            stacks = [_padded(x, longest, host) for x in found[self.states :]]
+            rows.append([*found[: self.states], *stacks])
+        return [join(column, 0, True, host) for column in zip(*rows, strict=True)]
+
+    def _scan(self, inputs: Sequence[Held], host: HostContext) -> Sequence[Held]:
+        end = self.states + self.num_scan_inputs
+        states, scanned, captured = inputs[: self.states], inputs[self.states : end], inputs[end:]
+        axes = [
+            normalize_axis(axis, len(x.shape), self)
+            for axis, x in zip(self.scan_input_axes or (0,) * len(scanned), scanned, strict=True)
+        ]
+        lengths = {x.shape[axis] for axis, x in zip(axes, scanned, strict=True)}
+        if len(lengths) > 1:
+            raise ShapeError(f"Scan: its tensors have {sorted(lengths)} slices; expected as many.")
+        count = lengths.pop()
+        backwards = self.scan_input_directions or (0,) * len(scanned)
+        made = Iterations(self.name, count)
+        for iteration in range(count):
+            places = [count - 1 - iteration if back else iteration for back in backwards]
+            slices = [
+                take(x, axis, place, host)
+                for x, axis, place in zip(scanned, axes, places, strict=True)
+            ]
+            inner = [*states, *slices, *captured]
+            states = made.run(self.body, inner, self.states, host)[: self.states]
+        known = sizes(self.body, [*inputs[: self.states], *[None] * len(scanned), *captured])
+        kinds = [v.type.bind(known) for v in self.body.outputs[self.states :]]
+        columns = zip(*made.rows, strict=True) if made.rows else [()] * len(kinds)
+        to = self.scan_output_axes or (0,) * len(kinds)
+        reverse = self.scan_output_directions or (0,) * len(kinds)
+        stacks = [
+            _stack(column[::-1] if back else column, kind, axis, host)
+            for column, kind, axis, back in zip(columns, kinds, to, reverse, strict=True)
+        ]
+        return [*states, *stacks]
+
+
+def sink_constants(node: Node) -> tuple[Op, list[Value | None]] | None:
+    """The op of a node that runs graphs, and its inputs, with what it captures and is constant in
+    those graphs; None where there is nothing of that kind.
+    """
+    op = node.op
+    if not isinstance(op, (If, Loop, Scan)):
+        return None
+    first = len(node.inputs) - op.captures
+    captured = node.inputs[first:]
+    kept = [v for v in captured if not _sinks(v)]
+    if len(kept) == len(captured):
+        return None
+    graphs: dict[str, Any] = {
+        f.name: _with_constants(getattr(op, f.name), captured)
+        for f in fields(op)
+        if isinstance(getattr(op, f.name), Graph)
+    }
+    return replace(op, captures=len(kept), **graphs), [*node.inputs[:first], *kept]
+
+
+def _sinks(value: Value | None) -> bool:
+    return value is not None and value.is_constant and value.has_numbers
+
+
+def _with_constants(graph: Graph, captured: Sequence[Value | None]) -> Graph:
+    """A copy whose last inputs, those for what is captured, are gone where that is constant."""
+    copy = graph.copy()
+    inputs = copy.inputs[len(copy.inputs) - len(captured) :]
+    copy.replace_inputs({v: c for v, c in zip(inputs, captured, strict=True) if _sinks(c)})
+    return copy
+
+
+def _any_shape(t: TensorType | None) -> TensorType | None:
+    return t if t is None or isinstance(t, ContainerType) else TensorType(t.dtype, None)
+
+
+def _stacked(t: TensorType, axis: int) -> TensorType:
+    if t.shape is None:
+        return TensorType(t.dtype, None)
+    at = axis % (len(t.shape) + 1)
+    return TensorType(t.dtype, (*t.shape[:at], fresh_dim(), *t.shape[at:]))
+
+
+def _stack(parts: Sequence[Held], type_: TensorType, axis: int, host: HostContext) -> Held:
+    if parts:
+        return join(parts, axis, True, host)
+    dims = [d if isinstance(d, int) else 0 for d in type_.shape or ()]
+    dims.insert(axis % (len(dims) + 1), 0)
+    return np.zeros(dims, type_.dtype.numpy)
+
+
+def _padded(x: Held, length: int, host: HostContext) -> Held:
+    """x with zeros behind its first axis up to a length."""
+    missing = length - x.shape[0]
+    if missing <= 0:
+        return x
+    return join([x, np.zeros((missing, *x.shape[1:]), dtype_of(x).numpy)], 0, False, host)
+
+
+def _body(node: OnnxNode, name: str) -> Graph:
+    graph = node.attrs.get(name)
+    if not isinstance(graph, Graph):
+        raise ModelError(f"{node.op_type}: it has no graph '{name}'.")
+    return positional(graph)
+
+
+@decomposes(Scan, audience=Audience.PLANNING)
+def _one_slice(node: Node, make: Builder) -> list[Value] | None:
+    """The graph of a Scan over tensors of one slice."""
+    op = node.op
+    assert isinstance(op, Scan)
+    given = [v for v in node.inputs if v is not None and v.type.is_static]
+    first, end = op.states, op.states + op.num_scan_inputs
+    axes = op.scan_input_axes or (0,) * op.num_scan_inputs
+    if op.batched or len(given) < len(node.inputs) or len(axes) != op.num_scan_inputs:
+        return None
+    scanned = zip(given[first:end], axes, strict=True)
+    if any(v.dims[normalize_axis(axis, len(v.dims), op)] != 1 for v, axis in scanned):
+        return None
+    actual = list(given)
+    for k, axis in zip(range(first, end), axes, strict=True):
+        actual[k] = make.add(Squeeze(), given[k], make.ints(axis))
+    before = len(make.nodes)
+    results = make.inline(op.body, actual, sizes(op.body, actual))
+    read = (v for n in make.nodes[before:] for v in n.inputs if v is not None)
+    if not all(v.has_numbers for v in (*read, *results) if v.is_constant):
+        return None  # what the body declares of its shapes may not hold
+    axes = op.scan_output_axes or (0,) * len(results[first:])
+    pairs = zip(results[first:], axes, strict=True)
+    stacks = [make.add(Unsqueeze(), value, make.ints(axis)) for value, axis in pairs]
+    return [*results[:first], *stacks]

@@ -1,0 +1,215 @@
+"""Base of the ops that the host drives between plans, and the host of the references."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+import numpy as np
+
+from clrt.errors import OutOfMemoryError, reworded
+from clrt.ir.builder import Builder
+from clrt.ir.dims import Dim, Expr, numbers_of, same
+from clrt.ir.dtypes import DType
+from clrt.ir.graph import Graph
+from clrt.ir.op import Array, ContainerType, TensorType
+from clrt.limits import check_host, check_iterations, check_texts
+from clrt.ops.base import Accuracy, Held, HostContext, Op, Types
+from clrt.ops.evaluate import evaluate
+from clrt.ops.movement.concat import Concat
+from clrt.ops.movement.gather import Gather
+from clrt.ops.movement.movement import fresh_dim, fresh_dims
+from clrt.ops.movement.views import Unsqueeze
+
+# A plan of more launches than this costs more to make than several plans.
+_MAX_PARTS = 64
+
+
+@dataclass(frozen=True)
+class HostDriven(Op):
+    """Base: `drive` says what happens, and `reference` is `drive` with NumPy."""
+
+    host_driven = True
+    storages = None
+    accuracy = Accuracy.EXACT
+
+    def drive(self, inputs: Sequence[Held], host: HostContext) -> Sequence[Held]:
+        raise NotImplementedError(self.name)
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        return tuple(self.drive(inputs, NumpyHost()))
+
+
+class NumpyHost:
+    """Runs graphs by the references."""
+
+    def run(self, graph: Graph, inputs: Sequence[Held]) -> list[Held]:
+        """The outputs of a graph."""
+        feeds = dict(zip((v.name for v in graph.inputs), inputs, strict=True))
+        return list(evaluate(graph, feeds).values())
+
+    def read(self, value: Held) -> Array:
+        """The elements of a tensor."""
+        return np.asarray(value)
+
+
+def wider(types: Sequence[TensorType], seen: Types) -> TensorType:
+    """The type that holds for values of all these types, as the graph outside sees it.
+
+    A dim stays where it is the same in all and made of what `seen` has; else it is unknown.
+    """
+    first = types[0]
+    if isinstance(first, ContainerType):
+        elements = [t.element for t in types if isinstance(t, ContainerType)]
+        return replace(first, element=wider(elements, seen))
+    if any(t.shape is None or len(t.shape) != len(first.shape or ()) for t in types):
+        return TensorType(first.dtype, None)
+    symbols = _symbols(seen)
+    dims: list[Dim] = []
+    for column in zip(*(t.shape or () for t in types), strict=True):
+        dim = column[0]
+        inside = isinstance(dim, int) or dim.symbols <= symbols
+        dims.append(dim if inside and all(same(d, dim) for d in column) else fresh_dim())
+    return TensorType(first.dtype, tuple(dims))
+
+
+def _symbols(types: Types) -> frozenset[str]:
+    dims = [d for t in types if t is not None for d in t.shape or ()]
+    return frozenset().union(*(d.symbols for d in dims if isinstance(d, Expr)))
+
+
+def sizes(graph: Graph, inputs: Sequence[Held]) -> dict[str, int]:
+    """The numbers of the symbols in the shapes of a graph's inputs."""
+    found: dict[str, int] = {}
+    for value, x in zip(graph.inputs, inputs, strict=True):
+        if hasattr(x, "shape") and len(x.shape) == len(value.shape or ()):
+            found |= numbers_of(value.shape or (), x.shape)
+    return found
+
+
+def join(parts: Sequence[Held], axis: int, new_axis: bool, host: HostContext) -> Held:
+    """Tensors side by side along an axis, which is a new one where asked for."""
+    parts = list(parts)
+    ranks = {len(p.shape) for p in parts}
+    dtype, rank = dtype_of(parts[0]), ranks.pop()
+    if dtype is DType.STRING:
+        stack = np.stack if new_axis else np.concatenate
+        arrays = [np.asarray(p) for p in parts]
+        check_texts(sum(a.size for a in arrays), max(a.itemsize for a in arrays) // 4)
+        return stack(arrays, axis)
+    while True:
+        groups = [parts[i : i + _MAX_PARTS] for i in range(0, len(parts), _MAX_PARTS)]
+        graphs = [_joined(len(g), dtype, rank, axis, new_axis) for g in groups]
+        parts = [host.run(graph, g)[0] for graph, g in zip(graphs, groups, strict=True)]
+        if len(parts) == 1:
+            return parts[0]
+        rank += new_axis
+        new_axis = False
+
+
+def take(x: Held, axis: int, indices: int | range, host: HostContext) -> Held:
+    """Some indices of an axis, or just one, with which the axis goes.
+
+    They are no part of the plan, which so serves others as well. What is on the host stays there: a
+    plan would take all of it to the device.
+    """
+    places = np.array(indices, np.int64)
+    if isinstance(x, np.ndarray):
+        return np.take(x, places, axis)
+    return host.run(_taken(dtype_of(x), len(x.shape), axis, places.ndim), [x, places])[0]
+
+
+class Iterations:
+    """Makes the iterations of a loop, and bounds what they leave behind.
+
+    Args:
+        op: The name of the op whose iterations they are.
+        wanted: How many there will be; None where that is not known.
+
+    Attributes:
+        count: Those made so far.
+        rows: What each gave to be stacked.
+
+    Raises:
+        InputError: They are more than a run may make.
+    """
+
+    def __init__(self, op: str, wanted: int | None) -> None:
+        self.count = 0
+        self.rows: list[Sequence[Held]] = []
+        self._op = op
+        self._nbytes = 0
+        self._due = 1
+        if wanted is not None:
+            check_iterations(wanted, op)
+
+    def run(
+        self, graph: Graph, inputs: Sequence[Held], states: int, host: HostContext
+    ) -> list[Held]:
+        """The outputs of the next iteration; those behind the first `states` are kept as its row.
+
+        Raises:
+            OutOfMemoryError: There is no room for it, or it leaves behind more than may be.
+        """
+        try:
+            results = host.run(graph, inputs)
+        except OutOfMemoryError as error:
+            kept = (
+                f"{self.count} iterations before it keep {self._nbytes / 2**20:,.1f} MiB of results"
+            )
+            raise reworded(error, f"{error} The {kept}.") from error
+        self.count += 1
+        if len(results) > states:
+            self.rows.append(results[states:])
+            self._nbytes += sum(map(held_bytes, results[states:]))
+        lists = [x for x in results[:states] if isinstance(x, list)]
+        items, held = sum(map(len, lists)), 0
+        if items >= self._due:  # what goes on growing is added up as often as it doubles
+            self._due, held = 2 * items, sum(map(held_bytes, lists))
+        check_host(self._nbytes + held, f"{self._op}: what {self.count} iterations keep")
+        return results
+
+
+def held_bytes(x: Held) -> int:
+    """What a value between stages takes, wherever it lies."""
+    if isinstance(x, list):
+        return sum(map(held_bytes, x))
+    return int(getattr(x, "nbytes", 0))
+
+
+def dtype_of(x: Held) -> DType:
+    """The dtype of a tensor, wherever it lies."""
+    return x.dtype if isinstance(x.dtype, DType) else DType.of(x.dtype)
+
+
+# The graphs are kept so that their plans are: a plan belongs to its graph.
+
+
+@lru_cache(maxsize=256)
+def _joined(count: int, dtype: DType, rank: int, axis: int, new_axis: bool) -> Graph:
+    build = Builder()
+    inputs = [build.input(f"x{i}", dtype, fresh_dims(rank)) for i in range(count)]
+    parts = inputs
+    if new_axis:
+        parts = [build.add(Unsqueeze(), x, build.ints(axis % (rank + 1))) for x in inputs]
+    return build.graph("host", inputs, [build.add(Concat(axis), *parts)])
+
+
+@lru_cache(maxsize=256)
+def _taken(dtype: DType, rank: int, axis: int, indices_rank: int) -> Graph:
+    build = Builder()
+    x = build.input("x", dtype, fresh_dims(rank))
+    indices = build.input("indices", DType.INT64, fresh_dims(indices_rank))
+    return build.graph("host", [x, indices], [build.add(Gather(axis), x, indices)])
+
+
+def truth(value: Held, host: HostContext) -> bool:
+    """A condition."""
+    return bool(np.all(host.read(value)))
+
+
+def positional(graph: Graph) -> Graph:
+    """The graph with numbers for the names of its outputs, which then differ."""
+    graph.output_names = [str(i) for i in range(len(graph.outputs))]
+    return graph

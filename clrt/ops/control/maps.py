@@ -1,0 +1,169 @@
+"""Maps: dicts of scalars on the host, which classifiers end in and dictionaries start with."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import numpy as np
+
+from clrt.errors import InputError, ModelError, ShapeError
+from clrt.ir.dims import differ
+from clrt.ir.dtypes import DType
+from clrt.ir.op import ContainerType, TensorType
+from clrt.ops.base import Held, HostContext, OnnxNode, Op, Types
+from clrt.ops.checks import need
+from clrt.ops.control.host_driven import HostDriven
+from clrt.ops.movement.movement import fresh_dim
+from clrt.ops.pointwise.cast import Cast
+from clrt.ops.registry import register
+
+_CASTS = {"TO_FLOAT": DType.FLOAT32, "TO_INT64": DType.INT64, "TO_STRING": DType.STRING}
+
+
+def _map(inputs: Types, op: Op) -> tuple[DType, DType]:
+    """The dtypes of the keys and the values of the map in input 0."""
+    found = need(inputs, 0, op)
+    if not isinstance(found, ContainerType) or found.key is None:
+        raise ModelError(f"{op.name}: its input is {found}; expected a map.")
+    return found.key, found.dtype
+
+
+def _check_one(op: Op, *names: str) -> None:
+    """Whether one of two lists is there, and not both."""
+    if sum(bool(getattr(op, n)) for n in names) != 1:
+        raise ModelError(f"{op.name}: it takes one of {' and '.join(names)}.")
+
+
+@register
+@dataclass(frozen=True)
+class ZipMap(HostDriven):
+    """A sequence of a map from label to number for each row of [N, C] or [C].
+
+    Of equal labels the last counts. Source: ONNX ai.onnx.ml ZipMap, opset 1.
+    """
+
+    classlabels_int64s: tuple[int, ...] = ()
+    classlabels_strings: tuple[str, ...] = ()
+
+    domain = "ai.onnx.ml"
+
+    @classmethod
+    def from_onnx(cls, node: OnnxNode) -> Op:
+        op = super().from_onnx(node)
+        _check_one(op, "classlabels_int64s", "classlabels_strings")
+        return op
+
+    @property
+    def _labels(self) -> tuple[int, ...] | tuple[str, ...]:
+        return self.classlabels_int64s or self.classlabels_strings
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        x = need(inputs, 0, self)
+        wanted = f"expected float32 [N,{len(self._labels)}], as there are labels"
+        if x.dtype is not DType.FLOAT32:
+            raise ShapeError(f"ZipMap: its input is {x}; {wanted}.")
+        if x.shape is not None:
+            fits = len(x.shape) in (1, 2) and not differ(x.shape[-1], len(self._labels))
+            if not fits:
+                raise ShapeError(f"ZipMap: its input is {x}; {wanted}.")
+        key = DType.INT64 if self.classlabels_int64s else DType.STRING
+        return [ContainerType.sequence(ContainerType.map(key, x.dtype))]
+
+    def drive(self, inputs: Sequence[Held], host: HostContext) -> Sequence[Held]:
+        x = host.read(inputs[0])
+        self.infer([TensorType(DType.of(x.dtype), x.shape)])
+        # As from ONNX Runtime, the keys ascend.
+        places = dict(sorted(zip(self._labels, range(len(self._labels)), strict=True)))
+        rows = x.reshape(-1, x.shape[-1])[:, list(places.values())].tolist()
+        return [[dict(zip(places, row, strict=True)) for row in rows]]
+
+
+@register
+@dataclass(frozen=True)
+class CastMap(HostDriven):
+    """The values of a map from int64 in the order of their keys, [1, C].
+
+    DENSE they lie side by side; SPARSE each lies at its key, C is `max_map`, and those beyond it
+    are left out. Source: ONNX ai.onnx.ml CastMap, opset 1.
+    """
+
+    cast_to: Literal["TO_FLOAT", "TO_INT64", "TO_STRING"] = "TO_FLOAT"
+    map_form: Literal["DENSE", "SPARSE"] = "DENSE"
+    max_map: int = 1
+
+    domain = "ai.onnx.ml"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.map_form == "SPARSE" and self.max_map < 1:
+            raise ModelError(f"CastMap: max_map {self.max_map}; expected 1 or more.")
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        key, _ = _map(inputs, self)
+        if key is not DType.INT64:
+            raise ModelError(f"CastMap: its input is {inputs[0]}; expected keys of int64.")
+        width = self.max_map if self.map_form == "SPARSE" else fresh_dim()
+        return [TensorType(_CASTS[self.cast_to], (1, width))]
+
+    def drive(self, inputs: Sequence[Held], host: HostContext) -> Sequence[Held]:
+        (found,) = inputs
+        if self.map_form == "DENSE":
+            return [np.array([self._cast([found[k] for k in sorted(found)])])]
+        below = [k for k in found if k < 0]
+        if below:
+            raise InputError(f"CastMap: the map has the key {below[0]}; SPARSE takes 0 and more.")
+        kept = {k: v for k, v in found.items() if k < self.max_map}
+        cast = dict(zip(kept, self._cast(list(kept.values())), strict=True))
+        # ONNX Runtime's text for a number that is not there.
+        default = "0.f" if self.cast_to == "TO_STRING" else 0
+        row = [cast.get(k, default) for k in range(self.max_map)]
+        return [np.array([row], _CASTS[self.cast_to].numpy)]
+
+    def _cast(self, values: list[Any]) -> Any:
+        to = _CASTS[self.cast_to]
+        if to is DType.STRING:
+            # C's text of a number, which is not that of Cast.
+            return np.array([v if isinstance(v, str) else f"{v:f}" for v in values], to.numpy)
+        (cast,) = Cast(to).reference(np.array(values))
+        return cast
+
+
+@register
+@dataclass(frozen=True)
+class DictVectorizer(HostDriven):
+    """The value of each key of a vocabulary, or zero, [1, C].
+
+    Source: ONNX ai.onnx.ml DictVectorizer, opset 1.
+
+    Attributes:
+        dtype: Of the values.
+    """
+
+    string_vocabulary: tuple[str, ...] = ()
+    int64_vocabulary: tuple[int, ...] = ()
+    dtype: DType = DType.FLOAT32
+
+    domain = "ai.onnx.ml"
+    implied = frozenset({"dtype"})
+
+    @classmethod
+    def from_onnx(cls, node: OnnxNode) -> Op:
+        node.attrs["dtype"] = node.types[node.inputs[0]].dtype
+        op = super().from_onnx(node)
+        _check_one(op, "string_vocabulary", "int64_vocabulary")
+        return op
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        key, dtype = _map(inputs, self)
+        wanted = DType.STRING if self.string_vocabulary else DType.INT64
+        if key is not wanted:
+            raise ModelError(f"DictVectorizer: its input is {inputs[0]}; the vocabulary {wanted}.")
+        return [TensorType(dtype, (1, len(self.string_vocabulary or self.int64_vocabulary)))]
+
+    def drive(self, inputs: Sequence[Held], host: HostContext) -> Sequence[Held]:
+        (found,) = inputs
+        default = "" if self.dtype is DType.STRING else 0
+        row = [found.get(k, default) for k in self.string_vocabulary or self.int64_vocabulary]
+        return [np.array([row], self.dtype.numpy)]

@@ -1,0 +1,264 @@
+"""Sequences and optionals: lists of tensors, and values that may be absent; both on the host."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+
+from clrt.errors import InputError, ModelError, NumberError, ShapeError
+from clrt.ir.dtypes import DType
+from clrt.ir.op import ContainerType, TensorType
+from clrt.ops.base import Held, HostContext, OnnxNode, Op, Types
+from clrt.ops.checks import need, normalize_axis
+from clrt.ops.control.host_driven import HostDriven, join, take, wider
+from clrt.ops.movement.movement import fresh_dims
+from clrt.ops.pointwise.cast import onnx_dtype
+from clrt.ops.registry import register
+
+
+def _element(inputs: Types, op: Op) -> TensorType:
+    """What the sequence (perhaps an optional one) in input 0 holds."""
+    found = need(inputs, 0, op)
+    if isinstance(found, ContainerType) and found.kind == "optional":
+        found = found.element
+    if not isinstance(found, ContainerType) or found.kind != "sequence":
+        raise ModelError(f"{op.name}: its input is {found}; expected a sequence.")
+    return found.element
+
+
+def _place(index: int, size: int, op: Op, operand: int, behind: int = 0) -> int:
+    """A place in a list, counted from the front; up to so many behind its last element.
+
+    Raises:
+        NumberError: There is none.
+    """
+    if not -size <= index < size + behind:
+        last = size + behind - 1
+        allowed = f"allowed are {-size}..{last}" if size + behind else "the sequence is empty"
+        raise NumberError(op.name, operand, "a position", index, allowed)
+    return index + size if index < 0 else index
+
+
+@register
+@dataclass(frozen=True)
+class SequenceConstruct(HostDriven):
+    """A sequence of the inputs. Source: ONNX SequenceConstruct, opset 11."""
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        need(inputs, 0, self)
+        return [ContainerType.sequence(wider([t for t in inputs if t is not None], inputs))]
+
+    def drive(self, inputs: Sequence[Held], host: HostContext) -> Sequence[Held]:
+        return [list(inputs)]
+
+
+@register
+@dataclass(frozen=True)
+class SequenceEmpty(HostDriven):
+    """A sequence of nothing, of tensors of a dtype. Source: ONNX SequenceEmpty, opset 11."""
+
+    dtype: DType = DType.FLOAT32
+
+    @classmethod
+    def from_onnx(cls, node: OnnxNode) -> Op:
+        return cls(onnx_dtype(node.attrs.get("dtype", 1), "SequenceEmpty"))
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        return [ContainerType.sequence(TensorType(self.dtype, None))]
+
+    def drive(self, inputs: Sequence[Held], host: HostContext) -> Sequence[Held]:
+        return [[]]
+
+
+@register
+@dataclass(frozen=True)
+class SequenceInsert(HostDriven):
+    """The sequence with a tensor more, at a place or at the end.
+
+    Source: ONNX SequenceInsert, opset 11.
+    """
+
+    host_inputs = (2,)
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        element, tensor = _element(inputs, self), need(inputs, 1, self)
+        if element.dtype is not tensor.dtype:
+            raise ShapeError(f"SequenceInsert: {tensor} into a sequence of {element}.")
+        return [ContainerType.sequence(wider([element, tensor], inputs))]
+
+    def drive(self, inputs: Sequence[Held], host: HostContext) -> Sequence[Held]:
+        found, tensor, *rest = inputs
+        size = len(found)
+        index = host.read(rest[0]).item() if rest and rest[0] is not None else size
+        at = _place(index, size, self, 2, behind=1)
+        return [[*found[:at], tensor, *found[at:]]]
+
+
+@register
+@dataclass(frozen=True)
+class SequenceErase(HostDriven):
+    """The sequence without one of its tensors, the last by default.
+
+    Source: ONNX SequenceErase, opset 11.
+    """
+
+    host_inputs = (1,)
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        return [ContainerType.sequence(_element(inputs, self))]
+
+    def drive(self, inputs: Sequence[Held], host: HostContext) -> Sequence[Held]:
+        found, *rest = inputs
+        index = host.read(rest[0]).item() if rest and rest[0] is not None else -1
+        at = _place(index, len(found), self, 1)
+        return [[*found[:at], *found[at + 1 :]]]
+
+
+@register
+@dataclass(frozen=True)
+class SequenceAt(HostDriven):
+    """One tensor of a sequence. Source: ONNX SequenceAt, opset 11."""
+
+    host_inputs = (1,)
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        need(inputs, 1, self)
+        # The tensors of a sequence share a type, but each may have dims of its own.
+        return [wider([_element(inputs, self)], ())]
+
+    def drive(self, inputs: Sequence[Held], host: HostContext) -> Sequence[Held]:
+        found, index = inputs
+        return [found[_place(host.read(index).item(), len(found), self, 1)]]
+
+
+@register
+@dataclass(frozen=True)
+class SequenceLength(HostDriven):
+    """How many tensors a sequence has. Source: ONNX SequenceLength, opset 11."""
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        _element(inputs, self)
+        return [TensorType(DType.INT64, ())]
+
+    def drive(self, inputs: Sequence[Held], host: HostContext) -> Sequence[Held]:
+        return [np.asarray(len(inputs[0]), np.int64)]
+
+
+@register
+@dataclass(frozen=True)
+class SplitToSequence(HostDriven):
+    """The parts of a tensor along an axis, as a sequence.
+
+    Input 1, where given, is the size of each part or of all but the last; by default the parts are
+    single indices, and `keepdims` says whether their axis stays. Source: ONNX SplitToSequence,
+    opset 11 to 24.
+    """
+
+    axis: int = 0
+    keepdims: bool = True
+
+    host_inputs = (1,)
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        x = need(inputs, 0, self)
+        if x.shape is None:
+            return [ContainerType.sequence(TensorType(x.dtype, None))]
+        axis = normalize_axis(self.axis, len(x.shape), self)
+        single = len(inputs) < 2 or inputs[1] is None
+        kept = (1,) if single and self.keepdims else () if single else fresh_dims(1)
+        dims = (*x.shape[:axis], *kept, *x.shape[axis + 1 :])
+        return [ContainerType.sequence(TensorType(x.dtype, dims))]
+
+    def drive(self, inputs: Sequence[Held], host: HostContext) -> Sequence[Held]:
+        x, *rest = inputs
+        axis = normalize_axis(self.axis, len(x.shape), self)
+        n = x.shape[axis]
+        if not rest or rest[0] is None:
+            if self.keepdims:
+                return [[take(x, axis, range(i, i + 1), host) for i in range(n)]]
+            return [[take(x, axis, i, host) for i in range(n)]]
+        split = host.read(rest[0])
+        if np.any(split < (0 if split.ndim else 1)):
+            raise ShapeError(f"SplitToSequence: {split.tolist()} is not the size of parts.")
+        ends = [0, *np.cumsum(split).tolist()] if split.ndim else [*range(0, n, int(split)), n]
+        if ends[-1] != n:
+            raise ShapeError(f"SplitToSequence: sizes {split.tolist()} do not add up to {n}.")
+        return [[take(x, axis, range(a, b), host) for a, b in pairwise(ends)]]
+
+
+@register
+@dataclass(frozen=True)
+class ConcatFromSequence(HostDriven):
+    """The tensors of a sequence side by side along `axis`, a new one where `new_axis` is set.
+
+    Source: ONNX ConcatFromSequence, opset 11.
+    """
+
+    axis: int = 0
+    new_axis: bool = False
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        element = _element(inputs, self)
+        rank = None if element.shape is None else len(element.shape) + self.new_axis
+        return [TensorType(element.dtype, None if rank is None else fresh_dims(rank))]
+
+    def drive(self, inputs: Sequence[Held], host: HostContext) -> Sequence[Held]:
+        (found,) = inputs
+        if not found:
+            raise InputError("ConcatFromSequence: the sequence is empty.")
+        return [join(found, self.axis, self.new_axis, host)]
+
+
+@register
+@dataclass(frozen=True)
+class Optional(HostDriven):
+    """An optional with the input inside, or an empty one. Source: ONNX Optional, opset 15."""
+
+    type: TensorType | None = None
+
+    @classmethod
+    def from_onnx(cls, node: OnnxNode) -> Op:
+        return cls(node.attrs.get("type"))
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        inside = inputs[0] if inputs and inputs[0] is not None else self.type
+        if inside is None:
+            raise ModelError("Optional: it has neither an input nor a type.")
+        return [ContainerType.optional(inside)]
+
+    def drive(self, inputs: Sequence[Held], host: HostContext) -> Sequence[Held]:
+        return [inputs[0] if inputs else None]
+
+
+@register
+@dataclass(frozen=True)
+class OptionalHasElement(HostDriven):
+    """Whether an optional holds something; an input left out does not.
+
+    Source: ONNX OptionalHasElement, opset 15 to 18.
+    """
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        return [TensorType(DType.BOOL, ())]
+
+    def drive(self, inputs: Sequence[Held], host: HostContext) -> Sequence[Held]:
+        return [np.asarray(bool(inputs) and inputs[0] is not None)]
+
+
+@register
+@dataclass(frozen=True)
+class OptionalGetElement(HostDriven):
+    """What an optional holds. Source: ONNX OptionalGetElement, opset 15 to 18."""
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        found = need(inputs, 0, self)
+        optional = isinstance(found, ContainerType) and found.kind == "optional"
+        return [found.element if optional and isinstance(found, ContainerType) else found]
+
+    def drive(self, inputs: Sequence[Held], host: HostContext) -> Sequence[Held]:
+        if inputs[0] is None:
+            raise InputError("OptionalGetElement: the optional is empty.")
+        return [inputs[0]]

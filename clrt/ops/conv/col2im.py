@@ -1,0 +1,178 @@
+"""Col2Im: columns of windows added up to images."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from clrt.device.caps import DeviceCaps
+from clrt.errors import ShapeError, counted
+from clrt.ir.dims import floordiv, product
+from clrt.ir.dtypes import DType
+from clrt.ir.graph import Node, Value
+from clrt.ir.op import Array, TensorType
+from clrt.kernels.spec import Arg, BufferArg, KernelSpec, Launch, i32
+from clrt.kernels.variant import Lowering, Variant
+from clrt.ops.base import Op, Types
+from clrt.ops.checks import need
+from clrt.ops.movement.movement import elements, fresh_dim, fresh_dims, length
+from clrt.ops.registry import register
+from clrt.ops.vision.pooling import check_windows
+
+MAX_AXES = 3
+
+
+@dataclass(frozen=True)
+class Windows:
+    """Windows over an image, and how many there are along each axis."""
+
+    image: tuple[int, ...]
+    positions: tuple[int, ...]
+    kernel: tuple[int, ...]
+    strides: tuple[int, ...]
+    dilations: tuple[int, ...]
+    before: tuple[int, ...]
+
+    def add_up(self, columns: Array) -> Array:
+        """`[..., K, positions]` to `[..., image]`, by NumPy."""
+        lead = columns.shape[:-2]
+        parts = columns.reshape(*lead, *self.kernel, *self.positions)
+        result = np.zeros((*lead, *self.image), columns.dtype)
+        axes = range(len(self.image))
+        for place in itertools.product(*map(range, self.kernel)):
+            for at in itertools.product(*map(range, self.positions)):
+                spot = [
+                    at[a] * self.strides[a] + place[a] * self.dilations[a] - self.before[a]
+                    for a in axes
+                ]
+                if all(0 <= spot[a] < self.image[a] for a in axes):
+                    to: tuple[Any, ...] = (..., *spot)
+                    source: tuple[Any, ...] = (..., *place, *at)
+                    result[to] += parts[source]
+        return result
+
+
+def add_up_launch(
+    target: BufferArg,
+    columns: BufferArg,
+    windows: Windows,
+    dtype: DType,
+    planes: int,
+    channels: int,
+    bias: Value | None = None,
+) -> Launch:
+    """The launch that adds columns `[planes, K, positions]` up to images `[planes, image]`."""
+    kernel = KernelSpec.of(
+        "conv/col2im.cl",
+        "col2im",
+        DATA_T=dtype.cl,
+        VALUE_T=dtype.compute,
+        STORAGE=dtype.storage,
+        BIAS=int(bias is not None),
+    )
+    lists = (
+        (windows.image, 1), (windows.positions, 1), (windows.kernel, 1), (windows.strides, 1),
+        (windows.dilations, 1), (windows.before, 0),
+    )  # fmt: skip
+    lead = MAX_AXES - len(windows.image)
+    numbers = [i32(v) for values, fill in lists for v in (*[fill] * lead, *values)]
+    buffers = [target, columns, *([BufferArg(bias)] if bias is not None else [])]
+    args: tuple[Arg, ...] = (*buffers, i32(planes), i32(channels), *numbers)
+    size = (windows.image[-1], prod(windows.image[:-1]), planes)
+    return Launch(kernel, size, None, args, planes * prod(windows.kernel) * prod(windows.positions))
+
+
+def reject_axes(axes: int, dtype: DType) -> str | None:
+    """Why the kernel does not add such columns up."""
+    if axes > MAX_AXES:
+        return f"{axes} spatial axes; the kernel walks up to {MAX_AXES}"
+    return f"no kernel for {dtype}" if dtype in (DType.FLOAT64, DType.BOOL) else None
+
+
+def _reject(node: Node, caps: DeviceCaps) -> str | None:
+    return reject_axes(len(node.output.dims) - 2, node.arg(0).dtype)
+
+
+def _emit(node: Node, ctx: Lowering) -> list[Launch]:
+    x, y, op = node.arg(0), node.output, node.op
+    assert isinstance(op, Col2Im)
+    if 0 in y.dims:
+        return []
+    windows = op.windows(node.input_types)
+    planes = y.dims[0] * y.dims[1]
+    return [add_up_launch(BufferArg(y), BufferArg(x), windows, x.dtype, planes, y.dims[1])]
+
+
+@register
+@dataclass(frozen=True)
+class Col2Im(Op):
+    """Columns `[N, C * K, L]` of windows with K elements, added up to images `[N, C, ...]`.
+
+    Inputs: the columns, the sizes of the image, and of the window. Source: ONNX Col2Im, opset 18.
+    """
+
+    dilations: tuple[int, ...] = ()
+    pads: tuple[int, ...] = ()
+    strides: tuple[int, ...] = ()
+
+    host_inputs = (1, 2)
+    variants = (Variant("gather", _emit, _reject),)
+
+    def windows(self, inputs: Types) -> Windows:
+        """The geometry; the sizes are known.
+
+        Raises:
+            ShapeError: The attributes do not fit the number of axes.
+        """
+        image, kernel = (tuple(int(d) for d in elements(inputs, i) or ()) for i in (1, 2))
+        rank = len(image)
+        strides, dilations = self.strides or (1,) * rank, self.dilations or (1,) * rank
+        pads = self.pads or (0,) * (2 * rank)
+        if {len(kernel), len(strides), len(dilations), len(pads) // 2} != {rank}:
+            raise ShapeError(
+                f"Col2Im: {self} does not fit an image of {counted(rank, 'axis', 'axes')}."
+            )
+        check_windows(self, image, kernel, strides, dilations, pads)
+        if min(image, default=0) < 0 or min(kernel, default=1) < 1:
+            raise ShapeError(f"Col2Im: windows {list(kernel)} of images {list(image)}.")
+        positions = tuple(
+            (image[a] + pads[a] + pads[rank + a] - dilations[a] * (kernel[a] - 1) - 1) // strides[a]
+            + 1
+            for a in range(rank)
+        )
+        return Windows(image, positions, kernel, strides, dilations, pads[:rank])
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        x = need(inputs, 0, self)
+        image, kernel = elements(inputs, 1), elements(inputs, 2)
+        rank = length(inputs, 1)
+        if x.shape is None or (image is None and rank is None):
+            return [TensorType(x.dtype, None)]
+        if len(x.shape) != 3:
+            raise ShapeError(f"Col2Im: {x} are no columns [N, C * K, L].")
+        if any(isinstance(d, int) and d < 1 for d in kernel or ()):
+            raise ShapeError(f"Col2Im: a window of {kernel}; expected sizes of 1 or more.")
+        channels = fresh_dim() if kernel is None else floordiv(x.shape[1], product(kernel))
+        dims = image if image is not None else fresh_dims(rank or 0)
+        if x.is_static and all(need(inputs, i, self).has_numbers for i in (1, 2)):
+            found = prod(self.windows(inputs).positions)
+            if found != x.shape[2]:
+                raise ShapeError(f"Col2Im: {x} has {x.shape[2]} columns; expected {found}.")
+            whole = prod(self.windows(inputs).kernel)
+            if isinstance(x.shape[1], int) and x.shape[1] % whole:
+                raise ShapeError(f"Col2Im: axis 1 of {x} is no multiple of windows of {whole}.")
+        return [TensorType(x.dtype, (x.shape[0], channels, *dims))]
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        x = inputs[0]
+        assert x is not None
+        types = [None if a is None else TensorType.of(a) for a in inputs]
+        windows = self.windows(types)
+        channels = x.shape[1] // prod(windows.kernel)
+        wide = x.astype(np.float64) if x.dtype.kind == "f" else x
+        columns = wide.reshape(x.shape[0], channels, prod(windows.kernel), -1)
+        return (windows.add_up(columns).astype(x.dtype),)

@@ -1,0 +1,292 @@
+"""Conv: cross-correlation over 1 to 3 spatial axes, as a matrix product over unfolded windows."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from math import prod
+from typing import ClassVar
+
+import numpy as np
+
+from clrt.device.caps import DeviceCaps
+from clrt.errors import ShapeError, UnsupportedError
+from clrt.ir.dims import Shape, differ
+from clrt.ir.dtypes import DType
+from clrt.ir.graph import Node
+from clrt.ir.op import Array, Step, TensorType
+from clrt.kernels import gemm
+from clrt.kernels.gemm_cpu import emit_cpu, packed_width
+from clrt.kernels.product import Epilogue, MatrixView, Operand, Product, image_chunks
+from clrt.kernels.spec import Arg, BufferArg, KernelSpec, Launch, ceil_div, i32, round_up
+from clrt.kernels.variant import Emit, Lowering, Variant
+from clrt.ops.base import Op, Types
+from clrt.ops.checks import checked_sizes, need
+from clrt.ops.matmul.matmul import make_epilogue
+from clrt.ops.pointwise.fused import compute_type
+from clrt.ops.pointwise.pointwise import Add
+from clrt.ops.registry import register
+from clrt.ops.vision.pooling import AutoPad, WindowPool
+
+_AXES = 3
+
+
+def _epilogue(node: Node) -> Epilogue:
+    """The bias: one element per channel, that is per group and row of the product."""
+    assert isinstance(node.op, Conv)
+    bias = node.input(2) if node.op.biased else None
+    dtype = node.output.dtype
+    if bias is None:
+        return make_epilogue((), dtype, ())
+    rows = bias.dims[0] // node.op.group
+    operand = Operand(bias, (0, rows, 1), per_column=False)
+    return make_epilogue((Step(Add(), (0, 1)),), dtype, (operand,))
+
+
+def lower_conv(node: Node) -> Product:
+    """The product of weights and columns; its B is set by `unfolded`."""
+    x, w, y, op = node.arg(0), node.arg(1), node.output, node.op
+    assert isinstance(op, Conv)
+    if len(x.dims) - 2 > _AXES:
+        raise UnsupportedError(f"{len(x.dims) - 2} spatial axes; the kernel walks up to {_AXES}")
+    epilogue = _epilogue(node)
+    m, k, n = w.dims[0] // op.group, prod(w.dims[1:]), prod(y.dims[2:])
+    weights = MatrixView(BufferArg(w), (0, m * k, k, 1))
+    images = MatrixView(BufferArg(x), (op.group * k * n, k * n, n, 1))
+    batch = (x.dims[0], op.group)
+    kind = compute_type(x.dtype)
+    return Product(y, x.dtype, batch, m, n, k, weights, images, epilogue, kind)
+
+
+def unfolded(
+    node: Node, product: Product, ctx: Lowering, width: int
+) -> Iterator[tuple[list[Launch], Product]]:
+    """The product in parts, each with the launches that unfold its images.
+
+    Args:
+        product: Of weights and images; B is replaced, unless the images are the columns.
+        width: Columns to a panel; 0 for one panel of all columns.
+    """
+    x, op = node.arg(0), node.op
+    assert isinstance(op, Conv)
+    window = op.window(node.arg(1).shape)
+    assert window is not None
+    before, after = window.padding(x.dims[2:])
+    ones = (*window.kernel_shape, *window.steps(op.strides))
+    if all(v == 1 for v in ones) and not any((*before, *after)):
+        yield [], product
+        return
+    images, groups = product.batch
+    columns = round_up(product.n, width) if width else product.n
+    matrix = product.k * columns
+    geometry = _geometry(node, window)
+    # Panels are what a CPU's product reads.
+    entry = "im2col_cpu" if width else "im2col"
+    kernel = KernelSpec.of("conv/im2col.cl", entry, DATA_T=product.dtype.cl_bits)
+    image_bytes = groups * matrix * product.dtype.itemsize
+    for first, count, chunk in image_chunks(images, image_bytes, ctx):
+        target = BufferArg(chunk.scratch(count * groups * matrix, product.dtype))
+        channels = node.arg(1).dims[1]
+        sizes = (product.n, product.k, width or columns, columns, count * groups, channels)
+        source = BufferArg(product.b.buffer.buffer, first * prod(x.dims[1:]))
+        args: tuple[Arg, ...] = (target, source, *(i32(v) for v in sizes), *geometry)
+        grid = (columns // width, count * groups) if width else (columns, product.k, count * groups)
+        launch = Launch(kernel, grid, (1, 1) if width else None, args)
+        part = replace(
+            product,
+            batch=(count, groups),
+            b=MatrixView(target, (groups * matrix, matrix, width or columns, 1), bool(width)),
+            y_offset=first * groups * product.m * product.n,
+        )
+        yield ([launch] if product.k else []), part
+
+
+def _geometry(node: Node, window: WindowPool) -> list[Arg]:
+    """Sizes of x and y, the window, strides, dilations and padding, each along three axes."""
+    op, x = node.op, node.arg(0)
+    assert isinstance(op, Conv)
+    lists = (
+        (x.dims[2:], 1),
+        (node.output.dims[2:], 1),
+        (window.kernel_shape, 1),
+        (window.steps(op.strides), 1),
+        (window.steps(op.dilations), 1),
+        (window.padding(x.dims[2:])[0], 0),
+    )
+    lead = _AXES - len(window.kernel_shape)
+    return [i32(v) for values, fill in lists for v in (*[fill] * lead, *values)]
+
+
+def _reject_depthwise(node: Node, caps: DeviceCaps) -> str | None:
+    x, w = node.arg(0), node.arg(1)
+    if not x.dtype.is_float or x.dtype is DType.FLOAT64:
+        return f"no kernel for {x.dtype}"
+    if w.dims[1] != 1 or len(x.dims) - 2 > _AXES:
+        return f"groups of {w.dims[1]} channels"
+    return None
+
+
+def _reject_depthwise_cpu(node: Node, caps: DeviceCaps) -> str | None:
+    if not caps.is_cpu:
+        return "for CPU devices"
+    if node.arg(0).dtype is not DType.FLOAT32:
+        return f"for float32, not {node.arg(0).dtype}"
+    return _reject_depthwise(node, caps)
+
+
+# Rows of a plane to a work-item, on a CPU: small planes are one piece each.
+_ROWS = 16
+
+
+def _depthwise(node: Node, cpu: bool) -> list[Launch]:
+    x, w, y, bias, op = node.arg(0), node.arg(1), node.output, node.input(2), node.op
+    assert isinstance(op, Conv)
+    window = op.window(w.shape)
+    assert window is not None
+    if 0 in y.dims:
+        return []
+    outputs = w.dims[0]
+    planes, rows = x.dims[0] * outputs, prod(y.dims[2:-1])
+    kernel = KernelSpec.of(
+        "conv/conv_depthwise.cl",
+        "conv_depthwise_cpu" if cpu else "conv_depthwise_any",
+        DATA_T=x.dtype.cl,
+        VALUE_T=x.dtype.compute,
+        STORAGE=x.dtype.storage,
+        BIAS=int(bias is not None),
+    )
+    tensors = [BufferArg(v) for v in (y, x, w, bias) if v is not None]
+    sizes = [i32(v) for v in (planes, outputs, outputs // op.group, _ROWS)]
+    grid = (ceil_div(rows, _ROWS), planes) if cpu else (y.dims[-1], rows, planes)
+    args = (*tensors, *sizes, *_geometry(node, window))
+    return [
+        Launch(kernel, grid, (1, 1) if cpu else None, args, 2 * prod(y.dims) * prod(w.dims[2:]))
+    ]
+
+
+def _emit_depthwise_cpu(node: Node, ctx: Lowering) -> list[Launch]:
+    return _depthwise(node, cpu=True)
+
+
+def _emit_depthwise_any(node: Node, ctx: Lowering) -> list[Launch]:
+    return _depthwise(node, cpu=False)
+
+
+def _emit(emit: gemm.EmitProduct) -> Emit:
+    """The variant with one of the kernels of products."""
+
+    def launches(node: Node, ctx: Lowering) -> list[Launch]:
+        product = lower_conv(node)
+        if product.is_empty:
+            return []
+        width = packed_width(product, ctx) if emit is emit_cpu else 0
+        parts = unfolded(node, product, ctx, width)
+        return [x for unfold, part in parts for x in (*unfold, *emit(part, ctx))]
+
+    return launches
+
+
+@register
+@dataclass(frozen=True)
+class Conv(Op):
+    """y[n, o] = bias[o] + sum over the channels c of o's group of x[n, c] correlated with w[o, c].
+
+    Inputs: x `[N, C, spatial axes …]`, w `[O, C / group, window …]`, and optionally bias `[O]`.
+    Per image and group: weights `[O/g, K]` times columns `[K, positions]`, K = C/g times the
+    window; the columns are x itself where the window is one element.
+
+    Numerics: as MatMul. Source: ONNX Conv, opset 1 to 22.
+    """
+
+    kernel_shape: tuple[int, ...] = ()
+    strides: tuple[int, ...] = ()
+    dilations: tuple[int, ...] = ()
+    pads: tuple[int, ...] = ()
+    auto_pad: AutoPad = "NOTSET"
+    group: int = 1
+
+    biased: ClassVar[bool] = True
+    variants: ClassVar[tuple[Variant, ...]] = (
+        Variant("depthwise_cpu", _emit_depthwise_cpu, _reject_depthwise_cpu),
+        Variant("depthwise_any", _emit_depthwise_any, _reject_depthwise),
+        *gemm.variants(_emit, prefix="im2col_"),
+    )
+
+    def window(self, weights: Shape | None) -> WindowPool | None:
+        """The geometry of the windows; None where the size of the window is unknown."""
+        kernel = self.kernel_shape
+        if not kernel and weights is not None:
+            kernel = tuple(d for d in weights[2:] if isinstance(d, int))
+        if not kernel or (weights is not None and len(kernel) != len(weights) - 2):
+            return None
+        return WindowPool(kernel, self.strides, self.dilations, self.pads, self.auto_pad)
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        x, w = need(inputs, 0, self), need(inputs, 1, self)
+        window = self.window(w.shape)
+        self._check(x, w, inputs[2] if len(inputs) > 2 else None)
+        if x.shape is None or w.shape is None or window is None:
+            return [TensorType(x.dtype, None)]
+        window.check(x.shape[2:], self)
+        dims = checked_sizes(
+            (window.out_dim(axis, size) for axis, size in enumerate(x.shape[2:])),
+            f"{self.name}: the window {window.kernel_shape} is larger than {x}.",
+        )
+        return [TensorType(x.dtype, (x.shape[0], w.shape[0], *dims))]
+
+    def _check(self, x: TensorType, w: TensorType, bias: TensorType | None) -> None:
+        """Refuses what does not fit.
+
+        Raises:
+            ShapeError: Ranks, channels, groups, the window or the bias disagree.
+        """
+        if x.dtype is not w.dtype or (bias is not None and bias.dtype is not x.dtype):
+            raise ShapeError(f"{self.name}: x {x}, w {w} and bias must have one dtype.")
+        if x.shape is None or w.shape is None:
+            return
+        if len(x.shape) < 3 or len(x.shape) != len(w.shape):
+            raise ShapeError(f"{self.name}: x {x} and w {w} must have one rank, at least 3.")
+        given = {v for v in (self.kernel_shape, self.strides, self.dilations) if v}
+        if any(len(v) != len(x.shape) - 2 for v in given) or (
+            self.pads and len(self.pads) != 2 * len(x.shape) - 4
+        ):
+            raise ShapeError(f"{self.name}: {self} does not fit {len(x.shape) - 2} spatial axes.")
+        for known, actual in zip(self.kernel_shape, w.shape[2:], strict=False):
+            if differ(actual, known):
+                raise ShapeError(f"{self.name}: kernel_shape {self.kernel_shape} is not w's: {w}.")
+        channels, maps, per_group = x.shape[1], w.shape[0], w.shape[1]
+        if self.group < 1:
+            raise ShapeError(f"{self.name}: group {self.group}; expected 1 or more.")
+        if differ(channels, per_group * self.group):
+            raise ShapeError(
+                f"{self.name}: {channels} channels are not {self.group} groups of {per_group}."
+            )
+        if isinstance(maps, int) and maps % self.group:
+            raise ShapeError(f"{self.name}: {maps} maps do not divide into {self.group} groups.")
+        wanted = TensorType(x.dtype, (maps,))
+        if bias is not None and not bias.agrees(wanted):
+            raise ShapeError(f"{self.name}: the bias is {bias}; expected {wanted}.")
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        x, w = inputs[:2]
+        bias = inputs[2] if len(inputs) > 2 else None
+        assert x is not None and w is not None
+        window = self.window(w.shape)
+        assert window is not None
+        wide = np.float64 if x.dtype.kind == "f" else x.dtype
+        # [N, C, out …, window] to [N, G, positions, C/G * window]
+        columns, _ = window.windows(x.astype(wide), 0)
+        out, batch, maps = columns.shape[2:-1], x.shape[0], w.shape[0]
+        per_group, positions = prod(w.shape[1:]), prod(out)
+        grouped = columns.reshape(batch, self.group, w.shape[1], positions, prod(w.shape[2:]))
+        matrix = np.moveaxis(grouped, 3, 2).reshape(batch, self.group, positions, per_group)
+        weights = w.astype(wide).reshape(self.group, maps // self.group, per_group)
+        result = (weights @ matrix.swapaxes(-1, -2)).reshape(batch, maps, *out)
+        if bias is not None:
+            result = result + bias.astype(wide).reshape(-1, *(1,) * len(out))
+        return (result.astype(x.dtype),)
+
+    def flops(self, inputs: Types, outputs: Types) -> int:
+        w, y = need(inputs, 1, self).shape, need(outputs, 0, self).shape
+        assert w is not None and y is not None
+        return 2 * prod(int(d) for d in y) * prod(int(d) for d in w[1:])

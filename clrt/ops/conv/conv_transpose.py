@@ -1,0 +1,190 @@
+"""ConvTranspose: what a convolution's gradient does, as a product and columns added up."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from clrt.device.caps import DeviceCaps
+from clrt.errors import ShapeError
+from clrt.ir.dims import Dim, differ, mod
+from clrt.ir.graph import Node
+from clrt.ir.op import Array, TensorType
+from clrt.kernels import gemm
+from clrt.kernels.product import MatrixView, Product, image_chunks
+from clrt.kernels.spec import BufferArg, Launch
+from clrt.kernels.variant import Emit, Lowering
+from clrt.ops.base import Op, Types
+from clrt.ops.checks import agree, checked_sizes, need
+from clrt.ops.conv.col2im import Windows, add_up_launch, reject_axes
+from clrt.ops.movement.movement import fresh_dims
+from clrt.ops.pointwise.fused import compute_type
+from clrt.ops.registry import register
+from clrt.ops.vision.pooling import AutoPad, check_windows
+
+
+def _emit(emit: gemm.EmitProduct) -> Emit:
+    """The variant with one of the kernels of products."""
+
+    def launches(node: Node, ctx: Lowering) -> list[Launch]:
+        x, w, y, op = node.arg(0), node.arg(1), node.output, node.op
+        assert isinstance(op, ConvTranspose)
+        if 0 in y.dims:
+            return []
+        windows = op.windows(x.dims, w.dims)
+        groups, channels, positions = op.group, x.dims[1] // op.group, prod(x.dims[2:])
+        rows = prod(w.dims[1:])
+        columns = groups * rows * positions
+        found = []
+        for first, images, chunk in image_chunks(x.dims[0], columns * x.dtype.itemsize, ctx):
+            target = chunk.scratch(images * columns, x.dtype)
+            size = groups * channels * positions
+            product = Product(
+                target,
+                x.dtype,
+                (images, groups),
+                rows,
+                positions,
+                channels,
+                MatrixView(BufferArg(w), (0, channels * rows, 1, rows)),
+                MatrixView(BufferArg(x, first * size), (size, channels * positions, positions, 1)),
+                accumulator=compute_type(x.dtype),
+            )
+            found += emit(product, chunk)
+            planes = images * y.dims[1]
+            place = BufferArg(y, first * prod(y.dims[1:]))
+            found.append(
+                add_up_launch(
+                    place, BufferArg(target), windows, x.dtype, planes, y.dims[1], node.input(2)
+                )
+            )
+        return found
+
+    return launches
+
+
+def _reject(node: Node, caps: DeviceCaps) -> str | None:
+    return reject_axes(len(node.output.dims) - 2, node.arg(0).dtype)
+
+
+@register
+@dataclass(frozen=True)
+class ConvTranspose(Op):
+    """Each element of x spreads over a window of y, by the weights.
+
+    Inputs: x `[N, C, spatial axes …]`, w `[C, O / group, window …]`, and optionally bias `[O]`. By
+    image and group, columns `[O/g * window, positions]` are the product of w and x.
+
+    Numerics: as MatMul. Source: ONNX ConvTranspose, opset 1 to 22.
+    """
+
+    auto_pad: AutoPad = "NOTSET"
+    dilations: tuple[int, ...] = ()
+    group: int = 1
+    kernel_shape: tuple[int, ...] = ()
+    output_padding: tuple[int, ...] = ()
+    output_shape: tuple[int, ...] = ()
+    pads: tuple[int, ...] = ()
+    strides: tuple[int, ...] = ()
+
+    alike = ((0, 1, 2),)
+    variants = gemm.variants(_emit, _reject)
+
+    def _ones(self, values: tuple[int, ...], rank: int) -> tuple[int, ...]:
+        return values or (1,) * rank
+
+    def _full(self, sizes: Sequence[Dim], kernel: Sequence[int]) -> list[Dim]:
+        """The sizes of y without padding."""
+        rank = len(kernel)
+        strides, dilations = self._ones(self.strides, rank), self._ones(self.dilations, rank)
+        extra = self.output_padding or (0,) * rank
+        return [
+            (sizes[a] - 1) * strides[a] + (kernel[a] - 1) * dilations[a] + 1 + extra[a]
+            for a in range(rank)
+        ]
+
+    def _sizes(self, sizes: Sequence[Dim], kernel: Sequence[int]) -> list[Dim]:
+        """The sizes of y."""
+        rank = len(kernel)
+        if self.output_shape:
+            return list(self.output_shape[-rank:])
+        if self.auto_pad.startswith("SAME"):
+            strides = self._ones(self.strides, rank)
+            return [sizes[a] * strides[a] for a in range(rank)]
+        pads = self.pads if self.pads and self.auto_pad == "NOTSET" else (0,) * (2 * rank)
+        return [full - pads[a] - pads[rank + a] for a, full in enumerate(self._full(sizes, kernel))]
+
+    def windows(self, x: Sequence[int], w: Sequence[int]) -> Windows:
+        """The windows of y that the elements of x are."""
+        kernel = tuple(w[2:])
+        rank = len(kernel)
+        image = tuple(int(d) for d in self._sizes(x[2:], kernel))
+        totals = [
+            int(full) - size for full, size in zip(self._full(x[2:], kernel), image, strict=True)
+        ]
+        if not self.output_shape and not self.auto_pad.startswith("SAME"):
+            before = self.pads[:rank] if self.pads and self.auto_pad == "NOTSET" else (0,) * rank
+        elif self.auto_pad == "SAME_UPPER":
+            before = tuple(total // 2 for total in totals)
+        else:
+            before = tuple(total - total // 2 for total in totals)
+        strides, dilations = self._ones(self.strides, rank), self._ones(self.dilations, rank)
+        return Windows(image, tuple(x[2:]), kernel, strides, dilations, tuple(before))
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        x, w = need(inputs, 0, self), need(inputs, 1, self)
+        if x.dtype is not w.dtype:
+            raise ShapeError(f"ConvTranspose: x {x} and w {w} must have one dtype.")
+        if x.shape is None or w.shape is None:
+            return [TensorType(x.dtype, None)]
+        rank = len(x.shape) - 2
+        if rank < 1 or len(w.shape) != len(x.shape):
+            raise ShapeError(f"ConvTranspose: x {x} and w {w} must have one rank, at least 3.")
+        if self.group < 1:
+            raise ShapeError(f"ConvTranspose: group {self.group}; expected 1 or more.")
+        check_windows(self, x.shape[2:], w.shape[2:], self.strides, self.dilations, self.pads)
+        if self.kernel_shape and not agree(w, (None, None, *self.kernel_shape)):
+            raise ShapeError(f"ConvTranspose: kernel_shape {self.kernel_shape} is not w's: {w}.")
+        extra = self.output_padding
+        if extra and (len(extra) != rank or min(extra) < 0):
+            raise ShapeError(f"ConvTranspose: output_padding {extra} for {rank} axes.")
+        if self.output_shape and not rank <= len(self.output_shape) <= rank + 2:
+            raise ShapeError(f"ConvTranspose: output_shape {self.output_shape} for {rank} axes.")
+        bias = inputs[2] if len(inputs) > 2 else None
+        if bias is not None and not agree(bias, (w.shape[1] * self.group,)):
+            raise ShapeError(f"ConvTranspose: a bias {bias} for w {w} in {self.group} groups.")
+        channels, given = x.shape[1], w.shape[0]
+        if differ(channels, given) or differ(mod(given, self.group), 0):
+            raise ShapeError(f"ConvTranspose: x {x} and w {w} do not fit {self.group} groups.")
+        kernel = [d for d in w.shape[2:] if isinstance(d, int)]
+        if len(kernel) < rank:
+            return [TensorType(x.dtype, (x.shape[0], w.shape[1] * self.group, *fresh_dims(rank)))]
+        dims = checked_sizes(
+            self._sizes(x.shape[2:], kernel),
+            f"ConvTranspose: nothing is left of {x} behind {self}.",
+        )
+        return [TensorType(x.dtype, (x.shape[0], w.shape[1] * self.group, *dims))]
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        x, w = inputs[:2]
+        bias = inputs[2] if len(inputs) > 2 else None
+        assert x is not None and w is not None
+        windows = self.windows(x.shape, w.shape)
+        groups, maps = self.group, w.shape[1]
+        channels, positions = x.shape[1] // groups, prod(x.shape[2:])
+        data = x.astype(np.float64).reshape(x.shape[0], groups, channels, positions)
+        weights = w.astype(np.float64).reshape(groups, channels, prod(w.shape[1:]))
+        columns = weights.swapaxes(1, 2) @ data
+        shape = (x.shape[0], groups * maps, prod(w.shape[2:]), data.shape[-1])
+        y = windows.add_up(columns.reshape(shape))
+        if bias is not None:
+            y = y + bias.astype(np.float64).reshape(-1, *(1,) * len(windows.image))
+        return (y.astype(x.dtype),)
+
+    def flops(self, inputs: Types, outputs: Types) -> int:
+        x, w = need(inputs, 0, self).shape, need(inputs, 1, self).shape
+        assert x is not None and w is not None
+        return 2 * prod(int(d) for d in x) * prod(int(d) for d in w[1:])

@@ -1,0 +1,177 @@
+"""DeformConv: a convolution whose windows are bent by computed offsets."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from clrt.errors import ShapeError
+from clrt.ir.dims import differ, product
+from clrt.ir.graph import Node
+from clrt.ir.op import Array, Step, TensorType
+from clrt.kernels import gemm
+from clrt.kernels.product import Epilogue, MatrixView, Operand, Product, image_chunks
+from clrt.kernels.spec import BufferArg, KernelSpec, Launch, i32
+from clrt.kernels.variant import Emit, Lowering, reject_in_float32
+from clrt.ops.base import Op, Types
+from clrt.ops.checks import agree, need
+from clrt.ops.matmul.matmul import make_epilogue
+from clrt.ops.pointwise.fused import compute_type
+from clrt.ops.pointwise.pointwise import Add
+from clrt.ops.registry import register
+from clrt.ops.vision.pooling import WindowPool, check_windows
+
+
+def _emit(emit: gemm.EmitProduct) -> Emit:
+    """The variant with one of the kernels of products."""
+
+    def launches(node: Node, ctx: Lowering) -> list[Launch]:
+        x, w, y, op = node.arg(0), node.arg(1), node.output, node.op
+        assert isinstance(op, DeformConv)
+        if 0 in y.dims:
+            return []
+        window = op.window(w.dims)
+        channels = x.dims[1]
+        places, positions = prod(w.dims[2:]), prod(y.dims[2:])
+        tensors = [x, node.arg(2), *([] if node.input(4) is None else [node.arg(4)])]
+        kernel = KernelSpec.of(
+            "conv/deform_columns.cl",
+            "deform_columns",
+            DATA_T=x.dtype.cl,
+            STORAGE=x.dtype.storage,
+            MASK=int(len(tensors) == 3),
+        )
+        before, _ = window.padding(x.dims[2:])
+        sizes = (channels, op.offset_group, *x.dims[2:], *y.dims[2:], *w.dims[2:])
+        steps = (*window.steps(op.strides), *window.steps(op.dilations), *before)
+        numbers = [i32(v) for v in (*sizes, *steps)]
+        rows, depth = w.dims[0] // op.group, w.dims[1] * places
+        columns, found = channels * places * positions, []
+        for first, images, chunk in image_chunks(x.dims[0], columns * x.dtype.itemsize, ctx):
+            target = BufferArg(chunk.scratch(images * columns, x.dtype))
+            sources = (BufferArg(v, first * prod(v.dims[1:])) for v in tensors)
+            grid = (positions, places, images * channels)
+            found.append(Launch(kernel, grid, None, (target, *sources, *numbers)))
+            product = Product(
+                y,
+                x.dtype,
+                (images, op.group),
+                rows,
+                positions,
+                depth,
+                MatrixView(BufferArg(w), (0, rows * depth, depth, 1)),
+                MatrixView(target, (op.group * depth * positions, depth * positions, positions, 1)),
+                _epilogue(node, rows),
+                compute_type(x.dtype),
+                first * prod(y.dims[1:]),
+            )
+            found += emit(product, chunk)
+        return found
+
+    return launches
+
+
+def _epilogue(node: Node, rows: int) -> Epilogue:
+    """The bias: one element per row of the product."""
+    bias = node.input(3)
+    dtype = node.output.dtype
+    if bias is None:
+        return make_epilogue((), dtype, ())
+    operand = Operand(bias, (0, rows, 1), per_column=False)
+    return make_epilogue((Step(Add(), (0, 1)),), dtype, (operand,))
+
+
+@register
+@dataclass(frozen=True)
+class DeformConv(Op):
+    """Conv of x `[N, C, H, W]` where each element of a window is read at a place of its own.
+
+    Inputs: x, w, offsets `[N, offset_group * window * 2, ...]` (rows, columns), bias, and a mask
+    `[N, offset_group * window, ...]`. Between pixels x is linear, outside 0. Numerics: as Conv.
+    Source: ONNX DeformConv, opset 19 to 22.
+    """
+
+    dilations: tuple[int, ...] = ()
+    group: int = 1
+    kernel_shape: tuple[int, ...] = ()
+    offset_group: int = 1
+    pads: tuple[int, ...] = ()
+    strides: tuple[int, ...] = ()
+
+    alike = ((0, 1, 2, 3, 4),)
+    variants = gemm.variants(_emit, reject_in_float32)
+
+    def window(self, weights: tuple[int, ...]) -> WindowPool:
+        """The geometry of the windows."""
+        return WindowPool(tuple(weights[2:]), self.strides, self.dilations, self.pads)
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        x, w, offsets = (need(inputs, i, self) for i in range(3))
+        if x.shape is None or w.shape is None or offsets.shape is None:
+            return [TensorType(x.dtype, None)]
+        if not len(x.shape) == len(w.shape) == len(offsets.shape) == 4:
+            raise ShapeError(f"DeformConv: x {x}, w {w} and offsets {offsets} must have four axes.")
+        channels = x.shape[1]
+        if differ(channels, w.shape[1] * self.group):
+            raise ShapeError(f"DeformConv: x {x} and w {w} do not fit {self.group} groups.")
+        if self.group < 1 or (isinstance(w.shape[0], int) and w.shape[0] % self.group):
+            raise ShapeError(f"DeformConv: w {w} does not divide into {self.group} groups.")
+        groups = self.offset_group
+        if groups < 1 or (isinstance(channels, int) and channels % groups):
+            raise ShapeError(f"DeformConv: {channels} channels, {groups} offset groups.")
+        window = w.shape[2:]
+        check_windows(self, x.shape[2:], window, self.strides, self.dilations, self.pads)
+        if self.kernel_shape and not agree(w, (None, None, *self.kernel_shape)):
+            raise ShapeError(f"DeformConv: kernel_shape {self.kernel_shape} is not w's: {w}.")
+        places = groups * product(window)
+        bias, mask = (*inputs[3:], None, None)[:2]
+        for given, shape in (
+            (offsets, (x.shape[0], 2 * places, *offsets.shape[2:])),
+            (bias, (w.shape[0],)),
+            (mask, (x.shape[0], places, *offsets.shape[2:])),
+        ):
+            if given is not None and not agree(given, shape):
+                raise ShapeError(
+                    f"DeformConv: an input is {given}; expected [{','.join(map(str, shape))}]."
+                )
+        return [TensorType(x.dtype, (x.shape[0], w.shape[0], *offsets.shape[2:]))]
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        x, w, offsets, bias, mask = (*inputs, None, None)[:5]
+        assert x is not None and w is not None and offsets is not None
+        window = self.window(w.shape)
+        (images, channels, *size), (rows, columns) = x.shape, offsets.shape[2:]
+        (w0, w1), groups = w.shape[2:], self.offset_group
+        before, _ = window.padding(size)
+        moved = offsets.astype(np.float64).reshape(images, groups, w0 * w1, 2, rows, columns)
+        places = []
+        for axis, (count, window_size) in enumerate(((rows, w0), (columns, w1))):
+            start = np.arange(count) * window.steps(self.strides)[axis] - before[axis]
+            inner = np.arange(window_size) * window.steps(self.dilations)[axis]
+            shape = (1, 1, 1, count, 1) if axis == 0 else (1, 1, 1, 1, count)
+            grid = np.repeat(inner, w1) if axis == 0 else np.tile(inner, w0)
+            places.append(
+                start.reshape(shape) + grid.reshape(1, 1, -1, 1, 1) + moved[:, :, :, axis]
+            )
+        v, u = (np.repeat(p, channels // groups, axis=1) for p in places)
+        image = np.arange(images).reshape(-1, 1, 1, 1, 1)
+        channel = np.arange(channels).reshape(1, -1, 1, 1, 1)
+        found = np.zeros(v.shape)
+        for i in (0, 1):
+            for j in (0, 1):
+                a, b = np.floor(v).astype(int) + i, np.floor(u).astype(int) + j
+                inside = (a >= 0) & (a < size[0]) & (b >= 0) & (b < size[1])
+                pixel = x[image, channel, a.clip(0, size[0] - 1), b.clip(0, size[1] - 1)]
+                found += np.where(inside, pixel, 0) * (1 - abs(v - a)) * (1 - abs(u - b))
+        if mask is not None:
+            weights = mask.astype(np.float64).reshape(images, groups, w0 * w1, rows, columns)
+            found *= np.repeat(weights, channels // groups, axis=1)
+        depth, maps = w.shape[1] * w0 * w1, w.shape[0] // self.group
+        matrix = found.reshape(images, self.group, depth, rows * columns)
+        kernel = w.astype(np.float64).reshape(self.group, maps, depth)
+        y = (kernel @ matrix).reshape(images, w.shape[0], rows, columns)
+        if bias is not None:
+            y = y + bias.astype(np.float64).reshape(-1, 1, 1)
+        return (y.astype(x.dtype),)

@@ -1,0 +1,93 @@
+"""Gemm: alpha A B + beta C with optional transposes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from clrt.errors import ShapeError
+from clrt.ir.graph import Node, Value
+from clrt.ir.op import Array, Step, TensorType
+from clrt.ops.base import Types
+from clrt.ops.checks import broadcast_shapes, need
+from clrt.ops.matmul.matmul import MatrixProduct, multiply
+from clrt.ops.pointwise.fused import Literal
+from clrt.ops.pointwise.pointwise import Add, Mul
+from clrt.ops.registry import register
+
+
+@register
+@dataclass(frozen=True)
+class Gemm(MatrixProduct):
+    """alpha A' B' + beta C, where A' and B' may be transposed and C broadcasts to the product.
+
+    beta = 0 leaves C out, whatever it holds, as BLAS does.
+
+    Numerics: as MatMul; for integers alpha and beta are truncated to integers.
+    Source: ONNX Gemm, opset 7 to 13.
+    """
+
+    alpha: float = 1.0
+    beta: float = 1.0
+    transA: int = 0
+    transB: int = 0
+
+    in_place = (2,)
+
+    def transposed(self) -> tuple[bool, bool]:
+        return bool(self.transA), bool(self.transB)
+
+    def _has_c(self, inputs: Types) -> bool:
+        return len(inputs) > 2 and inputs[2] is not None and self.beta != 0
+
+    def program(self, inputs: Types) -> tuple[Step, ...]:
+        dtype = need(inputs, 0, self).dtype
+        steps: list[Step] = []
+        has_c = self._has_c(inputs)
+        operands = 2 if has_c else 1
+
+        def scaled(operand: int, factor: float) -> int:
+            if factor == 1:
+                return operand
+            steps.append(Step(Literal(factor, dtype), ()))
+            steps.append(Step(Mul(), (operand, operands + len(steps) - 1)))
+            return operands + len(steps) - 1
+
+        product = scaled(0, self.alpha)
+        if has_c:
+            steps.append(Step(Add(), (product, scaled(1, self.beta))))
+        return tuple(steps)
+
+    def extras(self, node: Node) -> list[Value]:
+        return [node.arg(2)] if self._has_c(node.input_types) else []
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        product = self.product_type(inputs)
+        for index in (0, 1):
+            operand = need(inputs, index, self)
+            if operand.rank not in (None, 2):
+                raise ShapeError(f"{self.name}: operand {index} must be a matrix; it is {operand}.")
+        c = inputs[2] if len(inputs) > 2 else None
+        if c is not None:
+            if c.dtype is not product.dtype:
+                raise ShapeError(f"{self.name}: C is {c}; A and B are {product.dtype}.")
+            full = broadcast_shapes([product.shape, c.shape], self)
+            widened = TensorType(product.dtype, full)
+            if widened.is_static and product.is_static and full != product.shape:
+                raise ShapeError(f"{self.name}: C {c} does not broadcast to {product}.")
+        return [product]
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        a, b = inputs[:2]
+        c = inputs[2] if len(inputs) > 2 else None
+        assert a is not None and b is not None
+        is_float = a.dtype.kind == "f"
+        alpha, beta = (self.alpha, self.beta) if is_float else (int(self.alpha), int(self.beta))
+        wide = [x.astype(np.float64) if is_float else x for x in (a, b)]
+        result = multiply(wide[0], wide[1], *self.transposed())
+        if alpha != 1:
+            result = result * alpha
+        if c is not None and self.beta != 0:
+            result = result + c * np.asarray(beta, wide[0].dtype)
+        return (result.astype(a.dtype),)

@@ -1,0 +1,297 @@
+"""MatMul, and what all matrix products share: shapes, reference, lowering."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from typing import ClassVar
+
+import numpy as np
+
+from clrt.errors import ShapeError, UnsupportedError
+from clrt.ir.dims import Dim, Shape, differ, same
+from clrt.ir.dtypes import DType
+from clrt.ir.graph import Node, Value
+from clrt.ir.op import Array, Step, TensorType
+from clrt.kernels import gemm
+from clrt.kernels.gemm_cpu import Projection, SplitProduct, emit_before, emit_cpu
+from clrt.kernels.product import Epilogue, MatrixView, Operand, Product
+from clrt.kernels.row_norm import RowNorm
+from clrt.kernels.spec import BufferArg, Launch
+from clrt.kernels.strided import broadcast_strides
+from clrt.kernels.variant import Emit, Lowering, reject_float32_cpu
+from clrt.ops.base import Op, Types
+from clrt.ops.checks import broadcast_shapes, need
+from clrt.ops.norm.layer_normalization import row_norm
+from clrt.ops.pointwise.fused import can_vectorise, compute_type, render, symbolic_shape
+from clrt.ops.registry import register
+
+
+@dataclass(frozen=True)
+class MatrixProduct(Op):
+    """Base of the ops that are one product of (stacks of) matrices and an elementwise program.
+
+    Class attributes:
+        narrow: What B may be stored in where A is float32.
+        leading: How many inputs come before the extras of `steps`, where the op has those.
+    """
+
+    narrow: ClassVar[frozenset[DType]] = frozenset()
+    leading: ClassVar[int] = 2
+
+    def transposed(self) -> tuple[bool, bool]:
+        """Whether the last two axes of A and of B are swapped."""
+        return False, False
+
+    def program(self, inputs: Types) -> tuple[Step, ...]:
+        """The steps over the product (operand 0) and the inputs behind A and B (1, 2, …)."""
+        return ()
+
+    def extras(self, node: Node) -> list[Value]:
+        """The inputs that the program reads."""
+        return []
+
+    def product_type(self, inputs: Types) -> TensorType:
+        """The type of the product before the program.
+
+        Raises:
+            ShapeError: A and B do not fit.
+        """
+        a, b = need(inputs, 0, self), need(inputs, 1, self)
+        if a.dtype is not b.dtype and not (a.dtype is DType.FLOAT32 and b.dtype in self.narrow):
+            raise ShapeError(f"{self.name}: operands must have one dtype; they are {a}, {b}.")
+        return TensorType(a.dtype, product_shape(a, b, self, *self.transposed()))
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        return [self.product_type(inputs)]
+
+    def flops(self, inputs: Types, outputs: Types) -> int:
+        a, b = need(inputs, 0, self).shape, need(inputs, 1, self).shape
+        product = self.product_type(inputs).shape
+        assert a is not None and b is not None and product is not None
+        depth = a[-2] if self.transposed()[0] and len(a) > 1 else a[-1]
+        return 2 * int(depth) * prod(int(d) for d in product)
+
+
+def product_shape(
+    a: TensorType, b: TensorType, op: Op, trans_a: bool = False, trans_b: bool = False
+) -> Shape | None:
+    """The shape of a product with NumPy's rules.
+
+    Raises:
+        ShapeError: A rank is 0, the inner dims differ, or the others do not broadcast.
+    """
+    if a.shape is None or b.shape is None:
+        return None
+    if not a.shape or not b.shape:
+        raise ShapeError(f"{op.name}: a product needs at least rank 1; operands are {a} and {b}.")
+    left, right = _swap(a.shape, trans_a), _swap(b.shape, trans_b)
+    inner = right[-2] if len(right) > 1 else right[0]
+    if differ(left[-1], inner):
+        raise ShapeError(f"{op.name}: inner dims {left[-1]} and {inner} differ ({a} times {b}).")
+    batch = broadcast_shapes([left[:-2], right[:-2]], op)
+    assert batch is not None
+    rows = left[-2:-1]
+    columns = right[-1:] if len(right) > 1 else ()
+    return (*batch, *rows, *columns)
+
+
+def _swap(shape: Shape, swap: bool) -> Shape:
+    return (*shape[:-2], shape[-1], shape[-2]) if swap and len(shape) > 1 else shape
+
+
+def multiply(a: Array, b: Array, trans_a: bool = False, trans_b: bool = False) -> Array:
+    """The product, accumulated in float64 for floats; the dtype is kept."""
+    left = a.swapaxes(-1, -2) if trans_a and a.ndim > 1 else a
+    right = b.swapaxes(-1, -2) if trans_b and b.ndim > 1 else b
+    if a.dtype.kind == "f":
+        left, right = left.astype(np.float64), right.astype(np.float64)
+    with np.errstate(all="ignore"):
+        return np.asarray(np.matmul(left, right)).astype(a.dtype)
+
+
+def make_epilogue(
+    steps: tuple[Step, ...],
+    product: DType,
+    operands: Sequence[Operand],
+) -> Epilogue:
+    """The epilogue that computes `steps`.
+
+    Raises:
+        UnsupportedError: A step has no kernel.
+    """
+    dtypes = [product, *(o.value.dtype for o in operands)]
+    program = render(steps, dtypes)
+    if isinstance(program, str):
+        raise UnsupportedError(program)
+    kinds = tuple(compute_type(o.value.dtype) for o in operands)
+    vectorises = can_vectorise(steps, dtypes)
+    return Epilogue(tuple(operands), kinds, program.body, program.result, vectorises)
+
+
+def lower_product(node: Node) -> Product:
+    """A node as a product.
+
+    Raises:
+        UnsupportedError: It is none.
+    """
+    op, a, b = node.op, node.arg(0), node.arg(1)
+    assert isinstance(op, MatrixProduct)
+    trans_a, trans_b = op.transposed()
+    left, right = _as_matrix(a.dims, False), _as_matrix(b.dims, True)
+    batch = np.broadcast_shapes(left[:-2], right[:-2])
+    a_strides = _with_batch(left, batch, swap=trans_a and len(a.dims) > 1)
+    b_strides = _with_batch(right, batch, swap=trans_b and len(b.dims) > 1)
+    m, k = _swapped(left, trans_a and len(a.dims) > 1)
+    _, n = _swapped(right, trans_b and len(b.dims) > 1)
+    missing = (len(a.dims) == 1, len(b.dims) == 1)
+    full = (*batch, m, n)
+    operands = [epilogue_operand(value, node.output, full, missing) for value in op.extras(node)]
+    epilogue = make_epilogue(op.program(node.input_types), a.dtype, operands)
+    return Product(
+        node.output,
+        a.dtype,
+        batch,
+        m,
+        n,
+        k,
+        MatrixView(BufferArg(a), a_strides),
+        MatrixView(BufferArg(b), b_strides),
+        epilogue,
+        compute_type(a.dtype),
+        b_dtype=b.dtype if b.dtype in op.narrow else None,
+    )
+
+
+def _as_matrix(dims: tuple[int, ...], is_column: bool) -> tuple[int, ...]:
+    if len(dims) > 1:
+        return dims
+    return (*dims, 1) if is_column else (1, *dims)
+
+
+def _swapped(dims: tuple[int, ...], swap: bool) -> tuple[int, int]:
+    return (dims[-1], dims[-2]) if swap else (dims[-2], dims[-1])
+
+
+def _with_batch(dims: tuple[int, ...], batch: tuple[int, ...], *, swap: bool) -> tuple[int, ...]:
+    """Strides over the batch axes and the matrix; 0 where an axis of one element repeats."""
+    strides = broadcast_strides(dims, (*batch, *dims[-2:]))
+    rows, columns = strides[-2:]
+    return (*strides[:-2], columns, rows) if swap else strides
+
+
+def epilogue_operand(
+    value: Value, y: Value, full: tuple[int, ...], missing: tuple[bool, bool]
+) -> Operand:
+    """An operand of the epilogue seen over the batch axes, rows and columns `full`.
+
+    Raises:
+        UnsupportedError: It does not broadcast to them.
+    """
+    dims, symbolic = (_pad(s, y, missing) for s in (value.dims, symbolic_shape(value)))
+    target = _pad(symbolic_shape(y), y, missing)
+    numbers = tuple(int(d) for d in dims)
+    fits = len(dims) == len(full) and all(
+        d in (1, goal) for d, goal in zip(numbers, full, strict=True)
+    )
+    if not fits:
+        raise UnsupportedError(
+            f"operand '{value.name}' {value.type} does not fit the product {list(full)}"
+        )
+    # The symbolic shapes decide where they can, so that every input shape takes one kernel.
+    if same(symbolic[-1], 1):
+        per_column = False
+    elif same(symbolic[-1], target[-1]):
+        per_column = True
+    else:
+        per_column = numbers[-1] != 1
+    strides = broadcast_strides(numbers, full)
+    return Operand(value, strides[:-1], per_column)
+
+
+def _pad(shape: Shape, y: Value, missing: tuple[bool, bool]) -> tuple[Dim, ...]:
+    """A shape with the axes that the product of a vector leaves out."""
+    padded: list[Dim] = [*(1,) * (len(y.dims) - len(shape)), *shape]
+    no_rows, no_columns = missing
+    if no_columns:
+        padded.append(1)
+    if no_rows:
+        padded.insert(len(padded) - 1, 1)
+    return tuple(padded)
+
+
+def _lowered(emit: gemm.EmitProduct) -> Emit:
+    return lambda node, ctx: emit(lower_product(node), ctx)
+
+
+def split_product(x: Value, nodes: Sequence[Node], ctx: Lowering) -> SplitProduct | None:
+    """The first of the nodes as a product of x that is split over k, the second as what normalises
+    its rows; None where they are something else.
+    """
+    node = nodes[0] if nodes else None
+    if node is None or not isinstance(node.op, MatrixProduct) or node.arg(0) is not x:
+        return None
+    if node.op.variants is not MatrixProduct.variants or node.op.transposed()[0]:
+        return None
+    norm = None if reject_float32_cpu(node, ctx.caps) else _norm(node, nodes[1:], ctx)
+    return None if norm is None else SplitProduct.of(lower_product(node), norm, ctx)
+
+
+class Projected(Op):
+    """Base of the ops whose launch can also make the product that they read."""
+
+    def emit_projected(
+        self, made: Node, after: Sequence[Node], ctx: Lowering
+    ) -> tuple[list[Launch], int] | None:
+        """As `Variant.emit_with`, for the product `made`; this op is that of the node after it."""
+        return None
+
+
+def projection(made: Node | None, after: SplitProduct, ctx: Lowering) -> Projection | None:
+    """A node as a product whose columns the launch that reads it can make, before it goes on with
+    the product `after`; else None.
+    """
+    if made is None or not isinstance(made.op, MatrixProduct):
+        return None
+    if made.op.variants is not MatrixProduct.variants or reject_float32_cpu(made, ctx.caps):
+        return None
+    return Projection.of(lower_product(made), after, ctx)
+
+
+def _norm(node: Node, after: Sequence[Node], ctx: Lowering) -> RowNorm | None:
+    """What comes after a product, where that normalises its rows."""
+    return row_norm(after, node.output, ctx.caps) if len(node.arg(1).dims) > 1 else None
+
+
+def _emit_with(node: Node, after: Sequence[Node], ctx: Lowering) -> tuple[list[Launch], int] | None:
+    """The product and the normalisation of its rows, or the product that reads it."""
+    norm = _norm(node, after, ctx)
+    if norm is not None:
+        return emit_cpu(lower_product(node), ctx, norm), 1
+    if after and isinstance(after[0].op, Projected):
+        return after[0].op.emit_projected(node, after, ctx)
+    split = split_product(node.output, after, ctx)
+    if split is None:
+        return None
+    launches, both = emit_before(lower_product(node), split, ctx)
+    return launches, 2 if both else 0
+
+
+_cpu, *_others = gemm.variants(_lowered)
+MatrixProduct.variants = (replace(_cpu, emit_with=_emit_with), *_others)
+
+
+@register
+@dataclass(frozen=True)
+class MatMul(MatrixProduct):
+    """NumPy's matmul: vectors, matrices, and stacks of matrices that broadcast.
+
+    Numerics: float32 and float16 accumulate in float32, float64 in float64, integers wrap.
+    Source: ONNX MatMul, opset 1 to 13.
+    """
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        a, b = inputs
+        assert a is not None and b is not None
+        return (multiply(a, b),)

@@ -1,0 +1,122 @@
+"""MatMulInteger: a product of 8-bit integers around their zero points."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import prod
+
+import numpy as np
+
+from clrt.errors import ShapeError, UnsupportedError
+from clrt.ir.dtypes import DType
+from clrt.ir.graph import Node, Value
+from clrt.ir.op import Array, TensorType
+from clrt.kernels import gemm_integer
+from clrt.kernels.product import Product
+from clrt.kernels.quantized import BlockWalk
+from clrt.kernels.spec import Launch
+from clrt.kernels.variant import Lowering, Variant
+from clrt.ops.base import Accuracy, Types
+from clrt.ops.checks import need
+from clrt.ops.matmul.matmul import MatrixProduct, lower_product, product_shape
+from clrt.ops.registry import register
+
+BYTES = (DType.INT8, DType.UINT8)
+
+
+def _walk(value: Value, zero: Value | None, *, per_row: bool) -> BlockWalk:
+    """How zero points lie over a stack of matrices: one, one per row, or one per column.
+
+    Raises:
+        UnsupportedError: They have another shape.
+    """
+    dims = value.dims
+    if zero is None or prod(zero.dims) == 1:
+        return BlockWalk(1, prod(dims), 1)
+    if len(dims) < 2:
+        raise UnsupportedError(f"zero points {zero.type} for {value.type}")
+    outer, rows, columns = prod(dims[:-2]), dims[-2], dims[-1]
+    count = rows if per_row else columns
+    matrix = (rows, 1) if per_row else (1, columns)
+    step = (1, 0) if per_row else (0, 1)
+    if zero.dims in ((count,), matrix):
+        return BlockWalk(outer, rows, columns, 1, (0, *step))
+    if zero.dims == (*dims[:-2], *matrix):
+        return BlockWalk(outer, rows, columns, 1, (count, *step))
+    raise UnsupportedError(f"zero points {zero.type} for {value.type}")
+
+
+def _lower(node: Node, ctx: Lowering, to: DType) -> tuple[list[Launch], Product]:
+    """The product over A and B as they are in `to`; B is left to the caller."""
+    zero = node.input(2)
+    product = replace(lower_product(node), dtype=to)
+    walk = _walk(node.arg(0), zero, per_row=True)
+    launches, a = gemm_integer.difference(node.arg(0), zero, walk, to, ctx)
+    return launches, replace(product, a=replace(product.a, buffer=a))
+
+
+def _with_b(node: Node, product: Product, ctx: Lowering) -> tuple[list[Launch], Product]:
+    zero = node.input(3)
+    walk = _walk(node.arg(1), zero, per_row=False)
+    launches, b = gemm_integer.difference(node.arg(1), zero, walk, product.dtype, ctx)
+    return launches, replace(product, b=replace(product.b, buffer=b))
+
+
+def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
+    if 0 in node.output.dims:
+        return []
+    launches, product = _lower(node, ctx, DType.FLOAT32)
+    b, zero = node.arg(1), node.input(3)
+    walk = _walk(b, zero, per_row=False)
+    found = gemm_integer.constant_panels(b, zero, walk, product, ctx)
+    if found is not None:
+        view, kind = found
+        return [*launches, *gemm_integer.emit_cpu(replace(product, b=view), ctx, kind)]
+    made, product = _with_b(node, product, ctx)
+    return [*launches, *made, *gemm_integer.emit_cpu(product, ctx)]
+
+
+def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:
+    if 0 in node.output.dims:
+        return []
+    launches, product = _lower(node, ctx, DType.INT16)
+    made, product = _with_b(node, product, ctx)
+    return [*launches, *made, *gemm_integer.emit_any(product, ctx)]
+
+
+@register
+@dataclass(frozen=True)
+class MatMulInteger(MatrixProduct):
+    """(A - zero points of A) times (B - zero points of B), in int32.
+
+    Zero points are one number, or one per row of A (`[M]`, `[…, M, 1]`) and one per column of B
+    (`[N]`, `[…, 1, N]`).
+
+    Numerics: exact; sums past 32 bits wrap. Source: ONNX MatMulInteger, opset 10.
+    """
+
+    accuracy = Accuracy.EXACT
+    variants = (
+        Variant("gemm_integer_cpu", _emit_cpu, gemm_integer.reject_cpu),
+        Variant("gemm_integer_any", _emit_any),
+    )
+
+    def product_type(self, inputs: Types) -> TensorType:
+        a, b = need(inputs, 0, self), need(inputs, 1, self)
+        for t, zero in zip((a, b), (*inputs[2:], None, None), strict=False):
+            if t.dtype not in BYTES or (zero is not None and zero.dtype is not t.dtype):
+                raise ShapeError(f"{self.name}: {t} with zero point {zero} is no 8-bit operand.")
+        return TensorType(DType.INT32, product_shape(a, b, self))
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        a, b, a_zero, b_zero = (*inputs, None, None)[:4]
+        assert a is not None and b is not None
+        left, right = a.astype(np.int32), b.astype(np.int32)
+        if a_zero is not None:
+            rows = a_zero.ndim == 1 and a_zero.size > 1
+            left = left - (a_zero[:, None] if rows else a_zero).astype(np.int32)
+        if b_zero is not None:
+            right = right - b_zero.astype(np.int32)
+        if a_zero is not None and a.ndim == 1:
+            left = left.reshape(a.shape)
+        return (np.asarray(np.matmul(left, right), np.int32),)

@@ -1,0 +1,239 @@
+"""MatMulNBits: a product with weights of few bits, in blocks with a scale each."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from clrt.device.caps import DeviceCaps
+from clrt.errors import ShapeError, UnsupportedError, counted
+from clrt.ir.dims import differ
+from clrt.ir.dtypes import DType
+from clrt.ir.graph import Node, Value
+from clrt.ir.op import Array, Step, TensorType
+from clrt.kernels import gemm
+from clrt.kernels.blocks import Blocks
+from clrt.kernels.product import MatrixView, Product
+from clrt.kernels.spec import BufferArg, ceil_div, round_up
+from clrt.kernels.strided import contiguous_strides
+from clrt.kernels.variant import Emit, Variant, reject_float32_cpu
+from clrt.ops.base import Accuracy, Decompose, OnnxNode, Op, Types
+from clrt.ops.checks import known, need
+from clrt.ops.matmul.fused_matmul import fused_reference, fused_type
+from clrt.ops.matmul.matmul import MatrixProduct, epilogue_operand, make_epilogue
+from clrt.ops.pointwise.fused import compute_type
+from clrt.ops.pointwise.pointwise import Add
+from clrt.ops.registry import register
+
+# Up to as many rows, a GPU's work-items do better on their own than in tiles.
+_FEW_ROWS = 8
+
+
+def unpack_levels(packed: Array, bits: int) -> Array:
+    """Bytes `[…, bytes]` as elements of so many bits `[…, count]`, low-order bits first."""
+    shifts = np.arange(0, 8, bits, dtype=np.uint8)
+    parts = packed[..., None] >> shifts & np.uint8((1 << bits) - 1)
+    return np.asarray(parts.reshape(*packed.shape[:-1], -1))
+
+
+def _reject_few(node: Node, caps: DeviceCaps) -> str | None:
+    rows = prod(node.arg(0).dims[:-1])
+    return None if rows <= _FEW_ROWS else f"for up to {_FEW_ROWS} rows"
+
+
+def _lowered(emit: gemm.EmitProduct) -> Emit:
+    return lambda node, ctx: emit(_product(node), ctx)
+
+
+def _product(node: Node) -> Product:
+    op, a, y, zero = node.op, node.arg(0), node.output, node.input(3)
+    assert isinstance(op, MatMulNBits)
+
+    def pair(array: Array) -> Array:
+        scales = op.scales(array)
+        numbers = None if zero is None else zero.numbers
+        middle = np.full_like(scales, op.middle)
+        return np.stack([scales, middle if numbers is None else op.zero_points(numbers)], axis=-1)
+
+    blocks = Blocks(op.bits, op.block_size, node.arg(1), node.arg(2), zero, pair)
+    rows = a.dims[:-1] or (1,)
+    full = (*rows, op.N)
+    strides = contiguous_strides((*rows, op.K))
+    missing = (len(a.dims) == 1, False)
+    operands = [epilogue_operand(value, y, full, missing) for value in op.extras(node)]
+    return Product(
+        y,
+        a.dtype,
+        rows[:-1],
+        rows[-1],
+        op.N,
+        op.K,
+        MatrixView(BufferArg(a), strides),
+        MatrixView(BufferArg(blocks.levels), (*(0 for _ in rows[:-1]), op.N, 1)),
+        make_epilogue(op.program(node.input_types), a.dtype, operands),
+        compute_type(a.dtype),
+        blocks=blocks,
+    )
+
+
+@register
+@dataclass(frozen=True)
+class MatMulNBits(MatrixProduct):
+    """A times weights of `bits` bits: (level - zero point) * scale, with one of each per block.
+
+    Inputs: A `[…, K]`; B `[N, blocks, block_size * bits / 8]`, a byte holding 8 / bits levels along
+    K, the first one low; scales `[N, blocks]`; optionally zero points, of the scales' shape in A's
+    dtype or packed as B is along the blocks `[N, ceil(blocks * bits / 8)]` (left out they are the
+    middle level); g_idx, which the importer expands; bias `[N]`; then the extras of `steps`. B to
+    the zero points are constants.
+
+    Attributes:
+        steps: clrt's: a program over the product with its bias (operand 0) and the extras (1, …),
+            as that of FusedMatMul.
+
+    Numerics: as MatMul; `accuracy_level` allows less, which is not used.
+    Source: com.microsoft MatMulNBits 1.
+    """
+
+    K: int = 0
+    N: int = 0
+    bits: int = 4
+    block_size: int = 32
+    steps: tuple[Step, ...] = ()
+
+    domain = "com.microsoft"
+    accuracy = Accuracy.ACCUMULATED
+    host_inputs = (1, 2, 3)
+    # See FusedMatMul.
+    in_place = tuple(range(5, 64))
+    leading = 6
+    variants = (
+        Variant("gemm_blocks_cpu", _lowered(gemm.emit_blocks_cpu), reject_float32_cpu),
+        Variant("few_rows", _lowered(gemm.emit_any), _reject_few),
+        *gemm.variants(_lowered)[1:],
+    )
+
+    @classmethod
+    def from_onnx(cls, node: OnnxNode) -> Op:
+        if node.attrs.get("weight_prepacked", 0):
+            raise UnsupportedError(f"{cls.name}: weights packed for a GPU of one kind")
+        if node.attrs.get("bits", 4) not in (2, 4, 8):
+            raise UnsupportedError(f"{cls.name}: {node.attrs['bits']} bits; expected 2, 4 or 8.")
+        if len(node.inputs) > 4 and node.inputs[4]:
+            raise Decompose
+        return super().from_onnx(node)
+
+    @property
+    def middle(self) -> int:
+        """The zero point where none is given."""
+        return 1 << (self.bits - 1)
+
+    @property
+    def blocks(self) -> int:
+        """Blocks along K."""
+        return ceil_div(self.K, self.block_size)
+
+    @property
+    def lines(self) -> int:
+        """Bytes of a column."""
+        return self.blocks * self.block_size * self.bits // 8
+
+    def program(self, inputs: Types) -> tuple[Step, ...]:
+        if len(inputs) <= 5 or inputs[5] is None:
+            return self.steps
+        # The bias is operand 1 and its sum the first result: the others move up.
+        extras = len(inputs) - self.leading
+        biased = 2 + extras
+
+        def moved(operand: int) -> int:
+            return biased if operand == 0 else operand + 1 + (operand > extras)
+
+        steps = (Step(s.op, tuple(moved(a) for a in s.args)) for s in self.steps)
+        return (Step(Add(), (0, 1)), *steps)
+
+    def extras(self, node: Node) -> list[Value]:
+        return [v for v in node.inputs[5:] if v is not None]
+
+    def product_type(self, inputs: Types) -> TensorType:
+        a = need(inputs, 0, self)
+        if (
+            self.bits not in (2, 4, 8)
+            or min(self.K, self.N, self.block_size) < 1
+            or (self.block_size * self.bits % 8)
+        ):
+            raise ShapeError(
+                f"{self.name}: K {self.K}, N {self.N}, bits {self.bits} and block_size "
+                f"{self.block_size}; expected 2, 4 or 8 bits, and blocks of whole bytes."
+            )
+        need(inputs, 1, self), need(inputs, 2, self)
+        weights, scales = known(inputs, 1, self), known(inputs, 2, self)
+        assert weights is not None and scales is not None
+        zero = known(inputs, 3, self)
+        if weights.dtype != np.uint8:
+            raise ShapeError(f"{self.name}: B is {weights.dtype}; expected uint8.")
+        if weights.size != self.N * self.lines or scales.size != self.N * self.blocks:
+            raise ShapeError(
+                f"{self.name}: B {weights.shape} and scales {scales.shape} do not fit {self}."
+            )
+        packed = self.N * ceil_div(self.blocks * self.bits, 8)
+        if zero is not None and zero.size != (packed if zero.dtype == np.uint8 else scales.size):
+            raise ShapeError(f"{self.name}: zero points {zero.shape} do not fit {self}.")
+        if a.shape is None:
+            return TensorType(a.dtype, None)
+        if not a.shape or differ(a.shape[-1], self.K):
+            raise ShapeError(f"{self.name}: A {a} does not have {counted(self.K, 'column')}.")
+        return TensorType(a.dtype, (*a.shape[:-1], self.N))
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        extras = [t for t in inputs[5:] if t is not None]
+        return [fused_type(self, self.program(inputs), self.product_type(inputs), extras)]
+
+    def flops(self, inputs: Types, outputs: Types) -> int:
+        a = need(inputs, 0, self).shape
+        assert a is not None
+        return 2 * prod(int(d) for d in a) * self.N
+
+    def levels(self, packed: Array, count: int) -> Array:
+        """Bytes `[N, bytes]` as levels `[N, count]`."""
+        return unpack_levels(packed.reshape(self.N, -1), self.bits)[:, :count]
+
+    def packed(self, levels: Array) -> Array:
+        """Levels `[N, K]` as B; those past K are 0."""
+        padded = np.zeros((self.N, self.blocks * self.block_size), np.uint8)
+        padded[:, : self.K] = levels
+        parts = padded.reshape(self.N, -1, 8 // self.bits)
+        shifts = np.arange(0, 8, self.bits, dtype=np.uint8)
+        lines = np.bitwise_or.reduce(parts << shifts, axis=-1)
+        return np.asarray(lines.reshape(self.N, self.blocks, -1))
+
+    def packed_zeros(self, zeros: Array) -> Array:
+        """Zero points uint8 `[N, blocks]` as the input, several to a byte."""
+        per_byte = 8 // self.bits
+        padded = np.zeros((self.N, round_up(self.blocks, per_byte)), np.uint8)
+        padded[:, : self.blocks] = zeros
+        shifts = np.arange(0, 8, self.bits, dtype=np.uint8)
+        parts = padded.reshape(self.N, -1, per_byte) << shifts
+        return np.asarray(np.bitwise_or.reduce(parts, axis=-1))
+
+    def scales(self, scales: Array) -> Array:
+        """Scales as float32 `[N, blocks]`."""
+        return scales.reshape(self.N, self.blocks).astype(np.float32)
+
+    def zero_points(self, zero: Array) -> Array:
+        """Zero points as float32 `[N, blocks]`."""
+        if zero.dtype == np.uint8:
+            zero = self.levels(zero, self.blocks)
+        return self.scales(zero)
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        a, weights, scales, zero = (*inputs, None)[:4]
+        assert a is not None and weights is not None and scales is not None
+        block = np.arange(self.K) // self.block_size
+        zeros = np.float32(self.middle) if zero is None else self.zero_points(zero)[:, block]
+        dequantised = (self.levels(weights, self.K) - zeros) * self.scales(scales)[:, block]
+        product = (a.astype(np.float64) @ dequantised.T.astype(np.float64)).astype(a.dtype)
+        types = [None if x is None else TensorType(DType.of(x.dtype), x.shape) for x in inputs]
+        extras = [x for x in inputs[5:] if x is not None]
+        return (fused_reference(self.program(types), product, extras),)

@@ -1,0 +1,156 @@
+"""clrt.DecisionTrees: sums over the leaves that trees give; ONNX's tree ensembles expand to it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final, Literal, TypeAlias
+
+import numpy as np
+
+from clrt.errors import ModelError, ShapeError, reworded
+from clrt.ir.dtypes import DType
+from clrt.ir.graph import Node
+from clrt.ir.op import Array, TensorType
+from clrt.kernels.spec import BufferArg, KernelSpec, Launch, i32
+from clrt.kernels.variant import Lowering, Variant, reject_float64
+from clrt.ops.base import Op, Types
+from clrt.ops.checks import need
+from clrt.ops.movement.movement import fresh_dim
+from clrt.ops.registry import register
+
+AVERAGE: Final = 0
+SUM: Final = 1
+MIN: Final = 2
+MAX: Final = 3
+# ONNX names the same by these, each in the order of the numbers above and of MODES.
+Aggregate: TypeAlias = Literal[0, 1, 2, 3]
+AGGREGATES = ("AVERAGE", "SUM", "MIN", "MAX")
+BRANCHES = ("BRANCH_LEQ", "BRANCH_LT", "BRANCH_GTE", "BRANCH_GT", "BRANCH_EQ", "BRANCH_NEQ")
+MODES = (np.less_equal, np.less, np.greater_equal, np.greater, np.equal, np.not_equal)
+MISSING_IS_TRUE = 8
+
+
+def _emit(node: Node, ctx: Lowering) -> list[Launch]:
+    x, nodes, splits, roots, starts, entries, weights = (node.arg(i) for i in range(7))
+    y, op = node.output, node.op
+    assert isinstance(op, DecisionTrees)
+    rows, trees, targets = x.dims[0], roots.dims[0], op.targets
+    if not rows or not targets:
+        return []
+    types = {"DATA_T": x.dtype.cl, "STORAGE": x.dtype.storage, "REAL_T": x.dtype.compute}
+    find = KernelSpec.of("ml/tree_ensemble.cl", "tree_leaves", **types)
+    add = KernelSpec.of("ml/tree_ensemble.cl", "tree_targets", AGGREGATE=op.aggregate, **types)
+    found = ctx.scratch(rows * trees, DType.INT32)
+    sums = ctx.scratch(rows * targets, splits.dtype)
+    tables = tuple(BufferArg(v) for v in (x, nodes, splits, roots))
+    weighted = tuple(BufferArg(v) for v in (starts, entries, weights))
+    sizes = (i32(rows), i32(trees), i32(targets))
+    return [
+        Launch(find, (trees, rows), None, (*tables, BufferArg(found), *sizes[1:2], i32(x.dims[1]))),
+        Launch(
+            add, (rows,), None, (BufferArg(found), *weighted, BufferArg(y), BufferArg(sums), *sizes)
+        ),
+    ]
+
+
+def check_forest(tables: Sequence[Array], targets: int) -> None:
+    """Refuses trees that a walk would leave or never end in.
+
+    Args:
+        tables: The inputs of `DecisionTrees` behind x.
+
+    Raises:
+        ModelError: They do not fit together, a child, feature or target is outside, or the nodes
+            form a cycle.
+    """
+    nodes, splits, roots, starts, entries, weights = tables
+    ranks = [a.ndim for a in tables]
+    if ranks != [2, 1, 1, 1, 1, 1] or nodes.shape != (len(splits), 4) or not len(starts):
+        raise ModelError("its tables do not fit together.")
+    ends = starts[0] == 0 and starts[-1] == len(entries) == len(weights)
+    if not ends or (np.diff(starts) < 0).any():
+        raise ModelError("its tables do not fit together.")
+    children = np.concatenate([nodes[:, 2:].reshape(-1), roots])
+    if children.size and not 1 - len(starts) <= children.min() <= children.max() < len(nodes):
+        raise ModelError("a node has a child that does not exist.")
+    if (nodes[:, :2] < 0).any() or (entries < 0).any() or (entries >= targets).any():
+        raise ModelError("a feature or a target is outside its range.")
+    level = np.unique(roots[roots >= 0])
+    for _ in range(len(nodes) + 1):
+        if not level.size:
+            return
+        below = nodes[level, 2:].reshape(-1)
+        level = np.unique(below[below >= 0])
+    raise ModelError("its nodes form a cycle.")
+
+
+@register
+@dataclass(frozen=True)
+class DecisionTrees(Op):
+    """Sum, average, least or largest of the weights that the trees give each target, [N, targets].
+
+    Inputs: x [N, F]; nodes int32 [n, 4], of which a row is feature, mode (its place in MODES, and
+    MISSING_IS_TRUE where NaN goes the true way), child where the comparison with the split holds,
+    and other child: the number of a node behind it, or ~ that of a leaf; splits [n]; roots int32
+    [trees], a child each; starts int32 [leaves + 1] into what follows; targets int32 [m];
+    weights [m].
+    Splits and weights are float32, or float64 with x. A target without a weight gets 0.
+
+    Attributes:
+        targets: How many there are.
+        aggregate: AVERAGE, SUM, MIN or MAX.
+    """
+
+    targets: int = 1
+    aggregate: Aggregate = SUM
+
+    domain = "clrt"
+    host_inputs = (1, 3, 4, 5)
+    variants = (Variant("rows", _emit, reject_float64),)
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        x = need(inputs, 0, self)
+        if x.shape is None:
+            return [TensorType(x.dtype, (fresh_dim(), self.targets))]
+        if len(x.shape) != 2:
+            raise ShapeError(f"DecisionTrees: {x} has rank {len(x.shape)}; expected 2.")
+        nodes, features = need(inputs, 1, self).numbers, x.shape[1]
+        used = -1 if nodes is None else int(nodes[:, 0].max(initial=-1))
+        if isinstance(features, int) and used >= features:
+            raise ShapeError(f"DecisionTrees: the trees ask for feature {used} of {x}.")
+        return [TensorType(x.dtype, (x.shape[0], self.targets))]
+
+    def check_tables(self, inputs: Types) -> None:
+        types = [need(inputs, i, self) for i in range(1, 7)]
+        tables = [t.numbers for t in types if t.numbers is not None]
+        real = types[1].dtype
+        wanted = [DType.INT32, real, *(DType.INT32,) * 3, real]
+        if len(tables) < 6 or [t.dtype for t in types] != wanted or not real.is_float:
+            raise ModelError(f"{self.name}: its tables are not constants of the right types.")
+        try:
+            check_forest(tables, self.targets)
+        except ModelError as error:
+            raise reworded(error, f"{self.name}: {error}") from error
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        arrays = [a for a in inputs if a is not None]
+        x, nodes, splits, roots, starts, entries, weights = arrays
+        empty = np.nan if self.aggregate in (MIN, MAX) else 0
+        y = np.full((len(x), self.targets), empty, np.float64)
+        join = {MIN: np.fmin, MAX: np.fmax}.get(self.aggregate, np.add)
+        for row, sums in zip(x.astype(splits.dtype), y, strict=True):
+            for root in roots:
+                at = int(root)
+                while at >= 0:
+                    feature, mode, true, false = (int(v) for v in nodes[at])
+                    v = row[feature]
+                    missing = mode >= MISSING_IS_TRUE and v != v
+                    holds = missing or MODES[mode % MISSING_IS_TRUE](v, splits[at])
+                    at = true if holds else false
+                for i in range(int(starts[~at]), int(starts[~at + 1])):
+                    t = int(entries[i])
+                    sums[t] = join(sums[t], weights[i])
+        if self.aggregate == AVERAGE:
+            y /= len(roots)
+        return (np.where(np.isnan(y) & (self.aggregate in (MIN, MAX)), 0, y).astype(x.dtype),)

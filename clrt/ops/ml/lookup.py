@@ -1,0 +1,75 @@
+"""clrt.Lookup: elements through a table; LabelEncoder and its relatives expand to it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from clrt.device.caps import DeviceCaps
+from clrt.errors import ShapeError
+from clrt.ir.dtypes import DType
+from clrt.ir.graph import Node
+from clrt.ir.op import Array, TensorType
+from clrt.kernels.spec import BufferArg, KernelSpec, Launch, i32
+from clrt.kernels.variant import Lowering, Variant
+from clrt.ops.base import Accuracy, Op, Types
+from clrt.ops.checks import need
+from clrt.ops.movement.movement import count
+from clrt.ops.registry import register
+
+
+def _reject(node: Node, caps: DeviceCaps) -> str | None:
+    dtype = node.arg(0).dtype
+    if DType.STRING in (dtype, node.output.dtype):
+        return "text stays on the host"
+    if dtype.storage != "plain" or (dtype is DType.FLOAT64 and not caps.has_fp64):
+        return f"no kernel compares {dtype}"
+    return None
+
+
+def _emit(node: Node, ctx: Lowering) -> list[Launch]:
+    x, keys, y = node.arg(0), node.arg(1), node.output
+    elems = count(x.dims)
+    if not elems:
+        return []
+    kernel = KernelSpec.of("ml/lookup.cl", "lookup", DATA_T=x.dtype.cl, VALUE_T=y.dtype.cl_bits)
+    buffers = (BufferArg(x), BufferArg(keys), BufferArg(node.arg(2)), BufferArg(node.arg(3)))
+    args = (*buffers, BufferArg(y), i32(elems), i32(keys.dims[0]))
+    return [Launch(kernel, (elems,), None, args)]
+
+
+@register
+@dataclass(frozen=True)
+class Lookup(Op):
+    """values[k] where x equals keys[k], the default where it equals none.
+
+    Inputs: x, keys [k] in ascending order (NaN last; it equals NaN), values [k], default [1].
+    """
+
+    domain = "clrt"
+    accuracy = Accuracy.EXACT
+    alike = ((0, 1), (2, 3))
+    variants = (Variant("search", _emit, _reject),)
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        x, keys, values, default = (need(inputs, i, self) for i in range(4))
+        if x.dtype is not keys.dtype or values.dtype is not default.dtype:
+            raise ShapeError(
+                f"Lookup: x is {x}, keys are {keys}, values {values}, the default {default}."
+            )
+        table = TensorType(values.dtype, keys.shape), TensorType(values.dtype, (1,))
+        if keys.rank not in (1, None) or not (values.agrees(table[0]) and default.agrees(table[1])):
+            raise ShapeError(f"Lookup: {keys}, {values} and {default} are no table.")
+        return [TensorType(values.dtype, x.shape)]
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        x, keys, values, default = inputs
+        assert x is not None and keys is not None and values is not None and default is not None
+        if not len(keys):
+            return (np.full(x.shape, default.reshape(-1)[0]),)
+        place = np.minimum(np.searchsorted(keys, x), len(keys) - 1)
+        found = keys[place] == x
+        if x.dtype.kind == "f":
+            found |= np.isnan(keys[place]) & np.isnan(x)
+        return (np.where(found, values[place], default.reshape(-1)[0]),)

@@ -1,0 +1,128 @@
+"""What support vector machines need besides products: distances, and coupled probabilities."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from clrt.device.caps import DeviceCaps
+from clrt.errors import ShapeError
+from clrt.ir.dims import differ
+from clrt.ir.dtypes import DType
+from clrt.ir.graph import Node
+from clrt.ir.op import Array, TensorType
+from clrt.kernels.spec import BufferArg, KernelSpec, Launch, i32
+from clrt.kernels.variant import Lowering, Variant, reject_float64
+from clrt.ops.base import Op, Types
+from clrt.ops.checks import need
+from clrt.ops.movement.movement import fresh_dims
+from clrt.ops.registry import register
+
+
+def _reject(node: Node, caps: DeviceCaps) -> str | None:
+    dtype = node.arg(0).dtype
+    return None if dtype is DType.FLOAT32 else f"no kernel for {dtype}"
+
+
+def _no_distance(node: Node, caps: DeviceCaps) -> str | None:
+    if node.arg(0).dtype is DType.FLOAT64:
+        return reject_float64(node, caps)
+    return _reject(node, caps)
+
+
+def _distances(node: Node, ctx: Lowering) -> list[Launch]:
+    x, vectors = node.arg(0), node.arg(1)
+    (rows, features), count = x.dims, vectors.dims[0]
+    kernel = KernelSpec.of("ml/svm.cl", "squared_distance", DATA_T=x.dtype.cl)
+    buffers = (BufferArg(x), BufferArg(vectors), BufferArg(node.output))
+    return [Launch(kernel, (count, rows), None, (*buffers, i32(count), i32(features)))]
+
+
+def _couple(node: Node, ctx: Lowering) -> list[Launch]:
+    x, op = node.arg(0), node.op
+    assert isinstance(op, CouplePairs)
+    rows, k = x.dims[0], op.classes
+    kernel = KernelSpec.of("ml/svm.cl", "couple_pairs")
+    scratch = BufferArg(ctx.scratch(rows * (k * k + k)))
+    args = (BufferArg(x), BufferArg(node.output), scratch, i32(rows), i32(k))
+    return [Launch(kernel, (rows,), None, args)] if rows else []
+
+
+@register
+@dataclass(frozen=True)
+class SquaredDistance(Op):
+    """|x[i] - v[j]|^2 as [N, M], of x [N, F] and v [M, F]; no products, which would cancel."""
+
+    domain = "clrt"
+    variants = (Variant("flat", _distances, _no_distance),)
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        x, vectors = need(inputs, 0, self), need(inputs, 1, self)
+        if x.dtype is not vectors.dtype:
+            raise ShapeError(f"SquaredDistance: {x} and {vectors} differ in dtype.")
+        if x.shape is None or vectors.shape is None:
+            return [TensorType(x.dtype, fresh_dims(2))]
+        if len(x.shape) != 2 or len(vectors.shape) != 2:
+            raise ShapeError(f"SquaredDistance: {x} and {vectors} must have rank 2.")
+        if differ(x.shape[1], vectors.shape[1]):
+            raise ShapeError(f"SquaredDistance: {x} and {vectors} differ along axis 1.")
+        return [TensorType(x.dtype, (x.shape[0], vectors.shape[0]))]
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        x, vectors = inputs
+        assert x is not None and vectors is not None
+        wide = x.astype(np.float64)[:, None] - vectors.astype(np.float64)[None]
+        return ((wide**2).sum(2).astype(x.dtype),)
+
+
+@register
+@dataclass(frozen=True)
+class CouplePairs(Op):
+    """Probabilities [N, k] of classes from those [N, k (k - 1) / 2] that i wins over j, i < j.
+
+    Source: Wu, Lin and Weng, Probability estimates for multi-class classification by pairwise
+    coupling (2004), method 2, as in libsvm: it ends when the largest error is below 0.005 / k.
+    """
+
+    classes: int = 2
+
+    domain = "clrt"
+    variants = (Variant("rows", _couple, _reject),)
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        x = need(inputs, 0, self)
+        pairs = self.classes * (self.classes - 1) // 2
+        if x.shape is None:
+            return [TensorType(x.dtype, (*fresh_dims(1), self.classes))]
+        if len(x.shape) != 2 or differ(x.shape[1], pairs):
+            raise ShapeError(f"CouplePairs: {x} is not [N, {pairs}].")
+        return [TensorType(x.dtype, (x.shape[0], self.classes))]
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        (x,) = inputs
+        assert x is not None
+        rows = [self._row(row) for row in np.clip(x, np.float32(1e-7), np.float32(1 - 1e-7))]
+        return (np.asarray(rows, x.dtype).reshape(len(x), self.classes),)
+
+    def _row(self, pairs: Array) -> Any:
+        k = self.classes
+        r = np.zeros((k, k), np.float64)
+        r[np.triu_indices(k, 1)] = pairs
+        r += np.tril(1 - r.T, -1)
+        q = -r.T * r
+        np.fill_diagonal(q, (r**2).sum(0))
+        p = np.full(k, 1 / k)
+        for _ in range(max(100, k)):
+            qp = q @ p
+            total = p @ qp
+            if np.abs(qp - total).max() < 0.005 / k:
+                break
+            for t in range(k):
+                step = (total - qp[t]) / q[t, t]
+                p[t] += step
+                total = (total + step * (step * q[t, t] + 2 * qp[t])) / (1 + step) ** 2
+                qp = (qp + step * q[t]) / (1 + step)
+                p /= 1 + step
+        return p

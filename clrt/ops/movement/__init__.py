@@ -1,0 +1,1 @@
+"""Ops that only move elements."""

@@ -1,0 +1,182 @@
+"""Concat and Split: tensors side by side along one axis."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
+
+import numpy as np
+
+from clrt.errors import ModelError, ShapeError
+from clrt.ir.dims import Dim, differ, floordiv, mod, same
+from clrt.ir.graph import Node
+from clrt.ir.op import Array, TensorType
+from clrt.kernels.spec import BufferArg, Launch
+from clrt.kernels.strided import contiguous_strides, copy_launches
+from clrt.kernels.variant import Lowering, Variant
+from clrt.ops.base import Accuracy, OnnxNode, Op, Types
+from clrt.ops.checks import need, normalize_axis
+from clrt.ops.movement.movement import Promoted, count, elements, fresh_dim, given, length
+from clrt.ops.registry import register
+
+
+def _emit_concat(node: Node, ctx: Lowering) -> list[Launch]:
+    assert isinstance(node.op, Concat)
+    y = node.output
+    axis = normalize_axis(node.op.axis, len(y.dims), node.op)
+    strides = contiguous_strides(y.dims)
+    launches, at = [], 0
+    for x in node.inputs:
+        assert x is not None
+        if count(x.dims):
+            place = BufferArg(y, at * strides[axis])
+            own = contiguous_strides(x.dims)
+            launches += copy_launches(ctx, BufferArg(x), place, x.dtype, x.dims, own, strides)
+        at += x.dims[axis]
+    return launches
+
+
+@register
+@dataclass(frozen=True)
+class Concat(Op):
+    """The inputs one after another along `axis`. Source: ONNX Concat, opset 4 to 13."""
+
+    axis: int = 0
+
+    writes_part = True
+    accuracy = Accuracy.EXACT
+    storages = None
+    shape_data = True
+    variants = (Variant("strided", _emit_concat),)
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        types = [need(inputs, i, self) for i in range(max(len(inputs), 1))]
+        dtype = types[0].dtype
+        if any(t.dtype is not dtype for t in types):
+            raise ShapeError(f"Concat: the dtypes of {', '.join(map(str, types))} differ.")
+        shapes = [t.shape for t in types if t.shape is not None]
+        if not shapes:
+            return [TensorType(dtype, None)]
+        rank = len(shapes[0])
+        axis = normalize_axis(self.axis, rank, self)
+        result: list[Dim] = list(shapes[0])
+        text = ", ".join(map(str, types))
+        for shape in shapes[1:]:
+            if len(shape) != rank:
+                raise ShapeError(f"Concat: the ranks of {text} differ.")
+            for i, dim in enumerate(shape):
+                if i == axis:
+                    result[i] = result[i] + dim
+                elif differ(dim, result[i]):
+                    raise ShapeError(f"Concat: axis {i} of {text} differs; only axis {axis} may.")
+                elif isinstance(dim, int):
+                    result[i] = dim
+        if len(shapes) < len(types):
+            result[axis] = fresh_dim()
+        return [TensorType(dtype, tuple(result))]
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        return (np.concatenate([x for x in inputs if x is not None], axis=self.axis),)
+
+
+def _emit_split(node: Node, ctx: Lowering) -> list[Launch]:
+    assert isinstance(node.op, Split)
+    x = node.arg(0)
+    axis = normalize_axis(node.op.axis, len(x.dims), node.op)
+    strides = contiguous_strides(x.dims)
+    launches, at = [], 0
+    for y in node.outputs:
+        if count(y.dims):
+            place = BufferArg(x, at * strides[axis])
+            own = contiguous_strides(y.dims)
+            launches += copy_launches(ctx, place, BufferArg(y), x.dtype, y.dims, strides, own)
+        at += y.dims[axis]
+    return launches
+
+
+# Each is listed in the file, and has a type.
+_MAX_PARTS = 1 << 20
+
+
+@register
+@dataclass(frozen=True)
+class Split(Op):
+    """x cut along `axis` into `num_outputs` parts of one size (the last may be smaller).
+
+    Input 1, where given, holds the sizes of the `outputs` parts instead. Source: ONNX Split, opset
+    2 to 18; the sizes became an input in 13.
+    """
+
+    axis: int = 0
+    num_outputs: int | None = None
+    outputs: int = 1
+
+    promoted: ClassVar[Promoted] = {"split": (1, np.int64)}
+    implied = frozenset({"outputs"})
+    moves = True
+    reads_part = True
+    host_inputs = (1,)
+    accuracy = Accuracy.EXACT
+    storages = None
+    shape_data = True
+    variants = (Variant("strided", _emit_split),)
+
+    @classmethod
+    def from_onnx(cls, node: OnnxNode) -> Op:
+        op = super().from_onnx(node)
+        assert isinstance(op, cls)
+        if any(node.inputs[1:2]):
+            return replace(op, num_outputs=None, outputs=len(node.outputs))
+        if op.num_outputs not in (None, 0, len(node.outputs)):
+            raise ModelError(
+                f"Split: num_outputs is {op.num_outputs}, and it has {len(node.outputs)} outputs."
+            )
+        return op if op.num_outputs else replace(op, num_outputs=len(node.outputs))
+
+    def sizes(self, dim: Dim, wanted: Sequence[Dim] | None) -> list[Dim]:
+        """The size of each part along the axis.
+
+        Raises:
+            ShapeError: The sizes do not add up to the dim.
+        """
+        if wanted is not None:
+            total = sum(wanted)
+            if differ(total, dim):
+                parts = ",".join(map(str, wanted))
+                raise ShapeError(f"Split: sizes [{parts}] add up to {total}; the axis has {dim}.")
+            return list(wanted)
+        number = self.num_outputs or 1
+        even = same(mod(dim, number), 0)
+        size = floordiv(dim, number) if even else floordiv(dim + (number - 1), number)
+        last = dim - size * (number - 1)
+        if isinstance(last, int) and last < 0:
+            raise ShapeError(f"Split: an axis of {dim} has no {number} parts.")
+        return [size] * (number - 1) + [last]
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        x = need(inputs, 0, self)
+        wanted = elements(inputs, 1)
+        unknown = wanted is None and given(inputs, 1)
+        parts = length(inputs, 1) if unknown else None
+        most = max(parts or 0, self.num_outputs or 0, self.outputs)
+        if most > _MAX_PARTS:
+            raise ModelError(f"Split: it has {most} outputs; {_MAX_PARTS} are allowed.")
+        if x.shape is None:
+            found = len(wanted) if wanted is not None else parts or self.num_outputs or self.outputs
+            return [TensorType(x.dtype, None) for _ in range(found)]
+        axis = normalize_axis(self.axis, len(x.shape), self)
+        if unknown:
+            sizes: list[Dim] = [fresh_dim() for _ in range(parts or self.outputs)]
+        else:
+            sizes = self.sizes(x.shape[axis], wanted)
+        before, after = x.shape[:axis], x.shape[axis + 1 :]
+        return [TensorType(x.dtype, (*before, size, *after)) for size in sizes]
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        x, split = inputs[0], inputs[1] if len(inputs) > 1 else None
+        assert x is not None
+        axis = normalize_axis(self.axis, x.ndim, self)
+        wanted = None if split is None else [int(s) for s in split]
+        ends = np.cumsum([int(s) for s in self.sizes(x.shape[axis], wanted)])
+        return tuple(np.ascontiguousarray(p) for p in np.split(x, ends[:-1], axis))

@@ -1,0 +1,117 @@
+"""DepthToSpace and SpaceToDepth: blocks of pixels to channels and back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from clrt.errors import ShapeError
+from clrt.ir.dims import Dim, Shape, floordiv
+from clrt.ir.graph import Node
+from clrt.ir.op import Array, TensorType
+from clrt.kernels.spec import BufferArg, Launch
+from clrt.kernels.strided import contiguous_strides, copy_launches
+from clrt.kernels.variant import Lowering, Variant
+from clrt.ops.base import Accuracy, Op, Types
+from clrt.ops.checks import need
+from clrt.ops.movement.movement import count, fresh_dims
+from clrt.ops.registry import register
+
+
+def _emit(node: Node, ctx: Lowering) -> list[Launch]:
+    x, y = node.arg(0), node.output
+    assert isinstance(node.op, _Blocks)
+    if not count(y.dims):
+        return []
+    split, order = node.op.blocks(x.dims)
+    strides = contiguous_strides(split)
+    dims, moved = [split[i] for i in order], [strides[i] for i in order]
+    target = contiguous_strides(dims)
+    return copy_launches(ctx, BufferArg(x), BufferArg(y), x.dtype, dims, moved, target)
+
+
+@dataclass(frozen=True)
+class _Blocks(Op):
+    """The base of both.
+
+    Mode DCR has the block's place as the slow part of the channel, CRD as the fast one.
+    """
+
+    blocksize: int = 1
+    mode: Literal["DCR", "CRD"] = "DCR"
+
+    accuracy = Accuracy.EXACT
+    storages = None
+    variants = (Variant("strided", _emit),)
+
+    def blocks(self, dims: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        """The input's dims with its blocks as axes of their own, and the order of the output."""
+        raise NotImplementedError(self.name)
+
+    def result(self, n: Dim, c: Dim, h: Dim, w: Dim) -> Shape:
+        """The output's shape.
+
+        Raises:
+            ShapeError: The input does not divide into blocks.
+        """
+        raise NotImplementedError(self.name)
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        x = need(inputs, 0, self)
+        if x.shape is None:
+            return [TensorType(x.dtype, fresh_dims(4))]
+        if len(x.shape) != 4:
+            raise ShapeError(f"{self.name}: {x} has rank {len(x.shape)}; expected N, C, H, W.")
+        return [TensorType(x.dtype, self.result(*x.shape))]
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        (x,) = inputs
+        assert x is not None
+        split, order = self.blocks(x.shape)
+        shape = [int(d) for d in self.result(*x.shape)]
+        return (x.reshape(split).transpose(order).reshape(shape),)
+
+
+@register
+@dataclass(frozen=True)
+class DepthToSpace(_Blocks):
+    """Channels to blocks of pixels: (N, C, H, W) to (N, C/b², bH, bW).
+
+    Source: ONNX DepthToSpace, opset 1 to 28.
+    """
+
+    def blocks(self, dims: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        n, c, h, w = dims
+        b = self.blocksize
+        rest = c // (b * b)
+        if self.mode == "DCR":
+            return (n, b, b, rest, h, w), (0, 3, 4, 1, 5, 2)
+        return (n, rest, b, b, h, w), (0, 1, 4, 2, 5, 3)
+
+    def result(self, n: Dim, c: Dim, h: Dim, w: Dim) -> Shape:
+        b = self.blocksize
+        if b < 1 or (isinstance(c, int) and c % (b * b)):
+            raise ShapeError(f"DepthToSpace: {c} channels are no multiple of {b}x{b}.")
+        return (n, floordiv(c, b * b), h * b, w * b)
+
+
+@register
+@dataclass(frozen=True)
+class SpaceToDepth(_Blocks):
+    """Blocks of pixels to channels: (N, C, H, W) to (N, C b², H/b, W/b).
+
+    Source: ONNX SpaceToDepth, opset 1 to 28.
+    """
+
+    def blocks(self, dims: Sequence[int]) -> tuple[tuple[int, ...], tuple[int, ...]]:
+        n, c, h, w = dims
+        b = self.blocksize
+        order = (0, 3, 5, 1, 2, 4) if self.mode == "DCR" else (0, 1, 3, 5, 2, 4)
+        return (n, c, h // b, b, w // b, b), order
+
+    def result(self, n: Dim, c: Dim, h: Dim, w: Dim) -> Shape:
+        b = self.blocksize
+        if b < 1 or any(isinstance(d, int) and d % b for d in (h, w)):
+            raise ShapeError(f"SpaceToDepth: {h}x{w} pixels have no blocks of {b}x{b}.")
+        return (n, c * (b * b), floordiv(h, b), floordiv(w, b))

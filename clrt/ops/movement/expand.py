@@ -1,0 +1,107 @@
+"""Expand and Tile: elements repeated along axes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from clrt.errors import ShapeError
+from clrt.ir.graph import Node
+from clrt.ir.op import Array, TensorType
+from clrt.kernels.spec import BufferArg, Launch
+from clrt.kernels.strided import broadcast_strides, contiguous_strides, copy_launches
+from clrt.kernels.variant import Lowering, Variant
+from clrt.ops.base import Accuracy, Op, Types
+from clrt.ops.checks import broadcast_shapes, need
+from clrt.ops.movement.movement import count, elements, fresh_dims, length
+from clrt.ops.registry import register
+
+
+def _emit_expand(node: Node, ctx: Lowering) -> list[Launch]:
+    x, y = node.arg(0), node.output
+    if not count(y.dims):
+        return []
+    source, target = broadcast_strides(x.dims, y.dims), contiguous_strides(y.dims)
+    return copy_launches(ctx, BufferArg(x), BufferArg(y), x.dtype, y.dims, source, target)
+
+
+@register
+@dataclass(frozen=True)
+class Expand(Op):
+    """x broadcast against a shape (dims of 1 in the shape keep those of x).
+
+    Source: ONNX Expand, opset 8 to 13.
+    """
+
+    moves = True
+    host_inputs = (1,)
+    accuracy = Accuracy.EXACT
+    storages = None
+    shape_data = True
+    variants = (Variant("strided", _emit_expand),)
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        x = need(inputs, 0, self)
+        wanted = elements(inputs, 1)
+        if x.shape is None:
+            return [TensorType(x.dtype, None)]
+        if wanted is None:
+            rank = length(inputs, 1)
+            shape = None if rank is None else fresh_dims(max(rank, len(x.shape)))
+            return [TensorType(x.dtype, shape)]
+        return [TensorType(x.dtype, broadcast_shapes([x.shape, tuple(wanted)], self))]
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        x, shape = inputs
+        assert x is not None and shape is not None
+        target = np.broadcast_shapes(x.shape, tuple(int(d) for d in shape))
+        return (np.broadcast_to(x, target).copy(),)
+
+
+def _emit_tile(node: Node, ctx: Lowering) -> list[Launch]:
+    x, y = node.arg(0), node.output
+    if not count(y.dims):
+        return []
+    target = contiguous_strides(y.dims)
+    shape: list[int] = []
+    source_steps: list[int] = []
+    target_steps: list[int] = []
+    for own, dim, goal, step in zip(
+        contiguous_strides(x.dims), x.dims, y.dims, target, strict=True
+    ):
+        shape += [goal // dim, dim]
+        source_steps += [0, own]
+        target_steps += [dim * step, step]
+    return copy_launches(
+        ctx, BufferArg(x), BufferArg(y), x.dtype, shape, source_steps, target_steps
+    )
+
+
+@register
+@dataclass(frozen=True)
+class Tile(Op):
+    """x repeated `repeats[axis]` times along each axis. Source: ONNX Tile, opset 6 to 13."""
+
+    moves = True
+    host_inputs = (1,)
+    accuracy = Accuracy.EXACT
+    storages = None
+    shape_data = True
+    variants = (Variant("strided", _emit_tile),)
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        x = need(inputs, 0, self)
+        repeats = elements(inputs, 1)
+        if x.shape is None:
+            return [TensorType(x.dtype, None)]
+        if repeats is None:
+            return [TensorType(x.dtype, fresh_dims(len(x.shape)))]
+        if len(repeats) != len(x.shape):
+            raise ShapeError(f"Tile: {len(repeats)} repeats for rank {len(x.shape)} ({x}).")
+        return [TensorType(x.dtype, tuple(d * r for d, r in zip(x.shape, repeats, strict=True)))]
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        x, repeats = inputs
+        assert x is not None and repeats is not None
+        return (np.tile(x, tuple(int(r) for r in repeats)),)

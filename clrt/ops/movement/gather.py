@@ -1,0 +1,134 @@
+"""Gather: rows of a table, along any axis."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from clrt.device.caps import DeviceCaps
+from clrt.errors import ShapeError, UnsupportedError
+from clrt.ir.code import Code, Define
+from clrt.ir.graph import Node
+from clrt.ir.op import Array, TensorType
+from clrt.kernels.spec import BufferArg, KernelSpec, Launch, ceil_div, i32
+from clrt.kernels.tuned import tuned
+from clrt.kernels.variant import Lowering, Variant
+from clrt.ops.base import Accuracy, Op, Types
+from clrt.ops.checks import need, normalize_axis
+from clrt.ops.movement.movement import count, index_t
+from clrt.ops.pointwise.fused import symbolic_shape
+from clrt.ops.ranges import check_indices, index_status
+from clrt.ops.registry import register
+
+VECTOR_BYTES = 16
+CPU = tuned("gather_cpu", T_BYTES=16384)
+
+
+@dataclass(frozen=True)
+class _View:
+    """y[o, i, :] = x[o, indices[i], :] for rows of `inner` elements, and what it launches with."""
+
+    outer: int
+    n: int
+    rows: int
+    inner: int
+    buffers: tuple[BufferArg, ...]
+    defines: dict[str, Define]
+
+
+def _view(node: Node) -> _View:
+    x, indices, y = node.arg(0), node.arg(1), node.output
+    assert isinstance(node.op, Gather)
+    axis = normalize_axis(node.op.axis, len(x.dims), node.op)
+    n = x.dims[axis]
+    if n == 0:
+        raise UnsupportedError(f"axis {axis} of '{x.name}' has no elements to gather from.")
+    status = index_status(node, 1, (n,), f"axis {axis} of '{x.name}'")
+    return _View(
+        count(x.dims[:axis]),
+        n,
+        count(indices.dims),
+        count(x.dims[axis + 1 :]),
+        (BufferArg(x), BufferArg(indices), BufferArg(y), BufferArg(status)),
+        {"DATA_T": x.dtype.cl_bits, "INDEX_T": index_t(indices)},
+    )
+
+
+def _reject_cpu(node: Node, caps: DeviceCaps) -> str | None:
+    """Why rows are not copied in long vectors."""
+    x, op = node.arg(0), node.op
+    assert isinstance(op, Gather)
+    if not caps.is_cpu:
+        return "for CPU devices"
+    shape = symbolic_shape(x)
+    inner = shape[normalize_axis(op.axis, len(shape), op) + 1 :]
+    known = [d for d in inner if isinstance(d, int)]
+    row_bytes = math.prod(known) * x.dtype.itemsize
+    short = len(known) == len(inner) and row_bytes < VECTOR_BYTES
+    return f"rows of {row_bytes} bytes are shorter than a vector" if short else None
+
+
+def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
+    total = count(node.output.dims)
+    if not total:
+        return []
+    view, tunables = _view(node), ctx.tunables(CPU)
+    kernel = KernelSpec.of("movement/gather.cl", "gather_cpu", **view.defines, **tunables)
+    groups = ceil_div(total * node.output.dtype.itemsize, tunables["T_BYTES"])
+    sizes = (i32(view.n), i32(view.rows), i32(view.inner), i32(total))
+    return [Launch(kernel, (groups,), (1,), (*view.buffers, *sizes))]
+
+
+def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:
+    if not count(node.output.dims):
+        return []
+    view, x = _view(node), node.arg(0)
+    lanes = VECTOR_BYTES // x.dtype.itemsize
+    vector = view.inner % lanes == 0
+    units = view.inner // lanes if vector else view.inner
+    kernel = KernelSpec.of(
+        "movement/gather.cl",
+        "gather",
+        COPY_T=Code("uint4") if vector else x.dtype.cl_bits,
+        ROWS_FIRST=int(units == 1),
+        **view.defines,
+    )
+    size = (view.rows, units, view.outer) if units == 1 else (units, view.rows, view.outer)
+    sizes = (i32(view.n), i32(view.rows), i32(units))
+    return [Launch(kernel, size, None, (*view.buffers, *sizes))]
+
+
+@register
+@dataclass(frozen=True)
+class Gather(Op):
+    """y[o, i, r] = x[o, indices[i], r] with o before and r after `axis`; -1 is the last row.
+
+    Source: ONNX Gather, opset 1 to 13. An index outside the axis is an error that the run reports.
+    """
+
+    axis: int = 0
+
+    reads_part = True
+    accuracy = Accuracy.EXACT
+    storages = None
+    shape_data = True
+    followed = (1,)
+    variants = (Variant("cpu", _emit_cpu, _reject_cpu), Variant("any", _emit_any))
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        x, indices = need(inputs, 0, self), need(inputs, 1, self)
+        if x.shape is None or indices.shape is None:
+            return [TensorType(x.dtype, None)]
+        if not x.shape:
+            raise ShapeError("Gather: the data is a scalar; expected a rank of at least 1.")
+        axis = normalize_axis(self.axis, len(x.shape), self)
+        return [TensorType(x.dtype, x.shape[:axis] + indices.shape + x.shape[axis + 1 :])]
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        x, indices = inputs
+        assert x is not None and indices is not None
+        if indices.dtype != object:
+            check_indices(indices, (x.shape[self.axis],), self.name)
+        return (np.asarray(np.take(x, indices, self.axis), x.dtype),)

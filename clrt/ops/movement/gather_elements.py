@@ -1,0 +1,79 @@
+"""GatherElements: for each index, one element along an axis."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from clrt.errors import ShapeError, UnsupportedError
+from clrt.ir.graph import Node
+from clrt.ir.op import Array, TensorType
+from clrt.kernels.spec import BufferArg, KernelSpec, Launch
+from clrt.kernels.strided import collapse, contiguous_strides, launch_places, pad_rank
+from clrt.kernels.variant import Lowering, Variant
+from clrt.ops.base import Accuracy, Op, Types
+from clrt.ops.checks import need, normalize_axis
+from clrt.ops.movement.movement import count, index_t
+from clrt.ops.ranges import check_indices, index_status
+from clrt.ops.registry import register
+
+
+def _emit(node: Node, ctx: Lowering) -> list[Launch]:
+    x, indices, y = node.arg(0), node.arg(1), node.output
+    assert isinstance(node.op, GatherElements)
+    if not count(y.dims):
+        return []
+    axis = normalize_axis(node.op.axis, len(x.dims), node.op)
+    n = x.dims[axis]
+    if n == 0:
+        raise UnsupportedError(f"axis {axis} of '{x.name}' has no elements to gather from.")
+    strides = list(contiguous_strides(x.dims))
+    step, strides[axis] = strides[axis], 0
+    dims, (steps, _) = collapse(y.dims, strides, contiguous_strides(y.dims))
+    status = index_status(node, 1, (n,), f"axis {axis} of '{x.name}'")
+    buffers = (BufferArg(x), BufferArg(indices), BufferArg(y), BufferArg(status))
+    numbers = (n, step, *pad_rank(steps, 0))
+    kernel = KernelSpec.of(
+        "movement/gather_elements.cl",
+        "gather_elements",
+        DATA_T=x.dtype.cl_bits,
+        INDEX_T=index_t(indices),
+    )
+    return [launch_places(kernel, buffers, dims, numbers, ctx.caps)]
+
+
+@register
+@dataclass(frozen=True)
+class GatherElements(Op):
+    """y[i][j][k] = x[i][indices[i][j][k]][k] (for axis 1).
+
+    Source: ONNX GatherElements, opset 11 to 13.
+    """
+
+    axis: int = 0
+
+    reads_part = True
+    accuracy = Accuracy.EXACT
+    storages = None
+    followed = (1,)
+    variants = (Variant("strided", _emit),)
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        x, indices = need(inputs, 0, self), need(inputs, 1, self)
+        if x.shape is not None and indices.shape is not None:
+            if len(x.shape) != len(indices.shape):
+                raise ShapeError(f"GatherElements: ranks of {x} and {indices} differ.")
+            axis = normalize_axis(self.axis, len(x.shape), self)
+            for i, (d, k) in enumerate(zip(x.shape, indices.shape, strict=True)):
+                if i != axis and isinstance(d, int) and isinstance(k, int) and k > d:
+                    raise ShapeError(f"GatherElements: axis {i} of {indices} exceeds that of {x}.")
+        return [TensorType(x.dtype, indices.shape)]
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        x, indices = inputs
+        assert x is not None and indices is not None
+        axis = normalize_axis(self.axis, x.ndim, self)
+        places: list[Array] = list(np.indices(indices.shape, sparse=True))
+        places[axis] = check_indices(indices, (x.shape[axis],), self.name)
+        return (x[tuple(places)],)

@@ -1,0 +1,185 @@
+"""GatherND and ScatterND: index tuples into the leading axes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from clrt.device.caps import DeviceCaps
+from clrt.errors import ShapeError, UnsupportedError
+from clrt.ir.dims import differ
+from clrt.ir.graph import Node, Value
+from clrt.ir.op import Array, TensorType
+from clrt.kernels.spec import BufferArg, KernelSpec, Launch, Scalar, i32
+from clrt.kernels.strided import MAX_RANK, contiguous_strides
+from clrt.kernels.variant import Lowering, Variant
+from clrt.ops.base import Accuracy, OnnxNode, Op, Types
+from clrt.ops.checks import need
+from clrt.ops.movement.movement import count, index_t
+from clrt.ops.movement.scatter_elements import (
+    REDUCTIONS,
+    UFUNCS,
+    Reduction,
+    copy_of,
+    data_t,
+    reject_reduce,
+)
+from clrt.ops.ranges import check_indices, index_status
+from clrt.ops.registry import register
+
+
+def _tuple_args(node: Node, dims: Sequence[int], inner: int) -> tuple[Scalar, ...]:
+    """Arguments of the index tuples: their length, then dims and strides of the indexed axes."""
+    if len(dims) > MAX_RANK:
+        raise UnsupportedError(f"{node}: tuples of {len(dims)} indices; kernels take {MAX_RANK}.")
+    if 0 in dims:
+        raise UnsupportedError(f"{node}: an indexed axis has no elements.")
+    strides = [s * inner for s in contiguous_strides(dims)]
+    fill = [0] * (MAX_RANK - len(dims))
+    numbers = (len(dims), *dims, *(1 for _ in fill), *strides, *fill)
+    return tuple(i32(v) for v in numbers)
+
+
+def _status(node: Node, data: Value, dims: Sequence[int]) -> BufferArg:
+    return BufferArg(index_status(node, 1, dims, f"the axes of '{data.name}' that it is for"))
+
+
+def _emit_gather(node: Node, ctx: Lowering) -> list[Launch]:
+    x, indices, y = node.arg(0), node.arg(1), node.output
+    assert isinstance(node.op, GatherND)
+    if not count(y.dims):
+        return []
+    b, width = node.op.batch_dims, indices.dims[-1]
+    inner = count(x.dims[b + width :])
+    per_batch = count(indices.dims[b:-1])
+    tuples = count(indices.dims[:-1])
+    dims = x.dims[b : b + width]
+    kernel = KernelSpec.of(
+        "movement/gather_nd.cl", "gather_nd", DATA_T=x.dtype.cl_bits, INDEX_T=index_t(indices)
+    )
+    buffers = (BufferArg(x), BufferArg(indices), BufferArg(y), _status(node, x, dims))
+    batch = count(x.dims[b:])
+    numbers = tuple(i32(v) for v in (inner, tuples, per_batch, batch))
+    args = (*buffers, *numbers, *_tuple_args(node, dims, inner))
+    return [Launch(kernel, (inner, tuples), None, args)]
+
+
+@register
+@dataclass(frozen=True)
+class GatherND(Op):
+    """y[b, t] = x[b, indices[b, t]] with tuples of indices along the last axis.
+
+    Source: ONNX GatherND, opset 11 to 13.
+    """
+
+    batch_dims: int = 0
+
+    reads_part = True
+    accuracy = Accuracy.EXACT
+    storages = None
+    followed = (1,)
+    variants = (Variant("tuples", _emit_gather),)
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        x, indices = need(inputs, 0, self), need(inputs, 1, self)
+        if x.shape is None or indices.shape is None:
+            return [TensorType(x.dtype, None)]
+        if not indices.shape:
+            raise ShapeError("GatherND: the indices are a scalar; expected a rank of at least 1.")
+        width = indices.shape[-1]
+        if not isinstance(width, int):
+            return [TensorType(x.dtype, None)]
+        b = self.batch_dims
+        if not 0 <= b < len(indices.shape) or b + width > len(x.shape):
+            raise ShapeError(
+                f"GatherND: tuples of {width} indices after {b} batch axes (batch_dims) do not "
+                f"fit {x}."
+            )
+        if any(map(differ, x.shape[:b], indices.shape[:b])):
+            raise ShapeError(f"GatherND: the first {b} axes of {x} and {indices} differ.")
+        return [TensorType(x.dtype, indices.shape[:-1] + x.shape[b + width :])]
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        x, indices = inputs
+        assert x is not None and indices is not None
+        b, width = self.batch_dims, indices.shape[-1]
+        places = check_indices(indices, x.shape[b : b + width], self.name)
+        batch = tuple(
+            p.reshape(p.shape + (1,) * (indices.ndim - 1 - b))
+            for p in np.indices(indices.shape[:b])
+        )
+        result = x[(*batch, *np.moveaxis(places, -1, 0))]
+        shape = indices.shape[:-1] + x.shape[b + width :]
+        return (np.broadcast_to(result, shape).copy(),)
+
+
+def _reject(node: Node, caps: DeviceCaps) -> str | None:
+    assert isinstance(node.op, ScatterND)
+    return reject_reduce(node.op.reduction, node.output.dtype, caps)
+
+
+def _emit_scatter(node: Node, ctx: Lowering) -> list[Launch]:
+    indices, updates, y = node.arg(1), node.arg(2), node.output
+    op = node.op
+    assert isinstance(op, ScatterND)
+    if not count(y.dims):
+        return []
+    launches = copy_of(node, ctx)
+    if not count(updates.dims):
+        return launches
+    width = indices.dims[-1]
+    dims, inner = y.dims[:width], count(y.dims[width:])
+    tuples = count(indices.dims[:-1])
+    kernel = KernelSpec.of(
+        "movement/scatter_nd.cl",
+        "scatter_nd",
+        DATA_T=data_t(op.reduction, y.dtype),
+        INDEX_T=index_t(indices),
+        REDUCTION=REDUCTIONS[op.reduction],
+    )
+    buffers = (BufferArg(indices), BufferArg(updates), BufferArg(y), _status(node, y, dims))
+    args = (*buffers, i32(inner), i32(tuples), *_tuple_args(node, dims, inner))
+    return [*launches, Launch(kernel, (inner,), None, args)]
+
+
+@register
+@dataclass(frozen=True)
+class ScatterND(Op):
+    """x with y[indices[t]] = updates[t], or reduced into it; tuples along the last axis.
+
+    Numerics: updates of one element are taken in the order of the tuples, on one work-item.
+    Source: ONNX ScatterND, opset 11 to 18.
+    """
+
+    reduction: Reduction = "none"
+
+    alike = ((0, 2),)
+    followed = (1,)
+    variants = (Variant("columns", _emit_scatter, _reject),)
+
+    @classmethod
+    def from_onnx(cls, node: OnnxNode) -> Op:
+        return super().from_onnx(node)
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        x, indices, updates = (need(inputs, i, self) for i in range(3))
+        shape, tuples = x.static_shape, indices.static_shape
+        if shape is not None and tuples is not None and updates.is_static:
+            fits = tuples and tuples[-1] <= len(shape)
+            if not fits or updates.shape != tuples[:-1] + shape[tuples[-1] :]:
+                raise ShapeError(f"ScatterND: {indices} and {updates} do not fit {x}.")
+        return [TensorType(x.dtype, x.shape)]
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        x, indices, updates = inputs
+        assert x is not None and indices is not None and updates is not None
+        result = x.copy()
+        places = check_indices(indices, x.shape[: indices.shape[-1]], self.name)
+        index = tuple(np.moveaxis(places, -1, 0))
+        if self.reduction == "none":
+            result[index] = updates
+        else:
+            UFUNCS[self.reduction].at(result, index, updates)  # type: ignore[attr-defined]
+        return (result,)

@@ -1,0 +1,102 @@
+"""What the ops that only move elements share: integer inputs as dims, fills, index types."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from clrt.errors import UnsupportedError
+from clrt.ir.code import Code
+from clrt.ir.dims import UNKNOWN, Dim, Expr, symbol
+from clrt.ir.dtypes import DType
+from clrt.ir.graph import Node, Value
+from clrt.ir.op import Array, TensorType
+from clrt.kernels.spec import BufferArg, KernelSpec, Launch, i32
+
+Promoted: TypeAlias = Mapping[str, tuple[int, Any]]
+_NUMBERS = itertools.count()
+
+
+def fresh_dim() -> Expr:
+    """A dim of which nothing is known before the model runs, or before dims are bound."""
+    return symbol(f"{UNKNOWN}{next(_NUMBERS)}")
+
+
+def fresh_dims(count: int) -> tuple[Dim, ...]:
+    """As many unknown dims as asked for."""
+    return tuple(fresh_dim() for _ in range(count))
+
+
+def elements(types: Sequence[TensorType | None], index: int) -> list[Dim] | None:
+    """The elements of an integer input as dims; None where it is left out or not known yet."""
+    data = data_of(types, index)
+    if data is None:
+        return None
+    return [d if isinstance(d, Expr) else int(d) for d in data.reshape(-1)]
+
+
+def data_of(types: Sequence[TensorType | None], index: int) -> Array | None:
+    """The elements of an input; None where it is left out or not known yet."""
+    found = types[index] if index < len(types) else None
+    return None if found is None else found.data
+
+
+def given(types: Sequence[TensorType | None], index: int) -> bool:
+    """Whether an optional input is there."""
+    return index < len(types) and types[index] is not None
+
+
+def length(types: Sequence[TensorType | None], index: int) -> int | None:
+    """How many elements a one-axis input has; None where that is not known."""
+    found = types[index] if index < len(types) else None
+    if found is None or found.shape is None or len(found.shape) != 1:
+        return None
+    count = found.shape[0]
+    return count if isinstance(count, int) else None
+
+
+def host(node: Node, index: int) -> Array:
+    """The elements of an input that the launch needs as numbers.
+
+    Raises:
+        UnsupportedError: They are computed while the model runs.
+    """
+    numbers = node.arg(index).numbers
+    if numbers is None:
+        raise UnsupportedError(f"input {index} of {node} is computed while the model runs.")
+    return numbers
+
+
+def host_ints(node: Node, index: int) -> tuple[int, ...] | None:
+    """The elements of an optional integer input; None where it is left out."""
+    if node.input(index) is None:
+        return None
+    return tuple(int(v) for v in host(node, index).reshape(-1))
+
+
+def count(dims: Sequence[int]) -> int:
+    """How many elements a static shape has."""
+    return math.prod(dims)
+
+
+def index_t(indices: Value) -> Code:
+    """The C type of an index tensor."""
+    return indices.dtype.cl
+
+
+def fill_launch(dst: BufferArg, dtype: DType, elems: int, value: object) -> Launch:
+    """The launch that writes one number to `elems` elements."""
+    kernel = KernelSpec.of("tensor/fill.cl", "fill_bits", DATA_T=dtype.cl_bits)
+    pattern = np.asarray(value).astype(dtype.numpy).tobytes()
+    bits = np.int64(int.from_bytes(pattern, "little", signed=True))
+    return Launch(kernel, (elems,), None, (dst, i32(elems), bits))
+
+
+def fill_from_launch(dst: BufferArg, dtype: DType, elems: int, value: BufferArg) -> Launch:
+    """The launch that writes the first element of a buffer to `elems` elements."""
+    kernel = KernelSpec.of("tensor/fill.cl", "fill_from", DATA_T=dtype.cl_bits)
+    return Launch(kernel, (elems,), None, (value, dst, i32(elems)))

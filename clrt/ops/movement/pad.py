@@ -1,0 +1,168 @@
+"""Pad: a border around a tensor, or (with negative pads) a tensor cropped."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar, Literal, TypeAlias
+
+import numpy as np
+
+from clrt.errors import ShapeError, UnsupportedError, counted
+from clrt.ir.dims import Dim
+from clrt.ir.graph import Node
+from clrt.ir.op import Array, TensorType
+from clrt.kernels.spec import BufferArg, KernelSpec, Launch
+from clrt.kernels.strided import contiguous_strides, copy_launches, launch_places, pad_rank
+from clrt.kernels.variant import Lowering, Variant
+from clrt.ops.base import Accuracy, Op, Types
+from clrt.ops.checks import checked_sizes, need, normalize_axis
+from clrt.ops.movement.movement import (
+    Promoted,
+    count,
+    elements,
+    fill_from_launch,
+    fill_launch,
+    fresh_dims,
+    given,
+    host_ints,
+)
+from clrt.ops.registry import register
+
+Mode: TypeAlias = Literal["constant", "reflect", "edge", "wrap"]
+MODES: dict[Mode, int] = {"constant": 0, "reflect": 1, "edge": 2, "wrap": 3}
+
+
+def _emit(node: Node, ctx: Lowering) -> list[Launch]:
+    x, y = node.arg(0), node.output
+    assert isinstance(node.op, Pad)
+    elems = count(y.dims)
+    if not elems:
+        return []
+    pads = host_ints(node, 1)
+    assert pads is not None
+    begins, ends = node.op.full_pads(len(x.dims), pads, host_ints(node, 3))
+    strides = contiguous_strides(x.dims)
+    # Negative pads crop first: what is left is a view of x.
+    crop = [max(-b, 0) for b in begins]
+    kept = [d - c - max(-e, 0) for d, c, e in zip(x.dims, crop, ends, strict=True)]
+    lead = [max(b, 0) for b in begins]
+    source = BufferArg(x, sum(c * s for c, s in zip(crop, strides, strict=True)))
+    if node.op.mode != "constant":
+        return [_mirror(source, node, kept, strides, lead, ctx)]
+    launches = [] if kept == list(y.dims) else [_border(node, elems)]
+    if all(k > 0 for k in kept):
+        own = contiguous_strides(y.dims)
+        place = BufferArg(y, sum(b * s for b, s in zip(lead, own, strict=True)))
+        launches += copy_launches(ctx, source, place, x.dtype, kept, strides, own)
+    return launches
+
+
+def _border(node: Node, elems: int) -> Launch:
+    y, value = node.output, node.input(2)
+    if value is None:
+        return fill_launch(BufferArg(y), y.dtype, elems, 0)
+    if value.numbers is not None:
+        return fill_launch(BufferArg(y), y.dtype, elems, value.numbers.reshape(-1)[0])
+    if value.dtype is not y.dtype:
+        raise UnsupportedError(f"the value of {node} is {value.dtype}, the data {y.dtype}.")
+    return fill_from_launch(BufferArg(y), y.dtype, elems, BufferArg(value))
+
+
+def _mirror(
+    source: BufferArg,
+    node: Node,
+    kept: Sequence[int],
+    strides: Sequence[int],
+    lead: Sequence[int],
+    ctx: Lowering,
+) -> Launch:
+    y = node.output
+    assert isinstance(node.op, Pad)
+    if any(k <= 0 for k in kept):
+        raise UnsupportedError(f"{node} has nothing to mirror.")
+    numbers = (*pad_rank(kept, 1), *pad_rank(strides, 0), *pad_rank(lead, 0))
+    kernel = KernelSpec.of(
+        "movement/pad.cl", "pad_mirror", DATA_T=y.dtype.cl_bits, MODE=MODES[node.op.mode]
+    )
+    return launch_places(kernel, (source, BufferArg(y)), y.dims, numbers, ctx.caps)
+
+
+@register
+@dataclass(frozen=True)
+class Pad(Op):
+    """x with pads[i] elements before and pads[r + i] after each of the r axes.
+
+    Inputs: x, pads, value (of mode constant), axes (default: all). Negative pads crop.
+    Source: ONNX Pad, opset 2 to 25; pads and value became inputs in 11.
+    """
+
+    mode: Mode = "constant"
+
+    promoted: ClassVar[Promoted] = {"pads": (1, np.int64), "value": (2, np.float32)}
+    host_inputs = (1, 3)
+    accuracy = Accuracy.EXACT
+    storages = None
+    variants = (Variant("strided", _emit),)
+
+    def full_pads(
+        self, rank: int, pads: Sequence[Dim], axes: Sequence[int] | None
+    ) -> tuple[list[int], list[int]]:
+        """Pads before and after every axis.
+
+        Raises:
+            ShapeError: There are not two pads for each axis.
+        """
+        places = list(range(rank)) if axes is None else axes
+        if len(pads) != 2 * len(places):
+            raise ShapeError(
+                f"Pad: {counted(len(pads), 'pad')} for {counted(len(places), 'axis', 'axes')}; "
+                "expected two each."
+            )
+        begins, ends = [0] * rank, [0] * rank
+        for k, axis in enumerate(places):
+            at = normalize_axis(axis, rank, self)
+            # Symbolic pads stay what they are; only `infer` meets them.
+            begins[at], ends[at] = pads[k], pads[len(places) + k]  # type: ignore[assignment]
+        return begins, ends
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        x = need(inputs, 0, self)
+        if x.shape is None:
+            return [TensorType(x.dtype, None)]
+        pads, axes = elements(inputs, 1), elements(inputs, 3)
+        rank, numbers = len(x.shape), None if axes is None else [int(a) for a in axes]
+        if pads is None or (given(inputs, 3) and numbers is None):
+            padded = range(rank) if numbers is None else [a % rank for a in numbers]
+            dims = zip(x.shape, fresh_dims(rank), strict=True)
+            shape = tuple(new if a in padded else old for a, (old, new) in enumerate(dims))
+            return [TensorType(x.dtype, shape)]
+        begins, ends = self.full_pads(rank, pads, numbers)
+        padded_dims = (d + b + e for d, b, e in zip(x.shape, begins, ends, strict=True))
+        shape = checked_sizes(padded_dims, f"Pad: {x} is cropped by more than it has with {pads}.")
+        for axis, dim in enumerate(shape):
+            source = x.shape[axis]
+            if self.mode != "constant" and isinstance(source, int) and isinstance(dim, int):
+                left = source + min(begins[axis], 0) + min(ends[axis], 0)
+                if left <= 0 < dim:
+                    raise ShapeError(f"Pad: axis {axis} has no elements for mode {self.mode}.")
+        return [TensorType(x.dtype, shape)]
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        x, pads, value, axes = (*inputs, None, None)[:4]
+        assert x is not None and pads is not None
+        numbers = None if axes is None else [int(a) for a in axes]
+        begins, ends = self.full_pads(x.ndim, [int(p) for p in pads], numbers)
+        crop = tuple(
+            slice(max(-b, 0), d - max(-e, 0)) for b, e, d in zip(begins, ends, x.shape, strict=True)
+        )
+        widths = [(max(b, 0), max(e, 0)) for b, e in zip(begins, ends, strict=True)]
+        x = x[crop]
+        if self.mode == "constant":
+            fill = (np.zeros(1, x.dtype) if value is None else value.reshape(-1))[0]
+            return (np.pad(x, widths, constant_values=fill),)
+        if 0 in x.shape:
+            return (
+                np.zeros([d + b + e for d, (b, e) in zip(x.shape, widths, strict=True)], x.dtype),
+            )
+        return (np.pad(x, widths, mode=self.mode),)

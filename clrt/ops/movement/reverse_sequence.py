@@ -1,0 +1,82 @@
+"""ReverseSequence: the first elements of each sequence of a batch, backwards."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from clrt.errors import ShapeError
+from clrt.ir.graph import Node
+from clrt.ir.op import Array, TensorType
+from clrt.kernels.spec import Arg, BufferArg, KernelSpec, Launch, i32
+from clrt.kernels.strided import contiguous_strides
+from clrt.kernels.variant import Lowering, Variant
+from clrt.ops.base import Accuracy, Op, Types
+from clrt.ops.checks import need
+from clrt.ops.movement.movement import count, index_t
+from clrt.ops.ranges import check_lengths, length_status
+from clrt.ops.registry import register
+
+
+def _emit(node: Node, ctx: Lowering) -> list[Launch]:
+    x, lens, y = node.arg(0), node.arg(1), node.output
+    op = node.op
+    assert isinstance(op, ReverseSequence)
+    if not count(y.dims):
+        return []
+    batch, time = x.dims[op.batch_axis], x.dims[op.time_axis]
+    strides = contiguous_strides(x.dims)
+    inner = count(x.dims[2:])
+    kernel = KernelSpec.of(
+        "movement/reverse_sequence.cl",
+        "reverse_sequence",
+        DATA_T=x.dtype.cl_bits,
+        INDEX_T=index_t(lens),
+    )
+    status = length_status(node, 1, time, "a length")
+    buffers = (BufferArg(x), BufferArg(lens), BufferArg(y), BufferArg(status))
+    numbers = (inner, time, batch, strides[op.time_axis], strides[op.batch_axis])
+    args: tuple[Arg, ...] = (*buffers, *(i32(v) for v in numbers))
+    return [Launch(kernel, (inner, time, batch), None, args)]
+
+
+@register
+@dataclass(frozen=True)
+class ReverseSequence(Op):
+    """The first sequence_lens[b] elements along time backwards, the rest as they are.
+
+    Source: ONNX ReverseSequence, opset 10.
+    """
+
+    batch_axis: int = 1
+    time_axis: int = 0
+
+    accuracy = Accuracy.EXACT
+    storages = None
+    followed = (1,)
+    variants = (Variant("flat", _emit),)
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        x, lens = need(inputs, 0, self), need(inputs, 1, self)
+        if {self.batch_axis, self.time_axis} != {0, 1}:
+            raise ShapeError(
+                f"ReverseSequence: batch axis {self.batch_axis} and time axis {self.time_axis}; "
+                "expected 0 and 1."
+            )
+        if x.shape is not None and len(x.shape) < 2:
+            raise ShapeError(f"ReverseSequence: {x} has rank {len(x.shape)}; expected at least 2.")
+        if x.is_static and lens.is_static and x.shape is not None:
+            batch = x.shape[self.batch_axis]
+            if lens.shape != (batch,):
+                raise ShapeError(f"ReverseSequence: {lens} for {batch} sequences.")
+        return [TensorType(x.dtype, x.shape)]
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        x, lens = inputs
+        assert x is not None and lens is not None
+        check_lengths(lens, x.shape[self.time_axis], self.name, 1, "a length")
+        result = np.moveaxis(x, self.batch_axis, 0).copy()
+        for sequence, length in zip(result, lens, strict=True):
+            sequence[:length] = sequence[:length][::-1].copy()
+        return (np.ascontiguousarray(np.moveaxis(result, 0, self.batch_axis)),)

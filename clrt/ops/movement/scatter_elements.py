@@ -1,0 +1,138 @@
+"""ScatterElements: for each index, one element written or reduced along an axis."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+
+from clrt.device.caps import DeviceCaps
+from clrt.errors import ShapeError
+from clrt.ir.code import Code
+from clrt.ir.dtypes import DType
+from clrt.ir.graph import Node
+from clrt.ir.op import Array, TensorType
+from clrt.kernels.spec import BufferArg, KernelSpec, Launch
+from clrt.kernels.strided import (
+    collapse,
+    contiguous_strides,
+    copy_launches,
+    launch_places,
+    pad_rank,
+)
+from clrt.kernels.variant import Lowering, Variant
+from clrt.ops.base import Op, Types
+from clrt.ops.checks import need, normalize_axis
+from clrt.ops.movement.movement import count, index_t
+from clrt.ops.ranges import check_indices, index_status
+from clrt.ops.registry import register
+
+# As REDUCTION in common/scatter.clh numbers them.
+Reduction: TypeAlias = Literal["none", "add", "mul", "max", "min"]
+REDUCTIONS: dict[Reduction, int] = {"none": 0, "add": 1, "mul": 2, "max": 3, "min": 4}
+UFUNCS: dict[str, Callable[..., Any]] = {
+    "add": np.add,
+    "mul": np.multiply,
+    "max": np.maximum,
+    "min": np.minimum,
+}
+
+
+def reject_reduce(reduction: Reduction, dtype: DType, caps: DeviceCaps) -> str | None:
+    """Why the device cannot reduce the dtype, if so."""
+    if reduction == "none":
+        return None
+    if dtype in (DType.BOOL, DType.FLOAT16) or (dtype is DType.FLOAT64 and not caps.has_fp64):
+        return f"no kernel reduces {dtype}"
+    return None
+
+
+def data_t(reduction: Reduction, dtype: DType) -> Code:
+    """The element type in the kernel: bits where they are only moved."""
+    return dtype.cl_bits if reduction == "none" else dtype.cl
+
+
+def copy_of(node: Node, ctx: Lowering) -> list[Launch]:
+    """The launch that makes the output a copy of input 0."""
+    x, y = node.arg(0), node.output
+    own = contiguous_strides(x.dims)
+    return copy_launches(ctx, BufferArg(x), BufferArg(y), x.dtype, x.dims, own, own)
+
+
+def _reject(node: Node, caps: DeviceCaps) -> str | None:
+    assert isinstance(node.op, ScatterElements)
+    return reject_reduce(node.op.reduction, node.output.dtype, caps)
+
+
+def _emit(node: Node, ctx: Lowering) -> list[Launch]:
+    indices, updates, y = node.arg(1), node.arg(2), node.output
+    op = node.op
+    assert isinstance(op, ScatterElements)
+    if not count(y.dims):
+        return []
+    launches = copy_of(node, ctx)
+    if not count(indices.dims):
+        return launches
+    axis = normalize_axis(op.axis, len(y.dims), op)
+    strides, own = list(contiguous_strides(y.dims)), list(contiguous_strides(indices.dims))
+    dims = list(indices.dims)
+    n, step, length, walk = y.dims[axis], strides[axis], dims[axis], own[axis]
+    dims[axis], strides[axis], own[axis] = 1, 0, 0
+    merged, (at, read) = collapse(dims, strides, own)
+    status = index_status(node, 1, (n,), f"axis {axis} of '{y.name}'")
+    buffers = (BufferArg(indices), BufferArg(updates), BufferArg(y), BufferArg(status))
+    numbers = (n, step, length, walk, *pad_rank(at, 0), *pad_rank(read, 0))
+    kernel = KernelSpec.of(
+        "movement/scatter_elements.cl",
+        "scatter_elements",
+        DATA_T=data_t(op.reduction, y.dtype),
+        INDEX_T=index_t(indices),
+        REDUCTION=REDUCTIONS[op.reduction],
+    )
+    return [*launches, launch_places(kernel, buffers, merged, numbers, ctx.caps, length)]
+
+
+@register
+@dataclass(frozen=True)
+class ScatterElements(Op):
+    """x with y[i][indices[i][j][k]][k] = updates[i][j][k] (for axis 1), or reduced into it.
+
+    Numerics: updates of one element are taken in the order of the indices, on one work-item.
+    Source: ONNX ScatterElements, opset 11 to 18.
+    """
+
+    axis: int = 0
+    reduction: Reduction = "none"
+
+    alike = ((0, 2),)
+    followed = (1,)
+    variants = (Variant("lines", _emit, _reject),)
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        x, indices, updates = (need(inputs, i, self) for i in range(3))
+        if x.shape is None or indices.shape is None:
+            return [TensorType(x.dtype, x.shape)]
+        if len(x.shape) != len(indices.shape):
+            raise ShapeError(f"{self.name}: ranks of {x} and {indices} differ.")
+        axis = normalize_axis(self.axis, len(x.shape), self)
+        for i, (d, k) in enumerate(zip(x.shape, indices.shape, strict=True)):
+            if i != axis and isinstance(d, int) and isinstance(k, int) and k > d:
+                raise ShapeError(f"{self.name}: axis {i} of {indices} exceeds that of {x}.")
+        if updates.is_static and indices.is_static and updates.shape != indices.shape:
+            raise ShapeError(f"{self.name}: shapes of {indices} and {updates} differ.")
+        return [TensorType(x.dtype, x.shape)]
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        x, indices, updates = inputs
+        assert x is not None and indices is not None and updates is not None
+        axis = normalize_axis(self.axis, x.ndim, self)
+        places: list[Array] = list(np.indices(indices.shape))
+        places[axis] = check_indices(indices, (x.shape[axis],), self.name)
+        result = x.copy()
+        if self.reduction == "none":
+            result[tuple(places)] = updates
+        else:
+            UFUNCS[self.reduction].at(result, tuple(places), updates)  # type: ignore[attr-defined]
+        return (result,)

@@ -1,0 +1,194 @@
+"""Slice: a range with a step of some axes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from clrt.errors import ShapeError
+from clrt.ir.dims import Dim, Undecidable, floordiv, maximum, minimum, same
+from clrt.ir.graph import Node
+from clrt.ir.op import Array, TensorType
+from clrt.kernels.spec import BufferArg, Launch
+from clrt.kernels.strided import contiguous_strides, copy_launches
+from clrt.kernels.variant import Lowering, Variant
+from clrt.ops.base import Accuracy, Held, HostContext, Op, Types
+from clrt.ops.checks import need, normalize_axis
+from clrt.ops.control.host_driven import take
+from clrt.ops.movement.movement import (
+    Promoted,
+    count,
+    data_of,
+    elements,
+    fresh_dim,
+    fresh_dims,
+    given,
+    host_ints,
+    length,
+)
+from clrt.ops.registry import register
+
+# Bounds from here on mean "to the end": models write INT32_MAX or INT64_MAX.
+_FAR = (1 << 31) - 1
+
+
+def taken(dim: int, start: int, end: int, step: int) -> range:
+    """The indices `start:end:step` of a dim: Python's, but backwards none starts before the first.
+
+    So ONNX clamps, and ONNX Runtime; its reference evaluator is Python.
+    """
+    first, stop, _ = slice(start, end, step).indices(dim)
+    return range(max(first, 0) if dim else first, stop, step)
+
+
+def sliced_dim(dim: Dim, start: Dim, end: Dim, step: Dim) -> Dim | None:
+    """How many indices `start:end:step` selects of `dim`; None where that cannot be told."""
+    if not isinstance(step, int):
+        return None
+    if isinstance(dim, int) and isinstance(start, int) and isinstance(end, int):
+        return len(taken(dim, start, end, step))
+    if step < 0:
+        whole = (same(start, -1) or _is_far(start)) and isinstance(end, int) and end <= -_FAR
+        return floordiv(dim + (-step - 1), -step) if whole else None
+    try:
+        to_end = _is_far(end) or bool(end >= dim)
+    except Undecidable:
+        to_end = False
+    if to_end and isinstance(start, int) and -_FAR < start < 0:
+        span = minimum(dim, -start)
+    else:
+        first = maximum(dim + start, 0) if _is_negative(start) else start
+        if isinstance(start, int) and start <= -_FAR:
+            first = 0
+        if to_end:
+            last: Dim | None = dim
+        elif _is_negative(end):
+            last = dim + end
+        else:
+            last = None if _is_negative(end) is None else minimum(end, dim)
+        if last is None or _is_negative(start) is None:
+            return None
+        span = maximum(last - first, 0)
+    return span if step == 1 else floordiv(span + (step - 1), step)
+
+
+def _is_far(bound: Dim) -> bool:
+    return isinstance(bound, int) and bound >= _FAR
+
+
+def _is_negative(bound: Dim) -> bool | None:
+    try:
+        return bool(bound < 0)
+    except Undecidable:
+        return None
+
+
+def _emit(node: Node, ctx: Lowering) -> list[Launch]:
+    x, y = node.arg(0), node.output
+    assert isinstance(node.op, Slice)
+    if not count(y.dims):
+        return []
+    ranges = [range(d) for d in x.dims]
+    bounds = [host_ints(node, i) for i in range(1, 5)]
+    assert bounds[0] is not None and bounds[1] is not None
+    for axis, selected in node.op.selected(x.dims, bounds[0], bounds[1], *bounds[2:]):
+        ranges[axis] = selected
+    strides = contiguous_strides(x.dims)
+    offset = sum(r.start * s for r, s in zip(ranges, strides, strict=True))
+    steps = [r.step * s for r, s in zip(ranges, strides, strict=True)]
+    own = contiguous_strides(y.dims)
+    return copy_launches(ctx, BufferArg(x, offset), BufferArg(y), x.dtype, y.dims, steps, own)
+
+
+@register
+@dataclass(frozen=True)
+class Slice(Op):
+    """x[start:end:step] on the given axes, with the meaning of `taken` for each.
+
+    Inputs: x, starts, ends, axes (default: the first ones), steps (default: 1).
+    Source: ONNX Slice, opset 1 to 13; bounds and axes became inputs in 10.
+    """
+
+    promoted: ClassVar[Promoted] = {
+        "starts": (1, np.int64),
+        "ends": (2, np.int64),
+        "axes": (3, np.int64),
+    }
+    moves = True
+    reads_part = True
+    host_inputs = (1, 2, 3, 4)
+    accuracy = Accuracy.EXACT
+    storages = None
+    shape_data = True
+    drives_unread = host_inputs
+    variants = (Variant("strided", _emit),)
+
+    def selected(
+        self,
+        dims: Sequence[int],
+        starts: Sequence[int],
+        ends: Sequence[int],
+        axes: Sequence[int] | None = None,
+        steps: Sequence[int] | None = None,
+    ) -> Iterator[tuple[int, range]]:
+        """The axes with the indices that are taken of each."""
+        axes = range(len(starts)) if axes is None else axes
+        steps = [1] * len(starts) if steps is None else steps
+        for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
+            at = normalize_axis(axis, len(dims), self)
+            yield at, taken(dims[at], start, end, step)
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        x = need(inputs, 0, self)
+        if x.shape is None:
+            return [TensorType(x.dtype, None)]
+        starts, ends = elements(inputs, 1), elements(inputs, 2)
+        axes, steps = elements(inputs, 3), elements(inputs, 4)
+        if given(inputs, 3) and axes is None:
+            return [TensorType(x.dtype, fresh_dims(len(x.shape)))]
+        lengths = {n for i in range(1, 5) if (n := self._length(inputs, i)) is not None}
+        if len(lengths) > 1:
+            raise ShapeError(f"Slice: starts, ends, axes and steps differ in length: {lengths}.")
+        if axes is None:
+            axes = list(range(lengths.pop() if lengths else len(x.shape)))
+        result = list(x.shape)
+        for k, axis in enumerate(axes):
+            at = normalize_axis(int(axis), len(x.shape), self)
+            step = 1 if not given(inputs, 4) else None if steps is None else steps[k]
+            if same(step, 0) if step is not None else False:
+                raise ShapeError(f"Slice: the step of axis {at} is 0.")
+            dim = None
+            if starts is not None and ends is not None and step is not None:
+                dim = sliced_dim(x.shape[at], starts[k], ends[k], step)
+            result[at] = fresh_dim() if dim is None else dim
+        return [TensorType(x.dtype, tuple(result))]
+
+    def drive(self, inputs: Sequence[Held], host: HostContext) -> Sequence[Held]:
+        x = inputs[0]
+        starts, ends = (host.read(b).tolist() for b in inputs[1:3])
+        others = (None if b is None else host.read(b).tolist() for b in inputs[3:])
+        for axis, places in self.selected(x.shape, starts, ends, *others):
+            if places != range(x.shape[axis]):
+                x = take(x, axis, places, host)
+        return [x]
+
+    @staticmethod
+    def _length(inputs: Types, index: int) -> int | None:
+        data = data_of(inputs, index)
+        return length(inputs, index) if data is None else data.size
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        x, starts, ends, axes, steps = (*inputs, None, None)[:5]
+        assert x is not None and starts is not None and ends is not None
+        index = [slice(None)] * x.ndim
+        places = range(len(starts)) if axes is None else axes
+        for k, axis in enumerate(places):
+            step = 1 if steps is None else int(steps[k])
+            at = normalize_axis(int(axis), x.ndim, self)
+            indices = taken(x.shape[at], int(starts[k]), int(ends[k]), step)
+            stop = indices.stop if indices.stop >= 0 else None
+            index[at] = slice(indices.start, stop, step) if indices else slice(0, 0)
+        return (x[tuple(index)].copy(),)

@@ -1,0 +1,71 @@
+"""Transpose: axes in another order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from clrt.errors import ModelError, ShapeError
+from clrt.ir.graph import Node
+from clrt.ir.op import Array, TensorType
+from clrt.kernels.spec import BufferArg, Launch
+from clrt.kernels.strided import contiguous_strides, copy_launches
+from clrt.kernels.variant import Lowering, Variant
+from clrt.ops.base import Accuracy, Op, Types
+from clrt.ops.checks import need
+from clrt.ops.registry import register
+
+
+def _emit(node: Node, ctx: Lowering) -> list[Launch]:
+    x, y = node.arg(0), node.output
+    assert isinstance(node.op, Transpose)
+    strides = contiguous_strides(x.dims)
+    moved = [strides[axis] for axis in node.op.order(len(x.dims))]
+    return copy_launches(
+        ctx, BufferArg(x), BufferArg(y), x.dtype, y.dims, moved, contiguous_strides(y.dims)
+    )
+
+
+@register
+@dataclass(frozen=True)
+class Transpose(Op):
+    """y[i_perm0, i_perm1, …] = x[i_0, i_1, …].
+
+    Source: ONNX Transpose, opset 1 to 25.
+    """
+
+    perm: tuple[int, ...] | None = None
+
+    moves = True
+    accuracy = Accuracy.EXACT
+    storages = None
+    shape_data = True
+    variants = (Variant("strided", _emit),)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        perm = self.perm
+        if perm is not None and sorted(perm) != list(range(len(perm))):
+            raise ModelError(
+                f"Transpose: attribute 'perm' is {list(perm[:9])}, no order of axes; export the "
+                "model again."
+            )
+
+    def order(self, rank: int) -> tuple[int, ...]:
+        """The permutation; reversed axes by default."""
+        return tuple(reversed(range(rank))) if self.perm is None else self.perm
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        x = need(inputs, 0, self)
+        if x.shape is None:
+            return [TensorType(x.dtype, None)]
+        order = self.order(len(x.shape))
+        if len(order) != len(x.shape):
+            raise ShapeError(f"Transpose: perm {list(order)} is no order of the axes of {x}.")
+        return [TensorType(x.dtype, tuple(x.shape[a] for a in order))]
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        (x,) = inputs
+        assert x is not None
+        return (np.ascontiguousarray(x.transpose(self.order(x.ndim))),)

@@ -1,0 +1,62 @@
+"""Trilu: the upper or lower triangle of matrices."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from clrt.errors import ShapeError
+from clrt.ir.graph import Node
+from clrt.ir.op import Array, TensorType
+from clrt.kernels.spec import BufferArg, KernelSpec, Launch, i32
+from clrt.kernels.variant import Lowering, Variant
+from clrt.ops.base import Accuracy, Op, Types
+from clrt.ops.checks import need
+from clrt.ops.movement.movement import count, host_ints
+from clrt.ops.registry import register
+
+
+def _emit(node: Node, ctx: Lowering) -> list[Launch]:
+    x, y = node.arg(0), node.output
+    assert isinstance(node.op, Trilu)
+    if not count(y.dims):
+        return []
+    k = (host_ints(node, 1) or (0,))[0]
+    rows, columns = y.dims[-2:]
+    k = max(-rows, min(k, columns))
+    kernel = KernelSpec.of(
+        "movement/trilu.cl", "trilu", DATA_T=x.dtype.cl_bits, UPPER=int(bool(node.op.upper))
+    )
+    size = (columns, rows, count(y.dims[:-2]))
+    args = (BufferArg(x), BufferArg(y), i32(rows), i32(columns), i32(k))
+    return [Launch(kernel, size, None, args)]
+
+
+@register
+@dataclass(frozen=True)
+class Trilu(Op):
+    """x with zeros below (upper) or above the k-th diagonal. Source: ONNX Trilu, opset 14."""
+
+    upper: int = 1
+
+    host_inputs = (1,)
+    in_place = (0,)
+    accuracy = Accuracy.EXACT
+    storages = None
+    variants = (Variant("flat", _emit),)
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        x = need(inputs, 0, self)
+        if x.shape is not None and len(x.shape) < 2:
+            raise ShapeError(f"Trilu: {x} has rank {len(x.shape)}; expected at least 2.")
+        return [TensorType(x.dtype, x.shape)]
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        x, k = inputs[0], inputs[1] if len(inputs) > 1 else None
+        assert x is not None
+        diagonal = 0 if k is None else int(k.reshape(-1)[0])
+        rows, columns = x.shape[-2:]
+        distance = np.arange(columns) - np.arange(rows)[:, None]
+        keep = distance >= diagonal if self.upper else distance <= diagonal
+        return (np.where(keep, x, np.zeros((), x.dtype)),)

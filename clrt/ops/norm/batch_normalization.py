@@ -1,0 +1,154 @@
+"""BatchNormalization at inference: channels with given means and variances."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from clrt.device.caps import DeviceCaps
+from clrt.errors import ShapeError
+from clrt.ir.code import Define
+from clrt.ir.dims import differ
+from clrt.ir.dtypes import WIDENED_STORAGES, DType
+from clrt.ir.graph import Node
+from clrt.ir.op import Array, TensorType
+from clrt.kernels.spec import (
+    Arg,
+    BufferArg,
+    KernelSpec,
+    Launch,
+    ceil_div,
+    f32,
+    i32,
+    pieces_per_group,
+)
+from clrt.kernels.tuned import TunedKernel, tuned
+from clrt.kernels.variant import Lowering, Variant, reject_float32_cpu, reject_in_float32
+from clrt.ops.base import Accuracy, Decompose, OnnxNode, Op, Types
+from clrt.ops.checks import need
+from clrt.ops.registry import register
+
+CPU = tuned("batch_normalization_cpu", {"T_VW": (4, 8, 16)}, T_VW=8)
+_ROWS = 64  # channels of a work-group, at most
+SOURCE = "norm/channel_normalization.cl"
+
+
+def reject_reason(node: Node, caps: DeviceCaps) -> str | None:
+    """Why no kernel holds: the dtypes."""
+    if reason := reject_in_float32(node, caps):
+        return reason
+    stats = {node.arg(i).dtype for i in range(1, len(node.inputs))}
+    if len(stats) > 1 or any(d.compute != "float" for d in stats):
+        return f"scale and statistics are of {', '.join(sorted(map(str, stats)))}"
+    return None
+
+
+def reject_cpu(node: Node, caps: DeviceCaps) -> str | None:
+    """Why the vector kernels do not hold."""
+    if any(node.arg(i).dtype is not DType.FLOAT32 for i in range(1, len(node.inputs))):
+        return "for statistics of float32"
+    small = len(node.arg(0).dims) < 3
+    return reject_float32_cpu(node, caps) or ("a channel is one element" if small else None)
+
+
+def launch_rows(
+    kernel: TunedKernel, rows: int, args: tuple[Arg, ...], flops: int, ctx: Lowering, **defines: int
+) -> list[Launch]:
+    """The launch of a vector kernel over channels, or groups of them."""
+    each = pieces_per_group(rows, _ROWS, ctx.caps)
+    spec = KernelSpec.of(SOURCE, kernel.entry, **ctx.tunables(kernel), **defines)
+    return [Launch(spec, (ceil_div(rows, each),), (1,), (*args, i32(each)), flops)]
+
+
+def type_defines(node: Node) -> dict[str, Define]:
+    """How elements lie in memory: of x and y, and of the scale and all statistics."""
+    x, scale = node.arg(0).dtype, node.arg(1).dtype
+    return {
+        "DATA_T": x.cl,
+        "STORAGE": x.storage,
+        "STAT_T": scale.cl,
+        "STAT_STORAGE": scale.storage,
+    }
+
+
+def _sizes(node: Node) -> tuple[int, int, int]:
+    """Images, channels, and elements of a channel."""
+    dims = node.arg(0).dims
+    return dims[0], dims[1] if len(dims) > 1 else 1, int(np.prod(dims[2:]))
+
+
+def _args(node: Node) -> tuple[Arg, ...]:
+    assert isinstance(node.op, BatchNormalization)
+    buffers = [BufferArg(node.output), *(BufferArg(node.arg(i)) for i in range(5))]
+    return (*buffers, *(i32(n) for n in _sizes(node)), f32(node.op.epsilon))
+
+
+def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
+    batches, channels, size = _sizes(node)
+    rows = batches * channels
+    if not rows * size:
+        return []
+    return launch_rows(CPU, rows, _args(node), 2 * rows * size, ctx)
+
+
+def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:
+    batches, channels, size = _sizes(node)
+    elements = batches * channels * size
+    if not elements:
+        return []
+    kernel = KernelSpec.of(SOURCE, "batch_normalization", VW=1, **type_defines(node))
+    return [Launch(kernel, (size, channels, batches), None, _args(node), 2 * elements)]
+
+
+@register
+@dataclass(frozen=True)
+class BatchNormalization(Op):
+    """(x - mean) / sqrt(variance + epsilon) * scale + bias, by channel (axis 1).
+
+    Source: ONNX BatchNormalization, opset 7 to 15, in inference mode.
+    """
+
+    epsilon: float = 1e-5
+
+    storages = WIDENED_STORAGES
+    in_place = (0,)
+    accuracy = Accuracy.ELEMENTWISE
+    variants = (Variant("cpu", _emit_cpu, reject_cpu), Variant("any", _emit_any, reject_reason))
+
+    @classmethod
+    def from_onnx(cls, node: OnnxNode) -> BatchNormalization:
+        training = node.attrs.get("training_mode", 0) or any(node.outputs[1:])
+        if training or not node.attrs.get("spatial", 1):
+            raise Decompose
+        return cls(node.attrs.get("epsilon", 1e-5))
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        x = need(inputs, 0, self)
+        for index in range(1, 5):
+            check_channels(self, x, need(inputs, index, self))
+        return [TensorType(x.dtype, x.shape)]
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        x = inputs[0]
+        assert x is not None
+        shape = (-1, *[1] * (x.ndim - 2))
+        scale, bias, mean, variance = (
+            a.astype(np.float64).reshape(shape) for a in inputs[1:] if a is not None
+        )
+        with np.errstate(all="ignore"):
+            y = (x - mean) / np.sqrt(variance + self.epsilon) * scale + bias
+        return (y.reshape(x.shape).astype(x.dtype),)
+
+
+def check_channels(op: Op, x: TensorType, stat: TensorType) -> None:
+    """Refuses a scale, bias or statistic that does not have an element per channel.
+
+    Raises:
+        ShapeError: The numbers differ.
+    """
+    if x.shape is None or stat.shape is None:
+        return
+    channels = x.shape[1] if len(x.shape) > 1 else 1
+    if len(stat.shape) != 1 or differ(stat.shape[0], channels):
+        raise ShapeError(f"{op.name}: {stat} is not one element per channel of {x}.")

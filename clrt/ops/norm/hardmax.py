@@ -1,0 +1,54 @@
+"""Hardmax: 1 at the largest element along an axis."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from clrt.ir.graph import Node
+from clrt.ir.op import Array
+from clrt.kernels.columns import launch_lines
+from clrt.kernels.spec import BufferArg, KernelSpec, Launch
+from clrt.kernels.variant import Lowering, Variant, reject_float64
+from clrt.ops.base import Accuracy
+from clrt.ops.checks import normalize_axis
+from clrt.ops.norm.softmax import SoftmaxBase, around_axis, split
+from clrt.ops.registry import register
+
+
+def _emit(node: Node, ctx: Lowering) -> list[Launch]:
+    x, op = node.arg(0), node.op
+    assert isinstance(op, Hardmax)
+    kernel = KernelSpec.of(
+        "norm/hardmax.cl",
+        "hardmax",
+        DATA_T=x.dtype.cl,
+        STORAGE=x.dtype.storage,
+        VALUE_T=x.dtype.compute,
+    )
+    return launch_lines(kernel, (BufferArg(x), BufferArg(node.output)), split(op, x), 1)
+
+
+@register
+@dataclass(frozen=True)
+class Hardmax(SoftmaxBase):
+    """1 at the first largest element along an axis (NaN counts as largest), 0 elsewhere.
+
+    Source: ONNX Hardmax, opset 1 to 13.
+    """
+
+    storages = None
+    accuracy = Accuracy.EXACT
+    variants = (Variant("lines", _emit, reject_float64),)
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        (x,) = inputs
+        assert x is not None
+        outer, n, inner = around_axis(x.shape, normalize_axis(self.axis, x.ndim, self))
+        lines = x.reshape((outer, n * inner, 1) if self.flatten else (outer, n, inner))
+        y = np.zeros(lines.shape, x.dtype)
+        if x.size:
+            found = np.argmax(lines.astype(np.float64), axis=1, keepdims=True)
+            np.put_along_axis(y, found, np.ones((), x.dtype), axis=1)
+        return (y.reshape(x.shape),)

@@ -1,0 +1,238 @@
+"""LayerNormalization: rows to mean 0 and variance 1, scaled and shifted by element."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from clrt.device.caps import DeviceCaps
+from clrt.errors import ShapeError, UnsupportedError
+from clrt.ir.builder import Builder
+from clrt.ir.code import Define
+from clrt.ir.dims import Shape, differ, product
+from clrt.ir.dtypes import WIDENED_STORAGES, DType
+from clrt.ir.graph import Node, Value
+from clrt.ir.op import Array, TensorType
+from clrt.kernels.row_norm import RowNorm, norm_flops
+from clrt.kernels.spec import Arg, BufferArg, KernelSpec, Launch, ceil_div, f32, i32
+from clrt.kernels.tuned import tuned
+from clrt.kernels.variant import Lowering, Variant, reject_float32_cpu, reject_in_float32
+from clrt.ops.base import Accuracy, OnnxNode, Op, Types
+from clrt.ops.checks import need, normalize_axis
+from clrt.ops.decompositions import Audience, decomposes
+from clrt.ops.pointwise.pointwise import Add, Mul
+from clrt.ops.registry import register
+
+CPU = tuned("layer_normalization_cpu", {"T_VW": (4, 8, 16)}, T_VW=8, T_ROWS=4)
+
+
+class Normalization(Op):
+    """What LayerNormalization and RMSNormalization share."""
+
+    axis: int
+    epsilon: float
+    rms: ClassVar[bool] = False
+    storages = WIDENED_STORAGES
+
+    def row(self, shape: Shape) -> Shape:
+        """The normalised axes of x."""
+        return shape[normalize_axis(self.axis, len(shape), self) :]
+
+
+@decomposes(Normalization, audience=Audience.PLANNING)
+def _with_broadcast(node: Node, make: Builder) -> list[Value] | None:
+    """The normalisation alone, then products and sums that broadcast, where the scale or the bias
+    is no row of it.
+    """
+    op = node.op
+    assert isinstance(op, Normalization)
+    x, *affine = [v for v in node.inputs if v is not None]
+    if x.shape is None or any(v.dtype is not x.dtype for v in affine):
+        return None
+    row = op.row(x.shape)
+    shapes = [v.type.static_shape for v in affine]
+    if not all(isinstance(d, int) for d in row) or None in shapes:
+        return None
+    if all(s is not None and _is_row(s, row) for s in shapes):
+        return None
+    ones = make.constant(np.ones([int(d) for d in row], x.dtype.numpy))
+    y, *statistics = make.add_all(op, x, ones)
+    for each, value in zip((Mul(), Add()), affine, strict=False):
+        y = make.add(each, y, value)
+    return [y, *statistics]
+
+
+def _is_row(shape: Shape, row: Shape) -> bool:
+    """Whether a tensor has the elements of the normalised axes, the same for every row of x."""
+    rank = max(len(shape), len(row))
+    left, right = ((*(1,) * (rank - len(s)), *s) for s in (shape, row))
+    return left == right
+
+
+def _rows(node: Node) -> tuple[int, int]:
+    """How many rows there are, and how many elements each has."""
+    dims = node.arg(0).dims
+    assert isinstance(node.op, Normalization)
+    axis = normalize_axis(node.op.axis, len(dims), node.op)
+    return int(np.prod(dims[:axis])), int(np.prod(dims[axis:]))
+
+
+def _reject_any(node: Node, caps: DeviceCaps) -> str | None:
+    """Why no row kernel holds: the dtype, or a scale that is no row."""
+    x = node.arg(0)
+    if reason := reject_in_float32(node, caps):
+        return reason
+    assert isinstance(node.op, Normalization)
+    row = node.op.row(x.dims)
+    for value in node.inputs[1:]:
+        if value is not None and not _is_row(value.dims, row):
+            return f"the scale or bias {value.type} is no row of the {row} normalised elements"
+        if value is not None and value.dtype is not x.dtype:
+            return f"{value.type} beside {x.type}"
+    return None
+
+
+def _reject_cpu(node: Node, caps: DeviceCaps) -> str | None:
+    """Why the vector kernel does not hold."""
+    return reject_float32_cpu(node, caps) or _reject_any(node, caps)
+
+
+def _launch(node: Node, tunables: dict[str, int] | None) -> list[Launch]:
+    """The launch; `tunables` select the CPU kernel."""
+    x, bias, stats = node.arg(0), node.input(2), node.outputs[1:]
+    assert isinstance(node.op, Normalization)
+    rows, n = _rows(node)
+    if rows == 0 or (n == 0 and not stats):
+        return []
+    defines: dict[str, Define] = {
+        "RMS": int(node.op.rms),
+        "BIAS": int(bias is not None),
+        "STATS": int(bool(stats)),
+    }
+    values = [*node.outputs, x, node.arg(1), *([] if bias is None else [bias])]
+    buffers = [BufferArg(v) for v in values]
+    args: tuple[Arg, ...] = (*buffers, i32(rows), i32(n), f32(node.op.epsilon))
+    source, flops = "norm/layer_normalization.cl", norm_flops(rows, n)
+    if tunables is None:
+        types = {"DATA_T": x.dtype.cl, "STORAGE": x.dtype.storage}
+        kernel = KernelSpec.of(source, "layer_normalization_any", VW=1, **types, **defines)
+        return [Launch(kernel, (rows,), None, args, flops)]
+    kernel = KernelSpec.of(source, "layer_normalization_cpu", **(defines | tunables))
+    return [Launch(kernel, (ceil_div(rows, tunables["T_ROWS"]),), (1,), args, flops)]
+
+
+def row_norm(nodes: Sequence[Node], x: Value, caps: DeviceCaps) -> RowNorm | None:
+    """The first of the nodes as a normalisation of the rows of x, a matrix; else None."""
+    if not nodes:
+        return None
+    node, op = nodes[0], nodes[0].op
+    if not isinstance(op, Normalization) or len(node.outputs) > 1 or node.arg(0) is not x:
+        return None
+    last = normalize_axis(op.axis, len(x.dims), op) == len(x.dims) - 1
+    if not last or x in node.inputs[1:] or _reject_cpu(node, caps) is not None:
+        return None
+    return RowNorm(node.output, node.arg(1), node.input(2), op.epsilon, op.rms)
+
+
+def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
+    return _launch(node, ctx.tunables(CPU))
+
+
+def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:
+    return _launch(node, None)
+
+
+VARIANTS = (Variant("cpu", _emit_cpu, _reject_cpu), Variant("any", _emit_any, _reject_any))
+
+
+def check_stash_type(node: OnnxNode) -> None:
+    """Refuses statistics in another dtype than float32.
+
+    Raises:
+        UnsupportedError: stash_type is not float32.
+    """
+    if node.attrs.get("stash_type", 1) != 1:
+        raise UnsupportedError(
+            f"{node.op_type} '{node.name}': stash_type {node.attrs['stash_type']} is not "
+            "supported; clrt keeps statistics in float32 (1)."
+        )
+
+
+@register
+@dataclass(frozen=True)
+class LayerNormalization(Normalization):
+    """(x - mean) / sqrt(variance + epsilon) * scale + bias over the axes from `axis` on.
+
+    Attributes:
+        stats: The node has the outputs Mean and InvStdDev, too.
+
+    Numerics: two passes (the variance is of the deviations) in float32. The mean is right for all
+    finite numbers; where the variance overflows, what is normalised is 0, as ONNX defines it.
+    Source: ONNX LayerNormalization, opset 17, with stash_type float32.
+    """
+
+    axis: int = -1
+    epsilon: float = 1e-5
+    stats: bool = False
+
+    implied = frozenset({"stats"})
+    in_place = (0,)
+    accuracy = Accuracy.ACCUMULATED
+    variants = VARIANTS
+
+    @classmethod
+    def from_onnx(cls, node: OnnxNode) -> LayerNormalization:
+        check_stash_type(node)
+        axis, epsilon = node.attrs.get("axis", -1), node.attrs.get("epsilon", 1e-5)
+        return cls(axis, epsilon, any(node.outputs[1:]))
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        x, scale = need(inputs, 0, self), need(inputs, 1, self)
+        if x.shape is None:
+            stats = [TensorType(DType.FLOAT32, None)] * 2
+            return [TensorType(x.dtype, None), *(stats if self.stats else [])]
+        axis = normalize_axis(self.axis, len(x.shape), self)
+        for affine in (scale, *inputs[2:]):
+            if affine is not None:
+                check_affine(self, x, affine, axis)
+        kept = (*x.shape[:axis], *[1] * (len(x.shape) - axis))
+        stats = [TensorType(DType.FLOAT32, kept)] * 2
+        return [TensorType(x.dtype, x.shape), *(stats if self.stats else [])]
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        x, scale, *rest = inputs
+        assert x is not None and scale is not None
+        axis = normalize_axis(self.axis, x.ndim, self)
+        axes = tuple(range(axis, x.ndim))
+        wide = x.astype(np.float64)
+        with np.errstate(all="ignore"):
+            mean = wide.mean(axis=axes, keepdims=True)
+            centred = wide - mean
+            inverse = 1 / np.sqrt((centred**2).mean(axis=axes, keepdims=True) + self.epsilon)
+            y = centred * inverse * scale.astype(np.float64)
+            if rest and rest[0] is not None:
+                y = y + rest[0].astype(np.float64)
+        stats = (mean.astype(np.float32), inverse.astype(np.float32))
+        return (y.astype(x.dtype), *(stats if self.stats else ()))
+
+
+def check_affine(op: Op, x: TensorType, scale: TensorType, axis: int) -> None:
+    """Refuses a scale or bias that cannot belong to the normalised axes.
+
+    Raises:
+        ShapeError: The last dims are different numbers, or there are more.
+    """
+    assert x.shape is not None
+    if scale.shape is None:
+        return
+    pairs = zip(reversed(x.shape), reversed(scale.shape), strict=False)
+    wrong = any(differ(given, own) and differ(given, 1) for own, given in pairs)
+    if wrong or len(scale.shape) > len(x.shape):
+        size = product(x.shape[axis:])
+        raise ShapeError(
+            f"{op.name}: the scale or bias {scale} does not fit x {x} from axis {axis} on "
+            f"({size} elements)."
+        )

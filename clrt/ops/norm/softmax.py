@@ -1,0 +1,130 @@
+"""Softmax and LogSoftmax along one axis."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from clrt.ir.code import Code
+from clrt.ir.dtypes import WIDENED_STORAGES, DType
+from clrt.ir.graph import Node, Value
+from clrt.ir.op import Array, TensorType
+from clrt.kernels.columns import launch_columns, launch_lines
+from clrt.kernels.spec import BufferArg, KernelSpec, Launch, ceil_div, i32
+from clrt.kernels.tuned import tuned
+from clrt.kernels.variant import Lowering, Variant, reject_float32_cpu, reject_float64
+from clrt.ops.base import Accuracy, OnnxNode, Op, Types
+from clrt.ops.checks import infer_along_axis, normalize_axis
+from clrt.ops.registry import register
+
+CPU = tuned("softmax_cpu", {"T_VW": (4, 8, 16)}, T_VW=8, T_ROWS=8)
+COLUMNS = tuned("softmax_columns", {"T_VW": (4, 8, 16)}, T_VW=8, T_NV=8)
+
+
+def around_axis(dims: tuple[int, ...], axis: int) -> tuple[int, int, int]:
+    """How many elements there are before an axis, along it, and after it."""
+    along = dims[axis] if dims else 1
+    return int(np.prod(dims[:axis])), along, int(np.prod(dims[axis + 1 :]))
+
+
+def _is_last(op: SoftmaxBase, x: Value) -> bool:
+    """Whether the elements along the axis lie side by side, at every shape."""
+    return op.flatten or normalize_axis(op.axis, len(x.dims), op) >= len(x.dims) - 1
+
+
+def split(op: SoftmaxBase, x: Value) -> tuple[int, int, int]:
+    """Elements before the axis, along it, and after it."""
+    axis = normalize_axis(op.axis, len(x.dims), op)
+    outer, n, step = around_axis(x.dims, axis)
+    return (outer, n * step, 1) if op.flatten else (outer, n, step)
+
+
+def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
+    x = node.arg(0)
+    assert isinstance(node.op, SoftmaxBase)
+    outer, n, _ = sizes = split(node.op, x)
+    buffers, log = (BufferArg(node.output), BufferArg(x)), int(node.op.log)
+    if not _is_last(node.op, x):
+        return launch_columns(COLUMNS, "norm/softmax.cl", buffers, sizes, 4, ctx, LOG=log)
+    if not outer * n:
+        return []
+    tunables = ctx.tunables(CPU)
+    kernel = KernelSpec.of("norm/softmax.cl", "softmax_cpu", LOG=log, **tunables)
+    groups = ceil_div(outer, tunables["T_ROWS"])
+    return [Launch(kernel, (groups,), (1,), (*buffers, i32(outer), i32(n)), 4 * outer * n)]
+
+
+def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:
+    x = node.arg(0)
+    assert isinstance(node.op, SoftmaxBase)
+    kernel = KernelSpec.of(
+        "norm/softmax.cl",
+        "softmax_any",
+        VW=1,
+        DATA_T=x.dtype.cl,
+        STORAGE=x.dtype.storage,
+        ACC_T=x.dtype.compute,
+        LOG=int(node.op.log),
+        **{"MATH(name)": Code("d_##name") if x.dtype is DType.FLOAT64 else Code("c_##name")},
+    )
+    return launch_lines(kernel, (BufferArg(node.output), BufferArg(x)), split(node.op, x), 4)
+
+
+@dataclass(frozen=True)
+class SoftmaxBase(Op):
+    """Base of Softmax and LogSoftmax.
+
+    Attributes:
+        flatten: The axes from `axis` on count as one, as before opset 13.
+    """
+
+    axis: int = -1
+    flatten: bool = False
+
+    log: ClassVar[bool] = False
+    storages: ClassVar[frozenset[str] | None] = WIDENED_STORAGES
+    in_place = (0,)
+    accuracy = Accuracy.TRANSCENDENTAL
+    variants: ClassVar[tuple[Variant, ...]] = (
+        Variant("cpu", _emit_cpu, reject_float32_cpu),
+        Variant("any", _emit_any, reject_float64),
+    )
+
+    @classmethod
+    def from_onnx(cls, node: OnnxNode) -> SoftmaxBase:
+        old = node.opset < 13
+        return cls(node.attrs.get("axis", 1 if old else -1), old)
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        return infer_along_axis(inputs, self.axis, self)
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        (x,) = inputs
+        assert x is not None
+        if not x.size:
+            return (x,)
+        first = normalize_axis(self.axis, x.ndim, self)
+        axes = tuple(range(first, x.ndim)) if self.flatten else (first,) if x.ndim else ()
+        wide = x.astype(np.float64)
+        with np.errstate(all="ignore"):
+            shifted = wide - wide.max(axis=axes, keepdims=True)
+            weights = np.exp(shifted)
+            total = weights.sum(axis=axes, keepdims=True)
+            y = shifted - np.log(total) if self.log else weights / total
+        return (y.astype(x.dtype),)
+
+
+@register
+@dataclass(frozen=True)
+class Softmax(SoftmaxBase):
+    """exp(x - max) / sum along an axis. Source: ONNX Softmax, opset 1 to 13."""
+
+
+@register
+@dataclass(frozen=True)
+class LogSoftmax(SoftmaxBase):
+    """x - max - log(sum) along an axis. Source: ONNX LogSoftmax, opset 1 to 13."""
+
+    log = True

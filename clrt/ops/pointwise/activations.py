@@ -1,0 +1,128 @@
+"""Activations with attributes, as elementwise ops."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+import numpy as np
+
+from clrt.ir.code import Code
+from clrt.ir.dtypes import DType
+from clrt.ir.op import Array
+from clrt.ops.pointwise.conversions import literal
+from clrt.ops.pointwise.elementwise import Pointwise
+from clrt.ops.registry import register
+
+
+@dataclass(frozen=True)
+class Parametric(Pointwise):
+    """Base of activations with float attributes; {name} in the expression is an attribute."""
+
+    def fill(self, template: Code, args: Sequence[Code], dtypes: Sequence[DType]) -> Code | None:
+        dtype = DType.FLOAT64 if dtypes[0] is DType.FLOAT64 else DType.FLOAT32
+        values = {
+            f.name: literal(v, dtype)
+            for f in fields(self)
+            if isinstance(v := getattr(self, f.name), float)
+        }
+        return Code("({})").fill(template.fill(*args, **values))
+
+
+@register
+@dataclass(frozen=True)
+class LeakyRelu(Parametric):
+    """x for x >= 0, else alpha x. Source: ONNX LeakyRelu, opset 6 to 16."""
+
+    alpha: float = 0.01
+    expr = Code("PICK({0} < 0, {alpha} * {0}, {0})")
+
+    def evaluate(self, *arrays: Array) -> Any:
+        return np.where(arrays[0] < 0, self.alpha * arrays[0], arrays[0])
+
+
+@register
+@dataclass(frozen=True)
+class Elu(Parametric):
+    """alpha (exp(x) - 1) below 0. Source: ONNX Elu, opset 6 to 22."""
+
+    alpha: float = 1.0
+    expr = Code("PICK({0} < 0, {alpha} * @expm1({0}), {0})")
+
+    def evaluate(self, *arrays: Array) -> Any:
+        return np.where(arrays[0] < 0, self.alpha * np.expm1(arrays[0]), arrays[0])
+
+
+@register
+@dataclass(frozen=True)
+class Celu(Parametric):
+    """alpha (exp(x / alpha) - 1) below 0. Source: ONNX Celu, opset 12."""
+
+    alpha: float = 1.0
+    expr = Code("PICK({0} < 0, {alpha} * @expm1({0} / {alpha}), {0})")
+
+    def evaluate(self, *arrays: Array) -> Any:
+        x = arrays[0]
+        return np.maximum(x, 0) + np.minimum(0, self.alpha * np.expm1(x / self.alpha))
+
+
+@register
+@dataclass(frozen=True)
+class Selu(Parametric):
+    """Scaled ELU. Source: ONNX Selu, opset 6 to 22."""
+
+    alpha: float = 1.6732632423543772
+    gamma: float = 1.0507009873554805
+    expr = Code("{gamma} * PICK({0} < 0, {alpha} * @expm1({0}), {0})")
+
+    def evaluate(self, *arrays: Array) -> Any:
+        x = arrays[0]
+        return self.gamma * np.where(x < 0, self.alpha * np.expm1(x), x)
+
+
+@register
+@dataclass(frozen=True)
+class HardSigmoid(Parametric):
+    """clip(alpha x + beta, 0, 1). Source: ONNX HardSigmoid, opset 6 to 22."""
+
+    alpha: float = 0.2
+    beta: float = 0.5
+    expr = Code("@max(@min({alpha} * {0} + {beta}, (F)1), (F)0)")
+
+    def evaluate(self, *arrays: Array) -> Any:
+        return np.clip(self.alpha * arrays[0] + self.beta, 0, 1)
+
+
+@register
+@dataclass(frozen=True)
+class ThresholdedRelu(Parametric):
+    """x above alpha, else 0. Source: ONNX ThresholdedRelu, opset 10 to 22."""
+
+    alpha: float = 1.0
+    expr = Code("PICK({0} > {alpha}, {0}, (F)0)")
+
+    def evaluate(self, *arrays: Array) -> Any:
+        return np.where(arrays[0] > self.alpha, arrays[0], 0)
+
+
+@register
+@dataclass(frozen=True)
+class Swish(Parametric):
+    """x sigmoid(alpha x). Source: ONNX Swish, opset 24."""
+
+    alpha: float = 1.0
+    expr = Code("{0} * @sigmoid({alpha} * {0})")
+
+    def evaluate(self, *arrays: Array) -> Any:
+        return arrays[0] / (1 + np.exp(-self.alpha * arrays[0].astype(np.float64)))
+
+
+@register
+@dataclass(frozen=True)
+class PRelu(Pointwise):
+    """x for x >= 0, else slope x. Source: ONNX PRelu, opset 7 to 16."""
+
+    expr = Code("PICK({0} < 0, {1} * {0}, {0})")
+    arity = 2
+    function = staticmethod(lambda x, slope: np.where(x < 0, slope * x, x))

@@ -1,0 +1,214 @@
+"""Cast and BitCast: between dtypes, by value or by bits."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias
+
+import ml_dtypes
+import numpy as np
+
+from clrt.errors import InputError, ShapeError, UnsupportedError
+from clrt.ir.code import Code
+from clrt.ir.dtypes import WIDENED, DType
+from clrt.ir.op import Array, TensorType
+from clrt.limits import check_texts
+from clrt.ops.base import Accuracy, OnnxNode, Op, Types
+from clrt.ops.checks import need
+from clrt.ops.movement.views import View
+from clrt.ops.pointwise.conversions import integer_cl, truncated
+from clrt.ops.pointwise.elementwise import Pointwise
+from clrt.ops.registry import register
+
+FLOAT8 = (DType.FLOAT8E4M3FN, DType.FLOAT8E4M3FNUZ, DType.FLOAT8E5M2, DType.FLOAT8E5M2FNUZ)
+_RoundMode: TypeAlias = Literal["up", "down", "nearest"]
+ROUND_MODES: tuple[_RoundMode, ...] = ("nearest", "up", "down")
+_INTEGER = re.compile(r"\s*[+-]?\d+", re.ASCII)
+_FLOAT = re.compile(
+    r"\s*[+-]?(?!0x)(?:(?:\d+\.?\d*|\.\d+)(?:e[+-]?\d+)?|inf(?:inity)?|nan)",
+    re.ASCII | re.IGNORECASE,
+)
+
+
+def onnx_dtype(code: int, op: str) -> DType:
+    """The DType of an ONNX TensorProto.DataType code.
+
+    Raises:
+        UnsupportedError: clrt has no such dtype.
+    """
+    found = DType.from_onnx(code)
+    if found is None:
+        raise UnsupportedError(f"{op}: ONNX data type {code} is not supported.")
+    return found
+
+
+@register
+@dataclass(frozen=True)
+class Cast(Pointwise):
+    """Conversion to another dtype; floats truncate to integers, which wrap.
+
+    ONNX leaves open what floats outside of an integer dtype become. Here they become int32 first
+    (int64 for uint32, int64 and uint64), which wraps: -1 is 255 as uint8. What does not fit there,
+    NaN and infinity is the least int32 (int64), whose low 8 or 16 bits are 0. So it is with NumPy
+    on x86, and mostly with ONNX Runtime. uint64 also takes what lies from 2^63 up to 2^64.
+
+    To floats of 8 bits, `saturate` makes what is too large the largest number instead of infinity
+    or NaN; to powers of two (float8e8m0) `round_mode` is nearest, up or down. Text converts on the
+    host. Source: ONNX Cast, opset 6 to 25.
+    """
+
+    to: DType = DType.FLOAT32
+    saturate: bool = True
+    round_mode: _RoundMode = "up"
+
+    moves = True
+    in_place = ()
+    accuracy = Accuracy.EXACT
+    shape_data = True
+
+    @classmethod
+    def from_onnx(cls, node: OnnxNode) -> Op:
+        mode = node.attrs.get("round_mode", "up")
+        to = onnx_dtype(node.attrs["to"], cls.name)
+        return cls(to, bool(node.attrs.get("saturate", 1)), mode)
+
+    def result_dtype(self, dtypes: Sequence[DType]) -> DType:
+        return self.to
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        (x,) = inputs
+        assert x is not None
+        with np.errstate(all="ignore"):
+            return (np.asarray(self.evaluate(x)),)
+
+    def evaluate(self, *arrays: Array) -> Any:
+        (x,) = arrays
+        if x.dtype == object:
+            return self._dims(x)
+        if self.to is DType.STRING:
+            return _texts(x)
+        if x.dtype.kind == "U":
+            x = _floats(x) if self.to.is_float else _integers(x)
+        if self.to is DType.FLOAT8E8M0:
+            return powers_of_two(x, self.round_mode, self.saturate)
+        if self.to in FLOAT8 and self.saturate:
+            info = ml_dtypes.finfo(self.to.numpy)
+            x = np.clip(x.astype(np.float32), float(info.min), float(info.max))
+        if self.to is not DType.BOOL and DType.of(x.dtype).storage != "plain":
+            x = x.astype(np.float32 if DType.of(x.dtype).is_float else np.int32)
+        if self.to.is_int and x.dtype.kind == "f":
+            return truncated(x, self.to)
+        return x.astype(self.to.numpy)
+
+    def _dims(self, x: Array) -> Array:
+        if self.to in (DType.INT64, DType.INT32):
+            return x
+        if self.to is DType.BOOL:
+            return np.array([d != 0 for d in x.flat], bool).reshape(x.shape)
+        raise TypeError("symbolic dims are integers")
+
+    def cl(self, args: Sequence[Code], dtypes: Sequence[DType]) -> Code | None:
+        (x,), (source,), to = args, dtypes, self.to
+        if to is DType.BOOL:
+            return Code("({} != 0)").fill(x)
+        # Floats of 16 bits are float32 until they are stored.
+        if to is source or (to in WIDENED and source.compute == "float"):
+            return x
+        if to in WIDENED and source is DType.BOOL:
+            return Code("PICK({}, (F)1, (F)0)").fill(x)
+        if to.is_int and source.is_float:
+            return integer_cl(x, source, to)
+        value = Code("({})({})").fill(to.compute, x)
+        if to is DType.FLOAT8E8M0:
+            mode = ROUND_MODES.index(self.round_mode)
+            return Code("power_of_two({}, {}, {})").fill(value, mode, self.saturate)
+        if to in FLOAT8 and self.saturate:
+            return Code("saturated({}, {}f)").fill(value, float(ml_dtypes.finfo(to.numpy).max))
+        return value
+
+
+def powers_of_two(x: Array, mode: str, saturate: bool) -> Array:
+    """Float8e8m0: the exponents of float32 numbers, rounded by mode; NaN for what has none."""
+    bits = x.astype(np.float32).view(np.uint32)
+    exponent = (bits >> 23) & 0xFF
+    fraction = bits & 0x7FFFFF
+    if mode == "nearest":
+        half, rest = fraction >= 0x400000, fraction & 0x3FFFFF
+        more = half & ((rest > 0) | (exponent > 0))
+    else:
+        more = (fraction > 0) & (mode == "up")
+    more &= exponent < (0xFE if saturate else 0xFF)
+    return (exponent + more).astype(np.uint8).view(DType.FLOAT8E8M0.numpy)
+
+
+_LONGEST = 32  # characters of a number, about
+
+
+def _texts(x: Array) -> Array:
+    """Numbers as text, integers without a point.
+
+    Floats have 8 digits, as from ONNX Runtime, and float64 as many as it takes to come back.
+    """
+    check_texts(x.size, _LONGEST)
+    if x.dtype.kind in "iubU":
+        return (x.astype(np.uint8) if x.dtype.kind == "b" else x).astype("U")
+    if DType.of(x.dtype) is DType.FLOAT64:
+        texts = [np.format_float_positional(v, trim="-") for v in x.flat]
+    else:
+        texts = [f"{v:.8g}" for v in x.astype(np.float32).flat]
+    names = {"nan": "NaN", "inf": "INF", "-inf": "-INF"}
+    return np.array([names.get(t, t) for t in texts], "U").reshape(x.shape)
+
+
+def _floats(x: Array) -> Array:
+    return np.array([float(_head(text, _FLOAT)) for text in x.flat], np.float64).reshape(x.shape)
+
+
+def _integers(x: Array) -> Array:
+    """Integers as int64; those of uint64 that are larger wrap."""
+    numbers = [int(_head(text, _INTEGER)) for text in x.flat]
+    for number in numbers:
+        if not -(1 << 63) <= number < 1 << 64:
+            raise InputError(f"Cast: {number} has more than 64 bits.")
+    wrapped = np.array([n & ((1 << 64) - 1) for n in numbers], np.uint64)
+    return wrapped.view(np.int64).reshape(x.shape)
+
+
+def _head(text: str, number: re.Pattern[str]) -> str:
+    """The number that a text starts with: what follows is left out, as C does.
+
+    Raises:
+        InputError: There is none.
+    """
+    found = number.match(text)
+    if found is None:
+        raise InputError(f"Cast: the text {str(text)!r} is no number.")
+    return found[0]
+
+
+@register
+@dataclass(frozen=True)
+class BitCast(View):
+    """The same bits under another dtype of as many bits. Source: ONNX BitCast, opset 26."""
+
+    to: DType = DType.FLOAT32
+
+    moves = False
+    shape_data = False
+
+    @classmethod
+    def from_onnx(cls, node: OnnxNode) -> Op:
+        return cls(onnx_dtype(node.attrs["to"], cls.name))
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        x = need(inputs, 0, self)
+        if x.dtype.file_bits != self.to.file_bits or DType.STRING in (x.dtype, self.to):
+            raise ShapeError(f"BitCast: {x} and {self.to} have no equal number of bits.")
+        return [TensorType(self.to, x.shape)]
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        (x,) = inputs
+        assert x is not None
+        return (np.ascontiguousarray(x).view(self.to.numpy).reshape(x.shape),)

@@ -1,0 +1,60 @@
+"""Numbers as the device has them, in NumPy and as OpenCL C."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from clrt.ir.code import Code
+from clrt.ir.dtypes import DType
+from clrt.ir.op import Array
+
+
+def widened(array: Array) -> Array:
+    """The array in the dtype in which the device computes with its elements."""
+    if array.dtype == object or DType.of(array.dtype).storage == "plain":
+        return array
+    return array.astype(np.float32 if DType.of(array.dtype).is_float else np.int32)
+
+
+def literal(value: float, dtype: DType) -> Code:
+    """A number in OpenCL C, exact to the last bit."""
+    if not dtype.is_float:
+        return Code("({})({})").fill(dtype.cl, int(value))
+    with np.errstate(over="ignore"):
+        number = float(value if dtype is DType.FLOAT64 else np.float32(value))
+    if math.isnan(number):
+        return Code("NAN")
+    if math.isinf(number):
+        return Code("INFINITY") if number > 0 else Code("(-INFINITY)")
+    return (Code("({})") if dtype is DType.FLOAT64 else Code("({}f)")).fill(number)
+
+
+def truncated(array: Array, dtype: DType) -> Array:
+    """Floats as integers of a dtype, rounded towards 0: what `integer_cl` computes.
+
+    They become int32, or int64 for uint32, int64 and uint64, of which the low bits are kept; what
+    does not fit there, and NaN, becomes the least one. uint64 holds what is below 2^64, too.
+    """
+    wide = array.astype(np.float64)
+    target, bound = (np.int32, 2.0**31) if dtype in _BY_INT32 else (np.int64, 2.0**63)
+    fits = (wide >= -bound) & (wide < bound)
+    whole = np.where(fits, wide, -bound).astype(target)
+    if dtype is DType.UINT64:
+        high = (wide >= bound) & (wide < 2 * bound)
+        upper = np.where(high, wide - bound, 0).astype(np.uint64) + np.uint64(1 << 63)
+        return np.where(high, upper, whole.astype(np.uint64))
+    return whole.astype(dtype.numpy)
+
+
+def integer_cl(text: Code, source: DType, dtype: DType) -> Code:
+    """The OpenCL C expression of a float as an integer of a dtype, as `truncated` has it."""
+    kind = Code("double") if source is DType.FLOAT64 else Code("float")
+    wide = DType.INT32 if dtype in _BY_INT32 else DType.INT64
+    wide = dtype if dtype is DType.UINT64 else wide
+    return Code("({})({}_to_{}({}))").fill(dtype.compute, kind, wide.cl, text)
+
+
+_BY_INT64 = (DType.UINT32, DType.INT64, DType.UINT64)
+_BY_INT32 = frozenset(d for d in DType if d.is_int and d not in _BY_INT64)

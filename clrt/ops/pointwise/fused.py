@@ -1,0 +1,343 @@
+"""Fused: an elementwise program over broadcast operands, as one generated kernel."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from clrt.device.caps import DeviceCaps
+from clrt.errors import ModelError
+from clrt.ir.code import Code, Define
+from clrt.ir.dims import Shape, same, same_shape
+from clrt.ir.dtypes import WIDENED, DType
+from clrt.ir.graph import Node, Value
+from clrt.ir.op import Array, Step, TensorType
+from clrt.kernels.row_norm import RowNorm, norm_flops
+from clrt.kernels.spec import Arg, BufferArg, KernelSpec, Launch, ceil_div, i32
+from clrt.kernels.strided import MAX_RANK, broadcast_strides, collapse, launch_places, pad_rank
+from clrt.kernels.tuned import tuned
+from clrt.kernels.variant import Lowering, Variant
+from clrt.ops.base import Accuracy, Op, Types
+from clrt.ops.norm.layer_normalization import row_norm
+from clrt.ops.pointwise.conversions import literal
+from clrt.ops.pointwise.elementwise import Pointwise
+from clrt.ops.registry import register
+
+CPU = tuned("elementwise_cpu", {"T_VW": (4, 8, 16)}, T_VW=8, T_ELEMS=2048)
+
+
+_VARIABLE = Code("v{}")
+
+
+@register
+@dataclass(frozen=True)
+class Literal(Op):
+    """A number in a fused program.
+
+    Source: clrt; it takes the place of a one-element constant.
+    """
+
+    value: float = 0.0
+    dtype: DType = DType.FLOAT32
+
+    domain = "clrt"
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        return [TensorType(self.dtype, ())]
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        return (np.asarray(self.value, self.dtype.numpy),)
+
+    def cl(self) -> Code:
+        """The literal in OpenCL C."""
+        return literal(self.value, self.dtype)
+
+
+@dataclass(frozen=True)
+class Program:
+    """A rendered elementwise program.
+
+    Attributes:
+        body: Declarations of the steps over v0, v1, …
+        result: The variable that holds the last step.
+    """
+
+    body: Code
+    result: Code
+    dtype: DType
+
+
+def compute_type(dtype: DType) -> Code:
+    """The C type in which a value of a dtype is computed."""
+    if dtype.compute == "float":
+        return Code("F")
+    return Code("I") if dtype is DType.BOOL else dtype.compute
+
+
+def step_types(steps: Sequence[Step], inputs: Sequence[TensorType]) -> list[TensorType]:
+    """Types of the operands followed by those of the steps.
+
+    Raises:
+        ModelError: A step is no elementwise op, or reads what is not there before it.
+    """
+    types = list(inputs)
+    for index, step in enumerate(steps):
+        if not isinstance(step.op, (Pointwise, Literal)):
+            raise ModelError(f"Step {index} is {step.op.name}, which is no elementwise op.")
+        if not all(0 <= a < len(types) for a in step.args):
+            raise ModelError(f"Step {index} ({step.op.name}) reads what is not there before it.")
+        types.append(step.op.infer([types[a] for a in step.args])[0])
+    return types
+
+
+@lru_cache(maxsize=1024)
+def step_dtypes(steps: tuple[Step, ...], inputs: tuple[DType, ...]) -> tuple[DType, ...]:
+    """Dtypes of the operands followed by those of the steps; each layer of a model asks again."""
+    return tuple(t.dtype for t in step_types(steps, [TensorType(d, ()) for d in inputs]))
+
+
+def render(steps: tuple[Step, ...], inputs: Sequence[DType]) -> Program | str:
+    """OpenCL C for a program over variables v0…, or the reason there is none."""
+    return _rendered(steps, tuple(inputs))
+
+
+@lru_cache(maxsize=1024)
+def _rendered(steps: tuple[Step, ...], inputs: tuple[DType, ...]) -> Program | str:
+    made = step_dtypes(steps, inputs)
+    lines = []
+    for index, step in enumerate(steps, start=len(inputs)):
+        dtypes = [made[a] for a in step.args]
+        if isinstance(step.op, Literal):
+            expr: Code | None = step.op.cl()
+        else:
+            assert isinstance(step.op, Pointwise)
+            expr = step.op.cl([_VARIABLE.fill(a) for a in step.args], dtypes)
+        if expr is None:
+            return f"{step.op.name} has no kernel for {dtypes[0]}"
+        kind = compute_type(made[index])
+        lines.append(Code("const {0} v{1} = ({0})({2});").fill(kind, index, expr))
+    return Program(Code(" ").join(lines), _VARIABLE.fill(len(made) - 1), made[-1])
+
+
+def can_vectorise(
+    steps: tuple[Step, ...],
+    inputs: Sequence[DType],
+    memory: Collection[DType] = (DType.FLOAT32,),
+) -> bool:
+    """Whether the program holds for float vectors: steps are floats or bool, the result is a float.
+
+    Args:
+        memory: What the kernel reads and writes vectors of.
+    """
+    made = step_dtypes(steps, tuple(inputs))
+    return all(d in memory for d in (*inputs, made[-1])) and all(
+        d in memory or d is DType.BOOL for d in made
+    )
+
+
+@register
+@dataclass(frozen=True)
+class Fused(Op):
+    """Elementwise steps over inputs that broadcast together; the last step is the output.
+
+    Source: clrt.
+    """
+
+    storages = None
+
+    steps: tuple[Step, ...] = ()
+
+    domain = "clrt"
+    accuracy = Accuracy.TRANSCENDENTAL
+    in_place = tuple(range(64))
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        present = [t for t in inputs if t is not None]
+        return [step_types(self.steps, present)[-1]]
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        values: list[Array | None] = list(inputs)
+        for step in self.steps:
+            assert isinstance(step.op, Op)
+            values.append(step.op.reference(*(values[a] for a in step.args))[0])
+        result = values[-1]
+        assert result is not None
+        return (result,)
+
+
+def steps_of(op: Op, arity: int) -> tuple[Step, ...]:
+    """The program of a node: its own steps, or the one step that a pointwise op is."""
+    return op.steps if isinstance(op, Fused) else (Step(op, tuple(range(arity))),)
+
+
+def _inputs(node: Node) -> list[Value]:
+    return [v for v in node.inputs if v is not None]
+
+
+def _reject(node: Node, caps: DeviceCaps) -> str | None:
+    values = _inputs(node)
+    assert isinstance(node.op, Op)
+    steps = steps_of(node.op, len(values))
+    dtypes = tuple(v.dtype for v in values)
+    program = render(steps, dtypes)
+    if isinstance(program, str):
+        return program
+    if not caps.has_fp64 and DType.FLOAT64 in step_dtypes(steps, dtypes):
+        return "the device has no float64"
+    out = node.output.dims
+    dims, _ = collapse(out[:-1], *(broadcast_strides(v.dims, out)[:-1] for v in values))
+    if len(dims) > MAX_RANK - 1:
+        return f"{len(dims) + 1} axes remain after merging; kernels walk up to {MAX_RANK}"
+    return None
+
+
+def symbolic_shape(value: Value) -> Shape:
+    """The shape before dims were bound: what may decide on a kernel without tying it to sizes."""
+    return value.symbolic if value.symbolic is not None else value.dims
+
+
+def _is_one(value: Value) -> bool:
+    return all(same(d, 1) for d in symbolic_shape(value))
+
+
+def _inner(value: Value, y: Value) -> Code:
+    """The step along the last axis: a number where every shape agrees on it, else the argument."""
+    shape, target = symbolic_shape(value), symbolic_shape(y)
+    if _is_one(value):
+        return Code("0")
+    if same(shape[-1], target[-1]):
+        return Code("1")
+    return Code("0") if same(shape[-1], 1) else Code("ARG")
+
+
+def _reject_cpu(node: Node, caps: DeviceCaps) -> str | None:
+    return _reject(node, caps) if caps.is_cpu else "for CPU devices"
+
+
+def _takes_vectors(node: Node) -> bool:
+    """Whether the CPU kernel holds for vectors of floats, whatever the sizes."""
+    values, y = _inputs(node), node.output
+    assert isinstance(node.op, Op)
+    row = symbolic_shape(y)[-1:]
+    short = row and isinstance(row[0], int) and row[0] < CPU.defaults["T_VW"]
+    return (
+        can_vectorise(steps_of(node.op, len(values)), [v.dtype for v in values], WIDENED)
+        and "ARG" not in [_inner(v, y) for v in values]
+        and (_is_flat(node) or not short)
+    )
+
+
+def _is_flat(node: Node) -> bool:
+    """Whether every operand has the shape of the result, or one element."""
+    target = symbolic_shape(node.output)
+    return all(_is_one(v) or same_shape(symbolic_shape(v), target) for v in _inputs(node))
+
+
+def _emit_with(node: Node, after: Sequence[Node], ctx: Lowering) -> tuple[list[Launch], int] | None:
+    """The program and the normalisation of its rows."""
+    norm = row_norm(after, node.output, ctx.caps) if _takes_vectors(node) else None
+    return None if norm is None else (_emit_cpu(node, ctx, norm), 1)
+
+
+def _emit_cpu(node: Node, ctx: Lowering, norm: RowNorm | None = None) -> list[Launch]:
+    values, y = _inputs(node), node.output
+    total = int(np.prod(y.dims))
+    if total == 0:
+        return []
+    tunables = ctx.tunables(CPU) | ({} if _takes_vectors(node) else {"T_VW": 1})
+    read, walk = Code("READ_{}({}, {})"), Code("WALK({}, {})")
+    reads = [read.fill(_inner(v, y), k, v.dtype.storage) for k, v in enumerate(values)]
+    walks = Code(" ").join(walk.fill(k, v.dtype.cl) for k, v in enumerate(values))
+    defines = _defines(node, reads) | {"WALKS": walks} | tunables
+    if y.dtype is DType.BOOL:
+        defines["RESULT"] = Code("{} & one").fill(defines["RESULT"])
+    dims, steps = _walk(values, y)
+    args: tuple[Arg, ...] = (*_buffers(node), *(i32(v) for v in (*dims, *steps)))
+    share, flops = tunables["T_ELEMS"], 0
+    if norm is not None:
+        defines |= norm.defines
+        n = y.dims[-1]
+        rows = ceil_div(share, n)
+        share, flops = rows * n, norm_flops(total // n, n)
+        args = (*args, *norm.args, i32(n), i32(rows))
+    kernel = KernelSpec.of("pointwise/elementwise.cl", "elementwise_cpu", **defines)
+    return [Launch(kernel, (ceil_div(total, share),), (1,), args, flops)]
+
+
+def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:
+    values, y = _inputs(node), node.output
+    total = int(np.prod(y.dims))
+    if total == 0:
+        return []
+    storages = [v.dtype.storage for v in values]
+    if _is_flat(node):
+        places = [Code("0") if _is_one(v) else Code("i") for v in values]
+        reads = [
+            Code("READ_AS({}, {}, {})").fill(k, s, at)
+            for k, (s, at) in enumerate(zip(storages, places, strict=True))
+        ]
+        kernel = KernelSpec.of(
+            "pointwise/elementwise.cl", "elementwise_flat", **_defines(node, reads)
+        )
+        return [Launch(kernel, (total,), None, (*_buffers(node), i32(total)))]
+    inner = [_inner(v, y) for v in values]
+    reads = [
+        Code("READ_AS({0}, {1}, WHERE({0}, {2}))").fill(k, s, at)
+        for k, (s, at) in enumerate(zip(storages, inner, strict=True))
+    ]
+    defines = _defines(node, reads) | {"GENERAL": 1}
+    kernel = KernelSpec.of("pointwise/elementwise.cl", "elementwise_general", **defines)
+    return [launch_places(kernel, _buffers(node), *_walk(values, y), ctx.caps)]
+
+
+def _buffers(node: Node) -> list[Arg]:
+    return [BufferArg(node.output), *(BufferArg(v) for v in _inputs(node))]
+
+
+def _defines(node: Node, reads: Sequence[Code]) -> dict[str, Define]:
+    """The program, with operands read by the given expressions."""
+    values = _inputs(node)
+    assert isinstance(node.op, Op)
+    program = render(steps_of(node.op, len(values)), [v.dtype for v in values])
+    assert isinstance(program, Program)
+    declared = (
+        Code("const {} v{} = {};").fill(compute_type(v.dtype), k, read)
+        for k, (v, read) in enumerate(zip(values, reads, strict=True))
+    )
+    step, given = Code(", const IDX_T s{}_{}"), Code(", IN({}, x{})")
+    steps = (step.fill(k, j) for k in range(len(values)) for j in range(MAX_RANK))
+    return {
+        "OUT_T": node.output.dtype.cl,
+        "STORAGE": node.output.dtype.storage,
+        "STRIDES": Code("").join(steps),
+        "INPUTS": Code("").join(given.fill(v.dtype.cl, k) for k, v in enumerate(values)),
+        "READS": Code(" ").join(declared),
+        "BODY": program.body,
+        "RESULT": program.result,
+    }
+
+
+def _walk(values: Sequence[Value], y: Value) -> tuple[tuple[int, ...], list[int]]:
+    """The dims of the result, MAX_RANK of them, and the arguments STRIDES.
+
+    The last axis may swallow those before it, but is never dropped: the program has its steps.
+    """
+    out = y.dims or (1,)
+    strides = [broadcast_strides(v.dims or (1,), out) for v in values]
+    inner = [0 if _inner(v, y) == "0" else s[-1] for v, s in zip(values, strides, strict=True)]
+    dims, outer = collapse(out[:-1], *(s[:-1] for s in strides))
+    n = out[-1]
+    while dims and all(o[-1] == step * n for o, step in zip(outer, inner, strict=True)):
+        n, dims, outer = n * dims[-1], dims[:-1], [o[:-1] for o in outer]
+    steps = [s for o, step in zip(outer, inner, strict=True) for s in (*pad_rank(o, 0)[1:], step)]
+    return (*pad_rank(dims, 1)[1:], n), steps
+
+
+Pointwise.variants = (
+    Variant("cpu", _emit_cpu, _reject_cpu, _emit_with),
+    Variant("any", _emit_any, _reject),
+)
+Fused.variants = Pointwise.variants

@@ -1,0 +1,213 @@
+"""QuantizeLinear and DequantizeLinear: numbers as multiples of a scale around a zero point."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import ClassVar
+
+import numpy as np
+
+from clrt.errors import ShapeError, UnsupportedError
+from clrt.ir.dims import Shape, differ
+from clrt.ir.dtypes import DType
+from clrt.ir.graph import Node
+from clrt.ir.op import Array, TensorType
+from clrt.kernels.quantized import BlockWalk, bounds, dequantize_launch, quantize_launch
+from clrt.kernels.spec import BufferArg, Launch
+from clrt.kernels.variant import Lowering, Variant
+from clrt.ops.base import Accuracy, OnnxNode, Op, Types
+from clrt.ops.checks import need, normalize_axis
+from clrt.ops.pointwise.cast import onnx_dtype
+from clrt.ops.registry import register
+
+_QUOTIENTS = (DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16)
+# Of 8 and 16 bits, then the smaller ones.
+QUANTIZED = (
+    DType.UINT8, DType.INT8, DType.UINT16, DType.INT16, DType.UINT4, DType.INT4, DType.UINT2,
+    DType.INT2, DType.FLOAT8E4M3FN, DType.FLOAT8E4M3FNUZ, DType.FLOAT8E5M2, DType.FLOAT8E5M2FNUZ,
+    DType.FLOAT6E2M3, DType.FLOAT6E3M2, DType.FLOAT4E2M1,
+)  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Quantization(Op):
+    """Base of both directions: x, a scale, and a zero point of the scale's shape.
+
+    The scale is one number, or `[n]` for the n places on `axis`, or with `block_size` B has the
+    shape of x but ceil(n / B) places on `axis`.
+
+    Attributes:
+        output_dtype: None where the inputs say it.
+    """
+
+    axis: int = 1
+    block_size: int = 0
+    output_dtype: DType | None = None
+
+    accuracy = Accuracy.EXACT
+    storages: ClassVar[frozenset[str] | None] = None
+
+    @classmethod
+    def from_onnx(cls, node: OnnxNode) -> Op:
+        for name in ("output_dtype", "precision"):
+            code = node.attrs.pop(name, 0)
+            if code:
+                node.attrs[name] = onnx_dtype(code, cls.name)
+        if "saturate" in node.attrs:
+            node.attrs["saturate"] = bool(node.attrs["saturate"])
+        return super().from_onnx(node)
+
+    def walk(self, dims: tuple[int, ...], scale: tuple[int, ...]) -> BlockWalk:
+        """How scales lie over x."""
+        one = prod(scale) == 1 and len(scale) < 2
+        axis = 0 if one else normalize_axis(self.axis, len(dims), self)
+        return BlockWalk.of(dims, axis, self.block_size, one=one)
+
+    def spread(self, x: Array, parameter: Array) -> Array:
+        """A scale or zero point in a shape that broadcasts against x."""
+        if parameter.ndim < 2 and parameter.size == 1:
+            return parameter.reshape(())
+        axis = normalize_axis(self.axis, x.ndim, self)
+        if not self.block_size:
+            return parameter.reshape([-1 if i == axis else 1 for i in range(x.ndim)])
+        return np.repeat(parameter, self.block_size, axis).take(range(x.shape[axis]), axis)
+
+    def check(self, inputs: Types) -> None:
+        """Refuses what does not fit.
+
+        Raises:
+            ShapeError: The scale does not fit x, or the zero point the scale.
+        """
+        x, scale = need(inputs, 0, self), need(inputs, 1, self)
+        zero = inputs[2] if len(inputs) > 2 else None
+        parameters = [t.shape for t in (scale, zero) if t is not None and t.is_static]
+        if len(set(parameters)) > 1 and not all(_may_be_one(s) for s in parameters):
+            raise ShapeError(f"{self.name}: zero point {zero} is unlike scale {scale}.")
+        if x.shape is None or scale.shape is None or _may_be_one(scale.shape):
+            return
+        axis = normalize_axis(self.axis, len(x.shape), self)
+        if self.block_size:
+            size = x.shape[axis]
+            blocks = -(-size // self.block_size)
+            wanted: Shape = tuple(blocks if i == axis else d for i, d in enumerate(x.shape))
+        else:
+            wanted = (x.shape[axis],)
+        if len(wanted) != len(scale.shape) or any(map(differ, wanted, scale.shape)):
+            blocks_of = f" in blocks of {self.block_size}" if self.block_size else ""
+            raise ShapeError(
+                f"{self.name}: scale {scale} does not fit x {x} along axis {axis}{blocks_of}."
+            )
+
+
+def _may_be_one(shape: Shape | None) -> bool:
+    return shape is not None and (not shape or (len(shape) == 1 and not differ(shape[0], 1)))
+
+
+def _emit_quantize(node: Node, ctx: Lowering) -> list[Launch]:
+    x, scale, op = node.arg(0), node.arg(1), node.op
+    assert isinstance(op, QuantizeLinear)
+    if DType.FLOAT64 in (x.dtype, scale.dtype):
+        raise UnsupportedError("no kernel for float64")
+    walk = op.walk(x.dims, scale.dims)
+    zero = node.input(2)
+    zero = None if node.output.dtype.is_float else zero
+    quotient = op.quotient(x.dtype, scale.dtype)
+    return [quantize_launch(node.output, x, scale, zero, quotient, op.saturate, walk, ctx)]
+
+
+@register
+@dataclass(frozen=True)
+class QuantizeLinear(Quantization):
+    """y = x / scale, rounded half to even, plus the zero point, kept within the dtype's bounds.
+
+    Small floats are rounded as Cast does it; `saturate` keeps floats of 8 bits within bounds.
+
+    Attributes:
+        precision: The dtype to which the quotient is rounded; None for the scale's.
+
+    Numerics: NaN gives the least integer. Source: ONNX QuantizeLinear, opset 10 to 28.
+    """
+
+    saturate: bool = True
+    precision: DType | None = None
+
+    variants = (Variant("any", _emit_quantize),)
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        x = need(inputs, 0, self)
+        self.check(inputs)
+        zero = inputs[2] if len(inputs) > 2 else None
+        to = self.output_dtype or (DType.UINT8 if zero is None else zero.dtype)
+        if zero is not None and zero.dtype is not to:
+            raise ShapeError(f"{self.name}: output_dtype {to} is not the zero point's: {zero}.")
+        if to not in QUANTIZED:
+            raise ShapeError(f"{self.name}: {to} is no dtype to quantise to.")
+        return [TensorType(to, x.shape)]
+
+    def quotient(self, x: DType, scale: DType) -> DType:
+        """The dtype to which x / scale is rounded."""
+        if self.precision is not None:
+            return self.precision
+        return next((d for d in (scale, x) if d in _QUOTIENTS), DType.FLOAT32)
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        x, scale, zero = (*inputs, None)[:3]
+        assert x is not None and scale is not None
+        to = self.output_dtype or (DType.UINT8 if zero is None else DType.of(zero.dtype))
+        divided = self.quotient(DType.of(x.dtype), DType.of(scale.dtype)).numpy
+        with np.errstate(all="ignore"):
+            quotient = x.astype(np.float32) / self.spread(x, scale).astype(np.float32)
+            v = quotient.astype(divided).astype(np.float32)
+            low, high = bounds(to)
+            if to.is_float:
+                large = (to.itemsize, self.saturate) == (1, True)
+                return ((np.clip(v, low, high) if large else v).astype(to.numpy),)
+            v = np.rint(v)
+            if zero is not None:
+                v = v + self.spread(x, zero).astype(np.float32)
+            whole = np.fmin(np.fmax(v, low), high).astype(np.int32)
+        return (whole.astype(to.numpy),)
+
+
+def _emit_dequantize(node: Node, ctx: Lowering) -> list[Launch]:
+    x, scale, op = node.arg(0), node.arg(1), node.op
+    assert isinstance(op, DequantizeLinear)
+    walk = op.walk(x.dims, scale.dims)
+    y = BufferArg(node.output)
+    zero = None if x.dtype.is_float else node.input(2)
+    return [dequantize_launch(y, node.output.dtype, x, scale, zero, walk, ctx)]
+
+
+@register
+@dataclass(frozen=True)
+class DequantizeLinear(Quantization):
+    """y = (x - zero point) * scale; small floats have no zero point but 0.
+
+    Numerics: in float32, rounded once to the output's dtype. Source: ONNX DequantizeLinear, opset
+    10 to 28.
+    """
+
+    variants = (Variant("any", _emit_dequantize),)
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        x, scale = need(inputs, 0, self), need(inputs, 1, self)
+        self.check(inputs)
+        zero = inputs[2] if len(inputs) > 2 else None
+        if zero is not None and zero.dtype is not x.dtype:
+            raise ShapeError(f"{self.name}: x {x} and zero point {zero} must have one dtype.")
+        if x.dtype not in (*QUANTIZED, DType.INT32):
+            raise ShapeError(f"{self.name}: x {x} is not quantised.")
+        return [TensorType(self.output_dtype or scale.dtype, x.shape)]
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        x, scale, zero = (*inputs, None)[:3]
+        assert x is not None and scale is not None
+        to = self.output_dtype or DType.of(scale.dtype)
+        is_float = DType.of(x.dtype).is_float
+        v = x.astype(np.float32 if is_float else np.int32)
+        if zero is not None and not is_float:
+            v = v - self.spread(x, zero).astype(np.int32)
+        with np.errstate(all="ignore"):
+            y = v.astype(np.float32) * self.spread(x, scale).astype(np.float32)
+            return (y.astype(to.numpy),)

@@ -1,0 +1,203 @@
+"""Elementwise ops over a varying number of operands: Clip, Max, Min, Sum, Mean."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from clrt.ir.builder import Builder
+from clrt.ir.code import Code
+from clrt.ir.dims import maximum, minimum
+from clrt.ir.dtypes import DType
+from clrt.ir.graph import Node, Value
+from clrt.ir.op import Array
+from clrt.ops.base import Accuracy, OnnxNode
+from clrt.ops.decompositions import Audience, decomposes
+from clrt.ops.pointwise.elementwise import NumpyFunction, Pointwise
+from clrt.ops.pointwise.pointwise import Div, either
+from clrt.ops.registry import register
+
+# Operands of one kernel: 36 bytes of arguments each where they broadcast, and a device takes 1024.
+MAX_OPERANDS = 24
+
+
+@register
+@dataclass(frozen=True)
+class Clip(Pointwise):
+    """min(max(x, low), high) with optional bounds as inputs. Source: ONNX Clip, opset 6 to 13."""
+
+    has_min: bool = True
+    has_max: bool = True
+    implied = frozenset({"has_min", "has_max"})
+    accuracy = Accuracy.EXACT
+    integers = True
+    arity = 3
+
+    @classmethod
+    def from_onnx(cls, node: OnnxNode) -> Clip:
+        dtype = node.types[node.inputs[0]].dtype.numpy
+        for index, key in enumerate(("min", "max"), start=1):
+            if key in node.attrs:
+                node.set_input(index, np.asarray(node.attrs[key]).astype(dtype))
+        present = [i < len(node.inputs) and bool(node.inputs[i]) for i in (1, 2)]
+        node.inputs[:] = [n for n in node.inputs if n]
+        return cls(*present)
+
+    def onnx_inputs(self, inputs: Sequence[Value | None]) -> list[Value | None]:
+        x, *bounds = inputs
+        low = bounds[0] if self.has_min else None
+        high = bounds[-1] if self.has_max else None
+        return [x, low, high] if high is not None else [x, low] if low is not None else [x]
+
+    def takes(self, operands: int) -> bool:
+        return operands == 1 + self.has_min + self.has_max
+
+    def evaluate(self, *arrays: Array) -> Any:
+        x, *bounds = arrays
+        if self.has_min:
+            x = np.maximum(x, bounds[0])
+        return np.minimum(x, bounds[-1]) if self.has_max else x
+
+    def cl(self, args: Sequence[Code], dtypes: Sequence[DType]) -> Code | None:
+        text, prefix = args[0], _prefix(dtypes[0])
+        if self.has_min:
+            text = Code("{}max({}, {})").fill(prefix, text, args[1])
+        if self.has_max:
+            text = Code("{}min({}, {})").fill(prefix, text, args[-1])
+        return text
+
+
+def _prefix(dtype: DType) -> Code:
+    """Of the functions for a dtype."""
+    if dtype is DType.FLOAT64:
+        return Code("d_")
+    return Code("c_") if dtype.is_float else Code("i_")
+
+
+@dataclass(frozen=True)
+class Variadic(Pointwise):
+    """Base of ops over one or more operands; many are several nodes.
+
+    Numerics: operands are taken in pairs, and then the results of these.
+    """
+
+    arity = 2
+
+    def takes(self, operands: int) -> bool:
+        return operands > 0
+
+    @property
+    def partial(self) -> Variadic:
+        """The op of some of many operands, and of the results."""
+        return self
+
+    def finish(self, total: Value, count: int, make: Builder) -> Value:
+        """What comes after the partial results of `count` operands are one."""
+        return total
+
+    def fold(self, left: Code, right: Code, dtypes: Sequence[DType]) -> Code:
+        """The expression of two operands."""
+        raise NotImplementedError
+
+    def cl(self, args: Sequence[Code], dtypes: Sequence[DType]) -> Code | None:
+        texts = list(args)
+        while len(texts) > 1:
+            pairs = zip(texts[::2], texts[1::2], strict=False)
+            odd = texts[-1:] if len(texts) % 2 else []
+            texts = [*(self.fold(a, b, dtypes) for a, b in pairs), *odd]
+        return texts[0].renamed(Code("@"), _prefix(dtypes[0]))
+
+
+@decomposes(Variadic, audience=Audience.PLANNING)
+def _in_levels(node: Node, make: Builder) -> list[Value] | None:
+    """More operands than a kernel takes."""
+    assert isinstance(node.op, Variadic)
+    level = [v for v in node.inputs if v is not None]
+    count = len(level)
+    if count <= MAX_OPERANDS:
+        return None
+    while len(level) > 1:
+        parts = [level[k : k + MAX_OPERANDS] for k in range(0, len(level), MAX_OPERANDS)]
+        level = [make.add(node.op.partial, *part) for part in parts]
+    return [node.op.finish(level[0], count, make)]
+
+
+@register
+@dataclass(frozen=True)
+class Max(Variadic):
+    """The largest operand, NaN if any is. Source: ONNX Max, opset 6 to 13."""
+
+    accuracy = Accuracy.EXACT
+    integers = True
+    shape_data = True
+
+    def evaluate(self, *arrays: Array) -> Any:
+        return _reduce(either(np.maximum, maximum), arrays)
+
+    def fold(self, left: Code, right: Code, dtypes: Sequence[DType]) -> Code:
+        return Code("@max({}, {})").fill(left, right)
+
+
+@register
+@dataclass(frozen=True)
+class Min(Variadic):
+    """The smallest operand, NaN if any is. Source: ONNX Min, opset 6 to 13."""
+
+    accuracy = Accuracy.EXACT
+    integers = True
+    shape_data = True
+
+    def evaluate(self, *arrays: Array) -> Any:
+        return _reduce(either(np.minimum, minimum), arrays)
+
+    def fold(self, left: Code, right: Code, dtypes: Sequence[DType]) -> Code:
+        return Code("@min({}, {})").fill(left, right)
+
+
+@register
+@dataclass(frozen=True)
+class Sum(Variadic):
+    """The sum of the operands. Source: ONNX Sum, opset 6 to 13."""
+
+    accuracy = Accuracy.ELEMENTWISE
+
+    def evaluate(self, *arrays: Array) -> Any:
+        return _reduce(np.add, arrays)
+
+    def fold(self, left: Code, right: Code, dtypes: Sequence[DType]) -> Code:
+        return Code("({} + {})").fill(left, right)
+
+
+@register
+@dataclass(frozen=True)
+class Mean(Variadic):
+    """The mean of the operands. Source: ONNX Mean, opset 6 to 13."""
+
+    accuracy = Accuracy.ELEMENTWISE
+
+    def evaluate(self, *arrays: Array) -> Any:
+        return _reduce(np.add, arrays) / len(arrays)
+
+    def fold(self, left: Code, right: Code, dtypes: Sequence[DType]) -> Code:
+        return Code("({} + {})").fill(left, right)
+
+    @property
+    def partial(self) -> Variadic:
+        return Sum()
+
+    def finish(self, total: Value, count: int, make: Builder) -> Value:
+        return make.add(Div(), total, make.numbers(count, total.dtype))
+
+    def cl(self, args: Sequence[Code], dtypes: Sequence[DType]) -> Code | None:
+        total = super().cl(args, dtypes)
+        return None if total is None else Code("({} / {})").fill(total, len(args))
+
+
+def _reduce(function: NumpyFunction, arrays: Sequence[Array]) -> Any:
+    result: Any = arrays[0]
+    for array in arrays[1:]:
+        result = function(result, array)
+    return result

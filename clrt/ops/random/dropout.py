@@ -1,0 +1,112 @@
+"""Dropout: nothing at inference; in training mode random elements become 0."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from clrt.device.caps import DeviceCaps
+from clrt.ir.dtypes import DType
+from clrt.ir.graph import Node
+from clrt.ir.op import Array, TensorType
+from clrt.kernels.spec import Arg, BufferArg, KernelSpec, Launch, i32
+from clrt.kernels.strided import contiguous_strides, copy_launches
+from clrt.kernels.variant import Lowering, Variant, reject_float64
+from clrt.ops.base import Accuracy, OnnxNode, Op, Types
+from clrt.ops.checks import need
+from clrt.ops.movement.movement import count, fill_launch
+from clrt.ops.movement.views import Identity
+from clrt.ops.random.philox import RandomOp, key_args, key_of, uniforms
+from clrt.ops.registry import register
+
+
+def _copies(node: Node, caps: DeviceCaps) -> str | None:
+    return None if node.input(2) is None else "it may train"
+
+
+def _copy(node: Node, ctx: Lowering) -> list[Launch]:
+    x, y = node.arg(0), node.output
+    elems = count(y.dims)
+    if not elems:
+        return []
+    own = contiguous_strides(x.dims)
+    launches = copy_launches(ctx, BufferArg(x), BufferArg(y), x.dtype, x.dims, own, own)
+    launches += [fill_launch(BufferArg(mask), mask.dtype, elems, 1) for mask in node.outputs[1:]]
+    return launches
+
+
+def _reject(node: Node, caps: DeviceCaps) -> str | None:
+    if node.input(2) is None:
+        return "it never trains"
+    return reject_float64(node, caps)
+
+
+def _emit(node: Node, ctx: Lowering) -> list[Launch]:
+    x, ratio, training = (node.arg(i) for i in range(3))
+    assert isinstance(node.op, Dropout)
+    kernel = KernelSpec.of(
+        "random/dropout.cl",
+        "dropout",
+        DATA_T=x.dtype.cl,
+        STORAGE=x.dtype.storage,
+        REAL_T=x.dtype.compute,
+        RATIO_T=ratio.dtype.cl,
+        RATIO_STORAGE=ratio.dtype.storage,
+        MASK=len(node.outputs) - 1,
+    )
+    elems = count(x.dims)
+    args: list[Arg] = [BufferArg(v) for v in (x, ratio, training, *node.outputs)]
+    args += [i32(elems), *key_args(node.op.key)]
+    return [Launch(kernel, (elems,), None, tuple(args))]
+
+
+@register
+@dataclass(frozen=True)
+class Dropout(RandomOp):
+    """x / (1 - ratio) where a random number in [0, 1) is at least the ratio, else 0.
+
+    Inputs: x, ratio, training_mode; without the third, or where it is false, y is x and the mask is
+    true everywhere, and a node without a mask that never trains imports as Identity.
+    Source: ONNX Dropout, opset 7 to 22. The mask is of x's dtype before opset 10.
+    """
+
+    mask_like_x: bool = False
+
+    storages = None
+    accuracy = Accuracy.ELEMENTWISE
+    variants = (Variant("copy", _copy, _copies), Variant("philox", _emit, _reject))
+
+    @classmethod
+    def from_onnx(cls, node: OnnxNode) -> Op:
+        mode = node.inputs[2] if len(node.inputs) > 2 else ""
+        training = node.constants.get(mode)
+        if not mode or (training is not None and not training.any()):
+            del node.inputs[1:]
+            if not any(node.outputs[1:]):
+                return Identity()
+            return cls(0, node.opset < 10)
+        if not node.inputs[1]:
+            node.set_input(1, np.array(0.5, np.float32))
+        return cls(key_of(node))
+
+    def draws(self, inputs: Types) -> bool:
+        training = inputs[2] if len(inputs) > 2 else None
+        return training is not None and (training.numbers is None or bool(training.numbers.any()))
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        x = need(inputs, 0, self)
+        dtype = x.dtype if self.mask_like_x else DType.BOOL
+        return [TensorType(x.dtype, x.shape), TensorType(dtype, x.shape)]
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        x, ratio, training = (*inputs, None, None)[:3]
+        assert x is not None
+        if training is None or not training.any():
+            return x, np.ones(x.shape, x.dtype if self.mask_like_x else np.bool_)
+        assert ratio is not None
+        part = float(ratio.reshape(-1)[0])
+        mask = uniforms(self.key, x.size).reshape(x.shape) >= np.float32(part)
+        with np.errstate(all="ignore"):
+            kept = x.astype(np.float64) / (1 - part)
+        return np.where(mask, kept, 0).astype(x.dtype), mask

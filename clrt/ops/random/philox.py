@@ -1,0 +1,92 @@
+"""Random numbers from a counter and a key: Philox4x32-10, as in `common/philox.clh`.
+
+An element of a random tensor depends on its place and on the key of its node only. So an op that
+draws is a function of its attributes like any other: it is the same on every device and in every
+run, it may be folded, and two nodes with one seed draw the same numbers.
+
+Source: Salmon et al., Parallel random numbers: as easy as 1, 2, 3 (2011).
+"""
+
+from __future__ import annotations
+
+import struct
+from dataclasses import dataclass
+from typing import Any
+from zlib import crc32
+
+import numpy as np
+
+from clrt.ir.op import Array
+from clrt.kernels.spec import i32
+from clrt.ops.base import OnnxNode, Op, Types
+
+FLOAT_BITS = 24
+_MULTIPLIERS = (np.uint64(0xD2511F53), np.uint64(0xCD9E8D57))
+_WEYL = (0x9E3779B9, 0xBB67AE85)
+_MASK = 0xFFFFFFFF
+_NO_SEED = 1 << 63
+
+
+@dataclass(frozen=True)
+class RandomOp(Op):
+    """Base of the ops that draw random numbers.
+
+    Attributes:
+        key: Of the generator: `seed`, or made of the node's name.
+    """
+
+    key: int = 0
+
+    implied = frozenset({"key"})
+
+    def to_onnx(self) -> dict[str, Any]:
+        """The seed that the key was made of, and none if it was made of the node's name."""
+        if self.key >= _NO_SEED or not self.key:
+            return super().to_onnx()
+        (seed,) = struct.unpack("<f", struct.pack("<I", self.key & _MASK))
+        return {**super().to_onnx(), "seed": seed}
+
+    def draws(self, inputs: Types) -> bool:
+        return True
+
+
+def key_of(node: OnnxNode) -> int:
+    """The 64-bit key of a node: its `seed`, or a hash of its name where it has none."""
+    seed = node.attrs.get("seed")
+    if seed is None:
+        return _NO_SEED | crc32(node.name.encode())
+    if isinstance(seed, float):
+        return int.from_bytes(struct.pack("<f", seed), "little")
+    return int(seed) & (1 << 64) - 1
+
+
+def key_args(key: int) -> tuple[np.int32, np.int32]:
+    """The key as two kernel arguments."""
+    low, high = np.array([key & _MASK, key >> 32 & _MASK], np.uint32).view(np.int32)
+    return i32(low), i32(high)
+
+
+def words(key: int, count: int) -> Array:
+    """The first `count` words of a key's sequence, uint32."""
+    counters = np.arange(-(-count // 4), dtype=np.uint64)
+    c = [counters, *(np.zeros_like(counters) for _ in range(3))]
+    low, high = key & _MASK, key >> 32 & _MASK
+    for _ in range(10):
+        a, b = _MULTIPLIERS[0] * c[0], _MULTIPLIERS[1] * c[2]
+        shift, mask = np.uint64(32), np.uint64(_MASK)
+        c = [
+            (b >> shift) ^ c[1] ^ np.uint64(low),
+            b & mask,
+            (a >> shift) ^ c[3] ^ np.uint64(high),
+            a & mask,
+        ]
+        low, high = low + _WEYL[0] & _MASK, high + _WEYL[1] & _MASK
+    return np.stack(c, axis=1).astype(np.uint32).reshape(-1)[:count]
+
+
+def uniforms(key: int, count: int, bits: int = FLOAT_BITS) -> Array:
+    """Numbers in [0, 1), float64: of one word each, or of two where `bits` is 53."""
+    if bits <= 32:
+        return np.asarray((words(key, count) >> np.uint32(32 - bits)) * 2.0**-bits)
+    pairs = words(key, 2 * count).astype(np.uint64).reshape(-1, 2)
+    return np.asarray(((pairs[:, 0] << np.uint64(21)) | (pairs[:, 1] >> np.uint64(11))) * 2.0**-53)

@@ -1,0 +1,173 @@
+"""RandomUniform, RandomNormal and their Like forms: tensors of random numbers.
+
+They are pure functions (see `clrt.ops.random.philox`): `seed` chooses the numbers, and without one
+the name of the node does, so that each run draws the same numbers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from clrt.ir.dtypes import DType
+from clrt.ir.graph import Node
+from clrt.ir.op import Array, TensorType
+from clrt.kernels.spec import BufferArg, KernelSpec, Launch, ceil_div, f32, i32
+from clrt.kernels.variant import Lowering, Variant, reject_float64
+from clrt.ops.base import Accuracy, OnnxNode, Op, Types
+from clrt.ops.checks import checked_sizes, need
+from clrt.ops.movement.movement import count
+from clrt.ops.pointwise.cast import onnx_dtype
+from clrt.ops.random.philox import FLOAT_BITS, RandomOp, key_args, key_of, uniforms
+from clrt.ops.registry import register
+
+# A uniform number has no more bits than its dtype, lest it is rounded to 1.
+_BITS = {DType.FLOAT64: 53, DType.FLOAT16: 11, DType.BFLOAT16: 8}
+
+
+def _emit(node: Node, ctx: Lowering) -> list[Launch]:
+    y, op = node.output, node.op
+    assert isinstance(op, RandomTensor)
+    elems = count(y.dims)
+    lanes = 2 if y.dtype is DType.FLOAT64 else 4
+    kernel = KernelSpec.of(
+        "random/random.cl",
+        "random",
+        DATA_T=y.dtype.cl,
+        STORAGE=y.dtype.storage,
+        REAL_T=y.dtype.compute,
+        NORMAL=int(op.normal),
+        LANES=lanes,
+        BITS=op.bits(y.dtype),
+    )
+    a, b = op.line
+    args = (BufferArg(y), i32(elems), *key_args(op.key), f32(a), f32(b))
+    return [Launch(kernel, (ceil_div(elems, lanes),), None, args)] if elems else []
+
+
+@dataclass(frozen=True)
+class RandomTensor(RandomOp):
+    """Base of the four.
+
+    Class attributes:
+        normal: The distribution.
+    """
+
+    normal: ClassVar[bool] = False
+    storages = None
+    accuracy = Accuracy.TRANSCENDENTAL
+    variants = (Variant("philox", _emit, reject_float64),)
+
+    @property
+    def line(self) -> tuple[float, float]:
+        """(a, b) of y = a + b v, for v of the distribution's standard form."""
+        raise NotImplementedError(self.name)
+
+    def bits(self, dtype: DType) -> int:
+        """Random bits of a number."""
+        return 53 if dtype is DType.FLOAT64 else FLOAT_BITS
+
+    @classmethod
+    def from_onnx(cls, node: OnnxNode) -> Op:
+        attrs = {k: v for k, v in node.attrs.items() if k != "seed"}
+        if "shape" in attrs:
+            attrs["shape"] = tuple(attrs["shape"])
+        if "dtype" in attrs:
+            attrs["dtype"] = onnx_dtype(attrs["dtype"], cls.name)
+        return cls(key=key_of(node), **attrs)
+
+    def draw(self, shape: tuple[int, ...], dtype: DType) -> Array:
+        """The numbers."""
+        elems = count(shape)
+        v = uniforms(self.key, elems + elems % 2, self.bits(dtype))
+        if self.normal:
+            radius, angle = np.sqrt(-2 * np.log(1 - v[::2])), 2 * np.pi * v[1::2]
+            v = np.stack([radius * np.cos(angle), radius * np.sin(angle)], axis=1).reshape(-1)
+        a, b = (float(f32(x)) for x in self.line)
+        return np.asarray(a + b * v[:elems]).astype(dtype.numpy).reshape(shape)
+
+
+@dataclass(frozen=True)
+class Uniform(RandomTensor):
+    """Base of RandomUniform and RandomUniformLike: numbers in [low, high)."""
+
+    low: float = 0.0
+    high: float = 1.0
+
+    @property
+    def line(self) -> tuple[float, float]:
+        return self.low, self.high - self.low
+
+    def bits(self, dtype: DType) -> int:
+        return _BITS.get(dtype, FLOAT_BITS)
+
+
+@dataclass(frozen=True)
+class Normal(RandomTensor):
+    """Base of RandomNormal and RandomNormalLike."""
+
+    mean: float = 0.0
+    scale: float = 1.0
+
+    normal = True
+
+    @property
+    def line(self) -> tuple[float, float]:
+        return self.mean, self.scale
+
+
+@dataclass(frozen=True)
+class Shaped(RandomTensor):
+    """Base of the ops that have the shape as an attribute."""
+
+    shape: tuple[int, ...] = ()
+    dtype: DType = DType.FLOAT32
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        trouble = f"{self.name}: its shape {list(self.shape)} has a size below 0."
+        return [TensorType(self.dtype, checked_sizes(self.shape, trouble))]
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        return (self.draw(self.shape, self.dtype),)
+
+
+@dataclass(frozen=True)
+class Like(RandomTensor):
+    """Base of the ops that take the shape of an input, and its dtype unless told another."""
+
+    dtype: DType | None = None
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        x = need(inputs, 0, self)
+        return [TensorType(self.dtype or x.dtype, x.shape)]
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        (x,) = inputs
+        assert x is not None
+        return (self.draw(x.shape, self.dtype or DType.of(x.dtype)),)
+
+
+@register
+@dataclass(frozen=True)
+class RandomUniform(Shaped, Uniform):
+    """Numbers in [low, high). Source: ONNX RandomUniform, opset 1 to 22."""
+
+
+@register
+@dataclass(frozen=True)
+class RandomNormal(Shaped, Normal):
+    """Numbers of a normal distribution. Source: ONNX RandomNormal, opset 1 to 22."""
+
+
+@register
+@dataclass(frozen=True)
+class RandomUniformLike(Like, Uniform):
+    """Numbers in [low, high), as many as x has. Source: ONNX RandomUniformLike, opset 1 to 22."""
+
+
+@register
+@dataclass(frozen=True)
+class RandomNormalLike(Like, Normal):
+    """Normal numbers, as many as x has. Source: ONNX RandomNormalLike, opset 1 to 22."""

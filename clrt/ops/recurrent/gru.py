@@ -1,0 +1,96 @@
+"""GRU: a recurrent op with an update gate and a reset gate."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from clrt.ir.graph import Node
+from clrt.ir.op import Array
+from clrt.kernels import gemm
+from clrt.kernels.spec import Buffer, BufferArg, Launch, Scratch
+from clrt.kernels.strided import contiguous_strides, copy_launches
+from clrt.kernels.variant import Lowering
+from clrt.ops.recurrent.recurrent import Cell, Recurrent
+from clrt.ops.recurrent.recurrent_walk import Walk, variants
+from clrt.ops.registry import register
+
+
+class _ResetWalk(Walk):
+    """The form that resets the state before its product: two products in a step."""
+
+    def step(
+        self, gx: Scratch, states: list[Buffer]
+    ) -> tuple[list[Launch], Callable[[int], list[Launch]]]:
+        zr, zr_copy = self._part(0, 2)
+        n, n_copy = self._part(2, 1)
+        gates, candidate = (self.gate_scratch(k * self.state_elems) for k in (2, 1))
+        kept = self.ctx.scratch(self.state_elems, self.dtype)
+        *setup, first = self.recur(gates, states[0], zr, 2)
+        *more, second = self.recur(candidate, kept, n, 1)
+        return [zr_copy, n_copy, *setup, *more], lambda s: [
+            first,
+            self.kernel("gru_reset", s, gx, (gates, states[0], kept)),
+            second,
+            self.kernel("gru", s, gx, (gates, candidate, states[0])),
+        ]
+
+    def _part(self, first: int, gates: int) -> tuple[Scratch, Launch]:
+        """Some gates of R on their own, and what copies them."""
+        r, square = self.node.arg(2), self.hidden * self.hidden
+        part = self.ctx.scratch(self.directions * gates * square, self.dtype)
+        shape = (self.directions, gates * square)
+        source = BufferArg(r, first * square)
+        strides = (3 * square, 1)
+        target = contiguous_strides(shape)
+        (copy,) = copy_launches(
+            self.ctx, source, BufferArg(part), self.dtype, shape, strides, target
+        )
+        return part, copy
+
+
+class _LinearWalk(Walk):
+    def step(
+        self, gx: Scratch, states: list[Buffer]
+    ) -> tuple[list[Launch], Callable[[int], list[Launch]]]:
+        gates = self.gate_scratch(3 * self.state_elems)
+        *setup, product = self.recur(gates, states[0], self.node.arg(2), 3)
+        return setup, lambda s: [product, self.kernel("gru", s, gx, (gates, gates, states[0]))]
+
+
+def _walk(node: Node, ctx: Lowering, emit: gemm.EmitProduct) -> Walk:
+    assert isinstance(node.op, GRU)
+    return (_LinearWalk if node.op.linear_before_reset else _ResetWalk)(node, ctx, emit)
+
+
+@register
+@dataclass(frozen=True)
+class GRU(Recurrent):
+    """Gates in the order z, r, h: H' = (1 - z) g(h) + z H.
+
+    The candidate h is x W_h + (r H) R_h, or x W_h + r (H R_h) with linear_before_reset.
+
+    Source: ONNX GRU, opset 1 to 22.
+    """
+
+    linear_before_reset: int = 0
+
+    gates = 3
+    defaults = ("Sigmoid", "Tanh")
+    entry = "gru"
+    variants = variants(_walk)
+
+    def features(self) -> dict[str, int]:
+        return {"F_LINEAR": int(bool(self.linear_before_reset))}
+
+    def step(self, x: Array, states: list[Array], cell: Cell) -> list[Array]:
+        (h,) = states
+        z, reset = (
+            cell.act[0](x[:, k] + h @ cell.r[k].T + cell.bias[0, k] + cell.bias[1, k])
+            for k in range(2)
+        )
+        if self.linear_before_reset:
+            inner = reset * (h @ cell.r[2].T + cell.bias[1, 2])
+        else:
+            inner = (reset * h) @ cell.r[2].T + cell.bias[1, 2]
+        return [(1 - z) * cell.act[1](x[:, 2] + inner + cell.bias[0, 2]) + z * h]

@@ -1,0 +1,44 @@
+"""LSTM: a recurrent op with a state that gates let in, out and forget."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from clrt.ir.op import Array
+from clrt.ops.recurrent.recurrent import Cell, Recurrent
+from clrt.ops.recurrent.recurrent_walk import Walk, variants
+from clrt.ops.registry import register
+
+
+@register
+@dataclass(frozen=True)
+class LSTM(Recurrent):
+    """Gates in the order i, o, f, c; further inputs initial_c and P, a further output Y_c.
+
+    i = f(i + P_i C), f = f(f + P_f C) or 1 - i (input_forget), C' = f C + i g(c),
+    o = f(o + P_o C'), H' = o h(C'). As in ONNX Runtime, `clip` leaves C' alone.
+
+    Source: ONNX LSTM, opset 1 to 22.
+    """
+
+    input_forget: int = 0
+
+    gates = 4
+    states = 2
+    defaults = ("Sigmoid", "Tanh", "Tanh")
+    unclipped = 2
+    entry = "lstm"
+    variants = variants(Walk)
+
+    def features(self) -> dict[str, int]:
+        return {"F_COUPLED": int(bool(self.input_forget))}
+
+    def step(self, x: Array, states: list[Array], cell: Cell) -> list[Array]:
+        h, c = states
+        i, o, f, g = (
+            x[:, k] + h @ cell.r[k].T + cell.bias[0, k] + cell.bias[1, k] for k in range(4)
+        )
+        i = cell.act[0](i + cell.peephole[0] * c)
+        f = 1 - i if self.input_forget else cell.act[0](f + cell.peephole[2] * c)
+        c = f * c + i * cell.act[1](g)
+        return [cell.act[0](o + cell.peephole[1] * c) * cell.act[2](c), c]

@@ -1,0 +1,176 @@
+"""The launches of LSTM, GRU and RNN.
+
+The products of all inputs with W are one product. Then each step is a product of the last states
+with R and one kernel for the rest: both directions, all sequences, a work-item per state.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from clrt.errors import UnsupportedError
+from clrt.ir.code import Code
+from clrt.ir.dtypes import DType
+from clrt.ir.graph import Node, Value
+from clrt.kernels import gemm
+from clrt.kernels.product import MatrixView, Product
+from clrt.kernels.spec import Arg, Buffer, BufferArg, KernelSpec, Launch, Scratch, i32
+from clrt.kernels.strided import contiguous_strides, copy_launches
+from clrt.kernels.variant import Lowering, Variant
+from clrt.ops.movement.movement import fill_launch
+from clrt.ops.pointwise.fused import Literal, compute_type, render
+from clrt.ops.ranges import check_launch
+from clrt.ops.recurrent.recurrent import Recurrent
+
+_ACTIVATION = Code("static {0} act_{1}(const IDX_T d, {0} v) {{ {2} const {0} v0 = v; {3} }}")
+
+
+class Walk:
+    """The launches of a node.
+
+    The states lie in the outputs Y_h and Y_c where the node has them. Each step reads and writes
+    the same buffers, so that the launches of the products are the same in all steps, and what
+    packs R runs once.
+    """
+
+    def __init__(self, node: Node, ctx: Lowering, emit: gemm.EmitProduct) -> None:
+        op = node.op
+        assert isinstance(op, Recurrent)
+        self.op, self.node, self.ctx, self._emit = op, node, ctx, emit
+        x, r = node.arg(0), node.arg(2)
+        self.dtype = x.dtype
+        self.gate_dtype = DType.FLOAT64 if x.dtype is DType.FLOAT64 else DType.FLOAT32
+        self.directions, _, self.hidden = r.dims
+        self.time, self.batch = (x.dims[1], x.dims[0]) if op.layout else x.dims[:2]
+        self.state_elems = self.directions * self.batch * self.hidden
+        if op.layout:
+            self.state_strides = (self.hidden, self.directions * self.hidden)
+        else:
+            self.state_strides = (self.batch * self.hidden, self.hidden)
+
+    def launches(self) -> list[Launch]:
+        op, node = self.op, self.node
+        if not self.state_elems:
+            return []
+        states: list[Buffer] = []
+        launches: list[Launch] = []
+        for index in range(op.states):
+            made = node.outputs[index + 1] if index + 1 < len(node.outputs) else None
+            states.append(made or self.ctx.scratch(self.state_elems, self.dtype))
+            launches.append(self._start(states[-1], node.input(5 + index)))
+        if node.input(4) is not None:
+            launches.append(check_launch(node, 4, self.time, "a sequence length"))
+        if not self.time:
+            return launches
+        x, w = node.arg(0), node.arg(1)
+        depth, wide = x.dims[2], op.gates * self.hidden
+        rows = self.time * self.batch
+        gx = self.gate_scratch(self.directions * rows * wide)
+        inputs = MatrixView(BufferArg(x), (0, depth, 1))
+        launches += self._product(gx, inputs, w, rows, wide, depth)
+        setup, step = self.step(gx, states)
+        launches += setup
+        for s in range(self.time):
+            launches += step(s)
+        return launches
+
+    def step(
+        self, gx: Scratch, states: list[Buffer]
+    ) -> tuple[list[Launch], Callable[[int], list[Launch]]]:
+        """What runs once, and the launches of a step."""
+        gh = self.gate_scratch(self.state_elems * self.op.gates)
+        *setup, product = self.recur(gh, states[0], self.node.arg(2), self.op.gates)
+        return setup, lambda s: [product, self.kernel(self.op.entry, s, gx, (gh, *states))]
+
+    def gate_scratch(self, elems: int) -> Scratch:
+        """Memory for sums."""
+        return self.ctx.scratch(elems, self.gate_dtype)
+
+    def recur(self, y: Scratch, state: Buffer, r: Value | Scratch, gates: int) -> list[Launch]:
+        """y[D, B, gates H] = the states times R^T: setup, and the product as the last launch."""
+        view = MatrixView(BufferArg(state), (*self.state_strides, 1))
+        return self._product(y, view, r, self.batch, gates * self.hidden, self.hidden)
+
+    def _product(
+        self, y: Scratch, a: MatrixView, weights: Value | Scratch, m: int, n: int, k: int
+    ) -> list[Launch]:
+        b = MatrixView(BufferArg(weights), (n * k, 1, k))
+        accumulator = compute_type(self.dtype)
+        batch = (self.directions,)
+        product = Product(y, self.dtype, batch, m, n, k, a, b, accumulator=accumulator)
+        return self._emit(product, self.ctx)
+
+    def _start(self, state: Buffer, first: Value | None) -> Launch:
+        if first is None:
+            return fill_launch(BufferArg(state), self.dtype, self.state_elems, 0)
+        (launch,) = copy_launches(
+            self.ctx,
+            BufferArg(first),
+            BufferArg(state),
+            self.dtype,
+            (self.state_elems,),
+            (1,),
+            (1,),
+        )
+        return launch
+
+    def kernel(
+        self, entry: str, step: int, gx: Scratch, buffers: Sequence[Buffer | BufferArg]
+    ) -> Launch:
+        """The kernel of a step, over (H, B, D)."""
+        op, node, y = self.op, self.node, self.node.output
+        bias, lens = node.input(3), node.input(4)
+        peephole = node.input(7)
+        optional = {"F_BIAS": bias, "F_LENS": lens, "F_PEEPHOLE": peephole}
+        kernel = KernelSpec.of(
+            f"recurrent/{op.entry}.cl",
+            entry,
+            DATA_T=self.dtype.cl,
+            STORAGE=self.dtype.storage,
+            GATE_T=self.gate_dtype.cl,
+            FUNCTIONS=self._functions(),
+            VW=1,
+            LENS_T=(DType.INT32 if lens is None else lens.dtype).cl,
+            **{k: int(v is not None) for k, v in optional.items()},
+            **op.features(),
+        )
+        first, second, third, _ = contiguous_strides(y.dims)
+        y_steps = (second, third, first) if op.layout else (first, second, third)
+        x_steps = (1, self.time) if op.layout else (self.batch, 1)
+        numbers = (
+            *(step, self.time, self.batch, self.hidden, int(op.direction == "reverse")),
+            *(*x_steps, *self.state_strides, *y_steps),
+        )
+        steps = (BufferArg(y, 0, self.state_elems), BufferArg(gx, 0, self.state_elems * op.gates))
+        buffer_args = [b if isinstance(b, BufferArg) else BufferArg(b) for b in (*steps, *buffers)]
+        buffer_args += [BufferArg(v) for v in optional.values() if v is not None]
+        args: tuple[Arg, ...] = (*buffer_args, *(i32(v) for v in numbers))
+        return Launch(kernel, (self.hidden, self.batch, self.directions), None, args)
+
+    def _functions(self) -> Code:
+        """The activations act_0, act_1, … of (direction, x) in OpenCL C.
+
+        Raises:
+            UnsupportedError: One has no kernel.
+        """
+        clip = self.op.clip
+        kind = compute_type(self.gate_dtype)
+        high, low = (Literal(v, self.gate_dtype).cl() for v in (clip, -clip))
+        limited = Code("v = v > {0} ? {0} : v < {1} ? {1} : v;").fill(high, low)
+        code = []
+        for index, steps in enumerate(zip(*self.op.functions(self.gate_dtype), strict=True)):
+            bodies = []
+            for program in steps:
+                made = render(program, [self.gate_dtype])
+                if isinstance(made, str):
+                    raise UnsupportedError(made)
+                bodies.append(Code("{{ {} return {}; }}").fill(made.body, made.result))
+            limit = limited if self.op.clips(index) else Code("")
+            both = Code("if (d) {1} {0}") if len(set(bodies)) > 1 else Code("{0}")
+            code.append(_ACTIVATION.fill(kind, index, limit, both.fill(*bodies)))
+        return Code(" ").join(code)
+
+
+def variants(walk: Callable[[Node, Lowering, gemm.EmitProduct], Walk]) -> tuple[Variant, ...]:
+    """One for each kernel of matrix products."""
+    return gemm.variants(lambda emit: lambda node, ctx: walk(node, ctx, emit).launches())

@@ -1,0 +1,22 @@
+"""RNN: a recurrent op without gates."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from clrt.ir.op import Array
+from clrt.ops.recurrent.recurrent import Cell, Recurrent
+from clrt.ops.recurrent.recurrent_walk import Walk, variants
+from clrt.ops.registry import register
+
+
+@register
+@dataclass(frozen=True)
+class RNN(Recurrent):
+    """h' = f(x W^T + h R^T + bias). Source: ONNX RNN, opset 1 to 22."""
+
+    variants = variants(Walk)
+
+    def step(self, x: Array, states: list[Array], cell: Cell) -> list[Array]:
+        (h,) = states
+        return [cell.act[0](x[:, 0] + h @ cell.r[0].T + cell.bias[0, 0] + cell.bias[1, 0])]

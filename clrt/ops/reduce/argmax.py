@@ -1,0 +1,142 @@
+"""ArgMax and ArgMin: where the largest or smallest element along an axis is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from clrt.device.caps import DeviceCaps
+from clrt.errors import ShapeError
+from clrt.ir.code import Code, Define
+from clrt.ir.dtypes import DType
+from clrt.ir.graph import Node
+from clrt.ir.op import Array, TensorType
+from clrt.kernels.columns import launch_columns, launch_lines
+from clrt.kernels.spec import BufferArg, KernelSpec, Launch, ceil_div, i32, pieces_per_group
+from clrt.kernels.tuned import tuned
+from clrt.kernels.variant import Lowering, Variant, reject_float32_cpu, reject_float64
+from clrt.ops.base import Accuracy, Op, Types
+from clrt.ops.checks import need, normalize_axis
+from clrt.ops.norm.softmax import around_axis
+from clrt.ops.registry import register
+
+ROWS = tuned("argmax_rows", {"T_VW": (4, 8, 16)}, T_VW=8)
+COLUMNS = tuned("argmax_columns", {"T_VW": (4, 8, 16)}, T_VW=8, T_NV=8)
+_SOURCE = "reduce/argmax.cl"
+_ROWS = 64  # of a work-group, at most
+
+
+def _reject(node: Node, caps: DeviceCaps) -> str | None:
+    return "no kernel for bool" if node.arg(0).dtype is DType.BOOL else reject_float64(node, caps)
+
+
+def _sizes(node: Node) -> tuple[int, int, int]:
+    """Elements before the axis, along it, and after it.
+
+    Raises:
+        ShapeError: There are none along it.
+    """
+    x, op = node.arg(0), node.op
+    assert isinstance(op, ArgExtremum)
+    outer, n, step = around_axis(x.dims, normalize_axis(op.axis, len(x.dims), op))
+    if not n:
+        raise ShapeError(f"{op.name} '{node.name}': axis {op.axis} of {x.type} has no elements.")
+    return outer, n, step
+
+
+_BETTER = Code("((a) {}{} (b))")
+
+
+def _better(node: Node) -> dict[str, Define]:
+    op = node.op
+    assert isinstance(op, ArgExtremum)
+    last = int(op.select_last_index)
+    return {"LAST": last, "BETTER(a, b)": _BETTER.fill(op.better, Code("=") if last else Code(""))}
+
+
+def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
+    if 0 in node.output.dims:
+        return []
+    outer, n, _ = sizes = _sizes(node)
+    assert isinstance(node.op, ArgExtremum)
+    buffers, rank = (BufferArg(node.output), BufferArg(node.arg(0))), len(node.arg(0).dims)
+    if rank and normalize_axis(node.op.axis, rank, node.op) < rank - 1:
+        return launch_columns(COLUMNS, _SOURCE, buffers, sizes, 1, ctx, **_better(node))
+    rows = pieces_per_group(outer, _ROWS, ctx.caps)
+    kernel = KernelSpec.of(_SOURCE, ROWS.entry, **ctx.tunables(ROWS), **_better(node))
+    args = (*buffers, i32(outer), i32(n), i32(rows))
+    return [Launch(kernel, (ceil_div(outer, rows),), (1,), args, outer * n)]
+
+
+def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:
+    if 0 in node.output.dims:
+        return []
+    dtype = node.arg(0).dtype
+    kernel = KernelSpec.of(
+        _SOURCE,
+        "argmax",
+        VW=1,
+        DATA_T=dtype.cl,
+        STORAGE=dtype.storage,
+        VALUE_T=dtype.compute,
+        IS_FLOAT=int(dtype.is_float),
+        **_better(node),
+    )
+    return launch_lines(kernel, (BufferArg(node.output), BufferArg(node.arg(0))), _sizes(node), 1)
+
+
+@dataclass(frozen=True)
+class ArgExtremum(Op):
+    """Base of ArgMax and ArgMin; NaN counts as the best element, the first one of equals wins.
+
+    Class attributes:
+        better: The comparison.
+    """
+
+    axis: int = 0
+    keepdims: bool = True
+    select_last_index: bool = False
+
+    better: ClassVar[Code] = Code(">")
+    accuracy = Accuracy.EXACT
+    variants = (Variant("cpu", _emit_cpu, reject_float32_cpu), Variant("any", _emit_any, _reject))
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        x = need(inputs, 0, self)
+        if x.shape is None:
+            return [TensorType(DType.INT64, None)]
+        axis = normalize_axis(self.axis, len(x.shape), self)
+        kept = (1,) if self.keepdims else ()
+        if not x.shape:
+            return [TensorType(DType.INT64, ())]
+        return [TensorType(DType.INT64, (*x.shape[:axis], *kept, *x.shape[axis + 1 :]))]
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        (x,) = inputs
+        assert x is not None
+        if not x.ndim:
+            return (np.zeros((), np.int64),)
+        axis = normalize_axis(self.axis, x.ndim, self)
+        find = np.argmax if self.better == ">" else np.argmin
+        if self.select_last_index:
+            found = x.shape[axis] - 1 - find(np.flip(x, axis), axis=axis)
+        else:
+            found = find(x, axis=axis)
+        found = np.asarray(found, np.int64)
+        return (np.expand_dims(found, axis) if self.keepdims else found,)
+
+
+@register
+@dataclass(frozen=True)
+class ArgMax(ArgExtremum):
+    """The index of the largest element. Source: ONNX ArgMax, opset 1 to 13."""
+
+
+@register
+@dataclass(frozen=True)
+class ArgMin(ArgExtremum):
+    """The index of the smallest element. Source: ONNX ArgMin, opset 1 to 13."""
+
+    better = Code("<")

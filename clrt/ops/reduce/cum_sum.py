@@ -1,0 +1,140 @@
+"""CumSum and CumProd: running sums and products along an axis."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+
+from clrt.device.caps import DeviceCaps
+from clrt.errors import ShapeError
+from clrt.ir.code import Code, Define
+from clrt.ir.graph import Node
+from clrt.ir.op import Array, IrOp, TensorType
+from clrt.kernels.columns import launch_columns, launch_lines
+from clrt.kernels.spec import BufferArg, KernelSpec, Launch
+from clrt.kernels.tuned import tuned
+from clrt.kernels.variant import Lowering, Variant, reject_float32_cpu, reject_float64
+from clrt.ops.base import Op, Types
+from clrt.ops.checks import need, normalize_axis
+from clrt.ops.movement.movement import elements, host_ints
+from clrt.ops.norm.softmax import around_axis
+from clrt.ops.registry import register
+
+COLUMNS = tuned("cum_columns", {"T_VW": (4, 8, 16)}, T_VW=8, T_NV=8)
+
+
+def _reject_columns(node: Node, caps: DeviceCaps) -> str | None:
+    last = _axis(node) >= len(node.output.dims) - 1
+    return reject_float32_cpu(node, caps) or ("for other axes than the last" if last else None)
+
+
+def _axis(node: Node) -> int:
+    assert isinstance(node.op, Cumulative)
+    return normalize_axis((host_ints(node, 1) or (0,))[0], len(node.output.dims), node.op)
+
+
+def _sizes(node: Node) -> tuple[int, int, int]:
+    """Elements before the axis, along it, and after it."""
+    return around_axis(node.output.dims, _axis(node))
+
+
+def _defines(op: IrOp) -> dict[str, Define]:
+    assert isinstance(op, Cumulative)
+    return {
+        "EXCLUSIVE": int(bool(op.exclusive)),
+        "REVERSE": int(bool(op.reverse)),
+        "START": op.start,
+        "JOIN(a, b)": op.join,
+    }
+
+
+def _emit_columns(node: Node, ctx: Lowering) -> list[Launch]:
+    buffers = (BufferArg(node.arg(0)), BufferArg(node.output))
+    defines = _defines(node.op)
+    return launch_columns(COLUMNS, "reduce/cum_sum.cl", buffers, _sizes(node), 1, ctx, **defines)
+
+
+def _emit_lines(node: Node, ctx: Lowering) -> list[Launch]:
+    x = node.arg(0)
+    types = {"DATA_T": x.dtype.cl, "STORAGE": x.dtype.storage, "ACC_T": x.dtype.compute}
+    kernel = KernelSpec.of("reduce/cum_sum.cl", "cum_sum", VW=1, **types, **_defines(node.op))
+    return launch_lines(kernel, (BufferArg(x), BufferArg(node.output)), _sizes(node), 1)
+
+
+@dataclass(frozen=True)
+class Cumulative(Op):
+    """Base of CumSum and CumProd: up to (exclusive: before) each place, or (reverse) from it on.
+
+    Class attributes:
+        start, join: The value of no elements, and how a further one enters.
+
+    Numerics: one accumulator of the dtype (float32 for narrower ones), in order; integers wrap.
+    """
+
+    exclusive: int = 0
+    reverse: int = 0
+
+    start: ClassVar[int] = 0
+    join: ClassVar[Code] = Code("((a) + (b))")
+    storages = None
+    host_inputs = (1,)
+    shape_data = True
+    variants = (
+        Variant("columns", _emit_columns, _reject_columns),
+        Variant("lines", _emit_lines, reject_float64),
+    )
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        x = need(inputs, 0, self)
+        axis = elements(inputs, 1)
+        if x.shape is not None and axis is not None:
+            if not x.shape:
+                raise ShapeError(f"{self.name}: the input is a scalar; expected rank 1 or more.")
+            normalize_axis(int(axis[0]), len(x.shape), self)
+        return [TensorType(x.dtype, x.shape)]
+
+    def accumulate(self, x: Array, axis: int) -> Array:
+        """NumPy's running results; x is float64, of integers or of dims."""
+        raise NotImplementedError(self.name)
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        x, axis = inputs
+        assert x is not None and axis is not None
+        dtype = x.dtype
+        along = int(axis.reshape(-1)[0])
+        if self.reverse:
+            x = np.flip(x, along)
+        if x.dtype != object and not np.issubdtype(x.dtype, np.integer):
+            x = x.astype(np.float64)
+        sums = self.accumulate(x, along)
+        if self.exclusive and x.shape[along]:
+            sums = np.roll(sums, 1, along)
+            first: list[slice | int] = [slice(None)] * x.ndim
+            first[along] = 0
+            sums[tuple(first)] = self.start
+        if self.reverse:
+            sums = np.flip(sums, along)
+        return (sums.astype(dtype),)
+
+
+@register
+@dataclass(frozen=True)
+class CumSum(Cumulative):
+    """Sums along an axis. Source: ONNX CumSum, opset 11 to 14."""
+
+    def accumulate(self, x: Array, axis: int) -> Array:
+        return np.cumsum(x, axis, x.dtype)
+
+
+@register
+@dataclass(frozen=True)
+class CumProd(Cumulative):
+    """Products along an axis. Source: ONNX CumProd, opset 26."""
+
+    start = 1
+    join = Code("((a) * (b))")
+
+    def accumulate(self, x: Array, axis: int) -> Array:
+        return np.cumprod(x, axis, x.dtype)

@@ -1,0 +1,181 @@
+"""The reductions: an expression and a NumPy function each."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from clrt.ir.code import Code, spelled
+from clrt.ir.dims import maximum, minimum
+from clrt.ir.dtypes import DType
+from clrt.ir.op import Array
+from clrt.ops.base import Accuracy
+from clrt.ops.reduce.reduction import Reduce
+from clrt.ops.registry import register
+
+
+@register
+@dataclass(frozen=True)
+class ReduceSum(Reduce):
+    """Σ x. Source: ONNX ReduceSum, opset 1 to 13."""
+
+    shape_data = True
+
+    def evaluate(self, x: Array, axes: tuple[int, ...]) -> Any:
+        return np.sum(x, axis=axes)
+
+
+@register
+@dataclass(frozen=True)
+class ReduceMean(Reduce):
+    """Σ x / n; integers are truncated, and 0 of none. Source: ONNX ReduceMean, opset 1 to 18."""
+
+    finish = Code("((a) / (n))")
+
+    def evaluate(self, x: Array, axes: tuple[int, ...]) -> Any:
+        if x.size == 0:  # NumPy would warn of it
+            return np.full(np.sum(x, axis=axes).shape, np.nan if x.dtype.kind == "f" else 0)
+        return np.mean(x, axis=axes)
+
+
+@register
+@dataclass(frozen=True)
+class ReduceProd(Reduce):
+    """Π x. Source: ONNX ReduceProd, opset 1 to 18."""
+
+    init = Code("1")
+    step, join = Code("(a * x)"), Code("(a * b)")
+    shape_data = True
+
+    def evaluate(self, x: Array, axes: tuple[int, ...]) -> Any:
+        return np.prod(x, axis=axes)
+
+
+def integer_bound(dtype: DType, low: bool) -> Code:
+    """The lowest or highest integer as a literal C takes (its lowest one has none)."""
+    if dtype is DType.BOOL:
+        return spelled(not low)
+    limits = np.iinfo(dtype.value)
+    number = int(limits.min if low else limits.max)
+    template = Code("({}{} - 1)") if number < 0 else Code("{}{}")
+    suffix = Code("UL") if number >= 2**63 else Code("L") if abs(number) >= 2**31 else Code("")
+    return template.fill(number + (number < 0), suffix)
+
+
+class Extremum(Reduce):
+    """The base of ReduceMax and ReduceMin.
+
+    Class attributes:
+        from_lowest: The reduction starts from the lowest element there is, not the highest.
+    """
+
+    from_lowest: ClassVar[bool]
+    selects = True
+    shape_data = True
+    accuracy = Accuracy.EXACT
+
+    def int_init(self, dtype: DType) -> Code:
+        return integer_bound(dtype, low=self.from_lowest)
+
+    def evaluate(self, x: Array, axes: tuple[int, ...]) -> Any:
+        if x.dtype == object:
+            function = maximum if self.from_lowest else minimum
+            return np.frompyfunc(function, 2, 1).reduce(x, axis=axes)
+        ufunc = np.maximum if self.from_lowest else np.minimum
+        return ufunc.reduce(x, axis=axes, initial=_bound(x.dtype, low=self.from_lowest))
+
+
+def _bound(dtype: np.dtype[Any], *, low: bool) -> Any:
+    if dtype.kind == "f":
+        return -math.inf if low else math.inf
+    if dtype.kind == "b":
+        return not low
+    return np.iinfo(dtype).min if low else np.iinfo(dtype).max
+
+
+@register
+@dataclass(frozen=True)
+class ReduceMax(Extremum):
+    """The largest element, NaN if any is. Source: ONNX ReduceMax, opset 1 to 20."""
+
+    from_lowest = True
+    init = Code("-INFINITY")
+    step, join = Code("c_max(a, x)"), Code("c_max(a, b)")
+
+
+@register
+@dataclass(frozen=True)
+class ReduceMin(Extremum):
+    """The smallest element, NaN if any is. Source: ONNX ReduceMin, opset 1 to 20."""
+
+    from_lowest = False
+    init = Code("INFINITY")
+    step, join = Code("c_min(a, x)"), Code("c_min(a, b)")
+
+
+@register
+@dataclass(frozen=True)
+class ReduceL1(Reduce):
+    """Σ |x|. Source: ONNX ReduceL1, opset 1 to 18."""
+
+    step = Code("(a + c_abs(x))")
+
+    def evaluate(self, x: Array, axes: tuple[int, ...]) -> Any:
+        return np.sum(np.abs(x), axis=axes)
+
+
+@register
+@dataclass(frozen=True)
+class ReduceSumSquare(Reduce):
+    """Σ x². Source: ONNX ReduceSumSquare, opset 1 to 18."""
+
+    step = Code("(x * x + a)")
+
+    def evaluate(self, x: Array, axes: tuple[int, ...]) -> Any:
+        return np.sum(x * x, axis=axes)
+
+
+@register
+@dataclass(frozen=True)
+class ReduceL2(Reduce):
+    """√Σ x². Source: ONNX ReduceL2, opset 1 to 18."""
+
+    step = Code("(x * x + a)")
+    finish = Code("sqrt(a)")
+    integers = False
+
+    def evaluate(self, x: Array, axes: tuple[int, ...]) -> Any:
+        return np.sqrt(np.sum(x * x, axis=axes))
+
+
+@register
+@dataclass(frozen=True)
+class ReduceLogSum(Reduce):
+    """log Σ x. Source: ONNX ReduceLogSum, opset 1 to 18."""
+
+    finish = Code("c_log(a)")
+    integers = False
+
+    def evaluate(self, x: Array, axes: tuple[int, ...]) -> Any:
+        return np.log(np.sum(x, axis=axes))
+
+
+@register
+@dataclass(frozen=True)
+class ReduceLogSumExp(Reduce):
+    """log Σ exp(x), with the maximum taken off. Source: ONNX ReduceLogSumExp, opset 1 to 18."""
+
+    step = Code("(a + c_exp(x))")
+    finish = Code("c_log(a)")
+    shift = True
+    integers = False
+
+    def evaluate(self, x: Array, axes: tuple[int, ...]) -> Any:
+        x = x.astype(np.float64) if x.dtype.kind in "iu" else x
+        top = np.max(x, axis=axes, keepdims=True, initial=-math.inf)
+        top = np.where(np.isfinite(top), top, 0)
+        total = np.log(np.sum(np.exp(x - top), axis=axes, keepdims=True))
+        return total + top

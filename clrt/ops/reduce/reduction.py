@@ -1,0 +1,249 @@
+"""The base of the reductions: axes, shapes, and one kernel by expressions."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from clrt.device.caps import DeviceCaps
+from clrt.ir.code import Code, Define
+from clrt.ir.dims import Dim
+from clrt.ir.dtypes import DType
+from clrt.ir.graph import Node
+from clrt.ir.op import Array, TensorType
+from clrt.kernels.spec import Arg, BufferArg, KernelSpec, Launch, ceil_div, i32
+from clrt.kernels.strided import collapse, contiguous_strides
+from clrt.kernels.tuned import tuned
+from clrt.kernels.variant import Lowering, Variant, reject_float32_cpu, reject_float64
+from clrt.ops.base import Accuracy, Op, Types
+from clrt.ops.checks import need, normalize_axis
+from clrt.ops.movement.movement import data_of, fresh_dims, given, length
+
+ROWS = tuned("reduce_rows", {"T_VW": (4, 8, 16)}, T_VW=8, T_ROWS=8)
+COLUMNS = tuned("reduce_columns", {"T_VW": (4, 8, 16)}, T_VW=8, T_NV=32)
+_PLACES = 3
+_OF_INTEGERS = (
+    (Code("c_max"), Code("i_max")),
+    (Code("c_min"), Code("i_min")),
+    (Code("c_abs(x)"), Code("(x < 0 ? -x : x)")),
+    (Code("((a) / (n))"), Code("i_div(a, n)")),
+)
+
+
+def _of_integers(expression: Code) -> Code:
+    """The expression for integers."""
+    for old, new in _OF_INTEGERS:
+        expression = expression.renamed(old, new)
+    return expression
+
+
+@dataclass(frozen=True)
+class _ReducedAxes:
+    """Sizes and steps of the kept and of the reduced axes, merged where they can be."""
+
+    kept: tuple[int, ...]
+    kept_steps: tuple[int, ...]
+    reduced: tuple[int, ...]
+    reduced_steps: tuple[int, ...]
+
+    @property
+    def fits(self) -> bool:
+        return max(len(self.kept), len(self.reduced)) <= _PLACES
+
+    def args(self) -> list[np.int32]:
+        """d0..d2, r0..r2, s0..s2, t0..t2."""
+        lists = ((self.kept, 1), (self.reduced, 1), (self.kept_steps, 0), (self.reduced_steps, 0))
+        return [i32(v) for values, fill in lists for v in _places(values, fill)]
+
+
+def _places(values: Sequence[int], fill: int) -> tuple[int, ...]:
+    return (fill,) * (_PLACES - len(values)) + tuple(values)
+
+
+def _view(node: Node, kind: str) -> _ReducedAxes:
+    """The view of a node; "columns" and "rows" end in an axis of step 1."""
+    x, op = node.arg(0), node.op
+    assert isinstance(op, Reduce)
+    axes = op.axes_of(node.input_types, len(x.dims))
+    steps = contiguous_strides(x.dims)
+    kept = [a for a in range(len(x.dims)) if a not in axes]
+    d, (s,) = collapse([x.dims[a] for a in kept], [steps[a] for a in kept])
+    r, (t,) = collapse([x.dims[a] for a in axes], [steps[a] for a in axes])
+    if kind == "columns" and (not s or s[-1] != 1):
+        d, s = (*d, 1), (*s, 1)
+    if kind == "rows" and (not t or t[-1] != 1):
+        r, t = (*r, 1), (*t, 1)
+    return _ReducedAxes(d, s, r, t)
+
+
+def _kind(node: Node) -> str:
+    """The CPU kernel: by whether the last axis is reduced, whatever its size."""
+    assert isinstance(node.op, Reduce)
+    rank = len(node.arg(0).dims)
+    return "rows" if rank - 1 in node.op.axes_of(node.input_types, rank) else "columns"
+
+
+def _reject_cpu(node: Node, caps: DeviceCaps) -> str | None:
+    reason = reject_float32_cpu(node, caps)
+    if reason is None and not _view(node, _kind(node)).fits:
+        return "more than 3 axes remain after merging"
+    return reason
+
+
+def _reject_any(node: Node, caps: DeviceCaps) -> str | None:
+    dtype = node.arg(0).dtype
+    assert isinstance(node.op, Reduce)
+    if not dtype.is_float and not node.op.integers:
+        return f"no kernel for {dtype}"
+    if dtype is DType.BOOL and not node.op.selects:
+        return "bool has no arithmetic"
+    if not _view(node, "any").fits:
+        return "more than 3 axes remain after merging"
+    return reject_float64(node, caps)
+
+
+def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
+    kind = _kind(node)
+    view = _view(node, kind)
+    d0, d1, d2 = _places(view.kept, 1)
+    if kind == "rows":
+        tunables = ctx.tunables(ROWS)
+        size: tuple[int, ...] = (ceil_div(d0 * d1 * d2, tunables["T_ROWS"]),)
+    else:
+        tunables = ctx.tunables(COLUMNS)
+        size = (ceil_div(d2, tunables["T_VW"] * tunables["T_NV"]), d1, d0)
+    return _launch(node, view, f"reduce_{kind}", size, (1,) * len(size), **tunables)
+
+
+def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:
+    view, dtype = _view(node, "any"), node.arg(0).dtype
+    d0, d1, d2 = _places(view.kept, 1)
+    defines: dict[str, Define] = {"VW": 1, "DATA_T": dtype.cl, "STORAGE": dtype.storage}
+    # Narrow integers wrap only when they are stored: a mean may have more elements than they hold.
+    integer = (DType.UINT64 if dtype is DType.UINT64 else DType.INT64).cl
+    defines["ACC_T"] = defines["DATA_N"] = dtype.compute if dtype.is_float else integer
+    return _launch(node, view, "reduce_strided", (d2, d1, d0), None, **defines)
+
+
+def _launch(
+    node: Node,
+    view: _ReducedAxes,
+    entry: str,
+    size: tuple[int, ...],
+    local: tuple[int, ...] | None,
+    **defines: Define,
+) -> list[Launch]:
+    op, x = node.op, node.arg(0)
+    assert isinstance(op, Reduce)
+    if 0 in node.output.dims:
+        return []
+    init = op.init if x.dtype.is_float else op.int_init(x.dtype)
+    step, join, finish = op.step, op.join, op.finish
+    if not x.dtype.is_float:
+        step, join, finish = (_of_integers(e) for e in (step, join, finish))
+    elif x.dtype is DType.FLOAT64:
+        step, join, finish = (e.renamed(Code("c_"), Code("d_")) for e in (step, join, finish))
+    kernel = KernelSpec.of(
+        "reduce/reduce.cl",
+        entry,
+        INIT=init,
+        SHIFT=int(op.shift),
+        **{"STEP(a, x)": step, "JOIN(a, b)": join, "FINISH(a, n)": finish},
+        **defines,
+    )
+    args: tuple[Arg, ...] = (BufferArg(node.output), BufferArg(x), *view.args())
+    return [Launch(kernel, size, local, args, int(np.prod(x.dims)))]
+
+
+@dataclass(frozen=True)
+class Reduce(Op):
+    """Base of the reductions over the axes of input 1 (all by default).
+
+    Class attributes:
+        init, step, join, finish: The kernel: what to start from, how an element x and how a
+            partial result b enter a, and the result from a over n elements.
+        shift: The kernel reduces x - max(x), and adds the maximum to the result.
+        integers: Integers have a kernel, too.
+        selects: The result is one of the elements (bool has it, too).
+
+    Numerics: float32 accumulators (float64 for float64), one per vector lane and run of the
+    innermost reduced axis; integers wrap.
+    """
+
+    keepdims: bool = True
+    noop_with_empty_axes: bool = False
+
+    init: ClassVar[Code] = Code("0")
+    step: ClassVar[Code] = Code("(a + x)")
+    join: ClassVar[Code] = Code("(a + b)")
+    finish: ClassVar[Code] = Code("(a)")
+    shift: ClassVar[bool] = False
+    integers: ClassVar[bool] = True
+    selects: ClassVar[bool] = False
+    promoted = {"axes": (1, np.int64)}  # noqa: RUF012
+    host_inputs = (1,)
+    accuracy = Accuracy.ACCUMULATED
+    variants = (
+        Variant("cpu", _emit_cpu, _reject_cpu),
+        Variant("any", _emit_any, _reject_any),
+    )
+
+    def int_init(self, dtype: DType) -> Code:
+        """`init` for integers."""
+        return self.init
+
+    def evaluate(self, x: Array, axes: tuple[int, ...]) -> Any:
+        """NumPy's reduction, axes kept; x is float64, int64, uint64, bool or dims."""
+        raise NotImplementedError(self.name)
+
+    def axes_of(self, inputs: Types, rank: int) -> tuple[int, ...]:
+        """The reduced axes, sorted, where they are known."""
+        data = data_of(inputs, 1)
+        return self._axes(None if data is None else np.asarray(data), rank)
+
+    def _axes(self, data: Array | None, rank: int) -> tuple[int, ...]:
+        if data is None or not data.size:
+            return () if self.noop_with_empty_axes else tuple(range(rank))
+        axes = {normalize_axis(int(a), rank, self) for a in data.reshape(-1)}
+        return tuple(sorted(axes)) if rank else ()
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        x = need(inputs, 0, self)
+        if x.shape is None:
+            return [TensorType(x.dtype, None)]
+        rank = len(x.shape)
+        if given(inputs, 1) and data_of(inputs, 1) is None:
+            count = length(inputs, 1)
+            if self.keepdims:
+                return [TensorType(x.dtype, fresh_dims(rank))]
+            return [TensorType(x.dtype, None if not count else fresh_dims(rank - count))]
+        axes = self.axes_of(inputs, rank)
+        dims: list[Dim] = []
+        for axis, dim in enumerate(x.shape):
+            if axis not in axes:
+                dims.append(dim)
+            elif self.keepdims:
+                dims.append(1)
+        return [TensorType(x.dtype, tuple(dims))]
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        x = inputs[0]
+        assert x is not None
+        axes = self._axes(inputs[1] if len(inputs) > 1 else None, x.ndim)
+        shape = [
+            1 if a in axes else d for a, d in enumerate(x.shape) if self.keepdims or a not in axes
+        ]
+        with np.errstate(all="ignore"):
+            y = np.asarray(self.evaluate(_widen(x), axes)).reshape(shape)
+            if x.dtype == object:
+                return (y,)
+            return (np.trunc(y).astype(x.dtype) if x.dtype.kind in "iu" else y.astype(x.dtype),)
+
+
+def _widen(x: Array) -> Array:
+    if x.dtype == object or x.dtype == bool:
+        return x
+    return x.astype({"f": np.float64, "i": np.int64, "u": np.uint64}[x.dtype.kind])

@@ -1,0 +1,156 @@
+"""TopK: the k largest or smallest elements along an axis, in order."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from clrt.device.caps import DeviceCaps
+from clrt.errors import ShapeError, counted
+from clrt.ir.code import Define
+from clrt.ir.dims import Dim
+from clrt.ir.dtypes import DType
+from clrt.ir.graph import Node
+from clrt.ir.op import Array, TensorType
+from clrt.kernels.spec import Arg, BufferArg, KernelSpec, Launch, ceil_div, i32
+from clrt.kernels.variant import Lowering, Variant, reject_float64
+from clrt.ops.base import Accuracy, OnnxNode, Op, Types
+from clrt.ops.checks import need, normalize_axis
+from clrt.ops.movement.movement import count, elements, fresh_dim
+from clrt.ops.norm.softmax import around_axis
+from clrt.ops.registry import register
+
+# Elements that one work-item sorts by insertion: more where it keeps only a few of them, since most
+# are then passed over.
+_BLOCK = 16
+_FEW = 64
+
+
+def _first_run(k: int) -> int:
+    return max(256, 16 * k) if k <= _FEW else _BLOCK
+
+
+def _reject_cpu(node: Node, caps: DeviceCaps) -> str | None:
+    return reject_float64(node, caps) if caps.is_cpu else "for CPU devices"
+
+
+def _sizes(node: Node) -> tuple[int, int, int, int]:
+    """Lines, their elements and how far apart these are, and how many of a line are wanted."""
+    x = node.arg(0)
+    assert isinstance(node.op, TopK)
+    axis = normalize_axis(node.op.axis, len(x.dims), node.op)
+    outer, n, inner = around_axis(x.dims, axis)
+    return outer * inner, n, inner, node.output.dims[axis] if x.dims else 1
+
+
+def _defines(node: Node) -> dict[str, Define]:
+    x = node.arg(0)
+    assert isinstance(node.op, TopK)
+    return {
+        "DATA_T": x.dtype.cl,
+        "STORAGE": x.dtype.storage,
+        "VALUE_T": x.dtype.compute,
+        "IS_FLOAT": int(x.dtype.is_float),
+        "LARGEST": int(bool(node.op.largest)),
+    }
+
+
+def _results(node: Node, ctx: Lowering) -> tuple[BufferArg, BufferArg]:
+    """Where the values and the places go."""
+    values, *indices = node.outputs
+    places = indices[0] if indices else ctx.scratch(count(values.dims), DType.INT64)
+    return BufferArg(values), BufferArg(places)
+
+
+def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
+    """A work-item per line."""
+    lines, n, inner, k = _sizes(node)
+    if not lines * k:
+        return []
+    heaps = BufferArg(ctx.scratch(lines * k, DType.INT32))
+    kernel = KernelSpec.of("reduce/top_k.cl", "top_k_cpu", **_defines(node))
+    args: tuple[Arg, ...] = (BufferArg(node.arg(0)), heaps, *_results(node, ctx))
+    return [Launch(kernel, (lines,), (1,), (*args, i32(n), i32(inner), i32(k)))]
+
+
+def _emit(node: Node, ctx: Lowering) -> list[Launch]:
+    """Runs are sorted, then merged in pairs."""
+    x, defines = node.arg(0), _defines(node)
+    lines, n, inner, k = _sizes(node)
+    if not lines * k:
+        return []
+    run = _first_run(k)
+    capacity = ceil_div(n, run) * min(run, k)
+    lists = [ctx.scratch(lines * capacity, DType.INT32) for _ in range(2)]
+    sizes = (i32(n), i32(inner), i32(k), i32(capacity))
+    source, target = (BufferArg(b) for b in lists)
+    blocks = KernelSpec.of("reduce/top_k.cl", "top_k_blocks", **defines)
+    merge = KernelSpec.of("reduce/top_k.cl", "top_k_merge", **defines)
+    args: tuple[Arg, ...] = (BufferArg(x), source, *sizes, i32(run))
+    launches = [Launch(blocks, (ceil_div(n, run), lines), None, args)]
+    while run < n:
+        grid = (ceil_div(n, run) * min(run, k), lines)
+        args = (BufferArg(x), source, target, *sizes, i32(run))
+        launches.append(Launch(merge, grid, None, args))
+        source, target, run = target, source, 2 * run
+    take = KernelSpec.of("reduce/top_k.cl", "top_k_take", **defines)
+    args = (BufferArg(x), source, *_results(node, ctx), *sizes)
+    return [*launches, Launch(take, (k, lines), None, args)]
+
+
+@register
+@dataclass(frozen=True)
+class TopK(Op):
+    """The k largest (or smallest) elements along an axis and their int64 indices, sorted.
+
+    Of equal elements the one with the lower index comes first; NaN counts as largest.
+
+    Source: ONNX TopK, opset 1 to 24.
+    """
+
+    axis: int = -1
+    largest: int = 1
+    sorted: int = 1
+
+    storages = None
+    host_inputs = (1,)
+    accuracy = Accuracy.EXACT
+    variants = (Variant("heap", _emit_cpu, _reject_cpu), Variant("merge", _emit, reject_float64))
+
+    @classmethod
+    def from_onnx(cls, node: OnnxNode) -> Op:
+        if "k" in node.attrs:  # a number, where the input has one element
+            node.set_input(1, np.array([node.attrs["k"]], np.int64))
+        return super().from_onnx(node)
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        x = need(inputs, 0, self)
+        need(inputs, 1, self)
+        if x.shape is None:
+            return [TensorType(x.dtype, None), TensorType(DType.INT64, None)]
+        axis = normalize_axis(self.axis, len(x.shape), self)
+        found = elements(inputs, 1)
+        if found is not None and len(found) != 1:
+            raise ShapeError(f"TopK: k has {counted(len(found), 'element')}; expected one.")
+        k: Dim = found[0] if found else fresh_dim()
+        shape = (*x.shape[:axis], k, *x.shape[axis + 1 :]) if x.shape else ()
+        n = x.shape[axis] if x.shape else 1
+        if isinstance(k, int) and (k < 0 or (isinstance(n, int) and k > n)):
+            raise ShapeError(f"TopK: {k} of {n} elements along axis {axis} of {x}.")
+        return [TensorType(x.dtype, shape), TensorType(DType.INT64, shape)]
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        x, k = inputs
+        assert x is not None and k is not None
+        if not x.ndim:
+            return x, np.zeros((), np.int64)
+        axis = normalize_axis(self.axis, x.ndim, self)
+        keys = x if x.dtype.kind in "iuf" else x.astype(np.float32)
+        if self.largest:  # backwards, so that the order of equals turns round twice
+            order = np.flip(np.argsort(np.flip(keys, axis), axis, kind="stable"), axis)
+            order = x.shape[axis] - 1 - order
+        else:
+            order = np.argsort(keys, axis, kind="stable")
+        order = np.take(order, np.arange(int(k.reshape(-1)[0])), axis)
+        return np.take_along_axis(x, order, axis), order.astype(np.int64)

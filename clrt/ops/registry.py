@@ -1,0 +1,44 @@
+"""All ops by name."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+from clrt.ops.base import Op
+
+OpClass = TypeVar("OpClass", bound=type[Op])
+
+
+@dataclass
+class Registry:
+    """All ops by (domain, ONNX name); the ai.onnx domain is ""."""
+
+    classes: dict[tuple[str, str], type[Op]] = field(default_factory=dict)
+
+    def add(self, cls: type[Op]) -> None:
+        """Adds an op class; a duplicate raises."""
+        key = (cls.domain, cls.name)
+        if key in self.classes:
+            raise ValueError(f"op {key} is registered twice")
+        self.classes[key] = cls
+
+    def find(self, domain: str, name: str) -> type[Op] | None:
+        """The class, or None where clrt has no such op."""
+        return self.classes.get((domain, name))
+
+    def named(self, name: str) -> type[Op]:
+        """The class of a name in any domain, as the text form prints it."""
+        domain, _, short = name.rpartition(".")
+        return self.classes[(domain, short)]
+
+
+REGISTRY = Registry()
+
+
+def register(cls: OpClass) -> OpClass:
+    """Class decorator: names the op after its class unless `name` is set, and registers it."""
+    if "name" not in cls.__dict__:
+        cls.name = cls.__name__
+    REGISTRY.add(cls)
+    return cls

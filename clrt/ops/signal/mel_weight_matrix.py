@@ -1,0 +1,61 @@
+"""MelWeightMatrix: what turns a spectrum into mel bands."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from clrt.ir.dims import floordiv
+from clrt.ir.dtypes import DType
+from clrt.ir.op import Array, TensorType
+from clrt.ops.base import Accuracy, OnnxNode, Op, Types
+from clrt.ops.movement.movement import elements, fresh_dim
+from clrt.ops.pointwise.cast import onnx_dtype
+from clrt.ops.registry import register
+
+
+@register
+@dataclass(frozen=True)
+class MelWeightMatrix(Op):
+    """`[dft_length / 2 + 1, num_mel_bins]`: a triangle of weights per band.
+
+    Inputs: num_mel_bins, dft_length, sample_rate, lower_edge_hertz, upper_edge_hertz, numbers that
+    models have as constants: the matrix is made when the plan is, else on the host. Source: ONNX
+    MelWeightMatrix, opset 17.
+    """
+
+    dtype: DType = DType.FLOAT32
+
+    host_inputs = (0, 1)
+    accuracy = Accuracy.ELEMENTWISE
+
+    @classmethod
+    def from_onnx(cls, node: OnnxNode) -> Op:
+        return cls(onnx_dtype(node.attrs.get("output_datatype", 1), cls.name))
+
+    def to_onnx(self) -> dict[str, Any]:
+        return {"output_datatype": self.dtype}
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        bands, points = elements(inputs, 0), elements(inputs, 1)
+        rows = fresh_dim() if points is None else floordiv(points[0], 2) + 1
+        return [TensorType(self.dtype, (rows, fresh_dim() if bands is None else bands[0]))]
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        numbers = [a.reshape(-1)[0].item() for a in inputs if a is not None]
+        bands, points, rate, lower, upper = numbers
+        low, high = (2595 * np.log1p(f / 700) / np.log(10) for f in (lower, upper))
+        mel = np.arange(bands + 2) * (high - low) / (bands + 2) + low
+        hertz = 700 * np.expm1(mel / 2595 * np.log(10))
+        edges = ((points + 1) * hertz // rate).astype(int)
+        left, centre, right = edges[:-2], edges[1:-1], edges[2:]
+        rows = np.arange(points // 2 + 1)[:, None]
+        with np.errstate(all="ignore"):
+            rising = np.where(left == centre, rows == centre, (rows - left) / (centre - left))
+            falling = (right - rows) / (right - centre)
+        inside = (rows >= left) & (rows <= centre)
+        weights = np.where(inside, rising, 0.0)
+        after = (rows >= centre) & (rows < right) & (right > centre)
+        return (np.where(after, falling, weights).astype(self.dtype.numpy),)

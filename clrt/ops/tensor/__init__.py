@@ -1,0 +1,1 @@
+"""Ops that make tensors, or tell of their shape and places."""

@@ -1,0 +1,66 @@
+"""ConstantOfShape: one number everywhere."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from clrt.ir.dtypes import DType
+from clrt.ir.graph import Node
+from clrt.ir.op import Array, TensorType
+from clrt.kernels.spec import BufferArg, Launch
+from clrt.kernels.variant import Lowering, Variant
+from clrt.ops.base import Accuracy, OnnxNode, Op, Types
+from clrt.ops.checks import checked_sizes
+from clrt.ops.movement.movement import count, elements, fill_launch, fresh_dims, length
+from clrt.ops.registry import register
+
+
+def _emit(node: Node, ctx: Lowering) -> list[Launch]:
+    y = node.output
+    assert isinstance(node.op, ConstantOfShape)
+    elems = count(y.dims)
+    return [fill_launch(BufferArg(y), y.dtype, elems, node.op.value)] if elems else []
+
+
+@register
+@dataclass(frozen=True)
+class ConstantOfShape(Op):
+    """A tensor of the shape that input 0 holds, filled with `value` (of `dtype`).
+
+    Source: ONNX ConstantOfShape, opset 9 to 25; its attribute is a tensor of one element.
+    """
+
+    value: float | int | bool = 0.0
+    dtype: DType = DType.FLOAT32
+
+    host_inputs = (0,)
+    shape_data = True
+    accuracy = Accuracy.EXACT
+    storages = None
+    variants = (Variant("fill", _emit),)
+
+    @classmethod
+    def from_onnx(cls, node: OnnxNode) -> Op:
+        value = node.attrs.get("value")
+        if value is None:
+            return cls()
+        return cls(np.asarray(value).reshape(-1)[0].item(), DType.of(value.dtype))
+
+    def to_onnx(self) -> dict[str, Any]:
+        return {"value": np.array([self.value], self.dtype.numpy)}
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        wanted = elements(inputs, 0)
+        if wanted is None:
+            rank = length(inputs, 0)
+            return [TensorType(self.dtype, None if rank is None else fresh_dims(rank))]
+        shape = checked_sizes(wanted, f"ConstantOfShape: shape {wanted} has a negative dim.")
+        return [TensorType(self.dtype, shape)]
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        (shape,) = inputs
+        assert shape is not None
+        return (np.full(tuple(int(d) for d in shape), self.value, self.dtype.numpy),)

@@ -1,0 +1,94 @@
+"""OneHot: indices as rows that are on at one place."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from clrt.device.caps import DeviceCaps
+from clrt.errors import ShapeError
+from clrt.ir.dims import Dim
+from clrt.ir.dtypes import DType
+from clrt.ir.graph import Node
+from clrt.ir.op import Array, TensorType
+from clrt.kernels.spec import BufferArg, KernelSpec, Launch, i32
+from clrt.kernels.variant import Lowering, Variant
+from clrt.ops.base import Accuracy, Op, Types
+from clrt.ops.checks import agree, need, normalize_axis
+from clrt.ops.movement.movement import count, elements, fresh_dim
+from clrt.ops.registry import register
+
+
+def _reject(node: Node, caps: DeviceCaps) -> str | None:
+    dtype = node.arg(0).dtype
+    if dtype is DType.FLOAT64 and not caps.has_fp64:
+        return f"no kernel reads {dtype} indices"
+    return None
+
+
+def _emit(node: Node, ctx: Lowering) -> list[Launch]:
+    indices, values, y = node.arg(0), node.arg(2), node.output
+    assert isinstance(node.op, OneHot)
+    if not count(y.dims):
+        return []
+    axis = normalize_axis(node.op.axis, len(y.dims), node.op)
+    outer, depth, inner = count(y.dims[:axis]), y.dims[axis], count(y.dims[axis + 1 :])
+    kernel = KernelSpec.of(
+        "tensor/one_hot.cl",
+        "one_hot",
+        DATA_T=y.dtype.cl_bits,
+        INDEX_T=indices.dtype.cl,
+        VALUE_T=indices.dtype.compute,
+        IS_FLOAT=int(indices.dtype.is_float),
+        STORAGE=indices.dtype.storage,
+    )
+    buffers = (BufferArg(indices), BufferArg(values), BufferArg(y))
+    size = (depth * inner, outer)
+    return [Launch(kernel, size, None, (*buffers, i32(depth), i32(inner)))]
+
+
+@register
+@dataclass(frozen=True)
+class OneHot(Op):
+    """values[1] where the new axis meets the index, values[0] elsewhere.
+
+    Inputs: indices, depth, values. Negative indices count from the end; an index outside
+    -depth..depth-1 is nowhere on. Source: ONNX OneHot, opset 9 to 11.
+    """
+
+    axis: int = -1
+
+    host_inputs = (1,)
+    accuracy = Accuracy.EXACT
+    storages = None
+    variants = (Variant("flat", _emit, _reject),)
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        indices, values = need(inputs, 0, self), need(inputs, 2, self)
+        dtype = values.dtype
+        if not agree(values, (2,)):
+            raise ShapeError(f"OneHot: the values are {values}; expected two, [off, on].")
+        if indices.shape is None:
+            return [TensorType(dtype, None)]
+        axis = normalize_axis(self.axis, len(indices.shape) + 1, self)
+        known = elements(inputs, 1)
+        if known is not None and len(known) != 1:
+            raise ShapeError(f"OneHot: depth has {len(known)} elements; expected one.")
+        depth: Dim = fresh_dim() if known is None else known[0]
+        if isinstance(depth, int) and depth < 0:
+            raise ShapeError(f"OneHot: depth {depth} is negative.")
+        return [TensorType(dtype, (*indices.shape[:axis], depth, *indices.shape[axis:]))]
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        indices, depth, values = inputs
+        assert indices is not None and depth is not None and values is not None
+        axis = normalize_axis(self.axis, indices.ndim + 1, self)
+        places = int(depth.reshape(-1)[0])
+        if indices.dtype.kind == "f":
+            wide = indices.astype(np.float64)
+            indices = np.where(np.abs(wide) < 1e9, wide, -(2.0**63))
+        whole = np.expand_dims(indices.astype(np.int64), axis)
+        whole = np.where(whole < 0, whole + places, whole)
+        span = np.arange(places).reshape((-1,) + (1,) * (indices.ndim - axis))
+        return (np.where(whole == span, values[1], values[0]).astype(values.dtype),)

@@ -1,0 +1,97 @@
+"""Range: an arithmetic progression."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from clrt.device.caps import DeviceCaps
+from clrt.errors import ShapeError
+from clrt.ir.dims import Dim, Expr, floordiv, maximum
+from clrt.ir.dtypes import DType
+from clrt.ir.graph import Node
+from clrt.ir.op import Array, TensorType
+from clrt.kernels.spec import BufferArg, KernelSpec, Launch, i32
+from clrt.kernels.variant import Lowering, Variant
+from clrt.limits import check_host
+from clrt.ops.base import Accuracy, Op, Types
+from clrt.ops.checks import need
+from clrt.ops.movement.movement import count, data_of, fresh_dim
+from clrt.ops.registry import register
+
+# Beyond any tensor; floats give more than that.
+_MOST = 2.0**62
+
+
+def _reject(node: Node, caps: DeviceCaps) -> str | None:
+    dtype = node.output.dtype
+    if dtype is DType.FLOAT16 or (dtype is DType.FLOAT64 and not caps.has_fp64):
+        return f"no {dtype} arithmetic"
+    return None
+
+
+def _emit(node: Node, ctx: Lowering) -> list[Launch]:
+    y = node.output
+    elems = count(y.dims)
+    if not elems:
+        return []
+    kernel = KernelSpec.of("tensor/range.cl", "range", DATA_T=y.dtype.cl)
+    buffers = (BufferArg(node.arg(0)), BufferArg(node.arg(2)), BufferArg(y))
+    return [Launch(kernel, (elems,), None, (*buffers, i32(elems)))]
+
+
+@register
+@dataclass(frozen=True)
+class Range(Op):
+    """start, start + delta, … up to before limit. Source: ONNX Range, opset 11."""
+
+    host_inputs = (0, 1, 2)
+    shape_data = True
+    drives_unread = host_inputs
+    accuracy = Accuracy.ELEMENTWISE
+    variants = (Variant("flat", _emit, _reject),)
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        dtype = need(inputs, 0, self).dtype
+        data = [data_of(inputs, i) for i in range(3)]
+        if any(d is None for d in data):
+            return [TensorType(dtype, (fresh_dim(),))]
+        start, limit, delta = (d.reshape(-1)[0] for d in data if d is not None)
+        return [TensorType(dtype, (_count(start, limit, delta),))]
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        start, limit, delta = (x.reshape(-1)[0] for x in inputs if x is not None)
+        count = int(_count(start, limit, delta))
+        check_host(16 * count, f"Range: {count} elements")
+        steps = np.arange(count)
+        if isinstance(start, Expr) or isinstance(delta, Expr):
+            return (start + steps.astype(object) * delta,)
+        dtype = np.asarray(start).dtype
+        wide = np.float64 if dtype.kind == "f" else np.int64
+        return ((wide(start) + steps * wide(delta)).astype(dtype),)
+
+
+def _count(start: object, limit: object, delta: object) -> Dim:
+    """max(ceil((limit - start) / delta), 0)."""
+    if isinstance(delta, Expr):
+        return fresh_dim()
+    number = float(delta)  # type: ignore[arg-type]
+    if number == 0:
+        raise ShapeError("Range: delta is 0.")
+    ends = [n for n in (start, limit) if not isinstance(n, Expr)]
+    if not all(np.isfinite(n) for n in (*ends, number)):  # type: ignore[call-overload]
+        raise ShapeError(f"Range: from {start} to {limit} in steps of {delta} has no end.")
+    if len(ends) < 2:
+        first = start if isinstance(start, Expr) else int(start)  # type: ignore[call-overload]
+        last = limit if isinstance(limit, Expr) else int(limit)  # type: ignore[call-overload]
+        step = int(number)
+        span = last - first if step > 0 else first - last
+        size = abs(step)
+        return floordiv(maximum(span, 0) + (size - 1), size)
+    if isinstance(delta, (int, np.integer)):
+        whole: int = int(limit) - int(start)  # type: ignore[call-overload]
+        return max(-(-whole // int(delta)), 0)
+    quotient = (float(limit) - float(start)) / number  # type: ignore[arg-type]
+    return math.ceil(max(min(quotient, _MOST), 0))

@@ -1,0 +1,62 @@
+"""Shape and Size: what the planner knows, as tensors."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from clrt.ir.dims import Dim, Shape, product
+from clrt.ir.dtypes import DType
+from clrt.ir.op import Array, TensorType, dims_array
+from clrt.ops.base import Accuracy, Op, Types
+from clrt.ops.checks import need
+from clrt.ops.movement.movement import fresh_dim
+from clrt.ops.registry import register
+
+
+@register
+@dataclass(frozen=True)
+class Shape_(Op):
+    """The dims of x from `start` to before `end`. Source: ONNX Shape, opset 1 to 25."""
+
+    start: int = 0
+    end: int | None = None
+
+    name = "Shape"
+    accuracy = Accuracy.EXACT
+
+    def part(self, shape: Shape) -> list[Dim]:
+        """The dims asked for; start and end are clamped to the rank."""
+        return list(shape[self.start : self.end])
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        x = need(inputs, 0, self)
+        if x.shape is None:
+            return [TensorType(DType.INT64, (fresh_dim(),))]
+        return [TensorType.of_dims(self.part(x.shape))]
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        (x,) = inputs
+        assert x is not None
+        return (np.array(self.part(x.shape), np.int64),)
+
+
+@register
+@dataclass(frozen=True)
+class Size(Op):
+    """The number of elements of x. Source: ONNX Size, opset 1 to 25."""
+
+    accuracy = Accuracy.EXACT
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        x = need(inputs, 0, self)
+        if x.shape is None:
+            return [TensorType(DType.INT64, ())]
+        data = dims_array([product(x.shape)]).reshape(())
+        return [TensorType(DType.INT64, (), data)]
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        (x,) = inputs
+        assert x is not None
+        return (np.array(x.size, np.int64),)

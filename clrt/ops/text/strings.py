@@ -1,0 +1,267 @@
+"""Ops on text; they run on the host."""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, Literal
+
+import numpy as np
+
+from clrt.errors import ModelError, ShapeError, UnsupportedError
+from clrt.ir.dims import Shape, differ
+from clrt.ir.dtypes import DType
+from clrt.ir.op import Array, TensorType
+from clrt.limits import check_texts, text_array
+from clrt.ops.base import Accuracy, OnnxNode, Op, Types
+from clrt.ops.checks import broadcast_shapes, need
+from clrt.ops.movement.movement import fresh_dim
+from clrt.ops.registry import register
+
+
+def text_input(inputs: Types, index: int, op: Op) -> TensorType:
+    """The type of an input that must be text."""
+    found = need(inputs, index, op)
+    if found.dtype is not DType.STRING:
+        raise ShapeError(f"{op.name}: input {index} is {found}; expected strings.")
+    return found
+
+
+def filled_rows(rows: Sequence[Sequence[str]], filler: str) -> Array:
+    """Rows of texts, made as long as the longest of them: `[rows, length]`.
+
+    Raises:
+        OutOfMemoryError: They take more than CLRT_HOST_LIMIT.
+    """
+    length = max(map(len, rows), default=0)
+    longest = max((len(text) for row in rows for text in row), default=0)
+    check_texts(len(rows) * length, max(longest, len(filler)))
+    filled = np.full((len(rows), length), filler, f"U{max(longest, len(filler), 1)}")
+    for made, row in zip(filled, rows, strict=True):
+        made[: len(row)] = row
+    return filled
+
+
+_MAX_PATTERN = 1 << 16
+
+
+@lru_cache(maxsize=64)
+def compile_pattern(pattern: str, op: str, longest: bool = False) -> Any:
+    """A pattern of RE2, which takes a time linear in the text, for bytes in UTF-8.
+
+    Args:
+        longest: Whether the longest of alternatives wins, and not the first.
+
+    Raises:
+        UnsupportedError: RE2 is not installed, or does not take the pattern.
+    """
+    if importlib.util.find_spec("re2") is None:
+        raise UnsupportedError(f"{op} needs RE2: pip install 'clrt[regex]'.")
+    import re2
+
+    if len(pattern) > _MAX_PATTERN:
+        raise UnsupportedError(f"{op}: its pattern has {len(pattern)} characters")
+    options = re2.Options()
+    options.log_errors, options.longest_match, options.never_capture = False, longest, True
+    try:
+        return re2.compile(pattern.encode(errors="replace"), options)
+    except re2.error as error:
+        reason = error.args[0].decode(errors="replace")
+        raise UnsupportedError(f"{op}: pattern '{pattern}': {reason}") from error
+
+
+# Of the host's limit: NumPy makes 100 MB of text a second, and a few nodes ask for any length.
+_CONCAT_SHARE = 16
+
+
+@register
+@dataclass(frozen=True)
+class StringConcat(Op):
+    """Texts one behind the other, broadcast. Source: ONNX StringConcat, opset 20."""
+
+    accuracy = Accuracy.EXACT
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        types = [text_input(inputs, i, self) for i in (0, 1)]
+        return [TensorType(DType.STRING, broadcast_shapes([t.shape for t in types], self))]
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        a, b = inputs
+        assert a is not None and b is not None
+        count = math.prod(np.broadcast_shapes(a.shape, b.shape))
+        check_texts(count, (a.itemsize + b.itemsize) // 4, _CONCAT_SHARE)
+        return (np.asarray(np.char.add(a, b)),)
+
+
+@register
+@dataclass(frozen=True)
+class StringSplit(Op):
+    """The parts of each text between delimiters, filled up with "", and how many they are.
+
+    Without a delimiter any white space separates. Source: ONNX StringSplit, opset 20.
+    """
+
+    delimiter: str | None = None
+    maxsplit: int | None = None
+
+    accuracy = Accuracy.EXACT
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        x = text_input(inputs, 0, self)
+        shape: Shape | None = None if x.shape is None else (*x.shape, fresh_dim())
+        return [TensorType(DType.STRING, shape), TensorType(DType.INT64, x.shape)]
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        (x,) = inputs
+        assert x is not None
+        limit = -1 if self.maxsplit is None else self.maxsplit
+        parts = [str(text).split(self.delimiter or None, limit) for text in x.flat]
+        counts = np.array([len(p) for p in parts], np.int64).reshape(x.shape)
+        filled = filled_rows(parts, "")
+        return filled.reshape(*x.shape, filled.shape[1]), counts
+
+
+@register
+@dataclass(frozen=True)
+class RegexFullMatch(Op):
+    """Whether all of each text fits a pattern of RE2.
+
+    Runs on the host, with RE2 (the extra `regex`). Source: ONNX RegexFullMatch, opset 20.
+    """
+
+    pattern: str = ""
+
+    accuracy = Accuracy.EXACT
+
+    @classmethod
+    def from_onnx(cls, node: OnnxNode) -> Op:
+        pattern = node.attrs.get("pattern", "")
+        compile_pattern(pattern, cls.name)
+        return cls(pattern)
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        return [TensorType(DType.BOOL, text_input(inputs, 0, self).shape)]
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        (x,) = inputs
+        assert x is not None
+        pattern = compile_pattern(self.pattern, self.name)
+        found = [pattern.fullmatch(str(text).encode()) is not None for text in x.flat]
+        return (np.array(found, bool).reshape(x.shape),)
+
+
+def _lower(text: str) -> str:
+    return "".join(c.lower()[0] for c in text)
+
+
+def _upper(text: str) -> str:
+    return "".join(c.upper() if len(c.upper()) == 1 else c for c in text)
+
+
+@register
+@dataclass(frozen=True)
+class StringNormalizer(Op):
+    """Texts without the stop words, in lower or upper case; [C] or [1, C].
+
+    One empty text is left where no other is. Upper and lower case are Unicode's, whatever `locale`
+    says, a letter for a letter. Source: ONNX StringNormalizer, opset 10.
+    """
+
+    case_change_action: Literal["NONE", "LOWER", "UPPER"] = "NONE"
+    is_case_sensitive: bool = False
+    stopwords: tuple[str, ...] = ()
+    locale: str = ""
+
+    accuracy = Accuracy.EXACT
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        x = text_input(inputs, 0, self)
+        if x.shape is None:
+            return [TensorType(DType.STRING, None)]
+        if len(x.shape) not in (1, 2) or (len(x.shape) == 2 and differ(x.shape[0], 1)):
+            raise ShapeError(f"StringNormalizer: its input is {x}; expected [C] or [1,C].")
+        return [TensorType(DType.STRING, (*x.shape[:-1], fresh_dim()))]
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        (x,) = inputs
+        assert x is not None
+        change = {"LOWER": _lower, "UPPER": _upper}.get(self.case_change_action, str)
+        fold = str if self.is_case_sensitive else _lower
+        stops = {fold(word) for word in self.stopwords}
+        texts = [str(text) for text in x.flat]
+        kept = [change(text) for text in texts if fold(text) not in stops] or [""] * min(x.size, 1)
+        return (text_array(kept, (*x.shape[:-1], len(kept))),)
+
+
+@register
+@dataclass(frozen=True)
+class TfIdfVectorizer(Op):
+    """How often each n-gram of a pool occurs in each row of [C] or [N, C], weighted.
+
+    The items of an n-gram may lie up to `max_skip_count` + 1 apart, all equally far. Source: ONNX
+    TfIdfVectorizer, opset 9.
+    """
+
+    mode: Literal["TF", "IDF", "TFIDF"] = "TF"
+    min_gram_length: int = 1
+    max_gram_length: int = 1
+    max_skip_count: int = 0
+    ngram_counts: tuple[int, ...] = (0,)
+    ngram_indexes: tuple[int, ...] = (0,)
+    pool_int64s: tuple[int, ...] = ()
+    pool_strings: tuple[str, ...] = ()
+    weights: tuple[float, ...] = ()
+
+    accuracy = Accuracy.ELEMENTWISE
+    stepwise = True
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        x = need(inputs, 0, self)
+        if x.shape is None:
+            return [TensorType(DType.FLOAT32, None)]
+        if len(x.shape) not in (1, 2):
+            raise ShapeError(f"TfIdfVectorizer: its input is {x}; expected [C] or [N,C].")
+        starts = (0, *self.ngram_counts, len(self.pool_int64s or self.pool_strings))
+        if sorted(starts) != list(starts) or min(self.ngram_indexes) < 0:
+            raise ModelError("TfIdfVectorizer: its ngram_counts and ngram_indexes are no places.")
+        return [TensorType(DType.FLOAT32, (*x.shape[:-1], max(self.ngram_indexes) + 1))]
+
+    def _pool(self) -> dict[tuple[object, ...], int]:
+        """The place in the output of each n-gram."""
+        items: Sequence[object] = self.pool_int64s or self.pool_strings
+        ends = [*self.ngram_counts[1:], len(items)]
+        grams = [
+            tuple(items[at : at + n])
+            for n, (start, end) in enumerate(zip(self.ngram_counts, ends, strict=True), start=1)
+            for at in range(start, end, n)
+        ]
+        return dict(zip(grams, self.ngram_indexes, strict=False))
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        (x,) = inputs
+        assert x is not None
+        pool = self._pool()
+        rows = x.reshape(math.prod(x.shape[:-1]), x.shape[-1])
+        lengths = set(map(len, pool))
+        counts = np.zeros((len(rows), max(self.ngram_indexes) + 1), np.float32)
+        for row, items in zip(counts, rows.tolist(), strict=True):
+            # None is longer than the row, in which its items lie at most so far apart.
+            for n in range(max(self.min_gram_length, 1), min(self.max_gram_length, len(items)) + 1):
+                if n not in lengths:
+                    continue
+                furthest = (len(items) - 1) // (n - 1) if n > 1 else 1
+                for step in range(1, min(self.max_skip_count + 1, furthest) + 1):
+                    for start in range(len(items) - (n - 1) * step):
+                        place = pool.get(tuple(items[start : start + (n - 1) * step + 1 : step]))
+                        if place is not None:
+                            row[place] += 1
+        weights = np.ones(counts.shape[1], np.float32)
+        for place, weight in zip(self.ngram_indexes, self.weights, strict=False):
+            weights[place] = weight
+        if self.mode == "IDF":
+            counts = np.minimum(counts, 1)
+        result = counts if self.mode == "TF" else counts * weights
+        return (result.reshape(*x.shape[:-1], len(weights)),)

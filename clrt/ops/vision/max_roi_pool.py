@@ -1,0 +1,96 @@
+"""MaxRoiPool: the largest pixels of regions of images."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from clrt.errors import ModelError, NumberError, ShapeError
+from clrt.ir.graph import Node
+from clrt.ir.op import Array, TensorType
+from clrt.kernels.spec import BufferArg, KernelSpec, Launch, Status, f32, i32
+from clrt.kernels.variant import Lowering, Variant, reject_in_float32
+from clrt.ops.base import Accuracy, Op, Types
+from clrt.ops.checks import agree, need
+from clrt.ops.registry import register
+
+
+def _emit(node: Node, ctx: Lowering) -> list[Launch]:
+    x, rois, y, op = node.arg(0), node.arg(1), node.output, node.op
+    assert isinstance(op, MaxRoiPool)
+    if 0 in y.dims:
+        return []
+    kernel = KernelSpec.of(
+        "vision/max_roi_pool.cl", "max_roi_pool", DATA_T=x.dtype.cl, STORAGE=x.dtype.storage
+    )
+    status = Status(node, 1, "an image", f"allowed are 0..{x.dims[0] - 1}", real=True)
+    buffers = [BufferArg(b) for b in (y, x, rois, status)]
+    numbers = [i32(v) for v in (*x.dims, *y.dims[2:])]
+    size = (y.dims[3], y.dims[2], y.dims[0] * y.dims[1])
+    return [Launch(kernel, size, None, (*buffers, *numbers, f32(op.spatial_scale)))]
+
+
+# Of regions, as in the kernel: pixels further off are taken to be here.
+_FAR = 2.0**28
+
+
+@register
+@dataclass(frozen=True)
+class MaxRoiPool(Op):
+    """`[regions, C, *pooled_shape]`: the largest pixel of each bin of regions of x `[N, C, H, W]`.
+
+    A region is (image, x1, y1, x2, y2), scaled and rounded to pixels. Source: ONNX MaxRoiPool,
+    opset 1 to 22.
+    """
+
+    pooled_shape: tuple[int, ...] = (1, 1)
+    spatial_scale: float = 1.0
+
+    accuracy = Accuracy.EXACT
+    alike = ((0, 1),)
+    variants = (Variant("any", _emit, reject_in_float32),)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if len(self.pooled_shape) != 2 or min(self.pooled_shape) < 1:
+            raise ModelError(
+                f"MaxRoiPool: attribute 'pooled_shape' is {list(self.pooled_shape[:9])}; expected "
+                "two sizes."
+            )
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        x, rois = need(inputs, 0, self), need(inputs, 1, self)
+        if x.shape is None or rois.shape is None:
+            return [TensorType(x.dtype, None)]
+        if len(x.shape) != 4 or not agree(rois, (None, 5)):
+            raise ShapeError(f"MaxRoiPool: x {x} must be [N, C, H, W], and regions {rois} [R, 5].")
+        return [TensorType(x.dtype, (rois.shape[0], x.shape[1], *self.pooled_shape))]
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        x, rois = inputs
+        assert x is not None and rois is not None
+        rows, columns = self.pooled_shape
+        result = np.zeros((len(rois), x.shape[1], rows, columns), x.dtype)
+        for number, roi in enumerate(rois.astype(np.float32)):
+            if not -1 < roi[0] < len(x):
+                allowed = f"allowed are 0..{len(x) - 1}"
+                raise NumberError("MaxRoiPool", 1, "an image", roi[0].item(), allowed)
+            image = int(roi[0])
+            scaled = roi[1:] * np.float32(self.spatial_scale)
+            rounded = np.sign(scaled) * np.floor(np.abs(scaled) + 0.5)
+            corners = np.fmin(np.fmax(rounded, -_FAR), _FAR).astype(int)
+            spans = [_bins(corners[1], corners[3], rows, x.shape[2]),
+                     _bins(corners[0], corners[2], columns, x.shape[3])]  # fmt: skip
+            for i, (v0, v1) in enumerate(spans[0]):
+                for j, (u0, u1) in enumerate(spans[1]):
+                    if v1 > v0 and u1 > u0:
+                        result[number, :, i, j] = x[image, :, v0:v1, u0:u1].max(axis=(1, 2))
+        return (result,)
+
+
+def _bins(start: int, end: int, count: int, size: int) -> list[tuple[int, int]]:
+    """Where each bin starts and ends along an axis."""
+    step = np.float32(max(end - start + 1, 1)) / np.float32(count)
+    edges = [(int(np.floor(k * step)), int(np.ceil((k + 1) * step))) for k in range(count)]
+    return [(min(max(a + start, 0), size), min(max(b + start, 0), size)) for a, b in edges]

@@ -1,0 +1,372 @@
+"""MaxPool and AveragePool over windows, and the global pools."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal, TypeAlias
+
+import numpy as np
+
+from clrt.device.caps import DeviceCaps
+from clrt.errors import ShapeError, counted
+from clrt.ir.code import Code, Define
+from clrt.ir.dims import Dim, Undecidable, floordiv
+from clrt.ir.dtypes import DType
+from clrt.ir.graph import Node
+from clrt.ir.op import Array, IrOp, TensorType
+from clrt.kernels.spec import Arg, BufferArg, KernelSpec, Launch, i32
+from clrt.kernels.variant import Lowering, Variant
+from clrt.ops.base import Accuracy, OnnxNode, Op, Types
+from clrt.ops.checks import checked_sizes, need
+from clrt.ops.movement.movement import fresh_dim
+from clrt.ops.reduce.reduce import ReduceMax, ReduceMean, integer_bound
+from clrt.ops.registry import register
+
+_AXES = 3
+# Kernels count places in 32 bits, and add two of them.
+_MOST_PLACES = 1 << 30
+_PADDING = ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID")
+
+
+def _reject(node: Node, caps: DeviceCaps) -> str | None:
+    dtype = node.arg(0).dtype
+    if dtype in (DType.FLOAT64, DType.BOOL):
+        return f"no kernel for {dtype}"
+    axes = len(node.arg(0).dims) - 2
+    return f"{axes} axes; the kernel walks up to {_AXES}" if axes > _AXES else None
+
+
+def _emit(node: Node, ctx: Lowering) -> list[Launch]:
+    x, op = node.arg(0), node.op
+    assert isinstance(op, WindowPool)
+    if 0 in node.output.dims:
+        return []
+    lowest = Code("(-INFINITY)") if x.dtype.is_float else integer_bound(x.dtype, low=True)
+    kernel = KernelSpec.of(
+        "vision/pooling.cl",
+        "pool",
+        DATA_T=x.dtype.cl,
+        STORAGE=x.dtype.storage,
+        VALUE_T=x.dtype.compute,
+        LOWEST=lowest,
+        **op.defines(),
+    )
+    size, out = x.dims[2:], node.output.dims[2:]
+    before, after = op.padding(size)
+    lists = (
+        (size, 1), (out, 1), (op.kernel_shape, 1), (op.steps(op.strides), 1),
+        (op.steps(op.dilations), 1), (before, 0), (after, 0),
+    )  # fmt: skip
+    numbers = [i32(v) for values, fill in lists for v in (*[fill] * (_AXES - len(size)), *values)]
+    planes = x.dims[0] * x.dims[1]
+    args: tuple[Arg, ...] = (
+        *(BufferArg(v) for v in node.outputs),
+        BufferArg(x),
+        i32(planes),
+        *numbers,
+    )
+    work = int(np.prod(node.output.dims)) * int(np.prod(op.kernel_shape))
+    rows = int(np.prod(out[:-1]))
+    return [Launch(kernel, (out[-1], rows, planes), None, args, work)]
+
+
+AutoPad: TypeAlias = Literal["NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID"]
+
+
+def check_windows(
+    op: IrOp,
+    size: Sequence[Dim],
+    kernel: Sequence[Dim],
+    strides: Sequence[int],
+    dilations: Sequence[int],
+    pads: Sequence[int],
+) -> None:
+    """Refuses windows that kernels cannot walk, with attributes as they are given.
+
+    Args:
+        size: Of the axes that windows walk.
+        kernel: Of a window.
+
+    Raises:
+        ShapeError: A number is missing, below its least value, or so large that places overflow.
+    """
+    rank = len(size)
+    lists = (
+        ("kernel_shape", kernel, rank, 0),
+        ("strides", strides, rank, 1),
+        ("dilations", dilations, rank, 1),
+        ("pads", pads, 2 * rank, -_MOST_PLACES),
+    )
+    for name, values, count, least in lists:
+        wrong = [v for v in values if isinstance(v, int) and not least <= v <= _MOST_PLACES]
+        if wrong or (values and len(values) != count):
+            raise ShapeError(
+                f"{op.name}: {name} {list(values)} do not fit {rank} axes; expected {count} numbers"
+                f"{f' from {least} on' if least >= 0 else ''}, at most {_MOST_PLACES}."
+            )
+    for axis, (extent, window) in enumerate(zip(size, kernel, strict=True)):
+        step = dilations[axis] if dilations else 1
+        around = abs(pads[axis]) + abs(pads[rank + axis]) if pads else 0
+        known = extent if isinstance(extent, int) else 0
+        if isinstance(window, int) and known + around + window * step > _MOST_PLACES:
+            raise ShapeError(
+                f"{op.name}: with a window of {window}, dilations {list(dilations)} and pads "
+                f"{list(pads)} axis {axis} has places past {_MOST_PLACES}."
+            )
+
+
+@dataclass(frozen=True)
+class WindowPool(Op):
+    """Base of MaxPool and AveragePool over [N, C, spatial axes …].
+
+    An empty tuple stands for ones (strides, dilations) or zeros (pads).
+    """
+
+    kernel_shape: tuple[int, ...] = ()
+    strides: tuple[int, ...] = ()
+    dilations: tuple[int, ...] = ()
+    pads: tuple[int, ...] = ()
+    auto_pad: AutoPad = "NOTSET"
+    ceil_mode: bool = False
+
+    variants = (Variant("any", _emit, _reject),)
+
+    def check(self, size: Sequence[Dim], op: IrOp) -> None:
+        """Refuses attributes that do not fit axes of that size.
+
+        Raises:
+            ShapeError: As `check_windows`, or there is no such auto_pad.
+        """
+        if self.auto_pad not in _PADDING:
+            raise ShapeError(
+                f"{op.name}: auto_pad '{self.auto_pad}'; expected {', '.join(_PADDING)}."
+            )
+        check_windows(op, size, self.kernel_shape, self.strides, self.dilations, self.pads)
+
+    def steps(self, values: tuple[int, ...]) -> tuple[int, ...]:
+        """Strides or dilations, ones by default."""
+        return values or (1,) * len(self.kernel_shape)
+
+    def spans(self) -> list[int]:
+        """The extent of the window along each axis."""
+        pairs = zip(self.kernel_shape, self.steps(self.dilations), strict=True)
+        return [(size - 1) * dilation + 1 for size, dilation in pairs]
+
+    def padding(self, size: Sequence[int]) -> tuple[list[int], list[int]]:
+        """Padding before and after each axis of a number of elements."""
+        rank = len(self.kernel_shape)
+        if not self.auto_pad.startswith("SAME"):
+            pads = self.pads if self.auto_pad == "NOTSET" and self.pads else (0,) * (2 * rank)
+            return list(pads[:rank]), list(pads[rank:])
+        totals = [
+            max((-(-n // step) - 1) * step + span - n, 0)
+            for n, step, span in zip(size, self.steps(self.strides), self.spans(), strict=True)
+        ]
+        small = [total // 2 for total in totals]
+        large = [total - half for total, half in zip(totals, small, strict=True)]
+        return (small, large) if self.auto_pad == "SAME_UPPER" else (large, small)
+
+    def out_dim(self, axis: int, size: Dim) -> Dim:
+        """How many windows there are along an axis."""
+        step, span = self.steps(self.strides)[axis], self.spans()[axis]
+        if self.auto_pad.startswith("SAME"):
+            return floordiv(size + (step - 1), step)
+        rank = len(self.kernel_shape)
+        padded = self.auto_pad == "NOTSET" and self.pads
+        before, after = (self.pads[axis], self.pads[rank + axis]) if padded else (0, 0)
+        room = size + (before + after - span)
+        if not self.ceil_mode:
+            return floordiv(room, step) + 1
+        windows = floordiv(room + (step - 1), step) + 1
+        try:
+            # The last window must start inside the input or the padding before it.
+            return windows - 1 if (windows - 1) * step >= size + before else windows
+        except Undecidable:
+            return fresh_dim()
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        x = need(inputs, 0, self)
+        if x.shape is None:
+            return [TensorType(x.dtype, None)]
+        if len(x.shape) != len(self.kernel_shape) + 2:
+            raise ShapeError(
+                f"{self.name}: a window of {counted(len(self.kernel_shape), 'axis', 'axes')} "
+                f"does not fit {x}; expected [N, C] and as many axes."
+            )
+        if min(self.kernel_shape, default=1) < 1:
+            raise ShapeError(f"{self.name}: kernel_shape {self.kernel_shape}; expected 1 or more.")
+        self.check(x.shape[2:], self)
+        dims = checked_sizes(
+            (self.out_dim(axis, size) for axis, size in enumerate(x.shape[2:])),
+            f"{self.name}: the window {self.kernel_shape} is larger than {x}.",
+        )
+        return [TensorType(x.dtype, (*x.shape[:2], *dims))]
+
+    def defines(self) -> dict[str, Define]:
+        """The macros of the kernel."""
+        raise NotImplementedError(self.name)
+
+    def windows(self, x: Array, fill: Any) -> tuple[Array, list[Array]]:
+        """The elements of every window [N, C, out …, window], and their index along each axis."""
+        size = x.shape[2:]
+        out = [int(self.out_dim(axis, n)) for axis, n in enumerate(size)]
+        before, _ = self.padding(size)
+        window = list(itertools.product(*(range(k) for k in self.kernel_shape)))
+        steps, dilations = self.steps(self.strides), self.steps(self.dilations)
+        starts = np.meshgrid(
+            *(np.arange(n) * s - b for n, s, b in zip(out, steps, before, strict=True)),
+            indexing="ij",
+        )
+        index = [
+            starts[axis][..., None] + np.array([w[axis] * dilations[axis] for w in window])
+            for axis in range(len(size))
+        ]
+        inside = np.all([(i >= 0) & (i < n) for i, n in zip(index, size, strict=True)], axis=0)
+        clipped = [np.clip(i, 0, n - 1) for i, n in zip(index, size, strict=True)]
+        return np.where(inside, x[(slice(None), slice(None), *clipped)], fill), index
+
+
+@register
+@dataclass(frozen=True)
+class MaxPool(WindowPool):
+    """The largest element of each window, NaN if any is.
+
+    What ONNX Runtime gives for NaN depends on the order, and ONNX's reference takes it for padding.
+
+    Attributes:
+        indices: The node has the output Indices, too: the first such of each.
+
+    Source: ONNX MaxPool, opset 1 to 22.
+    """
+
+    storage_order: Literal[0, 1] = 0
+    indices: bool = False
+
+    implied = frozenset({"indices"})
+    accuracy = Accuracy.EXACT
+
+    @classmethod
+    def from_onnx(cls, node: OnnxNode) -> Op:
+        node.attrs["indices"] = any(node.outputs[1:])
+        return super().from_onnx(node)
+
+    def defines(self) -> dict[str, Define]:
+        order = {"INDICES": int(self.indices), "COLUMN_MAJOR": self.storage_order}
+        return {"MAX": 1, "PADDED": 0, **order}
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        (y,) = super().infer(inputs)
+        return [y, TensorType(DType.INT64, y.shape)] if self.indices else [y]
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        (x,) = inputs
+        assert x is not None
+        lowest = -np.inf if x.dtype.kind == "f" else np.iinfo(x.dtype).min
+        values, index = self.windows(x, lowest)
+        top, size = values.max(axis=-1, keepdims=True), x.shape[2:]
+        y = top[..., 0].astype(x.dtype)
+        if not self.indices:
+            return (y,)
+        inside = np.all([(i >= 0) & (i < n) for i, n in zip(index, size, strict=True)], axis=0)
+        largest = inside & ((values == top) | np.isnan(values))
+        best = np.argmax(largest, axis=-1)[..., None]
+        order = index if self.storage_order == 0 else list(reversed(index))
+        extent = size if self.storage_order == 0 else tuple(reversed(size))
+        flat = np.zeros(index[0].shape, np.int64)
+        for positions, n in zip(order, extent, strict=True):
+            flat = flat * n + positions
+        found = np.take_along_axis(np.broadcast_to(flat, values.shape), best, axis=-1)[..., 0]
+        planes = np.arange(x.shape[0] * x.shape[1]).reshape(*x.shape[:2], *[1] * len(size))
+        return y, found + planes * int(np.prod(size))
+
+
+@register
+@dataclass(frozen=True)
+class AveragePool(WindowPool):
+    """The mean of each window. Source: ONNX AveragePool, opset 1 to 22."""
+
+    count_include_pad: bool = False
+
+    accuracy = Accuracy.ELEMENTWISE
+
+    def defines(self) -> dict[str, Define]:
+        padded = int(self.count_include_pad)
+        return {"MAX": 0, "PADDED": padded, "INDICES": 0, "COLUMN_MAJOR": 0}
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        (x,) = inputs
+        assert x is not None
+        values, index = self.windows(x.astype(np.float64), 0.0)
+        before, after = self.padding(x.shape[2:])
+        if not self.count_include_pad:
+            before, after = [0] * len(before), [0] * len(after)
+        counted = np.all(
+            [
+                (i >= -b) & (i < n + a)
+                for i, n, b, a in zip(index, x.shape[2:], before, after, strict=True)
+            ],
+            axis=0,
+        )
+        with np.errstate(all="ignore"):
+            return ((values.sum(axis=-1) / counted.sum(axis=-1)).astype(x.dtype),)
+
+
+_NORMS = {
+    1: (Code("fabs(v)"), Code("(total)")),
+    2: (Code("((v) * (v))"), Code("sqrt(total)")),
+}
+_ANY_NORM = (Code("pow(fabs(v), {}.0f)"), Code("pow(total, 1.0f / {}.0f)"))
+
+
+@register
+@dataclass(frozen=True)
+class LpPool(WindowPool):
+    """The p-norm of each window. Source: ONNX LpPool, opset 2 to 22."""
+
+    p: int = 2
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        if self.p < 1:
+            raise ShapeError(f"LpPool: p {self.p}; expected 1 or more.")
+        return super().infer(inputs)
+
+    def defines(self) -> dict[str, Define]:
+        power, root = _NORMS.get(self.p, _ANY_NORM)
+        norm = {"POWER(v)": power.fill(self.p), "MEAN(total, count)": root.fill(self.p)}
+        return {"MAX": 0, "PADDED": 0, "INDICES": 0, "COLUMN_MAJOR": 0, **norm}
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        (x,) = inputs
+        assert x is not None
+        values, _ = self.windows(x.astype(np.float64), 0.0)
+        total = (np.abs(values) ** self.p).sum(axis=-1)
+        return ((total ** (1 / self.p)).astype(x.dtype),)
+
+
+class GlobalPool:
+    """Makes a reduction one over the spatial axes, which are kept."""
+
+    keepdims: bool
+    integers: ClassVar[bool] = False
+    selects: ClassVar[bool] = False
+
+    def _axes(self, data: Array | None, rank: int) -> tuple[int, ...]:
+        return tuple(range(2, rank))
+
+
+@register
+@dataclass(frozen=True)
+class GlobalAveragePool(GlobalPool, ReduceMean):
+    """The mean over the spatial axes. Source: ONNX GlobalAveragePool, opset 1 to 22."""
+
+    name = "GlobalAveragePool"
+
+
+@register
+@dataclass(frozen=True)
+class GlobalMaxPool(GlobalPool, ReduceMax):
+    """The largest element over the spatial axes. Source: ONNX GlobalMaxPool, opset 1 to 22."""
+
+    name = "GlobalMaxPool"

@@ -1,0 +1,385 @@
+"""Resize: tensors sampled anew along some of their axes."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+
+from clrt.device.caps import DeviceCaps
+from clrt.errors import ShapeError, UnsupportedError, counted
+from clrt.ir.code import Code
+from clrt.ir.dims import Dim
+from clrt.ir.dtypes import DType
+from clrt.ir.graph import Node, Value
+from clrt.ir.op import Array, TensorType
+from clrt.kernels.spec import Arg, BufferArg, KernelSpec, Launch, i32
+from clrt.kernels.variant import Lowering, Variant
+from clrt.ops.base import Held, HostContext, OnnxNode, Op, Types
+from clrt.ops.checks import checked_sizes, need, normalize_axis
+from clrt.ops.control.host_driven import dtype_of
+from clrt.ops.movement.movement import elements, fresh_dim, given
+from clrt.ops.registry import register
+from clrt.ops.vision.sampling import Sampling, sample
+
+_Mode: TypeAlias = Literal["nearest", "linear", "cubic"]
+_Coordinates: TypeAlias = Literal[
+    "half_pixel", "half_pixel_symmetric", "pytorch_half_pixel", "align_corners", "asymmetric",
+    "tf_crop_and_resize", "tf_half_pixel_for_nn",
+]  # fmt: skip
+# "by_scale" is that of opset 10.
+_Nearest: TypeAlias = Literal[
+    "round_prefer_floor", "round_prefer_ceil", "floor", "ceil", "by_scale"
+]
+
+
+def _reject(node: Node, caps: DeviceCaps) -> str | None:
+    dtype = node.arg(0).dtype
+    assert isinstance(node.op, Resize)
+    copies = all(s.is_copy for s in node.op.samplings(node.arg(0).dims, node.input_types))
+    fits = dtype.is_int or dtype.compute == "float"
+    return None if copies or fits else f"no kernel for {dtype}"
+
+
+def _emit(node: Node, ctx: Lowering) -> list[Launch]:
+    x, y, op = node.arg(0), node.output, node.op
+    assert isinstance(op, Resize)
+    if 0 in y.dims:
+        return []
+    samplings = op.samplings(x.dims, node.input_types)
+    copies = all(s.is_copy for s in samplings)
+    if not samplings:
+        samplings = [_same(x.dims)]
+    dims, source, dtype, launches = list(x.dims), BufferArg(x), x.dtype, []
+    for number, sampling in enumerate(samplings):
+        last = number == len(samplings) - 1
+        outputs = len(sampling.indices)
+        inner, outer = prod(dims[sampling.axis + 1 :]), prod(dims[: sampling.axis])
+        dims[sampling.axis] = outputs
+        kept = y.dtype if last or copies else DType.FLOAT32
+        target = BufferArg(y if last else ctx.scratch(prod(dims), kept))
+        tables = [_table(sampling.indices, "indices")]
+        numbers = [sampling.size, outputs, inner]
+        if copies:
+            kernel = KernelSpec.of(
+                "vision/resize.cl", "resize_copy", DATA_T=dtype.cl_bits, EXTRAPOLATE=0, COPY=1
+            )
+        else:
+            tables.append(_table(sampling.weights, "weights"))
+            numbers.append(sampling.indices.shape[1])
+            if sampling.values is not None:
+                tables.append(_table(sampling.values, "values"))
+            rounded = Code("(v)") if kept.is_float else Code("convert_{}_sat_rte(v)").fill(kept.cl)
+            kernel = KernelSpec.of(
+                "vision/resize.cl",
+                "resize",
+                DATA_T=dtype.cl,
+                STORAGE=dtype.storage,
+                OUT_T=kept.cl,
+                OUT_STORAGE=kept.storage,
+                EXTRAPOLATE=int(sampling.values is not None),
+                COPY=0,
+                **{"ROUND(v)": rounded},
+            )
+        args: tuple[Arg, ...] = (target, source, *tables, *(i32(v) for v in numbers))
+        flops = 2 * prod(dims) * sampling.indices.shape[1]
+        launches.append(Launch(kernel, (outputs * inner, outer), None, args, flops))
+        source, dtype = target, kept
+    return launches
+
+
+def _same(dims: Sequence[int]) -> Sampling:
+    """What copies a tensor: its first axis as it is."""
+    size = dims[0] if dims else 1
+    rows = np.arange(size)[:, None]
+    return Sampling(0, size, rows, np.ones((size, 1)), None)
+
+
+def _table(array: Array, name: str) -> BufferArg:
+    """A constant of the plan."""
+    data = np.ascontiguousarray(array, np.int32 if array.dtype.kind == "i" else np.float32)
+    return BufferArg(Value(name, TensorType.of(data)))
+
+
+# Of a scale: a tensor has fewer elements.
+_MOST = 2.0**31
+
+
+@register
+@dataclass(frozen=True)
+class Resize(Op):
+    """x sampled at other positions along some axes: nearest, linear or cubic.
+
+    Inputs: x, roi (for tf_crop_and_resize), scales or sizes, for each of `axes` (all by default).
+    Each axis is sampled by itself, by a table of elements and weights made with the plan; where the
+    roi is computed, one plan serves all of them.
+
+    Numerics: sums in float32, also for integers, which round to even and saturate. Source: ONNX
+    Resize, opset 10 to 19.
+    """
+
+    antialias: bool = False
+    axes: tuple[int, ...] = ()
+    coordinate_transformation_mode: _Coordinates = "half_pixel"
+    cubic_coeff_a: float = -0.75
+    exclude_outside: bool = False
+    extrapolation_value: float = 0.0
+    keep_aspect_ratio_policy: Literal["stretch", "not_larger", "not_smaller"] = "stretch"
+    mode: _Mode = "nearest"
+    nearest_mode: _Nearest = "round_prefer_floor"
+
+    onnx_since = 19
+    host_inputs = (1, 2, 3)
+    drives_unread = (1,)
+    variants = (Variant("separable", _emit, _reject),)
+
+    @classmethod
+    def from_onnx(cls, node: OnnxNode) -> Op:
+        if node.opset < 11:
+            scales = node.constants.get(node.inputs[1])
+            node.inputs[1:] = ["", *node.inputs[1:]]
+            node.attrs.update(
+                coordinate_transformation_mode="asymmetric", nearest_mode=_old_nearest(scales)
+            )
+        return super().from_onnx(node)
+
+    def to_onnx(self) -> dict[str, Any]:
+        modes: tuple[str, str] = self.coordinate_transformation_mode, self.nearest_mode
+        if modes == ("tf_half_pixel_for_nn", "floor"):
+            modes = "half_pixel", "round_prefer_ceil"
+        for mode in modes:
+            if mode in ("tf_half_pixel_for_nn", "by_scale"):
+                raise UnsupportedError(f"opset {self.onnx_since} has no Resize of mode '{mode}'")
+        names = "coordinate_transformation_mode", "nearest_mode"
+        return {**super().to_onnx(), **dict(zip(names, modes, strict=True))}
+
+    def _axes(self, rank: int) -> tuple[int, ...]:
+        axes = tuple(normalize_axis(a, rank, self) for a in self.axes) or tuple(range(rank))
+        if len(set(axes)) < len(axes):
+            raise ShapeError(f"Resize: axes {list(self.axes)} name an axis twice.")
+        return axes
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        x = need(inputs, 0, self)
+        if x.shape is None:
+            return [TensorType(x.dtype, None)]
+        axes, dims = self._axes(len(x.shape)), list(x.shape)
+        scales, sizes = _numbers(inputs, 2), elements(inputs, 3)
+        sizes = sizes or None
+        wanted: Sequence[Any] | None = sizes if sizes is not None else scales
+        if wanted is not None and len(wanted) != len(axes):
+            raise ShapeError(
+                f"Resize: {counted(len(wanted), 'number')} for "
+                f"{counted(len(axes), 'axis', 'axes')} of {x}."
+            )
+        if scales is not None and not (np.abs(scales) < _MOST).all():
+            raise ShapeError(f"Resize: the scales {scales} of {x} are not finite, or too large.")
+        numbers = all(isinstance(dims[a], int) for a in axes)
+        stretch = self.keep_aspect_ratio_policy == "stretch"
+        for place, axis in enumerate(axes):
+            if sizes is not None and stretch:
+                dims[axis] = sizes[place]
+            elif sizes is not None and not (numbers and all(isinstance(s, int) for s in sizes)):
+                dims[axis] = fresh_dim()
+            elif sizes is not None:
+                common = self._common(x.shape, axes, sizes)
+                dims[axis] = int(common * int(x.shape[axis]) + 0.5)
+            elif scales is not None:
+                dims[axis] = _scaled(x.shape[axis], scales[place])
+            else:
+                dims[axis] = fresh_dim()
+        shape = checked_sizes(dims, f"Resize: {x} cannot have the sizes {dims}.")
+        return [TensorType(x.dtype, shape)]
+
+    def _common(self, shape: Sequence[Dim], axes: Sequence[int], sizes: Sequence[Dim]) -> float:
+        """The one scale of all axes that keeps the aspect ratio."""
+        pick = min if self.keep_aspect_ratio_policy == "not_larger" else max
+        pairs = [(int(shape[a]), int(s)) for a, s in zip(axes, sizes, strict=True)]
+        return pick((size / own for own, size in pairs if own), default=1.0)
+
+    def samplings(self, dims: Sequence[int], inputs: Types) -> list[Sampling]:
+        """The axes that change, and how, in the best order; every input is known."""
+        axes = self._axes(len(dims))
+        (out,) = self.infer(inputs)
+        scales, sizes = _numbers(inputs, 2), elements(inputs, 3)
+        roi = _numbers(inputs, 1)
+        crops = self.coordinate_transformation_mode == "tf_crop_and_resize"
+        found = []
+        for place, axis in enumerate(axes):
+            assert out.shape is not None
+            size, outputs = dims[axis], int(out.shape[axis])
+            if not sizes:
+                assert scales is not None
+                scale = scales[place]
+            elif self.keep_aspect_ratio_policy == "stretch":
+                scale = outputs / size if size else 1.0
+            else:
+                scale = self._common(dims, axes, sizes)
+            window = (0.0, 1.0)
+            if crops and roi:
+                window = (roi[place], roi[place + len(axes)])
+            same = size == outputs and math.isclose(scale, 1) and window == (0.0, 1.0)
+            if not same and size and outputs:
+                # 3 / 0.6 is 5 in the float32 of a scale, and less with its digits in float64.
+                k = np.arange(outputs, dtype=np.float64 if sizes else np.float32)
+                found.append(self._sampling(axis, size, k, scale, window))
+        # Axes that shrink come first: the others then have less to do.
+        return sorted(found, key=lambda s: len(s.indices) / s.size)
+
+    def drive(self, inputs: Sequence[Held], host: HostContext) -> Sequence[Held]:
+        x = inputs[0]
+        numbers = (None if b is None else TensorType.of(host.read(b)) for b in inputs[1:])
+        types = [TensorType(dtype_of(x), tuple(x.shape)), *numbers]
+        (out,) = self.infer(types)
+        dims = [int(d) for d in out.shape or ()]
+        if 0 in dims:
+            return [np.zeros(dims, out.dtype.numpy)]
+        samplings = self.samplings(x.shape, types)
+        return [sample(x, samplings, host) if samplings else x]
+
+    def _sampling(
+        self, axis: int, size: int, k: Array, scale: float, window: tuple[float, float]
+    ) -> Sampling:
+        mode, outputs = self.coordinate_transformation_mode, len(k)
+        x = _COORDINATES[mode](k, size, scale, outputs, window)
+        values = None
+        if self.mode == "nearest":
+            indices = _nearest(x, self.nearest_mode, scale)[:, None]
+            weights = np.ones((outputs, 1))
+        else:
+            indices, weights = self._filter(x, size, scale)
+        if mode == "tf_crop_and_resize":
+            outside = (x < 0) | (x > size - 1)
+            if outside.any():
+                weights = np.where(outside[:, None], 0.0, weights)
+                values = np.where(outside, self.extrapolation_value, 0.0)
+        return Sampling(axis, size, np.clip(indices, 0, size - 1), weights, values)
+
+    def _filter(self, x: Array, size: int, scale: float) -> tuple[Array, Array]:
+        """Indices, perhaps outside, and weights of linear and cubic sampling."""
+        shrink = min(scale, 1.0) if self.antialias else 1.0
+        reach = math.ceil((1 if self.mode == "linear" else 2) / shrink)
+        indices = np.floor(x).astype(np.int64)[:, None] + np.arange(1 - reach, reach + 1)
+        distance = np.abs(indices - x[:, None]) * shrink
+        if self.mode == "linear":
+            weights = np.maximum(1 - distance, 0)
+        else:
+            weights = cubic_weights(distance, self.cubic_coeff_a)
+        if self.exclude_outside:
+            weights = np.where((indices < 0) | (indices >= size), 0, weights)
+        total = weights.sum(1, keepdims=True)
+        return indices, weights / np.where(total == 0, 1, total)
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        x = inputs[0]
+        assert x is not None
+        types = [None if a is None else TensorType.of(a) for a in inputs]
+        samplings = self.samplings(x.shape, types)
+        result = x if all(s.is_copy for s in samplings) else x.astype(np.float64)
+        for s in samplings:
+            if s.is_copy:
+                result = np.take(result, s.indices[:, 0], s.axis)
+                continue
+            after = [1] * (result.ndim - s.axis - 1)
+            picked = np.take(result, s.indices, s.axis)
+            result = (picked * s.weights.reshape(*s.weights.shape, *after)).sum(s.axis + 1)
+            if s.values is not None:
+                result = result + s.values.reshape(-1, *after)
+        if result.dtype != x.dtype and x.dtype.kind in "iu":
+            info = np.iinfo(x.dtype)
+            result = np.clip(np.rint(result), info.min, info.max)
+        (out,) = self.infer(types)
+        assert out.shape is not None
+        return (result.astype(x.dtype).reshape([int(d) for d in out.shape]),)
+
+
+def _numbers(inputs: Types, index: int) -> list[float] | None:
+    """The elements of a float input; None where it is left out, empty, or not known."""
+    if not given(inputs, index):
+        return None
+    found = inputs[index]
+    numbers = None if found is None else found.numbers
+    return [float(v) for v in numbers.reshape(-1)] if numbers is not None and numbers.size else None
+
+
+def _scaled(dim: Dim, scale: float) -> Dim:
+    if isinstance(dim, int):
+        return int(np.float32(dim) * np.float32(scale))
+    return dim * int(scale) if float(scale).is_integer() else fresh_dim()
+
+
+def cubic_weights(distance: Array, a: float) -> Array:
+    """The cubic convolution kernel of Keys (1981), elementwise over distances >= 0 in elements."""
+    near = ((a + 2) * distance - (a + 3)) * distance**2 + 1
+    far = ((distance - 5) * distance + 8) * distance * a - 4 * a
+    return np.asarray(np.where(distance <= 1, near, np.where(distance < 2, far, 0.0)))
+
+
+def _old_nearest(scales: Array | None) -> str:
+    """The nearest_mode of opset 10: ceil for axes that shrink, else floor; "by_scale" is both."""
+    if scales is None or ((scales < 1).any() and (scales > 1).any()):
+        return "by_scale"
+    return "ceil" if (scales < 1).any() else "floor"
+
+
+def _nearest(x: Array, mode: str, scale: float) -> Array:
+    if mode == "by_scale":
+        mode = "ceil" if scale < 1 else "floor"
+    rounded = {
+        "round_prefer_floor": lambda: np.ceil(x - 0.5),
+        "round_prefer_ceil": lambda: np.floor(x + 0.5),
+        "floor": lambda: np.floor(x),
+        "ceil": lambda: np.ceil(x),
+    }
+    return np.asarray(rounded[mode](), np.int64)
+
+
+def _align_corners(k: Array, size: int, scale: float, outputs: int, window: Any) -> Array:
+    length = scale * size
+    return np.zeros_like(k) if length == 1 else k * (size - 1) / (length - 1)
+
+
+def _half_pixel(k: Array, size: int, scale: float, outputs: int, window: Any) -> Array:
+    return (k + 0.5) / scale - 0.5
+
+
+def _tf_half_pixel(k: Array, size: int, scale: float, outputs: int, window: Any) -> Array:
+    return (k + 0.5) / scale
+
+
+def _pytorch_half_pixel(k: Array, size: int, scale: float, outputs: int, window: Any) -> Array:
+    return np.zeros_like(k) if outputs == 1 else (k + 0.5) / scale - 0.5
+
+
+def _half_pixel_symmetric(k: Array, size: int, scale: float, outputs: int, window: Any) -> Array:
+    offset = size / 2 * (1 - outputs / (scale * size))
+    return offset + (k + 0.5) / scale - 0.5
+
+
+def _asymmetric(k: Array, size: int, scale: float, outputs: int, window: Any) -> Array:
+    return k / scale
+
+
+def _crop(k: Array, size: int, scale: float, outputs: int, window: tuple[float, float]) -> Array:
+    # In the float32 of the window, in ONNX's order: where exactly an output lies decides which
+    # element is the nearest one, and whether it is outside.
+    start, end, last = (np.float32(v) for v in (*window, size - 1))
+    if outputs == 1:
+        return np.full_like(k, np.float32(0.5) * (start + end) * last)
+    return k.astype(np.float32) * (end - start) * last / np.float32(outputs - 1) + start * last
+
+
+# Where output k lies among the elements, by coordinate_transformation_mode.
+_COORDINATES = {
+    "half_pixel": _half_pixel,
+    "half_pixel_symmetric": _half_pixel_symmetric,
+    "pytorch_half_pixel": _pytorch_half_pixel,
+    "align_corners": _align_corners,
+    "asymmetric": _asymmetric,
+    "tf_crop_and_resize": _crop,
+    "tf_half_pixel_for_nn": _tf_half_pixel,  # of opset 11 alone
+}

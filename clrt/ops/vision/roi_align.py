@@ -1,0 +1,156 @@
+"""RoiAlign: regions of images as grids of one size."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+
+from clrt.errors import ShapeError
+from clrt.ir.dims import differ
+from clrt.ir.graph import Node
+from clrt.ir.op import Array, TensorType
+from clrt.kernels.spec import BufferArg, KernelSpec, Launch, f32, i32
+from clrt.kernels.variant import Lowering, Variant, reject_in_float32
+from clrt.ops.base import OnnxNode, Op, Types
+from clrt.ops.checks import agree, need
+from clrt.ops.ranges import check_lengths, length_status
+from clrt.ops.registry import register
+
+
+def _emit(node: Node, ctx: Lowering) -> list[Launch]:
+    x, rois, batches, y, op = node.arg(0), node.arg(1), node.arg(2), node.output, node.op
+    assert isinstance(op, RoiAlign)
+    if 0 in y.dims:
+        return []
+    kernel = KernelSpec.of(
+        "vision/roi_align.cl",
+        "roi_align",
+        DATA_T=x.dtype.cl,
+        STORAGE=x.dtype.storage,
+        INDEX_T=batches.dtype.cl,
+        MAX=int(op.mode == "max"),
+        HALF_PIXEL=int(op.coordinate_transformation_mode == "half_pixel"),
+    )
+    status = length_status(node, 2, x.dims[0] - 1, "an image")
+    buffers = [BufferArg(b) for b in (y, x, rois, batches, status)]
+    numbers = [i32(v) for v in (*x.dims, *y.dims[2:], op.sampling_ratio)]
+    size = (y.dims[3], y.dims[2], y.dims[0] * y.dims[1])
+    return [Launch(kernel, size, None, (*buffers, *numbers, f32(op.spatial_scale)))]
+
+
+# Of regions: as far as pixels are looked for, as in the kernel.
+_FAR = 1e9
+_MOST_SAMPLES = 1024
+
+
+@register
+@dataclass(frozen=True)
+class RoiAlign(Op):
+    """`[regions, C, output_height, output_width]`: bins of regions of x `[N, C, H, W]`.
+
+    Inputs: x, the regions (x1, y1, x2, y2), and the image of each. A bin is the mean or the largest
+    of samples between pixels, `sampling_ratio` along each axis (0: as many as it has pixels).
+    Numerics: float32. Source: ONNX RoiAlign, opset 10 to 22.
+    """
+
+    coordinate_transformation_mode: str = "half_pixel"
+    mode: Literal["avg", "max"] = "avg"
+    output_height: int = 1
+    output_width: int = 1
+    sampling_ratio: int = 0
+    spatial_scale: float = 1.0
+
+    alike = ((0, 1),)
+    followed = (2,)
+    variants = (Variant("any", _emit, reject_in_float32),)
+
+    @classmethod
+    def from_onnx(cls, node: OnnxNode) -> Op:
+        if node.opset < 16:
+            node.attrs["coordinate_transformation_mode"] = "output_half_pixel"
+        return super().from_onnx(node)
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        x, rois, batches = (need(inputs, i, self) for i in range(3))
+        if min(self.output_height, self.output_width) < 1:
+            raise ShapeError(
+                f"RoiAlign: output_height {self.output_height} and output_width "
+                f"{self.output_width}; expected 1 or more."
+            )
+        if not 0 <= self.sampling_ratio <= _MOST_SAMPLES:
+            raise ShapeError(
+                f"RoiAlign: sampling_ratio {self.sampling_ratio}; expected 0..{_MOST_SAMPLES}."
+            )
+        if x.shape is None:
+            return [TensorType(x.dtype, None)]
+        regions = batches.shape or rois.shape
+        fits = len(x.shape) == 4 and agree(rois, (None, 4)) and agree(batches, (None,))
+        if not fits or (rois.shape and batches.shape and differ(rois.shape[0], batches.shape[0])):
+            raise ShapeError(
+                f"RoiAlign: x {x} must be [N, C, H, W], regions {rois} [R, 4] and "
+                f"images {batches} [R]."
+            )
+        if regions is None:
+            return [TensorType(x.dtype, None)]
+        return [
+            TensorType(x.dtype, (regions[0], x.shape[1], self.output_height, self.output_width))
+        ]
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        x, rois, batches = inputs
+        assert x is not None and rois is not None and batches is not None
+        check_lengths(batches, len(x) - 1, self.name, 2, "an image")
+        wide = x.astype(np.float64)
+        shape = (len(batches), x.shape[1], self.output_height, self.output_width)
+        result = np.zeros(shape)
+        regions = zip(rois, batches, strict=True) if x.size else ()
+        for number, (roi, image) in enumerate(regions):
+            result[number] = self._region(wide[image], roi.astype(np.float64))
+        return (result.astype(x.dtype),)
+
+    def _region(self, image: Array, roi: Array) -> Array:
+        half = self.coordinate_transformation_mode == "half_pixel"
+        left, top, right, bottom = roi * self.spatial_scale - (0.5 if half else 0.0)
+        wide, high = right - left, bottom - top
+        if not half:
+            wide, high = max(wide, 1.0), max(high, 1.0)
+        axes = [
+            self._samples(top, high, self.output_height, image.shape[1]),
+            self._samples(left, wide, self.output_width, image.shape[2]),
+        ]
+        (v, v_in, down), (u, u_in, across) = axes
+        corners = []
+        v0, u0 = v.astype(int), u.astype(int)
+        for dv, wv in ((0, 1 - (v - v0)), (1, v - v0)):
+            for du, wu in ((0, 1 - (u - u0)), (1, u - u0)):
+                rows = np.minimum(v0 + dv, image.shape[1] - 1)
+                columns = np.minimum(u0 + du, image.shape[2] - 1)
+                weight = (wv * v_in)[:, :, None, None] * (wu * u_in)[None, None]
+                corners.append(image[:, rows[:, :, None, None], columns[None, None]] * weight)
+        if self.mode == "max":
+            largest = np.max(corners, axis=0)
+            return np.asarray(largest.max(axis=(2, 4), initial=-np.inf if largest.size else 0))
+        total = np.sum(corners, axis=0).sum(axis=(2, 4))
+        return np.asarray(total / max(down * across, 1))
+
+    def _samples(
+        self, start: float, extent: float, bins: int, size: int
+    ) -> tuple[Array, Array, int]:
+        """Where the samples of each bin lie along an axis, whether on the image, and how many.
+
+        Of very many those are left out that are far from the image.
+        """
+        step = extent / bins
+        # As the kernel has it: a region that is no number, or so large or far off, has no samples.
+        near = abs(start) < _FAR and abs(step) < _FAR
+        count = self.sampling_ratio or (int(np.ceil(step)) if near else 0)
+        shown = count if self.sampling_ratio else min(count, 2 * size + 8)
+        starts = start + np.arange(bins)[:, None] * step
+        first = np.zeros_like(starts)
+        if shown < count:
+            first = np.clip(np.floor((-1 - starts) * count / step - 1.5), 0, count - shown)
+        places = starts + (first + np.arange(shown) + 0.5) * step / count
+        inside = (places >= -1) & (places <= size)
+        return np.clip(np.where(inside, places, 0), 0, size - 1), inside.astype(float), count

@@ -1,0 +1,272 @@
+// softmax(scale * Q K^T + mask) V per (batch, head), online over blocks of keys.
+// Q, K and V lie as they come: elements of a head side by side, and a step for each other axis.
+// Vectors hold queries, so that elements of K and V are broadcast and nothing but the small blocks
+// of Q and of the result is transposed. One work-item does T_VW * T_NQ queries of one head, or
+// T_VW where no more are left.
+//   T_NQ        vectors of queries; T_MK keys and T_MV columns of V per register tile
+//   T_KB        keys per block, a multiple of T_MK
+//   NEXT        where queries are few, a work-item has `span` heads and goes on with the product that
+//               reads y (common/next_product.clh), in tiles of T_MR rows by T_NV vectors
+//   PROJECT     then it can make the columns of q, k and v that its heads read first, which are those
+//               of a product x B with an epilogue (common/finish.clh)
+#include "common/base.clh"
+#include "common/attention.clh"
+#ifndef T_VW
+#define T_VW 8
+#define T_NQ 3
+#define T_MK 4
+#define T_MV 4
+#define T_KB 64
+#endif
+#define VW T_VW
+#if T_KB % T_MK
+#error "T_KB must be a multiple of T_MK: the last tile is stored whole"
+#endif
+#include "common/math.clh"
+#include "common/repeat.clh"
+#include "common/scalar.clh"
+#include "common/next_product.clh"
+#ifndef PROJECT
+#define PROJECT 0
+#endif
+#if PROJECT
+#include "common/finish.clh"
+// Of the product, whose rows lie in q, k and v: x [queries, depth]; B, packed; no depth, no product.
+#define PROJECT_INPUTS \
+  , OUT(float, projected), IN(float, x), IN(B_T, project_b), const IDX_T depth INPUTS
+#else
+#define PROJECT_INPUTS
+#endif
+
+#if MASK_BOOL
+#define MASK_T uchar
+#define MASK_VALUE(m) ((m) ? 0.0f : -INFINITY)
+#else
+#define MASK_T float
+#define MASK_VALUE(m) (m)
+#endif
+#if MASK
+#define MASK_INPUT , IN(MASK_T, mask)
+#define MASK_POINTER , __global const MASK_T *mask
+#define MASK_ROWS , AT(mask) + batch * mask_batch + head * mask_head
+#else
+#define MASK_INPUT
+#define MASK_POINTER
+#define MASK_ROWS
+#endif
+
+// exp(x) for x <= 0, <= 2 ulp: half the work of c_exp, as it cannot overflow; 0 below -87.7, where
+// the weight of a key would be subnormal. NaN stays NaN.
+static inline F exp_below_0(F x) {
+  x = PICK(x < (F)(-88.0f), (F)(-88.0f), x);
+  const F shifted = x * (F)(1.44269502f) + (F)(EXPONENT_SHIFT);
+  const F n = shifted - (F)(EXPONENT_SHIFT);
+  const F f = x * (F)(1.92596299e-8f) + (x * (F)(1.44269502f) - n);  // log2(e) in two numbers
+  return (c_exp2m1_over(f) * f + (F)(1.0f)) * EXPONENT_BITS(shifted);  // exact where f is 0
+}
+
+// Columns of the result, in whole tiles: those past S_DV are zeros that are never stored.
+#define DV (((S_DV) + T_MV - 1) / T_MV * T_MV)
+
+// Rows of a merged projection are pages apart, where no hardware prefetcher sees the next one.
+#define AHEAD 16
+#define PREFETCH_ROW(row, columns) \
+  for (int c = 0; c < columns; c += 16) PREFETCH((row) + c);
+
+typedef float4 __attribute__((aligned(4))) F4_UNALIGNED;
+
+// to[c * width + r] = from[r * step + c], for r < width and c < columns; rows past `last` repeat it.
+static inline void read_transposed(float *to, const int width, __global const float *from,
+                                   const IDX_T step, const IDX_T last, const IDX_T columns) {
+  for (int r = 0; r < width; r += 4) {
+    __global const float *r0 = from + i_min(r, last) * step;
+    __global const float *r1 = from + i_min(r + 1, last) * step;
+    __global const float *r2 = from + i_min(r + 2, last) * step;
+    __global const float *r3 = from + i_min(r + 3, last) * step;
+    IDX_T c = 0;
+    for (; c + 4 <= columns; c += 4) {
+      const float4 a = *(__global const F4_UNALIGNED *)(r0 + c);
+      const float4 b = *(__global const F4_UNALIGNED *)(r1 + c);
+      const float4 d = *(__global const F4_UNALIGNED *)(r2 + c);
+      const float4 e = *(__global const F4_UNALIGNED *)(r3 + c);
+      float4 *out = (float4 *)(to + c * width + r);
+      out[0] = (float4)(a.x, b.x, d.x, e.x);
+      out[width / 4] = (float4)(a.y, b.y, d.y, e.y);
+      out[width / 2] = (float4)(a.z, b.z, d.z, e.z);
+      out[width / 4 * 3] = (float4)(a.w, b.w, d.w, e.w);
+    }
+    for (; c < columns; ++c)
+      *(float4 *)(to + c * width + r) = (float4)(r0[c], r1[c], r2[c], r3[c]);
+  }
+}
+
+// to[r * step + c] = from[c * width + r], for r < rows and c < columns.
+static inline void write_transposed(__global float *to, const IDX_T step, const float *from,
+                                    const int width, const int rows, const int columns) {
+  int r = 0;
+  for (; r + 4 <= rows; r += 4) {
+    __global float *out = to + r * step;
+    int c = 0;
+    for (; c + 4 <= columns; c += 4) {
+      const float4 *in = (const float4 *)(from + c * width + r);
+      const float4 a = in[0], b = in[width / 4], d = in[width / 2], e = in[width / 4 * 3];
+      *(__global F4_UNALIGNED *)(out + c) = (float4)(a.x, b.x, d.x, e.x);
+      *(__global F4_UNALIGNED *)(out + step + c) = (float4)(a.y, b.y, d.y, e.y);
+      *(__global F4_UNALIGNED *)(out + 2 * step + c) = (float4)(a.z, b.z, d.z, e.z);
+      *(__global F4_UNALIGNED *)(out + 3 * step + c) = (float4)(a.w, b.w, d.w, e.w);
+    }
+    for (; c < columns; ++c) {
+      for (int i = 0; i < 4; ++i) out[i * step + c] = from[c * width + r + i];
+    }
+  }
+  for (; r < rows; ++r) {
+    for (int c = 0; c < columns; ++c) to[r * step + c] = from[c * width + r];
+  }
+}
+
+#if MASK == 2
+// The mask of a block of keys where its scores will be, up to a whole tile of keys.
+static inline void read_mask(float *to, const int width, __global const MASK_T *from,
+                             const IDX_T step, const IDX_T key_step, const IDX_T last,
+                             const IDX_T count) {
+#if !MASK_BOOL
+  if (key_step == 1)
+    read_transposed(to, width, from, step, last, count);
+  else
+#endif
+    for (int r = 0; r < width; ++r) {
+      __global const MASK_T *row = from + i_min(r, last) * step;
+      for (IDX_T j = 0; j < count; ++j) to[j * width + r] = MASK_VALUE(row[j * key_step]);
+    }
+  for (IDX_T j = count; j % T_MK; ++j) {
+    for (int r = 0; r < width; ++r) to[j * width + r] = to[(count - 1) * width + r];
+  }
+}
+#endif
+
+#define COLS(X, r) CAT(VECTORS_, NV)(X, r)
+#define EACH(X) COLS(X, _)
+
+#define CLEAR(r, n) F acc##r##_##n = (F)(0.0f);
+#define ACCUMULATE(r, n) acc##r##_##n = a * b##n + acc##r##_##n;
+
+#define KEY_ROW(r) \
+  const IDX_T j##r = i_min(key + r, count - 1); \
+  __global const float *row##r = keys + j##r * k_step; \
+  COLS(CLEAR, r)
+#define LOAD_QUERY(r, n) const F b##n = query[d * NV + n];
+#define KEY_STEP(r) { const F a = (F)(row##r[d]); COLS(ACCUMULATE, r) }
+
+#if MASK == 1
+#define ADD_MASK(r) const F m = (F)(MASK_VALUE(masks[j##r * mask_key]));
+#define MASKED(r, n) (acc##r##_##n + m)
+#elif MASK == 2
+#define ADD_MASK(r)
+#define MASKED(r, n) (acc##r##_##n + score[(key + r) * NV + n])
+#else
+#define ADD_MASK(r)
+#define MASKED(r, n) acc##r##_##n
+#endif
+#if CAUSAL
+#define VISIBLE(r, n, s) PICK((I)(first_key + j##r) <= index##n, s, (F)(-INFINITY))
+#else
+#define VISIBLE(r, n, s) (s)
+#endif
+#define STORE_SCORE(r, n) { \
+    const F s = MASKED(r, n); \
+    const F visible = VISIBLE(r, n, s); \
+    score[(key + r) * NV + n] = visible; \
+    top##n = PICK(visible > top##n, visible, top##n); }
+#define SCORE_ROW(r) { ADD_MASK(r) COLS(STORE_SCORE, r) }
+
+#define COLUMN(r) COLS(SCALED, r)
+#define SCALED(r, n) F acc##r##_##n = result[(d + r) * NV + n] * rescale##n;
+#define LOAD_WEIGHT(r, n) const F b##n = score[j * NV + n];
+#define VALUE_STEP(r) { const F a = (F)(value[j * DV + d + r]); COLS(ACCUMULATE, r) }
+#define STORE_COLUMN(r, n) result[(d + r) * NV + n] = acc##r##_##n;
+#define STORE_RESULT(r) COLS(STORE_COLUMN, r)
+
+// The running maximum starts at the lowest finite number, not at -inf: a row of only -inf then has
+// the sum 0 (0/0 = NaN as in ONNX), and -inf - -inf never occurs.
+#define START(r, n) F top##n = (F)(-FLT_MAX), sum##n = (F)(0.0f);
+#define KEEP_TOP(r, n) const F before##n = top##n;
+#define RESCALE(r, n) const F rescale##n = exp_below_0(before##n - top##n); sum##n = sum##n * rescale##n;
+#define WEIGHT(r, n) { \
+    const F p = exp_below_0(score[j * NV + n] - top##n); \
+    score[j * NV + n] = p; \
+    sum##n = sum##n + p; }
+#define INVERSE(r, n) \
+  const F inverse##n = PICK(sum##n == (F)(0.0f), (F)(of_no_keys), (F)(1.0f) / sum##n);
+#define NORMALIZE(r, n) result[d * NV + n] = result[d * NV + n] * inverse##n;
+#define INDEX(r, n) const I index##n = lanes[n];
+
+#define NV 1
+#define BLOCK attend_narrow
+#include "common/attention_block.inc"
+#undef NV
+#undef BLOCK
+#define NV T_NQ
+#define BLOCK attend_wide
+#include "common/attention_block.inc"
+
+__kernel SINGLE_ITEM
+void fused_attention_cpu(OUT(float, y), IN(float, q), IN(float, k), IN(float, v) MASK_INPUT,
+                         const IDX_T queries, const IDX_T key_count, const IDX_T heads,
+                         const IDX_T group, const IDX_T q_batch, const IDX_T q_head,
+                         const IDX_T q_step, const IDX_T k_batch, const IDX_T k_head,
+                         const IDX_T k_step, const IDX_T v_batch, const IDX_T v_head,
+                         const IDX_T v_step, const IDX_T mask_batch, const IDX_T mask_head,
+                         const IDX_T mask_query, const IDX_T mask_key,
+                         const float scale NEXT_INPUTS PROJECT_INPUTS) {
+  const IDX_T first = get_group_id(0) * (VW * T_NQ);
+  const IDX_T first_head = get_group_id(1) * span;
+  const IDX_T head_end = i_min(first_head + span, heads);
+  const IDX_T batch = get_group_id(2);
+  const IDX_T y_step = heads * S_DV;
+  const IDX_T behind_block = first + VW * T_NQ;
+#if PROJECT
+  if (depth) {
+    const IDX_T M = queries, N = q_step, K = depth, a_row = depth, i0 = 0, i1 = 0;
+    const IDX_T first = 0, end = (M + T_MR - 1) / T_MR;
+    const IDX_T first_kv = first_head / group, kv_count = (head_end - first_head) / group;
+    const IDX_T starts[] = {q_offset - projected_offset + first_head * S_D,
+                            k_offset - projected_offset + first_kv * S_D,
+                            v_offset - projected_offset + first_kv * S_DV};
+    const IDX_T counts[] = {(head_end - first_head) * S_D, kv_count * S_D, kv_count * S_DV};
+    __global const float *const a_batch = AT(x);
+    __global const B_T *const b_batch = AT(project_b);
+    __global float *const y_batch = AT(projected);
+    for (int part = 0; part < 3; ++part) {
+      const IDX_T n_first = starts[part], n_end = n_first + counts[part];
+      __global const B_T *const behind =
+          part < 2 ? b_batch + starts[part + 1] * K : AT(next_b) + first_head * S_DV * PANEL_WIDTH;
+#include "common/product_columns.inc"
+    }
+  }
+#endif
+  for (IDX_T head = first_head; head < head_end; ++head) {
+    const IDX_T kv_head = head / group;
+    __global const float *const q_head_rows = AT(q) + batch * q_batch + head * q_head;
+    // Work-items of a thread come in order: the next one has the next queries, or the next head.
+    __global const float *const next_q =
+        q_head_rows + (behind_block < queries ? behind_block * q_step : q_head);
+#define ATTEND(block)                                                                          \
+  block(AT(y) + batch * queries * y_step + head * S_DV, q_head_rows,                           \
+        AT(k) + batch * k_batch + kv_head * k_head,                                            \
+        AT(v) + batch * v_batch + kv_head * v_head MASK_ROWS, next_q, first, queries,          \
+        key_count, q_step, k_step, v_step, y_step, mask_query, mask_key, scale)
+    if (queries - first <= VW) {
+      ATTEND(attend_narrow);
+    } else {
+      ATTEND(attend_wide);
+    }
+  }
+#if NEXT
+  if (next_n) {
+    const IDX_T row = batch * queries + first, column = first_head * S_DV;
+    multiply_part(AT(parts), get_group_id(1), get_num_groups(2) * queries, row,
+                  i_min(VW * T_NQ, queries - first), AT(y) + row * y_step + column, y_step, column,
+                  (head_end - first_head) * S_DV, y_step, AT(next_b), next_n);
+  }
+#endif
+}

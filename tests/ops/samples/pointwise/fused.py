@@ -1,0 +1,45 @@
+"""Samples of the ops of `clrt/ops/pointwise/fused.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from clrt.ir.op import Step
+from clrt.ops.pointwise.fused import Fused, Literal
+from tests.ops.samples.registry import Sample, samples_of
+
+
+@samples_of(Fused)
+def fused_samples(cls: type[Fused]) -> Iterator[Sample]:
+    from clrt.ops.pointwise.pointwise import Add, Gelu, Less, Mul, Where
+
+    rng = np.random.default_rng(1)
+    steps = (
+        Step(Add(), (0, 1)),
+        Step(Gelu(), (2,)),
+        Step(Literal(0.5), ()),
+        Step(Mul(), (3, 4)),
+    )
+    pick = (Step(Less(), (0, 1)), Step(Where(), (2, 0, 1)))
+    for n in (1, 7, 8, 9, 65):
+        for shapes in [
+            ((n,), (n,)),
+            ((3, n), (n,)),
+            ((3, n), (3, 1)),
+            ((2, 1, n), (4, 1)),
+            ((n,), ()),
+        ]:
+            a, b = (rng.standard_normal(s).astype(np.float32) for s in shapes)
+            yield Sample(cls(steps), (a, b))
+            yield Sample(cls(pick), (a, b))
+    # More than a work-item's share: of one row, of rows, of rows along several axes.
+    for shapes in [
+        ((2500,), (2500,)),
+        ((4, 701), (701,)),
+        ((2, 3, 17, 33), (2, 1, 17, 1)),
+        ((2, 1, 3, 1, 2, 19), (2, 1, 2, 1, 19)),
+    ]:
+        a, b = (rng.standard_normal(s).astype(np.float32) for s in shapes)
+        yield Sample(cls(pick), (a, b))

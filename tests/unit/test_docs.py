@@ -1,0 +1,124 @@
+"""The site: its code runs, its tables are whole, and every public name is in it."""
+
+from __future__ import annotations
+
+import inspect
+import re
+import shutil
+from collections.abc import Iterator
+from dataclasses import is_dataclass
+from pathlib import Path
+
+import onnx
+import pytest
+
+import clrt
+from clrt import knobs
+from clrt.cli.main import COMMANDS
+from clrt.device.quirks import QUIRKS
+from tests.models.fixtures import load_family
+from tests.unit.pages import ROOT, blocks, program, run
+
+DOCS = ROOT / "docs"
+PAGES = sorted(DOCS.rglob("*.md"))
+RECIPES = sorted((DOCS / "recipes").glob("*.md"))
+# How many files a recipe touches, tests of its own aside; one for a variant is of the tests.
+TOUCHED = {"op": 2, "pass": 2, "kernel-variant": 3, "device": 1}
+
+
+def test_the_code_of_the_pages_runs(tmp_path: Path) -> None:
+    """With the models that they name: that of Getting started, and a small BERT."""
+    onnx.save(load_family("distilbert_dynamo20"), tmp_path / "bert.onnx")
+    first = DOCS / "getting-started.md"
+    rest = [p for p in PAGES if p != first and p not in RECIPES]
+    run(tmp_path, "-c", program([first, *rest]))
+
+
+def _write(root: Path, name: str, language: str, text: str) -> None:
+    """Makes a file of a block, or changes one by a diff, whose lines stand there once."""
+    path = root / name
+    if language != "diff":
+        assert not path.exists(), name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, "utf-8")
+        return
+    lines = text.splitlines(keepends=True)
+    old = "".join(x[1:] or "\n" for x in lines if not x.startswith("+"))
+    new = "".join(x[1:] or "\n" for x in lines if not x.startswith("-"))
+    before = path.read_text("utf-8")
+    assert before.count(old) == 1, f"{name}:\n{old}"
+    path.write_text(before.replace(old, new), "utf-8")
+
+
+def test_recipes_work(tmp_path: Path) -> None:
+    """All of them, in a copy of the sources. That of a variant goes on with that of an op."""
+    ignored = shutil.ignore_patterns("__pycache__", "data")
+    for name in ("clrt", "kernels_cl", "tests"):
+        shutil.copytree(ROOT / name, tmp_path / name, ignore=ignored)
+    shutil.copy(ROOT / "pyproject.toml", tmp_path)
+    tests = []
+    for recipe, most in TOUCHED.items():
+        touched = set()
+        for language, name, text in blocks(DOCS / f"recipes/{recipe}.md", "py", "c", "diff"):
+            _write(tmp_path, name, language, text)
+            if language == "diff" or not name.startswith("tests/"):
+                touched.add(name)
+            elif Path(name).name.startswith("test_"):
+                tests.append(name)
+        assert len(touched) == most, touched
+    run(tmp_path, "-c", program(RECIPES), root=tmp_path)
+    pytest_here = ("-m", "pytest", "-q", "-p", "no:cacheprovider")
+    run(tmp_path, *pytest_here, *tests, root=tmp_path)
+    run(tmp_path, *pytest_here, "tests/ops/test_ops.py", "-k", "Mirror", root=tmp_path)
+
+
+def test_each_recipe_is_tested() -> None:
+    assert {p.stem for p in RECIPES} == TOUCHED.keys()
+
+
+def _public() -> Iterator[tuple[str, object]]:
+    """Every name of the package, and the public members of its classes."""
+    for name in clrt.__all__:
+        made = getattr(clrt, name)
+        yield name, made
+        for member, value in vars(made).items() if inspect.isclass(made) else ():
+            if not member.startswith("_") and (callable(value) or isinstance(value, property)):
+                yield f"{name}.{member}", value
+
+
+def test_public_names_are_in_the_reference() -> None:
+    text = "".join(p.read_text("utf-8") for p in PAGES)
+    shown = set(re.findall(r"^::: (\S+)$", text, re.MULTILINE))
+    assert {f"clrt.{name}" for name in clrt.__all__} <= shown
+
+
+def test_public_names_have_docstrings() -> None:
+    def is_documented(made: object) -> bool:
+        text = inspect.getdoc(made) or ""
+        generated = is_dataclass(made) and text.startswith(f"{getattr(made, '__name__', '')}(")
+        return bool(text) and not generated
+
+    assert [name for name, made in _public() if not is_documented(made)] == []
+
+
+def _first_cells(page: str, heading: str) -> set[str]:
+    """What stands in backticks in the first column of the table behind a heading."""
+    part = (DOCS / page).read_text("utf-8").split(heading, 1)[1].split("\n#", 1)[0]
+    cells = re.findall(r"^\|([^|]*)\|", part, re.MULTILINE)
+    return {word for cell in cells for word in re.findall(r"`([^`]+)`", cell)}
+
+
+def test_tables_are_whole() -> None:
+    assert _first_cells("guides/settings.md", "## Environment") == {k.name for k in knobs.ALL}
+    assert _first_cells("recipes/device.md", "## 3.") == {q.id for q in QUIRKS}
+    commands = {f"clrt {name}" for name in COMMANDS} | {"clrt-convert"}
+    assert _first_cells("reference/commands.md", "# Commands") == commands
+    errors = {n for n in clrt.__all__ if n.endswith("Error")} - {"ClrtError"}
+    assert errors == _first_cells("reference/errors.md", "# Errors")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda p: str(p.relative_to(DOCS)))
+def test_links_lead_somewhere(page: Path) -> None:
+    """`make docs` checks anchors and names, too; it needs MkDocs."""
+    for link in re.findall(r"\]\(([^)#]+)[^)]*\)", page.read_text("utf-8")):
+        assert link.startswith("https://") or (page.parent / link).is_file(), link

@@ -1,0 +1,140 @@
+"""No unit is larger than one reads at once, no module imports itself, no block stands twice."""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+FOLDERS = ("clrt", "kernels_cl", "tools")
+SOURCES = (".py", ".cl", ".clh", ".inc")
+
+MOST_LINES = {"function": 80, "class": 300, "file": 450}
+BLOCK_LINES = 6
+
+# Units that are larger, and how large they may be: a number here only ever goes down.
+LARGER = {
+    "clrt/ir/dims.py": 538,
+    "clrt/runtime/executor.py": 499,
+    "clrt/runtime/executor.py:BoundPlan": 323,
+    "clrt/stages.py": 463,
+}
+# Pairs of files with a block in common.
+_PROTOCOL = ("clrt/decompositions/body.py", "clrt/importer/onnx_decompose.py")  # and its methods
+REPEATED = {
+    ("clrt/runtime/executor.py", "clrt/runtime/profiler.py"),
+    _PROTOCOL,
+    (*_PROTOCOL, _PROTOCOL[1]),
+}
+
+
+@cache
+def _files(*endings: str) -> list[Path]:
+    found = (p for f in FOLDERS for p in (ROOT / f).rglob("*") if p.suffix in endings)
+    return sorted(p for p in found if "__pycache__" not in p.parts)
+
+
+@cache
+def _tree(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
+def _name(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def _units() -> Iterator[tuple[str, str, int]]:
+    """Kind, name and lines of each file, class and function."""
+    for path in _files(*SOURCES):
+        yield "file", _name(path), len(path.read_text().splitlines())
+        for node in ast.walk(_tree(path)) if path.suffix == ".py" else ():
+            if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+                kind = "class" if isinstance(node, ast.ClassDef) else "function"
+                lines = (node.end_lineno or 0) - node.lineno + 1
+                yield kind, f"{_name(path)}:{node.name}", lines
+
+
+def test_no_unit_is_too_large() -> None:
+    large = {name: n for kind, name, n in _units() if n > MOST_LINES[kind]}
+    assert {name: n for name, n in large.items() if n > LARGER.get(name, 0)} == {}
+    assert LARGER.keys() - large.keys() == set(), "these are no longer too large"
+
+
+def _module(path: Path) -> str:
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def _imported(path: Path, modules: set[str]) -> set[str]:
+    """The modules that a file imports, in functions too, but for what only type checkers read."""
+    package = _module(path).split(".")[: None if path.stem == "__init__" else -1]
+    found: set[str] = set()
+    for node in _executed(_tree(path)):
+        if isinstance(node, ast.Import):
+            found |= {a.name for a in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            origin = ".".join([*base, *([node.module] if node.module else [])])
+            inner = {f"{origin}.{a.name}" for a in node.names} & modules
+            found |= inner or {origin}
+    return found & modules
+
+
+def _executed(node: ast.AST) -> Iterator[ast.AST]:
+    yield node
+    if isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test):
+        return
+    for child in ast.iter_child_nodes(node):
+        yield from _executed(child)
+
+
+def test_no_module_imports_itself() -> None:
+    modules = {_module(p): p for p in _files(".py")}
+    graph = {m: _imported(p, set(modules)) for m, p in modules.items()}
+    done: set[str] = set()
+
+    def visit(module: str, path: tuple[str, ...]) -> None:
+        assert module not in path, " -> ".join([*path[path.index(module) :], module])
+        if module not in done:
+            for other in sorted(graph[module] - {module}):
+                visit(other, (*path, module))
+            done.add(module)
+
+    for module in sorted(graph):
+        visit(module, ())
+
+
+def _skipped(path: Path) -> set[int]:
+    """The lines of imports, and of overloads, which repeat a signature by their nature."""
+    nodes = ast.walk(_tree(path)) if path.suffix == ".py" else ()
+    skipped = (
+        n
+        for n in nodes
+        if isinstance(n, (ast.Import, ast.ImportFrom))
+        or (isinstance(n, ast.FunctionDef) and "overload" in map(ast.unparse, n.decorator_list))
+    )
+    return {k for n in skipped for k in range(n.lineno, (n.end_lineno or 0) + 1)}
+
+
+def _lines(path: Path) -> list[tuple[int, str]]:
+    """Number and text of the lines that say something."""
+    thin = r"#" if path.suffix == ".py" else r"//|#include|#else|#endif"
+    skipped = _skipped(path)
+    numbered = enumerate(path.read_text().splitlines(), start=1)
+    texts = ((k, " ".join(line.split())) for k, line in numbered if k not in skipped)
+    return [(k, t) for k, t in texts if re.search(r"\w", t) and not re.match(thin, t)]
+
+
+def test_no_block_stands_twice() -> None:
+    places: dict[tuple[str, ...], list[tuple[str, int]]] = defaultdict(list)
+    for path in _files(*SOURCES):
+        lines = _lines(path)
+        for start in range(len(lines) - BLOCK_LINES + 1):
+            block = lines[start : start + BLOCK_LINES]
+            places[tuple(t for _, t in block)].append((_name(path), block[0][0]))
+    twice = [p for p in places.values() if len(p) > 1]
+    assert [p for p in twice if tuple(name for name, _ in p) not in REPEATED] == []
