@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from clrt.device.caps import DeviceCaps
@@ -16,7 +16,7 @@ from clrt.ops.base import Op
 from clrt.passes.report import PassReport
 from clrt.plan.plan import Plan
 from clrt.plan.specialise import GraphBreak
-from clrt.plan.steps import DeviceStep, HostStep, PlanStep
+from clrt.plan.steps import DeviceStep, HostStep, PlanStep, Region
 from clrt.plan.traffic import traffic
 from clrt.tuning.records import find_record
 
@@ -51,9 +51,12 @@ def explain(
         graph: The optimised graph that was planned.
         report: What the passes did to it.
     """
-    steps = {s.node: s for s in plan.steps}
+    steps = {n: s for s in plan.steps for n in s.nodes}
+    missed: dict[Node, list[str]] = {}
+    for miss in plan.missed_regions:
+        missed.setdefault(miss.node, []).append(f"{miss.rule}: {miss.reason}")
     rows = tuple(
-        _step_row(steps[n], plan, caps) if n in steps else _view_row(n, plan)
+        _step_row(n, steps[n], missed.get(n, []), plan, caps) if n in steps else _view_row(n, plan)
         for n in plan.graph.nodes
     )
     later = [] if graph_break is None else graph_break.suffix.nodes
@@ -65,23 +68,25 @@ def explain(
     return Explanation(device, shapes, rows, folded, break_row, memory, _pass_rows(report))
 
 
-def _step_row(step: PlanStep, plan: Plan, caps: DeviceCaps) -> NodeRow:
-    node = step.node
+def _step_row(
+    node: Node, step: PlanStep, missed: Sequence[str], plan: Plan, caps: DeviceCaps
+) -> NodeRow:
     outputs = tuple(repr(v) for v in node.outputs)
     if isinstance(step, HostStep):
         read = sum(v.nbytes for v in {v for v in node.inputs if v is not None})
         written = sum(v.nbytes for v in node.outputs)
         why = f"no kernel fits: {step.reason}"
         return _row(node, "host", why, outputs, "", read=read, written=written)
-    uses = tuple(_use(x, caps) for x in step.launches)
+    launches = step.launches_of(node)
     taken = plan.roots.get(node.output)
     shared = "" if taken is None else f"in place of %{taken.name}"
-    moved = [traffic(node, x) for x in step.launches]
+    moved = [traffic(step.nodes, x) for x in launches]
     why = "the first variant that fits" if step.rejected else "the op's first variant fits"
-    if step.within is not None:
-        why = f"in the launch of '{step.within.name}'"
-    elif not step.launches:
+    if not step.launches:
         why = "nothing to compute: an output has no elements"
+    elif isinstance(step, Region):
+        others = ", ".join(f"'{n.name}'" for n in step.nodes if n is not node)
+        why = f"shares launches with {others}"
     return _row(
         node,
         "device",
@@ -89,12 +94,12 @@ def _step_row(step: PlanStep, plan: Plan, caps: DeviceCaps) -> NodeRow:
         outputs,
         shared,
         variant=step.variant,
-        rejected=step.rejected,
-        kernels=uses,
+        rejected=(*step.rejected, *missed),
+        kernels=tuple(_use(x, caps) for x in launches),
         read=sum(m.read for m in moved),
         written=sum(m.written for m in moved),
         scratch=sum(m.scratch for m in moved),
-        flops=flops_of(step),
+        flops=_flops_at(node, step),
     )
 
 
@@ -153,14 +158,15 @@ def _use(launch: Launch, caps: DeviceCaps) -> KernelUse:
 
 def flops_of(step: PlanStep) -> int:
     """Floating-point operations of a step, as its launches or its op count them."""
-    node = step.node
+    return sum(_flops_at(n, step) for n in step.nodes)
+
+
+def _flops_at(node: Node, step: PlanStep) -> int:
+    """Those of a node: of the launches at it, or where no launch counts any, of its op."""
+    if isinstance(step, DeviceStep) and any(x.flops for x in step.launches):
+        return sum(x.flops for x in step.launches_of(node))
     assert isinstance(node.op, Op)
-    counted = 0
-    if isinstance(step, DeviceStep):
-        if step.within is not None:
-            return 0  # counted there
-        counted = sum(x.flops for x in step.launches)
-    return counted or node.op.flops(node.input_types, [v.type for v in node.outputs])
+    return node.op.flops(node.input_types, [v.type for v in node.outputs])
 
 
 def _break_row(graph_break: GraphBreak) -> BreakRow:

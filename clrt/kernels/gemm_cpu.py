@@ -1,8 +1,8 @@
-"""Matrix products by the kernel gemm_cpu, and what its launches do besides."""
+"""Matrix products by the kernel gemm_cpu, and the normalisation of their rows."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from math import prod
 
@@ -48,7 +48,6 @@ CPU = tuned(
 _PACKED_ROWS = 64  # to a work-item
 _STRIPE = 16  # blocks of rows to a work-group, at most
 _START = 0.1  # tiles of K = 384 in the time that it takes to start a work-group
-_SPLIT = 4  # blocks of rows for each core, at most, where a product is split over k
 _SPARED = 0.75  # of the time that a shorter last stripe takes less: cores wait for each other
 
 
@@ -63,180 +62,20 @@ def emit_cpu(product: Product, ctx: Lowering, norm: RowNorm | None = None) -> li
     """
     if product.is_empty:
         return []
-    kernel = _Kernel.of(product, ctx, norm.defines if norm else {})
-    if norm is None:
-        return [*kernel.setup, kernel.by_tiles(ctx)]
-    # Each stripe of whole rows reads all of B: where rows are few, tiles share it out better. The
-    # matrix unit would split it for each stripe.
-    if not kernel.has_few_rows(ctx.caps) and not kernel.goes_by_unit(ctx.caps):
-        return [*kernel.setup, kernel.by_rows(ctx.caps, norm, multiplies=True)]
-    multiply = kernel.by_tiles(ctx, *norm.args, i32(1), i32(0))
-    normalise = kernel.with_a(kernel.product.a, 0).by_rows(ctx.caps, norm)
-    of_norm = {a.buffer for a in norm.args if isinstance(a, BufferArg)}
-    of_product = {b for b in multiply.buffers if b not in of_norm and b is not product.y}
-    return [
-        *kernel.setup,
-        replace(multiply, untouched=frozenset(of_norm)),
-        replace(normalise, untouched=frozenset(of_product)),
-    ]
+    kernel = GemmKernel.of(product, ctx, norm.defines if norm else {})
+    launches = [kernel.by_tiles(ctx)] if norm is None else kernel.with_norm(ctx, norm)
+    return [*kernel.setup, *launches]
 
 
-def emit_before(product: Product, after: SplitProduct, ctx: Lowering) -> tuple[list[Launch], bool]:
-    """A product as `emit_cpu` makes it, and the one that reads it where that pays.
-
-    Returns:
-        The launches, and whether they do the work of `after`, too.
-
-    Raises:
-        UnsupportedError: As `emit_cpu`.
+def stand_ins(args: Iterable[Arg], worked_on: BufferArg) -> tuple[Arg, ...]:
+    """Arguments that a launch does not use: a buffer that it works on anyway in place of others,
+    which need not be alive.
     """
-    if product.is_empty or not after.has_tiles_of(product, ctx):
-        return emit_cpu(product, ctx), False
-    kernel = _Kernel.of(product, ctx, after.defines)
-    product = kernel.product
-    split = after.split(kernel.panels, ctx) if product.batches == 1 else None
-    if split is None:
-        return [*kernel.setup, kernel.by_tiles(ctx, *after.idle_args)], False
-    flops = product.flops + after.flops
-    launch = kernel.launch(kernel.blocks, split.parts, flops, *split.args)
-    return [*kernel.setup, launch, split.add_up], True
+    return tuple(worked_on if isinstance(a, BufferArg) else a for a in args)
 
 
 @dataclass(frozen=True)
-class SplitK:
-    """How a product is shared out among the work-groups that make its A.
-
-    Attributes:
-        parts: As many as these work-groups.
-        args: What NEXT_INPUTS declares.
-        add_up: The launch after theirs.
-    """
-
-    parts: int
-    args: tuple[Arg, ...]
-    add_up: Launch
-
-
-@dataclass(frozen=True)
-class SplitProduct:
-    """A product of what another kernel makes, and the normalisation of its rows.
-
-    It is split over k: where rows are few, each work-group of that kernel goes on with the columns
-    of A that it has made (common/next_product.clh), and a second launch adds up these parts. So two
-    launches do the work of three, and A stays in a core's cache.
-    """
-
-    kernel: _Kernel
-    norm: RowNorm
-
-    @classmethod
-    def of(cls, product: Product, norm: RowNorm, ctx: Lowering) -> SplitProduct | None:
-        """None where it cannot be split; which does not depend on the shapes of a call."""
-        kernel = _Kernel.alone(product, ctx, norm.defines)
-        return None if kernel is None else cls(kernel, norm)
-
-    @property
-    def defines(self) -> dict[str, Define]:
-        """The macros of common/next_product.clh, for the kernel that makes A."""
-        tunables = {t: self.kernel.tunables[t] for t in ("T_MR", "T_NV", "T_VW", "T_KU")}
-        return {"NEXT": 1, **tunables, **self.kernel.product.b_defines}
-
-    @property
-    def lanes(self) -> int:
-        """Of a vector."""
-        return self.kernel.tunables["T_VW"]
-
-    @property
-    def flops(self) -> int:
-        return self.kernel.product.flops
-
-    def has_tiles_of(self, product: Product, ctx: Lowering) -> bool:
-        """Whether one kernel can make both products."""
-        same_tile = tile(CPU, product, ctx) == self.kernel.tunables
-        return same_tile and product.b_defines == self.kernel.product.b_defines
-
-    @property
-    def idle_args(self) -> tuple[Arg, ...]:
-        """What NEXT_INPUTS declares where the product is left to launches of its own."""
-        unused = BufferArg(self.kernel.product.a.buffer.buffer)
-        return (unused, unused, i32(0), i32(1))
-
-    def span(self, pieces: int, ctx: Lowering) -> int:
-        """How many of the pieces of A a work-group makes."""
-        return ceil_div(pieces, ctx.caps.compute_units)
-
-    def split(self, pieces: int, ctx: Lowering) -> SplitK | None:
-        """A part for each core, since all are written and read again; None where it does not pay.
-
-        Args:
-            pieces: Into which the kernel that makes A can divide its columns.
-        """
-        kernel, product, units = self.kernel, self.kernel.product, ctx.caps.compute_units
-        few = kernel.blocks <= min(_SPLIT * units, kernel.longest)  # a work-group has all of them
-        if product.batches > 1 or not few or pieces < units:
-            return None
-        span = self.span(pieces, ctx)
-        parts, wide = ceil_div(pieces, span), kernel.panels * width(kernel.tunables)
-        sums = BufferArg(ctx.scratch(parts * product.m * wide))
-        add_up = kernel.with_a(MatrixView(sums, (0, 0, wide, 1)), parts).by_rows(
-            ctx.caps, self.norm
-        )
-        args = (sums, kernel.b, i32(product.n), i32(span))
-        return SplitK(parts, args, replace(add_up, untouched=frozenset({kernel.b.buffer})))
-
-
-@dataclass(frozen=True)
-class Projection:
-    """A product of which each work-group of the kernel that reads it can make its own columns.
-
-    That kernel goes on with a product of what it makes: three nodes are one launch.
-    """
-
-    kernel: _Kernel
-
-    @classmethod
-    def of(cls, product: Product, after: SplitProduct, ctx: Lowering) -> Projection | None:
-        """None where it cannot be so; which does not depend on the shapes of a call."""
-        kernel = _Kernel.alone(product, ctx, {})
-        return None if kernel is None or not after.has_tiles_of(product, ctx) else cls(kernel)
-
-    @property
-    def panel(self) -> int:
-        """Columns that are made at once."""
-        return width(self.kernel.tunables)
-
-    @property
-    def flops(self) -> int:
-        return self.kernel.product.flops
-
-    @property
-    def defines(self) -> dict[str, Define]:
-        """The macros of PROJECT (fused_attention.cl)."""
-        whole = dict(self.kernel.spec.defines)["S_N_WHOLE"]
-        return {"PROJECT": 1, "S_N_WHOLE": whole, **self.kernel.product.epilogue.defines}
-
-    @property
-    def args(self) -> tuple[Arg, ...]:
-        """What PROJECT_INPUTS declares."""
-        product = self.kernel.product
-        y = BufferArg(product.y, product.y_offset)
-        return (y, product.a.buffer, self.kernel.b, i32(product.k), *product.epilogue.args)
-
-    @property
-    def idle_args(self) -> tuple[Arg, ...]:
-        """The same where the product has a launch of its own."""
-        product = self.kernel.product
-        unused = BufferArg(product.y)
-        of_epilogue = (unused if isinstance(a, BufferArg) else a for a in product.epilogue.args)
-        return (unused, unused, unused, i32(0), *of_epilogue)
-
-    def idle(self, ctx: Lowering) -> Launch:
-        """The launch of its own, with no work-group: other shapes need the kernel."""
-        return replace(self.kernel.by_tiles(ctx), global_size=(0,))
-
-
-@dataclass(frozen=True)
-class _Kernel:
+class GemmKernel:
     """gemm_cpu for a product, whose A are whole rows.
 
     Attributes:
@@ -253,7 +92,7 @@ class _Kernel:
     setup: list[Launch]
 
     @classmethod
-    def of(cls, product: Product, ctx: Lowering, defines: Mapping[str, Define]) -> _Kernel:
+    def of(cls, product: Product, ctx: Lowering, defines: Mapping[str, Define]) -> GemmKernel:
         """The kernel with further macros.
 
         Raises:
@@ -278,16 +117,21 @@ class _Kernel:
         return cls(spec, tunables, product, b, b_strides, [*setup, *packing])
 
     @classmethod
-    def alone(
-        cls, product: Product, ctx: Lowering, defines: Mapping[str, Define]
-    ) -> _Kernel | None:
-        """The kernel if one launch is all that it takes, whatever the shapes of a call."""
+    def alone(cls, product: Product, ctx: Lowering, defines: Mapping[str, Define]) -> GemmKernel:
+        """The kernel if one launch is all that it takes, whatever the shapes of a call.
+
+        Raises:
+            UnsupportedError: It takes more, or as `emit_cpu`.
+        """
         b = product.b.buffer.buffer
-        constant = isinstance(b, Value) and b.is_constant
-        if not constant or len(product.batch) > 2 or not product.epilogue.vectorises:
-            return None
+        if not (isinstance(b, Value) and b.is_constant):
+            raise UnsupportedError("B is computed")
+        if len(product.batch) > 2:
+            raise UnsupportedError(f"the product walks {len(product.batch)} batch axes")
         kernel = cls.of(product, ctx, defines)
-        return None if kernel.setup else kernel
+        if kernel.setup:
+            raise UnsupportedError("A or B must be copied first")
+        return kernel
 
     @property
     def has_unit(self) -> bool:
@@ -308,7 +152,7 @@ class _Kernel:
         """Whether there are too few for each core to have some of its own."""
         return self.product.batches > 1 or self.blocks < 2 * caps.compute_units
 
-    def with_a(self, a: MatrixView, k: int) -> _Kernel:
+    def with_a(self, a: MatrixView, k: int) -> GemmKernel:
         """The kernel with another A, of which k are read."""
         return replace(self, product=replace(self.product, a=a, k=k))
 
@@ -329,6 +173,25 @@ class _Kernel:
         height = _stripe(self.blocks, panels, most, caps.compute_units)
         groups = ceil_div(self.blocks, height) * panels
         return self.launch(height, groups, self.product.flops, *more)
+
+    def with_norm(self, ctx: Lowering, norm: RowNorm) -> list[Launch]:
+        """The product, which is one matrix, and the normalisation of its rows."""
+        # Each stripe of whole rows reads all of B: where rows are few, tiles share it out better.
+        # The matrix unit would split it for each stripe.
+        if not self.has_few_rows(ctx.caps) and not self.goes_by_unit(ctx.caps):
+            return [self.by_rows(ctx.caps, norm, multiplies=True)]
+        y = BufferArg(self.product.y)
+        multiply = self.by_tiles(ctx, *stand_ins(norm.args, y), i32(1), i32(0))
+        return [multiply, self._without_inputs().by_rows(ctx.caps, norm)]
+
+    def _without_inputs(self) -> GemmKernel:
+        """The kernel for a launch that only normalises y: it names no input of the product."""
+        product, y = self.product, self.product.y
+        assert isinstance(y, Value)
+        operands = tuple(replace(o, value=y) for o in product.epilogue.operands)
+        epilogue = replace(product.epilogue, operands=operands)
+        a = replace(product.a, buffer=BufferArg(y))
+        return replace(self, b=BufferArg(y), product=replace(product, a=a, k=0, epilogue=epilogue))
 
     def by_rows(self, caps: DeviceCaps, norm: RowNorm, multiplies: bool = False) -> Launch:
         """The normalisation of the product, or else of the sum of k parts in A, or where k is 0 of

@@ -132,11 +132,9 @@ class Launch:
 
     Attributes:
         global_size: Work-items wanted. The first dimension may be rounded up, so the kernel checks
-            its id there; the others are exact. If one is 0, the kernel is only made ready for other
-            shapes.
+            its id there; the others are exact.
         local_size: None leaves the first dimension to the executor; the others are 1.
         flops: Floating-point operations, for the profile.
-        untouched: Buffers among the arguments that this launch neither reads nor writes.
     """
 
     kernel: KernelSpec
@@ -144,13 +142,11 @@ class Launch:
     local_size: tuple[int, ...] | None
     args: tuple[Arg, ...]
     flops: int = 0
-    untouched: frozenset[Buffer] = frozenset()
 
     @property
     def buffers(self) -> list[Buffer]:
         """What it reads and writes, each once."""
-        named = dict.fromkeys(a.buffer for a in self.args if isinstance(a, BufferArg))
-        return [b for b in named if b not in self.untouched]
+        return list(dict.fromkeys(a.buffer for a in self.args if isinstance(a, BufferArg)))
 
 
 def i32(value: Any) -> np.int32:

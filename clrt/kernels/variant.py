@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from clrt.device.caps import DeviceCaps
+from clrt.errors import UnsupportedError
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
 from clrt.kernels.spec import Launch, Scratch, i32
@@ -65,13 +66,6 @@ class PartLowering(Lowering):
 Emit: TypeAlias = Callable[[Node, Lowering], "list[Launch]"]
 
 
-EmitWith: TypeAlias = Callable[[Node, Sequence[Node], Lowering], "tuple[list[Launch], int] | None"]
-
-
-# Nodes after one that its launches may include.
-MOST_AFTER = 3
-
-
 RejectReason: TypeAlias = Callable[[Node, DeviceCaps], "str | None"]
 
 
@@ -87,15 +81,26 @@ class Variant:
     Attributes:
         emit: Launches for a node whose shapes are all known.
         reject_reason: Why the variant does not hold for node and device; None where it does.
-        emit_with: Launches for the node and for as many of those after it as it says, or None
-            where the node is alone. Which kernels these have may not depend on the shapes, or a new
-            shape would compile some.
     """
 
     name: str
     emit: Emit
     reject_reason: RejectReason = always
-    emit_with: EmitWith | None = None
+
+
+def runs_as(name: str, variants: Sequence[Variant], node: Node, caps: DeviceCaps) -> None:
+    """Checks that a node runs as the variant of a name: it is the first that fits.
+
+    Raises:
+        UnsupportedError: It is not.
+    """
+    for variant in variants:
+        reason = variant.reject_reason(node, caps)
+        if variant.name == name and reason is None:
+            return
+        if variant.name == name or reason is None:
+            raise UnsupportedError(f"{node} does not run as {name}: {reason or variant.name}")
+    raise UnsupportedError(f"{node} has no variant {name}")
 
 
 def reject_float32_cpu(node: Node, caps: DeviceCaps) -> str | None:

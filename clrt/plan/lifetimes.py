@@ -1,17 +1,61 @@
-"""Which values share memory, and from which step to which each is alive."""
+"""Which values share memory, and from when to when each is alive."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from clrt.ir.graph import Graph, Node, Value
-from clrt.kernels.spec import Buffer, BufferArg, Packed, Status
+from clrt.kernels.spec import Buffer, Packed, Status
 from clrt.ops.base import Op
 from clrt.plan.arena import Interval
-from clrt.plan.steps import HostStep, Placed, PlanStep
+from clrt.plan.steps import HostStep, Placed, PlanStep, Region
 
 
-def share(graph: Graph, steps: tuple[PlanStep, ...]) -> dict[Value, Value]:
+@dataclass(frozen=True)
+class Tick:
+    """What runs at once, as far as memory goes: a step, or one launch of a region.
+
+    Attributes:
+        step: Its index.
+        nodes: Those whose last inputs are read now.
+        buffers: What is touched.
+        on_host: The host reads and writes all of them.
+    """
+
+    step: int
+    nodes: tuple[Node, ...]
+    buffers: tuple[Buffer, ...]
+    on_host: bool = False
+
+
+def ticks(steps: Sequence[PlanStep]) -> list[Tick]:
+    """The times at which memory is touched, in order."""
+    found: list[Tick] = []
+    for index, step in enumerate(steps):
+        if isinstance(step, Region):
+            found += _region_ticks(index, step)
+        elif isinstance(step, HostStep):
+            values = (*step.node.inputs, *step.node.outputs)
+            held = tuple(v for v in values if v is not None)
+            found.append(Tick(index, step.nodes, held, on_host=True))
+        else:
+            named = (b for x in step.launches for b in x.buffers)
+            found.append(Tick(index, step.nodes, tuple(dict.fromkeys(named))))
+    return found
+
+
+def _region_ticks(index: int, region: Region) -> Iterator[Tick]:
+    """A node has read its inputs once the launch that makes it ends (`LaunchFusion.emit`)."""
+    left = list(region.nodes)
+    for launch, _, made in region.work():
+        left = [n for n in left if n not in made]
+        yield Tick(index, made, tuple(launch.buffers))
+    if left:
+        yield Tick(index, tuple(left), ())
+
+
+def share(graph: Graph, times: Sequence[Tick]) -> dict[Value, Value]:
     """Views share their input's memory; an in-place op takes over an input that dies there."""
     roots: dict[Value, Value] = {}
 
@@ -23,32 +67,33 @@ def share(graph: Graph, steps: tuple[PlanStep, ...]) -> dict[Value, Value]:
     for node in graph.nodes:
         if is_view(node):
             roots[node.output] = node.arg(0)
-    last = _last_uses(graph, steps, root)
-    for index, step in enumerate(steps):
-        if isinstance(step, HostStep) or not (step.launches or step.within):
-            continue
-        taken = _taken_over(step.node, last, index, root)
-        if taken is not None:
-            roots[step.node.output] = taken
-            last[taken] = max(last.pop(step.node.output, index), index)
+    last = _last_uses(graph, times, root)
+    for now, tick in enumerate(times):
+        for node in tick.nodes:
+            if tick.on_host or node.output not in tick.buffers:
+                continue
+            taken = _taken_over(node, tick, last, now, root)
+            if taken is not None:
+                roots[node.output] = taken
+                last[taken] = max(last.pop(node.output, now), now)
     return {v: root(v) for v in roots}
 
 
 def _last_uses(
-    graph: Graph, steps: tuple[PlanStep, ...], root: Callable[[Value], Value]
+    graph: Graph, times: Sequence[Tick], root: Callable[[Value], Value]
 ) -> dict[Value, int]:
     last: dict[Value, int] = {}
-    for index, step in enumerate(steps):
-        for value in step.node.inputs:
+    for now, tick in enumerate(times):
+        for value in (v for n in tick.nodes for v in n.inputs):
             if value is not None:
-                last[root(value)] = index
+                last[root(value)] = now
     for value in graph.outputs:
-        last[root(value)] = len(steps)
+        last[root(value)] = len(times)
     return last
 
 
 def _taken_over(
-    node: Node, last: Mapping[Value, int], index: int, root: Callable[[Value], Value]
+    node: Node, tick: Tick, last: Mapping[Value, int], now: int, root: Callable[[Value], Value]
 ) -> Value | None:
     """The root whose memory the output of `node` may have."""
     assert isinstance(node.op, Op)
@@ -59,31 +104,23 @@ def _taken_over(
         if value is None or value.dims != output.dims or value.dtype is not output.dtype:
             continue
         owner = root(value)
-        if owner.is_constant or last.get(owner) != index:
+        if owner.is_constant or last.get(owner) != now:
             continue
-        # Another input in the same memory must stand being overwritten too: x in x W + x must not.
+        # Another input in the same memory must stand being overwritten too: in x W + x must not.
         sharing = [(i, v) for i, v in enumerate(node.inputs) if v is not None and root(v) is owner]
-        if all(i in places and v.dims == output.dims for i, v in sharing):
+        if not all(i in places and v.dims == output.dims for i, v in sharing):
+            continue
+        # So must what the other nodes of a launch read, if it is not their own place.
+        others = (n for n in tick.nodes if n is not node and root(n.output) is not owner)
+        if not any(v is not None and root(v) is owner for n in others for v in n.inputs):
             return owner
     return None
 
 
-def buffers_of(steps: tuple[PlanStep, ...]) -> list[tuple[int, Buffer]]:
-    """Every buffer that a step touches, with the index of the step."""
-    found: list[tuple[int, Buffer]] = []
-    for index, step in enumerate(steps):
-        if isinstance(step, HostStep):
-            found += [(index, v) for v in (*step.node.inputs, *step.node.outputs) if v is not None]
-            continue
-        for launch in step.launches:
-            found += [(index, a.buffer) for a in launch.args if isinstance(a, BufferArg)]
-    return found
-
-
 def buffer_lifetimes(
-    graph: Graph, steps: tuple[PlanStep, ...], roots: Mapping[Value, Value]
+    graph: Graph, times: Sequence[Tick], roots: Mapping[Value, Value]
 ) -> tuple[list[Placed], list[Interval]]:
-    """The arena's tenants with their sizes, first and last step."""
+    """The arena's tenants with their sizes, first and last tick."""
     spans: dict[Placed, tuple[int, int]] = {}
 
     def touch(buffer: Placed, index: int) -> None:
@@ -95,11 +132,12 @@ def buffer_lifetimes(
 
     for value in graph.inputs:
         touch(value, -1)
-    for index, buffer in buffers_of(steps):
-        if not isinstance(buffer, (Packed, Status)):
-            touch(buffer, index)
+    for now, tick in enumerate(times):
+        for buffer in tick.buffers:
+            if not isinstance(buffer, (Packed, Status)):
+                touch(buffer, now)
     for value in graph.outputs:
-        touch(value, len(steps))
+        touch(value, len(times))
     owners = list(spans)
     return owners, [Interval(o.nbytes, *spans[o]) for o in owners]
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 from clrt.errors import ShapeError, UnsupportedError, reworded
 from clrt.ir.graph import Node
 from clrt.kernels.variant import Lowering
@@ -12,37 +10,28 @@ from clrt.ops.base import Op
 from clrt.plan.steps import DeviceStep, HostStep, PlanStep
 
 
-def lower(nodes: Sequence[Node], ctx: Lowering) -> list[PlanStep]:
-    """The first variant that fits, or the host with every reason why none does.
-
-    Args:
-        nodes: The node, and those after it, which its launches may include: then a step for each.
-    """
-    node, *after = nodes
+def lower(node: Node, ctx: Lowering) -> PlanStep:
+    """The first variant that fits, or the host with every reason why none does."""
     assert isinstance(node.op, Op)
     rejected: list[str] = []
     dtypes = {v.dtype: None for v in (*node.inputs, *node.outputs) if v is not None}
     unread = [d for d in dtypes if d.storage not in (node.op.storages or (d.storage,))]
     if unread:
-        return [_host(node, f"no kernel for {unread[0]}")]
+        return _host(node, f"no kernel for {unread[0]}")
     for variant in node.op.variants:
         reason = variant.reject_reason(node, ctx.caps)
         if reason is None:
             try:
-                found = variant.emit_with(node, after, ctx) if variant.emit_with else None
-                emitted, count = found or (variant.emit(node, ctx), 0)
+                launches = variant.emit(node, ctx)
             except UnsupportedError as error:
                 reason = str(error)
             except ShapeError as error:
                 raise reworded(error, f"{node}: {error}") from error
             else:
-                launches = tuple(x for x in emitted if all(x.global_size))
-                idle = tuple(x.kernel for x in emitted if not all(x.global_size))
-                step = DeviceStep(node, variant.name, launches, tuple(rejected), idle=idle)
-                others = (DeviceStep(n, variant.name, (), within=node) for n in after[:count])
-                return [step, *others]
+                some = tuple(x for x in launches if all(x.global_size))
+                return DeviceStep((node,), variant.name, some, tuple(rejected))
         rejected.append(f"{variant.name}: {reason}")
-    return [_host(node, "; ".join(rejected) or f"{node.op.name} has no kernel")]
+    return _host(node, "; ".join(rejected) or f"{node.op.name} has no kernel")
 
 
 def _host(node: Node, reason: str) -> HostStep:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from clrt.ir.graph import Node, Value
 from clrt.kernels.spec import Buffer, BufferArg, Launch, Packed, Scratch, Status
-from clrt.kernels.variant import MOST_AFTER
 from clrt.ops.base import Op
 
 
@@ -31,22 +31,23 @@ class Traffic:
         return self.read + self.written + self.scratch
 
 
-def traffic(node: Node, launch: Launch) -> Traffic:
-    """What a launch of a node moves, its work for the nodes after it included."""
-    assert isinstance(node.op, Op)
-    picked = node.inputs[0] if node.op.reads_part else None
+def traffic(nodes: Sequence[Node], launch: Launch) -> Traffic:
+    """What a launch of a step with some nodes moves."""
+    op = nodes[0].op
+    assert isinstance(op, Op)
+    picked = nodes[0].inputs[0] if op.reads_part else None
     read = written = scratch = part = 0
     for buffer, nbytes in touched(launch).items():
         if isinstance(buffer, Scratch):
             scratch += nbytes
-        elif isinstance(buffer, Value) and _is_made(buffer, node):
+        elif isinstance(buffer, Value) and buffer.producer in nodes:
             written += nbytes
         elif buffer is picked:
             part = nbytes
         else:
             read += nbytes
     read += min(part, written)
-    if node.op.writes_part:
+    if op.writes_part:
         written = min(written, read)
     return Traffic(read, written, scratch)
 
@@ -66,11 +67,3 @@ def touched(launch: Launch) -> dict[Buffer, int]:
             if elems is not None and not isinstance(buffer, Packed):
                 found[buffer] = min(elems * buffer.dtype.itemsize, buffer.nbytes)
     return found
-
-
-def _is_made(value: Value, node: Node) -> bool:
-    """Whether a value in the launches of a node is an output: its own, or of a node after it."""
-    makers = {value.producer}
-    for _ in range(MOST_AFTER):
-        makers |= {v.producer for n in makers if n is not None for v in n.inputs if v is not None}
-    return node in makers

@@ -112,9 +112,10 @@ def _kernel(
     peaks: Peaks,
     run: PlanRun | NodeRun,
 ) -> KernelTime:
-    nbytes = traffic(node, launch).nbytes
     assert isinstance(run, PlanRun)
-    gbs = peaks.gbs_of(min(_footprint(run.bound.plan, launch), nbytes))
+    plan, step = run.bound.plan, common[2]
+    nbytes = traffic(plan.steps[step].nodes, launch).nbytes
+    gbs = peaks.gbs_of(min(_footprint(plan, launch), nbytes))
     return KernelTime(
         *common,
         launch.kernel.entry,
@@ -141,7 +142,7 @@ def _launches(plan: Plan) -> Iterator[tuple[int, Node, str, Launch | None]]:
     """Each launch and host step of a plan: index of the step, node, variant or reason, launch."""
     for index, step in enumerate(plan.steps):
         if isinstance(step, DeviceStep):
-            yield from ((index, step.node, step.variant, launch) for launch in step.launches)
+            yield from ((index, node, step.variant, x) for x, node, _ in step.work())
         else:
             yield index, step.node, step.reason, None
 
@@ -156,7 +157,7 @@ def _stage(plan: Plan) -> TimedStage:
 
 
 def _nodes(graph: Graph, plan: Plan) -> Iterator[NodeInfo]:
-    steps = {step.node: index for index, step in enumerate(plan.steps)}
+    steps = {node: index for index, step in enumerate(plan.steps) for node in step.nodes}
     places = {node: index for index, node in enumerate(graph.nodes)}
     for node in graph.nodes:
         step = steps.get(node, -1)

@@ -19,7 +19,7 @@ from clrt.kernels.spec import Buffer, BufferArg, KernelSpec, Launch, Packed, Scr
 from clrt.ops.base import Op
 from clrt.ops.blaming import Blaming
 from clrt.plan.plan import Plan
-from clrt.plan.steps import DeviceStep, HostStep
+from clrt.plan.steps import DeviceStep, HostStep, Region
 from clrt.plan.traffic import traffic
 from clrt.runtime.driver import cl, never_release
 from clrt.runtime.pace import LONG_S, Pace, Stop
@@ -313,7 +313,7 @@ class BoundPlan:
         """The steps, so that the run can end between two launches."""
         if not self._costs:
             steps = (s for s in self.plan.steps if isinstance(s, DeviceStep))
-            pairs = [(s.node, x) for s in steps for x in s.launches]
+            pairs = [(s.nodes, x) for s in steps for x in s.launches]
             self._costs = tuple(1 + x.flops + traffic(n, x).nbytes for n, x in pairs)
         queue, costs = self.session.queue, iter(self._costs)
         pace = Pace(queue, self.stop)
@@ -351,7 +351,7 @@ class BoundPlan:
         for step in self.plan.steps:
             if isinstance(step, DeviceStep):
                 self._steps += [self._bind_launch(launch) for launch in step.launches]
-                for spec in step.idle:
+                for spec in step.also if isinstance(step, Region) else ():
                     self.weights.kernel(spec)
             else:
                 self._steps.append(step)

@@ -11,11 +11,12 @@ from clrt.ir.graph import Graph, Node, Value
 from clrt.ir.op import Array, IrOp, Step, TensorType
 from clrt.ops.base import Op
 from clrt.ops.matmul.fused_matmul import FusedMatMul
+from clrt.ops.matmul.matmul import MatMul
 from clrt.ops.norm.layer_normalization import LayerNormalization
 from clrt.ops.norm.rms_normalization import RMSNormalization
 from clrt.ops.pointwise.fused import Fused
 from clrt.ops.pointwise.pointwise import Add, Mul, Relu
-from clrt.plan.steps import DeviceStep
+from clrt.plan.steps import DeviceStep, Region
 from clrt.plan.traffic import traffic
 from clrt.runtime.devices import DeviceInfo
 from tests.harness import all_devices, plan_graph, run_graph, tolerance
@@ -117,18 +118,17 @@ def test_behind_elementwise_work(device: DeviceInfo, norm: Op, n: int, keeps_sum
 
 def test_the_steps_say_who_does_the_work() -> None:
     graph, _, _ = residual_norm(LayerNormalization(), (40, 7), 24)
-    product, norm = plan_graph(graph, CPU).steps
-    assert isinstance(product, DeviceStep) and isinstance(norm, DeviceStep)
-    assert len(product.launches) == 1 and norm.launches == ()
-    assert norm.within is product.node
-    assert norm.variant == product.variant == "gemm_cpu"
+    plan = plan_graph(graph, CPU)
+    (step,) = plan.steps
+    assert isinstance(step, Region) and len(step.launches) == 1
+    assert (step.variant, step.nodes) == ("product_norm", tuple(plan.graph.nodes))
 
 
 def test_each_launch_moves_what_it_touches() -> None:
     graph, _, _ = residual_norm(LayerNormalization(), (3, 7), 24)
     step = plan_graph(graph, CPU).steps[0]
     assert isinstance(step, DeviceStep)
-    first, second = (traffic(step.node, x) for x in step.launches)
+    first, second = (traffic(step.nodes, x) for x in step.launches)
     rows, columns, weights = 3 * 24 * 4, 24 * 4, 7 * 24 * 4
     assert (first.read, first.written) == (3 * 7 * 4 + weights + columns + rows, rows)
     assert (second.read, second.written) == (2 * columns, 2 * rows)
@@ -137,7 +137,7 @@ def test_each_launch_moves_what_it_touches() -> None:
 def test_the_result_lies_where_the_residual_lay() -> None:
     graph, _, _ = residual_norm(LayerNormalization(), (40, 24), 24)
     plan = plan_graph(graph, CPU)
-    product, norm = (step.node.output for step in plan.steps)
+    product, norm = (node.output for node in plan.graph.nodes)
     assert plan.root(norm) is plan.root(product) is plan.graph.inputs[1]
 
 
@@ -150,7 +150,7 @@ def test_new_shapes_compile_nothing() -> None:
     assert len(kernels) == 1
 
 
-@pytest.mark.parametrize("change", ["axis", "stats", "other_input", "between"])
+@pytest.mark.parametrize("change", ["axis", "stats", "other_input", "circle"])
 def test_what_stays_apart(change: str) -> None:
     graph, _, _ = residual_norm(LayerNormalization(), (40, 24), 24)
     product, norm = graph.nodes
@@ -163,11 +163,28 @@ def test_what_stays_apart(change: str) -> None:
     elif change == "other_input":
         norm.inputs[0] = graph.inputs[1]
     nodes, outputs = [product, norm], [product.output, norm.output]
-    if change == "between":
-        nodes.insert(1, apply(Relu(), "z", product.output))
-        outputs.append(nodes[1].output)
-    steps = plan_graph(Graph("g", graph.inputs, outputs, nodes), CPU).steps
-    assert all(isinstance(s, DeviceStep) and s.within is None and s.launches for s in steps)
+    if change == "circle":
+        nodes.insert(1, apply(MatMul(), "z", value("u", np.ones(40, "f4"), True), product.output))
+        norm.inputs[1] = nodes[1].output
+    plan = plan_graph(Graph("g", graph.inputs, outputs, nodes), CPU)
+    assert not any(isinstance(s, Region) for s in plan.steps)
+    reasons = {
+        "axis": "goes over more than the last axis",
+        "stats": "gives the statistics, too",
+        "circle": "what it reads depends on what it makes",
+    }
+    missed = [m.reason for m in plan.missed_regions if m.rule == "product_norm"]
+    assert len(missed) == (change in reasons)
+    assert all(reasons[change] in reason for reason in missed)
+
+
+def test_readers_between_come_after_the_region() -> None:
+    graph, _, _ = residual_norm(LayerNormalization(), (40, 24), 24)
+    product, norm = graph.nodes
+    relu = apply(Relu(), "z", product.output)
+    outputs = [norm.output, relu.output]
+    plan = plan_graph(Graph("g", graph.inputs, outputs, [product, relu, norm]), CPU)
+    assert [n.name for s in plan.steps for n in s.nodes] == ["sum", "y", "z"]
 
 
 @pytest.mark.parametrize("device", all_devices(), ids=lambda d: d.platform.split()[0])

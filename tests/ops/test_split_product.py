@@ -23,7 +23,7 @@ from clrt.ops.norm.rms_normalization import RMSNormalization
 from clrt.ops.pointwise.pointwise import Add, Gelu, Relu
 from clrt.plan.plan import Plan, make_plan
 from clrt.plan.specialise import specialise
-from clrt.plan.steps import DeviceStep
+from clrt.plan.steps import DeviceStep, Region
 from clrt.plan.traffic import traffic
 from clrt.runtime.devices import DeviceInfo
 from clrt.tuning.records import record_for
@@ -229,17 +229,16 @@ def test_weights_in_16_bits(device: DeviceInfo, stored: DType) -> None:
 
 
 def kernels_of(plan: Plan) -> set[object]:
-    steps = (s for s in plan.steps if isinstance(s, DeviceStep))
-    return {k for s in steps for k in (*s.idle, *(x.kernel for x in s.launches))}
+    launched = {x.kernel for s in plan.steps for x in getattr(s, "launches", ())}
+    return launched.union(*(s.also for s in plan.steps if isinstance(s, Region)))
 
 
 def test_the_steps_say_who_does_the_work() -> None:
     plan = planned(feed_forward((4, 5), 96, 24, LayerNormalization()).graph, CPU)
-    first, second, norm = plan.steps
-    assert isinstance(first, DeviceStep) and len(first.launches) == 2
-    for step in (second, norm):
-        assert isinstance(step, DeviceStep)
-        assert step.within is first.node and step.launches == ()
+    (step,) = plan.steps
+    assert isinstance(step, Region) and step.variant == "product_product_norm"
+    first, *others = step.nodes
+    assert [made for _, _, made in step.work()] == [(first,), tuple(others)]
 
 
 def test_work_is_counted_once() -> None:
@@ -276,14 +275,18 @@ def test_new_shapes_compile_nothing() -> None:
 
 
 @pytest.mark.parametrize(
-    "change", ["transposed", "computed", "batch", "other_input", "no_norm", "few_columns"]
+    ("change", "reason"),
+    [
+        ("transposed", "transposes what it reads"),
+        ("computed", "B is computed"),
+        ("other_input", ""),
+        ("no_norm", ""),
+    ],
 )
-def test_what_stays_apart(change: str) -> None:
+def test_what_stays_apart(change: str, reason: str) -> None:
     build = Build()
     x = build.given("x", floats(4, 5))
-    h = build.apply(
-        GELU, x, build.weight(5, 48 if change == "few_columns" else 96), build.weight(1)
-    )
+    h = build.apply(GELU, x, build.weight(5, 96), build.weight(1))
     width = int(h.dims[-1])
     w = build.weight(width, 24)
     a, op = h, RESIDUAL
@@ -291,22 +294,35 @@ def test_what_stays_apart(change: str) -> None:
         op, w = replace(RESIDUAL, trans_a=1), build.weight(4, 24)
     elif change == "computed":
         w = build.given("w", floats(width, 24))
-    elif change == "batch":
-        w = build.weight(2, width, 24)
     elif change == "other_input":
         a = build.given("a", floats(4, width))
     y = build.apply(op, a, w, build.weight(24), build.given("r", floats(1, 24)))
     last = build.apply(Relu(), y) if change == "no_norm" else y
     build.graph.outputs = [h, build.normalised(LayerNormalization(), last)]
-    first = planned(build.graph, CPU).steps[0]
-    assert isinstance(first, DeviceStep) and len(first.launches) == 1
-    assert all(s.within is not first.node for s in planned(build.graph, CPU).steps[1:])
+    plan = planned(build.graph, CPU)
+    first = plan.steps[0]
+    assert isinstance(first, DeviceStep) and len(first.launches) == len(first.nodes) == 1
+    missed = [m.reason for m in plan.missed_regions if m.rule == "product_product_norm"]
+    assert len(missed) == bool(reason) and all(reason in m for m in missed)
+
+
+@pytest.mark.parametrize(("rows", "hidden", "stack"), [(4, 48, ()), (400, 96, ()), (4, 96, (2,))])
+def test_where_a_split_does_not_pay(rows: int, hidden: int, stack: tuple[int, ...]) -> None:
+    build = Build()
+    x, r = build.given("x", floats(rows, 5)), build.given("r", floats(1, 24))
+    h = build.apply(GELU, x, build.weight(5, hidden), build.weight(1))
+    y = build.apply(RESIDUAL, h, build.weight(*stack, hidden, 24), build.weight(24), r)
+    build.graph.outputs = [build.normalised(LayerNormalization(), y)]
+    (step,) = planned(build.graph, CPU).steps
+    assert isinstance(step, Region)
+    made = [[n.name for n in nodes] for _, _, nodes in step.work()]
+    assert made == ([["n0"], ["n1", "n2"]] if rows == 400 else [["n0"], ["n1"], ["n2"]])
 
 
 def test_each_launch_moves_what_it_touches() -> None:
     step = planned(feed_forward((4, 5), 96, 24, LayerNormalization()).graph, CPU).steps[0]
     assert isinstance(step, DeviceStep)
-    first, second = (traffic(step.node, x) for x in step.launches)
+    first, second = (traffic(step.nodes, x) for x in step.launches)
     hidden, rows, columns, parts = 4 * 96 * 4, 4 * 24 * 4, 24 * 4, 2 * 4 * 24 * 4
     weights = 4 * (5 * 96 + 96 + 96 * 24)
     assert (first.read, first.written, first.scratch) == (4 * 5 * 4 + weights, hidden, parts)

@@ -174,10 +174,10 @@ def _time_run(lab: Lab, source: Any, shape: tuple[int, int]) -> tuple[Sample, li
         bound.run(feeds, wanted, recorder)
     spans = [run.spans for run in recorder.take() if isinstance(run, PlanRun)]
     runs = [[1e-9 * (s.end_ns - s.start_ns) for s in run] for run in spans]
-    launches = [(s.node, x) for s in bound.plan.steps for x in s.launches]
+    launches = [(s.nodes, n, x) for s in bound.plan.steps for x, n, _ in s.work()]
     timed = [
-        Timed(_label(node), time_s, launch.flops, traffic(node, launch).nbytes)
-        for (node, launch), time_s in zip(
+        Timed(_label(node), time_s, launch.flops, traffic(nodes, launch).nbytes)
+        for (nodes, node, launch), time_s in zip(
             launches, map(statistics.median, zip(*runs, strict=True)), strict=True
         )
     ]

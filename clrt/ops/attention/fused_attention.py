@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
-from math import prod
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -16,14 +15,12 @@ from clrt.ir.dims import differ, same
 from clrt.ir.dtypes import WIDENED_STORAGES, DType
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, TensorType
-from clrt.kernels.gemm_cpu import Projection, SplitK, SplitProduct
 from clrt.kernels.spec import Arg, BufferArg, KernelSpec, Launch, ceil_div, f32, i32
 from clrt.kernels.strided import broadcast_strides
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering, Variant, reject_float32_cpu, reject_in_float32
-from clrt.ops.base import Accuracy, Types
+from clrt.ops.base import Accuracy, Op, Types
 from clrt.ops.checks import broadcast_shapes, need
-from clrt.ops.matmul.matmul import Projected, projection, split_product
 from clrt.ops.pointwise.fused import symbolic_shape
 from clrt.ops.registry import register
 
@@ -105,76 +102,23 @@ def _flops(node: Node) -> int:
 
 
 def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
-    return [] if 0 in node.output.dims else [_launch_cpu(node, ctx, {})]
+    return [] if 0 in node.output.dims else [launch_cpu(node, ctx, {})]
 
 
-def _emit_with(node: Node, after: Sequence[Node], ctx: Lowering) -> tuple[list[Launch], int] | None:
-    """The heads and the product that reads them."""
-    product = _next_product(node, after, ctx)
-    if product is None:
-        return None
-    before = _projection(node, product, ctx)
-    defines = product.defines | (before.defines if before else {})
-    more = before.idle_args if before else ()
-    assert isinstance(node.op, FusedAttention)
-    split = product.split(node.op.num_heads, ctx)
-    if split is None:
-        return [_launch_cpu(node, ctx, defines, *product.idle_args, *more)], 0
-    launch = _launch_cpu(node, ctx, defines, *split.args, *more)
-    return [_with_product(launch, split, product.flops), split.add_up], 2
-
-
-def _next_product(node: Node, after: Sequence[Node], ctx: Lowering) -> SplitProduct | None:
-    """What the launch can go on with."""
-    product = split_product(node.output, after, ctx)
-    if product is None or 0 in node.output.dims or product.lanes != ctx.tunables(CPU)["T_VW"]:
-        return None
-    return product
-
-
-def _with_product(launch: Launch, split: SplitK, flops: int) -> Launch:
-    """The launch with a part of the product after it in each work-group."""
-    blocks, _, batch = launch.global_size
-    return replace(launch, global_size=(blocks, split.parts, batch), flops=launch.flops + flops)
-
-
-def _projection(node: Node, after: SplitProduct, ctx: Lowering) -> Projection | None:
-    """The product whose columns q, k and v are, if a work-group's heads take whole panels of it."""
-    op, q = node.op, node.arg(0)
-    assert isinstance(op, FusedAttention)
-    if q.type.rank != 3 or any(node.arg(i) is not q for i in (1, 2)):
-        return None
-    before = projection(q.producer, after, ctx)
-    if before is None:
-        return None
-    span, group = after.span(op.num_heads, ctx), op.num_heads // op.kv_num_heads
-    sizes = (
-        (op.q_offset, op.num_heads, op.head_size, span),
-        (op.k_offset, op.kv_num_heads, op.head_size, span // group),
-        (op.v_offset, op.kv_num_heads, op.v_head_size, span // group),
-    )
-    ends = sorted((start, start + heads * size) for start, heads, size, _ in sizes)
-    side_by_side = [0, *(end for _, end in ends)] == [*(start for start, _ in ends), q.dims[-1]]
-    columns = (n for start, heads, size, some in sizes for n in (start, heads * size, some * size))
-    whole = span % group == 0 and not any(n % before.panel for n in columns)
-    return before if side_by_side and whole else None
-
-
-def _blocks(node: Node, tunables: Mapping[str, int]) -> tuple[int, int]:
-    """Blocks of queries, and sequences."""
+def query_blocks(node: Node, tunables: Mapping[str, int]) -> tuple[int, int]:
+    """Blocks of queries in a sequence, and sequences, of the kernel for CPUs."""
     batch, queries, _ = node.output.dims
     return ceil_div(queries, tunables["T_VW"] * tunables["T_NQ"]), batch
 
 
-def _launch_cpu(
-    node: Node, ctx: Lowering, more_defines: Mapping[str, Define], *more: Arg
-) -> Launch:
+def launch_cpu(node: Node, ctx: Lowering, more_defines: Mapping[str, Define], *more: Arg) -> Launch:
+    """The kernel for CPUs, with further macros and arguments."""
     assert isinstance(node.op, FusedAttention)
     defines, args = _launch_parts(node)
     tunables = ctx.tunables(CPU)
     macros = {**defines, **tunables, **more_defines}
     kernel = KernelSpec.of("attention/fused_attention.cl", "fused_attention_cpu", **macros)
-    blocks, batch = _blocks(node, tunables)
+    blocks, batch = query_blocks(node, tunables)
     size = (blocks, node.op.num_heads, batch)
     return Launch(kernel, size, (1, 1, 1), (*args, *more), _flops(node))
 
@@ -195,7 +139,7 @@ def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:
 
 @register
 @dataclass(frozen=True)
-class FusedAttention(Projected):
+class FusedAttention(Op):
     """softmax(scale Q K^T + mask) V by head, on projections or on heads apart.
 
     Inputs: q, k, v, each with its heads side by side `[B, S, W]` (perhaps one tensor at three
@@ -228,7 +172,7 @@ class FusedAttention(Projected):
     storages = WIDENED_STORAGES
     alike = ((0, 1, 2),)
     variants = (
-        Variant("cpu", _emit_cpu, _reject_cpu, _emit_with),
+        Variant("cpu", _emit_cpu, _reject_cpu),
         Variant("any", _emit_any, _reject_any),
     )
 
@@ -284,25 +228,6 @@ class FusedAttention(Projected):
             broadcast_shapes([mask.shape, target], self)
         y_shape = (q.shape[0], q.shape[-2], self.num_heads * self.v_head_size)
         return [TensorType(q.dtype, y_shape)]
-
-    def emit_projected(
-        self, made: Node, after: Sequence[Node], ctx: Lowering
-    ) -> tuple[list[Launch], int] | None:
-        """The projection, the heads and the product that reads them, where queries are few."""
-        node, *others = after
-        if node.arg(0) is not made.output or _reject_cpu(node, ctx.caps) is not None:
-            return None
-        if prod(_blocks(node, ctx.tunables(CPU))) > 1:
-            return None
-        product = _next_product(node, others, ctx)
-        if product is None or (before := _projection(node, product, ctx)) is None:
-            return None
-        split = product.split(self.num_heads, ctx)
-        if split is None:
-            return None
-        launch = _launch_cpu(node, ctx, product.defines | before.defines, *split.args, *before.args)
-        launch = _with_product(launch, split, product.flops + before.flops)
-        return [before.idle(ctx), launch, split.add_up], 3
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         q, k, v = inputs[:3]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from math import prod
 from typing import ClassVar
 
@@ -15,17 +15,18 @@ from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, Step, TensorType
 from clrt.kernels import gemm
-from clrt.kernels.gemm_cpu import Projection, SplitProduct, emit_before, emit_cpu
 from clrt.kernels.product import Epilogue, MatrixView, Operand, Product
-from clrt.kernels.row_norm import RowNorm
-from clrt.kernels.spec import BufferArg, Launch
+from clrt.kernels.spec import BufferArg
 from clrt.kernels.strided import broadcast_strides
-from clrt.kernels.variant import Emit, Lowering, reject_float32_cpu
+from clrt.kernels.variant import Emit
 from clrt.ops.base import Op, Types
 from clrt.ops.checks import broadcast_shapes, need
-from clrt.ops.norm.layer_normalization import row_norm
 from clrt.ops.pointwise.fused import can_vectorise, compute_type, render, symbolic_shape
 from clrt.ops.registry import register
+
+
+def _lowered(emit: gemm.EmitProduct) -> Emit:
+    return lambda node, ctx: emit(lower_product(node), ctx)
 
 
 @dataclass(frozen=True)
@@ -39,6 +40,7 @@ class MatrixProduct(Op):
 
     narrow: ClassVar[frozenset[DType]] = frozenset()
     leading: ClassVar[int] = 2
+    variants = gemm.variants(_lowered)
 
     def transposed(self) -> tuple[bool, bool]:
         """Whether the last two axes of A and of B are swapped."""
@@ -219,67 +221,6 @@ def _pad(shape: Shape, y: Value, missing: tuple[bool, bool]) -> tuple[Dim, ...]:
     if no_rows:
         padded.insert(len(padded) - 1, 1)
     return tuple(padded)
-
-
-def _lowered(emit: gemm.EmitProduct) -> Emit:
-    return lambda node, ctx: emit(lower_product(node), ctx)
-
-
-def split_product(x: Value, nodes: Sequence[Node], ctx: Lowering) -> SplitProduct | None:
-    """The first of the nodes as a product of x that is split over k, the second as what normalises
-    its rows; None where they are something else.
-    """
-    node = nodes[0] if nodes else None
-    if node is None or not isinstance(node.op, MatrixProduct) or node.arg(0) is not x:
-        return None
-    if node.op.variants is not MatrixProduct.variants or node.op.transposed()[0]:
-        return None
-    norm = None if reject_float32_cpu(node, ctx.caps) else _norm(node, nodes[1:], ctx)
-    return None if norm is None else SplitProduct.of(lower_product(node), norm, ctx)
-
-
-class Projected(Op):
-    """Base of the ops whose launch can also make the product that they read."""
-
-    def emit_projected(
-        self, made: Node, after: Sequence[Node], ctx: Lowering
-    ) -> tuple[list[Launch], int] | None:
-        """As `Variant.emit_with`, for the product `made`; this op is that of the node after it."""
-        return None
-
-
-def projection(made: Node | None, after: SplitProduct, ctx: Lowering) -> Projection | None:
-    """A node as a product whose columns the launch that reads it can make, before it goes on with
-    the product `after`; else None.
-    """
-    if made is None or not isinstance(made.op, MatrixProduct):
-        return None
-    if made.op.variants is not MatrixProduct.variants or reject_float32_cpu(made, ctx.caps):
-        return None
-    return Projection.of(lower_product(made), after, ctx)
-
-
-def _norm(node: Node, after: Sequence[Node], ctx: Lowering) -> RowNorm | None:
-    """What comes after a product, where that normalises its rows."""
-    return row_norm(after, node.output, ctx.caps) if len(node.arg(1).dims) > 1 else None
-
-
-def _emit_with(node: Node, after: Sequence[Node], ctx: Lowering) -> tuple[list[Launch], int] | None:
-    """The product and the normalisation of its rows, or the product that reads it."""
-    norm = _norm(node, after, ctx)
-    if norm is not None:
-        return emit_cpu(lower_product(node), ctx, norm), 1
-    if after and isinstance(after[0].op, Projected):
-        return after[0].op.emit_projected(node, after, ctx)
-    split = split_product(node.output, after, ctx)
-    if split is None:
-        return None
-    launches, both = emit_before(lower_product(node), split, ctx)
-    return launches, 2 if both else 0
-
-
-_cpu, *_others = gemm.variants(_lowered)
-MatrixProduct.variants = (replace(_cpu, emit_with=_emit_with), *_others)
 
 
 @register

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -19,7 +18,13 @@ from clrt.ir.op import Array, TensorType
 from clrt.kernels.row_norm import RowNorm, norm_flops
 from clrt.kernels.spec import Arg, BufferArg, KernelSpec, Launch, ceil_div, f32, i32
 from clrt.kernels.tuned import tuned
-from clrt.kernels.variant import Lowering, Variant, reject_float32_cpu, reject_in_float32
+from clrt.kernels.variant import (
+    Lowering,
+    Variant,
+    reject_float32_cpu,
+    reject_in_float32,
+    runs_as,
+)
 from clrt.ops.base import Accuracy, OnnxNode, Op, Types
 from clrt.ops.checks import need, normalize_axis
 from clrt.ops.decompositions import Audience, decomposes
@@ -124,16 +129,21 @@ def _launch(node: Node, tunables: dict[str, int] | None) -> list[Launch]:
     return [Launch(kernel, (ceil_div(rows, tunables["T_ROWS"]),), (1,), args, flops)]
 
 
-def row_norm(nodes: Sequence[Node], x: Value, caps: DeviceCaps) -> RowNorm | None:
-    """The first of the nodes as a normalisation of the rows of x, a matrix; else None."""
-    if not nodes:
-        return None
-    node, op = nodes[0], nodes[0].op
-    if not isinstance(op, Normalization) or len(node.outputs) > 1 or node.arg(0) is not x:
-        return None
-    last = normalize_axis(op.axis, len(x.dims), op) == len(x.dims) - 1
-    if not last or x in node.inputs[1:] or _reject_cpu(node, caps) is not None:
-        return None
+def row_norm(node: Node, caps: DeviceCaps) -> RowNorm:
+    """A normalisation as one of the rows of a matrix, its input.
+
+    Raises:
+        UnsupportedError: It is none, or does not run by the kernel for CPUs.
+    """
+    op, x = node.op, node.arg(0)
+    assert isinstance(op, Normalization)
+    runs_as("cpu", op.variants, node, caps)
+    if normalize_axis(op.axis, len(x.dims), op) != len(x.dims) - 1:
+        raise UnsupportedError(f"{node} goes over more than the last axis")
+    if len(node.outputs) > 1:
+        raise UnsupportedError(f"{node} gives the statistics, too")
+    if x in node.inputs[1:]:
+        raise UnsupportedError(f"{node} is scaled by its input")
     return RowNorm(node.output, node.arg(1), node.input(2), op.epsilon, op.rms)
 
 

@@ -15,13 +15,21 @@ from clrt.ir.dims import Shape, same, same_shape
 from clrt.ir.dtypes import WIDENED, DType
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, Step, TensorType
+from clrt.kernels.fusion import (
+    FusionMatch,
+    FusionMiss,
+    LaunchFusion,
+    Makers,
+    RegionLaunches,
+    register_fusion,
+)
 from clrt.kernels.row_norm import RowNorm, norm_flops
 from clrt.kernels.spec import Arg, BufferArg, KernelSpec, Launch, ceil_div, i32
 from clrt.kernels.strided import MAX_RANK, broadcast_strides, collapse, launch_places, pad_rank
 from clrt.kernels.tuned import tuned
-from clrt.kernels.variant import Lowering, Variant
+from clrt.kernels.variant import Lowering, Variant, runs_as
 from clrt.ops.base import Accuracy, Op, Types
-from clrt.ops.norm.layer_normalization import row_norm
+from clrt.ops.norm.layer_normalization import Normalization, row_norm
 from clrt.ops.pointwise.conversions import literal
 from clrt.ops.pointwise.elementwise import Pointwise
 from clrt.ops.registry import register
@@ -236,10 +244,23 @@ def _is_flat(node: Node) -> bool:
     return all(_is_one(v) or same_shape(symbolic_shape(v), target) for v in _inputs(node))
 
 
-def _emit_with(node: Node, after: Sequence[Node], ctx: Lowering) -> tuple[list[Launch], int] | None:
-    """The program and the normalisation of its rows."""
-    norm = row_norm(after, node.output, ctx.caps) if _takes_vectors(node) else None
-    return None if norm is None else (_emit_cpu(node, ctx, norm), 1)
+def _match_norm(node: Node, makers: Makers, ctx: Lowering) -> FusionMatch | FusionMiss | None:
+    """A program and the normalisation of its rows."""
+    made = makers.get(node.arg(0)) if isinstance(node.op, Normalization) else None
+    if made is None or not isinstance(made.op, (Pointwise, Fused)):
+        return None
+    norm = row_norm(node, ctx.caps)
+    runs_as("cpu", made.op.variants, made, ctx.caps)
+    if not _takes_vectors(made):
+        return FusionMiss(f"{made} does not go by vectors")
+    return FusionMatch((made, node), norm)
+
+
+def _emit_norm(match: FusionMatch, ctx: Lowering) -> RegionLaunches:
+    return RegionLaunches(_emit_cpu(match.nodes[0], ctx, match.facts))
+
+
+register_fusion(LaunchFusion("elementwise_norm", 2, _match_norm, _emit_norm))
 
 
 def _emit_cpu(node: Node, ctx: Lowering, norm: RowNorm | None = None) -> list[Launch]:
@@ -337,7 +358,7 @@ def _walk(values: Sequence[Value], y: Value) -> tuple[tuple[int, ...], list[int]
 
 
 Pointwise.variants = (
-    Variant("cpu", _emit_cpu, _reject_cpu, _emit_with),
+    Variant("cpu", _emit_cpu, _reject_cpu),
     Variant("any", _emit_any, _reject),
 )
 Fused.variants = Pointwise.variants

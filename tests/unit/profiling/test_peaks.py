@@ -67,7 +67,7 @@ def test_a_step_of_a_recurrence_moves_its_step() -> None:
     sample = Sample(op, sample_inputs(LSTM, (32, 2, 8, 16), op, (False,) * 5))
     plan = plan_graph(sample_graph(sample), all_devices()[0].caps)
     (step,) = (s for s in plan.steps if isinstance(s, DeviceStep))
-    moved = [traffic(step.node, x) for x in step.launches if x.kernel.entry == "lstm"]
+    moved = [traffic(step.nodes, x) for x in step.launches if x.kernel.entry == "lstm"]
     assert len(moved) == 32
     state = 2 * 16 * 4
     # Its part of Y and the last Y_h and Y_c; its part of the inputs' sums, and those of the states.
