@@ -13,6 +13,7 @@ from clrt.errors import ShapeError
 from clrt.ir.attributes import settle_attributes
 from clrt.ir.dims import Bindings, Dim, Shape, differ, substitute
 from clrt.ir.dtypes import DType
+from clrt.ir.traced import Evaluation, Trace, is_traced
 
 if TYPE_CHECKING:
     from clrt.ir.graph import Graph
@@ -40,13 +41,34 @@ class StoredElements:
         return self.restore(self.array)
 
 
+@dataclass(frozen=True, eq=False)
+class DerivedElements:
+    """Elements that the host computes of sizes, while planning traces these.
+
+    Attributes:
+        array: The elements at the traced sizes.
+        trace: What notes it where planning looks at them.
+        derive: Makes them of the numbers of an evaluation of the trace.
+    """
+
+    array: Array
+    trace: Trace
+    derive: Callable[[Evaluation], Array] = field(repr=False)
+
+    @property
+    def elements(self) -> Array:
+        """The elements, which the trace then holds for."""
+        self.trace.pin_all()
+        return self.array
+
+
 def dims_array(dims: Sequence[Dim]) -> Array:
     """Dims as int64, or as objects where one is symbolic.
 
     Raises:
         ShapeError: A number does not fit into 64 bits.
     """
-    if all(isinstance(d, int) for d in dims):
+    if all(isinstance(d, int) and not is_traced(d) for d in dims):
         try:
             return np.array(dims, np.int64)
         except OverflowError as error:
@@ -71,7 +93,7 @@ class TensorType:
 
     dtype: DType
     shape: Shape | None
-    known: Array | StoredElements | None = None
+    known: Array | StoredElements | DerivedElements | None = None
 
     @property
     def rank(self) -> int | None:
@@ -91,14 +113,17 @@ class TensorType:
     @property
     def data(self) -> Array | None:
         """The elements in the order of the shape, where they are known."""
-        return self.known.elements if isinstance(self.known, StoredElements) else self.known
+        if self.known is None or isinstance(self.known, np.ndarray):
+            return self.known
+        return self.known.elements
 
     @property
     def has_numbers(self) -> bool:
         """Whether the elements are known as numbers."""
-        if self.known is None or isinstance(self.known, StoredElements):
-            return self.known is not None
-        return self.known.dtype != object
+        known = self.known
+        if not isinstance(known, np.ndarray):
+            return known is not None
+        return known.dtype != object or all(isinstance(x, int) for x in known.flat)
 
     @property
     def numbers(self) -> Array | None:

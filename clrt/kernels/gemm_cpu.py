@@ -10,6 +10,7 @@ from clrt.device.caps import DeviceCaps
 from clrt.errors import UnsupportedError
 from clrt.ir.code import Define
 from clrt.ir.graph import Value
+from clrt.ir.traced import pure
 from clrt.kernels.matrix_unit import UnitWork, pays, unit_defines
 from clrt.kernels.panels import Panels
 from clrt.kernels.product import MatrixView, Product, copy_a, merge
@@ -231,6 +232,7 @@ class GemmKernel:
         return min(_STRIPE, self.tunables["T_MC"])
 
 
+@pure
 def _stripe(blocks: int, panels: int, most: int, units: int) -> int:
     """Blocks of rows to a work-group, from half of `most` on, so that all cores end together."""
 

@@ -273,5 +273,7 @@ def image_chunks(
     """
     size = max(_COLUMNS_BYTES // max(image_bytes, 1), 1)
     held: list[Scratch] = []
-    for first in range(0, images, size):
+    first = 0
+    while first < images:
         yield first, min(size, images - first), PartLowering(ctx.caps, ctx.record, held)
+        first += size

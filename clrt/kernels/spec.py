@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 import numpy as np
 
@@ -14,6 +14,7 @@ from clrt.ir.code import Code, Define, spelled
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array
+from clrt.ir.traced import is_traced
 
 Scalar: TypeAlias = "np.int32 | np.int64 | np.float32"
 
@@ -89,20 +90,24 @@ class Status:
     Attributes:
         node: The node that reads the number, as its input `operand`.
         what: What the number is there: "an index".
-        allowed: What is allowed, as a clause: "allowed are -3..2".
+        allowed: The least and the largest number, of each axis that it may be for.
+        of: Names these axes, for the message.
         real: The word has the bits of a float32.
     """
 
     node: Node
     operand: int
     what: str
-    allowed: str
+    allowed: tuple[tuple[int, int], ...]
+    of: str = ""
     real: bool = False
 
     def error(self, word: np.int64) -> NumberError:
         """What a word says that is not 0."""
         number = word.astype(np.int32).view(np.float32).item() if self.real else word.item()
-        error = NumberError(repr(self.node), self.operand, self.what, number, self.allowed)
+        ranges = " and ".join(f"{least}..{most}" for least, most in self.allowed)
+        allowed = f"allowed are {ranges}{f' ({self.of})' if self.of else ''}"
+        error = NumberError(repr(self.node), self.operand, self.what, number, allowed)
         return error.at(self.node)
 
 
@@ -157,7 +162,7 @@ def i32(value: Any) -> np.int32:
     """
     if not -(1 << 31) <= value < 1 << 31:
         raise ShapeError(f"A kernel would count to {value}, past 32 bits; use smaller inputs.")
-    return np.int32(value)
+    return cast(np.int32, value) if is_traced(value) else np.int32(value)
 
 
 def f32(value: Any) -> np.float32:

@@ -36,7 +36,8 @@ class Lowering:
         Raises:
             ShapeError: As `i32`.
         """
-        return Scratch(int(i32(elems)), dtype)
+        i32(elems)
+        return Scratch(elems, dtype)
 
 
 @dataclass

@@ -18,7 +18,8 @@ from clrt.errors import OutOfMemoryError, ShapeError
 from clrt.ir.dims import Expr, Undecidable
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Value
-from clrt.ir.op import Array, IrOp, TensorType
+from clrt.ir.op import Array, DerivedElements, IrOp, TensorType
+from clrt.ir.traced import is_traced
 from clrt.kernels.variant import Variant
 from clrt.limits import check_texts
 
@@ -252,7 +253,7 @@ class Op(IrOp):
         """`infer`, plus the elements of small integer results whose inputs are all known."""
         self.check_dtypes(inputs)
         outputs = self.infer(inputs)
-        if not self.shape_data or any(t is not None and t.data is None for t in inputs):
+        if not self.shape_data or any(map(_unknown, inputs)):
             return outputs
         if any(t.dtype not in _SHAPE_DTYPES or not _is_small(t) for t in outputs):
             return outputs
@@ -262,6 +263,11 @@ class Op(IrOp):
         except (Undecidable, TypeError, ZeroDivisionError, OverflowError):
             return outputs
         return [TensorType(t.dtype, t.shape, a) for t, a in zip(outputs, data, strict=True)]
+
+
+def _unknown(type_: TensorType | None) -> bool:
+    """Whether the elements of an input are no numbers, nor dims, to compute shapes with."""
+    return type_ is not None and (type_.known is None or isinstance(type_.known, DerivedElements))
 
 
 def _is_text(array: Array | None) -> bool:
@@ -291,7 +297,10 @@ _SMALL_ELEMS = 64
 
 
 def _is_small(t: TensorType) -> bool:
-    return t.static_shape is not None and math.prod(t.static_shape) <= _SMALL_ELEMS
+    shape = t.static_shape
+    if shape is None or any(map(is_traced, shape)):  # an array has one size
+        return False
+    return math.prod(shape) <= _SMALL_ELEMS
 
 
 def _tidy(array: Array, dtype: DType) -> Array:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 
 from clrt.errors import ModelError, ShapeError, UnsupportedError
 from clrt.ir.dims import Dim, Shape, broadcast, differ, maximum, same
@@ -74,7 +74,7 @@ def infer_along_axis(inputs: Types, axis: int, op: IrOp) -> list[TensorType]:
     return [TensorType(x.dtype, x.shape)]
 
 
-def checked_sizes(dims: Iterable[Dim], trouble: str) -> Shape:
+def checked_sizes(dims: Iterable[Dim], trouble: Callable[[], str]) -> Shape:
     """Dims as sizes: symbolic ones are 0 where they would be below, which is refused of numbers.
 
     Raises:
@@ -82,7 +82,7 @@ def checked_sizes(dims: Iterable[Dim], trouble: str) -> Shape:
     """
     found = tuple(dims)
     if any(isinstance(d, int) and d < 0 for d in found):
-        raise ShapeError(trouble)
+        raise ShapeError(trouble())
     return tuple(maximum(d, 0) for d in found)
 
 

@@ -19,12 +19,12 @@ def index_status(node: Node, operand: int, dims: Sequence[int], of: str) -> Stat
     Args:
         of: Names the axes, for the message.
     """
-    return Status(node, operand, "an index", f"allowed are {_indices(dims)} ({of})")
+    return Status(node, operand, "an index", tuple((-n, n - 1) for n in dims), of)
 
 
 def length_status(node: Node, operand: int, most: int, what: str) -> Status:
     """For a kernel that reads lengths, or numbers of images and the like, from 0 to `most`."""
-    return Status(node, operand, what, f"allowed are 0..{most}")
+    return Status(node, operand, what, ((0, most),))
 
 
 def check_launch(node: Node, operand: int, most: int, what: str) -> Launch:

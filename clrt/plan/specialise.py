@@ -23,6 +23,7 @@ from clrt.ops.base import Op
 from clrt.ops.blaming import Blaming
 from clrt.ops.control.control_flow import sink_constants
 from clrt.ops.decompositions import Audience, decompose
+from clrt.plan.derived import derive, trace_of
 
 # A folded result is a constant of the plan; larger ones are computed on the device at each run.
 MAX_FOLDED_BYTES = 4 << 20
@@ -314,12 +315,17 @@ def _fold(node: Node, budget: FoldBudget) -> bool:
         if not budget.has(made, work):
             return False
         budget.take(made, work)
+        if (trace := trace_of(v.type for v in node.inputs if v is not None)) is not None:
+            derive(node, trace)
+            return True
         inputs = [None if v is None else v.numbers for v in node.inputs]
         with Blaming(node):
             arrays = list(node.op.compute(*inputs))
     for value, array in zip(node.outputs, arrays, strict=False):
-        data = np.asarray(array, value.dtype.numpy, order="C")
-        value.type = TensorType(value.dtype, data.shape, data)
+        data = array
+        if array is None or array.dtype != object:
+            data = np.asarray(array, value.dtype.numpy, order="C")
+        value.type = TensorType(value.dtype, value.dims, data)
         value.producer = None
     return True
 

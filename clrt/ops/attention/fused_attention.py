@@ -255,8 +255,8 @@ class FusedAttention(Op):
 
     def flops(self, inputs: Types, outputs: Types) -> int:
         q, k = need(inputs, 0, self), need(inputs, 1, self)
-        assert q.shape is not None and k.shape is not None
-        pairs = int(q.shape[0]) * int(q.shape[-2]) * int(k.shape[-2])
+        assert q.static_shape is not None and k.static_shape is not None
+        pairs = q.static_shape[0] * q.static_shape[-2] * k.static_shape[-2]
         return 2 * pairs * self.num_heads * (self.head_size + self.v_head_size)
 
     @classmethod

@@ -230,7 +230,7 @@ class Conv(Op):
         window.check(x.shape[2:], self)
         dims = checked_sizes(
             (window.out_dim(axis, size) for axis, size in enumerate(x.shape[2:])),
-            f"{self.name}: the window {window.kernel_shape} is larger than {x}.",
+            lambda: f"{self.name}: the window {window.kernel_shape} is larger than {x}.",
         )
         return [TensorType(x.dtype, (x.shape[0], w.shape[0], *dims))]
 

@@ -164,7 +164,7 @@ class ConvTranspose(Op):
             return [TensorType(x.dtype, (x.shape[0], w.shape[1] * self.group, *fresh_dims(rank)))]
         dims = checked_sizes(
             self._sizes(x.shape[2:], kernel),
-            f"ConvTranspose: nothing is left of {x} behind {self}.",
+            lambda: f"ConvTranspose: nothing is left of {x} behind {self}.",
         )
         return [TensorType(x.dtype, (x.shape[0], w.shape[1] * self.group, *dims))]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
-from typing import ClassVar
+from typing import ClassVar, cast
 
 import numpy as np
 
@@ -142,7 +142,7 @@ def lower_product(node: Node) -> Product:
     assert isinstance(op, MatrixProduct)
     trans_a, trans_b = op.transposed()
     left, right = _as_matrix(a.dims, False), _as_matrix(b.dims, True)
-    batch = np.broadcast_shapes(left[:-2], right[:-2])
+    batch = cast("tuple[int, ...]", broadcast_shapes((left[:-2], right[:-2]), op))
     a_strides = _with_batch(left, batch, swap=trans_a and len(a.dims) > 1)
     b_strides = _with_batch(right, batch, swap=trans_b and len(b.dims) > 1)
     m, k = _swapped(left, trans_a and len(a.dims) > 1)
@@ -193,7 +193,7 @@ def epilogue_operand(
     """
     dims, symbolic = (_pad(s, y, missing) for s in (value.dims, symbolic_shape(value)))
     target = _pad(symbolic_shape(y), y, missing)
-    numbers = tuple(int(d) for d in dims)
+    numbers = cast("tuple[int, ...]", dims)
     fits = len(dims) == len(full) and all(
         d in (1, goal) for d, goal in zip(numbers, full, strict=True)
     )

@@ -54,21 +54,21 @@ class Concat(Op):
         types = [need(inputs, i, self) for i in range(max(len(inputs), 1))]
         dtype = types[0].dtype
         if any(t.dtype is not dtype for t in types):
-            raise ShapeError(f"Concat: the dtypes of {', '.join(map(str, types))} differ.")
+            raise ShapeError(f"Concat: the dtypes of {_listed(types)} differ.")
         shapes = [t.shape for t in types if t.shape is not None]
         if not shapes:
             return [TensorType(dtype, None)]
         rank = len(shapes[0])
         axis = normalize_axis(self.axis, rank, self)
         result: list[Dim] = list(shapes[0])
-        text = ", ".join(map(str, types))
         for shape in shapes[1:]:
             if len(shape) != rank:
-                raise ShapeError(f"Concat: the ranks of {text} differ.")
+                raise ShapeError(f"Concat: the ranks of {_listed(types)} differ.")
             for i, dim in enumerate(shape):
                 if i == axis:
                     result[i] = result[i] + dim
                 elif differ(dim, result[i]):
+                    text = _listed(types)
                     raise ShapeError(f"Concat: axis {i} of {text} differs; only axis {axis} may.")
                 elif isinstance(dim, int):
                     result[i] = dim
@@ -180,3 +180,7 @@ class Split(Op):
         wanted = None if split is None else [int(s) for s in split]
         ends = np.cumsum([int(s) for s in self.sizes(x.shape[axis], wanted)])
         return tuple(np.ascontiguousarray(p) for p in np.split(x, ends[:-1], axis))
+
+
+def _listed(types: Sequence[TensorType]) -> str:
+    return ", ".join(map(str, types))

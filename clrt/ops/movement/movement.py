@@ -15,6 +15,7 @@ from clrt.ir.dims import UNKNOWN, Dim, Expr, symbol
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, TensorType
+from clrt.ir.traced import is_traced
 from clrt.kernels.spec import BufferArg, KernelSpec, Launch, i32
 
 Promoted: TypeAlias = Mapping[str, tuple[int, Any]]
@@ -36,7 +37,7 @@ def elements(types: Sequence[TensorType | None], index: int) -> list[Dim] | None
     data = data_of(types, index)
     if data is None:
         return None
-    return [d if isinstance(d, Expr) else int(d) for d in data.reshape(-1)]
+    return [d if isinstance(d, Expr) or is_traced(d) else int(d) for d in data.flat]
 
 
 def data_of(types: Sequence[TensorType | None], index: int) -> Array | None:

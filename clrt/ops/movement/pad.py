@@ -139,7 +139,9 @@ class Pad(Op):
             return [TensorType(x.dtype, shape)]
         begins, ends = self.full_pads(rank, pads, numbers)
         padded_dims = (d + b + e for d, b, e in zip(x.shape, begins, ends, strict=True))
-        shape = checked_sizes(padded_dims, f"Pad: {x} is cropped by more than it has with {pads}.")
+        shape = checked_sizes(
+            padded_dims, lambda: f"Pad: {x} is cropped by more than it has with {pads}."
+        )
         for axis, dim in enumerate(shape):
             source = x.shape[axis]
             if self.mode != "constant" and isinstance(source, int) and isinstance(dim, int):

@@ -12,6 +12,7 @@ from clrt.errors import ShapeError
 from clrt.ir.dims import Dim, Undecidable, floordiv, maximum, minimum, same
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
+from clrt.ir.traced import pure
 from clrt.kernels.spec import BufferArg, Launch
 from clrt.kernels.strided import contiguous_strides, copy_launches
 from clrt.kernels.variant import Lowering, Variant
@@ -44,12 +45,24 @@ def taken(dim: int, start: int, end: int, step: int) -> range:
     return range(max(first, 0) if dim else first, stop, step)
 
 
+@pure
+def first_taken(dim: int, start: int, end: int, step: int) -> int:
+    """The first index of `taken`."""
+    return taken(dim, start, end, step).start
+
+
+@pure
+def count_taken(dim: int, start: int, end: int, step: int) -> int:
+    """How many indices `taken` has."""
+    return len(taken(dim, start, end, step))
+
+
 def sliced_dim(dim: Dim, start: Dim, end: Dim, step: Dim) -> Dim | None:
     """How many indices `start:end:step` selects of `dim`; None where that cannot be told."""
     if not isinstance(step, int):
         return None
     if isinstance(dim, int) and isinstance(start, int) and isinstance(end, int):
-        return len(taken(dim, start, end, step))
+        return count_taken(dim, start, end, step)
     if step < 0:
         whole = (same(start, -1) or _is_far(start)) and isinstance(end, int) and end <= -_FAR
         return floordiv(dim + (-step - 1), -step) if whole else None
@@ -91,14 +104,13 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
     assert isinstance(node.op, Slice)
     if not count(y.dims):
         return []
-    ranges = [range(d) for d in x.dims]
     bounds = [host_ints(node, i) for i in range(1, 5)]
     assert bounds[0] is not None and bounds[1] is not None
-    for axis, selected in node.op.selected(x.dims, bounds[0], bounds[1], *bounds[2:]):
-        ranges[axis] = selected
     strides = contiguous_strides(x.dims)
-    offset = sum(r.start * s for r, s in zip(ranges, strides, strict=True))
-    steps = [r.step * s for r, s in zip(ranges, strides, strict=True)]
+    offset, steps = 0, list(strides)
+    for axis, start, end, step in node.op.bounds(len(x.dims), bounds[0], bounds[1], *bounds[2:]):
+        offset += first_taken(x.dims[axis], start, end, step) * strides[axis]
+        steps[axis] = step * strides[axis]
     own = contiguous_strides(y.dims)
     return copy_launches(ctx, BufferArg(x, offset), BufferArg(y), x.dtype, y.dims, steps, own)
 
@@ -126,20 +138,19 @@ class Slice(Op):
     drives_unread = host_inputs
     variants = (Variant("strided", _emit),)
 
-    def selected(
+    def bounds(
         self,
-        dims: Sequence[int],
+        rank: int,
         starts: Sequence[int],
         ends: Sequence[int],
         axes: Sequence[int] | None = None,
         steps: Sequence[int] | None = None,
-    ) -> Iterator[tuple[int, range]]:
-        """The axes with the indices that are taken of each."""
+    ) -> Iterator[tuple[int, int, int, int]]:
+        """The axes, each with its start, end and step."""
         axes = range(len(starts)) if axes is None else axes
         steps = [1] * len(starts) if steps is None else steps
         for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
-            at = normalize_axis(axis, len(dims), self)
-            yield at, taken(dims[at], start, end, step)
+            yield normalize_axis(axis, rank, self), start, end, step
 
     def infer(self, inputs: Types) -> list[TensorType]:
         x = need(inputs, 0, self)
@@ -170,7 +181,8 @@ class Slice(Op):
         x = inputs[0]
         starts, ends = (host.read(b).tolist() for b in inputs[1:3])
         others = (None if b is None else host.read(b).tolist() for b in inputs[3:])
-        for axis, places in self.selected(x.shape, starts, ends, *others):
+        for axis, start, end, step in self.bounds(len(x.shape), starts, ends, *others):
+            places = taken(x.shape[axis], start, end, step)
             if places != range(x.shape[axis]):
                 x = take(x, axis, places, host)
         return [x]

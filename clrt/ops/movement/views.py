@@ -64,19 +64,18 @@ class Reshape(View):
         Raises:
             ShapeError: The number of elements differs, or a 0 or a second -1 has no meaning.
         """
-        text = f"[{','.join(map(str, shape))}] to [{','.join(map(str, wanted))}]"
         holes = [i for i, d in enumerate(wanted) if same(d, -1)]
         result: list[Dim] = []
         for i, dim in enumerate(wanted):
             if same(dim, 0) and not self.allowzero:
                 if i >= len(shape):
-                    raise ShapeError(f"Reshape: {text}: the 0 at {i} is outside the input's rank.")
+                    raise _error(shape, wanted, f"the 0 at {i} is outside the input's rank")
                 dim = shape[i]
             elif isinstance(dim, int) and dim < -1:
-                raise ShapeError(f"Reshape: {text}: {dim} is no dim.")
+                raise _error(shape, wanted, f"{dim} is no dim")
             result.append(dim)
         if len(holes) > 1:
-            raise ShapeError(f"Reshape: {text}: only one dim can be -1.")
+            raise _error(shape, wanted, "only one dim can be -1")
         left = list(shape)
         others: list[Dim] = []
         for i, dim in enumerate(result):
@@ -90,13 +89,13 @@ class Reshape(View):
         have, need_ = product(left), product(others)
         if holes:
             if same(need_, 0) or differ(mod(have, need_), 0):
-                raise ShapeError(f"Reshape: {text}: the number of elements is no multiple.")
+                raise _error(shape, wanted, "the number of elements is no multiple")
             result[holes[0]] = floordiv(have, need_)
         elif differ(have, need_):
             # A shared dim of 0 makes both sides empty.
             empty = any(same(d, 0) for d in shape) and any(same(d, 0) for d in result)
             if not empty:
-                raise ShapeError(f"Reshape: {text}: the numbers of elements differ.")
+                raise _error(shape, wanted, "the numbers of elements differ")
         return tuple(result)
 
     def infer(self, inputs: Types) -> list[TensorType]:
@@ -228,3 +227,8 @@ class Unsqueeze(View):
         assert x is not None and axes is not None
         wanted = self.target(x.shape, [int(a) for a in axes.reshape(-1)])
         return (x.reshape(tuple(int(d) for d in wanted)),)
+
+
+def _error(shape: Shape, wanted: Sequence[Dim], trouble: str) -> ShapeError:
+    to = f"[{','.join(map(str, shape))}] to [{','.join(map(str, wanted))}]"
+    return ShapeError(f"Reshape: {to}: {trouble}.")

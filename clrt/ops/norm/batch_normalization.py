@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 
@@ -75,7 +76,7 @@ def type_defines(node: Node) -> dict[str, Define]:
 def _sizes(node: Node) -> tuple[int, int, int]:
     """Images, channels, and elements of a channel."""
     dims = node.arg(0).dims
-    return dims[0], dims[1] if len(dims) > 1 else 1, int(np.prod(dims[2:]))
+    return dims[0], dims[1] if len(dims) > 1 else 1, prod(dims[2:])
 
 
 def _args(node: Node) -> tuple[Arg, ...]:

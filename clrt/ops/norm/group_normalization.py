@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 
@@ -33,7 +34,7 @@ def _numbers(node: Node) -> tuple[int, int, int, int]:
     dims, op = node.arg(0).dims, node.op
     assert isinstance(op, GroupStatistics)
     groups = op.groups(dims[1])
-    return dims[0], groups, dims[1] // max(groups, 1), int(np.prod(dims[2:]))
+    return dims[0], groups, dims[1] // max(groups, 1), prod(dims[2:])
 
 
 def _args(node: Node) -> tuple[Arg, ...]:
@@ -47,7 +48,7 @@ def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
     batches, groups, _, _ = _numbers(node)
     if 0 in node.arg(0).dims:
         return []
-    flops, per_group = 8 * int(np.prod(node.arg(0).dims)), int(node.op.per_group)
+    flops, per_group = 8 * prod(node.arg(0).dims), int(node.op.per_group)
     return launch_rows(CPU, batches * groups, _args(node), flops, ctx, PER_GROUP=per_group)
 
 
@@ -58,7 +59,7 @@ def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:
         return []
     defines = {"VW": 1, "PER_GROUP": int(node.op.per_group), **type_defines(node)}
     kernel = KernelSpec.of(SOURCE, "group_normalization", **defines)
-    flops = 8 * int(np.prod(node.arg(0).dims))
+    flops = 8 * prod(node.arg(0).dims)
     return [Launch(kernel, (groups, batches), None, _args(node), flops)]
 
 

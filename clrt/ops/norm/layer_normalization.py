@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 from typing import ClassVar
 
 import numpy as np
@@ -82,7 +83,7 @@ def _rows(node: Node) -> tuple[int, int]:
     dims = node.arg(0).dims
     assert isinstance(node.op, Normalization)
     axis = normalize_axis(node.op.axis, len(dims), node.op)
-    return int(np.prod(dims[:axis])), int(np.prod(dims[axis:]))
+    return prod(dims[:axis]), prod(dims[axis:])
 
 
 def _reject_any(node: Node, caps: DeviceCaps) -> str | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 from typing import ClassVar
 
 import numpy as np
@@ -26,7 +27,7 @@ COLUMNS = tuned("softmax_columns", {"T_VW": (4, 8, 16)}, T_VW=8, T_NV=8)
 def around_axis(dims: tuple[int, ...], axis: int) -> tuple[int, int, int]:
     """How many elements there are before an axis, along it, and after it."""
     along = dims[axis] if dims else 1
-    return int(np.prod(dims[:axis])), along, int(np.prod(dims[axis + 1 :]))
+    return prod(dims[:axis]), along, prod(dims[axis + 1 :])
 
 
 def _is_last(op: SoftmaxBase, x: Value) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from math import prod
 
 import numpy as np
 
@@ -265,7 +266,7 @@ register_fusion(LaunchFusion("elementwise_norm", 2, _match_norm, _emit_norm))
 
 def _emit_cpu(node: Node, ctx: Lowering, norm: RowNorm | None = None) -> list[Launch]:
     values, y = _inputs(node), node.output
-    total = int(np.prod(y.dims))
+    total = prod(y.dims)
     if total == 0:
         return []
     tunables = ctx.tunables(CPU) | ({} if _takes_vectors(node) else {"T_VW": 1})
@@ -290,7 +291,7 @@ def _emit_cpu(node: Node, ctx: Lowering, norm: RowNorm | None = None) -> list[La
 
 def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:
     values, y = _inputs(node), node.output
-    total = int(np.prod(y.dims))
+    total = prod(y.dims)
     if total == 0:
         return []
     storages = [v.dtype.storage for v in values]

@@ -127,7 +127,7 @@ class Shaped(RandomTensor):
 
     def infer(self, inputs: Types) -> list[TensorType]:
         trouble = f"{self.name}: its shape {list(self.shape)} has a size below 0."
-        return [TensorType(self.dtype, checked_sizes(self.shape, trouble))]
+        return [TensorType(self.dtype, checked_sizes(self.shape, lambda: trouble))]
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         return (self.draw(self.shape, self.dtype),)

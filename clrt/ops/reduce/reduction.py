@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any, ClassVar
 
 import numpy as np
@@ -155,7 +156,7 @@ def _launch(
         **defines,
     )
     args: tuple[Arg, ...] = (BufferArg(node.output), BufferArg(x), *view.args())
-    return [Launch(kernel, size, local, args, int(np.prod(x.dims)))]
+    return [Launch(kernel, size, local, args, prod(x.dims))]
 
 
 @dataclass(frozen=True)

@@ -219,9 +219,11 @@ class STFT(Op):
         if window is not None and not agree(window, (length,)):
             raise ShapeError(f"STFT: a window {window} of frames of {length} elements.")
         frames = floordiv(x.shape[1] - length, step) + 1
-        trouble = f"STFT: a window of {counted(length, 'element')} is longer than {x}."
+        sizes = checked_sizes(
+            [frames], lambda: f"STFT: a window of {counted(length, 'element')} is longer than {x}."
+        )
         points = length // 2 + 1 if self.onesided else length
-        return [TensorType(x.dtype, (x.shape[0], *checked_sizes([frames], trouble), points, 2))]
+        return [TensorType(x.dtype, (x.shape[0], *sizes, points, 2))]
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         x, window = inputs[0], inputs[2] if len(inputs) > 2 else None

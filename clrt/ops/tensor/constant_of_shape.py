@@ -57,7 +57,9 @@ class ConstantOfShape(Op):
         if wanted is None:
             rank = length(inputs, 0)
             return [TensorType(self.dtype, None if rank is None else fresh_dims(rank))]
-        shape = checked_sizes(wanted, f"ConstantOfShape: shape {wanted} has a negative dim.")
+        shape = checked_sizes(
+            wanted, lambda: f"ConstantOfShape: shape {wanted} has a negative dim."
+        )
         return [TensorType(self.dtype, shape)]
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 
@@ -77,6 +78,9 @@ def _count(start: object, limit: object, delta: object) -> Dim:
     """max(ceil((limit - start) / delta), 0)."""
     if isinstance(delta, Expr):
         return fresh_dim()
+    if all(isinstance(n, (int, np.integer)) for n in (start, limit, delta)) and delta:
+        whole = _integer(limit) - _integer(start)
+        return max(-(-whole // _integer(delta)), 0)
     number = float(delta)  # type: ignore[arg-type]
     if number == 0:
         raise ShapeError("Range: delta is 0.")
@@ -90,8 +94,9 @@ def _count(start: object, limit: object, delta: object) -> Dim:
         span = last - first if step > 0 else first - last
         size = abs(step)
         return floordiv(maximum(span, 0) + (size - 1), size)
-    if isinstance(delta, (int, np.integer)):
-        whole: int = int(limit) - int(start)  # type: ignore[call-overload]
-        return max(-(-whole // int(delta)), 0)
     quotient = (float(limit) - float(start)) / number  # type: ignore[arg-type]
     return math.ceil(max(min(quotient, _MOST), 0))
+
+
+def _integer(number: object) -> int:
+    return number if isinstance(number, int) else int(cast(np.int64, number))

@@ -24,7 +24,7 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
     kernel = KernelSpec.of(
         "vision/max_roi_pool.cl", "max_roi_pool", DATA_T=x.dtype.cl, STORAGE=x.dtype.storage
     )
-    status = Status(node, 1, "an image", f"allowed are 0..{x.dims[0] - 1}", real=True)
+    status = Status(node, 1, "an image", ((0, x.dims[0] - 1),), real=True)
     buffers = [BufferArg(b) for b in (y, x, rois, status)]
     numbers = [i32(v) for v in (*x.dims, *y.dims[2:])]
     size = (y.dims[3], y.dims[2], y.dims[0] * y.dims[1])

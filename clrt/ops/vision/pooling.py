@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
+from math import prod
 from typing import Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
@@ -67,8 +68,8 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
         i32(planes),
         *numbers,
     )
-    work = int(np.prod(node.output.dims)) * int(np.prod(op.kernel_shape))
-    rows = int(np.prod(out[:-1]))
+    work = prod(node.output.dims) * prod(op.kernel_shape)
+    rows = prod(out[:-1])
     return [Launch(kernel, (out[-1], rows, planes), None, args, work)]
 
 
@@ -200,7 +201,7 @@ class WindowPool(Op):
         self.check(x.shape[2:], self)
         dims = checked_sizes(
             (self.out_dim(axis, size) for axis, size in enumerate(x.shape[2:])),
-            f"{self.name}: the window {self.kernel_shape} is larger than {x}.",
+            lambda: f"{self.name}: the window {self.kernel_shape} is larger than {x}.",
         )
         return [TensorType(x.dtype, (*x.shape[:2], *dims))]
 
@@ -279,7 +280,7 @@ class MaxPool(WindowPool):
             flat = flat * n + positions
         found = np.take_along_axis(np.broadcast_to(flat, values.shape), best, axis=-1)[..., 0]
         planes = np.arange(x.shape[0] * x.shape[1]).reshape(*x.shape[:2], *[1] * len(size))
-        return y, found + planes * int(np.prod(size))
+        return y, found + planes * prod(size)
 
 
 @register

@@ -192,7 +192,7 @@ class Resize(Op):
                 dims[axis] = _scaled(x.shape[axis], scales[place])
             else:
                 dims[axis] = fresh_dim()
-        shape = checked_sizes(dims, f"Resize: {x} cannot have the sizes {dims}.")
+        shape = checked_sizes(dims, lambda: f"Resize: {x} cannot have the sizes {dims}.")
         return [TensorType(x.dtype, shape)]
 
     def _common(self, shape: Sequence[Dim], axes: Sequence[int], sizes: Sequence[Dim]) -> float:

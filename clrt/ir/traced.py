@@ -1,0 +1,318 @@
+"""Numbers that remember how they were computed: what turns a plan into one for many sizes.
+
+Planning is ordinary Python over the sizes of one call. With `Traced` numbers in their place the
+same code leaves a `Trace`: each result as a formula of the symbols, and how each comparison on the
+way came out (a guard). At other sizes for which every guard holds, planning would go the same way,
+so its results are the values of the formulas there.
+"""
+
+from __future__ import annotations
+
+import operator
+import sys
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import wraps
+from typing import Any, TypeVar, cast
+
+_Operation = Callable[..., Any]
+_Function = TypeVar("_Function", bound=Callable[..., int])
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """The numbers of a trace at some sizes.
+
+    Attributes:
+        numbers: By formula.
+        arrays: What was derived of them so far, by whatever made it.
+    """
+
+    numbers: list[int]
+    arrays: dict[object, Any] = field(default_factory=dict)
+
+
+class Trace:
+    """The formulas and guards that one computation leaves.
+
+    A formula is an index into the numbers of `evaluate`: the symbols come first, then constants and
+    results in the order in which they were made, each distinct one once.
+
+    Attributes:
+        symbols: Their names.
+        pins: Places in the code (file:line) that took a number for what it was, such as an index
+            or a key of a dict: the trace holds for no other.
+    """
+
+    def __init__(self, symbols: Mapping[str, int]) -> None:
+        """Starts with what the symbols are in the computation to come."""
+        self.symbols = tuple(symbols)
+        self.pins: list[str] = []
+        self._numbers = list(symbols.values())
+        self._steps: list[tuple[int, _Operation, tuple[int, ...]]] = []
+        self._guards: dict[tuple[_Operation, int, int], bool] = {}
+        self._known: dict[tuple[Any, ...], int] = {}
+
+    def start(self) -> dict[str, int]:
+        """The symbols as numbers to compute with."""
+        pairs = zip(self.symbols, self._numbers, strict=False)
+        return {s: _as_int(Traced(self, i, n)) for i, (s, n) in enumerate(pairs)}
+
+    def formula(self, number: int) -> int:
+        """The index of a number, which may be a constant."""
+        traced = _traced(number)
+        if traced is None:
+            return self._constant(int(number))
+        if traced.trace is not self:
+            raise ValueError("a number of another trace")
+        return traced.index
+
+    def evaluate(self, symbols: Mapping[str, int]) -> Evaluation | None:
+        """The numbers at other sizes; None where a guard does not hold."""
+        numbers = self._numbers.copy()
+        for index, name in enumerate(self.symbols):
+            numbers[index] = symbols[name]
+        try:
+            for index, compute, operands in self._steps:
+                numbers[index] = compute(*[numbers[i] for i in operands])
+        except (ArithmeticError, ValueError):  # a division by zero, a shift by less than 0
+            return None
+        for (compare, a, b), outcome in self._guards.items():
+            if compare(numbers[a], numbers[b]) is not outcome:
+                return None
+        return Evaluation(numbers)
+
+    def computed(self, compute: _Operation, operands: Sequence[int], value: int) -> int:
+        """A number made of others by a pure function."""
+        used = tuple(map(self.formula, operands))
+        if compute in _COMMUTATIVE:
+            used = tuple(sorted(used))
+        index = self._known.get((compute, used))
+        if index is None:
+            index = self._add((compute, used), value)
+            self._steps.append((index, compute, used))
+        return _as_int(Traced(self, index, value))
+
+    def guard(self, compare: _Operation, a: int, b: int, outcome: bool) -> bool:
+        """Notes how a comparison came out."""
+        left, right = self.formula(a), self.formula(b)
+        if left != right:
+            self._guards[compare, left, right] = outcome
+        return outcome
+
+    def pin(self, number: Traced) -> int:
+        """The plain number, for which alone the trace then holds."""
+        frame = sys._getframe(1)
+        while frame.f_code.co_filename == __file__ and frame.f_back is not None:
+            frame = frame.f_back
+        self.pins.append(f"{frame.f_code.co_filename}:{frame.f_lineno}")
+        self.guard(operator.eq, _as_int(number), number.value, True)
+        return number.value
+
+    def pin_all(self) -> None:
+        """Notes that the sizes of the trace are the only ones that it holds for."""
+        for number in self.start().values():
+            operator.index(number)
+
+    def _constant(self, number: int) -> int:
+        index = self._known.get((number,))
+        return self._add((number,), number) if index is None else index
+
+    def _add(self, key: tuple[Any, ...], value: int) -> int:
+        self._known[key] = index = len(self._numbers)
+        self._numbers.append(value)
+        return index
+
+
+class Traced:
+    """An int of a trace.
+
+    `isinstance` takes it for an int. It is not derived from int: what reads an int's digits without
+    asking, as NumPy and C code do, would forget the trace. So that code gets a plain number by
+    `__index__`, which the trace notes.
+    """
+
+    __slots__ = ("index", "trace", "value")
+
+    def __init__(self, trace: Trace, index: int, value: int) -> None:
+        self.trace = trace
+        self.index = index
+        self.value = value
+
+    @property  # type: ignore[misc]
+    def __class__(self) -> type:
+        return int
+
+    def __index__(self) -> int:
+        return self.trace.pin(self)
+
+    def __int__(self) -> int:
+        return self.trace.pin(self)
+
+    def __float__(self) -> float:
+        return float(self.trace.pin(self))
+
+    def __hash__(self) -> int:
+        return hash(self.trace.pin(self))
+
+    def __bool__(self) -> bool:
+        return self.trace.guard(operator.ne, _as_int(self), 0, self.value != 0)
+
+    def __neg__(self) -> int:
+        return self.trace.computed(operator.neg, [_as_int(self)], -self.value)
+
+    def __pos__(self) -> int:
+        return _as_int(self)
+
+    def __abs__(self) -> int:
+        return -_as_int(self) if _as_int(self) < 0 else _as_int(self)
+
+    def __divmod__(self, other: int) -> tuple[int, int]:
+        return _as_int(self) // other, _as_int(self) % other
+
+    def __rdivmod__(self, other: int) -> tuple[int, int]:
+        return other // _as_int(self), other % _as_int(self)
+
+    def __truediv__(self, other: float) -> float:
+        return self.trace.pin(self) / float(other)
+
+    def __rtruediv__(self, other: float) -> float:
+        return float(other) / self.trace.pin(self)
+
+    def __pow__(self, other: int) -> int:
+        return int(self.trace.pin(self) ** other)
+
+    def __rpow__(self, other: int) -> int:
+        return int(other ** self.trace.pin(self))
+
+    def bit_length(self) -> int:
+        """As of an int."""
+        return self.trace.pin(self).bit_length()
+
+    def __format__(self, spec: str) -> str:
+        return format(self.trace.pin(self), spec)
+
+    def __str__(self) -> str:
+        return str(self.trace.pin(self))
+
+    def __repr__(self) -> str:
+        return repr(self.trace.pin(self))
+
+
+_COMMUTATIVE = {operator.add, operator.mul, operator.and_, operator.or_}
+
+
+def is_traced(number: object) -> bool:
+    """Whether a number belongs to a trace."""
+    return type(number) is Traced
+
+
+def plain(number: int) -> int:
+    """A number without its trace, for messages and for what is no part of a result."""
+    traced = _traced(number)
+    return number if traced is None else traced.value
+
+
+def trace_of(numbers: Iterable[object]) -> Trace | None:
+    """The trace that some of these belong to."""
+    return next((t.trace for n in numbers if (t := _traced(n)) is not None), None)
+
+
+def _traced(number: object) -> Traced | None:
+    return number if type(number) is Traced else None
+
+
+def pure(function: _Function) -> _Function:
+    """Marks a function of numbers whose result is a formula, however it comes to it.
+
+    For searches and arithmetic with floats: a trace calls it again instead of noting its steps.
+    """
+
+    @wraps(function)
+    def traced(*numbers: int) -> int:
+        of = trace_of(numbers)
+        value = function(*map(plain, numbers))
+        return value if of is None else of.computed(function, numbers, value)
+
+    return cast(_Function, traced)
+
+
+def _as_int(number: Traced) -> int:
+    return cast(int, number)
+
+
+def _integer(other: Any) -> int | None:
+    """What may stand beside a traced number; None for a float, an array and the like."""
+    if isinstance(other, int):
+        return other
+    try:
+        return operator.index(other)
+    except TypeError:
+        return None
+
+
+def _arithmetic(compute: _Operation, neutral: int | None) -> tuple[Any, Any]:
+    """A method and its reflected form.
+
+    Args:
+        neutral: The right operand that changes nothing.
+    """
+
+    def forward(self: Traced, other: Any) -> Any:
+        if isinstance(other, float):
+            return compute(float(self), other)
+        right = _integer(other)
+        if right is None:
+            return NotImplemented
+        if type(right) is int and right == neutral:
+            return self
+        value = compute(self.value, plain(right))
+        return self.trace.computed(compute, [_as_int(self), right], value)
+
+    def reflected(self: Traced, other: Any) -> Any:
+        if isinstance(other, float):
+            return compute(other, float(self))
+        left = _integer(other)
+        if left is None:
+            return NotImplemented
+        if left == neutral and compute in _COMMUTATIVE:
+            return self
+        return self.trace.computed(compute, [left, _as_int(self)], compute(left, self.value))
+
+    return forward, reflected
+
+
+def _comparison(compare: _Operation) -> Any:
+    def method(self: Traced, other: Any) -> Any:
+        if isinstance(other, float):
+            return compare(float(self), other)
+        right = _integer(other)
+        if right is None:
+            return NotImplemented
+        outcome = bool(compare(self.value, plain(right)))
+        return self.trace.guard(compare, _as_int(self), right, outcome)
+
+    return method
+
+
+def _install(operations: Sequence[tuple[str, _Operation, int | None]]) -> None:
+    for name, compute, neutral in operations:
+        forward, reflected = _arithmetic(compute, neutral)
+        setattr(Traced, f"__{name}__", forward)
+        setattr(Traced, f"__r{name}__", reflected)
+    for name in ("eq", "ne", "lt", "le", "gt", "ge"):
+        setattr(Traced, f"__{name}__", _comparison(getattr(operator, name)))
+
+
+_install(
+    [
+        ("add", operator.add, 0),
+        ("sub", operator.sub, 0),
+        ("mul", operator.mul, 1),
+        ("floordiv", operator.floordiv, 1),
+        ("mod", operator.mod, None),
+        ("rshift", operator.rshift, 0),
+        ("and", operator.and_, None),
+        ("or", operator.or_, 0),
+    ]
+)
