@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from clrt.decompositions.body import Body, expands
 from clrt.decompositions.layouts import merge_heads, split_heads
-from clrt.ir.dims import floordiv, same
+from clrt.ir.dim_operations import floordiv
+from clrt.ir.dims import same
 from clrt.ops.base import Decompose
 
 

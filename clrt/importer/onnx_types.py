@@ -11,7 +11,8 @@ import onnx
 
 from clrt.errors import ModelError, UnsupportedError
 from clrt.importer.onnx_tensors import dtype_of
-from clrt.ir.dims import UNKNOWN, Dim, Expr, Shape, is_symbol, is_unknown, parse_dim, symbol
+from clrt.ir.dim_operations import parse_dim
+from clrt.ir.dims import UNKNOWN, Dim, Expr, Shape, is_symbol, is_unknown, symbol
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Names
 from clrt.ir.op import ContainerType, TensorType

@@ -12,8 +12,7 @@ computed when the model runs, as a dim it is refused.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import chain
@@ -25,8 +24,10 @@ from clrt.errors import UnsupportedError
 Dim = Union[int, "Expr"]
 Shape = tuple[Dim, ...]
 Bindings = Mapping[str, int]
-_Monomial = tuple["_Atom", ...]
+Monomial = tuple["Atom", ...]
 _Bounds = tuple[float, float]  # integers, or infinite
+# Operations that are no polynomials, by name; `clrt/ir/dim_operations.py` enters them.
+OPERATIONS: dict[str, Callable[[Dim, Dim], Dim]] = {}
 # How the names of symbols begin that no shape of an input gives.
 UNKNOWN = "unknown_"
 # Of one dim; those of real models have a tenth of it. A product of that many terms takes 1 ms.
@@ -34,10 +35,6 @@ _MAX_TERMS = 128
 _MAX_PRODUCTS = 2048
 _MAX_DEGREE = 16
 _MAX_NUMBER = 2**63 - 1
-_MAX_ATOMS = 512
-_MAX_DEPTH = 48
-# Of the text of a dim, in which names have up to 200 characters.
-_MAX_CHARS = 200_000
 # Beyond that bounds are as good as infinite, and floats near their end.
 _FAR = 1e60
 _TOO_COMPLEX = (
@@ -58,8 +55,8 @@ class TooComplex(Undecidable, UnsupportedError):
 
 
 @dataclass(frozen=True, eq=False)
-class _Atom:
-    """A named symbol, or an operation that is no polynomial (a key of `_OPERATIONS`)."""
+class Atom:
+    """A named symbol, or an operation that is no polynomial (a key of `OPERATIONS`)."""
 
     name: str
     args: tuple[Dim, ...] = ()
@@ -71,7 +68,7 @@ class _Atom:
 
     def __eq__(self, other: object) -> bool:
         # Structural: that of the args asks for every binding, and may be undecidable.
-        if not isinstance(other, _Atom) or (self.name, len(self.args)) != (
+        if not isinstance(other, Atom) or (self.name, len(self.args)) != (
             other.name,
             len(other.args),
         ):
@@ -112,7 +109,7 @@ class _Atom:
         if not self.args:
             return bindings[self.name] if self.name in bindings else Expr({(self,): 1})
         left, right = (substitute(a, bindings) for a in self.args)
-        return _OPERATIONS[self.name](left, right)
+        return OPERATIONS[self.name](left, right)
 
 
 class Expr:
@@ -120,10 +117,10 @@ class Expr:
 
     __slots__ = ("_hash", "_symbols", "terms")
 
-    def __init__(self, terms: Mapping[_Monomial, int]) -> None:
+    def __init__(self, terms: Mapping[Monomial, int]) -> None:
         kept = [(monomial, c) for monomial, c in terms.items() if c]
         kept.sort(key=lambda term: [atom.text for atom in term[0]])
-        self.terms: dict[_Monomial, int] = dict(kept)
+        self.terms: dict[Monomial, int] = dict(kept)
         self._hash = hash(tuple(self.terms.items()))
         self._symbols: frozenset[str] | None = None
 
@@ -152,9 +149,9 @@ class Expr:
         if not isinstance(other, (Expr, int)):
             return NotImplemented
         terms = dict(self.terms)
-        for monomial, coefficient in _terms(other).items():
+        for monomial, coefficient in terms_of(other).items():
             terms[monomial] = terms.get(monomial, 0) + coefficient
-        return _reduce(terms)
+        return reduced(terms)
 
     __radd__ = __add__
 
@@ -170,26 +167,26 @@ class Expr:
     def __mul__(self, other: Dim) -> Dim:
         if not isinstance(other, (Expr, int)):
             return NotImplemented
-        terms: dict[_Monomial, int] = {}
-        others = _terms(other)
+        terms: dict[Monomial, int] = {}
+        others = terms_of(other)
         if len(self.terms) * len(others) > _MAX_PRODUCTS:
             raise TooComplex
         for m1, c1 in self.terms.items():
             for m2, c2 in others.items():
                 monomial = tuple(sorted(m1 + m2, key=attrgetter("text")))
                 terms[monomial] = terms.get(monomial, 0) + c1 * c2
-        return _reduce(terms)
+        return reduced(terms)
 
     __rmul__ = __mul__
 
     def __floordiv__(self, other: Dim) -> Dim:
-        return floordiv(self, other)
+        return OPERATIONS["floordiv"](self, other)
 
     def __rfloordiv__(self, other: Dim) -> Dim:
-        return floordiv(other, self)
+        return OPERATIONS["floordiv"](other, self)
 
     def __mod__(self, other: Dim) -> Dim:
-        return mod(self, other)
+        return OPERATIONS["mod"](self, other)
 
     def __bool__(self) -> bool:
         return self != 0
@@ -248,15 +245,21 @@ class Expr:
 
 def symbol(name: str) -> Expr:
     """The dim named `name`."""
-    return Expr({(_Atom(name),): 1})
+    return Expr({(Atom(name),): 1})
+
+
+def single_atom(dim: Dim) -> Atom | None:
+    """The symbol or operation that a dim is, if it is nothing but that."""
+    if not isinstance(dim, Expr) or len(dim.terms) != 1:
+        return None
+    ((monomial, coefficient),) = dim.terms.items()
+    return monomial[0] if coefficient == 1 and len(monomial) == 1 else None
 
 
 def is_symbol(dim: Dim) -> bool:
     """Whether a dim is one bare symbol."""
-    if not isinstance(dim, Expr) or len(dim.terms) != 1:
-        return False
-    ((monomial, coefficient),) = dim.terms.items()
-    return coefficient == 1 and len(monomial) == 1 and not monomial[0].args
+    atom = single_atom(dim)
+    return atom is not None and not atom.args
 
 
 def numbers_of(dims: Iterable[Dim], sizes: Iterable[Dim]) -> dict[str, int]:
@@ -313,117 +316,17 @@ def product(dims: Sequence[Dim]) -> Dim:
     return result
 
 
-def floordiv(left: Dim, right: Dim) -> Dim:
-    """left // right, exact where the divisor is a single term that divides every term."""
-    if isinstance(left, int) and isinstance(right, int):
-        return left // right
-    if same(left, 0):
-        return 0
-    quotient = _exact_quotient(left, right)
-    if quotient is not None:
-        return quotient
-    if isinstance(right, int) and right > 0:  # one form for the sizes of windows on windows
-        match _with_number(left):
-            case "floordiv", x, divisor, more if divisor > 0:
-                return floordiv(x + divisor * more, divisor * right)
-            case "max", x, least, more:
-                return maximum(floordiv(x + more, right), (least + more) // right)
-    return _opaque("floordiv", left, right)
-
-
-def mod(left: Dim, right: Dim) -> Dim:
-    """left % right."""
-    if isinstance(left, int) and isinstance(right, int):
-        return left % right
-    return 0 if _exact_quotient(left, right) is not None else _opaque("mod", left, right)
-
-
-def maximum(left: Dim, right: Dim) -> Dim:
-    """The larger of two dims, symbolic where that depends on the binding."""
-    for a, b in ((left, right), (right, left)):
-        with suppress(Undecidable):
-            return a if a >= b else b
-    if isinstance(left, int):
-        return maximum(right, left)
-    if isinstance(right, int):
-        match _with_number(left):
-            case "max", x, least, more if least + more <= right:
-                return maximum(x + more, right)
-    return _absorb("max", "min", left, right)
-
-
-def minimum(left: Dim, right: Dim) -> Dim:
-    """The smaller of two dims, symbolic where that depends on the binding."""
-    for a, b in ((left, right), (right, left)):
-        with suppress(Undecidable):
-            return a if a <= b else b
-    if isinstance(left, int):
-        return minimum(right, left)
-    return _absorb("min", "max", left, right)
-
-
-def broadcast(left: Dim, right: Dim) -> Dim:
-    """What two dims broadcast to, which are equal or of which one is 1: the other one."""
-    for one, other in ((left, right), (right, left)):
-        contained = (1, one, *_arguments(one, "broadcast"))
-        if any(same(other, dim) for dim in contained) or differ(one, 1):
-            return one
-        match _with_number(other):  # the first rows of a table, of which there are enough
-            case "min", dim, most, 0 if most >= 1 and same(dim, one):
-                return one
-    return _opaque("broadcast", left, right)
-
-
-_OPERATIONS = {
-    "floordiv": floordiv,
-    "mod": mod,
-    "max": maximum,
-    "min": minimum,
-    "broadcast": broadcast,
-}
-
-
-def parse_dim(text: str) -> Dim:
-    """The inverse of `str(dim)`.
-
-    Raises:
-        ValueError: The text is not a dim, or a dim over the bounds.
-    """
-    import ast
-
-    def build(tree: ast.expr) -> Dim:
-        match tree:
-            case ast.Constant(value=int(number)) if (
-                not isinstance(number, bool) and number < 1 << 64
-            ):
-                return number
-            case ast.Name(id=name):
-                return symbol(name)
-            case ast.UnaryOp(op=ast.USub(), operand=operand):
-                return -build(operand)
-            case ast.BinOp(left=left, op=ast.Add(), right=right):
-                return build(left) + build(right)
-            case ast.BinOp(left=left, op=ast.Sub(), right=right):
-                return build(left) - build(right)
-            case ast.BinOp(left=left, op=ast.Mult(), right=right):
-                return build(left) * build(right)
-            case ast.Call(func=ast.Name(id=name), args=[left, right]) if name in _OPERATIONS:
-                return _OPERATIONS[name](build(left), build(right))
-        raise ValueError(f"not a dim: {text!r}")
-
-    if len(text) > _MAX_CHARS:
-        raise ValueError(f"not a dim: a text of {len(text)} characters")
-    try:
-        return build(ast.parse(text, mode="eval").body)
-    except (SyntaxError, ArithmeticError, RecursionError, MemoryError, TooComplex) as error:
-        raise ValueError(f"not a dim: {text!r}") from error
-
-
-def _terms(dim: Dim) -> dict[_Monomial, int]:
+def terms_of(dim: Dim) -> dict[Monomial, int]:
+    """The coefficient of each monomial."""
     return {(): dim} if isinstance(dim, int) else dim.terms
 
 
-def _reduce(terms: Mapping[_Monomial, int]) -> Dim:
+def reduced(terms: Mapping[Monomial, int]) -> Dim:
+    """The dim of these terms: an int where it is constant.
+
+    Raises:
+        TooComplex: They are over the bounds.
+    """
     if len(terms) > _MAX_TERMS:
         raise TooComplex
     for monomial, coefficient in terms.items():
@@ -437,76 +340,11 @@ def _reduce(terms: Mapping[_Monomial, int]) -> Dim:
     return expr
 
 
-def _opaque(name: str, left: Dim, right: Dim) -> Expr:
-    atom = _Atom(name, (left, right))
-    # Operations on plain polynomials, which are most, have their bounds already.
-    inner = [a for d in (left, right) for m in _terms(d) for a in m if a.args]
-    if inner and (atom.depth > _MAX_DEPTH or atom.count > _MAX_ATOMS):
-        raise TooComplex
-    return Expr({(atom,): 1})
-
-
-def _absorb(name: str, dual: str, left: Dim, right: Dim) -> Dim:
-    """max(a, min(a, b)) is a, max(a, max(a, b)) is max(a, b); likewise for min."""
-    for one, other in ((left, right), (right, left)):
-        if any(same(one, a) for a in _arguments(other, dual)):
-            return one
-        if any(same(one, a) for a in _arguments(other, name)):
-            return other
-    return _opaque(name, left, right)
-
-
-def _arguments(dim: Dim, name: str) -> tuple[Dim, ...]:
-    """The operands of a dim that is nothing but one operation."""
-    atom = _single_atom(dim)
-    return atom.args if atom is not None and atom.name == name else ()
-
-
-def _single_atom(dim: Dim) -> _Atom | None:
-    """The symbol or operation that a dim is, if it is nothing but that."""
-    if not isinstance(dim, Expr) or len(dim.terms) != 1:
-        return None
-    ((monomial, coefficient),) = dim.terms.items()
-    return monomial[0] if coefficient == 1 and len(monomial) == 1 else None
-
-
-def _exact_quotient(left: Dim, right: Dim) -> Dim | None:
-    divisor_terms = _terms(right)
-    if len(divisor_terms) != 1:
-        monomial, coefficient = next(iter(divisor_terms.items()))
-        ratio = _terms(left).get(monomial, 0) // coefficient
-        return ratio if same(left, ratio * right) else None
-    ((divisor, divisor_coefficient),) = divisor_terms.items()
-    quotient: dict[_Monomial, int] = {}
-    for monomial, coefficient in _terms(left).items():
-        rest = list(monomial)
-        for atom in divisor:
-            if atom not in rest:
-                return None
-            rest.remove(atom)
-        if not divisor_coefficient or coefficient % divisor_coefficient:
-            return None
-        quotient[tuple(rest)] = coefficient // divisor_coefficient
-    return _reduce(quotient)
-
-
-def _with_number(dim: Dim) -> tuple[str, Dim, int, int] | None:
-    """Name, dim and number of an operation on these, and the constant that a dim is more."""
-    if isinstance(dim, int):
-        return None
-    constant = dim.terms.get((), 0)
-    atom = _single_atom(dim - constant)
-    if atom is None or not atom.args:
-        return None
-    left, right = atom.args
-    return (atom.name, left, right, constant) if isinstance(right, int) else None
-
-
 def _bounds(dim: Dim) -> _Bounds:
     """The least and the largest value over all non-negative bindings."""
     low: float = 0
     high: float = 0
-    for monomial, coefficient in _terms(dim).items():
+    for monomial, coefficient in terms_of(dim).items():
         bounds: _Bounds = (coefficient, coefficient)
         for atom in monomial:
             bounds = _span(a * b if a and b else 0 for a in bounds for b in atom.bounds)

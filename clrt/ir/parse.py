@@ -14,7 +14,8 @@ from typing import Any, Protocol, TypeAlias
 import numpy as np
 
 from clrt.errors import ModelError
-from clrt.ir.dims import Dim, parse_dim
+from clrt.ir.dim_operations import parse_dim
+from clrt.ir.dims import Dim
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Node, Value
 from clrt.ir.op import Array, ContainerType, IrOp, Step, StoredElements, TensorType

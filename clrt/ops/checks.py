@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 
 from clrt.errors import ModelError, ShapeError, UnsupportedError
-from clrt.ir.dims import Dim, Shape, broadcast, differ, maximum, same
+from clrt.ir.dim_operations import broadcast, maximum
+from clrt.ir.dims import Dim, Shape, differ, same
 from clrt.ir.op import Array, IrOp, TensorType
 from clrt.ops.base import Types
 

@@ -24,7 +24,8 @@ from onnx import TensorProto, helper, numpy_helper
 
 import clrt
 from clrt.errors import UnsupportedError, shown
-from clrt.ir.dims import Dim, TooComplex, maximum, parse_dim, symbol
+from clrt.ir.dim_operations import maximum, parse_dim
+from clrt.ir.dims import Dim, TooComplex, symbol
 from clrt.ir.graph import Names
 from clrt.ops.text.strings import RegexFullMatch
 from clrt.passes.pipeline import optimize

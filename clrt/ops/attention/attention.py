@@ -7,7 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from clrt.errors import ShapeError
-from clrt.ir.dims import Dim, differ, floordiv, same
+from clrt.ir.dim_operations import floordiv
+from clrt.ir.dims import Dim, differ, same
 from clrt.ir.dtypes import DType
 from clrt.ir.op import Array, TensorType
 from clrt.ops.attention.fused_attention import MAX_HEAD_SIZE, add_mask, softmax

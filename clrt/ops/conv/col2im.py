@@ -11,7 +11,8 @@ import numpy as np
 
 from clrt.device.caps import DeviceCaps
 from clrt.errors import ShapeError, counted
-from clrt.ir.dims import floordiv, product
+from clrt.ir.dim_operations import floordiv
+from clrt.ir.dims import product
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, TensorType

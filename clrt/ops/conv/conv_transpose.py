@@ -10,7 +10,8 @@ import numpy as np
 
 from clrt.device.caps import DeviceCaps
 from clrt.errors import ShapeError
-from clrt.ir.dims import Dim, differ, mod
+from clrt.ir.dim_operations import mod
+from clrt.ir.dims import Dim, differ
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
 from clrt.kernels import gemm

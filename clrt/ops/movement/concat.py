@@ -9,7 +9,8 @@ from typing import ClassVar
 import numpy as np
 
 from clrt.errors import ModelError, ShapeError
-from clrt.ir.dims import Dim, differ, floordiv, mod, same
+from clrt.ir.dim_operations import floordiv, mod
+from clrt.ir.dims import Dim, differ, same
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.spec import BufferArg, Launch

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import Literal
 
 from clrt.errors import ShapeError
-from clrt.ir.dims import Dim, Shape, floordiv
+from clrt.ir.dim_operations import floordiv
+from clrt.ir.dims import Dim, Shape
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.spec import BufferArg, Launch

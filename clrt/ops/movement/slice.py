@@ -9,7 +9,8 @@ from typing import ClassVar
 import numpy as np
 
 from clrt.errors import ShapeError
-from clrt.ir.dims import Dim, Undecidable, floordiv, maximum, minimum, same
+from clrt.ir.dim_operations import floordiv, maximum, minimum
+from clrt.ir.dims import Dim, Undecidable, same
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
 from clrt.ir.traced import pure

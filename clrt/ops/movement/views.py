@@ -9,7 +9,8 @@ from typing import ClassVar
 import numpy as np
 
 from clrt.errors import ShapeError
-from clrt.ir.dims import Dim, Shape, differ, floordiv, mod, product, same
+from clrt.ir.dim_operations import floordiv, mod
+from clrt.ir.dims import Dim, Shape, differ, product, same
 from clrt.ir.op import Array, TensorType
 from clrt.ops.base import Accuracy, Held, HostContext, Op, Types
 from clrt.ops.checks import need, normalize_axis

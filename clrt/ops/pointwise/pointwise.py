@@ -14,7 +14,8 @@ import numpy as np
 
 from clrt.errors import ShapeError
 from clrt.ir.code import Code
-from clrt.ir.dims import Dim, floordiv, maximum
+from clrt.ir.dim_operations import floordiv, maximum
+from clrt.ir.dims import Dim
 from clrt.ir.dtypes import DType
 from clrt.ir.op import Array, TensorType
 from clrt.ops.base import Accuracy

@@ -10,7 +10,7 @@ import numpy as np
 
 from clrt.ir.builder import Builder
 from clrt.ir.code import Code
-from clrt.ir.dims import maximum, minimum
+from clrt.ir.dim_operations import maximum, minimum
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array

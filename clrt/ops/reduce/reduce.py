@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from clrt.ir.code import Code, spelled
-from clrt.ir.dims import maximum, minimum
+from clrt.ir.dim_operations import maximum, minimum
 from clrt.ir.dtypes import DType
 from clrt.ir.op import Array
 from clrt.ops.base import Accuracy

@@ -9,7 +9,8 @@ from math import prod
 import numpy as np
 
 from clrt.errors import ShapeError, counted
-from clrt.ir.dims import Dim, differ, floordiv
+from clrt.ir.dim_operations import floordiv
+from clrt.ir.dims import Dim, differ
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, TensorType

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from clrt.ir.dims import floordiv
+from clrt.ir.dim_operations import floordiv
 from clrt.ir.dtypes import DType
 from clrt.ir.op import Array, TensorType
 from clrt.ops.base import Accuracy, OnnxNode, Op, Types

@@ -10,7 +10,8 @@ import numpy as np
 
 from clrt.device.caps import DeviceCaps
 from clrt.errors import ShapeError
-from clrt.ir.dims import Dim, Expr, floordiv, maximum
+from clrt.ir.dim_operations import floordiv, maximum
+from clrt.ir.dims import Dim, Expr
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType

@@ -13,7 +13,8 @@ import numpy as np
 from clrt.device.caps import DeviceCaps
 from clrt.errors import ShapeError, counted
 from clrt.ir.code import Code, Define
-from clrt.ir.dims import Dim, Undecidable, floordiv
+from clrt.ir.dim_operations import floordiv
+from clrt.ir.dims import Dim, Undecidable
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, IrOp, TensorType

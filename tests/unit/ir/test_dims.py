@@ -13,21 +13,8 @@ import pytest
 from hypothesis import given, reject
 from hypothesis import strategies as st
 
-from clrt.ir.dims import (
-    Dim,
-    Undecidable,
-    broadcast,
-    differ,
-    floordiv,
-    maximum,
-    minimum,
-    mod,
-    parse_dim,
-    product,
-    same,
-    substitute,
-    symbol,
-)
+from clrt.ir.dim_operations import broadcast, floordiv, maximum, minimum, mod, parse_dim
+from clrt.ir.dims import Dim, Undecidable, differ, product, same, substitute, symbol
 
 B, S = symbol("batch"), symbol("sequence")
 

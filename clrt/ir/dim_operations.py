@@ -1,0 +1,187 @@
+"""Operations on dims that are no polynomials: quotients, remainders, extremes, broadcasting.
+
+Each simplifies what holds for every binding. What is left is an `Atom` of its name and operands.
+"""
+
+from __future__ import annotations
+
+from contextlib import suppress
+
+from clrt.ir.dims import (
+    OPERATIONS,
+    Atom,
+    Dim,
+    Expr,
+    Monomial,
+    TooComplex,
+    Undecidable,
+    differ,
+    reduced,
+    same,
+    single_atom,
+    symbol,
+    terms_of,
+)
+
+# Of one dim; those of real models have a tenth of it.
+_MAX_ATOMS = 512
+_MAX_DEPTH = 48
+# Of the text of a dim, in which names have up to 200 characters.
+_MAX_CHARS = 200_000
+
+
+def floordiv(left: Dim, right: Dim) -> Dim:
+    """left // right, exact where the divisor is a single term that divides every term."""
+    if isinstance(left, int) and isinstance(right, int):
+        return left // right
+    if same(left, 0):
+        return 0
+    quotient = _exact_quotient(left, right)
+    if quotient is not None:
+        return quotient
+    if isinstance(right, int) and right > 0:  # one form for the sizes of windows on windows
+        match _with_number(left):
+            case "floordiv", x, divisor, more if divisor > 0:
+                return floordiv(x + divisor * more, divisor * right)
+            case "max", x, least, more:
+                return maximum(floordiv(x + more, right), (least + more) // right)
+    return _opaque("floordiv", left, right)
+
+
+def mod(left: Dim, right: Dim) -> Dim:
+    """left % right."""
+    if isinstance(left, int) and isinstance(right, int):
+        return left % right
+    return 0 if _exact_quotient(left, right) is not None else _opaque("mod", left, right)
+
+
+def maximum(left: Dim, right: Dim) -> Dim:
+    """The larger of two dims, symbolic where that depends on the binding."""
+    for a, b in ((left, right), (right, left)):
+        with suppress(Undecidable):
+            return a if a >= b else b
+    if isinstance(left, int):
+        return maximum(right, left)
+    if isinstance(right, int):
+        match _with_number(left):
+            case "max", x, least, more if least + more <= right:
+                return maximum(x + more, right)
+    return _absorb("max", "min", left, right)
+
+
+def minimum(left: Dim, right: Dim) -> Dim:
+    """The smaller of two dims, symbolic where that depends on the binding."""
+    for a, b in ((left, right), (right, left)):
+        with suppress(Undecidable):
+            return a if a <= b else b
+    if isinstance(left, int):
+        return minimum(right, left)
+    return _absorb("min", "max", left, right)
+
+
+def broadcast(left: Dim, right: Dim) -> Dim:
+    """What two dims broadcast to, which are equal or of which one is 1: the other one."""
+    for one, other in ((left, right), (right, left)):
+        contained = (1, one, *_arguments(one, "broadcast"))
+        if any(same(other, dim) for dim in contained) or differ(one, 1):
+            return one
+        match _with_number(other):  # the first rows of a table, of which there are enough
+            case "min", dim, most, 0 if most >= 1 and same(dim, one):
+                return one
+    return _opaque("broadcast", left, right)
+
+
+OPERATIONS.update(floordiv=floordiv, mod=mod, max=maximum, min=minimum, broadcast=broadcast)
+
+
+def parse_dim(text: str) -> Dim:
+    """The inverse of `str(dim)`.
+
+    Raises:
+        ValueError: The text is not a dim, or a dim over the bounds.
+    """
+    import ast
+
+    def build(tree: ast.expr) -> Dim:
+        match tree:
+            case ast.Constant(value=int(number)) if (
+                not isinstance(number, bool) and number < 1 << 64
+            ):
+                return number
+            case ast.Name(id=name):
+                return symbol(name)
+            case ast.UnaryOp(op=ast.USub(), operand=operand):
+                return -build(operand)
+            case ast.BinOp(left=left, op=ast.Add(), right=right):
+                return build(left) + build(right)
+            case ast.BinOp(left=left, op=ast.Sub(), right=right):
+                return build(left) - build(right)
+            case ast.BinOp(left=left, op=ast.Mult(), right=right):
+                return build(left) * build(right)
+            case ast.Call(func=ast.Name(id=name), args=[left, right]) if name in OPERATIONS:
+                return OPERATIONS[name](build(left), build(right))
+        raise ValueError(f"not a dim: {text!r}")
+
+    if len(text) > _MAX_CHARS:
+        raise ValueError(f"not a dim: a text of {len(text)} characters")
+    try:
+        return build(ast.parse(text, mode="eval").body)
+    except (SyntaxError, ArithmeticError, RecursionError, MemoryError, TooComplex) as error:
+        raise ValueError(f"not a dim: {text!r}") from error
+
+
+def _opaque(name: str, left: Dim, right: Dim) -> Expr:
+    atom = Atom(name, (left, right))
+    # Operations on plain polynomials, which are most, have their bounds already.
+    inner = [a for d in (left, right) for m in terms_of(d) for a in m if a.args]
+    if inner and (atom.depth > _MAX_DEPTH or atom.count > _MAX_ATOMS):
+        raise TooComplex
+    return Expr({(atom,): 1})
+
+
+def _absorb(name: str, dual: str, left: Dim, right: Dim) -> Dim:
+    """max(a, min(a, b)) is a, max(a, max(a, b)) is max(a, b); likewise for min."""
+    for one, other in ((left, right), (right, left)):
+        if any(same(one, a) for a in _arguments(other, dual)):
+            return one
+        if any(same(one, a) for a in _arguments(other, name)):
+            return other
+    return _opaque(name, left, right)
+
+
+def _arguments(dim: Dim, name: str) -> tuple[Dim, ...]:
+    """The operands of a dim that is nothing but one operation."""
+    atom = single_atom(dim)
+    return atom.args if atom is not None and atom.name == name else ()
+
+
+def _exact_quotient(left: Dim, right: Dim) -> Dim | None:
+    divisor_terms = terms_of(right)
+    if len(divisor_terms) != 1:
+        monomial, coefficient = next(iter(divisor_terms.items()))
+        ratio = terms_of(left).get(monomial, 0) // coefficient
+        return ratio if same(left, ratio * right) else None
+    ((divisor, divisor_coefficient),) = divisor_terms.items()
+    quotient: dict[Monomial, int] = {}
+    for monomial, coefficient in terms_of(left).items():
+        rest = list(monomial)
+        for atom in divisor:
+            if atom not in rest:
+                return None
+            rest.remove(atom)
+        if not divisor_coefficient or coefficient % divisor_coefficient:
+            return None
+        quotient[tuple(rest)] = coefficient // divisor_coefficient
+    return reduced(quotient)
+
+
+def _with_number(dim: Dim) -> tuple[str, Dim, int, int] | None:
+    """Name, dim and number of an operation on these, and the constant that a dim is more."""
+    if isinstance(dim, int):
+        return None
+    constant = dim.terms.get((), 0)
+    atom = single_atom(dim - constant)
+    if atom is None or not atom.args:
+        return None
+    left, right = atom.args
+    return (atom.name, left, right, constant) if isinstance(right, int) else None
