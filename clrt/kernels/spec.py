@@ -140,6 +140,8 @@ class Launch:
             its id there; the others are exact.
         local_size: None leaves the first dimension to the executor; the others are 1.
         flops: Floating-point operations, for the profile.
+        copy: (from, to) where it only copies one tensor to another; left out of plans in which
+            both lie in the same place.
     """
 
     kernel: KernelSpec
@@ -147,6 +149,7 @@ class Launch:
     local_size: tuple[int, ...] | None
     args: tuple[Arg, ...]
     flops: int = 0
+    copy: tuple[Value, Value] | None = None
 
     @property
     def buffers(self) -> list[Buffer]:

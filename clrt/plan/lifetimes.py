@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from clrt.ir.graph import Graph, Node, Value
@@ -55,8 +55,14 @@ def _region_ticks(index: int, region: Region) -> Iterator[Tick]:
         yield Tick(index, tuple(left), ())
 
 
-def share(graph: Graph, times: Sequence[Tick]) -> dict[Value, Value]:
-    """Views share their input's memory; an in-place op takes over an input that dies there."""
+def share(
+    graph: Graph, times: Sequence[Tick], read_only: Collection[Value] = ()
+) -> dict[Value, Value]:
+    """Views share their input's memory; an in-place op takes over an input that dies there.
+
+    Args:
+        read_only: Inputs whose memory is not the plan's to write to.
+    """
     roots: dict[Value, Value] = {}
 
     def root(value: Value) -> Value:
@@ -73,7 +79,7 @@ def share(graph: Graph, times: Sequence[Tick]) -> dict[Value, Value]:
             if tick.on_host or node.output not in tick.buffers:
                 continue
             taken = _taken_over(node, tick, last, now, root)
-            if taken is not None:
+            if taken is not None and taken not in read_only:
                 roots[node.output] = taken
                 last[taken] = max(last.pop(node.output, now), now)
     return {v: root(v) for v in roots}
@@ -118,14 +124,21 @@ def _taken_over(
 
 
 def buffer_lifetimes(
-    graph: Graph, times: Sequence[Tick], roots: Mapping[Value, Value]
+    graph: Graph,
+    times: Sequence[Tick],
+    roots: Mapping[Value, Value],
+    external: Collection[Value] = (),
 ) -> tuple[list[Placed], list[Interval]]:
-    """The arena's tenants with their sizes, first and last tick."""
+    """The arena's tenants with their sizes, first and last tick.
+
+    Args:
+        external: Root values that lie elsewhere.
+    """
     spans: dict[Placed, tuple[int, int]] = {}
 
     def touch(buffer: Placed, index: int) -> None:
         owner = roots.get(buffer, buffer) if isinstance(buffer, Value) else buffer
-        if isinstance(owner, Value) and owner.is_constant:
+        if isinstance(owner, Value) and (owner.is_constant or owner in external):
             return
         first, last = spans.get(owner, (index, index))
         spans[owner] = (min(first, index), max(last, index))

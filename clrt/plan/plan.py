@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
 from functools import cache
 
 from clrt.device.caps import DeviceCaps
 from clrt.ir.graph import Graph, Value
-from clrt.kernels.spec import Status
+from clrt.kernels.spec import Launch, Status
 from clrt.kernels.variant import Lowering
 from clrt.plan.arena import Arena, Interval, Place, live_bytes, place, separate
+from clrt.plan.contract import HOST_ONLY, Contract
 from clrt.plan.fuse_launches import MissedRegion, fuse_launches
 from clrt.plan.lifetimes import buffer_lifetimes, share, ticks
 from clrt.plan.lower import lower
@@ -25,6 +26,8 @@ class Plan:
         places: Where each root value and scratch lies in the arena.
         roots: A value that shares memory with another, and that other.
         live_bytes: The largest sum of live bytes: the floor of the arena.
+        external: The root values that lie in memory of the caller, bound at each run.
+        contract: Which inputs and outputs it was made for as tensors on the device.
         statuses: The words in which kernels report numbers out of range, in their order.
         missed_regions: Where a rule of launch fusion nearly held.
     """
@@ -35,6 +38,8 @@ class Plan:
     places: Mapping[Placed, Place]
     roots: Mapping[Value, Value]
     live_bytes: int
+    external: tuple[Value, ...] = ()
+    contract: Contract = HOST_ONLY
     statuses: tuple[Status, ...] = field(default=())
     missed_regions: tuple[MissedRegion, ...] = ()
 
@@ -52,11 +57,17 @@ class Plan:
         return tuple(s for s in self.steps if isinstance(s, HostStep))
 
 
-def make_plan(graph: Graph, caps: DeviceCaps, record: Callable[[str], Mapping[str, int]]) -> Plan:
+def make_plan(
+    graph: Graph,
+    caps: DeviceCaps,
+    record: Callable[[str], Mapping[str, int]],
+    contract: Contract = HOST_ONLY,
+) -> Plan:
     """Plans a specialised graph for a device.
 
     Args:
         record: The tuning record of a kernel, by its entry point; empty where there is none.
+        contract: Which inputs and outputs are tensors on the device.
 
     Raises:
         OutOfMemoryError: A buffer is larger than the device can allocate.
@@ -66,20 +77,52 @@ def make_plan(graph: Graph, caps: DeviceCaps, record: Callable[[str], Mapping[st
     fused = fuse_launches(graph, lowering)
     steps = tuple(u if isinstance(u, Region) else lower(u, lowering) for u in fused.order)
     times = ticks(steps)
-    roots = share(graph, times)
-    owners, intervals = buffer_lifetimes(graph, times, roots)
+    roots = share(graph, times, _named(graph, contract.device_inputs - contract.donated))
+    steps = tuple(_without_copies(step, roots) for step in steps)
+    external = _external(graph, roots, contract)
+    owners, intervals = buffer_lifetimes(graph, times, roots, external)
     arrange = separate if caps.simulator else place
     arena = arrange(intervals, caps.max_alloc_bytes)
     places = dict(zip(owners, arena.places, strict=True))
     statuses = {b: None for t in times for b in t.buffers if isinstance(b, Status)}
     live = live_bytes(intervals)
-    return Plan(graph, steps, arena, places, roots, live, tuple(statuses), fused.misses)
+    made_for = (tuple(external), contract, tuple(statuses), fused.misses)
+    return Plan(graph, steps, arena, places, roots, live, *made_for)
+
+
+def _named(graph: Graph, names: Collection[str]) -> frozenset[Value]:
+    """The inputs of these names."""
+    return frozenset(v for v in graph.inputs if v.name in names)
+
+
+def _external(graph: Graph, roots: Mapping[Value, Value], contract: Contract) -> dict[Value, None]:
+    """The root values that lie in memory of the caller.
+
+    Inputs on the device do, and what outputs that stay there are computed in.
+    """
+    found = dict.fromkeys(v for v in graph.inputs if v.name in contract.device_inputs)
+    for name, value in zip(graph.output_names, graph.outputs, strict=True):
+        root = roots.get(value, value)
+        if name in contract.device_outputs and not root.is_constant:
+            found[root] = None
+    return found
+
+
+def _without_copies(step: PlanStep, roots: Mapping[Value, Value]) -> PlanStep:
+    """The step without copies of a tensor to where it lies."""
+    if not isinstance(step, DeviceStep) or not any(x.copy for x in step.launches):
+        return step
+
+    def moves(launch: Launch) -> bool:
+        return launch.copy is None or len({roots.get(v, v) for v in launch.copy}) > 1
+
+    return replace(step, launches=tuple(filter(moves, step.launches)))
 
 
 def lifetimes(plan: Plan) -> list[tuple[Placed, Interval]]:
     """What lies in the arena, its size, and the first and last step that touch it."""
     times = ticks(plan.steps)
-    owners, intervals = buffer_lifetimes(plan.graph, times, plan.roots)
+    owners, intervals = buffer_lifetimes(plan.graph, times, plan.roots, plan.external)
     step_of = [-1, *(t.step for t in times), len(plan.steps)]  # by 1 + tick
     by_step = (Interval(i.nbytes, step_of[i.first + 1], step_of[i.last + 1]) for i in intervals)
     return list(zip(owners, by_step, strict=True))

@@ -1,5 +1,5 @@
-// TensorScatter, by the elements of the result: each is from the update or stays.
-// Work-item (element behind the axis, place along it, everything before it).
+// TensorScatter: the elements of an update, each written to its place in the result.
+// Work-item (element behind the axis, place along it, everything before it) of the update.
 #include "common/base.clh"
 #include "common/index.clh"
 #ifndef DATA_T
@@ -14,25 +14,22 @@
 #define INDICES
 #endif
 
-__kernel void tensor_scatter(IN(DATA_T, cache), IN(DATA_T, update), OUT(DATA_T, y) INDICES,
-                             const IDX_T inner, const IDX_T size, const IDX_T length,
-                             const IDX_T middle) {
+__kernel void tensor_scatter(IN(DATA_T, update), OUT(DATA_T, y) INDICES, const IDX_T inner,
+                             const IDX_T size, const IDX_T length, const IDX_T middle) {
   const IDX_T r = get_global_id(0);
   const IDX_T s = get_global_id(1);
   const IDX_T outer = get_global_id(2);
   if (r >= inner) return;
-  IDX_T from = s;
+  IDX_T place = s;
 #if F_INDICES
   const long start = AT(indices)[outer / middle];
 #if CIRCULAR
-  from = s - (IDX_T)(start % size);
-  if (from < 0) from += size;
-  if (from >= size) from -= size;
+  place += (IDX_T)(start % size);
+  if (place < 0) place += size;
+  if (place >= size) place -= size;
 #else
-  from = s - clrt_length(start, size - length, AT(status));
+  place += clrt_length(start, size - length, AT(status));
 #endif
 #endif
-  const IDX_T at = (outer * size + s) * inner + r;
-  AT(y)[at] = from >= 0 && from < length ? AT(update)[(outer * length + from) * inner + r]
-                                         : AT(cache)[at];
+  AT(y)[(outer * size + place) * inner + r] = AT(update)[(outer * length + s) * inner + r];
 }

@@ -16,19 +16,24 @@ from clrt.kernels.variant import Lowering, Variant
 from clrt.ops.base import Accuracy, Op, Types
 from clrt.ops.checks import agree, need, normalize_axis
 from clrt.ops.movement.movement import count, index_t
+from clrt.ops.movement.scatter_elements import copy_of
 from clrt.ops.norm.softmax import around_axis
 from clrt.ops.ranges import check_lengths, length_status
 from clrt.ops.registry import register
 
 
 def _emit(node: Node, ctx: Lowering) -> list[Launch]:
-    cache, update, indices, y = node.arg(0), node.arg(1), node.input(2), node.output
+    update, indices, y = node.arg(1), node.input(2), node.output
     op = node.op
     assert isinstance(op, TensorScatter)
+    axis = op.place(len(y.dims))
+    outer, length, inner = around_axis(update.dims, axis)
+    size = y.dims[axis]
     if not count(y.dims):
         return []
-    axis = op.place(len(y.dims))
-    outer, size, inner = around_axis(y.dims, axis)
+    launches = copy_of(node, ctx)
+    if not count(update.dims):
+        return launches
     kernel = KernelSpec.of(
         "attention/tensor_scatter.cl",
         "tensor_scatter",
@@ -37,12 +42,12 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
         F_INDICES=int(indices is not None),
         INDEX_T=index_t(indices) if indices is not None else DType.INT64.cl,
     )
-    status = length_status(node, 2, size - update.dims[axis], "a write index")
-    buffers = [BufferArg(v) for v in (cache, update, y) if v is not None]
+    status = length_status(node, 2, size - length, "a write index")
+    buffers = [BufferArg(update), BufferArg(y)]
     buffers += [BufferArg(indices), BufferArg(status)] if indices is not None else []
-    numbers = (inner, size, update.dims[axis], count(y.dims[1:axis]))
+    numbers = (inner, size, length, count(y.dims[1:axis]))
     args: tuple[Arg, ...] = (*buffers, *(i32(v) for v in numbers))
-    return [Launch(kernel, (inner, size, outer), None, args)]
+    return [*launches, Launch(kernel, (inner, length, outer), None, args)]
 
 
 _Mode: TypeAlias = Literal["linear", "circular"]
@@ -65,7 +70,7 @@ class TensorScatter(Op):
     in_place = (0,)
     accuracy = Accuracy.EXACT
     followed = (2,)
-    variants = (Variant("gather", _emit),)
+    variants = (Variant("rows", _emit),)
 
     def place(self, rank: int) -> int:
         """The axis.

@@ -157,6 +157,7 @@ class ScatterND(Op):
 
     alike = ((0, 2),)
     followed = (1,)
+    in_place = (0,)
     variants = (Variant("columns", _emit_scatter, _reject),)
 
     @classmethod

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
@@ -55,10 +55,11 @@ def data_t(reduction: Reduction, dtype: DType) -> Code:
 
 
 def copy_of(node: Node, ctx: Lowering) -> list[Launch]:
-    """The launch that makes the output a copy of input 0."""
+    """The launches that make the output a copy of input 0, where it is not in its place."""
     x, y = node.arg(0), node.output
     own = contiguous_strides(x.dims)
-    return copy_launches(ctx, BufferArg(x), BufferArg(y), x.dtype, x.dims, own, own)
+    launches = copy_launches(ctx, BufferArg(x), BufferArg(y), x.dtype, x.dims, own, own)
+    return [replace(launch, copy=(x, y)) for launch in launches]
 
 
 def _reject(node: Node, caps: DeviceCaps) -> str | None:
@@ -108,6 +109,7 @@ class ScatterElements(Op):
 
     alike = ((0, 2),)
     followed = (1,)
+    in_place = (0,)
     variants = (Variant("lines", _emit, _reject),)
 
     def infer(self, inputs: Types) -> list[TensorType]:
