@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any, TypeAlias, cast
 
 import numpy as np
@@ -15,8 +16,10 @@ from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array
 from clrt.ir.traced import is_traced
+from clrt.kernels.signature import Access, Param, Signature, read_signature
+from clrt.kernels.source import read_source
 
-Scalar: TypeAlias = "np.int32 | np.int64 | np.float32"
+Scalar: TypeAlias = "np.int32 | np.uint32 | np.int64 | np.float32"
 
 # Of where a tensor starts: one cache line pair; vector loads through pointer casts rely on it.
 ALIGNMENT_BYTES = 128
@@ -49,6 +52,28 @@ class KernelSpec:
     def has(self, macro: str) -> bool:
         """Whether a macro is defined, other than as 0."""
         return dict(self.defines).get(macro, "0") != "0"
+
+    @property
+    def signature(self) -> Signature:
+        """The parameters that the source declares under the defines."""
+        return _signature(self)
+
+    @property
+    def text(self) -> str:
+        """The whole program.
+
+        Defines go in front as text, not as -D options, because their values may be code.
+
+        Raises:
+            TypeError: A define is not clrt's own code.
+        """
+        defines = "".join(f"#define {name} {spelled(value)}\n" for name, value in self.defines)
+        return defines + read_source(self.source)
+
+
+@lru_cache(maxsize=4096)
+def _signature(spec: KernelSpec) -> Signature:
+    return read_signature(spec.source, spec.entry, dict(spec.defines))
 
 
 @dataclass(frozen=True, eq=False)
@@ -156,6 +181,65 @@ class Launch:
         """What it reads and writes, each once."""
         return list(dict.fromkeys(a.buffer for a in self.args if isinstance(a, BufferArg)))
 
+    def accesses(self) -> list[tuple[BufferArg, Access]]:
+        """Its tensors, and what the kernel does with each."""
+        pairs = zip(self.args, self.kernel.signature.params, strict=True)
+        return [(a, p.access) for a, p in pairs if isinstance(a, BufferArg) and p.access]
+
+
+def launch(
+    kernel: KernelSpec,
+    global_size: tuple[int, ...],
+    local_size: tuple[int, ...] | None = None,
+    flops: int = 0,
+    /,
+    **args: Any,
+) -> Launch:
+    """A launch whose arguments are given by the names that the kernel's source declares.
+
+    Args:
+        args: A Buffer or BufferArg for each tensor, a number for each number.
+
+    Raises:
+        TypeError: A name is missing or unknown, or a value does not fit what is declared: a bug.
+        ShapeError: As `i32`.
+    """
+    signature = kernel.signature
+    if args.keys() != signature.names:
+        missing = ", ".join(sorted(signature.names - args.keys())) or "none"
+        unknown = ", ".join(sorted(args.keys() - signature.names)) or "none"
+        raise TypeError(
+            f"{kernel.source}: arguments of {kernel.entry}: missing {missing}; unknown {unknown}"
+        )
+    try:
+        bound = tuple([_argument(p, args[p.name]) for p in signature.params])
+    except TypeError as error:
+        raise TypeError(f"{kernel.source}: {kernel.entry}: {error}") from error
+    return Launch(kernel, global_size, local_size, bound, flops)
+
+
+def _argument(param: Param, value: Any) -> Arg:
+    """A value as what a parameter declares."""
+    if param.access is None:
+        if isinstance(value, (int, np.integer)):
+            if param.type == "int":
+                return i32(value)
+            if param.type != "float":
+                return _NUMBERS[param.type](value)
+        elif isinstance(value, (float, np.floating)) and param.type == "float":
+            return f32(value)
+    else:
+        arg = value if type(value) is BufferArg else BufferArg(value)
+        buffer = arg.buffer
+        if isinstance(buffer, Packed):
+            return arg
+        if isinstance(buffer, (Value, Scratch)) and buffer.dtype.itemsize == param.itemsize:
+            return arg
+        if isinstance(buffer, Status) and param.type == "long":
+            return arg
+    what = param.type if param.access is None else f"a tensor of {param.type}"
+    raise TypeError(f"{param.name} is {what}, not {value!r}")
+
 
 def i32(value: Any) -> np.int32:
     """An `int` kernel argument.
@@ -171,6 +255,19 @@ def i32(value: Any) -> np.int32:
 def f32(value: Any) -> np.float32:
     """A `float` kernel argument."""
     return np.float32(value)
+
+
+_NUMBERS: dict[str, Callable[[Any], Scalar]] = {"uint": np.uint32, "long": np.int64}
+
+
+def optional(**args: Buffer | None) -> dict[str, Any]:
+    """Arguments of tensors that may be left out, under macros that declare the others."""
+    return {name: value for name, value in args.items() if value is not None}
+
+
+def numbered(prefix: str, values: Iterable[Any], start: int = 0) -> dict[str, Any]:
+    """Arguments by names with a number behind: s0, s1, …"""
+    return {f"{prefix}{i}": v for i, v in enumerate(values, start)}
 
 
 def pieces_per_group(pieces: int, most: int, caps: DeviceCaps) -> int:

@@ -10,7 +10,7 @@ import numpy as np
 from clrt.errors import NumberError
 from clrt.ir.graph import Node
 from clrt.ir.op import Array
-from clrt.kernels.spec import BufferArg, KernelSpec, Launch, Status, i32
+from clrt.kernels.spec import KernelSpec, Launch, Status, launch
 
 
 def index_status(node: Node, operand: int, dims: Sequence[int], of: str) -> Status:
@@ -31,9 +31,9 @@ def check_launch(node: Node, operand: int, most: int, what: str) -> Launch:
     """The launch that reports lengths outside 0..most."""
     lengths = node.arg(operand)
     kernel = KernelSpec.of("attention/check_lengths.cl", "check_lengths", INDEX_T=lengths.dtype.cl)
-    buffers = (BufferArg(lengths), BufferArg(length_status(node, operand, most, what)))
+    status = length_status(node, operand, most, what)
     elems = prod(lengths.dims)
-    return Launch(kernel, (elems,), None, (*buffers, i32(elems), i32(most)))
+    return launch(kernel, (elems,), lens=lengths, status=status, n=elems, most=most)
 
 
 def check_indices(indices: Array, dims: Sequence[int], name: str, operand: int = 1) -> Array:

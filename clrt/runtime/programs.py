@@ -24,7 +24,6 @@ from clrt.kernels.spec import KernelSpec
 from clrt.runtime.driver import NO_BUILD, Guard, binary_of, check_process, cl
 from clrt.runtime.invokers import remember_invokers
 from clrt.runtime.saver import Saver
-from clrt.runtime.source import render_source
 
 # Without warnings: drivers print them, and no user can act on one.
 BUILD_OPTIONS = ("-cl-std=CL1.2", "-w")
@@ -109,7 +108,7 @@ class ProgramCache:
         return program
 
     def _make(self, spec: KernelSpec) -> cl.Program:
-        source = render_source(spec)
+        source = spec.text
         key = self._key(source)
         program = self._load(key)
         if program is None:

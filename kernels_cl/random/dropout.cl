@@ -10,12 +10,15 @@
 #define RATIO_STORAGE plain
 #define MASK 1
 #endif
-
-__kernel void dropout(IN(DATA_T, x), IN(RATIO_T, ratio), IN(uchar, training), OUT(DATA_T, y),
 #if MASK
-                      OUT(uchar, mask),
+#define MASK_OUTPUT , OUT(uchar, mask)
+#else
+#define MASK_OUTPUT
 #endif
-                      const IDX_T n, const uint key_low, const uint key_high) {
+
+__kernel void dropout(IN(DATA_T, x), IN(RATIO_T, ratio), IN(uchar, training),
+                      OUT(DATA_T, y) MASK_OUTPUT, const IDX_T n, const uint key_low,
+                      const uint key_high) {
   const IDX_T i = get_global_id(0);
   if (i >= n) return;
   const float p = LOAD_AS(RATIO_STORAGE, AT(ratio), 0);

@@ -16,7 +16,6 @@ from clrt.ops import REGISTRY
 from clrt.ops.base import Op
 from clrt.ops.blaming import Blaming
 from clrt.plan.steps import DeviceStep
-from clrt.runtime.source import render_source
 from tests.harness import all_devices, plan_graph, sample_graph
 from tests.ops.samples import Sample, samples
 
@@ -51,7 +50,7 @@ def sources(op: Op, sample: Sample, caps: DeviceCaps) -> list[str]:
         graph = sample_graph(Sample(op, sample.inputs))
     plan = plan_graph(graph, caps)
     steps = (s for s in plan.steps if isinstance(s, DeviceStep))
-    return [render_source(x.kernel) for s in steps for x in s.launches]
+    return [x.kernel.text for s in steps for x in s.launches]
 
 
 @pytest.mark.parametrize("kind", ["cpu", "gpu"])

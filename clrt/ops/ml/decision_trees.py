@@ -12,7 +12,7 @@ from clrt.errors import ModelError, ShapeError, reworded
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
-from clrt.kernels.spec import BufferArg, KernelSpec, Launch, i32
+from clrt.kernels.spec import KernelSpec, Launch, launch
 from clrt.kernels.variant import Lowering, Variant, reject_float64
 from clrt.ops.base import Op, Types
 from clrt.ops.checks import need
@@ -43,14 +43,11 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
     add = KernelSpec.of("ml/tree_ensemble.cl", "tree_targets", AGGREGATE=op.aggregate, **types)
     found = ctx.scratch(rows * trees, DType.INT32)
     sums = ctx.scratch(rows * targets, splits.dtype)
-    tables = tuple(BufferArg(v) for v in (x, nodes, splits, roots))
-    weighted = tuple(BufferArg(v) for v in (starts, entries, weights))
-    sizes = (i32(rows), i32(trees), i32(targets))
+    walk = dict(x=x, nodes=nodes, splits=splits, roots=roots, found=found, features=x.dims[1])
+    leaves = dict(found=found, starts=starts, entries=entries, weights=weights)
     return [
-        Launch(find, (trees, rows), None, (*tables, BufferArg(found), *sizes[1:2], i32(x.dims[1]))),
-        Launch(
-            add, (rows,), None, (BufferArg(found), *weighted, BufferArg(y), BufferArg(sums), *sizes)
-        ),
+        launch(find, (trees, rows), trees=trees, **walk),
+        launch(add, (rows,), y=y, sums=sums, rows=rows, trees=trees, targets=targets, **leaves),
     ]
 
 

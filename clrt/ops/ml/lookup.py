@@ -11,7 +11,7 @@ from clrt.errors import ShapeError
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
-from clrt.kernels.spec import BufferArg, KernelSpec, Launch, i32
+from clrt.kernels.spec import KernelSpec, Launch, launch
 from clrt.kernels.variant import Lowering, Variant
 from clrt.ops.base import Accuracy, Op, Types
 from clrt.ops.checks import need
@@ -34,9 +34,8 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
     if not elems:
         return []
     kernel = KernelSpec.of("ml/lookup.cl", "lookup", DATA_T=x.dtype.cl, VALUE_T=y.dtype.cl_bits)
-    buffers = (BufferArg(x), BufferArg(keys), BufferArg(node.arg(2)), BufferArg(node.arg(3)))
-    args = (*buffers, BufferArg(y), i32(elems), i32(keys.dims[0]))
-    return [Launch(kernel, (elems,), None, args)]
+    table = dict(keys=keys, values=node.arg(2), fallback=node.arg(3), count=keys.dims[0])
+    return [launch(kernel, (elems,), x=x, y=y, n=elems, **table)]
 
 
 @register

@@ -13,7 +13,7 @@ from clrt.ir.dims import differ
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
-from clrt.kernels.spec import BufferArg, KernelSpec, Launch, i32
+from clrt.kernels.spec import KernelSpec, Launch, launch
 from clrt.kernels.variant import Lowering, Variant, reject_float64
 from clrt.ops.base import Op, Types
 from clrt.ops.checks import need
@@ -36,8 +36,8 @@ def _distances(node: Node, ctx: Lowering) -> list[Launch]:
     x, vectors = node.arg(0), node.arg(1)
     (rows, features), count = x.dims, vectors.dims[0]
     kernel = KernelSpec.of("ml/svm.cl", "squared_distance", DATA_T=x.dtype.cl)
-    buffers = (BufferArg(x), BufferArg(vectors), BufferArg(node.output))
-    return [Launch(kernel, (count, rows), None, (*buffers, i32(count), i32(features)))]
+    sizes = dict(count=count, features=features)
+    return [launch(kernel, (count, rows), x=x, vectors=vectors, y=node.output, **sizes)]
 
 
 def _couple(node: Node, ctx: Lowering) -> list[Launch]:
@@ -45,9 +45,10 @@ def _couple(node: Node, ctx: Lowering) -> list[Launch]:
     assert isinstance(op, CouplePairs)
     rows, k = x.dims[0], op.classes
     kernel = KernelSpec.of("ml/svm.cl", "couple_pairs")
-    scratch = BufferArg(ctx.scratch(rows * (k * k + k)))
-    args = (BufferArg(x), BufferArg(node.output), scratch, i32(rows), i32(k))
-    return [Launch(kernel, (rows,), None, args)] if rows else []
+    if not rows:
+        return []
+    scratch = ctx.scratch(rows * (k * k + k))
+    return [launch(kernel, (rows,), x=x, y=node.output, scratch=scratch, rows=rows, k=k)]
 
 
 @register

@@ -16,7 +16,7 @@ from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, TensorType
 from clrt.ir.traced import is_traced
-from clrt.kernels.spec import BufferArg, KernelSpec, Launch, i32
+from clrt.kernels.spec import BufferArg, KernelSpec, Launch, launch
 
 Promoted: TypeAlias = Mapping[str, tuple[int, Any]]
 _NUMBERS = itertools.count()
@@ -93,11 +93,11 @@ def fill_launch(dst: BufferArg, dtype: DType, elems: int, value: object) -> Laun
     """The launch that writes one number to `elems` elements."""
     kernel = KernelSpec.of("tensor/fill.cl", "fill_bits", DATA_T=dtype.cl_bits)
     pattern = np.asarray(value).astype(dtype.numpy).tobytes()
-    bits = np.int64(int.from_bytes(pattern, "little", signed=True))
-    return Launch(kernel, (elems,), None, (dst, i32(elems), bits))
+    bits = int.from_bytes(pattern, "little", signed=True)
+    return launch(kernel, (elems,), dst=dst, n=elems, bits=bits)
 
 
 def fill_from_launch(dst: BufferArg, dtype: DType, elems: int, value: BufferArg) -> Launch:
     """The launch that writes the first element of a buffer to `elems` elements."""
     kernel = KernelSpec.of("tensor/fill.cl", "fill_from", DATA_T=dtype.cl_bits)
-    return Launch(kernel, (elems,), None, (value, dst, i32(elems)))
+    return launch(kernel, (elems,), value=value, dst=dst, n=elems)

@@ -10,7 +10,7 @@ from clrt.device.caps import DeviceCaps
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
-from clrt.kernels.spec import Arg, BufferArg, KernelSpec, Launch, i32
+from clrt.kernels.spec import BufferArg, KernelSpec, Launch, launch
 from clrt.kernels.strided import contiguous_strides, copy_launches
 from clrt.kernels.variant import Lowering, Variant, reject_float64
 from clrt.ops.base import Accuracy, OnnxNode, Op, Types
@@ -56,9 +56,9 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
         MASK=len(node.outputs) - 1,
     )
     elems = count(x.dims)
-    args: list[Arg] = [BufferArg(v) for v in (x, ratio, training, *node.outputs)]
-    args += [i32(elems), *key_args(node.op.key)]
-    return [Launch(kernel, (elems,), None, tuple(args))]
+    outputs = dict(zip(("y", "mask"), node.outputs, strict=False))
+    inputs = dict(x=x, ratio=ratio, training=training)
+    return [launch(kernel, (elems,), n=elems, **inputs, **outputs, **key_args(node.op.key))]
 
 
 @register

@@ -10,7 +10,7 @@ from clrt.errors import ShapeError
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
-from clrt.kernels.spec import BufferArg, KernelSpec, Launch, i32
+from clrt.kernels.spec import KernelSpec, Launch, launch
 from clrt.kernels.variant import Lowering, Variant, reject_float64
 from clrt.ops.base import Accuracy, OnnxNode, Op, Types
 from clrt.ops.checks import need
@@ -33,11 +33,10 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
         "random/multinomial.cl", "multinomial_sums", DATA_T=x.dtype.cl, STORAGE=x.dtype.storage
     )
     draw = KernelSpec.of("random/multinomial.cl", "multinomial_draw", OUT_T=y.dtype.cl)
-    sizes = (i32(rows), i32(classes))
-    args = (BufferArg(sums), BufferArg(y), *sizes, i32(samples), *key_args(node.op.key))
+    sizes = dict(sums=sums, rows=rows, classes=classes)
     return [
-        Launch(add, (rows,), None, (BufferArg(x), BufferArg(sums), *sizes)),
-        Launch(draw, (samples, rows), None, args),
+        launch(add, (rows,), x=x, **sizes),
+        launch(draw, (samples, rows), y=y, samples=samples, **sizes, **key_args(node.op.key)),
     ]
 
 

@@ -17,7 +17,6 @@ from zlib import crc32
 import numpy as np
 
 from clrt.ir.op import Array
-from clrt.kernels.spec import i32
 from clrt.ops.base import OnnxNode, Op, Types
 
 FLOAT_BITS = 24
@@ -60,10 +59,9 @@ def key_of(node: OnnxNode) -> int:
     return int(seed) & (1 << 64) - 1
 
 
-def key_args(key: int) -> tuple[np.int32, np.int32]:
+def key_args(key: int) -> dict[str, int]:
     """The key as two kernel arguments."""
-    low, high = np.array([key & _MASK, key >> 32 & _MASK], np.uint32).view(np.int32)
-    return i32(low), i32(high)
+    return {"key_low": key & _MASK, "key_high": key >> 32 & _MASK}
 
 
 def words(key: int, count: int) -> Array:

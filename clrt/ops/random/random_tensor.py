@@ -14,7 +14,7 @@ import numpy as np
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
-from clrt.kernels.spec import BufferArg, KernelSpec, Launch, ceil_div, f32, i32
+from clrt.kernels.spec import KernelSpec, Launch, ceil_div, f32, launch
 from clrt.kernels.variant import Lowering, Variant, reject_float64
 from clrt.ops.base import Accuracy, OnnxNode, Op, Types
 from clrt.ops.checks import checked_sizes, need
@@ -43,8 +43,9 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
         BITS=op.bits(y.dtype),
     )
     a, b = op.line
-    args = (BufferArg(y), i32(elems), *key_args(op.key), f32(a), f32(b))
-    return [Launch(kernel, (ceil_div(elems, lanes),), None, args)] if elems else []
+    if not elems:
+        return []
+    return [launch(kernel, (ceil_div(elems, lanes),), y=y, n=elems, a=a, b=b, **key_args(op.key))]
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from clrt.ir.dims import Dim, differ
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, TensorType
-from clrt.kernels.spec import Arg, BufferArg, KernelSpec, Launch, i32
+from clrt.kernels.spec import KernelSpec, Launch, launch, numbered, optional
 from clrt.kernels.variant import Lowering, Variant, reject_float64
 from clrt.ops.base import OnnxNode, Op, Types
 from clrt.ops.checks import agree, checked_sizes, need, normalize_axis
@@ -45,7 +45,7 @@ def _transform(
     if 0 in y.dims:
         return []
     wide = DType.FLOAT64 if x.dtype is DType.FLOAT64 else DType.FLOAT32
-    table = BufferArg(ctx.scratch(2 * n, wide))
+    table = ctx.scratch(2 * n, wide)
     fill = KernelSpec.of(
         "signal/dft.cl",
         "dft_table",
@@ -65,13 +65,12 @@ def _transform(
         REAL=int(y.dims[-1] == 1),
         WINDOW=int(window is not None),
     )
-    buffers = [BufferArg(y), BufferArg(x), table, *([BufferArg(window)] if window else [])]
-    numbers = (n, length, sizes[0], *steps)
-    divisor = n if inverse else 1
-    args: tuple[Arg, ...] = (*buffers, *(i32(v) for v in (*numbers, divisor)))
+    args = dict(y=y, x=x, table=table, n=n, length=length, outputs=sizes[0])
+    args |= numbered("s", steps[:3]) | numbered("t", steps[3:]) | optional(window=window)
+    flops = 8 * prod(sizes) * length
     return [
-        Launch(fill, (n,), None, (table, i32(n), i32(1 if inverse else -1))),
-        Launch(kernel, sizes, None, args, 8 * prod(sizes) * length),
+        launch(fill, (n,), table=table, n=n, sign=1 if inverse else -1),
+        launch(kernel, sizes, None, flops, divisor=n if inverse else 1, **args),
     ]
 
 

@@ -10,7 +10,7 @@ from clrt.errors import ShapeError
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
-from clrt.kernels.spec import BufferArg, KernelSpec, Launch, i32
+from clrt.kernels.spec import KernelSpec, Launch, launch
 from clrt.kernels.variant import Lowering, Variant
 from clrt.ops.base import Accuracy, OnnxNode, Op, Types
 from clrt.ops.checks import need
@@ -28,8 +28,7 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
     k = max(-rows, min(node.op.k, columns))
     one = int.from_bytes(np.ones((), y.dtype.numpy).tobytes(), "little")
     kernel = KernelSpec.of("tensor/eye_like.cl", "eye_like", DATA_T=y.dtype.cl_bits, ONE=one)
-    args = (BufferArg(y), i32(rows), i32(columns), i32(k))
-    return [Launch(kernel, (columns, rows), None, args)]
+    return [launch(kernel, (columns, rows), y=y, rows=rows, columns=columns, k=k)]
 
 
 @register

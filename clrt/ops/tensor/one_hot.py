@@ -12,7 +12,7 @@ from clrt.ir.dims import Dim
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
-from clrt.kernels.spec import BufferArg, KernelSpec, Launch, i32
+from clrt.kernels.spec import KernelSpec, Launch, launch
 from clrt.kernels.variant import Lowering, Variant
 from clrt.ops.base import Accuracy, Op, Types
 from clrt.ops.checks import agree, need, normalize_axis
@@ -43,9 +43,8 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
         IS_FLOAT=int(indices.dtype.is_float),
         STORAGE=indices.dtype.storage,
     )
-    buffers = (BufferArg(indices), BufferArg(values), BufferArg(y))
     size = (depth * inner, outer)
-    return [Launch(kernel, size, None, (*buffers, i32(depth), i32(inner)))]
+    return [launch(kernel, size, indices=indices, values=values, y=y, depth=depth, inner=inner)]
 
 
 @register

@@ -15,7 +15,7 @@ from clrt.ir.dims import Dim, Expr
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
-from clrt.kernels.spec import BufferArg, KernelSpec, Launch, i32
+from clrt.kernels.spec import KernelSpec, Launch, launch
 from clrt.kernels.variant import Lowering, Variant
 from clrt.limits import check_host
 from clrt.ops.base import Accuracy, Op, Types
@@ -40,8 +40,7 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
     if not elems:
         return []
     kernel = KernelSpec.of("tensor/range.cl", "range", DATA_T=y.dtype.cl)
-    buffers = (BufferArg(node.arg(0)), BufferArg(node.arg(2)), BufferArg(y))
-    return [Launch(kernel, (elems,), None, (*buffers, i32(elems)))]
+    return [launch(kernel, (elems,), start=node.arg(0), delta=node.arg(2), y=y, n=elems)]
 
 
 @register

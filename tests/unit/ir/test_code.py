@@ -13,7 +13,6 @@ import pytest
 import clrt
 from clrt.ir.code import Code, spelled
 from clrt.kernels.spec import KernelSpec
-from clrt.runtime.source import render_source
 
 _FOLDER = Path(clrt.__file__).parent
 # The rows of the pointwise table are literals, too: it makes Code of its second argument.
@@ -64,7 +63,7 @@ def test_a_define_takes_only_numbers_and_code(value: object) -> None:
     with pytest.raises(TypeError):
         KernelSpec.of("tensor/fill.cl", "fill_bits", VALUE=value)  # type: ignore[arg-type]
     with pytest.raises(TypeError):
-        render_source(KernelSpec("tensor/fill.cl", "fill_bits", (("VALUE", value),)))  # type: ignore[arg-type]
+        _ = KernelSpec("tensor/fill.cl", "fill_bits", (("VALUE", value),)).text  # type: ignore[arg-type]
     with pytest.raises(TypeError):
         Code("{}").fill(value)  # type: ignore[arg-type]
 

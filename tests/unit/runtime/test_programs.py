@@ -13,12 +13,12 @@ import pytest
 
 from clrt.errors import InputError, KernelBuildError
 from clrt.ir.code import Code
+from clrt.kernels.source import read_source
 from clrt.kernels.spec import KernelSpec
 from clrt.runtime.devices import DeviceInfo
 from clrt.runtime.driver import cl
 from clrt.runtime.programs import _KEPT, ProgramCache
 from clrt.runtime.saver import Saver
-from clrt.runtime.source import read_source, render_source
 from tests.harness import all_devices
 
 SPEC = KernelSpec.of("pointwise/elementwise.cl", "elementwise_flat", VW=1)
@@ -73,7 +73,7 @@ def test_damaged_entry_is_rebuilt(device: DeviceInfo, tmp_path: Path, damage: by
 def test_an_entry_under_the_name_of_another_is_rebuilt(device: DeviceInfo, tmp_path: Path) -> None:
     other = KernelSpec.of("pointwise/elementwise.cl", "elementwise_flat", VW=1, OTHER=1)
     first = _cache(device, tmp_path)
-    keys = [first._key(render_source(spec)) for spec in (SPEC, other)]
+    keys = [first._key(spec.text) for spec in (SPEC, other)]
     first.kernel(SPEC)
     first.save()
     (tmp_path / f"{keys[0]}.clbin").rename(tmp_path / f"{keys[1]}.clbin")
@@ -239,4 +239,4 @@ def test_sources_expand_includes_once() -> None:
     text = read_source("pointwise/elementwise.cl")
     assert "#include" not in text
     assert text.count("Conventions of every clrt kernel") == 1
-    assert render_source(SPEC).startswith("#define VW 1\n")
+    assert SPEC.text.startswith("#define VW 1\n")

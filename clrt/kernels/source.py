@@ -1,13 +1,10 @@
-"""Kernel sources as text: includes expanded, defines in front."""
+"""Kernel sources as text, includes expanded."""
 
 from __future__ import annotations
 
 import re
 from functools import cache
 from importlib.resources import files
-
-from clrt.ir.code import spelled
-from clrt.kernels.spec import KernelSpec
 
 _INCLUDE = re.compile(r'^#include "([^"]+)"\n', re.MULTILINE)
 
@@ -25,15 +22,3 @@ def _expand(name: str, seen: set[str]) -> str:
         seen.add(name)
     text = files("kernels_cl").joinpath(name).read_text(encoding="utf-8")
     return _INCLUDE.sub(lambda match: _expand(match[1], seen), text)
-
-
-def render_source(spec: KernelSpec) -> str:
-    """The whole program text of a kernel.
-
-    Defines go in front as text, not as -D options, because their values may be code.
-
-    Raises:
-        TypeError: A define is not clrt's own code.
-    """
-    defines = "".join(f"#define {name} {spelled(value)}\n" for name, value in spec.defines)
-    return defines + read_source(spec.source)

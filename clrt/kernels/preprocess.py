@@ -1,0 +1,271 @@
+"""The part of a C preprocessor that says what parameters a kernel has under some defines.
+
+Sources declare parameters by macros, some of which depend on other macros (a bias that may be
+there). Only those that a parameter list leads to are looked at.
+"""
+
+from __future__ import annotations
+
+import operator
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+_DIRECTIVE = re.compile(
+    r"^[ \t]*#[ \t]*(define|undef|if|ifdef|ifndef|elif|else|endif)\b((?:\\\n|[^\n])*)", re.MULTILINE
+)
+_MACRO = re.compile(r"\s*(\w+)(\(([^)]*)\))?(.*)", re.DOTALL)
+_KERNEL = re.compile(r"__kernel\b[^{;]*?\bvoid\s+(\w+)\s*\(([^{]*)\)\s*\{")
+_TOKEN = re.compile(r"[A-Za-z_]\w*|\d\w*|##|&&|\|\||[!=<>]=|[^\s\\]")
+_NAME = re.compile(r"[A-Za-z_]\w*")
+_LEVELS: tuple[dict[str, Callable[[int, int], int]], ...] = (
+    {"||": lambda a, b: int(bool(a or b))},
+    {"&&": lambda a, b: int(bool(a and b))},
+    {"==": operator.eq, "!=": operator.ne},
+    {"<": operator.lt, ">": operator.gt, "<=": operator.le, ">=": operator.ge},
+    {"+": operator.add, "-": operator.sub},
+    {"*": operator.mul, "/": operator.floordiv, "%": operator.mod},
+)
+
+Tokens: TypeAlias = "tuple[str, ...]"
+
+
+@dataclass(frozen=True)
+class Macro:
+    """A definition.
+
+    Attributes:
+        params: None for one without parentheses.
+    """
+
+    params: Tokens | None
+    body: Tokens
+
+
+@dataclass(frozen=True)
+class _Define:
+    name: str
+    macro: Macro | None  # None takes the name back
+
+
+@dataclass
+class _If:
+    branches: list[tuple[Tokens, list[_Define | _If]]] = field(default_factory=list)
+
+
+_Block: TypeAlias = "list[_Define | _If]"
+
+
+class Interface:
+    """What decides on the parameters of one kernel: its list, and the directives that matter."""
+
+    def __init__(self, params: str, directives: Iterator[tuple[str, str]]) -> None:
+        self._params = tokens(params)
+        block = _parse(directives)
+        names = set(self._params)
+        while True:
+            count = len(names)
+            kept = _filter(block, names)
+            if len(names) == count:
+                break
+        self._directives = kept
+
+    def params(self, defines: Mapping[str, str]) -> Tokens:
+        """The tokens of the parameter list under some defines, without macros but IN and OUT.
+
+        Raises:
+            ValueError: It takes more of a preprocessor than there is here.
+        """
+        macros = {name: Macro(None, tokens(text)) for name, text in defines.items()}
+        _run(self._directives, macros)
+        for primitive in PRIMITIVES:
+            macros.pop(primitive, None)
+        return tuple(_expand(self._params, macros))
+
+
+# The macros of common/base.clh by which a parameter that is a tensor is declared.
+PRIMITIVES = ("IN", "OUT", "INOUT")
+
+
+def interfaces(source: str) -> dict[str, Interface]:
+    """Those of the kernels of a source whose includes are expanded, by entry point."""
+    text = _COMMENT.sub(" ", source)
+    found = {}
+    for kernel in _KERNEL.finditer(text):
+        before = ((d[1], d[2]) for d in _DIRECTIVE.finditer(text, 0, kernel.start()))
+        found[kernel[1]] = Interface(kernel[2], before)
+    return found
+
+
+def tokens(text: str) -> Tokens:
+    """The tokens of C that have no strings."""
+    return tuple(_TOKEN.findall(text))
+
+
+def _parse(directives: Iterator[tuple[str, str]]) -> _Block:
+    """The directives up to where a kernel stands, as a tree."""
+    block: _Block = []
+    open_blocks, conditionals = [block], list[_If]()
+    for kind, rest in directives:
+        if kind in ("if", "ifdef", "ifndef"):
+            conditionals.append(_If())
+            open_blocks[-1].append(conditionals[-1])
+            open_blocks.append([])
+            tests = {"if": (), "ifdef": ("defined",), "ifndef": ("!", "defined")}[kind]
+            conditionals[-1].branches.append(((*tests, *tokens(rest)), open_blocks[-1]))
+        elif kind in ("elif", "else"):
+            open_blocks[-1] = []
+            test = tokens(rest) if kind == "elif" else ("1",)
+            conditionals[-1].branches.append((test, open_blocks[-1]))
+        elif kind == "endif":
+            conditionals.pop()
+            open_blocks.pop()
+        else:
+            open_blocks[-1].append(_definition(kind, rest))
+    return block
+
+
+def _definition(kind: str, rest: str) -> _Define:
+    parts = _MACRO.fullmatch(rest)
+    assert parts is not None, rest
+    name, given, params, body = parts.groups()
+    if kind == "undef":
+        return _Define(name, None)
+    of = None if given is None else tuple(p.strip() for p in params.split(",") if p.strip())
+    return _Define(name, Macro(of, tokens(body)))
+
+
+def _filter(block: _Block, names: set[str]) -> _Block:
+    """What defines one of the names, which grow by those that it takes."""
+    kept: _Block = []
+    for item in block:
+        if isinstance(item, _Define):
+            if item.name in names:
+                kept.append(item)
+                names.update(filter(_NAME.fullmatch, item.macro.body if item.macro else ()))
+            continue
+        branches = [(test, _filter(inside, names)) for test, inside in item.branches]
+        if any(inside for _, inside in branches):
+            kept.append(_If(branches))
+            names.update(t for test, _ in branches for t in test if _NAME.fullmatch(t))
+    return kept
+
+
+def _run(block: _Block, macros: dict[str, Macro]) -> None:
+    for item in block:
+        if isinstance(item, _If):
+            taken = (inside for test, inside in item.branches if _holds(test, macros))
+            _run(next(taken, []), macros)
+        elif item.macro is None:
+            macros.pop(item.name, None)
+        else:
+            macros[item.name] = item.macro
+
+
+def _holds(test: Tokens, macros: Mapping[str, Macro]) -> bool:
+    plain = []
+    rest = iter(test)
+    for token in rest:
+        if token == "defined":
+            name = next(rest)
+            if name == "(":
+                name = next(rest)
+                next(rest)
+            token = str(int(name in macros))
+        plain.append(token)
+    expanded = _expand(tuple(plain), macros)
+    value, end = _evaluate(expanded, 0, 0)
+    if end != len(expanded):
+        raise ValueError(f"#if {' '.join(test)}")
+    return value != 0
+
+
+def _evaluate(expr: Sequence[str], at: int, level: int) -> tuple[int, int]:
+    """The value of a constant expression from a token on, and where it ends."""
+    if level < len(_LEVELS):
+        value, at = _evaluate(expr, at, level + 1)
+        while at < len(expr) and expr[at] in _LEVELS[level]:
+            compute = _LEVELS[level][expr[at]]
+            right, at = _evaluate(expr, at + 1, level + 1)
+            value = int(compute(value, right))
+        return value, at
+    token = expr[at] if at < len(expr) else ""
+    if token == "(":
+        value, at = _evaluate(expr, at + 1, 0)
+        return value, at + 1
+    if token in ("!", "-"):
+        value, at = _evaluate(expr, at + 1, level)
+        return (int(not value) if token == "!" else -value), at
+    if _NAME.fullmatch(token):
+        return 0, at + 1
+    return int(token.rstrip("uUlL"), 0), at + 1
+
+
+def _expand(
+    text: Sequence[str], macros: Mapping[str, Macro], hidden: frozenset[str] = frozenset()
+) -> list[str]:
+    """Tokens with macros replaced; one within its own replacement stays."""
+    out: list[str] = []
+    at = 0
+    while at < len(text):
+        token = text[at]
+        at += 1
+        macro = None if token in hidden else macros.get(token)
+        if macro is None or (macro.params is not None and text[at : at + 1] != ("(",)):
+            out.append(token)
+            continue
+        body: Sequence[str] = macro.body
+        if macro.params is not None:
+            given, at = _arguments(text, at + 1)
+            if len(given) != len(macro.params):
+                raise ValueError(f"{token} takes {len(macro.params)} arguments, not {len(given)}")
+            body = _substitute(body, dict(zip(macro.params, given, strict=True)), macros, hidden)
+        out += _expand(_pasted(body), macros, hidden | {token})
+    return out
+
+
+def _arguments(text: Sequence[str], at: int) -> tuple[list[Tokens], int]:
+    """The arguments behind an opening parenthesis, and where what follows them begins."""
+    found: list[list[str]] = [[]]
+    depth = 1
+    while True:
+        token = text[at]
+        at += 1
+        depth += (token == "(") - (token == ")")
+        if not depth:
+            return [tuple(a) for a in found], at
+        if token == "," and depth == 1:
+            found.append([])
+        else:
+            found[-1].append(token)
+
+
+def _substitute(
+    body: Sequence[str],
+    given: Mapping[str, Tokens],
+    macros: Mapping[str, Macro],
+    hidden: frozenset[str],
+) -> list[str]:
+    """The body with arguments for parameters: as they stand beside ##, else expanded."""
+    out: list[str] = []
+    for at, token in enumerate(body):
+        if token not in given:
+            out.append(token)
+        elif "##" in (*body[max(at - 1, 0) : at], *body[at + 1 : at + 2]):
+            out += given[token]
+        else:
+            out += _expand(given[token], macros, hidden)
+    return out
+
+
+def _pasted(body: Sequence[str]) -> tuple[str, ...]:
+    out: list[str] = []
+    rest = iter(body)
+    for token in rest:
+        if token == "##":
+            out[-1] += next(rest)
+        else:
+            out.append(token)
+    return tuple(out)
