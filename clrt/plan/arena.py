@@ -7,9 +7,10 @@ from dataclasses import dataclass
 
 from clrt.errors import OutOfMemoryError
 from clrt.kernels.spec import ALIGNMENT_BYTES
+from clrt.plan.slab import Slab, Span
 
 # Kernels take offsets of elements, which may be bytes, as 32-bit integers.
-_INDEXED_BYTES = 1 << 31
+INDEXED_BYTES = 1 << 31
 
 
 @dataclass(frozen=True)
@@ -81,18 +82,24 @@ def separate(intervals: Sequence[Interval], max_slab_bytes: int) -> Arena:
 def place(intervals: Sequence[Interval], max_slab_bytes: int) -> Arena:
     """Greedy by size: the largest first, each at the lowest offset that is free all its life.
 
-    The order by size alone loses where many equal buffers chain, so an order by start is tried
-    as well and the smaller arena is taken.
+    The order by size alone loses where many equal buffers chain. So where it takes more than is
+    alive at once, an order by start is tried as well, and the smaller arena is taken.
 
     Raises:
         OutOfMemoryError: One buffer is larger than a slab may be.
     """
     _check_sizes(intervals, max_slab_bytes)
     indices = range(len(intervals))
+    begin = min((i.first for i in intervals), default=0)
+    ticks = 1 << max((i.last - begin for i in intervals), default=0).bit_length()
+    spans = [Span.of(i.first - begin, i.last - begin, ticks) for i in intervals]
     by_size = sorted(indices, key=lambda i: (-intervals[i].nbytes, intervals[i].first))
+    arena = _place(intervals, spans, by_size, max_slab_bytes)
+    if arena.nbytes == live_bytes(intervals):
+        return arena
     by_start = sorted(indices, key=lambda i: (intervals[i].first, -intervals[i].nbytes))
-    arenas = (_place(intervals, order, max_slab_bytes) for order in (by_size, by_start))
-    return min(arenas, key=lambda a: a.nbytes)
+    other = _place(intervals, spans, by_start, max_slab_bytes)
+    return min(arena, other, key=lambda a: a.nbytes)
 
 
 def _check_sizes(intervals: Sequence[Interval], max_slab_bytes: int) -> None:
@@ -106,35 +113,23 @@ def _check_sizes(intervals: Sequence[Interval], max_slab_bytes: int) -> None:
         )
 
 
-def _place(intervals: Sequence[Interval], order: Sequence[int], max_slab_bytes: int) -> Arena:
-    slabs: list[list[tuple[int, int]]] = []
-    places: dict[int, Place] = {}
+def _place(
+    intervals: Sequence[Interval], spans: Sequence[Span], order: Sequence[int], max_slab_bytes: int
+) -> Arena:
+    largest = min(max_slab_bytes, INDEXED_BYTES)
+    slabs: list[Slab] = []
     sizes: list[int] = []
+    places: dict[int, Place] = {}
     for index in order:
-        size = align(intervals[index].nbytes)
+        size, span = align(intervals[index].nbytes), spans[index]
         for slab in range(len(slabs) + 1):
             if slab == len(slabs):
-                slabs.append([])
+                slabs.append(Slab())
                 sizes.append(0)
-            taken = sorted(
-                (offset, end)
-                for other, offset, end in _entries(slabs[slab], intervals)
-                if intervals[index].meets(intervals[other])
-            )
-            offset = 0
-            for start, end in taken:
-                if start - offset >= size:
-                    break
-                offset = max(offset, end)
-            if not offset or offset + size <= min(max_slab_bytes, _INDEXED_BYTES):
-                slabs[slab].append((index, offset))
+            offset = slabs[slab].room(span, size)
+            if not offset or offset + size <= largest:
+                slabs[slab].take(span, offset, size)
                 places[index] = Place(slab, offset)
                 sizes[slab] = max(sizes[slab], offset + size)
                 break
     return Arena(tuple(places[i] for i in range(len(intervals))), tuple(sizes))
-
-
-def _entries(
-    slab: Sequence[tuple[int, int]], intervals: Sequence[Interval]
-) -> list[tuple[int, int, int]]:
-    return [(i, offset, offset + align(intervals[i].nbytes)) for i, offset in slab]
