@@ -17,7 +17,6 @@ import numpy as np
 from clrt.accuracy import difference
 from clrt.errors import InputError, UnsupportedError
 from clrt.exporter.onnx_outputs import node_outputs, with_outputs
-from clrt.importer import huggingface
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Node, Value
 from clrt.ir.op import Array, ContainerType
@@ -27,7 +26,7 @@ from clrt.ops.evaluate import evaluate
 from clrt.passes.driver import run_pass
 from clrt.passes.pipeline import optimize
 from clrt.passes.shrink_weights import ShrinkWeights
-from clrt.sources import is_compiled, onnx_source, read_graph
+from clrt.sources import is_compiled, onnx_model, read_graph
 
 Feeds: TypeAlias = "Mapping[str, Array]"
 
@@ -122,12 +121,8 @@ class OnnxRuntime(Other):
                 "onnxruntime is not installed, which clrt is to be compared with; install it "
                 "with: pip install onnxruntime, or compare with the references."
             )
-        model, weights = onnx_source(source)
-        self._folder = model.parent if isinstance(model, Path) else None
-        if isinstance(model, (Path, bytes)):
-            self._model = model
-        else:
-            self._model = huggingface.inline_weights(model, weights).SerializeToString()
+        self._model = onnx_model(source)
+        self._folder = self._model.parent if isinstance(self._model, Path) else None
 
     def names(self) -> set[str]:
         return node_outputs(self._model)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, TypeGuard
 
 from clrt.container.compiled import SUFFIX, read_compiled
 from clrt.errors import ModelError
 from clrt.ir.graph import Graph
-from clrt.ir.op import Array
 from clrt.ops.blaming import Blaming
 
 if TYPE_CHECKING:
@@ -32,37 +30,44 @@ def read_graph(source: Source) -> Graph:
         return source.copy()
     if is_compiled(source):
         return read_compiled(Path(source)).graph
-    from clrt.importer.onnx_importer import (
-        import_model,
-    )  # loading a compiled model does not import onnx
-
     if not isinstance(source, (str, Path)):
-        return import_model(*onnx_source(source))
+        return _import_onnx(source)
     with Blaming(f"'{source}'"):
-        return import_model(*onnx_source(source))
+        file = onnx_file(source)
+        return _import_folder(Path(source)) if file is None else _import_onnx(file)
 
 
-def onnx_source(
-    source: str | Path | bytes | onnx.ModelProto,
-) -> tuple[Path | bytes | onnx.ModelProto, Mapping[str, Array]]:
-    """The model proto of a file, its bytes or a folder, and the weights it does not contain.
+def onnx_file(source: str | Path) -> Path | None:
+    """The ONNX file at a path; None for a folder that has a checkpoint's weights alone.
 
     Raises:
-        ModelError: A folder has no model, or its model is damaged.
+        ModelError: A folder has ONNX files only of other names.
     """
-    if isinstance(source, (str, Path)) and os.path.isdir(source):  # where Path's raises, False
-        folder = _transformer_folder(Path(source))
-        for name in _ONNX_FILES:
-            if (folder / name).is_file():
-                return folder / name, {}
-        others = [f for pattern in ("onnx/*.onnx", "*.onnx") for f in sorted(folder.glob(pattern))]
-        if others and not any(folder.glob("*.safetensors")):
-            listing = ", ".join(map(str, others))
-            raise ModelError(f"'{folder}' has no model.onnx but {listing}; give the path of one.")
-        from clrt.importer.huggingface import build_model
+    if not os.path.isdir(source):  # where Path's raises, False
+        return Path(source)
+    folder = _transformer_folder(Path(source))
+    for name in _ONNX_FILES:
+        if (folder / name).is_file():
+            return folder / name
+    others = [f for pattern in ("onnx/*.onnx", "*.onnx") for f in sorted(folder.glob(pattern))]
+    if others and not any(folder.glob("*.safetensors")):
+        listing = ", ".join(map(str, others))
+        raise ModelError(f"'{folder}' has no model.onnx but {listing}; give the path of one.")
+    return None
 
-        return build_model(folder)
-    return Path(source) if isinstance(source, str) else source, {}
+
+def onnx_model(source: str | Path) -> Path | bytes:
+    """The model for other runtimes: its ONNX file, or as bytes what its graph is as ONNX.
+
+    Raises:
+        ModelError, UnsupportedError: It has no ONNX file, and cannot be read or exported.
+    """
+    file = None if is_compiled(source) else onnx_file(source)
+    if file is not None:
+        return file
+    from clrt.exporter.onnx_exporter import export_model
+
+    return bytes(export_model(read_graph(source)).SerializeToString())
 
 
 def model_files(source: Path) -> list[Path]:
@@ -78,6 +83,21 @@ def _transformer_folder(folder: Path) -> Path:
     """The folder of the transformer; older folders of sentence-transformers have 0_Transformer."""
     inner = folder / "0_Transformer"
     return inner if (inner / "config.json").is_file() else folder
+
+
+# Each imports its importer when it is called: what runs no model of a kind loads nothing for it.
+
+
+def _import_onnx(source: Path | bytes | onnx.ModelProto) -> Graph:
+    from clrt.importer.onnx_importer import import_model
+
+    return import_model(source)
+
+
+def _import_folder(folder: Path) -> Graph:
+    from clrt.importer.huggingface import import_checkpoint
+
+    return import_checkpoint(_transformer_folder(folder))
 
 
 def is_compiled(source: Source) -> TypeGuard[str | Path]:

@@ -21,11 +21,9 @@ from clrt.cli.samples import made_up_inputs, sample_inputs
 from clrt.cli.shapes import DeviceOption, ModelArgument, ShapeOption, one_shape
 from clrt.converter import apart
 from clrt.errors import InputError, UnsupportedError, counted
-from clrt.exporter.onnx_exporter import export_model
-from clrt.importer import huggingface
 from clrt.ir.op import Array
 from clrt.model import load
-from clrt.sources import is_compiled, onnx_source, read_graph
+from clrt.sources import onnx_model
 from clrt.text.locate import find_model
 
 _TURNS = 5
@@ -128,23 +126,12 @@ def open_onnxruntime(model: Path) -> Any:
     options.intra_op_num_threads = _threads()
     # Its threads would go on spinning during clrt's turn.
     options.add_session_config_entry("session.force_spinning_stop", "1")
-    source = onnx_model(model)
+    found = onnx_model(model)
+    source = str(found) if isinstance(found, Path) else found
     try:
         return onnxruntime.InferenceSession(source, options, providers=["CPUExecutionProvider"])
     except Exception as error:
         raise UnsupportedError(f"ONNX Runtime cannot load {model}: {error}") from error
-
-
-def onnx_model(model: Path) -> str | bytes:
-    """The ONNX file of a model, or its bytes for a folder of weights or a compiled model."""
-    if is_compiled(model):
-        return bytes(export_model(read_graph(model)).SerializeToString())
-    source, weights = onnx_source(model)
-    if isinstance(source, Path):
-        return str(source)
-    if isinstance(source, bytes):
-        return source
-    return bytes(huggingface.inline_weights(source, weights).SerializeToString())
 
 
 def _first(session: Any, feeds: dict[str, Array]) -> list[Any]:

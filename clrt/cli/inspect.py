@@ -32,7 +32,7 @@ from clrt.ir.graph import Graph
 from clrt.model import Model, load
 from clrt.ops.base import all_graphs
 from clrt.signature import symbol_places
-from clrt.sources import is_compiled, onnx_source
+from clrt.sources import is_compiled, onnx_file, read_graph
 from clrt.text.locate import find_model
 
 Shapes = Mapping[str, tuple[int, ...]]
@@ -136,9 +136,7 @@ def look_into(path: Path, shapes: list[str], device: str | None) -> Inspection:
         with load(path, device=device) as model:
             graph = model._graph
             sets = [parse_shapes(s, model) for s in shapes] or _usual_shapes(model)
-            after = Counter(
-                op_name(n.op.domain, n.op.name) for g in all_graphs(graph) for n in g.nodes
-            )
+            after = _op_counts(graph)
             return replace(
                 found,
                 inputs=tuple(map(str, model.inputs)),
@@ -154,12 +152,22 @@ def look_into(path: Path, shapes: list[str], device: str | None) -> Inspection:
 
 
 def _of_file(path: Path) -> Inspection:
-    """The facts of an ONNX file, or of the graph made for a folder."""
-    file = read_info(*onnx_source(path))
+    """The facts of an ONNX file, or of the graph of a checkpoint."""
+    source = onnx_file(path)
+    if source is None:
+        graph = read_graph(path)
+        ops = {name: (n, -1) for name, n in _op_counts(graph).items()}
+        return Inspection(str(path), None, ops=ops, parameters=_parameters(graph))
+    file = read_info(source)
     ops = {name: (n, -1) for name, n in file.ops.items()}
     return Inspection(
         str(path), file, file.inputs, file.outputs, ops=ops, parameters=file.parameters
     )
+
+
+def _op_counts(graph: Graph) -> Counter[str]:
+    """Nodes by op, those of inner graphs too."""
+    return Counter(op_name(n.op.domain, n.op.name) for g in all_graphs(graph) for n in g.nodes)
 
 
 def _parameters(graph: Graph) -> tuple[Parameters, ...]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 from typing import Protocol
 
@@ -45,14 +45,12 @@ class Context:
         lacking: Outputs that clrt lacks of nodes that it runs, and what is noted where one is read.
     """
 
-    def __init__(
-        self, model: onnx.ModelProto, tensors: TensorReader, weights: Mapping[str, Array]
-    ) -> None:
+    def __init__(self, model: onnx.ModelProto, tensors: TensorReader) -> None:
         self.graph = model.graph
         self.opsets = opsets_of(model.opset_import) or {"": 1}  # what files had before IR 3
         self.tensors = tensors
         self.functions = local_functions(model)
-        self.initializers = {**initializers_of(model.graph), **weights}
+        self.initializers = initializers_of(model.graph)
         self.inputs = [i for i in self.graph.input if i.name not in self.initializers]
         self.dims = DimNames(self.inputs)
         self.value_names, self.node_names = Names(), Names()

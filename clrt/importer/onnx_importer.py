@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 
 import onnx
@@ -15,17 +14,13 @@ from clrt.importer.onnx_refusals import unsupported_error
 from clrt.importer.onnx_scope import BROKEN, Scope
 from clrt.importer.onnx_types import tensor_type
 from clrt.ir.graph import Graph, Value
-from clrt.ir.op import Array
 
 
-def import_model(
-    source: str | Path | bytes | onnx.ModelProto, weights: Mapping[str, Array] | None = None
-) -> Graph:
+def import_model(source: str | Path | bytes | onnx.ModelProto) -> Graph:
     """Reads an ONNX model.
 
     Args:
         source: A file, its bytes, or the model itself. External data are looked for beside a file.
-        weights: More initializers by name; they win over those of the file and are not copied.
 
     Returns:
         The graph. Initializers and Constant nodes are constants, also those that the file lists
@@ -37,7 +32,7 @@ def import_model(
         ShapeError: Shapes inside the model do not fit together.
     """
     model, tensors = read_model(source)
-    context = Context(model, tensors, weights or {})
+    context = Context(model, tensors)
     if context.functions:
         _ = context.most_visits  # refuses what grows without bound
     return _main_graph(context)

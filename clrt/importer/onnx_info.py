@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -12,7 +12,6 @@ import onnx
 
 from clrt.importer.onnx_read import normal_domain, opsets_of, read_model
 from clrt.ir.dtypes import DType
-from clrt.ir.op import Array
 
 
 @dataclass(frozen=True)
@@ -47,13 +46,8 @@ class FileInfo:
     parameters: tuple[Parameters, ...]
 
 
-def read_info(
-    source: str | Path | bytes | onnx.ModelProto, weights: Mapping[str, Array] | None = None
-) -> FileInfo:
+def read_info(source: str | Path | bytes | onnx.ModelProto) -> FileInfo:
     """The facts of an ONNX model.
-
-    Args:
-        weights: Initializers that the model lacks, by name.
 
     Raises:
         ModelError: The file is missing, damaged or not valid ONNX.
@@ -71,7 +65,7 @@ def read_info(
         tuple(_text(i) for i in graph.input if i.name not in given),
         tuple(_text(o) for o in graph.output),
         dict(Counter(op_name(n.domain, n.op_type) for n in _nodes(graph)).most_common()),
-        tuple(_parameters(graph, weights or {})),
+        tuple(_parameters(graph)),
     )
 
 
@@ -90,12 +84,11 @@ def _nodes(graph: onnx.GraphProto) -> Iterator[onnx.NodeProto]:
                 yield from _nodes(inner)
 
 
-def _parameters(graph: onnx.GraphProto, weights: Mapping[str, Array]) -> Iterable[Parameters]:
+def _parameters(graph: onnx.GraphProto) -> Iterable[Parameters]:
     elements: Counter[str] = Counter()
     bits: Counter[str] = Counter()
-    tensors = [(t.data_type, prod(t.dims)) for t in graph.initializer if t.name not in weights]
+    tensors = [(t.data_type, prod(t.dims)) for t in graph.initializer]
     tensors += [(s.values.data_type, prod(s.values.dims)) for s in graph.sparse_initializer]
-    tensors += [(DType.of(a.dtype).onnx, a.size) for a in weights.values()]
     for code, count in tensors:
         dtype = DType.from_onnx(code)
         name = _dtype(code)

@@ -25,7 +25,7 @@ from clrt.errors import ModelError
 from clrt.ir.op import Array
 from clrt.passes.shrink_weights import Shrunk
 from clrt.runtime.devices import DeviceInfo, devices
-from clrt.sources import onnx_source
+from clrt.sources import onnx_file
 from tests.harness import SWEEP, all_devices
 from tests.models.fixtures import load_family
 from tests.models.oracle import model_folder
@@ -308,7 +308,7 @@ def test_a_transformer_in_a_folder_of_its_own(tmp_path: Path) -> None:
     inner.mkdir()
     for name in ("config.json", "model.onnx"):
         (inner / name).write_text("{}")
-    assert onnx_source(tmp_path)[0] == inner / "model.onnx"
+    assert onnx_file(tmp_path) == inner / "model.onnx"
 
 
 def test_a_model_without_a_tokenizer_is_no_encoder(tmp_path: Path) -> None:

@@ -10,7 +10,8 @@ import onnxruntime
 import pytest
 
 import clrt
-from clrt.importer import huggingface
+from clrt.exporter.onnx_exporter import export_model
+from clrt.importer.huggingface import import_checkpoint
 from tests.harness import all_devices, name_of
 from tests.models.fixtures import load_minilm, minilm_names
 from tests.models.oracle import (
@@ -30,7 +31,7 @@ MAX_LAUNCHES = 50
 
 def _proto(name: str) -> onnx.ModelProto:
     if name == "safetensors":
-        return huggingface.inline_weights(*huggingface.build_model(model_folder()))
+        return export_model(import_checkpoint(model_folder()))
     return load_minilm(name, model_folder())
 
 

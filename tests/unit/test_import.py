@@ -52,6 +52,15 @@ def test_a_compiled_model_loads_without_onnx(tmp_path: Path) -> None:
     assert not {"onnx", "tokenizers", "rich", "typer", "tqdm"} & set(found)
 
 
+def test_a_checkpoint_loads_without_onnx(tmp_path: Path) -> None:
+    from tests.unit.importer.checkpoints import make_config, make_tensors, write
+
+    write(tmp_path, make_config("bert"), make_tensors("bert"))
+    found = _modules(f"import clrt\nclrt.load({str(tmp_path)!r}, device='cpu')")
+    assert "clrt.importer.huggingface" in found
+    assert not {"onnx", "google.protobuf", "tokenizers"} & set(found)
+
+
 def test_only_what_is_public_is_listed() -> None:
     clrt.load  # noqa: B018  what was used once is found again
     assert sorted(dir(clrt)) == sorted([*clrt.__all__, "__version__"])

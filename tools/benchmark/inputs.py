@@ -61,10 +61,11 @@ def prepare_model(name: str, source: Path | None, work: Path) -> ModelFiles:
 
 def _export(folder: Path, target: Path) -> None:
     """Writes the graph that clrt builds of a checkpoint as one ONNX file."""
-    from clrt.importer import huggingface
+    from clrt.sources import onnx_model
 
-    proto = huggingface.inline_weights(*huggingface.build_model(folder))
-    target.write_bytes(proto.SerializeToString())
+    content = onnx_model(folder)
+    assert isinstance(content, bytes)
+    target.write_bytes(content)
 
 
 def _write_bert_base(folder: Path) -> None:

@@ -1,5 +1,5 @@
-"""Builds ONNX graphs of BERT-family encoders straight from Hugging Face checkpoints."""
+"""Builds graphs of BERT-family encoders straight from Hugging Face checkpoints."""
 
-from clrt.importer.huggingface.build import build_model, inline_weights
+from clrt.importer.huggingface.import_checkpoint import import_checkpoint
 
-__all__ = ["build_model", "inline_weights"]
+__all__ = ["import_checkpoint"]

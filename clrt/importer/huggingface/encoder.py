@@ -1,4 +1,4 @@
-"""Writes the encoder: embeddings, attention layers and the pooler."""
+"""The encoder: embeddings, attention layers and the pooler."""
 
 from __future__ import annotations
 
@@ -6,34 +6,48 @@ import math
 
 import numpy as np
 from numpy.typing import NDArray
-from onnx import TensorProto
 
 from clrt.importer.huggingface.config import HuggingFaceConfig
 from clrt.importer.huggingface.families import RELATIVE_BUCKETS, RELATIVE_REACH
-from clrt.importer.huggingface.writer import GraphWriter
+from clrt.importer.huggingface.layers import LayerBuilder
+from clrt.ir.dims import symbol
+from clrt.ir.dtypes import DType
+from clrt.ir.graph import Value
+from clrt.ops.matmul.matmul import MatMul
+from clrt.ops.movement.gather import Gather
+from clrt.ops.movement.slice import Slice
+from clrt.ops.movement.transpose import Transpose
+from clrt.ops.movement.views import Reshape, Squeeze, Unsqueeze
+from clrt.ops.norm.softmax import Softmax
+from clrt.ops.pointwise.cast import Cast
+from clrt.ops.pointwise.pointwise import Add, Equal, Mul, Not, Sub
+from clrt.ops.reduce.cum_sum import CumSum
+from clrt.ops.tensor.range import Range
+from clrt.ops.tensor.shape import Shape_
 
 _WORDS = "embeddings.word_embeddings.weight"
 
 
 class Encoder:
-    """Writes one encoder's graph.
+    """Builds one encoder's graph.
 
     Attributes:
-        writer: Where nodes go.
+        build: Makes the nodes.
         config: What to build.
+        inputs: The graph's inputs, all int64 [batch, sequence].
     """
 
-    def __init__(self, writer: GraphWriter, config: HuggingFaceConfig) -> None:
-        self.writer = writer
+    def __init__(self, build: LayerBuilder, config: HuggingFaceConfig) -> None:
+        self.build = build
         self.config = config
         prefix = config.family.prefix
-        self._prefix = prefix if f"{prefix}{_WORDS}" in writer.checkpoint else ""
-
-    @property
-    def input_names(self) -> list[str]:
-        """The graph's inputs, all int64 [batch, sequence]."""
-        names = ["input_ids", "attention_mask"]
-        return [*names, "token_type_ids"] if self._reads_token_types else names
+        self._prefix = prefix if f"{prefix}{_WORDS}" in build.checkpoint else ""
+        self._token_ids, self._mask = self._input("input_ids"), self._input("attention_mask")
+        self.inputs = [self._token_ids, self._mask]
+        self._types: Value | None = None
+        if config.family.token_types == "input" and config.token_types > 0:
+            self._types = self._input("token_type_ids")
+            self.inputs.append(self._types)
 
     @property
     def word_embeddings(self) -> str:
@@ -44,150 +58,136 @@ class Encoder:
     def has_pooler(self) -> bool:
         """Whether the checkpoint holds a pooler."""
         pooler = self.config.family.pooler
-        return pooler is not None and f"{self._prefix}{pooler}.weight" in self.writer.checkpoint
+        return pooler is not None and f"{self._prefix}{pooler}.weight" in self.build.checkpoint
 
-    def hidden_states(self) -> str:
-        """Writes the embeddings and all layers, and returns the last hidden state."""
+    def hidden_states(self) -> Value:
+        """The last hidden state, behind the embeddings and all layers."""
         hidden = self._embeddings()
         bias = self._attention_bias()
         for path in self.config.layer_paths():
             hidden = self._layer(hidden, bias, self._prefix + path)
         return hidden
 
-    def pooled(self, hidden: str) -> str:
-        """Writes the pooler on the first token and returns its output."""
+    def pooled(self, hidden: Value) -> Value:
+        """The output of the pooler, which reads the first token."""
         path = f"{self._prefix}{self.config.family.pooler}"
-        first = self.writer.first_token(hidden, path)
+        first = self.build.first_token(hidden, path)
         size = self.config.hidden
-        return self.writer.activation(self.writer.linear(first, path, size, size), "tanh", path)
+        return self.build.activation(self.build.linear(first, path, size, size), "tanh", path)
 
-    @property
-    def _reads_token_types(self) -> bool:
-        return self.config.family.token_types == "input" and self.config.token_types > 0
+    def _input(self, name: str) -> Value:
+        return self.build.input(name, DType.INT64, (symbol("batch"), symbol("sequence")))
 
-    def _embeddings(self) -> str:
-        config, writer = self.config, self.writer
+    def _embeddings(self) -> Value:
+        config, build = self.config, self.build
         size, path = config.embedding, f"{self._prefix}embeddings"
-        words = writer.weight(self.word_embeddings, (config.vocabulary, size))
-        total = writer.node("Gather", [words, "input_ids"], path)
+        words = build.weight(self.word_embeddings, config.vocabulary, size)
+        total = build(path, Gather(), words, self._token_ids)
         for term in (self._token_types(path), self._positions(path)):
-            total = writer.node("Add", [total, term], path) if term else total
-        total = writer.layer_norm(total, f"{path}.LayerNorm", size, config.epsilon)
+            total = build(path, Add(), total, term) if term is not None else total
+        total = build.layer_norm(total, f"{path}.LayerNorm", size, config.epsilon)
         if not config.projected:
             return total
-        return writer.linear(
-            total, f"{self._prefix}{config.family.projection}", size, config.hidden
-        )
+        return build.linear(total, f"{self._prefix}{config.family.projection}", size, config.hidden)
 
-    def _token_types(self, path: str) -> str | None:
-        config, writer = self.config, self.writer
+    def _token_types(self, path: str) -> Value | None:
+        config, build = self.config, self.build
         if config.family.token_types == "none" or config.token_types == 0:
             return None
         name = f"{path}.token_type_embeddings.weight"
-        table = writer.weight(name, (config.token_types, config.embedding))
-        rows = "token_type_ids" if self._reads_token_types else writer.constant("zero", 0)
-        return writer.node("Gather", [table, rows], path)
+        table = build.weight(name, config.token_types, config.embedding)
+        rows = build.numbers(0) if self._types is None else self._types
+        return build(path, Gather(), table, rows)
 
-    def _positions(self, path: str) -> str:
-        config, writer = self.config, self.writer
+    def _positions(self, path: str) -> Value:
+        config, build = self.config, self.build
         name = f"{path}.position_embeddings.weight"
-        table = writer.weight(name, (config.max_positions, config.embedding))
+        table = build.weight(name, config.max_positions, config.embedding)
         if config.family.positions == "padding":
-            return writer.node("Gather", [table, self._padded_positions()], path)
-        bounds = [writer.constant("starts", [0]), self._sequence_length()]
-        return writer.node("Slice", [table, *bounds, writer.constant("axes_0", [0])], path)
+            return build(path, Gather(), table, self._padded_positions())
+        return build(path, Slice(), table, build.ints(0), self._sequence_length(), build.ints(0))
 
-    def _padded_positions(self) -> str:
+    def _padded_positions(self) -> Value:
         """Numbers tokens from padding_index + 1 on; padding itself gets padding_index."""
-        writer, scope = self.writer, "positions"
-        padding = writer.constant("padding_index", self.config.padding_index)
-        is_padding = writer.node("Equal", ["input_ids", padding], scope)
-        token = writer.node("Not", [is_padding], scope)
-        token = writer.node("Cast", [token], scope, to=TensorProto.INT64)
-        count = writer.node("CumSum", [token, writer.constant("one", 1)], scope)
-        count = writer.node("Mul", [count, token], scope)
-        return writer.node("Add", [count, padding], scope)
+        build, layer = self.build, "positions"
+        padding = build.numbers(self.config.padding_index)
+        is_padding = build(layer, Equal(), self._token_ids, padding)
+        token = build(layer, Cast(DType.INT64), build(layer, Not(), is_padding))
+        count = build(layer, CumSum(), token, build.numbers(1))
+        return build(layer, Add(), build(layer, Mul(), count, token), padding)
 
-    def _sequence_length(self) -> str:
-        return self.writer.node("Shape", ["input_ids"], "sequence", start=1, end=2)
+    def _sequence_length(self) -> Value:
+        return self.build("sequence", Shape_(start=1, end=2), self._token_ids)
 
-    def _attention_bias(self) -> str:
-        """Writes what is added to all attention scores: the mask and any relative bias."""
-        writer, scope = self.writer, "attention_bias"
-        mask = writer.node("Cast", ["attention_mask"], scope, to=TensorProto.FLOAT)
-        mask = writer.node("Unsqueeze", [mask, writer.constant("axes_1_2", [1, 2])], scope)
-        one = writer.constant("one_float", 1.0, np.float32)
-        least = writer.constant("least_float", np.finfo(np.float32).min, np.float32)
-        mask = writer.node("Mul", [writer.node("Sub", [one, mask], scope), least], scope)
+    def _attention_bias(self) -> Value:
+        """What is added to all attention scores: the mask and any relative bias."""
+        build, layer = self.build, "attention_bias"
+        mask = build(layer, Cast(DType.FLOAT32), self._mask)
+        mask = build(layer, Unsqueeze(), mask, build.ints(1, 2))
+        one = build.numbers(1, DType.FLOAT32)
+        least = build.numbers(np.finfo(np.float32).min, DType.FLOAT32)
+        mask = build(layer, Mul(), build(layer, Sub(), one, mask), least)
         if self.config.family.relative_bias is None:
             return mask
-        return writer.node("Add", [self._relative_bias(), mask], scope)
+        return build(layer, Add(), self._relative_bias(), mask)
 
-    def _relative_bias(self) -> str:
-        """Writes MPNet's bias by bucketed distance, [1, heads, sequence, sequence].
+    def _relative_bias(self) -> Value:
+        """MPNet's bias by bucketed distance, [1, heads, sequence, sequence].
 
         The buckets of all distances are a constant: their logarithms would round differently on
         different devices, and move distances at the borders to another bucket.
         """
-        config, writer = self.config, self.writer
-        scope = f"{self._prefix}{config.family.relative_bias}"
+        config, build = self.config, self.build
+        path = f"{self._prefix}{config.family.relative_bias}"
         most = config.max_positions - 1
-        buckets = writer.constant("buckets", relative_buckets(np.arange(-most, most + 1)))
-        place = self._relative_places(scope, writer.constant("most_distance", most))
-        bucket = writer.node("Gather", [buckets, place], scope)
-        table = writer.weight(f"{scope}.weight", (RELATIVE_BUCKETS, config.heads))
-        bias = writer.node("Gather", [table, bucket], scope)
-        bias = writer.node("Transpose", [bias], scope, perm=[2, 0, 1])
-        return writer.node("Unsqueeze", [bias, writer.constant("axes_0", [0])], scope)
+        buckets = build.numbers(relative_buckets(np.arange(-most, most + 1)))
+        places = self._relative_places(path, build.numbers(most))
+        bucket = build(path, Gather(), buckets, places)
+        table = build.weight(f"{path}.weight", RELATIVE_BUCKETS, config.heads)
+        bias = build(path, Transpose((2, 0, 1)), build(path, Gather(), table, bucket))
+        return build(path, Unsqueeze(), bias, build.ints(0))
 
-    def _relative_places(self, scope: str, offset: str) -> str:
-        """Writes key position - query position + offset, [sequence, sequence]."""
-        writer = self.writer
-        length = writer.node("Squeeze", [self._sequence_length()], scope)
-        limits = [writer.constant("zero", 0), length, writer.constant("one", 1)]
-        places = writer.node("Range", limits, scope)
-        columns = writer.node("Unsqueeze", [places, writer.constant("axes_0", [0])], scope)
-        rows = writer.node("Unsqueeze", [places, writer.constant("axes_1", [1])], scope)
-        distance = writer.node("Sub", [columns, rows], scope)
-        return writer.node("Add", [distance, offset], scope)
+    def _relative_places(self, path: str, offset: Value) -> Value:
+        """Key position - query position + offset, [sequence, sequence]."""
+        build = self.build
+        length = build(path, Squeeze(), self._sequence_length())
+        places = build(path, Range(), build.numbers(0), length, build.numbers(1))
+        columns = build(path, Unsqueeze(), places, build.ints(0))
+        rows = build(path, Unsqueeze(), places, build.ints(1))
+        return build(path, Add(), build(path, Sub(), columns, rows), offset)
 
-    def _layer(self, hidden: str, bias: str, path: str) -> str:
-        config, family, writer = self.config, self.config.family, self.writer
+    def _layer(self, hidden: Value, bias: Value, path: str) -> Value:
+        config, family, build = self.config, self.config.family, self.build
         mixed = self._attention(hidden, bias, path)
-        mixed = writer.linear(mixed, path + family.attention_output, config.hidden, config.hidden)
+        mixed = build.linear(mixed, path + family.attention_output, config.hidden, config.hidden)
         hidden = self._add_norm(mixed, hidden, path + family.attention_norm)
-        wide = writer.linear(hidden, path + family.feed_in, config.hidden, config.intermediate)
-        wide = writer.activation(wide, config.activation, path + family.feed_in)
-        fed = writer.linear(wide, path + family.feed_out, config.intermediate, config.hidden)
+        wide = build.linear(hidden, path + family.feed_in, config.hidden, config.intermediate)
+        wide = build.activation(wide, config.activation, path + family.feed_in)
+        fed = build.linear(wide, path + family.feed_out, config.intermediate, config.hidden)
         return self._add_norm(fed, hidden, path + family.feed_norm)
 
-    def _add_norm(self, x: str, residual: str, path: str) -> str:
-        total = self.writer.node("Add", [x, residual], path)
-        return self.writer.layer_norm(total, path, self.config.hidden, self.config.epsilon)
+    def _add_norm(self, x: Value, residual: Value, path: str) -> Value:
+        total = self.build(path, Add(), x, residual)
+        return self.build.layer_norm(total, path, self.config.hidden, self.config.epsilon)
 
-    def _attention(self, hidden: str, bias: str, path: str) -> str:
-        config, family, writer = self.config, self.config.family, self.writer
-        scope = f"{path}attention"
-        query = self._split_heads(hidden, path + family.query, [0, 2, 1, 3])
-        key = self._split_heads(hidden, path + family.key, [0, 2, 3, 1])
-        value = self._split_heads(hidden, path + family.value, [0, 2, 1, 3])
-        scores = writer.node("MatMul", [query, key], scope)
-        scale = writer.constant("attention_scale", config.head_size**-0.5, np.float32)
-        scores = writer.node("Mul", [scores, scale], scope)
-        scores = writer.node("Add", [scores, bias], scope)
-        shares = writer.node("Softmax", [scores], scope, axis=-1)
-        mixed = writer.node("MatMul", [shares, value], scope)
-        mixed = writer.node("Transpose", [mixed], scope, perm=[0, 2, 1, 3])
-        merged = writer.constant("merged_shape", [0, 0, config.hidden])
-        return writer.node("Reshape", [mixed, merged], scope)
+    def _attention(self, hidden: Value, bias: Value, path: str) -> Value:
+        config, family, build = self.config, self.config.family, self.build
+        layer = f"{path}attention"
+        query = self._split_heads(hidden, path + family.query, (0, 2, 1, 3))
+        key = self._split_heads(hidden, path + family.key, (0, 2, 3, 1))
+        value = self._split_heads(hidden, path + family.value, (0, 2, 1, 3))
+        scale = build.numbers(config.head_size**-0.5, DType.FLOAT32)
+        scores = build(layer, Mul(), build(layer, MatMul(), query, key), scale)
+        scores = build(layer, Add(), scores, bias)
+        mixed = build(layer, MatMul(), build(layer, Softmax(), scores), value)
+        mixed = build(layer, Transpose((0, 2, 1, 3)), mixed)
+        return build(layer, Reshape(), mixed, build.ints(0, 0, config.hidden))
 
-    def _split_heads(self, hidden: str, path: str, perm: list[int]) -> str:
-        config, writer = self.config, self.writer
-        projected = writer.linear(hidden, path, config.hidden, config.hidden)
-        split = writer.constant("split_shape", [0, 0, config.heads, config.head_size])
-        return writer.node(
-            "Transpose", [writer.node("Reshape", [projected, split], path)], path, perm=perm
-        )
+    def _split_heads(self, hidden: Value, path: str, perm: tuple[int, ...]) -> Value:
+        config, build = self.config, self.build
+        projected = build.linear(hidden, path, config.hidden, config.hidden)
+        split = build.ints(0, 0, config.heads, config.head_size)
+        return build(path, Transpose(perm), build(path, Reshape(), projected, split))
 
 
 def relative_buckets(distances: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -11,7 +11,8 @@ import numpy as np
 import onnx
 import onnxruntime
 
-from clrt.importer.huggingface import build_model, inline_weights
+from clrt.exporter.onnx_exporter import export_model
+from clrt.importer.huggingface import import_checkpoint
 from tests.unit.importer.checkpoints import (
     CLASSIFIERS,
     HEADS,
@@ -167,7 +168,7 @@ def make_feed(batch: int, length: int, *, family: str, padded: bool) -> Tensors:
 
 
 def open_session(folder: Path) -> onnxruntime.InferenceSession:
-    model = inline_weights(*build_model(folder))
+    model = export_model(import_checkpoint(folder))
     onnx.checker.check_model(model, full_check=True)
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1

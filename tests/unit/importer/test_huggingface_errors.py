@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from clrt.errors import ModelError, UnsupportedError
-from clrt.importer.huggingface import build_model
+from clrt.importer.huggingface import import_checkpoint
 from tests.unit.importer.checkpoints import HIDDEN, make_config, make_tensors, shard, write
 
 
@@ -40,7 +40,7 @@ def change_config(folder: Path, **changes: Any) -> None:
 def test_unsupported_config(bert: Path, changes: dict[str, Any], what: str) -> None:
     change_config(bert, **changes)
     with pytest.raises(UnsupportedError, match=what):
-        build_model(bert)
+        import_checkpoint(bert)
 
 
 @pytest.mark.parametrize(
@@ -58,26 +58,26 @@ def test_unsupported_config(bert: Path, changes: dict[str, Any], what: str) -> N
 def test_wrong_config_values(bert: Path, changes: dict[str, Any], what: str) -> None:
     change_config(bert, **changes)
     with pytest.raises(ModelError, match=what):
-        build_model(bert)
+        import_checkpoint(bert)
 
 
 @pytest.mark.parametrize(("text", "what"), [("{", "not valid JSON"), ("[]", "not a JSON object")])
 def test_unreadable_config(bert: Path, text: str, what: str) -> None:
     (bert / "config.json").write_text(text)
     with pytest.raises(ModelError, match=what):
-        build_model(bert)
+        import_checkpoint(bert)
 
 
 def test_missing_config(bert: Path) -> None:
     (bert / "config.json").unlink()
     with pytest.raises(ModelError, match=r"config\.json is missing; download"):
-        build_model(bert)
+        import_checkpoint(bert)
 
 
 def test_missing_weights(bert: Path) -> None:
     (bert / "model.safetensors").unlink()
     with pytest.raises(ModelError, match=r"holds no model\.safetensors.*download"):
-        build_model(bert)
+        import_checkpoint(bert)
 
 
 @pytest.mark.parametrize("name", ["pytorch_model.bin", "pytorch_model.bin.index.json"])
@@ -85,14 +85,14 @@ def test_torch_weights_only(bert: Path, name: str) -> None:
     (bert / "model.safetensors").rename(bert / name)
     change_config(bert, architectures=["BertForMaskedLM"])
     with pytest.raises(ModelError, match=r"reads safetensors; convert.*import BertForMaskedLM as"):
-        build_model(bert)
+        import_checkpoint(bert)
 
 
 def test_hostile_architecture_stays_out_of_the_advice(bert: Path) -> None:
     (bert / "model.safetensors").rename(bert / "pytorch_model.bin")
     change_config(bert, architectures=["os; os.system('x')"])
     with pytest.raises(ModelError, match="import AutoModel as") as caught:
-        build_model(bert)
+        import_checkpoint(bert)
     assert "os.system" not in str(caught.value)
 
 
@@ -102,7 +102,7 @@ def test_missing_tensor(tmp_path: Path) -> None:
     write(tmp_path, make_config("bert"), tensors)
     message = r"'bert\.encoder\.layer\.1\.output\.dense\.bias' is missing from .*safetensors"
     with pytest.raises(ModelError, match=message):
-        build_model(tmp_path)
+        import_checkpoint(tmp_path)
 
 
 @pytest.mark.parametrize("shape", [(HIDDEN, HIDDEN + 1), (HIDDEN,)])
@@ -112,7 +112,7 @@ def test_wrong_tensor_shape(tmp_path: Path, shape: tuple[int, ...]) -> None:
     write(tmp_path, make_config("bert", "ForSequenceClassification"), tensors)
     message = r"'classifier\.weight' in .* has shape \[8.*asks for \[any, 8\]"
     with pytest.raises(ModelError, match=message):
-        build_model(tmp_path)
+        import_checkpoint(tmp_path)
 
 
 def test_quantised_tensor(tmp_path: Path) -> None:
@@ -120,7 +120,7 @@ def test_quantised_tensor(tmp_path: Path) -> None:
     name = "bert.encoder.layer.0.output.dense.weight"
     tensors[name] = tensors[name].astype(np.int8)
     with pytest.raises(UnsupportedError, match=r"dtype I8.*unquantised"):
-        build_model(write(tmp_path, make_config("bert"), tensors))
+        import_checkpoint(write(tmp_path, make_config("bert"), tensors))
 
 
 def cut_short(data: bytes) -> bytes:
@@ -146,7 +146,7 @@ def test_damaged_weights(bert: Path, damage: Callable[[bytes], bytes], what: str
     file = bert / "model.safetensors"
     file.write_bytes(damage(file.read_bytes()))
     with pytest.raises(ModelError, match=what):
-        build_model(bert)
+        import_checkpoint(bert)
 
 
 @pytest.mark.parametrize("text", ["{", "[]", "{}", '{"weight_map": {"a": 1}}'])
@@ -154,14 +154,14 @@ def test_damaged_index(bert: Path, text: str) -> None:
     shard(bert)
     (bert / "model.safetensors.index.json").write_text(text)
     with pytest.raises(ModelError, match="not a safetensors index"):
-        build_model(bert)
+        import_checkpoint(bert)
 
 
 def test_missing_shard(bert: Path) -> None:
     shard(bert)
     (bert / "part-1.safetensors").unlink()
     with pytest.raises(ModelError, match=r"part-1\.safetensors is missing, but .* lists it"):
-        build_model(bert)
+        import_checkpoint(bert)
 
 
 def test_shards_outside_the_folder_are_not_read(bert: Path) -> None:
@@ -171,4 +171,4 @@ def test_shards_outside_the_folder_are_not_read(bert: Path) -> None:
     index = bert / "model.safetensors.index.json"
     index.write_text(index.read_text().replace("part-1", "../elsewhere"))
     with pytest.raises(ModelError, match=r"elsewhere\.safetensors is missing"):
-        build_model(bert)
+        import_checkpoint(bert)

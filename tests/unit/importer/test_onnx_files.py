@@ -180,13 +180,6 @@ def test_external_data_of_a_model_without_a_file() -> None:
         import_model(external("w.bin"))
 
 
-def test_weights_are_used_without_a_copy() -> None:
-    graph = import_model(model([NODE]), {"w": ELEMENTS})
-    (constant,) = graph.constants()
-    assert constant.numbers is not None
-    assert np.shares_memory(constant.numbers, ELEMENTS)
-
-
 def test_initializer_that_is_also_an_input_is_a_constant() -> None:
     proto = model([NODE], [info("x"), info("w")], initializer=[weight("w", ELEMENTS)])
     graph = import_model(proto)

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import onnx
 import pytest
-from onnx import TensorProto, helper
+from onnx import TensorProto, helper, numpy_helper
 
 from clrt.decompositions.body import Body, expands
 from clrt.errors import ModelError, ShapeError, UnsupportedError
@@ -24,8 +24,14 @@ node = helper.make_node
 INTS, FLOAT = onnx.AttributeProto.INTS, onnx.AttributeProto.FLOAT
 
 
+def add_weights(proto: onnx.ModelProto, **weights: Any) -> None:
+    for name, array in weights.items():
+        proto.graph.initializer.append(numpy_helper.from_array(np.asarray(array), name))
+
+
 def imported(proto: onnx.ModelProto, **weights: Any) -> Graph:
-    graph = import_model(proto, weights)
+    add_weights(proto, **weights)
+    graph = import_model(proto)
     verify(graph)
     return graph
 
@@ -317,8 +323,9 @@ def test_nothing_else_is_found_behind_an_unsupported_node(
         node("Loop", ["trips", "", "a"], ["y"], body=body),
     ]
     proto = model(nodes, domains=["ai.onnx.ml", "com.microsoft"], outputs=[info("y"), info("b")])
+    add_weights(proto, trips=2)
     with pytest.raises(UnsupportedError) as caught:
-        import_model(proto, {"trips": np.array(2)})
+        import_model(proto)
     assert len(caught.value.nodes) == 1
 
 
@@ -343,8 +350,9 @@ def test_unsupported_input_types() -> None:
 
 def test_errors_name_op_and_node() -> None:
     proto = model([node("Add", ["x", "w"], ["y"], "head/add")])
+    add_weights(proto, w=np.zeros((2, 4), np.float32))
     with pytest.raises(ShapeError, match=r"^Add 'head/add': "):
-        import_model(proto, {"w": np.zeros((2, 4), np.float32)})
+        import_model(proto)
 
 
 @pytest.mark.parametrize("perm", [[5, 9], [0, 0], 1.5])
