@@ -7,7 +7,7 @@ outputs. The forms are those that ONNX Runtime's own optimiser knows.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from clrt.ir.dims import same, same_shape
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Names, Node, Value
 from clrt.ops.base import Op, all_graphs
+from clrt.ops.conv.conv import Conv, Convolution, FusedConv
 from clrt.ops.conv.conv_integer import ConvInteger
 from clrt.ops.decompositions import Audience, Decomposition, decomposes, of_op
 from clrt.ops.matmul.fused_matmul import FusedMatMul
@@ -81,6 +82,15 @@ def _fused_matmul(node: Node, make: Maker) -> Sequence[Value]:
         b = make(Cast(a.dtype), b)
     extras = [v for v in node.inputs[2:] if v is not None]
     return [make.program(op.steps, [make(MatMul(), a, b), *extras])]
+
+
+@decomposes(FusedConv, audience=Audience.EXPORT)
+def _fused_conv(node: Node, make: Maker) -> Sequence[Value]:
+    op = node.op
+    assert isinstance(op, FusedConv)
+    attributes = {f.name: getattr(op, f.name) for f in fields(Convolution)}
+    y = make(Conv(**attributes), *node.inputs[:3])
+    return [make.program(op.steps, [y, *op.extras(node)])]
 
 
 @decomposes(Softmax, LogSoftmax, audience=Audience.EXPORT)

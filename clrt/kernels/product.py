@@ -48,11 +48,13 @@ class Operand:
     Attributes:
         strides: One per batch axis of the product, then that of the rows.
         per_column: Whether it has an element per column, next to each other, or one per row.
+        offset: Elements of the value before the first one.
     """
 
     value: Value
     strides: tuple[int, ...]
     per_column: bool
+    offset: int = 0
 
 
 @dataclass(frozen=True)
@@ -102,8 +104,14 @@ class Epilogue:
         """What INPUTS declares."""
         args: list[Arg] = []
         for operand in self.operands:
-            args += [BufferArg(operand.value), *(i32(s) for s in operand.strides)]
+            place = BufferArg(operand.value, operand.offset)
+            args += [place, *(i32(s) for s in operand.strides)]
         return tuple(args)
+
+    def from_batch(self, first: int) -> Epilogue:
+        """The epilogue of a product whose first batch axis starts at `first` of this one's."""
+        moved = (replace(o, offset=o.offset + first * o.strides[0]) for o in self.operands)
+        return replace(self, operands=tuple(moved))
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from clrt.ir.graph import Node, Patch, Value
-from clrt.ops.matmul.fused_matmul import FusedMatMul, epilogue_operand_fits
+from clrt.ops.matmul.fused_matmul import FusedMatMul
 from clrt.ops.matmul.matmul import MatrixProduct
 from clrt.ops.movement.transpose import Transpose
 from clrt.passes.driver import GraphView, Match, Miss, Pass
@@ -40,7 +40,7 @@ class CanonicalizeMatmul(Pass):
         if any(v.shape is None or len(v.shape) < 2 for v in (a, b)):
             return Miss("an operand is a vector, or of unknown rank", node)
         bias = node.input(2) if kind == "Gemm" else None
-        if bias is not None and not epilogue_operand_fits(bias.shape, node.output.shape):
+        if bias is not None and not FusedMatMul().reads_in_epilogue(bias.shape, node.output.shape):
             return Miss(f"its C {bias.type} differs by row, which no epilogue reads", node)
         operands = strip_transposes(node)
         if kind == "clrt.FusedMatMul" and operands.a is a and operands.b is b:

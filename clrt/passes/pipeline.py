@@ -11,13 +11,15 @@ from clrt.passes.capture_invariants import CaptureInvariants
 from clrt.passes.driver import Pass, PassReport, PassRun, fold_budget, infer_types
 from clrt.passes.eliminate_common_subexpressions import EliminateCommonSubexpressions
 from clrt.passes.eliminate_dead import EliminateDead
+from clrt.passes.fold_affine import ExpandBatchNormalization, FoldAffine
 from clrt.passes.fold_constants import FoldConstants, FoldShapeData
+from clrt.passes.fold_pad import FoldPad
 from clrt.passes.fuse_attention import FuseAttention
 from clrt.passes.fuse_dequantized_matmul import FuseDequantizedMatmul
 from clrt.passes.fuse_elementwise import FuseElementwise
+from clrt.passes.fuse_epilogue import FuseEpilogue
 from clrt.passes.fuse_gelu import FuseGelu
 from clrt.passes.fuse_layer_norm import FuseLayerNorm
-from clrt.passes.fuse_matmul_epilogue import FuseMatmulEpilogue
 from clrt.passes.fuse_rotary import FuseRotary
 from clrt.passes.inline_graphs import InlineGraphs
 from clrt.passes.lower_attention import LowerAttention
@@ -61,6 +63,14 @@ CLEAN_UP_AFTER = tuple(
 # Before anything looks for patterns, which are in float32.
 LEGALISE: tuple[Pass, ...] = (WidenFloats(),)
 
+# Repeated until nothing changes: a factor folded lets a shift be folded.
+FOLD_CONVOLUTIONS: tuple[Pass, ...] = (
+    FoldPad(),
+    ExpandBatchNormalization(),
+    FoldAffine(),
+    FoldConstants(),
+)
+
 # Whole subgraphs with a kernel of their own; attention before products take in its scale.
 FUSE_SUBGRAPHS: tuple[Pass, ...] = (
     FuseLayerNorm(),
@@ -70,7 +80,7 @@ FUSE_SUBGRAPHS: tuple[Pass, ...] = (
     LowerAttention(),  # where the exporter kept it whole (opset 23)
 )
 
-# Matrix products take in what is around them.
+# Matrix products and convolutions take in what is around them.
 FUSE_PRODUCTS: tuple[Pass, ...] = (
     FuseDequantizedMatmul(),  # while it is a MatMul
     CanonicalizeMatmul(),  # transpositions, alpha, beta, bias
@@ -78,14 +88,14 @@ FUSE_PRODUCTS: tuple[Pass, ...] = (
     RemoveIdentity(),
     CanonicalizeViews(),
     EliminateCommonSubexpressions(),  # before Adds of shared masks are fused apart
-    FuseMatmulEpilogue(),  # bias, activation, residual
+    FuseEpilogue(),  # bias, activation, residual
     MergeQkv(),  # three projections are one; when their biases are inside
 )
 
 # What is left over.
 FUSE_REST: tuple[Pass, ...] = (
     FuseElementwise(),  # chains and DAGs of elementwise ops
-    FuseMatmulEpilogue(),  # DAGs behind a product, such as x * sigmoid(x)
+    FuseEpilogue(),  # DAGs behind a product, such as x * sigmoid(x)
     FoldConstants(),  # transposed weights that no product took in
     EliminateDead(),
 )
@@ -122,6 +132,7 @@ def _optimize(
     if level == 1:
         _clean_up(session, CLEAN_UP_AFTER)
     if level >= 2:
+        _clean_up(session, FOLD_CONVOLUTIONS)
         for stage in (FUSE_SUBGRAPHS, FUSE_PRODUCTS):
             _run(session, stage)
             _clean_up(session, CLEAN_UP_AFTER)

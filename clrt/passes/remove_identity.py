@@ -16,7 +16,8 @@ class RemoveIdentity(Pass):
     """Node that changes nothing -> its input.
 
     Identity, Dropout, Cast to the same dtype, views and Expand to the same shape, Transpose that
-    moves nothing, Concat or Sum of one operand, Slice of everything, Where with a known condition,
+    moves nothing, Concat or Sum of one operand, Slice of everything, Pad
+    of nothing, Where with a known condition,
     x + 0, x - 0, x * 1, x / 1, x ** 1, true & x, false | x. Where the neutral operand is larger,
     an Expand stays, which others can move out of the way.
     """
@@ -79,6 +80,11 @@ def _slice(node: Node) -> Value | None:
     return node.arg(0) if numbers is not None and bool((numbers > 0).all()) else None
 
 
+def _pad(node: Node) -> Value | None:
+    pads = node.arg(1).numbers if node.arg(1).is_constant else None
+    return node.arg(0) if pads is not None and not pads.any() else None
+
+
 def _where(node: Node) -> Value | None:
     condition = uniform(node.arg(0))
     return None if condition is None else node.arg(1 if condition else 2)
@@ -113,6 +119,7 @@ _RULES: dict[str, Callable[[Node], Value | None]] = {
     "Max": _single,
     "Min": _single,
     "Slice": _slice,
+    "Pad": _pad,
     "Where": _where,
     "Add": _neutral(0, both=True),
     "Sub": _neutral(0, both=False),

@@ -14,14 +14,15 @@ from clrt.ir.graph import Graph, Node, Value
 from clrt.ir.op import Array, Step, TensorType
 from clrt.kernels import product
 from clrt.kernels.panels import Panels
+from clrt.kernels.product import epilogue_operand_fits
 from clrt.kernels.spec import Packed, Scratch
 from clrt.ops.base import Op
-from clrt.ops.conv.conv import Conv
+from clrt.ops.conv.conv import Conv, FusedConv
 from clrt.ops.conv.conv_transpose import ConvTranspose
 from clrt.ops.conv.deform_conv import DeformConv
-from clrt.ops.matmul.fused_matmul import FusedMatMul, epilogue_operand_fits
+from clrt.ops.matmul.fused_matmul import FusedMatMul
 from clrt.ops.matmul.matmul import MatMul
-from clrt.ops.pointwise.pointwise import Add, Gelu
+from clrt.ops.pointwise.pointwise import Add, Gelu, Mul
 from clrt.plan.plan import Plan, lifetimes, make_plan
 from clrt.plan.specialise import specialise
 from clrt.plan.steps import DeviceStep
@@ -222,6 +223,11 @@ def test_cpu_tiles(device: DeviceInfo, tile: tuple[int, int, int]) -> None:
     ("op", "shapes", "columns"),
     [
         (Conv((3, 3), group=2), [(5, 4, 6, 7), (6, 2, 3, 3), (6,)], 2 * 18 * 24),
+        (
+            FusedConv((3, 3), group=2, steps=(Step(Mul(), (0, 1)), Step(Add(), (3, 2)))),
+            [(5, 4, 6, 7), (6, 2, 3, 3), (6,), (5, 6, 1, 1), (5, 6, 4, 5)],
+            2 * 18 * 24,
+        ),
         (ConvTranspose(group=2, strides=(2, 2)), [(5, 4, 3, 4), (4, 2, 3, 3), (4,)], 2 * 18 * 12),
         (
             DeformConv((2, 1), 2, (), 2, (1, 0, 1, 1), (1, 2)),
@@ -229,7 +235,7 @@ def test_cpu_tiles(device: DeviceInfo, tile: tuple[int, int, int]) -> None:
             4 * 6 * 15,
         ),
     ],
-    ids=["Conv", "ConvTranspose", "DeformConv"],
+    ids=["Conv", "FusedConv", "ConvTranspose", "DeformConv"],
 )
 @pytest.mark.parametrize("device", all_devices(), ids=lambda d: d.platform.split()[0])
 def test_images_in_parts(

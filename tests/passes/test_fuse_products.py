@@ -5,7 +5,7 @@ from __future__ import annotations
 from clrt.passes.canonicalize_matmul import CanonicalizeMatmul
 from clrt.passes.canonicalize_views import CanonicalizeViews
 from clrt.passes.fuse_elementwise import FuseElementwise
-from clrt.passes.fuse_matmul_epilogue import FuseMatmulEpilogue
+from clrt.passes.fuse_epilogue import FuseEpilogue
 from clrt.passes.remove_identity import RemoveIdentity
 from clrt.passes.sink_reshape import SinkReshape
 from tests.passes.helpers import apply, canonical, check, check_miss, graph_of
@@ -105,7 +105,7 @@ def test_views_sink_below_elementwise_work() -> None:
 
 def test_epilogue_takes_bias_activation_and_residual() -> None:
     check(
-        FuseMatmulEpilogue(),
+        FuseEpilogue(),
         "%x: float32[B,S,8], %r: float32[B,S,4]",
         W
         + """%p: float32[B,S,4] = clrt.FusedMatMul(%x, %w)
@@ -122,7 +122,7 @@ def test_epilogue_takes_bias_activation_and_residual() -> None:
 
 def test_epilogue_of_a_dag() -> None:
     check(
-        [FuseElementwise(), FuseMatmulEpilogue()],
+        [FuseElementwise(), FuseEpilogue()],
         X,
         W
         + """%p: float32[B,S,4] = clrt.FusedMatMul(%x, %w)
@@ -141,7 +141,7 @@ def test_gate_of_two_products() -> None:
         %y: float32[B,S,4] = Mul(%q, %s)""",
         X,
     )
-    apply(FuseMatmulEpilogue(), graph)
+    apply(FuseEpilogue(), graph)
     assert [n.op.name for n in graph.nodes] == ["FusedMatMul", "FusedMatMul"]
     expected = (
         W
@@ -158,7 +158,7 @@ def test_gate_of_two_products() -> None:
 
 def test_a_product_that_others_read_stays() -> None:
     check_miss(
-        FuseMatmulEpilogue(),
+        FuseEpilogue(),
         X,
         W
         + """%p: float32[B,S,4] = clrt.FusedMatMul(%x, %w)
@@ -171,7 +171,7 @@ def test_a_product_that_others_read_stays() -> None:
 
 def test_a_product_that_is_broadcast_stays() -> None:
     check_miss(
-        FuseMatmulEpilogue(),
+        FuseEpilogue(),
         "%x: float32[S,8], %r: float32[B,S,4]",
         W
         + """%p: float32[S,4] = clrt.FusedMatMul(%x, %w)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from math import prod
 from typing import ClassVar
 
@@ -11,42 +11,69 @@ import numpy as np
 
 from clrt.device.caps import DeviceCaps
 from clrt.errors import ShapeError, UnsupportedError
-from clrt.ir.dims import Shape, differ
+from clrt.ir.dims import Shape, differ, same, same_shape
 from clrt.ir.dtypes import DType
-from clrt.ir.graph import Node
+from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, Step, TensorType
 from clrt.kernels import gemm
 from clrt.kernels.gemm_cpu import emit_cpu, packed_width
 from clrt.kernels.product import Epilogue, MatrixView, Operand, Product, image_chunks
 from clrt.kernels.spec import Arg, BufferArg, KernelSpec, Launch, ceil_div, i32, round_up
-from clrt.kernels.variant import Emit, Lowering, Variant
+from clrt.kernels.strided import broadcast_strides
+from clrt.kernels.tuned import tuned
+from clrt.kernels.variant import Emit, Lowering, Variant, reject_float32_cpu
 from clrt.ops.base import Op, Types
 from clrt.ops.checks import checked_sizes, need
+from clrt.ops.conv.scaled import ScalesChannels
+from clrt.ops.epilogue import TakesEpilogue, after_bias, fused_reference, fused_type
 from clrt.ops.matmul.matmul import make_epilogue
-from clrt.ops.pointwise.fused import compute_type
-from clrt.ops.pointwise.pointwise import Add
+from clrt.ops.pointwise.fused import compute_type, symbolic_shape
 from clrt.ops.registry import register
 from clrt.ops.vision.pooling import AutoPad, WindowPool
 
 _AXES = 3
+DEPTHWISE_CPU = tuned("conv_depthwise_cpu", {"T_VW": (4, 8, 16)}, T_VW=8)
 
 
 def _epilogue(node: Node) -> Epilogue:
-    """The bias: one element per channel, that is per group and row of the product."""
-    assert isinstance(node.op, Conv)
-    bias = node.input(2) if node.op.biased else None
-    dtype = node.output.dtype
-    if bias is None:
-        return make_epilogue((), dtype, ())
-    rows = bias.dims[0] // node.op.group
-    operand = Operand(bias, (0, rows, 1), per_column=False)
-    return make_epilogue((Step(Add(), (0, 1)),), dtype, (operand,))
+    """The bias, and what follows it."""
+    op = node.op
+    assert isinstance(op, Convolution)
+    rows = node.output.dims[1] // op.group
+    operands = [_operand(value, node.output, rows) for value in op.extras(node)]
+    bias = node.input(2) if op.biased else None
+    if bias is not None:
+        operands.insert(0, Operand(bias, (0, rows, 1), per_column=False))
+    return make_epilogue(op.program(node.input_types), node.output.dtype, operands)
+
+
+def _operand(value: Value, y: Value, rows: int) -> Operand:
+    """An operand of the epilogue, seen over images, groups and rows of the product."""
+    shape, dims = symbolic_shape(value), value.dims
+    symbolic = (*(1,) * (len(y.dims) - len(shape)), *shape)
+    strides = broadcast_strides(dims, y.dims)
+    per_column = not all(same(d, 1) for d in symbolic[2:])
+    return Operand(value, (strides[0], strides[1] * rows, strides[1]), per_column)
+
+
+def epilogue_operand_fits(extra: Shape | None, out: Shape | None) -> bool:
+    """Whether the kernels can read an operand of shape `extra` in the epilogue of a Conv.
+
+    It has one element or all of them along the images, along the channels, and along the spatial
+    axes together.
+    """
+    if extra is None or out is None or len(extra) > len(out):
+        return False
+    full = (1,) * (len(out) - len(extra)) + extra
+    if not all(same(e, 1) or same(e, o) for e, o in zip(full[:2], out[:2], strict=True)):
+        return False
+    return all(same(e, 1) for e in full[2:]) or same_shape(full[2:], out[2:])
 
 
 def lower_conv(node: Node) -> Product:
     """The product of weights and columns; its B is set by `unfolded`."""
     x, w, y, op = node.arg(0), node.arg(1), node.output, node.op
-    assert isinstance(op, Conv)
+    assert isinstance(op, Convolution)
     if len(x.dims) - 2 > _AXES:
         raise UnsupportedError(f"{len(x.dims) - 2} spatial axes; the kernel walks up to {_AXES}")
     epilogue = _epilogue(node)
@@ -68,7 +95,7 @@ def unfolded(
         width: Columns to a panel; 0 for one panel of all columns.
     """
     x, op = node.arg(0), node.op
-    assert isinstance(op, Conv)
+    assert isinstance(op, Convolution)
     window = op.window(node.arg(1).shape)
     assert window is not None
     before, after = window.padding(x.dims[2:])
@@ -97,6 +124,7 @@ def unfolded(
             batch=(count, groups),
             b=MatrixView(target, (groups * matrix, matrix, width or columns, 1), bool(width)),
             y_offset=first * groups * product.m * product.n,
+            epilogue=product.epilogue.from_batch(first),
         )
         yield ([launch] if product.k else []), part
 
@@ -104,7 +132,7 @@ def unfolded(
 def _geometry(node: Node, window: WindowPool) -> list[Arg]:
     """Sizes of x and y, the window, strides, dilations and padding, each along three axes."""
     op, x = node.op, node.arg(0)
-    assert isinstance(op, Conv)
+    assert isinstance(op, Convolution)
     lists = (
         (x.dims[2:], 1),
         (node.output.dims[2:], 1),
@@ -127,49 +155,56 @@ def _reject_depthwise(node: Node, caps: DeviceCaps) -> str | None:
 
 
 def _reject_depthwise_cpu(node: Node, caps: DeviceCaps) -> str | None:
-    if not caps.is_cpu:
-        return "for CPU devices"
-    if node.arg(0).dtype is not DType.FLOAT32:
-        return f"for float32, not {node.arg(0).dtype}"
-    return _reject_depthwise(node, caps)
+    return reject_float32_cpu(node, caps) or _reject_depthwise(node, caps)
 
 
 # Rows of a plane to a work-item, on a CPU: small planes are one piece each.
 _ROWS = 16
 
 
-def _depthwise(node: Node, cpu: bool) -> list[Launch]:
-    x, w, y, bias, op = node.arg(0), node.arg(1), node.output, node.input(2), node.op
-    assert isinstance(op, Conv)
-    window = op.window(w.shape)
-    assert window is not None
-    if 0 in y.dims:
-        return []
-    outputs = w.dims[0]
-    planes, rows = x.dims[0] * outputs, prod(y.dims[2:-1])
+def _emit_depthwise_cpu(node: Node, ctx: Lowering) -> list[Launch]:
+    product = lower_conv(node)
+    product.epilogue.check_vectors()
+    planes, rows = product.batches * product.m, prod(node.output.dims[2:-1])
     kernel = KernelSpec.of(
         "conv/conv_depthwise.cl",
-        "conv_depthwise_cpu" if cpu else "conv_depthwise_any",
-        DATA_T=x.dtype.cl,
-        VALUE_T=x.dtype.compute,
-        STORAGE=x.dtype.storage,
-        BIAS=int(bias is not None),
+        "conv_depthwise_cpu",
+        **ctx.tunables(DEPTHWISE_CPU),
+        **product.epilogue.defines,
     )
-    tensors = [BufferArg(v) for v in (y, x, w, bias) if v is not None]
-    sizes = [i32(v) for v in (planes, outputs, outputs // op.group, _ROWS)]
-    grid = (ceil_div(rows, _ROWS), planes) if cpu else (y.dims[-1], rows, planes)
-    args = (*tensors, *sizes, *_geometry(node, window))
-    return [
-        Launch(kernel, grid, (1, 1) if cpu else None, args, 2 * prod(y.dims) * prod(w.dims[2:]))
-    ]
-
-
-def _emit_depthwise_cpu(node: Node, ctx: Lowering) -> list[Launch]:
-    return _depthwise(node, cpu=True)
+    args = _depthwise_args(node, product)
+    return _depthwise(Launch(kernel, (ceil_div(rows, _ROWS), planes), (1, 1), args, product.flops))
 
 
 def _emit_depthwise_any(node: Node, ctx: Lowering) -> list[Launch]:
-    return _depthwise(node, cpu=False)
+    product, x, y = lower_conv(node), node.arg(0), node.output
+    planes, rows = product.batches * product.m, prod(y.dims[2:-1])
+    kernel = KernelSpec.of(
+        "conv/conv_depthwise.cl",
+        "conv_depthwise_any",
+        VW=1,
+        DATA_T=x.dtype.cl,
+        STORAGE=x.dtype.storage,
+        Y_T=y.dtype.cl,
+        Y_STORAGE=y.dtype.storage,
+        **product.epilogue.defines,
+    )
+    args = _depthwise_args(node, product)
+    return _depthwise(Launch(kernel, (y.dims[-1], rows, planes), None, args, product.flops))
+
+
+def _depthwise(launch: Launch) -> list[Launch]:
+    return [launch] if all(launch.global_size) else []
+
+
+def _depthwise_args(node: Node, product: Product) -> tuple[Arg, ...]:
+    assert isinstance(node.op, Convolution)
+    window = node.op.window(node.arg(1).shape)
+    assert window is not None
+    tensors = (BufferArg(node.output), BufferArg(node.arg(0)), BufferArg(node.arg(1)))
+    sizes = (product.batch[1] * product.m, product.m, _ROWS)
+    numbers = (i32(v) for v in sizes)
+    return (*tensors, *numbers, *_geometry(node, window), *product.epilogue.args)
 
 
 def _emit(emit: gemm.EmitProduct) -> Emit:
@@ -186,16 +221,16 @@ def _emit(emit: gemm.EmitProduct) -> Emit:
     return launches
 
 
-@register
 @dataclass(frozen=True)
-class Conv(Op):
-    """y[n, o] = bias[o] + sum over the channels c of o's group of x[n, c] correlated with w[o, c].
+class Convolution(Op):
+    """Base of the ops that correlate.
 
-    Inputs: x `[N, C, spatial axes …]`, w `[O, C / group, window …]`, and optionally bias `[O]`.
-    Per image and group: weights `[O/g, K]` times columns `[K, positions]`, K = C/g times the
-    window; the columns are x itself where the window is one element.
+    Inputs: x `[N, C, spatial axes …]`, w `[O, C / group, window …]`, and others. Per image and
+    group: weights `[O/g, K]` times columns `[K, positions]`, K = C/g times the window; the columns
+    are x itself where the window is one element.
 
-    Numerics: as MatMul. Source: ONNX Conv, opset 1 to 22.
+    Class attributes:
+        biased: Input 2, where it is there, is a bias `[O]`.
     """
 
     kernel_shape: tuple[int, ...] = ()
@@ -206,11 +241,17 @@ class Conv(Op):
     group: int = 1
 
     biased: ClassVar[bool] = True
-    variants: ClassVar[tuple[Variant, ...]] = (
-        Variant("depthwise_cpu", _emit_depthwise_cpu, _reject_depthwise_cpu),
-        Variant("depthwise_any", _emit_depthwise_any, _reject_depthwise),
-        *gemm.variants(_emit, prefix="im2col_"),
-    )
+
+    def program(self, inputs: Types) -> tuple[Step, ...]:
+        """The steps over the product (operand 0), the bias and the extras."""
+        return after_bias((), 0) if self._has_bias(inputs) else ()
+
+    def extras(self, node: Node) -> list[Value]:
+        """The inputs behind the bias that the program reads."""
+        return []
+
+    def _has_bias(self, inputs: Types) -> bool:
+        return self.biased and len(inputs) > 2 and inputs[2] is not None
 
     def window(self, weights: Shape | None) -> WindowPool | None:
         """The geometry of the windows; None where the size of the window is unknown."""
@@ -290,3 +331,70 @@ class Conv(Op):
         w, y = need(inputs, 1, self).shape, need(outputs, 0, self).shape
         assert w is not None and y is not None
         return 2 * prod(int(d) for d in y) * prod(int(d) for d in w[1:])
+
+
+@dataclass(frozen=True)
+class FloatConvolution(Convolution, TakesEpilogue):
+    """Base of the convolutions of floats, whose kernels go on with an epilogue."""
+
+    leading = 3
+    variants: ClassVar[tuple[Variant, ...]] = (
+        Variant("depthwise_cpu", _emit_depthwise_cpu, _reject_depthwise_cpu),
+        Variant("depthwise_any", _emit_depthwise_any, _reject_depthwise),
+        *gemm.variants(_emit, prefix="im2col_"),
+    )
+
+    def with_epilogue(self, steps: tuple[Step, ...]) -> Op:
+        attributes = {f.name: getattr(self, f.name) for f in fields(Convolution)}
+        return FusedConv(**attributes, steps=steps)
+
+    def reads_in_epilogue(self, extra: Shape | None, out: Shape | None) -> bool:
+        return epilogue_operand_fits(extra, out)
+
+
+@register
+@dataclass(frozen=True)
+class Conv(FloatConvolution, ScalesChannels):
+    """y[n, o] = bias[o] + sum over the channels c of o's group of x[n, c] correlated with w[o, c].
+
+    Inputs: x, w, and optionally bias `[O]`.
+
+    Numerics: as MatMul. Source: ONNX Conv, opset 1 to 22.
+    """
+
+    def factors(self, scale: Array, weights: tuple[int, ...]) -> Array:
+        return scale.reshape(-1, *(1,) * (len(weights) - 1))
+
+
+@register
+@dataclass(frozen=True)
+class FusedConv(FloatConvolution):
+    """The program `steps` over a Conv with its bias (operand 0) and the extras (1, 2, …).
+
+    Inputs: x, w, bias or None, extras. The extras broadcast to the result and never widen it;
+    `epilogue_operand_fits` tells which have a kernel.
+
+    Source: clrt.
+    """
+
+    steps: tuple[Step, ...] = ()
+
+    domain = "clrt"
+    # See FusedMatMul.
+    in_place = tuple(range(3, 64))
+
+    def program(self, inputs: Types) -> tuple[Step, ...]:
+        extras = len([t for t in inputs[3:] if t is not None])
+        return after_bias(self.steps, extras) if self._has_bias(inputs) else self.steps
+
+    def extras(self, node: Node) -> list[Value]:
+        return [v for v in node.inputs[3:] if v is not None]
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        extras = [t for t in inputs[3:] if t is not None]
+        (y,) = super().infer(inputs[:3])
+        return [fused_type(self, self.steps, y, extras)]
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        (y,) = super().reference(*inputs[:3])
+        return (fused_reference(self.steps, y, inputs[3:]),)

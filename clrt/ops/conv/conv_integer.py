@@ -18,7 +18,7 @@ from clrt.kernels.spec import Launch
 from clrt.kernels.variant import Lowering, Variant
 from clrt.ops.base import Accuracy, Types
 from clrt.ops.checks import need
-from clrt.ops.conv.conv import Conv, lower_conv, unfolded
+from clrt.ops.conv.conv import Convolution, lower_conv, unfolded
 from clrt.ops.matmul.matmul_integer import BYTES
 from clrt.ops.registry import register
 
@@ -59,7 +59,7 @@ def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:
 
 @register
 @dataclass(frozen=True)
-class ConvInteger(Conv):
+class ConvInteger(Convolution):
     """(x - its zero point) correlated with (w - zero points of w), in int32; padding is 0.
 
     The zero point of w is one number or one per output channel.

@@ -18,9 +18,10 @@ from clrt.kernels import gemm
 from clrt.kernels.product import MatrixView, Product, image_chunks
 from clrt.kernels.spec import BufferArg, Launch
 from clrt.kernels.variant import Emit, Lowering
-from clrt.ops.base import Op, Types
+from clrt.ops.base import Types
 from clrt.ops.checks import agree, checked_sizes, need
 from clrt.ops.conv.col2im import Windows, add_up_launch, reject_axes
+from clrt.ops.conv.scaled import ScalesChannels
 from clrt.ops.movement.movement import fresh_dims
 from clrt.ops.pointwise.fused import compute_type
 from clrt.ops.registry import register
@@ -73,7 +74,7 @@ def _reject(node: Node, caps: DeviceCaps) -> str | None:
 
 @register
 @dataclass(frozen=True)
-class ConvTranspose(Op):
+class ConvTranspose(ScalesChannels):
     """Each element of x spreads over a window of y, by the weights.
 
     Inputs: x `[N, C, spatial axes …]`, w `[C, O / group, window …]`, and optionally bias `[O]`. By
@@ -184,6 +185,11 @@ class ConvTranspose(Op):
         if bias is not None:
             y = y + bias.astype(np.float64).reshape(-1, *(1,) * len(windows.image))
         return (y.astype(x.dtype),)
+
+    def factors(self, scale: Array, weights: tuple[int, ...]) -> Array:
+        by_group = scale.reshape(self.group, 1, weights[1])
+        spread = np.repeat(by_group, weights[0] // self.group, axis=1)
+        return spread.reshape(*weights[:2], *(1,) * (len(weights) - 2))
 
     def flops(self, inputs: Types, outputs: Types) -> int:
         x, w = need(inputs, 0, self).shape, need(inputs, 1, self).shape

@@ -2,55 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-
-from clrt.errors import ShapeError
-from clrt.ir.dims import same_shape
 from clrt.ir.dtypes import WIDENED_STORAGES, DType
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, Step, TensorType
-from clrt.kernels.product import epilogue_operand_fits
-from clrt.ops.base import Accuracy, Op, Types
-from clrt.ops.checks import broadcast_shapes
+from clrt.ops.base import Accuracy, Types
+from clrt.ops.epilogue import TakesEpilogue, fused_reference, fused_type
 from clrt.ops.matmul.matmul import MatrixProduct, multiply
-from clrt.ops.pointwise.fused import Fused, step_types
 from clrt.ops.registry import register
-
-__all__ = ["FusedMatMul", "epilogue_operand_fits"]
-
-
-def fused_type(
-    op: Op, steps: Sequence[Step], product: TensorType, extras: Sequence[TensorType]
-) -> TensorType:
-    """The type of a program over a product and the extras, which must not widen it.
-
-    Raises:
-        ShapeError: An extra does.
-    """
-    result = step_types(steps, [product, *extras])[-1] if steps else product
-    full = broadcast_shapes([product.shape, *(t.shape for t in extras)], op)
-    if product.shape is not None and full is not None and len(full) != len(product.shape):
-        raise ShapeError(f"{op.name}: an operand widens the product {product}.")
-    static = TensorType(product.dtype, full).is_static and product.is_static
-    if static and not same_shape(full, product.shape):
-        raise ShapeError(f"{op.name}: an operand widens the product {product}.")
-    return TensorType(result.dtype, product.shape)
-
-
-def fused_reference(steps: Sequence[Step], product: Array, extras: Sequence[Array | None]) -> Array:
-    """A program over a product and the extras."""
-    if not steps:
-        return product
-    (result,) = Fused(tuple(steps)).reference(product, *extras)
-    return np.broadcast_to(result, product.shape).copy()
 
 
 @register
 @dataclass(frozen=True)
-class FusedMatMul(MatrixProduct):
+class FusedMatMul(MatrixProduct, TakesEpilogue):
     """The program `steps` over A B (operand 0) and the extras (1, 2, …); the last step is stored.
 
     B may be stored in float16 or bfloat16 where A is float32: a constant that is made small.
@@ -72,6 +37,7 @@ class FusedMatMul(MatrixProduct):
     accuracy = Accuracy.ACCUMULATED
     storages = WIDENED_STORAGES
     narrow = frozenset({DType.FLOAT16, DType.BFLOAT16})
+    leading = 2
     # An element is read, computed and stored by one work-item; A and B are read by many.
     in_place = tuple(range(2, 64))
 

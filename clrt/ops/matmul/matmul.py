@@ -35,11 +35,9 @@ class MatrixProduct(Op):
 
     Class attributes:
         narrow: What B may be stored in where A is float32.
-        leading: How many inputs come before the extras of `steps`, where the op has those.
     """
 
     narrow: ClassVar[frozenset[DType]] = frozenset()
-    leading: ClassVar[int] = 2
     variants = gemm.variants(_lowered)
 
     def transposed(self) -> tuple[bool, bool]:

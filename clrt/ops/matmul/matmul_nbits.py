@@ -21,10 +21,9 @@ from clrt.kernels.strided import contiguous_strides
 from clrt.kernels.variant import Emit, Variant, reject_float32_cpu
 from clrt.ops.base import Accuracy, Decompose, OnnxNode, Op, Types
 from clrt.ops.checks import known, need
-from clrt.ops.matmul.fused_matmul import fused_reference, fused_type
+from clrt.ops.epilogue import TakesEpilogue, after_bias, fused_reference, fused_type
 from clrt.ops.matmul.matmul import MatrixProduct, epilogue_operand, make_epilogue
 from clrt.ops.pointwise.fused import compute_type
-from clrt.ops.pointwise.pointwise import Add
 from clrt.ops.registry import register
 
 # Up to as many rows, a GPU's work-items do better on their own than in tiles.
@@ -80,7 +79,7 @@ def _product(node: Node) -> Product:
 
 @register
 @dataclass(frozen=True)
-class MatMulNBits(MatrixProduct):
+class MatMulNBits(MatrixProduct, TakesEpilogue):
     """A times weights of `bits` bits: (level - zero point) * scale, with one of each per block.
 
     Inputs: A `[…, K]`; B `[N, blocks, block_size * bits / 8]`, a byte holding 8 / bits levels along
@@ -143,15 +142,7 @@ class MatMulNBits(MatrixProduct):
     def program(self, inputs: Types) -> tuple[Step, ...]:
         if len(inputs) <= 5 or inputs[5] is None:
             return self.steps
-        # The bias is operand 1 and its sum the first result: the others move up.
-        extras = len(inputs) - self.leading
-        biased = 2 + extras
-
-        def moved(operand: int) -> int:
-            return biased if operand == 0 else operand + 1 + (operand > extras)
-
-        steps = (Step(s.op, tuple(moved(a) for a in s.args)) for s in self.steps)
-        return (Step(Add(), (0, 1)), *steps)
+        return after_bias(self.steps, len(inputs) - self.leading)
 
     def extras(self, node: Node) -> list[Value]:
         return [v for v in node.inputs[5:] if v is not None]

@@ -35,7 +35,7 @@ def test_a_transformer_is_explained(model: clrt.Model) -> None:
     assert len(attention.origins) > 4
     assert attention.made_by == "merge_qkv"
     assert attention.written_bytes == 3 * 80 * 32 * 4
-    dense = next(r for r in found.rows if "fuse_matmul_epilogue" in r.name)
+    dense = next(r for r in found.rows if "fuse_epilogue" in r.name)
     assert dense.flops >= 2 * 3 * 80 * 32 * 32
     assert dense.kernels[0].tunables["T_MR"] > 0
     # The dense layer's weight is packed, zeros past its last column.

@@ -1,0 +1,84 @@
+"""The trait of ops whose kernels go on with an elementwise program, the epilogue."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import ClassVar
+
+import numpy as np
+
+from clrt.errors import ShapeError
+from clrt.ir.dims import Shape, same_shape
+from clrt.ir.op import Array, Step, TensorType
+from clrt.kernels.product import epilogue_operand_fits
+from clrt.ops.base import Op
+from clrt.ops.checks import broadcast_shapes
+from clrt.ops.pointwise.fused import Fused, step_types
+from clrt.ops.pointwise.pointwise import Add
+
+
+class TakesEpilogue(Op):
+    """Trait: `steps` is a program over the result (operand 0) and extras (1, 2, …).
+
+    The extras are the last inputs. They broadcast to the result and never widen it. The last step
+    is stored.
+
+    Class attributes:
+        leading: How many inputs come before the extras.
+    """
+
+    leading: ClassVar[int]
+
+    @property
+    def epilogue(self) -> tuple[Step, ...]:
+        """The steps that the op has already."""
+        steps: tuple[Step, ...] = getattr(self, "steps", ())
+        return steps
+
+    def with_epilogue(self, steps: tuple[Step, ...]) -> Op:
+        """The op with these steps in place of its own."""
+        return replace(self, steps=steps)  # type: ignore[call-arg]
+
+    def reads_in_epilogue(self, extra: Shape | None, out: Shape | None) -> bool:
+        """Whether the kernels can read an operand of shape `extra` beside a result `out`."""
+        return epilogue_operand_fits(extra, out)
+
+
+def after_bias(steps: Sequence[Step], extras: int) -> tuple[Step, ...]:
+    """Steps over a biased result and its extras, as steps over result, bias and extras.
+
+    The sum is the first step, so that the others move up.
+    """
+    biased = 2 + extras
+
+    def moved(operand: int) -> int:
+        return biased if operand == 0 else operand + 1 + (operand > extras)
+
+    return (Step(Add(), (0, 1)), *(Step(s.op, tuple(map(moved, s.args))) for s in steps))
+
+
+def fused_type(
+    op: Op, steps: Sequence[Step], result: TensorType, extras: Sequence[TensorType]
+) -> TensorType:
+    """The type of a program over a result and the extras, which must not widen it.
+
+    Raises:
+        ShapeError: An extra does.
+    """
+    made = step_types(steps, [result, *extras])[-1] if steps else result
+    full = broadcast_shapes([result.shape, *(t.shape for t in extras)], op)
+    if result.shape is not None and full is not None and len(full) != len(result.shape):
+        raise ShapeError(f"{op.name}: an operand widens the result {result}.")
+    static = TensorType(result.dtype, full).is_static and result.is_static
+    if static and not same_shape(full, result.shape):
+        raise ShapeError(f"{op.name}: an operand widens the result {result}.")
+    return TensorType(made.dtype, result.shape)
+
+
+def fused_reference(steps: Sequence[Step], result: Array, extras: Sequence[Array | None]) -> Array:
+    """A program over a result and the extras."""
+    if not steps:
+        return result
+    (made,) = Fused(tuple(steps)).reference(result, *extras)
+    return np.broadcast_to(made, result.shape).copy()
