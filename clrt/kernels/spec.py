@@ -15,7 +15,7 @@ from clrt.ir.code import Code, Define, spelled
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array
-from clrt.ir.traced import is_traced
+from clrt.ir.traced import is_traced, pure
 from clrt.kernels.signature import Access, Param, Signature, read_signature
 from clrt.kernels.source import read_source
 
@@ -276,7 +276,12 @@ def pieces_per_group(pieces: int, most: int, caps: DeviceCaps) -> int:
     At most `most`, and fewer where a core would get less than eight work-groups: some cores would
     end long before others.
     """
-    return max(1, min(most, pieces // (caps.compute_units * _GROUPS_PER_UNIT)))
+    return _clamp(pieces // (caps.compute_units * _GROUPS_PER_UNIT), most)
+
+
+@pure  # else each place where it is cut off would be a guard
+def _clamp(number: int, most: int) -> int:
+    return max(1, min(most, number))
 
 
 def ceil_div(a: int, b: int) -> int:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from clrt.ir.graph import Graph, Node, Value
+from clrt.ir.traced import plain
 from clrt.kernels.spec import Buffer, Packed, Status
 from clrt.ops.base import Op
 from clrt.plan.arena import Interval
@@ -131,6 +132,8 @@ def buffer_lifetimes(
 ) -> tuple[list[Placed], list[Interval]]:
     """The arena's tenants with their sizes, first and last tick.
 
+    Where they lie is no formula of the sizes of a call (see `restack`): sizes are plain numbers.
+
     Args:
         external: Root values that lie elsewhere.
     """
@@ -152,7 +155,7 @@ def buffer_lifetimes(
     for value in graph.outputs:
         touch(value, len(times))
     owners = list(spans)
-    return owners, [Interval(o.nbytes, *spans[o]) for o in owners]
+    return owners, [Interval(plain(o.nbytes), *spans[o]) for o in owners]
 
 
 def is_view(node: Node) -> bool:

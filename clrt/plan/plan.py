@@ -119,10 +119,16 @@ def _without_copies(step: PlanStep, roots: Mapping[Value, Value]) -> PlanStep:
     return replace(step, launches=tuple(filter(moves, step.launches)))
 
 
+def tenants(plan: Plan) -> list[tuple[Placed, Interval]]:
+    """What lies in the arena, its size, and the first and last tick that touch it."""
+    owners, intervals = buffer_lifetimes(plan.graph, ticks(plan.steps), plan.roots, plan.external)
+    return list(zip(owners, intervals, strict=True))
+
+
 def lifetimes(plan: Plan) -> list[tuple[Placed, Interval]]:
     """What lies in the arena, its size, and the first and last step that touch it."""
-    times = ticks(plan.steps)
-    owners, intervals = buffer_lifetimes(plan.graph, times, plan.roots, plan.external)
-    step_of = [-1, *(t.step for t in times), len(plan.steps)]  # by 1 + tick
-    by_step = (Interval(i.nbytes, step_of[i.first + 1], step_of[i.last + 1]) for i in intervals)
-    return list(zip(owners, by_step, strict=True))
+    step_of = [-1, *(t.step for t in ticks(plan.steps)), len(plan.steps)]  # by 1 + tick
+    return [
+        (owner, Interval(i.nbytes, step_of[i.first + 1], step_of[i.last + 1]))
+        for owner, i in tenants(plan)
+    ]

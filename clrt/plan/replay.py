@@ -1,0 +1,86 @@
+"""What planning made of traced sizes, made again with the numbers of other sizes."""
+
+from __future__ import annotations
+
+from dataclasses import fields, is_dataclass
+from typing import Any, TypeVar, cast
+
+import numpy as np
+
+from clrt.ir.graph import Graph, Node, Value
+from clrt.ir.op import Array, DerivedElements, StoredElements, TensorType
+from clrt.ir.traced import Evaluation, Trace, is_traced
+from clrt.kernels.spec import Launch, i32
+
+_Thing = TypeVar("_Thing")
+
+
+class Replay:
+    """Copies of what a trace made, at other sizes, each made once.
+
+    What is the same at all sizes stays the object that it is: weights, kernels, ops.
+    """
+
+    def __init__(self, trace: Trace, evaluation: Evaluation) -> None:
+        self._trace, self._evaluation = trace, evaluation
+        self._made: dict[int, Any] = {}
+
+    def __call__(self, thing: _Thing) -> _Thing:
+        """The copy of a graph, of steps, of a buffer."""
+        return cast(_Thing, self._copy(thing))
+
+    def _copy(self, thing: Any) -> Any:
+        if is_traced(thing):
+            return self._evaluation.numbers[self._trace.formula(thing)]
+        if isinstance(thing, (tuple, list)):
+            copies = [self._copy(x) for x in thing]
+            same = all(a is b for a, b in zip(copies, thing, strict=True))
+            return thing if same else type(thing)(copies)
+        if isinstance(thing, (type, StoredElements)) or not is_dataclass(thing):
+            return thing
+        if id(thing) not in self._made:
+            self._made[id(thing)] = self._record(thing)
+        return self._made[id(thing)]
+
+    def _record(self, thing: Any) -> Any:
+        if isinstance(thing, Graph):
+            values = self._copies(thing.inputs), self._copies(thing.outputs)
+            return Graph(thing.name, *values, self._copies(thing.nodes), list(thing.output_names))
+        if isinstance(thing, Node):
+            op, inputs = self._copy(thing.op), self._copies(thing.inputs)
+            outputs = self._copies(thing.outputs)
+            return Node(thing.name, op, inputs, outputs, thing.origins, thing.made_by)
+        if isinstance(thing, Value):
+            type_ = self._copy(thing.type)
+            if thing.is_constant and type_ is thing.type:
+                return thing
+            return Value(thing.name, type_, None, thing.symbolic, thing.aliases)
+        return self._changed(thing)
+
+    def _copies(self, things: list[_Thing]) -> list[_Thing]:
+        return [self._copy(x) for x in things]
+
+    def _changed(self, thing: Any) -> Any:
+        """A dataclass with other fields; the thing itself where all are the same."""
+        old = {f.name: getattr(thing, f.name) for f in fields(thing) if f.init}
+        new = {name: self._copy(x) for name, x in old.items()}
+        if isinstance(thing, TensorType):
+            new["known"] = self._elements(thing)
+        elif isinstance(thing, Launch):
+            pairs = zip(new["args"], thing.args, strict=True)
+            new["args"] = tuple(i32(a) if is_traced(b) else a for a, b in pairs)
+        return thing if all(new[n] is old[n] for n in old) else type(thing)(**new)
+
+    def _elements(self, type_: TensorType) -> Array | StoredElements | DerivedElements | None:
+        known = type_.known
+        if isinstance(known, DerivedElements):
+            return known.derive(self._evaluation)
+        if (
+            isinstance(known, np.ndarray)
+            and known.dtype == object
+            and any(map(is_traced, known.flat))
+        ):
+            return np.array([self._copy(x) for x in known.flat], type_.dtype.numpy).reshape(
+                known.shape
+            )
+        return known
