@@ -307,11 +307,12 @@ def _tidy(array: Array, dtype: DType) -> Array:
     """An object array without symbols becomes a plain one.
 
     Raises:
-        OverflowError: A number among the symbols does not fit into 64 bits.
+        OverflowError: A number among the symbols, or one that planning traces, does not fit.
     """
-    if array.dtype != object or all(not isinstance(x, Expr) for x in array.flat):
+    if array.dtype != object or not any(isinstance(x, Expr) or is_traced(x) for x in array.flat):
         return array.astype(dtype.numpy)
-    if any(abs(x) >= 1 << 63 for x in array.flat if not isinstance(x, Expr)):
+    most = np.iinfo(np.int32 if dtype is DType.INT32 else np.int64).max
+    if any(abs(x) > most for x in array.flat if not isinstance(x, Expr)):
         raise OverflowError
     return array
 

@@ -18,6 +18,7 @@ from clrt.errors import PlanError, ShapeError
 from clrt.ir.dims import Bindings, Shape, numbers_of, substitute
 from clrt.ir.graph import Graph, Names, Node, Value
 from clrt.ir.op import Array, ContainerType, TensorType
+from clrt.ir.traced import pure
 from clrt.limits import MAX_STEPWISE_BYTES, FoldBudget
 from clrt.ops.base import Op
 from clrt.ops.blaming import Blaming
@@ -333,4 +334,9 @@ def _fold(node: Node, budget: FoldBudget) -> bool:
 def _grows_weight(node: Node) -> bool:
     """Whether the node makes a weight larger that was stored in fewer bits to save memory."""
     stored = sum(v.nbytes for v in node.inputs if v is not None)
-    return stored >= MIN_WEIGHT_BYTES and sum(v.nbytes for v in node.outputs) > stored
+    return bool(_grows(stored, sum(v.nbytes for v in node.outputs)))
+
+
+@pure  # one guard of a trace, not two
+def _grows(stored_bytes: int, made_bytes: int) -> int:
+    return int(made_bytes > stored_bytes >= MIN_WEIGHT_BYTES)

@@ -1,0 +1,34 @@
+"""Templates of whole models give the plans that planning gives."""
+
+from __future__ import annotations
+
+import pytest
+
+from clrt.ir.graph import Graph
+from clrt.passes.pipeline import optimize
+from clrt.signature import symbol_places
+from clrt.sources import read_graph
+from tests.models.fixtures import family_names, load_family, load_minilm, minilm_names
+from tests.models.oracle import model_folder
+from tests.plans import count_alike
+
+# Batch and sequence; a template is good for what runs the same kernels.
+FEW = ((2, 17), (2, 18), (4, 9))
+MORE = ((4, 66), (6, 69), (5, 72))
+
+
+def graph_of(name: str) -> Graph:
+    minilm = name in minilm_names()
+    graph = read_graph(load_minilm(name, model_folder()) if minilm else load_family(name))
+    optimize(graph, narrow_weights=True)
+    return graph
+
+
+@pytest.mark.parametrize("name", [*family_names(), *minilm_names()])
+def test_plans_of_a_template(name: str) -> None:
+    graph = graph_of(name)
+    symbols = sorted(symbol_places(graph))
+    assert symbols in (["batch"], ["batch", "sequence"])
+    for shapes in (FEW, MORE):
+        sizes = [dict(zip(("batch", "sequence"), s, strict=True)) for s in shapes]
+        assert count_alike(graph, [{k: s[k] for k in symbols} for s in sizes]) == len(sizes)

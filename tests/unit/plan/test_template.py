@@ -1,0 +1,127 @@
+"""Templates give the plans that planning gives; and where they cannot, there is none."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import replace
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from clrt.plan.arena import align, place
+from clrt.plan.plan import make_plan, tenants
+from clrt.plan.template import PlanTemplate, trace_plan
+from tests.fuzz.graphs import SIZES, Case, graphs
+from tests.passes.helpers import graph_of
+from tests.plans import CPU, check_arena, count_alike, plan
+
+X = "%x: float32[B,S]"
+# A causal mask of the sizes, as exporters make it.
+MASKED = """
+  const %zero: int64[] = 0
+  const %one: int64[] = 1
+  const %axes: int64[1] = [1]
+  %shape: int64[2] = Shape(%x)
+  %s: int64[] = Gather(%shape, %one)
+  %k: int64[S] = Range(%zero, %s, %one)
+  %q: int64[S,1] = Unsqueeze(%k, %axes)
+  %below: bool[S,S] = LessOrEqual(%k, %q)
+  const %low: float32[] = -1.0
+  const %high: float32[] = 0.5
+  %mask: float32[S,S] = Where(%below, %high, %low)
+  %xt: float32[S,B] = Transpose{perm=[1, 0]}(%x)
+  %p: float32[S,S] = MatMul(%xt, %x)
+  %m: float32[S,S] = Mul(%p, %mask)
+  %y: float32[S,S] = Softmax{axis=-1}(%m)
+"""
+# Buffers that grow by either size: which is larger depends on the sizes.
+SKEWED = """
+  %t: float32[S,B] = Transpose{perm=[1, 0]}(%x)
+  %bb: float32[B,B] = MatMul(%x, %t)
+  %ss: float32[S,S] = MatMul(%t, %x)
+  %bs: float32[B,S] = MatMul(%bb, %x)
+  %sb: float32[S,B] = MatMul(%ss, %t)
+  %u: float32[S,B] = Transpose{perm=[1, 0]}(%bs)
+  %y: float32[S,B] = Softmax{axis=0}(%u)
+  %z: float32[S,B] = Softmax{axis=0}(%sb)
+"""
+
+
+def template_of(body: str, b: int, s: int, outputs: str = "%y") -> PlanTemplate:
+    graph = graph_of(body, X, outputs)
+    found = trace_plan(graph, {"B": b, "S": s}, {}, {}, plan)
+    assert found is not None
+    return found
+
+
+@given(case=graphs(), n=st.integers(1, 9), m=st.integers(1, 40))
+@settings(max_examples=150, deadline=None, suppress_health_check=list(HealthCheck))
+def test_random_graphs(case: Case, n: int, m: int) -> None:
+    count_alike(case.graph, [SIZES, {"n": n, "m": m}, {"n": SIZES["n"] + 1, "m": SIZES["m"] + n}])
+
+
+def test_constants_of_sizes() -> None:
+    graph = graph_of(MASKED, X)
+    sizes = [{"B": 3, "S": s} for s in (20, 21, 40, 60)]
+    assert count_alike(graph, sizes) == len(sizes)
+    assert template_of(MASKED, 3, 20).derived
+
+
+def test_the_arena_is_searched_anew_where_it_would_waste() -> None:
+    template = template_of(SKEWED, 40, 600, "%y, %z")
+    for b, s in ((40, 600), (500, 20), (300, 300), (64, 6000), (500, 20)):
+        sized = template.at({"B": b, "S": s}, CPU.max_alloc_bytes)
+        assert sized is not None
+        check_arena(sized)
+        best = place([i for _, i in tenants(sized)], CPU.max_alloc_bytes)
+        assert sized.arena.nbytes <= 1.1 * best.nbytes
+
+
+def test_slabs_stay_within_what_the_device_allocates() -> None:
+    template = template_of(SKEWED, 40, 600, "%y, %z")
+    whole = template.at({"B": 300, "S": 300}, CPU.max_alloc_bytes)
+    assert whole is not None
+    largest = max(align(i.nbytes) for _, i in tenants(whole))
+    sized = template.at({"B": 300, "S": 300}, largest)
+    assert sized is not None
+    assert max(sized.arena.slab_bytes) <= largest
+    assert len(sized.arena.slab_bytes) > 1
+    check_arena(sized)
+    assert template.at({"B": 300, "S": 300}, largest - 1) is None
+
+
+def test_a_run_within_another_regime_is_planned_anew() -> None:
+    template = template_of(MASKED, 3, 20)
+    assert template.at({"B": 3, "S": 1}, CPU.max_alloc_bytes) is None
+    assert template.at({"B": 3, "S": 1 << 20}, CPU.max_alloc_bytes) is None
+
+
+NO_TEMPLATE = {
+    "break": "%i: int64[2,N] = NonZero(%x)\n%y: float32[2,N] = Cast{to=float32}(%i)",
+    "host": "%d: float64[B,S] = Cast{to=float64}(%x)\n%y: float64[B,S] = Sin(%d)",
+    "packed": MASKED.replace("Mul(%p, %mask)", "MatMul(%p, %mask)"),
+}
+
+
+@pytest.mark.parametrize("body", NO_TEMPLATE.values(), ids=NO_TEMPLATE)
+def test_no_template(body: str, caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.DEBUG, "clrt"):
+        assert trace_plan(graph_of(body, X), {"B": 3, "S": 20}, {}, {}, plan) is None
+    assert not caplog.records
+
+
+def test_no_template_of_what_fails(caplog: pytest.LogCaptureFixture) -> None:
+    small = replace(CPU, max_alloc_bytes=128)
+    graph = graph_of(MASKED, X)
+    with caplog.at_level(logging.DEBUG, "clrt"):
+        found = trace_plan(
+            graph, {"B": 3, "S": 20}, {}, {}, lambda g: make_plan(g, small, lambda _: {})
+        )
+    assert found is None
+    assert "OutOfMemoryError" in caplog.text
+
+
+def test_no_template_without_symbols() -> None:
+    graph = graph_of("%y: float32[2,3] = Neg(%x)", "%x: float32[2,3]")
+    assert trace_plan(graph, {}, {}, {}, plan) is None
