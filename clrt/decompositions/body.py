@@ -9,7 +9,8 @@ have no class.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Protocol, cast
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeAlias, cast
 
 import numpy as np
 
@@ -25,30 +26,41 @@ from clrt.ops.control.control_flow import Scan
 from clrt.ops.decompositions import Audience, Results, decomposes
 
 
-class Nodes(Protocol):
+@dataclass(frozen=True)
+class BodyNode:
+    """A node of a body, of the opsets that bodies are written in.
+
+    Attributes:
+        outputs: How many it has.
+    """
+
+    op_type: str
+    domain: str
+    inputs: Sequence[Value | None]
+    outputs: int
+    attrs: Mapping[str, Any]
+
+
+class ImportsBodies(Protocol):
     """What the importer gives a body: the way from ONNX's ops to the IR's."""
 
     names: Names
 
-    def add(
-        self,
-        op_type: str,
-        domain: str,
-        inputs: Sequence[Value | None],
-        outputs: int,
-        attrs: Mapping[str, Any],
-    ) -> list[Value]:
-        """The outputs of a node of the opsets that bodies are written in."""
+    def add(self, node: BodyNode) -> list[Value]:
+        """The outputs of a node."""
 
-    def scan(
-        self,
-        inputs: Sequence[Value],
-        types: Sequence[TensorType | None],
-        step: Callable[[Nodes, list[Value]], list[Value]],
-        outputs: int,
-        attrs: Mapping[str, Any],
+    def add_scan(
+        self, node: BodyNode, types: Sequence[TensorType | None], step: Step
     ) -> list[Value]:
-        """The outputs of a Scan; `step` gives the outputs of its graph from the inputs."""
+        """The outputs of a Scan.
+
+        Args:
+            types: Of the inputs of its graph; None for one that is not known.
+            step: The outputs of its graph, from what adds nodes to it and its inputs.
+        """
+
+
+Step: TypeAlias = "Callable[[ImportsBodies, list[Value]], list[Value]]"
 
 
 class Body(Builder):
@@ -71,9 +83,9 @@ class Body(Builder):
         attrs: Mapping[str, Any],
         inputs: Sequence[Value | None],
         output_count: int,
-        nodes: Nodes,
+        importer: ImportsBodies,
     ) -> None:
-        super().__init__(nodes.names, title)
+        super().__init__(importer.names, title)
         self.op_type = op_type
         self.opset = opset
         self.output_count = output_count
@@ -82,7 +94,7 @@ class Body(Builder):
         self.inputs = cast(list[Value], list(inputs))
         self.types = [None if v is None else v.type for v in inputs]
         self.outputs: Results = []
-        self._importer = nodes
+        self._importer = importer
 
     def __call__(self, op: str, *inputs: Value | None, domain: str = "", **attrs: Any) -> Value:
         """The one output of a new node."""
@@ -97,7 +109,7 @@ class Body(Builder):
         **attrs: Any,
     ) -> list[Value]:
         """The outputs of a new node."""
-        return self._importer.add(op, domain, inputs, outputs, attrs)
+        return self._importer.add(BodyNode(op, domain, inputs, outputs, attrs))
 
     def scan(
         self,
@@ -113,12 +125,13 @@ class Body(Builder):
             step: The outputs of its graph, from a body in which to make them and the inputs there.
         """
 
-        def inside(nodes: Nodes, formals: list[Value]) -> list[Value]:
-            inner = Body(self._origin, self.op_type, self.opset, {}, formals, outputs, nodes)
+        def inside(importer: ImportsBodies, formals: list[Value]) -> list[Value]:
+            inner = Body(self._origin, self.op_type, self.opset, {}, formals, outputs, importer)
             return step(inner, formals)
 
         types = Scan.formals([v.type for v in inputs])
-        return self._importer.scan(inputs, types, inside, outputs, attrs)
+        node = BodyNode("Scan", "", inputs, outputs, attrs)
+        return self._importer.add_scan(node, types, inside)
 
     def scalar(self, value: int) -> Value:
         """An int64."""

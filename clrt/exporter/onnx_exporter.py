@@ -53,7 +53,7 @@ def export_model(graph: Graph) -> onnx.ModelProto:
     Raises:
         UnsupportedError: ONNX has no form for some nodes; all are named.
     """
-    return _export(graph, _Inline())
+    return _export(graph, _InlineTensors())
 
 
 def save_model(graph: Graph, path: Path) -> None:
@@ -72,13 +72,13 @@ def save_model(graph: Graph, path: Path) -> None:
     else:
         data = path.with_name(f"{path.name}.data")
         with replacing(data) as stream:
-            model = _export(graph, _Beside(stream, data.name))
+            model = _export(graph, _ExternalTensors(stream, data.name))
         content = model.SerializeToString()
     with replacing(path) as stream:
         stream.write(content)
 
 
-class _Inline:
+class _InlineTensors:
     """Tensors in the model itself."""
 
     def tensor(self, array: Array, name: str) -> onnx.TensorProto:
@@ -88,7 +88,7 @@ class _Inline:
         return numpy_helper.from_array(np.ascontiguousarray(array).reshape(array.shape), name)
 
 
-class _Beside(_Inline):
+class _ExternalTensors(_InlineTensors):
     """Large tensors in a file beside the model."""
 
     def __init__(self, file: BinaryIO, location: str) -> None:
@@ -109,15 +109,15 @@ class _Beside(_Inline):
         return tensor
 
 
-def _export(graph: Graph, store: _Inline) -> onnx.ModelProto:
+def _export(graph: Graph, store: _InlineTensors) -> onnx.ModelProto:
     check_decomposable(graph)
     plain = {g: decompose_all(g) for g in all_graphs(graph)}
     for inner in plain.values():
         recompose(inner)
     opset = choose_opset(list(plain.values()))
     imports = opset_imports(list(plain.values()), opset)
-    writer = _Writer(plain, store, opset)
-    proto = _Exported(writer, graph, None).main()
+    context = _ExportContext(plain, store, opset)
+    proto = _GraphExporter(context, graph, None).main()
     model = helper.make_model(proto, producer_name="clrt", opset_imports=imports)
     model.ir_version = helper.find_min_ir_version_for(imports, ignore_unknown=True)
     if not all(o.type.tensor_type.HasField("shape") for o in proto.output):
@@ -133,14 +133,14 @@ def _declare_outputs(model: onnx.ModelProto) -> None:
             output.type.CopyFrom(found.type)
 
 
-class _Writer:
+class _ExportContext:
     """What the graphs of a model share.
 
     Attributes:
         plain: Each graph without ops of clrt's own.
     """
 
-    def __init__(self, plain: dict[Graph, Graph], store: _Inline, opset: int) -> None:
+    def __init__(self, plain: dict[Graph, Graph], store: _InlineTensors, opset: int) -> None:
         self.plain = plain
         self.store = store
         self.opset = opset
@@ -151,13 +151,13 @@ class _Writer:
         return numpy_helper.from_array(value) if isinstance(value, np.ndarray) else value
 
 
-class _Exported:
+class _GraphExporter:
     """One graph on its way into ONNX; `outer` is the one around it."""
 
-    def __init__(self, writer: _Writer, graph: Graph, outer: _Exported | None) -> None:
+    def __init__(self, context: _ExportContext, graph: Graph, outer: _GraphExporter | None) -> None:
         self.names: dict[Value, str] = {}
-        self._writer = writer
-        self._graph = writer.plain[graph]
+        self._context = context
+        self._graph = context.plain[graph]
         self._outer = outer
         self._nodes: list[onnx.NodeProto] = []
         self._initializers: list[onnx.TensorProto] = []
@@ -169,7 +169,7 @@ class _Exported:
         inputs = [self._formal(v, named=True) for v in graph.inputs]
         pairs = list(zip(graph.output_names, graph.outputs, strict=True))
         for name, value in pairs:
-            self._writer.names.unique(name)
+            self._context.names.unique(name)
             if value.producer is not None:
                 self.names.setdefault(value, name)
         self._walk()
@@ -191,13 +191,13 @@ class _Exported:
         for value in graph.outputs:
             name = self._name(value)
             if value.producer is None or name in seen:
-                name = self._identity(value, self._writer.names.unique(f"{value.name}/out"))
+                name = self._identity(value, self._context.names.unique(f"{value.name}/out"))
             seen.add(name)
             outputs.append(helper.make_value_info(name, type_proto(value.type, named=False)))
         return self._proto(inputs, outputs)
 
     def _formal(self, value: Value, named: bool) -> onnx.ValueInfoProto:
-        self.names[value] = name = self._writer.names.unique(value.name)
+        self.names[value] = name = self._context.names.unique(value.name)
         return helper.make_value_info(name, type_proto(value.type, named))
 
     def _identity(self, value: Value, name: str) -> str:
@@ -215,7 +215,7 @@ class _Exported:
         for node in self._graph.nodes:
             for value in node.outputs:
                 if value not in self.names:
-                    self.names[value] = self._writer.names.unique(value.name)
+                    self.names[value] = self._context.names.unique(value.name)
         for node in self._graph.nodes:
             self._node(node)
 
@@ -231,14 +231,14 @@ class _Exported:
         inputs = ["" if v is None else self._name(v) for v in values]
         own = len(inputs) - getattr(op, "captures", 0)
         given = {
-            name: _Exported(self._writer, value, self).inner(inputs[own:])
+            name: _GraphExporter(self._context, value, self).inner(inputs[own:])
             if isinstance(value, Graph)
-            else self._writer.attribute(value)
-            for name, value in attributes(op, self._writer.opset).items()
+            else self._context.attribute(value)
+            for name, value in attributes(op, self._context.opset).items()
         }
         while own and not inputs[own - 1]:
             own -= 1
-        lacking = least_inputs(op, self._writer.opset) - own
+        lacking = least_inputs(op, self._context.opset) - own
         outputs = [self.names[v] for v in node.outputs]
         self._nodes.append(
             helper.make_node(
@@ -271,14 +271,14 @@ class _Exported:
 
     def add(self, op_type: str, inputs: Sequence[str], name: str, **attrs: int) -> str:
         """The output of a new node."""
-        output = self._writer.names.unique(name)
+        output = self._context.names.unique(name)
         self._nodes.append(helper.make_node(op_type, inputs, [output], output, **attrs))
         return output
 
     def numbers(self, data: Array, name: str) -> str:
         """A new initializer."""
-        name = self._writer.names.unique(name)
-        self._initializers.append(self._writer.store.tensor(data, name))
+        name = self._context.names.unique(name)
+        self._initializers.append(self._context.store.tensor(data, name))
         return name
 
     def source(self, symbol: str) -> tuple[str, int] | None:

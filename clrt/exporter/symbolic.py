@@ -16,7 +16,7 @@ from clrt.ir.op import Array
 _BINARY = {"floordiv": "Div", "mod": "Mod", "max": "Max", "min": "Min"}
 
 
-class Nodes(Protocol):
+class AddsOnnxNodes(Protocol):
     """Where nodes go."""
 
     def add(self, op_type: str, inputs: Sequence[str], name: str, **attributes: int) -> str:
@@ -34,7 +34,9 @@ class SymbolicConstants:
         source: The name of a value, and its axis, whose size is a symbol; None where none is.
     """
 
-    def __init__(self, nodes: Nodes, source: Callable[[str], tuple[str, int] | None]) -> None:
+    def __init__(
+        self, nodes: AddsOnnxNodes, source: Callable[[str], tuple[str, int] | None]
+    ) -> None:
         self._nodes = nodes
         self._source = source
         self._made: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""What the importer's rooms share while one model is read."""
+"""What the parts of the importer share while one model is read."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ from clrt.ir.dtypes import DType
 from clrt.ir.graph import Names, Value
 from clrt.ir.op import Array, TensorType
 
-# How often a graph of a loop is imported again, over all levels; more is no model of anyone's.
+# How often a loop's subgraph may be imported again, over all levels; real models stay far below.
 _MAX_IMPORTS = 16
 _FEW_NODES = 2048
 
 
-class NodeRoom(Protocol):
-    """Where nodes are imported, for the rooms that hand nodes back to it."""
+class ImportsNodes(Protocol):
+    """`NodeImporter`, for the parts of the importer that it calls and that call it."""
 
-    def walk(self, nodes: Sequence[onnx.NodeProto], scope: Scope, where: str) -> None:
+    def import_nodes(self, nodes: Sequence[onnx.NodeProto], scope: Scope, where: str) -> None:
         """Imports nodes of a graph or of a function's body."""
 
-    def run(self, call: Call, scope: Scope) -> list[Value | None]:
+    def import_node(self, call: Call, scope: Scope) -> list[Value | None]:
         """The outputs of one node; None for one that is left out."""
 
 
@@ -42,7 +42,7 @@ class Context:
 
     Attributes:
         unsupported: What the error will say of nodes and values that clrt does not run.
-        lacking: Outputs that clrt lacks of nodes that it runs, and what is noted where one is read.
+        lacking: Outputs that clrt does not compute of ops that it has, and the note for a reader.
     """
 
     def __init__(self, model: onnx.ModelProto, tensors: TensorReader) -> None:
@@ -65,7 +65,7 @@ class Context:
 
     @cached_property
     def most_visits(self) -> int:
-        """How many nodes may be imported, those of loops' graphs several times.
+        """How many nodes may be imported, those of loops' subgraphs several times.
 
         Raises:
             ModelError: The functions hold more nodes, or are nested deeper, than is allowed.
@@ -81,8 +81,8 @@ class Context:
         self._visited += count
         if self._visited > _FEW_NODES and self._visited > self.most_visits:
             raise ModelError(
-                f"{where} has loops nested so that their shapes cannot be told; export the model "
-                "with fixed shapes."
+                f"{where} has loops nested so that their shapes cannot be inferred; export the "
+                "model with fixed shapes."
             )
 
     def refuse(self, call: Call, reason: str | UnsupportedError = "") -> list[Value | None]:
@@ -123,9 +123,9 @@ class Context:
         return self.look_up(name, scope) or BROKEN
 
     def captured(self, value: Value | None, scope: Scope) -> Value | None:
-        """The value of an outer scope as the graph of an attribute sees it.
+        """A value of an outer scope as a subgraph sees it: an input of the subgraph.
 
-        Sizes that are known outside as expressions only are found out when the graph runs.
+        A dim that is an expression outside becomes a symbol, bound when the subgraph runs.
         """
         if value is None or value is BROKEN or (value.is_constant and value.has_numbers):
             return value

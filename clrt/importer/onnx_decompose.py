@@ -1,17 +1,17 @@
-"""Nodes that stand for others: clrt's decompositions, and function bodies of files and of ONNX."""
+"""Nodes that others replace: clrt's decompositions, and function bodies of files and of ONNX."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import zip_longest
 from typing import Any
 
 import onnx
 
-from clrt.decompositions.body import Body, Nodes
+from clrt.decompositions.body import Body, BodyNode, Step
 from clrt.decompositions.microsoft.nchwc import NCHWC
 from clrt.errors import ModelError, UnsupportedError, counted
-from clrt.importer.onnx_context import Context, NodeRoom, broken
+from clrt.importer.onnx_context import Context, ImportsNodes, broken
 from clrt.importer.onnx_functions import Function, attribute_value, schema_function
 from clrt.importer.onnx_graphs import GRAPH
 from clrt.importer.onnx_refusals import note
@@ -25,19 +25,18 @@ from clrt.ops.decompositions import Decomposition, imported_as
 _OPSETS = {"": 24, "ai.onnx.ml": 5, "com.microsoft": 1, "clrt": 1}
 
 
-class DecompositionRoom:
-    """Puts the nodes in place of one that they stand for."""
+class DecompositionImporter:
+    """Imports the nodes that replace one of the file."""
 
-    def __init__(self, context: Context, nodes: NodeRoom) -> None:
+    def __init__(self, context: Context, nodes: ImportsNodes) -> None:
         self._context = context
         self._nodes = nodes
 
-    def of_call(self, call: Call, scope: Scope) -> list[Value | None]:
-        """The outputs of a node that stands for others.
+    def decompose(self, call: Call, scope: Scope) -> list[Value | None]:
+        """The outputs of a node that is decomposed.
 
-        clrt's decomposition goes before ONNX's schema; one that declines leaves this form of the
-        op to the schema. None is asked behind an unsupported node: it would go by types that are
-        made up.
+        clrt's decomposition comes first; where it declines, the function body in the ONNX schema
+        is used. Neither is tried behind an unsupported node, whose outputs have no real types.
         """
         entry = imported_as(call.domain, call.op_type, call.opset)
         if entry is not None:
@@ -67,7 +66,7 @@ class DecompositionRoom:
         inner = Scope(
             scope.nodes, f"{call.name}/", _OPSETS, {}, {}, calls=scope.calls, outer=scope, own=True
         )
-        nodes = _Nodes(context, self._nodes, call.name, inner)
+        nodes = _BodyImporter(context, self._nodes, call.name, inner)
         body = Body(
             call.name, call.op_type, call.opset, attrs, call.inputs, len(call.outputs), nodes
         )
@@ -115,10 +114,10 @@ class DecompositionRoom:
             results=results,
             attrs={**function.defaults, **{a.name: a for a in call.attributes}},
             calls=(*scope.calls, function.key),
-            # The body may hold the graphs of the call, which see what the call sees.
+            # The body may hold subgraphs of the call, which see what the call sees.
             outer=scope if any(a.type == GRAPH for a in call.attributes) else None,
         )
-        self._nodes.walk(function.nodes, inner, f"function '{function.key[1]}'")
+        self._nodes.import_nodes(function.nodes, inner, f"function '{function.key[1]}'")
         outputs: list[Value | None] = []
         for name, formal in zip(call.formals, function.outputs, strict=False):
             value = inner.env.get(formal)
@@ -128,40 +127,28 @@ class DecompositionRoom:
         return outputs
 
 
-class _Nodes:
+class _BodyImporter:
     """Imports the nodes that a decomposition adds, by their names in ONNX."""
 
-    def __init__(self, context: Context, nodes: NodeRoom, title: str, scope: Scope) -> None:
+    def __init__(self, context: Context, nodes: ImportsNodes, title: str, scope: Scope) -> None:
         self.names = context.value_names
         self._context = context
         self._nodes = nodes
         self._title = title
         self._scope = scope
         self._count = 0
-        # In the graph of a Scan, the values that are its own.
+        # In the subgraph of a Scan, its own values; all others are captured.
         self._local: set[Value] | None = None
 
-    def add(
-        self,
-        op_type: str,
-        domain: str,
-        inputs: Sequence[Value | None],
-        outputs: int,
-        attrs: Mapping[str, Any],
-    ) -> list[Value]:
-        """The outputs of a node of the opsets that bodies are written in."""
-        return self._run(self._call(op_type, domain, inputs, outputs, attrs))
+    def add(self, node: BodyNode) -> list[Value]:
+        """The outputs of a node."""
+        return self._run(self._call(node))
 
-    def scan(
-        self,
-        inputs: Sequence[Value],
-        types: Sequence[TensorType | None],
-        step: Callable[[Nodes, list[Value]], list[Value]],
-        outputs: int,
-        attrs: Mapping[str, Any],
+    def add_scan(
+        self, node: BodyNode, types: Sequence[TensorType | None], step: Step
     ) -> list[Value]:
-        """The outputs of a Scan; `step` gives the outputs of its graph from the inputs."""
-        call = self._call("Scan", "", inputs, outputs, attrs)
+        """The outputs of a Scan; see `ImportsBodies`."""
+        call = self._call(node)
         scope = Scope(
             [], f"{call.name}/", _OPSETS, {}, {}, calls=self._scope.calls, outer=self._scope,
             own=True,
@@ -170,37 +157,40 @@ class _Nodes:
             BROKEN if t is None else Value(self.names.unique(f"{scope.prefix}x{k}"), t)
             for k, t in enumerate(types)
         ]
-        inner = _Nodes(self._context, self._nodes, call.name, scope)
+        inner = _BodyImporter(self._context, self._nodes, call.name, scope)
         inner._local = set(formals)
         results = [inner._seen(v) or BROKEN for v in step(inner, formals)]
         call.graphs["body"] = Graph("body", formals, results, scope.nodes), scope
         return self._run(call)
 
-    def _call(
-        self,
-        op_type: str,
-        domain: str,
-        inputs: Sequence[Value | None],
-        outputs: int,
-        attrs: Mapping[str, Any],
-    ) -> Call:
-        name = self._context.node_names.unique(f"{self._scope.prefix}{op_type}_{self._count}")
+    def _call(self, node: BodyNode) -> Call:
+        prefix = self._scope.prefix
+        name = self._context.node_names.unique(f"{prefix}{node.op_type}_{self._count}")
         self._count += 1
-        given = [self._seen(v) for v in inputs]
+        given = [self._seen(v) for v in node.inputs]
         while given and given[-1] is None:
             given.pop()
-        names = [self.names.unique(f"{name}:{k}" if k else name) for k in range(outputs)]
-        attributes = [onnx.helper.make_attribute(k, v) for k, v in _protos(attrs).items()]
-        return Call(op_type, name, domain, _OPSETS[domain], given, names, names, attributes)
+        names = [self.names.unique(f"{name}:{k}" if k else name) for k in range(node.outputs)]
+        attributes = [onnx.helper.make_attribute(k, v) for k, v in _protos(node.attrs).items()]
+        return Call(
+            node.op_type,
+            name,
+            node.domain,
+            _OPSETS[node.domain],
+            given,
+            names,
+            names,
+            attributes,
+        )
 
     def _run(self, call: Call) -> list[Value]:
-        outputs = [v or BROKEN for v in self._nodes.run(call, self._scope)]
+        outputs = [v or BROKEN for v in self._nodes.import_node(call, self._scope)]
         if self._local is not None:
             self._local.update(outputs)
         return outputs
 
     def _seen(self, value: Value | None) -> Value | None:
-        """A value as the graph that the nodes are in sees it."""
+        """A value as the graph of the nodes sees it: captured, where it is of another."""
         if value is not None and value in self._context.lacking:
             self._context.unsupported.append(self._context.lacking[value])
             return BROKEN

@@ -59,8 +59,8 @@ def schema_function(
     Args:
         node: The node, its attributes resolved.
         inputs: Types of its inputs, which some bodies depend on; None where they are not known.
-        main_opset: Of ai.onnx where the node is: what bodies of other domains that do not say are
-            taken to be written in, since they may hold nodes of a graph that is an attribute.
+        main_opset: The ai.onnx opset where the node is. A body of another domain that imports none
+            is taken to be written in it, since the body may hold nodes of the node's subgraphs.
     """
     domain = normal_domain(node.domain)
     schema = schema_of(domain, node.op_type, opset)
@@ -168,10 +168,10 @@ def sort_nodes(
     where: str,
     outside: Collection[str] = (),
 ) -> list[tuple[int, onnx.NodeProto]]:
-    """Nodes with their place in the file, each behind those that it reads; else in file order.
+    """The nodes in topological order with their index in the file; ties in file order.
 
     Args:
-        outside: Names of the graph around this one; a node may make a value of the same name.
+        outside: Names of the enclosing graph; a value of this one may hide one of them.
 
     Raises:
         ModelError: A value is made twice or not at all, or the nodes form a cycle.

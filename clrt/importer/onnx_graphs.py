@@ -1,4 +1,4 @@
-"""Graphs that are attributes of nodes: those of If, Loop and Scan."""
+"""Subgraphs: the graphs among the attributes of If, Loop and Scan."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import onnx
 
 from clrt.errors import ModelError, UnsupportedError, counted
-from clrt.importer.onnx_context import Context, NodeRoom
+from clrt.importer.onnx_context import Context, ImportsNodes
 from clrt.importer.onnx_functions import initializers_of
 from clrt.importer.onnx_scope import BROKEN, Call, Scope
 from clrt.importer.onnx_types import formal_type, varying_types
@@ -18,19 +18,19 @@ from clrt.ops.base import Op
 GRAPH = onnx.AttributeProto.GRAPH
 
 
-class GraphRoom:
-    """Imports the graphs among a node's attributes."""
+class SubgraphImporter:
+    """Imports the subgraphs of nodes."""
 
-    def __init__(self, context: Context, nodes: NodeRoom) -> None:
+    def __init__(self, context: Context, nodes: ImportsNodes) -> None:
         self._context = context
         self._nodes = nodes
 
-    def of_call(
+    def import_graphs(
         self, cls: type[Op], call: Call, scope: Scope
     ) -> tuple[dict[str, Graph], list[Value]]:
-        """The graphs among a node's attributes, and what they read from outside.
+        """The subgraphs of a node by attribute, and the outer values that they capture.
 
-        Each of them takes all of that, in the same order, behind its own inputs.
+        Each subgraph takes all captured values, in the same order, behind its own inputs.
         """
         found = dict(call.graphs)
         for a in call.attributes:
@@ -41,7 +41,7 @@ class GraphRoom:
             graph.inputs += [self._context.captured(v, inner) or BROKEN for v in captured]
         return {name: graph for name, (graph, _) in found.items()}, captured
 
-    def branch(self, call: Call, scope: Scope) -> list[Value | None]:
+    def import_branch(self, call: Call, scope: Scope) -> list[Value | None]:
         """The outputs of the branch that an If with a known condition takes, in its place.
 
         The other may not even type-check: exporters ask for the rank and then act on it.
@@ -56,7 +56,7 @@ class GraphRoom:
         results = {f: n for f, n in zip(formals, call.outputs, strict=False) if n}
         inner = self._inner(branch, call, scope, results, inline=True)
         where = f"graph '{branch.name}' of {call.title}"
-        self._nodes.walk(branch.node, inner, where)
+        self._nodes.import_nodes(branch.node, inner, where)
         return [
             self._context.output(formal, inner, where) if name else None
             for name, formal in zip(call.formals, formals, strict=False)
@@ -65,9 +65,9 @@ class GraphRoom:
     def _graph(
         self, proto: onnx.GraphProto, cls: type[Op], call: Call, outer: Scope
     ) -> tuple[Graph, Scope]:
-        """A graph that is an attribute; what it reads from outside is in the scope's captures.
+        """A subgraph and its scope, which has the captured values.
 
-        A shape that the file declares may be that of the first turn only: then the graph is
+        A shape that the file declares may hold in the first iteration only: then the subgraph is
         imported again without it.
         """
         context = self._context
@@ -105,10 +105,10 @@ class GraphRoom:
         call: Call,
         outer: Scope,
     ) -> tuple[Graph, Scope]:
-        """A graph that is an attribute, with these types of its inputs; None is a broken one."""
+        """A subgraph with these types of its inputs; None for those of unsupported nodes."""
         scope = self._inner(proto, call, outer, {}, inline=False)
         if cls.carries is not None:
-            # What is declared of these may hold in one turn only.
+            # What is declared of these may hold in one iteration only.
             varying = {info.name for info in proto.output[cls.carries[1] :]}
             scope.declared = {n: i for n, i in scope.declared.items() if n not in varying}
         where = f"graph '{proto.name}' of {call.title}"
@@ -118,7 +118,7 @@ class GraphRoom:
             for info, type_ in zip(proto.input, types, strict=True)
         ]
         scope.env.update((i.name, v) for i, v in zip(proto.input, inputs, strict=True))
-        self._nodes.walk(proto.node, scope, where)
+        self._nodes.import_nodes(proto.node, scope, where)
         outputs = [self._context.output(info.name, scope, where) for info in proto.output]
         return Graph(proto.name or "body", inputs, outputs, scope.nodes), scope
 
@@ -131,7 +131,7 @@ class GraphRoom:
         *,
         inline: bool,
     ) -> Scope:
-        """The scope of a graph that is an attribute; inline its nodes go to the graph around it."""
+        """The scope of a subgraph; inline, its nodes go to the enclosing graph."""
         return Scope(
             outer.nodes if inline else [],
             f"{call.name}/",
@@ -149,11 +149,11 @@ class GraphRoom:
     def _formal(
         self, info: onnx.ValueInfoProto, given: TensorType | None, call: Call
     ) -> TensorType | None:
-        """The type of an input of a graph that is an attribute; None where there is none.
+        """The type of an input of a subgraph; None where there is none.
 
-        Its dims are its own: from turn to turn they may change, whatever their names.
+        Its dims are its own: they may change between iterations, whatever their names.
         """
-        # Behind an unsupported node what is given has a type that is made up.
+        # The outputs of an unsupported node have a placeholder's type.
         if info.type.WhichOneof("value") is not None or not call.is_broken:
             try:
                 return formal_type(info, given)

@@ -8,7 +8,7 @@ import onnx
 
 from clrt.errors import ModelError, UnsupportedError
 from clrt.importer.onnx_context import Context
-from clrt.importer.onnx_nodes import Nodes
+from clrt.importer.onnx_nodes import NodeImporter
 from clrt.importer.onnx_read import read_model
 from clrt.importer.onnx_refusals import unsupported_error
 from clrt.importer.onnx_scope import BROKEN, Scope
@@ -56,7 +56,7 @@ def _main_graph(context: Context) -> Graph:
     )
     inputs = [_input(info, scope, context) for info in context.inputs]
     where = f"graph '{proto.name}'"
-    Nodes(context).walk(proto.node, scope, where)
+    NodeImporter(context).import_nodes(proto.node, scope, where)
     outputs = [context.output(info.name, scope, where) for info in proto.output]
     if context.unsupported:
         raise unsupported_error(context.unsupported)

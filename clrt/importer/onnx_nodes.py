@@ -10,14 +10,14 @@ import onnx
 from clrt.errors import ModelError, UnsupportedError, counted
 from clrt.importer.onnx_attributes import check_attributes
 from clrt.importer.onnx_context import Context, broken, constant_value
-from clrt.importer.onnx_decompose import DecompositionRoom
+from clrt.importer.onnx_decompose import DecompositionImporter
 from clrt.importer.onnx_functions import (
     attribute_value,
     resolve_attributes,
     schema_of,
     sort_nodes,
 )
-from clrt.importer.onnx_graphs import GRAPH, GraphRoom
+from clrt.importer.onnx_graphs import GRAPH, SubgraphImporter
 from clrt.importer.onnx_read import normal_domain
 from clrt.importer.onnx_refusals import check_kinds
 from clrt.importer.onnx_scope import BROKEN, Call, Scope
@@ -35,15 +35,15 @@ from clrt.ops.decompositions import imported_as
 _OWN_DOMAIN = "clrt"
 
 
-class Nodes:
-    """Imports nodes one by one; the rooms for graphs and decompositions hand theirs back."""
+class NodeImporter:
+    """Imports nodes one by one; those of subgraphs and of decompositions come back to it."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._graphs = GraphRoom(context, self)
-        self._decompositions = DecompositionRoom(context, self)
+        self._graphs = SubgraphImporter(context, self)
+        self._decompositions = DecompositionImporter(context, self)
 
-    def walk(self, nodes: Sequence[onnx.NodeProto], scope: Scope, where: str) -> None:
+    def import_nodes(self, nodes: Sequence[onnx.NodeProto], scope: Scope, where: str) -> None:
         """Imports nodes of a graph or of a function's body.
 
         Raises:
@@ -60,13 +60,13 @@ class Nodes:
             name = names.get(index) or context.node_names.unique(
                 f"{scope.prefix}{proto.op_type}_{index}"
             )
-            outputs = self.run(self._call(proto, name, scope), scope)
+            outputs = self.import_node(self._call(proto, name, scope), scope)
             for formal, value in zip(proto.output, outputs, strict=False):
                 if formal and value is not None:
                     scope.env[formal] = value
 
-    def run(self, call: Call, scope: Scope) -> list[Value | None]:
-        """The outputs of one node; raises what `walk` does."""
+    def import_node(self, call: Call, scope: Scope) -> list[Value | None]:
+        """The outputs of one node; raises what `import_nodes` does."""
         function = self._context.functions.get((call.domain, call.op_type, call.overload))
         if function is not None:
             return self._decompositions.inline(function, call, scope)
@@ -85,16 +85,16 @@ class Nodes:
         if not call.domain and call.op_type == "Constant":
             return self._constant(call)
         if not call.domain and call.op_type == "If" and call.truth is not None:
-            return self._graphs.branch(call, scope)
+            return self._graphs.import_branch(call, scope)
         check_kinds(call)
         cls = REGISTRY.find(call.domain, call.op_type)
         entry = imported_as(call.domain, call.op_type, call.opset)
         if cls is None or (entry is not None and entry.before is not None):
-            return self._decompositions.of_call(call, scope)
+            return self._decompositions.decompose(call, scope)
         try:
             return self._op(cls, call, scope)
         except Decompose:
-            return self._decompositions.of_call(call, scope)
+            return self._decompositions.decompose(call, scope)
         except UnsupportedError as error:
             return self._context.refuse(call, error)
 
@@ -205,7 +205,7 @@ class Nodes:
             for a in call.attributes
             if a.type != GRAPH
         }
-        graphs, captured = self._graphs.of_call(cls, call, scope)
+        graphs, captured = self._graphs.import_graphs(cls, call, scope)
         values.update((v.name, v) for v in captured)
         inputs = [*call.inputs]
         least = 0 if schema is None else schema.min_input

@@ -27,7 +27,7 @@ def read_model(
 
     Large tensors are read through the reader only: they are views of the file (see `onnx_mapped`
     on what may happen to the file meanwhile) or of the bytes, and the model has tokens in their
-    place. A tensor of a `ModelProto` is copied once, since protobuf shows nobody its memory.
+    place. A tensor of a `ModelProto` is copied once, since protobuf does not expose its memory.
 
     Raises:
         InputError: The source is of another type.

@@ -28,15 +28,15 @@ class Scope:
         nodes: Where the nodes go: those of the graph.
         prefix: Goes in front of the names of the nodes and values.
         env: Values by the name they have here; None for an input that the call leaves out.
-        results: Names that the values behind the outputs have in the graph.
+        results: The name in the graph of each output, by its name here.
         attrs: Attributes of the call.
         calls: The functions that are being inlined.
         initializers: Those of the graph, by name; read at their first use.
         declared: The types that the file gives to values of the graph.
-        outer: The scope around a graph that is an attribute.
-        captures: The values of outer scopes that the graph reads, and its inputs for them.
-        sizes: Dims in these that are expressions outside, and what they are in here.
-        own: The nodes are those of a decomposition, which may have ops of clrt's own domain.
+        outer: The enclosing scope, of a subgraph.
+        captures: The values of outer scopes that the subgraph reads, and its inputs for them.
+        sizes: For each dim of these that is an expression outside, its symbol in the subgraph.
+        own: The nodes are of a decomposition, which may use ops of the domain `clrt`.
     """
 
     nodes: list[Node]
@@ -68,7 +68,7 @@ class Call:
         attributes: Resolved: none refers to one of a function's call.
         outputs: Names of the outputs in the graph, "" where left out.
         formals: Names of the outputs in the scope, "" where left out.
-        graphs: Those among the attributes that are no protobuf, and what they read from outside.
+        graphs: Subgraphs that are IR already, with their scopes.
     """
 
     op_type: str

@@ -18,7 +18,7 @@ _MAX_DEPTH = 64
 
 
 @dataclass(frozen=True)
-class _Size:
+class _InlinedSize:
     nodes: int = 0
     depth: int = 0
 
@@ -29,12 +29,13 @@ def inlined_nodes(graph: onnx.GraphProto, functions: Mapping[FunctionKey, Functi
     Raises:
         ModelError: They are more than CLRT_NODE_LIMIT, or functions and graphs are nested too deep.
     """
-    sizes: dict[FunctionKey, _Size] = {}
+    sizes: dict[FunctionKey, _InlinedSize] = {}
     for key in functions:
         pending = [key]
         while pending:  # a chain of calls may be longer than Python's stack
             key = pending[-1]
-            sizes.setdefault(key, _Size())  # of one that calls itself, which is refused later
+            # Of one that calls itself, which is refused later.
+            sizes.setdefault(key, _InlinedSize())
             inside = _calls(functions[key].nodes, functions)
             if missing := [k for k in inside if k not in sizes]:
                 pending += missing
@@ -80,8 +81,8 @@ def _calls(
 def _size(
     nodes: Iterable[onnx.NodeProto],
     functions: Mapping[FunctionKey, Function],
-    sizes: Mapping[FunctionKey, _Size],
-) -> _Size:
+    sizes: Mapping[FunctionKey, _InlinedSize],
+) -> _InlinedSize:
     count, depth = 0, 0
     for node in nodes:
         key = _key(node)
@@ -89,4 +90,4 @@ def _size(
         inner += [_size(g.node, functions, sizes) for g in _graphs(node)]
         count += 1 + sum(s.nodes for s in inner)
         depth = max(depth, *(1 + s.depth for s in inner)) if inner else depth
-    return _Size(count, depth)
+    return _InlinedSize(count, depth)

@@ -104,7 +104,7 @@ def tensor_type(info: onnx.ValueInfoProto, names: DimNames) -> TensorType:
 
 
 def formal_type(info: onnx.ValueInfoProto, given: TensorType | None) -> TensorType:
-    """The type of an input of a graph that is an attribute.
+    """The type of an input of a subgraph.
 
     Args:
         given: What the node gives there, where the file declares no type.
@@ -120,11 +120,11 @@ def formal_type(info: onnx.ValueInfoProto, given: TensorType | None) -> TensorTy
 
 
 def captured_type(type_: TensorType, sizes: dict[str, Dim]) -> TensorType:
-    """The type of a value of an outer graph as a graph that is an attribute knows it.
+    """The type that a captured value has inside a subgraph.
 
     Args:
-        sizes: What is an expression outside is a size of its own in there, which nothing tells the
-            symbols: those so far, by the expression.
+        sizes: The subgraph cannot relate an outer expression to its symbols. So each expression
+            is one new symbol inside: those so far, by the expression.
     """
     if isinstance(type_, ContainerType) or type_.has_numbers or type_.shape is None:
         return type_
@@ -175,7 +175,7 @@ def _map_type(proto: onnx.TypeProto.Map, where: str) -> ContainerType:
 
 
 def refine(inferred: TensorType, info: onnx.ValueInfoProto | None, names: DimNames) -> TensorType:
-    """Fills what inference could not tell from what the file declares; inference wins."""
+    """The inferred type; unknown dims and ranks come from what the file declares."""
     declared_kind = None if info is None else info.type.WhichOneof("value")
     if info is None or declared_kind != "tensor_type" or isinstance(inferred, ContainerType):
         return inferred
@@ -195,11 +195,11 @@ def refine(inferred: TensorType, info: onnx.ValueInfoProto | None, names: DimNam
 def varying_types(
     graph: Graph, carries: tuple[int, int], given: Sequence[TensorType | None]
 ) -> dict[int, TensorType]:
-    """Inputs of a loop's graph whose shape may be another in some turn, without what may change.
+    """Loop-carried inputs whose shape changes between iterations: their types without that.
 
     Args:
         carries: As `Op.carries`.
-        given: The types of what the node takes in the first turn.
+        given: The types of the node's inputs, which the first iteration takes.
     """
     first, result = carries
     found = {}

@@ -23,11 +23,8 @@ LARGER = {
     "clrt/stages.py": 463,
 }
 # Pairs of files with a block in common.
-_PROTOCOL = ("clrt/decompositions/body.py", "clrt/importer/onnx_decompose.py")  # and its methods
 REPEATED = {
     ("clrt/runtime/executor.py", "clrt/runtime/profiler.py"),
-    _PROTOCOL,
-    (*_PROTOCOL, _PROTOCOL[1]),
 }
 
 
