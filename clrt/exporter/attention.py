@@ -20,12 +20,18 @@ from clrt.ops.movement.gather import Gather
 from clrt.ops.movement.transpose import Transpose
 from clrt.ops.movement.views import Reshape, Unsqueeze
 from clrt.ops.norm.softmax import Softmax
+from clrt.ops.pointwise.cast import Cast
 from clrt.ops.pointwise.pointwise import (
     Add,
+    And,
+    Div,
     Equal,
     GreaterOrEqual,
+    Less,
     Mul,
     Neg,
+    Sub,
+    Tanh,
     Where,
 )
 from clrt.ops.reduce.reduce import ReduceMax
@@ -49,11 +55,14 @@ def _fused_attention(node: Node, make: Maker) -> Sequence[Value]:
     scores = make(MatMul(), queries, keys)
     if op.scale != 1:
         scores = make(Mul(), scores, make.numbers(op.scale, q.dtype))
+    if op.softcap > 0:
+        cap = make.numbers(op.softcap, q.dtype)
+        scores = make(Mul(), make(Tanh(), make(Div(), scores, cap)), cap)
     bias = _bias(node, q, k, make)
     if bias is not None:
         scores = make(Add(), scores, bias)
     result = make(MatMul(), make(Softmax(-1), scores), values)
-    if op.nan_to_zero and bias is not None:
+    if (op.nan_to_zero or node.input(4)) and bias is not None:
         # Of the mask alone, which all heads and perhaps all layers share.
         top = make(ReduceMax(keepdims=True), bias, make.numbers([-1]))
         hidden = make(Equal(), top, make.numbers(-np.inf, q.dtype))
@@ -79,15 +88,15 @@ def _fused_rotary(node: Node, make: Maker) -> Sequence[Value]:
 
 
 def _bias(node: Node, q: Value, k: Value, make: Maker) -> Value | None:
-    """What is added to the scores: the mask, and -inf for keys behind their query."""
-    op, mask = node.op, node.input(3)
-    assert isinstance(op, FusedAttention)
+    """What is added to the scores: the mask, and -inf for keys that a query does not see."""
+    mask = node.input(3)
     if mask is not None and mask.dtype is DType.BOOL:
         mask = _additive(mask, q.dtype, make)
-    if not op.is_causal:
+    seen = _seen(node, q, k, make)
+    if seen is None:
         return mask
-    causal = _additive(_causal(q, k, make), q.dtype, make)
-    return causal if mask is None else make(Add(), mask, causal)
+    hidden = _additive(seen, q.dtype, make)
+    return hidden if mask is None else make(Add(), mask, hidden)
 
 
 def _projections(node: Node, make: Maker) -> tuple[Value, Value, Value]:
@@ -128,10 +137,28 @@ def _additive(mask: Value, dtype: DType, make: Maker) -> Value:
     return make(Where(), mask, make.numbers(0, dtype), make.numbers(-np.inf, dtype))
 
 
-def _causal(q: Value, k: Value, make: Maker) -> Value:
-    """bool[Sq, Sk], true where the key is not behind the query."""
+def _seen(node: Node, q: Value, k: Value, make: Maker) -> Value | None:
+    """bool[Sq, Sk] or [B, 1, Sq, Sk]: the keys that a query sees by its place; None for all."""
+    op, lengths = node.op, node.input(4)
+    assert isinstance(op, FusedAttention)
+    if lengths is None and not op.is_causal:
+        return None
     if q.shape is None or k.shape is None:
         raise UnsupportedError(f"'{q.name}' has no known rank, which its export needs.")
     zero, one = make.numbers(0), make.numbers(1)
-    rows, columns = (make(Range(), zero, make.dim(x.shape[-2]), one) for x in (q, k) if x.shape)
-    return make(GreaterOrEqual(), make(Unsqueeze(), rows, make.numbers([1])), columns)
+    sizes = [make.dim(x.shape[-2]) for x in (q, k) if x.shape]
+    rows, columns = (make(Range(), zero, n, one) for n in sizes)
+    seen, count = None, sizes[1]
+    if lengths is not None:
+        count = make(Unsqueeze(), make(Cast(DType.INT64), lengths), make.numbers([1, 2, 3]))
+        seen = make(Less(), columns, count)
+    if op.is_causal:
+        places = make(Unsqueeze(), rows, make.numbers([1]))
+        if op.at_end:
+            places = make(Add(), places, make(Sub(), count, sizes[0]))
+        behind = make(GreaterOrEqual(), places, columns)
+        seen = behind if seen is None else make(And(), seen, behind)
+        if op.left_window >= 0:
+            oldest = make(Sub(), places, make.numbers(op.left_window))
+            seen = make(And(), seen, make(GreaterOrEqual(), columns, oldest))
+    return seen

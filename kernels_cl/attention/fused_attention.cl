@@ -157,18 +157,30 @@ static inline void read_mask(float *to, const int width, __global const MASK_T *
 #define LOAD_QUERY(r, n) const F b##n = query[d * NV + n];
 #define KEY_STEP(r) { const F a = (F)(row##r[d]); COLS(ACCUMULATE, r) }
 
+#if SOFTCAP
+#define CAPPED(r, n) ((F)(softcap) * c_tanh(acc##r##_##n / (F)(softcap)))
+#else
+#define CAPPED(r, n) acc##r##_##n
+#endif
 #if MASK == 1
 #define ADD_MASK(r) const F m = (F)(MASK_VALUE(masks[j##r * mask_key]));
-#define MASKED(r, n) (acc##r##_##n + m)
+#define MASKED(r, n) (CAPPED(r, n) + m)
 #elif MASK == 2
 #define ADD_MASK(r)
-#define MASKED(r, n) (acc##r##_##n + score[(key + r) * NV + n])
+#define MASKED(r, n) (CAPPED(r, n) + score[(key + r) * NV + n])
 #else
 #define ADD_MASK(r)
-#define MASKED(r, n) acc##r##_##n
+#define MASKED(r, n) CAPPED(r, n)
 #endif
 #if CAUSAL
-#define VISIBLE(r, n, s) PICK((I)(first_key + j##r) <= index##n, s, (F)(-INFINITY))
+#if WINDOW
+#define BEHIND_WINDOW(r, n, s) \
+  PICK(index##n - (I)(left_window) <= (I)(first_key + j##r), s, (F)(-INFINITY))
+#else
+#define BEHIND_WINDOW(r, n, s) (s)
+#endif
+#define VISIBLE(r, n, s) \
+  PICK((I)(first_key + j##r) <= index##n, BEHIND_WINDOW(r, n, s), (F)(-INFINITY))
 #else
 #define VISIBLE(r, n, s) (s)
 #endif
@@ -210,18 +222,20 @@ static inline void read_mask(float *to, const int width, __global const MASK_T *
 #include "common/attention_block.inc"
 
 __kernel SINGLE_ITEM
-void fused_attention_cpu(OUT(float, y), IN(float, q), IN(float, k), IN(float, v) MASK_INPUT,
-                         const IDX_T queries, const IDX_T key_count, const IDX_T heads,
+void fused_attention_cpu(OUT(float, y), IN(float, q), IN(float, k),
+                         IN(float, v) MASK_INPUT LENGTHS_INPUT, const IDX_T queries, const IDX_T key_count, const IDX_T heads,
                          const IDX_T group, const IDX_T q_batch, const IDX_T q_head,
                          const IDX_T q_step, const IDX_T k_batch, const IDX_T k_head,
                          const IDX_T k_step, const IDX_T v_batch, const IDX_T v_head,
                          const IDX_T v_step, const IDX_T mask_batch, const IDX_T mask_head,
                          const IDX_T mask_query, const IDX_T mask_key,
-                         const float scale NEXT_INPUTS PROJECT_INPUTS) {
+                         const float scale, const IDX_T left_window,
+                         const float softcap NEXT_INPUTS PROJECT_INPUTS) {
   const IDX_T first = get_group_id(0) * (VW * T_NQ);
   const IDX_T first_head = get_group_id(1) * span;
   const IDX_T head_end = i_min(first_head + span, heads);
   const IDX_T batch = get_group_id(2);
+  const IDX_T keys = KEYS_OF(batch);
   const IDX_T y_step = heads * S_DV;
   const IDX_T behind_block = first + VW * T_NQ;
 #if PROJECT
@@ -254,7 +268,7 @@ void fused_attention_cpu(OUT(float, y), IN(float, q), IN(float, k), IN(float, v)
   block(AT(y) + batch * queries * y_step + head * S_DV, q_head_rows,                           \
         AT(k) + batch * k_batch + kv_head * k_head,                                            \
         AT(v) + batch * v_batch + kv_head * v_head MASK_ROWS, next_q, first, queries,          \
-        key_count, q_step, k_step, v_step, y_step, mask_query, mask_key, scale)
+        keys, q_step, k_step, v_step, y_step, mask_query, mask_key, scale, left_window, softcap)
     if (queries - first <= VW) {
       ATTEND(attend_narrow);
     } else {

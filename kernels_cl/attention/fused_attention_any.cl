@@ -22,14 +22,15 @@
 #endif
 
 __kernel void fused_attention_any(OUT(DATA_T, y), IN(DATA_T, q), IN(DATA_T, k),
-                                  IN(DATA_T, v) MASK_INPUT, const IDX_T queries,
+                                  IN(DATA_T, v) MASK_INPUT LENGTHS_INPUT, const IDX_T queries,
                                   const IDX_T key_count, const IDX_T heads, const IDX_T group,
                                   const IDX_T q_batch, const IDX_T q_head, const IDX_T q_step,
                                   const IDX_T k_batch, const IDX_T k_head, const IDX_T k_step,
                                   const IDX_T v_batch, const IDX_T v_head, const IDX_T v_step,
                                   const IDX_T mask_batch, const IDX_T mask_head,
                                   const IDX_T mask_query, const IDX_T mask_key,
-                                  const float scale) {
+                                  const float scale, const IDX_T left_window,
+                                  const float softcap) {
   const IDX_T i = get_global_id(0);
   const IDX_T head = get_global_id(1);
   const IDX_T batch = get_global_id(2);
@@ -47,14 +48,23 @@ __kernel void fused_attention_any(OUT(DATA_T, y), IN(DATA_T, q), IN(DATA_T, k),
   for (int d = 0; d < S_DV; ++d) result[d] = 0.0f;
   // See fused_attention.cl for why the maximum starts at the lowest finite number.
   float top = -FLT_MAX, sum = 0.0f;
+  const IDX_T keys = KEYS_OF(batch);
+  IDX_T first_key = 0, key_end = keys;
 #if CAUSAL
-  const IDX_T key_end = i_min(key_count, i + 1);
-#else
-  const IDX_T key_end = key_count;
+  const IDX_T place = FIRST_PLACE(keys) + i;
+  key_end = i_min(keys, place + 1);
+#if WINDOW
+  first_key = i_max(0, place - left_window);
+  key += first_key * k_step;
+  value += first_key * v_step;
 #endif
-  for (IDX_T j = 0; j < key_end; ++j, key += k_step, value += v_step) {
+#endif
+  for (IDX_T j = first_key; j < key_end; ++j, key += k_step, value += v_step) {
     float s = 0.0f;
     for (int d = 0; d < S_D; ++d) s = x[d] * LOAD(key, d) + s;
+#if SOFTCAP
+    s = softcap * c_tanh(s / softcap);
+#endif
 #if MASK
     s += MASK_VALUE(masks, j * mask_key);
 #endif
@@ -68,7 +78,7 @@ __kernel void fused_attention_any(OUT(DATA_T, y), IN(DATA_T, q), IN(DATA_T, k),
     sum += p;
     for (int d = 0; d < S_DV; ++d) result[d] = p * LOAD(value, d) + result[d];
   }
-  const float of_no_keys = NAN_TO_ZERO || key_count == 0 ? 0.0f : NAN;
+  const float of_no_keys = NAN_TO_ZERO || keys == 0 ? 0.0f : NAN;
   const float inverse = sum == 0.0f ? of_no_keys : 1.0f / sum;
   const IDX_T y_step = heads * S_DV;
   const IDX_T at = (batch * queries + i) * y_step + head * S_DV;

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -20,8 +20,10 @@ from clrt.kernels.strided import broadcast_strides
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering, Variant, reject_float32_cpu, reject_in_float32
 from clrt.ops.base import Accuracy, Op, Types
-from clrt.ops.checks import broadcast_shapes, need
+from clrt.ops.checks import agree, broadcast_shapes, need
+from clrt.ops.movement.movement import index_t
 from clrt.ops.pointwise.fused import symbolic_shape
+from clrt.ops.ranges import check_lengths, length_status
 from clrt.ops.registry import register
 
 CPU = tuned(
@@ -66,7 +68,7 @@ def head_steps(value: Value, size: int) -> tuple[int, int, int]:
 
 def _launch_parts(node: Node) -> tuple[dict[str, Define], tuple[Arg, ...]]:
     """Defines and arguments that both kernels share."""
-    q, k, v, mask = node.arg(0), node.arg(1), node.arg(2), node.input(3)
+    q, k, v, mask, lengths = node.arg(0), node.arg(1), node.arg(2), node.input(3), node.input(4)
     op = node.op
     assert isinstance(op, FusedAttention)
     batch, queries = node.output.dims[:2]
@@ -82,6 +84,8 @@ def _launch_parts(node: Node) -> tuple[dict[str, Define], tuple[Arg, ...]]:
         b, h, i, j = broadcast_strides(mask.dims, (batch, op.num_heads, queries, keys))
         strides = (b, h, i, j)
         buffers.append(BufferArg(mask))
+    if lengths is not None:
+        buffers += [BufferArg(lengths), BufferArg(length_status(node, 4, keys, "a length"))]
     sizes = (op.head_size, op.head_size, op.v_head_size)
     steps = (s for t, size in zip((q, k, v), sizes, strict=True) for s in head_steps(t, size))
     numbers = (queries, keys, op.num_heads, op.num_heads // op.kv_num_heads, *steps)
@@ -90,10 +94,16 @@ def _launch_parts(node: Node) -> tuple[dict[str, Define], tuple[Arg, ...]]:
         "S_DV": op.v_head_size,
         "MASK": _mask_kind(mask),
         "MASK_BOOL": int(mask is not None and mask.dtype is DType.BOOL),
+        "LENGTHS": int(lengths is not None),
+        "LENGTH_T": DType.INT64.cl if lengths is None else index_t(lengths),
         "CAUSAL": int(op.is_causal),
-        "NAN_TO_ZERO": int(op.nan_to_zero),
+        "AT_END": int(op.at_end),
+        "WINDOW": int(op.left_window >= 0),
+        "SOFTCAP": int(op.softcap > 0),
+        "NAN_TO_ZERO": int(op.nan_to_zero or lengths is not None),
     }
-    return defines, (*buffers, *(i32(n) for n in (*numbers, *strides)), f32(op.scale))
+    limits = (f32(op.scale), i32(max(op.left_window, 0)), f32(op.softcap))
+    return defines, (*buffers, *(i32(n) for n in (*numbers, *strides)), *limits)
 
 
 def _flops(node: Node) -> int:
@@ -146,11 +156,17 @@ class FusedAttention(Op):
     column offsets) or by head `[B, H, S, D]`, and a mask that broadcasts to `[B, H, Sq, Sk]`: bool
     (true keeps) or of q's dtype (added). Head h of q `[B, S, W]` is the columns from
     `q_offset + h * head_size`; it uses head `h // (num_heads // kv_num_heads)` of k and v.
+    An optional fifth input `lengths`, int32 or int64 `[B]`, says how many rows of k and v each
+    sequence has; those behind are not read, so that k and v may be caches with room.
     Output: `[B, Sq, num_heads * v_head_size]`.
 
     Attributes:
-        is_causal: Query i sees the keys j <= i.
-        nan_to_zero: A row with every key masked by -inf gives 0 instead of NaN.
+        is_causal: The query at place p sees the keys j <= p.
+        at_end: Query i is at place `keys - Sq + i`, where its sequence has that many keys; else i.
+        left_window: Of causal attention: p sees no keys before `p - left_window`; -1 for no limit.
+        softcap: Scores s are `softcap * tanh(s / softcap)` before the mask is added; 0 for none.
+        nan_to_zero: A row with every key masked by -inf gives 0 instead of NaN; so it is with
+            lengths anyway.
 
     Numerics: float32 throughout, online softmax (the maximum of the keys so far is subtracted).
     Source: clrt; Dao et al., FlashAttention (2022) for the online softmax.
@@ -165,12 +181,16 @@ class FusedAttention(Op):
     v_offset: int = 0
     scale: float = 1.0
     is_causal: bool = False
+    at_end: bool = False
+    left_window: int = -1
+    softcap: float = 0.0
     nan_to_zero: bool = False
 
     domain = "clrt"
     accuracy = Accuracy.ACCUMULATED
     storages = WIDENED_STORAGES
     alike = ((0, 1, 2),)
+    followed = (4,)
     variants = (
         Variant("cpu", _emit_cpu, _reject_cpu),
         Variant("any", _emit_any, _reject_any),
@@ -180,7 +200,7 @@ class FusedAttention(Op):
         q, k, v = (need(inputs, i, self) for i in range(3))
         sizes = (self.num_heads, self.kv_num_heads, self.head_size, self.v_head_size)
         offsets = (self.q_offset, self.k_offset, self.v_offset)
-        if min(sizes) < 1 or min(offsets) < 0:
+        if min(sizes) < 1 or min(offsets) < 0 or self.left_window < -1:
             raise ShapeError(f"FusedAttention: the sizes of {self} are not valid.")
         if len({q.dtype, k.dtype, v.dtype}) > 1:
             raise ShapeError(f"FusedAttention: {q}, {k} and {v} must have one dtype.")
@@ -226,32 +246,54 @@ class FusedAttention(Op):
             if len(mask.shape) > len(target):
                 raise ShapeError(f"FusedAttention: a mask {mask} of more than four axes.")
             broadcast_shapes([mask.shape, target], self)
+        lengths = inputs[4] if len(inputs) > 4 else None
+        if lengths is not None and not agree(lengths, q.shape[:1]):
+            raise ShapeError(f"FusedAttention: lengths {lengths} for q {q}.")
         y_shape = (q.shape[0], q.shape[-2], self.num_heads * self.v_head_size)
         return [TensorType(q.dtype, y_shape)]
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
-        q, k, v = inputs[:3]
+        q, k, v, mask, lengths = (*inputs, None, None)[:5]
         assert q is not None and k is not None and v is not None
-        mask = inputs[3] if len(inputs) > 3 else None
-        repeat = self.num_heads // self.kv_num_heads
         queries = heads_apart(q, self.q_offset, self.num_heads, self.head_size)
         keys = heads_apart(k, self.k_offset, self.kv_num_heads, self.head_size)
         values = heads_apart(v, self.v_offset, self.kv_num_heads, self.v_head_size)
-        keys, values = (np.repeat(x, repeat, axis=1) for x in (keys, values))
+        (batch, _, rows, _), room = queries.shape, keys.shape[2]
+        if mask is not None:
+            mask = np.broadcast_to(mask, (batch, self.num_heads, rows, room))
+        op = self if lengths is None else replace(self, nan_to_zero=True)
+        lengths = np.full(batch, room) if lengths is None else lengths
+        check_lengths(lengths, room, self.name, 4, "a length")
+        result = np.empty((batch, rows, self.num_heads, self.v_head_size))
+        for b, n in enumerate(lengths):
+            own = None if mask is None else mask[b, ..., :n]
+            heads = op._attend(queries[b], keys[b, :, :n], values[b, :, :n], own)
+            result[b] = heads.swapaxes(0, 1)
+        width = self.num_heads * self.v_head_size
+        return (result.reshape(batch, rows, width).astype(q.dtype),)
+
+    def _attend(self, q: Array, k: Array, v: Array, mask: Array | None) -> Array:
+        """The result of one sequence, all `[H, S, D]`."""
+        k, v = (np.repeat(x, self.num_heads // self.kv_num_heads, axis=0) for x in (k, v))
         with np.errstate(all="ignore"):
-            scores = queries @ keys.swapaxes(-1, -2) * self.scale
+            scores = q @ k.swapaxes(-1, -2) * self.scale
+            if self.softcap > 0:
+                scores = self.softcap * np.tanh(scores / self.softcap)
             if mask is not None:
                 scores = add_mask(scores, mask)
             if self.is_causal:
-                visible = np.tri(q.shape[-2], k.shape[-2], dtype=bool)
+                rows, count = scores.shape[-2:]
+                first = count - rows if self.at_end else 0
+                behind = first + np.arange(rows)[:, None] - np.arange(count)
+                visible = behind >= 0
+                if self.left_window >= 0:
+                    visible &= behind <= self.left_window
                 scores = np.where(visible, scores, -np.inf)
             weights = softmax(scores)
         if self.nan_to_zero:
             hidden = np.all(np.isneginf(scores), axis=-1, keepdims=True)
             weights = np.where(hidden, 0.0, weights)
-        result = (weights @ values).swapaxes(1, 2)
-        shape = (q.shape[0], q.shape[-2], self.num_heads * self.v_head_size)
-        return (result.reshape(shape).astype(q.dtype),)
+        return np.asarray(weights @ v)
 
     def flops(self, inputs: Types, outputs: Types) -> int:
         q, k = need(inputs, 0, self), need(inputs, 1, self)

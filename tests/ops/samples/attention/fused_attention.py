@@ -28,6 +28,7 @@ def fused_attention_samples(cls: type[FusedAttention]) -> Iterator[Sample]:
         yield sample(cls, rng, 1, causal_sq, causal_sk, cls.plain(2, 8, is_causal=True))
     yield sample(cls, rng, 2, 9, 9, cls.plain(4, 8, is_causal=True), (9, 9), np.dtype(bool))
     yield sample(cls, rng, 2, 9, 9, cls.plain(4, 8, kv_num_heads=2, v_head_size=5))
+    yield from cache_samples(cls, rng)
     yield from corner_samples(cls, rng)
 
 
@@ -51,6 +52,36 @@ def sample(
         return Sample(op, tuple(qkv))
     mask = rng.standard_normal(mask_shape)
     return Sample(op, (*qkv, mask > -0.8 if mask_dtype.kind == "b" else mask.astype(mask_dtype)))
+
+
+def cache_samples(cls: type[FusedAttention], rng: np.random.Generator) -> Iterator[Sample]:
+    """Keys and values with room behind them, which holds what must not be read."""
+    for rows, room, lengths, end, window in [
+        (1, 17, (17, 1, 0), True, -1),
+        (1, 70, (5, 70, 33), True, 4),
+        (5, 19, (5, 12, 19), True, -1),
+        (9, 20, (3, 9, 20), True, 2),
+        (20, 7, (7, 3, 5), False, 5),
+        (3, 9, (1, 9, 2), False, 0),
+    ]:
+        q = rng.standard_normal((3, 4, rows, 8)).astype(np.float32)
+        k, v = rng.standard_normal((2, 3, 2, room, 8)).astype(np.float32)
+        for cache, n in zip((*k, *v), lengths * 2, strict=True):
+            cache[:, n:] = 1e30
+        op = cls.plain(4, 8, kv_num_heads=2, at_end=end, left_window=window)
+        for dtype in (np.int64, np.int32):
+            held = np.array(lengths, dtype)
+            yield Sample(op, (q, k, v, None, held))
+            yield Sample(replace(op, is_causal=True, nan_to_zero=True), (q, k, v, None, held))
+        mask = rng.standard_normal((3, 1, rows, room)).astype(np.float32)
+        capped = replace(op, softcap=0.5, is_causal=end, nan_to_zero=True)
+        yield Sample(capped, (q, k, v, mask, np.array(lengths)))
+    x = rng.standard_normal((2, 11, 16)).astype(np.float32)
+    yield Sample(cls.plain(2, 8, is_causal=True, at_end=True), (x[:, :4], x, x))
+    yield Sample(cls.plain(2, 8, softcap=2.0), (x, x, x))
+    half = x.astype(np.float16)
+    op = cls.plain(2, 8, is_causal=True, at_end=True, left_window=3, softcap=3.0)
+    yield Sample(op, (half[:, :2], half, half, None, np.array([7, 11])))
 
 
 def corner_samples(cls: type[FusedAttention], rng: np.random.Generator) -> Iterator[Sample]:
@@ -90,6 +121,8 @@ def fused_attention_errors(cls: type[FusedAttention]) -> Iterator[tuple[Sample, 
     yield Sample(cls.plain(2, 8), (x, np.zeros((2, 3, 16), "f4"), x)), ShapeError
     yield Sample(cls.plain(2, 8), (x, x, x.astype(np.float16))), ShapeError
     yield Sample(cls.plain(2, 8), (x, x, x, np.zeros((3, 3), np.int8))), ShapeError
+    yield Sample(cls.plain(2, 8), (x, x, x, None, np.zeros(2, np.int64))), ShapeError
+    yield Sample(cls.plain(2, 8), (x, x, x, None, np.zeros(1, np.float32))), ShapeError
     for name in ("q_offset", "k_offset", "v_offset", "head_size", "v_head_size", "num_heads"):
         wrong: dict[str, Any] = {name: -1}
         yield Sample(replace(cls.plain(2, 8), **wrong), (x, x, x)), ShapeError
