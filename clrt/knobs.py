@@ -78,7 +78,7 @@ STRICT = Knob("CLRT_STRICT", _flag, False, "1 turns a host fallback into an erro
 EXPLAIN_PASSES = Knob("CLRT_EXPLAIN_PASSES", _flag, False, "1 prints what passes did and why not.")
 CACHE_DIR = Knob("CLRT_CACHE_DIR", str, "", "Folder of compiled programs and tuning records.")
 MAX_PATCHES = Knob("CLRT_MAX_PATCHES", _number, -1, "Stop optimising after N patches, to bisect.")
-VERIFY = Knob("CLRT_VERIFY", _flag, True, "0 skips the IR verifier between passes.")
+VERIFY = Knob("CLRT_VERIFY", _flag, False, "1 verifies the whole graph after each pass.")
 # Bounds on what a model may ask for; see `clrt.limits`.
 HOST_LIMIT = Knob("CLRT_HOST_LIMIT", bytes_of, 2 << 30, "What a value may take on the host: 2GiB.")
 FOLD_LIMIT = Knob("CLRT_FOLD_LIMIT", bytes_of, 128 << 20, "By what folding may add: 128MiB.")

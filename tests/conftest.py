@@ -16,6 +16,7 @@ import pytest
 # the processes that tests start.
 ROOT = Path(__file__).parents[1]
 os.environ.setdefault("CLRT_CACHE_DIR", str(ROOT / ".cache-tests"))
+os.environ.setdefault("CLRT_VERIFY", "1")
 # Workers of pytest-xdist get one of 80 columns, which would cut tables.
 os.environ.pop("COLUMNS", None)
 

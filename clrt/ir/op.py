@@ -151,16 +151,27 @@ class TensorType:
         return TensorType(self.dtype, shape, known)
 
     def merged(self, newer: TensorType) -> TensorType:
-        """What two descriptions of one tensor say together: numbers win over symbols."""
+        """What two descriptions of one tensor say together: numbers win over symbols.
+
+        The type itself where the other one tells no more.
+        """
         if isinstance(newer, ContainerType):
-            return newer
-        data = newer.data if self.data is None or newer.numbers is not None else self.data
-        if newer.shape is None or self.shape is None or len(newer.shape) != len(self.shape):
-            shape = newer.shape if self.shape is None else self.shape
-        else:
-            pairs = zip(self.shape, newer.shape, strict=True)
-            shape = tuple(n if isinstance(n, int) else o for o, n in pairs)
-        return TensorType(newer.dtype, shape, data)
+            return self if self == newer else newer
+        shape, known = self.shape, self.known
+        if shape is None:
+            shape = newer.shape
+        elif newer.shape is not None and len(newer.shape) == len(shape):
+            pairs = zip(shape, newer.shape, strict=True)
+            if any(isinstance(n, int) and not (isinstance(o, int) and o == n) for o, n in pairs):
+                pairs = zip(shape, newer.shape, strict=True)
+                shape = tuple(n if isinstance(n, int) else o for o, n in pairs)
+        if newer.known is not None and (
+            known is None or (newer.has_numbers and not self.has_numbers)
+        ):
+            known = newer.data
+        if newer.dtype is self.dtype and shape is self.shape and known is self.known:
+            return self
+        return TensorType(newer.dtype, shape, known)
 
     @classmethod
     def of(cls, array: Array) -> TensorType:

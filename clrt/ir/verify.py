@@ -1,4 +1,4 @@
-"""The invariants of a graph; checked after every pass."""
+"""The invariants of a graph."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def verify(graph: Graph) -> None:
                 raise PassError(f"output '{value.name}' of {node} has another producer")
             _unique(value.name, names, "value")
             available.add(value)
-        _types(node)
+        verify_types(node)
     if len(graph.outputs) != len(graph.output_names):
         raise PassError(
             f"graph '{graph.name}' has {counted(len(graph.outputs), 'output')} but other names"
@@ -49,7 +49,12 @@ def _unique(name: str, seen: set[str], kind: str) -> None:
     seen.add(name)
 
 
-def _types(node: Node) -> None:
+def verify_types(node: Node) -> None:
+    """Checks that the outputs of a node may have their types.
+
+    Raises:
+        PassError: They may not, or the inputs do not fit the op.
+    """
     try:
         inferred = node.op.infer(node.input_types)
     except ClrtError as error:

@@ -1,13 +1,15 @@
 """Runs passes over a graph: the only place where a graph changes after import.
 
 A pass matches nodes and answers with patches; the driver checks and applies them at once, keeps
-who reads what up to date, drops what became dead, and repeats until nothing matches.
+who reads what up to date, drops what became dead, and repeats until nothing matches. A pass that
+saw the graph as it is does not look again.
 """
 
 from __future__ import annotations
 
 import time
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Hashable, Iterable, Set
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
@@ -17,12 +19,16 @@ from clrt.errors import ClrtError, PassError
 from clrt.ir.builder import Builder
 from clrt.ir.dims import UNKNOWN, numbers_of
 from clrt.ir.graph import Graph, Names, Node, Patch, Value
-from clrt.ir.op import TensorType
+from clrt.ir.op import IrOp, TensorType
+from clrt.ir.verify import verify, verify_types
 from clrt.limits import FoldBudget
 from clrt.ops.base import Op, all_graphs
 from clrt.passes.report import PassRecord, PassReport
+from clrt.passes.worklist import Worklist
 
 MAX_SWEEPS = 64
+# Reads the worklist as passes do.
+_INFERENCE = "infer_types"
 
 
 @dataclass(frozen=True, eq=False)
@@ -66,10 +72,19 @@ class Pass(ABC):
     Class attributes:
         name: verb_noun; also the `made_by` of the nodes it makes.
         backward: Sweep from the outputs to the inputs.
+        local: A match depends on the node alone: its op, what it reads, the types of its inputs and
+            outputs, and who reads these. Only nodes of which that changed are matched again.
+        needs: Classes of ops of which the graph must hold one each for any match.
     """
 
     name: ClassVar[str]
     backward: ClassVar[bool] = False
+    local: ClassVar[bool] = False
+    needs: ClassVar[tuple[type[IrOp], ...]] = ()
+
+    def wants(self, op: type[IrOp]) -> bool:
+        """Whether a node of that class may match; asked once per class and run of passes."""
+        return True
 
     @abstractmethod
     def match(self, view: GraphView, node: Node) -> Match | Miss | None:
@@ -84,23 +99,24 @@ class GraphView:
     """A graph with its users at hand, kept up to date while patches are applied.
 
     Attributes:
-        memo: What a pass remembers during one run (the pass itself is stateless).
+        memo: What a pass remembers over its runs on the graph (the pass itself is stateless).
         budget: What is left for folding constants, over all passes.
+        worklist: The nodes that are part of the graph, and those that changed.
+        counts: How many nodes are of each class of ops.
     """
 
-    def __init__(
-        self, graph: Graph, names: Names | None = None, budget: FoldBudget | None = None
-    ) -> None:
+    def __init__(self, graph: Graph, budget: FoldBudget | None = None) -> None:
         self.graph = graph
         self.budget = fold_budget(graph) if budget is None else budget
         self.memo: dict[Hashable, Any] = {}
+        self.worklist = Worklist(graph.nodes)
+        self.counts = Counter(type(n.op) for n in graph.nodes)
         self._users: dict[Value, dict[Node, None]] = {}
         self._outputs: dict[Value, int] = {}
-        self._alive: set[Node] = set(graph.nodes)
         self._added: list[Node] = []
         self._dead = 0
         self._told: dict[str, int] = {}
-        self._names = names
+        self._names: Names | None = None
         for node in graph.nodes:
             self._read(node)
         for value in graph.outputs:
@@ -161,7 +177,7 @@ class GraphView:
 
     def is_alive(self, node: Node) -> bool:
         """Whether a node is (still) part of the graph."""
-        return node in self._alive
+        return node in self.worklist
 
     def apply(self, patch: Patch, match: Match, dead: Set[Node], pass_name: str) -> None:
         """Checks a patch, changes the graph and drops the `dead`: those `superfluous` for it.
@@ -173,40 +189,81 @@ class GraphView:
         origins = tuple(dict.fromkeys(o for n in match.nodes for o in n.origins))
         for node in patch.nodes:
             node.made_by, node.origins = pass_name, origins or node.origins
-            self._alive.add(node)
+            self.worklist.add(node, match.root)
+            self.counts[type(node.op)] += 1
             self._added.append(node)
             self._read(node)
         for old, new in patch.replace.items():
-            new.aliases += (old.name, *old.aliases)
-            for user in self._users.pop(old, {}):
-                user.inputs = [new if v is old else v for v in user.inputs]
-                self._users.setdefault(new, {})[user] = None
-            if old in self._outputs:
-                self._outputs[new] = self._outputs.get(new, 0) + self._outputs.pop(old)
-                self.graph.outputs = [new if v is old else v for v in self.graph.outputs]
-            self._told |= _told(old.type, new.type)
-        self._alive -= dead
+            self._replace(old, new)
         self._dead += len(dead)
         for node in dead:
+            self.worklist.drop(node)
+            self.counts[type(node.op)] -= 1
             for value in node.inputs:
                 if value is not None:
                     self._users.get(value, {}).pop(node, None)
+                    if value.producer not in dead:
+                        self.worklist.touch(value.producer)
+            node.inputs = []  # others may hold the node, but not what it read
+
+    def _replace(self, old: Value, new: Value) -> None:
+        new.aliases += (old.name, *old.aliases)
+        for user in self._users.pop(old, {}):
+            user.inputs = [new if v is old else v for v in user.inputs]
+            self._users.setdefault(new, {})[user] = None
+            self.worklist.touch(user)
+        if old in self._outputs:
+            self._outputs[new] = self._outputs.get(new, 0) + self._outputs.pop(old)
+            self.graph.outputs = [new if v is old else v for v in self.graph.outputs]
+        self.worklist.touch(new.producer)
+        self._told |= _told(old.type, new.type)
 
     def settle(self) -> None:
         """Brings the graph up to date: no dead nodes, topological order, sizes that were told."""
         if self._added or self._dead:
             nodes = [*self.graph.nodes, *self._added]
-            self.graph.nodes = [n for n in nodes if n in self._alive]
+            self.graph.nodes = [n for n in nodes if n in self.worklist]
             if self._added:
                 self.graph.sort()
             self._added, self._dead = [], 0
-        self.graph.bind(self._told)
+        self._bind(self._told)
         self._told = {}
+
+    def _bind(self, told: dict[str, int]) -> None:
+        self.graph.bind(told)
+        for node in self.graph.nodes if told else ():
+            self.worklist.touch(node)
+
+    def infer_types(self) -> None:
+        """Infers output types again, in order: folded inputs may tell more than was known before.
+
+        A node is asked where the type of an input changed since it was last asked.
+        """
+        told: dict[str, int] = {}
+        again = self.worklist.has_begun(_INFERENCE)
+        if not again:
+            self.worklist.begin(_INFERENCE)
+        for node in self.worklist.due(_INFERENCE) if again else self.graph.nodes:
+            assert isinstance(node.op, Op)
+            types = node.op.infer_with_data(node.input_types)
+            for value, type_ in zip(node.outputs, types, strict=False):
+                merged = value.type.merged(type_)
+                if merged is not value.type:
+                    told |= _told(value.type, type_)
+                    value.type = merged
+                    self.worklist.touch(node)
+                    for user in self._users.get(value, ()):
+                        self.worklist.touch(user)
+        self._bind(told)
 
     def _read(self, node: Node) -> None:
         for value in node.inputs:
             if value is not None:
-                self._users.setdefault(value, {})[node] = None
+                users = self._users.get(value)
+                if users is None:
+                    self._users[value] = {node: None}
+                else:
+                    users[node] = None
 
 
 def fold_budget(graph: Graph) -> FoldBudget:
@@ -242,6 +299,7 @@ def _check(patch: Patch, match: Match, view: GraphView) -> None:
             alive = value.producer is None or view.is_alive(value.producer) or value in made
             if not alive:
                 raise PassError(f"{node}, new, reads {value!r}, which is no longer computed")
+        verify_types(node)
 
 
 class PassRun:
@@ -250,15 +308,19 @@ class PassRun:
     Attributes:
         report: What happened so far.
         instead: Passes that run in the place of those of their names.
+
+    Args:
         budget: What is left for folding constants; one for a graph and all in it.
     """
 
     def __init__(self, graph: Graph, *instead: Pass, budget: FoldBudget | None = None) -> None:
         self.graph = graph
-        self.budget = fold_budget(graph) if budget is None else budget
         self.instead = {p.name: p for p in instead}
         self.report = PassReport()
-        self._names: Names | None = None
+        self._view = GraphView(graph, budget)
+        self._memos: dict[Pass, dict[Hashable, Any]] = {}
+        # By pass, of nodes that it need not look at again, too.
+        self._misses: dict[Pass, dict[Node, tuple[str, str]]] = {}
 
     def run(self, pass_: Pass) -> PassRecord:
         """Applies a pass until it matches nowhere.
@@ -269,13 +331,15 @@ class PassRun:
         start = time.perf_counter()
         pass_ = self.instead.get(pass_.name, pass_)
         record = PassRecord(pass_.name)
-        view = GraphView(self.graph, self._names, self.budget)
+        self._view.memo = self._memos.setdefault(pass_, {})
         for _ in range(MAX_SWEEPS):
-            if self._sweep(pass_, view, record) == 0 or self.report.stopped:
+            if self._view.worklist.is_done(pass_):
+                break
+            if self._sweep(pass_, record) == 0 or self.report.stopped:
                 break
         else:
             raise PassError(f"{pass_.name} found no fixpoint in {MAX_SWEEPS} sweeps")
-        self._names = view._names
+        record.misses = self._missed(pass_)
         record.nodes_after = len(self.graph.nodes)
         record.seconds = time.perf_counter() - start
         self.report.records.append(record)
@@ -285,34 +349,59 @@ class PassRun:
             record.explain()
         return record
 
-    def _sweep(self, pass_: Pass, view: GraphView, record: PassRecord) -> int:
-        limit = knobs.MAX_PATCHES.get()
+    def infer_types(self) -> None:
+        """Infers types again; see `GraphView.infer_types`."""
+        self._view.infer_types()
+
+    def _sweep(self, pass_: Pass, record: PassRecord) -> int:
+        limit, view = knobs.MAX_PATCHES.get(), self._view
         before = len(record.hits)
-        record.misses = []
-        for node in list(reversed(self.graph.nodes) if pass_.backward else self.graph.nodes):
+        nodes = self._nodes(pass_)
+        misses = self._misses[pass_]
+        for node in nodes:
             if 0 <= limit <= self.report.patches:
                 self.report.stopped = True
                 break
             if not view.is_alive(node):
                 continue
             found = pass_.match(view, node)
-            if isinstance(found, Miss):
-                record.misses.append((str(found.node), found.reason))
-            elif found is not None:
+            if isinstance(found, Match):
                 patch = pass_.rewrite(found)
                 dead = view.superfluous(found, patch)
-                if isinstance(dead, str):
-                    record.misses.append((str(found.root), dead))
+                if not isinstance(dead, str):
+                    record.hits.append(str(node))
+                    view.apply(patch, found, dead, pass_.name)
+                    self.report.patches += 1
                     continue
-                record.hits.append(str(node))
-                view.apply(patch, found, dead, pass_.name)
-                self.report.patches += 1
+                found = Miss(dead, found.root)
+            if found is not None:
+                misses[node] = str(found.node), found.reason
+            elif misses:
+                misses.pop(node, None)
         view.settle()
         return len(record.hits) - before
 
-    def _verify(self, name: str) -> None:
-        from clrt.ir.verify import verify
+    def _nodes(self, pass_: Pass) -> Iterable[Node]:
+        """The nodes that a pass has to look at, in order."""
+        view, worklist = self._view, self._view.worklist
+        kinds = {kind for kind, count in view.counts.items() if count and pass_.wants(kind)}
+        if pass_.local and worklist.has_begun(pass_):
+            return (n for n in worklist.due(pass_, pass_.backward) if type(n.op) in kinds)
+        worklist.begin(pass_)
+        self._misses[pass_] = {}
+        if not kinds or any(not view.counts[kind] for kind in pass_.needs):
+            return ()
+        nodes = [n for n in self.graph.nodes if type(n.op) in kinds]
+        return reversed(nodes) if pass_.backward else nodes
 
+    def _missed(self, pass_: Pass) -> list[tuple[str, str]]:
+        """The near misses that remain."""
+        found = self._misses.get(pass_, {})
+        alive = [n for n in found if self._view.is_alive(n)]
+        alive.sort(key=self._view.worklist.place, reverse=pass_.backward)
+        return [found[n] for n in alive]
+
+    def _verify(self, name: str) -> None:
         try:
             verify(self.graph)
         except ClrtError as error:
@@ -329,15 +418,8 @@ def run_pass(graph: Graph, pass_: Pass) -> PassRecord:
 
 
 def infer_types(graph: Graph) -> None:
-    """Infers output types again, in order: folded inputs may tell more than was known at import."""
-    told: dict[str, int] = {}
-    for node in graph.nodes:
-        assert isinstance(node.op, Op)
-        types = node.op.infer_with_data(node.input_types)
-        for value, type_ in zip(node.outputs, types, strict=False):
-            told |= _told(value.type, type_)
-            value.type = value.type.merged(type_)
-    graph.bind(told)
+    """Infers output types again, in order: inputs may tell more than was known at first."""
+    PassRun(graph).infer_types()
 
 
 __all__ = [

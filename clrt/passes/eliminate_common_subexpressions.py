@@ -17,6 +17,7 @@ class EliminateCommonSubexpressions(Pass):
     """
 
     name = "eliminate_common_subexpressions"
+    local = True
 
     def match(self, view: GraphView, node: Node) -> Match | Miss | None:
         if not node.outputs:
@@ -31,6 +32,8 @@ class EliminateCommonSubexpressions(Pass):
             return None
         if first is node:
             return None
+        if view.worklist.place(node) < view.worklist.place(first):
+            view.memo[key], node, first = node, first, node
         return Match(view, node, facts=first)
 
     def rewrite(self, match: Match) -> Patch:

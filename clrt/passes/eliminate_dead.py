@@ -11,6 +11,7 @@ class EliminateDead(Pass):
 
     name = "eliminate_dead"
     backward = True
+    local = True
 
     def match(self, view: GraphView, node: Node) -> Match | Miss | None:
         if any(view.user_count(v) or view.is_output(v) for v in node.outputs):

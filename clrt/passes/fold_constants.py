@@ -33,6 +33,7 @@ class FoldConstants(Pass):
     """
 
     name = "fold_constants"
+    local = True
 
     def __init__(self, dequantize: bool = True) -> None:
         self._dequantize = dequantize
@@ -92,6 +93,7 @@ class FoldShapeData(Pass):
     """
 
     name = "fold_shape_data"
+    local = True
 
     def match(self, view: GraphView, node: Node) -> Match | Miss | None:
         if not node.outputs or any(v.type.data is None for v in node.outputs):

@@ -8,7 +8,7 @@ from clrt.ops.base import Op
 from clrt.passes.canonicalize_matmul import CanonicalizeMatmul
 from clrt.passes.canonicalize_views import CanonicalizeViews, SimplifyTransposes
 from clrt.passes.capture_invariants import CaptureInvariants
-from clrt.passes.driver import Pass, PassReport, PassRun, fold_budget, infer_types
+from clrt.passes.driver import Pass, PassReport, PassRun, fold_budget
 from clrt.passes.eliminate_common_subexpressions import EliminateCommonSubexpressions
 from clrt.passes.eliminate_dead import EliminateDead
 from clrt.passes.fold_affine import ExpandBatchNormalization, FoldAffine
@@ -158,4 +158,4 @@ def _clean_up(session: PassRun, passes: tuple[Pass, ...]) -> None:
     for _ in range(MAX_ROUNDS):
         if not _run(session, passes):
             break
-        infer_types(session.graph)
+        session.infer_types()

@@ -54,7 +54,7 @@ class Shrunk:
     largest: float
 
 
-@dataclass
+@dataclass(eq=False)
 class ShrinkWeights(Pass):
     """float32 constants of products, lookups and convolutions -> the same in fewer bits.
 

@@ -23,7 +23,7 @@ def test_empty_is_unset(
     ("knob", "text", "expected"),
     [
         (knobs.STRICT, " TRUE ", True),
-        (knobs.VERIFY, "off", False),
+        (knobs.VERIFY, "on", True),
         (knobs.MAX_PATCHES, "12", 12),
         (knobs.DEVICE, "pocl", "pocl"),
     ],

@@ -1,0 +1,90 @@
+"""Passes see what changed since they last looked, and nothing else."""
+
+from __future__ import annotations
+
+from clrt.ir.graph import Node, Patch
+from clrt.ir.op import IrOp
+from clrt.ops.pointwise.pointwise import Abs, Neg, Relu
+from clrt.passes.driver import GraphView, Match, Miss, Pass, PassRun
+from clrt.passes.pipeline import optimize
+from tests.passes.helpers import graph_of
+from tests.passes.test_driver import CHAIN, ReluToAbs, X
+
+
+class Watch(Pass):
+    """Notes the nodes that it is asked about."""
+
+    name = "watch"
+
+    def __init__(self) -> None:
+        self.seen: list[str] = []
+
+    def match(self, view: GraphView, node: Node) -> Match | Miss | None:
+        self.seen.append(node.name)
+        return Miss("just looking", node)
+
+    def rewrite(self, match: Match) -> Patch:
+        raise AssertionError("it matches nothing")
+
+
+class WatchLocal(Watch):
+    local = True
+
+
+class WatchAbs(Watch):
+    needs = (Neg,)
+
+    def wants(self, op: type[IrOp]) -> bool:
+        return op is Abs
+
+
+class LastReluToAbs(ReluToAbs):
+    """The Relu that is an output -> Abs."""
+
+    def match(self, view: GraphView, node: Node) -> Match | Miss | None:
+        is_last = isinstance(node.op, Relu) and view.is_output(node.output)
+        return Match(view, node) if is_last else None
+
+
+def test_a_pass_does_not_look_twice_at_the_same_graph() -> None:
+    session, watch = PassRun(graph_of(CHAIN, X)), Watch()
+    first = session.run(watch)
+    again = session.run(watch)
+    assert len(watch.seen) == len(first.misses) == 3
+    assert again.misses == first.misses and not again.hits
+    session.run(LastReluToAbs())
+    session.run(watch)
+    assert len(watch.seen) == 6
+
+
+def test_a_local_pass_sees_what_a_patch_touched() -> None:
+    session, watch = PassRun(graph_of(CHAIN, X)), WatchLocal()
+    session.run(watch)
+    watch.seen.clear()
+    session.run(LastReluToAbs())
+    record = session.run(watch)
+    # The new node, and the one that others began to read.
+    assert sorted(watch.seen) == ["b", "y/relu_to_abs.0"]
+    assert [node for node, _ in record.misses] == ["Relu 'a'", "Relu 'b'", "Abs 'y/relu_to_abs.0'"]
+
+
+def test_only_classes_that_a_pass_wants_and_that_it_needs_are_there() -> None:
+    alone = WatchAbs()
+    PassRun(graph_of(CHAIN.replace("Relu(%b)", "Abs(%b)"), X)).run(alone)
+    assert not alone.seen
+    beside = WatchAbs()
+    text = CHAIN.replace("Relu(%b)", "Abs(%b)").replace("Relu(%x)", "Neg(%x)")
+    PassRun(graph_of(text, X)).run(beside)
+    assert beside.seen == ["y"]
+
+
+def test_equal_chains_merge_however_deep() -> None:
+    deep = 100
+    lines = ["%a0: float32[B,S] = Neg(%x)", "%c0: float32[B,S] = Neg(%i)"]
+    lines.insert(0, "%i: float32[B,S] = Identity(%x)")  # gone before the chains are compared again
+    for k in range(deep):
+        lines += [f"%{c}{k + 1}: float32[B,S] = {'Exp' if k % 2 else 'Sin'}(%{c}{k})" for c in "ac"]
+    lines.append(f"%y: float32[B,S] = MatMul(%a{deep}, %c{deep})")
+    graph = graph_of("\n".join(lines).replace("[B,S]", "[S,S]"), X.replace("[B,S]", "[S,S]"))
+    optimize(graph, 1)
+    assert len(graph.nodes) == deep + 2
