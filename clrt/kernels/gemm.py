@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from clrt.device.caps import DeviceCaps
 from clrt.errors import UnsupportedError
@@ -11,7 +11,7 @@ from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
 from clrt.kernels.gemm_cpu import emit_cpu
 from clrt.kernels.product import Product, merge
-from clrt.kernels.spec import Arg, BufferArg, KernelSpec, Launch, ceil_div, i32
+from clrt.kernels.spec import KernelSpec, Launch, ceil_div, launch
 from clrt.kernels.tiles import is_whole, tile, width
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import (
@@ -79,18 +79,11 @@ def emit_blocks_cpu(product: Product, ctx: Lowering) -> list[Launch]:
         "S_N_WHOLE": int(is_whole(product, tunables["T_VW"])),
         "BITS": product.blocks.bits,
     }
-    sizes = (product.m, product.n, product.k, product.batch[1], *product.a.strides[:-1])
-    args: tuple[Arg, ...] = (
-        BufferArg(product.y, product.y_offset),
-        product.a.buffer,
-        *_block_args(product, width(tunables)),
-        *(i32(s) for s in sizes),
-        *product.epilogue.args,
-    )
+    args = product.args | product.epilogue.args | _block_args(product, width(tunables))
     chunks = ceil_div(product.m, tunables["T_MR"] * tunables["T_MB"])
     size = (chunks * ceil_div(product.n, width(tunables)) * product.batches,)
     kernel = KernelSpec.of("matmul/gemm_blocks_cpu.cl", "gemm_blocks_cpu", **defines)
-    return [*launches, Launch(kernel, size, (1,), args, product.flops)]
+    return [*launches, launch(kernel, size, (1,), product.flops, **args)]
 
 
 def emit_gpu(product: Product, ctx: Lowering) -> list[Launch]:
@@ -121,7 +114,7 @@ def emit_gpu(product: Product, ctx: Lowering) -> list[Launch]:
     )
     kernel = KernelSpec.of("matmul/gemm_gpu.cl", "gemm_gpu", **defines)
     local = (_GPU_SIDE, _GPU_SIDE, 1)
-    return [*launches, Launch(kernel, size, local, _strided_args(product), product.flops)]
+    return [*launches, launch(kernel, size, local, product.flops, **_strided_args(product))]
 
 
 def emit_any(product: Product, ctx: Lowering) -> list[Launch]:
@@ -141,7 +134,7 @@ def emit_any(product: Product, ctx: Lowering) -> list[Launch]:
     }
     kernel = KernelSpec.of("matmul/gemm_any.cl", "gemm_any", **defines)
     size = (product.n, product.m, product.batches)
-    return [*launches, Launch(kernel, size, None, _strided_args(product), product.flops)]
+    return [*launches, launch(kernel, size, None, product.flops, **_strided_args(product))]
 
 
 def variants(
@@ -164,15 +157,15 @@ def variants(
     )
 
 
-def _block_args(product: Product, columns: int) -> tuple[Arg, ...]:
+def _block_args(product: Product, columns: int) -> dict[str, Any]:
+    """B and what BLOCK_INPUTS declares."""
     assert product.blocks is not None
     levels, pairs = product.blocks.packed(product.n, product.k, columns)
-    return BufferArg(levels), BufferArg(pairs), i32(product.blocks.size)
+    return {"b": levels, "blocks": pairs, "block_size": product.blocks.size}
 
 
-def _strided_args(product: Product) -> tuple[Arg, ...]:
-    sizes = (product.m, product.n, product.k, product.batch[1])
-    numbers = (*sizes, *product.a.strides, *product.b.strides)
-    b = (product.b.buffer,) if product.blocks is None else _block_args(product, product.n)
-    buffers = (BufferArg(product.y, product.y_offset), product.a.buffer, *b)
-    return (*buffers, *(i32(v) for v in numbers), *product.epilogue.args)
+def _strided_args(product: Product) -> dict[str, Any]:
+    b_s0, b_s1, b_k, b_n = product.b.strides
+    strides = {"a_k": product.a.strides[-1], "b_s0": b_s0, "b_s1": b_s1, "b_k": b_k, "b_n": b_n}
+    b = {"b": product.b.buffer} if product.blocks is None else _block_args(product, product.n)
+    return {**product.args, **b, **strides, **product.epilogue.args}

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import prod
+from typing import Any
 
 from clrt.device.caps import DeviceCaps
 from clrt.errors import UnsupportedError
@@ -16,14 +17,15 @@ from clrt.kernels.panels import Panels
 from clrt.kernels.product import MatrixView, Product, copy_a, merge
 from clrt.kernels.row_norm import RowNorm, norm_flops
 from clrt.kernels.spec import (
-    Arg,
+    Buffer,
     BufferArg,
     KernelSpec,
     Launch,
     ceil_div,
-    i32,
+    launch,
     pieces_per_group,
     round_up,
+    unused,
 )
 from clrt.kernels.tiles import is_whole, tile, width
 from clrt.kernels.tuned import tuned
@@ -68,11 +70,10 @@ def emit_cpu(product: Product, ctx: Lowering, norm: RowNorm | None = None) -> li
     return [*kernel.setup, *launches]
 
 
-def stand_ins(args: Iterable[Arg], worked_on: BufferArg) -> tuple[Arg, ...]:
-    """Arguments that a launch does not use: a buffer that it works on anyway in place of others,
-    which need not be alive.
-    """
-    return tuple(worked_on if isinstance(a, BufferArg) else a for a in args)
+def stand_ins(args: Mapping[str, Any], worked_on: Buffer) -> dict[str, Any]:
+    """Arguments that a launch does not look at: a buffer that it works on in place of tensors."""
+    numbers, other = (int, float), unused(worked_on)
+    return {name: a if isinstance(a, numbers) else other for name, a in args.items()}
 
 
 @dataclass(frozen=True)
@@ -161,19 +162,18 @@ class GemmKernel:
         """Whether there is a matrix unit, and enough for it to do."""
         return self.has_unit and pays(self.product, caps)
 
-    def by_tiles(self, ctx: Lowering, *more: Arg) -> Launch:
+    def by_tiles(self, ctx: Lowering, **more: Any) -> Launch:
         """The product, a stripe of rows and a panel to a work-group, or by the matrix unit."""
         caps = ctx.caps
         if self.goes_by_unit(caps):
             work = UnitWork.of(self.product, self.tunables, caps)
-            words = BufferArg(ctx.scratch(work.groups * work.slot))
-            unit: tuple[Arg, ...] = (words, *(i32(v) for v in work.numbers))
-            return self.launch(work.height, work.groups, self.product.flops, *more, unit=unit)
+            more |= {"words": ctx.scratch(work.groups * work.slot), **work.numbers}
+            return self.launch(work.height, work.groups, self.product.flops, **more)
         panels = self.panels * self.product.batches
         most = pieces_per_group(self.blocks * panels, self.longest, caps)
         height = _stripe(self.blocks, panels, most, caps.compute_units)
         groups = ceil_div(self.blocks, height) * panels
-        return self.launch(height, groups, self.product.flops, *more)
+        return self.launch(height, groups, self.product.flops, **more)
 
     def with_norm(self, ctx: Lowering, norm: RowNorm) -> list[Launch]:
         """The product, which is one matrix, and the normalisation of its rows."""
@@ -181,8 +181,8 @@ class GemmKernel:
         # The matrix unit would split it for each stripe.
         if not self.has_few_rows(ctx.caps) and not self.goes_by_unit(ctx.caps):
             return [self.by_rows(ctx.caps, norm, multiplies=True)]
-        y = BufferArg(self.product.y)
-        multiply = self.by_tiles(ctx, *stand_ins(norm.args, y), i32(1), i32(0))
+        idle = stand_ins(norm.args, self.product.y)
+        multiply = self.by_tiles(ctx, **idle, multiplies=1, normalizes=0)
         return [multiply, self._without_inputs().by_rows(ctx.caps, norm)]
 
     def _without_inputs(self) -> GemmKernel:
@@ -191,8 +191,8 @@ class GemmKernel:
         assert isinstance(y, Value)
         operands = tuple(replace(o, value=y) for o in product.epilogue.operands)
         epilogue = replace(product.epilogue, operands=operands)
-        a = replace(product.a, buffer=BufferArg(y))
-        return replace(self, b=BufferArg(y), product=replace(product, a=a, k=0, epilogue=epilogue))
+        a = replace(product.a, buffer=unused(y))
+        return replace(self, b=unused(y), product=replace(product, a=a, k=0, epilogue=epilogue))
 
     def by_rows(self, caps: DeviceCaps, norm: RowNorm, multiplies: bool = False) -> Launch:
         """The normalisation of the product, or else of the sum of k parts in A, or where k is 0 of
@@ -202,29 +202,22 @@ class GemmKernel:
         blocks = ceil_div(rows, self.tunables["T_MR"])
         height = _stripe(blocks, 1, self.longest, caps.compute_units)
         flops += norm_flops(rows, self.product.n)
-        more = (*norm.args, i32(multiplies), i32(1))
+        more = {**norm.args, "multiplies": int(multiplies), "normalizes": 1}
         as_one = replace(self, product=replace(self.product, m=rows))
-        return as_one.launch(height, ceil_div(blocks, height), flops, *more)
+        return as_one.launch(height, ceil_div(blocks, height), flops, **more)
 
-    def launch(
-        self, height: int, groups: int, flops: int, *more: Arg, unit: tuple[Arg, ...] = ()
-    ) -> Launch:
-        """One with `height` blocks of rows to a work-group, or rows with `unit`."""
+    def launch(self, height: int, groups: int, flops: int, **more: Any) -> Launch:
+        """One with `height` blocks of rows to a work-group, or rows by the matrix unit.
+
+        Args:
+            more: What ROW_INPUTS, NEXT_INPUTS and, for the matrix unit, UNIT_INPUTS declare.
+        """
         product = self.product
-        if self.has_unit and not unit:
-            unit = (product.a.buffer, *[i32(0)] * len(UnitWork.NUMBERS))
-        a0, a1, a_row, _ = product.a.strides
-        numbers = (product.m, product.n, product.k, height, product.batch[1], a0, a1, a_row)
-        args: tuple[Arg, ...] = (
-            BufferArg(product.y, product.y_offset),
-            product.a.buffer,
-            self.b,
-            *(i32(v) for v in (*numbers, *self.b_strides)),
-            *product.epilogue.args,
-            *more,
-            *unit,
-        )
-        return Launch(self.spec, (groups,), (1,), args, flops)
+        if self.has_unit and "words" not in more:
+            more |= {"words": unused(product.y), **dict.fromkeys(UnitWork.NUMBERS, 0)}
+        b = {"b": self.b, "b_s0": self.b_strides[0], "b_s1": self.b_strides[1]}
+        args = product.args | b | product.epilogue.args | more
+        return launch(self.spec, (groups,), (1,), flops, height=height, **args)
 
     @property
     def longest(self) -> int:
@@ -281,8 +274,9 @@ def pack_b(
     strides = (0 if s0 == 0 else own[1] * columns * k, 0 if s1 == 0 else columns * k)
     if k == 0:
         return [], target, strides
-    numbers = (n, k, panel, columns, own[1], s0, s1, s_k, s_n)
+    sizes = {"N": n, "K": k, "width": panel, "columns": columns, "d1": own[1]}
+    steps = {"s0": s0, "s1": s1, "s_k": s_k, "s_n": s_n}
     kernel = KernelSpec.of("matmul/pack_panels.cl", "pack_panels", ROWS=_PACKED_ROWS)
-    args: tuple[Arg, ...] = (target, source, *(i32(v) for v in numbers))
     grid = (columns // panel, ceil_div(k, _PACKED_ROWS), prod(own))
-    return [Launch(kernel, grid, (1, 1, 1), args)], target, strides
+    packing = launch(kernel, grid, (1, 1, 1), y=target, x=source, **sizes, **steps)
+    return [packing], target, strides

@@ -18,7 +18,7 @@ from clrt.kernels.gemm_cpu import pack_b
 from clrt.kernels.panels import Panels
 from clrt.kernels.product import MatrixView, Product, merge
 from clrt.kernels.quantized import BlockWalk, dequantize_launch
-from clrt.kernels.spec import Arg, BufferArg, KernelSpec, Launch, Packed, ceil_div, i32, round_up
+from clrt.kernels.spec import BufferArg, KernelSpec, Launch, Packed, ceil_div, launch, round_up
 from clrt.kernels.tiles import tile, width
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering
@@ -120,11 +120,9 @@ def emit_cpu(product: Product, ctx: Lowering, panel_type: Code = DType.FLOAT32.c
     tunables = tile(CPU, product, ctx)
     launches, product = merge(product, ctx)
     packing, b, b_strides = pack_b(product, width(tunables), ctx)
-    a0, a1, a_row, a_k = product.a.strides
-    if a_k != 1 and product.k > 1:
+    if product.a.strides[-1] != 1 and product.k > 1:
         raise UnsupportedError("the rows of A are not contiguous")
-    sizes = (product.m, product.n, product.k, product.batch[1], a0, a1, a_row, *b_strides)
-    args: tuple[Arg, ...] = (BufferArg(product.y, product.y_offset), product.a.buffer, b)
+    args = {**product.args, "b": b, "b_s0": b_strides[0], "b_s1": b_strides[1]}
     tiles = ceil_div(product.m, tunables["T_MR"]) * ceil_div(product.n, width(tunables))
     kernel = KernelSpec.of(
         "matmul/gemm_integer_cpu.cl",
@@ -132,9 +130,8 @@ def emit_cpu(product: Product, ctx: Lowering, panel_type: Code = DType.FLOAT32.c
         **tunables,
         B_T=panel_type,
     )
-    numbers = (i32(s) for s in sizes)
-    launch = Launch(kernel, (tiles * product.batches,), (1,), (*args, *numbers), product.flops)
-    return [*launches, *packing, launch]
+    groups = tiles * product.batches
+    return [*launches, *packing, launch(kernel, (groups,), (1,), product.flops, **args)]
 
 
 def emit_any(product: Product, ctx: Lowering) -> list[Launch]:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 from clrt.errors import UnsupportedError
 from clrt.ir.code import Define
 from clrt.kernels.gemm_cpu import CPU, GemmKernel, stand_ins
 from clrt.kernels.product import MatrixView, Product
 from clrt.kernels.row_norm import RowNorm
-from clrt.kernels.spec import Arg, BufferArg, KernelSpec, Launch, ceil_div, i32
+from clrt.kernels.spec import BufferArg, KernelSpec, Launch, ceil_div, unused
 from clrt.kernels.tiles import tile, width
 from clrt.kernels.variant import Lowering
 
@@ -27,7 +28,7 @@ class SplitK:
     """
 
     parts: int
-    args: tuple[Arg, ...]
+    args: dict[str, Any]
     add_up: Launch
 
 
@@ -84,10 +85,10 @@ class SplitProduct:
             raise UnsupportedError(f"B is {product.right} and {kernel.product.right}")
 
     @property
-    def idle_args(self) -> tuple[Arg, ...]:
+    def idle_args(self) -> dict[str, Any]:
         """What NEXT_INPUTS declares where the product is left to launches of its own."""
-        unused = BufferArg(self.kernel.product.a.buffer.buffer)
-        return (unused, unused, i32(0), i32(1))
+        idle = unused(self.kernel.product.a.buffer.buffer)
+        return {"parts": idle, "next_b": idle, "next_n": 0, "span": 1}
 
     def span(self, pieces: int, ctx: Lowering) -> int:
         """How many of the pieces of A a work-group makes."""
@@ -106,8 +107,9 @@ class SplitProduct:
         span = self.span(pieces, ctx)
         parts, wide = ceil_div(pieces, span), kernel.panels * width(kernel.tunables)
         sums = BufferArg(ctx.scratch(parts * product.m * wide))
-        adding = replace(kernel.with_a(MatrixView(sums, (0, 0, wide, 1)), parts), b=sums)
-        args = (sums, kernel.b, i32(product.n), i32(span))
+        view = MatrixView(sums, (0, 0, wide, 1))
+        adding = replace(kernel.with_a(view, parts), b=unused(sums.buffer))
+        args = {"parts": sums, "next_b": kernel.b, "next_n": product.n, "span": span}
         return SplitK(parts, args, adding.by_rows(ctx.caps, self.norm))
 
 
@@ -156,18 +158,16 @@ class Projection:
         return {"PROJECT": 1, "S_N_WHOLE": whole, **self.kernel.product.epilogue.defines}
 
     @property
-    def args(self) -> tuple[Arg, ...]:
+    def args(self) -> dict[str, Any]:
         """What PROJECT_INPUTS declares."""
         product = self.kernel.product
-        y = BufferArg(product.y, product.y_offset)
-        return (y, product.a.buffer, self.kernel.b, i32(product.k), *product.epilogue.args)
+        tensors = {"projected": product.result, "x": product.a.buffer, "project_b": self.kernel.b}
+        return {**tensors, "depth": product.k, **product.epilogue.args}
 
     @property
-    def idle_args(self) -> tuple[Arg, ...]:
+    def idle_args(self) -> dict[str, Any]:
         """The same where the product has a launch of its own."""
-        product = self.kernel.product
-        unused = BufferArg(product.y)
-        return (unused, unused, unused, i32(0), *stand_ins(product.epilogue.args, unused))
+        return {**stand_ins(self.args, self.kernel.product.y), "depth": 0}
 
 
 def emit_before(product: Product, after: SplitProduct, ctx: Lowering) -> list[Launch]:
@@ -182,7 +182,7 @@ def emit_before(product: Product, after: SplitProduct, ctx: Lowering) -> list[La
     product = kernel.product
     split = after.split(kernel.panels, ctx) if product.batches == 1 else None
     if split is None:
-        return [*kernel.setup, kernel.by_tiles(ctx, *after.idle_args), *after.launches(ctx)]
+        return [*kernel.setup, kernel.by_tiles(ctx, **after.idle_args), *after.launches(ctx)]
     flops = product.flops + after.flops
-    launch = kernel.launch(kernel.blocks, split.parts, flops, *split.args)
+    launch = kernel.launch(kernel.blocks, split.parts, flops, **split.args)
     return [*kernel.setup, launch, split.add_up]

@@ -50,9 +50,9 @@ class UnitWork:
     NUMBERS: ClassVar = ("slot", "b_at", "sums_at", "sums_row", "pieces", "columns")
 
     @property
-    def numbers(self) -> tuple[int, ...]:
+    def numbers(self) -> dict[str, int]:
         """The values of NUMBERS."""
-        return tuple(getattr(self, name) for name in self.NUMBERS)
+        return {name: getattr(self, name) for name in self.NUMBERS}
 
     @classmethod
     def of(cls, product: Product, tunables: Mapping[str, int], caps: DeviceCaps) -> UnitWork:

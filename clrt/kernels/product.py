@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from math import prod
+from typing import Any
 
 from clrt.errors import UnsupportedError
 from clrt.ir.code import Code, Define
@@ -12,7 +13,7 @@ from clrt.ir.dims import Shape, same, same_shape
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Value
 from clrt.kernels.blocks import Blocks
-from clrt.kernels.spec import Arg, BufferArg, Launch, Scratch, i32
+from clrt.kernels.spec import BufferArg, Launch, Scratch
 from clrt.kernels.strided import collapse, contiguous_strides, copy_launches
 from clrt.kernels.variant import Lowering, PartLowering
 
@@ -100,13 +101,14 @@ class Epilogue:
         }
 
     @property
-    def args(self) -> tuple[Arg, ...]:
+    def args(self) -> dict[str, Any]:
         """What INPUTS declares."""
-        args: list[Arg] = []
-        for operand in self.operands:
-            place = BufferArg(operand.value, operand.offset)
-            args += [place, *(i32(s) for s in operand.strides)]
-        return tuple(args)
+        args: dict[str, Any] = {}
+        for k, operand in enumerate(self.operands, 1):
+            s0, s1, sm = operand.strides
+            args[f"x{k}"] = BufferArg(operand.value, operand.offset)
+            args |= {f"x{k}_s0": s0, f"x{k}_s1": s1, f"x{k}_sm": sm}
+        return args
 
     def from_batch(self, first: int) -> Epilogue:
         """The epilogue of a product whose first batch axis starts at `first` of this one's."""
@@ -152,6 +154,19 @@ class Product:
     @property
     def flops(self) -> int:
         return 2 * self.batches * self.m * self.n * self.k
+
+    @property
+    def result(self) -> BufferArg:
+        """Where y begins."""
+        return BufferArg(self.y, self.y_offset)
+
+    @property
+    def args(self) -> dict[str, Any]:
+        """What all kernels declare of y, of A and of sizes; merged, so that there are two axes."""
+        a_s0, a_s1, a_row, _ = self.a.strides
+        sizes = {"M": self.m, "N": self.n, "K": self.k, "d1": self.batch[1]}
+        strides = {"a_s0": a_s0, "a_s1": a_s1, "a_row": a_row}
+        return {"y": self.result, "a": self.a.buffer, **sizes, **strides}
 
     @property
     def b_defines(self) -> dict[str, Define]:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 from clrt.ir.code import Define
 from clrt.ir.graph import Value
-from clrt.kernels.spec import Arg, BufferArg, f32
+from clrt.kernels.spec import optional
 
 
 @dataclass(frozen=True)
@@ -30,10 +31,10 @@ class RowNorm:
         return {"NORM": 1, "RMS": int(self.rms), "BIAS": int(self.bias is not None)}
 
     @property
-    def args(self) -> tuple[Arg, ...]:
+    def args(self) -> dict[str, Any]:
         """What NORM_INPUTS declares."""
-        values = (self.z, self.scale, *([] if self.bias is None else [self.bias]))
-        return (*map(BufferArg, values), f32(self.epsilon))
+        values = dict(z=self.z, scale=self.scale, **optional(bias=self.bias))
+        return {**values, "epsilon": self.epsilon}
 
 
 def norm_flops(rows: int, n: int) -> int:

@@ -145,7 +145,8 @@ class BufferArg:
 
     Attributes:
         offset: Elements past the start of the buffer's own place.
-        elems: How many elements the launch reads or writes, for the profile; None for all.
+        elems: How many elements the launch reads or writes; None for all. With 0 the buffer stands
+            in for one that the launch does not look at.
     """
 
     buffer: Buffer
@@ -182,9 +183,10 @@ class Launch:
         return list(dict.fromkeys(a.buffer for a in self.args if isinstance(a, BufferArg)))
 
     def accesses(self) -> list[tuple[BufferArg, Access]]:
-        """Its tensors, and what the kernel does with each."""
+        """The tensors that it looks at, and what the kernel does with each."""
         pairs = zip(self.args, self.kernel.signature.params, strict=True)
-        return [(a, p.access) for a, p in pairs if isinstance(a, BufferArg) and p.access]
+        used = ((a, p.access) for a, p in pairs if isinstance(a, BufferArg) and a.elems != 0)
+        return [(arg, access) for arg, access in used if access]
 
 
 def launch(
@@ -220,25 +222,27 @@ def launch(
 
 def _argument(param: Param, value: Any) -> Arg:
     """A value as what a parameter declares."""
-    if param.access is None:
-        if isinstance(value, (int, np.integer)):
-            if param.type == "int":
-                return i32(value)
-            if param.type != "float":
-                return _NUMBERS[param.type](value)
-        elif isinstance(value, (float, np.floating)) and param.type == "float":
-            return f32(value)
+    bound = _number(param.type, value) if param.access is None else _tensor(param, value)
+    if bound is None:
+        what = param.type if param.access is None else f"a tensor of {param.type}"
+        raise TypeError(f"{param.name} is {what}, not {value!r}")
+    return bound
+
+
+def _number(type_: str, value: Any) -> Scalar | None:
+    if isinstance(value, (int, np.integer)):
+        return i32(value) if type_ == "int" else _INTEGERS.get(type_, lambda _: None)(value)
+    return f32(value) if type_ == "float" and isinstance(value, (float, np.floating)) else None
+
+
+def _tensor(param: Param, value: Any) -> BufferArg | None:
+    arg = value if type(value) is BufferArg else BufferArg(value)
+    buffer = arg.buffer
+    if isinstance(buffer, (Value, Scratch)):
+        fits = buffer.dtype.itemsize == param.itemsize or arg.elems == 0
     else:
-        arg = value if type(value) is BufferArg else BufferArg(value)
-        buffer = arg.buffer
-        if isinstance(buffer, Packed):
-            return arg
-        if isinstance(buffer, (Value, Scratch)) and buffer.dtype.itemsize == param.itemsize:
-            return arg
-        if isinstance(buffer, Status) and param.type == "long":
-            return arg
-    what = param.type if param.access is None else f"a tensor of {param.type}"
-    raise TypeError(f"{param.name} is {what}, not {value!r}")
+        fits = isinstance(buffer, Packed) or (isinstance(buffer, Status) and param.type == "long")
+    return arg if fits else None
 
 
 def i32(value: Any) -> np.int32:
@@ -257,7 +261,12 @@ def f32(value: Any) -> np.float32:
     return np.float32(value)
 
 
-_NUMBERS: dict[str, Callable[[Any], Scalar]] = {"uint": np.uint32, "long": np.int64}
+_INTEGERS: dict[str, Callable[[Any], Scalar | None]] = {"uint": np.uint32, "long": np.int64}
+
+
+def unused(buffer: Buffer) -> BufferArg:
+    """In place of a tensor that a launch does not look at, and that need not be alive."""
+    return BufferArg(buffer, elems=0)
 
 
 def optional(**args: Buffer | None) -> dict[str, Any]:

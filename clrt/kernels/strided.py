@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
+from typing import Any
 
 from clrt.device.caps import DeviceCaps
 from clrt.errors import UnsupportedError
 from clrt.ir.dtypes import DType
 from clrt.kernels.spec import (
-    Arg,
     BufferArg,
     KernelSpec,
     Launch,
     ceil_div,
-    i32,
+    launch,
+    numbered,
     pieces_per_group,
     round_up,
 )
@@ -82,6 +83,15 @@ def pad_rank(values: Sequence[int], fill: int) -> tuple[int, ...]:
     return (fill,) * (MAX_RANK - len(values)) + tuple(values)
 
 
+def axes(prefix: str, values: Sequence[int], fill: int) -> dict[str, int]:
+    """The arguments that AXES of common/axes.clh declares: d0, d1, … of right-aligned values.
+
+    Raises:
+        UnsupportedError: As `pad_rank`.
+    """
+    return numbered(prefix, pad_rank(values, fill))
+
+
 def copy_launches(
     ctx: Lowering,
     src: BufferArg,
@@ -106,29 +116,24 @@ def copy_launches(
         return [launch for a, b in parts for launch in copy_launches(ctx, a, b, dtype, *rest)]
     bits = dtype.cl_bits
     if not ctx.caps.is_cpu:
-        numbers = (*pad_rank(source, 0), *pad_rank(target, 0))
+        steps = axes("s", source, 0) | axes("t", target, 0)
         kernel = KernelSpec.of("movement/copy_strided.cl", "copy_strided", DATA_T=bits)
-        return [launch_places(kernel, (src, dst), dims, numbers, ctx.caps)]
+        return [launch_places(kernel, dims, ctx.caps, src=src, dst=dst, **steps)]
     size, numbers = _by_rows(dims, source, target)
     kernel = KernelSpec.of("movement/copy_strided.cl", "copy_strided_cpu", DATA_T=bits, CPU=1)
-    return [Launch(kernel, size, (1,), (src, dst, *(i32(v) for v in numbers)))]
+    return [launch(kernel, size, (1,), src=src, dst=dst, **numbers)]
 
 
 def launch_places(
-    kernel: KernelSpec,
-    buffers: Sequence[Arg],
-    dims: Sequence[int],
-    numbers: Sequence[int],
-    caps: DeviceCaps,
-    work: int = 1,
+    kernel: KernelSpec, dims: Sequence[int], caps: DeviceCaps, work: int = 1, /, **args: Any
 ) -> Launch:
     """A kernel over the places of `dims`: EACH_PLACE of common/axes.clh.
 
     A work-item has one place; on CPUs many, row by row (the define CPU).
 
     Args:
-        numbers: The kernel's arguments after PLACES.
         work: Elements that a place reads or writes.
+        args: The kernel's arguments besides PLACES.
     """
     d = pad_rank(dims, 1)
     size: tuple[int, ...] = (d[5], d[4], prod(d[:4]))
@@ -137,12 +142,12 @@ def launch_places(
         kernel = KernelSpec.of(kernel.source, kernel.entry, **dict(kernel.defines), CPU=1)
         share = pieces_per_group(prod(d), max(1, _SHARE // work), caps)
         size, local = (ceil_div(prod(d), share),), (1,)
-    return Launch(kernel, size, local, (*buffers, *(i32(v) for v in (*d, share, *numbers))))
+    return launch(kernel, size, local, share=share, **numbered("d", d), **args)
 
 
 def _by_rows(
     dims: Sequence[int], source: Sequence[int], target: Sequence[int]
-) -> tuple[tuple[int], tuple[int, ...]]:
+) -> tuple[tuple[int], dict[str, int]]:
     """Rows of the result, or tiles where the rows of the source lie along another axis."""
     axes = sorted(range(len(dims)), key=lambda axis: (target[axis] == 1, axis))
     across = [axis for axis in axes[:-1] if source[axis] == 1 and dims[axis] >= _LEAST_SIDE]
@@ -157,4 +162,5 @@ def _by_rows(
     width = max(min(d[5], _ITEM_ELEMS // side), 1)
     height = max(min(rows, round_up(_ITEM_ELEMS // width, side)), 1)
     items = ceil_div(d[5], width) * ceil_div(rows, height) * (prod(d[:4]) if tiled else 1)
-    return (items,), (*d, *s, *t, height, width, int(tiled))
+    steps = numbered("d", d) | numbered("s", s) | numbered("t", t)
+    return (items,), steps | {"height": height, "width": width, "tiled": int(tiled)}

@@ -53,8 +53,10 @@
 #if NORM
 #include "common/normalize_row.clh"
 #define ROW_INPUTS NORM_INPUTS, const IDX_T multiplies, const IDX_T normalizes
+#define RESULTS INOUT(float, y)
 #else
 #define ROW_INPUTS
+#define RESULTS OUT(float, y)
 #define multiplies 1
 #define normalizes 0
 #endif
@@ -125,7 +127,7 @@ static void multiply_by_unit(OUT(float, y), IN(float, a), IN(B_T, b), const IDX_
 #endif
 
 __kernel SINGLE_ITEM
-void gemm_cpu(OUT(float, y), IN(float, a), IN(B_T, b), const IDX_T M, const IDX_T N,
+void gemm_cpu(RESULTS, IN(float, a), IN(B_T, b), const IDX_T M, const IDX_T N,
               const IDX_T K, const IDX_T height, const IDX_T d1, const IDX_T a_s0,
               const IDX_T a_s1, const IDX_T a_row, const IDX_T b_s0,
               const IDX_T b_s1 INPUTS ROW_INPUTS NEXT_INPUTS UNIT_INPUTS) {

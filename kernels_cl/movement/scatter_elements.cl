@@ -11,7 +11,7 @@
 #define INDEX_T long
 #endif
 
-__kernel void scatter_elements(IN(INDEX_T, indices), IN(DATA_T, updates), OUT(DATA_T, y),
+__kernel void scatter_elements(IN(INDEX_T, indices), IN(DATA_T, updates), INOUT(DATA_T, y),
                                OUT(long, status), PLACES, const IDX_T n, const IDX_T step,
                                const IDX_T length, const IDX_T walk, AXES(s), AXES(u)) {
   EACH_PLACE {

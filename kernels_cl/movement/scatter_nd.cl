@@ -9,7 +9,7 @@
 #endif
 #include "common/tuple.clh"
 
-__kernel void scatter_nd(IN(INDEX_T, indices), IN(DATA_T, updates), OUT(DATA_T, y),
+__kernel void scatter_nd(IN(INDEX_T, indices), IN(DATA_T, updates), INOUT(DATA_T, y),
                          OUT(long, status), const IDX_T inner, const IDX_T tuples, TUPLE_PARAMS) {
   const IDX_T r = get_global_id(0);
   if (r >= inner) return;

@@ -41,12 +41,12 @@ class _Heads:
         if 0 in self.node.output.dims:
             return product.launches(ctx)
         defines = product.defines | (before.defines if before else {})
-        more = before.idle_args if before else ()
+        more = before.idle_args if before else {}
         split = product.split(self.op.num_heads, ctx)
         if split is None:
-            heads = launch_cpu(self.node, ctx, defines, *product.idle_args, *more)
+            heads = launch_cpu(self.node, ctx, defines, **product.idle_args, **more)
             return [heads, *product.launches(ctx)]
-        heads = launch_cpu(self.node, ctx, defines, *split.args, *more)
+        heads = launch_cpu(self.node, ctx, defines, **split.args, **more)
         return [_with_parts(heads, split, product.flops), split.add_up]
 
     def projected(self, before: Projection, ctx: Lowering) -> list[Launch] | None:
@@ -58,7 +58,7 @@ class _Heads:
         if split is None:
             return None
         defines = product.defines | before.defines
-        heads = launch_cpu(self.node, ctx, defines, *split.args, *before.args)
+        heads = launch_cpu(self.node, ctx, defines, **split.args, **before.args)
         return [_with_parts(heads, split, product.flops + before.flops), split.add_up]
 
 

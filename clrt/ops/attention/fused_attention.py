@@ -15,7 +15,7 @@ from clrt.ir.dims import differ, same
 from clrt.ir.dtypes import WIDENED_STORAGES, DType
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, TensorType
-from clrt.kernels.spec import Arg, BufferArg, KernelSpec, Launch, ceil_div, f32, i32
+from clrt.kernels.spec import BufferArg, KernelSpec, Launch, ceil_div, launch, optional
 from clrt.kernels.strided import broadcast_strides
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering, Variant, reject_float32_cpu, reject_in_float32
@@ -57,38 +57,45 @@ def _mask_kind(mask: Value | None) -> int:
     return 1 if len(shape) < 2 or same(shape[-2], 1) else 2
 
 
-def head_steps(value: Value, size: int) -> tuple[int, int, int]:
-    """Elements from one batch, head and row to the next, heads side by side or apart."""
+def head_steps(value: Value, size: int, name: str, row: str = "step") -> dict[str, int]:
+    """Elements from one batch, head and row to the next, heads side by side or apart.
+
+    Args:
+        name: Of the tensor in the kernel: q_batch, q_head and q_step are the arguments of q.
+        row: What the kernel calls the last of them.
+    """
     if len(value.dims) == 4:
         _, heads, length, _ = value.dims
-        return heads * length * size, length * size, size
-    _, length, width = value.dims
-    return length * width, size, width
+        steps = heads * length * size, length * size, size
+    else:
+        _, length, width = value.dims
+        steps = length * width, size, width
+    return {f"{name}_{of}": step for of, step in zip(("batch", "head", row), steps, strict=True)}
 
 
-def _launch_parts(node: Node) -> tuple[dict[str, Define], tuple[Arg, ...]]:
+def _launch_parts(node: Node) -> tuple[dict[str, Define], dict[str, Any]]:
     """Defines and arguments that both kernels share."""
     q, k, v, mask, lengths = node.arg(0), node.arg(1), node.arg(2), node.input(3), node.input(4)
     op = node.op
     assert isinstance(op, FusedAttention)
     batch, queries = node.output.dims[:2]
-    keys = k.dims[-2]
-    strides = (0, 0, 0, 0)
-    buffers = [
-        BufferArg(node.output),
-        BufferArg(q, op.q_offset),
-        BufferArg(k, op.k_offset),
-        BufferArg(v, op.v_offset),
-    ]
+    keys, heads = k.dims[-2], op.num_heads
+    args: dict[str, Any] = {"y": node.output, **optional(mask=mask), "scale": op.scale}
+    args |= dict(left_window=max(op.left_window, 0), softcap=op.softcap)
+    args |= dict(queries=queries, key_count=keys, heads=heads, group=heads // op.kv_num_heads)
+    for name, tensor, offset, size in (
+        ("q", q, op.q_offset, op.head_size),
+        ("k", k, op.k_offset, op.head_size),
+        ("v", v, op.v_offset, op.v_head_size),
+    ):
+        args |= {name: BufferArg(tensor, offset), **head_steps(tensor, size, name)}
+    strides = [0] * 4
     if mask is not None:
-        b, h, i, j = broadcast_strides(mask.dims, (batch, op.num_heads, queries, keys))
-        strides = (b, h, i, j)
-        buffers.append(BufferArg(mask))
+        strides = list(broadcast_strides(mask.dims, (batch, heads, queries, keys)))
+    axes = ("mask_batch", "mask_head", "mask_query", "mask_key")
+    args |= zip(axes, strides, strict=True)
     if lengths is not None:
-        buffers += [BufferArg(lengths), BufferArg(length_status(node, 4, keys, "a length"))]
-    sizes = (op.head_size, op.head_size, op.v_head_size)
-    steps = (s for t, size in zip((q, k, v), sizes, strict=True) for s in head_steps(t, size))
-    numbers = (queries, keys, op.num_heads, op.num_heads // op.kv_num_heads, *steps)
+        args |= dict(lengths=lengths, status=length_status(node, 4, keys, "a length"))
     defines: dict[str, Define] = {
         "S_D": op.head_size,
         "S_DV": op.v_head_size,
@@ -102,8 +109,7 @@ def _launch_parts(node: Node) -> tuple[dict[str, Define], tuple[Arg, ...]]:
         "SOFTCAP": int(op.softcap > 0),
         "NAN_TO_ZERO": int(op.nan_to_zero or lengths is not None),
     }
-    limits = (f32(op.scale), i32(max(op.left_window, 0)), f32(op.softcap))
-    return defines, (*buffers, *(i32(n) for n in (*numbers, *strides)), *limits)
+    return defines, args
 
 
 def _flops(node: Node) -> int:
@@ -121,7 +127,9 @@ def query_blocks(node: Node, tunables: Mapping[str, int]) -> tuple[int, int]:
     return ceil_div(queries, tunables["T_VW"] * tunables["T_NQ"]), batch
 
 
-def launch_cpu(node: Node, ctx: Lowering, more_defines: Mapping[str, Define], *more: Arg) -> Launch:
+def launch_cpu(
+    node: Node, ctx: Lowering, more_defines: Mapping[str, Define], **more: Any
+) -> Launch:
     """The kernel for CPUs, with further macros and arguments."""
     assert isinstance(node.op, FusedAttention)
     defines, args = _launch_parts(node)
@@ -130,7 +138,7 @@ def launch_cpu(node: Node, ctx: Lowering, more_defines: Mapping[str, Define], *m
     kernel = KernelSpec.of("attention/fused_attention.cl", "fused_attention_cpu", **macros)
     blocks, batch = query_blocks(node, tunables)
     size = (blocks, node.op.num_heads, batch)
-    return Launch(kernel, size, (1, 1, 1), (*args, *more), _flops(node))
+    return launch(kernel, size, (1, 1, 1), _flops(node), **args, **more)
 
 
 def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:
@@ -144,7 +152,8 @@ def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:
         "attention/fused_attention_any.cl", "fused_attention_any", **defines, **types
     )
     batch, queries, _ = node.output.dims
-    return [Launch(kernel, (queries, node.op.num_heads, batch), None, args, _flops(node))]
+    size = (queries, node.op.num_heads, batch)
+    return [launch(kernel, size, None, _flops(node), **args)]
 
 
 @register

@@ -10,7 +10,7 @@ from clrt.errors import ShapeError
 from clrt.ir.dims import Dim, differ, same
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
-from clrt.kernels.spec import Arg, BufferArg, KernelSpec, Launch, i32
+from clrt.kernels.spec import BufferArg, KernelSpec, Launch, launch
 from clrt.kernels.strided import broadcast_strides
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering, Variant, reject_float32_cpu
@@ -39,11 +39,12 @@ def _launch(node: Node, entry: str, local: tuple[int, ...] | None, lanes: int) -
         STORAGE=y.dtype.storage,
         T_VW=lanes,
     )
-    steps = (*head_steps(x, op.head_size), table_batch, table_place)
-    buffers = (BufferArg(y), BufferArg(x, op.offset), BufferArg(tables), BufferArg(node.arg(2)))
+    tensors = dict(y=y, x=BufferArg(x, op.offset), cosines=tables, sines=node.arg(2))
+    steps = head_steps(x, op.head_size, "x", "place")
+    steps |= dict(table_batch=table_batch, table_place=table_place)
     pairs = 1 if lanes > 1 else op.num_heads * op.head_size // 2
-    args: tuple[Arg, ...] = (*buffers, *(i32(v) for v in (places, op.num_heads, *steps)))
-    return [Launch(kernel, (pairs, places, batch), local, args)]
+    sizes = dict(places=places, heads=op.num_heads)
+    return [launch(kernel, (pairs, places, batch), local, **tensors, **sizes, **steps)]
 
 
 def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:

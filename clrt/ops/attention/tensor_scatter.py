@@ -11,7 +11,7 @@ from clrt.errors import ShapeError
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
-from clrt.kernels.spec import Arg, BufferArg, KernelSpec, Launch, i32
+from clrt.kernels.spec import Buffer, KernelSpec, Launch, launch
 from clrt.kernels.variant import Lowering, Variant
 from clrt.ops.base import Accuracy, Op, Types
 from clrt.ops.checks import agree, need, normalize_axis
@@ -43,11 +43,11 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
         INDEX_T=index_t(indices) if indices is not None else DType.INT64.cl,
     )
     status = length_status(node, 2, size - length, "a write index")
-    buffers = [BufferArg(update), BufferArg(y)]
-    buffers += [BufferArg(indices), BufferArg(status)] if indices is not None else []
-    numbers = (inner, size, length, count(y.dims[1:axis]))
-    args: tuple[Arg, ...] = (*buffers, *(i32(v) for v in numbers))
-    return [*launches, Launch(kernel, (inner, length, outer), None, args)]
+    tensors: dict[str, Buffer] = dict(update=update, y=y)
+    if indices is not None:
+        tensors |= dict(indices=indices, status=status)
+    sizes = dict(inner=inner, size=size, length=length, middle=count(y.dims[1:axis]))
+    return [*launches, launch(kernel, (inner, length, outer), **tensors, **sizes)]
 
 
 _Mode: TypeAlias = Literal["linear", "circular"]

@@ -12,7 +12,7 @@ from clrt.errors import ShapeError, UnsupportedError
 from clrt.ir.code import Code, Define
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
-from clrt.kernels.spec import BufferArg, KernelSpec, Launch, ceil_div, i32
+from clrt.kernels.spec import Buffer, KernelSpec, Launch, ceil_div, launch
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering, Variant
 from clrt.ops.base import Accuracy, Op, Types
@@ -34,7 +34,7 @@ class _View:
     n: int
     rows: int
     inner: int
-    buffers: tuple[BufferArg, ...]
+    buffers: dict[str, Buffer]
     defines: dict[str, Define]
 
 
@@ -51,7 +51,7 @@ def _view(node: Node) -> _View:
         n,
         count(indices.dims),
         count(x.dims[axis + 1 :]),
-        (BufferArg(x), BufferArg(indices), BufferArg(y), BufferArg(status)),
+        {"x": x, "indices": indices, "y": y, "status": status},
         {"DATA_T": x.dtype.cl_bits, "INDEX_T": index_t(indices)},
     )
 
@@ -77,8 +77,8 @@ def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
     view, tunables = _view(node), ctx.tunables(CPU)
     kernel = KernelSpec.of("movement/gather.cl", "gather_cpu", **view.defines, **tunables)
     groups = ceil_div(total * node.output.dtype.itemsize, tunables["T_BYTES"])
-    sizes = (i32(view.n), i32(view.rows), i32(view.inner), i32(total))
-    return [Launch(kernel, (groups,), (1,), (*view.buffers, *sizes))]
+    sizes = dict(n=view.n, rows=view.rows, units=view.inner, total=total)
+    return [launch(kernel, (groups,), (1,), **view.buffers, **sizes)]
 
 
 def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:
@@ -96,8 +96,7 @@ def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:
         **view.defines,
     )
     size = (view.rows, units, view.outer) if units == 1 else (units, view.rows, view.outer)
-    sizes = (i32(view.n), i32(view.rows), i32(units))
-    return [Launch(kernel, size, None, (*view.buffers, *sizes))]
+    return [launch(kernel, size, n=view.n, rows=view.rows, units=units, **view.buffers)]
 
 
 @register

@@ -9,8 +9,8 @@ import numpy as np
 from clrt.errors import ShapeError, UnsupportedError
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
-from clrt.kernels.spec import BufferArg, KernelSpec, Launch
-from clrt.kernels.strided import collapse, contiguous_strides, launch_places, pad_rank
+from clrt.kernels.spec import KernelSpec, Launch
+from clrt.kernels.strided import axes, collapse, contiguous_strides, launch_places
 from clrt.kernels.variant import Lowering, Variant
 from clrt.ops.base import Accuracy, Op, Types
 from clrt.ops.checks import need, normalize_axis
@@ -32,15 +32,14 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
     step, strides[axis] = strides[axis], 0
     dims, (steps, _) = collapse(y.dims, strides, contiguous_strides(y.dims))
     status = index_status(node, 1, (n,), f"axis {axis} of '{x.name}'")
-    buffers = (BufferArg(x), BufferArg(indices), BufferArg(y), BufferArg(status))
-    numbers = (n, step, *pad_rank(steps, 0))
+    args = dict(x=x, indices=indices, y=y, status=status, n=n, step=step)
     kernel = KernelSpec.of(
         "movement/gather_elements.cl",
         "gather_elements",
         DATA_T=x.dtype.cl_bits,
         INDEX_T=index_t(indices),
     )
-    return [launch_places(kernel, buffers, dims, numbers, ctx.caps)]
+    return [launch_places(kernel, dims, ctx.caps, **args, **axes("s", steps, 0))]
 
 
 @register

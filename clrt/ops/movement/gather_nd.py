@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -12,7 +13,7 @@ from clrt.errors import ShapeError, UnsupportedError
 from clrt.ir.dims import differ
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, TensorType
-from clrt.kernels.spec import BufferArg, KernelSpec, Launch, Scalar, i32
+from clrt.kernels.spec import KernelSpec, Launch, launch, numbered
 from clrt.kernels.strided import MAX_RANK, contiguous_strides
 from clrt.kernels.variant import Lowering, Variant
 from clrt.ops.base import Accuracy, OnnxNode, Op, Types
@@ -30,20 +31,23 @@ from clrt.ops.ranges import check_indices, index_status
 from clrt.ops.registry import register
 
 
-def _tuple_args(node: Node, dims: Sequence[int], inner: int) -> tuple[Scalar, ...]:
-    """Arguments of the index tuples: their length, then dims and strides of the indexed axes."""
+def _tuple_args(node: Node, data: Value, dims: Sequence[int], inner: int) -> dict[str, Any]:
+    """What follows index tuples: where bad ones are told, and TUPLE_PARAMS of common/tuple.clh.
+
+    Args:
+        dims: Of the indexed axes of `data`.
+        inner: Elements that a tuple stands for.
+    """
     if len(dims) > MAX_RANK:
         raise UnsupportedError(f"{node}: tuples of {len(dims)} indices; kernels take {MAX_RANK}.")
     if 0 in dims:
         raise UnsupportedError(f"{node}: an indexed axis has no elements.")
     strides = [s * inner for s in contiguous_strides(dims)]
-    fill = [0] * (MAX_RANK - len(dims))
-    numbers = (len(dims), *dims, *(1 for _ in fill), *strides, *fill)
-    return tuple(i32(v) for v in numbers)
-
-
-def _status(node: Node, data: Value, dims: Sequence[int]) -> BufferArg:
-    return BufferArg(index_status(node, 1, dims, f"the axes of '{data.name}' that it is for"))
+    rest = MAX_RANK - len(dims)
+    sizes, steps = (*dims, *[1] * rest), (*strides, *[0] * rest)
+    status = index_status(node, 1, dims, f"the axes of '{data.name}' that it is for")
+    args = numbered("n", sizes) | numbered("s", steps)
+    return {"status": status, "width": len(dims), **args}
 
 
 def _emit_gather(node: Node, ctx: Lowering) -> list[Launch]:
@@ -59,11 +63,10 @@ def _emit_gather(node: Node, ctx: Lowering) -> list[Launch]:
     kernel = KernelSpec.of(
         "movement/gather_nd.cl", "gather_nd", DATA_T=x.dtype.cl_bits, INDEX_T=index_t(indices)
     )
-    buffers = (BufferArg(x), BufferArg(indices), BufferArg(y), _status(node, x, dims))
-    batch = count(x.dims[b:])
-    numbers = tuple(i32(v) for v in (inner, tuples, per_batch, batch))
-    args = (*buffers, *numbers, *_tuple_args(node, dims, inner))
-    return [Launch(kernel, (inner, tuples), None, args)]
+    tensors = dict(x=x, indices=indices, y=y)
+    sizes = dict(inner=inner, tuples=tuples, per_batch=per_batch, batch=count(x.dims[b:]))
+    followed = _tuple_args(node, x, dims, inner)
+    return [launch(kernel, (inner, tuples), **tensors, **sizes, **followed)]
 
 
 @register
@@ -139,9 +142,9 @@ def _emit_scatter(node: Node, ctx: Lowering) -> list[Launch]:
         INDEX_T=index_t(indices),
         REDUCTION=REDUCTIONS[op.reduction],
     )
-    buffers = (BufferArg(indices), BufferArg(updates), BufferArg(y), _status(node, y, dims))
-    args = (*buffers, i32(inner), i32(tuples), *_tuple_args(node, dims, inner))
-    return [*launches, Launch(kernel, (inner,), None, args)]
+    args = dict(indices=indices, updates=updates, y=y, inner=inner, tuples=tuples)
+    scatter = launch(kernel, (inner,), **args, **_tuple_args(node, y, dims, inner))
+    return [*launches, scatter]
 
 
 @register

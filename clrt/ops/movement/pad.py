@@ -13,7 +13,7 @@ from clrt.ir.dims import Dim
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.spec import BufferArg, KernelSpec, Launch
-from clrt.kernels.strided import contiguous_strides, copy_launches, launch_places, pad_rank
+from clrt.kernels.strided import axes, contiguous_strides, copy_launches, launch_places
 from clrt.kernels.variant import Lowering, Variant
 from clrt.ops.base import Accuracy, Op, Types
 from clrt.ops.checks import checked_sizes, need, normalize_axis
@@ -81,11 +81,11 @@ def _mirror(
     assert isinstance(node.op, Pad)
     if any(k <= 0 for k in kept):
         raise UnsupportedError(f"{node} has nothing to mirror.")
-    numbers = (*pad_rank(kept, 1), *pad_rank(strides, 0), *pad_rank(lead, 0))
+    steps = axes("k", kept, 1) | axes("s", strides, 0) | axes("b", lead, 0)
     kernel = KernelSpec.of(
         "movement/pad.cl", "pad_mirror", DATA_T=y.dtype.cl_bits, MODE=MODES[node.op.mode]
     )
-    return launch_places(kernel, (source, BufferArg(y)), y.dims, numbers, ctx.caps)
+    return launch_places(kernel, y.dims, ctx.caps, x=source, y=y, **steps)
 
 
 @register

@@ -9,7 +9,7 @@ import numpy as np
 from clrt.errors import ShapeError
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
-from clrt.kernels.spec import Arg, BufferArg, KernelSpec, Launch, i32
+from clrt.kernels.spec import KernelSpec, Launch, launch
 from clrt.kernels.strided import contiguous_strides
 from clrt.kernels.variant import Lowering, Variant
 from clrt.ops.base import Accuracy, Op, Types
@@ -35,10 +35,10 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
         INDEX_T=index_t(lens),
     )
     status = length_status(node, 1, time, "a length")
-    buffers = (BufferArg(x), BufferArg(lens), BufferArg(y), BufferArg(status))
-    numbers = (inner, time, batch, strides[op.time_axis], strides[op.batch_axis])
-    args: tuple[Arg, ...] = (*buffers, *(i32(v) for v in numbers))
-    return [Launch(kernel, (inner, time, batch), None, args)]
+    tensors = dict(x=x, lens=lens, y=y, status=status)
+    steps = dict(time_step=strides[op.time_axis], batch_step=strides[op.batch_axis])
+    sizes = dict(inner=inner, time=time, batch=batch)
+    return [launch(kernel, (inner, time, batch), **tensors, **sizes, **steps)]
 
 
 @register

@@ -16,11 +16,11 @@ from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.spec import BufferArg, KernelSpec, Launch
 from clrt.kernels.strided import (
+    axes,
     collapse,
     contiguous_strides,
     copy_launches,
     launch_places,
-    pad_rank,
 )
 from clrt.kernels.variant import Lowering, Variant
 from clrt.ops.base import Op, Types
@@ -83,8 +83,8 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
     dims[axis], strides[axis], own[axis] = 1, 0, 0
     merged, (at, read) = collapse(dims, strides, own)
     status = index_status(node, 1, (n,), f"axis {axis} of '{y.name}'")
-    buffers = (BufferArg(indices), BufferArg(updates), BufferArg(y), BufferArg(status))
-    numbers = (n, step, length, walk, *pad_rank(at, 0), *pad_rank(read, 0))
+    tensors = dict(indices=indices, updates=updates, y=y, status=status)
+    steps = dict(n=n, step=step, length=length, walk=walk, **axes("s", at, 0), **axes("u", read, 0))
     kernel = KernelSpec.of(
         "movement/scatter_elements.cl",
         "scatter_elements",
@@ -92,7 +92,7 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
         INDEX_T=index_t(indices),
         REDUCTION=REDUCTIONS[op.reduction],
     )
-    return [*launches, launch_places(kernel, buffers, merged, numbers, ctx.caps, length)]
+    return [*launches, launch_places(kernel, merged, ctx.caps, length, **tensors, **steps)]
 
 
 @register

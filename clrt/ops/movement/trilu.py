@@ -9,7 +9,7 @@ import numpy as np
 from clrt.errors import ShapeError
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
-from clrt.kernels.spec import BufferArg, KernelSpec, Launch, i32
+from clrt.kernels.spec import KernelSpec, Launch, launch
 from clrt.kernels.variant import Lowering, Variant
 from clrt.ops.base import Accuracy, Op, Types
 from clrt.ops.checks import need
@@ -29,8 +29,7 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
         "movement/trilu.cl", "trilu", DATA_T=x.dtype.cl_bits, UPPER=int(bool(node.op.upper))
     )
     size = (columns, rows, count(y.dims[:-2]))
-    args = (BufferArg(x), BufferArg(y), i32(rows), i32(columns), i32(k))
-    return [Launch(kernel, size, None, args)]
+    return [launch(kernel, size, x=x, y=y, rows=rows, columns=columns, k=k)]
 
 
 @register

@@ -6,6 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
+from typing import Any
 
 import numpy as np
 
@@ -25,7 +26,7 @@ from clrt.kernels.fusion import (
     register_fusion,
 )
 from clrt.kernels.row_norm import RowNorm, norm_flops
-from clrt.kernels.spec import Arg, BufferArg, KernelSpec, Launch, ceil_div, i32
+from clrt.kernels.spec import KernelSpec, Launch, ceil_div, launch, numbered
 from clrt.kernels.strided import MAX_RANK, broadcast_strides, collapse, launch_places, pad_rank
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering, Variant, runs_as
@@ -276,17 +277,17 @@ def _emit_cpu(node: Node, ctx: Lowering, norm: RowNorm | None = None) -> list[La
     defines = _defines(node, reads) | {"WALKS": walks} | tunables
     if y.dtype is DType.BOOL:
         defines["RESULT"] = Code("{} & one").fill(defines["RESULT"])
-    dims, steps = _walk(values, y)
-    args: tuple[Arg, ...] = (*_buffers(node), *(i32(v) for v in (*dims, *steps)))
+    dims, args = _walk(values, y)
     share, flops = tunables["T_ELEMS"], 0
     if norm is not None:
         defines |= norm.defines
         n = y.dims[-1]
         rows = ceil_div(share, n)
         share, flops = rows * n, norm_flops(total // n, n)
-        args = (*args, *norm.args, i32(n), i32(rows))
+        args |= norm.args | {"n": n, "rows": rows}
     kernel = KernelSpec.of("pointwise/elementwise.cl", "elementwise_cpu", **defines)
-    return [Launch(kernel, (ceil_div(total, share),), (1,), args, flops)]
+    args |= numbered("d", dims) | _buffers(node)
+    return [launch(kernel, (ceil_div(total, share),), (1,), flops, **args)]
 
 
 def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:
@@ -304,7 +305,7 @@ def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:
         kernel = KernelSpec.of(
             "pointwise/elementwise.cl", "elementwise_flat", **_defines(node, reads)
         )
-        return [Launch(kernel, (total,), None, (*_buffers(node), i32(total)))]
+        return [launch(kernel, (total,), n=total, **_buffers(node))]
     inner = [_inner(v, y) for v in values]
     reads = [
         Code("READ_AS({0}, {1}, WHERE({0}, {2}))").fill(k, s, at)
@@ -312,11 +313,12 @@ def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:
     ]
     defines = _defines(node, reads) | {"GENERAL": 1}
     kernel = KernelSpec.of("pointwise/elementwise.cl", "elementwise_general", **defines)
-    return [launch_places(kernel, _buffers(node), *_walk(values, y), ctx.caps)]
+    dims, steps = _walk(values, y)
+    return [launch_places(kernel, dims, ctx.caps, **_buffers(node), **steps)]
 
 
-def _buffers(node: Node) -> list[Arg]:
-    return [BufferArg(node.output), *(BufferArg(v) for v in _inputs(node))]
+def _buffers(node: Node) -> dict[str, Value]:
+    return {"y": node.output, **numbered("x", _inputs(node))}
 
 
 def _defines(node: Node, reads: Sequence[Code]) -> dict[str, Define]:
@@ -342,7 +344,7 @@ def _defines(node: Node, reads: Sequence[Code]) -> dict[str, Define]:
     }
 
 
-def _walk(values: Sequence[Value], y: Value) -> tuple[tuple[int, ...], list[int]]:
+def _walk(values: Sequence[Value], y: Value) -> tuple[tuple[int, ...], dict[str, Any]]:
     """The dims of the result, MAX_RANK of them, and the arguments STRIDES.
 
     The last axis may swallow those before it, but is never dropped: the program has its steps.
@@ -354,7 +356,9 @@ def _walk(values: Sequence[Value], y: Value) -> tuple[tuple[int, ...], list[int]
     n = out[-1]
     while dims and all(o[-1] == step * n for o, step in zip(outer, inner, strict=True)):
         n, dims, outer = n * dims[-1], dims[:-1], [o[:-1] for o in outer]
-    steps = [s for o, step in zip(outer, inner, strict=True) for s in (*pad_rank(o, 0)[1:], step)]
+    steps: dict[str, Any] = {}
+    for k, (o, step) in enumerate(zip(outer, inner, strict=True)):
+        steps |= numbered(f"s{k}_", (*pad_rank(o, 0)[1:], step))
     return (*pad_rank(dims, 1)[1:], n), steps
 
 

@@ -14,7 +14,7 @@ from clrt.errors import ShapeError
 from clrt.ir.dims import differ
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
-from clrt.kernels.spec import BufferArg, KernelSpec, Launch, i32
+from clrt.kernels.spec import KernelSpec, Launch, launch, numbered
 from clrt.kernels.variant import Lowering, Variant
 from clrt.ops.base import OnnxNode, Op, Types
 from clrt.ops.checks import need
@@ -54,10 +54,10 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
         CORNERS=int(op.align_corners),
     )
     sizes = (1,) * (3 - rank) + x.dims[2:]
-    numbers = (i32(v) for v in (positions, x.dims[1], *sizes))
-    buffers = (BufferArg(y), BufferArg(x), BufferArg(grid))
+    args = dict(y=y, x=x, grid=grid, positions=positions, channels=x.dims[1])
     work = 2 * prod(y.dims) * TAPS_OF[op.mode] ** rank
-    return [Launch(kernel, (positions, x.dims[0]), None, (*buffers, *numbers), work)]
+    grid_size = (positions, x.dims[0])
+    return [launch(kernel, grid_size, None, work, **args, **numbered("s", sizes))]
 
 
 @register

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from clrt.errors import ModelError, NumberError, ShapeError
-from clrt.ir.graph import Node
+from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, TensorType
-from clrt.kernels.spec import BufferArg, KernelSpec, Launch, Status, f32, i32
+from clrt.kernels.spec import KernelSpec, Launch, Status, launch
 from clrt.kernels.variant import Lowering, Variant, reject_in_float32
 from clrt.ops.base import Accuracy, Op, Types
 from clrt.ops.checks import agree, need
@@ -25,10 +25,19 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
         "vision/max_roi_pool.cl", "max_roi_pool", DATA_T=x.dtype.cl, STORAGE=x.dtype.storage
     )
     status = Status(node, 1, "an image", ((0, x.dims[0] - 1),), real=True)
-    buffers = [BufferArg(b) for b in (y, x, rois, status)]
-    numbers = [i32(v) for v in (*x.dims, *y.dims[2:])]
-    size = (y.dims[3], y.dims[2], y.dims[0] * y.dims[1])
-    return [Launch(kernel, size, None, (*buffers, *numbers, f32(op.spatial_scale)))]
+    args = dict(y=y, x=x, rois=rois, status=status, scale=op.spatial_scale)
+    return [launch(kernel, region_grid(y), **args, **region_sizes(x, y))]
+
+
+def region_grid(y: Value) -> tuple[int, int, int]:
+    """Work-items of kernels that pool regions: column, row, region and channel."""
+    return (y.dims[3], y.dims[2], y.dims[0] * y.dims[1])
+
+
+def region_sizes(x: Value, y: Value) -> dict[str, int]:
+    """What such kernels declare of the image [N, C, H, W] and the result."""
+    names = ("images", "channels", "height", "width", "rows", "columns")
+    return dict(zip(names, (*x.dims, *y.dims[2:]), strict=True))
 
 
 # Of regions, as in the kernel: pixels further off are taken to be here.

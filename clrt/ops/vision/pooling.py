@@ -18,7 +18,7 @@ from clrt.ir.dims import Dim, Undecidable
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, IrOp, TensorType
-from clrt.kernels.spec import Arg, BufferArg, KernelSpec, Launch, i32
+from clrt.kernels.spec import KernelSpec, Launch, launch, numbered
 from clrt.kernels.variant import Lowering, Variant
 from clrt.ops.base import Accuracy, OnnxNode, Op, Types
 from clrt.ops.checks import checked_sizes, need
@@ -57,21 +57,18 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
     )
     size, out = x.dims[2:], node.output.dims[2:]
     before, after = op.padding(size)
-    lists = (
-        (size, 1), (out, 1), (op.kernel_shape, 1), (op.steps(op.strides), 1),
-        (op.steps(op.dilations), 1), (before, 0), (after, 0),
-    )  # fmt: skip
-    numbers = [i32(v) for values, fill in lists for v in (*[fill] * (_AXES - len(size)), *values)]
     planes = x.dims[0] * x.dims[1]
-    args: tuple[Arg, ...] = (
-        *(BufferArg(v) for v in node.outputs),
-        BufferArg(x),
-        i32(planes),
-        *numbers,
-    )
+    outputs = dict(zip(("y", "indices"), node.outputs, strict=False))
+    args: dict[str, Any] = {**outputs, "x": x, "planes": planes}
+    lists = (
+        ("s", size, 1), ("o", out, 1), ("w", op.kernel_shape, 1), ("st", op.steps(op.strides), 1),
+        ("dl", op.steps(op.dilations), 1), ("b", before, 0), ("e", after, 0),
+    )  # fmt: skip
+    for name, values, fill in lists:
+        args |= numbered(name, (*[fill] * (_AXES - len(size)), *values))
     work = prod(node.output.dims) * prod(op.kernel_shape)
     rows = prod(out[:-1])
-    return [Launch(kernel, (out[-1], rows, planes), None, args, work)]
+    return [launch(kernel, (out[-1], rows, planes), None, work, **args)]
 
 
 AutoPad: TypeAlias = Literal["NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID"]

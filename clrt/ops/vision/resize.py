@@ -17,7 +17,7 @@ from clrt.ir.dims import Dim
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, TensorType
-from clrt.kernels.spec import Arg, BufferArg, KernelSpec, Launch, i32
+from clrt.kernels.spec import Buffer, KernelSpec, Launch, launch
 from clrt.kernels.variant import Lowering, Variant
 from clrt.ops.base import Held, HostContext, OnnxNode, Op, Types
 from clrt.ops.checks import checked_sizes, need, normalize_axis
@@ -54,25 +54,28 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
     copies = all(s.is_copy for s in samplings)
     if not samplings:
         samplings = [_same(x.dims)]
-    dims, source, dtype, launches = list(x.dims), BufferArg(x), x.dtype, []
+    dims, dtype, launches = list(x.dims), x.dtype, []
+    source: Buffer = x
     for number, sampling in enumerate(samplings):
         last = number == len(samplings) - 1
         outputs = len(sampling.indices)
         inner, outer = prod(dims[sampling.axis + 1 :]), prod(dims[: sampling.axis])
         dims[sampling.axis] = outputs
         kept = y.dtype if last or copies else DType.FLOAT32
-        target = BufferArg(y if last else ctx.scratch(prod(dims), kept))
-        tables = [_table(sampling.indices, "indices")]
-        numbers = [sampling.size, outputs, inner]
+        target = y if last else ctx.scratch(prod(dims), kept)
+        args: dict[str, Any] = dict(
+            y=target, x=source, size=sampling.size, outputs=outputs, inner=inner
+        )
+        args["indices"] = _table(sampling.indices, "indices")
         if copies:
             kernel = KernelSpec.of(
                 "vision/resize.cl", "resize_copy", DATA_T=dtype.cl_bits, EXTRAPOLATE=0, COPY=1
             )
         else:
-            tables.append(_table(sampling.weights, "weights"))
-            numbers.append(sampling.indices.shape[1])
+            args["weights"] = _table(sampling.weights, "weights")
+            args["taps"] = sampling.indices.shape[1]
             if sampling.values is not None:
-                tables.append(_table(sampling.values, "values"))
+                args["values"] = _table(sampling.values, "values")
             rounded = Code("(v)") if kept.is_float else Code("convert_{}_sat_rte(v)").fill(kept.cl)
             kernel = KernelSpec.of(
                 "vision/resize.cl",
@@ -85,9 +88,8 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
                 COPY=0,
                 **{"ROUND(v)": rounded},
             )
-        args: tuple[Arg, ...] = (target, source, *tables, *(i32(v) for v in numbers))
         flops = 2 * prod(dims) * sampling.indices.shape[1]
-        launches.append(Launch(kernel, (outputs * inner, outer), None, args, flops))
+        launches.append(launch(kernel, (outputs * inner, outer), None, flops, **args))
         source, dtype = target, kept
     return launches
 
@@ -99,10 +101,10 @@ def _same(dims: Sequence[int]) -> Sampling:
     return Sampling(0, size, rows, np.ones((size, 1)), None)
 
 
-def _table(array: Array, name: str) -> BufferArg:
+def _table(array: Array, name: str) -> Value:
     """A constant of the plan."""
     data = np.ascontiguousarray(array, np.int32 if array.dtype.kind == "i" else np.float32)
-    return BufferArg(Value(name, TensorType.of(data)))
+    return Value(name, TensorType.of(data))
 
 
 # Of a scale: a tensor has fewer elements.

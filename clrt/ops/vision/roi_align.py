@@ -11,12 +11,13 @@ from clrt.errors import ShapeError
 from clrt.ir.dims import differ
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
-from clrt.kernels.spec import BufferArg, KernelSpec, Launch, f32, i32
+from clrt.kernels.spec import KernelSpec, Launch, launch
 from clrt.kernels.variant import Lowering, Variant, reject_in_float32
 from clrt.ops.base import OnnxNode, Op, Types
 from clrt.ops.checks import agree, need
 from clrt.ops.ranges import check_lengths, length_status
 from clrt.ops.registry import register
+from clrt.ops.vision.max_roi_pool import region_grid, region_sizes
 
 
 def _emit(node: Node, ctx: Lowering) -> list[Launch]:
@@ -34,10 +35,9 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
         HALF_PIXEL=int(op.coordinate_transformation_mode == "half_pixel"),
     )
     status = length_status(node, 2, x.dims[0] - 1, "an image")
-    buffers = [BufferArg(b) for b in (y, x, rois, batches, status)]
-    numbers = [i32(v) for v in (*x.dims, *y.dims[2:], op.sampling_ratio)]
-    size = (y.dims[3], y.dims[2], y.dims[0] * y.dims[1])
-    return [Launch(kernel, size, None, (*buffers, *numbers, f32(op.spatial_scale)))]
+    tensors = dict(y=y, x=x, rois=rois, batches=batches, status=status)
+    args = dict(ratio=op.sampling_ratio, scale=op.spatial_scale)
+    return [launch(kernel, region_grid(y), **tensors, **region_sizes(x, y), **args)]
 
 
 # Of regions: as far as pixels are looked for, as in the kernel.
