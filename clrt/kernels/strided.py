@@ -72,24 +72,24 @@ def collapse(
     return tuple(dims), [tuple(k) for k in kept]
 
 
-def pad_rank(values: Sequence[int], fill: int) -> tuple[int, ...]:
-    """Values right-aligned in MAX_RANK places.
+def pad_rank(values: Sequence[int], fill: int, places: int = MAX_RANK) -> tuple[int, ...]:
+    """Values right-aligned in some places.
 
     Raises:
-        UnsupportedError: There are more than MAX_RANK.
+        UnsupportedError: There are more values than places.
     """
-    if len(values) > MAX_RANK:
-        raise UnsupportedError(f"a view of {len(values)} axes; kernels walk up to {MAX_RANK}.")
-    return (fill,) * (MAX_RANK - len(values)) + tuple(values)
+    if len(values) > places:
+        raise UnsupportedError(f"a view of {len(values)} axes; kernels walk up to {places}.")
+    return (fill,) * (places - len(values)) + tuple(values)
 
 
-def axes(prefix: str, values: Sequence[int], fill: int) -> dict[str, int]:
-    """The arguments that AXES of common/axes.clh declares: d0, d1, … of right-aligned values.
+def axes(prefix: str, values: Sequence[int], fill: int, places: int = MAX_RANK) -> dict[str, int]:
+    """The arguments that AXES of common/axes.clh declares, or THREE: right-aligned values.
 
     Raises:
         UnsupportedError: As `pad_rank`.
     """
-    return numbered(prefix, pad_rank(values, fill))
+    return numbered(prefix, pad_rank(values, fill, places))
 
 
 def copy_launches(

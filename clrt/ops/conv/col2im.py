@@ -16,7 +16,8 @@ from clrt.ir.dims import product
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, TensorType
-from clrt.kernels.spec import Arg, BufferArg, KernelSpec, Launch, i32
+from clrt.kernels.spec import BufferArg, KernelSpec, Launch, launch, optional
+from clrt.kernels.strided import axes
 from clrt.kernels.variant import Lowering, Variant
 from clrt.ops.base import Op, Types
 from clrt.ops.checks import need
@@ -75,16 +76,18 @@ def add_up_launch(
         STORAGE=dtype.storage,
         BIAS=int(bias is not None),
     )
-    lists = (
-        (windows.image, 1), (windows.positions, 1), (windows.kernel, 1), (windows.strides, 1),
-        (windows.dilations, 1), (windows.before, 0),
-    )  # fmt: skip
-    lead = MAX_AXES - len(windows.image)
-    numbers = [i32(v) for values, fill in lists for v in (*[fill] * lead, *values)]
-    buffers = [target, columns, *([BufferArg(bias)] if bias is not None else [])]
-    args: tuple[Arg, ...] = (*buffers, i32(planes), i32(channels), *numbers)
+    geometry = {
+        **axes("o", windows.image, 1, MAX_AXES),
+        **axes("p", windows.positions, 1, MAX_AXES),
+        **axes("w", windows.kernel, 1, MAX_AXES),
+        **axes("st", windows.strides, 1, MAX_AXES),
+        **axes("dl", windows.dilations, 1, MAX_AXES),
+        **axes("b", windows.before, 0, MAX_AXES),
+    }
+    args = {"y": target, "x": columns, "planes": planes, "channels": channels}
     size = (windows.image[-1], prod(windows.image[:-1]), planes)
-    return Launch(kernel, size, None, args, planes * prod(windows.kernel) * prod(windows.positions))
+    flops = planes * prod(windows.kernel) * prod(windows.positions)
+    return launch(kernel, size, None, flops, **args, **geometry, **optional(bias=bias))
 
 
 def reject_axes(axes: int, dtype: DType) -> str | None:

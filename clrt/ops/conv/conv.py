@@ -18,8 +18,8 @@ from clrt.ir.op import Array, Step, TensorType
 from clrt.kernels import gemm
 from clrt.kernels.gemm_cpu import emit_cpu, packed_width
 from clrt.kernels.product import Epilogue, MatrixView, Operand, Product, image_chunks
-from clrt.kernels.spec import Arg, BufferArg, KernelSpec, Launch, ceil_div, i32, round_up
-from clrt.kernels.strided import broadcast_strides
+from clrt.kernels.spec import BufferArg, KernelSpec, Launch, ceil_div, launch, round_up
+from clrt.kernels.strided import axes, broadcast_strides
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Emit, Lowering, Variant, reject_float32_cpu
 from clrt.ops.base import Op, Types
@@ -114,11 +114,12 @@ def unfolded(
     for first, count, chunk in image_chunks(images, image_bytes, ctx):
         target = BufferArg(chunk.scratch(count * groups * matrix, product.dtype))
         channels = node.arg(1).dims[1]
-        sizes = (product.n, product.k, width or columns, columns, count * groups, channels)
         source = BufferArg(product.b.buffer.buffer, first * prod(x.dims[1:]))
-        args: tuple[Arg, ...] = (target, source, *(i32(v) for v in sizes), *geometry)
+        sizes = {"P": product.n, "K": product.k, "width": width or columns, "columns": columns}
+        sizes |= {"batches": count * groups, "channels": channels}
         grid = (columns // width, count * groups) if width else (columns, product.k, count * groups)
-        launch = Launch(kernel, grid, (1, 1) if width else None, args)
+        local = (1, 1) if width else None
+        unfold = launch(kernel, grid, local, y=target, x=source, **sizes, **geometry)
         part = replace(
             product,
             batch=(count, groups),
@@ -126,23 +127,21 @@ def unfolded(
             y_offset=first * groups * product.m * product.n,
             epilogue=product.epilogue.from_batch(first),
         )
-        yield ([launch] if product.k else []), part
+        yield ([unfold] if product.k else []), part
 
 
-def _geometry(node: Node, window: WindowPool) -> list[Arg]:
+def _geometry(node: Node, window: WindowPool) -> dict[str, int]:
     """Sizes of x and y, the window, strides, dilations and padding, each along three axes."""
     op, x = node.op, node.arg(0)
     assert isinstance(op, Convolution)
-    lists = (
-        (x.dims[2:], 1),
-        (node.output.dims[2:], 1),
-        (window.kernel_shape, 1),
-        (window.steps(op.strides), 1),
-        (window.steps(op.dilations), 1),
-        (window.padding(x.dims[2:])[0], 0),
-    )
-    lead = _AXES - len(window.kernel_shape)
-    return [i32(v) for values, fill in lists for v in (*[fill] * lead, *values)]
+    return {
+        **axes("in", x.dims[2:], 1, _AXES),
+        **axes("out", node.output.dims[2:], 1, _AXES),
+        **axes("kernel", window.kernel_shape, 1, _AXES),
+        **axes("stride", window.steps(op.strides), 1, _AXES),
+        **axes("dilation", window.steps(op.dilations), 1, _AXES),
+        **axes("pad", window.padding(x.dims[2:])[0], 0, _AXES),
+    }
 
 
 def _reject_depthwise(node: Node, caps: DeviceCaps) -> str | None:
@@ -172,8 +171,8 @@ def _emit_depthwise_cpu(node: Node, ctx: Lowering) -> list[Launch]:
         **ctx.tunables(DEPTHWISE_CPU),
         **product.epilogue.defines,
     )
-    args = _depthwise_args(node, product)
-    return _depthwise(Launch(kernel, (ceil_div(rows, _ROWS), planes), (1, 1), args, product.flops))
+    size = (ceil_div(rows, _ROWS), planes)
+    return _depthwise(kernel, size, (1, 1), node, product)
 
 
 def _emit_depthwise_any(node: Node, ctx: Lowering) -> list[Launch]:
@@ -189,22 +188,25 @@ def _emit_depthwise_any(node: Node, ctx: Lowering) -> list[Launch]:
         Y_STORAGE=y.dtype.storage,
         **product.epilogue.defines,
     )
-    args = _depthwise_args(node, product)
-    return _depthwise(Launch(kernel, (y.dims[-1], rows, planes), None, args, product.flops))
+    return _depthwise(kernel, (y.dims[-1], rows, planes), None, node, product)
 
 
-def _depthwise(launch: Launch) -> list[Launch]:
-    return [launch] if all(launch.global_size) else []
-
-
-def _depthwise_args(node: Node, product: Product) -> tuple[Arg, ...]:
+def _depthwise(
+    kernel: KernelSpec,
+    size: tuple[int, ...],
+    local: tuple[int, ...] | None,
+    node: Node,
+    product: Product,
+) -> list[Launch]:
+    if not all(size):
+        return []
     assert isinstance(node.op, Convolution)
     window = node.op.window(node.arg(1).shape)
     assert window is not None
-    tensors = (BufferArg(node.output), BufferArg(node.arg(0)), BufferArg(node.arg(1)))
-    sizes = (product.batch[1] * product.m, product.m, _ROWS)
-    numbers = (i32(v) for v in sizes)
-    return (*tensors, *numbers, *_geometry(node, window), *product.epilogue.args)
+    args = {"y": node.output, "x": node.arg(0), "weights": node.arg(1), "rows": _ROWS}
+    args |= {"outputs": product.batch[1] * product.m, "maps": product.m}
+    args |= _geometry(node, window) | product.epilogue.args
+    return [launch(kernel, size, local, product.flops, **args)]
 
 
 def _emit(emit: gemm.EmitProduct) -> Emit:

@@ -13,7 +13,7 @@ from clrt.ir.graph import Node
 from clrt.ir.op import Array, Step, TensorType
 from clrt.kernels import gemm
 from clrt.kernels.product import Epilogue, MatrixView, Operand, Product, image_chunks
-from clrt.kernels.spec import BufferArg, KernelSpec, Launch, i32
+from clrt.kernels.spec import BufferArg, KernelSpec, Launch, launch, numbered, optional
 from clrt.kernels.variant import Emit, Lowering, reject_in_float32
 from clrt.ops.base import Op, Types
 from clrt.ops.checks import agree, need
@@ -35,25 +35,27 @@ def _emit(emit: gemm.EmitProduct) -> Emit:
         window = op.window(w.dims)
         channels = x.dims[1]
         places, positions = prod(w.dims[2:]), prod(y.dims[2:])
-        tensors = [x, node.arg(2), *([] if node.input(4) is None else [node.arg(4)])]
+        tensors = {"x": x, "offsets": node.arg(2), **optional(mask=node.input(4))}
         kernel = KernelSpec.of(
             "conv/deform_columns.cl",
             "deform_columns",
             DATA_T=x.dtype.cl,
             STORAGE=x.dtype.storage,
-            MASK=int(len(tensors) == 3),
+            MASK=int("mask" in tensors),
         )
         before, _ = window.padding(x.dims[2:])
-        sizes = (channels, op.offset_group, *x.dims[2:], *y.dims[2:], *w.dims[2:])
-        steps = (*window.steps(op.strides), *window.steps(op.dilations), *before)
-        numbers = [i32(v) for v in (*sizes, *steps)]
+        named = ("height", "width", "rows", "columns")
+        sizes = dict(zip(named, (*x.dims[2:], *y.dims[2:]), strict=True))
+        sizes |= {"channels": channels, "groups": op.offset_group, **numbered("w", w.dims[2:])}
+        sizes |= numbered("st", window.steps(op.strides)) | numbered("b", before)
+        sizes |= numbered("dl", window.steps(op.dilations))
         rows, depth = w.dims[0] // op.group, w.dims[1] * places
         columns, found = channels * places * positions, []
         for first, images, chunk in image_chunks(x.dims[0], columns * x.dtype.itemsize, ctx):
             target = BufferArg(chunk.scratch(images * columns, x.dtype))
-            sources = (BufferArg(v, first * prod(v.dims[1:])) for v in tensors)
+            sources = {k: BufferArg(v, first * prod(v.dims[1:])) for k, v in tensors.items()}
             grid = (positions, places, images * channels)
-            found.append(Launch(kernel, grid, None, (target, *sources, *numbers)))
+            found.append(launch(kernel, grid, y=target, **sources, **sizes))
             product = Product(
                 y,
                 x.dtype,
