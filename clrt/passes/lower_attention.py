@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+from clrt.ir.builder import Builder
 from clrt.ir.dims import Shape
 from clrt.ir.graph import Node, Patch, Value
 from clrt.ops.attention.attention import Attention
-from clrt.ops.attention.fused_attention import FusedAttention
+from clrt.ops.movement.concat import Concat
 from clrt.ops.movement.transpose import Transpose
 from clrt.ops.movement.views import Reshape
 from clrt.passes.attention_parts import find_heads
@@ -34,30 +37,31 @@ class LowerAttention(Pass):
         build, node = match.builder(self.name), match.root
         op, q = node.op, node.arg(0)
         assert isinstance(op, Attention) and q.shape is not None
-        by_head = len(q.shape) == 4
         operands, offsets = [node.arg(i) for i in range(3)], [0, 0, 0]
         parts = [op.heads(v.type, i) for i, v in enumerate(operands)]
-        (heads, kv_heads, _), (size, _, v_size) = ([int(p[axis]) for p in parts] for axis in (1, 3))
-        if by_head:
+        pasts, lengths, presents = [node.input(4), node.input(5)], node.input(6), list[Value]()
+        for i, past in enumerate(pasts, 1):
+            if past is not None:
+                operands[i] = build.add(Concat(2), past, _by_head(build, operands[i], parts[i]))
+                presents.append(operands[i])
+        fused = op.fused(parts, bool(presents), lengths is not None)
+        if len(q.shape) == 4:
             operands, offsets = map(list, zip(*map(_unsplit, operands), strict=True))
-        fused = FusedAttention(
-            num_heads=heads,
-            kv_num_heads=kv_heads,
-            head_size=size,
-            v_head_size=v_size,
-            q_offset=offsets[0],
-            k_offset=offsets[1],
-            v_offset=offsets[2],
-            scale=size**-0.5 if op.scale is None else op.scale,
-            is_causal=bool(op.is_causal),
-            nan_to_zero=True,
-        )
-        result = build.add(fused, *operands, node.input(3))
-        if by_head:
-            shape: Shape = (q.shape[0], q.shape[2], heads, v_size)
-            split = build.add(Reshape(1), result, build.dims(shape))
-            result = build.add(Transpose(_BY_HEAD), split)
-        return build.patch({node.output: result})
+            q_offset, k_offset, v_offset = offsets
+            fused = replace(fused, q_offset=q_offset, k_offset=k_offset, v_offset=v_offset)
+        y = build.add(fused, *operands, node.input(3), lengths)
+        if len(q.shape) == 4:
+            y = _by_head(build, y, (q.shape[0], fused.num_heads, q.shape[2], fused.v_head_size))
+        return build.patch(dict(zip(node.outputs, (y, *presents), strict=False)))
+
+
+def _by_head(build: Builder, value: Value, parts: Shape) -> Value:
+    """[B, S, H * D] as [B, H, S, D]; what is by head stays."""
+    if value.type.rank == 4:
+        return value
+    batch, heads, length, size = parts
+    split = build.add(Reshape(1), value, build.dims((batch, length, heads, size)))
+    return build.add(Transpose(_BY_HEAD), split)
 
 
 def _unsplit(value: Value) -> tuple[Value, int]:

@@ -2,19 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
 from clrt.errors import ShapeError
 from clrt.ir.dim_operations import floordiv
-from clrt.ir.dims import Dim, differ, same
+from clrt.ir.dims import Dim, Shape, differ, same
 from clrt.ir.dtypes import DType
 from clrt.ir.op import Array, TensorType
-from clrt.ops.attention.fused_attention import MAX_HEAD_SIZE, add_mask, softmax
+from clrt.ops.attention.fused_attention import MAX_HEAD_SIZE, FusedAttention
 from clrt.ops.base import Accuracy, Decompose, OnnxNode, Op, Types
-from clrt.ops.checks import need
+from clrt.ops.checks import agree, need
 from clrt.ops.registry import register
+
+_T = TypeVar("_T")
 
 
 @register
@@ -22,32 +26,44 @@ from clrt.ops.registry import register
 class Attention(Op):
     """softmax(scale Q K^T + mask) V by head.
 
-    Inputs: Q, K, V `[B, H, S, D]` or `[B, S, H * D]`, then an optional mask that broadcasts to
-    `[B, H, Sq, Sk]`: bool (true keeps) or of Q's dtype (added). Output: Y in Q's form. A row
-    without a visible key gives 0.
+    Inputs: Q, K, V `[B, H, S, D]` or `[B, S, H * D]`, then optional ones: a mask that broadcasts to
+    `[B, H, Sq, Sk]`, bool (true keeps) or of Q's dtype (added); past keys and values
+    `[B, H, P, D]`, which go before K and V; how many of its keys each sequence has, `[B]`, where
+    K and V are caches with room. Outputs: Y in Q's form, and with a past all keys and values by
+    head. A row without a visible key gives 0.
 
     Attributes:
-        is_causal: Query i sees the keys j <= i.
+        is_causal: Query i sees the keys up to its place, which is i; with a past `P + i`, and with
+            lengths that of the last query is the last key.
         scale: 1 / sqrt(D) where None.
+        softcap: Scores s are `softcap * tanh(s / softcap)` before the mask is added; 0 for none.
+        left_window_size: Of causal attention: how many keys before its place a query sees; -1 for
+            all.
 
-    Source: ONNX Attention, opset 23 to 25. What no kernel does (a cache, a softcap, a window, more
-    outputs) runs as the function body that ONNX gives.
+    Source: ONNX Attention, opset 23 to 25. What no kernel does (a window to the right, scores as an
+    output) runs as the function body that ONNX gives.
     """
 
     is_causal: bool = False
     q_num_heads: int = 0
     kv_num_heads: int = 0
     scale: float | None = None
+    softcap: float = 0.0
+    left_window_size: int = -1
 
     accuracy = Accuracy.ACCUMULATED
+    alike = ((0, 1, 2), (4, 5))
+    followed = (6,)
 
     @classmethod
     def from_onnx(cls, node: OnnxNode) -> Op:
         op, attrs = super().from_onnx(node), node.attrs
         assert isinstance(op, cls)
-        windows = (attrs.get(f"{side}_window_size", -1) for side in ("left", "right"))
-        more = any(node.outputs[1:]) or any(node.inputs[4:])
-        if more or attrs.get("softcap", 0) or max(windows) >= 0:
+        pasts = [any(node.inputs[i : i + 1]) for i in (4, 5)]
+        presents, scores = any(node.outputs[1:3]), any(node.outputs[3:])
+        if scores or pasts[0] != pasts[1] or presents > pasts[0]:
+            raise Decompose
+        if max(op.left_window_size, attrs.get("right_window_size", -1)) >= 0 and not op.is_causal:
             raise Decompose
         if op.reject_reason([node.types.get(name) for name in node.inputs]) is not None:
             raise Decompose
@@ -60,22 +76,58 @@ class Attention(Op):
             ModelError, ShapeError: An input is left out or has no heads.
         """
         operands = [need(inputs, i, self) for i in range(3)]
-        if any(t.dtype is not DType.FLOAT32 or t.shape is None for t in operands):
+        mask, past, _, lengths = self._optional(inputs)
+        given = [*operands, *(t for t in inputs[4:6] if t is not None)]
+        if any(t.dtype is not DType.FLOAT32 or t.shape is None for t in given):
             return "its operands are not float32 of known rank"
         heads = [self.heads(t, i) for i, t in enumerate(operands)]
         if not all(isinstance(count, int) and isinstance(size, int) for _, count, _, size in heads):
             return "the number or the size of its heads depends on the input"
         if any(size > MAX_HEAD_SIZE for *_, size in heads):
             return f"its heads are wider than {MAX_HEAD_SIZE}"
-        mask = inputs[3] if len(inputs) > 3 else None
+        if past is not None and lengths is not None:
+            return "it has a past and lengths"
+        if past is not None and self.is_causal and not same(heads[0][2], heads[1][2]):
+            return "its past may not end where the queries start"
         if mask is None:
             return None
         if mask.shape is None or not 2 <= len(mask.shape) <= 4:
             return "the mask's rank is not 2 to 4"
         # From opset 24 on a mask of fewer keys hides the others, also where it has one.
-        if not same(mask.shape[-1], heads[1][2]):
+        if not same(mask.shape[-1], self._keys(heads[1][2], past)):
             return "the mask may be shorter than the keys"
         return None
+
+    @staticmethod
+    def _optional(inputs: Sequence[_T | None]) -> Sequence[_T | None]:
+        """The mask, past keys and values, and lengths."""
+        return (*inputs[3:], *[None] * 4)[:4]
+
+    @staticmethod
+    def _keys(new: Dim, past: TensorType | None) -> Dim:
+        """How many keys there are, with those of the past."""
+        return new if past is None or past.shape is None else new + past.shape[2]
+
+    def fused(self, parts: Sequence[Shape], has_past: bool, has_lengths: bool) -> FusedAttention:
+        """The op that does it, on heads apart.
+
+        Args:
+            parts: `[B, H, S, D]` of Q, K and V.
+        """
+        (_, heads, _, size), (_, kv_heads, _, _), (*_, v_size) = parts
+        assert isinstance(size, int)
+        return FusedAttention(
+            num_heads=int(heads),
+            kv_num_heads=int(kv_heads),
+            head_size=size,
+            v_head_size=int(v_size),
+            scale=size**-0.5 if self.scale is None else self.scale,
+            is_causal=bool(self.is_causal),
+            at_end=self.is_causal and (has_past or has_lengths),
+            left_window=self.left_window_size if self.is_causal else -1,
+            softcap=self.softcap,
+            nan_to_zero=True,
+        )
 
     def heads(self, t: TensorType, index: int) -> tuple[Dim, Dim, Dim, Dim]:
         """[B, H, S, D] of input `index`, of known rank, in either form.
@@ -107,35 +159,43 @@ class Attention(Op):
             raise ShapeError(f"Attention: heads of q have {size} elements, of k {key_size}.")
         if isinstance(heads, int) and isinstance(kv_heads, int) and heads % max(kv_heads, 1):
             raise ShapeError(f"Attention: {heads} heads of q are no multiple of {kv_heads} of k.")
-        merged = (batch, queries, heads * value_size)
-        by_head = (batch, heads, queries, value_size)
-        return [TensorType(q.dtype, merged if len(q.shape) == 3 else by_head)]
+        y: Shape = (batch, heads, queries, value_size)
+        if len(q.shape) == 3:
+            y = (batch, queries, heads * value_size)
+        results = [TensorType(q.dtype, y)]
+        pasts = self._optional(inputs)[1:3]
+        for t, past, parts in zip((k, v), pasts, (self.heads(k, 1), self.heads(v, 2)), strict=True):
+            if past is None:
+                continue
+            b, h, s, d = parts
+            if past.shape is None:
+                results.append(TensorType(t.dtype, None))
+                continue
+            if past.dtype is not t.dtype or not agree(past, (b, h, None, d)):
+                raise ShapeError(f"Attention: a past {past} of {t}.")
+            results.append(TensorType(t.dtype, (b, h, past.shape[2] + s, d)))
+        return results
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
-        q, k, v, mask = inputs + (None,) * (4 - len(inputs))
+        q, k, v = inputs[:3]
         assert q is not None and k is not None and v is not None
-        queries = _apart(q, self.q_num_heads)
-        keys, values = (_apart(x, self.kv_num_heads) for x in (k, v))
-        repeat = queries.shape[1] // keys.shape[1]
-        keys, values = (np.repeat(x, repeat, axis=1) for x in (keys, values))
-        scale = queries.shape[-1] ** -0.5 if self.scale is None else self.scale
-        with np.errstate(all="ignore"):
-            scores = queries @ keys.swapaxes(-1, -2) * scale
-            visible = np.ones(scores.shape, bool)
-            if self.is_causal:
-                visible = np.tril(visible)
-            if mask is not None:
-                scores = add_mask(scores, mask)
-                visible = visible & (mask if mask.dtype == bool else ~np.isneginf(mask))
-            weights = softmax(np.where(visible, scores, -np.inf))
-        weights = np.where(visible.any(axis=-1, keepdims=True), weights, 0.0)
-        y = weights @ values
-        if q.ndim == 3:
-            y = y.swapaxes(1, 2).reshape(*q.shape[:2], -1)
-        return (y.astype(q.dtype),)
+        mask, *pasts, lengths = self._optional(inputs)
+        queries, *news = (
+            _apart(x, self.heads(TensorType.of(x), i)) for i, x in enumerate((q, k, v))
+        )
+        presents = [
+            new if past is None else np.concatenate([past, new], axis=2)
+            for past, new in zip(pasts, news, strict=True)
+        ]
+        shapes = [x.shape for x in (queries, *presents)]
+        op = self.fused(shapes, pasts[0] is not None, lengths is not None)
+        (y,) = op.reference(queries, *presents, mask, lengths)
+        if q.ndim == 4:
+            y = y.reshape(*y.shape[:2], op.num_heads, op.v_head_size).swapaxes(1, 2)
+        return (y, *(presents if pasts[0] is not None else ()))
 
 
-def _apart(x: Array, heads: int) -> Array:
-    """float64 [B, H, S, D] of an input in either form."""
-    x = x.astype(np.float64)
-    return x if x.ndim == 4 else x.reshape(*x.shape[:2], heads, -1).swapaxes(1, 2)
+def _apart(x: Array, parts: Shape) -> Array:
+    """An input as `[B, H, S, D]`."""
+    batch, heads, length, size = parts
+    return x if x.ndim == 4 else x.reshape(batch, length, heads, size).swapaxes(1, 2)
