@@ -21,7 +21,7 @@ from clrt.ir.graph import Graph, Names, Node, Value
 from clrt.ops.base import Op, all_graphs
 from clrt.ops.conv.conv import Conv, Convolution, FusedConv
 from clrt.ops.conv.conv_integer import ConvInteger
-from clrt.ops.decompositions import Audience, Decomposition, decomposes, of_op
+from clrt.ops.decompositions import Audience, Decomposition, decomposes, of_class
 from clrt.ops.matmul.fused_matmul import FusedMatMul
 from clrt.ops.matmul.matmul import MatMul
 from clrt.ops.matmul.matmul_nbits import MatMulNBits
@@ -236,7 +236,7 @@ def check_decomposable(graph: Graph) -> None:
 
 def _entry(node: Node) -> Decomposition | None:
     assert isinstance(node.op, Op)
-    return of_op(node.op, Audience.EXPORT)
+    return of_class(type(node.op), Audience.EXPORT)
 
 
 def decompose_all(graph: Graph) -> Graph:

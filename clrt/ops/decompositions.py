@@ -14,6 +14,7 @@ from typing import Any, TypeAlias, TypeVar
 
 from clrt.ir.builder import Builder
 from clrt.ir.graph import Names, Node, Value
+from clrt.ir.op import IrOp
 from clrt.ops.base import Op
 from clrt.ops.blaming import Blaming
 
@@ -93,11 +94,11 @@ def imported_ops() -> set[tuple[str, str]]:
     return {key for key in keys if isinstance(key, tuple)}
 
 
-def of_op(op: Op, audience: Audience) -> Decomposition | None:
-    """The decomposition of an op of the IR."""
-    key = audience, type(op)
+def of_class(cls: type[IrOp], audience: Audience) -> Decomposition | None:
+    """The decomposition of a class of ops of the IR."""
+    key = audience, cls
     if key not in _BY_CLASS:
-        entries = (DECOMPOSITIONS.get((audience, base)) for base in type(op).__mro__)
+        entries = (DECOMPOSITIONS.get((audience, base)) for base in cls.__mro__)
         _BY_CLASS[key] = next((e[0] for e in entries if e), None)
     return _BY_CLASS[key]
 
@@ -114,7 +115,7 @@ def decompose(
         ShapeError, ModelError, UnsupportedError: What the rule says of the node.
     """
     assert isinstance(node.op, Op)
-    entry = of_op(node.op, audience)
+    entry = of_class(type(node.op), audience)
     if entry is None:
         return None
     make = Builder(names, node.name, origins=node.origins)

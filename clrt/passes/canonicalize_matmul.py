@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from clrt.ir.graph import Node, Patch, Value
+from clrt.ir.op import IrOp
 from clrt.ops.matmul.fused_matmul import FusedMatMul
 from clrt.ops.matmul.matmul import MatrixProduct
 from clrt.ops.movement.transpose import Transpose
@@ -29,6 +30,9 @@ class CanonicalizeMatmul(Pass):
     """
 
     name = "canonicalize_matmul"
+
+    def wants(self, op: type[IrOp]) -> bool:
+        return issubclass(op, MatrixProduct)
 
     def match(self, view: GraphView, node: Node) -> Match | Miss | None:
         kind = op_name(node)

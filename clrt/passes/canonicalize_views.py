@@ -5,10 +5,18 @@ from __future__ import annotations
 from clrt.ir.builder import Builder
 from clrt.ir.dims import product, same
 from clrt.ir.graph import Node, Patch, Value
+from clrt.ir.op import IrOp
 from clrt.ops.movement.transpose import Transpose
 from clrt.ops.movement.views import Reshape
 from clrt.passes.driver import GraphView, Match, Miss, Pass
-from clrt.passes.matching import has_known_shape, keeps_shape, moves_ones, op_name, produced_by
+from clrt.passes.matching import (
+    class_name,
+    has_known_shape,
+    keeps_shape,
+    moves_ones,
+    op_name,
+    produced_by,
+)
 
 _VIEWS = ("Reshape", "Flatten", "Squeeze", "Unsqueeze")
 
@@ -28,6 +36,9 @@ class CanonicalizeViews(Pass):
 
     def __init__(self, transposes: bool = True) -> None:
         self._transposes = transposes
+
+    def wants(self, op: type[IrOp]) -> bool:
+        return class_name(op) in _VIEWS or (self._transposes and issubclass(op, Transpose))
 
     def match(self, view: GraphView, node: Node) -> Match | Miss | None:
         is_view = op_name(node) in _VIEWS or (self._transposes and moves_ones(node))
@@ -58,13 +69,15 @@ class SimplifyTransposes(Pass):
     """
 
     name = "simplify_transposes"
+    needs = (Transpose,)
+
+    def wants(self, op: type[IrOp]) -> bool:
+        return issubclass(op, (Reshape, Transpose))
 
     def match(self, view: GraphView, node: Node) -> Match | Miss | None:
         if isinstance(node.op, Transpose):
             inner = produced_by(node.arg(0), "Transpose")
             return None if inner is None else Match(view, node, through=[inner])
-        if op_name(node) != "Reshape":
-            return None
         turn = produced_by(node.arg(0), "Transpose")
         first = None if turn is None else produced_by(turn.arg(0), "Reshape")
         if turn is None or first is None:

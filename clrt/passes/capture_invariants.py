@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from clrt.ir.graph import Node, Patch, Value
+from clrt.ir.op import IrOp
 from clrt.ops.control.control_flow import Loop
 from clrt.passes.driver import GraphView, Match, Miss, Pass
 from clrt.passes.matching import produced_by
@@ -17,6 +18,9 @@ class CaptureInvariants(Pass):
     """
 
     name = "capture_invariants"
+
+    def wants(self, op: type[IrOp]) -> bool:
+        return issubclass(op, Loop)
 
     def match(self, view: GraphView, node: Node) -> Match | Miss | None:
         found = _invariants(node.op) if isinstance(node.op, Loop) else []

@@ -6,7 +6,7 @@ import numpy as np
 
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Patch, Value
-from clrt.ir.op import Array
+from clrt.ir.op import Array, IrOp
 from clrt.ops.conv.scaled import ScalesChannels
 from clrt.ops.norm.batch_normalization import BatchNormalization
 from clrt.ops.pointwise.pointwise import Add, Mul
@@ -27,9 +27,10 @@ class ExpandBatchNormalization(Pass):
 
     name = "expand_batch_normalization"
 
+    def wants(self, op: type[IrOp]) -> bool:
+        return issubclass(op, BatchNormalization)
+
     def match(self, view: GraphView, node: Node) -> Match | Miss | None:
-        if not isinstance(node.op, BatchNormalization):
-            return None
         x = node.arg(0)
         if x.shape is None or len(x.shape) < 2 or x.dtype not in _DTYPES:
             return Miss(f"its input is {x.type}", node)
@@ -63,9 +64,10 @@ class FoldAffine(Pass):
 
     name = "fold_affine"
 
+    def wants(self, op: type[IrOp]) -> bool:
+        return issubclass(op, (Add, Mul))
+
     def match(self, view: GraphView, node: Node) -> Match | Miss | None:
-        if op_name(node) not in ("Mul", "Add"):
-            return None
         for value, constant in operand_orders(node):
             conv = value.producer
             if conv is None or not isinstance(conv.op, ScalesChannels):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from clrt.ir.graph import Node, Patch
+from clrt.ir.op import IrOp
 from clrt.ops.conv.conv import FloatConvolution
 from clrt.ops.movement.pad import Pad
 from clrt.passes.driver import GraphView, Match, Miss, Pass
@@ -15,6 +16,10 @@ class FoldPad(Pass):
     """Conv(Pad(x)) with zeros along spatial axes -> Conv(x) with more padding."""
 
     name = "fold_pad"
+    needs = (Pad,)
+
+    def wants(self, op: type[IrOp]) -> bool:
+        return issubclass(op, FloatConvolution)
 
     def match(self, view: GraphView, node: Node) -> Match | Miss | None:
         if not isinstance(node.op, FloatConvolution):

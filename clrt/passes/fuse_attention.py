@@ -10,8 +10,10 @@ from clrt.ir.builder import Builder
 from clrt.ir.dims import Dim, Shape, same
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Patch, Value
+from clrt.ir.op import IrOp
 from clrt.ops.attention.fused_attention import MAX_HEAD_SIZE, FusedAttention
 from clrt.ops.movement.transpose import Transpose
+from clrt.ops.norm.softmax import Softmax
 from clrt.ops.pointwise.pointwise import Add, Where
 from clrt.passes.attention_parts import (
     Choice,
@@ -57,9 +59,10 @@ class FuseAttention(Pass):
 
     name = "fuse_attention"
 
+    def wants(self, op: type[IrOp]) -> bool:
+        return issubclass(op, Softmax)
+
     def match(self, view: GraphView, node: Node) -> Match | Miss | None:
-        if op_name(node) != "Softmax":
-            return None
         weights, nodes, nan_to_zero = _without_nans(view, node)
         user = view.only_user(weights)
         values = as_product(user)

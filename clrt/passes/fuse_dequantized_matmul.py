@@ -8,11 +8,11 @@ import numpy as np
 
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Patch, Value
-from clrt.ir.op import Array
+from clrt.ir.op import Array, IrOp
+from clrt.ops.matmul.matmul import MatMul
 from clrt.ops.matmul.matmul_nbits import MatMulNBits
 from clrt.ops.pointwise.quantize_linear import DequantizeLinear
 from clrt.passes.driver import GraphView, Match, Miss, Pass
-from clrt.passes.matching import op_name
 
 # Levels of MatMulNBits have no sign.
 _OFFSETS = {DType.INT4: 8, DType.UINT4: 0, DType.INT8: 128, DType.UINT8: 0}
@@ -34,10 +34,12 @@ class FuseDequantizedMatmul(Pass):
     """
 
     name = "fuse_dequantized_matmul"
+    needs = (DequantizeLinear,)
+
+    def wants(self, op: type[IrOp]) -> bool:
+        return issubclass(op, MatMul)
 
     def match(self, view: GraphView, node: Node) -> Match | Miss | None:
-        if op_name(node) != "MatMul":
-            return None
         weight = node.arg(1).producer
         if weight is None or not isinstance(weight.op, DequantizeLinear):
             return None

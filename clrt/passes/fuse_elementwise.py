@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from clrt.ir.graph import Node, Patch, Value
+from clrt.ir.op import IrOp
 from clrt.ops.pointwise.cast import Cast
+from clrt.ops.pointwise.elementwise import Pointwise
 from clrt.ops.pointwise.fused import Fused
 from clrt.passes.driver import GraphView, Match, Miss, Pass
 from clrt.passes.matching import has_one_element, is_elementwise, keeps_shape
@@ -22,6 +24,9 @@ class FuseElementwise(Pass):
 
     name = "fuse_elementwise"
     backward = True
+
+    def wants(self, op: type[IrOp]) -> bool:
+        return issubclass(op, (Fused, Pointwise))
 
     def match(self, view: GraphView, node: Node) -> Match | Miss | None:
         if not _can_join(node):

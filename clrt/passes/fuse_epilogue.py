@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Patch
+from clrt.ir.op import IrOp
 from clrt.ops.epilogue import TakesEpilogue
-from clrt.ops.pointwise.fused import can_vectorise
+from clrt.ops.pointwise.elementwise import Pointwise
+from clrt.ops.pointwise.fused import Fused, can_vectorise
 from clrt.passes.driver import GraphView, Match, Miss, Pass
 from clrt.passes.matching import is_elementwise, keeps_shape
 from clrt.passes.programs import ProgramBuilder, operand_refs
@@ -21,6 +23,9 @@ class FuseEpilogue(Pass):
     """
 
     name = "fuse_epilogue"
+
+    def wants(self, op: type[IrOp]) -> bool:
+        return issubclass(op, (Fused, Pointwise))
 
     def match(self, view: GraphView, node: Node) -> Match | Miss | None:
         if not is_elementwise(node) or not all(v is not None for v in node.inputs):

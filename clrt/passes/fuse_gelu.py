@@ -6,7 +6,8 @@ import math
 from dataclasses import dataclass, field
 
 from clrt.ir.graph import Node, Patch, Value
-from clrt.ops.pointwise.pointwise import Gelu
+from clrt.ir.op import IrOp
+from clrt.ops.pointwise.pointwise import Gelu, Mul
 from clrt.passes.driver import GraphView, Match, Miss, Pass
 from clrt.passes.matching import is_scalar, keeps_shape, op_name, operand_orders, scalar, scaled
 
@@ -33,9 +34,10 @@ class FuseGelu(Pass):
 
     name = "fuse_gelu"
 
+    def wants(self, op: type[IrOp]) -> bool:
+        return issubclass(op, Mul)
+
     def match(self, view: GraphView, node: Node) -> Match | Miss | None:
-        if op_name(node) != "Mul":
-            return None
         product = _flatten(view, node)
         if len(product.factors) != 2:
             return None

@@ -9,8 +9,10 @@ import numpy as np
 from clrt.ir.dims import same
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Patch, Value
+from clrt.ir.op import IrOp
 from clrt.ops.norm.layer_normalization import LayerNormalization
 from clrt.ops.norm.rms_normalization import RMSNormalization
+from clrt.ops.pointwise.pointwise import Div, Mul
 from clrt.passes.driver import GraphView, Match, Miss, Pass
 from clrt.passes.matching import (
     int_attribute,
@@ -43,9 +45,10 @@ class FuseLayerNorm(Pass):
 
     name = "fuse_layer_norm"
 
+    def wants(self, op: type[IrOp]) -> bool:
+        return issubclass(op, (Div, Mul))
+
     def match(self, view: GraphView, node: Node) -> Match | Miss | None:
-        if op_name(node) not in ("Div", "Mul"):
-            return None
         found = _core(node)
         if not isinstance(found, _Norm):
             return None if found is None else Miss(found, node)

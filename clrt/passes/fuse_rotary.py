@@ -7,12 +7,15 @@ from dataclasses import dataclass
 from clrt.ir.dims import Shape
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Patch, Value
+from clrt.ir.op import IrOp
 from clrt.ops.attention.fused_rotary import FusedRotary
+from clrt.ops.movement.concat import Concat
 from clrt.ops.movement.transpose import Transpose
+from clrt.ops.pointwise.pointwise import Add
 from clrt.passes.attention_parts import Heads, find_heads, merged, part_of
 from clrt.passes.canonicalize_views import reshape
 from clrt.passes.driver import GraphView, Match, Miss, Pass
-from clrt.passes.matching import keeps_shape, op_name, operand_orders, produced_by
+from clrt.passes.matching import keeps_shape, operand_orders, produced_by
 
 
 @dataclass
@@ -34,10 +37,12 @@ class FuseRotary(Pass):
     """
 
     name = "fuse_rotary"
+    needs = (Concat,)
+
+    def wants(self, op: type[IrOp]) -> bool:
+        return issubclass(op, Add)
 
     def match(self, view: GraphView, node: Node) -> Match | Miss | None:
-        if op_name(node) != "Add":
-            return None
         for straight, turned in operand_orders(node):
             found = _rotation(straight, turned)
             if found is None:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from clrt.ir.graph import Node, Patch
-from clrt.ops.decompositions import Audience, decompose
+from clrt.ir.op import IrOp
+from clrt.ops.decompositions import Audience, decompose, of_class
 from clrt.passes.driver import GraphView, Match, Miss, Pass
 
 
@@ -13,6 +14,9 @@ class InlineGraphs(Pass):
     """
 
     name = "inline_graphs"
+
+    def wants(self, op: type[IrOp]) -> bool:
+        return of_class(op, Audience.PLANNING) is not None
 
     def match(self, view: GraphView, node: Node) -> Match | Miss | None:
         found = decompose(node, view.names, Audience.PLANNING)

@@ -7,6 +7,7 @@ from dataclasses import replace
 from clrt.ir.builder import Builder
 from clrt.ir.dims import Shape
 from clrt.ir.graph import Node, Patch, Value
+from clrt.ir.op import IrOp
 from clrt.ops.attention.attention import Attention
 from clrt.ops.movement.concat import Concat
 from clrt.ops.movement.transpose import Transpose
@@ -26,10 +27,12 @@ class LowerAttention(Pass):
 
     name = "lower_attention"
 
+    def wants(self, op: type[IrOp]) -> bool:
+        return issubclass(op, Attention)
+
     def match(self, view: GraphView, node: Node) -> Match | Miss | None:
         op = node.op
-        if not isinstance(op, Attention):
-            return None
+        assert isinstance(op, Attention)
         reason = op.reject_reason(node.input_types)
         return Match(view, node) if reason is None else Miss(reason, node)
 

@@ -18,9 +18,12 @@ _MOVERS = ("Expand", "Reshape", "Unsqueeze", "Squeeze", "Transpose", "Identity")
 
 def op_name(node: Node | None) -> str:
     """The ONNX name of a node's op; empty for no node. Ops of other domains have their prefix."""
-    if node is None:
-        return ""
-    return f"{node.op.domain}.{node.op.name}" if node.op.domain else node.op.name
+    return "" if node is None else class_name(type(node.op))
+
+
+def class_name(op: type[IrOp]) -> str:
+    """The ONNX name of a class of ops; those of other domains have their prefix."""
+    return f"{op.domain}.{op.name}" if op.domain else op.name
 
 
 def produced_by(value: Value | None, *names: str) -> Node | None:

@@ -9,6 +9,7 @@ import numpy as np
 from clrt.ir.builder import Builder
 from clrt.ir.dims import same
 from clrt.ir.graph import Node, Patch, Value
+from clrt.ir.op import IrOp
 from clrt.ops.attention.fused_attention import FusedAttention
 from clrt.ops.attention.fused_rotary import FusedRotary
 from clrt.ops.matmul.fused_matmul import FusedMatMul
@@ -53,9 +54,10 @@ class MergeQkv(Pass):
 
     name = "merge_qkv"
 
+    def wants(self, op: type[IrOp]) -> bool:
+        return issubclass(op, FusedAttention)
+
     def match(self, view: GraphView, node: Node) -> Match | Miss | None:
-        if not isinstance(node.op, FusedAttention):
-            return None
         projections: dict[Node, _Projection] = {}
         for place in range(3):
             producer, rotary = node.arg(place).producer, None

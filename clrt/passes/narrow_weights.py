@@ -6,7 +6,7 @@ import numpy as np
 
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Patch, Value
-from clrt.ir.op import Array
+from clrt.ir.op import Array, IrOp
 from clrt.ops.matmul.fused_matmul import FusedMatMul
 from clrt.passes.driver import GraphView, Match, Miss, Pass
 from clrt.passes.shrink_weights import MIN_ELEMS
@@ -19,6 +19,9 @@ class NarrowWeights(Pass):
     """
 
     name = "narrow_weights"
+
+    def wants(self, op: type[IrOp]) -> bool:
+        return issubclass(op, FusedMatMul)
 
     def match(self, view: GraphView, node: Node) -> Match | Miss | None:
         if not isinstance(node.op, FusedMatMul) or node.arg(0).dtype is not DType.FLOAT32:

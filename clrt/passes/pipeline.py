@@ -36,18 +36,26 @@ from clrt.passes.widen_floats import WidenFloats
 
 MAX_ROUNDS = 6
 
+# Those of several stages: what one saw unchanged it does not look at again.
+FOLD_CONSTANTS = FoldConstants()
+REMOVE_IDENTITY = RemoveIdentity()
+ELIMINATE_DEAD = EliminateDead()
+ELIMINATE_COMMON = EliminateCommonSubexpressions()
+CANONICALIZE_VIEWS = CanonicalizeViews()
+FUSE_EPILOGUE = FuseEpilogue()
+
 # Repeated until nothing changes: each makes work for the others.
 CLEAN_UP: tuple[Pass, ...] = (
-    EliminateDead(),  # before anything looks at users
+    ELIMINATE_DEAD,  # before anything looks at users
     FoldShapeData(),  # Shape and what is computed from it becomes constants, symbolic ones too
-    FoldConstants(),  # what depends on constants alone
+    FOLD_CONSTANTS,  # what depends on constants alone
     CaptureInvariants(),  # weights that a loop hands on from turn to turn
     SinkConstants(),  # into the graphs of nodes, which are optimised when this one is
     InlineGraphs(),  # If with a known condition, Einsum
-    RemoveIdentity(),  # Dropout, casts and views that change nothing, neutral operands
+    REMOVE_IDENTITY,  # Dropout, casts and views that change nothing, neutral operands
     CanonicalizeViews(transposes=False),  # Flatten, Squeeze, Unsqueeze: all are Reshape, two one
     SimplifyTransposes(),  # two are one; the exporter's detour around batched transposes
-    EliminateCommonSubexpressions(),  # exporters repeat masks and shapes in every layer
+    ELIMINATE_COMMON,  # exporters repeat masks and shapes in every layer
     SimplifyAlgebra(),  # cheaper elementwise forms
     SimplifyIndexGrids(),  # gathers of everything in order: how masks are exported
     SinkExpand(),  # compute first, broadcast later
@@ -57,7 +65,7 @@ CLEAN_UP: tuple[Pass, ...] = (
 # The same once patterns are found: the transposes of a single token, by which attention is seen,
 # become views, too.
 CLEAN_UP_AFTER = tuple(
-    CanonicalizeViews() if isinstance(p, CanonicalizeViews) else p for p in CLEAN_UP
+    CANONICALIZE_VIEWS if isinstance(p, CanonicalizeViews) else p for p in CLEAN_UP
 )
 
 # Before anything looks for patterns, which are in float32.
@@ -68,7 +76,7 @@ FOLD_CONVOLUTIONS: tuple[Pass, ...] = (
     FoldPad(),
     ExpandBatchNormalization(),
     FoldAffine(),
-    FoldConstants(),
+    FOLD_CONSTANTS,
 )
 
 # Whole subgraphs with a kernel of their own; attention before products take in its scale.
@@ -85,19 +93,19 @@ FUSE_PRODUCTS: tuple[Pass, ...] = (
     FuseDequantizedMatmul(),  # while it is a MatMul
     CanonicalizeMatmul(),  # transpositions, alpha, beta, bias
     SinkReshape(),  # [B * S, K] around every Gemm
-    RemoveIdentity(),
-    CanonicalizeViews(),
-    EliminateCommonSubexpressions(),  # before Adds of shared masks are fused apart
-    FuseEpilogue(),  # bias, activation, residual
+    REMOVE_IDENTITY,
+    CANONICALIZE_VIEWS,
+    ELIMINATE_COMMON,  # before Adds of shared masks are fused apart
+    FUSE_EPILOGUE,  # bias, activation, residual
     MergeQkv(),  # three projections are one; when their biases are inside
 )
 
 # What is left over.
 FUSE_REST: tuple[Pass, ...] = (
     FuseElementwise(),  # chains and DAGs of elementwise ops
-    FuseEpilogue(),  # DAGs behind a product, such as x * sigmoid(x)
-    FoldConstants(),  # transposed weights that no product took in
-    EliminateDead(),
+    FUSE_EPILOGUE,  # DAGs behind a product, such as x * sigmoid(x)
+    FOLD_CONSTANTS,  # transposed weights that no product took in
+    ELIMINATE_DEAD,
 )
 
 

@@ -5,11 +5,20 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from clrt.ir.graph import Node, Patch, Value
+from clrt.ir.op import IrOp
 from clrt.ops.movement.expand import Expand
 from clrt.ops.pointwise.cast import Cast
 from clrt.ops.pointwise.elementwise import Pointwise
 from clrt.passes.driver import GraphView, Match, Miss, Pass
-from clrt.passes.matching import has_known_shape, keeps_shape, moves_ones, op_name, scalar, uniform
+from clrt.passes.matching import (
+    class_name,
+    has_known_shape,
+    keeps_shape,
+    moves_ones,
+    op_name,
+    scalar,
+    uniform,
+)
 
 
 class RemoveIdentity(Pass):
@@ -24,11 +33,11 @@ class RemoveIdentity(Pass):
 
     name = "remove_identity"
 
+    def wants(self, op: type[IrOp]) -> bool:
+        return class_name(op) in _RULES
+
     def match(self, view: GraphView, node: Node) -> Match | Miss | None:
-        rule = _RULES.get(op_name(node))
-        if rule is None:
-            return None
-        source = rule(node)
+        source = _RULES[op_name(node)](node)
         if source is None or any(view.user_count(v) or view.is_output(v) for v in node.outputs[1:]):
             return None
         if source.dtype is not node.output.dtype:

@@ -11,10 +11,12 @@ import numpy as np
 from clrt.ir.builder import Builder
 from clrt.ir.dtypes import DType, converts_safely
 from clrt.ir.graph import Node, Patch, Value
+from clrt.ir.op import IrOp
 from clrt.ops.pointwise.cast import Cast
 from clrt.ops.pointwise.pointwise import Abs, Equal, Mul, Reciprocal, Sqrt, Where
 from clrt.passes.driver import GraphView, Match, Miss, Pass
 from clrt.passes.matching import (
+    class_name,
     keeps_shape,
     never_negative,
     op_name,
@@ -40,13 +42,13 @@ class SimplifyAlgebra(Pass):
 
     name = "simplify_algebra"
 
+    def wants(self, op: type[IrOp]) -> bool:
+        return class_name(op) in _RULES
+
     def match(self, view: GraphView, node: Node) -> Match | Miss | None:
-        rule = _RULES.get(op_name(node))
-        if rule is None:
-            return None
         match = Match(view, node)
         build = match.builder(self.name)
-        value = rule(view, node, build)
+        value = _RULES[op_name(node)](view, node, build)
         if value is None or not keeps_shape(value, node.output):
             return None
         match.facts = (build, value)

@@ -10,12 +10,13 @@ import numpy as np
 from clrt.ir.dims import Dim, Expr, Shape, Undecidable, product, same
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Patch, Value
-from clrt.ir.op import Array
+from clrt.ir.op import Array, IrOp
 from clrt.passes.canonicalize_views import reshape
 from clrt.passes.driver import GraphView, Match, Miss, Pass
-from clrt.passes.matching import int_attribute, op_name, produced_by
+from clrt.passes.matching import class_name, int_attribute, op_name, produced_by
 
 _MAX_DEPTH = 12
+_KINDS = ("GreaterOrEqual", "Gather", "GatherND")
 # Smaller integers may wrap on the way.
 _WIDE = (DType.INT64, DType.INT32)
 
@@ -42,16 +43,14 @@ class SimplifyIndexGrids(Pass):
 
     name = "simplify_index_grids"
 
+    def wants(self, op: type[IrOp]) -> bool:
+        return class_name(op) in _KINDS
+
     def match(self, view: GraphView, node: Node) -> Match | Miss | None:
         kind = op_name(node)
         if kind == "GreaterOrEqual":
             return Match(view, node) if _is_always(node) else None
-        if kind == "Gather":
-            reason = _gathers_all(node)
-        elif kind == "GatherND":
-            reason = _gathers_all_nd(node)
-        else:
-            return None
+        reason = _gathers_all(node) if kind == "Gather" else _gathers_all_nd(node)
         if reason == "":
             return Match(view, node)
         return None if reason is None else Miss(reason, node)

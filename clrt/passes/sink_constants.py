@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from clrt.ir.graph import Node, Patch
-from clrt.ops.control.control_flow import sink_constants
+from clrt.ir.op import IrOp
+from clrt.ops.control.control_flow import If, Loop, Scan, sink_constants
 from clrt.passes.driver import GraphView, Match, Miss, Pass
 
 
@@ -15,6 +16,9 @@ class SinkConstants(Pass):
     """
 
     name = "sink_constants"
+
+    def wants(self, op: type[IrOp]) -> bool:
+        return issubclass(op, (If, Loop, Scan))
 
     def match(self, view: GraphView, node: Node) -> Match | Miss | None:
         found = sink_constants(node)

@@ -5,7 +5,9 @@ from __future__ import annotations
 from clrt.errors import ShapeError
 from clrt.ir.dims import Shape, same_shape
 from clrt.ir.graph import Node, Patch, Value
+from clrt.ir.op import IrOp
 from clrt.ops.checks import broadcast_shapes
+from clrt.ops.movement.expand import Expand
 from clrt.ops.pointwise.elementwise import Pointwise
 from clrt.passes.driver import GraphView, Match, Miss, Pass
 from clrt.passes.matching import has_one_element, produced_by
@@ -18,9 +20,13 @@ class SinkExpand(Pass):
     """
 
     name = "sink_expand"
+    needs = (Expand,)
+
+    def wants(self, op: type[IrOp]) -> bool:
+        return issubclass(op, Pointwise)
 
     def match(self, view: GraphView, node: Node) -> Match | Miss | None:
-        if not isinstance(node.op, Pointwise) or len(node.outputs) != 1:
+        if len(node.outputs) != 1:
             return None
         expands = [produced_by(v, "Expand") for v in node.inputs]
         if not any(expands):

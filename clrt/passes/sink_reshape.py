@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from clrt.ir.dims import product, same
 from clrt.ir.graph import Node, Patch, Value
+from clrt.ir.op import IrOp
 from clrt.ops.matmul.fused_matmul import FusedMatMul
+from clrt.ops.movement.views import Reshape
 from clrt.ops.pointwise.elementwise import Pointwise
 from clrt.passes.canonicalize_views import reshape
 from clrt.passes.driver import GraphView, Match, Miss, Pass
@@ -18,11 +20,15 @@ class SinkReshape(Pass):
     """
 
     name = "sink_reshape"
+    needs = (Reshape,)
+
+    def wants(self, op: type[IrOp]) -> bool:
+        return issubclass(op, (FusedMatMul, Pointwise))
 
     def match(self, view: GraphView, node: Node) -> Match | Miss | None:
         if isinstance(node.op, FusedMatMul):
             return _match_product(view, node)
-        if not isinstance(node.op, Pointwise) or len(node.outputs) != 1:
+        if len(node.outputs) != 1:
             return None
         views = [k for k, v in enumerate(node.inputs) if produced_by(v, "Reshape")]
         others = [v for k, v in enumerate(node.inputs) if k not in views[:1] and v is not None]

@@ -5,9 +5,12 @@ from __future__ import annotations
 import numpy as np
 
 from clrt.ir.graph import Node, Patch
+from clrt.ir.op import IrOp
+from clrt.ops.movement.gather import Gather
+from clrt.ops.movement.slice import Slice
 from clrt.passes.driver import GraphView, Match, Miss, Pass
 from clrt.passes.fold_constants import MAX_FOLDED_BYTES
-from clrt.passes.matching import int_attribute, op_name, produced_by
+from clrt.passes.matching import int_attribute, produced_by
 
 
 class SinkSlice(Pass):
@@ -17,9 +20,13 @@ class SinkSlice(Pass):
     """
 
     name = "sink_slice"
+    needs = (Slice,)
+
+    def wants(self, op: type[IrOp]) -> bool:
+        return issubclass(op, Gather)
 
     def match(self, view: GraphView, node: Node) -> Match | Miss | None:
-        if op_name(node) != "Gather" or int_attribute(node.op, "axis", 0) != 0:
+        if int_attribute(node.op, "axis", 0) != 0:
             return None
         part = produced_by(node.arg(1), "Slice")
         table = node.arg(0).numbers if node.arg(0).is_constant else None
