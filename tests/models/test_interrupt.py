@@ -62,6 +62,24 @@ class Launches:
         self.count, self.at, self.action = 0, at, action
 
 
+class RunInThread:
+    """A run in a thread of its own, and the errors that end it."""
+
+    def __init__(self, model: clrt.Model, feed: dict[str, np.ndarray]) -> None:
+        self.errors: list[clrt.ClrtError] = []
+        self._thread = threading.Thread(target=self._run, args=(model, feed))
+        self._thread.start()
+
+    def _run(self, model: clrt.Model, feed: dict[str, np.ndarray]) -> None:
+        try:
+            model.run(feed)
+        except clrt.ClrtError as error:
+            self.errors.append(error)
+
+    def join(self) -> None:
+        self._thread.join(100)
+
+
 @pytest.fixture
 def launches(monkeypatch: pytest.MonkeyPatch) -> Launches:
     # Every run is a long one, and each launch a part of its own, on a fast machine, too.
@@ -132,27 +150,19 @@ def test_close_ends_a_run_in_another_thread(device: DeviceInfo, launches: Launch
     feed = feeds(5)
     model.run(feed)
     reached = threading.Event()
-    errors: list[Exception] = []
 
     def pause() -> None:
         reached.set()
         while not model._stages.stop.requested:
             time.sleep(0.001)
 
-    def run() -> None:
-        try:
-            model.run(feed)
-        except clrt.ClrtError as error:
-            errors.append(error)
-
     launches.reset(20, pause)
-    thread = threading.Thread(target=run)
-    thread.start()
+    run = RunInThread(model, feed)
     assert reached.wait(100)
     model.close()
-    thread.join(100)
+    run.join()
     assert launches.count <= 22
-    (error,) = errors
+    (error,) = run.errors
     assert "closed during the run" in str(error)
     assert model._stages.weights.nbytes == 0 and not model._stages.weights.programs
     with pytest.raises(clrt.InputError, match="closed"):
@@ -168,27 +178,19 @@ def test_close_waits_for_no_kernel_and_the_run_frees_the_memory(
     feed = feeds(5)
     model.run(feed)
     reached, goes_on = threading.Event(), threading.Event()
-    errors: list[Exception] = []
 
     def pause() -> None:
         reached.set()
         goes_on.wait(100)
 
-    def run() -> None:
-        try:
-            model.run(feed)
-        except clrt.ClrtError as error:
-            errors.append(error)
-
     launches.reset(20, pause)
-    thread = threading.Thread(target=run)
-    thread.start()
+    run = RunInThread(model, feed)
     assert reached.wait(100)
     model.close()
     assert len(model._stages.plans) == 1
     goes_on.set()
-    thread.join(100)
-    assert len(errors) == 1 and len(model._stages.plans) == 0
+    run.join()
+    assert len(run.errors) == 1 and len(model._stages.plans) == 0
 
 
 @DEVICES

@@ -29,6 +29,7 @@ const %c: float32[] = 0.5
 %v4: float32[B,2,T,4] = Transpose{perm=[0, 2, 1, 3]}(%v3)
 """
 SCORES = "%s: float32[B,2,S,T] = MatMul(%q4, %k4)\n"
+SCALED = SCORES + "%s2: float32[B,2,S,T] = Mul(%s, %c)\n"
 REST = """
 %p: float32[B,2,S,T] = Softmax(%m)
 %o: float32[B,2,S,4] = MatMul(%p, %v4)
@@ -73,12 +74,7 @@ def test_mask_is_added() -> None:
     check(
         PASSES,
         QKV + ", %mask: float32[B,1,1,T]",
-        SPLIT
-        + SCORES
-        + """%s2: float32[B,2,S,T] = Mul(%s, %c)
-        %m: float32[B,2,S,T] = Add(%mask, %s2)"""
-        + REST
-        + MERGE,
+        SPLIT + SCALED + """%m: float32[B,2,S,T] = Add(%mask, %s2)""" + REST + MERGE,
         fused(inputs="%q, %k, %v, %mask"),
     )
 
@@ -88,9 +84,8 @@ def test_two_masks_are_combined_outside() -> None:
         PASSES,
         QKV + ", %mask: float32[B,1,1,T], %bias: float32[2,S,T]",
         SPLIT
-        + SCORES
-        + """%s2: float32[B,2,S,T] = Mul(%s, %c)
-        %s3: float32[B,2,S,T] = Add(%s2, %bias)
+        + SCALED
+        + """%s3: float32[B,2,S,T] = Add(%s2, %bias)
         %m: float32[B,2,S,T] = Add(%s3, %mask)"""
         + REST
         + MERGE,
@@ -124,9 +119,8 @@ def test_mask_by_where(swapped: bool) -> None:
         QKV + ", %keep: bool[S,T]",
         constants
         + SPLIT
-        + SCORES
-        + f"""%s2: float32[B,2,S,T] = Mul(%s, %c)
-        %m: float32[B,2,S,T] = Where({arguments})"""
+        + SCALED
+        + f"""%m: float32[B,2,S,T] = Where({arguments})"""
         + REST
         + MERGE,
         constants
@@ -141,9 +135,8 @@ def test_guard_against_nan() -> None:
         PASSES,
         QKV + ", %mask: float32[B,1,1,T]",
         SPLIT
-        + SCORES
-        + """%s2: float32[B,2,S,T] = Mul(%s, %c)
-        const %zero: float32[] = 0.0
+        + SCALED
+        + """const %zero: float32[] = 0.0
         %m: float32[B,2,S,T] = Add(%s2, %mask)
         %p: float32[B,2,S,T] = Softmax(%m)
         %nan: bool[B,2,S,T] = IsNaN(%p)

@@ -62,12 +62,15 @@ class Ending:
 
 def contents(kind: str, seed: int) -> dict[str, bytes]:
     """The files of a mutant by name, the model first."""
-    from tests.security import mutate, seeds
-
     if kind == "clrt":
-        return {"m.clrt": mutate.compiled_mutant(seed)}
-    model, beside = mutate.onnx_mutant(seed)
-    return {"m.onnx": model, seeds.EXTERNAL: beside}
+        from tests.security.mutate_compiled import compiled_mutant
+
+        return {"m.clrt": compiled_mutant(seed)}
+    from tests.security.mutate_onnx import onnx_mutant
+    from tests.security.seeds import EXTERNAL
+
+    model, beside = onnx_mutant(seed)
+    return {"m.onnx": model, EXTERNAL: beside}
 
 
 def end_of(kind: str, seed: int, folder: Path) -> Ending:
@@ -138,7 +141,7 @@ def _where(error: BaseException) -> str:
 def _work(connection: Connection, kind: str, pause_s: float) -> None:
     """Ends mutants whose seeds come in, until there are no more."""
     warnings.simplefilter("ignore")
-    from tests.security import mutate  # noqa: F401  (before the clock runs)
+    from tests.security import mutate_compiled, mutate_onnx  # noqa: F401  (before the clock runs)
 
     quiet = os.open(os.devnull, os.O_WRONLY)
     os.dup2(quiet, 1)

@@ -24,7 +24,7 @@ from clrt.ops.ml.decision_trees import DecisionTrees
 from clrt.text.config import read_config
 from tests.harness import all_devices, sample_graph
 from tests.ops.samples import samples
-from tests.security.mutate import TakenApart
+from tests.security.mutate_compiled import TakenApart
 from tests.unit.text.tiny import make_folder
 
 Change = Callable[[TakenApart], None]

@@ -18,7 +18,7 @@ from clrt.errors import ModelError
 from clrt.runtime.devices import DeviceInfo
 from clrt.sources import read_graph
 from tests.harness import all_devices
-from tests.security.mutate import TakenApart
+from tests.security.mutate_compiled import TakenApart
 
 DEVICES = pytest.mark.parametrize("device", all_devices(), ids=lambda d: d.platform.split()[0])
 # Makes a folder as soon as a kernel asks for its place: by a system call of Linux on x86-64 where
