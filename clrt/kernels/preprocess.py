@@ -51,11 +51,11 @@ class _Define:
 
 
 @dataclass
-class _If:
-    branches: list[tuple[Tokens, list[_Define | _If]]] = field(default_factory=list)
+class _Conditional:
+    branches: list[tuple[Tokens, list[_Define | _Conditional]]] = field(default_factory=list)
 
 
-_Block: TypeAlias = "list[_Define | _If]"
+_Block: TypeAlias = "list[_Define | _Conditional]"
 
 
 class Interface:
@@ -107,10 +107,10 @@ def tokens(text: str) -> Tokens:
 def _parse(directives: Iterator[tuple[str, str]]) -> _Block:
     """The directives up to where a kernel stands, as a tree."""
     block: _Block = []
-    open_blocks, conditionals = [block], list[_If]()
+    open_blocks, conditionals = [block], list[_Conditional]()
     for kind, rest in directives:
         if kind in ("if", "ifdef", "ifndef"):
-            conditionals.append(_If())
+            conditionals.append(_Conditional())
             open_blocks[-1].append(conditionals[-1])
             open_blocks.append([])
             tests = {"if": (), "ifdef": ("defined",), "ifndef": ("!", "defined")}[kind]
@@ -148,14 +148,14 @@ def _filter(block: _Block, names: set[str]) -> _Block:
             continue
         branches = [(test, _filter(inside, names)) for test, inside in item.branches]
         if any(inside for _, inside in branches):
-            kept.append(_If(branches))
+            kept.append(_Conditional(branches))
             names.update(t for test, _ in branches for t in test if _NAME.fullmatch(t))
     return kept
 
 
 def _run(block: _Block, macros: dict[str, Macro]) -> None:
     for item in block:
-        if isinstance(item, _If):
+        if isinstance(item, _Conditional):
             taken = (inside for test, inside in item.branches if _holds(test, macros))
             _run(next(taken, []), macros)
         elif item.macro is None:

@@ -42,7 +42,7 @@ class Param:
 
 
 @dataclass(frozen=True)
-class Signature:
+class KernelSignature:
     """The parameters of a kernel, in their order."""
 
     params: tuple[Param, ...]
@@ -53,7 +53,7 @@ class Signature:
         return frozenset(p.name for p in self.params)
 
 
-def read_signature(source: str, entry: str, defines: Mapping[str, str]) -> Signature:
+def read_signature(source: str, entry: str, defines: Mapping[str, str]) -> KernelSignature:
     """What a kernel declares under some defines.
 
     A parameter is a tensor, `IN(T, x)`, `OUT(T, x)` or `INOUT(T, x)`, or a number, `const T x`.
@@ -68,7 +68,7 @@ def read_signature(source: str, entry: str, defines: Mapping[str, str]) -> Signa
         found = tuple(map(_param, _split(kernels[entry].params(defines))))
     except (ValueError, LookupError) as error:
         raise ValueError(f"{source}: the parameters of {entry}: {error}") from error
-    signature = Signature(found)
+    signature = KernelSignature(found)
     if len(signature.names) != len(found):
         raise ValueError(f"{source}: {entry} has two parameters of one name")
     return signature

@@ -16,7 +16,7 @@ from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array
 from clrt.ir.traced import is_traced, pure
-from clrt.kernels.signature import Access, Param, Signature, read_signature
+from clrt.kernels.signature import Access, KernelSignature, Param, read_signature
 from clrt.kernels.source import read_source
 
 Scalar: TypeAlias = "np.int32 | np.uint32 | np.int64 | np.float32"
@@ -54,7 +54,7 @@ class KernelSpec:
         return dict(self.defines).get(macro, "0") != "0"
 
     @property
-    def signature(self) -> Signature:
+    def signature(self) -> KernelSignature:
         """The parameters that the source declares under the defines."""
         return _signature(self)
 
@@ -72,7 +72,7 @@ class KernelSpec:
 
 
 @lru_cache(maxsize=4096)
-def _signature(spec: KernelSpec) -> Signature:
+def _signature(spec: KernelSpec) -> KernelSignature:
     return read_signature(spec.source, spec.entry, dict(spec.defines))
 
 

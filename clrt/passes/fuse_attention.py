@@ -30,7 +30,7 @@ from clrt.passes.matching import int_attribute, op_name, produced_by, scalar, un
 
 
 @dataclass
-class _Attention:
+class _AttentionMatch:
     """All that a match found; `final` is the node whose output is replaced."""
 
     q: Heads
@@ -75,7 +75,7 @@ class FuseAttention(Pass):
 
     def rewrite(self, match: Match) -> Patch:
         found, build = match.facts, match.builder(self.name)
-        assert isinstance(found, _Attention)
+        assert isinstance(found, _AttentionMatch)
         q, k, v = found.q, found.k, found.v
         op = FusedAttention(
             num_heads=q.count,
@@ -112,7 +112,7 @@ def _without_nans(view: GraphView, softmax: Node) -> tuple[Value, list[Node], bo
 
 def _attention(
     view: GraphView, softmax: Node, product: Node, nodes: list[Node], nan_to_zero: bool
-) -> _Attention | str:
+) -> _AttentionMatch | str:
     rank = softmax.output.type.rank
     if softmax.output.dtype not in (DType.FLOAT32, DType.FLOAT16):
         return f"there is no attention kernel for {softmax.output.dtype}"
@@ -140,7 +140,7 @@ def _attention(
     if isinstance(final, str):
         return final
     taken = list(dict.fromkeys([*scores.nodes, *nodes, final]))
-    found = _Attention(q, k, v, scores, final, taken, nan_to_zero)
+    found = _AttentionMatch(q, k, v, scores, final, taken, nan_to_zero)
     return _disagreement(found) or found
 
 
@@ -157,7 +157,7 @@ def _merging_transpose(view: GraphView, product: Node, count: int) -> Node | str
     return "its result is not transposed back to [B, S, H, D]"
 
 
-def _disagreement(found: _Attention) -> str | None:
+def _disagreement(found: _AttentionMatch) -> str | None:
     q, k, v = found.q, found.k, found.v
     if not (same(q.batch, k.batch) and same(k.batch, v.batch)):
         return f"batch sizes differ: {q.batch}, {k.batch}, {v.batch}"
@@ -180,14 +180,14 @@ def _disagreement(found: _Attention) -> str | None:
     return None
 
 
-def _aligned(shape: Shape, found: _Attention) -> list[tuple[Dim, Dim]]:
+def _aligned(shape: Shape, found: _AttentionMatch) -> list[tuple[Dim, Dim]]:
     """Pairs of dims, aligned at the last; scores of rank 3 have no axis of heads."""
     rank = found.scores.product.output.type.rank
     target = found.score_shape if rank == 4 else (found.q.batch, *found.score_shape[2:])
     return list(zip(reversed(shape), reversed(target), strict=False))
 
 
-def _broadcasts(shape: Shape, found: _Attention) -> bool:
+def _broadcasts(shape: Shape, found: _AttentionMatch) -> bool:
     rank = found.scores.product.output.type.rank
     fits = all(same(d, 1) or same(d, t) for d, t in _aligned(shape, found))
     return fits and len(shape) <= (rank or 0)
@@ -200,7 +200,7 @@ def _unexpanded(mask: Value) -> Value:
     return mask
 
 
-def _mask(build: Builder, found: _Attention) -> Value | None:
+def _mask(build: Builder, found: _AttentionMatch) -> Value | None:
     """What is added to the scores.
 
     A choice also takes the place of the masks before it: where all keys of a row are masked, by one
@@ -220,7 +220,7 @@ def _mask(build: Builder, found: _Attention) -> Value | None:
     return None if total is None else _of_rank_4(build, total, found)
 
 
-def _of_rank_4(build: Builder, mask: Value, found: _Attention) -> Value:
+def _of_rank_4(build: Builder, mask: Value, found: _AttentionMatch) -> Value:
     shape = mask.shape
     assert shape is not None
     if found.scores.product.output.type.rank == 4 or len(shape) < 3:

@@ -18,7 +18,7 @@ _MAX_NODES = 16
 
 
 @dataclass
-class _Product:
+class _FlatProduct:
     """A tree of multiplications, flattened: number * factors."""
 
     number: float = 1.0
@@ -63,9 +63,9 @@ class FuseGelu(Pass):
         return build.patch({match.root.output: build.add(Gelu(approximate), x)})
 
 
-def _flatten(view: GraphView, root: Node) -> _Product:
+def _flatten(view: GraphView, root: Node) -> _FlatProduct:
     """The factors of a product, through multiplications that serve nothing else."""
-    product = _Product()
+    product = _FlatProduct()
 
     def visit(node: Node) -> None:
         product.nodes.append(node)

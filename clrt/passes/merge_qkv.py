@@ -20,7 +20,7 @@ _FIELDS = ("q_offset", "k_offset", "v_offset")
 
 
 @dataclass
-class _Projection:
+class _QkvProjection:
     """x @ weight + bias as an operand of an attention.
 
     Attributes:
@@ -58,15 +58,15 @@ class MergeQkv(Pass):
         return issubclass(op, FusedAttention)
 
     def match(self, view: GraphView, node: Node) -> Match | Miss | None:
-        projections: dict[Node, _Projection] = {}
+        projections: dict[Node, _QkvProjection] = {}
         for place in range(3):
             producer, rotary = node.arg(place).producer, None
             if producer is not None and isinstance(producer.op, FusedRotary):
                 producer, rotary = producer.arg(0).producer, producer
             if producer is not None and isinstance(producer.op, FusedMatMul):
-                found = projections.setdefault(producer, _Projection(producer, [], rotary))
+                found = projections.setdefault(producer, _QkvProjection(producer, [], rotary))
                 found.places.append(place)
-        groups: dict[Value, list[_Projection]] = {}
+        groups: dict[Value, list[_QkvProjection]] = {}
         for projection in projections.values():
             groups.setdefault(projection.node.arg(0), []).append(projection)
         group = max(groups.values(), key=len, default=[])
@@ -105,7 +105,7 @@ class MergeQkv(Pass):
         return build.patch({node.output: build.add(replace(node.op, **offsets), *inputs)})
 
 
-def _mismatch(view: GraphView, attention: Node, group: list[_Projection]) -> str | None:
+def _mismatch(view: GraphView, attention: Node, group: list[_QkvProjection]) -> str | None:
     first = group[0].node
     for projection in group:
         node, weight = projection.node, projection.weight

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from clrt.errors import OutOfMemoryError
 from clrt.kernels.spec import ALIGNMENT_BYTES
-from clrt.plan.slab import Slab, Span
+from clrt.plan.slab import Lifetime, Slab
 
 # Kernels take offsets of elements, which may be bytes, as 32-bit integers.
 INDEXED_BYTES = 1 << 31
@@ -92,7 +92,7 @@ def place(intervals: Sequence[Interval], max_slab_bytes: int) -> Arena:
     indices = range(len(intervals))
     begin = min((i.first for i in intervals), default=0)
     ticks = 1 << max((i.last - begin for i in intervals), default=0).bit_length()
-    spans = [Span.of(i.first - begin, i.last - begin, ticks) for i in intervals]
+    spans = [Lifetime.of(i.first - begin, i.last - begin, ticks) for i in intervals]
     by_size = sorted(indices, key=lambda i: (-intervals[i].nbytes, intervals[i].first))
     arena = _place(intervals, spans, by_size, max_slab_bytes)
     if arena.nbytes == live_bytes(intervals):
@@ -114,7 +114,10 @@ def _check_sizes(intervals: Sequence[Interval], max_slab_bytes: int) -> None:
 
 
 def _place(
-    intervals: Sequence[Interval], spans: Sequence[Span], order: Sequence[int], max_slab_bytes: int
+    intervals: Sequence[Interval],
+    spans: Sequence[Lifetime],
+    order: Sequence[int],
+    max_slab_bytes: int,
 ) -> Arena:
     largest = min(max_slab_bytes, INDEXED_BYTES)
     slabs: list[Slab] = []

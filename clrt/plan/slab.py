@@ -11,7 +11,7 @@ _Ranges = list[int]
 
 
 @dataclass(frozen=True)
-class Span:
+class Lifetime:
     """A lifetime as nodes of a segment tree over ticks: node n has the children 2n and 2n + 1.
 
     Attributes:
@@ -23,7 +23,7 @@ class Span:
     above: tuple[int, ...]
 
     @classmethod
-    def of(cls, first: int, last: int, ticks: int) -> Span:
+    def of(cls, first: int, last: int, ticks: int) -> Lifetime:
         """The ticks from `first` to `last` of a tree over so many."""
         low, high = first + ticks, last + ticks + 1
         parts: list[int] = []
@@ -52,16 +52,16 @@ class Slab:
         self._somewhere: dict[int, _Ranges] = {}
         self._throughout: dict[int, _Ranges] = {}
 
-    def room(self, span: Span, nbytes: int) -> int:
+    def room(self, lifetime: Lifetime, nbytes: int) -> int:
         """The lowest offset from which on so many bytes are free all the time."""
-        taken = [self._somewhere[n] for n in span.parts if n in self._somewhere]
-        taken += [self._throughout[n] for n in span.above if n in self._throughout]
+        taken = [self._somewhere[n] for n in lifetime.parts if n in self._somewhere]
+        taken += [self._throughout[n] for n in lifetime.above if n in self._throughout]
         return _lowest_gap(taken, nbytes)
 
-    def take(self, span: Span, offset: int, nbytes: int) -> None:
+    def take(self, lifetime: Lifetime, offset: int, nbytes: int) -> None:
         """Takes bytes for that time."""
-        _add(self._throughout, span.parts, offset, offset + nbytes)
-        _add(self._somewhere, (*span.parts, *span.above), offset, offset + nbytes)
+        _add(self._throughout, lifetime.parts, offset, offset + nbytes)
+        _add(self._somewhere, (*lifetime.parts, *lifetime.above), offset, offset + nbytes)
 
 
 def _lowest_gap(taken: Sequence[_Ranges], nbytes: int) -> int:

@@ -117,7 +117,7 @@ def pooling_graph(
 
     Source: sentence-transformers' Pooling and Normalize, torch.nn.functional.normalize.
     """
-    build = _Builder()
+    build = _PoolingBuilder()
     hidden = tokens.shape[-1] if tokens.shape else "hidden"
     batch, sequence = symbol("batch"), symbol("sequence")
     width = hidden if isinstance(hidden, int) else symbol("hidden")
@@ -141,13 +141,13 @@ def pooling_graph(
     return build.graph("pooling", build.inputs, [pooled], [RESULT])
 
 
-def _select(build: _Builder, x: Value, first: Value) -> Value:
+def _select(build: _PoolingBuilder, x: Value, first: Value) -> Value:
     """The token of each row at which `first` is 1. Infinities and NaN elsewhere do not matter."""
     chosen = build("Cast", build("Unsqueeze", first, _ints(2)), to=DType.BOOL)
     return build("ReduceSum", build("Where", chosen, x, _floats(0.0)), _ints(1), keepdims=0)
 
 
-def _pool(build: _Builder, x: Value, mask: Value, mode: str) -> Value:
+def _pool(build: _PoolingBuilder, x: Value, mask: Value, mode: str) -> Value:
     wide = build("Unsqueeze", mask, _ints(2))
     if mode == "max":
         kept = build("Cast", wide, to=DType.BOOL)
@@ -161,7 +161,7 @@ def _pool(build: _Builder, x: Value, mask: Value, mode: str) -> Value:
     return build("Div", total, count if mode == "mean" else build("Sqrt", count))
 
 
-def _unit(build: _Builder, vectors: Value) -> Value:
+def _unit(build: _PoolingBuilder, vectors: Value) -> Value:
     length = build("ReduceL2", vectors, _ints(-1), keepdims=1)
     return build("Div", vectors, build("Max", length, _floats(_LEAST_LENGTH)))
 
@@ -174,7 +174,7 @@ def _floats(number: float) -> NDArray[np.float32]:
     return np.array(number, np.float32)
 
 
-class _Builder(Builder):
+class _PoolingBuilder(Builder):
     """Applies ops by their ONNX names; arrays among the arguments become constants."""
 
     def __init__(self) -> None:

@@ -28,7 +28,7 @@ _TOKEN_OUTPUTS = ("token_embeddings", "last_hidden_state")
 
 
 @dataclass(frozen=True)
-class _Request:
+class _EncodeRequest:
     """What one call of `encode` asks for, checked."""
 
     batch_size: int
@@ -187,7 +187,7 @@ class SentenceEncoder:
             raise InputError(
                 f"output_value={output_value!r} is not one of sentence_embedding, token_embeddings."
             )
-        request = _Request(
+        request = _EncodeRequest(
             _positive("batch_size", batch_size),
             normalize_embeddings,
             self._config.truncate_dim
@@ -213,7 +213,7 @@ class SentenceEncoder:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _sentence_embeddings(self, texts: Sequence[str], request: _Request) -> FloatArray:
+    def _sentence_embeddings(self, texts: Sequence[str], request: _EncodeRequest) -> FloatArray:
         if not texts:
             return np.zeros(
                 (0, min(self.dimension, request.truncate_dim or sys.maxsize)), np.float32
@@ -235,7 +235,7 @@ class SentenceEncoder:
         assert vectors is not None
         return vectors
 
-    def _token_embeddings(self, texts: Sequence[str], request: _Request) -> list[FloatArray]:
+    def _token_embeddings(self, texts: Sequence[str], request: _EncodeRequest) -> list[FloatArray]:
         found: dict[int, FloatArray] = {}
         for rows, feeds, mask in self._batches(texts, request):
             answer = self._model.run(feeds, outputs=[self._output.name])
@@ -245,7 +245,7 @@ class SentenceEncoder:
         return [found[i] for i in range(len(texts))]
 
     def _batches(
-        self, texts: Sequence[str], request: _Request
+        self, texts: Sequence[str], request: _EncodeRequest
     ) -> Iterator[tuple[NDArray[np.intp], dict[str, NDArray[Any]], IntArray]]:
         """Positions in `texts`, model inputs and mask of each batch.
 

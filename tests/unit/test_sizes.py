@@ -1,4 +1,4 @@
-"""No unit is larger than one reads at once, no module imports itself, no block stands twice."""
+"""Units are small enough to read at once; no circle of imports, no block or class name twice."""
 
 from __future__ import annotations
 
@@ -102,6 +102,16 @@ def test_no_module_imports_itself() -> None:
 
     for module in sorted(graph):
         visit(module, ())
+
+
+def test_no_two_classes_have_one_name() -> None:
+    """With or without an underscore in front."""
+    classes: dict[str, list[str]] = defaultdict(list)
+    for path in _files(".py"):
+        for node in ast.walk(_tree(path)) if path.is_relative_to(ROOT / "clrt") else ():
+            if isinstance(node, ast.ClassDef):
+                classes[node.name.strip("_")].append(f"{_name(path)}:{node.lineno}")
+    assert {name: places for name, places in classes.items() if len(places) > 1} == {}
 
 
 def _skipped(path: Path) -> set[int]:

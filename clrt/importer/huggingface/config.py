@@ -56,7 +56,7 @@ class HuggingFaceConfig:
 _MAX_LAYERS = 10_000
 
 
-class _Reader:
+class _ConfigValues:
     """config.json's values under the names used here, with typed access."""
 
     def __init__(self, file: Path, values: Mapping[str, Any], family: Family) -> None:
@@ -115,7 +115,7 @@ def read_config(folder: Path) -> HuggingFaceConfig:
     file = folder / "config.json"
     values = _read_json(file)
     family = _family(file, values.get("model_type"))
-    reader = _Reader(file, values, family)
+    reader = _ConfigValues(file, values, family)
     _check_options(file, reader, family)
     config = _make_config(reader, family)
     if config.hidden % config.heads:
@@ -126,7 +126,7 @@ def read_config(folder: Path) -> HuggingFaceConfig:
     return config
 
 
-def _make_config(reader: _Reader, family: Family) -> HuggingFaceConfig:
+def _make_config(reader: _ConfigValues, family: Family) -> HuggingFaceConfig:
     hidden = reader.integer("hidden_size")
     wants_embedding = family.projection is not None
     return HuggingFaceConfig(
@@ -179,7 +179,7 @@ def _family(file: Path, model_type: object) -> Family:
     return FAMILIES[model_type]
 
 
-def _check_options(file: Path, reader: _Reader, family: Family) -> None:
+def _check_options(file: Path, reader: _ConfigValues, family: Family) -> None:
     embedding = reader.get("position_embedding_type") or "absolute"
     if embedding != "absolute":
         raise _unsupported(file, f"position_embedding_type {embedding!r}", "only 'absolute' is")

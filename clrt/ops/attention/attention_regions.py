@@ -27,7 +27,7 @@ from clrt.ops.matmul.product_regions import (
 
 
 @dataclass(frozen=True)
-class _Heads:
+class _AttentionChain:
     """A FusedAttention, the product that reads it, and perhaps the one that it reads."""
 
     node: Node
@@ -77,7 +77,7 @@ def _attention_before(norm: Node, makers: Makers) -> tuple[Node, Node] | None:
     return heads, made
 
 
-def _heads(node: Node, made: Node, norm: Node, ctx: Lowering) -> _Heads:
+def _heads(node: Node, made: Node, norm: Node, ctx: Lowering) -> _AttentionChain:
     """Raises UnsupportedError where the three do not share launches."""
     op = node.op
     assert isinstance(op, FusedAttention)
@@ -85,7 +85,7 @@ def _heads(node: Node, made: Node, norm: Node, ctx: Lowering) -> _Heads:
     product, lanes = split_product(made, norm, ctx), ctx.tunables(CPU)["T_VW"]
     if product.lanes != lanes:
         raise UnsupportedError(f"{made} has vectors of {product.lanes}, {node} of {lanes}")
-    return _Heads(node, op, product)
+    return _AttentionChain(node, op, product)
 
 
 def _match(norm: Node, makers: Makers, ctx: Lowering) -> FusionMatch | None:
@@ -116,7 +116,7 @@ def _emit_projected(match: FusionMatch, ctx: Lowering) -> RegionLaunches:
     return RegionLaunches([*before.launches(ctx), *heads.launches(ctx)])
 
 
-def _check_columns(heads: _Heads, projection: Projection, ctx: Lowering) -> None:
+def _check_columns(heads: _AttentionChain, projection: Projection, ctx: Lowering) -> None:
     """Checks that q, k and v are the columns of the projection, and that a work-group's heads take
     whole panels of it.
 

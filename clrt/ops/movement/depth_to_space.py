@@ -22,7 +22,7 @@ from clrt.ops.registry import register
 
 def _emit(node: Node, ctx: Lowering) -> list[Launch]:
     x, y = node.arg(0), node.output
-    assert isinstance(node.op, _Blocks)
+    assert isinstance(node.op, _DepthSpace)
     if not count(y.dims):
         return []
     split, order = node.op.blocks(x.dims)
@@ -33,7 +33,7 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
 
 
 @dataclass(frozen=True)
-class _Blocks(Op):
+class _DepthSpace(Op):
     """The base of both.
 
     Mode DCR has the block's place as the slow part of the channel, CRD as the fast one.
@@ -76,7 +76,7 @@ class _Blocks(Op):
 
 @register
 @dataclass(frozen=True)
-class DepthToSpace(_Blocks):
+class DepthToSpace(_DepthSpace):
     """Channels to blocks of pixels: (N, C, H, W) to (N, C/b², bH, bW).
 
     Source: ONNX DepthToSpace, opset 1 to 28.
@@ -99,7 +99,7 @@ class DepthToSpace(_Blocks):
 
 @register
 @dataclass(frozen=True)
-class SpaceToDepth(_Blocks):
+class SpaceToDepth(_DepthSpace):
     """Blocks of pixels to channels: (N, C, H, W) to (N, C b², H/b, W/b).
 
     Source: ONNX SpaceToDepth, opset 1 to 28.

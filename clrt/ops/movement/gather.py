@@ -27,7 +27,7 @@ CPU = tuned("gather_cpu", T_BYTES=16384)
 
 
 @dataclass(frozen=True)
-class _View:
+class _GatheredRows:
     """y[o, i, :] = x[o, indices[i], :] for rows of `inner` elements, and what it launches with."""
 
     outer: int
@@ -38,7 +38,7 @@ class _View:
     defines: dict[str, Define]
 
 
-def _view(node: Node) -> _View:
+def _view(node: Node) -> _GatheredRows:
     x, indices, y = node.arg(0), node.arg(1), node.output
     assert isinstance(node.op, Gather)
     axis = normalize_axis(node.op.axis, len(x.dims), node.op)
@@ -46,7 +46,7 @@ def _view(node: Node) -> _View:
     if n == 0:
         raise UnsupportedError(f"axis {axis} of '{x.name}' has no elements to gather from.")
     status = index_status(node, 1, (n,), f"axis {axis} of '{x.name}'")
-    return _View(
+    return _GatheredRows(
         count(x.dims[:axis]),
         n,
         count(indices.dims),
