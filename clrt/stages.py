@@ -325,7 +325,7 @@ class Stages:
         memory = self.memory(bound.plan, stage.graph_break)
         if memory.device_bytes > self.limit:
             raise self._no_room(stage)
-        weights = {k: n for k, n in sizes.uploads(bound.plan).items() if k[0] in self._constants}
+        weights = {k: n for k, n in bound.plan.uploads.items() if k[0] in self._constants}
         weights.update(self.weights.sizes)
         slabs = zip_longest(self._slabs.sizes, bound.plan.arena.slab_bytes, fillvalue=0)
         others = self.plans.own_bytes - (stage.own_bytes if stage.kept else 0)

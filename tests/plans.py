@@ -121,9 +121,11 @@ def check_words(of: PlanTemplate, one: SizedPlan, other: SizedPlan) -> None:
     for sized in (one, other):
         launches = list(_launches(sized))
         assert sized.flops == sum(x.flops for x in launches)
-        assert sized.global_sizes == [launches[i].global_size for i in of.grids]
+        assert sized.global_sizes == [launches[i].global_size for i in of.grids.launches]
     pairs = zip(_launches(one), _launches(other), strict=True)
-    assert {i for i, (a, b) in enumerate(pairs) if a.global_size != b.global_size} <= {*of.grids}
+    assert {i for i, (a, b) in enumerate(pairs) if a.global_size != b.global_size} <= {
+        *of.grids.launches
+    }
 
 
 def _launches(of: Plan) -> Iterator[Launch]:

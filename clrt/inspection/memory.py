@@ -11,14 +11,9 @@ from clrt.errors import InputError, OutOfMemoryError, ShapeError
 from clrt.inspection.units import format_bytes
 from clrt.ir.dims import is_symbol, substitute
 from clrt.ir.graph import Value
-from clrt.kernels.spec import BufferArg, Packed
 from clrt.ops.base import Op, all_graphs
-from clrt.plan.plan import Plan
+from clrt.plan.plan import LEAST_BUFFER_BYTES, Plan
 from clrt.plan.specialise import GraphBreak
-from clrt.plan.steps import DeviceStep
-
-# The smallest buffer that is made.
-_LEAST_BYTES = 4
 
 
 @dataclass(frozen=True)
@@ -79,7 +74,7 @@ def memory_of(
         graph_break: Where the graph goes on after the plan.
         model_constants: The constants that all plans of the model share.
     """
-    sizes = uploads(plan)
+    sizes = dict(plan.uploads)
     if graph_break is not None:
         known = {value for value, _ in sizes}
         inner = (g for n in graph_break.host_driven if isinstance(n.op, Op) for g in n.op.graphs)
@@ -90,26 +85,14 @@ def memory_of(
     inputs = [v for v in plan.graph.inputs if v in plan.places]
     outputs = dict(zip(plan.graph.output_names, plan.graph.outputs, strict=True))
     left = [v for n, v in outputs.items() if graph_break is not None and n not in graph_break.reads]
+    slabs = plan.arena.slab_bytes
     return Memory(
         weights,
-        sum(sizes.values()) - weights + 8 * len(plan.statuses),
-        sum(max(n, _LEAST_BYTES) for n in (*plan.arena.slab_bytes, *(v.nbytes for v in left))),
+        sum(sizes.values()) - weights + 8 * plan.status_count,
+        sum(max(n, LEAST_BUFFER_BYTES) for n in (*slabs, *(v.nbytes for v in left))),
         sum(v.nbytes for v in (*inputs, *outputs.values()) if v not in left),
         "" if graph_break is None else graph_break.title,
     )
-
-
-def uploads(plan: Plan) -> dict[tuple[Value, str], int]:
-    """The bytes of each constant, or packed form of it by its layout, that a plan uploads."""
-    launches = (x for s in plan.steps if isinstance(s, DeviceStep) for x in s.launches)
-    buffers = (a.buffer for x in launches for a in x.args if isinstance(a, BufferArg))
-    found: dict[tuple[Value, str], int] = {}
-    for buffer in (*buffers, *plan.graph.outputs):
-        if isinstance(buffer, Packed):
-            found[buffer.value, buffer.layout] = max(buffer.nbytes, _LEAST_BYTES)
-        elif isinstance(buffer, Value) and (root := plan.root(buffer)).is_constant:
-            found[root, ""] = max(root.nbytes, _LEAST_BYTES)
-    return found
 
 
 Shapes = Mapping[str, tuple[int, ...]]

@@ -285,12 +285,13 @@ def pieces_per_group(pieces: int, most: int, caps: DeviceCaps) -> int:
     At most `most`, and fewer where a core would get less than eight work-groups: some cores would
     end long before others.
     """
-    return _clamp(pieces // (caps.compute_units * _GROUPS_PER_UNIT), most)
+    return clamp(pieces // (caps.compute_units * _GROUPS_PER_UNIT), 1, most)
 
 
-@pure  # else each place where it is cut off would be a guard
-def _clamp(number: int, most: int) -> int:
-    return max(1, min(most, number))
+@pure  # else a trace would hold on one side of a bound only
+def clamp(number: int, least: int, most: int) -> int:
+    """The nearest number that is at most `most` and, first of all, at least `least`."""
+    return max(least, min(most, number))
 
 
 def ceil_div(a: int, b: int) -> int:

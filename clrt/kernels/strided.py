@@ -15,6 +15,7 @@ from clrt.kernels.spec import (
     KernelSpec,
     Launch,
     ceil_div,
+    clamp,
     launch,
     numbered,
     pieces_per_group,
@@ -159,8 +160,8 @@ def _by_rows(
     s, t = (pad_rank([v[axis] for axis in axes], 0) for v in (source, target))
     rows = d[4] if tiled else prod(d[:5])
     side = _SIDE if tiled else 1
-    width = max(min(d[5], _ITEM_ELEMS // side), 1)
-    height = max(min(rows, round_up(_ITEM_ELEMS // width, side)), 1)
+    width = clamp(d[5], 1, _ITEM_ELEMS // side)
+    height = clamp(rows, 1, round_up(_ITEM_ELEMS // width, side))
     items = ceil_div(d[5], width) * ceil_div(rows, height) * (prod(d[:4]) if tiled else 1)
     steps = numbered("d", d) | numbered("s", s) | numbered("t", t)
     return (items,), steps | {"height": height, "width": width, "tiled": int(tiled)}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from clrt.errors import OutOfMemoryError
 from clrt.kernels.spec import ALIGNMENT_BYTES
@@ -26,8 +27,7 @@ class Interval:
         return self.first <= other.last and other.first <= self.last
 
 
-@dataclass(frozen=True)
-class Place:
+class Place(NamedTuple):
     """Where a buffer lies."""
 
     slab: int

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, cached_property
 
 from clrt.device.caps import DeviceCaps
 from clrt.ir.graph import Graph, Value
-from clrt.kernels.spec import Launch, Status
+from clrt.kernels.spec import Launch, Packed, Status
 from clrt.kernels.variant import Lowering
 from clrt.plan.arena import Arena, Interval, Place, live_bytes, place, separate
 from clrt.plan.contract import HOST_ONLY, Contract
@@ -16,6 +16,9 @@ from clrt.plan.fuse_launches import MissedRegion, fuse_launches
 from clrt.plan.lifetimes import buffer_lifetimes, share, ticks
 from clrt.plan.lower import lower
 from clrt.plan.steps import DeviceStep, HostStep, Placed, PlanStep, Region
+
+# The smallest buffer that is made.
+LEAST_BUFFER_BYTES = 4
 
 
 @dataclass(frozen=True)
@@ -51,6 +54,30 @@ class Plan:
     def launches(self) -> int:
         """Kernel launches in a run."""
         return sum(len(s.launches) for s in self.steps if isinstance(s, DeviceStep))
+
+    @cached_property
+    def flops(self) -> int:
+        """Floating-point operations in a run."""
+        steps = (s for s in self.steps if isinstance(s, DeviceStep))
+        return sum(launch.flops for step in steps for launch in step.launches)
+
+    @property
+    def status_count(self) -> int:
+        """How many `statuses` there are."""
+        return len(self.statuses)
+
+    @cached_property
+    def uploads(self) -> dict[tuple[Value, str], int]:
+        """The bytes of each constant, or packed form of it by its layout, that it uploads."""
+        launches = (x for s in self.steps if isinstance(s, DeviceStep) for x in s.launches)
+        buffers = (b for x in launches for b in x.buffers)
+        found: dict[tuple[Value, str], int] = {}
+        for buffer in (*buffers, *self.graph.outputs):
+            if isinstance(buffer, Packed):
+                found[buffer.value, buffer.layout] = max(buffer.nbytes, LEAST_BUFFER_BYTES)
+            elif isinstance(buffer, Value) and (root := self.root(buffer)).is_constant:
+                found[root, ""] = max(root.nbytes, LEAST_BUFFER_BYTES)
+        return found
 
     @property
     def host_steps(self) -> tuple[HostStep, ...]:

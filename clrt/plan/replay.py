@@ -10,7 +10,7 @@ import numpy as np
 from clrt.ir.graph import Graph, Node, Value
 from clrt.ir.op import Array, DerivedElements, StoredElements, TensorType
 from clrt.ir.traced import Evaluation, Trace, is_traced
-from clrt.kernels.spec import Launch, i32
+from clrt.kernels.spec import Launch, Scratch, i32
 
 _Thing = TypeVar("_Thing")
 
@@ -24,10 +24,15 @@ class Replay:
     def __init__(self, trace: Trace, evaluation: Evaluation) -> None:
         self._trace, self._evaluation = trace, evaluation
         self._made: dict[int, Any] = {}
+        self._sources: dict[int, Any] = {}
 
     def __call__(self, thing: _Thing) -> _Thing:
         """The copy of a graph, of steps, of a buffer."""
         return cast(_Thing, self._copy(thing))
+
+    def source(self, copy: _Thing) -> _Thing:
+        """The traced value, or scratch, that one is a copy of."""
+        return cast(_Thing, self._sources.get(id(copy), copy))
 
     def _copy(self, thing: Any) -> Any:
         if is_traced(thing):
@@ -39,7 +44,9 @@ class Replay:
         if isinstance(thing, (type, StoredElements)) or not is_dataclass(thing):
             return thing
         if id(thing) not in self._made:
-            self._made[id(thing)] = self._record(thing)
+            self._made[id(thing)] = copy = self._record(thing)
+            if isinstance(thing, (Value, Scratch)):
+                self._sources[id(copy)] = thing
         return self._made[id(thing)]
 
     def _record(self, thing: Any) -> Any:
@@ -50,12 +57,17 @@ class Replay:
             op, inputs = self._copy(thing.op), self._copies(thing.inputs)
             outputs = self._copies(thing.outputs)
             return Node(thing.name, op, inputs, outputs, thing.origins, thing.made_by)
-        if isinstance(thing, Value):
-            type_ = self._copy(thing.type)
-            if thing.is_constant and type_ is thing.type:
-                return thing
-            return Value(thing.name, type_, None, thing.symbolic, thing.aliases)
-        return self._changed(thing)
+        return self._value(thing) if isinstance(thing, Value) else self._changed(thing)
+
+    def _value(self, value: Value) -> Value:
+        if value.is_constant:
+            type_ = self._copy(value.type)
+            if type_ is value.type:
+                return value
+        else:
+            # What a plan computes are tensors of static shapes; a graph may have many inputs.
+            type_ = TensorType(value.dtype, tuple([self._copy(d) for d in value.type.shape or ()]))
+        return Value(value.name, type_, None, value.symbolic, value.aliases)
 
     def _copies(self, things: list[_Thing]) -> list[_Thing]:
         return [self._copy(x) for x in things]

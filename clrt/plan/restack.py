@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from clrt.plan.arena import Arena, Interval, Place, align
+from clrt.plan.arena import Arena, Interval, Place
 
 
 @dataclass(frozen=True)
@@ -18,8 +18,8 @@ class Stack:
 
     Attributes:
         order: Buffers from the ground up.
-        supports: Of each, those that it may lie on.
-        slabs: Of each, the slab.
+        supports: In this order, of each those that it may lie on.
+        slabs: By buffer, the slab.
     """
 
     order: tuple[int, ...]
@@ -31,7 +31,7 @@ class Stack:
         """The stack that an arena is."""
         places = arena.places
         order = sorted(range(len(places)), key=lambda i: (places[i].slab, places[i].offset_bytes))
-        supports: list[tuple[int, ...]] = [()] * len(places)
+        supports: list[tuple[int, ...]] = []
         below = [0] * len(places)  # as bits: all that a buffer lies on, at whatever remove
         seen: list[int] = []
         for index in order:
@@ -42,18 +42,22 @@ class Stack:
                 if not below[index] >> other & 1 and intervals[other].meets(intervals[index]):
                     found.append(other)
                     below[index] |= below[other] | 1 << other
-            supports[index] = tuple(found)
+            supports.append(tuple(found))
             seen.append(index)
         return cls(tuple(order), tuple(supports), tuple(p.slab for p in places))
 
-    def arena(self, nbytes: Sequence[int]) -> Arena:
-        """Places for buffers of these sizes."""
-        starts, ends = [0] * len(nbytes), [0] * len(nbytes)
+    def arena(self, aligned_bytes: Sequence[int]) -> Arena:
+        """Places for buffers of these sizes, as `align` gives them."""
+        ends = [0] * len(aligned_bytes)
+        starts = ends.copy()
+        for index, supports in zip(self.order, self.supports, strict=True):
+            start = 0
+            for support in supports:
+                if ends[support] > start:
+                    start = ends[support]
+            starts[index], ends[index] = start, start + aligned_bytes[index]
         slab_bytes = [0] * (max(self.slabs, default=-1) + 1)
-        for index in self.order:
-            start = max([ends[i] for i in self.supports[index]], default=0)
-            starts[index], ends[index] = start, start + align(nbytes[index])
-            slab = self.slabs[index]
-            slab_bytes[slab] = max(slab_bytes[slab], ends[index])
-        places = tuple(map(Place, self.slabs, starts))
-        return Arena(places, tuple(slab_bytes))
+        for slab, end in zip(self.slabs, ends, strict=True):
+            if end > slab_bytes[slab]:
+                slab_bytes[slab] = end
+        return Arena(tuple(map(Place, self.slabs, starts)), tuple(slab_bytes))

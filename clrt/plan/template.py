@@ -3,32 +3,34 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cached_property
-from typing import Any, TypeAlias, cast
+from typing import TypeVar
 
 import numpy as np
 
 from clrt.ir.dims import Bindings
-from clrt.ir.graph import Graph, Value
+from clrt.ir.graph import Graph, Node, Value
 from clrt.ir.op import Array, DerivedElements
 from clrt.ir.traced import Evaluation, Trace, is_traced
 from clrt.kernels.spec import ALIGNMENT_BYTES, Buffer, BufferArg, Launch, Packed, Status
-from clrt.plan.arena import INDEXED_BYTES, Arena, Interval, Place, place
+from clrt.plan.arena import INDEXED_BYTES, Arena, Interval, place
 from clrt.plan.fuse_launches import MissedRegion
 from clrt.plan.plan import Plan, tenants
 from clrt.plan.replay import Replay
 from clrt.plan.restack import Stack
 from clrt.plan.specialise import specialise_to_break
-from clrt.plan.steps import DeviceStep, Placed, PlanStep
+from clrt.plan.steps import DeviceStep, HostStep, PlanStep
+from clrt.plan.words import Grids, Int32s, Ints, Words, numbered_arguments
 
 _LOG = logging.getLogger(__name__)
 # By how much of its live bytes an arena may be larger than the one that a search found, before
 # there is a search anew.
 _MORE_WASTE = 1.1
 
-_Ints: TypeAlias = "np.ndarray[Any, np.dtype[np.int64]]"
+_Key = TypeVar("_Key")
+_Given = TypeVar("_Given")
+_Thing = TypeVar("_Thing")
 
 
 def trace_plan(
@@ -86,38 +88,6 @@ def _varies(value: Value) -> bool:
     return isinstance(known, DerivedElements)
 
 
-@dataclass(frozen=True)
-class Words:
-    """The arguments of launches that may differ from size to size, all of 32 bits.
-
-    An argument is the number of a formula, and for the offset of a buffer in the arena the elements
-    in front of the buffer besides.
-
-    Attributes:
-        launches: Of each word the launch, counted through the plan.
-        arguments: Its index among the kernel's arguments.
-        formulas: The formula.
-        tenants: The tenant of the arena whose place it depends on; past the last for none.
-        itemsizes: Of that buffer's elements.
-    """
-
-    launches: _Ints
-    arguments: _Ints
-    formulas: _Ints
-    tenants: _Ints
-    itemsizes: _Ints
-
-    def at(self, numbers: _Ints, offsets: _Ints) -> np.ndarray[Any, np.dtype[np.int32]]:
-        """The words.
-
-        Args:
-            numbers: By formula.
-            offsets: In bytes, by tenant, and a zero.
-        """
-        words = numbers[self.formulas] + offsets[self.tenants] // self.itemsizes
-        return words.astype(np.int32)
-
-
 class PlanTemplate:
     """What the plans of one graph have in common, and how they differ.
 
@@ -126,34 +96,32 @@ class PlanTemplate:
         plan: The one with traced numbers. To compute with these adds to the trace, so nobody but
             this module does.
         launches: Its launches, in order.
-        owners: The tenants of the arena.
-        words: What differs in their arguments.
-        grids: The launches whose global size may differ.
+        tenants: What lies in the arena, numbered.
+        words: What differs in the arguments of launches.
+        grids: What differs in their global sizes.
         derived: Where kernels take constants that the host computes of the sizes: launch, argument,
             and the constant.
+        uploads: Formulas of the bytes of each constant, or packed form of it.
+        flops: Formulas of the floating-point operations of each launch.
     """
 
     def __init__(self, trace: Trace, plan: Plan) -> None:
-        self.plan = plan
+        self.trace, self.plan = trace, plan
         self.launches = tuple(_launches(plan))
-        self.trace = trace
         found = tenants(plan)
-        self.owners = tuple(owner for owner, _ in found)
-        self._tenants = {owner: i for i, owner in enumerate(self.owners)}
-        self._spans = tuple((i.first, i.last) for _, i in found)
-        self._sizes = np.array([trace.formula(o.nbytes) for o in self.owners], np.int64)
-        intervals = [i for _, i in found]
-        places = tuple(plan.places[owner] for owner in self.owners)
+        intervals = [interval for _, interval in found]
+        self.tenants = {owner: number for number, (owner, _) in enumerate(found)}
+        self.words = Words.of(self.launches, trace, self._tenant_of)
+        self.grids = Grids(self.launches, trace)
+        self.derived = tuple(self._derived())
+        self.uploads = {key: trace.formula(n) for key, n in plan.uploads.items()}
+        self.flops = [trace.formula(x.flops) for x in self.launches]
+        self._sizes = np.array([trace.formula(owner.nbytes) for owner in self.tenants], np.int64)
+        self._spans = [(i.first, i.last) for i in intervals]
+        self._events = _Events(self._spans)
+        places = tuple(plan.places[owner] for owner in self.tenants)
         self._stack = Stack.of(intervals, Arena(places, plan.arena.slab_bytes))
         self._waste = plan.arena.nbytes / max(plan.live_bytes, 1)
-        self._events = _Events(self._spans)
-        self.words, self.derived = self._find_words()
-        varying = [i for i, x in enumerate(self.launches) if any(map(is_traced, x.global_size))]
-        self.grids = tuple(varying)
-        self.grid_formulas = [
-            tuple(map(trace.formula, self.launches[i].global_size)) for i in varying
-        ]
-        self.flop_formulas = np.array([trace.formula(x.flops) for x in self.launches], np.int64)
         for launch in self.launches:  # fixed per kernel, so that no size compiles
             tuple(int(n) for n in launch.local_size or ())
 
@@ -176,14 +144,14 @@ class PlanTemplate:
         arena = self._arena(nbytes, aligned, live, max_slab_bytes)
         if arena is None:
             return None
-        return SizedPlan(self, evaluation, numbers, arena, live)
+        return SizedPlan(self, evaluation, arena, live)
 
-    def _arena(self, nbytes: _Ints, aligned: _Ints, live: int, max_slab_bytes: int) -> Arena | None:
+    def _arena(self, nbytes: Ints, aligned: Ints, live: int, max_slab_bytes: int) -> Arena | None:
         if not len(nbytes):
             return Arena((), ())
         if aligned.max() > max_slab_bytes:
             return None
-        arena = self._stack.arena(nbytes.tolist())
+        arena = self._stack.arena(aligned.tolist())
         largest = min(max_slab_bytes, INDEXED_BYTES)
         fits = all(n <= largest for n in arena.slab_bytes)
         if fits and arena.nbytes <= _MORE_WASTE * self._waste * live:
@@ -197,45 +165,18 @@ class PlanTemplate:
         self._stack, self._waste = Stack.of(intervals, anew), anew.nbytes / max(live, 1)
         return anew
 
-    def _find_words(self) -> tuple[Words, tuple[tuple[int, int, Value], ...]]:
-        rows: list[tuple[int, int, int, int, int]] = []
-        derived: list[tuple[int, int, Value]] = []
-        for index, launch in enumerate(self.launches):
-            argument = 0
-            for arg in launch.args:
-                if not isinstance(arg, BufferArg):
-                    if is_traced(arg):
-                        rows.append(
-                            (
-                                index,
-                                argument,
-                                self.trace.formula(cast(int, arg)),
-                                len(self.owners),
-                                1,
-                            )
-                        )
-                    argument += 1
-                    continue
-                tenant, itemsize = self._tenant(arg.buffer)
-                if tenant < len(self.owners) or is_traced(arg.offset):
-                    formula = self.trace.formula(arg.offset)
-                    rows.append((index, argument + 1, formula, tenant, itemsize))
-                root = self._root(arg.buffer)
-                if isinstance(root, Value) and root.is_constant and _varies(root):
-                    derived.append((index, argument, root))
-                argument += 2
-        columns = np.array(rows, np.int64).reshape(-1, 5).T
-        return Words(*columns), tuple(derived)
+    def _tenant_of(self, buffer: Buffer) -> int:
+        """The number of the tenant that a buffer lies in; -1 for none."""
+        root = self.plan.root(buffer) if isinstance(buffer, Value) else buffer
+        return -1 if isinstance(root, (Packed, Status)) else self.tenants.get(root, -1)
 
-    def _root(self, buffer: Buffer) -> Buffer:
-        return self.plan.root(buffer) if isinstance(buffer, Value) else buffer
-
-    def _tenant(self, buffer: Buffer) -> tuple[int, int]:
-        """The index of what a buffer lies in, and the size of its elements."""
-        root = self._root(buffer)
-        if isinstance(buffer, (Packed, Status)) or root not in self._tenants:
-            return len(self.owners), 1
-        return self._tenants[root], buffer.dtype.itemsize
+    def _derived(self) -> Iterator[tuple[int, int, Value]]:
+        for number, launch in enumerate(self.launches):
+            for index, arg in numbered_arguments(launch):
+                if isinstance(arg, BufferArg) and isinstance(arg.buffer, Value):
+                    root = self.plan.root(arg.buffer)
+                    if root.is_constant and _varies(root):
+                        yield number, index, root
 
 
 class _Events:
@@ -249,7 +190,7 @@ class _Events:
         self._tenants = np.array([i for _, _, i in ordered], np.int64)
         self._signs = np.array([1 if comes else -1 for _, comes, _ in ordered], np.int64)
 
-    def peak(self, nbytes: _Ints) -> int:
+    def peak(self, nbytes: Ints) -> int:
         """The largest sum, of aligned sizes."""
         return int(np.cumsum(nbytes[self._tenants] * self._signs).max(initial=0))
 
@@ -263,49 +204,34 @@ class SizedPlan(Plan):
 
     template: PlanTemplate
     _replay: Replay
-    _numbers: _Ints
+    _numbers: list[int]
 
     def __init__(
         self,
         template: PlanTemplate,
         evaluation: Evaluation,
-        numbers: _Ints,
         arena: Arena,
         live_bytes: int,
     ) -> None:
         replay = Replay(template.trace, evaluation)
+        tenants, roots = template.tenants, template.plan.roots
         # The fields of a frozen dataclass; the others are properties here.
         vars(self).update(
             template=template,
             arena=arena,
             live_bytes=live_bytes,
             contract=template.plan.contract,
+            graph=_SizedGraph(template.plan.graph, replay),
+            places=_Replayed(replay, tenants, lambda number: arena.places[number]),
+            roots=_Replayed(replay, roots, replay),
             _replay=replay,
-            _numbers=numbers,
+            _numbers=evaluation.numbers,
         )
-
-    @cached_property
-    def graph(self) -> Graph:
-        """The specialised graph."""
-        return self._replay(self.template.plan.graph)
 
     @cached_property
     def steps(self) -> tuple[PlanStep, ...]:
         """The steps."""
-        _ = self.graph  # makes the nodes that its values are outputs of
-        return self._replay(self.template.plan.steps)
-
-    @cached_property
-    def places(self) -> Mapping[Placed, Place]:
-        """Where each root value and scratch lies in the arena."""
-        owners = map(self._replay, self.template.owners)
-        return dict(zip(owners, self.arena.places, strict=True))
-
-    @cached_property
-    def roots(self) -> Mapping[Value, Value]:
-        """A value that shares memory with another, and that other."""
-        roots = self.template.plan.roots
-        return {self._replay(v): self._replay(r) for v, r in roots.items()}
+        return self._with_nodes(self.template.plan.steps)
 
     @cached_property
     def external(self) -> tuple[Value, ...]:
@@ -315,32 +241,85 @@ class SizedPlan(Plan):
     @cached_property
     def statuses(self) -> tuple[Status, ...]:
         """The words in which kernels report numbers out of range, in their order."""
-        _ = self.graph
-        return self._replay(self.template.plan.statuses)
+        return self._with_nodes(self.template.plan.statuses)
 
     @cached_property
     def missed_regions(self) -> tuple[MissedRegion, ...]:
         """Where a rule of launch fusion nearly held."""
-        _ = self.graph
-        return self._replay(self.template.plan.missed_regions)
+        return self._with_nodes(self.template.plan.missed_regions)
+
+    def _with_nodes(self, thing: _Thing) -> _Thing:
+        """A copy of what names nodes: all of these are made first, and with them the edges."""
+        _ = self.graph.nodes
+        return self._replay(thing)
 
     @property
     def launches(self) -> int:
         return len(self.template.launches)
 
+    @property
+    def status_count(self) -> int:
+        return len(self.template.plan.statuses)
+
+    @property
+    def host_steps(self) -> tuple[HostStep, ...]:
+        return ()
+
     @cached_property
-    def words(self) -> np.ndarray[Any, np.dtype[np.int32]]:
+    def flops(self) -> int:
+        """Floating-point operations in a run."""
+        return sum(self._numbers[formula] for formula in self.template.flops)
+
+    @cached_property
+    def uploads(self) -> dict[tuple[Value, str], int]:
+        """The bytes of each constant, or packed form of it by its layout, that it uploads."""
+        formulas = self.template.uploads.items()
+        return {(self._replay(v), layout): self._numbers[f] for (v, layout), f in formulas}
+
+    @cached_property
+    def words(self) -> Int32s:
         """What differs in the arguments of launches, in the order of the template's `words`."""
         offsets = [p.offset_bytes for p in self.arena.places]
-        return self.template.words.at(self._numbers, np.array([*offsets, 0], np.int64))
+        return self.template.words.at(np.array(self._numbers, np.int64), offsets)
 
     @property
     def global_sizes(self) -> list[tuple[int, ...]]:
         """Of the template's `grids`."""
-        numbers = self._numbers
-        return [tuple(numbers[list(g)].tolist()) for g in self.template.grid_formulas]
+        return self.template.grids.at(self._numbers)
 
-    @property
-    def flops(self) -> int:
-        """Floating-point operations in a run."""
-        return int(self._numbers[self.template.flop_formulas].sum())
+    def derived(self) -> Iterator[tuple[int, int, Value]]:
+        """The launches' constants that depend on the sizes: launch, argument, constant."""
+        return ((launch, index, self._replay(v)) for launch, index, v in self.template.derived)
+
+
+class _SizedGraph(Graph):
+    """A graph whose nodes are made when asked for."""
+
+    def __init__(self, traced: Graph, replay: Replay) -> None:
+        self.name, self.output_names = traced.name, list(traced.output_names)
+        self.inputs = [replay(v) for v in traced.inputs]
+        self.outputs = [replay(v) for v in traced.outputs]
+        self._traced, self._replay = traced, replay
+
+    @cached_property
+    def nodes(self) -> list[Node]:  # type: ignore[override]
+        """In topological order."""
+        return [self._replay(n) for n in self._traced.nodes]
+
+
+class _Replayed(Mapping[_Key, _Thing]):
+    """A mapping of traced values by their copies."""
+
+    def __init__(
+        self, replay: Replay, traced: Mapping[_Key, _Given], convert: Callable[[_Given], _Thing]
+    ) -> None:
+        self._replay, self._traced, self._convert = replay, traced, convert
+
+    def __getitem__(self, key: _Key) -> _Thing:
+        return self._convert(self._traced[self._replay.source(key)])
+
+    def __iter__(self) -> Iterator[_Key]:
+        return map(self._replay, self._traced)
+
+    def __len__(self) -> int:
+        return len(self._traced)

@@ -8,6 +8,7 @@ from clrt.ir.graph import Graph
 from clrt.passes.pipeline import optimize
 from clrt.signature import symbol_places
 from clrt.sources import read_graph
+from tests.models.decoders import decoder
 from tests.models.fixtures import family_names, load_family, load_minilm, minilm_names
 from tests.models.oracle import model_folder
 from tests.plans import count_alike
@@ -32,3 +33,12 @@ def test_plans_of_a_template(name: str) -> None:
     for shapes in (FEW, MORE):
         sizes = [dict(zip(("batch", "sequence"), s, strict=True)) for s in shapes]
         assert count_alike(graph, [{k: s[k] for k in symbols} for s in sizes]) == len(sizes)
+
+
+@pytest.mark.parametrize("past", [20, 300])
+def test_a_cache_that_grows(past: int) -> None:
+    graph = read_graph(decoder(2))
+    optimize(graph, narrow_weights=True)
+    lengths = [past, past + 1, past + 2, past * 4]
+    sizes = [{"batch": 1, "sequence": 1, "past": n, "total": n + 1} for n in lengths]
+    assert count_alike(graph, sizes) == len(sizes)

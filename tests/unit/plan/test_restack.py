@@ -34,13 +34,13 @@ def test_other_sizes_do_not_overlap(spans: list[tuple[int, int, int, int]], slab
     after = [Interval(size, first, first + length) for first, length, _, size in spans]
     arena = place(before, slab)
     stack = Stack.of(before, arena)
-    again = stack.arena([i.nbytes for i in before])
+    again = stack.arena([align(i.nbytes) for i in before])
     assert not _overlap(before, again)
     assert all(
         new.slab == old.slab and new.offset_bytes <= old.offset_bytes
         for new, old in zip(again.places, arena.places, strict=True)
     )
-    other = stack.arena([i.nbytes for i in after])
+    other = stack.arena([align(i.nbytes) for i in after])
     assert not _overlap(after, other)
     for where, interval in zip(other.places, after, strict=True):
         assert where.offset_bytes + align(interval.nbytes) <= other.slab_bytes[where.slab]
