@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from clrt.ir.code import Define
-from clrt.kernels.spec import Arg, BufferArg, KernelSpec, Launch, ceil_div, i32, pieces_per_group
+from clrt.ir.graph import Value
+from clrt.kernels.spec import KernelSpec, Launch, ceil_div, launch, pieces_per_group
 from clrt.kernels.tuned import TunedKernel
 from clrt.kernels.variant import Lowering
 
@@ -13,7 +14,8 @@ _BLOCKS = 16  # outer indices of a work-group, at most
 def launch_columns(
     kernel: TunedKernel,
     source: str,
-    buffers: tuple[BufferArg, BufferArg],
+    x: Value,
+    y: Value,
     sizes: tuple[int, int, int],
     flops: int,
     ctx: Lowering,
@@ -32,16 +34,13 @@ def launch_columns(
     pieces = ceil_div(step, tunables["T_NV"] * tunables["T_VW"])
     blocks = pieces_per_group(outer * pieces, _BLOCKS, ctx.caps)
     spec = KernelSpec.of(source, kernel.entry, **tunables, **defines)
-    args: tuple[Arg, ...] = (*buffers, *(i32(v) for v in (*sizes, blocks)))
     groups = (pieces, ceil_div(outer, blocks))
-    return [Launch(spec, groups, (1, 1), args, flops * outer * n * step)]
+    args = {"x": x, "y": y, "outer": outer, "n": n, "step": step, "blocks": blocks}
+    return [launch(spec, groups, (1, 1), flops * outer * n * step, **args)]
 
 
 def launch_lines(
-    kernel: KernelSpec,
-    buffers: tuple[BufferArg, BufferArg],
-    sizes: tuple[int, int, int],
-    flops: int,
+    kernel: KernelSpec, x: Value, y: Value, sizes: tuple[int, int, int], flops: int
 ) -> list[Launch]:
     """The launch of a kernel with a line to a work-item, unless there are no elements.
 
@@ -52,5 +51,5 @@ def launch_lines(
     outer, n, step = sizes
     if not outer * n * step:
         return []
-    args: tuple[Arg, ...] = (*buffers, *(i32(v) for v in sizes))
-    return [Launch(kernel, (outer * step,), None, args, flops * outer * n * step)]
+    args = {"x": x, "y": y, "outer": outer, "n": n, "step": step}
+    return [launch(kernel, (outer * step,), None, flops * outer * n * step, **args)]

@@ -55,8 +55,8 @@ def difference(
         name = "" if zero is None else zero.name
         nbytes = prod(value.dims) * to.itemsize
         return [], BufferArg(Packed(value, f"minus_{name}_{to}_{walk}", pack, nbytes))
-    target = BufferArg(ctx.scratch(prod(value.dims), to))
-    return [dequantize_launch(target, to, value, None, zero, walk, ctx)], target
+    target = ctx.scratch(prod(value.dims), to)
+    return [dequantize_launch(target, to, value, None, zero, walk, ctx)], BufferArg(target)
 
 
 def subtract(array: Array, zeros: Array | None, walk: BlockWalk) -> Array:

@@ -13,7 +13,7 @@ from clrt.ir.code import Code, Define
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Value
 from clrt.ir.op import Array
-from clrt.kernels.spec import BufferArg, KernelSpec, Launch, Packed, ceil_div, i32
+from clrt.kernels.spec import Buffer, KernelSpec, Launch, Packed, ceil_div, launch, optional
 from clrt.kernels.variant import Lowering
 
 _PAIRS = (DType.INT4, DType.UINT4)
@@ -52,9 +52,11 @@ class BlockWalk:
         return cls(outer, n, inner, block, (ceil_div(n, block) * inner, inner, 1))
 
     @property
-    def args(self) -> tuple[np.int32, ...]:
-        numbers = (self.inner, self.n, self.outer, max(self.block, 1), *self.strides)
-        return tuple(i32(v) for v in numbers)
+    def args(self) -> dict[str, int]:
+        """What WALK declares."""
+        s_outer, s_n, s_inner = self.strides
+        sizes = {"inner": self.inner, "n": self.n, "outer": self.outer, "block": max(self.block, 1)}
+        return {**sizes, "s_outer": s_outer, "s_n": s_n, "s_inner": s_inner}
 
     @property
     def defines(self) -> dict[str, Define]:
@@ -72,7 +74,7 @@ class BlockWalk:
         return (self.inner, self.n, self.outer)
 
     def launch(
-        self, entry: str, defines: dict[str, Define], tensors: Sequence[BufferArg], ctx: Lowering
+        self, entry: str, defines: dict[str, Define], ctx: Lowering, **tensors: Buffer | None
     ) -> Launch:
         """The launch of an entry: on a CPU device a work-item has many elements."""
         elems = _ELEMS if ctx.caps.is_cpu else 1
@@ -81,7 +83,8 @@ class BlockWalk:
         )
         first, *rest = self.grid
         grid = (ceil_div(first, elems), *rest)
-        return Launch(kernel, grid, (1,) * len(grid) if elems > 1 else None, (*tensors, *self.args))
+        local = (1,) * len(grid) if elems > 1 else None
+        return launch(kernel, grid, local, **optional(**tensors), **self.args)
 
 
 def quantize_launch(
@@ -116,12 +119,11 @@ def quantize_launch(
         LOW=low,
         HIGH=high,
     )
-    tensors = [BufferArg(v) for v in (y, x, scale, zero) if v is not None]
-    return walk.launch("quantize_linear", defines, tensors, ctx)
+    return walk.launch("quantize_linear", defines, ctx, y=y, x=x, scale=scale, zero=zero)
 
 
 def dequantize_launch(
-    y: BufferArg,
+    y: Buffer,
     to: DType,
     x: Value,
     scale: Value | None,
@@ -134,9 +136,9 @@ def dequantize_launch(
     A constant of 4-bit integers lies two to a byte on the device.
     """
     reads = _reads("DATA", x.dtype)
-    source = BufferArg(x)
+    source: Buffer = x
     if x.dtype in _PAIRS and x.is_constant and x.has_numbers:
-        source = BufferArg(Packed(x, "pairs", pack_pairs, ceil_div(prod(x.dims), 2)))
+        source = Packed(x, "pairs", pack_pairs, ceil_div(prod(x.dims), 2))
         reads["DATA"] = Code("{}_pairs").fill(x.dtype.storage)
     defines = dict(
         **reads,
@@ -149,8 +151,7 @@ def dequantize_launch(
         SCALED=int(scale is not None),
         CENTERED=int(zero is not None),
     )
-    tensors = [BufferArg(v) for v in (scale, zero) if v is not None]
-    return walk.launch("dequantize_linear", defines, [y, source, *tensors], ctx)
+    return walk.launch("dequantize_linear", defines, ctx, y=y, x=source, scale=scale, zero=zero)
 
 
 def _reads(name: str, dtype: DType) -> dict[str, Define]:

@@ -19,7 +19,7 @@ __kernel void gru_reset(OUT(DATA_T, y), IN(GATE_T, gx), IN(GATE_T, gh), IN(DATA_
 }
 
 __kernel void gru(OUT(DATA_T, y), IN(GATE_T, gx), IN(GATE_T, gh), IN(GATE_T, gn),
-                  OUT(DATA_T, hidden) PARAMS) {
+                  INOUT(DATA_T, hidden) PARAMS) {
   PLACE SKIP_ENDED
   const GATE_T z = act_0(d, GATE(3, GRU_WIDTH, 0));
 #if F_LINEAR

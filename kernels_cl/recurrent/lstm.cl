@@ -15,7 +15,7 @@
 #include "common/recurrent.clh"
 
 __kernel void lstm(OUT(DATA_T, y), IN(GATE_T, gx), IN(GATE_T, gh), OUT(DATA_T, hidden),
-                   OUT(DATA_T, cell) PARAMS) {
+                   INOUT(DATA_T, cell) PARAMS) {
   PLACE SKIP_ENDED
   const GATE_T old = LOAD(AT(cell), state);
   const GATE_T in = act_0(d, GATE(4, 4, 0) + PEEPHOLE(0) * old);

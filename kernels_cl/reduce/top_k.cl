@@ -60,13 +60,13 @@ __kernel void top_k_blocks(IN(DATA_T, x), OUT(int, list), const IDX_T n, const I
   }
 }
 
-__kernel void top_k_merge(IN(DATA_T, x), IN(int, from), OUT(int, to), const IDX_T n,
+__kernel void top_k_merge(IN(DATA_T, x), IN(int, list), OUT(int, merged), const IDX_T n,
                           const IDX_T inner, const IDX_T k, const IDX_T capacity,
                           const IDX_T run) {
   LINE
   const IDX_T kept = min(run, k), own = id / kept, p = id - own * kept;
   if (own * run >= n || p >= LENGTH(own)) return;
-  __global const int *const lists = AT(from) + line * capacity;
+  __global const int *const lists = AT(list) + line * capacity;
   const IDX_T other = own ^ 1;
   const IDX_T place = lists[own * kept + p];
   const VALUE_T v = VALUE(place);
@@ -81,7 +81,7 @@ __kernel void top_k_merge(IN(DATA_T, x), IN(int, from), OUT(int, to), const IDX_
     }
   }
   const IDX_T wide = min(2 * run, k);
-  if (p + low < wide) AT(to)[line * capacity + own / 2 * wide + p + low] = place;
+  if (p + low < wide) AT(merged)[line * capacity + own / 2 * wide + p + low] = place;
 }
 
 __kernel void top_k_take(IN(DATA_T, x), IN(int, list), OUT(DATA_T, values), OUT(long, indices),

@@ -11,7 +11,7 @@ from clrt.errors import ShapeError
 from clrt.ir.dims import differ
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
-from clrt.kernels.spec import BufferArg, KernelSpec, Launch, i32
+from clrt.kernels.spec import KernelSpec, Launch, launch
 from clrt.kernels.variant import Lowering, Variant, reject_in_float32
 from clrt.ops.base import Op, Types
 from clrt.ops.checks import need
@@ -23,9 +23,9 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
     count, n = prod(y.dims), x.dims[-1]
     if not count:
         return []
-    buffers = (BufferArg(y), BufferArg(x), BufferArg(ctx.scratch(max(count * n * n, 1))))
-    kernel = KernelSpec.of("matmul/det.cl", "det")
-    return [Launch(kernel, (count,), None, (*buffers, i32(count), i32(n)), count * n**3 * 2 // 3)]
+    kernel, flops = KernelSpec.of("matmul/det.cl", "det"), count * n**3 * 2 // 3
+    copy = ctx.scratch(max(count * n * n, 1))
+    return [launch(kernel, (count,), None, flops, y=y, x=x, copy=copy, count=count, n=n)]
 
 
 @register

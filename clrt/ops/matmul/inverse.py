@@ -11,7 +11,7 @@ from clrt.errors import ShapeError
 from clrt.ir.dims import differ
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
-from clrt.kernels.spec import BufferArg, KernelSpec, Launch, i32
+from clrt.kernels.spec import KernelSpec, Launch, launch
 from clrt.kernels.variant import Lowering, Variant, reject_in_float32
 from clrt.ops.base import Op, Types
 from clrt.ops.checks import need
@@ -24,9 +24,9 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
     if not elems:
         return []
     count = elems // n**2
-    buffers = (BufferArg(y), BufferArg(x), BufferArg(ctx.scratch(elems)))
-    kernel = KernelSpec.of("matmul/inverse.cl", "inverse")
-    return [Launch(kernel, (count,), None, (*buffers, i32(count), i32(n)), 2 * elems * n)]
+    kernel, flops = KernelSpec.of("matmul/inverse.cl", "inverse"), 2 * elems * n
+    copy = ctx.scratch(elems)
+    return [launch(kernel, (count,), None, flops, y=y, x=x, copy=copy, count=count, n=n)]
 
 
 @register

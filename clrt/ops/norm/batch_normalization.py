@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from math import prod
+from typing import Any
 
 import numpy as np
 
@@ -15,13 +17,10 @@ from clrt.ir.dtypes import WIDENED_STORAGES, DType
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.spec import (
-    Arg,
-    BufferArg,
     KernelSpec,
     Launch,
     ceil_div,
-    f32,
-    i32,
+    launch,
     pieces_per_group,
 )
 from clrt.kernels.tuned import TunedKernel, tuned
@@ -54,12 +53,17 @@ def reject_cpu(node: Node, caps: DeviceCaps) -> str | None:
 
 
 def launch_rows(
-    kernel: TunedKernel, rows: int, args: tuple[Arg, ...], flops: int, ctx: Lowering, **defines: int
+    kernel: TunedKernel,
+    rows: int,
+    args: Mapping[str, Any],
+    flops: int,
+    ctx: Lowering,
+    **defines: int,
 ) -> list[Launch]:
     """The launch of a vector kernel over channels, or groups of them."""
     each = pieces_per_group(rows, _ROWS, ctx.caps)
     spec = KernelSpec.of(SOURCE, kernel.entry, **ctx.tunables(kernel), **defines)
-    return [Launch(spec, (ceil_div(rows, each),), (1,), (*args, i32(each)), flops)]
+    return [launch(spec, (ceil_div(rows, each),), (1,), flops, rows=each, **args)]
 
 
 def type_defines(node: Node) -> dict[str, Define]:
@@ -79,10 +83,12 @@ def _sizes(node: Node) -> tuple[int, int, int]:
     return dims[0], dims[1] if len(dims) > 1 else 1, prod(dims[2:])
 
 
-def _args(node: Node) -> tuple[Arg, ...]:
+def _args(node: Node) -> dict[str, Any]:
     assert isinstance(node.op, BatchNormalization)
-    buffers = [BufferArg(node.output), *(BufferArg(node.arg(i)) for i in range(5))]
-    return (*buffers, *(i32(n) for n in _sizes(node)), f32(node.op.epsilon))
+    names = ("x", "scale", "bias", "mean", "variance")
+    tensors = {name: node.arg(i) for i, name in enumerate(names)}
+    sizes = dict(zip(("batches", "channels", "size"), _sizes(node), strict=True))
+    return {"y": node.output, **tensors, **sizes, "epsilon": node.op.epsilon}
 
 
 def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
@@ -99,7 +105,7 @@ def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:
     if not elements:
         return []
     kernel = KernelSpec.of(SOURCE, "batch_normalization", VW=1, **type_defines(node))
-    return [Launch(kernel, (size, channels, batches), None, _args(node), 2 * elements)]
+    return [launch(kernel, (size, channels, batches), None, 2 * elements, **_args(node))]
 
 
 @register

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
+from typing import Any
 
 import numpy as np
 
@@ -11,7 +12,7 @@ from clrt.errors import ShapeError
 from clrt.ir.dtypes import WIDENED_STORAGES
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
-from clrt.kernels.spec import Arg, BufferArg, KernelSpec, Launch, f32, i32
+from clrt.kernels.spec import KernelSpec, Launch, launch
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering, Variant
 from clrt.ops.base import Accuracy, OnnxNode, Op, Types
@@ -37,10 +38,12 @@ def _numbers(node: Node) -> tuple[int, int, int, int]:
     return dims[0], groups, dims[1] // max(groups, 1), prod(dims[2:])
 
 
-def _args(node: Node) -> tuple[Arg, ...]:
+def _args(node: Node) -> dict[str, Any]:
     assert isinstance(node.op, GroupStatistics)
-    buffers = [BufferArg(node.output), *(BufferArg(node.arg(i)) for i in range(3))]
-    return (*buffers, *(i32(n) for n in _numbers(node)), f32(node.op.epsilon))
+    tensors = {name: node.arg(i) for i, name in enumerate(("x", "scale", "bias"))}
+    names = ("batches", "groups", "group_channels", "size")
+    sizes = dict(zip(names, _numbers(node), strict=True))
+    return {"y": node.output, **tensors, **sizes, "epsilon": node.op.epsilon}
 
 
 def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
@@ -60,7 +63,7 @@ def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:
     defines = {"VW": 1, "PER_GROUP": int(node.op.per_group), **type_defines(node)}
     kernel = KernelSpec.of(SOURCE, "group_normalization", **defines)
     flops = 8 * prod(node.arg(0).dims)
-    return [Launch(kernel, (groups, batches), None, _args(node), flops)]
+    return [launch(kernel, (groups, batches), None, flops, **_args(node))]
 
 
 class GroupStatistics(Op):

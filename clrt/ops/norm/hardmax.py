@@ -9,7 +9,7 @@ import numpy as np
 from clrt.ir.graph import Node
 from clrt.ir.op import Array
 from clrt.kernels.columns import launch_lines
-from clrt.kernels.spec import BufferArg, KernelSpec, Launch
+from clrt.kernels.spec import KernelSpec, Launch
 from clrt.kernels.variant import Lowering, Variant, reject_float64
 from clrt.ops.base import Accuracy
 from clrt.ops.checks import normalize_axis
@@ -27,7 +27,7 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
         STORAGE=x.dtype.storage,
         VALUE_T=x.dtype.compute,
     )
-    return launch_lines(kernel, (BufferArg(x), BufferArg(node.output)), split(op, x), 1)
+    return launch_lines(kernel, x, node.output, split(op, x), 1)
 
 
 @register

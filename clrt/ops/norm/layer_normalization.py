@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from clrt.ir.dtypes import WIDENED_STORAGES, DType
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.row_norm import RowNorm, norm_flops
-from clrt.kernels.spec import Arg, BufferArg, KernelSpec, Launch, ceil_div, f32, i32
+from clrt.kernels.spec import KernelSpec, Launch, ceil_div, launch, optional
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import (
     Lowering,
@@ -118,16 +118,16 @@ def _launch(node: Node, tunables: dict[str, int] | None) -> list[Launch]:
         "BIAS": int(bias is not None),
         "STATS": int(bool(stats)),
     }
-    values = [*node.outputs, x, node.arg(1), *([] if bias is None else [bias])]
-    buffers = [BufferArg(v) for v in values]
-    args: tuple[Arg, ...] = (*buffers, i32(rows), i32(n), f32(node.op.epsilon))
+    args: dict[str, Any] = dict(x=x, scale=node.arg(1), **optional(bias=bias))
+    args |= zip(("y", "mean_out", "inverse_out"), node.outputs, strict=False)
+    args |= dict(rows=rows, n=n, epsilon=node.op.epsilon)
     source, flops = "norm/layer_normalization.cl", norm_flops(rows, n)
     if tunables is None:
         types = {"DATA_T": x.dtype.cl, "STORAGE": x.dtype.storage}
         kernel = KernelSpec.of(source, "layer_normalization_any", VW=1, **types, **defines)
-        return [Launch(kernel, (rows,), None, args, flops)]
+        return [launch(kernel, (rows,), None, flops, **args)]
     kernel = KernelSpec.of(source, "layer_normalization_cpu", **(defines | tunables))
-    return [Launch(kernel, (ceil_div(rows, tunables["T_ROWS"]),), (1,), args, flops)]
+    return [launch(kernel, (ceil_div(rows, tunables["T_ROWS"]),), (1,), flops, **args)]
 
 
 def row_norm(node: Node, caps: DeviceCaps) -> RowNorm:

@@ -11,7 +11,7 @@ from clrt.ir.dtypes import WIDENED_STORAGES
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.columns import launch_lines
-from clrt.kernels.spec import BufferArg, KernelSpec, Launch
+from clrt.kernels.spec import KernelSpec, Launch
 from clrt.kernels.variant import Lowering, Variant, reject_in_float32
 from clrt.ops.base import Accuracy, Op, Types
 from clrt.ops.checks import infer_along_axis, normalize_axis
@@ -30,7 +30,7 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
         DATA_T=x.dtype.cl,
         STORAGE=x.dtype.storage,
     )
-    return launch_lines(kernel, (BufferArg(node.output), BufferArg(x)), sizes, 3)
+    return launch_lines(kernel, x, node.output, sizes, 3)
 
 
 @register

@@ -13,7 +13,7 @@ from clrt.ir.dtypes import WIDENED_STORAGES, DType
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.columns import launch_columns, launch_lines
-from clrt.kernels.spec import BufferArg, KernelSpec, Launch, ceil_div, i32
+from clrt.kernels.spec import KernelSpec, Launch, ceil_div, launch
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering, Variant, reject_float32_cpu, reject_float64
 from clrt.ops.base import Accuracy, OnnxNode, Op, Types
@@ -46,15 +46,15 @@ def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
     x = node.arg(0)
     assert isinstance(node.op, SoftmaxBase)
     outer, n, _ = sizes = split(node.op, x)
-    buffers, log = (BufferArg(node.output), BufferArg(x)), int(node.op.log)
+    y, log = node.output, int(node.op.log)
     if not _is_last(node.op, x):
-        return launch_columns(COLUMNS, "norm/softmax.cl", buffers, sizes, 4, ctx, LOG=log)
+        return launch_columns(COLUMNS, "norm/softmax.cl", x, y, sizes, 4, ctx, LOG=log)
     if not outer * n:
         return []
     tunables = ctx.tunables(CPU)
     kernel = KernelSpec.of("norm/softmax.cl", "softmax_cpu", LOG=log, **tunables)
     groups = ceil_div(outer, tunables["T_ROWS"])
-    return [Launch(kernel, (groups,), (1,), (*buffers, i32(outer), i32(n)), 4 * outer * n)]
+    return [launch(kernel, (groups,), (1,), 4 * outer * n, y=y, x=x, rows=outer, n=n)]
 
 
 def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:
@@ -70,7 +70,7 @@ def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:
         LOG=int(node.op.log),
         **{"MATH(name)": Code("d_##name") if x.dtype is DType.FLOAT64 else Code("c_##name")},
     )
-    return launch_lines(kernel, (BufferArg(node.output), BufferArg(x)), split(node.op, x), 4)
+    return launch_lines(kernel, x, node.output, split(node.op, x), 4)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.quantized import BlockWalk, bounds, dequantize_launch, quantize_launch
-from clrt.kernels.spec import BufferArg, Launch
+from clrt.kernels.spec import Launch
 from clrt.kernels.variant import Lowering, Variant
 from clrt.ops.base import Accuracy, OnnxNode, Op, Types
 from clrt.ops.checks import need, normalize_axis
@@ -174,9 +174,9 @@ def _emit_dequantize(node: Node, ctx: Lowering) -> list[Launch]:
     x, scale, op = node.arg(0), node.arg(1), node.op
     assert isinstance(op, DequantizeLinear)
     walk = op.walk(x.dims, scale.dims)
-    y = BufferArg(node.output)
+    y = node.output
     zero = None if x.dtype.is_float else node.input(2)
-    return [dequantize_launch(y, node.output.dtype, x, scale, zero, walk, ctx)]
+    return [dequantize_launch(y, y.dtype, x, scale, zero, walk, ctx)]
 
 
 @register

@@ -30,9 +30,9 @@ class _ResetWalk(Walk):
         *more, second = self.recur(candidate, kept, n, 1)
         return [zr_copy, n_copy, *setup, *more], lambda s: [
             first,
-            self.kernel("gru_reset", s, gx, (gates, states[0], kept)),
+            self.kernel("gru_reset", s, gx, gh=gates, hidden=states[0], kept=kept),
             second,
-            self.kernel("gru", s, gx, (gates, candidate, states[0])),
+            self.kernel("gru", s, gx, gh=gates, gn=candidate, hidden=states[0]),
         ]
 
     def _part(self, first: int, gates: int) -> tuple[Scratch, Launch]:
@@ -55,7 +55,8 @@ class _LinearWalk(Walk):
     ) -> tuple[list[Launch], Callable[[int], list[Launch]]]:
         gates = self.gate_scratch(3 * self.state_elems)
         *setup, product = self.recur(gates, states[0], self.node.arg(2), 3)
-        return setup, lambda s: [product, self.kernel("gru", s, gx, (gates, gates, states[0]))]
+        tensors = {"gh": gates, "gn": gates, "hidden": states[0]}
+        return setup, lambda s: [product, self.kernel("gru", s, gx, **tensors)]
 
 
 def _walk(node: Node, ctx: Lowering, emit: gemm.EmitProduct) -> Walk:

@@ -6,7 +6,7 @@ with R and one kernel for the rest: both directions, all sequences, a work-item 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 from clrt.errors import UnsupportedError
 from clrt.ir.code import Code
@@ -14,7 +14,7 @@ from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Value
 from clrt.kernels import gemm
 from clrt.kernels.product import MatrixView, Product
-from clrt.kernels.spec import Arg, Buffer, BufferArg, KernelSpec, Launch, Scratch, i32
+from clrt.kernels.spec import Buffer, BufferArg, KernelSpec, Launch, Scratch, launch, optional
 from clrt.kernels.strided import contiguous_strides, copy_launches
 from clrt.kernels.variant import Lowering, Variant
 from clrt.ops.movement.movement import fill_launch
@@ -80,7 +80,8 @@ class Walk:
         """What runs once, and the launches of a step."""
         gh = self.gate_scratch(self.state_elems * self.op.gates)
         *setup, product = self.recur(gh, states[0], self.node.arg(2), self.op.gates)
-        return setup, lambda s: [product, self.kernel(self.op.entry, s, gx, (gh, *states))]
+        tensors = {"gh": gh, **dict(zip(("hidden", "cell"), states, strict=False))}
+        return setup, lambda s: [product, self.kernel(self.op.entry, s, gx, **tensors)]
 
     def gate_scratch(self, elems: int) -> Scratch:
         """Memory for sums."""
@@ -103,7 +104,7 @@ class Walk:
     def _start(self, state: Buffer, first: Value | None) -> Launch:
         if first is None:
             return fill_launch(BufferArg(state), self.dtype, self.state_elems, 0)
-        (launch,) = copy_launches(
+        (copy,) = copy_launches(
             self.ctx,
             BufferArg(first),
             BufferArg(state),
@@ -112,16 +113,13 @@ class Walk:
             (1,),
             (1,),
         )
-        return launch
+        return copy
 
-    def kernel(
-        self, entry: str, step: int, gx: Scratch, buffers: Sequence[Buffer | BufferArg]
-    ) -> Launch:
+    def kernel(self, entry: str, step: int, gx: Scratch, **tensors: Buffer) -> Launch:
         """The kernel of a step, over (H, B, D)."""
         op, node, y = self.op, self.node, self.node.output
-        bias, lens = node.input(3), node.input(4)
-        peephole = node.input(7)
-        optional = {"F_BIAS": bias, "F_LENS": lens, "F_PEEPHOLE": peephole}
+        lens = node.input(4)
+        given = optional(bias=node.input(3), lens=lens, peephole=node.input(7))
         kernel = KernelSpec.of(
             f"recurrent/{op.entry}.cl",
             entry,
@@ -131,21 +129,27 @@ class Walk:
             FUNCTIONS=self._functions(),
             VW=1,
             LENS_T=(DType.INT32 if lens is None else lens.dtype).cl,
-            **{k: int(v is not None) for k, v in optional.items()},
+            F_BIAS=int("bias" in given),
+            F_LENS=int("lens" in given),
+            F_PEEPHOLE=int("peephole" in given),
             **op.features(),
         )
         first, second, third, _ = contiguous_strides(y.dims)
         y_steps = (second, third, first) if op.layout else (first, second, third)
         x_steps = (1, self.time) if op.layout else (self.batch, 1)
-        numbers = (
-            *(step, self.time, self.batch, self.hidden, int(op.direction == "reverse")),
-            *(*x_steps, *self.state_strides, *y_steps),
+        names = ("x_t", "x_b", "state_d", "state_b", "y_t", "y_d", "y_b")
+        args = dict(zip(names, (*x_steps, *self.state_strides, *y_steps), strict=True))
+        args |= dict(step=step, T=self.time, B=self.batch, H=self.hidden)
+        return launch(
+            kernel,
+            (self.hidden, self.batch, self.directions),
+            y=BufferArg(y, 0, self.state_elems),
+            gx=BufferArg(gx, 0, self.state_elems * op.gates),
+            reverse=int(op.direction == "reverse"),
+            **tensors,
+            **given,
+            **args,
         )
-        steps = (BufferArg(y, 0, self.state_elems), BufferArg(gx, 0, self.state_elems * op.gates))
-        buffer_args = [b if isinstance(b, BufferArg) else BufferArg(b) for b in (*steps, *buffers)]
-        buffer_args += [BufferArg(v) for v in optional.values() if v is not None]
-        args: tuple[Arg, ...] = (*buffer_args, *(i32(v) for v in numbers))
-        return Launch(kernel, (self.hidden, self.batch, self.directions), None, args)
 
     def _functions(self) -> Code:
         """The activations act_0, act_1, … of (direction, x) in OpenCL C.

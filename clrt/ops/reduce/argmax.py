@@ -14,7 +14,7 @@ from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.columns import launch_columns, launch_lines
-from clrt.kernels.spec import BufferArg, KernelSpec, Launch, ceil_div, i32, pieces_per_group
+from clrt.kernels.spec import KernelSpec, Launch, ceil_div, launch, pieces_per_group
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering, Variant, reject_float32_cpu, reject_float64
 from clrt.ops.base import Accuracy, Op, Types
@@ -61,13 +61,13 @@ def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
         return []
     outer, n, _ = sizes = _sizes(node)
     assert isinstance(node.op, ArgExtremum)
-    buffers, rank = (BufferArg(node.output), BufferArg(node.arg(0))), len(node.arg(0).dims)
+    x, y, rank = node.arg(0), node.output, len(node.arg(0).dims)
     if rank and normalize_axis(node.op.axis, rank, node.op) < rank - 1:
-        return launch_columns(COLUMNS, _SOURCE, buffers, sizes, 1, ctx, **_better(node))
+        return launch_columns(COLUMNS, _SOURCE, x, y, sizes, 1, ctx, **_better(node))
     rows = pieces_per_group(outer, _ROWS, ctx.caps)
     kernel = KernelSpec.of(_SOURCE, ROWS.entry, **ctx.tunables(ROWS), **_better(node))
-    args = (*buffers, i32(outer), i32(n), i32(rows))
-    return [Launch(kernel, (ceil_div(outer, rows),), (1,), args, outer * n)]
+    args = dict(y=y, x=x, outer=outer, n=n, rows=rows)
+    return [launch(kernel, (ceil_div(outer, rows),), (1,), outer * n, **args)]
 
 
 def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:
@@ -84,7 +84,7 @@ def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:
         IS_FLOAT=int(dtype.is_float),
         **_better(node),
     )
-    return launch_lines(kernel, (BufferArg(node.output), BufferArg(node.arg(0))), _sizes(node), 1)
+    return launch_lines(kernel, node.arg(0), node.output, _sizes(node), 1)
 
 
 @dataclass(frozen=True)

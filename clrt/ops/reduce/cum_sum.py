@@ -13,7 +13,7 @@ from clrt.ir.code import Code, Define
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, IrOp, TensorType
 from clrt.kernels.columns import launch_columns, launch_lines
-from clrt.kernels.spec import BufferArg, KernelSpec, Launch
+from clrt.kernels.spec import KernelSpec, Launch
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering, Variant, reject_float32_cpu, reject_float64
 from clrt.ops.base import Op, Types
@@ -51,16 +51,15 @@ def _defines(op: IrOp) -> dict[str, Define]:
 
 
 def _emit_columns(node: Node, ctx: Lowering) -> list[Launch]:
-    buffers = (BufferArg(node.arg(0)), BufferArg(node.output))
-    defines = _defines(node.op)
-    return launch_columns(COLUMNS, "reduce/cum_sum.cl", buffers, _sizes(node), 1, ctx, **defines)
+    x, y, defines = node.arg(0), node.output, _defines(node.op)
+    return launch_columns(COLUMNS, "reduce/cum_sum.cl", x, y, _sizes(node), 1, ctx, **defines)
 
 
 def _emit_lines(node: Node, ctx: Lowering) -> list[Launch]:
     x = node.arg(0)
     types = {"DATA_T": x.dtype.cl, "STORAGE": x.dtype.storage, "ACC_T": x.dtype.compute}
     kernel = KernelSpec.of("reduce/cum_sum.cl", "cum_sum", VW=1, **types, **_defines(node.op))
-    return launch_lines(kernel, (BufferArg(x), BufferArg(node.output)), _sizes(node), 1)
+    return launch_lines(kernel, x, node.output, _sizes(node), 1)
 
 
 @dataclass(frozen=True)

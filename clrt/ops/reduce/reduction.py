@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from math import prod
 from typing import Any, ClassVar
@@ -15,8 +14,8 @@ from clrt.ir.dims import Dim
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
-from clrt.kernels.spec import Arg, BufferArg, KernelSpec, Launch, ceil_div, i32
-from clrt.kernels.strided import collapse, contiguous_strides
+from clrt.kernels.spec import KernelSpec, Launch, ceil_div, launch
+from clrt.kernels.strided import axes, collapse, contiguous_strides, pad_rank
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering, Variant, reject_float32_cpu, reject_float64
 from clrt.ops.base import Accuracy, Op, Types
@@ -54,14 +53,19 @@ class _ReducedAxes:
     def fits(self) -> bool:
         return max(len(self.kept), len(self.reduced)) <= _PLACES
 
-    def args(self) -> list[np.int32]:
-        """d0..d2, r0..r2, s0..s2, t0..t2."""
-        lists = ((self.kept, 1), (self.reduced, 1), (self.kept_steps, 0), (self.reduced_steps, 0))
-        return [i32(v) for values, fill in lists for v in _places(values, fill)]
+    @property
+    def places(self) -> tuple[int, ...]:
+        """The sizes of the kept axes."""
+        return pad_rank(self.kept, 1, _PLACES)
 
-
-def _places(values: Sequence[int], fill: int) -> tuple[int, ...]:
-    return (fill,) * (_PLACES - len(values)) + tuple(values)
+    def args(self) -> dict[str, int]:
+        """What SIZES declares."""
+        return {
+            **axes("d", self.kept, 1, _PLACES),
+            **axes("r", self.reduced, 1, _PLACES),
+            **axes("s", self.kept_steps, 0, _PLACES),
+            **axes("t", self.reduced_steps, 0, _PLACES),
+        }
 
 
 def _view(node: Node, kind: str) -> _ReducedAxes:
@@ -109,7 +113,7 @@ def _reject_any(node: Node, caps: DeviceCaps) -> str | None:
 def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
     kind = _kind(node)
     view = _view(node, kind)
-    d0, d1, d2 = _places(view.kept, 1)
+    d0, d1, d2 = view.places
     if kind == "rows":
         tunables = ctx.tunables(ROWS)
         size: tuple[int, ...] = (ceil_div(d0 * d1 * d2, tunables["T_ROWS"]),)
@@ -121,7 +125,7 @@ def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
 
 def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:
     view, dtype = _view(node, "any"), node.arg(0).dtype
-    d0, d1, d2 = _places(view.kept, 1)
+    d0, d1, d2 = view.places
     defines: dict[str, Define] = {"VW": 1, "DATA_T": dtype.cl, "STORAGE": dtype.storage}
     # Narrow integers wrap only when they are stored: a mean may have more elements than they hold.
     integer = (DType.UINT64 if dtype is DType.UINT64 else DType.INT64).cl
@@ -155,8 +159,7 @@ def _launch(
         **{"STEP(a, x)": step, "JOIN(a, b)": join, "FINISH(a, n)": finish},
         **defines,
     )
-    args: tuple[Arg, ...] = (BufferArg(node.output), BufferArg(x), *view.args())
-    return [Launch(kernel, size, local, args, prod(x.dims))]
+    return [launch(kernel, size, local, prod(x.dims), y=node.output, x=x, **view.args())]
 
 
 @dataclass(frozen=True)

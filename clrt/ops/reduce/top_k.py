@@ -13,7 +13,7 @@ from clrt.ir.dims import Dim
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
-from clrt.kernels.spec import Arg, BufferArg, KernelSpec, Launch, ceil_div, i32
+from clrt.kernels.spec import Buffer, KernelSpec, Launch, ceil_div, launch
 from clrt.kernels.variant import Lowering, Variant, reject_float64
 from clrt.ops.base import Accuracy, OnnxNode, Op, Types
 from clrt.ops.checks import need, normalize_axis
@@ -56,11 +56,11 @@ def _defines(node: Node) -> dict[str, Define]:
     }
 
 
-def _results(node: Node, ctx: Lowering) -> tuple[BufferArg, BufferArg]:
+def _results(node: Node, ctx: Lowering) -> dict[str, Buffer]:
     """Where the values and the places go."""
     values, *indices = node.outputs
     places = indices[0] if indices else ctx.scratch(count(values.dims), DType.INT64)
-    return BufferArg(values), BufferArg(places)
+    return {"values": values, "indices": places}
 
 
 def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
@@ -68,10 +68,10 @@ def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
     lines, n, inner, k = _sizes(node)
     if not lines * k:
         return []
-    heaps = BufferArg(ctx.scratch(lines * k, DType.INT32))
+    heaps = ctx.scratch(lines * k, DType.INT32)
     kernel = KernelSpec.of("reduce/top_k.cl", "top_k_cpu", **_defines(node))
-    args: tuple[Arg, ...] = (BufferArg(node.arg(0)), heaps, *_results(node, ctx))
-    return [Launch(kernel, (lines,), (1,), (*args, i32(n), i32(inner), i32(k)))]
+    args = dict(x=node.arg(0), list=heaps, n=n, inner=inner, k=k)
+    return [launch(kernel, (lines,), (1,), **args, **_results(node, ctx))]
 
 
 def _emit(node: Node, ctx: Lowering) -> list[Launch]:
@@ -82,21 +82,17 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
         return []
     run = _first_run(k)
     capacity = ceil_div(n, run) * min(run, k)
-    lists = [ctx.scratch(lines * capacity, DType.INT32) for _ in range(2)]
-    sizes = (i32(n), i32(inner), i32(k), i32(capacity))
-    source, target = (BufferArg(b) for b in lists)
+    source, target = (ctx.scratch(lines * capacity, DType.INT32) for _ in range(2))
+    args = dict(x=x, n=n, inner=inner, k=k, capacity=capacity)
     blocks = KernelSpec.of("reduce/top_k.cl", "top_k_blocks", **defines)
     merge = KernelSpec.of("reduce/top_k.cl", "top_k_merge", **defines)
-    args: tuple[Arg, ...] = (BufferArg(x), source, *sizes, i32(run))
-    launches = [Launch(blocks, (ceil_div(n, run), lines), None, args)]
+    launches = [launch(blocks, (ceil_div(n, run), lines), list=source, run=run, **args)]
     while run < n:
         grid = (ceil_div(n, run) * min(run, k), lines)
-        args = (BufferArg(x), source, target, *sizes, i32(run))
-        launches.append(Launch(merge, grid, None, args))
+        launches.append(launch(merge, grid, list=source, merged=target, run=run, **args))
         source, target, run = target, source, 2 * run
     take = KernelSpec.of("reduce/top_k.cl", "top_k_take", **defines)
-    args = (BufferArg(x), source, *_results(node, ctx), *sizes)
-    return [*launches, Launch(take, (k, lines), None, args)]
+    return [*launches, launch(take, (k, lines), list=source, **args, **_results(node, ctx))]
 
 
 @register

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+import clrt
 from clrt.errors import ShapeError
 from clrt.ir.code import Code
 from clrt.ir.dtypes import DType
 from clrt.kernels.preprocess import interfaces
 from clrt.kernels.signature import read_signature
-from clrt.kernels.spec import BufferArg, KernelSpec, Launch, Scratch, launch
+from clrt.kernels.spec import BufferArg, KernelSpec, Launch, Scratch, launch, unused
 
 FILL = KernelSpec.of("tensor/fill.cl", "fill_from", DATA_T=Code("uint"))
 VALUE, DST = Scratch(1, DType.FLOAT32), Scratch(8, DType.INT32)
@@ -30,6 +33,12 @@ def test_a_launch_has_the_arguments_in_the_order_of_the_source() -> None:
     assert made == Launch(FILL, (8,), (1,), args, 7)
     assert isinstance(made.args[2], np.int32)
     assert made.accesses() == [(args[0], "read"), (args[1], "write")]
+
+
+def test_a_stand_in_is_neither_read_nor_written() -> None:
+    made = launch(FILL, (8,), value=unused(Scratch(2, DType.INT64)), dst=DST, n=8)
+    assert len(made.buffers) == 2
+    assert [(a.buffer, access) for a, access in made.accesses()] == [(DST, "write")]
 
 
 def test_numbers_become_what_the_kernel_declares() -> None:
@@ -128,3 +137,15 @@ def test_two_parameters_of_one_name_are_refused(monkeypatch: pytest.MonkeyPatch)
 def _with_source(monkeypatch: pytest.MonkeyPatch, text: str) -> None:
     made: Callable[[str], Any] = lambda source: interfaces(text)  # noqa: E731
     monkeypatch.setattr("clrt.kernels.signature._interfaces", made)
+
+
+def test_only_launch_makes_launches() -> None:
+    """What is made by position is checked against nothing."""
+    folder = Path(clrt.__file__).parent
+    made = [p.relative_to(folder).as_posix() for p in folder.rglob("*.py") if _makes_launches(p)]
+    assert made == ["kernels/spec.py"]
+
+
+def _makes_launches(path: Path) -> bool:
+    calls = (n for n in ast.walk(ast.parse(path.read_text("utf-8"))) if isinstance(n, ast.Call))
+    return any(isinstance(c.func, ast.Name) and c.func.id == "Launch" for c in calls)
