@@ -6,6 +6,30 @@ import json
 from dataclasses import asdict, dataclass, fields
 
 
+@dataclass(frozen=True, order=True)
+class MatrixShape:
+    """What a matrix unit multiplies at once: rows x depth by depth x columns.
+
+    Attributes:
+        operands, sums: Dtypes.
+        instructions: By what kernels reach it: "amx", "mma", "wmma", "mfma", "dpas".
+    """
+
+    rows: int
+    columns: int
+    depth: int
+    operands: str
+    sums: str
+    instructions: str
+
+    def __str__(self) -> str:
+        size = f"{self.rows} x {self.columns} x {self.depth}"
+        return f"{size} {self.operands} by {self.instructions}"
+
+
+AMX_BFLOAT16 = MatrixShape(16, 16, 32, "bfloat16", "float32", "amx")
+
+
 @dataclass(frozen=True)
 class DeviceCaps:
     """Capabilities of one OpenCL device.
@@ -14,7 +38,9 @@ class DeviceCaps:
         kind: "cpu", "gpu" (discrete), "igpu" (shares the host's memory), "accelerator".
         cl_version: (major, minor) of OpenCL.
         float_lanes: Floats in a vector register of the compiled code (16 with AVX-512).
-        matrix_unit: The hardware for small matrices of bfloat16 that kernels may use: "amx" or "".
+        opencl_c: (major, minor) of the newest OpenCL C that its compiler takes.
+        sub_group_sizes: Work-items of a sub-group that kernels may ask for.
+        matrix_shapes: What its matrix units multiply, where kernels may use them.
         quirks: Ids of the rows of `clrt.device.quirks` that apply.
     """
 
@@ -30,7 +56,9 @@ class DeviceCaps:
     global_mem_bytes: int = 1 << 30
     max_alloc_bytes: int = 256 << 20
     float_lanes: int = 4
-    matrix_unit: str = ""
+    opencl_c: tuple[int, int] = (1, 2)
+    sub_group_sizes: frozenset[int] = frozenset()
+    matrix_shapes: frozenset[MatrixShape] = frozenset()
     extensions: frozenset[str] = frozenset()
     simulator: bool = False
     quirks: frozenset[str] = frozenset()
@@ -51,8 +79,9 @@ class DeviceCaps:
     def to_json(self) -> str:
         """The capabilities as JSON, with which planning is tested where the device is not."""
         record = asdict(self)
-        record["extensions"] = sorted(self.extensions)
-        record["quirks"] = sorted(self.quirks)
+        for name in ("extensions", "quirks", "sub_group_sizes"):
+            record[name] = sorted(record[name])
+        record["matrix_shapes"] = [asdict(s) for s in sorted(self.matrix_shapes)]
         return json.dumps(record, indent=2) + "\n"
 
     @classmethod
@@ -60,7 +89,10 @@ class DeviceCaps:
         """The inverse of `to_json`. Fields of other versions of clrt are ignored."""
         known = {f.name for f in fields(cls)}
         record = {k: v for k, v in json.loads(text).items() if k in known}
-        record["cl_version"] = tuple(record["cl_version"])
-        record["extensions"] = frozenset(record["extensions"])
-        record["quirks"] = frozenset(record["quirks"])
+        for name in {"cl_version", "opencl_c"} & record.keys():
+            record[name] = tuple(record[name])
+        for name in {"extensions", "quirks", "sub_group_sizes"} & record.keys():
+            record[name] = frozenset(record[name])
+        shapes = record.get("matrix_shapes", ())
+        record["matrix_shapes"] = frozenset(MatrixShape(**s) for s in shapes)
         return cls(**record)

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, TypeAlias
 
+from clrt.device import requires
 from clrt.device.caps import DeviceCaps
-from clrt.errors import UnsupportedError
+from clrt.device.requires import Requires
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
 from clrt.kernels.gemm_cpu import emit_cpu
@@ -20,7 +22,7 @@ from clrt.kernels.variant import (
     RejectReason,
     Variant,
     always,
-    reject_float32_cpu,
+    reject_but_float32,
     reject_float64,
 )
 
@@ -43,15 +45,7 @@ GPU = tuned(
     T_TK=16,
 )
 _GPU_SIDE = 16
-
-
-def reject_gpu(node: Node, caps: DeviceCaps) -> str | None:
-    """Why `emit_gpu` does not hold for a product of input 0."""
-    if caps.is_cpu:
-        return "for GPUs"
-    if caps.max_work_group_size < _GPU_SIDE**2:
-        return f"work-groups of {caps.max_work_group_size} are too small"
-    return None if node.arg(0).dtype is DType.FLOAT32 else "for float32"
+_GPU_TILES = replace(requires.GPU, work_group_size=_GPU_SIDE**2)
 
 
 def reject_any(node: Node, caps: DeviceCaps) -> str | None:
@@ -97,8 +91,7 @@ def emit_gpu(product: Product, ctx: Lowering) -> list[Launch]:
         return []
     tunables = ctx.tunables(GPU)
     tile_n, tile_m = (_GPU_SIDE * tunables[t] for t in ("T_RN", "T_RM"))
-    if ctx.caps.local_mem_bytes < 4 * tunables["T_TK"] * (tile_n + 1 + tile_m + 1):
-        raise UnsupportedError(f"{ctx.caps.local_mem_bytes} bytes of local memory are too few")
+    ctx.require(Requires(local_mem_bytes=4 * tunables["T_TK"] * (tile_n + 1 + tile_m + 1)))
     launches, product = merge(product, ctx)
     defines = {
         **tunables,
@@ -151,8 +144,8 @@ def variants(
         return lambda node, caps: reject_reason(node, caps) or kernel(node, caps)
 
     return (
-        Variant(f"{prefix}gemm_cpu", lowered(emit_cpu), both(reject_float32_cpu)),
-        Variant(f"{prefix}gemm_gpu", lowered(emit_gpu), both(reject_gpu)),
+        Variant(f"{prefix}gemm_cpu", lowered(emit_cpu), both(reject_but_float32), requires.CPU),
+        Variant(f"{prefix}gemm_gpu", lowered(emit_gpu), both(reject_but_float32), _GPU_TILES),
         Variant(f"{prefix}gemm_any", lowered(emit_any), both(reject_any)),
     )
 

@@ -7,11 +7,10 @@ from math import prod
 
 import numpy as np
 
-from clrt.device.caps import DeviceCaps
 from clrt.errors import UnsupportedError
 from clrt.ir.code import Code
 from clrt.ir.dtypes import DType
-from clrt.ir.graph import Node, Value
+from clrt.ir.graph import Value
 from clrt.ir.op import Array
 from clrt.kernels import gemm
 from clrt.kernels.gemm_cpu import pack_b
@@ -30,11 +29,6 @@ CPU = tuned(
     T_NV=2,
     T_VW=8,
 )
-
-
-def reject_cpu(node: Node, caps: DeviceCaps) -> str | None:
-    """Why `emit_cpu` does not hold."""
-    return None if caps.is_cpu else "for CPU devices"
 
 
 def packed_width(product: Product, ctx: Lowering) -> int:

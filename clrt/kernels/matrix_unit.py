@@ -6,12 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import ClassVar
 
-from clrt.device.caps import DeviceCaps
+from clrt.device.caps import AMX_BFLOAT16, DeviceCaps
+from clrt.device.requires import Requires
 from clrt.ir.code import Define
 from clrt.kernels.product import Product
 from clrt.kernels.spec import ceil_div, round_up
 from clrt.kernels.tiles import width
 
+NEEDS = Requires(matrix=AMX_BFLOAT16)
 _LANES = 16  # of the vectors that tiles are made from
 _PAIR = 32  # rows of a pair of tiles of A, columns of one of B, and their depth
 _PARTS = 3  # numbers of bfloat16 for one of float32
@@ -93,7 +95,7 @@ def pays(product: Product, caps: DeviceCaps) -> bool:
 
 def unit_defines(tunables: Mapping[str, int], caps: DeviceCaps) -> dict[str, Define]:
     """The macro of kernels that can go by the matrix unit."""
-    usable = caps.matrix_unit == "amx" and tunables["T_VW"] == _LANES and tunables["T_UP"]
+    usable = NEEDS.lacking(caps) is None and tunables["T_VW"] == _LANES and tunables["T_UP"]
     return {"MATRIX_UNIT": 1} if usable else {}
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any, TypeAlias, cast
 
@@ -34,11 +34,15 @@ class KernelSpec:
         source: File under `kernels_cl/`.
         entry: Name of the `__kernel` function.
         defines: Macros in order, in front of the source: their values may be code (an epilogue).
+        opencl_c: The language version; the variant's `requires` asks the device for it.
+        options: Of the compiler, besides what all programs have.
     """
 
     source: str
     entry: str
     defines: tuple[tuple[str, Code], ...] = ()
+    opencl_c: tuple[int, int] = (1, 2)
+    options: tuple[Code, ...] = ()
 
     @classmethod
     def of(cls, source: str, entry: str, **defines: Define) -> KernelSpec:
@@ -48,6 +52,20 @@ class KernelSpec:
             TypeError: A value is neither a finite number nor `Code`.
         """
         return cls(source, entry, tuple(sorted((k, spelled(v)) for k, v in defines.items())))
+
+    def compiled(self, opencl_c: tuple[int, int], *options: Code) -> KernelSpec:
+        """The same in another language version, or with options of the compiler."""
+        return replace(self, opencl_c=opencl_c, options=options)
+
+    @property
+    def build_options(self) -> tuple[str, ...]:
+        """The compiler's options.
+
+        Raises:
+            TypeError: One is not clrt's own code.
+        """
+        major, minor = self.opencl_c
+        return (f"-cl-std=CL{int(major)}.{int(minor)}", *map(spelled, self.options))
 
     def has(self, macro: str) -> bool:
         """Whether a macro is defined, other than as 0."""

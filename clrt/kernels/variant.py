@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
 from clrt.device.caps import DeviceCaps
+from clrt.device.requires import ANY, FLOAT64, Requires
 from clrt.errors import UnsupportedError
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
@@ -29,6 +30,16 @@ class Lowering:
     def tunables(self, kernel: TunedKernel) -> dict[str, int]:
         """The `T_` macros of a kernel on this device."""
         return kernel.with_record(self.record(kernel.entry))
+
+    def require(self, requires: Requires) -> None:
+        """Asks for what only tunables or sizes tell; the rest is the variant's `requires`.
+
+        Raises:
+            UnsupportedError: The device lacks it.
+        """
+        lacking = requires.lacking(self.caps)
+        if lacking is not None:
+            raise UnsupportedError(lacking)
 
     def scratch(self, elems: int, dtype: DType = DType.FLOAT32) -> Scratch:
         """Memory for this node only.
@@ -81,12 +92,19 @@ class Variant:
 
     Attributes:
         emit: Launches for a node whose shapes are all known.
-        reject_reason: Why the variant does not hold for node and device; None where it does.
+        reject_reason: Why the variant does not hold for a node; None where it does.
+        requires: What it asks of the device for every node.
     """
 
     name: str
     emit: Emit
     reject_reason: RejectReason = always
+    requires: Requires = ANY
+
+    def rejected(self, node: Node, caps: DeviceCaps) -> str | None:
+        """Why the variant does not hold for node and device; None where it does."""
+        lacking = None if self.requires is ANY else self.requires.lacking(caps)
+        return lacking or self.reject_reason(node, caps)
 
 
 def runs_as(name: str, variants: Sequence[Variant], node: Node, caps: DeviceCaps) -> None:
@@ -96,7 +114,7 @@ def runs_as(name: str, variants: Sequence[Variant], node: Node, caps: DeviceCaps
         UnsupportedError: It is not.
     """
     for variant in variants:
-        reason = variant.reject_reason(node, caps)
+        reason = variant.rejected(node, caps)
         if variant.name == name and reason is None:
             return
         if variant.name == name or reason is None:
@@ -104,10 +122,8 @@ def runs_as(name: str, variants: Sequence[Variant], node: Node, caps: DeviceCaps
     raise UnsupportedError(f"{node} has no variant {name}")
 
 
-def reject_float32_cpu(node: Node, caps: DeviceCaps) -> str | None:
-    """Why a kernel of vectors of float32, for CPUs, does not hold for input 0."""
-    if not caps.is_cpu:
-        return "for CPU devices"
+def reject_but_float32(node: Node, caps: DeviceCaps) -> str | None:
+    """Why a kernel of vectors of float32 does not hold for input 0."""
     return None if node.arg(0).dtype is DType.FLOAT32 else "for float32"
 
 
@@ -123,4 +139,9 @@ def reject_in_float32(node: Node, caps: DeviceCaps) -> str | None:
 def reject_float64(node: Node, caps: DeviceCaps) -> str | None:
     """Why a kernel for all floats does not hold: float64 on a device without it."""
     dtypes = {v.dtype for v in (*node.inputs, *node.outputs) if v is not None}
-    return "no float64 arithmetic" if DType.FLOAT64 in dtypes and not caps.has_fp64 else None
+    return lacks_float64(dtypes, caps)
+
+
+def lacks_float64(dtypes: Iterable[DType], caps: DeviceCaps) -> str | None:
+    """Why a device cannot compute in dtypes of which one is float64; None where it can."""
+    return FLOAT64.lacking(caps) if DType.FLOAT64 in dtypes else None

@@ -19,7 +19,7 @@ def lower(node: Node, ctx: Lowering) -> PlanStep:
     if unread:
         return _host(node, f"no kernel for {unread[0]}")
     for variant in node.op.variants:
-        reason = variant.reject_reason(node, ctx.caps)
+        reason = variant.rejected(node, ctx.caps)
         if reason is None:
             try:
                 launches = variant.emit(node, ctx)

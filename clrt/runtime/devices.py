@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import difflib
 import re
@@ -17,7 +18,7 @@ from clrt.device.quirks import quirks_of
 from clrt.errors import DeviceError, warn_user
 from clrt.runtime.driver import Guard, cl, note_use
 from clrt.runtime.icd import load_failure
-from clrt.runtime.matrix_unit import matrix_unit
+from clrt.runtime.matrix_unit import matrix_shapes
 from clrt.runtime.pocl import float_lanes, repair_target_cpu, target_of
 
 INSTALL_HINT = (
@@ -96,15 +97,30 @@ def _read_caps(device: cl.Device) -> DeviceCaps:
         global_mem_bytes=device.global_mem_size,
         max_alloc_bytes=device.max_mem_alloc_size,
         float_lanes=_float_lanes(device),
+        opencl_c=_opencl_c(device),
         extensions=frozenset(device.extensions.split()),
     )
     quirks = quirks_of(caps)
+    takes_matrices = caps.is_cpu and "takes-assembler" in quirks
     return dataclasses.replace(
         caps,
         quirks=quirks,
         simulator="simulator" in quirks,
-        matrix_unit=matrix_unit() if caps.is_cpu and "takes-assembler" in quirks else "",
+        matrix_shapes=matrix_shapes() if takes_matrices else frozenset(),
     )
+
+
+def _opencl_c(device: cl.Device) -> tuple[int, int]:
+    """The newest OpenCL C that a device's compiler takes.
+
+    Before OpenCL 3.0 a device names one; since then it may name 1.2 and take others.
+    """
+    named = re.match(r"OpenCL C (\d+)\.(\d+)", device.opencl_c_version)
+    versions = [(int(named[1]), int(named[2]))] if named else [(1, 2)]
+    with contextlib.suppress(cl.Error, AttributeError):
+        packed = (v.version for v in device.opencl_c_all_versions)
+        versions += [(v >> 22, v >> 12 & 0x3FF) for v in packed]
+    return max(versions)
 
 
 _found: list[cl.Device] = []

@@ -189,7 +189,7 @@ def peaks_of(session: Session) -> Peaks:
             copies = kernel_copy(session, *buffers), buffer_copy(session, *buffers)
             gbs = max(_speed(session, probe, _SECONDS) for probe in copies)
             products = [multiply_adds(session)]
-            if session.device.caps.matrix_unit:
+            if session.device.caps.matrix_shapes:
                 products.append(unit_products(session))
             gflops = max(_speed(session, probe, _SECONDS) for probe in products)
             cached = _cached_speeds(session)
@@ -240,6 +240,6 @@ def _lanes(session: Session) -> int:
 
 def _kernel(session: Session, entry: str) -> cl.Kernel:
     caps = session.device.caps
-    macros = {"CONSECUTIVE": int(caps.is_cpu), "MATRIX_UNIT": int(bool(caps.matrix_unit))}
+    macros = {"CONSECUTIVE": int(caps.is_cpu), "MATRIX_UNIT": int(bool(caps.matrix_shapes))}
     spec = KernelSpec.of("device/peaks.cl", entry, LANES=_lanes(session), **macros)
     return session.programs.kernel(spec)

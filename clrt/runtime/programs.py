@@ -8,7 +8,7 @@ import os
 import stat
 import warnings
 from collections import OrderedDict
-from collections.abc import Callable, MutableMapping
+from collections.abc import Callable, MutableMapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
@@ -25,8 +25,8 @@ from clrt.runtime.driver import NO_BUILD, Guard, binary_of, check_process, cl
 from clrt.runtime.invokers import remember_invokers
 from clrt.runtime.saver import Saver
 
-# Without warnings: drivers print them, and no user can act on one.
-BUILD_OPTIONS = ("-cl-std=CL1.2", "-w")
+# Drivers print warnings, and no user can act on one.
+_NO_WARNINGS = "-w"
 # Programs that stay in memory when no model uses them any more, for the next that does.
 _KEPT = 16
 # Of the largest entry that is read.
@@ -109,10 +109,11 @@ class ProgramCache:
 
     def _make(self, spec: KernelSpec) -> cl.Program:
         source = spec.text
-        key = self._key(source)
-        program = self._load(key)
+        options = self._options(spec)
+        key = self._key(source, options)
+        program = self._load(key, options)
         if program is None:
-            program = self._build(spec, source)
+            program = self._build(spec, source, options)
             self.builds += 1
             self._saver.add(key, program)
         return program
@@ -132,16 +133,16 @@ class ProgramCache:
         self._lock = RLock()
         self._saver.reset()
 
-    def _key(self, source: str) -> str:
+    def _key(self, source: str, options: Sequence[str]) -> str:
         caps = self.caps
         lanes = str(caps.float_lanes)  # stands for the instructions a CPU compiler uses
-        parts = (source, *self._options, caps.platform, caps.name, caps.driver, lanes)
+        parts = (source, *options, caps.platform, caps.name, caps.driver, lanes)
         text = "\0".join((*parts, clrt.__version__))
         return hashlib.sha256(text.encode()).hexdigest()[:40]
 
-    def _build(self, spec: KernelSpec, source: str) -> cl.Program:
+    def _build(self, spec: KernelSpec, source: str, options: Sequence[str]) -> cl.Program:
         try:
-            return self._compile(cl.Program(self.context, source))
+            return self._compile(cl.Program(self.context, source), options)
         except (cl.Error, MemoryError) as error:
             raise self._failed(error, spec) from error
 
@@ -166,7 +167,7 @@ class ProgramCache:
     def _path(self, key: str) -> Path:
         return self.folder / f"{key}.clbin"
 
-    def _load(self, key: str) -> cl.Program | None:
+    def _load(self, key: str, options: Sequence[str]) -> cl.Program | None:
         try:
             if not self._is_private():
                 return None
@@ -177,21 +178,20 @@ class ProgramCache:
         if _digest(key, binary) != digest:
             return None
         try:
-            return self._compile(cl.Program(self.context, [self.device], [binary]))
+            return self._compile(cl.Program(self.context, [self.device], [binary]), options)
         except cl.Error:
             return None
 
-    def _compile(self, program: cl.Program) -> cl.Program:
+    def _compile(self, program: cl.Program, options: Sequence[str]) -> cl.Program:
         """Builds a program; what a compiler says of one that works is of no use to the user."""
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", cl.CompilerWarning)
-            return program.build(self._options, [self.device], cache_dir=False)
+            return program.build(list(options), [self.device], cache_dir=False)
 
-    @property
-    def _options(self) -> list[str]:
+    def _options(self, spec: KernelSpec) -> tuple[str, ...]:
         """The compiler's options; see the quirk "simulator"."""
-        simulated = ["-cl-opt-disable", "-DSIMULATOR"] if self.caps.simulator else []
-        return [*BUILD_OPTIONS, *simulated]
+        simulated = ("-cl-opt-disable", "-DSIMULATOR") if self.caps.simulator else ()
+        return (*spec.build_options, _NO_WARNINGS, *simulated)
 
     def _store(self, key: str, program: cl.Program) -> None:
         """Writes an entry atomically; that no binary can be had is no error.

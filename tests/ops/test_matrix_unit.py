@@ -7,7 +7,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from clrt.device.caps import DeviceCaps
+from clrt.device.caps import AMX_BFLOAT16, DeviceCaps
 from clrt.ir.dtypes import DType
 from clrt.ir.op import Array
 from clrt.kernels import matrix_unit
@@ -31,9 +31,9 @@ from tests.ops.test_split_product import (
 )
 
 # The simulator has the unit's C code.
-WITH_UNIT = [d for d in all_devices() if d.caps.matrix_unit or d.caps.simulator]
+WITH_UNIT = [d for d in all_devices() if d.caps.matrix_shapes or d.caps.simulator]
 DEVICES = pytest.mark.parametrize("device", WITH_UNIT, ids=lambda d: d.platform.split()[0])
-AMX = replace(CPU, float_lanes=16, matrix_unit="amx", compute_units=2)
+AMX = replace(CPU, float_lanes=16, matrix_shapes=frozenset({AMX_BFLOAT16}), compute_units=2)
 # Two chunks of K of 50 to 64, panels of 48 columns of which two are split at once.
 SMALL = {"gemm_cpu": {"T_MR": 5, "T_NV": 3, "T_VW": 16, "T_KC": 32, "T_UP": 2}}
 NARROW = {"gemm_cpu": {"T_MR": 8, "T_NV": 1, "T_VW": 16, "T_KC": 64, "T_UP": 2}}
@@ -59,7 +59,7 @@ def work_of(plan: Plan) -> list[int]:
 
 
 def caps_of(device: DeviceInfo) -> DeviceCaps:
-    return replace(device.caps, matrix_unit="amx", compute_units=2)
+    return replace(device.caps, matrix_shapes=frozenset({AMX_BFLOAT16}), compute_units=2)
 
 
 def check(build: Build, device: DeviceInfo, products: int = 1) -> None:
@@ -175,7 +175,7 @@ def test_only_large_products_go_by_the_unit() -> None:
     assert pieces(AMX, 128, 3072, 768)
     assert not pieces(AMX, 64, 3072, 768)
     assert not pieces(AMX, 128, 384, 384)
-    assert not pieces(replace(AMX, matrix_unit=""), 1024, 768, 768)
+    assert not pieces(replace(AMX, matrix_shapes=frozenset()), 1024, 768, 768)
     assert not pieces(replace(AMX, float_lanes=8), 1024, 768, 768)
 
 

@@ -150,7 +150,7 @@ def _unit_gflops(lab: Lab, seconds: float) -> float:
     """GFLOP/s of float32 by a CPU's matrix unit, which touch no memory; 0 where there is none."""
     from clrt.runtime.peaks import unit_products
 
-    has_unit = bool(lab.info.caps.matrix_unit)
+    has_unit = bool(lab.info.caps.matrix_shapes)
     return _speed(lab, unit_products(lab.session), seconds) if has_unit else 0.0
 
 

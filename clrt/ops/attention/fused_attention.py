@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from clrt.device import requires
 from clrt.device.caps import DeviceCaps
 from clrt.errors import ShapeError
 from clrt.ir.code import Define
@@ -18,7 +19,7 @@ from clrt.ir.op import Array, TensorType
 from clrt.kernels.spec import BufferArg, KernelSpec, Launch, ceil_div, launch, optional
 from clrt.kernels.strided import broadcast_strides
 from clrt.kernels.tuned import tuned
-from clrt.kernels.variant import Lowering, Variant, reject_float32_cpu, reject_in_float32
+from clrt.kernels.variant import Lowering, Variant, reject_but_float32, reject_in_float32
 from clrt.ops.base import Accuracy, Op, Types
 from clrt.ops.checks import agree, broadcast_shapes, need
 from clrt.ops.movement.movement import index_t
@@ -46,7 +47,7 @@ def _reject_any(node: Node, caps: DeviceCaps) -> str | None:
 
 
 def _reject_cpu(node: Node, caps: DeviceCaps) -> str | None:
-    return reject_float32_cpu(node, caps) or _reject_any(node, caps)
+    return reject_but_float32(node, caps) or _reject_any(node, caps)
 
 
 def _mask_kind(mask: Value | None) -> int:
@@ -201,7 +202,7 @@ class FusedAttention(Op):
     alike = ((0, 1, 2),)
     followed = (4,)
     variants = (
-        Variant("cpu", _emit_cpu, _reject_cpu),
+        Variant("cpu", _emit_cpu, _reject_cpu, requires.CPU),
         Variant("any", _emit_any, _reject_any),
     )
 

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from clrt.device import requires
 from clrt.errors import ShapeError
 from clrt.ir.dims import Dim, differ, same
 from clrt.ir.graph import Node
@@ -13,7 +14,7 @@ from clrt.ir.op import Array, TensorType
 from clrt.kernels.spec import BufferArg, KernelSpec, Launch, launch
 from clrt.kernels.strided import broadcast_strides
 from clrt.kernels.tuned import tuned
-from clrt.kernels.variant import Lowering, Variant, reject_float32_cpu
+from clrt.kernels.variant import Lowering, Variant, reject_but_float32
 from clrt.ops.attention.fused_attention import head_steps, heads_apart
 from clrt.ops.base import Op, Types
 from clrt.ops.checks import need
@@ -71,7 +72,10 @@ class FusedRotary(Op):
     offset: int = 0
 
     domain = "clrt"
-    variants = (Variant("cpu", _emit_cpu, reject_float32_cpu), Variant("any", _emit_any))
+    variants = (
+        Variant("cpu", _emit_cpu, reject_but_float32, requires.CPU),
+        Variant("any", _emit_any),
+    )
 
     def infer(self, inputs: Types) -> list[TensorType]:
         x, cos, sin = (need(inputs, i, self) for i in range(3))

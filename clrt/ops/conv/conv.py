@@ -9,6 +9,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from clrt.device import requires
 from clrt.device.caps import DeviceCaps
 from clrt.errors import ShapeError, UnsupportedError
 from clrt.ir.dims import Shape, differ, same, same_shape
@@ -21,7 +22,7 @@ from clrt.kernels.product import Epilogue, MatrixView, Operand, Product, image_c
 from clrt.kernels.spec import BufferArg, KernelSpec, Launch, ceil_div, launch, round_up
 from clrt.kernels.strided import axes, broadcast_strides
 from clrt.kernels.tuned import tuned
-from clrt.kernels.variant import Emit, Lowering, Variant, reject_float32_cpu
+from clrt.kernels.variant import Emit, Lowering, Variant, reject_but_float32
 from clrt.ops.base import Op, Types
 from clrt.ops.checks import checked_sizes, need
 from clrt.ops.conv.scaled import ScalesChannels
@@ -154,7 +155,7 @@ def _reject_depthwise(node: Node, caps: DeviceCaps) -> str | None:
 
 
 def _reject_depthwise_cpu(node: Node, caps: DeviceCaps) -> str | None:
-    return reject_float32_cpu(node, caps) or _reject_depthwise(node, caps)
+    return reject_but_float32(node, caps) or _reject_depthwise(node, caps)
 
 
 # Rows of a plane to a work-item, on a CPU: small planes are one piece each.
@@ -341,7 +342,7 @@ class FloatConvolution(Convolution, TakesEpilogue):
 
     leading = 3
     variants: ClassVar[tuple[Variant, ...]] = (
-        Variant("depthwise_cpu", _emit_depthwise_cpu, _reject_depthwise_cpu),
+        Variant("depthwise_cpu", _emit_depthwise_cpu, _reject_depthwise_cpu, requires.CPU),
         Variant("depthwise_any", _emit_depthwise_any, _reject_depthwise),
         *gemm.variants(_emit, prefix="im2col_"),
     )

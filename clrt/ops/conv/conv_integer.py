@@ -7,6 +7,7 @@ from math import prod
 
 import numpy as np
 
+from clrt.device import requires
 from clrt.errors import ShapeError
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
@@ -70,7 +71,7 @@ class ConvInteger(Convolution):
     accuracy = Accuracy.EXACT
     biased = False
     variants = (
-        Variant("gemm_integer_cpu", _emit_cpu, gemm_integer.reject_cpu),
+        Variant("gemm_integer_cpu", _emit_cpu, requires=requires.CPU),
         Variant("gemm_integer_any", _emit_any),
     )
 

@@ -7,6 +7,7 @@ from math import prod
 
 import numpy as np
 
+from clrt.device import requires
 from clrt.errors import ShapeError, UnsupportedError
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Value
@@ -97,7 +98,7 @@ class MatMulInteger(MatrixProduct):
 
     accuracy = Accuracy.EXACT
     variants = (
-        Variant("gemm_integer_cpu", _emit_cpu, gemm_integer.reject_cpu),
+        Variant("gemm_integer_cpu", _emit_cpu, requires=requires.CPU),
         Variant("gemm_integer_any", _emit_any),
     )
 

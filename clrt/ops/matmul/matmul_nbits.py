@@ -7,6 +7,7 @@ from math import prod
 
 import numpy as np
 
+from clrt.device import requires
 from clrt.device.caps import DeviceCaps
 from clrt.errors import ShapeError, UnsupportedError, counted
 from clrt.ir.dims import differ
@@ -18,7 +19,7 @@ from clrt.kernels.blocks import Blocks
 from clrt.kernels.product import MatrixView, Product
 from clrt.kernels.spec import BufferArg, ceil_div, round_up
 from clrt.kernels.strided import contiguous_strides
-from clrt.kernels.variant import Emit, Variant, reject_float32_cpu
+from clrt.kernels.variant import Emit, Variant, reject_but_float32
 from clrt.ops.base import Accuracy, Decompose, OnnxNode, Op, Types
 from clrt.ops.checks import known, need
 from clrt.ops.epilogue import TakesEpilogue, after_bias, fused_reference, fused_type
@@ -109,7 +110,9 @@ class MatMulNBits(MatrixProduct, TakesEpilogue):
     in_place = tuple(range(5, 64))
     leading = 6
     variants = (
-        Variant("gemm_blocks_cpu", _lowered(gemm.emit_blocks_cpu), reject_float32_cpu),
+        Variant(
+            "gemm_blocks_cpu", _lowered(gemm.emit_blocks_cpu), reject_but_float32, requires.CPU
+        ),
         Variant("few_rows", _lowered(gemm.emit_any), _reject_few),
         *gemm.variants(_lowered)[1:],
     )

@@ -12,7 +12,7 @@ from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.spec import KernelSpec, Launch, launch
-from clrt.kernels.variant import Lowering, Variant
+from clrt.kernels.variant import Lowering, Variant, lacks_float64
 from clrt.ops.base import Accuracy, Op, Types
 from clrt.ops.checks import need
 from clrt.ops.movement.movement import count
@@ -23,9 +23,9 @@ def _reject(node: Node, caps: DeviceCaps) -> str | None:
     dtype = node.arg(0).dtype
     if DType.STRING in (dtype, node.output.dtype):
         return "text stays on the host"
-    if dtype.storage != "plain" or (dtype is DType.FLOAT64 and not caps.has_fp64):
+    if dtype.storage != "plain":
         return f"no kernel compares {dtype}"
-    return None
+    return lacks_float64((dtype,), caps)
 
 
 def _emit(node: Node, ctx: Lowering) -> list[Launch]:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from clrt.device import requires
 from clrt.device.caps import DeviceCaps
 from clrt.errors import ShapeError, UnsupportedError
 from clrt.ir.code import Code, Define
@@ -60,8 +61,6 @@ def _reject_cpu(node: Node, caps: DeviceCaps) -> str | None:
     """Why rows are not copied in long vectors."""
     x, op = node.arg(0), node.op
     assert isinstance(op, Gather)
-    if not caps.is_cpu:
-        return "for CPU devices"
     shape = symbolic_shape(x)
     inner = shape[normalize_axis(op.axis, len(shape), op) + 1 :]
     known = [d for d in inner if isinstance(d, int)]
@@ -114,7 +113,7 @@ class Gather(Op):
     storages = None
     shape_data = True
     followed = (1,)
-    variants = (Variant("cpu", _emit_cpu, _reject_cpu), Variant("any", _emit_any))
+    variants = (Variant("cpu", _emit_cpu, _reject_cpu, requires.CPU), Variant("any", _emit_any))
 
     def infer(self, inputs: Types) -> list[TensorType]:
         x, indices = need(inputs, 0, self), need(inputs, 1, self)

@@ -22,7 +22,7 @@ from clrt.kernels.strided import (
     copy_launches,
     launch_places,
 )
-from clrt.kernels.variant import Lowering, Variant
+from clrt.kernels.variant import Lowering, Variant, lacks_float64
 from clrt.ops.base import Op, Types
 from clrt.ops.checks import need, normalize_axis
 from clrt.ops.movement.movement import count, index_t
@@ -44,9 +44,9 @@ def reject_reduce(reduction: Reduction, dtype: DType, caps: DeviceCaps) -> str |
     """Why the device cannot reduce the dtype, if so."""
     if reduction == "none":
         return None
-    if dtype in (DType.BOOL, DType.FLOAT16) or (dtype is DType.FLOAT64 and not caps.has_fp64):
+    if dtype in (DType.BOOL, DType.FLOAT16):
         return f"no kernel reduces {dtype}"
-    return None
+    return lacks_float64((dtype,), caps)
 
 
 def data_t(reduction: Reduction, dtype: DType) -> Code:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from clrt.device import requires
 from clrt.device.caps import DeviceCaps
 from clrt.errors import ShapeError
 from clrt.ir.code import Define
@@ -24,7 +25,7 @@ from clrt.kernels.spec import (
     pieces_per_group,
 )
 from clrt.kernels.tuned import TunedKernel, tuned
-from clrt.kernels.variant import Lowering, Variant, reject_float32_cpu, reject_in_float32
+from clrt.kernels.variant import Lowering, Variant, reject_but_float32, reject_in_float32
 from clrt.ops.base import Accuracy, Decompose, OnnxNode, Op, Types
 from clrt.ops.checks import need
 from clrt.ops.registry import register
@@ -49,7 +50,7 @@ def reject_cpu(node: Node, caps: DeviceCaps) -> str | None:
     if any(node.arg(i).dtype is not DType.FLOAT32 for i in range(1, len(node.inputs))):
         return "for statistics of float32"
     small = len(node.arg(0).dims) < 3
-    return reject_float32_cpu(node, caps) or ("a channel is one element" if small else None)
+    return reject_but_float32(node, caps) or ("a channel is one element" if small else None)
 
 
 def launch_rows(
@@ -121,7 +122,10 @@ class BatchNormalization(Op):
     storages = WIDENED_STORAGES
     in_place = (0,)
     accuracy = Accuracy.ELEMENTWISE
-    variants = (Variant("cpu", _emit_cpu, reject_cpu), Variant("any", _emit_any, reject_reason))
+    variants = (
+        Variant("cpu", _emit_cpu, reject_cpu, requires.CPU),
+        Variant("any", _emit_any, reject_reason),
+    )
 
     @classmethod
     def from_onnx(cls, node: OnnxNode) -> BatchNormalization:

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from clrt.device import requires
 from clrt.errors import ShapeError
 from clrt.ir.dtypes import WIDENED_STORAGES
 from clrt.ir.graph import Node
@@ -76,7 +77,10 @@ class GroupStatistics(Op):
     storages = WIDENED_STORAGES
     in_place = (0,)
     accuracy = Accuracy.ACCUMULATED
-    variants = (Variant("cpu", _emit_cpu, reject_cpu), Variant("any", _emit_any, reject_reason))
+    variants = (
+        Variant("cpu", _emit_cpu, reject_cpu, requires.CPU),
+        Variant("any", _emit_any, reject_reason),
+    )
 
     def groups(self, channels: int) -> int:
         """How many groups so many channels make."""

@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from clrt.device import requires
 from clrt.device.caps import DeviceCaps
 from clrt.errors import ShapeError, UnsupportedError
 from clrt.ir.builder import Builder
@@ -22,7 +23,7 @@ from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import (
     Lowering,
     Variant,
-    reject_float32_cpu,
+    reject_but_float32,
     reject_in_float32,
     runs_as,
 )
@@ -103,7 +104,7 @@ def _reject_any(node: Node, caps: DeviceCaps) -> str | None:
 
 def _reject_cpu(node: Node, caps: DeviceCaps) -> str | None:
     """Why the vector kernel does not hold."""
-    return reject_float32_cpu(node, caps) or _reject_any(node, caps)
+    return reject_but_float32(node, caps) or _reject_any(node, caps)
 
 
 def _launch(node: Node, tunables: dict[str, int] | None) -> list[Launch]:
@@ -156,7 +157,10 @@ def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:
     return _launch(node, None)
 
 
-VARIANTS = (Variant("cpu", _emit_cpu, _reject_cpu), Variant("any", _emit_any, _reject_any))
+VARIANTS = (
+    Variant("cpu", _emit_cpu, _reject_cpu, requires.CPU),
+    Variant("any", _emit_any, _reject_any),
+)
 
 
 def check_stash_type(node: OnnxNode) -> None:

@@ -8,6 +8,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from clrt.device import requires
 from clrt.ir.code import Code
 from clrt.ir.dtypes import WIDENED_STORAGES, DType
 from clrt.ir.graph import Node, Value
@@ -15,7 +16,7 @@ from clrt.ir.op import Array, TensorType
 from clrt.kernels.columns import launch_columns, launch_lines
 from clrt.kernels.spec import KernelSpec, Launch, ceil_div, launch
 from clrt.kernels.tuned import tuned
-from clrt.kernels.variant import Lowering, Variant, reject_float32_cpu, reject_float64
+from clrt.kernels.variant import Lowering, Variant, reject_but_float32, reject_float64
 from clrt.ops.base import Accuracy, OnnxNode, Op, Types
 from clrt.ops.checks import infer_along_axis, normalize_axis
 from clrt.ops.registry import register
@@ -89,7 +90,7 @@ class SoftmaxBase(Op):
     in_place = (0,)
     accuracy = Accuracy.TRANSCENDENTAL
     variants: ClassVar[tuple[Variant, ...]] = (
-        Variant("cpu", _emit_cpu, reject_float32_cpu),
+        Variant("cpu", _emit_cpu, reject_but_float32, requires.CPU),
         Variant("any", _emit_any, reject_float64),
     )
 

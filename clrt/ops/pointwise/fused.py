@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from clrt.device import requires
 from clrt.device.caps import DeviceCaps
 from clrt.errors import ModelError
 from clrt.ir.code import Code, Define
@@ -29,7 +30,7 @@ from clrt.kernels.row_norm import RowNorm, norm_flops
 from clrt.kernels.spec import KernelSpec, Launch, ceil_div, launch, numbered
 from clrt.kernels.strided import MAX_RANK, broadcast_strides, collapse, launch_places, pad_rank
 from clrt.kernels.tuned import tuned
-from clrt.kernels.variant import Lowering, Variant, runs_as
+from clrt.kernels.variant import Lowering, Variant, lacks_float64, runs_as
 from clrt.ops.base import Accuracy, Op, Types
 from clrt.ops.norm.layer_normalization import Normalization, row_norm
 from clrt.ops.pointwise.conversions import literal
@@ -195,8 +196,8 @@ def _reject(node: Node, caps: DeviceCaps) -> str | None:
     program = render(steps, dtypes)
     if isinstance(program, str):
         return program
-    if not caps.has_fp64 and DType.FLOAT64 in step_dtypes(steps, dtypes):
-        return "the device has no float64"
+    if lacking := lacks_float64(step_dtypes(steps, dtypes), caps):
+        return lacking
     out = node.output.dims
     dims, _ = collapse(out[:-1], *(broadcast_strides(v.dims, out)[:-1] for v in values))
     if len(dims) > MAX_RANK - 1:
@@ -221,10 +222,6 @@ def _inner(value: Value, y: Value) -> Code:
     if same(shape[-1], target[-1]):
         return Code("1")
     return Code("0") if same(shape[-1], 1) else Code("ARG")
-
-
-def _reject_cpu(node: Node, caps: DeviceCaps) -> str | None:
-    return _reject(node, caps) if caps.is_cpu else "for CPU devices"
 
 
 def _takes_vectors(node: Node) -> bool:
@@ -363,7 +360,7 @@ def _walk(values: Sequence[Value], y: Value) -> tuple[tuple[int, ...], dict[str,
 
 
 Pointwise.variants = (
-    Variant("cpu", _emit_cpu, _reject_cpu),
+    Variant("cpu", _emit_cpu, _reject, requires.CPU),
     Variant("any", _emit_any, _reject),
 )
 Fused.variants = Pointwise.variants

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from clrt.device import requires
 from clrt.device.caps import DeviceCaps
 from clrt.errors import ShapeError
 from clrt.ir.code import Code, Define
@@ -16,7 +17,7 @@ from clrt.ir.op import Array, TensorType
 from clrt.kernels.columns import launch_columns, launch_lines
 from clrt.kernels.spec import KernelSpec, Launch, ceil_div, launch, pieces_per_group
 from clrt.kernels.tuned import tuned
-from clrt.kernels.variant import Lowering, Variant, reject_float32_cpu, reject_float64
+from clrt.kernels.variant import Lowering, Variant, reject_but_float32, reject_float64
 from clrt.ops.base import Accuracy, Op, Types
 from clrt.ops.checks import need, normalize_axis
 from clrt.ops.norm.softmax import around_axis
@@ -101,7 +102,10 @@ class ArgExtremum(Op):
 
     better: ClassVar[Code] = Code(">")
     accuracy = Accuracy.EXACT
-    variants = (Variant("cpu", _emit_cpu, reject_float32_cpu), Variant("any", _emit_any, _reject))
+    variants = (
+        Variant("cpu", _emit_cpu, reject_but_float32, requires.CPU),
+        Variant("any", _emit_any, _reject),
+    )
 
     def infer(self, inputs: Types) -> list[TensorType]:
         x = need(inputs, 0, self)

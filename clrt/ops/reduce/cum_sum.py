@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from clrt.device import requires
 from clrt.device.caps import DeviceCaps
 from clrt.errors import ShapeError
 from clrt.ir.code import Code, Define
@@ -15,7 +16,7 @@ from clrt.ir.op import Array, IrOp, TensorType
 from clrt.kernels.columns import launch_columns, launch_lines
 from clrt.kernels.spec import KernelSpec, Launch
 from clrt.kernels.tuned import tuned
-from clrt.kernels.variant import Lowering, Variant, reject_float32_cpu, reject_float64
+from clrt.kernels.variant import Lowering, Variant, reject_but_float32, reject_float64
 from clrt.ops.base import Op, Types
 from clrt.ops.checks import need, normalize_axis
 from clrt.ops.movement.movement import elements, host_ints
@@ -27,7 +28,7 @@ COLUMNS = tuned("cum_columns", {"T_VW": (4, 8, 16)}, T_VW=8, T_NV=8)
 
 def _reject_columns(node: Node, caps: DeviceCaps) -> str | None:
     last = _axis(node) >= len(node.output.dims) - 1
-    return reject_float32_cpu(node, caps) or ("for other axes than the last" if last else None)
+    return reject_but_float32(node, caps) or ("for other axes than the last" if last else None)
 
 
 def _axis(node: Node) -> int:
@@ -81,7 +82,7 @@ class Cumulative(Op):
     host_inputs = (1,)
     shape_data = True
     variants = (
-        Variant("columns", _emit_columns, _reject_columns),
+        Variant("columns", _emit_columns, _reject_columns, requires.CPU),
         Variant("lines", _emit_lines, reject_float64),
     )
 

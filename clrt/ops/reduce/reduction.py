@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 
+from clrt.device import requires
 from clrt.device.caps import DeviceCaps
 from clrt.ir.code import Code, Define
 from clrt.ir.dims import Dim
@@ -17,7 +18,7 @@ from clrt.ir.op import Array, TensorType
 from clrt.kernels.spec import KernelSpec, Launch, ceil_div, launch
 from clrt.kernels.strided import axes, collapse, contiguous_strides, pad_rank
 from clrt.kernels.tuned import tuned
-from clrt.kernels.variant import Lowering, Variant, reject_float32_cpu, reject_float64
+from clrt.kernels.variant import Lowering, Variant, reject_but_float32, reject_float64
 from clrt.ops.base import Accuracy, Op, Types
 from clrt.ops.checks import need, normalize_axis
 from clrt.ops.movement.movement import data_of, fresh_dims, given, length
@@ -92,7 +93,7 @@ def _kind(node: Node) -> str:
 
 
 def _reject_cpu(node: Node, caps: DeviceCaps) -> str | None:
-    reason = reject_float32_cpu(node, caps)
+    reason = reject_but_float32(node, caps)
     if reason is None and not _view(node, _kind(node)).fits:
         return "more than 3 axes remain after merging"
     return reason
@@ -191,7 +192,7 @@ class Reduce(Op):
     host_inputs = (1,)
     accuracy = Accuracy.ACCUMULATED
     variants = (
-        Variant("cpu", _emit_cpu, _reject_cpu),
+        Variant("cpu", _emit_cpu, _reject_cpu, requires.CPU),
         Variant("any", _emit_any, _reject_any),
     )
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from clrt.device.caps import DeviceCaps
+from clrt.device import requires
 from clrt.errors import ShapeError, counted
 from clrt.ir.code import Define
 from clrt.ir.dims import Dim
@@ -29,10 +29,6 @@ _FEW = 64
 
 def _first_run(k: int) -> int:
     return max(256, 16 * k) if k <= _FEW else _BLOCK
-
-
-def _reject_cpu(node: Node, caps: DeviceCaps) -> str | None:
-    return reject_float64(node, caps) if caps.is_cpu else "for CPU devices"
 
 
 def _sizes(node: Node) -> tuple[int, int, int, int]:
@@ -112,7 +108,10 @@ class TopK(Op):
     storages = None
     host_inputs = (1,)
     accuracy = Accuracy.EXACT
-    variants = (Variant("heap", _emit_cpu, _reject_cpu), Variant("merge", _emit, reject_float64))
+    variants = (
+        Variant("heap", _emit_cpu, reject_float64, requires.CPU),
+        Variant("merge", _emit, reject_float64),
+    )
 
     @classmethod
     def from_onnx(cls, node: OnnxNode) -> Op:

@@ -9,11 +9,10 @@ import numpy as np
 from clrt.device.caps import DeviceCaps
 from clrt.errors import ShapeError
 from clrt.ir.dims import Dim
-from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.spec import KernelSpec, Launch, launch
-from clrt.kernels.variant import Lowering, Variant
+from clrt.kernels.variant import Lowering, Variant, lacks_float64
 from clrt.ops.base import Accuracy, Op, Types
 from clrt.ops.checks import agree, need, normalize_axis
 from clrt.ops.movement.movement import count, elements, fresh_dim
@@ -21,10 +20,7 @@ from clrt.ops.registry import register
 
 
 def _reject(node: Node, caps: DeviceCaps) -> str | None:
-    dtype = node.arg(0).dtype
-    if dtype is DType.FLOAT64 and not caps.has_fp64:
-        return f"no kernel reads {dtype} indices"
-    return None
+    return lacks_float64((node.arg(0).dtype,), caps)
 
 
 def _emit(node: Node, ctx: Lowering) -> list[Launch]:

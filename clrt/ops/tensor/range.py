@@ -16,7 +16,7 @@ from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.spec import KernelSpec, Launch, launch
-from clrt.kernels.variant import Lowering, Variant
+from clrt.kernels.variant import Lowering, Variant, lacks_float64
 from clrt.limits import check_host
 from clrt.ops.base import Accuracy, Op, Types
 from clrt.ops.checks import need
@@ -29,9 +29,7 @@ _MOST = 2.0**62
 
 def _reject(node: Node, caps: DeviceCaps) -> str | None:
     dtype = node.output.dtype
-    if dtype is DType.FLOAT16 or (dtype is DType.FLOAT64 and not caps.has_fp64):
-        return f"no {dtype} arithmetic"
-    return None
+    return f"no {dtype} arithmetic" if dtype is DType.FLOAT16 else lacks_float64((dtype,), caps)
 
 
 def _emit(node: Node, ctx: Lowering) -> list[Launch]:

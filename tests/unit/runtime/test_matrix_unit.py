@@ -10,9 +10,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from clrt.device.caps import DeviceCaps
+from clrt.device.caps import AMX_BFLOAT16, DeviceCaps
 from clrt.device.quirks import quirks_of
-from clrt.runtime.matrix_unit import matrix_unit
+from clrt.runtime.matrix_unit import matrix_shapes
 
 
 @pytest.fixture
@@ -24,24 +24,24 @@ def answer(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
     monkeypatch.setattr(Path, "read_text", lambda _: f"flags : {asked.flags}")
     system = SimpleNamespace(syscall=lambda *_: asked.code)
     monkeypatch.setattr(ctypes, "CDLL", lambda _: system)
-    matrix_unit.cache_clear()
+    matrix_shapes.cache_clear()
     yield asked
-    matrix_unit.cache_clear()
+    matrix_shapes.cache_clear()
 
 
 def test_the_cpu_has_it_and_the_system_agrees(answer: SimpleNamespace) -> None:
-    assert matrix_unit() == "amx"
+    assert matrix_shapes() == {AMX_BFLOAT16}
 
 
 @pytest.mark.parametrize("flags", ["", "fpu avx512f", "amx_tile amx_int8", "amx_bf16"])
 def test_the_cpu_lacks_it(answer: SimpleNamespace, flags: str) -> None:
     answer.flags = flags
-    assert matrix_unit() == ""
+    assert matrix_shapes() == frozenset()
 
 
 def test_the_system_refuses(answer: SimpleNamespace) -> None:
     answer.code = -1
-    assert matrix_unit() == ""
+    assert matrix_shapes() == frozenset()
 
 
 @pytest.mark.parametrize(("name", "value"), [("system", "Windows"), ("machine", "aarch64")])
@@ -49,7 +49,7 @@ def test_elsewhere(
     answer: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, name: str, value: str
 ) -> None:
     monkeypatch.setattr(platform, name, lambda: value)
-    assert matrix_unit() == ""
+    assert matrix_shapes() == frozenset()
 
 
 def test_only_compilers_that_assemble_it() -> None:

@@ -70,10 +70,36 @@ def test_damaged_entry_is_rebuilt(device: DeviceInfo, tmp_path: Path, damage: by
     assert entry.read_bytes() != damage
 
 
+def test_language_and_options_make_a_program_of_their_own(
+    device: DeviceInfo, tmp_path: Path
+) -> None:
+    first = _cache(device, tmp_path)
+    newest = SPEC.compiled(device.caps.opencl_c)
+    exact = SPEC.compiled((1, 2), Code("-cl-fp32-correctly-rounded-divide-sqrt"))
+    defined = SPEC.compiled((1, 2), Code("-DOTHER=1"))
+    assert device.caps.opencl_c >= (1, 2)
+    assert len({SPEC, newest, exact, defined}) == 4 - (device.caps.opencl_c == (1, 2))
+    for _ in range(2):
+        for spec in (SPEC, newest, defined):
+            first.kernel(spec)
+    assert first.builds == len({SPEC, newest, defined})
+    first.save()
+    again = _cache(device, tmp_path)
+    again.kernel(defined)
+    assert again.builds == 0
+
+
+def test_options_are_code_of_clrt(device: DeviceInfo, tmp_path: Path) -> None:
+    text = "-DTAKEN_FROM_A_MODEL"
+    spec = SPEC.compiled((1, 2), text)  # type: ignore[arg-type]
+    with pytest.raises(TypeError):
+        _cache(device, tmp_path).kernel(spec)
+
+
 def test_an_entry_under_the_name_of_another_is_rebuilt(device: DeviceInfo, tmp_path: Path) -> None:
     other = KernelSpec.of("pointwise/elementwise.cl", "elementwise_flat", VW=1, OTHER=1)
     first = _cache(device, tmp_path)
-    keys = [first._key(spec.text) for spec in (SPEC, other)]
+    keys = [first._key(spec.text, first._options(spec)) for spec in (SPEC, other)]
     first.kernel(SPEC)
     first.save()
     (tmp_path / f"{keys[0]}.clbin").rename(tmp_path / f"{keys[1]}.clbin")
@@ -126,7 +152,7 @@ def test_a_file_of_somebody_else_is_not_read(
 
     monkeypatch.setattr(os, "fstat", fstat)
     cache = _cache(device, tmp_path)
-    assert cache._load(entry.stem) is None
+    assert cache._load(entry.stem, cache._options(SPEC)) is None
 
 
 def test_programs_go_with_those_that_use_them(device: DeviceInfo, tmp_path: Path) -> None:

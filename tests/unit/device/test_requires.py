@@ -1,0 +1,67 @@
+"""What kernels ask of a device, beside what devices have."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from clrt.device.caps import AMX_BFLOAT16, DeviceCaps, MatrixShape
+from clrt.device.requires import ANY, CPU, FLOAT64, GPU, Requires
+from clrt.errors import UnsupportedError
+from clrt.kernels.variant import Lowering
+
+LEAST = DeviceCaps("p", "least", "v", "1", "gpu", max_work_group_size=64)
+MMA = MatrixShape(16, 8, 16, "float16", "float32", "mma")
+MOST = replace(
+    LEAST,
+    opencl_c=(3, 0),
+    max_work_group_size=1024,
+    local_mem_bytes=64 << 10,
+    sub_group_sizes=frozenset({16, 32}),
+    extensions=frozenset({"cl_khr_fp64", "cl_khr_fp16"}),
+    matrix_shapes=frozenset({MMA}),
+)
+
+
+@pytest.mark.parametrize(
+    ("requires", "reason"),
+    [
+        (CPU, "for devices of kind cpu, not gpu"),
+        (FLOAT64, "needs cl_khr_fp64"),
+        (Requires(opencl_c=(2, 0)), "needs OpenCL C 2.0; the device has 1.2"),
+        (Requires(work_group_size=256), "needs work-groups of 256 items; the device has 64"),
+        (
+            Requires(local_mem_bytes=20000),
+            "needs 20000 bytes of local memory; the device has 16384",
+        ),
+        (Requires(sub_group_size=32), "needs sub-groups of 32 work-items"),
+        (Requires(matrix=MMA), "needs a matrix unit for 16 x 8 x 16 float16 by mma"),
+    ],
+)
+def test_what_a_device_lacks(requires: Requires, reason: str) -> None:
+    assert requires.lacking(LEAST) == reason
+    if requires is not CPU:
+        assert requires.lacking(MOST) is None
+
+
+def test_another_matrix_unit_is_none() -> None:
+    assert Requires(matrix=AMX_BFLOAT16).lacking(MOST) is not None
+
+
+def test_kinds_divide_the_devices() -> None:
+    for kind in ("cpu", "gpu", "igpu", "accelerator"):
+        caps = replace(LEAST, kind=kind)
+        assert ANY.lacking(caps) is None
+        assert (CPU.lacking(caps) is None) != (GPU.lacking(caps) is None)
+
+
+def test_what_only_sizes_tell() -> None:
+    ctx = Lowering(LEAST, lambda kernel: {})
+    ctx.require(Requires(local_mem_bytes=16384))
+    with pytest.raises(UnsupportedError, match="bytes of local memory"):
+        ctx.require(Requires(local_mem_bytes=16385))
+
+
+def test_capabilities_survive_json() -> None:
+    assert DeviceCaps.from_json(MOST.to_json()) == MOST
