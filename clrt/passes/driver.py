@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Hashable, Iterable, Set
+from collections.abc import Container, Hashable, Iterable, Set
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -147,10 +147,9 @@ class GraphView:
         users = self._users.get(value, {})
         return next(iter(users)) if len(users) == 1 and value not in self._outputs else None
 
-    def stays_inside(self, value: Value, nodes: Iterable[Node]) -> bool:
+    def stays_inside(self, value: Value, nodes: Container[Node]) -> bool:
         """Whether nothing but `nodes` needs a value."""
-        members = set(nodes)
-        return value not in self._outputs and all(u in members for u in self._users.get(value, ()))
+        return value not in self._outputs and all(u in nodes for u in self._users.get(value, ()))
 
     def superfluous(self, match: Match, patch: Patch) -> set[Node] | str:
         """The nodes that nothing needs behind a patch; a reason where one of the match stays."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
+
 from clrt.ir.graph import Node, Patch, Value
 from clrt.ir.op import IrOp
 from clrt.ops.pointwise.cast import Cast
@@ -31,14 +33,14 @@ class FuseElementwise(Pass):
     def match(self, view: GraphView, node: Node) -> Match | Miss | None:
         if not _can_join(node):
             return None
-        members = {node: None}
-        refused = ""
+        group = _Group(view, node)
+        members, refused = group.members, ""
         while True:
-            candidate, reason = _candidate(view, node, members)
+            candidate, reason = group.candidate()
             refused = reason or refused
             if candidate is None:
                 break
-            members[candidate] = None
+            group.add(candidate)
         if len(members) == 1:
             return Miss(refused, node) if refused else None
         order = _topological(members)
@@ -64,31 +66,77 @@ def _can_join(node: Node) -> bool:
     )
 
 
-def _candidate(view: GraphView, root: Node, members: dict[Node, None]) -> tuple[Node | None, str]:
-    """A producer that can join the members, and why the last one refused could not."""
-    refused = ""
-    outside = [v for m in members for v in m.inputs if v is not None and v.producer not in members]
-    for value in dict.fromkeys(outside):
-        producer = value.producer
-        if producer is None or not _can_join(producer):
-            continue
-        if not view.stays_inside(value, members):
-            continue
+@dataclass(frozen=True)
+class _Part:
+    """What a node adds to a program: operands, literals, and how many steps besides."""
+
+    operands: frozenset[Value]
+    literals: frozenset[IrOp]
+    steps: int
+    trouble: str | None
+
+    @classmethod
+    def of(cls, node: Node) -> _Part:
+        builder = _program([node])
+        literals = builder.literals
+        operands = frozenset(builder.inputs)
+        return cls(operands, literals, builder.size - len(literals), builder.trouble())
+
+
+class _Group:
+    """A node and the producers that joined it so far."""
+
+    def __init__(self, view: GraphView, root: Node) -> None:
+        self.members: dict[Node, None] = {}
+        self._view, self._root = view, root
+        self._operands: frozenset[Value] = frozenset()
+        self._literals: frozenset[IrOp] = frozenset()
+        self._steps = 0
+        self.add(root)
+
+    def add(self, node: Node) -> None:
+        """Takes in a node."""
+        self.members[node] = None
+        self._operands, self._literals, self._steps = self._with(node)
+
+    def _with(self, node: Node) -> tuple[frozenset[Value], frozenset[IrOp], int]:
+        part = self._part(node)
+        operands = (self._operands | part.operands) - {node.output}
+        return operands, self._literals | part.literals, self._steps + part.steps
+
+    def _part(self, node: Node) -> _Part:
+        memo = self._view.memo
+        if node not in memo:
+            memo[node] = _Part.of(node)
+        part: _Part = memo[node]
+        return part
+
+    def candidate(self) -> tuple[Node | None, str]:
+        """A producer that can join, and why the last one refused could not."""
+        refused, members = "", self.members
+        read = dict.fromkeys(v for m in members for v in m.inputs)
+        for value in read:
+            producer = None if value is None else value.producer
+            if value is None or producer is None or producer in members or not _can_join(producer):
+                continue
+            if not self._view.stays_inside(value, members):
+                continue
+            reason = self._reject_reason(value, producer)
+            if reason is None:
+                return producer, refused
+            refused = reason
+        return None, refused
+
+    def _reject_reason(self, value: Value, producer: Node) -> str | None:
         if value.dtype.is_tiny or _rounds(producer):
-            refused = f"'{value.name}' is rounded to {value.dtype}, which happens in memory"
-            continue
-        if not keeps_shape(value, root.output) and not has_one_element(value):
-            refused = f"'{value.name}' {value.type} is smaller than the result {root.output.type}"
-            continue
-        builder = _program(_topological({**members, producer: None}))
-        if len(builder.inputs) > MAX_OPERANDS or builder.size > MAX_STEPS:
-            refused = f"with '{value.name}' it would have too many operands or steps"
-            continue
-        if builder.trouble() is not None:
-            refused = builder.trouble() or ""
-            continue
-        return producer, refused
-    return None, refused
+            return f"'{value.name}' is rounded to {value.dtype}, which happens in memory"
+        result = self._root.output
+        if not keeps_shape(value, result) and not has_one_element(value):
+            return f"'{value.name}' {value.type} is smaller than the result {result.type}"
+        operands, literals, steps = self._with(producer)
+        if len(operands) > MAX_OPERANDS or steps + len(literals) > MAX_STEPS:
+            return f"with '{value.name}' it would have too many operands or steps"
+        return self._part(producer).trouble
 
 
 def _rounds(node: Node) -> bool:

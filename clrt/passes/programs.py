@@ -43,6 +43,11 @@ class ProgramBuilder:
         """How many steps there are."""
         return len(self._steps)
 
+    @property
+    def literals(self) -> frozenset[IrOp]:
+        """Those of the steps that are numbers."""
+        return frozenset(self._literals)
+
     def operand(self, value: Value) -> Ref:
         """The reference to a value from outside."""
         if value not in self.inputs:
