@@ -13,6 +13,7 @@ from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Value
 from clrt.ops.attention.fused_attention import FusedAttention
 from clrt.ops.attention.fused_rotary import FusedRotary
+from clrt.ops.attention.update_cache import UpdateCache, update_parts
 from clrt.ops.decompositions import Audience, decomposes
 from clrt.ops.matmul.matmul import MatMul
 from clrt.ops.movement.concat import Concat, Split
@@ -85,6 +86,11 @@ def _fused_rotary(node: Node, make: Maker) -> Sequence[Value]:
     result = make(Add(), make(Mul(), heads, cos), make(Mul(), turned, sin))
     merged = make(Transpose(_BY_HEAD), result)
     return [make(Reshape(), merged, make.numbers([0, 0, width]))]
+
+
+@decomposes(UpdateCache, audience=Audience.EXPORT)
+def _update_cache(node: Node, make: Maker) -> Sequence[Value]:
+    return update_parts(node, make)
 
 
 def _bias(node: Node, q: Value, k: Value, make: Maker) -> Value | None:

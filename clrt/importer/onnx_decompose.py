@@ -22,7 +22,7 @@ from clrt.ops.blaming import Blaming
 from clrt.ops.decompositions import Decomposition, imported_as
 
 # What decompositions are written in; "clrt" has ops of its own for them.
-_OPSETS = {"": 24, "ai.onnx.ml": 5, "com.microsoft": 1, "clrt": 1}
+_OPSETS = {"": 25, "ai.onnx.ml": 5, "com.microsoft": 1, "clrt": 1}
 
 
 class DecompositionImporter:

@@ -149,6 +149,10 @@ class Op(IrOp):
         """The outputs, where the host drives the node: a size in them depends on the data."""
         return self.compute(*(None if x is None else host.read(x) for x in inputs))
 
+    def in_donated(self) -> Op:
+        """The op where the memory of input 0 is donated and its output may take it over."""
+        return self
+
     @property
     def host_computes(self) -> bool:
         """Whether the host computes what `drive` gives, and does not just say what to run."""

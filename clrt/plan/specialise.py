@@ -8,7 +8,7 @@ specialised with it.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from math import prod
 
@@ -25,6 +25,7 @@ from clrt.ops.blaming import Blaming
 from clrt.ops.control.control_flow import sink_constants
 from clrt.ops.decompositions import Audience, decompose
 from clrt.plan.derived import derive, trace_of
+from clrt.plan.lifetimes import is_view
 
 # A folded result is a constant of the plan; larger ones are computed on the device at each run.
 MAX_FOLDED_BYTES = 4 << 20
@@ -88,11 +89,13 @@ def specialise_to_break(
     bindings: Bindings,
     shapes: Mapping[str, tuple[int, ...]],
     known: Mapping[str, Array],
+    donated: Collection[str] = (),
 ) -> tuple[Graph, GraphBreak | None]:
     """As much of the graph as can be given numbers, and the cut where that is not all.
 
     Args:
         known: Elements of inputs, by name; these are no inputs of the copy.
+        donated: Inputs whose memory the plan may write to.
 
     Raises:
         ShapeError: The shapes do not fit somewhere inside the graph.
@@ -115,6 +118,7 @@ def specialise_to_break(
     copy.inputs = [v for v in copy.inputs if v.name not in known]
     for value in copy.inputs:
         _check_size(value, value.type)
+    owned = {v for v in copy.inputs if v.name in donated}
     kept: list[Node] = []
     suffix: list[Node] = []
     blocked: set[Value] = set()
@@ -127,6 +131,9 @@ def specialise_to_break(
     while todo:
         node = todo.popleft()
         node.inputs = [None if v is None else _final(v, instead) for v in node.inputs]
+        if owned and _lies_in(node, owned):
+            assert isinstance(node.op, Op)
+            node.op = node.op.in_donated()
         if any(_is_open(v, blocked, sizes) for v in node.inputs if v is not None):
             suffix.append(node)
         elif (found := decompose(node, names, Audience.PLANNING)) is not None:
@@ -160,6 +167,15 @@ def _final(value: Value, instead: Mapping[Value, Value]) -> Value:
     while value in instead:
         value = instead[value]
     return value
+
+
+def _lies_in(node: Node, owned: Collection[Value]) -> bool:
+    """Whether input 0 lies in the memory of one of these values, as it is or through views."""
+    value = node.input(0)
+    while value is not None and value not in owned and value.producer is not None:
+        maker = value.producer
+        value = maker.input(0) if is_view(maker) else None
+    return value in owned
 
 
 def _unread(node: Node) -> bool:

@@ -122,6 +122,11 @@ def _attend_in_room(
         for old, new in zip(past, (k, v), strict=True)
     ]
     size, total = dim_of(body, cache[0], 2), body("Add", count, rows)
+    if mask is None and beams is None and body.output_count <= 3:
+        causal = int(body.attrs.get("unidirectional", 0))
+        operands, lengths = [q, *cache, None, None, None], body("Expand", total, batch)
+        y = body("Attention", *operands, lengths, is_causal=causal, **_scale(body))
+        return [merge_heads(body, y), *cache]
     places, ends = count_up(body, size), body("Unsqueeze", total, body.ints(0))
     if body.attrs.get("unidirectional", 0):
         own = body("Unsqueeze", count_up(body, rows), body.ints(1))

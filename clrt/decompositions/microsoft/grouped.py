@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from clrt.decompositions.body import Body, expands
@@ -102,8 +102,7 @@ def _bits(body: Body) -> int:
 
 def grown(body: Body, cache: Value, rows: Value, first: Value, total: Value) -> Value:
     """A cache `[B, K, P, D]` with rows from the place `first` on, `[B]`, and room for `total`."""
-    room = body("Max", body("Sub", total, dim_of(body, cache, 2)), body.scalar(0))
-    return body("TensorScatter", padded(body, cache, 2, after=room), rows, first, axis=-2)
+    return body("UpdateCache", cache, rows, first, total, domain="clrt")
 
 
 def _kept(body: Body, lengths: Value, size: Value) -> Value:
@@ -172,6 +171,56 @@ def _added(body: Body, bias: Value, keys: Value, count: Value, by_row: bool) -> 
     return body("GatherElements", whole, places, axis=3)
 
 
+def _scores_kind(body: Body) -> int:
+    """What the fourth output has of the scores: 0 nothing, 1 before the softmax, 2 behind."""
+    kind = int(body.attrs.get("qk_output", 0))
+    return kind if body.output_count > 3 and kind in (1, 2) else 0
+
+
+def _in_order(body: Body) -> bool:
+    """Whether which keys a query sees is said by its place and its row's length alone."""
+    window = int(body.attrs.get("local_window_size", -1))
+    causal, more = body.attrs.get("causal", 1), body.attrs.get("smooth_softmax", 0)
+    return not (
+        body.has(10) or body.has(11) or more or _scores_kind(body) or (window > 0 and not causal)
+    )
+
+
+def _attend_in_order(
+    body: Body,
+    operands: tuple[Value, Value, Value],
+    lengths: Value,
+    rows: Value,
+    attrs: Mapping[str, Any],
+) -> Value:
+    """Attention of all keys that each row has, or of those up to the place of each query."""
+    window = int(body.attrs.get("local_window_size", -1))
+    causal: dict[str, Any] = {}
+    if body.attrs.get("causal", 1):
+        # Behind a row of a first call that is shorter than the others are keys of padding, which
+        # the queries there see: so places start at 0.
+        lengths = body("Max", lengths, rows)
+        causal = {"is_causal": 1, **({"left_window_size": window - 1} if window > 0 else {})}
+    return body("Attention", *operands, None, None, None, lengths, **causal, **attrs)
+
+
+def _with_sink(
+    body: Body, k: Value, v: Value, mask: Value, count: Value
+) -> tuple[Value, Value, Value]:
+    """Keys, values and mask with one more place, of no value, that takes its share of the softmax.
+
+    Args:
+        count: The places so far, as `[1]`.
+    """
+    extra = body.ints(1)
+    k, v = (padded(body, t, 2, after=extra) for t in (k, v))
+    mask = padded(body, mask, 3, after=extra)
+    if body.has(11):
+        sinks = body("Unsqueeze", body.inputs[11], body.ints(0, 2, 3))
+        mask = body("Add", mask, padded(body, sinks, 3, before=count))
+    return k, v, mask
+
+
 @expands(_DOMAIN, "GroupQueryAttention")
 def _group_query_attention(body: Body) -> None:
     """Inputs: q, k, v, past keys and values `[B, K, P, D]`, the last place of each row, how many
@@ -210,6 +259,13 @@ def _group_query_attention(body: Body) -> None:
             for old, new in zip(body.inputs[3:5], caches, strict=True)
         ]
     k, v = (_restored(body, cache, scale) for scale, cache in zip((12, 13), caches, strict=True))
+    attrs: dict[str, Any] = {
+        n: float(body.attrs[n]) for n in ("scale", "softcap") if body.attrs.get(n)
+    }
+    if not windowed and _in_order(body):
+        y = _attend_in_order(body, (q, k, v), lengths, rows, attrs)
+        body.outputs = [merge_heads(body, y), *presents]
+        return
     count = dim_of(body, k, 2)
     keys = count_up(body, count)
     if windowed:
@@ -228,19 +284,10 @@ def _group_query_attention(body: Body) -> None:
     mask = mask_of(body, seen)
     if body.has(10):
         mask = body("Add", mask, _added(body, body.inputs[10], keys, count, bool(windowed)))
-    attrs: dict[str, Any] = {
-        n: float(body.attrs[n]) for n in ("scale", "softcap") if body.attrs.get(n)
-    }
     if body.has(11) or body.attrs.get("smooth_softmax", 0):
-        # One more place, of no value, takes its share of the softmax.
-        extra = body.ints(1)
-        k, v = (padded(body, t, 2, after=extra) for t in (k, v))
-        mask = padded(body, mask, 3, after=extra)
-        if body.has(11):
-            sinks = body("Unsqueeze", body.inputs[11], body.ints(0, 2, 3))
-            mask = body("Add", mask, padded(body, sinks, 3, before=count))
-    kind = int(body.attrs.get("qk_output", 0))
-    if body.output_count <= 3 or windowed or kind not in (1, 2):
+        k, v, mask = _with_sink(body, k, v, mask, count)
+    kind = _scores_kind(body)
+    if windowed or not kind:
         y = body("Attention", q, k, v, mask, **attrs)
         body.outputs = [merge_heads(body, y), *presents]
         return
