@@ -10,14 +10,16 @@ import operator
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property, lru_cache
 from typing import TypeAlias
 
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 _DIRECTIVE = re.compile(
-    r"^[ \t]*#[ \t]*(define|undef|if|ifdef|ifndef|elif|else|endif)\b((?:\\\n|[^\n])*)", re.MULTILINE
+    r"^[ \t]*#[ \t]*(define|undef|if|ifdef|ifndef|elif|else|endif)\b[ \t]*((?:\\\n|[^\n])*)",
+    re.MULTILINE,
 )
-_MACRO = re.compile(r"\s*(\w+)(\(([^)]*)\))?(.*)", re.DOTALL)
-_KERNEL = re.compile(r"__kernel\b[^{;]*?\bvoid\s+(\w+)\s*\(([^{]*)\)\s*\{")
+_MACRO = re.compile(r"(\w+)(\(([^)]*)\))?(.*)", re.DOTALL)
+_KERNEL = r"__kernel\b[^{{;]*?\bvoid\s+{}\s*\(([^{{]*)\)\s*\{{"
 _TOKEN = re.compile(r"[A-Za-z_]\w*|\d\w*|##|&&|\|\||[!=<>]=|[^\s\\]")
 _NAME = re.compile(r"[A-Za-z_]\w*")
 _LEVELS: tuple[dict[str, Callable[[int, int], int]], ...] = (
@@ -46,13 +48,24 @@ class Macro:
 
 @dataclass(frozen=True)
 class _Define:
+    """A definition, or its end; most are of no matter, so that they stay text."""
+
     name: str
-    macro: Macro | None  # None takes the name back
+    text: str
+    ends: bool
+
+    @cached_property
+    def macro(self) -> Macro:
+        parts = _MACRO.fullmatch(self.text)
+        assert parts is not None, self.text
+        _, given, params, body = parts.groups()
+        of = None if given is None else tuple(p.strip() for p in params.split(",") if p.strip())
+        return Macro(of, tokens(body))
 
 
 @dataclass
 class _Conditional:
-    branches: list[tuple[Tokens, list[_Define | _Conditional]]] = field(default_factory=list)
+    branches: list[tuple[str, list[_Define | _Conditional]]] = field(default_factory=list)
 
 
 _Block: TypeAlias = "list[_Define | _Conditional]"
@@ -89,16 +102,21 @@ class Interface:
 PRIMITIVES = ("IN", "OUT", "INOUT")
 
 
-def interfaces(source: str) -> dict[str, Interface]:
-    """Those of the kernels of a source whose includes are expanded, by entry point."""
+def read_interface(source: str, entry: str) -> Interface:
+    """That of a kernel in a source whose includes are expanded.
+
+    Raises:
+        ValueError: There is no such kernel.
+    """
     text = _COMMENT.sub(" ", source)
-    found = {}
-    for kernel in _KERNEL.finditer(text):
-        before = ((d[1], d[2]) for d in _DIRECTIVE.finditer(text, 0, kernel.start()))
-        found[kernel[1]] = Interface(kernel[2], before)
-    return found
+    kernel = re.search(_KERNEL.format(entry), text)
+    if kernel is None:
+        raise ValueError(f"no kernel {entry}")
+    before = ((d[1], d[2]) for d in _DIRECTIVE.finditer(text, 0, kernel.start()))
+    return Interface(kernel[1], before)
 
 
+@lru_cache(maxsize=4096)
 def tokens(text: str) -> Tokens:
     """The tokens of C that have no strings."""
     return tuple(_TOKEN.findall(text))
@@ -113,28 +131,19 @@ def _parse(directives: Iterator[tuple[str, str]]) -> _Block:
             conditionals.append(_Conditional())
             open_blocks[-1].append(conditionals[-1])
             open_blocks.append([])
-            tests = {"if": (), "ifdef": ("defined",), "ifndef": ("!", "defined")}[kind]
-            conditionals[-1].branches.append(((*tests, *tokens(rest)), open_blocks[-1]))
+            test = {"if": "", "ifdef": "defined ", "ifndef": "!defined "}[kind] + rest
+            conditionals[-1].branches.append((test, open_blocks[-1]))
         elif kind in ("elif", "else"):
             open_blocks[-1] = []
-            test = tokens(rest) if kind == "elif" else ("1",)
-            conditionals[-1].branches.append((test, open_blocks[-1]))
+            conditionals[-1].branches.append((rest if kind == "elif" else "1", open_blocks[-1]))
         elif kind == "endif":
             conditionals.pop()
             open_blocks.pop()
         else:
-            open_blocks[-1].append(_definition(kind, rest))
+            name = _NAME.match(rest)
+            assert name is not None, rest
+            open_blocks[-1].append(_Define(name[0], rest, kind == "undef"))
     return block
-
-
-def _definition(kind: str, rest: str) -> _Define:
-    parts = _MACRO.fullmatch(rest)
-    assert parts is not None, rest
-    name, given, params, body = parts.groups()
-    if kind == "undef":
-        return _Define(name, None)
-    of = None if given is None else tuple(p.strip() for p in params.split(",") if p.strip())
-    return _Define(name, Macro(of, tokens(body)))
 
 
 def _filter(block: _Block, names: set[str]) -> _Block:
@@ -144,21 +153,21 @@ def _filter(block: _Block, names: set[str]) -> _Block:
         if isinstance(item, _Define):
             if item.name in names:
                 kept.append(item)
-                names.update(filter(_NAME.fullmatch, item.macro.body if item.macro else ()))
+                names.update(filter(_NAME.fullmatch, item.macro.body))
             continue
         branches = [(test, _filter(inside, names)) for test, inside in item.branches]
         if any(inside for _, inside in branches):
             kept.append(_Conditional(branches))
-            names.update(t for test, _ in branches for t in test if _NAME.fullmatch(t))
+            names.update(t for test, _ in branches for t in tokens(test) if _NAME.fullmatch(t))
     return kept
 
 
 def _run(block: _Block, macros: dict[str, Macro]) -> None:
     for item in block:
         if isinstance(item, _Conditional):
-            taken = (inside for test, inside in item.branches if _holds(test, macros))
+            taken = (inside for test, inside in item.branches if _holds(tokens(test), macros))
             _run(next(taken, []), macros)
-        elif item.macro is None:
+        elif item.ends:
             macros.pop(item.name, None)
         else:
             macros[item.name] = item.macro

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Literal, TypeAlias, cast, get_args
 
-from clrt.kernels.preprocess import PRIMITIVES, Interface, Tokens, interfaces
+from clrt.kernels.preprocess import PRIMITIVES, Interface, Tokens, read_interface
 from clrt.kernels.source import read_source
 
 Access: TypeAlias = Literal["read", "write", "update"]
@@ -61,13 +61,10 @@ def read_signature(source: str, entry: str, defines: Mapping[str, str]) -> Kerne
     Raises:
         ValueError: A source declares something else: a bug of clrt.
     """
-    kernels = _interfaces(source)
-    if entry not in kernels:
-        raise ValueError(f"{source} has no kernel {entry}")
     try:
-        found = tuple(map(_param, _split(kernels[entry].params(defines))))
+        found = tuple(map(_param, _split(_interface(source, entry).params(defines))))
     except (ValueError, LookupError) as error:
-        raise ValueError(f"{source}: the parameters of {entry}: {error}") from error
+        raise ValueError(f"{source}: parameters of {entry}: {error}") from error
     signature = KernelSignature(found)
     if len(signature.names) != len(found):
         raise ValueError(f"{source}: {entry} has two parameters of one name")
@@ -75,8 +72,8 @@ def read_signature(source: str, entry: str, defines: Mapping[str, str]) -> Kerne
 
 
 @cache
-def _interfaces(source: str) -> dict[str, Interface]:
-    return interfaces(read_source(source))
+def _interface(source: str, entry: str) -> Interface:
+    return read_interface(read_source(source), entry)
 
 
 def _split(tokens: Tokens) -> list[Tokens]:

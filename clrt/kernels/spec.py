@@ -240,6 +240,8 @@ def launch(
 
 def _argument(param: Param, value: Any) -> Arg:
     """A value as what a parameter declares."""
+    if type(value) is int and param.type == "int" and param.access is None:  # most of them
+        return i32(value)
     bound = _number(param.type, value) if param.access is None else _tensor(param, value)
     if bound is None:
         what = param.type if param.access is None else f"a tensor of {param.type}"
@@ -271,7 +273,9 @@ def i32(value: Any) -> np.int32:
     """
     if not -(1 << 31) <= value < 1 << 31:
         raise ShapeError(f"A kernel would count to {value}, past 32 bits; use smaller inputs.")
-    return cast(np.int32, value) if is_traced(value) else np.int32(value)
+    if type(value) is not int and is_traced(value):
+        return cast(np.int32, value)
+    return np.int32(value)
 
 
 def f32(value: Any) -> np.float32:
