@@ -10,6 +10,7 @@ import importlib
 from typing import TYPE_CHECKING
 
 from clrt.errors import (
+    CancelledError,
     ClrtError,
     DeviceError,
     HostFallbackWarning,
@@ -25,12 +26,15 @@ from clrt.errors import (
 
 if TYPE_CHECKING:
     from clrt.model import Model, load
+    from clrt.runs.run import Run
+    from clrt.runs.state import State
     from clrt.runtime.devices import DeviceInfo, devices
-    from clrt.runtime.session import DeviceTensor
+    from clrt.runtime.tensors import DeviceTensor
     from clrt.signature import TensorSpec
     from clrt.text.sentence_encoder import SentenceEncoder
 
 __all__ = [
+    "CancelledError",
     "ClrtError",
     "DeviceError",
     "DeviceInfo",
@@ -43,8 +47,10 @@ __all__ = [
     "OutOfMemoryError",
     "PassError",
     "PlanError",
+    "Run",
     "SentenceEncoder",
     "ShapeError",
+    "State",
     "TensorSpec",
     "UnsupportedError",
     "devices",
@@ -54,9 +60,11 @@ __all__ = [
 # Imported at first use: who only imports clrt, or asks for its version, does not wait for them.
 _HOMES = {
     "DeviceInfo": "clrt.runtime.devices",
-    "DeviceTensor": "clrt.runtime.session",
+    "DeviceTensor": "clrt.runtime.tensors",
     "Model": "clrt.model",
+    "Run": "clrt.runs.run",
     "SentenceEncoder": "clrt.text.sentence_encoder",
+    "State": "clrt.runs.state",
     "TensorSpec": "clrt.signature",
     "devices": "clrt.runtime.devices",
     "load": "clrt.model",

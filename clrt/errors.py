@@ -135,6 +135,10 @@ class DeviceError(ClrtError):
     """No OpenCL platform, or the device asked for is absent or unusable."""
 
 
+class CancelledError(ClrtError):
+    """`cancel` was called on the run."""
+
+
 class OutOfMemoryError(DeviceError):
     """A request does not fit on the device, in the memory limit or in CLRT_HOST_LIMIT.
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import operator
 import os
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from threading import RLock
-from typing import Any, TypeVar
+from typing import Any
 from weakref import WeakSet
 
 import numpy as np
@@ -16,35 +14,34 @@ from clrt import knobs
 from clrt.container.compiled import read_compiled
 from clrt.errors import InputError
 from clrt.files import expanded
-from clrt.inspection import memory as sizes
 from clrt.inspection.explain import Explanation, explain
-from clrt.inspection.memory import Memory
-from clrt.inspection.units import format_shapes
 from clrt.ir.graph import Graph
 from clrt.ops.base import Held
 from clrt.passes.driver import PassReport
 from clrt.passes.pipeline import optimize
+from clrt.plan import memory as sizes
+from clrt.plan.memory import Memory
 from clrt.plan.plan import Plan
 from clrt.profiling.collect import collect
 from clrt.profiling.profile import Profile
+from clrt.runs.call import Call
+from clrt.runs.run import Run
+from clrt.runs.runner import Runner
+from clrt.runs.state import State
+from clrt.runtime.bound_plan import BoundPlan
 from clrt.runtime.devices import DeviceInfo, choose_device
-from clrt.runtime.executor import BoundPlan
 from clrt.runtime.profiler import Recorder
-from clrt.runtime.session import DeviceTensor, session_for
-from clrt.signature import Signature
+from clrt.runtime.session import session_for
+from clrt.signature import Signature, shape_of
 from clrt.sources import Source, is_compiled, read_graph
-from clrt.stages import Stages
+from clrt.units import format_shapes
 
-T = TypeVar("T")
-# How long `close` waits for a run in another thread.
-_CLOSE_S = 1.0
 _MODELS: WeakSet[Model] = WeakSet()
 
 
 def _after_fork_in_child() -> None:
-    """No other thread is at a model there."""
     for model in _MODELS:
-        model._lock = RLock()
+        model._runner.after_fork_in_child()
 
 
 if hasattr(os, "register_at_fork"):
@@ -100,8 +97,8 @@ def load(
 class Model:
     """A model on a device. Use `load` to make one.
 
-    `run` may be called from several threads: calls on one device take turns. As a context manager
-    it frees its device memory at the end.
+    `run` may be called from several threads. As a context manager it frees its device memory at the
+    end.
 
     Attributes:
         inputs, outputs: What `run` takes and gives.
@@ -127,22 +124,19 @@ class Model:
         self._session = session_for(device, cache_dir)
         self._signature = Signature(graph, self._session)
         self.inputs, self.outputs = self._signature.inputs, self._signature.outputs
-        self._held = {s.name for s in self.outputs if s.kind != "tensor"}
         strict = knobs.STRICT.get() if strict is None else strict
-        self._stages = Stages(graph, self._session, strict, memory_limit)
-        self._lock = RLock()
-        self._running = False
+        self._runner = Runner(graph, self._session, strict, memory_limit)
         _MODELS.add(self)
 
     @property
     def host_nodes(self) -> dict[str, str]:
         """The nodes that computed on the host so far, by name, and why."""
-        return self._stages.host_nodes
+        return self._runner.planner.host_nodes
 
     @property
     def memory_limit(self) -> int | None:
         """Bytes that it may allocate on the device; None for what there is."""
-        return self._stages.own_limit
+        return self._runner.room.own_limit
 
     def __enter__(self) -> Model:
         return self
@@ -160,47 +154,30 @@ class Model:
         A run in another thread ends with an error after what it has on the device, a tenth of a
         second or one kernel. Where it takes longer than a second to end it frees the memory itself.
         """
-        self._stages.stop.requested = True
-        if not self._session.connection.usable:
-            return
-        if self._lock.acquire(timeout=_CLOSE_S):
-            try:
-                if not self._running:  # else a signal's handler is here in the midst of a run
-                    self._stages.close()
-            finally:
-                self._lock.release()
-
-    def _run(self, action: str, run: Callable[[], T]) -> T:
-        """Takes its turn on the model.
-
-        Raises:
-            InputError: It is closed.
-        """
-        with self._lock:
-            if self._stages.stop.requested:
-                raise InputError(f"This model is closed; load it again to {action} it.")
-            self._running = True
-            try:
-                return run()
-            finally:
-                self._running = False
-                if self._stages.stop.requested:
-                    self._stages.close()
+        self._runner.close()
 
     def run(
         self,
         inputs: Mapping[str, Any] | Any,
         outputs: Sequence[str] | None = None,
         device_outputs: bool = False,
+        *,
+        donate: Collection[str] = (),
+        state: State | None = None,
     ) -> dict[str, Any]:
-        """Runs the model.
+        """Runs the model: `submit` and `wait`, on this thread.
 
         Args:
             inputs: An array (or DeviceTensor) per input name, a list for a sequence, a dict for a
                 map; for a model with one input, the array alone. Lossless casts are made (int32 to
-                int64, say), others refused; the floats of lists are rounded.
-            outputs: The outputs wanted; all by default.
+                int64, say), others refused; the floats of lists are rounded. A DeviceTensor is
+                read where it lies.
+            outputs: The outputs wanted; all by default, but for those that a state holds.
             device_outputs: Whether results stay on the device, as DeviceTensors.
+            donate: Names of inputs, each a DeviceTensor, whose memory the run may use up. An
+                output that is computed in the place of one takes it over; with
+                `device_outputs` nothing is copied then. The tensors cannot be used again.
+            state: Inputs that the run before left on the device. It takes over their outputs.
 
         Returns:
             An ndarray or DeviceTensor per output name, a list for a sequence, a dict for a map.
@@ -209,14 +186,56 @@ class Model:
             InputError: An input is missing, unknown, or of a wrong dtype or value.
             ShapeError: An input has a wrong rank or dim.
             OutOfMemoryError: The device has no room for these shapes; the model stays usable.
-            DeviceError: The driver fails, or does not work in this fork; the same holds.
+            DeviceError: The driver fails, or does not work in this fork; the same holds. What a
+                tensor that was donated, or a state, has in it is then undefined.
             ClrtError: Another thread closed the model.
         """
-        names = self._signature.wanted(outputs)
-        feeds = self._signature.feeds(inputs)
-        wanted = dict.fromkeys(names, device_outputs)
-        results = self._run("run", lambda: self._stages.run(self._graph, feeds, wanted))
-        return {n: _for_user(results[n], device_outputs, n in self._held) for n in names}
+        call = Call.of(self._signature, inputs, outputs, device_outputs, donate, state)
+        return call.for_user(self._runner.run(call.feeds, call.wanted, call.donated))
+
+    def submit(
+        self,
+        inputs: Mapping[str, Any] | Any,
+        outputs: Sequence[str] | None = None,
+        device_outputs: bool = False,
+        *,
+        donate: Collection[str] = (),
+    ) -> Run:
+        """Starts a run, and returns while it is on its way.
+
+        Two runs of a model can be on their way at once, each with an arena of its own; a third
+        waits for one of them.
+
+        Args:
+            inputs: As for `run`; arrays stay as they are until the run is done.
+            outputs: As for `run`.
+            device_outputs: As for `run`.
+            donate: As for `run`.
+
+        Raises:
+            InputError, ShapeError: As `run`. Other errors come from `Run.wait`.
+        """
+        call = Call.of(self._signature, inputs, outputs, device_outputs, donate)
+        pending, stop = self._runner.submit(call.feeds, call.wanted, call.donated)
+        return Run(pending, stop, call.for_user)
+
+    def new_state(self, pairs: Mapping[str, str], values: Mapping[str, Any]) -> State:
+        """Tensors on the device for inputs that outputs of each run take the place of.
+
+        Args:
+            pairs: Names of inputs, and of the output that each is in the next run.
+            values: The first value of each input: an array, or a shape for zeros.
+
+        Raises:
+            InputError, ShapeError: A name or a value does not fit.
+        """
+        self._signature.wanted(list(pairs.values()))
+        for name in pairs:
+            if name not in values:
+                raise InputError(
+                    f"No value for input '{name}' of the state; pass an array or a shape."
+                )
+        return State(pairs, {n: self._signature.on_device(n, values[n]) for n in pairs})
 
     def feeds(self, inputs: Mapping[str, Any] | Any) -> dict[str, Held]:
         """The inputs of a run as `run` takes them in: by name, checked, in the input's dtype.
@@ -241,23 +260,19 @@ class Model:
         feeds = self._signature.feeds(inputs)
 
         def once(recorder: Recorder | None) -> None:
-            self._stages.recorder = recorder
-            try:
-                self._stages.run(self._graph, feeds, {s.name: False for s in self.outputs})
-            finally:
-                self._stages.recorder = None
+            self._runner.run(feeds, {s.name: False for s in self.outputs}, recorder=recorder)
 
         shapes = {n: tuple(f.shape) for n, f in feeds.items() if hasattr(f, "shape")}
         name = self._graph.name
-        return self._run("profile", lambda: collect(self._session, once, name, shapes, repeat))
+        return collect(self._session, once, name, shapes, repeat)
 
     def plan(self, shapes: Mapping[str, Sequence[int]]) -> Plan:
         """The execution plan for given input shapes: steps, launches, arena.
 
         Where shapes depend on computed data it goes as far as the first of those.
         """
-        with self._lock:
-            return self._stages.stage(self._graph, self._shapes(shapes)).bound.plan
+        with self._runner.lock:
+            return self._runner.planner.stage(self._graph, self._shapes(shapes)).plan
 
     def memory(self, shapes: Mapping[str, Sequence[int]]) -> Memory:
         """The memory that a run at given input shapes needs; nothing is allocated for it.
@@ -267,7 +282,8 @@ class Model:
         Raises:
             OutOfMemoryError: A single buffer is larger than the device can allocate.
         """
-        return self._stages.memory(*self._stages.plan(self._shapes(shapes)))
+        planner = self._runner.planner
+        return planner.memory(*planner.plan(self._graph, self._shapes(shapes)))
 
     def explain(self, shapes: Mapping[str, Sequence[int]]) -> Explanation:
         """Why the plan for given input shapes is as it is: print it, or take its `rows`.
@@ -276,10 +292,11 @@ class Model:
         moves; and what the graph passes did and nearly did. Where shapes depend on computed data
         it goes as far as the first of those.
         """
-        plan, cut = self._stages.plan(self._shapes(shapes))
-        memory = self._stages.memory(plan, cut)
+        planner = self._runner.planner
+        plan, graph_break = planner.plan(self._graph, self._shapes(shapes))
+        memory = planner.memory(plan, graph_break)
         caps, device = self.device.caps, str(self.device)
-        return explain(self._graph, plan, cut, caps, device, memory, self.report)
+        return explain(self._graph, plan, graph_break, caps, device, memory, self.report)
 
     def best_batch_size(
         self, shapes: Mapping[str, Sequence[int]], memory_limit: int | str | None = None
@@ -295,10 +312,10 @@ class Model:
             OutOfMemoryError: Not even a batch of 1 fits.
             InputError: Axis 0 of the inputs is fixed.
         """
-        stages, given = self._stages, self._shapes(shapes)
-        limit = stages.limit if memory_limit is None else sizes.parse_bytes(memory_limit)
-        smallest = stages.at_batch(given)(1)
-        if (batch := stages.fitting_batch(given, limit)) > 0:
+        planner, given = self._runner.planner, self._shapes(shapes)
+        limit = planner.limit if memory_limit is None else sizes.parse_bytes(memory_limit)
+        smallest = planner.at_batch(given)(1)
+        if (batch := planner.fitting_batch(given, limit)) > 0:
             return batch
         text = format_shapes(smallest)
         raise sizes.out_of_memory(text, self.memory(smallest), limit, "there are", 0)
@@ -311,14 +328,17 @@ class Model:
         Args:
             tunables: The `T_` macros of kernels by entry point, in place of the tuning records.
         """
-        return self._stages.bind(self._shapes(shapes), tunables)
+        given = self._shapes(shapes)
+        plan, _ = self._runner.planner.plan(self._graph, given, tunables=tunables)
+        # Others pack weights in other ways, which nobody reads once this plan is gone.
+        return self._runner.room.bind(plan, own=bool(tunables))
 
     def _shapes(self, shapes: Mapping[str, Sequence[int]]) -> dict[str, tuple[int, ...]]:
         """Input shapes as planning takes them."""
         if not isinstance(shapes, Mapping):
             raise InputError(f"Shapes are a dict by input name; {shapes!r} is none.")
         self._signature.check_names(shapes)
-        return {name: _dims(name, shape) for name, shape in shapes.items()}
+        return {name: shape_of(name, shape) for name, shape in shapes.items()}
 
     def warmup(
         self,
@@ -353,37 +373,3 @@ class Model:
             DeviceError: The driver does not work in this fork.
         """
         self._session.programs.save()
-
-
-def _dims(name: str, shape: Sequence[int]) -> tuple[int, ...]:
-    """A shape that a user gave.
-
-    Raises:
-        InputError: It is none.
-    """
-    try:
-        dims = tuple(operator.index(d) for d in shape)
-    except TypeError:
-        dims = (-1,)
-    if any(d < 0 for d in dims):
-        raise InputError(
-            f"The shape of input '{name}' must be sizes, as in (8, 128); it is {shape!r}."
-        )
-    return dims
-
-
-def _for_user(value: Held, device_outputs: bool, held: bool) -> Any:
-    """A result as `run` returns it: strings as objects, sequences as lists, maps as dicts.
-
-    Args:
-        held: Whether it is, or is from, a container: these hold inputs and constants themselves.
-    """
-    if isinstance(value, list):
-        return [_for_user(item, device_outputs, held) for item in value]
-    if isinstance(value, DeviceTensor):
-        return value if device_outputs else value.numpy()
-    if isinstance(value, dict):
-        return dict(value)
-    if value is None:
-        return None
-    return value.astype(object) if value.dtype.kind == "U" else value.copy() if held else value

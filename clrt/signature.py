@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import difflib
+import operator
 import reprlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,8 +19,9 @@ from clrt.ir.graph import Graph, Value
 from clrt.ir.op import Array, ContainerType, TensorType
 from clrt.limits import text_array
 from clrt.ops.base import Held
-from clrt.runtime.executor import Feed
-from clrt.runtime.session import DeviceTensor, Session
+from clrt.runtime.leases import Feed
+from clrt.runtime.session import Session
+from clrt.runtime.tensors import DeviceTensor
 
 
 @dataclass(frozen=True)
@@ -108,6 +110,42 @@ class Signature:
             spec.name: self._feed(spec, type_, inputs[spec.name])
             for spec, type_ in zip(self.inputs, self._types, strict=True)
         }
+
+    def on_device(self, name: str, given: Any) -> DeviceTensor:
+        """A tensor on the device for an input: of an array, or zeros of a shape.
+
+        Raises:
+            InputError, DeviceError: It does not fit.
+        """
+        spec = next((s for s in self.inputs if s.name == name), None)
+        if spec is None or spec.kind != "tensor":
+            names = [s.name for s in self.inputs if s.kind == "tensor"]
+            raise InputError(f"The model has no tensor input '{name}'.{_near(name, names)}")
+        if isinstance(given, (tuple, list)):
+            given = np.zeros(shape_of(name, given), spec.dtype.numpy)
+        feed = self._tensor(spec, given)
+        array = feed.numpy() if isinstance(feed, DeviceTensor) else feed
+        return self._session.tensor_of(array, spec.dtype)
+
+    def donated(self, feeds: Mapping[str, Held], names: Collection[str]) -> frozenset[str]:
+        """Names of inputs whose memory a run may use up.
+
+        Raises:
+            InputError: One is no input on the device, or is given to two inputs.
+        """
+        names = [names] if isinstance(names, str) else list(names)
+        for name in names:
+            tensor = feeds.get(name)
+            if not isinstance(tensor, DeviceTensor):
+                raise InputError(
+                    f"'{name}' cannot be donated: it is no input that is a DeviceTensor, as the "
+                    "results of run(..., device_outputs=True) are."
+                )
+            twice = [n for n, feed in feeds.items() if feed is tensor]
+            if len(twice) > 1:
+                raise InputError(f"'{name}' cannot be donated: it is '{twice[1]}', too; copy it.")
+            tensor.held()
+        return frozenset(names)
 
     def check_names(self, given: Mapping[str, Any]) -> None:
         """Whether every input is named, and no other.
@@ -213,6 +251,23 @@ def _strings(array: Array, spec: TensorSpec) -> Array:
         found = f"it has {wrong[0]!r} in it" if array.dtype == object else f"it is {array.dtype}"
         raise InputError(f"Input '{spec.name}' must be {spec.dtype}; {found}.")
     return text_array(array.reshape(-1).tolist(), array.shape)
+
+
+def shape_of(name: str, shape: Sequence[int]) -> tuple[int, ...]:
+    """A shape that a user gave.
+
+    Raises:
+        InputError: It is none.
+    """
+    try:
+        dims = tuple(operator.index(d) for d in shape)
+    except TypeError:
+        dims = (-1,)
+    if any(d < 0 for d in dims):
+        raise InputError(
+            f"The shape of input '{name}' must be sizes, as in (8, 128); it is {shape!r}."
+        )
+    return dims
 
 
 def bind_dims(inputs: Sequence[Value], shapes: Mapping[str, tuple[int, ...]]) -> dict[str, int]:

@@ -26,7 +26,8 @@ from clrt.ops.norm.layer_normalization import LayerNormalization
 from clrt.ops.norm.softmax import Softmax
 from clrt.ops.pointwise.pointwise import Add, Gelu
 from clrt.plan.steps import DeviceStep
-from clrt.runtime.executor import BoundPlan
+from clrt.runtime.bound_plan import BoundPlan
+from clrt.runtime.execution import Execution
 from clrt.tuning.records import record_for
 
 Shapes = Mapping[str, tuple[int, ...]]
@@ -131,7 +132,7 @@ class Tuner:
     def _fill(self, plan: BoundPlan, shapes: Shapes) -> None:
         """Fills the arena with ordinary numbers. Leftovers may be subnormal, which is slow."""
         feeds = {s.name: np.zeros(shapes[s.name], s.dtype.numpy) for s in self.model.inputs}
-        plan.run(feeds, {})
+        Execution(plan, feeds, {}).run()
 
     def _spent(self) -> float:
         return time.perf_counter() - self._start

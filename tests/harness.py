@@ -16,9 +16,12 @@ from clrt.knobs import DEVICE
 from clrt.ops.base import Accuracy, Op
 from clrt.plan.plan import Plan, make_plan
 from clrt.plan.specialise import specialise
+from clrt.runtime.bound_plan import BoundPlan
 from clrt.runtime.devices import DeviceInfo, choose_device, devices
-from clrt.runtime.executor import BoundPlan, Slabs, Weights
+from clrt.runtime.execution import Execution
 from clrt.runtime.session import session_for
+from clrt.runtime.slabs import Slabs
+from clrt.runtime.weights import Weights
 from clrt.tuning.records import record_for
 from tests.ops.samples import Sample
 
@@ -97,7 +100,7 @@ def run_plan(plan: Plan, feeds: Mapping[str, Array], device: DeviceInfo) -> dict
     bound = BoundPlan(plan, session, Weights(session), Slabs(session), constants)
     if device.caps.simulator:
         _never_freed.append(bound)
-    results = bound.run(feeds, dict.fromkeys(plan.graph.output_names, False))
+    results = Execution(bound, feeds, dict.fromkeys(plan.graph.output_names, False)).run()
     return {k: np.asarray(v) for k, v in results.items()}
 
 

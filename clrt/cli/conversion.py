@@ -29,7 +29,6 @@ from clrt.converter import (
 from clrt.errors import InputError
 from clrt.exporter.onnx_exporter import save_model
 from clrt.files import check_targets, replacing
-from clrt.inspection.units import format_shapes
 from clrt.ir.dtypes import DType
 from clrt.ir.op import Array
 from clrt.ir.text import print_graph
@@ -41,6 +40,7 @@ from clrt.sources import is_compiled, model_files
 from clrt.text import SentenceEncoder
 from clrt.text.feeds import calibration_feeds, unseen_feeds
 from clrt.text.locate import find_model
+from clrt.units import format_shapes
 
 
 class Precision(str, Enum):

@@ -12,9 +12,9 @@ from rich.text import Text
 from clrt.cli.console import stderr, stdout
 from clrt.converter import Converted, Difference
 from clrt.errors import counted
-from clrt.inspection.units import format_bytes
 from clrt.passes.shrink_weights import Shrunk
 from clrt.signature import listed_symbols, symbol_places
+from clrt.units import format_bytes
 
 _SHOWN_WEIGHTS = 8
 

@@ -10,9 +10,9 @@ from rich.text import Text
 
 from clrt.cli.console import stderr, stdout
 from clrt.errors import counted
-from clrt.inspection.units import format_bytes
 from clrt.runtime.devices import INSTALL_HINT, DeviceInfo
 from clrt.runtime.devices import devices as find_devices
+from clrt.units import format_bytes
 
 _NONE = f"No OpenCL device was found. {INSTALL_HINT}"
 

@@ -27,13 +27,13 @@ from clrt.cli.shapes import (
 from clrt.errors import ClrtError, InputError, UnsupportedError, counted
 from clrt.importer.onnx_info import FileInfo, Parameters, op_name, read_info
 from clrt.inspection.explain import Explanation
-from clrt.inspection.units import format_bytes, format_flops, format_shapes
 from clrt.ir.graph import Graph
 from clrt.model import Model, load
 from clrt.ops.base import all_graphs
 from clrt.signature import symbol_places
 from clrt.sources import is_compiled, onnx_file, read_graph
 from clrt.text.locate import find_model
+from clrt.units import format_bytes, format_flops, format_shapes
 
 Shapes = Mapping[str, tuple[int, ...]]
 

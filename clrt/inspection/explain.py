@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 from clrt.device.caps import DeviceCaps
 from clrt.inspection.findings import BreakRow, Findings, KernelUse, NodeRow, PassRow
-from clrt.inspection.memory import Memory
 from clrt.ir.graph import Graph, Node
 from clrt.kernels.spec import Launch
 from clrt.kernels.tuned import TUNED
 from clrt.ops.base import Op
 from clrt.passes.report import PassReport
+from clrt.plan.memory import Memory
 from clrt.plan.plan import Plan
 from clrt.plan.specialise import GraphBreak
 from clrt.plan.steps import DeviceStep, HostStep, PlanStep, Region

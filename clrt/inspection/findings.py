@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
-from clrt.inspection.memory import Memory
+from clrt.plan.memory import Memory
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ from rich.text import Text
 
 from clrt.errors import counted
 from clrt.inspection.findings import BreakRow, Findings, KernelUse, NodeRow, PassRow
-from clrt.inspection.units import format_bytes, format_flops, format_shapes
 from clrt.printing import table_width
+from clrt.units import format_bytes, format_flops, format_shapes
 
 _MAX_ORIGINS = 6
 _STYLES = {"device": "", "host": "yellow", "view": "dim"}

@@ -14,7 +14,7 @@ from clrt.plan.steps import DeviceStep
 from clrt.plan.traffic import touched, traffic
 from clrt.profiling.profile import Profile
 from clrt.profiling.timings import HostTime, KernelTime, NodeInfo, StepTime, Tenant, TimedStage
-from clrt.runtime.executor import BoundPlan
+from clrt.runtime.bound_plan import BoundPlan
 from clrt.runtime.peaks import Peaks, peaks_of
 from clrt.runtime.profiler import NodeRun, PlanRun, Recorder, Span
 from clrt.runtime.session import Session

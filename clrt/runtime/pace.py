@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 from clrt.errors import ClrtError
 from clrt.runtime.driver import cl
@@ -10,26 +11,34 @@ from clrt.runtime.driver import cl
 # A run that takes longer than this is one in whose midst somebody may want to stop it.
 LONG_S = 0.05
 # What is in the queue takes about twice this.
-_PART_S = 0.03
+_PART_S = 0.01
 
 
 class Stop:
-    """Whether the runs of a model are to end before their time.
+    """Whether runs are to end before their time.
 
     Attributes:
         requested: Set by another thread than those that run.
     """
 
-    requested = False
+    def __init__(self, error: Callable[[], ClrtError], outer: Stop | None = None) -> None:
+        self.requested = False
+        self._error = error
+        self._outer = outer
 
     def check(self) -> None:
         """Ends the run where somebody asked for it.
 
         Raises:
-            ClrtError: The model was closed.
+            ClrtError: Somebody did.
         """
+        if self._outer is not None:
+            self._outer.check()
         if self.requested:
-            raise ClrtError("The model was closed during the run; load it again to run it.")
+            raise self._error()
+
+
+NEVER = Stop(ClrtError)
 
 
 class Pace:
@@ -51,7 +60,7 @@ class Pace:
         """Notes a launch, and waits where enough is in the queue.
 
         Raises:
-            ClrtError: The model was closed.
+            ClrtError: `stop` was requested.
         """
         self._cost += cost
         if self._cost < self._most:

@@ -8,8 +8,8 @@ from dataclasses import dataclass, field
 
 from clrt.ir.graph import Node
 from clrt.plan.steps import HostStep
+from clrt.runtime.bound_plan import BoundPlan, Enqueue
 from clrt.runtime.driver import cl
-from clrt.runtime.executor import BoundPlan, Enqueue
 from clrt.runtime.session import Session
 
 

@@ -1,12 +1,11 @@
-"""One OpenCL context and in-order queue per device, shared by all models on it."""
+"""What talks to a device: buffers, tensors and programs, on the device's connection."""
 
 from __future__ import annotations
 
 import os
-import time
 import weakref
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -18,152 +17,15 @@ from typing import Any
 import numpy as np
 
 from clrt import knobs
-from clrt.errors import DeviceError
 from clrt.ir.dtypes import DType
 from clrt.ir.op import Array
 from clrt.kernels.spec import ALIGNMENT_BYTES
+from clrt.runtime.connection import Connection, TrackedBuffer
 from clrt.runtime.devices import DeviceInfo
-from clrt.runtime.driver import Guard, check_process, cl, is_left_behind, never_release
+from clrt.runtime.driver import Guard, check_process, cl
 from clrt.runtime.pages import drop_pages, is_mapped
 from clrt.runtime.programs import ProgramCache
-
-# How long a fork waits for the end of a run.
-_FORK_S = 5.0
-
-
-class TrackedBuffer(cl.Buffer):  # type: ignore[misc]
-    """A buffer that can be referred to weakly, so that its release is counted.
-
-    Attributes:
-        host: The memory that it is, uint8[size], where the device shares the host's. It may be
-            touched while nothing that uses the buffer is in the queue.
-        nbytes: `size`, for which the driver is not asked.
-    """
-
-    host: Array | None = None
-    nbytes: int = 0
-
-
-@dataclass(eq=False)
-class Connection:
-    """What all sessions of a device share: a context, an in-order queue, and who may use it.
-
-    Attributes:
-        unfinished: Whether something may still be in the queue, from a run that was broken off.
-        used_s: When a run last ended: `time.perf_counter`.
-        owners: What holds objects of the driver.
-        lost: Whether this process is a fork in which nothing of the driver can be used.
-    """
-
-    device: DeviceInfo
-    context: cl.Context
-    queue: cl.CommandQueue
-    unfinished: bool = False
-    used_s: float = 0.0
-    lost: bool = False
-    owners: weakref.WeakSet[Any] = field(default_factory=weakref.WeakSet)
-    _lock: Any = field(default_factory=RLock)
-    _gate: cl.UserEvent | None = None
-    _held_at_fork: bool = False
-    _process: int = field(default_factory=os.getpid)
-
-    @property
-    def lock(self) -> Any:
-        """Held while work is enqueued.
-
-        Raises:
-            DeviceError: This process is a fork, in which the driver would wait for ever.
-        """
-        if os.getpid() != self._process:
-            self._check_fork()
-        return self._lock
-
-    def _check_fork(self) -> None:
-        check_process(self.device, self.device.caps)
-        if self.lost:
-            raise DeviceError(
-                f"{self.device} was running a model when this process was forked, which its driver "
-                "does not survive; start processes by multiprocessing's 'spawn'."
-            )
-
-    @property
-    def usable(self) -> bool:
-        """Whether this process can use the driver: not in some forks."""
-        return not (self.lost or is_left_behind(self.device.caps))
-
-    @contextmanager
-    def holding(self) -> Iterator[list[cl.Event] | None]:
-        """What the first command waits for until all of a block are in the queue; None where the
-        device is better off without.
-        """
-        if "interrupts-enqueuing" not in self.device.caps.quirks:
-            yield None
-            return
-        self._gate = gate = cl.UserEvent(self.context)
-        try:
-            yield [gate]
-        finally:
-            self._open_gate()
-
-    def _open_gate(self) -> None:
-        """Lets go what is held, if anything is."""
-        if self._gate is not None:
-            self._gate.set_status(cl.command_execution_status.COMPLETE)
-            self._gate = None
-
-    def idle_s(self) -> float:
-        """For how many seconds no run has been on the device."""
-        return 0.0 if self.unfinished else time.perf_counter() - self.used_s
-
-    def finish(self) -> None:
-        """Waits for all that is in the queue."""
-        self.queue.finish()
-        self.unfinished = False
-
-    def settle(self, *used: object) -> bool:
-        """Waits for what a broken run has left in the queue, and never for ever.
-
-        Args:
-            used: What is in use by it.
-
-        Returns:
-            Whether the queue is empty now. Else there is a new one, and the old one keeps what it
-            uses for good: it waits for an event that the driver does not let happen.
-
-        Raises:
-            cl.Error: The driver fails here, too.
-        """
-        try:
-            self._open_gate()
-        except cl.Error:
-            assert self._gate is not None
-            if self._gate.command_execution_status != cl.command_execution_status.COMPLETE:
-                never_release(self.queue, self._gate, used)
-                self.queue = cl.CommandQueue(self.context, self.device.handle)
-                self._gate, self.unfinished = None, False
-                return False
-            self._gate = None  # it failed after it was open
-        self.finish()
-        return True
-
-    def before_fork(self) -> None:
-        """Waits a little for the end of a run, so that the fork does not begin in its midst."""
-        if "stays-behind-in-forks" not in self.device.caps.quirks:
-            self._held_at_fork = self._lock.acquire(timeout=_FORK_S)
-
-    def after_fork(self) -> None:
-        """In the process that was forked."""
-        if self._held_at_fork:
-            self._held_at_fork = False
-            self._lock.release()
-
-    def after_fork_in_child(self) -> None:
-        """In the fork: what threads of the driver may have held there is neither used nor freed."""
-        if self._held_at_fork:
-            self.after_fork()
-        else:
-            self.lost = True
-            never_release(self, *self.owners)
+from clrt.runtime.tensors import DeviceTensor, Lease
 
 
 @dataclass
@@ -218,12 +80,27 @@ class Session:
 
         A buffer serves tensors down to half of its size, or each new length would add one.
         """
-        tensor = DeviceTensor(shape, dtype, self, None)
-        size = max(tensor.nbytes, 4)
-        fitting = (n for n, idle in self._idle.items() if idle and n // 2 <= size <= n)
-        pooled = min(fitting, default=None)
-        tensor.buffer = self.allocate(size) if pooled is None else self._idle[pooled].pop()
-        weakref.finalize(tensor, self._idle[tensor.buffer.nbytes].append, tensor.buffer)
+        size = max(prod(shape) * dtype.itemsize, 4)
+        with self.lock:
+            fitting = (n for n, idle in self._idle.items() if idle and n // 2 <= size <= n)
+            pooled = min(fitting, default=None)
+            buffer = self.allocate(size) if pooled is None else self._idle[pooled].pop()
+            idle = self._idle[buffer.nbytes]
+        lease = Lease(buffer)
+        weakref.finalize(lease, idle.append, buffer)
+        return DeviceTensor(shape, dtype, self, lease)
+
+    def tensor_of(self, array: Array, dtype: DType) -> DeviceTensor:
+        """A tensor with the elements of an array.
+
+        Raises:
+            OutOfMemoryError: It does not fit.
+            DeviceError: The driver fails.
+        """
+        tensor = self.tensor(array.shape, dtype)
+        if array.nbytes:
+            with self.using():
+                cl.enqueue_copy(self.queue, tensor.buffer, np.asarray(array, order="C"))
         return tensor
 
     def trim(self) -> None:
@@ -368,42 +245,3 @@ if hasattr(os, "register_at_fork"):
         after_in_parent=_after_fork,
         after_in_child=_after_fork_in_child,
     )
-
-
-@dataclass(eq=False)
-class DeviceTensor:
-    """A tensor that stays on the device, from `run(device_outputs=True)`.
-
-    It can be an input of any model on the same device. Its memory is used again once it is
-    garbage collected.
-    """
-
-    shape: tuple[int, ...]
-    dtype: DType
-    session: Session = field(repr=False)
-    buffer: cl.Buffer = field(repr=False)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of its elements."""
-        return prod(self.shape) * self.dtype.itemsize
-
-    def numpy(self) -> Array:
-        """A copy of the elements on the host.
-
-        Raises:
-            DeviceError: The driver fails, or does not work in this fork.
-        """
-        with self.session.using():
-            array = np.empty(self.shape, self.dtype.numpy)
-            if array.nbytes:
-                cl.enqueue_copy(self.session.queue, array, self.buffer)
-        return array
-
-    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
-        return self.numpy() if dtype is None else self.numpy().astype(dtype)
-
-
-def to_sizes(global_size: Sequence[int], local_size: Sequence[int]) -> tuple[int, ...]:
-    """The global size rounded up to whole work-groups."""
-    return tuple(-(-g // s) * s for g, s in zip(global_size, local_size, strict=True))

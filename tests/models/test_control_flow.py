@@ -45,7 +45,7 @@ def test_a_branch_that_the_shapes_choose_is_part_of_the_plan(device: DeviceInfo)
         }
         """.replace("s = Shape", "one = Constant<value = int64[1] {1}>() s = Shape")
     ours = agree(parsed(text), device, *({"x": normal(n, n, 2)} for n in (1, 2, 3, 5)))
-    assert all(stage.graph_break is None for stage in ours._stages.plans.values())
+    assert all(stage.graph_break is None for stage in ours._runner.planner.kept.values())
 
 
 @DEVICES

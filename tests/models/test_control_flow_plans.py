@@ -9,10 +9,11 @@ import onnxruntime
 import pytest
 
 import clrt
-import clrt.stages as stages_module
+import clrt.runs.plans as plans_module
 from clrt.ops.control.control_flow import Loop
+from clrt.runtime.bound_plan import BoundPlan
 from clrt.runtime.devices import DeviceInfo
-from clrt.runtime.executor import BoundPlan
+from clrt.runtime.execution import Execution
 from tests.models.onnx_text import DEVICES, agree, normal, parsed, same
 
 
@@ -37,13 +38,13 @@ def test_a_loop_whose_state_grows(device: DeviceInfo, monkeypatch: pytest.Monkey
     # Each of many turns has a plan of its own, which is there the next time.
     long = {"x": normal(1, 3), "limit": np.array(80)}
     wanted = ours.run(long)["y"]
-    stages = ours._stages
-    kept = {id(stage) for stage in stages.plans.values()}
+    plans = ours._runner.planner.kept
+    kept = {id(stage) for stage in plans.values()}
     np.testing.assert_array_equal(ours.run(long)["y"], wanted)
-    assert len(kept) > 80 and {id(stage) for stage in stages.plans.values()} == kept
-    monkeypatch.setattr(stages_module, "KEPT_PLAN_BYTES", 0)
+    assert len(kept) > 80 and {id(stage) for stage in plans.values()} == kept
+    monkeypatch.setattr(plans_module, "KEPT_PLAN_BYTES", 0)
     ours.run({"x": normal(1, 4), "limit": np.array(1)})
-    assert len(stages.plans) == stages_module.KEPT_PLANS
+    assert len(plans) == plans_module.KEPT_PLANS
 
 
 @DEVICES
@@ -121,7 +122,7 @@ def test_a_little_arithmetic_of_both_branches_runs_without_reading_the_condition
     feeds = [{"x": normal(k, 9, 3), "limit": np.array(9)} for k in range(3)]
     ours = agree(model, device, *feeds)
     # Of the graph before and behind the loop, and of the loop's.
-    assert len(ours._stages.plans) == 3
+    assert len(ours._runner.planner.kept) == 3
 
 
 @DEVICES
@@ -176,7 +177,7 @@ def test_sizes_from_outside_a_loop_are_known_when_its_graph_is_planned(device: D
     feeds = [{"x": normal(k, 2 + k, 6), "limit": np.array(3)} for k in range(2)]
     ours = agree(model, device, feeds[0])
     # Of the graph before and behind the loop, and of the loop's.
-    assert len(ours._stages.plans) == 3
+    assert len(ours._runner.planner.kept) == 3
     agree(model, device, *feeds)
 
 
@@ -216,13 +217,13 @@ def test_slices_by_the_turn_share_a_plan(device: DeviceInfo) -> None:
     ours = agree(
         model, device, {"x": normal(1, 2, 9), "start": normal(2, 2, 2), "limit": np.array(2)}
     )
-    plans = len(ours._stages.plans)
+    plans = len(ours._runner.planner.kept)
     feed = {"x": normal(3, 2, 9), "start": normal(4, 2, 2), "limit": np.array(6)}
     for found, wanted in zip(
         ours.run(feed).values(), onnxruntime.InferenceSession(model).run(None, feed), strict=True
     ):
         same(found, wanted)
-    assert len(ours._stages.plans) == plans
+    assert len(ours._runner.planner.kept) == plans
 
 
 @DEVICES
@@ -275,12 +276,12 @@ def test_crops_by_computed_boxes_share_a_plan(
     for first in (0, 1):
         (wanted,) = theirs.run(None, feed(first))
         same(ours.run(feed(first))["y"], wanted)
-    plans = len(ours._stages.plans)
+    plans = len(ours._runner.planner.kept)
     moved = feed(1)
     moved["boxes"] = moved["boxes"] * np.float32(0.9)
     (wanted,) = theirs.run(None, moved)
     same(ours.run(moved)["y"], wanted)
-    assert len(ours._stages.plans) == plans
+    assert len(ours._runner.planner.kept) == plans
 
 
 @DEVICES
@@ -316,13 +317,13 @@ def test_what_a_turn_hands_on_is_not_run(
     feed = {"x": normal(1, 2, 3), "limit": np.array(9)}
     ours = agree(model, device, feed)
     plans: list[BoundPlan] = []
-    run = BoundPlan.run
+    run = Execution.run
 
-    def counted(self: BoundPlan, *arguments: Any) -> Any:
-        plans.append(self)
-        return run(self, *arguments)
+    def counted(self: Execution) -> Any:
+        plans.append(self.bound)
+        return run(self)
 
-    monkeypatch.setattr(BoundPlan, "run", counted)
+    monkeypatch.setattr(Execution, "run", counted)
     ours.run(feed)
     # The start; of four turns each computes its conditions and two the state; the result is read.
     assert len(plans) == 1 + 4 + 2 + 1
@@ -347,7 +348,7 @@ def test_a_scan_of_one_slice_is_part_of_the_plan(device: DeviceInfo) -> None:
     feeds = [{"s": normal(n, n, 3), "a": normal(n, n, 1, 3)} for n in (2, 4)]
     for known in (text, text.replace("n, t, 3] a", "n, 1, 3] a")):
         ours = agree(parsed(known), device, *feeds)
-        assert all(stage.graph_break is None for stage in ours._stages.plans.values())
+        assert all(stage.graph_break is None for stage in ours._runner.planner.kept.values())
     agree(
         parsed(text),
         device,

@@ -25,6 +25,7 @@ from clrt.errors import ModelError
 from clrt.ir.op import Array
 from clrt.passes.shrink_weights import Shrunk
 from clrt.runtime.devices import DeviceInfo, devices
+from clrt.runtime.execution import Execution
 from clrt.sources import onnx_file
 from tests.harness import SWEEP, all_devices
 from tests.models.fixtures import load_family
@@ -77,7 +78,7 @@ def _other_tiles(model: clrt.Model) -> None:
     feeds = sample_inputs(model, {n: tuple(s) for n, s in shapes.items()})
     expected = model.run(feeds)["last_hidden_state"]
     bound = model.bind(shapes, {"gemm_cpu": {"T_MR": 3, "T_NV": 2, "T_VW": 8}})
-    found = bound.run(feeds, {"last_hidden_state": False})["last_hidden_state"]
+    found = Execution(bound, feeds, {"last_hidden_state": False}).run()["last_hidden_state"]
     np.testing.assert_allclose(np.asarray(found), expected, atol=1e-5 * np.abs(expected).max())
 
 
@@ -98,7 +99,7 @@ def test_fewer_bits(tmp_path: Path, option: str, share: float, cosine: float) ->
     expected = clrt.SentenceEncoder(model_folder()).encode(texts)
     with clrt.SentenceEncoder(target, strict=True) as encoder:
         vectors = encoder.encode(texts)
-        assert encoder.model._stages.weights.nbytes < share * whole
+        assert encoder.model._runner.room.weights.nbytes < share * whole
     assert (vectors * expected).sum(axis=1).min() >= cosine
 
 

@@ -248,7 +248,7 @@ def test_numbers_that_a_kernel_needs_are_read(device: DeviceInfo) -> None:
     inputs: dict[str, tuple[int, list[str | int]]] = {"x": (FLOAT, [2, "n", 5]), "axis": (INT, [])}
     feeds = [{"x": _x(3, 2, 4, 5), "axis": np.array(axis)} for axis in (0, 1, 0)]
     model = _agree(_model(nodes, inputs, {"y": FLOAT}), device, *feeds)
-    assert not any(s.bound.plan.host_steps for s in model._stages.plans.values())
+    assert not any(s.plan.host_steps for s in model._runner.planner.kept.values())
 
 
 @DEVICES
@@ -289,7 +289,7 @@ def test_all_that_waits_for_data_goes_into_one_cut(device: DeviceInfo) -> None:
     model = _model(nodes, inputs, {"places": INT, "y": FLOAT})
     feeds = [{"x": _x(n, 4 * n), "roots": np.array(r)} for n, r in ((9, (2, 3)), (4, (2, 2)))]
     ours = _agree(model, device, *feeds)
-    assert len(ours._stages.plans) == 2 * len(feeds)
+    assert len(ours._runner.planner.kept) == 2 * len(feeds)
 
 
 @DEVICES

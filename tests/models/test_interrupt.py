@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import clrt
-from clrt.runtime import executor, pace
+from clrt.runtime import bound_plan, execution, pace
 from clrt.runtime.devices import DeviceInfo
 from tests.harness import all_devices
 from tests.models.onnx_text import parsed
@@ -48,7 +48,7 @@ class Launches:
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.count, self.at, self.action = 0, -1, lambda: None
-        real = executor.cl.enqueue_nd_range_kernel
+        real = execution.cl.enqueue_nd_range_kernel
 
         def enqueue(*args: object, **options: object) -> object:
             self.count += 1
@@ -56,7 +56,7 @@ class Launches:
                 self.action()
             return real(*args, **options)
 
-        monkeypatch.setattr(executor.cl, "enqueue_nd_range_kernel", enqueue)
+        monkeypatch.setattr(execution.cl, "enqueue_nd_range_kernel", enqueue)
 
     def reset(self, at: int, action: Callable[[], None]) -> None:
         self.count, self.at, self.action = 0, at, action
@@ -83,7 +83,7 @@ class RunInThread:
 @pytest.fixture
 def launches(monkeypatch: pytest.MonkeyPatch) -> Launches:
     # Every run is a long one, and each launch a part of its own, on a fast machine, too.
-    monkeypatch.setattr(executor, "LONG_S", 0.0)
+    monkeypatch.setattr(bound_plan, "LONG_S", 0.0)
     monkeypatch.setattr(pace, "_PART_S", 0.0)
     return Launches(monkeypatch)
 
@@ -93,9 +93,9 @@ def test_results_are_the_same_in_parts(device: DeviceInfo, monkeypatch: pytest.M
     with clrt.load(chain(), device=device.index) as model:
         feed = feeds(5)
         model.run(feed)
-        monkeypatch.setattr(executor, "LONG_S", 1e9)
+        monkeypatch.setattr(bound_plan, "LONG_S", 1e9)
         wanted = model.run(feed)["y"]
-        monkeypatch.setattr(executor, "LONG_S", 0.0)
+        monkeypatch.setattr(bound_plan, "LONG_S", 0.0)
         for part_s in (0.0, 1e-3, 1e3):
             monkeypatch.setattr(pace, "_PART_S", part_s)
             np.testing.assert_array_equal(model.run(feed)["y"], wanted)
@@ -131,13 +131,13 @@ def test_few_launches_are_in_the_queue_of_a_long_run(
     device: DeviceInfo, launches: Launches, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     waits: list[int] = []
-    real = executor.cl.Event.wait
+    real = execution.cl.Event.wait
 
-    def wait(event: executor.cl.Event) -> None:
+    def wait(event: execution.cl.Event) -> None:
         waits.append(launches.count)
         real(event)
 
-    monkeypatch.setattr(executor.cl.Event, "wait", wait)
+    monkeypatch.setattr(execution.cl.Event, "wait", wait)
     with clrt.load(chain(), device=device.index) as model:
         model.run(feeds(5))
     gaps = np.diff([0, *waits, launches.count])
@@ -153,7 +153,7 @@ def test_close_ends_a_run_in_another_thread(device: DeviceInfo, launches: Launch
 
     def pause() -> None:
         reached.set()
-        while not model._stages.stop.requested:
+        while not model._runner.stop.requested:
             time.sleep(0.001)
 
     launches.reset(20, pause)
@@ -164,7 +164,7 @@ def test_close_ends_a_run_in_another_thread(device: DeviceInfo, launches: Launch
     assert launches.count <= 22
     (error,) = run.errors
     assert "closed during the run" in str(error)
-    assert model._stages.weights.nbytes == 0 and not model._stages.weights.programs
+    assert model._runner.room.weights.nbytes == 0 and not model._runner.room.weights.programs
     with pytest.raises(clrt.InputError, match="closed"):
         model.run(feed)
 
@@ -173,7 +173,7 @@ def test_close_ends_a_run_in_another_thread(device: DeviceInfo, launches: Launch
 def test_close_waits_for_no_kernel_and_the_run_frees_the_memory(
     device: DeviceInfo, launches: Launches, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("clrt.model._CLOSE_S", 0.01)
+    monkeypatch.setattr("clrt.runs.runner._CLOSE_S", 0.01)
     model = clrt.load(chain(), device=device.index)
     feed = feeds(5)
     model.run(feed)
@@ -187,10 +187,10 @@ def test_close_waits_for_no_kernel_and_the_run_frees_the_memory(
     run = RunInThread(model, feed)
     assert reached.wait(100)
     model.close()
-    assert len(model._stages.plans) == 1
+    assert len(model._runner.planner.kept) == 1
     goes_on.set()
     run.join()
-    assert len(run.errors) == 1 and len(model._stages.plans) == 0
+    assert len(run.errors) == 1 and len(model._runner.planner.kept) == 0
 
 
 @DEVICES
@@ -202,4 +202,4 @@ def test_close_from_a_signal_in_the_midst_of_a_run(device: DeviceInfo, launches:
     launches.reset(20, model.close)
     with pytest.raises(clrt.ClrtError, match="closed during the run"):
         model.run(feed)
-    assert len(model._stages.plans) == 0
+    assert len(model._runner.planner.kept) == 0

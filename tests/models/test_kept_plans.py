@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 import clrt
-from clrt import stages
+from clrt.runs import plans as plans_module
 from clrt.runtime.devices import DeviceInfo
 from clrt.runtime.programs import _KEPT
 from clrt.runtime.session import session_for
@@ -23,14 +23,14 @@ DEVICES = pytest.mark.parametrize("device", all_devices(), ids=lambda d: d.platf
 def test_plans_without_steps_are_dropped_too(
     device: DeviceInfo, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stages, "MOST_PLANS", 70)
+    monkeypatch.setattr(plans_module, "MOST_PLANS", 70)
     model = clrt.load(
         parsed("g (float[n, m] x) => (int64[2] y) { y = Shape(x) }"), device=device.index
     )
     for n in range(100):
         assert model.run(np.zeros((1, n), np.float32))["y"].tolist() == [1, n]
-    assert len(model._stages.plans) == 70
-    assert model._stages.plans.host_bytes == 70 * stages._PLAN_BYTES
+    assert len(model._runner.planner.kept) == 70
+    assert model._runner.planner.kept.host_bytes == 70 * plans_module._PLAN_BYTES
 
 
 @DEVICES
@@ -54,34 +54,34 @@ def test_what_plans_take_is_known_without_asking_each(
         """
     )
     model = clrt.load(source, device=device.index)
-    plans = model._stages.plans
+    plans = model._runner.planner.kept
 
     def run(n: int) -> None:
         model.run(np.ones(n, np.float32))
 
     def own() -> int:
-        return sum(s.bound.own_bytes for s in plans.values())
+        return sum(b.own_bytes for s in plans.values() for b in s.bound.values())
 
     for n in (1000, 2000, 1000, 4000):
         run(n)
     assert plans.own_bytes == own() >= 4 * 7000
     asked: list[object] = []
-    real = stages.BoundPlan.own_bytes.fget
+    real = plans_module.BoundPlan.own_bytes.fget
     assert real is not None
     monkeypatch.setattr(
-        stages.BoundPlan, "own_bytes", property(lambda b: asked.append(b) or real(b))
+        plans_module.BoundPlan, "own_bytes", property(lambda b: asked.append(b) or real(b))
     )
     run(500)
     assert len(set(asked)) == 1
     monkeypatch.undo()
     # What the first run of a plan makes counts, too.
-    monkeypatch.setattr(stages, "KEPT_PLANS", 1)
-    monkeypatch.setattr(stages, "KEPT_PLAN_BYTES", 200_000)
+    monkeypatch.setattr(plans_module, "KEPT_PLANS", 1)
+    monkeypatch.setattr(plans_module, "KEPT_PLAN_BYTES", 200_000)
     for n in range(5000, 5010):
         run(n)
         assert plans.kept_bytes <= 200_000 or len(plans) == 1
     assert plans.own_bytes == own()
-    model._stages.release()
+    model._runner.room.release()
     assert plans.own_bytes == plans.host_bytes == len(plans) == 0
 
 
@@ -101,7 +101,7 @@ def test_programs_of_a_model_go_with_it(device: DeviceInfo, closes: bool) -> Non
         )
         model.run(np.ones(3, np.float32))
         if before is None:
-            (before,) = (weakref.ref(p) for p in model._stages.weights.programs.values())
+            (before,) = (weakref.ref(p) for p in model._runner.room.weights.programs.values())
         if closes:
             model.close()
         del model

@@ -95,7 +95,7 @@ def test_each_form_of_a_weight_counts() -> None:
     with clrt.load(_gemv(), device="cpu", strict=True) as model:
         said = model.memory({n: a.shape for n, a in feeds.items()})
         assert _growth(model, feeds) == said.device_bytes
-        held = model._stages.weights.sizes
+        held = model._runner.room.weights.sizes
     assert sum(held.values()) == said.weights_bytes
 
 
@@ -130,7 +130,7 @@ def test_a_limit_refuses_before_it_allocates(proto: onnx.ModelProto) -> None:
 
 def test_a_buffer_that_the_device_cannot_allocate_names_the_batch(model: clrt.Model) -> None:
     caps = replace(model.device.caps, max_alloc_bytes=256 << 10)
-    model._stages._caps = caps
+    model._runner.planner._caps = caps
     with pytest.raises(clrt.OutOfMemoryError, match=r"at once.* A batch of \d+ would fit") as info:
         model.run(_feeds((80, 80)))
     fitting = info.value.fitting_batch

@@ -12,8 +12,8 @@ from clrt.cli.shapes import default_shapes, parse_shapes
 from clrt.errors import InputError, OutOfMemoryError
 from clrt.model import Model, load
 from clrt.ops.attention.fused_attention import CPU
+from clrt.runtime.bound_plan import BoundPlan
 from clrt.runtime.devices import DeviceInfo
-from clrt.runtime.executor import BoundPlan
 from clrt.tuner import Tuned, Tuner, encoder_layer
 from clrt.tuning.records import record_for, user_file
 from tests.harness import all_devices
@@ -59,7 +59,7 @@ def test_a_candidate_for_which_there_is_no_room_is_left_out(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     def seconds(plan: BoundPlan, entry: str) -> float:
-        if plan.weights is not model._stages.weights and len(tried) % 2:
+        if plan.weights is not model._runner.room.weights and len(tried) % 2:
             raise OutOfMemoryError("no room", 1, 0)
         tried.append(entry)
         return 1.0

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 
 from clrt.errors import InputError, OutOfMemoryError
-from clrt.inspection.memory import Memory, at_batch, largest_batch, out_of_memory, parse_bytes
-from clrt.inspection.units import format_bytes, format_flops, format_shapes
 from clrt.ir.dims import Dim, symbol
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Value
 from clrt.ir.op import TensorType
+from clrt.plan.memory import Memory, at_batch, largest_batch, out_of_memory, parse_bytes
+from clrt.units import format_bytes, format_flops, format_shapes
 
 
 @pytest.mark.parametrize(

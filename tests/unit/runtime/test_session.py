@@ -22,10 +22,13 @@ from clrt.ir.graph import Graph, Node, Value
 from clrt.ir.op import TensorType
 from clrt.ops.movement.gather import Gather
 from clrt.ops.pointwise.pointwise import Add
+from clrt.runtime.bound_plan import BoundPlan, Enqueue
 from clrt.runtime.devices import DeviceInfo
 from clrt.runtime.driver import cl
-from clrt.runtime.executor import BoundPlan, Enqueue, Slabs, Weights
+from clrt.runtime.execution import Execution
 from clrt.runtime.session import Session, session_for
+from clrt.runtime.slabs import Slabs
+from clrt.runtime.weights import Weights
 from tests.harness import all_devices, plan_graph
 
 DEVICES = pytest.mark.parametrize("device", all_devices(), ids=lambda d: d.platform.split()[0])
@@ -36,6 +39,10 @@ def doubling(session: Session) -> BoundPlan:
     x, y = (Value(n, TensorType(DType.FLOAT32, (10,))) for n in "xy")
     plan = plan_graph(Graph("g", [x], [y], [Node("n", Add(), [x, x], [y])]), session.device.caps)
     return BoundPlan(plan, session, Weights(session), Slabs(session), frozenset())
+
+
+def run(bound: BoundPlan, feeds: dict[str, Any], outputs: dict[str, bool]) -> dict[str, Any]:
+    return Execution(bound, feeds, outputs).run()
 
 
 @DEVICES
@@ -55,7 +62,7 @@ def test_a_cpu_computes_in_the_hosts_memory(device: DeviceInfo) -> None:
 def test_a_fork_computes_or_says_why_not(device: DeviceInfo, tmp_path: Path) -> None:
     session, x = session_for(device), np.arange(10, dtype=np.float32)
     bound = doubling(session)
-    bound.run({"x": x}, {"y": False})
+    run(bound, {"x": x}, {"y": False})
 
     def attempt(action: Callable[[], object]) -> str:
         try:
@@ -67,14 +74,14 @@ def test_a_fork_computes_or_says_why_not(device: DeviceInfo, tmp_path: Path) -> 
     answers = tmp_path / "answers"
     if (child := os.fork()) == 0:
         signal.alarm(20)  # ends a fork that waits forever
-        actions = (lambda: bound.run({"x": x}, {"y": False}), lambda: session_for(device))
+        actions = (lambda: run(bound, {"x": x}, {"y": False}), lambda: session_for(device))
         answers.write_text("\n".join(map(attempt, actions)))
         os._exit(0)
     os.waitpid(child, 0)
     refused = "stays-behind-in-forks" in device.caps.quirks
     for answer in answers.read_text().splitlines():
         assert ("multiprocessing's 'spawn'" in answer) if refused else (answer == "done")
-    assert attempt(lambda: bound.run({"x": x}, {"y": False})) == "done"
+    assert attempt(lambda: run(bound, {"x": x}, {"y": False})) == "done"
 
 
 @DEVICES
@@ -87,11 +94,11 @@ def test_results_do_not_depend_on_it(
     bound = doubling(session)
     for start in range(3):
         x = np.arange(start, start + 10, dtype=np.float32)
-        result = bound.run({"x": x}, {"y": False})["y"]
+        result = run(bound, {"x": x}, {"y": False})["y"]
         assert isinstance(result, np.ndarray)
         assert result.tolist() == (x + x).tolist()
-    kept = bound.run({"x": x}, {"y": True})["y"]
-    again = bound.run({"x": kept}, {"y": False})["y"]
+    kept = run(bound, {"x": x}, {"y": True})["y"]
+    again = run(bound, {"x": kept}, {"y": False})["y"]
     assert isinstance(again, np.ndarray)
     assert again.tolist() == (4 * x).tolist()
 
@@ -103,24 +110,24 @@ def test_an_interrupted_run_leaves_nothing_in_the_queue(
     """The next run writes where the kernels of this one may still read."""
     session = session_for(device)
     bound, x = doubling(session), np.ones(10, np.float32)
-    bound.run({"x": x}, {"y": False})
+    run(bound, {"x": x}, {"y": False})
     events: list[Any] = []
 
-    def interrupt(self: BoundPlan) -> None:
-        (step,) = self._steps
+    def interrupt(self: Execution) -> None:
+        (step,) = self.bound.steps
         assert isinstance(step, Enqueue)
-        queue = self.session.queue
+        queue = session.queue
         events.append(
             cl.enqueue_nd_range_kernel(queue, step.kernel, step.global_size, step.local_size)
         )
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(BoundPlan, "_run_steps", interrupt)
-        bound.run({"x": x}, {"y": False})
+        patch.setattr(Execution, "_enqueue", interrupt)
+        run(bound, {"x": x}, {"y": False})
     (event,) = events
     assert event.command_execution_status == cl.command_execution_status.COMPLETE
-    result = bound.run({"x": 3 * x}, {"y": False})["y"]
+    result = run(bound, {"x": 3 * x}, {"y": False})["y"]
     assert isinstance(result, np.ndarray)
     assert result.tolist() == [6.0] * 10
 
@@ -137,13 +144,13 @@ def test_what_a_failed_run_reported_is_not_the_next_ones(
     bound = BoundPlan(plan, session, Weights(session), Slabs(session), frozenset())
     data = np.arange(3, dtype=np.float32)
 
-    def interrupt(self: BoundPlan) -> None:
+    def interrupt(self: Execution) -> None:
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(BoundPlan, "_finish", interrupt)
-        bound.run({"x": data, "i": np.array([0, 1, 7])}, {"y": False})
-    result = bound.run({"x": data, "i": np.array([2, 1, 0])}, {"y": False})["y"]
+        patch.setattr(Execution, "_wait", interrupt)
+        run(bound, {"x": data, "i": np.array([0, 1, 7])}, {"y": False})
+    result = run(bound, {"x": data, "i": np.array([2, 1, 0])}, {"y": False})["y"]
     assert isinstance(result, np.ndarray)
     assert result.tolist() == [2, 1, 0]
 
@@ -157,12 +164,12 @@ def test_drivers_have_several_words_for_no_room(
 ) -> None:
     bound = doubling(session_for(device))
 
-    def refuse(self: BoundPlan) -> None:
+    def refuse(self: Execution) -> None:
         raise cl.RuntimeError(cl._cl._ErrorRecord("clFinish", code, ""))
 
-    monkeypatch.setattr(BoundPlan, "_run_steps", refuse)
+    monkeypatch.setattr(Execution, "_enqueue", refuse)
     with pytest.raises(OutOfMemoryError, match="has no room"):
-        bound.run({"x": np.ones(10, np.float32)}, {"y": False})
+        run(bound, {"x": np.ones(10, np.float32)}, {"y": False})
 
 
 @DEVICES
@@ -171,7 +178,7 @@ def test_an_arena_that_grows_leaves_nothing_behind(device: DeviceInfo) -> None:
     if not session.shares_memory:
         pytest.skip("the arena is not the host's memory")
     bound = doubling(session)
-    bound.run({"x": np.ones(10, np.float32)}, {"y": False})
+    run(bound, {"x": np.ones(10, np.float32)}, {"y": False})
     old = weakref.ref(bound.slabs.buffers[0].host.base)
     bound.slabs.reserve([1 << 20])
     gc.collect()

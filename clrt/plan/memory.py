@@ -8,12 +8,12 @@ from itertools import count
 
 from clrt import knobs
 from clrt.errors import InputError, OutOfMemoryError, ShapeError
-from clrt.inspection.units import format_bytes
 from clrt.ir.dims import is_symbol, substitute
 from clrt.ir.graph import Value
 from clrt.ops.base import Op, all_graphs
 from clrt.plan.plan import LEAST_BUFFER_BYTES, Plan
 from clrt.plan.specialise import GraphBreak
+from clrt.units import format_bytes
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,1 @@
+"""Runs of a model: its plans, the memory they take, and runs on their way."""

@@ -1,0 +1,86 @@
+"""What a user asks of a run, checked, and what becomes of its results."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from clrt.ops.base import Held
+from clrt.runs.state import State
+from clrt.runtime.tensors import DeviceTensor
+from clrt.signature import Signature
+
+
+@dataclass(frozen=True)
+class Call:
+    """A call of `Model.run` or `Model.submit`.
+
+    Attributes:
+        wanted: Outputs that are computed, and whether each stays on the device.
+        donated: Names of inputs whose memory the run may use up.
+        names: Outputs for the user.
+        device_outputs: Whether these stay on the device.
+        held: Outputs that are, or are from, a container.
+        state: Takes over the others.
+    """
+
+    feeds: Mapping[str, Held]
+    wanted: Mapping[str, bool]
+    donated: frozenset[str]
+    names: tuple[str, ...]
+    device_outputs: bool
+    held: frozenset[str]
+    state: State | None
+
+    @classmethod
+    def of(
+        cls,
+        signature: Signature,
+        inputs: Mapping[str, Any] | Any,
+        outputs: Sequence[str] | None,
+        device_outputs: bool,
+        donate: Collection[str],
+        state: State | None = None,
+    ) -> Call:
+        """A call with the arguments of `Model.run`.
+
+        Raises:
+            InputError, ShapeError, DeviceError: One does not fit.
+        """
+        kept = frozenset[str]()
+        donate = {donate} if isinstance(donate, str) else set(donate)
+        if state is not None:
+            inputs, kept = state.feeds(inputs), frozenset(state.pairs.values())
+            donate |= state.keys()
+            if outputs is None:
+                outputs = [s.name for s in signature.outputs if s.name not in kept]
+        names = signature.wanted(outputs)
+        feeds = signature.feeds(inputs)
+        donated = signature.donated(feeds, donate)
+        wanted = {**dict.fromkeys(names, device_outputs), **dict.fromkeys(kept, True)}
+        held = frozenset(s.name for s in signature.outputs if s.kind != "tensor")
+        return cls(feeds, wanted, donated, tuple(names), device_outputs, held, state)
+
+    def for_user(self, results: Mapping[str, Held]) -> dict[str, Any]:
+        """The results as `Model.run` returns them."""
+        if self.state is not None:
+            self.state.update(results)
+        return {n: _for_user(results[n], self.device_outputs, n in self.held) for n in self.names}
+
+
+def _for_user(value: Held, device_outputs: bool, held: bool) -> Any:
+    """A result as `run` returns it: strings as objects, sequences as lists, maps as dicts.
+
+    Args:
+        held: Whether it is, or is from, a container: these hold inputs and constants themselves.
+    """
+    if isinstance(value, list):
+        return [_for_user(item, device_outputs, held) for item in value]
+    if isinstance(value, DeviceTensor):
+        return value if device_outputs else value.numpy()
+    if isinstance(value, dict):
+        return dict(value)
+    if value is None:
+        return None
+    return value.astype(object) if value.dtype.kind == "U" else value.copy() if held else value

@@ -1,0 +1,254 @@
+"""The plans of a model: made for a set of shapes, and kept."""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable, Mapping, ValuesView
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import cache
+from types import MappingProxyType
+from typing import Any
+
+from clrt.device.caps import DeviceCaps
+from clrt.errors import (
+    HostFallbackWarning,
+    InputError,
+    OutOfMemoryError,
+    UnsupportedError,
+    warn_user,
+)
+from clrt.ir.graph import Graph
+from clrt.ir.op import Array
+from clrt.ops.base import all_graphs
+from clrt.plan import memory as sizes
+from clrt.plan.contract import HOST_ONLY, Contract
+from clrt.plan.memory import Memory, Shapes
+from clrt.plan.plan import Plan, make_plan
+from clrt.plan.specialise import GraphBreak, specialise_to_break
+from clrt.runtime.bound_plan import BoundPlan
+from clrt.runtime.slabs import Slabs
+from clrt.signature import bind_dims
+from clrt.tuning.records import record_for
+
+# So many plans are kept, and more as long as they are small: a growing state has one an iteration.
+KEPT_PLANS = 64
+KEPT_PLAN_BYTES = 64 << 20
+MOST_PLANS = 4096
+# What a step takes of the host's memory; measured: 3 to 11 KB, with its part of the graph.
+_STEP_BYTES = 8 << 10
+# The same of a plan without steps.
+_PLAN_BYTES = 8 << 10
+
+# `T_` macros by kernel.
+Tunables = Mapping[str, Mapping[str, int]]
+NOTHING: Mapping[str, Any] = MappingProxyType({})
+
+
+@dataclass(eq=False)
+class Stage:
+    """A plan, and where the graph goes on after it.
+
+    Attributes:
+        bound: The plan bound to arenas.
+        own_bytes: Of its plan's own device memory, as it was counted last.
+        kept: Whether it is among the plans that are kept.
+    """
+
+    plan: Plan
+    graph_break: GraphBreak | None
+    bound: dict[Slabs, BoundPlan] = field(default_factory=dict)
+    own_bytes: int = 0
+    kept: bool = True
+
+    @property
+    def host_bytes(self) -> int:
+        """The host's memory that it takes as long as it is kept, roughly."""
+        return _PLAN_BYTES + len(self.plan.steps) * _STEP_BYTES
+
+
+class PlanCache:
+    """Stages by key, the least recently used first, and what they take together.
+
+    Attributes:
+        host_bytes: Of the host's memory, roughly.
+        own_bytes: Of the device's, besides what plans share.
+    """
+
+    def __init__(self) -> None:
+        self._stages: OrderedDict[Any, Stage] = OrderedDict()
+        self.host_bytes = self.own_bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._stages)
+
+    @property
+    def kept_bytes(self) -> int:
+        """All of it; what a plan has on the device its graph has on the host, too."""
+        return self.host_bytes + 2 * self.own_bytes
+
+    def values(self) -> ValuesView[Stage]:
+        """The stages."""
+        return self._stages.values()
+
+    def get(self, key: Any) -> Stage | None:
+        """The stage of a key, which is now the one used last."""
+        stage = self._stages.get(key)
+        if stage is not None:
+            self._stages.move_to_end(key)
+        return stage
+
+    def add(self, key: Any, stage: Stage) -> None:
+        """Keeps a stage."""
+        self._stages[key] = stage
+        self.host_bytes += stage.host_bytes
+        self.recount(stage)
+
+    def recount(self, stage: Stage) -> None:
+        """Asks a stage anew what it has of the device: its first run makes what it lacks.
+
+        Of many stages that take much, those go that were used longest ago.
+        """
+        if stage.kept:
+            own = sum(bound.own_bytes for bound in stage.bound.values())
+            self.own_bytes += own - stage.own_bytes
+            stage.own_bytes = own
+        while len(self) > KEPT_PLANS and (
+            len(self) > MOST_PLANS or self.kept_bytes > KEPT_PLAN_BYTES
+        ):
+            _, oldest = self._stages.popitem(last=False)
+            oldest.kept = False
+            self.host_bytes -= oldest.host_bytes
+            self.own_bytes -= oldest.own_bytes
+
+    def clear(self) -> None:
+        """Keeps none."""
+        for stage in self._stages.values():
+            stage.kept = False
+        self._stages.clear()
+        self.host_bytes = self.own_bytes = 0
+
+
+class Planner:
+    """Makes the plans of a graph, and of those its nodes hold.
+
+    Attributes:
+        kept: The plans made so far.
+        host_nodes: The nodes that computed on the host so far, by name, and why.
+        constants: Of the graph and those its nodes hold; plans share them.
+        limit: Bytes that the model may allocate on the device.
+    """
+
+    def __init__(self, graph: Graph, caps: DeviceCaps, strict: bool, limit: int) -> None:
+        self.kept = PlanCache()
+        self.host_nodes: dict[str, str] = {}
+        self.constants = frozenset(v for g in all_graphs(graph) for v in g.constants())
+        self.limit = limit
+        self._graph = graph
+        self._caps = caps
+        self._strict = strict
+
+    def stage(
+        self,
+        graph: Graph,
+        shapes: Shapes,
+        known: Mapping[str, Array] = NOTHING,
+        contract: Contract = HOST_ONLY,
+    ) -> Stage:
+        """A graph's first stage, kept.
+
+        Args:
+            shapes: Of the graph's inputs.
+            known: The elements of those that planning has to know.
+            contract: Which of its inputs and outputs are tensors on the device.
+
+        Raises:
+            ClrtError: It cannot be planned, or not as `strict` asks.
+        """
+        data = tuple((n, a.shape, a.tobytes()) for n, a in known.items())
+        key = (graph, tuple(shapes.get(v.name) for v in graph.inputs), data, contract)
+        stage = self.kept.get(key)
+        if stage is None:
+            try:
+                stage = Stage(*self.plan(graph, shapes, known, contract))
+            except OutOfMemoryError as error:
+                raise sizes.with_batch(error, self.fitting_batch_for(shapes)) from error
+            self._announce(stage.plan)
+            self.kept.add(key, stage)
+        return stage
+
+    def plan(
+        self,
+        graph: Graph,
+        shapes: Shapes,
+        known: Mapping[str, Array] = NOTHING,
+        contract: Contract = HOST_ONLY,
+        tunables: Tunables = NOTHING,
+    ) -> tuple[Plan, GraphBreak | None]:
+        """A plan that is not kept, and where the graph goes on.
+
+        Args:
+            tunables: The `T_` macros of kernels by entry point, in place of the tuning records.
+        """
+        every = {**shapes, **{n: a.shape for n, a in known.items()}}
+        bindings = bind_dims(graph.inputs, every)
+        first, graph_break = specialise_to_break(graph, bindings, shapes, known)
+        if graph_break is not None:  # what comes after may still read what is donated
+            later = {v.name for v in graph_break.suffix.inputs} | set(graph_break.reads)
+            left = frozenset(first.output_names).difference(graph_break.reads)
+            donated = contract.donated - later
+            contract = replace(contract, donated=donated, device_outputs=left)
+
+        @cache
+        def record(kernel: str) -> Mapping[str, int]:
+            return tunables[kernel] if kernel in tunables else record_for(kernel, self._caps)
+
+        return make_plan(first, self._caps, record, contract), graph_break
+
+    def memory(self, plan: Plan, graph_break: GraphBreak | None) -> Memory:
+        """The memory that a plan needs, whether or not it has it."""
+        return sizes.memory_of(plan, graph_break, self.constants)
+
+    def at_batch(self, shapes: Shapes) -> Callable[[int], Shapes]:
+        """The input shapes of the model at another batch.
+
+        Raises:
+            InputError: Axis 0 of the inputs is fixed.
+        """
+        inputs = self._graph.inputs
+        return sizes.at_batch(inputs, bind_dims(inputs, shapes), shapes)
+
+    def fitting_batch(self, shapes: Shapes, limit: int) -> int:
+        """The largest batch whose run takes at most `limit` bytes of the device; or 0."""
+        resized = self.at_batch(shapes)
+
+        def needed(batch: int) -> int:
+            return self.memory(*self.plan(self._graph, resized(batch))).device_bytes
+
+        return sizes.largest_batch(needed, limit)
+
+    def fitting_batch_for(self, shapes: Shapes) -> int | None:
+        """`fitting_batch` where these are shapes of the whole model and it has a batch."""
+        if shapes.keys() == {v.name for v in self._graph.inputs}:
+            with suppress(InputError):
+                return self.fitting_batch(shapes, self.limit)
+        return None
+
+    def _announce(self, plan: Plan) -> None:
+        """Says once which nodes run on the host, or refuses to under strict."""
+        new = [s for s in plan.host_steps if s.node.name not in self.host_nodes]
+        if not new:
+            return
+        listing = "; ".join(f"{s.node} ({s.reason})" for s in new)
+        if self._strict:
+            raise UnsupportedError(
+                f"No kernel on {self._caps.name} for: {listing}. Load with strict=False to run "
+                "these nodes on the host.",
+                [repr(s.node) for s in new],
+            )
+        self.host_nodes.update({s.node.name: s.reason for s in new})
+        warn_user(
+            f"On the host, not on {self._caps.name}, run: {listing}. "
+            "Load with strict=True to make this an error.",
+            HostFallbackWarning,
+        )

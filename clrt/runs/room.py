@@ -1,0 +1,201 @@
+"""The memory of a model on its device: weights, arenas, and what runs may take of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import zip_longest
+from threading import Condition, get_ident
+
+from clrt.errors import OutOfMemoryError
+from clrt.plan import memory as sizes
+from clrt.plan.plan import Plan
+from clrt.runs.plans import Planner, Stage
+from clrt.runtime.bound_plan import BoundPlan
+from clrt.runtime.execution import Execution, StepRecorder
+from clrt.runtime.leases import Feed
+from clrt.runtime.pace import Stop
+from clrt.runtime.session import Session
+from clrt.runtime.slabs import Slabs
+from clrt.runtime.weights import Weights
+from clrt.units import format_bytes, format_shapes
+
+# Runs of a model that are on the device at once: while one computes the next is enqueued.
+MOST_ARENAS = 2
+
+
+class Room:
+    """Gives executions an arena each, within the model's limit.
+
+    Attributes:
+        weights: What all plans share.
+        session: Of the device.
+        lock: Of the model; notified when a run ends.
+        own_limit: Bytes that may be allocated on the device; None for what there is.
+    """
+
+    def __init__(
+        self, session: Session, planner: Planner, own_limit: int | None, lock: Condition
+    ) -> None:
+        self.weights = Weights(session)
+        self.own_limit = own_limit
+        self.session = session
+        self._planner = planner
+        self.lock = lock
+        self._closed = False
+        self._idle: list[Slabs] = []
+        self._in_use: dict[Slabs, Execution] = {}
+
+    def begin(
+        self,
+        stage: Stage,
+        feeds: Mapping[str, Feed],
+        outputs: Mapping[str, bool],
+        stop: Stop,
+        recorder: StepRecorder | None,
+    ) -> Execution:
+        """An execution of a stage, which starts as soon as it likes; waits for an arena.
+
+        Raises:
+            OutOfMemoryError: The stage alone is over the limit.
+        """
+        while True:
+            with self.lock:
+                bound = self._take(stage)
+                if bound is not None:
+                    execution = Execution(bound, feeds, outputs, recorder, stop, self._give_back)
+                    self._in_use[bound.slabs] = execution
+                    return execution
+                detached = self._detached()
+                if detached is None:
+                    self.lock.wait()
+            if detached is not None:
+                detached.await_end()
+
+    def _take(self, stage: Stage) -> BoundPlan | None:
+        """The stage bound to an arena; None where somebody has to end before."""
+        if not self._idle and len(self._in_use) >= MOST_ARENAS:
+            self._check_others(stage)
+            return None
+        known = (s for s in self._idle if s in stage.bound)
+        slabs = next(known, None) or (self._idle[-1] if self._idle else Slabs(self.session))
+        bound = stage.bound.get(slabs)
+        if bound is None or not bound.ready:
+            if not self._has_room(stage, slabs):
+                if self._in_use:
+                    self._check_others(stage)
+                    return None
+                self._free()
+                slabs = Slabs(self.session)
+            bound = stage.bound.get(slabs)
+            if bound is None:
+                bound = stage.bound[slabs] = self.bind(stage.plan, slabs)
+        if slabs in self._idle:
+            self._idle.remove(slabs)
+        return bound
+
+    def bind(self, plan: Plan, slabs: Slabs | None = None, own: bool = False) -> BoundPlan:
+        """A plan bound to an arena, by default one of its own.
+
+        Args:
+            own: Whether it has weights of its own, too.
+        """
+        weights = Weights(self.session) if own else self.weights
+        slabs = slabs or Slabs(self.session)
+        return BoundPlan(plan, self.session, weights, slabs, self._planner.constants)
+
+    def _has_room(self, stage: Stage, slabs: Slabs) -> bool:
+        """Whether it fits beside what other shapes left and other runs use.
+
+        Raises:
+            OutOfMemoryError: It does not fit alone.
+        """
+        limit, constants = self._planner.limit, self._planner.constants
+        memory = self._planner.memory(stage.plan, stage.graph_break)
+        if memory.device_bytes > limit:
+            raise self.no_room(stage)
+        weights = {k: n for k, n in stage.plan.uploads.items() if k[0] in constants}
+        weights.update(self.weights.sizes)
+        pairs = zip_longest(slabs.sizes, stage.plan.arena.slab_bytes, fillvalue=0)
+        arenas = sum(map(max, pairs)) + sum(s.nbytes for s in self._slabs() if s is not slabs)
+        others = self._planner.kept.own_bytes - (stage.own_bytes if stage.kept else 0)
+        return sum(weights.values()) + arenas + others + memory.plan_bytes <= limit
+
+    def _slabs(self) -> list[Slabs]:
+        return [*self._idle, *self._in_use]
+
+    def _detached(self) -> Execution | None:
+        """The oldest execution that is enqueued, and that nobody has waited for yet."""
+        return next((e for e in self._in_use.values() if e.detached), None)
+
+    def _check_others(self, stage: Stage) -> None:
+        """Whether there is somebody to wait for but this thread.
+
+        Raises:
+            OutOfMemoryError: A signal's handler asks for more than the run that it came into
+                leaves.
+        """
+        own = get_ident()
+        if all(e.thread == own and not e.detached for e in self._in_use.values()):
+            raise self.no_room(stage)
+
+    def _give_back(self, execution: Execution) -> None:
+        with self.lock:
+            slabs = execution.bound.slabs
+            if self._in_use.pop(slabs, None) is not None:
+                self._idle.append(slabs)
+            if self._closed:
+                self._free()
+            self.lock.notify_all()
+
+    def release(self) -> None:
+        """Frees the device memory once no other run uses it; what is needed is made again."""
+        self.await_detached()
+        own = get_ident()
+        with self.lock:
+            self.lock.wait_for(lambda: all(e.thread == own for e in self._in_use.values()))
+            self._free()
+
+    def await_detached(self) -> None:
+        """Waits for what is enqueued and not waited for; who does later gets what came of it."""
+        while True:
+            with self.lock:
+                execution = self._detached()
+            if execution is None:
+                return
+            execution.await_end()
+
+    def _free(self) -> None:
+        self._planner.kept.clear()
+        self.weights.clear()
+        for slabs in self._idle:
+            slabs.clear()
+        self._idle.clear()
+        self.session.trim()
+
+    def close(self) -> None:
+        """Frees the device memory, and the programs that no other model uses."""
+        with self.lock:
+            self._closed = True
+            self._free()
+            self.weights.programs.clear()
+
+    def forget_runs(self) -> None:
+        """In a fork, where the threads that ran are not."""
+        self._in_use.clear()
+
+    def no_room(self, stage: Stage, error: OutOfMemoryError | None = None) -> OutOfMemoryError:
+        """The error for a stage over the limit, or for one that the driver gave no room."""
+        plan, limit = stage.plan, self._planner.limit
+        memory = self._planner.memory(plan, stage.graph_break)
+        shapes = {v.name: v.dims for v in plan.graph.inputs}
+        if error is not None and memory.device_bytes <= limit:
+            needed = memory.device_bytes
+            return OutOfMemoryError(
+                f"Running {format_shapes(shapes)} needs {format_bytes(needed)} on the device, "
+                f"and failed with nothing of other shapes there, too: {error}",
+                needed,
+                error.available_bytes,
+            )
+        fitting = self._planner.fitting_batch_for(shapes)
+        of = "the device has" if self.own_limit is None else "memory_limit allows"
+        return sizes.out_of_memory(format_shapes(shapes), memory, limit, of, fitting)

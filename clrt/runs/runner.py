@@ -1,0 +1,148 @@
+"""Runs the graph of a model: on this thread, or on their way while it goes on."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from threading import Condition, RLock, get_ident
+
+from clrt.errors import CancelledError, ClrtError, InputError
+from clrt.ir.graph import Graph
+from clrt.ops.base import Held
+from clrt.runs.plans import Planner
+from clrt.runs.room import MOST_ARENAS, Room
+from clrt.runs.run import Enqueued, Pending
+from clrt.runs.task import Task
+from clrt.runtime.pace import Stop
+from clrt.runtime.profiler import Recorder
+from clrt.runtime.session import Session
+
+# How long `close` waits for runs in other threads.
+_CLOSE_S = 1.0
+
+
+def _closed() -> ClrtError:
+    return ClrtError("The model was closed during the run; load it again to run it.")
+
+
+def _cancelled() -> ClrtError:
+    return CancelledError("The run was cancelled.")
+
+
+class Runner:
+    """The runs of a model.
+
+    Attributes:
+        planner: Makes and keeps its plans.
+        room: Its memory on the device.
+        stop: Ends all of its runs.
+        lock: Held while what the runs share is changed, never while the device computes.
+    """
+
+    def __init__(self, graph: Graph, session: Session, strict: bool, own_limit: int | None) -> None:
+        caps = session.device.caps
+        limit = caps.global_mem_bytes if own_limit is None else own_limit
+        self.lock = Condition(RLock())
+        self.planner = Planner(graph, caps, strict, limit)
+        self.room = Room(session, self.planner, own_limit, self.lock)
+        self.stop = Stop(_closed)
+        self._graph = graph
+        self._session = session
+        self._running: list[int] = []
+        self._workers: ThreadPoolExecutor | None = None
+
+    def run(
+        self,
+        feeds: Mapping[str, Held],
+        wanted: Mapping[str, bool],
+        donated: Collection[str] = (),
+        recorder: Recorder | None = None,
+        stop: Stop | None = None,
+    ) -> Mapping[str, Held]:
+        """The outputs of the model, computed on this thread.
+
+        Args:
+            wanted: Names of the outputs, and whether each stays on the device.
+            donated: Names of inputs whose memory may be used up.
+            recorder: Is told when the steps ran.
+            stop: Ends the run; by default what ends all.
+
+        Raises:
+            InputError: The model is closed, or a number is out of range.
+            ClrtError: As `Model.run`.
+        """
+        with self._taking_part("profile" if recorder else "run"):
+            task = Task(self.planner, self.room, self._graph, stop or self.stop, recorder)
+            return task.outputs(feeds, wanted, donated)
+
+    def submit(
+        self, feeds: Mapping[str, Held], wanted: Mapping[str, bool], donated: Collection[str] = ()
+    ) -> tuple[Pending, Stop]:
+        """A run on its way, and what ends it.
+
+        A short one is enqueued on this thread; one with work for the host in its midst, or with
+        waits, goes on in another.
+
+        Raises:
+            InputError: The model is closed.
+        """
+        stop = Stop(_cancelled, self.stop)
+        with self._taking_part("run"):
+            task = Task(self.planner, self.room, self._graph, stop)
+            begun = task.begin(feeds, wanted, donated)
+            if begun is not None:
+                there, execution = begun
+                return Enqueued(execution, there, self._graph), stop
+            with self.lock:
+                if self._workers is None:
+                    self._workers = ThreadPoolExecutor(MOST_ARENAS, "clrt-run")
+                return self._workers.submit(self.run, feeds, wanted, donated, None, stop), stop
+
+    @contextmanager
+    def _taking_part(self, action: str) -> Iterator[None]:
+        """A run, while which nothing is freed.
+
+        Raises:
+            InputError: The model is closed.
+        """
+        with self.lock:
+            if self.stop.requested:
+                raise InputError(f"This model is closed; load it again to {action} it.")
+            self._running.append(get_ident())
+        try:
+            yield
+        finally:
+            with self.lock:
+                self._running.remove(get_ident())
+                frees = self.stop.requested and not self._running
+                self.lock.notify_all()
+            if frees:
+                self._free()
+
+    def close(self) -> None:
+        """Ends the runs and frees the device memory; see `Model.close`."""
+        self.stop.requested = True
+        if not self._session.connection.usable:
+            return
+        own = get_ident()
+        with self.lock:
+            # In a signal's handler the run of this thread goes on after it.
+            self.lock.wait_for(lambda: all(thread == own for thread in self._running), _CLOSE_S)
+            frees = not self._running
+        if frees:
+            self._free()
+
+    def _free(self) -> None:
+        self.room.await_detached()  # without the lock, which their end takes
+        self.room.close()
+        if self._workers is not None:
+            self._workers.shutdown(wait=False)
+            self._workers = None
+
+    def after_fork_in_child(self) -> None:
+        """No other thread is at the model there."""
+        self.lock = self.room.lock = Condition(RLock())
+        self._running.clear()
+        self._workers = None
+        self.room.forget_runs()

@@ -1,0 +1,306 @@
+"""A plan with its kernels on a device: arguments set once, ready to run again and again."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TypeAlias
+
+import numpy as np
+
+from clrt.ir.graph import Value
+from clrt.ir.op import Array
+from clrt.kernels.spec import Buffer, BufferArg, Launch, Packed, Scratch, Status
+from clrt.plan.plan import Plan
+from clrt.plan.steps import DeviceStep, HostStep, Region
+from clrt.plan.traffic import traffic
+from clrt.runtime.connection import TrackedBuffer
+from clrt.runtime.driver import cl, never_release
+from clrt.runtime.pace import LONG_S
+from clrt.runtime.session import Session
+from clrt.runtime.slabs import Slabs
+from clrt.runtime.weights import Weights
+
+# Local sizes where a launch leaves them open. They are fixed, never derived from the shapes,
+# because PoCL compiles a kernel anew for each local size.
+_LOCAL = {
+    "cpu": {1: (64,), 2: (16, 1), 3: (16, 1, 1)},
+    "gpu": {1: (256,), 2: (64, 1), 3: (64, 1, 1)},
+}
+# The least that a device does in a second, for runs of which none was measured: floating-point
+# operations of a compute unit, bytes of the device.
+_LEAST_FLOPS = 5e9
+_LEAST_BYTES = 1e9
+
+
+@dataclass(frozen=True)
+class Enqueue:
+    """A kernel with its arguments set."""
+
+    entry: str
+    kernel: cl.Kernel
+    global_size: tuple[int, ...]
+    local_size: tuple[int, ...]
+
+
+BoundStep: TypeAlias = "Enqueue | HostStep"
+
+
+@dataclass
+class _External:
+    """A buffer of the caller: where it is an argument, and the one of this run."""
+
+    places: list[tuple[cl.Kernel, int]] = field(default_factory=list)
+    buffer: TrackedBuffer | None = None
+
+
+@dataclass(eq=False)
+class BoundPlan:
+    """A plan bound to an arena's memory. One run uses it at a time.
+
+    Constants of the plan (masks, positions) are held here, weights in `weights`.
+
+    Attributes:
+        seconds_a_run: What the last run took; None before the first.
+        broken: Whether the status words may have something of a run that was broken off.
+    """
+
+    plan: Plan
+    session: Session
+    weights: Weights
+    slabs: Slabs
+    model_constants: frozenset[Value]
+    seconds_a_run: float | None = None
+    broken: bool = False
+    steps: list[BoundStep] = field(default_factory=list)
+    _own: Weights = field(init=False)
+    _status: TrackedBuffer | None = None
+    _generation: int = -1
+    _external: dict[Value, _External] = field(default_factory=dict)
+    # The driver keeps no memory alive that the host has given it.
+    _used: dict[int, TrackedBuffer] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self._own = Weights(self.session)
+        self.session.connection.owners.add(self)
+
+    @property
+    def ready(self) -> bool:
+        """Whether a run allocates nothing but the outputs that stay on the device."""
+        return self._generation == self.slabs.generation
+
+    @property
+    def own_bytes(self) -> int:
+        """Device memory besides weights and arena."""
+        return self._own.nbytes + (0 if self._status is None else self._status.nbytes)
+
+    @property
+    def takes_long(self) -> bool:
+        """Whether somebody may want to end a run in its midst; a guess before the first."""
+        seconds = self.seconds_a_run
+        if seconds is None:
+            moved = self.plan.arena.nbytes * self.plan.launches / _LEAST_BYTES
+            flops = _LEAST_FLOPS * self.session.device.caps.compute_units
+            seconds = max(moved, self.plan.flops / flops)
+        return seconds > LONG_S
+
+    @cached_property
+    def costs(self) -> tuple[int, ...]:
+        """What each launch takes beside the others."""
+        steps = (s for s in self.plan.steps if isinstance(s, DeviceStep))
+        pairs = [(s.nodes, x) for s in steps for x in s.launches]
+        return tuple(1 + x.flops + traffic(n, x).nbytes for n, x in pairs)
+
+    def bind(self) -> None:
+        """Sets every kernel argument; again only after the arena has moved.
+
+        Raises:
+            OutOfMemoryError: A buffer does not fit.
+            KernelBuildError: A program does not compile.
+        """
+        if self.ready:
+            return
+        self.slabs.reserve(self.plan.arena.slab_bytes)
+        if self._status is None and self.plan.statuses:
+            self._status = self.session.upload(np.zeros(len(self.plan.statuses), np.int64))
+        self.steps = []
+        self._used.clear()
+        self._external = {root: _External() for root in self.plan.external}
+        for step in self.plan.steps:
+            if isinstance(step, DeviceStep):
+                self.steps += [self._bind_launch(launch) for launch in step.launches]
+                for spec in step.also if isinstance(step, Region) else ():
+                    self.weights.kernel(spec)
+            else:
+                self.steps.append(step)
+        self._generation = self.slabs.generation
+
+    def bind_external(self, buffers: Mapping[Value, TrackedBuffer]) -> None:
+        """Sets the arguments that are buffers of the caller, by root value."""
+        for root, external in self._external.items():
+            external.buffer = buffers[root]
+            for kernel, index in external.places:
+                kernel.set_arg(index, external.buffer)
+
+    def forget_external(self) -> None:
+        """Keeps no buffer of the caller alive."""
+        for external in self._external.values():
+            external.buffer = None
+
+    def _bind_launch(self, launch: Launch) -> Enqueue:
+        kernel = self.weights.kernel(launch.kernel)
+        # set_arg tries every other kind of argument before a scalar: 6 us each, 15 a launch.
+        set_scalar = getattr(kernel, "_set_arg_buf", kernel.set_arg)
+        index = 0
+        for arg in launch.args:
+            if isinstance(arg, BufferArg):
+                if (external := self._external_of(arg.buffer)) is not None:
+                    external.places.append((kernel, index))
+                    offset = 0
+                else:
+                    buffer, offset = self.locate(arg.buffer)
+                    if all(buffer is not slab for slab in self.slabs.buffers):
+                        self._used[id(buffer)] = buffer
+                    kernel.set_arg(index, buffer)
+                set_scalar(index + 1, np.int32(offset + arg.offset))
+                index += 2
+            else:
+                set_scalar(index, arg)
+                index += 1
+        local = launch.local_size or self._local(kernel, len(launch.global_size))
+        return Enqueue(launch.kernel.entry, kernel, to_sizes(launch.global_size, local), local)
+
+    def _external_of(self, buffer: Buffer) -> _External | None:
+        root = self.plan.root(buffer) if isinstance(buffer, Value) else None
+        return None if root is None else self._external.get(root)
+
+    def _local(self, kernel: cl.Kernel, dims: int) -> tuple[int, ...]:
+        """The local size where a launch leaves it open."""
+        if self.session.device.caps.is_cpu:
+            return _LOCAL["cpu"][dims]
+        first, *others = _LOCAL["gpu"][dims]
+        # What the kernel's registers leave room for; a power of two, as work-groups are wanted.
+        most = kernel.get_work_group_info(
+            cl.kernel_work_group_info.WORK_GROUP_SIZE, self.session.device.handle
+        )
+        return (min(first, 1 << most.bit_length() - 1), *others)
+
+    def locate(self, buffer: Buffer) -> tuple[TrackedBuffer, int]:
+        """The device buffer, and the element offset in it, of what is not the caller's."""
+        if isinstance(buffer, Status):
+            assert self._status is not None
+            return self._status, self.plan.statuses.index(buffer)
+        if isinstance(buffer, Packed):
+            return self._constants(buffer.value).get(buffer), 0
+        if isinstance(buffer, Value):
+            root = self.plan.root(buffer)
+            if root.is_constant:
+                return self._constants(root).get(root), 0
+            place, dtype = self.plan.places[root], buffer.dtype
+        else:
+            assert isinstance(buffer, Scratch)
+            place, dtype = self.plan.places[buffer], buffer.dtype
+        return self.slabs.buffers[place.slab], place.offset_bytes // dtype.itemsize
+
+    def _constants(self, value: Value) -> Weights:
+        return self.weights if value in self.model_constants else self._own
+
+    def bytes_of(self, value: Value) -> tuple[TrackedBuffer, int]:
+        """The device buffer, and the offset in bytes, of a value, whoever's it is."""
+        external = self._external_of(value)
+        if external is not None:
+            assert external.buffer is not None
+            return external.buffer, 0
+        buffer, offset = self.locate(value)
+        return buffer, offset * value.dtype.itemsize
+
+    def host_memory(self, value: Value) -> Array | None:
+        """Where a value lies in the arena, as an array, where that is the host's memory."""
+        views = self.slabs.views
+        if value not in views:
+            views[value] = self._find_host_memory(value)
+        return views[value]
+
+    def _find_host_memory(self, value: Value) -> Array | None:
+        if self.plan.root(value) not in self.plan.places:
+            return None
+        buffer, offset = self.bytes_of(value)
+        if buffer.host is None:
+            return None
+        elements: Array = buffer.host[offset : offset + value.nbytes].view(value.dtype.numpy)
+        return elements.reshape(value.dims)
+
+    def copy_status(self) -> tuple[Array, cl.Event | None]:
+        """An int64 per status, there once the event is; without one, see `status_words`."""
+        words = np.zeros(len(self.plan.statuses), np.int64)
+        if self._status is None or self._status.host is not None:
+            return words, None
+        queue = self.session.queue
+        return words, cl.enqueue_copy(queue, words, self._status, is_blocking=False)
+
+    def status_words(self, copied: Array) -> Array:
+        """What kernels reported, an int64 per status, once the run has ended; then forgotten."""
+        status = self._status
+        words = copied
+        if status is not None and status.host is not None:
+            words = status.host[: copied.nbytes].view(np.int64).copy()
+        if words.any():
+            with self.session.lock:
+                cl.enqueue_copy(self.session.queue, status, np.zeros_like(words))
+        self.broken = False
+        return words
+
+    @contextmanager
+    def settling(self, *used: object) -> Iterator[None]:
+        """Around commands of a run: where one fails, says so and waits for those before it.
+
+        Args:
+            used: What they use besides the arena.
+        """
+        try:
+            yield
+        except BaseException as error:
+            with suppress(cl.Error, MemoryError):  # the first error is the one to tell
+                self._break_off(used)
+            if isinstance(error, (cl.Error, MemoryError)):
+                raise self.session.guard.translated(error, self.plan.arena.nbytes) from error
+            raise
+
+    def _break_off(self, used: Sequence[object]) -> None:
+        """What is in the queue still uses the host's arrays and the arena: waits for it."""
+        connection = self.session.connection
+        with connection.lock:
+            connection.unfinished = True
+            if connection.settle(*used, *self.slabs.buffers):
+                self.forget_status()
+            else:
+                never_release(self._status)
+                self._status = None
+                self.slabs.clear()
+
+    def forget_status(self) -> None:
+        """Waits for the queue, and forgets what a broken run has reported."""
+        words, _ = self.copy_status()
+        self.session.connection.finish()
+        self.status_words(words)
+
+    def seconds(self, entry: str) -> float:
+        """How long all launches of a kernel take, one after the other, on what is in the arena."""
+        with self.session.using(), self.settling():
+            queue = self.session.queue
+            self.bind()
+            steps = [s for s in self.steps if isinstance(s, Enqueue) and s.entry == entry]
+            queue.finish()
+            start = time.perf_counter()
+            for step in steps:
+                cl.enqueue_nd_range_kernel(queue, step.kernel, step.global_size, step.local_size)
+            queue.finish()
+            return time.perf_counter() - start
+
+
+def to_sizes(global_size: Sequence[int], local_size: Sequence[int]) -> tuple[int, ...]:
+    """The global size rounded up to whole work-groups."""
+    return tuple(-(-g // s) * s for g, s in zip(global_size, local_size, strict=True))

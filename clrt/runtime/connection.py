@@ -1,0 +1,177 @@
+"""One OpenCL context and in-order queue per device, shared by all sessions on it."""
+
+from __future__ import annotations
+
+import os
+import time
+import weakref
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
+from threading import RLock
+from typing import Any, Protocol
+
+from clrt.errors import DeviceError
+from clrt.ir.op import Array
+from clrt.runtime.devices import DeviceInfo
+from clrt.runtime.driver import check_process, cl, is_left_behind, never_release
+
+# How long a fork waits for the end of a run, and how often it looks.
+_FORK_S = 5.0
+_LOOK_S = 0.001
+
+
+class TrackedBuffer(cl.Buffer):  # type: ignore[misc]
+    """A buffer that can be referred to weakly, so that its release is counted.
+
+    Attributes:
+        host: The memory that it is, uint8[size], where the device shares the host's. It may be
+            touched while nothing that uses the buffer is in the queue.
+        nbytes: `size`, for which the driver is not asked.
+    """
+
+    host: Array | None = None
+    nbytes: int = 0
+
+
+class InFlight(Protocol):
+    """A run on its way."""
+
+    @property
+    def done(self) -> bool:
+        """Whether the device has done all of it."""
+
+
+@dataclass(eq=False)
+class Connection:
+    """What all sessions of a device share: a context, an in-order queue, and who may use it.
+
+    Attributes:
+        unfinished: Whether something may still be in the queue, from a run that was broken off.
+        in_flight: The runs that have something in the queue, or will have.
+        used_s: When a run last began or ended: `time.perf_counter`.
+        owners: What holds objects of the driver.
+        lost: Whether this process is a fork in which nothing of the driver can be used.
+    """
+
+    device: DeviceInfo
+    context: cl.Context
+    queue: cl.CommandQueue
+    unfinished: bool = False
+    in_flight: set[InFlight] = field(default_factory=set)
+    used_s: float = 0.0
+    lost: bool = False
+    owners: weakref.WeakSet[Any] = field(default_factory=weakref.WeakSet)
+    _lock: Any = field(default_factory=RLock)
+    _gate: cl.UserEvent | None = None
+    _held_at_fork: bool = False
+    _process: int = field(default_factory=os.getpid)
+
+    @property
+    def lock(self) -> Any:
+        """Held while work is enqueued.
+
+        Raises:
+            DeviceError: This process is a fork, in which the driver would wait for ever.
+        """
+        if os.getpid() != self._process:
+            self._check_fork()
+        return self._lock
+
+    def _check_fork(self) -> None:
+        check_process(self.device, self.device.caps)
+        if self.lost:
+            raise DeviceError(
+                f"{self.device} was running a model when this process was forked, which its driver "
+                "does not survive; start processes by multiprocessing's 'spawn'."
+            )
+
+    @property
+    def usable(self) -> bool:
+        """Whether this process can use the driver: not in some forks."""
+        return not (self.lost or is_left_behind(self.device.caps))
+
+    @contextmanager
+    def holding(self) -> Iterator[list[cl.Event] | None]:
+        """What the first command waits for until all of a block are in the queue; None where the
+        device is better off without.
+        """
+        if "interrupts-enqueuing" not in self.device.caps.quirks:
+            yield None
+            return
+        self._gate = gate = cl.UserEvent(self.context)
+        try:
+            yield [gate]
+        finally:
+            self._open_gate()
+
+    def _open_gate(self) -> None:
+        """Lets go what is held, if anything is."""
+        if self._gate is not None:
+            self._gate.set_status(cl.command_execution_status.COMPLETE)
+            self._gate = None
+
+    def idle_s(self) -> float:
+        """For how many seconds no run has been on the device."""
+        busy = self.unfinished or any(not run.done for run in tuple(self.in_flight))
+        return 0.0 if busy else time.perf_counter() - self.used_s
+
+    def finish(self) -> None:
+        """Waits for all that is in the queue."""
+        self.queue.finish()
+        self.unfinished = False
+
+    def settle(self, *used: object) -> bool:
+        """Waits for what a broken run has left in the queue, and never for ever.
+
+        Args:
+            used: What is in use by it.
+
+        Returns:
+            Whether the queue is empty now. Else there is a new one, and the old one keeps what it
+            uses for good: it waits for an event that the driver does not let happen.
+
+        Raises:
+            cl.Error: The driver fails here, too.
+        """
+        try:
+            self._open_gate()
+        except cl.Error:
+            assert self._gate is not None
+            if self._gate.command_execution_status != cl.command_execution_status.COMPLETE:
+                never_release(self.queue, self._gate, used)
+                self.queue = cl.CommandQueue(self.context, self.device.handle)
+                self._gate, self.unfinished = None, False
+                return False
+            self._gate = None  # it failed after it was open
+        self.finish()
+        return True
+
+    def before_fork(self) -> None:
+        """Waits a little for the end of runs, so that the fork does not begin in their midst."""
+        if "stays-behind-in-forks" in self.device.caps.quirks:
+            return
+        end = time.perf_counter() + _FORK_S
+        while not self._held_at_fork and time.perf_counter() < end:
+            if not self._lock.acquire(timeout=_FORK_S):
+                return
+            with suppress(cl.Error):
+                if all(run.done for run in self.in_flight):
+                    self._held_at_fork = True
+                    return
+            self._lock.release()
+            time.sleep(_LOOK_S)
+
+    def after_fork(self) -> None:
+        """In the process that was forked."""
+        if self._held_at_fork:
+            self._held_at_fork = False
+            self._lock.release()
+
+    def after_fork_in_child(self) -> None:
+        """In the fork: what threads of the driver may have held there is neither used nor freed."""
+        if self._held_at_fork:
+            self.after_fork()
+        else:
+            self.lost = True
+            never_release(self, *self.owners, *self.in_flight)

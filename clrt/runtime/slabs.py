@@ -1,0 +1,65 @@
+"""The device memory of arenas."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import zip_longest
+from weakref import WeakKeyDictionary
+
+from clrt.ir.graph import Value
+from clrt.ir.op import Array
+from clrt.runtime.connection import TrackedBuffer
+from clrt.runtime.session import Session
+
+
+@dataclass(eq=False)
+class Slabs:
+    """Device memory of an arena, which one run uses at a time; it only grows.
+
+    Attributes:
+        generation: Counts reallocations: plans bound to an older one bind again.
+        views: Inputs and outputs of plans as arrays, where the host has this memory: to find one
+            takes 3 us.
+    """
+
+    session: Session
+    buffers: list[TrackedBuffer] = field(default_factory=list)
+    generation: int = 0
+    views: WeakKeyDictionary[Value, Array | None] = field(default_factory=WeakKeyDictionary)
+
+    def __post_init__(self) -> None:
+        self.session.connection.owners.add(self)
+
+    def reserve(self, sizes: Sequence[int]) -> None:
+        """Makes every slab at least as large as asked for.
+
+        Raises:
+            OutOfMemoryError: One does not fit; the slabs before it are kept.
+        """
+        held = self.sizes
+        wanted = [max(pair) for pair in zip_longest(held, sizes, fillvalue=0)]
+        same = next((i for i, n in enumerate(wanted) if held[i : i + 1] != [n]), len(wanted))
+        if same == len(wanted):
+            return
+        # What is too small goes first: there may be no room for both.
+        self.generation += 1
+        self.views.clear()
+        del self.buffers[same:]
+        for size in wanted[same:]:
+            self.buffers.append(self.session.allocate(size))
+
+    @property
+    def sizes(self) -> list[int]:
+        """Bytes of each slab."""
+        return [b.nbytes for b in self.buffers]
+
+    @property
+    def nbytes(self) -> int:
+        return sum(self.sizes)
+
+    def clear(self) -> None:
+        """Frees the device memory."""
+        self.views.clear()
+        self.buffers.clear()
+        self.generation += 1

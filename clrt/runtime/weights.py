@@ -1,0 +1,71 @@
+"""What a model keeps on a device: its constants in the forms that kernels read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from clrt.errors import InputError
+from clrt.ir.graph import Value
+from clrt.ir.op import StoredElements
+from clrt.kernels.spec import KernelSpec, Packed
+from clrt.runtime.connection import TrackedBuffer
+from clrt.runtime.driver import cl
+from clrt.runtime.pages import drop_pages
+from clrt.runtime.session import Session
+
+
+@dataclass(eq=False)
+class Weights:
+    """What one model keeps: each constant, or packed form of it, once, and its programs.
+
+    Attributes:
+        programs: Those of its kernels, which other models share.
+    """
+
+    session: Session
+    programs: dict[KernelSpec, cl.Program] = field(default_factory=dict)
+    _buffers: dict[tuple[Value, str], TrackedBuffer] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.session.connection.owners.add(self)
+
+    def get(self, source: Value | Packed) -> TrackedBuffer:
+        """The buffer of a constant or of its packed form; made at the first call."""
+        value = source.value if isinstance(source, Packed) else source
+        layout = source.layout if isinstance(source, Packed) else ""
+        key = (value, layout)
+        if key not in self._buffers:
+            self._buffers[key] = self._make(source, value, layout)
+        return self._buffers[key]
+
+    def _make(self, source: Value | Packed, value: Value, layout: str) -> TrackedBuffer:
+        known = value.type.known
+        if isinstance(known, StoredElements) and known.layout == layout:
+            return self.session.constant(known.array)
+        array = value.numbers
+        if array is None:
+            raise InputError(f"'{value.name}' is no constant")
+        if not isinstance(source, Packed):
+            return self.session.constant(array)
+        packed = source.pack(array)
+        assert packed.nbytes == source.nbytes, source.layout
+        buffer = self.session.upload(packed)
+        drop_pages(array)
+        return buffer
+
+    @property
+    def sizes(self) -> dict[tuple[Value, str], int]:
+        """Bytes of each buffer, by constant and packed layout."""
+        return {key: b.nbytes for key, b in self._buffers.items()}
+
+    @property
+    def nbytes(self) -> int:
+        return sum(self.sizes.values())
+
+    def kernel(self, spec: KernelSpec) -> cl.Kernel:
+        """A new kernel object."""
+        return self.session.programs.kernel(spec, self.programs)
+
+    def clear(self) -> None:
+        """Frees the device memory."""
+        self._buffers.clear()
