@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 
 import numpy as np
@@ -63,7 +64,8 @@ class Task:
             DeviceError: The driver fails.
             ClrtError: `stop` was requested.
         """
-        return self._run(self.graph, feeds, wanted, donated)
+        with self._naming_inputs():
+            return self._run(self.graph, feeds, wanted, donated)
 
     def begin(
         self, feeds: Mapping[str, Held], wanted: Mapping[str, bool], donated: Collection[str] = ()
@@ -96,7 +98,8 @@ class Task:
         }
         # The first iteration of a loop has arrays where the others have tensors: one plan for both.
         on_device = {n: self._on_device(f) for n, f in feeds.items()}
-        return list(self._run(graph, on_device, None, ()).values())
+        with self._naming_inputs():
+            return list(self._run(graph, on_device, None, ()).values())
 
     def _on_device(self, value: Held) -> Held:
         """An array that has axes as a tensor; all else as it is."""
@@ -107,6 +110,14 @@ class Task:
     def read(self, value: Held) -> Array:
         """The elements of a tensor."""
         return _on_host(value)
+
+    @contextmanager
+    def _naming_inputs(self) -> Iterator[None]:
+        """Says from which inputs of the model a number out of range comes."""
+        try:
+            yield
+        except NumberError as error:
+            raise traced(error, self.graph) from error
 
     def _run(
         self,
@@ -121,18 +132,6 @@ class Task:
             wanted: None for all of them: what is computed stays on the device, and inputs and
                 constants where they are.
         """
-        try:
-            return self._run_stages(graph, feeds, wanted, donated)
-        except NumberError as error:
-            raise traced(error, self.graph) from error
-
-    def _run_stages(
-        self,
-        graph: Graph,
-        feeds: Mapping[str, Held],
-        wanted: Mapping[str, bool] | None,
-        donated: Collection[str],
-    ) -> dict[str, Held]:
         known: Mapping[str, Array] = NOTHING
         while True:
             self.stop.check()

@@ -17,6 +17,7 @@ from clrt import knobs
 from clrt.cli.main import COMMANDS
 from clrt.device.quirks import QUIRKS
 from tests.models.fixtures import load_family
+from tests.models.onnx_text import parsed
 from tests.unit.pages import ROOT, blocks, program, run
 
 DOCS = ROOT / "docs"
@@ -26,9 +27,16 @@ RECIPES = sorted((DOCS / "recipes").glob("*.md"))
 TOUCHED = {"op": 2, "pass": 2, "kernel-variant": 3, "device": 1}
 
 
+CACHE = """
+    g (float[b, 64, 8] cache, float[b, 1, 8] rows, int64[b] at) => (float[b, 64, 8] next)
+    { next = TensorScatter(cache, rows, at) }
+"""
+
+
 def test_the_code_of_the_pages_runs(tmp_path: Path) -> None:
-    """With the models that they name: that of Getting started, and a small BERT."""
+    """With the models that they name: that of Getting started, a small BERT, and a cache."""
     onnx.save(load_family("distilbert_dynamo20"), tmp_path / "bert.onnx")
+    (tmp_path / "cache.onnx").write_bytes(parsed(CACHE, opset=24))
     first = DOCS / "getting-started.md"
     rest = [p for p in PAGES if p != first and p not in RECIPES]
     run(tmp_path, "-c", program([first, *rest]))
