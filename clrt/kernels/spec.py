@@ -182,7 +182,7 @@ class Launch:
     Attributes:
         global_size: Work-items wanted. The first dimension may be rounded up, so the kernel checks
             its id there; the others are exact.
-        local_size: None leaves the first dimension to the executor; the others are 1.
+        local_size: None leaves the first dimension to the runtime; the others are 1.
         flops: Floating-point operations, for the profile.
         copy: (from, to) where it only copies one tensor to another; left out of plans in which
             both lie in the same place.
