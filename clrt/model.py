@@ -24,7 +24,7 @@ from clrt.plan.memory import Memory
 from clrt.plan.plan import Plan
 from clrt.profiling.collect import collect
 from clrt.profiling.profile import Profile
-from clrt.runs.call import Call
+from clrt.runs.request import RunRequest
 from clrt.runs.run import Run
 from clrt.runs.runner import Runner
 from clrt.runs.state import State
@@ -190,8 +190,8 @@ class Model:
                 tensor that was donated, or a state, has in it is then undefined.
             ClrtError: Another thread closed the model.
         """
-        call = Call.of(self._signature, inputs, outputs, device_outputs, donate, state)
-        return call.for_user(self._runner.run(call.feeds, call.wanted, call.donated))
+        request = RunRequest.of(self._signature, inputs, outputs, device_outputs, donate, state)
+        return request.for_user(self._runner.run(request.feeds, request.wanted, request.donated))
 
     def submit(
         self,
@@ -215,9 +215,9 @@ class Model:
         Raises:
             InputError, ShapeError: As `run`. Other errors come from `Run.wait`.
         """
-        call = Call.of(self._signature, inputs, outputs, device_outputs, donate)
-        pending, stop = self._runner.submit(call.feeds, call.wanted, call.donated)
-        return Run(pending, stop, call.for_user)
+        request = RunRequest.of(self._signature, inputs, outputs, device_outputs, donate)
+        pending, stop = self._runner.submit(request.feeds, request.wanted, request.donated)
+        return Run(pending, stop, request.for_user)
 
     def new_state(self, pairs: Mapping[str, str], values: Mapping[str, Any]) -> State:
         """Tensors on the device for inputs that outputs of each run take the place of.

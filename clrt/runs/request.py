@@ -13,7 +13,7 @@ from clrt.signature import Signature
 
 
 @dataclass(frozen=True)
-class Call:
+class RunRequest:
     """A call of `Model.run` or `Model.submit`.
 
     Attributes:
@@ -42,7 +42,7 @@ class Call:
         device_outputs: bool,
         donate: Collection[str],
         state: State | None = None,
-    ) -> Call:
+    ) -> RunRequest:
         """A call with the arguments of `Model.run`.
 
         Raises:
