@@ -6,6 +6,7 @@ from pathlib import Path
 
 import onnx
 
+from clrt.collector import without_collector
 from clrt.errors import ModelError, UnsupportedError
 from clrt.importer.onnx_context import Context
 from clrt.importer.onnx_nodes import NodeImporter
@@ -16,6 +17,7 @@ from clrt.importer.onnx_types import tensor_type
 from clrt.ir.graph import Graph, Value
 
 
+@without_collector
 def import_model(source: str | Path | bytes | onnx.ModelProto) -> Graph:
     """Reads an ONNX model.
 

@@ -231,7 +231,7 @@ class NodeImporter:
             attrs={**attrs, **graphs},
             inputs=["" if v is None else v.name for v in inputs],
             outputs=list(call.outputs),
-            constants={n: v.numbers for n, v in values.items() if v.numbers is not None},
+            constants={n: x for n, v in values.items() if (x := v.numbers) is not None},
             add_constant=add_constant,
             types={n: v.type for n, v in values.items()},
             captures=len(captured),

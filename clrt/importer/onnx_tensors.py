@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 from collections.abc import Mapping
 from pathlib import Path, PurePosixPath, PureWindowsPath
 
@@ -68,6 +69,8 @@ class TensorReader:
         try:
             if view is not None and not tensor.HasField("segment"):
                 return _elements(view, dtype, tensor.data_type, shape)
+            if _lies_plain(tensor, dtype):
+                return np.frombuffer(tensor.raw_data, dtype.numpy).reshape(shape)
             array = np.asarray(numpy_helper.to_array(tensor)).reshape(shape)
             if dtype is DType.STRING:
                 return text_array(array.reshape(-1).tolist(), shape)
@@ -187,6 +190,13 @@ class TensorReader:
         folder = self._folder.absolute()
         caches = [p.parent / "blobs" for p in folder.parents if p.name == "snapshots"]
         return [folder.resolve(), *(c.resolve() for c in caches[:1])]
+
+
+def _lies_plain(tensor: onnx.TensorProto, dtype: DType) -> bool:
+    """Whether the elements lie in raw_data as they do in memory."""
+    if not tensor.HasField("raw_data") or tensor.HasField("segment") or sys.byteorder == "big":
+        return False
+    return dtype is not DType.STRING and dtype.file_bits == 8 * dtype.itemsize
 
 
 def _elements(raw: Array, dtype: DType, code: int, shape: tuple[int, ...]) -> Array:

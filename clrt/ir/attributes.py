@@ -49,6 +49,16 @@ def settle_attributes(op: Any) -> None:
             object.__setattr__(op, name, settled)
 
 
+def attribute_names(cls: type) -> tuple[str, ...]:
+    """The names of the fields of a dataclass."""
+    return _names(cls)
+
+
+@cache
+def _names(cls: type) -> tuple[str, ...]:
+    return tuple(f.name for f in fields(cls))
+
+
 def shown(value: object) -> str:
     """A value in a message: never more than a few words of it."""
     text = repr(value) if isinstance(value, str | bytes | int | float) else type(value).__name__

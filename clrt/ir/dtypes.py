@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from enum import Enum
 from functools import cache, cached_property
+from typing import Any
 
 import ml_dtypes  # noqa: F401  (NumPy learns its dtypes)
 import numpy as np
@@ -98,9 +99,7 @@ class DType(Enum):
             ValueError: NumPy has the dtype but clrt does not.
         """
         dtype = np.dtype(dtype)
-        if dtype.kind == "U":
-            return cls.STRING
-        return _BY_NUMPY_NAME.get(dtype.name) or cls(dtype.name)
+        return cls.STRING if dtype.kind == "U" else _of_numpy(dtype)
 
     @property
     def file_bits(self) -> int:
@@ -124,6 +123,11 @@ class DType(Enum):
 
     def __str__(self) -> str:
         return self.value
+
+
+@cache
+def _of_numpy(dtype: np.dtype[Any]) -> DType:
+    return _BY_NUMPY_NAME.get(dtype.name) or DType(dtype.name)  # NumPy makes the name each time
 
 
 # Floats that kernels read and write as vectors of float32 (common/widen.clh).

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import cached_property
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, cast
 
 import numpy as np
 
 from clrt.errors import ShapeError
-from clrt.ir.attributes import settle_attributes
+from clrt.ir.attributes import attribute_names, settle_attributes
 from clrt.ir.dims import Bindings, Dim, Shape, differ, substitute
 from clrt.ir.dtypes import DType
 from clrt.ir.traced import Evaluation, Trace, is_traced
@@ -104,11 +103,16 @@ class TensorType:
         """Whether every dim is a number."""
         return self.static_shape is not None
 
-    @cached_property
+    @property
     def static_shape(self) -> tuple[int, ...] | None:
         """The shape where every dim is a number."""
-        numbers = tuple(d for d in self.shape or () if isinstance(d, int))
-        return None if self.shape is None or len(numbers) < len(self.shape) else numbers
+        shape = self.shape
+        if shape is None:
+            return None
+        for dim in shape:
+            if not isinstance(dim, int):
+                return None
+        return cast("tuple[int, ...]", shape)
 
     @property
     def data(self) -> Array | None:
@@ -128,7 +132,7 @@ class TensorType:
     @property
     def numbers(self) -> Array | None:
         """`data` where it has no symbolic element."""
-        return self.data if self.has_numbers else None
+        return self.data if self.known is not None and self.has_numbers else None
 
     def agrees(self, other: TensorType) -> bool:
         """Whether both may be of one value: one dtype, and no dims that are known to differ."""
@@ -272,9 +276,14 @@ class IrOp:
     def __hash__(self) -> int:
         return hash(self._identity)
 
-    @cached_property
+    @property
     def _identity(self) -> tuple[object, ...]:
-        return (type(self), *(_identity(getattr(self, f.name)) for f in fields(self)))
+        # Kept without the lock of `cached_property`: a graph makes an op for each node.
+        found = self.__dict__.get("_kept_identity")
+        if found is None:
+            values = (_identity(getattr(self, name)) for name in attribute_names(type(self)))
+            found = self.__dict__["_kept_identity"] = (type(self), *values)
+        return cast("tuple[object, ...]", found)
 
     def infer(self, inputs: Sequence[TensorType | None]) -> list[TensorType]:
         """Types of the outputs from those of the inputs (None: an optional input left out).

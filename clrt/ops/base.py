@@ -15,6 +15,7 @@ from typing import Any, ClassVar, Protocol, TypeAlias
 import numpy as np
 
 from clrt.errors import OutOfMemoryError, ShapeError
+from clrt.ir.attributes import attribute_names
 from clrt.ir.dims import Expr, Undecidable
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Value
@@ -169,7 +170,7 @@ class Op(IrOp):
         for name, (index, dtype) in cls.promoted.items():
             if name in attrs:
                 node.set_input(index, np.asarray(attrs.pop(name), dtype))
-        known = {f.name for f in fields(cls)}
+        known = attribute_names(cls)
         values = {k: tuple(v) if isinstance(v, list) else v for k, v in attrs.items() if k in known}
         return cls(**values)
 

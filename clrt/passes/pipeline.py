@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from clrt.collector import without_collector
 from clrt.ir.graph import Graph
 from clrt.limits import FoldBudget
 from clrt.ops.base import Op
@@ -109,6 +110,7 @@ FUSE_REST: tuple[Pass, ...] = (
 )
 
 
+@without_collector
 def optimize(
     graph: Graph, level: int = 2, keep_quantized: bool = False, narrow_weights: bool = False
 ) -> PassReport:
