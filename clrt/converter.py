@@ -48,8 +48,7 @@ class Options:
         calibration: Gives feeds for the inputs; integer weights of 4 bits are rounded such that
             results on them change least. None rounds each weight for itself.
         device: What runs the model for that.
-        keep_overflowing: Weights with numbers that `weights` cannot hold stay as they are, where
-            it would be an error otherwise.
+        keep_overflowing: Leave weights that `weights` cannot hold as they are, instead of raising.
         keep_quantized: As in `clrt.passes.pipeline.optimize`.
     """
 
@@ -146,7 +145,7 @@ def write(
 
 
 def packed_weights(plans: Sequence[Plan]) -> list[Packed]:
-    """The forms of weights that are read in one form only by all of the plans."""
+    """The packed weights that all plans read in the same one form."""
     forms: dict[Any, dict[str, Packed | None]] = {}
     for plan in plans:
         for step in plan.steps:
@@ -165,10 +164,9 @@ def packed_weights(plans: Sequence[Plan]) -> list[Packed]:
 
 
 def read_encoder(source: Path) -> tuple[dict[str, Any] | None, str | None]:
-    """What `SentenceEncoder` needs beside the graph of a model, and why a folder has no such.
+    """What `SentenceEncoder` needs beside the graph of a model, or why a folder makes no encoder.
 
-    None where no tokenizer lies with the model, or its folder asks for what clrt lacks: the model
-    runs without.
+    Both are None for a model without a tokenizer. A model runs without an encoder.
     """
     try:
         config = read_config(source)
@@ -182,7 +180,7 @@ def read_encoder(source: Path) -> tuple[dict[str, Any] | None, str | None]:
 
 
 def calibrate(graph: Graph, options: Options) -> dict[Value, Array]:
-    """For each weight to become integers the sum of x xT over the rows x that it meets."""
+    """For each weight to be quantised, the sum of x xT over the rows x that multiply it."""
     if options.weights is not DType.INT4 or options.calibration is None:
         return {}
     products = quantisable_products(graph)
@@ -274,16 +272,16 @@ class Difference:
 def compare(
     source: Path, target: Path, feeds: Mapping[str, Array], device: str | int | None = None
 ) -> tuple[list[Difference], str]:
-    """How far a converted model is from its source, per output that both have, on the same inputs.
+    """How far the outputs of a converted model are from its source's, on the same inputs.
 
-    The source runs on something else than clrt's kernels, and so does a target that is ONNX.
+    The source runs on ONNX Runtime or the references, not on clrt's kernels; an ONNX target too.
 
     Args:
         feeds: An array for each input of the source.
         device: What runs a compiled target.
 
     Returns:
-        The differences, and what computed the two sides, for people.
+        A difference per output, and a text that says what computed the two sides.
     """
     with (
         load(source, device=device, optimize_level=0) as original,
@@ -304,7 +302,7 @@ def compare(
 
 
 def apart(name: str, result: Any, expected: Any) -> Difference:
-    """The difference of two results for one output, tensors or what holds them."""
+    """The difference of two results for one output: tensors, lists or dicts."""
     if isinstance(expected, list):
         same = isinstance(result, list) and len(result) == len(expected)
         items = [apart(name, a, b) for a, b in zip(result, expected, strict=True)] if same else []
@@ -323,7 +321,7 @@ def apart(name: str, result: Any, expected: Any) -> Difference:
 
 
 def _equality(name: str, shape: tuple[int, ...], same: bool) -> Difference:
-    """What is no tensor of numbers is equal, or as far apart as can be."""
+    """The difference of values that are not numbers: none, or infinite."""
     return Difference(name, shape, *((0.0, 0.0, 1.0) if same else (np.inf, np.inf, 0.0)))
 
 

@@ -17,7 +17,7 @@ from rich.table import Table
 from rich.text import Text
 
 from clrt.cli.console import stderr, stdout
-from clrt.cli.samples import made_up_inputs, sample_inputs
+from clrt.cli.samples import note_sampled, sample_inputs
 from clrt.cli.shapes import DeviceOption, ModelArgument, ShapeOption, one_shape
 from clrt.converter import apart
 from clrt.errors import InputError, UnsupportedError, counted
@@ -27,7 +27,7 @@ from clrt.sources import onnx_model
 from clrt.text.locate import find_model
 
 _TURNS = 5
-# Runs not counted at the start of a turn: threads wake up, those of the other runtime rest.
+# Warm-up runs at the start of a turn, not counted: threads wake up, the other runtime's rest.
 _WARM_SECONDS = 0.05
 
 
@@ -77,7 +77,7 @@ def bench(
     with load(path, device=device) as loaded:
         session = open_onnxruntime(path)
         feeds = sample_inputs(loaded, one_shape(shape, loaded))
-        with made_up_inputs():
+        with note_sampled():
             ours = loaded.run(feeds)
         theirs = dict(
             zip([o.name for o in session.get_outputs()], _first(session, feeds), strict=True)

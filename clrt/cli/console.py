@@ -1,4 +1,4 @@
-"""What commands print, for people and for programs."""
+"""Output of the commands, for people and for programs."""
 
 from __future__ import annotations
 

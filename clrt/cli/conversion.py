@@ -14,7 +14,7 @@ from rich.text import Text
 
 from clrt.cli.console import EXIT_DIFFERS, STDOUT, say_error, stderr, stdout
 from clrt.cli.convert_report import difference_table, report_conversion, warn
-from clrt.cli.samples import made_up_inputs, read_feeds, sample_inputs
+from clrt.cli.samples import note_sampled, read_feeds, sample_inputs
 from clrt.cli.shapes import Shapes, default_shapes, parse_shapes
 from clrt.container.compiled import SUFFIX, read_extras
 from clrt.converter import (
@@ -66,7 +66,7 @@ class Target(str, Enum):
     onnx = "onnx"
 
 
-# Relative to the largest element of an output: what storage alone accounts for, and some room.
+# Relative to the largest element of an output: the error of the storage dtype, with a margin.
 _TOLERANCES = {None: 1e-5, "float16": 1e-2, "bfloat16": 5e-2, "int8": 1e-1, "int4": 5e-1}
 _STORAGES = {
     Precision.float32: None,
@@ -78,7 +78,7 @@ _STORAGES = {
 
 @dataclass(frozen=True)
 class Request:
-    """What `clrt-convert` is asked for: its arguments.
+    """The arguments of `clrt-convert`.
 
     Attributes:
         shapes, dims, keep_outputs: As texts.
@@ -150,12 +150,12 @@ class Request:
 
 
 class Conversion:
-    """A request and the model that it is about.
+    """Carries out one request.
 
     Attributes:
         given: The inputs that the user gave.
-        encoder: What makes a sentence encoder of the model, where it is one.
-        options: What the converter is told.
+        encoder: What `SentenceEncoder` needs beside the graph; None for other models.
+        options: Those of the converter.
 
     Raises:
         InputError: The request contradicts itself, or a file cannot be read.
@@ -171,7 +171,7 @@ class Conversion:
         self.options = self._options()
 
     def _options(self) -> Options:
-        """What the converter is told."""
+        """The options of the converter."""
         request, weights = self.request, self.request.storage
         outputs = request.keep_outputs
         return Options(
@@ -186,7 +186,7 @@ class Conversion:
         )
 
     def run(self) -> None:
-        """Does it all, and prints what was done."""
+        """Converts, then compiles, profiles and verifies as asked; prints what was done."""
         request, options = self.request, self.options
         with _progress() as bar:
             task = bar.add_task(f"reading and optimising {self.source.name}", total=None)
@@ -213,7 +213,7 @@ class Conversion:
             self._verify(shapes)
 
     def _calibration(self) -> Calibration | None:
-        """What integer weights are tried on: the inputs given, else text if it has a tokenizer."""
+        """Feeds to round integer weights by: the inputs given, else text if it has a tokenizer."""
         given, source = self.given, self.source
         if given is not None:
             return lambda specs: [given]
@@ -246,7 +246,7 @@ class Conversion:
             write(converted, self.target, shapes, self.encoder, device, progress)
 
     def _profile(self, shapes: Shapes, page: Path) -> None:
-        with load(self.target, device=self.request.device) as model, made_up_inputs():
+        with load(self.target, device=self.request.device) as model, note_sampled():
             given = self.given
             feeds = sample_inputs(model, shapes) if given is None else _read_by(model, given)
             model.profile(feeds).save_html(page)
@@ -274,7 +274,7 @@ class Conversion:
         allowed = _TOLERANCES[request.storage] if request.tolerance is None else request.tolerance
         if feeds is None:
             feeds, what = self._feeds(shapes[0])
-        with made_up_inputs():
+        with note_sampled():
             differences, how = compare(self.source, self.target, feeds, request.device)
         stdout().print(difference_table(differences, allowed))
         stdout().print(Text(f"Compared on {what}: {how}."))
@@ -289,8 +289,8 @@ class Conversion:
     def _feeds(self, shapes: Shapes) -> tuple[dict[str, Array], str]:
         """Inputs to compare source and result on where none are given, and what they are.
 
-        Text, where there is a tokenizer for it: ids that no text has say little of what is lost.
-        Text keeps to the shapes that the user gave.
+        Where there is a tokenizer they are text, since random ids say little about the error on
+        text. Text keeps to the shapes that the user gave.
 
         Args:
             shapes: Of the inputs of the result.
@@ -299,7 +299,7 @@ class Conversion:
             load(self.source, optimize_level=0) as original,
             load(self.target, optimize_level=0) as result,
         ):
-            # The original may have inputs that nothing which was kept reads.
+            # The original may have inputs that no kept output depends on.
             is_whole = all(s.name in shapes for s in original.inputs)
             if self.encoder is not None and is_whole:
                 specs = list(result.inputs)
@@ -309,11 +309,11 @@ class Conversion:
                     found = unseen_feeds(self.source, specs)
                     return found, f"text, {format_shapes({n: a.shape for n, a in found.items()})}"
             every = shapes if is_whole else {**default_shapes(original)[0], **shapes}
-            return sample_inputs(original, every), f"made-up inputs, {format_shapes(every)}"
+            return sample_inputs(original, every), f"sample inputs, {format_shapes(every)}"
 
 
 def _real_devices() -> list[int]:
-    """The devices that programs are worth compiling for: a simulator is there to find faults."""
+    """The devices to compile for; simulators only find faults."""
     return [d.index for d in devices() if d.usable and not d.caps.simulator]
 
 

@@ -63,7 +63,7 @@ InputsOption = Annotated[
     Path | None,
     typer.Option(
         help="An .npz with an array per input, for --verify and for the rounding of int4. "
-        "Else numbers are made up, and a model with a tokenizer gets some text."
+        "By default random numbers, or text where the model has a tokenizer."
     ),
 ]
 ToleranceOption = Annotated[

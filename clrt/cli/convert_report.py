@@ -1,4 +1,4 @@
-"""What `clrt-convert` says of its result."""
+"""What `clrt-convert` prints of its result."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def report_conversion(target: Path, converted: Converted, encodes: bool) -> None
     """Prints sizes, free dims, and what became of the weights.
 
     Args:
-        encodes: The file holds a tokenizer.
+        encodes: Whether the file holds a tokenizer.
     """
     stdout().print(_summary(target, converted, encodes))
     if places := symbol_places(converted.graph):

@@ -13,7 +13,7 @@ from rich.table import Table
 from rich.text import Text
 
 from clrt.cli.console import EXIT_DIFFERS, stdout
-from clrt.cli.samples import made_up_inputs, read_feeds, sample_inputs
+from clrt.cli.samples import note_sampled, read_feeds, sample_inputs
 from clrt.cli.shapes import DeviceOption, ModelArgument, ShapeOption, one_shape
 from clrt.diff import OTHERS, Deviation, Diff
 from clrt.errors import counted
@@ -76,7 +76,7 @@ def diff(
             steps = list(found.steps(read_feeds(feeds), allowed, weights is not None))
         else:
             inputs = sample_inputs(probed, one_shape(shape, probed))
-            with made_up_inputs():
+            with note_sampled():
                 steps = list(found.steps(inputs, allowed, weights is not None))
     console = stdout()
     console.print(step_table(steps, f"{path.name} beside {against.value}", limit))

@@ -9,7 +9,7 @@ import typer
 from rich.text import Text
 
 from clrt.cli.console import stderr
-from clrt.cli.samples import made_up_inputs, sample_inputs
+from clrt.cli.samples import note_sampled, sample_inputs
 from clrt.cli.shapes import DeviceOption, ModelArgument, ShapeOption, one_shape
 from clrt.files import check_targets
 from clrt.model import load
@@ -34,7 +34,7 @@ def profile(
     check_targets({"--trace": trace, "--html": html}, model_files(source))
     with load(source, device=device) as loaded:
         inputs = sample_inputs(loaded, one_shape(shape, loaded))
-        with made_up_inputs():
+        with note_sampled():
             found = loaded.profile(inputs, repeat)
     typer.echo(str(found))
     for path, save in ((trace, found.save_trace), (html, found.save_html)):

@@ -85,13 +85,13 @@ def read_feeds(path: Path) -> dict[str, Array]:
 
 
 @contextmanager
-def made_up_inputs() -> Iterator[None]:
-    """Adds to an error about inputs that the user did not choose them."""
+def note_sampled() -> Iterator[None]:
+    """Adds to errors about inputs that clrt chose these."""
     try:
         yield
     except InputError as error:
         raise reworded(
-            error, f"{error} The inputs were made up; another --shape may suit the model."
+            error, f"{error} clrt chose the inputs; another --shape may suit the model."
         ) from error
 
 

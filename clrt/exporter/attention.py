@@ -131,7 +131,7 @@ def _width(value: Value) -> Dim | None:
 
 
 def _heads(x: Value, count: int, size: int, perm: tuple[int, ...], make: Maker) -> Value:
-    """Heads side by side, split and then transposed by `perm`; or heads apart, brought to that."""
+    """Heads transposed by `perm`, of [B, S, heads*size] or of [B, heads, S, size]."""
     if x.type.rank == 4:
         return x if perm == _BY_HEAD else make(Transpose((0, 1, 3, 2)), x)
     split = make(Reshape(), x, make.numbers([0, 0, count, size]))
@@ -139,7 +139,7 @@ def _heads(x: Value, count: int, size: int, perm: tuple[int, ...], make: Maker) 
 
 
 def _additive(mask: Value, dtype: DType, make: Maker) -> Value:
-    """0 where the mask holds, -inf elsewhere."""
+    """A bool mask as one to add: 0 where it is true, -inf elsewhere."""
     return make(Where(), mask, make.numbers(0, dtype), make.numbers(-np.inf, dtype))
 
 

@@ -1,4 +1,4 @@
-"""Ops that ONNX does not have, as ops that it has: entries of the registry for export.
+"""Decompositions for export: ops that ONNX does not have, as ops that it has.
 
 A function gets the node and a `Maker`, and returns the values that take the place of the node's
 outputs. The forms are those that ONNX Runtime's own optimiser knows.
@@ -133,8 +133,8 @@ def _squared_distance(node: Node, make: Maker) -> Sequence[Value]:
 
 
 def _is_dequantized(node: Node, op: MatMulNBits) -> bool:
-    """Whether DequantizeLinear says the same: its zero points are levels, which a pass that reads
-    it (`fuse_dequantized_matmul`) gives as floats."""
+    """Whether DequantizeLinear computes the same: its zero points must be levels. The pass that
+    makes this op of one (`fuse_dequantized_matmul`) stores them as floats."""
     zero = node.input(3)
     if zero is None or zero.numbers is None or zero.dtype is DType.UINT8 or op.bits not in _SIGNED:
         return False
@@ -144,7 +144,7 @@ def _is_dequantized(node: Node, op: MatMulNBits) -> bool:
 
 @decomposes(MatMulNBits, audience=Audience.EXPORT)
 def _matmul_nbits(node: Node, make: Maker) -> Sequence[Value] | None:
-    """As DequantizeLinear where that says the same; else without what follows the product."""
+    """DequantizeLinear and MatMul where these compute the same; else without the epilogue."""
     op = node.op
     assert isinstance(op, MatMulNBits)
     if _is_dequantized(node, op):
@@ -155,7 +155,7 @@ def _matmul_nbits(node: Node, make: Maker) -> Sequence[Value] | None:
 
 
 def _dequantized_matmul(node: Node, make: Maker) -> Value:
-    """As it was before the pass: ONNX Runtime then chooses its kernel as for the original."""
+    """The form before the pass, for which ONNX Runtime chooses the kernel of the original."""
     op, a = node.op, node.arg(0)
     assert isinstance(op, MatMulNBits)
     weights, scales, zeros = (node.arg(i).numbers for i in (1, 2, 3))
@@ -176,7 +176,7 @@ def _dequantized_matmul(node: Node, make: Maker) -> Value:
 
 
 def _finished(node: Node, product: Value, make: Maker) -> Value:
-    """A product with the bias and the steps of its node."""
+    """A product with the epilogue of its node."""
     assert isinstance(node.op, MatMulNBits)
     return make.program(node.op.program(node.input_types), [product, *node.op.extras(node)])
 
@@ -189,7 +189,7 @@ def _has_zero_points(node: Node) -> bool:
 
 @decomposes(ConvInteger, audience=Audience.EXPORT)
 def _conv_integer(node: Node, make: Maker) -> Sequence[Value] | None:
-    """ONNX Runtime's has one zero point: where they differ, they are weights of their own."""
+    """ONNX Runtime's has one zero point: where they differ, their product is subtracted."""
     if not _has_zero_points(node):
         return None
     zeros, weights = node.arg(3), node.arg(1)
@@ -240,7 +240,7 @@ def _entry(node: Node) -> Decomposition | None:
 
 
 def decompose_all(graph: Graph) -> Graph:
-    """A copy of a graph without ops of clrt's own; graphs inside its nodes stay as they are."""
+    """A copy of a graph without ops of clrt's own; subgraphs stay as they are."""
     copy = graph.copy()
     single = frozenset(v for v, users in copy.users().items() if v.is_constant and len(users) == 1)
     names = Names(copy.names())
@@ -264,7 +264,7 @@ def decompose_all(graph: Graph) -> Graph:
 
 
 def _take_over(node: Node, results: dict[Value, Value], nodes: Sequence[Node]) -> None:
-    """Lets new nodes compute the outputs of the one that they stand for."""
+    """Gives new nodes the outputs of the node that they replace."""
     nodes[-1].name = node.name
     for made in nodes:
         made.inputs = [None if v is None else results.get(v, v) for v in made.inputs]

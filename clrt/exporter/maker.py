@@ -1,4 +1,4 @@
-"""What the exporter's decompositions make nodes with."""
+"""The builder of the exporter's decompositions."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ from clrt.ir.op import Array, TensorType
 from clrt.ops.base import Op, all_graphs
 from clrt.ops.movement.views import Reshape
 
-# protobuf ends at 2 GiB; the rest is for everything that is no weight.
+# protobuf messages end at 2 GiB; this leaves room for everything that is no weight.
 MAX_INLINE_BYTES = 3 << 29
 # A smaller tensor stays in the model: ONNX Runtime reads shapes and axes when it loads it.
 _MIN_EXTERNAL_BYTES = 1 << 10
@@ -299,7 +299,7 @@ class _GraphExporter:
 
 
 def _sorted(nodes: Sequence[onnx.NodeProto]) -> list[onnx.NodeProto]:
-    """The nodes in topological order, in today's where it is one."""
+    """The nodes in topological order; they keep their order where it is one."""
     producers = {name: i for i, node in enumerate(nodes) for name in node.output}
     state = [0] * len(nodes)
     order: list[onnx.NodeProto] = []
@@ -323,7 +323,7 @@ def _sorted(nodes: Sequence[onnx.NodeProto]) -> list[onnx.NodeProto]:
 
 
 def _reads(node: onnx.NodeProto) -> Iterator[str]:
-    """Names that a node reads, those that its graphs capture among them."""
+    """Names that a node reads, including those that its subgraphs capture."""
     yield from node.input
     for attribute in node.attribute:
         for inner in attribute.g.node if attribute.HasField("g") else ():

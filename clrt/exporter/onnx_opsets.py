@@ -1,4 +1,4 @@
-"""Which opset has all that the nodes of a graph need, and the attributes in its form."""
+"""Chooses the opset of an exported model, and gives attributes in the form of that opset."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ def choose_opset(graphs: Sequence[Graph]) -> int:
     nodes = [n for g in graphs for n in g.nodes]
     best: list[str] | None = None
     for opset in range(OLDEST, NEWEST + 1):
-        notes = [f"{n!r} ({why})" for n in nodes if (why := _reject(n, opset)) is not None]
+        notes = [f"{n!r} ({why})" for n in nodes if (why := _reject_reason(n, opset)) is not None]
         if not notes:
             return opset
         best = notes if best is None or len(notes) < len(best) else best
@@ -126,7 +126,7 @@ def opset_imports(graphs: Sequence[Graph], opset: int) -> list[onnx.OperatorSetI
     return [onnx.helper.make_opsetid(d, v) for d, v in versions.items()]
 
 
-def _reject(node: Node, opset: int) -> str | None:
+def _reject_reason(node: Node, opset: int) -> str | None:
     """Why an opset cannot hold a node; None if it can."""
     op = node.op
     assert isinstance(op, Op)
@@ -159,7 +159,7 @@ def _reject(node: Node, opset: int) -> str | None:
 
 
 def least_inputs(op: IrOp, opset: int) -> int:
-    """How many inputs a node has at least, those left out among them."""
+    """The least number of inputs of a node; those left out count."""
     schema = _schema(op, opset)
     return 0 if schema is None else int(schema.min_input)
 

@@ -1,4 +1,4 @@
-"""An ONNX model with more outputs, for looking at what it computes on the way."""
+"""Makes values inside an ONNX model its outputs, so that they can be compared."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from clrt.errors import ModelError
 
 
 def node_outputs(source: Path | bytes) -> set[str]:
-    """The names of what the nodes of a model compute, those inside of nodes left out.
+    """The names of the values that nodes compute, without those of subgraphs.
 
     Raises:
         ModelError: The file cannot be read.

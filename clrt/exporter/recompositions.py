@@ -1,4 +1,4 @@
-"""Ops of ONNX that the importer takes apart, put together again for ONNX Runtime's kernels."""
+"""Recomposes ONNX ops that the importer decomposed, so that ONNX Runtime's kernels run them."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from clrt.ops.checks import need
 from clrt.ops.evaluate import evaluate
 from clrt.ops.pointwise.quantize_linear import QuantizeLinear
 
-# What computes the scale and the zero point is no larger.
+# The most nodes that may compute the scale and the zero point.
 _MAX_CONE = 16
 _ENDS = {"ReduceMin", "ReduceMax"}
 
@@ -35,7 +35,7 @@ class DynamicQuantizeLinear(Op):
 
 
 def recompose(graph: Graph) -> None:
-    """Puts DynamicQuantizeLinear in the place of its parts."""
+    """Replaces the parts of DynamicQuantizeLinear by the op."""
     replaced: dict[Value, Value] = {}
     nodes: list[Node] = []
     for node in graph.nodes:
@@ -60,7 +60,7 @@ def recompose(graph: Graph) -> None:
 def _is_dynamic(node: Node) -> bool:
     """Whether a QuantizeLinear takes its scale and zero point from the range of its input.
 
-    The optimiser leaves many forms of that; so it is tried out, and not matched.
+    The optimiser leaves many forms of that. So the nodes are evaluated on samples, not matched.
     """
     if not isinstance(node.op, QuantizeLinear) or len(node.inputs) < 3:
         return False
@@ -73,7 +73,7 @@ def _is_dynamic(node: Node) -> bool:
     if cone is None or not {n.op.name for n in cone} >= _ENDS:
         return False
     trial = Graph("trial", [x], [scale, zero], cone, ["scale", "zero"])
-    # The nodes may name sizes of x, which can be any where they are symbols.
+    # The nodes may read symbolic sizes of x, for which any number will do.
     symbols = {name: 4 for d in x.shape if isinstance(d, Expr) for name in d.symbols}
     sizes = tuple(int(substitute(d, symbols)) for d in x.shape)
     try:

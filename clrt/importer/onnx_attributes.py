@@ -1,7 +1,7 @@
-"""What a node's attributes may be: ONNX's schemas, and for other ops a table of ONNX Runtime's.
+"""Checks nodes' attributes against ONNX's schemas, or a table of ONNX Runtime's for its own ops.
 
-An attribute has the name and the kind that its op declares before anything reads it. Which values
-it may have is said by the op's own fields (clrt.ir.attributes).
+Only names and kinds are checked here, before anything reads an attribute; the fields of op classes
+check values (clrt.ir.attributes).
 """
 
 from __future__ import annotations
@@ -37,12 +37,11 @@ def check_attributes(
     """Checks names and kinds of a node's attributes; references must be resolved.
 
     Args:
-        others: Attributes that the node has, and that are no protobuf.
+        others: Names of the node's attributes that are IR already.
 
     Raises:
-        ModelError: One is there twice, of another kind than the op declares, missing, or none that
-            ONNX knows.
-        UnsupportedError: An op that ONNX does not define has one that clrt does not know.
+        ModelError: An attribute is repeated, missing, of another kind than declared, or unknown.
+        UnsupportedError: It is unknown, of an op that ONNX does not define.
     """
     declared = _declared(domain, op_type, opset)
     if declared is None:

@@ -1,4 +1,4 @@
-"""What an ONNX file says of itself, whether or not clrt can run it."""
+"""Facts about an ONNX file, whether or not clrt can run it."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class FileInfo:
         opsets: Versions by domain; ai.onnx by that name.
         functions: How many functions it defines.
         inputs, outputs: Name, dtype and dims of each; initializers are no inputs.
-        ops: How many nodes of each op, those in control flow too.
+        ops: How many nodes of each op, those in subgraphs too.
         parameters: Its initializers, by dtype.
     """
 

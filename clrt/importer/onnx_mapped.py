@@ -69,7 +69,7 @@ def cut_tensors(
 
 
 class _UnclearError(Exception):
-    """Bytes on which only protobuf has a say."""
+    """Bytes that the walk does not understand; protobuf decides on them."""
 
 
 class _Cutter:

@@ -1,4 +1,4 @@
-"""The block of channels of com.microsoft.nchwc, which a file does not say."""
+"""The channel block size of com.microsoft.nchwc, which files do not state."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _WIDE, _NARROW = 16, 8
 def block_of(graph: onnx.GraphProto) -> int:
     """How many channels a block has.
 
-    The file does not say it, but the sizes of weights mostly fit one only. Where they do not, it is
-    that of this CPU: ONNX Runtime says that such a file is for the machine that made it.
+    Mostly the shapes of the weights fit one size only. Where they fit both, it is that of this CPU:
+    ONNX Runtime documents that such a file is for the machine that made it.
 
     Raises:
-        UnsupportedError: Neither tells.
+        UnsupportedError: The weights fit both, and this CPU is of an unknown kind.
     """
     found = next(_evidence(graph), None) or _block_of_cpu()
     if found is None:
@@ -42,7 +42,7 @@ def _evidence(graph: onnx.GraphProto) -> Iterator[int]:
             channels[node.output[0]] = outputs
             if outputs % _WIDE:
                 yield _NARROW
-            # Only what is narrower than a block is not padded to whole ones.
+            # Inputs are padded to whole blocks, unless they are narrower than one.
             if inputs > _NARROW and inputs % _NARROW:
                 yield _WIDE
         elif node.domain == NCHWC and node.op_type == "ReorderOutput":

@@ -1,4 +1,4 @@
-"""What the importer says of nodes that clrt does not run, or that are not valid."""
+"""The importer's messages on unsupported and invalid nodes."""
 
 from __future__ import annotations
 
@@ -11,16 +11,16 @@ from clrt.ir.op import ContainerType, TensorType
 
 
 def note(call: Call, reason: str = "") -> str:
-    """What the error says of an unsupported node."""
+    """An unsupported node as the error lists it."""
     opset = f"{call.domain or 'ai.onnx'} opset {call.opset}"
     return f"{call.title} ({opset})" + (f": {reason.rstrip('.')}" if reason else "")
 
 
 def check_kinds(call: Call) -> None:
-    """Whether no input is a sequence, an optional or a map where the op takes none.
+    """Refuses inputs that are sequences, optionals or maps where the op takes none.
 
     Raises:
-        ModelError: One is.
+        ModelError: There is one.
     """
     for index, value in enumerate(call.inputs):
         if value is None or not isinstance(value.type, ContainerType):
@@ -37,7 +37,7 @@ def check_kinds(call: Call) -> None:
 
 
 def _schema_head(type_: TensorType) -> str:
-    """How ONNX's schemas start the name of a type, up to dtypes."""
+    """The start of a type's name in ONNX's schemas, up to the dtype."""
     if not isinstance(type_, ContainerType):
         return "tensor("
     inside = "" if type_.key else _schema_head(type_.element)

@@ -356,7 +356,7 @@ def test_the_source_runs_on_something_else(tmp_path: Path, monkeypatch: pytest.M
     source, target = tmp_path / "m.onnx", tmp_path / "m.clrt"
     source.write_bytes(load_family(FAMILIES[0]).SerializeToString())
     shown = _run(source, "-o", target, "--verify").output
-    assert "made-up inputs, input_ids=1x16" in shown
+    assert "sample inputs, input_ids=1x16" in shown
     assert "original by ONNX Runtime, result by clrt on " in shown
     again = _run(target, "-o", tmp_path / "again.clrt", "--verify").output
     assert "original by the references (since ONNX Runtime reads no compiled model)" in again

@@ -1,4 +1,4 @@
-"""Reads config.json into the facts that shape the graph."""
+"""Reads config.json into what determines the graph."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from clrt.importer.huggingface.families import FAMILIES, RELATIVE_BUCKETS, Famil
 
 @dataclass(frozen=True)
 class HuggingFaceConfig:
-    """The facts of config.json that shape the graph."""
+    """What config.json says that determines the graph."""
 
     family: Family
     architecture: str
@@ -39,7 +39,7 @@ class HuggingFaceConfig:
 
     @property
     def projected(self) -> bool:
-        """Whether the embeddings pass a layer to the hidden size."""
+        """Whether a layer projects the embeddings to the hidden size."""
         family = self.family
         differs = self.embedding != self.hidden
         return family.projection is not None and (family.projection_always or differs)
@@ -106,7 +106,7 @@ def read_config(folder: Path) -> HuggingFaceConfig:
         folder: The model folder.
 
     Returns:
-        The facts that shape the graph.
+        What determines the graph.
 
     Raises:
         ModelError: The file is missing, is no JSON object, or lacks a value.
@@ -149,7 +149,7 @@ def _make_config(reader: _ConfigValues, family: Family) -> HuggingFaceConfig:
 
 
 def _first_name(architectures: object) -> str:
-    """Returns the first architecture, or "" where that is no class name."""
+    """The first architecture; empty where it is not a class name."""
     first = architectures[0] if isinstance(architectures, list) and architectures else ""
     return first if isinstance(first, str) and first.isidentifier() else ""
 

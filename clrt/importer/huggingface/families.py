@@ -1,4 +1,4 @@
-"""What tells the supported model families apart.
+"""How the supported model families differ.
 
 `Family`'s defaults are BERT's; every other family states only its differences, so the graph is
 written once (in `encoder` and `heads`) for all of them.
