@@ -192,7 +192,7 @@ class Planner:
         """
         every = {**shapes, **{n: a.shape for n, a in known.items()}}
         bindings = bind_dims(graph.inputs, every)
-        first, graph_break = specialise_to_break(graph, bindings, shapes, known)
+        first, graph_break = specialise_to_break(graph, bindings, shapes, known, contract.donated)
         if graph_break is not None:  # what comes after may still read what is donated
             later = {v.name for v in graph_break.suffix.inputs} | set(graph_break.reads)
             left = frozenset(first.output_names).difference(graph_break.reads)
