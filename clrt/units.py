@@ -1,4 +1,4 @@
-"""Bytes, FLOPs and shapes as text."""
+"""Bytes, FLOPs, times and shapes as text."""
 
 from __future__ import annotations
 
@@ -19,6 +19,14 @@ def format_flops(count: int) -> str:
         if count >= 10**exponent:
             return f"{count / 10**exponent:.1f} {unit}FLOP"
     return f"{count} FLOP"
+
+
+def format_seconds(seconds: float) -> str:
+    """A short time in the largest unit that leaves at least one."""
+    for exponent, unit in ((0, "s"), (3, "ms")):
+        if seconds * 10**exponent >= 1:
+            return f"{seconds * 10**exponent:.1f} {unit}"
+    return f"{seconds * 1e6:.1f} us"
 
 
 def format_shapes(shapes: Mapping[str, Iterable[int]]) -> str:

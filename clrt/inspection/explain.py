@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from clrt.device.caps import DeviceCaps
@@ -19,6 +19,7 @@ from clrt.plan.specialise import GraphBreak
 from clrt.plan.steps import DeviceStep, HostStep, PlanStep, Region
 from clrt.plan.traffic import traffic
 from clrt.tuning.records import find_record
+from clrt.units import format_seconds
 
 
 @dataclass(frozen=True)
@@ -81,7 +82,7 @@ def _step_row(
     taken = plan.roots.get(node.output)
     shared = "" if taken is None else f"in place of %{taken.name}"
     moved = [traffic(step.nodes, x) for x in launches]
-    why = "the first variant that fits" if step.rejected else "the op's first variant fits"
+    why = "the cheapest variant that fits" if step.rejected else "the op's first variant fits"
     if not step.launches:
         why = "nothing to compute: an output has no elements"
     elif isinstance(step, Region):
@@ -94,13 +95,30 @@ def _step_row(
         outputs,
         shared,
         variant=step.variant,
-        rejected=(*step.rejected, *missed),
+        rejected=(*step.rejected, *_dearer(node, step, caps), *missed),
         kernels=tuple(_use(x, caps) for x in launches),
         read=sum(m.read for m in moved),
         written=sum(m.written for m in moved),
         scratch=sum(m.scratch for m in moved),
         flops=_flops_at(node, step),
     )
+
+
+def _dearer(node: Node, step: DeviceStep, caps: DeviceCaps) -> Iterator[str]:
+    """Variants that fit, too, with the time predicted of them and of the one that is taken."""
+    assert isinstance(node.op, Op)
+    if isinstance(step, Region):
+        return
+    fitting = [v for v in node.op.variants if v.rejected(node, caps) is None]
+    taken = next((v for v in fitting if v.name == step.variant), None)
+    if taken is None:
+        return
+    least = format_seconds(taken.cost(node, caps))
+    tried = {reason.partition(":")[0] for reason in step.rejected}
+    for variant in fitting:
+        if variant is not taken and variant.name not in tried:
+            cost = format_seconds(variant.cost(node, caps))
+            yield f"{variant.name}: predicted {cost}, {taken.name} {least}"
 
 
 def _view_row(node: Node, plan: Plan) -> NodeRow:

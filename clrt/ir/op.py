@@ -297,6 +297,12 @@ class IrOp:
         """`infer`, plus the elements of outputs where those of the inputs tell them."""
         return self.infer(inputs)
 
+    def flops(
+        self, inputs: Sequence[TensorType | None], outputs: Sequence[TensorType | None]
+    ) -> int:
+        """Floating-point operations at static shapes."""
+        return 0
+
     @property
     def graphs(self) -> tuple[Graph, ...]:
         """The graphs among the attributes."""

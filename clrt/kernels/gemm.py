@@ -11,6 +11,7 @@ from clrt.device.caps import DeviceCaps
 from clrt.device.requires import Requires
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
+from clrt.kernels.cost import PLAIN, Work, work_of
 from clrt.kernels.gemm_cpu import emit_cpu
 from clrt.kernels.product import Product, merge
 from clrt.kernels.spec import KernelSpec, Launch, ceil_div, launch
@@ -131,22 +132,38 @@ def emit_any(product: Product, ctx: Lowering) -> list[Launch]:
 
 
 def variants(
-    lowered: Callable[[EmitProduct], Emit], reject_reason: RejectReason = always, prefix: str = ""
+    lowered: Callable[[EmitProduct], Emit],
+    reject_reason: RejectReason = always,
+    prefix: str = "",
+    work: Callable[[Node], Work] = work_of,
 ) -> tuple[Variant, ...]:
     """One for each kernel of products.
 
     Args:
         lowered: Gives the launches of a node with the products of an `emit_…`.
         reject_reason: Why none of them holds.
+        work: What each of them does for a node.
     """
 
     def both(kernel: RejectReason) -> RejectReason:
         return lambda node, caps: reject_reason(node, caps) or kernel(node, caps)
 
     return (
-        Variant(f"{prefix}gemm_cpu", lowered(emit_cpu), both(reject_but_float32), requires.CPU),
-        Variant(f"{prefix}gemm_gpu", lowered(emit_gpu), both(reject_but_float32), _GPU_TILES),
-        Variant(f"{prefix}gemm_any", lowered(emit_any), both(reject_any)),
+        Variant(
+            f"{prefix}gemm_cpu",
+            lowered(emit_cpu),
+            both(reject_but_float32),
+            requires.CPU,
+            work=work,
+        ),
+        Variant(
+            f"{prefix}gemm_gpu",
+            lowered(emit_gpu),
+            both(reject_but_float32),
+            _GPU_TILES,
+            work=work,
+        ),
+        Variant(f"{prefix}gemm_any", lowered(emit_any), both(reject_any), speed=PLAIN, work=work),
     )
 
 

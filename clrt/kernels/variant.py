@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -11,6 +11,7 @@ from clrt.device.requires import ANY, FLOAT64, Requires
 from clrt.errors import UnsupportedError
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
+from clrt.kernels.cost import FAST, Speed, Work, seconds, work_of
 from clrt.kernels.spec import Launch, Scratch, i32
 from clrt.kernels.tuned import TunedKernel
 
@@ -94,27 +95,56 @@ class Variant:
         emit: Launches for a node whose shapes are all known.
         reject_reason: Why the variant does not hold for a node; None where it does.
         requires: What it asks of the device for every node.
+        speed: What its kernels reach. An op lists those first that reach more.
+        work: What it does for a node, where the variants of an op differ in that: then the one of
+            the least cost is taken. To which of them that is no size may matter that changes from
+            call to call, or a new shape would compile a kernel.
     """
 
     name: str
     emit: Emit
     reject_reason: RejectReason = always
     requires: Requires = ANY
+    speed: Speed = FAST
+    work: Callable[[Node], Work] = work_of
 
     def rejected(self, node: Node, caps: DeviceCaps) -> str | None:
         """Why the variant does not hold for node and device; None where it does."""
         lacking = None if self.requires is ANY else self.requires.lacking(caps)
         return lacking or self.reject_reason(node, caps)
 
+    def cost(self, node: Node, caps: DeviceCaps) -> float:
+        """The seconds predicted for a node whose shapes are all known."""
+        return seconds(self.work(node), self.speed, caps)
+
+
+def by_cost(
+    variants: Sequence[Variant], node: Node, caps: DeviceCaps
+) -> Iterator[tuple[Variant, str | None]]:
+    """Variants in the order in which they are tried, each with why it does not hold, if so.
+
+    Where all do the same work that is the order of the list; else those that hold come last, by
+    cost. Equal costs keep the list's order.
+    """
+    judged = ((v, v.rejected(node, caps)) for v in variants)
+    if all(v.work is work_of for v in variants):
+        yield from judged
+        return
+    found = list(judged)
+    yield from (pair for pair in found if pair[1] is not None)
+    fitting = [v for v, reason in found if reason is None]
+    if len(fitting) > 1:
+        fitting.sort(key=lambda v: v.cost(node, caps))
+    yield from ((v, None) for v in fitting)
+
 
 def runs_as(name: str, variants: Sequence[Variant], node: Node, caps: DeviceCaps) -> None:
-    """Checks that a node runs as the variant of a name: it is the first that fits.
+    """Checks that a node runs as the variant of a name.
 
     Raises:
         UnsupportedError: It is not.
     """
-    for variant in variants:
-        reason = variant.rejected(node, caps)
+    for variant, reason in by_cost(variants, node, caps):
         if variant.name == name and reason is None:
             return
         if variant.name == name or reason is None:

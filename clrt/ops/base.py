@@ -230,10 +230,6 @@ class Op(IrOp):
         for count in (*(a.size for a in texts), *map(math.prod, made)):
             check_texts(count, width)
 
-    def flops(self, inputs: Types, outputs: Types) -> int:
-        """Floating-point operations at static shapes."""
-        return 0
-
     def check_dtypes(self, inputs: Types) -> None:
         """Refuses inputs that kernels would take for something else.
 

@@ -1,25 +1,24 @@
-"""Which variant runs a node: the first that fits, or the host."""
+"""Which variant runs a node: the cheapest that fits, or the host."""
 
 from __future__ import annotations
 
 from clrt.errors import ShapeError, UnsupportedError, reworded
 from clrt.ir.graph import Node
-from clrt.kernels.variant import Lowering
+from clrt.kernels.variant import Lowering, by_cost
 from clrt.limits import check_host
 from clrt.ops.base import Op
 from clrt.plan.steps import DeviceStep, HostStep, PlanStep
 
 
 def lower(node: Node, ctx: Lowering) -> PlanStep:
-    """The first variant that fits, or the host with every reason why none does."""
+    """The cheapest variant that fits, or the host with every reason why none does."""
     assert isinstance(node.op, Op)
     rejected: list[str] = []
     dtypes = {v.dtype: None for v in (*node.inputs, *node.outputs) if v is not None}
     unread = [d for d in dtypes if d.storage not in (node.op.storages or (d.storage,))]
     if unread:
         return _host(node, f"no kernel for {unread[0]}")
-    for variant in node.op.variants:
-        reason = variant.rejected(node, ctx.caps)
+    for variant, reason in by_cost(node.op.variants, node, ctx.caps):
         if reason is None:
             try:
                 launches = variant.emit(node, ctx)

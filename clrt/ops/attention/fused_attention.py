@@ -16,6 +16,7 @@ from clrt.ir.dims import differ, same
 from clrt.ir.dtypes import WIDENED_STORAGES, DType
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, TensorType
+from clrt.kernels.cost import PLAIN
 from clrt.kernels.spec import BufferArg, KernelSpec, Launch, ceil_div, launch, optional
 from clrt.kernels.strided import broadcast_strides
 from clrt.kernels.tuned import tuned
@@ -203,7 +204,7 @@ class FusedAttention(Op):
     followed = (4,)
     variants = (
         Variant("cpu", _emit_cpu, _reject_cpu, requires.CPU),
-        Variant("any", _emit_any, _reject_any),
+        Variant("any", _emit_any, _reject_any, speed=PLAIN),
     )
 
     def infer(self, inputs: Types) -> list[TensorType]:

@@ -25,6 +25,7 @@ from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Emit, Lowering, Variant, reject_but_float32
 from clrt.ops.base import Op, Types
 from clrt.ops.checks import checked_sizes, need
+from clrt.ops.conv.costs import DIRECT_ANY, DIRECT_CPU, direct_work, unfolded_work
 from clrt.ops.conv.scaled import ScalesChannels
 from clrt.ops.epilogue import TakesEpilogue, after_bias, fused_reference, fused_type
 from clrt.ops.matmul.matmul import make_epilogue
@@ -342,9 +343,22 @@ class FloatConvolution(Convolution, TakesEpilogue):
 
     leading = 3
     variants: ClassVar[tuple[Variant, ...]] = (
-        Variant("depthwise_cpu", _emit_depthwise_cpu, _reject_depthwise_cpu, requires.CPU),
-        Variant("depthwise_any", _emit_depthwise_any, _reject_depthwise),
-        *gemm.variants(_emit, prefix="im2col_"),
+        Variant(
+            "depthwise_cpu",
+            _emit_depthwise_cpu,
+            _reject_depthwise_cpu,
+            requires.CPU,
+            DIRECT_CPU,
+            direct_work,
+        ),
+        Variant(
+            "depthwise_any",
+            _emit_depthwise_any,
+            _reject_depthwise,
+            speed=DIRECT_ANY,
+            work=direct_work,
+        ),
+        *gemm.variants(_emit, prefix="im2col_", work=unfolded_work),
     )
 
     def with_epilogue(self, steps: tuple[Step, ...]) -> Op:

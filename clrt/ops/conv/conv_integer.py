@@ -13,6 +13,7 @@ from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
 from clrt.kernels import gemm_integer
+from clrt.kernels.cost import PLAIN
 from clrt.kernels.product import Product
 from clrt.kernels.quantized import BlockWalk
 from clrt.kernels.spec import Launch
@@ -72,7 +73,7 @@ class ConvInteger(Convolution):
     biased = False
     variants = (
         Variant("gemm_integer_cpu", _emit_cpu, requires=requires.CPU),
-        Variant("gemm_integer_any", _emit_any),
+        Variant("gemm_integer_any", _emit_any, speed=PLAIN),
     )
 
     def infer(self, inputs: Types) -> list[TensorType]:

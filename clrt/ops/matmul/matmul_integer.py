@@ -13,6 +13,7 @@ from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, TensorType
 from clrt.kernels import gemm_integer
+from clrt.kernels.cost import PLAIN
 from clrt.kernels.product import Product
 from clrt.kernels.quantized import BlockWalk
 from clrt.kernels.spec import Launch
@@ -99,7 +100,7 @@ class MatMulInteger(MatrixProduct):
     accuracy = Accuracy.EXACT
     variants = (
         Variant("gemm_integer_cpu", _emit_cpu, requires=requires.CPU),
-        Variant("gemm_integer_any", _emit_any),
+        Variant("gemm_integer_any", _emit_any, speed=PLAIN),
     )
 
     def product_type(self, inputs: Types) -> TensorType:

@@ -13,6 +13,7 @@ from clrt.errors import ShapeError, UnsupportedError
 from clrt.ir.code import Code, Define
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
+from clrt.kernels.cost import PLAIN
 from clrt.kernels.spec import Buffer, KernelSpec, Launch, ceil_div, launch
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering, Variant
@@ -113,7 +114,10 @@ class Gather(Op):
     storages = None
     shape_data = True
     followed = (1,)
-    variants = (Variant("cpu", _emit_cpu, _reject_cpu, requires.CPU), Variant("any", _emit_any))
+    variants = (
+        Variant("cpu", _emit_cpu, _reject_cpu, requires.CPU),
+        Variant("any", _emit_any, speed=PLAIN),
+    )
 
     def infer(self, inputs: Types) -> list[TensorType]:
         x, indices = need(inputs, 0, self), need(inputs, 1, self)

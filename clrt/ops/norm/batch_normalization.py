@@ -17,6 +17,7 @@ from clrt.ir.dims import differ
 from clrt.ir.dtypes import WIDENED_STORAGES, DType
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
+from clrt.kernels.cost import PLAIN
 from clrt.kernels.spec import (
     KernelSpec,
     Launch,
@@ -124,7 +125,7 @@ class BatchNormalization(Op):
     accuracy = Accuracy.ELEMENTWISE
     variants = (
         Variant("cpu", _emit_cpu, reject_cpu, requires.CPU),
-        Variant("any", _emit_any, reject_reason),
+        Variant("any", _emit_any, reject_reason, speed=PLAIN),
     )
 
     @classmethod

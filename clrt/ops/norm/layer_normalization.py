@@ -17,6 +17,7 @@ from clrt.ir.dims import Shape, differ, product
 from clrt.ir.dtypes import WIDENED_STORAGES, DType
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, TensorType
+from clrt.kernels.cost import PLAIN
 from clrt.kernels.row_norm import RowNorm, norm_flops
 from clrt.kernels.spec import KernelSpec, Launch, ceil_div, launch, optional
 from clrt.kernels.tuned import tuned
@@ -159,7 +160,7 @@ def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:
 
 VARIANTS = (
     Variant("cpu", _emit_cpu, _reject_cpu, requires.CPU),
-    Variant("any", _emit_any, _reject_any),
+    Variant("any", _emit_any, _reject_any, speed=PLAIN),
 )
 
 

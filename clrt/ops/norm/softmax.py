@@ -14,6 +14,7 @@ from clrt.ir.dtypes import WIDENED_STORAGES, DType
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.columns import launch_columns, launch_lines
+from clrt.kernels.cost import PLAIN
 from clrt.kernels.spec import KernelSpec, Launch, ceil_div, launch
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering, Variant, reject_but_float32, reject_float64
@@ -91,7 +92,7 @@ class SoftmaxBase(Op):
     accuracy = Accuracy.TRANSCENDENTAL
     variants: ClassVar[tuple[Variant, ...]] = (
         Variant("cpu", _emit_cpu, reject_but_float32, requires.CPU),
-        Variant("any", _emit_any, reject_float64),
+        Variant("any", _emit_any, reject_float64, speed=PLAIN),
     )
 
     @classmethod

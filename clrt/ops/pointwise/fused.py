@@ -18,6 +18,7 @@ from clrt.ir.dims import Shape, same, same_shape
 from clrt.ir.dtypes import WIDENED, DType
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, Step, TensorType
+from clrt.kernels.cost import PLAIN
 from clrt.kernels.fusion import (
     FusionMatch,
     FusionMiss,
@@ -361,6 +362,6 @@ def _walk(values: Sequence[Value], y: Value) -> tuple[tuple[int, ...], dict[str,
 
 Pointwise.variants = (
     Variant("cpu", _emit_cpu, _reject, requires.CPU),
-    Variant("any", _emit_any, _reject),
+    Variant("any", _emit_any, _reject, speed=PLAIN),
 )
 Fused.variants = Pointwise.variants

@@ -15,6 +15,7 @@ from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.columns import launch_columns, launch_lines
+from clrt.kernels.cost import PLAIN
 from clrt.kernels.spec import KernelSpec, Launch, ceil_div, launch, pieces_per_group
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering, Variant, reject_but_float32, reject_float64
@@ -104,7 +105,7 @@ class ArgExtremum(Op):
     accuracy = Accuracy.EXACT
     variants = (
         Variant("cpu", _emit_cpu, reject_but_float32, requires.CPU),
-        Variant("any", _emit_any, _reject),
+        Variant("any", _emit_any, _reject, speed=PLAIN),
     )
 
     def infer(self, inputs: Types) -> list[TensorType]:

@@ -14,6 +14,7 @@ from clrt.ir.code import Code, Define
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, IrOp, TensorType
 from clrt.kernels.columns import launch_columns, launch_lines
+from clrt.kernels.cost import PLAIN
 from clrt.kernels.spec import KernelSpec, Launch
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering, Variant, reject_but_float32, reject_float64
@@ -83,7 +84,7 @@ class Cumulative(Op):
     shape_data = True
     variants = (
         Variant("columns", _emit_columns, _reject_columns, requires.CPU),
-        Variant("lines", _emit_lines, reject_float64),
+        Variant("lines", _emit_lines, reject_float64, speed=PLAIN),
     )
 
     def infer(self, inputs: Types) -> list[TensorType]:

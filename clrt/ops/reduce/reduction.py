@@ -15,6 +15,7 @@ from clrt.ir.dims import Dim
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
+from clrt.kernels.cost import PLAIN
 from clrt.kernels.spec import KernelSpec, Launch, ceil_div, launch
 from clrt.kernels.strided import axes, collapse, contiguous_strides, pad_rank
 from clrt.kernels.tuned import tuned
@@ -193,7 +194,7 @@ class Reduce(Op):
     accuracy = Accuracy.ACCUMULATED
     variants = (
         Variant("cpu", _emit_cpu, _reject_cpu, requires.CPU),
-        Variant("any", _emit_any, _reject_any),
+        Variant("any", _emit_any, _reject_any, speed=PLAIN),
     )
 
     def int_init(self, dtype: DType) -> Code:

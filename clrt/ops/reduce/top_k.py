@@ -13,6 +13,7 @@ from clrt.ir.dims import Dim
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
+from clrt.kernels.cost import PLAIN
 from clrt.kernels.spec import Buffer, KernelSpec, Launch, ceil_div, launch
 from clrt.kernels.variant import Lowering, Variant, reject_float64
 from clrt.ops.base import Accuracy, OnnxNode, Op, Types
@@ -110,7 +111,7 @@ class TopK(Op):
     accuracy = Accuracy.EXACT
     variants = (
         Variant("heap", _emit_cpu, reject_float64, requires.CPU),
-        Variant("merge", _emit, reject_float64),
+        Variant("merge", _emit, reject_float64, speed=PLAIN),
     )
 
     @classmethod

@@ -84,8 +84,18 @@ def test_rejected_variants_are_named() -> None:
         (row,) = loaded.explain({"x": (3, 4)}).rows
     assert row.where == "device"
     assert row.rejected
-    assert row.why == "the first variant that fits"
+    assert row.why == "the cheapest variant that fits"
     assert all(reason.partition(": ")[2] for reason in row.rejected)
+
+
+def test_what_others_would_cost_is_shown() -> None:
+    nodes = [helper.make_node("Relu", ["x"], ["y"], "a")]
+    with clrt.load(_model(nodes), device="cpu") as loaded:
+        (row,) = loaded.explain({"x": (3, 4)}).rows
+    assert row.variant == "cpu"
+    assert [r.partition(" us, cpu ")[0].split()[:2] for r in row.rejected] == [
+        ["any:", "predicted"]
+    ]
 
 
 def test_a_cut_is_shown_as_what_it_is() -> None:

@@ -1,0 +1,51 @@
+"""What a kernel variant costs: the seconds predicted of its work at a device's rates."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from clrt.device.caps import DeviceCaps
+from clrt.device.rates import rates_of
+from clrt.ir.graph import Node
+from clrt.ir.traced import plain
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a variant does for a node, padding and copies of its own included.
+
+    Attributes:
+        flops: Floating-point operations.
+        nbytes: Bytes read and written.
+    """
+
+    flops: int
+    nbytes: int = 0
+    launches: int = 1
+
+
+@dataclass(frozen=True)
+class Speed:
+    """The shares of a device's rates that the kernels of a variant reach."""
+
+    compute: float = 0.8
+    memory: float = 0.5
+
+
+FAST = Speed()
+PLAIN = Speed(0.1, 0.1)  # one work-item per element, nothing kept in registers
+
+
+def work_of(node: Node) -> Work:
+    """What every variant does at least: the op's own operations, each operand moved once."""
+    values = {v: None for v in (*node.inputs, *node.outputs) if v is not None}
+    flops = node.op.flops(node.input_types, [v.type for v in node.outputs])
+    return Work(flops, sum(v.nbytes for v in values))
+
+
+def seconds(work: Work, speed: Speed, caps: DeviceCaps) -> float:
+    """The time predicted: computing and moving overlap, starting does not."""
+    rates = rates_of(caps)
+    computing = plain(work.flops) / (rates.flops * speed.compute)
+    moving = plain(work.nbytes) / (rates.nbytes * speed.memory)
+    return work.launches * rates.launch_s + max(computing, moving)

@@ -1,0 +1,87 @@
+"""Which variant is taken, by what it is predicted to cost."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from clrt.device.caps import DeviceCaps
+from clrt.device.rates import rates_of
+from clrt.errors import UnsupportedError
+from clrt.ir.graph import Node
+from clrt.kernels.cost import FAST, PLAIN, Speed, Work, seconds, work_of
+from clrt.kernels.variant import Variant, by_cost, runs_as
+from clrt.ops import REGISTRY
+from clrt.ops.conv.conv import Conv
+from clrt.plan.steps import DeviceStep
+from tests.harness import plan_graph, sample_graph
+from tests.ops.samples import Sample
+
+CPU = DeviceCaps("p", "cpu", "v", "1", "cpu", compute_units=2, float_lanes=16)
+NODE = Node("n", Conv(), [], [])
+
+
+def _emit(node: Node, ctx: object) -> list[object]:
+    return []
+
+
+def _variant(name: str, work: Work, speed: Speed = FAST, why: str | None = None) -> Variant:
+    return Variant(name, _emit, lambda n, c: why, speed=speed, work=lambda n: work)  # type: ignore[arg-type]
+
+
+def _order(*variants: Variant) -> list[str]:
+    return [v.name for v, _ in by_cost(variants, NODE, CPU)]
+
+
+def test_least_cost_first() -> None:
+    little, much = Work(1000), Work(1 << 30)
+    assert _order(_variant("a", much), _variant("b", little)) == ["b", "a"]
+    assert _order(_variant("a", little, PLAIN), _variant("b", little)) == ["b", "a"]
+    assert _order(_variant("a", Work(0, 0, 2)), _variant("b", Work(0))) == ["b", "a"]
+    assert _order(_variant("a", Work(0, 1 << 30)), _variant("b", much)) == ["b", "a"]
+
+
+def test_equal_costs_keep_the_order() -> None:
+    assert _order(*(_variant(n, Work(5)) for n in "cab")) == ["c", "a", "b"]
+
+
+def test_what_does_not_fit_comes_first_with_its_reason() -> None:
+    variants = [_variant("a", Work(9)), _variant("b", Work(1), why="no")]
+    assert [(v.name, r) for v, r in by_cost(variants, NODE, CPU)] == [("b", "no"), ("a", None)]
+    runs_as("a", variants, NODE, CPU)
+    with pytest.raises(UnsupportedError, match="no"):
+        runs_as("b", variants, NODE, CPU)
+
+
+def test_rates_grow_with_the_device() -> None:
+    for kind in ("cpu", "gpu"):
+        small = replace(CPU, kind=kind)
+        large = replace(small, compute_units=8)
+        work = Work(1 << 40, 1 << 30)
+        assert rates_of(large).flops == 4 * rates_of(small).flops
+        assert seconds(work, FAST, large) < seconds(work, FAST, small)
+
+
+def test_variants_of_equal_work_are_listed_fastest_first() -> None:
+    for cls in REGISTRY.classes.values():
+        if all(v.work is work_of for v in cls.variants):
+            speeds = [(v.speed.compute, v.speed.memory) for v in cls.variants]
+            assert speeds == sorted(speeds, reverse=True), cls.name
+
+
+def _taken(x: tuple[int, ...], w: tuple[int, ...]) -> str:
+    op = Conv(group=x[1] // w[1])
+    sample = Sample(op, tuple(np.zeros(s, np.float32) for s in (x, w)))
+    (step,) = plan_graph(sample_graph(sample), CPU).steps
+    assert isinstance(step, DeviceStep)
+    return step.variant
+
+
+@pytest.mark.parametrize("positions", [1, 16, 1000])
+def test_convolutions_of_one_channel_to_a_group(positions: int) -> None:
+    """The choice is the same for every size: a new one compiles nothing."""
+    assert _taken((1, 1, 255 + positions), (258, 1, 256)) == "im2col_gemm_cpu"
+    assert _taken((1, 144, 8 + positions), (144, 1, 9)) == "depthwise_cpu"
+    assert _taken((1, 64, 8 + positions), (128, 1, 9)) == "depthwise_cpu"
