@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from math import prod
-from typing import Any
+from typing import Any, ClassVar
 
 from clrt.device.caps import DeviceCaps
 from clrt.errors import UnsupportedError
 from clrt.ir.code import Define
 from clrt.ir.graph import Value
 from clrt.ir.traced import pure
-from clrt.kernels.matrix_unit import UnitWork, pays, unit_defines
+from clrt.kernels.matrix_unit import UnitShares, UnitWork, unit_defines
 from clrt.kernels.panels import Panels
 from clrt.kernels.product import MatrixView, Product, copy_a, merge
 from clrt.kernels.row_norm import RowNorm, norm_flops
@@ -27,6 +27,7 @@ from clrt.kernels.spec import (
     round_up,
     unused,
 )
+from clrt.kernels.thresholds import Thresholds
 from clrt.kernels.tiles import is_whole, tile, width
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering
@@ -49,9 +50,30 @@ CPU = tuned(
     T_UP=4,  # panels that are split for the matrix unit at once; 0: it is not used
 )
 _PACKED_ROWS = 64  # to a work-item
-_STRIPE = 16  # blocks of rows to a work-group, at most
-_START = 0.1  # tiles of K = 384 in the time that it takes to start a work-group
-_SPARED = 0.75  # of the time that a shorter last stripe takes less: cores wait for each other
+
+
+@dataclass(frozen=True)
+class GemmShares(Thresholds):
+    """How a product is shared out among the cores.
+
+    Attributes:
+        stripe: Blocks of rows to a work-group, at most.
+        start_percent: Of a tile of K = 384: the time that it takes to start a work-group.
+        spared_percent: Of the time that a shorter last stripe takes less: cores wait for others.
+        split: Blocks of rows for each core, at most, where a product is split over k.
+    """
+
+    stripe: int
+    start_percent: int
+    spared_percent: int
+    split: int
+
+    group: ClassVar = "gemm_shares"
+
+    def height(self, blocks: int, panels: int, most: int, caps: DeviceCaps) -> int:
+        """Blocks of rows to a work-group, at least half of `most`: all cores end together."""
+        costs = self.start_percent, self.spared_percent
+        return _height(blocks, panels, most, caps.compute_units, *costs)
 
 
 def emit_cpu(product: Product, ctx: Lowering, norm: RowNorm | None = None) -> list[Launch]:
@@ -92,6 +114,8 @@ class GemmKernel:
     b: BufferArg
     b_strides: tuple[int, int]
     setup: list[Launch]
+    shares: GemmShares
+    unit_shares: UnitShares
 
     @classmethod
     def of(cls, product: Product, ctx: Lowering, defines: Mapping[str, Define]) -> GemmKernel:
@@ -116,7 +140,9 @@ class GemmKernel:
             **defines,
         }
         spec = KernelSpec.of("matmul/gemm_cpu.cl", "gemm_cpu", **macros)
-        return cls(spec, tunables, product, b, b_strides, [*setup, *packing])
+        setup += packing
+        shares, unit_shares = ctx.thresholds(GemmShares), ctx.thresholds(UnitShares)
+        return cls(spec, tunables, product, b, b_strides, setup, shares, unit_shares)
 
     @classmethod
     def alone(cls, product: Product, ctx: Lowering, defines: Mapping[str, Define]) -> GemmKernel:
@@ -160,18 +186,18 @@ class GemmKernel:
 
     def goes_by_unit(self, caps: DeviceCaps) -> bool:
         """Whether there is a matrix unit, and enough for it to do."""
-        return self.has_unit and pays(self.product, caps)
+        return self.has_unit and self.unit_shares.pays(self.product, caps)
 
     def by_tiles(self, ctx: Lowering, **more: Any) -> Launch:
         """The product, a stripe of rows and a panel to a work-group, or by the matrix unit."""
         caps = ctx.caps
         if self.goes_by_unit(caps):
-            work = UnitWork.of(self.product, self.tunables, caps)
+            work = UnitWork.of(self.product, self.tunables, self.unit_shares, caps)
             more |= {"words": ctx.scratch(work.groups * work.slot), **work.numbers}
             return self.launch(work.height, work.groups, self.product.flops, **more)
         panels = self.panels * self.product.batches
         most = pieces_per_group(self.blocks * panels, self.longest, caps)
-        height = _stripe(self.blocks, panels, most, caps.compute_units)
+        height = self.shares.height(self.blocks, panels, most, caps)
         groups = ceil_div(self.blocks, height) * panels
         return self.launch(height, groups, self.product.flops, **more)
 
@@ -200,7 +226,7 @@ class GemmKernel:
         """
         rows, flops = self.product.batches * self.product.m, self.product.flops * multiplies
         blocks = ceil_div(rows, self.tunables["T_MR"])
-        height = _stripe(blocks, 1, self.longest, caps.compute_units)
+        height = self.shares.height(blocks, 1, self.longest, caps)
         flops += norm_flops(rows, self.product.n)
         more = {**norm.args, "multiplies": int(multiplies), "normalizes": 1}
         as_one = replace(self, product=replace(self.product, m=rows))
@@ -222,17 +248,15 @@ class GemmKernel:
     @property
     def longest(self) -> int:
         """Blocks of rows to a work-group, at most."""
-        return min(_STRIPE, self.tunables["T_MC"])
+        return min(self.shares.stripe, self.tunables["T_MC"])
 
 
 @pure
-def _stripe(blocks: int, panels: int, most: int, units: int) -> int:
-    """Blocks of rows to a work-group, from half of `most` on, so that all cores end together."""
-
+def _height(blocks: int, panels: int, most: int, units: int, start: int, spared: int) -> int:
     def tiles_of_a_core(height: int) -> float:
         stripes = ceil_div(blocks, height)
         lacking = height - blocks / stripes
-        return ceil_div(stripes * panels, units) * (height - _SPARED * lacking + _START)
+        return ceil_div(stripes * panels, units) * (height - spared / 100 * lacking + start / 100)
 
     most = min(most, blocks)
     return min(range(most, ceil_div(most, 2) - 1, -1), key=tiles_of_a_core)

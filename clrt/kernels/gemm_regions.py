@@ -14,8 +14,6 @@ from clrt.kernels.spec import BufferArg, KernelSpec, Launch, ceil_div, unused
 from clrt.kernels.tiles import tile, width
 from clrt.kernels.variant import Lowering
 
-_SPLIT = 4  # blocks of rows for each core, at most, where a product is split over k
-
 
 @dataclass(frozen=True)
 class SplitK:
@@ -101,7 +99,9 @@ class SplitProduct:
             pieces: Into which the kernel that makes A can divide its columns.
         """
         kernel, product, units = self.kernel, self.kernel.product, ctx.caps.compute_units
-        few = kernel.blocks <= min(_SPLIT * units, kernel.longest)  # a work-group has all of them
+        few = kernel.blocks <= min(
+            kernel.shares.split * units, kernel.longest
+        )  # a work-group has all of them
         if product.batches > 1 or not few or pieces < units:
             return None
         span = self.span(pieces, ctx)

@@ -11,18 +11,42 @@ from clrt.device.requires import Requires
 from clrt.ir.code import Define
 from clrt.kernels.product import Product
 from clrt.kernels.spec import ceil_div, round_up
+from clrt.kernels.thresholds import Thresholds
 from clrt.kernels.tiles import width
 
 NEEDS = Requires(matrix=AMX_BFLOAT16)
 _LANES = 16  # of the vectors that tiles are made from
 _PAIR = 32  # rows of a pair of tiles of A, columns of one of B, and their depth
 _PARTS = 3  # numbers of bfloat16 for one of float32
-_MOST_ROWS = 512  # at once: their parts and those of some panels stay in the second-level cache
-_GROUPS = 2  # for each core, at most: each has memory for the parts
-# Where it pays to split A and B: rows, K, N, multiply-adds for each core (MiniLM's have 37 million
-# at 1 x 128, where it does not).
-_LEAST_ROWS, _LEAST_K, _LEAST_N, _LEAST_WORK = 128, 128, 64, 50_000_000
-_SPLITTING = 2  # products of two pairs in the time that it takes to split one
+
+
+@dataclass(frozen=True)
+class UnitShares(Thresholds):
+    """How much the matrix unit takes at once, and from where on it pays to split A and B.
+
+    Attributes:
+        most_rows: At once: their parts and those of some panels stay in the second-level cache.
+        groups: Work-groups for each core, at most: each has memory for the parts.
+        splitting: Products of two pairs in the time that it takes to split one.
+        least_millions: Of multiply-adds for each core; MiniLM's products have 37 at 1 x 128, where
+            it does not pay.
+    """
+
+    most_rows: int
+    groups: int
+    splitting: int
+    least_rows: int
+    least_k: int
+    least_n: int
+    least_millions: int
+
+    group: ClassVar = "matrix_unit_shares"
+
+    def pays(self, product: Product, caps: DeviceCaps) -> bool:
+        """Whether there is enough for the matrix unit to do."""
+        m, n, k = product.m, product.n, product.k
+        enough = product.batches * m * n * k >= self.least_millions * 1_000_000 * caps.compute_units
+        return enough and m >= self.least_rows and k >= self.least_k and n >= self.least_n
 
 
 @dataclass(frozen=True)
@@ -57,7 +81,9 @@ class UnitWork:
         return {name: getattr(self, name) for name in self.NUMBERS}
 
     @classmethod
-    def of(cls, product: Product, tunables: Mapping[str, int], caps: DeviceCaps) -> UnitWork:
+    def of(
+        cls, product: Product, tunables: Mapping[str, int], shares: UnitShares, caps: DeviceCaps
+    ) -> UnitWork:
         """How the cores end soonest."""
         m, n, k, units = product.m, product.n, product.k, caps.compute_units
         panel, at_once, chunk = width(tunables), tunables["T_UP"], tunables["T_KC"]
@@ -68,10 +94,10 @@ class UnitWork:
 
         def time(shape: tuple[int, int]) -> int:
             rows, columns = ceil_div(shape[0], _PAIR), ceil_div(shape[1] * panel, _PAIR)
-            of_one = rows * columns + _SPLITTING * (rows + columns)
+            of_one = rows * columns + shares.splitting * (rows + columns)
             return ceil_div(pieces(shape), units) * of_one
 
-        fewest = ceil_div(m, _MOST_ROWS)
+        fewest = ceil_div(m, shares.most_rows)
         heights = {round_up(ceil_div(m, s), _PAIR) for s in range(fewest, fewest + 2 * units)}
         spans = {ceil_div(panels, s) for s in range(1, 2 * units + 1)}
         shape = min(((h, s) for h in sorted(heights) for s in sorted(spans)), key=time)
@@ -82,15 +108,8 @@ class UnitWork:
         sums_at = b_at + _parts(group, depth)
         sums_row = ceil_div(span, at_once) * group if k > chunk else 0
         slot = sums_at + (height * sums_row or _PAIR * group)
-        groups = min(pieces(shape), _GROUPS * units)
+        groups = min(pieces(shape), shares.groups * units)
         return cls(slot, b_at, sums_at, sums_row, pieces(shape), span * panel, height, groups)
-
-
-def pays(product: Product, caps: DeviceCaps) -> bool:
-    """Whether there is enough for the matrix unit to do."""
-    m, n, k = product.m, product.n, product.k
-    enough = product.batches * m * n * k >= _LEAST_WORK * caps.compute_units
-    return enough and m >= _LEAST_ROWS and k >= _LEAST_K and n >= _LEAST_N
 
 
 def unit_defines(tunables: Mapping[str, int], caps: DeviceCaps) -> dict[str, Define]:

@@ -3,21 +3,40 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
 
 from clrt.ir.graph import Value
 from clrt.kernels.product import Product
 from clrt.kernels.spec import round_up
+from clrt.kernels.thresholds import Thresholds
 from clrt.kernels.tuned import TunedKernel
 from clrt.kernels.variant import Lowering
 
-# Instead of a tile of rows x vectors of lanes: rows, vectors, and the share of its speed. Measured
-# on PoCL and Intel's runtime, Zen 5; 6 x 2 vectors of 8 reach 0.6 of 4 x 3.
-_OTHERS = {
-    (8, 3, 16): ((6, 4, 1.0), (12, 2, 1.0), (14, 1, 0.82)),
-    (4, 3, 8): ((12, 1, 0.87),),
-}
-# Of the time of the record's tile: what makes another program worth its compile.
-_LESS = 0.9
+
+@dataclass(frozen=True)
+class GemmTiles(Thresholds):
+    """When another tile than the record's is taken.
+
+    Attributes:
+        worth_percent: Of the time of the record's tile: what another program must stay below to be
+            worth its compile.
+        speeds: Instead of a tile of rows x vectors x lanes: rows x vectors, and the percentage of
+            its speed that they reach.
+
+    Source: PoCL and Intel's runtime, Zen 5; 6 x 2 vectors of 8 reach 60 % of 4 x 3.
+    """
+
+    worth_percent: int
+    speeds: Mapping[str, Mapping[str, int]]
+
+    group: ClassVar = "gemm_tiles"
+
+    def others(self, rows: int, vectors: int, lanes: int) -> list[tuple[int, int, float]]:
+        """Rows, vectors and the share of its speed, of what may stand in place of a tile."""
+        found = self.speeds.get(f"{rows}x{vectors}x{lanes}", {})
+        pairs = ((name.split("x"), percent / 100) for name, percent in found.items())
+        return [(int(r), int(v), speed) for (r, v), speed in pairs]
 
 
 def tile(kernel: TunedKernel, product: Product, ctx: Lowering) -> dict[str, int]:
@@ -33,9 +52,9 @@ def tile(kernel: TunedKernel, product: Product, ctx: Lowering) -> dict[str, int]
     def time(other: tuple[int, int, float]) -> float:
         return round_up(product.n, other[1] * lanes) / other[2]
 
-    own = (rows, vectors, 1.0)
-    best = min((own, *_OTHERS.get((rows, vectors, lanes), ())), key=time)
-    if time(best) > _LESS * time(own):
+    own, tiles = (rows, vectors, 1.0), ctx.thresholds(GemmTiles)
+    best = min((own, *tiles.others(rows, vectors, lanes)), key=time)
+    if time(best) > tiles.worth_percent / 100 * time(own):
         return tunables
     return {**tunables, "T_MR": best[0], "T_NV": best[1]}
 

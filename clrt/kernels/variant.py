@@ -13,6 +13,7 @@ from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
 from clrt.kernels.cost import FAST, Speed, Work, seconds, work_of
 from clrt.kernels.spec import Launch, Scratch, i32
+from clrt.kernels.thresholds import T
 from clrt.kernels.tuned import TunedKernel
 
 
@@ -22,7 +23,8 @@ class Lowering:
 
     Attributes:
         caps: The device.
-        record: The tuning record of a kernel, by its entry point, on this device.
+        record: The tuning record of a kernel, by its entry point, on this device; of thresholds, by
+            the name of their group.
     """
 
     caps: DeviceCaps
@@ -41,6 +43,10 @@ class Lowering:
         lacking = requires.lacking(self.caps)
         if lacking is not None:
             raise UnsupportedError(lacking)
+
+    def thresholds(self, group: type[T]) -> T:
+        """What was measured on devices like this one, of a group."""
+        return group.of(self.record(group.group))
 
     def scratch(self, elems: int, dtype: DType = DType.FLOAT32) -> Scratch:
         """Memory for this node only.

@@ -19,6 +19,7 @@ from typing import TypeAlias
 from clrt.device.caps import DeviceCaps
 from clrt.errors import warn_user
 from clrt.files import check_targets, make_cache_folder, read_regular, replacing
+from clrt.kernels.thresholds import GROUPS
 from clrt.kernels.tuned import TUNED
 from clrt.knobs import cache_dir
 
@@ -149,4 +150,6 @@ def check(records: object) -> list[Record]:
         # A kernel of another version may be unknown; its record is never looked up.
         if record["kernel"] in TUNED:
             TUNED[record["kernel"]].with_record(values)
+        elif record["kernel"] in GROUPS:
+            GROUPS[record["kernel"]].check(values)
     return records

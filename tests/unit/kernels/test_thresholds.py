@@ -1,0 +1,48 @@
+"""Thresholds: the shipped ones are whole, and tuning records set others."""
+
+from __future__ import annotations
+
+import json
+from importlib.resources import files
+
+import pytest
+
+import clrt.model  # noqa: F401  (declares every group)
+from clrt.device.caps import DeviceCaps
+from clrt.kernels.gemm_cpu import GemmShares
+from clrt.kernels.thresholds import GROUPS
+from clrt.kernels.tiles import GemmTiles
+from clrt.kernels.variant import Lowering
+from clrt.tuning.records import check, new_record
+
+CPU = DeviceCaps("Test", "test", "Test", "1", "cpu")
+
+
+def test_the_file_has_what_the_groups_have() -> None:
+    shipped = json.loads(files("clrt.kernels").joinpath("cpu.json").read_text("utf-8"))
+    assert shipped.keys() == GROUPS.keys()
+    for cls in GROUPS.values():
+        cls.of({})  # a number too few or too many is a TypeError
+
+
+def test_a_record_sets_some_and_leaves_the_others() -> None:
+    default = GemmShares.of({})
+    ctx = Lowering(CPU, lambda group: {"stripe": 5} if group == "gemm_shares" else {})
+    assert ctx.thresholds(GemmShares).stripe == 5
+    assert ctx.thresholds(GemmShares).split == default.split
+    assert ctx.thresholds(GemmTiles) is GemmTiles.of({})
+    # Fewer blocks to a work-group are more work-groups.
+    assert GemmShares.of({"stripe": 5}).height(64, 1, 4, CPU) <= default.height(64, 1, 16, CPU)
+
+
+def test_a_threshold_that_a_group_lacks_is_an_error() -> None:
+    check([new_record("gemm_shares", CPU, {"stripe": 5})])
+    with pytest.raises(ValueError, match="gemm_shares sets stripes"):
+        check([new_record("gemm_shares", CPU, {"stripes": 5})])
+    with pytest.raises(ValueError, match="gemm_tiles sets speeds"):
+        check([new_record("gemm_tiles", CPU, {"speeds": 5})])
+
+
+def test_tiles_that_may_stand_in_place_of_another() -> None:
+    assert (14, 1, 0.82) in GemmTiles.of({}).others(8, 3, 16)
+    assert GemmTiles.of({}).others(2, 2, 2) == []
