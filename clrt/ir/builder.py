@@ -48,6 +48,7 @@ class Builder:
         self._suffix = suffix
         self._origins = origins
         self._made_by = made_by
+        self._inferred: dict[Node, list[TensorType]] = {}
         self._interned: dict[tuple[DType, tuple[int, ...], bytes], Value] = {}
 
     def add(self, op: IrOp, *inputs: Value | None) -> Value:
@@ -67,7 +68,9 @@ class Builder:
         types = op.infer_with_data([None if v is None else v.type for v in given])
         name = self._fresh(op.name)
         results = [f"{name}:{k}" if k else name for k in range(len(types))]
-        return self.emit(op, given, name, results, types).outputs
+        node = self.emit(op, given, name, results, types)
+        self._inferred[node] = types
+        return node.outputs
 
     def emit(
         self,
@@ -131,10 +134,15 @@ class Builder:
     def patch(self, replace: dict[Value, Value]) -> Patch:
         """The patch of the nodes so far; new values learn what was known of the old ones."""
         made = set(self.nodes)
+        typed = frozenset(
+            node
+            for node, types in self._inferred.items()
+            if all(v.type is t for v, t in zip(node.outputs, types, strict=True))
+        )
         for old, new in replace.items():
             if new.producer in made:
                 new.type = old.type.merged(new.type)
-        return Patch(replace, self.nodes)
+        return Patch(replace, self.nodes, typed)
 
     def graph(
         self,

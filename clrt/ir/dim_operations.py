@@ -34,6 +34,8 @@ def floordiv(left: Dim, right: Dim) -> Dim:
     """left // right, exact where the divisor is a single term that divides every term."""
     if isinstance(left, int) and isinstance(right, int):
         return left // right
+    if type(right) is int and right == 1:
+        return left
     if same(left, 0):
         return 0
     quotient = _exact_quotient(left, right)

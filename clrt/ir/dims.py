@@ -119,7 +119,8 @@ class Expr:
 
     def __init__(self, terms: Mapping[Monomial, int]) -> None:
         kept = [(monomial, c) for monomial, c in terms.items() if c]
-        kept.sort(key=lambda term: [atom.text for atom in term[0]])
+        if len(kept) > 1:
+            kept.sort(key=lambda term: [atom.text for atom in term[0]])
         self.terms: dict[Monomial, int] = dict(kept)
         self._hash = hash(tuple(self.terms.items()))
         self._symbols: frozenset[str] | None = None
@@ -148,6 +149,8 @@ class Expr:
     def __add__(self, other: Dim) -> Dim:
         if not isinstance(other, (Expr, int)):
             return NotImplemented
+        if type(other) is int and other == 0:
+            return self
         terms = dict(self.terms)
         for monomial, coefficient in terms_of(other).items():
             terms[monomial] = terms.get(monomial, 0) + coefficient
@@ -167,6 +170,8 @@ class Expr:
     def __mul__(self, other: Dim) -> Dim:
         if not isinstance(other, (Expr, int)):
             return NotImplemented
+        if type(other) is int and other == 1:
+            return self
         terms: dict[Monomial, int] = {}
         others = terms_of(other)
         if len(self.terms) * len(others) > _MAX_PRODUCTS:

@@ -277,10 +277,12 @@ class Patch:
     Attributes:
         replace: Old value to new value; dtype and rank must agree.
         nodes: New nodes, in topological order.
+        typed: Those of them whose types were inferred, and not told by whoever made them.
     """
 
     replace: dict[Value, Value]
     nodes: list[Node] = field(default_factory=list)
+    typed: frozenset[Node] = frozenset()
 
 
 class Names:

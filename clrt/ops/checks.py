@@ -100,7 +100,11 @@ def broadcast_shapes(shapes: Sequence[Shape | None], op: IrOp) -> Shape | None:
     result: list[Dim] = [1] * rank
     for shape in ranked:
         for i, dim in enumerate(shape, start=rank - len(shape)):
-            result[i] = _broadcast_dim(result[i], dim, shapes, op)
+            other = result[i]
+            if type(other) is int and other == 1:
+                result[i] = dim
+            elif other is not dim and not (type(dim) is int and dim == 1):
+                result[i] = _broadcast_dim(other, dim, shapes, op)
     return tuple(result)
 
 

@@ -72,7 +72,7 @@ class Pointwise(Op):
         """
         if not self.floats and any(t.dtype.is_float for t in inputs):
             raise ShapeError(f"{self.name}: it takes no floats; its operand is {inputs[0]}.")
-        if len({t.dtype for t in inputs}) > 1:
+        if any(t.dtype is not inputs[0].dtype for t in inputs):
             text = ", ".join(str(t) for t in inputs)
             raise ShapeError(f"{self.name}: operands must have one dtype; they are {text}.")
 
