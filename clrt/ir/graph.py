@@ -186,9 +186,15 @@ class Graph:
         state: dict[Node, bool] = {}
         order: list[Node] = []
         for root in self.nodes:
-            stack = [(root, iter(root.inputs))]
-            if state.setdefault(root, False):
+            if root in state:
                 continue
+            makers = (v.producer for v in root.inputs if v is not None)
+            if all(m is None or m in state or m not in members for m in makers):
+                state[root] = True  # as most are, where the order is nearly one
+                order.append(root)
+                continue
+            state[root] = False
+            stack = [(root, iter(root.inputs))]
             while stack:
                 node, pending = stack[-1]
                 for value in pending:

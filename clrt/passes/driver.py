@@ -176,7 +176,7 @@ class GraphView:
 
     def is_alive(self, node: Node) -> bool:
         """Whether a node is (still) part of the graph."""
-        return node in self.worklist
+        return node in self.worklist.places
 
     def apply(self, patch: Patch, match: Match, dead: Set[Node], pass_name: str) -> None:
         """Checks a patch, changes the graph and drops the `dead`: those `superfluous` for it.
@@ -221,7 +221,7 @@ class GraphView:
         """Brings the graph up to date: no dead nodes, topological order, sizes that were told."""
         if self._added or self._dead:
             nodes = [*self.graph.nodes, *self._added]
-            self.graph.nodes = [n for n in nodes if n in self.worklist]
+            self.graph.nodes = [n for n in nodes if n in self.worklist.places]
             if self._added:
                 self.graph.sort()
             self._added, self._dead = [], 0
@@ -355,6 +355,7 @@ class PassRun:
 
     def _sweep(self, pass_: Pass, record: PassRecord) -> int:
         limit, view = knobs.MAX_PATCHES.get(), self._view
+        alive = view.worklist.places
         before = len(record.hits)
         nodes = self._nodes(pass_)
         misses = self._misses[pass_]
@@ -362,7 +363,7 @@ class PassRun:
             if 0 <= limit <= self.report.patches:
                 self.report.stopped = True
                 break
-            if not view.is_alive(node):
+            if node not in alive:
                 continue
             found = pass_.match(view, node)
             if isinstance(found, Match):
@@ -398,7 +399,7 @@ class PassRun:
         """The near misses that remain."""
         found = self._misses.get(pass_, {})
         alive = [n for n in found if self._view.is_alive(n)]
-        alive.sort(key=self._view.worklist.place, reverse=pass_.backward)
+        alive.sort(key=self._view.worklist.places.__getitem__, reverse=pass_.backward)
         return [found[n] for n in alive]
 
     def _verify(self, name: str) -> None:

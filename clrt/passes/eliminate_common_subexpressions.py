@@ -32,7 +32,8 @@ class EliminateCommonSubexpressions(Pass):
             return None
         if first is node:
             return None
-        if view.worklist.place(node) < view.worklist.place(first):
+        places = view.worklist.places
+        if places[node] < places[first]:
             view.memo[key], node, first = node, first, node
         return Match(view, node, facts=first)
 

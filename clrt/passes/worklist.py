@@ -26,30 +26,25 @@ class Worklist:
 
     A node is touched when it is new, when what it reads or a type of it changes, and when others
     begin or cease to read what it makes.
+
+    Attributes:
+        places: The nodes that are (still) part of the graph, and by what they are visited in order.
     """
 
     def __init__(self, nodes: Iterable[Node]) -> None:
         # A new node has the place of the node that it was made for.
-        self._places = {node: place for place, node in enumerate(nodes)}
+        self.places = {node: place for place, node in enumerate(nodes)}
         self._log: list[Node] = []
         self._readers: dict[Hashable, _Reader] = {}
 
-    def __contains__(self, node: Node) -> bool:
-        """Whether a node is (still) part of the graph."""
-        return node in self._places
-
-    def place(self, node: Node) -> int:
-        """By which nodes are visited in order."""
-        return self._places[node]
-
     def add(self, node: Node, root: Node) -> None:
         """Adds a new node, made for `root`."""
-        self._places[node] = self._places[root]
+        self.places[node] = self.places[root]
         self._log.append(node)
 
     def drop(self, node: Node) -> None:
         """Takes a node out."""
-        del self._places[node]
+        del self.places[node]
 
     def touch(self, node: Node | None) -> None:
         """Has passes look at a node again."""
@@ -83,9 +78,9 @@ class Worklist:
             pending += self._log[state.read :]
             state.read = len(self._log)
             for node in pending:
-                if node in queued or node not in self._places:
+                if node in queued or node not in self.places:
                     continue
-                place = sign * self._places[node]
+                place = sign * self.places[node]
                 if at is None or place > at:
                     heappush(waiting, (place, len(queued), node))
                     queued.add(node)
@@ -95,5 +90,5 @@ class Worklist:
             if not waiting:
                 return
             at, _, node = heappop(waiting)
-            if node in self._places:
+            if node in self.places:
                 yield node
