@@ -293,7 +293,7 @@ def bind_dims(inputs: Sequence[Value], shapes: Mapping[str, tuple[int, ...]]) ->
             if isinstance(dim, int):
                 _expect(value, axis, dim, size, wanted)
             elif is_symbol(dim):
-                name = str(dim)
+                (name,) = dim.symbols
                 if bindings.setdefault(name, size) != size:
                     raise ShapeError(
                         f"Input '{value.name}' has {name}={size} (axis {axis}), but input "

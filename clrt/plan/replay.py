@@ -36,7 +36,7 @@ class Replay:
 
     def _copy(self, thing: Any) -> Any:
         if is_traced(thing):
-            return self._evaluation.numbers[self._trace.formula(thing)]
+            return self._number(thing)
         if isinstance(thing, (tuple, list)):
             copies = [self._copy(x) for x in thing]
             same = all(a is b for a, b in zip(copies, thing, strict=True))
@@ -48,6 +48,9 @@ class Replay:
             if isinstance(thing, (Value, Scratch)):
                 self._sources[id(copy)] = thing
         return self._made[id(thing)]
+
+    def _number(self, traced: int) -> int:
+        return self._evaluation.numbers[self._trace.formula(traced)]
 
     def _record(self, thing: Any) -> Any:
         if isinstance(thing, Graph):
@@ -66,7 +69,10 @@ class Replay:
                 return value
         else:
             # What a plan computes are tensors of static shapes; a graph may have many inputs.
-            type_ = TensorType(value.dtype, tuple([self._copy(d) for d in value.type.shape or ()]))
+            shape, number = value.type.static_shape or (), self._number
+            type_ = TensorType(
+                value.dtype, tuple([number(d) if is_traced(d) else d for d in shape])
+            )
         return Value(value.name, type_, None, value.symbolic, value.aliases)
 
     def _copies(self, things: list[_Thing]) -> list[_Thing]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from functools import cached_property
 from typing import TypeVar
 
@@ -12,7 +12,7 @@ import numpy as np
 from clrt.ir.dims import Bindings
 from clrt.ir.graph import Graph, Node, Value
 from clrt.ir.op import Array, DerivedElements
-from clrt.ir.traced import Evaluation, Trace, is_traced
+from clrt.ir.traced import Evaluation, Trace, is_traced, plain
 from clrt.kernels.spec import ALIGNMENT_BYTES, Buffer, BufferArg, Launch, Packed, Status
 from clrt.plan.arena import INDEXED_BYTES, Arena, Interval, place
 from clrt.plan.fuse_launches import MissedRegion
@@ -28,6 +28,9 @@ _LOG = logging.getLogger(__name__)
 # there is a search anew.
 _MORE_WASTE = 1.1
 
+# What a launch takes of the host's memory as long as nobody asks for the steps, roughly.
+_LAUNCH_BYTES = 256
+
 _Key = TypeVar("_Key")
 _Given = TypeVar("_Given")
 _Thing = TypeVar("_Thing")
@@ -39,6 +42,7 @@ def trace_plan(
     shapes: Mapping[str, tuple[int, ...]],
     known: Mapping[str, Array],
     make: Callable[[Graph], Plan],
+    donated: Collection[str] = (),
 ) -> PlanTemplate | None:
     """A plan for given sizes from which those for others follow.
 
@@ -47,6 +51,7 @@ def trace_plan(
         shapes: Shapes of the inputs for which the model gives none.
         known: Elements of inputs, by name.
         make: Plans a specialised graph.
+        donated: Names of inputs whose memory the plan may write to.
 
     Returns:
         None where there is none: a graph break, a step on the host, a weight whose layout
@@ -56,7 +61,7 @@ def trace_plan(
         return None
     trace = Trace(bindings)
     try:
-        first, graph_break = specialise_to_break(graph, trace.start(), shapes, known)
+        first, graph_break = specialise_to_break(graph, trace.start(), shapes, known, donated)
         if graph_break is not None:
             return None
         plan = make(first)
@@ -101,20 +106,25 @@ class PlanTemplate:
         grids: What differs in their global sizes.
         derived: Where kernels take constants that the host computes of the sizes: launch, argument,
             and the constant.
-        uploads: Formulas of the bytes of each constant, or packed form of it.
+        uploads: Bytes of each constant, or packed form of it, that is the same at all sizes.
+        derived_uploads: The others, and formulas of their bytes.
+        costs: What each launch takes beside the others, once that was asked for.
         flops: Formulas of the floating-point operations of each launch.
     """
 
     def __init__(self, trace: Trace, plan: Plan) -> None:
         self.trace, self.plan = trace, plan
         self.launches = tuple(_launches(plan))
+        self.costs: tuple[int, ...] | None = None
         found = tenants(plan)
         intervals = [interval for _, interval in found]
         self.tenants = {owner: number for number, (owner, _) in enumerate(found)}
         self.words = Words.of(self.launches, trace, self._tenant_of)
         self.grids = Grids(self.launches, trace)
         self.derived = tuple(self._derived())
-        self.uploads = {key: trace.formula(n) for key, n in plan.uploads.items()}
+        uploads = plan.uploads.items()
+        self.uploads = {(v, at): plain(n) for (v, at), n in uploads if not _varies(v)}
+        self.derived_uploads = [(v, trace.formula(n)) for (v, _), n in uploads if _varies(v)]
         self.flops = [trace.formula(x.flops) for x in self.launches]
         self._sizes = np.array([trace.formula(owner.nbytes) for owner in self.tenants], np.int64)
         self._spans = [(i.first, i.last) for i in intervals]
@@ -265,6 +275,17 @@ class SizedPlan(Plan):
     def host_steps(self) -> tuple[HostStep, ...]:
         return ()
 
+    @property
+    def costs(self) -> tuple[int, ...]:
+        """As at the first sizes for which somebody asked: launches of a plan change alike."""
+        if self.template.costs is None:
+            self.template.costs = super().costs
+        return self.template.costs
+
+    @property
+    def host_bytes(self) -> int:
+        return self.launches * _LAUNCH_BYTES
+
     @cached_property
     def flops(self) -> int:
         """Floating-point operations in a run."""
@@ -273,14 +294,19 @@ class SizedPlan(Plan):
     @cached_property
     def uploads(self) -> dict[tuple[Value, str], int]:
         """The bytes of each constant, or packed form of it by its layout, that it uploads."""
-        formulas = self.template.uploads.items()
-        return {(self._replay(v), layout): self._numbers[f] for (v, layout), f in formulas}
+        derived = self.template.derived_uploads
+        return self.template.uploads | {(self._replay(v), ""): self._numbers[f] for v, f in derived}
 
     @cached_property
     def words(self) -> Int32s:
         """What differs in the arguments of launches, in the order of the template's `words`."""
         offsets = [p.offset_bytes for p in self.arena.places]
         return self.template.words.at(np.array(self._numbers, np.int64), offsets)
+
+    @cached_property
+    def slabs(self) -> tuple[int, ...]:
+        """The slab of each tenant of the arena."""
+        return tuple([p.slab for p in self.arena.places])
 
     @property
     def global_sizes(self) -> list[tuple[int, ...]]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Mapping, ValuesView
+from collections.abc import Callable, Hashable, Mapping, ValuesView
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
-from functools import cache
+from functools import cache, partial
 from types import MappingProxyType
 from typing import Any
 
@@ -26,6 +26,8 @@ from clrt.plan.contract import HOST_ONLY, Contract
 from clrt.plan.memory import Memory, Shapes
 from clrt.plan.plan import Plan, make_plan
 from clrt.plan.specialise import GraphBreak, specialise_to_break
+from clrt.plan.template import trace_plan
+from clrt.runs.templates import Templates
 from clrt.runtime.bound_plan import BoundPlan
 from clrt.runtime.slabs import Slabs
 from clrt.signature import bind_dims
@@ -35,9 +37,7 @@ from clrt.tuning.records import record_for
 KEPT_PLANS = 64
 KEPT_PLAN_BYTES = 64 << 20
 MOST_PLANS = 4096
-# What a step takes of the host's memory; measured: 3 to 11 KB, with its part of the graph.
-_STEP_BYTES = 8 << 10
-# The same of a plan without steps.
+# What a plan without steps takes of the host's memory.
 _PLAN_BYTES = 8 << 10
 
 # `T_` macros by kernel.
@@ -64,7 +64,7 @@ class Stage:
     @property
     def host_bytes(self) -> int:
         """The host's memory that it takes as long as it is kept, roughly."""
-        return _PLAN_BYTES + len(self.plan.steps) * _STEP_BYTES
+        return _PLAN_BYTES + self.plan.host_bytes
 
 
 class PlanCache:
@@ -147,6 +147,7 @@ class Planner:
         self._graph = graph
         self._caps = caps
         self._strict = strict
+        self._templates = Templates(caps.max_alloc_bytes)
 
     def stage(
         self,
@@ -170,11 +171,34 @@ class Planner:
         stage = self.kept.get(key)
         if stage is None:
             try:
-                stage = Stage(*self.plan(graph, shapes, known, contract))
+                stage = self._stage((graph, data, contract), graph, shapes, known, contract)
             except OutOfMemoryError as error:
                 raise sizes.with_batch(error, self.fitting_batch_for(shapes)) from error
             self._announce(stage.plan)
             self.kept.add(key, stage)
+        return stage
+
+    def _stage(
+        self,
+        family: Hashable,
+        graph: Graph,
+        shapes: Shapes,
+        known: Mapping[str, Array],
+        contract: Contract,
+    ) -> Stage:
+        """A stage by a template, where there is one; else planned.
+
+        Args:
+            family: What plans of a template have in common.
+        """
+        bindings, make = _bindings(graph, shapes, known), partial(self._make, contract)
+        trace = partial(trace_plan, graph, bindings, shapes, known, make, contract.donated)
+        plan = self._templates.plan(family, trace, bindings)
+        if plan is not None:
+            return Stage(plan, None)
+        stage = Stage(*self.plan(graph, shapes, known, contract))
+        if stage.graph_break is None and not stage.plan.host_steps and not self._caps.simulator:
+            self._templates.seen(family)
         return stage
 
     def plan(
@@ -190,8 +214,7 @@ class Planner:
         Args:
             tunables: The `T_` macros of kernels by entry point, in place of the tuning records.
         """
-        every = {**shapes, **{n: a.shape for n, a in known.items()}}
-        bindings = bind_dims(graph.inputs, every)
+        bindings = _bindings(graph, shapes, known)
         first, graph_break = specialise_to_break(graph, bindings, shapes, known, contract.donated)
         if graph_break is not None:  # what comes after may still read what is donated
             later = {v.name for v in graph_break.suffix.inputs} | set(graph_break.reads)
@@ -199,11 +222,16 @@ class Planner:
             donated = contract.donated - later
             contract = replace(contract, donated=donated, device_outputs=left)
 
+        return self._make(contract, first, tunables), graph_break
+
+    def _make(self, contract: Contract, graph: Graph, tunables: Tunables = NOTHING) -> Plan:
+        """The plan of a specialised graph."""
+
         @cache
         def record(kernel: str) -> Mapping[str, int]:
             return tunables[kernel] if kernel in tunables else record_for(kernel, self._caps)
 
-        return make_plan(first, self._caps, record, contract), graph_break
+        return make_plan(graph, self._caps, record, contract)
 
     def memory(self, plan: Plan, graph_break: GraphBreak | None) -> Memory:
         """The memory that a plan needs, whether or not it has it."""
@@ -252,3 +280,7 @@ class Planner:
             "Load with strict=True to make this an error.",
             HostFallbackWarning,
         )
+
+
+def _bindings(graph: Graph, shapes: Shapes, known: Mapping[str, Array]) -> dict[str, int]:
+    return bind_dims(graph.inputs, {**shapes, **{n: a.shape for n, a in known.items()}})

@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 from itertools import zip_longest
 from threading import Condition, get_ident
+from weakref import WeakValueDictionary
 
 from clrt.errors import OutOfMemoryError
 from clrt.plan import memory as sizes
 from clrt.plan.plan import Plan
+from clrt.plan.template import PlanTemplate, SizedPlan
 from clrt.runs.plans import Planner, Stage
 from clrt.runtime.bound_plan import BoundPlan
 from clrt.runtime.execution import Execution, StepRecorder
@@ -43,6 +45,10 @@ class Room:
         self.lock = lock
         self._closed = False
         self._idle: list[Slabs] = []
+        # By template and arena: whose kernels the next plan takes over, as it was bound last.
+        self._donors: WeakValueDictionary[tuple[PlanTemplate, Slabs], BoundPlan] = (
+            WeakValueDictionary()
+        )
         self._in_use: dict[Slabs, Execution] = {}
 
     def begin(
@@ -89,6 +95,10 @@ class Room:
             bound = stage.bound.get(slabs)
             if bound is None:
                 bound = stage.bound[slabs] = self.bind(stage.plan, slabs)
+                if isinstance(stage.plan, SizedPlan):
+                    template = stage.plan.template
+                    bound.donor = self._donors.get((template, slabs))
+                    self._donors[template, slabs] = bound
         if slabs in self._idle:
             self._idle.remove(slabs)
         return bound
@@ -166,6 +176,7 @@ class Room:
 
     def _free(self) -> None:
         self._planner.kept.clear()
+        self._donors.clear()
         self.weights.clear()
         for slabs in self._idle:
             slabs.clear()

@@ -6,8 +6,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import cached_property
-from typing import TypeAlias
+from typing import TypeAlias, cast
 
 import numpy as np
 
@@ -16,10 +15,12 @@ from clrt.ir.op import Array
 from clrt.kernels.spec import Buffer, BufferArg, Launch, Packed, Scratch, Status
 from clrt.plan.plan import Plan
 from clrt.plan.steps import DeviceStep, HostStep, Region
-from clrt.plan.traffic import traffic
+from clrt.plan.template import SizedPlan
+from clrt.plan.words import numbered_arguments
 from clrt.runtime.connection import TrackedBuffer
 from clrt.runtime.driver import cl, never_release
 from clrt.runtime.pace import LONG_S
+from clrt.runtime.patcher import Enqueue, Patcher, scalar_setter, to_sizes
 from clrt.runtime.session import Session
 from clrt.runtime.slabs import Slabs
 from clrt.runtime.weights import Weights
@@ -34,16 +35,6 @@ _LOCAL = {
 # operations of a compute unit, bytes of the device.
 _LEAST_FLOPS = 5e9
 _LEAST_BYTES = 1e9
-
-
-@dataclass(frozen=True)
-class Enqueue:
-    """A kernel with its arguments set."""
-
-    entry: str
-    kernel: cl.Kernel
-    global_size: tuple[int, ...]
-    local_size: tuple[int, ...]
 
 
 BoundStep: TypeAlias = "Enqueue | HostStep"
@@ -66,6 +57,7 @@ class BoundPlan:
     Attributes:
         seconds_a_run: What the last run took; None before the first.
         broken: Whether the status words may have something of a run that was broken off.
+        donor: A plan of the same template on the same arena, whose kernels it takes over.
     """
 
     plan: Plan
@@ -75,6 +67,7 @@ class BoundPlan:
     model_constants: frozenset[Value]
     seconds_a_run: float | None = None
     broken: bool = False
+    donor: BoundPlan | None = None
     steps: list[BoundStep] = field(default_factory=list)
     _own: Weights = field(init=False)
     _status: TrackedBuffer | None = None
@@ -82,6 +75,7 @@ class BoundPlan:
     _external: dict[Value, _External] = field(default_factory=dict)
     # The driver keeps no memory alive that the host has given it.
     _used: dict[int, TrackedBuffer] = field(default_factory=dict)
+    _patcher: Patcher | None = None
 
     def __post_init__(self) -> None:
         self._own = Weights(self.session)
@@ -107,13 +101,6 @@ class BoundPlan:
             seconds = max(moved, self.plan.flops / flops)
         return seconds > LONG_S
 
-    @cached_property
-    def costs(self) -> tuple[int, ...]:
-        """What each launch takes beside the others."""
-        steps = (s for s in self.plan.steps if isinstance(s, DeviceStep))
-        pairs = [(s.nodes, x) for s in steps for x in s.launches]
-        return tuple(1 + x.flops + traffic(n, x).nbytes for n, x in pairs)
-
     def bind(self) -> None:
         """Sets every kernel argument; again only after the arena has moved.
 
@@ -124,8 +111,15 @@ class BoundPlan:
         if self.ready:
             return
         self.slabs.reserve(self.plan.arena.slab_bytes)
-        if self._status is None and self.plan.statuses:
-            self._status = self.session.upload(np.zeros(len(self.plan.statuses), np.int64))
+        donor, self.donor = self.donor, None
+        if donor is None or not self._take_over(donor):
+            self._set_all()
+        self._generation = self.slabs.generation
+
+    def _set_all(self) -> None:
+        """Sets the arguments of new kernels."""
+        if self._status is None and self.plan.status_count:
+            self._status = self.session.upload(np.zeros(self.plan.status_count, np.int64))
         self.steps = []
         self._used.clear()
         self._external = {root: _External() for root in self.plan.external}
@@ -136,7 +130,32 @@ class BoundPlan:
                     self.weights.kernel(spec)
             else:
                 self.steps.append(step)
-        self._generation = self.slabs.generation
+        if isinstance(self.plan, SizedPlan):
+            steps = cast(list[Enqueue], self.steps)
+            self._patcher = Patcher(self.plan, steps, self.slabs.generation)
+
+    def _take_over(self, donor: BoundPlan) -> bool:
+        """Takes the kernels of a plan of the same template, and sets what differs.
+
+        The donor binds anew when it is used again.
+        """
+        plan, patcher, donor._patcher = self.plan, donor._patcher, None
+        if patcher is None or not isinstance(plan, SizedPlan):
+            return False
+        own = donor._own.hand_over(
+            self._own, {value for _, _, value in cast(SizedPlan, donor.plan).derived()}
+        )
+        self._used = {k: b for k, b in donor._used.items() if k not in own}
+        self.steps, donor.steps = donor.steps, []
+        self._status, donor._status = donor._status, None
+        self.broken, donor.broken = donor.broken, False
+        self.seconds_a_run = donor.seconds_a_run  # at other sizes: it is no more than a guess
+        self._external = dict(zip(plan.external, donor._external.values(), strict=True))
+        donor._external, donor._used, donor._generation = {}, {}, -1
+        steps, slabs = cast(list[Enqueue], self.steps), self.slabs
+        patcher.patch(plan, steps, slabs.buffers, slabs.generation, self._own.get)
+        self._patcher = patcher
+        return True
 
     def bind_external(self, buffers: Mapping[Value, TrackedBuffer]) -> None:
         """Sets the arguments that are buffers of the caller, by root value."""
@@ -152,10 +171,8 @@ class BoundPlan:
 
     def _bind_launch(self, launch: Launch) -> Enqueue:
         kernel = self.weights.kernel(launch.kernel)
-        # set_arg tries every other kind of argument before a scalar: 6 us each, 15 a launch.
-        set_scalar = getattr(kernel, "_set_arg_buf", kernel.set_arg)
-        index = 0
-        for arg in launch.args:
+        set_scalar = scalar_setter(kernel)
+        for index, arg in numbered_arguments(launch):
             if isinstance(arg, BufferArg):
                 if (external := self._external_of(arg.buffer)) is not None:
                     external.places.append((kernel, index))
@@ -166,10 +183,8 @@ class BoundPlan:
                         self._used[id(buffer)] = buffer
                     kernel.set_arg(index, buffer)
                 set_scalar(index + 1, np.int32(offset + arg.offset))
-                index += 2
             else:
                 set_scalar(index, arg)
-                index += 1
         local = launch.local_size or self._local(kernel, len(launch.global_size))
         return Enqueue(launch.kernel.entry, kernel, to_sizes(launch.global_size, local), local)
 
@@ -235,7 +250,7 @@ class BoundPlan:
 
     def copy_status(self) -> tuple[Array, cl.Event | None]:
         """An int64 per status, there once the event is; without one, see `status_words`."""
-        words = np.zeros(len(self.plan.statuses), np.int64)
+        words = np.zeros(self.plan.status_count, np.int64)
         if self._status is None or self._status.host is not None:
             return words, None
         queue = self.session.queue
@@ -299,8 +314,3 @@ class BoundPlan:
                 cl.enqueue_nd_range_kernel(queue, step.kernel, step.global_size, step.local_size)
             queue.finish()
             return time.perf_counter() - start
-
-
-def to_sizes(global_size: Sequence[int], local_size: Sequence[int]) -> tuple[int, ...]:
-    """The global size rounded up to whole work-groups."""
-    return tuple(-(-g // s) * s for g, s in zip(global_size, local_size, strict=True))

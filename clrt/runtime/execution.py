@@ -17,11 +17,12 @@ from clrt.ir.op import Array
 from clrt.ops.base import Op
 from clrt.ops.blaming import Blaming
 from clrt.plan.steps import HostStep
-from clrt.runtime.bound_plan import BoundPlan, BoundStep, Enqueue
+from clrt.runtime.bound_plan import BoundPlan, BoundStep
 from clrt.runtime.connection import TrackedBuffer
 from clrt.runtime.driver import cl
 from clrt.runtime.leases import Feed, Leases
 from clrt.runtime.pace import NEVER, Pace, Stop
+from clrt.runtime.patcher import Enqueue
 from clrt.runtime.tensors import DeviceTensor
 
 # Launches that are held back together (`Connection.holding`): a few tens of us of enqueuing.
@@ -217,7 +218,7 @@ class Execution:
     def _run_paced(self) -> None:
         """The steps, so that the run can end between two launches."""
         bound, lock = self.bound, self.bound.session.connection.lock
-        costs, pace = iter(bound.costs), Pace(self._queue, self.stop)
+        costs, pace = iter(bound.plan.costs), Pace(self._queue, self.stop)
         for step in bound.steps:
             if isinstance(step, HostStep):
                 self._run_host(step)

@@ -8,8 +8,9 @@ from dataclasses import dataclass, field
 
 from clrt.ir.graph import Node
 from clrt.plan.steps import HostStep
-from clrt.runtime.bound_plan import BoundPlan, Enqueue
+from clrt.runtime.bound_plan import BoundPlan
 from clrt.runtime.driver import cl
+from clrt.runtime.patcher import Enqueue
 from clrt.runtime.session import Session
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 
 from clrt.errors import InputError
@@ -69,3 +70,10 @@ class Weights:
     def clear(self) -> None:
         """Frees the device memory."""
         self._buffers.clear()
+
+    def hand_over(self, other: Weights, keep: Collection[Value]) -> set[int]:
+        """Gives `other` the buffers of all constants but some; the ids of the buffers of all."""
+        ids = {id(buffer) for buffer in self._buffers.values()}
+        for key in [k for k in self._buffers if k[0] not in keep]:
+            other._buffers[key] = self._buffers.pop(key)
+        return ids

@@ -22,10 +22,11 @@ from clrt.ir.graph import Graph, Node, Value
 from clrt.ir.op import TensorType
 from clrt.ops.movement.gather import Gather
 from clrt.ops.pointwise.pointwise import Add
-from clrt.runtime.bound_plan import BoundPlan, Enqueue
+from clrt.runtime.bound_plan import BoundPlan
 from clrt.runtime.devices import DeviceInfo
 from clrt.runtime.driver import cl
 from clrt.runtime.execution import Execution
+from clrt.runtime.patcher import Enqueue
 from clrt.runtime.session import Session, session_for
 from clrt.runtime.slabs import Slabs
 from clrt.runtime.weights import Weights

@@ -1,0 +1,76 @@
+"""Kernels of a template's plan: set for other sizes by what differs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from clrt.plan.template import SizedPlan
+from clrt.runtime.connection import TrackedBuffer
+from clrt.runtime.driver import cl
+
+
+class Enqueue(NamedTuple):
+    """A kernel with its arguments set."""
+
+    entry: str
+    kernel: cl.Kernel
+    global_size: tuple[int, ...]
+    local_size: tuple[int, ...]
+
+
+def scalar_setter(kernel: cl.Kernel) -> Callable[[int, Any], None]:
+    """Sets a number: set_arg tries every other kind of argument before, 6 us each."""
+    setter: Callable[[int, Any], None] = getattr(kernel, "_set_arg_buf", kernel.set_arg)
+    return setter
+
+
+def to_sizes(global_size: Sequence[int], local_size: Sequence[int]) -> tuple[int, ...]:
+    """The global size rounded up to whole work-groups."""
+    return tuple([-(-g // s) * s for g, s in zip(global_size, local_size, strict=True)])
+
+
+class Patcher:
+    """What the kernels of a template's plan are set to."""
+
+    def __init__(self, plan: SizedPlan, steps: Sequence[Enqueue], generation: int) -> None:
+        words = plan.template.words
+        self._kernels = [steps[i].kernel for i in words.launches.tolist()]
+        self._setters = [scalar_setter(kernel) for kernel in self._kernels]
+        self._arguments = words.arguments.tolist()
+        self._words = plan.words
+        self._slabs = plan.slabs
+        self._generation = generation
+
+    def patch(
+        self,
+        plan: SizedPlan,
+        steps: list[Enqueue],
+        slabs: Sequence[TrackedBuffer],
+        generation: int,
+        constant: Callable[[Any], TrackedBuffer],
+    ) -> None:
+        """Sets the kernels of `steps` for a plan of the same template.
+
+        Args:
+            slabs: The arena's memory.
+            generation: Which memory that is.
+            constant: The buffer of a constant of the plan.
+        """
+        words, setters, arguments = plan.words, self._setters, self._arguments
+        changed = np.flatnonzero(words != self._words)
+        for index, word in zip(changed.tolist(), words[changed], strict=True):
+            setters[index](arguments[index], word)
+        if generation != self._generation or plan.slabs != self._slabs:
+            for index, tenant in enumerate(plan.template.words.tenants.tolist()):
+                if tenant >= 0:
+                    buffer = slabs[plan.slabs[tenant]]
+                    self._kernels[index].set_arg(arguments[index] - 1, buffer)
+        for launch, argument, value in plan.derived():
+            steps[launch].kernel.set_arg(argument, constant(value))
+        for launch, size in zip(plan.template.grids.launches, plan.global_sizes, strict=True):
+            entry, kernel, _, local = steps[launch]
+            steps[launch] = Enqueue(entry, kernel, to_sizes(size, local), local)
+        self._words, self._slabs, self._generation = words, plan.slabs, generation

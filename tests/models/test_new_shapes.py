@@ -1,0 +1,113 @@
+"""Runs at many shapes: most plans come from templates, and their kernels are patched."""
+
+from __future__ import annotations
+
+import numpy as np
+import onnxruntime
+import pytest
+
+import clrt
+from clrt.ir.op import Array
+from clrt.plan.template import SizedPlan
+from tests.models.decoders import HEAD, KV_HEADS, VOCABULARY, decoder
+from tests.models.fixtures import load_family
+from tests.models.onnx_text import DEVICES
+from tests.models.oracle import check, session_of, text_feeds
+
+LAYERS = 2
+
+
+def sized(model: clrt.Model) -> int:
+    """How many of the kept plans a template gave."""
+    return sum(isinstance(s.plan, SizedPlan) for s in model._runner.planner.kept.values())
+
+
+def decoder_feeds(past: int, length: int, batch: int = 1) -> dict[str, Array]:
+    rng = np.random.default_rng(past * 100 + length)
+    feeds: dict[str, Array] = {
+        "input_ids": rng.integers(0, VOCABULARY, (batch, length)),
+        "attention_mask": np.ones((batch, past + length), np.int64),
+    }
+    for layer in range(LAYERS):
+        for kind in ("key", "value"):
+            state = rng.standard_normal((batch, KV_HEADS, past, HEAD), np.float32)
+            feeds[f"past.{layer}.{kind}"] = state
+    return feeds
+
+
+@DEVICES
+def test_a_cache_grows_on_the_device(device: clrt.DeviceInfo) -> None:
+    model = clrt.load(decoder(LAYERS), device=device.index, strict=True)
+    session = session_of(decoder(LAYERS))
+    names = [o.name for o in session.get_outputs()]
+    feeds = decoder_feeds(0, 20)
+    ids = np.random.default_rng(1).integers(0, VOCABULARY, 12)
+    theirs, ours = dict(feeds), dict(feeds)
+    for step, token in enumerate(ids):
+        expected = dict(zip(names, session.run(None, theirs), strict=True))
+        found = model.run(ours, device_outputs=True)
+        np.testing.assert_allclose(found["logits"].numpy(), expected["logits"], 1e-4, 1e-5)
+        given = {"input_ids": token.reshape(1, 1), "attention_mask": np.ones((1, 21 + step))}
+        given = {name: array.astype(np.int64) for name, array in given.items()}
+        theirs = given | {n.replace("present", "past"): expected[n] for n in names[1:]}
+        ours = given | {n.replace("present", "past"): found[n] for n in names[1:]}
+    assert sized(model) >= len(ids) - 2
+
+
+@DEVICES
+def test_shapes_that_come_again(device: clrt.DeviceInfo) -> None:
+    proto = decoder(LAYERS)
+    model = clrt.load(proto, device=device.index, strict=True)
+    session = session_of(proto)
+    # New shapes, kernels taken over and taken back, arenas that move.
+    for past in (30, 31, 32, 33, 31, 33, 32, 31, 30, 300, 31, 299, 33, 301, 32, 299, 300):
+        check(model, session, decoder_feeds(past, 1))
+    assert sized(model) >= 6
+
+
+@DEVICES
+def test_shapes_of_an_encoder(device: clrt.DeviceInfo) -> None:
+    proto = load_family("bert_dynamo20")
+    session = session_of(proto)
+    with clrt.load(proto, device=device.index, strict=True) as model:
+        names = [s.name for s in model.inputs]
+        for batch, length in (
+            (2, 17),
+            (2, 18),
+            (4, 9),
+            (3, 12),
+            (2, 17),
+            (4, 66),
+            (5, 70),
+            (3, 12),
+        ):
+            check(model, session, text_feeds(names, batch, length, True, 200))
+        assert sized(model) >= 4
+        plan = model.explain({n: (4, 10) for n in names})
+        assert plan is not None
+
+
+@DEVICES
+def test_what_a_kernel_reports_at_a_new_shape(device: clrt.DeviceInfo) -> None:
+    model = clrt.load(decoder(LAYERS), device=device.index, strict=True)
+    for past in (30, 31, 32):
+        model.run(decoder_feeds(past, 1))
+    wrong = decoder_feeds(33, 1)
+    wrong["input_ids"] = np.array([[VOCABULARY + 7]])
+    with pytest.raises(clrt.InputError, match=rf"'input_ids' is {VOCABULARY + 7}; allowed"):
+        model.run(wrong)
+    check(model, session_of(decoder(LAYERS)), decoder_feeds(33, 1))
+    check(model, session_of(decoder(LAYERS)), decoder_feeds(34, 1))
+    assert sized(model) >= 3
+
+
+@DEVICES
+def test_runs_at_once_at_new_shapes(device: clrt.DeviceInfo) -> None:
+    model = clrt.load(decoder(LAYERS), device=device.index, strict=True)
+    session = onnxruntime.InferenceSession(decoder(LAYERS).SerializeToString())
+    pasts = (30, 31, 32, 33, 34, 35, 31, 36, 33)
+    runs = [model.submit(decoder_feeds(past, 1)) for past in pasts]
+    for past, run in zip(pasts, runs, strict=True):
+        expected = session.run(None, decoder_feeds(past, 1))
+        for found, array in zip(run.wait().values(), expected, strict=True):
+            np.testing.assert_allclose(found, array, 1e-4, 1e-5)
