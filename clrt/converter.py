@@ -21,8 +21,10 @@ from clrt.ir.graph import Graph, Value
 from clrt.ir.op import Array
 from clrt.kernels.spec import BufferArg, Packed
 from clrt.model import load
+from clrt.ops.base import all_graphs
 from clrt.passes.driver import PassReport, PassRun, infer_types
 from clrt.passes.fuse_elementwise import FuseElementwise
+from clrt.passes.narrow_weights import NarrowWeights
 from clrt.passes.pipeline import optimize
 from clrt.passes.shrink_weights import ShrinkWeights, Shrunk, most_changed, quantisable_products
 from clrt.plan.plan import Plan
@@ -93,7 +95,10 @@ def convert(source: Source, options: Options) -> Converted:
     before = len(graph.nodes)
     level = 0 if is_compiled(source) else options.optimize_level
     narrow = options.weights is None and not options.keep_quantized
-    report = optimize(graph, level, options.keep_quantized, narrow)
+    report = optimize(graph, level, options.keep_quantized)
+    if narrow and level == 2:
+        for inner in all_graphs(graph):
+            PassRun(inner).run(NarrowWeights())
     parameters = sum(prod(v.dims) for v in graph.constants() if v.has_numbers)
     shrink = None
     if options.weights is not None:

@@ -19,6 +19,7 @@ from clrt.ir.graph import Graph
 from clrt.ops.base import Held
 from clrt.passes.driver import PassReport
 from clrt.passes.pipeline import optimize
+from clrt.passes.prepare import prepare
 from clrt.plan import memory as sizes
 from clrt.plan.memory import Memory
 from clrt.plan.plan import Plan
@@ -88,9 +89,12 @@ def load(
         source = expanded(source)
     if is_compiled(source):
         compiled = read_compiled(Path(source))
+        prepare(compiled.graph, info.caps)
         return Model(compiled.graph, info, strict, folder, None, limit, compiled.shapes)
     graph = read_graph(source)
-    report = optimize(graph, optimize_level, narrow_weights=True)
+    report = optimize(graph, optimize_level)
+    if optimize_level == 2:
+        report.append(prepare(graph, info.caps))
     return Model(graph, info, strict, folder, report, limit)
 
 

@@ -26,6 +26,7 @@ from clrt.device.caps import DeviceCaps
 from clrt.importer.onnx_importer import import_model
 from clrt.ir.graph import Graph
 from clrt.passes.pipeline import optimize
+from clrt.passes.prepare import prepare
 from clrt.plan.plan import Plan, make_plan
 from clrt.plan.specialise import specialise
 
@@ -163,7 +164,8 @@ def measure(kind: str, nodes: int, profiled: str | None) -> tuple[int, dict[str,
 
     graph: Graph = timed("import", lambda: import_model(data))
     count = len(graph.nodes)
-    timed("optimise", lambda: optimize(graph, narrow_weights=True))
+    timed("optimise", lambda: optimize(graph))
+    timed("prepare", lambda: prepare(graph, _CAPS))
     sizes = {"batch": 2, "sequence": 8, "height": 8, "width": 8}
     bound = timed("specialise", lambda: specialise(graph, sizes))
     return count, seconds, timed("plan", lambda: make_plan(bound, _CAPS, lambda _: {}))

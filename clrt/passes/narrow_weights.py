@@ -6,7 +6,7 @@ import numpy as np
 
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Patch, Value
-from clrt.ir.op import Array, IrOp
+from clrt.ir.op import Array, IrOp, StoredElements
 from clrt.ops.matmul.fused_matmul import FusedMatMul
 from clrt.passes.driver import GraphView, Match, Miss, Pass
 from clrt.passes.shrink_weights import MIN_ELEMS
@@ -27,7 +27,9 @@ class NarrowWeights(Pass):
         if not isinstance(node.op, FusedMatMul) or node.arg(0).dtype is not DType.FLOAT32:
             return None
         weight = node.arg(1)
-        numbers = weight.numbers if weight.is_constant else None
+        # A compiled model has the precision that it was made with.
+        fixed = isinstance(weight.type.known, StoredElements)
+        numbers = weight.numbers if weight.is_constant and not fixed else None
         if numbers is None or weight.dtype is not DType.FLOAT32 or numbers.size < MIN_ELEMS:
             return None
         if weight not in view.memo:

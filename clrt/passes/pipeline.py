@@ -25,7 +25,6 @@ from clrt.passes.fuse_rotary import FuseRotary
 from clrt.passes.inline_graphs import InlineGraphs
 from clrt.passes.lower_attention import LowerAttention
 from clrt.passes.merge_qkv import MergeQkv
-from clrt.passes.narrow_weights import NarrowWeights
 from clrt.passes.remove_identity import RemoveIdentity
 from clrt.passes.simplify_algebra import SimplifyAlgebra
 from clrt.passes.simplify_index_grids import SimplifyIndexGrids
@@ -111,28 +110,24 @@ FUSE_REST: tuple[Pass, ...] = (
 
 
 @without_collector
-def optimize(
-    graph: Graph, level: int = 2, keep_quantized: bool = False, narrow_weights: bool = False
-) -> PassReport:
+def optimize(graph: Graph, level: int = 2, keep_quantized: bool = False) -> PassReport:
     """Rewrites a graph in place into an equal one that runs faster.
 
-    Every decision holds for all shapes: dims stay symbolic.
+    Every decision holds for all shapes, where dims stay symbolic, and for all devices: compiled
+    models hold the result. What depends on the device is `clrt.passes.prepare`'s.
 
     Args:
         level: 0 does nothing, 1 cleans up, 2 fuses.
         keep_quantized: Whether quantised weights stay so, for ONNX Runtime, which has kernels for
             such; clrt computes with floats, and its products read 4 bits, or what is large, as is.
-        narrow_weights: Whether products read weights in 16 bits where these lose nothing.
 
     Raises:
         PassError: A pass broke an invariant (a bug in clrt).
     """
-    return _optimize(graph, level, keep_quantized, narrow_weights, fold_budget(graph))
+    return _optimize(graph, level, keep_quantized, fold_budget(graph))
 
 
-def _optimize(
-    graph: Graph, level: int, keep_quantized: bool, narrow_weights: bool, budget: FoldBudget
-) -> PassReport:
+def _optimize(graph: Graph, level: int, keep_quantized: bool, budget: FoldBudget) -> PassReport:
     instead = [FoldConstants(dequantize=False)] if keep_quantized else []
     session = PassRun(graph, *instead, budget=budget)
     if level >= 1:
@@ -147,12 +142,10 @@ def _optimize(
             _run(session, stage)
             _clean_up(session, CLEAN_UP_AFTER)
         _run(session, FUSE_REST)
-        if narrow_weights:
-            _run(session, (NarrowWeights(),))
     for node in graph.nodes:
         assert isinstance(node.op, Op)
         for inner in node.op.graphs:
-            _optimize(inner, level, keep_quantized, narrow_weights, budget)
+            _optimize(inner, level, keep_quantized, budget)
     return session.report
 
 

@@ -52,6 +52,11 @@ class PassReport:
     patches: int = 0
     stopped: bool = False
 
+    def append(self, later: PassReport) -> None:
+        """Adds what passes did after these."""
+        self.records += later.records
+        self.patches += later.patches
+
     @property
     def misses(self) -> list[tuple[str, str, str]]:
         """(pass, node, reason) of the last run of each pass."""

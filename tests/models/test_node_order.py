@@ -14,6 +14,7 @@ from clrt.ir.dims import numbers_of
 from clrt.ir.graph import Graph
 from clrt.kernels.spec import BufferArg
 from clrt.passes.pipeline import optimize
+from clrt.passes.prepare import prepare
 from clrt.plan.plan import make_plan
 from clrt.plan.specialise import specialise
 from clrt.plan.steps import Region
@@ -61,7 +62,8 @@ def launches(graph: Graph) -> list[Counter[Hashable]]:
 
 def imported(model: onnx.ModelProto) -> Graph:
     graph = read_graph(model)
-    optimize(graph, narrow_weights=True)
+    optimize(graph)
+    prepare(graph, CPU)
     return graph
 
 

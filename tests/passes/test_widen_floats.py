@@ -5,12 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from clrt.device.caps import DeviceCaps
 from clrt.ir.dtypes import DType
 from clrt.ir.op import Array
 from clrt.ops.evaluate import evaluate
 from clrt.passes.driver import run_pass
 from clrt.passes.narrow_weights import NarrowWeights
 from clrt.passes.pipeline import optimize
+from clrt.passes.prepare import prepare
 from clrt.passes.widen_floats import WidenFloats
 from tests.passes.helpers import check, graph_of
 
@@ -34,11 +36,15 @@ def test_casts_stand_at_the_ends_only() -> None:
     np.testing.assert_allclose(after, before, rtol=0, atol=4e-3)
 
 
+CPU = DeviceCaps("p", "cpu", "v", "1", "cpu")
+
+
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 def test_products_read_the_weights_as_they_were(dtype: str) -> None:
     graph = graph_of(LAYER.format(t=dtype), f"%x: {dtype}[B,64]")
     weight = next(v for v in graph.constants() if v.name == "w").numbers
-    optimize(graph, narrow_weights=True)
+    optimize(graph)
+    prepare(graph, CPU)
     (product,) = (n for n in graph.nodes if n.op.name == "FusedMatMul")
     assert product.arg(1).dtype.itemsize == 2 and product.arg(0).dtype is DType.FLOAT32
     found = product.arg(1).numbers

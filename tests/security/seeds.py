@@ -22,6 +22,8 @@ from clrt.kernels.spec import Packed
 from clrt.ops import REGISTRY
 from clrt.ops.matmul.fused_matmul import FusedMatMul
 from clrt.ops.matmul.matmul import MatMul
+from clrt.passes.driver import PassRun
+from clrt.passes.narrow_weights import NarrowWeights
 from clrt.passes.pipeline import optimize
 from tests.harness import sample_graph
 from tests.ops.samples import samples
@@ -297,7 +299,8 @@ def compiled_seed(name: str) -> bytes:
     model = onnx.ModelProto()
     model.CopyFrom(_text_model("transformer") if name == "external" else onnx_seeds()[name])
     graph = import_model(model)
-    optimize(graph, 2, narrow_weights=True)
+    optimize(graph, 2)
+    PassRun(graph).run(NarrowWeights())
     return _written(graph)
 
 

@@ -1,0 +1,47 @@
+"""The passes that know the device, between the portable ones and planning.
+
+What they make stays with the model that was loaded: compiled models do not hold it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias
+
+from clrt.device.caps import DeviceCaps
+from clrt.ir.graph import Graph
+from clrt.ops.base import all_graphs
+from clrt.passes.driver import Pass, PassRun
+from clrt.passes.narrow_weights import NarrowWeights
+from clrt.passes.report import PassReport
+
+ForDevice: TypeAlias = Callable[[DeviceCaps], "Pass | None"]
+
+
+def _narrow_weights(caps: DeviceCaps) -> Pass | None:
+    """Every device's kernels of products read 16 bits as they are and sum in float32."""
+    return NarrowWeights()
+
+
+# In order. Each gives a pass for a device, or None where it has nothing to do there.
+PREPARE: tuple[ForDevice, ...] = (
+    _narrow_weights,  # precision: products read what loses nothing in half the bytes
+)
+
+
+def prepare(graph: Graph, caps: DeviceCaps) -> PassReport:
+    """Rewrites an optimised graph in place into an equal one that runs faster on a device.
+
+    Every decision holds for all shapes: dims stay symbolic. Doing it again changes nothing.
+
+    Raises:
+        PassError: A pass broke an invariant (a bug in clrt).
+    """
+    report = PassReport()
+    passes = [made for make in PREPARE if (made := make(caps)) is not None]
+    for one in list(all_graphs(graph)):
+        session = PassRun(one)
+        for pass_ in passes:
+            session.run(pass_)
+        report.append(session.report)
+    return report
