@@ -118,7 +118,7 @@ class Context:
         Raises:
             ModelError: Nothing makes it.
         """
-        if name not in scope.names():
+        if not scope.has(name):
             raise ModelError(f"No node makes the output '{name}' of {where}; it is not valid.")
         return self.look_up(name, scope) or BROKEN
 

@@ -54,6 +54,11 @@ class Scope:
     sizes: dict[str, Dim] = field(default_factory=dict)
     own: bool = False
 
+    def has(self, name: str) -> bool:
+        """Whether a node may read that name."""
+        here = name in self.env or name in self.initializers
+        return here or (self.outer is not None and self.outer.has(name))
+
     def names(self) -> set[str]:
         """Every name that a node may read."""
         seen = {*self.env, *self.initializers}

@@ -157,10 +157,10 @@ class TensorType:
     def merged(self, newer: TensorType) -> TensorType:
         """What two descriptions of one tensor say together: numbers win over symbols.
 
-        The type itself where the other one tells no more.
+        The type itself where the other one, of a tensor, tells no more.
         """
         if isinstance(newer, ContainerType):
-            return self if self == newer else newer
+            return newer
         shape, known = self.shape, self.known
         if shape is None:
             shape = newer.shape
