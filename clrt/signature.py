@@ -66,12 +66,17 @@ def listed_symbols(places: Mapping[str, Sequence[str]]) -> str:
 
 
 class Signature:
-    """The inputs and outputs of a graph on a device."""
+    """The inputs and outputs of a graph on a device.
+
+    Attributes:
+        held: Names of the outputs that are, or are from, a container.
+    """
 
     def __init__(self, graph: Graph, session: Session) -> None:
         self.inputs = tuple(_spec(v.name, v) for v in graph.inputs)
         pairs = zip(graph.output_names, graph.outputs, strict=True)
         self.outputs = tuple(_spec(name, v) for name, v in pairs)
+        self.held = frozenset(s.name for s in self.outputs if s.kind != "tensor")
         self._types = [v.type for v in graph.inputs]
         self._session = session
 

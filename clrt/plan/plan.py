@@ -54,7 +54,7 @@ class Plan:
         """The value whose memory `value` lies in."""
         return self.roots.get(value, value)
 
-    @property
+    @cached_property
     def launches(self) -> int:
         """Kernel launches in a run."""
         return sum(len(s.launches) for s in self.steps if isinstance(s, DeviceStep))
@@ -95,7 +95,7 @@ class Plan:
                 found[root, ""] = max(root.nbytes, LEAST_BUFFER_BYTES)
         return found
 
-    @property
+    @cached_property
     def host_steps(self) -> tuple[HostStep, ...]:
         return tuple(s for s in self.steps if isinstance(s, HostStep))
 

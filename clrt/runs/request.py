@@ -28,7 +28,7 @@ class RunRequest:
     feeds: Mapping[str, Held]
     wanted: Mapping[str, bool]
     donated: frozenset[str]
-    names: tuple[str, ...]
+    names: Sequence[str]
     device_outputs: bool
     held: frozenset[str]
     state: State | None
@@ -48,19 +48,17 @@ class RunRequest:
         Raises:
             InputError, ShapeError, DeviceError: One does not fit.
         """
-        kept = frozenset[str]()
-        donate = {donate} if isinstance(donate, str) else set(donate)
+        kept: tuple[str, ...] = ()
         if state is not None:
-            inputs, kept = state.feeds(inputs), frozenset(state.pairs.values())
-            donate |= state.keys()
+            inputs, kept = state.feeds(inputs), tuple(state.pairs.values())
+            donate = {*([donate] if isinstance(donate, str) else donate), *state}
             if outputs is None:
                 outputs = [s.name for s in signature.outputs if s.name not in kept]
         names = signature.wanted(outputs)
         feeds = signature.feeds(inputs)
-        donated = signature.donated(feeds, donate)
+        donated = signature.donated(feeds, donate) if donate else frozenset[str]()
         wanted = {**dict.fromkeys(names, device_outputs), **dict.fromkeys(kept, True)}
-        held = frozenset(s.name for s in signature.outputs if s.kind != "tensor")
-        return cls(feeds, wanted, donated, tuple(names), device_outputs, held, state)
+        return cls(feeds, wanted, donated, names, device_outputs, signature.held, state)
 
     def for_user(self, results: Mapping[str, Held]) -> dict[str, Any]:
         """The results as `Model.run` returns them."""

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager
 from threading import Condition, RLock, get_ident
 
 from clrt.errors import CancelledError, ClrtError, InputError
@@ -72,9 +71,12 @@ class Runner:
             InputError: The model is closed, or a number is out of range.
             ClrtError: As `Model.run`.
         """
-        with self._taking_part("profile" if recorder else "run"):
+        self._enter("profile" if recorder else "run")
+        try:
             task = Task(self.planner, self.room, self._graph, stop or self.stop, recorder)
             return task.outputs(feeds, wanted, donated)
+        finally:
+            self._leave()
 
     def submit(
         self, feeds: Mapping[str, Held], wanted: Mapping[str, bool], donated: Collection[str] = ()
@@ -88,9 +90,9 @@ class Runner:
             InputError: The model is closed.
         """
         stop = Stop(_cancelled, self.stop)
-        with self._taking_part("run"):
-            task = Task(self.planner, self.room, self._graph, stop)
-            begun = task.begin(feeds, wanted, donated)
+        self._enter("run")
+        try:
+            begun = Task(self.planner, self.room, self._graph, stop).begin(feeds, wanted, donated)
             if begun is not None:
                 there, execution = begun
                 return Enqueued(execution, there, self._graph), stop
@@ -98,10 +100,11 @@ class Runner:
                 if self._workers is None:
                     self._workers = ThreadPoolExecutor(MOST_ARENAS, "clrt-run")
                 return self._workers.submit(self.run, feeds, wanted, donated, None, stop), stop
+        finally:
+            self._leave()
 
-    @contextmanager
-    def _taking_part(self, action: str) -> Iterator[None]:
-        """A run, while which nothing is freed.
+    def _enter(self, action: str) -> None:
+        """Begins a run; nothing is freed until `_leave`.
 
         Raises:
             InputError: The model is closed.
@@ -110,15 +113,14 @@ class Runner:
             if self.stop.requested:
                 raise InputError(f"This model is closed; load it again to {action} it.")
             self._running.append(get_ident())
-        try:
-            yield
-        finally:
-            with self.lock:
-                self._running.remove(get_ident())
-                frees = self.stop.requested and not self._running
-                self.lock.notify_all()
-            if frees:
-                self._free()
+
+    def _leave(self) -> None:
+        with self.lock:
+            self._running.remove(get_ident())
+            frees = self.stop.requested and not self._running
+            self.lock.notify_all()
+        if frees:
+            self._free()
 
     def close(self) -> None:
         """Ends the runs and frees the device memory; see `Model.close`."""

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Collection, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,7 +15,7 @@ from clrt.ir.op import Array, ContainerType, TensorType
 from clrt.limits import check_iterations
 from clrt.ops.base import Held, Op
 from clrt.ops.blaming import Blaming
-from clrt.plan.contract import Contract
+from clrt.plan.contract import HOST_ONLY, Contract
 from clrt.plan.origins import traced
 from clrt.plan.specialise import GraphBreak
 from clrt.runs.plans import NOTHING, Planner, Stage
@@ -64,8 +63,10 @@ class Task:
             DeviceError: The driver fails.
             ClrtError: `stop` was requested.
         """
-        with self._naming_inputs():
+        try:
             return self._run(self.graph, feeds, wanted, donated)
+        except NumberError as error:
+            raise traced(error, self.graph) from error
 
     def begin(
         self, feeds: Mapping[str, Held], wanted: Mapping[str, bool], donated: Collection[str] = ()
@@ -98,8 +99,10 @@ class Task:
         }
         # The first iteration of a loop has arrays where the others have tensors: one plan for both.
         on_device = {n: self._on_device(f) for n, f in feeds.items()}
-        with self._naming_inputs():
+        try:
             return list(self._run(graph, on_device, None, ()).values())
+        except NumberError as error:
+            raise traced(error, self.graph) from error
 
     def _on_device(self, value: Held) -> Held:
         """An array that has axes as a tensor; all else as it is."""
@@ -110,14 +113,6 @@ class Task:
     def read(self, value: Held) -> Array:
         """The elements of a tensor."""
         return _on_host(value)
-
-    @contextmanager
-    def _naming_inputs(self) -> Iterator[None]:
-        """Says from which inputs of the model a number out of range comes."""
-        try:
-            yield
-        except NumberError as error:
-            raise traced(error, self.graph) from error
 
     def _run(
         self,
@@ -156,11 +151,13 @@ class Task:
         known: Mapping[str, Array],
     ) -> Stage:
         shapes = {n: tuple(f.shape) for n, f in feeds.items() if hasattr(f, "shape")}
-        tensors = ((n, f) for n, f in feeds.items() if isinstance(f, DeviceTensor))
-        # Numbers alone are copied: a loop has them in both places.
-        on_device = frozenset(n for n, f in tensors if wanted is not None or f.shape)
+        tensors = [(n, f) for n, f in feeds.items() if isinstance(f, DeviceTensor)]
         kept = graph.output_names if wanted is None else [n for n in wanted if wanted[n]]
-        contract = Contract(on_device, on_device.intersection(donated), frozenset(kept))
+        contract = HOST_ONLY
+        if tensors or kept:
+            # Numbers alone are copied: a loop has them in both places.
+            on_device = frozenset(n for n, f in tensors if wanted is not None or f.shape)
+            contract = Contract(on_device, on_device.intersection(donated), frozenset(kept))
         with self.room.lock:
             return self.planner.stage(graph, shapes, known, contract)
 

@@ -66,20 +66,17 @@ class Execution:
     detached: bool = False
     _results: dict[str, Feed] = field(default_factory=dict)
     _wanted: list[tuple[str, Value]] = field(default_factory=list)
-    _leases: Leases = field(init=False)
+    _leases: Leases | None = None
     _slabs: Sequence[TrackedBuffer] = ()
     _events: list[cl.Event] = field(default_factory=list)
     _queue: cl.CommandQueue | None = None
     _last: cl.Event | None = None
-    _words: Array | None = None
+    _status: tuple[Array, cl.Event] | None = None
     _began_s: float = 0.0
     _error: BaseException | None = None
     _enqueued: bool = False
     _ended: bool = False
     _turn: Lock = field(default_factory=Lock)
-
-    def __post_init__(self) -> None:
-        self._leases = Leases(self.bound.plan, self.bound.session)
 
     def run(self) -> dict[str, Feed]:
         """From start to finish.
@@ -95,11 +92,6 @@ class Execution:
         self.bound.seconds_a_run = time.perf_counter() - self._began_s
         return results
 
-    @property
-    def is_quick(self) -> bool:
-        """Whether `start` waits for nothing that the device does."""
-        return not (self.bound.plan.host_steps or self.bound.takes_long or self.recorder)
-
     def start(self) -> None:
         """Enqueues it; waits only where the plan takes long, or the host computes a step.
 
@@ -109,14 +101,15 @@ class Execution:
         bound, connection = self.bound, self.bound.session.connection
         try:
             self.stop.check()
-            with bound.settling(self._events, self._leases):
+            is_paced = bound.plan.host_steps or bound.takes_long
+            with bound.settling(self):
                 with connection.lock:
                     self._begin()
                     if self.recorder is not None:
                         self.recorder.record_steps(bound, bound.steps, self._run_host)
-                    elif self.is_quick:
+                    elif not is_paced:
                         self._enqueue()
-                    if self.recorder is not None or self.is_quick:
+                    if self.recorder is not None or not is_paced:
                         self._read_back()
                         return
                 self._run_paced()
@@ -155,7 +148,7 @@ class Execution:
 
     def detach(self) -> None:
         """Has the device begin; nobody waits for the end now."""
-        with self.bound.settling(self._events, self._leases):
+        with self.bound.settling(self):
             self.bound.session.queue.flush()
         self.detached = True
 
@@ -174,6 +167,7 @@ class Execution:
         bound.bind()
         self._slabs = tuple(bound.slabs.buffers)  # which the driver does not keep alive
         if bound.plan.external:
+            self._leases = Leases(bound.plan, bound.session)
             bound.bind_external(self._leases.take(self.feeds))
         self._began_s = connection.used_s = time.perf_counter()
         self._queue = bound.session.queue
@@ -184,7 +178,7 @@ class Execution:
 
     def _feed(self, value: Value, feed: Feed) -> None:
         bound, queue = self.bound, self.bound.session.queue
-        is_external = value in self._leases.by_root
+        is_external = self._leases is not None and value in self._leases.by_root
         if feed.nbytes == 0 or not (is_external or value in bound.plan.places):
             return
         if isinstance(feed, DeviceTensor):
@@ -254,15 +248,17 @@ class Execution:
         for name, value in self._wanted:
             keeps = self.outputs[name]
             self._results[name] = self._keep(value) if keeps else self._read(value)
-        self._words, event = self.bound.copy_status()
-        if event is not None:
-            self._note(event)
-        self._leases.use_up()
+        self._status = self.bound.copy_status()
+        if self._status is not None:
+            self._note(self._status[1])
+        if self._leases is not None:
+            self._leases.use_up()
         self._enqueued = True
 
     def _keep(self, value: Value) -> DeviceTensor:
         """A tensor for a value: where it was computed, or a copy."""
-        if (there := self._leases.claim(value)) is not None:
+        there = None if self._leases is None else self._leases.claim(value)
+        if there is not None:
             return there
         bound, session = self.bound, self.bound.session
         kept = session.tensor(value.dims, value.dtype)
@@ -288,11 +284,10 @@ class Execution:
 
     def _finish(self) -> None:
         bound = self.bound
-        assert self._words is not None
-        with bound.settling(self._events, self._leases):
+        with bound.settling(self):
             self._wait()
-            words = bound.status_words(self._words)
-        if words.any():
+            words = bound.status_words(self._status)
+        if words is not None:
             first = int(np.flatnonzero(words)[0])
             raise bound.plan.statuses[first].error(words[first])
         for name, value in self._wanted:
@@ -317,7 +312,8 @@ class Execution:
 
     def _fail(self) -> None:
         """What was donated is the caller's again; what it has in it is what the run left there."""
-        self._leases.give_back()
+        if self._leases is not None:
+            self._leases.give_back()
         self._results = {}
         self._end()
 
@@ -328,8 +324,9 @@ class Execution:
         connection = self.bound.session.connection
         connection.in_flight.discard(self)
         connection.used_s = time.perf_counter()
-        self.bound.forget_external()
-        self._leases.end()
+        if self._leases is not None:
+            self.bound.forget_external()
+            self._leases.end()
         self._events, self._slabs = [], ()
         self._last = None
         self.ended(self)

@@ -51,7 +51,7 @@ def test_another_pyopencl_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None
 @pytest.mark.parametrize("device", all_devices(), ids=lambda d: d.platform.split()[0])
 def test_pyopencl_still_calls_kernels(device: DeviceInfo) -> None:
     session = session_for(device)
-    program = session.programs._compile(cl.Program(session.context, SOURCE))
+    program = session.programs._compile(cl.Program(session.context, SOURCE), [])
     result = np.zeros(2, np.int32)
     buffer = session.upload(result)
     for at in range(2):
