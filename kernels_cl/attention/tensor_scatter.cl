@@ -1,5 +1,6 @@
 // TensorScatter: the elements of an update, each written to its place in the result.
-// Work-item (element behind the axis, place along it, everything before it) of the update.
+// Work-item (element behind the axis, place along it, everything before it) of the update; where
+// there are fewer of the first than elements, each takes several.
 #include "common/base.clh"
 #include "common/index.clh"
 #ifndef DATA_T
@@ -16,10 +17,8 @@
 
 __kernel void tensor_scatter(IN(DATA_T, update), OUT(DATA_T, y) INDICES, const IDX_T inner,
                              const IDX_T size, const IDX_T length, const IDX_T middle) {
-  const IDX_T r = get_global_id(0);
   const IDX_T s = get_global_id(1);
   const IDX_T outer = get_global_id(2);
-  if (r >= inner) return;
   IDX_T place = s;
 #if F_INDICES
   const long start = AT(indices)[outer / middle];
@@ -31,5 +30,7 @@ __kernel void tensor_scatter(IN(DATA_T, update), OUT(DATA_T, y) INDICES, const I
   place += clrt_length(start, size - length, AT(status));
 #endif
 #endif
-  AT(y)[(outer * size + place) * inner + r] = AT(update)[(outer * length + s) * inner + r];
+  __global DATA_T *to = AT(y) + (outer * size + place) * inner;
+  __global const DATA_T *from = AT(update) + (outer * length + s) * inner;
+  for (IDX_T r = get_global_id(0); r < inner; r += get_global_size(0)) to[r] = from[r];
 }

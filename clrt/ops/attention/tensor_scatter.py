@@ -21,6 +21,10 @@ from clrt.ops.norm.softmax import around_axis
 from clrt.ops.ranges import check_lengths, length_status
 from clrt.ops.registry import register
 
+# Elements behind the axis from which on a work-group of a CPU copies them all: to start one takes
+# as long as some ten elements by work-items of their own.
+_LONG_ROW = 16
+
 
 def _emit(node: Node, ctx: Lowering) -> list[Launch]:
     update, indices, y = node.arg(1), node.input(2), node.output
@@ -47,7 +51,9 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
     if indices is not None:
         tensors |= dict(indices=indices, status=status)
     sizes = dict(inner=inner, size=size, length=length, middle=count(y.dims[1:axis]))
-    return [*launches, launch(kernel, (inner, length, outer), **tensors, **sizes)]
+    rows = ctx.caps.is_cpu and inner >= _LONG_ROW
+    items, local = ((1, length, outer), (1, 1, 1)) if rows else ((inner, length, outer), None)
+    return [*launches, launch(kernel, items, local, **tensors, **sizes)]
 
 
 _Mode: TypeAlias = Literal["linear", "circular"]

@@ -23,6 +23,7 @@ def tensor_scatter_samples(cls: type[TensorScatter]) -> Iterator[Sample]:
     ] = [
         ((3, 2, 5, 4), -2, 2, "linear", [0, 3, 1]),
         ((3, 2, 5, 4), -2, 2, "circular", [4, -1, 12]),
+        ((2, 3, 5, 20), -2, 2, "linear", [3, 0]),
         ((2, 5), 1, 5, "linear", None),
         ((2, 5), -1, 0, "circular", None),
         ((2, 3, 1, 65), 3, 7, "circular", [60, 0]),
