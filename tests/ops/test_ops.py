@@ -55,6 +55,7 @@ SMALL: dict[str, dict[str, int]] = {
     "argmax_columns": {"T_VW": 4, "T_NV": 2},
     "argmax_rows": {"T_VW": 4},
     "batch_normalization_cpu": {"T_VW": 4},
+    "conv_depthwise_cpu": {"T_VW": 4},
     "cum_columns": {"T_VW": 4, "T_NV": 2},
     "fused_attention_cpu": {"T_VW": 4, "T_NQ": 2, "T_MK": 3, "T_MV": 2, "T_KB": 6},
     "gather_cpu": {"T_BYTES": 72},
