@@ -13,6 +13,7 @@ from __future__ import annotations
 import argparse
 import cProfile
 import gc
+import os
 import pstats
 import time
 from collections.abc import Callable
@@ -178,6 +179,7 @@ def main() -> None:
     parser.add_argument("--nodes", nargs="+", type=int, default=[1000, 10_000, 50_000])
     parser.add_argument("--profile", choices=_STAGES, help="print where a stage spends its time")
     options = parser.parse_args()
+    os.environ.setdefault("CLRT_NODE_LIMIT", str(2 * max(options.nodes)))
     print(f"{'':16}{'µs per node of the file':>24}")
     print("kind       nodes", *(f"{s:>11}" for s in (*_STAGES, "load")), "   launches  arena")
     measure(options.kinds[0], 100, None)  # imports
