@@ -170,9 +170,9 @@ class PlanTemplate:
         intervals = [Interval(n, first, last) for n, (first, last) in sized]
         anew = place(intervals, max_slab_bytes)
         if fits and arena.nbytes <= anew.nbytes:
-            self._waste = arena.nbytes / max(live, 1)
             return arena
-        self._stack, self._waste = Stack.of(intervals, anew), anew.nbytes / max(live, 1)
+        self._stack = Stack.of(intervals, anew)
+        self._waste = min(self._waste, anew.nbytes / max(live, 1))
         return anew
 
     def _tenant_of(self, buffer: Buffer) -> int:

@@ -193,12 +193,12 @@ class Planner:
         """
         bindings, make = _bindings(graph, shapes, known), partial(self._make, contract)
         trace = partial(trace_plan, graph, bindings, shapes, known, make, contract.donated)
-        plan = self._templates.plan(family, trace, bindings)
+        plan = self._templates.plan(family, bindings)
         if plan is not None:
             return Stage(plan, None)
         stage = Stage(*self.plan(graph, shapes, known, contract))
         if stage.graph_break is None and not stage.plan.host_steps and not self._caps.simulator:
-            self._templates.seen(family)
+            self._templates.learn(family, bindings, stage.plan, trace)
         return stage
 
     def plan(

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 from collections import OrderedDict
 from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
 
 from clrt.ir.dims import Bindings
+from clrt.plan.alike import do_alike
+from clrt.plan.plan import Plan
 from clrt.plan.template import PlanTemplate, SizedPlan
 
+_LOG = logging.getLogger(__name__)
 # Each is for sizes at which the same kernels run; one takes what a plan takes of the host's memory.
 MOST_TEMPLATES = 8
 # Graphs, and what is known of their inputs.
@@ -16,39 +20,31 @@ MOST_FAMILIES = 16
 
 
 @dataclass
-class _Kept:
+class _Family:
     """The templates of one graph.
 
     Attributes:
-        tries: How many were made, or could not be made.
+        first: The plan that was made first, and its sizes.
+        tries: How many templates were made, or could not be made.
         found: The one used last comes first.
     """
 
+    first: tuple[Bindings, Plan]
     tries: int = 0
     found: list[PlanTemplate] = field(default_factory=list)
 
 
 class Templates:
-    """Gives plans from the second shape of a graph on; the first is planned as it is."""
+    """Gives plans from the third shape of a graph on; those before are planned as they are."""
 
     def __init__(self, max_slab_bytes: int) -> None:
         self._max_slab_bytes = max_slab_bytes
-        self._families: OrderedDict[Hashable, _Kept] = OrderedDict()
+        self._families: OrderedDict[Hashable, _Family] = OrderedDict()
 
-    def seen(self, key: Hashable) -> None:
-        """Notes that a graph was planned, in a way that a template can follow."""
-        if key not in self._families:
-            self._families[key] = _Kept()
-            if len(self._families) > MOST_FAMILIES:
-                self._families.popitem(last=False)
-
-    def plan(
-        self, key: Hashable, trace: Callable[[], PlanTemplate | None], bindings: Bindings
-    ) -> SizedPlan | None:
+    def plan(self, key: Hashable, bindings: Bindings) -> SizedPlan | None:
         """A plan of a graph; None where it has to be planned.
 
         Args:
-            trace: Makes a template of the plan for these sizes.
             bindings: A number for each symbol of the input shapes.
         """
         family = self._families.get(key)
@@ -61,11 +57,40 @@ class Templates:
                 family.found.remove(template)
                 family.found.insert(0, template)
                 return plan
+        return None
+
+    def learn(
+        self,
+        key: Hashable,
+        bindings: Bindings,
+        plan: Plan,
+        trace: Callable[[], PlanTemplate | None],
+    ) -> None:
+        """Takes note of a plan that was made, and makes a template where it is not the first.
+
+        A template must give the plans that were made without it. Code that loses a trace makes
+        one that does not, and the graph then has none.
+
+        Args:
+            trace: Makes a template of the plan.
+        """
+        family = self._families.get(key)
+        if family is None:
+            self._families[key] = _Family((bindings, plan))
+            if len(self._families) > MOST_FAMILIES:
+                self._families.popitem(last=False)
+            return
         if family.tries == MOST_TEMPLATES:
-            return None
+            return
         family.tries += 1
-        made = trace()
-        if made is None:
-            return None
-        family.found.insert(0, made)
-        return made.at(bindings, self._max_slab_bytes)
+        template = trace()
+        if template is None:
+            return
+        for sizes, made in (family.first, (bindings, plan)):
+            sized = template.at(sizes, self._max_slab_bytes)
+            if sized is not None and not do_alike(sized, made):
+                _LOG.debug("the template for %s is not what planning makes", sizes)
+                family.tries = MOST_TEMPLATES
+                family.found.clear()
+                return
+        family.found.insert(0, template)

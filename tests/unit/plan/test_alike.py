@@ -1,0 +1,62 @@
+"""A template that does not give what planning gives is found out."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from clrt.ir.graph import Graph
+from clrt.ops.vision import resize
+from clrt.plan.alike import do_alike
+from clrt.plan.plan import Plan
+from clrt.plan.specialise import specialise
+from clrt.plan.template import trace_plan
+from clrt.runs.templates import Templates
+from clrt.sources import read_graph
+from tests.models.onnx_text import parsed
+from tests.plans import plan
+
+
+def resized(scale: float = 2.0) -> Graph:
+    return read_graph(
+        parsed(
+            f"""g (float[1, n] x) => (float[1, m] y) <float[2] s = {{1.0, {scale}}}>
+            {{ y = Resize<mode = "nearest">(x, , s) }}"""
+        )
+    )
+
+
+def planned(n: int, scale: float = 2.0) -> Plan:
+    return plan(specialise(resized(scale), {"n": n}))
+
+
+def test_plans_of_one_graph_at_one_size_are_alike() -> None:
+    assert do_alike(planned(5), planned(5))
+    assert not do_alike(planned(5), planned(6))
+    assert not do_alike(planned(5), planned(5, 3.0))
+
+
+def test_a_template_that_lost_a_trace_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    graph = resized()
+
+    def give(templates: Templates, n: int) -> bool:
+        bindings = {"n": n}
+        if templates.plan("g", bindings) is not None:
+            return True
+        found = plan(specialise(graph, bindings))
+        templates.learn("g", bindings, found, lambda: trace_plan(graph, bindings, {}, {}, plan))
+        return False
+
+    sound = Templates(1 << 30)
+    # A table of the size is made by NumPy, so that a template holds for this size alone.
+    assert [give(sound, n) for n in (5, 6, 7, 6, 7)] == [False, False, False, True, True]
+    real = resize._table
+    calls = []
+
+    def table(array: np.ndarray, name: str) -> object:
+        calls.append(name)
+        return real(array + len(calls), name)  # as if it were made of something that was lost
+
+    monkeypatch.setattr(resize, "_table", table)
+    unsound = Templates(1 << 30)
+    assert not any(give(unsound, n) for n in (5, 6, 7, 6, 7))
