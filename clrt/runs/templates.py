@@ -20,7 +20,7 @@ MOST_FAMILIES = 16
 
 
 @dataclass
-class _Family:
+class _GraphTemplates:
     """The templates of one graph.
 
     Attributes:
@@ -39,7 +39,7 @@ class Templates:
 
     def __init__(self, max_slab_bytes: int) -> None:
         self._max_slab_bytes = max_slab_bytes
-        self._families: OrderedDict[Hashable, _Family] = OrderedDict()
+        self._families: OrderedDict[Hashable, _GraphTemplates] = OrderedDict()
 
     def plan(self, key: Hashable, bindings: Bindings) -> SizedPlan | None:
         """A plan of a graph; None where it has to be planned.
@@ -76,7 +76,7 @@ class Templates:
         """
         family = self._families.get(key)
         if family is None:
-            self._families[key] = _Family((bindings, plan))
+            self._families[key] = _GraphTemplates((bindings, plan))
             if len(self._families) > MOST_FAMILIES:
                 self._families.popitem(last=False)
             return
