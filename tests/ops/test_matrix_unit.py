@@ -10,7 +10,6 @@ import pytest
 from clrt.device.caps import AMX_BFLOAT16, DeviceCaps
 from clrt.ir.dtypes import DType
 from clrt.ir.op import Array
-from clrt.kernels import matrix_unit
 from clrt.kernels.spec import BufferArg
 from clrt.ops.matmul.fused_matmul import FusedMatMul
 from clrt.ops.matmul.matmul import MatMul
@@ -35,19 +34,17 @@ WITH_UNIT = [d for d in all_devices() if d.caps.matrix_shapes or d.caps.simulato
 DEVICES = pytest.mark.parametrize("device", WITH_UNIT, ids=lambda d: d.platform.split()[0])
 AMX = replace(CPU, float_lanes=16, matrix_shapes=frozenset({AMX_BFLOAT16}), compute_units=2)
 # Two chunks of K of 50 to 64, panels of 48 columns of which two are split at once.
-SMALL = {"gemm_cpu": {"T_MR": 5, "T_NV": 3, "T_VW": 16, "T_KC": 32, "T_UP": 2}}
-NARROW = {"gemm_cpu": {"T_MR": 8, "T_NV": 1, "T_VW": 16, "T_KC": 64, "T_UP": 2}}
+# The unit takes all products, of 32 rows at once.
+ALWAYS = {"most_rows": 32, "least_rows": 1, "least_k": 1, "least_n": 1, "least_millions": 0}
+SMALL = {
+    "gemm_cpu": {"T_MR": 5, "T_NV": 3, "T_VW": 16, "T_KC": 32, "T_UP": 2},
+    "matrix_unit_shares": ALWAYS,
+}
+NARROW = {
+    "gemm_cpu": {"T_MR": 8, "T_NV": 1, "T_VW": 16, "T_KC": 64, "T_UP": 2},
+    "matrix_unit_shares": ALWAYS,
+}
 EPSILON = float(np.finfo(np.float32).eps)
-
-
-@pytest.fixture
-def _always(monkeypatch: pytest.MonkeyPatch) -> None:
-    for least in ("ROWS", "K", "N", "WORK"):
-        monkeypatch.setattr(matrix_unit, f"_LEAST_{least}", 1)
-    monkeypatch.setattr(matrix_unit, "_MOST_ROWS", 32)
-
-
-always = pytest.mark.usefixtures("_always")
 
 
 def work_of(plan: Plan) -> list[int]:
@@ -90,7 +87,6 @@ def _rows(device: DeviceInfo, rows: int, terms: int) -> int:
     return min(rows, 60_000 // terms) if device.caps.simulator else rows
 
 
-@always
 @DEVICES
 @pytest.mark.parametrize(
     ("m", "n", "k"), [(1, 17, 1), (31, 17, 31), (33, 50, 40), (40, 200, 33), (70, 16, 64)], ids=str
@@ -104,28 +100,24 @@ def test_sizes(device: DeviceInfo, m: int, n: int, k: int) -> None:
         check(product(floats(m, k), floats(k, n), op=op), device)
 
 
-@always
 @DEVICES
 def test_stacks_of_matrices(device: DeviceInfo) -> None:
     check(product(floats(2, 3, 5, 20), floats(3, 20, 33), constant=False), device)
     check(product(floats(3, 20, 5), floats(3, 20, 33), trans_a=1), device)
 
 
-@always
 @DEVICES
 @pytest.mark.parametrize("stored", [DType.FLOAT16, DType.BFLOAT16], ids=str)
 def test_weights_in_16_bits(device: DeviceInfo, stored: DType) -> None:
     check(product(floats(5, 40), floats(40, 50).astype(stored.numpy)), device)
 
 
-@always
 @DEVICES
 def test_before_a_normalisation(device: DeviceInfo) -> None:
     rows = 66 if device.caps.simulator else 100  # see _rows; more than two times _MOST_ROWS
     check(feed_forward((rows, 5), 50, 20, LayerNormalization()), device, products=2)
 
 
-@always
 @DEVICES
 def test_numbers_that_do_not_split(device: DeviceInfo) -> None:
     """Infinity, NaN, and what overflows in a product of parts, but not in the sum."""
@@ -148,7 +140,6 @@ def test_numbers_that_do_not_split(device: DeviceInfo) -> None:
         assert np.all(errors <= 8 * EPSILON * sums)
 
 
-@always
 @DEVICES
 def test_errors_are_those_of_float32(device: DeviceInfo) -> None:
     """Of each sum, beside the sum of magnitudes; numbers of many sizes."""
