@@ -19,16 +19,16 @@ from clrt.errors import InputError, UnsupportedError
 from clrt.exporter.onnx_outputs import node_outputs, with_outputs
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Node, Value
-from clrt.ir.op import Array, ContainerType
+from clrt.ir.op import ContainerType
 from clrt.model import Model, load
-from clrt.ops.base import Op, all_graphs
+from clrt.ops.base import Held, Op, all_graphs
 from clrt.ops.evaluate import evaluate
 from clrt.passes.driver import run_pass
 from clrt.passes.pipeline import optimize
 from clrt.passes.shrink_weights import ShrinkWeights
 from clrt.sources import is_compiled, onnx_model, read_graph
 
-Feeds: TypeAlias = "Mapping[str, Array]"
+Feeds: TypeAlias = "Mapping[str, Held]"
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from clrt.errors import InputError
 from clrt.files import expanded
 from clrt.inspection.explain import Explanation, explain
 from clrt.ir.graph import Graph
-from clrt.ops.base import Held
+from clrt.ops.base import Held, shapes_of
 from clrt.passes.driver import PassReport
 from clrt.passes.pipeline import optimize
 from clrt.passes.prepare import prepare
@@ -266,7 +266,7 @@ class Model:
         def once(recorder: Recorder | None) -> None:
             self._runner.run(feeds, {s.name: False for s in self.outputs}, recorder=recorder)
 
-        shapes = {n: tuple(f.shape) for n, f in feeds.items() if hasattr(f, "shape")}
+        shapes = shapes_of(feeds)
         name = self._graph.name
         return collect(self._session, once, name, shapes, repeat)
 

@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Protocol, TypeAlias
 
 import numpy as np
 
-from clrt.errors import OutOfMemoryError, ShapeError
+from clrt.errors import ModelError, OutOfMemoryError, ShapeError
 from clrt.ir.attributes import attribute_names
 from clrt.ir.dims import Expr, Undecidable
 from clrt.ir.dtypes import DType
@@ -25,9 +25,69 @@ from clrt.kernels.variant import Variant
 from clrt.limits import check_texts
 
 Types = Sequence[TensorType | None]
-# A value between stages of a run: an array, a tensor on the device, a list of them, a dict of
-# Python scalars, or None.
-Held: TypeAlias = Any
+
+
+class HeldTensor(Protocol):
+    """A tensor that lies on a device."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+
+    @property
+    def dtype(self) -> DType: ...
+
+    def numpy(self) -> Array:
+        """A copy of the elements on the host."""
+
+
+Tensor: TypeAlias = "Array | HeldTensor"
+# A value between stages of a run: a tensor, wherever it lies, a list of such (a sequence), a dict
+# of Python scalars (a map), or None (an optional without a value).
+Held: TypeAlias = "Tensor | list[Held] | dict[Any, Any] | None"
+
+
+def tensor(value: Held) -> Tensor:
+    """A value of which types say that it is a tensor.
+
+    Raises:
+        ModelError: It is none.
+    """
+    if value is None or isinstance(value, (list, dict)):
+        raise _unlike(value, "a tensor")
+    return value
+
+
+def sequence(value: Held) -> list[Held]:
+    """A value of which types say that it is a sequence.
+
+    Raises:
+        ModelError: It is none.
+    """
+    if not isinstance(value, list):
+        raise _unlike(value, "a sequence")
+    return value
+
+
+def mapping(value: Held) -> dict[Any, Any]:
+    """A value of which types say that it is a map.
+
+    Raises:
+        ModelError: It is none.
+    """
+    if not isinstance(value, dict):
+        raise _unlike(value, "a map")
+    return value
+
+
+def shapes_of(values: Mapping[str, Held]) -> dict[str, tuple[int, ...]]:
+    """The shapes of the tensors among values, by name."""
+    others = (list, dict, type(None))
+    return {n: tuple(tensor(x).shape) for n, x in values.items() if not isinstance(x, others)}
+
+
+def _unlike(value: Held, wanted: str) -> ModelError:
+    kinds = {list: "a sequence", dict: "a map", type(None): "an optional without a value"}
+    return ModelError(f"It takes {wanted}; it was given {kinds.get(type(value), 'a tensor')}.")
 
 
 class HostContext(Protocol):

@@ -6,6 +6,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from clrt.ops.base import Held
 from clrt.runs.state import State
 from clrt.runtime.tensors import DeviceTensor
@@ -81,4 +83,5 @@ def _for_user(value: Held, device_outputs: bool, held: bool) -> Any:
         return dict(value)
     if value is None:
         return None
+    assert isinstance(value, np.ndarray)
     return value.astype(object) if value.dtype.kind == "U" else value.copy() if held else value

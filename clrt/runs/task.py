@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 
@@ -13,7 +14,7 @@ from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Node, Value
 from clrt.ir.op import Array, ContainerType, TensorType
 from clrt.limits import check_iterations
-from clrt.ops.base import Held, Op
+from clrt.ops.base import Held, Op, shapes_of
 from clrt.ops.blaming import Blaming
 from clrt.plan.contract import HOST_ONLY, Contract
 from clrt.plan.origins import traced
@@ -83,7 +84,7 @@ class Task:
         there, missing = _split(self.graph, feeds, wanted)
         if stage.plan.host_steps or not missing:
             return None
-        execution = self.room.begin(stage, feeds, missing, self.stop, None)
+        execution = self._begin(stage, feeds, missing)
         execution.start()
         execution.detach()
         return there, execution
@@ -138,7 +139,7 @@ class Task:
                     results.update(self._execute(stage, feeds, missing))
                 return {n: results[n] for n in graph.output_names if n in results}
             feeds = self._pass_break(stage, graph_break, feeds)
-            known = {n: feeds[n] for n in graph_break.known}
+            known = {n: _on_host(feeds[n]) for n in graph_break.known}
             graph = graph_break.suffix
             feeds = {v.name: feeds[v.name] for v in graph.inputs if v.name not in known}
 
@@ -150,7 +151,7 @@ class Task:
         donated: Collection[str],
         known: Mapping[str, Array],
     ) -> Stage:
-        shapes = {n: tuple(f.shape) for n, f in feeds.items() if hasattr(f, "shape")}
+        shapes = shapes_of(feeds)
         tensors = [(n, f) for n, f in feeds.items() if isinstance(f, DeviceTensor)]
         kept = graph.output_names if wanted is None else [n for n in wanted if wanted[n]]
         contract = HOST_ONLY
@@ -176,7 +177,7 @@ class Task:
         self, stage: Stage, feeds: Mapping[str, Held], outputs: Mapping[str, bool]
     ) -> dict[str, Feed]:
         """Runs a stage where there is room for it."""
-        execution = self.room.begin(stage, feeds, outputs, self.stop, self.recorder)
+        execution = self._begin(stage, feeds, outputs)
         was_ready = execution.bound.ready
         try:
             results = execution.run()
@@ -190,10 +191,17 @@ class Task:
                 raise self.room.no_room(stage, error) from error
         # Alone, without what other shapes and other models' results left behind.
         try:
-            return self.room.begin(stage, feeds, outputs, self.stop, self.recorder).run()
+            return self._begin(stage, feeds, outputs).run()
         except OutOfMemoryError as error:
             self.room.release()
             raise self.room.no_room(stage, error) from error
+
+    def _begin(
+        self, stage: Stage, feeds: Mapping[str, Held], outputs: Mapping[str, bool]
+    ) -> Execution:
+        # A plan has no inputs but tensors; the others are for the host.
+        tensors = cast(Mapping[str, Feed], feeds)
+        return self.room.begin(stage, tensors, outputs, self.stop, self.recorder)
 
     def _drive(self, node: Node, feeds: Mapping[str, Held]) -> dict[str, Held]:
         """The outputs of a node that the host drives."""

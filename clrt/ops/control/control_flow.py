@@ -18,7 +18,7 @@ from clrt.ir.builder import Builder
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Node, Value
 from clrt.ir.op import ContainerType, TensorType
-from clrt.ops.base import Held, HostContext, OnnxNode, Op, Types
+from clrt.ops.base import Held, HostContext, OnnxNode, Op, Tensor, Types, tensor
 from clrt.ops.checks import need, normalize_axis
 from clrt.ops.control.host_driven import (
     HostDriven,
@@ -281,7 +281,8 @@ class Scan(HostDriven):
     def drive(self, inputs: Sequence[Held], host: HostContext) -> Sequence[Held]:
         if not self.batched:
             return self._scan(inputs, host)
-        lengths, tensors = inputs[0], inputs[1 : len(inputs) - self.captures]
+        lengths = inputs[0]
+        tensors = [tensor(x) for x in inputs[1 : len(inputs) - self.captures]]
         captured = inputs[len(inputs) - self.captures :]
         batch, longest = tensors[0].shape[0], tensors[self.states].shape[1]
         rows = []
@@ -292,13 +293,14 @@ class Scan(HostDriven):
                 scanned = parts[self.states :]
                 parts[self.states :] = [take(x, 0, range(end), host) for x in scanned]
             found = self._scan([*parts, *captured], host)
-            stacks = [_padded(x, longest, host) for x in found[self.states :]]
+            stacks = [_padded(tensor(x), longest, host) for x in found[self.states :]]
             rows.append([*found[: self.states], *stacks])
         return [join(column, 0, True, host) for column in zip(*rows, strict=True)]
 
     def _scan(self, inputs: Sequence[Held], host: HostContext) -> Sequence[Held]:
         end = self.states + self.num_scan_inputs
-        states, scanned, captured = inputs[: self.states], inputs[self.states : end], inputs[end:]
+        states, captured = inputs[: self.states], inputs[end:]
+        scanned = [tensor(x) for x in inputs[self.states : end]]
         axes = [
             normalize_axis(axis, len(x.shape), self)
             for axis, x in zip(self.scan_input_axes or (0,) * len(scanned), scanned, strict=True)
@@ -380,7 +382,7 @@ def _stack(parts: Sequence[Held], type_: TensorType, axis: int, host: HostContex
     return np.zeros(dims, type_.dtype.numpy)
 
 
-def _padded(x: Held, length: int, host: HostContext) -> Held:
+def _padded(x: Tensor, length: int, host: HostContext) -> Tensor:
     """x with zeros behind its first axis up to a length."""
     missing = length - x.shape[0]
     if missing <= 0:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from typing import cast
 
 import numpy as np
 
@@ -12,10 +13,10 @@ from clrt.errors import OutOfMemoryError, reworded
 from clrt.ir.builder import Builder
 from clrt.ir.dims import Dim, Expr, numbers_of, same
 from clrt.ir.dtypes import DType
-from clrt.ir.graph import Graph
+from clrt.ir.graph import Graph, Value
 from clrt.ir.op import Array, ContainerType, TensorType
 from clrt.limits import check_host, check_iterations, check_texts
-from clrt.ops.base import Accuracy, Held, HostContext, Op, Types
+from clrt.ops.base import Accuracy, Held, HostContext, Op, Tensor, Types, tensor
 from clrt.ops.evaluate import evaluate
 from clrt.ops.movement.concat import Concat
 from clrt.ops.movement.gather import Gather
@@ -38,7 +39,7 @@ class HostDriven(Op):
         raise NotImplementedError(self.name)
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
-        return tuple(self.drive(inputs, NumpyHost()))
+        return cast(tuple[Array, ...], tuple(self.drive(inputs, NumpyHost())))
 
 
 class NumpyHost:
@@ -79,36 +80,37 @@ def _symbols(types: Types) -> frozenset[str]:
     return frozenset().union(*(d.symbols for d in dims if isinstance(d, Expr)))
 
 
-def sizes(graph: Graph, inputs: Sequence[Held]) -> dict[str, int]:
+def sizes(graph: Graph, inputs: Sequence[Held | Value]) -> dict[str, int]:
     """The numbers of the symbols in the shapes of a graph's inputs."""
     found: dict[str, int] = {}
     for value, x in zip(graph.inputs, inputs, strict=True):
-        if hasattr(x, "shape") and len(x.shape) == len(value.shape or ()):
-            found |= numbers_of(value.shape or (), x.shape)
+        shape = getattr(x, "shape", None)
+        if shape is not None and len(shape) == len(value.shape or ()):
+            found |= numbers_of(value.shape or (), shape)
     return found
 
 
-def join(parts: Sequence[Held], axis: int, new_axis: bool, host: HostContext) -> Held:
+def join(parts: Sequence[Held], axis: int, new_axis: bool, host: HostContext) -> Tensor:
     """Tensors side by side along an axis, which is a new one where asked for."""
-    parts = list(parts)
-    ranks = {len(p.shape) for p in parts}
-    dtype, rank = dtype_of(parts[0]), ranks.pop()
+    tensors = list(map(tensor, parts))
+    ranks = {len(p.shape) for p in tensors}
+    dtype, rank = dtype_of(tensors[0]), ranks.pop()
     if dtype is DType.STRING:
         stack = np.stack if new_axis else np.concatenate
-        arrays = [np.asarray(p) for p in parts]
+        arrays = [np.asarray(p) for p in tensors]
         check_texts(sum(a.size for a in arrays), max(a.itemsize for a in arrays) // 4)
         return stack(arrays, axis)
     while True:
-        groups = [parts[i : i + _MAX_PARTS] for i in range(0, len(parts), _MAX_PARTS)]
+        groups = [tensors[i : i + _MAX_PARTS] for i in range(0, len(tensors), _MAX_PARTS)]
         graphs = [_joined(len(g), dtype, rank, axis, new_axis) for g in groups]
-        parts = [host.run(graph, g)[0] for graph, g in zip(graphs, groups, strict=True)]
-        if len(parts) == 1:
-            return parts[0]
+        tensors = [tensor(host.run(graph, g)[0]) for graph, g in zip(graphs, groups, strict=True)]
+        if len(tensors) == 1:
+            return tensors[0]
         rank += new_axis
         new_axis = False
 
 
-def take(x: Held, axis: int, indices: int | range, host: HostContext) -> Held:
+def take(x: Tensor, axis: int, indices: int | range, host: HostContext) -> Tensor:
     """Some indices of an axis, or just one, with which the axis goes.
 
     They are no part of the plan, which so serves others as well. What is on the host stays there: a
@@ -117,7 +119,8 @@ def take(x: Held, axis: int, indices: int | range, host: HostContext) -> Held:
     places = np.array(indices, np.int64)
     if isinstance(x, np.ndarray):
         return np.take(x, places, axis)
-    return host.run(_taken(dtype_of(x), len(x.shape), axis, places.ndim), [x, places])[0]
+    graph = _taken(dtype_of(x), len(x.shape), axis, places.ndim)
+    return tensor(host.run(graph, [x, places])[0])
 
 
 class Iterations:
@@ -178,9 +181,9 @@ def held_bytes(x: Held) -> int:
     return int(getattr(x, "nbytes", 0))
 
 
-def dtype_of(x: Held) -> DType:
+def dtype_of(x: Tensor) -> DType:
     """The dtype of a tensor, wherever it lies."""
-    return x.dtype if isinstance(x.dtype, DType) else DType.of(x.dtype)
+    return DType.of(x.dtype) if isinstance(x, np.ndarray) else x.dtype
 
 
 # The graphs are kept so that their plans are: a plan belongs to its graph.

@@ -12,7 +12,7 @@ from clrt.errors import InputError, ModelError, ShapeError
 from clrt.ir.dims import differ
 from clrt.ir.dtypes import DType
 from clrt.ir.op import ContainerType, TensorType
-from clrt.ops.base import Held, HostContext, OnnxNode, Op, Types
+from clrt.ops.base import Held, HostContext, OnnxNode, Op, Types, mapping
 from clrt.ops.checks import need
 from clrt.ops.control.host_driven import HostDriven
 from clrt.ops.movement.movement import fresh_dim
@@ -108,7 +108,7 @@ class CastMap(HostDriven):
         return [TensorType(_CASTS[self.cast_to], (1, width))]
 
     def drive(self, inputs: Sequence[Held], host: HostContext) -> Sequence[Held]:
-        (found,) = inputs
+        found = mapping(inputs[0])
         if self.map_form == "DENSE":
             return [np.array([self._cast([found[k] for k in sorted(found)])])]
         below = [k for k in found if k < 0]
@@ -163,7 +163,7 @@ class DictVectorizer(HostDriven):
         return [TensorType(dtype, (1, len(self.string_vocabulary or self.int64_vocabulary)))]
 
     def drive(self, inputs: Sequence[Held], host: HostContext) -> Sequence[Held]:
-        (found,) = inputs
+        found = mapping(inputs[0])
         default = "" if self.dtype is DType.STRING else 0
         row = [found.get(k, default) for k in self.string_vocabulary or self.int64_vocabulary]
         return [np.array([row], self.dtype.numpy)]

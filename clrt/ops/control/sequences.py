@@ -11,7 +11,7 @@ import numpy as np
 from clrt.errors import InputError, ModelError, NumberError, ShapeError
 from clrt.ir.dtypes import DType
 from clrt.ir.op import ContainerType, TensorType
-from clrt.ops.base import Held, HostContext, OnnxNode, Op, Types
+from clrt.ops.base import Held, HostContext, OnnxNode, Op, Types, sequence, tensor
 from clrt.ops.checks import need, normalize_axis
 from clrt.ops.control.host_driven import HostDriven, join, take, wider
 from clrt.ops.movement.movement import fresh_dims
@@ -90,11 +90,11 @@ class SequenceInsert(HostDriven):
         return [ContainerType.sequence(wider([element, tensor], inputs))]
 
     def drive(self, inputs: Sequence[Held], host: HostContext) -> Sequence[Held]:
-        found, tensor, *rest = inputs
+        found, new, *rest = sequence(inputs[0]), *inputs[1:]
         size = len(found)
         index = host.read(rest[0]).item() if rest and rest[0] is not None else size
         at = _place(index, size, self, 2, behind=1)
-        return [[*found[:at], tensor, *found[at:]]]
+        return [[*found[:at], new, *found[at:]]]
 
 
 @register
@@ -111,7 +111,7 @@ class SequenceErase(HostDriven):
         return [ContainerType.sequence(_element(inputs, self))]
 
     def drive(self, inputs: Sequence[Held], host: HostContext) -> Sequence[Held]:
-        found, *rest = inputs
+        found, *rest = sequence(inputs[0]), *inputs[1:]
         index = host.read(rest[0]).item() if rest and rest[0] is not None else -1
         at = _place(index, len(found), self, 1)
         return [[*found[:at], *found[at + 1 :]]]
@@ -130,7 +130,7 @@ class SequenceAt(HostDriven):
         return [wider([_element(inputs, self)], ())]
 
     def drive(self, inputs: Sequence[Held], host: HostContext) -> Sequence[Held]:
-        found, index = inputs
+        found, index = sequence(inputs[0]), inputs[1]
         return [found[_place(host.read(index).item(), len(found), self, 1)]]
 
 
@@ -144,7 +144,7 @@ class SequenceLength(HostDriven):
         return [TensorType(DType.INT64, ())]
 
     def drive(self, inputs: Sequence[Held], host: HostContext) -> Sequence[Held]:
-        return [np.asarray(len(inputs[0]), np.int64)]
+        return [np.asarray(len(sequence(inputs[0])), np.int64)]
 
 
 @register
@@ -173,7 +173,7 @@ class SplitToSequence(HostDriven):
         return [ContainerType.sequence(TensorType(x.dtype, dims))]
 
     def drive(self, inputs: Sequence[Held], host: HostContext) -> Sequence[Held]:
-        x, *rest = inputs
+        x, *rest = tensor(inputs[0]), *inputs[1:]
         axis = normalize_axis(self.axis, len(x.shape), self)
         n = x.shape[axis]
         if not rest or rest[0] is None:
@@ -206,7 +206,7 @@ class ConcatFromSequence(HostDriven):
         return [TensorType(element.dtype, None if rank is None else fresh_dims(rank))]
 
     def drive(self, inputs: Sequence[Held], host: HostContext) -> Sequence[Held]:
-        (found,) = inputs
+        found = sequence(inputs[0])
         if not found:
             raise InputError("ConcatFromSequence: the sequence is empty.")
         return [join(found, self.axis, self.new_axis, host)]

@@ -17,7 +17,7 @@ from clrt.ir.traced import pure
 from clrt.kernels.spec import BufferArg, Launch
 from clrt.kernels.strided import contiguous_strides, copy_launches
 from clrt.kernels.variant import Lowering, Variant
-from clrt.ops.base import Accuracy, Held, HostContext, Op, Types
+from clrt.ops.base import Accuracy, Held, HostContext, Op, Types, tensor
 from clrt.ops.checks import need, normalize_axis
 from clrt.ops.control.host_driven import take
 from clrt.ops.movement.movement import (
@@ -179,7 +179,7 @@ class Slice(Op):
         return [TensorType(x.dtype, tuple(result))]
 
     def drive(self, inputs: Sequence[Held], host: HostContext) -> Sequence[Held]:
-        x = inputs[0]
+        x = tensor(inputs[0])
         starts, ends = (host.read(b).tolist() for b in inputs[1:3])
         others = (None if b is None else host.read(b).tolist() for b in inputs[3:])
         for axis, start, end, step in self.bounds(len(x.shape), starts, ends, *others):

@@ -19,7 +19,7 @@ from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.spec import Buffer, KernelSpec, Launch, launch
 from clrt.kernels.variant import Lowering, Variant
-from clrt.ops.base import Held, HostContext, OnnxNode, Op, Types
+from clrt.ops.base import Held, HostContext, OnnxNode, Op, Types, tensor
 from clrt.ops.checks import checked_sizes, need, normalize_axis
 from clrt.ops.control.host_driven import dtype_of
 from clrt.ops.movement.movement import elements, fresh_dim, given
@@ -233,7 +233,7 @@ class Resize(Op):
         return sorted(found, key=lambda s: len(s.indices) / s.size)
 
     def drive(self, inputs: Sequence[Held], host: HostContext) -> Sequence[Held]:
-        x = inputs[0]
+        x = tensor(inputs[0])
         numbers = (None if b is None else TensorType.of(host.read(b)) for b in inputs[1:])
         types = [TensorType(dtype_of(x), tuple(x.shape)), *numbers]
         (out,) = self.infer(types)

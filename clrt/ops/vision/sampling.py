@@ -12,7 +12,7 @@ from clrt.ir.builder import Builder
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Value
 from clrt.ir.op import Array
-from clrt.ops.base import Held, HostContext
+from clrt.ops.base import Held, HostContext, Tensor
 from clrt.ops.control.host_driven import dtype_of
 from clrt.ops.movement.gather import Gather
 from clrt.ops.movement.movement import fresh_dims
@@ -44,7 +44,7 @@ class Sampling:
         return self.indices.shape[1] == 1 and self.values is None
 
 
-def sample(x: Held, samplings: Sequence[Sampling], host: HostContext) -> Held:
+def sample(x: Tensor, samplings: Sequence[Sampling], host: HostContext) -> Held:
     """x sampled along axes, one after the other.
 
     The tables are no part of the plan, which so serves others as well.
