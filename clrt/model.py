@@ -217,7 +217,7 @@ class Model:
             donate: As for `run`.
 
         Raises:
-            InputError, ShapeError: As `run`. Other errors come from `Run.wait`.
+            ClrtError: What can be said before the device begins; the rest comes from `Run.wait`.
         """
         request = RunRequest.of(self._signature, inputs, outputs, device_outputs, donate)
         pending, stop = self._runner.submit(request.feeds, request.wanted, request.donated)

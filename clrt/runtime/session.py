@@ -98,9 +98,7 @@ class Session:
             DeviceError: The driver fails.
         """
         tensor = self.tensor(array.shape, dtype)
-        if array.nbytes:
-            with self.using():
-                cl.enqueue_copy(self.queue, tensor.buffer, np.asarray(array, order="C"))
+        self._fill(tensor.buffer, array)
         return tensor
 
     def trim(self) -> None:
@@ -173,14 +171,18 @@ class Session:
 
     def upload(self, array: Array) -> TrackedBuffer:
         """A device buffer with the elements of an array."""
+        buffer = self.allocate(array.nbytes)
+        self._fill(buffer, array)
+        return buffer
+
+    def _fill(self, buffer: TrackedBuffer, array: Array) -> None:
+        """Writes the elements of an array to a buffer that nothing in the queue uses."""
         contiguous = np.asarray(array, order="C")
-        buffer = self.allocate(contiguous.nbytes)
         if buffer.host is not None:
             buffer.host[: contiguous.nbytes] = contiguous.reshape(-1).view(np.uint8)
         elif contiguous.nbytes:
             with self.using():
                 cl.enqueue_copy(self.queue, buffer, contiguous)
-        return buffer
 
 
 def _aligned(nbytes: int) -> Array:
