@@ -90,7 +90,8 @@ def _slice(node: Node) -> Value | None:
 
 
 def _pad(node: Node) -> Value | None:
-    pads = node.arg(1).numbers if node.arg(1).is_constant else None
+    given = node.input(1)  # which a file may have left out
+    pads = given.numbers if given is not None and given.is_constant else None
     return node.arg(0) if pads is not None and not pads.any() else None
 
 
