@@ -11,7 +11,12 @@ from contextlib import suppress
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
+# What a change is judged by does not depend on chance; `make fuzz` draws anew.
+settings.register_profile("fixed", derandomize=True)
+if "CLRT_FUZZ_GRAPHS" not in os.environ:
+    settings.load_profile("fixed")
 # Kept between runs, and nothing that the user has tuned is read. Set before clrt is used, and for
 # the processes that tests start.
 ROOT = Path(__file__).parents[1]

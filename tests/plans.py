@@ -89,7 +89,9 @@ def _buffer(arg: BufferArg, names: dict[int, str]) -> Any:
         name = names.setdefault(id(buffer), f"scratch {len(names)}")
         known = (name, buffer.elems, buffer.dtype)
     elif isinstance(buffer, Packed):
-        known = (buffer.value, buffer.layout, buffer.nbytes)
+        held = buffer.value.numbers  # a plan that folds a constant has one of its own
+        elements = None if held is None else (held.dtype, held.tobytes())
+        known = (buffer.value.name, elements, buffer.layout, buffer.nbytes)
     elif isinstance(buffer, Status):
         known = (buffer.node.name, buffer.operand, buffer.allowed)
     return known, arg.offset, arg.elems

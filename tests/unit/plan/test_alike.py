@@ -14,6 +14,7 @@ from clrt.plan.template import trace_plan
 from clrt.runs.templates import Templates
 from clrt.sources import read_graph
 from tests.models.onnx_text import parsed
+from tests.passes.helpers import graph_of
 from tests.plans import plan
 
 
@@ -34,6 +35,20 @@ def test_plans_of_one_graph_at_one_size_are_alike() -> None:
     assert do_alike(planned(5), planned(5))
     assert not do_alike(planned(5), planned(6))
     assert not do_alike(planned(5), planned(5, 3.0))
+
+
+def test_weights_that_plans_fold_are_alike_by_their_elements() -> None:
+    def folding(last: float) -> Plan:
+        body = f"""
+          const %w: float32[2,2] = [[1.0, 2.0], [3.0, {last}]]
+          %t: float32[2,2] = Transpose{{perm=[1, 0]}}(%w)
+          %y: float32[B,2] = MatMul(%x, %t)
+        """
+        return plan(specialise(graph_of(body, "%x: float32[B,2]"), {"B": 3}))
+
+    assert any(layout for _, layout in folding(4.0).uploads)  # a weight is packed
+    assert do_alike(folding(4.0), folding(4.0))
+    assert not do_alike(folding(4.0), folding(5.0))
 
 
 def test_a_template_that_lost_a_trace_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
