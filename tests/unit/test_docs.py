@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import inspect
 import re
 import shutil
@@ -98,6 +99,15 @@ def test_public_names_are_in_the_reference() -> None:
     text = "".join(p.read_text("utf-8") for p in PAGES)
     shown = set(re.findall(r"^::: (\S+)$", text, re.MULTILINE))
     assert {f"clrt.{name}" for name in clrt.__all__} <= shown
+
+
+def test_names_of_the_reference_stand_where_it_says() -> None:
+    text = "".join(p.read_text("utf-8") for p in PAGES)
+    for name in re.findall(r"^::: (clrt\.\S+)$", text, re.MULTILINE):
+        path, _, last = name.rpartition(".")
+        found = getattr(importlib.import_module(path), last)
+        # MkDocs reads the sources, and does not follow what a module imports.
+        assert path == "clrt" or getattr(found, "__module__", path) == path, name
 
 
 def test_public_names_have_docstrings() -> None:
