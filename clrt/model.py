@@ -52,7 +52,7 @@ if hasattr(os, "register_at_fork"):
 def load(
     source: Source,
     *,
-    device: str | int | None = None,
+    device: str | int | DeviceInfo | None = None,
     strict: bool | None = None,
     cache_dir: str | Path | None = None,
     optimize_level: int = 2,
@@ -65,8 +65,8 @@ def load(
             `onnx/model.onnx` or `model.onnx` where it has one, else the graph is built from
             `config.json` and the safetensors weights (bert, roberta, distilbert, mpnet, …); or a
             compiled model, which `clrt-convert` made. `~` in front of a path is the home folder.
-        device: "auto", "cpu", "gpu", part of a platform or device name, or an index of
-            `clrt.devices()`; None takes CLRT_DEVICE, else "auto".
+        device: "auto", "cpu", "gpu", part of a platform or device name, or one of
+            `clrt.devices()` or its index; None takes CLRT_DEVICE, else "auto".
         strict: Whether a node that no kernel fits is an error instead of running on the host;
             None takes CLRT_STRICT.
         cache_dir: Folder for compiled programs; None takes CLRT_CACHE_DIR, else the user's cache.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import cached_property
 from typing import Protocol
 
@@ -40,17 +40,28 @@ class ImportsNodes(Protocol):
 class Context:
     """The model, the names that are taken, and what was found to be unsupported.
 
+    Args:
+        given: Names of initializers that are inputs of the graph.
+        values: Elements in place of those of initializers, by name.
+
     Attributes:
         unsupported: What the error will say of nodes and values that clrt does not run.
         lacking: Outputs that clrt does not compute of ops that it has, and the note for a reader.
     """
 
-    def __init__(self, model: onnx.ModelProto, tensors: TensorReader) -> None:
+    def __init__(
+        self,
+        model: onnx.ModelProto,
+        tensors: TensorReader,
+        given: Collection[str] = (),
+        values: Mapping[str, Array] | None = None,
+    ) -> None:
         self.graph = model.graph
         self.opsets = opsets_of(model.opset_import) or {"": 1}  # what files had before IR 3
         self.tensors = tensors
         self.functions = local_functions(model)
-        self.initializers = initializers_of(model.graph)
+        found = {**initializers_of(model.graph), **(values or {})}
+        self.initializers = {n: t for n, t in found.items() if n not in given}
         self.inputs = [i for i in self.graph.input if i.name not in self.initializers]
         self.dims = DimNames(self.inputs)
         self.value_names, self.node_names = Names(), Names()

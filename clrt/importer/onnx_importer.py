@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Mapping
 from pathlib import Path
 
 import onnx
@@ -13,8 +14,10 @@ from clrt.importer.onnx_nodes import NodeImporter
 from clrt.importer.onnx_read import read_model
 from clrt.importer.onnx_refusals import unsupported_error
 from clrt.importer.onnx_scope import BROKEN, Scope
+from clrt.importer.onnx_tensors import TensorReader
 from clrt.importer.onnx_types import tensor_type
 from clrt.ir.graph import Graph, Value
+from clrt.ir.op import Array
 
 
 @without_collector
@@ -33,8 +36,26 @@ def import_model(source: str | Path | bytes | onnx.ModelProto) -> Graph:
         UnsupportedError: clrt lacks ops, dtypes or the opset; all such nodes are named at once.
         ShapeError: Shapes inside the model do not fit together.
     """
-    model, tensors = read_model(source)
-    context = Context(model, tensors)
+    return import_read(*read_model(source))
+
+
+@without_collector
+def import_read(
+    model: onnx.ModelProto,
+    tensors: TensorReader,
+    given: Collection[str] = (),
+    values: Mapping[str, Array] | None = None,
+) -> Graph:
+    """The graph of a model that was read.
+
+    Args:
+        given: Names of initializers that are inputs of this graph.
+        values: Elements in place of those of initializers, by name.
+
+    Raises:
+        ModelError, UnsupportedError, ShapeError: As `import_model`.
+    """
+    context = Context(model, tensors, given, values)
     if context.functions:
         _ = context.most_visits  # refuses what grows without bound
     return _main_graph(context)

@@ -197,16 +197,18 @@ def devices() -> list[DeviceInfo]:
     ]
 
 
-def choose_device(request: str | int | None = None) -> DeviceInfo:
+def choose_device(request: str | int | DeviceInfo | None = None) -> DeviceInfo:
     """The device asked for.
 
     Args:
-        request: "auto", "cpu", "gpu", part of a platform or device name in any case, or an index;
-            None takes the environment variable CLRT_DEVICE, else "auto".
+        request: "auto", "cpu", "gpu", part of a platform or device name in any case, an index, or
+            the device itself; None takes the environment variable CLRT_DEVICE, else "auto".
 
     Raises:
         DeviceError: There is none such; the message lists what there is.
     """
+    if isinstance(request, DeviceInfo):
+        return request
     wanted = knobs.DEVICE.get() if request is None else request
     available = devices()
     if not available:

@@ -1,0 +1,203 @@
+"""IOBinding: inputs and outputs that stay bound to memory from run to run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from clrt.ir.op import Array
+from clrt.onnxruntime.exceptions import Fail, InvalidArgument, NotImplemented, RuntimeException
+from clrt.onnxruntime.types import array_type
+from clrt.onnxruntime.values import HOST, OrtDevice, OrtValue, OrtValueVector, at_address
+from clrt.runtime.tensors import DeviceTensor
+
+if TYPE_CHECKING:
+    from clrt.onnxruntime.session import InferenceSession
+
+
+@dataclass(frozen=True)
+class _Target:
+    """Where an output goes: a place, or an OrtValue that is there."""
+
+    device: OrtDevice
+    value: OrtValue | None = None
+
+
+class IOBinding:
+    """Inputs and outputs of a session, bound by name.
+
+    Attributes:
+        session: Whose they are.
+        inputs: What is bound to each input.
+    """
+
+    def __init__(self, session: InferenceSession) -> None:
+        self.session = session
+        self.inputs: dict[str, Any] = {}
+        self._targets: dict[str, _Target] = {}
+        self._outputs = OrtValueVector()
+
+    def bind_cpu_input(self, name: str, arr_on_cpu: Array) -> None:
+        """Binds an array, whose elements are read at each run.
+
+        Raises:
+            RuntimeException: The model has no such input.
+        """
+        self._check_input(name)
+        self.inputs[name] = arr_on_cpu
+
+    def bind_input(
+        self,
+        name: str,
+        device_type: str,
+        device_id: int,
+        element_type: Any,
+        shape: Sequence[int],
+        buffer_ptr: int,
+    ) -> None:
+        """Binds what lies at an address of the host's memory.
+
+        Args:
+            element_type: A NumPy type or a number of `onnx.TensorProto.DataType`.
+            buffer_ptr: The address; what is there must stay.
+
+        Raises:
+            RuntimeException: The model has no such input.
+            NotImplemented: The address is one of a device.
+        """
+        self._check_input(name)
+        self.inputs[name] = _at(OrtDevice(device_type, device_id), buffer_ptr, shape, element_type)
+
+    def bind_ortvalue_input(self, name: str, ortvalue: OrtValue) -> None:
+        """Binds an OrtValue, which is read where it lies.
+
+        Raises:
+            RuntimeException: The model has no such input.
+        """
+        self._check_input(name)
+        self.inputs[name] = ortvalue
+
+    def bind_output(
+        self,
+        name: str,
+        device_type: str = "cpu",
+        device_id: int = 0,
+        element_type: Any = None,
+        shape: Sequence[int] | None = None,
+        buffer_ptr: int | None = None,
+    ) -> None:
+        """Binds an output to a place, "cpu" or a device, or to an address of the host's memory.
+
+        Args:
+            element_type, shape: What is at the address.
+            buffer_ptr: The address; None for new memory at each run.
+
+        Raises:
+            InvalidArgument: There is an address without type and shape.
+            NotImplemented: The address is one of a device.
+        """
+        device = OrtDevice(device_type, device_id)
+        if buffer_ptr is None:
+            self._targets[name] = _Target(device)
+            return
+        if element_type is None or shape is None:
+            raise InvalidArgument(
+                "`element_type` and `shape` are to be provided if pre-allocated memory is provided"
+            )
+        value = OrtValue(_at(device, buffer_ptr, shape, element_type))
+        self._targets[name] = _Target(device, value)
+
+    def bind_ortvalue_output(self, name: str, ortvalue: OrtValue) -> None:
+        """Binds an output to an OrtValue, which takes its elements at each run."""
+        self._targets[name] = _Target(OrtDevice(ortvalue.device_name()), ortvalue)
+
+    def synchronize_inputs(self) -> None:
+        """Has no effect: a run waits for its inputs."""
+
+    def synchronize_outputs(self) -> None:
+        """Has no effect: a run ends when its outputs are there."""
+
+    def get_outputs(self) -> list[OrtValue]:
+        """The outputs of the last run, in the order in which they were bound."""
+        return list(self._outputs)
+
+    def get_outputs_as_ortvaluevector(self) -> OrtValueVector:
+        """The outputs of the last run."""
+        return self._outputs
+
+    def copy_outputs_to_cpu(self) -> list[Any]:
+        """The outputs of the last run as `InferenceSession.run` gives them."""
+        return [v.numpy() if v.is_tensor() else v.held for v in self._outputs]
+
+    def clear_binding_inputs(self) -> None:
+        """Binds no input any more."""
+        self.inputs.clear()
+
+    def clear_binding_outputs(self) -> None:
+        """Binds no output any more."""
+        self._targets.clear()
+        self._outputs = OrtValueVector()
+
+    def wanted(self) -> tuple[list[str], bool]:
+        """The names of the outputs, and whether any stays on the device.
+
+        Raises:
+            InvalidArgument: No output is bound, or one is unknown.
+        """
+        if not self._targets:
+            raise InvalidArgument("At least one output should be requested.")
+        known = {arg.name for arg in self.session.get_outputs()}
+        for name in self._targets:
+            if name not in known:
+                raise InvalidArgument(f"Invalid output name: {name}")
+        return list(self._targets), any(not t.device.is_host for t in self._targets.values())
+
+    def take(self, results: Mapping[str, Any]) -> None:
+        """Puts the outputs of a run where they are bound to.
+
+        Raises:
+            Fail: The memory for one has another type or shape.
+        """
+        taken = OrtValueVector()
+        for name, target in self._targets.items():
+            result = results[name]
+            if target.device.is_host and isinstance(result, DeviceTensor):
+                result = result.numpy()
+            if target.value is None:
+                taken.append(self.session.value(name, result, target.device))
+            else:
+                _assign(name, target.value, result)
+                taken.append(target.value)
+        self._outputs = taken
+
+    def _check_input(self, name: str) -> None:
+        args = (*self.session.get_inputs(), *self.session.get_overridable_initializers())
+        if all(arg.name != name for arg in args):
+            raise RuntimeException(f"Failed to find NodeArg with name: {name} in the def list")
+
+
+def _at(device: OrtDevice, address: int, shape: Sequence[int], element_type: Any) -> Array:
+    if device.is_host:
+        return at_address(address, shape, element_type)
+    raise NotImplemented(
+        f"An address on '{device.name}' has no meaning to OpenCL; bind an array or an OrtValue."
+    )
+
+
+def _assign(name: str, value: OrtValue, result: Any) -> None:
+    """Gives an OrtValue the elements of an output."""
+    made = OrtValue(result)
+    if made.data_type() != value.data_type() or made.shape() != value.shape():
+        raise Fail(
+            f"The OrtValue bound to output '{name}' is {value.data_type()} {value.shape()}, but "
+            f"the output is {made.data_type()} {made.shape()}."
+        )
+    if isinstance(value.held, np.ndarray):
+        np.copyto(value.held, result)
+    else:
+        value.held = result
+
+

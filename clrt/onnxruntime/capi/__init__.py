@@ -1,0 +1,1 @@
+"""The names under which programs find ONNX Runtime's inner modules."""

@@ -1,0 +1,17 @@
+"""Sessions, bindings and values, where ONNX Runtime has them."""
+
+from clrt.onnxruntime.binding import IOBinding
+from clrt.onnxruntime.session import InferenceSession
+from clrt.onnxruntime.values import OrtDevice, OrtDeviceVendorId, OrtValue, SparseTensor
+
+Session = InferenceSession
+
+__all__ = [
+    "IOBinding",
+    "InferenceSession",
+    "OrtDevice",
+    "OrtDeviceVendorId",
+    "OrtValue",
+    "Session",
+    "SparseTensor",
+]

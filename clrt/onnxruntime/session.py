@@ -1,0 +1,352 @@
+"""InferenceSession: a model as programs for ONNX Runtime load and run it."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+from clrt.errors import ClrtError, ShapeError
+from clrt.model import Model
+from clrt.onnxruntime.binding import IOBinding
+from clrt.onnxruntime.exceptions import (
+    Fail,
+    InvalidArgument,
+    RuntimeException,
+    StatusError,
+    WrongType,
+    of_load,
+    of_run,
+)
+from clrt.onnxruntime.feeds import Feeds
+from clrt.onnxruntime.loaded import LoadedFile
+from clrt.onnxruntime.memory import OrtMemoryInfo
+from clrt.onnxruntime.options import LOG, TERMINATED, RunOptions, SessionOptions
+from clrt.onnxruntime.providers import Providers, choose
+from clrt.onnxruntime.trace import Trace
+from clrt.onnxruntime.types import ModelMetadata, NodeArg
+from clrt.onnxruntime.values import OrtDevice, OrtValue, OrtValueVector
+
+_ASYNC_THREADS = 2
+AsyncCallback = Callable[[list[Any], Any, str], object]
+
+
+class InferenceSession:
+    """A model that runs as in ONNX Runtime.
+
+    Args:
+        path_or_bytes: An ONNX file or its bytes.
+        sess_options: How to load and run it; see `SessionOptions` for what is followed.
+        providers: Names, or pairs of name and options, in order of preference; None for the device
+            that `clrt.load` takes.
+        provider_options: The options of each, where `providers` are names alone.
+
+    Raises:
+        NoSuchFile, InvalidProtobuf, InvalidArgument: It is no model.
+        InvalidGraph, Fail: The model is not valid.
+        NotImplemented: clrt lacks something that it needs.
+        EPFail: There is no device.
+    """
+
+    def __init__(
+        self,
+        path_or_bytes: str | bytes | os.PathLike[str],
+        sess_options: SessionOptions | None = None,
+        providers: Providers = None,
+        provider_options: Sequence[Mapping[Any, Any]] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        options = SessionOptions() if sess_options is None else sess_options
+        if not isinstance(options, SessionOptions):
+            raise WrongType(f"sess_options is {options!r}; it is a SessionOptions.")
+        for name in kwargs:
+            LOG.debug("The argument %s of InferenceSession is ignored.", name)
+        options.log_ignored()
+        self._source = path_or_bytes
+        self._options = options
+        self._trace = Trace(options.profile_file_prefix) if options.enable_profiling else None
+        self._threads: ThreadPoolExecutor | None = None
+        if providers is None and options.providers:
+            providers = list(options.providers.items())
+        self._load(providers, provider_options)
+
+    def _load(
+        self, providers: Providers, provider_options: Sequence[Mapping[Any, Any]] | None
+    ) -> None:
+        start_ns = time.perf_counter_ns()
+        try:
+            self._choice = choose(providers, provider_options)
+        except StatusError:
+            raise
+        except ClrtError as error:
+            raise of_load(error) from error
+        self._loaded = LoadedFile(self._source, self._options, self._choice.device)
+        loaded, device = self._loaded, self._choice.device
+        self._feeds = Feeds(loaded.inputs, loaded.overridable, device)
+        self._output_names = [arg.name for arg in self._loaded.outputs]
+        self._output_types = {arg.name: arg.type for arg in self._loaded.outputs}
+        LOG.info("The model runs on %s.", self._choice.device)
+        if self._trace is not None:
+            self._trace.add("session_initialization", start_ns)
+
+    def run(
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: Mapping[str, Any],
+        run_options: RunOptions | None = None,
+    ) -> list[Any]:
+        """Runs the model.
+
+        Args:
+            output_names: The outputs wanted, in this order; None for all.
+            input_feed: An array or OrtValue for each input; a list for a sequence, a dict for a
+                map. No dtype is converted.
+            run_options: `terminate`, set in another thread, ends the run.
+
+        Returns:
+            An array for each output, a list for a sequence, a dict for a map.
+
+        Raises:
+            InvalidArgument: A name, type, rank, size or value does not fit.
+            Fail: The run was ended, or shapes inside the model do not fit together.
+            RuntimeException: There is no memory for it, or an input is of an unknown type.
+            EPFail: The device fails.
+        """
+        names = self._wanted(output_names)
+        results = self._run(self._feeds.of(input_feed), names, run_options)
+        return [results[name] for name in names]
+
+    def run_async(
+        self,
+        output_names: Sequence[str] | None,
+        input_feed: Mapping[str, Any],
+        callback: AsyncCallback,
+        user_data: Any,
+        run_options: RunOptions | None = None,
+    ) -> None:
+        """Runs the model while this thread goes on.
+
+        Args:
+            callback: Called in another thread with the outputs, `user_data` and the text of an
+                error, which is empty where there is none.
+
+        Raises:
+            InvalidArgument: An input is missing.
+        """
+        self._feeds.check_names(input_feed)
+        if self._threads is None:
+            self._threads = ThreadPoolExecutor(_ASYNC_THREADS, "clrt-run-async")
+
+        def run() -> None:
+            try:
+                results, error = self.run(output_names, input_feed, run_options), ""
+            except ClrtError as raised:
+                results, error = [], str(raised)
+            callback(results, user_data, error)
+
+        self._threads.submit(run)
+
+    def run_with_ort_values(
+        self,
+        output_names: Sequence[str] | None,
+        input_dict_ort_values: Mapping[str, OrtValue],
+        run_options: RunOptions | None = None,
+    ) -> list[OrtValue]:
+        """Runs the model on OrtValues, and gives OrtValues; otherwise as `run`."""
+        names = self._wanted(output_names)
+        results = self._run(self._feeds.of(input_dict_ort_values), names, run_options)
+        return [self.value(name, results[name]) for name in names]
+
+    def run_with_ortvaluevector(
+        self,
+        run_options: RunOptions | None,
+        feed_names: Sequence[str],
+        feeds: Sequence[OrtValue],
+        fetch_names: Sequence[str],
+        fetches: OrtValueVector,
+        fetch_devices: Sequence[OrtDevice],
+    ) -> None:
+        """Runs the model as `run_with_ort_values`, and puts the outputs behind `fetches`."""
+        pairs = dict(zip(feed_names, feeds, strict=True))
+        fetches.extend(self.run_with_ort_values(fetch_names, pairs, run_options))
+
+    def io_binding(self) -> IOBinding:
+        """Inputs and outputs that stay bound from run to run."""
+        return IOBinding(self)
+
+    def run_with_iobinding(
+        self, iobinding: IOBinding, run_options: RunOptions | None = None
+    ) -> None:
+        """Runs the model on what is bound.
+
+        Raises:
+            InvalidArgument: The binding is another session's.
+            RuntimeException: As `run`.
+        """
+        if iobinding.session is not self:
+            raise InvalidArgument("IOBinding must be used with the session that created it.")
+        try:
+            names, on_device = iobinding.wanted()
+            feeds = self._feeds.of(iobinding.inputs)
+            results = self._run(feeds, names, run_options, on_device)
+            iobinding.take(results)
+        except ClrtError as error:
+            raise RuntimeException(f"Error in execution: {error}") from error
+
+    def _wanted(self, output_names: Sequence[str] | None) -> Sequence[str]:
+        if not output_names:
+            return self._output_names
+        if isinstance(output_names, str):
+            raise WrongType(f"The names of outputs are a list; {output_names!r} is none.")
+        for name in output_names:
+            if name not in self._output_types:
+                raise InvalidArgument(f"Invalid output name:{name}")
+        return output_names
+
+    def _run(
+        self,
+        feeds: dict[str, Any],
+        names: Sequence[str],
+        run_options: RunOptions | None,
+        on_device: bool = False,
+    ) -> dict[str, Any]:
+        """The outputs by name, on the device or the host."""
+        given = self._feeds.overridden(feeds)
+        loaded, trace = self._loaded, self._trace
+        start_ns = time.perf_counter_ns() if trace is not None else 0
+        while True:
+            model = loaded.model_for(given) if given else loaded.model
+            try:
+                results = _results(model, feeds, names, run_options, on_device)
+            except ShapeError as error:
+                # Such sizes are no error in ONNX Runtime.
+                if self._feeds.disagree(feeds) and loaded.separate_dims():
+                    continue
+                raise of_run(error) from error
+            except ClrtError as error:
+                raise of_run(error) from error
+            if trace is not None:
+                trace.add_run(start_ns, feeds)
+            return results
+
+    def value(self, name: str, held: Any, device: OrtDevice | None = None) -> OrtValue:
+        """An output as an OrtValue."""
+        type_ = self._output_types[name]
+        return OrtValue(held, type_) if device is None else OrtValue(held, type_, device)
+
+    def get_inputs(self) -> list[NodeArg]:
+        """The inputs that a run must be given."""
+        return self._loaded.inputs
+
+    def get_outputs(self) -> list[NodeArg]:
+        """The outputs."""
+        return self._loaded.outputs
+
+    def get_overridable_initializers(self) -> list[NodeArg]:
+        """Initializers that a run may be given other values of."""
+        return self._loaded.overridable
+
+    def get_modelmeta(self) -> ModelMetadata:
+        """What the file says of its model."""
+        return self._loaded.metadata()
+
+    def get_session_options(self) -> SessionOptions:
+        """The options of the session."""
+        return self._options
+
+    def get_providers(self) -> list[str]:
+        """The providers that were asked for and are there; the first is the one that is used."""
+        return list(self._choice.options)
+
+    def get_provider_options(self) -> dict[str, dict[str, str]]:
+        """The options of each provider."""
+        return {name: dict(options) for name, options in self._choice.options.items()}
+
+    def set_providers(
+        self,
+        providers: Providers = None,
+        provider_options: Sequence[Mapping[Any, Any]] | None = None,
+    ) -> None:
+        """Loads the model anew on the device for other providers."""
+        before = self._loaded
+        self._load(providers, provider_options)
+        before.close()
+
+    def enable_fallback(self) -> None:
+        """Has no effect: a device that fails is an error, and no other takes its place."""
+
+    def disable_fallback(self) -> None:
+        """Has no effect: a device that fails is an error, and no other takes its place."""
+
+    def end_profiling(self) -> str:
+        """Writes the profile of the runs so far, and returns its file; "" without profiling."""
+        return "" if self._trace is None else self._trace.save()
+
+    def get_profiling_start_time_ns(self) -> int:
+        """When profiling began, by `time.perf_counter_ns`; 0 without profiling."""
+        return 0 if self._trace is None else self._trace.start_ns
+
+    def create_ortvalue_from_shape_and_type(
+        self,
+        shape: Sequence[int],
+        element_type: Any,
+        device_type: str,
+        device_id: int = 0,
+        vendor_id: int = -1,
+    ) -> OrtValue:
+        """As `OrtValue.ortvalue_from_shape_and_type`."""
+        make = OrtValue.ortvalue_from_shape_and_type
+        return make(shape, element_type, device_type, device_id, vendor_id)
+
+    def get_input_memory_infos(self) -> list[OrtMemoryInfo]:
+        """Where inputs are best: in the host's memory."""
+        return [OrtMemoryInfo() for _ in self._loaded.inputs]
+
+    def get_output_memory_infos(self) -> list[OrtMemoryInfo]:
+        """Where outputs are: in the host's memory, unless they are bound to a device."""
+        return [OrtMemoryInfo() for _ in self._loaded.outputs]
+
+    def get_input_epdevices(self) -> list[None]:
+        """The device of a plug-in for each input; there are no plug-ins."""
+        return [None for _ in self._loaded.inputs]
+
+    def get_provider_graph_assignment_info(self) -> list[Any]:
+        """Is not there: `clrt explain` tells where each node runs.
+
+        Raises:
+            Fail: Always.
+        """
+        raise Fail("Which nodes run where is told by `clrt explain`, and by Model.explain.")
+
+    def release_captured_graph(self, graph_annotation_id: int = 0) -> None:
+        """Has no effect: no graph is captured."""
+
+    def set_ep_dynamic_options(self, options: Mapping[str, str]) -> None:
+        """Has no effect: clrt has no options that change between runs."""
+        LOG.debug("The options %s of providers are ignored.", dict(options))
+
+    def get_tuning_results(self) -> list[Any]:
+        """What was tuned: nothing here; `clrt tune` keeps its own records."""
+        return []
+
+    def set_tuning_results(
+        self, results: Sequence[Any], *, error_on_invalid: bool = False
+    ) -> None:
+        """Has no effect: `clrt tune` keeps its own records."""
+        LOG.debug("Results of ONNX Runtime's tuning are ignored.")
+
+
+def _results(
+    model: Model,
+    feeds: dict[str, Any],
+    names: Sequence[str],
+    run_options: RunOptions | None,
+    on_device: bool,
+) -> dict[str, Any]:
+    if run_options is None:
+        return model.run(feeds, names, on_device)
+    if not isinstance(run_options, RunOptions):
+        raise WrongType(f"run_options is {run_options!r}; it is a RunOptions.")
+    return run_options.result(lambda: model.submit(feeds, names, on_device))
