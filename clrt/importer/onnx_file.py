@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import onnx
 
@@ -77,7 +78,7 @@ class OnnxFile:
     ) -> None:
         self._model, self._tensors = read_model(source)
         graph = self._model.graph
-        self._initializers = initializers_of(graph)
+        self._initializers: Mapping[str, Any] = initializers_of(graph)
         for dim in _dims(graph.input):
             size = (sizes or {}).get(dim.dim_param, (denoted or {}).get(dim.denotation))
             if size is not None and not dim.dim_value:
@@ -127,8 +128,8 @@ class OnnxFile:
         found = self._initializers.get(name)
         if found is None:
             return None
-        dense = found.values if isinstance(found, onnx.SparseTensorProto) else found
-        return _tensor_text(dense.data_type), tuple(found.dims)
+        type_ = found.values if isinstance(found, onnx.SparseTensorProto) else found
+        return _tensor_text(type_.data_type), tuple(found.dims)
 
 
 def _dims(

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from clrt.ir.op import Array
-from clrt.onnxruntime.exceptions import Fail, InvalidArgument, NotImplemented, RuntimeException
-from clrt.onnxruntime.types import array_type
-from clrt.onnxruntime.values import HOST, OrtDevice, OrtValue, OrtValueVector, at_address
+from clrt.onnxruntime import exceptions
+from clrt.onnxruntime.exceptions import Fail, InvalidArgument, RuntimeException
+from clrt.onnxruntime.values import OrtDevice, OrtValue, OrtValueVector, at_address
 from clrt.runtime.tensors import DeviceTensor
 
 if TYPE_CHECKING:
@@ -182,7 +182,7 @@ class IOBinding:
 def _at(device: OrtDevice, address: int, shape: Sequence[int], element_type: Any) -> Array:
     if device.is_host:
         return at_address(address, shape, element_type)
-    raise NotImplemented(
+    raise exceptions.NotImplemented(
         f"An address on '{device.name}' has no meaning to OpenCL; bind an array or an OrtValue."
     )
 
@@ -199,5 +199,3 @@ def _assign(name: str, value: OrtValue, result: Any) -> None:
         np.copyto(value.held, result)
     else:
         value.held = result
-
-

@@ -11,10 +11,10 @@ from clrt.errors import ClrtError
 from clrt.exporter.onnx_exporter import save_model
 from clrt.importer.onnx_file import FileValue, OnnxFile
 from clrt.model import Model, load
+from clrt.onnxruntime import exceptions
 from clrt.onnxruntime.exceptions import (
     InvalidArgument,
     ModelLoadCanceled,
-    NotImplemented,
     WrongType,
     of_file,
     of_load,
@@ -140,7 +140,7 @@ def _read(source: str | bytes | os.PathLike[str], options: SessionOptions) -> On
         return OnnxFile(given, options.sizes, options.denoted)
     except ClrtError as error:
         if _head(given)[4:8] == _ORT_FORMAT:
-            raise NotImplemented(
+            raise exceptions.NotImplemented(
                 "The model is in ONNX Runtime's own format, which clrt does not read; load the "
                 "ONNX file that it was made of."
             ) from error

@@ -11,7 +11,8 @@ from threading import Lock
 from typing import Any, ClassVar
 
 from clrt.ir.op import Array
-from clrt.onnxruntime.exceptions import Fail, NotImplemented, RuntimeException, WrongType
+from clrt.onnxruntime import exceptions
+from clrt.onnxruntime.exceptions import Fail, RuntimeException, WrongType
 from clrt.onnxruntime.values import OrtValue
 from clrt.runs.run import Run
 
@@ -202,9 +203,7 @@ class SessionOptions(Options):
             raise RuntimeException(f"The value of initializer '{name}' must be an OrtValue.")
         self.initializers[name] = value
 
-    def add_external_initializers(
-        self, names: Sequence[str], values: Sequence[OrtValue]
-    ) -> None:
+    def add_external_initializers(self, names: Sequence[str], values: Sequence[OrtValue]) -> None:
         """Puts values in the place of initializers.
 
         Raises:
@@ -223,7 +222,7 @@ class SessionOptions(Options):
         Raises:
             NotImplemented: Always.
         """
-        raise NotImplemented(
+        raise exceptions.NotImplemented(
             "External data in memory are not read; give the path of the model, or the values by "
             "add_external_initializers."
         )
@@ -346,4 +345,6 @@ class RunOptions(Options):
         Raises:
             NotImplemented: Always.
         """
-        raise NotImplemented("Adapters are not applied to runs; merge them and export the model.")
+        raise exceptions.NotImplemented(
+            "Adapters are not applied to runs; merge them and export the model."
+        )

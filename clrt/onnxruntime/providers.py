@@ -138,7 +138,9 @@ def _by_name(
         )
     pairs: list[tuple[Any, Any]] = []
     for place, item in enumerate(providers):
-        pair = item if isinstance(item, tuple) else (item, {} if options is None else options[place])
+        pair = (
+            item if isinstance(item, tuple) else (item, {} if options is None else options[place])
+        )
         if len(pair) != 2 or not isinstance(pair[0], str) or not isinstance(pair[1], Mapping):
             raise InvalidArgument(
                 "'providers' values must be either strings or (string, dict) tuples; "

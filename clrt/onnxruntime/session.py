@@ -23,7 +23,7 @@ from clrt.onnxruntime.exceptions import (
 from clrt.onnxruntime.feeds import Feeds
 from clrt.onnxruntime.loaded import LoadedFile
 from clrt.onnxruntime.memory import OrtMemoryInfo
-from clrt.onnxruntime.options import LOG, TERMINATED, RunOptions, SessionOptions
+from clrt.onnxruntime.options import LOG, RunOptions, SessionOptions
 from clrt.onnxruntime.providers import Providers, choose
 from clrt.onnxruntime.trace import Trace
 from clrt.onnxruntime.types import ModelMetadata, NodeArg
@@ -331,9 +331,7 @@ class InferenceSession:
         """What was tuned: nothing here; `clrt tune` keeps its own records."""
         return []
 
-    def set_tuning_results(
-        self, results: Sequence[Any], *, error_on_invalid: bool = False
-    ) -> None:
+    def set_tuning_results(self, results: Sequence[Any], *, error_on_invalid: bool = False) -> None:
         """Has no effect: `clrt tune` keeps its own records."""
         LOG.debug("Results of ONNX Runtime's tuning are ignored.")
 

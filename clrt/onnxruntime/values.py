@@ -13,9 +13,9 @@ import numpy as np
 from clrt.errors import ClrtError
 from clrt.ir.dtypes import DType
 from clrt.ir.op import Array
+from clrt.onnxruntime import exceptions
 from clrt.onnxruntime.exceptions import (
     InvalidArgument,
-    NotImplemented,
     RuntimeException,
     of_run,
 )
@@ -116,12 +116,12 @@ class OrtValue:
             raise RuntimeException(
                 "Creation of OrtValues is currently only supported from non-string numpy arrays"
             )
-        return cls._placed(np.asarray(data, order="C"), OrtDevice(device_type, device_id, vendor_id))
+        return cls._placed(
+            np.asarray(data, order="C"), OrtDevice(device_type, device_id, vendor_id)
+        )
 
     @classmethod
-    def ortvalue_from_numpy_with_onnx_type(
-        cls, data: Array, /, onnx_element_type: int
-    ) -> OrtValue:
+    def ortvalue_from_numpy_with_onnx_type(cls, data: Array, /, onnx_element_type: int) -> OrtValue:
         """A tensor of another element type over the memory of an array, such as bfloat16.
 
         Raises:
@@ -160,7 +160,7 @@ class OrtValue:
         Raises:
             NotImplemented: Always.
         """
-        raise NotImplemented(_SPARSE)
+        raise exceptions.NotImplemented(_SPARSE)
 
     @classmethod
     def from_dlpack(cls, data: Any, /) -> OrtValue:
@@ -237,7 +237,7 @@ class OrtValue:
         Raises:
             NotImplemented: Always.
         """
-        raise NotImplemented(_SPARSE)
+        raise exceptions.NotImplemented(_SPARSE)
 
     def numpy(self) -> Array:
         """The elements: the host's memory itself, or a copy from the device.
@@ -308,7 +308,7 @@ class SparseTensor:
     """Is not there: clrt has no sparse tensors."""
 
     def __init__(self, *_: object) -> None:
-        raise NotImplemented(_SPARSE)
+        raise exceptions.NotImplemented(_SPARSE)
 
     @classmethod
     def sparse_coo_from_numpy(cls, *_: object) -> SparseTensor:
@@ -341,6 +341,5 @@ def at_address(address: int, shape: Sequence[int], given: Any) -> Array:
     """
     dtype = _numpy_of(given)
     size = prod(shape) * dtype.itemsize
-    memory = (ctypes.c_ubyte * size).from_address(address) if size else bytearray()
+    memory = memoryview((ctypes.c_ubyte * size).from_address(address)) if size else bytearray()
     return np.frombuffer(memory, dtype).reshape(tuple(shape))
-
