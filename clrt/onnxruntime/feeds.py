@@ -153,7 +153,7 @@ def _tensor(name: str, dtype: DType, given: Any, device: DeviceInfo) -> Array | 
     """A tensor of what is no array: an OrtValue, or a list, whose elements have no dtype yet."""
     held = _held(given)
     if isinstance(held, DeviceTensor):
-        return held if held.session.device.index == device.index else held.numpy()
+        return held if held.session.device.key == device.key else held.numpy()
     if isinstance(held, np.ndarray):
         return held
     if held is None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from clrt.errors import ClrtError, ShapeError
+from clrt.errors import ClrtError, DeviceError, ShapeError
 from clrt.model import Model
 from clrt.onnxruntime.binding import IOBinding
 from clrt.onnxruntime.exceptions import (
@@ -28,6 +28,8 @@ from clrt.onnxruntime.providers import Providers, choose
 from clrt.onnxruntime.trace import Trace
 from clrt.onnxruntime.types import ModelMetadata, NodeArg
 from clrt.onnxruntime.values import OrtDevice, OrtValue, OrtValueVector
+from clrt.runtime.cores import with_cores
+from clrt.runtime.devices import DeviceInfo
 
 _ASYNC_THREADS = 2
 AsyncCallback = Callable[[list[Any], Any, str], object]
@@ -78,16 +80,16 @@ class InferenceSession:
         start_ns = time.perf_counter_ns()
         try:
             self._choice = choose(providers, provider_options)
+            device = _divided(self._choice.device, self._options.intra_op_num_threads)
         except StatusError:
             raise
         except ClrtError as error:
             raise of_load(error) from error
-        self._loaded = LoadedFile(self._source, self._options, self._choice.device)
-        loaded, device = self._loaded, self._choice.device
+        self._loaded = loaded = LoadedFile(self._source, self._options, device)
         self._feeds = Feeds(loaded.inputs, loaded.overridable, device)
         self._output_names = [arg.name for arg in self._loaded.outputs]
         self._output_types = {arg.name: arg.type for arg in self._loaded.outputs}
-        LOG.info("The model runs on %s.", self._choice.device)
+        LOG.info("The model runs on %s, %s units.", device, device.caps.compute_units)
         if self._trace is not None:
             self._trace.add("session_initialization", start_ns)
 
@@ -334,6 +336,17 @@ class InferenceSession:
     def set_tuning_results(self, results: Sequence[Any], *, error_on_invalid: bool = False) -> None:
         """Has no effect: `clrt tune` keeps its own records."""
         LOG.debug("Results of ONNX Runtime's tuning are ignored.")
+
+
+def _divided(device: DeviceInfo, cores: int) -> DeviceInfo:
+    """The device with so many cores, if any are asked for and it can be divided."""
+    if cores < 1:
+        return device
+    try:
+        return with_cores(device, cores)
+    except DeviceError as error:
+        LOG.debug("SessionOptions.intra_op_num_threads = %d is ignored: %s", cores, error)
+        return device
 
 
 def _results(

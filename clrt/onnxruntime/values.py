@@ -182,7 +182,7 @@ class OrtValue:
         """The address of the elements.
 
         Raises:
-            RuntimeException: They are on a device, where OpenCL gives no address, or there are none.
+            RuntimeException: They are on a device, where OpenCL gives no address, or it is none.
         """
         if not isinstance(self.held, np.ndarray):
             raise RuntimeException("This OrtValue has no address: it is no tensor of the host's.")

@@ -49,6 +49,11 @@ class DeviceInfo:
     handle: Any = dataclasses.field(repr=False, compare=False)
 
     @property
+    def key(self) -> tuple[int, int]:
+        """Tells it, and parts of it that have fewer units, from each other."""
+        return self.index, self.caps.compute_units
+
+    @property
     def name(self) -> str:
         """The device's name, as its driver gives it."""
         return self.caps.name

@@ -177,14 +177,14 @@ def large_buffers(session: Session) -> tuple[cl.Buffer, cl.Buffer]:
     return session.upload(ones), session.upload(ones)
 
 
-_MEASURED: dict[int, Peaks] = {}
+_MEASURED: dict[tuple[int, int], Peaks] = {}
 
 
 def peaks_of(session: Session) -> Peaks:
     """The ceilings of the session's device: measured at the first call, about two seconds."""
-    index = session.device.index
+    key = session.device.key
     with session.using():
-        if index not in _MEASURED:
+        if key not in _MEASURED:
             buffers = large_buffers(session)
             copies = kernel_copy(session, *buffers), buffer_copy(session, *buffers)
             gbs = max(_speed(session, probe, _SECONDS) for probe in copies)
@@ -194,8 +194,8 @@ def peaks_of(session: Session) -> Peaks:
             gflops = max(_speed(session, probe, _SECONDS) for probe in products)
             cached = _cached_speeds(session)
             # The largest set is too large for any cache, and may be moved faster than a copy is.
-            _MEASURED[index] = Peaks(gflops, max(gbs, cached[-1][1]), cached)
-        return _MEASURED[index]
+            _MEASURED[key] = Peaks(gflops, max(gbs, cached[-1][1]), cached)
+        return _MEASURED[key]
 
 
 def _cached_speeds(session: Session) -> tuple[tuple[int, float], ...]:

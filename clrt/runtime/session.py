@@ -191,7 +191,7 @@ def _aligned(nbytes: int) -> Array:
     return memory[-memory.ctypes.data % ALIGNMENT_BYTES :][:nbytes]
 
 
-_SESSIONS: dict[tuple[int, Path], Session] = {}
+_SESSIONS: dict[tuple[tuple[int, int], Path], Session] = {}
 _SESSIONS_LOCK = RLock()
 
 
@@ -201,12 +201,12 @@ def session_for(device: DeviceInfo, cache_dir: Path | None = None) -> Session:
     Raises:
         DeviceError: The driver gives no context, or does not work in this fork.
     """
-    key = (device.index, cache_dir or knobs.cache_dir())
+    key = (device.key, cache_dir or knobs.cache_dir())
     check_process(device, device.caps)
     with _SESSIONS_LOCK:
         if key in _SESSIONS:
             return _SESSIONS[key]
-        connection = next((c for c in _connections() if c.device.index == device.index), None)
+        connection = next((c for c in _connections() if c.device.key == device.key), None)
         if connection is None:
             with Guard(str(device), device.caps.global_mem_bytes):
                 context = cl.Context([device.handle])
