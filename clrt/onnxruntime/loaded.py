@@ -42,7 +42,7 @@ class LoadedFile:
     def __init__(
         self, source: str | bytes | os.PathLike[str], options: SessionOptions, device: DeviceInfo
     ) -> None:
-        if options.is_load_cancelled:
+        if options.given.is_load_cancelled:
             raise ModelLoadCanceled("The flag for it was set in the SessionOptions.")
         self._options = options
         self._device = device
@@ -137,7 +137,7 @@ def _read(source: str | bytes | os.PathLike[str], options: SessionOptions) -> On
     else:
         raise WrongType(f"Unable to load from type '{type(source)}'")
     try:
-        return OnnxFile(given, options.sizes, options.denoted)
+        return OnnxFile(given, options.given.sizes, options.given.denoted)
     except ClrtError as error:
         if _head(given)[4:8] == _ORT_FORMAT:
             raise exceptions.NotImplemented(

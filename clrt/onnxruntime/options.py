@@ -5,11 +5,13 @@ from __future__ import annotations
 import logging
 import operator
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
 from enum import IntEnum
 from pathlib import Path
 from threading import Lock
 from typing import Any, ClassVar
 
+from clrt.errors import CancelledError
 from clrt.ir.op import Array
 from clrt.onnxruntime import exceptions
 from clrt.onnxruntime.exceptions import Fail, RuntimeException, WrongType
@@ -57,14 +59,17 @@ _CASTS: Mapping[type, Callable[[Any], object]] = {bool: bool, int: _as_int}
 
 
 class Options:
-    """Named settings with the types that ONNX Runtime gives them, and entries of text."""
+    """Named settings, which are the class's own attributes, and entries of text."""
 
-    _defaults: ClassVar[Mapping[str, Any]]
+    _defaults: ClassVar[dict[str, Any]]
+    _entries: dict[str, str]
+
+    def __init_subclass__(cls) -> None:
+        names = (n for n in cls.__annotations__ if not n.startswith("_"))
+        cls._defaults = {name: getattr(cls, name) for name in names}
 
     def __init__(self) -> None:
-        entries: dict[str, str] = {}
-        for name, value in {**self._defaults, "_entries": entries}.items():
-            object.__setattr__(self, name, value)
+        object.__setattr__(self, "_entries", {})
 
     def __setattr__(self, name: str, value: object) -> None:
         kind = type(self).__name__
@@ -73,7 +78,7 @@ class Options:
         wanted = type(self._defaults[name])
         taken = _CASTS[wanted](value) if wanted in _CASTS else value
         if not isinstance(taken, wanted):
-            raise WrongType(f"{kind}.{name} is a {wanted.__name__}; {value!r} is none.")
+            raise WrongType(f"{kind}.{name} must be of type {wanted.__name__}; it is {value!r}.")
         object.__setattr__(self, name, taken)
 
     def changed(self) -> dict[str, object]:
@@ -92,7 +97,24 @@ class Options:
             raise RuntimeException(f"{kind} does not have configuration with key: {key}")
         return self._entries[key]
 
-    _entries: dict[str, str]
+
+@dataclass
+class Given:
+    """What the methods of a `SessionOptions` were told.
+
+    Attributes:
+        sizes: Of dims by their name.
+        denoted: Of dims by their denotation.
+        initializers: Values in the place of initializers.
+        providers: Options of providers by name.
+        is_load_cancelled: Whether nothing is to be loaded.
+    """
+
+    sizes: dict[str, int] = field(default_factory=dict)
+    denoted: dict[str, int] = field(default_factory=dict)
+    initializers: dict[str, OrtValue] = field(default_factory=dict)
+    providers: dict[str, dict[str, str]] = field(default_factory=dict)
+    is_load_cancelled: bool = False
 
 
 class SessionOptions(Options):
@@ -103,24 +125,6 @@ class SessionOptions(Options):
     of initializers and providers. All else is noted in the log, at the level of debugging.
     """
 
-    _defaults: ClassVar[Mapping[str, Any]] = {
-        "enable_cpu_mem_arena": True,
-        "enable_mem_pattern": True,
-        "enable_mem_reuse": True,
-        "enable_profiling": False,
-        "execution_mode": ExecutionMode.ORT_SEQUENTIAL,
-        "execution_order": ExecutionOrder.DEFAULT,
-        "graph_optimization_level": GraphOptimizationLevel.ORT_ENABLE_ALL,
-        "inter_op_num_threads": 0,
-        "intra_op_num_threads": 0,
-        "log_severity_level": -1,
-        "log_verbosity_level": 0,
-        "logid": "",
-        "optimized_model_filepath": "",
-        "profile_file_prefix": "onnxruntime_profile_",
-        "use_deterministic_compute": False,
-        "use_per_session_threads": True,
-    }
     _followed: ClassVar = frozenset(
         (
             "enable_profiling",
@@ -132,33 +136,33 @@ class SessionOptions(Options):
         )
     )
 
-    enable_cpu_mem_arena: bool
-    enable_mem_pattern: bool
-    enable_mem_reuse: bool
-    enable_profiling: bool
-    execution_mode: ExecutionMode
-    execution_order: ExecutionOrder
-    graph_optimization_level: GraphOptimizationLevel
-    inter_op_num_threads: int
-    intra_op_num_threads: int
-    log_severity_level: int
-    log_verbosity_level: int
-    logid: str
-    optimized_model_filepath: str
-    profile_file_prefix: str
-    use_deterministic_compute: bool
-    use_per_session_threads: bool
-    sizes: dict[str, int]
-    denoted: dict[str, int]
-    initializers: dict[str, OrtValue]
-    providers: dict[str, dict[str, str]]
-    is_load_cancelled: bool
+    enable_cpu_mem_arena: bool = True
+    enable_mem_pattern: bool = True
+    enable_mem_reuse: bool = True
+    enable_profiling: bool = False
+    execution_mode: ExecutionMode = ExecutionMode.ORT_SEQUENTIAL
+    execution_order: ExecutionOrder = ExecutionOrder.DEFAULT
+    graph_optimization_level: GraphOptimizationLevel = GraphOptimizationLevel.ORT_ENABLE_ALL
+    inter_op_num_threads: int = 0
+    intra_op_num_threads: int = 0
+    log_severity_level: int = -1
+    log_verbosity_level: int = 0
+    logid: str = ""
+    optimized_model_filepath: str = ""
+    profile_file_prefix: str = "onnxruntime_profile_"
+    use_deterministic_compute: bool = False
+    use_per_session_threads: bool = True
+
+    _given: Given
 
     def __init__(self) -> None:
         super().__init__()
-        for name in ("sizes", "denoted", "initializers", "providers"):
-            object.__setattr__(self, name, {})
-        object.__setattr__(self, "is_load_cancelled", False)
+        object.__setattr__(self, "_given", Given())
+
+    @property
+    def given(self) -> Given:
+        """What its methods were told."""
+        return self._given
 
     @property
     def optimize_level(self) -> int:
@@ -187,11 +191,11 @@ class SessionOptions(Options):
 
     def add_free_dimension_override_by_name(self, name: str, size: int) -> None:
         """Gives the symbolic dim of a name a size in all inputs."""
-        self.sizes[name] = operator.index(size)
+        self._given.sizes[name] = operator.index(size)
 
     def add_free_dimension_override_by_denotation(self, denotation: str, size: int) -> None:
         """Gives the dims of a denotation, such as "DATA_BATCH", a size in all inputs."""
-        self.denoted[denotation] = operator.index(size)
+        self._given.denoted[denotation] = operator.index(size)
 
     def add_initializer(self, name: str, value: OrtValue) -> None:
         """Puts a value in the place of an initializer.
@@ -201,7 +205,7 @@ class SessionOptions(Options):
         """
         if not isinstance(value, OrtValue) or not value.is_tensor():
             raise RuntimeException(f"The value of initializer '{name}' must be an OrtValue.")
-        self.initializers[name] = value
+        self._given.initializers[name] = value
 
     def add_external_initializers(self, names: Sequence[str], values: Sequence[OrtValue]) -> None:
         """Puts values in the place of initializers.
@@ -229,11 +233,11 @@ class SessionOptions(Options):
 
     def values(self) -> dict[str, Array]:
         """The elements that take the place of those of initializers."""
-        return {name: value.numpy() for name, value in self.initializers.items()}
+        return {name: value.numpy() for name, value in self._given.initializers.items()}
 
     def add_provider(self, name: str, options: Mapping[str, str]) -> None:
         """A provider for sessions that are given none."""
-        self.providers[name] = dict(options)
+        self._given.providers[name] = dict(options)
 
     def add_provider_for_devices(self, devices: Sequence[Any], options: Mapping[str, str]) -> None:
         """Is ignored: there are no plug-ins of providers, and so no devices of theirs."""
@@ -241,7 +245,7 @@ class SessionOptions(Options):
 
     def has_providers(self) -> bool:
         """Whether `add_provider` was called."""
-        return bool(self.providers)
+        return bool(self._given.providers)
 
     def set_provider_selection_policy(self, policy: object) -> None:
         """Is ignored: `ClrtExecutionProvider` takes the best device."""
@@ -263,7 +267,7 @@ class SessionOptions(Options):
 
     def set_load_cancellation_flag(self, is_cancelled: bool) -> None:
         """Whether loading ends with `ModelLoadCanceled`."""
-        object.__setattr__(self, "is_load_cancelled", bool(is_cancelled))
+        self._given.is_load_cancelled = bool(is_cancelled)
 
     def set_ep_context_data_read_func(
         self, read_func: Callable[..., Any], max_data_size: int = 0
@@ -278,19 +282,11 @@ class SessionOptions(Options):
 class RunOptions(Options):
     """How a run goes. `terminate`, set to True in another thread, ends the runs that have them."""
 
-    _defaults: ClassVar[Mapping[str, Any]] = {
-        "log_severity_level": -1,
-        "log_verbosity_level": 0,
-        "logid": "",
-        "only_execute_path_to_fetches": False,
-        "terminate": False,
-    }
-
-    log_severity_level: int
-    log_verbosity_level: int
-    logid: str
-    only_execute_path_to_fetches: bool
-    terminate: bool
+    log_severity_level: int = -1
+    log_verbosity_level: int = 0
+    logid: str = ""
+    only_execute_path_to_fetches: bool = False
+    terminate: bool = False
     _lock: Lock
     _runs: set[Run]
 
@@ -323,6 +319,8 @@ class RunOptions(Options):
             if is_late:
                 run.cancel()
             return run.wait()
+        except CancelledError as error:
+            raise Fail(TERMINATED) from error
         finally:
             with self._lock:
                 self._runs.discard(run)

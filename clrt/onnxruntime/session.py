@@ -70,8 +70,8 @@ class InferenceSession:
         self._options = options
         self._trace = Trace(options.profile_file_prefix) if options.enable_profiling else None
         self._threads: ThreadPoolExecutor | None = None
-        if providers is None and options.providers:
-            providers = list(options.providers.items())
+        if providers is None and options.given.providers:
+            providers = list(options.given.providers.items())
         self._load(providers, provider_options)
 
     def _load(

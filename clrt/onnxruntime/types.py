@@ -61,7 +61,7 @@ def element_type(given: Any) -> DType:
     return dtype
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class NodeArg:
     """An input or output of a session.
 
@@ -79,7 +79,7 @@ class NodeArg:
         return f"NodeArg(name='{self.name}', type='{self.type}', shape={self.shape})"
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class ModelMetadata:
     """What a model's file says of it.
 

@@ -1,0 +1,120 @@
+"""Everything that ONNX Runtime's classes have is there, and what programs use of the module."""
+
+from __future__ import annotations
+
+import logging
+from typing import Any
+
+import onnxruntime
+import pytest
+from onnxruntime.capi import onnxruntime_pybind11_state as theirs
+
+import clrt
+import clrt.onnxruntime as ort
+from clrt.onnxruntime.capi import onnxruntime_pybind11_state as state
+
+ENUMS = ["ExecutionMode", "ExecutionOrder", "GraphOptimizationLevel", "OrtAllocatorType"]
+CLASSES = [
+    "IOBinding",
+    "InferenceSession",
+    "ModelMetadata",
+    "NodeArg",
+    "OrtDevice",
+    "OrtValue",
+    "RunOptions",
+    "SessionOptions",
+]
+
+
+def _public(made: Any) -> set[str]:
+    return {name for name in dir(made) if not name.startswith("_")}
+
+
+@pytest.mark.parametrize("name", CLASSES)
+def test_classes_have_what_theirs_have(name: str) -> None:
+    assert _public(getattr(onnxruntime, name)) <= _public(getattr(ort, name))
+
+
+@pytest.mark.parametrize("name", [*ENUMS, "OrtMemType"])
+def test_enumerations_have_their_numbers(name: str) -> None:
+    theirs_by_name = getattr(onnxruntime, name).__members__
+    ours_by_name = getattr(ort, name).__members__
+    assert {n: int(v) for n, v in theirs_by_name.items()} == dict(ours_by_name)
+
+
+def test_the_module_has_what_programs_use() -> None:
+    used = {"capi", "InferenceSession", "get_available_providers", "set_default_logger_severity"}
+    assert used <= _public(onnxruntime) & _public(ort)
+    missing = _public(onnxruntime) - _public(ort)
+    functions = {n for n in missing if callable(getattr(onnxruntime, n)) and n.islower()}
+    assert functions == {
+        "copy_tensors",
+        "create_and_register_allocator_v2",
+        "get_ep_devices",
+        "print_debug_info",
+        "register_execution_provider_library",
+        "set_default_logger_callback",
+        "unregister_execution_provider_library",
+    }
+    with pytest.raises(AttributeError, match="no LoraAdapter"):
+        _ = ort.LoraAdapter
+
+
+def test_exceptions_have_their_names() -> None:
+    raised = {n for n in _public(theirs) if _is_exception(getattr(theirs, n))}
+    assert {"Fail", "InvalidArgument", "NoSuchFile", "NotImplemented"} <= raised
+    for name in raised:
+        own = getattr(state, name)
+        assert issubclass(own, clrt.ClrtError) and own.__name__ == name
+        assert str(own("why")).startswith("[ONNXRuntimeError] : ")
+        assert str(own("why")).endswith(" : why")
+
+
+def _is_exception(made: Any) -> bool:
+    return isinstance(made, type) and issubclass(made, Exception)
+
+
+@pytest.mark.parametrize("name", ["SessionOptions", "RunOptions"])
+def test_options_have_their_values(name: str) -> None:
+    ours, others = getattr(ort, name)(), getattr(onnxruntime, name)()
+    for setting in _public(others):
+        value = getattr(others, setting)
+        if not callable(value):
+            is_enum = hasattr(value, "value")
+            assert getattr(ours, setting) == (int(value) if is_enum else value)
+            setattr(ours, setting, getattr(ours, setting))
+    with pytest.raises(AttributeError, match="no attribute 'fast'"):
+        ours.fast = True
+    with pytest.raises(TypeError, match="log_severity_level"):
+        ours.log_severity_level = "loud"
+
+
+def test_what_is_not_followed_is_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    options = ort.SessionOptions()
+    options.execution_mode = ort.ExecutionMode.ORT_PARALLEL
+    options.enable_mem_pattern = False
+    options.intra_op_num_threads = 1
+    options.add_session_config_entry("session.use_env_allocators", "1")
+    with caplog.at_level(logging.DEBUG, "clrt.onnxruntime"):
+        options.log_ignored()
+    logged = caplog.text
+    for name in ("execution_mode", "enable_mem_pattern", "session.use_env_allocators"):
+        assert name in logged
+    assert "intra_op" not in logged
+
+
+def test_the_log_has_a_level() -> None:
+    log = logging.getLogger("clrt.onnxruntime")
+    before = log.level
+    try:
+        ort.set_default_logger_severity(3)
+        assert log.level == logging.ERROR
+        with pytest.raises(RuntimeError, match="severity"):
+            ort.set_default_logger_severity(9)
+    finally:
+        log.setLevel(before)
+
+
+def test_sparse_tensors_are_refused() -> None:
+    with pytest.raises(state.NotImplemented, match="sparse"):
+        ort.SparseTensor.sparse_coo_from_numpy([2], [1.0], [0], ort.OrtDevice.make("cpu", 0))
