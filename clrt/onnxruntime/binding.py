@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class _Target:
+class _BoundOutput:
     """Where an output goes: a place, or an OrtValue that is there."""
 
     device: OrtDevice
@@ -37,7 +37,7 @@ class IOBinding:
     def __init__(self, session: InferenceSession) -> None:
         self.session = session
         self.inputs: dict[str, Any] = {}
-        self._targets: dict[str, _Target] = {}
+        self._targets: dict[str, _BoundOutput] = {}
         self._outputs = OrtValueVector()
 
     def bind_cpu_input(self, name: str, arr_on_cpu: Array) -> None:
@@ -101,18 +101,18 @@ class IOBinding:
         """
         device = OrtDevice(device_type, device_id)
         if buffer_ptr is None:
-            self._targets[name] = _Target(device)
+            self._targets[name] = _BoundOutput(device)
             return
         if element_type is None or shape is None:
             raise InvalidArgument(
                 "`element_type` and `shape` are to be provided if pre-allocated memory is provided"
             )
         value = OrtValue(_at(device, buffer_ptr, shape, element_type))
-        self._targets[name] = _Target(device, value)
+        self._targets[name] = _BoundOutput(device, value)
 
     def bind_ortvalue_output(self, name: str, ortvalue: OrtValue) -> None:
         """Binds an output to an OrtValue, which takes its elements at each run."""
-        self._targets[name] = _Target(OrtDevice(ortvalue.device_name()), ortvalue)
+        self._targets[name] = _BoundOutput(OrtDevice(ortvalue.device_name()), ortvalue)
 
     def synchronize_inputs(self) -> None:
         """Has no effect: a run waits for its inputs."""

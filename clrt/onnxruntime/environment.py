@@ -73,9 +73,7 @@ def get_version_string() -> str:
 
 def get_build_info() -> str:
     """What this is."""
-    import clrt
-
-    return f"clrt {clrt.__version__} with the interface of ONNX Runtime {VERSION}"
+    return f"clrt with the interface of ONNX Runtime {VERSION}"
 
 
 def has_collective_ops() -> bool:

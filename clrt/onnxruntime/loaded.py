@@ -23,7 +23,6 @@ from clrt.onnxruntime.options import LOG, SessionOptions
 from clrt.onnxruntime.types import ModelMetadata, NodeArg, array_type
 from clrt.passes.pipeline import optimize
 from clrt.runtime.devices import DeviceInfo
-from clrt.signature import TensorSpec
 
 # Where the name of ONNX Runtime's own format stands in a file of it.
 _ORT_FORMAT = b"ORTM"
@@ -118,7 +117,7 @@ class LoadedFile:
 
     def _outputs(self) -> Iterator[NodeArg]:
         """The outputs: as the file declares them, and where it does not, as they are inferred."""
-        names = _names_of_dims(self._file.inputs, self.model.inputs)
+        names = _names_of_dims(self._file.inputs, self.model)
         for value, spec in zip(self._file.outputs, self.model.outputs, strict=True):
             inferred = None if spec.shape is None else [_dim(d, names) for d in spec.shape]
             yield NodeArg(value.name, value.type, _merged(value.shape, inferred))
@@ -160,13 +159,11 @@ def _node_arg(value: FileValue) -> NodeArg:
     return NodeArg(value.name, value.type, list(value.shape or ()))
 
 
-def _names_of_dims(
-    declared: Sequence[FileValue], inputs: Sequence[TensorSpec]
-) -> dict[str, str | None]:
+def _names_of_dims(declared: Sequence[FileValue], model: Model) -> dict[str, str | None]:
     """The name that the file has for each of clrt's symbols."""
     return {
         str(symbol): name if isinstance(name, str) else None
-        for value, spec in zip(declared, inputs, strict=True)
+        for value, spec in zip(declared, model.inputs, strict=True)
         for name, symbol in zip(value.shape or (), spec.shape or (), strict=False)
     }
 

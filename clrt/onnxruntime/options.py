@@ -1,4 +1,4 @@
-"""Options of sessions and runs: each of ONNX Runtime's is taken, and followed where it can be."""
+"""Settings of sessions and runs: each of ONNX Runtime's is taken, and followed where it can be."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def _as_int(value: Any) -> int | None:
 _CASTS: Mapping[type, Callable[[Any], object]] = {bool: bool, int: _as_int}
 
 
-class Options:
+class Settings:
     """Named settings, which are the class's own attributes, and entries of text."""
 
     _defaults: ClassVar[dict[str, Any]]
@@ -106,7 +106,7 @@ class Given:
         sizes: Of dims by their name.
         denoted: Of dims by their denotation.
         initializers: Values in the place of initializers.
-        providers: Options of providers by name.
+        providers: Settings of providers by name.
         is_load_cancelled: Whether nothing is to be loaded.
     """
 
@@ -117,7 +117,7 @@ class Given:
     is_load_cancelled: bool = False
 
 
-class SessionOptions(Options):
+class SessionOptions(Settings):
     """How a session loads and runs its model.
 
     Followed are `graph_optimization_level`, `intra_op_num_threads` on a CPU device,
@@ -279,7 +279,7 @@ class SessionOptions(Options):
         """Is ignored, as `set_ep_context_data_read_func`."""
 
 
-class RunOptions(Options):
+class RunOptions(Settings):
     """How a run goes. `terminate`, set to True in another thread, ends the runs that have them."""
 
     log_severity_level: int = -1

@@ -47,7 +47,7 @@ Providers: TypeAlias = "Sequence[str | tuple[str, Mapping[Any, Any]]] | None"
 
 
 @dataclass(frozen=True)
-class Choice:
+class ProviderChoice:
     """What a session runs on.
 
     Attributes:
@@ -73,7 +73,9 @@ def get_device() -> str:
     return "GPU" if _gpus() else "CPU"
 
 
-def choose(providers: Providers, options: Sequence[Mapping[Any, Any]] | None = None) -> Choice:
+def choose(
+    providers: Providers, options: Sequence[Mapping[Any, Any]] | None = None
+) -> ProviderChoice:
     """The device for providers in order of preference.
 
     Without any it is the device that `clrt.load` takes. One that is not there is passed over with
@@ -103,7 +105,7 @@ def choose(providers: Providers, options: Sequence[Mapping[Any, Any]] | None = N
             )
     there.setdefault(CPU, {})
     name, given = next(iter(there.items()))
-    return Choice(_device(name, given), there)
+    return ProviderChoice(_device(name, given), there)
 
 
 def device_of_type(name: str, number: int) -> DeviceInfo:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 
-class Trace:
+class SessionTrace:
     """Events of a session, written as one file.
 
     Attributes:

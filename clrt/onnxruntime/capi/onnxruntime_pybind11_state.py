@@ -1,6 +1,7 @@
 """The exceptions, and the classes that ONNX Runtime has here."""
 
 from clrt.onnxruntime.environment import (
+    create_and_register_allocator,
     disable_telemetry_events,
     enable_telemetry_events,
     get_build_info,
@@ -8,6 +9,7 @@ from clrt.onnxruntime.environment import (
     has_collective_ops,
     set_default_logger_severity,
     set_default_logger_verbosity,
+    set_global_thread_pool_sizes,
     set_seed,
 )
 from clrt.onnxruntime.exceptions import (
@@ -70,6 +72,7 @@ __all__ = [
     "RuntimeException",
     "SessionOptions",
     "SparseTensor",
+    "create_and_register_allocator",
     "disable_telemetry_events",
     "enable_telemetry_events",
     "get_all_providers",
@@ -80,5 +83,6 @@ __all__ = [
     "has_collective_ops",
     "set_default_logger_severity",
     "set_default_logger_verbosity",
+    "set_global_thread_pool_sizes",
     "set_seed",
 ]
