@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from threading import RLock
 from typing import Any
 
 from clrt.errors import ClrtError
@@ -47,6 +48,7 @@ class LoadedFile:
         self._device = device
         self._models: dict[frozenset[str], Model] = {}
         self._is_separate = False
+        self._lock = RLock()
         self._file = _read(source, options)
         self._values = options.values()
         self._check_values()
@@ -76,28 +78,37 @@ class LoadedFile:
         Raises:
             ClrtError: One of ONNX Runtime's: the model is not valid, or cannot run here.
         """
-        if given not in self._models:
-            try:
-                graph = self._file.graph(given, self._values)
-                level = self._options.optimize_level
-                self._models[given] = load(graph, device=self._device, optimize_level=level)
-            except ClrtError as error:
-                raise of_load(error) from error
-        return self._models[given]
+        with self._lock:
+            if given not in self._models:
+                try:
+                    graph = self._file.graph(given, self._values)
+                    level = self._options.optimize_level
+                    self._models[given] = load(graph, device=self._device, optimize_level=level)
+                except ClrtError as error:
+                    raise of_load(error) from error
+            return self._models[given]
 
-    def separate_dims(self) -> bool:
+    def separate_dims(self, refused: Model) -> bool:
         """Lets each dim have a size of its own, for inputs that contradict their dims' names.
 
-        ONNX Runtime does not look at these names. It returns whether that is new.
+        ONNX Runtime does not look at these names.
+
+        Args:
+            refused: The model that did not take such inputs.
+
+        Returns:
+            Whether there is another model now.
         """
-        if self._is_separate:
-            return False
-        LOG.info("The sizes of the inputs contradict the names of their dims; loading without.")
-        self._is_separate = True
-        self._file.separate_dims()
-        self._models.clear()
-        self.model = self.model_for(frozenset())
-        return True
+        with self._lock:
+            if refused in self._models.values():
+                if self._is_separate:
+                    return False
+                LOG.info("Inputs contradict the names of their dims; loading without these.")
+                self._is_separate = True
+                self._file.separate_dims()
+                self._models.clear()
+                self.model = self.model_for(frozenset())
+            return True
 
     def close(self) -> None:
         """Frees the device memory."""

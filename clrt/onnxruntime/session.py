@@ -224,7 +224,7 @@ class InferenceSession(SessionFacts):
                 results = _results(model, feeds, names, run_options, on_device)
             except ShapeError as error:
                 # Such sizes are no error in ONNX Runtime.
-                if self._feeds.disagree(feeds) and loaded.separate_dims():
+                if self._feeds.disagree(feeds) and loaded.separate_dims(model):
                     continue
                 raise of_run(error) from error
             except ClrtError as error:

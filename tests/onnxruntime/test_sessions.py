@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 import time
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ import pytest
 
 import clrt
 import clrt.onnxruntime as ort
+from clrt.onnxruntime import providers
 from clrt.onnxruntime.capi.onnxruntime_pybind11_state import Fail, InvalidArgument, NotImplemented
 from tests.models.onnx_text import normal, parsed
 from tests.onnxruntime.side_by_side import CPU, agree, same, session
@@ -268,6 +270,28 @@ def test_providers_that_are_not_there_are_warned_of(providers: Any) -> None:
     with pytest.warns(UserWarning, match="provider"):
         made = ort.InferenceSession(parsed(TWO), providers=providers)
     assert made.get_providers() == CPU
+
+
+def test_names_of_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A CPU device stands for a GPU: it gets a GPU's kernels."""
+    own = clrt.devices()
+    cpu = next(d for d in own if d.is_default)
+    caps = replace(cpu.caps, kind="gpu", compute_units=cpu.caps.compute_units + 1)
+    monkeypatch.setattr(providers, "devices", lambda: [*own, replace(cpu, caps=caps)])
+    assert ort.get_device() == "GPU"
+    assert {"CUDAExecutionProvider", "DmlExecutionProvider"} < set(ort.get_available_providers())
+    for name in ("CUDAExecutionProvider", "DmlExecutionProvider"):
+        made = ort.InferenceSession(parsed(TWO), providers=[(name, {"device_id": 0}), *CPU])
+        assert made.get_providers() == [name, *CPU]
+        assert made._loaded.model.device.kind == "gpu"
+        same(made.run(None, FEED), [2 * X, Y * Y])
+        with pytest.raises(clrt.DeviceError, match="no GPU 1"):
+            ort.InferenceSession(parsed(TWO), providers=[(name, {"device_id": "1"})])
+    value = ort.OrtValue.ortvalue_from_numpy(X, "cuda", 0)
+    assert (value.device_name(), value.data_type()) == ("cuda", "tensor(float)")
+    same(made.run(["z"], {"x": value, "y": Y}), [2 * X])
+    on_cpu = ort.InferenceSession(parsed(TWO), providers=CPU)
+    same(on_cpu.run(["z"], {"x": value, "y": Y}), [2 * X])
 
 
 def test_terminate_ends_a_run() -> None:
