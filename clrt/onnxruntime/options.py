@@ -66,7 +66,8 @@ class Settings:
 
     def __init_subclass__(cls) -> None:
         names = (n for n in cls.__annotations__ if not n.startswith("_"))
-        cls._defaults = {name: getattr(cls, name) for name in names}
+        inherited = getattr(cls, "_defaults", {})
+        cls._defaults = {**inherited, **{name: getattr(cls, name) for name in names}}
 
     def __init__(self) -> None:
         object.__setattr__(self, "_entries", {})

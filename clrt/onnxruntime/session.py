@@ -65,6 +65,9 @@ class InferenceSession(SessionFacts):
             LOG.debug("The argument %s of InferenceSession is ignored.", name)
         options.log_ignored()
         self._source = path_or_bytes
+        # Optimum and others read it.
+        is_path = isinstance(path_or_bytes, (str, os.PathLike))
+        self._model_path = os.fspath(path_or_bytes) if is_path else None
         self._options = options
         self._trace = (
             SessionTrace(options.profile_file_prefix) if options.enable_profiling else None

@@ -89,6 +89,16 @@ def test_options_have_their_values(name: str) -> None:
         ours.log_severity_level = "loud"
 
 
+def test_classes_can_be_derived_from() -> None:
+    class Options(ort.SessionOptions):
+        pass
+
+    options = Options()
+    options.intra_op_num_threads = 2
+    assert options.changed() == {"intra_op_num_threads": 2}
+    assert ort.SessionOptions().changed() == {}
+
+
 def test_what_is_not_followed_is_in_the_log(caplog: pytest.LogCaptureFixture) -> None:
     options = ort.SessionOptions()
     options.execution_mode = ort.ExecutionMode.ORT_PARALLEL
