@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from math import prod
-from types import TracebackType
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,8 +25,8 @@ class Lease:
     buffer: TrackedBuffer
 
 
-# DLPack's code of the host's memory. Other libraries read no buffer of OpenCL: what leaves by DLPack
-# lies there.
+# DLPack's code of the host's memory, where all lies that leaves by DLPack: other libraries read no
+# buffer of OpenCL.
 _HOST = (1, 0)
 # From here on NumPy's arrays take the arguments of the array API of 2023.
 _VERSIONED = np.lib.NumpyVersion(np.__version__) >= "2.1.0"
@@ -97,12 +96,7 @@ class DeviceTensor:
     def __enter__(self) -> DeviceTensor:
         return self
 
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.release()
 
     @property
