@@ -15,13 +15,14 @@ from typing import Any
 from clrt.functional import common, operators
 from clrt.functional.calls import clear_cache
 from clrt.functional.common import *  # noqa: F403  (its __all__)
-from clrt.functional.operators import DOMAINS, OpDomain
+from clrt.functional.operators import OpDomain
 
-fused, microsoft, ml, training = (
-    OpDomain(name) for name in ("fused", "microsoft", "ml", "training")
-)
+microsoft = OpDomain("microsoft")
+ml = OpDomain("ml")
+training = OpDomain("training")
+fused = OpDomain("fused")
 
-__all__ = [*common.__all__, "clear_cache", *DOMAINS]
+__all__ = [*common.__all__, "clear_cache", "fused", "microsoft", "ml", "training"]
 
 
 def __getattr__(name: str) -> Callable[..., Any]:

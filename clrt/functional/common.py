@@ -161,7 +161,8 @@ def layer_norm(
 
     Args:
         x: [...].
-        weight, bias: Of the shape of x from `axis` on; None for ones and zeros.
+        weight: Of the shape of x from `axis` on; None for ones.
+        bias: Of the same shape; None for zeros.
         eps: Is added to the variance.
         axis: The first axis that is normalised.
         device: As in `clrt.load`, if no input lies on a device.
@@ -210,7 +211,10 @@ def batch_norm(
 
     Args:
         x: [batch, channels, ...].
-        running_mean, running_var, weight, bias: [channels].
+        running_mean: [channels].
+        running_var: [channels].
+        weight: [channels].
+        bias: [channels].
         eps: Is added to the variance.
         device: As in `clrt.load`, if no input lies on a device.
     """
@@ -240,13 +244,15 @@ def attention(
 
     Args:
         query: [batch, heads, queries, size], or [batch, queries, heads * size] with `num_heads`.
-        key, value: As the query, with their own length; fewer heads are shared by those of it.
+        key: As the query, with a length of its own; fewer heads are shared by those of the query.
+        value: As the key, perhaps with another size.
         mask: Added to the scores, or bools where False hides; broadcasts to [batch, heads, queries,
             keys].
         causal: Whether a query sees no key behind its own position.
         scale: None for 1 / sqrt(size).
         softcap: Bounds the scores, by a tanh; 0 does not.
-        num_heads, kv_num_heads: Of inputs with three axes; None for as many as the query has.
+        num_heads: Of a query with three axes.
+        kv_num_heads: Of keys and values with three axes; None for as many as the query has.
         device: As in `clrt.load`, if no input lies on a device.
 
     Returns:
@@ -279,7 +285,9 @@ def conv(
         x: [batch, in, ...].
         weight: [out, in / groups, ...].
         bias: [out].
-        stride, padding, dilation: One number, or one for each axis.
+        stride: One number, or one for each axis.
+        padding: One number, or one for each axis.
+        dilation: One number, or one for each axis.
         groups: Of channels, each of which gives its part of the result.
         device: As in `clrt.load`, if no input lies on a device.
     """
@@ -307,8 +315,11 @@ def conv_transpose(
         x: [batch, in, ...].
         weight: [in, out / groups, ...].
         bias: [out].
-        stride, padding, output_padding, dilation: One number, or one for each axis.
+        stride: One number, or one for each axis.
+        padding: One number, or one for each axis.
+        output_padding: One number, or one for each axis: what the end of the result has more.
         groups: Of channels, each of which gives its part of the result.
+        dilation: One number, or one for each axis.
         device: As in `clrt.load`, if no input lies on a device.
     """
     rank = _window_rank(weight)
