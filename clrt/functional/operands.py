@@ -72,9 +72,18 @@ def _settled(formal: Formal | None, value: Any, form: OpForm) -> Any:
         return value
     if isinstance(value, list | tuple) and formal is not None and formal.takes_lists:
         return [_array(x, None, {}, form) for x in value]
+    if isinstance(value, list | tuple) and any(map(_is_tensor, value)):
+        raise InputError(
+            f"{form.title} is given a list of arrays as one input; pass each on its own, or one "
+            "array of all."
+        )
     if isinstance(value, bool | int | float | str | list | tuple):
         return _Untyped(value)
     return _array(value, formal, {}, form)
+
+
+def _is_tensor(value: Any) -> bool:
+    return isinstance(value, DeviceTensor) or (isinstance(value, np.ndarray) and value.ndim > 0)
 
 
 def _array(

@@ -322,6 +322,7 @@ def test_usual_names_are_documented() -> None:
         (lambda: F.Softmax(X, axis=1.5), InputError, "it takes an integer"),
         (lambda: F.Softmax(X, axis=7), ShapeError, "axis 7 is outside rank 3"),
         (lambda: F.Conv(X, KERNEL, strides=2), InputError, "a list of integers"),
+        (lambda: F.Concat([X, X], axis=0), InputError, "pass each on its own"),
         (lambda: F.Concat(X, X), InputError, "lacks its attribute 'axis'"),
         (lambda: F.Softmax(), InputError, "lacks its input 'input'"),
         (lambda: F.Add(X, A=X, B=X), InputError, "its input 'A' twice"),
