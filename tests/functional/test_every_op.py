@@ -59,7 +59,8 @@ def attributes_of(op: Op) -> dict[str, Any] | None:
         given = op.to_onnx()
     except UnsupportedError:
         return None
-    wanted = form.attributes.keys() - {"seed"}
+    seeds = set() if type(op).draws is Op.draws else {"seed"}  # of these, samples have keys
+    wanted = form.attributes.keys() - seeds
     return {k: v for k, v in given.items() if k in wanted and not _is_nothing(v)}
 
 
