@@ -107,9 +107,9 @@ def _operation(form: OpForm, attributes: Mapping[str, Any], outputs: int) -> Ope
     cls = REGISTRY.find(form.domain, form.name)
     known = frozenset(() if cls is None else cls.host_inputs)
     parts = tuple((n, _hashable(v)) for n, v in sorted(attributes.items()))
-    # What ONNX does not define is decomposed by sizes.
-    sized = cls is None and form.inputs is None
-    return Operation((form.domain, form.name, parts, outputs), graph, known, sized)
+    # Decompositions may choose by sizes.
+    key = form.domain, form.name, parts, outputs
+    return Operation(key, graph, known, sized=cls is None)
 
 
 def _hashable(value: Any) -> Hashable:
