@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from clrt.runs.run import Run
     from clrt.runs.state import State
     from clrt.runtime.devices import DeviceInfo, devices
+    from clrt.runtime.placing import from_dlpack, tensor
     from clrt.runtime.tensors import DeviceTensor
     from clrt.signature import TensorSpec
     from clrt.text.sentence_encoder import SentenceEncoder
@@ -54,7 +55,9 @@ __all__ = [
     "TensorSpec",
     "UnsupportedError",
     "devices",
+    "from_dlpack",
     "load",
+    "tensor",
 ]
 
 # Imported at first use: who only imports clrt, or asks for its version, does not wait for them.
@@ -67,7 +70,9 @@ _HOMES = {
     "State": "clrt.runs.state",
     "TensorSpec": "clrt.signature",
     "devices": "clrt.runtime.devices",
+    "from_dlpack": "clrt.runtime.placing",
     "load": "clrt.model",
+    "tensor": "clrt.runtime.placing",
 }
 
 

@@ -20,6 +20,7 @@ from clrt.ops.base import Held, shapes_of
 from clrt.passes.driver import PassReport
 from clrt.passes.pipeline import optimize
 from clrt.passes.prepare import prepare
+from clrt.pickling import Reloadable, recording
 from clrt.plan import memory as sizes
 from clrt.plan.memory import Memory
 from clrt.plan.plan import Plan
@@ -49,6 +50,7 @@ if hasattr(os, "register_at_fork"):
     os.register_at_fork(after_in_child=_after_fork_in_child)
 
 
+@recording
 def load(
     source: Source,
     *,
@@ -98,11 +100,11 @@ def load(
     return Model(graph, info, strict, folder, report, limit)
 
 
-class Model:
+class Model(Reloadable):
     """A model on a device. Use `load` to make one.
 
     `run` may be called from several threads. As a context manager it frees its device memory at the
-    end.
+    end. It pickles as its path, or as its graph where it came from memory, and copies.
 
     Attributes:
         inputs, outputs: What `run` takes and gives.

@@ -43,7 +43,7 @@ def check_attributes(
         ModelError: An attribute is repeated, missing, of another kind than declared, or unknown.
         UnsupportedError: It is unknown, of an op that ONNX does not define.
     """
-    declared = _declared(domain, op_type, opset)
+    declared = declared_attributes(domain, op_type, opset)
     if declared is None:
         return
     seen = set(others)
@@ -80,7 +80,7 @@ def _refuse_unknown(name: str, domain: str, op_type: str, opset: int) -> None:
 
 
 @cache
-def _declared(domain: str, op_type: str, opset: int) -> Declared | None:
+def declared_attributes(domain: str, op_type: str, opset: int) -> Declared | None:
     """The attributes of an op; None where nothing is known of it."""
     schema = schema_of(domain, op_type, opset)
     if schema is not None:
@@ -89,6 +89,11 @@ def _declared(domain: str, op_type: str, opset: int) -> Declared | None:
     if found is None:
         return None
     return {n: (_KINDS.Value(k.rstrip("!")), k.endswith("!")) for n, k in found.items()}
+
+
+def other_ops() -> set[tuple[str, str]]:
+    """Domain and name of the ops without a schema whose attributes are known."""
+    return {(domain, name) for domain, ops in _contrib().items() for name in ops}
 
 
 @cache

@@ -58,10 +58,11 @@ def import_read(
     context = Context(model, tensors, given, values)
     if context.functions:
         _ = context.most_visits  # refuses what grows without bound
-    return _main_graph(context)
+    return main_graph(context)
 
 
-def _main_graph(context: Context) -> Graph:
+def main_graph(context: Context) -> Graph:
+    """The graph of a model; raises what `import_model` does."""
     proto = context.graph
     for name in context.initializers:
         context.value_names.reserve(name)

@@ -51,6 +51,11 @@ class DType(Enum):
         """
         return np.dtype(_NUMPY_NAMES.get(self, self.value))
 
+    @property
+    def dtype(self) -> np.dtype[np.generic]:
+        """`numpy`, under the name that NumPy asks for: `np.dtype(spec.dtype)` is it."""
+        return self.numpy
+
     @cached_property
     def itemsize(self) -> int:
         """Bytes per element."""

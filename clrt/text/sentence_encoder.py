@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from clrt.errors import InputError, ModelError
 from clrt.model import Model, load
+from clrt.pickling import Rebuilt
 from clrt.signature import TensorSpec
 from clrt.text.config import EncoderConfig, read_config
 from clrt.text.feeds import fixed_dims, model_feeds
@@ -38,11 +39,12 @@ class _EncodeRequest:
     show_progress_bar: bool | None
 
 
-class SentenceEncoder:
+class SentenceEncoder(Rebuilt):
     """A transformer encoder with its tokenizer, pooling and normalisation.
 
     Tokens are made on the host; the transformer, the pooling and the L2 normalisation run on the
-    device, and only vectors come back. `encode` may be called from several threads.
+    device, and only vectors come back. `encode` may be called from several threads. It pickles as
+    its arguments, and copies.
 
     Args:
         path: A Hugging Face folder, an ONNX file with its tokenizer.json beside it or one folder

@@ -1,5 +1,6 @@
 // (x - mean) / sqrt(variance + epsilon) * scale + bias over rows of n elements.
-//   RMS    no mean is taken off (RMSNormalization); BIAS, STATS: those tensors are there
+//   RMS    no mean is taken off (RMSNormalization); BIAS: that tensor is there
+//   STATS  how many of the statistics are outputs: the mean, and the inverse deviation
 // Each row is read twice before the pass that writes it, so y may be x.
 #include "common/base.clh"
 #ifndef RMS
@@ -28,7 +29,10 @@
 #define BIAS_INPUT
 #define BIAS_AT(i) 0.0f
 #endif
-#if STATS
+#if STATS == 1
+#define STATS_OUTPUTS , OUT(float, mean_out)
+#define STORE_STATS(row, mean, inverse) AT(mean_out)[row] = mean;
+#elif STATS
 #define STATS_OUTPUTS , OUT(float, mean_out), OUT(float, inverse_out)
 #define STORE_STATS(row, mean, inverse) \
   { AT(mean_out)[row] = mean; AT(inverse_out)[row] = inverse; }

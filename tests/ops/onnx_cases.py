@@ -69,7 +69,7 @@ def attribute(proto: onnx.AttributeProto) -> Any:
 
 
 @functools.cache
-def _tests() -> tuple[TestCase, ...]:
+def node_tests() -> tuple[TestCase, ...]:
     """Every node test; ONNX computes them when its modules are imported."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
@@ -83,7 +83,7 @@ def _all(op_types: frozenset[str]) -> tuple[Case | LeftOut, ...]:
 
 
 def _read_all(op_types: Collection[str]) -> Iterator[Case | LeftOut]:
-    for test in _tests():
+    for test in node_tests():
         model = test.model
         assert model is not None and test.data_sets is not None
         nodes = model.graph.node

@@ -118,7 +118,7 @@ def _launch(node: Node, tunables: dict[str, int] | None) -> list[Launch]:
     defines: dict[str, Define] = {
         "RMS": int(node.op.rms),
         "BIAS": int(bias is not None),
-        "STATS": int(bool(stats)),
+        "STATS": len(stats),
     }
     args: dict[str, Any] = dict(x=x, scale=node.arg(1), **optional(bias=bias))
     args |= zip(("y", "mean_out", "inverse_out"), node.outputs, strict=False)

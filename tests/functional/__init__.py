@@ -1,0 +1,1 @@
+"""Functions on arrays, and on tensors that stay on a device."""
