@@ -11,8 +11,17 @@ from typing import TypeAlias
 from clrt.device.caps import DeviceCaps
 from clrt.ir.graph import Graph
 from clrt.ops.base import all_graphs
+from clrt.passes.canonicalize_views import SimplifyTransposes
+from clrt.passes.channels_last import SinkChannels, UseChannelsLast
 from clrt.passes.driver import Pass, PassRun
 from clrt.passes.narrow_weights import NarrowWeights
+from clrt.passes.pipeline import (
+    CANONICALIZE_VIEWS,
+    ELIMINATE_COMMON,
+    ELIMINATE_DEAD,
+    REMOVE_IDENTITY,
+    clean_up,
+)
 from clrt.passes.report import PassReport
 
 ForDevice: TypeAlias = Callable[[DeviceCaps], "Pass | None"]
@@ -23,9 +32,23 @@ def _narrow_weights(caps: DeviceCaps) -> Pass | None:
     return NarrowWeights()
 
 
+def _use_channels_last(caps: DeviceCaps) -> Pass | None:
+    return UseChannelsLast() if caps.is_cpu else None
+
+
 # In order. Each gives a pass for a device, or None where it has nothing to do there.
 PREPARE: tuple[ForDevice, ...] = (
     _narrow_weights,  # precision: products read what loses nothing in half the bytes
+    _use_channels_last,  # layout: CPUs read windows as whole vectors of channels
+)
+# Then repeated until nothing changes: the transposes that a layout needs meet others, and vanish.
+SETTLE: tuple[Pass, ...] = (
+    SinkChannels(),
+    SimplifyTransposes(),
+    REMOVE_IDENTITY,
+    CANONICALIZE_VIEWS,
+    ELIMINATE_COMMON,
+    ELIMINATE_DEAD,
 )
 
 
@@ -41,7 +64,7 @@ def prepare(graph: Graph, caps: DeviceCaps) -> PassReport:
     passes = [made for make in PREPARE if (made := make(caps)) is not None]
     for one in list(all_graphs(graph)):
         session = PassRun(one)
-        for pass_ in passes:
-            session.run(pass_)
+        if any([session.run(pass_).hits for pass_ in passes]):
+            clean_up(session, SETTLE)
         report.append(session.report)
     return report
