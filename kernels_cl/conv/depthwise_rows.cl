@@ -1,6 +1,6 @@
 // Depthwise convolution whose channels lie last, [images, positions, channels], on CPUs: a tile is T_MR
 // positions next to each other in a row of y, by T_NV vectors of channels, which go through all taps in
-// registers. The last tile of a row makes positions of the one before it again, if it would be shorter.
+// registers. The last tile of a row begins in the one before it, if it would be shorter.
 // A work-item has `height` rows of y, and all channels.
 //   w        weights, packed as [panel of T_NV * T_VW channels][tap][channel]
 //   zeros    N of them: what a window reads in the padding
@@ -114,7 +114,8 @@ void depthwise_rows_cpu(OUT(float, y), IN(float, x), IN(float, w), IN(float, zer
                 ((float *)(tile + i * T_NV))[n] +=
                     windows[tap * T_MR + i][n0 + n] * weights[tap * PANEL_WIDTH + n];
         }
-        for (IDX_T i = 0; i < count; ++i) {
+        // Not again: what the epilogue reads may lie where y does.
+        for (IDX_T i = column - first; i < count; ++i) {
           const IDX_T m = row * out2 + first + i - i0 * out0 * out1 * out2;
           __global float *const y_row = AT(y) + (row * out2 + first + i) * N;
           VECTORS(FINISH, i)

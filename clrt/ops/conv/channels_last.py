@@ -255,13 +255,6 @@ def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:
     return [launch(kernel, size, None, product.flops, **args)]
 
 
-def _reject_rows(node: Node, caps: DeviceCaps) -> str | None:
-    w = node.arg(1)
-    if not (w.is_constant and w.has_numbers):
-        return "the weights are computed"
-    return reject_but_float32(node, caps)
-
-
 def _reject_depthwise(node: Node, caps: DeviceCaps) -> str | None:
     op, w = node.op, node.arg(1)
     assert isinstance(op, ChannelsLastConv)
@@ -269,7 +262,7 @@ def _reject_depthwise(node: Node, caps: DeviceCaps) -> str | None:
         return f"{w.dims[0]} maps of {op.group} groups of {w.dims[1]} channels"
     if prod(w.dims[2:]) > MAX_DEPTHWISE_TAPS:
         return f"a window of {prod(w.dims[2:])} elements"
-    return _reject_rows(node, caps)
+    return reject_but_float32(node, caps)
 
 
 def _reject_any(node: Node, caps: DeviceCaps) -> str | None:
@@ -287,9 +280,11 @@ class ChannelsLastConv(FusedConv):
     Source: clrt; what `channels_last` makes of Conv where that is faster.
     """
 
+    # Of the weights: they are packed for the kernels that read them.
+    host_inputs = (1,)
     variants: ClassVar[tuple[Variant, ...]] = (
         Variant("depthwise_rows", _emit_depthwise, _reject_depthwise, requires.CPU),
-        Variant("conv_rows", _emit_rows, _reject_rows, requires.CPU),
+        Variant("conv_rows", _emit_rows, reject_but_float32, requires.CPU),
         Variant("channels_last_any", _emit_any, _reject_any, speed=PLAIN),
     )
 
