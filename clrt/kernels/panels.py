@@ -15,7 +15,9 @@ from clrt.kernels.spec import Packed, ceil_div, round_up
 
 # One spelling of each: the name is part of what a weight is kept under.
 _SIZE = "(0|[1-9][0-9]{0,9})"
-_NAME = re.compile(rf"panels([1-9][0-9]{{0,3}}):{_SIZE}x{_SIZE}(:transposed(?:([1-9][0-9]{{0,9}}))?)?")
+_NAME = re.compile(
+    rf"panels([1-9][0-9]{{0,3}}):{_SIZE}x{_SIZE}(:transposed(?:([1-9][0-9]{{0,9}}))?)?"
+)
 
 
 @dataclass(frozen=True)

@@ -110,7 +110,7 @@ def _to_last(build: Builder, value: Value, rank: int) -> Value:
 
 
 class SinkChannels(Pass):
-    """f(Transpose(x)) -> Transpose(f(x)), where the Transpose moves channels before spatial axes."""
+    """f(Transpose(x)) -> Transpose(f(x)), where the Transpose moves channels to the front."""
 
     name = "sink_channels"
     needs = (Transpose,)
@@ -243,7 +243,9 @@ def _reduce(node: Node, order: tuple[int, ...]) -> _Reordered | str:
     if not op.keepdims and not spatial:
         return "axes that it drops are not the spatial ones"
     if isinstance(op, GlobalPool):
-        plain = next(c for c in type(op).__mro__ if issubclass(c, Reduce) and not issubclass(c, GlobalPool))
+        plain = next(
+            c for c in type(op).__mro__ if issubclass(c, Reduce) and not issubclass(c, GlobalPool)
+        )
         op = plain(keepdims=True)
     return _Reordered(op, (axes,), bare=not op.keepdims)
 

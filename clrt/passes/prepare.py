@@ -41,15 +41,18 @@ PREPARE: tuple[ForDevice, ...] = (
     _narrow_weights,  # precision: products read what loses nothing in half the bytes
     _use_channels_last,  # layout: CPUs read windows as whole vectors of channels
 )
-# Then repeated until nothing changes: the transposes that a layout needs meet others, and vanish.
-SETTLE: tuple[Pass, ...] = (
-    SinkChannels(),
-    SimplifyTransposes(),
-    REMOVE_IDENTITY,
-    CANONICALIZE_VIEWS,
-    ELIMINATE_COMMON,
-    ELIMINATE_DEAD,
-)
+# What is repeated behind a pass that changed something, until nothing changes.
+SETTLE: dict[str, tuple[Pass, ...]] = {
+    # The transposes that a layout needs meet others, and vanish.
+    UseChannelsLast.name: (
+        SinkChannels(),
+        SimplifyTransposes(),
+        REMOVE_IDENTITY,
+        CANONICALIZE_VIEWS,
+        ELIMINATE_COMMON,
+        ELIMINATE_DEAD,
+    ),
+}
 
 
 def prepare(graph: Graph, caps: DeviceCaps) -> PassReport:
@@ -64,7 +67,8 @@ def prepare(graph: Graph, caps: DeviceCaps) -> PassReport:
     passes = [made for make in PREPARE if (made := make(caps)) is not None]
     for one in list(all_graphs(graph)):
         session = PassRun(one)
-        if any([session.run(pass_).hits for pass_ in passes]):
-            clean_up(session, SETTLE)
+        for pass_ in passes:
+            if session.run(pass_).hits:
+                clean_up(session, SETTLE.get(pass_.name, ()))
         report.append(session.report)
     return report

@@ -8,12 +8,12 @@
 //   zeros   kernel2 * C of them: what a window reads in the padding
 // INPUTS, READS, BODY, RESULT as in gemm_cpu.cl: i0 is the image, i1 the group, m the position in the
 // image, n the map in the group.
-#ifndef T_MR
-#define T_MR 4
-#define T_NV 3
+#ifndef T_VW
 #define T_VW 8
-#define T_MC 32
+#define T_NV 3
+#define T_MR 4
 #define T_KU 2
+#define T_MC 32
 #endif
 #define VW T_VW
 #include "common/base.clh"

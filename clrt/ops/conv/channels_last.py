@@ -1,4 +1,4 @@
-"""Convolution over channels that lie last: products whose rows are windows of neighbouring elements.
+"""Convolution over channels that lie last: products whose rows are windows of neighbours.
 
 A position's channels are neighbours in memory, so that a window is read where it lies, nothing is
 unfolded, and what follows works on whole vectors of channels.
@@ -40,7 +40,7 @@ from clrt.kernels.variant import Lowering, Variant, reject_but_float32
 from clrt.ops.base import Op, Types
 from clrt.ops.conv.conv import FusedConv
 from clrt.ops.matmul.matmul import make_epilogue
-from clrt.ops.pointwise.fused import compute_type, symbolic_shape
+from clrt.ops.pointwise.fused import symbolic_shape
 from clrt.ops.registry import register
 
 _AXES = 3
@@ -207,7 +207,9 @@ def _emit_depthwise(node: Node, ctx: Lowering) -> list[Launch]:
     channels, taps = w.dims[0], prod(w.dims[2:])
     epilogue = replace(
         product.epilogue,
-        operands=tuple(replace(o, strides=(o.strides[0], 0, o.strides[2])) for o in product.epilogue.operands),
+        operands=tuple(
+            replace(o, strides=(o.strides[0], 0, o.strides[2])) for o in product.epilogue.operands
+        ),
     )
     epilogue.check_vectors()
     tunables = ctx.tunables(DEPTHWISE_ROWS)

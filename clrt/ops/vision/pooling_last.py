@@ -10,10 +10,9 @@ import numpy as np
 
 from clrt.device import requires
 from clrt.device.caps import DeviceCaps
-from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
-from clrt.kernels.spec import KernelSpec, Launch, ceil_div, launch
+from clrt.kernels.spec import KernelSpec, Launch, launch
 from clrt.kernels.strided import axes
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering, Variant, reject_but_float32
