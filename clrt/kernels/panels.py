@@ -15,7 +15,9 @@ from clrt.kernels.spec import Packed, ceil_div, round_up
 
 # One spelling of each: the name is part of what a weight is kept under.
 _SIZE = "(0|[1-9][0-9]{0,9})"
-_NAME = re.compile(rf"panels([1-9][0-9]{{0,3}}):{_SIZE}x{_SIZE}(:transposed)?")
+_NAME = re.compile(
+    rf"panels([1-9][0-9]{{0,3}}):{_SIZE}x{_SIZE}(:transposed(?:([1-9][0-9]{{0,9}}))?)?"
+)
 
 
 @dataclass(frozen=True)
@@ -24,17 +26,21 @@ class Panels:
 
     Attributes:
         transposed: The elements come as N x K.
+        taps: Of weights of a convolution, [N, channels, taps]: row k is channel k % channels at tap
+            k / channels. They are transposed.
     """
 
     k: int
     n: int
     width: int
     transposed: bool
+    taps: int = 1
 
     @property
     def layout(self) -> str:
         """Names the layout; `restoring` reads it."""
-        return f"panels{self.width}:{self.k}x{self.n}{':transposed' if self.transposed else ''}"
+        order = f":transposed{self.taps if self.taps > 1 else ''}" if self.transposed else ""
+        return f"panels{self.width}:{self.k}x{self.n}{order}"
 
     def stack(self, shape: tuple[int, ...]) -> int:
         """How many matrices a shape has."""
@@ -52,12 +58,14 @@ class Panels:
     def pack(self, array: Array) -> Array:
         """The panels of the elements in their order."""
         stack = self.stack(array.shape)
-        shape = (stack, self.n, self.k) if self.transposed else (stack, self.k, self.n)
-        given = array.reshape(shape)
-        matrices = given.swapaxes(1, 2) if self.transposed else given
+        if self.transposed:
+            given = array.reshape(stack, self.n, self.k // self.taps, self.taps)
+            matrices = given.transpose(0, 3, 2, 1)
+        else:
+            matrices = array.reshape(stack, 1, self.k, self.n)
         columns = round_up(self.n, self.width)
-        padded = np.zeros((stack, self.k, columns), array.dtype)
-        padded[:, :, : self.n] = matrices
+        padded = np.zeros((stack, *matrices.shape[1:3], columns), array.dtype)
+        padded[..., : self.n] = matrices
         panels = padded.reshape(stack, self.k, columns // self.width, self.width)
         return np.ascontiguousarray(panels.swapaxes(1, 2))
 
@@ -66,8 +74,10 @@ class Panels:
         stack, count = panels.shape[:2]
         padded = panels.swapaxes(1, 2).reshape(stack, self.k, count * self.width)
         matrices = padded[:, :, : self.n]
-        ordered = matrices.swapaxes(1, 2) if self.transposed else matrices
-        return np.ascontiguousarray(ordered).reshape(shape)
+        if self.transposed:
+            by_tap = matrices.reshape(stack, self.taps, self.k // self.taps, self.n)
+            matrices = by_tap.transpose(0, 3, 2, 1)
+        return np.ascontiguousarray(matrices).reshape(shape)
 
     def of(self, value: Value) -> Packed:
         """A constant in this layout."""
@@ -103,4 +113,5 @@ def _named(layout: str) -> Panels | None:
     if named is None:
         return None
     width, k, n = (int(named[i]) for i in (1, 2, 3))
-    return Panels(k, n, width, bool(named[4]))
+    taps = int(named[5] or 1)
+    return None if k % taps else Panels(k, n, width, bool(named[4]), taps)

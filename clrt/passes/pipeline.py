@@ -131,16 +131,16 @@ def _optimize(graph: Graph, level: int, keep_quantized: bool, budget: FoldBudget
     instead = [FoldConstants(dequantize=False)] if keep_quantized else []
     session = PassRun(graph, *instead, budget=budget)
     if level >= 1:
-        _clean_up(session, CLEAN_UP)
+        clean_up(session, CLEAN_UP)
         if _run(session, LEGALISE):
-            _clean_up(session, CLEAN_UP)
+            clean_up(session, CLEAN_UP)
     if level == 1:
-        _clean_up(session, CLEAN_UP_AFTER)
+        clean_up(session, CLEAN_UP_AFTER)
     if level >= 2:
-        _clean_up(session, FOLD_CONVOLUTIONS)
+        clean_up(session, FOLD_CONVOLUTIONS)
         for stage in (FUSE_SUBGRAPHS, FUSE_PRODUCTS):
             _run(session, stage)
-            _clean_up(session, CLEAN_UP_AFTER)
+            clean_up(session, CLEAN_UP_AFTER)
         _run(session, FUSE_REST)
     for node in graph.nodes:
         assert isinstance(node.op, Op)
@@ -157,7 +157,8 @@ def _run(session: PassRun, passes: tuple[Pass, ...]) -> int:
     return hits
 
 
-def _clean_up(session: PassRun, passes: tuple[Pass, ...]) -> None:
+def clean_up(session: PassRun, passes: tuple[Pass, ...]) -> None:
+    """Repeats passes until nothing changes."""
     for _ in range(MAX_ROUNDS):
         if not _run(session, passes):
             break

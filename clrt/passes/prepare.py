@@ -11,8 +11,17 @@ from typing import TypeAlias
 from clrt.device.caps import DeviceCaps
 from clrt.ir.graph import Graph
 from clrt.ops.base import all_graphs
+from clrt.passes.canonicalize_views import SimplifyTransposes
+from clrt.passes.channels_last import SinkChannels, UseChannelsLast
 from clrt.passes.driver import Pass, PassRun
 from clrt.passes.narrow_weights import NarrowWeights
+from clrt.passes.pipeline import (
+    CANONICALIZE_VIEWS,
+    ELIMINATE_COMMON,
+    ELIMINATE_DEAD,
+    REMOVE_IDENTITY,
+    clean_up,
+)
 from clrt.passes.report import PassReport
 
 ForDevice: TypeAlias = Callable[[DeviceCaps], "Pass | None"]
@@ -23,10 +32,27 @@ def _narrow_weights(caps: DeviceCaps) -> Pass | None:
     return NarrowWeights()
 
 
+def _use_channels_last(caps: DeviceCaps) -> Pass | None:
+    return UseChannelsLast() if caps.is_cpu else None
+
+
 # In order. Each gives a pass for a device, or None where it has nothing to do there.
 PREPARE: tuple[ForDevice, ...] = (
     _narrow_weights,  # precision: products read what loses nothing in half the bytes
+    _use_channels_last,  # layout: CPUs read windows as whole vectors of channels
 )
+# What is repeated behind a pass that changed something, until nothing changes.
+SETTLE: dict[str, tuple[Pass, ...]] = {
+    # The transposes that a layout needs meet others, and vanish.
+    UseChannelsLast.name: (
+        SinkChannels(),
+        SimplifyTransposes(),
+        REMOVE_IDENTITY,
+        CANONICALIZE_VIEWS,
+        ELIMINATE_COMMON,
+        ELIMINATE_DEAD,
+    ),
+}
 
 
 def prepare(graph: Graph, caps: DeviceCaps) -> PassReport:
@@ -42,6 +68,7 @@ def prepare(graph: Graph, caps: DeviceCaps) -> PassReport:
     for one in list(all_graphs(graph)):
         session = PassRun(one)
         for pass_ in passes:
-            session.run(pass_)
+            if session.run(pass_).hits:
+                clean_up(session, SETTLE.get(pass_.name, ()))
         report.append(session.report)
     return report

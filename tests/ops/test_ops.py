@@ -51,11 +51,13 @@ DEVICES = pytest.mark.parametrize("device", all_devices(), ids=name_of)
 
 # Tiles so small that the samples have whole ones, several of them, and a rest.
 SMALL: dict[str, dict[str, int]] = {
+    "depthwise_rows_cpu": {"T_MR": 3, "T_NV": 2, "T_VW": 4},
     "elementwise_cpu": {"T_VW": 4, "T_ELEMS": 6},
     "argmax_columns": {"T_VW": 4, "T_NV": 2},
     "argmax_rows": {"T_VW": 4},
     "batch_normalization_cpu": {"T_VW": 4},
     "conv_depthwise_cpu": {"T_VW": 4},
+    "conv_rows_cpu": {"T_MR": 3, "T_NV": 2, "T_VW": 4, "T_MC": 7},
     "cum_columns": {"T_VW": 4, "T_NV": 2},
     "fused_attention_cpu": {"T_VW": 4, "T_NQ": 2, "T_MK": 3, "T_MV": 2, "T_KB": 6},
     "gather_cpu": {"T_BYTES": 72},
@@ -65,6 +67,7 @@ SMALL: dict[str, dict[str, int]] = {
     "gemm_integer_cpu": {"T_MR": 3, "T_NV": 1, "T_VW": 4},
     "gemm_gpu": {"T_RM": 1, "T_RN": 2, "T_TK": 4},
     "layer_normalization_cpu": {"T_VW": 4, "T_ROWS": 3},
+    "pool_rows": {"T_VW": 4},
     "reduce_columns": {"T_VW": 4, "T_NV": 2},
     "reduce_rows": {"T_VW": 4, "T_ROWS": 3},
     "rotary_cpu": {"T_VW": 4},

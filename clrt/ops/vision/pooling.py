@@ -130,7 +130,7 @@ class WindowPool(Op):
     auto_pad: AutoPad = "NOTSET"
     ceil_mode: bool = False
 
-    variants = (Variant("any", _emit, _reject),)
+    variants: ClassVar[tuple[Variant, ...]] = (Variant("any", _emit, _reject),)
 
     def check(self, size: Sequence[Dim], op: IrOp) -> None:
         """Refuses attributes that do not fit axes of that size.

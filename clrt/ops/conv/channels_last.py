@@ -1,0 +1,321 @@
+"""Convolution over channels that lie last: products whose rows are windows of neighbours.
+
+A position's channels are neighbours in memory, so that a window is read where it lies, nothing is
+unfolded, and what follows works on whole vectors of channels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from math import prod
+from typing import Any, ClassVar
+
+import numpy as np
+
+from clrt.device import requires
+from clrt.device.caps import DeviceCaps
+from clrt.errors import UnsupportedError
+from clrt.ir.dims import Shape, same, same_shape
+from clrt.ir.dtypes import DType
+from clrt.ir.graph import Node, Value
+from clrt.ir.op import Array, Step, TensorType
+from clrt.kernels.cost import PLAIN
+from clrt.kernels.gemm_cpu import GemmShares, emit_cpu
+from clrt.kernels.panels import Panels
+from clrt.kernels.product import Epilogue, MatrixView, Operand, Product
+from clrt.kernels.spec import (
+    BufferArg,
+    KernelSpec,
+    Launch,
+    ceil_div,
+    launch,
+    pieces_per_group,
+)
+from clrt.kernels.strided import axes, broadcast_strides
+from clrt.kernels.tiles import is_whole, tile, width
+from clrt.kernels.tuned import tuned
+from clrt.kernels.variant import Lowering, Variant, reject_but_float32
+from clrt.ops.base import Op, Types
+from clrt.ops.conv.conv import FusedConv
+from clrt.ops.matmul.matmul import make_epilogue
+from clrt.ops.pointwise.fused import symbolic_shape
+from clrt.ops.registry import register
+
+_AXES = 3
+# Windows of a depthwise tile are found once, and kept in private memory.
+MAX_DEPTHWISE_TAPS = 128
+_ROWS_PER_ITEM = 8
+
+ROWS = tuned(
+    "conv_rows_cpu",
+    {"T_MR": (4, 6, 8, 12), "T_NV": (1, 2, 3, 4), "T_VW": (4, 8, 16), "T_MC": (8, 32, 128)},
+    T_MR=4,
+    T_NV=3,
+    T_VW=8,
+    T_MC=32,
+    T_KU=2,
+)
+DEPTHWISE_ROWS = tuned(
+    "depthwise_rows_cpu",
+    {"T_MR": (2, 4, 6, 8), "T_NV": (1, 2), "T_VW": (4, 8, 16)},
+    T_MR=4,
+    T_NV=2,
+    T_VW=8,
+)
+
+
+def order_to_last(rank: int) -> tuple[int, ...]:
+    """The order of axes by which a Transpose moves the channels behind the spatial axes."""
+    return (0, *range(2, rank), 1)
+
+
+def order_to_first(rank: int) -> tuple[int, ...]:
+    """The order of axes by which a Transpose moves the channels before the spatial axes."""
+    return (0, rank - 1, *range(1, rank - 1))
+
+
+def _moved(shape: Shape, rank: int, order: Sequence[int]) -> Shape:
+    """A shape that broadcasts to a rank, in another order of axes."""
+    full = (*(1,) * (rank - len(shape)), *shape)
+    return tuple(full[a] for a in order)
+
+
+def _first_type(type_: TensorType | None, rank: int) -> TensorType | None:
+    if type_ is None or type_.shape is None:
+        return type_
+    return TensorType(type_.dtype, _moved(type_.shape, rank, order_to_first(rank)))
+
+
+def _first_array(array: Array | None, rank: int) -> Array | None:
+    if array is None:
+        return None
+    return array.reshape(*(1,) * (rank - array.ndim), *array.shape).transpose(order_to_first(rank))
+
+
+def _epilogue(node: Node) -> Epilogue:
+    """The bias, and what follows it."""
+    op, y = node.op, node.output
+    assert isinstance(op, ChannelsLastConv)
+    maps = y.dims[-1] // op.group
+    operands = [_operand(value, y, maps) for value in op.extras(node)]
+    bias = node.input(2)
+    if bias is not None:
+        operands.insert(0, Operand(bias, (0, maps, 0), per_column=True))
+    return make_epilogue(op.program(node.input_types), y.dtype, operands)
+
+
+def _operand(value: Value, y: Value, maps: int) -> Operand:
+    """An operand of the epilogue, seen over images, groups and positions."""
+    shape, rank = symbolic_shape(value), len(y.dims)
+    full = (*(1,) * (rank - len(shape)), *shape)
+    per_column = not same(full[-1], 1)
+    per_position = not all(same(d, 1) for d in full[1:-1])
+    image = broadcast_strides(value.dims, y.dims)[0]
+    channels = y.dims[-1] if per_column else 1
+    strides = (image, maps if per_column else 0, channels if per_position else 0)
+    return Operand(value, strides, per_column)
+
+
+def _product(node: Node) -> Product:
+    """The product of windows and weights; its A is the images where windows are single elements."""
+    x, w, y, op = node.arg(0), node.arg(1), node.output, node.op
+    assert isinstance(op, ChannelsLastConv)
+    if len(x.dims) - 2 > _AXES:
+        raise UnsupportedError(f"{len(x.dims) - 2} spatial axes; the kernel walks up to {_AXES}")
+    n, k, positions = w.dims[0] // op.group, prod(w.dims[1:]), prod(y.dims[1:-1])
+    batch = (x.dims[0], op.group)
+    images = MatrixView(BufferArg(x), (positions * k, 0, k, 1))
+    weights = MatrixView(BufferArg(w), (0, n * k, 1, k))
+    return Product(y, x.dtype, batch, positions, n, k, images, weights, _epilogue(node))
+
+
+def _geometry(node: Node) -> dict[str, int]:
+    """Sizes of x and y, the window, strides, dilations and padding, each along three axes."""
+    op, x, y = node.op, node.arg(0), node.output
+    assert isinstance(op, ChannelsLastConv)
+    window = op.window(node.arg(1).shape)
+    assert window is not None
+    size = x.dims[1:-1]
+    return {
+        **axes("in", size, 1, _AXES),
+        **axes("out", y.dims[1:-1], 1, _AXES),
+        **axes("kernel", window.kernel_shape, 1, _AXES),
+        **axes("stride", window.steps(op.strides), 1, _AXES),
+        **axes("dilation", window.steps(op.dilations), 1, _AXES),
+        **axes("pad", window.padding(size)[0], 0, _AXES),
+    }
+
+
+@lru_cache(maxsize=256)
+def _zeros(elems: int) -> Value:
+    """What windows read in the padding: one constant for all nodes."""
+    return Value(f"zeros_{elems}", TensorType.of(np.zeros(elems, np.float32)))
+
+
+def _is_pointwise(node: Node) -> bool:
+    """Whether positions of y are those of x, and windows single elements."""
+    op, x = node.op, node.arg(0)
+    assert isinstance(op, ChannelsLastConv)
+    window = op.window(node.arg(1).shape)
+    assert window is not None
+    steps = (*window.kernel_shape, *window.steps(op.strides), op.group)
+    before, after = window.padding(x.dims[1:-1])
+    return all(v == 1 for v in steps) and not any((*before, *after))
+
+
+def _emit_rows(node: Node, ctx: Lowering) -> list[Launch]:
+    product = _product(node)
+    if product.is_empty:
+        return []
+    if _is_pointwise(node):
+        return emit_cpu(product, ctx)
+    product.epilogue.check_vectors()
+    w, op = node.arg(1), node.op
+    assert isinstance(op, ChannelsLastConv)
+    tunables = tile(ROWS, product, ctx)
+    columns, rows = width(tunables), product.batch[0] * product.m
+    macros = {**tunables, **product.epilogue.defines}
+    macros["S_N_WHOLE"] = int(is_whole(product, tunables["T_VW"]))
+    kernel = KernelSpec.of("conv/conv_rows.cl", "conv_rows_cpu", **macros)
+    blocks, panels = ceil_div(rows, tunables["T_MR"]), ceil_div(product.n, columns) * op.group
+    shares = ctx.thresholds(GemmShares)
+    longest = min(shares.stripe, tunables["T_MC"])
+    height = shares.height(blocks, panels, longest, ctx.caps)
+    channels, taps = w.dims[1], prod(w.dims[2:])
+    args: dict[str, Any] = {
+        "y": node.output,
+        "x": node.arg(0),
+        "w": Panels(product.k, product.n, columns, True, taps).of(w),
+        "zeros": _zeros(max(w.dims[-1] * channels, 1)),
+        "M": rows,
+        "N": product.n,
+        "C": channels,
+        "groups": op.group,
+        "height": height,
+    }
+    args |= _geometry(node) | product.epilogue.args
+    size = (ceil_div(blocks, height) * panels,)
+    return [launch(kernel, size, (1,), product.flops, **args)]
+
+
+def _emit_depthwise(node: Node, ctx: Lowering) -> list[Launch]:
+    product, w = _product(node), node.arg(1)
+    if product.is_empty:
+        return []
+    channels, taps = w.dims[0], prod(w.dims[2:])
+    epilogue = replace(
+        product.epilogue,
+        operands=tuple(
+            replace(o, strides=(o.strides[0], 0, o.strides[2])) for o in product.epilogue.operands
+        ),
+    )
+    epilogue.check_vectors()
+    tunables = ctx.tunables(DEPTHWISE_ROWS)
+    panel, rows = width(tunables), prod(node.output.dims[:-2])
+    kernel = KernelSpec.of(
+        "conv/depthwise_rows.cl",
+        "depthwise_rows_cpu",
+        **tunables,
+        **epilogue.defines,
+        S_TAPS=taps,
+        S_WHOLE=int(channels % panel == 0),
+        S_N_WHOLE=int(channels % tunables["T_VW"] == 0),
+    )
+    height = pieces_per_group(rows, _ROWS_PER_ITEM, ctx.caps)
+    args: dict[str, Any] = {
+        "y": node.output,
+        "x": node.arg(0),
+        "w": Panels(taps, channels, panel, True).of(w),
+        "zeros": _zeros(channels),
+        "rows": rows,
+        "N": channels,
+        "height": height,
+    }
+    args |= _geometry(node) | epilogue.args
+    return [launch(kernel, (ceil_div(rows, height),), (1,), product.flops, **args)]
+
+
+def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:
+    product, x, y = _product(node), node.arg(0), node.output
+    if product.is_empty:
+        return []
+    kernel = KernelSpec.of(
+        "conv/conv_last.cl",
+        "conv_last_any",
+        DATA_T=x.dtype.cl,
+        STORAGE=x.dtype.storage,
+        Y_T=y.dtype.cl,
+        Y_STORAGE=y.dtype.storage,
+        **product.epilogue.defines,
+    )
+    images, groups = product.batch
+    sizes = {"N": product.n, "C": node.arg(1).dims[1], "groups": groups}
+    args = {"y": y, "x": x, "w": node.arg(1)} | sizes | _geometry(node) | product.epilogue.args
+    size = (product.n, product.m, images * groups)
+    return [launch(kernel, size, None, product.flops, **args)]
+
+
+def _reject_depthwise(node: Node, caps: DeviceCaps) -> str | None:
+    op, w = node.op, node.arg(1)
+    assert isinstance(op, ChannelsLastConv)
+    if w.dims[1] != 1 or w.dims[0] != op.group:
+        return f"{w.dims[0]} maps of {op.group} groups of {w.dims[1]} channels"
+    if prod(w.dims[2:]) > MAX_DEPTHWISE_TAPS:
+        return f"a window of {prod(w.dims[2:])} elements"
+    return reject_but_float32(node, caps)
+
+
+def _reject_any(node: Node, caps: DeviceCaps) -> str | None:
+    dtype = node.arg(0).dtype
+    return None if dtype.is_float and dtype is not DType.FLOAT64 else f"no kernel for {dtype}"
+
+
+@register
+@dataclass(frozen=True)
+class ChannelsLastConv(FusedConv):
+    """FusedConv on `[N, spatial axes …, C]`; the weights stay `[O, C / group, window …]`.
+
+    Inputs: x, w, bias or None, extras, which broadcast to the result as it lies.
+
+    Source: clrt; what `channels_last` makes of Conv where that is faster.
+    """
+
+    # Of the weights: they are packed for the kernels that read them.
+    host_inputs = (1,)
+    variants: ClassVar[tuple[Variant, ...]] = (
+        Variant("depthwise_rows", _emit_depthwise, _reject_depthwise, requires.CPU),
+        Variant("conv_rows", _emit_rows, reject_but_float32, requires.CPU),
+        Variant("channels_last_any", _emit_any, _reject_any, speed=PLAIN),
+    )
+
+    def with_epilogue(self, steps: tuple[Step, ...]) -> Op:
+        return replace(self, steps=steps)
+
+    def reads_in_epilogue(self, extra: Shape | None, out: Shape | None) -> bool:
+        if extra is None or out is None or len(extra) > len(out):
+            return False
+        full = (1,) * (len(out) - len(extra)) + extra
+        ends = zip((full[0], full[-1]), (out[0], out[-1]), strict=True)
+        if not all(same(e, 1) or same(e, o) for e, o in ends):
+            return False
+        return all(same(e, 1) for e in full[1:-1]) or same_shape(full[1:-1], out[1:-1])
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        x = inputs[0]
+        if x is None or x.shape is None or len(x.shape) < 3:
+            return super().infer(inputs)
+        rank = len(x.shape)
+        extras = [_first_type(t, rank) for t in inputs[3:]]
+        (y,) = super().infer([_first_type(x, rank), *inputs[1:3], *extras])
+        if y.shape is None:
+            return [y]
+        return [TensorType(y.dtype, _moved(y.shape, rank, order_to_last(rank)))]
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        x = inputs[0]
+        assert x is not None
+        extras = [_first_array(a, x.ndim) for a in inputs[3:]]
+        (y,) = super().reference(_first_array(x, x.ndim), *inputs[1:3], *extras)
+        return (np.ascontiguousarray(y.transpose(order_to_last(x.ndim))),)

@@ -1,0 +1,109 @@
+"""MaxPool and AveragePool over channels that lie last."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import Any, ClassVar
+
+import numpy as np
+
+from clrt.device import requires
+from clrt.device.caps import DeviceCaps
+from clrt.ir.graph import Node
+from clrt.ir.op import Array, TensorType
+from clrt.kernels.spec import KernelSpec, Launch, launch
+from clrt.kernels.strided import axes
+from clrt.kernels.tuned import tuned
+from clrt.kernels.variant import Lowering, Variant, reject_but_float32
+from clrt.ops.base import Types
+from clrt.ops.registry import register
+from clrt.ops.vision.pooling import AveragePool, MaxPool, WindowPool
+
+_AXES = 3
+POOL_ROWS = tuned("pool_rows", {"T_VW": (4, 8, 16)}, T_VW=8)
+
+
+def _reject(node: Node, caps: DeviceCaps) -> str | None:
+    count = len(node.arg(0).dims) - 2
+    if count > _AXES:
+        return f"{count} axes; the kernel walks up to {_AXES}"
+    return reject_but_float32(node, caps)
+
+
+def _launch(node: Node, size: tuple[int, ...], entry: str, vector: int) -> list[Launch]:
+    x, y, op = node.arg(0), node.output, node.op
+    assert isinstance(op, WindowPool)
+    if 0 in y.dims:
+        return []
+    mean = isinstance(op, AveragePool)
+    padded = isinstance(op, AveragePool) and op.count_include_pad
+    local = None if vector == 1 else (1,) * len(size)
+    macros = {"T_VW": vector, "MEAN": int(mean), "PADDED": int(padded)}
+    kernel = KernelSpec.of("vision/pooling_last.cl", entry, **macros)
+    before, after = op.padding(x.dims[1:-1])
+    args: dict[str, Any] = {
+        **axes("in", x.dims[1:-1], 1, _AXES),
+        **axes("out", y.dims[1:-1], 1, _AXES),
+        **axes("kernel", op.kernel_shape, 1, _AXES),
+        **axes("stride", op.steps(op.strides), 1, _AXES),
+        **axes("dilation", op.steps(op.dilations), 1, _AXES),
+        **axes("pad", before, 0, _AXES),
+        **axes("end", after, 0, _AXES),
+    }
+    work = prod(y.dims) * prod(op.kernel_shape)
+    channels = x.dims[-1]
+    return [launch(kernel, size, local, work, y=y, x=x, C=channels, **args)]
+
+
+def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
+    vector = ctx.tunables(POOL_ROWS)["T_VW"]
+    return _launch(node, (prod(node.output.dims[:-2]),), "pool_rows", vector)
+
+
+def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:
+    dims = node.output.dims
+    return _launch(node, (dims[-1], prod(dims[1:-1]), dims[0]), "pool_last", 1)
+
+
+_VARIANTS = (
+    Variant("rows", _emit_cpu, _reject, requires.CPU),
+    Variant("any", _emit_any, _reject),
+)
+
+
+class _ChannelsLast(WindowPool):
+    """The pools below over `[N, spatial axes …, C]`."""
+
+    variants: ClassVar[tuple[Variant, ...]] = _VARIANTS
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        x = inputs[0]
+        if x is None or x.shape is None or len(x.shape) < 3:
+            return super().infer(inputs)
+        first = TensorType(x.dtype, (x.shape[0], x.shape[-1], *x.shape[1:-1]))
+        (y,) = super().infer([first])
+        assert y.shape is not None
+        return [TensorType(y.dtype, (y.shape[0], *y.shape[2:], y.shape[1]))]
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        (x,) = inputs
+        assert x is not None
+        (y,) = super().reference(np.moveaxis(x, -1, 1))
+        return (np.ascontiguousarray(np.moveaxis(y, 1, -1)),)
+
+
+@register
+@dataclass(frozen=True)
+class ChannelsLastMaxPool(_ChannelsLast, MaxPool):
+    """MaxPool on `[N, spatial axes …, C]`, without indices. Source: clrt."""
+
+    domain = "clrt"
+
+
+@register
+@dataclass(frozen=True)
+class ChannelsLastAveragePool(_ChannelsLast, AveragePool):
+    """AveragePool on `[N, spatial axes …, C]`. Source: clrt."""
+
+    domain = "clrt"

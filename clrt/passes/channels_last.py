@@ -1,0 +1,312 @@
+"""Convolutions whose channels lie last, and what is around them.
+
+A convolution is rewritten between two transposes; these sink through what follows, meet the next
+convolution's and vanish, so that a chain stays in one layout.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, fields, replace
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from clrt.ir.builder import Builder
+from clrt.ir.dims import Shape, same
+from clrt.ir.dtypes import DType
+from clrt.ir.graph import Node, Patch, Value
+from clrt.ir.op import IrOp
+from clrt.ops.base import Op
+from clrt.ops.conv.channels_last import (
+    MAX_DEPTHWISE_TAPS,
+    ChannelsLastConv,
+    order_to_first,
+    order_to_last,
+)
+from clrt.ops.conv.conv import Conv, Convolution, FloatConvolution, FusedConv
+from clrt.ops.movement.concat import Concat, Split
+from clrt.ops.movement.pad import Pad
+from clrt.ops.movement.slice import Slice
+from clrt.ops.movement.transpose import Transpose
+from clrt.ops.norm.softmax import SoftmaxBase
+from clrt.ops.pointwise.elementwise import Pointwise
+from clrt.ops.pointwise.fused import Fused
+from clrt.ops.reduce.reduction import Reduce
+from clrt.ops.vision.pooling import AveragePool, GlobalPool, MaxPool, WindowPool
+from clrt.ops.vision.pooling_last import ChannelsLastAveragePool, ChannelsLastMaxPool
+from clrt.ops.vision.resize import Resize
+from clrt.passes.driver import GraphView, Match, Miss, Pass
+from clrt.passes.matching import is_elementwise, keeps_shape
+
+_RANKS = (3, 4, 5)
+# Narrower groups fill too little of a panel.
+_GROUP_MAPS = 8
+
+
+class UseChannelsLast(Pass):
+    """Conv -> Transpose, ChannelsLastConv, Transpose."""
+
+    name = "use_channels_last"
+
+    def wants(self, op: type[IrOp]) -> bool:
+        return issubclass(op, FloatConvolution) and op is not ChannelsLastConv
+
+    def match(self, view: GraphView, node: Node) -> Match | Miss | None:
+        reason = _reject_reason(node)
+        return Miss(reason, node) if reason else Match(view, node)
+
+    def rewrite(self, match: Match) -> Patch:
+        build, node = match.builder(self.name), match.root
+        op, x, y = node.op, node.arg(0), node.output
+        assert isinstance(op, (Conv, FusedConv)) and x.shape is not None
+        rank = len(x.shape)
+        steps = op.steps if isinstance(op, FusedConv) else ()
+        attributes = {f.name: getattr(op, f.name) for f in fields(Convolution)}
+        extras = [None if v is None else _to_last(build, v, rank) for v in node.inputs[3:]]
+        value = build.add(
+            ChannelsLastConv(**attributes, steps=steps),
+            build.add(Transpose(order_to_last(rank)), x),
+            *(node.input(i) for i in (1, 2)),
+            *extras,
+        )
+        return build.patch({y: build.add(Transpose(order_to_first(rank)), value)})
+
+
+def _reject_reason(node: Node) -> str | None:
+    """Why a convolution stays as it is."""
+    op, x, w = node.op, node.arg(0), node.arg(1)
+    assert isinstance(op, Convolution)
+    if x.dtype is not DType.FLOAT32 or x.shape is None or len(x.shape) not in _RANKS:
+        return f"its input is {x.type}"
+    if not (w.is_constant and w.has_numbers) or w.type.static_shape is None:
+        return "the weights are computed"
+    maps, channels, *window = w.type.static_shape
+    if op.group > 1 and channels == 1 and maps == op.group:
+        taps = int(np.prod(window))
+        return f"a window of {taps} elements" if taps > MAX_DEPTHWISE_TAPS else None
+    if op.group > 1 and min(maps // op.group, channels) < _GROUP_MAPS:
+        return f"{op.group} groups of {channels} channels"
+    extras = [v for v in node.inputs[3:] if v is not None]
+    if any(_lower(v, len(x.shape)) and not v.has_numbers for v in extras):
+        return "an operand of its epilogue has fewer axes"
+    return None
+
+
+def _lower(value: Value, rank: int) -> bool:
+    return value.shape is None or 0 < len(value.shape) < rank
+
+
+def _to_last(build: Builder, value: Value, rank: int) -> Value:
+    """A value that broadcasts to `[N, C, …]` as one that broadcasts to `[N, …, C]`."""
+    assert value.shape is not None
+    if all(same(d, 1) for d in value.shape):
+        return value
+    if value.is_constant and value.numbers is not None:
+        numbers = value.numbers
+        full = numbers.reshape(*(1,) * (rank - numbers.ndim), *numbers.shape)
+        return build.numbers(full.transpose(order_to_last(rank)), value.dtype)
+    return build.add(Transpose(order_to_last(rank)), value)
+
+
+class SinkChannels(Pass):
+    """f(Transpose(x)) -> Transpose(f(x)), where the Transpose moves channels to the front."""
+
+    name = "sink_channels"
+    needs = (Transpose,)
+
+    def wants(self, op: type[IrOp]) -> bool:
+        return issubclass(op, (Pointwise, Fused)) or any(issubclass(op, c) for c, _ in _RULES)
+
+    def match(self, view: GraphView, node: Node) -> Match | Miss | None:
+        if is_elementwise(node):
+            return _match_elementwise(view, node)
+        x = node.input(0)
+        rule = next((r for c, r in _RULES if isinstance(node.op, c)), None)
+        if rule is None or x is None or _channels_last(x) is None:
+            return None
+        made = rule(node, _order(x))
+        return Miss(made, node) if isinstance(made, str) else Match(view, node, facts=made)
+
+    def rewrite(self, match: Match) -> Patch:
+        build, node = match.builder(self.name), match.root
+        if isinstance(match.facts, _Reordered):
+            return match.facts.patch(build, node)
+        rank = match.facts
+        inputs = [_elementwise_input(build, v, rank) for v in node.inputs if v is not None]
+        value = build.add(node.op, *inputs)
+        return build.patch({node.output: build.add(Transpose(order_to_first(rank)), value)})
+
+
+def _order(x: Value) -> tuple[int, ...]:
+    """Where each axis of x lies in what is transposed to x."""
+    assert x.shape is not None
+    return order_to_first(len(x.shape))
+
+
+def _channels_last(x: Value) -> Value | None:
+    """What is transposed to x, if its channels lie last."""
+    node = x.producer
+    if node is None or not isinstance(node.op, Transpose) or x.shape is None:
+        return None
+    rank = len(x.shape)
+    return node.arg(0) if rank >= 3 and node.op.order(rank) == order_to_first(rank) else None
+
+
+def _is_view(shape: Shape) -> bool:
+    """Whether to move the channels moves no element."""
+    return same(shape[1], 1) or all(same(d, 1) for d in shape[2:])
+
+
+def _match_elementwise(view: GraphView, node: Node) -> Match | Miss | None:
+    values = [v for v in node.inputs if v is not None]
+    found = [v for v in values if _channels_last(v) is not None]
+    y = node.output
+    full = [v for v in found if keeps_shape(v, y)]
+    if not full or y.shape is None or len(values) != len(node.inputs):
+        return None
+    rank, moved = len(y.shape), 0
+    for value in values:
+        if value in found or value.has_numbers or value.shape == ():
+            continue
+        if value.shape is None or len(value.shape) != rank:
+            return Miss(f"operand {value.type} has other axes", node)
+        moved += not _is_view(value.shape)
+    if moved > len(full):
+        return Miss("more operands would be transposed than now", node)
+    return Match(view, node, facts=rank)
+
+
+def _elementwise_input(build: Builder, value: Value, rank: int) -> Value:
+    source = _channels_last(value)
+    if source is not None and value.shape is not None and len(value.shape) == rank:
+        return source
+    return _to_last(build, value, rank)
+
+
+@dataclass(frozen=True)
+class _Reordered:
+    """A node over channels that lie last.
+
+    Attributes:
+        inputs: Those behind the first; a list of int64 for a new constant.
+        every: All inputs are transposed.
+        bare: The output needs no Transpose.
+    """
+
+    op: Op
+    inputs: tuple[Any, ...] = ()
+    every: bool = False
+    bare: bool = False
+
+    def patch(self, build: Builder, node: Node) -> Patch:
+        """The change of the graph."""
+        rank = len(node.arg(0).shape or ())
+        if self.every:
+            inputs = [_elementwise_input(build, v, rank) for v in node.inputs if v is not None]
+        else:
+            source = _channels_last(node.arg(0))
+            assert source is not None
+            rest = (build.ints(*v) if isinstance(v, tuple) else v for v in self.inputs)
+            inputs = [source, *rest]
+        made = build.add_all(self.op, *inputs)
+        back = Transpose(order_to_first(rank))
+        results = made if self.bare else [build.add(back, v) for v in made]
+        return build.patch(dict(zip(node.outputs, results, strict=True)))
+
+
+_Rule: TypeAlias = Callable[[Node, tuple[int, ...]], "_Reordered | str"]
+
+
+def _pool(node: Node, order: tuple[int, ...]) -> _Reordered | str:
+    op = node.op
+    assert isinstance(op, WindowPool)
+    if node.arg(0).dtype is not DType.FLOAT32:
+        return f"no kernel for {node.arg(0).dtype}"
+    if isinstance(op, MaxPool) and op.indices:
+        return "it gives indices"
+    target = ChannelsLastMaxPool if isinstance(op, MaxPool) else ChannelsLastAveragePool
+    if type(op) is target:
+        return "its channels lie last"
+    return _Reordered(target(**{f.name: getattr(op, f.name) for f in fields(op)}))
+
+
+def _reduce(node: Node, order: tuple[int, ...]) -> _Reordered | str:
+    op = node.op
+    assert isinstance(op, Reduce)
+    if node.input(1) is not None and not node.arg(1).has_numbers:
+        return "its axes are computed"
+    rank = len(order)
+    reduced = op.axes_of(node.input_types, rank)
+    axes = tuple(sorted(order[a] for a in reduced))
+    spatial = axes == tuple(range(1, rank - 1))
+    if not op.keepdims and not spatial:
+        return "axes that it drops are not the spatial ones"
+    if isinstance(op, GlobalPool):
+        plain = next(
+            c for c in type(op).__mro__ if issubclass(c, Reduce) and not issubclass(c, GlobalPool)
+        )
+        op = plain(keepdims=True)
+    return _Reordered(op, (axes,), bare=not op.keepdims)
+
+
+def _concat(node: Node, order: tuple[int, ...]) -> _Reordered | str:
+    op = node.op
+    assert isinstance(op, Concat)
+    values = [v for v in node.inputs if v is not None]
+    others = [v for v in values if _channels_last(v) is None and not v.has_numbers]
+    if 2 * len(others) > len(values):
+        return "most of its operands would be transposed"
+    if any(v.shape is None for v in values):
+        return "the rank of an operand is unknown"
+    return _Reordered(replace(op, axis=order[op.axis]), every=True)
+
+
+def _along_axis(node: Node, order: tuple[int, ...]) -> _Reordered | str:
+    op = node.op
+    assert isinstance(op, (SoftmaxBase, Split))
+    if isinstance(op, SoftmaxBase) and op.flatten:
+        return "the axes from its axis on count as one"
+    return _Reordered(replace(op, axis=order[op.axis]), tuple(node.inputs[1:]))
+
+
+def _resize(node: Node, order: tuple[int, ...]) -> _Reordered | str:
+    op = node.op
+    assert isinstance(op, Resize)
+    axes = tuple(order[a] for a in op.axes or range(len(order)))
+    return _Reordered(replace(op, axes=axes), tuple(node.inputs[1:]))
+
+
+def _slice(node: Node, order: tuple[int, ...]) -> _Reordered | str:
+    axes = node.input(3)
+    if axes is None or axes.numbers is None:
+        return "its axes are computed"
+    moved = tuple(order[int(a)] for a in axes.numbers.reshape(-1))
+    return _Reordered(_op(node), (*node.inputs[1:3], moved, *node.inputs[4:]))
+
+
+def _pad(node: Node, order: tuple[int, ...]) -> _Reordered | str:
+    axes = node.input(3)
+    if axes is not None and axes.numbers is None:
+        return "its axes are computed"
+    places = range(len(order)) if axes is None else axes.numbers.reshape(-1)  # type: ignore[union-attr]
+    moved = tuple(order[int(a)] for a in places)
+    return _Reordered(_op(node), (node.input(1), node.input(2), moved))
+
+
+def _op(node: Node) -> Op:
+    assert isinstance(node.op, Op)
+    return node.op
+
+
+_RULES: tuple[tuple[type[Op], _Rule], ...] = (
+    (MaxPool, _pool),
+    (AveragePool, _pool),
+    (Reduce, _reduce),
+    (Concat, _concat),
+    (SoftmaxBase, _along_axis),
+    (Split, _along_axis),
+    (Resize, _resize),
+    (Slice, _slice),
+    (Pad, _pad),
+)

@@ -1,0 +1,84 @@
+// Convolution whose channels lie last, [images, positions, channels], on CPUs: a product whose rows are
+// positions. Row m of A is the window of position m, which is read where it lies; B are the weights,
+// packed as [group][panel][tap][channel][T_NV * T_VW].
+// A work-item has a stripe of `height` blocks of T_MR positions, and a panel; they go through chunks of
+// T_MC blocks as in gemm_cpu.cl.
+//   C, N    channels and maps of a group
+//   M       positions of all images
+//   zeros   kernel2 * C of them: what a window reads in the padding
+// INPUTS, READS, BODY, RESULT as in gemm_cpu.cl: i0 is the image, i1 the group, m the position in the
+// image, n the map in the group.
+#ifndef T_VW
+#define T_VW 8
+#define T_NV 3
+#define T_MR 4
+#define T_KU 2
+#define T_MC 32
+#endif
+#define VW T_VW
+#include "common/base.clh"
+#include "common/axes.clh"
+#include "common/math.clh"
+#include "common/rows.clh"
+#include "common/scalar.clh"
+#include "common/tile.clh"
+#include "common/finish.clh"
+#include "common/windows.clh"
+#define PANEL_WIDTH (T_NV * T_VW)
+#define LOAD_B(i, j) const F b##j = LOAD_F(panel + j * T_VW);
+#define START_ROW(i) \
+  __global const float *const a##i = WINDOW(i, k0, k1, k2, groups * C, zeros_at);
+
+__kernel SINGLE_ITEM
+void conv_rows_cpu(OUT(float, y), IN(float, x), IN(float, w), IN(float, zeros), const IDX_T M,
+                   const IDX_T N, const IDX_T C, const IDX_T groups, const IDX_T height,
+                   WINDOWS INPUTS) {
+  const IDX_T blocks = (M + T_MR - 1) / T_MR;
+  const IDX_T stripes = (blocks + height - 1) / height;
+  const IDX_T panels = (N + PANEL_WIDTH - 1) / PANEL_WIDTH;
+  const IDX_T i1 = (IDX_T)get_global_id(0) / (stripes * panels);
+  const IDX_T at = (IDX_T)get_global_id(0) % (stripes * panels);
+  const IDX_T chunk = at / (T_MC / height * panels) * (T_MC / height);
+  const IDX_T chunk_stripes = i_min(T_MC / height, stripes - chunk);
+  const IDX_T in_chunk = at - chunk * panels;
+  const IDX_T block_first = (chunk + in_chunk % chunk_stripes) * height;
+  const IDX_T block_end = i_min(block_first + height, blocks);
+  const IDX_T n0 = in_chunk / chunk_stripes * PANEL_WIDTH;
+  const IDX_T positions = out0 * out1 * out2;
+  const IDX_T depth = kernel0 * kernel1 * kernel2 * C;
+  __global const float *const weights = AT(w) + (i1 * panels * PANEL_WIDTH + n0) * depth;
+  __global const float *const zeros_at = AT(zeros);
+  for (IDX_T block = block_first; block < block_end; ++block) {
+    const IDX_T m0 = block * T_MR;
+    START_WINDOWS(AT(x) + i1 * C, m0, M, groups * C)
+    // The elements under neighbouring taps are neighbours, too, if nothing lies between.
+    const bool joined = inside2 && dilation2 == 1 && groups == 1;
+    const IDX_T runs = joined ? 1 : kernel2;
+    const IDX_T run = joined ? kernel2 * C : C;
+    __global const float *panel = weights;
+    F tile[T_MR * T_NV];
+    {
+      ROWS(ZERO_ROW)
+      for (IDX_T k0 = 0; k0 < kernel0; ++k0)
+        for (IDX_T k1 = 0; k1 < kernel1; ++k1)
+          for (IDX_T k2 = 0; k2 < runs; ++k2) {
+            ROWS(START_ROW)
+            // No builtin in this loop: see multiply_rows.inc.
+#pragma unroll T_KU
+            for (IDX_T k = 0; k < run; ++k) {
+              VECTORS(LOAD_B, 0)
+              ROWS(MULTIPLY_ROW)
+              panel += PANEL_WIDTH;
+            }
+          }
+      ROWS(KEEP_ROW)
+    }
+    const IDX_T rows = i_min(T_MR, M - m0);
+    for (IDX_T i = 0; i < rows; ++i) {
+      const IDX_T i0 = (m0 + i) / positions;
+      const IDX_T m = m0 + i - i0 * positions;
+      __global float *const y_row = AT(y) + (m0 + i) * groups * N + i1 * N;
+      VECTORS(FINISH, i)
+    }
+  }
+}

@@ -1,0 +1,73 @@
+// Windows over up to three axes of [images, s0, s1, s2, channels]: the largest element, or the mean.
+//   MEAN    the mean; else the largest element, NaN if any is
+//   PADDED  the mean counts the positions in the padding, too
+//   pool_rows  CPUs: a work-item has a row of y, whose channels are vectors
+//   pool_last  work-item (x, y, z): channel, position, image
+#ifndef T_VW
+#define T_VW 8
+#define MEAN 0
+#define PADDED 0
+#endif
+#define VW T_VW
+#include "common/base.clh"
+#include "common/axes.clh"
+#include "common/math.clh"
+#include "common/scalar.clh"
+#define SIZES \
+  const IDX_T C, THREE(in), THREE(out), THREE(kernel), THREE(stride), THREE(dilation), THREE(pad), THREE(end)
+
+// The result `v` of the window of position (p0, p1, p2), of what READ reads at an offset of the image.
+#define POOL(READ)                                                                          \
+  const IDX_T f0 = p0 * stride0 - pad0, f1 = p1 * stride1 - pad1, f2 = p2 * stride2 - pad2; \
+  F v = (F)(MEAN ? 0.0f : -INFINITY);                                                       \
+  IDX_T count = 0;                                                                          \
+  for (IDX_T k0 = 0; k0 < kernel0; ++k0)                                                    \
+    for (IDX_T k1 = 0; k1 < kernel1; ++k1)                                                  \
+      for (IDX_T k2 = 0; k2 < kernel2; ++k2) {                                              \
+        const IDX_T i0 = f0 + k0 * dilation0, i1 = f1 + k1 * dilation1;                     \
+        const IDX_T i2 = f2 + k2 * dilation2;                                               \
+        /* A window may end past the padding where the output size was rounded up. */       \
+        if (PADDED && i0 < in0 + end0 && i1 < in1 + end1 && i2 < in2 + end2) ++count;       \
+        if (i0 < 0 || i0 >= in0 || i1 < 0 || i1 >= in1 || i2 < 0 || i2 >= in2) continue;    \
+        const F element = READ(image + ((i0 * in1 + i1) * in2 + i2) * C + c);               \
+        if (MEAN) {                                                                         \
+          v += element;                                                                     \
+          if (!PADDED) ++count;                                                             \
+        } else {                                                                            \
+          v = c_max(v, element);                                                            \
+        }                                                                                   \
+      }                                                                                     \
+  if (MEAN) v = v / (F)((float)count);
+
+#if VW == 1
+#define READ_ONE(p) (*(p))
+__kernel void pool_last(OUT(float, y), IN(float, x), SIZES) {
+  const IDX_T c = get_global_id(0), m = get_global_id(1);
+  if (c >= C) return;
+  const IDX_T row = m / out2, p0 = row / out1, p1 = row - p0 * out1, p2 = m - row * out2;
+  __global const float *const image = AT(x) + (IDX_T)get_global_id(2) * in0 * in1 * in2 * C;
+  POOL(READ_ONE)
+  AT(y)[((IDX_T)get_global_id(2) * out0 * out1 * out2 + m) * C + c] = v;
+}
+#else
+#include "common/rows.clh"
+#define READ_PART(p) load_lanes(p, C - c, 0.0f)
+
+__kernel SINGLE_ITEM void pool_rows(OUT(float, y), IN(float, x), SIZES) {
+  const IDX_T row = get_global_id(0), plane = row / out1, of = plane / out0;
+  const IDX_T p0 = plane - of * out0, p1 = row - plane * out1;
+  __global const float *const image = AT(x) + of * in0 * in1 * in2 * C;
+  for (IDX_T p2 = 0; p2 < out2; ++p2) {
+    __global float *const to = AT(y) + (row * out2 + p2) * C;
+    IDX_T c = 0;
+    for (; c + VW <= C; c += VW) {
+      POOL(LOAD_F)
+      STORE_F(to + c, v);
+    }
+    if (c < C) {
+      POOL(READ_PART)
+      store_lanes(to + c, v, C - c);
+    }
+  }
+}
+#endif

@@ -1,0 +1,76 @@
+"""Samples of the ops of `clrt/ops/conv/channels_last.py`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from clrt.errors import ShapeError
+from clrt.ir.op import Step
+from clrt.ops.conv.channels_last import MAX_DEPTHWISE_TAPS, ChannelsLastConv
+from clrt.ops.pointwise.pointwise import Add, HardSwish, Mul, Relu
+from tests.ops.samples.registry import Sample, error_samples_of, samples_of
+
+
+@samples_of(ChannelsLastConv)
+def channels_last_conv_samples(cls: type[ChannelsLastConv]) -> Iterator[Sample]:
+    rng = np.random.default_rng(19)
+
+    def make(op: ChannelsLastConv, *shapes: tuple[int, ...] | None) -> Sample:
+        arrays = [None if s is None else rng.standard_normal(s) for s in shapes]
+        return Sample(op, tuple(None if a is None else a.astype(np.float32) for a in arrays))
+
+    around = (1, 1, 1, 1)
+    for op, x, w in [
+        (cls(), (2, 9, 3), (4, 3, 1)),
+        (cls(), (2, 5, 4, 24), (8, 24, 1, 1)),
+        (cls(strides=(2, 2)), (2, 5, 4, 6), (10, 6, 1, 1)),
+        (cls(pads=around), (2, 5, 6, 5), (9, 5, 3, 3)),
+        (cls(pads=around, strides=(2, 1), dilations=(1, 2)), (1, 7, 8, 3), (24, 3, 3, 3)),
+        (cls(pads=around, group=2), (2, 5, 6, 6), (8, 3, 3, 3)),
+        (cls(pads=(2, 2)), (1, 11, 1), (30, 1, 5)),
+        (cls(pads=(1, 0, 1, 1, 2, 0)), (1, 3, 4, 5, 2), (6, 2, 2, 3, 3)),
+        (cls(auto_pad="SAME_UPPER", strides=(2, 2)), (1, 6, 7, 2), (3, 2, 3, 3)),
+        (cls(pads=around, group=24), (2, 5, 7, 24), (24, 1, 3, 3)),
+        (cls(pads=around, group=19, strides=(2, 2)), (1, 6, 9, 19), (19, 1, 3, 3)),
+        (cls(pads=(2, 2), dilations=(2,), group=5), (2, 3, 5), (5, 1, 3)),
+        (cls(group=8, pads=(1, 1, 0, 0, 1, 2)), (1, 3, 3, 9, 8), (8, 1, 2, 2, 3)),
+        (cls(group=3), (0, 5, 5, 3), (3, 1, 3, 3)),
+        (cls(group=1), (0, 5, 5, 3), (3, 3, 3, 3)),
+        (cls(group=2), (1, 200, 2), (2, 1, MAX_DEPTHWISE_TAPS + 1)),
+    ]:
+        yield make(op, x, w, (w[0],))
+        yield make(op, x, w)
+    add, relu = (Step(Add(), (0, 1)),), (Step(Relu(), (0,)),)
+    residual = (Step(Mul(), (0, 1)), Step(Add(), (3, 2)), Step(HardSwish(), (4,)))
+    for fields, x, w, y in [
+        ({}, (2, 5, 6, 8), (16, 8, 1, 1), (5, 6)),
+        ({"pads": around}, (2, 5, 6, 5), (9, 5, 3, 3), (5, 6)),
+        ({"pads": around, "group": 2}, (2, 5, 6, 6), (8, 3, 3, 3), (5, 6)),
+        ({"pads": around, "group": 9}, (2, 5, 6, 9), (9, 1, 3, 3), (5, 6)),
+        ({"pads": (1, 1), "group": 8}, (2, 9, 8), (8, 1, 3), (9,)),
+        ({"group": 8}, (2, 2, 5, 8), (8, 1, 2, 3), (1, 3)),
+    ]:
+        n, o, ones = x[0], w[0], (1,) * len(y)
+        for bias in (None, (o,)):
+            yield make(cls(**fields, steps=relu), x, w, bias)  # type: ignore[arg-type]
+            extras = (n, *ones, o), (n, *y, o)
+            yield make(cls(**fields, steps=residual), x, w, bias, *extras)  # type: ignore[arg-type]
+        for extra in [(), (1,), (o,), (*ones, o), (1, *y, o), (n, *ones, 1), (n, *y, 1), (*y, 1)]:
+            op = cls(**fields, steps=add)  # type: ignore[arg-type]
+            yield make(op, x, w, (o,), extra)
+    half = make(cls(pads=around), (1, 5, 5, 2), (3, 2, 3, 3))
+    yield Sample(half.op, tuple(a.astype(np.float16) for a in half.inputs if a is not None))
+
+
+@error_samples_of(ChannelsLastConv)
+def channels_last_conv_errors(
+    cls: type[ChannelsLastConv],
+) -> Iterator[tuple[Sample, type[Exception]]]:
+    x, w = np.zeros((1, 5, 5, 4), np.float32), np.zeros((2, 4, 3, 3), np.float32)
+    yield Sample(cls(), (x, np.zeros((2, 5, 3, 3), np.float32))), ShapeError
+    yield Sample(cls(), (x, np.zeros((2, 4, 3), np.float32))), ShapeError
+    yield Sample(cls(), (x[0, 0], w[0, 0])), ShapeError
+    wide = np.zeros((1, 3, 3, 3), np.float32)
+    yield Sample(cls(steps=(Step(Add(), (0, 1)),)), (x, w, None, wide)), ShapeError

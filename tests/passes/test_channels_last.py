@@ -1,0 +1,160 @@
+"""Convolutions whose channels lie last, and how far the transposes around them sink."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from clrt.device.caps import DeviceCaps
+from clrt.ir.graph import Graph
+from clrt.ops.conv.channels_last import MAX_DEPTHWISE_TAPS
+from clrt.ops.evaluate import evaluate
+from clrt.passes.pipeline import optimize
+from clrt.passes.prepare import prepare
+from tests.passes.helpers import assert_same_results, graph_of, random_inputs
+
+SIZES = {"N": 2, "H": 6, "W": 8}
+CPU = DeviceCaps("p", "cpu", "v", "1", "cpu")
+X = "%x: float32[N,8,H,W]"
+CONV = "Conv{kernel_shape=[3, 3], pads=[1, 1, 1, 1]}"
+WEIGHTS = "const %w: float32[8,8,3,3] = ...\nconst %v: float32[8,8,3,3] = ...\n"
+START = f"{WEIGHTS}%a: float32[N,8,H,W] = {CONV}(%x, %w)\n"
+
+
+def prepared(body: str, inputs: str = X, outputs: str = "%y", caps: DeviceCaps = CPU) -> Graph:
+    """The graph as a device runs it; it computes the same."""
+    graph = graph_of(body, inputs, outputs)
+    optimize(graph)
+    feeds = random_inputs(graph, SIZES)
+    before = evaluate(graph, feeds)
+    prepare(graph, caps)
+    assert_same_results(before, evaluate(graph, feeds))
+    return graph
+
+
+def ops(graph: Graph) -> Counter[str]:
+    """How many nodes there are of each op."""
+    return Counter(n.op.name for n in graph.nodes)
+
+
+# What stands between two convolutions, of %a to %b, and how many transposes remain besides the
+# two at the ends.
+BETWEEN = {
+    "nothing": ("%b: float32[N,8,H,W] = Identity(%a)", 0),
+    "activation": ("%b: float32[N,8,H,W] = HardSwish(%a)", 0),
+    "scale by channel": (
+        "const %s: float32[8,1,1] = ...\n%t: float32[N,8,H,W] = Mul(%a, %s)\n"
+        "%b: float32[N,8,H,W] = Div(%t, %a)",
+        0,
+    ),
+    "residual": (
+        f"%r: float32[N,8,H,W] = {CONV}(%a, %v)\n%t: float32[N,8,H,W] = Add(%r, %a)\n"
+        "%b: float32[N,8,H,W] = Relu(%t)",
+        0,
+    ),
+    "squeeze and excite": (
+        "%m: float32[N,8,1,1] = GlobalAveragePool(%a)\n%g: float32[N,8,1,1] = Sigmoid(%m)\n"
+        "%b: float32[N,8,H,W] = Mul(%a, %g)",
+        0,
+    ),
+    "max pool": ("%b: float32[N,8,H - 1,W - 1] = MaxPool{kernel_shape=[2, 2]}(%a)", 0),
+    "average pool": ("%b: float32[N,8,H - 1,W - 1] = AveragePool{kernel_shape=[2, 2]}(%a)", 0),
+    "resize": (
+        "const %s: float32[4] = [1.0, 1.0, 2.0, 2.0]\n"
+        '%b: float32[N,8,2*H,2*W] = Resize{mode="nearest"}(%a, _, %s)',
+        0,
+    ),
+    "concat and slice": (
+        "%t: float32[N,16,H,W] = Concat{axis=1}(%a, %a)\nconst %i: int64[1] = [4]\n"
+        "const %j: int64[1] = [12]\nconst %k: int64[1] = [1]\n"
+        "%b: float32[N,8,H,W] = Slice(%t, %i, %j, %k)",
+        0,
+    ),
+    "split": (
+        "%p: float32[N,4,H,W], %q: float32[N,4,H,W] = Split{axis=1, num_outputs=2}(%a)\n"
+        "%b: float32[N,8,H,W] = Concat{axis=1}(%q, %p)",
+        0,
+    ),
+    "softmax": ("%b: float32[N,8,H,W] = Softmax{axis=1}(%a)", 0),
+    "pad": (
+        "const %p: int64[8] = [0, 0, 1, 2, 0, 0, 3, 0]\n"
+        '%b: float32[N,8,H + 4,W + 2] = Pad{mode="reflect"}(%a, %p)',
+        0,
+    ),
+    "an op of its own": ("%b: float32[N,2,2*H,2*W] = DepthToSpace{blocksize=2}(%a)", 2),
+}
+
+
+@pytest.mark.parametrize("between", BETWEEN)
+def test_a_chain_stays_in_one_layout(between: str) -> None:
+    text, more = BETWEEN[between]
+    last = "%z" if "DepthToSpace" in text else "%v"
+    body = f"const %z: float32[8,2,3,3] = ...\n{START}{text}\n"
+    shape = text.rpartition("%b: float32[")[2].partition("]")[0].split(",", 2)[2]
+    found = ops(prepared(f"{body}%y: float32[N,8,{shape}] = {CONV}(%b, {last})"))
+    assert found["Transpose"] == 2 + more
+    assert found["ChannelsLastConv"] >= 2 and not found["Conv"]
+
+
+def test_a_vector_of_channels_needs_no_transpose() -> None:
+    body = f"""{START}
+      const %axes: int64[2] = [2, 3]
+      %y: float32[N,8] = ReduceMean{{keepdims=0}}(%a, %axes)
+    """
+    found = ops(prepared(body))
+    assert found["Transpose"] == 1 and found["ReduceMean"] == 1
+
+
+def test_a_value_with_other_readers_is_transposed_for_them_alone() -> None:
+    body = f"{START}%b: float32[N,8,H,W] = {CONV}(%a, %v)\n%y: float32[N,8,H,W] = Neg(%b)"
+    graph = prepared(body, outputs="%y, %a")
+    assert ops(graph)["Transpose"] == 3
+    assert ops(graph)["ChannelsLastConv"] == 2
+
+
+def test_audio_of_one_channel_is_a_view() -> None:
+    body = """const %w: float32[32,1,16] = ...
+      %y: float32[N,32,H - 15] = Conv{kernel_shape=[16]}(%x, %w)"""
+    found = ops(prepared(body.replace("H - 15", "5"), "%x: float32[N,1,20]"))
+    assert found["Transpose"] == 1 and found["Reshape"] == 1
+
+
+KEPT = {
+    "computed weights": (
+        "",
+        f"%y: float32[N,8,H,W] = {CONV}(%x, %k)",
+        f"{X}, %k: float32[8,8,3,3]",
+    ),
+    "narrow groups": (
+        "const %w: float32[8,4,3,3] = ...\n",
+        f"%y: float32[N,8,H,W] = {CONV[:-1]}, group=2}}(%x, %w)",
+        X,
+    ),
+    "float64": (
+        "const %w: float64[8,8,3,3] = ...\n",
+        f"%y: float64[N,8,H,W] = {CONV}(%x, %w)",
+        X.replace("float32", "float64"),
+    ),
+    "a large window": (
+        f"const %w: float32[8,1,1,{MAX_DEPTHWISE_TAPS + 1}] = ...\n",
+        "%y: float32[N,8,H,W] = Conv{group=8, pads=[0, 64, 0, 64]}(%x, %w)",
+        X,
+    ),
+}
+
+
+@pytest.mark.parametrize("why", KEPT)
+def test_convolutions_that_stay(why: str) -> None:
+    constants, node, inputs = KEPT[why]
+    found = ops(prepared(constants + node, inputs))
+    assert not found["ChannelsLastConv"] and not found["Transpose"]
+
+
+def test_other_devices_keep_their_layout() -> None:
+    found = ops(
+        prepared(
+            f"{START}%y: float32[N,8,H,W] = Neg(%a)", caps=DeviceCaps("p", "g", "v", "1", "gpu")
+        )
+    )
+    assert not found["ChannelsLastConv"]
