@@ -6,6 +6,7 @@ import contextlib
 import os
 import re
 import stat
+import sys
 import tempfile
 import time
 import uuid
@@ -17,8 +18,12 @@ from clrt.errors import InputError
 
 # Windows neither removes nor renames an open file, so it needs no locks. A file of this age is not
 # about to be renamed.
-_WINDOWS = os.name == "nt"
 _SETTLED_S = 60.0
+# For how long a file that cannot be replaced there is tried again, and how often: scanners and
+# indexers open new files for a moment.
+_PATIENCE_S, _AGAIN_S = 1.0, 0.02
+# What Windows takes as a path without the prefix `\\?\`, less the names of files beside it.
+_LONGEST_PATH = 160
 
 
 @contextlib.contextmanager
@@ -35,7 +40,7 @@ def replacing(path: Path, *, sync: bool = True) -> Iterator[BinaryIO]:
     Raises:
         InputError: The file cannot be written.
     """
-    final = Path(os.path.realpath(path))  # names no file where /dev/stdout is a pipe
+    final = _extended(os.path.realpath(path))  # names no file where /dev/stdout is a pipe
     try:
         if path.exists() and not path.is_file():
             with open(path, "wb") as there:
@@ -49,16 +54,52 @@ def replacing(path: Path, *, sync: bool = True) -> Iterator[BinaryIO]:
                 stream.flush()
                 if sync:
                     os.fsync(stream.fileno())
-                if not _WINDOWS:  # as long as it is locked
+                if sys.platform != "win32":  # as long as it is locked
                     os.replace(temporary, final)
-            if _WINDOWS:
-                os.replace(temporary, final)
+            if sys.platform == "win32":
+                _replace_unused(temporary, final)
         except BaseException:
             with contextlib.suppress(OSError):
                 os.unlink(temporary)
             raise
     except OSError as error:
         raise InputError(f"'{path}' cannot be written: {error.strerror}.") from error
+
+
+def _replace_unused(temporary: Path, final: Path) -> None:
+    """Moves a file over one that no program has open, which is what Windows allows.
+
+    Raises:
+        InputError: One has it open, or it is read-only.
+    """
+    end = time.monotonic() + _PATIENCE_S
+    while True:
+        try:
+            return os.replace(temporary, final)
+        except PermissionError as error:
+            if time.monotonic() > end:
+                raise _in_use(final) from error
+        time.sleep(_AGAIN_S)
+
+
+def _check_unused(path: str) -> None:
+    """Fails where a program has a file open: then Windows does not rename it, not even to itself.
+
+    Raises:
+        InputError: One has, or the file is read-only.
+    """
+    try:
+        os.rename(path, path)
+    except PermissionError as error:
+        raise _in_use(path) from error
+
+
+def _in_use(path: str | Path) -> InputError:
+    """The error for a file that Windows keeps as it is."""
+    return InputError(
+        f"'{path}' cannot be replaced: it is read-only, or a program has it open, as one does that "
+        "has loaded a model from it; close the model, or name another file."
+    )
 
 
 def _open_beside(final: Path) -> tuple[BinaryIO, Path]:
@@ -84,7 +125,7 @@ def _remove_abandoned(final: Path) -> None:
             with contextlib.suppress(OSError):
                 if not entry.is_file(follow_symlinks=False):
                     continue
-                if not _WINDOWS:
+                if sys.platform != "win32":
                     _remove_unlocked(entry.path)
                 elif time.time() - entry.stat().st_mtime > _SETTLED_S:
                     os.unlink(entry.path)
@@ -92,7 +133,7 @@ def _remove_abandoned(final: Path) -> None:
 
 def _remove_unlocked(path: str) -> None:
     """Removes a file if no process has locked it."""
-    descriptor = os.open(path, os.O_RDWR | getattr(os, "O_NOFOLLOW", 0) | os.O_NONBLOCK)
+    descriptor = os.open(path, os.O_RDWR | _flags("O_NOFOLLOW", "O_NONBLOCK"))
     try:
         if _lock(descriptor, wait=False):
             os.unlink(path)
@@ -104,7 +145,7 @@ def _lock(descriptor: int, *, wait: bool) -> bool:
     """Locks an open file until it is closed or the process ends. False if another process has the
     lock, or if the file system or Windows has no such locks.
     """
-    if _WINDOWS:
+    if sys.platform == "win32":
         return False
     import fcntl
 
@@ -126,8 +167,7 @@ def read_regular(path: Path, most_bytes: int, *, private: bool = False) -> bytes
         OSError: It is absent, no regular file, too large, or not private.
     """
     wanted = ("O_NONBLOCK", "O_CLOEXEC", "O_BINARY", *(["O_NOFOLLOW"] if private else []))
-    flags = sum(getattr(os, name, 0) for name in wanted)
-    with open(os.open(path, os.O_RDONLY | flags), "rb") as stream:
+    with open(os.open(path, os.O_RDONLY | _flags(*wanted)), "rb") as stream:
         status = os.fstat(stream.fileno())
         if not stat.S_ISREG(status.st_mode):
             raise OSError("it is no regular file")
@@ -138,19 +178,43 @@ def read_regular(path: Path, most_bytes: int, *, private: bool = False) -> bytes
         return stream.read(most_bytes)
 
 
+def _flags(*names: str) -> int:
+    """Flags of `os.open`, as far as the system has them."""
+    return sum(getattr(os, name, 0) for name in names)
+
+
 def is_private(status: os.stat_result) -> bool:
     """Whether only this user, or who installs programs, can write to a file or folder."""
-    if os.name != "posix":
+    if sys.platform == "win32":  # the folders of users are closed to others
         return True
     return status.st_uid in (0, os.getuid()) and not status.st_mode & (stat.S_IWGRP | stat.S_IWOTH)
 
 
 def expanded(path: str | Path) -> Path:
-    """A path with a leading `~` replaced by the home folder. The `~` of an unknown user stays."""
+    """A path with a leading `~` replaced by the home folder, of any length. The `~` of an unknown
+    user stays.
+    """
     try:
-        return Path(os.path.expanduser(path))
+        return _extended(os.path.expanduser(path))
     except ValueError:  # the name of the user has a NUL
         return Path(path)
+
+
+def _extended(path: str) -> Path:
+    """A path that Windows takes however long it is: a long one with the prefix that it wants."""
+    if sys.platform == "win32" and len(whole := os.path.abspath(path)) > _LONGEST_PATH:
+        return Path(long_windows_path(whole))
+    return Path(path)
+
+
+def long_windows_path(path: str) -> str:
+    r"""An absolute path of Windows in the form that may have more than 260 letters.
+
+    Source: https://learn.microsoft.com/windows/win32/fileio/maximum-file-path-limitation.
+    """
+    if path.startswith(("\\\\?\\", "\\\\.\\")):
+        return path
+    return f"\\\\?\\UNC{path[1:]}" if path.startswith("\\\\") else f"\\\\?\\{path}"
 
 
 def make_cache_folder(folder: Path) -> None:
@@ -174,8 +238,8 @@ def check_targets(targets: Mapping[str, Path | None], sources: Iterable[Path] = 
 
     Raises:
         InputError: A target cannot be written: its folder is missing or read-only; it is a folder,
-            one of `sources` or the target of two options; or it is "-", and another option writes
-            to standard output, too.
+            one of `sources`, the target of two options or, on Windows, open; or it is "-", and
+            another option writes to standard output, too.
     """
     taken = {os.path.realpath(source): "what is read" for source in sources}
     for option, path in targets.items():
@@ -196,5 +260,7 @@ def check_targets(targets: Mapping[str, Path | None], sources: Iterable[Path] = 
         try:
             with tempfile.TemporaryFile(dir=os.path.dirname(final)):
                 pass
+            if sys.platform == "win32" and os.path.exists(final):
+                _check_unused(final)
         except OSError as error:
             raise InputError(f"'{path}' cannot be written: {error.strerror}.") from error

@@ -153,10 +153,11 @@ def quiet() -> Iterator[None]:
     logging.disable(logging.WARNING)
     try:
         with (
-            warnings.catch_warnings(action="ignore"),
+            warnings.catch_warnings(),
             contextlib.redirect_stdout(io.StringIO()),
             contextlib.redirect_stderr(io.StringIO()),
         ):
+            warnings.simplefilter("ignore")
             yield
     finally:
         logging.disable(level)

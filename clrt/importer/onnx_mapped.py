@@ -63,7 +63,7 @@ def cut_tensors(
     cutter = _Cutter(data, min_bytes)
     rest = b"".join(cutter.cut(_MODEL, 0, len(data)))
     # Each look at a header may have mapped a megabyte around it.
-    if isinstance(data, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
+    if isinstance(data, mmap.mmap) and sys.platform != "win32":
         data.madvise(mmap.MADV_DONTNEED)
     return rest, cutter.views
 

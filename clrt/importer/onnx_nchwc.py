@@ -53,7 +53,7 @@ def _evidence(graph: onnx.GraphProto) -> Iterator[int]:
 
 def _block_of_cpu() -> int | None:
     try:
-        flags = Path("/proc/cpuinfo").read_text().split()
+        flags = Path("/proc/cpuinfo").read_text("utf-8").split()
     except OSError:
         return None
     if platform.machine() != "x86_64":

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import platform
+import sys
 from functools import cache
 from pathlib import Path
 
@@ -20,10 +21,10 @@ def matrix_shapes() -> frozenset[MatrixShape]:
 
     The permission holds for all threads of the process, and for its forks.
     """
-    if platform.system() != "Linux" or platform.machine() != "x86_64":
+    if sys.platform != "linux" or platform.machine() != "x86_64":
         return frozenset()
     try:
-        flags = set(Path("/proc/cpuinfo").read_text().split())
+        flags = set(Path("/proc/cpuinfo").read_text("utf-8").split())
     except OSError:
         return frozenset()
     if not flags >= _FLAGS:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import mmap
+import sys
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,7 @@ def drop_pages(array: Array) -> None:
 
     They are read from the file again where somebody needs them. Other arrays are left alone.
     """
-    if not is_mapped(array) or not hasattr(mmap, "MADV_DONTNEED"):
+    if sys.platform == "win32" or not is_mapped(array):
         return
     owner = _owner(array)
     start = array.ctypes.data - np.frombuffer(owner, np.uint8).ctypes.data

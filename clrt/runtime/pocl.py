@@ -13,6 +13,7 @@ import os
 import platform
 import re
 import struct
+import sys
 from pathlib import Path
 
 _UNKNOWN = b"generic"
@@ -62,7 +63,9 @@ def repair_target_cpu(device_pointer: int) -> str:
     Returns:
         The name it has now; empty where nothing was changed.
     """
-    if platform.machine() != "x86_64" or not Path("/proc/self/mem").exists():
+    if sys.platform != "linux" or platform.machine() != "x86_64":
+        return ""
+    if not Path("/proc/self/mem").exists():
         return ""
     name = _target_cpu()
     memory = os.open("/proc/self/mem", os.O_RDONLY)
@@ -80,6 +83,8 @@ def repair_target_cpu(device_pointer: int) -> str:
 
 
 def _read(memory: int, address: int, nbytes: int) -> bytes:
+    if sys.platform == "win32":
+        return b""
     try:
         return os.pread(memory, nbytes, address)
     except (OSError, OverflowError):
@@ -89,7 +94,7 @@ def _read(memory: int, address: int, nbytes: int) -> bytes:
 def _target_cpu() -> bytes:
     """The newest name in LLVM 14 whose instructions this CPU has, no longer than "generic"."""
     try:
-        flags = set(Path("/proc/cpuinfo").read_text().split())
+        flags = set(Path("/proc/cpuinfo").read_text("utf-8").split())
     except OSError:
         return b"x86-64"
     skylake = {"avx512f", "avx512cd", "avx512bw", "avx512dq", "avx512vl", "clwb", "adx", "fma"}

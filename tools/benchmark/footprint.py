@@ -57,9 +57,11 @@ def peak_resident_bytes() -> int:
     """
     status = Path("/proc/self/status")
     if status.exists():
-        found = re.search(r"VmHWM:\s*(\d+) kB", status.read_text())
+        found = re.search(r"VmHWM:\s*(\d+) kB", status.read_text("utf-8"))
         assert found is not None
         return int(found[1]) << 10
+    if sys.platform == "win32":
+        raise NotImplementedError("Memory is measured on Linux and macOS; leave the section out.")
     import resource
 
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

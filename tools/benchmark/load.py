@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from pathlib import Path
 
 _STAT = Path("/proc/stat")
@@ -30,9 +31,9 @@ class OtherPrograms:
 
 
 def _others_seconds() -> float | None:
-    if not _STAT.exists():
+    if sys.platform != "linux":
         return None
-    ticks = [int(t) for t in _STAT.read_text().splitlines()[0].split()[1:]]
+    ticks = [int(t) for t in _STAT.read_text("utf-8").splitlines()[0].split()[1:]]
     busy = sum(ticks[i] for i in _BUSY_FIELDS) / os.sysconf("SC_CLK_TCK")
     own = os.times()
     return busy - own.user - own.system - own.children_user - own.children_system
