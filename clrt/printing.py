@@ -1,8 +1,15 @@
-"""The width of tables printed as text."""
+"""Tables as text: how wide they are, and in which letters."""
 
 from __future__ import annotations
 
+import codecs
+import io
 import shutil
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rich.console import RenderableType
 
 # In less, tables would lose columns. Lines that a terminal wraps are complete.
 _LEAST = 80
@@ -18,3 +25,28 @@ def table_width(terminal: int | None = None) -> int:
     """
     columns = terminal or shutil.get_terminal_size((_NO_EDGE, 0)).columns
     return max(columns, _LEAST)
+
+
+def output_encoding() -> str:
+    """The encoding of standard output: UTF-8 but in pipes of Windows, and where it is asked for."""
+    return codecs.lookup(getattr(sys.stdout, "encoding", None) or "utf-8").name
+
+
+class _Text(io.StringIO):
+    """Text for standard output: rich draws the lines of tables in letters that it has."""
+
+    @property
+    def encoding(self) -> str:  # type: ignore[override]
+        return output_encoding()
+
+
+def table_text(*parts: RenderableType) -> str:
+    """Tables as plain text that standard output takes; `?` stands for a letter it has not."""
+    from rich.console import Console
+
+    target = _Text()
+    console = Console(file=target, width=table_width(), color_system=None, highlight=False)
+    for part in parts:
+        console.print(part)
+    text, encoding = target.getvalue().rstrip("\n"), target.encoding
+    return text.encode(encoding, "replace").decode(encoding)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import functools
+import io
+import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
@@ -47,7 +49,13 @@ def stderr() -> Console:
 
 
 def _console(stderr: bool) -> Console:
-    """A console as wide as its tables need: a pipe has no width."""
+    """A console as wide as its tables need: a pipe has no width.
+
+    Letters that the encoding of standard output has not become `?`, as few are in a pipe of
+    Windows. What is for programs goes through `typer.echo`, which changes nothing.
+    """
+    if not stderr and isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="replace")
     console = Console(stderr=stderr, highlight=False)
     console.width = table_width(console.width if console.is_terminal else None)
     return console

@@ -81,7 +81,9 @@ ReportOption = Annotated[
 ]
 PrecompileOption = Annotated[
     Path | None,
-    typer.Option(help="Compile the programs of --shape into this folder, for load(…, cache_dir=)."),
+    typer.Option(
+        help="Compile the programs of --shape into this folder, for cache_dir of clrt.load."
+    ),
 ]
 AllDevicesOption = Annotated[
     bool, typer.Option("--all-devices-here", help="Precompile for every device but simulators.")

@@ -10,18 +10,18 @@ from rich.text import Text
 
 from clrt.cli.console import stderr, stdout
 from clrt.errors import counted
-from clrt.runtime.devices import INSTALL_HINT, DeviceInfo
+from clrt.runtime.devices import DeviceInfo
 from clrt.runtime.devices import devices as find_devices
+from clrt.runtime.icd import install_hint
 from clrt.units import format_bytes
-
-_NONE = f"No OpenCL device was found. {INSTALL_HINT}"
 
 
 def devices() -> None:
     """List the OpenCL devices of this machine and what clrt knows about each."""
     found = find_devices()
     if not found:
-        stderr().print(Text(_NONE, style="yellow"), soft_wrap=True)
+        text = f"No OpenCL device was found. {install_hint()}"
+        stderr().print(Text(text, style="yellow"), soft_wrap=True)
         raise typer.Exit(1)
     stdout().print(device_table(found))
     if not any(d.is_default for d in found):

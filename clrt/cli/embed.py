@@ -19,6 +19,7 @@ from rich.text import Text
 from clrt.cli.console import STDOUT, stderr, stdout
 from clrt.errors import InputError, counted
 from clrt.files import check_targets, replacing
+from clrt.printing import output_encoding
 from clrt.sources import model_files
 from clrt.text import SentenceEncoder
 from clrt.text.locate import find_model
@@ -94,7 +95,10 @@ def embed(
 def json_lines(sentences: Sequence[str], vectors: FloatArray) -> list[str]:
     """One JSON object per sentence; each float32 in its shortest decimal form."""
     return [
-        json.dumps({"text": text, "embedding": [float(str(x)) for x in vector]}, ensure_ascii=False)
+        json.dumps(
+            {"text": text, "embedding": [float(str(x)) for x in vector]},
+            ensure_ascii=output_encoding() != "utf-8",
+        )
         for text, vector in zip(sentences, vectors, strict=True)
     ]
 

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import io
 from collections import Counter
 from collections.abc import Iterator
 
-from rich.console import Console, Group
+from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
 from clrt.errors import counted
 from clrt.inspection.findings import BreakRow, Findings, KernelUse, NodeRow, PassRow
-from clrt.printing import table_width
+from clrt.printing import table_text
 from clrt.units import format_bytes, format_flops, format_shapes
 
 _MAX_ORIGINS = 6
@@ -21,9 +20,7 @@ _STYLES = {"device": "", "host": "yellow", "view": "dim"}
 
 def as_text(findings: Findings) -> str:
     """The tables as plain text."""
-    target = io.StringIO()
-    Console(file=target, width=table_width(), highlight=False).print(explanation_tables(findings))
-    return target.getvalue().rstrip("\n")
+    return table_text(explanation_tables(findings))
 
 
 def explanation_tables(findings: Findings) -> Group:

@@ -2,22 +2,17 @@
 
 from __future__ import annotations
 
-from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 from clrt.errors import counted
-from clrt.printing import table_width
+from clrt.printing import table_text
 from clrt.profiling.timings import KernelSum, KernelTime, Timings
 
 
 def tables_text(timings: Timings) -> str:
     """The steps in the order in which they ran, then the kernels, the slowest first."""
-    console = Console(width=table_width(), color_system=None, highlight=False)
-    with console.capture() as capture:
-        console.print(step_table(timings))
-        console.print(kernel_table(timings))
-    return capture.get().rstrip("\n")
+    return table_text(step_table(timings), kernel_table(timings))
 
 
 def step_table(timings: Timings) -> Table:

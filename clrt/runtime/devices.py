@@ -17,13 +17,10 @@ from clrt.device.caps import DeviceCaps
 from clrt.device.quirks import quirks_of
 from clrt.errors import DeviceError, warn_user
 from clrt.runtime.driver import Guard, cl, note_use
-from clrt.runtime.icd import load_failure
+from clrt.runtime.icd import install_hint, load_failure
 from clrt.runtime.matrix_unit import matrix_shapes
 from clrt.runtime.pocl import float_lanes, repair_target_cpu, target_of
 
-INSTALL_HINT = (
-    "Install a GPU vendor's driver, or the CPU implementation: pip install 'pyopencl[pocl]'."
-)
 # CL_PLATFORM_NOT_FOUND_KHR: nothing is installed.
 _NO_PLATFORM = -1001
 _KNOWN_AS = {"pocl": "portable computing language"}
@@ -217,7 +214,7 @@ def choose_device(request: str | int | DeviceInfo | None = None) -> DeviceInfo:
     wanted = knobs.DEVICE.get() if request is None else request
     available = devices()
     if not available:
-        raise DeviceError(f"No OpenCL platform was found. {INSTALL_HINT}{load_failure()}")
+        raise DeviceError(f"No OpenCL platform was found. {install_hint()}{load_failure()}")
     text = str(wanted).strip().lower() or "auto"
     matches = _matching(text, available)
     usable = [d for d in matches if d.usable]

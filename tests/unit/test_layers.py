@@ -18,7 +18,7 @@ ONLY_IN = {
     "google": {"importer"},
     "xxhash": {"container"},
     "typer": {"cli"},
-    "rich": {"cli", "inspection", "profiling"},
+    "rich": {"cli", "inspection", "printing", "profiling"},
 }
 
 
