@@ -98,7 +98,7 @@ def _in_use(path: str | Path) -> InputError:
     """The error for a file that Windows keeps as it is."""
     return InputError(
         f"'{path}' cannot be replaced: it is read-only, or a program has it open, as one does that "
-        "has loaded a model from it; close the model, or name another file."
+        "holds a model which was loaded from it; let go of that model, or name another file."
     )
 
 
