@@ -5,7 +5,6 @@ from __future__ import annotations
 import ctypes
 import gc
 import os
-import resource
 import sys
 from contextlib import suppress
 from pathlib import Path
@@ -67,13 +66,13 @@ def _available_bytes() -> int:
     with suppress(OSError):
         found.append(_kib_field("/proc/meminfo", "MemAvailable"))
     with suppress(OSError, ValueError):  # "max" where there is no limit
-        found.append(int(Path("/sys/fs/cgroup/memory.max").read_text()))
+        found.append(int(Path("/sys/fs/cgroup/memory.max").read_text("utf-8")))
     return min(found)
 
 
 def _kib_field(path: str, name: str) -> int:
     """What a file of /proc gives in KiB, in bytes."""
-    lines = Path(path).read_text().splitlines()
+    lines = Path(path).read_text("utf-8").splitlines()
     return next(int(x.split()[1]) << 10 for x in lines if x.startswith(f"{name}:"))
 
 
@@ -134,7 +133,11 @@ def _resident_bytes() -> int:
 
 
 def _peak_bytes() -> int:
-    """The most that this process, or one that it waited for, has held at a time."""
+    """The most that this process, or one that it waited for, has held at a time; 0 on Windows."""
+    if sys.platform == "win32":
+        return 0
+    import resource
+
     of = (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)
     peak = max(resource.getrusage(x).ru_maxrss for x in of)
     return peak if sys.platform == "darwin" else peak << 10

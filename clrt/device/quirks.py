@@ -28,7 +28,7 @@ QUIRKS: tuple[Quirk, ...] = (
     Quirk(
         "needs-linker",
         r"Portable Computing Language",
-        "the device is unusable where no `ld` is on the PATH",
+        "the device is unusable where no `ld` is on the PATH, on Linux",
         "PoCL 3.0 aborts the process when it links its first kernel without binutils' ld",
     ),
     Quirk(

@@ -23,6 +23,8 @@ from clrt.units import format_bytes, format_shapes
 
 # Runs of a model that are on the device at once: while one computes the next is enqueued.
 MOST_ARENAS = 2
+# On Windows Ctrl-C does not end a wait without an end.
+_LOOK_S = 0.5
 
 
 class Room:
@@ -73,7 +75,7 @@ class Room:
                     return execution
                 detached = self._detached()
                 if detached is None:
-                    self.lock.wait()
+                    self.lock.wait(_LOOK_S)
             if detached is not None:
                 detached.await_end()
 

@@ -7,6 +7,7 @@ import dataclasses
 import difflib
 import re
 import shutil
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
@@ -182,7 +183,7 @@ def _note(caps: DeviceCaps) -> str:
 
 def _unusable(caps: DeviceCaps) -> str:
     """Why a device cannot be used; empty where it can."""
-    if "needs-linker" in caps.quirks and shutil.which("ld") is None:
+    if sys.platform == "linux" and "needs-linker" in caps.quirks and shutil.which("ld") is None:
         return _LINKER_NOTE
     return ""
 

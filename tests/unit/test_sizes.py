@@ -25,7 +25,7 @@ def _files(*endings: str) -> list[Path]:
 
 @cache
 def _tree(path: Path) -> ast.Module:
-    return ast.parse(path.read_text())
+    return ast.parse(path.read_text("utf-8"))
 
 
 def _name(path: Path) -> str:
@@ -35,7 +35,7 @@ def _name(path: Path) -> str:
 def _units() -> Iterator[tuple[str, str, int]]:
     """Kind, name and lines of each file, class and function."""
     for path in _files(*SOURCES):
-        yield "file", _name(path), len(path.read_text().splitlines())
+        yield "file", _name(path), len(path.read_text("utf-8").splitlines())
         for node in ast.walk(_tree(path)) if path.suffix == ".py" else ():
             if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
                 kind = "class" if isinstance(node, ast.ClassDef) else "function"
@@ -117,7 +117,7 @@ def _lines(path: Path) -> list[tuple[int, str]]:
     """Number and text of the lines that say something."""
     thin = r"#" if path.suffix == ".py" else r"//|#include|#else|#endif"
     skipped = _skipped(path)
-    numbered = enumerate(path.read_text().splitlines(), start=1)
+    numbered = enumerate(path.read_text("utf-8").splitlines(), start=1)
     texts = ((k, " ".join(line.split())) for k, line in numbered if k not in skipped)
     return [(k, t) for k, t in texts if re.search(r"\w", t) and not re.match(thin, t)]
 
