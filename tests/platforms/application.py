@@ -58,9 +58,12 @@ def encodes(folder: Path) -> None:
 
     import clrt
 
+    vectors, stderr = np.load(folder / "vectors.npy"), sys.stderr
     with clrt.SentenceEncoder(folder / "encoder") as encoder:
-        found = encoder.encode(["a b c", "d"], show_progress_bar=True)
-    np.testing.assert_allclose(found, np.load(folder / "vectors.npy"), rtol=1e-5, atol=1e-6)
+        for sys.stderr in (None, stderr):  # type: ignore[assignment]  None where there is a window
+            for shown in (None, True):
+                found = encoder.encode(["a b c", "d"], batch_size=1, show_progress_bar=shown)
+                np.testing.assert_allclose(found, vectors, rtol=1e-5, atol=1e-6)
 
 
 def converts(folder: Path) -> None:

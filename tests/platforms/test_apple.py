@@ -1,0 +1,52 @@
+"""Kernels for Apple's OpenCL 1.2, planned where there is none.
+
+Its CPU devices say that work-groups may have 1,024 items, and refuse more than one where a kernel has
+a barrier (github.com/diku-dk/futhark/issues/1708, github.com/CNugteren/CLBlast/issues/139).
+"""
+
+from __future__ import annotations
+
+from math import prod
+
+import pytest
+
+from clrt.device.caps import DeviceCaps
+from clrt.errors import PlanError, UnsupportedError
+from clrt.kernels.spec import Launch
+from clrt.ops import REGISTRY
+from clrt.plan.steps import DeviceStep
+from tests.harness import plan_graph, sample_graph
+from tests.ops.samples import samples
+
+CPU = DeviceCaps(
+    "Apple", "Apple M1", "Apple", "1.1", "cpu", max_work_group_size=1024, local_mem_bytes=32 << 10
+)
+GPU = DeviceCaps(
+    "Apple", "Apple M1", "Apple", "1.2", "igpu", max_work_group_size=256, local_mem_bytes=32 << 10
+)
+
+
+def _launches(caps: DeviceCaps) -> list[Launch]:
+    """Those of every sample whose shapes are known without its data."""
+    found: list[Launch] = []
+    for op in REGISTRY.classes.values():
+        for sample in samples(op):
+            try:
+                steps = plan_graph(sample_graph(sample), caps).steps
+            except (PlanError, UnsupportedError):
+                continue
+            found += [n for step in steps if isinstance(step, DeviceStep) for n in step.launches]
+    return found
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("caps", "most_items"), [(CPU, 1), (GPU, 256)], ids=["cpu", "igpu"])
+def test_work_groups_are_no_larger_than_it_takes(caps: DeviceCaps, most_items: int) -> None:
+    found = _launches(caps)
+    assert len(found) > 1000
+    for launch in found:
+        if launch.local_size is not None:
+            assert prod(launch.local_size) <= most_items, launch.kernel
+        elif most_items == 1:
+            assert "barrier(" not in launch.kernel.text, launch.kernel
+        assert launch.kernel.opencl_c == (1, 2)
