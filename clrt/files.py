@@ -82,6 +82,15 @@ def _replace_unused(temporary: Path, final: Path) -> None:
         time.sleep(_AGAIN_S)
 
 
+def _identity(path: Path) -> object:
+    """What two names of one file have in common: some systems take upper case for lower case."""
+    try:
+        status = os.stat(path)
+        return status.st_dev, status.st_ino
+    except OSError:
+        return os.path.normcase(os.path.realpath(path))
+
+
 def _check_unused(path: str) -> None:
     """Fails where a program has a file open: then Windows does not rename it, not even to itself.
 
@@ -241,7 +250,7 @@ def check_targets(targets: Mapping[str, Path | None], sources: Iterable[Path] = 
             one of `sources`, the target of two options or, on Windows, open; or it is "-", and
             another option writes to standard output, too.
     """
-    taken = {os.path.realpath(source): "what is read" for source in sources}
+    taken = {_identity(source): "what is read" for source in sources}
     for option, path in targets.items():
         if path is None:
             continue
@@ -253,10 +262,10 @@ def check_targets(targets: Mapping[str, Path | None], sources: Iterable[Path] = 
             raise InputError(f"'{path}' is a folder; {option} needs a file name.")
         if path.exists() and not path.is_file():
             continue
-        final = os.path.realpath(path)
-        if final in taken:
-            raise InputError(f"'{path}' belongs to {taken[final]}; name another file by {option}.")
-        taken[final] = option
+        final, file = os.path.realpath(path), _identity(path)
+        if file in taken:
+            raise InputError(f"'{path}' belongs to {taken[file]}; name another file by {option}.")
+        taken[file] = option
         try:
             with tempfile.TemporaryFile(dir=os.path.dirname(final)):
                 pass

@@ -32,6 +32,12 @@ def output_encoding() -> str:
     return codecs.lookup(getattr(sys.stdout, "encoding", None) or "utf-8").name
 
 
+def fitting(text: str) -> str:
+    """Text in letters that standard output has; `?` stands for others."""
+    encoding = output_encoding()
+    return text.encode(encoding, "replace").decode(encoding)
+
+
 class _Text(io.StringIO):
     """Text for standard output: rich draws the lines of tables in letters that it has."""
 
@@ -41,12 +47,11 @@ class _Text(io.StringIO):
 
 
 def table_text(*parts: RenderableType) -> str:
-    """Tables as plain text that standard output takes; `?` stands for a letter it has not."""
+    """Tables as plain text that standard output takes."""
     from rich.console import Console
 
     target = _Text()
     console = Console(file=target, width=table_width(), color_system=None, highlight=False)
     for part in parts:
         console.print(part)
-    text, encoding = target.getvalue().rstrip("\n"), target.encoding
-    return text.encode(encoding, "replace").decode(encoding)
+    return fitting(target.getvalue().rstrip("\n"))

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import functools
-import io
 import sys
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any, ParamSpec
+from typing import Annotated, Any, ParamSpec, TextIO, cast
 
 import typer
 from rich.console import Console
@@ -16,7 +15,7 @@ from rich.text import Text
 
 import clrt
 from clrt.errors import ClrtError
-from clrt.printing import table_width
+from clrt.printing import fitting, output_encoding, table_width
 
 Args = ParamSpec("Args")
 
@@ -48,15 +47,27 @@ def stderr() -> Console:
     return _console(stderr=True)
 
 
-def _console(stderr: bool) -> Console:
-    """A console as wide as its tables need: a pipe has no width.
+class _Fitting:
+    """A stream for people, of an encoding that lacks letters, such as a pipe of Windows.
 
-    Letters that the encoding of standard output has not become `?`, as few are in a pipe of
-    Windows. What is for programs goes through `typer.echo`, which changes nothing.
+    What is for programs goes through `typer.echo`, which changes nothing.
     """
-    if not stderr and isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="replace")
-    console = Console(stderr=stderr, highlight=False)
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+
+    def write(self, text: str) -> int:
+        return self._stream.write(fitting(text))
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._stream, name)
+
+
+def _console(stderr: bool) -> Console:
+    """A console as wide as its tables need: a pipe has no width."""
+    narrow = not stderr and output_encoding() != "utf-8"
+    file = cast("TextIO", _Fitting(sys.stdout)) if narrow else None
+    console = Console(file=file, stderr=stderr, highlight=False)
     console.width = table_width(console.width if console.is_terminal else None)
     return console
 

@@ -1,7 +1,7 @@
 """Kernels for Apple's OpenCL 1.2, planned where there is none.
 
-Its CPU devices say that work-groups may have 1,024 items, and refuse more than one where a kernel has
-a barrier (github.com/diku-dk/futhark/issues/1708, github.com/CNugteren/CLBlast/issues/139).
+Its CPU devices say that work-groups may have 1,024 items, and refuse more than one where a kernel
+has a barrier (github.com/diku-dk/futhark/issues/1708, github.com/CNugteren/CLBlast/issues/139).
 """
 
 from __future__ import annotations

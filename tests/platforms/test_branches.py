@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import typer
 from rich.table import Table
 from typer.testing import CliRunner
 
@@ -191,6 +192,9 @@ def test_tables_in_letters_that_the_output_has(
     text = table_text(table)
     stdout().print(table)
     print(text)
+    if encoding != "utf-8":
+        with pytest.raises(UnicodeEncodeError):  # programs are told, and not given less
+            typer.echo("模")
     sys.stdout.flush()
     assert ("模型" in text and "┃" in text) == (encoding == "utf-8")
     assert "".join(json_lines(["模"], [[1.0]])).isascii() == (encoding != "utf-8")  # type: ignore[arg-type]
