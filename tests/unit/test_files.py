@@ -129,6 +129,14 @@ def test_targets_leave_nothing_behind(tmp_path: Path) -> None:
     check_targets({"--html": Path(os.devnull), "--trace": Path(os.devnull)})
 
 
+def test_other_names_of_what_is_read(tmp_path: Path) -> None:
+    """Another spelling is one where upper case does not count, as another link is here."""
+    (tmp_path / "m").touch()
+    os.link(tmp_path / "m", tmp_path / "M")
+    with pytest.raises(InputError, match="/M' belongs to what is read"):
+        check_targets({"--output": tmp_path / "M"}, [tmp_path / "m"])
+
+
 def test_standard_output_is_no_file() -> None:
     with pytest.raises(InputError, match="--html writes no standard output; name a file"):
         check_targets({"--html": Path("-")})
