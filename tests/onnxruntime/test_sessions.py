@@ -238,7 +238,7 @@ def test_profiles(tmp_path: Path) -> None:
     for _ in range(3):
         made.run(None, FEED)
     name = made.end_profiling()
-    events = json.loads(Path(name).read_text())
+    events = json.loads(Path(name).read_text("utf-8"))
     assert name.startswith(str(tmp_path / "profile_")) and made.end_profiling() == ""
     runs = [e for e in events if e["name"] == "model_run"]
     assert len(runs) == 3 and runs[0]["args"]["shapes"] == {"x": [2, 3], "y": [4]}
