@@ -41,7 +41,9 @@ def test_precision_is_chosen_for_the_device(kind: str) -> None:
     feeds = random_inputs(graph)
     before = evaluate(graph, feeds)
     report = prepare(graph, caps)
-    assert report.patches == 1 and len(report.records) == sum(make(caps) is not None for make in PREPARE)
+    assert report.patches == 1 and len(report.records) == sum(
+        make(caps) is not None for make in PREPARE
+    )
     assert [n.arg(1).dtype for n in graph.nodes] == [DType.FLOAT16, DType.FLOAT32]
     assert_same_results(before, evaluate(graph, feeds))
     text = canonical(graph)
