@@ -31,7 +31,7 @@ from clrt.plan.plan import Plan
 from clrt.plan.steps import DeviceStep
 from clrt.signature import TensorSpec, listed_symbols, symbol_places
 from clrt.sources import Source, is_compiled, read_graph
-from clrt.text.config import read_config
+from clrt.text.config import read_any_config
 from clrt.text.tokenize import tokenizer_file
 
 Shapes: TypeAlias = "Mapping[str, tuple[int, ...]]"
@@ -169,12 +169,12 @@ def packed_weights(plans: Sequence[Plan]) -> list[Packed]:
 
 
 def read_encoder(source: Path) -> tuple[dict[str, Any] | None, str | None]:
-    """What `SentenceEncoder` needs beside the graph of a model, or why a folder makes no encoder.
+    """What a text model needs beside its graph, or why a folder makes none.
 
     Both are None for a model without a tokenizer. A model runs without an encoder.
     """
     try:
-        config = read_config(source)
+        config = read_any_config(source)
     except (ModelError, UnsupportedError) as error:
         return None, str(error) if source.is_dir() else None
     try:

@@ -1,5 +1,7 @@
-"""Text models: sentences to vectors."""
+"""Text models: sentences to vectors, pairs to scores."""
 
+from clrt.text.cross_encoder import CrossEncoder
 from clrt.text.sentence_encoder import FloatArray, SentenceEncoder
+from clrt.text.sparse_encoder import SparseEncoder
 
-__all__ = ["FloatArray", "SentenceEncoder"]
+__all__ = ["CrossEncoder", "FloatArray", "SentenceEncoder", "SparseEncoder"]

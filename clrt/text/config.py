@@ -1,29 +1,19 @@
-"""Reads what a sentence-transformers folder says of tokens, pooling and normalisation."""
+"""Reads what a model folder or a compiled model says of tokens, pooling, prompts and scores."""
 
 from __future__ import annotations
 
 import json
-import reprlib
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
-from clrt.container.compiled import SUFFIX, read_extras
-from clrt.errors import InputError, ModelError, UnsupportedError
-
-POOLING_MODES = ("cls", "max", "mean", "mean_sqrt_len", "sum")
-
-# In the order in which sentence-transformers concatenates them.
-_FLAGS = {
-    "pooling_mode_cls_token": "cls",
-    "pooling_mode_max_tokens": "max",
-    "pooling_mode_mean_tokens": "mean",
-    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len",
-    "pooling_mode_weightedmean_tokens": "weightedmean",
-    "pooling_mode_lasttoken": "lasttoken",
-}
-_ALIASES = {"mean_sqrt_len_tokens": "mean_sqrt_len"}
+from clrt.container.compiled import SUFFIX
+from clrt.errors import ModelError, UnsupportedError
+from clrt.text.folder import as_object, positive_number, read_json
+from clrt.text.modules import Modules, class_of
+from clrt.text.settings import read_settings
+from clrt.text.tokenizer_files import tokenizer_steps
 
 # The first padding_idx + 1 rows of their position table belong to no token.
 _OFFSET_POSITIONS = {
@@ -36,11 +26,6 @@ _OFFSET_POSITIONS = {
     "xlm-roberta",
     "xlm-roberta-xl",
 }
-# Tokenizers of transformers whose options override tokenizer.json.
-_BERT_LIKE = {"BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer"}
-_ROBERTA_LIKE = {"RobertaTokenizer"}
-# Arguments of the tokenizers library's AddedToken.
-_TOKEN_KEYS = ("content", "single_word", "lstrip", "rstrip", "normalized", "special")
 _SENTENCE_CONFIGS = tuple(
     f"sentence_{family}_config.json"
     for family in ("bert", "roberta", "distilbert", "camembert", "albert", "xlm-roberta", "xlnet")
@@ -48,46 +33,47 @@ _SENTENCE_CONFIGS = tuple(
 
 
 @dataclass(frozen=True)
-class EncoderConfig:
-    """How sentences become vectors.
+class TextConfig:
+    """How texts become tokens: what all text models have.
 
     Attributes:
         folder: Holds tokenizer.json.
         source: The ONNX file or folder of the transformer.
-        modes: Pooling modes; several are concatenated.
-        include_prompt: Whether the prompt's tokens are pooled.
-        normalize: Whether vectors always get unit length.
         max_length: Longest sequence in tokens, special ones included; None means no limit.
         positions: Rows of the position table; None where it sets no limit.
         lower_case: Whether text is lowercased before the tokenizer's own steps.
-        prompt: Prepended where the caller names none.
+        prompts: What may be prepended to texts, by name.
+        default_prompt_name: The prompt where the caller names none; None is no prompt.
         pad_token: The tokenizer's padding token, "" where no file names it.
         truncation_side: "right" or "left"; "" where only tokenizer.json may say.
-        hidden: Size of a token's embedding, where config.json gives it.
-        truncate_dim: How many numbers of each vector are kept where the caller does not say.
         normalizer: Options of BERT's normalizer; they override those of tokenizer.json.
         prefix_space: Whether byte-level tokens start with a space; overrides tokenizer.json.
         added_tokens: Tokens that tokenizer.json may lack, in the order of their ids.
         tokenizer: The text of tokenizer.json where it lies in a compiled model.
     """
 
+    wanted: ClassVar[str]
+    task: ClassVar[str]
+
     folder: Path
     source: Path
-    modes: tuple[str, ...]
-    include_prompt: bool = True
-    normalize: bool = False
     max_length: int | None = None
     positions: int | None = None
     lower_case: bool = False
-    prompt: str = ""
+    prompts: Mapping[str, str] = field(default_factory=dict)
+    default_prompt_name: str | None = None
     pad_token: str = ""
     truncation_side: str = ""
-    hidden: int | None = None
-    truncate_dim: int | None = None
     normalizer: Mapping[str, bool | None] = field(default_factory=dict)
     prefix_space: bool | None = None
     added_tokens: Sequence[Mapping[str, Any]] = ()
     tokenizer: str | None = None
+
+    @property
+    def prompt(self) -> str:
+        """The default prompt."""
+        name = self.default_prompt_name
+        return "" if name is None else self.prompts[name]
 
     def for_compiled(self, tokenizer: str) -> dict[str, Any]:
         """The part that a compiled model stores, as JSON values.
@@ -97,11 +83,73 @@ class EncoderConfig:
         """
         values = {f.name: getattr(self, f.name) for f in fields(self)}
         del values["folder"], values["source"]
-        return {**values, "tokenizer": tokenizer}
+        # What is read back then is what was written, whichever kind of sequence it was.
+        kept: dict[str, Any] = json.loads(json.dumps({**values, "tokenizer": tokenizer}))
+        return {"class": self.wanted, **kept}
+
+
+@dataclass(frozen=True)
+class EncoderConfig(TextConfig):
+    """How sentences become vectors.
+
+    Attributes:
+        modes: Pooling modes; several are concatenated.
+        include_prompt: Whether the prompt's tokens are pooled.
+        normalize: Whether vectors always get unit length.
+        hidden: Size of a token's embedding, where config.json gives it.
+        truncate_dim: How many numbers of each vector are kept where the caller does not say.
+        similarity: The similarity of two vectors; None where the folder does not say.
+    """
+
+    wanted = "SentenceEncoder"
+    task = "feature-extraction"
+
+    modes: tuple[str, ...] = ("mean",)
+    include_prompt: bool = True
+    normalize: bool = False
+    hidden: int | None = None
+    truncate_dim: int | None = None
+    similarity: str | None = None
+
+
+@dataclass(frozen=True)
+class PairConfig(TextConfig):
+    """How pairs of texts become scores.
+
+    Attributes:
+        labels: Scores of a pair, where config.json says.
+        activation: The name of what is applied to scores; None where the folder does not say.
+    """
+
+    wanted = "CrossEncoder"
+    task = "sequence-classification"
+
+    labels: int | None = None
+    activation: str | None = None
+
+
+@dataclass(frozen=True)
+class SparseConfig(TextConfig):
+    """How texts become sparse vectors over the vocabulary.
+
+    Attributes:
+        strategy: "max" or "sum", over tokens.
+        activation: "relu" or "log1p_relu", before the logarithm.
+        max_active_dims: How many numbers of each vector are kept; None keeps all.
+        similarity: As in `EncoderConfig`.
+    """
+
+    wanted = "SparseEncoder"
+    task = "fill-mask"
+
+    strategy: str = "max"
+    activation: str = "relu"
+    max_active_dims: int | None = None
+    similarity: str | None = None
 
 
 def read_config(path: Path, pooling: str | None = None) -> EncoderConfig:
-    """The configuration of an ONNX file, a model folder or a compiled model.
+    """The configuration of a sentence encoder: an ONNX file, a model folder or a compiled model.
 
     For an ONNX file the folder is the one that holds tokenizer.json: its own or the one above.
 
@@ -114,161 +162,125 @@ def read_config(path: Path, pooling: str | None = None) -> EncoderConfig:
         ModelError: A file is missing or damaged.
         UnsupportedError: The folder asks for a module or pooling mode that clrt lacks.
     """
-    asked = None if pooling is None else (_asked_mode(pooling),)
     if path.suffix == SUFFIX:
-        config = _read_compiled(path)
-        return replace(config, modes=asked) if asked else config
-    root = path if path.is_dir() else _folder_of(path)
-    modules = _Modules.read(root)
-    folder = root / modules.transformer
-    tokenizer = _read_json(folder / "tokenizer_config.json")
-    model = _read_json(folder / "config.json")
-    special = _read_json(folder / "special_tokens_map.json")
-    sentence = _first(folder, _SENTENCE_CONFIGS)
-    _check_arguments(folder, sentence)
-    arguments = sentence.get("tokenizer_args") or sentence.get("processor_kwargs")
-    limits = (sentence.get("max_seq_length"), _object(arguments).get("model_max_length"),
-              tokenizer.get("model_max_length"))  # fmt: skip
-    pooled = {} if modules.pooling is None else _read_json(root / modules.pooling / "config.json")
-    positions = _positions(model)
-    whole_file = root / "config_sentence_transformers.json"
-    whole = _read_json(whole_file)
-    kind = str(tokenizer.get("tokenizer_class") or "").removesuffix("Fast")
+        asked = {} if pooling is None else {"modes": Modules(path, {}).pooling_modes(pooling)}
+        return EncoderConfig(**{**_compiled(path, EncoderConfig), **asked})
+    modules = Modules.read(_root(path), EncoderConfig.wanted)
+    shared, model, whole = _read_shared(path, modules, EncoderConfig)
     return EncoderConfig(
-        folder=folder,
-        source=path if path.is_file() else folder,
-        modes=asked or _modes(root, modules, pooled),
-        truncate_dim=_number(whole.get("truncate_dim")),
-        normalizer=_normalizer(kind, tokenizer),
-        prefix_space=bool(tokenizer.get("add_prefix_space")) if kind in _ROBERTA_LIKE else None,
-        added_tokens=_added_tokens(folder, tokenizer),
-        include_prompt=bool(pooled.get("include_prompt", True)),
-        normalize=modules.normalize,
-        max_length=_smallest(positions, next(filter(None, map(_number, limits)), None)),
-        positions=positions,
-        lower_case=bool(sentence.get("do_lower_case", False)),
-        prompt=_prompt(whole_file, whole),
-        pad_token=_token(tokenizer.get("pad_token") or special.get("pad_token")),
-        truncation_side=_side(folder / "tokenizer_config.json", tokenizer),
-        hidden=_number(model.get("hidden_size") or model.get("dim")),
+        **shared,
+        modes=modules.pooling_modes(pooling),
+        truncate_dim=positive_number(whole.get("truncate_dim")),
+        include_prompt=bool(modules.options("Pooling").get("include_prompt", True)),
+        normalize="Normalize" in modules.paths,
+        hidden=positive_number(model.get("hidden_size") or model.get("dim")),
+        similarity=_text(whole.get("similarity_fn_name")),
     )
 
 
-def _read_compiled(path: Path) -> EncoderConfig:
-    settings = read_extras(path).get("encoder")
-    if settings is None:
-        raise ModelError(
-            f"'{path}' holds no tokenizer; convert the model's folder, with its tokenizer.json, "
-            "to get a sentence encoder."
-        )
-    if not isinstance(settings, dict) or settings.keys() != _SETTINGS.keys():
-        raise ModelError(f"'{path}' was converted by another version of clrt; convert it again.")
-    for name, holds in _SETTINGS.items():
-        if not holds(settings[name]):
-            raise ModelError(
-                f"'{path}' is damaged: '{name}' of its encoder is {reprlib.repr(settings[name])}; "
-                "convert the model again."
-            )
-    return EncoderConfig(path.parent, path, **{**settings, "modes": tuple(settings["modes"])})
+def read_pair_config(path: Path) -> PairConfig:
+    """The configuration of a cross-encoder.
 
+    Args:
+        path: As for `read_config`.
 
-def _is_flag(value: object) -> bool:
-    return isinstance(value, bool)
-
-
-def _is_text(value: object) -> bool:
-    return isinstance(value, str)
-
-
-def _is_limit(value: object) -> bool:
-    return value is None or (type(value) is int and 0 < value < 1 << 31)
-
-
-def _is_choice(value: object) -> bool:
-    return value is None or isinstance(value, bool)
-
-
-def _are_modes(value: object) -> bool:
-    modes = value if isinstance(value, list) else []
-    return bool(modes) and all(isinstance(m, str) and m in POOLING_MODES for m in modes)
-
-
-def _is_normalizer(value: object) -> bool:
-    options = ("lowercase", "strip_accents", "handle_chinese_chars")
-    return isinstance(value, dict) and all(k in options and _is_choice(v) for k, v in value.items())
-
-
-def _are_tokens(value: object) -> bool:
-    tokens = value if isinstance(value, list) else [None]
-    return all(
-        isinstance(t, dict)
-        and isinstance(t.get("content"), str)
-        and all(k == "content" or (k in _TOKEN_KEYS and _is_flag(v)) for k, v in t.items())
-        for t in tokens
+    Raises:
+        ModelError, UnsupportedError: As `read_config`.
+    """
+    if path.suffix == SUFFIX:
+        return PairConfig(**_compiled(path, PairConfig))
+    modules = Modules.read(_root(path), PairConfig.wanted)
+    shared, model, whole = _read_shared(path, modules, PairConfig)
+    names = as_object(model.get("id2label"))
+    stored = as_object(model.get("sentence_transformers")).get("activation_fn")
+    older = model.get("sbert_ce_default_activation_function")
+    return PairConfig(
+        **shared,
+        labels=len(names) or positive_number(model.get("num_labels")),
+        activation=_text(whole.get("activation_fn") or stored or older),
     )
 
 
-# What a compiled model keeps of a configuration.
-_SETTINGS: Mapping[str, Callable[[object], bool]] = {
-    "modes": _are_modes,
-    "include_prompt": _is_flag,
-    "normalize": _is_flag,
-    "max_length": _is_limit,
-    "positions": _is_limit,
-    "lower_case": _is_flag,
-    "prompt": _is_text,
-    "pad_token": _is_text,
-    "truncation_side": lambda value: value in ("", "left", "right"),
-    "hidden": _is_limit,
-    "truncate_dim": _is_limit,
-    "normalizer": _is_normalizer,
-    "prefix_space": _is_choice,
-    "added_tokens": _are_tokens,
-    "tokenizer": _is_text,
-}
+def read_sparse_config(path: Path) -> SparseConfig:
+    """The configuration of a sparse encoder.
 
+    Args:
+        path: As for `read_config`.
 
-@dataclass(frozen=True)
-class _Modules:
-    """The chain of modules.json; without that file it is the transformer and mean pooling."""
-
-    transformer: str = ""
-    pooling: str | None = None
-    normalize: bool = False
-    listed: bool = False
-
-    @classmethod
-    def read(cls, root: Path) -> _Modules:
-        file = root / "modules.json"
-        if not file.is_file():
-            return cls()
-        entries = _parse(file)
-        if not isinstance(entries, list) or not all(isinstance(e, Mapping) for e in entries):
-            raise ModelError(
-                f"'{file}' must hold a list of modules; download the model's own file."
-            )
-        types = [str(e.get("type", "")) for e in entries]
-        foreign = [t for t in types if not t.startswith("sentence_transformers.")]
-        if foreign:
+    Raises:
+        ModelError, UnsupportedError: As `read_config`.
+    """
+    if path.suffix == SUFFIX:
+        return SparseConfig(**_compiled(path, SparseConfig))
+    modules = Modules.read(_root(path), SparseConfig.wanted)
+    shared, _, whole = _read_shared(path, modules, SparseConfig)
+    options = modules.options("SpladePooling")
+    for key, known in (("pooling_strategy", ("max", "sum")),
+                       ("activation_function", ("relu", "log1p_relu"))):  # fmt: skip
+        if options.get(key, known[0]) not in known:
             raise UnsupportedError(
-                f"'{file}' has modules of its own code: {', '.join(foreign)}; clrt supports those "
-                "of sentence-transformers.",
-                foreign,
+                f"SpladePooling of '{modules.root}' has {key} {options[key]!r}; clrt has "
+                f"{' and '.join(known)}.",
             )
-        kinds = [t.rpartition(".")[2] for t in types]
-        needed = [k for k in kinds if k != "Dropout"]
-        if needed not in (
-            ["Transformer"],
-            ["Transformer", "Pooling"],
-            ["Transformer", "Pooling", "Normalize"],
-        ):
-            raise UnsupportedError(
-                f"'{file}' chains {' -> '.join(kinds) or 'no modules'}; clrt supports "
-                "Transformer -> Pooling -> Normalize (the last one optional).",
-                [k for k in needed if k not in {"Transformer", "Pooling", "Normalize"}],
-            )
-        paths = {kind: str(e.get("path", "")) for kind, e in zip(kinds, entries, strict=True)}
-        return cls(paths["Transformer"], paths.get("Pooling"), "Normalize" in paths, listed=True)
+    return SparseConfig(
+        **shared,
+        strategy=str(options.get("pooling_strategy", "max")),
+        activation=str(options.get("activation_function", "relu")),
+        max_active_dims=positive_number(whole.get("max_active_dims")),
+        similarity=_text(whole.get("similarity_fn_name")),
+    )
+
+
+def read_any_config(path: Path) -> TextConfig:
+    """The configuration of whichever text model lies there.
+
+    Raises:
+        ModelError, UnsupportedError: As `read_config`.
+    """
+    compiled = path.suffix == SUFFIX
+    kind = str(read_settings(path).get("class")) if compiled else class_of(_root(path))
+    readers = {"CrossEncoder": read_pair_config, "SparseEncoder": read_sparse_config}
+    return readers.get(kind, read_config)(path)
+
+
+def _read_shared(
+    path: Path, modules: Modules, kind: type[TextConfig]
+) -> tuple[dict[str, Any], Mapping[str, Any], Mapping[str, Any]]:
+    """The fields of `TextConfig`; config.json; config_sentence_transformers.json."""
+    folder = modules.transformer
+    tokenizer = read_json(folder / "tokenizer_config.json")
+    model = read_json(folder / "config.json")
+    sentence = _first(folder, _SENTENCE_CONFIGS)
+    _check_arguments(folder, sentence, kind.task)
+    arguments = sentence.get("tokenizer_args") or sentence.get("processor_kwargs")
+    limits = (sentence.get("max_seq_length"), as_object(arguments).get("model_max_length"),
+              tokenizer.get("model_max_length"))  # fmt: skip
+    positions = _positions(model)
+    whole_file = modules.root / "config_sentence_transformers.json"
+    whole = read_json(whole_file)
+    prompts, default = _prompts(whole_file, whole)
+    shared = {
+        "folder": folder,
+        "source": path if path.is_file() else folder,
+        "max_length": _smallest(positions, next(filter(None, map(positive_number, limits)), None)),
+        "positions": positions,
+        "lower_case": bool(sentence.get("do_lower_case", False)),
+        "prompts": prompts,
+        "default_prompt_name": default,
+        **tokenizer_steps(folder, tokenizer),
+    }
+    return shared, model, whole
+
+
+def _compiled(path: Path, kind: type[TextConfig]) -> dict[str, Any]:
+    """The fields of a configuration that a compiled model holds."""
+    values = read_settings(path, kind.wanted)
+    sequences = {n: tuple(v) for n, v in values.items() if n == "modes"}
+    return {"folder": path.parent, "source": path, **values, **sequences}
+
+
+def _root(path: Path) -> Path:
+    return path if path.is_dir() else _folder_of(path)
 
 
 def _folder_of(file: Path) -> Path:
@@ -281,94 +293,41 @@ def _folder_of(file: Path) -> Path:
     )
 
 
-def _asked_mode(pooling: str) -> str:
-    mode = _ALIASES.get(str(pooling), pooling)
-    if mode not in POOLING_MODES:
-        raise InputError(f"pooling={pooling!r} is not one of {', '.join(POOLING_MODES)}.")
-    return mode
-
-
-def _modes(root: Path, modules: _Modules, config: Mapping[str, Any]) -> tuple[str, ...]:
-    if modules.listed and modules.pooling is None:
-        raise ModelError(
-            f"'{root / 'modules.json'}' names no Pooling module; "
-            f"say pooling= one of {', '.join(POOLING_MODES)}."
-        )
-    named = config.get("pooling_mode")
-    if named is None:
-        found = [mode for flag, mode in _FLAGS.items() if config.get(flag)] or ["mean"]
-    else:
-        found = [str(mode) for mode in named] if isinstance(named, list) else [str(named)]
-    if modules.listed and not (config and found):
-        raise ModelError(
-            f"'{root / str(modules.pooling) / 'config.json'}' is missing or names no pooling mode; "
-            f"download it, or say pooling= one of {', '.join(POOLING_MODES)}."
-        )
-    modes = tuple(_ALIASES.get(mode, mode) for mode in found)
-    missing = [mode for mode in modes if mode not in POOLING_MODES]
-    if missing:
-        raise UnsupportedError(
-            f"Pooling mode {', '.join(missing)} of '{root}' is not supported; "
-            f"clrt has {', '.join(POOLING_MODES)}.",
-            missing,
-        )
-    return modes
-
-
 def _positions(model: Mapping[str, Any]) -> int | None:
-    rows = _number(model.get("max_position_embeddings") or model.get("n_positions"))
+    rows = positive_number(model.get("max_position_embeddings") or model.get("n_positions"))
     if rows is None or str(model.get("model_type")) not in _OFFSET_POSITIONS:
         return rows
     padding = model.get("pad_token_id")
     return rows - (padding if isinstance(padding, int) else 1) - 1
 
 
-def _number(value: object) -> int | None:
-    """A positive whole number; configs write "no limit" as null, -1 or 1e30."""
-    if isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < 1 << 31:
-        return int(value)
-    return None
-
-
 def _smallest(*values: object) -> int | None:
-    numbers = [n for n in map(_number, values) if n is not None]
+    numbers = [n for n in map(positive_number, values) if n is not None]
     return min(numbers, default=None)
 
 
-def _token(value: object) -> str:
-    return str((value.get("content") if isinstance(value, Mapping) else value) or "")
+def _text(value: object) -> str | None:
+    return value if isinstance(value, str) and value else None
 
 
-def _object(value: object) -> Mapping[str, Any]:
-    return value if isinstance(value, Mapping) else {}
-
-
-def _prompt(file: Path, values: Mapping[str, Any]) -> str:
-    """The default prompt."""
-    prompts, name = _object(values.get("prompts")), values.get("default_prompt_name")
-    if name is None:
-        return ""
-    if not isinstance(name, str) or name not in prompts:
+def _prompts(file: Path, values: Mapping[str, Any]) -> tuple[dict[str, str], str | None]:
+    """The prompts and the name of the default one."""
+    stored = as_object(values.get("prompts"))
+    prompts = {str(name): str(text or "") for name, text in stored.items()}
+    name = values.get("default_prompt_name")
+    if name is not None and (not isinstance(name, str) or name not in prompts):
         listing = ", ".join(map(repr, prompts)) or "none"
         raise ModelError(
             f"'{file}' has no prompt of its default_prompt_name {name!r}, but {listing}; download "
             "the model's own file."
         )
-    return str(prompts[name] or "")
+    return prompts, name
 
 
-def _side(file: Path, tokenizer: Mapping[str, Any]) -> str:
-    side = tokenizer.get("truncation_side") or ""
-    if side not in ("", "left", "right"):
-        raise ModelError(f"'{file}' has truncation_side {side!r}; it is 'left' or 'right'.")
-    return str(side)
-
-
-def _check_arguments(folder: Path, sentence: Mapping[str, Any]) -> None:
+def _check_arguments(folder: Path, sentence: Mapping[str, Any], task: str) -> None:
     """Refuses arguments of the transformer that change what it computes."""
-    task = sentence.get("transformer_task")
     changed = [k for k in ("config_args", "config_kwargs") if sentence.get(k)]
-    changed += ["transformer_task"] if task not in (None, "feature-extraction") else []
+    changed += ["transformer_task"] if sentence.get("transformer_task") not in (None, task) else []
     if changed:
         raise UnsupportedError(
             f"The sentence_…_config.json of '{folder}' changes the model by "
@@ -377,52 +336,5 @@ def _check_arguments(folder: Path, sentence: Mapping[str, Any]) -> None:
         )
 
 
-def _normalizer(kind: str, tokenizer: Mapping[str, Any]) -> dict[str, bool | None]:
-    """What transformers' classes of that kind make of the normalizer, whatever its file says."""
-    if kind not in _BERT_LIKE:
-        return {}
-    accents = tokenizer.get("strip_accents")
-    return {
-        "lowercase": bool(tokenizer.get("do_lower_case", True)),
-        "strip_accents": None if accents is None else bool(accents),
-        "handle_chinese_chars": bool(tokenizer.get("tokenize_chinese_chars", True)),
-    }
-
-
-def _added_tokens(folder: Path, tokenizer: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Those that files beside tokenizer.json declare, as arguments of AddedToken."""
-    declared = _object(tokenizer.get("added_tokens_decoder"))
-    plain = _read_json(folder / "added_tokens.json")
-    numbered = [(str(i), _object(token)) for i, token in declared.items()]
-    numbered += [(str(i), {"content": content}) for content, i in plain.items()]
-    numbered = [(i, token) for i, token in numbered if i.isdecimal() and token.get("content")]
-    tokens = [
-        {key: value[key] for key in _TOKEN_KEYS if key in value}
-        for _, value in sorted(numbered, key=lambda item: int(item[0]))
-    ]
-    extra = tokenizer.get("additional_special_tokens")
-    names = map(_token, extra if isinstance(extra, list) else ())
-    return tokens + [{"content": name, "special": True} for name in names if name]
-
-
 def _first(folder: Path, names: tuple[str, ...]) -> Mapping[str, Any]:
-    return next((_read_json(folder / n) for n in names if (folder / n).is_file()), {})
-
-
-def _read_json(file: Path) -> Mapping[str, Any]:
-    """A JSON object; an empty one where there is no such file."""
-    if not file.is_file():
-        return {}
-    values = _parse(file)
-    if not isinstance(values, dict):
-        raise ModelError(f"'{file}' must hold a JSON object; download the model's own file.")
-    return values
-
-
-def _parse(file: Path) -> object:
-    try:
-        return json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError, RecursionError) as error:
-        raise ModelError(
-            f"'{file}' is not readable as JSON ({error}); download the model's own file."
-        ) from error
+    return next((read_json(folder / n) for n in names if (folder / n).is_file()), {})

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from clrt.errors import InputError
 from clrt.signature import TensorSpec
-from clrt.text.config import read_config
+from clrt.text.config import read_any_config
 from clrt.text.pooling import MASK
 from clrt.text.tokenize import TextTokenizer, Tokens, pad
 
@@ -89,7 +89,7 @@ def _batches(path: Path, specs: Sequence[TensorSpec], texts: Sequence[str]) -> I
     odd = [s.name for s in specs if s.name not in ("input_ids", MASK, "token_type_ids")]
     if odd:
         raise InputError(f"No tokenizer makes the input '{odd[0]}'; give inputs of your own.")
-    config = read_config(path)
+    config = read_any_config(path)
     tokenizer = TextTokenizer(config)
     rows, length = fixed_dims(specs)
     size, longest = rows or _BATCH, min(length or _LONGEST, _LONGEST)

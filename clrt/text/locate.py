@@ -24,7 +24,7 @@ DEFAULT_ORGANISATION = "sentence-transformers"
 _NAME = re.compile(r"(?:(?P<organisation>\w[\w.-]*)/)?(?P<model>\w[\w.-]*)")
 
 
-def find_model(source: str | Path) -> Path:
+def find_model(source: str | Path, cache: Path | None = None) -> Path:
     """The file or folder that `source` names.
 
     An existing path is taken as it is. Otherwise a name such as `all-MiniLM-L6-v2` or
@@ -33,6 +33,7 @@ def find_model(source: str | Path) -> Path:
 
     Args:
         source: A path, or a name as on the Hugging Face hub.
+        cache: The cache folder; by default Hugging Face's own.
 
     Raises:
         InputError: The source is of another type.
@@ -54,10 +55,11 @@ def find_model(source: str | Path) -> Path:
     if matched is None or path.suffix in (".onnx", SUFFIX):
         raise ModelError(f"No file or folder '{source}' exists; give the path of a model.")
     name = f"{matched['organisation'] or DEFAULT_ORGANISATION}/{matched['model']}"
-    found = _in_hub_cache(name) or _in_package(name)
+    cache = cache or _hub_cache()
+    found = _in_hub_cache(name, cache) or _in_package(name)
     if found is None:
         raise ModelError(
-            f"Model '{source}' is neither a path nor in Hugging Face's cache ({_hub_cache()}) "
+            f"Model '{source}' is neither a path nor in Hugging Face's cache ({cache}) "
             f"nor in an installed package; get it by: {_remedy(name)}."
         )
     return found
@@ -68,12 +70,12 @@ def _remedy(name: str) -> str:
     return f"{PACKAGED[name][2]}, or {download}" if name in PACKAGED else download
 
 
-def _in_hub_cache(name: str) -> Path | None:
+def _in_hub_cache(name: str, cache: Path) -> Path | None:
     """The snapshot of a model's main branch.
 
     Source: https://huggingface.co/docs/huggingface_hub/guides/manage-cache.
     """
-    repository = _hub_cache() / f"models--{name.replace('/', '--')}"
+    repository = cache / f"models--{name.replace('/', '--')}"
     reference = repository / "refs" / "main"
     if not reference.is_file():
         return None

@@ -117,13 +117,11 @@ def pooling_graph(
 
     Source: sentence-transformers' Pooling and Normalize, torch.nn.functional.normalize.
     """
-    build = _PoolingBuilder()
+    build = NamedBuilder()
     hidden = tokens.shape[-1] if tokens.shape else "hidden"
     batch, sequence = symbol("batch"), symbol("sequence")
     width = hidden if isinstance(hidden, int) else symbol("hidden")
-    x = build.feed(TOKENS, tokens.dtype, batch, sequence, width)
-    if tokens.dtype is not DType.FLOAT32:
-        x = build("Cast", x, to=DType.FLOAT32)
+    x = build.float_feed(TOKENS, tokens.dtype, batch, sequence, width)
     parts: list[Value] = []
     if "cls" in modes:
         first = build.feed(FIRST, DType.INT64, batch, sequence)
@@ -135,46 +133,48 @@ def pooling_graph(
     if unit_before and (truncate_dim is not None or not unit_after):
         pooled = _unit(build, pooled)
     if truncate_dim is not None:
-        pooled = build("Slice", pooled, _ints(0), _ints(truncate_dim), _ints(1))
+        pooled = build("Slice", pooled, ints(0), ints(truncate_dim), ints(1))
     if unit_after:
         pooled = _unit(build, pooled)
     return build.graph("pooling", build.inputs, [pooled], [RESULT])
 
 
-def _select(build: _PoolingBuilder, x: Value, first: Value) -> Value:
+def _select(build: NamedBuilder, x: Value, first: Value) -> Value:
     """The token of each row at which `first` is 1. Infinities and NaN elsewhere do not matter."""
-    chosen = build("Cast", build("Unsqueeze", first, _ints(2)), to=DType.BOOL)
-    return build("ReduceSum", build("Where", chosen, x, _floats(0.0)), _ints(1), keepdims=0)
+    chosen = build("Cast", build("Unsqueeze", first, ints(2)), to=DType.BOOL)
+    return build("ReduceSum", build("Where", chosen, x, floats(0.0)), ints(1), keepdims=0)
 
 
-def _pool(build: _PoolingBuilder, x: Value, mask: Value, mode: str) -> Value:
-    wide = build("Unsqueeze", mask, _ints(2))
+def _pool(build: NamedBuilder, x: Value, mask: Value, mode: str) -> Value:
+    wide = build("Unsqueeze", mask, ints(2))
     if mode == "max":
         kept = build("Cast", wide, to=DType.BOOL)
-        lowest = _floats(-np.inf)
-        return build("ReduceMax", build("Where", kept, x, lowest), _ints(1), keepdims=0)
+        lowest = floats(-np.inf)
+        return build("ReduceMax", build("Where", kept, x, lowest), ints(1), keepdims=0)
     weights = build("Cast", wide, to=DType.FLOAT32)
-    total = build("ReduceSum", build("Mul", x, weights), _ints(1), keepdims=0)
+    total = build("ReduceSum", build("Mul", x, weights), ints(1), keepdims=0)
     if mode == "sum":
         return total
-    count = build("Max", build("ReduceSum", weights, _ints(1), keepdims=0), _floats(_LEAST_COUNT))
+    count = build("Max", build("ReduceSum", weights, ints(1), keepdims=0), floats(_LEAST_COUNT))
     return build("Div", total, count if mode == "mean" else build("Sqrt", count))
 
 
-def _unit(build: _PoolingBuilder, vectors: Value) -> Value:
-    length = build("ReduceL2", vectors, _ints(-1), keepdims=1)
-    return build("Div", vectors, build("Max", length, _floats(_LEAST_LENGTH)))
+def _unit(build: NamedBuilder, vectors: Value) -> Value:
+    length = build("ReduceL2", vectors, ints(-1), keepdims=1)
+    return build("Div", vectors, build("Max", length, floats(_LEAST_LENGTH)))
 
 
-def _ints(*numbers: int) -> NDArray[np.int64]:
+def ints(*numbers: int) -> NDArray[np.int64]:
+    """A constant of whole numbers, [numbers]."""
     return np.array(numbers, np.int64)
 
 
-def _floats(number: float) -> NDArray[np.float32]:
+def floats(number: float) -> NDArray[np.float32]:
+    """A constant of one float, []."""
     return np.array(number, np.float32)
 
 
-class _PoolingBuilder(Builder):
+class NamedBuilder(Builder):
     """Applies ops by their ONNX names; arrays among the arguments become constants."""
 
     def __init__(self) -> None:
@@ -185,6 +185,11 @@ class _PoolingBuilder(Builder):
         """A new input of the graph."""
         self.inputs.append(self.input(name, dtype, shape))
         return self.inputs[-1]
+
+    def float_feed(self, name: str, dtype: DType, *shape: Dim) -> Value:
+        """A new input of the graph, as float32."""
+        x = self.feed(name, dtype, *shape)
+        return x if dtype is DType.FLOAT32 else self("Cast", x, to=DType.FLOAT32)
 
     def __call__(self, op_name: str, *args: Value | NDArray[Any], **attributes: Any) -> Value:
         values = [a if isinstance(a, Value) else self.constant(a) for a in args]

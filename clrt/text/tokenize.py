@@ -11,9 +11,12 @@ from numpy.typing import NDArray
 from tokenizers import AddedToken, Tokenizer, normalizers, pre_tokenizers
 
 from clrt.errors import InputError, ModelError, counted
-from clrt.text.config import EncoderConfig
+from clrt.text.config import TextConfig
 
 IntArray = NDArray[np.int64]
+Text = str | tuple[str, str]
+"""A text, or a pair of texts that one sequence holds."""
+
 _CHUNK = 1024  # Texts per call: an Encoding takes some kilobytes until its ids are copied.
 
 
@@ -32,17 +35,24 @@ class TextTokenizer:
     """The tokenizer of a folder's tokenizer.json, with the truncation that the configuration says.
 
     Padding and truncation of the file itself are switched off: they are often left over from
-    training.
+    training. Of a pair that is too long the longer text is cut first.
+
+    Attributes:
+        library: The tokenizer of the tokenizers library.
+        pad_id: The id for padding.
+
+    Args:
+        pairs: Whether it is for pairs of texts.
     """
 
-    def __init__(self, config: EncoderConfig) -> None:
-        self._tokenizer = _load(config)
-        self._special = self._tokenizer.num_special_tokens_to_add(False)
-        self.pad_id = _pad_id(self._tokenizer, config.pad_token)
-        leftover = self._tokenizer.truncation or {}
+    def __init__(self, config: TextConfig, pairs: bool = False) -> None:
+        self.library = _load(config)
+        self._special = self.library.num_special_tokens_to_add(pairs)
+        self.pad_id = _pad_id(self.library, config.pad_token)
+        leftover = self.library.truncation or {}
         side = config.truncation_side or str(leftover.get("direction", "right")).lower()
-        self._tokenizer.no_padding()
-        self._tokenizer.no_truncation()
+        self.library.no_padding()
+        self.library.no_truncation()
         if config.max_length is not None:
             if config.max_length <= self._special:
                 raise InputError(
@@ -50,10 +60,10 @@ class TextTokenizer:
                     f"text beside the {self._special} special tokens; expected at least "
                     f"{self._special + 1}."
                 )
-            self._tokenizer.enable_truncation(config.max_length, direction=side)
+            self.library.enable_truncation(config.max_length, direction=side)
 
-    def encode(self, texts: Sequence[str]) -> list[Tokens]:
-        """The tokens of each text, in order.
+    def encode(self, texts: Sequence[Text]) -> list[Tokens]:
+        """The tokens of each text or pair, in order.
 
         Raises:
             InputError: A text is not valid Unicode or has no tokens.
@@ -62,10 +72,10 @@ class TextTokenizer:
             tokens for start in range(0, len(texts), _CHUNK) for tokens in self._chunk(texts, start)
         ]
 
-    def _chunk(self, texts: Sequence[str], start: int) -> Iterator[Tokens]:
+    def _chunk(self, texts: Sequence[Text], start: int) -> Iterator[Tokens]:
         chunk = texts[start : start + _CHUNK]
         try:
-            encodings = self._tokenizer.encode_batch_fast(chunk)
+            encodings = self.library.encode_batch_fast(chunk)
         except (TypeError, UnicodeError):
             _blame(chunk, start)
             raise
@@ -84,7 +94,7 @@ class TextTokenizer:
         """
         if not prompt:
             return 0
-        encoding = self._tokenizer.encode(prompt)
+        encoding = self.library.encode(prompt)
         if not encoding.ids:
             return 0
         return len(encoding.ids) - int(bool(encoding.special_tokens_mask[-1]))
@@ -98,7 +108,7 @@ def pad(rows: Sequence[NDArray[np.int32]], value: int, length: int) -> IntArray:
     return padded
 
 
-def _load(config: EncoderConfig) -> Tokenizer:
+def _load(config: TextConfig) -> Tokenizer:
     file = tokenizer_file(config)
     try:
         tokenizer = Tokenizer.from_str(config.tokenizer or file.read_text("utf-8"))
@@ -114,7 +124,7 @@ def _load(config: EncoderConfig) -> Tokenizer:
     return tokenizer
 
 
-def _apply(config: EncoderConfig, tokenizer: Tokenizer) -> None:
+def _apply(config: TextConfig, tokenizer: Tokenizer) -> None:
     """What the files beside tokenizer.json say of its steps, as transformers does."""
     own = tokenizer.normalizer
     if config.normalizer and isinstance(own, normalizers.BertNormalizer):
@@ -131,7 +141,7 @@ def _apply(config: EncoderConfig, tokenizer: Tokenizer) -> None:
             tokenizer.add_tokens([AddedToken(**token)])
 
 
-def tokenizer_file(config: EncoderConfig) -> Path:
+def tokenizer_file(config: TextConfig) -> Path:
     """The file that the tokenizer is read from: tokenizer.json, or the compiled model itself.
 
     Raises:
@@ -156,10 +166,10 @@ def _pad_id(tokenizer: Tokenizer, pad_token: str) -> int:
     return 0 if named is None else int(named)
 
 
-def _blame(texts: Sequence[str], start: int) -> None:
+def _blame(texts: Sequence[Text], start: int) -> None:
     for position, text in enumerate(texts, start):
         try:
-            text.encode("utf-8")
+            "".join(text).encode("utf-8")
         except UnicodeEncodeError as error:
             raise InputError(
                 f"Sentence {position} is not valid Unicode: {error.reason} at character "

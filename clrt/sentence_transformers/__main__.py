@@ -1,0 +1,31 @@
+"""`python -m clrt.sentence_transformers PROGRAM …` or `-m MODULE …`: runs it on clrt."""
+
+from __future__ import annotations
+
+import os
+import runpy
+import sys
+
+from clrt.sentence_transformers import install
+
+
+def main(arguments: list[str]) -> None:
+    """Runs a program that imports sentence_transformers.
+
+    Args:
+        arguments: A file or "-m" and a module, then the program's own arguments.
+    """
+    if not arguments or arguments == ["-m"]:
+        raise SystemExit("usage: python -m clrt.sentence_transformers (PROGRAM | -m MODULE) …")
+    install()
+    if arguments[0] == "-m":
+        sys.argv = arguments[1:]
+        runpy.run_module(arguments[1], run_name="__main__", alter_sys=True)
+        return
+    sys.argv = arguments
+    sys.path[0] = os.path.dirname(os.path.abspath(arguments[0]))
+    runpy.run_path(arguments[0], run_name="__main__")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

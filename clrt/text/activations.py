@@ -1,0 +1,74 @@
+"""What cross-encoders apply to their scores."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clrt.errors import InputError, UnsupportedError
+from clrt.text.scores import as_array, is_tensor, to_tensor
+
+FloatArray = NDArray[np.float32]
+Activation = Callable[[FloatArray], FloatArray]
+
+
+def softmax(scores: FloatArray) -> FloatArray:
+    """exp(x), scaled such that each row has the sum 1."""
+    powers = np.exp(scores - scores.max(axis=-1, keepdims=True))
+    return np.asarray(powers / powers.sum(axis=-1, keepdims=True))
+
+
+def _sigmoid(scores: FloatArray) -> FloatArray:
+    return np.asarray(0.5 * (1 + np.tanh(0.5 * scores)), np.float32)
+
+
+_ACTIVATIONS: dict[str, Activation] = {
+    "identity": lambda scores: scores,
+    "relu": lambda scores: np.maximum(scores, 0),
+    "sigmoid": _sigmoid,
+    "softmax": softmax,
+    "tanh": np.tanh,
+}
+
+
+def find_activation(named: str, origin: str) -> Activation:
+    """The activation of a name such as "sigmoid" or "torch.nn.modules.activation.Sigmoid".
+
+    Args:
+        named: Its name.
+        origin: Who names it, for messages.
+
+    Raises:
+        UnsupportedError: clrt has none of that name.
+    """
+    found = _ACTIVATIONS.get(named.rpartition(".")[2].lower())
+    if found is None:
+        raise UnsupportedError(
+            f"{origin} has the activation {named!r}; clrt has {', '.join(_ACTIVATIONS)}; give "
+            "activation_fn=, one of these or a function of an array."
+        )
+    return found
+
+
+def as_activation(given: Any) -> Activation:
+    """The activation that a caller gives: a name, a function of an array, or a module of torch.
+
+    Raises:
+        InputError: It is neither.
+        UnsupportedError: As `find_activation`.
+    """
+    if isinstance(given, str):
+        return find_activation(given, "activation_fn")
+    if not callable(given):
+        raise InputError(f"activation_fn is a name or a function, not {type(given).__name__}.")
+    if type(given).__module__.partition(".")[0] != "torch":
+        return given  # type: ignore[no-any-return]
+
+    def apply(scores: FloatArray) -> FloatArray:
+        found = given(to_tensor(scores))
+        return np.asarray(as_array(found) if is_tensor(found) else found, np.float32)
+
+    return apply

@@ -1,0 +1,194 @@
+"""Pairs of texts to scores, as sentence-transformers makes them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clrt.errors import InputError
+from clrt.text.activations import as_activation, find_activation, softmax
+from clrt.text.config import PairConfig, read_pair_config
+from clrt.text.habits import CALL_OPTIONS, LOAD_OPTIONS, hub_cache, ignore, renamed
+from clrt.text.locate import find_model
+from clrt.text.text_model import Call, LoadOptions, Progress, TextModel, converted
+from clrt.text.tokenize import Text
+
+FloatArray = NDArray[np.float32]
+
+
+class CrossEncoder(TextModel):
+    """A transformer that reads two texts at once and gives scores of the pair.
+
+    Args:
+        model_name_or_path: As in `SentenceEncoder`. The model classifies sequences.
+        device: As in `SentenceEncoder`; so too the arguments that are not listed here.
+        num_labels: Scores of a pair; the model must have so many.
+        activation_fn: What is applied to scores: "sigmoid", "identity", "softmax", "tanh",
+            "relu", a function of an array, or a module of torch. By default what the folder
+            says, else the sigmoid for one score, and nothing for several.
+
+    Raises:
+        InputError, ModelError, UnsupportedError, DeviceError: As `SentenceEncoder`.
+
+    Source: sentence-transformers' `CrossEncoder`.
+    """
+
+    _pairs = True
+    _config: PairConfig
+
+    @renamed(
+        model_name="model_name_or_path",
+        default_activation_function="activation_fn",
+        max_seq_length="max_length",
+    )
+    def __init__(
+        self,
+        model_name_or_path: str | Path,
+        *,
+        num_labels: int | None = None,
+        max_length: int | None = None,
+        activation_fn: Any = None,
+        device: Any = None,
+        prompts: Mapping[str, str] | None = None,
+        default_prompt_name: str | None = None,
+        strict: bool | None = None,
+        cache_dir: str | Path | None = None,
+        **others: Any,
+    ) -> None:
+        ignore("CrossEncoder", others, LOAD_OPTIONS)
+        config = read_pair_config(find_model(model_name_or_path, hub_cache(others)))
+        options = LoadOptions(device, max_length, prompts, default_prompt_name, strict, cache_dir)
+        super().__init__(config, options)
+        self._logits = self._output(("logits", "scores"), 2, "a cross-encoder has the head of a "
+                                    "sequence classifier.")  # fmt: skip
+        if num_labels is not None and num_labels != self.num_labels:
+            raise InputError(
+                f"num_labels={num_labels!r} is not what the model has: {self.num_labels}."
+            )
+        if activation_fn is not None:
+            self.activation_fn = as_activation(activation_fn)
+        elif config.activation is not None:
+            self.activation_fn = find_activation(config.activation, f"'{config.folder}'")
+        else:
+            name = "sigmoid" if self.num_labels == 1 else "identity"
+            self.activation_fn = find_activation(name, "clrt")
+
+    @property
+    def num_labels(self) -> int:
+        """Scores of a pair."""
+        size = self._logits.shape[-1] if self._logits.shape else None
+        return size if isinstance(size, int) else self._config.labels or 1
+
+    @renamed(sentences="inputs", activation_fct="activation_fn")
+    def predict(
+        self,
+        inputs: Any,
+        prompt_name: str | None = None,
+        prompt: str | None = None,
+        batch_size: int = 32,
+        show_progress_bar: bool | None = None,
+        activation_fn: Any = None,
+        apply_softmax: bool | None = False,
+        convert_to_numpy: bool = True,
+        convert_to_tensor: bool = False,
+        *,
+        device: Any = None,
+        progress: Progress | None = None,
+        **others: Any,
+    ) -> Any:
+        """The scores of pairs, in the caller's order.
+
+        Args:
+            inputs: One pair of texts, or any number of them. `sentences=` is the same.
+            prompt_name, prompt: As in `SentenceEncoder.encode`, in front of each first text.
+            batch_size, show_progress_bar, convert_to_numpy, convert_to_tensor, device, progress,
+                others: As in `SentenceEncoder.encode`.
+            activation_fn: Replaces that of the model for this call.
+            apply_softmax: Scale several scores of a pair to the sum 1, behind the activation.
+
+        Returns:
+            float32 [pairs] for a model with one score, else [pairs, num_labels]; without the
+            first axis for one pair.
+
+        Raises:
+            InputError: A pair is none of two strings, or an option is out of range.
+        """
+        ignore("predict", others, CALL_OPTIONS)
+        single = _is_pair(inputs)
+        pairs = self._texts([inputs] if single else inputs)
+        call = self._call(batch_size, prompt, prompt_name, show_progress_bar, progress, device)
+        scores = self._scores(pairs, call)
+        apply = self.activation_fn if activation_fn is None else as_activation(activation_fn)
+        scores = np.asarray(apply(scores), np.float32) if len(scores) else scores
+        if self.num_labels == 1:
+            scores = scores.reshape(len(scores))
+        elif apply_softmax and len(scores):
+            scores = softmax(scores)
+        found = converted(scores, convert_to_numpy, convert_to_tensor)
+        return found[0] if single else found
+
+    @renamed(activation_fct="activation_fn")
+    def rank(
+        self,
+        query: str,
+        documents: Sequence[str],
+        top_k: int | None = None,
+        return_documents: bool = False,
+        **options: Any,
+    ) -> list[dict[str, Any]]:
+        """The documents that go best with a query.
+
+        Args:
+            query: A text.
+            documents: Texts.
+            top_k: How many are returned at most.
+            return_documents: Whether their texts are, too.
+            options: As for `predict`.
+
+        Returns:
+            {"corpus_id", "score"} for each, and "text" where asked for; the best first.
+
+        Raises:
+            InputError: The model gives several scores, or as `predict`.
+        """
+        if self.num_labels != 1:
+            raise InputError(
+                f"A model of {self.num_labels} scores ranks nothing; take predict() with pairs."
+            )
+        scores = self.predict([(query, text) for text in documents], **options)
+        order = sorted(range(len(documents)), key=lambda i: -float(scores[i]))[:top_k]
+        texts = ({"text": documents[i]} if return_documents else {} for i in order)
+        return [
+            {"corpus_id": i, "score": float(scores[i]), **text}
+            for i, text in zip(order, texts, strict=True)
+        ]
+
+    def _texts(self, given: object) -> list[Text]:
+        if isinstance(given, str | bytes | Mapping) or not isinstance(given, Iterable):
+            raise InputError(f"Pairs are lists of two strings, not {type(given).__name__}.")
+        pairs: list[Text] = []
+        for position, pair in enumerate(given):
+            texts = list(pair) if isinstance(pair, (list, tuple, np.ndarray)) else [pair]
+            if len(texts) != 2 or not all(isinstance(text, str) for text in texts):
+                raise InputError(f"Pair {position} is not two strings but {pair!r:.80}.")
+            pairs.append((str(texts[0]), str(texts[1])))
+        return pairs
+
+    def _scores(self, pairs: Sequence[Text], call: Call) -> FloatArray:
+        scores = np.zeros((len(pairs), self.num_labels), np.float32)
+        name = self._logits.name
+        for batch in self._batches(pairs, call):
+            found = self._model.run(batch.feeds, outputs=[name])[name]
+            scores[batch.rows] = found[: len(batch.rows)]
+        return scores
+
+
+def _is_pair(inputs: object) -> bool:
+    """Whether a call has one pair, not a list of them."""
+    if isinstance(inputs, (list, tuple, np.ndarray)):
+        return len(inputs) > 0 and isinstance(inputs[0], str)
+    return isinstance(inputs, str)

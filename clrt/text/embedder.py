@@ -1,0 +1,82 @@
+"""What encoders have in common: queries and documents, and the similarity of their vectors."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from clrt.text.config import EncoderConfig, SparseConfig
+from clrt.text.habits import renamed
+from clrt.text.scores import Scores
+from clrt.text.similarity import SIMILARITIES, Vectors, similarity_name
+from clrt.text.text_model import LoadOptions, TextModel
+
+_DOCUMENT_PROMPTS = ("document", "passage", "corpus")
+
+
+class Embedder(TextModel):
+    """A text model that gives one vector per text."""
+
+    _prompt_names = ("query", "document")
+    _default_similarity: ClassVar[str]
+
+    def __init__(
+        self, config: EncoderConfig | SparseConfig, options: LoadOptions, similarity: object
+    ) -> None:
+        stored = config.similarity if config.similarity in SIMILARITIES else None
+        name = similarity or stored or self._default_similarity
+        self._similarity = similarity_name(name)
+        super().__init__(config, options)
+
+    def encode(self, inputs: Any, *args: Any, **options: Any) -> Any:
+        """The vectors of texts."""
+        raise NotImplementedError
+
+    @renamed(sentences="inputs")
+    def encode_query(
+        self, inputs: Any, prompt_name: str | None = None, *args: Any, **options: Any
+    ) -> Any:
+        """`encode` with the prompt "query", unless the caller names one."""
+        named = prompt_name is not None or args or options.get("prompt") is not None
+        name = prompt_name if named or "query" not in self.prompts else "query"
+        return self.encode(inputs, name, *args, **options)
+
+    @renamed(sentences="inputs")
+    def encode_document(
+        self, inputs: Any, prompt_name: str | None = None, *args: Any, **options: Any
+    ) -> Any:
+        """`encode` with the prompt "document", else "passage" or "corpus", unless one is named."""
+        named = prompt_name is not None or args or options.get("prompt") is not None
+        found = [name for name in _DOCUMENT_PROMPTS if name in self.prompts]
+        name = prompt_name if named or not found else found[0]
+        return self.encode(inputs, name, *args, **options)
+
+    @property
+    def similarity_fn_name(self) -> str:
+        """ "cosine", "dot", "euclidean" or "manhattan": what `similarity` computes. May be set."""
+        return self._similarity
+
+    @similarity_fn_name.setter
+    def similarity_fn_name(self, name: object) -> None:
+        self._similarity = similarity_name(name)
+
+    def similarity(self, embeddings1: Vectors, embeddings2: Vectors) -> Scores:
+        """The similarity of each vector of the one set with each of the other.
+
+        Args:
+            embeddings1, embeddings2: Vectors as `encode` gives them, or one.
+
+        Returns:
+            float32 [vectors of the first, vectors of the second]; a torch tensor where a set is.
+        """
+        return SIMILARITIES[self._similarity][0](embeddings1, embeddings2)
+
+    def similarity_pairwise(self, embeddings1: Vectors, embeddings2: Vectors) -> Scores:
+        """The similarity of each vector of the one set with that of the other in its place.
+
+        Args:
+            embeddings1, embeddings2: As many vectors each.
+
+        Returns:
+            float32 [vectors]; a torch tensor where a set is.
+        """
+        return SIMILARITIES[self._similarity][1](embeddings1, embeddings2)

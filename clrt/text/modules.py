@@ -1,0 +1,164 @@
+"""The chain of modules that a sentence-transformers folder lists."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from clrt.errors import InputError, ModelError, UnsupportedError
+from clrt.text.folder import parse_json, read_json
+
+POOLING_MODES = ("cls", "max", "mean", "mean_sqrt_len", "sum")
+
+# In the order in which sentence-transformers concatenates them.
+_FLAGS = {
+    "pooling_mode_cls_token": "cls",
+    "pooling_mode_max_tokens": "max",
+    "pooling_mode_mean_tokens": "mean",
+    "pooling_mode_mean_sqrt_len_tokens": "mean_sqrt_len",
+    "pooling_mode_weightedmean_tokens": "weightedmean",
+    "pooling_mode_lasttoken": "lasttoken",
+}
+_ALIASES = {"mean_sqrt_len_tokens": "mean_sqrt_len"}
+# The module by that name in folders of sparse encoders is a Transformer with its head.
+_KINDS = {"MLMTransformer": "Transformer"}
+
+Chains = Mapping[tuple[str, ...], str]
+"""The chains that a class of models has, and how messages write them."""
+
+DENSE: Chains = dict.fromkeys(
+    (("Transformer",), ("Transformer", "Pooling"), ("Transformer", "Pooling", "Normalize")),
+    "Transformer -> Pooling -> Normalize (the last one optional)",
+)
+PAIRS: Chains = {("Transformer",): "a Transformer alone"}
+SPARSE: Chains = {("Transformer", "SpladePooling"): "Transformer -> SpladePooling"}
+CLASSES = {"SentenceEncoder": DENSE, "CrossEncoder": PAIRS, "SparseEncoder": SPARSE}
+
+
+@dataclass(frozen=True)
+class Modules:
+    """The chain of modules.json.
+
+    Attributes:
+        root: The folder.
+        paths: The folder of each module below `root`, by kind; empty without that file.
+    """
+
+    root: Path
+    paths: Mapping[str, str]
+
+    @classmethod
+    def read(cls, root: Path, wanted: str) -> Modules:
+        """The modules of a folder.
+
+        Args:
+            wanted: The class that runs it, of `CLASSES`.
+
+        Raises:
+            ModelError: The file is damaged.
+            UnsupportedError: The class does not have this chain.
+        """
+        file = root / "modules.json"
+        if not file.is_file():
+            return cls(root, {})
+        entries = parse_json(file)
+        if not isinstance(entries, list) or not all(isinstance(e, Mapping) for e in entries):
+            raise ModelError(
+                f"'{file}' must hold a list of modules; download the model's own file."
+            )
+        types = [str(e.get("type", "")) for e in entries]
+        foreign = [t for t in types if not t.startswith("sentence_transformers.")]
+        if foreign:
+            raise UnsupportedError(
+                f"'{file}' has modules of its own code: {', '.join(foreign)}; clrt supports those "
+                "of sentence-transformers.",
+                foreign,
+            )
+        kinds = [_KINDS.get(t.rpartition(".")[2], t.rpartition(".")[2]) for t in types]
+        _check_chain(file, [k for k in kinds if k != "Dropout"], wanted)
+        paths = {kind: str(e.get("path", "")) for kind, e in zip(kinds, entries, strict=True)}
+        return cls(root, paths)
+
+    @property
+    def transformer(self) -> Path:
+        """The folder of the transformer."""
+        return self.root / self.paths.get("Transformer", "")
+
+    def options(self, kind: str) -> Mapping[str, Any]:
+        """The config.json of a module; empty where the chain lacks it."""
+        folder = self.paths.get(kind)
+        return {} if folder is None else read_json(self.root / folder / "config.json")
+
+    def pooling_modes(self, asked: str | None) -> tuple[str, ...]:
+        """The pooling modes; several are concatenated.
+
+        Raises:
+            InputError: `asked` is no pooling mode.
+            ModelError, UnsupportedError: The folder names none, or one that clrt lacks.
+        """
+        if asked is not None:
+            return (_asked_mode(asked),)
+        if self.paths and "Pooling" not in self.paths:
+            raise ModelError(
+                f"'{self.root / 'modules.json'}' names no Pooling module; "
+                f"say pooling= one of {', '.join(POOLING_MODES)}."
+            )
+        config = self.options("Pooling")
+        named = config.get("pooling_mode")
+        if named is None:
+            found = [mode for flag, mode in _FLAGS.items() if config.get(flag)] or ["mean"]
+        else:
+            found = [str(mode) for mode in named] if isinstance(named, list) else [str(named)]
+        if self.paths and not (config and found):
+            raise ModelError(
+                f"'{self.root / self.paths['Pooling'] / 'config.json'}' is missing or names no "
+                f"pooling mode; download it, or say pooling= one of {', '.join(POOLING_MODES)}."
+            )
+        modes = tuple(_ALIASES.get(mode, mode) for mode in found)
+        missing = [mode for mode in modes if mode not in POOLING_MODES]
+        if missing:
+            raise UnsupportedError(
+                f"Pooling mode {', '.join(missing)} of '{self.root}' is not supported; "
+                f"clrt has {', '.join(POOLING_MODES)}.",
+                missing,
+            )
+        return modes
+
+
+def class_of(root: Path) -> str:
+    """The class that runs a folder, of `CLASSES`: what its modules, else its architecture say."""
+    file = root / "modules.json"
+    entries = parse_json(file) if file.is_file() else []
+    listed = entries if isinstance(entries, list) else []
+    kinds = [str(e.get("type")) for e in listed if isinstance(e, Mapping)]
+    if any(kind.endswith(".SpladePooling") for kind in kinds):
+        return "SparseEncoder"
+    names = read_json(root / "config.json").get("architectures")
+    first = str(names[0]) if isinstance(names, list) and names else ""
+    pooled = any(kind.endswith(".Pooling") for kind in kinds)
+    if first.endswith("ForSequenceClassification") and not pooled:
+        return "CrossEncoder"
+    return "SentenceEncoder"
+
+
+def _check_chain(file: Path, kinds: Sequence[str], wanted: str) -> None:
+    if tuple(kinds) in CLASSES[wanted]:
+        return
+    other = next((name for name, chains in CLASSES.items() if tuple(kinds) in chains), None)
+    supported = next(iter(CLASSES[wanted].values()))
+    remedy = f"open it by clrt.{other}" if other else f"clrt supports {supported}"
+    known = {kind for chain in CLASSES[wanted] for kind in chain}
+    raise UnsupportedError(
+        f"'{file}' chains {' -> '.join(kinds) or 'no modules'}, which a {wanted} does not have; "
+        f"{remedy}.",
+        [kind for kind in kinds if kind not in known],
+    )
+
+
+def _asked_mode(pooling: str) -> str:
+    mode = _ALIASES.get(str(pooling), pooling)
+    if mode not in POOLING_MODES:
+        raise InputError(f"pooling={pooling!r} is not one of {', '.join(POOLING_MODES)}.")
+    return mode

@@ -1,0 +1,133 @@
+"""What a compiled model keeps of a text model's configuration, checked as it is read."""
+
+from __future__ import annotations
+
+import reprlib
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from clrt.container.compiled import read_extras
+from clrt.errors import ModelError
+from clrt.text.modules import POOLING_MODES
+from clrt.text.tokenizer_files import TOKEN_KEYS
+
+Settings = Mapping[str, Callable[[object], bool]]
+
+
+def read_settings(path: Path, wanted: str | None = None) -> dict[str, Any]:
+    """The fields of a configuration that a compiled model holds.
+
+    Args:
+        path: The compiled model.
+        wanted: The class that the model must be of; the fields are checked for it. None takes
+            any, unchecked, with its "class".
+
+    Raises:
+        ModelError: It holds none, is damaged, or of another class.
+    """
+    settings = read_extras(path).get("encoder")
+    if settings is None:
+        raise ModelError(
+            f"'{path}' holds no tokenizer; convert the model's folder, with its tokenizer.json, "
+            "to get a text model."
+        )
+    if not isinstance(settings, dict) or str(settings.get("class")) not in TEXT_SETTINGS:
+        raise ModelError(f"'{path}' was converted by another version of clrt; convert it again.")
+    if wanted is None:
+        return settings
+    if settings["class"] != wanted:
+        raise ModelError(f"'{path}' holds no {wanted}; open it by clrt.{settings['class']}.")
+    checks = TEXT_SETTINGS[wanted]
+    values = {name: value for name, value in settings.items() if name != "class"}
+    if values.keys() != checks.keys():
+        raise ModelError(f"'{path}' was converted by another version of clrt; convert it again.")
+    for name, holds in checks.items():
+        if not holds(values[name]):
+            raise ModelError(
+                f"'{path}' is damaged: '{name}' of its encoder is {reprlib.repr(values[name])}; "
+                "convert the model again."
+            )
+    if values["default_prompt_name"] not in (None, *values["prompts"]):
+        raise ModelError(f"'{path}' is damaged: it lacks its default prompt; convert it again.")
+    return values
+
+
+def _is_flag(value: object) -> bool:
+    return isinstance(value, bool)
+
+
+def _is_text(value: object) -> bool:
+    return isinstance(value, str)
+
+
+def _is_name(value: object) -> bool:
+    return value is None or isinstance(value, str)
+
+
+def _is_limit(value: object) -> bool:
+    return value is None or (type(value) is int and 0 < value < 1 << 31)
+
+
+def _is_choice(value: object) -> bool:
+    return value is None or isinstance(value, bool)
+
+
+def _are_prompts(value: object) -> bool:
+    return isinstance(value, dict) and all(isinstance(text, str) for text in value.values())
+
+
+def _are_modes(value: object) -> bool:
+    modes = value if isinstance(value, list) else []
+    return bool(modes) and all(isinstance(m, str) and m in POOLING_MODES for m in modes)
+
+
+def _is_normalizer(value: object) -> bool:
+    options = ("lowercase", "strip_accents", "handle_chinese_chars")
+    return isinstance(value, dict) and all(k in options and _is_choice(v) for k, v in value.items())
+
+
+def _are_tokens(value: object) -> bool:
+    tokens = value if isinstance(value, list) else [None]
+    return all(
+        isinstance(t, dict)
+        and isinstance(t.get("content"), str)
+        and all(k == "content" or (k in TOKEN_KEYS and _is_flag(v)) for k, v in t.items())
+        for t in tokens
+    )
+
+
+_SHARED: Settings = {
+    "max_length": _is_limit,
+    "positions": _is_limit,
+    "lower_case": _is_flag,
+    "prompts": _are_prompts,
+    "default_prompt_name": _is_name,
+    "pad_token": _is_text,
+    "truncation_side": lambda value: value in ("", "left", "right"),
+    "normalizer": _is_normalizer,
+    "prefix_space": _is_choice,
+    "added_tokens": _are_tokens,
+    "tokenizer": _is_text,
+}
+
+TEXT_SETTINGS: Mapping[str, Settings] = {
+    "SentenceEncoder": {
+        **_SHARED,
+        "modes": _are_modes,
+        "include_prompt": _is_flag,
+        "normalize": _is_flag,
+        "hidden": _is_limit,
+        "truncate_dim": _is_limit,
+        "similarity": _is_name,
+    },
+    "CrossEncoder": {**_SHARED, "labels": _is_limit, "activation": _is_name},
+    "SparseEncoder": {
+        **_SHARED,
+        "strategy": lambda value: value in ("max", "sum"),
+        "activation": lambda value: value in ("relu", "log1p_relu"),
+        "max_active_dims": _is_limit,
+        "similarity": _is_name,
+    },
+}
+"""The fields that a compiled model keeps, by the class that runs it, and what they may hold."""

@@ -1,0 +1,169 @@
+"""Similarities of vectors, as sentence-transformers defines them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clrt.errors import InputError
+from clrt.text.scores import Scores, as_array, as_scores, rows_of, speaks_torch
+from clrt.text.sparse_vectors import SparseVectors
+
+Array = NDArray[Any]
+Vectors = Any
+"""An array [n, size] or [size], a list of vectors, a torch tensor, or `SparseVectors`."""
+
+_LEAST_LENGTH = 1e-12
+_CHUNK_ELEMS = 1 << 24
+
+
+@speaks_torch
+def cos_sim(a: Vectors, b: Vectors) -> Scores:
+    """The cosine of each vector of `a` with each of `b`, [len(a), len(b)]."""
+    return _products(normalize_vectors(a), normalize_vectors(b))
+
+
+@speaks_torch
+def dot_score(a: Vectors, b: Vectors) -> Scores:
+    """The dot product of each vector of `a` with each of `b`, [len(a), len(b)]."""
+    return _products(_vectors(a), _vectors(b))
+
+
+@speaks_torch
+def euclidean_sim(a: Vectors, b: Vectors) -> Scores:
+    """The negative Euclidean distance of each vector of `a` to each of `b`."""
+    left, right = _vectors(a), _vectors(b)
+    if isinstance(left, SparseVectors) or isinstance(right, SparseVectors):
+        left, right = _sparse(left), _sparse(right)
+        squares = left.squared_lengths()[:, None] + right.squared_lengths()
+        return as_scores(-np.sqrt(np.maximum(squares - 2 * left.dot(right), 0)))
+    return _distances(left, right, lambda gap: np.sqrt((gap**2).sum(axis=-1)))
+
+
+@speaks_torch
+def manhattan_sim(a: Vectors, b: Vectors) -> Scores:
+    """The negative sum of absolute differences of each vector of `a` to each of `b`."""
+    left, right = _dense(_vectors(a)), _dense(_vectors(b))
+    return _distances(left, right, lambda gap: np.abs(gap).sum(axis=-1))
+
+
+@speaks_torch
+def pairwise_cos_sim(a: Vectors, b: Vectors) -> Scores:
+    """The cosine of each vector of `a` with that of `b` in its place, [len(a)]."""
+    left, right = _dense(normalize_vectors(a)), _dense(normalize_vectors(b))
+    return as_scores((left * right).sum(axis=-1))
+
+
+@speaks_torch
+def pairwise_dot_score(a: Vectors, b: Vectors) -> Scores:
+    """The dot product of each vector of `a` with that of `b` in its place, [len(a)]."""
+    return as_scores((_dense(a) * _dense(b)).sum(axis=-1))
+
+
+@speaks_torch
+def pairwise_euclidean_sim(a: Vectors, b: Vectors) -> Scores:
+    """The negative Euclidean distance of each vector of `a` to that of `b` in its place."""
+    return as_scores(-np.linalg.norm(_dense(a) - _dense(b), axis=-1))
+
+
+@speaks_torch
+def pairwise_manhattan_sim(a: Vectors, b: Vectors) -> Scores:
+    """The negative sum of absolute differences of vectors in the same place."""
+    return as_scores(-np.abs(_dense(a) - _dense(b)).sum(axis=-1))
+
+
+Similarity = Callable[[Vectors, Vectors], Scores]
+
+SIMILARITIES: Mapping[str, tuple[Similarity, Similarity]] = {
+    "cosine": (cos_sim, pairwise_cos_sim),
+    "dot": (dot_score, pairwise_dot_score),
+    "euclidean": (euclidean_sim, pairwise_euclidean_sim),
+    "manhattan": (manhattan_sim, pairwise_manhattan_sim),
+}
+"""By name: the similarity of all pairs, and of those in the same place."""
+
+
+def similarity_name(name: object) -> str:
+    """The name of a similarity, which may be a member of an enum of names.
+
+    Raises:
+        InputError: There is no such similarity.
+    """
+    text = str(getattr(name, "value", name))
+    if text not in SIMILARITIES:
+        raise InputError(
+            f"similarity_fn_name={text!r} is not one of {', '.join(SIMILARITIES)}.",
+        )
+    return text
+
+
+def normalize_vectors(vectors: Vectors) -> Array | SparseVectors:
+    """Vectors in rows, scaled to unit length; one of zeros stays as it is."""
+    found = _vectors(vectors)
+    if isinstance(found, SparseVectors):
+        return found.scaled(1 / np.maximum(np.sqrt(found.squared_lengths()), _LEAST_LENGTH))
+    lengths = np.linalg.norm(found, axis=-1, keepdims=True)
+    return np.asarray(found / np.maximum(lengths, _LEAST_LENGTH))
+
+
+@speaks_torch
+def normalize_embeddings(embeddings: Vectors) -> Any:
+    """Vectors scaled to unit length, in the shape they came in; one of zeros stays as it is."""
+    if isinstance(embeddings, SparseVectors):
+        found = normalize_vectors(embeddings)
+        return found if embeddings.ndim == 2 else found[0]
+    return np.asarray(normalize_vectors(embeddings)).reshape(as_array(embeddings).shape)
+
+
+def truncate_embeddings(embeddings: Any, truncate_dim: int | None) -> Any:
+    """The first numbers of each vector; None keeps all."""
+    return embeddings[..., :truncate_dim]
+
+
+def _vectors(given: Vectors) -> Array | SparseVectors:
+    if isinstance(given, SparseVectors):
+        return given.rows
+    if isinstance(given, (list, tuple)) and given and isinstance(given[0], SparseVectors):
+        return SparseVectors.stack(given, given[0].shape[-1])
+    found = rows_of(as_array(given))
+    if found.ndim != 2:
+        raise InputError(f"Vectors are in rows, or one alone, not of shape {found.shape}.")
+    return found
+
+
+def _dense(vectors: Vectors) -> Array:
+    if isinstance(vectors, SparseVectors):
+        return vectors.to_dense()
+    if isinstance(vectors, (list, tuple)) and vectors and isinstance(vectors[0], SparseVectors):
+        return np.stack([v.to_dense() for v in vectors])
+    return as_array(vectors)
+
+
+def _sparse(vectors: Array | SparseVectors) -> SparseVectors:
+    return vectors if isinstance(vectors, SparseVectors) else SparseVectors.of(vectors)
+
+
+def _products(left: Array | SparseVectors, right: Array | SparseVectors) -> Scores:
+    if isinstance(left, SparseVectors) or isinstance(right, SparseVectors):
+        return as_scores(_sparse(left).dot(_sparse(right)))
+    _check_widths(left, right)
+    return as_scores(left @ right.T)
+
+
+def _distances(left: Array, right: Array, length: Callable[[Array], Array]) -> Scores:
+    """In pieces: the differences of all pairs take much memory."""
+    _check_widths(left, right)
+    step = max(_CHUNK_ELEMS // max(right.size, 1), 1)
+    found = np.empty((len(left), len(right)), np.result_type(left, right))
+    for start in range(0, len(left), step):
+        rows = slice(start, start + step)
+        found[rows] = -length(left[rows, None] - right)
+    return as_scores(found)
+
+
+def _check_widths(left: Array, right: Array) -> None:
+    if left.shape[1] != right.shape[1]:
+        raise InputError(f"Vectors of {left.shape[1]} and {right.shape[1]} numbers differ.")

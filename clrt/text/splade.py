@@ -1,0 +1,60 @@
+"""The pooling of sparse encoders, as a small model of standard ops."""
+
+from __future__ import annotations
+
+from clrt.ir.dims import symbol
+from clrt.ir.dtypes import DType
+from clrt.ir.graph import Graph, Value
+from clrt.signature import TensorSpec
+from clrt.text.pooling import MASK, RESULT, NamedBuilder, floats, ints
+
+LOGITS = "logits"
+
+
+def splade_graph(strategy: str, activation: str, logits: TensorSpec) -> Graph:
+    """The largest or the sum over tokens of log(1 + relu(logits)).
+
+    Args:
+        strategy: "max" or "sum".
+        activation: "relu", or "log1p_relu" for the logarithm twice.
+        logits: Type of the token logits, [batch, sequence, vocabulary].
+
+    Returns:
+        Inputs `logits` and int64 [batch, sequence] `attention_mask`; output
+        `sentence_embedding`, float32 [batch, vocabulary].
+
+    Numerics: The logarithm of 1 + x is as exact as log1p, also near 0.
+
+    Source: sentence-transformers' SpladePooling.
+    """
+    build = NamedBuilder()
+    size = logits.shape[-1] if logits.shape else "vocabulary"
+    batch, sequence = symbol("batch"), symbol("sequence")
+    width = size if isinstance(size, int) else symbol("vocabulary")
+    x = build.float_feed(LOGITS, logits.dtype, batch, sequence, width)
+    mask = build("Unsqueeze", build.feed(MASK, DType.INT64, batch, sequence), ints(2))
+    kept = build("Cast", mask, to=DType.BOOL)
+    x = build("Relu", build("Where", kept, x, floats(0.0)))
+    steps = 2 if activation == "log1p_relu" else 1
+    # The logarithm keeps the order: of the largest alone it is the largest one.
+    if strategy == "max":
+        x = build("ReduceMax", x, ints(1), keepdims=0)
+    for _ in range(steps):
+        x = _log1p(build, x)
+    if strategy == "sum":
+        x = build("ReduceSum", x, ints(1), keepdims=0)
+    return build.graph("splade", build.inputs, [x], [RESULT])
+
+
+def _log1p(build: NamedBuilder, x: Value) -> Value:
+    """log(1 + x) of x >= 0: what rounding loses in 1 + x is a factor that is made good.
+
+    Source: W. Kahan; Higham, Accuracy and Stability of Numerical Algorithms, problem 1.5.
+    """
+    one = floats(1.0)
+    more = build("Add", x, one)
+    gained = build("Sub", more, one)
+    is_lost = build("Equal", gained, floats(0.0))
+    safe = build("Where", is_lost, one, gained)
+    scaled = build("Mul", build("Log", more), build("Div", x, safe))
+    return build("Where", is_lost, x, scaled)

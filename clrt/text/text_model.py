@@ -1,0 +1,331 @@
+"""What text models have in common: tokens in, batches through a model, results in order."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clrt.errors import InputError, ModelError
+from clrt.model import Model, load
+from clrt.runtime.devices import DeviceInfo, choose_device
+from clrt.signature import TensorSpec
+from clrt.text.config import TextConfig
+from clrt.text.feeds import Feeds, fixed_dims, model_feeds
+from clrt.text.habits import device_name
+from clrt.text.pooling import MASK
+from clrt.text.scores import to_tensor
+from clrt.text.tokenize import IntArray, Text, TextTokenizer, Tokens
+
+Progress = Callable[[int, int], object]
+M = TypeVar("M", bound="TextModel")
+
+
+@dataclass(frozen=True)
+class Call:
+    """What one call asks for, checked.
+
+    Attributes:
+        batch_size: Texts per run.
+        prompt: Prepended to each text, and to the first of each pair.
+        show_progress_bar: None shows one on a terminal where there are several batches.
+        progress: Is told after each batch how many texts are done, and of how many.
+    """
+
+    batch_size: int
+    prompt: str
+    show_progress_bar: bool | None = None
+    progress: Progress | None = None
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One run: the positions of its texts, the model's inputs, and the mask of its tokens.
+
+    The inputs may have more rows than there are texts, where the model fixes their number.
+    """
+
+    rows: NDArray[np.intp]
+    feeds: Feeds
+    mask: IntArray
+
+
+@dataclass(frozen=True)
+class LoadOptions:
+    """How a text model is loaded; each field is as in the constructors."""
+
+    device: Any = None
+    max_length: int | None = None
+    prompts: Mapping[str, str] | None = None
+    default_prompt_name: str | None = None
+    strict: bool | None = None
+    cache_dir: str | Path | None = None
+
+
+class TextModel:
+    """A transformer with its tokenizer. Its subclasses say what becomes of the outputs."""
+
+    _pairs: ClassVar[bool] = False
+    # Those that a model has whatever its folder says.
+    _prompt_names: ClassVar[tuple[str, ...]] = ()
+
+    def __init__(self, config: TextConfig, options: LoadOptions) -> None:
+        asked = options.max_length
+        if asked is not None:
+            config = replace(config, max_length=_checked_length(asked, config))
+        default = options.default_prompt_name or config.default_prompt_name
+        self.prompts: dict[str, str] = {
+            **dict.fromkeys(self._prompt_names, ""),
+            **config.prompts,
+            **(options.prompts or {}),
+        }
+        self.default_prompt_name = default
+        if default is not None:
+            self._prompt(None, default)
+        self._config = config
+        self._tokenizer = TextTokenizer(config, self._pairs)
+        self._model = load(
+            config.source,
+            device=device_name(options.device),
+            strict=options.strict,
+            cache_dir=options.cache_dir,
+        )
+        _check_inputs(self._model, config.source)
+        self._rows, self._length = fixed_dims(self._model.inputs)
+        if self._length is not None and self._length < (config.max_length or sys.maxsize):
+            if asked is not None:
+                raise self._too_long(asked)
+            self._set_length(self._length)
+
+    @property
+    def model(self) -> Model:
+        """The transformer."""
+        return self._model
+
+    @property
+    def device(self) -> DeviceInfo:
+        """The device that the transformer runs on."""
+        return self._model.device
+
+    @property
+    def tokenizer(self) -> Any:
+        """The tokenizer, a `tokenizers.Tokenizer`."""
+        return self._tokenizer.library
+
+    @property
+    def max_length(self) -> int | None:
+        """Tokens after which a text is cut, special ones included; None means never. May be set."""
+        return self._config.max_length
+
+    @max_length.setter
+    def max_length(self, value: int) -> None:
+        length = _checked_length(value, self._config)
+        if self._length is not None and length > self._length:
+            raise self._too_long(length)
+        self._set_length(length)
+
+    max_seq_length = max_length
+
+    def get_max_seq_length(self) -> int | None:
+        """`max_length`, by sentence-transformers' name."""
+        return self.max_length
+
+    def tokenize(self, texts: Iterable[Text]) -> Feeds:
+        """The model's inputs for texts, padded to the longest: int64 [texts, tokens] each."""
+        tokens = self._tokenizer.encode(self._texts(texts))
+        longest = max(map(len, tokens), default=0)
+        return model_feeds(tokens, longest, self._tokenizer.pad_id, self._model.inputs)
+
+    def close(self) -> None:
+        """Frees the device memory."""
+        self._model.close()
+
+    def __enter__(self: M) -> M:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _set_length(self, length: int) -> None:
+        self._config = replace(self._config, max_length=length)
+        self._tokenizer = TextTokenizer(self._config, self._pairs)
+
+    def _too_long(self, asked: int) -> InputError:
+        return InputError(
+            f"max_length={asked} is more than the {self._length} tokens that the model's inputs "
+            "have."
+        )
+
+    def _prompt(self, prompt: object, name: object) -> str:
+        """The prompt that a caller means: itself, else by name, else the default."""
+        if prompt is not None:
+            if not isinstance(prompt, str):
+                raise InputError(f"prompt must be a string, not {type(prompt).__name__}.")
+            return prompt
+        chosen = self.default_prompt_name if name is None else name
+        if chosen is None:
+            return ""
+        if not isinstance(chosen, str) or chosen not in self.prompts:
+            listing = ", ".join(map(repr, self.prompts)) or "none"
+            raise InputError(f"There is no prompt {chosen!r}; the model has {listing}.")
+        return self.prompts[chosen] or ""
+
+    def _call(
+        self,
+        batch_size: object,
+        prompt: object,
+        prompt_name: object,
+        show_progress_bar: bool | None,
+        progress: Progress | None,
+        device: Any,
+    ) -> Call:
+        if device is not None and choose_device(device_name(device)).index != self.device.index:
+            raise InputError(
+                f"The model runs on {self.device}; to run on {device!r}, load it with that device."
+            )
+        text = self._prompt(prompt, prompt_name)
+        return Call(positive("batch_size", batch_size), text, show_progress_bar, progress)
+
+    def _texts(self, given: object) -> list[Text]:
+        """The texts of a call, checked."""
+        if isinstance(given, str):
+            return [given]
+        if isinstance(given, np.ndarray) and given.ndim == 0:
+            given = [given.item()]
+        if isinstance(given, bytes | Mapping) or not isinstance(given, Iterable):
+            raise InputError(
+                f"Sentences must be a string or a list of strings, not {type(given).__name__}."
+            )
+        texts: list[Text] = list(given)
+        for position, text in enumerate(texts):
+            if not isinstance(text, str):
+                kind = type(text).__name__
+                raise InputError(
+                    f"Sentence {position} must be a string, not {kind} ({text!r:.80})."
+                )
+        return texts
+
+    def _batches(self, texts: Sequence[Text], call: Call) -> Iterator[Batch]:
+        """The runs for some texts.
+
+        The longest texts come first: there is little padding, and the arena of the first batch
+        holds all others.
+        """
+        size = self._rows or call.batch_size
+        tokens = self._tokenizer.encode(with_prompt(call.prompt, texts))
+        order = np.argsort([-len(t) for t in tokens], kind="stable")
+        one_batch = len(texts) <= size
+        show = call.show_progress_bar
+        if show is None:
+            show = not one_batch and sys.stderr.isatty()
+        with _progress(len(texts), show, call.progress) as advance:
+            for start in range(0, len(texts), size):
+                rows = order[start : start + size]
+                batch = [tokens[int(i)] for i in rows]
+                longest = len(batch[0])
+                length = _common_length(longest, self.max_length) if one_batch else longest
+                yield self._batch(rows, batch, length)
+                advance(len(rows))
+
+    def _batch(self, rows: NDArray[np.intp], batch: Sequence[Tokens], length: int) -> Batch:
+        feeds = model_feeds(batch, length, self._tokenizer.pad_id, self._model.inputs)
+        return Batch(rows, feeds, np.asarray(feeds[MASK], np.int64))
+
+    def _output(self, names: Sequence[str], rank: int, advice: str) -> TensorSpec:
+        """The output that is used: by its usual names, else the first of its rank."""
+        by_name = {spec.name: spec for spec in self._model.outputs}
+        named = [by_name[name] for name in names if name in by_name]
+        shaped = [s for s in self._model.outputs if s.shape is not None and len(s.shape) == rank]
+        for spec in named + shaped:
+            return spec
+        raise ModelError(f"'{self._config.source}' has only {', '.join(by_name)}; {advice}")
+
+
+def with_prompt(prompt: str, texts: Sequence[Text]) -> Sequence[Text]:
+    """The texts behind a prompt; of pairs, the first text of each."""
+    if not prompt:
+        return texts
+    return [prompt + t if isinstance(t, str) else (prompt + t[0], t[1]) for t in texts]
+
+
+def positive(name: str, value: object) -> int:
+    """A whole number of at least 1.
+
+    Raises:
+        InputError: It is anything else.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
+        raise InputError(
+            f"{name}={value!r} is out of range; expected a whole number of at least 1."
+        )
+    return int(value)
+
+
+def converted(array: NDArray[Any], to_numpy: bool, tensor: bool) -> Any:
+    """Results as sentence-transformers gives them: an array, a tensor, or a list of tensors."""
+    if tensor:
+        return to_tensor(array)
+    return array if to_numpy else list(to_tensor(array))
+
+
+@contextmanager
+def _progress(total: int, shown: bool, tell: Progress | None) -> Iterator[Callable[[int], object]]:
+    """Gives a function that is told how many more texts are done."""
+    with _bar(total, shown) as update:
+        done = 0
+
+        def advance(texts: int) -> None:
+            nonlocal done
+            done += texts
+            update(texts)
+            if tell is not None:
+                tell(done, total)
+
+        yield advance
+
+
+@contextmanager
+def _bar(total: int, shown: bool) -> Iterator[Callable[[int], object]]:
+    """Gives a function that advances the progress bar, if there is one."""
+    if not shown:
+        yield lambda texts: None
+        return
+    from tqdm.auto import tqdm
+
+    with tqdm(total=total, unit="sentence") as bar:
+        yield bar.update
+
+
+def _common_length(length: int, limit: int | None) -> int:
+    """The length rounded up to one of eight lengths per power of two: at most an eighth more.
+
+    Calls of one batch, such as single queries, then meet few shapes, whose plans are kept. Calls of
+    many batches meet the same lengths anyway, and padding would only cost time.
+    """
+    step = 1 << max(length.bit_length() - 4, 0)
+    return min(-(-length // step) * step, limit or sys.maxsize)
+
+
+def _checked_length(max_length: int, config: TextConfig) -> int:
+    length = positive("max_length", max_length)
+    if config.positions is not None and length > config.positions:
+        raise InputError(
+            f"max_length={length} is more than the {config.positions} positions the model has."
+        )
+    return length
+
+
+def _check_inputs(model: Model, source: Path) -> None:
+    needed = {"input_ids", MASK}
+    names = {spec.name for spec in model.inputs}
+    if names - {"token_type_ids"} != needed:
+        raise ModelError(
+            f"'{source}' has the inputs {', '.join(sorted(names))}; a text model takes "
+            f"input_ids, {MASK} and, where it has it, token_type_ids."
+        )

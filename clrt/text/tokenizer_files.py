@@ -1,0 +1,73 @@
+"""What the files beside tokenizer.json say of its steps, as transformers reads them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from clrt.errors import ModelError
+from clrt.text.folder import as_object, read_json, token_text
+
+TOKEN_KEYS = ("content", "single_word", "lstrip", "rstrip", "normalized", "special")
+"""Arguments of the tokenizers library's AddedToken."""
+
+# Tokenizers of transformers whose options override tokenizer.json.
+_BERT_LIKE = {"BertTokenizer", "DistilBertTokenizer", "ElectraTokenizer"}
+_ROBERTA_LIKE = {"RobertaTokenizer"}
+
+
+def tokenizer_steps(folder: Path, tokenizer: Mapping[str, Any]) -> dict[str, Any]:
+    """The fields of a `TextConfig` that say how text becomes tokens.
+
+    Args:
+        folder: Holds the files.
+        tokenizer: Its tokenizer_config.json.
+
+    Raises:
+        ModelError: A file is damaged.
+    """
+    kind = str(tokenizer.get("tokenizer_class") or "").removesuffix("Fast")
+    special = read_json(folder / "special_tokens_map.json")
+    return {
+        "normalizer": _normalizer(kind, tokenizer),
+        "prefix_space": bool(tokenizer.get("add_prefix_space")) if kind in _ROBERTA_LIKE else None,
+        "added_tokens": _added_tokens(folder, tokenizer),
+        "pad_token": token_text(tokenizer.get("pad_token") or special.get("pad_token")),
+        "truncation_side": _side(folder / "tokenizer_config.json", tokenizer),
+    }
+
+
+def _side(file: Path, tokenizer: Mapping[str, Any]) -> str:
+    side = tokenizer.get("truncation_side") or ""
+    if side not in ("", "left", "right"):
+        raise ModelError(f"'{file}' has truncation_side {side!r}; it is 'left' or 'right'.")
+    return str(side)
+
+
+def _normalizer(kind: str, tokenizer: Mapping[str, Any]) -> dict[str, bool | None]:
+    """What transformers' classes of that kind make of the normalizer, whatever its file says."""
+    if kind not in _BERT_LIKE:
+        return {}
+    accents = tokenizer.get("strip_accents")
+    return {
+        "lowercase": bool(tokenizer.get("do_lower_case", True)),
+        "strip_accents": None if accents is None else bool(accents),
+        "handle_chinese_chars": bool(tokenizer.get("tokenize_chinese_chars", True)),
+    }
+
+
+def _added_tokens(folder: Path, tokenizer: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Those that files beside tokenizer.json declare, as arguments of AddedToken."""
+    declared = as_object(tokenizer.get("added_tokens_decoder"))
+    plain = read_json(folder / "added_tokens.json")
+    numbered = [(str(i), as_object(token)) for i, token in declared.items()]
+    numbered += [(str(i), {"content": content}) for content, i in plain.items()]
+    numbered = [(i, token) for i, token in numbered if i.isdecimal() and token.get("content")]
+    tokens = [
+        {key: value[key] for key in TOKEN_KEYS if key in value}
+        for _, value in sorted(numbered, key=lambda item: int(item[0]))
+    ]
+    extra = tokenizer.get("additional_special_tokens")
+    names = map(token_text, extra if isinstance(extra, list) else ())
+    return tokens + [{"content": name, "special": True} for name in names if name]
