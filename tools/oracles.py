@@ -7,7 +7,7 @@ onnxruntime and the package that carries all-MiniLM-L6-v2 (the tests need none o
     python tools/oracles.py --check     # make everything in a temporary folder and compare
     python tools/oracles.py --only 'minilm_*' --only vectors
 
-It makes three kinds of file:
+It makes four kinds of file:
 
 * `minilm_EXPORTER.onnx`: all-MiniLM-L6-v2 from torch's two exporters, without weights. The
   metadata say which tensor of `model.safetensors` each stripped initializer is.
@@ -15,6 +15,8 @@ It makes three kinds of file:
   whose spread the metadata give. Both runtimes get the same proto, so any values do.
 * `vectors.npz`: sentence-transformers' answers for `sentences.json`, whose `sentences` are
   written by hand and whose other entries come from here.
+* `text_programs.npz`: what the programs of `tests/models/text_programs.py` answer on
+  sentence-transformers.
 
 Every model is run by onnxruntime against torch at several shapes before it is stripped, and
 once more after `tests/models/fixtures.py` has refilled it.
@@ -45,7 +47,8 @@ import onnx
 import onnxruntime
 import torch
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "models"))
+ROOT = Path(__file__).resolve().parents[1]
+sys.path[:0] = [str(ROOT / "tests" / "models"), str(ROOT)]
 
 import fixtures
 from oracle_families import VOCABULARY, Exporter, Family, families, minilm, spread
@@ -318,6 +321,20 @@ def make_vectors(folder: Path, minilm_folder: Path) -> None:
     print(f"vectors: {len(texts)} texts of {min(counts)} to {max(counts)} tokens")
 
 
+def make_text_programs(folder: Path) -> None:
+    """Write what each program answers on sentence-transformers."""
+    import sentence_transformers
+
+    from tests.models.text_programs import programs, to_array
+
+    made = {}
+    for name, program in programs().items():
+        with tempfile.TemporaryDirectory() as where, quiet():
+            made[name] = to_array(program(sentence_transformers, Path(where)))
+    np.savez(folder / "text_programs.npz", allow_pickle=False, **made)
+    print(f"text_programs: {len(made)} programs")
+
+
 def differences(made: Path, committed: Path) -> list[str]:
     """What is wrong with the committed files, each as one line."""
     found = []
@@ -344,6 +361,8 @@ def make(folder: Path, minilm_folder: Path, only: Wanted) -> None:
         make_models(family, folder, None, only)
     if only("vectors"):
         make_vectors(folder, minilm_folder)
+    if only("text_programs"):
+        make_text_programs(folder)
 
 
 def main() -> int:

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from enum import Enum
 from typing import Any
 
-from clrt.errors import InputError, PlanError
+from clrt.errors import ClrtError, InputError
 from clrt.sentence_transformers import util
 from clrt.text import CrossEncoder, SentenceEncoder, SparseEncoder
 from clrt.text.habits import device_name
@@ -107,11 +107,11 @@ def install() -> None:
     """Puts this package under the name `sentence_transformers`, for what is imported later.
 
     Raises:
-        PlanError: sentence-transformers itself is imported already.
+        ClrtError: sentence-transformers itself is imported already.
     """
     here = sys.modules[__name__]
     if sys.modules.get(_NAME, here) is not here:
-        raise PlanError(
+        raise ClrtError(
             f"{_NAME} is imported already; call clrt.sentence_transformers.install() before."
         )
     sys.modules[_NAME] = here

@@ -48,6 +48,7 @@ class TextConfig:
         truncation_side: "right" or "left"; "" where only tokenizer.json may say.
         normalizer: Options of BERT's normalizer; they override those of tokenizer.json.
         prefix_space: Whether byte-level tokens start with a space; overrides tokenizer.json.
+        token_types: Whether the tokenizer tells the model which text of a pair a token is of.
         added_tokens: Tokens that tokenizer.json may lack, in the order of their ids.
         tokenizer: The text of tokenizer.json where it lies in a compiled model.
     """
@@ -66,6 +67,7 @@ class TextConfig:
     truncation_side: str = ""
     normalizer: Mapping[str, bool | None] = field(default_factory=dict)
     prefix_space: bool | None = None
+    token_types: bool = True
     added_tokens: Sequence[Mapping[str, Any]] = ()
     tokenizer: str | None = None
 

@@ -62,10 +62,10 @@ def quantize_embeddings(
     if precision == "float32":
         return vectors.astype(np.float32)
     if precision.endswith("binary"):
-        bits = np.packbits(vectors > 0, axis=-1)
-        return bits if precision == "ubinary" else (bits ^ np.uint8(128)).astype(np.int8)
+        bits: Array = np.packbits(vectors > 0, axis=-1)
+        return bits if precision == "ubinary" else (bits.astype(np.int16) - 128).astype(np.int8)
     if ranges is None and not len(vectors):
-        return vectors.astype(precision)
+        return np.zeros(vectors.shape, np.int8 if precision == "int8" else np.uint8)
     if ranges is None:
         ranges = _ranges(vectors, precision, calibration_embeddings)
     starts, ends = np.asarray(ranges, np.float32)

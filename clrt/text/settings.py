@@ -107,6 +107,7 @@ _SHARED: Settings = {
     "truncation_side": lambda value: value in ("", "left", "right"),
     "normalizer": _is_normalizer,
     "prefix_space": _is_choice,
+    "token_types": _is_flag,
     "added_tokens": _are_tokens,
     "tokenizer": _is_text,
 }

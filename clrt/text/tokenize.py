@@ -47,6 +47,7 @@ class TextTokenizer:
 
     def __init__(self, config: TextConfig, pairs: bool = False) -> None:
         self.library = _load(config)
+        self._types = config.token_types
         self._special = self.library.num_special_tokens_to_add(pairs)
         self.pad_id = _pad_id(self.library, config.pad_token)
         leftover = self.library.truncation or {}
@@ -82,9 +83,8 @@ class TextTokenizer:
         for position, encoding in enumerate(encodings, start):
             if not encoding.ids:
                 raise InputError(f"Sentence {position} ({texts[position]!r}) has no tokens.")
-            yield Tokens(
-                np.asarray(encoding.ids, np.int32), np.asarray(encoding.type_ids, np.int32)
-            )
+            ids, types = (np.asarray(x, np.int32) for x in (encoding.ids, encoding.type_ids))
+            yield Tokens(ids, types if self._types else np.zeros_like(types))
 
     def prompt_length(self, prompt: str) -> int:
         """Tokens at the start of a sentence that come from its prompt or precede it.

@@ -32,10 +32,16 @@ def tokenizer_steps(folder: Path, tokenizer: Mapping[str, Any]) -> dict[str, Any
     return {
         "normalizer": _normalizer(kind, tokenizer),
         "prefix_space": bool(tokenizer.get("add_prefix_space")) if kind in _ROBERTA_LIKE else None,
+        "token_types": _has_types(tokenizer),
         "added_tokens": _added_tokens(folder, tokenizer),
         "pad_token": token_text(tokenizer.get("pad_token") or special.get("pad_token")),
         "truncation_side": _side(folder / "tokenizer_config.json", tokenizer),
     }
+
+
+def _has_types(tokenizer: Mapping[str, Any]) -> bool:
+    names = tokenizer.get("model_input_names")
+    return not isinstance(names, list) or "token_type_ids" in names
 
 
 def _side(file: Path, tokenizer: Mapping[str, Any]) -> str:

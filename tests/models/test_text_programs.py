@@ -1,0 +1,46 @@
+"""Programs made for sentence-transformers answer on clrt what they answer on that package."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import clrt.sentence_transformers as package
+from tests.models.fixtures import DATA
+from tests.models.text_programs import programs, to_array
+
+# One model of each kind, and what differs in clrt's own code; the rest are other families, and
+# other ways to say the same.
+QUICK = (
+    "encode_bert", "encode_two_modes", "encode_int8", "prompts_", "own_query", "truncated",
+    "max_seq_length", "tokens", "sizes", "quantized_", "calibrated_", "ranged_",
+    "similarity_dot", "similarity_manhattan", "search", "communities", "paraphrases", "pairs_bert",
+    "pairs_softmax", "pairs_kept", "pairs_ranked", "sparse_max_log1p_relu", "sparse_sum_relu",
+    "sparse_few", "sparse_decoded", "sparse_shared",
+)  # fmt: skip
+
+
+def _marked(name: str) -> object:
+    return name if name.startswith(QUICK) else pytest.param(name, marks=pytest.mark.slow)
+
+
+@pytest.mark.parametrize("name", map(_marked, programs()))
+def test_answers_are_those_of_sentence_transformers(name: str, tmp_path: Path) -> None:
+    with np.load(DATA / "text_programs.npz") as archive:
+        wanted = archive[name]
+    found = to_array(programs()[name](package, tmp_path))
+    assert found.shape == wanted.shape
+    assert found.dtype.kind == wanted.dtype.kind
+    if wanted.dtype.itemsize == 1:  # levels: a number at the edge of a step may fall on either
+        gaps = np.abs(found.astype(int) - wanted.astype(int))
+        assert gaps.max() <= 1 or "binary" in name
+        assert (gaps > 0).mean() <= (0 if "encode" not in name else 0.02)
+        return
+    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-5)
+
+
+def test_each_program_has_an_answer() -> None:
+    with np.load(DATA / "text_programs.npz") as archive:
+        assert set(archive) == set(programs())
