@@ -47,8 +47,8 @@ import onnx
 import onnxruntime
 import torch
 
-ROOT = Path(__file__).resolve().parents[1]
-sys.path[:0] = [str(ROOT / "tests" / "models"), str(ROOT)]
+sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests" / "models"))
 
 import fixtures
 from oracle_families import VOCABULARY, Exporter, Family, families, minilm, spread

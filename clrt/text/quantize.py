@@ -72,7 +72,9 @@ def quantize_embeddings(
     steps = (ends - starts) / _LEVELS
     steps = np.where(steps == 0, 1, steps)
     levels = np.clip(np.floor((vectors - starts) / steps), 0, _LEVELS)
-    return (levels - 128).astype(np.int8) if precision == "int8" else levels.astype(np.uint8)
+    if precision == "int8":
+        return np.asarray(levels - 128, np.int8)
+    return np.asarray(levels, np.uint8)
 
 
 def _ranges(vectors: Array, precision: str, calibration: Any) -> Array:

@@ -14,7 +14,10 @@ from tokenizers import Tokenizer, models, pre_tokenizers, processors
 from tests.unit.importer import checkpoints
 
 SPECIAL = ["[PAD]", "[CLS]", "[SEP]", "[UNK]", "[MASK]"]
-WORDS = "query passage : a cat dog sleeps runs on the red blue mat house and near it is old".split()
+WORDS = [
+    "query", "passage", ":", "a", "cat", "dog", "sleeps", "runs", "on", "the", "red", "blue",
+    "mat", "house", "and", "near", "it", "is", "old",
+]  # fmt: skip
 TEXTS = [
     "a cat sleeps on the mat",
     "the dog runs",
@@ -96,7 +99,7 @@ def _modules(kinds: dict[str, str]) -> list[dict[str, Any]]:
 
 
 def _write_tokenizer(folder: Path, pad: int, types: bool) -> None:
-    tokens = SPECIAL[1 : pad + 1] + ["[PAD]"] + SPECIAL[pad + 1 :] + WORDS
+    tokens = [*SPECIAL[1 : pad + 1], "[PAD]", *SPECIAL[pad + 1 :], *WORDS]
     ids = {token: i for i, token in enumerate(tokens)}
     tokenizer = Tokenizer(models.WordLevel(ids, unk_token="[UNK]"))
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from tests.models.text_folders import PAIRS, TEXTS, make_folder, sentence_files, sparse_files
+from tests.models.text_folders import PAIRS, TEXTS, TYPE, make_folder, sentence_files, sparse_files
 
 Array = NDArray[Any]
 Program = Callable[[Any, Path], Any]
@@ -167,8 +167,7 @@ def _vector_programs() -> Iterator[tuple[str, Program]]:
     yield "paraphrases", _paraphrases
 
 
-def _paraphrases(package: Any, folder: Path) -> Any:
-    files = sentence_files({"pooling_mode": "mean"})
+def _paraphrases(package: Any, _: Path) -> Any:
     return np.array(package.util.paraphrase_mining_embeddings(_as_given(package, QUANTIZED))[:40])
 
 
@@ -206,8 +205,7 @@ def _pair_programs() -> Iterator[tuple[str, Program]]:
     yield "pairs_newer", scored(predict(), labels=1, **newer)
     whole = {"activation_fn": identity, "prompts": {"q": "query : "}, "default_prompt_name": "q"}
     kept = {"config_sentence_transformers.json": {"model_type": "CrossEncoder", **whole}}
-    kept["modules.json"] = [{"idx": 0, "name": "0", "path": "", "type":
-                             "sentence_transformers.base.modules.transformer.Transformer"}]  # fmt: skip
+    kept["modules.json"] = [{"idx": 0, "name": "0", "path": "", "type": f"{TYPE}Transformer"}]
     task = {"transformer_task": "sequence-classification", "module_output_name": "scores"}
     way = {"method": "forward", "method_output_name": "logits"}
     kept["sentence_bert_config.json"] = {**task, "modality_config": {"text": way}}
@@ -247,20 +245,13 @@ def _sparse_programs() -> Iterator[tuple[str, Program]]:
     yield "sparse_few", sparse(lambda m: m.encode(TEXTS, max_active_dims=4))
     yield "sparse_similar", sparse(lambda m: m.similarity(encode(m), encode(m)))
     yield "sparse_one", sparse(lambda m: m.encode(TEXTS[0]))
-    yield (
-        "sparse_decoded",
-        sparse(
-            lambda m: [
-                [
-                    m.tokenizer.token_to_id(token)
-                    if hasattr(m.tokenizer, "token_to_id")
-                    else m.tokenizer.convert_tokens_to_ids(token),
-                    number,
-                ]
-                for row in m.decode(encode(m), top_k=3)
-                for token, number in row
-            ]  # fmt: skip
-        ),
-    )
+    yield "sparse_decoded", sparse(_decoded)
     yield "sparse_shared", sparse(lambda m: m.intersection(m.encode(TEXTS[0]), encode(m)))
     yield "sparse_ratio", sparse(lambda m: list(m.sparsity(encode(m)).values()))
+
+
+def _decoded(model: Any) -> Any:
+    library = model.tokenizer
+    find = getattr(library, "token_to_id", None) or library.convert_tokens_to_ids
+    rows = model.decode(model.encode(TEXTS, batch_size=3), top_k=3)
+    return [[find(token), number] for row in rows for token, number in row]
