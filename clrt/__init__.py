@@ -32,11 +32,15 @@ if TYPE_CHECKING:
     from clrt.runtime.placing import from_dlpack, tensor
     from clrt.runtime.tensors import DeviceTensor
     from clrt.signature import TensorSpec
+    from clrt.text.cross_encoder import CrossEncoder
     from clrt.text.sentence_encoder import SentenceEncoder
+    from clrt.text.sparse_encoder import SparseEncoder
+    from clrt.text.sparse_vectors import SparseVectors
 
 __all__ = [
     "CancelledError",
     "ClrtError",
+    "CrossEncoder",
     "DeviceError",
     "DeviceInfo",
     "DeviceTensor",
@@ -51,6 +55,8 @@ __all__ = [
     "Run",
     "SentenceEncoder",
     "ShapeError",
+    "SparseEncoder",
+    "SparseVectors",
     "State",
     "TensorSpec",
     "UnsupportedError",
@@ -62,11 +68,14 @@ __all__ = [
 
 # Imported at first use: who only imports clrt, or asks for its version, does not wait for them.
 _HOMES = {
+    "CrossEncoder": "clrt.text.cross_encoder",
     "DeviceInfo": "clrt.runtime.devices",
     "DeviceTensor": "clrt.runtime.tensors",
     "Model": "clrt.model",
     "Run": "clrt.runs.run",
     "SentenceEncoder": "clrt.text.sentence_encoder",
+    "SparseEncoder": "clrt.text.sparse_encoder",
+    "SparseVectors": "clrt.text.sparse_vectors",
     "State": "clrt.runs.state",
     "TensorSpec": "clrt.signature",
     "devices": "clrt.runtime.devices",

@@ -71,7 +71,7 @@ class SentenceTransformer(SentenceEncoder):
         Raises:
             InputError: It runs on another one.
         """
-        self._call(1, "", None, None, None, device)
+        self._request(1, "", None, None, None, device)
         return self
 
     def eval(self) -> SentenceTransformer:

@@ -14,7 +14,7 @@ from clrt.text.activations import as_activation, find_activation, softmax
 from clrt.text.config import PairConfig, read_pair_config
 from clrt.text.habits import CALL_OPTIONS, LOAD_OPTIONS, hub_cache, ignore, renamed
 from clrt.text.locate import find_model
-from clrt.text.text_model import Call, LoadOptions, Progress, TextModel, converted
+from clrt.text.text_model import LoadOptions, Progress, TextModel, TextRequest, converted
 from clrt.text.tokenize import Text
 
 FloatArray = NDArray[np.float32]
@@ -63,8 +63,9 @@ class CrossEncoder(TextModel):
         config = read_pair_config(find_model(model_name_or_path, hub_cache(others)))
         options = LoadOptions(device, max_length, prompts, default_prompt_name, strict, cache_dir)
         super().__init__(config, options)
-        self._logits = self._output(("logits", "scores"), 2, "a cross-encoder has the head of a "
-                                    "sequence classifier.")  # fmt: skip
+        self._logits = self._output(
+            ("logits", "scores"), ("batch", "labels"), "Take a sequence classifier, with its head."
+        )
         if num_labels is not None and num_labels != self.num_labels:
             raise InputError(
                 f"num_labels={num_labels!r} is not what the model has: {self.num_labels}."
@@ -120,8 +121,10 @@ class CrossEncoder(TextModel):
         ignore("predict", others, CALL_OPTIONS)
         single = _is_pair(inputs)
         pairs = self._texts([inputs] if single else inputs)
-        call = self._call(batch_size, prompt, prompt_name, show_progress_bar, progress, device)
-        scores = self._scores(pairs, call)
+        request = self._request(
+            batch_size, prompt, prompt_name, show_progress_bar, progress, device
+        )
+        scores = self._scores(pairs, request)
         apply = self.activation_fn if activation_fn is None else as_activation(activation_fn)
         scores = np.asarray(apply(scores), np.float32) if len(scores) else scores
         if self.num_labels == 1:
@@ -178,10 +181,10 @@ class CrossEncoder(TextModel):
             pairs.append((str(texts[0]), str(texts[1])))
         return pairs
 
-    def _scores(self, pairs: Sequence[Text], call: Call) -> FloatArray:
+    def _scores(self, pairs: Sequence[Text], request: TextRequest) -> FloatArray:
         scores = np.zeros((len(pairs), self.num_labels), np.float32)
         name = self._logits.name
-        for batch in self._batches(pairs, call):
+        for batch in self._batches(pairs, request):
             found = self._model.run(batch.feeds, outputs=[name])[name]
             scores[batch.rows] = found[: len(batch.rows)]
         return scores

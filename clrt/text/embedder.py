@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
+from clrt.text.arrays import SimilarityArray
 from clrt.text.config import EncoderConfig, SparseConfig
 from clrt.text.habits import renamed
-from clrt.text.scores import Scores
 from clrt.text.similarity import SIMILARITIES, Vectors, similarity_name
 from clrt.text.text_model import LoadOptions, TextModel
 
@@ -59,7 +59,7 @@ class Embedder(TextModel):
     def similarity_fn_name(self, name: object) -> None:
         self._similarity = similarity_name(name)
 
-    def similarity(self, embeddings1: Vectors, embeddings2: Vectors) -> Scores:
+    def similarity(self, embeddings1: Vectors, embeddings2: Vectors) -> SimilarityArray:
         """The similarity of each vector of the one set with each of the other.
 
         Args:
@@ -70,7 +70,7 @@ class Embedder(TextModel):
         """
         return SIMILARITIES[self._similarity][0](embeddings1, embeddings2)
 
-    def similarity_pairwise(self, embeddings1: Vectors, embeddings2: Vectors) -> Scores:
+    def similarity_pairwise(self, embeddings1: Vectors, embeddings2: Vectors) -> SimilarityArray:
         """The similarity of each vector of the one set with that of the other in its place.
 
         Args:

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from clrt.text.scores import as_array, rows_of
+from clrt.text.arrays import as_array, rows_of
 from clrt.text.similarity import Vectors, cos_sim, normalize_vectors
 from clrt.text.sparse_vectors import SparseVectors
 

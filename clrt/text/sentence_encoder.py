@@ -12,21 +12,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clrt.errors import InputError
+from clrt.text.arrays import to_tensor
 from clrt.text.config import EncoderConfig, read_config
 from clrt.text.embedder import Embedder
 from clrt.text.habits import CALL_OPTIONS, LOAD_OPTIONS, hub_cache, ignore, renamed
 from clrt.text.locate import find_model
 from clrt.text.pooling import RESULT, TOKENS, Pooling, pooling_masks
 from clrt.text.quantize import check_precision, quantize_embeddings
-from clrt.text.scores import to_tensor
-from clrt.text.text_model import Call, LoadOptions, Progress, converted, positive
+from clrt.text.text_model import LoadOptions, Progress, TextRequest, converted, positive
 from clrt.text.tokenize import Text
 
 FloatArray = NDArray[np.float32]
 OutputValue = Literal["sentence_embedding", "token_embeddings"]
 Precision = Literal["float32", "int8", "uint8", "binary", "ubinary"]
-
-_TOKEN_OUTPUTS = ("token_embeddings", "last_hidden_state")
 
 
 class SentenceEncoder(Embedder):
@@ -90,8 +88,11 @@ class SentenceEncoder(Embedder):
         options = LoadOptions(device, max_length, prompts, default_prompt_name, strict, cache_dir)
         super().__init__(config, options, similarity_fn_name)
         self.truncate_dim = config.truncate_dim if truncate_dim is None else truncate_dim
-        advice = "export the model without its head (feature extraction)."
-        self._tokens = self._output(_TOKEN_OUTPUTS, 3, advice)
+        self._tokens = self._output(
+            ("token_embeddings", "last_hidden_state"),
+            ("batch", "sequence", "hidden"),
+            "Export the model without its head (feature extraction).",
+        )
         self._pooling = Pooling(config.modes, self._tokens, self.device.index, strict, cache_dir)
         self._dimension: int | None = None
 
@@ -204,15 +205,17 @@ class SentenceEncoder(Embedder):
             raise InputError(
                 f"output_value={output_value!r} is not one of sentence_embedding, token_embeddings."
             )
-        call = self._call(batch_size, prompt, prompt_name, show_progress_bar, progress, device)
+        request = self._request(
+            batch_size, prompt, prompt_name, show_progress_bar, progress, device
+        )
         if output_value == "token_embeddings":
-            arrays = self._token_embeddings(texts, call)
+            arrays = self._token_embeddings(texts, request)
             found = list(map(to_tensor, arrays)) if convert_to_tensor else arrays
         else:
             check_precision(precision)
             kept = self.truncate_dim if truncate_dim is None else truncate_dim
             kept = None if kept is None else min(positive("truncate_dim", kept), sys.maxsize)
-            vectors = self._sentence_embeddings(texts, call, kept, normalize_embeddings)
+            vectors = self._sentence_embeddings(texts, request, kept, normalize_embeddings)
             if precision != "float32":
                 vectors = quantize_embeddings(vectors, precision)
             found = converted(vectors, convert_to_numpy, convert_to_tensor)
@@ -234,15 +237,15 @@ class SentenceEncoder(Embedder):
         return min(self._dimension, truncate_dim or sys.maxsize)
 
     def _sentence_embeddings(
-        self, texts: Sequence[Text], call: Call, truncate_dim: int | None, normalize: bool
+        self, texts: Sequence[Text], request: TextRequest, truncate_dim: int | None, normalize: bool
     ) -> FloatArray:
         if not texts:
             return np.zeros((0, self._kept(truncate_dim)), np.float32)
         include = self._config.include_prompt
-        skipped = 0 if include else self._tokenizer.prompt_length(call.prompt)
+        skipped = 0 if include else self._tokenizer.prompt_length(request.prompt)
         pooler = self._pooling.model(self._config.normalize, truncate_dim, normalize)
         vectors: FloatArray | None = None
-        for batch in self._batches(texts, call):
+        for batch in self._batches(texts, request):
             tokens = self._model.run(batch.feeds, outputs=[self._tokens.name], device_outputs=True)
             masks = pooling_masks(self._config.modes, batch.mask, skipped)
             pooled = pooler.run({TOKENS: tokens[self._tokens.name], **masks})[RESULT]
@@ -252,9 +255,9 @@ class SentenceEncoder(Embedder):
         assert vectors is not None
         return vectors
 
-    def _token_embeddings(self, texts: Sequence[Text], call: Call) -> list[FloatArray]:
+    def _token_embeddings(self, texts: Sequence[Text], request: TextRequest) -> list[FloatArray]:
         found: dict[int, FloatArray] = {}
-        for batch in self._batches(texts, call):
+        for batch in self._batches(texts, request):
             answer = self._model.run(batch.feeds, outputs=[self._tokens.name])
             arrays = np.asarray(answer[self._tokens.name], np.float32)
             for row, array, length in zip(batch.rows, arrays, batch.mask.sum(axis=1), strict=False):

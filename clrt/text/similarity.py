@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from clrt.errors import InputError
-from clrt.text.scores import Scores, as_array, as_scores, rows_of, speaks_torch
+from clrt.text.arrays import SimilarityArray, as_array, rows_of, similarity_array, speaks_torch
 from clrt.text.sparse_vectors import SparseVectors
 
 Array = NDArray[Any]
@@ -21,61 +21,61 @@ _CHUNK_ELEMS = 1 << 24
 
 
 @speaks_torch
-def cos_sim(a: Vectors, b: Vectors) -> Scores:
+def cos_sim(a: Vectors, b: Vectors) -> SimilarityArray:
     """The cosine of each vector of `a` with each of `b`, [len(a), len(b)]."""
     return _products(normalize_vectors(a), normalize_vectors(b))
 
 
 @speaks_torch
-def dot_score(a: Vectors, b: Vectors) -> Scores:
+def dot_score(a: Vectors, b: Vectors) -> SimilarityArray:
     """The dot product of each vector of `a` with each of `b`, [len(a), len(b)]."""
     return _products(_vectors(a), _vectors(b))
 
 
 @speaks_torch
-def euclidean_sim(a: Vectors, b: Vectors) -> Scores:
+def euclidean_sim(a: Vectors, b: Vectors) -> SimilarityArray:
     """The negative Euclidean distance of each vector of `a` to each of `b`."""
     left, right = _vectors(a), _vectors(b)
     if isinstance(left, SparseVectors) or isinstance(right, SparseVectors):
         left, right = _sparse(left), _sparse(right)
         squares = left.squared_lengths()[:, None] + right.squared_lengths()
-        return as_scores(-np.sqrt(np.maximum(squares - 2 * left.dot(right), 0)))
+        return similarity_array(-np.sqrt(np.maximum(squares - 2 * left.dot(right), 0)))
     return _distances(left, right, lambda gap: np.sqrt((gap**2).sum(axis=-1)))
 
 
 @speaks_torch
-def manhattan_sim(a: Vectors, b: Vectors) -> Scores:
+def manhattan_sim(a: Vectors, b: Vectors) -> SimilarityArray:
     """The negative sum of absolute differences of each vector of `a` to each of `b`."""
     left, right = _dense(_vectors(a)), _dense(_vectors(b))
     return _distances(left, right, lambda gap: np.abs(gap).sum(axis=-1))
 
 
 @speaks_torch
-def pairwise_cos_sim(a: Vectors, b: Vectors) -> Scores:
+def pairwise_cos_sim(a: Vectors, b: Vectors) -> SimilarityArray:
     """The cosine of each vector of `a` with that of `b` in its place, [len(a)]."""
     left, right = _dense(normalize_vectors(a)), _dense(normalize_vectors(b))
-    return as_scores((left * right).sum(axis=-1))
+    return similarity_array((left * right).sum(axis=-1))
 
 
 @speaks_torch
-def pairwise_dot_score(a: Vectors, b: Vectors) -> Scores:
+def pairwise_dot_score(a: Vectors, b: Vectors) -> SimilarityArray:
     """The dot product of each vector of `a` with that of `b` in its place, [len(a)]."""
-    return as_scores((_dense(a) * _dense(b)).sum(axis=-1))
+    return similarity_array((_dense(a) * _dense(b)).sum(axis=-1))
 
 
 @speaks_torch
-def pairwise_euclidean_sim(a: Vectors, b: Vectors) -> Scores:
+def pairwise_euclidean_sim(a: Vectors, b: Vectors) -> SimilarityArray:
     """The negative Euclidean distance of each vector of `a` to that of `b` in its place."""
-    return as_scores(-np.linalg.norm(_dense(a) - _dense(b), axis=-1))
+    return similarity_array(-np.linalg.norm(_dense(a) - _dense(b), axis=-1))
 
 
 @speaks_torch
-def pairwise_manhattan_sim(a: Vectors, b: Vectors) -> Scores:
+def pairwise_manhattan_sim(a: Vectors, b: Vectors) -> SimilarityArray:
     """The negative sum of absolute differences of vectors in the same place."""
-    return as_scores(-np.abs(_dense(a) - _dense(b)).sum(axis=-1))
+    return similarity_array(-np.abs(_dense(a) - _dense(b)).sum(axis=-1))
 
 
-Similarity = Callable[[Vectors, Vectors], Scores]
+Similarity = Callable[[Vectors, Vectors], SimilarityArray]
 
 SIMILARITIES: Mapping[str, tuple[Similarity, Similarity]] = {
     "cosine": (cos_sim, pairwise_cos_sim),
@@ -146,14 +146,14 @@ def _sparse(vectors: Array | SparseVectors) -> SparseVectors:
     return vectors if isinstance(vectors, SparseVectors) else SparseVectors.of(vectors)
 
 
-def _products(left: Array | SparseVectors, right: Array | SparseVectors) -> Scores:
+def _products(left: Array | SparseVectors, right: Array | SparseVectors) -> SimilarityArray:
     if isinstance(left, SparseVectors) or isinstance(right, SparseVectors):
-        return as_scores(_sparse(left).dot(_sparse(right)))
+        return similarity_array(_sparse(left).dot(_sparse(right)))
     _check_widths(left, right)
-    return as_scores(left @ right.T)
+    return similarity_array(left @ right.T)
 
 
-def _distances(left: Array, right: Array, length: Callable[[Array], Array]) -> Scores:
+def _distances(left: Array, right: Array, length: Callable[[Array], Array]) -> SimilarityArray:
     """In pieces: the differences of all pairs take much memory."""
     _check_widths(left, right)
     step = max(_CHUNK_ELEMS // max(right.size, 1), 1)
@@ -161,7 +161,7 @@ def _distances(left: Array, right: Array, length: Callable[[Array], Array]) -> S
     for start in range(0, len(left), step):
         rows = slice(start, start + step)
         found[rows] = -length(left[rows, None] - right)
-    return as_scores(found)
+    return similarity_array(found)
 
 
 def _check_widths(left: Array, right: Array) -> None:

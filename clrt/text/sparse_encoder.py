@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +18,7 @@ from clrt.text.locate import find_model
 from clrt.text.pooling import MASK, RESULT
 from clrt.text.sparse_vectors import SparseVectors
 from clrt.text.splade import LOGITS, splade_graph
-from clrt.text.text_model import Call, LoadOptions, Progress, positive
+from clrt.text.text_model import LoadOptions, Progress, TextRequest, positive
 from clrt.text.tokenize import Text
 
 
@@ -67,8 +67,11 @@ class SparseEncoder(Embedder):
         super().__init__(config, options, similarity_fn_name)
         asked = config.max_active_dims if max_active_dims is None else max_active_dims
         self.max_active_dims = None if asked is None else positive("max_active_dims", asked)
-        self._logits = self._output((LOGITS,), 3, "a sparse encoder has the head of a masked "
-                                    "language model.")  # fmt: skip
+        self._logits = self._output(
+            (LOGITS,),
+            ("batch", "sequence", "vocabulary"),
+            "Take a masked language model, with its head.",
+        )
         graph = splade_graph(config.strategy, config.activation, self._logits)
         self._pooling = load(graph, device=self.device.index, strict=strict, cache_dir=cache_dir)
 
@@ -87,7 +90,7 @@ class SparseEncoder(Embedder):
     @renamed(sentences="inputs")
     def encode(
         self,
-        inputs: str | Iterable[str],
+        inputs: str | Sequence[str],
         prompt_name: str | None = None,
         prompt: str | None = None,
         batch_size: int = 32,
@@ -117,11 +120,13 @@ class SparseEncoder(Embedder):
         """
         ignore("encode", others, CALL_OPTIONS)
         texts = self._texts(inputs)
-        call = self._call(batch_size, prompt, prompt_name, show_progress_bar, progress, device)
+        request = self._request(
+            batch_size, prompt, prompt_name, show_progress_bar, progress, device
+        )
         kept = self.max_active_dims
         if max_active_dims is not None:
             kept = positive("max_active_dims", max_active_dims)
-        vectors = self._vectors(texts, call, kept)
+        vectors = self._vectors(texts, request, kept)
         found = vectors if convert_to_sparse_tensor else vectors.to_dense()
         if isinstance(inputs, str):
             return found[0]
@@ -183,10 +188,12 @@ class SparseEncoder(Embedder):
         self._pooling.close()
         super().close()
 
-    def _vectors(self, texts: Sequence[Text], call: Call, kept: int | None) -> SparseVectors:
+    def _vectors(
+        self, texts: Sequence[Text], request: TextRequest, kept: int | None
+    ) -> SparseVectors:
         rows: dict[int, SparseVectors] = {}
         name = self._logits.name
-        for batch in self._batches(texts, call):
+        for batch in self._batches(texts, request):
             logits = self._model.run(batch.feeds, outputs=[name], device_outputs=True)[name]
             pooled = self._pooling.run({LOGITS: logits, MASK: batch.mask})[RESULT]
             found = SparseVectors.of(_largest(pooled[: len(batch.rows)], kept))

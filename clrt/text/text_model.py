@@ -16,11 +16,11 @@ from clrt.errors import InputError, ModelError
 from clrt.model import Model, load
 from clrt.runtime.devices import DeviceInfo, choose_device
 from clrt.signature import TensorSpec
+from clrt.text.arrays import to_tensor
 from clrt.text.config import TextConfig
 from clrt.text.feeds import Feeds, fixed_dims, model_feeds
 from clrt.text.habits import device_name
 from clrt.text.pooling import MASK
-from clrt.text.scores import to_tensor
 from clrt.text.tokenize import IntArray, Text, TextTokenizer, Tokens
 
 Progress = Callable[[int, int], object]
@@ -28,7 +28,7 @@ M = TypeVar("M", bound="TextModel")
 
 
 @dataclass(frozen=True)
-class Call:
+class TextRequest:
     """What one call asks for, checked.
 
     Attributes:
@@ -176,7 +176,7 @@ class TextModel:
             raise InputError(f"There is no prompt {chosen!r}; the model has {listing}.")
         return self.prompts[chosen] or ""
 
-    def _call(
+    def _request(
         self,
         batch_size: object,
         prompt: object,
@@ -184,13 +184,13 @@ class TextModel:
         show_progress_bar: bool | None,
         progress: Progress | None,
         device: Any,
-    ) -> Call:
+    ) -> TextRequest:
         if device is not None and choose_device(device_name(device)).index != self.device.index:
             raise InputError(
                 f"The model runs on {self.device}; to run on {device!r}, load it with that device."
             )
         text = self._prompt(prompt, prompt_name)
-        return Call(positive("batch_size", batch_size), text, show_progress_bar, progress)
+        return TextRequest(positive("batch_size", batch_size), text, show_progress_bar, progress)
 
     def _texts(self, given: object) -> list[Text]:
         """The texts of a call, checked."""
@@ -211,20 +211,20 @@ class TextModel:
                 )
         return texts
 
-    def _batches(self, texts: Sequence[Text], call: Call) -> Iterator[Batch]:
+    def _batches(self, texts: Sequence[Text], request: TextRequest) -> Iterator[Batch]:
         """The runs for some texts.
 
         The longest texts come first: there is little padding, and the arena of the first batch
         holds all others.
         """
-        size = self._rows or call.batch_size
-        tokens = self._tokenizer.encode(with_prompt(call.prompt, texts))
+        size = self._rows or request.batch_size
+        tokens = self._tokenizer.encode(with_prompt(request.prompt, texts))
         order = np.argsort([-len(t) for t in tokens], kind="stable")
         one_batch = len(texts) <= size
-        show = call.show_progress_bar
+        show = request.show_progress_bar
         if show is None:
             show = not one_batch and sys.stderr.isatty()
-        with _progress(len(texts), show, call.progress) as advance:
+        with _progress(len(texts), show, request.progress) as advance:
             for start in range(0, len(texts), size):
                 rows = order[start : start + size]
                 batch = [tokens[int(i)] for i in rows]
@@ -237,14 +237,19 @@ class TextModel:
         feeds = model_feeds(batch, length, self._tokenizer.pad_id, self._model.inputs)
         return Batch(rows, feeds, np.asarray(feeds[MASK], np.int64))
 
-    def _output(self, names: Sequence[str], rank: int, advice: str) -> TensorSpec:
-        """The output that is used: by its usual names, else the first of its rank."""
+    def _output(self, names: Sequence[str], dims: Sequence[str], advice: str) -> TensorSpec:
+        """The output that is used: by its usual names, else the first with so many dims."""
         by_name = {spec.name: spec for spec in self._model.outputs}
         named = [by_name[name] for name in names if name in by_name]
-        shaped = [s for s in self._model.outputs if s.shape is not None and len(s.shape) == rank]
+        shaped = [
+            s for s in self._model.outputs if s.shape is not None and len(s.shape) == len(dims)
+        ]
         for spec in named + shaped:
             return spec
-        raise ModelError(f"'{self._config.source}' has only {', '.join(by_name)}; {advice}")
+        raise ModelError(
+            f"'{self._config.source}' has no output of shape [{', '.join(dims)}]; it has "
+            f"{', '.join(by_name)}. {advice}"
+        )
 
 
 def with_prompt(prompt: str, texts: Sequence[Text]) -> Sequence[Text]:

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from clrt.errors import InputError, ModelError
 from clrt.ir.dtypes import DType
-from clrt.text import SentenceEncoder, pooling, sentence_encoder
+from clrt.text import SentenceEncoder, pooling, text_model
 from tests.unit.text import tiny
 from tests.unit.text.fakes import HIDDEN, INPUTS, TABLE, FakeModel, FakeTransformer, Loader
 
@@ -31,7 +31,7 @@ def loader(monkeypatch: pytest.MonkeyPatch) -> Loader:
 
 def use(monkeypatch: pytest.MonkeyPatch, transformer: FakeModel) -> Loader:
     loader = Loader(transformer)
-    for module in (sentence_encoder, pooling):
+    for module in (text_model, pooling):
         monkeypatch.setattr(module, "load", loader)
     return loader
 
@@ -49,7 +49,7 @@ def mean(text: str, skipped: int = 0) -> Array:
 def test_vectors_in_the_callers_order(folder: Path, loader: Loader) -> None:
     encoder = SentenceEncoder(folder)
     for batch_size in (1, 2, 32):
-        found = encoder.encode(TEXTS, batch_size=batch_size)
+        found = encoder.encode(TEXTS, batch_size=batch_size, normalize_embeddings=True)
         assert found.dtype == np.float32
         np.testing.assert_allclose(found, [mean(t) for t in TEXTS], rtol=1e-5, atol=1e-6)
 
@@ -99,13 +99,14 @@ def test_calls_of_one_batch_meet_few_lengths(tmp_path: Path, loader: Loader) -> 
 
 
 def test_a_string_gives_one_vector(folder: Path, loader: Loader) -> None:
-    found = SentenceEncoder(folder).encode("a b")
+    found = SentenceEncoder(folder).encode("a b", normalize_embeddings=True)
     assert found.shape == (HIDDEN,)
     np.testing.assert_allclose(found, mean("a b"), rtol=1e-5, atol=1e-6)
 
 
 def test_empty_string(folder: Path, loader: Loader) -> None:
-    np.testing.assert_allclose(SentenceEncoder(folder).encode(""), mean(""), rtol=1e-5, atol=1e-6)
+    found = SentenceEncoder(folder).encode("", normalize_embeddings=True)
+    np.testing.assert_allclose(found, mean(""), rtol=1e-5, atol=1e-6)
 
 
 def test_empty_list(folder: Path, loader: Loader) -> None:
@@ -183,13 +184,13 @@ def test_several_modes_widen_the_vector(tmp_path: Path, loader: Loader) -> None:
 
 
 def test_prompt(folder: Path, loader: Loader) -> None:
-    found = SentenceEncoder(folder).encode("a b", prompt="query: ")
+    found = SentenceEncoder(folder).encode("a b", prompt="query: ", normalize_embeddings=True)
     np.testing.assert_allclose(found, mean("query: a b"), rtol=1e-5, atol=1e-6)
 
 
 def test_prompt_left_out_of_pooling(tmp_path: Path, loader: Loader) -> None:
     encoder = SentenceEncoder(tiny.make_folder(tmp_path, include_prompt=False))
-    found = encoder.encode(["a b", "c"], prompt="query: ")
+    found = encoder.encode(["a b", "c"], prompt="query: ", normalize_embeddings=True)
     wanted = [mean("query: a b", 3), mean("query: c", 3)]
     np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
     assert loader.transformer.feeds[-1]["attention_mask"][0].all()
@@ -200,8 +201,9 @@ def test_default_prompt(folder: Path, loader: Loader) -> None:
         '{"prompts": {"query": "query: "}, "default_prompt_name": "query"}'
     )
     encoder = SentenceEncoder(folder)
-    np.testing.assert_allclose(encoder.encode("a"), mean("query: a"), rtol=1e-5, atol=1e-6)
-    np.testing.assert_allclose(encoder.encode("a", prompt=""), mean("a"), rtol=1e-5, atol=1e-6)
+    for options, text in (({}, "query: a"), ({"prompt": ""}, "a")):
+        found = encoder.encode("a", normalize_embeddings=True, **options)
+        np.testing.assert_allclose(found, mean(text), rtol=1e-5, atol=1e-6)
 
 
 def test_token_embeddings(folder: Path, loader: Loader) -> None:
@@ -222,7 +224,7 @@ def test_one_pooler_per_kind_of_request(folder: Path, loader: Loader) -> None:
     encoder = SentenceEncoder(folder)
     for _ in range(2):
         encoder.encode("a")
-        encoder.encode("a", normalize_embeddings=False)
+        encoder.encode("a", normalize_embeddings=True)
         encoder.encode("a", truncate_dim=2)
     assert len(loader.poolers) == 3
 

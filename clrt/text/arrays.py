@@ -16,7 +16,7 @@ Array = NDArray[Any]
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-class Scores(np.ndarray[Any, np.dtype[Any]]):
+class SimilarityArray(np.ndarray[Any, np.dtype[Any]]):
     """Similarities: an ndarray that also has what programs do with torch's tensors.
 
     torch's own functions take it, and give tensors.
@@ -25,7 +25,7 @@ class Scores(np.ndarray[Any, np.dtype[Any]]):
     def __float__(self) -> float:
         return float(self.item())
 
-    def cpu(self) -> Scores:
+    def cpu(self) -> SimilarityArray:
         """Itself: it lies in the host's memory."""
         return self
 
@@ -43,9 +43,9 @@ class Scores(np.ndarray[Any, np.dtype[Any]]):
         return function(*map(_as_tensor, args), **named)
 
 
-def as_scores(array: Array) -> Scores:
-    """The array as `Scores`, not copied."""
-    return np.asarray(array).view(Scores)
+def similarity_array(array: Array) -> SimilarityArray:
+    """The array as `SimilarityArray`, not copied."""
+    return np.asarray(array).view(SimilarityArray)
 
 
 def as_array(given: Any) -> Array:
@@ -106,7 +106,7 @@ def _holds_tensor(value: object) -> bool:
 
 
 def _as_tensor(value: Any) -> Any:
-    return to_tensor(value.numpy()) if isinstance(value, Scores) else value
+    return to_tensor(value.numpy()) if isinstance(value, SimilarityArray) else value
 
 
 def rows_of(array: Array) -> Array:
