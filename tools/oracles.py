@@ -7,7 +7,7 @@ onnxruntime and the package that carries all-MiniLM-L6-v2 (the tests need none o
     python tools/oracles.py --check     # make everything in a temporary folder and compare
     python tools/oracles.py --only 'minilm_*' --only vectors
 
-It makes four kinds of file:
+It makes five kinds of file:
 
 * `minilm_EXPORTER.onnx`: all-MiniLM-L6-v2 from torch's two exporters, without weights. The
   metadata say which tensor of `model.safetensors` each stripped initializer is.
@@ -17,6 +17,7 @@ It makes four kinds of file:
   written by hand and whose other entries come from here.
 * `text_programs.npz`: what the programs of `tests/models/text_programs.py` answer on
   sentence-transformers.
+* `programs.json`: what those of `tests/integrations/programs.py` do, which other people made.
 
 Every model is run by onnxruntime against torch at several shapes before it is stripped, and
 once more after `tests/models/fixtures.py` has refilled it.
@@ -335,6 +336,16 @@ def make_text_programs(folder: Path) -> None:
     print(f"text_programs: {len(made)} programs")
 
 
+def make_programs(folder: Path, minilm_folder: Path) -> None:
+    """Write what other people's programs answer on sentence-transformers."""
+    from tests.integrations.programs import answers
+
+    with quiet():
+        found = answers(str(minilm_folder))
+    (folder / "programs.json").write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
+    print("programs: done")
+
+
 def differences(made: Path, committed: Path) -> list[str]:
     """What is wrong with the committed files, each as one line."""
     found = []
@@ -363,6 +374,8 @@ def make(folder: Path, minilm_folder: Path, only: Wanted) -> None:
         make_vectors(folder, minilm_folder)
     if only("text_programs"):
         make_text_programs(folder)
+    if only("programs"):
+        make_programs(folder, minilm_folder)
 
 
 def main() -> int:
