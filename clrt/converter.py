@@ -137,7 +137,7 @@ def write(
 
     Args:
         shapes: Input shapes to plan for.
-        encoder: What `SentenceEncoder` needs beside the graph.
+        encoder: What a text model needs beside the graph.
 
     Raises:
         InputError: The file cannot be written.

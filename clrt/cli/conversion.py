@@ -37,7 +37,7 @@ from clrt.passes.shrink_weights import MIN_ELEMS
 from clrt.plan.specialise import MAX_ELEMS
 from clrt.runtime.devices import devices
 from clrt.sources import is_compiled, model_files
-from clrt.text import SentenceEncoder
+from clrt.text.any_model import run_once
 from clrt.text.feeds import calibration_feeds, unseen_feeds
 from clrt.text.locate import find_model
 from clrt.units import format_shapes
@@ -154,7 +154,7 @@ class Conversion:
 
     Attributes:
         given: The inputs that the user gave.
-        encoder: What `SentenceEncoder` needs beside the graph; None for other models.
+        encoder: What a text model needs beside the graph; None for other models.
         options: Those of the converter.
 
     Raises:
@@ -260,7 +260,7 @@ class Conversion:
                 f"of {MIN_ELEMS} or more elements."
             )
         if request.to is Target.clrt and self._no_encoder is not None:
-            warn(f"It holds no sentence encoder: {self._no_encoder}")
+            warn(f"It holds no text model: {self._no_encoder}")
         if request.quantize is Quantize.int4 and self.options.calibration is None:
             warn("Each weight was rounded for itself; --inputs of your own make int4 closer.")
 
@@ -319,8 +319,7 @@ def _real_devices() -> list[int]:
 
 def _precompile(target: Path, shapes: Sequence[Shapes], device: str | int | None, to: Path) -> None:
     if is_compiled(target) and read_extras(target).get("encoder"):
-        with SentenceEncoder(target, device=device, cache_dir=to) as encoder:
-            encoder.encode("The pooling needs programs too.")
+        run_once(target, device=device, cache_dir=to)
     with load(target, device=device, cache_dir=to) as model:
         model.warmup(shapes)
         model.save_programs()
