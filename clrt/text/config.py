@@ -119,14 +119,12 @@ class PairConfig(TextConfig):
     """How pairs of texts become scores.
 
     Attributes:
-        labels: Scores of a pair, where config.json says.
         activation: The name of what is applied to scores; None where the folder does not say.
     """
 
     wanted = "CrossEncoder"
     task = "sequence-classification"
 
-    labels: int | None = None
     activation: str | None = None
 
 
@@ -193,12 +191,10 @@ def read_pair_config(path: Path) -> PairConfig:
         return PairConfig(**_compiled(path, PairConfig))
     modules = Modules.read(_root(path), PairConfig.wanted)
     shared, model, whole = _read_shared(path, modules, PairConfig)
-    names = as_object(model.get("id2label"))
     stored = as_object(model.get("sentence_transformers")).get("activation_fn")
     older = model.get("sbert_ce_default_activation_function")
     return PairConfig(
         **shared,
-        labels=len(names) or positive_number(model.get("num_labels")),
         activation=_text(whole.get("activation_fn") or stored or older),
     )
 

@@ -14,7 +14,7 @@ from clrt.text.activations import as_activation, find_activation, softmax
 from clrt.text.config import PairConfig, read_pair_config
 from clrt.text.habits import CALL_OPTIONS, LOAD_OPTIONS, hub_cache, ignore, renamed
 from clrt.text.locate import find_model
-from clrt.text.text_model import LoadOptions, Progress, TextModel, TextRequest, converted
+from clrt.text.text_model import LoadOptions, Progress, TextModel, TextRequest, converted, last_size
 from clrt.text.tokenize import Text
 
 FloatArray = NDArray[np.float32]
@@ -66,6 +66,7 @@ class CrossEncoder(TextModel):
         self._logits = self._output(
             ("logits", "scores"), ("batch", "labels"), "Take a sequence classifier, with its head."
         )
+        self._labels = last_size(self._logits)
         if num_labels is not None and num_labels != self.num_labels:
             raise InputError(
                 f"num_labels={num_labels!r} is not what the model has: {self.num_labels}."
@@ -81,8 +82,9 @@ class CrossEncoder(TextModel):
     @property
     def num_labels(self) -> int:
         """Scores of a pair."""
-        size = self._logits.shape[-1] if self._logits.shape else None
-        return size if isinstance(size, int) else self._config.labels or 1
+        if self._labels is None:
+            self._labels = self._scores([("", "")], TextRequest(1, "")).shape[1]
+        return self._labels
 
     @renamed(sentences="inputs", activation_fct="activation_fn")
     def predict(
@@ -124,12 +126,15 @@ class CrossEncoder(TextModel):
         request = self._request(
             batch_size, prompt, prompt_name, show_progress_bar, progress, device
         )
+        if not pairs:
+            empty = np.zeros((0, self.num_labels)[: min(self.num_labels, 2)], np.float32)
+            return converted(empty, convert_to_numpy, convert_to_tensor)
         scores = self._scores(pairs, request)
         apply = self.activation_fn if activation_fn is None else as_activation(activation_fn)
-        scores = np.asarray(apply(scores), np.float32) if len(scores) else scores
+        scores = np.asarray(apply(scores), np.float32)
         if self.num_labels == 1:
             scores = scores.reshape(len(scores))
-        elif apply_softmax and len(scores):
+        elif apply_softmax:
             scores = softmax(scores)
         found = converted(scores, convert_to_numpy, convert_to_tensor)
         return found[0] if single else found
@@ -182,12 +187,12 @@ class CrossEncoder(TextModel):
         return pairs
 
     def _scores(self, pairs: Sequence[Text], request: TextRequest) -> FloatArray:
-        scores = np.zeros((len(pairs), self.num_labels), np.float32)
+        rows: dict[int, FloatArray] = {}
         name = self._logits.name
         for batch in self._batches(pairs, request):
-            found = self._model.run(batch.feeds, outputs=[name])[name]
-            scores[batch.rows] = found[: len(batch.rows)]
-        return scores
+            found = np.asarray(self._model.run(batch.feeds, outputs=[name])[name], np.float32)
+            rows.update(zip(batch.rows.tolist(), found, strict=False))
+        return np.stack([rows[i] for i in range(len(pairs))])
 
 
 def _is_pair(inputs: object) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 from clrt.text.arrays import SimilarityArray
@@ -9,8 +10,6 @@ from clrt.text.config import EncoderConfig, SparseConfig
 from clrt.text.habits import renamed
 from clrt.text.similarity import SIMILARITIES, Vectors, similarity_name
 from clrt.text.text_model import LoadOptions, TextModel
-
-_DOCUMENT_PROMPTS = ("document", "passage", "corpus")
 
 
 class Embedder(TextModel):
@@ -36,8 +35,7 @@ class Embedder(TextModel):
         self, inputs: Any, prompt_name: str | None = None, *args: Any, **options: Any
     ) -> Any:
         """`encode` with the prompt "query", unless the caller names one."""
-        named = prompt_name is not None or args or options.get("prompt") is not None
-        name = prompt_name if named or "query" not in self.prompts else "query"
+        name = self._own_prompt(("query",), prompt_name, args, options)
         return self.encode(inputs, name, *args, **options)
 
     @renamed(sentences="inputs")
@@ -45,10 +43,21 @@ class Embedder(TextModel):
         self, inputs: Any, prompt_name: str | None = None, *args: Any, **options: Any
     ) -> Any:
         """`encode` with the prompt "document", else "passage" or "corpus", unless one is named."""
-        named = prompt_name is not None or args or options.get("prompt") is not None
-        found = [name for name in _DOCUMENT_PROMPTS if name in self.prompts]
-        name = prompt_name if named or not found else found[0]
+        name = self._own_prompt(("document", "passage", "corpus"), prompt_name, args, options)
         return self.encode(inputs, name, *args, **options)
+
+    def _own_prompt(
+        self,
+        names: Sequence[str],
+        asked: str | None,
+        args: Sequence[Any],
+        options: Mapping[str, Any],
+    ) -> str | None:
+        """The name that was asked for, else the first of `names` unless there is a prompt."""
+        prompt = args[0] if args else options.get("prompt")
+        if asked is not None or prompt is not None:
+            return asked
+        return next((name for name in names if name in self.prompts), None)
 
     @property
     def similarity_fn_name(self) -> str:

@@ -19,7 +19,7 @@ from clrt.text.habits import CALL_OPTIONS, LOAD_OPTIONS, hub_cache, ignore, rena
 from clrt.text.locate import find_model
 from clrt.text.pooling import RESULT, TOKENS, Pooling, pooling_masks
 from clrt.text.quantize import check_precision, quantize_embeddings
-from clrt.text.text_model import LoadOptions, Progress, TextRequest, converted, positive
+from clrt.text.text_model import LoadOptions, Progress, TextRequest, converted, last_size, positive
 from clrt.text.tokenize import Text
 
 FloatArray = NDArray[np.float32]
@@ -229,8 +229,7 @@ class SentenceEncoder(Embedder):
     def _kept(self, truncate_dim: int | None) -> int:
         """Size of a vector of which no more numbers are kept."""
         if self._dimension is None:
-            hidden = self._tokens.shape[-1] if self._tokens.shape else None
-            hidden = hidden if isinstance(hidden, int) else self._config.hidden
+            hidden = last_size(self._tokens) or self._config.hidden
             if hidden is None:
                 hidden = self.encode("", output_value="token_embeddings")[0].shape[-1]
             self._dimension = int(hidden) * len(self._config.modes)

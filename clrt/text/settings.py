@@ -122,7 +122,7 @@ TEXT_SETTINGS: Mapping[str, Settings] = {
         "truncate_dim": _is_limit,
         "similarity": _is_name,
     },
-    "CrossEncoder": {**_SHARED, "labels": _is_limit, "activation": _is_name},
+    "CrossEncoder": {**_SHARED, "activation": _is_name},
     "SparseEncoder": {
         **_SHARED,
         "strategy": lambda value: value in ("max", "sum"),

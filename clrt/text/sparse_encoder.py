@@ -18,7 +18,7 @@ from clrt.text.locate import find_model
 from clrt.text.pooling import MASK, RESULT
 from clrt.text.sparse_vectors import SparseVectors
 from clrt.text.splade import LOGITS, splade_graph
-from clrt.text.text_model import LoadOptions, Progress, TextRequest, positive
+from clrt.text.text_model import LoadOptions, Progress, TextRequest, last_size, positive
 from clrt.text.tokenize import Text
 
 
@@ -72,14 +72,16 @@ class SparseEncoder(Embedder):
             ("batch", "sequence", "vocabulary"),
             "Take a masked language model, with its head.",
         )
+        self._size = last_size(self._logits)
         graph = splade_graph(config.strategy, config.activation, self._logits)
         self._pooling = load(graph, device=self.device.index, strict=strict, cache_dir=cache_dir)
 
     @property
     def dimension(self) -> int:
         """Size of a vector: that of the vocabulary."""
-        size = self._logits.shape[-1] if self._logits.shape else None
-        return size if isinstance(size, int) else self.tokenizer.get_vocab_size()
+        if self._size is None:
+            self._size = self._vectors([""], TextRequest(1, ""), None).shape[1]
+        return self._size
 
     def get_embedding_dimension(self) -> int:
         """`dimension`, by sentence-transformers' name."""
@@ -198,7 +200,8 @@ class SparseEncoder(Embedder):
             pooled = self._pooling.run({LOGITS: logits, MASK: batch.mask})[RESULT]
             found = SparseVectors.of(_largest(pooled[: len(batch.rows)], kept))
             rows.update(zip(batch.rows.tolist(), found, strict=True))
-        return SparseVectors.stack([rows[i] for i in range(len(texts))], self.dimension)
+        width = rows[0].shape[0] if rows else self.dimension
+        return SparseVectors.stack([rows[i] for i in range(len(texts))], width)
 
 
 def _largest(vectors: NDArray[np.float32], kept: int | None) -> NDArray[np.float32]:

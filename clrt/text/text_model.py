@@ -252,6 +252,12 @@ class TextModel:
         )
 
 
+def last_size(spec: TensorSpec) -> int | None:
+    """The size of the last dim, where the model fixes it."""
+    size = spec.shape[-1] if spec.shape else None
+    return size if isinstance(size, int) else None
+
+
 def with_prompt(prompt: str, texts: Sequence[Text]) -> Sequence[Text]:
     """The texts behind a prompt; of pairs, the first text of each."""
     if not prompt:

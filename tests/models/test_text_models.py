@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import onnx
 import pytest
 
 import clrt
@@ -30,7 +31,7 @@ def ranker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[clrt.CrossEncod
         yield made
 
 
-@pytest.mark.parametrize("suffix", ["clrt", "onnx"])
+@pytest.mark.parametrize("suffix", ["clrt", pytest.param("onnx", marks=pytest.mark.slow)])
 def test_converted_cross_encoder(tmp_path: Path, suffix: str) -> None:
     whole = {"config_sentence_transformers.json": {"activation_fn": "torch.nn.Tanh"}}
     folder = make_folder(tmp_path / "model", head=LABELS, labels=1, files=whole)
@@ -93,3 +94,19 @@ def test_an_activation_that_is_not_known(tmp_path: Path) -> None:
             model.rank("a", ["b"])
     with pytest.raises(InputError, match="num_labels=2 is not what the model has: 5"):
         clrt.CrossEncoder(folder, activation_fn="softmax", num_labels=2)
+
+
+@pytest.mark.slow
+def test_sizes_that_a_file_does_not_fix(tmp_path: Path) -> None:
+    """Exporters leave dims of outputs without a number."""
+    models = {LABELS: clrt.CrossEncoder, "ForMaskedLM": clrt.SparseEncoder}
+    for head, kind in models.items():
+        folder = make_folder(tmp_path / head, head=head)
+        convert(str(folder), "-o", str(folder / "model.onnx"), "--to", "onnx")
+        proto = onnx.load(folder / "model.onnx")
+        for output in proto.graph.output:
+            output.type.tensor_type.shape.dim[-1].dim_param = f"{output.name}_size"
+        onnx.save(proto, folder / "model.onnx")
+        with kind(folder, device="cpu") as made:
+            size = made.num_labels if isinstance(made, clrt.CrossEncoder) else made.dimension
+            assert size == (5 if head == LABELS else 30)
