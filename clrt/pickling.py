@@ -180,8 +180,12 @@ def _reload(
     return load(whole, **{**options, "device": device.index()})
 
 
+# Names of the argument that says where a model lies.
+_PATHS = ("path", "model_name", "model_name_or_path")
+
+
 class Rebuilt:
-    """What pickles and copies as the arguments that it was made with, `path` the first of them.
+    """What pickles and copies as the arguments that it was made with, the path or name first.
 
     It has the device of its `model`.
     """
@@ -191,7 +195,7 @@ class Rebuilt:
 
     def __new__(cls, *args: Any, **options: Any) -> Any:
         made = super().__new__(cls)
-        named = {k: _absolute(v) if k == "path" else v for k, v in options.items()}
+        named = {k: _absolute(v) if k in _PATHS else v for k, v in options.items()}
         made._made_of = (*map(_absolute, args[:1]), *args[1:]), named
         return made
 

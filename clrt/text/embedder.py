@@ -16,6 +16,7 @@ class Embedder(TextModel):
     """A text model that gives one vector per text."""
 
     _prompt_names = ("query", "document")
+    _settable = (*TextModel._settable, "similarity_fn_name")
     _default_similarity: ClassVar[str]
 
     def __init__(

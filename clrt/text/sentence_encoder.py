@@ -31,7 +31,8 @@ class SentenceEncoder(Embedder):
     """A transformer encoder with its tokenizer, pooling and normalisation.
 
     Tokens are made on the host; the transformer, the pooling and the L2 normalisation run on the
-    device, and only vectors come back. `encode` may be called from several threads.
+    device, and only vectors come back. `encode` may be called from several threads. It pickles as
+    its arguments and what was set since, and copies.
 
     Programs made for sentence-transformers run on it. Arguments of that package that change no
     result here, such as `trust_remote_code`, are ignored with a debug line.
@@ -66,8 +67,10 @@ class SentenceEncoder(Embedder):
     """
 
     _default_similarity = "cosine"
+    _settable = (*Embedder._settable, "truncate_dim")
     _config: EncoderConfig
 
+    @renamed(path="model_name_or_path")
     def __init__(
         self,
         model_name_or_path: str | Path,

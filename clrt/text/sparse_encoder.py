@@ -45,6 +45,7 @@ class SparseEncoder(Embedder):
     """
 
     _default_similarity = "dot"
+    _settable = (*Embedder._settable, "max_active_dims")
     _config: SparseConfig
 
     def __init__(

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from clrt.errors import InputError, ModelError
 from clrt.model import Model, load
+from clrt.pickling import Rebuilt
 from clrt.runtime.devices import DeviceInfo, choose_device
 from clrt.signature import TensorSpec
 from clrt.text.arrays import to_tensor
@@ -68,12 +69,17 @@ class LoadOptions:
     cache_dir: str | Path | None = None
 
 
-class TextModel:
-    """A transformer with its tokenizer. Its subclasses say what becomes of the outputs."""
+class TextModel(Rebuilt):
+    """A transformer with its tokenizer. Its subclasses say what becomes of the outputs.
+
+    It pickles as its arguments and what was set since, and copies.
+    """
 
     _pairs: ClassVar[bool] = False
     # Those that a model has whatever its folder says.
     _prompt_names: ClassVar[tuple[str, ...]] = ()
+    # What callers may set on a model that is made.
+    _settable: ClassVar[tuple[str, ...]] = ("max_length", "prompts", "default_prompt_name")
 
     def __init__(self, config: TextConfig, options: LoadOptions) -> None:
         asked = options.max_length
@@ -145,6 +151,14 @@ class TextModel:
     def close(self) -> None:
         """Frees the device memory."""
         self._model.close()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return *super().__reduce__(), {name: getattr(self, name) for name in self._settable}
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        for name, value in state.items():
+            if getattr(self, name) != value:
+                setattr(self, name, value)
 
     def __enter__(self: M) -> M:
         return self

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -110,3 +112,19 @@ def test_sizes_that_a_file_does_not_fix(tmp_path: Path) -> None:
         with kind(folder, device="cpu") as made:
             size = made.num_labels if isinstance(made, clrt.CrossEncoder) else made.dimension
             assert size == (5 if head == LABELS else 30)
+
+
+def test_pickles_keep_what_was_set(tmp_path: Path) -> None:
+    folder = make_folder(tmp_path / "model", head=LABELS, labels=1)
+    with clrt.CrossEncoder(folder, device="cpu") as ranker:
+        ranker.max_length = 9
+        again = pickle.loads(pickle.dumps(ranker))
+        assert again.max_seq_length == 9
+        np.testing.assert_array_equal(again.predict(PAIRS), ranker.predict(PAIRS))
+        again.close()
+    encoder = clrt.SentenceEncoder(path=make_folder(tmp_path / "other"), device="cpu")
+    encoder.prompts["query"], encoder.truncate_dim = "the old ", 3
+    encoder.similarity_fn_name = "manhattan"
+    twin = copy.copy(encoder)
+    assert (twin.similarity_fn_name, twin.dimension) == ("manhattan", 3)
+    np.testing.assert_array_equal(twin.encode_query(TEXTS), encoder.encode_query(TEXTS))
