@@ -92,7 +92,8 @@ class IOBinding:
         """Binds an output to a place, "cpu" or a device, or to an address of the host's memory.
 
         Args:
-            element_type, shape: What is at the address.
+            element_type: What is at the address.
+            shape: Of what is at the address.
             buffer_ptr: The address; None for new memory at each run.
 
         Raises:
