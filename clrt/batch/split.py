@@ -1,0 +1,121 @@
+"""Splits files into units of work: rows that one part of the output is made of."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+from clrt.batch.extras import need
+from clrt.batch.inputs import is_parquet, open_lines
+
+# A part is made in memory, whatever its lines hold.
+_MOST_BYTES = 64 << 20
+
+
+@dataclass(frozen=True)
+class WorkUnit:
+    """Successive rows of a file.
+
+    Attributes:
+        section: Where reading starts: a row group of Parquet; in JSON lines a byte.
+        skip: Rows of the row group that come before.
+        first: Number of the first row in the file, from 0.
+        rows: How many; None where that is unknown.
+        problem: Why none of them can be encoded; empty where they can.
+    """
+
+    path: str
+    section: int
+    skip: int
+    first: int
+    rows: int | None
+    problem: str = ""
+
+
+def split(path: str, column: str, rows: int) -> Iterator[WorkUnit]:
+    """The units of a file, in order. Of JSON lines the whole file is read, of Parquet its footer.
+
+    Args:
+        column: The one that holds the texts.
+        rows: The most that a unit has.
+    """
+    return (_split_parquet if is_parquet(path) else _split_lines)(path, column, rows)
+
+
+def damage() -> tuple[type[Exception], ...]:
+    """What reading a damaged file raises."""
+    return (need("pyarrow", "parquet").ArrowException, OSError, EOFError, zlib.error)
+
+
+def one_line(error: Exception) -> str:
+    """What an error says, without its line breaks and full stop."""
+    return " ".join(str(error).split()).rstrip(".") or type(error).__name__
+
+
+def parquet_file(path: str) -> Any:
+    """An open `pyarrow.parquet.ParquetFile`."""
+    return need("pyarrow.parquet", "parquet").ParquetFile(path)
+
+
+def _split_parquet(path: str, column: str, rows: int) -> Iterator[WorkUnit]:
+    try:
+        file = parquet_file(path)
+    except damage() as error:
+        yield WorkUnit(path, 0, 0, 0, None, f"'{path}' is no Parquet: {one_line(error)}.")
+        return
+    with file:
+        footer, schema = file.metadata, file.schema_arrow
+        if problem := _column_problem(path, schema, column):
+            if footer.num_rows:
+                yield WorkUnit(path, 0, 0, 0, footer.num_rows, problem)
+            return
+        before = 0
+        for index in range(footer.num_row_groups):
+            group = footer.row_group(index)
+            step = min(rows, _rows_that_fit(group, column))
+            for skip in range(0, group.num_rows, step):
+                count = min(step, group.num_rows - skip)
+                yield WorkUnit(path, index, skip, before + skip, count)
+            before += group.num_rows
+
+
+def _rows_that_fit(group: Any, column: str) -> int:
+    """Rows of a row group whose texts are no more than a part may hold, as they are on average."""
+    chunks = map(group.column, range(group.num_columns))
+    size = sum(c.total_uncompressed_size for c in chunks if c.path_in_schema == column)
+    return max(1, group.num_rows * _MOST_BYTES // max(size, 1))
+
+
+def _column_problem(path: str, schema: Any, column: str) -> str:
+    """Why no row of a file has a text."""
+    types = need("pyarrow", "parquet").types
+    if schema.names.count(column) != 1:
+        there = ", ".join(map(repr, schema.names)) or "none"
+        count = "no" if column not in schema.names else "more than one"
+        return f"'{path}' has {count} column {column!r}; there are: {there}."
+    kind = schema.field(column).type
+    kind = kind.value_type if types.is_dictionary(kind) else kind
+    texts = (types.is_string, types.is_large_string, types.is_string_view, types.is_null)
+    if not any(fits(kind) for fits in texts):
+        return f"Column {column!r} of '{path}' holds {kind}, not strings."
+    return ""
+
+
+def _split_lines(path: str, column: str, rows: int) -> Iterator[WorkUnit]:
+    start = at = first = count = 0
+    try:
+        with open_lines(path) as stream:
+            for line in stream:
+                if count and (count == rows or at + len(line) - start > _MOST_BYTES):
+                    yield WorkUnit(path, start, 0, first, count)
+                    start, first, count = at, first + count, 0
+                at += len(line)
+                count += 1
+    except damage() as error:
+        problem = f"'{path}' cannot be read from row {first} on: {one_line(error)}."
+        yield WorkUnit(path, start, 0, first, None, problem)
+        return
+    if count:
+        yield WorkUnit(path, start, 0, first, count)
