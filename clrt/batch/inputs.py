@@ -9,7 +9,7 @@ import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import BinaryIO, cast
 
 from clrt.errors import InputError
 
@@ -54,9 +54,11 @@ def is_parquet(path: str) -> bool:
     return path.lower().endswith(PARQUET)
 
 
-def open_lines(path: str) -> IO[bytes]:
+def open_lines(path: str) -> BinaryIO:
     """The bytes of a file of JSON lines, unpacked."""
-    return gzip.open(path, "rb") if path.lower().endswith(".gz") else open(path, "rb")
+    if path.lower().endswith(".gz"):
+        return cast(BinaryIO, gzip.open(path, "rb"))
+    return open(path, "rb")
 
 
 def find_inputs(patterns: Iterable[str], output: Path) -> list[str]:

@@ -137,13 +137,13 @@ class EmbedJob:
         """Writes `_errors.jsonl`, of all units; its path, or None where there are none."""
         path = self.folder / _ERRORS
         errors = (e for _, record in self.records() if record for e in record.errors)
-        count = 0
         with replacing(path) as stream:
-            for count, error in enumerate(errors, start=1):
+            for error in errors:
                 stream.write(json.dumps(error, ensure_ascii=False).encode() + b"\n")
-        if not count:
+            there = stream.tell() > 0
+        if not there:
             path.unlink()
-        return path if count else None
+        return path if there else None
 
     def _record_file(self, index: int) -> Path:
         return self.folder / "_units" / f"{index:06}.json"
@@ -203,9 +203,10 @@ def start_job(
 def _make_folder(folder: Path) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        if any(not entry.name.startswith(f".{_PLAN}.") for entry in folder.iterdir()):
+        begun = ("_units", f".{_PLAN}.")  # by a process that died before it wrote the job
+        if not all(entry.name.startswith(begun) for entry in folder.iterdir()):
             raise InputError(f"'{folder}' is not empty and holds no job; give another --output.")
-        (folder / "_units").mkdir()
+        (folder / "_units").mkdir(exist_ok=True)
     except OSError as error:
         raise InputError(f"'{folder}' cannot be made: {error.strerror}.") from error
 

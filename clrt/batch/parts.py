@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -32,11 +32,6 @@ class PartMaker:
         self._options = options
         self._reader = RowReader(job.settings["column"], job.kept_columns)
         self._encoder = options.make_encoder()
-
-    @property
-    def device(self) -> str:
-        """The name of the device that it runs on."""
-        return self._encoder.model.device.name
 
     def make(self, index: int) -> UnitRecord:
         """Makes a unit's part and its record, unless they are there."""
@@ -70,11 +65,22 @@ class PartMaker:
             parquet.write_table(table, stream, use_dictionary=list(columns))
 
 
-def make_parts(job: EmbedJob, options: EmbedOptions, pending: Iterator[int]) -> Iterator[UnitRecord]:
-    """Makes parts in this process."""
+def make_parts(
+    job: EmbedJob, options: EmbedOptions, pending: Iterable[int]
+) -> Iterator[tuple[int, int]]:
+    """Makes parts in this process; gives the vectors and the rows left out of each.
+
+    Args:
+        pending: The units to do.
+
+    Raises:
+        ClrtError: As `PartMaker`.
+    """
     maker = PartMaker(job, options)
     try:
-        yield from map(maker.make, pending)
+        for index in pending:
+            record = maker.make(index)
+            yield record.vectors, record.left_out
     finally:
         maker.close()
 

@@ -234,8 +234,8 @@ def _converted(values: Any, kind: Any) -> Any:
 def kept_schema(paths: Sequence[str], keep: Sequence[str]) -> Any:
     """The Arrow schema of the kept columns: of the first file that says it.
 
-    Parquet does. Of JSON lines the first values tell: whole numbers, numbers, flags or text; what is
-    mixed or nested is kept as JSON in a string.
+    Parquet does. Of JSON lines the first values tell: whole numbers, numbers, flags or text; what
+    is mixed or nested is kept as JSON in a string.
 
     Raises:
         InputError: No file has such a column.
@@ -250,7 +250,9 @@ def kept_schema(paths: Sequence[str], keep: Sequence[str]) -> Any:
     for name in keep:
         if name not in found:
             raise InputError(f"No file has a column {name!r}; keep one that is there.")
-    return arrow.schema([(n, arrow.string() if found[n] == arrow.null() else found[n]) for n in keep])
+    return arrow.schema(
+        [(n, arrow.string() if found[n] == arrow.null() else found[n]) for n in keep]
+    )
 
 
 def _types_in(path: str, names: Sequence[str]) -> dict[str, Any]:
@@ -262,7 +264,7 @@ def _types_in(path: str, names: Sequence[str]) -> dict[str, Any]:
             return {n: schema.field(n).type for n in names if schema.names.count(n) == 1}
         with open_lines(path) as stream:
             rows = [parse_line(line) for line in islice(stream, _SAMPLED_ROWS)]
-    except (InputError, *damage()):
+    except damage():
         return {}
     objects = [x for x in rows if isinstance(x, dict)]
     return {n: _type_of([x.get(n) for x in objects]) for n in names if any(n in x for x in objects)}

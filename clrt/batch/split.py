@@ -85,7 +85,7 @@ def _rows_that_fit(group: Any, column: str) -> int:
     """Rows of a row group whose texts are no more than a part may hold, as they are on average."""
     chunks = map(group.column, range(group.num_columns))
     size = sum(c.total_uncompressed_size for c in chunks if c.path_in_schema == column)
-    return max(1, group.num_rows * _MOST_BYTES // max(size, 1))
+    return max(1, int(group.num_rows) * _MOST_BYTES // max(int(size), 1))
 
 
 def _column_problem(path: str, schema: Any, column: str) -> str:

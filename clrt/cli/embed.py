@@ -16,7 +16,17 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from clrt.batch.options import EmbedOptions
 from clrt.cli.console import STDOUT, stderr, stdout
+from clrt.cli.embed_files import (
+    ColumnOption,
+    InputsOption,
+    KeepOption,
+    RayOption,
+    RowsOption,
+    check_files_alone,
+    embed_files,
+)
 from clrt.errors import InputError, counted
 from clrt.files import check_targets, replacing
 from clrt.printing import output_encoding
@@ -56,8 +66,24 @@ def embed(
     truncate_dim: Annotated[int | None, typer.Option(help="Keep so many numbers each.")] = None,
     prompt: Annotated[str | None, typer.Option(help="Prepended to each sentence.")] = None,
     normalize: Annotated[bool, typer.Option(help="Give vectors unit length.")] = True,
+    inputs: InputsOption = None,
+    column: ColumnOption = "text",
+    keep: KeepOption = None,
+    rows_per_part: RowsOption = 4096,
+    ray: RayOption = None,
 ) -> None:
     """Turn sentences into vectors."""
+    if inputs:
+        # A shell may have made of a pattern its files; all but the first are arguments then.
+        folder = check_files_alone(output, {"--file": file, "--json": as_json})
+        options = EmbedOptions(
+            model, device, pooling, max_length, batch_size, truncate_dim, prompt, normalize
+        )
+        names = [n for part in keep or () for n in part.split(",")]
+        embed_files([*inputs, *(texts or [])], folder, options, column, names, rows_per_part, ray)
+        return
+    if ray is not None:
+        raise InputError("--ray takes files; name them by --input.")
     sentences = [*(texts or []), *(_read_lines(file) if file is not None else [])]
     if not sentences:
         raise InputError("There is nothing to embed; give sentences, or --file with one per line.")

@@ -1,0 +1,125 @@
+"""`clrt embed --input`: files of texts to files of vectors, here or on a cluster."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Annotated
+
+import typer
+from rich.text import Text
+
+from clrt.batch.job import EmbedJob, start_job
+from clrt.batch.options import EmbedOptions
+from clrt.batch.parts import make_parts
+from clrt.cli.console import STDOUT, stderr
+from clrt.errors import InputError, counted
+from clrt.files import expanded
+
+InputsOption = Annotated[
+    list[str] | None,
+    typer.Option("--input", "-i", help="Parquet or JSON lines: files, folders or patterns."),
+]
+ColumnOption = Annotated[str, typer.Option(help="With --input: the column of texts.")]
+KeepOption = Annotated[
+    list[str] | None,
+    typer.Option(help="With --input: columns to copy, such as id,lang; else file and row."),
+]
+RowsOption = Annotated[int, typer.Option(help="With --input: the most rows of a part.")]
+RayOption = Annotated[
+    str | None,
+    typer.Option(help="With --input: the Ray cluster: auto, local or its address."),
+]
+
+
+def embed_files(
+    inputs: Sequence[str],
+    output: Path,
+    options: EmbedOptions,
+    column: str,
+    keep: Sequence[str],
+    rows_per_part: int,
+    ray: str | None,
+) -> None:
+    """Begins a job or takes it up, and works until all parts are there.
+
+    Args:
+        inputs: Files, folders or patterns.
+        output: The folder for the parts.
+        ray: The address of a cluster; None works here.
+
+    Raises:
+        InputError: As `start_job`; or no row has a vector.
+        ClrtError: As `PartMaker`.
+    """
+    from tqdm.auto import tqdm
+
+    options = replace(options, model=_shared_name(options.model))
+    job = start_job(inputs, expanded(output), options, column, keep, rows_per_part)
+    done = {i: record for i, record in job.records() if record}
+    pending = [i for i in range(len(job.units)) if i not in done]
+    if done and pending:
+        count = counted(len(done), "part")
+        stderr().print(f"{count} of {len(job.units)} are done; the rest follows.", highlight=False)
+    vectors = sum(r.vectors for r in done.values())
+    left_out = sum(r.left_out for r in done.values())
+    with tqdm(
+        total=sum(u.rows or 0 for u in job.units),
+        initial=vectors + left_out,
+        unit="row",
+        disable=not sys.stderr.isatty(),
+    ) as bar:
+        for made, missed in _work(job, options, pending, ray):
+            vectors, left_out = vectors + made, left_out + missed
+            bar.update(made + missed)
+    _report(job, vectors, left_out)
+
+
+def check_files_alone(output: Path | None, others: Mapping[str, object]) -> Path:
+    """The folder for the output.
+
+    Args:
+        others: By their names, options that --input excludes.
+
+    Raises:
+        InputError: There is none, or an option is given that does not go with --input.
+    """
+    for name, value in others.items():
+        if value:
+            raise InputError(f"{name} does not go with --input; leave one of them out.")
+    if output is None or output == STDOUT:
+        raise InputError("--input needs a folder for vectors; name one by --output.")
+    if output.exists() and not output.is_dir():
+        raise InputError(f"'{output}' is a file; with --input --output is a folder.")
+    return output
+
+
+def _work(
+    job: EmbedJob, options: EmbedOptions, pending: Sequence[int], ray: str | None
+) -> Iterator[tuple[int, int]]:
+    if not pending:
+        return iter(())
+    if ray is None:
+        return make_parts(job, options, pending)
+    from clrt.ray.cluster import make_parts_on_ray
+
+    return make_parts_on_ray(job, options, pending, ray)
+
+
+def _shared_name(model: str) -> str:
+    """A path as other folders and machines have it; a name stays, each finds its own."""
+    path = expanded(model)
+    return str(path.absolute()) if path.exists() else model
+
+
+def _report(job: EmbedJob, vectors: int, left_out: int) -> None:
+    errors = job.write_errors()
+    parts = sum(1 for i in range(len(job.units)) if job.part(i).is_file())
+    message = f"{counted(vectors, 'vector')} in {counted(parts, 'part')} in {job.folder}"
+    if errors is not None:
+        message += f"; {counted(left_out, 'row')} left out, see {errors}"
+    stderr().print(Text(message), soft_wrap=True)
+    if errors is not None and not vectors:
+        raise InputError(f"No row has a text that can be encoded; '{errors}' says why.")

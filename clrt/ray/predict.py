@@ -1,0 +1,129 @@
+"""Any model in `Dataset.map_batches`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clrt.errors import InputError
+from clrt.ir.dtypes import DType
+from clrt.model import load
+from clrt.ray.embed import Batch, column_of
+from clrt.ray.resources import device_for_actor
+from clrt.signature import TensorSpec
+from clrt.sources import Source
+
+
+class Predict:
+    """Adds the outputs of a model to batches.
+
+    For `Dataset.map_batches`: each actor loads the model once and keeps it. The first dim of inputs
+    and outputs is that of rows. Where the model fixes it, a batch is cut to it and filled up.
+
+    Args:
+        source: As in `clrt.load`; each machine must have the file.
+        inputs: The column of each input, by its name. None takes columns of the inputs' names.
+        outputs: The column for each output that is wanted, by its name. None takes all, under their
+            names.
+        device: As in `clrt.ray.Embed`.
+        options: More arguments of `clrt.load`.
+
+    Raises:
+        ClrtError: As `clrt.load`.
+        InputError: The model has no such input or output.
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        *,
+        inputs: Mapping[str, str] | None = None,
+        outputs: Mapping[str, str] | None = None,
+        device: str | int | None = None,
+        **options: Any,
+    ) -> None:
+        self._model = load(source, device=device_for_actor(device), **options)
+        specs = {s.name: s for s in self._model.inputs}
+        results = [s.name for s in self._model.outputs]
+        self._columns = dict(inputs or {name: name for name in specs})
+        self._outputs = dict(outputs or {name: name for name in results})
+        for kind, named, there in (
+            ("input", self._columns, list(specs)),
+            ("output", self._outputs, results),
+        ):
+            for name in named:
+                if name not in there:
+                    raise InputError(
+                        f"The model has no {kind} {name!r}; it has {', '.join(map(repr, there))}."
+                    )
+        self._specs = [specs[name] for name in self._columns]
+        self._rows = _fixed_rows(self._specs)
+
+    def __call__(self, batch: Batch) -> dict[str, NDArray[Any]]:
+        """A batch with the columns of the outputs.
+
+        Args:
+            batch: Arrays by column, as `map_batches` gives them by default.
+
+        Raises:
+            InputError: A column is missing or does not fit its input; an output has not a row for
+                each row.
+        """
+        feeds = {s.name: _array(batch, self._columns[s.name], s) for s in self._specs}
+        count = len(next(iter(feeds.values())))
+        step = self._rows or max(count, 1)
+        parts = [self._run(feeds, start, step) for start in range(0, count, step)]
+        columns = {
+            column: np.concatenate([p[name] for p in parts])[:count]
+            for name, column in self._outputs.items()
+            if parts
+        }
+        return {**batch, **columns}
+
+    def _run(
+        self, feeds: Mapping[str, NDArray[Any]], start: int, step: int
+    ) -> dict[str, NDArray[Any]]:
+        rows = {name: array[start : start + step] for name, array in feeds.items()}
+        missing = step - len(next(iter(rows.values())))
+        if missing:
+            rows = {n: np.concatenate([a, a[-1:].repeat(missing, 0)]) for n, a in rows.items()}
+        found = self._model.run(rows, outputs=list(self._outputs))
+        for name, array in found.items():
+            if np.ndim(array) == 0 or len(array) != step:
+                raise InputError(
+                    f"Output {name!r} has shape {list(np.shape(array))} for {step} rows; leave it "
+                    "out by outputs=, since its first dim is not that of rows."
+                )
+        return found
+
+
+def _fixed_rows(specs: list[TensorSpec]) -> int | None:
+    """The first dim of the inputs, where the model fixes it."""
+    fixed = {s.shape[0] for s in specs if s.shape and isinstance(s.shape[0], int)}
+    if len(fixed) > 1:
+        raise InputError(
+            f"The inputs' first dims are {', '.join(map(str, sorted(fixed)))}; they must be equal, "
+            "since they are those of rows."
+        )
+    return next(iter(fixed), None)
+
+
+def _array(batch: Batch, column: str, spec: TensorSpec) -> NDArray[Any]:
+    """A column as an input takes it; Ray has whole numbers and floats of 64 bits."""
+    values = column_of(batch, column)
+    if spec.dtype is DType.STRING:
+        return values
+    if values.dtype == object:
+        try:
+            values = np.stack([np.asarray(v) for v in values])
+        except (TypeError, ValueError) as error:
+            raise InputError(
+                f"The rows of column {column!r} have no common shape ({error}); pad them."
+            ) from error
+    wanted = np.dtype(spec.dtype.numpy)
+    if values.dtype == wanted or not np.can_cast(values.dtype, wanted, "same_kind"):
+        return values  # `run` says what is wrong
+    return values.astype(wanted)
