@@ -53,6 +53,11 @@ class UnitRecord:
         """Rows without a vector, as far as they could be counted."""
         return sum(e["rows"] or 0 for e in self.errors)
 
+    @property
+    def rows(self) -> int:
+        """Rows that it tells of."""
+        return self.vectors + self.left_out
+
 
 @dataclass(frozen=True)
 class EmbedJob:

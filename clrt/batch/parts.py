@@ -65,10 +65,8 @@ class PartMaker:
             parquet.write_table(table, stream, use_dictionary=list(columns))
 
 
-def make_parts(
-    job: EmbedJob, options: EmbedOptions, pending: Iterable[int]
-) -> Iterator[tuple[int, int]]:
-    """Makes parts in this process; gives the vectors and the rows left out of each.
+def make_parts(job: EmbedJob, options: EmbedOptions, pending: Iterable[int]) -> Iterator[int]:
+    """Makes parts in this process; gives the rows of each once it is there.
 
     Args:
         pending: The units to do.
@@ -79,8 +77,7 @@ def make_parts(
     maker = PartMaker(job, options)
     try:
         for index in pending:
-            record = maker.make(index)
-            yield record.vectors, record.left_out
+            yield maker.make(index).rows
     finally:
         maker.close()
 

@@ -223,12 +223,23 @@ def _typed(values: Any, kind: Any) -> tuple[Any, list[int]]:
 
 
 def _converted(values: Any, kind: Any) -> Any:
+    """Values as an Arrow array of a type.
+
+    Raises:
+        ArrowException, ValueError, OverflowError: One of them does not fit.
+    """
     arrow = need("pyarrow", "parquet")
-    if not isinstance(values, list):
-        return values if values.type == kind else values.cast(kind)
-    if kind == arrow.string():
-        values = [v if v is None or isinstance(v, str) else json.dumps(v) for v in values]
-    return arrow.array(values, kind)
+    if isinstance(values, list):
+        if kind == arrow.string():
+            values = [v if v is None or isinstance(v, str) else json.dumps(v) for v in values]
+        values = arrow.array(values)  # not of the type at once, which would make 2 of 2.5
+        types = arrow.types
+        if not types.is_null(values.type) and (
+            types.is_boolean(values.type) != types.is_boolean(kind)
+            or (types.is_string(values.type) and types.is_primitive(kind))
+        ):
+            raise ValueError(f"a {values.type} is no {kind}")
+    return values if values.type == kind else values.cast(kind)
 
 
 def kept_schema(paths: Sequence[str], keep: Sequence[str]) -> Any:

@@ -63,18 +63,15 @@ def embed_files(
     if done and pending:
         count = counted(len(done), "part")
         stderr().print(f"{count} of {len(job.units)} are done; the rest follows.", highlight=False)
-    vectors = sum(r.vectors for r in done.values())
-    left_out = sum(r.left_out for r in done.values())
     with tqdm(
         total=sum(u.rows or 0 for u in job.units),
-        initial=vectors + left_out,
+        initial=sum(r.rows for r in done.values()),
         unit="row",
         disable=not sys.stderr.isatty(),
     ) as bar:
-        for made, missed in _work(job, options, pending, ray):
-            vectors, left_out = vectors + made, left_out + missed
-            bar.update(made + missed)
-    _report(job, vectors, left_out)
+        for rows in _work(job, options, pending, ray):
+            bar.update(rows)
+    _report(job)
 
 
 def check_files_alone(output: Path | None, others: Mapping[str, object]) -> Path:
@@ -98,7 +95,8 @@ def check_files_alone(output: Path | None, others: Mapping[str, object]) -> Path
 
 def _work(
     job: EmbedJob, options: EmbedOptions, pending: Sequence[int], ray: str | None
-) -> Iterator[tuple[int, int]]:
+) -> Iterator[int]:
+    """Makes the parts; gives the rows of each."""
     if not pending:
         return iter(())
     if ray is None:
@@ -114,11 +112,14 @@ def _shared_name(model: str) -> str:
     return str(path.absolute()) if path.exists() else model
 
 
-def _report(job: EmbedJob, vectors: int, left_out: int) -> None:
+def _report(job: EmbedJob) -> None:
+    records = [record for _, record in job.records() if record]
+    vectors = sum(r.vectors for r in records)
+    parts = counted(sum(r.vectors > 0 for r in records), "part")
+    message = f"{counted(vectors, 'vector')} in {parts} in {job.folder}"
     errors = job.write_errors()
-    parts = sum(1 for i in range(len(job.units)) if job.part(i).is_file())
-    message = f"{counted(vectors, 'vector')} in {counted(parts, 'part')} in {job.folder}"
     if errors is not None:
+        left_out = sum(r.left_out for r in records)
         message += f"; {counted(left_out, 'row')} left out, see {errors}"
     stderr().print(Text(message), soft_wrap=True)
     if errors is not None and not vectors:

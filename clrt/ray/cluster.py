@@ -38,18 +38,14 @@ class PartActor:
         self._maker = PartMaker(job, replace(options, device=device))
 
     def __call__(self, batch: Mapping[str, Any]) -> dict[str, list[int]]:
-        """Makes the parts that a batch numbers; says what became of each."""
-        records = [self._maker.make(int(i)) for i in batch["unit"]]
-        return {
-            "vectors": [r.vectors for r in records],
-            "left_out": [r.left_out for r in records],
-        }
+        """Makes the parts that a batch numbers; gives the rows of each."""
+        return {"rows": [self._maker.make(int(i)).rows for i in batch["unit"]]}
 
 
 def make_parts_on_ray(
     job: EmbedJob, options: EmbedOptions, pending: Sequence[int], address: str
-) -> Iterator[tuple[int, int]]:
-    """Makes parts on a cluster; gives the vectors and the rows left out of each, in any order.
+) -> Iterator[int]:
+    """Makes parts on a cluster; gives the rows of each once it is there, in any order.
 
     Ray Data hands units to one actor for each GPU or machine. The units of a machine that dies go
     to the others. This process holds numbers of units, no rows.
@@ -91,7 +87,7 @@ def make_parts_on_ray(
     )
     try:
         for row in made.iter_rows():
-            yield int(row["vectors"]), int(row["left_out"])
+            yield int(row["rows"])
     except ray.exceptions.RayError as error:
         raise _cause(error) from error
 

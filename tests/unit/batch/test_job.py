@@ -1,0 +1,308 @@
+"""Jobs: each row once whenever the process dies, and a second start that fits or is refused."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+from typer.testing import CliRunner, Result
+
+import clrt
+from clrt.batch.inputs import find_inputs
+from clrt.cli import app
+from clrt.errors import InputError
+from tests.unit.batch.corpus import (
+    HIDDEN,
+    make_model,
+    make_texts,
+    read_errors,
+    read_vectors,
+    write_lines,
+    write_parquet,
+)
+from tests.unit.pages import ROOT
+
+ROWS = 60
+# Dies when the given function of the job's module, or the write of a part, is called for the k-th
+# time: before or after that.
+DYING = """
+import os, signal, sys
+from clrt.batch import job, parts
+from clrt.cli.main import app
+
+place, count, after, *args = sys.argv[1:]
+owner, name = {"part": (parts.PartMaker, "_write"), "record": (job.EmbedJob, "finish_unit"),
+               "job": (job.EmbedJob, "write"), "errors": (job.EmbedJob, "write_errors")}[place]
+real, calls = getattr(owner, name), []
+
+def dying(*values):
+    calls.append(1)
+    if len(calls) == int(count):
+        if after == "after":
+            real(*values)
+        if after == "amid":
+            os.replace = lambda *_: os.kill(os.getpid(), signal.SIGKILL)
+            real(*values)
+        os.kill(os.getpid(), signal.SIGKILL)
+    return real(*values)
+
+setattr(owner, name, dying)
+app(args)
+"""
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_model(tmp_path_factory.mktemp("model"))
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    """A folder with the rows 0 to 59: of Parquet, and of JSON lines with a name of other letters."""
+    folder = tmp_path / "ein Ordner 日本"
+    folder.mkdir()
+    texts = make_texts(ROWS)
+    columns = {"id": list(range(40)), "text": texts[:40], "lang": ["de"] * 40}
+    write_parquet(folder / "a b.parquet", columns, group=17)
+    rows = [{"id": i, "text": texts[i], "lang": "ja"} for i in range(40, ROWS)]
+    write_lines(folder / "Ä.jsonl", rows)
+    return folder
+
+
+def command(model: Path, corpus: Path, output: Path, *more: str) -> list[str]:
+    return [
+        *("embed", "--model", str(model), "--device", "cpu", "--output", str(output)),
+        *("--input", str(corpus / "*.parquet"), "--input", str(corpus / "*.jsonl")),
+        *("--keep", "id", "--rows-per-part", "7", *more),
+    ]
+
+
+def run(*args: str) -> Result:
+    result = CliRunner().invoke(app, args, catch_exceptions=False)
+    assert "Traceback" not in result.output
+    return result
+
+
+def encoded(model: Path) -> np.ndarray:
+    with clrt.SentenceEncoder(model, device="cpu") as encoder:
+        return encoder.encode(make_texts(ROWS))
+
+
+def check(output: Path, model: Path) -> None:
+    found = read_vectors(output)
+    assert found.keys() == set(range(ROWS))
+    vectors = np.stack([found[i] for i in range(ROWS)])
+    np.testing.assert_allclose(vectors, encoded(model), atol=1e-6)
+    hidden = [p.name for p in output.rglob(".*")]
+    assert hidden == []
+
+
+def test_vectors_are_those_of_encode(model: Path, corpus: Path, tmp_path: Path) -> None:
+    output = tmp_path / "out"
+    result = run(*command(model, corpus, output))
+    assert result.exit_code == 0, result.output
+    assert f"{ROWS} vectors in 10 parts" in result.stderr
+    check(output, model)
+    assert not (output / "_errors.jsonl").exists()
+    kind = pq.read_schema(output / "part-000000.parquet").field("vector").type
+    assert str(kind) == f"fixed_size_list<element: float>[{HIDDEN}]"
+
+
+@pytest.mark.parametrize(
+    "deaths",
+    [
+        ["job 1 before", "part 1 before", "record 1 before", "part 3 amid"],
+        ["job 1 after", "record 4 after", "record 2 amid", "errors 1 before"],
+    ],
+)
+def test_a_killed_job_goes_on(
+    model: Path, corpus: Path, tmp_path: Path, deaths: list[str]
+) -> None:
+    """It is killed again and again, at the moments in which state changes."""
+    output = tmp_path / "out"
+    args = command(model, corpus, output)
+    done = 0
+    for death in deaths:
+        died = subprocess.run(
+            [sys.executable, "-c", DYING, *death.split(), *args],
+            env=os.environ | {"PYTHONPATH": str(ROOT)},
+            capture_output=True,
+            text=True,
+            timeout=300,
+        )
+        assert died.returncode == -signal.SIGKILL, died.stderr
+        before, done = done, len(list(output.glob("_units/*.json")))
+        assert done >= before
+    whole = {p: p.stat().st_mtime_ns for p in output.glob("part-*")}
+    recorded = {p.stem for p in output.glob("_units/*.json")}
+    result = run(*args)
+    assert result.exit_code == 0, result.output
+    check(output, model)
+    for path, time in whole.items():  # what was recorded is not made again
+        again = path.stat().st_mtime_ns != time
+        assert again == (path.stem.removeprefix("part-") not in recorded)
+
+
+def test_a_second_start_does_nothing(model: Path, corpus: Path, tmp_path: Path) -> None:
+    output = tmp_path / "out"
+    run(*command(model, corpus, output))
+    times = {p: p.stat().st_mtime_ns for p in output.rglob("*.parquet")}
+    result = run(*command(model, corpus, output, "--batch-size", "3"))
+    assert result.exit_code == 0 and f"{ROWS} vectors" in result.stderr
+    assert {p: p.stat().st_mtime_ns for p in output.rglob("*.parquet")} == times
+    (output / "part-000003.parquet").unlink()
+    (output / "_units" / "000005.json").write_text("{")
+    result = run(*command(model, corpus, output))
+    assert "8 parts of 10 are done" in result.stderr
+    check(output, model)
+
+
+def test_other_options_or_files_are_refused(model: Path, corpus: Path, tmp_path: Path) -> None:
+    output = tmp_path / "out"
+    run(*command(model, corpus, output))
+    for more, words in (
+        (["--no-normalize"], "normalize=True, not False"),
+        (["--prompt", "a"], "prompt=None, not 'a'"),
+        (["--keep", "lang"], "keep=['id'], not ['id', 'lang']"),
+        (["--rows-per-part", "8"], "rows_per_part=7, not 8"),
+        (["--column", "lang"], "column='text', not 'lang'"),
+        (["--model", str(make_model(tmp_path / "other", seed=1))], "vectors of another model"),
+    ):
+        result = run(*command(model, corpus, output, *more))
+        assert result.exit_code == 1 and words in result.stderr
+        assert "give another --output" in result.stderr and result.stderr.count("\n") == 1
+    copy = make_model(tmp_path / "copy")  # the same model elsewhere is no other model
+    assert run(*command(copy, corpus, output)).exit_code == 0
+    new = write_lines(corpus / "new.jsonl", [])
+    assert "is new since" in run(*command(model, corpus, output)).stderr
+    new.unlink()
+    with open(corpus / "Ä.jsonl", "a") as stream:
+        stream.write("{}\n")
+    assert "has changed since" in run(*command(model, corpus, output)).stderr
+    (corpus / "Ä.jsonl").rename(corpus / "b.jsonl")
+    assert "is new since" in run(*command(model, corpus, output)).stderr
+    check(output, model)
+
+
+def test_bad_rows_are_reported(model: Path, tmp_path: Path) -> None:
+    folder, output = tmp_path / "in", tmp_path / "out"
+    folder.mkdir()
+    write_parquet(folder / "a.parquet", {"text": ["a b", None, "c"]})
+    write_parquet(folder / "b.parquet", {"body": ["a b", "c"]})
+    (folder / "c.parquet").write_bytes(b"nonsense")
+    write_lines(folder / "d.jsonl", [{"text": "d"}, b"{", {"text": 5}])
+    args = ["embed", "-m", str(model), "-i", str(folder), "-o", str(output), "--device", "cpu"]
+    result = run(*args)
+    assert result.exit_code == 0, result.output
+    assert "3 vectors in 2 parts" in result.stderr and "5 rows left out, see" in result.stderr
+    table = pq.read_table(output)
+    places = zip(table["file"].to_pylist(), table["row"].to_pylist(), strict=True)
+    assert [(Path(f).name, r) for f, r in places] == [
+        ("a.parquet", 0),
+        ("a.parquet", 2),
+        ("d.jsonl", 0),
+    ]
+    said = [(Path(e["file"]).name, e["row"], e["rows"]) for e in read_errors(output)]
+    assert said == [
+        ("a.parquet", 1, 1),
+        ("b.parquet", 0, 2),
+        ("c.parquet", None, None),
+        ("d.jsonl", 1, 1),
+        ("d.jsonl", 2, 1),
+    ]
+    before = (output / "_errors.jsonl").read_bytes()
+    assert "5 rows left out" in run(*args).stderr
+    assert (output / "_errors.jsonl").read_bytes() == before
+
+
+def test_no_vector_at_all_is_an_error(model: Path, tmp_path: Path) -> None:
+    lines = write_lines(tmp_path / "a.jsonl", [{"body": "a"}])
+    args = ["embed", "-m", str(model), "--device", "cpu", "-o", str(tmp_path / "out"), "-i"]
+    result = run(*args, str(lines))
+    assert result.exit_code == 1 and "No row has a text that can be encoded" in result.stderr
+    parquet = write_parquet(tmp_path / "a.parquet", {"body": ["a"]})
+    args[args.index(str(tmp_path / "out"))] = str(tmp_path / "other")
+    result = run(*args, str(parquet))
+    assert result.exit_code == 1 and "has no column 'text'" in result.stderr
+    assert not (tmp_path / "other").exists()
+
+
+def test_empty_files_make_no_parts(model: Path, tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_bytes(b"")
+    output = tmp_path / "out"
+    result = run("embed", "-m", str(model), "-i", str(tmp_path / "a.jsonl"), "-o", str(output))
+    assert result.exit_code == 0 and "0 vectors in 0 parts" in result.stderr
+
+
+def test_a_folder_with_other_things_is_left_alone(
+    model: Path, corpus: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "out").mkdir()
+    (tmp_path / "out" / "mine.txt").write_text("mine")
+    result = run(*command(model, corpus, tmp_path / "out"))
+    assert result.exit_code == 1 and "is not empty and holds no job" in result.stderr
+    (tmp_path / "file").write_text("mine")
+    result = run(*command(model, corpus, tmp_path / "file"))
+    assert result.exit_code == 1 and "with --input --output is a folder" in result.stderr
+
+
+@pytest.mark.parametrize(
+    ("more", "words"),
+    [
+        (["--json"], "--json does not go with --input"),
+        (["--file", "x.txt"], "--file does not go with --input"),
+        (["--output", "-"], "--input needs a folder"),
+        (["--keep", "vector"], "none may be called 'vector'"),
+        (["--keep", "id"], "each may be there once"),
+        (["--rows-per-part", "0"], "it is at least 1"),
+        (["--input", "nothing*.parquet"], "names no Parquet or JSON lines"),
+        (["--input", __file__], "is neither Parquet nor JSON lines"),
+    ],
+)
+def test_wrong_options(
+    model: Path, corpus: Path, tmp_path: Path, more: list[str], words: str
+) -> None:
+    result = run(*command(model, corpus, tmp_path / "out", *more))
+    assert result.exit_code == 1 and words in result.stderr
+    assert result.stderr.startswith("Error: ") and not (tmp_path / "out").exists()
+
+
+def test_ray_needs_files(model: Path) -> None:
+    result = run("embed", "-m", str(model), "--ray", "auto", "a")
+    assert result.exit_code == 1 and "--ray takes files" in result.stderr
+
+
+def test_files_are_found(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """By patterns, as a shell makes of them, in folders; nothing hidden, nothing of the output."""
+    names = ["a.parquet", "b.PQ", "deep/er/c.ndjson", "d.jsonl.gz", "out/part-000000.parquet"]
+    others = ["_job/e.parquet", ".f.parquet", "g.csv", "[h].jsonl"]
+    for name in names + others:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_bytes(b"")
+    monkeypatch.chdir(tmp_path)
+    wanted = {os.path.abspath(n) for n in (*names[:-1], "[h].jsonl")}
+    assert set(find_inputs(["."], Path("out"))) == wanted
+    assert set(find_inputs(["**/*"], Path("out"))) == wanted | {os.path.abspath("_job/e.parquet")}
+    assert find_inputs(["[h].jsonl"], Path("out")) == [os.path.abspath("[h].jsonl")]
+    some = ["a.parquet", "./a.parquet", "*.parquet", "out/part-000000.parquet"]
+    assert find_inputs(some, Path("elsewhere")) == [
+        os.path.abspath(n) for n in ("a.parquet", "out/part-000000.parquet")
+    ]
+    with pytest.raises(InputError, match="neither Parquet nor JSON lines"):
+        find_inputs(["g.csv"], Path("out"))
+
+
+def test_patterns_that_a_shell_has_replaced(model: Path, corpus: Path, tmp_path: Path) -> None:
+    files = sorted(map(str, corpus.iterdir()))
+    args = ["embed", "-m", str(model), "--input", *files, "--column", "text", "--device", "cpu"]
+    result = run(*args, "--output", str(tmp_path / "out"))
+    assert result.exit_code == 0 and f"{ROWS} vectors" in result.stderr
+    plan = json.loads((tmp_path / "out" / "_job.json").read_text())
+    assert [f[0] for f in plan["files"]] == files
