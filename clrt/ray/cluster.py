@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import socket
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,6 +17,7 @@ from clrt.errors import ClrtError, DeviceError, InputError
 from clrt.ray.resources import device_for_actor
 
 _MOST_BLOCKS = 5000
+_PATIENCE_S = 10
 
 
 @dataclass(frozen=True)
@@ -59,19 +61,7 @@ def make_parts_on_ray(
         ClrtError: As `PartMaker`, of an actor.
     """
     ray, data = need("ray", "ray"), need("ray.data", "ray")
-    logging.getLogger("ray.data").setLevel(logging.WARNING)
-    try:
-        ray.init(
-            address=address,
-            ignore_reinit_error=True,
-            log_to_driver=False,
-            logging_level=logging.ERROR,
-        )
-    except (ConnectionError, ValueError, RuntimeError) as error:
-        raise DeviceError(
-            f"No Ray cluster answers at {address!r} ({error}); start one by `ray start --head`, or "
-            "leave --ray out."
-        ) from error
+    _connect(ray, address)
     data.DataContext.get_current().enable_progress_bars = False
     share = share_of(ray.nodes(), options.device)
     units = data.from_items(
@@ -90,6 +80,30 @@ def make_parts_on_ray(
             yield int(row["rows"])
     except ray.exceptions.RayError as error:
         raise _cause(error) from error
+
+
+def _connect(ray: Any, address: str) -> None:
+    """Joins a cluster, unless this process has.
+
+    Raises:
+        DeviceError: There is none.
+    """
+    logging.getLogger("ray.data").setLevel(logging.CRITICAL)  # an error is raised, too
+    try:
+        host, colon, port = address.removeprefix("ray://").rpartition(":")
+        if colon and port.isdecimal():  # Ray itself would try for minutes
+            socket.create_connection((host.strip("[]"), int(port)), _PATIENCE_S).close()
+        ray.init(
+            address=address,
+            ignore_reinit_error=True,
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+        )
+    except (OSError, ValueError, OverflowError, RuntimeError) as error:
+        raise DeviceError(
+            f"No Ray cluster answers at {address!r} ({error}); start one by `ray start --head`, or "
+            "leave --ray out."
+        ) from error
 
 
 def share_of(nodes: Sequence[Mapping[str, Any]], device: str | int | None) -> ActorShare:

@@ -13,6 +13,7 @@ from tests.unit.batch.corpus import make_model
 
 # Nodes start slowly on a machine that has other work.
 os.environ.setdefault("RAY_raylet_start_wait_time_s", "180")
+os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 ray = pytest.importorskip("ray", reason="it takes Ray: make test-ray")
 CPUS = 2
 
@@ -21,7 +22,7 @@ CPUS = 2
 def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     from ray.cluster_utils import Cluster
 
-    made = Cluster(initialize_head=True, head_node_args={"num_cpus": CPUS, "num_gpus": 1})
+    made = Cluster(initialize_head=True, head_node_args={"num_cpus": CPUS})
     for _ in range(2):
         made.add_node(num_cpus=CPUS)
     yield made

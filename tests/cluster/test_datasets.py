@@ -63,10 +63,11 @@ class Placed:
 
 
 def test_actors_get_the_device_of_their_share(cluster: Any) -> None:
+    cluster.add_node(num_cpus=2, num_gpus=1)
     ray.init(address=cluster.address, log_to_driver=False)
     for gpus, granted in ((0.5, {"0"}), (0, {"none"})):
         rows = ray.data.range(8, override_num_blocks=8).map_batches(
-            Placed, concurrency=2, num_cpus=0.5, num_gpus=gpus
+            Placed, batch_size=1, concurrency=2, num_cpus=0.5, num_gpus=gpus
         )
         found = rows.take_all()
         assert {r["granted"] for r in found} == granted
