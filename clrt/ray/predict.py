@@ -2,19 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from clrt.errors import InputError
-from clrt.ir.dtypes import DType
 from clrt.model import load
 from clrt.ray.embed import Batch, column_of
 from clrt.ray.resources import device_for_actor
-from clrt.signature import TensorSpec
-from clrt.sources import Source
 
 
 class Predict:
@@ -38,7 +36,7 @@ class Predict:
 
     def __init__(
         self,
-        source: Source,
+        source: str | Path | bytes,
         *,
         inputs: Mapping[str, str] | None = None,
         outputs: Mapping[str, str] | None = None,
@@ -59,8 +57,8 @@ class Predict:
                     raise InputError(
                         f"The model has no {kind} {name!r}; it has {', '.join(map(repr, there))}."
                     )
-        self._specs = [specs[name] for name in self._columns]
-        self._rows = _fixed_rows(self._specs)
+        self._dtypes = {name: np.dtype(specs[name].dtype.numpy) for name in self._columns}
+        self._rows = _fixed_rows(specs[name].shape for name in self._columns)
 
     def __call__(self, batch: Batch) -> dict[str, NDArray[Any]]:
         """A batch with the columns of the outputs.
@@ -72,7 +70,10 @@ class Predict:
             InputError: A column is missing or does not fit its input; an output has not a row for
                 each row.
         """
-        feeds = {s.name: _array(batch, self._columns[s.name], s) for s in self._specs}
+        feeds = {
+            name: _array(batch, column, self._dtypes[name])
+            for name, column in self._columns.items()
+        }
         count = len(next(iter(feeds.values())))
         step = self._rows or max(count, 1)
         parts = [self._run(feeds, start, step) for start in range(0, count, step)]
@@ -100,9 +101,9 @@ class Predict:
         return found
 
 
-def _fixed_rows(specs: list[TensorSpec]) -> int | None:
+def _fixed_rows(shapes: Iterable[Sequence[object] | None]) -> int | None:
     """The first dim of the inputs, where the model fixes it."""
-    fixed = {s.shape[0] for s in specs if s.shape and isinstance(s.shape[0], int)}
+    fixed = {shape[0] for shape in shapes if shape and isinstance(shape[0], int)}
     if len(fixed) > 1:
         raise InputError(
             f"The inputs' first dims are {', '.join(map(str, sorted(fixed)))}; they must be equal, "
@@ -111,10 +112,10 @@ def _fixed_rows(specs: list[TensorSpec]) -> int | None:
     return next(iter(fixed), None)
 
 
-def _array(batch: Batch, column: str, spec: TensorSpec) -> NDArray[Any]:
+def _array(batch: Batch, column: str, wanted: np.dtype[Any]) -> NDArray[Any]:
     """A column as an input takes it; Ray has whole numbers and floats of 64 bits."""
     values = column_of(batch, column)
-    if spec.dtype is DType.STRING:
+    if wanted.kind in "OTU":  # text
         return values
     if values.dtype == object:
         try:
@@ -123,7 +124,6 @@ def _array(batch: Batch, column: str, spec: TensorSpec) -> NDArray[Any]:
             raise InputError(
                 f"The rows of column {column!r} have no common shape ({error}); pad them."
             ) from error
-    wanted = np.dtype(spec.dtype.numpy)
     if values.dtype == wanted or not np.can_cast(values.dtype, wanted, "same_kind"):
         return values  # `run` says what is wrong
     return values.astype(wanted)
