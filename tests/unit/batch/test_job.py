@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -309,3 +310,26 @@ def test_patterns_that_a_shell_has_replaced(model: Path, corpus: Path, tmp_path:
     assert result.exit_code == 0 and f"{ROWS} vectors" in result.stderr
     plan = json.loads((tmp_path / "out" / "_job.json").read_text())
     assert [f[0] for f in plan["files"]] == files
+
+
+@pytest.mark.parametrize(
+    ("module", "more", "extra"),
+    [
+        ("pyarrow.parquet", [], "parquet"),
+        ("pyarrow", [], "parquet"),
+        ("ray", ["--ray", "x"], "ray"),
+    ],
+)
+def test_a_missing_package_is_named(
+    model: Path,
+    corpus: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    module: str,
+    more: list[str],
+    extra: str,
+) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    result = run(*command(model, corpus, tmp_path / "out", *more))
+    assert result.exit_code == 1 and result.stderr.count("\n") == 1
+    assert f"pip install 'clrt[{extra}]'" in result.stderr
