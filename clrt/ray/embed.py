@@ -48,7 +48,7 @@ class Embed:
         pooling: str | None = None,
         max_length: int | None = None,
         batch_size: int = 32,
-        normalize_embeddings: bool = True,
+        normalize_embeddings: bool = False,
         truncate_dim: int | None = None,
         prompt: str | None = None,
     ) -> None:

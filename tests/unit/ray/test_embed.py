@@ -28,9 +28,9 @@ def batch(texts: list[Any]) -> dict[str, np.ndarray]:
 def test_vectors_are_those_of_encode(model: Path) -> None:
     texts = make_texts(20)
     with clrt.SentenceEncoder(model, device="cpu") as encoder:
-        wanted = encoder.encode(texts, normalize_embeddings=False, prompt="query: ")
+        wanted = encoder.encode(texts, normalize_embeddings=True, prompt="query: ")
     embed = clrt.ray.Embed(
-        model, device="cpu", output="v", normalize_embeddings=False, prompt="query: "
+        model, device="cpu", output="v", normalize_embeddings=True, prompt="query: "
     )
     for given in (batch(texts), {**batch(texts), "text": np.array(texts)}):
         found = embed(given)
