@@ -105,11 +105,11 @@ class CrossEncoder(TextModel):
     ) -> Any:
         """The scores of pairs, in the caller's order.
 
+        What is not listed here is as in `SentenceEncoder.encode`; a prompt goes in front of each
+        first text.
+
         Args:
             inputs: One pair of texts, or any number of them. `sentences=` is the same.
-            prompt_name, prompt: As in `SentenceEncoder.encode`, in front of each first text.
-            batch_size, show_progress_bar, convert_to_numpy, convert_to_tensor, device, progress,
-                others: As in `SentenceEncoder.encode`.
             activation_fn: Replaces that of the model for this call.
             apply_softmax: Scale several scores of a pair to the sum 1, behind the activation.
 

@@ -29,7 +29,8 @@ def semantic_search(
     Args:
         query_embeddings: Vectors [queries, size], or one.
         corpus_embeddings: Vectors [texts, size].
-        query_chunk_size, corpus_chunk_size: How many vectors are compared at once.
+        query_chunk_size: How many queries are compared at once.
+        corpus_chunk_size: With how many vectors of the corpus.
         top_k: How many are found at most.
         score_function: Of two sets of vectors; larger is more similar.
 
@@ -62,12 +63,12 @@ def paraphrase_mining(
 ) -> list[list[float | int]]:
     """The most similar pairs among sentences.
 
+    What is not listed here is as in `SentenceEncoder.encode`, which takes `options`, too, or as in
+    `paraphrase_mining_embeddings`.
+
     Args:
         model: A `SentenceEncoder`.
         sentences: The texts.
-        show_progress_bar, batch_size: As in `SentenceEncoder.encode`, which takes `options` too.
-        query_chunk_size, corpus_chunk_size, max_pairs, top_k, score_function: As in
-            `paraphrase_mining_embeddings`.
 
     Returns:
         [score, i, j] with i < j for each pair, the best first.
