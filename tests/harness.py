@@ -97,7 +97,9 @@ def run_plan(plan: Plan, feeds: Mapping[str, Array], device: DeviceInfo) -> dict
     """The outputs of a plan of `plan_graph`."""
     session = session_for(device)
     constants = frozenset(plan.graph.constants())
-    bound = BoundPlan(plan, session, Weights(session), Slabs(session), constants)
+    bound = BoundPlan(
+        plan, session, Weights(session), Slabs(session), constants, session.connection.lane
+    )
     if device.caps.simulator:
         _never_freed.append(bound)
     results = Execution(bound, feeds, dict.fromkeys(plan.graph.output_names, False)).run()

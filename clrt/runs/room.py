@@ -32,6 +32,7 @@ class Room:
 
     Attributes:
         weights: What all plans share.
+        lane: The queue of its runs.
         session: Of the device.
         lock: Of the model; notified when a run ends.
         own_limit: Bytes that may be allocated on the device; None for what there is.
@@ -41,6 +42,7 @@ class Room:
         self, session: Session, planner: Planner, own_limit: int | None, lock: Condition
     ) -> None:
         self.weights = Weights(session)
+        self.lane = session.new_lane()
         self.own_limit = own_limit
         self.session = session
         self._planner = planner
@@ -113,7 +115,7 @@ class Room:
         """
         weights = Weights(self.session) if own else self.weights
         slabs = slabs or Slabs(self.session)
-        return BoundPlan(plan, self.session, weights, slabs, self._planner.constants)
+        return BoundPlan(plan, self.session, weights, slabs, self._planner.constants, self.lane)
 
     def _has_room(self, stage: Stage, slabs: Slabs) -> bool:
         """Whether it fits beside what other shapes left and other runs use.

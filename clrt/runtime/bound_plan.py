@@ -17,7 +17,7 @@ from clrt.plan.plan import Plan
 from clrt.plan.steps import DeviceStep, HostStep, Region
 from clrt.plan.template import SizedPlan
 from clrt.plan.words import numbered_arguments
-from clrt.runtime.connection import TrackedBuffer
+from clrt.runtime.connection import Lane, TrackedBuffer
 from clrt.runtime.driver import cl, never_release
 from clrt.runtime.pace import LONG_S
 from clrt.runtime.patcher import Enqueue, Patcher, scalar_setter, to_sizes
@@ -55,7 +55,9 @@ class BoundPlan:
     Constants of the plan (masks, positions) are held here, weights in `weights`.
 
     Attributes:
-        seconds_a_run: What the last run took; None before the first.
+        lane: The queue that it runs in.
+        seconds_a_run: What the last run took that had the device for itself, or less; None before
+            the first.
         broken: Whether the status words may have something of a run that was broken off.
         donor: A plan of the same template on the same arena, whose kernels it takes over.
     """
@@ -65,6 +67,7 @@ class BoundPlan:
     weights: Weights
     slabs: Slabs
     model_constants: frozenset[Value]
+    lane: Lane
     seconds_a_run: float | None = None
     broken: bool = False
     donor: BoundPlan | None = None
@@ -110,11 +113,12 @@ class BoundPlan:
         """
         if self.ready:
             return
-        self.slabs.reserve(self.plan.arena.slab_bytes)
-        donor, self.donor = self.donor, None
-        if donor is None or not self._take_over(donor):
-            self._set_all()
-        self._generation = self.slabs.generation
+        with self.weights.lock:
+            self.slabs.reserve(self.plan.arena.slab_bytes)
+            donor, self.donor = self.donor, None
+            if donor is None or not self._take_over(donor):
+                self._set_all()
+            self._generation = self.slabs.generation
 
     def _set_all(self) -> None:
         """Sets the arguments of new kernels."""
@@ -253,7 +257,7 @@ class BoundPlan:
         if self._status is None or self._status.host is not None:
             return None
         words = np.zeros(self.plan.status_count, np.int64)
-        return words, cl.enqueue_copy(self.session.queue, words, self._status, is_blocking=False)
+        return words, cl.enqueue_copy(self.lane.queue, words, self._status, is_blocking=False)
 
     def status_words(self, copied: tuple[Array, cl.Event] | None) -> Array | None:
         """What kernels reported once the run has ended, which is then forgotten.
@@ -277,7 +281,7 @@ class BoundPlan:
             return None
         words = words.copy()
         with self.session.lock:
-            cl.enqueue_copy(self.session.queue, status, np.zeros_like(words))
+            cl.enqueue_copy(self.lane.queue, status, np.zeros_like(words))
         return words
 
     def settling(self, *used: object) -> _Settling:
@@ -292,8 +296,8 @@ class BoundPlan:
         """What is in the queue still uses the host's arrays and the arena: waits for it."""
         connection = self.session.connection
         with connection.lock:
-            connection.unfinished = True
-            if connection.settle(*used, *self.slabs.buffers):
+            connection.unfinished.add(self.lane)
+            if self.lane.settle(*used, *self.slabs.buffers):
                 self.forget_status()
             else:
                 never_release(self._status)
@@ -303,13 +307,13 @@ class BoundPlan:
     def forget_status(self) -> None:
         """Waits for the queue, and forgets what a broken run has reported."""
         copied = self.copy_status()
-        self.session.connection.finish()
+        self.lane.finish()
         self.status_words(copied)
 
     def seconds(self, entry: str) -> float:
         """How long all launches of a kernel take, one after the other, on what is in the arena."""
         with self.session.using(), self.settling():
-            queue = self.session.queue
+            queue = self.lane.queue
             self.bind()
             steps = [s for s in self.steps if isinstance(s, Enqueue) and s.entry == entry]
             queue.finish()

@@ -1,4 +1,4 @@
-"""One OpenCL context and in-order queue per device, shared by all sessions on it."""
+"""One OpenCL context per device, shared by all sessions on it, and the queues in it."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ import weakref
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from threading import RLock
 from typing import Any, Protocol
 
@@ -19,6 +20,8 @@ from clrt.runtime.driver import check_process, cl, is_left_behind, never_release
 # How long a fork waits for the end of a run, and how often it looks.
 _FORK_S = 5.0
 _LOOK_S = 0.001
+# How often a run that gives way looks whether the other one has ended.
+_GIVE_LOOK_S = 0.0005
 
 
 class TrackedBuffer(cl.Buffer):  # type: ignore[misc]
@@ -38,17 +41,96 @@ class InFlight(Protocol):
     """A run on its way."""
 
     @property
+    def lane(self) -> Lane:
+        """The queue that it is in."""
+
+    @property
     def done(self) -> bool:
         """Whether the device has done all of it."""
+
+    @property
+    def rank(self) -> int:
+        """It gives way to runs of lower ranks."""
+
+
+@dataclass(eq=False)
+class Lane:
+    """An in-order queue of the context: each model has one, so that none waits for another's runs.
+
+    Attributes:
+        queue: A new one takes its place where it is stuck.
+        background: Whether its runs give way to all others.
+    """
+
+    connection: Connection
+    queue: cl.CommandQueue
+    background: bool = False
+    _gate: cl.UserEvent | None = None
+
+    def __post_init__(self) -> None:
+        self.connection.owners.add(self)
+
+    @contextmanager
+    def holding(self) -> Iterator[list[cl.Event] | None]:
+        """What the first command waits for until all of a block are in the queue; None where the
+        device is better off without.
+        """
+        if "interrupts-enqueuing" not in self.connection.device.caps.quirks:
+            yield None
+            return
+        self._gate = gate = cl.UserEvent(self.connection.context)
+        try:
+            yield [gate]
+        finally:
+            self._open_gate()
+
+    def _open_gate(self) -> None:
+        """Lets go what is held, if anything is."""
+        if self._gate is not None:
+            self._gate.set_status(cl.command_execution_status.COMPLETE)
+            self._gate = None
+
+    def finish(self) -> None:
+        """Waits for all that is in the queue."""
+        self.queue.finish()
+        self.connection.unfinished.discard(self)
+
+    def settle(self, *used: object) -> bool:
+        """Waits for what a broken run has left in the queue, and never for ever.
+
+        Args:
+            used: What is in use by it.
+
+        Returns:
+            Whether the queue is empty now. Else there is a new one, and the old one keeps what it
+            uses for good: it waits for an event that the driver does not let happen.
+
+        Raises:
+            cl.Error: The driver fails here, too.
+        """
+        try:
+            self._open_gate()
+        except cl.Error:
+            assert self._gate is not None
+            if self._gate.command_execution_status != cl.command_execution_status.COMPLETE:
+                never_release(self.queue, self._gate, used)
+                self.queue = self.connection.new_queue()
+                self._gate = None
+                self.connection.unfinished.discard(self)
+                return False
+            self._gate = None  # it failed after it was open
+        self.finish()
+        return True
 
 
 @dataclass(eq=False)
 class Connection:
-    """What all sessions of a device share: a context, an in-order queue, and who may use it.
+    """What all sessions of a device share: a context, its queues, and who may use them.
 
     Attributes:
-        unfinished: Whether something may still be in the queue, from a run that was broken off.
-        in_flight: The runs that have something in the queue, or will have.
+        unfinished: Lanes in which something may still be, from a run that was broken off.
+        in_flight: The runs that have something in a queue, or will have.
+        begun: How many runs ever began.
         used_s: When a run last began or ended: `time.perf_counter`.
         owners: What holds objects of the driver.
         lost: Whether this process is a fork in which nothing of the driver can be used.
@@ -56,16 +138,28 @@ class Connection:
 
     device: DeviceInfo
     context: cl.Context
-    queue: cl.CommandQueue
-    unfinished: bool = False
+    unfinished: set[Lane] = field(default_factory=set)
     in_flight: set[InFlight] = field(default_factory=set)
+    begun: int = 0
     used_s: float = 0.0
     lost: bool = False
     owners: weakref.WeakSet[Any] = field(default_factory=weakref.WeakSet)
     _lock: Any = field(default_factory=RLock)
-    _gate: cl.UserEvent | None = None
     _held_at_fork: bool = False
     _process: int = field(default_factory=os.getpid)
+
+    def new_queue(self) -> cl.CommandQueue:
+        """An in-order queue.
+
+        Raises:
+            cl.Error: The driver fails.
+        """
+        return cl.CommandQueue(self.context, self.device.handle)
+
+    @cached_property
+    def lane(self) -> Lane:
+        """For commands that are no run: what they leave is complete when they return."""
+        return Lane(self, self.new_queue())
 
     @property
     def lock(self) -> Any:
@@ -91,61 +185,39 @@ class Connection:
         """Whether this process can use the driver: not in some forks."""
         return not (self.lost or is_left_behind(self.device.caps))
 
-    @contextmanager
-    def holding(self) -> Iterator[list[cl.Event] | None]:
-        """What the first command waits for until all of a block are in the queue; None where the
-        device is better off without.
-        """
-        if "interrupts-enqueuing" not in self.device.caps.quirks:
-            yield None
-            return
-        self._gate = gate = cl.UserEvent(self.context)
-        try:
-            yield [gate]
-        finally:
-            self._open_gate()
-
-    def _open_gate(self) -> None:
-        """Lets go what is held, if anything is."""
-        if self._gate is not None:
-            self._gate.set_status(cl.command_execution_status.COMPLETE)
-            self._gate = None
-
     def idle_s(self) -> float:
         """For how many seconds no run has been on the device."""
         busy = self.unfinished or any(not run.done for run in tuple(self.in_flight))
         return 0.0 if busy else time.perf_counter() - self.used_s
 
-    def finish(self) -> None:
-        """Waits for all that is in the queue."""
-        self.queue.finish()
-        self.unfinished = False
-
-    def settle(self, *used: object) -> bool:
-        """Waits for what a broken run has left in the queue, and never for ever.
-
-        Args:
-            used: What is in use by it.
-
-        Returns:
-            Whether the queue is empty now. Else there is a new one, and the old one keeps what it
-            uses for good: it waits for an event that the driver does not let happen.
+    def settle(self) -> None:
+        """Waits for what broken runs have left in any queue: it may use what is free since.
 
         Raises:
-            cl.Error: The driver fails here, too.
+            cl.Error: The driver fails.
         """
-        try:
-            self._open_gate()
-        except cl.Error:
-            assert self._gate is not None
-            if self._gate.command_execution_status != cl.command_execution_status.COMPLETE:
-                never_release(self.queue, self._gate, used)
-                self.queue = cl.CommandQueue(self.context, self.device.handle)
-                self._gate, self.unfinished = None, False
-                return False
-            self._gate = None  # it failed after it was open
-        self.finish()
-        return True
+        for lane in tuple(self.unfinished):
+            lane.settle()
+
+    def give_way(self, run: InFlight, most_s: float) -> bool:
+        """Waits while a run of another lane and a lower rank is on its way.
+
+        Args:
+            most_s: For how many seconds at most, so that the run goes on beside many others.
+
+        Returns:
+            Whether there was one.
+        """
+        gave, end = False, time.perf_counter() + most_s
+        while any(
+            other.lane is not run.lane and other.rank < run.rank and not other.done
+            for other in tuple(self.in_flight)
+        ):
+            gave = True
+            if time.perf_counter() > end:
+                break
+            time.sleep(_GIVE_LOOK_S)
+        return gave
 
     def before_fork(self) -> None:
         """Waits a little for the end of runs, so that the fork does not begin in their midst."""

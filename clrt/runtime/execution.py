@@ -6,27 +6,24 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import partial
 from threading import Lock, get_ident
 from typing import Protocol, cast
 
-import numpy as np
-
-from clrt.errors import DeviceError
-from clrt.ir.graph import Value
-from clrt.ir.op import Array
-from clrt.ops.base import Op
-from clrt.ops.blaming import Blaming
+from clrt.errors import DeviceError, InputError
 from clrt.plan.steps import HostStep
 from clrt.runtime.bound_plan import BoundPlan, BoundStep
-from clrt.runtime.connection import TrackedBuffer
+from clrt.runtime.connection import Lane
 from clrt.runtime.driver import cl
-from clrt.runtime.leases import Feed, Leases
+from clrt.runtime.leases import Feed
 from clrt.runtime.pace import NEVER, Pace, Stop
 from clrt.runtime.patcher import Enqueue
-from clrt.runtime.tensors import DeviceTensor
+from clrt.runtime.transfers import Transfers
 
 # Launches that are held back together (`Connection.holding`): a few tens of us of enqueuing.
 _HELD = 32
+# How often a run looks whether those that read what is donated to it have ended.
+_LOOK_S = 0.0005
 
 
 class StepRecorder(Protocol):
@@ -54,6 +51,7 @@ class Execution:
         ended: Called once at its end, whatever that is.
         thread: That it was made by.
         detached: Whether it is enqueued and nobody waits for it now.
+        enqueued: Whether all of it is in the queue.
     """
 
     bound: BoundPlan
@@ -64,19 +62,17 @@ class Execution:
     ended: Callable[[Execution], None] = lambda execution: None
     thread: int = field(default_factory=get_ident)
     detached: bool = False
-    _results: dict[str, Feed] = field(default_factory=dict)
-    _wanted: list[tuple[str, Value]] = field(default_factory=list)
-    _leases: Leases | None = None
-    _slabs: Sequence[TrackedBuffer] = ()
-    _events: list[cl.Event] = field(default_factory=list)
-    _queue: cl.CommandQueue | None = None
-    _last: cl.Event | None = None
-    _status: tuple[Array, cl.Event] | None = None
+    enqueued: bool = False
+    _moves: Transfers = field(init=False)
+    _paced: bool = False
     _began_s: float = 0.0
+    _nth: int = 0
     _error: BaseException | None = None
-    _enqueued: bool = False
     _ended: bool = False
     _turn: Lock = field(default_factory=Lock)
+
+    def __post_init__(self) -> None:
+        self._moves = Transfers(self.bound, self.lane.queue)
 
     def run(self) -> dict[str, Feed]:
         """From start to finish.
@@ -89,8 +85,15 @@ class Execution:
         """
         self.start()
         results = self.finish()
-        self.bound.seconds_a_run = time.perf_counter() - self._began_s
+        self._note_seconds()
         return results
+
+    def _note_seconds(self) -> None:
+        """What it took; beside others it would have taken less."""
+        bound, took = self.bound, time.perf_counter() - self._began_s
+        alone = self._nth == bound.session.connection.begun
+        if alone or bound.seconds_a_run is None or took < bound.seconds_a_run:
+            bound.seconds_a_run = took
 
     def start(self) -> None:
         """Enqueues it; waits only where the plan takes long, or the host computes a step.
@@ -101,20 +104,18 @@ class Execution:
         bound, connection = self.bound, self.bound.session.connection
         try:
             self.stop.check()
-            is_paced = bound.plan.host_steps or bound.takes_long
+            paced = bound.plan.host_steps or bound.takes_long or self.lane.background
+            self._paced = bool(paced) and self.recorder is None
             with bound.settling(self):
-                with connection.lock:
-                    self._begin()
-                    if self.recorder is not None:
-                        self.recorder.record_steps(bound, bound.steps, self._run_host)
-                    elif not is_paced:
-                        self._enqueue()
-                    if self.recorder is not None or not is_paced:
-                        self._read_back()
-                        return
-                self._run_paced()
-                with connection.lock:
-                    self._read_back()
+                if not bound.ready:
+                    self._bind()
+                while not self._begin():
+                    _await_readers(self)
+                if self._paced:
+                    self._run_paced()
+                    with connection.lock:
+                        self._moves.read_back(self.outputs)
+                        self.enqueued = True
         except BaseException:
             self._fail()
             raise
@@ -136,20 +137,31 @@ class Execution:
                     raise
             elif self._error is not None:
                 raise self._error
-            return self._results
+            return self._moves.results
+
+    @property
+    def lane(self) -> Lane:
+        """The queue that it is in."""
+        return self.bound.lane
+
+    @property
+    def rank(self) -> int:
+        """0 for one that is enqueued as a whole; long ones, and more so others, give way to it."""
+        return 2 if self.lane.background else int(self._paced)
 
     @property
     def done(self) -> bool:
         """Whether the device has done all of it."""
-        if self._last is None or not self._enqueued or self._ended:
-            return self._enqueued
-        status = self._last.command_execution_status
+        last = self._moves.last
+        if last is None or not self.enqueued or self._ended:
+            return self.enqueued
+        status = last.command_execution_status
         return bool(status <= cl.command_execution_status.COMPLETE)
 
     def detach(self) -> None:
         """Has the device begin; nobody waits for the end now."""
         with self.bound.settling(self):
-            self.bound.session.queue.flush()
+            self.lane.queue.flush()
         self.detached = True
 
     def await_end(self) -> None:
@@ -157,164 +169,102 @@ class Execution:
         with suppress(Exception):
             self.finish()
 
-    def _begin(self) -> None:
-        """Takes the memory that it needs, and feeds the inputs."""
+    def _bind(self) -> None:
+        """Has the plan bound; a fork waits for it."""
+        connection = self.bound.session.connection
+        with connection.lock:
+            if connection.unfinished:
+                connection.settle()
+            connection.in_flight.add(self)
+        self.bound.bind()
+
+    def _begin(self) -> bool:
+        """Feeds the inputs, and enqueues all of a plan that is not long.
+
+        Returns:
+            False where runs in other queues read what is donated; nothing is done then.
+        """
+        with self.bound.session.connection.lock:
+            if _readers(self):
+                return False
+            self._feed()
+            if self._paced:
+                return True
+            if self.recorder is not None:
+                self.recorder.record_steps(self.bound, self.bound.steps, self._moves.run_host)
+            else:
+                self._enqueue()
+            self._moves.read_back(self.outputs)
+            self.enqueued = True
+        return True
+
+    def _feed(self) -> None:
+        """The inputs, after what broken runs have left."""
         bound, connection = self.bound, self.bound.session.connection
         if connection.unfinished:
             connection.settle()
         if bound.broken:
             bound.forget_status()
-        bound.bind()
-        self._slabs = tuple(bound.slabs.buffers)  # which the driver does not keep alive
-        if bound.plan.external:
-            self._leases = Leases(bound.plan, bound.session)
-            bound.bind_external(self._leases.take(self.feeds))
         self._began_s = connection.used_s = time.perf_counter()
-        self._queue = bound.session.queue
+        self._moves.queue = self.lane.queue
         connection.in_flight.add(self)
+        connection.begun += 1
+        # A number that no other run began after, nor before and has not ended.
+        self._nth = connection.begun if len(connection.in_flight) == 1 else 0
         bound.broken = True
-        for value in bound.plan.graph.inputs:
-            self._feed(value, self.feeds[value.name])
-
-    def _feed(self, value: Value, feed: Feed) -> None:
-        bound, queue = self.bound, self.bound.session.queue
-        is_external = self._leases is not None and value in self._leases.by_root
-        if feed.nbytes == 0 or not (is_external or value in bound.plan.places):
-            return
-        if isinstance(feed, DeviceTensor):
-            target, offset = bound.bytes_of(value)
-            if target is not feed.buffer:
-                size = feed.nbytes
-                cl.enqueue_copy(queue, target, feed.buffer, dst_offset=offset, byte_count=size)
-            return
-        if not is_external and (host := bound.host_memory(value)) is not None:
-            host[...] = feed
-            return
-        target, offset = bound.bytes_of(value)
-        self._note(cl.enqueue_copy(queue, target, feed, dst_offset=offset, is_blocking=False))
-
-    def _note(self, event: cl.Event) -> None:
-        """Keeps the event of a copy, which keeps the host's array."""
-        self._last = event
-        self._events.append(event)
+        self._moves.feed(self.feeds)
 
     def _enqueue(self) -> None:
-        queue, enqueue = self._queue, cl.enqueue_nd_range_kernel
+        moves, enqueue = self._moves, cl.enqueue_nd_range_kernel
+        queue = moves.queue
         steps = cast(list[Enqueue], self.bound.steps)
-        with self.bound.session.connection.holding() as gate:
+        with self.lane.holding() as gate:
             for step in steps[:_HELD]:
-                self._last = enqueue(
+                moves.last = enqueue(
                     queue, step.kernel, step.global_size, step.local_size, wait_for=gate
                 )
         for step in steps[_HELD:]:
-            self._last = enqueue(queue, step.kernel, step.global_size, step.local_size)
+            moves.last = enqueue(queue, step.kernel, step.global_size, step.local_size)
 
     def _run_paced(self) -> None:
         """The steps, so that the run can end between two launches."""
-        bound, lock = self.bound, self.bound.session.connection.lock
-        costs, pace = iter(bound.plan.costs), Pace(self._queue, self.stop)
+        bound, connection = self.bound, self.bound.session.connection
+        lock, give_way = connection.lock, partial(connection.give_way, self)
+        costs, moves = iter(bound.plan.costs), self._moves
+        pace = Pace(moves.queue, self.stop, give_way, self.lane.background)
         for step in bound.steps:
             if isinstance(step, HostStep):
-                self._run_host(step)
+                moves.run_host(step)
                 self.stop.check()
                 continue
             with lock:
                 event = cl.enqueue_nd_range_kernel(
-                    self._queue, step.kernel, step.global_size, step.local_size
+                    moves.queue, step.kernel, step.global_size, step.local_size
                 )
-            self._last = event
+            moves.last = event
             pace.launched(event, next(costs))
 
-    def _run_host(self, step: HostStep) -> None:
-        node = step.node
-        assert isinstance(node.op, Op)
-        inputs = [
-            None if v is None else v.numbers if v.numbers is not None else self._read(v, wait=True)
-            for v in node.inputs
-        ]
-        with Blaming(node):
-            results = node.op.compute(*inputs)
-        for value, array in zip(node.outputs, results, strict=False):
-            elements = np.asarray(array, value.dtype.numpy, order="C")
-            if elements.nbytes:
-                buffer, offset = self.bound.bytes_of(value)
-                cl.enqueue_copy(self._queue, buffer, elements, dst_offset=offset)
-
-    def _read_back(self) -> None:
-        """Enqueues what brings the results where they are wanted, and what kernels reported."""
-        graph = self.bound.plan.graph
-        values = zip(graph.output_names, graph.outputs, strict=True)
-        self._wanted = [(name, value) for name, value in values if name in self.outputs]
-        for name, value in self._wanted:
-            keeps = self.outputs[name]
-            self._results[name] = self._keep(value) if keeps else self._read(value)
-        self._status = self.bound.copy_status()
-        if self._status is not None:
-            self._note(self._status[1])
-        if self._leases is not None:
-            self._leases.use_up()
-        self._enqueued = True
-
-    def _keep(self, value: Value) -> DeviceTensor:
-        """A tensor for a value: where it was computed, or a copy."""
-        there = None if self._leases is None else self._leases.claim(value)
-        if there is not None:
-            return there
-        bound, session = self.bound, self.bound.session
-        kept = session.tensor(value.dims, value.dtype)
-        if kept.nbytes:
-            buffer, offset = bound.bytes_of(value)
-            size = kept.nbytes
-            self._note(
-                cl.enqueue_copy(
-                    self._queue, kept.buffer, buffer, src_offset=offset, byte_count=size
-                )
-            )
-        return kept
-
-    def _read(self, value: Value, *, wait: bool = False) -> Array:
-        """An array for the elements, which are there after `wait`, or at the end."""
-        array = np.empty(value.dims, value.dtype.numpy)
-        if array.nbytes and (wait or self.bound.host_memory(value) is None):
-            buffer, offset = self.bound.bytes_of(value)
-            self._note(
-                cl.enqueue_copy(self._queue, array, buffer, src_offset=offset, is_blocking=wait)
-            )
-        return array
-
     def _finish(self) -> None:
-        bound = self.bound
-        with bound.settling(self):
+        with self.bound.settling(self):
             self._wait()
-            words = bound.status_words(self._status)
-        if words is not None:
-            first = int(np.flatnonzero(words)[0])
-            raise bound.plan.statuses[first].error(words[first])
-        for name, value in self._wanted:
-            result = self._results[name]
-            if isinstance(result, np.ndarray):
-                host = bound.host_memory(value)
-                if host is not None:
-                    result[...] = host
+        self._moves.complete()
         self._end()
 
     def _wait(self) -> None:
         connection = self.bound.session.connection
-        if self._queue is not connection.queue:
+        if self._moves.queue is not self.lane.queue:
             raise DeviceError(
                 f"{connection.device} did not end a run that another one broke off with; run it "
                 "again."
             )
         if len(connection.in_flight) == 1:
-            connection.finish()
-        elif self._last is not None:
-            self._last.wait()
+            self.lane.finish()
+        elif self._moves.last is not None:
+            self._moves.last.wait()
 
     def _fail(self) -> None:
         """What was donated is the caller's again; what it has in it is what the run left there."""
-        if self._leases is not None:
-            self._leases.give_back()
-        self._results = {}
+        self._moves.drop()
         self._end()
 
     def _end(self) -> None:
@@ -324,9 +274,35 @@ class Execution:
         connection = self.bound.session.connection
         connection.in_flight.discard(self)
         connection.used_s = time.perf_counter()
-        if self._leases is not None:
-            self.bound.forget_external()
-            self._leases.end()
-        self._events, self._slabs = [], ()
-        self._last = None
+        self._moves.end()
         self.ended(self)
+
+
+def _await_readers(run: Execution) -> None:
+    """Waits for runs in other queues that read what is donated to this one.
+
+    Raises:
+        InputError: One was interrupted for this run, and would end after it.
+    """
+    while readers := _readers(run):
+        if any(r.thread == run.thread and not r.enqueued for r in readers):
+            raise InputError(
+                "A run that was interrupted for this one reads a tensor that is donated; run it "
+                "once the other one has ended."
+            )
+        time.sleep(_LOOK_S)
+
+
+def _readers(run: Execution) -> list[Execution]:
+    """The runs in other queues that read what is donated to this one."""
+    donated = [run.feeds[n] for n in run.bound.plan.contract.donated]
+    if not donated:
+        return []
+    return [
+        r
+        for r in tuple(run.bound.session.connection.in_flight)
+        if isinstance(r, Execution)
+        and r.lane is not run.lane
+        and not r.done
+        and any(given is feed for given in r.feeds.values() for feed in donated)
+    ]

@@ -10,8 +10,12 @@ from clrt.runtime.driver import cl
 
 # A run that takes longer than this is one in whose midst somebody may want to stop it.
 LONG_S = 0.05
-# What is in the queue takes about twice this.
+# What is in the queue takes about twice this, and in the background about this.
 _PART_S = 0.01
+# For how long a run gives way before each part, or for what the part takes, if that is more: long
+# ones go on beside any number of short ones.
+_GIVE_S = 0.02
+_BACKGROUND_GIVE_S = 0.5
 
 
 class Stop:
@@ -46,12 +50,25 @@ class Pace:
 
     Launches come in parts of about `_PART_S`, found while they run from what each costs in any one
     unit. While one part runs the next is in the queue, so that the device never waits; before a
-    third there is a wait of that length, after which a signal's handler runs and `stop` is asked.
+    third there is a wait of that length, after which a signal's handler runs, `stop` is asked, and
+    other runs go first. In the background each part is waited for.
     """
 
-    def __init__(self, queue: cl.CommandQueue, stop: Stop) -> None:
+    def __init__(
+        self,
+        queue: cl.CommandQueue,
+        stop: Stop,
+        give_way: Callable[[float], bool],
+        background: bool,
+    ) -> None:
+        """Takes:
+
+        give_way: Waits for others, for at most that many seconds; whether there were any.
+        """
         self._queue = queue
         self._stop = stop
+        self._give_way = give_way
+        self._background = background
         self._most = self._cost = 0
         self._before: cl.Event | None = None
         self._began = time.perf_counter()
@@ -66,13 +83,16 @@ class Pace:
         if self._cost < self._most:
             return
         self._queue.flush()
-        if self._before is not None:
+        if self._background:
+            event.wait()
+        elif self._before is not None:
             self._before.wait()
         self._stop.check()
-        now = time.perf_counter()
-        seconds = now - self._began
-        if seconds < _PART_S / 2:
+        seconds = time.perf_counter() - self._began
+        if self._give_way(_BACKGROUND_GIVE_S if self._background else max(_GIVE_S, seconds)):
+            self._stop.check()
+        elif seconds < _PART_S / 2:
             self._most = 2 * max(self._most, self._cost)
         elif seconds > _PART_S:
             self._most = int(self._most * _PART_S / seconds)
-        self._before, self._cost, self._began = event, 0, now
+        self._before, self._cost, self._began = event, 0, time.perf_counter()

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from clrt.ir.graph import Node
 from clrt.plan.steps import HostStep
 from clrt.runtime.bound_plan import BoundPlan
+from clrt.runtime.connection import Lane
 from clrt.runtime.driver import cl
 from clrt.runtime.patcher import Enqueue
 from clrt.runtime.session import Session
@@ -69,10 +70,10 @@ class Recorder:
         steps: Sequence[Enqueue | HostStep],
         run_host: Callable[[HostStep], None],
     ) -> None:
-        """Runs the steps of a plan whose inputs have been enqueued on the session's queue."""
-        self.session.queue.finish()
+        """Runs the steps of a plan whose inputs have been enqueued on its own queue."""
+        bound.lane.finish()
         try:
-            spans = self._record(steps, run_host)
+            spans = self._record(bound.lane, steps, run_host)
         finally:  # what is left in this queue uses the arena, which the next run writes
             try:
                 self._queue.finish()
@@ -82,7 +83,10 @@ class Recorder:
         self._runs.append(PlanRun(bound, tuple(spans)))
 
     def _record(
-        self, steps: Sequence[Enqueue | HostStep], run_host: Callable[[HostStep], None]
+        self,
+        lane: Lane,
+        steps: Sequence[Enqueue | HostStep],
+        run_host: Callable[[HostStep], None],
     ) -> list[Span]:
         spans: list[Span] = []
         pending: list[cl.Event] = []
@@ -93,7 +97,7 @@ class Recorder:
                 pending = []
                 start = time.perf_counter_ns()
                 run_host(step)
-                self.session.queue.finish()
+                lane.finish()
                 spans.append(Span(start, time.perf_counter_ns()))
                 continue
             if not pending:

@@ -20,7 +20,7 @@ from clrt import knobs
 from clrt.ir.dtypes import DType
 from clrt.ir.op import Array
 from clrt.kernels.spec import ALIGNMENT_BYTES
-from clrt.runtime.connection import Connection, TrackedBuffer
+from clrt.runtime.connection import Connection, Lane, TrackedBuffer
 from clrt.runtime.devices import DeviceInfo
 from clrt.runtime.driver import Guard, check_process, cl
 from clrt.runtime.pages import drop_pages, is_mapped
@@ -50,7 +50,17 @@ class Session:
 
     @property
     def queue(self) -> cl.CommandQueue:
-        return self.connection.queue
+        """Of commands that are no run's; see `Connection.lane`."""
+        return self.connection.lane.queue
+
+    def new_lane(self, background: bool = False) -> Lane:
+        """A queue for the runs of a model.
+
+        Raises:
+            DeviceError: The driver fails.
+        """
+        with self.guard:
+            return Lane(self.connection, self.connection.new_queue(), background)
 
     @property
     def lock(self) -> Any:
@@ -81,7 +91,7 @@ class Session:
         A buffer serves tensors down to half of its size, or each new length would add one.
         """
         size = max(prod(shape) * dtype.itemsize, 4)
-        with self.lock:
+        with self.using():
             fitting = (n for n, idle in self._idle.items() if idle and n // 2 <= size <= n)
             pooled = min(fitting, default=None)
             buffer = self.allocate(size) if pooled is None else self._idle[pooled].pop()
@@ -210,7 +220,7 @@ def session_for(device: DeviceInfo, cache_dir: Path | None = None) -> Session:
         if connection is None:
             with Guard(str(device), device.caps.global_mem_bytes):
                 context = cl.Context([device.handle])
-                connection = Connection(device, context, cl.CommandQueue(context, device.handle))
+                connection = Connection(device, context)
         programs = ProgramCache(
             connection.context, device.handle, device.caps, key[1], connection.idle_s
         )

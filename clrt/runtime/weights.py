@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass, field
+from threading import RLock
+from typing import Any
 
 from clrt.errors import InputError
 from clrt.ir.graph import Value
@@ -21,10 +23,13 @@ class Weights:
 
     Attributes:
         programs: Those of its kernels, which other models share.
+        lock: Held while something is added. Compilers and uploads may take seconds, in which other
+            models go on.
     """
 
     session: Session
     programs: dict[KernelSpec, cl.Program] = field(default_factory=dict)
+    lock: Any = field(default_factory=RLock)
     _buffers: dict[tuple[Value, str], TrackedBuffer] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

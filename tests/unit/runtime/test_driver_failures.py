@@ -221,7 +221,8 @@ def test_a_gate_that_does_not_open_hangs_nothing(
         pytest.skip("nothing is held")
     with clrt.load(small(), device=device.index) as model:
         wanted = use(model)
-        queue = session_for(device).queue
+        lane = model._runner.room.lane
+        queue = lane.queue
 
         def refuse(self: cl.UserEvent, status: int) -> None:
             raise cl.RuntimeError(
@@ -233,7 +234,7 @@ def test_a_gate_that_does_not_open_hangs_nothing(
             for _ in range(2):
                 with pytest.raises(DeviceError, match="clSetUserEventStatus gave INVALID_VALUE"):
                     model.run(FEEDS[0])
-        assert session_for(device).queue is not queue
+        assert lane.queue is not queue
         check(model, wanted)
 
 

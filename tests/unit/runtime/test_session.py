@@ -39,7 +39,9 @@ def doubling(session: Session) -> BoundPlan:
     """x + x, for ten numbers."""
     x, y = (Value(n, TensorType(DType.FLOAT32, (10,))) for n in "xy")
     plan = plan_graph(Graph("g", [x], [y], [Node("n", Add(), [x, x], [y])]), session.device.caps)
-    return BoundPlan(plan, session, Weights(session), Slabs(session), frozenset())
+    return BoundPlan(
+        plan, session, Weights(session), Slabs(session), frozenset(), session.connection.lane
+    )
 
 
 def run(bound: BoundPlan, feeds: dict[str, Any], outputs: dict[str, bool]) -> dict[str, Any]:
@@ -142,7 +144,9 @@ def test_what_a_failed_run_reported_is_not_the_next_ones(
     indices = Value("i", TensorType(DType.INT64, (3,)))
     node = Node("n", Gather(), [x, indices], [y])
     plan = plan_graph(Graph("g", [x, indices], [y], [node]), session.device.caps)
-    bound = BoundPlan(plan, session, Weights(session), Slabs(session), frozenset())
+    bound = BoundPlan(
+        plan, session, Weights(session), Slabs(session), frozenset(), session.connection.lane
+    )
     data = np.arange(3, dtype=np.float32)
 
     def interrupt(self: Execution) -> None:
@@ -227,7 +231,7 @@ def test_what_is_held_starts_when_all_of_it_is_in_the_queue(
 ) -> None:
     session = session_for(device)
     buffer = session.upload(np.zeros(4, np.int32))
-    with suppress(ZeroDivisionError), session.connection.holding() as gate:
+    with suppress(ZeroDivisionError), session.connection.lane.holding() as gate:
         assert (gate is not None) == ("interrupts-enqueuing" in device.caps.quirks)
         fill = cl.enqueue_fill_buffer(
             session.queue, buffer, np.int32(3), 0, buffer.nbytes, wait_for=gate

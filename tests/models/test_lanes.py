@@ -1,0 +1,161 @@
+"""Models have queues of their own: none waits for another's runs, and tensors pass between them."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import pytest
+
+import clrt
+from clrt.runtime import bound_plan, pace
+from clrt.runtime.connection import Connection
+from clrt.runtime.devices import DeviceInfo
+from clrt.runtime.driver import cl
+from clrt.runtime.execution import Execution
+from tests.models.onnx_text import DEVICES, parsed
+from tests.models.test_interrupt import chain
+from tests.models.test_interrupt import feeds as chain_feeds
+from tests.models.test_runs import cache_model, rows
+
+
+@contextmanager
+def held(model: clrt.Model) -> Iterator[None]:
+    """What is enqueued for a model within it starts at its end."""
+    lane = model._runner.room.lane
+    gate = cl.UserEvent(lane.connection.context)
+    cl.enqueue_barrier(lane.queue, wait_for=[gate])
+    try:
+        yield
+    finally:
+        gate.set_status(cl.command_execution_status.COMPLETE)
+
+
+def small(device: DeviceInfo) -> clrt.Model:
+    return clrt.load(parsed("g (float[n] x) => (float[n] y) { y = Exp(x) }"), device=device.index)
+
+
+@DEVICES
+def test_a_run_does_not_wait_for_another_models(device: DeviceInfo) -> None:
+    with small(device) as first, small(device) as second:
+        x = np.arange(4, dtype=np.float32)
+        expected = first.run(x)["y"]
+        second.run(x)
+        with held(first):
+            waits = first.submit(x)
+            np.testing.assert_array_equal(second.run(x)["y"], expected)
+            kept = second.run(x, device_outputs=True)["y"]
+            np.testing.assert_array_equal(kept.numpy(), expected)
+            assert not waits.done
+        np.testing.assert_array_equal(waits.wait()["y"], expected)
+
+
+@DEVICES
+def test_what_is_donated_is_read_before_it_is_written_to(device: DeviceInfo) -> None:
+    reader = clrt.load(
+        parsed("g (float[b, n, 4] x) => (float[b, n, 4] y) { y = Neg(x) }"), device=device.index
+    )
+    with reader, cache_model(device) as writer:
+        start = {"cache": np.zeros((1, 8, 4), np.float32), **rows(1.0, 2)}
+        tensor = writer.run(start, ["next"], device_outputs=True)["next"]
+        reader.run(tensor)
+        writer.run({"cache": tensor, **rows(1.0, 2)}, ["next"], True)
+        wanted = -tensor.numpy()
+        results: list[clrt.DeviceTensor] = []
+
+        def write() -> None:
+            feeds = {"cache": tensor, **rows(5.0, 3)}
+            results.append(writer.run(feeds, ["next"], True, donate=["cache"])["next"])
+
+        with held(reader):
+            reading = reader.submit(tensor)
+            thread = threading.Thread(target=write)
+            thread.start()
+            thread.join(0.2)
+            assert thread.is_alive()
+        thread.join(100)
+        np.testing.assert_array_equal(reading.wait()["y"], wanted)
+        (written,) = results
+        assert written.numpy()[0, 3].tolist() == [5.0] * 4
+        with pytest.raises(clrt.InputError, match="was donated"):
+            reader.run(tensor)
+
+
+@DEVICES
+def test_a_run_that_was_interrupted_is_not_waited_for(
+    device: DeviceInfo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A signal's handler donates what the run that it came into reads."""
+    monkeypatch.setattr(bound_plan, "LONG_S", 0.0)
+    with cache_model(device) as reader, cache_model(device) as writer:
+        start = {"cache": np.zeros((1, 8, 4), np.float32), **rows(1.0, 2)}
+        tensor = writer.run(start, ["next"], device_outputs=True)["next"]
+        real, seen = Execution._run_paced, []
+
+        def interrupt(self: Execution) -> None:
+            if self.lane is reader._runner.room.lane and not seen:
+                with pytest.raises(clrt.InputError, match="was interrupted for this one"):
+                    feeds = {"cache": tensor, **rows(5.0, 3)}
+                    writer.run(feeds, ["next"], True, donate=["cache"])
+                seen.append(self)
+            real(self)
+
+        monkeypatch.setattr(Execution, "_run_paced", interrupt)
+        reader.run({"cache": tensor, **rows(2.0, 1)})
+        assert seen
+        assert tensor.numpy()[0, 2].tolist() == [1.0] * 4
+
+
+@DEVICES
+def test_long_runs_give_way(device: DeviceInfo, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While a short run of another model waits, a long one enqueues a part now and then."""
+    monkeypatch.setattr(pace, "_PART_S", 0.0)
+    with clrt.load(chain(), device=device.index) as long, small(device) as short:
+        feed, x = chain_feeds(4), np.ones(4, np.float32)
+        expected = long.run(feed)["y"]
+        short.run(x)
+        monkeypatch.setattr(bound_plan, "LONG_S", 0.0)
+        gave: list[bool] = []
+        real = Connection.give_way
+
+        def give_way(self: Connection, *args: object) -> bool:
+            gave.append(real(self, *args))  # type: ignore[arg-type]
+            return gave[-1]
+
+        monkeypatch.setattr(Connection, "give_way", give_way)
+        with held(short):
+            with monkeypatch.context() as patch:
+                patch.setattr(bound_plan, "LONG_S", 1e9)
+                waits = short.submit(x)
+            run = long.submit(feed)
+            time.sleep(0.2)
+            assert not waits.done and not run.done
+            assert len(gave) < 0.2 / pace._GIVE_S + 5 and all(gave)
+        np.testing.assert_allclose(waits.wait()["y"], np.exp(x), rtol=1e-6)
+        np.testing.assert_array_equal(run.wait()["y"], expected)
+        assert not gave[-1]
+
+
+@DEVICES
+def test_time_spent_waiting_makes_no_run_long(device: DeviceInfo) -> None:
+    with small(device) as model, small(device) as other:
+        x = np.ones(4, np.float32)
+        for _ in range(2):
+            model.run(x)
+            other.run(x)
+        (stage,) = model._runner.planner.kept.values()
+        (bound,) = stage.bound.values()
+        with held(other):
+            waits = other.submit(x)
+            with held(model):
+                run = threading.Thread(target=model.run, args=(x,))
+                run.start()
+                run.join(0.1)
+                assert run.is_alive()
+            run.join(100)
+        waits.wait()
+        assert bound.seconds_a_run is not None and bound.seconds_a_run < 0.1
+        assert not bound.takes_long
