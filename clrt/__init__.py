@@ -20,6 +20,7 @@ from clrt.errors import (
     OutOfMemoryError,
     PassError,
     PlanError,
+    RunTimeoutError,
     ShapeError,
     UnsupportedError,
 )
@@ -53,6 +54,7 @@ __all__ = [
     "PassError",
     "PlanError",
     "Run",
+    "RunTimeoutError",
     "SentenceEncoder",
     "ShapeError",
     "SparseEncoder",

@@ -139,6 +139,10 @@ class CancelledError(ClrtError):
     """`cancel` was called on the run."""
 
 
+class RunTimeoutError(ClrtError, TimeoutError):
+    """A run was not done in the time that it was given."""
+
+
 class OutOfMemoryError(DeviceError):
     """A request does not fit on the device, in the memory limit or in CLRT_HOST_LIMIT.
 

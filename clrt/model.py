@@ -14,7 +14,6 @@ from clrt import knobs
 from clrt.container.compiled import read_compiled
 from clrt.errors import InputError
 from clrt.files import expanded
-from clrt.inspection.explain import Explanation, explain
 from clrt.ir.graph import Graph
 from clrt.ops.base import Held, shapes_of
 from clrt.passes.driver import PassReport
@@ -22,21 +21,18 @@ from clrt.passes.pipeline import optimize
 from clrt.passes.prepare import prepare
 from clrt.pickling import Reloadable, recording
 from clrt.plan import memory as sizes
-from clrt.plan.memory import Memory
-from clrt.plan.plan import Plan
+from clrt.planned_model import PlannedModel
 from clrt.profiling.collect import collect
 from clrt.profiling.profile import Profile
 from clrt.runs.request import RunRequest
 from clrt.runs.run import Run
 from clrt.runs.runner import Runner
 from clrt.runs.state import State
-from clrt.runtime.bound_plan import BoundPlan
 from clrt.runtime.devices import DeviceInfo, choose_device
 from clrt.runtime.profiler import Recorder
 from clrt.runtime.session import session_for
-from clrt.signature import Signature, shape_of
+from clrt.signature import Signature
 from clrt.sources import Source, is_compiled, read_graph
-from clrt.units import format_shapes
 
 _MODELS: WeakSet[Model] = WeakSet()
 
@@ -100,7 +96,7 @@ def load(
     return Model(graph, info, strict, folder, report, limit)
 
 
-class Model(Reloadable):
+class Model(PlannedModel, Reloadable):
     """A model on a device. Use `load` to make one.
 
     `run` may be called from several threads. As a context manager it frees its device memory at the
@@ -170,6 +166,7 @@ class Model(Reloadable):
         *,
         donate: Collection[str] = (),
         state: State | None = None,
+        timeout: float | None = None,
     ) -> dict[str, Any]:
         """Runs the model: `submit` and `wait`, on this thread.
 
@@ -184,6 +181,9 @@ class Model(Reloadable):
                 output that is computed in the place of one takes it over; with
                 `device_outputs` nothing is copied then. The tensors cannot be used again.
             state: Inputs that the run before left on the device. It takes over their outputs.
+            timeout: Seconds after which the run is given up; None for as long as it takes. What it
+                has on the device ends between two launches, as by `Run.cancel`. With `donate` or
+                `state` that is waited for, so that the tensors can be used again.
 
         Returns:
             An ndarray or DeviceTensor per output name, a list for a sequence, a dict for a map.
@@ -194,10 +194,41 @@ class Model(Reloadable):
             OutOfMemoryError: The device has no room for these shapes; the model stays usable.
             DeviceError: The driver fails, or does not work in this fork; the same holds. What a
                 tensor that was donated, or a state, has in it is then undefined.
+            RunTimeoutError: It was not done by `timeout`.
             ClrtError: Another thread closed the model.
         """
         request = RunRequest.of(self._signature, inputs, outputs, device_outputs, donate, state)
+        if timeout is not None:
+            return self._start(request, in_worker=True).wait_or_stop(timeout)
         return request.for_user(self._runner.run(request.feeds, request.wanted, request.donated))
+
+    def _start(self, request: RunRequest, in_worker: bool = False) -> Run:
+        """A request on its way; in a worker nothing of it is done on this thread."""
+        args = request.feeds, request.wanted, request.donated
+        return Run(*self._runner.submit(*args, in_worker=in_worker), request)
+
+    async def run_async(
+        self,
+        inputs: Mapping[str, Any] | Any,
+        outputs: Sequence[str] | None = None,
+        device_outputs: bool = False,
+        *,
+        donate: Collection[str] = (),
+        state: State | None = None,
+    ) -> dict[str, Any]:
+        """Runs the model while the event loop goes on: plans, kernels and waits are a worker's.
+
+        A task that is cancelled, by `asyncio.wait_for` for one, ends the run between two launches.
+
+        Args:
+            inputs, outputs, device_outputs, donate, state: As for `run`; arrays stay as they are
+                until the run is done.
+
+        Raises:
+            ClrtError: As `run`.
+        """
+        request = RunRequest.of(self._signature, inputs, outputs, device_outputs, donate, state)
+        return await self._start(request, in_worker=True)
 
     def submit(
         self,
@@ -222,8 +253,7 @@ class Model(Reloadable):
             ClrtError: What can be said before the device begins; the rest comes from `Run.wait`.
         """
         request = RunRequest.of(self._signature, inputs, outputs, device_outputs, donate)
-        pending, stop = self._runner.submit(request.feeds, request.wanted, request.donated)
-        return Run(pending, stop, request.for_user)
+        return self._start(request)
 
     def new_state(self, pairs: Mapping[str, str], values: Mapping[str, Any]) -> State:
         """Tensors on the device for inputs that outputs of each run take the place of.
@@ -271,80 +301,6 @@ class Model(Reloadable):
         shapes = shapes_of(feeds)
         name = self._graph.name
         return collect(self._session, once, name, shapes, repeat)
-
-    def plan(self, shapes: Mapping[str, Sequence[int]]) -> Plan:
-        """The execution plan for given input shapes: steps, launches, arena.
-
-        Where shapes depend on computed data it goes as far as the first of those.
-        """
-        with self._runner.lock:
-            return self._runner.planner.stage(self._graph, self._shapes(shapes)).plan
-
-    def memory(self, shapes: Mapping[str, Sequence[int]]) -> Memory:
-        """The memory that a run at given input shapes needs; nothing is allocated for it.
-
-        Where shapes depend on computed data it goes as far as the first of those.
-
-        Raises:
-            OutOfMemoryError: A single buffer is larger than the device can allocate.
-        """
-        planner = self._runner.planner
-        return planner.memory(*planner.plan(self._graph, self._shapes(shapes)))
-
-    def explain(self, shapes: Mapping[str, Sequence[int]]) -> Explanation:
-        """Why the plan for given input shapes is as it is: print it, or take its `rows`.
-
-        Per node where it runs, by which kernel and why, the ONNX nodes it stands for, and what it
-        moves; and what the graph passes did and nearly did. Where shapes depend on computed data
-        it goes as far as the first of those.
-        """
-        planner = self._runner.planner
-        plan, graph_break = planner.plan(self._graph, self._shapes(shapes))
-        memory = planner.memory(plan, graph_break)
-        caps, device = self.device.caps, str(self.device)
-        return explain(self._graph, plan, graph_break, caps, device, memory, self.report)
-
-    def best_batch_size(
-        self, shapes: Mapping[str, Sequence[int]], memory_limit: int | str | None = None
-    ) -> int:
-        """The largest batch with which a run fits; found by planning alone.
-
-        Args:
-            shapes: Input shapes at any batch. The batch is the symbol of their axis 0.
-            memory_limit: Bytes of the device, or text such as "2GiB"; None takes the model's limit,
-                else all that the device has.
-
-        Raises:
-            OutOfMemoryError: Not even a batch of 1 fits.
-            InputError: Axis 0 of the inputs is fixed.
-        """
-        planner, given = self._runner.planner, self._shapes(shapes)
-        limit = planner.limit if memory_limit is None else sizes.parse_bytes(memory_limit)
-        smallest = planner.at_batch(given)(1)
-        if (batch := planner.fitting_batch(given, limit)) > 0:
-            return batch
-        text = format_shapes(smallest)
-        raise sizes.out_of_memory(text, self.memory(smallest), limit, "there are", 0)
-
-    def bind(
-        self, shapes: Mapping[str, Sequence[int]], tunables: Mapping[str, Mapping[str, int]]
-    ) -> BoundPlan:
-        """A plan of its own for given input shapes, as the tuner compares them.
-
-        Args:
-            tunables: The `T_` macros of kernels by entry point, in place of the tuning records.
-        """
-        given = self._shapes(shapes)
-        plan, _ = self._runner.planner.plan(self._graph, given, tunables=tunables)
-        # Others pack weights in other ways, which nobody reads once this plan is gone.
-        return self._runner.room.bind(plan, own=bool(tunables))
-
-    def _shapes(self, shapes: Mapping[str, Sequence[int]]) -> dict[str, tuple[int, ...]]:
-        """Input shapes as planning takes them."""
-        if not isinstance(shapes, Mapping):
-            raise InputError(f"Shapes are a dict by input name; {shapes!r} is none.")
-        self._signature.check_names(shapes)
-        return {name: shape_of(name, shape) for name, shape in shapes.items()}
 
     def warmup(
         self,

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
-from concurrent import futures
+from collections.abc import Generator, Mapping
+from concurrent.futures import Future
+from concurrent.futures import TimeoutError as FutureTimeout
 from contextlib import suppress
 from dataclasses import dataclass
+from numbers import Real
+from threading import Lock, Thread
 from typing import Any, Protocol
 
-from clrt.errors import NumberError
+from clrt.errors import CancelledError, InputError, NumberError, RunTimeoutError
 from clrt.ir.graph import Graph
 from clrt.ops.base import Held
 from clrt.plan.origins import traced
+from clrt.runs.request import RunRequest
 from clrt.runtime.execution import Execution
 from clrt.runtime.pace import Stop
 
@@ -71,19 +75,16 @@ class Enqueued:
 class Run:
     """A run of a model on its way, from `Model.submit`.
 
-    The arrays that went into it stay as they are until it is done. Who drops it before lets it
-    go on.
+    `await` it, or take its `future`, where more than one thing is waited for. The arrays that went
+    into it stay as they are until it is done. Who drops it before lets it go on.
     """
 
-    def __init__(
-        self,
-        pending: Pending,
-        stop: Stop,
-        for_user: Callable[[Mapping[str, Held]], dict[str, Any]],
-    ) -> None:
+    def __init__(self, pending: Pending, stop: Stop, request: RunRequest) -> None:
         self._pending = pending
         self._stop = stop
-        self._for_user = for_user
+        self._request = request
+        self._future: Future[dict[str, Any]] | None = None
+        self._lock = Lock()
 
     def __repr__(self) -> str:
         return f"<clrt.Run {'done' if self.done else 'on its way'}>"
@@ -100,15 +101,84 @@ class Run:
             timeout: Seconds to wait at most; None for as long as it takes.
 
         Raises:
-            TimeoutError: It is not done by then, and goes on.
+            RunTimeoutError: It is not done by then, and goes on.
             CancelledError: It was cancelled before its end.
             ClrtError: As `Model.run`.
         """
+        _check_seconds(timeout)
         try:
             results = self._pending.result(timeout)
-        except futures.TimeoutError as error:  # another class than TimeoutError before Python 3.11
-            raise TimeoutError(f"The run is not done after {timeout} seconds.") from error
-        return self._for_user(results)
+        except FutureTimeout as error:  # another class than TimeoutError before Python 3.11
+            raise RunTimeoutError(
+                f"The run is not done after {timeout} seconds; wait on, or cancel it."
+            ) from error
+        return self._request.for_user(results)
+
+    def wait_or_stop(self, timeout: float) -> dict[str, Any]:
+        """The outputs, or the end of the run; see `Model.run`.
+
+        Raises:
+            RunTimeoutError: It is not done after so many seconds.
+            ClrtError: As `wait`.
+        """
+        try:
+            return self.wait(timeout)
+        except (RunTimeoutError, KeyboardInterrupt) as error:
+            self._stop.requested = True
+            if self._request.donated:  # they are the caller's again when this ends
+                with suppress(CancelledError):
+                    return self.wait()
+            if isinstance(error, KeyboardInterrupt):
+                raise
+            raise RunTimeoutError(
+                f"The run was not done after {timeout} seconds, and is given up; allow it more "
+                "time, or run a smaller batch."
+            ) from error
+
+    def future(self) -> Future[dict[str, Any]]:
+        """The outputs as a future, for `concurrent.futures.wait` and callbacks.
+
+        To cancel the future cancels the run.
+        """
+        with self._lock:
+            if self._future is None:
+                self._future = Future()
+                self._future.add_done_callback(self._follow)
+                if isinstance(self._pending, Future):
+                    self._pending.add_done_callback(self._fulfil)
+                else:  # the device tells no thread when it is done
+                    Thread(target=self._fulfil, args=(self._pending,), name="clrt-wait").start()
+            return self._future
+
+    def _follow(self, future: Future[dict[str, Any]]) -> None:
+        if future.cancelled():
+            self._stop.requested = True
+
+    def _fulfil(self, pending: Pending) -> None:
+        """Gives the future what came of the run."""
+        assert self._future is not None
+        try:
+            results = self._request.for_user(pending.result())
+        except BaseException as error:
+            if self._future.set_running_or_notify_cancel():
+                self._future.set_exception(error)
+        else:
+            if self._future.set_running_or_notify_cancel():
+                self._future.set_result(results)
+
+    def __await__(self) -> Generator[Any, None, dict[str, Any]]:
+        return self._awaited().__await__()
+
+    async def _awaited(self) -> dict[str, Any]:
+        import asyncio  # a tenth of what it takes to import clrt
+
+        future = asyncio.wrap_future(self.future())
+        try:
+            return await future
+        except asyncio.CancelledError:
+            if self._request.donated:  # they are the caller's again when this ends
+                await asyncio.to_thread(self.cancel)
+            raise
 
     def cancel(self) -> None:
         """Ends it between two launches, and returns when the device has done those before.
@@ -118,3 +188,8 @@ class Run:
         self._stop.requested = True
         with suppress(Exception):
             self._pending.result()
+
+
+def _check_seconds(timeout: float | None) -> None:
+    if timeout is not None and not (isinstance(timeout, Real) and timeout >= 0):
+        raise InputError(f"timeout is {timeout!r}; it is a number of seconds, or None.")

@@ -79,12 +79,19 @@ class Runner:
             self._leave()
 
     def submit(
-        self, feeds: Mapping[str, Held], wanted: Mapping[str, bool], donated: Collection[str] = ()
+        self,
+        feeds: Mapping[str, Held],
+        wanted: Mapping[str, bool],
+        donated: Collection[str] = (),
+        in_worker: bool = False,
     ) -> tuple[Pending, Stop]:
         """A run on its way, and what ends it.
 
         A short one is enqueued on this thread; one with work for the host in its midst, or with
         waits, goes on in another.
+
+        Args:
+            in_worker: Whether any does: this thread plans and waits for nothing then.
 
         Raises:
             InputError: The model is closed.
@@ -92,10 +99,12 @@ class Runner:
         stop = Stop(_cancelled, self.stop)
         self._enter("run")
         try:
-            begun = Task(self.planner, self.room, self._graph, stop).begin(feeds, wanted, donated)
-            if begun is not None:
-                there, execution = begun
-                return Enqueued(execution, there, self._graph), stop
+            if not in_worker:
+                task = Task(self.planner, self.room, self._graph, stop)
+                begun = task.begin(feeds, wanted, donated)
+                if begun is not None:
+                    there, execution = begun
+                    return Enqueued(execution, there, self._graph), stop
             with self.lock:
                 if self._workers is None:
                     self._workers = ThreadPoolExecutor(MOST_ARENAS, "clrt-run")

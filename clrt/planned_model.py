@@ -1,0 +1,107 @@
+"""What can be said of a model without running it: plans, memory, reasons."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from clrt.errors import InputError
+from clrt.inspection.explain import Explanation, explain
+from clrt.ir.graph import Graph
+from clrt.passes.driver import PassReport
+from clrt.plan import memory as sizes
+from clrt.plan.memory import Memory
+from clrt.plan.plan import Plan
+from clrt.runs.runner import Runner
+from clrt.runtime.bound_plan import BoundPlan
+from clrt.runtime.devices import DeviceInfo
+from clrt.signature import Signature, shape_of
+from clrt.units import format_shapes
+
+
+class PlannedModel:
+    """A model whose plans can be looked at: what `Model` is, but for running it.
+
+    Attributes:
+        device: The device it is planned for.
+        report: What the graph passes did.
+    """
+
+    device: DeviceInfo
+    report: PassReport | None
+    _graph: Graph
+    _runner: Runner
+    _signature: Signature
+
+    def plan(self, shapes: Mapping[str, Sequence[int]]) -> Plan:
+        """The execution plan for given input shapes: steps, launches, arena.
+
+        Where shapes depend on computed data it goes as far as the first of those.
+        """
+        with self._runner.lock:
+            return self._runner.planner.stage(self._graph, self._shapes(shapes)).plan
+
+    def memory(self, shapes: Mapping[str, Sequence[int]]) -> Memory:
+        """The memory that a run at given input shapes needs; nothing is allocated for it.
+
+        Where shapes depend on computed data it goes as far as the first of those.
+
+        Raises:
+            OutOfMemoryError: A single buffer is larger than the device can allocate.
+        """
+        planner = self._runner.planner
+        return planner.memory(*planner.plan(self._graph, self._shapes(shapes)))
+
+    def explain(self, shapes: Mapping[str, Sequence[int]]) -> Explanation:
+        """Why the plan for given input shapes is as it is: print it, or take its `rows`.
+
+        Per node where it runs, by which kernel and why, the ONNX nodes it stands for, and what it
+        moves; and what the graph passes did and nearly did. Where shapes depend on computed data
+        it goes as far as the first of those.
+        """
+        planner = self._runner.planner
+        plan, graph_break = planner.plan(self._graph, self._shapes(shapes))
+        memory = planner.memory(plan, graph_break)
+        caps, device = self.device.caps, str(self.device)
+        return explain(self._graph, plan, graph_break, caps, device, memory, self.report)
+
+    def best_batch_size(
+        self, shapes: Mapping[str, Sequence[int]], memory_limit: int | str | None = None
+    ) -> int:
+        """The largest batch with which a run fits; found by planning alone.
+
+        Args:
+            shapes: Input shapes at any batch. The batch is the symbol of their axis 0.
+            memory_limit: Bytes of the device, or text such as "2GiB"; None takes the model's limit,
+                else all that the device has.
+
+        Raises:
+            OutOfMemoryError: Not even a batch of 1 fits.
+            InputError: Axis 0 of the inputs is fixed.
+        """
+        planner, given = self._runner.planner, self._shapes(shapes)
+        limit = planner.limit if memory_limit is None else sizes.parse_bytes(memory_limit)
+        smallest = planner.at_batch(given)(1)
+        if (batch := planner.fitting_batch(given, limit)) > 0:
+            return batch
+        text = format_shapes(smallest)
+        raise sizes.out_of_memory(text, self.memory(smallest), limit, "there are", 0)
+
+    def bind(
+        self, shapes: Mapping[str, Sequence[int]], tunables: Mapping[str, Mapping[str, int]]
+    ) -> BoundPlan:
+        """A plan of its own for given input shapes, as the tuner compares them.
+
+        Args:
+            tunables: The `T_` macros of kernels by entry point, in place of the tuning records.
+        """
+        given = self._shapes(shapes)
+        plan, _ = self._runner.planner.plan(self._graph, given, tunables=tunables)
+        # Others pack weights in other ways, which nobody reads once this plan is gone.
+        return self._runner.room.bind(plan, own=bool(tunables))
+
+    def _shapes(self, shapes: Mapping[str, Sequence[int]]) -> dict[str, tuple[int, ...]]:
+        """Input shapes as planning takes them."""
+        if not isinstance(shapes, Mapping):
+            raise InputError(f"Shapes are a dict by input name; {shapes!r} is none.")
+        self._signature.check_names(shapes)
+        return {name: shape_of(name, shape) for name, shape in shapes.items()}
