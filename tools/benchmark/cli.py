@@ -26,12 +26,13 @@ from .lab import lab_makers
 from .limits import measure_limits
 from .load import OtherPrograms
 from .models import Shape, measure_model
+from .neighbours import measure_neighbours
 from .results import Report
 from .runtimes import THREADS, ModelFiles, Runtime, clrt_runtimes, is_installed, peer_runtimes
 from .tables import all_tables, goal_table
 from .turns import open_workers
 
-SECTIONS = ("models", "encode", "gemm", "kernels", "memory", "startup")
+SECTIONS = ("models", "encode", "gemm", "kernels", "memory", "startup", "neighbours")
 _SHAPES: dict[str, tuple[Shape, ...]] = {
     MINILM: ((1, 16), (1, 128), (8, 128), (32, 128), (4, 512)),
     BERT_BASE: ((1, 128), (8, 128)),
@@ -134,6 +135,8 @@ def _measure(options: argparse.Namespace, report: Report, work: Path) -> None:
         report.encode = measure_encode(minilm, ours, texts, options.turns or pace.passes)
     if "memory" in sections:
         report.memory = measure_memory(minilm, runtimes, _USUAL)
+    if "neighbours" in sections:
+        report.neighbours = measure_neighbours(minilm, ours, turns)
     if "startup" in sections:
         report.startup, report.new_shapes = measure_startup(minilm, ours, _USUAL, pace.starts)
 

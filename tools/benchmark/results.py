@@ -191,6 +191,18 @@ class NewShapeRow:
     builds: int
 
 
+@dataclass(frozen=True)
+class NeighbourRow:
+    """How long something took that a program does beside a model's runs, over `count` times."""
+
+    runtime: str
+    what: str
+    count: int
+    median_ms: float
+    p99_ms: float
+    worst_ms: float
+
+
 @dataclass
 class Report:
     """Everything one run of the benchmark found."""
@@ -205,6 +217,7 @@ class Report:
     memory: list[MemoryRow] = field(default_factory=list)
     startup: list[StartRow] = field(default_factory=list)
     new_shapes: list[NewShapeRow] = field(default_factory=list)
+    neighbours: list[NeighbourRow] = field(default_factory=list)
 
     def to_json(self) -> str:
         """All rows, section by section."""

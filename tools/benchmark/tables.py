@@ -38,6 +38,8 @@ def all_tables(report: Report) -> Iterator[Table]:
     if report.startup:
         yield _startup(report)
         yield _new_shapes(report)
+    if report.neighbours:
+        yield _neighbours(report)
 
 
 def goal_table(goals: Sequence[Goal]) -> Table:
@@ -219,6 +221,15 @@ def _startup(report: Report) -> Table:
     for r in report.startup:
         seconds = (f"{s:.2f}" for s in (r.import_s, r.load_s, r.first_s))
         _add(table, r.runtime, r.caches, *seconds, str(r.builds))
+    return table
+
+
+def _neighbours(report: Report) -> Table:
+    names = ("device", "what", "times", "median ms", "p99 ms", "worst ms")
+    table = _table("beside the rest of a program", *names, left=2)
+    for r in report.neighbours:
+        figures = (f"{x:.1f}" for x in (r.median_ms, r.p99_ms, r.worst_ms))
+        _add(table, r.runtime, r.what, str(r.count), *figures)
     return table
 
 
