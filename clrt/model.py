@@ -28,12 +28,14 @@ from clrt.runs.request import RunRequest
 from clrt.runs.run import Run
 from clrt.runs.runner import Runner
 from clrt.runs.state import State
+from clrt.runtime.cores import with_cores
 from clrt.runtime.devices import DeviceInfo, choose_device
 from clrt.runtime.profiler import Recorder
 from clrt.runtime.session import session_for
 from clrt.signature import Signature
 from clrt.sources import Source, is_compiled, read_graph
 
+_PRIORITIES = ("normal", "background")
 _MODELS: WeakSet[Model] = WeakSet()
 
 
@@ -55,6 +57,8 @@ def load(
     cache_dir: str | Path | None = None,
     optimize_level: int = 2,
     memory_limit: int | str | None = None,
+    priority: str = "normal",
+    cores: int | None = None,
 ) -> Model:
     """Loads a model and optimises it for a device.
 
@@ -71,6 +75,10 @@ def load(
         optimize_level: 0 runs no graph pass, 2 all of them. A compiled model has them behind it.
         memory_limit: What the model may allocate on the device, in bytes or as "2GiB": a run that
             needs more is refused before it allocates anything. None: what the device has.
+        priority: "background" for a model whose runs give way to those of all others on the
+            device, and have little of it in the queue at a time; else "normal".
+        cores: How many cores a CPU device computes on; below 0, how many it leaves free. Tensors on
+            the device pass between models with the same number. None: all.
 
     Raises:
         ModelError: The file is missing, damaged or not ONNX.
@@ -80,7 +88,11 @@ def load(
     """
     if optimize_level not in (0, 1, 2):
         raise InputError(f"optimize_level is {optimize_level!r}; it is 0, 1 or 2.")
+    if priority not in _PRIORITIES:
+        raise InputError(f"priority is {priority!r}; it is 'normal' or 'background'.")
     info = choose_device(device)
+    if cores is not None:
+        info = with_cores(info, cores)
     limit = None if memory_limit is None else sizes.parse_bytes(memory_limit)
     folder = None if cache_dir is None else expanded(cache_dir)
     if isinstance(source, (str, Path)):
@@ -88,12 +100,12 @@ def load(
     if is_compiled(source):
         compiled = read_compiled(Path(source))
         prepare(compiled.graph, info.caps)
-        return Model(compiled.graph, info, strict, folder, None, limit, compiled.shapes)
+        return Model(compiled.graph, info, strict, folder, None, limit, compiled.shapes, priority)
     graph = read_graph(source)
     report = optimize(graph, optimize_level)
     if optimize_level == 2:
         report.append(prepare(graph, info.caps))
-    return Model(graph, info, strict, folder, report, limit)
+    return Model(graph, info, strict, folder, report, limit, priority=priority)
 
 
 class Model(PlannedModel, Reloadable):
@@ -118,6 +130,7 @@ class Model(PlannedModel, Reloadable):
         report: PassReport | None = None,
         memory_limit: int | None = None,
         shapes: Sequence[Mapping[str, Sequence[int]]] = (),
+        priority: str = "normal",
     ) -> None:
         self.shapes = tuple(shapes)
         self.device = device
@@ -127,7 +140,7 @@ class Model(PlannedModel, Reloadable):
         self._signature = Signature(graph, self._session)
         self.inputs, self.outputs = self._signature.inputs, self._signature.outputs
         strict = knobs.STRICT.get() if strict is None else strict
-        self._runner = Runner(graph, self._session, strict, memory_limit)
+        self._runner = Runner(graph, self._session, strict, memory_limit, priority == "background")
         _MODELS.add(self)
 
     @property
@@ -157,6 +170,16 @@ class Model(PlannedModel, Reloadable):
         second or one kernel. Where it takes longer than a second to end it frees the memory itself.
         """
         self._runner.close()
+
+    def trim(self) -> None:
+        """Frees what runs have left: arenas, pooled buffers and plans; the weights stay.
+
+        It waits for runs of other threads. The next run plans and allocates anew.
+
+        Raises:
+            InputError: The model is closed.
+        """
+        self._runner.trim()
 
     def run(
         self,
@@ -213,15 +236,15 @@ class Model(PlannedModel, Reloadable):
         outputs: Sequence[str] | None = None,
         device_outputs: bool = False,
         *,
-        donate: Collection[str] = (),
         state: State | None = None,
+        donate: Collection[str] = (),
     ) -> dict[str, Any]:
         """Runs the model while the event loop goes on: plans, kernels and waits are a worker's.
 
         A task that is cancelled, by `asyncio.wait_for` for one, ends the run between two launches.
 
         Args:
-            inputs, outputs, device_outputs, donate, state: As for `run`; arrays stay as they are
+            inputs, outputs, device_outputs, state, donate: As for `run`; arrays stay as they are
                 until the run is done.
 
         Raises:

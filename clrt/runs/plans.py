@@ -233,6 +233,11 @@ class Planner:
 
         return make_plan(graph, self._caps, record, contract)
 
+    def forget(self) -> None:
+        """Keeps no plans, and nothing that they are made from."""
+        self.kept.clear()
+        self._templates = Templates(self._caps.max_alloc_bytes)
+
     def memory(self, plan: Plan, graph_break: GraphBreak | None) -> Memory:
         """The memory that a plan needs, whether or not it has it."""
         return sizes.memory_of(plan, graph_break, self.constants)

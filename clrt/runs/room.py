@@ -39,10 +39,15 @@ class Room:
     """
 
     def __init__(
-        self, session: Session, planner: Planner, own_limit: int | None, lock: Condition
+        self,
+        session: Session,
+        planner: Planner,
+        own_limit: int | None,
+        lock: Condition,
+        background: bool,
     ) -> None:
         self.weights = Weights(session)
-        self.lane = session.new_lane()
+        self.lane = session.new_lane(background)
         self.own_limit = own_limit
         self.session = session
         self._planner = planner
@@ -161,13 +166,13 @@ class Room:
                 self._free()
             self.lock.notify_all()
 
-    def release(self) -> None:
+    def release(self, keeps_weights: bool = False) -> None:
         """Frees the device memory once no other run uses it; what is needed is made again."""
         self.await_detached()
         own = get_ident()
         with self.lock:
             self.lock.wait_for(lambda: all(e.thread == own for e in self._in_use.values()))
-            self._free()
+            self._free(keeps_weights)
 
     def await_detached(self) -> None:
         """Waits for what is enqueued and not waited for; who does later gets what came of it."""
@@ -178,10 +183,11 @@ class Room:
                 return
             execution.await_end()
 
-    def _free(self) -> None:
+    def _free(self, keeps_weights: bool = False) -> None:
         self._planner.kept.clear()
         self._donors.clear()
-        self.weights.clear()
+        if not keeps_weights:
+            self.weights.clear()
         for slabs in self._idle:
             slabs.clear()
         self._idle.clear()

@@ -39,12 +39,19 @@ class Runner:
         lock: Held while what the runs share is changed, never while the device computes.
     """
 
-    def __init__(self, graph: Graph, session: Session, strict: bool, own_limit: int | None) -> None:
+    def __init__(
+        self,
+        graph: Graph,
+        session: Session,
+        strict: bool,
+        own_limit: int | None,
+        background: bool,
+    ) -> None:
         caps = session.device.caps
         limit = caps.global_mem_bytes if own_limit is None else own_limit
         self.lock = Condition(RLock())
         self.planner = Planner(graph, caps, strict, limit)
-        self.room = Room(session, self.planner, own_limit, self.lock)
+        self.room = Room(session, self.planner, own_limit, self.lock, background)
         self.stop = Stop(_closed)
         self._graph = graph
         self._session = session
@@ -109,6 +116,20 @@ class Runner:
                 if self._workers is None:
                     self._workers = ThreadPoolExecutor(MOST_ARENAS, "clrt-run")
                 return self._workers.submit(self.run, feeds, wanted, donated, None, stop), stop
+        finally:
+            self._leave()
+
+    def trim(self) -> None:
+        """Frees what runs have left; see `Model.trim`.
+
+        Raises:
+            InputError: The model is closed.
+        """
+        self._enter("trim")
+        try:
+            self.room.release(keeps_weights=True)
+            with self.lock:
+                self.planner.forget()
         finally:
             self._leave()
 

@@ -5,24 +5,40 @@ from __future__ import annotations
 import dataclasses
 from functools import cache
 
-from clrt.errors import DeviceError
+import numpy as np
+
+from clrt.errors import DeviceError, InputError
 from clrt.runtime.devices import DeviceInfo
-from clrt.runtime.driver import Guard, cl
+from clrt.runtime.driver import cl, status_name
 
 
 def with_cores(device: DeviceInfo, cores: int) -> DeviceInfo:
-    """A CPU device that computes on so many of its cores; one that has no more is itself.
+    """A CPU device that computes on some of its cores; as it is where these are all.
+
+    Args:
+        cores: How many; below 0, how many it leaves free.
 
     Raises:
+        InputError: The number is none.
         DeviceError: It is no CPU, or its driver cannot divide it.
     """
+    if isinstance(cores, bool) or not isinstance(cores, int | np.integer) or cores == 0:
+        raise InputError(f"cores is {cores!r}; it is a number, or below 0 how many to leave free.")
+    units = device.caps.compute_units
     if not device.caps.is_cpu:
-        raise DeviceError(f"{device} is no CPU, whose cores could be counted.")
-    if cores >= device.caps.compute_units:
+        raise DeviceError(f"{device} is no CPU, whose cores could be counted; leave `cores` out.")
+    wanted = int(cores) if cores > 0 else max(1, units + int(cores))
+    if wanted >= units:
         return device
-    caps = dataclasses.replace(device.caps, compute_units=cores)
-    with Guard(str(device)):
-        return dataclasses.replace(device, caps=caps, handle=_part(device.handle, cores))
+    try:
+        part = _part(device.handle, wanted)
+    except cl.Error as error:
+        raise DeviceError(
+            f"{device} cannot be divided ({status_name(error.code)}), so that it takes no number "
+            "of cores; leave `cores` out, or take another device."
+        ) from error
+    caps = dataclasses.replace(device.caps, compute_units=wanted)
+    return dataclasses.replace(device, caps=caps, handle=part, cores=wanted)
 
 
 @cache

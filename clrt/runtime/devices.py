@@ -37,6 +37,7 @@ class DeviceInfo:
         usable: Whether clrt can run on it.
         note: Why it is not usable, or what to know about it.
         is_default: Whether `device="auto"` takes it.
+        cores: How many of its cores it computes on; None for all.
     """
 
     index: int
@@ -45,6 +46,7 @@ class DeviceInfo:
     note: str
     is_default: bool
     handle: Any = dataclasses.field(repr=False, compare=False)
+    cores: int | None = None
 
     @property
     def key(self) -> tuple[int, int]:
@@ -67,7 +69,8 @@ class DeviceInfo:
         return self.caps.kind
 
     def __str__(self) -> str:
-        return f"[{self.index}] {self.caps.platform}: {self.caps.name} ({self.caps.kind})"
+        part = "" if self.cores is None else f", cores={self.cores}"
+        return f"[{self.index}] {self.caps.platform}: {self.caps.name} ({self.caps.kind}{part})"
 
 
 def read_caps(device: cl.Device) -> DeviceCaps:

@@ -51,7 +51,8 @@ class Pace:
     Launches come in parts of about `_PART_S`, found while they run from what each costs in any one
     unit. While one part runs the next is in the queue, so that the device never waits; before a
     third there is a wait of that length, after which a signal's handler runs, `stop` is asked, and
-    other runs go first. In the background each part is waited for.
+    other runs go first. Each part is waited for in the background, and where a launch takes longer
+    than a part is to take: the wait is little beside it.
     """
 
     def __init__(
@@ -70,6 +71,7 @@ class Pace:
         self._give_way = give_way
         self._background = background
         self._most = self._cost = 0
+        self._one_by_one = background
         self._before: cl.Event | None = None
         self._began = time.perf_counter()
 
@@ -83,12 +85,13 @@ class Pace:
         if self._cost < self._most:
             return
         self._queue.flush()
-        if self._background:
+        if self._one_by_one:
             event.wait()
         elif self._before is not None:
             self._before.wait()
         self._stop.check()
         seconds = time.perf_counter() - self._began
+        self._one_by_one = self._background or seconds > 2 * _PART_S
         if self._give_way(_BACKGROUND_GIVE_S if self._background else max(_GIVE_S, seconds)):
             self._stop.check()
         elif seconds < _PART_S / 2:

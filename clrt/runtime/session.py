@@ -208,6 +208,8 @@ _SESSIONS_LOCK = RLock()
 def session_for(device: DeviceInfo, cache_dir: Path | None = None) -> Session:
     """The session of a device; models on one device share it, so tensors pass between them.
 
+    Some cores of a device are a device of their own.
+
     Raises:
         DeviceError: The driver gives no context, or does not work in this fork.
     """
@@ -222,7 +224,7 @@ def session_for(device: DeviceInfo, cache_dir: Path | None = None) -> Session:
                 context = cl.Context([device.handle])
                 connection = Connection(device, context)
         programs = ProgramCache(
-            connection.context, device.handle, device.caps, key[1], connection.idle_s
+            connection.context, device.handle, device.caps, key[-1], connection.idle_s
         )
         session = _SESSIONS[key] = Session(device, connection, programs)
         return session

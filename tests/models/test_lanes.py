@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Any
 
 import numpy as np
 import pytest
@@ -159,3 +160,106 @@ def test_time_spent_waiting_makes_no_run_long(device: DeviceInfo) -> None:
         waits.wait()
         assert bound.seconds_a_run is not None and bound.seconds_a_run < 0.1
         assert not bound.takes_long
+
+
+@DEVICES
+def test_the_background_has_one_part_in_the_queue(
+    device: DeviceInfo, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pace, "_PART_S", 0.0)
+    source = chain()
+    with clrt.load(source, device=device.index) as model:
+        expected = model.run(chain_feeds(4))["y"]
+    with (
+        clrt.load(source, device=device.index, priority="background") as model,
+        small(device) as other,
+    ):
+        np.testing.assert_array_equal(model.run(chain_feeds(4))["y"], expected)
+        waiting = [0]
+        real = cl.enqueue_nd_range_kernel
+
+        def enqueue(*args: Any, **options: Any) -> cl.Event:
+            events[:] = [e for e in events if e.command_execution_status > 0]
+            waiting.append(len(events))
+            events.append(real(*args, **options))
+            return events[-1]
+
+        events: list[cl.Event] = []
+        with monkeypatch.context() as patch:
+            patch.setattr(cl, "enqueue_nd_range_kernel", enqueue)
+            np.testing.assert_array_equal(model.run(chain_feeds(4))["y"], expected)
+        assert len(waiting) > 200 and max(waiting) == 0
+        # Even a short run gives way to what another model has on its way.
+        x = np.ones(4, np.float32)
+        other.run(x)
+        with held(other):
+            first = other.submit(x)
+            run = model.submit(chain_feeds(4))
+            time.sleep(0.1)
+            assert not run.done and not first.done
+        np.testing.assert_array_equal(run.wait()["y"], expected)
+    with pytest.raises(clrt.InputError, match="priority is 'low'"):
+        clrt.load(source, device=device.index, priority="low")
+
+
+@DEVICES
+def test_a_cpu_leaves_cores_free(device: DeviceInfo) -> None:
+    source = parsed("g (float[n] x) => (float[n] y) { y = Exp(x) }")
+    x = np.ones(4, np.float32)
+    units = device.caps.compute_units
+    with clrt.load(source, device=device.index) as model:
+        expected = model.run(x)["y"]
+        for cores in {1, units, units + 1, -1, -units}:
+            with clrt.load(source, device=device.index, cores=cores) as some:
+                wanted = min(cores, units) if cores > 0 else max(units + cores, 1)
+                assert some.device.caps.compute_units == wanted
+                assert some._runner.room.lane.queue.device.max_compute_units == wanted
+                np.testing.assert_array_equal(some.run(x)["y"], expected)
+                kept = some.run(x, device_outputs=True)["y"]
+                if wanted == units:
+                    model.run(kept)
+                else:
+                    with pytest.raises(clrt.DeviceError, match=rf"cores={wanted}.*pass its"):
+                        model.run(kept)
+                with clrt.load(source, device=device.index, cores=cores) as twin:
+                    assert twin._session is some._session
+                    twin.run(kept)
+    for wrong in (0, 1.5, True):
+        with pytest.raises(clrt.InputError, match="cores is"):
+            clrt.load(source, device=device.index, cores=wrong)  # type: ignore[arg-type]
+
+
+@DEVICES
+def test_one_core_is_all_that_is_used(device: DeviceInfo) -> None:
+    """The process takes no more CPU time than has passed."""
+    if device.caps.compute_units < 2:
+        pytest.skip("there is one core")
+    with clrt.load(chain(), device=device.index, cores=1) as model:
+        feed = chain_feeds(256)
+        for _ in range(2):
+            model.run(feed)
+        start, used = time.perf_counter(), time.process_time()
+        while time.perf_counter() - start < 0.2:
+            model.run(feed)
+        assert time.process_time() - used < 1.3 * (time.perf_counter() - start)
+
+
+@DEVICES
+def test_a_model_that_is_trimmed_goes_on(device: DeviceInfo) -> None:
+    with clrt.load(chain(), device=device.index) as model:
+        room, session = model._runner.room, model._session
+        feed = chain_feeds(8)
+        expected = model.run(feed)["y"]
+        kept = model.run(feed, device_outputs=True)["y"]
+        del kept
+        weights = room.weights.nbytes
+        model.trim()
+        assert not room._idle and not len(model._runner.planner.kept)
+        assert not any(session._idle.values())
+        assert room.weights.nbytes == weights
+        runs = [model.submit(feed) for _ in range(2)]
+        model.trim()
+        for run in runs:
+            np.testing.assert_array_equal(run.wait()["y"], expected)
+    with pytest.raises(clrt.InputError, match="load it again to trim it"):
+        model.trim()
