@@ -27,6 +27,7 @@ from clrt.errors import (
 
 if TYPE_CHECKING:
     from clrt.model import Model, load
+    from clrt.picker import DeviceChoice, pick_device
     from clrt.runs.run import Run
     from clrt.runs.state import State
     from clrt.runtime.devices import DeviceInfo, devices
@@ -42,6 +43,7 @@ __all__ = [
     "CancelledError",
     "ClrtError",
     "CrossEncoder",
+    "DeviceChoice",
     "DeviceError",
     "DeviceInfo",
     "DeviceTensor",
@@ -65,12 +67,14 @@ __all__ = [
     "devices",
     "from_dlpack",
     "load",
+    "pick_device",
     "tensor",
 ]
 
 # Imported at first use: who only imports clrt, or asks for its version, does not wait for them.
 _HOMES = {
     "CrossEncoder": "clrt.text.cross_encoder",
+    "DeviceChoice": "clrt.picker",
     "DeviceInfo": "clrt.runtime.devices",
     "DeviceTensor": "clrt.runtime.tensors",
     "Model": "clrt.model",
@@ -83,6 +87,7 @@ _HOMES = {
     "devices": "clrt.runtime.devices",
     "from_dlpack": "clrt.runtime.placing",
     "load": "clrt.model",
+    "pick_device": "clrt.picker",
     "tensor": "clrt.runtime.placing",
 }
 

@@ -345,10 +345,19 @@ class Model(PlannedModel, Reloadable):
             groups = [groups]
         todo = [self._shapes(group) for group in groups]
         for done, group in enumerate(todo, start=1):
-            self.memory(group)  # what is too large is an error before there are zeros for it
-            self.run({s.name: np.zeros(group[s.name], s.dtype.numpy) for s in self.inputs})
+            self.run(self.zeros(group))
             if progress is not None:
                 progress(done, len(todo))
+
+    def zeros(self, shapes: Mapping[str, Sequence[int]]) -> dict[str, Any]:
+        """Inputs of given shapes that are all zeros.
+
+        Raises:
+            InputError, ShapeError, OutOfMemoryError: A run at these shapes is not possible.
+        """
+        given = self._shapes(shapes)
+        self.memory(given)  # what is too large is an error before there are zeros for it
+        return {s.name: np.zeros(given[s.name], s.dtype.numpy) for s in self.inputs}
 
     def save_programs(self) -> None:
         """Writes the programs compiled so far to the cache folder, now and not at exit.
