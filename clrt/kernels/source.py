@@ -7,12 +7,25 @@ from functools import cache
 from importlib.resources import files
 
 _INCLUDE = re.compile(r'^#include "([^"]+)"\n', re.MULTILINE)
+# An axis that is no digit, or none, is any.
+_WHOLE = re.compile(r"\bget_(?:group_id|num_groups|global_size|\w*linear_id)\b(?:\(([012])\))?")
 
 
 @cache
 def read_source(name: str) -> str:
     """A file under kernels_cl, includes expanded: a header once, a template (.inc) each time."""
     return _expand(name, set())
+
+
+@cache
+def splittable_axes(name: str) -> tuple[int, ...]:
+    """The axes along which a launch of a file's kernels may be several, each at an offset.
+
+    `get_global_id` has the offset in it. What asks for its group, for how many there are or for the
+    size of the grid would compute other elements.
+    """
+    asked = {match[1] or "" for match in _WHOLE.finditer(read_source(name))}
+    return () if "" in asked else tuple(axis for axis in range(3) if str(axis) not in asked)
 
 
 def _expand(name: str, seen: set[str]) -> str:

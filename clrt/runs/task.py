@@ -79,10 +79,10 @@ class Task:
         """
         stage = self._stage(self.graph, feeds, wanted, donated, NOTHING)
         bound = next(iter(stage.bound.values()), None)
-        if stage.graph_break is not None or bound is None or not bound.ready or bound.takes_long:
+        if stage.graph_break is not None or bound is None or not bound.ready or bound.is_paced:
             return None
         there, missing = _split(self.graph, feeds, wanted)
-        if stage.plan.host_steps or not missing:
+        if not missing:
             return None
         execution = self._begin(stage, feeds, missing)
         execution.start()

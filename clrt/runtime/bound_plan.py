@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -12,6 +13,7 @@ import numpy as np
 
 from clrt.ir.graph import Value
 from clrt.ir.op import Array
+from clrt.kernels.source import splittable_axes
 from clrt.kernels.spec import Buffer, BufferArg, Launch, Packed, Scratch, Status
 from clrt.plan.plan import Plan
 from clrt.plan.steps import DeviceStep, HostStep, Region
@@ -19,7 +21,7 @@ from clrt.plan.template import SizedPlan
 from clrt.plan.words import numbered_arguments
 from clrt.runtime.connection import Lane, TrackedBuffer
 from clrt.runtime.driver import cl, never_release
-from clrt.runtime.pace import LONG_S
+from clrt.runtime.pace import BACKGROUND_LAUNCH_S, LAUNCH_S, LONG_S
 from clrt.runtime.patcher import Enqueue, Patcher, scalar_setter, to_sizes
 from clrt.runtime.session import Session
 from clrt.runtime.slabs import Slabs
@@ -96,13 +98,29 @@ class BoundPlan:
 
     @property
     def takes_long(self) -> bool:
-        """Whether somebody may want to end a run in its midst; a guess before the first."""
-        seconds = self.seconds_a_run
-        if seconds is None:
-            moved = self.plan.arena.nbytes * self.plan.launches / _LEAST_BYTES
-            flops = _LEAST_FLOPS * self.session.device.caps.compute_units
-            seconds = max(moved, self.plan.flops / flops)
-        return seconds > LONG_S
+        """Whether somebody may want to end a run in its midst."""
+        return self.expected_s > LONG_S
+
+    @property
+    def is_paced(self) -> bool:
+        """Whether a run is enqueued in parts, with waits between them."""
+        return bool(self.plan.host_steps) or self.lane.background or self.takes_long
+
+    @property
+    def expected_s(self) -> float:
+        """What a run takes; a guess before the first, rather too much."""
+        if self.seconds_a_run is not None:
+            return self.seconds_a_run
+        moved = self.plan.arena.nbytes * self.plan.launches / _LEAST_BYTES
+        flops = _LEAST_FLOPS * self.session.device.caps.compute_units
+        return max(moved, self.plan.flops / flops)
+
+    @property
+    def most_launch_s(self) -> float:
+        """What one launch may take: watchdogs end kernels of 2 s. No CPU device has one."""
+        if self.session.device.caps.is_cpu:
+            return math.inf
+        return BACKGROUND_LAUNCH_S if self.lane.background else LAUNCH_S
 
     def bind(self) -> None:
         """Sets every kernel argument; again only after the arena has moved.
@@ -190,7 +208,10 @@ class BoundPlan:
             else:
                 set_scalar(index, arg)
         local = launch.local_size or self._local(kernel, len(launch.global_size))
-        return Enqueue(launch.kernel.entry, kernel, to_sizes(launch.global_size, local), local)
+        axes = splittable_axes(launch.kernel.source)
+        return Enqueue(
+            launch.kernel.entry, kernel, to_sizes(launch.global_size, local), local, axes
+        )
 
     def _external_of(self, buffer: Buffer) -> _External | None:
         root = self.plan.root(buffer) if isinstance(buffer, Value) else None

@@ -104,8 +104,7 @@ class Execution:
         bound, connection = self.bound, self.bound.session.connection
         try:
             self.stop.check()
-            paced = bound.plan.host_steps or bound.takes_long or self.lane.background
-            self._paced = bool(paced) and self.recorder is None
+            self._paced = bound.is_paced and self.recorder is None
             with bound.settling(self):
                 if not bound.ready:
                     self._bind()
@@ -230,19 +229,24 @@ class Execution:
         """The steps, so that the run can end between two launches."""
         bound, connection = self.bound, self.bound.session.connection
         lock, give_way = connection.lock, partial(connection.give_way, self)
-        costs, moves = iter(bound.plan.costs), self._moves
-        pace = Pace(moves.queue, self.stop, give_way, self.lane.background)
+        costs, moves = bound.plan.costs, self._moves
+        rate = bound.expected_s / max(sum(costs), 1)
+        pace = Pace(moves.queue, self.stop, give_way, self.lane.background, rate)
+        left = iter(costs)
         for step in bound.steps:
             if isinstance(step, HostStep):
                 moves.run_host(step)
                 self.stop.check()
                 continue
-            with lock:
-                event = cl.enqueue_nd_range_kernel(
-                    moves.queue, step.kernel, step.global_size, step.local_size
-                )
-            moves.last = event
-            pace.launched(event, next(costs))
+            cost = next(left)
+            pieces = step.pieces(pace.pieces(cost, bound.most_launch_s))
+            for offset, size in pieces:
+                with lock:
+                    event = cl.enqueue_nd_range_kernel(
+                        moves.queue, step.kernel, size, step.local_size, offset
+                    )
+                moves.last = event
+                pace.launched(event, -(-cost // len(pieces)))
 
     def _finish(self) -> None:
         with self.bound.settling(self):

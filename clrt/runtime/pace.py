@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 
@@ -10,6 +11,10 @@ from clrt.runtime.driver import cl
 
 # A run that takes longer than this is one in whose midst somebody may want to stop it.
 LONG_S = 0.05
+# What one launch is to take at most on a device that may have a watchdog; and in the background,
+# where the desktop draws between two.
+LAUNCH_S = 0.5
+BACKGROUND_LAUNCH_S = 0.05
 # What is in the queue takes about twice this, and in the background about this.
 _PART_S = 0.01
 # For how long a run gives way before each part, or for what the part takes, if that is more: long
@@ -61,19 +66,26 @@ class Pace:
         stop: Stop,
         give_way: Callable[[float], bool],
         background: bool,
+        rate: float,
     ) -> None:
         """Takes:
 
         give_way: Waits for others, for at most that many seconds; whether there were any.
+        rate: Seconds for each unit of cost, as far as they are known.
         """
         self._queue = queue
         self._stop = stop
         self._give_way = give_way
         self._background = background
+        self._rate = rate
         self._most = self._cost = 0
         self._one_by_one = background
         self._before: cl.Event | None = None
         self._began = time.perf_counter()
+
+    def pieces(self, cost: int, most_s: float) -> int:
+        """In how many launches work of a cost takes no more than so long in each."""
+        return max(1, math.ceil(self._rate * cost / most_s))
 
     def launched(self, event: cl.Event, cost: int) -> None:
         """Notes a launch, and waits where enough is in the queue.
@@ -92,6 +104,8 @@ class Pace:
         self._stop.check()
         seconds = time.perf_counter() - self._began
         self._one_by_one = self._background or seconds > 2 * _PART_S
+        if self._cost:
+            self._rate = max(seconds / self._cost, self._rate / 2)
         if self._give_way(_BACKGROUND_GIVE_S if self._background else max(_GIVE_S, seconds)):
             self._stop.check()
         elif seconds < _PART_S / 2:

@@ -13,12 +13,31 @@ from clrt.runtime.driver import cl
 
 
 class Enqueue(NamedTuple):
-    """A kernel with its arguments set."""
+    """A kernel with its arguments set.
+
+    Attributes:
+        axes: Along which it may be launched in pieces.
+    """
 
     entry: str
     kernel: cl.Kernel
     global_size: tuple[int, ...]
     local_size: tuple[int, ...]
+    axes: tuple[int, ...]
+
+    def pieces(self, count: int) -> list[tuple[tuple[int, ...], tuple[int, ...]]]:
+        """Offset and size of about so many launches that are this one together."""
+        groups = [-(-g // s) for g, s in zip(self.global_size, self.local_size, strict=True)]
+        axis = max((a for a in self.axes if a < len(groups)), key=groups.__getitem__, default=None)
+        if axis is None or count < 2:
+            return [((0,) * len(groups), self.global_size)]
+        step = -(-groups[axis] // count) * self.local_size[axis]
+        found = []
+        for start in range(0, self.global_size[axis], step):
+            size, offset = list(self.global_size), [0] * len(groups)
+            offset[axis], size[axis] = start, min(step, self.global_size[axis] - start)
+            found.append((tuple(offset), tuple(size)))
+        return found
 
 
 def scalar_setter(kernel: cl.Kernel) -> Callable[[int, Any], None]:
@@ -71,6 +90,6 @@ class Patcher:
         for launch, argument, value in plan.derived():
             steps[launch].kernel.set_arg(argument, constant(value))
         for launch, size in zip(plan.template.grids.launches, plan.global_sizes, strict=True):
-            entry, kernel, _, local = steps[launch]
-            steps[launch] = Enqueue(entry, kernel, to_sizes(size, local), local)
+            step = steps[launch]
+            steps[launch] = step._replace(global_size=to_sizes(size, step.local_size))
         self._words, self._slabs, self._generation = words, plan.slabs, generation

@@ -52,9 +52,10 @@ void gemm_gpu(OUT(float, y), IN(float, a), IN(B_T, b) BLOCK_INPUTS, const IDX_T 
   const IDX_T column = get_local_id(0);
   const IDX_T row = get_local_id(1);
   const IDX_T item = row * SIDE + column;
-  const IDX_T n0 = (IDX_T)get_group_id(0) * TILE_N;
-  const IDX_T m0 = (IDX_T)get_group_id(1) * TILE_M;
-  const IDX_T batch = get_group_id(2);
+  // The group by its work-items: a launch may be a piece of one, at an offset.
+  const IDX_T n0 = (IDX_T)(get_global_id(0) / SIDE) * TILE_N;
+  const IDX_T m0 = (IDX_T)(get_global_id(1) / SIDE) * TILE_M;
+  const IDX_T batch = get_global_id(2);
   const IDX_T i0 = batch / d1;
   const IDX_T i1 = batch % d1;
   const IDX_T at_a = i0 * a_s0 + i1 * a_s1;
