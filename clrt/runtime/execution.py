@@ -299,9 +299,10 @@ def _await_readers(run: Execution) -> None:
 
 def _readers(run: Execution) -> list[Execution]:
     """The runs in other queues that read what is donated to this one."""
-    donated = [run.feeds[n] for n in run.bound.plan.contract.donated]
-    if not donated:
+    names = run.bound.plan.contract.donated
+    if not names:
         return []
+    donated = [run.feeds[n] for n in names]
     return [
         r
         for r in tuple(run.bound.session.connection.in_flight)

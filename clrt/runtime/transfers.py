@@ -19,7 +19,7 @@ from clrt.runtime.leases import Feed, Leases
 from clrt.runtime.tensors import DeviceTensor
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Transfers:
     """The copies of a run, in the queue of its plan.
 
