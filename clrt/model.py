@@ -244,8 +244,11 @@ class Model(PlannedModel, Reloadable):
         A task that is cancelled, by `asyncio.wait_for` for one, ends the run between two launches.
 
         Args:
-            inputs, outputs, device_outputs, state, donate: As for `run`; arrays stay as they are
-                until the run is done.
+            inputs: As for `run`; arrays stay as they are until the run is done.
+            outputs: As for `run`.
+            device_outputs: As for `run`.
+            state: As for `run`.
+            donate: As for `run`.
 
         Raises:
             ClrtError: As `run`.
