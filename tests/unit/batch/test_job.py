@@ -187,7 +187,7 @@ def test_other_options_or_files_are_refused(model: Path, corpus: Path, tmp_path:
     new = write_lines(corpus / "new.jsonl", [])
     assert "is new since" in run(*command(model, corpus, output)).stderr
     new.unlink()
-    with open(corpus / "Ä.jsonl", "a") as stream:
+    with open(corpus / "Ä.jsonl", "a", encoding="utf-8") as stream:
         stream.write("{}\n")
     assert "has changed since" in run(*command(model, corpus, output)).stderr
     (corpus / "Ä.jsonl").rename(corpus / "b.jsonl")
