@@ -106,9 +106,11 @@ def _named_encoding(data: bytes) -> str:
 
 def _is_junk(text: str) -> bool:
     """Whether too much of a text is no text, or was made by another encoding."""
-    control = sum(c not in "\t\n\r\f\x1b" and unicodedata.category(c) in _NO_LETTERS for c in text)
+    control = sum(
+        c not in "\t\n\r\f\x1b\x85" and unicodedata.category(c) in _NO_LETTERS for c in text
+    )
     foreign = sum(not c.isascii() for c in text)
-    return control > _MOST_CONTROL * len(text) or text.count("\ufffd") > _MOST_WRONG * foreign
+    return control > 1 + _MOST_CONTROL * len(text) or text.count("\ufffd") > _MOST_WRONG * foreign
 
 
 def _html_text(source: str) -> str:

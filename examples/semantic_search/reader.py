@@ -42,6 +42,7 @@ class FileReader:
 
         Raises:
             ProblemError: The file holds no text, takes too long, or ends the process.
+            RuntimeError: The process does not start.
         """
         pipe = self._started()
         try:
@@ -74,10 +75,16 @@ class FileReader:
         if self._process is None or self._pipe is None or not self._process.is_alive():
             self.close()
             context = multiprocessing.get_context("spawn")
-            self._pipe, theirs = context.Pipe()
-            self._process = context.Process(target=_serve, args=(theirs,), daemon=True)
-            self._process.start()
+            pipe, theirs = context.Pipe()
+            process = context.Process(target=_serve, args=(theirs,), daemon=True)
+            process.start()
             theirs.close()  # so that both ends hear when the other one is gone
+            self._process, self._pipe = process, pipe
+            try:
+                pipe.recv()
+            except EOFError as error:  # no file is to blame
+                self.close()
+                raise RuntimeError("The process that reads files does not start.") from error
         return self._pipe
 
     def __enter__(self) -> FileReader:
@@ -90,6 +97,7 @@ class FileReader:
 def _serve(pipe: Connection) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent's to handle
     threading.Thread(target=_end_with_parent, daemon=True).start()
+    pipe.send(None)  # it has started
     while True:
         try:
             path = pipe.recv()

@@ -70,8 +70,12 @@ def app_icon() -> QIcon:
 
 def mixed(front: QColor, back: QColor, share: float) -> QColor:
     """A colour between two: `share` of the front one."""
-    parts = zip(front.getRgb()[:3], back.getRgb()[:3], strict=True)
-    return QColor(*(round(share * f + (1 - share) * b) for f, b in parts))
+    f, b, rest = front, back, 1 - share
+    return QColor(
+        round(share * f.red() + rest * b.red()),
+        round(share * f.green() + rest * b.green()),
+        round(share * f.blue() + rest * b.blue()),
+    )
 
 
 def _pixmap(renderer: QSvgRenderer, size: int) -> QPixmap:

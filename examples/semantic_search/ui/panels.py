@@ -49,7 +49,8 @@ class EmptyState(QWidget):
         font.setPointSizeF(font.pointSizeF() * 1.4)
         font.setBold(True)
         self._title.setFont(font)
-        column = QVBoxLayout(self, spacing=10)
+        column = QVBoxLayout(self)
+        column.setSpacing(10)
         column.setContentsMargins(40, 20, 40, 40)
         column.addStretch(2)
         for widget in (self._picture, self._title, self._detail):
@@ -98,12 +99,14 @@ class IndexStrip(QWidget):
         self._running = False
         self._label = QLabel(textFormat=Qt.TextFormat.PlainText)
         self._label.setMinimumWidth(0)
-        self._bar = QProgressBar(textVisible=False, accessibleName="Indexing")
+        self._bar = QProgressBar(textVisible=False)
+        self._bar.setAccessibleName("Indexing")
         self._bar.setFixedHeight(6)
         self._bar.setMinimumWidth(160)
         self._button = QPushButton()
         self._button.clicked.connect(self._press)
-        row = QHBoxLayout(self, spacing=12)
+        row = QHBoxLayout(self)
+        row.setSpacing(12)
         row.setContentsMargins(14, 8, 14, 8)
         row.addWidget(self._label, 2)
         row.addWidget(self._bar, 1)
@@ -158,10 +161,10 @@ class ProblemsDialog(QDialog):
         self.table.setSelectionBehavior(QTableWidget.SelectionBehavior.SelectRows)
         self.table.setWordWrap(True)
         for row, (path, why) in enumerate(problems.items()):
-            for column, text in enumerate((shown_path(path) or ".", why)):
+            for place, text in enumerate((shown_path(path) or ".", why)):
                 item = QTableWidgetItem(text)
                 item.setToolTip(text)
-                self.table.setItem(row, column, item)
+                self.table.setItem(row, place, item)
         header = self.table.horizontalHeader()
         header.setSectionResizeMode(0, QHeaderView.ResizeMode.Interactive)
         header.resizeSection(0, 280)

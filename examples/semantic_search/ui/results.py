@@ -123,7 +123,7 @@ class _ResultDelegate(QStyledItemDelegate):
 
     def sizeHint(self, option: QStyleOptionViewItem, index: Index) -> QSize:
         """All rows are equally high."""
-        line = QFontMetrics(option.font).height()  # type: ignore[attr-defined]
+        line = QFontMetrics(option.font).height()
         return QSize(200, 2 * _PAD + (2 + _LINES) * line + 2 * _GAP)
 
     def paint(self, painter: QPainter, option: QStyleOptionViewItem, index: Index) -> None:
@@ -131,10 +131,10 @@ class _ResultDelegate(QStyledItemDelegate):
         result = result_at(index)
         if result is None:
             return
-        rect: QRect = option.rect  # type: ignore[attr-defined]
-        font: QFont = option.font  # type: ignore[attr-defined]
-        palette: QPalette = option.palette  # type: ignore[attr-defined]
-        state: QStyle.StateFlag = option.state  # type: ignore[attr-defined]
+        rect: QRect = option.rect
+        font: QFont = option.font
+        palette: QPalette = option.palette
+        state: QStyle.StateFlag = option.state
         base, text = palette.base().color(), palette.text().color()
         accent = palette.highlight().color()
         selected = bool(state & QStyle.StateFlag.State_Selected)

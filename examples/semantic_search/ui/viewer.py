@@ -105,7 +105,8 @@ class Viewer(QWidget):
             self._colour()
 
     def _lay_out(self) -> None:
-        names = QVBoxLayout(spacing=2)
+        names = QVBoxLayout()
+        names.setSpacing(2)
         names.addWidget(self._name)
         names.addWidget(self._place)
         head = QHBoxLayout()
@@ -114,7 +115,8 @@ class Viewer(QWidget):
         head.addWidget(self._count)
         for button in self._buttons.values():
             head.addWidget(button)
-        whole = QVBoxLayout(self, spacing=0)
+        whole = QVBoxLayout(self)
+        whole.setSpacing(0)
         whole.setContentsMargins(0, 0, 0, 0)
         whole.addLayout(head)
         whole.addWidget(self._edit, 1)
@@ -173,13 +175,15 @@ class Viewer(QWidget):
         cursor.setPosition(utf16(shown, start))
         cursor.setPosition(utf16(shown, end), QTextCursor.MoveMode.KeepAnchor)
         selection = QTextEdit.ExtraSelection()
-        selection.cursor = cursor  # type: ignore[attr-defined]
-        selection.format = QTextCharFormat()  # type: ignore[attr-defined]
-        selection.format.setBackground(colour)  # type: ignore[attr-defined]
+        selection.cursor = cursor
+        selection.format = QTextCharFormat()
+        selection.format.setBackground(colour)
         return selection
 
 
 def _button(tip: str, clicked: object) -> QToolButton:
-    button = QToolButton(toolTip=tip, accessibleName=tip, autoRaise=True)
+    button = QToolButton(autoRaise=True)
+    button.setToolTip(tip)
+    button.setAccessibleName(tip)
     button.clicked.connect(clicked)
     return button

@@ -54,10 +54,12 @@ class MainWindow(QMainWindow):
         self.folder_button = QToolButton(
             popupMode=QToolButton.ToolButtonPopupMode.MenuButtonPopup,
             toolButtonStyle=Qt.ToolButtonStyle.ToolButtonTextBesideIcon,
-            toolTip="Choose a folder (Ctrl+O)",
         )
-        self.field = QLineEdit(clearButtonEnabled=True, accessibleName="Search")
-        self.refresh_button = QToolButton(toolTip="Look for changes (F5)", autoRaise=True)
+        self.folder_button.setToolTip("Choose a folder (Ctrl+O)")
+        self.field = QLineEdit(clearButtonEnabled=True)
+        self.field.setAccessibleName("Search")
+        self.refresh_button = QToolButton(autoRaise=True)
+        self.refresh_button.setToolTip("Look for changes (F5)")
         self.results = ResultModel()
         self.list = ResultList(self.results)
         self.viewer = Viewer()
@@ -127,7 +129,8 @@ class MainWindow(QMainWindow):
             button.setIconSize(QSize(20, 20))
             button.setMinimumHeight(self.field.minimumHeight())
         self.folder_button.setText("Choose a folder")
-        top = QHBoxLayout(spacing=10)
+        top = QHBoxLayout()
+        top.setSpacing(10)
         top.setContentsMargins(14, 12, 14, 12)
         top.addWidget(self.folder_button)
         top.addWidget(self.field, 1)
@@ -142,7 +145,8 @@ class MainWindow(QMainWindow):
         self._stack.addWidget(self.empty)
         self._stack.addWidget(self._splitter)
         centre = QWidget()
-        column = QVBoxLayout(centre, spacing=0)
+        column = QVBoxLayout(centre)
+        column.setSpacing(0)
         column.setContentsMargins(0, 0, 0, 0)
         column.addLayout(top)
         column.addWidget(self._stack, 1)
