@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 # Sentence encoders are trained on short texts; MiniLM cuts at 256 tokens, special ones included.
 MOST_TOKENS = 120
-ENOUGH_TOKENS = 60
+ENOUGH_TOKENS = 40
 
 _PARAGRAPH = re.compile(r"\n\s*\n\s*|\f\s*")
 _SENTENCE = re.compile(r"(?<=[.!?…])[\"'”’»)\]]*\s+|(?<=[。！？])[」』”’]*\s*")

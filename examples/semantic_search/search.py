@@ -12,7 +12,7 @@ from .store import FloatArray, Hit, Store
 MOST_PASSAGES = 200
 MOST_RESULTS = 50
 # Passages below have nothing to do with the query: MiniLM's mean of unrelated texts is about 0.
-LEAST_SCORE = 0.15
+LEAST_SCORE = 0.2
 _SHARE_OF_BEST = 0.6
 _MOST_MARKED = 20
 

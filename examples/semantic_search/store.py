@@ -334,14 +334,19 @@ def _opened(file: Path) -> apsw.Connection:
         connection.enable_load_extension(False)
         connection.pragma("journal_mode", "wal")  # readers do not wait for the writer
         connection.pragma("synchronous", "normal")
-        with connection:
-            if connection.pragma("user_version") == 0:
-                connection.execute(_TABLES)
-                connection.pragma("user_version", FORMAT)
+        if connection.pragma("user_version") == 0:
+            _create_tables(connection)
     except BaseException:
         connection.close()
         raise
     return connection
+
+
+def _create_tables(connection: apsw.Connection) -> None:
+    with connection:
+        if connection.pragma("user_version") == 0:  # or another thread was faster
+            connection.execute(_TABLES)
+            connection.pragma("user_version", FORMAT)
 
 
 def _blob(vector: FloatArray) -> bytes:

@@ -92,6 +92,9 @@ class Engine(QObject):
         self._searcher.failed.connect(self.index_failed)
         self._thread.start()
         self._loading = threading.Thread(target=self._load, args=(make_encoder,), daemon=True)
+
+    def load(self) -> None:
+        """Loads the model; called once, by who hears the signals."""
         self._loading.start()
 
     @property

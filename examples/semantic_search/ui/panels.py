@@ -15,6 +15,7 @@ from PySide6.QtWidgets import (
     QLabel,
     QProgressBar,
     QPushButton,
+    QSizePolicy,
     QTableWidget,
     QTableWidgetItem,
     QVBoxLayout,
@@ -44,6 +45,7 @@ class EmptyState(QWidget):
         self._detail.setTextInteractionFlags(Qt.TextInteractionFlag.TextSelectableByMouse)
         self._button = QPushButton()
         self._button.setDefault(True)
+        self._button.setMinimumSize(150, 34)
         self._button.clicked.connect(self.pressed)
         font = self._title.font()
         font.setPointSizeF(font.pointSizeF() * 1.4)
@@ -58,6 +60,8 @@ class EmptyState(QWidget):
         column.addSpacing(8)
         column.addWidget(self._button, 0, Qt.AlignmentFlag.AlignCenter)
         column.addStretch(3)
+        self.setAutoFillBackground(True)
+        self.setBackgroundRole(QPalette.ColorRole.Base)
 
     def show_text(self, name: str, title: str, detail: str, button: str = "") -> None:
         """Shows something else.
@@ -83,7 +87,7 @@ class EmptyState(QWidget):
 
     def _colour(self) -> None:
         palette = self.palette()
-        dim = mixed(palette.windowText().color(), palette.window().color(), 0.35)
+        dim = mixed(palette.windowText().color(), palette.base().color(), 0.35)
         picture = icon(self._name, dim.name(), 1.1)
         self._picture.setPixmap(picture.pixmap(QSize(72, 72), self.devicePixelRatio()))
 
@@ -98,7 +102,7 @@ class IndexStrip(QWidget):
         super().__init__()
         self._running = False
         self._label = QLabel(textFormat=Qt.TextFormat.PlainText)
-        self._label.setMinimumWidth(0)
+        self._label.setSizePolicy(QSizePolicy.Policy.Ignored, QSizePolicy.Policy.Preferred)
         self._bar = QProgressBar(textVisible=False)
         self._bar.setAccessibleName("Indexing")
         self._bar.setFixedHeight(6)
@@ -132,10 +136,10 @@ class IndexStrip(QWidget):
     def _show(self, running: bool, text: str) -> None:
         self._running = running
         metrics = self._label.fontMetrics()
-        room = max(self._label.width(), 240)
+        self.show()
+        room = self._label.width()
         self._label.setText(metrics.elidedText(text, Qt.TextElideMode.ElideMiddle, room))
         self._button.setText("Cancel" if running else "Continue")
-        self.show()
 
     def _press(self) -> None:
         if self._running:
@@ -165,7 +169,9 @@ class ProblemsDialog(QDialog):
                 item = QTableWidgetItem(text)
                 item.setToolTip(text)
                 self.table.setItem(row, place, item)
+        self.table.setShowGrid(False)
         header = self.table.horizontalHeader()
+        header.setDefaultAlignment(Qt.AlignmentFlag.AlignLeft | Qt.AlignmentFlag.AlignVCenter)
         header.setSectionResizeMode(0, QHeaderView.ResizeMode.Interactive)
         header.resizeSection(0, 280)
         header.setStretchLastSection(True)

@@ -27,6 +27,7 @@ _LINES = 3  # of a passage
 _PAD = 12
 _GAP = 5
 _BAR = QSize(44, 4)
+_KINDS = {"pdf": "PDF", "page": "HTML", "hash": "Markdown", "text": "Text"}
 _LEAD = 60  # characters in front of the first word that was asked for
 
 Index = QModelIndex | QPersistentModelIndex
@@ -177,14 +178,15 @@ class _ResultDelegate(QStyledItemDelegate):
 
 
 def _place(result: Result) -> str:
-    """Folder, page and number of passages of a result."""
-    parts = [shown_path(str(Path(result.path).parent))]
-    if parts == ["."]:
-        parts = []
-    if Path(result.path).suffix.lower() in PDF:
+    """Kind, page, number of passages and folder of a result."""
+    path = Path(result.path)
+    parts = [_KINDS[icon_name(result.path)]]
+    if path.suffix.lower() in PDF:
         parts.append(f"page {result.best.page}")
-    count = len(result.hits)
-    parts.append("1 passage" if count == 1 else f"{count} passages")
+    if len(result.hits) > 1:
+        parts.append(f"{len(result.hits)} passages")
+    if path.parent != Path("."):
+        parts.append(shown_path(str(path.parent)))
     return "  ·  ".join(parts)
 
 

@@ -48,6 +48,9 @@ class Viewer(QWidget):
         self._edit.setFrameShape(QPlainTextEdit.Shape.NoFrame)
         self._edit.setAccessibleName("Text")
         self._edit.document().setDocumentMargin(18)
+        text_font = self._edit.font()
+        text_font.setPointSizeF(text_font.pointSizeF() * 1.1)
+        self._edit.setFont(text_font)
         font = self._name.font()
         font.setPointSizeF(font.pointSizeF() * 1.25)
         font.setBold(True)
@@ -59,6 +62,8 @@ class Viewer(QWidget):
             "open": _button("Open the file (Enter)", self.open_asked.emit),
         }
         self._lay_out()
+        self.setAutoFillBackground(True)
+        self.setBackgroundRole(QPalette.ColorRole.Base)
         self._colour()
 
     @property

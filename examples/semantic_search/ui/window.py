@@ -5,9 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 from PySide6.QtCore import QEvent, QModelIndex, QSettings, QSize, Qt, QTimer, Slot
-from PySide6.QtGui import QAction, QCloseEvent, QKeySequence, QShortcut
+from PySide6.QtGui import QAction, QCloseEvent, QColor, QKeySequence, QPalette, QShortcut
 from PySide6.QtWidgets import (
     QFileDialog,
+    QFrame,
     QHBoxLayout,
     QLabel,
     QLineEdit,
@@ -24,7 +25,7 @@ from ..encoder import Encoder
 from ..index import Progress
 from ..store import Counts
 from .engine import Answer, Content, Engine
-from .icons import app_icon, icon
+from .icons import app_icon, icon, mixed
 from .panels import EmptyState, IndexStrip, ProblemsDialog, open_path
 from .results import ResultList, ResultModel, result_at, shown_path
 from .viewer import Viewer
@@ -48,16 +49,17 @@ class MainWindow(QMainWindow):
         self.engine = engine
         self._settings = settings
         self._model_error = ""
+        self._model_ready = False
         self._answer: Answer | None = None
         self.setWindowTitle(TITLE)
         self.setWindowIcon(app_icon())
         self.folder_button = QToolButton(
-            popupMode=QToolButton.ToolButtonPopupMode.MenuButtonPopup,
             toolButtonStyle=Qt.ToolButtonStyle.ToolButtonTextBesideIcon,
         )
         self.folder_button.setToolTip("Choose a folder (Ctrl+O)")
         self.field = QLineEdit(clearButtonEnabled=True)
         self.field.setAccessibleName("Search")
+        self._lens = QAction(self)
         self.refresh_button = QToolButton(autoRaise=True)
         self.refresh_button.setToolTip("Look for changes (F5)")
         self.results = ResultModel()
@@ -79,6 +81,7 @@ class MainWindow(QMainWindow):
         self._colour()
         self._connect()
         self._restore()
+        engine.load()
 
     def choose_folder(self) -> None:
         """Asks for a folder and searches it."""
@@ -124,6 +127,7 @@ class MainWindow(QMainWindow):
         font = self.field.font()
         font.setPointSizeF(font.pointSizeF() * 1.25)
         self.field.setFont(font)
+        self.field.addAction(self._lens, QLineEdit.ActionPosition.LeadingPosition)
         self.field.setMinimumHeight(self.field.sizeHint().height() + 8)
         for button in (self.folder_button, self.refresh_button):
             button.setIconSize(QSize(20, 20))
@@ -149,11 +153,15 @@ class MainWindow(QMainWindow):
         column.setSpacing(0)
         column.setContentsMargins(0, 0, 0, 0)
         column.addLayout(top)
+        column.addWidget(_rule())
         column.addWidget(self._stack, 1)
+        column.addWidget(_rule())
         column.addWidget(self.strip)
         self.setCentralWidget(centre)
         self.problems_button.hide()
         bar = self.statusBar()
+        bar.setContentsMargins(10, 0, 10, 2)
+        bar.setSizeGripEnabled(False)
         bar.addWidget(self.files_label)
         bar.addWidget(self.problems_button)
         bar.addPermanentWidget(self.time_label)
@@ -221,13 +229,17 @@ class MainWindow(QMainWindow):
             menu.addAction(action)
         if menu.actions():
             menu.addSeparator()
-        menu.addAction("Choose a folder …", self.choose_folder)
-        self.folder_button.setMenu(menu)
+            menu.addAction("Choose a folder …", self.choose_folder)
+            self.folder_button.setMenu(menu)
+            self.folder_button.setPopupMode(QToolButton.ToolButtonPopupMode.MenuButtonPopup)
 
     def _colour(self) -> None:
         colour = self.palette().windowText().color().name()
         self.folder_button.setIcon(icon("folder", colour))
         self.refresh_button.setIcon(icon("refresh", colour))
+        self._lens.setIcon(
+            icon("search", mixed(self.palette().text().color(), QColor("gray"), 0.3).name())
+        )
         self.problems_button.setIcon(icon("warning", "#d08700"))
 
     def _show_state(self) -> None:
@@ -248,7 +260,8 @@ class MainWindow(QMainWindow):
             detail = "Describe what you look for: other words for it are found, too."
             self.empty.show_text("search", f"Search in {shown_path(root.name)}", detail)
         elif self._answer is None or self._answer.query != query:
-            self.empty.show_text("search", "Searching …", "")
+            detail = "" if self._model_ready else "The model is being loaded."
+            self.empty.show_text("search", "Searching …", detail)
         elif self.engine.busy:
             self.empty.show_text("search", "Nothing found yet", "The folder is still indexed.")
         else:
@@ -280,7 +293,8 @@ class MainWindow(QMainWindow):
         if same and self._answer is not None and self._answer.results == answer.results:
             return  # the index grew elsewhere
         self._answer = answer
-        self.time_label.setText(f"{len(answer.results)} files in {answer.seconds * 1e3:.0f} ms")
+        found = "1 file" if len(answer.results) == 1 else f"{len(answer.results)} files"
+        self.time_label.setText(f"{found} in {answer.seconds * 1e3:.0f} ms   ·")
         self.results.show(answer.results, answer.query)
         if answer.results:
             row = self.results.row_of(kept.path) if same and kept is not None else 0
@@ -333,6 +347,7 @@ class MainWindow(QMainWindow):
     def _show_device(self, encoder: Encoder) -> None:
         device = encoder.device
         self.device_label.setText(f"{device.name} ({device.kind.upper()})")
+        self._model_ready = True
         self._search()
 
     @Slot(str)
@@ -344,7 +359,8 @@ class MainWindow(QMainWindow):
     @Slot(object)
     def _show_opened(self, counts: Counts) -> None:
         self._show_counts(counts)
-        self.strip.wait_for("Looking for changes …")
+        ready = "Looking for changes …" if self._model_ready else "Waiting for the model …"
+        self.strip.wait_for(ready)
         self._growing.start()
         self._search()
 
@@ -357,7 +373,7 @@ class MainWindow(QMainWindow):
     def _show_indexed(self, done: bool, counts: Counts) -> None:
         self._growing.stop()
         self._show_counts(counts)
-        if done:
+        if done or self._model_error:
             self.strip.hide()
         else:
             self.strip.show_stopped("Indexing has stopped. What is indexed can be searched.")
@@ -377,3 +393,12 @@ class MainWindow(QMainWindow):
     def _show_problems(self) -> None:
         if self.engine.root is not None:
             ProblemsDialog(self, self.engine.root, self.engine.problems()).open()
+
+
+def _rule() -> QFrame:
+    """A thin line between parts of the window."""
+    line = QFrame(frameShape=QFrame.Shape.NoFrame)
+    line.setFixedHeight(1)
+    line.setAutoFillBackground(True)
+    line.setBackgroundRole(QPalette.ColorRole.Midlight)
+    return line
