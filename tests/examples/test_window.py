@@ -200,6 +200,7 @@ def test_choose_search_and_open(
         QTest.keyClick(window.list, Qt.Key.Key_Return)
         QTest.keyClick(window, Qt.Key.Key_Return, Qt.KeyboardModifier.ControlModifier)
         place = window.list.visualRect(window.list.currentIndex()).center()
+        QTest.mouseClick(window.list.viewport(), Qt.MouseButton.LeftButton, pos=place)
         QTest.mouseDClick(window.list.viewport(), Qt.MouseButton.LeftButton, pos=place)
     finally:
         QDesktopServices.unsetUrlHandler("file")

@@ -39,6 +39,8 @@ class Viewer(QWidget):
         self._text = ""
         self._first = 0  # of the characters that are shown
         self._at = 0  # which passage is looked at
+        self._head = QWidget()
+        self._head.hide()
         self._name = QLabel(textFormat=Qt.TextFormat.PlainText)
         self._place = QLabel(textFormat=Qt.TextFormat.PlainText)
         self._place.setForegroundRole(QPalette.ColorRole.PlaceholderText)
@@ -80,6 +82,7 @@ class Viewer(QWidget):
         self._result = None
         self._text = ""
         self._edit.clear()
+        self._head.hide()
 
     def show_result(self, result: Result, text: str) -> None:
         """Shows a text at its best passage.
@@ -92,6 +95,7 @@ class Viewer(QWidget):
         self._name.setText(name)
         self._place.setText(shown_path(str(Path(result.path).parent)))
         self._place.setVisible(Path(result.path).parent != Path("."))
+        self._head.show()
         self._result = result
         self._text = text
         self._at = 0
@@ -114,7 +118,7 @@ class Viewer(QWidget):
         names.setSpacing(2)
         names.addWidget(self._name)
         names.addWidget(self._place)
-        head = QHBoxLayout()
+        head = QHBoxLayout(self._head)
         head.setContentsMargins(18, 12, 12, 10)
         head.addLayout(names, 1)
         head.addWidget(self._count)
@@ -123,7 +127,7 @@ class Viewer(QWidget):
         whole = QVBoxLayout(self)
         whole.setSpacing(0)
         whole.setContentsMargins(0, 0, 0, 0)
-        whole.addLayout(head)
+        whole.addWidget(self._head)
         whole.addWidget(self._edit, 1)
 
     def _colour(self) -> None:
