@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import lru_cache
 
-from PySide6.QtCore import QByteArray, QRectF, Qt
+from PySide6.QtCore import QByteArray, QEvent, QObject, QRectF, Qt
 from PySide6.QtGui import QColor, QIcon, QPainter, QPixmap
 from PySide6.QtSvg import QSvgRenderer
+from PySide6.QtWidgets import QWidget
 
 _SIZES = (16, 24, 32, 48, 96, 192)
 
@@ -76,6 +78,24 @@ def mixed(front: QColor, back: QColor, share: float) -> QColor:
         round(share * f.green() + rest * b.green()),
         round(share * f.blue() + rest * b.blue()),
     )
+
+
+def follow_palette(widget: QWidget, colour: Callable[[], None]) -> None:
+    """Colours a widget, again after each change between light and dark."""
+    widget.installEventFilter(_PaletteFilter(widget, colour))
+    colour()
+
+
+class _PaletteFilter(QObject):
+    def __init__(self, widget: QWidget, colour: Callable[[], None]) -> None:
+        super().__init__(widget)
+        self._colour = colour
+
+    def eventFilter(self, watched: QObject, event: QEvent) -> bool:
+        """Calls what colours, and lets the widget see the event, too."""
+        if event.type() == QEvent.Type.PaletteChange:
+            self._colour()
+        return False
 
 
 def _pixmap(renderer: QSvgRenderer, size: int) -> QPixmap:

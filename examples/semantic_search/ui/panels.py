@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 
-from PySide6.QtCore import QEvent, QSize, Qt, QUrl, Signal
+from PySide6.QtCore import QSize, Qt, QUrl, Signal
 from PySide6.QtGui import QDesktopServices, QPalette
 from PySide6.QtWidgets import (
     QDialog,
@@ -23,7 +23,7 @@ from PySide6.QtWidgets import (
 )
 
 from ..index import Progress
-from .icons import icon, mixed
+from .icons import follow_palette, icon, mixed
 from .results import shown_path
 
 _STEPS = 1000  # of the progress bar
@@ -62,6 +62,7 @@ class EmptyState(QWidget):
         column.addStretch(3)
         self.setAutoFillBackground(True)
         self.setBackgroundRole(QPalette.ColorRole.Base)
+        follow_palette(self, self._colour)
 
     def show_text(self, name: str, title: str, detail: str, button: str = "") -> None:
         """Shows something else.
@@ -78,12 +79,6 @@ class EmptyState(QWidget):
         self._button.setText(button)
         self._button.setVisible(bool(button))
         self._colour()
-
-    def changeEvent(self, event: QEvent) -> None:
-        """Follows a change between light and dark."""
-        super().changeEvent(event)
-        if event.type() == QEvent.Type.PaletteChange:
-            self._colour()
 
     def _colour(self) -> None:
         palette = self.palette()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from PySide6.QtCore import QEvent, Qt, Signal
+from PySide6.QtCore import Qt, Signal
 from PySide6.QtGui import QColor, QPalette, QTextCharFormat, QTextCursor
 from PySide6.QtWidgets import (
     QHBoxLayout,
@@ -20,7 +20,7 @@ from PySide6.QtWidgets import (
 from ..folder import PDF
 from ..search import Result
 from ..store import Hit
-from .icons import icon, mixed
+from .icons import follow_palette, icon, mixed
 from .results import shown_path, utf16
 
 # Longer texts are shown in part: a text widget takes a second for millions of characters.
@@ -66,7 +66,7 @@ class Viewer(QWidget):
         self._lay_out()
         self.setAutoFillBackground(True)
         self.setBackgroundRole(QPalette.ColorRole.Base)
-        self._colour()
+        follow_palette(self, self._colour)
 
     @property
     def result(self) -> Result | None:
@@ -106,12 +106,6 @@ class Viewer(QWidget):
         if self._result is not None:
             self._at = (self._at + by) % len(self._result.hits)
             self._show_part()
-
-    def changeEvent(self, event: QEvent) -> None:
-        """Follows a change between light and dark."""
-        super().changeEvent(event)
-        if event.type() == QEvent.Type.PaletteChange:
-            self._colour()
 
     def _lay_out(self) -> None:
         names = QVBoxLayout()

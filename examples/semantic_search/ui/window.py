@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from PySide6.QtCore import QEvent, QModelIndex, QSettings, QSize, Qt, QTimer, Slot
-from PySide6.QtGui import QAction, QCloseEvent, QColor, QKeySequence, QPalette, QShortcut
+from PySide6.QtCore import QModelIndex, QSettings, Qt, QTimer, Slot
+from PySide6.QtGui import QCloseEvent, QKeySequence, QPalette, QShortcut
 from PySide6.QtWidgets import (
     QFileDialog,
     QFrame,
-    QHBoxLayout,
     QLabel,
-    QLineEdit,
     QMainWindow,
-    QMenu,
     QSplitter,
     QStackedWidget,
     QToolButton,
@@ -25,9 +22,10 @@ from ..encoder import Encoder
 from ..index import Progress
 from ..store import Counts
 from .engine import Answer, Content, Engine
-from .icons import app_icon, icon, mixed
+from .icons import app_icon, icon
 from .panels import EmptyState, IndexStrip, ProblemsDialog, open_path
 from .results import ResultList, ResultModel, result_at, shown_path
+from .top import TopBar
 from .viewer import Viewer
 
 TITLE = "Semantic Search"
@@ -53,15 +51,7 @@ class MainWindow(QMainWindow):
         self._answer: Answer | None = None
         self.setWindowTitle(TITLE)
         self.setWindowIcon(app_icon())
-        self.folder_button = QToolButton(
-            toolButtonStyle=Qt.ToolButtonStyle.ToolButtonTextBesideIcon,
-        )
-        self.folder_button.setToolTip("Choose a folder (Ctrl+O)")
-        self.field = QLineEdit(clearButtonEnabled=True)
-        self.field.setAccessibleName("Search")
-        self._lens = QAction(self)
-        self.refresh_button = QToolButton(autoRaise=True)
-        self.refresh_button.setToolTip("Look for changes (F5)")
+        self.top = TopBar()
         self.results = ResultModel()
         self.list = ResultList(self.results)
         self.viewer = Viewer()
@@ -71,6 +61,7 @@ class MainWindow(QMainWindow):
         self.problems_button = QToolButton(
             autoRaise=True, toolButtonStyle=Qt.ToolButtonStyle.ToolButtonTextBesideIcon
         )
+        self.problems_button.setIcon(icon("warning", "#d08700"))
         self.time_label = QLabel()
         self.device_label = QLabel("Loading the model …")
         self._splitter = QSplitter(Qt.Orientation.Horizontal)
@@ -78,7 +69,6 @@ class MainWindow(QMainWindow):
         self._typing = QTimer(self, singleShot=True, interval=_PAUSE_MS)
         self._growing = QTimer(self, interval=_REFRESH_MS)
         self._lay_out()
-        self._colour()
         self._connect()
         self._restore()
         engine.load()
@@ -96,9 +86,7 @@ class MainWindow(QMainWindow):
         recent = [str(root), *(p for p in self._recent() if p != str(root))][:_MOST_RECENT]
         self._settings.setValue("recent", recent)
         self.setWindowTitle(f"{shown_path(root.name)} – {TITLE}")
-        self.folder_button.setText(shown_path(root.name) or str(root))
-        self.folder_button.setToolTip(f"{shown_path(str(root))}\nChoose another folder (Ctrl+O)")
-        self._fill_menu()
+        self.top.show_folder(root, recent)
         self._answer = None
         self.results.show((), "")
         self.viewer.clear()
@@ -107,7 +95,7 @@ class MainWindow(QMainWindow):
         self.strip.wait_for("Opening the index …")
         self.engine.open(root)
         self._show_state()
-        self.field.setFocus()
+        self.top.field.setFocus()
 
     def closeEvent(self, event: QCloseEvent) -> None:
         """Keeps the sizes; the threads end after their step."""
@@ -117,28 +105,7 @@ class MainWindow(QMainWindow):
         self.engine.cancel()
         super().closeEvent(event)
 
-    def changeEvent(self, event: QEvent) -> None:
-        """Follows a change between light and dark."""
-        super().changeEvent(event)
-        if event.type() == QEvent.Type.PaletteChange:
-            self._colour()
-
     def _lay_out(self) -> None:
-        font = self.field.font()
-        font.setPointSizeF(font.pointSizeF() * 1.25)
-        self.field.setFont(font)
-        self.field.addAction(self._lens, QLineEdit.ActionPosition.LeadingPosition)
-        self.field.setMinimumHeight(self.field.sizeHint().height() + 8)
-        for button in (self.folder_button, self.refresh_button):
-            button.setIconSize(QSize(20, 20))
-            button.setMinimumHeight(self.field.minimumHeight())
-        self.folder_button.setText("Choose a folder")
-        top = QHBoxLayout()
-        top.setSpacing(10)
-        top.setContentsMargins(14, 12, 14, 12)
-        top.addWidget(self.folder_button)
-        top.addWidget(self.field, 1)
-        top.addWidget(self.refresh_button)
         self._splitter.addWidget(self.list)
         self._splitter.addWidget(self.viewer)
         self._splitter.setChildrenCollapsible(False)
@@ -152,7 +119,7 @@ class MainWindow(QMainWindow):
         column = QVBoxLayout(centre)
         column.setSpacing(0)
         column.setContentsMargins(0, 0, 0, 0)
-        column.addLayout(top)
+        column.addWidget(self.top)
         column.addWidget(_rule())
         column.addWidget(self._stack, 1)
         column.addWidget(_rule())
@@ -169,18 +136,19 @@ class MainWindow(QMainWindow):
         self.resize(1080, 700)
 
     def _connect(self) -> None:
-        self.field.textChanged.connect(self._type)
-        self.field.returnPressed.connect(self._enter_list)
+        self.top.field.textChanged.connect(self._type)
+        self.top.field.returnPressed.connect(self._enter_list)
         self._typing.timeout.connect(self._search)
         self._growing.timeout.connect(self._search)
         self.list.selectionModel().currentChanged.connect(self._select)
-        self.list.activated.connect(lambda index: self._open_file())
+        self.list.activated.connect(lambda index: self._open())
         self.list.left_upwards.connect(self._focus_field)
-        self.viewer.open_asked.connect(self._open_file)
-        self.viewer.folder_asked.connect(self._open_parent)
+        self.viewer.open_asked.connect(lambda: self._open())
+        self.viewer.folder_asked.connect(lambda: self._open(above=True))
         self.empty.pressed.connect(self.choose_folder)
-        self.folder_button.clicked.connect(self.choose_folder)
-        self.refresh_button.clicked.connect(self._update)
+        self.top.choose_asked.connect(self.choose_folder)
+        self.top.folder_chosen.connect(self.open_folder)
+        self.top.refresh_button.clicked.connect(self._update)
         self.problems_button.clicked.connect(self._show_problems)
         self.strip.cancel_asked.connect(self.engine.cancel)
         self.strip.resume_asked.connect(self._update)
@@ -191,12 +159,12 @@ class MainWindow(QMainWindow):
             ("F5", self._update),
             ("F3", lambda: self.viewer.step(1)),
             ("Shift+F3", lambda: self.viewer.step(-1)),
-            ("Ctrl+Return", self._open_parent),
+            ("Ctrl+Return", lambda: self._open(above=True)),
             ("Escape", self._escape),
             ("Ctrl+Q", self.close),
         ):
             QShortcut(QKeySequence(keys), self, slot)
-        below = QShortcut(QKeySequence("Down"), self.field, self._enter_list)
+        below = QShortcut(QKeySequence("Down"), self.top.field, self._enter_list)
         below.setContext(Qt.ShortcutContext.WidgetShortcut)
         self.engine.model_ready.connect(self._show_device)
         self.engine.model_failed.connect(self._show_model_error)
@@ -212,7 +180,7 @@ class MainWindow(QMainWindow):
             self.restoreGeometry(geometry)
         if splitter := self._settings.value("splitter"):
             self._splitter.restoreState(splitter)
-        self._fill_menu()
+        self.top.show_folder(None, self._recent())
         self._show_state()
         if (recent := self._recent()) and Path(recent[0]).is_dir():
             self.open_folder(Path(recent[0]))
@@ -221,33 +189,9 @@ class MainWindow(QMainWindow):
         found = self._settings.value("recent") or []
         return [found] if isinstance(found, str) else list(found)
 
-    def _fill_menu(self) -> None:
-        menu = QMenu(self.folder_button)
-        for path in self._recent():
-            action = QAction(shown_path(path), menu)
-            action.triggered.connect(lambda _=False, p=path: self.open_folder(Path(p)))
-            menu.addAction(action)
-        if menu.actions():
-            menu.addSeparator()
-            menu.addAction("Choose a folder …", self.choose_folder)
-            self.folder_button.setMenu(menu)
-            self.folder_button.setPopupMode(QToolButton.ToolButtonPopupMode.MenuButtonPopup)
-
-    def _colour(self) -> None:
-        colour = self.palette().windowText().color().name()
-        self.folder_button.setIcon(icon("folder", colour))
-        self.refresh_button.setIcon(icon("refresh", colour))
-        self._lens.setIcon(
-            icon("search", mixed(self.palette().text().color(), QColor("gray"), 0.3).name())
-        )
-        self.problems_button.setIcon(icon("warning", "#d08700"))
-
     def _show_state(self) -> None:
         """Results where there are some; else why there are none, and what to do."""
-        root, query = self.engine.root, self.field.text().strip()
-        self.field.setEnabled(root is not None)
-        self.refresh_button.setEnabled(root is not None)
-        self.field.setPlaceholderText("Search by meaning …" if root else "")
+        root, query = self.engine.root, self.top.field.text().strip()
         self._stack.setCurrentWidget(self.empty)
         if self._model_error:
             self.empty.show_text("warning", "The model could not be loaded", self._model_error)
@@ -270,7 +214,7 @@ class MainWindow(QMainWindow):
     @Slot()
     def _type(self) -> None:
         self._typing.start()
-        if not self.field.text().strip():
+        if not self.top.field.text().strip():
             self._answer = None
             self.results.show((), "")
             self.viewer.clear()
@@ -279,14 +223,14 @@ class MainWindow(QMainWindow):
 
     @Slot()
     def _search(self) -> None:
-        query = self.field.text().strip()
+        query = self.top.field.text().strip()
         if query and self.engine.root is not None:
             self.engine.search(query)
             self._show_state()
 
     @Slot(object)
     def _show_answer(self, answer: Answer) -> None:
-        if answer.query != self.field.text().strip():
+        if answer.query != self.top.field.text().strip():
             return
         kept = result_at(self.list.currentIndex())
         same = self._answer is not None and self._answer.query == answer.query
@@ -319,24 +263,19 @@ class MainWindow(QMainWindow):
             self.list.setFocus()
 
     def _focus_field(self) -> None:
-        self.field.setFocus()
-        self.field.selectAll()
+        self.top.field.setFocus()
+        self.top.field.selectAll()
 
     def _escape(self) -> None:
-        self.field.clear()
-        self.field.setFocus()
+        self.top.field.clear()
+        self.top.field.setFocus()
 
-    def _open_file(self) -> None:
-        self._open(lambda path: path)
-
-    def _open_parent(self) -> None:
-        self._open(lambda path: path.parent)
-
-    def _open(self, what: object) -> None:
+    def _open(self, above: bool = False) -> None:
+        """Opens the file that is chosen, or the folder that it lies in."""
         result = result_at(self.list.currentIndex())
         if result is not None and self.engine.root is not None:
-            path = what(self.engine.root / result.path)  # type: ignore[operator]
-            if not open_path(path):
+            path = self.engine.root / result.path
+            if not open_path(path.parent if above else path):
                 self.statusBar().showMessage(f"{shown_path(str(path))} cannot be opened.", 5000)
 
     @Slot()
