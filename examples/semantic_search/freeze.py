@@ -31,6 +31,7 @@ encoder.close()
 def main() -> None:
     """Makes dist/semantic-search."""
     import PyInstaller.__main__
+
     from clrt.text.locate import find_model
 
     from .encoder import DEFAULT_MODEL
