@@ -10,13 +10,14 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 NAME = "semantic-search"
 # What clrt imports for other purposes than to run a compiled model of text.
 _LEFT_OUT = ("IPython", "huggingface_hub", "matplotlib", "onnx", "onnxruntime", "rich", "tkinter")
-_LEFT_OUT += ("torch", "typer", "PIL", "cryptography", "numpy.f2py", "sqlite3", "setuptools")
+_LEFT_OUT += ("torch", "typer", "PIL", "cryptography", "numpy.f2py", "setuptools")
 _WARM_UP = """
 import sys
 from examples.semantic_search.encoder import Encoder
@@ -51,13 +52,22 @@ def main() -> None:
         [
             *("--name", NAME, "--noconfirm", "--clean", "--windowed", "--log-level", "WARN"),
             *("--distpath", str(ROOT / "dist"), "--workpath", str(work), "--specpath", str(work)),
-            *("--paths", str(ROOT), "--collect-binaries", "sqlite_vec"),
+            *("--paths", str(ROOT)),
+            *(f"--add-binary={file}{os.pathsep}sqlite_vec" for file in _extension()),
             *("--add-data", f"{model}{os.pathsep}."),
             *("--add-data", f"{programs}{os.pathsep}clrt/shipped/programs"),
             *(f"--exclude-module={name}" for name in _LEFT_OUT),
             str(launcher),
         ]
     )
+
+
+def _extension() -> Iterator[Path]:
+    """The library of sqlite-vec, which SQLite loads and nothing imports."""
+    import sqlite_vec
+
+    place = Path(sqlite_vec.loadable_path())  # without its suffix
+    return place.parent.glob(f"{place.name}.*")
 
 
 def _compiled(model: Path, folder: Path) -> Path:
