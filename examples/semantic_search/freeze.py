@@ -18,15 +18,9 @@ NAME = "semantic-search"
 # What clrt imports for other purposes than to run a compiled model of text.
 _LEFT_OUT = ("IPython", "huggingface_hub", "matplotlib", "onnx", "onnxruntime", "rich", "tkinter")
 _LEFT_OUT += ("torch", "typer", "PIL", "cryptography", "numpy.f2py", "setuptools")
-_WARM_UP = """
-import sys
-from examples.semantic_search.encoder import Encoder
-from examples.semantic_search.index import BATCH
-encoder = Encoder(sys.argv[1])
-for words in (4, 100):
-    encoder.encode_passages(["word " * words] * BATCH)
-encoder.close()
-"""
+# Batches and lengths of texts for which kernels are chosen.
+_SHAPES = ("1x16", "16x32", "16x128")
+_INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 
 
 def main() -> None:
@@ -40,10 +34,9 @@ def main() -> None:
     work = ROOT / "build" / "search-app"
     model = work / f"{DEFAULT_MODEL}.clrt"
     work.mkdir(parents=True, exist_ok=True)
-    convert = Path(sys.executable).with_name("clrt-convert")
-    source = str(find_model(DEFAULT_MODEL))
-    _run(str(convert), source, "--precision", "float16", "--output", str(model))
-    programs = _compiled(model, work / "programs")
+    programs = work / "programs"
+    shutil.rmtree(programs, ignore_errors=True)
+    _convert(str(find_model(DEFAULT_MODEL)), model, programs)
     launcher = work / "launcher.py"
     launcher.write_text(
         "import sys\nfrom examples.semantic_search.ui.app import main\nsys.exit(main())\n"
@@ -70,15 +63,12 @@ def _extension() -> Iterator[Path]:
     return place.parent.glob(f"{place.name}.*")
 
 
-def _compiled(model: Path, folder: Path) -> Path:
-    """The programs that this machine's devices run for the model, as clrt's cache keeps them."""
-    shutil.rmtree(folder, ignore_errors=True)
-    _run(sys.executable, "-c", _WARM_UP, str(model), CLRT_CACHE_DIR=str(folder))
-    return folder
-
-
-def _run(*command: str, **environment: str) -> None:
-    subprocess.run(command, cwd=ROOT, env=os.environ | environment, check=True)
+def _convert(source: str, model: Path, programs: Path) -> None:
+    """Writes the model as one file, and what PoCL makes of its kernels for CPUs as this one."""
+    command = [str(Path(sys.executable).with_name("clrt-convert")), source, "--output", str(model)]
+    command += ["--precision", "float16", "--precompile", str(programs), "--device", "pocl"]
+    command += [f"--shape={name}={shape}" for shape in _SHAPES for name in _INPUTS]
+    subprocess.run(command, cwd=ROOT, check=True)
 
 
 if __name__ == "__main__":
