@@ -12,8 +12,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
-from examples.semantic_search.store import Counts, Store
 
+from examples.semantic_search.store import Counts, Store
 from tests.examples.samples import write_numbered
 
 ROOT = Path(__file__).resolve().parents[2]
