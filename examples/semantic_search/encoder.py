@@ -7,9 +7,10 @@ import threading
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import numpy as np
-from numpy.typing import NDArray
+if TYPE_CHECKING:
+    from .store import FloatArray
 
 DEFAULT_MODEL = "all-MiniLM-L6-v2"
 _PROBE = "The quick brown fox jumps over the lazy dog."
@@ -53,7 +54,7 @@ class Encoder:
         self._condition = threading.Condition()
         self.probe = self.encode_query(_PROBE)
 
-    def encode_query(self, text: str) -> NDArray[np.float32]:
+    def encode_query(self, text: str) -> FloatArray:
         """The vector [dimension] of what a user typed. Passages wait for it."""
         with self._condition:
             self._waiting += 1
@@ -64,7 +65,7 @@ class Encoder:
                 self._waiting -= 1
                 self._condition.notify_all()
 
-    def encode_passages(self, texts: Sequence[str]) -> NDArray[np.float32]:
+    def encode_passages(self, texts: Sequence[str]) -> FloatArray:
         """The vectors [len(texts), dimension] of passages, once no query is on its way."""
         with self._condition:
             self._condition.wait_for(lambda: self._waiting == 0)

@@ -5,12 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from .folder import Entry, scan
 from .passages import split_passages
 from .problems import ProblemError
 from .reader import FileReader
-from .store import FloatArray, Store
+from .store import Store
+
+if TYPE_CHECKING:
+    from .store import FloatArray
 
 BATCH = 16  # passages per run of the model and per transaction
 # Files are read until there are so many passages: the longest of them then share batches.
@@ -34,7 +38,7 @@ class Progress:
 
 Report = Callable[[Progress], None]
 Cancelled = Callable[[], bool]
-Encode = Callable[[Sequence[str]], FloatArray]
+Encode = Callable[[Sequence[str]], "FloatArray"]
 
 
 def update_index(

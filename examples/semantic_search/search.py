@@ -5,9 +5,13 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from .passages import Span
-from .store import FloatArray, Hit, Store
+from .store import Hit, Store
+
+if TYPE_CHECKING:
+    from .store import FloatArray
 
 MOST_PASSAGES = 200
 MOST_RESULTS = 50

@@ -10,17 +10,18 @@ import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 import apsw
-import numpy as np
-import sqlite_vec
-from numpy.typing import NDArray
 
 from .folder import Stamp
 from .passages import Span
 
-FloatArray = NDArray[np.float32]
+if TYPE_CHECKING:  # the window stands before NumPy is imported
+    import numpy as np
+    from numpy.typing import NDArray
+
+    FloatArray = NDArray[np.float32]
 
 # Another number makes the index anew: texts are extracted or cut in another way.
 FORMAT = 1
@@ -253,6 +254,8 @@ class Store:
             self._connection.execute("INSERT INTO model VALUES (?)", (_blob(probe),))
 
     def _is_model(self, probe: FloatArray) -> bool:
+        import numpy as np
+
         known = [
             np.frombuffer(cast(bytes, blob), np.float32)
             for (blob,) in self._connection.execute("SELECT probe FROM model").fetchall()
@@ -325,6 +328,8 @@ def mend(file: Path) -> bool:
 
 
 def _opened(file: Path) -> apsw.Connection:
+    import sqlite_vec  # it imports NumPy
+
     connection = apsw.Connection(os.fspath(file))
     try:
         connection.set_busy_timeout(_WAIT_MS)
@@ -350,8 +355,8 @@ def _create_tables(connection: apsw.Connection) -> None:
 
 
 def _blob(vector: FloatArray) -> bytes:
-    return np.ascontiguousarray(vector, np.float32).tobytes()
+    return vector.astype("f4").tobytes()
 
 
 def _likeness(a: FloatArray, b: FloatArray) -> float:
-    return float(a @ b / max(float(np.linalg.norm(a) * np.linalg.norm(b)), 1e-12))
+    return float(a @ b) / max(float(a @ a * (b @ b)) ** 0.5, 1e-12)

@@ -7,10 +7,12 @@ import os
 import re
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from examples.semantic_search.store import FloatArray
+if TYPE_CHECKING:
+    from examples.semantic_search.store import FloatArray
 
 DIMENSION = 64
 TEXTS = {

@@ -9,6 +9,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -18,8 +19,11 @@ from examples.semantic_search.index import BATCH, Progress, update_index
 from examples.semantic_search.problems import ProblemError
 from examples.semantic_search.reader import FileReader
 from examples.semantic_search.search import find
-from examples.semantic_search.store import FloatArray, Store, mend
+from examples.semantic_search.store import Store, mend
 from tests.examples.samples import TEXTS, encode, touch_later, write_numbered, write_texts
+
+if TYPE_CHECKING:
+    from examples.semantic_search.store import FloatArray
 
 ROOT = Path(__file__).resolve().parents[2]
 needs_links = pytest.mark.skipif(sys.platform == "win32", reason="links need rights there")
