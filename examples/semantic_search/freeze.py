@@ -45,7 +45,7 @@ def main() -> None:
         [
             *("--name", NAME, "--noconfirm", "--clean", "--windowed", "--log-level", "WARN"),
             *("--distpath", str(ROOT / "dist"), "--workpath", str(work), "--specpath", str(work)),
-            *("--paths", str(ROOT)),
+            *("--paths", str(ROOT), "--hidden-import", "sqlite_vec"),
             *(f"--add-binary={file}{os.pathsep}sqlite_vec" for file in _extension()),
             *("--add-data", f"{model}{os.pathsep}."),
             *("--add-data", f"{programs}{os.pathsep}clrt/shipped/programs"),
@@ -57,9 +57,9 @@ def main() -> None:
 
 def _extension() -> Iterator[Path]:
     """The library of sqlite-vec, which SQLite loads and nothing imports."""
-    import sqlite_vec
+    from .store import vector_extension
 
-    place = Path(sqlite_vec.loadable_path())  # without its suffix
+    place = Path(vector_extension())
     return place.parent.glob(f"{place.name}.*")
 
 

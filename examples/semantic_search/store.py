@@ -6,6 +6,7 @@ passages without a vector say what is left to do.
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -304,6 +305,18 @@ class Store:
         return int(cast(int, number))
 
 
+def vector_extension() -> str:
+    """The library of sqlite-vec, without its suffix.
+
+    The package is not imported: it imports NumPy, which another thread does at this time, and that
+    two threads do not import at once.
+    """
+    spec = importlib.util.find_spec("sqlite_vec")
+    if spec is None or spec.origin is None:
+        raise ModuleNotFoundError("sqlite-vec is missing; install it by: pip install sqlite-vec.")
+    return os.path.join(os.path.dirname(spec.origin), "vec0")
+
+
 def mend(file: Path) -> bool:
     """Puts a damaged index, or one of another format, aside; nothing may have it open.
 
@@ -328,14 +341,12 @@ def mend(file: Path) -> bool:
 
 
 def _opened(file: Path) -> apsw.Connection:
-    import sqlite_vec  # it imports NumPy
-
     connection = apsw.Connection(os.fspath(file))
     try:
         connection.set_busy_timeout(_WAIT_MS)
         connection.transaction_mode = "IMMEDIATE"
         connection.enable_load_extension(True)
-        connection.load_extension(sqlite_vec.loadable_path())
+        connection.load_extension(vector_extension())
         connection.enable_load_extension(False)
         connection.pragma("journal_mode", "wal")  # readers do not wait for the writer
         connection.pragma("synchronous", "normal")
