@@ -7,6 +7,7 @@ passages without a vector say what is left to do.
 from __future__ import annotations
 
 import importlib.util
+import math
 import os
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -370,4 +371,4 @@ def _blob(vector: FloatArray) -> bytes:
 
 
 def _likeness(a: FloatArray, b: FloatArray) -> float:
-    return float(a @ b) / max(float(a @ a * (b @ b)) ** 0.5, 1e-12)
+    return float(a @ b) / max(math.sqrt(float(a @ a) * float(b @ b)), 1e-12)
