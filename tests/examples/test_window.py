@@ -42,7 +42,7 @@ from examples.semantic_search.ui.window import MainWindow  # noqa: E402
 from tests.examples.samples import TEXTS, pdf, write_numbered, write_texts  # noqa: E402
 
 ROOT = Path(__file__).resolve().parents[2]
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 
 pytestmark = pytest.mark.slow
 
