@@ -8,14 +8,21 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 import time
 from collections.abc import Callable
-from multiprocessing.connection import Connection
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from .extract import extract
 from .problems import ProblemError
+
+if TYPE_CHECKING:
+    if sys.platform == "win32":
+        from multiprocessing.connection import PipeConnection as Connection
+    else:
+        from multiprocessing.connection import Connection
 
 LONGEST_S = 60.0
 _TICK_S = 0.05
@@ -82,7 +89,7 @@ class FileReader:
             self._process, self._pipe = process, pipe
             try:
                 pipe.recv()
-            except EOFError as error:  # no file is to blame
+            except (EOFError, OSError) as error:  # no file is to blame
                 self.close()
                 raise RuntimeError("The process that reads files does not start.") from error
         return self._pipe
