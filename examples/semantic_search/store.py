@@ -243,9 +243,9 @@ class Store:
         Args:
             probe: The model's vector of a text that is always the same: [dimension].
         """
-        if self._is_model(probe):
-            return
         with self._connection:
+            if self.is_of_model(probe):
+                return
             self._connection.execute("DROP TABLE IF EXISTS vectors")
             self._connection.execute(
                 f"CREATE VIRTUAL TABLE vectors USING vec0"
@@ -255,7 +255,12 @@ class Store:
             self._connection.execute("DELETE FROM model")
             self._connection.execute("INSERT INTO model VALUES (?)", (_blob(probe),))
 
-    def _is_model(self, probe: FloatArray) -> bool:
+    def is_of_model(self, probe: FloatArray) -> bool:
+        """Whether a model made the vectors.
+
+        Args:
+            probe: As in `accept_model`.
+        """
         import numpy as np
 
         known = [

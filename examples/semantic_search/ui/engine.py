@@ -294,7 +294,10 @@ class _Searcher(QObject):
     @Slot(object)
     def _enter(self, file: Path) -> None:
         self._leave()
-        self._store = Store(file)
+        try:
+            self._store = Store(file)
+        except Exception as error:
+            self.failed.emit(f"{type(error).__name__}: {error}")
 
     @Slot()
     def _leave(self) -> None:
@@ -311,8 +314,8 @@ class _Searcher(QObject):
         encoder = self._encoder.result()
         start = time.perf_counter()
         try:
-            self._store.accept_model(encoder.probe)
-            found = find(self._store, encoder.encode_query(query)) if query else []
+            known = self._store.is_of_model(encoder.probe)
+            found = find(self._store, encoder.encode_query(query)) if known else []
         except Exception as error:  # the window stays
             self.failed.emit(f"{type(error).__name__}: {error}")
             return
@@ -324,4 +327,9 @@ class _Searcher(QObject):
     def _read(self, number: int, path: str) -> None:
         if number < self._newest_text or self._store is None:
             return
-        self.read.emit(Content(path, self._store.text(path) or ""))
+        try:
+            text = self._store.text(path) or ""
+        except Exception as error:
+            self.failed.emit(f"{type(error).__name__}: {error}")
+        else:
+            self.read.emit(Content(path, text))
