@@ -113,5 +113,32 @@ $(VENV)/.docs: $(VENV)/.demo
 docs: $(VENV)/.docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
 
+.PHONY: search search-app test-search test-search-app
+
+$(VENV)/.search: $(VENV)/.dev
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[search]"
+	@touch $@
+
+search: $(VENV)/.search
+	$(BIN)/python -m examples.semantic_search
+
+# dist/semantic-search: the example for machines without Python.
+search-app: $(VENV)/.search
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check "pyinstaller>=6.10"
+	$(BIN)/python -m examples.semantic_search.freeze
+
+# Drives the window of the example on a display of its own; screenshots lie under build/screenshots.
+test-search: $(VENV)/.search
+	@command -v xvfb-run >/dev/null || { \
+	  echo "apt-get install xvfb libegl1 libgl1 libxcb-cursor0 libxkbcommon-x11-0"; exit 1; }
+	$(BIN)/mypy examples/semantic_search/__main__.py
+	QT_QPA_PLATFORM=xcb CLRT_SCREENSHOTS=build/screenshots xvfb-run --auto-servernum \
+	  --server-args "-screen 0 1280x900x24" $(BIN)/pytest tests/examples
+
+# Drives what `make search-app` made, in a root with the system's libraries and no more.
+test-search-app: search-app
+	xvfb-run --auto-servernum --server-args "-screen 0 1280x900x24" \
+	  $(BIN)/pytest tests/examples/frozen_search.py
+
 clean:
 	rm -rf $(VENV) .venv-integrations .venv-oracles .venv-programs .venv-ray .cache-tests build dist

@@ -10,7 +10,7 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-FOLDERS = ("clrt", "kernels_cl", "tests", "tools")
+FOLDERS = ("clrt", "examples", "kernels_cl", "tests", "tools")
 SOURCES = (".py", ".cl", ".clh", ".inc")
 
 MOST_LINES = {"function": 80, "class": 300, "file": 450}
