@@ -24,6 +24,8 @@ _SETTLED_S = 60.0
 _PATIENCE_S, _AGAIN_S = 1.0, 0.02
 # What Windows takes as a path without the prefix `\\?\`, less the names of files beside it.
 _LONGEST_PATH = 160
+# What an application that is frozen brings along for clrt: `programs` and `linker`.
+SHIPPED = Path(__file__).parent / "shipped"
 
 
 @contextlib.contextmanager

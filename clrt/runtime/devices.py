@@ -6,7 +6,6 @@ import contextlib
 import dataclasses
 import difflib
 import re
-import shutil
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -19,13 +18,17 @@ from clrt.device.quirks import quirks_of
 from clrt.errors import DeviceError, warn_user
 from clrt.runtime.driver import Guard, cl, note_use
 from clrt.runtime.icd import install_hint, load_failure
+from clrt.runtime.linker import has_linker
 from clrt.runtime.matrix_unit import matrix_shapes
 from clrt.runtime.pocl import float_lanes, repair_target_cpu, target_of
 
 # CL_PLATFORM_NOT_FOUND_KHR: nothing is installed.
 _NO_PLATFORM = -1001
 _KNOWN_AS = {"pocl": "portable computing language"}
-_LINKER_NOTE = "PoCL needs the linker `ld`: apt-get install binutils (or your system's package)"
+_LINKER_NOTE = (
+    "PoCL needs the linker `ld`: apt-get install binutils (or your system's package); an "
+    "application that is frozen can bring one along"
+)
 
 
 @dataclass(frozen=True)
@@ -186,7 +189,7 @@ def _note(caps: DeviceCaps) -> str:
 
 def _unusable(caps: DeviceCaps) -> str:
     """Why a device cannot be used; empty where it can."""
-    if sys.platform == "linux" and "needs-linker" in caps.quirks and shutil.which("ld") is None:
+    if sys.platform == "linux" and "needs-linker" in caps.quirks and not has_linker():
         return _LINKER_NOTE
     return ""
 

@@ -19,7 +19,7 @@ from weakref import WeakValueDictionary
 import clrt
 from clrt.device.caps import DeviceCaps
 from clrt.errors import ClrtError, InputError, KernelBuildError
-from clrt.files import is_private, make_cache_folder, read_regular, replacing
+from clrt.files import SHIPPED, is_private, make_cache_folder, read_regular, replacing
 from clrt.kernels.spec import KernelSpec
 from clrt.runtime.driver import NO_BUILD, Guard, binary_of, check_process, cl
 from clrt.runtime.invokers import remember_invokers
@@ -31,6 +31,8 @@ _NO_WARNINGS = "-w"
 _KEPT = 16
 # Of the largest entry that is read.
 _MOST_BYTES = 256 << 20
+# Programs that come with an application: read where the cache has none, never written.
+_SHIPPED_PROGRAMS = SHIPPED / "programs"
 remember_invokers()
 
 
@@ -157,25 +159,10 @@ class ProgramCache:
             str(error),
         )
 
-    def _is_private(self) -> bool:
-        """Whether nobody else can put entries into the folder."""
-        try:
-            return is_private(self.folder.stat())
-        except OSError:
-            return False
-
-    def _path(self, key: str) -> Path:
-        return self.folder / f"{key}.clbin"
-
     def _load(self, key: str, options: Sequence[str]) -> cl.Program | None:
-        try:
-            if not self._is_private():
-                return None
-            data = read_regular(self._path(key), _MOST_BYTES, private=True)
-        except OSError:
-            return None
-        digest, binary = data[:32], data[32:]
-        if _digest(key, binary) != digest:
+        binaries = (_read(folder, key) for folder in (self.folder, _SHIPPED_PROGRAMS))
+        binary = next((b for b in binaries if b is not None), None)
+        if binary is None:
             return None
         try:
             return self._compile(cl.Program(self.context, [self.device], [binary]), options)
@@ -199,9 +186,9 @@ class ProgramCache:
         Raises:
             InputError: The folder cannot be written, or is open to others.
         """
-        path = self._path(key)
+        path = _path(self.folder, key)
         make_cache_folder(self.folder)
-        if not self._is_private():
+        if not _is_private(self.folder):
             raise InputError(
                 f"Other users can write to '{self.folder}', so that no programs are kept there; "
                 "close it by chmod go-w, or name another folder."
@@ -211,6 +198,28 @@ class ProgramCache:
             _clear_way(path)
             with replacing(path, sync=False) as stream:  # a torn entry fails its digest
                 stream.write(_digest(key, binary) + binary)
+
+
+def _path(folder: Path, key: str) -> Path:
+    return folder / f"{key}.clbin"
+
+
+def _is_private(folder: Path) -> bool:
+    """Whether nobody else can put entries into a folder."""
+    try:
+        return is_private(folder.stat())
+    except OSError:
+        return False
+
+
+def _read(folder: Path, key: str) -> bytes | None:
+    """The binary of an entry; None where there is none, or none to be trusted."""
+    try:
+        data = read_regular(_path(folder, key), _MOST_BYTES, private=True)
+    except OSError:
+        return None
+    digest, binary = data[:32], data[32:]
+    return binary if _is_private(folder) and _digest(key, binary) == digest else None
 
 
 def _digest(key: str, binary: bytes) -> bytes:

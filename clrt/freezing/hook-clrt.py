@@ -1,0 +1,51 @@
+"""PyInstaller's hook for clrt; docs/guides/frozen-apps.md tells its settings."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from PyInstaller.config import CONF
+from PyInstaller.utils.hooks import (
+    collect_data_files,
+    collect_submodules,
+    get_hook_config,
+    logger,
+)
+
+from clrt.freezing import contents
+from clrt.freezing.elf import without_symbols
+
+hiddenimports = [name for package in contents.MODULES for name in collect_submodules(package)]
+datas = [entry for package in contents.DATA for entry in collect_data_files(package)]
+
+
+def hook(hook_api: Any) -> None:
+    """Adds PoCL, without its symbols, and a linker for it.
+
+    Settings: `cpus`, as `contents.pocl_files` takes them; `linker`, a path, or False for an
+    application that brings none.
+    """
+    for path, folder in contents.pocl_files(get_hook_config(hook_api, "clrt", "cpus")):
+        if ".so" in path.name:
+            copy = _copy(without_symbols(path.read_bytes()), path.name)
+            hook_api.add_binaries([(copy, folder)])
+        else:
+            hook_api.add_datas([(str(path), folder)])
+    wanted = get_hook_config(hook_api, "clrt", "linker")
+    if wanted is False:
+        return
+    linker = contents.linker() if wanted is None else Path(wanted)
+    if linker is None:
+        logger.warning("clrt: PoCL needs the linker `ld`, and there is none here to bring along.")
+    else:
+        hook_api.add_binaries([(_copy(linker.read_bytes(), "ld"), contents.LINKER_FOLDER)])
+
+
+def _copy(data: bytes, name: str) -> str:
+    """A file that PyInstaller takes, under the name that it will have."""
+    target = Path(CONF["workpath"]) / "clrt" / name
+    target.parent.mkdir(parents=True, exist_ok=True)
+    target.write_bytes(data)
+    target.chmod(0o755)
+    return str(target)
