@@ -23,6 +23,7 @@ from clrt.errors import (
     RunTimeoutError,
     ShapeError,
     UnsupportedError,
+    needing,
 )
 
 if TYPE_CHECKING:
@@ -95,7 +96,8 @@ _HOMES = {
 def __getattr__(name: str) -> object:
     if name not in _HOMES:
         raise AttributeError(f"module 'clrt' has no attribute '{name}'")
-    value = getattr(importlib.import_module(_HOMES[name]), name)
+    with needing(f"clrt.{name}"):
+        value = getattr(importlib.import_module(_HOMES[name]), name)
     globals()[name] = value
     return value
 

@@ -6,7 +6,8 @@ import copy
 import re
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
 
@@ -17,6 +18,15 @@ _FOLDER = Path(__file__).parent
 _LONG_WORD = re.compile(r"\S{400,}")
 _WORD_ENDS = 200, 100
 _LONGEST = 20_000
+# Packages that not everybody needs, and the extra of clrt that each belongs to.
+_EXTRAS = {
+    "google": "onnx",
+    "onnx": "onnx",
+    "rich": "cli",
+    "tokenizers": "text",
+    "tqdm": "text",
+    "typer": "cli",
+}
 
 
 def shown(text: str, lines: bool = False) -> str:
@@ -196,3 +206,26 @@ def warn_user(message: str, category: type[Warning] = UserWarning) -> None:
     while frame.f_back is not None and _FOLDER in Path(frame.f_code.co_filename).parents:
         level, frame = level + 1, frame.f_back
     warnings.warn(shown(message), category, stacklevel=level)
+
+
+@contextmanager
+def needing(what: str) -> Iterator[None]:
+    """Around imports: says which extra brings a package that is missing.
+
+    Args:
+        what: What needs it, as the message begins.
+
+    Raises:
+        UnsupportedError: A package of an extra is not installed.
+    """
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        package = (error.name or "").partition(".")[0]
+        if package not in _EXTRAS:
+            raise
+        extra = _EXTRAS[package]
+        raise UnsupportedError(
+            f"{what} needs the package {package}, which is not here: pip install 'clrt[{extra}]', "
+            "or let the frozen application include it."
+        ) from error

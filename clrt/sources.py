@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, TypeGuard
 
 from clrt.container.compiled import SUFFIX, read_compiled
-from clrt.errors import ModelError
+from clrt.errors import ModelError, needing
 from clrt.ir.graph import Graph
 from clrt.ops.blaming import Blaming
 
@@ -65,7 +65,8 @@ def onnx_model(source: str | Path) -> Path | bytes:
     file = None if is_compiled(source) else onnx_file(source)
     if file is not None:
         return file
-    from clrt.exporter.onnx_exporter import export_model
+    with needing("Export to ONNX"):
+        from clrt.exporter.onnx_exporter import export_model
 
     return bytes(export_model(read_graph(source)).SerializeToString())
 
@@ -89,7 +90,8 @@ def _transformer_folder(folder: Path) -> Path:
 
 
 def _import_onnx(source: Path | bytes | onnx.ModelProto) -> Graph:
-    from clrt.importer.onnx_importer import import_model
+    with needing("An ONNX model"):
+        from clrt.importer.onnx_importer import import_model
 
     return import_model(source)
 

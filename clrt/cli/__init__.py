@@ -1,5 +1,11 @@
-"""The `clrt` command."""
+"""The `clrt` and `clrt-convert` commands."""
 
-from clrt.cli.main import app
+from clrt.errors import UnsupportedError, needing
+
+try:
+    with needing("The command line"):
+        from clrt.cli.main import app
+except UnsupportedError as error:
+    raise SystemExit(f"Error: {error}") from None
 
 __all__ = ["app"]

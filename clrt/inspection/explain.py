@@ -7,6 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from clrt.device.caps import DeviceCaps
+from clrt.errors import needing
 from clrt.inspection.findings import BreakRow, Findings, KernelUse, NodeRow, PassRow
 from clrt.ir.graph import Graph, Node
 from clrt.kernels.spec import Launch
@@ -27,12 +28,14 @@ class Explanation(Findings):
     """An explanation of the plan for some input shapes. Prints as tables."""
 
     def __str__(self) -> str:
-        from clrt.inspection.tables import as_text
+        with needing("The text of an explanation"):
+            from clrt.inspection.tables import as_text
 
         return as_text(self)
 
     def __rich__(self) -> object:
-        from clrt.inspection.tables import explanation_tables
+        with needing("The text of an explanation"):
+            from clrt.inspection.tables import explanation_tables
 
         return explanation_tables(self)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from clrt.errors import needing
 from clrt.files import replacing
 from clrt.profiling.timings import Timings
 
@@ -26,7 +27,8 @@ class Profile(Timings):
         _write(path, page_text(self))
 
     def __str__(self) -> str:
-        from clrt.profiling.tables import tables_text
+        with needing("The text of a profile"):
+            from clrt.profiling.tables import tables_text
 
         return tables_text(self)
 

@@ -16,6 +16,7 @@ from clrt.runtime.bound_plan import BoundPlan
 from clrt.runtime.execution import Execution, StepRecorder
 from clrt.runtime.leases import Feed
 from clrt.runtime.pace import Stop
+from clrt.runtime.pages import return_freed
 from clrt.runtime.session import Session
 from clrt.runtime.slabs import Slabs
 from clrt.runtime.weights import Weights
@@ -194,11 +195,12 @@ class Room:
         self.session.trim()
 
     def close(self) -> None:
-        """Frees the device memory, and the programs that no other model uses."""
+        """Frees the memory, and the programs that no other model uses."""
         with self.lock:
             self._closed = True
             self._free()
             self.weights.programs.clear()
+        return_freed()
 
     def forget_runs(self) -> None:
         """In a fork, where the threads that ran are not."""

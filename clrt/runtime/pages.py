@@ -1,7 +1,8 @@
-"""Memory-mapped weights: the pages are given back once the device has its copy."""
+"""Memory that goes back to the system: mapped files that were read, and what was freed."""
 
 from __future__ import annotations
 
+import ctypes
 import mmap
 import sys
 from typing import Any
@@ -22,6 +23,13 @@ def drop_pages(array: Array) -> None:
     start = array.ctypes.data - np.frombuffer(owner, np.uint8).ctypes.data
     page = start // mmap.PAGESIZE * mmap.PAGESIZE
     owner.madvise(mmap.MADV_DONTNEED, page, start + array.nbytes - page)
+
+
+def return_freed() -> None:
+    """Gives the system what this process has freed, where its allocator would keep it: glibc's."""
+    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
+    if trim is not None:
+        trim(0)
 
 
 def is_mapped(array: Array) -> bool:

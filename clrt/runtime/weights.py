@@ -73,8 +73,14 @@ class Weights:
         return self.session.programs.kernel(spec, self.programs)
 
     def clear(self) -> None:
-        """Frees the device memory."""
+        """Frees the device memory, and that of mapped files which it may have been."""
+        values = {value for value, _ in self._buffers}
         self._buffers.clear()
+        for value in values:
+            known = value.type.known
+            array = known.array if isinstance(known, StoredElements) else value.numbers
+            if array is not None:
+                drop_pages(array)
 
     def hand_over(self, other: Weights, keep: Collection[Value]) -> set[int]:
         """Gives `other` the buffers of all constants but some; the ids of the buffers of all."""

@@ -111,7 +111,7 @@ def test_an_implementation_that_does_not_load_is_named(
 
 
 def test_missing_linker_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module.shutil, "which", lambda _: None)
+    monkeypatch.setenv("PATH", "")
     caps = replace(CPU, quirks=frozenset({"needs-linker"}))
     note = module._unusable(caps)
     assert "binutils" in note
