@@ -15,7 +15,7 @@ MODULES = ("clrt.ops", "clrt.decompositions")
 DATA = ("clrt", "kernels_cl")
 # Where `clrt.runtime.linker` looks for `ld`.
 LINKER_FOLDER = "clrt/shipped/linker"
-_POCL = "pocl-binary-distribution"
+POCL = "pocl-binary-distribution"
 _LIBRARIES = ".libs"
 # PoCL's own functions, compiled for one kind of CPU.
 _BUILTINS = re.compile(r"kernel-.*-(\w+)\.bc")
@@ -39,7 +39,7 @@ def pocl_files(cpus: Iterable[str] | None = None) -> list[tuple[Path, str]]:
 
 def _installed() -> Iterator[tuple[Path, PurePosixPath]]:
     try:
-        found = files(_POCL) or ()
+        found = files(POCL) or ()
     except PackageNotFoundError:
         return
     for place in found:

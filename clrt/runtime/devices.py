@@ -20,7 +20,7 @@ from clrt.runtime.driver import Guard, cl, note_use
 from clrt.runtime.icd import install_hint, load_failure
 from clrt.runtime.linker import has_linker
 from clrt.runtime.matrix_unit import matrix_shapes
-from clrt.runtime.pocl import float_lanes, repair_target_cpu, target_of
+from clrt.runtime.pocl import float_lanes, lacks_builtins, repair_target_cpu, target_of
 
 # CL_PLATFORM_NOT_FOUND_KHR: nothing is installed.
 _NO_PLATFORM = -1001
@@ -28,6 +28,11 @@ _KNOWN_AS = {"pocl": "portable computing language"}
 _LINKER_NOTE = (
     "PoCL needs the linker `ld`: apt-get install binutils (or your system's package); an "
     "application that is frozen can bring one along"
+)
+
+_BUILTINS_NOTE = (
+    "this PoCL is a small one, without functions for CPUs as old as this one: take PyPI's "
+    "pocl-binary-distribution, or leave `cpus` out where the application is frozen"
 )
 
 
@@ -191,6 +196,8 @@ def _unusable(caps: DeviceCaps) -> str:
     """Why a device cannot be used; empty where it can."""
     if sys.platform == "linux" and "needs-linker" in caps.quirks and not has_linker():
         return _LINKER_NOTE
+    if "needs-linker" in caps.quirks and lacks_builtins():
+        return _BUILTINS_NOTE
     return ""
 
 

@@ -9,6 +9,7 @@ so it is changed where the device record keeps it.
 from __future__ import annotations
 
 import ctypes
+import importlib.util
 import os
 import platform
 import re
@@ -30,6 +31,10 @@ _SSE_TARGETS = frozenset(
     {"generic", "x86-64", "x86-64-v2", "core2", "penryn", "nehalem", "westmere", "silvermont",
      "goldmont", "goldmont-plus", "tremont"}
 )  # fmt: skip
+# By a flag of the system, newest first: the kinds of CPUs for which PoCL has functions; and the
+# kinds before these.
+_NEW_BUILTINS = (("avx512f", "avx512"), ("avx2", "avx2"))
+_OLD_BUILTINS = frozenset({"sse2", "ssse3", "sse41", "avx", "avx_f16c", "avx_fma4"})
 # A device's version ends in "<kind>-<architecture>-<vendor>-<system>-<cpu>"; the vendor is
 # whoever built LLVM ("unknown", "pc", "redhat").
 _TARGET = re.compile(r"-([^- ]+)-[^- ]+-(?:linux-\w+|darwin[\d.]*|windows-\w+)-(\S+)")
@@ -82,6 +87,22 @@ def repair_target_cpu(device_pointer: int) -> str:
     return ""
 
 
+def lacks_builtins() -> bool:
+    """Whether PoCL was installed without its functions for this CPU, so that no kernel compiles.
+
+    Smaller packages of it, and frozen applications, leave those for some CPUs out.
+    """
+    spec = importlib.util.find_spec("pyopencl")
+    if spec is None or spec.origin is None:
+        return False
+    shared = Path(spec.origin).parents[1] / "pocl_binary_distribution" / ".libs" / "share" / "pocl"
+    there = {path.stem.rpartition("-")[2] for path in shared.glob("kernel-*.bc")}
+    flags = _cpu_flags()
+    newest = next((kind for flag, kind in _NEW_BUILTINS if flag in flags), None)
+    needed = _OLD_BUILTINS if newest is None else {newest}
+    return bool(there and flags and not needed <= there)
+
+
 def _read(memory: int, address: int, nbytes: int) -> bytes:
     if sys.platform == "win32":
         return b""
@@ -91,12 +112,17 @@ def _read(memory: int, address: int, nbytes: int) -> bytes:
         return b""
 
 
+def _cpu_flags() -> set[str]:
+    """What the system says of this CPU's instructions, among other words; empty where unknown."""
+    try:
+        return set(Path("/proc/cpuinfo").read_text("utf-8").split())
+    except OSError:
+        return set()
+
+
 def _target_cpu() -> bytes:
     """The newest name in LLVM 14 whose instructions this CPU has, no longer than "generic"."""
-    try:
-        flags = set(Path("/proc/cpuinfo").read_text("utf-8").split())
-    except OSError:
-        return b"x86-64"
+    flags = _cpu_flags()
     skylake = {"avx512f", "avx512cd", "avx512bw", "avx512dq", "avx512vl", "clwb", "adx", "fma"}
     zen3 = {"avx2", "fma", "bmi2", "clwb", "clzero", "vaes", "vpclmulqdq", "sha_ni", "rdpid"}
     haswell = {"avx2", "fma", "bmi1", "bmi2", "f16c", "movbe"}

@@ -21,6 +21,7 @@ from .footprint import measure_memory, measure_startup
 from .gemm import measure_gemm
 from .goals import goals_of
 from .inputs import BERT_BASE, MINILM, prepare_model, read_texts
+from .install import measure_import, measure_install, measure_left
 from .kernels import measure_kernels, measure_launches
 from .lab import lab_makers
 from .limits import measure_limits
@@ -32,7 +33,7 @@ from .runtimes import THREADS, ModelFiles, Runtime, clrt_runtimes, is_installed,
 from .tables import all_tables, goal_table
 from .turns import open_workers
 
-SECTIONS = ("models", "encode", "gemm", "kernels", "memory", "startup", "neighbours")
+SECTIONS = ("models", "encode", "gemm", "kernels", "memory", "startup", "neighbours", "install")
 _SHAPES: dict[str, tuple[Shape, ...]] = {
     MINILM: ((1, 16), (1, 128), (8, 128), (32, 128), (4, 512)),
     BERT_BASE: ((1, 128), (8, 128)),
@@ -139,6 +140,9 @@ def _measure(options: argparse.Namespace, report: Report, work: Path) -> None:
         report.neighbours = measure_neighbours(minilm, ours, turns)
     if "startup" in sections:
         report.startup, report.new_shapes = measure_startup(minilm, ours, _USUAL, pace.starts)
+    if "install" in sections:
+        report.install, report.imports = measure_install(), [measure_import()]
+        report.left = measure_left(minilm, ours, _USUAL)
 
 
 def _measure_labs(

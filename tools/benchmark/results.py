@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -203,6 +204,46 @@ class NeighbourRow:
     worst_ms: float
 
 
+@dataclass(frozen=True)
+class InstallRow:
+    """What pip puts on the disk of an empty environment.
+
+    Attributes:
+        packages: The largest of them and their MiB.
+    """
+
+    runtime: str
+    mib: float
+    packages: Sequence[tuple[str, float]]
+
+
+@dataclass(frozen=True)
+class ImportRow:
+    """`import clrt`: its time over that of Python's own start, and how many modules it loads."""
+
+    ms: float
+    modules: int
+
+
+@dataclass(frozen=True)
+class LeftRow:
+    """What is resident around a model's life.
+
+    Attributes:
+        cycle: The how manieth model of the process; the first starts the driver, too.
+    """
+
+    runtime: str
+    cycle: int
+    before_mib: float
+    running_mib: float
+    closed_mib: float
+
+    @property
+    def left_mib(self) -> float:
+        return self.closed_mib - self.before_mib
+
+
 @dataclass
 class Report:
     """Everything one run of the benchmark found."""
@@ -218,6 +259,9 @@ class Report:
     startup: list[StartRow] = field(default_factory=list)
     new_shapes: list[NewShapeRow] = field(default_factory=list)
     neighbours: list[NeighbourRow] = field(default_factory=list)
+    install: list[InstallRow] = field(default_factory=list)
+    imports: list[ImportRow] = field(default_factory=list)
+    left: list[LeftRow] = field(default_factory=list)
 
     def to_json(self) -> str:
         """All rows, section by section."""

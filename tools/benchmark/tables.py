@@ -40,6 +40,10 @@ def all_tables(report: Report) -> Iterator[Table]:
         yield _new_shapes(report)
     if report.neighbours:
         yield _neighbours(report)
+    if report.install:
+        yield _install(report)
+    if report.left:
+        yield _left(report)
 
 
 def goal_table(goals: Sequence[Goal]) -> Table:
@@ -203,6 +207,32 @@ def _memory(report: Report) -> Table:
     table = _table(f"peak resident memory, MiniLM {shape}", "runtime", "MiB", "over imports, MiB")
     for r in report.memory:
         _add(table, r.runtime, f"{r.peak_mib:.0f}", f"{r.over_imports_mib:.0f}")
+    return table
+
+
+def _install(report: Report) -> Table:
+    (imports,) = report.imports
+    title = f"installed; import clrt: {imports.ms:.0f} ms, {imports.modules} modules"
+    table = _table(title, "what", "MiB", "what takes most, MiB")
+    for r in report.install:
+        most = ", ".join(f"{name} {mib:.0f}" for name, mib in r.packages)
+        _add(table, r.runtime, f"{r.mib:.0f}", most)
+    return table
+
+
+def _left(report: Report) -> Table:
+    table = _table(
+        "resident memory, MiniLM, MiB",
+        "runtime",
+        "model of the process",
+        "before load",
+        "after a run",
+        "after close",
+        "left",
+    )
+    for r in report.left:
+        sizes = (r.before_mib, r.running_mib, r.closed_mib, r.left_mib)
+        _add(table, r.runtime, str(r.cycle), *(f"{s:.0f}" for s in sizes))
     return table
 
 
