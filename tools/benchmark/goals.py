@@ -115,7 +115,7 @@ def _use_goals(report: Report) -> Iterable[Goal]:
         "shape",
         "extra_ms",
     )
-    for what, bound in (("clrt", 120.0), ("clrt[pocl], small PoCL", 200.0)):
+    for what, bound in (("core", 120.0), ("core, small PoCL", 200.0)):
         installed = [r for r in report.install if r.runtime == what]
         yield _goal(f"Installed, MiB: {what}", bound, True, installed, "runtime", "mib")
     yield _goal("Memory left after close, MiB", 30.0, True, report.left, "cycle", "left_mib")

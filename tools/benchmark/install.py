@@ -24,7 +24,8 @@ from .turns import call_apart
 _ROOT = Path(__file__).resolve().parents[2]
 # Wheels that are taken before the index's: the small PoCL of `make pocl-wheel`.
 _WHEELS = _ROOT / "build" / "wheels"
-_EXTRAS = ("", "pocl", "all")
+_EXTRAS = {"core": "", "core, PoCL": "[pocl]", "all": "[all]"}
+_SMALL = "core, small PoCL"
 # Those that come with every environment.
 _NOT_OURS = ("pip", "setuptools", "pkg_resources")
 _LARGEST = 6
@@ -34,23 +35,22 @@ _CYCLES = 2
 
 def measure_install() -> list[InstallRow]:
     """A row for each set of extras, and for PoCL's small wheel where it was made."""
-    cases = [(extras, False) for extras in _EXTRAS]
-    cases += [("pocl", True)] if _WHEELS.is_dir() else []
-    return [_install(*case) for case in track(cases, "install", console=Console(stderr=True))]
+    cases = dict(_EXTRAS)
+    if _WHEELS.is_dir():
+        cases[_SMALL] = "[pocl]"
+    labels = track(list(cases), "install", console=Console(stderr=True))
+    return [_install(label, cases[label]) for label in labels]
 
 
-def _install(extras: str, small: bool) -> InstallRow:
+def _install(label: str, extras: str) -> InstallRow:
     with tempfile.TemporaryDirectory() as folder:
         subprocess.run([sys.executable, "-m", "venv", folder], check=True)
         python = Path(folder, "Scripts" if os.name == "nt" else "bin", "python")
-        wanted = f"{_ROOT}[{extras}]" if extras else str(_ROOT)
-        links = ["--find-links", str(_WHEELS)] if small else []
-        command = [str(python), "-m", "pip", "install", "--quiet", *links, wanted]
+        links = ["--find-links", str(_WHEELS)] if label == _SMALL else []
+        command = [str(python), "-m", "pip", "install", "--quiet", *links, f"{_ROOT}{extras}"]
         subprocess.run(command, check=True, stderr=subprocess.DEVNULL)
         sizes = _sizes(next(Path(folder).rglob("site-packages")))
-    label = f"clrt[{extras}]" if extras else "clrt"
-    total = sum(sizes.values())
-    return InstallRow(label + (", small PoCL" if small else ""), total, sizes.most_common(_LARGEST))
+    return InstallRow(label, sum(sizes.values()), sizes.most_common(_LARGEST))
 
 
 def _sizes(folder: Path) -> Counter[str]:
@@ -111,6 +111,7 @@ def _left(
         model.run(feeds)
         most = _resident_bytes()
         model.close()
+        del model  # its graph keeps constants that passes made
         gc.collect()
         found.append((before, most, _resident_bytes()))
     return found

@@ -15,6 +15,7 @@ from clrt.errors import InputError, KernelBuildError
 from clrt.ir.code import Code
 from clrt.kernels.source import read_source
 from clrt.kernels.spec import KernelSpec
+from clrt.runtime import programs
 from clrt.runtime.devices import DeviceInfo
 from clrt.runtime.driver import cl
 from clrt.runtime.programs import _KEPT, ProgramCache
@@ -57,6 +58,23 @@ def test_second_process_finds_the_binary(device: DeviceInfo, tmp_path: Path) -> 
     second = _cache(device, tmp_path / "cache")
     assert _doubles(second)
     assert second.builds == 0
+
+
+def test_programs_that_an_application_ships_are_read_and_never_written(
+    device: DeviceInfo, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shipped = tmp_path / "shipped"
+    _doubles(_cache(device, shipped))
+    before = {p.name: p.read_bytes() for p in shipped.iterdir()}
+    monkeypatch.setattr(programs, "_SHIPPED_PROGRAMS", shipped)
+    cache = _cache(device, tmp_path / "cache")
+    assert _doubles(cache)
+    assert cache.builds == 0
+    assert {p.name: p.read_bytes() for p in shipped.iterdir()} == before
+    shipped.chmod(0o777)  # anybody might have put native code there
+    cache = _cache(device, tmp_path / "other")
+    assert _doubles(cache)
+    assert cache.builds == 1
 
 
 @pytest.mark.parametrize("damage", [b"", b"short", b"x" * 4000])

@@ -1,0 +1,136 @@
+"""Applications that are frozen, where there is no Python, no network, no PATH and no home.
+
+`make test-frozen` runs these; they take minutes, and half an hour with Nuitka.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from clrt.freezing.contents import linker, nuitka_options
+
+ROOT = Path(__file__).resolve().parents[2]
+APP = Path(__file__).with_name("similarity_app.py")
+TEXTS = ["A cat sleeps on the windowsill.", "The kitten naps by the window."]
+# What every Linux has, and the tools that a bare folder must not.
+SYSTEM = ("ld-linux-x86-64.so.2", "libc.so.6", "libm.so.6", "libdl.so.2", "libpthread.so.0")
+SYSTEM += ("librt.so.1", "libutil.so.1", "libz.so.1")
+LIBRARIES = Path("/lib/x86_64-linux-gnu")
+# Which packages an application that loads compiled models does without.
+UNUSED = ("onnx", "rich", "pygments")
+
+
+@pytest.fixture(scope="session")
+def work(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with `model.clrt` and `programs`, PoCL's for it."""
+    work = tmp_path_factory.mktemp("frozen")
+    command = ["clrt-convert", "all-MiniLM-L6-v2", "-o", str(work / "model.clrt")]
+    command += ["--precompile", str(work / "programs"), "--device", "pocl"]
+    command += [
+        f"--shape={name}=2x11" for name in ("input_ids", "attention_mask", "token_type_ids")
+    ]
+    _run(command, work)
+    return work
+
+
+@pytest.fixture(scope="session")
+def expected(work: Path) -> dict[str, object]:
+    """What the application prints where it is not frozen."""
+    return _answer(_run([sys.executable, str(APP), str(work / "model.clrt"), *TEXTS], work))
+
+
+def _run(command: Sequence[str], folder: Path) -> str:
+    tools = os.pathsep.join([str(Path(sys.executable).parent), os.environ["PATH"]])
+    env = os.environ | {"PATH": tools, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(command, cwd=folder, env=env, capture_output=True, text=True)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def _answer(output: str) -> dict[str, object]:
+    found = json.loads(output.strip().splitlines()[-1])
+    assert isinstance(found, dict)
+    return found
+
+
+def _in_bare_root(app: Path, name: str, model: Path, root: Path) -> dict[str, object]:
+    """What an application prints in a root of its own, which has the system's libc and no more."""
+    for folder in ("lib64", "lib/x86_64-linux-gnu", "tmp", "home", "proc", "dev"):
+        (root / folder).mkdir(parents=True)
+    for library in SYSTEM:
+        shutil.copy(LIBRARIES / library, root / "lib/x86_64-linux-gnu" / library)
+    shutil.copy(LIBRARIES / SYSTEM[0], root / "lib64" / SYSTEM[0])
+    shutil.copytree(app, root / "app", symlinks=True)
+    shutil.copy(model, root / "app" / "model.clrt")
+    script = (
+        'mount --bind /dev "$0/dev" && mount -t proc proc "$0/proc" && exec env -i HOME=/home '
+        '"$(command -v chroot)" "$0" "$@"'
+    )
+    inside = [f"/app/{name}", "/app/model.clrt", *TEXTS]
+    command = ["unshare", "--map-root-user", "--mount", "--net", "--pid", "--fork"]
+    env = {"PATH": "/usr/sbin:/usr/bin:/sbin:/bin"}
+    done = subprocess.run(
+        [*command, "sh", "-c", script, str(root), *inside],
+        capture_output=True,
+        text=True,
+        env=env,
+        timeout=600,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return _answer(done.stdout)
+
+
+def _check(found: dict[str, object], expected: dict[str, object], *, builds: int | None) -> None:
+    np.testing.assert_allclose(found["vectors"], expected["vectors"], atol=1e-6)
+    assert not set(UNUSED) & set(found["modules"])  # type: ignore[call-overload]
+    if builds is not None:
+        assert found["builds"] == builds
+
+
+def _freeze(work: Path, *options: str) -> Path:
+    target = work / ("one" if "--onefile" in options else "many")
+    excluded = [f"--exclude-module={name}" for name in UNUSED]
+    places = [f"--{kind}path={target / kind}" for kind in ("dist", "work", "spec")]
+    hooks = f"--additional-hooks-dir={ROOT / 'clrt' / 'freezing'}"
+    command = ["pyinstaller", "--clean", "--noconfirm", hooks, *places, *excluded, *options]
+    _run([*command, str(APP)], work)
+    return target / "dist"
+
+
+@pytest.mark.parametrize("kind", ["onedir", "onefile"])
+def test_pyinstaller(kind: str, work: Path, expected: dict[str, object], tmp_path: Path) -> None:
+    """PoCL compiles with the linker that comes along."""
+    folder = _freeze(work, f"--{kind}")
+    app = folder / APP.stem if kind == "onedir" else folder
+    found = _in_bare_root(app, APP.stem, work / "model.clrt", tmp_path)
+    _check(found, expected, builds=None)
+    assert found["builds"]
+
+
+def test_programs_that_come_along_need_no_compiler(
+    work: Path, expected: dict[str, object], tmp_path: Path
+) -> None:
+    folder = _freeze(work, "--onedir", f"--add-data={work / 'programs'}:clrt/shipped/programs")
+    found = _in_bare_root(folder / APP.stem, APP.stem, work / "model.clrt", tmp_path)
+    _check(found, expected, builds=0)
+
+
+def test_nuitka(work: Path, expected: dict[str, object], tmp_path: Path) -> None:
+    ld = linker()
+    assert ld is not None
+    options = [*nuitka_options(), f"--include-data-dir={work / 'programs'}=clrt/shipped/programs"]
+    unused = f"--nofollow-import-to={','.join(UNUSED)}"
+    command = [sys.executable, "-m", "nuitka", "--standalone", "--assume-yes-for-downloads"]
+    _run([*command, f"--output-dir={work / 'nuitka'}", unused, *options, str(APP)], work)
+    app = work / "nuitka" / f"{APP.stem}.dist"
+    found = _in_bare_root(app, f"{APP.stem}.bin", work / "model.clrt", tmp_path)
+    _check(found, expected, builds=0)
