@@ -72,7 +72,7 @@ def _in_bare_root(app: Path, name: str, model: Path, root: Path) -> dict[str, ob
     shutil.copytree(app, root / "app", symlinks=True)
     shutil.copy(model, root / "app" / "model.clrt")
     script = (
-        'mount --bind /dev "$0/dev" && mount -t proc proc "$0/proc" && exec env -i HOME=/home '
+        'mount --rbind /dev "$0/dev" && mount -t proc proc "$0/proc" && exec env -i HOME=/home '
         '"$(command -v chroot)" "$0" "$@"'
     )
     inside = [f"/app/{name}", "/app/model.clrt", *TEXTS]
