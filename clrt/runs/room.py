@@ -26,6 +26,8 @@ from clrt.units import format_bytes, format_shapes
 MOST_ARENAS = 2
 # On Windows Ctrl-C does not end a wait without an end.
 _LOOK_S = 0.5
+# Weights from which on it is worth milliseconds to have the allocator return what was freed.
+_LARGE_BYTES = 8 << 20
 
 
 class Room:
@@ -198,9 +200,11 @@ class Room:
         """Frees the memory, and the programs that no other model uses."""
         with self.lock:
             self._closed = True
+            is_large = self.weights.nbytes >= _LARGE_BYTES
             self._free()
             self.weights.programs.clear()
-        return_freed()
+        if is_large:
+            return_freed()
 
     def forget_runs(self) -> None:
         """In a fork, where the threads that ran are not."""

@@ -95,7 +95,7 @@ def install_hint() -> str:
     if sys.platform == "win32":
         runtime = "Intel's runtime for CPUs: pip install intel-opencl-rt intel-cmplr-lib-rt"
     elif platform.machine() == "x86_64":
-        runtime = "the CPU implementation: pip install 'pyopencl[pocl]'"
+        runtime = "the CPU implementation: pip install 'clrt[pocl]'"
     else:
         runtime = "the CPU implementation: apt-get install pocl-opencl-icd (or your system's PoCL)"
     return f"Install a GPU vendor's driver, or {runtime}."

@@ -60,5 +60,5 @@ def test_nothing_of_a_closed_model_stays(device: DeviceInfo, path: Path) -> None
     done = subprocess.run(command, check=True, capture_output=True, text=True, timeout=300)
     for line in done.stdout.splitlines():
         before, running, closed = map(int, line.split())
-        assert running > before + MODEL_MIB
+        assert running > before + MODEL_MIB / 2
         assert closed < before + 30
