@@ -4,19 +4,25 @@ from __future__ import annotations
 
 import re
 import shutil
+import subprocess
 import sys
 from collections.abc import Iterable, Iterator
 from importlib.metadata import PackageNotFoundError, files
 from pathlib import Path, PurePosixPath
 
-# Modules that are found by the names in a folder.
-MODULES = ("clrt.ops", "clrt.decompositions")
+import clrt
+
+# Packages whose modules are found by the names in a folder.
+SEARCHED = ("clrt.ops", "clrt.decompositions")
+# Modules that are imported when a name of clrt is first used.
+LATER = tuple(sorted(set(clrt._HOMES.values())))
 # Packages with files beside their modules.
-DATA = ("clrt", "kernels_cl")
+DATA = ("clrt", "kernels_cl", "pyopencl")
 # Where `clrt.runtime.linker` looks for `ld`.
 LINKER_FOLDER = "clrt/shipped/linker"
 POCL = "pocl-binary-distribution"
 _LIBRARIES = ".libs"
+_LIBC = re.compile(r"lib(c|m|dl|pthread|rt|util)\.so")
 # PoCL's own functions, compiled for one kind of CPU.
 _BUILTINS = re.compile(r"kernel-.*-(\w+)\.bc")
 
@@ -56,9 +62,21 @@ def linker() -> Path | None:
     return None if found is None else Path(found).resolve()
 
 
+def linker_libraries(path: Path) -> list[Path]:
+    """The libraries that a linker loads besides libc, which every system has."""
+    done = subprocess.run(["ldd", str(path)], capture_output=True, text=True)
+    found = re.findall(r"^\s*(\S+) => (/\S+)", done.stdout, re.MULTILINE)
+    return [Path(place) for name, place in found if not _LIBC.match(name)]
+
+
 def nuitka_options() -> list[str]:
-    """The options by which Nuitka includes all that clrt needs, but for a linker."""
-    packages = (f"--include-package={name}" for name in MODULES)
+    """The options by which Nuitka includes all that clrt needs."""
+    packages = (f"--include-package={name}" for name in SEARCHED)
+    modules = (f"--include-module={name}" for name in LATER)
     data = (f"--include-package-data={name}" for name in DATA)
-    pocl = (f"--include-data-files={path}={to}/{path.name}" for path, to in pocl_files())
-    return [*packages, *data, *pocl]
+    places = [(path, f"{to}/{path.name}") for path, to in pocl_files()]
+    if (ld := linker()) is not None:
+        places += [(ld, f"{LINKER_FOLDER}/ld")]
+        places += [(path, f"{LINKER_FOLDER}/{path.name}") for path in linker_libraries(ld)]
+    included = (f"--include-data-files={path}={place}" for path, place in places)
+    return [*packages, *modules, *data, *included]

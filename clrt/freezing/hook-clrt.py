@@ -16,7 +16,8 @@ from PyInstaller.utils.hooks import (
 from clrt.freezing import contents
 from clrt.freezing.elf import without_symbols
 
-hiddenimports = [name for package in contents.MODULES for name in collect_submodules(package)]
+hiddenimports = [name for package in contents.SEARCHED for name in collect_submodules(package)]
+hiddenimports += contents.LATER
 datas = [entry for package in contents.DATA for entry in collect_data_files(package)]
 
 

@@ -28,6 +28,7 @@ def has_linker() -> bool:
     """
     if _on_path() is None:
         _append("PATH", SHIPPED / "linker")
+        _append("LD_LIBRARY_PATH", SHIPPED / "linker")  # its own libraries lie beside it
     found = _on_path() is not None
     if found:
         _append("LIBRARY_PATH", _STUBS)

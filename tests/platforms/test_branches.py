@@ -96,7 +96,7 @@ def test_a_file_that_stays_open_is_kept(
 @pytest.mark.parametrize(
     ("system", "machine", "remedy"),
     [
-        ("linux", "x86_64", r"pip install 'pyopencl\[pocl\]'"),
+        ("linux", "x86_64", r"pip install 'clrt\[pocl\]'"),
         ("linux", "aarch64", "apt-get install pocl-opencl-icd"),
         ("win32", "AMD64", "pip install intel-opencl-rt intel-cmplr-lib-rt"),
         ("darwin", "arm64", "ocl_icd_wrapper_apple"),

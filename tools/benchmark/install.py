@@ -29,6 +29,8 @@ _SMALL = "core, small PoCL"
 # Those that come with every environment.
 _NOT_OURS = ("pip", "setuptools", "pkg_resources")
 _LARGEST = 6
+# In which file systems give room.
+_BLOCK_BYTES = 4096
 _IMPORTS = 10
 _CYCLES = 2
 
@@ -63,7 +65,7 @@ def _sizes(folder: Path) -> Counter[str]:
         if file.is_file():
             top = re.split(r"[.-]", file.relative_to(folder).parts[0])[0]
             name = "pocl_binary_distribution" if file.name.startswith("libpocl") else top
-            sizes[name] += file.lstat().st_blocks * 512
+            sizes[name] += -(-file.lstat().st_size // _BLOCK_BYTES) * _BLOCK_BYTES
     return Counter({n: size / 2**20 for n, size in sizes.items() if n not in _NOT_OURS})
 
 
@@ -118,5 +120,6 @@ def _left(
 
 
 def _resident_bytes() -> int:
-    pages = int(Path("/proc/self/statm").read_text().split()[1])
-    return pages * os.sysconf("SC_PAGE_SIZE")
+    found = re.search(r"VmRSS:\s*(\d+) kB", Path("/proc/self/status").read_text("utf-8"))
+    assert found is not None
+    return int(found[1]) << 10

@@ -20,6 +20,7 @@ def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """Neither a linker nor libraries; the folder is the application's."""
     monkeypatch.setenv("PATH", "")
     monkeypatch.setenv("LIBRARY_PATH", "")
+    monkeypatch.setenv("LD_LIBRARY_PATH", "")
     monkeypatch.setattr(linker, "SHIPPED", tmp_path)
     return tmp_path
 
@@ -34,7 +35,7 @@ def test_that_of_the_application_is_found_once(bare: Path) -> None:
     (bare / "linker").mkdir()
     shutil.copy(LD, bare / "linker" / "ld")
     assert has_linker() and has_linker()
-    assert os.environ["PATH"] == str(bare / "linker")
+    assert os.environ["PATH"] == os.environ["LD_LIBRARY_PATH"] == str(bare / "linker")
 
 
 def test_that_of_the_system_goes_first(bare: Path, monkeypatch: pytest.MonkeyPatch) -> None:
