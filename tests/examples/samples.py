@@ -75,5 +75,5 @@ def _vector(text: str) -> FloatArray:
 def touch_later(path: Path, text: str) -> None:
     """Writes a file, with a time that differs from that of the write before."""
     before = path.stat().st_mtime_ns
-    path.write_text(text)
+    path.write_text(text, encoding="utf-8")
     os.utime(path, ns=(before + 10**9, before + 10**9))
