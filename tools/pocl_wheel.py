@@ -49,7 +49,7 @@ def write(folder: Path) -> Path:
     lines = [f"{name},sha256={_digest(data)},{len(data)}" for name, data in files.items()]
     files[f"{info}/RECORD"] = "\n".join([*lines, f"{info}/RECORD,,", ""]).encode()
     folder.mkdir(parents=True, exist_ok=True)
-    lines = files[f"{info}/WHEEL"].decode().splitlines()
+    lines = str(files[f"{info}/WHEEL"], "utf-8").splitlines()
     tag = next(t.removeprefix("Tag: ") for t in lines if t.startswith("Tag: py3-"))
     target = folder / f"{info.removesuffix('.dist-info')}-{tag}.whl"
     with zipfile.ZipFile(target, "w", zipfile.ZIP_DEFLATED) as wheel:
@@ -59,7 +59,8 @@ def write(folder: Path) -> Path:
 
 
 def _digest(data: bytes) -> str:
-    return base64.urlsafe_b64encode(hashlib.sha256(data).digest()).rstrip(b"=").decode()
+    digest = base64.urlsafe_b64encode(hashlib.sha256(data).digest())
+    return str(digest.rstrip(b"="), "ascii")
 
 
 if __name__ == "__main__":
