@@ -22,6 +22,8 @@ _LONGEST = 20_000
 _EXTRAS = {
     "google": "onnx",
     "onnx": "onnx",
+    "pyarrow": "parquet",
+    "ray": "ray",
     "rich": "cli",
     "tokenizers": "text",
     "tqdm": "text",

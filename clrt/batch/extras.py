@@ -5,23 +5,14 @@ from __future__ import annotations
 import importlib
 from typing import Any
 
-from clrt.errors import UnsupportedError
+from clrt.errors import needing
 
 
-def need(module: str, extra: str) -> Any:
-    """A module of an extra of clrt.
-
-    Args:
-        module: Its full name; its package is imported, too.
-        extra: What `pip install 'clrt[…]'` takes.
+def need(module: str) -> Any:
+    """A module of a package that an extra of clrt brings.
 
     Raises:
         UnsupportedError: It is not installed.
     """
-    try:
+    with needing("A job"):
         return importlib.import_module(module)
-    except ModuleNotFoundError as error:
-        package = module.partition(".")[0]
-        raise UnsupportedError(
-            f"{package} is needed and cannot be imported ({error}): pip install 'clrt[{extra}]'."
-        ) from error

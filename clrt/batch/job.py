@@ -113,7 +113,7 @@ class EmbedJob:
     @cached_property
     def kept_columns(self) -> Any:
         """The Arrow schema of the kept columns."""
-        arrow = need("pyarrow", "parquet")
+        arrow = need("pyarrow")
         return arrow.ipc.read_schema(arrow.py_buffer(base64.b64decode(self.kept)))
 
     def part(self, index: int) -> Path:

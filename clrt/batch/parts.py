@@ -52,7 +52,7 @@ class PartMaker:
         self._encoder.close()
 
     def _write(self, index: int, unit: WorkUnit, rows: UnitRows, vectors: NDArray[Any]) -> None:
-        arrow, parquet = need("pyarrow", "parquet"), need("pyarrow.parquet", "parquet")
+        arrow, parquet = need("pyarrow"), need("pyarrow.parquet")
         columns = rows.kept or {
             FILE: arrow.array([unit.path] * len(rows.texts)),
             ROW: arrow.array(rows.numbers, arrow.int64()),

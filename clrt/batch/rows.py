@@ -96,7 +96,7 @@ class RowReader:
             rows.kept = {name: _taken(array, good) for name, array in rows.kept.items()}
 
     def _from_parquet(self, unit: WorkUnit) -> tuple[Iterable[tuple[int, Any]], dict[str, Any]]:
-        arrow = need("pyarrow", "parquet")
+        arrow = need("pyarrow")
         if self._group is None or not self._group.comes_before(unit):
             self._group = _RowGroup(unit, [self._column, *self._kept.names])
         table = self._group.take(unit)
@@ -160,7 +160,7 @@ class _RowGroup:
 
     def _advance(self, rows: int) -> Any:
         """The next rows."""
-        arrow = need("pyarrow", "parquet")
+        arrow = need("pyarrow")
         parts = [] if self._rest is None else [self._rest]
         while sum(map(len, parts)) < rows:
             batch = next(self._batches, None)
@@ -205,13 +205,13 @@ def _taken(values: Any, rows: Sequence[int]) -> Any:
     """Some of an Arrow array's or a list's values."""
     if isinstance(values, list):
         return [values[i] for i in rows]
-    arrow = need("pyarrow", "parquet")
+    arrow = need("pyarrow")
     return values.take(arrow.array(rows, arrow.int64()))
 
 
 def _typed(values: Any, kind: Any) -> tuple[Any, list[int]]:
     """Values as an Arrow array of a type, null where one does not fit, and where that is."""
-    arrow = need("pyarrow", "parquet")
+    arrow = need("pyarrow")
     try:
         return _converted(values, kind), []
     except (arrow.ArrowException, TypeError, ValueError, OverflowError):
@@ -228,7 +228,7 @@ def _converted(values: Any, kind: Any) -> Any:
     Raises:
         ArrowException, ValueError, OverflowError: One of them does not fit.
     """
-    arrow = need("pyarrow", "parquet")
+    arrow = need("pyarrow")
     if isinstance(values, list):
         if kind == arrow.string():
             values = [v if v is None or isinstance(v, str) else json.dumps(v) for v in values]
@@ -251,7 +251,7 @@ def kept_schema(paths: Sequence[str], keep: Sequence[str]) -> Any:
     Raises:
         InputError: No file has such a column.
     """
-    arrow = need("pyarrow", "parquet")
+    arrow = need("pyarrow")
     found: dict[str, Any] = {}
     for path in paths:
         missing = [n for n in keep if found.get(n) in (None, arrow.null())]
@@ -282,7 +282,7 @@ def _types_in(path: str, names: Sequence[str]) -> dict[str, Any]:
 
 
 def _type_of(values: Sequence[Any]) -> Any:
-    arrow = need("pyarrow", "parquet")
+    arrow = need("pyarrow")
     kinds = {type(v) for v in values if v is not None}
     if not kinds:
         return arrow.null()

@@ -46,7 +46,7 @@ def split(path: str, column: str, rows: int) -> Iterator[WorkUnit]:
 
 def damage() -> tuple[type[Exception], ...]:
     """What reading a damaged file raises."""
-    return (need("pyarrow", "parquet").ArrowException, OSError, EOFError, zlib.error)
+    return (need("pyarrow").ArrowException, OSError, EOFError, zlib.error)
 
 
 def one_line(error: Exception) -> str:
@@ -56,7 +56,7 @@ def one_line(error: Exception) -> str:
 
 def parquet_file(path: str) -> Any:
     """An open `pyarrow.parquet.ParquetFile`."""
-    return need("pyarrow.parquet", "parquet").ParquetFile(path)
+    return need("pyarrow.parquet").ParquetFile(path)
 
 
 def _split_parquet(path: str, column: str, rows: int) -> Iterator[WorkUnit]:
@@ -90,7 +90,7 @@ def _rows_that_fit(group: Any, column: str) -> int:
 
 def _column_problem(path: str, schema: Any, column: str) -> str:
     """Why no row of a file has a text."""
-    types = need("pyarrow", "parquet").types
+    types = need("pyarrow").types
     if schema.names.count(column) != 1:
         there = ", ".join(map(repr, schema.names)) or "none"
         count = "no" if column not in schema.names else "more than one"

@@ -60,7 +60,7 @@ def make_parts_on_ray(
         DeviceError: There is no cluster, or it fails.
         ClrtError: As `PartMaker`, of an actor.
     """
-    ray, data = need("ray", "ray"), need("ray.data", "ray")
+    ray, data = need("ray"), need("ray.data")
     _connect(ray, address)
     data.DataContext.get_current().enable_progress_bars = False
     share = share_of(ray.nodes(), options.device)

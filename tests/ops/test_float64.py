@@ -28,8 +28,9 @@ def _in_float64(sample: Sample) -> Sample | None:
 
 # Ops of images, and those of passes and normalisations: float64 runs on the host.
 ON_HOST = {
-    "AveragePool", "BatchNormalization", "Col2Im", "ConvTranspose", "CouplePairs",
-    "DeformConv", "Det", "FusedAttention", "GlobalAveragePool", "GlobalMaxPool", "GridSample",
+    "AveragePool", "BatchNormalization", "ChannelsLastAveragePool", "ChannelsLastConv",
+    "ChannelsLastMaxPool", "Col2Im", "ConvTranspose", "CouplePairs", "DeformConv", "Det",
+    "FusedAttention", "GlobalAveragePool", "GlobalMaxPool", "GridSample",
     "GroupNormalization", "InstanceNormalization", "Inverse", "LayerNormalization",
     "LpNormalization", "LpPool", "MaxPool", "MaxRoiPool", "QuantizeLinear", "RMSNormalization",
     "Resize", "RoiAlign",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import platform
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,9 +20,9 @@ from clrt.runtime.matrix_unit import matrix_shapes
 def answer(monkeypatch: pytest.MonkeyPatch) -> Iterator[SimpleNamespace]:
     """A Linux on x86-64 whose CPU has these flags, and what it answers to the request."""
     asked = SimpleNamespace(flags="fpu amx_bf16 amx_tile amx_int8", code=0)
-    monkeypatch.setattr(platform, "system", lambda: "Linux")
+    monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.setattr(platform, "machine", lambda: "x86_64")
-    monkeypatch.setattr(Path, "read_text", lambda _: f"flags : {asked.flags}")
+    monkeypatch.setattr(Path, "read_text", lambda *_: f"flags : {asked.flags}")
     system = SimpleNamespace(syscall=lambda *_: asked.code)
     monkeypatch.setattr(ctypes, "CDLL", lambda _: system)
     matrix_shapes.cache_clear()
@@ -44,11 +45,12 @@ def test_the_system_refuses(answer: SimpleNamespace) -> None:
     assert matrix_shapes() == frozenset()
 
 
-@pytest.mark.parametrize(("name", "value"), [("system", "Windows"), ("machine", "aarch64")])
+@pytest.mark.parametrize(("system", "machine"), [("win32", "x86_64"), ("linux", "aarch64")])
 def test_elsewhere(
-    answer: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, name: str, value: str
+    answer: SimpleNamespace, monkeypatch: pytest.MonkeyPatch, system: str, machine: str
 ) -> None:
-    monkeypatch.setattr(platform, name, lambda: value)
+    monkeypatch.setattr(sys, "platform", system)
+    monkeypatch.setattr(platform, "machine", lambda: machine)
     assert matrix_shapes() == frozenset()
 
 
