@@ -82,6 +82,8 @@ def _reject_reason(node: Node) -> str | None:
     if not (w.is_constant and w.has_numbers) or w.type.static_shape is None:
         return "the weights are computed"
     maps, channels, *window = w.type.static_shape
+    if 0 in (maps, channels, *window):
+        return "there are no weights"
     if op.group > 1 and channels == 1 and maps == op.group:
         taps = int(np.prod(window))
         return f"a window of {taps} elements" if taps > MAX_DEPTHWISE_TAPS else None

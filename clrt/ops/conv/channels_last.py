@@ -188,7 +188,7 @@ def _emit_rows(node: Node, ctx: Lowering) -> list[Launch]:
         "y": node.output,
         "x": node.arg(0),
         "w": Panels(product.k, product.n, columns, True, taps).of(w),
-        "zeros": _zeros(max(w.dims[-1] * channels, 1)),
+        "zeros": _zeros(w.dims[-1] * channels),
         "M": rows,
         "N": product.n,
         "C": channels,
@@ -257,6 +257,12 @@ def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:
     return [launch(kernel, size, None, product.flops, **args)]
 
 
+def _reject_rows(node: Node, caps: DeviceCaps) -> str | None:
+    if 0 in node.arg(1).dims:
+        return "there are no weights"
+    return reject_but_float32(node, caps)
+
+
 def _reject_depthwise(node: Node, caps: DeviceCaps) -> str | None:
     op, w = node.op, node.arg(1)
     assert isinstance(op, ChannelsLastConv)
@@ -264,7 +270,7 @@ def _reject_depthwise(node: Node, caps: DeviceCaps) -> str | None:
         return f"{w.dims[0]} maps of {op.group} groups of {w.dims[1]} channels"
     if prod(w.dims[2:]) > MAX_DEPTHWISE_TAPS:
         return f"a window of {prod(w.dims[2:])} elements"
-    return reject_but_float32(node, caps)
+    return _reject_rows(node, caps)
 
 
 def _reject_any(node: Node, caps: DeviceCaps) -> str | None:
@@ -286,7 +292,7 @@ class ChannelsLastConv(FusedConv):
     host_inputs = (1,)
     variants: ClassVar[tuple[Variant, ...]] = (
         Variant("depthwise_rows", _emit_depthwise, _reject_depthwise, requires.CPU),
-        Variant("conv_rows", _emit_rows, reject_but_float32, requires.CPU),
+        Variant("conv_rows", _emit_rows, _reject_rows, requires.CPU),
         Variant("channels_last_any", _emit_any, _reject_any, speed=PLAIN),
     )
 
