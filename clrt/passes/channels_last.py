@@ -289,10 +289,10 @@ def _slice(node: Node, order: tuple[int, ...]) -> _Reordered | str:
 
 def _pad(node: Node, order: tuple[int, ...]) -> _Reordered | str:
     axes = node.input(3)
-    if axes is not None and axes.numbers is None:
+    numbers = np.arange(len(order)) if axes is None else axes.numbers
+    if numbers is None:
         return "its axes are computed"
-    places = range(len(order)) if axes is None else axes.numbers.reshape(-1)  # type: ignore[union-attr]
-    moved = tuple(order[int(a)] for a in places)
+    moved = tuple(order[int(a)] for a in numbers.reshape(-1))
     return _Reordered(_op(node), (node.input(1), node.input(2), moved))
 
 

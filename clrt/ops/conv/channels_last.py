@@ -33,7 +33,7 @@ from clrt.kernels.spec import (
     launch,
     pieces_per_group,
 )
-from clrt.kernels.strided import axes, broadcast_strides
+from clrt.kernels.strided import broadcast_strides
 from clrt.kernels.tiles import is_whole, tile, width
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering, Variant, reject_but_float32
@@ -137,15 +137,7 @@ def _geometry(node: Node) -> dict[str, int]:
     assert isinstance(op, ChannelsLastConv)
     window = op.window(node.arg(1).shape)
     assert window is not None
-    size = x.dims[1:-1]
-    return {
-        **axes("in", size, 1, _AXES),
-        **axes("out", y.dims[1:-1], 1, _AXES),
-        **axes("kernel", window.kernel_shape, 1, _AXES),
-        **axes("stride", window.steps(op.strides), 1, _AXES),
-        **axes("dilation", window.steps(op.dilations), 1, _AXES),
-        **axes("pad", window.padding(size)[0], 0, _AXES),
-    }
+    return window.geometry(x.dims[1:-1], y.dims[1:-1])
 
 
 @lru_cache(maxsize=256)

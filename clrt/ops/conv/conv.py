@@ -20,7 +20,7 @@ from clrt.kernels import gemm
 from clrt.kernels.gemm_cpu import emit_cpu, packed_width
 from clrt.kernels.product import Epilogue, MatrixView, Operand, Product, image_chunks
 from clrt.kernels.spec import BufferArg, KernelSpec, Launch, ceil_div, launch, round_up
-from clrt.kernels.strided import axes, broadcast_strides
+from clrt.kernels.strided import broadcast_strides
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Emit, Lowering, Variant, reject_but_float32
 from clrt.ops.base import Op, Types
@@ -108,7 +108,7 @@ def unfolded(
     images, groups = product.batch
     columns = round_up(product.n, width) if width else product.n
     matrix = product.k * columns
-    geometry = _geometry(node, window)
+    geometry = window.geometry(x.dims[2:], node.output.dims[2:])
     # Panels are what a CPU's product reads.
     entry = "im2col_cpu" if width else "im2col"
     kernel = KernelSpec.of("conv/im2col.cl", entry, DATA_T=product.dtype.cl_bits)
@@ -130,20 +130,6 @@ def unfolded(
             epilogue=product.epilogue.from_batch(first),
         )
         yield ([unfold] if product.k else []), part
-
-
-def _geometry(node: Node, window: WindowPool) -> dict[str, int]:
-    """Sizes of x and y, the window, strides, dilations and padding, each along three axes."""
-    op, x = node.op, node.arg(0)
-    assert isinstance(op, Convolution)
-    return {
-        **axes("in", x.dims[2:], 1, _AXES),
-        **axes("out", node.output.dims[2:], 1, _AXES),
-        **axes("kernel", window.kernel_shape, 1, _AXES),
-        **axes("stride", window.steps(op.strides), 1, _AXES),
-        **axes("dilation", window.steps(op.dilations), 1, _AXES),
-        **axes("pad", window.padding(x.dims[2:])[0], 0, _AXES),
-    }
 
 
 def _reject_depthwise(node: Node, caps: DeviceCaps) -> str | None:
@@ -207,7 +193,7 @@ def _depthwise(
     assert window is not None
     args = {"y": node.output, "x": node.arg(0), "weights": node.arg(1), "rows": _ROWS}
     args |= {"outputs": product.batch[1] * product.m, "maps": product.m}
-    args |= _geometry(node, window) | product.epilogue.args
+    args |= window.geometry(node.arg(0).dims[2:], node.output.dims[2:]) | product.epilogue.args
     return [launch(kernel, size, local, product.flops, **args)]
 
 

@@ -19,6 +19,7 @@ from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, IrOp, TensorType
 from clrt.kernels.spec import KernelSpec, Launch, launch, numbered
+from clrt.kernels.strided import axes
 from clrt.kernels.variant import Lowering, Variant
 from clrt.ops.base import Accuracy, OnnxNode, Op, Types
 from clrt.ops.checks import checked_sizes, need
@@ -36,8 +37,8 @@ def _reject(node: Node, caps: DeviceCaps) -> str | None:
     dtype = node.arg(0).dtype
     if dtype in (DType.FLOAT64, DType.BOOL):
         return f"no kernel for {dtype}"
-    axes = len(node.arg(0).dims) - 2
-    return f"{axes} axes; the kernel walks up to {_AXES}" if axes > _AXES else None
+    count = len(node.arg(0).dims) - 2
+    return f"{count} axes; the kernel walks up to {_AXES}" if count > _AXES else None
 
 
 def _emit(node: Node, ctx: Lowering) -> list[Launch]:
@@ -166,6 +167,19 @@ class WindowPool(Op):
         small = [total // 2 for total in totals]
         large = [total - half for total, half in zip(totals, small, strict=True)]
         return (small, large) if self.auto_pad == "SAME_UPPER" else (large, small)
+
+    def geometry(self, size: Sequence[int], out: Sequence[int]) -> dict[str, int]:
+        """Arguments of kernels, along three axes each: sizes of x and y, the window, strides,
+        dilations and padding before.
+        """
+        return {
+            **axes("in", size, 1, _AXES),
+            **axes("out", out, 1, _AXES),
+            **axes("kernel", self.kernel_shape, 1, _AXES),
+            **axes("stride", self.steps(self.strides), 1, _AXES),
+            **axes("dilation", self.steps(self.dilations), 1, _AXES),
+            **axes("pad", self.padding(size)[0], 0, _AXES),
+        }
 
     def out_dim(self, axis: int, size: Dim) -> Dim:
         """How many windows there are along an axis."""

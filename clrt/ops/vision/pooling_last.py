@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import prod
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -41,19 +41,11 @@ def _launch(node: Node, size: tuple[int, ...], entry: str, vector: int) -> list[
     local = None if vector == 1 else (1,) * len(size)
     macros = {"T_VW": vector, "MEAN": int(mean), "PADDED": int(padded)}
     kernel = KernelSpec.of("vision/pooling_last.cl", entry, **macros)
-    before, after = op.padding(x.dims[1:-1])
-    args: dict[str, Any] = {
-        **axes("in", x.dims[1:-1], 1, _AXES),
-        **axes("out", y.dims[1:-1], 1, _AXES),
-        **axes("kernel", op.kernel_shape, 1, _AXES),
-        **axes("stride", op.steps(op.strides), 1, _AXES),
-        **axes("dilation", op.steps(op.dilations), 1, _AXES),
-        **axes("pad", before, 0, _AXES),
-        **axes("end", after, 0, _AXES),
-    }
+    _, after = op.padding(x.dims[1:-1])
+    geometry = op.geometry(x.dims[1:-1], y.dims[1:-1])
+    args = {"y": y, "x": x, "C": x.dims[-1], **geometry, **axes("end", after, 0, _AXES)}
     work = prod(y.dims) * prod(op.kernel_shape)
-    channels = x.dims[-1]
-    return [launch(kernel, size, local, work, y=y, x=x, C=channels, **args)]
+    return [launch(kernel, size, local, work, **args)]
 
 
 def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
