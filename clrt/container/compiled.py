@@ -21,7 +21,7 @@ restores the weights and packs them anew.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
@@ -150,8 +150,12 @@ def read_compiled(path: Path) -> CompiledModel:
         graph = parse_graph(_text(header, "graph"), REGISTRY, fetch)
         graphs = list(all_graphs(graph))
         _take_origins(graphs, _load(header, "nodes"))
+        made = [v for g in graphs for v in (*g.inputs, *(v for n in g.nodes for v in n.outputs))]
+        told = _symbols(dim for v in made for dim in v.shape or () if is_symbol(dim))
+        for value in made:
+            _check_told(value, value.shape or (), told)
         for inner in graphs:
-            _check_graph(inner)
+            _check_graph(inner, told)
         shapes = _input_shapes(graph, _load(header, "shapes"))
     except OutOfMemoryError:
         raise
@@ -259,8 +263,11 @@ def _stored_elements(
     return StoredElements(array, layout, restore)
 
 
-def _check_graph(graph: Graph) -> None:
+def _check_graph(graph: Graph, told: Set[str]) -> None:
     """Checks the invariants of a graph that passes would have established.
+
+    Args:
+        told: The symbols of which some shape says what they are.
 
     Raises:
         ClrtError: One does not hold.
@@ -268,16 +275,17 @@ def _check_graph(graph: Graph) -> None:
     verify(graph)
     if len(set(graph.output_names)) < len(graph.output_names):
         raise ModelError(f"two outputs of graph '{graph.name}' have one name")
-    made = [v.shape for v in graph.inputs] + [v.shape for n in graph.nodes for v in n.outputs]
-    told = _symbols(dim for shape in made for dim in shape or () if is_symbol(dim))
     for value in graph.constants():
         if not value.has_numbers and value.type.data is not None:
-            unknown = _symbols(value.type.data.flat) - told
-            if unknown:
-                raise ModelError(f"nothing tells '{min(unknown)}' of constant '{value.name}'")
+            _check_told(value, value.type.data.flat, told)
     for node in graph.nodes:
         assert isinstance(node.op, Op)
         node.op.check_tables(node.input_types)
+
+
+def _check_told(value: Value, dims: Iterable[Dim], told: Set[str]) -> None:
+    if unknown := _symbols(dims) - told:
+        raise ModelError(f"nothing tells '{min(unknown)}' of '{value.name}'")
 
 
 def _symbols(dims: Iterable[Dim]) -> set[str]:

@@ -167,6 +167,7 @@ class Op(IrOp):
         host_inputs: Inputs whose elements must be known when a plan is made (shapes, axes).
         alike: Groups of inputs that have one dtype each: kernels read them as that.
         followed: Inputs whose elements kernels follow (indices, lengths): they are integers.
+        needed: Inputs that are never left out, though `infer` can do without them.
         shape_data: The reference also works on object arrays of dims (shape arithmetic).
         accuracy: Tolerance class of the kernels.
         storages: How the elements of its inputs and outputs may lie in memory (`DType.storage`)
@@ -192,6 +193,7 @@ class Op(IrOp):
     host_inputs: ClassVar[tuple[int, ...]] = ()
     alike: ClassVar[tuple[tuple[int, ...], ...]] = ()
     followed: ClassVar[tuple[int, ...]] = ()
+    needed: ClassVar[tuple[int, ...]] = ()
     shape_data: ClassVar[bool] = False
     accuracy: ClassVar[Accuracy] = Accuracy.ACCUMULATED
     variants: ClassVar[tuple[Variant, ...]] = ()
@@ -290,12 +292,16 @@ class Op(IrOp):
         for count in (*(a.size for a in texts), *map(math.prod, made)):
             check_texts(count, width)
 
-    def check_dtypes(self, inputs: Types) -> None:
-        """Refuses inputs that kernels would take for something else.
+    def check_inputs(self, inputs: Types) -> None:
+        """Refuses inputs that kernels would take for something else, and nodes that lack some.
 
         Raises:
+            ModelError: One that is needed is left out.
             ShapeError: Two that must have one dtype have not, or one to follow has no integers.
         """
+        for index in self.needed:
+            if index >= len(inputs) or inputs[index] is None:
+                raise ModelError(f"{self.name} lacks its input {index}; export the model again.")
         for group in self.alike:
             given = [(i, t) for i in group if i < len(inputs) and (t := inputs[i]) is not None]
             for index, type_ in given[1:]:
@@ -312,7 +318,7 @@ class Op(IrOp):
 
     def infer_with_data(self, inputs: Types) -> list[TensorType]:
         """`infer`, plus the elements of small integer results whose inputs are all known."""
-        self.check_dtypes(inputs)
+        self.check_inputs(inputs)
         outputs = self.infer(inputs)
         if not self.shape_data or any(map(_unknown, inputs)):
             return outputs

@@ -117,7 +117,7 @@ def made_up(model: Any) -> dict[str, Any] | None:
         for dim in (2, 2) if type_.shape is None else type_.shape:
             bound = substitute(dim, dict.fromkeys(getattr(dim, "symbols", ()), 2))
             sizes.append(2 if isinstance(bound, Expr) else max(bound, 0))
-        if np.prod(sizes, dtype=float) > 1e6 or len(sizes) > 32:
+        if any(n > 1e6 for n in sizes) or np.prod(sizes, dtype=float) > 1e6 or len(sizes) > 32:
             raise OverflowError
         if type_.dtype is DType.STRING:
             return np.full(sizes, "ab,c", object)

@@ -204,7 +204,11 @@ _LIES: dict[str, tuple[Change, str]] = {
         "an operand is a number from 0 on",
     ),
     "ops without end": (_text("Relu(", f"{_DEEP}("), "more than 64 things in each other"),
-    "a symbol that nothing tells": (_text("  return", _SYMBOL), "nothing tells 'q' of constant"),
+    "a symbol that nothing tells": (_text("  return", _SYMBOL), "nothing tells 'q' of '"),
+    "a size that nothing tells": (
+        _text("%z: float32[n,24]", "%z: float32[q*q,24]"),
+        "nothing tells",
+    ),
     "text without end": (_text("}\n", ""), "expected"),
 }
 

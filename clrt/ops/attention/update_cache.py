@@ -50,6 +50,7 @@ class UpdateCache(Op):
     storages = None
     alike = ((0, 1),)
     followed = (2,)
+    needed = (2, 3)
     host_inputs = (3,)
 
     def in_donated(self) -> Op:

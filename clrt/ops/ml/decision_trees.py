@@ -107,12 +107,16 @@ class DecisionTrees(Op):
     variants = (Variant("rows", _emit, reject_float64),)
 
     def infer(self, inputs: Types) -> list[TensorType]:
-        x = need(inputs, 0, self)
+        x, *tables = (need(inputs, i, self) for i in range(7))
+        real = DType.FLOAT64 if x.dtype is DType.FLOAT64 else DType.FLOAT32
+        wanted = [DType.INT32, real, *(DType.INT32,) * 3, real]
+        if not x.dtype.is_float or [t.dtype for t in tables] != wanted:
+            raise ModelError(f"DecisionTrees: its tables are not of the types for x, {x}.")
         if x.shape is None:
             return [TensorType(x.dtype, (fresh_dim(), self.targets))]
         if len(x.shape) != 2:
             raise ShapeError(f"DecisionTrees: {x} has rank {len(x.shape)}; expected 2.")
-        nodes, features = need(inputs, 1, self).numbers, x.shape[1]
+        nodes, features = tables[0].numbers, x.shape[1]
         used = -1 if nodes is None else int(nodes[:, 0].max(initial=-1))
         if isinstance(features, int) and used >= features:
             raise ShapeError(f"DecisionTrees: the trees ask for feature {used} of {x}.")
@@ -121,10 +125,8 @@ class DecisionTrees(Op):
     def check_tables(self, inputs: Types) -> None:
         types = [need(inputs, i, self) for i in range(1, 7)]
         tables = [t.numbers for t in types if t.numbers is not None]
-        real = types[1].dtype
-        wanted = [DType.INT32, real, *(DType.INT32,) * 3, real]
-        if len(tables) < 6 or [t.dtype for t in types] != wanted or not real.is_float:
-            raise ModelError(f"{self.name}: its tables are not constants of the right types.")
+        if len(tables) < 6:
+            raise ModelError(f"{self.name}: its tables are not constants.")
         try:
             check_forest(tables, self.targets)
         except ModelError as error:

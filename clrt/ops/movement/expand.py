@@ -35,6 +35,7 @@ class Expand(Op):
     """
 
     moves = True
+    needed = (1,)
     host_inputs = (1,)
     accuracy = Accuracy.EXACT
     storages = None
@@ -88,6 +89,7 @@ class Tile(Op):
     accuracy = Accuracy.EXACT
     storages = None
     shape_data = True
+    needed = (1,)
     variants = (Variant("strided", _emit_tile),)
 
     def infer(self, inputs: Types) -> list[TensorType]:

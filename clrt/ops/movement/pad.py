@@ -100,6 +100,7 @@ class Pad(Op):
     mode: Mode = "constant"
 
     promoted: ClassVar[Promoted] = {"pads": (1, np.int64), "value": (2, np.float32)}
+    needed = (1,)
     host_inputs = (1, 3)
     accuracy = Accuracy.EXACT
     storages = None

@@ -132,6 +132,7 @@ class Slice(Op):
     }
     moves = True
     reads_part = True
+    needed = (1, 2)
     host_inputs = (1, 2, 3, 4)
     accuracy = Accuracy.EXACT
     storages = None

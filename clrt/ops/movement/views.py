@@ -57,6 +57,7 @@ class Reshape(View):
 
     allowzero: int = 0
 
+    needed = (1,)
     host_inputs = (1,)
 
     def target(self, shape: Shape, wanted: Sequence[Dim]) -> Shape:
@@ -197,6 +198,7 @@ class Unsqueeze(View):
     """
 
     promoted: ClassVar[Promoted] = {"axes": (1, np.int64)}
+    needed = (1,)
     host_inputs = (1,)
 
     def target(self, shape: Shape, axes: Sequence[int]) -> Shape:

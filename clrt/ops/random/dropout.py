@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from clrt.device.caps import DeviceCaps
+from clrt.errors import ShapeError
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
@@ -96,6 +97,13 @@ class Dropout(RandomOp):
 
     def infer(self, inputs: Types) -> list[TensorType]:
         x = need(inputs, 0, self)
+        if len(inputs) > 2 and inputs[2] is not None:
+            ratio, training = need(inputs, 1, self), inputs[2]
+            if training.dtype is not DType.BOOL or not ratio.dtype.is_float:
+                raise ShapeError(
+                    f"Dropout: ratio is {ratio} and training_mode {training}; expected a float "
+                    "and a bool."
+                )
         dtype = x.dtype if self.mask_like_x else DType.BOOL
         return [TensorType(x.dtype, x.shape), TensorType(dtype, x.shape)]
 

@@ -80,6 +80,7 @@ class Cumulative(Op):
     start: ClassVar[int] = 0
     join: ClassVar[Code] = Code("((a) + (b))")
     storages = None
+    needed = (1,)
     host_inputs = (1,)
     shape_data = True
     variants = (

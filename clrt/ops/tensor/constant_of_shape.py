@@ -36,6 +36,7 @@ class ConstantOfShape(Op):
     value: float | int | bool = 0.0
     dtype: DType = DType.FLOAT32
 
+    needed = (0,)
     host_inputs = (0,)
     shape_data = True
     accuracy = Accuracy.EXACT

@@ -54,6 +54,7 @@ class OneHot(Op):
 
     axis: int = -1
 
+    needed = (1,)
     host_inputs = (1,)
     accuracy = Accuracy.EXACT
     storages = None
