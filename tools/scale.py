@@ -35,7 +35,7 @@ T = TypeVar("T")
 
 _WIDTH, _HEADS = 32, 4
 _CAPS = DeviceCaps("Made up", "cpu", "none", "1", "cpu", compute_units=2)
-_STAGES = ("import", "optimise", "specialise", "plan")
+_STAGES = ("import", "optimise", "prepare", "specialise", "plan")
 
 
 class Maker:
@@ -186,7 +186,7 @@ def main() -> None:
     for kind in options.kinds:
         for nodes in options.nodes:
             count, seconds, plan = measure(kind, nodes, options.profile)
-            spent = [*seconds.values(), seconds["import"] + seconds["optimise"]]
+            spent = [*seconds.values(), sum(seconds[s] for s in _STAGES[:3])]
             times = " ".join(f"{s / count * 1e6:11.1f}" for s in spent)
             print(
                 f"{kind:8} {count:7} {times} {plan.launches:11} {plan.arena.nbytes:6}", flush=True
