@@ -8,7 +8,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import lru_cache
 from math import prod
 from typing import Any, ClassVar
 
@@ -16,34 +15,29 @@ import numpy as np
 
 from clrt.device import requires
 from clrt.device.caps import DeviceCaps
-from clrt.errors import UnsupportedError
 from clrt.ir.dims import Shape, same, same_shape
 from clrt.ir.dtypes import DType
-from clrt.ir.graph import Node, Value
+from clrt.ir.graph import Node
 from clrt.ir.op import Array, Step, TensorType
 from clrt.kernels.cost import PLAIN
 from clrt.kernels.gemm_cpu import GemmShares, emit_cpu
 from clrt.kernels.panels import Panels
-from clrt.kernels.product import Epilogue, MatrixView, Operand, Product
 from clrt.kernels.spec import (
-    BufferArg,
     KernelSpec,
     Launch,
     ceil_div,
     launch,
     pieces_per_group,
 )
-from clrt.kernels.strided import broadcast_strides
 from clrt.kernels.tiles import is_whole, tile, width
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering, Variant, reject_but_float32
 from clrt.ops.base import Op, Types
 from clrt.ops.conv.conv import FusedConv
-from clrt.ops.matmul.matmul import make_epilogue
-from clrt.ops.pointwise.fused import symbolic_shape
+from clrt.ops.conv.row_products import geometry, product_of, zeros
+from clrt.ops.conv.winograd import emit_winograd, reject_winograd
 from clrt.ops.registry import register
 
-_AXES = 3
 # Windows of a depthwise tile are found once, and kept in private memory.
 MAX_DEPTHWISE_TAPS = 128
 _ROWS_PER_ITEM = 8
@@ -94,58 +88,6 @@ def _first_array(array: Array | None, rank: int) -> Array | None:
     return array.reshape(*(1,) * (rank - array.ndim), *array.shape).transpose(order_to_first(rank))
 
 
-def _epilogue(node: Node) -> Epilogue:
-    """The bias, and what follows it."""
-    op, y = node.op, node.output
-    assert isinstance(op, ChannelsLastConv)
-    maps = y.dims[-1] // op.group
-    operands = [_operand(value, y, maps) for value in op.extras(node)]
-    bias = node.input(2)
-    if bias is not None:
-        operands.insert(0, Operand(bias, (0, maps, 0), per_column=True))
-    return make_epilogue(op.program(node.input_types), y.dtype, operands)
-
-
-def _operand(value: Value, y: Value, maps: int) -> Operand:
-    """An operand of the epilogue, seen over images, groups and positions."""
-    shape, rank = symbolic_shape(value), len(y.dims)
-    full = (*(1,) * (rank - len(shape)), *shape)
-    per_column = not same(full[-1], 1)
-    per_position = not all(same(d, 1) for d in full[1:-1])
-    image = broadcast_strides(value.dims, y.dims)[0]
-    channels = y.dims[-1] if per_column else 1
-    strides = (image, maps if per_column else 0, channels if per_position else 0)
-    return Operand(value, strides, per_column)
-
-
-def _product(node: Node) -> Product:
-    """The product of windows and weights; its A is the images where windows are single elements."""
-    x, w, y, op = node.arg(0), node.arg(1), node.output, node.op
-    assert isinstance(op, ChannelsLastConv)
-    if len(x.dims) - 2 > _AXES:
-        raise UnsupportedError(f"{len(x.dims) - 2} spatial axes; the kernel walks up to {_AXES}")
-    n, k, positions = w.dims[0] // op.group, prod(w.dims[1:]), prod(y.dims[1:-1])
-    batch = (x.dims[0], op.group)
-    images = MatrixView(BufferArg(x), (positions * k, 0, k, 1))
-    weights = MatrixView(BufferArg(w), (0, n * k, 1, k))
-    return Product(y, x.dtype, batch, positions, n, k, images, weights, _epilogue(node))
-
-
-def _geometry(node: Node) -> dict[str, int]:
-    """Sizes of x and y, the window, strides, dilations and padding, each along three axes."""
-    op, x, y = node.op, node.arg(0), node.output
-    assert isinstance(op, ChannelsLastConv)
-    window = op.window(node.arg(1).shape)
-    assert window is not None
-    return window.geometry(x.dims[1:-1], y.dims[1:-1])
-
-
-@lru_cache(maxsize=256)
-def _zeros(elems: int) -> Value:
-    """What windows read in the padding: one constant for all nodes."""
-    return Value(f"zeros_{elems}", TensorType.of(np.zeros(elems, np.float32)))
-
-
 def _is_pointwise(node: Node) -> bool:
     """Whether positions of y are those of x, and windows single elements."""
     op, x = node.op, node.arg(0)
@@ -158,7 +100,7 @@ def _is_pointwise(node: Node) -> bool:
 
 
 def _emit_rows(node: Node, ctx: Lowering) -> list[Launch]:
-    product = _product(node)
+    product = product_of(node)
     if product.is_empty:
         return []
     if _is_pointwise(node):
@@ -180,20 +122,20 @@ def _emit_rows(node: Node, ctx: Lowering) -> list[Launch]:
         "y": node.output,
         "x": node.arg(0),
         "w": Panels(product.k, product.n, columns, True, taps).of(w),
-        "zeros": _zeros(w.dims[-1] * channels),
+        "zeros": zeros(w.dims[-1] * channels),
         "M": rows,
         "N": product.n,
         "C": channels,
         "groups": op.group,
         "height": height,
     }
-    args |= _geometry(node) | product.epilogue.args
+    args |= geometry(node) | product.epilogue.args
     size = (ceil_div(blocks, height) * panels,)
     return [launch(kernel, size, (1,), product.flops, **args)]
 
 
 def _emit_depthwise(node: Node, ctx: Lowering) -> list[Launch]:
-    product, w = _product(node), node.arg(1)
+    product, w = product_of(node), node.arg(1)
     if product.is_empty:
         return []
     channels, taps = w.dims[0], prod(w.dims[2:])
@@ -220,17 +162,17 @@ def _emit_depthwise(node: Node, ctx: Lowering) -> list[Launch]:
         "y": node.output,
         "x": node.arg(0),
         "w": Panels(taps, channels, panel, True).of(w),
-        "zeros": _zeros(channels),
+        "zeros": zeros(channels),
         "rows": rows,
         "N": channels,
         "height": height,
     }
-    args |= _geometry(node) | epilogue.args
+    args |= geometry(node) | epilogue.args
     return [launch(kernel, (ceil_div(rows, height),), (1,), product.flops, **args)]
 
 
 def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:
-    product, x, y = _product(node), node.arg(0), node.output
+    product, x, y = product_of(node), node.arg(0), node.output
     if product.is_empty:
         return []
     kernel = KernelSpec.of(
@@ -244,7 +186,7 @@ def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:
     )
     images, groups = product.batch
     sizes = {"N": product.n, "C": node.arg(1).dims[1], "groups": groups}
-    args = {"y": y, "x": x, "w": node.arg(1)} | sizes | _geometry(node) | product.epilogue.args
+    args = {"y": y, "x": x, "w": node.arg(1)} | sizes | geometry(node) | product.epilogue.args
     size = (product.n, product.m, images * groups)
     return [launch(kernel, size, None, product.flops, **args)]
 
@@ -284,6 +226,7 @@ class ChannelsLastConv(FusedConv):
     host_inputs = (1,)
     variants: ClassVar[tuple[Variant, ...]] = (
         Variant("depthwise_rows", _emit_depthwise, _reject_depthwise, requires.CPU),
+        Variant("winograd", emit_winograd, reject_winograd, requires.CPU),
         Variant("conv_rows", _emit_rows, _reject_rows, requires.CPU),
         Variant("channels_last_any", _emit_any, _reject_any, speed=PLAIN),
     )

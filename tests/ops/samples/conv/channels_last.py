@@ -42,11 +42,18 @@ def channels_last_conv_samples(cls: type[ChannelsLastConv]) -> Iterator[Sample]:
         (cls(), (1, 5, 0), (3, 0, 2)),
     ]:
         yield make(op, x, w, (w[0],))
+    # Winograd: tiles and panels that are not whole, padding of different widths.
+    for pads, x, w in [
+        ((0, 0, 0, 0), (2, 15, 14, 19), (37, 19, 3, 3)),
+        ((1, 2, 0, 1), (1, 14, 16, 24), (48, 24, 3, 3)),
+    ]:
+        yield make(cls(pads=pads), x, w, (w[0],))
     add, relu = (Step(Add(), (0, 1)),), (Step(Relu(), (0,)),)
     residual = (Step(Mul(), (0, 1)), Step(Add(), (3, 2)), Step(HardSwish(), (4,)))
     for fields, x, w, y in [
         ({}, (2, 5, 6, 8), (16, 8, 1, 1), (5, 6)),
         ({"pads": around}, (2, 5, 6, 5), (9, 5, 3, 3), (5, 6)),
+        ({"pads": around}, (2, 14, 13, 20), (33, 20, 3, 3), (14, 13)),
         ({"pads": around, "group": 2}, (2, 5, 6, 6), (8, 3, 3, 3), (5, 6)),
         ({"pads": around, "group": 9}, (2, 5, 6, 9), (9, 1, 3, 3), (5, 6)),
         ({"pads": (1, 1), "group": 8}, (2, 9, 8), (8, 1, 3), (9,)),

@@ -1,0 +1,165 @@
+"""Convolution with windows of 3 x 3 by Winograd's F(4 x 4, 3 x 3), on CPUs.
+
+A tile of 4 x 4 positions takes 36 products instead of 144: windows and weights are transformed,
+multiplied as 36 matrices, and transformed back.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import Any, ClassVar
+
+import numpy as np
+
+from clrt.device.caps import DeviceCaps
+from clrt.device.rates import rates_of
+from clrt.ir.graph import Node, Value
+from clrt.ir.op import Array
+from clrt.kernels.panels import Panels
+from clrt.kernels.spec import KernelSpec, Launch, Packed, ceil_div, clamp, launch, round_up
+from clrt.kernels.thresholds import Thresholds
+from clrt.kernels.tiles import is_whole, tile, width
+from clrt.kernels.tuned import tuned
+from clrt.kernels.variant import Lowering, reject_but_float32
+from clrt.ops.conv.conv import FusedConv
+from clrt.ops.conv.row_products import geometry, product_of, zeros
+from clrt.ops.pointwise.fused import symbolic_shape
+
+_SIDE, _WINDOW, _PLANES = 4, 3, 36
+# Along an axis of which the model does not tell the size.
+_USUAL_SIDE = 32
+# What the transforms move, for each byte that memory moves in that time: it lies in the caches.
+_CACHED = 4
+
+
+@dataclass(frozen=True)
+class WinogradShares(Thresholds):
+    """How the tiles are shared out.
+
+    Attributes:
+        block_kib: Of the elements of a block of tiles, transformed and multiplied: they stay in a
+            core's second cache.
+        least_tiles: Of a block, where there are as many: weights are read again for each.
+        groups: Work-groups to a core, each with memory of its own, which it uses again and again.
+    """
+
+    block_kib: int
+    least_tiles: int
+    groups: int
+
+    group: ClassVar = "winograd_shares"
+
+
+WINOGRAD = tuned(
+    "winograd_cpu",
+    {"T_MR": (4, 6, 8, 12), "T_NV": (1, 2, 3, 4), "T_VW": (4, 8, 16)},
+    T_MR=4,
+    T_NV=3,
+    T_VW=8,
+    T_KU=2,
+)
+
+# The squares of the places besides 0 and infinity: NEAR and FAR of the kernel.
+_NEAR, _FAR = 0.5, 2.0
+
+
+def _transform_of_weights() -> Array:
+    """G, [6, 3]: weights are G w G'. Row i has 1, r, r * r of place r, over its share."""
+    rows = [[1 / (_NEAR * _FAR), 0, 0]]
+    for square, other in ((_NEAR, _FAR), (_FAR, _NEAR)):
+        for r in (square**0.5, -(square**0.5)):
+            rows.append([p / (2 * square * (square - other)) for p in (1, r, square)])
+    return np.array([*rows, [0, 0, 1]])
+
+
+def _packed(weights: Value, panels: Panels) -> Packed:
+    """Weights `[N, C, 3, 3]` as 36 matrices of C x N, each in panels."""
+
+    def pack(array: Array) -> Array:
+        g = _transform_of_weights()
+        planes = np.einsum("ih,nchw,jw->ijcn", g, array.astype(np.float64), g, optimize=True)
+        return panels.pack(planes.reshape(_PLANES, *planes.shape[2:]).astype(array.dtype))
+
+    nbytes = _PLANES * panels.k * round_up(panels.n, panels.width) * weights.dtype.itemsize
+    return Packed(weights, f"winograd{_SIDE}:{panels.layout}", pack, nbytes)
+
+
+def emit_winograd(node: Node, ctx: Lowering) -> list[Launch]:
+    """One launch: work-items transform, multiply and transform back, a block of tiles at once."""
+    product, x, w, y = product_of(node), node.arg(0), node.arg(1), node.output
+    if product.is_empty:
+        return []
+    product.epilogue.check_vectors()
+    tunables = tile(WINOGRAD, product, ctx)
+    panel, lanes = width(tunables), tunables["T_VW"]
+    channels, maps = w.dims[1], w.dims[0]
+    whole = int(is_whole(product, lanes))
+    kernel = KernelSpec.of(
+        "conv/winograd.cl", "winograd_cpu", **tunables, **product.epilogue.defines, S_N_WHOLE=whole
+    )
+    rows_of_tiles, columns_of_tiles = (ceil_div(d, _SIDE) for d in y.dims[1:3])
+    tiles = x.dims[0] * rows_of_tiles * columns_of_tiles
+    panels = ceil_div(maps, panel)
+    across = round_up(channels, lanes) + panels * panel
+    height, units, shares = tunables["T_MR"], ctx.caps.compute_units, ctx.thresholds(WinogradShares)
+    most = max(
+        (shares.block_kib << 10) // (4 * _PLANES * across * height),
+        ceil_div(shares.least_tiles, height),
+    )
+    rows = ceil_div(tiles, height)
+    block = height * ceil_div(rows, units * ceil_div(rows, units * most))
+    blocks = ceil_div(tiles, block)
+    # Where tiles are few the cores share out the maps, too; each then transforms the windows again.
+    span = ceil_div(panels, clamp(units // blocks, 1, panels))
+    items = blocks * ceil_div(panels, span)
+    groups = clamp(items, 1, units * shares.groups)
+    slot = _PLANES * block * (round_up(channels, lanes) + span * panel)
+    args: dict[str, Any] = {
+        "y": y,
+        "x": x,
+        "w": _packed(w, Panels(channels, maps, panel, False)),
+        "zeros": zeros(round_up(channels, lanes)),
+        "room": ctx.scratch(groups * slot),
+        "slot": slot,
+        "C": channels,
+        "N": maps,
+        "tiles": tiles,
+        "tiles1": rows_of_tiles,
+        "tiles2": columns_of_tiles,
+        "block": block,
+        "span": span,
+    }
+    of_image = geometry(node)
+    args |= {name: of_image[name] for name in ("in1", "in2", "out1", "out2", "pad1", "pad2")}
+    args |= product.epilogue.args
+    flops = product.flops * _PLANES // (_SIDE * _WINDOW) ** 2
+    return [launch(kernel, (groups,), (1,), flops, **args)]
+
+
+def reject_winograd(node: Node, caps: DeviceCaps) -> str | None:
+    """Why a convolution does not compute so."""
+    op, w = node.op, node.arg(1)
+    assert isinstance(op, FusedConv)
+    window = op.window(w.shape)
+    if window is None or op.group != 1 or w.dims[2:] != (_WINDOW, _WINDOW):
+        return "its windows are not 3 x 3 over all channels"
+    if any(s != 1 for s in (*window.steps(op.strides), *window.steps(op.dilations))):
+        return "its windows have steps"
+    if 0 in w.dims:
+        return "there are no weights"
+    return reject_but_float32(node, caps) or _reject_costly(node, caps)
+
+
+def _reject_costly(node: Node, caps: DeviceCaps) -> str | None:
+    """By sizes that the model tells, so that each call of it takes the same kernel."""
+    maps, channels = node.arg(1).dims[:2]
+    sides = [d if isinstance(d, int) else _USUAL_SIDE for d in symbolic_shape(node.output)[1:3]]
+    tiles = prod(ceil_div(d, _SIDE) for d in sides)
+    rates = rates_of(caps)
+    seconds = 2 * channels * maps / rates.flops
+    moved = 4 * (_PLANES * channels * maps + 2 * _PLANES * tiles * (channels + maps) / _CACHED)
+    direct = (_WINDOW**2 * prod(sides)) * seconds
+    transformed = max(_PLANES * tiles * seconds, 4 * _PLANES * channels * maps / rates.nbytes)
+    transformed += (moved - 4 * _PLANES * channels * maps) / rates.nbytes
+    return None if transformed < direct else "its transforms would take more than they save"

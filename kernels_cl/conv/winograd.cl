@@ -1,0 +1,154 @@
+// Convolution with windows of 3 x 3 whose channels lie last, [images, positions, channels], on CPUs, by
+// Winograd's F(4 x 4, 3 x 3): a tile of 4 x 4 positions reads 6 x 6, whose transform times that of the
+// weights, for each of the 36 places, transforms to the 16 sums.
+// Source: Lavin and Gray, Fast Algorithms for Convolutional Neural Networks, 2016.
+// A work-item goes through items, a `block` of tiles and a `span` of panels each: in its `slot` elements
+// of `room` it keeps the transformed windows, [place][tile][C, rounded up to T_VW], and behind them the
+// products, [place][tile][span panels].
+//   w       the transformed weights, packed as [place][panel][C][T_NV * T_VW]
+//   zeros   as many as a place has channels: what a window reads in the padding
+//   tiles   of all images; tiles1 and tiles2, of an image along its axes
+// INPUTS, READS, BODY, RESULT as in gemm_cpu.cl: i0 is the image, m the position in the image, n the map.
+#ifndef T_VW
+#define T_VW 8
+#define T_NV 3
+#define T_MR 4
+#define T_KU 2
+#endif
+#define VW T_VW
+#include "common/base.clh"
+#include "common/axes.clh"
+#include "common/math.clh"
+#include "common/rows.clh"
+#include "common/scalar.clh"
+#include "common/tile.clh"
+#include "common/finish.clh"
+#include "common/widen.clh"
+#include "common/panel_product.clh"
+#include "common/windows.clh"
+#define SIDE 4
+#define REACH 6
+#define PLACES_OF_TILE (REACH * REACH)
+
+// Of the places 0, +-NEAR, +-FAR and infinity, where the sums' polynomials are taken. With 1 and 2 the
+// rounding error is twice as large.
+#define NEAR 0.70710678f
+#define FAR 1.41421356f
+#define NEAR_2 0.5f
+#define FAR_2 2.0f
+#define NEAR_FAR_2 1.0f
+
+// Six vectors, `step` after each other: from a window's elements to its transform.
+#define TRANSFORM_WINDOW(to, from, step)                                     \
+  {                                                                          \
+    const F d0 = from[0], d1 = from[step], d2 = from[2 * step];              \
+    const F d3 = from[3 * step], d4 = from[4 * step], d5 = from[5 * step];   \
+    const F near = d4 - FAR_2 * d2, near_odd = NEAR * (d3 - FAR_2 * d1);     \
+    const F far = d4 - NEAR_2 * d2, far_odd = FAR * (d3 - NEAR_2 * d1);      \
+    to[0] = NEAR_FAR_2 * d0 - (NEAR_2 + FAR_2) * d2 + d4;                    \
+    to[step] = near + near_odd;                                              \
+    to[2 * step] = near - near_odd;                                          \
+    to[3 * step] = far + far_odd;                                            \
+    to[4 * step] = far - far_odd;                                            \
+    to[5 * step] = NEAR_FAR_2 * d1 - (NEAR_2 + FAR_2) * d3 + d5;             \
+  }
+
+// Six vectors, `step` after each other: from products to four sums, `out` after each other.
+#define TRANSFORM_PRODUCTS(to, out, from, step)                              \
+  {                                                                          \
+    const F m1 = from[step], m2 = from[2 * step];                            \
+    const F m3 = from[3 * step], m4 = from[4 * step];                        \
+    const F near = m1 + m2, near_odd = NEAR * (m1 - m2);                     \
+    const F far = m3 + m4, far_odd = FAR * (m3 - m4);                        \
+    to[0] = from[0] + near + far;                                            \
+    to[out] = near_odd + far_odd;                                            \
+    to[2 * out] = NEAR_2 * near + FAR_2 * far;                               \
+    to[3 * out] = NEAR_2 * near_odd + FAR_2 * far_odd + from[5 * step];      \
+  }
+
+static inline F load_channels(__global const float *p, const IDX_T count) {
+  return count >= T_VW ? LOAD_F(p) : load_lanes(p, count, 0.0f);
+}
+
+__kernel SINGLE_ITEM
+void winograd_cpu(OUT(float, y), IN(float, x), IN(float, w), IN(float, zeros), OUT(float, room),
+                  const IDX_T slot, const IDX_T C, const IDX_T N, const IDX_T tiles,
+                  const IDX_T tiles1, const IDX_T tiles2, const IDX_T block, const IDX_T span,
+                  const IDX_T in1, const IDX_T in2, const IDX_T out1, const IDX_T out2,
+                  const IDX_T pad1, const IDX_T pad2 INPUTS) {
+  const IDX_T panels = (N + PANEL_WIDTH - 1) / PANEL_WIDTH;
+  const IDX_T spans = (panels + span - 1) / span;
+  const IDX_T items = (tiles + block - 1) / block * spans;
+  const IDX_T deep = (C + T_VW - 1) / T_VW * T_VW, wide = span * PANEL_WIDTH;
+  __global float *const windows = AT(room) + (IDX_T)get_global_id(0) * slot;
+  __global float *const products = windows + PLACES_OF_TILE * block * deep;
+  const IDX_T i1 = 0;
+  for (IDX_T item = get_global_id(0); item < items; item += get_global_size(0)) {
+    const IDX_T first = item / spans * block;
+    const IDX_T count = i_min(block, tiles - first);
+    const IDX_T panel_first = item % spans * span;
+    const IDX_T panel_end = i_min(panel_first + span, panels);
+    for (IDX_T t = 0; t < count; ++t) {
+      const IDX_T row = (first + t) / tiles2, image = row / tiles1;
+      const IDX_T at1 = (row - image * tiles1) * SIDE - pad1;
+      const IDX_T at2 = (first + t - row * tiles2) * SIDE - pad2;
+      __global const float *const x_image = AT(x) + image * in1 * in2 * C;
+      __global const float *from[PLACES_OF_TILE];
+      for (IDX_T i = 0; i < PLACES_OF_TILE; ++i)
+        from[i] = window_at(x_image, 0, at1 + i / REACH, at2 + i % REACH, 1, in1, in2, C, AT(zeros));
+      for (IDX_T c = 0; c < deep; c += T_VW) {
+        F window[PLACES_OF_TILE], lines[PLACES_OF_TILE];
+        for (IDX_T i = 0; i < PLACES_OF_TILE; ++i) window[i] = load_channels(from[i] + c, C - c);
+        for (IDX_T i = 0; i < REACH; ++i) TRANSFORM_WINDOW((lines + i), (window + i), REACH)
+        for (IDX_T i = 0; i < REACH; ++i)
+          TRANSFORM_WINDOW((window + i * REACH), (lines + i * REACH), 1)
+        __global float *to = windows + t * deep + c;
+        for (IDX_T i = 0; i < PLACES_OF_TILE; ++i) {
+          *(__global F_UNALIGNED *)to = window[i];
+          to += block * deep;
+        }
+      }
+    }
+    for (IDX_T place = 0; place < PLACES_OF_TILE; ++place)
+      for (IDX_T p = panel_first; p < panel_end; ++p) {
+        __global const float *const panel = AT(w) + (place * panels + p) * C * PANEL_WIDTH;
+        const size_t next = (size_t)(panel + C * PANEL_WIDTH);
+        for (IDX_T m0 = 0; m0 < count; m0 += T_MR) {
+          F tile[T_MR * T_NV];
+          multiply_tile(tile, windows + place * block * deep, deep, m0, count, C, panel,
+                        m0 ? (size_t)panel : next, m0 ? 0 : PANEL_WIDTH * sizeof(float));
+          __global float *to =
+              products + (place * block + m0) * wide + (p - panel_first) * PANEL_WIDTH;
+          for (IDX_T i = 0; i < i_min(T_MR, count - m0); ++i) {
+            for (IDX_T j = 0; j < T_NV; ++j) STORE_F(to + j * T_VW, tile[i * T_NV + j]);
+            to += wide;
+          }
+        }
+      }
+    const IDX_T n_first = panel_first * PANEL_WIDTH;
+    const IDX_T n_end = i_min(panel_end * PANEL_WIDTH, N);
+    for (IDX_T t = 0; t < count; ++t) {
+      const IDX_T row = (first + t) / tiles2, i0 = row / tiles1;
+      const IDX_T at1 = (row - i0 * tiles1) * SIDE, at2 = (first + t - row * tiles2) * SIDE;
+      const IDX_T height = i_min(SIDE, out1 - at1), width = i_min(SIDE, out2 - at2);
+      for (IDX_T n = n_first; n < n_end; n += T_VW) {
+        F found[PLACES_OF_TILE], lines[SIDE * REACH], sums[SIDE * SIDE];
+        __global const float *from = products + t * wide + n - n_first;
+        for (IDX_T i = 0; i < PLACES_OF_TILE; ++i) {
+          found[i] = LOAD_F(from);
+          from += block * wide;
+        }
+        for (IDX_T i = 0; i < REACH; ++i)
+          TRANSFORM_PRODUCTS((lines + i), REACH, (found + i), REACH)
+        for (IDX_T i = 0; i < SIDE; ++i)
+          TRANSFORM_PRODUCTS((sums + i * SIDE), 1, (lines + i * REACH), 1)
+        for (IDX_T i = 0; i < height; ++i)
+          for (IDX_T j = 0; j < width; ++j) {
+            const IDX_T m = (at1 + i) * out2 + at2 + j;
+            __global float *const y_row = AT(y) + (i0 * out1 * out2 + m) * N;
+            FINISH_VECTOR(sums[i * SIDE + j])
+          }
+      }
+    }
+  }
+}
