@@ -6,6 +6,8 @@
 //   zeros    N of them: what a window reads in the padding
 //   rows     of y, of all images
 //   S_TAPS   elements of a window
+//   S_ACROSS  those along axis 2, and S_STEP its stride, where a row of taps is unrolled, whose elements
+//             lie next to each other; else both are 0
 //   S_WHOLE  N is a multiple of T_NV * T_VW
 // INPUTS, READS, BODY, RESULT as in gemm_cpu.cl: i0 is the image, m the position in the image, n the
 // channel.
@@ -14,6 +16,8 @@
 #define T_NV 2
 #define T_VW 8
 #define S_TAPS 9
+#define S_ACROSS 3
+#define S_STEP 1
 #define S_WHOLE 0
 #endif
 #define VW T_VW
@@ -29,53 +33,76 @@
 #define LOAD_B(i, j) const F b##j = LOAD_F(panel + j * T_VW);
 #define CORRELATE(i, j) acc##i##_##j = LOAD_F(a##i + j * T_VW) * b##j + acc##i##_##j;
 #define CORRELATE_ROW(i) VECTORS(CORRELATE, i)
-#define NEXT_TO(i) __global const float *const a##i = line + i * stride2 * N;
 #define FOUND(i) __global const float *const a##i = found[i] + n0;
 
-// The sums of a tile whose windows lie inside along axis 2: `corner` is the first element of the first,
-// which is at (from0, from1) along the other axes.
-#define MULTIPLY_INSIDE                                                                    \
-  {                                                                                        \
-    ROWS(ZERO_ROW)                                                                         \
-    for (IDX_T k0 = 0; k0 < kernel0; ++k0)                                                 \
-      for (IDX_T k1 = 0; k1 < kernel1; ++k1) {                                             \
-        const IDX_T at0 = from0 + k0 * dilation0, at1 = from1 + k1 * dilation1;            \
-        if (at0 < 0 || at0 >= in0 || at1 < 0 || at1 >= in1) continue;                      \
-        __global const float *line = corner + (at0 * in1 + at1) * in2 * N + n0;            \
-        __global const float *panel = weights + (k0 * kernel1 + k1) * kernel2 * PANEL_WIDTH; \
-        for (IDX_T k2 = 0; k2 < kernel2; ++k2) {                                           \
-          VECTORS(LOAD_B, 0)                                                               \
-          ROWS(NEXT_TO)                                                                    \
-          ROWS(CORRELATE_ROW)                                                              \
-          panel += PANEL_WIDTH;                                                            \
-          line += dilation2 * N;                                                           \
-        }                                                                                  \
-      }                                                                                    \
-    ROWS(KEEP_ROW)                                                                         \
+// The sums of a tile, from where its windows were found.
+#define MULTIPLY_FOUND                            \
+  {                                               \
+    __global const float *const *found = windows; \
+    ROWS(ZERO_ROW)                                \
+    for (IDX_T tap = 0; tap < S_TAPS; ++tap) {    \
+      VECTORS(LOAD_B, 0)                          \
+      ROWS(FOUND)                                 \
+      ROWS(CORRELATE_ROW)                         \
+      panel += PANEL_WIDTH;                       \
+      found += T_MR;                              \
+    }                                             \
+    ROWS(KEEP_ROW)                                \
   }
 
-// The same of any tile, from where its windows were found.
-#define MULTIPLY_FOUND                                                                     \
-  {                                                                                        \
-    __global const float *panel = weights;                                                 \
-    __global const float *const *found = windows;                                          \
-    ROWS(ZERO_ROW)                                                                         \
-    for (IDX_T tap = 0; tap < S_TAPS; ++tap) {                                             \
-      VECTORS(LOAD_B, 0)                                                                   \
-      ROWS(FOUND)                                                                          \
-      ROWS(CORRELATE_ROW)                                                                  \
-      panel += PANEL_WIDTH;                                                                \
-      found += T_MR;                                                                       \
-    }                                                                                      \
-    ROWS(KEEP_ROW)                                                                         \
+#if S_STEP
+#define TAPS(X) CAT(TAPS_, S_ACROSS)(X)
+#define TAPS_3(X) X(0) X(1) X(2)
+#define TAPS_5(X) TAPS_3(X) X(3) X(4)
+#define TAPS_7(X) TAPS_5(X) X(5) X(6)
+#define READ_OF_TILE ((T_MR - 1) * S_STEP + S_ACROSS)
+
+// What several positions read is loaded once: after unrolling the compiler sees that it is the same.
+#define CORRELATE_INSIDE(i, j) \
+  acc##i##_##j = LOAD_F(line + (i * S_STEP + tap) * N + j * T_VW) * b##j + acc##i##_##j;
+#define INSIDE_ROW(i) VECTORS(CORRELATE_INSIDE, i)
+#define TAP_INSIDE(t)      \
+  {                        \
+    const int tap = t;     \
+    VECTORS(LOAD_B, 0)     \
+    ROWS(INSIDE_ROW)       \
+    panel += PANEL_WIDTH;  \
   }
+#define CORRELATE_AT_EDGE(i, j)                                                          \
+  acc##i##_##j = AS_F(AS_I(LOAD_F(line + near[i * S_STEP + tap] + j * T_VW)) &           \
+                      (I)(kept[i * S_STEP + tap])) * b##j + acc##i##_##j;
+#define EDGE_ROW(i) VECTORS(CORRELATE_AT_EDGE, i)
+#define TAP_AT_EDGE(t)     \
+  {                        \
+    const int tap = t;     \
+    VECTORS(LOAD_B, 0)     \
+    ROWS(EDGE_ROW)         \
+    panel += PANEL_WIDTH;  \
+  }
+
+// The same, line after line of a window; those in the padding add nothing.
+#define MULTIPLY_LINES(TAP)                                                                  \
+  {                                                                                          \
+    ROWS(ZERO_ROW)                                                                           \
+    for (IDX_T k0 = 0; k0 < kernel0; ++k0)                                                   \
+      for (IDX_T k1 = 0; k1 < kernel1; ++k1) {                                               \
+        const IDX_T at0 = from0 + k0 * dilation0, at1 = from1 + k1 * dilation1;              \
+        if (at0 < 0 || at0 >= in0 || at1 < 0 || at1 >= in1) {                                \
+          panel += S_ACROSS * PANEL_WIDTH;                                                   \
+          continue;                                                                          \
+        }                                                                                    \
+        __global const float *const line = image + ((at0 * in1 + at1) * in2 + from2) * N + n0; \
+        TAPS(TAP)                                                                            \
+      }                                                                                      \
+    ROWS(KEEP_ROW)                                                                           \
+  }
+#endif
 
 __kernel SINGLE_ITEM
 void depthwise_rows_cpu(OUT(float, y), IN(float, x), IN(float, w), IN(float, zeros), const IDX_T rows,
                         const IDX_T N, const IDX_T height, WINDOWS INPUTS) {
   const IDX_T end = i_min(((IDX_T)get_global_id(0) + 1) * height, rows);
   const IDX_T i1 = 0;
-  __global const float *windows[S_TAPS * T_MR];
   for (IDX_T row = (IDX_T)get_global_id(0) * height; row < end; ++row) {
     const IDX_T plane = row / out1, i0 = plane / out0;
     const IDX_T from0 = (plane - i0 * out0) * stride0 - pad0;
@@ -85,35 +112,47 @@ void depthwise_rows_cpu(OUT(float, y), IN(float, x), IN(float, w), IN(float, zer
       const IDX_T first = i_max(i_min(column, out2 - T_MR), 0);
       const IDX_T count = i_min(T_MR, out2 - first);
       const IDX_T from2 = first * stride2 - pad2;
-      const IDX_T last2 = from2 + (T_MR - 1) * stride2 + (kernel2 - 1) * dilation2;
-      const bool inside = from2 >= 0 && last2 < in2;
-      __global const float *const corner = image + from2 * N;
-      if (!inside || !S_WHOLE) {
-        __global const float **to = windows;
-        for (IDX_T k0 = 0; k0 < kernel0; ++k0)
-          for (IDX_T k1 = 0; k1 < kernel1; ++k1)
-            for (IDX_T k2 = 0; k2 < kernel2; ++k2)
-              for (IDX_T i = 0; i < T_MR; ++i)
-                *to++ = window_at(image, from0 + k0 * dilation0, from1 + k1 * dilation1,
-                                  from2 + i_min(i, count - 1) * stride2 + k2 * dilation2, in0, in1,
-                                  in2, N, AT(zeros));
+#if S_STEP
+      const bool inside = from2 >= 0 && from2 + READ_OF_TILE <= in2;
+      // Where a place in the padding reads instead, and that this is not kept.
+      IDX_T near[READ_OF_TILE];
+      int kept[READ_OF_TILE];
+      for (IDX_T i = 0; i < READ_OF_TILE; ++i) {
+        const IDX_T at = i_max(i_min(from2 + i, in2 - 1), 0);
+        near[i] = (at - from2) * N;
+        kept[i] = -(at == from2 + i);
       }
+#endif
+#if !S_STEP || !S_WHOLE
+      __global const float *windows[S_TAPS * T_MR];
+      __global const float **to = windows;
+      for (IDX_T k0 = 0; k0 < kernel0; ++k0)
+        for (IDX_T k1 = 0; k1 < kernel1; ++k1)
+          for (IDX_T k2 = 0; k2 < kernel2; ++k2)
+            for (IDX_T i = 0; i < T_MR; ++i)
+              *to++ = window_at(image, from0 + k0 * dilation0, from1 + k1 * dilation1,
+                                from2 + i_min(i, count - 1) * stride2 + k2 * dilation2, in0, in1,
+                                in2, N, AT(zeros));
+#endif
       for (IDX_T n0 = 0; n0 < N; n0 += PANEL_WIDTH) {
         F tile[T_MR * T_NV];
-        __global const float *const weights = AT(w) + n0 * S_TAPS;
-        const bool whole = S_WHOLE || n0 + PANEL_WIDTH <= N;
-        if (inside && whole) {
-          MULTIPLY_INSIDE
-        } else if (whole) {
-          MULTIPLY_FOUND
-        } else {
+        __global const float *panel = AT(w) + n0 * S_TAPS;
+#if !S_WHOLE
+        if (n0 + PANEL_WIDTH > N) {
           for (IDX_T i = 0; i < T_MR * T_NV; ++i) tile[i] = (F)(0.0f);
           for (IDX_T tap = 0; tap < S_TAPS; ++tap)
             for (IDX_T i = 0; i < count; ++i)
               for (IDX_T n = 0; n < N - n0; ++n)
                 ((float *)(tile + i * T_NV))[n] +=
-                    windows[tap * T_MR + i][n0 + n] * weights[tap * PANEL_WIDTH + n];
-        }
+                    windows[tap * T_MR + i][n0 + n] * panel[tap * PANEL_WIDTH + n];
+        } else
+#endif
+#if S_STEP
+        if (inside) MULTIPLY_LINES(TAP_INSIDE)
+        else MULTIPLY_LINES(TAP_AT_EDGE)
+#else
+        MULTIPLY_FOUND
+#endif
         // Not again: what the epilogue reads may lie where y does.
         for (IDX_T i = column - first; i < count; ++i) {
           const IDX_T m = row * out2 + first + i - i0 * out0 * out1 * out2;

@@ -40,6 +40,8 @@ from clrt.ops.registry import register
 
 # Windows of a depthwise tile are found once, and kept in private memory.
 MAX_DEPTHWISE_TAPS = 128
+# Taps in a row of a depthwise window, next to each other, that are unrolled.
+_UNROLLED = (3, 5, 7)
 _ROWS_PER_ITEM = 8
 
 ROWS = tuned(
@@ -54,8 +56,8 @@ ROWS = tuned(
 DEPTHWISE_ROWS = tuned(
     "depthwise_rows_cpu",
     {"T_MR": (2, 4, 6, 8), "T_NV": (1, 2), "T_VW": (4, 8, 16)},
-    T_MR=4,
-    T_NV=2,
+    T_MR=8,
+    T_NV=1,
     T_VW=8,
 )
 
@@ -147,13 +149,23 @@ def _emit_depthwise(node: Node, ctx: Lowering) -> list[Launch]:
     )
     epilogue.check_vectors()
     tunables = ctx.tunables(DEPTHWISE_ROWS)
+    if channels % tunables["T_VW"] == tunables["T_VW"] // 2:  # else the last vector is half empty
+        tunables["T_VW"] //= 2
     panel, rows = width(tunables), prod(node.output.dims[:-2])
+    op = node.op
+    assert isinstance(op, ChannelsLastConv)
+    window = op.window(w.dims)
+    assert window is not None
+    across, step = window.kernel_shape[-1], window.steps(op.strides)[-1]
+    unrolled = across in _UNROLLED and step <= 2 and window.steps(op.dilations)[-1] == 1
     kernel = KernelSpec.of(
         "conv/depthwise_rows.cl",
         "depthwise_rows_cpu",
         **tunables,
         **epilogue.defines,
         S_TAPS=taps,
+        S_ACROSS=across if unrolled else 0,
+        S_STEP=step if unrolled else 0,
         S_WHOLE=int(channels % panel == 0),
         S_N_WHOLE=int(channels % tunables["T_VW"] == 0),
     )
