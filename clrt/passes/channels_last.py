@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields, replace
+from math import prod
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -16,7 +17,7 @@ from clrt.ir.builder import Builder
 from clrt.ir.dims import Shape, same
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Patch, Value
-from clrt.ir.op import IrOp
+from clrt.ir.op import IrOp, Step
 from clrt.ops.base import Op
 from clrt.ops.conv.channels_last import (
     MAX_DEPTHWISE_TAPS,
@@ -29,6 +30,7 @@ from clrt.ops.movement.concat import Concat, Split
 from clrt.ops.movement.pad import Pad
 from clrt.ops.movement.slice import Slice
 from clrt.ops.movement.transpose import Transpose
+from clrt.ops.movement.views import Reshape
 from clrt.ops.norm.softmax import SoftmaxBase
 from clrt.ops.pointwise.elementwise import Pointwise
 from clrt.ops.pointwise.fused import Fused
@@ -42,6 +44,8 @@ from clrt.passes.matching import is_elementwise, keeps_shape
 _RANKS = (3, 4, 5)
 # Narrower groups fill too little of a panel.
 _GROUP_MAPS = 8
+# Channels of an image, which its first convolution reads as they lie.
+_IMAGE_CHANNELS = range(2, 5)
 
 
 class UseChannelsLast(Pass):
@@ -62,6 +66,9 @@ class UseChannelsLast(Pass):
         assert isinstance(op, (Conv, FusedConv)) and x.shape is not None
         rank = len(x.shape)
         steps = op.steps if isinstance(op, FusedConv) else ()
+        if _reads_image(node):
+            value = _from_image(build, node, op, steps)
+            return build.patch({y: build.add(Transpose(order_to_first(rank)), value)})
         attributes = {f.name: getattr(op, f.name) for f in fields(Convolution)}
         extras = [None if v is None else _to_last(build, v, rank) for v in node.inputs[3:]]
         value = build.add(
@@ -71,6 +78,34 @@ class UseChannelsLast(Pass):
             *extras,
         )
         return build.patch({y: build.add(Transpose(order_to_first(rank)), value)})
+
+
+def _reads_image(node: Node) -> bool:
+    """Whether x is an image of few channels, and its windows are no single elements."""
+    op, x, w = node.op, node.arg(0), node.arg(1)
+    assert isinstance(op, Convolution) and x.shape is not None and w.type.static_shape is not None
+    few = len(x.shape) == 4 and op.group == 1 and w.type.static_shape[1] in _IMAGE_CHANNELS
+    padded = not op.auto_pad.startswith("SAME")
+    return few and padded and len(node.inputs) <= 3 and prod(w.type.static_shape[2:]) > 1
+
+
+def _from_image(build: Builder, node: Node, op: Convolution, steps: tuple[Step, ...]) -> Value:
+    """The convolution of an image whose channels lie first, which are an axis of the window."""
+    x, w, y = node.arg(0), node.arg(1), node.output
+    assert x.shape is not None and y.shape is not None and w.numbers is not None
+    maps, channels, *window = w.numbers.shape
+    pads = op.pads or (0,) * 4
+    conv = ChannelsLastConv(
+        kernel_shape=(channels, *window),
+        strides=(1, *(op.strides or (1, 1))),
+        dilations=(1, *(op.dilations or (1, 1))),
+        pads=(0, *pads[:2], 0, *pads[2:]),
+        steps=steps,
+    )
+    stack = build.add(Reshape(1), x, build.dims((*x.shape, 1)))
+    weights = build.numbers(w.numbers.reshape(maps, 1, channels, *window), w.dtype)
+    value = build.add(conv, stack, weights, *node.inputs[2:])
+    return build.add(Reshape(1), value, build.dims((y.shape[0], *y.shape[2:], maps)))
 
 
 def _reject_reason(node: Node) -> str | None:

@@ -82,7 +82,7 @@ BETWEEN = {
         '%b: float32[N,8,H + 4,W + 2] = Pad{mode="reflect"}(%a, %p)',
         0,
     ),
-    "an op of its own": ("%b: float32[N,2,2*H,2*W] = DepthToSpace{blocksize=2}(%a)", 2),
+    "an op of its own": ("%b: float32[N,2,2*H,2*W] = DepthToSpace{blocksize=2}(%a)", 1),
 }
 
 
@@ -95,6 +95,15 @@ def test_a_chain_stays_in_one_layout(between: str) -> None:
     found = ops(prepared(f"{body}%y: float32[N,8,{shape}] = {CONV}(%b, {last})"))
     assert found["Transpose"] == 2 + more
     assert found["ChannelsLastConv"] >= 2 and not found["Conv"]
+
+
+@pytest.mark.parametrize("channels", [1, 3, 4, 5])
+def test_an_image_is_read_as_it_lies(channels: int) -> None:
+    weights = f"const %w: float32[8,{channels},3,3] = ...\n"
+    conv = "Conv{kernel_shape=[3, 3], pads=[1, 0, 2, 1]}(%x, %w)"
+    body = f"{weights}%y: float32[N,8,H + 1,W - 1] = {conv}"
+    found = ops(prepared(body, f"%x: float32[N,{channels},H,W]"))
+    assert found["Transpose"] == (2 if channels == 5 else 1)
 
 
 def test_a_vector_of_channels_needs_no_transpose() -> None:

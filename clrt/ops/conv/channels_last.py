@@ -40,8 +40,8 @@ from clrt.ops.registry import register
 
 # Windows of a depthwise tile are found once, and kept in private memory.
 MAX_DEPTHWISE_TAPS = 128
-# Taps in a row of a depthwise window, next to each other, that are unrolled.
-_UNROLLED = (3, 5, 7)
+# Elements of a window in a row, and its strides there, for which kernels are unrolled.
+_DEPTHWISE_LINES, _LINES, _STEPS = (3, 5, 7), range(2, 17), (1, 2, 3, 4)
 _ROWS_PER_ITEM = 8
 
 ROWS = tuned(
@@ -52,6 +52,13 @@ ROWS = tuned(
     T_VW=8,
     T_MC=32,
     T_KU=2,
+)
+IMAGE = tuned(
+    "conv_image_cpu",
+    {"T_MR": (4, 6, 8, 12), "T_NV": (1, 2, 3, 4), "T_VW": (4, 8, 16)},
+    T_MR=4,
+    T_NV=2,
+    T_VW=8,
 )
 DEPTHWISE_ROWS = tuned(
     "depthwise_rows_cpu",
@@ -136,6 +143,41 @@ def _emit_rows(node: Node, ctx: Lowering) -> list[Launch]:
     return [launch(kernel, size, (1,), product.flops, **args)]
 
 
+def _emit_image(node: Node, ctx: Lowering) -> list[Launch]:
+    product, w = product_of(node), node.arg(1)
+    if product.is_empty:
+        return []
+    product.epilogue.check_vectors()
+    tunables, rows = ctx.tunables(IMAGE), prod(node.output.dims[:-2])
+    tunables["T_NV"] = min(tunables["T_NV"], ceil_div(w.dims[0], tunables["T_VW"]))
+    across, step = _along_last(node)
+    macros = {**tunables, **product.epilogue.defines, "S_ACROSS": across, "S_STEP": step}
+    macros["S_N_WHOLE"] = int(is_whole(product, tunables["T_VW"]))
+    kernel = KernelSpec.of("conv/conv_image.cl", "conv_image_cpu", **macros)
+    height = pieces_per_group(rows, _ROWS_PER_ITEM, ctx.caps)
+    args: dict[str, Any] = {
+        "y": node.output,
+        "x": node.arg(0),
+        "w": Panels(prod(w.dims[2:]), product.n, width(tunables), True).of(w),
+        "rows": rows,
+        "N": product.n,
+        "height": height,
+    }
+    args |= geometry(node) | product.epilogue.args
+    return [launch(kernel, (ceil_div(rows, height),), (1,), product.flops, **args)]
+
+
+def _along_last(node: Node) -> tuple[int, int]:
+    """The elements of a window along the last axis, and its stride; both 0 if it has holes."""
+    op = node.op
+    assert isinstance(op, ChannelsLastConv)
+    window = op.window(node.arg(1).dims)
+    assert window is not None
+    if window.steps(op.dilations)[-1] != 1:
+        return 0, 0
+    return window.kernel_shape[-1], window.steps(op.strides)[-1]
+
+
 def _emit_depthwise(node: Node, ctx: Lowering) -> list[Launch]:
     product, w = product_of(node), node.arg(1)
     if product.is_empty:
@@ -152,12 +194,8 @@ def _emit_depthwise(node: Node, ctx: Lowering) -> list[Launch]:
     if channels % tunables["T_VW"] == tunables["T_VW"] // 2:  # else the last vector is half empty
         tunables["T_VW"] //= 2
     panel, rows = width(tunables), prod(node.output.dims[:-2])
-    op = node.op
-    assert isinstance(op, ChannelsLastConv)
-    window = op.window(w.dims)
-    assert window is not None
-    across, step = window.kernel_shape[-1], window.steps(op.strides)[-1]
-    unrolled = across in _UNROLLED and step <= 2 and window.steps(op.dilations)[-1] == 1
+    across, step = _along_last(node)
+    unrolled = across in _DEPTHWISE_LINES and step in _STEPS
     kernel = KernelSpec.of(
         "conv/depthwise_rows.cl",
         "depthwise_rows_cpu",
@@ -209,6 +247,17 @@ def _reject_rows(node: Node, caps: DeviceCaps) -> str | None:
     return reject_but_float32(node, caps)
 
 
+def _reject_image(node: Node, caps: DeviceCaps) -> str | None:
+    op, w = node.op, node.arg(1)
+    assert isinstance(op, ChannelsLastConv)
+    if op.group != 1 or w.dims[1] != 1:
+        return f"{w.dims[1]} channels"
+    across, step = _along_last(node)
+    if across not in _LINES or step not in _STEPS:
+        return f"a window of {across} elements in a row, {step} apart"
+    return _reject_rows(node, caps)
+
+
 def _reject_depthwise(node: Node, caps: DeviceCaps) -> str | None:
     op, w = node.op, node.arg(1)
     assert isinstance(op, ChannelsLastConv)
@@ -238,6 +287,7 @@ class ChannelsLastConv(FusedConv):
     host_inputs = (1,)
     variants: ClassVar[tuple[Variant, ...]] = (
         Variant("depthwise_rows", _emit_depthwise, _reject_depthwise, requires.CPU),
+        Variant("conv_image", _emit_image, _reject_image, requires.CPU),
         Variant("winograd", emit_winograd, reject_winograd, requires.CPU),
         Variant("conv_rows", _emit_rows, _reject_rows, requires.CPU),
         Variant("channels_last_any", _emit_any, _reject_any, speed=PLAIN),

@@ -42,6 +42,14 @@ def channels_last_conv_samples(cls: type[ChannelsLastConv]) -> Iterator[Sample]:
         (cls(), (1, 5, 0), (3, 0, 2)),
     ]:
         yield make(op, x, w, (w[0],))
+    # Images of few channels, and lines, of which each element is read for several positions.
+    for fields, x, w in [
+        ({"strides": (1, 2, 2), "pads": (0, 1, 1, 0, 1, 1)}, (2, 3, 9, 11, 1), (40, 1, 3, 3, 3)),
+        ({"strides": (1, 1, 3), "pads": (0, 3, 0, 0, 2, 4)}, (1, 4, 5, 30, 1), (9, 1, 4, 5, 7)),
+        ({"pads": (4, 3), "strides": (4,)}, (2, 45, 1), (17, 1, 9)),
+        ({"dilations": (2,)}, (1, 30, 1), (5, 1, 4)),
+    ]:
+        yield make(cls(**fields), x, w, (w[0],))  # type: ignore[arg-type]
     # Winograd: tiles and panels that are not whole, padding of different widths.
     for pads, x, w in [
         ((0, 0, 0, 0), (2, 15, 14, 19), (37, 19, 3, 3)),
