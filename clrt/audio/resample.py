@@ -13,7 +13,6 @@ from math import ceil, gcd
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
-from numpy.typing import NDArray
 
 from clrt.audio.wav import LEAST_HERTZ, MOST_HERTZ, FloatArray
 from clrt.errors import InputError
