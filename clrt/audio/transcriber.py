@@ -12,7 +12,7 @@ import numpy as np
 from clrt.audio.config import read_object
 from clrt.audio.features import Features
 from clrt.audio.streams import Sound, is_batch, sounds_of
-from clrt.errors import ModelError
+from clrt.errors import ModelError, ShapeError, counted
 from clrt.files import expanded
 from clrt.model import Model, load
 from clrt.runtime.devices import DeviceInfo
@@ -161,7 +161,13 @@ class Transcriber:
         (samples,) = (made[n] for n in made if n != "attention_mask")
         made.setdefault("attention_mask", np.ones(samples.shape, np.int64))
         feeds = {name: made[name] for name in self._wanted if name in made}
-        scores = self.model.run(feeds, [self._output])[self._output]
+        try:
+            scores = self.model.run(feeds, [self._output])[self._output]
+        except ShapeError as error:
+            raise ShapeError(
+                f"A sound of {counted(samples.shape[1], 'sample')} does not fit the model, which "
+                f"may need a longer one: {error}"
+            ) from error
         return self.vocabulary.decode(scores[0].argmax(axis=-1))
 
 

@@ -22,8 +22,8 @@ LOUDNESS = parsed(
     """
     g (float[b, n] input, float[2, b, 128] state, int64 sr)
       => (float[b, 1] output, float[2, b, 128] stateN)
-    <float half = {0.5}, float steep = {200.0}, int64 rate = {16000}, int64[2] zero_and_last = {0, 2},
-     int64[1] one = {1}, float low = {0.01}, float high = {0.02}> {
+    <float half = {0.5}, float steep = {200.0}, int64 rate = {16000},
+     int64[2] zero_and_last = {0, 2}, int64[1] one = {1}, float low = {0.01}, float high = {0.02}> {
       square = Mul(input, input)
       loud = ReduceMean<keepdims = 1>(square, one)
       new = Mul(loud, half)
