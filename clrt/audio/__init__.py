@@ -9,14 +9,14 @@ from clrt.audio.features import Features
 from clrt.audio.resample import resample
 from clrt.audio.streams import read_audio
 from clrt.audio.transcriber import CtcVocabulary, Transcriber
-from clrt.audio.voice_activity import Segment, Thresholds, VoiceActivity
+from clrt.audio.voice_activity import Segment, SpeechThresholds, VoiceActivity
 
 __all__ = [
     "Chunks",
     "CtcVocabulary",
     "Features",
     "Segment",
-    "Thresholds",
+    "SpeechThresholds",
     "Transcriber",
     "VoiceActivity",
     "read_audio",

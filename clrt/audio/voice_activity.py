@@ -31,7 +31,7 @@ class Segment(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Thresholds:
+class SpeechThresholds:
     """What makes a segment of the probabilities of chunks. The defaults are Silero's.
 
     Attributes:
@@ -100,7 +100,7 @@ class VoiceActivity:
         model: str | Path | bytes,
         *,
         sampling_rate: int = 16_000,
-        thresholds: Thresholds | None = None,
+        thresholds: SpeechThresholds | None = None,
         device: str | int | DeviceInfo | None = None,
         strict: bool | None = None,
         cache_dir: str | Path | None = None,
@@ -108,7 +108,7 @@ class VoiceActivity:
         if sampling_rate not in _SIZES:
             listing = " or ".join(map(str, _SIZES))
             raise InputError(f"sampling_rate is {sampling_rate!r}; the models take {listing}.")
-        self.thresholds = Thresholds() if thresholds is None else thresholds
+        self.thresholds = SpeechThresholds() if thresholds is None else thresholds
         self.model: Model = load(model, device=device, strict=strict, cache_dir=cache_dir)
         self._rate = sampling_rate
         self._samples, self._context = _SIZES[sampling_rate]
@@ -134,7 +134,7 @@ class VoiceActivity:
         """
         chunks = Chunks(audio, self._samples, self._rate, sampling_rate)
         rate = self._rate
-        finder = _Finder(self.thresholds, rate, self._samples)
+        finder = SegmentFinder(self.thresholds, rate, self._samples)
         for probability in self._run(chunks):
             for start, end in finder.push(probability):
                 yield Segment(start / rate, end / rate)
@@ -177,10 +177,10 @@ class VoiceActivity:
 
 
 @dataclass
-class _Finder:
+class SegmentFinder:
     """Segments of chunk probabilities, in samples. The last one waits for the next one's start."""
 
-    thresholds: Thresholds
+    thresholds: SpeechThresholds
     rate: int
     samples: int
     at: int = 0

@@ -10,8 +10,8 @@ import numpy as np
 import onnxruntime
 import pytest
 
-from clrt.audio import Segment, Thresholds, VoiceActivity
-from clrt.audio.voice_activity import _Finder
+from clrt.audio import Segment, SpeechThresholds, VoiceActivity
+from clrt.audio.voice_activity import SegmentFinder
 from clrt.errors import InputError, ModelError
 from clrt.runtime.devices import DeviceInfo
 from tests.audio.sounds import pcm16, signal, wav_bytes
@@ -68,7 +68,7 @@ def probabilities(samples: Any, rate: int) -> list[float]:
 
 
 def timestamps(
-    likely: Sequence[float], length: int, rate: int, size: int, t: Thresholds
+    likely: Sequence[float], length: int, rate: int, size: int, t: SpeechThresholds
 ) -> list[tuple[int, int]]:
     """Segments in samples. Source: silero-vad's get_speech_timestamps, as its README describes."""
     ends_below = max(t.speech - 0.15, 0.01) if t.silence is None else t.silence
@@ -109,7 +109,11 @@ def test_segments_are_those_of_the_utilities(device: DeviceInfo, rate: int, tmp_
     path.write_bytes(wav_bytes(samples.tobytes(), codec=3, bits=32, rate=rate))
     likely, size = probabilities(samples, rate), 512 if rate == 16_000 else 256
     counts = set()
-    for t in (Thresholds(), Thresholds(0.9, 0.3, 0, 0, 100), Thresholds(0.4, pad_ms=0)):
+    for t in (
+        SpeechThresholds(),
+        SpeechThresholds(0.9, 0.3, 0, 0, 100),
+        SpeechThresholds(0.4, pad_ms=0),
+    ):
         options: Any = {"device": device, "strict": True, "sampling_rate": rate}
         with VoiceActivity(LOUDNESS, thresholds=t, **options) as voice:
             np.testing.assert_allclose(list(voice.probabilities(path)), likely, atol=1e-5)
@@ -125,13 +129,13 @@ def test_segments_of_any_probabilities() -> None:
     found_some = 0
     for _ in range(300):
         likely = np.clip(np.cumsum(rng.normal(0, 0.2, 120)) % 2 - 0.5, 0, 1)
-        t = Thresholds(
+        t = SpeechThresholds(
             float(rng.uniform(0.05, 0.95)),
             None if rng.integers(2) else float(rng.uniform(0, 0.9)),
             *(float(rng.choice([0, 30, 100, 250, 700])) for _ in range(3)),
         )
         length = 120 * 512 - int(rng.integers(512))
-        finder = _Finder(t, 16_000, 512)
+        finder = SegmentFinder(t, 16_000, 512)
         found = [s for p in likely for s in finder.push(float(p))]
         found += finder.finish(length)
         assert found == timestamps(list(likely), length, 16_000, 512, t)
@@ -168,7 +172,7 @@ def test_silence_has_no_segments() -> None:
 )
 def test_thresholds_are_checked(options: dict[str, float], message: str) -> None:
     with pytest.raises(InputError, match=message):
-        Thresholds(**options)
+        SpeechThresholds(**options)
 
 
 def test_models_of_another_form_are_refused() -> None:
