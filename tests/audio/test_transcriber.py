@@ -10,8 +10,10 @@ import numpy as np
 import onnx
 import pytest
 from onnx import TensorProto, helper, numpy_helper
+from typer.testing import CliRunner
 
 from clrt.audio import CtcVocabulary, Transcriber
+from clrt.cli.main import app
 from clrt.errors import InputError, ModelError
 from clrt.runtime.devices import DeviceInfo
 from tests.audio.sounds import RATE, pcm16, signal, wav_bytes
@@ -98,6 +100,23 @@ def test_tones_are_read_as_letters(device: DeviceInfo, with_mask: bool, tmp_path
         assert transcriber(wav_bytes(pcm16(both.T.reshape(-1)), channels=2)) == texts[1]
         assert transcriber(spoken("BAD", 44_100), 44_100) == "BAD"
         assert transcriber(signal("silence", 9000)) == ""
+
+
+def test_the_command(tmp_path: Path) -> None:
+    folder, files = folder_of(tmp_path), []
+    for name, text in (("a", "BAD CAB"), ("b", "DEED")):
+        files.append(str(tmp_path / f"{name}.wav"))
+        Path(files[-1]).write_bytes(wav_bytes(pcm16(spoken(text))))
+    run = ["transcribe", "--model", str(folder), "--device", "cpu"]
+    one = CliRunner().invoke(app, [*run, files[0]])
+    assert (one.exit_code, one.stdout) == (0, "BAD CAB\n")
+    both = CliRunner().invoke(app, [*run, *files])
+    assert both.stdout.splitlines() == [f"{files[0]}: BAD CAB", f"{files[1]}: DEED"]
+    lines = CliRunner().invoke(app, [*run, "--json", *files]).stdout.splitlines()
+    assert [json.loads(x)["text"] for x in lines] == ["BAD CAB", "DEED"]
+    missing = CliRunner().invoke(app, [*run, "no.wav"])
+    assert missing.exit_code == 1
+    assert "'no.wav' cannot be read" in missing.stderr
 
 
 def test_lower_case_and_other_tokens(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -53,10 +54,10 @@ def talk(rate: int) -> Any:
     return np.concatenate([*parts, np.zeros(rate // 10)]).astype(np.float32)
 
 
-def probabilities(samples: Any, rate: int) -> list[float]:
+def probabilities(samples: Any, rate: int, model: bytes = LOUDNESS) -> list[float]:
     """What ONNX Runtime says of each chunk behind the end of the one before."""
     size, context = (512, 64) if rate == 16_000 else (256, 32)
-    session = onnxruntime.InferenceSession(LOUDNESS, providers=["CPUExecutionProvider"])
+    session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
     state, found = np.zeros((2, 1, 128), np.float32), []
     whole = np.concatenate([np.zeros(context), samples, np.zeros(-len(samples) % size)])
     for start in range(0, len(whole) - context, size):
@@ -122,6 +123,28 @@ def test_segments_are_those_of_the_utilities(device: DeviceInfo, rate: int, tmp_
             assert list(voice.segments(samples)) == list(voice.segments(path))
         counts.add(len(expected))
     assert len(counts) > 1 and min(counts) > 1
+
+
+@pytest.mark.skipif(find_spec("silero_vad") is None, reason="pip install --no-deps silero-vad")
+@DEVICES
+@pytest.mark.parametrize("rate", [16_000, 8_000])
+def test_the_model_of_silero(device: DeviceInfo, rate: int) -> None:
+    """Hums with the pitch and the pauses of a voice."""
+    spec = find_spec("silero_vad")
+    assert spec is not None and spec.origin is not None
+    model = (Path(spec.origin).parent / "data" / "silero_vad.onnx").read_bytes()
+    t = np.arange(6 * rate) / rate
+    turns = np.cumsum(120 + 20 * np.sin(2 * np.pi * 3 * t)) / rate
+    hum = sum(np.sin(2 * np.pi * k * turns) / k for k in range(1, 30))
+    samples = (0.1 * hum * (1 + np.sin(2 * np.pi * 4 * t)) * (t % 2 < 1.3)).astype(np.float32)
+    likely, size = probabilities(samples, rate, model), 512 if rate == 16_000 else 256
+    low = SpeechThresholds(0.1, 0.05, 60)
+    options: Any = {"device": device, "strict": True, "sampling_rate": rate}
+    with VoiceActivity(model, thresholds=low, **options) as voice:
+        np.testing.assert_allclose(list(voice.probabilities(samples)), likely, atol=1e-5)
+        expected = timestamps(likely, len(samples), rate, size, low)
+        assert expected
+        assert list(voice.segments(samples)) == [Segment(a / rate, b / rate) for a, b in expected]
 
 
 def test_segments_of_any_probabilities() -> None:
