@@ -105,8 +105,9 @@ def _stream(source: str | Path | bytes | bytearray | memoryview) -> Iterator[Bin
         return
     try:
         stream = open(expanded(source), "rb")  # noqa: SIM115
-    except OSError as error:
-        raise InputError(f"'{source}' cannot be read: {error.strerror}.") from error
+    except (OSError, ValueError) as error:  # the latter of a path with a zero in it
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise InputError(f"'{source}' cannot be read: {reason}.") from error
     with stream:
         yield stream
 

@@ -87,6 +87,8 @@ def test_channels_are_mixed() -> None:
         (np.zeros((2, 2, 2), np.float32), "Pass a list for a batch"),
         (np.zeros(5, np.int64), "array of floats or int16; this is ndarray of int64"),
         ({"a": 1}, "this is dict of object"),
+        (Path(__file__).parent, "cannot be read: "),
+        ("a\0b.wav", "cannot be read: embedded null"),
         ("no/such/file.wav", "'no/such/file.wav' cannot be read: No such file"),
     ],
 )
