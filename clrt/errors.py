@@ -25,6 +25,7 @@ _EXTRAS = {
     "pyarrow": "parquet",
     "ray": "ray",
     "rich": "cli",
+    "soundfile": "audio",
     "tokenizers": "text",
     "tqdm": "text",
     "typer": "cli",

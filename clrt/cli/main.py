@@ -15,6 +15,7 @@ from clrt.cli.console import VersionOption, clear_errors
 COMMANDS = {
     "devices": "List the OpenCL devices of this machine and what clrt knows about each.",
     "embed": "Turn sentences into vectors.",
+    "transcribe": "Turn speech into text by a CTC model such as wav2vec2.",
     "tune": "Measure which variants of the kernels are fastest on this device, and remember them.",
     "inspect": "Show what a model holds, what it needs and where it would run; nothing is run.",
     "explain": "Explain why a model runs as it does: where each node runs, by which kernel, "

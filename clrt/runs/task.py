@@ -133,6 +133,10 @@ class Task:
             self.stop.check()
             stage = self._stage(graph, feeds, wanted, donated, known)
             graph_break = stage.graph_break
+            if graph_break is not None and (later := _read_behind(graph_break) & set(donated)):
+                # The first part must not use up what is read behind the graph break.
+                stage = self._stage(graph, feeds, wanted, set(donated) - later, known)
+                graph_break = stage.graph_break
             if graph_break is None:
                 results, missing = _split(graph, feeds, wanted)
                 if missing:
@@ -230,6 +234,12 @@ def _split(
     }
     all_wanted = dict.fromkeys(graph.output_names, True) if wanted is None else wanted
     return there, {n: stays for n, stays in all_wanted.items() if n not in there}
+
+
+def _read_behind(graph_break: GraphBreak) -> set[str]:
+    """Names of the values that the host's nodes or the suffix read."""
+    by_host = (v.name for n in graph_break.host_driven for v in n.inputs if v is not None)
+    return {*by_host, *(v.name for v in graph_break.suffix.inputs)}
 
 
 def _on_host(value: Held) -> Array:

@@ -5,17 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 from threading import Lock
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from clrt.ir.builder import Builder
-from clrt.ir.dims import Dim, symbol
+from clrt.ir.dims import symbol
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Value
 from clrt.model import Model, load
-from clrt.ops import REGISTRY
+from clrt.ops.named_builder import NamedBuilder, floats, ints
 from clrt.signature import TensorSpec
 from clrt.text.tokenize import IntArray
 
@@ -162,35 +159,3 @@ def _pool(build: NamedBuilder, x: Value, mask: Value, mode: str) -> Value:
 def _unit(build: NamedBuilder, vectors: Value) -> Value:
     length = build("ReduceL2", vectors, ints(-1), keepdims=1)
     return build("Div", vectors, build("Max", length, floats(_LEAST_LENGTH)))
-
-
-def ints(*numbers: int) -> NDArray[np.int64]:
-    """A constant of whole numbers, [numbers]."""
-    return np.array(numbers, np.int64)
-
-
-def floats(number: float) -> NDArray[np.float32]:
-    """A constant of one float, []."""
-    return np.array(number, np.float32)
-
-
-class NamedBuilder(Builder):
-    """Applies ops by their ONNX names; arrays among the arguments become constants."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.inputs: list[Value] = []
-
-    def feed(self, name: str, dtype: DType, *shape: Dim) -> Value:
-        """A new input of the graph."""
-        self.inputs.append(self.input(name, dtype, shape))
-        return self.inputs[-1]
-
-    def float_feed(self, name: str, dtype: DType, *shape: Dim) -> Value:
-        """A new input of the graph, as float32."""
-        x = self.feed(name, dtype, *shape)
-        return x if dtype is DType.FLOAT32 else self("Cast", x, to=DType.FLOAT32)
-
-    def __call__(self, op_name: str, *args: Value | NDArray[Any], **attributes: Any) -> Value:
-        values = [a if isinstance(a, Value) else self.constant(a) for a in args]
-        return self.add(REGISTRY.named(op_name)(**attributes), *values)

@@ -5,8 +5,9 @@ from __future__ import annotations
 from clrt.ir.dims import symbol
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Value
+from clrt.ops.named_builder import NamedBuilder, floats, ints
 from clrt.signature import TensorSpec
-from clrt.text.pooling import MASK, RESULT, NamedBuilder, floats, ints
+from clrt.text.pooling import MASK, RESULT
 
 LOGITS = "logits"
 

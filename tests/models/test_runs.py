@@ -293,3 +293,31 @@ def test_outputs_that_are_one_value_or_an_input(device: DeviceInfo) -> None:
             np.testing.assert_allclose(found["a"].numpy(), np.exp(x), rtol=1e-6)
             np.testing.assert_array_equal(found["a"].numpy(), found["b"].numpy())
             np.testing.assert_array_equal(found["c"].numpy(), x)
+
+
+@DEVICES
+def test_a_state_is_read_behind_a_graph_break(device: DeviceInfo) -> None:
+    """By the graphs of an If, and by what comes after it: nothing uses it up in front of them."""
+    source = parsed(
+        """
+        g (float[n] x, float[n] state, bool c) => (float[n] y, float[n] next) {
+          before = Mul(x, state)
+          chosen = If (c) <
+            then_branch = t () => (float[n] p) { p = Add(before, state) },
+            else_branch = e () => (float[n] q) { q = Sub(before, state) }
+          >
+          y = Add(chosen, state)
+          next = Add(x, state)
+        }
+        """
+    )
+    with clrt.load(source, device=device.index) as model:
+        state = model.new_state({"state": "next"}, {"state": np.full(3, 2, np.float32)})
+        wanted = np.full(3, 2, np.float32)
+        for step in range(4):
+            x, up = normal(step, 3), bool(step % 2)
+            found = model.run({"x": x, "c": np.array(up)}, ["y"], state=state)["y"]
+            expected = x * wanted + (wanted if up else -wanted) + wanted
+            np.testing.assert_allclose(found, expected, rtol=1e-6)
+            wanted = x + wanted
+        np.testing.assert_allclose(state["state"].numpy(), wanted, rtol=1e-6)

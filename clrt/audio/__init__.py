@@ -1,0 +1,24 @@
+"""Sound to the features that models take, voice activity, and speech to text by CTC models.
+
+features = clrt.audio.Features.from_config("whisper-tiny")
+inputs = features("speech.wav", device_outputs=True)
+"""
+
+from clrt.audio.chunks import Chunks
+from clrt.audio.features import Features
+from clrt.audio.resample import resample
+from clrt.audio.streams import read_audio
+from clrt.audio.transcriber import CtcVocabulary, Transcriber
+from clrt.audio.voice_activity import Segment, SpeechThresholds, VoiceActivity
+
+__all__ = [
+    "Chunks",
+    "CtcVocabulary",
+    "Features",
+    "Segment",
+    "SpeechThresholds",
+    "Transcriber",
+    "VoiceActivity",
+    "read_audio",
+    "resample",
+]

@@ -1,0 +1,57 @@
+"""Sound in chunks of one size."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from clrt.audio.resample import check_rate
+from clrt.audio.streams import Sound, mono_blocks
+from clrt.audio.wav import FloatArray
+from clrt.errors import InputError
+
+
+class Chunks:
+    """Iterates over a sound in chunks float32 [samples]; a file is never held as a whole.
+
+    Args:
+        source: As for `read_audio`.
+        samples: Of a chunk. The last one is filled up with zeros.
+        sampling_rate: Samples a second of the chunks.
+        source_rate: Samples a second of an array; None says that it is `sampling_rate`.
+
+    Attributes:
+        taken: Samples of the sound that the chunks so far hold, without the zeros behind it.
+
+    Raises:
+        InputError: An option is out of range; the source, once it is read, as `read_audio` says.
+    """
+
+    def __init__(
+        self,
+        source: Sound,
+        samples: int = 512,
+        sampling_rate: int = 16_000,
+        source_rate: int | None = None,
+    ) -> None:
+        if isinstance(samples, bool) or not isinstance(samples, int) or samples < 1:
+            raise InputError(
+                f"samples is {samples!r}; a chunk has a whole number of them, 1 or more."
+            )
+        self._blocks = mono_blocks(source, source_rate, to=check_rate(sampling_rate))
+        self._samples = samples
+        self.taken = 0
+
+    def __iter__(self) -> Iterator[FloatArray]:
+        size, left = self._samples, np.empty(0, np.float32)
+        for block in self._blocks:
+            whole = np.concatenate([left, block])
+            end = len(whole) - len(whole) % size
+            for start in range(0, end, size):
+                self.taken += size
+                yield whole[start : start + size]
+            left = whole[end:]
+        if len(left):
+            self.taken += len(left)
+            yield np.pad(left, (0, size - len(left)))

@@ -1,0 +1,158 @@
+"""Reads the preprocessor_config.json of a model into a preset."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import fields
+from pathlib import Path
+from typing import Any
+
+from clrt.audio.presets import FilterBank, LogMel, Preset, Waveform
+from clrt.audio.wav import LEAST_HERTZ, MOST_HERTZ
+from clrt.errors import InputError, ModelError, UnsupportedError
+from clrt.files import expanded
+
+_PRESETS: Mapping[str, type[LogMel] | type[Waveform] | type[FilterBank]] = {
+    "WhisperFeatureExtractor": LogMel,
+    "Wav2Vec2FeatureExtractor": Waveform,
+    "ASTFeatureExtractor": FilterBank,
+}
+# Of models whose preprocessor_config.json names no class, by the model_type of config.json.
+_BY_MODEL = {
+    "audio-spectrogram-transformer": "ASTFeatureExtractor",
+    "whisper": "WhisperFeatureExtractor",
+} | dict.fromkeys(
+    (
+        "data2vec-audio",
+        "hubert",
+        "sew",
+        "sew-d",
+        "unispeech",
+        "unispeech-sat",
+        "wav2vec2",
+        "wav2vec2-conformer",
+        "wavlm",
+    ),
+    "Wav2Vec2FeatureExtractor",
+)
+# What a file may ask for: a matrix of n_fft times n_fft, and a result of a few hundred MiB.
+_BOUNDS = {
+    "sampling_rate": (LEAST_HERTZ, MOST_HERTZ),
+    "n_fft": (4, 4096),
+    "hop_length": (1, 4096),
+    "chunk_length": (1, 600),
+    "num_mel_bins": (1, 512),
+    "feature_size": (1, 512),
+    "max_length": (1, 65_536),
+}
+# Options that clrt has in one way alone.
+_FIXED = {"dither": 0.0, "padding_side": "right"}
+PREPROCESSOR = "preprocessor_config.json"
+
+
+def read_preset(source: str | Path | Mapping[str, Any]) -> Preset:
+    """The preset of a configuration.
+
+    Args:
+        source: The values of a preprocessor_config.json, its path, or that of its folder.
+
+    Raises:
+        ModelError: A file is missing or damaged, or a value is out of range.
+        UnsupportedError: It asks for what clrt does not have.
+        InputError: The source is neither a path nor a dict.
+    """
+    if isinstance(source, Mapping):
+        return preset_of(source, "The configuration")
+    if not isinstance(source, str | Path):
+        raise InputError(f"A configuration is a path or a dict, not {type(source).__name__}.")
+    path = expanded(source)
+    if not path.is_dir():
+        return preset_of(read_object(path), f"'{path}'")
+    file, inner = path / PREPROCESSOR, path / "processor_config.json"
+    if file.is_file() or not inner.is_file():
+        values, name = read_object(file), f"'{file}'"
+    else:
+        found = read_object(inner).get("feature_extractor")
+        values, name = found if isinstance(found, Mapping) else {}, f"'{inner}'"
+    if "feature_extractor_type" not in values and (path / "config.json").is_file():
+        kind = _BY_MODEL.get(str(read_object(path / "config.json").get("model_type")))
+        values = {**values, **({} if kind is None else {"feature_extractor_type": kind})}
+    return preset_of(values, name)
+
+
+def read_object(file: Path) -> Mapping[str, Any]:
+    """The JSON object of a file.
+
+    Raises:
+        ModelError: There is none.
+    """
+    try:
+        values = json.loads(file.read_text("utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "it is no JSON"
+        raise ModelError(
+            f"'{file}' cannot be read: {reason}; download the model's own file."
+        ) from error
+    if not isinstance(values, dict):
+        raise ModelError(f"'{file}' must hold a JSON object; download the model's own file.")
+    return values
+
+
+def preset_of(values: Mapping[str, Any], name: str) -> Preset:
+    """The preset of the values of a preprocessor_config.json.
+
+    Args:
+        name: Where they are from, as messages say it.
+
+    Raises:
+        ModelError, UnsupportedError: As `read_preset`.
+    """
+    kind = values.get("feature_extractor_type")
+    known = ", ".join(_PRESETS)
+    if not isinstance(kind, str):
+        raise ModelError(f"{name} names no feature_extractor_type; clrt knows {known}.")
+    if kind not in _PRESETS:
+        raise UnsupportedError(f"{name} has the feature extractor {kind}; clrt knows {known}.")
+    for option, wanted in _FIXED.items():
+        if option in values and values[option] != wanted:
+            raise UnsupportedError(
+                f"{name} has {option} = {values[option]!r}; clrt computes features with {wanted!r}."
+            )
+    preset = _PRESETS[kind]
+    given = {
+        f.name: _value(f.name, values[f.name], f.default, name)
+        for f in fields(preset)
+        if f.name in values
+    }
+    made = preset(**given)
+    if isinstance(made, LogMel):
+        _check_frames(made, values, name)
+    if isinstance(made, FilterBank) and made.std == 0:
+        raise ModelError(f"{name} has std = 0, by which nothing can be divided.")
+    return made
+
+
+def _value(option: str, given: object, default: object, name: str) -> Any:
+    """A value of the type of its default, and in its bounds."""
+    if isinstance(default, bool):
+        fits = isinstance(given, bool)
+    elif isinstance(default, float):
+        fits = isinstance(given, int | float) and abs(given) < 1e30  # no infinity and no NaN
+    else:
+        low, high = _BOUNDS[option]
+        fits = isinstance(given, int) and not isinstance(given, bool) and low <= given <= high
+        default = f"{low} to {high}"
+    if not fits:
+        raise ModelError(f"{name} has {option} = {given!r}; expected a value as {default}.")
+    return given
+
+
+def _check_frames(preset: LogMel, values: Mapping[str, Any], name: str) -> None:
+    if values.get("padding_value", 0) != 0:
+        raise UnsupportedError(f"{name} pads with {values['padding_value']!r}; clrt pads with 0.")
+    if preset.most_samples <= 2 * preset.n_fft or preset.hop_length > preset.n_fft:
+        raise ModelError(
+            f"{name} has frames of {preset.n_fft} samples, {preset.hop_length} apart, in "
+            f"{preset.chunk_length} s; expected many frames that overlap."
+        )

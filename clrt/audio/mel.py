@@ -1,0 +1,85 @@
+"""Mel scales, their filter banks, and matrices that turn frames of samples into spectra."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+Doubles = NDArray[np.float64]
+Scale = Literal["slaney", "kaldi"]
+
+# Slaney's scale is linear up to 1 kHz, at 3 mel for 200 Hz, and then grows by 6.4 in 27 mel.
+_LINEAR_HERTZ, _LINEAR_MEL = 1000.0, 15.0
+_STEP = np.log(6.4) / 27
+
+
+def hertz_to_mel(hertz: Doubles, scale: Scale = "slaney") -> Doubles:
+    """Frequencies on a mel scale.
+
+    Source: Slaney, Auditory Toolbox (1998), as librosa has it; Kaldi's 1127 ln(1 + f / 700).
+    """
+    if scale == "kaldi":
+        return np.asarray(1127.0 * np.log1p(hertz / 700.0))
+    above = np.log(np.maximum(hertz, _LINEAR_HERTZ) / _LINEAR_HERTZ) / _STEP
+    return np.where(hertz < _LINEAR_HERTZ, 3 * hertz / 200, _LINEAR_MEL + above)
+
+
+def mel_to_hertz(mel: Doubles) -> Doubles:
+    """Frequencies in Hz of places on Slaney's scale."""
+    above = _LINEAR_HERTZ * np.exp(_STEP * (np.maximum(mel, _LINEAR_MEL) - _LINEAR_MEL))
+    return np.where(mel < _LINEAR_MEL, 200 * mel / 3, above)
+
+
+def slaney_filters(mels: int, n_fft: int, rate: int, highest: float) -> Doubles:
+    """Triangles between 0 Hz and `highest`, each of area 1: [n_fft // 2 + 1, mels].
+
+    Source: librosa.filters.mel, and transformers' mel_filter_bank with norm="slaney".
+    """
+    low, high = hertz_to_mel(np.array([0.0, highest]))
+    edges = mel_to_hertz(np.linspace(low, high, mels + 2))
+    bins = np.linspace(0, rate // 2, n_fft // 2 + 1)
+    return _triangles(bins, edges) * (2 / (edges[2:] - edges[:-2]))
+
+
+def kaldi_filters(mels: int, n_fft: int, rate: int, lowest: float) -> Doubles:
+    """Triangles on the mel scale between `lowest` and half the rate: [n_fft // 2 + 1, mels].
+
+    Source: Kaldi's MelBanks; transformers' mel_filter_bank with triangularize_in_mel_space.
+    """
+    low, high = hertz_to_mel(np.array([lowest, float(rate // 2)]), "kaldi")
+    bins = hertz_to_mel(np.linspace(0, rate / n_fft * (n_fft // 2), n_fft // 2 + 1), "kaldi")
+    return _triangles(bins, np.linspace(low, high, mels + 2))
+
+
+def _triangles(bins: Doubles, edges: Doubles) -> Doubles:
+    left, centre, right = edges[:-2], edges[1:-1], edges[2:]
+    rising = (bins[:, None] - left) / (centre - left)
+    falling = (right - bins[:, None]) / (right - centre)
+    return np.maximum(0, np.minimum(rising, falling))
+
+
+def hann(length: int, periodic: bool) -> Doubles:
+    """The Hann window."""
+    return 0.5 - 0.5 * np.cos(2 * np.pi * np.arange(length) / (length - (not periodic)))
+
+
+def fourier(length: int, n_fft: int) -> tuple[Doubles, Doubles]:
+    """The real and imaginary part of what transforms frames: [length, n_fft // 2 + 1] each."""
+    turns = np.outer(np.arange(length), np.arange(n_fft // 2 + 1)) % n_fft
+    angle = 2 * np.pi * turns / n_fft
+    return np.cos(angle), -np.sin(angle)
+
+
+def emphasis(length: int, factor: float) -> Doubles:
+    """What takes the mean from a frame, and from each sample a share of the one before.
+
+    The first sample counts as its own predecessor. A frame is a row that is multiplied by the
+    matrix [length, length]. Source: Kaldi's ProcessWindow.
+    """
+    centred = np.eye(length) - 1 / length
+    step = np.eye(length) - factor * np.eye(length, k=1)
+    step[0, 0] -= factor
+    made: Doubles = centred @ step
+    return made

@@ -1,0 +1,191 @@
+"""The feature extractors: what each takes from sound, and its small model."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, TypeAlias
+
+import numpy as np
+
+from clrt.audio.graphs import (
+    BLOCKS,
+    VALID,
+    MelSpectrum,
+    fbank_graph,
+    log_mel_graph,
+)
+from clrt.audio.mel import emphasis, fourier, hann, kaldi_filters, slaney_filters
+from clrt.audio.wav import FloatArray
+from clrt.ir.graph import Graph
+
+MASK = "attention_mask"
+Feeds: TypeAlias = "dict[str, np.ndarray[Any, Any]]"
+
+# Short sounds are computed in so many frames, or a multiple: calls then meet few shapes.
+_FRAME_STEP = 100
+# Under the root of the variance; transformers' Wav2Vec2FeatureExtractor.
+_VARIANCE = 1e-7
+
+
+@dataclass(frozen=True)
+class LogMel:
+    """Whisper's features. Fields are as in transformers' WhisperFeatureExtractor."""
+
+    output: ClassVar[str] = "input_features"
+
+    sampling_rate: int = 16_000
+    feature_size: int = 80
+    n_fft: int = 400
+    hop_length: int = 160
+    chunk_length: int = 30
+    return_attention_mask: bool = False
+
+    @property
+    def most_samples(self) -> int:
+        """Samples after which a sound is cut."""
+        return self.chunk_length * self.sampling_rate
+
+    @property
+    def frames(self) -> int:
+        """Frames of a result."""
+        return self.most_samples // self.hop_length
+
+    def graph(self) -> Graph:
+        """Its model."""
+        return log_mel_graph(self._spectrum(), self.frames, self.output)
+
+    def _spectrum(self) -> MelSpectrum:
+        window = hann(self.n_fft, periodic=True)[:, None]
+        real, imaginary = fourier(self.n_fft, self.n_fft)
+        filters = slaney_filters(self.feature_size, self.n_fft, self.sampling_rate, 8000.0)
+        return MelSpectrum(window * real, window * imaginary, filters, self.hop_length)
+
+    def feeds(self, sounds: Sequence[FloatArray]) -> Feeds:
+        """The inputs of the model: sounds with silence behind, and mirrored at both ends."""
+        before, hop, end = self.n_fft // 2, self.hop_length, self.most_samples
+        longest = max(map(len, sounds))
+        count = -(-(longest + before) // hop)  # later frames see silence alone
+        count = min(-(-count // _FRAME_STEP) * _FRAME_STEP, self.frames)
+        blocks = count + -(-self.n_fft // hop) - 1
+        padded = np.zeros((len(sounds), blocks * hop), np.float32)
+        behind = padded.shape[1] - before - end
+        for row, sound in zip(padded, sounds, strict=True):
+            part = sound[: len(row) - before]
+            row[before : before + len(part)] = part
+            start = _part(sound, 1, before + 1)
+            row[:before] = start[::-1]
+            if behind > 0:
+                row[before + end :] = _part(sound, end - 1 - behind, end - 1)[::-1]
+        return {BLOCKS: padded.reshape(len(sounds), blocks, hop)}
+
+    def mask(self, sounds: Sequence[FloatArray]) -> Feeds:
+        """Which frames start within each sound, where it is wanted."""
+        if not self.return_attention_mask:
+            return {}
+        starts = np.arange(self.frames) * self.hop_length
+        return {MASK: np.array([starts < len(s) for s in sounds], np.int64)}
+
+
+@dataclass(frozen=True)
+class Waveform:
+    """Samples for wav2vec2. Fields are as in transformers' Wav2Vec2FeatureExtractor."""
+
+    output: ClassVar[str] = "input_values"
+    most_samples: ClassVar[None] = None
+
+    sampling_rate: int = 16_000
+    padding_value: float = 0.0
+    do_normalize: bool = True
+    return_attention_mask: bool = False
+
+    def graph(self) -> None:
+        """It has no model: normalising on the host takes less time than on the way to a device."""
+
+    def feeds(self, sounds: Sequence[FloatArray]) -> Feeds:
+        """The results: samples padded to the longest sound, of mean 0 and variance 1.
+
+        Without a mask the padding counts, too, as it does in transformers.
+        """
+        padded = np.full((len(sounds), max(map(len, sounds))), self.padding_value, np.float32)
+        for row, sound in zip(padded, sounds, strict=True):
+            row[: len(sound)] = sound
+            if self.do_normalize:
+                _normalize(row[: len(sound)] if self.return_attention_mask else row)
+        return {self.output: padded}
+
+    def mask(self, sounds: Sequence[FloatArray]) -> Feeds:
+        """Which samples are of each sound, where it is wanted."""
+        if not self.return_attention_mask:
+            return {}
+        places = np.arange(max(map(len, sounds)))
+        return {MASK: np.array([places < len(s) for s in sounds], np.int64)}
+
+
+@dataclass(frozen=True)
+class FilterBank:
+    """Kaldi's features. Fields are as in transformers' ASTFeatureExtractor."""
+
+    output: ClassVar[str] = "input_values"
+
+    sampling_rate: int = 16_000
+    num_mel_bins: int = 128
+    max_length: int = 1024
+    do_normalize: bool = True
+    mean: float = -4.2677393
+    std: float = 4.5689974
+
+    _length: ClassVar[int] = 400
+    _hop: ClassVar[int] = 160
+    _n_fft: ClassVar[int] = 512
+
+    @property
+    def most_samples(self) -> int:
+        """Samples after which a sound is cut."""
+        return (self.max_length - 1) * self._hop + self._length
+
+    def graph(self) -> Graph:
+        """Its model."""
+        mean, scale = (self.mean, 0.5 / self.std) if self.do_normalize else (0.0, 1.0)
+        return fbank_graph(self._spectrum(), self.max_length, mean, scale, self.output)
+
+    def _spectrum(self) -> MelSpectrum:
+        window = hann(self._length, periodic=False)
+        prepared = emphasis(self._length, 0.97) * window
+        real, imaginary = fourier(self._length, self._n_fft)
+        filters = kaldi_filters(self.num_mel_bins, self._n_fft, self.sampling_rate, 20.0)
+        return MelSpectrum(prepared @ real, prepared @ imaginary, filters, self._hop)
+
+    def feeds(self, sounds: Sequence[FloatArray]) -> Feeds:
+        """The inputs of the model: frames end within each sound."""
+        counts = [max(0, 1 + (len(s) - self._length) // self._hop) for s in sounds]
+        most = min(-(-max(*counts, 1) // _FRAME_STEP) * _FRAME_STEP, self.max_length)
+        blocks = most + -(-self._length // self._hop) - 1
+        padded = np.zeros((len(sounds), blocks * self._hop), np.float32)
+        for row, sound in zip(padded, sounds, strict=True):
+            part = sound[: len(row)]
+            row[: len(part)] = part
+        valid = np.arange(most) < np.array(counts)[:, None]
+        return {BLOCKS: padded.reshape(len(sounds), blocks, self._hop), VALID: valid[..., None]}
+
+    def mask(self, sounds: Sequence[FloatArray]) -> Feeds:
+        """No mask: results have one length."""
+        return {}
+
+
+Preset: TypeAlias = LogMel | Waveform | FilterBank
+
+
+def _normalize(samples: FloatArray) -> None:
+    """Gives samples mean 0 and variance 1, in place. Sums are float64."""
+    samples -= np.float32(samples.mean(dtype=np.float64))
+    energy = float(np.einsum("i,i->", samples, samples, dtype=np.float64))
+    samples *= np.float32(1 / np.sqrt(energy / len(samples) + _VARIANCE))
+
+
+def _part(sound: FloatArray, start: int, end: int) -> FloatArray:
+    """Samples start to end of a sound with silence behind it."""
+    part = np.zeros(end - start, np.float32)
+    found = sound[start:end]
+    part[: len(found)] = found
+    return part

@@ -1,0 +1,150 @@
+"""From one sampling rate to another: a polyphase filter, a sinc in a Kaiser window.
+
+With r the lower of the two rates, what lies below 0.44 r is kept to 0.01 dB, and what lies above
+r / 2, which the result cannot hold, is 90 dB down. Between them the filter falls. The result has
+ceil(samples * to / from) samples, and no delay.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from math import ceil, gcd
+
+import numpy as np
+from numpy.lib.stride_tricks import as_strided
+
+from clrt.audio.wav import LEAST_HERTZ, MOST_HERTZ, FloatArray
+from clrt.errors import InputError
+
+# Zeros of the sinc at each side, where it falls to half as a share of the lower Nyquist frequency,
+# and the Kaiser window's beta for 90 dB: Oppenheim and Schafer, Discrete-Time Signal Processing.
+_ZEROS = 48
+_CUTOFF = 0.94
+_BETA = 0.1102 * (90 - 8.7)
+# Outputs that one product computes, and rows of inputs that are copied for it at a time.
+_COLUMNS, _ROWS = 128, 1 << 12
+
+
+def check_rate(rate: object) -> int:
+    """A sampling rate in Hz.
+
+    Raises:
+        InputError: It is no whole number that a recording may have.
+    """
+    if isinstance(rate, bool) or not isinstance(rate, int | np.integer):
+        raise InputError(f"sampling_rate is {rate!r}; it is a whole number of samples a second.")
+    if not LEAST_HERTZ <= rate <= MOST_HERTZ:
+        raise InputError(
+            f"sampling_rate is {rate}; expected {LEAST_HERTZ:,} to {MOST_HERTZ:,} samples a second."
+        )
+    return int(rate)
+
+
+def resample(samples: FloatArray, rate: int, to: int) -> FloatArray:
+    """A signal at another sampling rate.
+
+    Args:
+        samples: float32 [samples].
+        rate: Its samples a second.
+        to: The samples a second of the result.
+
+    Raises:
+        InputError: A rate is out of range.
+
+    Numerics: filters in float64, sums in float32.
+    """
+    blocks = list(resampled([samples], check_rate(rate), check_rate(to)))
+    return np.concatenate([np.empty(0, np.float32), *blocks])
+
+
+def resampled(blocks: Iterable[FloatArray], rate: int, to: int) -> Iterator[FloatArray]:
+    """Blocks of a signal at another rate, as soon as each can be computed."""
+    if rate == to:
+        yield from blocks
+        return
+    resampler = Resampler(rate, to)
+    for block in blocks:
+        yield resampler.push(block)
+    yield resampler.finish()
+
+
+class Resampler:
+    """Resamples a signal that comes in blocks.
+
+    Output n lies at input n * step / phases: between two inputs at one of `phases` places, each of
+    which has a filter of its own. A group of outputs, after which places come again, is a product
+    of a row of inputs and a matrix that holds the filters of the group, each where its inputs are.
+    """
+
+    def __init__(self, rate: int, to: int) -> None:
+        shared = gcd(rate, to)
+        self._phases, self._step = to // shared, rate // shared
+        self._half = _half(self._phases, self._step)
+        self._group = self._phases * max(1, _COLUMNS // self._phases)
+        self._kept = np.zeros(self._half - 1, np.float32)
+        self._before = 1 - self._half  # the input that `_kept` starts with
+        self._taken = 0
+        self._given = 0
+
+    def push(self, block: FloatArray) -> FloatArray:
+        """The outputs that one more block of inputs settles."""
+        self._kept = np.concatenate([self._kept, np.asarray(block, np.float32)])
+        self._taken += len(block)
+        # The last output whose filter ends within what is there.
+        last = self._taken - 1 - self._half
+        count = (last * self._phases + self._phases - 1) // self._step + 1
+        return self._outputs(max(count - count % self._group, self._given))
+
+    def finish(self) -> FloatArray:
+        """The outputs that are left; after the last input there are zeros."""
+        left = -(-self._taken * self._phases // self._step) - self._given
+        end = self._given + -(-left // self._group) * self._group
+        room = end * self._step // self._phases + self._half - self._taken
+        self._kept = np.concatenate([self._kept, np.zeros(max(room, 0), np.float32)])
+        return self._outputs(end)[:left]
+
+    def _outputs(self, end: int) -> FloatArray:
+        """Outputs up to `end`, in whole groups."""
+        group, hop = self._group, self._group // self._phases * self._step
+        result = np.empty(((end - self._given) // group, group), np.float32)
+        start = self._given // self._phases * self._step - self._half + 1 - self._before
+        for column in range(0, group if len(result) else 0, _COLUMNS):
+            offset, matrix = _product(self._phases, self._step, column, group)
+            for row in range(0, len(result), _ROWS):
+                some = min(_ROWS, len(result) - row)
+                at = self._kept[start + offset + row * hop :]
+                (size,) = at.strides
+                inputs = as_strided(at, (some, len(matrix)), (hop * size, size), writeable=False)
+                place = slice(row, row + some), slice(column, column + matrix.shape[1])
+                result[place] = np.ascontiguousarray(inputs) @ matrix
+        self._given = end
+        unused = max(end // self._phases * self._step - self._half + 1 - self._before, 0)
+        self._kept, self._before = self._kept[unused:], self._before + unused
+        return result.reshape(-1)
+
+
+def _half(phases: int, step: int) -> int:
+    """Half of the taps of a filter."""
+    return ceil(_ZEROS / (_CUTOFF * min(1.0, phases / step)))
+
+
+@lru_cache(16)
+def _product(phases: int, step: int, first: int, group: int) -> tuple[int, FloatArray]:
+    """What makes outputs of a row of inputs: up to 128 of a group, from the `first` on.
+
+    Returns:
+        The input that the matrix starts with, and the matrix, float32 [inputs, outputs].
+    """
+    outputs = np.arange(first, min(first + _COLUMNS, group))
+    half, scale = _half(phases, step), _CUTOFF * min(1.0, phases / step)
+    whole, phase = np.divmod(outputs * step, phases)
+    taps = np.arange(1 - half, half + 1)[:, None]
+    distance = taps - phase / phases
+    inside = np.clip(1 - (distance / half) ** 2, 0, None)
+    window = np.i0(_BETA * np.sqrt(inside)) / np.i0(_BETA)
+    offset = int(whole[0])
+    matrix = np.zeros((int(whole[-1]) - offset + 2 * half, len(outputs)), np.float32)
+    rows = whole - offset + (taps + half - 1)
+    matrix[rows, np.arange(len(outputs))] = scale * np.sinc(scale * distance) * window
+    return offset, matrix

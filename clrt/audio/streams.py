@@ -1,0 +1,189 @@
+"""Sound from files, bytes and arrays, as blocks of one channel at the rate that is wanted."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Generator, Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+from typing import Any, BinaryIO, TypeAlias
+
+import numpy as np
+
+from clrt.audio.resample import check_rate, resampled
+from clrt.audio.wav import (
+    BLOCK_FRAMES,
+    MOST_CHANNELS,
+    FloatArray,
+    is_wav,
+    read_frames,
+    read_header,
+)
+from clrt.errors import InputError, needing
+from clrt.files import expanded
+from clrt.limits import check_host
+
+Sound: TypeAlias = Any
+"""A path, the bytes of a file, or an array [samples] or [channels, samples]; float or int16."""
+
+
+def sounds_of(given: Sound) -> list[Sound]:
+    """The sounds of a call.
+
+    Raises:
+        InputError: It is an empty list.
+    """
+    if not is_batch(given):
+        return [np.array(given, np.float32) if isinstance(given, list | tuple) else given]
+    if not given:
+        raise InputError("The list has no sounds in it; pass at least one.")
+    return list(given)
+
+
+def is_batch(given: Sound) -> bool:
+    """Whether a call is for a batch: a list, unless it is one of numbers."""
+    is_list = isinstance(given, list | tuple)
+    return is_list and not (given and isinstance(given[0], int | float | np.number))
+
+
+def read_audio(
+    source: Sound,
+    sampling_rate: int | None = None,
+    *,
+    to: int,
+    most: int | None = None,
+) -> FloatArray:
+    """Sound as one channel, float32 [samples], of which full scale is 1.
+
+    Args:
+        source: A path, the bytes of a file, or an array [samples] or [channels, samples] of floats
+            or int16. WAV files are read by clrt, others by the package soundfile.
+        sampling_rate: Samples a second of an array; None says that it is `to`. A file says its own.
+        to: Samples a second of the result.
+        most: Read so many samples at most.
+
+    Raises:
+        InputError: The source is damaged, empty, or of another kind.
+        UnsupportedError: The file is not WAV, and soundfile is not installed.
+        OutOfMemoryError: The samples take more than CLRT_HOST_LIMIT.
+    """
+    parts: list[FloatArray] = []
+    count = 0
+    with closing(mono_blocks(source, sampling_rate, to=to)) as blocks:
+        for block in blocks:
+            parts.append(block)
+            count += len(block)
+            check_host(4 * count, "The samples of a sound")
+            if most is not None and count >= most:
+                break
+    if not count:
+        raise InputError(f"{_name(source)} has no samples.")
+    return np.concatenate(parts)[:most]
+
+
+def mono_blocks(
+    source: Sound, sampling_rate: int | None = None, *, to: int
+) -> Generator[FloatArray]:
+    """As `read_audio`, in blocks: a file is never held as a whole."""
+    if isinstance(source, str | Path | bytes | bytearray | memoryview):
+        with _stream(source) as stream:
+            rate, frames = _decoded(stream, _name(source))
+            yield from resampled(map(_mixed, _finite(frames, source)), rate, to)
+        return
+    rate = to if sampling_rate is None else check_rate(sampling_rate)
+    signal = _array(source)
+    starts = range(0, signal.shape[1], BLOCK_FRAMES)
+    pieces = (signal[:, i : i + BLOCK_FRAMES].T for i in starts)
+    floats = (_scaled(p) for p in pieces)
+    yield from resampled(map(_mixed, _finite(floats, source)), rate, to)
+
+
+@contextmanager
+def _stream(source: str | Path | bytes | bytearray | memoryview) -> Iterator[BinaryIO]:
+    if isinstance(source, bytes | bytearray | memoryview):
+        yield io.BytesIO(source)
+        return
+    try:
+        stream = open(expanded(source), "rb")  # noqa: SIM115
+    except (OSError, ValueError) as error:  # the latter of a path with a zero in it
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise InputError(f"'{source}' cannot be read: {reason}.") from error
+    with stream:
+        yield stream
+
+
+def _name(source: Sound) -> str:
+    if isinstance(source, str | Path):
+        return f"'{source}'"
+    return "The file" if isinstance(source, bytes | bytearray | memoryview) else "The array"
+
+
+def _decoded(stream: BinaryIO, name: str) -> tuple[int, Iterator[FloatArray]]:
+    """Samples a second, and blocks [frames, channels]."""
+    if is_wav(stream):
+        header = read_header(stream, name)
+        if header.is_known:
+            return header.rate, read_frames(stream, header, name)
+        stream.seek(0)
+    if not stream.read(1):
+        raise InputError(f"{name} is empty.")
+    stream.seek(0)
+    with needing(f"{name} is no WAV file of PCM or floats; what reads it"):
+        import soundfile
+    try:
+        file = soundfile.SoundFile(stream)
+    except soundfile.LibsndfileError as error:
+        raise InputError(f"{name} is no sound file that soundfile reads.") from error
+    return check_rate(file.samplerate), _decoded_frames(file, soundfile.LibsndfileError, name)
+
+
+def _decoded_frames(file: Any, error_class: type[Exception], name: str) -> Iterator[FloatArray]:
+    try:
+        while len(block := file.read(BLOCK_FRAMES, "float32", always_2d=True)):
+            yield block
+    except error_class as error:
+        raise InputError(f"{name} is a damaged sound file; copy or record it anew.") from error
+
+
+def _array(given: Any) -> np.ndarray[Any, Any]:
+    """An array as [channels, samples]."""
+    try:
+        array = np.asarray(given)
+    except (TypeError, ValueError, RuntimeError) as error:
+        raise InputError(
+            f"A sound is no {type(given).__name__}; pass a path or an array."
+        ) from error
+    if array.dtype != np.int16 and array.dtype.kind != "f":
+        raise InputError(
+            f"A sound is a path, the bytes of a file, or an array of floats or int16; this is "
+            f"{type(given).__name__} of {array.dtype}."
+        )
+    if array.ndim not in (1, 2):
+        raise InputError(
+            f"A sound is an array [samples] or [channels, samples]; its shape is "
+            f"{list(array.shape)}. Pass a list for a batch."
+        )
+    array = np.atleast_2d(array)
+    if not 1 <= len(array) <= MOST_CHANNELS:
+        raise InputError(
+            f"A sound [channels, samples] of shape {list(array.shape)} has {len(array)} channels; "
+            f"expected 1 to {MOST_CHANNELS}. Pass .T where samples come first."
+        )
+    return array
+
+
+def _scaled(block: np.ndarray[Any, Any]) -> FloatArray:
+    scale = np.float32(1 / (1 << 15) if block.dtype == np.int16 else 1)
+    return block.astype(np.float32) * scale
+
+
+def _finite(blocks: Iterator[FloatArray], source: Sound) -> Iterator[FloatArray]:
+    for block in blocks:
+        if not np.isfinite(block).all():
+            raise InputError(f"{_name(source)} has samples that are infinite or not a number.")
+        yield block
+
+
+def _mixed(block: FloatArray) -> FloatArray:
+    """The mean of the channels of [frames, channels]."""
+    return block[:, 0] if block.shape[1] == 1 else block.mean(axis=1, dtype=np.float32)

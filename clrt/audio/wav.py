@@ -1,0 +1,163 @@
+"""WAV files as float32 samples: PCM of 8 to 32 bits, and floats.
+
+The standard library's `wave` reads no floats, and no extensible format before Python 3.12.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, BinaryIO
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clrt.errors import InputError, counted
+
+FloatArray = NDArray[np.float32]
+
+# No recording has more; a header that says so is damaged.
+MOST_CHANNELS = 256
+LEAST_HERTZ, MOST_HERTZ = 1_000, 768_000
+# What is read at a time.
+BLOCK_FRAMES = 1 << 16
+_PCM, _FLOAT, _EXTENSIBLE = 1, 3, 0xFFFE
+_DTYPES: Mapping[tuple[int, int], np.dtype[Any]] = {
+    (_PCM, 8): np.dtype("u1"),
+    (_PCM, 16): np.dtype("<i2"),
+    (_PCM, 24): np.dtype("u1"),  # three of them are a sample
+    (_PCM, 32): np.dtype("<i4"),
+    (_FLOAT, 32): np.dtype("<f4"),
+    (_FLOAT, 64): np.dtype("<f8"),
+}
+# Programs that write to a pipe leave this in the place of sizes that they do not know.
+_UNKNOWN_BYTES = 0xFFFFFFFF
+
+
+@dataclass(frozen=True)
+class WavHeader:
+    """What a WAV file says of its samples, which follow it in the stream.
+
+    Attributes:
+        codec: 1 for PCM, 3 for floats.
+        rate: Frames per second.
+        bits: Of a sample as it is stored.
+        nbytes: Of all samples; None where the header does not know.
+    """
+
+    codec: int
+    channels: int
+    rate: int
+    bits: int
+    nbytes: int | None
+
+    @property
+    def is_known(self) -> bool:
+        """Whether `read_frames` reads this kind of samples."""
+        return (self.codec, self.bits) in _DTYPES
+
+    @property
+    def frame_bytes(self) -> int:
+        """Bytes of one sample of each channel."""
+        return self.channels * self.bits // 8
+
+
+def is_wav(stream: BinaryIO) -> bool:
+    """Whether a stream starts as a WAV file does; it is at its start again afterwards."""
+    head = stream.read(12)
+    stream.seek(0)
+    return len(head) == 12 and head[:4] == b"RIFF" and head[8:] == b"WAVE"
+
+
+def read_header(stream: BinaryIO, name: str) -> WavHeader:
+    """The header of a WAV file; the samples come next in the stream.
+
+    Args:
+        name: The file as messages name it.
+
+    Raises:
+        InputError: The header is damaged, or tells of no samples.
+    """
+    stream.seek(12)
+    found: tuple[int, int, int, int, int] | None = None
+    while len(head := stream.read(8)) == 8:
+        kind, size = struct.unpack("<4sI", head)
+        if kind == b"data":
+            if found is None:
+                break
+            return _checked(found, size, name)
+        start = stream.tell()
+        if kind == b"fmt ":
+            found = _format(stream.read(min(size, 40)))
+        stream.seek(start + size + size % 2)
+    what = "format" if found is None else "samples"
+    raise InputError(f"{name} is a damaged WAV file: it has no {what}; record or convert it anew.")
+
+
+def _format(chunk: bytes) -> tuple[int, int, int, int, int] | None:
+    """Codec, channels, rate, bytes of a frame and bits of a sample."""
+    if len(chunk) < 16:
+        return None
+    codec, channels, rate, _, frame, bits = struct.unpack("<HHIIHH", chunk[:16])
+    if codec == _EXTENSIBLE and len(chunk) >= 26:
+        codec = struct.unpack("<H", chunk[24:26])[0]
+    return codec, channels, rate, frame, bits
+
+
+def _checked(found: tuple[int, int, int, int, int], size: int, name: str) -> WavHeader:
+    codec, channels, rate, frame, bits = found
+    if not 1 <= channels <= MOST_CHANNELS:
+        raise InputError(
+            f"{name} has {counted(channels, 'channel')}; a WAV file has 1 to {MOST_CHANNELS}."
+        )
+    if not LEAST_HERTZ <= rate <= MOST_HERTZ:
+        raise InputError(
+            f"{name} has {rate} samples a second; expected {LEAST_HERTZ:,} to {MOST_HERTZ:,}."
+        )
+    header = WavHeader(codec, channels, rate, bits, None if size == _UNKNOWN_BYTES else size)
+    if header.is_known and frame != header.frame_bytes:
+        raise InputError(
+            f"{name} is a damaged WAV file: {channels} samples of {bits} bits are no {frame} bytes."
+        )
+    return header
+
+
+def read_frames(stream: BinaryIO, header: WavHeader, name: str) -> Iterator[FloatArray]:
+    """The samples in blocks [frames, channels], full scale being 1.
+
+    Raises:
+        InputError: The file ends before its samples do.
+    """
+    width = header.frame_bytes
+    left = None if header.nbytes is None else header.nbytes // width
+    done = 0
+    while left is None or done < left:
+        wanted = BLOCK_FRAMES if left is None else min(BLOCK_FRAMES, left - done)
+        data = stream.read(wanted * width)
+        frames = len(data) // width
+        if frames:
+            yield _samples(data[: frames * width], header).reshape(frames, header.channels)
+        done += frames
+        if frames < wanted:
+            if left is None:
+                return
+            raise InputError(
+                f"{name} is cut short: its header promises {counted(left, 'sample')} and "
+                f"{done} are there; copy or record it anew."
+            )
+
+
+def _samples(data: bytes, header: WavHeader) -> FloatArray:
+    raw = np.frombuffer(data, _DTYPES[header.codec, header.bits])
+    bits = header.bits
+    if bits == 24:  # the upper three bytes of 32 bits
+        wide = np.zeros((len(raw) // 3, 4), np.uint8)
+        wide[:, 1:] = raw.reshape(-1, 3)
+        raw, bits = wide.view("<i4").reshape(-1), 32
+    samples: FloatArray = raw.astype(np.float32)
+    if header.codec == _PCM:
+        if bits == 8:  # the only one without a sign
+            samples -= np.float32(128)
+        samples *= np.float32(0.5 ** (bits - 1))
+    return samples

@@ -1,0 +1,46 @@
+"""Graphs of clrt's own, written with ONNX's names of ops."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clrt.ir.builder import Builder
+from clrt.ir.dims import Dim
+from clrt.ir.dtypes import DType
+from clrt.ir.graph import Value
+from clrt.ops.registry import REGISTRY
+
+
+def ints(*numbers: int) -> NDArray[np.int64]:
+    """A constant of whole numbers, [numbers]."""
+    return np.array(numbers, np.int64)
+
+
+def floats(number: float) -> NDArray[np.float32]:
+    """A constant of one float, []."""
+    return np.array(number, np.float32)
+
+
+class NamedBuilder(Builder):
+    """Applies ops by their ONNX names; arrays among the arguments become constants."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inputs: list[Value] = []
+
+    def feed(self, name: str, dtype: DType, *shape: Dim) -> Value:
+        """A new input of the graph."""
+        self.inputs.append(self.input(name, dtype, shape))
+        return self.inputs[-1]
+
+    def float_feed(self, name: str, dtype: DType, *shape: Dim) -> Value:
+        """A new input of the graph, as float32."""
+        x = self.feed(name, dtype, *shape)
+        return x if dtype is DType.FLOAT32 else self("Cast", x, to=DType.FLOAT32)
+
+    def __call__(self, op_name: str, *args: Value | NDArray[Any], **attributes: Any) -> Value:
+        values = [a if isinstance(a, Value) else self.constant(a) for a in args]
+        return self.add(REGISTRY.named(op_name)(**attributes), *values)

@@ -1,0 +1,32 @@
+"""Prints what is said in files, by a CTC model such as wav2vec2-base-960h.
+
+    python examples/transcribe.py FOLDER FILE... [--device cpu]
+
+FOLDER has the model as ONNX, preprocessor_config.json, vocab.json and tokenizer_config.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+
+import clrt
+from clrt.audio import Transcriber
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Speech to text through OpenCL.")
+    parser.add_argument("folder", help="the Hugging Face folder of the model")
+    parser.add_argument("files", nargs="+", help="WAV files, or what soundfile reads")
+    parser.add_argument("--device", help="auto, cpu, gpu, part of a device name, or an index")
+    args = parser.parse_args()
+    with Transcriber(args.folder, device=args.device) as transcribe:
+        for file in args.files:
+            print(f"{file}: {transcribe(file)}", flush=True)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except clrt.ClrtError as error:
+        sys.exit(f"Error: {error}")
