@@ -98,11 +98,15 @@ void winograd_cpu(OUT(float, y), IN(float, x), IN(float, w), IN(float, zeros), O
         from[i] = window_at(x_image, 0, at1 + i / REACH, at2 + i % REACH, 1, in1, in2, C, AT(zeros));
       for (IDX_T c = 0; c < deep; c += T_VW) {
         F window[PLACES_OF_TILE], lines[PLACES_OF_TILE];
+#pragma unroll
         for (IDX_T i = 0; i < PLACES_OF_TILE; ++i) window[i] = load_channels(from[i] + c, C - c);
+#pragma unroll
         for (IDX_T i = 0; i < REACH; ++i) TRANSFORM_WINDOW((lines + i), (window + i), REACH)
+#pragma unroll
         for (IDX_T i = 0; i < REACH; ++i)
           TRANSFORM_WINDOW((window + i * REACH), (lines + i * REACH), 1)
         __global float *to = windows + t * deep + c;
+#pragma unroll
         for (IDX_T i = 0; i < PLACES_OF_TILE; ++i) {
           *(__global F_UNALIGNED *)to = window[i];
           to += block * deep;
@@ -134,12 +138,15 @@ void winograd_cpu(OUT(float, y), IN(float, x), IN(float, w), IN(float, zeros), O
       for (IDX_T n = n_first; n < n_end; n += T_VW) {
         F found[PLACES_OF_TILE], lines[SIDE * REACH], sums[SIDE * SIDE];
         __global const float *from = products + t * wide + n - n_first;
+#pragma unroll
         for (IDX_T i = 0; i < PLACES_OF_TILE; ++i) {
           found[i] = LOAD_F(from);
           from += block * wide;
         }
+#pragma unroll
         for (IDX_T i = 0; i < REACH; ++i)
           TRANSFORM_PRODUCTS((lines + i), REACH, (found + i), REACH)
+#pragma unroll
         for (IDX_T i = 0; i < SIDE; ++i)
           TRANSFORM_PRODUCTS((sums + i * SIDE), 1, (lines + i * REACH), 1)
         for (IDX_T i = 0; i < height; ++i)
