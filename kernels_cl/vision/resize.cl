@@ -1,4 +1,5 @@
-// Resize along one axis of [outer, size, inner]: work-item (position in [outputs, inner], outer).
+// Resize along one axis of [outer, size, inner]: work-item (position in [outputs, inner], outer); on CPUs
+// one with `share` elements of y, row by row of [outer * outputs, inner].
 // INDICES holds the elements that each output is made of, WEIGHTS their shares.
 //   resize_copy  one element each, whatever its dtype
 //   resize       `taps` elements each, computed in float32; EXTRAPOLATE: an output that lies outside
@@ -19,32 +20,42 @@
 #define VALUES_INPUT
 #endif
 
+// Declares `row` of [outer * outputs, inner], `outer`, `k`, the output along the axis, and `i`.
+#if CPU
+#define EACH_ELEMENT                                                                          \
+  const IDX_T first = get_group_id(0) * share, end = min(first + share, rows * inner);        \
+  IDX_T row = first / inner, outer = row / outputs, k = row - outer * outputs, stop;          \
+  for (IDX_T at = first, from = first - row * inner; at < end;                                \
+       at += stop - from, from = 0, ++row, k = k + 1 < outputs ? k + 1 : (++outer, 0))        \
+    for (IDX_T i = (stop = min(inner, from + end - at), from); i < stop; ++i)
+#else
+#define EACH_ELEMENT                                                                          \
+  const IDX_T at = get_global_id(0), outer = get_global_id(1);                                \
+  const IDX_T k = at / inner, i = at - k * inner, row = outer * outputs + k;                  \
+  if (at < outputs * inner)
+#endif
+
 #if COPY
 __kernel void resize_copy(OUT(DATA_T, y), IN(DATA_T, x), IN(int, indices), const IDX_T size,
-                          const IDX_T outputs, const IDX_T inner) {
-  const IDX_T at = get_global_id(0), outer = get_global_id(1);
-  if (at >= outputs * inner) return;
-  const IDX_T k = at / inner;
-  const IDX_T from = outer * size + AT(indices)[k];
-  AT(y)[outer * outputs * inner + at] = AT(x)[from * inner + (at - k * inner)];
+                          const IDX_T outputs, const IDX_T inner, const IDX_T rows,
+                          const IDX_T share) {
+  EACH_ELEMENT AT(y)[row * inner + i] = AT(x)[(outer * size + AT(indices)[k]) * inner + i];
 }
 
 #else
 __kernel void resize(OUT(OUT_T, y), IN(DATA_T, x), IN(int, indices),
                      IN(float, weights) VALUES_INPUT, const IDX_T size, const IDX_T outputs,
-                     const IDX_T inner, const IDX_T taps) {
-  const IDX_T at = get_global_id(0), outer = get_global_id(1);
-  if (at >= outputs * inner) return;
-  const IDX_T k = at / inner;
-  const IDX_T i = at - k * inner;
-  __global const int *const from = AT(indices) + k * taps;
-  __global const float *const share = AT(weights) + k * taps;
-  float sum = 0.0f;
+                     const IDX_T inner, const IDX_T taps, const IDX_T rows, const IDX_T share) {
+  EACH_ELEMENT {
 #if EXTRAPOLATE
-  sum = AT(values)[k];
+    float sum = AT(values)[k];
+#else
+    float sum = 0.0f;
 #endif
-  for (IDX_T t = 0; t < taps; ++t)
-    sum += share[t] * LOAD(AT(x), (outer * size + from[t]) * inner + i);
-  STORE_AS(OUT_STORAGE, AT(y), outer * outputs * inner + at, ROUND(sum));
+    __global const int *const from_x = AT(indices) + k * taps;
+    for (IDX_T t = 0; t < taps; ++t)
+      sum += AT(weights)[k * taps + t] * LOAD(AT(x), (outer * size + from_x[t]) * inner + i);
+    STORE_AS(OUT_STORAGE, AT(y), row * inner + i, ROUND(sum));
+  }
 }
 #endif

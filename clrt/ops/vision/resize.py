@@ -12,12 +12,12 @@ import numpy as np
 
 from clrt.device.caps import DeviceCaps
 from clrt.errors import ShapeError, UnsupportedError, counted
-from clrt.ir.code import Code
+from clrt.ir.code import Code, Define
 from clrt.ir.dims import Dim
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, TensorType
-from clrt.kernels.spec import Buffer, KernelSpec, Launch, launch
+from clrt.kernels.spec import Buffer, KernelSpec, Launch, ceil_div, launch, pieces_per_group
 from clrt.kernels.variant import Lowering, Variant
 from clrt.ops.base import Held, HostContext, OnnxNode, Op, Types, tensor
 from clrt.ops.checks import checked_sizes, need, normalize_axis
@@ -35,6 +35,10 @@ _Coordinates: TypeAlias = Literal[
 _Nearest: TypeAlias = Literal[
     "round_prefer_floor", "round_prefer_ceil", "floor", "ceil", "by_scale"
 ]
+
+
+# Elements to a work-item of a CPU.
+_SHARE = 16384
 
 
 def _reject(node: Node, caps: DeviceCaps) -> str | None:
@@ -66,30 +70,35 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
         args: dict[str, Any] = dict(
             y=target, x=source, size=sampling.size, outputs=outputs, inner=inner
         )
+        args["rows"] = outer * outputs
         args["indices"] = _table(sampling.indices, "indices")
         if copies:
-            kernel = KernelSpec.of(
-                "vision/resize.cl", "resize_copy", DATA_T=dtype.cl_bits, EXTRAPOLATE=0, COPY=1
-            )
+            entry = "resize_copy"
+            macros: dict[str, Define] = dict(DATA_T=dtype.cl_bits)
         else:
             args["weights"] = _table(sampling.weights, "weights")
             args["taps"] = sampling.indices.shape[1]
             if sampling.values is not None:
                 args["values"] = _table(sampling.values, "values")
             rounded = Code("(v)") if kept.is_float else Code("convert_{}_sat_rte(v)").fill(kept.cl)
-            kernel = KernelSpec.of(
-                "vision/resize.cl",
-                "resize",
-                DATA_T=dtype.cl,
-                STORAGE=dtype.storage,
-                OUT_T=kept.cl,
-                OUT_STORAGE=kept.storage,
-                EXTRAPOLATE=int(sampling.values is not None),
-                COPY=0,
-                **{"ROUND(v)": rounded},
-            )
+            entry = "resize"
+            macros = dict(DATA_T=dtype.cl, STORAGE=dtype.storage)
+            macros |= {"OUT_T": kept.cl, "OUT_STORAGE": kept.storage, "ROUND(v)": rounded}
+        kernel = KernelSpec.of(
+            "vision/resize.cl",
+            entry,
+            EXTRAPOLATE=int(sampling.values is not None and not copies),
+            COPY=int(copies),
+            CPU=int(ctx.caps.is_cpu),
+            **macros,
+        )
         flops = 2 * prod(dims) * sampling.indices.shape[1]
-        launches.append(launch(kernel, (outputs * inner, outer), None, flops, **args))
+        grid: tuple[int, ...] = (outputs * inner, outer)
+        local, args["share"] = None, 1
+        if ctx.caps.is_cpu:
+            args["share"] = pieces_per_group(prod(dims), _SHARE, ctx.caps)
+            grid, local = (ceil_div(prod(dims), args["share"]),), (1,)
+        launches.append(launch(kernel, grid, local, flops, **args))
         source, dtype = target, kept
     return launches
 
