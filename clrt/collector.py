@@ -1,4 +1,4 @@
-"""Python's cyclic garbage collector, which has nothing to find while a graph is made."""
+"""Python's cyclic garbage collector, which has nothing old to find while a graph is made."""
 
 from __future__ import annotations
 
@@ -11,15 +11,19 @@ from typing import ParamSpec, TypeVar
 P = ParamSpec("P")
 T = TypeVar("T")
 _LOCK = Lock()
-# How many calls want it to rest, and whether it ran before the first of them.
-_resting, _was_enabled = 0, False
+# More collections of young objects than there will ever be.
+_NEVER = 1 << 30
+# How many calls want no full collections, and after how many others one came before the first.
+_resting, _usual = 0, _NEVER
 
 
-def without_collector(function: Callable[P, T]) -> Callable[P, T]:
-    """Decorator: the collector rests while the function runs, in whatever threads.
+def without_full_collections(function: Callable[P, T]) -> Callable[P, T]:
+    """Decorator: the collector looks at young objects alone while the function runs.
 
-    It visits all objects again each time that their number has grown by a quarter, which takes a
-    third of the time of loading a large model. A graph that grows leaves few cycles behind.
+    It would visit all objects again each time that their number has grown by a quarter, which takes
+    a third of the time of loading a large model; and no other thread runs meanwhile, for 20 ms with
+    50,000 objects. A graph that grows leaves few cycles behind. Not to collect at all would make
+    the first collection afterwards as long. It holds for all threads.
     """
 
     @wraps(function)
@@ -34,11 +38,11 @@ def without_collector(function: Callable[P, T]) -> Callable[P, T]:
 
 
 def _rest() -> None:
-    global _resting, _was_enabled
+    global _resting, _usual
     with _LOCK:
         if not _resting:
-            _was_enabled = gc.isenabled()
-            gc.disable()
+            *younger, _usual = gc.get_threshold()
+            gc.set_threshold(*younger, _NEVER)
         _resting += 1
 
 
@@ -46,5 +50,6 @@ def _go_on() -> None:
     global _resting
     with _LOCK:
         _resting -= 1
-        if not _resting and _was_enabled:
-            gc.enable()
+        *younger, now = gc.get_threshold()
+        if not _resting and now == _NEVER:  # the program has not set it meanwhile
+            gc.set_threshold(*younger, _usual)

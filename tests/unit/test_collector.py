@@ -1,36 +1,76 @@
-"""The garbage collector rests while a decorated function runs, and goes on as it was."""
+"""There are no full collections while a decorated function runs, and then as there were before."""
 
 from __future__ import annotations
 
 import gc
+import sys
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
-from clrt.collector import without_collector
+from clrt.collector import without_full_collections
+
+USUAL = (50, 2, 3)
 
 
-@pytest.fixture(params=[True, False])
-def enabled(request: pytest.FixtureRequest) -> Iterator[bool]:
-    was = gc.isenabled()
-    (gc.enable if request.param else gc.disable)()
-    yield request.param
-    (gc.enable if was else gc.disable)()
+@pytest.fixture(autouse=True)
+def thresholds() -> Iterator[None]:
+    before = gc.get_threshold()
+    gc.set_threshold(*USUAL)
+    yield
+    gc.set_threshold(*before)
 
 
-@without_collector
-def states(depth: int) -> list[bool]:
-    return [gc.isenabled(), *(states(depth - 1) if depth else ()), gc.isenabled()]
+def full_collections(grow: Any) -> int:
+    """How many there are while objects are made that stay."""
+    seen: list[int] = []
+
+    def note(phase: str, info: dict[str, int]) -> None:
+        if phase == "stop":
+            seen.append(info["generation"])
+
+    gc.callbacks.append(note)
+    try:
+        grow()
+    finally:
+        gc.callbacks.remove(note)
+    assert seen, "the collector did not run at all"
+    return seen.count(2)
 
 
-@without_collector
+def grow() -> list[list[Any]]:
+    return [[] for _ in range(300_000)]
+
+
+@without_full_collections
+def nested(depth: int) -> None:
+    if depth:
+        nested(depth - 1)
+    grow()
+
+
+@without_full_collections
 def fail() -> None:
     raise ValueError
 
 
-def test_it_rests_and_goes_on_as_it_was(enabled: bool) -> None:
-    assert not any(states(2))
-    assert gc.isenabled() == enabled
+@without_full_collections
+def set_by_the_program() -> None:
+    gc.set_threshold(70, 5, 6)
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 14), reason="collects old objects bit by bit")
+def test_only_young_objects_are_visited() -> None:
+    assert full_collections(grow)
+    assert full_collections(lambda: nested(2)) == 0
+    assert gc.get_threshold() == USUAL
+    assert full_collections(grow)
+
+
+def test_a_failure_and_the_program_itself() -> None:
     with pytest.raises(ValueError):
         fail()
-    assert gc.isenabled() == enabled
+    assert gc.get_threshold() == USUAL
+    set_by_the_program()
+    assert gc.get_threshold() == (70, 5, 6)
