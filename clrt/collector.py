@@ -41,8 +41,8 @@ def _rest() -> None:
     global _resting, _usual
     with _LOCK:
         if not _resting:
-            *younger, _usual = gc.get_threshold()
-            gc.set_threshold(*younger, _NEVER)
+            young, older, _usual = gc.get_threshold()
+            gc.set_threshold(young, older, _NEVER)
         _resting += 1
 
 
@@ -50,6 +50,6 @@ def _go_on() -> None:
     global _resting
     with _LOCK:
         _resting -= 1
-        *younger, now = gc.get_threshold()
+        young, older, now = gc.get_threshold()
         if not _resting and now == _NEVER:  # the program has not set it meanwhile
-            gc.set_threshold(*younger, _usual)
+            gc.set_threshold(young, older, _usual)
