@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
 
-from clrt.collector import without_full_collections
+from clrt.collector import without_collector
 from clrt.device.caps import DeviceCaps
 from clrt.ir.graph import Graph, Value
 from clrt.kernels.spec import Launch, Packed, Status
@@ -100,7 +100,7 @@ class Plan:
         return tuple(s for s in self.steps if isinstance(s, HostStep))
 
 
-@without_full_collections
+@without_collector
 def make_plan(
     graph: Graph,
     caps: DeviceCaps,

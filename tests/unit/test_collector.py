@@ -1,4 +1,4 @@
-"""There are no full collections while a decorated function runs, and then as there were before."""
+"""The collector rests while decorated functions run, and goes on as it was."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from clrt.collector import without_full_collections
+from clrt.collector import without_collector, without_full_collections
 
 USUAL = (50, 2, 3)
 
@@ -74,3 +74,29 @@ def test_a_failure_and_the_program_itself() -> None:
     assert gc.get_threshold() == USUAL
     set_by_the_program()
     assert gc.get_threshold() == (70, 5, 6)
+
+
+@pytest.fixture(params=[True, False])
+def enabled(request: pytest.FixtureRequest) -> Iterator[bool]:
+    was = gc.isenabled()
+    (gc.enable if request.param else gc.disable)()
+    yield request.param
+    (gc.enable if was else gc.disable)()
+
+
+@without_collector
+def states(depth: int) -> list[bool]:
+    return [gc.isenabled(), *(states(depth - 1) if depth else ()), gc.isenabled()]
+
+
+@without_collector
+def fail_within() -> None:
+    raise ValueError
+
+
+def test_it_rests_and_goes_on_as_it_was(enabled: bool) -> None:
+    assert not any(states(2))
+    assert gc.isenabled() == enabled
+    with pytest.raises(ValueError):
+        fail_within()
+    assert gc.isenabled() == enabled
