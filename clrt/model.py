@@ -11,6 +11,7 @@ from weakref import WeakSet
 import numpy as np
 
 from clrt import knobs
+from clrt.collector import without_full_collections
 from clrt.container.compiled import read_compiled
 from clrt.errors import InputError
 from clrt.files import expanded
@@ -49,6 +50,7 @@ if hasattr(os, "register_at_fork"):
 
 
 @recording
+@without_full_collections
 def load(
     source: Source,
     *,

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import onnx
 
-from clrt.collector import without_collector
+from clrt.collector import without_full_collections
 from clrt.errors import ModelError, UnsupportedError
 from clrt.importer.onnx_context import Context
 from clrt.importer.onnx_nodes import NodeImporter
@@ -20,7 +20,7 @@ from clrt.ir.graph import Graph, Value
 from clrt.ir.op import Array
 
 
-@without_collector
+@without_full_collections
 def import_model(source: str | Path | bytes | onnx.ModelProto) -> Graph:
     """Reads an ONNX model.
 
@@ -39,7 +39,7 @@ def import_model(source: str | Path | bytes | onnx.ModelProto) -> Graph:
     return import_read(*read_model(source))
 
 
-@without_collector
+@without_full_collections
 def import_read(
     model: onnx.ModelProto,
     tensors: TensorReader,

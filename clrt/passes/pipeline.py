@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from clrt.collector import without_collector
+from clrt.collector import without_full_collections
 from clrt.ir.graph import Graph
 from clrt.limits import FoldBudget
 from clrt.ops.base import Op
@@ -109,7 +109,7 @@ FUSE_REST: tuple[Pass, ...] = (
 )
 
 
-@without_collector
+@without_full_collections
 def optimize(graph: Graph, level: int = 2, keep_quantized: bool = False) -> PassReport:
     """Rewrites a graph in place into an equal one that runs faster.
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeAlias
 
-from clrt.collector import without_collector
+from clrt.collector import without_full_collections
 from clrt.device.caps import DeviceCaps
 from clrt.ir.graph import Graph
 from clrt.ops.base import all_graphs
@@ -56,7 +56,7 @@ SETTLE: dict[str, tuple[Pass, ...]] = {
 }
 
 
-@without_collector
+@without_full_collections
 def prepare(graph: Graph, caps: DeviceCaps) -> PassReport:
     """Rewrites an optimised graph in place into an equal one that runs faster on a device.
 

@@ -93,8 +93,11 @@ def _connect(ray: Any, address: str) -> None:
         host, colon, port = address.removeprefix("ray://").rpartition(":")
         if colon and port.isdecimal():  # Ray itself would try for minutes
             socket.create_connection((host.strip("[]"), int(port)), _PATIENCE_S).close()
+        # A cluster that lives as long as the command needs no dashboard, whose processes take time.
+        alone = {"include_dashboard": False} if address == "local" else {}
         ray.init(
             address=address,
+            **alone,
             ignore_reinit_error=True,
             log_to_driver=False,
             logging_level=logging.ERROR,

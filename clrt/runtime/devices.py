@@ -16,7 +16,7 @@ from clrt import knobs
 from clrt.device.caps import DeviceCaps
 from clrt.device.quirks import quirks_of
 from clrt.errors import DeviceError, warn_user
-from clrt.runtime.driver import Guard, cl, note_use
+from clrt.runtime.driver import Guard, cl, find_platforms, note_use
 from clrt.runtime.icd import install_hint, load_failure
 from clrt.runtime.linker import has_linker
 from clrt.runtime.matrix_unit import matrix_shapes
@@ -153,7 +153,7 @@ def _handles() -> Sequence[cl.Device]:
     whole = True
     with Guard("The OpenCL loader"):
         try:
-            platforms = cl.get_platforms()
+            platforms = find_platforms()
         except cl.Error as error:
             if error.code != _NO_PLATFORM:
                 raise

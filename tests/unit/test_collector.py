@@ -1,13 +1,79 @@
-"""The garbage collector rests while a decorated function runs, and goes on as it was."""
+"""The collector rests while decorated functions run, and goes on as it was."""
 
 from __future__ import annotations
 
 import gc
+import sys
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 
-from clrt.collector import without_collector
+from clrt.collector import without_collector, without_full_collections
+
+USUAL = (50, 2, 3)
+
+
+@pytest.fixture(autouse=True)
+def thresholds() -> Iterator[None]:
+    before = gc.get_threshold()
+    gc.set_threshold(*USUAL)
+    yield
+    gc.set_threshold(*before)
+
+
+def full_collections(grow: Any) -> int:
+    """How many there are while objects are made that stay."""
+    seen: list[int] = []
+
+    def note(phase: str, info: dict[str, int]) -> None:
+        if phase == "stop":
+            seen.append(info["generation"])
+
+    gc.callbacks.append(note)
+    try:
+        grow()
+    finally:
+        gc.callbacks.remove(note)
+    assert seen, "the collector did not run at all"
+    return seen.count(2)
+
+
+def grow() -> list[list[Any]]:
+    return [[] for _ in range(300_000)]
+
+
+@without_full_collections
+def nested(depth: int) -> None:
+    if depth:
+        nested(depth - 1)
+    grow()
+
+
+@without_full_collections
+def fail() -> None:
+    raise ValueError
+
+
+@without_full_collections
+def set_by_the_program() -> None:
+    gc.set_threshold(70, 5, 6)
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 14), reason="collects old objects bit by bit")
+def test_only_young_objects_are_visited() -> None:
+    assert full_collections(grow)
+    assert full_collections(lambda: nested(2)) == 0
+    assert gc.get_threshold() == USUAL
+    assert full_collections(grow)
+
+
+def test_a_failure_and_the_program_itself() -> None:
+    with pytest.raises(ValueError):
+        fail()
+    assert gc.get_threshold() == USUAL
+    set_by_the_program()
+    assert gc.get_threshold() == (70, 5, 6)
 
 
 @pytest.fixture(params=[True, False])
@@ -24,7 +90,7 @@ def states(depth: int) -> list[bool]:
 
 
 @without_collector
-def fail() -> None:
+def fail_within() -> None:
     raise ValueError
 
 
@@ -32,5 +98,5 @@ def test_it_rests_and_goes_on_as_it_was(enabled: bool) -> None:
     assert not any(states(2))
     assert gc.isenabled() == enabled
     with pytest.raises(ValueError):
-        fail()
+        fail_within()
     assert gc.isenabled() == enabled

@@ -28,12 +28,16 @@ from .limits import measure_limits
 from .load import OtherPrograms
 from .models import Shape, measure_model
 from .neighbours import measure_neighbours
+from .programs import measure_programs
 from .results import Report
 from .runtimes import THREADS, ModelFiles, Runtime, clrt_runtimes, is_installed, peer_runtimes
 from .tables import all_tables, goal_table
 from .turns import open_workers
 
-SECTIONS = ("models", "encode", "gemm", "kernels", "memory", "startup", "neighbours", "install")
+SECTIONS = (
+    *("models", "encode", "gemm", "kernels", "memory", "startup", "neighbours"),
+    *("programs", "install"),
+)
 _SHAPES: dict[str, tuple[Shape, ...]] = {
     MINILM: ((1, 16), (1, 128), (8, 128), (32, 128), (4, 512)),
     BERT_BASE: ((1, 128), (8, 128)),
@@ -123,6 +127,10 @@ def _measure(options: argparse.Namespace, report: Report, work: Path) -> None:
     sections = set(options.sections)
     ours = _named(clrt_runtimes(), options.runtimes)
     runtimes = [*_named(peer_runtimes(), options.runtimes), *ours]
+    if "programs" in sections:
+        report.programs = measure_programs(ours, turns)
+    if sections == {"programs"}:
+        return  # their environment has no MiniLM
     minilm = prepare_model(MINILM, None, work)
     if sections & {"models", "gemm", "kernels"}:
         _measure_labs(options, report, ours, minilm, turns)

@@ -205,6 +205,25 @@ class NeighbourRow:
 
 
 @dataclass(frozen=True)
+class ProgramRow:
+    """A pass of a program that was made for ONNX Runtime.
+
+    Attributes:
+        case: "start" from the imports to the first answers; passes over inputs of the same shapes,
+            and of new ones each time.
+        session_ms: What of it was spent in sessions' `run`.
+        to_onnxruntime: Time over the one on ONNX Runtime, median over the passes.
+    """
+
+    program: str
+    case: str
+    runtime: str
+    median_ms: float
+    session_ms: float
+    to_onnxruntime: float
+
+
+@dataclass(frozen=True)
 class InstallRow:
     """What pip puts on the disk of an empty environment.
 
@@ -259,6 +278,7 @@ class Report:
     startup: list[StartRow] = field(default_factory=list)
     new_shapes: list[NewShapeRow] = field(default_factory=list)
     neighbours: list[NeighbourRow] = field(default_factory=list)
+    programs: list[ProgramRow] = field(default_factory=list)
     install: list[InstallRow] = field(default_factory=list)
     imports: list[ImportRow] = field(default_factory=list)
     left: list[LeftRow] = field(default_factory=list)

@@ -40,6 +40,8 @@ def all_tables(report: Report) -> Iterator[Table]:
         yield _new_shapes(report)
     if report.neighbours:
         yield _neighbours(report)
+    if report.programs:
+        yield _programs(report)
     if report.install:
         yield _install(report)
     if report.left:
@@ -260,6 +262,15 @@ def _neighbours(report: Report) -> Table:
     for r in report.neighbours:
         figures = (f"{x:.1f}" for x in (r.median_ms, r.p99_ms, r.worst_ms))
         _add(table, r.runtime, r.what, str(r.count), *figures)
+    return table
+
+
+def _programs(report: Report) -> Table:
+    names = ("program", "pass", "runtime", "median ms", "in sessions", "x ONNX Runtime")
+    table = _table("programs made for ONNX Runtime", *names, left=3)
+    for r in report.programs:
+        figures = (f"{r.median_ms:.1f}", f"{r.session_ms:.1f}", _ratio(r.to_onnxruntime))
+        _add(table, r.program, r.case, r.runtime, *figures)
     return table
 
 
