@@ -16,6 +16,21 @@
 #define LAST 0
 #endif
 #define BITS 22
+// PoCL calls a function for each vload and convert.
+typedef uchar4 __attribute__((aligned(1))) BYTES4;
+typedef uchar8 __attribute__((aligned(1))) BYTES8;
+typedef int4 __attribute__((aligned(4))) INTS4;
+typedef int8 __attribute__((aligned(4))) INTS8;
+typedef float8 __attribute__((aligned(4))) FLOATS8;
+#define READ(T, p) (*(__global const T *)(p))
+#if defined(__has_builtin) && !defined(SIMULATOR)
+#if __has_builtin(__builtin_convertvector)
+#define WIDEN(T, v) __builtin_convertvector(v, T)
+#endif
+#endif
+#ifndef WIDEN
+#define WIDEN(T, v) convert_##T(v)
+#endif
 #define HALF (1 << (BITS - 1))
 
 #define TO_BYTE(sum) convert_uchar_sat((sum) >> BITS)
@@ -66,23 +81,21 @@ __kernel void image_lanes(OUT(int, lanes), OUT(int, firsts), IN(int, columns), I
 #if HAS(2)
 // Of four pixels the bytes 0 to 7 and 8 to 11.
 #define MULTIPLY(i)                                                                       \
-  low##i += convert_int8(vload8(0, p##i + 12 * j)) * low;                                 \
-  high##i += convert_int4(vload4(0, p##i + 12 * j + 8)) * high;
+  low##i += WIDEN(int8, READ(BYTES8, p##i + 12 * j)) * low;                                 \
+  high##i += WIDEN(int4, READ(BYTES4, p##i + 12 * j + 8)) * high;
 #define CLEAR(i)                                                                          \
   int8 low##i = 0;                                                                        \
   int4 high##i = 0;
 #define WRITE(i)                                                                          \
   {                                                                                       \
-    const int4 sum = low##i.s0120 + low##i.s3450 + (int4)(low##i.s67, high##i.s00) +      \
-                     high##i.s1230 + HALF;                                                \
     __global uchar *to = AT(planes) + (row + i) * outputs + k;                            \
-    to[0] = TO_BYTE(sum.s0);                                                              \
-    to[plane] = TO_BYTE(sum.s1);                                                          \
-    to[2 * plane] = TO_BYTE(sum.s2);                                                      \
+    to[0] = TO_BYTE(HALF + low##i.s0 + low##i.s3 + low##i.s6 + high##i.s1);               \
+    to[plane] = TO_BYTE(HALF + low##i.s1 + low##i.s4 + low##i.s7 + high##i.s2);           \
+    to[2 * plane] = TO_BYTE(HALF + low##i.s2 + low##i.s5 + high##i.s0 + high##i.s3);      \
   }
 #define WEIGHTS                                                                           \
-  const int8 low = vload8(0, w + 12 * j);                                                 \
-  const int4 high = vload4(0, w + 12 * j + 8);
+  const int8 low = READ(INTS8, w + 12 * j);                                                 \
+  const int4 high = READ(INTS4, w + 12 * j + 8);
 
 // Work-item (block of `block` rows), four at a time.
 __kernel SINGLE_ITEM
@@ -186,14 +199,19 @@ void image_rows_cpu(ROW_PARAMS) {
   for (IDX_T next = 0; next < outputs; next += 8) {
     const IDX_T x = next + 8 <= outputs ? next : outputs - 8;
     int8 sum = HALF;
-    for (IDX_T t = 0; t < taps; ++t) sum += convert_int8(vload8(0, p + t * outputs + x)) * w[t];
-    const float8 value = convert_float8(clamp(sum >> BITS, 0, 255)) * scale + more;
+    for (IDX_T t = 0; t < taps; ++t) sum += WIDEN(int8, READ(BYTES8, p + t * outputs + x)) * w[t];
+    const float8 value = WIDEN(float8, clamp(sum >> BITS, (int8)(0), (int8)(255))) * scale + more;
 #if LAST
-    float values[8];
-    vstore8(value, 0, values);
-    for (IDX_T i = 0; i < 8; ++i) to[(x + i) * STEP] = values[i];
+    to[x * 3] = value.s0;
+    to[(x + 1) * 3] = value.s1;
+    to[(x + 2) * 3] = value.s2;
+    to[(x + 3) * 3] = value.s3;
+    to[(x + 4) * 3] = value.s4;
+    to[(x + 5) * 3] = value.s5;
+    to[(x + 6) * 3] = value.s6;
+    to[(x + 7) * 3] = value.s7;
 #else
-    vstore8(value, 0, to + x);
+    *(__global FLOATS8 *)(to + x) = value;
 #endif
   }
 }

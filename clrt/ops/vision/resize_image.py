@@ -115,6 +115,8 @@ def _launches(
     (outputs, _), (outputs_down, taps) = node.arg(3).dims, node.arg(5).dims
     if not prod(y.dims):
         return []
+    if not outputs * outputs_down:  # all of it is around the image
+        across = []
     places = ((0, images - 1), (0, high - outputs_down), (0, wide - outputs))
     args: dict[str, Any] = dict(
         batch=y, planes=planes, rows=node.arg(4), row_weights=node.arg(5), colours=node.arg(6),
