@@ -12,9 +12,6 @@
 #define PART -1
 #endif
 #define HAS(part) (PART < 0 || PART == part)
-#ifndef LAST
-#define LAST 0
-#endif
 #define BITS 22
 // PoCL calls a function for each vload and convert.
 typedef uchar4 __attribute__((aligned(1))) BYTES4;
@@ -132,20 +129,16 @@ void image_columns_cpu(OUT(uchar, planes), IN(uchar, pixels), IN(int, lanes), IN
 }
 #endif
 
-// Where an element of the batch lies: [images, 3, high, wide], or with the channels last.
-#if LAST
-#define STEP 3
-#define LINE(image, c, y) (((image) * high + (y)) * wide * 3 + (c))
-#else
-#define STEP 1
-#define LINE(image, c, y) ((((image) * 3 + (c)) * high + (y)) * wide)
-#endif
+// `high` and `wide` are sizes of an image of the batch along `rows` and `columns`; an element lies at
+// these steps, whichever axes are last there.
+#define LINE(image, c, y) (((image) * 3 * high * wide) + (c) * step_c + (y) * step_y)
 #define PLACE(axis, most) clrt_length(AT(place)[axis], most, AT(place_status))
 #define ROW_PARAMS                                                                        \
   OUT(float, batch), IN(uchar, planes), IN(int, rows), IN(int, row_weights), IN(float, colours), \
       IN(int, place), OUT(long, status), OUT(long, place_status), const IDX_T images,     \
       const IDX_T high, const IDX_T wide, const IDX_T height, const IDX_T outputs,        \
-      const IDX_T outputs_down, const IDX_T taps
+      const IDX_T outputs_down, const IDX_T taps, const IDX_T step_c, const IDX_T step_y, \
+      const IDX_T step_x
 
 static inline int sum_of_column(__global const uchar *p, __global const int *w, const IDX_T pitch,
                                 const IDX_T taps) {
@@ -168,7 +161,7 @@ __kernel void image_rows(ROW_PARAMS) {
     const int sum = sum_of_column(p, AT(row_weights) + k * taps, outputs, taps);
     value = TO_BYTE(sum) * AT(colours)[c] + AT(colours)[3 + c];
   }
-  AT(batch)[LINE(image, c, y) + x * STEP] = value;
+  AT(batch)[LINE(image, c, y) + x * step_x] = value;
 }
 #endif
 
@@ -182,17 +175,17 @@ void image_rows_cpu(ROW_PARAMS) {
   __global float *const line = AT(batch) + LINE(image, c, y);
   const bool inside = k >= 0 && k < outputs_down;
   const IDX_T begin = inside ? left : wide, end = inside ? left + outputs : wide;
-  for (IDX_T x = 0; x < begin; ++x) line[x * STEP] = AT(colours)[6 + c];
-  for (IDX_T x = end; x < wide; ++x) line[x * STEP] = AT(colours)[6 + c];
+  for (IDX_T x = 0; x < begin; ++x) line[x * step_x] = AT(colours)[6 + c];
+  for (IDX_T x = end; x < wide; ++x) line[x * step_x] = AT(colours)[6 + c];
   if (!inside) return;
   const float scale = AT(colours)[c], more = AT(colours)[3 + c];
   const IDX_T first = clrt_length(AT(rows)[k], height - taps, AT(status));
   __global const uchar *const p = AT(planes) + (c * height + first) * outputs;
   __global const int *const w = AT(row_weights) + k * taps;
-  __global float *const to = line + left * STEP;
+  __global float *const to = line + left * step_x;
   if (outputs < 8) {
     for (IDX_T x = 0; x < outputs; ++x)
-      to[x * STEP] = TO_BYTE(sum_of_column(p + x, w, outputs, taps)) * scale + more;
+      to[x * step_x] = TO_BYTE(sum_of_column(p + x, w, outputs, taps)) * scale + more;
     return;
   }
   // PoCL loses a kernel with vectors of 16 floats once it is in its cache, where it has AVX2 only.
@@ -201,18 +194,18 @@ void image_rows_cpu(ROW_PARAMS) {
     int8 sum = HALF;
     for (IDX_T t = 0; t < taps; ++t) sum += WIDEN(int8, READ(BYTES8, p + t * outputs + x)) * w[t];
     const float8 value = WIDEN(float8, clamp(sum >> BITS, (int8)(0), (int8)(255))) * scale + more;
-#if LAST
-    to[x * 3] = value.s0;
-    to[(x + 1) * 3] = value.s1;
-    to[(x + 2) * 3] = value.s2;
-    to[(x + 3) * 3] = value.s3;
-    to[(x + 4) * 3] = value.s4;
-    to[(x + 5) * 3] = value.s5;
-    to[(x + 6) * 3] = value.s6;
-    to[(x + 7) * 3] = value.s7;
-#else
-    *(__global FLOATS8 *)(to + x) = value;
-#endif
+    if (step_x == 1) {
+      *(__global FLOATS8 *)(to + x) = value;
+      continue;
+    }
+    to[x * step_x] = value.s0;
+    to[(x + 1) * step_x] = value.s1;
+    to[(x + 2) * step_x] = value.s2;
+    to[(x + 3) * step_x] = value.s3;
+    to[(x + 4) * step_x] = value.s4;
+    to[(x + 5) * step_x] = value.s5;
+    to[(x + 6) * step_x] = value.s6;
+    to[(x + 7) * step_x] = value.s7;
   }
 }
 #endif

@@ -53,8 +53,8 @@ _INPUTS = (
 _PARTS = ("image_columns", "image_lanes", "image_columns_cpu", "image_rows", "image_rows_cpu")
 
 
-def _kernel(entry: str, last: int = 0) -> KernelSpec:
-    return KernelSpec.of(_SOURCE, entry, PART=_PARTS.index(entry), LAST=last)
+def _kernel(entry: str) -> KernelSpec:
+    return KernelSpec.of(_SOURCE, entry, PART=_PARTS.index(entry))
 
 
 def _vectors(node: Node) -> int:
@@ -121,11 +121,11 @@ def _launches(
     args: dict[str, Any] = dict(
         batch=y, planes=planes, rows=node.arg(4), row_weights=node.arg(5), colours=node.arg(6),
         place=node.arg(7), status=length_status(node, 4, height - taps, "a first row"),
-        place_status=Status(node, 7, "a place", places, "image, top, left"),
+        place_status=Status(node, 7, "a place", places, "image, row, column"),
         images=images, high=high, wide=wide, height=height, outputs=outputs,
-        outputs_down=outputs_down, taps=taps,
+        outputs_down=outputs_down, taps=taps, **op.steps(high, wide),
     )  # fmt: skip
-    kernel = _kernel(f"image_rows{'_cpu' * cpu}", int(op.channels_last))
+    kernel = _kernel(f"image_rows{'_cpu' * cpu}")
     size, local = ((high, 3), (1, 1)) if cpu else ((wide, high, 3), None)
     flops = 2 * 3 * outputs * outputs_down * taps
     return [*copy_of(node, ctx), *across, launch(kernel, size, local, flops, **args)]
@@ -146,13 +146,20 @@ class ResizeImage(Op):
             `[outputs, taps]`, the shares of it and those behind in units of 2^-22.
         rows, row_weights: The same along the other axis.
         colours: float32 `[3, 3]`: for each channel a factor, what is added then, and the fill.
-        place: int32 `[3]`: which image of the batch, and from which row and column of it on.
+        place: int32 `[3]`: which image of the batch, and where in it the first of `rows` and of
+            `columns` comes.
+
+    Attributes:
+        channels_last: Whether the batch is `[N, height, width, 3]`.
+        transposed: Whether `pixels` has the axes of the image exchanged, so that `columns` are
+            along its height, which is resampled first then.
 
     Numerics: sums in int32 and rounded to bytes, as Pillow's. The normalisation is in float32.
     Source: Pillow's Resample.c.
     """
 
     channels_last: bool = False
+    transposed: bool = False
 
     domain = "clrt"
     accuracy = Accuracy.ELEMENTWISE
@@ -162,9 +169,16 @@ class ResizeImage(Op):
     variants = (Variant("cpu", _emit_cpu, _reject_cpu, requires.CPU), Variant("flat", _emit))
 
     def sizes(self, dims: Sequence[Any]) -> tuple[Any, Any, Any]:
-        """How many images a batch has, and their height and width."""
+        """How many images a batch has, and their sizes along `rows` and `columns`."""
         high, wide = dims[1:3] if self.channels_last else dims[2:4]
-        return dims[0], high, wide
+        return (dims[0], wide, high) if self.transposed else (dims[0], high, wide)
+
+    def steps(self, high: int, wide: int) -> dict[str, int]:
+        """From an element of the batch to the next channel, row and column."""
+        inner = 3 if self.channels_last else 1
+        step_c = 1 if self.channels_last else high * wide
+        step_y, step_x = (inner, inner * high) if self.transposed else (inner * wide, inner)
+        return {"step_c": step_c, "step_y": step_y, "step_x": step_x}
 
     def infer(self, inputs: Types) -> list[TensorType]:
         given = [need(inputs, i, self) for i in range(len(_INPUTS))]
@@ -179,7 +193,8 @@ class ResizeImage(Op):
             return [TensorType(batch.dtype, batch.shape)]
         assert batch.shape and pixels.shape and across.shape and down.shape
         images, high, wide = self.sizes(batch.shape)
-        channels = (images, high, wide, 3) if self.channels_last else (images, 3, high, wide)
+        edges = (wide, high) if self.transposed else (high, wide)
+        channels = (images, *edges, 3) if self.channels_last else (images, 3, *edges)
         expected: list[tuple[TensorType, Sequence[Dim | None]]] = [
             (batch, channels),
             (pixels, (None, None, 3)),
@@ -218,6 +233,7 @@ class ResizeImage(Op):
         new = np.broadcast_to(fill, (high, wide, 3)).copy()
         inside = new[top : top + len(rows), left : left + len(columns)]
         inside[...] = (found * scale.astype(np.float64) + more).astype(np.float32)
+        new = new.swapaxes(0, 1) if self.transposed else new
         result = batch.copy()
         result[image] = new if self.channels_last else new.transpose(2, 0, 1)
         return (result,)

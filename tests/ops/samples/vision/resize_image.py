@@ -51,6 +51,10 @@ def resize_image_samples(cls: type[ResizeImage]) -> Iterator[Sample]:
     last = cls(channels_last=True)
     yield Sample(last, _inputs((6, 25), (5, 19), (3, 8), (2, 6, 21, 3), (0, 1, 1)))
     yield Sample(last, _inputs((3, 4), (2, 3), (2, 2), (1, 2, 3, 3), (0, 0, 0)))
+    turned = cls(transposed=True)
+    yield Sample(turned, _inputs((6, 25), (5, 19), (3, 8), (2, 3, 21, 6), (1, 1, 2)))
+    both = cls(channels_last=True, transposed=True)
+    yield Sample(both, _inputs((5, 9), (4, 10), (2, 7), (2, 11, 4, 3), (1, 0, 1)))
 
 
 @error_samples_of(ResizeImage)
