@@ -39,7 +39,8 @@ class Frame:
         (top, left), (high, wide), (height, width) = self.offset, self.resized, self.image
         scale = np.array([width / wide, height / high] * 2)
         found = (boxes - np.array([left, top] * 2)) * scale
-        return np.clip(found, 0, np.array([width, height] * 2)).astype(np.float32)
+        inside = np.clip(found, 0, np.array([width, height] * 2))
+        return np.asarray(inside, np.float32)
 
     def padded(self, canvas: Size) -> Frame:
         """The same on a canvas that goes further to the right and down."""

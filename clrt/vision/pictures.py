@@ -26,9 +26,9 @@ from clrt.limits import check_host
 ImageLike: TypeAlias = "str | os.PathLike[str] | bytes | bytearray | memoryview | Array | Any"
 
 # Pillow knows others, of which some run programs.
-_FORMATS = frozenset(
-    "AVIF BMP GIF ICO JPEG JPEG2000 MPO PNG PPM TGA TIFF WEBP".split()
-)  # fmt: skip
+_FORMATS = {
+    "AVIF", "BMP", "GIF", "ICO", "JPEG", "JPEG2000", "MPO", "PNG", "PPM", "TGA", "TIFF", "WEBP",
+}  # fmt: skip
 _ORIENTATION = 0x0112
 # Rows are taken out of Pillow's memory in bands that stay in a cache: all of a photo at once takes
 # five times as long, most of it for new pages.

@@ -222,8 +222,8 @@ class Preprocessor:
         mean, std = np.array(self.mean, np.float64), np.array(self.std, np.float64)
         scale, offset = self.scale / std, -mean / std
         fill = np.zeros(3) if self.fill is None else self.fill * scale + offset
-        values = (cast(RGB, tuple(map(float, v))) for v in (scale, offset, fill))
-        return Colours(*values, bgr=self.bgr)
+        factor, more, around = (cast(RGB, tuple(map(float, v))) for v in (scale, offset, fill))
+        return Colours(factor, more, around, self.bgr)
 
 
 _FITS = ("exact", "shortest", "edges", "within", "letterbox")

@@ -215,7 +215,7 @@ def _kind(
 
 
 _EDGES_OF_DETR = {"shortest_edge": 800, "longest_edge": 1333}
-_CROPPED = {"do_center_crop": True, "crop_size": 224}
+_CROPPED: dict[str, Any] = {"do_center_crop": True, "crop_size": 224}
 _KINDS: dict[str, _Kind] = {
     "ViT": _kind(224, 2, (_HALF, _HALF)),
     "DeiT": _kind(256, 3, _IMAGENET, **_CROPPED),

@@ -108,7 +108,9 @@ def _feeds(
     image: Picture, frame: Frame, name: str, axes: Sequence[int], bgr: bool, device: DeviceInfo
 ) -> dict[str, object]:
     """The pixels of what is visible of an image, and how each axis is resampled."""
-    tables = {a: axis_table(frame.image[a], frame.resized[a], name, *frame.visible(a)) for a in axes}
+    tables = {
+        a: axis_table(frame.image[a], frame.resized[a], name, *frame.visible(a)) for a in axes
+    }
     across, down = (tables[a] for a in axes)
     length = across.end - across.begin
     width = max(length, round_up(across.weights.shape[1], _PIXELS))

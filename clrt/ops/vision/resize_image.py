@@ -223,7 +223,11 @@ class ResizeImage(Op):
         batch, pixels, columns, across, rows, down, colours, place = map(np.asarray, inputs)
         images, high, wide = self.sizes(batch.shape)
         image, top, left = (int(p) for p in place)
-        for number, most in ((image, images - 1), (top, high - len(rows)), (left, wide - len(columns))):
+        for number, most in (
+            (image, images - 1),
+            (top, high - len(rows)),
+            (left, wide - len(columns)),
+        ):
             if not 0 <= number <= most:
                 allowed = f"allowed are 0..{most}"
                 raise NumberError(self.name, 7, "a place", number, allowed)
@@ -258,4 +262,4 @@ def _resampled(
     check_lengths(firsts, pixels.shape[axis] - taps, ResizeImage.name, operand, what)
     taken = np.take(pixels.astype(np.int64), firsts[:, None] + np.arange(taps), axis)
     sums = np.einsum("hoti,ot->hoi" if axis else "otwi,ot->owi", taken, weights.astype(np.int64))
-    return np.clip((sums + (1 << WEIGHT_BITS - 1)) >> WEIGHT_BITS, 0, 255)
+    return np.asarray(np.clip((sums + (1 << WEIGHT_BITS - 1)) >> WEIGHT_BITS, 0, 255))
