@@ -15,7 +15,7 @@ from clrt.ir.op import Array
 from clrt.model import Model, load
 from clrt.runtime.devices import DeviceInfo
 from clrt.vision.image_model import ImageModel, beside, model_path
-from clrt.vision.pictures import ImageLike
+from clrt.vision.pictures import ImageLike, Picture
 from clrt.vision.preprocessor import Preprocessor
 
 if TYPE_CHECKING:
@@ -86,6 +86,13 @@ class ImageEncoder(ImageModel):
             DeviceError: The driver fails.
         """
         opened, alone = self._opened(images)
+        vectors = self.encode_pictures(opened, normalize)
+        return vectors[0] if alone else vectors
+
+    def encode_pictures(
+        self, opened: Sequence[Picture], normalize: bool = True
+    ) -> NDArray[np.float32]:
+        """The same of images that have been opened."""
         names = {s.name for s in self.model.outputs}
         name: str | None
         name = next((n for n in ("image_embeds", "pooler_output") if n in names), None)
@@ -96,8 +103,7 @@ class ImageEncoder(ImageModel):
         else:
             known = name or self._output((), 2, "vectors, [images, size]")
             found = [outputs[known] for _, outputs in self._runs(opened, [known])]
-        vectors = _finished(np.stack(found), normalize)
-        return vectors[0] if alone else vectors
+        return _finished(np.stack(found), normalize)
 
     def encode_text(
         self, texts: str | Sequence[str], normalize: bool = True

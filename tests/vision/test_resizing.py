@@ -132,7 +132,9 @@ def test_a_batch_of_sizes_cropped_and_normalised(device: DeviceInfo) -> None:
     expected = []
     for pixels in images:
         height, width = pixels.shape[:2]
-        high, wide = (int(36 * height / width), 36) if width <= height else (36, 36 * width // height)
+        high, wide = (
+            (int(36 * height / width), 36) if width <= height else (36, 36 * width // height)
+        )
         resized = np.asarray(Image.fromarray(pixels).resize((wide, high), Image.Resampling.BICUBIC))
         top, left = (high - 32) // 2, (wide - 32) // 2
         part = resized[top : top + 32, left : left + 32].astype(np.float64)
@@ -160,7 +162,9 @@ def test_letterbox_and_blue_first() -> None:
     batch = made.prepare([pixels], device=quick_device())
     found = batch.pixels.numpy()[0].transpose(1, 2, 0)
     expected = np.full((64, 64, 3), 114.0)
-    expected[16:48] = np.asarray(Image.fromarray(pixels).resize((64, 32), Image.Resampling.BILINEAR))
+    expected[16:48] = np.asarray(
+        Image.fromarray(pixels).resize((64, 32), Image.Resampling.BILINEAR)
+    )
     np.testing.assert_array_equal(found, expected[..., ::-1])
     assert batch.pixel_mask[0, 15:17, 5].tolist() == [0, 1]
     boxes = batch.frames[0].boxes_in_image(np.array([[0, 16, 64, 48], [32, 0, 90, 32.0]]))
