@@ -75,7 +75,9 @@ class Picture:
             for y in range(top, bottom, step):
                 end = min(y + step, bottom)
                 band = self.source.crop((left, y, right, end))
-                target[y - top : end - top] = np.asarray(band.convert("RGB"))
+                if band.mode != "RGB":  # which would be one more copy
+                    band = band.convert("RGB")
+                target[y - top : end - top] = np.asarray(band)
 
     def array(self) -> Array:
         """All of it, uint8 `[H, W, 3]`.
