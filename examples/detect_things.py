@@ -11,7 +11,6 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageOps
 
-from clrt.errors import ClrtError
 from clrt.vision import Detector
 from clrt.vision.drawing import with_boxes, write_png
 
@@ -29,7 +28,4 @@ def main(model: str, image: str, target: str) -> None:
 if __name__ == "__main__":
     if len(sys.argv) != 4:
         sys.exit(__doc__)
-    try:
-        main(*sys.argv[1:])
-    except ClrtError as error:
-        sys.exit(f"Error: {error}")
+    main(*sys.argv[1:])

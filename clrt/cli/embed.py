@@ -7,7 +7,7 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import typer
@@ -78,11 +78,11 @@ def embed(
     if inputs:
         # A shell may have made of a pattern its files; all but the first are arguments then.
         folder = check_files_alone(output, {"--file": file, "--json": as_json})
-        options = EmbedOptions(
+        job = EmbedOptions(
             model, device, pooling, max_length, batch_size, truncate_dim, prompt, normalize
         )
         names = [n for part in keep or () for n in part.split(",")]
-        embed_files([*inputs, *(texts or [])], folder, options, column, names, rows_per_part, ray)
+        embed_files([*inputs, *(texts or [])], folder, job, column, names, rows_per_part, ray)
         return
     if ray is not None:
         raise InputError("--ray takes files; name them by --input.")
@@ -94,22 +94,16 @@ def embed(
         _check_stdout(as_json)
     target = None if output == STDOUT else output
     check_targets({"--output": target}, [*model_files(source), *([file] if file else [])])
+    options: dict[str, Any] = {"pooling": pooling, "max_length": max_length}
+    words: dict[str, Any] = {"prompt": prompt, "truncate_dim": truncate_dim}
     if image:
-        others = {"--pooling": pooling, "--max-length": max_length, "--prompt": prompt,
-                  "--truncate-dim": truncate_dim}  # fmt: skip
         sentences, vectors, name = embed_images(
-            str(source), image, sentences, batch_size, normalize, device, others
+            str(source), image, sentences, batch_size, normalize, device, options | words
         )
     else:
-        with SentenceEncoder(
-            source, device=device, pooling=pooling, max_length=max_length
-        ) as encoder:
+        with SentenceEncoder(source, device=device, **options) as encoder:
             vectors = encoder.encode(
-                sentences,
-                batch_size=batch_size,
-                normalize_embeddings=normalize,
-                truncate_dim=truncate_dim,
-                prompt=prompt,
+                sentences, batch_size=batch_size, normalize_embeddings=normalize, **words
             )
             name = encoder.model.device.name
     if output is not None:

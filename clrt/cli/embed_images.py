@@ -30,7 +30,7 @@ def embed_images(
     """What was embedded, images first, its vectors, and the device.
 
     Args:
-        others: By their names, options that --image excludes.
+        others: By the names of their arguments, options that --image excludes.
 
     Raises:
         InputError: Such an option is given, or as `ImageEncoder`.
@@ -39,7 +39,8 @@ def embed_images(
 
     for name, value in others.items():
         if value is not None:
-            raise InputError(f"{name} does not go with --image; leave one of them out.")
+            option = f"--{name.replace('_', '-')}"
+            raise InputError(f"{option} does not go with --image; leave one of them out.")
     with ImageEncoder(model, device=device, batch_size=batch_size) as encoder:
         found = []
         for start in range(0, len(images), batch_size):

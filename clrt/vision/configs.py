@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
 from clrt.errors import ModelError
 
+RGB: TypeAlias = tuple[float, float, float]
 _MOST_BYTES = 64 << 20
 
 

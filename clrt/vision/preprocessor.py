@@ -13,6 +13,7 @@ from clrt.errors import InputError
 from clrt.ir.op import Array
 from clrt.runtime.devices import DeviceInfo, choose_device
 from clrt.runtime.tensors import DeviceTensor
+from clrt.vision.configs import RGB
 from clrt.vision.filters import filter_name
 from clrt.vision.frames import (
     Frame,
@@ -27,9 +28,8 @@ from clrt.vision.frames import (
     within,
 )
 from clrt.vision.pictures import ImageLike, Picture, pictures
+from clrt.vision.presets import arguments_of
 from clrt.vision.resizer import Colours, resized
-
-RGB = tuple[float, float, float]
 
 
 @dataclass(frozen=True)
@@ -123,9 +123,7 @@ class Preprocessor:
             InputError: It is of a kind, or asks for something, that is not known here.
             ModelError: The file is missing, or no JSON.
         """
-        from clrt.vision.presets import preprocessor_of
-
-        return preprocessor_of(source)
+        return cls(**arguments_of(source))
 
     def frame(self, image: Size) -> Frame:
         """Where an image of some height and width lies in what the model takes.

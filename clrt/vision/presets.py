@@ -11,8 +11,7 @@ from typing import Any, cast
 
 from clrt.errors import InputError
 from clrt.files import expanded
-from clrt.vision.configs import read_json
-from clrt.vision.preprocessor import RGB, Preprocessor
+from clrt.vision.configs import RGB, read_json
 
 NAME = "preprocessor_config.json"
 _HALF = (0.5, 0.5, 0.5)
@@ -104,8 +103,12 @@ _EDGES = {
 }  # fmt: skip
 
 
-def preprocessor_of(source: str | os.PathLike[str] | Mapping[str, Any]) -> Preprocessor:
-    """The preprocessor of a config, a file or a folder; see `Preprocessor.from_config`."""
+def arguments_of(source: str | os.PathLike[str] | Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a preprocessor of a config, a file or a folder.
+
+    Raises:
+        InputError, ModelError: As `Preprocessor.from_config`.
+    """
     name, given = "The config", source
     if not isinstance(source, Mapping):
         path = expanded(Path(source))
@@ -117,7 +120,7 @@ def preprocessor_of(source: str | os.PathLike[str] | Mapping[str, Any]) -> Prepr
     for key in _REFUSED:
         if config.flag(key, False):
             raise InputError(f"{name}: {key} is on, which is not known here.")
-    return Preprocessor(**_common(config))
+    return _common(config)
 
 
 def _kind_of(given: Mapping[str, Any], name: str) -> str:

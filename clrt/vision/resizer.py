@@ -19,6 +19,7 @@ from clrt.ops.vision.resize_image import ResizeImage
 from clrt.runtime.devices import DeviceInfo
 from clrt.runtime.session import session_for
 from clrt.runtime.tensors import DeviceTensor
+from clrt.vision.configs import RGB
 from clrt.vision.filters import axis_table, downwards_first
 from clrt.vision.frames import Frame
 from clrt.vision.pictures import Picture
@@ -36,9 +37,9 @@ class Colours:
         bgr: Whether blue comes first.
     """
 
-    scale: tuple[float, float, float]
-    offset: tuple[float, float, float] = (0.0, 0.0, 0.0)
-    fill: tuple[float, float, float] = (0.0, 0.0, 0.0)
+    scale: RGB
+    offset: RGB = (0.0, 0.0, 0.0)
+    fill: RGB = (0.0, 0.0, 0.0)
     bgr: bool = False
 
 
