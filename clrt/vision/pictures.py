@@ -12,12 +12,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
+from threading import Lock
 from typing import Any, TypeAlias
 
 import numpy as np
 
+from clrt import knobs
 from clrt.errors import InputError, needing
-from clrt.files import expanded
+from clrt.files import expanded, read_regular
 from clrt.ir.op import Array
 from clrt.limits import check_host
 
@@ -33,6 +35,7 @@ _ORIENTATION = 0x0112
 # Rows are taken out of Pillow's memory in bands that stay in a cache: all of a photo at once takes
 # five times as long, most of it for new pages.
 _BAND_BYTES = 1 << 20
+_OPENING = Lock()
 
 
 @dataclass(frozen=True)
@@ -113,7 +116,7 @@ def _picture(image: ImageLike, title: str) -> Picture:
     source: Any = image
     if isinstance(image, (str, os.PathLike)):
         title = f"'{image}'"
-        source = expanded(Path(image))
+        source = io.BytesIO(_content(expanded(Path(image)), title))
     elif isinstance(image, (bytes, bytearray, memoryview)):
         source = io.BytesIO(image)
     elif not isinstance(image, Image.Image):
@@ -123,7 +126,9 @@ def _picture(image: ImageLike, title: str) -> Picture:
         )
     with _pillow_errors(title):
         if not isinstance(source, Image.Image):
-            source = Image.open(source, formats=_formats())
+            with _OPENING, warnings.catch_warnings():  # filters are those of all threads
+                warnings.simplefilter("error", Image.DecompressionBombWarning)
+                source = Image.open(source, formats=_formats())
         width, height = source.size
         if not width * height:
             raise InputError(f"{title} is {width} x {height} pixels; it has none.")
@@ -134,6 +139,14 @@ def _picture(image: ImageLike, title: str) -> Picture:
 
             source = ImageOps.exif_transpose(source)
     return Picture(title, source)
+
+
+def _content(path: Path, title: str) -> bytes:
+    """The bytes of a file; those of pipes and devices have no end."""
+    try:
+        return read_regular(path, knobs.HOST_LIMIT.get())
+    except OSError as error:
+        raise InputError(f"{title} cannot be read: {error.strerror or error}.") from error
 
 
 @cache
@@ -154,9 +167,7 @@ def _pillow_errors(title: str) -> Iterator[None]:
     image = sys.modules["PIL.Image"]
     bombs = (image.DecompressionBombError, image.DecompressionBombWarning)
     try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error", image.DecompressionBombWarning)
-            yield
+        yield
     except InputError:
         raise
     except image.UnidentifiedImageError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import os
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -253,3 +254,12 @@ def test_images_that_become_no_batch() -> None:
         made([_pixels(10, 20, 3), _pixels(20, 10, 3)], device=quick_device())
     with pytest.raises(InputError, match="would become 0 x 24"):
         Preprocessor(size=(24, 24), fit="within")(_pixels(1, 100, 3), device=quick_device())
+
+
+def test_a_pipe_is_no_image(tmp_path: Path) -> None:
+    """Reading one would wait for who writes to it."""
+    if not hasattr(os, "mkfifo"):
+        pytest.skip("no pipes with names")
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(InputError, match="cannot be read: it is no regular file"):
+        Preprocessor()(tmp_path / "pipe", device=quick_device())
