@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import os
+import subprocess
+import sys
 from itertools import product
 from pathlib import Path
 from typing import Any
@@ -263,3 +265,18 @@ def test_a_pipe_is_no_image(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "pipe")
     with pytest.raises(InputError, match="cannot be read: it is no regular file"):
         Preprocessor()(tmp_path / "pipe", device=quick_device())
+
+
+def test_arrays_need_no_pillow() -> None:
+    code = (
+        "import sys, numpy as np\nsys.modules['PIL'] = None\n"
+        "from clrt.vision import Preprocessor\n"
+        "print(Preprocessor()(np.zeros((5, 7, 3), np.uint8)).shape)\n"
+        "Preprocessor()(b'')\n"
+    )
+    environment = os.environ | {"CLRT_DEVICE": str(quick_device().index)}
+    run = [sys.executable, "-c", code]
+    done = subprocess.run(run, capture_output=True, text=True, env=environment, timeout=300)
+    assert done.stdout == "(1, 3, 224, 224)\n" and done.returncode == 1
+    said = done.stderr.strip().splitlines()[-1]
+    assert "Decoding images needs the package PIL" in said and "pip install 'clrt[vision]'" in said

@@ -22,6 +22,7 @@ from clrt.kernels.spec import (
     Launch,
     Status,
     ceil_div,
+    i32,
     launch,
     pieces_per_group,
 )
@@ -113,6 +114,8 @@ def _launches(
     assert isinstance(op, ResizeImage)
     images, high, wide = op.sizes(y.dims)
     (outputs, _), (outputs_down, taps) = node.arg(3).dims, node.arg(5).dims
+    for dims in (y.dims, node.arg(1).dims):
+        i32(prod(dims))  # kernels count to it
     if not prod(y.dims):
         return []
     if not outputs * outputs_down:  # all of it is around the image
