@@ -14,6 +14,7 @@ from clrt.ir.op import Array
 from clrt.vision import Classifier, Detection, Detector, ImageEncoder, Preprocessor, Segmenter
 from clrt.vision.drawing import with_boxes
 from clrt.vision.image_model import ImageModel
+from clrt.vision.segmenter import _possible
 from tests.harness import quick_device
 from tests.vision import small_models as small
 
@@ -238,3 +239,18 @@ def test_models_and_options_that_do_not_fit(tmp_path: Path) -> None:
     (tmp_path / "c" / "config.json").write_text('{"id2label": {"x": 1}}')
     with pytest.raises(ModelError, match="id2label is no map"):
         Classifier(tmp_path / "c", device=device)
+
+
+def test_classes_that_are_left_out_are_nowhere_the_likeliest() -> None:
+    """Of smooth logits most are; where nothing is known none is."""
+    rng = np.random.default_rng(4)
+    coarse = rng.standard_normal((40, 4, 5))
+    logits = _enlarged(coarse, (12, 15)).astype(np.float32)
+    whole = _enlarged(logits.astype(np.float64), (97, 203)).argmax(0)
+    rows = np.arange(11)
+    kept = _possible(logits, rows, rows + 1)
+    assert set(np.unique(whole)) <= set(kept) and len(kept) < 40
+    band = _possible(logits, rows[:1], rows[:1] + 1)
+    assert set(np.unique(whole[:8])) <= set(band) and len(band) < len(kept)
+    assert len(_possible(logits[:, :1], rows[:1], rows[:1])) >= 1
+    assert len(_possible(np.full((3, 2, 2), np.nan, np.float32), rows[:1], rows[:1] + 1)) == 3
