@@ -20,6 +20,7 @@ _WORD_ENDS = 200, 100
 _LONGEST = 20_000
 # Packages that not everybody needs, and the extra of clrt that each belongs to.
 _EXTRAS = {
+    "PIL": "vision",
     "google": "onnx",
     "onnx": "onnx",
     "pyarrow": "parquet",

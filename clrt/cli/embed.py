@@ -7,7 +7,7 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import numpy as np
 import typer
@@ -27,6 +27,7 @@ from clrt.cli.embed_files import (
     check_files_alone,
     embed_files,
 )
+from clrt.cli.embed_images import ImageOption, embed_images
 from clrt.errors import InputError, counted
 from clrt.files import check_targets, replacing
 from clrt.printing import output_encoding
@@ -71,36 +72,40 @@ def embed(
     keep: KeepOption = None,
     rows_per_part: RowsOption = 4096,
     ray: RayOption = None,
+    image: ImageOption = None,
 ) -> None:
-    """Turn sentences into vectors."""
+    """Turn sentences, or images, into vectors."""
     if inputs:
         # A shell may have made of a pattern its files; all but the first are arguments then.
         folder = check_files_alone(output, {"--file": file, "--json": as_json})
-        options = EmbedOptions(
+        job = EmbedOptions(
             model, device, pooling, max_length, batch_size, truncate_dim, prompt, normalize
         )
         names = [n for part in keep or () for n in part.split(",")]
-        embed_files([*inputs, *(texts or [])], folder, options, column, names, rows_per_part, ray)
+        embed_files([*inputs, *(texts or [])], folder, job, column, names, rows_per_part, ray)
         return
     if ray is not None:
         raise InputError("--ray takes files; name them by --input.")
     sentences = [*(texts or []), *(_read_lines(file) if file is not None else [])]
-    if not sentences:
+    if not sentences and not image:
         raise InputError("There is nothing to embed; give sentences, or --file with one per line.")
     source = find_model(model)
     if output == STDOUT:
         _check_stdout(as_json)
     target = None if output == STDOUT else output
     check_targets({"--output": target}, [*model_files(source), *([file] if file else [])])
-    with SentenceEncoder(source, device=device, pooling=pooling, max_length=max_length) as encoder:
-        vectors = encoder.encode(
-            sentences,
-            batch_size=batch_size,
-            normalize_embeddings=normalize,
-            truncate_dim=truncate_dim,
-            prompt=prompt,
+    options: dict[str, Any] = {"pooling": pooling, "max_length": max_length}
+    words: dict[str, Any] = {"prompt": prompt, "truncate_dim": truncate_dim}
+    if image:
+        sentences, vectors, name = embed_images(
+            str(source), image, sentences, batch_size, normalize, device, options | words
         )
-        name = encoder.model.device.name
+    else:
+        with SentenceEncoder(source, device=device, **options) as encoder:
+            vectors = encoder.encode(
+                sentences, batch_size=batch_size, normalize_embeddings=normalize, **words
+            )
+            name = encoder.model.device.name
     if output is not None:
         if target is None:
             typer.echo(npy_bytes(vectors), nl=False)

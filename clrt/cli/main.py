@@ -14,8 +14,11 @@ from clrt.cli.console import VersionOption, clear_errors
 # The first sentence of each command's help: `clrt --help` shows it without importing the command.
 COMMANDS = {
     "devices": "List the OpenCL devices of this machine and what clrt knows about each.",
-    "embed": "Turn sentences into vectors.",
     "transcribe": "Turn speech into text by a CTC model such as wav2vec2.",
+    "embed": "Turn sentences, or images, into vectors.",
+    "classify": "Say what is in images.",
+    "detect": "Find things in images, and draw boxes around them.",
+    "segment": "Say what each pixel of images shows, and colour it.",
     "tune": "Measure which variants of the kernels are fastest on this device, and remember them.",
     "inspect": "Show what a model holds, what it needs and where it would run; nothing is run.",
     "explain": "Explain why a model runs as it does: where each node runs, by which kernel, "

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import weakref
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -109,6 +109,28 @@ class Session:
         """
         tensor = self.tensor(array.shape, dtype)
         self._fill(tensor.buffer, array)
+        return tensor
+
+    def tensor_written(
+        self, shape: tuple[int, ...], dtype: DType, write: Callable[[Array], None]
+    ) -> DeviceTensor:
+        """A tensor whose elements a function writes: where they will lie, if the host can.
+
+        Args:
+            write: Is given an array of the shape, with anything in it.
+
+        Raises:
+            OutOfMemoryError: It does not fit.
+            DeviceError: The driver fails.
+        """
+        tensor = self.tensor(shape, dtype)
+        host = tensor.buffer.host
+        if host is not None:
+            write(host[: tensor.nbytes].view(dtype.numpy).reshape(shape))
+            return tensor
+        elements = np.empty(shape, dtype.numpy)
+        write(elements)
+        self._fill(tensor.buffer, elements)
         return tensor
 
     def trim(self) -> None:

@@ -28,6 +28,7 @@ from clrt.ops.recurrent.recurrent import Recurrent
 from clrt.ops.recurrent.rnn import RNN
 from clrt.ops.tensor.one_hot import OneHot
 from clrt.ops.vision.max_roi_pool import MaxRoiPool
+from clrt.ops.vision.resize_image import ResizeImage
 from clrt.ops.vision.roi_align import RoiAlign
 from clrt.plan.steps import DeviceStep
 from clrt.runtime.devices import DeviceInfo
@@ -98,7 +99,20 @@ def _followers() -> Iterator[Follower]:
     image = _floats(2, 3, 6, 7)
     regions = np.array([[0, 0, 5, 4], [1, 2, 6, 5]], np.float32)
     yield Follower(RoiAlign(), (image, regions, np.array([0, 1])), 2, (-1, 2))
+    yield from _resizes()
     yield from (_recurrent(cls) for cls in (LSTM, GRU, RNN))
+
+
+def _resizes() -> Iterator[Follower]:
+    """Of 6 x 9 pixels 4 x 5 of two each, which lie within 6 x 8."""
+    weights = np.full((5, 2), 1 << 21, np.int32)
+    inputs = (
+        _floats(2, 3, 6, 8), np.arange(6 * 9 * 3, dtype=np.uint8).reshape(6, 9, 3),
+        np.array([0, 1, 2, 3, 7], np.int32), weights, np.array([0, 1, 2, 4], np.int32),
+        weights[:4], np.ones((3, 3), np.float32), np.array([1, 2, 3], np.int32),
+    )  # fmt: skip
+    for operand, outside in ((2, (-1, 8)), (4, (-1, 5)), (7, (-1, 4))):
+        yield Follower(ResizeImage(), inputs, operand, outside)
 
 
 FOLLOWERS = pytest.mark.parametrize("follower", list(_followers()), ids=str)

@@ -10,8 +10,10 @@ from collections.abc import Iterator
 from dataclasses import is_dataclass
 from pathlib import Path
 
+import numpy as np
 import onnx
 import pytest
+from PIL import Image
 
 import clrt
 from clrt import knobs
@@ -20,6 +22,7 @@ from clrt.device.quirks import QUIRKS
 from tests.models.fixtures import load_family
 from tests.models.onnx_text import parsed
 from tests.unit.pages import ROOT, blocks, program, run
+from tests.vision import small_models as small
 
 DOCS = ROOT / "docs"
 PAGES = sorted(DOCS.rglob("*.md"))
@@ -35,9 +38,15 @@ CACHE = """
 
 
 def test_the_code_of_the_pages_runs(tmp_path: Path) -> None:
-    """With the models that they name: that of Getting started, a small BERT, and a cache."""
+    """With the files that they name: the model of Getting started, a small BERT, images, …"""
     onnx.save(load_family("distilbert_dynamo20"), tmp_path / "bert.onnx")
     (tmp_path / "cache.onnx").write_bytes(parsed(CACHE, opset=24))
+    small.clip(tmp_path / "clip", one=True)
+    for name, make in (("vit", small.classifier), ("detr", small.detr)):
+        make(tmp_path / name)
+    small.segmenter(tmp_path / "segformer")
+    for name in ("cat.jpg", "dog.png"):
+        Image.fromarray(np.arange(14400, dtype=np.uint8).reshape(60, 80, 3)).save(tmp_path / name)
     first = DOCS / "getting-started.md"
     rest = [p for p in PAGES if p != first and p not in RECIPES]
     run(tmp_path, "-c", program([first, *rest]))

@@ -16,7 +16,7 @@ RELATIVE_REACH = 128
 
 
 @dataclass(frozen=True)
-class Classifier:
+class ClassHead:
     """A sequence classification head: [dense, activation,] output, on the first token.
 
     Attributes:
@@ -86,7 +86,7 @@ class Family:
     token_types: Literal["input", "first", "none"] = "input"
     relative_bias: str | None = None
     pooler: str | None = "pooler.dense"
-    classifier: Classifier = Classifier()
+    classifier: ClassHead = ClassHead()
     masked_lm: MaskedLm = MaskedLm()
     config_names: Mapping[str, str] = field(default_factory=dict)
     config_defaults: Mapping[str, object] = field(default_factory=dict)
@@ -105,7 +105,7 @@ _ROBERTA = Family(
     prefix="roberta.",
     positions="padding",
     token_types="first",
-    classifier=Classifier("classifier.dense", "tanh", "classifier.out_proj"),
+    classifier=ClassHead("classifier.dense", "tanh", "classifier.out_proj"),
     masked_lm=_LM_HEAD,
     config_defaults={"pad_token_id": 1},
 )
@@ -123,7 +123,7 @@ _DISTILBERT = Family(
     feed_norm="output_layer_norm",
     token_types="none",
     pooler=None,
-    classifier=Classifier("pre_classifier", "relu", "classifier"),
+    classifier=ClassHead("pre_classifier", "relu", "classifier"),
     masked_lm=MaskedLm(
         dense="vocab_transform",
         norm="vocab_layer_norm",
@@ -150,7 +150,7 @@ _MPNET = Family(
     positions="padding",
     token_types="none",
     relative_bias="encoder.relative_attention_bias",
-    classifier=Classifier("classifier.dense", "tanh", "classifier.out_proj"),
+    classifier=ClassHead("classifier.dense", "tanh", "classifier.out_proj"),
     masked_lm=_LM_HEAD,
     config_fixed={"pad_token_id": 1},
 )
@@ -182,7 +182,7 @@ _ELECTRA = Family(
     prefix="electra.",
     projection="embeddings_project",
     pooler=None,
-    classifier=Classifier("classifier.dense", "gelu", "classifier.out_proj"),
+    classifier=ClassHead("classifier.dense", "gelu", "classifier.out_proj"),
     masked_lm=MaskedLm(
         dense="generator_predictions.dense",
         norm="generator_predictions.LayerNorm",

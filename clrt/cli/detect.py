@@ -1,0 +1,53 @@
+"""`clrt detect`."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from clrt.cli.images import (
+    DeviceOption,
+    ImagesArgument,
+    JsonOption,
+    ModelOption,
+    OutputOption,
+    ResultTable,
+    each_picture,
+    print_json,
+    targets_of,
+)
+from clrt.vision.detector import Detector
+from clrt.vision.drawing import with_boxes, write_png
+
+
+def detect(
+    images: ImagesArgument,
+    model: ModelOption,
+    threshold: Annotated[float, typer.Option(help="The least score, within 0..1.")] = 0.5,
+    overlap: Annotated[
+        float, typer.Option(help="Boxes with more in common are one thing, within 0..1.")
+    ] = 0.7,
+    output: OutputOption = None,
+    as_json: JsonOption = False,
+    device: DeviceOption = None,
+) -> None:
+    """Find things in images, and draw boxes around them."""
+    targets = targets_of(output, images)
+    table = ResultTable("thing", "score", "left", "top", "right", "bottom")
+    with Detector(model, device=device) as detector:
+        for (path, picture), target in zip(each_picture(images), targets, strict=True):
+            (found,) = detector.detect([picture], threshold, overlap)
+            if target is not None:
+                write_png(with_boxes(picture.array(), found), target)
+            if as_json:
+                things = [
+                    {"class": d.index, "label": d.label, "score": d.score, "box": list(d.box)}
+                    for d in found
+                ]
+                print_json(path, {"detections": things})
+            else:
+                rows = [(d.label, f"{d.score:.1%}", *(f"{x:.0f}" for x in d.box)) for d in found]
+                table.add(path, rows, "nothing")
+    if not as_json:
+        table.print()

@@ -1,0 +1,94 @@
+"""What the commands for images have in common: options, files and tables."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from clrt.cli.console import stdout
+from clrt.errors import InputError
+from clrt.files import check_targets, expanded
+from clrt.printing import output_encoding
+from clrt.vision.pictures import Picture, pictures
+
+ImagesArgument = Annotated[list[str], typer.Argument(help="Image files.", show_default=False)]
+ModelOption = Annotated[
+    str, typer.Option("--model", "-m", help="Folder, ONNX file, or name in the local cache.")
+]
+DeviceOption = Annotated[
+    str | None, typer.Option(help="auto, cpu, gpu, part of a device name, or an index.")
+]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object per image.")]
+OutputOption = Annotated[
+    Path | None,
+    typer.Option("--output", "-o", help="Write a PNG: a file, or of several images a folder."),
+]
+
+
+def each_picture(paths: Sequence[str]) -> Iterator[tuple[str, Picture]]:
+    """The images one after the other, so that many need no more memory than one."""
+    for path in paths:
+        yield path, pictures(path)[0][0]
+
+
+def targets_of(output: Path | None, paths: Sequence[str]) -> list[Path | None]:
+    """The PNG of each image.
+
+    Raises:
+        InputError: One cannot be written, or two images would have the same.
+    """
+    if output is None:
+        return [None] * len(paths)
+    output = expanded(output)
+    if len(paths) == 1 and not output.is_dir():
+        targets = [output]
+    elif output.is_dir():
+        targets = [output / f"{Path(path).stem}.png" for path in paths]
+    else:
+        raise InputError(
+            f"'{output}' is no folder; --output needs one that exists for {len(paths)} images."
+        )
+    taken: dict[Path, str] = {}
+    for path, target in zip(paths, targets, strict=True):
+        if target in taken:
+            raise InputError(
+                f"'{taken[target]}' and '{path}' would both be written to '{target}'; give "
+                "them other names, or one at a time."
+            )
+        taken[target] = path
+        check_targets({"--output": target}, map(expanded, paths))
+    return [*targets]
+
+
+def print_json(path: str, values: Mapping[str, Any]) -> None:
+    """One line for an image."""
+    ascii_only = output_encoding() != "utf-8"
+    typer.echo(json.dumps({"image": path, **values}, ensure_ascii=ascii_only))
+
+
+class ResultTable:
+    """A table that has the name of an image in its first row alone."""
+
+    def __init__(self, *columns: str) -> None:
+        self._table = Table()
+        self._table.add_column("image", overflow="fold")
+        self._table.add_column(columns[0], overflow="fold")
+        for name in columns[1:]:
+            self._table.add_column(name, justify="right", no_wrap=True)
+
+    def add(self, path: str, rows: Sequence[Sequence[str]], nothing: str = "") -> None:
+        """The rows of an image; where it has none, what to say."""
+        for number, row in enumerate(rows or [[nothing]]):
+            last = number == max(len(rows), 1) - 1
+            cells = [Text(path if number == 0 else ""), *map(Text, row)]
+            self._table.add_row(*cells, end_section=last)
+
+    def print(self) -> None:
+        """Prints it."""
+        stdout().print(self._table)

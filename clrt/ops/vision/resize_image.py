@@ -1,0 +1,268 @@
+"""ResizeImage: an image resampled as Pillow does, cropped and normalised into a batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from clrt.device import requires
+from clrt.device.caps import DeviceCaps
+from clrt.errors import NumberError, ShapeError
+from clrt.ir.dims import Dim
+from clrt.ir.dtypes import DType
+from clrt.ir.graph import Node
+from clrt.ir.op import Array, TensorType
+from clrt.kernels.spec import (
+    Buffer,
+    KernelSpec,
+    Launch,
+    Status,
+    ceil_div,
+    i32,
+    launch,
+    pieces_per_group,
+)
+from clrt.kernels.variant import Lowering, Variant
+from clrt.ops.base import Accuracy, Op, Types
+from clrt.ops.checks import agree, need
+from clrt.ops.movement.scatter_elements import copy_of
+from clrt.ops.ranges import check_lengths, length_status
+from clrt.ops.registry import register
+
+# Fractional bits of the weights, as in Pillow for 8-bit channels.
+WEIGHT_BITS = 22
+_SOURCE = "vision/resize_image.cl"
+# Rows that a work-group of a CPU resamples: they read its weights four at a time.
+_MOST_ROWS = 64
+_INPUTS = (
+    ("batch", DType.FLOAT32, 4),
+    ("pixels", DType.UINT8, 3),
+    ("columns", DType.INT32, 1),
+    ("column_weights", DType.INT32, 2),
+    ("rows", DType.INT32, 1),
+    ("row_weights", DType.INT32, 2),
+    ("colours", DType.FLOAT32, 2),
+    ("place", DType.INT32, 1),
+)
+
+
+# As PART numbers them in the source.
+_PARTS = ("image_columns", "image_lanes", "image_columns_cpu", "image_rows", "image_rows_cpu")
+
+
+def _kernel(entry: str) -> KernelSpec:
+    return KernelSpec.of(_SOURCE, entry, PART=_PARTS.index(entry))
+
+
+def _vectors(node: Node) -> int:
+    """How many vectors of four pixels the elements of an output take."""
+    return ceil_div(node.arg(3).dims[1], 4)
+
+
+def _reject_cpu(node: Node, caps: DeviceCaps) -> str | None:
+    pixels = node.arg(1)
+    return "the rows are short" if pixels.dims[1] < 4 * _vectors(node) else None
+
+
+def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
+    pixels, columns, weights = (node.arg(i) for i in (1, 2, 3))
+    height, width, _ = pixels.dims
+    outputs, taps = weights.dims
+    status = length_status(node, 2, width - taps, "a first column")
+    planes = ctx.scratch(3 * height * outputs, DType.UINT8)
+    vectors = _vectors(node)
+    lanes = ctx.scratch(outputs * vectors * 12, DType.INT32)
+    firsts = ctx.scratch(outputs, DType.INT32)
+    spread = launch(
+        _kernel("image_lanes"), (vectors * 12, outputs),
+        lanes=lanes, firsts=firsts, columns=columns, column_weights=weights, status=status,
+        width=width, taps=taps, vectors=vectors,
+    )  # fmt: skip
+    block = pieces_per_group(height, _MOST_ROWS, ctx.caps)
+    across = launch(
+        _kernel("image_columns_cpu"), (ceil_div(height, block),), (1,),
+        2 * 3 * height * outputs * taps, planes=planes, pixels=pixels, lanes=lanes, firsts=firsts,
+        width=width, height=height, outputs=outputs, vectors=vectors, block=block,
+    )  # fmt: skip
+    return _launches(node, ctx, [spread, across], planes, cpu=True)
+
+
+def _emit(node: Node, ctx: Lowering) -> list[Launch]:
+    pixels, columns, weights = (node.arg(i) for i in (1, 2, 3))
+    height, width, _ = pixels.dims
+    outputs, taps = weights.dims
+    status = length_status(node, 2, width - taps, "a first column")
+    planes = ctx.scratch(3 * height * outputs, DType.UINT8)
+    across = launch(
+        _kernel("image_columns"), (outputs, height), None,
+        2 * 3 * height * outputs * taps, planes=planes, pixels=pixels, columns=columns,
+        column_weights=weights, status=status, width=width, height=height, outputs=outputs,
+        taps=taps,
+    )  # fmt: skip
+    return _launches(node, ctx, [across], planes)
+
+
+def _launches(
+    node: Node, ctx: Lowering, across: list[Launch], planes: Buffer, cpu: bool = False
+) -> list[Launch]:
+    """The copy of the batch where there is one, the first pass, and the second one."""
+    op, y, (height, *_) = node.op, node.output, node.arg(1).dims
+    assert isinstance(op, ResizeImage)
+    images, high, wide = op.sizes(y.dims)
+    (outputs, _), (outputs_down, taps) = node.arg(3).dims, node.arg(5).dims
+    for dims in (y.dims, node.arg(1).dims):
+        i32(prod(dims))  # kernels count to it
+    if not prod(y.dims):
+        return []
+    if not outputs * outputs_down:  # all of it is around the image
+        across = []
+    places = ((0, images - 1), (0, high - outputs_down), (0, wide - outputs))
+    args: dict[str, Any] = dict(
+        batch=y, planes=planes, rows=node.arg(4), row_weights=node.arg(5), colours=node.arg(6),
+        place=node.arg(7), status=length_status(node, 4, height - taps, "a first row"),
+        place_status=Status(node, 7, "a place", places, "image, row, column"),
+        images=images, high=high, wide=wide, height=height, outputs=outputs,
+        outputs_down=outputs_down, taps=taps, **op.steps(high, wide),
+    )  # fmt: skip
+    kernel = _kernel(f"image_rows{'_cpu' * cpu}")
+    size, local = ((high, 3), (1, 1)) if cpu else ((wide, high, 3), None)
+    flops = 2 * 3 * outputs * outputs_down * taps
+    return [*copy_of(node, ctx), *across, launch(kernel, size, local, flops, **args)]
+
+
+@register
+@dataclass(frozen=True)
+class ResizeImage(Op):
+    """A batch of images in which one is another image, resampled, cropped and normalised.
+
+    The image is resampled along its rows and rounded to bytes, then down its columns. What of the
+    new image lies around it gets a fill.
+
+    Inputs:
+        batch: float32 `[N, 3, height, width]`, or with the channels last.
+        pixels: uint8 `[H, W, 3]`.
+        columns, column_weights: int32 `[outputs]`, the first column that each is made of, and
+            `[outputs, taps]`, the shares of it and those behind in units of 2^-22.
+        rows, row_weights: The same along the other axis.
+        colours: float32 `[3, 3]`: for each channel a factor, what is added then, and the fill.
+        place: int32 `[3]`: which image of the batch, and where in it the first of `rows` and of
+            `columns` comes.
+
+    Attributes:
+        channels_last: Whether the batch is `[N, height, width, 3]`.
+        transposed: Whether `pixels` has the axes of the image exchanged, so that `columns` are
+            along its height, which is resampled first then.
+
+    Numerics: sums in int32 and rounded to bytes, as Pillow's. The normalisation is in float32.
+    Source: Pillow's Resample.c.
+    """
+
+    channels_last: bool = False
+    transposed: bool = False
+
+    domain = "clrt"
+    accuracy = Accuracy.ELEMENTWISE
+    in_place = (0,)
+    storages = frozenset({"plain"})
+    followed = (2, 4, 7)
+    variants = (Variant("cpu", _emit_cpu, _reject_cpu, requires.CPU), Variant("flat", _emit))
+
+    def sizes(self, dims: Sequence[Any]) -> tuple[Any, Any, Any]:
+        """How many images a batch has, and their sizes along `rows` and `columns`."""
+        high, wide = dims[1:3] if self.channels_last else dims[2:4]
+        return (dims[0], wide, high) if self.transposed else (dims[0], high, wide)
+
+    def steps(self, high: int, wide: int) -> dict[str, int]:
+        """From an element of the batch to the next channel, row and column."""
+        inner = 3 if self.channels_last else 1
+        step_c = 1 if self.channels_last else high * wide
+        step_y, step_x = (inner, inner * high) if self.transposed else (inner * wide, inner)
+        return {"step_c": step_c, "step_y": step_y, "step_x": step_x}
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        given = [need(inputs, i, self) for i in range(len(_INPUTS))]
+        for found, (name, dtype, rank) in zip(given, _INPUTS, strict=True):
+            if found.dtype is not dtype or (found.shape is not None and len(found.shape) != rank):
+                axes = "axis" if rank == 1 else "axes"
+                raise ShapeError(
+                    f"ResizeImage: {name} is {found}; expected {dtype} with {rank} {axes}."
+                )
+        batch, pixels, columns, across, rows, down, colours, place = given
+        if any(t.shape is None for t in given):
+            return [TensorType(batch.dtype, batch.shape)]
+        assert batch.shape and pixels.shape and across.shape and down.shape
+        images, high, wide = self.sizes(batch.shape)
+        edges = (wide, high) if self.transposed else (high, wide)
+        channels = (images, *edges, 3) if self.channels_last else (images, 3, *edges)
+        expected: list[tuple[TensorType, Sequence[Dim | None]]] = [
+            (batch, channels),
+            (pixels, (None, None, 3)),
+            (columns, across.shape[:1]),
+            (rows, down.shape[:1]),
+            (colours, (3, 3)),
+            (place, (3,)),
+        ]
+        for (found, shape), name in zip(expected, _CHECKED, strict=True):
+            if not agree(found, shape):
+                raise ShapeError(f"ResizeImage: {name} is {found}; expected {_shown(shape)}.")
+        for size, taps, outputs, room, axis in (
+            (pixels.shape[1], across.shape[1], across.shape[0], wide, "columns"),
+            (pixels.shape[0], down.shape[1], down.shape[0], high, "rows"),
+        ):
+            if isinstance(size, int) and isinstance(taps, int) and not 1 <= taps <= size:
+                raise ShapeError(
+                    f"ResizeImage: its {axis} are made of {taps} each, of {pixels}; expected "
+                    f"1..{size}."
+                )
+            if isinstance(outputs, int) and isinstance(room, int) and outputs > room:
+                raise ShapeError(f"ResizeImage: {outputs} {axis} do not fit into {batch}.")
+        return [TensorType(batch.dtype, batch.shape)]
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        batch, pixels, columns, across, rows, down, colours, place = map(np.asarray, inputs)
+        images, high, wide = self.sizes(batch.shape)
+        image, top, left = (int(p) for p in place)
+        for number, most in (
+            (image, images - 1),
+            (top, high - len(rows)),
+            (left, wide - len(columns)),
+        ):
+            if not 0 <= number <= most:
+                allowed = f"allowed are 0..{most}"
+                raise NumberError(self.name, 7, "a place", number, allowed)
+        planes = _resampled(pixels, columns, across, 1, 2, "a first column")
+        found = _resampled(planes, rows, down, 0, 4, "a first row")
+        scale, more, fill = colours
+        new = np.broadcast_to(fill, (high, wide, 3)).copy()
+        inside = new[top : top + len(rows), left : left + len(columns)]
+        inside[...] = (found * scale.astype(np.float64) + more).astype(np.float32)
+        new = new.swapaxes(0, 1) if self.transposed else new
+        result = batch.copy()
+        result[image] = new if self.channels_last else new.transpose(2, 0, 1)
+        return (result,)
+
+
+_CHECKED = ("batch", "pixels", "columns", "rows", "colours", "place")
+
+
+def _shown(shape: Sequence[Dim | None]) -> str:
+    return f"[{', '.join('?' if d is None else str(d) for d in shape)}]"
+
+
+def _resampled(
+    pixels: Array, firsts: Array, weights: Array, axis: int, operand: int, what: str
+) -> Array:
+    """[H, W, 3] with outputs along an axis in the place of pixels.
+
+    Raises:
+        NumberError: An output is made of pixels that are not there.
+    """
+    taps = weights.shape[1]
+    check_lengths(firsts, pixels.shape[axis] - taps, ResizeImage.name, operand, what)
+    taken = np.take(pixels.astype(np.int64), firsts[:, None] + np.arange(taps), axis)
+    sums = np.einsum("hoti,ot->hoi" if axis else "otwi,ot->owi", taken, weights.astype(np.int64))
+    return np.asarray(np.clip((sums + (1 << WEIGHT_BITS - 1)) >> WEIGHT_BITS, 0, 255))

@@ -1,0 +1,49 @@
+"""Pictures of results: boxes and colours over images, written as PNG."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from clrt.errors import needing
+from clrt.files import replacing
+from clrt.ir.op import Array
+from clrt.vision.detector import Detection
+from clrt.vision.segmenter import colour_of
+
+
+def with_boxes(pixels: Array, detections: Sequence[Detection]) -> Any:
+    """An image of Pillow with a named box around each thing.
+
+    Args:
+        pixels: uint8 `[height, width, 3]`.
+    """
+    with needing("Drawing boxes"):
+        from PIL import Image, ImageDraw, ImageFont
+    image = Image.fromarray(pixels)
+    draw = ImageDraw.Draw(image)
+    size = max(10, min(image.size) // 40)
+    font = ImageFont.load_default(size)
+    for found in reversed(detections):  # the surest lies on top
+        colour, (left, top, right, bottom) = colour_of(found.index), found.box
+        draw.rectangle((left, top, max(left, right), max(top, bottom)), None, colour, size // 6 + 1)
+        text = f"{found.label} {found.score:.0%}"
+        place = (left + 2, max(top - 1.3 * size, 0))
+        back = draw.textbbox(place, text, font=font)
+        draw.rectangle(back, colour)
+        draw.text(place, text, (0, 0, 0), font)
+    return image
+
+
+def write_png(image: Any, path: Path) -> None:
+    """Writes an image, of Pillow or uint8 `[height, width, 3]`, all of it or nothing.
+
+    Raises:
+        InputError: The file cannot be written.
+    """
+    with needing("Writing a PNG"):
+        from PIL import Image
+    picture = image if isinstance(image, Image.Image) else Image.fromarray(image)
+    with replacing(path) as stream:
+        picture.save(stream, "PNG")

@@ -1,0 +1,132 @@
+"""Where an image lies in what a model takes: sizes before and after, crops and borders."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from clrt.ir.op import Array
+
+Size = tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Frame:
+    """An image resized and laid on a canvas, which may show a part of it or more.
+
+    Attributes:
+        image: Height and width of the image as it was given.
+        resized: Height and width that it is resized to.
+        canvas: Height and width of what the model takes.
+        offset: Row and column of the canvas where the resized image begins; below 0 where it is
+            cropped.
+    """
+
+    image: Size
+    resized: Size
+    canvas: Size
+    offset: Size = (0, 0)
+
+    def visible(self, axis: int) -> tuple[int, int]:
+        """The part of the resized image that is on the canvas, along an axis."""
+        begin = min(max(0, -self.offset[axis]), self.resized[axis])
+        return begin, max(begin, min(self.resized[axis], self.canvas[axis] - self.offset[axis]))
+
+    def boxes_in_image(self, boxes: Array) -> Array:
+        """Boxes (x1, y1, x2, y2) in pixels of the canvas, as such in pixels of the image."""
+        (top, left), (high, wide), (height, width) = self.offset, self.resized, self.image
+        scale = np.array([width / wide, height / high] * 2)
+        found = (boxes - np.array([left, top] * 2)) * scale
+        inside = np.clip(found, 0, np.array([width, height] * 2))
+        return np.asarray(inside, np.float32)
+
+    def padded(self, canvas: Size) -> Frame:
+        """The same on a canvas that goes further to the right and down."""
+        return replace(self, canvas=canvas)
+
+
+def whole(image: Size, resized: Size) -> Frame:
+    """An image that is resized and fills its canvas."""
+    return Frame(image, resized, resized)
+
+
+def center_cropped(frame: Frame, size: Size) -> Frame:
+    """The middle of a frame, with a border where it is larger."""
+    (high, wide), (height, width) = frame.resized, size
+    return replace(frame, canvas=size, offset=(-((high - height) // 2), -((wide - width) // 2)))
+
+
+def letterboxed(image: Size, canvas: Size, enlarge: bool = True) -> Frame:
+    """An image in the middle of a canvas, as large as it fits there."""
+    (height, width), (high, wide) = image, canvas
+    scale = min(high / height, wide / width)
+    scale = scale if enlarge else min(scale, 1.0)
+    resized = max(round(height * scale), 1), max(round(width * scale), 1)
+    # Half a pixel that is left over goes below and to the right.
+    top, left = ((c - r) / 2 - 0.1 for c, r in zip(canvas, resized, strict=True))
+    return Frame(image, resized, canvas, (round(top), round(left)))
+
+
+def shortest_edge(image: Size, size: int, most: int | None = None) -> Size:
+    """The size with a shortest edge, whose longest one is at most `most`.
+
+    Source: transformers' get_resize_output_image_size.
+    """
+    height, width = image
+    short, long = min(image), max(image)
+    new_short, new_long = size, int(size * long / short)
+    if most is not None and new_long > most:
+        new_short, new_long = int(most * new_short / new_long), most
+    return (new_long, new_short) if width <= height else (new_short, new_long)
+
+
+def edges_within(image: Size, size: int, most: int | None, multiple: int = 1) -> Size:
+    """The size with a shortest edge, or with a longest one where that would be over `most`.
+
+    Source: get_size_with_aspect_ratio of transformers' DETR, and of YOLOS with `multiple` 16.
+    """
+    height, width = image
+    short, long = float(min(image)), float(max(image))
+    raw = None
+    if most is not None and long / short * size > most:
+        raw = most * short / long
+        size = round(raw)
+    exact = size if raw is None else raw
+    if min(image) == size and multiple == 1:
+        found = image
+    elif width < height:
+        found = int(exact * height / width), size
+    elif height == size:
+        found = image
+    else:
+        found = size, int(exact * width / height)
+    return found[0] - found[0] % multiple, found[1] - found[1] % multiple
+
+
+def within(image: Size, most: Size) -> Size:
+    """The largest size with the same aspect that fits into another."""
+    scale = min(most[0] / image[0], most[1] / image[1])
+    return int(image[0] * scale), int(image[1] * scale)
+
+
+def multiple_of(image: Size, size: Size, multiple: int, keep_aspect: bool) -> Size:
+    """A size whose edges are multiples of a number, near one with or without the aspect.
+
+    Source: get_resize_output_image_size of transformers' DPT.
+    """
+    scale = [s / i for s, i in zip(size, image, strict=True)]
+    if keep_aspect:
+        scale = [scale[1] if abs(1 - scale[1]) < abs(1 - scale[0]) else scale[0]] * 2
+    found = [s * i for s, i in zip(scale, image, strict=True)]
+    high, wide = (round(f / multiple) * multiple for f in found)
+    return high, wide
+
+
+def centred_to_multiple(frame: Frame, divisor: int) -> Frame:
+    """A frame with a border so that its edges are multiples of a number."""
+    high, wide = (math.ceil(s / divisor) * divisor for s in frame.canvas)
+    top, left = (high - frame.canvas[0]) // 2, (wide - frame.canvas[1]) // 2
+    row, column = frame.offset
+    return replace(frame, canvas=(high, wide), offset=(row + top, column + left))

@@ -1,0 +1,215 @@
+"""ImageEncoder: images, and texts, to vectors in one space."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clrt.errors import InputError, needing
+from clrt.ir.op import Array
+from clrt.model import Model, load
+from clrt.runtime.devices import DeviceInfo
+from clrt.vision.image_model import ImageModel, beside, model_path
+from clrt.vision.pictures import ImageLike, Picture
+from clrt.vision.preprocessor import Preprocessor
+
+if TYPE_CHECKING:
+    from clrt.text.tokenize import TextTokenizer
+
+_POSITIONS = 77
+_TEXT_INPUTS = ("input_ids", "attention_mask", "position_ids")
+_IMAGES, _TEXTS = "vision_model.onnx", "text_model.onnx"
+
+
+class ImageEncoder(ImageModel):
+    """Gives vectors of images, and with CLIP's or SigLIP's models those of texts.
+
+    A folder has `onnx/vision_model.onnx` and `onnx/text_model.onnx`, or one `model.onnx` with both;
+    models for images alone, such as DINOv2, have no texts.
+    """
+
+    _others = ("pixel_mask", *_TEXT_INPUTS)
+
+    def __init__(
+        self,
+        source: str | os.PathLike[str],
+        *,
+        device: str | int | DeviceInfo | None = None,
+        preprocessor: Preprocessor | None = None,
+        batch_size: int = 16,
+    ) -> None:
+        """Loads a model.
+
+        Args:
+            source: A Hugging Face folder, or an ONNX file in one.
+            device: As in `clrt.load`.
+            preprocessor: None takes the folder's `preprocessor_config.json`.
+            batch_size: Images, or texts, per run.
+
+        Raises:
+            ModelError, InputError, UnsupportedError, DeviceError: As `Classifier`.
+        """
+        self._path = model_path(source)
+        args: dict[str, Any] = {"device": device, "preprocessor": preprocessor}
+        super().__init__(source, **args, batch_size=batch_size)
+        self._texts: Model | None = None
+        self._tokenizer: TextTokenizer | None = None
+
+    def _file(self, path: Path) -> Path:
+        return _part(path, _IMAGES) or super()._file(path)
+
+    def close(self) -> None:
+        """Frees the device memory; the models cannot run afterwards."""
+        super().close()
+        if self._texts is not None:
+            self._texts.close()
+
+    def encode(
+        self, images: ImageLike | Sequence[ImageLike], normalize: bool = True
+    ) -> NDArray[np.float32]:
+        """The vectors of images.
+
+        Args:
+            images: As `Preprocessor.prepare` takes them.
+            normalize: Whether vectors get unit length.
+
+        Returns:
+            float32 `[images, size]`, or `[size]` of one image alone.
+
+        Raises:
+            InputError: An image cannot be read, or the model gives no vectors.
+            DeviceError: The driver fails.
+        """
+        opened, alone = self._opened(images)
+        vectors = self.encode_pictures(opened, normalize)
+        return vectors[0] if alone else vectors
+
+    def encode_pictures(
+        self, opened: Sequence[Picture], normalize: bool = True
+    ) -> NDArray[np.float32]:
+        """The same of images that have been opened."""
+        names = {s.name for s in self.model.outputs}
+        name: str | None
+        name = next((n for n in ("image_embeds", "pooler_output") if n in names), None)
+        if name is None and "last_hidden_state" in names:
+            found = [
+                o["last_hidden_state"][0] for _, o in self._runs(opened, ["last_hidden_state"])
+            ]
+        else:
+            known = name or self._output((), 2, "vectors, [images, size]")
+            found = [outputs[known] for _, outputs in self._runs(opened, [known])]
+        return _finished(np.stack(found), normalize)
+
+    def encode_text(
+        self, texts: str | Sequence[str], normalize: bool = True
+    ) -> NDArray[np.float32]:
+        """The vectors of texts, in the space of those of images.
+
+        Args:
+            texts: A text, or a list of them.
+            normalize: Whether vectors get unit length.
+
+        Returns:
+            float32 `[texts, size]`, or `[size]` of one text alone.
+
+        Raises:
+            InputError: The model has no part for texts, or one is not valid Unicode.
+            ModelError: The tokenizer's file is missing or damaged.
+            UnsupportedError: The extra `text` is not installed.
+        """
+        given = [texts] if isinstance(texts, str) else list(texts)
+        if not given:
+            raise InputError("There is no text in the list; give one or more.")
+        model, tokenizer = self._text_parts()
+        found = [
+            self._text_run(model, tokenizer, given[k : k + self._batch_size])
+            for k in range(0, len(given), self._batch_size)
+        ]
+        vectors = _finished(np.concatenate(found), normalize)
+        return vectors[0] if isinstance(texts, str) else vectors
+
+    def _text_parts(self) -> tuple[Model, TextTokenizer]:
+        """The model of texts, and its tokenizer; loaded once."""
+        if self._texts is None:
+            file = _part(self._path, _TEXTS)
+            if file is not None:
+                self._texts = load(file, device=self.model.device)
+            elif any(s.name == "input_ids" for s in self.model.inputs):
+                self._texts = self.model
+            else:
+                raise InputError(
+                    f"'{self._path}' has no {_TEXTS}, and its model takes no texts; use a model "
+                    "with both, such as CLIP."
+                )
+        if self._tokenizer is None:
+            with needing("Vectors of texts"):
+                from clrt.text.config import TextConfig
+                from clrt.text.tokenize import TextTokenizer
+            folder = (beside(self._path, "tokenizer.json") or self._path / "tokenizer.json").parent
+            config = TextConfig(folder, self._path, max_length=self._positions())
+            self._tokenizer = TextTokenizer(config)
+        return self._texts, self._tokenizer
+
+    def _positions(self) -> int:
+        inner = self.config.get("text_config")
+        values: Mapping[str, Any] = inner if isinstance(inner, dict) else self.config
+        found = values.get("max_position_embeddings", _POSITIONS)
+        return found if isinstance(found, int) and found > 2 else _POSITIONS
+
+    def _pads_whole(self) -> bool:
+        """SigLIP's texts were always as long as its table of positions."""
+        return "siglip" in str(self.config.get("model_type", ""))
+
+    def _text_run(self, model: Model, tokenizer: TextTokenizer, texts: list[str]) -> Array:
+        from clrt.text.feeds import model_feeds
+
+        tokens = tokenizer.encode(texts)
+        length = self._positions() if self._pads_whole() else max(map(len, tokens))
+        specs = [s for s in model.inputs if s.name in _TEXT_INPUTS[:2]]
+        feeds: dict[str, Any] = {**model_feeds(tokens, length, tokenizer.pad_id, specs)}
+        if model is self.model:
+            feeds[self._input.name] = _blank(self._input.shape or (), self.preprocessor)
+        names = {s.name for s in model.outputs}
+        name = next((n for n in ("text_embeds", "pooler_output") if n in names), None)
+        if name is None:
+            raise InputError(f"The model of texts has no output text_embeds but {sorted(names)}.")
+        return np.asarray(model.run(feeds, [name])[name])[: len(texts)]
+
+    def _extras(self) -> dict[str, Any]:
+        """Of a model for both: a text of one token, whose vector nobody reads."""
+        feeds = {}
+        for spec in self.model.inputs:
+            if spec.name in _TEXT_INPUTS:
+                dims = [d if isinstance(d, int) else 1 for d in spec.shape or (1, 1)]
+                feeds[spec.name] = np.ones(dims, spec.dtype.numpy)
+        return feeds
+
+
+def _part(path: Path, name: str) -> Path | None:
+    """The ONNX file of a part of a model."""
+    if path.is_dir():
+        found = (path / "onnx" / name, path / name)
+    elif path.name in (_IMAGES, _TEXTS):
+        found = (path.parent / name,) * 2
+    else:
+        return None
+    return next((f for f in found if f.is_file()), None)
+
+
+def _blank(shape: Sequence[int | str], preprocessor: Preprocessor) -> Array:
+    size = preprocessor.crop or preprocessor.size or (224, 224)
+    dims = [1, 3, *size] if len(shape) != 4 else [*shape]
+    sizes = dict(enumerate((1, 3, *size)))
+    return np.zeros([d if isinstance(d, int) else sizes[k] for k, d in enumerate(dims)], np.float32)
+
+
+def _finished(vectors: Array, normalize: bool) -> NDArray[np.float32]:
+    found = vectors.astype(np.float32)
+    if normalize:
+        found = found / np.maximum(np.linalg.norm(found, axis=-1, keepdims=True), 1e-12)
+    return found.astype(np.float32)

@@ -1,0 +1,225 @@
+"""What models of images have in common: files, the preprocessor, batches and labels."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, ClassVar, TypeVar
+
+import numpy as np
+
+from clrt.errors import InputError, ModelError, needing
+from clrt.files import expanded
+from clrt.ir.op import Array
+from clrt.model import Model, load
+from clrt.runtime.devices import DeviceInfo
+from clrt.signature import TensorSpec
+from clrt.sources import onnx_file
+from clrt.vision.configs import labels_of, read_json
+from clrt.vision.frames import Frame, Size
+from clrt.vision.pictures import ImageLike, Picture, pictures
+from clrt.vision.preprocessor import Preprocessor
+from clrt.vision.presets import NAME
+
+M = TypeVar("M", bound="ImageModel")
+
+
+def model_path(source: str | os.PathLike[str]) -> Path:
+    """The file or folder of a model: a path, or a name in Hugging Face's cache.
+
+    Raises:
+        ModelError: Nothing is there.
+        UnsupportedError: A name is looked up by what the extra `text` brings.
+    """
+    path = expanded(Path(source))
+    if path.exists():
+        return path
+    if path.suffix or path.is_absolute():
+        raise ModelError(f"No file or folder '{source}' exists; give the path of a model.")
+    with needing("A model by its name"):
+        from clrt.text.locate import find_model
+
+    return find_model(str(source))
+
+
+def beside(path: Path, name: str) -> Path | None:
+    """A file of a model's folder, which may be the one above its ONNX file."""
+    folders = [path] if path.is_dir() else [path.parent, path.parent.parent]
+    return next((f / name for f in folders if (f / name).is_file()), None)
+
+
+class ImageModel:
+    """A model that takes images.
+
+    As a context manager it frees its device memory at the end.
+
+    Attributes:
+        model: What runs.
+        preprocessor: How images become its input.
+        labels: The names of its classes by number.
+        config: The model's config.json.
+    """
+
+    # Inputs besides images, by name.
+    _others: ClassVar[tuple[str, ...]] = ("pixel_mask",)
+
+    def __init__(
+        self,
+        source: str | os.PathLike[str],
+        *,
+        device: str | int | DeviceInfo | None = None,
+        preprocessor: Preprocessor | None = None,
+        labels: Mapping[int, str] | Sequence[str] | None = None,
+        batch_size: int = 16,
+    ) -> None:
+        """Loads a model.
+
+        Args:
+            source: A Hugging Face folder with `onnx/model.onnx` or `model.onnx`, or an ONNX file
+                that lies in one.
+            device: As in `clrt.load`.
+            preprocessor: None takes the folder's `preprocessor_config.json`.
+            labels: Of the classes; None takes `id2label` of the folder's `config.json`.
+            batch_size: Images per run.
+
+        Raises:
+            ModelError: A file is missing or damaged.
+            InputError: The model takes no images, or there is no preprocessor.
+            UnsupportedError, DeviceError: As `clrt.load`.
+        """
+        if batch_size < 1:
+            raise InputError(f"batch_size is {batch_size!r}; it is 1 or more.")
+        path = model_path(source)
+        config = beside(path, "config.json")
+        self.config = {} if config is None else read_json(config)
+        if labels is None:
+            self.labels = labels_of(self.config)
+        else:
+            self.labels = dict(labels if isinstance(labels, Mapping) else enumerate(labels))
+        self.model = load(self._file(path), device=device)
+        self._input = _image_input(self.model, self._others)
+        self._batch_size = batch_size
+        if preprocessor is None:
+            found = beside(path, NAME)
+            made = self._default(path) if found is None else Preprocessor.from_config(found)
+        else:
+            made = preprocessor
+        self.preprocessor = self._fitted(made)
+
+    def _file(self, path: Path) -> Path:
+        return onnx_file(path) or path
+
+    def _default(self, path: Path) -> Preprocessor:
+        raise InputError(
+            f"No {NAME} lies beside '{path}'; copy the model's there, or pass a Preprocessor."
+        )
+
+    @property
+    def canvas(self) -> Size | None:
+        """The height and width that the model takes, where it fixes them."""
+        shape = self._input.shape or ()
+        edges = shape[1:3] if shape[-1:] == (3,) else shape[2:4]
+        high, wide = edges if len(edges) == 2 else (None, None)
+        return (high, wide) if isinstance(high, int) and isinstance(wide, int) else None
+
+    def _fitted(self, preprocessor: Preprocessor) -> Preprocessor:
+        """The preprocessor in the layout that the model takes."""
+        shape = self._input.shape or ()
+        last = shape[-1:] == (3,) and shape[1:2] != (3,)
+        return replace(preprocessor, channels_last=last or preprocessor.channels_last)
+
+    def close(self) -> None:
+        """Frees the device memory; the model cannot run afterwards."""
+        self.model.close()
+
+    def __enter__(self: M) -> M:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def label(self, number: int) -> str:
+        """The name of a class, or its number."""
+        return self.labels.get(number, str(number))
+
+    def _opened(self, images: ImageLike | Sequence[ImageLike]) -> tuple[list[Picture], bool]:
+        return pictures(images)
+
+    def _runs(
+        self, images: Sequence[Picture], outputs: Sequence[str]
+    ) -> Iterator[tuple[Frame, dict[str, Array]]]:
+        """For each image where it lies in the model's input, and its outputs without a batch."""
+        fixed = (self._input.shape or (None,))[0]
+        size = fixed if isinstance(fixed, int) else self._batch_size
+        for start in range(0, len(images), size):
+            group = list(images[start : start + size])
+            missing = size - len(group) if isinstance(fixed, int) else 0
+            for frames, found in self._batches([*group, *group[-1:] * missing], outputs):
+                for index, frame in enumerate(frames[: len(images) - start]):
+                    yield frame, {name: array[index] for name, array in found.items()}
+
+    def _batches(
+        self, images: list[Picture], outputs: Sequence[str]
+    ) -> Iterator[tuple[Sequence[Frame], dict[str, Array]]]:
+        """One run, or one for each image where the images become inputs of several sizes."""
+        canvases = {self.preprocessor.frame(p.size).canvas for p in images}
+        groups = [images] if len(canvases) == 1 or self.preprocessor.pad else [[p] for p in images]
+        for group in groups:
+            batch = self.preprocessor.prepared(group, self.model.device)
+            self._check_canvas(batch.frames[0])
+            feeds: dict[str, Any] = {self._input.name: batch.pixels, **self._extras()}
+            for spec in self.model.inputs:
+                if spec.name == "pixel_mask":
+                    feeds[spec.name] = _mask(batch.pixel_mask, spec)
+            found = self.model.run(feeds, list(outputs))
+            yield batch.frames, {k: np.asarray(v) for k, v in found.items()}
+
+    def _extras(self) -> dict[str, Any]:
+        """Inputs that are not images."""
+        return {}
+
+    def _check_canvas(self, frame: Frame) -> None:
+        if self.canvas is not None and frame.canvas != self.canvas:
+            (high, wide), (given_high, given_wide) = self.canvas, frame.canvas
+            raise InputError(
+                f"The model takes images of {high} x {wide}, and its preprocessor makes "
+                f"{given_high} x {given_wide}; pass a Preprocessor of that size."
+            )
+
+    def _output(self, names: Sequence[str], rank: int, what: str) -> str:
+        """The name of an output: one of `names`, else the only one with so many axes.
+
+        Raises:
+            InputError: There is none, or there are several.
+        """
+        specs = self.model.outputs
+        named = [s.name for s in specs if s.name in names and len(s.shape or ()) in (0, rank)]
+        fitting = named or [s.name for s in specs if s.shape is not None and len(s.shape) == rank]
+        if len(fitting) == 1 or named:
+            return fitting[0]
+        listing = ", ".join(map(str, specs))
+        raise InputError(f"The model has no output for {what}; its outputs are: {listing}.")
+
+
+def _image_input(model: Model, known: Sequence[str]) -> TensorSpec:
+    images = [s for s in model.inputs if s.shape is not None and len(s.shape) == 4]
+    found = next((s for s in images if s.name == "pixel_values"), images[0] if images else None)
+    others = [s for s in model.inputs if s is not found and s.name not in known]
+    if found is None or others or 3 not in (found.shape or ()):
+        listing = ", ".join(map(str, model.inputs))
+        raise InputError(
+            f"The model does not take images alone, [images, 3, height, width]; it takes {listing}."
+        )
+    return found
+
+
+def _mask(mask: Array, spec: TensorSpec) -> Array:
+    """A pixel mask in the dtype, and of the size, that the model takes: DETR's exporters fix 64."""
+    shape = spec.shape or ()
+    if len(shape) == 3 and all(isinstance(d, int) for d in shape[1:]):
+        high, wide = int(shape[1]), int(shape[2])
+        rows = np.arange(high) * mask.shape[1] // high
+        mask = mask[:, rows][:, :, np.arange(wide) * mask.shape[2] // wide]
+    return mask.astype(spec.dtype.numpy)

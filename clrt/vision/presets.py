@@ -1,0 +1,242 @@
+"""Preprocessors of Hugging Face: what each kind of `preprocessor_config.json` means."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+from clrt.errors import InputError
+from clrt.files import expanded
+from clrt.vision.configs import RGB, read_json
+
+NAME = "preprocessor_config.json"
+_HALF = (0.5, 0.5, 0.5)
+_IMAGENET = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+_CLIP = (0.48145466, 0.4578275, 0.40821073), (0.26862954, 0.26130258, 0.27577711)
+_KIND = re.compile(r"(\w+?)(?:ImageProcessor|FeatureExtractor)(?:Fast|Pil)?")
+# What a config may switch on and no model here needs: a preprocessor would do something else.
+_REFUSED = ("do_thumbnail", "do_align_long_axis", "do_flip", "do_crop_margin", "do_split_image",
+            "do_image_splitting", "do_pan_and_scan", "do_random_crop")  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Kind:
+    """A class of processors of transformers.
+
+    Attributes:
+        defaults: What its configs may leave out.
+        square: Whether one number for a size is that of both edges, not of the shortest.
+        settle: Arguments of the preprocessor besides the common ones.
+    """
+
+    defaults: Mapping[str, Any]
+    square: bool = True
+    settle: Callable[[_Config], dict[str, Any]] | None = None
+
+
+class _Config:
+    """A config with the defaults of its kind."""
+
+    def __init__(self, given: Mapping[str, Any], kind: _Kind, name: str) -> None:
+        self.name, self.kind = name, kind
+        self._values = {**kind.defaults, **{k: v for k, v in given.items() if v is not None}}
+
+    def get(self, key: str, default: Any = None) -> Any:
+        return self._values.get(key, default)
+
+    def flag(self, key: str, default: bool) -> bool:
+        """Whether something is done."""
+        value = self.get(key, default)
+        if not isinstance(value, bool):
+            raise self.wrong(key, value, "true or false")
+        return value
+
+    def number(self, key: str, default: float) -> float:
+        """A number above 0."""
+        value = self.get(key, default)
+        if isinstance(value, bool) or not isinstance(value, (int, float)) or not value > 0:
+            raise self.wrong(key, value, "a number above 0")
+        return value
+
+    def whole(self, key: str, default: int = 1) -> int:
+        """A whole number above 0."""
+        value = self.number(key, default)
+        if value != int(value):
+            raise self.wrong(key, value, "a whole number above 0")
+        return int(value)
+
+    def colours(self, key: str) -> RGB:
+        """A number of each channel."""
+        value = self.get(key)
+        values = [value] * 3 if isinstance(value, (int, float)) else value
+        numbers = isinstance(values, Sequence) and all(isinstance(v, (int, float)) for v in values)
+        if not numbers or len(values) != 3:
+            raise self.wrong(key, value, "three numbers")
+        return cast(RGB, tuple(map(float, values)))
+
+    def size(self, key: str) -> dict[str, int]:
+        """A size by the names of its edges."""
+        value = self.get(key)
+        edges: Any = value
+        if isinstance(value, int) and not isinstance(value, bool):
+            square = self.kind.square or key == "crop_size"
+            edges = {"height": value, "width": value} if square else {"shortest_edge": value}
+        elif isinstance(value, (list, tuple)) and len(value) == 2:
+            edges = dict(zip(("height", "width"), value, strict=True))
+        known = isinstance(edges, dict) and frozenset(edges) in _EDGES
+        if not known or not all(isinstance(v, int) and 0 < v < 1 << 16 for v in edges.values()):
+            raise self.wrong(key, value, "a number of pixels, or a height and width")
+        return cast("dict[str, int]", edges)
+
+    def wrong(self, key: str, value: Any, expected: str) -> InputError:
+        return InputError(f"{self.name}: {key} is {value!r:.80}; expected {expected}.")
+
+
+_EDGES = {
+    frozenset(names)
+    for names in (("height", "width"), ("shortest_edge",), ("shortest_edge", "longest_edge"),
+                  ("max_height", "max_width"), ("longest_edge",))
+}  # fmt: skip
+
+
+def arguments_of(source: str | os.PathLike[str] | Mapping[str, Any]) -> dict[str, Any]:
+    """The arguments of a preprocessor of a config, a file or a folder.
+
+    Raises:
+        InputError, ModelError: As `Preprocessor.from_config`.
+    """
+    name, given = "The config", source
+    if not isinstance(source, Mapping):
+        path = expanded(Path(source))
+        path = path / NAME if path.is_dir() else path
+        name, given = f"'{path}'", read_json(path)
+    assert isinstance(given, Mapping)
+    kind_name = _kind_of(given, name)
+    config = _Config(given, _KINDS[kind_name], name)
+    for key in _REFUSED:
+        if config.flag(key, False):
+            raise InputError(f"{name}: {key} is on, which is not known here.")
+    return _common(config)
+
+
+def _kind_of(given: Mapping[str, Any], name: str) -> str:
+    said = given.get("image_processor_type", given.get("feature_extractor_type"))
+    if said is None:
+        raise InputError(
+            f"{name} has no image_processor_type; add it: one of "
+            f"{', '.join(f'{k}ImageProcessor' for k in _KINDS)}."
+        )
+    found = _KIND.fullmatch(str(said))
+    if found is None or found[1] not in _KINDS:
+        raise InputError(
+            f"{name} is for {said!s:.80}, which is not known here; known are: {', '.join(_KINDS)}. "
+            "Make a Preprocessor by its arguments."
+        )
+    return found[1]
+
+
+def _common(config: _Config) -> dict[str, Any]:
+    """The arguments of a preprocessor that most kinds share."""
+    args: dict[str, Any] = {"size": None, "resample": config.get("resample")}
+    if config.flag("do_resize", True):
+        args |= _sizes(config)
+    if config.flag("do_center_crop", False):
+        edges = config.size("crop_size")
+        if set(edges) != {"height", "width"}:
+            raise config.wrong("crop_size", edges, "a height and width")
+        args["crop"] = edges["height"], edges["width"]
+    rescales = config.flag("do_rescale", True)
+    args["scale"] = config.number("rescale_factor", 1 / 255) if rescales else 1.0
+    if config.flag("do_normalize", True):
+        args |= {"mean": config.colours("image_mean"), "std": config.colours("image_std")}
+    if config.kind.settle is not None:
+        args |= config.kind.settle(config)
+    return args
+
+
+def _sizes(config: _Config) -> dict[str, Any]:
+    edges = config.size("size")
+    if "height" in edges:
+        return {"size": (edges["height"], edges["width"])}
+    if "max_height" in edges:
+        return {"size": (edges["max_height"], edges["max_width"]), "fit": "within"}
+    if "shortest_edge" not in edges:
+        raise config.wrong("size", edges, "a shortest edge, or a height and width")
+    longest = edges.get("longest_edge", config.get("max_size"))
+    return {"size": (edges["shortest_edge"],) * 2, "fit": "shortest", "longest": longest}
+
+
+def _convnext(config: _Config) -> dict[str, Any]:
+    """Below 384 the middle of an image is taken, of which `crop_pct` says how much."""
+    if not config.flag("do_resize", True):
+        return {}
+    edges = config.size("size")
+    edge = edges.get("shortest_edge", edges.get("height", 0))
+    if edge >= 384:
+        return {"size": (edge, edge), "fit": "exact"}
+    larger = int(edge / config.number("crop_pct", 224 / 256))
+    return {"size": (larger, larger), "fit": "shortest", "crop": (edge, edge)}
+
+
+def _dpt(config: _Config) -> dict[str, Any]:
+    args: dict[str, Any] = {
+        "multiple": config.whole("ensure_multiple_of"),
+        "keep_aspect": config.flag("keep_aspect_ratio", False),
+    }
+    if config.flag("do_pad", False):
+        args |= {"pad_multiple": config.whole("size_divisor"), "fill": None}
+    return args
+
+
+def _detr(config: _Config) -> dict[str, Any]:
+    args = _sizes(config) if config.flag("do_resize", True) else {}
+    if args.get("fit") == "shortest":
+        args["fit"] = "edges"
+    return {**args, "pad": config.flag("do_pad", True), "fill": None}
+
+
+def _yolos(config: _Config) -> dict[str, Any]:
+    args = _detr(config)
+    return {**args, "multiple": 16} if args.get("fit") == "edges" else args
+
+
+def _mobilevit(config: _Config) -> dict[str, Any]:
+    return {"bgr": config.flag("do_flip_channel_order", True)}
+
+
+def _kind(
+    size: Any, resample: int, colours: tuple[RGB, RGB], square: bool = True,
+    settle: Callable[[_Config], dict[str, Any]] | None = None, **more: Any,
+) -> _Kind:  # fmt: skip
+    mean, std = colours
+    defaults = {"size": size, "resample": resample, "image_mean": mean, "image_std": std}
+    return _Kind({**defaults, **more}, square, settle)
+
+
+_EDGES_OF_DETR = {"shortest_edge": 800, "longest_edge": 1333}
+_CROPPED: dict[str, Any] = {"do_center_crop": True, "crop_size": 224}
+_KINDS: dict[str, _Kind] = {
+    "ViT": _kind(224, 2, (_HALF, _HALF)),
+    "DeiT": _kind(256, 3, _IMAGENET, **_CROPPED),
+    "Beit": _kind(256, 3, (_HALF, _HALF), **_CROPPED),
+    "CLIP": _kind(224, 3, _CLIP, False, **_CROPPED),
+    "ChineseCLIP": _kind(224, 3, _CLIP, False, **_CROPPED),
+    "Siglip": _kind(224, 3, (_HALF, _HALF)),
+    "Bit": _kind(224, 3, _CLIP, False, **_CROPPED),
+    "ConvNext": _kind({"shortest_edge": 384}, 3, _IMAGENET, False, _convnext),
+    "Segformer": _kind(512, 2, _IMAGENET),
+    "MobileNetV1": _kind(256, 2, (_HALF, _HALF), False, **_CROPPED),
+    "MobileNetV2": _kind(256, 2, (_HALF, _HALF), False, **_CROPPED),
+    "MobileViT": _kind(224, 2, (_HALF, _HALF), False, _mobilevit, do_normalize=False,
+                       do_center_crop=True, crop_size=256),
+    "DPT": _kind(384, 3, (_HALF, _HALF), True, _dpt),
+    "Detr": _kind(_EDGES_OF_DETR, 2, _IMAGENET, False, _detr),
+    "ConditionalDetr": _kind(_EDGES_OF_DETR, 2, _IMAGENET, False, _detr),
+    "DeformableDetr": _kind(_EDGES_OF_DETR, 2, _IMAGENET, False, _detr),
+    "Yolos": _kind(_EDGES_OF_DETR, 2, _IMAGENET, False, _yolos),
+    "RTDetr": _kind(640, 2, _IMAGENET, True, _detr, do_normalize=False, do_pad=False),
+}  # fmt: skip

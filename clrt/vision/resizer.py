@@ -1,0 +1,134 @@
+"""Images resampled on a device: from pixels as they are stored to a batch that a model takes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from clrt.errors import InputError
+from clrt.ir.builder import Builder
+from clrt.ir.dims import symbol
+from clrt.ir.dtypes import DType
+from clrt.ir.op import Array
+from clrt.kernels.spec import round_up
+from clrt.model import Model, load
+from clrt.ops.vision.resize_image import ResizeImage
+from clrt.runtime.devices import DeviceInfo
+from clrt.runtime.session import session_for
+from clrt.runtime.tensors import DeviceTensor
+from clrt.vision.configs import RGB
+from clrt.vision.filters import axis_table, downwards_first
+from clrt.vision.frames import Frame
+from clrt.vision.pictures import Picture
+
+# A kernel reads so many pixels of a row at a time.
+_PIXELS = 4
+
+
+@dataclass(frozen=True)
+class Colours:
+    """What becomes of a byte: `byte * scale + offset`, and what lies around an image.
+
+    Attributes:
+        scale, offset, fill: A number for each channel.
+        bgr: Whether blue comes first.
+    """
+
+    scale: RGB
+    offset: RGB = (0.0, 0.0, 0.0)
+    fill: RGB = (0.0, 0.0, 0.0)
+    bgr: bool = False
+
+
+@lru_cache(maxsize=16)
+def _resizer(device: DeviceInfo, channels_last: bool, transposed: bool) -> Model:
+    """A model that writes one image into a batch; it serves all sizes."""
+    make = Builder()
+    sizes = ("n", "h", "w", 3) if channels_last else ("n", 3, "h", "w")
+    inputs = [
+        make.input(name, dtype, tuple(symbol(d) if isinstance(d, str) else d for d in dims))
+        for name, dtype, dims in (
+            ("batch", DType.FLOAT32, sizes),
+            ("pixels", DType.UINT8, ("height", "width", 3)),
+            ("columns", DType.INT32, ("outputs",)),
+            ("column_weights", DType.INT32, ("outputs", "taps")),
+            ("rows", DType.INT32, ("outputs_down",)),
+            ("row_weights", DType.INT32, ("outputs_down", "taps_down")),
+            ("colours", DType.FLOAT32, (3, 3)),
+            ("place", DType.INT32, (3,)),
+        )
+    ]
+    result = make.add(ResizeImage(channels_last, transposed), *inputs)
+    return load(make.graph("resize_image", inputs, [result]), device=device)
+
+
+def resized(
+    images: Sequence[Picture],
+    frames: Sequence[Frame],
+    name: str,
+    colours: Colours,
+    device: DeviceInfo,
+    channels_last: bool = False,
+) -> DeviceTensor:
+    """A batch of images, `[images, 3, height, width]` or with the channels last.
+
+    Args:
+        frames: Where each lies; all on canvases of one size.
+        name: The filter.
+
+    Raises:
+        InputError: The canvases differ, or an image cannot be read.
+        DeviceError: The driver fails.
+        OutOfMemoryError: There is no room on the device.
+    """
+    canvases = {frame.canvas for frame in frames}
+    if len(canvases) > 1:
+        shown = " and ".join(f"{h} x {w}" for h, w in sorted(canvases)[:2])
+        raise InputError(f"The images become {shown}, which are no batch; pass them one by one.")
+    ((high, wide),) = canvases
+    shape = (high, wide, 3) if channels_last else (3, high, wide)
+    batch = session_for(device).tensor((len(images), *shape), DType.FLOAT32)
+    table = np.array([colours.scale, colours.offset, colours.fill], np.float32)
+    for index, (image, frame) in enumerate(zip(images, frames, strict=True)):
+        # Along the columns and rows of the kernel.
+        axes = (0, 1) if downwards_first(frame.image, frame.resized, name) else (1, 0)
+        feeds = _feeds(image, frame, name, axes, colours.bgr, device)
+        inside = all(b > a for a, b in map(frame.visible, axes))
+        across, down = (frame.offset[a] + frame.visible(a)[0] if inside else 0 for a in axes)
+        place = np.array([index, down, across], np.int32)
+        feeds |= {"batch": batch, "colours": table, "place": place}
+        model = _resizer(device, channels_last, axes == (0, 1))
+        (batch,) = model.run(feeds, device_outputs=True, donate=["batch"]).values()
+    return batch
+
+
+def _feeds(
+    image: Picture, frame: Frame, name: str, axes: Sequence[int], bgr: bool, device: DeviceInfo
+) -> dict[str, object]:
+    """The pixels of what is visible of an image, and how each axis is resampled."""
+    tables = {
+        a: axis_table(frame.image[a], frame.resized[a], name, *frame.visible(a)) for a in axes
+    }
+    across, down = (tables[a] for a in axes)
+    length = across.end - across.begin
+    width = max(length, round_up(across.weights.shape[1], _PIXELS))
+    rows, columns = ((tables[a].begin, tables[a].end) for a in (0, 1))
+
+    def write(pixels: Array) -> None:
+        pixels[:, length:] = 0
+        part = pixels[:, :length]
+        image.read(rows, columns, part if axes[0] == 1 else part.swapaxes(0, 1))
+        if bgr:
+            part[..., [0, 2]] = part[..., [2, 0]]
+
+    shape = (down.end - down.begin, width, 3)
+    return {
+        "pixels": session_for(device).tensor_written(shape, DType.UINT8, write),
+        "columns": across.firsts,
+        "column_weights": across.weights,
+        "rows": down.firsts,
+        "row_weights": down.weights,
+    }

@@ -1,0 +1,209 @@
+"""Segmenter: what each pixel of an image shows."""
+
+from __future__ import annotations
+
+import colorsys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, overload
+
+import numpy as np
+
+from clrt.errors import InputError
+from clrt.ir.builder import Builder
+from clrt.ir.dims import symbol
+from clrt.ir.dtypes import DType
+from clrt.ir.op import Array
+from clrt.model import Model, load
+from clrt.ops.movement.gather import Gather
+from clrt.ops.pointwise.pointwise import Add, Mul, Sub
+from clrt.ops.reduce.argmax import ArgMax
+from clrt.vision.frames import Frame
+from clrt.vision.image_model import ImageModel
+from clrt.vision.pictures import ImageLike, Picture
+
+# Of the logits of some rows of an image: all of a photo would take gigabytes.
+_BAND_BYTES = 64 << 20
+_FEW_CLASSES = 16
+
+
+@dataclass(frozen=True, eq=False)
+class Segmentation:
+    """The classes of an image's pixels.
+
+    Attributes:
+        mask: int32 `[height, width]`.
+        labels: The names of the classes that occur.
+    """
+
+    mask: Array
+    labels: Mapping[int, str]
+
+    def shares(self) -> dict[int, float]:
+        """How much of the image each class takes, the largest first."""
+        classes, counts = np.unique(self.mask, return_counts=True)
+        order = np.argsort(-counts, kind="stable")
+        return {int(classes[k]): float(counts[k] / self.mask.size) for k in order}
+
+    def overlay(self, pixels: Array, strength: float = 0.5) -> Array:
+        """The image in the colours of its classes.
+
+        Args:
+            pixels: uint8 `[height, width, 3]`.
+            strength: 0 leaves the image as it is, 1 shows the colours alone.
+
+        Raises:
+            InputError: The image is of another size.
+        """
+        if pixels.shape != (*self.mask.shape, 3):
+            raise InputError(
+                f"The image is {list(pixels.shape)} and the mask {list(self.mask.shape)}; pass the "
+                "image that was segmented."
+            )
+        table = np.array([colour_of(k) for k in range(int(self.mask.max()) + 1)], np.float32)
+        mixed = pixels * np.float32(1 - strength)
+        mixed += table[self.mask] * np.float32(strength)
+        return np.rint(mixed).astype(np.uint8)
+
+
+def colour_of(number: int) -> tuple[int, int, int]:
+    """The colour of a class: those next to each other differ."""
+    hue, value = number * 0.618033988749895 % 1.0, 1.0 - 0.25 * (number // 7 % 3)
+    red, green, blue = colorsys.hsv_to_rgb(hue, 0.75, value)
+    return round(255 * red), round(255 * green), round(255 * blue)
+
+
+class Segmenter(ImageModel):
+    """Tells what each pixel of an image shows, by models such as SegFormer.
+
+    Their output is `logits` [images, classes, height, width], smaller than the image; it is
+    enlarged to the image's size on the device, and the likeliest class of each pixel taken.
+    """
+
+    _enlarger: Model | None = None
+
+    def close(self) -> None:
+        """Frees the device memory; the model cannot run afterwards."""
+        super().close()
+        if self._enlarger is not None:
+            self._enlarger.close()
+
+    @overload
+    def __call__(self, images: list[Any] | tuple[Any, ...]) -> list[Segmentation]: ...
+
+    @overload
+    def __call__(self, images: ImageLike) -> Segmentation: ...
+
+    def __call__(
+        self, images: ImageLike | Sequence[ImageLike]
+    ) -> Segmentation | list[Segmentation]:
+        """The classes of an image's pixels; of a list of images, one for each.
+
+        Args:
+            images: As `Preprocessor.prepare` takes them.
+
+        Raises:
+            InputError: An image cannot be read.
+            DeviceError: The driver fails.
+        """
+        opened, alone = self._opened(images)
+        found = self.segment(opened)
+        return found[0] if alone else found
+
+    def segment(self, images: Sequence[Picture]) -> list[Segmentation]:
+        """The same of images that have been opened."""
+        name = self._output(("logits", "output"), 4, "pixels, [images, classes, height, width]")
+        results = []
+        for frame, found in self._runs(images, [name]):
+            mask = self._mask(frame, found[name].astype(np.float32))
+            labels = {int(k): self.label(int(k)) for k in np.unique(mask)}
+            results.append(Segmentation(mask, labels))
+        return results
+
+    def _mask(self, frame: Frame, logits: Array) -> Array:
+        """int32 `[height, width]` of the image.
+
+        Args:
+            logits: float32 `[classes, height, width]`.
+        """
+        if self._enlarger is None:
+            self._enlarger = _enlarger(self.model)
+        height, width = frame.image
+        down, across = (_between(frame, axis, logits.shape[axis + 1]) for axis in (0, 1))
+        mask = np.empty((height, width), np.int32)
+        top = 0
+        while top < height:
+            rows = _rows_of(_FEW_CLASSES, width)
+            classes = _possible(logits, down[0][top : top + rows], down[1][top : top + rows])
+            rows = min(rows, _rows_of(len(classes), width))
+            feeds: dict[str, Any] = {"logits": logits[classes].transpose(1, 2, 0)}
+            for name, table in (("row", [t[top : top + rows] for t in down]), ("column", across)):
+                names = (f"{name}0", f"{name}1", f"{name}_share")
+                feeds |= dict(zip(names, table, strict=True))
+            feeds["row_share"] = feeds["row_share"][:, None, None]
+            feeds["column_share"] = feeds["column_share"][:, None]
+            (band,) = self._enlarger.run(feeds).values()
+            mask[top : top + rows] = classes[band]
+            top += rows
+        return mask
+
+
+def _rows_of(classes: int, width: int) -> int:
+    """How many rows of an image have logits of at most `_BAND_BYTES`."""
+    return max(1, _BAND_BYTES // (4 * classes * width))
+
+
+def _possible(logits: Array, first: Array, second: Array) -> Array:
+    """The classes that may be the likeliest somewhere in some rows: mostly few of them.
+
+    Between four logits each class is within its least and its largest one there. What is below the
+    least one of another class everywhere is never the likeliest.
+    """
+    rows = logits[:, int(first.min()) : int(second.max()) + 1]
+    for axis in (1, 2):
+        if rows.shape[axis] == 1:
+            rows = np.concatenate([rows, rows], axis)
+    corners = [rows[:, y : y - 1 or None, x : x - 1 or None] for y in (0, 1) for x in (0, 1)]
+    least, largest = (function(corners, 0) for function in (np.min, np.max))
+    bound = least.max(0)
+    found = np.flatnonzero((largest >= bound).any((1, 2)))
+    return found if len(found) else np.arange(len(logits))  # of NaN there is no largest one
+
+
+def _between(frame: Frame, axis: int, size: int) -> list[Array]:
+    """For each pixel of an image along an axis the two logits it lies between, and where.
+
+    Source: linear interpolation of pixels' centres, PyTorch's interpolate.
+    """
+    pixels = np.arange(frame.image[axis]) + 0.5
+    on_canvas = pixels * (frame.resized[axis] / frame.image[axis]) + frame.offset[axis]
+    places = np.clip(on_canvas * (size / frame.canvas[axis]) - 0.5, 0, size - 1)
+    first = places.astype(np.int64)
+    return [first, np.minimum(first + 1, size - 1), (places - first).astype(np.float32)]
+
+
+def _enlarger(model: Model) -> Model:
+    """A model from logits to the classes of a band of an image's rows.
+
+    Classes lie last: to gather single elements takes ten times as long.
+    """
+    make = Builder()
+
+    def table(name: str, dtype: DType, *dims: str | int) -> Any:
+        sizes = tuple(symbol(d) if isinstance(d, str) else d for d in dims)
+        inputs.append(make.input(name, dtype, sizes))
+        return inputs[-1]
+
+    inputs: list[Any] = []
+    value = table("logits", DType.FLOAT32, "h", "w", "classes")
+    for axis, name, size, shape in (
+        (0, "row", "rows", ("rows", 1, 1)),
+        (1, "column", "columns", ("columns", 1)),
+    ):
+        first, second = (table(f"{name}{k}", DType.INT64, size) for k in (0, 1))
+        share = table(f"{name}_share", DType.FLOAT32, *shape)
+        near, far = (make.add(Gather(axis), value, i) for i in (first, second))
+        step = make.add(Mul(), make.add(Sub(), far, near), share)
+        value = make.add(Add(), near, step)
+    result = make.add(ArgMax(2, keepdims=False), value)
+    return load(make.graph("enlarge", inputs, [result]), device=model.device)
