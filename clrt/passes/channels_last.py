@@ -46,6 +46,8 @@ _RANKS = (3, 4, 5)
 _GROUP_MAPS = 8
 # Channels of an image, which its first convolution reads as they lie.
 _IMAGE_CHANNELS = range(2, 5)
+# Nodes that may bring an image to its first convolution: it is scaled, cut, padded.
+_IMAGE_STEPS = 8
 
 
 class UseChannelsLast(Pass):
@@ -85,8 +87,22 @@ def _reads_image(node: Node) -> bool:
     op, x, w = node.op, node.arg(0), node.arg(1)
     assert isinstance(op, Convolution) and x.shape is not None and w.type.static_shape is not None
     few = len(x.shape) == 4 and op.group == 1 and w.type.static_shape[1] in _IMAGE_CHANNELS
-    padded = not op.auto_pad.startswith("SAME")
-    return few and padded and len(node.inputs) <= 3 and prod(w.type.static_shape[2:]) > 1
+    padded = not op.auto_pad.startswith("SAME") and prod(w.type.static_shape[2:]) > 1
+    return few and padded and len(node.inputs) <= 3 and _is_near_input(x)
+
+
+def _is_near_input(value: Value) -> bool:
+    """Whether a value is made of an input of the graph by few steps, no convolution among them."""
+    for _ in range(_IMAGE_STEPS):
+        if value.producer is None:
+            return True
+        if isinstance(value.producer.op, (Transpose, Convolution)):
+            return False
+        first = value.producer.input(0)
+        if first is None:
+            return False
+        value = first
+    return False
 
 
 def _from_image(build: Builder, node: Node, op: Convolution, steps: tuple[Step, ...]) -> Value:

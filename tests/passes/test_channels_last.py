@@ -82,7 +82,7 @@ BETWEEN = {
         '%b: float32[N,8,H + 4,W + 2] = Pad{mode="reflect"}(%a, %p)',
         0,
     ),
-    "an op of its own": ("%b: float32[N,2,2*H,2*W] = DepthToSpace{blocksize=2}(%a)", 1),
+    "an op of its own": ("%b: float32[N,2,2*H,2*W] = DepthToSpace{blocksize=2}(%a)", 2),
 }
 
 
@@ -104,6 +104,13 @@ def test_an_image_is_read_as_it_lies(channels: int) -> None:
     body = f"{weights}%y: float32[N,8,H + 1,W - 1] = {conv}"
     found = ops(prepared(body, f"%x: float32[N,{channels},H,W]"))
     assert found["Transpose"] == (2 if channels == 5 else 1)
+
+
+def test_a_chain_of_few_channels_stays_in_one_layout() -> None:
+    weights = "const %w: float32[3,3,3,3] = ...\n"
+    body = f"{weights}%a: float32[N,3,H,W] = {CONV}(%x, %w)\n%b: float32[N,3,H,W] = Relu(%a)\n"
+    found = ops(prepared(f"{body}%y: float32[N,3,H,W] = {CONV}(%b, %w)", "%x: float32[N,3,H,W]"))
+    assert found["Transpose"] == 1
 
 
 def test_a_vector_of_channels_needs_no_transpose() -> None:
