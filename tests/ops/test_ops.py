@@ -57,6 +57,7 @@ SMALL: dict[str, dict[str, int]] = {
     "argmax_rows": {"T_VW": 4},
     "batch_normalization_cpu": {"T_VW": 4},
     "conv_depthwise_cpu": {"T_VW": 4},
+    "conv_image_cpu": {"T_MR": 3, "T_NV": 2, "T_VW": 4},
     "conv_rows_cpu": {"T_MR": 3, "T_NV": 2, "T_VW": 4, "T_MC": 7},
     "cum_columns": {"T_VW": 4, "T_NV": 2},
     "fused_attention_cpu": {"T_VW": 4, "T_NQ": 2, "T_MK": 3, "T_MV": 2, "T_KB": 6},
@@ -73,6 +74,7 @@ SMALL: dict[str, dict[str, int]] = {
     "rotary_cpu": {"T_VW": 4},
     "softmax_columns": {"T_VW": 4, "T_NV": 2},
     "softmax_cpu": {"T_VW": 4, "T_ROWS": 3},
+    "winograd_cpu": {"T_MR": 3, "T_NV": 2, "T_VW": 4},
 }
 
 
