@@ -212,6 +212,10 @@ class Op(IrOp):
         """The outputs, where the host drives the node: a size in them depends on the data."""
         return self.compute(*(None if x is None else host.read(x) for x in inputs))
 
+    def is_view(self, inputs: Types) -> bool:
+        """Whether it is a view of inputs whose shapes are all numbers."""
+        return self.view
+
     def in_donated(self) -> Op:
         """The op where the memory of input 0 is donated and its output may take it over."""
         return self

@@ -150,7 +150,8 @@ class StepsWalk(Walk):
         height = ceil_div(tiles, stripes) * self.tunables["T_MR"]
         groups = self.directions * ceil_div(self.batch, height) * ceil_div(blocks, span)
         sizes = {"depth": depth, "height": height, "span": span, **self.sizes}
-        ends = ((s, min(s + steps, self.time)) for s in range(0, self.time, steps))
+        starts = range(0, self.time, steps) if steps < self.time else (0,)
+        ends = ((s, min(s + steps, self.time)) for s in starts)
         return [
             launch(spec, (groups,), (1,), flops * (e - s), step=s, end=e, **tensors, **sizes)
             for s, e in ends
