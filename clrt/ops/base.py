@@ -82,7 +82,11 @@ def mapping(value: Held) -> dict[Any, Any]:
 def shapes_of(values: Mapping[str, Held]) -> dict[str, tuple[int, ...]]:
     """The shapes of the tensors among values, by name."""
     others = (list, dict, type(None))
-    return {n: tuple(tensor(x).shape) for n, x in values.items() if not isinstance(x, others)}
+    return {
+        n: x.shape if type(x) is np.ndarray else tuple(tensor(x).shape)
+        for n, x in values.items()
+        if not isinstance(x, others)
+    }
 
 
 def _unlike(value: Held, wanted: str) -> ModelError:
