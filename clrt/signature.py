@@ -206,9 +206,13 @@ class Signature:
         return dict(zip(*columns, strict=True))
 
     def _tensor(self, spec: TensorSpec, given: Any) -> Feed:
-        if type(given) is np.ndarray and given.dtype == spec.dtype.numpy:
-            if given.flags.c_contiguous and spec.dtype is not DType.STRING:
-                return given
+        if (
+            type(given) is np.ndarray
+            and given.dtype == spec.dtype.numpy
+            and given.flags.c_contiguous
+            and spec.dtype is not DType.STRING
+        ):
+            return given
         if isinstance(given, DeviceTensor):
             if given.session.context != self._session.context:
                 raise DeviceError(

@@ -67,7 +67,7 @@ class StepsWalk(Walk):
         self.tunables = ctx.tunables(STEPS)
         self.depth = node.arg(0).dims[2]
         # Whether the kernel multiplies the inputs, too.
-        self.inner = 0 < self.depth and self.time <= self.shares.inner_steps
+        self.inner = self.depth > 0 and self.time <= self.shares.inner_steps
 
     def launches(self) -> list[Launch]:
         node, r = self.node, self.node.arg(2)
