@@ -171,7 +171,7 @@ def _by_rows(
 
 
 @dataclass(frozen=True)
-class Part:
+class CopyPart:
     """Rows of `width` elements each, `source` elements apart in src and `target` in dst."""
 
     src: BufferArg
@@ -181,7 +181,7 @@ class Part:
     target: int
 
 
-def copy_parts(ctx: Lowering, parts: Sequence[Part], dtype: DType, rows: int) -> list[Launch]:
+def copy_parts(ctx: Lowering, parts: Sequence[CopyPart], dtype: DType, rows: int) -> list[Launch]:
     """Launches that copy the same number of rows of several parts, on CPUs four parts each."""
     parts = [p for p in parts if rows * p.width]
     if not ctx.caps.is_cpu or len(parts) < 2:
@@ -193,7 +193,7 @@ def copy_parts(ctx: Lowering, parts: Sequence[Part], dtype: DType, rows: int) ->
         some = parts[first : first + _PARTS]
         height = clamp(rows, 1, ceil_div(_ITEM_ELEMS, sum(p.width for p in some)))
         pieces = ceil_div(_largest(*(p.width for p in some)), _ITEM_ELEMS)
-        idle = Part(unused(some[0].src.buffer), unused(some[0].dst.buffer), 0, 0, 0)
+        idle = CopyPart(unused(some[0].src.buffer), unused(some[0].dst.buffer), 0, 0, 0)
         args: dict[str, Any] = {}
         for i, part in enumerate([*some, *[idle] * (_PARTS - len(some))]):
             args |= {f"x{i}": part.src, f"y{i}": part.dst, f"width{i}": part.width}

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from clrt.ir.dims import Shape
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Patch, Value
-from clrt.ir.op import IrOp, TensorType
+from clrt.ir.op import IrOp
 from clrt.ops.attention.fused_rotary import FusedRotary
 from clrt.ops.movement.concat import Concat
 from clrt.ops.movement.transpose import Transpose
@@ -58,8 +58,7 @@ class FuseRotary(Pass):
         assert isinstance(found, _Rotation)
         heads, y = found.heads, match.root.output
         op = FusedRotary(heads.count, heads.size, heads.offset)
-        tables = [reshape(build, t, Value("", _full(t))) for t in (found.cos, found.sin)]
-        rotated = build.add(op, merged(build, heads), *tables)
+        rotated = build.add(op, merged(build, heads), found.cos, found.sin)
         split: Shape = (heads.batch, heads.length, heads.count, heads.size)
         like = Value("", type(y.type)(y.dtype, split))
         apart = build.add(Transpose((0, 2, 1, 3)), reshape(build, rotated, like))
@@ -111,12 +110,6 @@ def _columns(value: Value) -> tuple[Value, tuple[int, int], Node] | None:
     return None if part is None else (part[0], (part[1], part[1] + shape[-1]), node)
 
 
-def _full(table: Value) -> TensorType:
-    """The type of a table with four axes."""
-    shape = table.shape
-    return TensorType(table.dtype, None if shape is None else (*(1,) * (4 - len(shape)), *shape))
-
-
 def _with_heads(
     x: Value, cos: Value, sin: Value, nodes: list[Node], result: Value
 ) -> _Rotation | str:
@@ -131,7 +124,7 @@ def _with_heads(
         return "its heads are scaled or repeated before"
     op = FusedRotary(heads.count, heads.size)
     for table in (cos, sin):
-        if not op.table_fits(_full(table), heads.batch, heads.length):
+        if not op.table_fits(table.type, heads.batch, heads.length):
             return f"a table {table.type} does not fit x {x.type}"
     if not keeps_shape(cos, sin):
         return f"the tables {cos.type} and {sin.type} differ in shape"

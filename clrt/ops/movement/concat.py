@@ -14,7 +14,7 @@ from clrt.ir.dims import Dim, differ, same
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.spec import BufferArg, Launch
-from clrt.kernels.strided import Part, copy_parts
+from clrt.kernels.strided import CopyPart, copy_parts
 from clrt.kernels.variant import Lowering, Variant
 from clrt.ops.base import Accuracy, OnnxNode, Op, Types
 from clrt.ops.checks import need, normalize_axis
@@ -31,7 +31,7 @@ def _emit_concat(node: Node, ctx: Lowering) -> list[Launch]:
         assert x is not None
         width = count(x.dims[axis:])
         place = BufferArg(y, at)
-        parts.append(Part(BufferArg(x), place, width, width, count(y.dims[axis:])))
+        parts.append(CopyPart(BufferArg(x), place, width, width, count(y.dims[axis:])))
         at += width
     return copy_parts(ctx, parts, y.dtype, count(y.dims[:axis]))
 
@@ -87,7 +87,7 @@ def _emit_split(node: Node, ctx: Lowering) -> list[Launch]:
     for y in node.outputs:
         width = count(y.dims[axis:])
         place = BufferArg(x, at)
-        parts.append(Part(place, BufferArg(y), width, count(x.dims[axis:]), width))
+        parts.append(CopyPart(place, BufferArg(y), width, count(x.dims[axis:]), width))
         at += width
     return copy_parts(ctx, parts, x.dtype, count(x.dims[:axis]))
 

@@ -152,10 +152,15 @@ class StepsWalk(Walk):
         sizes = {"depth": depth, "height": height, "span": span, **self.sizes}
         starts = range(0, self.time, steps) if steps < self.time else (0,)
         ends = ((s, min(s + steps, self.time)) for s in starts)
-        return [
-            launch(spec, (groups,), (1,), flops * (e - s), step=s, end=e, **tensors, **sizes)
-            for s, e in ends
-        ]
+        launches = []
+        for s, e in ends:
+            part = {"y": BufferArg(self.node.output, 0, (e - s) * self.state_elems)}
+            if depth == 0:
+                gates = (e - s) * self.state_elems * self.op.gates
+                part["gx"] = BufferArg(tensors["gx"], 0, gates)
+            args = {**tensors, **part, **sizes, "step": s, "end": e}
+            launches.append(launch(spec, (groups,), (1,), flops * (e - s), **args))
+        return launches
 
 
 # Inputs that may be missing, by place.
