@@ -78,6 +78,8 @@ class Signature:
         self.outputs = tuple(_spec(name, v) for name, v in pairs)
         self.held = frozenset(s.name for s in self.outputs if s.kind != "tensor")
         self._types = [v.type for v in graph.inputs]
+        self._names = dict.fromkeys(v.name for v in graph.inputs).keys()
+        self._outputs = [s.name for s in self.outputs]
         self._session = session
 
     def wanted(self, outputs: Sequence[str] | None) -> list[str]:
@@ -86,7 +88,7 @@ class Signature:
         Raises:
             InputError: There is none of a name.
         """
-        names = [s.name for s in self.outputs]
+        names = self._outputs
         if outputs is None:
             return names
         if not isinstance(outputs, Iterable):
@@ -158,12 +160,14 @@ class Signature:
         Raises:
             InputError: It is not so.
         """
-        names = [s.name for s in self.inputs]
+        names = self._names
+        if given.keys() == names:
+            return
         unknown = [n for n in given if n not in names]
         missing = [n for n in names if n not in given]
         if unknown:
             raise InputError(
-                f"The model has no input '{unknown[0]}'.{_near(unknown[0], missing or names)} "
+                f"The model has no input '{unknown[0]}'.{_near(unknown[0], missing or [*names])} "
                 f"It takes: {', '.join(map(str, self.inputs))}."
             )
         if missing:
@@ -202,6 +206,13 @@ class Signature:
         return dict(zip(*columns, strict=True))
 
     def _tensor(self, spec: TensorSpec, given: Any) -> Feed:
+        if (
+            type(given) is np.ndarray
+            and given.dtype == spec.dtype.numpy
+            and given.flags.c_contiguous
+            and spec.dtype is not DType.STRING
+        ):
+            return given
         if isinstance(given, DeviceTensor):
             if given.session.context != self._session.context:
                 raise DeviceError(

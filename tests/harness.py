@@ -12,6 +12,7 @@ from clrt.device.caps import DeviceCaps
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Node, Value
 from clrt.ir.op import Array, IrOp, TensorType
+from clrt.kernels.tuned import TUNED
 from clrt.knobs import DEVICE
 from clrt.ops.base import Accuracy, Op
 from clrt.plan.plan import Plan, make_plan
@@ -81,10 +82,17 @@ def sample_graph(sample: Sample) -> Graph:
 
 
 def plan_graph(graph: Graph, caps: DeviceCaps, tunables: Mapping[str, int] | None = None) -> Plan:
-    """The plan of a graph whose input shapes are numbers; tunables go before tuning records."""
+    """The plan of a graph whose input shapes are numbers.
+
+    Args:
+        tunables: In place of the tuning records; each kernel takes those that it has.
+    """
 
     def lookup(kernel: str) -> Mapping[str, int]:
-        return tunables if tunables is not None else record_for(kernel, caps)
+        if tunables is None:
+            return record_for(kernel, caps)
+        own = TUNED[kernel].defaults if kernel in TUNED else tunables
+        return {name: value for name, value in tunables.items() if name in own}
 
     return make_plan(specialise(graph, {}), caps, lookup)
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
 
 from clrt.device.caps import DeviceCaps
 from clrt.errors import UnsupportedError
 from clrt.ir.dtypes import DType
+from clrt.ir.traced import pure
 from clrt.kernels.spec import (
     BufferArg,
     KernelSpec,
@@ -20,6 +21,7 @@ from clrt.kernels.spec import (
     numbered,
     pieces_per_group,
     round_up,
+    unused,
 )
 from clrt.kernels.variant import Lowering
 
@@ -29,6 +31,7 @@ MAX_RANK = 6
 _ITEM_ELEMS = 8192
 _SIDE = 16
 _LEAST_SIDE = 4
+_PARTS = 4  # of a launch of copy_parts_cpu
 _SHARE = 1024  # elements of a work-item that walks places
 
 
@@ -165,3 +168,43 @@ def _by_rows(
     items = ceil_div(d[5], width) * ceil_div(rows, height) * (prod(d[:4]) if tiled else 1)
     steps = numbered("d", d) | numbered("s", s) | numbered("t", t)
     return (items,), steps | {"height": height, "width": width, "tiled": int(tiled)}
+
+
+@dataclass(frozen=True)
+class CopyPart:
+    """Rows of `width` elements each, `source` elements apart in src and `target` in dst."""
+
+    src: BufferArg
+    dst: BufferArg
+    width: int
+    source: int
+    target: int
+
+
+def copy_parts(ctx: Lowering, parts: Sequence[CopyPart], dtype: DType, rows: int) -> list[Launch]:
+    """Launches that copy the same number of rows of several parts, on CPUs four parts each."""
+    # A part that is empty at some sizes makes no other kernel of it.
+    is_one = len(parts) < 2
+    parts = [p for p in parts if rows * p.width]
+    if not ctx.caps.is_cpu or is_one:
+        views = ((p, (rows, p.width), (p.source, 1), (p.target, 1)) for p in parts)
+        return [x for p, *v in views for x in copy_launches(ctx, p.src, p.dst, dtype, *v)]
+    spec = KernelSpec.of("movement/copy_strided.cl", "copy_parts_cpu", DATA_T=dtype.cl_bits, CPU=1)
+    launches = []
+    for first in range(0, len(parts), _PARTS):
+        some = parts[first : first + _PARTS]
+        height = clamp(rows, 1, ceil_div(_ITEM_ELEMS, sum(p.width for p in some)))
+        pieces = ceil_div(_largest(*(p.width for p in some)), _ITEM_ELEMS)
+        idle = CopyPart(unused(some[0].src.buffer), unused(some[0].dst.buffer), 0, 0, 0)
+        args: dict[str, Any] = {}
+        for i, part in enumerate([*some, *[idle] * (_PARTS - len(some))]):
+            args |= {f"x{i}": part.src, f"y{i}": part.dst, f"width{i}": part.width}
+            args |= {f"s{i}": part.source, f"t{i}": part.target}
+        args |= {"rows": rows, "height": height, "pieces": pieces, "width": _ITEM_ELEMS}
+        launches.append(launch(spec, (ceil_div(rows, height) * pieces,), (1,), **args))
+    return launches
+
+
+@pure
+def _largest(*numbers: int) -> int:
+    return max(numbers)

@@ -82,7 +82,11 @@ def mapping(value: Held) -> dict[Any, Any]:
 def shapes_of(values: Mapping[str, Held]) -> dict[str, tuple[int, ...]]:
     """The shapes of the tensors among values, by name."""
     others = (list, dict, type(None))
-    return {n: tuple(tensor(x).shape) for n, x in values.items() if not isinstance(x, others)}
+    return {
+        n: x.shape if type(x) is np.ndarray else tuple(tensor(x).shape)
+        for n, x in values.items()
+        if not isinstance(x, others)
+    }
 
 
 def _unlike(value: Held, wanted: str) -> ModelError:
@@ -211,6 +215,10 @@ class Op(IrOp):
     def drive(self, inputs: Sequence[Held], host: HostContext) -> Sequence[Held]:
         """The outputs, where the host drives the node: a size in them depends on the data."""
         return self.compute(*(None if x is None else host.read(x) for x in inputs))
+
+    def is_view(self, inputs: Types) -> bool:
+        """Whether it is a view of inputs whose shapes are all numbers."""
+        return self.view
 
     def in_donated(self) -> Op:
         """The op where the memory of input 0 is donated and its output may take it over."""

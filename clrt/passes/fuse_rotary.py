@@ -20,7 +20,7 @@ from clrt.passes.matching import keeps_shape, operand_orders, produced_by
 
 @dataclass
 class _Rotation:
-    """x [B, H, S, D] and its tables [B or 1, 1, S or 1, D]."""
+    """x [B, H, S, D] and its tables, which broadcast to [B or 1, 1, S or 1, D]."""
 
     x: Value
     cos: Value

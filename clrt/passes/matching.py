@@ -138,13 +138,7 @@ def is_elementwise(node: Node | None) -> bool:
 
 def moves_ones(node: Node) -> bool:
     """Whether a node is a Transpose that moves only axes of size 1, if any."""
-    if not isinstance(node.op, Transpose):
-        return False
-    shape = node.arg(0).shape
-    if shape is None:
-        return False
-    kept = [a for a in node.op.order(len(shape)) if not same(shape[a], 1)]
-    return kept == sorted(kept)
+    return isinstance(node.op, Transpose) and node.op.is_view(node.input_types)
 
 
 def has_one_element(value: Value) -> bool:

@@ -161,4 +161,4 @@ def buffer_lifetimes(
 def is_view(node: Node) -> bool:
     """Whether a node only gives its input another shape."""
     assert isinstance(node.op, Op)
-    return node.op.view
+    return node.op.is_view(node.input_types)

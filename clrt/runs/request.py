@@ -14,7 +14,7 @@ from clrt.runtime.tensors import DeviceTensor
 from clrt.signature import Signature
 
 
-@dataclass(frozen=True)
+@dataclass(slots=True)
 class RunRequest:
     """A call of `Model.run` or `Model.submit`.
 
@@ -59,7 +59,9 @@ class RunRequest:
         names = signature.wanted(outputs)
         feeds = signature.feeds(inputs)
         donated = signature.donated(feeds, donate) if donate else frozenset[str]()
-        wanted = {**dict.fromkeys(names, device_outputs), **dict.fromkeys(kept, True)}
+        wanted = dict.fromkeys(names, device_outputs)
+        for name in kept:
+            wanted[name] = True
         return cls(feeds, wanted, donated, names, device_outputs, signature.held, state)
 
     def for_user(self, results: Mapping[str, Held]) -> dict[str, Any]:
@@ -75,6 +77,8 @@ def _for_user(value: Held, device_outputs: bool, held: bool) -> Any:
     Args:
         held: Whether it is, or is from, a container: these hold inputs and constants themselves.
     """
+    if type(value) is np.ndarray and value.dtype.kind != "U" and not held:
+        return value
     if isinstance(value, list):
         return [_for_user(item, device_outputs, held) for item in value]
     if isinstance(value, DeviceTensor):

@@ -91,6 +91,11 @@ class Room:
 
     def _take(self, stage: Stage) -> BoundPlan | None:
         """The stage bound to an arena; None where somebody has to end before."""
+        for slabs in self._idle:
+            bound = stage.bound.get(slabs)
+            if bound is not None and bound.ready:
+                self._idle.remove(slabs)
+                return bound
         if not self._idle and len(self._in_use) >= MOST_ARENAS:
             self._check_others(stage)
             return None

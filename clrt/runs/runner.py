@@ -147,7 +147,9 @@ class Runner:
     def _leave(self) -> None:
         with self.lock:
             self._running.remove(get_ident())
-            frees = self.stop.requested and not self._running
+            if not self.stop.requested:
+                return
+            frees = not self._running
             self.lock.notify_all()
         if frees:
             self._free()

@@ -51,7 +51,7 @@ class Task:
         feeds: Mapping[str, Held],
         wanted: Mapping[str, bool],
         donated: Collection[str] = (),
-    ) -> dict[str, Held]:
+    ) -> Mapping[str, Held]:
         """The outputs of the model.
 
         Args:
@@ -121,7 +121,7 @@ class Task:
         feeds: Mapping[str, Held],
         wanted: Mapping[str, bool] | None,
         donated: Collection[str],
-    ) -> dict[str, Held]:
+    ) -> Mapping[str, Held]:
         """The outputs of a graph.
 
         Args:
@@ -138,9 +138,11 @@ class Task:
                 stage = self._stage(graph, feeds, wanted, set(donated) - later, known)
                 graph_break = stage.graph_break
             if graph_break is None:
-                results, missing = _split(graph, feeds, wanted)
-                if missing:
-                    results.update(self._execute(stage, feeds, missing))
+                there, missing = _split(graph, feeds, wanted)
+                made = self._execute(stage, feeds, missing) if missing else {}
+                if wanted is not None and not there:
+                    return made
+                results = {**there, **made}
                 return {n: results[n] for n in graph.output_names if n in results}
             feeds = self._pass_break(stage, graph_break, feeds)
             known = {n: _on_host(feeds[n]) for n in graph_break.known}
@@ -179,7 +181,7 @@ class Task:
 
     def _execute(
         self, stage: Stage, feeds: Mapping[str, Held], outputs: Mapping[str, bool]
-    ) -> dict[str, Feed]:
+    ) -> Mapping[str, Feed]:
         """Runs a stage where there is room for it."""
         execution = self._begin(stage, feeds, outputs)
         was_ready = execution.bound.ready
@@ -224,15 +226,16 @@ class Task:
 
 def _split(
     graph: Graph, feeds: Mapping[str, Held], wanted: Mapping[str, bool] | None
-) -> tuple[dict[str, Held], dict[str, bool]]:
+) -> tuple[dict[str, Held], Mapping[str, bool]]:
     """The outputs that are there without a plan, and the others with whether each stays."""
-    pairs = list(zip(graph.output_names, graph.outputs, strict=True))
     there = {
         n: _value(v, feeds)
-        for n, v in pairs
+        for n, v in zip(graph.output_names, graph.outputs, strict=True)
         if v.type.on_host or (wanted is None and _is_there(v, feeds))
     }
     all_wanted = dict.fromkeys(graph.output_names, True) if wanted is None else wanted
+    if not there:
+        return there, all_wanted
     return there, {n: stays for n, stays in all_wanted.items() if n not in there}
 
 

@@ -81,9 +81,11 @@ class BoundPlan:
     # The driver keeps no memory alive that the host has given it.
     _used: dict[int, TrackedBuffer] = field(default_factory=dict)
     _patcher: Patcher | None = None
+    _views: dict[Value, Array | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._own = Weights(self.session)
+        self.slabs.views[self] = self._views
         self.session.connection.owners.add(self)
 
     @property
@@ -259,10 +261,9 @@ class BoundPlan:
 
     def host_memory(self, value: Value) -> Array | None:
         """Where a value lies in the arena, as an array, where that is the host's memory."""
-        views = self.slabs.views
-        if value not in views:
-            views[value] = self._find_host_memory(value)
-        return views[value]
+        if value not in self._views:
+            self._views[value] = self._find_host_memory(value)
+        return self._views[value]
 
     def _find_host_memory(self, value: Value) -> Array | None:
         if self.plan.root(value) not in self.plan.places:

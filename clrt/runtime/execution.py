@@ -35,7 +35,7 @@ class StepRecorder(Protocol):
         """Runs every step, in order, and waits for the last."""
 
 
-@dataclass(eq=False)
+@dataclass(eq=False, slots=True)
 class Execution:
     """One run of a bound plan, from `start` to `finish`.
 
@@ -217,6 +217,10 @@ class Execution:
         moves, enqueue = self._moves, cl.enqueue_nd_range_kernel
         queue = moves.queue
         steps = cast(list[Enqueue], self.bound.steps)
+        if len(steps) == 1:  # held back it would only begin later
+            (step,) = steps
+            moves.last = enqueue(queue, step.kernel, step.global_size, step.local_size)
+            return
         with self.lane.holding() as gate:
             for step in steps[:_HELD]:
                 moves.last = enqueue(

@@ -19,14 +19,16 @@ class Slabs:
 
     Attributes:
         generation: Counts reallocations: plans bound to an older one bind again.
-        views: Inputs and outputs of plans as arrays, where the host has this memory: to find one
-            takes 3 us.
+        views: By bound plan, its inputs and outputs as arrays, where the host has this memory: to
+            find one takes 3 us.
     """
 
     session: Session
     buffers: list[TrackedBuffer] = field(default_factory=list)
     generation: int = 0
-    views: WeakKeyDictionary[Value, Array | None] = field(default_factory=WeakKeyDictionary)
+    views: WeakKeyDictionary[object, dict[Value, Array | None]] = field(
+        default_factory=WeakKeyDictionary
+    )
 
     def __post_init__(self) -> None:
         self.session.connection.owners.add(self)
@@ -44,7 +46,7 @@ class Slabs:
             return
         # What is too small goes first: there may be no room for both.
         self.generation += 1
-        self.views.clear()
+        self._forget_views()
         del self.buffers[same:]
         for size in wanted[same:]:
             self.buffers.append(self.session.allocate(size))
@@ -60,6 +62,10 @@ class Slabs:
 
     def clear(self) -> None:
         """Frees the device memory."""
-        self.views.clear()
+        self._forget_views()
         self.buffers.clear()
         self.generation += 1
+
+    def _forget_views(self) -> None:
+        for views in self.views.values():
+            views.clear()

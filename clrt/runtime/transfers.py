@@ -68,6 +68,9 @@ class Transfers:
 
     def _feed(self, value: Value, feed: Feed) -> None:
         bound, queue = self.bound, self.queue
+        if type(feed) is np.ndarray and (host := bound.host_memory(value)) is not None:
+            host[...] = feed
+            return
         is_external = self.leases is not None and value in self.leases.by_root
         if feed.nbytes == 0 or not (is_external or value in bound.plan.places):
             return
@@ -76,9 +79,6 @@ class Transfers:
             if target is not feed.buffer:
                 size = feed.nbytes
                 cl.enqueue_copy(queue, target, feed.buffer, dst_offset=offset, byte_count=size)
-            return
-        if not is_external and (host := bound.host_memory(value)) is not None:
-            host[...] = feed
             return
         target, offset = bound.bytes_of(value)
         self._note(cl.enqueue_copy(queue, target, feed, dst_offset=offset, is_blocking=False))

@@ -102,4 +102,26 @@ void copy_strided_cpu(IN(DATA_T, src), OUT(DATA_T, dst), AXES(d), AXES(s), AXES(
     }
   }
 }
+
+// Up to four copies of rows side by side, as Concat and Split make: part i has `width<i>` elements in
+// each of `rows` rows, s<i> apart in x<i> and t<i> apart in y<i>. A work-item has `height` rows and, of
+// `pieces` of each row, one of `width` elements.
+#define PART(i) \
+  IN(DATA_T, x##i), OUT(DATA_T, y##i), const IDX_T width##i, const IDX_T s##i, const IDX_T t##i
+#define COPY_PART(i)                                                                     \
+  for (IDX_T row = first; row < end && begin < width##i; ++row)                          \
+    copy_row(AT(y##i) + row * t##i + begin, AT(x##i) + row * s##i + begin,               \
+             min(width, width##i - begin), 1, 1);
+
+__kernel SINGLE_ITEM
+void copy_parts_cpu(PART(0), PART(1), PART(2), PART(3), const IDX_T rows, const IDX_T height,
+                    const IDX_T pieces, const IDX_T width) {
+  const IDX_T first = (IDX_T)get_global_id(0) / pieces * height;
+  const IDX_T end = min(first + height, rows);
+  const IDX_T begin = (IDX_T)get_global_id(0) % pieces * width;
+  COPY_PART(0)
+  COPY_PART(1)
+  COPY_PART(2)
+  COPY_PART(3)
+}
 #endif

@@ -69,6 +69,7 @@ SMALL: dict[str, dict[str, int]] = {
     "gemm_gpu": {"T_RM": 1, "T_RN": 2, "T_TK": 4},
     "layer_normalization_cpu": {"T_VW": 4, "T_ROWS": 3},
     "pool_rows": {"T_VW": 4},
+    "recurrent_steps": {"T_MR": 3, "T_VW": 4},
     "reduce_columns": {"T_VW": 4, "T_NV": 2},
     "reduce_rows": {"T_VW": 4, "T_ROWS": 3},
     "rotary_cpu": {"T_VW": 4},

@@ -63,6 +63,12 @@ def test_heads_of_a_projection(halves: str, total: str) -> None:
     )
 
 
+def test_tables_of_fewer_axes() -> None:
+    tables = "%cos: float32[S,8], %sin: float32[S,8]"
+    rotary = "%r: float32[B,S,24] = clrt.FusedRotary{num_heads=3, head_size=8}(%x, %cos, %sin)"
+    check(PASSES, "%x: float32[B,3,S,8], " + tables, SLICES + TURN + SUMS[0], rotary + AFTER)
+
+
 def test_heads_apart() -> None:
     check(
         PASSES,

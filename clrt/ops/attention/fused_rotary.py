@@ -63,7 +63,8 @@ class FusedRotary(Op):
     """x cos + turn(x) sin by head; turn swaps the halves of a head, and negates the then first.
 
     Inputs: x with its heads side by side `[B, S, W]`, from column `offset` on, or by head
-    `[B, H, S, D]`; cos and sin `[B or 1, 1, S or 1, D]`, D even. Output: `[B, S, H * D]`.
+    `[B, H, S, D]`; cos and sin, which broadcast to `[B or 1, 1, S or 1, D]`, D even. Output:
+    `[B, S, H * D]`.
 
     Source: clrt; Su et al., RoFormer (2021), with the halves of a head as pairs as in GPT-NeoX.
     """
@@ -106,11 +107,12 @@ class FusedRotary(Op):
 
     def table_fits(self, table: TensorType, batch: Dim, places: Dim) -> bool:
         """Whether a table's dims are 1, or those of x where it has such an axis."""
-        if table.shape is None or len(table.shape) != 4:
+        if table.shape is None or not 1 <= len(table.shape) <= 4:
             return False
-        pairs = zip(table.shape, (batch, 1, places, self.head_size), strict=True)
+        full = (*(1,) * (4 - len(table.shape)), *table.shape)
+        pairs = zip(full, (batch, 1, places, self.head_size), strict=True)
         fits = [same(dim, 1) or same(dim, goal) for dim, goal in pairs]
-        return all(fits) and same(table.shape[3], self.head_size)
+        return all(fits) and same(full[3], self.head_size)
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         x, cos, sin = inputs

@@ -34,6 +34,7 @@ from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering, Variant, reject_but_float32
 from clrt.ops.base import Op, Types
 from clrt.ops.conv.conv import FusedConv
+from clrt.ops.conv.lines import product_of_lines
 from clrt.ops.conv.row_products import geometry, product_of, zeros
 from clrt.ops.conv.winograd import emit_winograd, reject_winograd
 from clrt.ops.registry import register
@@ -114,6 +115,8 @@ def _emit_rows(node: Node, ctx: Lowering) -> list[Launch]:
         return []
     if _is_pointwise(node):
         return emit_cpu(product, ctx)
+    if (lines := product_of_lines(node, product, ctx)) is not None:
+        return emit_cpu(lines, ctx)
     product.epilogue.check_vectors()
     w, op = node.arg(1), node.op
     assert isinstance(op, ChannelsLastConv)

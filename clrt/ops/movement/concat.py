@@ -14,7 +14,7 @@ from clrt.ir.dims import Dim, differ, same
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.spec import BufferArg, Launch
-from clrt.kernels.strided import contiguous_strides, copy_launches
+from clrt.kernels.strided import CopyPart, copy_parts
 from clrt.kernels.variant import Lowering, Variant
 from clrt.ops.base import Accuracy, OnnxNode, Op, Types
 from clrt.ops.checks import need, normalize_axis
@@ -26,16 +26,14 @@ def _emit_concat(node: Node, ctx: Lowering) -> list[Launch]:
     assert isinstance(node.op, Concat)
     y = node.output
     axis = normalize_axis(node.op.axis, len(y.dims), node.op)
-    strides = contiguous_strides(y.dims)
-    launches, at = [], 0
+    parts, at = [], 0
     for x in node.inputs:
         assert x is not None
-        if count(x.dims):
-            place = BufferArg(y, at * strides[axis])
-            own = contiguous_strides(x.dims)
-            launches += copy_launches(ctx, BufferArg(x), place, x.dtype, x.dims, own, strides)
-        at += x.dims[axis]
-    return launches
+        width = count(x.dims[axis:])
+        place = BufferArg(y, at)
+        parts.append(CopyPart(BufferArg(x), place, width, width, count(y.dims[axis:])))
+        at += width
+    return copy_parts(ctx, parts, y.dtype, count(y.dims[:axis]))
 
 
 @register
@@ -85,15 +83,13 @@ def _emit_split(node: Node, ctx: Lowering) -> list[Launch]:
     assert isinstance(node.op, Split)
     x = node.arg(0)
     axis = normalize_axis(node.op.axis, len(x.dims), node.op)
-    strides = contiguous_strides(x.dims)
-    launches, at = [], 0
+    parts, at = [], 0
     for y in node.outputs:
-        if count(y.dims):
-            place = BufferArg(x, at * strides[axis])
-            own = contiguous_strides(y.dims)
-            launches += copy_launches(ctx, place, BufferArg(y), x.dtype, y.dims, strides, own)
-        at += y.dims[axis]
-    return launches
+        width = count(y.dims[axis:])
+        place = BufferArg(x, at)
+        parts.append(CopyPart(place, BufferArg(y), width, count(x.dims[axis:]), width))
+        at += width
+    return copy_parts(ctx, parts, x.dtype, count(x.dims[:axis]))
 
 
 # Each is listed in the file, and has a type.

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from clrt.errors import ModelError, ShapeError
+from clrt.ir.dims import Shape, same
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.spec import BufferArg, Launch
@@ -55,6 +56,15 @@ class Transpose(Op):
     def order(self, rank: int) -> tuple[int, ...]:
         """The permutation; reversed axes by default."""
         return tuple(reversed(range(rank))) if self.perm is None else self.perm
+
+    def moves_ones(self, shape: Shape) -> bool:
+        """Whether it moves only axes of size 1, if any."""
+        kept = [a for a in self.order(len(shape)) if not same(shape[a], 1)]
+        return kept == sorted(kept)
+
+    def is_view(self, inputs: Types) -> bool:
+        (x,) = inputs
+        return x is not None and x.shape is not None and self.moves_ones(x.shape)
 
     def infer(self, inputs: Types) -> list[TensorType]:
         x = need(inputs, 0, self)

@@ -12,6 +12,7 @@ from clrt.kernels.spec import Buffer, BufferArg, Launch, Scratch
 from clrt.kernels.strided import contiguous_strides, copy_launches
 from clrt.kernels.variant import Lowering
 from clrt.ops.recurrent.recurrent import Cell, Recurrent
+from clrt.ops.recurrent.recurrent_steps import STEPS_CPU
 from clrt.ops.recurrent.recurrent_walk import Walk, variants
 from clrt.ops.registry import register
 
@@ -79,7 +80,10 @@ class GRU(Recurrent):
     gates = 3
     defaults = ("Sigmoid", "Tanh")
     entry = "gru"
-    variants = variants(_walk)
+    variants = (STEPS_CPU, *variants(_walk))
+
+    def reject_steps(self) -> str | None:
+        return None if self.linear_before_reset else "the candidate reads the state that is reset"
 
     def features(self) -> dict[str, int]:
         return {"F_LINEAR": int(bool(self.linear_before_reset))}

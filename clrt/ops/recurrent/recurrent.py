@@ -260,6 +260,10 @@ class Recurrent(Op):
         rows = int(x.shape[0]) * int(x.shape[1])
         return 2 * rows * sum(count([int(d) for d in t.shape or ()]) for t in (w, r))
 
+    def reject_steps(self) -> str | None:
+        """Why `recurrent_steps` does not hold."""
+        return None
+
     def features(self) -> dict[str, int]:
         """Defines of the op's own."""
         return {}

@@ -62,17 +62,21 @@ class Walk:
             launches.append(check_launch(node, 4, self.time, "a sequence length"))
         if not self.time:
             return launches
-        x, w = node.arg(0), node.arg(1)
-        depth, wide = x.dims[2], op.gates * self.hidden
-        rows = self.time * self.batch
-        gx = self.gate_scratch(self.directions * rows * wide)
-        inputs = MatrixView(BufferArg(x), (0, depth, 1))
-        launches += self._product(gx, inputs, w, rows, wide, depth)
+        gx, product = self.multiply_inputs()
+        launches += product
         setup, step = self.step(gx, states)
         launches += setup
         for s in range(self.time):
             launches += step(s)
         return launches
+
+    def multiply_inputs(self) -> tuple[Scratch, list[Launch]]:
+        """The products of all inputs with W, [D, T B, G H], and what makes them."""
+        x, w = self.node.arg(0), self.node.arg(1)
+        depth, wide, rows = x.dims[2], self.op.gates * self.hidden, self.time * self.batch
+        gx = self.gate_scratch(self.directions * rows * wide)
+        inputs = MatrixView(BufferArg(x), (0, depth, 1))
+        return gx, self._product(gx, inputs, w, rows, wide, depth)
 
     def step(
         self, gx: Scratch, states: list[Buffer]
@@ -126,7 +130,7 @@ class Walk:
             DATA_T=self.dtype.cl,
             STORAGE=self.dtype.storage,
             GATE_T=self.gate_dtype.cl,
-            FUNCTIONS=self._functions(),
+            FUNCTIONS=self.functions(),
             VW=1,
             LENS_T=(DType.INT32 if lens is None else lens.dtype).cl,
             F_BIAS=int("bias" in given),
@@ -134,24 +138,30 @@ class Walk:
             F_PEEPHOLE=int("peephole" in given),
             **op.features(),
         )
-        first, second, third, _ = contiguous_strides(y.dims)
-        y_steps = (second, third, first) if op.layout else (first, second, third)
-        x_steps = (1, self.time) if op.layout else (self.batch, 1)
-        names = ("x_t", "x_b", "state_d", "state_b", "y_t", "y_d", "y_b")
-        args = dict(zip(names, (*x_steps, *self.state_strides, *y_steps), strict=True))
-        args |= dict(step=step, T=self.time, B=self.batch, H=self.hidden)
         return launch(
             kernel,
             (self.hidden, self.batch, self.directions),
             y=BufferArg(y, 0, self.state_elems),
             gx=BufferArg(gx, 0, self.state_elems * op.gates),
-            reverse=int(op.direction == "reverse"),
+            step=step,
             **tensors,
             **given,
-            **args,
+            **self.sizes,
         )
 
-    def _functions(self) -> Code:
+    @property
+    def sizes(self) -> dict[str, int]:
+        """Sizes and strides that the kernels take."""
+        op = self.op
+        first, second, third, _ = contiguous_strides(self.node.output.dims)
+        y_steps = (second, third, first) if op.layout else (first, second, third)
+        x_steps = (1, self.time) if op.layout else (self.batch, 1)
+        names = ("x_t", "x_b", "state_d", "state_b", "y_t", "y_d", "y_b")
+        steps = dict(zip(names, (*x_steps, *self.state_strides, *y_steps), strict=True))
+        reverse = int(op.direction == "reverse")
+        return {"reverse": reverse, "T": self.time, "B": self.batch, "H": self.hidden, **steps}
+
+    def functions(self) -> Code:
         """The activations act_0, act_1, … of (direction, x) in OpenCL C.
 
         Raises:
@@ -160,7 +170,9 @@ class Walk:
         clip = self.op.clip
         kind = compute_type(self.gate_dtype)
         high, low = (Literal(v, self.gate_dtype).cl() for v in (clip, -clip))
-        limited = Code("v = v > {0} ? {0} : v < {1} ? {1} : v;").fill(high, low)
+        limited = Code("v = PICK(v > {0}, {0}, v); v = PICK(v < {1}, {1}, v);").fill(
+            *(Code("({0})({1})").fill(kind, limit) for limit in (high, low))
+        )
         code = []
         for index, steps in enumerate(zip(*self.op.functions(self.gate_dtype), strict=True)):
             bodies = []

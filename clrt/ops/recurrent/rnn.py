@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from clrt.ir.op import Array
 from clrt.ops.recurrent.recurrent import Cell, Recurrent
+from clrt.ops.recurrent.recurrent_steps import STEPS_CPU
 from clrt.ops.recurrent.recurrent_walk import Walk, variants
 from clrt.ops.registry import register
 
@@ -15,7 +16,7 @@ from clrt.ops.registry import register
 class RNN(Recurrent):
     """h' = f(x W^T + h R^T + bias). Source: ONNX RNN, opset 1 to 22."""
 
-    variants = variants(Walk)
+    variants = (STEPS_CPU, *variants(Walk))
 
     def step(self, x: Array, states: list[Array], cell: Cell) -> list[Array]:
         (h,) = states

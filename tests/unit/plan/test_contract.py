@@ -12,7 +12,7 @@ CPU = DeviceCaps("p", "n", "v", "1", "cpu")
 # A row for each of two samples goes into a cache, which another node reads before.
 CACHE = """graph "g" (%cache: float32[2,8,4], %rows: float32[2,1,4], %at: int64[2]) {
   %next: float32[2,8,4] = TensorScatter{axis=-2, mode="linear"}(%cache, %rows, %at) @"scatter"
-  %y: float32[2,8,4] = Transpose{perm=[0, 1, 2]}(%next) @"turn"
+  %y: float32[8,2,4] = Transpose{perm=[1, 0, 2]}(%next) @"turn"
   return %next as "next", %y as "y"
 }
 """

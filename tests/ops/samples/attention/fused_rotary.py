@@ -19,7 +19,7 @@ def fused_rotary_samples(cls: type[FusedRotary]) -> Iterator[Sample]:
             op = cls(3, size, offset=5)
             x = rng.standard_normal((2, 4, 5 + 4 * size)).astype(dtype)
             apart = rng.standard_normal((2, 3, 4, size)).astype(dtype)
-            for shape in ((1, 1, 4, size), (2, 1, 4, size), (2, 1, 1, size)):
+            for shape in ((1, 1, 4, size), (2, 1, 4, size), (2, 1, 1, size), (4, size)):
                 tables = [rng.uniform(-1, 1, shape).astype(dtype) for _ in range(2)]
                 yield Sample(op, (x, *tables))
                 yield Sample(cls(3, size), (apart, *tables))

@@ -40,6 +40,8 @@ def channels_last_conv_samples(cls: type[ChannelsLastConv]) -> Iterator[Sample]:
         (cls(group=1), (0, 5, 5, 3), (3, 3, 3, 3)),
         (cls(group=2), (1, 200, 2), (2, 1, MAX_DEPTHWISE_TAPS + 1)),
         (cls(), (1, 5, 0), (3, 0, 2)),
+        (cls(strides=(3,)), (2, 17, 1), (30, 1, 7)),
+        (cls(strides=(2,), auto_pad="VALID"), (3, 9, 4), (5, 4, 3)),
     ]:
         yield make(op, x, w, (w[0],))
     # Images of few channels, and lines, of which each element is read for several positions.
@@ -64,6 +66,7 @@ def channels_last_conv_samples(cls: type[ChannelsLastConv]) -> Iterator[Sample]:
         ({"pads": around}, (2, 14, 13, 20), (33, 20, 3, 3), (14, 13)),
         ({"pads": around, "group": 2}, (2, 5, 6, 6), (8, 3, 3, 3), (5, 6)),
         ({"pads": around, "group": 9}, (2, 5, 6, 9), (9, 1, 3, 3), (5, 6)),
+        ({"strides": (1,)}, (2, 9, 3), (7, 3, 2), (8,)),
         ({"pads": (1, 1), "group": 8}, (2, 9, 8), (8, 1, 3), (9,)),
         ({"group": 8}, (2, 2, 5, 8), (8, 1, 2, 3), (1, 3)),
     ]:

@@ -1,0 +1,190 @@
+"""LSTM, GRU and RNN on CPUs by one kernel: all steps in one launch, as far as that is faster."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, ClassVar
+
+import numpy as np
+
+from clrt.device import requires
+from clrt.device.caps import DeviceCaps
+from clrt.ir.dtypes import DType
+from clrt.ir.graph import Node, Value
+from clrt.ir.op import Array
+from clrt.kernels.gemm_cpu import emit_cpu
+from clrt.kernels.spec import (
+    BufferArg,
+    KernelSpec,
+    Launch,
+    Packed,
+    ceil_div,
+    clamp,
+    launch,
+    optional,
+    round_up,
+    unused,
+)
+from clrt.kernels.thresholds import Thresholds
+from clrt.kernels.tuned import tuned
+from clrt.kernels.variant import Lowering, Variant, reject_but_float32
+from clrt.ops.ranges import check_launch
+from clrt.ops.recurrent.recurrent import Recurrent
+from clrt.ops.recurrent.recurrent_walk import Walk
+
+STEPS = tuned("recurrent_steps", {"T_MR": (2, 3, 4, 6), "T_VW": (4, 8, 16)}, T_MR=2, T_VW=8)
+_SOURCE = "recurrent/recurrent_steps.cl"
+# By gates: elements of k at once of a single row, so that sums do not wait for each other.
+_SETS = {4: 2, 3: 2, 1: 8}
+
+
+@dataclass(frozen=True)
+class StepShares(Thresholds):
+    """How the steps of a recurrent op are shared out.
+
+    Attributes:
+        core_kflop: Thousands of floating-point operations of a step on one core, from which on a
+            launch for each step, of all cores, takes less time.
+        launch_mflop: Millions of a launch, about, at most: a run can end between two launches.
+        inner_steps: Up to so many steps multiply their inputs themselves; else one product does.
+    """
+
+    core_kflop: int
+    launch_mflop: int
+    inner_steps: int
+
+    group: ClassVar = "recurrent_shares"
+
+
+class StepsWalk(Walk):
+    """The launches of a node by the kernel recurrent_steps."""
+
+    def __init__(self, node: Node, ctx: Lowering) -> None:
+        super().__init__(node, ctx, emit_cpu)
+        self.shares = ctx.thresholds(StepShares)
+        self.tunables = ctx.tunables(STEPS)
+        self.depth = node.arg(0).dims[2]
+        # Whether the kernel multiplies the inputs, too.
+        self.inner = self.depth > 0 and self.time <= self.shares.inner_steps
+
+    def launches(self) -> list[Launch]:
+        node, r = self.node, self.node.arg(2)
+        if not self.state_elems or not self.time:
+            return super().launches()
+        launches = []
+        if node.input(4) is not None:
+            launches.append(check_launch(node, 4, self.time, "a sequence length"))
+        spec = self._spec()
+        setup, inputs = self._inputs(spec)
+        packing, states = self._packed(spec, r, self.hidden)
+        tensors = {**inputs, "r": states, **self._states()}
+        return [*launches, *setup, *packing, *self._steps(spec, tensors)]
+
+    def _spec(self) -> KernelSpec:
+        op, node = self.op, self.node
+        lens = node.input(4)
+        macros = {name: node.input(i) for name, i in _OPTIONAL.items()}
+        return KernelSpec.of(
+            _SOURCE,
+            "recurrent_steps",
+            **self.tunables,
+            **{f"F_{name.upper()}": int(value is not None) for name, value in macros.items()},
+            **op.features(),
+            GATES=op.gates,
+            T_KS=_SETS[op.gates],
+            S_WHOLE=int(self.hidden % self.tunables["T_VW"] == 0),
+            LENS_T=(DType.INT32 if lens is None else lens.dtype).cl,
+            FUNCTIONS=self.functions(),
+        )
+
+    def _inputs(self, spec: KernelSpec) -> tuple[list[Launch], dict[str, Any]]:
+        """The products of x and W, or what the kernel needs for them."""
+        x, w = self.node.arg(0), self.node.arg(1)
+        if self.inner:
+            packing, panels = self._packed(spec, w, self.depth)
+            return packing, {"gx": unused(x), "x": x, "w": panels}
+        gx, product = self.multiply_inputs()
+        return product, {"gx": gx, "x": unused(x), "w": unused(x)}
+
+    def _packed(
+        self, spec: KernelSpec, weights: Value, depth: int
+    ) -> tuple[list[Launch], BufferArg]:
+        """Weights as the kernel reads them: made at load where they are constants."""
+        lanes, gates = self.tunables["T_VW"], self.op.gates
+        wide = round_up(self.hidden, lanes)
+        elems = self.directions * wide * gates * depth
+        if weights.is_constant and weights.has_numbers:
+            layout = f"gates{gates}x{lanes}:{self.hidden}x{depth}"
+            pack = partial(pack_gates, gates=gates, lanes=lanes)
+            nbytes = elems * weights.dtype.itemsize
+            return [], BufferArg(Packed(weights, layout, pack, nbytes))
+        target = BufferArg(self.ctx.scratch(elems))
+        groups = self.directions * wide // lanes
+        kernel = KernelSpec(spec.source, "pack_gates", spec.defines)
+        sizes = {"H": self.hidden, "K": depth}
+        return [launch(kernel, (groups,), (1,), y=target, x=weights, **sizes)], target
+
+    def _states(self) -> dict[str, Any]:
+        """What the kernel writes, and the optional inputs."""
+        node, made = self.node, {}
+        for index, name in enumerate(("hidden", "cell")[: self.op.states], start=1):
+            given = node.outputs[index] if index < len(node.outputs) else None
+            made[name] = given or self.ctx.scratch(self.state_elems, self.dtype)
+        inputs = {f"first_{n}" if n in made else n: node.input(i) for n, i in _OPTIONAL.items()}
+        return {"y": node.output, **made, **optional(**inputs)}
+
+    def _steps(self, spec: KernelSpec, tensors: Mapping[str, Any]) -> list[Launch]:
+        blocks = ceil_div(self.hidden, self.tunables["T_VW"])
+        tiles = ceil_div(self.batch, self.tunables["T_MR"])
+        cores = self.ctx.caps.compute_units
+        wide = self.op.gates * self.hidden
+        depth = self.depth if self.inner else 0
+        flops = 2 * self.directions * self.batch * wide * (self.hidden + depth)
+        stripes = clamp(ceil_div(cores, self.directions), 1, tiles)
+        busy = min(cores, self.directions * stripes)
+        span, steps = blocks, max(self.shares.launch_mflop * 1_000_000 // flops, 1)
+        if busy < cores and flops // busy >= 1000 * self.shares.core_kflop:
+            span, steps, stripes = ceil_div(blocks, cores), 1, 1
+        height = ceil_div(tiles, stripes) * self.tunables["T_MR"]
+        groups = self.directions * ceil_div(self.batch, height) * ceil_div(blocks, span)
+        sizes = {"depth": depth, "height": height, "span": span, **self.sizes}
+        starts = range(0, self.time, steps) if steps < self.time else (0,)
+        ends = ((s, min(s + steps, self.time)) for s in starts)
+        launches = []
+        for s, e in ends:
+            part = {"y": BufferArg(self.node.output, 0, (e - s) * self.state_elems)}
+            if depth == 0:
+                gates = (e - s) * self.state_elems * self.op.gates
+                part["gx"] = BufferArg(tensors["gx"], 0, gates)
+            args = {**tensors, **part, **sizes, "step": s, "end": e}
+            launches.append(launch(spec, (groups,), (1,), flops * (e - s), **args))
+        return launches
+
+
+# Inputs that may be missing, by place.
+_OPTIONAL = {"bias": 3, "lens": 4, "hidden": 5, "cell": 6, "peephole": 7}
+
+
+def pack_gates(weights: Array, gates: int, lanes: int) -> Array:
+    """Weights [D, gates H, K] as [D, block of `lanes` states, K, gates, lanes], zeros past H."""
+    directions, wide, depth = weights.shape
+    hidden = wide // gates
+    blocks = ceil_div(hidden, lanes)
+    padded = np.zeros((directions, gates, blocks * lanes, depth), weights.dtype)
+    padded[:, :, :hidden] = weights.reshape(directions, gates, hidden, depth)
+    split = padded.reshape(directions, gates, blocks, lanes, depth)
+    return np.ascontiguousarray(split.transpose(0, 2, 4, 1, 3))
+
+
+def _emit(node: Node, ctx: Lowering) -> list[Launch]:
+    return StepsWalk(node, ctx).launches()
+
+
+def _reject(node: Node, caps: DeviceCaps) -> str | None:
+    assert isinstance(node.op, Recurrent)
+    return node.op.reject_steps() or reject_but_float32(node, caps)
+
+
+STEPS_CPU = Variant("steps_cpu", _emit, _reject, requires.CPU)
