@@ -115,6 +115,7 @@ class GraphView:
         self._outputs: dict[Value, int] = {}
         self._added: list[Node] = []
         self._dead = 0
+        self._replaced = False
         self._told: dict[str, int] = {}
         self._names: Names | None = None
         for node in graph.nodes:
@@ -194,6 +195,7 @@ class GraphView:
             self._read(node)
         for old, new in patch.replace.items():
             self._replace(old, new)
+            self._replaced = True
         self._dead += len(dead)
         for node in dead:
             self.worklist.drop(node)
@@ -222,9 +224,11 @@ class GraphView:
         if self._added or self._dead:
             nodes = [*self.graph.nodes, *self._added]
             self.graph.nodes = [n for n in nodes if n in self.worklist.places]
-            if self._added:
-                self.graph.sort()
-            self._added, self._dead = [], 0
+        # Passes see new nodes of one place in any order: what takes the place of another value may
+        # come behind its readers.
+        if self._added or self._replaced:
+            self.graph.sort()
+        self._added, self._dead, self._replaced = [], 0, False
         self._bind(self._told)
         self._told = {}
 

@@ -7,6 +7,7 @@ import pytest
 from clrt.errors import PassError
 from clrt.ir.graph import Node, Patch
 from clrt.ir.text import print_graph
+from clrt.ir.verify import verify
 from clrt.ops.pointwise.pointwise import Abs, Neg, Relu
 from clrt.passes.driver import GraphView, Match, Miss, Pass, run_pass
 from clrt.passes.pipeline import optimize
@@ -63,6 +64,23 @@ class ReplacesByInput(ReluToAbs):
 
     def rewrite(self, match: Match) -> Patch:
         return Patch({match.root.output: match.view.graph.inputs[-1]})
+
+
+class ReplacesByLater(ReluToAbs):
+    """The first of two equal nodes -> the last, which stands behind readers of the first."""
+
+    name = "replaces_by_later"
+
+    def match(self, view: GraphView, node: Node) -> Match | Miss | None:
+        last = [n for n in view.graph.nodes if isinstance(n.op, Relu)][-1]
+        return (
+            Match(view, node, facts=last)
+            if isinstance(node.op, Relu) and node is not last
+            else None
+        )
+
+    def rewrite(self, match: Match) -> Patch:
+        return Patch({match.root.output: match.facts.output})
 
 
 class LeavesWork(ReluToAbs):
@@ -134,6 +152,17 @@ def test_explanation(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixt
     run_pass(graph_of(CHAIN, X), ReluToAbs())
     text = capsys.readouterr().err
     assert "relu_to_abs: 3 hits" in text and "+ Relu 'a'" in text and "it is an Abs" in text
+
+
+def test_nodes_stand_before_their_readers() -> None:
+    graph = graph_of(
+        "%a: float32[B,S] = Relu(%x)\n%c: float32[B,S] = Neg(%a)\n%b: float32[B,S] = Relu(%x)\n"
+        "%y: float32[B,S] = Add(%c, %b)",
+        X,
+        "%y",
+    )
+    run_pass(graph, ReplacesByLater())
+    verify(graph)
 
 
 def test_levels() -> None:
