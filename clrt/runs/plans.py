@@ -170,8 +170,9 @@ class Planner:
             ClrtError: It cannot be planned, or not as `strict` asks.
         """
         asked = (graph, contract, shapes)
-        if not known and self.kept.latest is not None and self.kept.latest[0] == asked:
-            return self.kept.latest[1]
+        latest = self.kept.latest  # once: another thread may set it
+        if not known and latest is not None and latest[0] == asked:
+            return latest[1]
         data = tuple((n, a.shape, a.tobytes()) for n, a in known.items())
         key = (graph, tuple(shapes.get(v.name) for v in graph.inputs), data, contract)
         stage = self.kept.get(key)
