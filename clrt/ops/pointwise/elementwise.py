@@ -34,6 +34,7 @@ class Pointwise(Op):
         arity: How many operands it has.
         compares: The result is bool.
         integers, floats, booleans: Which dtypes it takes.
+        only_floats: Others are refused: the expression holds for no integers.
     """
 
     expr: ClassVar[Code] = Code("")
@@ -44,6 +45,7 @@ class Pointwise(Op):
     integers: ClassVar[bool] = False
     floats: ClassVar[bool] = True
     booleans: ClassVar[bool] = False
+    only_floats: ClassVar[bool] = False
     accuracy = Accuracy.TRANSCENDENTAL
     storages = None
     in_place: ClassVar[tuple[int, ...]] = (0, 1, 2)
@@ -65,13 +67,15 @@ class Pointwise(Op):
         return operands == self.arity
 
     def check(self, inputs: Sequence[TensorType]) -> None:
-        """Refuses mixed dtypes.
+        """Refuses mixed dtypes, and those for which there is no expression.
 
         Raises:
-            ShapeError: Operands have different dtypes.
+            ShapeError: Operands have such.
         """
         if not self.floats and any(t.dtype.is_float for t in inputs):
             raise ShapeError(f"{self.name}: it takes no floats; its operand is {inputs[0]}.")
+        if self.only_floats and not inputs[0].dtype.is_float:
+            raise ShapeError(f"{self.name}: it takes floats alone; its operand is {inputs[0]}.")
         if any(t.dtype is not inputs[0].dtype for t in inputs):
             text = ", ".join(str(t) for t in inputs)
             raise ShapeError(f"{self.name}: operands must have one dtype; they are {text}.")

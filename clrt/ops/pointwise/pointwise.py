@@ -82,6 +82,7 @@ def _erf(x: Array) -> Any:
 
 _NUMBERS: dict[str, Any] = {"integers": True}
 _EXACT: dict[str, Any] = {"accuracy": Accuracy.EXACT}
+_FLOATS: dict[str, Any] = {"only_floats": True}
 _BINARY: dict[str, Any] = {"arity": 2, **_NUMBERS, "shape_data": True}
 _ARITHMETIC: dict[str, Any] = {**_BINARY, "accuracy": Accuracy.ELEMENTWISE}
 _COMPARE: dict[str, Any] = {**_BINARY, **_EXACT, "compares": True, "in_place": ()}
@@ -151,7 +152,7 @@ Sign = _row(
     **_EXACT,
 )
 Reciprocal = _row("Reciprocal", "1 / {0}", lambda x: 1 / x)
-Sqrt = _row("Sqrt", "sqrt({0})", np.sqrt)
+Sqrt = _row("Sqrt", "sqrt({0})", np.sqrt, **_FLOATS)
 Exp = _row("Exp", "@exp({0})", np.exp)
 Log = _row("Log", "@log({0})", np.log)
 Erf = _row("Erf", "@erf({0})", _erf)
@@ -169,20 +170,20 @@ HardSwish = _row(
     "{0} * @max(@min({0} / 6 + 0.5f, (F)1), (F)0)",
     lambda x: x * np.clip(x / 6 + 0.5, 0, 1),
 )
-Floor = _row("Floor", "floor({0})", np.floor, **_EXACT)
-Ceil = _row("Ceil", "ceil({0})", np.ceil, **_EXACT)
-Round = _row("Round", "rint({0})", np.rint, **_EXACT)
+Floor = _row("Floor", "floor({0})", np.floor, **_EXACT, **_FLOATS)
+Ceil = _row("Ceil", "ceil({0})", np.ceil, **_EXACT, **_FLOATS)
+Round = _row("Round", "rint({0})", np.rint, **_EXACT, **_FLOATS)
 Sin = _row("Sin", "@sin({0})", np.sin)
 Cos = _row("Cos", "@cos({0})", np.cos)
 Tan = _row("Tan", "@tan({0})", np.tan)
-Asin = _row("Asin", "asin({0})", np.arcsin)
-Acos = _row("Acos", "acos({0})", np.arccos)
-Atan = _row("Atan", "atan({0})", np.arctan)
-Sinh = _row("Sinh", "sinh({0})", np.sinh)
-Cosh = _row("Cosh", "cosh({0})", np.cosh)
-Asinh = _row("Asinh", "asinh({0})", np.arcsinh)
-Acosh = _row("Acosh", "acosh({0})", np.arccosh)
-Atanh = _row("Atanh", "atanh({0})", np.arctanh)
+Asin = _row("Asin", "asin({0})", np.arcsin, **_FLOATS)
+Acos = _row("Acos", "acos({0})", np.arccos, **_FLOATS)
+Atan = _row("Atan", "atan({0})", np.arctan, **_FLOATS)
+Sinh = _row("Sinh", "sinh({0})", np.sinh, **_FLOATS)
+Cosh = _row("Cosh", "cosh({0})", np.cosh, **_FLOATS)
+Asinh = _row("Asinh", "asinh({0})", np.arcsinh, **_FLOATS)
+Acosh = _row("Acosh", "acosh({0})", np.arccosh, **_FLOATS)
+Atanh = _row("Atanh", "atanh({0})", np.arctanh, **_FLOATS)
 
 
 @register

@@ -11,6 +11,8 @@ from typing import ClassVar
 
 import numpy as np
 
+from clrt.errors import ShapeError
+from clrt.ir.dims import Shape
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
@@ -79,6 +81,16 @@ class RandomTensor(RandomOp):
             attrs["dtype"] = onnx_dtype(attrs["dtype"], cls.name)
         return cls(key=key_of(node), **attrs)
 
+    def type_of(self, dtype: DType, shape: Shape | None) -> TensorType:
+        """The type of the output.
+
+        Raises:
+            ShapeError: It would hold no floats.
+        """
+        if not dtype.is_float:
+            raise ShapeError(f"{self.name}: it draws {dtype}; expected floats.")
+        return TensorType(dtype, shape)
+
     def draw(self, shape: tuple[int, ...], dtype: DType) -> Array:
         """The numbers."""
         elems = count(shape)
@@ -128,7 +140,7 @@ class Shaped(RandomTensor):
 
     def infer(self, inputs: Types) -> list[TensorType]:
         trouble = f"{self.name}: its shape {list(self.shape)} has a size below 0."
-        return [TensorType(self.dtype, checked_sizes(self.shape, lambda: trouble))]
+        return [self.type_of(self.dtype, checked_sizes(self.shape, lambda: trouble))]
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         return (self.draw(self.shape, self.dtype),)
@@ -142,7 +154,7 @@ class Like(RandomTensor):
 
     def infer(self, inputs: Types) -> list[TensorType]:
         x = need(inputs, 0, self)
-        return [TensorType(self.dtype or x.dtype, x.shape)]
+        return [self.type_of(self.dtype or x.dtype, x.shape)]
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         (x,) = inputs

@@ -343,6 +343,8 @@ class LpPool(WindowPool):
     def infer(self, inputs: Types) -> list[TensorType]:
         if self.p < 1:
             raise ShapeError(f"LpPool: p {self.p}; expected 1 or more.")
+        if not (x := need(inputs, 0, self)).dtype.is_float:
+            raise ShapeError(f"LpPool: its input is {x}; expected floats.")
         return super().infer(inputs)
 
     def defines(self) -> dict[str, Define]:
