@@ -117,7 +117,7 @@ void depthwise_rows_cpu(OUT(float, y), IN(float, x), IN(float, w), IN(float, zer
       // Where a place in the padding reads instead, and that this is not kept.
       IDX_T near[READ_OF_TILE];
       int kept[READ_OF_TILE];
-      for (IDX_T i = 0; i < READ_OF_TILE; ++i) {
+      for (IDX_T i = 0; i < (inside ? 0 : READ_OF_TILE); ++i) {
         const IDX_T at = i_max(i_min(from2 + i, in2 - 1), 0);
         near[i] = (at - from2) * N;
         kept[i] = -(at == from2 + i);

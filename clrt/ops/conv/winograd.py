@@ -158,8 +158,9 @@ def _reject_costly(node: Node, caps: DeviceCaps) -> str | None:
     tiles = prod(ceil_div(d, _SIDE) for d in sides)
     rates = rates_of(caps)
     seconds = 2 * channels * maps / rates.flops
-    moved = 4 * (_PLANES * channels * maps + 2 * _PLANES * tiles * (channels + maps) / _CACHED)
+    weights_bytes = 4 * _PLANES * channels * maps
+    tiles_bytes = 8 * _PLANES * tiles * (channels + maps) / _CACHED
     direct = (_WINDOW**2 * prod(sides)) * seconds
-    transformed = max(_PLANES * tiles * seconds, 4 * _PLANES * channels * maps / rates.nbytes)
-    transformed += (moved - 4 * _PLANES * channels * maps) / rates.nbytes
+    transformed = max(_PLANES * tiles * seconds, weights_bytes / rates.nbytes)
+    transformed += tiles_bytes / rates.nbytes
     return None if transformed < direct else "its transforms would take more than they save"
