@@ -288,14 +288,11 @@ def compare(
     Returns:
         A difference per output, and a text that says what computed the two sides.
     """
-    with (
-        load(source, device=device, optimize_level=0) as original,
-        load(target, device=device, optimize_level=0) as result,
-    ):
+    with load(source, device=device, optimize_level=0) as original:
+        exact = original.feeds(feeds)  # as the source takes them: what users give may be narrower
+    with load(target, device=device, optimize_level=0) as result:
         names = [s.name for s in result.outputs]
         wanted = {s.name for s in result.inputs}
-        # As the source takes them: what users give may be narrower.
-        exact = original.feeds(feeds)
         expected, by = independent_outputs(source, exact, names)
         theirs = {n: x for n, x in exact.items() if n in wanted}
         if is_compiled(target):

@@ -128,15 +128,22 @@ class OnnxRuntime(Other):
         return node_outputs(self._model)
 
     def values(self, feeds: Feeds, names: Sequence[str]) -> dict[str, Any]:
+        return self._run(with_outputs(self._model, names), feeds, names)
+
+    def outputs(self, feeds: Feeds, names: Sequence[str]) -> dict[str, Any]:
+        """The file as it is: to add outputs would hold its weights three times more."""
+        content = self._model if isinstance(self._model, bytes) else str(self._model)
+        return self._run(content, feeds, names)
+
+    def _run(self, content: str | bytes, feeds: Feeds, names: Sequence[str]) -> dict[str, Any]:
         import onnxruntime
 
         options = onnxruntime.SessionOptions()
         options.log_severity_level = 4  # what it would log as an error is raised
         options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_DISABLE_ALL
-        if self._folder is not None:
+        if self._folder is not None and isinstance(content, bytes):
             key = "session.model_external_initializers_file_folder_path"
             options.add_session_config_entry(key, str(self._folder))
-        content = with_outputs(self._model, names)
         try:
             session = onnxruntime.InferenceSession(
                 content, options, providers=["CPUExecutionProvider"]
