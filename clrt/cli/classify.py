@@ -12,10 +12,11 @@ from clrt.cli.images import (
     JsonOption,
     ModelOption,
     ResultTable,
-    each_picture,
-    print_json,
+    Shown,
+    show_findings,
 )
 from clrt.vision.classifier import Classifier
+from clrt.vision.pictures import Picture
 
 
 def classify(
@@ -28,12 +29,10 @@ def classify(
     """Say what is in images."""
     table = ResultTable("class", "score")
     with Classifier(model, device=device) as classifier:
-        for path, picture in each_picture(images):
+
+        def find(picture: Picture) -> Shown:
             (found,) = classifier.classify([picture], top)
-            if as_json:
-                classes = [{"class": c.index, "label": c.label, "score": c.score} for c in found]
-                print_json(path, {"classes": classes})
-            else:
-                table.add(path, [(c.label, f"{c.score:.1%}") for c in found])
-    if not as_json:
-        table.print()
+            classes = [{"class": c.index, "label": c.label, "score": c.score} for c in found]
+            return Shown({"classes": classes}, [(c.label, f"{c.score:.1%}") for c in found])
+
+        show_findings(find, images, table, as_json)

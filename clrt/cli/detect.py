@@ -13,12 +13,13 @@ from clrt.cli.images import (
     ModelOption,
     OutputOption,
     ResultTable,
-    each_picture,
-    print_json,
+    Shown,
+    show_findings,
     targets_of,
 )
 from clrt.vision.detector import Detector
-from clrt.vision.drawing import with_boxes, write_png
+from clrt.vision.drawing import with_boxes
+from clrt.vision.pictures import Picture
 
 
 def detect(
@@ -34,20 +35,16 @@ def detect(
 ) -> None:
     """Find things in images, and draw boxes around them."""
     targets = targets_of(output, images)
-    table = ResultTable("thing", "score", "left", "top", "right", "bottom")
+    table = ResultTable("thing", "score", "left", "top", "right", "bottom", nothing="nothing")
     with Detector(model, device=device) as detector:
-        for (path, picture), target in zip(each_picture(images), targets, strict=True):
+
+        def find(picture: Picture) -> Shown:
             (found,) = detector.detect([picture], threshold, overlap)
-            if target is not None:
-                write_png(with_boxes(picture.array(), found), target)
-            if as_json:
-                things = [
-                    {"class": d.index, "label": d.label, "score": d.score, "box": list(d.box)}
-                    for d in found
-                ]
-                print_json(path, {"detections": things})
-            else:
-                rows = [(d.label, f"{d.score:.1%}", *(f"{x:.0f}" for x in d.box)) for d in found]
-                table.add(path, rows, "nothing")
-    if not as_json:
-        table.print()
+            things = [
+                {"class": d.index, "label": d.label, "score": d.score, "box": list(d.box)}
+                for d in found
+            ]
+            rows = [(d.label, f"{d.score:.1%}", *(f"{x:.0f}" for x in d.box)) for d in found]
+            return Shown({"detections": things}, rows, lambda: with_boxes(picture.array(), found))
+
+        show_findings(find, images, table, as_json, targets)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import zip_longest
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -73,18 +75,23 @@ def print_json(path: str, values: Mapping[str, Any]) -> None:
 
 
 class ResultTable:
-    """A table that has the name of an image in its first row alone."""
+    """A table that has the name of an image in its first row alone.
 
-    def __init__(self, *columns: str) -> None:
+    Args:
+        nothing: What to say of an image that has no rows.
+    """
+
+    def __init__(self, *columns: str, nothing: str = "") -> None:
         self._table = Table()
+        self._nothing = nothing
         self._table.add_column("image", overflow="fold")
         self._table.add_column(columns[0], overflow="fold")
         for name in columns[1:]:
             self._table.add_column(name, justify="right", no_wrap=True)
 
-    def add(self, path: str, rows: Sequence[Sequence[str]], nothing: str = "") -> None:
-        """The rows of an image; where it has none, what to say."""
-        for number, row in enumerate(rows or [[nothing]]):
+    def add(self, path: str, rows: Sequence[Sequence[str]]) -> None:
+        """The rows of an image."""
+        for number, row in enumerate(rows or [[self._nothing]]):
             last = number == max(len(rows), 1) - 1
             cells = [Text(path if number == 0 else ""), *map(Text, row)]
             self._table.add_row(*cells, end_section=last)
@@ -92,3 +99,44 @@ class ResultTable:
     def print(self) -> None:
         """Prints it."""
         stdout().print(self._table)
+
+
+@dataclass(frozen=True)
+class Shown:
+    """What a model finds in an image.
+
+    Attributes:
+        values: What --json prints.
+        rows: Of the table.
+        drawn: Makes the image with what was found, as `write_png` takes it.
+    """
+
+    values: Mapping[str, Any]
+    rows: Sequence[Sequence[str]]
+    drawn: Callable[[], Any] | None = None
+
+
+def show_findings(
+    find: Callable[[Picture], Shown],
+    images: Sequence[str],
+    table: ResultTable,
+    as_json: bool,
+    targets: Iterable[Path | None] = (),
+) -> None:
+    """Prints what is in images, one after the other, and draws it.
+
+    Args:
+        targets: The PNG of each image; none at all where nothing is drawn.
+    """
+    from clrt.vision.drawing import write_png
+
+    for (path, picture), target in zip_longest(each_picture(images), targets):
+        found = find(picture)
+        if target is not None and found.drawn is not None:
+            write_png(found.drawn(), target)
+        if as_json:
+            print_json(path, found.values)
+        else:
+            table.add(path, found.rows)
+    if not as_json:
+        table.print()

@@ -13,12 +13,12 @@ from clrt.cli.images import (
     ModelOption,
     OutputOption,
     ResultTable,
-    each_picture,
-    print_json,
+    Shown,
+    show_findings,
     targets_of,
 )
 from clrt.errors import InputError
-from clrt.vision.drawing import write_png
+from clrt.vision.pictures import Picture
 from clrt.vision.segmenter import Segmenter
 
 
@@ -38,15 +38,14 @@ def segment(
     targets = targets_of(output, images)
     table = ResultTable("class", "of the image")
     with Segmenter(model, device=device) as segmenter:
-        for (path, picture), target in zip(each_picture(images), targets, strict=True):
+
+        def find(picture: Picture) -> Shown:
             (found,) = segmenter.segment([picture])
-            if target is not None:
-                write_png(found.overlay(picture.array(), strength), target)
             shares = [(k, found.labels[k], share) for k, share in found.shares().items()]
-            if as_json:
-                classes = [{"class": k, "label": name, "share": share} for k, name, share in shares]
-                print_json(path, {"classes": classes})
-            else:
-                table.add(path, [(name, f"{share:.1%}") for _, name, share in shares])
-    if not as_json:
-        table.print()
+            classes = [{"class": k, "label": name, "share": share} for k, name, share in shares]
+            rows = [(name, f"{share:.1%}") for _, name, share in shares]
+            return Shown(
+                {"classes": classes}, rows, lambda: found.overlay(picture.array(), strength)
+            )
+
+        show_findings(find, images, table, as_json, targets)

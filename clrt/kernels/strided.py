@@ -185,7 +185,7 @@ def copy_parts(ctx: Lowering, parts: Sequence[CopyPart], dtype: DType, rows: int
     """Launches that copy the same number of rows of several parts, on CPUs four parts each."""
     # A part that is empty at some sizes makes no other kernel of it.
     is_one = len(parts) < 2
-    parts = [p for p in parts if rows * p.width]
+    parts = [p for p in parts if rows * p.width] or parts[:1]
     if not ctx.caps.is_cpu or is_one:
         views = ((p, (rows, p.width), (p.source, 1), (p.target, 1)) for p in parts)
         return [x for p, *v in views for x in copy_launches(ctx, p.src, p.dst, dtype, *v)]
@@ -193,7 +193,8 @@ def copy_parts(ctx: Lowering, parts: Sequence[CopyPart], dtype: DType, rows: int
     launches = []
     for first in range(0, len(parts), _PARTS):
         some = parts[first : first + _PARTS]
-        height = clamp(rows, 1, ceil_div(_ITEM_ELEMS, sum(p.width for p in some)))
+        across = _largest(1, sum(p.width for p in some))
+        height = clamp(rows, 1, ceil_div(_ITEM_ELEMS, across))
         pieces = ceil_div(_largest(*(p.width for p in some)), _ITEM_ELEMS)
         idle = CopyPart(unused(some[0].src.buffer), unused(some[0].dst.buffer), 0, 0, 0)
         args: dict[str, Any] = {}

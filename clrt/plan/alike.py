@@ -6,20 +6,16 @@ from clrt.ir.graph import Value
 from clrt.ir.op import Array
 from clrt.kernels.spec import Arg, Buffer, BufferArg, Launch, Packed, Scratch, Status
 from clrt.plan.plan import Plan
-from clrt.plan.steps import DeviceStep
+from clrt.plan.steps import launches_of
 
 
 def do_alike(left: Plan, right: Plan) -> bool:
     """Whether the launches of two plans are the same, and what they read of the host."""
-    ours, theirs = _launches(left), _launches(right)
+    ours, theirs = launches_of(left.steps), launches_of(right.steps)
     if len(ours) != len(theirs) or len(left.statuses) != len(right.statuses):
         return False
     partners: dict[Buffer, Buffer] = {}
     return all(_alike(a, b, partners) for a, b in zip(ours, theirs, strict=True))
-
-
-def _launches(plan: Plan) -> list[Launch]:
-    return [x for s in plan.steps if isinstance(s, DeviceStep) for x in s.launches]
 
 
 def _alike(left: Launch, right: Launch, partners: dict[Buffer, Buffer]) -> bool:

@@ -193,4 +193,5 @@ class _Search:
         except ShapeError as error:
             raise reworded(error, f"{node}: {error}") from error
         launches = tuple(x for x in made.launches if all(x.global_size))
-        return Region(match.nodes, rule.name, launches, also=made.also)
+        idle = (x.kernel for x in made.launches if not all(x.global_size))
+        return Region(match.nodes, rule.name, launches, also=(*made.also, *idle))

@@ -6,9 +6,11 @@ from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from clrt.ir.graph import Graph, Node, Value
+from clrt.ir.op import TensorType
 from clrt.ir.traced import plain
 from clrt.kernels.spec import Buffer, Packed, Status
 from clrt.ops.base import Op
+from clrt.ops.pointwise.fused import symbolic_shape
 from clrt.plan.arena import Interval
 from clrt.plan.steps import HostStep, Placed, PlanStep, Region
 
@@ -162,3 +164,10 @@ def is_view(node: Node) -> bool:
     """Whether a node only gives its input another shape."""
     assert isinstance(node.op, Op)
     return node.op.is_view(node.input_types)
+
+
+def is_view_by_sizes(node: Node) -> bool:
+    """Whether a node is a view at these sizes, and none at others of the model's dims."""
+    assert isinstance(node.op, Op)
+    types = (None if v is None else TensorType(v.dtype, symbolic_shape(v)) for v in node.inputs)
+    return is_view(node) and not node.op.is_view(list(types))

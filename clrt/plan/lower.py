@@ -28,7 +28,8 @@ def lower(node: Node, ctx: Lowering) -> PlanStep:
                 raise reworded(error, f"{node}: {error}") from error
             else:
                 some = tuple(x for x in launches if all(x.global_size))
-                return DeviceStep((node,), variant.name, some, tuple(rejected))
+                idle = tuple(x.kernel for x in launches if not all(x.global_size))
+                return DeviceStep((node,), variant.name, some, tuple(rejected), idle)
         rejected.append(f"{variant.name}: {reason}")
     return _host(node, "; ".join(rejected) or f"{node.op.name} has no kernel")
 

@@ -2,21 +2,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property
+from itertools import chain
 
 from clrt.collector import without_collector
 from clrt.device.caps import DeviceCaps
 from clrt.ir.graph import Graph, Value
-from clrt.kernels.spec import Launch, Packed, Status
+from clrt.ir.traced import is_traced
+from clrt.kernels.spec import KernelSpec, Launch, Packed, Status
 from clrt.kernels.variant import Lowering
 from clrt.plan.arena import Arena, Interval, Place, live_bytes, place, separate
 from clrt.plan.contract import HOST_ONLY, Contract
 from clrt.plan.fuse_launches import MissedRegion, fuse_launches
-from clrt.plan.lifetimes import buffer_lifetimes, share, ticks
+from clrt.plan.lifetimes import buffer_lifetimes, is_view_by_sizes, share, ticks
 from clrt.plan.lower import lower
-from clrt.plan.steps import DeviceStep, HostStep, Placed, PlanStep, Region
+from clrt.plan.steps import DeviceStep, HostStep, Placed, PlanStep, Region, launches_of
 from clrt.plan.traffic import traffic
 
 # The smallest buffer that is made.
@@ -37,6 +39,7 @@ class Plan:
         contract: Which inputs and outputs it was made for as tensors on the device.
         statuses: The words in which kernels report numbers out of range, in their order.
         missed_regions: Where a rule of launch fusion nearly held.
+        also: Kernels that the same graph launches at other shapes only.
     """
 
     graph: Graph
@@ -49,6 +52,7 @@ class Plan:
     contract: Contract = HOST_ONLY
     statuses: tuple[Status, ...] = field(default=())
     missed_regions: tuple[MissedRegion, ...] = ()
+    also: tuple[KernelSpec, ...] = ()
 
     def root(self, value: Value) -> Value:
         """The value whose memory `value` lies in."""
@@ -57,13 +61,12 @@ class Plan:
     @cached_property
     def launches(self) -> int:
         """Kernel launches in a run."""
-        return sum(len(s.launches) for s in self.steps if isinstance(s, DeviceStep))
+        return len(launches_of(self.steps))
 
     @cached_property
     def flops(self) -> int:
         """Floating-point operations in a run."""
-        steps = (s for s in self.steps if isinstance(s, DeviceStep))
-        return sum(launch.flops for step in steps for launch in step.launches)
+        return sum(launch.flops for launch in launches_of(self.steps))
 
     @cached_property
     def costs(self) -> tuple[int, ...]:
@@ -85,8 +88,7 @@ class Plan:
     @cached_property
     def uploads(self) -> dict[tuple[Value, str], int]:
         """The bytes of each constant, or packed form of it by its layout, that it uploads."""
-        launches = (x for s in self.steps if isinstance(s, DeviceStep) for x in s.launches)
-        buffers = (b for x in launches for b in x.buffers)
+        buffers = (b for x in launches_of(self.steps) for b in x.buffers)
         found: dict[tuple[Value, str], int] = {}
         for buffer in (*buffers, *self.graph.outputs):
             if isinstance(buffer, Packed):
@@ -122,7 +124,9 @@ def make_plan(
     steps = tuple(u if isinstance(u, Region) else lower(u, lowering) for u in fused.order)
     times = ticks(steps)
     roots = share(graph, times, _named(graph, contract.device_inputs - contract.donated))
+    all_kernels = _kernels_at_all_shapes(graph, steps, lowering)
     steps = tuple(_without_copies(step, roots) for step in steps)
+    also = tuple(k for k in all_kernels if k not in {x.kernel for x in launches_of(steps)})
     external = _external(graph, roots, contract)
     owners, intervals = buffer_lifetimes(graph, times, roots, external)
     arrange = separate if caps.simulator else place
@@ -130,8 +134,24 @@ def make_plan(
     places = dict(zip(owners, arena.places, strict=True))
     statuses = {b: None for t in times for b in t.buffers if isinstance(b, Status)}
     live = live_bytes(intervals)
-    made_for = (tuple(external), contract, tuple(statuses), fused.misses)
+    made_for = (tuple(external), contract, tuple(statuses), fused.misses, also)
     return Plan(graph, steps, arena, places, roots, live, *made_for)
+
+
+def _kernels_at_all_shapes(
+    graph: Graph, steps: Sequence[PlanStep], ctx: Lowering
+) -> dict[KernelSpec, None]:
+    """The kernels that the nodes launch at some sizes of the model's dims, if not at these.
+
+    Besides those of the steps, copies among them that may be left out, they are those of nodes that
+    are views by their sizes alone, as a Transpose is that moves a dim of 1. A template is never the
+    first plan: it needs none of these.
+    """
+    views = (n for n in graph.nodes if is_view_by_sizes(n))
+    idle = [lower(n, ctx) for n in views if not any(map(is_traced, n.output.dims))]
+    found = {x.kernel: None for x in launches_of((*steps, *idle))}
+    known = (s.also for s in (*steps, *idle) if isinstance(s, DeviceStep))
+    return found | dict.fromkeys(chain.from_iterable(known))
 
 
 def _named(graph: Graph, names: Collection[str]) -> frozenset[Value]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -18,12 +18,14 @@ class DeviceStep:
         nodes: The node.
         variant: Name of the kernel variant.
         rejected: Why earlier variants were not taken.
+        also: Kernels that it launches at other shapes only.
     """
 
     nodes: tuple[Node, ...]
     variant: str
     launches: tuple[Launch, ...]
     rejected: tuple[str, ...] = ()
+    also: tuple[KernelSpec, ...] = ()
 
     @property
     def node(self) -> Node:
@@ -56,10 +58,7 @@ class Region(DeviceStep):
     Attributes:
         nodes: Each behind those that it reads.
         variant: Name of the rule (`LaunchFusion`).
-        also: Kernels that it launches at other shapes only.
     """
-
-    also: tuple[KernelSpec, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -80,6 +79,11 @@ class HostStep:
 
 
 PlanStep: TypeAlias = "DeviceStep | HostStep"
+
+
+def launches_of(steps: Iterable[PlanStep]) -> list[Launch]:
+    """All launches of some steps, in their order."""
+    return [x for s in steps if isinstance(s, DeviceStep) for x in s.launches]
 
 
 Placed: TypeAlias = "Value | Scratch"

@@ -13,14 +13,14 @@ from clrt.ir.dims import Bindings
 from clrt.ir.graph import Graph, Node, Value
 from clrt.ir.op import Array, DerivedElements
 from clrt.ir.traced import Evaluation, Trace, is_traced, plain
-from clrt.kernels.spec import ALIGNMENT_BYTES, Buffer, BufferArg, Launch, Packed, Status
+from clrt.kernels.spec import ALIGNMENT_BYTES, Buffer, BufferArg, Packed, Status
 from clrt.plan.arena import INDEXED_BYTES, Arena, Interval, place
 from clrt.plan.fuse_launches import MissedRegion
 from clrt.plan.plan import Plan, tenants
 from clrt.plan.replay import Replay
 from clrt.plan.restack import Stack
 from clrt.plan.specialise import specialise_to_break
-from clrt.plan.steps import DeviceStep, HostStep, PlanStep
+from clrt.plan.steps import HostStep, PlanStep, launches_of
 from clrt.plan.words import Grids, Int32s, Ints, Words, numbered_arguments
 
 _LOG = logging.getLogger(__name__)
@@ -76,13 +76,9 @@ def _follows(plan: Plan) -> bool:
     """Whether plans for other sizes can be made of a traced plan."""
     if plan.host_steps:
         return False
-    buffers = (b for x in _launches(plan) for b in x.buffers)
+    buffers = (b for x in launches_of(plan.steps) for b in x.buffers)
     packed = (b for b in buffers if isinstance(b, Packed))
     return not any(is_traced(b.nbytes) or _varies(b.value) for b in packed)
-
-
-def _launches(plan: Plan) -> list[Launch]:
-    return [x for s in plan.steps if isinstance(s, DeviceStep) for x in s.launches]
 
 
 def _varies(value: Value) -> bool:
@@ -114,7 +110,7 @@ class PlanTemplate:
 
     def __init__(self, trace: Trace, plan: Plan) -> None:
         self.trace, self.plan = trace, plan
-        self.launches = tuple(_launches(plan))
+        self.launches = tuple(launches_of(plan.steps))
         self.costs: tuple[int, ...] | None = None
         found = tenants(plan)
         intervals = [interval for _, interval in found]
@@ -231,6 +227,7 @@ class SizedPlan(Plan):
             arena=arena,
             live_bytes=live_bytes,
             contract=template.plan.contract,
+            also=template.plan.also,
             graph=_SizedGraph(template.plan.graph, replay),
             places=_Replayed(replay, tenants, lambda number: arena.places[number]),
             roots=_Replayed(replay, roots, replay),

@@ -16,7 +16,7 @@ from clrt.ir.op import Array
 from clrt.kernels.source import splittable_axes
 from clrt.kernels.spec import Buffer, BufferArg, Launch, Packed, Scratch, Status
 from clrt.plan.plan import Plan
-from clrt.plan.steps import DeviceStep, HostStep, Region
+from clrt.plan.steps import DeviceStep, HostStep
 from clrt.plan.template import SizedPlan
 from clrt.plan.words import numbered_arguments
 from clrt.runtime.connection import Lane, TrackedBuffer
@@ -150,10 +150,10 @@ class BoundPlan:
         for step in self.plan.steps:
             if isinstance(step, DeviceStep):
                 self.steps += [self._bind_launch(launch) for launch in step.launches]
-                for spec in step.also if isinstance(step, Region) else ():
-                    self.weights.kernel(spec)
             else:
                 self.steps.append(step)
+        for spec in self.plan.also:
+            self.weights.kernel(spec)
         if isinstance(self.plan, SizedPlan):
             steps = cast(list[Enqueue], self.steps)
             self._patcher = Patcher(self.plan, steps, self.slabs.generation)

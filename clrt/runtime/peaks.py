@@ -97,13 +97,19 @@ def unit_products(session: Session) -> PeakProbe:
     )
 
 
-def kernel_copy(session: Session, source: cl.Buffer, target: cl.Buffer) -> PeakProbe:
+def kernel_copy(
+    session: Session,
+    source: cl.Buffer,
+    target: cl.Buffer,
+    queue: cl.CommandQueue | None = None,
+) -> PeakProbe:
     """A copy by a kernel; bytes read plus bytes written."""
+    queue = queue or session.queue
     kernel = _kernel(session, "copy_peak")
     kernel.set_args(source, target)
     items = source.size // (4 * _lanes(session))
     return PeakProbe(
-        lambda: cl.enqueue_nd_range_kernel(session.queue, kernel, (items,), (64,)),
+        lambda: cl.enqueue_nd_range_kernel(queue, kernel, (items,), (64,)),
         2 * source.size,
         (source, target),
     )

@@ -1,4 +1,4 @@
-"""Finds a sentence encoder's folder from a path or a Hugging Face name, without the network."""
+"""Finds a model's folder from a path or a Hugging Face name, without the network."""
 
 from __future__ import annotations
 
@@ -24,7 +24,9 @@ DEFAULT_ORGANISATION = "sentence-transformers"
 _NAME = re.compile(r"(?:(?P<organisation>\w[\w.-]*)/)?(?P<model>\w[\w.-]*)")
 
 
-def find_model(source: str | Path, cache: Path | None = None) -> Path:
+def find_model(
+    source: str | Path, cache: Path | None = None, organisation: str = DEFAULT_ORGANISATION
+) -> Path:
     """The file or folder that `source` names.
 
     An existing path is taken as it is. Otherwise a name such as `all-MiniLM-L6-v2` or
@@ -34,6 +36,7 @@ def find_model(source: str | Path, cache: Path | None = None) -> Path:
     Args:
         source: A path, or a name as on the Hugging Face hub.
         cache: The cache folder; by default Hugging Face's own.
+        organisation: Whose model a name without one is; "" where there is no usual one.
 
     Raises:
         InputError: The source is of another type.
@@ -54,7 +57,7 @@ def find_model(source: str | Path, cache: Path | None = None) -> Path:
     matched = _NAME.fullmatch(source) if isinstance(source, str) else None
     if matched is None or path.suffix in (".onnx", SUFFIX):
         raise ModelError(f"No file or folder '{source}' exists; give the path of a model.")
-    name = f"{matched['organisation'] or DEFAULT_ORGANISATION}/{matched['model']}"
+    name = f"{matched['organisation'] or organisation}/{matched['model']}".lstrip("/")
     cache = cache or _hub_cache()
     found = _in_hub_cache(name, cache) or _in_package(name)
     if found is None:
@@ -66,7 +69,8 @@ def find_model(source: str | Path, cache: Path | None = None) -> Path:
 
 
 def _remedy(name: str) -> str:
-    download = f"hf download {name} (or download its folder and give the path)"
+    full = name if "/" in name else f"ORGANISATION/{name}"
+    download = f"hf download {full} (or download its folder and give the path)"
     return f"{PACKAGED[name][2]}, or {download}" if name in PACKAGED else download
 
 

@@ -41,7 +41,7 @@ def model_path(source: str | os.PathLike[str]) -> Path:
     with needing("A model by its name"):
         from clrt.text.locate import find_model
 
-    return find_model(str(source))
+    return find_model(str(source), organisation="")  # images have no usual one
 
 
 def beside(path: Path, name: str) -> Path | None:

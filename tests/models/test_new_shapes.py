@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import numpy as np
+import onnx.parser
 import onnxruntime
 import pytest
 
@@ -111,3 +114,37 @@ def test_runs_at_once_at_new_shapes(device: clrt.DeviceInfo) -> None:
         expected = session.run(None, decoder_feeds(past, 1))
         for found, array in zip(run.wait().values(), expected, strict=True):
             np.testing.assert_allclose(found, array, 1e-4, 1e-5)
+
+
+# Sizes at which a node needs no kernel: a Transpose that moves a 1 is a view, an empty tensor takes
+# no copy. The first run compiles these kernels all the same.
+IDLE = """
+<ir_version: 8, opset_import: ["" : 17]>
+net (float[N, 4, S] x, float[N, K] e) => (float[4, N, S] y, float[N, L] z) {
+  t = Transpose <perm = [1, 0, 2]> (x)
+  y = Relu (t)
+  z = Concat <axis = 1> (e, e)
+}
+"""
+
+
+@DEVICES
+@pytest.mark.parametrize("first", [(1, 5, 0), (1, 1, 0)])
+def test_kernels_that_the_first_shape_does_not_need(
+    device: clrt.DeviceInfo, first: tuple[int, int, int], tmp_path: Path
+) -> None:
+    proto = onnx.parser.parse_model(IDLE)
+    session = session_of(proto)
+    # Programs of its own: those of other tests are known.
+    model = clrt.load(proto, device=device.index, strict=True, cache_dir=tmp_path)
+
+    def feeds(n: int, s: int, k: int) -> dict[str, Array]:
+        rng = np.random.default_rng(n)
+        shapes = {"x": (n, 4, s), "e": (n, k)}
+        return {name: rng.standard_normal(d).astype(np.float32) for name, d in shapes.items()}
+
+    model.run(feeds(*first))
+    before = model._session.programs.requests
+    for sizes in ((3, 5, 2), (2, 7, 3), (1, 4, 1), (6, 2, 9)):
+        check(model, session, feeds(*sizes))
+    assert model._session.programs.requests == before

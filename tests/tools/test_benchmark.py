@@ -7,6 +7,14 @@ import json
 import numpy as np
 import pytest
 
+from clrt.importer.onnx_importer import import_model
+from tools.benchmark.conv_nets import conv_nets
+from tools.benchmark.convolutions import (
+    TimedConvolution,
+    convolution_rows,
+    is_convolution,
+    page,
+)
 from tools.benchmark.encode import encode_rows, least_cosine
 from tools.benchmark.gemm import sizes
 from tools.benchmark.goals import Goal, goals_of
@@ -139,3 +147,32 @@ def test_every_size_is_measured_once_and_odd_ones_fit_no_tile() -> None:
 def test_platforms_have_short_names() -> None:
     assert short_platform("Portable Computing Language") == "PoCL"
     assert short_platform("Intel(R) OpenCL") == "Intel"
+
+
+def test_convolutions_are_held_against_the_slower_of_product_and_copy() -> None:
+    def timed(geometry: str, time_s: float, gflop: float, copy_s: float) -> TimedConvolution:
+        return TimedConvolution(geometry, "rows: conv_rows_cpu", time_s, gflop, 1e-3, copy_s)
+
+    found = [
+        ("A", timed("3x3", 2e-3, gflop=0.1, copy_s=1e-4)),
+        ("B", timed("3x3", 2e-3, gflop=0.1, copy_s=1e-4)),
+        ("A", timed("1x1", 1e-3, gflop=1e-3, copy_s=9e-4)),
+    ]
+    product, copy = convolution_rows("clrt PoCL", found, gemm_gflops=100.0)
+    assert product.nets == (("A", 1), ("B", 1))
+    assert (product.bound_by, product.share) == ("product", pytest.approx(0.5))
+    assert product.gflops == pytest.approx(50)
+    # 1 ms at full speed, 4/3 ms at what is asked: each of two is 2/3 ms late.
+    assert product.lost_us == pytest.approx(2 * (2000 - 1000 / 0.75))
+    assert (copy.bound_by, copy.share, copy.lost_us) == ("copy", pytest.approx(0.9), 0)
+    text = page([product, copy], {"clrt PoCL": 100.0})
+    assert "2 distinct convolutions, 1 below" in text and "A x 1, B x 1" in text
+
+
+@pytest.mark.parametrize(
+    ("name", "count"), [("ResNet-50", 53), ("MobileNetV2", 52), ("EfficientNet-B0", 81)]
+)
+def test_nets_have_their_convolutions(name: str, count: int) -> None:
+    graph = import_model(conv_nets()[name])
+    assert sum(map(is_convolution, graph.nodes)) == count
+    assert graph.outputs[0].shape is not None and graph.outputs[0].shape[1] == 1000

@@ -16,6 +16,7 @@ from typing import Any
 
 from rich.console import Console
 
+from .convolutions import measure_convolutions, page
 from .encode import measure_encode
 from .footprint import measure_memory, measure_startup
 from .gemm import measure_gemm
@@ -35,7 +36,7 @@ from .tables import all_tables, goal_table
 from .turns import open_workers
 
 SECTIONS = (
-    *("models", "encode", "gemm", "kernels", "memory", "startup", "neighbours"),
+    *("models", "encode", "gemm", "kernels", "convolutions", "memory", "startup", "neighbours"),
     *("programs", "install"),
 )
 _SHAPES: dict[str, tuple[Shape, ...]] = {
@@ -111,6 +112,7 @@ def _parser() -> argparse.ArgumentParser:
     add("--turns", type=int, help="turns each runtime takes for one figure")
     add("--quick", action="store_true", help="fewer turns, texts and sizes")
     add("--json", type=Path, help="write all rows to this file")
+    add("--page", type=Path, help="write the table of convolutions to this file, as Markdown")
     add("--plot", type=Path, help="draw them into this PNG file; needs matplotlib")
     return parser
 
@@ -129,8 +131,13 @@ def _measure(options: argparse.Namespace, report: Report, work: Path) -> None:
     runtimes = [*_named(peer_runtimes(), options.runtimes), *ours]
     if "programs" in sections:
         report.programs = measure_programs(ours, turns)
-    if sections == {"programs"}:
-        return  # their environment has no MiniLM
+    if "convolutions" in sections:
+        with open_workers(lab_makers(ours)) as labs:
+            report.convolutions, best = measure_convolutions(labs, min(turns, 3))
+        if options.page:
+            options.page.write_text(page(report.convolutions, best), encoding="utf-8")
+    if sections <= {"programs", "convolutions"}:
+        return  # these need no MiniLM, which the environment of the first lacks
     minilm = prepare_model(MINILM, None, work)
     if sections & {"models", "gemm", "kernels"}:
         _measure_labs(options, report, ours, minilm, turns)

@@ -156,6 +156,7 @@ def measure_launches(
 def _time_run(lab: Lab, source: Any, shape: tuple[int, int]) -> tuple[Sample, list[Timed]]:
     """A run with its copies, and its launches by the device's events; medians of a few runs."""
     from clrt.plan.traffic import traffic
+    from clrt.runtime.execution import Execution
     from clrt.runtime.profiler import PlanRun, Recorder
 
     model = lab.model((MINILM, source), lambda: source)
@@ -163,15 +164,15 @@ def _time_run(lab: Lab, source: Any, shape: tuple[int, int]) -> tuple[Sample, li
     shapes: Shapes = {name: array.shape for name, array in feeds.items()}
     bound = model.bind(shapes, {})
     wanted = {s.name: False for s in model.outputs}
-    bound.run(feeds, wanted)
+    Execution(bound, feeds, wanted).run()
     walls = []
     for _ in range(7):
         start = time.perf_counter()
-        bound.run(feeds, wanted)
+        Execution(bound, feeds, wanted).run()
         walls.append(time.perf_counter() - start)
     recorder = Recorder(lab.session)
     for _ in range(7):
-        bound.run(feeds, wanted, recorder)
+        Execution(bound, feeds, wanted, recorder).run()
     spans = [run.spans for run in recorder.take() if isinstance(run, PlanRun)]
     runs = [[1e-9 * (s.end_ns - s.start_ns) for s in run] for run in spans]
     launches = [(s.nodes, n, x) for s in bound.plan.steps for x, n, _ in s.work()]

@@ -32,6 +32,7 @@ class Lab:
     Attributes:
         reference_size: (M, N, K) of the MatMul that products are compared with in each turn.
         copies_by_kernel: Whether a kernel copies faster than clEnqueueCopyBuffer.
+        copies: Seconds of copies by a kernel, by the bytes that are read.
     """
 
     def __init__(self, device: str) -> None:
@@ -42,6 +43,7 @@ class Lab:
         self.session = session_for(self.info)
         self.reference_size = (2048, 1536, 1536)
         self.copies_by_kernel = True
+        self.copies: dict[int, float] = {}
         self._busy_until = 0.0
         self._key: Hashable = None
         self._model: Any = None
@@ -66,6 +68,8 @@ class Lab:
         Args:
             by_unit: Whether products may go by a CPU's matrix unit.
         """
+        from clrt.runtime.execution import Execution
+
         bound = model.bind(shapes, {} if by_unit else self._without_unit())
         rng = np.random.default_rng(0)
         feeds = {}
@@ -75,7 +79,7 @@ class Lab:
                 feeds[spec.name] = (rng.random(shape, np.float32) * 2 - 1 + around).astype(dtype)
             else:
                 feeds[spec.name] = np.zeros(shape, dtype)
-        bound.run(feeds, {})
+        Execution(bound, feeds, {}).run()
         return bound
 
     def _without_unit(self) -> dict[str, dict[str, int]]:
@@ -127,6 +131,6 @@ def lab_makers(runtimes: list[Runtime]) -> dict[str, tuple[Any, ...]]:
 
 def launches_of(bound: Any) -> list[tuple[Any, Any]]:
     """Each launch of a bound plan with its kernel, arguments set, global and local size."""
-    bound._bind()
+    bound.bind()
     launches = [x for step in bound.plan.steps for x in getattr(step, "launches", ())]
-    return list(zip(launches, bound._steps, strict=True))
+    return list(zip(launches, bound.steps, strict=True))

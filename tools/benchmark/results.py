@@ -145,6 +145,33 @@ class LaunchRow:
 
 
 @dataclass(frozen=True)
+class ConvolutionRow:
+    """A convolution of nets on one device, where it stands in their runs.
+
+    Attributes:
+        nets: In which, and how often in each.
+        algorithm: Variant and kernels.
+        gflops, gbs: Of direct sums, and of each tensor once.
+        bound_by: "product" or "copy": which of them takes longer for as much.
+        share: Of that one's speed; by Winograd, products pass 1.
+        goal: The share that is asked.
+        lost_us: What all of them take longer than at that share.
+    """
+
+    runtime: str
+    nets: Sequence[tuple[str, int]]
+    geometry: str
+    algorithm: str
+    us: float
+    gflops: float
+    gbs: float
+    bound_by: str
+    share: float
+    goal: float
+    lost_us: float
+
+
+@dataclass(frozen=True)
 class MemoryRow:
     """Peak resident memory of a process that runs the model.
 
@@ -274,6 +301,7 @@ class Report:
     gemm: list[GemmRow] = field(default_factory=list)
     kernels: list[KernelRow] = field(default_factory=list)
     launches: list[LaunchRow] = field(default_factory=list)
+    convolutions: list[ConvolutionRow] = field(default_factory=list)
     memory: list[MemoryRow] = field(default_factory=list)
     startup: list[StartRow] = field(default_factory=list)
     new_shapes: list[NewShapeRow] = field(default_factory=list)

@@ -33,6 +33,8 @@ def all_tables(report: Report) -> Iterator[Table]:
         yield _kernels(report)
     for runtime, rows in groupby(report.launches, key=lambda r: r.runtime):
         yield _launches(runtime, list(rows))
+    if report.convolutions:
+        yield _convolutions(report)
     if report.memory:
         yield _memory(report)
     if report.startup:
@@ -201,6 +203,31 @@ def _launches(runtime: str, rows: list[Any]) -> Table:
             *rates,
             _share(r.limit_share),
         )
+    return table
+
+
+def _convolutions(report: Report) -> Table:
+    """Those that lose time; the page has all."""
+    table = _table(
+        "convolutions below 75 % of the best product or 80 % of a copy",
+        "device",
+        "convolution",
+        "kernel",
+        "calls",
+        "us",
+        "GFLOP/s",
+        "GB/s",
+        "of",
+        "share",
+        "lost us",
+        left=3,
+    )
+    for r in report.convolutions:
+        if r.lost_us > 0:
+            calls = sum(count for _, count in r.nets)
+            figures = f"{r.us:.0f}", f"{r.gflops:.0f}", f"{r.gbs:.1f}", r.bound_by
+            cells = (str(calls), *figures, _share(r.share), f"{r.lost_us:.0f}")
+            _add(table, _short(r.runtime), r.geometry, r.algorithm, *cells)
     return table
 
 

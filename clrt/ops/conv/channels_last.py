@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -29,13 +29,13 @@ from clrt.kernels.spec import (
     launch,
     pieces_per_group,
 )
-from clrt.kernels.tiles import is_whole, tile, width
+from clrt.kernels.tiles import tile, width
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering, Variant, reject_but_float32
 from clrt.ops.base import Op, Types
 from clrt.ops.conv.conv import FusedConv
 from clrt.ops.conv.lines import product_of_lines
-from clrt.ops.conv.row_products import geometry, product_of, zeros
+from clrt.ops.conv.row_products import geometry, launch_rows, product_of, window_of, zeros
 from clrt.ops.conv.winograd import emit_winograd, reject_winograd
 from clrt.ops.registry import register
 
@@ -98,87 +98,64 @@ def _first_array(array: Array | None, rank: int) -> Array | None:
     return array.reshape(*(1,) * (rank - array.ndim), *array.shape).transpose(order_to_first(rank))
 
 
-def _is_pointwise(node: Node) -> bool:
-    """Whether positions of y are those of x, and windows single elements."""
-    op, x = node.op, node.arg(0)
-    assert isinstance(op, ChannelsLastConv)
-    window = op.window(node.arg(1).shape)
-    assert window is not None
-    steps = (*window.kernel_shape, *window.steps(op.strides), op.group)
-    before, after = window.padding(x.dims[1:-1])
-    return all(v == 1 for v in steps) and not any((*before, *after))
-
-
 def _emit_rows(node: Node, ctx: Lowering) -> list[Launch]:
     product = product_of(node)
     if product.is_empty:
         return []
-    if _is_pointwise(node):
+    w, op = node.arg(1), node.op
+    assert isinstance(op, ChannelsLastConv)
+    if op.group == 1 and window_of(node).is_pointwise:
         return emit_cpu(product, ctx)
     if (lines := product_of_lines(node, product, ctx)) is not None:
         return emit_cpu(lines, ctx)
-    product.epilogue.check_vectors()
-    w, op = node.arg(1), node.op
-    assert isinstance(op, ChannelsLastConv)
     tunables = tile(ROWS, product, ctx)
     columns, rows = width(tunables), product.batch[0] * product.m
-    macros = {**tunables, **product.epilogue.defines}
-    macros["S_N_WHOLE"] = int(is_whole(product, tunables["T_VW"]))
-    kernel = KernelSpec.of("conv/conv_rows.cl", "conv_rows_cpu", **macros)
     blocks, panels = ceil_div(rows, tunables["T_MR"]), ceil_div(product.n, columns) * op.group
     shares = ctx.thresholds(GemmShares)
     longest = min(shares.stripe, tunables["T_MC"])
     height = shares.height(blocks, panels, longest, ctx.caps)
     channels, taps = w.dims[1], prod(w.dims[2:])
-    args: dict[str, Any] = {
-        "y": node.output,
-        "x": node.arg(0),
-        "w": Panels(product.k, product.n, columns, True, taps).of(w),
-        "zeros": zeros(w.dims[-1] * channels),
-        "M": rows,
-        "N": product.n,
-        "C": channels,
-        "groups": op.group,
-        "height": height,
-    }
-    args |= geometry(node) | product.epilogue.args
-    size = (ceil_div(blocks, height) * panels,)
-    return [launch(kernel, size, (1,), product.flops, **args)]
+    return launch_rows(
+        node,
+        product,
+        ROWS,
+        tunables,
+        ceil_div(blocks, height) * panels,
+        w=Panels(product.k, product.n, columns, True, taps).of(w),
+        zeros=zeros(w.dims[-1] * channels),
+        M=rows,
+        C=channels,
+        groups=op.group,
+        height=height,
+    )
 
 
 def _emit_image(node: Node, ctx: Lowering) -> list[Launch]:
     product, w = product_of(node), node.arg(1)
     if product.is_empty:
         return []
-    product.epilogue.check_vectors()
     tunables, rows = ctx.tunables(IMAGE), prod(node.output.dims[:-2])
     tunables["T_NV"] = min(tunables["T_NV"], ceil_div(w.dims[0], tunables["T_VW"]))
     across, step = _along_last(node)
-    macros = {**tunables, **product.epilogue.defines, "S_ACROSS": across, "S_STEP": step}
-    macros["S_N_WHOLE"] = int(is_whole(product, tunables["T_VW"]))
-    kernel = KernelSpec.of("conv/conv_image.cl", "conv_image_cpu", **macros)
     height = pieces_per_group(rows, _ROWS_PER_ITEM, ctx.caps)
-    args: dict[str, Any] = {
-        "y": node.output,
-        "x": node.arg(0),
-        "w": Panels(prod(w.dims[2:]), product.n, width(tunables), True).of(w),
-        "rows": rows,
-        "N": product.n,
-        "height": height,
-    }
-    args |= geometry(node) | product.epilogue.args
-    return [launch(kernel, (ceil_div(rows, height),), (1,), product.flops, **args)]
+    return launch_rows(
+        node,
+        product,
+        IMAGE,
+        {**tunables, "S_ACROSS": across, "S_STEP": step},
+        ceil_div(rows, height),
+        w=Panels(prod(w.dims[2:]), product.n, width(tunables), True).of(w),
+        rows=rows,
+        height=height,
+    )
 
 
 def _along_last(node: Node) -> tuple[int, int]:
     """The elements of a window along the last axis, and its stride; both 0 if it has holes."""
-    op = node.op
-    assert isinstance(op, ChannelsLastConv)
-    window = op.window(node.arg(1).dims)
-    assert window is not None
-    if window.steps(op.dilations)[-1] != 1:
+    window = window_of(node)
+    if window.steps(window.dilations)[-1] != 1:
         return 0, 0
-    return window.kernel_shape[-1], window.steps(op.strides)[-1]
+    return window.kernel_shape[-1], window.steps(window.strides)[-1]
 
 
 def _emit_depthwise(node: Node, ctx: Lowering) -> list[Launch]:
@@ -186,42 +163,40 @@ def _emit_depthwise(node: Node, ctx: Lowering) -> list[Launch]:
     if product.is_empty:
         return []
     channels, taps = w.dims[0], prod(w.dims[2:])
-    epilogue = replace(
-        product.epilogue,
-        operands=tuple(
-            replace(o, strides=(o.strides[0], 0, o.strides[2])) for o in product.epilogue.operands
-        ),
+    operands = tuple(
+        replace(o, strides=(o.strides[0], 0, o.strides[2])) for o in product.epilogue.operands
     )
-    epilogue.check_vectors()
+    # All groups are columns of one product.
+    whole = replace(
+        product,
+        batch=(product.batch[0], 1),
+        n=channels,
+        epilogue=replace(product.epilogue, operands=operands),
+    )
     tunables = ctx.tunables(DEPTHWISE_ROWS)
     if channels % tunables["T_VW"] == tunables["T_VW"] // 2:  # else the last vector is half empty
         tunables["T_VW"] //= 2
     panel, rows = width(tunables), prod(node.output.dims[:-2])
     across, step = _along_last(node)
     unrolled = across in _DEPTHWISE_LINES and step in _STEPS
-    kernel = KernelSpec.of(
-        "conv/depthwise_rows.cl",
-        "depthwise_rows_cpu",
-        **tunables,
-        **epilogue.defines,
-        S_TAPS=taps,
-        S_ACROSS=across if unrolled else 0,
-        S_STEP=step if unrolled else 0,
-        S_WHOLE=int(channels % panel == 0),
-        S_N_WHOLE=int(channels % tunables["T_VW"] == 0),
-    )
-    height = pieces_per_group(rows, _ROWS_PER_ITEM, ctx.caps)
-    args: dict[str, Any] = {
-        "y": node.output,
-        "x": node.arg(0),
-        "w": Panels(taps, channels, panel, True).of(w),
-        "zeros": zeros(channels),
-        "rows": rows,
-        "N": channels,
-        "height": height,
+    facts = {
+        "S_TAPS": taps,
+        "S_ACROSS": across if unrolled else 0,
+        "S_STEP": step if unrolled else 0,
+        "S_WHOLE": int(channels % panel == 0),
     }
-    args |= geometry(node) | epilogue.args
-    return [launch(kernel, (ceil_div(rows, height),), (1,), product.flops, **args)]
+    height = pieces_per_group(rows, _ROWS_PER_ITEM, ctx.caps)
+    return launch_rows(
+        node,
+        whole,
+        DEPTHWISE_ROWS,
+        tunables | facts,
+        ceil_div(rows, height),
+        w=Panels(taps, channels, panel, True).of(w),
+        zeros=zeros(channels),
+        rows=rows,
+        height=height,
+    )
 
 
 def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:

@@ -100,9 +100,7 @@ def unfolded(
     assert isinstance(op, Convolution)
     window = op.window(node.arg(1).shape)
     assert window is not None
-    before, after = window.padding(x.dims[2:])
-    ones = (*window.kernel_shape, *window.steps(op.strides))
-    if all(v == 1 for v in ones) and not any((*before, *after)):
+    if window.is_pointwise:
         yield [], product
         return
     images, groups = product.batch

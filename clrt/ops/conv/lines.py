@@ -26,12 +26,13 @@ def product_of_lines(node: Node, product: Product, ctx: Lowering) -> Product | N
     """
     op, x, w = node.op, node.arg(0), node.arg(1)
     assert isinstance(op, Convolution)
-    steps = (*op.dilations, op.group)
-    is_padded = any(op.pads) or op.auto_pad not in ("NOTSET", "VALID")
-    if len(x.dims) != 3 or is_padded or any(v != 1 for v in steps):
+    window = op.window(w.shape)
+    assert window is not None
+    steps = (*window.steps(op.dilations), op.group)
+    if len(x.dims) != 3 or window.is_padded or any(v != 1 for v in steps):
         return None
     channels = x.dims[2]
-    (stride,) = op.strides or (1,)
+    (stride,) = window.steps(op.strides)
     rows = MatrixView(BufferArg(x), (x.dims[1] * channels, 0, stride * channels, 1))
     columns = packed_width(product, ctx)
     packed = Panels(product.k, product.n, columns, True, prod(w.dims[2:])).of(w)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
 from math import prod
+from typing import Any
 
 import numpy as np
 
@@ -12,11 +14,14 @@ from clrt.ir.dims import same
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import TensorType
 from clrt.kernels.product import Epilogue, MatrixView, Operand, Product
-from clrt.kernels.spec import BufferArg
+from clrt.kernels.spec import BufferArg, KernelSpec, Launch, launch
 from clrt.kernels.strided import broadcast_strides
+from clrt.kernels.tiles import is_whole
+from clrt.kernels.tuned import TunedKernel
 from clrt.ops.conv.conv import FusedConv
 from clrt.ops.matmul.matmul import make_epilogue
 from clrt.ops.pointwise.fused import symbolic_shape
+from clrt.ops.vision.pooling import WindowPool
 
 _AXES = 3
 
@@ -58,13 +63,48 @@ def product_of(node: Node) -> Product:
     return Product(y, x.dtype, batch, positions, n, k, images, weights, _epilogue(node))
 
 
+def window_of(node: Node) -> WindowPool:
+    """The windows of a convolution whose weights are known."""
+    assert isinstance(node.op, FusedConv)
+    window = node.op.window(node.arg(1).shape)
+    assert window is not None
+    return window
+
+
 def geometry(node: Node) -> dict[str, int]:
     """Sizes of x and y, the window, strides, dilations and padding, each along three axes."""
-    op, x, y = node.op, node.arg(0), node.output
-    assert isinstance(op, FusedConv)
-    window = op.window(node.arg(1).shape)
-    assert window is not None
-    return window.geometry(x.dims[1:-1], y.dims[1:-1])
+    return window_of(node).geometry(node.arg(0).dims[1:-1], node.output.dims[1:-1])
+
+
+def launch_rows(
+    node: Node,
+    product: Product,
+    kernel: TunedKernel,
+    macros: Mapping[str, int],
+    groups: int,
+    /,
+    **args: Any,
+) -> list[Launch]:
+    """The launch of a kernel that multiplies windows of x by panels of weights, on CPUs.
+
+    Args:
+        product: Of windows and weights, with its epilogue.
+        macros: The kernel's, besides those of the epilogue.
+        groups: Work-groups, of one work-item each.
+        args: The kernel's, besides x, y, N, those of the geometry and of the epilogue.
+
+    Raises:
+        UnsupportedError: The epilogue has steps that take no vectors.
+    """
+    product.epilogue.check_vectors()
+    whole = int(is_whole(product, macros["T_VW"]))
+    source = f"conv/{kernel.entry.removesuffix('_cpu')}.cl"
+    defines = {**macros, **product.epilogue.defines, "S_N_WHOLE": whole}
+    spec = KernelSpec.of(source, kernel.entry, **defines)
+    read = spec.signature.names
+    args |= {name: n for name, n in geometry(node).items() if name in read}
+    args |= {"y": node.output, "x": node.arg(0), "N": product.n} | product.epilogue.args
+    return [launch(spec, (groups,), (1,), product.flops, **args)]
 
 
 @lru_cache(maxsize=256)

@@ -6,9 +6,9 @@ multiplied as 36 matrices, and transformed back.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 
@@ -17,13 +17,13 @@ from clrt.device.rates import rates_of
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array
 from clrt.kernels.panels import Panels
-from clrt.kernels.spec import KernelSpec, Launch, Packed, ceil_div, clamp, launch, round_up
+from clrt.kernels.spec import Launch, Packed, ceil_div, clamp, round_up
 from clrt.kernels.thresholds import Thresholds
-from clrt.kernels.tiles import is_whole, tile, width
+from clrt.kernels.tiles import tile, width
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering, reject_but_float32
 from clrt.ops.conv.conv import FusedConv
-from clrt.ops.conv.row_products import geometry, product_of, zeros
+from clrt.ops.conv.row_products import launch_rows, product_of, zeros
 from clrt.ops.pointwise.fused import symbolic_shape
 
 _SIDE, _WINDOW, _PLANES = 4, 3, 36
@@ -90,14 +90,9 @@ def emit_winograd(node: Node, ctx: Lowering) -> list[Launch]:
     product, x, w, y = product_of(node), node.arg(0), node.arg(1), node.output
     if product.is_empty:
         return []
-    product.epilogue.check_vectors()
     tunables = tile(WINOGRAD, product, ctx)
     panel, lanes = width(tunables), tunables["T_VW"]
     channels, maps = w.dims[1], w.dims[0]
-    whole = int(is_whole(product, lanes))
-    kernel = KernelSpec.of(
-        "conv/winograd.cl", "winograd_cpu", **tunables, **product.epilogue.defines, S_N_WHOLE=whole
-    )
     rows_of_tiles, columns_of_tiles = (ceil_div(d, _SIDE) for d in y.dims[1:3])
     tiles = x.dims[0] * rows_of_tiles * columns_of_tiles
     panels = ceil_div(maps, panel)
@@ -115,26 +110,25 @@ def emit_winograd(node: Node, ctx: Lowering) -> list[Launch]:
     items = blocks * ceil_div(panels, span)
     groups = clamp(items, 1, units * shares.groups)
     slot = _PLANES * block * (round_up(channels, lanes) + span * panel)
-    args: dict[str, Any] = {
-        "y": y,
-        "x": x,
-        "w": _packed(w, Panels(channels, maps, panel, False)),
-        "zeros": zeros(round_up(channels, lanes)),
-        "room": ctx.scratch(groups * slot),
-        "slot": slot,
-        "C": channels,
-        "N": maps,
-        "tiles": tiles,
-        "tiles1": rows_of_tiles,
-        "tiles2": columns_of_tiles,
-        "block": block,
-        "span": span,
-    }
-    of_image = geometry(node)
-    args |= {name: of_image[name] for name in ("in1", "in2", "out1", "out2", "pad1", "pad2")}
-    args |= product.epilogue.args
+    launches = launch_rows(
+        node,
+        product,
+        WINOGRAD,
+        tunables,
+        groups,
+        w=_packed(w, Panels(channels, maps, panel, False)),
+        zeros=zeros(round_up(channels, lanes)),
+        room=ctx.scratch(groups * slot),
+        slot=slot,
+        C=channels,
+        tiles=tiles,
+        tiles1=rows_of_tiles,
+        tiles2=columns_of_tiles,
+        block=block,
+        span=span,
+    )
     flops = product.flops * _PLANES // (_SIDE * _WINDOW) ** 2
-    return [launch(kernel, (groups,), (1,), flops, **args)]
+    return [replace(x, flops=flops) for x in launches]
 
 
 def reject_winograd(node: Node, caps: DeviceCaps) -> str | None:

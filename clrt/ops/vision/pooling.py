@@ -154,6 +154,19 @@ class WindowPool(Op):
         pairs = zip(self.kernel_shape, self.steps(self.dilations), strict=True)
         return [(size - 1) * dilation + 1 for size, dilation in pairs]
 
+    @property
+    def is_padded(self) -> bool:
+        """Whether there is padding, at some size at least."""
+        if self.auto_pad.startswith("SAME"):
+            return any(span > 1 for span in self.spans())
+        return self.auto_pad == "NOTSET" and any(self.pads)
+
+    @property
+    def is_pointwise(self) -> bool:
+        """Whether each window is the one element at its place, whatever the size."""
+        steps = (*self.kernel_shape, *self.steps(self.strides))
+        return all(v == 1 for v in steps) and not self.is_padded
+
     def padding(self, size: Sequence[int]) -> tuple[list[int], list[int]]:
         """Padding before and after each axis of a number of elements."""
         rank = len(self.kernel_shape)

@@ -12,6 +12,7 @@ import pytest
 from clrt.errors import InputError, ModelError
 from clrt.text import locate
 from clrt.text.locate import find_model
+from clrt.vision.image_model import model_path
 
 
 @pytest.fixture(autouse=True)
@@ -98,6 +99,15 @@ def test_missing_model_says_how_to_get_it(cache: Path, monkeypatch: pytest.Monke
     assert str(cache) in str(caught.value)
     with pytest.raises(ModelError, match="hf download some/where"):
         find_model("some/where")
+    with pytest.raises(ModelError, match="get it by: hf download sentence-transformers/some "):
+        find_model("some")
+
+
+def test_an_image_model_has_no_usual_organisation(cache: Path) -> None:
+    with pytest.raises(ModelError, match="get it by: hf download ORGANISATION/vit-small "):
+        model_path("vit-small")
+    with pytest.raises(ModelError, match="get it by: hf download some/vit-small "):
+        model_path("some/vit-small")
 
 
 @pytest.mark.parametrize(
