@@ -22,6 +22,7 @@ from tools.benchmark.inputs import read_texts, split_text
 from tools.benchmark.kernels import Timed, launch_rows
 from tools.benchmark.limits import Sample, median_share
 from tools.benchmark.models import model_rows
+from tools.benchmark.nets import largest_error
 from tools.benchmark.results import Limits, MemoryRow, ModelRow, Report
 from tools.benchmark.runtimes import ONNXRUNTIME, OPENVINO, short_platform
 from tools.benchmark.tables import all_tables, goal_table
@@ -42,6 +43,15 @@ def test_model_rows_have_ratios_to_the_peers_that_ran() -> None:
     assert ours.ceiling_share == pytest.approx(30 / 0.15 / 400)
     assert (peer.to_onnxruntime, peer.ceiling_share) == (1.0, None)
     assert OPENVINO not in {peer.runtime, ours.runtime}
+
+
+def test_error_is_that_of_the_worst_output_over_its_largest_element() -> None:
+    peer = [np.array([1.0, -100.0], np.float32), np.array([2.0], np.float32)]
+    own = [np.array([2.0, -100.0], np.float32), np.array([2.1], np.float32)]
+    assert largest_error(own, peer) == pytest.approx(0.05)
+    assert largest_error(peer, peer) == 0
+    assert largest_error([np.array([np.nan, 1.0])], [np.array([1.0, 1.0])]) == np.inf
+    assert largest_error([np.zeros(3)], [np.zeros(2)]) == np.inf
 
 
 def test_share_of_a_reference_is_taken_turn_by_turn() -> None:

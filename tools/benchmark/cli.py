@@ -29,6 +29,7 @@ from .limits import measure_limits
 from .load import OtherPrograms
 from .models import Shape, measure_model
 from .neighbours import measure_neighbours
+from .nets import measure_nets
 from .programs import measure_programs
 from .results import Report
 from .runtimes import THREADS, ModelFiles, Runtime, clrt_runtimes, is_installed, peer_runtimes
@@ -37,7 +38,7 @@ from .turns import open_workers
 
 SECTIONS = (
     *("models", "encode", "gemm", "kernels", "convolutions", "memory", "startup", "neighbours"),
-    *("programs", "install"),
+    *("programs", "install", "nets"),
 )
 _SHAPES: dict[str, tuple[Shape, ...]] = {
     MINILM: ((1, 16), (1, 128), (8, 128), (32, 128), (4, 512)),
@@ -77,9 +78,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     report = Report(environment=_environment())
     notes = Console(stderr=True)
     _warn(notes, report.environment["load_average"])
+    _warn_of_nets(notes, options.sections)
     others = OtherPrograms()
     with tempfile.TemporaryDirectory() as work:
-        _measure(options, report, Path(work))
+        _measure(options, report, Path(options.work or work))
     report.environment["others_cpu_share"] = others.share()
     # A table that goes into a file needs no folding.
     console = Console(width=None if sys.stdout.isatty() else _FILE_WIDTH)
@@ -106,6 +108,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--sections", nargs="+", choices=SECTIONS, default=SECTIONS, help="what to measure")
     add("--models", nargs="+", choices=(MINILM, BERT_BASE), default=(MINILM, BERT_BASE))
     add("--model", type=Path, help="an ONNX file or Hugging Face folder in place of --models")
+    add("--nets", nargs="+", metavar="NAME", help="parts of names of the nets: resnet, vit, …")
+    add("--work", type=Path, help="a folder to keep the nets in, which take a while to make")
     add("--shapes", nargs="+", type=_shape, help="batch x sequence of the models, as 8x128")
     add("--runtimes", nargs="+", metavar="NAME", help="parts of names: pocl, onnx, openvino, …")
     add("--texts", type=int, help="texts that `encode` takes")
@@ -136,7 +140,9 @@ def _measure(options: argparse.Namespace, report: Report, work: Path) -> None:
             report.convolutions, best = measure_convolutions(labs, min(turns, 3))
         if options.page:
             options.page.write_text(page(report.convolutions, best), encoding="utf-8")
-    if sections <= {"programs", "convolutions"}:
+    if "nets" in sections and is_installed("diffusers"):
+        report.nets = measure_nets(runtimes, options.nets, work, turns, pace.seconds)
+    if sections <= {"programs", "convolutions", "nets"}:
         return  # these need no MiniLM, which the environment of the first lacks
     minilm = prepare_model(MINILM, None, work)
     if sections & {"models", "gemm", "kernels"}:
@@ -237,6 +243,14 @@ def _warn(notes: Console, load: float | None) -> None:
     if missing := [p for p in _PEERS if not is_installed(p)]:
         notes.print(
             f"Not installed, so left out: {', '.join(missing)}. pip install '.[bench]' gets them.",
+            style="yellow",
+        )
+
+
+def _warn_of_nets(notes: Console, sections: Sequence[str]) -> None:
+    if "nets" in sections and not is_installed("diffusers"):
+        notes.print(
+            "The section nets is left out: pip install '.\\[bench-nets]' gets what makes them.",
             style="yellow",
         )
 

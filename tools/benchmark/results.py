@@ -56,6 +56,25 @@ class ModelRow:
 
 
 @dataclass(frozen=True)
+class NetRow:
+    """A runtime at one batch of a known net.
+
+    Attributes:
+        to_onnxruntime, to_openvino: Time over the peer's, median over the turns; None where the
+            peer did not run.
+        error: Largest difference from ONNX Runtime's outputs over the largest output.
+    """
+
+    net: str
+    batch: int
+    runtime: str
+    median_ms: float
+    to_onnxruntime: float | None
+    to_openvino: float | None
+    error: float | None
+
+
+@dataclass(frozen=True)
 class EncodeRow:
     """Sentences to vectors with one runtime.
 
@@ -297,6 +316,7 @@ class Report:
     environment: dict[str, Any] = field(default_factory=dict)
     limits: list[Limits] = field(default_factory=list)
     models: list[ModelRow] = field(default_factory=list)
+    nets: list[NetRow] = field(default_factory=list)
     encode: list[EncodeRow] = field(default_factory=list)
     gemm: list[GemmRow] = field(default_factory=list)
     kernels: list[KernelRow] = field(default_factory=list)

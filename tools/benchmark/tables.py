@@ -25,6 +25,8 @@ def all_tables(report: Report) -> Iterator[Table]:
         yield _limits(report)
     if report.models:
         yield _models(report)
+    if report.nets:
+        yield _nets(report)
     if report.encode:
         yield _encode(report)
     if report.gemm:
@@ -126,6 +128,25 @@ def _models(report: Report) -> Table:
                 _ratio(r.to_openvino),
                 f"{r.gflops:.0f}",
                 _share(r.ceiling_share),
+            )
+        table.add_section()
+    return table
+
+
+def _nets(report: Report) -> Table:
+    columns = ("median ms", "x ONNX Runtime", "x OpenVINO", "largest error")
+    table = _table("nets, float32", "net", "batch", "runtime", *columns, left=3)
+    for (net, batch), rows in groupby(report.nets, key=lambda r: (r.net, r.batch)):
+        for index, r in enumerate(rows):
+            _add(
+                table,
+                net if index == 0 else "",
+                str(batch) if index == 0 else "",
+                r.runtime,
+                f"{r.median_ms:.2f}",
+                _ratio(r.to_onnxruntime),
+                _ratio(r.to_openvino),
+                f"{r.error:.0e}" if r.error is not None else "",
             )
         table.add_section()
     return table
