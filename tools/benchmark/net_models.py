@@ -85,6 +85,13 @@ def _classifier(kind: str, **config: Any) -> nn.Module:
     return _transformers(kind + "ForImageClassification", num_labels=1000, **config)
 
 
+def _efficientnet_b0() -> nn.Module:
+    model = _classifier("EfficientNet", **_B0)
+    # Its own has a kernel larger than the image, which OpenVINO refuses.
+    model.efficientnet.pooler = nn.AdaptiveAvgPool2d(1)
+    return model
+
+
 def _depth_anything() -> nn.Module:
     from transformers import DepthAnythingConfig, DepthAnythingForDepthEstimation, Dinov2Config
 
@@ -324,7 +331,7 @@ NETS: dict[str, Net] = {
     "ResNet-50": Net(partial(_classifier, "ResNet"), _IMAGE, (1, 8)),
     "MobileNetV2": Net(partial(_classifier, "MobileNetV2", tf_padding=False), _IMAGE, (1, 8)),
     "MobileNetV3": Net(_MobileNetV3, _IMAGE),
-    "EfficientNet-B0": Net(partial(_classifier, "EfficientNet", **_B0), _IMAGE),
+    "EfficientNet-B0": Net(_efficientnet_b0, _IMAGE),
     "ConvNeXt-tiny": Net(partial(_classifier, "ConvNext"), _IMAGE),
     "ViT-tiny": Net(partial(_transformers, "ViTModel", **_VIT_TINY), _IMAGE),
     "Swin-tiny": Net(partial(_classifier, "Swin"), _IMAGE),
