@@ -24,6 +24,7 @@ from clrt.passes.pipeline import (
     clean_up,
 )
 from clrt.passes.report import PassReport
+from clrt.passes.sink_transpose import SinkTranspose
 
 ForDevice: TypeAlias = Callable[[DeviceCaps], "Pass | None"]
 
@@ -46,6 +47,7 @@ PREPARE: tuple[ForDevice, ...] = (
 SETTLE: dict[str, tuple[Pass, ...]] = {
     # The transposes that a layout needs meet others, and vanish.
     UseChannelsLast.name: (
+        SinkTranspose(),
         SinkChannels(),
         SimplifyTransposes(),
         REMOVE_IDENTITY,

@@ -82,6 +82,20 @@ BETWEEN = {
         '%b: float32[N,8,H + 4,W + 2] = Pad{mode="reflect"}(%a, %p)',
         0,
     ),
+    "tokens": (
+        "const %s: int64[3] = [0, 0, -1]\n%m: float32[N,8,H*W] = Reshape(%a, %s)\n"
+        "%t: float32[N,H*W,8] = Transpose{perm=[0, 2, 1]}(%m)\n"
+        "const %k: float32[8] = ...\n%g: float32[N,H*W,8] = Mul(%t, %k)\n"
+        "%q: float32[N,8,H*W] = Transpose{perm=[0, 2, 1]}(%g)\n%h: int64[4] = Shape(%a)\n"
+        "%b: float32[N,8,H,W] = Reshape(%q, %h)",
+        0,
+    ),
+    "a view across channels": (
+        "const %s: int64[3] = [0, 4, -1]\n%m: float32[N,4,2*H*W] = Reshape(%a, %s)\n"
+        "%h: int64[4] = Shape(%a)\n%g: float32[N,4,2*H*W] = Softmax{axis=1}(%m)\n"
+        "%b: float32[N,8,H,W] = Reshape(%g, %h)",
+        2,
+    ),
     "an op of its own": ("%b: float32[N,2,2*H,2*W] = DepthToSpace{blocksize=2}(%a)", 2),
 }
 
