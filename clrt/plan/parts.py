@@ -1,0 +1,291 @@
+"""Parts that lie where they belong: values in the memory of others, so that nothing copies them.
+
+Which op has parts only the op knows (`Op.parts`), and which launch can go through a tensor whose
+rows lie apart only the launch (`Rows`). Here the two meet: a part is placed where every launch that
+touches it can do with the place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from math import prod
+from typing import Any
+
+from clrt.ir.graph import Graph, Node, Value
+from clrt.kernels.parts import Part
+from clrt.kernels.spec import ALIGNMENT_BYTES, BufferArg, Launch, i32
+from clrt.kernels.variant import Lowering
+from clrt.ops.base import Op
+from clrt.plan.fuse_launches import by_edges
+from clrt.plan.lifetimes import is_view
+from clrt.plan.lower import lower
+from clrt.plan.steps import DeviceStep, HostStep, PlanStep, Region
+
+
+@dataclass(frozen=True)
+class PartNote:
+    """What became of a part of a node.
+
+    Attributes:
+        reason: Why the node copies it; "" where it lies in the whole.
+    """
+
+    node: Node
+    value: Value
+    whole: Value
+    reason: str
+
+
+@dataclass(frozen=True)
+class PlacedParts:
+    """A plan's steps once parts are placed.
+
+    Attributes:
+        inside: Of each value that lies in another, that other; views are looked through.
+        notes: Of all parts of all nodes.
+    """
+
+    steps: tuple[PlanStep, ...]
+    inside: Mapping[Value, Value]
+    notes: tuple[PartNote, ...]
+
+
+def place_parts(graph: Graph, steps: Sequence[PlanStep], ctx: Lowering) -> PlacedParts:
+    """Places as many parts of the nodes as launches can do with.
+
+    Outputs come first, then the inputs, node by node as the edges of the graph lead: a value that
+    two nodes want to have goes to the first.
+    """
+    owners = [n for n in by_edges(graph) if _op(n).parts(n)]
+    if not owners:
+        return PlacedParts(tuple(steps), {}, ())
+    search = _Search(graph, list(steps), ctx)
+    for outputs in (True, False):
+        for node in owners:
+            for number, part in enumerate(_op(node).parts(node)):
+                if (part.value.producer is node) is outputs:
+                    search.visit(node, number, part)
+    return search.result()
+
+
+@dataclass(frozen=True)
+class _Place:
+    """Where the elements of a value lie in another: from `offset` on, rows `pitch` apart."""
+
+    offset: int
+    width: int
+    pitch: int
+
+    def within(self, outer: _Place, elems: int, outer_elems: int) -> _Place | None:
+        """The place of a value in what holds the one that holds it; None where that is no rows.
+
+        Args:
+            elems: Of the value.
+            outer_elems: Of what holds it.
+        """
+        at, wide, step = self.offset, outer.width, outer.pitch
+        if wide == step or outer_elems == wide:
+            return replace(self, offset=outer.offset + at)
+        start = outer.offset + at // wide * step + at % wide
+        if self.pitch % wide == 0 and at % wide + self.width <= wide:
+            return _Place(start, self.width, self.pitch // wide * step)
+        if self.width == self.pitch or elems == self.width:
+            if at % wide + elems <= wide:
+                return _Place(start, elems, elems)
+            if at % wide == 0 and elems % wide == 0:
+                return _Place(start, wide, step)
+        return None
+
+
+@dataclass
+class _Search:
+    """The parts so far.
+
+    Attributes:
+        steps: As they are with these.
+        inside: By value that is no view, what it is a part of.
+    """
+
+    graph: Graph
+    steps: list[PlanStep]
+    ctx: Lowering
+    inside: dict[Value, Part] = field(default_factory=dict)
+    notes: list[PartNote] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self._views = {n.output: n.arg(0) for n in self.graph.nodes if is_view(n)}
+        self._outputs = {self._base(v) for v in self.graph.outputs}
+        self._step_of = {n: i for i, s in enumerate(self.steps) for n in s.nodes}
+        self._placed: dict[Node, frozenset[int]] = {}
+        self._uses: dict[Value, dict[int, None]] = {}
+        for index, step in enumerate(self.steps):
+            for value in _touched(step):
+                self._uses.setdefault(self._base(value), {})[index] = None
+
+    def _base(self, value: Value) -> Value:
+        while value in self._views:
+            value = self._views[value]
+        return value
+
+    def visit(self, node: Node, number: int, part: Part) -> None:
+        """Places a part, if that is possible."""
+        if not prod(part.value.dims):
+            return
+        reason = self._reject_reason(node, part) or self._try(node, number, part)
+        self.notes.append(PartNote(node, part.value, part.whole, reason or ""))
+
+    def _reject_reason(self, node: Node, part: Part) -> str | None:
+        """Why a part cannot lie elsewhere, whatever launches can do."""
+        step, value = self.steps[self._step_of[node]], self._base(part.value)
+        if isinstance(step, (HostStep, Region)):
+            return f"'{node.name}' is no launch of its own"
+        if value.is_constant or self._base(part.whole).is_constant:
+            return f"%{(value if value.is_constant else part.whole).name} is a constant"
+        if value.producer is None:
+            return f"%{value.name} is an input of the model"
+        if value in self._outputs:
+            return f"%{value.name} is an output of the model"
+        if value in self.inside:
+            return f"%{value.name} lies in %{self.inside[value].whole.name}"
+        if any(isinstance(self.steps[i], HostStep) for i in self._uses.get(value, ())):
+            return f"the host works on %{value.name}"
+        return None
+
+    def _try(self, node: Node, number: int, part: Part) -> str | None:
+        """Places a part; or says why not, and leaves everything as it was."""
+        index, value = self._step_of[node], self._base(part.value)
+        before = self.steps[index], self._placed.get(node, frozenset())
+        self.inside[value] = part
+        self._placed[node] = before[1] | {number}
+        self.steps[index] = self._lowered(node, before[0])
+        reason = next(self._misfits(value), None)
+        if reason is not None:
+            del self.inside[value]
+            self.steps[index], self._placed[node] = before
+        return reason
+
+    def _lowered(self, node: Node, before: PlanStep) -> PlanStep:
+        """A step that copies only those parts that are not placed."""
+        step = lower(node, replace(self.ctx, placed=self._placed))
+        assert isinstance(step, DeviceStep) and isinstance(before, DeviceStep)
+        # Parts may be placed at some sizes only: the kernels are the same at all of them.
+        specs = (*before.also, *(x.kernel for x in before.launches))
+        return replace(step, also=tuple(dict.fromkeys(specs)))
+
+    def _misfits(self, value: Value) -> Iterator[str]:
+        """What cannot do with the places of a value and of all that lies in it."""
+        for held in [v for v in self.inside if value in self._chain(v)]:
+            place = self._place_of(held)
+            if place is None:
+                yield f"%{held.name} would lie in %{value.name} in pieces"
+                continue
+            for index in self._uses.get(held, ()):
+                step = self.steps[index]
+                assert isinstance(step, DeviceStep)
+                for launch, arg in self._arguments(step, held):
+                    fitted = _fit(arg, place, held)
+                    if isinstance(fitted, str):
+                        yield f"{launch.kernel.entry} at '{step.node.name}' {fitted} %{held.name}"
+
+    def _chain(self, value: Value) -> Iterator[Value]:
+        """A value, what it lies in, what that lies in, and so on."""
+        yield value
+        while value in self.inside:
+            value = self._base(self.inside[value].whole)
+            yield value
+
+    def _place_of(self, value: Value) -> _Place | None:
+        """Where a value lies in what holds it at last."""
+        part = self.inside[value]
+        place: _Place | None = _Place(part.offset, part.width, part.pitch)
+        holder = self._base(part.whole)
+        while holder in self.inside and place is not None:
+            outer = self.inside[holder]
+            held = _Place(outer.offset, outer.width, outer.pitch)
+            place = place.within(held, prod(value.dims), prod(holder.dims))
+            holder = self._base(outer.whole)
+        return place
+
+    def _arguments(self, step: DeviceStep, value: Value) -> Iterator[tuple[Launch, BufferArg]]:
+        """The arguments by which a step works on a value or a view of it."""
+        for launch in step.launches:
+            for arg in launch.args:
+                if isinstance(arg, BufferArg) and self._is_at(arg, value):
+                    yield launch, arg
+
+    def _is_at(self, arg: BufferArg, value: Value) -> bool:
+        buffer = arg.buffer
+        return isinstance(buffer, Value) and arg.elems != 0 and self._base(buffer) is value
+
+    def result(self) -> PlacedParts:
+        """The steps, with arguments that lead to where parts lie."""
+        places = {v: self._place_of(v) for v in self.inside}
+        moved = {i for v in places for i in self._uses.get(v, ())}
+        steps = [
+            self._moved(s, places) if i in moved and isinstance(s, DeviceStep) else s
+            for i, s in enumerate(self.steps)
+        ]
+        inside = {v: self._base(p.whole) for v, p in self.inside.items()}
+        return PlacedParts(tuple(steps), inside, tuple(self.notes))
+
+    def _moved(self, step: DeviceStep, places: Mapping[Value, _Place | None]) -> DeviceStep:
+        launches = tuple(self._moved_launch(x, places) for x in step.launches)
+        return replace(step, launches=launches)
+
+    def _moved_launch(self, launch: Launch, places: Mapping[Value, _Place | None]) -> Launch:
+        args: list[Any] = list(launch.args)
+        names = [p.name for p in launch.kernel.signature.params]
+        for index, arg in enumerate(launch.args):
+            if not isinstance(arg, BufferArg) or not isinstance(arg.buffer, Value):
+                continue
+            value = self._base(arg.buffer)
+            place = places.get(value)
+            if place is None or arg.elems == 0:
+                continue
+            fitted = _fit(arg, place, value)
+            assert isinstance(fitted, _Fit)
+            args[index] = replace(arg, offset=fitted.offset)
+            for name in arg.rows.strides if arg.rows and fitted.is_apart else ():
+                number = names.index(name)
+                args[number] = i32(_plain(args[number]) // place.width * place.pitch)
+        return replace(launch, args=tuple(args))
+
+
+@dataclass(frozen=True)
+class _Fit:
+    """How an argument leads to a place: its offset, and whether its strides change."""
+
+    offset: int
+    is_apart: bool
+
+
+def _fit(arg: BufferArg, place: _Place, value: Value) -> _Fit | str:
+    """How an argument leads to where a value lies, or what the launch cannot do with."""
+    wide, step, rows, at = place.width, place.pitch, arg.rows, arg.offset
+    if wide != step and rows is not None and rows.width == wide:
+        if place.offset % rows.align or step % rows.align:
+            return "needs aligned rows of"
+        return _Fit(place.offset + at // wide * step + at % wide, True)
+    if wide != step and prod(value.dims) != wide:
+        return "needs as one block" if rows is None else f"goes by rows of {rows.width} through"
+    aligned = ALIGNMENT_BYTES // value.dtype.itemsize if rows is None else rows.align
+    return "needs aligned" if place.offset % aligned else _Fit(place.offset + at, False)
+
+
+def _plain(number: Any) -> int:
+    """A number of a launch, which may be one of NumPy's of 32 bits, to compute with."""
+    return int(number) if hasattr(number, "dtype") else number
+
+
+def _touched(step: PlanStep) -> Iterator[Value]:
+    """The values that a step works on."""
+    if isinstance(step, HostStep):
+        yield from (v for v in (*step.node.inputs, *step.node.outputs) if v is not None)
+    elif isinstance(step, DeviceStep):
+        yield from (b for x in step.launches for b in x.buffers if isinstance(b, Value))
+
+
+def _op(node: Node) -> Op:
+    assert isinstance(node.op, Op)
+    return node.op
