@@ -21,7 +21,7 @@ from clrt.kernels.spec import (
     BufferArg,
     KernelSpec,
     Launch,
-    Rows,
+    TensorRows,
     ceil_div,
     launch,
     pieces_per_group,
@@ -246,7 +246,7 @@ class GemmKernel:
         args = product.args | b | product.epilogue.args | more | {"y_pitch": product.n}
         if not any(self.spec.has(macro) for macro in ("NORM", "NEXT")) and not product.y_offset:
             align = self.tunables["T_VW"] if self.spec.has("S_N_WHOLE") else 1
-            args["y"] = replace(product.result, rows=Rows(product.n, ("y_pitch",), align))
+            args["y"] = replace(product.result, rows=TensorRows(product.n, ("y_pitch",), align))
         return launch(self.spec, (groups,), (1,), flops, height=height, **args)
 
     @property

@@ -8,7 +8,7 @@ from clrt.ir.graph import Value
 
 
 @dataclass(frozen=True, eq=False)
-class Part:
+class TensorPart:
     """A value whose elements are, in their order, rows of another one.
 
     Attributes:

@@ -13,7 +13,7 @@ from clrt.ir.dims import Shape, same, same_shape
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Value
 from clrt.kernels.blocks import Blocks
-from clrt.kernels.spec import BufferArg, Launch, Rows, Scratch
+from clrt.kernels.spec import BufferArg, Launch, Scratch, TensorRows
 from clrt.kernels.strided import collapse, contiguous_strides, copy_launches
 from clrt.kernels.variant import Lowering, PartLowering
 
@@ -189,14 +189,14 @@ class Product:
         return self.batches * self.m * self.n == 0
 
 
-def _rows(width: int, strides: Mapping[str, int], lanes: int = 1) -> Rows:
+def _rows(width: int, strides: Mapping[str, int], lanes: int = 1) -> TensorRows:
     """The rows through which strides lead that are multiples of their width.
 
     Args:
         lanes: Of vectors that are aligned where all rows are whole vectors.
     """
     align = gcd(width, lanes) if type(width) is int else lanes
-    return Rows(width, tuple(n for n, s in strides.items() if s and not s % width), align)
+    return TensorRows(width, tuple(n for n, s in strides.items() if s and not s % width), align)
 
 
 def epilogue_operand_fits(extra: Shape | None, out: Shape | None) -> bool:

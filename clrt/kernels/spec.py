@@ -158,7 +158,7 @@ Buffer: TypeAlias = "Value | Scratch | Packed | Status"
 
 
 @dataclass(frozen=True)
-class Rows:
+class TensorRows:
     """That a launch goes through a tensor row by row, so that the rows may lie apart.
 
     Attributes:
@@ -188,7 +188,7 @@ class BufferArg:
     buffer: Buffer
     offset: int = 0
     elems: int | None = None
-    rows: Rows | None = None
+    rows: TensorRows | None = None
 
 
 Arg: TypeAlias = "BufferArg | Scalar"
@@ -313,7 +313,7 @@ def unused(buffer: Buffer) -> BufferArg:
 def by_rows(name: str, value: Value, align: int = 1) -> dict[str, Any]:
     """The arguments `name` and `name`_pitch for a tensor by rows along its last axis."""
     width, pitch = value.dims[-1], f"{name}_pitch"
-    return {name: BufferArg(value, rows=Rows(width, (pitch,), align)), pitch: width}
+    return {name: BufferArg(value, rows=TensorRows(width, (pitch,), align)), pitch: width}
 
 
 def optional(**args: Buffer | None) -> dict[str, Any]:

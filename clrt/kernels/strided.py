@@ -11,12 +11,12 @@ from clrt.device.caps import DeviceCaps
 from clrt.errors import UnsupportedError
 from clrt.ir.dtypes import DType
 from clrt.ir.traced import pure
-from clrt.kernels.parts import Part
+from clrt.kernels.parts import TensorPart
 from clrt.kernels.spec import (
     BufferArg,
     KernelSpec,
     Launch,
-    Rows,
+    TensorRows,
     ceil_div,
     clamp,
     launch,
@@ -183,13 +183,13 @@ class CopyPart:
     target: int
 
     @classmethod
-    def into(cls, part: Part) -> CopyPart:
+    def into(cls, part: TensorPart) -> CopyPart:
         """What puts a part where it belongs in the whole."""
         whole, width = BufferArg(part.whole, part.offset), part.width
         return cls(BufferArg(part.value), whole, width, width, part.pitch)
 
     @classmethod
-    def out_of(cls, part: Part) -> CopyPart:
+    def out_of(cls, part: TensorPart) -> CopyPart:
         """What takes a part out of the whole."""
         whole, width = BufferArg(part.whole, part.offset), part.width
         return cls(whole, BufferArg(part.value), width, part.pitch, width)
@@ -227,8 +227,8 @@ def copy_parts(
             args |= {f"x{i}": part.src, f"y{i}": part.dst, f"width{i}": part.width}
             args |= {f"s{i}": part.source, f"t{i}": part.target}
             if part is not idle:
-                args[f"x{i}"] = replace(part.src, rows=Rows(part.source, (f"s{i}",)))
-                args[f"y{i}"] = replace(part.dst, rows=Rows(part.target, (f"t{i}",)))
+                args[f"x{i}"] = replace(part.src, rows=TensorRows(part.source, (f"s{i}",)))
+                args[f"y{i}"] = replace(part.dst, rows=TensorRows(part.target, (f"t{i}",)))
         args |= {"rows": rows, "height": height, "pieces": pieces, "width": _ITEM_ELEMS}
         launches.append(launch(spec, (ceil_div(rows, height) * pieces,), (1,), **args))
     return launches

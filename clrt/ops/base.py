@@ -21,7 +21,7 @@ from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Node, Value
 from clrt.ir.op import Array, DerivedElements, IrOp, TensorType
 from clrt.ir.traced import is_traced
-from clrt.kernels.parts import Part
+from clrt.kernels.parts import TensorPart
 from clrt.kernels.variant import Variant
 from clrt.limits import check_texts
 
@@ -221,7 +221,7 @@ class Op(IrOp):
         """Whether it is a view of inputs whose shapes are all numbers."""
         return self.view
 
-    def parts(self, node: Node) -> Sequence[Part]:
+    def parts(self, node: Node) -> Sequence[TensorPart]:
         """The outputs that are rows of an input, or the inputs that are rows of the output.
 
         The node's launches copy those of them that do not lie where they belong

@@ -1,8 +1,8 @@
 """Parts that lie where they belong: values in the memory of others, so that nothing copies them.
 
 Which op has parts only the op knows (`Op.parts`), and which launch can go through a tensor whose
-rows lie apart only the launch (`Rows`). Here the two meet: a part is placed where every launch that
-touches it can do with the place.
+rows lie apart only the launch (`TensorRows`). Here the two meet: a part is placed where every
+launch that touches it can do with the place.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from math import prod
 from typing import Any
 
 from clrt.ir.graph import Graph, Node, Value
-from clrt.kernels.parts import Part
+from clrt.kernels.parts import TensorPart
 from clrt.kernels.spec import ALIGNMENT_BYTES, BufferArg, Launch, i32
 from clrt.kernels.variant import Lowering
 from clrt.ops.base import Op
@@ -57,10 +57,11 @@ def place_parts(graph: Graph, steps: Sequence[PlanStep], ctx: Lowering) -> Place
     Outputs come first, then the inputs, node by node as the edges of the graph lead: a value that
     two nodes want to have goes to the first.
     """
-    owners = [n for n in by_edges(graph) if _op(n).parts(n)]
+    copying = {s.node for s in steps if isinstance(s, DeviceStep) and not isinstance(s, Region)}
+    owners = [n for n in by_edges(graph) if n in copying and _op(n).parts(n)]
     if not owners:
         return PlacedParts(tuple(steps), {}, ())
-    search = _Search(graph, list(steps), ctx)
+    search = _PartSearch(graph, list(steps), ctx)
     for outputs in (True, False):
         for node in owners:
             for number, part in enumerate(_op(node).parts(node)):
@@ -70,14 +71,14 @@ def place_parts(graph: Graph, steps: Sequence[PlanStep], ctx: Lowering) -> Place
 
 
 @dataclass(frozen=True)
-class _Place:
+class _PartPlace:
     """Where the elements of a value lie in another: from `offset` on, rows `pitch` apart."""
 
     offset: int
     width: int
     pitch: int
 
-    def within(self, outer: _Place, elems: int, outer_elems: int) -> _Place | None:
+    def within(self, outer: _PartPlace, elems: int, outer_elems: int) -> _PartPlace | None:
         """The place of a value in what holds the one that holds it; None where that is no rows.
 
         Args:
@@ -89,17 +90,17 @@ class _Place:
             return replace(self, offset=outer.offset + at)
         start = outer.offset + at // wide * step + at % wide
         if self.pitch % wide == 0 and at % wide + self.width <= wide:
-            return _Place(start, self.width, self.pitch // wide * step)
+            return _PartPlace(start, self.width, self.pitch // wide * step)
         if self.width == self.pitch or elems == self.width:
             if at % wide + elems <= wide:
-                return _Place(start, elems, elems)
+                return _PartPlace(start, elems, elems)
             if at % wide == 0 and elems % wide == 0:
-                return _Place(start, wide, step)
+                return _PartPlace(start, wide, step)
         return None
 
 
 @dataclass
-class _Search:
+class _PartSearch:
     """The parts so far.
 
     Attributes:
@@ -110,7 +111,7 @@ class _Search:
     graph: Graph
     steps: list[PlanStep]
     ctx: Lowering
-    inside: dict[Value, Part] = field(default_factory=dict)
+    inside: dict[Value, TensorPart] = field(default_factory=dict)
     notes: list[PartNote] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -128,18 +129,16 @@ class _Search:
             value = self._views[value]
         return value
 
-    def visit(self, node: Node, number: int, part: Part) -> None:
+    def visit(self, node: Node, number: int, part: TensorPart) -> None:
         """Places a part, if that is possible."""
         if not prod(part.value.dims):
             return
-        reason = self._reject_reason(node, part) or self._try(node, number, part)
+        reason = self._reject_reason(part) or self._try(node, number, part)
         self.notes.append(PartNote(node, part.value, part.whole, reason or ""))
 
-    def _reject_reason(self, node: Node, part: Part) -> str | None:
+    def _reject_reason(self, part: TensorPart) -> str | None:
         """Why a part cannot lie elsewhere, whatever launches can do."""
-        step, value = self.steps[self._step_of[node]], self._base(part.value)
-        if isinstance(step, (HostStep, Region)):
-            return f"'{node.name}' is no launch of its own"
+        value = self._base(part.value)
         if value.is_constant or self._base(part.whole).is_constant:
             return f"%{(value if value.is_constant else part.whole).name} is a constant"
         if value.producer is None:
@@ -152,7 +151,7 @@ class _Search:
             return f"the host works on %{value.name}"
         return None
 
-    def _try(self, node: Node, number: int, part: Part) -> str | None:
+    def _try(self, node: Node, number: int, part: TensorPart) -> str | None:
         """Places a part; or says why not, and leaves everything as it was."""
         index, value = self._step_of[node], self._base(part.value)
         before = self.steps[index], self._placed.get(node, frozenset())
@@ -195,14 +194,14 @@ class _Search:
             value = self._base(self.inside[value].whole)
             yield value
 
-    def _place_of(self, value: Value) -> _Place | None:
+    def _place_of(self, value: Value) -> _PartPlace | None:
         """Where a value lies in what holds it at last."""
         part = self.inside[value]
-        place: _Place | None = _Place(part.offset, part.width, part.pitch)
+        place: _PartPlace | None = _PartPlace(part.offset, part.width, part.pitch)
         holder = self._base(part.whole)
         while holder in self.inside and place is not None:
             outer = self.inside[holder]
-            held = _Place(outer.offset, outer.width, outer.pitch)
+            held = _PartPlace(outer.offset, outer.width, outer.pitch)
             place = place.within(held, prod(value.dims), prod(holder.dims))
             holder = self._base(outer.whole)
         return place
@@ -229,11 +228,11 @@ class _Search:
         inside = {v: self._base(p.whole) for v, p in self.inside.items()}
         return PlacedParts(tuple(steps), inside, tuple(self.notes))
 
-    def _moved(self, step: DeviceStep, places: Mapping[Value, _Place | None]) -> DeviceStep:
+    def _moved(self, step: DeviceStep, places: Mapping[Value, _PartPlace | None]) -> DeviceStep:
         launches = tuple(self._moved_launch(x, places) for x in step.launches)
         return replace(step, launches=launches)
 
-    def _moved_launch(self, launch: Launch, places: Mapping[Value, _Place | None]) -> Launch:
+    def _moved_launch(self, launch: Launch, places: Mapping[Value, _PartPlace | None]) -> Launch:
         args: list[Any] = list(launch.args)
         names = [p.name for p in launch.kernel.signature.params]
         for index, arg in enumerate(launch.args):
@@ -260,7 +259,7 @@ class _Fit:
     is_apart: bool
 
 
-def _fit(arg: BufferArg, place: _Place, value: Value) -> _Fit | str:
+def _fit(arg: BufferArg, place: _PartPlace, value: Value) -> _Fit | str:
     """How an argument leads to where a value lies, or what the launch cannot do with."""
     wide, step, rows, at = place.width, place.pitch, arg.rows, arg.offset
     if wide != step and rows is not None and rows.width == wide:

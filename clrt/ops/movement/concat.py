@@ -13,7 +13,7 @@ from clrt.ir.dim_operations import floordiv, mod
 from clrt.ir.dims import Dim, differ, same
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, TensorType
-from clrt.kernels.parts import Part
+from clrt.kernels.parts import TensorPart
 from clrt.kernels.spec import Launch
 from clrt.kernels.strided import CopyPart, copy_parts
 from clrt.kernels.variant import Lowering, Variant
@@ -31,13 +31,13 @@ def _emit_concat(node: Node, ctx: Lowering) -> list[Launch]:
     return copy_parts(ctx, parts, y.dtype, count(y.dims[:axis]), ctx.placed_of(node))
 
 
-def _along(axis: int, whole: Value, values: Sequence[Value | None]) -> list[Part]:
+def _along(axis: int, whole: Value, values: Sequence[Value | None]) -> list[TensorPart]:
     """Values side by side along an axis of the whole."""
     parts, at, pitch = [], 0, count(whole.dims[axis:])
     for value in values:
         assert value is not None
         width = count(value.dims[axis:])
-        parts.append(Part(value, whole, at, width, pitch))
+        parts.append(TensorPart(value, whole, at, width, pitch))
         at += width
     return parts
 
@@ -81,7 +81,7 @@ class Concat(Op):
             result[axis] = fresh_dim()
         return [TensorType(dtype, tuple(result))]
 
-    def parts(self, node: Node) -> list[Part]:
+    def parts(self, node: Node) -> list[TensorPart]:
         y = node.output
         return _along(normalize_axis(self.axis, len(y.dims), self), y, node.inputs)
 
@@ -175,7 +175,7 @@ class Split(Op):
         before, after = x.shape[:axis], x.shape[axis + 1 :]
         return [TensorType(x.dtype, (*before, size, *after)) for size in sizes]
 
-    def parts(self, node: Node) -> list[Part]:
+    def parts(self, node: Node) -> list[TensorPart]:
         x = node.arg(0)
         return _along(normalize_axis(self.axis, len(x.dims), self), x, node.outputs)
 

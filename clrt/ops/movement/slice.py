@@ -14,7 +14,7 @@ from clrt.ir.dims import Dim, Undecidable, same
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
 from clrt.ir.traced import pure
-from clrt.kernels.parts import Part
+from clrt.kernels.parts import TensorPart
 from clrt.kernels.spec import BufferArg, Launch
 from clrt.kernels.strided import collapse, contiguous_strides, copy_launches
 from clrt.kernels.variant import Lowering, Variant
@@ -106,7 +106,7 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
     assert isinstance(node.op, Slice)
     if not count(y.dims) or 0 in ctx.placed_of(node):
         return []
-    offset, steps = node.op.view(node)
+    offset, steps = node.op.taken_from(node)
     own = contiguous_strides(y.dims)
     return copy_launches(ctx, BufferArg(x, offset), BufferArg(y), x.dtype, y.dims, steps, own)
 
@@ -149,7 +149,7 @@ class Slice(Op):
         for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
             yield normalize_axis(axis, rank, self), start, end, step
 
-    def view(self, node: Node) -> tuple[int, list[int]]:
+    def taken_from(self, node: Node) -> tuple[int, list[int]]:
         """The offset and the strides at which y lies in x."""
         x = node.arg(0)
         bounds = [host_ints(node, i) for i in range(1, 5)]
@@ -161,17 +161,17 @@ class Slice(Op):
             steps[axis] = step * strides[axis]
         return offset, steps
 
-    def parts(self, node: Node) -> list[Part]:
+    def parts(self, node: Node) -> list[TensorPart]:
         x, y = node.arg(0), node.output
         if not count(y.dims):
             return []
-        offset, steps = self.view(node)
+        offset, steps = self.taken_from(node)
         dims, (source,) = collapse(y.dims, steps)
         if not dims:
-            return [Part(y, x, offset, 1, 1)]
+            return [TensorPart(y, x, offset, 1, 1)]
         if source[-1] != 1 or len(dims) > 2:
             return []
-        return [Part(y, x, offset, dims[-1], source[0] if len(dims) > 1 else dims[-1])]
+        return [TensorPart(y, x, offset, dims[-1], source[0] if len(dims) > 1 else dims[-1])]
 
     def infer(self, inputs: Types) -> list[TensorType]:
         x = need(inputs, 0, self)

@@ -22,7 +22,7 @@ from clrt.kernels.spec import (
     BufferArg,
     KernelSpec,
     Launch,
-    Rows,
+    TensorRows,
     ceil_div,
     launch,
     pieces_per_group,
@@ -79,7 +79,7 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
         args: dict[str, Any] = dict(size=sampling.size, outputs=outputs, inner=inner)
         for name, buffer in (("y", target), ("x", source)):
             pitch = f"{name}_pitch"
-            args |= {name: BufferArg(buffer, rows=Rows(inner, (pitch,))), pitch: inner}
+            args |= {name: BufferArg(buffer, rows=TensorRows(inner, (pitch,))), pitch: inner}
         args["rows"] = outer * outputs
         args["indices"] = _table(sampling.indices, "indices")
         if copies:
