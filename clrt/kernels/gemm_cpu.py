@@ -245,8 +245,7 @@ class GemmKernel:
         b = {"b": self.b, "b_s0": self.b_strides[0], "b_s1": self.b_strides[1]}
         args = product.args | b | product.epilogue.args | more | {"y_pitch": product.n}
         if not any(self.spec.has(macro) for macro in ("NORM", "NEXT")) and not product.y_offset:
-            align = self.tunables["T_VW"] if self.spec.has("S_N_WHOLE") else 1
-            args["y"] = replace(product.result, rows=TensorRows(product.n, ("y_pitch",), align))
+            args["y"] = replace(product.result, rows=TensorRows(product.n, ("y_pitch",)))
         return launch(self.spec, (groups,), (1,), flops, height=height, **args)
 
     @property

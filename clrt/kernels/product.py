@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from math import gcd, prod
+from math import prod
 from typing import Any
 
 from clrt.errors import UnsupportedError
@@ -21,7 +21,6 @@ from clrt.kernels.variant import Lowering, PartLowering
 _BATCH_AXES = 2
 _MAX_EXACT_RANK = 4
 _STEPS = ("s0", "s1", "sm")
-_LANES = 16  # of the widest vector
 _EMPTY, _PRODUCT = Code(""), Code("v0")
 _INPUT = Code(", IN({type}, x{0}), const IDX_T x{0}_s0, const IDX_T x{0}_s1, const IDX_T x{0}_sm")
 _OPERAND = Code(", x{0}_buffer, x{0}_offset, x{0}_s0, x{0}_s1, x{0}_sm")
@@ -113,7 +112,7 @@ class Epilogue:
         args: dict[str, Any] = {}
         for k, operand in enumerate(self.operands, 1):
             steps = {f"x{k}_{n}": s for n, s in zip(_STEPS, operand.strides, strict=True)}
-            rows = _rows(operand.width, steps, _LANES) if operand.width else None
+            rows = _rows(operand.width, steps) if operand.width else None
             args[f"x{k}"] = BufferArg(operand.value, operand.offset, rows=rows)
             args |= steps
         return args
@@ -189,14 +188,9 @@ class Product:
         return self.batches * self.m * self.n == 0
 
 
-def _rows(width: int, strides: Mapping[str, int], lanes: int = 1) -> TensorRows:
-    """The rows through which strides lead that are multiples of their width.
-
-    Args:
-        lanes: Of vectors that are aligned where all rows are whole vectors.
-    """
-    align = gcd(width, lanes) if type(width) is int else lanes
-    return TensorRows(width, tuple(n for n, s in strides.items() if s and not s % width), align)
+def _rows(width: int, strides: Mapping[str, int]) -> TensorRows:
+    """The rows through which strides lead that are multiples of their width."""
+    return TensorRows(width, tuple(n for n, s in strides.items() if s and not s % width))
 
 
 def epilogue_operand_fits(extra: Shape | None, out: Shape | None) -> bool:

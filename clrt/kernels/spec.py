@@ -166,12 +166,10 @@ class TensorRows:
             and the launch reads or writes no further than to the end of that row.
         strides: The arguments that are counted in rows: each is a multiple of `width`, which
             becomes one of the step from a row to the next.
-        align: Elements of which the start of each row must be a multiple, for loads of vectors.
     """
 
     width: int
     strides: tuple[str, ...]
-    align: int = 1
 
 
 @dataclass(frozen=True)
@@ -310,10 +308,10 @@ def unused(buffer: Buffer) -> BufferArg:
     return BufferArg(buffer, elems=0)
 
 
-def by_rows(name: str, value: Value, align: int = 1) -> dict[str, Any]:
+def by_rows(name: str, value: Value) -> dict[str, Any]:
     """The arguments `name` and `name`_pitch for a tensor by rows along its last axis."""
     width, pitch = value.dims[-1], f"{name}_pitch"
-    return {name: BufferArg(value, rows=TensorRows(width, (pitch,), align)), pitch: width}
+    return {name: BufferArg(value, rows=TensorRows(width, (pitch,))), pitch: width}
 
 
 def optional(**args: Buffer | None) -> dict[str, Any]:

@@ -263,13 +263,12 @@ def _fit(arg: BufferArg, place: _PartPlace, value: Value) -> _Fit | str:
     """How an argument leads to where a value lies, or what the launch cannot do with."""
     wide, step, rows, at = place.width, place.pitch, arg.rows, arg.offset
     if wide != step and rows is not None and rows.width == wide:
-        if place.offset % rows.align or step % rows.align:
-            return "needs aligned rows of"
         return _Fit(place.offset + at // wide * step + at % wide, True)
     if wide != step and prod(value.dims) != wide:
         return "needs as one block" if rows is None else f"goes by rows of {rows.width} through"
-    aligned = ALIGNMENT_BYTES // value.dtype.itemsize if rows is None else rows.align
-    return "needs aligned" if place.offset % aligned else _Fit(place.offset + at, False)
+    if rows is None and place.offset * value.dtype.itemsize % ALIGNMENT_BYTES:
+        return "needs aligned"
+    return _Fit(place.offset + at, False)
 
 
 def _plain(number: Any) -> int:

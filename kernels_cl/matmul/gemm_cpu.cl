@@ -16,7 +16,7 @@
 //   READS    declares v1, v2, … from them;  BODY one variable per step;  RESULT what is stored
 //   B_T, B_STORAGE  how elements of B lie (common/widen.clh)
 //   NORM       rows of y are normalised, into z (common/normalize_row.clh)
-//   S_N_WHOLE  N is a multiple of T_VW at every shape: each vector of a row is aligned
+//   S_N_WHOLE  N is a multiple of T_VW at every shape
 #ifndef T_MR
 #define T_MR 4
 #define T_NV 3

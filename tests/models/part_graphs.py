@@ -95,8 +95,8 @@ def image_graph(seed: int) -> Graph:
         maps = size if per_channel else 8 * int(lines.rng.integers(1, 4))
         group = size if per_channel else 1
         w = lines.constant(maps, size // group, side, side)
-        pad = side // 2
-        op = f"Conv{{kernel_shape=[{side}, {side}], pads=[{pad}, {pad}, {pad}, {pad}], group={group}}}"
+        pads = ", ".join([str(side // 2)] * 4)
+        op = f"Conv{{kernel_shape=[{side}, {side}], pads=[{pads}], group={group}}}"
         lines.add(op, maps, name, w)
 
     def pool() -> None:
@@ -107,6 +107,7 @@ def image_graph(seed: int) -> Graph:
         lambda: conv(1),
         lambda: conv(1),
         lambda: conv(3),
+        lambda: conv(5),
         lambda: conv(3, per_channel=True),
         pool,
         lines.sum,
@@ -122,7 +123,7 @@ def image_graph(seed: int) -> Graph:
 
 
 def matrix_graph(seed: int) -> Graph:
-    """Products, elementwise ops and Softmax of matrices, with parts along either axis."""
+    """Products and elementwise ops of matrices, with parts along either axis."""
     axis = seed % 3
     shape = ("float32[{},32]", "float32[N,{}]", "float32[N,{},8]")[axis]
     lines = _Lines(seed, shape, min(axis, 1))
@@ -140,7 +141,7 @@ def matrix_graph(seed: int) -> Graph:
 
     def unary() -> None:
         name, size = lines.pick()
-        lines.add(("Sin", "Softmax", "Relu")[lines.rng.integers(3)], size, name)
+        lines.add(("Neg", "Abs", "Relu")[lines.rng.integers(3)], size, name)
 
     steps = (product, product, unary, lines.sum, lines.concat, lines.concat, lines.split)
     unary()

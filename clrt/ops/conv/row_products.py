@@ -97,13 +97,13 @@ def launch_rows(
         UnsupportedError: The epilogue has steps that take no vectors.
     """
     product.epilogue.check_vectors()
-    aligned = macros["T_VW"] if is_whole(product, macros["T_VW"]) else 1
+    whole = int(is_whole(product, macros["T_VW"]))
     source = f"conv/{kernel.entry.removesuffix('_cpu')}.cl"
-    defines = {**macros, **product.epilogue.defines, "S_N_WHOLE": int(aligned > 1)}
+    defines = {**macros, **product.epilogue.defines, "S_N_WHOLE": whole}
     spec = KernelSpec.of(source, kernel.entry, **defines)
     read = spec.signature.names
     args |= {name: n for name, n in geometry(node).items() if name in read}
-    args |= by_rows("y", node.output, aligned) | {"N": product.n} | product.epilogue.args
+    args |= by_rows("y", node.output) | {"N": product.n} | product.epilogue.args
     args |= by_rows("x", node.arg(0)) if "x_pitch" in read else {"x": node.arg(0)}
     return [launch(spec, (groups,), (1,), product.flops, **args)]
 
