@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 
 import numpy as np
 import pytest
 
 import clrt
+from clrt.device.caps import DeviceCaps
 from clrt.ir.graph import Graph
 from clrt.ir.op import Array
 from clrt.ops.evaluate import evaluate
-from tests.harness import SWEEP, all_devices, name_of
+from clrt.passes.pipeline import optimize
+from clrt.passes.prepare import prepare
+from tests.harness import SWEEP, all_devices, name_of, plan_graph
 from tests.models.part_graphs import image_graph, matrix_graph
 from tests.passes.helpers import graph_of, random_inputs
 
@@ -222,6 +226,66 @@ def test_parts_of_inputs_and_outputs_on_the_device(device: clrt.DeviceInfo) -> N
             expected = evaluate(graph, {"x": evaluate(graph, feeds)["e"]})["e"]
             np.testing.assert_allclose(second.numpy(), expected, rtol=1e-5)
         assert not [e for e in entries(model, feeds) if e.startswith(COPIES)]
+
+
+@DEVICES
+def test_parts_of_one_image_compile_what_more_images_need(
+    device: clrt.DeviceInfo, tmp_path: Path
+) -> None:
+    body = """
+%a: float32[N,64] = Exp(%x)
+%b: float32[N,64] = Sin(%x)
+%c: float32[N,128] = Concat{axis=1}(%a, %b)
+%d: float32[N,64], %e: float32[N,64] = Split{axis=1, num_outputs=2}(%c)
+%f: float32[N,64] = Softmax(%e)
+"""
+    graph = graph_of(body, "%x: float32[N,64]", "%f")
+    one = feeds_of(graph, 1)
+    model = clrt.load(graph, device=device.index, strict=True, cache_dir=tmp_path)
+    model.run(dict(one))
+    assert not [e for e in entries(model, one) if e.startswith(COPIES)]
+    before = model._session.programs.requests
+    for images in (3, 2, 1, 7):
+        feeds = feeds_of(graph, images)
+        found = model.run(dict(feeds))["f"]
+        np.testing.assert_allclose(found, evaluate(graph, feeds)["f"], rtol=1e-5, atol=1e-7)
+    assert model._session.programs.requests == before
+
+
+def test_gaps_that_cost_more_than_a_copy() -> None:
+    """From memory, a skip connection that a pool reads would bring its gaps along twice."""
+    cpu = DeviceCaps("p", "cpu", "v", "1", "cpu", compute_units=2)
+    for side, copied in ((24, 0), (512, 1)):
+        body = U_NET.replace("12,20", f"{side},{side}").replace("6,10", f"{side // 2},{side // 2}")
+        # The skip connection has 16 of 64 channels.
+        for old, new in (("[8,16,", "[48,16,"), ("[16,24,", "[16,64,"), ("[N,24,", "[N,64,")):
+            body = body.replace(old, new)
+        body = body.replace("[N,8,", "[N,48,")
+        image = f"%x: float32[1,16,{side},{side}]"
+        graph = graph_of(body.replace("[N,", "[1,"), image, "%y")
+        optimize(graph)
+        prepare(graph, cpu)
+        plan = plan_graph(graph, cpu)
+        reasons = [p.reason for p in plan.parts]
+        assert len(reasons) == 2
+        assert len([r for r in reasons if "move more than a copy" in r]) == copied
+
+
+def test_the_order_of_a_file_changes_no_place() -> None:
+    """Of two Concats that want a value, the outputs tell which gets it."""
+    cpu = DeviceCaps("p", "cpu", "v", "1", "cpu", compute_units=2)
+    lines = [
+        "%b: float32[64,64] = Concat{axis=0}(%a, %z)",
+        "%c: float32[64,64] = Concat{axis=0}(%z, %a)",
+    ]
+    placed = []
+    for some in (lines, lines[::-1]):
+        body = "%a: float32[32,64] = Exp(%x)\n%z: float32[32,64] = Sin(%x)\n" + "\n".join(some)
+        body += "\n%y: float32[64,64] = Sub(%b, %c)\n"
+        graph = graph_of(body, "%x: float32[32,64]", "%y")
+        plan = plan_graph(graph, cpu)
+        placed.append({(p.value.name, p.whole.name) for p in plan.parts if not p.reason})
+    assert placed[0] == placed[1] == {("a", "b"), ("z", "b")}
 
 
 @SWEEP
