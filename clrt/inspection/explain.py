@@ -59,6 +59,9 @@ def explain(
     missed: dict[Node, list[str]] = {}
     for miss in plan.missed_regions:
         missed.setdefault(miss.node, []).append(f"{miss.rule}: {miss.reason}")
+    for note in plan.parts:
+        if note.reason:
+            missed.setdefault(note.node, []).append(f"%{note.value.name} is copied: {note.reason}")
     rows = tuple(
         _step_row(n, steps[n], missed.get(n, []), plan, caps) if n in steps else _view_row(n, plan)
         for n in plan.graph.nodes
@@ -83,11 +86,17 @@ def _step_row(
         return _row(node, "host", why, outputs, "", read=read, written=written)
     launches = step.launches_of(node)
     taken = plan.roots.get(node.output)
+    parts = [p for p in plan.parts if not p.reason and p.node is node]
+    inside = next((p for p in plan.parts if not p.reason and p.value is node.output), None)
     shared = "" if taken is None else f"in place of %{taken.name}"
+    if inside is not None:
+        shared = f"inside %{inside.whole.name}"
     moved = [traffic(step.nodes, x) for x in launches]
     why = "the cheapest variant that fits" if step.rejected else "the op's first variant fits"
     if not step.launches:
         why = "nothing to compute: an output has no elements"
+        if parts:
+            why = "its parts are made where they belong, or read where they lie: no kernel runs"
     elif isinstance(step, Region):
         others = ", ".join(f"'{n.name}'" for n in step.nodes if n is not node)
         why = f"shares launches with {others}"

@@ -31,8 +31,8 @@ class NodeRow:
         where: "device", "host" or "view" (it shares its input's memory and nothing runs).
         why: Why it runs there and by this variant.
         variant: The kernel variant; "" where there is none.
-        rejected: The reject reasons of variants, the costs of others that fit, and why rules of
-            launch fusion missed.
+        rejected: The reject reasons of variants, the costs of others that fit, why rules of
+            launch fusion missed, and why a part is copied to where it belongs or lies.
         origins: The ONNX nodes it stands for.
         made_by: The pass that made it; "" for a node of the file.
         read_bytes, written_bytes, scratch_bytes: What its launches move: see `clrt.plan.traffic`.

@@ -21,6 +21,7 @@ from clrt.kernels.spec import (
     BufferArg,
     KernelSpec,
     Launch,
+    TensorRows,
     ceil_div,
     launch,
     pieces_per_group,
@@ -242,7 +243,9 @@ class GemmKernel:
         if self.has_unit and "words" not in more:
             more |= {"words": unused(product.y), **dict.fromkeys(UnitWork.NUMBERS, 0)}
         b = {"b": self.b, "b_s0": self.b_strides[0], "b_s1": self.b_strides[1]}
-        args = product.args | b | product.epilogue.args | more
+        args = product.args | b | product.epilogue.args | more | {"y_pitch": product.n}
+        if not any(self.spec.has(macro) for macro in ("NORM", "NEXT")) and not product.y_offset:
+            args["y"] = replace(product.result, rows=TensorRows(product.n, ("y_pitch",)))
         return launch(self.spec, (groups,), (1,), flops, height=height, **args)
 
     @property

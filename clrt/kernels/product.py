@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
@@ -13,13 +13,14 @@ from clrt.ir.dims import Shape, same, same_shape
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Value
 from clrt.kernels.blocks import Blocks
-from clrt.kernels.spec import BufferArg, Launch, Scratch
+from clrt.kernels.spec import BufferArg, Launch, Scratch, TensorRows
 from clrt.kernels.strided import collapse, contiguous_strides, copy_launches
 from clrt.kernels.variant import Lowering, PartLowering
 
 # Kernels walk two batch axes; more are copied into one.
 _BATCH_AXES = 2
 _MAX_EXACT_RANK = 4
+_STEPS = ("s0", "s1", "sm")
 _EMPTY, _PRODUCT = Code(""), Code("v0")
 _INPUT = Code(", IN({type}, x{0}), const IDX_T x{0}_s0, const IDX_T x{0}_s1, const IDX_T x{0}_sm")
 _OPERAND = Code(", x{0}_buffer, x{0}_offset, x{0}_s0, x{0}_s1, x{0}_sm")
@@ -35,11 +36,13 @@ class MatrixView:
         strides: In elements: one per batch axis of the product (0 where broadcast), then those of
             the matrix' rows and columns.
         in_panels: For B under `emit_cpu`: already packed, `packed_width` columns to a panel.
+        by_rows: Rows of the matrices are those of a tensor along its last axis.
     """
 
     buffer: BufferArg
     strides: tuple[int, ...]
     in_panels: bool = False
+    by_rows: bool = False
 
 
 @dataclass(frozen=True)
@@ -50,12 +53,15 @@ class Operand:
         strides: One per batch axis of the product, then that of the rows.
         per_column: Whether it has an element per column, next to each other, or one per row.
         offset: Elements of the value before the first one.
+        width: Of the rows that the value has along its last axis, of which strides are multiples
+            that lead to other rows; 0 where it must lie as one.
     """
 
     value: Value
     strides: tuple[int, ...]
     per_column: bool
     offset: int = 0
+    width: int = 0
 
 
 @dataclass(frozen=True)
@@ -105,9 +111,10 @@ class Epilogue:
         """What INPUTS declares."""
         args: dict[str, Any] = {}
         for k, operand in enumerate(self.operands, 1):
-            s0, s1, sm = operand.strides
-            args[f"x{k}"] = BufferArg(operand.value, operand.offset)
-            args |= {f"x{k}_s0": s0, f"x{k}_s1": s1, f"x{k}_sm": sm}
+            steps = {f"x{k}_{n}": s for n, s in zip(_STEPS, operand.strides, strict=True)}
+            rows = _rows(operand.width, steps) if operand.width else None
+            args[f"x{k}"] = BufferArg(operand.value, operand.offset, rows=rows)
+            args |= steps
         return args
 
     def from_batch(self, first: int) -> Epilogue:
@@ -166,7 +173,8 @@ class Product:
         a_s0, a_s1, a_row, _ = self.a.strides
         sizes = {"M": self.m, "N": self.n, "K": self.k, "d1": self.batch[1]}
         strides = {"a_s0": a_s0, "a_s1": a_s1, "a_row": a_row}
-        return {"y": self.result, "a": self.a.buffer, **sizes, **strides}
+        rows = _rows(self.k, strides) if self.a.by_rows else None
+        return {"y": self.result, "a": replace(self.a.buffer, rows=rows), **sizes, **strides}
 
     @property
     def b_defines(self) -> dict[str, Define]:
@@ -178,6 +186,11 @@ class Product:
     @property
     def is_empty(self) -> bool:
         return self.batches * self.m * self.n == 0
+
+
+def _rows(width: int, strides: Mapping[str, int]) -> TensorRows:
+    """The rows through which strides lead that are multiples of their width."""
+    return TensorRows(width, tuple(n for n, s in strides.items() if s and not s % width))
 
 
 def epilogue_operand_fits(extra: Shape | None, out: Shape | None) -> bool:

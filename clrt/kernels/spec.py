@@ -158,6 +158,21 @@ Buffer: TypeAlias = "Value | Scratch | Packed | Status"
 
 
 @dataclass(frozen=True)
+class TensorRows:
+    """That a launch goes through a tensor row by row, so that the rows may lie apart.
+
+    Attributes:
+        width: Elements of a row, which are neighbours. The offset of the argument lies in a row,
+            and the launch reads or writes no further than to the end of that row.
+        strides: The arguments that are counted in rows: each is a multiple of `width`, which
+            becomes one of the step from a row to the next.
+    """
+
+    width: int
+    strides: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class BufferArg:
     """A buffer argument: passed to the kernel as the pair (`__global T*`, element offset).
 
@@ -165,11 +180,13 @@ class BufferArg:
         offset: Elements past the start of the buffer's own place.
         elems: How many elements the launch reads or writes; None for all. With 0 the buffer stands
             in for one that the launch does not look at.
+        rows: Where the tensor may lie in rows that are apart; None where it must lie as one.
     """
 
     buffer: Buffer
     offset: int = 0
     elems: int | None = None
+    rows: TensorRows | None = None
 
 
 Arg: TypeAlias = "BufferArg | Scalar"
@@ -289,6 +306,12 @@ _INTEGERS: dict[str, Callable[[Any], Scalar | None]] = {"uint": np.uint32, "long
 def unused(buffer: Buffer) -> BufferArg:
     """In place of a tensor that a launch does not look at, and that need not be alive."""
     return BufferArg(buffer, elems=0)
+
+
+def by_rows(name: str, value: Value) -> dict[str, Any]:
+    """The arguments `name` and `name`_pitch for a tensor by rows along its last axis."""
+    width, pitch = value.dims[-1], f"{name}_pitch"
+    return {name: BufferArg(value, rows=TensorRows(width, (pitch,))), pitch: width}
 
 
 def optional(**args: Buffer | None) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
@@ -11,10 +11,12 @@ from clrt.device.caps import DeviceCaps
 from clrt.errors import UnsupportedError
 from clrt.ir.dtypes import DType
 from clrt.ir.traced import pure
+from clrt.kernels.parts import TensorPart
 from clrt.kernels.spec import (
     BufferArg,
     KernelSpec,
     Launch,
+    TensorRows,
     ceil_div,
     clamp,
     launch,
@@ -180,12 +182,35 @@ class CopyPart:
     source: int
     target: int
 
+    @classmethod
+    def into(cls, part: TensorPart) -> CopyPart:
+        """What puts a part where it belongs in the whole."""
+        whole, width = BufferArg(part.whole, part.offset), part.width
+        return cls(BufferArg(part.value), whole, width, width, part.pitch)
 
-def copy_parts(ctx: Lowering, parts: Sequence[CopyPart], dtype: DType, rows: int) -> list[Launch]:
-    """Launches that copy the same number of rows of several parts, on CPUs four parts each."""
-    # A part that is empty at some sizes makes no other kernel of it.
+    @classmethod
+    def out_of(cls, part: TensorPart) -> CopyPart:
+        """What takes a part out of the whole."""
+        whole, width = BufferArg(part.whole, part.offset), part.width
+        return cls(whole, BufferArg(part.value), width, part.pitch, width)
+
+
+def copy_parts(
+    ctx: Lowering,
+    parts: Sequence[CopyPart],
+    dtype: DType,
+    rows: int,
+    placed: Collection[int] = (),
+) -> list[Launch]:
+    """Launches that copy the same number of rows of several parts, on CPUs four parts each.
+
+    Args:
+        placed: The parts, by number, that lie where they belong.
+    """
+    # A part that is empty at some sizes, or lies there, makes no other kernel of it.
     is_one = len(parts) < 2
-    parts = [p for p in parts if rows * p.width] or parts[:1]
+    left = [p for i, p in enumerate(parts) if i not in placed]
+    parts = [p for p in left if rows * p.width] or left[:1]
     if not ctx.caps.is_cpu or is_one:
         views = ((p, (rows, p.width), (p.source, 1), (p.target, 1)) for p in parts)
         return [x for p, *v in views for x in copy_launches(ctx, p.src, p.dst, dtype, *v)]
@@ -201,6 +226,9 @@ def copy_parts(ctx: Lowering, parts: Sequence[CopyPart], dtype: DType, rows: int
         for i, part in enumerate([*some, *[idle] * (_PARTS - len(some))]):
             args |= {f"x{i}": part.src, f"y{i}": part.dst, f"width{i}": part.width}
             args |= {f"s{i}": part.source, f"t{i}": part.target}
+            if part is not idle:
+                args[f"x{i}"] = replace(part.src, rows=TensorRows(part.source, (f"s{i}",)))
+                args[f"y{i}"] = replace(part.dst, rows=TensorRows(part.target, (f"t{i}",)))
         args |= {"rows": rows, "height": height, "pieces": pieces, "width": _ITEM_ELEMS}
         launches.append(launch(spec, (ceil_div(rows, height) * pieces,), (1,), **args))
     return launches

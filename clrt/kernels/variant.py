@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from clrt.device.caps import DeviceCaps
@@ -25,10 +25,16 @@ class Lowering:
         caps: The device.
         record: The tuning record of a kernel, by its entry point, on this device; of thresholds, by
             the name of their group.
+        placed: Of nodes that copy parts, those by number (`Op.parts`) that lie where they belong.
     """
 
     caps: DeviceCaps
     record: Callable[[str], Mapping[str, int]]
+    placed: Mapping[Node, Collection[int]] = field(default_factory=dict, kw_only=True)
+
+    def placed_of(self, node: Node) -> Collection[int]:
+        """The parts of a node that its launches do not copy."""
+        return self.placed.get(node, ())
 
     def tunables(self, kernel: TunedKernel) -> dict[str, int]:
         """The `T_` macros of a kernel on this device."""

@@ -18,9 +18,10 @@ from clrt.errors import ModelError, OutOfMemoryError, ShapeError
 from clrt.ir.attributes import attribute_names
 from clrt.ir.dims import Expr, Undecidable
 from clrt.ir.dtypes import DType
-from clrt.ir.graph import Graph, Value
+from clrt.ir.graph import Graph, Node, Value
 from clrt.ir.op import Array, DerivedElements, IrOp, TensorType
 from clrt.ir.traced import is_traced
+from clrt.kernels.parts import TensorPart
 from clrt.kernels.variant import Variant
 from clrt.limits import check_texts
 
@@ -219,6 +220,14 @@ class Op(IrOp):
     def is_view(self, inputs: Types) -> bool:
         """Whether it is a view of inputs whose shapes are all numbers."""
         return self.view
+
+    def parts(self, node: Node) -> Sequence[TensorPart]:
+        """The outputs that are rows of an input, or the inputs that are rows of the output.
+
+        The node's launches copy those of them that do not lie where they belong
+        (`Lowering.placed_of`). All shapes are numbers.
+        """
+        return ()
 
     def in_donated(self) -> Op:
         """The op where the memory of input 0 is donated and its output may take it over."""

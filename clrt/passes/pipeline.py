@@ -23,6 +23,7 @@ from clrt.passes.fuse_gelu import FuseGelu
 from clrt.passes.fuse_layer_norm import FuseLayerNorm
 from clrt.passes.fuse_rotary import FuseRotary
 from clrt.passes.inline_graphs import InlineGraphs
+from clrt.passes.join_split import JoinSplit
 from clrt.passes.lower_attention import LowerAttention
 from clrt.passes.merge_qkv import MergeQkv
 from clrt.passes.remove_identity import RemoveIdentity
@@ -59,6 +60,7 @@ CLEAN_UP: tuple[Pass, ...] = (
     SimplifyAlgebra(),  # cheaper elementwise forms
     SimplifyIndexGrids(),  # gathers of everything in order: how masks are exported
     SinkExpand(),  # compute first, broadcast later
+    JoinSplit(),  # what is put together as it was
     SinkSlice(),  # position embeddings are a slice of a constant
 )
 

@@ -70,6 +70,14 @@ def fuse_launches(graph: Graph, ctx: Lowering) -> FusedLaunches:
             refused[region.variant, region.node] = "what it reads depends on what it makes"
 
 
+def by_edges(graph: Graph) -> list[Node]:
+    """The nodes that are no views, each behind those that it reads, as edges lead from the outputs:
+    the order in which a file lists independent nodes changes nothing.
+    """
+    nodes = [n for n in graph.nodes if not is_view(n)]
+    return list(_Edges(graph).from_outputs(nodes))
+
+
 class _Edges:
     """Who makes what a node reads, views looked through."""
 

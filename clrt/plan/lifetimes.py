@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from types import MappingProxyType
 
 from clrt.ir.graph import Graph, Node, Value
 from clrt.ir.op import TensorType
@@ -59,14 +60,19 @@ def _region_ticks(index: int, region: Region) -> Iterator[Tick]:
 
 
 def share(
-    graph: Graph, times: Sequence[Tick], read_only: Collection[Value] = ()
+    graph: Graph,
+    times: Sequence[Tick],
+    read_only: Collection[Value] = (),
+    inside: Mapping[Value, Value] = MappingProxyType({}),
 ) -> dict[Value, Value]:
     """Views share their input's memory; an in-place op takes over an input that dies there.
 
     Args:
         read_only: Inputs whose memory is not the plan's to write to.
+        inside: Values that lie in another one, as its parts, and that other. Nothing takes a part's
+            memory over, and a part nobody's.
     """
-    roots: dict[Value, Value] = {}
+    roots: dict[Value, Value] = dict(inside)
 
     def root(value: Value) -> Value:
         while value in roots:
@@ -76,16 +82,26 @@ def share(
     for node in graph.nodes:
         if is_view(node):
             roots[node.output] = node.arg(0)
+    apart = {v for v in (*inside, *roots) if _lies_apart(v, roots, inside)}
     last = _last_uses(graph, times, root)
     for now, tick in enumerate(times):
         for node in tick.nodes:
-            if tick.on_host or node.output not in tick.buffers:
+            if tick.on_host or node.output not in tick.buffers or node.output in apart:
                 continue
-            taken = _taken_over(node, tick, last, now, root)
+            taken = _taken_over(node, tick, last, now, root, apart)
             if taken is not None and taken not in read_only:
                 roots[node.output] = taken
                 last[taken] = max(last.pop(node.output, now), now)
     return {v: root(v) for v in roots}
+
+
+def _lies_apart(value: Value, views: Mapping[Value, Value], inside: Mapping[Value, Value]) -> bool:
+    """Whether a value is a part of another, or a view of one."""
+    while value not in inside:
+        if value not in views:
+            return False
+        value = views[value]
+    return True
 
 
 def _last_uses(
@@ -102,7 +118,12 @@ def _last_uses(
 
 
 def _taken_over(
-    node: Node, tick: Tick, last: Mapping[Value, int], now: int, root: Callable[[Value], Value]
+    node: Node,
+    tick: Tick,
+    last: Mapping[Value, int],
+    now: int,
+    root: Callable[[Value], Value],
+    apart: Collection[Value],
 ) -> Value | None:
     """The root whose memory the output of `node` may have."""
     assert isinstance(node.op, Op)
@@ -113,7 +134,7 @@ def _taken_over(
         if value is None or value.dims != output.dims or value.dtype is not output.dtype:
             continue
         owner = root(value)
-        if owner.is_constant or last.get(owner) != now:
+        if value in apart or owner.is_constant or last.get(owner) != now:
             continue
         # Another input in the same memory must stand being overwritten too: in x W + x must not.
         sharing = [(i, v) for i, v in enumerate(node.inputs) if v is not None and root(v) is owner]

@@ -18,6 +18,7 @@ from clrt.plan.contract import HOST_ONLY, Contract
 from clrt.plan.fuse_launches import MissedRegion, fuse_launches
 from clrt.plan.lifetimes import buffer_lifetimes, is_view_by_sizes, share, ticks
 from clrt.plan.lower import lower
+from clrt.plan.parts import PartNote, place_parts
 from clrt.plan.steps import DeviceStep, HostStep, Placed, PlanStep, Region, launches_of
 from clrt.plan.traffic import traffic
 
@@ -40,6 +41,7 @@ class Plan:
         statuses: The words in which kernels report numbers out of range, in their order.
         missed_regions: Where a rule of launch fusion nearly held.
         also: Kernels that the same graph launches at other shapes only.
+        parts: Values that are parts of others, and which of them lie there.
     """
 
     graph: Graph
@@ -53,6 +55,7 @@ class Plan:
     statuses: tuple[Status, ...] = field(default=())
     missed_regions: tuple[MissedRegion, ...] = ()
     also: tuple[KernelSpec, ...] = ()
+    parts: tuple[PartNote, ...] = ()
 
     def root(self, value: Value) -> Value:
         """The value whose memory `value` lies in."""
@@ -122,10 +125,11 @@ def make_plan(
     lowering = Lowering(caps, cache(record))  # each layer asks for the same kernels
     fused = fuse_launches(graph, lowering)
     steps = tuple(u if isinstance(u, Region) else lower(u, lowering) for u in fused.order)
-    times = ticks(steps)
-    roots = share(graph, times, _named(graph, contract.device_inputs - contract.donated))
-    all_kernels = _kernels_at_all_shapes(graph, steps, lowering)
-    steps = tuple(_without_copies(step, roots) for step in steps)
+    parts = place_parts(graph, steps, lowering)
+    times, kept = ticks(parts.steps), contract.device_inputs - contract.donated
+    roots = share(graph, times, _named(graph, kept), parts.inside)
+    all_kernels = _kernels_at_all_shapes(graph, parts.steps, lowering)
+    steps = tuple(_without_copies(step, roots, parts.inside) for step in parts.steps)
     also = tuple(k for k in all_kernels if k not in {x.kernel for x in launches_of(steps)})
     external = _external(graph, roots, contract)
     owners, intervals = buffer_lifetimes(graph, times, roots, external)
@@ -134,7 +138,7 @@ def make_plan(
     places = dict(zip(owners, arena.places, strict=True))
     statuses = {b: None for t in times for b in t.buffers if isinstance(b, Status)}
     live = live_bytes(intervals)
-    made_for = (tuple(external), contract, tuple(statuses), fused.misses, also)
+    made_for = (tuple(external), contract, tuple(statuses), fused.misses, also, parts.notes)
     return Plan(graph, steps, arena, places, roots, live, *made_for)
 
 
@@ -172,13 +176,17 @@ def _external(graph: Graph, roots: Mapping[Value, Value], contract: Contract) ->
     return found
 
 
-def _without_copies(step: PlanStep, roots: Mapping[Value, Value]) -> PlanStep:
+def _without_copies(
+    step: PlanStep, roots: Mapping[Value, Value], inside: Mapping[Value, Value]
+) -> PlanStep:
     """The step without copies of a tensor to where it lies."""
     if not isinstance(step, DeviceStep) or not any(x.copy for x in step.launches):
         return step
 
     def moves(launch: Launch) -> bool:
-        return launch.copy is None or len({roots.get(v, v) for v in launch.copy}) > 1
+        if launch.copy is None or not inside.keys().isdisjoint(launch.copy):
+            return True
+        return len({roots.get(v, v) for v in launch.copy}) > 1
 
     return replace(step, launches=tuple(filter(moves, step.launches)))
 

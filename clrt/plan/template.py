@@ -16,6 +16,7 @@ from clrt.ir.traced import Evaluation, Trace, is_traced, plain
 from clrt.kernels.spec import ALIGNMENT_BYTES, Buffer, BufferArg, Packed, Status
 from clrt.plan.arena import INDEXED_BYTES, Arena, Interval, place
 from clrt.plan.fuse_launches import MissedRegion
+from clrt.plan.parts import PartNote
 from clrt.plan.plan import Plan, tenants
 from clrt.plan.replay import Replay
 from clrt.plan.restack import Stack
@@ -254,6 +255,11 @@ class SizedPlan(Plan):
     def missed_regions(self) -> tuple[MissedRegion, ...]:
         """Where a rule of launch fusion nearly held."""
         return self._with_nodes(self.template.plan.missed_regions)
+
+    @cached_property
+    def parts(self) -> tuple[PartNote, ...]:
+        """Values that are parts of others, and which of them lie there."""
+        return self._with_nodes(self.template.plan.parts)
 
     def _with_nodes(self, thing: _Thing) -> _Thing:
         """A copy of what names nodes: all of these are made first, and with them the edges."""

@@ -240,7 +240,7 @@ void fused_attention_cpu(OUT(float, y), IN(float, q), IN(float, k),
   const IDX_T behind_block = first + VW * T_NQ;
 #if PROJECT
   if (depth) {
-    const IDX_T M = queries, N = q_step, K = depth, a_row = depth, i0 = 0, i1 = 0;
+    const IDX_T M = queries, N = q_step, y_pitch = N, K = depth, a_row = depth, i0 = 0, i1 = 0;
     const IDX_T first = 0, end = (M + T_MR - 1) / T_MR;
     const IDX_T first_kv = first_head / group, kv_count = (head_end - first_head) / group;
     const IDX_T starts[] = {q_offset - projected_offset + first_head * S_D,

@@ -6,6 +6,7 @@
 //   w         weights, packed as [panel of T_NV * T_VW maps][tap][map]
 //   rows      of y, of all images
 //   N         maps
+//   y_pitch   from a position of y to the next: other tensors may lie between
 //   S_ACROSS  elements of a window along axis 2, next to each other; S_STEP, its stride there
 // INPUTS, READS, BODY, RESULT as in gemm_cpu.cl: i0 is the image, m the position in the image, n the map.
 #ifndef T_VW
@@ -40,7 +41,7 @@
 
 __kernel SINGLE_ITEM
 void conv_image_cpu(OUT(float, y), IN(float, x), IN(float, w), const IDX_T rows, const IDX_T N,
-                    const IDX_T height, THREE(in), THREE(out), THREE(kernel), THREE(stride),
+                    const IDX_T height, const IDX_T y_pitch, THREE(in), THREE(out), THREE(kernel), THREE(stride),
                     THREE(dilation), THREE(pad) INPUTS) {
   const IDX_T i1 = 0;
   const IDX_T end = i_min(((IDX_T)get_global_id(0) + 1) * height, rows);
@@ -78,7 +79,7 @@ void conv_image_cpu(OUT(float, y), IN(float, x), IN(float, w), const IDX_T rows,
         // Not again: what the epilogue reads may lie where y does.
         for (IDX_T i = column - first; i < count; ++i) {
           const IDX_T m = row * out2 + first + i - i0 * out0 * out1 * out2;
-          __global float *const y_row = AT(y) + (row * out2 + first + i) * N;
+          __global float *const y_row = AT(y) + (row * out2 + first + i) * y_pitch;
           VECTORS(FINISH, i)
         }
       }

@@ -5,6 +5,7 @@
 // T_MC blocks as in gemm_cpu.cl.
 //   C, N    channels and maps of a group
 //   M       positions of all images
+//   x_pitch, y_pitch  from a position of x, or of y, to the next: other tensors may lie between
 //   zeros   kernel2 * C of them: what a window reads in the padding
 // INPUTS, READS, BODY, RESULT as in gemm_cpu.cl: i0 is the image, i1 the group, m the position in the
 // image, n the map in the group.
@@ -27,12 +28,12 @@
 #define PANEL_WIDTH (T_NV * T_VW)
 #define LOAD_B(i, j) const F b##j = LOAD_F(panel + j * T_VW);
 #define START_ROW(i) \
-  __global const float *const a##i = WINDOW(i, k0, k1, k2, groups * C, zeros_at);
+  __global const float *const a##i = WINDOW(i, k0, k1, k2, x_pitch, zeros_at);
 
 __kernel SINGLE_ITEM
 void conv_rows_cpu(OUT(float, y), IN(float, x), IN(float, w), IN(float, zeros), const IDX_T M,
                    const IDX_T N, const IDX_T C, const IDX_T groups, const IDX_T height,
-                   WINDOWS INPUTS) {
+                   const IDX_T x_pitch, const IDX_T y_pitch, WINDOWS INPUTS) {
   const IDX_T blocks = (M + T_MR - 1) / T_MR;
   const IDX_T stripes = (blocks + height - 1) / height;
   const IDX_T panels = (N + PANEL_WIDTH - 1) / PANEL_WIDTH;
@@ -50,9 +51,9 @@ void conv_rows_cpu(OUT(float, y), IN(float, x), IN(float, w), IN(float, zeros), 
   __global const float *const zeros_at = AT(zeros);
   for (IDX_T block = block_first; block < block_end; ++block) {
     const IDX_T m0 = block * T_MR;
-    START_WINDOWS(AT(x) + i1 * C, m0, M, groups * C)
+    START_WINDOWS(AT(x) + i1 * C, m0, M, x_pitch)
     // The elements under neighbouring taps are neighbours, too, if nothing lies between.
-    const bool joined = inside2 && dilation2 == 1 && groups == 1;
+    const bool joined = inside2 && dilation2 == 1 && x_pitch == C;
     const IDX_T runs = joined ? 1 : kernel2;
     const IDX_T run = joined ? kernel2 * C : C;
     __global const float *panel = weights;
@@ -77,7 +78,7 @@ void conv_rows_cpu(OUT(float, y), IN(float, x), IN(float, w), IN(float, zeros), 
     for (IDX_T i = 0; i < rows; ++i) {
       const IDX_T i0 = (m0 + i) / positions;
       const IDX_T m = m0 + i - i0 * positions;
-      __global float *const y_row = AT(y) + (m0 + i) * groups * N + i1 * N;
+      __global float *const y_row = AT(y) + (m0 + i) * y_pitch + i1 * N;
       VECTORS(FINISH, i)
     }
   }

@@ -5,6 +5,7 @@
 //   w        weights, packed as [panel of T_NV * T_VW channels][tap][channel]
 //   zeros    N of them: what a window reads in the padding
 //   rows     of y, of all images
+//   x_pitch, y_pitch  from a position of x, or of y, to the next: other tensors may lie between
 //   S_TAPS   elements of a window
 //   S_ACROSS  those along axis 2, and S_STEP its stride, where a row of taps is unrolled, whose elements
 //             lie next to each other; else both are 0
@@ -59,7 +60,7 @@
 
 // What several positions read is loaded once: after unrolling the compiler sees that it is the same.
 #define CORRELATE_INSIDE(i, j) \
-  acc##i##_##j = LOAD_F(line + (i * S_STEP + tap) * N + j * T_VW) * b##j + acc##i##_##j;
+  acc##i##_##j = LOAD_F(line + (i * S_STEP + tap) * x_pitch + j * T_VW) * b##j + acc##i##_##j;
 #define INSIDE_ROW(i) VECTORS(CORRELATE_INSIDE, i)
 #define TAP_INSIDE(t)      \
   {                        \
@@ -91,7 +92,7 @@
           panel += S_ACROSS * PANEL_WIDTH;                                                   \
           continue;                                                                          \
         }                                                                                    \
-        __global const float *const line = image + ((at0 * in1 + at1) * in2 + from2) * N + n0; \
+        __global const float *const line = image + ((at0 * in1 + at1) * in2 + from2) * x_pitch + n0; \
         TAPS(TAP)                                                                            \
       }                                                                                      \
     ROWS(KEEP_ROW)                                                                           \
@@ -100,14 +101,15 @@
 
 __kernel SINGLE_ITEM
 void depthwise_rows_cpu(OUT(float, y), IN(float, x), IN(float, w), IN(float, zeros), const IDX_T rows,
-                        const IDX_T N, const IDX_T height, WINDOWS INPUTS) {
+                        const IDX_T N, const IDX_T height, const IDX_T x_pitch, const IDX_T y_pitch,
+                        WINDOWS INPUTS) {
   const IDX_T end = i_min(((IDX_T)get_global_id(0) + 1) * height, rows);
   const IDX_T i1 = 0;
   for (IDX_T row = (IDX_T)get_global_id(0) * height; row < end; ++row) {
     const IDX_T plane = row / out1, i0 = plane / out0;
     const IDX_T from0 = (plane - i0 * out0) * stride0 - pad0;
     const IDX_T from1 = (row - plane * out1) * stride1 - pad1;
-    __global const float *const image = AT(x) + i0 * in0 * in1 * in2 * N;
+    __global const float *const image = AT(x) + i0 * in0 * in1 * in2 * x_pitch;
     for (IDX_T column = 0; column < out2; column += T_MR) {
       const IDX_T first = i_max(i_min(column, out2 - T_MR), 0);
       const IDX_T count = i_min(T_MR, out2 - first);
@@ -119,7 +121,7 @@ void depthwise_rows_cpu(OUT(float, y), IN(float, x), IN(float, w), IN(float, zer
       int kept[READ_OF_TILE];
       for (IDX_T i = 0; i < (inside ? 0 : READ_OF_TILE); ++i) {
         const IDX_T at = i_max(i_min(from2 + i, in2 - 1), 0);
-        near[i] = (at - from2) * N;
+        near[i] = (at - from2) * x_pitch;
         kept[i] = -(at == from2 + i);
       }
 #endif
@@ -132,7 +134,7 @@ void depthwise_rows_cpu(OUT(float, y), IN(float, x), IN(float, w), IN(float, zer
             for (IDX_T i = 0; i < T_MR; ++i)
               *to++ = window_at(image, from0 + k0 * dilation0, from1 + k1 * dilation1,
                                 from2 + i_min(i, count - 1) * stride2 + k2 * dilation2, in0, in1,
-                                in2, N, AT(zeros));
+                                in2, x_pitch, AT(zeros));
 #endif
       for (IDX_T n0 = 0; n0 < N; n0 += PANEL_WIDTH) {
         F tile[T_MR * T_NV];
@@ -156,7 +158,7 @@ void depthwise_rows_cpu(OUT(float, y), IN(float, x), IN(float, w), IN(float, zer
         // Not again: what the epilogue reads may lie where y does.
         for (IDX_T i = column - first; i < count; ++i) {
           const IDX_T m = row * out2 + first + i - i0 * out0 * out1 * out2;
-          __global float *const y_row = AT(y) + (row * out2 + first + i) * N;
+          __global float *const y_row = AT(y) + (row * out2 + first + i) * y_pitch;
           VECTORS(FINISH, i)
         }
       }

@@ -7,6 +7,7 @@
 // products, [place][tile][span panels].
 //   w       the transformed weights, packed as [place][panel][C][T_NV * T_VW]
 //   zeros   as many as a place has channels: what a window reads in the padding
+//   x_pitch, y_pitch  from a position of x, or of y, to the next: other tensors may lie between
 //   tiles   of all images; tiles1 and tiles2, of an image along its axes
 // INPUTS, READS, BODY, RESULT as in gemm_cpu.cl: i0 is the image, m the position in the image, n the map.
 #ifndef T_VW
@@ -72,7 +73,8 @@ static inline F load_channels(__global const float *p, const IDX_T count) {
 
 __kernel SINGLE_ITEM
 void winograd_cpu(OUT(float, y), IN(float, x), IN(float, w), IN(float, zeros), OUT(float, room),
-                  const IDX_T slot, const IDX_T C, const IDX_T N, const IDX_T tiles,
+                  const IDX_T slot, const IDX_T C, const IDX_T N, const IDX_T x_pitch,
+                  const IDX_T y_pitch, const IDX_T tiles,
                   const IDX_T tiles1, const IDX_T tiles2, const IDX_T block, const IDX_T span,
                   const IDX_T in1, const IDX_T in2, const IDX_T out1, const IDX_T out2,
                   const IDX_T pad1, const IDX_T pad2 INPUTS) {
@@ -92,10 +94,11 @@ void winograd_cpu(OUT(float, y), IN(float, x), IN(float, w), IN(float, zeros), O
       const IDX_T row = (first + t) / tiles2, image = row / tiles1;
       const IDX_T at1 = (row - image * tiles1) * SIDE - pad1;
       const IDX_T at2 = (first + t - row * tiles2) * SIDE - pad2;
-      __global const float *const x_image = AT(x) + image * in1 * in2 * C;
+      __global const float *const x_image = AT(x) + image * in1 * in2 * x_pitch;
       __global const float *from[PLACES_OF_TILE];
       for (IDX_T i = 0; i < PLACES_OF_TILE; ++i)
-        from[i] = window_at(x_image, 0, at1 + i / REACH, at2 + i % REACH, 1, in1, in2, C, AT(zeros));
+        from[i] = window_at(x_image, 0, at1 + i / REACH, at2 + i % REACH, 1, in1, in2, x_pitch,
+                            AT(zeros));
       for (IDX_T c = 0; c < deep; c += T_VW) {
         F window[PLACES_OF_TILE], lines[PLACES_OF_TILE];
 #pragma unroll
@@ -152,7 +155,7 @@ void winograd_cpu(OUT(float, y), IN(float, x), IN(float, w), IN(float, zeros), O
         for (IDX_T i = 0; i < height; ++i)
           for (IDX_T j = 0; j < width; ++j) {
             const IDX_T m = (at1 + i) * out2 + at2 + j;
-            __global float *const y_row = AT(y) + (i0 * out1 * out2 + m) * N;
+            __global float *const y_row = AT(y) + (i0 * out1 * out2 + m) * y_pitch;
             FINISH_VECTOR(sums[i * SIDE + j])
           }
       }

@@ -10,12 +10,13 @@
 // With NEXT the work-groups of a launch over few rows have `span` panels and all rows, and go on with
 // the product that reads y (common/next_product.clh).
 // With MATRIX_UNIT a launch over many rows goes by the CPU's matrix unit (common/unit_product.clh).
+//   y_pitch  from a row of y to the next: other tensors may lie between; N with NORM and NEXT
 //   INPUTS   parameters of the epilogue's operands x1, x2, …: buffer, strides by batch axis and row
 //   OPERANDS  these parameters as arguments
 //   READS    declares v1, v2, … from them;  BODY one variable per step;  RESULT what is stored
 //   B_T, B_STORAGE  how elements of B lie (common/widen.clh)
 //   NORM       rows of y are normalised, into z (common/normalize_row.clh)
-//   S_N_WHOLE  N is a multiple of T_VW at every shape: each vector of a row is aligned
+//   S_N_WHOLE  N is a multiple of T_VW at every shape
 #ifndef T_MR
 #define T_MR 4
 #define T_NV 3
@@ -67,7 +68,7 @@ __attribute__((noinline))
 static void multiply_by_unit(OUT(float, y), IN(float, a), IN(B_T, b), const IDX_T M, const IDX_T N,
                              const IDX_T K, const IDX_T height, const IDX_T d1, const IDX_T a_s0,
                              const IDX_T a_s1, const IDX_T a_row, const IDX_T b_s0,
-                             const IDX_T b_s1 INPUTS UNIT_INPUTS) {
+                             const IDX_T b_s1, const IDX_T y_pitch INPUTS UNIT_INPUTS) {
   UNIT_START
   const IDX_T group = T_UP * PANEL_WIDTH;
   __global uint *const a_pairs = AT(words) + (IDX_T)get_global_id(0) * slot;
@@ -113,7 +114,7 @@ static void multiply_by_unit(OUT(float, y), IN(float, a), IN(B_T, b), const IDX_
               }
               for (IDX_T i = 0; i < count; ++i) {
                 const IDX_T m = m_first + first + i;
-                __global float *const y_row = AT(y) + (batch * M + m) * N;
+                __global float *const y_row = AT(y) + (batch * M + m) * y_pitch;
                 for (int j = 0; j < T_NV; ++j) FINISH(i, j)
               }
             }
@@ -130,12 +131,12 @@ __kernel SINGLE_ITEM
 void gemm_cpu(RESULTS, IN(float, a), IN(B_T, b), const IDX_T M, const IDX_T N,
               const IDX_T K, const IDX_T height, const IDX_T d1, const IDX_T a_s0,
               const IDX_T a_s1, const IDX_T a_row, const IDX_T b_s0,
-              const IDX_T b_s1 INPUTS ROW_INPUTS NEXT_INPUTS UNIT_INPUTS) {
+              const IDX_T b_s1, const IDX_T y_pitch INPUTS ROW_INPUTS NEXT_INPUTS UNIT_INPUTS) {
 #if MATRIX_UNIT
   if (columns) {
     multiply_by_unit(y_buffer, y_offset, a_buffer, a_offset, b_buffer, b_offset, M, N, K, height, d1,
-                     a_s0, a_s1, a_row, b_s0, b_s1 OPERANDS, words_buffer, words_offset, slot, b_at,
-                     sums_at, sums_row, pieces, columns);
+                     a_s0, a_s1, a_row, b_s0, b_s1, y_pitch OPERANDS, words_buffer, words_offset, slot,
+                     b_at, sums_at, sums_row, pieces, columns);
     return;
   }
 #endif
@@ -161,7 +162,7 @@ void gemm_cpu(RESULTS, IN(float, a), IN(B_T, b), const IDX_T M, const IDX_T N,
 #else
   __global const B_T *const behind = 0;
 #endif
-  __global float *const y_batch = AT(y) + batch * M * N;
+  __global float *const y_batch = AT(y) + batch * M * y_pitch;
 #include "common/product_columns.inc"
 #if NEXT
   if (next_n) {

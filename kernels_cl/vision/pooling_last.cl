@@ -1,6 +1,7 @@
 // Windows over up to three axes of [images, s0, s1, s2, channels]: the largest element, or the mean.
 //   MEAN    the mean; else the largest element, NaN if any is
 //   PADDED  the mean counts the positions in the padding, too
+//   x_pitch, y_pitch  from a position of x, or of y, to the next: other tensors may lie between
 //   pool_rows  CPUs: a work-item has a row of y, whose channels are vectors
 //   pool_last  work-item (x, y, z): channel, position, image
 #ifndef T_VW
@@ -14,7 +15,7 @@
 #include "common/math.clh"
 #include "common/scalar.clh"
 #define SIZES \
-  const IDX_T C, THREE(in), THREE(out), THREE(kernel), THREE(stride), THREE(dilation), THREE(pad), THREE(end)
+  const IDX_T C, const IDX_T x_pitch, const IDX_T y_pitch, THREE(in), THREE(out), THREE(kernel), THREE(stride), THREE(dilation), THREE(pad), THREE(end)
 
 // The result `v` of the window of position (p0, p1, p2), of what READ reads at an offset of the image.
 #define POOL(READ)                                                                          \
@@ -29,7 +30,7 @@
         /* A window may end past the padding where the output size was rounded up. */       \
         if (PADDED && i0 < in0 + end0 && i1 < in1 + end1 && i2 < in2 + end2) ++count;       \
         if (i0 < 0 || i0 >= in0 || i1 < 0 || i1 >= in1 || i2 < 0 || i2 >= in2) continue;    \
-        const F element = READ(image + ((i0 * in1 + i1) * in2 + i2) * C + c);               \
+        const F element = READ(image + ((i0 * in1 + i1) * in2 + i2) * x_pitch + c);               \
         if (MEAN) {                                                                         \
           v += element;                                                                     \
           if (!PADDED) ++count;                                                             \
@@ -45,9 +46,9 @@ __kernel void pool_last(OUT(float, y), IN(float, x), SIZES) {
   const IDX_T c = get_global_id(0), m = get_global_id(1);
   if (c >= C) return;
   const IDX_T row = m / out2, p0 = row / out1, p1 = row - p0 * out1, p2 = m - row * out2;
-  __global const float *const image = AT(x) + (IDX_T)get_global_id(2) * in0 * in1 * in2 * C;
+  __global const float *const image = AT(x) + (IDX_T)get_global_id(2) * in0 * in1 * in2 * x_pitch;
   POOL(READ_ONE)
-  AT(y)[((IDX_T)get_global_id(2) * out0 * out1 * out2 + m) * C + c] = v;
+  AT(y)[((IDX_T)get_global_id(2) * out0 * out1 * out2 + m) * y_pitch + c] = v;
 }
 #else
 #include "common/rows.clh"
@@ -56,9 +57,9 @@ __kernel void pool_last(OUT(float, y), IN(float, x), SIZES) {
 __kernel SINGLE_ITEM void pool_rows(OUT(float, y), IN(float, x), SIZES) {
   const IDX_T row = get_global_id(0), plane = row / out1, of = plane / out0;
   const IDX_T p0 = plane - of * out0, p1 = row - plane * out1;
-  __global const float *const image = AT(x) + of * in0 * in1 * in2 * C;
+  __global const float *const image = AT(x) + of * in0 * in1 * in2 * x_pitch;
   for (IDX_T p2 = 0; p2 < out2; ++p2) {
-    __global float *const to = AT(y) + (row * out2 + p2) * C;
+    __global float *const to = AT(y) + (row * out2 + p2) * y_pitch;
     IDX_T c = 0;
     for (; c + VW <= C; c += VW) {
       POOL(LOAD_F)

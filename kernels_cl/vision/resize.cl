@@ -1,6 +1,7 @@
 // Resize along one axis of [outer, size, inner]: work-item (position in [outputs, inner], outer); on CPUs
 // one with `share` elements of y, row by row of [outer * outputs, inner].
 // INDICES holds the elements that each output is made of, WEIGHTS their shares.
+//   x_pitch, y_pitch  from `inner` elements of x, or of y, to the next: other tensors may lie between
 //   resize_copy  one element each, whatever its dtype
 //   resize       `taps` elements each, computed in float32; EXTRAPOLATE: an output that lies outside
 //                has no weights but a value, in `values`
@@ -38,14 +39,15 @@
 #if COPY
 __kernel void resize_copy(OUT(DATA_T, y), IN(DATA_T, x), IN(int, indices), const IDX_T size,
                           const IDX_T outputs, const IDX_T inner, const IDX_T rows,
-                          const IDX_T share) {
-  EACH_ELEMENT AT(y)[row * inner + i] = AT(x)[(outer * size + AT(indices)[k]) * inner + i];
+                          const IDX_T x_pitch, const IDX_T y_pitch, const IDX_T share) {
+  EACH_ELEMENT AT(y)[row * y_pitch + i] = AT(x)[(outer * size + AT(indices)[k]) * x_pitch + i];
 }
 
 #else
 __kernel void resize(OUT(OUT_T, y), IN(DATA_T, x), IN(int, indices),
                      IN(float, weights) VALUES_INPUT, const IDX_T size, const IDX_T outputs,
-                     const IDX_T inner, const IDX_T taps, const IDX_T rows, const IDX_T share) {
+                     const IDX_T inner, const IDX_T taps, const IDX_T rows, const IDX_T x_pitch,
+                     const IDX_T y_pitch, const IDX_T share) {
   EACH_ELEMENT {
 #if EXTRAPOLATE
     float sum = AT(values)[k];
@@ -54,8 +56,8 @@ __kernel void resize(OUT(OUT_T, y), IN(DATA_T, x), IN(int, indices),
 #endif
     __global const int *const from_x = AT(indices) + k * taps;
     for (IDX_T t = 0; t < taps; ++t)
-      sum += AT(weights)[k * taps + t] * LOAD(AT(x), (outer * size + from_x[t]) * inner + i);
-    STORE_AS(OUT_STORAGE, AT(y), row * inner + i, ROUND(sum));
+      sum += AT(weights)[k * taps + t] * LOAD(AT(x), (outer * size + from_x[t]) * x_pitch + i);
+    STORE_AS(OUT_STORAGE, AT(y), row * y_pitch + i, ROUND(sum));
   }
 }
 #endif

@@ -12,6 +12,7 @@ from clrt.passes.driver import run_pass
 from clrt.passes.eliminate_common_subexpressions import EliminateCommonSubexpressions
 from clrt.passes.eliminate_dead import EliminateDead
 from clrt.passes.fold_constants import FoldConstants, FoldShapeData
+from clrt.passes.join_split import JoinSplit
 from clrt.passes.matching import never_negative
 from clrt.passes.remove_identity import RemoveIdentity
 from clrt.passes.simplify_algebra import SimplifyAlgebra, is_lossless
@@ -178,6 +179,32 @@ def test_a_larger_neutral_operand_leaves_an_expand() -> None:
         """const %shape: int64[4] = [B, 1, S, S]
         %y: bool[B,1,S,S] = Expand(%x, %shape)""",
     )
+
+
+HALVES = "%a: float32[B,S,4], %b: float32[B,S,4] = Split{axis=2, num_outputs=2}(%x)\n"
+
+
+def test_what_is_put_together_as_it_was_is_not_split() -> None:
+    check(
+        JoinSplit(),
+        X,
+        f"{HALVES}%c: float32[B,S,4] = Relu(%b)\n"
+        "%y: float32[B,S,20] = Concat{axis=-1}(%c, %a, %b, %x)",
+        f"{HALVES}%c: float32[B,S,4] = Relu(%b)\n"
+        "%y: float32[B,S,20] = Concat{axis=-1}(%c, %x, %x)",
+    )
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "%y: float32[B,S,8] = Concat{axis=2}(%b, %a)",
+        "%y: float32[B,S,8] = Concat{axis=2}(%a, %a)",
+        "%y: float32[B,2*S,4] = Concat{axis=1}(%a, %b)",
+    ],
+)
+def test_parts_in_another_order_stay_split(line: str) -> None:
+    assert not run_pass(graph_of(HALVES + line, X), JoinSplit()).hits
 
 
 def test_views_become_one_reshape() -> None:

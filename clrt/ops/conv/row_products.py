@@ -14,7 +14,7 @@ from clrt.ir.dims import same
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import TensorType
 from clrt.kernels.product import Epilogue, MatrixView, Operand, Product
-from clrt.kernels.spec import BufferArg, KernelSpec, Launch, launch
+from clrt.kernels.spec import BufferArg, KernelSpec, Launch, by_rows, launch
 from clrt.kernels.strided import broadcast_strides
 from clrt.kernels.tiles import is_whole
 from clrt.kernels.tuned import TunedKernel
@@ -47,7 +47,7 @@ def _operand(value: Value, y: Value, maps: int) -> Operand:
     image = broadcast_strides(value.dims, y.dims)[0]
     channels = y.dims[-1] if per_column else 1
     strides = (image, maps if per_column else 0, channels if per_position else 0)
-    return Operand(value, strides, per_column)
+    return Operand(value, strides, per_column, width=channels if per_column and per_position else 0)
 
 
 def product_of(node: Node) -> Product:
@@ -58,7 +58,7 @@ def product_of(node: Node) -> Product:
         raise UnsupportedError(f"{len(x.dims) - 2} spatial axes; the kernel walks up to {_AXES}")
     n, k, positions = w.dims[0] // op.group, prod(w.dims[1:]), prod(y.dims[1:-1])
     batch = (x.dims[0], op.group)
-    images = MatrixView(BufferArg(x), (positions * k, 0, k, 1))
+    images = MatrixView(BufferArg(x), (positions * k, 0, k, 1), by_rows=True)
     weights = MatrixView(BufferArg(w), (0, n * k, 1, k))
     return Product(y, x.dtype, batch, positions, n, k, images, weights, _epilogue(node))
 
@@ -103,7 +103,8 @@ def launch_rows(
     spec = KernelSpec.of(source, kernel.entry, **defines)
     read = spec.signature.names
     args |= {name: n for name, n in geometry(node).items() if name in read}
-    args |= {"y": node.output, "x": node.arg(0), "N": product.n} | product.epilogue.args
+    args |= by_rows("y", node.output) | {"N": product.n} | product.epilogue.args
+    args |= by_rows("x", node.arg(0)) if "x_pitch" in read else {"x": node.arg(0)}
     return [launch(spec, (groups,), (1,), product.flops, **args)]
 
 

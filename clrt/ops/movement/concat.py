@@ -11,9 +11,10 @@ import numpy as np
 from clrt.errors import ModelError, ShapeError
 from clrt.ir.dim_operations import floordiv, mod
 from clrt.ir.dims import Dim, differ, same
-from clrt.ir.graph import Node
+from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, TensorType
-from clrt.kernels.spec import BufferArg, Launch
+from clrt.kernels.parts import TensorPart
+from clrt.kernels.spec import Launch
 from clrt.kernels.strided import CopyPart, copy_parts
 from clrt.kernels.variant import Lowering, Variant
 from clrt.ops.base import Accuracy, OnnxNode, Op, Types
@@ -26,14 +27,19 @@ def _emit_concat(node: Node, ctx: Lowering) -> list[Launch]:
     assert isinstance(node.op, Concat)
     y = node.output
     axis = normalize_axis(node.op.axis, len(y.dims), node.op)
-    parts, at = [], 0
-    for x in node.inputs:
-        assert x is not None
-        width = count(x.dims[axis:])
-        place = BufferArg(y, at)
-        parts.append(CopyPart(BufferArg(x), place, width, width, count(y.dims[axis:])))
+    parts = [CopyPart.into(p) for p in node.op.parts(node)]
+    return copy_parts(ctx, parts, y.dtype, count(y.dims[:axis]), ctx.placed_of(node))
+
+
+def _along(axis: int, whole: Value, values: Sequence[Value | None]) -> list[TensorPart]:
+    """Values side by side along an axis of the whole."""
+    parts, at, pitch = [], 0, count(whole.dims[axis:])
+    for value in values:
+        assert value is not None
+        width = count(value.dims[axis:])
+        parts.append(TensorPart(value, whole, at, width, pitch))
         at += width
-    return copy_parts(ctx, parts, y.dtype, count(y.dims[:axis]))
+    return parts
 
 
 @register
@@ -75,6 +81,10 @@ class Concat(Op):
             result[axis] = fresh_dim()
         return [TensorType(dtype, tuple(result))]
 
+    def parts(self, node: Node) -> list[TensorPart]:
+        y = node.output
+        return _along(normalize_axis(self.axis, len(y.dims), self), y, node.inputs)
+
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         return (np.concatenate([x for x in inputs if x is not None], axis=self.axis),)
 
@@ -83,13 +93,8 @@ def _emit_split(node: Node, ctx: Lowering) -> list[Launch]:
     assert isinstance(node.op, Split)
     x = node.arg(0)
     axis = normalize_axis(node.op.axis, len(x.dims), node.op)
-    parts, at = [], 0
-    for y in node.outputs:
-        width = count(y.dims[axis:])
-        place = BufferArg(x, at)
-        parts.append(CopyPart(place, BufferArg(y), width, count(x.dims[axis:]), width))
-        at += width
-    return copy_parts(ctx, parts, x.dtype, count(x.dims[:axis]))
+    parts = [CopyPart.out_of(p) for p in node.op.parts(node)]
+    return copy_parts(ctx, parts, x.dtype, count(x.dims[:axis]), ctx.placed_of(node))
 
 
 # Each is listed in the file, and has a type.
@@ -169,6 +174,10 @@ class Split(Op):
             sizes = self.sizes(x.shape[axis], wanted)
         before, after = x.shape[:axis], x.shape[axis + 1 :]
         return [TensorType(x.dtype, (*before, size, *after)) for size in sizes]
+
+    def parts(self, node: Node) -> list[TensorPart]:
+        x = node.arg(0)
+        return _along(normalize_axis(self.axis, len(x.dims), self), x, node.outputs)
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         x, split = inputs[0], inputs[1] if len(inputs) > 1 else None

@@ -14,8 +14,9 @@ from clrt.ir.dims import Dim, Undecidable, same
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
 from clrt.ir.traced import pure
+from clrt.kernels.parts import TensorPart
 from clrt.kernels.spec import BufferArg, Launch
-from clrt.kernels.strided import contiguous_strides, copy_launches
+from clrt.kernels.strided import collapse, contiguous_strides, copy_launches
 from clrt.kernels.variant import Lowering, Variant
 from clrt.ops.base import Accuracy, Held, HostContext, Op, Types, tensor
 from clrt.ops.checks import need, normalize_axis
@@ -103,15 +104,9 @@ def _is_negative(bound: Dim) -> bool | None:
 def _emit(node: Node, ctx: Lowering) -> list[Launch]:
     x, y = node.arg(0), node.output
     assert isinstance(node.op, Slice)
-    if not count(y.dims):
+    if not count(y.dims) or 0 in ctx.placed_of(node):
         return []
-    bounds = [host_ints(node, i) for i in range(1, 5)]
-    assert bounds[0] is not None and bounds[1] is not None
-    strides = contiguous_strides(x.dims)
-    offset, steps = 0, list(strides)
-    for axis, start, end, step in node.op.bounds(len(x.dims), bounds[0], bounds[1], *bounds[2:]):
-        offset += first_taken(x.dims[axis], start, end, step) * strides[axis]
-        steps[axis] = step * strides[axis]
+    offset, steps = node.op.taken_from(node)
     own = contiguous_strides(y.dims)
     return copy_launches(ctx, BufferArg(x, offset), BufferArg(y), x.dtype, y.dims, steps, own)
 
@@ -153,6 +148,30 @@ class Slice(Op):
         steps = [1] * len(starts) if steps is None else steps
         for axis, start, end, step in zip(axes, starts, ends, steps, strict=True):
             yield normalize_axis(axis, rank, self), start, end, step
+
+    def taken_from(self, node: Node) -> tuple[int, list[int]]:
+        """The offset and the strides at which y lies in x."""
+        x = node.arg(0)
+        bounds = [host_ints(node, i) for i in range(1, 5)]
+        assert bounds[0] is not None and bounds[1] is not None
+        strides = contiguous_strides(x.dims)
+        offset, steps = 0, list(strides)
+        for axis, start, end, step in self.bounds(len(x.dims), bounds[0], bounds[1], *bounds[2:]):
+            offset += first_taken(x.dims[axis], start, end, step) * strides[axis]
+            steps[axis] = step * strides[axis]
+        return offset, steps
+
+    def parts(self, node: Node) -> list[TensorPart]:
+        x, y = node.arg(0), node.output
+        if not count(y.dims):
+            return []
+        offset, steps = self.taken_from(node)
+        dims, (source,) = collapse(y.dims, steps)
+        if not dims:
+            return [TensorPart(y, x, offset, 1, 1)]
+        if source[-1] != 1 or len(dims) > 2:
+            return []
+        return [TensorPart(y, x, offset, dims[-1], source[0] if len(dims) > 1 else dims[-1])]
 
     def infer(self, inputs: Types) -> list[TensorType]:
         x = need(inputs, 0, self)

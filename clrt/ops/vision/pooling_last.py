@@ -12,7 +12,7 @@ from clrt.device import requires
 from clrt.device.caps import DeviceCaps
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
-from clrt.kernels.spec import KernelSpec, Launch, launch
+from clrt.kernels.spec import KernelSpec, Launch, by_rows, launch
 from clrt.kernels.strided import axes
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering, Variant, reject_but_float32
@@ -43,7 +43,13 @@ def _launch(node: Node, size: tuple[int, ...], entry: str, vector: int) -> list[
     kernel = KernelSpec.of("vision/pooling_last.cl", entry, **macros)
     _, after = op.padding(x.dims[1:-1])
     geometry = op.geometry(x.dims[1:-1], y.dims[1:-1])
-    args = {"y": y, "x": x, "C": x.dims[-1], **geometry, **axes("end", after, 0, _AXES)}
+    args = {
+        **by_rows("y", y),
+        **by_rows("x", x),
+        "C": x.dims[-1],
+        **geometry,
+        **axes("end", after, 0, _AXES),
+    }
     work = prod(y.dims) * prod(op.kernel_shape)
     return [launch(kernel, size, local, work, **args)]
 

@@ -17,7 +17,16 @@ from clrt.ir.dims import Dim
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, TensorType
-from clrt.kernels.spec import Buffer, KernelSpec, Launch, ceil_div, launch, pieces_per_group
+from clrt.kernels.spec import (
+    Buffer,
+    BufferArg,
+    KernelSpec,
+    Launch,
+    TensorRows,
+    ceil_div,
+    launch,
+    pieces_per_group,
+)
 from clrt.kernels.variant import Lowering, Variant
 from clrt.ops.base import Held, HostContext, OnnxNode, Op, Types, tensor
 from clrt.ops.checks import checked_sizes, need, normalize_axis
@@ -67,9 +76,10 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
         dims[sampling.axis] = outputs
         kept = y.dtype if last or copies else DType.FLOAT32
         target = y if last else ctx.scratch(prod(dims), kept)
-        args: dict[str, Any] = dict(
-            y=target, x=source, size=sampling.size, outputs=outputs, inner=inner
-        )
+        args: dict[str, Any] = dict(size=sampling.size, outputs=outputs, inner=inner)
+        for name, buffer in (("y", target), ("x", source)):
+            pitch = f"{name}_pitch"
+            args |= {name: BufferArg(buffer, rows=TensorRows(inner, (pitch,))), pitch: inner}
         args["rows"] = outer * outputs
         args["indices"] = _table(sampling.indices, "indices")
         if copies:
