@@ -1,11 +1,12 @@
 """Times loading and planning per node on made-up models of growing size, without a device.
 
-    python tools/scale.py                                   # four kinds, 1,000 to 50,000 nodes
+    python tools/scale.py                                   # all kinds, 1,000 to 50,000 nodes
     python tools/scale.py --kinds chain --nodes 200000
     python tools/scale.py --kinds chain --nodes 20000 --profile optimise
 
 Kinds: `chain` is Add, Mul and Relu with weights; `blocks` transformer layers as exporters write
-them; `shapes` the shape arithmetic around reshapes; `convs` a chain of convolutions.
+them; `shapes` the shape arithmetic around reshapes; `convs` a chain of convolutions; `parts` takes
+a tensor apart and puts it together again.
 """
 
 from __future__ import annotations
@@ -124,11 +125,20 @@ def convs(make: Maker, x: str) -> str:
     return make.add("Add", x, y)
 
 
+def parts(make: Maker, x: str) -> str:
+    """Two halves, computed apart."""
+    axis, half = make.constant([0]), _WIDTH // 2
+    bounds = [(make.constant([i]), make.constant([i + half])) for i in (0, half)]
+    halves = (make.add("Slice", x, start, end, axis) for start, end in bounds)
+    return make.add("Concat", *(make.add("Softmax", h) for h in halves), axis=0)
+
+
 KINDS: dict[str, tuple[Callable[[Maker, str], str], list[str | int]]] = {
     "chain": (chain, ["batch", "sequence", _WIDTH]),
     "blocks": (blocks, ["batch", "sequence", _WIDTH]),
     "shapes": (shapes, ["batch", "sequence", _WIDTH]),
     "convs": (convs, ["batch", _HEADS, "height", "width"]),
+    "parts": (parts, [_WIDTH, "sequence"]),
 }
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from clrt.device.caps import DeviceCaps
 from clrt.errors import needing
 from clrt.inspection.findings import BreakRow, Findings, KernelUse, NodeRow, PassRow
-from clrt.ir.graph import Graph, Node
+from clrt.ir.graph import Graph, Node, Value
 from clrt.kernels.spec import Launch
 from clrt.kernels.tuned import TUNED
 from clrt.ops.base import Op
@@ -62,10 +62,16 @@ def explain(
     for note in plan.parts:
         if note.reason:
             missed.setdefault(note.node, []).append(f"%{note.value.name} is copied: {note.reason}")
-    rows = tuple(
-        _step_row(n, steps[n], missed.get(n, []), plan, caps) if n in steps else _view_row(n, plan)
-        for n in plan.graph.nodes
-    )
+    inside = {p.value: p.whole for p in plan.parts if not p.reason}
+    placing = {p.node for p in plan.parts if not p.reason}
+
+    def row(node: Node) -> NodeRow:
+        step, whole = steps.get(node), inside.get(node.output) if node.outputs else None
+        if step is None:
+            return _view_row(node, plan)
+        return _step_row(node, step, missed.get(node, ()), plan, caps, whole, node in placing)
+
+    rows = tuple(map(row, plan.graph.nodes))
     later = [] if graph_break is None else graph_break.suffix.nodes
     host_driven = () if graph_break is None else graph_break.host_driven
     kept = {n.name for n in (*plan.graph.nodes, *later, *host_driven)}
@@ -76,8 +82,20 @@ def explain(
 
 
 def _step_row(
-    node: Node, step: PlanStep, missed: Sequence[str], plan: Plan, caps: DeviceCaps
+    node: Node,
+    step: PlanStep,
+    missed: Sequence[str],
+    plan: Plan,
+    caps: DeviceCaps,
+    whole: Value | None,
+    places: bool,
 ) -> NodeRow:
+    """Of a node that runs.
+
+    Args:
+        whole: What its output lies in, as a part.
+        places: Whether parts of the node lie where they belong.
+    """
     outputs = tuple(repr(v) for v in node.outputs)
     if isinstance(step, HostStep):
         read = sum(v.nbytes for v in {v for v in node.inputs if v is not None})
@@ -86,16 +104,14 @@ def _step_row(
         return _row(node, "host", why, outputs, "", read=read, written=written)
     launches = step.launches_of(node)
     taken = plan.roots.get(node.output)
-    parts = [p for p in plan.parts if not p.reason and p.node is node]
-    inside = next((p for p in plan.parts if not p.reason and p.value is node.output), None)
     shared = "" if taken is None else f"in place of %{taken.name}"
-    if inside is not None:
-        shared = f"inside %{inside.whole.name}"
+    if whole is not None:
+        shared = f"inside %{whole.name}"
     moved = [traffic(step.nodes, x) for x in launches]
     why = "the cheapest variant that fits" if step.rejected else "the op's first variant fits"
     if not step.launches:
         why = "nothing to compute: an output has no elements"
-        if parts:
+        if places:
             why = "its parts are made where they belong, or read where they lie: no kernel runs"
     elif isinstance(step, Region):
         others = ", ".join(f"'{n.name}'" for n in step.nodes if n is not node)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from clrt.ir.graph import Node, Patch, Value
 from clrt.ir.op import IrOp
 from clrt.ops.checks import normalize_axis
@@ -34,16 +36,23 @@ class JoinSplit(Pass):
 def _joined(node: Node) -> list[Value | None]:
     """The inputs of a Concat, with what was split in place of its parts."""
     found: list[Value | None] = []
-    inputs = list(node.inputs)
-    while inputs:
-        split = inputs[0].producer if inputs[0] is not None else None
-        parts = len(split.outputs) if split is not None and _is_along(split, node) else 0
-        if split is not None and parts and inputs[:parts] == split.outputs:
+    at = 0
+    while at < len(node.inputs):
+        value = node.inputs[at]
+        split = None if value is None else value.producer
+        if split is not None and _is_along(split, node) and _stand_at(node, at, split.outputs):
             found.append(split.input(0))
-            del inputs[:parts]
+            at += len(split.outputs)
         else:
-            found.append(inputs.pop(0))
+            found.append(value)
+            at += 1
     return found
+
+
+def _stand_at(node: Node, at: int, values: Sequence[Value]) -> bool:
+    """Whether a node reads values one behind the other, from an input on."""
+    left = len(node.inputs) - at
+    return len(values) <= left and all(node.inputs[at + i] is v for i, v in enumerate(values))
 
 
 def _is_along(split: Node, concat: Node) -> bool:

@@ -73,6 +73,7 @@ def share(
             memory over, and a part nobody's.
     """
     roots: dict[Value, Value] = dict(inside)
+    apart = set(inside)  # and views of these
 
     def root(value: Value) -> Value:
         while value in roots:
@@ -82,7 +83,8 @@ def share(
     for node in graph.nodes:
         if is_view(node):
             roots[node.output] = node.arg(0)
-    apart = {v for v in (*inside, *roots) if _lies_apart(v, roots, inside)}
+            if node.arg(0) in apart:
+                apart.add(node.output)
     last = _last_uses(graph, times, root)
     for now, tick in enumerate(times):
         for node in tick.nodes:
@@ -93,15 +95,6 @@ def share(
                 roots[node.output] = taken
                 last[taken] = max(last.pop(node.output, now), now)
     return {v: root(v) for v in roots}
-
-
-def _lies_apart(value: Value, views: Mapping[Value, Value], inside: Mapping[Value, Value]) -> bool:
-    """Whether a value is a part of another, or a view of one."""
-    while value not in inside:
-        if value not in views:
-            return False
-        value = views[value]
-    return True
 
 
 def _last_uses(

@@ -7,8 +7,10 @@ launch that touches it can do with the place.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from math import prod
 from typing import Any
 
@@ -26,6 +28,8 @@ from clrt.plan.steps import DeviceStep, HostStep, PlanStep, Region
 # from memory, prefetchers bring what lies in the gaps, too: a pool that reads 32 of 96 channels
 # took 840 us in place of 220 (docs/kernels/convolution.md).
 _CACHE_BYTES = 1 << 20
+# The most values that may lie in one that is placed, or hold it: all are looked at with each part.
+_MOST_NESTED = 32
 
 
 @dataclass(frozen=True)
@@ -63,15 +67,17 @@ def place_parts(graph: Graph, steps: Sequence[PlanStep], ctx: Lowering) -> Place
     two nodes want to have goes to the first.
     """
     copying = {s.node for s in steps if isinstance(s, DeviceStep) and not isinstance(s, Region)}
-    owners = [n for n in by_edges(graph) if n in copying and _op(n).parts(n)]
-    if not owners:
+    parts = {n: found for n in copying if (found := _op(n).parts(n))}
+    if not parts:
         return PlacedParts(tuple(steps), {}, ())
     search = _PartSearch(graph, list(steps), ctx)
+    owners = [n for n in by_edges(graph) if n in parts]
     for outputs in (True, False):
         for node in owners:
-            for number, part in enumerate(_op(node).parts(node)):
+            values = Counter(search.base(p.value) for p in parts[node])
+            for number, part in enumerate(parts[node]):
                 if (part.value.producer is node) is outputs:
-                    search.visit(node, number, part)
+                    search.visit(node, number, part, values[search.base(part.value)] == 1)
     return search.result()
 
 
@@ -121,30 +127,37 @@ class _PartSearch:
 
     def __post_init__(self) -> None:
         self._views = {n.output: n.arg(0) for n in self.graph.nodes if is_view(n)}
-        self._outputs = {self._base(v) for v in self.graph.outputs}
+        self._outputs = {self.base(v) for v in self.graph.outputs}
         self._step_of = {n: i for i, s in enumerate(self.steps) for n in s.nodes}
-        self._placed: dict[Node, frozenset[int]] = {}
+        self._placed: dict[Node, set[int]] = {}
+        self._outdated: set[int] = set()
+        self._held: dict[Value, list[Value]] = {}
         self._uses: dict[Value, dict[int, None]] = {}
         for index, step in enumerate(self.steps):
             for value in _touched(step):
-                self._uses.setdefault(self._base(value), {})[index] = None
+                self._uses.setdefault(self.base(value), {})[index] = None
 
-    def _base(self, value: Value) -> Value:
+    def base(self, value: Value) -> Value:
+        """The value that it is a view of, or itself."""
         while value in self._views:
             value = self._views[value]
         return value
 
-    def visit(self, node: Node, number: int, part: TensorPart) -> None:
-        """Places a part, if that is possible."""
+    def visit(self, node: Node, number: int, part: TensorPart, alone: bool) -> None:
+        """Places a part, if that is possible.
+
+        Args:
+            alone: Whether no other part of the node is the same value.
+        """
         if not prod(part.value.dims):
             return
-        reason = self._reject_reason(part) or self._try(node, number, part)
+        reason = self._reject_reason(part) or self._try(node, number, part, alone)
         self.notes.append(PartNote(node, part.value, part.whole, reason or ""))
 
     def _reject_reason(self, part: TensorPart) -> str | None:
         """Why a part cannot lie elsewhere, whatever launches can do."""
-        value = self._base(part.value)
-        if value.is_constant or self._base(part.whole).is_constant:
+        value = self.base(part.value)
+        if value.is_constant or self.base(part.whole).is_constant:
             return f"%{(value if value.is_constant else part.whole).name} is a constant"
         if value.producer is None:
             return f"%{value.name} is an input of the model"
@@ -156,104 +169,124 @@ class _PartSearch:
             return f"the host works on %{value.name}"
         return None
 
-    def _try(self, node: Node, number: int, part: TensorPart) -> str | None:
+    def _try(self, node: Node, number: int, part: TensorPart, alone: bool) -> str | None:
         """Places a part; or says why not, and leaves everything as it was."""
-        index, value = self._step_of[node], self._base(part.value)
-        before = self.steps[index], self._placed.get(node, frozenset())
-        copied_bytes = self._moved_bytes(value) + self._copied_bytes(node, part)
+        index, value, whole = self._step_of[node], self.base(part.value), self.base(part.whole)
+        held = list(islice(self._within(value), _MOST_NESTED))
+        holders = list(islice(self._chain(whole), _MOST_NESTED))
+        if len(held) + len(holders) > _MOST_NESTED:
+            return f"%{value.name} would be nested with more than {_MOST_NESTED} others"
+        # A step whose part is placed does not touch it, unless that stands there twice.
+        own = index if alone else None
+        is_large = holders[-1].nbytes > _CACHE_BYTES * self.ctx.caps.compute_units
+        if is_large:
+            copied_bytes = self._moved_bytes([value, *held], own) + self._copied_bytes(node, part)
+            copied_bytes += value.nbytes if alone else 0
+        step, outdated = self.steps[index], index in self._outdated
+        self._placed.setdefault(node, set()).add(number)
+        self._outdated.add(index)
         self.inside[value] = part
-        self._placed[node] = before[1] | {number}
-        self.steps[index] = self._lowered(node, before[0])
-        reason = next(self._misfits(value), None)
-        if reason is None and self._is_large(value) and self._moved_bytes(value) > copied_bytes:
+        reason = next(self._misfits([value, *held], own), None)
+        if reason is None and is_large and self._moved_bytes([value, *held], own) > copied_bytes:
             reason = f"%{value.name} in rows that are apart would move more than a copy"
-        if reason is not None:
-            del self.inside[value]
-            self.steps[index], self._placed[node] = before
+        if reason is None:
+            self._held.setdefault(whole, []).append(value)
+            return None
+        del self.inside[value]
+        self._placed[node].remove(number)
+        self.steps[index] = step
+        (self._outdated.add if outdated else self._outdated.discard)(index)
         return reason
 
-    def _lowered(self, node: Node, before: PlanStep) -> PlanStep:
-        """A step that copies only those parts that are not placed."""
-        step = lower(node, replace(self.ctx, placed=self._placed))
-        assert isinstance(step, DeviceStep) and isinstance(before, DeviceStep)
-        # Parts may be placed at some sizes only: the kernels are the same at all of them.
-        specs = (*before.also, *(x.kernel for x in before.launches))
-        return replace(step, also=tuple(dict.fromkeys(specs)))
-
-    def _is_large(self, value: Value) -> bool:
-        """Whether what holds a value at last is too large for the caches."""
-        *_, holder = self._chain(value)
-        return holder.nbytes > _CACHE_BYTES * self.ctx.caps.compute_units
+    def _step(self, index: int) -> PlanStep:
+        """A step, which copies only those parts that are not placed."""
+        if index in self._outdated:
+            self._outdated.remove(index)
+            before = self.steps[index]
+            step = lower(before.node, replace(self.ctx, placed=self._placed))
+            assert isinstance(step, DeviceStep) and isinstance(before, DeviceStep)
+            # Parts may be placed at some sizes only: the kernels are the same at all of them.
+            specs = (*before.also, *(x.kernel for x in before.launches))
+            self.steps[index] = replace(step, also=tuple(dict.fromkeys(specs)))
+        return self.steps[index]
 
     def _copied_bytes(self, node: Node, part: TensorPart) -> int:
         """What a copy moves of the whole; the part is a tensor of its launch."""
         moved = part.value.nbytes
         return moved * part.pitch // part.width if part.value.producer is node else moved
 
-    def _moved_bytes(self, value: Value) -> int:
-        """What launches move of a value and of all that lies in it, gaps between rows with it."""
+    def _moved_bytes(self, values: Sequence[Value], own: int | None) -> int:
+        """What launches move of values, gaps between rows with them, but for the step `own`."""
         moved = 0
-        for held in {value: None} | dict.fromkeys(self._within(value)):
-            place = self._place_of(held) if held in self.inside else None
-            for index in self._uses.get(held, ()):
-                step = self.steps[index]
-                assert isinstance(step, DeviceStep)
-                for _, arg in self._arguments(step, held):
-                    fitted = None if place is None else _fit(arg, place, held)
-                    apart = place if isinstance(fitted, _Fit) and fitted.is_apart else None
-                    moved += (
-                        held.nbytes if apart is None else held.nbytes * apart.pitch // apart.width
-                    )
+        for value in values:
+            place = self._place_of(value) if value in self.inside else None
+            for _, _, arg in self._launches(value, own):
+                fitted = None if place is None else _fit(arg, place, value)
+                apart = place if isinstance(fitted, _Fit) and fitted.is_apart else None
+                moved += (
+                    value.nbytes if apart is None else value.nbytes * apart.pitch // apart.width
+                )
         return moved
 
-    def _within(self, value: Value) -> list[Value]:
-        """The parts that lie in a value, at whatever remove; the value, if it is a part."""
-        return [v for v in self.inside if value in self._chain(v)]
+    def _within(self, value: Value) -> Iterator[Value]:
+        """What lies in a value, at whatever remove."""
+        waiting = [iter(self._held.get(value, ()))]
+        while waiting:
+            held = next(waiting[-1], None)
+            if held is None:
+                waiting.pop()
+            else:
+                yield held
+                waiting.append(iter(self._held.get(held, ())))
 
-    def _misfits(self, value: Value) -> Iterator[str]:
-        """What cannot do with the places of a value and of all that lies in it."""
-        for held in self._within(value):
+    def _misfits(self, values: Sequence[Value], own: int | None) -> Iterator[str]:
+        """What cannot do with the places of values, of which all lie in the first."""
+        for held in values:
             place = self._place_of(held)
             if place is None:
-                yield f"%{held.name} would lie in %{value.name} in pieces"
+                yield f"%{held.name} would lie in %{values[0].name} in pieces"
                 continue
-            for index in self._uses.get(held, ()):
-                step = self.steps[index]
-                assert isinstance(step, DeviceStep)
-                for launch, arg in self._arguments(step, held):
-                    fitted = _fit(arg, place, held)
-                    if isinstance(fitted, str):
-                        yield f"{launch.kernel.entry} at '{step.node.name}' {fitted} %{held.name}"
+            for step, launch, arg in self._launches(held, own):
+                fitted = _fit(arg, place, held)
+                if isinstance(fitted, str):
+                    yield f"{launch.kernel.entry} at '{step.node.name}' {fitted} %{held.name}"
 
     def _chain(self, value: Value) -> Iterator[Value]:
         """A value, what it lies in, what that lies in, and so on."""
         yield value
         while value in self.inside:
-            value = self._base(self.inside[value].whole)
+            value = self.base(self.inside[value].whole)
             yield value
 
     def _place_of(self, value: Value) -> _PartPlace | None:
         """Where a value lies in what holds it at last."""
         part = self.inside[value]
         place: _PartPlace | None = _PartPlace(part.offset, part.width, part.pitch)
-        holder = self._base(part.whole)
+        holder = self.base(part.whole)
         while holder in self.inside and place is not None:
             outer = self.inside[holder]
             held = _PartPlace(outer.offset, outer.width, outer.pitch)
             place = place.within(held, prod(value.dims), prod(holder.dims))
-            holder = self._base(outer.whole)
+            holder = self.base(outer.whole)
         return place
 
-    def _arguments(self, step: DeviceStep, value: Value) -> Iterator[tuple[Launch, BufferArg]]:
-        """The arguments by which a step works on a value or a view of it."""
-        for launch in step.launches:
-            for arg in launch.args:
-                if isinstance(arg, BufferArg) and self._is_at(arg, value):
-                    yield launch, arg
+    def _launches(
+        self, value: Value, own: int | None
+    ) -> Iterator[tuple[DeviceStep, Launch, BufferArg]]:
+        """The arguments by which steps work on a value or a view of it, but for the step `own`."""
+        for index in self._uses.get(value, ()):
+            if index == own:
+                continue
+            step = self._step(index)
+            assert isinstance(step, DeviceStep)
+            for launch in step.launches:
+                for arg in launch.args:
+                    if isinstance(arg, BufferArg) and self._is_at(arg, value):
+                        yield step, launch, arg
 
     def _is_at(self, arg: BufferArg, value: Value) -> bool:
         buffer = arg.buffer
-        return isinstance(buffer, Value) and arg.elems != 0 and self._base(buffer) is value
+        return isinstance(buffer, Value) and arg.elems != 0 and self.base(buffer) is value
 
     def result(self) -> PlacedParts:
         """The steps, with arguments that lead to where parts lie."""
@@ -261,9 +294,9 @@ class _PartSearch:
         moved = {i for v in places for i in self._uses.get(v, ())}
         steps = [
             self._moved(s, places) if i in moved and isinstance(s, DeviceStep) else s
-            for i, s in enumerate(self.steps)
+            for i, s in enumerate(map(self._step, range(len(self.steps))))
         ]
-        inside = {v: self._base(p.whole) for v, p in self.inside.items()}
+        inside = {v: self.base(p.whole) for v, p in self.inside.items()}
         return PlacedParts(tuple(steps), inside, tuple(self.notes))
 
     def _moved(self, step: DeviceStep, places: Mapping[Value, _PartPlace | None]) -> DeviceStep:
@@ -276,7 +309,7 @@ class _PartSearch:
         for index, arg in enumerate(launch.args):
             if not isinstance(arg, BufferArg) or not isinstance(arg.buffer, Value):
                 continue
-            value = self._base(arg.buffer)
+            value = self.base(arg.buffer)
             place = places.get(value)
             if place is None or arg.elems == 0:
                 continue

@@ -210,6 +210,22 @@ def test_what_is_not_aligned_is_copied(device: clrt.DeviceInfo) -> None:
 
 
 @DEVICES
+def test_a_deep_nest_is_placed_as_far_as_it_is_cheap(device: clrt.DeviceInfo) -> None:
+    """Each part is looked at with all that lie in it."""
+    lines, y, rows = ["%a0: float32[32,8] = Sin(%x)"], "a0", 32
+    for i in range(1, 61):
+        rows += 32
+        lines += [f"%a{i}: float32[32,8] = Softmax(%a{i - 1})"]
+        lines += [f"%d{i}: float32[{rows},8] = Concat{{axis=0}}(%{y}, %a{i})"]
+        y = f"d{i}"
+    lines += [f"%y: float32[{rows},8] = Neg(%{y})"]
+    graph = graph_of("\n".join(lines), "%x: float32[32,8]", "%y")
+    model = check(graph, device, feeds_of(graph))
+    rejected = [r for row in model.explain({"x": (32, 8)}).rows for r in row.rejected]
+    assert sum("nested with more than" in r for r in rejected) == 3
+
+
+@DEVICES
 def test_parts_of_inputs_and_outputs_on_the_device(device: clrt.DeviceInfo) -> None:
     body = """
 %a: float32[32,64], %b: float32[32,64] = Split{axis=0, num_outputs=2}(%x)
