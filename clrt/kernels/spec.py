@@ -308,10 +308,10 @@ def unused(buffer: Buffer) -> BufferArg:
     return BufferArg(buffer, elems=0)
 
 
-def by_rows(name: str, value: Value) -> dict[str, Any]:
-    """The arguments `name` and `name`_pitch for a tensor by rows along its last axis."""
-    width, pitch = value.dims[-1], f"{name}_pitch"
-    return {name: BufferArg(value, rows=TensorRows(width, (pitch,))), pitch: width}
+def by_rows(name: str, buffer: Buffer, width: int) -> dict[str, Any]:
+    """The arguments `name` and `name`_pitch for a tensor by rows of so many elements."""
+    pitch = f"{name}_pitch"
+    return {name: BufferArg(buffer, rows=TensorRows(width, (pitch,))), pitch: width}
 
 
 def optional(**args: Buffer | None) -> dict[str, Any]:

@@ -103,8 +103,9 @@ def launch_rows(
     spec = KernelSpec.of(source, kernel.entry, **defines)
     read = spec.signature.names
     args |= {name: n for name, n in geometry(node).items() if name in read}
-    args |= by_rows("y", node.output) | {"N": product.n} | product.epilogue.args
-    args |= by_rows("x", node.arg(0)) if "x_pitch" in read else {"x": node.arg(0)}
+    x, y = node.arg(0), node.output
+    args |= by_rows("y", y, y.dims[-1]) | {"N": product.n} | product.epilogue.args
+    args |= by_rows("x", x, x.dims[-1]) if "x_pitch" in read else {"x": x}
     return [launch(spec, (groups,), (1,), product.flops, **args)]
 
 

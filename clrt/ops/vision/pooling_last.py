@@ -44,8 +44,8 @@ def _launch(node: Node, size: tuple[int, ...], entry: str, vector: int) -> list[
     _, after = op.padding(x.dims[1:-1])
     geometry = op.geometry(x.dims[1:-1], y.dims[1:-1])
     args = {
-        **by_rows("y", y),
-        **by_rows("x", x),
+        **by_rows("y", y, y.dims[-1]),
+        **by_rows("x", x, x.dims[-1]),
         "C": x.dims[-1],
         **geometry,
         **axes("end", after, 0, _AXES),

@@ -19,10 +19,9 @@ from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.spec import (
     Buffer,
-    BufferArg,
     KernelSpec,
     Launch,
-    TensorRows,
+    by_rows,
     ceil_div,
     launch,
     pieces_per_group,
@@ -77,9 +76,7 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
         kept = y.dtype if last or copies else DType.FLOAT32
         target = y if last else ctx.scratch(prod(dims), kept)
         args: dict[str, Any] = dict(size=sampling.size, outputs=outputs, inner=inner)
-        for name, buffer in (("y", target), ("x", source)):
-            pitch = f"{name}_pitch"
-            args |= {name: BufferArg(buffer, rows=TensorRows(inner, (pitch,))), pitch: inner}
+        args |= by_rows("y", target, inner) | by_rows("x", source, inner)
         args["rows"] = outer * outputs
         args["indices"] = _table(sampling.indices, "indices")
         if copies:
