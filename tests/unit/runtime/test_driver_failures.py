@@ -19,6 +19,7 @@ from clrt.runtime import session as session_module
 from clrt.runtime.devices import DeviceInfo
 from clrt.runtime.driver import Guard, cl
 from clrt.runtime.session import TrackedBuffer, session_for
+from tests.conftest import let_go
 from tests.harness import all_devices
 from tests.models.onnx_text import normal, parsed
 
@@ -195,6 +196,7 @@ def test_a_first_use_may_fail(
     sessions: dict[Any, Any] = {}
     monkeypatch.setattr(session_module, "_SESSIONS", sessions)
     for at in count(1):
+        let_go()  # a program that waits to be saved keeps its context
         sessions.clear()
         fault = Fault(at, code)
         folder = tmp_path / str(at)
