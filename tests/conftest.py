@@ -31,8 +31,8 @@ from clrt.runtime import session as sessions  # noqa: E402
 saver._IDLE_S = saver._PATIENCE_S = 1e6
 
 # The most that a process of tests may hold, and what there must be for one more.
-MOST_BYTES = 2048 << 20
-WORKER_BYTES = 2048 << 20
+MOST_BYTES = 1536 << 20
+WORKER_BYTES = 1536 << 20
 # What tests may leave until it is let go. Intel's runtime holds 2 to 3 MB for a program.
 LEFT_BYTES = 128 << 20
 
