@@ -160,7 +160,7 @@ def start_job(
     options: EmbedOptions,
     column: str,
     keep: Sequence[str] = (),
-    rows_per_part: int = 4096,
+    rows_per_part: int = 16_384,
 ) -> EmbedJob:
     """Begins a job, or takes up the one that `folder` holds.
 

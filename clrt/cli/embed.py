@@ -70,7 +70,7 @@ def embed(
     inputs: InputsOption = None,
     column: ColumnOption = "text",
     keep: KeepOption = None,
-    rows_per_part: RowsOption = 4096,
+    rows_per_part: RowsOption = 16384,
     ray: RayOption = None,
     image: ImageOption = None,
 ) -> None:
