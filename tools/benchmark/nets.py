@@ -95,6 +95,7 @@ def _list_nets() -> list[tuple[str, Shape]]:
 def _make_net(name: str, batch: int, target: Path) -> None:
     from .net_models import make_net
 
+    target.parent.mkdir(parents=True, exist_ok=True)
     part = target.with_suffix(".part")
     make_net(name, batch, part)
     part.rename(target)
