@@ -67,10 +67,6 @@
     to[3 * out] = NEAR_2 * near_odd + FAR_2 * far_odd + from[5 * step];      \
   }
 
-static inline F load_channels(__global const float *p, const IDX_T count) {
-  return count >= T_VW ? LOAD_F(p) : load_lanes(p, count, 0.0f);
-}
-
 __kernel SINGLE_ITEM
 void winograd_cpu(OUT(float, y), IN(float, x), IN(float, w), IN(float, zeros), OUT(float, room),
                   const IDX_T slot, const IDX_T C, const IDX_T N, const IDX_T x_pitch,
@@ -101,8 +97,13 @@ void winograd_cpu(OUT(float, y), IN(float, x), IN(float, w), IN(float, zeros), O
                             AT(zeros));
       for (IDX_T c = 0; c < deep; c += T_VW) {
         F window[PLACES_OF_TILE], lines[PLACES_OF_TILE];
+        if (C - c >= T_VW) {
 #pragma unroll
-        for (IDX_T i = 0; i < PLACES_OF_TILE; ++i) window[i] = load_channels(from[i] + c, C - c);
+          for (IDX_T i = 0; i < PLACES_OF_TILE; ++i) window[i] = LOAD_F(from[i] + c);
+        } else {
+          for (IDX_T i = 0; i < PLACES_OF_TILE; ++i)
+            window[i] = load_lanes(from[i] + c, C - c, 0.0f);
+        }
 #pragma unroll
         for (IDX_T i = 0; i < REACH; ++i) TRANSFORM_WINDOW((lines + i), (window + i), REACH)
 #pragma unroll
