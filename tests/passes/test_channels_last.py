@@ -7,12 +7,17 @@ from collections import Counter
 import pytest
 
 from clrt.device.caps import DeviceCaps
+from clrt.importer.onnx_importer import import_model
+from clrt.ir.dims import numbers_of
 from clrt.ir.graph import Graph
 from clrt.ops.conv.channels_last import MAX_DEPTHWISE_TAPS
 from clrt.ops.evaluate import evaluate
 from clrt.passes.pipeline import optimize
 from clrt.passes.prepare import prepare
+from clrt.plan.specialise import specialise
 from tests.passes.helpers import assert_same_results, graph_of, random_inputs
+from tests.plans import plan
+from tools.benchmark.conv_nets import conv_nets
 
 SIZES = {"N": 2, "H": 6, "W": 8}
 CPU = DeviceCaps("p", "cpu", "v", "1", "cpu")
@@ -188,3 +193,15 @@ def test_other_devices_keep_their_layout() -> None:
         )
     )
     assert not found["ChannelsLastConv"]
+
+
+@pytest.mark.parametrize("name", ["ResNet-50", "MobileNetV2", "EfficientNet-B0"])
+def test_a_net_stays_in_one_layout_and_in_its_live_bytes(name: str) -> None:
+    graph = import_model(conv_nets()[name])
+    optimize(graph)
+    prepare(graph, CPU)
+    assert not ops(graph)["Conv"]
+    image = graph.inputs[0]
+    found = plan(specialise(graph, numbers_of(image.shape or (), (1, 3, 224, 224))))
+    assert all(n.op.name != "Transpose" for s in found.steps for n in s.nodes)
+    assert found.arena.nbytes <= 1.10 * found.live_bytes
