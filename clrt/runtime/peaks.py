@@ -16,7 +16,7 @@ _CHAINS = 12
 _STEPS = 20_000
 _TILE = 16
 _READ_VECTORS = 1024
-_BUFFER_BYTES = 256 << 20
+_BUFFER_BYTES = 128 << 20
 # Working sets from what a level-1 cache holds to what none does, by steps of 4.
 _CACHED_BYTES = tuple(1 << k for k in range(15, 28, 2))
 # What a launch moves over and over, at least, so that its start takes none of the time.

@@ -18,7 +18,7 @@ GIB = 1 << 30
 
 @pytest.mark.parametrize(
     ("available", "cores", "workers"),
-    [(16 * GIB, 4, 4), (16 * GIB, 64, 8), (7 * GIB, 4, 3), (GIB, 4, 1), (16 * GIB, 1, 1)],
+    [(16 * GIB, 4, 4), (16 * GIB, 64, 10), (5 * GIB, 4, 3), (GIB, 4, 1), (16 * GIB, 1, 1)],
 )
 def test_workers_by_cores_and_memory(
     available: int, cores: int, workers: int, monkeypatch: pytest.MonkeyPatch
@@ -51,6 +51,6 @@ def test_a_process_that_holds_too_much_fails_a_test_once(
 ) -> None:
     monkeypatch.setattr(conftest, "_reported", conftest.MOST_BYTES)
     monkeypatch.setattr(conftest, "_peak_bytes", lambda: 3 * GIB)
-    with pytest.raises(pytest.fail.Exception, match="hold 3072 of at most 2048 MiB"):
+    with pytest.raises(pytest.fail.Exception, match="hold 3072 of at most 1536 MiB"):
         conftest.pytest_runtest_teardown(request.node)
     conftest.pytest_runtest_teardown(request.node)
