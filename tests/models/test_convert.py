@@ -32,9 +32,6 @@ from tests.models.fixtures import load_family
 from tests.models.oracle import model_folder
 from tests.unit.text import tiny
 
-# MiniLM as it is read, as it is written, and in ONNX Runtime.
-pytestmark = pytest.mark.memory(1792)
-
 DEVICES = pytest.mark.parametrize("device", all_devices(), ids=lambda d: d.platform.split()[0])
 SENTENCES = [
     "A cat sleeps on the windowsill.",

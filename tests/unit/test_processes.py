@@ -33,6 +33,7 @@ def test_what_is_read_of_memory_is_in_bytes() -> None:
     assert 16 << 20 < conftest._available_bytes() < 1 << 50
     assert 16 << 20 < conftest._resident_bytes() < 1 << 50
     assert conftest._peak_bytes() > conftest._resident_bytes() // 2
+    assert conftest._shared_bytes() < conftest._resident_bytes()
 
 
 def test_programs_are_let_go_once_tests_left_much(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -50,7 +51,8 @@ def test_a_process_that_holds_too_much_fails_a_test_once(
     monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
 ) -> None:
     monkeypatch.setattr(conftest, "_reported", conftest.MOST_BYTES)
-    monkeypatch.setattr(conftest, "_peak_bytes", lambda: 3 * GIB)
+    monkeypatch.setattr(conftest, "_peak_bytes", lambda: 4 * GIB)
+    monkeypatch.setattr(conftest, "_shared_bytes", lambda: GIB)
     with pytest.raises(pytest.fail.Exception, match="hold 3072 of at most 1536 MiB"):
         conftest.pytest_runtest_teardown(request.node)
     conftest.pytest_runtest_teardown(request.node)
