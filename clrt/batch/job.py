@@ -29,6 +29,8 @@ from clrt.errors import InputError
 from clrt.files import replacing
 
 VECTOR, FILE, ROW = "vector", "file", "row"
+# Texts are sorted by length within a part: one of 4,096 takes 3-5 % longer a text.
+ROWS_PER_PART = 16_384
 _FORMAT = 1
 _PLAN = "_job.json"
 _ERRORS = "_errors.jsonl"
@@ -160,7 +162,7 @@ def start_job(
     options: EmbedOptions,
     column: str,
     keep: Sequence[str] = (),
-    rows_per_part: int = 16_384,
+    rows_per_part: int = ROWS_PER_PART,
 ) -> EmbedJob:
     """Begins a job, or takes up the one that `folder` holds.
 

@@ -16,6 +16,7 @@ from rich.console import Group, RenderableType
 from rich.table import Table
 from rich.text import Text
 
+from clrt.batch.job import ROWS_PER_PART
 from clrt.batch.options import EmbedOptions
 from clrt.cli.console import STDOUT, stderr, stdout
 from clrt.cli.embed_files import (
@@ -70,7 +71,7 @@ def embed(
     inputs: InputsOption = None,
     column: ColumnOption = "text",
     keep: KeepOption = None,
-    rows_per_part: RowsOption = 16384,
+    rows_per_part: RowsOption = ROWS_PER_PART,
     ray: RayOption = None,
     image: ImageOption = None,
 ) -> None:
