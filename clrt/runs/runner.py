@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from threading import Condition, RLock, get_ident
+from typing import Any
 
 from clrt.errors import CancelledError, ClrtError, InputError
 from clrt.ir.graph import Graph
@@ -16,9 +17,12 @@ from clrt.runs.task import Task
 from clrt.runtime.pace import Stop
 from clrt.runtime.profiler import Recorder
 from clrt.runtime.session import Session
+from clrt.runtime.tensors import DeviceTensor
 
 # How long `close` waits for runs in other threads.
 _CLOSE_S = 1.0
+# How often a run that waits for others looks whether it was stopped.
+_LOOK_S = 0.05
 
 
 def _closed() -> ClrtError:
@@ -27,6 +31,12 @@ def _closed() -> ClrtError:
 
 def _cancelled() -> ClrtError:
     return CancelledError("The run was cancelled.")
+
+
+def _readers(feeds: Mapping[str, Held], donated: Collection[str]) -> list[Future[Any]]:
+    """The runs on threads of their own that read what is donated."""
+    tensors = [feeds[name] for name in donated]
+    return [run for t in tensors if isinstance(t, DeviceTensor) for run in tuple(t.readers)]
 
 
 class Runner:
@@ -78,9 +88,30 @@ class Runner:
             InputError: The model is closed, or a number is out of range.
             ClrtError: As `Model.run`.
         """
+        return self._run(
+            feeds, wanted, donated, stop or self.stop, _readers(feeds, donated), recorder
+        )
+
+    def _run(
+        self,
+        feeds: Mapping[str, Held],
+        wanted: Mapping[str, bool],
+        donated: Collection[str],
+        stop: Stop,
+        before: Collection[Future[Any]],
+        recorder: Recorder | None = None,
+    ) -> Mapping[str, Held]:
+        """The outputs of the model.
+
+        Args:
+            before: Runs that end before this one begins. They were all submitted before it, so
+                that no two wait for each other.
+        """
         self._enter("profile" if recorder else "run")
         try:
-            task = Task(self.planner, self.room, self._graph, stop or self.stop, recorder)
+            while before and wait(before, _LOOK_S).not_done:
+                stop.check()
+            task = Task(self.planner, self.room, self._graph, stop, recorder)
             return task.outputs(feeds, wanted, donated)
         finally:
             self._leave()
@@ -106,7 +137,8 @@ class Runner:
         stop = Stop(_cancelled, self.stop)
         self._enter("run")
         try:
-            if not in_worker:
+            before = _readers(feeds, donated)
+            if not in_worker and not before:
                 task = Task(self.planner, self.room, self._graph, stop)
                 begun = task.begin(feeds, wanted, donated)
                 if begun is not None:
@@ -115,7 +147,12 @@ class Runner:
             with self.lock:
                 if self._workers is None:
                     self._workers = ThreadPoolExecutor(MOST_ARENAS, "clrt-run")
-                return self._workers.submit(self.run, feeds, wanted, donated, None, stop), stop
+                worker = self._workers.submit(self._run, feeds, wanted, donated, stop, before)
+            for feed in feeds.values():
+                if isinstance(feed, DeviceTensor):
+                    feed.readers.add(worker)
+                    worker.add_done_callback(feed.readers.discard)  # it keeps the results
+            return worker, stop
         finally:
             self._leave()
 

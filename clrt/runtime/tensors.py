@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from math import prod
 from typing import TYPE_CHECKING, Any
@@ -52,12 +53,15 @@ class DeviceTensor:
 
     Attributes:
         lease: Its memory; None once it was donated to a run, or released.
+        readers: Runs that were handed to a thread of their own, and read it there before long. Who
+            donates it waits for them.
     """
 
     shape: tuple[int, ...]
     dtype: DType
     session: Session = field(repr=False)
     lease: Lease | None = field(repr=False)
+    readers: set[Future[Any]] = field(default_factory=set, repr=False)
     _released: bool = field(default=False, repr=False)
 
     @property
