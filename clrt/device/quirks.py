@@ -65,6 +65,13 @@ QUIRKS: tuple[Quirk, ...] = (
         "PoCL 3.0 and Intel's runtime of 2026 assemble AMX in kernels, and no builtin is in both",
     ),
     Quirk(
+        "computes-while-waiting",
+        r"Intel\(R\) OpenCL$",
+        "where a model uses some of the cores, its end is looked for, not waited for",
+        "Intel's runtime of 2026 lends the thread that waits to the device: on one of two cores "
+        "40 ms and 2.0 s of CPU time a second, without a wait 71 ms and 1.05",
+    ),
+    Quirk(
         "stays-behind-in-forks",
         r"Portable Computing Language",
         "a fork of a process that has used it gets an error",

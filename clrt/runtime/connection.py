@@ -21,6 +21,9 @@ _FORK_S = 5.0
 _LOOK_S = 0.001
 # How often a run that gives way looks whether the other one has ended.
 _GIVE_LOOK_S = 0.0005
+# How often a wait looks that must not compute: every 20th of what it has waited so far.
+_WAIT_LOOK_S = 0.0001
+_WAIT_MOST_S = 0.005
 
 
 class TrackedBuffer(cl.Buffer):  # type: ignore[misc]
@@ -82,8 +85,24 @@ class Lane:
             self.gate.set_status(cl.command_execution_status.COMPLETE)
             self.gate = None
 
+    def wait(self, event: cl.Event) -> None:
+        """Waits for a command in the queue, and computes nothing meanwhile.
+
+        Raises:
+            cl.Error: The driver fails.
+        """
+        if self.connection.looks:
+            self.queue.flush()
+            pause = _WAIT_LOOK_S
+            while event.command_execution_status > cl.command_execution_status.COMPLETE:
+                time.sleep(pause)
+                pause = min(pause * 1.05, _WAIT_MOST_S)
+        event.wait()
+
     def finish(self) -> None:
         """Waits for all that is in the queue."""
+        if self.connection.looks:
+            self.wait(cl.enqueue_marker(self.queue))
         self.queue.finish()
         self.connection.unfinished.discard(self)
 
@@ -190,6 +209,12 @@ class Connection:
                 f"{self.device} was running a model when this process was forked, which its driver "
                 "does not survive; start processes by multiprocessing's 'spawn'."
             )
+
+    @cached_property
+    def looks(self) -> bool:
+        """Whether a thread that waits would take a core besides those of the device."""
+        device = self.device
+        return device.cores is not None and "computes-while-waiting" in device.caps.quirks
 
     @property
     def usable(self) -> bool:

@@ -235,7 +235,7 @@ class Execution:
         lock, give_way = connection.lock, partial(connection.give_way, self)
         costs, moves = bound.plan.costs, self._moves
         rate = bound.expected_s / max(sum(costs), 1)
-        pace = Pace(moves.queue, self.stop, give_way, self.lane.background, rate)
+        pace = Pace(self.lane, self.stop, give_way, rate)
         left = iter(costs)
         for step in bound.steps:
             if isinstance(step, HostStep):
@@ -268,7 +268,7 @@ class Execution:
         if len(connection.in_flight) == 1:
             self.lane.finish()
         elif self._moves.last is not None:
-            self._moves.last.wait()
+            self.lane.wait(self._moves.last)
 
     def _fail(self) -> None:
         """What was donated is the caller's again; what it has in it is what the run left there."""

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable
 
 from clrt.errors import ClrtError
+from clrt.runtime.connection import Lane
 from clrt.runtime.driver import cl
 
 # A run that takes longer than this is one in whose midst somebody may want to stop it.
@@ -62,10 +63,9 @@ class Pace:
 
     def __init__(
         self,
-        queue: cl.CommandQueue,
+        lane: Lane,
         stop: Stop,
         give_way: Callable[[float], bool],
-        background: bool,
         rate: float,
     ) -> None:
         """Takes:
@@ -73,13 +73,13 @@ class Pace:
         give_way: Waits for others, for at most that many seconds; whether there were any.
         rate: Seconds for each unit of cost, as far as they are known.
         """
-        self._queue = queue
+        self._lane = lane
         self._stop = stop
         self._give_way = give_way
-        self._background = background
+        self._background = lane.background
         self._rate = rate
         self._most = self._cost = 0
-        self._one_by_one = background
+        self._one_by_one = lane.background
         self._before: cl.Event | None = None
         self._began = time.perf_counter()
 
@@ -96,11 +96,11 @@ class Pace:
         self._cost += cost
         if self._cost < self._most:
             return
-        self._queue.flush()
+        self._lane.queue.flush()
         if self._one_by_one:
-            event.wait()
+            self._lane.wait(event)
         elif self._before is not None:
-            self._before.wait()
+            self._lane.wait(self._before)
         self._stop.check()
         seconds = time.perf_counter() - self._began
         self._one_by_one = self._background or seconds > 2 * _PART_S

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -82,6 +83,7 @@ def test_pieces_are_whole_groups_and_all_of_it() -> None:
 
 
 def test_in_how_many_pieces() -> None:
-    pace = Pace(None, NEVER, lambda seconds: False, False, rate=1e-3)
+    lane = SimpleNamespace(background=False)
+    pace = Pace(lane, NEVER, lambda seconds: False, rate=1e-3)  # type: ignore[arg-type]
     assert [pace.pieces(cost, 0.5) for cost in (0, 499, 501, 5000)] == [1, 1, 2, 10]
     assert pace.pieces(10**9, math.inf) == 1
