@@ -31,11 +31,13 @@ class Audience(Enum):
 
     IMPORT: The importer, of an op that clrt lacks in the form that a file has.
     PLANNING: The optimiser and, with numbers for all shapes, the planner.
+    LOWERING: The planner alone, of an op that has no form of its own on a device.
     EXPORT: The exporter, of an op that ONNX or ONNX Runtime lacks.
     """
 
     IMPORT = "import"
     PLANNING = "planning"
+    LOWERING = "lowering"
     EXPORT = "export"
 
 
@@ -104,18 +106,19 @@ def of_class(cls: type[IrOp], audience: Audience) -> Decomposition | None:
 
 
 def decompose(
-    node: Node, names: Names, audience: Audience
+    node: Node, names: Names, *audiences: Audience
 ) -> tuple[list[Node], list[Value]] | None:
     """The nodes that a node stands for and the values for its outputs; None where there are none.
 
     Args:
         names: Those that are taken; new nodes are named after the node.
+        audiences: The first of them that has one for the op.
 
     Raises:
         ShapeError, ModelError, UnsupportedError: What the rule says of the node.
     """
     assert isinstance(node.op, Op)
-    entry = of_class(type(node.op), audience)
+    entry = next((e for a in audiences if (e := of_class(type(node.op), a)) is not None), None)
     if entry is None:
         return None
     make = Builder(names, node.name, origins=node.origins)

@@ -32,6 +32,8 @@ MAX_FOLDED_BYTES = 4 << 20
 MIN_WEIGHT_BYTES = 4 << 10
 # Of a tensor: kernels count with 32 bits.
 MAX_ELEMS = 2**31 - 1
+# Who asks what a node stands for.
+_AUDIENCES = Audience.PLANNING, Audience.LOWERING
 MAX_RANK = 64 if np.lib.NumpyVersion(np.__version__) >= "2.0.0" else 32
 
 
@@ -136,7 +138,7 @@ def specialise_to_break(
             node.op = node.op.in_donated()
         if any(_is_open(v, blocked, sizes) for v in node.inputs if v is not None):
             suffix.append(node)
-        elif (found := decompose(node, names, Audience.PLANNING)) is not None:
+        elif (found := decompose(node, names, *_AUDIENCES)) is not None:
             nodes, results = found
             todo.extendleft(reversed(nodes))
             instead.update(zip(node.outputs, results, strict=False))

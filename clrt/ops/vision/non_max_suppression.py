@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,8 +27,10 @@ class NonMaxSuppression(Op):
     Inputs: boxes `[B, N, 4]`, scores `[B, C, N]`, and optionally how many boxes a class may keep
     (none by default), the overlap (intersection over union) above which the worse box goes, and
     the score that a box must exceed. Boxes are corners (y1, x1, y2, x2) in any order, or with
-    `center_point_box` (x, y, width, height). Runs on the host: how much comes out depends on the
-    data. Source: ONNX NonMaxSuppression, opset 10 to 11.
+    `center_point_box` (x, y, width, height). How much comes out depends on the data: where its
+    limits are known the device finds it (BestBoxes) and the host lists it, else the host does all.
+
+    Source: ONNX NonMaxSuppression, opset 10 to 11.
     """
 
     center_point_box: bool = False
@@ -36,48 +39,90 @@ class NonMaxSuppression(Op):
     stepwise = True
 
     def infer(self, inputs: Types) -> list[TensorType]:
-        boxes, scores = need(inputs, 0, self), need(inputs, 1, self)
-        for name, t, rank in (("boxes", boxes, 3), ("scores", scores, 3)):
-            if t.shape is not None and len(t.shape) != rank:
-                raise ShapeError(f"NonMaxSuppression: {name} {t} must have three axes.")
-        if boxes.shape is not None and differ(boxes.shape[2], 4):
-            raise ShapeError(f"NonMaxSuppression: boxes {boxes} must be [B, N, 4].")
+        check_boxes(need(inputs, 0, self), need(inputs, 1, self), self)
         return [TensorType(DType.INT64, (fresh_dim(), 3))]
 
-    @np.errstate(all="ignore")
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
-        boxes, scores, limit, overlap, least = (*inputs, None, None, None)[:5]
+        boxes, scores, *limits = inputs
         assert boxes is not None and scores is not None
-        most = 0 if limit is None else int(limit.reshape(-1)[0])
-        worst = 0.0 if overlap is None else float(overlap.reshape(-1)[0])
+        most, overlap, least = self.limits(*limits)
         kept: list[Array] = []
-        for batch, (rectangles, classes) in enumerate(zip(boxes, scores, strict=True)):
-            corners = self._corners(rectangles.astype(np.float32))
-            for label, row in enumerate(classes):
-                order = np.argsort(-row, kind="stable")
-                if least is not None:
-                    order = order[row[order] > float(least.reshape(-1)[0])]
-                found = _select(corners, order, most, worst)
-                rows = np.empty((len(found), 3), np.int64)
-                rows[:, 0], rows[:, 1], rows[:, 2] = batch, label, found
-                kept.append(rows)
+        for batch, label, found in keep_best(
+            boxes, scores, self.center_point_box, most, overlap, least
+        ):
+            rows = np.empty((len(found), 3), np.int64)
+            rows[:, 0], rows[:, 1], rows[:, 2] = batch, label, found
+            kept.append(rows)
         return (np.concatenate([np.empty((0, 3), np.int64), *kept]),)
 
-    def _corners(self, boxes: Array) -> Array:
-        """Boxes as lower and upper corner."""
-        if self.center_point_box:
-            half = boxes[:, 2:] / 2
-            return np.concatenate([boxes[:, :2] - half, boxes[:, :2] + half], 1)
-        a, b = boxes[:, :2], boxes[:, 2:]
-        return np.concatenate([np.minimum(a, b), np.maximum(a, b)], 1)
+    def limits(
+        self, most: Array | None = None, overlap: Array | None = None, least: Array | None = None
+    ) -> tuple[int, float, float | None]:
+        """The inputs behind the scores as numbers: how many, the overlap, the least score."""
+        return (
+            0 if most is None else max(int(most.reshape(-1)[0]), 0),
+            0.0 if overlap is None else float(overlap.reshape(-1)[0]),
+            None if least is None else float(least.reshape(-1)[0]),
+        )
 
 
+def check_boxes(boxes: TensorType, scores: TensorType, op: Op) -> None:
+    """Refuses shapes that are not [B, N, 4] and [B, C, N].
+
+    Raises:
+        ShapeError: One is not, or B or N are two numbers.
+    """
+    for name, t in (("boxes", boxes), ("scores", scores)):
+        if t.shape is not None and len(t.shape) != 3:
+            raise ShapeError(f"{op.name}: {name} {t} must have three axes.")
+    if boxes.shape is None:
+        return
+    if differ(boxes.shape[2], 4):
+        raise ShapeError(f"{op.name}: boxes {boxes} must be [B, N, 4].")
+    if scores.shape is None:
+        return
+    if differ(boxes.shape[0], scores.shape[0]) or differ(boxes.shape[1], scores.shape[2]):
+        raise ShapeError(
+            f"{op.name}: boxes {boxes} [B, N, 4] do not fit scores {scores} [B, C, N]."
+        )
+
+
+def keep_best(
+    boxes: Array, scores: Array, centres: bool, most: int, overlap: float, least: float | None
+) -> Iterator[tuple[int, int, Array]]:
+    """Batch, class, and the boxes that it keeps, best first.
+
+    Args:
+        centres: Whether boxes are centre and size.
+        most: How many a class may keep.
+        overlap: Intersection over union above which the worse box goes.
+        least: What a score must exceed; None for any.
+    """
+    for batch, (rectangles, classes) in enumerate(zip(boxes, scores, strict=True)):
+        corners = _corners(rectangles.astype(np.float32), centres)
+        for label, row in enumerate(classes):
+            places = np.arange(len(row)) if least is None else np.flatnonzero(row > least)
+            order = places[np.argsort(-row[places], kind="stable")]
+            yield batch, label, _select(corners, order, most, overlap)
+
+
+@np.errstate(all="ignore")
+def _corners(boxes: Array, centres: bool) -> Array:
+    """Boxes as lower and upper corner."""
+    if centres:
+        half = boxes[:, 2:] / 2
+        return np.concatenate([boxes[:, :2] - half, boxes[:, :2] + half], 1)
+    a, b = boxes[:, :2], boxes[:, 2:]
+    return np.concatenate([np.minimum(a, b), np.maximum(a, b)], 1)
+
+
+@np.errstate(all="ignore")
 def _select(corners: Array, order: Array, most: int, worst: float) -> Array:
     """The boxes kept, in order; each takes out those behind that overlap it by over `worst`."""
     boxes = corners[order]
     kept = [_keep(boxes, group, most, worst) for group in _groups(boxes)]
     places = np.sort(np.concatenate(kept)) if kept else np.empty(0, np.int64)
-    return np.asarray(order[places[: max(most, 0)]])
+    return np.asarray(order[places[:most]])
 
 
 def _groups(boxes: Array) -> list[Array]:

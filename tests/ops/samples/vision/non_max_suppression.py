@@ -29,3 +29,6 @@ def non_max_suppression_errors(
     scores = np.zeros((1, 1, 2), np.float32)
     yield Sample(cls(), (np.zeros((1, 2, 3), np.float32), scores)), ShapeError
     yield Sample(cls(), (np.zeros((2, 4), np.float32), scores)), ShapeError
+    wide = np.zeros((1, 2, 4), np.float32)
+    yield Sample(cls(), (wide, np.zeros((2, 1, 2), np.float32))), ShapeError
+    yield Sample(cls(), (wide, np.zeros((1, 1, 3), np.float32))), ShapeError

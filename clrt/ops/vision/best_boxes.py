@@ -1,0 +1,139 @@
+"""BestBoxes and ListBoxes: NonMaxSuppression on the device, and its results as a list."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from clrt.errors import ModelError, ShapeError
+from clrt.ir.builder import Builder
+from clrt.ir.dtypes import DType
+from clrt.ir.graph import Node, Value
+from clrt.ir.op import Array, TensorType
+from clrt.kernels.spec import KernelSpec, Launch, launch
+from clrt.kernels.variant import Lowering, Variant
+from clrt.ops.base import Accuracy, Op, Types
+from clrt.ops.checks import need
+from clrt.ops.decompositions import Audience, decomposes
+from clrt.ops.movement.movement import fresh_dim
+from clrt.ops.registry import register
+from clrt.ops.vision.non_max_suppression import (
+    NonMaxSuppression,
+    check_boxes,
+    keep_best,
+)
+
+# Of a class: boxes times those that may be kept. One work-item compares as many pairs at worst,
+# which takes a tenth of a second on a CPU; more are the host's, which can be interrupted.
+MOST_PAIRS = 1 << 27
+
+
+def _emit(node: Node, ctx: Lowering) -> list[Launch]:
+    boxes, scores, y, op = node.arg(0), node.arg(1), node.output, node.op
+    assert isinstance(op, BestBoxes)
+    batch, classes, count = scores.dims
+    rows = batch * classes
+    if not rows * op.most:
+        return []
+    kernel = KernelSpec.of("vision/best_boxes.cl", "best_boxes", CENTRES=op.center_point_box)
+    heap = ctx.scratch(max(rows * count, 1), DType.INT32)
+    sizes = dict(count=count, classes=classes, most=op.most, rows=rows)
+    limits = dict(overlap=op.overlap, least=0.0 if op.least is None else op.least)
+    args = dict(boxes=boxes, scores=scores, heap=heap, y=y, all=int(op.least is None))
+    return [launch(kernel, (rows,), (1,), **args, **sizes, **limits)]
+
+
+@register
+@dataclass(frozen=True)
+class BestBoxes(Op):
+    """int32 `[B, C, most]`: the boxes of each class that are kept, best first, then -1.
+
+    Inputs: boxes `[B, N, 4]` and scores `[B, C, N]`, as NonMaxSuppression's. Planning makes it of
+    NonMaxSuppression, whose results have a size that depends on them.
+
+    Attributes:
+        most: How many a class may keep.
+        overlap: Intersection over union above which the worse box goes.
+        least: What a score must exceed; None for any.
+
+    Source: clrt.
+    """
+
+    center_point_box: bool = False
+    most: int = 0
+    overlap: float = 0.0
+    least: float | None = None
+
+    domain = "clrt"
+    accuracy = Accuracy.EXACT
+    storages = frozenset({"plain"})
+    stepwise = True
+    variants = (Variant("any", _emit),)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.most < 0:
+            raise ModelError(f"BestBoxes: attribute 'most' is {self.most}; expected 0 or more.")
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        boxes, scores = need(inputs, 0, self), need(inputs, 1, self)
+        if not boxes.dtype is scores.dtype is DType.FLOAT32:
+            raise ShapeError(f"BestBoxes: boxes {boxes} and scores {scores} must be float32.")
+        check_boxes(boxes, scores, self)
+        batch, classes, _ = scores.shape or (fresh_dim(), fresh_dim(), 0)
+        return [TensorType(DType.INT32, (batch, classes, self.most))]
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        boxes, scores = inputs
+        assert boxes is not None and scores is not None
+        result = np.full((*scores.shape[:2], self.most), -1, np.int32)
+        kept = keep_best(boxes, scores, self.center_point_box, self.most, self.overlap, self.least)
+        for batch, label, found in kept:
+            result[batch, label, : len(found)] = found
+        return (result,)
+
+
+@register
+@dataclass(frozen=True)
+class ListBoxes(Op):
+    """int64 `[K, 3]`: batch, class and box of what BestBoxes keeps. Runs on the host.
+
+    Source: clrt.
+    """
+
+    domain = "clrt"
+    accuracy = Accuracy.EXACT
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        kept = need(inputs, 0, self)
+        if kept.shape is not None and len(kept.shape) != 3:
+            raise ShapeError(f"ListBoxes: {kept} must be [B, C, most].")
+        return [TensorType(DType.INT64, (fresh_dim(), 3))]
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        (kept,) = inputs
+        assert kept is not None
+        batch, label, place = np.nonzero(kept >= 0)
+        return (np.stack([batch, label, kept[batch, label, place]], axis=1).astype(np.int64),)
+
+
+@decomposes(NonMaxSuppression, audience=Audience.LOWERING)
+def _on_device(node: Node, make: Builder) -> list[Value] | None:
+    """What is kept is found on the device, where its limits are known; the host lists it."""
+    op, boxes, scores = node.op, node.arg(0), node.arg(1)
+    assert isinstance(op, NonMaxSuppression)
+    limits = [node.input(i) for i in range(2, 5)]
+    if any(v is not None and not v.has_numbers for v in limits):
+        return None
+    if not (boxes.type.is_static and scores.type.is_static):
+        return None
+    if not boxes.dtype is scores.dtype is DType.FLOAT32:
+        return None
+    most, overlap, least = op.limits(*(None if v is None else v.numbers for v in limits))
+    count = scores.dims[2]
+    most = min(most, count)
+    if most * count > MOST_PAIRS:
+        return None
+    best = make.add(BestBoxes(op.center_point_box, most, overlap, least), boxes, scores)
+    return [make.add(ListBoxes(), best)]

@@ -1,0 +1,78 @@
+// NonMaxSuppression: of each class the boxes that no better one overlaps by too much, best first, and
+// -1 behind them. Work-item (batch * class): candidates are taken from a heap, the best first, and
+// kept where those kept so far leave them; so none is looked at once enough are kept.
+#include "common/base.clh"
+#ifndef CENTRES
+#define CENTRES 0
+#endif
+// Intersections are compared as the reference rounds them.
+#pragma OPENCL FP_CONTRACT OFF
+
+// Whether box i of score a comes before box j of score b: by the score, NaN last, then by number.
+static inline bool before(const float a, const IDX_T i, const float b, const IDX_T j) {
+  const bool first = a > b || (a == a && b != b);
+  const bool second = b > a || (b == b && a != a);
+  return first || (!second && i < j);
+}
+
+// Lower and upper corner.
+static inline float4 corners(__global const float *const boxes, const IDX_T i) {
+  const float4 box = vload4(i, boxes);
+#if CENTRES
+  return (float4)(box.xy - box.zw / 2, box.xy + box.zw / 2);
+#else
+  return (float4)(fmin(box.xy, box.zw), fmax(box.xy, box.zw));
+#endif
+}
+
+static inline bool overlaps(const float4 a, const float4 b, const float overlap) {
+  const float2 common_size = fmax(fmin(a.zw, b.zw) - fmax(a.xy, b.xy), 0.0f);
+  const float common_area = common_size.x * common_size.y;
+  const float2 left = a.zw - a.xy, right = b.zw - b.xy;
+  const float limit = (left.x * left.y + right.x * right.y - common_area) * overlap;
+  // Boxes without an area have nothing in common; where infinite ones do, it has no share.
+  return common_area > 0.0f && common_area > limit;
+}
+
+// Lets the entry at `root` sink to its place in a heap of n places, the best at its top.
+static inline void sink(__global int *const heap, __global const float *const scores, IDX_T root,
+                        const IDX_T n) {
+  const IDX_T place = heap[root];
+  const float score = scores[place];
+  for (IDX_T child = 2 * root + 1; child < n; child = 2 * root + 1) {
+    if (child + 1 < n && before(scores[heap[child + 1]], heap[child + 1], scores[heap[child]],
+                                heap[child]))
+      ++child;
+    if (!before(scores[heap[child]], heap[child], score, place)) break;
+    heap[root] = heap[child];
+    root = child;
+  }
+  heap[root] = place;
+}
+
+__kernel void best_boxes(IN(float, boxes), IN(float, scores), OUT(int, heap), OUT(int, y),
+                         const IDX_T count, const IDX_T classes, const IDX_T most,
+                         const IDX_T rows, const int all, const float overlap,
+                         const float least) {
+  const IDX_T row = get_global_id(0);
+  if (row >= rows) return;
+  __global const float *const box = AT(boxes) + row / classes * count * 4;
+  __global const float *const score = AT(scores) + row * count;
+  __global int *const own = AT(heap) + row * count;
+  __global int *const kept = AT(y) + row * most;
+  IDX_T n = 0;
+  for (IDX_T i = 0; i < count; ++i)
+    if (all || score[i] > least) own[n++] = i;
+  for (IDX_T i = n / 2; i-- > 0;) sink(own, score, i, n);
+  IDX_T found = 0;
+  while (n > 0 && found < most) {
+    const IDX_T place = own[0];
+    own[0] = own[--n];
+    if (n > 0) sink(own, score, 0, n);
+    const float4 corner = corners(box, place);
+    IDX_T k = 0;
+    while (k < found && !overlaps(corner, corners(box, kept[k]), overlap)) ++k;
+    if (k == found) kept[found++] = place;
+  }
+  for (; found < most; ++found) kept[found] = -1;
+}
