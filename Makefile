@@ -140,7 +140,8 @@ search-app: $(VENV)/.search
 # Drives the window of the example on a display of its own; screenshots lie under build/screenshots.
 test-search: $(VENV)/.search
 	@command -v xvfb-run >/dev/null || { \
-	  echo "apt-get install xvfb libegl1 libgl1 libxcb-cursor0 libxkbcommon-x11-0"; exit 1; }
+	  echo "apt-get install xvfb xdotool libegl1 libgl1 libxcb-cursor0 libxcb-icccm4 \
+	  libxcb-keysyms1 libxkbcommon-x11-0"; exit 1; }
 	$(BIN)/mypy examples/semantic_search/__main__.py
 	QT_QPA_PLATFORM=xcb CLRT_SCREENSHOTS=build/screenshots xvfb-run --auto-servernum \
 	  --server-args "-screen 0 1280x900x24" $(BIN)/pytest tests/examples
