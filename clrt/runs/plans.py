@@ -201,12 +201,15 @@ class Planner:
         """
         bindings, make = _bindings(graph, shapes, known), partial(self._make, contract)
         trace = partial(trace_plan, graph, bindings, shapes, known, make, contract.donated)
-        plan = self._templates.plan(family, bindings)
+        plain = partial(self.plan, graph, shapes, known, contract)
+        plan: Plan | None = self._templates.plan(family, bindings)
+        if plan is None:
+            plan = self._templates.learn(family, bindings, lambda: plain()[0], trace)
         if plan is not None:
             return Stage(plan, None)
-        stage = Stage(*self.plan(graph, shapes, known, contract))
+        stage = Stage(*plain())
         if stage.graph_break is None and not stage.plan.host_steps and not self._caps.simulator:
-            self._templates.learn(family, bindings, stage.plan, trace)
+            self._templates.begin(family, bindings, stage.plan)
         return stage
 
     def plan(

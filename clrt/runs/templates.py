@@ -35,7 +35,7 @@ class _GraphTemplates:
 
 
 class Templates:
-    """Gives plans from the third shape of a graph on; those before are planned as they are."""
+    """Gives plans from the second shape of a graph on; the first is planned as it is."""
 
     def __init__(self, max_slab_bytes: int) -> None:
         self._max_slab_bytes = max_slab_bytes
@@ -59,38 +59,47 @@ class Templates:
                 return plan
         return None
 
+    def begin(self, key: Hashable, bindings: Bindings, plan: Plan) -> None:
+        """Takes note of the first plan of a graph, which its templates have to give."""
+        if key in self._families:
+            return
+        self._families[key] = _GraphTemplates((bindings, plan))
+        if len(self._families) > MOST_FAMILIES:
+            self._families.popitem(last=False)
+
     def learn(
         self,
         key: Hashable,
         bindings: Bindings,
-        plan: Plan,
+        make: Callable[[], Plan],
         trace: Callable[[], PlanTemplate | None],
-    ) -> None:
-        """Takes note of a plan that was made, and makes a template where it is not the first.
+    ) -> Plan | None:
+        """A plan of a graph by a template made for it; None where it has to be planned.
 
-        A template must give the plans that were made without it. Code that loses a trace makes
-        one that does not, and the graph then has none.
+        A template must give a plan that was made without it: the first, or where other kernels run
+        at its sizes, this one. Code that loses a trace makes one that does not, and the graph then
+        has none.
 
         Args:
+            make: Makes the plan without a template.
             trace: Makes a template of the plan.
         """
         family = self._families.get(key)
-        if family is None:
-            self._families[key] = _GraphTemplates((bindings, plan))
-            if len(self._families) > MOST_FAMILIES:
-                self._families.popitem(last=False)
-            return
-        if family.tries == MOST_TEMPLATES:
-            return
+        if family is None or family.tries == MOST_TEMPLATES:
+            return None
         family.tries += 1
         template = trace()
         if template is None:
-            return
-        for sizes, made in (family.first, (bindings, plan)):
-            sized = template.at(sizes, self._max_slab_bytes)
-            if sized is not None and not do_alike(sized, made):
-                _LOG.debug("the template for %s is not what planning makes", sizes)
-                family.tries = MOST_TEMPLATES
-                family.found.clear()
-                return
+            return None
+        own = template.at(bindings, self._max_slab_bytes)
+        sizes, plan = family.first
+        sized = template.at(sizes, self._max_slab_bytes)
+        if sized is None:
+            sizes, plan, sized = bindings, make(), own
+        if own is None or sized is None or not do_alike(sized, plan):
+            _LOG.debug("the template for %s is not what planning makes", sizes)
+            family.tries = MOST_TEMPLATES
+            family.found.clear()
+            return None
         family.found.insert(0, template)
+        return own
