@@ -173,7 +173,8 @@ class BoundPlan:
         self.steps, donor.steps = donor.steps, []
         self._status, donor._status = donor._status, None
         self.broken, donor.broken = donor.broken, False
-        self.seconds_a_run = donor.seconds_a_run  # at other sizes: it is no more than a guess
+        if donor.seconds_a_run is not None:  # at other sizes: it is no more than a guess
+            self.seconds_a_run = donor.seconds_a_run * plan.flops / max(donor.plan.flops, 1)
         self._external = dict(zip(plan.external, donor._external.values(), strict=True))
         donor._external, donor._used, donor._generation = {}, {}, -1
         steps, slabs = cast(list[Enqueue], self.steps), self.slabs

@@ -240,17 +240,20 @@ class Execution:
         for step in bound.steps:
             if isinstance(step, HostStep):
                 moves.run_host(step)
+                pace.idle()
                 self.stop.check()
                 continue
             cost = next(left)
             pieces = step.pieces(pace.pieces(cost, bound.most_launch_s))
+            each = -(-cost // len(pieces))
             for offset, size in pieces:
+                pace.make_room(each)
                 with lock:
                     event = cl.enqueue_nd_range_kernel(
                         moves.queue, step.kernel, size, step.local_size, offset
                     )
                 moves.last = event
-                pace.launched(event, -(-cost // len(pieces)))
+                pace.launched(event, each)
 
     def _finish(self) -> None:
         with self.bound.settling(self):

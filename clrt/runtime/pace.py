@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from collections import deque
 from collections.abc import Callable
 
 from clrt.errors import ClrtError
@@ -16,7 +17,7 @@ LONG_S = 0.05
 # where the desktop draws between two.
 LAUNCH_S = 0.5
 BACKGROUND_LAUNCH_S = 0.05
-# What is in the queue takes about twice this, and in the background about this.
+# What is in the queue takes twice this at most, and in the background this; or it is one launch.
 _PART_S = 0.01
 # For how long a run gives way before each part, or for what the part takes, if that is more: long
 # ones go on beside any number of short ones.
@@ -54,11 +55,11 @@ NEVER = Stop(ClrtError)
 class Pace:
     """Keeps what is in a queue short; whoever enqueues tells each launch.
 
-    Launches come in parts of about `_PART_S`, found while they run from what each costs in any one
-    unit. While one part runs the next is in the queue, so that the device never waits; before a
-    third there is a wait of that length, after which a signal's handler runs, `stop` is asked, and
-    other runs go first. Each part is waited for in the background, and where a launch takes longer
-    than a part is to take: the wait is little beside it.
+    Launches come in parts of about `_PART_S`, by what each costs in any one unit and how long those
+    before took. While one part runs the next is in the queue, so that the device never waits;
+    before a third there is a wait for the first, after which a signal's handler runs, `stop` is
+    asked, and other runs go first. A launch that takes longer than two parts is alone in the queue,
+    and so is each part in the background.
     """
 
     def __init__(
@@ -76,40 +77,49 @@ class Pace:
         self._lane = lane
         self._stop = stop
         self._give_way = give_way
-        self._background = lane.background
         self._rate = rate
-        self._most = self._cost = 0
-        self._one_by_one = lane.background
-        self._before: cl.Event | None = None
+        self._most_s = _PART_S if lane.background else 2 * _PART_S
+        self._parts: deque[tuple[cl.Event, int]] = deque()
+        self._last: cl.Event | None = None
+        self._cost = 0
         self._began = time.perf_counter()
 
     def pieces(self, cost: int, most_s: float) -> int:
         """In how many launches work of a cost takes no more than so long in each."""
         return max(1, math.ceil(self._rate * cost / most_s))
 
-    def launched(self, event: cl.Event, cost: int) -> None:
-        """Notes a launch, and waits where enough is in the queue.
+    def make_room(self, cost: int) -> None:
+        """Waits until there is room in the queue for a launch of a cost.
 
         Raises:
             ClrtError: `stop` was requested.
         """
-        self._cost += cost
-        if self._cost < self._most:
-            return
-        self._lane.queue.flush()
-        if self._one_by_one:
-            self._lane.wait(event)
-        elif self._before is not None:
-            self._lane.wait(self._before)
+        if self._last is not None and (self._cost + cost) * self._rate > _PART_S:
+            self._lane.queue.flush()
+            self._parts.append((self._last, self._cost))
+            self._last, self._cost = None, 0
+        while self._parts and (sum(c for _, c in self._parts) + cost) * self._rate > self._most_s:
+            self._wait(*self._parts.popleft())
+
+    def launched(self, event: cl.Event, cost: int) -> None:
+        """Notes a launch."""
+        if self._last is None and not self._parts:
+            self._began = time.perf_counter()
+        self._last, self._cost = event, self._cost + cost
+
+    def idle(self) -> None:
+        """Notes that the queue was waited for."""
+        self._parts.clear()
+        self._last, self._cost = None, 0
+
+    def _wait(self, event: cl.Event, cost: int) -> None:
+        """Waits for the end of a part, and for other runs."""
+        self._lane.wait(event)
         self._stop.check()
         seconds = time.perf_counter() - self._began
-        self._one_by_one = self._background or seconds > 2 * _PART_S
-        if self._cost:
-            self._rate = max(seconds / self._cost, self._rate / 2)
-        if self._give_way(_BACKGROUND_GIVE_S if self._background else max(_GIVE_S, seconds)):
+        if cost:
+            self._rate = max(seconds / cost, self._rate / 2)
+        background = self._lane.background
+        if self._give_way(_BACKGROUND_GIVE_S if background else max(_GIVE_S, seconds)):
             self._stop.check()
-        elif seconds < _PART_S / 2:
-            self._most = 2 * max(self._most, self._cost)
-        elif seconds > _PART_S:
-            self._most = int(self._most * _PART_S / seconds)
-        self._before, self._cost, self._began = event, 0, time.perf_counter()
+        self._began = time.perf_counter()

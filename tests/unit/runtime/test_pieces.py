@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import time
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -87,3 +88,32 @@ def test_in_how_many_pieces() -> None:
     pace = Pace(lane, NEVER, lambda seconds: False, rate=1e-3)  # type: ignore[arg-type]
     assert [pace.pieces(cost, 0.5) for cost in (0, 499, 501, 5000)] == [1, 1, 2, 10]
     assert pace.pieces(10**9, math.inf) == 1
+
+
+@pytest.mark.parametrize("background", [False, True])
+def test_what_is_in_the_queue_is_short(background: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """20 ms at most, and in the background 10; or one launch that takes longer."""
+    waiting: list[int] = []
+    now = [0.0]
+
+    def wait(event: int) -> None:
+        while waiting and waiting[0] <= event:
+            now[0] += 1e-3 * costs[waiting.pop(0)]
+
+    monkeypatch.setattr(time, "perf_counter", lambda: now[0])
+    queue = SimpleNamespace(flush=lambda: None)
+    lane = SimpleNamespace(background=background, queue=queue, wait=wait)
+    gave: list[float] = []
+    pace = Pace(lane, NEVER, lambda s: bool(gave.append(s)), rate=1e-3)  # type: ignore[arg-type]
+    costs = [1, 2, 3, 17, 17, 40, 1, 1, 1, 9, 9, 9, 3, 3, 3, 3, 3, 3, 60, 1, 60, 5, 5, 5] * 3
+    for number, cost in enumerate(costs):
+        pace.make_room(cost)
+        waiting.append(number)
+        pace.launched(number, cost)
+        most = 10 if background else 20
+        assert len(waiting) == 1 or sum(costs[n] for n in waiting) <= most
+    assert len(gave) > 30
+    pace.idle()
+    before = len(gave)
+    pace.make_room(1000)
+    assert len(gave) == before
