@@ -254,6 +254,7 @@ class Execution:
                     )
                 moves.last = event
                 pace.launched(event, each)
+        self.stop.check()
 
     def _finish(self) -> None:
         with self.bound.settling(self):

@@ -113,6 +113,7 @@ def test_a_future_has_the_error_or_is_cancelled(
     with clrt.load(chain(), device=device.index) as model:
         expected = model.run(chain_feeds(3))["y"]
         monkeypatch.setattr(bound_plan, "LONG_S", 0.0)
+        monkeypatch.setattr(pace, "_PART_S", 0.0)
         with held(model):
             run = model.submit(chain_feeds(3))
             assert run.future().cancel() and run.future().cancelled()
@@ -155,6 +156,13 @@ def test_a_state_outlives_a_timeout(
         model.run(rows(1.0, 0), state=state)
         monkeypatch.setattr(bound_plan, "LONG_S", long_s)
         monkeypatch.setattr(pace, "_PART_S", 0.0)
+        real = pace.Pace.make_room
+
+        def late(self: pace.Pace, cost: int) -> None:
+            time.sleep(0.05)
+            real(self, cost)
+
+        monkeypatch.setattr(pace.Pace, "make_room", late)
         ended = False
         try:
             found = model.run(rows(2.0, 1), state=state, timeout=0)
