@@ -34,9 +34,9 @@ QUIRKS: tuple[Quirk, ...] = (
     Quirk(
         "costly-binaries",
         r"Portable Computing Language",
-        "programs are written to the disk cache when the device is idle, or when the process ends",
+        "programs are written to the disk cache when the device is idle",
         "PoCL 3.0 compiles each kernel once more for its binary: 1.6 s for the nine of MiniLM, and "
-        "no launch is made meanwhile",
+        "no launch is made meanwhile; of what it has compiled it keeps files of its own",
     ),
     Quirk(
         "slow-builtins",

@@ -13,7 +13,7 @@ from clrt.ir.dims import Shape, same, same_shape
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Value
 from clrt.kernels.blocks import Blocks
-from clrt.kernels.spec import BufferArg, Launch, Scratch, TensorRows
+from clrt.kernels.spec import BufferArg, Launch, Scratch, TensorRows, numbered
 from clrt.kernels.strided import collapse, contiguous_strides, copy_launches
 from clrt.kernels.variant import Lowering, PartLowering
 
@@ -24,6 +24,7 @@ _STEPS = ("s0", "s1", "sm")
 _EMPTY, _PRODUCT = Code(""), Code("v0")
 _INPUT = Code(", IN({type}, x{0}), const IDX_T x{0}_s0, const IDX_T x{0}_s1, const IDX_T x{0}_sm")
 _OPERAND = Code(", x{0}_buffer, x{0}_offset, x{0}_s0, x{0}_s1, x{0}_sm")
+_NUMBER_INPUT, _NUMBER = Code(", const float c{}"), Code(", c{}")
 _READ = Code("const {1} v{0} = {2}({0}, {3});")
 _COLUMNS_BYTES = 64 << 20  # of the images whose columns are made at once
 
@@ -70,11 +71,13 @@ class Epilogue:
 
     Attributes:
         types: The C type in which each operand is computed.
+        numbers: What c0, c1, … are.
         vectorises: The code also holds for float vectors, and all operands are float32.
     """
 
     operands: tuple[Operand, ...] = ()
     types: tuple[Code, ...] = ()
+    numbers: tuple[float, ...] = ()
     body: Code = _EMPTY
     result: Code = _PRODUCT
     vectorises: bool = True
@@ -98,6 +101,9 @@ class Epilogue:
             operands.append(_OPERAND.fill(k))
             macro = Code("COLUMNS") if operand.per_column else Code("ROW")
             reads.append(_READ.fill(k, kind, macro, dtype.storage))
+        for k in range(len(self.numbers)):
+            inputs.append(_NUMBER_INPUT.fill(k))
+            operands.append(_NUMBER.fill(k))
         return {
             "INPUTS": Code("").join(inputs),
             "OPERANDS": Code("").join(operands),
@@ -115,7 +121,7 @@ class Epilogue:
             rows = _rows(operand.width, steps) if operand.width else None
             args[f"x{k}"] = BufferArg(operand.value, operand.offset, rows=rows)
             args |= steps
-        return args
+        return args | numbered("c", self.numbers)
 
     def from_batch(self, first: int) -> Epilogue:
         """The epilogue of a product whose first batch axis starts at `first` of this one's."""

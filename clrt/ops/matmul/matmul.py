@@ -127,7 +127,9 @@ def make_epilogue(
         raise UnsupportedError(program)
     kinds = tuple(compute_type(o.value.dtype) for o in operands)
     vectorises = can_vectorise(steps, dtypes)
-    return Epilogue(tuple(operands), kinds, program.body, program.result, vectorises)
+    return Epilogue(
+        tuple(operands), kinds, program.numbers, program.body, program.result, vectorises
+    )
 
 
 def lower_product(node: Node) -> Product:

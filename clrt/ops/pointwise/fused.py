@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -41,7 +42,7 @@ from clrt.ops.registry import register
 CPU = tuned("elementwise_cpu", {"T_VW": (4, 8, 16)}, T_VW=8, T_ELEMS=2048)
 
 
-_VARIABLE = Code("v{}")
+_VARIABLE, _NUMBER = Code("v{}"), Code("c{}")
 
 
 @register
@@ -67,6 +68,15 @@ class Literal(Op):
         """The literal in OpenCL C."""
         return literal(self.value, self.dtype)
 
+    @property
+    def is_argument(self) -> bool:
+        """Whether kernels take the number as an argument: one of a layer's own would make a kernel
+        of its own. A small number of few digits is text, of which a compiler makes more.
+        """
+        if not self.dtype.is_float or self.dtype is DType.FLOAT64:
+            return False
+        return math.isfinite(self.value) and (abs(self.value) > 64 or self.value % 0.125 != 0)
+
 
 @dataclass(frozen=True)
 class Program:
@@ -75,11 +85,18 @@ class Program:
     Attributes:
         body: Declarations of the steps over v0, v1, …
         result: The variable that holds the last step.
+        numbers: What c0, c1, … are.
     """
 
     body: Code
     result: Code
     dtype: DType
+    numbers: tuple[float, ...] = ()
+
+    @property
+    def parameters(self) -> Code:
+        """How a kernel declares the numbers."""
+        return Code("").join(map(Code(", const float c{}").fill, range(len(self.numbers))))
 
 
 def compute_type(dtype: DType) -> Code:
@@ -111,19 +128,31 @@ def step_dtypes(steps: tuple[Step, ...], inputs: tuple[DType, ...]) -> tuple[DTy
     return tuple(t.dtype for t in step_types(steps, [TensorType(d, ()) for d in inputs]))
 
 
-def render(steps: tuple[Step, ...], inputs: Sequence[DType]) -> Program | str:
-    """OpenCL C for a program over variables v0…, or the reason there is none."""
-    return _rendered(steps, tuple(inputs))
+def render(
+    steps: tuple[Step, ...], inputs: Sequence[DType], takes_numbers: bool = True
+) -> Program | str:
+    """OpenCL C for a program over variables v0…, or the reason there is none.
+
+    Args:
+        takes_numbers: Whether the kernel takes numbers as arguments.
+    """
+    return _rendered(steps, tuple(inputs), takes_numbers)
 
 
 @lru_cache(maxsize=1024)
-def _rendered(steps: tuple[Step, ...], inputs: tuple[DType, ...]) -> Program | str:
+def _rendered(
+    steps: tuple[Step, ...], inputs: tuple[DType, ...], takes_numbers: bool
+) -> Program | str:
     made = step_dtypes(steps, inputs)
-    lines = []
+    lines: list[Code] = []
+    numbers: list[float] = []
     for index, step in enumerate(steps, start=len(inputs)):
         dtypes = [made[a] for a in step.args]
-        if isinstance(step.op, Literal):
-            expr: Code | None = step.op.cl()
+        if isinstance(step.op, Literal) and takes_numbers and step.op.is_argument:
+            expr: Code | None = _NUMBER.fill(len(numbers))
+            numbers.append(step.op.value)
+        elif isinstance(step.op, Literal):
+            expr = step.op.cl()
         else:
             assert isinstance(step.op, Pointwise)
             expr = step.op.cl([_VARIABLE.fill(a) for a in step.args], dtypes)
@@ -131,7 +160,8 @@ def _rendered(steps: tuple[Step, ...], inputs: tuple[DType, ...]) -> Program | s
             return f"{step.op.name} has no kernel for {dtypes[0]}"
         kind = compute_type(made[index])
         lines.append(Code("const {0} v{1} = ({0})({2});").fill(kind, index, expr))
-    return Program(Code(" ").join(lines), _VARIABLE.fill(len(made) - 1), made[-1])
+    result = _VARIABLE.fill(len(made) - 1)
+    return Program(Code(" ").join(lines), result, made[-1], tuple(numbers))
 
 
 def can_vectorise(
@@ -284,7 +314,7 @@ def _emit_cpu(node: Node, ctx: Lowering, norm: RowNorm | None = None) -> list[La
         share, flops = rows * n, norm_flops(total // n, n)
         args |= norm.args | {"n": n, "rows": rows}
     kernel = KernelSpec.of("pointwise/elementwise.cl", "elementwise_cpu", **defines)
-    args |= numbered("d", dims) | _buffers(node)
+    args |= numbered("d", dims) | _operands(node)
     return [launch(kernel, (ceil_div(total, share),), (1,), flops, **args)]
 
 
@@ -303,7 +333,7 @@ def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:
         kernel = KernelSpec.of(
             "pointwise/elementwise.cl", "elementwise_flat", **_defines(node, reads)
         )
-        return [launch(kernel, (total,), n=total, **_buffers(node))]
+        return [launch(kernel, (total,), n=total, **_operands(node))]
     inner = [_inner(v, y) for v in values]
     reads = [
         Code("READ_AS({0}, {1}, WHERE({0}, {2}))").fill(k, s, at)
@@ -312,30 +342,38 @@ def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:
     defines = _defines(node, reads) | {"GENERAL": 1}
     kernel = KernelSpec.of("pointwise/elementwise.cl", "elementwise_general", **defines)
     dims, steps = _walk(values, y)
-    return [launch_places(kernel, dims, ctx.caps, **_buffers(node), **steps)]
+    return [launch_places(kernel, dims, ctx.caps, **_operands(node), **steps)]
 
 
-def _buffers(node: Node) -> dict[str, Value]:
-    return {"y": node.output, **numbered("x", _inputs(node))}
-
-
-def _defines(node: Node, reads: Sequence[Code]) -> dict[str, Define]:
-    """The program, with operands read by the given expressions."""
+def _program(node: Node) -> Program:
     values = _inputs(node)
     assert isinstance(node.op, Op)
     program = render(steps_of(node.op, len(values)), [v.dtype for v in values])
     assert isinstance(program, Program)
+    return program
+
+
+def _operands(node: Node) -> dict[str, Any]:
+    """The result, and what INPUTS declares."""
+    numbers = numbered("c", _program(node).numbers)
+    return {"y": node.output, **numbered("x", _inputs(node)), **numbers}
+
+
+def _defines(node: Node, reads: Sequence[Code]) -> dict[str, Define]:
+    """The program, with operands read by the given expressions."""
+    values, program = _inputs(node), _program(node)
     declared = (
         Code("const {} v{} = {};").fill(compute_type(v.dtype), k, read)
         for k, (v, read) in enumerate(zip(values, reads, strict=True))
     )
     step, given = Code(", const IDX_T s{}_{}"), Code(", IN({}, x{})")
     steps = (step.fill(k, j) for k in range(len(values)) for j in range(MAX_RANK))
+    inputs = (given.fill(v.dtype.cl, k) for k, v in enumerate(values))
     return {
         "OUT_T": node.output.dtype.cl,
         "STORAGE": node.output.dtype.storage,
         "STRIDES": Code("").join(steps),
-        "INPUTS": Code("").join(given.fill(v.dtype.cl, k) for k, v in enumerate(values)),
+        "INPUTS": Code("").join([*inputs, program.parameters]),
         "READS": Code(" ").join(declared),
         "BODY": program.body,
         "RESULT": program.result,

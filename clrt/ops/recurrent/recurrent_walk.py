@@ -177,7 +177,7 @@ class Walk:
         for index, steps in enumerate(zip(*self.op.functions(self.gate_dtype), strict=True)):
             bodies = []
             for program in steps:
-                made = render(program, [self.gate_dtype])
+                made = render(program, [self.gate_dtype], takes_numbers=False)
                 if isinstance(made, str):
                     raise UnsupportedError(made)
                 bodies.append(Code("{{ {} return {}; }}").fill(made.body, made.result))
