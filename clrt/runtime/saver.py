@@ -15,8 +15,8 @@ from clrt.runtime.driver import cl
 # A program that takes long to write waits until nothing was built and no run ended for so long.
 _IDLE_S = 1.0
 # For so long programs that take long are written when the process ends. The driver has what it
-# compiled in a cache of its own (on PoCL 25 ms a program, where ours takes 2), and what is built from
-# that waits to be written again.
+# compiled in a cache of its own (on PoCL 25 ms a program, where ours takes 2), and what is built
+# from that waits to be written again.
 _END_S = 2.0
 # Programs that wait for a folder which cannot be written.
 _MOST_WAITING = 16
