@@ -17,7 +17,7 @@ from clrt.ir.builder import Builder
 from clrt.ir.dims import Shape, same
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Patch, Value
-from clrt.ir.op import IrOp, Step
+from clrt.ir.op import Array, IrOp, Step
 from clrt.ops.base import Op
 from clrt.ops.conv.channels_last import (
     MAX_DEPTHWISE_TAPS,
@@ -44,6 +44,8 @@ from clrt.passes.matching import is_elementwise, keeps_shape
 _RANKS = (3, 4, 5)
 # Narrower groups fill too little of a panel.
 _GROUP_MAPS = 8
+# Of narrower ones so many are made one at most: as often as many operations.
+_MOST_MERGED = 8
 # Channels of an image, which its first convolution reads as they lie.
 _IMAGE_CHANNELS = range(2, 5)
 # Nodes that may bring an image to its first convolution: it is scaled, cut, padded.
@@ -72,11 +74,19 @@ class UseChannelsLast(Pass):
             value = _from_image(build, node, op, steps)
             return build.patch({y: build.add(Transpose(order_to_first(rank)), value)})
         attributes = {f.name: getattr(op, f.name) for f in fields(Convolution)}
+        w = node.arg(1)
+        maps, channels = w.dims[:2]
+        if op.group > 1 and (channels > 1 or maps != op.group):
+            merged = _merged_groups(op.group, min(maps // op.group, channels))
+            assert merged is not None and w.numbers is not None
+            w = build.numbers(_merge_groups(w.numbers, op.group, merged), w.dtype)
+            attributes["group"] = op.group // merged
         extras = [None if v is None else _to_last(build, v, rank) for v in node.inputs[3:]]
         value = build.add(
             ChannelsLastConv(**attributes, steps=steps),
             build.add(Transpose(order_to_last(rank)), x),
-            *(node.input(i) for i in (1, 2)),
+            w,
+            node.input(2),
             *extras,
         )
         return build.patch({y: build.add(Transpose(order_to_first(rank)), value)})
@@ -138,12 +148,33 @@ def _reject_reason(node: Node) -> str | None:
     if op.group > 1 and channels == 1 and maps == op.group:
         taps = int(np.prod(window))
         return f"a window of {taps} elements" if taps > MAX_DEPTHWISE_TAPS else None
-    if op.group > 1 and min(maps // op.group, channels) < _GROUP_MAPS:
+    if _merged_groups(op.group, min(maps // op.group, channels)) is None:
         return f"{op.group} groups of {channels} channels"
     extras = [v for v in node.inputs[3:] if v is not None]
     if any(_lower(v, len(x.shape)) and not v.has_numbers for v in extras):
         return "an operand of its epilogue has fewer axes"
     return None
+
+
+def _merged_groups(groups: int, width: int) -> int | None:
+    """How many groups of so many channels, or maps, are made one; None where there is no number.
+
+    Each has its own channels, and zeros for those of the others.
+    """
+    if groups == 1 or width >= _GROUP_MAPS:
+        return 1
+    parts = [m for m in range(1, _MOST_MERGED + 1) if groups % m == 0]
+    return next((m for m in parts if m * width >= _GROUP_MAPS or m == groups), None)
+
+
+def _merge_groups(w: Array, groups: int, merged: int) -> Array:
+    """Weights [O, C / groups, window] of groups of which some are made one."""
+    maps, channels = w.shape[:2]
+    found = np.zeros((maps, merged, channels, *w.shape[2:]), w.dtype)
+    each = maps // groups
+    for first in range(0, maps, each):
+        found[first : first + each, first // each % merged] = w[first : first + each]
+    return found.reshape(maps, merged * channels, *w.shape[2:])
 
 
 def _lower(value: Value, rank: int) -> bool:

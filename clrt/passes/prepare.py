@@ -25,6 +25,7 @@ from clrt.passes.pipeline import (
 )
 from clrt.passes.report import PassReport
 from clrt.passes.sink_transpose import SinkTranspose
+from clrt.passes.sub_pixels import UseSubPixels
 
 ForDevice: TypeAlias = Callable[[DeviceCaps], "Pass | None"]
 
@@ -34,6 +35,10 @@ def _narrow_weights(caps: DeviceCaps) -> Pass | None:
     return NarrowWeights()
 
 
+def _use_sub_pixels(caps: DeviceCaps) -> Pass | None:
+    return UseSubPixels() if caps.is_cpu else None
+
+
 def _use_channels_last(caps: DeviceCaps) -> Pass | None:
     return UseChannelsLast() if caps.is_cpu else None
 
@@ -41,6 +46,7 @@ def _use_channels_last(caps: DeviceCaps) -> Pass | None:
 # In order. Each gives a pass for a device, or None where it has nothing to do there.
 PREPARE: tuple[ForDevice, ...] = (
     _narrow_weights,  # precision: products read what loses nothing in half the bytes
+    _use_sub_pixels,  # ConvTranspose as a convolution, which has the better kernels there
     _use_channels_last,  # layout: CPUs read windows as whole vectors of channels
 )
 # What is repeated behind a pass that changed something, until nothing changes.

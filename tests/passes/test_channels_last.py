@@ -10,7 +10,7 @@ from clrt.device.caps import DeviceCaps
 from clrt.importer.onnx_importer import import_model
 from clrt.ir.dims import numbers_of
 from clrt.ir.graph import Graph
-from clrt.ops.conv.channels_last import MAX_DEPTHWISE_TAPS
+from clrt.ops.conv.channels_last import MAX_DEPTHWISE_TAPS, ChannelsLastConv
 from clrt.ops.evaluate import evaluate
 from clrt.passes.pipeline import optimize
 from clrt.passes.prepare import prepare
@@ -162,9 +162,9 @@ KEPT = {
         f"{X}, %k: float32[8,8,3,3]",
     ),
     "narrow groups": (
-        "const %w: float32[8,4,3,3] = ...\n",
-        f"%y: float32[N,8,H,W] = {CONV[:-1]}, group=2}}(%x, %w)",
-        X,
+        "const %w: float32[13,2,3,3] = ...\n",
+        f"%y: float32[N,13,H,W] = {CONV[:-1]}, group=13}}(%x, %w)",
+        "%x: float32[N,26,H,W]",
     ),
     "float64": (
         "const %w: float64[8,8,3,3] = ...\n",
@@ -205,3 +205,18 @@ def test_a_net_stays_in_one_layout_and_in_its_live_bytes(name: str) -> None:
     found = plan(specialise(graph, numbers_of(image.shape or (), (1, 3, 224, 224))))
     assert all(n.op.name != "Transpose" for s in found.steps for n in s.nodes)
     assert found.arena.nbytes <= 1.10 * found.live_bytes
+
+
+@pytest.mark.parametrize(
+    "channels, maps, groups",
+    [(8, 8, 2), (32, 32, 8), (12, 24, 3), (10, 20, 5), (16, 8, 4), (6, 12, 6)],
+)
+def test_narrow_groups_are_made_one(channels: int, maps: int, groups: int) -> None:
+    conv = CONV.replace("}", f", group={groups}}}")
+    body = f"""
+      const %w: float32[{maps},{channels // groups},3,3] = ...
+      %y: float32[N,{maps},H,W] = {conv}(%x, %w)
+    """
+    graph = prepared(body, f"%x: float32[N,{channels},H,W]")
+    (op,) = (n.op for n in graph.nodes if isinstance(n.op, ChannelsLastConv))
+    assert op.group < groups
