@@ -14,6 +14,7 @@ from clrt.ir.graph import Node, Patch, Value
 from clrt.ir.op import Array, TensorType
 from clrt.limits import MAX_STEPWISE_BYTES
 from clrt.ops.base import Op
+from clrt.ops.blaming import Blaming
 from clrt.passes.driver import GraphView, Match, Miss, Pass
 from clrt.passes.matching import op_name
 
@@ -123,12 +124,13 @@ def _symbols(dims: Iterable[object]) -> frozenset[str]:
 def evaluate_node(node: Node) -> list[Array] | Miss:
     """The outputs of a node whose inputs are all numbers, or why its reference refuses."""
     assert isinstance(node.op, Op)
+    inputs = [None if v is None else v.numbers for v in node.inputs]
     try:
-        inputs = [None if v is None else v.numbers for v in node.inputs]
-        # Outputs at the end may be left out.
-        arrays = zip(node.outputs, node.op.compute(*inputs), strict=False)
-        return [np.asarray(a) for _, a in arrays]
-    except (ClrtError, NotImplementedError, ArithmeticError, LookupError, ValueError) as error:
+        with Blaming(node):  # the model is perhaps not valid, which is said when it runs
+            made = node.op.compute(*inputs)
+            # Outputs at the end may be left out.
+            return [np.asarray(a) for _, a in zip(node.outputs, made, strict=False)]
+    except (ClrtError, NotImplementedError) as error:
         return Miss(f"its reference cannot run: {error}", node)
 
 

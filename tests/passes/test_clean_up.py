@@ -5,7 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+import clrt
 from clrt.ir.dtypes import DType
+from clrt.ir.op import Array
+from clrt.ops.base import Op
 from clrt.ops.evaluate import evaluate
 from clrt.passes.canonicalize_views import CanonicalizeViews, SimplifyTransposes
 from clrt.passes.driver import run_pass
@@ -14,6 +17,7 @@ from clrt.passes.eliminate_dead import EliminateDead
 from clrt.passes.fold_constants import FoldConstants, FoldShapeData
 from clrt.passes.join_split import JoinSplit
 from clrt.passes.matching import never_negative
+from clrt.passes.pipeline import optimize
 from clrt.passes.remove_identity import RemoveIdentity
 from clrt.passes.simplify_algebra import SimplifyAlgebra, is_lossless
 from tests.passes.helpers import apply, canonical, check, check_miss, graph_of
@@ -377,3 +381,18 @@ def test_results_hold_for_an_empty_batch() -> None:
     apply(CanonicalizeViews(), graph)
     result = evaluate(graph, {"x": np.zeros((0, 5, 8), np.float32)})
     assert result["y"].shape == (0, 1, 5, 8)
+
+
+@pytest.mark.parametrize("error", [TypeError, AttributeError, KeyError, clrt.InputError])
+def test_what_a_reference_refuses_is_not_folded(
+    error: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever runs the node is told."""
+
+    def refuse(self: Op, *inputs: Array | None) -> tuple[Array, ...]:
+        raise error("no")
+
+    graph = graph_of("const %c: float32[2] = ...\n%y: float32[2] = Relu(%c)", "%x: float32[2]")
+    monkeypatch.setattr(type(graph.nodes[0].op), "reference", refuse)
+    optimize(graph)
+    assert [n.op.name for n in graph.nodes] == ["Relu"]

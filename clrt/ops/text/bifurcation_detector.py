@@ -6,11 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from clrt.errors import InputError
+from clrt.errors import InputError, ShapeError
 from clrt.ir.dtypes import DType
 from clrt.ir.op import Array, TensorType
 from clrt.ops.base import Accuracy, Op, Types
-from clrt.ops.checks import need
+from clrt.ops.checks import agree, need
 from clrt.ops.movement.movement import fresh_dim, given
 from clrt.ops.registry import register
 
@@ -34,7 +34,11 @@ class BifurcationDetector(Op):
     stepwise = True
 
     def infer(self, inputs: Types) -> list[TensorType]:
-        _, tokens, place = (need(inputs, i, self) for i in range(3))
+        source, tokens, place = (need(inputs, i, self) for i in range(3))
+        predicted = inputs[3] if given(inputs, 3) else None
+        for type_ in (source, tokens, predicted):
+            if type_ is not None and not agree(type_, (None,)):
+                raise ShapeError(f"BifurcationDetector: tokens {type_} must have one axis.")
         shape = (fresh_dim(),) if given(inputs, 3) else tokens.shape
         return [TensorType(DType.INT64, shape), TensorType(DType.INT64, place.shape)]
 
