@@ -15,23 +15,38 @@ static inline bool before(const float a, const IDX_T i, const float b, const IDX
   return first || (!second && i < j);
 }
 
-// Lower and upper corner.
-static inline float4 corners(__global const float *const boxes, const IDX_T i) {
-  const float4 box = vload4(i, boxes);
-#if CENTRES
-  return (float4)(box.xy - box.zw / 2, box.xy + box.zw / 2);
-#else
-  return (float4)(fmin(box.xy, box.zw), fmax(box.xy, box.zw));
-#endif
+// Where one is NaN the area of its box is, too, or 0.
+#define LESSER(a, b) ((a) < (b) ? (a) : (b))
+#define LARGER(a, b) ((a) > (b) ? (a) : (b))
+
+// From where to where a box reaches along an axis: 0 or 1.
+static inline float low(__global const float *const box, const int axis) {
+  const float a = box[axis], b = box[axis + 2];
+  return CENTRES ? a - b / 2 : LESSER(a, b);
 }
 
-static inline bool overlaps(const float4 a, const float4 b, const float overlap) {
-  const float2 common_size = fmax(fmin(a.zw, b.zw) - fmax(a.xy, b.xy), 0.0f);
-  const float common_area = common_size.x * common_size.y;
-  const float2 left = a.zw - a.xy, right = b.zw - b.xy;
-  const float limit = (left.x * left.y + right.x * right.y - common_area) * overlap;
+static inline float high(__global const float *const box, const int axis) {
+  const float a = box[axis], b = box[axis + 2];
+  return CENTRES ? a + b / 2 : LARGER(a, b);
+}
+
+static inline float area(__global const float *const box) {
+  return (high(box, 0) - low(box, 0)) * (high(box, 1) - low(box, 1));
+}
+
+static inline float common_size(__global const float *const a, __global const float *const b,
+                                const int axis) {
+  const float a0 = low(a, axis), a1 = high(a, axis), b0 = low(b, axis), b1 = high(b, axis);
+  const float size = LESSER(a1, b1) - LARGER(a0, b0);
+  return LARGER(size, 0.0f);
+}
+
+static inline bool overlaps(__global const float *const a, __global const float *const b,
+                            const float overlap) {
+  const float common = common_size(a, b, 1) * common_size(a, b, 0);
+  const float limit = (area(a) + area(b) - common) * overlap;
   // Boxes without an area have nothing in common; where infinite ones do, it has no share.
-  return common_area > 0.0f && common_area > limit;
+  return common > 0.0f && common > limit;
 }
 
 // Lets the entry at `root` sink to its place in a heap of n places, the best at its top.
@@ -69,9 +84,8 @@ __kernel void best_boxes(IN(float, boxes), IN(float, scores), OUT(int, heap), OU
     const IDX_T place = own[0];
     own[0] = own[--n];
     if (n > 0) sink(own, score, 0, n);
-    const float4 corner = corners(box, place);
     IDX_T k = 0;
-    while (k < found && !overlaps(corner, corners(box, kept[k]), overlap)) ++k;
+    while (k < found && !overlaps(box + 4 * place, box + 4 * kept[k], overlap)) ++k;
     if (k == found) kept[found++] = place;
   }
   for (; found < most; ++found) kept[found] = -1;
