@@ -28,7 +28,7 @@ from clrt.runtime import saver  # noqa: E402
 from clrt.runtime import session as sessions  # noqa: E402
 
 # To write a program PoCL compiles it once more, which only tests of the cache have to wait for.
-saver._IDLE_S = saver._PATIENCE_S = 1e6
+saver._IDLE_S = 1e6
 
 # The most that a process of tests may hold, and what there must be for one more. Pages of files,
 # such as libraries, do not count: all processes share those (0.4 GB).

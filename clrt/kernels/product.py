@@ -13,7 +13,7 @@ from clrt.ir.dims import Shape, same, same_shape
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Value
 from clrt.kernels.blocks import Blocks
-from clrt.kernels.spec import BufferArg, Launch, Scratch, TensorRows, numbered
+from clrt.kernels.spec import BufferArg, Launch, Scratch, TensorRows, number_inputs, numbered
 from clrt.kernels.strided import collapse, contiguous_strides, copy_launches
 from clrt.kernels.variant import Lowering, PartLowering
 
@@ -24,7 +24,7 @@ _STEPS = ("s0", "s1", "sm")
 _EMPTY, _PRODUCT = Code(""), Code("v0")
 _INPUT = Code(", IN({type}, x{0}), const IDX_T x{0}_s0, const IDX_T x{0}_s1, const IDX_T x{0}_sm")
 _OPERAND = Code(", x{0}_buffer, x{0}_offset, x{0}_s0, x{0}_s1, x{0}_sm")
-_NUMBER_INPUT, _NUMBER = Code(", const float c{}"), Code(", c{}")
+_NUMBER = Code(", c{}")
 _READ = Code("const {1} v{0} = {2}({0}, {3});")
 _COLUMNS_BYTES = 64 << 20  # of the images whose columns are made at once
 
@@ -101,9 +101,8 @@ class Epilogue:
             operands.append(_OPERAND.fill(k))
             macro = Code("COLUMNS") if operand.per_column else Code("ROW")
             reads.append(_READ.fill(k, kind, macro, dtype.storage))
-        for k in range(len(self.numbers)):
-            inputs.append(_NUMBER_INPUT.fill(k))
-            operands.append(_NUMBER.fill(k))
+        inputs.append(number_inputs(len(self.numbers)))
+        operands += map(_NUMBER.fill, range(len(self.numbers)))
         return {
             "INPUTS": Code("").join(inputs),
             "OPERANDS": Code("").join(operands),

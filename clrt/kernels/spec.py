@@ -324,6 +324,11 @@ def numbered(prefix: str, values: Iterable[Any], start: int = 0) -> dict[str, An
     return {f"{prefix}{i}": v for i, v in enumerate(values, start)}
 
 
+def number_inputs(count: int) -> Code:
+    """How a kernel declares the numbers c0, c1, … behind its tensors."""
+    return Code("").join(map(Code(", const float c{}").fill, range(count)))
+
+
 def pieces_per_group(pieces: int, most: int, caps: DeviceCaps) -> int:
     """How many pieces of work a work-group of a CPU does, since each costs 0.1 us to start.
 

@@ -75,10 +75,9 @@ class UseChannelsLast(Pass):
             return build.patch({y: build.add(Transpose(order_to_first(rank)), value)})
         attributes = {f.name: getattr(op, f.name) for f in fields(Convolution)}
         w = node.arg(1)
-        maps, channels = w.dims[:2]
-        if op.group > 1 and (channels > 1 or maps != op.group):
-            merged = _merged_groups(op.group, min(maps // op.group, channels))
-            assert merged is not None and w.numbers is not None
+        merged = _merged_groups(op.group, *w.dims[:2])
+        assert merged is not None and w.numbers is not None
+        if merged > 1:
             w = build.numbers(_merge_groups(w.numbers, op.group, merged), w.dtype)
             attributes["group"] = op.group // merged
         extras = [None if v is None else _to_last(build, v, rank) for v in node.inputs[3:]]
@@ -145,10 +144,10 @@ def _reject_reason(node: Node) -> str | None:
     maps, channels, *window = w.type.static_shape
     if 0 in (maps, channels, *window):
         return "there are no weights"
-    if op.group > 1 and channels == 1 and maps == op.group:
+    if _is_depthwise(op.group, maps, channels):
         taps = int(np.prod(window))
         return f"a window of {taps} elements" if taps > MAX_DEPTHWISE_TAPS else None
-    if _merged_groups(op.group, min(maps // op.group, channels)) is None:
+    if _merged_groups(op.group, maps, channels) is None:
         return f"{op.group} groups of {channels} channels"
     extras = [v for v in node.inputs[3:] if v is not None]
     if any(_lower(v, len(x.shape)) and not v.has_numbers for v in extras):
@@ -156,12 +155,18 @@ def _reject_reason(node: Node) -> str | None:
     return None
 
 
-def _merged_groups(groups: int, width: int) -> int | None:
-    """How many groups of so many channels, or maps, are made one; None where there is no number.
+def _is_depthwise(groups: int, maps: int, channels: int) -> bool:
+    """Whether a group is one channel, which makes one map."""
+    return groups > 1 and channels == 1 and maps == groups
+
+
+def _merged_groups(groups: int, maps: int, channels: int) -> int | None:
+    """How many groups, of so many channels each, are made one; None where there is no number.
 
     Each has its own channels, and zeros for those of the others.
     """
-    if groups == 1 or width >= _GROUP_MAPS:
+    width = min(maps // groups, channels)
+    if groups == 1 or width >= _GROUP_MAPS or _is_depthwise(groups, maps, channels):
         return 1
     parts = [m for m in range(1, _MOST_MERGED + 1) if groups % m == 0]
     return next((m for m in parts if m * width >= _GROUP_MAPS or m == groups), None)

@@ -139,15 +139,11 @@ def _reject_reason(node: Node) -> str | None:
 
 
 def _axes(node: Node) -> tuple[_Axis, ...]:
-    op, window = node.op, node.arg(1).dims[2:]
+    op, w = node.op, node.arg(1)
     assert isinstance(op, ConvTranspose)
-    rank = len(window)
-    strides, more = op.strides or (1,) * rank, op.output_padding or (0,) * rank
-    pads = op.pads if op.pads and op.auto_pad == "NOTSET" else (0,) * (2 * rank)
-    return tuple(
-        _Axis.of(k, strides[a], pads[a], k - strides[a] + more[a] - pads[a] - pads[rank + a])
-        for a, k in enumerate(window)
-    )
+    # What x of no elements would give: by how much y exceeds x times the stride.
+    windows = op.windows((0,) * len(w.dims), w.dims)
+    return tuple(map(_Axis.of, windows.kernel, windows.strides, windows.before, windows.image))
 
 
 def _phases(w: Array, axes: Sequence[_Axis]) -> Array:

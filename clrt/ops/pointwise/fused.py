@@ -29,7 +29,7 @@ from clrt.kernels.fusion import (
     register_fusion,
 )
 from clrt.kernels.row_norm import RowNorm, norm_flops
-from clrt.kernels.spec import KernelSpec, Launch, ceil_div, launch, numbered
+from clrt.kernels.spec import KernelSpec, Launch, ceil_div, launch, number_inputs, numbered
 from clrt.kernels.strided import MAX_RANK, broadcast_strides, collapse, launch_places, pad_rank
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering, Variant, lacks_float64, runs_as
@@ -92,11 +92,6 @@ class Program:
     result: Code
     dtype: DType
     numbers: tuple[float, ...] = ()
-
-    @property
-    def parameters(self) -> Code:
-        """How a kernel declares the numbers."""
-        return Code("").join(map(Code(", const float c{}").fill, range(len(self.numbers))))
 
 
 def compute_type(dtype: DType) -> Code:
@@ -373,7 +368,7 @@ def _defines(node: Node, reads: Sequence[Code]) -> dict[str, Define]:
         "OUT_T": node.output.dtype.cl,
         "STORAGE": node.output.dtype.storage,
         "STRIDES": Code("").join(steps),
-        "INPUTS": Code("").join([*inputs, program.parameters]),
+        "INPUTS": Code("").join([*inputs, number_inputs(len(program.numbers))]),
         "READS": Code(" ").join(declared),
         "BODY": program.body,
         "RESULT": program.result,

@@ -26,7 +26,7 @@ from clrt.ops.vision.non_max_suppression import (
 
 # Of a class: boxes times those that may be kept. One work-item compares as many pairs at worst,
 # which takes a tenth of a second on a CPU; more are the host's, which can be interrupted.
-MOST_PAIRS = 1 << 27
+_MOST_PAIRS = 1 << 27
 
 
 def _emit(node: Node, ctx: Lowering) -> list[Launch]:
@@ -133,7 +133,7 @@ def _on_device(node: Node, make: Builder) -> list[Value] | None:
     most, overlap, least = op.limits(*(None if v is None else v.numbers for v in limits))
     count = scores.dims[2]
     most = min(most, count)
-    if most * count > MOST_PAIRS:
+    if most * count > _MOST_PAIRS:
         return None
     best = make.add(BestBoxes(op.center_point_box, most, overlap, least), boxes, scores)
     return [make.add(ListBoxes(), best)]

@@ -6,7 +6,7 @@ import math
 import time
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import pytest
@@ -84,8 +84,8 @@ def test_pieces_are_whole_groups_and_all_of_it() -> None:
 
 
 def test_in_how_many_pieces() -> None:
-    lane = SimpleNamespace(background=False)
-    pace = Pace(lane, NEVER, lambda seconds: False, rate=1e-3)  # type: ignore[arg-type]
+    lane = cast(Any, SimpleNamespace(background=False))
+    pace = Pace(lane, NEVER, lambda seconds: False, rate=1e-3)
     assert [pace.pieces(cost, 0.5) for cost in (0, 499, 501, 5000)] == [1, 1, 2, 10]
     assert pace.pieces(10**9, math.inf) == 1
 
@@ -102,9 +102,14 @@ def test_what_is_in_the_queue_is_short(background: bool, monkeypatch: pytest.Mon
 
     monkeypatch.setattr(time, "perf_counter", lambda: now[0])
     queue = SimpleNamespace(flush=lambda: None)
-    lane = SimpleNamespace(background=background, queue=queue, wait=wait)
+    lane = cast(Any, SimpleNamespace(background=background, queue=queue, wait=wait))
     gave: list[float] = []
-    pace = Pace(lane, NEVER, lambda s: bool(gave.append(s)), rate=1e-3)  # type: ignore[arg-type]
+
+    def give_way(most_s: float) -> bool:
+        gave.append(most_s)
+        return False
+
+    pace = Pace(lane, NEVER, give_way, rate=1e-3)
     costs = [1, 2, 3, 17, 17, 40, 1, 1, 1, 9, 9, 9, 3, 3, 3, 3, 3, 3, 60, 1, 60, 5, 5, 5] * 3
     for number, cost in enumerate(costs):
         pace.make_room(cost)
