@@ -7,7 +7,7 @@ under `@register`. Importer coverage, op tests and the docs table derive from he
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from enum import Enum
 from typing import Any, ClassVar, Protocol, TypeAlias
@@ -168,7 +168,7 @@ class Op(IrOp):
         moves: Each element of the outputs is one of input 0, perhaps in another dtype.
         reads_part: A launch reads only some of input 0, no more bytes than it writes.
         writes_part: A launch writes only some of the output, no more bytes than it reads.
-        in_place: Inputs whose memory the output may take over (same size, same index order).
+        in_place: Inputs whose memory the first output may take over (same size, same index order).
         host_inputs: Inputs whose elements must be known when a plan is made (shapes, axes).
         alike: Groups of inputs that have one dtype each: kernels read them as that.
         followed: Inputs whose elements kernels follow (indices, lengths): they are integers.
@@ -228,6 +228,10 @@ class Op(IrOp):
         (`Lowering.placed_of`). All shapes are numbers.
         """
         return ()
+
+    def takes_over(self, node: Node) -> Iterable[tuple[int, Sequence[int]]]:
+        """Outputs by number, and the inputs whose memory each may take over."""
+        return ((0, self.in_place),) if self.in_place else ()
 
     def in_donated(self) -> Op:
         """The op where the memory of input 0 is donated and its output may take it over."""

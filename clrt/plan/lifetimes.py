@@ -88,12 +88,15 @@ def share(
     last = _last_uses(graph, times, root)
     for now, tick in enumerate(times):
         for node in tick.nodes:
-            if tick.on_host or node.output not in tick.buffers or node.output in apart:
-                continue
-            taken = _taken_over(node, tick, last, now, root, apart)
-            if taken is not None and taken not in read_only:
-                roots[node.output] = taken
-                last[taken] = max(last.pop(node.output, now), now)
+            assert isinstance(node.op, Op)
+            for index, places in node.op.takes_over(node):
+                output = node.outputs[index]
+                if tick.on_host or output not in tick.buffers or output in apart:
+                    continue
+                taken = _taken_over(node, output, places, tick, last, now, root, apart)
+                if taken is not None and taken not in read_only:
+                    roots[output] = taken
+                    last[taken] = max(last.pop(output, now), now)
     return {v: root(v) for v in roots}
 
 
@@ -112,16 +115,15 @@ def _last_uses(
 
 def _taken_over(
     node: Node,
+    output: Value,
+    places: Sequence[int],
     tick: Tick,
     last: Mapping[Value, int],
     now: int,
     root: Callable[[Value], Value],
     apart: Collection[Value],
 ) -> Value | None:
-    """The root whose memory the output of `node` may have."""
-    assert isinstance(node.op, Op)
-    output = node.output
-    places = node.op.in_place
+    """The root whose memory an output of `node` may have, of those at some places among its inputs."""
     for position in places:
         value = node.input(position)
         if value is None or value.dims != output.dims or value.dtype is not output.dtype:

@@ -55,16 +55,6 @@
 #define MASK_ROWS
 #endif
 
-// exp(x) for x <= 0, <= 2 ulp: half the work of c_exp, as it cannot overflow; 0 below -87.7, where
-// the weight of a key would be subnormal. NaN stays NaN.
-static inline F exp_below_0(F x) {
-  x = PICK(x < (F)(-88.0f), (F)(-88.0f), x);
-  const F shifted = x * (F)(1.44269502f) + (F)(EXPONENT_SHIFT);
-  const F n = shifted - (F)(EXPONENT_SHIFT);
-  const F f = x * (F)(1.92596299e-8f) + (x * (F)(1.44269502f) - n);  // log2(e) in two numbers
-  return (c_exp2m1_over(f) * f + (F)(1.0f)) * EXPONENT_BITS(shifted);  // exact where f is 0
-}
-
 // Columns of the result, in whole tiles: those past S_DV are zeros that are never stored.
 #define DV (((S_DV) + T_MV - 1) / T_MV * T_MV)
 

@@ -36,7 +36,7 @@ ON_HOST = {
     "Resize", "RoiAlign",
 }  # fmt: skip
 # Its inputs have one dtype each.
-ONLY_FLOAT32 = {"BestBoxes", "ResizeImage"}
+ONLY_FLOAT32 = {"BestBoxes", "PagedAttention", "ResizeImage", "RotateAndCache"}
 FLOATS = [c for c in ON_DEVICE if c.name not in ONLY_FLOAT32 and any(map(_in_float64, samples(c)))]
 
 

@@ -1,0 +1,143 @@
+"""RotateAndCache: heads of a projection rotated by their place; keys and values into a cache."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from clrt.errors import ShapeError
+from clrt.ir.dims import Dim, differ
+from clrt.ir.dtypes import WIDENED_STORAGES
+from clrt.ir.graph import Node
+from clrt.ir.op import Array, TensorType
+from clrt.kernels.spec import BufferArg, KernelSpec, Launch, launch
+from clrt.kernels.strided import contiguous_strides, copy_launches
+from clrt.kernels.variant import Lowering, Variant
+from clrt.ops.attention.pages import PAGE, SLABS, PagedOp
+from clrt.ops.base import Accuracy, Types
+from clrt.ops.checks import need
+from clrt.ops.registry import register
+
+
+def _emit(node: Node, ctx: Lowering) -> list[Launch]:
+    op, x = node.op, node.arg(0)
+    assert isinstance(op, RotateAndCache)
+    launches: list[Launch] = []
+    for slab, kept in zip(node.inputs[op.first_slab :], node.outputs[1:], strict=True):
+        assert slab is not None
+        own = contiguous_strides(slab.dims)
+        copies = copy_launches(ctx, BufferArg(slab), BufferArg(kept), slab.dtype, slab.dims, own, own)
+        launches += [replace(copy, copy=(slab, kept)) for copy in copies]
+    tokens = x.dims[0]
+    if not tokens:
+        return launches
+    cosines, sines, q_scale, k_scale = (node.input(i) for i in range(3, 7))
+    args = op.arguments(node, 1, node.outputs[1:])
+    if cosines is not None:
+        args |= {"cosines": cosines, "sines": sines, "turned": 2 * cosines.dims[1]}
+    if q_scale is not None:
+        args |= {"q_scale": q_scale, "k_scale": k_scale, "epsilon": op.epsilon}
+    macros = {
+        **op.defines(node),
+        "ROTARY": int(cosines is not None),
+        "INTERLEAVED": int(op.interleaved),
+        "NORM": int(q_scale is not None),
+    }
+    kernel = KernelSpec.of("attention/rotate_and_cache.cl", "rotate_and_cache", **macros)
+    heads, cpu = op.num_heads + 2 * op.kv_num_heads, ctx.caps.is_cpu
+    size, local = ((1, tokens), (1, 1)) if cpu else ((heads, tokens), None)
+    return [*launches, launch(kernel, size, local, q=node.outputs[0], x=x, **args)]
+
+
+@register
+@dataclass(frozen=True)
+class RotateAndCache(PagedOp):
+    """The heads of Q, rotated; those of K, rotated, and of V into their places of a cache.
+
+    Inputs: x `[T, (num_heads + 2 kv_num_heads) * head_size]`, the heads of Q, K and V side by side;
+    step; table; cosines and sines `[T, R / 2]`, where the first R elements of each head turn by
+    them; scales of Q and K `[head_size]`, by which their heads are multiplied after they are divided
+    by their root mean square; the slabs. Tables and scales may be left out. Outputs: Q
+    `[T, num_heads * head_size]`, and the slabs.
+
+    Attributes:
+        interleaved: Neighbours turn by each angle, and not elements half of R apart.
+        epsilon: Added to the mean square.
+
+    Source: clrt; Su et al., RoFormer (2021); Kwon et al., PagedAttention (2023) for the pages.
+    """
+
+    interleaved: bool = False
+    epsilon: float = 1e-6
+
+    domain = "clrt"
+    accuracy = Accuracy.ACCUMULATED
+    storages = WIDENED_STORAGES
+    variants = (Variant("heads", _emit),)
+
+    @property
+    def first_slab(self) -> int:
+        return 7
+
+    def takes_over(self, node: Node) -> Iterable[tuple[int, Sequence[int]]]:
+        return [(1 + s, (self.first_slab + s,)) for s in range(SLABS)]
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        x, step = need(inputs, 0, self), need(inputs, 1, self)
+        slabs = self.check_cache(inputs)
+        heads = self.num_heads + 2 * self.kv_num_heads
+        self.check_rows(x, heads * self.head_size, step)
+        for first, what in ((3, "tables"), (5, "scales")):
+            if (inputs[first] is None) != (inputs[first + 1] is None):
+                raise ShapeError(f"{self.name}: one of the two {what} is left out.")
+        tables = [t for t in inputs[3:5] if t is not None]
+        widths: list[Dim] = [t.shape[1] for t in tables if t.shape and len(t.shape) == 2]
+        for table, width in zip(tables, widths, strict=False):
+            wide = isinstance(width, int) and 2 * width > self.head_size
+            if wide or differ(width, widths[0]):
+                raise ShapeError(f"{self.name}: a table {table} for heads of {self.head_size}.")
+            self.check_rows(table, width, step)
+        self.check_vector(inputs, 5, self.head_size)
+        self.check_vector(inputs, 6, self.head_size)
+        tokens = None if x.shape is None else x.shape[0]
+        q = None if tokens is None else (tokens, self.num_heads * self.head_size)
+        return [TensorType(x.dtype, q), *(TensorType(s.dtype, s.shape) for s in slabs)]
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        x, step, table, cosines, sines, q_scale, k_scale = inputs[: self.first_slab]
+        assert x is not None and step is not None and table is not None
+        slabs = [np.array(s) for s in inputs[self.first_slab :] if s is not None]
+        tokens, first, size = len(x), self.num_heads, self.head_size
+        heads = x.reshape(tokens, first + 2 * self.kv_num_heads, size).astype(np.float64)
+        q, k, v = np.split(heads, [first, first + self.kv_num_heads], axis=1)
+        q, k = self._normalised(q, q_scale), self._normalised(k, k_scale)
+        if cosines is not None and sines is not None:
+            q, k = (self._turned(h, cosines[:, None], sines[:, None]) for h in (q, k))
+        for token in range(tokens):
+            found = self.place(step, table, token)
+            if found is None:
+                continue
+            row, place = found
+            keys, values = self.page(slabs, int(row[place // PAGE]))
+            keys[:, :, place % PAGE] = k[token]
+            values[:, place % PAGE] = v[token]
+        return (q.reshape(tokens, first * size).astype(x.dtype), *slabs)
+
+    def _normalised(self, heads: Array, scale: Array | None) -> Array:
+        if scale is None:
+            return heads
+        square = np.mean(heads * heads, axis=-1, keepdims=True)
+        return np.asarray(heads / np.sqrt(square + self.epsilon) * scale)
+
+    def _turned(self, heads: Array, cosines: Array, sines: Array) -> Array:
+        turned, pairs = heads.copy(), cosines.shape[-1]
+        if self.interleaved:
+            first, second = slice(0, 2 * pairs, 2), slice(1, 2 * pairs, 2)
+        else:
+            first, second = slice(0, pairs), slice(pairs, 2 * pairs)
+        a, b = heads[..., first], heads[..., second]
+        turned[..., first] = a * cosines - b * sines
+        turned[..., second] = b * cosines + a * sines
+        return turned

@@ -1,0 +1,82 @@
+// The heads of a projection x [tokens, (heads + 2 kv_heads) * S_D]: those of Q rotated, to q; those of
+// K rotated, and those of V, to their places in a cache in pages (common/pages.clh). Work-item (head,
+// token); on CPU devices a work-item has all heads of a token.
+//   ROTARY       the first `turned` elements of a head turn by cosines and sines [tokens, turned / 2]:
+//                element i with the one half of them behind it, or where INTERLEAVED with its neighbour
+//   NORM         first the heads of Q and K are divided by their root mean square, and scaled
+#include "common/base.clh"
+#include "common/pages.clh"
+#include "common/index.clh"
+#ifndef ROTARY
+#define ROTARY 1
+#define INTERLEAVED 0
+#define NORM 0
+#endif
+#if ROTARY
+#define ROTARY_INPUTS , IN(float, cosines), IN(float, sines), const IDX_T turned
+#else
+#define ROTARY_INPUTS
+#endif
+#if NORM
+#define NORM_INPUTS , IN(float, q_scale), IN(float, k_scale), const float epsilon
+#else
+#define NORM_INPUTS
+#endif
+
+static inline void normalize_head(float *x, __global const float *scale, const float epsilon) {
+  float sum = 0.0f;
+  for (int d = 0; d < S_D; ++d) sum += x[d] * x[d];
+  const float inverse = 1.0f / sqrt(sum / S_D + epsilon);
+  for (int d = 0; d < S_D; ++d) x[d] = x[d] * inverse * scale[d];
+}
+
+static inline void turn_head(float *x, __global const float *cosines, __global const float *sines,
+                             const IDX_T pairs) {
+  for (IDX_T i = 0; i < pairs; ++i) {
+    const IDX_T first = INTERLEAVED ? 2 * i : i, second = INTERLEAVED ? first + 1 : i + pairs;
+    const float a = x[first], b = x[second];
+    x[first] = a * cosines[i] - b * sines[i];
+    x[second] = b * cosines[i] + a * sines[i];
+  }
+}
+
+__kernel void rotate_and_cache(OUT(float, q), IN(float, x), PAGES(INOUT) ROTARY_INPUTS NORM_INPUTS) {
+  const IDX_T token = get_global_id(1);
+  __global const int *const own = AT(step) + token * STEP_TOKEN;
+  const IDX_T all = heads + 2 * kv_heads;
+  // A token of no sequence has no place: its heads of K and V are left out.
+  const IDX_T sequence = own[1] < 0 ? 0 : clrt_length(own[1], sequences - 1, AT(status));
+  const IDX_T place = clrt_length(own[2], width * PAGE - 1, AT(status));
+  __global CACHE_T *page = 0;
+  if (own[1] >= 0) {
+    const IDX_T number = AT(table)[sequence * width + place / PAGE];
+    FIND_PAGE(page, number)
+    if (!page) AT(status)[0] = number ? number : 1L << 31;
+  }
+  for (IDX_T head = get_global_id(0); head < all; head += get_global_size(0)) {
+    if (head >= heads && !page) continue;
+    float h[S_D];
+    __global const float *const from = AT(x) + (token * all + head) * S_D;
+    for (int d = 0; d < S_D; ++d) h[d] = from[d];
+    if (head < heads + kv_heads) {
+#if NORM
+      normalize_head(h, head < heads ? AT(q_scale) : AT(k_scale), epsilon);
+#endif
+#if ROTARY
+      const IDX_T pairs = turned / 2;
+      turn_head(h, AT(cosines) + token * pairs, AT(sines) + token * pairs, pairs);
+#endif
+    }
+    if (head < heads) {
+      __global float *const to = AT(q) + (token * heads + head) * S_D;
+      for (int d = 0; d < S_D; ++d) to[d] = h[d];
+    } else if (head < heads + kv_heads) {
+      __global CACHE_T *const to = page + (head - heads) * HEAD_ELEMENTS + place % PAGE;
+      for (int d = 0; d < S_D; ++d) STORE_AS(CACHE, to, d * PAGE, h[d]);
+    } else {
+      __global CACHE_T *const to = page + (head - heads - kv_heads) * HEAD_ELEMENTS + PAGE * S_D +
+                                   place % PAGE * S_DV;
+      for (int d = 0; d < S_DV; ++d) STORE_AS(CACHE, to, d, h[d]);
+    }
+  }
+}

@@ -1,0 +1,94 @@
+"""Samples of the ops of a cache in pages."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from clrt.errors import ShapeError
+from clrt.ir.op import Array
+from clrt.ops.attention.paged_attention import PagedAttention
+from clrt.ops.attention.pages import PAGE, SLABS, PagedOp
+from clrt.ops.attention.rotate_and_cache import RotateAndCache
+from tests.ops.samples.registry import Sample, error_samples_of, samples_of
+
+# Tokens of two sequences and of none; a sequence with pages in three slabs.
+_STEP = np.array(
+    [[5, 1, 40], [9, 1, 41], [3, -1, 0], [7, 0, 0], [7, 0, 1], [2, 1, 95]], np.int32
+)
+_TABLE = np.array([[4, 0, 0], [2, 0, 3]], np.int32)
+_PAGES = (1, 2, 0, 2, 0, 0)
+
+
+def _slabs(rng: np.random.Generator, op: PagedOp, dtype: Any = np.float32) -> tuple[Array, ...]:
+    width = 2 * op.kv_num_heads * op.head_elements
+    assert len(_PAGES) == SLABS
+    return tuple(rng.standard_normal((n, width)).astype(dtype) for n in _PAGES)
+
+
+@samples_of(RotateAndCache)
+def rotate_and_cache_samples(cls: type[RotateAndCache]) -> Iterator[Sample]:
+    rng = np.random.default_rng(83)
+    op = cls(4, 2, 8, 1)
+    x = rng.standard_normal((len(_STEP), 64)).astype(np.float32)
+    angles = rng.uniform(0, 6, (len(_STEP), 4))
+    tables = np.cos(angles).astype(np.float32), np.sin(angles).astype(np.float32)
+    scales = tuple(rng.uniform(0.5, 2, (2, 8)).astype(np.float32))
+    none = (None, None)
+    yield Sample(op, (x, _STEP, _TABLE, *none, *none, *_slabs(rng, op)))
+    yield Sample(op, (x, _STEP, _TABLE, *tables, *scales, *_slabs(rng, op)))
+    part = tuple(np.ascontiguousarray(t[:, :3]) for t in tables)
+    turned = cls(4, 2, 8, 0, interleaved=True)
+    yield Sample(turned, (x, _STEP, _TABLE, *part, *none, *_slabs(rng, op, np.float16)))
+    one = cls(1, 1, 12)
+    x = rng.standard_normal((1, 36)).astype(np.float32)
+    yield Sample(one, (x, _STEP[:1], _TABLE, *none, *none, *_slabs(rng, one)))
+    empty = np.zeros((0, 36), np.float32)
+    yield Sample(one, (empty, _STEP[:0], _TABLE, *none, *none, *_slabs(rng, one)))
+
+
+@samples_of(PagedAttention)
+def paged_attention_samples(cls: type[PagedAttention]) -> Iterator[Sample]:
+    rng = np.random.default_rng(84)
+    for heads, kv_heads, size in ((4, 2, 8), (3, 3, 12), (5, 1, 16), (40, 1, 4)):
+        op = cls(heads, kv_heads, size, scale=size**-0.5)
+        q = rng.standard_normal((len(_STEP), heads * size)).astype(np.float32)
+        yield Sample(op, (q, _STEP, _TABLE, None, None, *_slabs(rng, op)))
+    slopes, sinks = rng.uniform(0, 0.5, (2, 4)).astype(np.float32)
+    q = rng.standard_normal((len(_STEP), 32)).astype(np.float32)
+    for window, softcap, optional in (
+        (3, 0.0, (None, None)),
+        (40, 2.0, (None, sinks)),
+        (-1, 0.0, (slopes, None)),
+        (0, 1.0, (slopes, sinks)),
+    ):
+        op = cls(4, 2, 8, 1, scale=0.4, left_window=window, softcap=softcap)
+        yield Sample(op, (q, _STEP, _TABLE, *optional, *_slabs(rng, op)))
+    op = cls(4, 2, 8, scale=0.4)
+    yield Sample(op, (q, _STEP, _TABLE, None, None, *_slabs(rng, op, np.float16)))
+    # Many tokens of one sequence: their queries share a work-group.
+    many = np.array([[0, 0, p] for p in range(3 * PAGE)], np.int32)
+    table = np.array([[1, 0, 2]], np.int32)
+    q = rng.standard_normal((len(many), 32)).astype(np.float32)
+    yield Sample(op, (q, many, table, None, None, *_slabs(rng, op)))
+    yield Sample(op, (q[:0], many[:0], table, None, None, *_slabs(rng, op)))
+
+
+@error_samples_of(PagedAttention)
+def paged_attention_errors(
+    cls: type[PagedAttention],
+) -> Iterator[tuple[Sample, type[Exception]]]:
+    rng = np.random.default_rng(85)
+    op = cls(4, 2, 8)
+    q = np.zeros((len(_STEP), 32), np.float32)
+    slabs = _slabs(rng, op)
+    given = (q, _STEP, _TABLE, None, None, *slabs)
+    yield Sample(cls(3, 2, 8), given), ShapeError
+    yield Sample(cls(4, 2, 6), given), ShapeError
+    yield Sample(cls(4, 2, 8, 2), given), ShapeError
+    yield Sample(op, (q[:2], *given[1:])), ShapeError
+    yield Sample(op, (q, _STEP.astype(np.int64), *given[2:])), ShapeError
+    yield Sample(op, (*given[:3], np.zeros(3, np.float32), *given[4:])), ShapeError
+    yield Sample(op, (*given[:-1], slabs[0].astype(np.float16))), ShapeError
