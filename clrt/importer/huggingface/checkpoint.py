@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 
 from clrt.container.safetensors import DTYPES, Header, read_header
 from clrt.errors import ModelError, UnsupportedError
+from clrt.ir.op import Array
 
 _SINGLE = "model.safetensors"
 _INDEX = "model.safetensors.index.json"
@@ -18,7 +19,7 @@ _FLOATS = ("BF16", "F16", "F32", "F64")
 
 
 class Checkpoint:
-    """The tensors of a model folder, loaded on demand as float32.
+    """The tensors of a model folder, loaded on demand.
 
     Args:
         folder: The folder that holds model.safetensors or its sharded form.
@@ -47,6 +48,14 @@ class Checkpoint:
             ModelError: The tensor is missing or has another shape.
             UnsupportedError: The tensor is not stored as floating point numbers.
         """
+        return self.stored(name, shape).astype(np.float32, copy=False)
+
+    def stored(self, name: str, shape: tuple[int | None, ...]) -> Array:
+        """Returns a tensor in the dtype of the file, as a read-only view of it.
+
+        Raises:
+            ModelError, UnsupportedError: As `load`.
+        """
         header = self._headers.get(name)
         if header is None:
             raise ModelError(
@@ -54,9 +63,6 @@ class Checkpoint:
                 "of another model than config.json describes; download the folder again."
             )
         _check_shape(name, header, shape)
-        return self._read(name, header)
-
-    def _read(self, name: str, header: Header) -> NDArray[np.float32]:
         stored, file = header.tensors[name], header.file
         if stored.dtype not in _FLOATS:
             raise UnsupportedError(
@@ -66,8 +72,7 @@ class Checkpoint:
         if file not in self._maps:
             self._maps[file] = header.map()
         raw = np.asarray(self._maps[file][stored.start : stored.stop])
-        typed = np.require(raw.view(DTYPES[stored.dtype]), requirements="A").reshape(stored.shape)
-        return typed.astype(np.float32, copy=False)
+        return np.require(raw.view(DTYPES[stored.dtype]), requirements="A").reshape(stored.shape)
 
 
 def _check_shape(name: str, header: Header, shape: tuple[int | None, ...]) -> None:

@@ -74,7 +74,9 @@ class PagedOp(Op):
         for index, last in ((1, 3), (2, None)):
             found = need(inputs, index, self)
             if found.dtype is not DType.INT32 or not _is_matrix(found, last):
-                raise ShapeError(f"{self.name}: input {index} is {found}; expected int32 [n, {last}].")
+                raise ShapeError(
+                    f"{self.name}: input {index} is {found}; expected int32 [n, {last}]."
+                )
         slabs = [need(inputs, self.first_slab + s, self) for s in range(SLABS)]
         least = (self.layer + 1) * self.kv_num_heads * self.head_elements
         for slab in slabs:

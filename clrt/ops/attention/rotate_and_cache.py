@@ -28,7 +28,9 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
     for slab, kept in zip(node.inputs[op.first_slab :], node.outputs[1:], strict=True):
         assert slab is not None
         own = contiguous_strides(slab.dims)
-        copies = copy_launches(ctx, BufferArg(slab), BufferArg(kept), slab.dtype, slab.dims, own, own)
+        copies = copy_launches(
+            ctx, BufferArg(slab), BufferArg(kept), slab.dtype, slab.dims, own, own
+        )
         launches += [replace(copy, copy=(slab, kept)) for copy in copies]
     tokens = x.dims[0]
     if not tokens:

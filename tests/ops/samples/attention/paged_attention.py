@@ -15,9 +15,7 @@ from clrt.ops.attention.rotate_and_cache import RotateAndCache
 from tests.ops.samples.registry import Sample, error_samples_of, samples_of
 
 # Tokens of two sequences and of none; a sequence with pages in three slabs.
-_STEP = np.array(
-    [[5, 1, 40], [9, 1, 41], [3, -1, 0], [7, 0, 0], [7, 0, 1], [2, 1, 95]], np.int32
-)
+_STEP = np.array([[5, 1, 40], [9, 1, 41], [3, -1, 0], [7, 0, 0], [7, 0, 1], [2, 1, 95]], np.int32)
 _TABLE = np.array([[4, 0, 0], [2, 0, 3]], np.int32)
 _PAGES = (1, 2, 0, 2, 0, 0)
 

@@ -1,0 +1,1 @@
+"""Builds graphs of language models over a cache in pages, from checkpoints."""

@@ -1,0 +1,117 @@
+"""What determines a decoder's graph, as data that families fill in."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from clrt.ir.op import Array
+
+
+@dataclass(frozen=True, eq=False)
+class Rotary:
+    """A rotary position embedding.
+
+    Attributes:
+        frequencies: float32 `[turned / 2]`: the angle of each pair at place 1, scaling included.
+        interleaved: Neighbours are pairs, and not elements half of `turned` apart.
+        factor: Cosines and sines are multiplied by it (YaRN).
+    """
+
+    frequencies: Array
+    interleaved: bool = False
+    factor: float = 1.0
+
+
+@dataclass(frozen=True)
+class Experts:
+    """A mixture of experts in place of the feed-forward network.
+
+    Attributes:
+        count: Experts of a layer; each token goes to `used` of them.
+        size: The width of one.
+        normalised: Whether the weights of those that are used sum up to 1.
+        shared: The width of an expert that all tokens go to; 0 for none.
+    """
+
+    count: int
+    used: int
+    size: int
+    normalised: bool = True
+    shared: int = 0
+
+
+@dataclass(frozen=True)
+class Decoder:
+    """The geometry of a decoder, and where families differ. The defaults are Llama's.
+
+    Attributes:
+        family: The model type.
+        vocabulary, hidden, layers, heads, kv_heads, head_size, intermediate: Sizes.
+        context: Places at most.
+        norm: RMSNormalization, or LayerNormalization; its scale is optional.
+        norm_shift: Added to the scales of norms (Gemma stores them less 1).
+        epsilon: Added to their mean square.
+        norms: Whether a part of a layer is normalised "before" it, "after" it, or "both".
+        parallel: Attention and feed-forward network both read the layer's input.
+        qk_norm: Q and K are normalised by "head", by whole "row", or not.
+        activation: transformers' name for it.
+        gated: The feed-forward network multiplies its activation with a second projection.
+        rotary: Of all layers, or of those without a window where `rotary_local` is there.
+        rotary_local: Of layers with a window.
+        learned: Places have embeddings of their own.
+        alibi: Scores fall with distance, by slopes of `heads`.
+        windows: How many keys before its place a token sees, by layer; -1 for all.
+        scale: Of scores; None for head_size ** -0.5.
+        softcap, final_softcap: Scores and logits are limited to these; 0 for no limit.
+        embedding_scale, residual_scale, logit_scale: Factors of these.
+        clip: Q, K and V are clipped to it; 0 for no limit.
+        experts: In place of the feed-forward network.
+    """
+
+    family: str
+    vocabulary: int
+    hidden: int
+    layers: int
+    heads: int
+    kv_heads: int
+    head_size: int
+    intermediate: int
+    context: int
+    norm: Literal["rms", "layer"] = "rms"
+    norm_shift: float = 0.0
+    epsilon: float = 1e-6
+    norms: Literal["before", "after", "both"] = "before"
+    parallel: bool = False
+    qk_norm: Literal["none", "head", "row"] = "none"
+    activation: str = "silu"
+    gated: bool = True
+    rotary: Rotary | None = None
+    rotary_local: Rotary | None = None
+    learned: bool = False
+    alibi: bool = False
+    windows: tuple[int, ...] = field(default=())
+    scale: float | None = None
+    softcap: float = 0.0
+    final_softcap: float = 0.0
+    embedding_scale: float = 1.0
+    residual_scale: float = 1.0
+    logit_scale: float = 1.0
+    clip: float = 0.0
+    experts: Experts | None = None
+
+    def window(self, layer: int) -> int:
+        """How many keys before its place a token sees in a layer; -1 for all."""
+        return self.windows[layer] if self.windows else -1
+
+    def rotary_of(self, layer: int) -> Rotary | None:
+        """The rotary embedding of a layer."""
+        has_window = self.rotary_local is not None and self.window(layer) >= 0
+        return self.rotary_local if has_window else self.rotary
+
+    @property
+    def page_elements(self) -> int:
+        """Elements of a page of the cache: keys and values of all layers."""
+        from clrt.ops.attention.pages import PAGE
+
+        return self.layers * self.kv_heads * 2 * PAGE * self.head_size

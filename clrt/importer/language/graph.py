@@ -1,0 +1,153 @@
+"""The graph of a decoder over a cache in pages."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from clrt.importer.language.decoder import Decoder, Rotary
+from clrt.importer.language.feed_forward import feed_forward
+from clrt.importer.language.layers import LayerBuilder
+from clrt.importer.language.source import WeightSource
+from clrt.ir.dims import symbol
+from clrt.ir.dtypes import DType
+from clrt.ir.graph import Graph, Value
+from clrt.ops.attention.paged_attention import PagedAttention
+from clrt.ops.attention.pages import SLABS
+from clrt.ops.attention.rotate_and_cache import RotateAndCache
+from clrt.ops.movement.gather import Gather
+from clrt.ops.movement.views import Unsqueeze
+from clrt.ops.pointwise.cast import Cast
+from clrt.ops.pointwise.pointwise import Add, Cos, Mul, Sin
+
+_TOKEN, _PLACE = 0, 2  # columns of `step`
+
+
+class DecoderGraph:
+    """Builds the graph of one decoder.
+
+    Its inputs are those of `clrt.ops.attention.pages`: `step` int32 `[tokens, 3]`, `table` int32
+    `[sequences, pages]`, the slabs of the cache; and `rows` int32 `[rows]`, the tokens whose logits
+    are wanted. Outputs: `logits` float32 `[rows, vocabulary]`, and the slabs.
+
+    Args:
+        cache: The dtype of the cache.
+    """
+
+    def __init__(self, decoder: Decoder, source: WeightSource, cache: DType) -> None:
+        self.decoder = decoder
+        self.build = build = LayerBuilder(source, decoder)
+        tokens, sequences = symbol("tokens"), symbol("sequences")
+        self.step = build.input("step", DType.INT32, (tokens, 3))
+        self.table = build.input("table", DType.INT32, (sequences, symbol("pages")))
+        self.rows = build.input("rows", DType.INT32, (symbol("rows"),))
+        self.slabs = [
+            build.input(f"slab{s}", cache, (symbol(f"pages{s}"), decoder.page_elements))
+            for s in range(SLABS)
+        ]
+        self._tables: dict[Rotary, tuple[Value, Value]] = {}
+
+    def graph(self) -> Graph:
+        """The graph.
+
+        Raises:
+            ModelError: A tensor is missing, or has another shape.
+            UnsupportedError: The activation is not known.
+        """
+        decoder, build = self.decoder, self.build
+        inputs = [self.step, self.table, self.rows, *self.slabs]
+        hidden = self._embeddings()
+        for layer in range(decoder.layers):
+            hidden = self._layer(hidden, layer)
+        wanted = build("output", Gather(), hidden, self.rows)
+        wanted = build.norm(wanted, "output_norm", decoder.hidden)
+        head = "output" if "output.weight" in build.source else "token_embd"
+        logits = build.linear(wanted, head, decoder.hidden, decoder.vocabulary)
+        logits = build.scaled(logits, decoder.logit_scale, "output")
+        outputs = {"logits": build.capped(logits, decoder.final_softcap, "output")}
+        outputs |= {f"kept{s}": slab for s, slab in enumerate(self.slabs)}
+        return build.graph(decoder.family, inputs, outputs.values(), list(outputs))
+
+    def _embeddings(self) -> Value:
+        decoder, build = self.decoder, self.build
+        hidden = build.rows("token_embd", decoder.vocabulary, decoder.hidden, self._column(_TOKEN))
+        hidden = build.scaled(hidden, decoder.embedding_scale, "token_embd")
+        if decoder.learned:
+            places = self._column(_PLACE)
+            more = build.rows("position_embd", decoder.context, decoder.hidden, places)
+            hidden = build("position_embd", Add(), hidden, more)
+        if "token_embd_norm.weight" in build.source:
+            hidden = build.norm(hidden, "token_embd_norm", decoder.hidden)
+        return hidden
+
+    def _column(self, index: int) -> Value:
+        return self.build("step", Gather(axis=1), self.step, self.build.numbers(index))
+
+    def _layer(self, x: Value, layer: int) -> Value:
+        decoder, build, path = self.decoder, self.build, f"blk.{layer}"
+        size, before = decoder.hidden, decoder.norms != "after"
+        read = build.norm(x, f"{path}.attn_norm", size) if before else x
+        mixed = self._attention(read, layer)
+        if decoder.norms != "before":
+            mixed = build.norm(mixed, f"{path}.post_attention_norm", size)
+        mixed = build.scaled(mixed, decoder.residual_scale, path)
+        after = x if decoder.parallel else build(path, Add(), x, mixed)
+        if decoder.parallel and f"{path}.ffn_norm.weight" not in build.source:
+            read = read  # one norm serves both
+        else:
+            read = build.norm(after, f"{path}.ffn_norm", size) if before else after
+        fed = feed_forward(build, read, path)
+        if decoder.norms != "before":
+            fed = build.norm(fed, f"{path}.post_ffw_norm", size)
+        fed = build.scaled(fed, decoder.residual_scale, path)
+        if decoder.parallel:
+            fed = build(path, Add(), fed, mixed)
+        return build(path, Add(), after, fed)
+
+    def _attention(self, x: Value, layer: int) -> Value:
+        decoder, build, path = self.decoder, self.build, f"blk.{layer}"
+        heads, kv_heads, size = decoder.heads, decoder.kv_heads, decoder.head_size
+        projected = build.projected(x, path)
+        rotary = decoder.rotary_of(layer)
+        tables: Sequence[Value | None] = (None, None) if rotary is None else self._angles(rotary)
+        scales: Sequence[Value | None] = (None, None)
+        if decoder.qk_norm == "head":
+            names = (f"{path}.attn_q_norm.weight", f"{path}.attn_k_norm.weight")
+            scales = [build.norm_scale(name, size) for name in names]
+        geometry = (heads, kv_heads, size, layer)
+        interleaved = rotary is not None and rotary.interleaved
+        cached = RotateAndCache(*geometry, interleaved=interleaved, epsilon=decoder.epsilon)
+        given = (projected, self.step, self.table, *tables, *scales, *self.slabs)
+        q, *self.slabs = build.all(path, cached, *given)
+        attention = PagedAttention(
+            *geometry,
+            scale=size**-0.5 if decoder.scale is None else decoder.scale,
+            left_window=decoder.window(layer),
+            softcap=decoder.softcap,
+        )
+        slopes = build.constant(_slopes(heads)) if decoder.alibi else None
+        sinks = f"{path}.attn_sinks.weight"
+        sink = build.weight(sinks, heads) if sinks in build.source else None
+        mixed = build(path, attention, q, self.step, self.table, slopes, sink, *self.slabs)
+        return build.linear(mixed, f"{path}.attn_output", heads * size, decoder.hidden)
+
+    def _angles(self, rotary: Rotary) -> tuple[Value, Value]:
+        """Cosines and sines of the places of a step, `[tokens, turned / 2]`."""
+        if rotary not in self._tables:
+            build, layer = self.build, "rotary"
+            places = build(layer, Cast(DType.FLOAT32), self._column(_PLACE))
+            places = build(layer, Unsqueeze(), places, build.ints(1))
+            angles = build(layer, Mul(), places, build.constant(rotary.frequencies))
+            cosines, sines = (build(layer, op, angles) for op in (Cos(), Sin()))
+            parts = (build.scaled(part, rotary.factor, layer) for part in (cosines, sines))
+            self._tables[rotary] = next(parts), next(parts)
+        return self._tables[rotary]
+
+
+def _slopes(heads: int) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
+    """ALiBi's slopes: powers of two, and between them where `heads` is no power of two."""
+    whole = 1 << (heads.bit_length() - 1)
+    first = 2.0 ** (-8 / whole * np.arange(1, whole + 1))
+    more = 2.0 ** (-4 / whole * np.arange(1, 2 * (heads - whole), 2))
+    return np.concatenate([first, more]).astype(np.float32)

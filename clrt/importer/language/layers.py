@@ -1,0 +1,176 @@
+"""Makes the layers that decoders are made of, with the weights of a source."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+
+from clrt.importer.language.decoder import Decoder
+from clrt.importer.language.source import WeightSource
+from clrt.ir.builder import Builder
+from clrt.ir.dtypes import DType
+from clrt.ir.graph import Value
+from clrt.ir.op import Array, TensorType
+from clrt.ops.base import Op
+from clrt.ops.matmul.fused_matmul import FusedMatMul
+from clrt.ops.movement.concat import Concat
+from clrt.ops.movement.gather import Gather
+from clrt.ops.movement.slice import Slice
+from clrt.ops.norm.layer_normalization import LayerNormalization
+from clrt.ops.norm.rms_normalization import RMSNormalization
+from clrt.ops.pointwise.cast import Cast
+from clrt.ops.pointwise.pointwise import Add, Div, Mul, Tanh
+from clrt.ops.pointwise.variadic import Max, Min
+
+
+class LayerBuilder(Builder):
+    """A builder whose nodes are named after the layer that they belong to.
+
+    Attributes:
+        source: Where weights come from.
+        decoder: What is built.
+    """
+
+    def __init__(self, source: WeightSource, decoder: Decoder) -> None:
+        super().__init__()
+        self.source, self.decoder = source, decoder
+        self._weights: dict[str, Value] = {}
+
+    def __call__(self, layer: str, op: Op, *inputs: Value | None) -> Value:
+        """The output of a new node `/<layer>/<op>`."""
+        return self.all(layer, op, *inputs)[0]
+
+    def all(self, layer: str, op: Op, *inputs: Value | None) -> list[Value]:
+        """All outputs of such a node."""
+        return Builder(self.names, f"/{layer}", nodes=self.nodes).add_all(op, *inputs)
+
+    def weight(self, name: str, *shape: int) -> Value:
+        """A tensor as a constant of its name.
+
+        Raises:
+            ModelError: As `WeightSource.load`.
+        """
+        return self._kept(name, lambda: self.source.load(name, shape))
+
+    def _kept(self, name: str, make: Callable[[], Array]) -> Value:
+        if name not in self._weights:
+            self.names.reserve(name)
+            self._weights[name] = Value(name, TensorType.of(make()))
+        return self._weights[name]
+
+    def wide(self, name: str, *shape: int) -> Array:
+        """A small tensor as float32."""
+        return self.source.load(name, shape).astype(np.float32, copy=False)
+
+    def linear(self, x: Value, path: str, inputs: int, outputs: int) -> Value:
+        """x times the matrix at a path, with its bias where it has one."""
+        return self.product(x, self.weight(f"{path}.weight", outputs, inputs), path, outputs)
+
+    def product(self, x: Value, matrix: Value, path: str, outputs: int) -> Value:
+        """x times a matrix `[outputs, inputs]`, with the bias of the path where it has one."""
+        y = self(path, FusedMatMul(trans_b=1), x, matrix)
+        bias = f"{path}.bias"
+        if bias not in self.source:
+            return y
+        return self(path, Add(), y, self._kept(bias, lambda: self.wide(bias, outputs)))
+
+    def joined(self, x: Value, whole: str, parts: Mapping[str, int], inputs: int) -> Value:
+        """x times several matrices side by side: one product, at the path `whole`.
+
+        Args:
+            parts: The columns of each, by its path; as `whole` they may lie as one already.
+        """
+        columns = sum(parts.values())
+        if f"{whole}.weight" in self.source:
+            return self.linear(x, whole, inputs, columns)
+        matrix = self._kept(f"{whole}.weight", lambda: self._stacked(parts, inputs))
+        y = self(whole, FusedMatMul(trans_b=1), x, matrix)
+        if not any(f"{path}.bias" in self.source for path in parts):
+            return y
+        bias = self._kept(f"{whole}.bias", lambda: self._biases(parts))
+        return self(whole, Add(), y, bias)
+
+    def _stacked(self, parts: Mapping[str, int], inputs: int) -> Array:
+        loaded = [self.source.load(f"{p}.weight", (n, inputs)) for p, n in parts.items()]
+        dtypes = {a.dtype for a in loaded}
+        if len(dtypes) > 1:
+            loaded = [a.astype(np.float32) for a in loaded]
+        return np.concatenate(loaded)
+
+    def _biases(self, parts: Mapping[str, int]) -> Array:
+        return np.concatenate(
+            [
+                self.wide(f"{p}.bias", n) if f"{p}.bias" in self.source else np.zeros(n, np.float32)
+                for p, n in parts.items()
+            ]
+        )
+
+    def halves(self, x: Value, whole: str, first: str, second: str, columns: int) -> list[Value]:
+        """Two products of x, whose matrices may lie as one at the path `whole`."""
+        size = self.decoder.hidden
+        if f"{whole}.weight" not in self.source:
+            return [self.linear(x, path, size, columns) for path in (first, second)]
+        both = self.source.load(f"{whole}.weight", (2 * columns, size))
+        parts = {first: both[:columns], second: both[columns:]}
+        return [
+            self(path, FusedMatMul(trans_b=1), x, self._kept(f"{path}.weight", lambda m=m: m))
+            for path, m in parts.items()
+        ]
+
+    def projected(self, x: Value, path: str) -> Value:
+        """The heads of Q, K and V side by side, `[tokens, (heads + 2 kv_heads) * head_size]`."""
+        decoder = self.decoder
+        q, kv = decoder.heads * decoder.head_size, decoder.kv_heads * decoder.head_size
+        parts = {f"{path}.attn_q": q, f"{path}.attn_k": kv, f"{path}.attn_v": kv}
+        y = self.joined(x, f"{path}.attn_qkv", parts, decoder.hidden)
+        if decoder.clip:
+            limits = [self.numbers(v, DType.FLOAT32) for v in (decoder.clip, -decoder.clip)]
+            y = self(path, Max(), self(path, Min(), y, limits[0]), limits[1])
+        if decoder.qk_norm == "row":
+            places = ((0, q, "attn_q_norm"), (q, q + kv, "attn_k_norm"))
+            rows = [
+                self.norm(self.columns(y, first, end, path), f"{path}.{name}", end - first)
+                for first, end, name in places
+            ]
+            y = self(path, Concat(1), *rows, self.columns(y, q + kv, q + 2 * kv, path))
+        return y
+
+    def columns(self, x: Value, first: int, end: int, path: str) -> Value:
+        """x[:, first:end]."""
+        return self(path, Slice(), x, self.ints(first), self.ints(end), self.ints(1))
+
+    def rows(self, path: str, count: int, width: int, indices: Value) -> Value:
+        """Rows of a table as float32."""
+        found = self(path, Gather(), self.weight(f"{path}.weight", count, width), indices)
+        return found if found.dtype is DType.FLOAT32 else self(path, Cast(DType.FLOAT32), found)
+
+    def norm_scale(self, name: str, size: int) -> Value:
+        """The scale of a norm, with what its family adds to it."""
+        shift = np.float32(self.decoder.norm_shift)
+        return self._kept(name, lambda: self.wide(name, size) + shift)
+
+    def norm(self, x: Value, path: str, size: int) -> Value:
+        """The normalisation at a path; its scale is 1 where the source has none."""
+        decoder, name = self.decoder, f"{path}.weight"
+        scale = (
+            self.norm_scale(name, size)
+            if name in self.source
+            else self.constant(np.ones(size, np.float32))
+        )
+        if decoder.norm == "rms":
+            return self(path, RMSNormalization(epsilon=decoder.epsilon), x, scale)
+        bias = f"{path}.bias"
+        shift = self._kept(bias, lambda: self.wide(bias, size)) if bias in self.source else None
+        return self(path, LayerNormalization(epsilon=decoder.epsilon), x, scale, shift)
+
+    def scaled(self, x: Value, factor: float, layer: str) -> Value:
+        """x times a number."""
+        return x if factor == 1 else self(layer, Mul(), x, self.numbers(factor, DType.FLOAT32))
+
+    def capped(self, x: Value, limit: float, layer: str) -> Value:
+        """limit * tanh(x / limit); x where there is no limit."""
+        if not limit:
+            return x
+        number = self.numbers(limit, DType.FLOAT32)
+        return self(layer, Mul(), self(layer, Tanh(), self(layer, Div(), x, number)), number)
