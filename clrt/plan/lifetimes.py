@@ -123,7 +123,7 @@ def _taken_over(
     root: Callable[[Value], Value],
     apart: Collection[Value],
 ) -> Value | None:
-    """The root whose memory an output of `node` may have, of those at some places among its inputs."""
+    """The root whose memory an output of `node` may have, of the inputs at some places."""
     for position in places:
         value = node.input(position)
         if value is None or value.dims != output.dims or value.dtype is not output.dtype:

@@ -65,11 +65,7 @@ class LayerBuilder(Builder):
 
     def linear(self, x: Value, path: str, inputs: int, outputs: int) -> Value:
         """x times the matrix at a path, with its bias where it has one."""
-        return self.product(x, self.weight(f"{path}.weight", outputs, inputs), path, outputs)
-
-    def product(self, x: Value, matrix: Value, path: str, outputs: int) -> Value:
-        """x times a matrix `[outputs, inputs]`, with the bias of the path where it has one."""
-        y = self(path, FusedMatMul(trans_b=1), x, matrix)
+        y = self(path, FusedMatMul(trans_b=1), x, self.weight(f"{path}.weight", outputs, inputs))
         bias = f"{path}.bias"
         if bias not in self.source:
             return y
@@ -112,11 +108,8 @@ class LayerBuilder(Builder):
         if f"{whole}.weight" not in self.source:
             return [self.linear(x, path, size, columns) for path in (first, second)]
         both = self.source.load(f"{whole}.weight", (2 * columns, size))
-        parts = {first: both[:columns], second: both[columns:]}
-        return [
-            self(path, FusedMatMul(trans_b=1), x, self._kept(f"{path}.weight", lambda m=m: m))
-            for path, m in parts.items()
-        ]
+        matrices = (self.constant(both[:columns]), self.constant(both[columns:]))
+        return [self(whole, FusedMatMul(trans_b=1), x, matrix) for matrix in matrices]
 
     def projected(self, x: Value, path: str) -> Value:
         """The heads of Q, K and V side by side, `[tokens, (heads + 2 kv_heads) * head_size]`."""

@@ -86,8 +86,8 @@ class PagedAttention(PagedOp):
 
     Inputs: Q `[T, num_heads * head_size]`; step; table; slopes `[num_heads]`, times which the
     distance of a key is taken off its score; sinks `[num_heads]`, the score of a key without a
-    value; the slabs, with keys and values of these tokens. Slopes and sinks may be left out. Output:
-    like Q; 0 for a token of no sequence.
+    value; the slabs, with keys and values of these tokens. Slopes and sinks may be left out.
+    Output: like Q; 0 for a token of no sequence.
 
     Attributes:
         left_window: No keys before `place - left_window` are seen; -1 for no limit.

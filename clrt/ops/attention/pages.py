@@ -18,8 +18,8 @@ from clrt.kernels.spec import Status
 from clrt.ops.base import Op, Types
 from clrt.ops.checks import need
 
-# Places of a page. A multiple of every vector's lanes; small, since a sequence leaves part of its last
-# page empty, and pages are what sequences with one beginning share.
+# Places of a page. A multiple of every vector's lanes; small, since a sequence leaves part of its
+# last page empty, and pages are what sequences with one beginning share.
 PAGE = 32
 # Slabs of a cache: as many times it can grow without a copy of what is there.
 SLABS = 6
@@ -33,8 +33,8 @@ class PagedOp(Op):
     """An op on the keys and values of one layer in a cache.
 
     `step` int32 `[T, 3]` says of each token its number, its sequence (-1: it is none) and its place
-    there; `table` int32 `[sequences, pages]` has the numbers of each sequence's pages. Each slab is
-    `[pages, pitch]`, float32, float16 or bfloat16: a page number counts through the slabs. A page
+    there; `table` int32 `[sequences, pages]` has the numbers of each sequence's pages. Each slab
+    is `[pages, pitch]`, float32, float16 or bfloat16: a page number counts through the slabs. A page
     has, from `layer * kv_num_heads` heads on, those of this layer: PAGE keys as `[head_size, PAGE]`,
     then values as `[PAGE, head_size]`.
     """

@@ -60,8 +60,8 @@ class RotateAndCache(PagedOp):
 
     Inputs: x `[T, (num_heads + 2 kv_num_heads) * head_size]`, the heads of Q, K and V side by side;
     step; table; cosines and sines `[T, R / 2]`, where the first R elements of each head turn by
-    them; scales of Q and K `[head_size]`, by which their heads are multiplied after they are divided
-    by their root mean square; the slabs. Tables and scales may be left out. Outputs: Q
+    them; scales `[head_size]` of Q and of K, for their heads once these are divided by their root
+    mean square; the slabs. Tables and scales may be left out. Outputs: Q
     `[T, num_heads * head_size]`, and the slabs.
 
     Attributes:
