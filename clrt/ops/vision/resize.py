@@ -32,7 +32,7 @@ from clrt.ops.checks import checked_sizes, need, normalize_axis
 from clrt.ops.control.host_driven import dtype_of
 from clrt.ops.movement.movement import elements, fresh_dim, given
 from clrt.ops.registry import register
-from clrt.ops.vision.sampling import Sampling, sample
+from clrt.ops.vision.sampling import AxisSampling, sample
 
 _Mode: TypeAlias = Literal["nearest", "linear", "cubic"]
 _Coordinates: TypeAlias = Literal[
@@ -110,11 +110,11 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
     return launches
 
 
-def _same(dims: Sequence[int]) -> Sampling:
+def _same(dims: Sequence[int]) -> AxisSampling:
     """What copies a tensor: its first axis as it is."""
     size = dims[0] if dims else 1
     rows = np.arange(size)[:, None]
-    return Sampling(0, size, rows, np.ones((size, 1)), None)
+    return AxisSampling(0, size, rows, np.ones((size, 1)), None)
 
 
 def _table(array: Array, name: str) -> Value:
@@ -219,7 +219,7 @@ class Resize(Op):
         pairs = [(int(shape[a]), int(s)) for a, s in zip(axes, sizes, strict=True)]
         return pick((size / own for own, size in pairs if own), default=1.0)
 
-    def samplings(self, dims: Sequence[int], inputs: Types) -> list[Sampling]:
+    def samplings(self, dims: Sequence[int], inputs: Types) -> list[AxisSampling]:
         """The axes that change, and how, in the best order; every input is known."""
         axes = self._axes(len(dims))
         (out,) = self.infer(inputs)
@@ -261,7 +261,7 @@ class Resize(Op):
 
     def _sampling(
         self, axis: int, size: int, k: Array, scale: float, window: tuple[float, float]
-    ) -> Sampling:
+    ) -> AxisSampling:
         mode, outputs = self.coordinate_transformation_mode, len(k)
         x = _COORDINATES[mode](k, size, scale, outputs, window)
         values = None
@@ -275,7 +275,7 @@ class Resize(Op):
             if outside.any():
                 weights = np.where(outside[:, None], 0.0, weights)
                 values = np.where(outside, self.extrapolation_value, 0.0)
-        return Sampling(axis, size, np.clip(indices, 0, size - 1), weights, values)
+        return AxisSampling(axis, size, np.clip(indices, 0, size - 1), weights, values)
 
     def _filter(self, x: Array, size: int, scale: float) -> tuple[Array, Array]:
         """Indices, perhaps outside, and weights of linear and cubic sampling."""

@@ -23,7 +23,7 @@ from clrt.ops.reduce.reduce import ReduceSum
 
 
 @dataclass(frozen=True)
-class Sampling:
+class AxisSampling:
     """How one axis is sampled.
 
     Attributes:
@@ -44,7 +44,7 @@ class Sampling:
         return self.indices.shape[1] == 1 and self.values is None
 
 
-def sample(x: Tensor, samplings: Sequence[Sampling], host: HostContext) -> Held:
+def sample(x: Tensor, samplings: Sequence[AxisSampling], host: HostContext) -> Held:
     """x sampled along axes, one after the other.
 
     The tables are no part of the plan, which so serves others as well.
