@@ -1,0 +1,252 @@
+"""The decoders of tokenizer.json, step by step: each token's text is given once it is certain.
+
+Source: the tokenizers library, `tokenizers/src/decoders` and `pre_tokenizers/byte_level.rs`. A
+library's decoder takes all tokens at once; each step here keeps what later tokens may change.
+"""
+
+from __future__ import annotations
+
+import codecs
+import re
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+from clrt.errors import UnsupportedError
+
+_BYTE_TOKEN = re.compile(r"<0x([0-9A-Fa-f]{2})>")
+_BAD = "\ufffd"
+# What WordPiece's decoder tidies, in this order.
+_TIDIED = (
+    *((f" {c}", c) for c in ".?!,"),
+    (" ' ", "'"),
+    (" n't", "n't"),
+    (" 'm", "'m"),
+    (" do not", " don't"),
+    *((f" {x}", x) for x in ("'s", "'ve", "'re")),
+)
+
+
+class DecodingStep(Protocol):
+    """One decoder of a chain: it takes pieces of text in order, and gives pieces."""
+
+    def feed(self, piece: str) -> list[str]:
+        """What is certain once there is one more piece."""
+
+    def finish(self) -> list[str]:
+        """The rest, once there are no more."""
+
+
+class Joined:
+    """Without a decoder there is a space between tokens."""
+
+    def __init__(self) -> None:
+        self._between = ""
+
+    def feed(self, piece: str) -> list[str]:
+        made, self._between = self._between + piece, " "
+        return [made]
+
+    def finish(self) -> list[str]:
+        return []
+
+
+class ByteLetters:
+    """ByteLevel: each letter is a byte, and the bytes of all tokens are one text in UTF-8."""
+
+    _bytes: Mapping[str, int] = {}
+
+    def __init__(self) -> None:
+        if not ByteLetters._bytes:
+            ByteLetters._bytes = _letters()
+        self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
+
+    def feed(self, piece: str) -> list[str]:
+        try:
+            data = bytes(map(self._bytes.__getitem__, piece))
+        except KeyError:  # a token that was added as it stands
+            data = piece.encode("utf-8")
+        return [self._decoder.decode(data)]
+
+    def finish(self) -> list[str]:
+        return [self._decoder.decode(b"", final=True)]
+
+
+def _letters() -> dict[str, int]:
+    """The byte of each letter: printable ones stand for themselves, others follow at U+0100."""
+    plain = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+    others = [b for b in range(256) if b not in plain]
+    return {chr(b): b for b in plain} | {chr(256 + k): b for k, b in enumerate(others)}
+
+
+class ByteTokens:
+    """ByteFallback: tokens such as <0xE2> that follow each other are bytes of one text in UTF-8.
+
+    If that is not valid, each byte becomes U+FFFD. So nothing is certain before the last of them.
+    """
+
+    def __init__(self) -> None:
+        self._run = bytearray()
+
+    def feed(self, piece: str) -> list[str]:
+        if match := _BYTE_TOKEN.fullmatch(piece):
+            self._run.append(int(match[1], 16))
+            return []
+        return [*self.finish(), piece]
+
+    def finish(self) -> list[str]:
+        run, self._run = self._run, bytearray()
+        try:
+            return [run.decode("utf-8")] if run else []
+        except UnicodeDecodeError:
+            return [_BAD] * len(run)
+
+
+class Spaces:
+    """Metaspace: a letter that stands for a space, and for nothing in the first token."""
+
+    def __init__(self, letter: str, starts_text: bool) -> None:
+        self._letter = letter
+        self._space = "" if starts_text else " "
+
+    def feed(self, piece: str) -> list[str]:
+        made, self._space = piece.replace(self._letter, self._space), " "
+        return [made]
+
+    def finish(self) -> list[str]:
+        return []
+
+
+class WordParts:
+    """WordPiece: a space in front of each token but the first and those with the prefix."""
+
+    def __init__(self, prefix: str, tidies: bool) -> None:
+        self._prefix = prefix
+        self._tidies = tidies
+        self._first = True
+
+    def feed(self, piece: str) -> list[str]:
+        if not self._first:
+            is_part = piece.startswith(self._prefix)
+            piece = piece.replace(self._prefix, "", 1) if is_part else f" {piece}"
+        self._first = False
+        for old, new in _TIDIED if self._tidies else ():
+            piece = piece.replace(old, new)
+        return [piece]
+
+    def finish(self) -> list[str]:
+        return []
+
+
+class WordEnds:
+    """BPEDecoder: a suffix stands for a space, and for nothing in the last token."""
+
+    def __init__(self, suffix: str) -> None:
+        self._suffix = suffix
+        self._rest = ""
+
+    def feed(self, piece: str) -> list[str]:
+        before = self._rest.replace(self._suffix, " ")
+        head, end, tail = piece.partition(self._suffix)
+        self._rest = end + tail
+        return [before + head]
+
+    def finish(self) -> list[str]:
+        return [self._rest.replace(self._suffix, "")]
+
+
+class Replaced:
+    """Replace: one text by another."""
+
+    def __init__(self, old: str, new: str) -> None:
+        self._old = old
+        self._new = new
+
+    def feed(self, piece: str) -> list[str]:
+        return [piece.replace(self._old, self._new)]
+
+    def finish(self) -> list[str]:
+        return []
+
+
+class Stripped:
+    """Strip: up to so many of a letter go from both ends, of each piece or of the whole text."""
+
+    def __init__(self, letter: str, start: int, stop: int, whole: bool) -> None:
+        self._letter = letter
+        self._start = self._left = start
+        self._stop = stop
+        self._whole = whole
+        self._tail = ""
+
+    def feed(self, piece: str) -> list[str]:
+        if not self._whole:
+            self._left = self._start
+        while self._left and piece:
+            if piece[0] != self._letter:
+                self._left = 0
+                break
+            piece, self._left = piece[1:], self._left - 1
+        if not self._whole:
+            return [self._cut(piece)]
+        piece = self._tail + piece
+        border = len(piece) - self._stop
+        self._tail = piece[max(border, 0) :]
+        return [piece[: max(border, 0)]]
+
+    def finish(self) -> list[str]:
+        return [self._cut(self._tail)] if self._whole else []
+
+    def _cut(self, text: str) -> str:
+        for _ in range(self._stop):
+            text = text.removesuffix(self._letter)
+        return text
+
+
+def decoding_steps(decoder: Mapping[str, Any] | None) -> list[DecodingStep]:
+    """The steps of a decoder.
+
+    Args:
+        decoder: What tokenizer.json has under `decoder`.
+
+    Raises:
+        UnsupportedError: It is of a kind, or in an order, whose text is not certain step by step.
+    """
+    if decoder is None:
+        return [Joined()]
+    chain = decoder["decoders"] if decoder["type"] == "Sequence" else [decoder]
+    steps: list[DecodingStep] = []
+    whole = False  # whether what comes in is one text, and no longer the tokens
+    for one in chain:
+        kind = one["type"]
+        if kind == "Sequence" or (made := _step(kind, one, whole)) is None:
+            if kind == "Fuse":
+                whole = True
+                continue
+            raise UnsupportedError(
+                f"The tokenizer's decoder {kind}{' of a whole text' if whole else ''} gives no "
+                "text token by token; decode the tokens when all are there."
+            )
+        steps.append(made)
+        whole = whole or kind == "ByteLevel"
+    return steps
+
+
+def _step(kind: str, one: Mapping[str, Any], whole: bool) -> DecodingStep | None:
+    """The step of one decoder; None where there is none."""
+    if kind == "Strip":
+        return Stripped(one["content"], one["start"], one["stop"], whole)
+    if kind == "Replace":
+        old = one["pattern"].get("String")
+        # In a whole text a longer pattern could lie across tokens.
+        return Replaced(old, one["content"]) if old and not (whole and len(old) > 1) else None
+    if whole:
+        return None
+    if kind == "ByteLevel":
+        return ByteLetters()
+    if kind == "ByteFallback":
+        return ByteTokens()
+    if kind == "Metaspace":
+        return Spaces(one["replacement"], one.get("prepend_scheme", "always") != "never")
+    if kind == "WordPiece":
+        return WordParts(one["prefix"], one["cleanup"])
+    return WordEnds(one["suffix"]) if kind == "BPEDecoder" else None
