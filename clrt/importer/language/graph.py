@@ -15,7 +15,9 @@ from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Value
 from clrt.ops.attention.paged_attention import PagedAttention
 from clrt.ops.attention.pages import SLABS
+from clrt.kernels.spec import ceil_div
 from clrt.ops.attention.rotate_and_cache import RotateAndCache
+from clrt.ops.generation.sample_tokens import SampleTokens
 from clrt.ops.movement.gather import Gather
 from clrt.ops.movement.views import Unsqueeze
 from clrt.ops.pointwise.cast import Cast
@@ -29,7 +31,9 @@ class DecoderGraph:
 
     Its inputs are those of `clrt.ops.attention.pages`: `step` int32 `[tokens, 3]`, `table` int32
     `[sequences, pages]`, the slabs of the cache; and `rows` int32 `[rows]`, the tokens whose logits
-    are wanted. Outputs: `logits` float32 `[rows, vocabulary]`, and the slabs.
+    are wanted; and the other inputs of SampleTokens. Outputs: `token` int32 and `logprob` float32
+    `[rows]`, the tokens that follow; `logits` float32 `[rows, vocabulary]`; and the slabs, as
+    `kept0` and so on.
 
     Args:
         cache: The dtype of the cache.
@@ -55,8 +59,7 @@ class DecoderGraph:
             ModelError: A tensor is missing, or has another shape.
             UnsupportedError: The activation is not known.
         """
-        decoder, build = self.decoder, self.build
-        inputs = [self.step, self.table, self.rows, *self.slabs]
+        decoder, build, slabs = self.decoder, self.build, list(self.slabs)
         hidden = self._embeddings()
         for layer in range(decoder.layers):
             hidden = self._layer(hidden, layer)
@@ -65,9 +68,31 @@ class DecoderGraph:
         head = "output" if "output.weight" in build.source else "token_embd"
         logits = build.linear(wanted, head, decoder.hidden, decoder.vocabulary)
         logits = build.scaled(logits, decoder.logit_scale, "output")
-        outputs = {"logits": build.capped(logits, decoder.final_softcap, "output")}
+        logits = build.capped(logits, decoder.final_softcap, "output")
+        asked, token, logprob = self._sampled(logits)
+        inputs = [self.step, self.table, self.rows, *asked, *slabs]
+        outputs = {"token": token, "logprob": logprob, "logits": logits}
         outputs |= {f"kept{s}": slab for s, slab in enumerate(self.slabs)}
         return build.graph(decoder.family, inputs, outputs.values(), list(outputs))
+
+    def _sampled(self, logits: Value) -> tuple[list[Value], Value, Value]:
+        """What SampleTokens is asked, the tokens that follow, and their log-probabilities.
+
+        A token is drawn by the number of its place, so that a text does not depend on others.
+        """
+        build, rows, words = self.build, symbol("rows"), ceil_div(self.decoder.vocabulary, 32)
+        biases = symbol("biases")
+        asked = [
+            build.input("settings", DType.FLOAT32, (rows, 8)),
+            build.input("limits", DType.INT32, (rows, 4)),
+            build.input("history", DType.INT32, (rows, symbol("history"))),
+            build.input("allowed", DType.UINT32, (rows, words)),
+            build.input("bias_ids", DType.INT32, (rows, biases)),
+            build.input("bias_values", DType.FLOAT32, (rows, biases)),
+        ]
+        place = build("sample", Gather(), self._column(_PLACE), self.rows)
+        token, logprob = build.all("sample", SampleTokens(), logits, *asked[:3], place, *asked[3:])
+        return asked, token, logprob
 
     def _embeddings(self) -> Value:
         decoder, build = self.decoder, self.build

@@ -1,0 +1,96 @@
+"""What the op SampleTokens is told for each sequence."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from clrt.generation.options import Sampling
+
+_WORD = (1 << 32) - 1
+
+
+@dataclass(eq=False)
+class TokenSampler:
+    """How the next token of one sequence is chosen.
+
+    Attributes:
+        sampling: What the user asked for.
+        vocabulary: How many tokens there are.
+        prompt: Tokens of the prompt: presence and frequency penalties do not count them.
+        seed: Of the draws; each place of a sequence has one of its own.
+        allowed: uint32 `[ceil(vocabulary / 32)]`: a bit per token that may follow; None for all.
+    """
+
+    sampling: Sampling
+    vocabulary: int
+    prompt: int = 0
+    seed: int = field(default=-1)
+    allowed: np.ndarray[Any, np.dtype[np.uint32]] | None = None
+
+    def __post_init__(self) -> None:
+        if self.seed < 0:
+            given = self.sampling.seed
+            self.seed = secrets.randbits(64) if given is None else given
+
+    @property
+    def has_history(self) -> bool:
+        """Whether tokens so far change what follows."""
+        s = self.sampling
+        return (s.repetition_penalty, s.presence_penalty, s.frequency_penalty) != (1, 0, 0)
+
+    @property
+    def changes(self) -> bool:
+        """Whether what the op is told differs from step to step."""
+        return self.has_history or self.allowed is not None
+
+    @property
+    def settings(self) -> list[float]:
+        """A row of the input `settings`."""
+        s = self.sampling
+        penalties = (s.repetition_penalty, s.presence_penalty, s.frequency_penalty)
+        return [s.temperature, s.top_p, s.min_p, s.typical_p, *penalties, self.prompt]
+
+
+def sampler_inputs(
+    samplers: Sequence[TokenSampler], texts: Sequence[Sequence[int]]
+) -> dict[str, np.ndarray[Any, Any]]:
+    """Inputs of SampleTokens, a row for each sampler.
+
+    Args:
+        texts: The tokens of each sequence so far.
+    """
+    rows = len(samplers)
+    words = -(-samplers[0].vocabulary // 32) if samplers else 1
+    used = [list(t) if s.has_history else [] for s, t in zip(samplers, texts, strict=True)]
+    biases = [s.sampling.logit_bias for s in samplers]
+    history = np.full((rows, _rounded(max(map(len, used), default=0))), -1, np.int32)
+    bias_ids = np.full((rows, _rounded(max(map(len, biases), default=0))), -1, np.int32)
+    bias_values = np.zeros(bias_ids.shape, np.float32)
+    allowed = np.full((rows, words), _WORD, np.uint32)
+    limits = np.zeros((rows, 4), np.uint32)
+    for row, (sampler, tokens, bias) in enumerate(zip(samplers, used, biases, strict=True)):
+        history[row, : len(tokens)] = tokens
+        bias_ids[row, : len(bias)] = list(bias)
+        bias_values[row, : len(bias)] = list(bias.values())
+        if sampler.allowed is not None:
+            allowed[row] = sampler.allowed
+        seed = sampler.seed
+        limits[row] = sampler.sampling.top_k, len(tokens), seed & _WORD, seed >> 32 & _WORD
+    return {
+        "settings": np.array([s.settings for s in samplers], np.float32).reshape(rows, 8),
+        "limits": limits.view(np.int32),
+        "history": history,
+        "allowed": allowed,
+        "bias_ids": bias_ids,
+        "bias_values": bias_values,
+    }
+
+
+def _rounded(count: int) -> int:
+    """A power of two that is at least a count: each number of columns has a plan."""
+    return 1 << max(count - 1, 0).bit_length()

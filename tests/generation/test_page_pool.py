@@ -1,0 +1,86 @@
+"""The pages of a cache: shared beginnings, growth, and what is forgotten."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from clrt.errors import OutOfMemoryError
+from clrt.generation.page_pool import NOTHING, PagePool
+from clrt.ops.attention.pages import PAGE
+
+
+def pool_of(*sizes: int) -> PagePool:
+    left = list(sizes)
+    return PagePool(lambda: left.pop(0) if left else 0)
+
+
+def filled(pool: PagePool, tokens: list[int]) -> list[int]:
+    """The pages of a sequence that ran through its tokens."""
+    pages, content = pool.beginning(tokens)
+    for first in range(len(pages) * PAGE, len(tokens), PAGE):
+        part = tokens[first : first + PAGE]
+        pages.append(pool.take())
+        if len(part) == PAGE:
+            content = pool.fill(pages[-1], content, part)
+    return pages
+
+
+def test_beginnings_are_shared() -> None:
+    pool = pool_of(8)
+    common = list(range(2 * PAGE))
+    first = filled(pool, [*common, 7, 8])
+    second = filled(pool, [*common, 9])
+    assert first[:2] == second[:2] and first[2] != second[2]
+    pool.release(first)
+    pool.release(second)
+    assert pool.in_use == 0
+    assert pool.beginning([*common, 1])[0] == first[:2]
+
+
+def test_unused_content_goes_first_and_the_end_before_the_beginning() -> None:
+    pool = pool_of(4)
+    tokens = list(range(3 * PAGE))
+    pages = filled(pool, tokens)
+    pool.release(pages)
+    assert {pool.take(), pool.take()} == {3, pages[2]}
+    assert pool.beginning(tokens)[0] == pages[:2]
+
+
+def test_a_page_in_use_is_never_taken() -> None:
+    pool = pool_of(2, 1)
+    pages = filled(pool, list(range(2 * PAGE)))
+    assert pool.take() not in pages
+    with pytest.raises(OutOfMemoryError, match="no room for more than 96 tokens"):
+        pool.take()
+
+
+def test_what_is_found_holds_the_tokens() -> None:
+    """Sequences come and go at random; each page that is found has what it should."""
+    rng = random.Random(3)
+    pool = pool_of(6, 6, 12)
+    holds: dict[int, tuple[int, ...]] = {}
+    running: list[list[int]] = []
+    for _ in range(3000):
+        if running and (len(running) > 4 or rng.random() < 0.5):
+            pool.release(running.pop(rng.randrange(len(running))))
+            continue
+        tokens = [rng.randrange(2) for _ in range(4) for _ in range(1)]
+        tokens = [t for t in tokens for _ in range(PAGE)][: rng.randrange(1, 4 * PAGE)]
+        pages, content = pool.beginning(tokens)
+        for index, page in enumerate(pages):
+            assert holds[page] == tuple(tokens[: (index + 1) * PAGE])
+        for first in range(len(pages) * PAGE, len(tokens), PAGE):
+            part = tokens[first : first + PAGE]
+            page = pool.take()
+            assert all(page not in other for other in running) and page not in pages
+            pages.append(page)
+            holds[page] = tuple(tokens[: first + len(part)])
+            if len(part) == PAGE:
+                content = pool.fill(page, content, part)
+        running.append(pages)
+    for pages in running:
+        pool.release(pages)
+    pool.clear()
+    assert pool.in_use == 0 and pool.beginning([0] * PAGE) == ([], NOTHING)
