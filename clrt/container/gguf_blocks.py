@@ -17,7 +17,7 @@ import ml_dtypes
 import numpy as np
 
 from clrt.container import gguf_unpack as unpack
-from clrt.container.gguf_unpack import SIGNED, SIGNED_FIVE_BITS, Bytes, Floats, Parts
+from clrt.container.gguf_unpack import SIGNED, SIGNED_FIVE_BITS, Bytes, Floats, Unpacked
 
 # Elements that are unpacked at once: what lies between bytes and floats stays in the caches.
 _CHUNK_ELEMS = 1 << 18
@@ -54,7 +54,7 @@ class Coding:
     bits: int
     block: int
     zero: int
-    unpack: Callable[[Bytes], Parts]
+    unpack: Callable[[Bytes], Unpacked]
 
 
 @dataclass(frozen=True)

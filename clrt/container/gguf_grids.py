@@ -20,7 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 
-class _Grid(NamedTuple):
+class _PackedGrid(NamedTuple):
     """Attributes:
     values: What a coordinate can be, ascending.
     size: Coordinates per point.
@@ -34,8 +34,8 @@ class _Grid(NamedTuple):
 
 # Those of IQ1_S, and so the levels of both IQ1 types, are eight times as large as llama.cpp has
 # them: it adds or takes away 1/8.
-_GRIDS: Mapping[str, _Grid] = {
-    "IQ1_S": _Grid(
+_GRIDS: Mapping[str, _PackedGrid] = {
+    "IQ1_S": _PackedGrid(
         (-8, 0, 8),
         8,
         b"eNotUkFLnEcYfneq4XVMZWM/QXJ696ux01kR6y3pZZFdWPRiQvIHPNm0SMk5TT4nu+mX2RRCILQ0l3EwyTgNq/FQtp+w"
@@ -50,7 +50,7 @@ _GRIDS: Mapping[str, _Grid] = {
         b"cH0hFIl5X/Qdu2YsYp6MjkENnabMexVdOwOznuETyH9Y/j/l/lBp9fyIACBw8Yw6loGqDoiDCM7NVbrdcKynMB3DVPAS"
         b"hkmwzLoLc+8B4wUZaQ==",
     ),
-    "IQ2_XXS": _Grid(
+    "IQ2_XXS": _PackedGrid(
         (8, 25, 43),
         8,
         b"eNp1UkuqxDAMk8Hdq5B3Hwd6gG7m/ld5tvPt0BENpLHkSG4/f+XDq1ZouUAAaigwxA64afWEFLXbz718+LoBQVCqn5eS"
@@ -58,7 +58,7 @@ _GRIDS: Mapping[str, _Grid] = {
         b"792/MWkMozOpYEUGZTWnjKHk4pUeVVKiD+3yaLJ11MlR6vJsezlRkya9ZIuWJs+Vsrxm3zJ8I6bZP4XaFM4G+dvYCpk3"
         b"5szlEWu/YcUTjjHsvjFmaK+qB/ijNp18T/Nl/wr9TfsHxl0VIw==",
     ),
-    "IQ2_XS": _Grid(
+    "IQ2_XS": _PackedGrid(
         (8, 25, 43),
         8,
         b"eNpdUVuuhTAIHBL6j4nuhyb2vyZ2/1s5PFr13uYcxQLDzDDGuEarR6N7jN6qFMJ9iVYGEbqnDtoZlkIhZkArpNjLfqNs"
@@ -67,7 +67,7 @@ _GRIDS: Mapping[str, _Grid] = {
         b"iNPq30xqNOkvCWeIZyg+If0x2t8iIbnQwY7bDyOfokOFu1z32/oVuavEmHEw5Vjp7gI+vAKcOd2IzVCwoLfAQE4LqnxJ"
         b"7h+iL1v+XMoqbTQn0uOl7msKr70o/h/N4W2uYLIu79Po/gBOsClJ",
     ),
-    "IQ2_S": _Grid(
+    "IQ2_S": _PackedGrid(
         (8, 25, 43),
         8,
         b"eNptUl2KBiEMa0HfK+h9KozvCvb+V9m0OrvfsivD/MXEJGpmy4a1XPAyh9Xc6l4yLVEpeAwza3usaVZxAVJAq6YppM2c"
@@ -77,7 +77,7 @@ _GRIDS: Mapping[str, _Grid] = {
         b"ZHDnVx3K2c/KMLms2JRQPAfAKf90WOQ7NiDh02sg9DEwGad3h46fCTlhJKkX/TCtK8h6O/yVGdg1ylcNv5Ur35q+ALm8"
         b"Vh4=",
     ),
-    "IQ3_XXS": _Grid(
+    "IQ3_XXS": _PackedGrid(
         (4, 12, 20, 28, 36, 44, 52, 62),
         4,
         b"eNpNUTEOwjAMPFuxVGUKQ/eKCfGKdGCHH0WdEK9g5Jn4nKZwVdUmPt+dk/llmoBLtrNpgcxqL2xYNlvgEExopeGyAckf"
@@ -85,7 +85,7 @@ _GRIDS: Mapping[str, _Grid] = {
         b"UmVXQJrvrAzPhsIYUZoYzGd743mEKqQLVncbdJqUEUMGcbH932U9l6yoo4HjpLQ7QEI8ddpIhIPI7z1ctL8Nw3X9CxXS"
         b"e8Mevst9ZNxL7bIcM/FIRlwNpv2O7piB+AIWuhT2",
     ),
-    "IQ3_S": _Grid(
+    "IQ3_S": _PackedGrid(
         (1, 3, 5, 7, 9, 11, 13, 15),
         4,
         b"eNotUcFKw0AQfTPMwmZPuyHiNd1GqPmKrdSDeimC+DtpqdD2luIHiFYE+5PObpzDwLw3897b5Od1br+dOV3PD9EjytdD"

@@ -1,6 +1,6 @@
 """How the block types of GGUF pack their elements, one function per type.
 
-Each takes blocks, a byte array [blocks, bytes per block], and returns `Parts`.
+Each takes blocks, a byte array [blocks, bytes per block], and returns `Unpacked`.
 
 Source: llama.cpp, ggml/src/ggml-common.h (the structs) and ggml-quants.c (`dequantize_row_*`).
 """
@@ -32,7 +32,7 @@ _FOUR, _SIX = np.uint8(4), np.uint8(6)
 _FOUR_BITS, _SIX_BITS = np.uint8(15), np.uint8(63)
 
 
-class Parts(NamedTuple):
+class Unpacked(NamedTuple):
     """What blocks hold.
 
     Attributes:
@@ -77,59 +77,59 @@ def _joined(low: Bytes, high: Bytes, bits: int) -> Bytes:
     return np.bitwise_or(low, np.left_shift(high, np.uint8(bits)))
 
 
-def q1_0(blocks: Bytes) -> Parts:
+def q1_0(blocks: Bytes) -> Unpacked:
     d, bits = _split(blocks, 2)
-    return Parts(_narrow(bits, 1, 1) << np.uint8(1), _halves(d))
+    return Unpacked(_narrow(bits, 1, 1) << np.uint8(1), _halves(d))
 
 
-def q4_0(blocks: Bytes) -> Parts:
+def q4_0(blocks: Bytes) -> Unpacked:
     d, low = _split(blocks, 2)
-    return Parts(_narrow(low, 4, 16), _halves(d))
+    return Unpacked(_narrow(low, 4, 16), _halves(d))
 
 
-def q4_1(blocks: Bytes) -> Parts:
+def q4_1(blocks: Bytes) -> Unpacked:
     d, m, low = _split(blocks, 2, 2)
-    return Parts(_narrow(low, 4, 16), _halves(d), -_halves(m))
+    return Unpacked(_narrow(low, 4, 16), _halves(d), -_halves(m))
 
 
-def q5_0(blocks: Bytes) -> Parts:
+def q5_0(blocks: Bytes) -> Unpacked:
     d, high, low = _split(blocks, 2, 4)
-    return Parts(_joined(_narrow(low, 4, 16), _narrow(high, 1, 1), 4), _halves(d))
+    return Unpacked(_joined(_narrow(low, 4, 16), _narrow(high, 1, 1), 4), _halves(d))
 
 
-def q5_1(blocks: Bytes) -> Parts:
+def q5_1(blocks: Bytes) -> Unpacked:
     d, m, rest = _split(blocks, 2, 2)
     high, low = _split(rest, 4)
-    return Parts(_joined(_narrow(low, 4, 16), _narrow(high, 1, 1), 4), _halves(d), -_halves(m))
+    return Unpacked(_joined(_narrow(low, 4, 16), _narrow(high, 1, 1), 4), _halves(d), -_halves(m))
 
 
-def q8_0(blocks: Bytes) -> Parts:
+def q8_0(blocks: Bytes) -> Unpacked:
     d, signed = _split(blocks, 2)
-    return Parts(signed ^ np.uint8(SIGNED), _halves(d))
+    return Unpacked(signed ^ np.uint8(SIGNED), _halves(d))
 
 
-def q8_1(blocks: Bytes) -> Parts:
+def q8_1(blocks: Bytes) -> Unpacked:
     d, _sum, signed = _split(blocks, 2, 2)
-    return Parts(signed ^ np.uint8(SIGNED), _halves(d))
+    return Unpacked(signed ^ np.uint8(SIGNED), _halves(d))
 
 
-def q8_k(blocks: Bytes) -> Parts:
+def q8_k(blocks: Bytes) -> Unpacked:
     d, signed, _sums = _split(blocks, 4, 256)
-    return Parts(signed ^ np.uint8(SIGNED), d.view("<f4").astype(np.float32))
+    return Unpacked(signed ^ np.uint8(SIGNED), d.view("<f4").astype(np.float32))
 
 
-def q2_k(blocks: Bytes) -> Parts:
+def q2_k(blocks: Bytes) -> Unpacked:
     scales, low, d, m = _split(blocks, 16, 64, 2)
-    return Parts(
+    return Unpacked(
         _narrow(low, 2, 32), _halves(d) * (scales & _FOUR_BITS), _halves(m) * (scales >> _FOUR)
     )
 
 
-def q3_k(blocks: Bytes) -> Parts:
+def q3_k(blocks: Bytes) -> Unpacked:
     high, low, scales, d = _split(blocks, 32, 64, 12)
     six = _joined(_narrow(scales[:, :8], 4, 8), _narrow(scales[:, 8:], 2, 4), 4)
     levels = _joined(_narrow(low, 2, 32), _narrow(high, 1, 32), 2)
-    return Parts(levels, _halves(d) * (six.view(np.int8) - np.int8(32)))
+    return Unpacked(levels, _halves(d) * (six.view(np.int8) - np.int8(32)))
 
 
 def _scales_and_minima(packed: Bytes) -> tuple[Bytes, Bytes]:
@@ -140,38 +140,38 @@ def _scales_and_minima(packed: Bytes) -> tuple[Bytes, Bytes]:
     return np.hstack(scales), np.hstack(minima)
 
 
-def q4_k(blocks: Bytes) -> Parts:
+def q4_k(blocks: Bytes) -> Unpacked:
     d, m, packed, low = _split(blocks, 2, 2, 12)
     scales, minima = _scales_and_minima(packed)
-    return Parts(_narrow(low, 4, 32), _halves(d) * scales, _halves(m) * minima)
+    return Unpacked(_narrow(low, 4, 32), _halves(d) * scales, _halves(m) * minima)
 
 
-def q5_k(blocks: Bytes) -> Parts:
+def q5_k(blocks: Bytes) -> Unpacked:
     d, m, packed, high, low = _split(blocks, 2, 2, 12, 32)
     scales, minima = _scales_and_minima(packed)
     levels = _joined(_narrow(low, 4, 32), _narrow(high, 1, 32), 4)
-    return Parts(levels, _halves(d) * scales, _halves(m) * minima)
+    return Unpacked(levels, _halves(d) * scales, _halves(m) * minima)
 
 
-def q6_k(blocks: Bytes) -> Parts:
+def q6_k(blocks: Bytes) -> Unpacked:
     low, high, scales, d = _split(blocks, 128, 64, 16)
     levels = _joined(_narrow(low, 4, 64), _narrow(high, 2, 32), 4)
-    return Parts(levels, _halves(d) * scales.view(np.int8))
+    return Unpacked(levels, _halves(d) * scales.view(np.int8))
 
 
-def tq1_0(blocks: Bytes) -> Parts:
+def tq1_0(blocks: Bytes) -> Unpacked:
     """A byte holds five digits of base 3, as a fraction of 256; the last ones hold four."""
     powers = np.array([1, 3, 9, 27, 81], np.uint8)
     first, second, third, d = _split(blocks, 32, 16, 4)
     fields = ((first, 5), (second, 5), (third, 4))
     runs = [(f[:, None] * powers[:n, None]).reshape(len(f), -1) for f, n in fields]
     digits = np.hstack(runs).astype(np.uint16) * np.uint16(3) >> 8
-    return Parts(digits.astype(np.uint8), _halves(d))
+    return Unpacked(digits.astype(np.uint8), _halves(d))
 
 
-def tq2_0(blocks: Bytes) -> Parts:
+def tq2_0(blocks: Bytes) -> Unpacked:
     low, d = _split(blocks, 64)
-    return Parts(_narrow(low, 2, 32), _halves(d))
+    return Unpacked(_narrow(low, 2, 32), _halves(d))
 
 
 def _e8m0() -> Floats:
@@ -191,25 +191,27 @@ def _ue4m3() -> Floats:
 _E8M0, _UE4M3 = _e8m0(), _ue4m3()
 
 
-def mxfp4(blocks: Bytes) -> Parts:
+def mxfp4(blocks: Bytes) -> Unpacked:
     exponent, low = _split(blocks, 1)
-    return Parts(_E2M1_LEVELS[_narrow(low, 4, 16)], _E8M0[exponent])
+    return Unpacked(_E2M1_LEVELS[_narrow(low, 4, 16)], _E8M0[exponent])
 
 
-def nvfp4(blocks: Bytes) -> Parts:
+def nvfp4(blocks: Bytes) -> Unpacked:
     scales, low = _split(blocks, 4)
-    return Parts(_E2M1_LEVELS[_narrow(low, 4, 8)], _UE4M3[scales])
+    return Unpacked(_E2M1_LEVELS[_narrow(low, 4, 8)], _UE4M3[scales])
 
 
-def iq4_nl(blocks: Bytes) -> Parts:
+def iq4_nl(blocks: Bytes) -> Unpacked:
     d, low = _split(blocks, 2)
-    return Parts(_IQ4_LEVELS[_narrow(low, 4, 16)], _halves(d))
+    return Unpacked(_IQ4_LEVELS[_narrow(low, 4, 16)], _halves(d))
 
 
-def iq4_xs(blocks: Bytes) -> Parts:
+def iq4_xs(blocks: Bytes) -> Unpacked:
     d, high, scales, low = _split(blocks, 2, 2, 4)
     six = _joined(_narrow(scales, 4, 1), _narrow(high, 2, 1), 4)
-    return Parts(_IQ4_LEVELS[_narrow(low, 4, 16)], _halves(d) * (six.view(np.int8) - np.int8(32)))
+    return Unpacked(
+        _IQ4_LEVELS[_narrow(low, 4, 16)], _halves(d) * (six.view(np.int8) - np.int8(32))
+    )
 
 
 def _gridded(name: str, index: NDArray[Any], negative: Bytes, zero: int) -> Bytes:
@@ -234,44 +236,44 @@ def _signs_and_scales(words: NDArray[np.uint32]) -> tuple[Bytes, Floats]:
     return signs()[index].reshape(len(words), -1), scales
 
 
-def iq2_xxs(blocks: Bytes) -> Parts:
+def iq2_xxs(blocks: Bytes) -> Unpacked:
     d, rest = _split(blocks, 2)
     pairs = rest.reshape(len(rest), 8, 8)
     words = np.ascontiguousarray(pairs[:, :, 4:]).view("<u4")[:, :, 0]
     negative, scales = _signs_and_scales(words)
     levels = _gridded("IQ2_XXS", pairs[:, :, :4].reshape(len(rest), -1), negative, SIGNED)
-    return Parts(levels, _halves(d) * scales * np.float32(0.25))
+    return Unpacked(levels, _halves(d) * scales * np.float32(0.25))
 
 
 def _quarter_scales(d: Bytes, packed: Bytes) -> Floats:
     return _halves(d) * (np.float32(0.5) + _narrow(packed, 4, 1)) * np.float32(0.25)
 
 
-def iq2_xs(blocks: Bytes) -> Parts:
+def iq2_xs(blocks: Bytes) -> Unpacked:
     d, indices, packed = _split(blocks, 2, 64)
     codes = indices.view("<u2")
     levels = _gridded("IQ2_XS", codes & np.uint16(511), signs()[codes >> 9], SIGNED)
-    return Parts(levels, _quarter_scales(d, packed))
+    return Unpacked(levels, _quarter_scales(d, packed))
 
 
-def iq2_s(blocks: Bytes) -> Parts:
+def iq2_s(blocks: Bytes) -> Unpacked:
     d, low, negative, high, packed = _split(blocks, 2, 32, 32, 8)
     index = low | _narrow(high, 2, 1).astype(np.uint16) << 8
-    return Parts(_gridded("IQ2_S", index, negative, SIGNED), _quarter_scales(d, packed))
+    return Unpacked(_gridded("IQ2_S", index, negative, SIGNED), _quarter_scales(d, packed))
 
 
-def iq3_xxs(blocks: Bytes) -> Parts:
+def iq3_xxs(blocks: Bytes) -> Unpacked:
     d, index, rest = _split(blocks, 2, 64)
     negative, scales = _signs_and_scales(rest.view("<u4"))
     levels = _gridded("IQ3_XXS", index, negative, SIGNED)
-    return Parts(levels, _halves(d) * scales * np.float32(0.5))
+    return Unpacked(levels, _halves(d) * scales * np.float32(0.5))
 
 
-def iq3_s(blocks: Bytes) -> Parts:
+def iq3_s(blocks: Bytes) -> Unpacked:
     d, low, high, negative, packed = _split(blocks, 2, 64, 8, 32)
     index = low | _narrow(high, 1, 1).astype(np.uint16) << 8
     levels = _gridded("IQ3_S", index, negative, SIGNED_FIVE_BITS)
-    return Parts(levels, _halves(d) * (2 * _narrow(packed, 4, 1) + 1))
+    return Unpacked(levels, _halves(d) * (2 * _narrow(packed, 4, 1) + 1))
 
 
 def _shifted(index: NDArray[Any], negative: NDArray[Any]) -> Bytes:
@@ -286,17 +288,17 @@ def _shifted(index: NDArray[Any], negative: NDArray[Any]) -> Bytes:
     return levels.reshape(len(index), -1)
 
 
-def iq1_s(blocks: Bytes) -> Parts:
+def iq1_s(blocks: Bytes) -> Unpacked:
     d, low, rest = _split(blocks, 2, 32)
     words = rest.view("<u2")
     high = words[:, :, None] >> np.array([0, 3, 6, 9], np.uint16) & np.uint16(7)
     index = low | high.reshape(low.shape) << 8
     scales = _halves(d) * (2 * (words >> 12 & np.uint16(7)) + 1)
     negative = np.repeat(words & np.uint16(0x8000), 4, axis=1)
-    return Parts(_shifted(index, negative), scales * np.float32(0.125))
+    return Unpacked(_shifted(index, negative), scales * np.float32(0.125))
 
 
-def iq1_m(blocks: Bytes) -> Parts:
+def iq1_m(blocks: Bytes) -> Unpacked:
     """The float16 scale of a block lies in the top bits of four words."""
     low, rest, packed = _split(blocks, 32, 16)
     words = packed.view("<u2")
@@ -306,4 +308,4 @@ def iq1_m(blocks: Bytes) -> Parts:
     scales = _halves(d) * (2 * three.reshape(len(words), -1) + 1)
     high = _narrow(rest, 4, 1)
     index = low | (high & np.uint16(7)) << 8
-    return Parts(_shifted(index, high & 8), scales * np.float32(0.125))
+    return Unpacked(_shifted(index, high & 8), scales * np.float32(0.125))

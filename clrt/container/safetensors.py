@@ -13,9 +13,10 @@ import json
 import math
 import stat
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import ml_dtypes
 import numpy as np
@@ -88,25 +89,11 @@ def read_header(file: Path) -> Header:
     Raises:
         ModelError: The file is damaged, or a Git LFS pointer.
     """
-    try:
-        status = file.stat()
-        size = status.st_size
-        if not stat.S_ISREG(status.st_mode) and not stat.S_ISDIR(status.st_mode):
-            raise ModelError(f"'{file}' is a pipe or a device; models are read from files.")
-        with file.open("rb") as stream:
-            start = stream.read(len(_LFS_MARK))
-            if start == _LFS_MARK:
-                raise ModelError(
-                    f"{file} is a Git LFS pointer and not the weights; run 'git lfs pull' "
-                    "beside it."
-                )
-            length = int.from_bytes(start[:8], "little")
-            if size < 8 or length > min(size - 8, MAX_HEADER_BYTES):
-                raise damaged(file, "it is shorter than its header says")
-            stream.seek(8)
-            text = stream.read(length)
-    except OSError as error:
-        raise ModelError(f"'{file}' cannot be read: {error.strerror}.") from error
+    with open_weights(file) as (stream, size):
+        length = int.from_bytes(stream.read(8), "little")
+        if size < 8 or length > min(size - 8, MAX_HEADER_BYTES):
+            raise damaged(file, "it is shorter than its header says")
+        text = stream.read(length)
     try:
         header = parse_json(text)
         if not isinstance(header, dict):
@@ -119,6 +106,29 @@ def read_header(file: Path) -> Header:
         raise damaged(file, f"its header cannot be read, {error!r}") from error
     _check_ranges(file, tensors, 8 + length, size)
     return Header(file, tensors, metadata, 8 + length)
+
+
+@contextmanager
+def open_weights(file: Path) -> Iterator[tuple[BinaryIO, int]]:
+    """A file of weights, open at its start, and its size.
+
+    Raises:
+        ModelError: It cannot be read, or is a pipe, a device or a Git LFS pointer.
+    """
+    try:
+        status = file.stat()
+        if not stat.S_ISREG(status.st_mode) and not stat.S_ISDIR(status.st_mode):
+            raise ModelError(f"'{file}' is a pipe or a device; models are read from files.")
+        with file.open("rb") as stream:
+            if stream.read(len(_LFS_MARK)) == _LFS_MARK:
+                raise ModelError(
+                    f"{file} is a Git LFS pointer and not the weights; run 'git lfs pull' "
+                    "beside it."
+                )
+            stream.seek(0)
+            yield stream, status.st_size
+    except OSError as error:
+        raise ModelError(f"'{file}' cannot be read: {error.strerror}.") from error
 
 
 def damaged(file: Path, why: str) -> ModelError:
