@@ -20,11 +20,11 @@ from typing import NoReturn
 
 import numpy as np
 
-from clrt.container.gguf_blocks import BLOCK_TYPES, BlockType
 from clrt.container.gguf_metadata import Cursor, Metadata, read_metadata
-from clrt.container.gguf_unpack import Bytes, Floats
 from clrt.container.safetensors import damaged, open_weights
 from clrt.errors import ModelError, UnsupportedError
+from clrt.kernels.gguf_blocks import BLOCK_TYPES, BlockType
+from clrt.kernels.gguf_unpack import Bytes, Floats
 
 _MAGIC = b"GGUF"
 _VERSIONS = (2, 3)

@@ -12,7 +12,7 @@ class MatrixShape:
 
     Attributes:
         operands, sums: Dtypes.
-        instructions: By what kernels reach it: "amx", "mma", "wmma", "mfma", "dpas".
+        instructions: By what kernels reach it: "amx", "vnni", "mma", "wmma", "mfma", "dpas".
     """
 
     rows: int
@@ -28,6 +28,8 @@ class MatrixShape:
 
 
 AMX_BFLOAT16 = MatrixShape(16, 16, 32, "bfloat16", "float32", "amx")
+# A number of 8 bits without a sign by one with a sign, four of each at a time.
+VNNI_INT8 = MatrixShape(1, 16, 4, "int8", "int32", "vnni")
 
 
 @dataclass(frozen=True)

@@ -14,12 +14,12 @@ from clrt.generation.page_pool import NOTHING, PagePool
 from clrt.generation.sampler import TokenSampler, sampler_inputs
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph
+from clrt.kernels.spec import ceil_div
 from clrt.model import Model, load
 from clrt.ops.attention.pages import PAGE, SLABS
 from clrt.runs.state import State
 from clrt.runtime.devices import DeviceInfo
 from clrt.runtime.tensors import DeviceTensor
-from clrt.kernels.spec import ceil_div
 
 # Tokens of a prompt that are run at once, at most; the rest waits for the next step.
 CHUNK = 512

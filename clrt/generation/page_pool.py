@@ -19,9 +19,9 @@ NOTHING = 0  # in front of a sequence's first page
 class PagePool:
     """The pages of a cache, by number.
 
-    A page that is full belongs to all sequences that begin with its tokens; so what two prompts have
-    in common is computed once. When its last sequence ends it keeps its content until its room is
-    needed, the longest unused first.
+    A page that is full belongs to all sequences that begin with its tokens; so what two prompts
+    have in common is computed once. When its last sequence ends it keeps its content until its room
+    is needed, the longest unused first.
 
     Args:
         grow: Makes room for more pages and says how many; 0 where there is none.

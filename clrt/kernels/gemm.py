@@ -7,14 +7,15 @@ from dataclasses import replace
 from typing import Any, TypeAlias
 
 from clrt.device import requires
-from clrt.device.caps import DeviceCaps
+from clrt.device.caps import VNNI_INT8, DeviceCaps
 from clrt.device.requires import Requires
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
 from clrt.kernels.cost import PLAIN, Work, work_of
 from clrt.kernels.gemm_cpu import emit_cpu
+from clrt.kernels.levels import WIDTH
 from clrt.kernels.product import Product, merge
-from clrt.kernels.spec import KernelSpec, Launch, ceil_div, launch
+from clrt.kernels.spec import KernelSpec, Launch, ceil_div, clamp, launch, round_up
 from clrt.kernels.tiles import is_whole, tile, width
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import (
@@ -38,6 +39,10 @@ BLOCKS = tuned(
     T_MB=16,
     T_KC=128,
 )
+LEVELS = tuned("gemm_levels_cpu", {"T_VW": (4, 8, 16)}, T_VW=8)
+# Rows of a work-group of `gemm_levels_cpu` at most, and work-groups for each core.
+_LEVELS_ROWS = 32
+_LEVELS_GROUPS = 4
 GPU = tuned(
     "gemm_gpu",
     {"T_RM": (2, 4, 8), "T_RN": (2, 4, 8), "T_TK": (8, 16, 32)},
@@ -46,7 +51,7 @@ GPU = tuned(
     T_TK=16,
 )
 _GPU_SIDE = 16
-_GPU_TILES = replace(requires.GPU, work_group_size=_GPU_SIDE**2)
+GPU_TILES = replace(requires.GPU, work_group_size=_GPU_SIDE**2)
 
 
 def reject_any(node: Node, caps: DeviceCaps) -> str | None:
@@ -79,6 +84,53 @@ def emit_blocks_cpu(product: Product, ctx: Lowering) -> list[Launch]:
     size = (chunks * ceil_div(product.n, width(tunables)) * product.batches,)
     kernel = KernelSpec.of("matmul/gemm_blocks_cpu.cl", "gemm_blocks_cpu", **defines)
     return [*launches, launch(kernel, size, (1,), product.flops, **args)]
+
+
+def reject_levels(node: Node, caps: DeviceCaps) -> str | None:
+    """Why `emit_levels_cpu` does not hold: in C it is for simulators only."""
+    if VNNI_INT8 not in caps.matrix_shapes and not caps.simulator:
+        return f"needs {VNNI_INT8}"
+    return reject_but_float32(node, caps)
+
+
+def emit_levels_cpu(product: Product, ctx: Lowering) -> list[Launch]:
+    """As `emit_cpu`, for a B of few bits, with A quantised to 8 bits; A is whole rows.
+
+    Raises:
+        UnsupportedError: As `emit_cpu`.
+    """
+    product.epilogue.check_vectors()
+    if product.is_empty:
+        return []
+    launches, product = merge(product, ctx)
+    levels = product.levels
+    assert levels is not None
+    tunables = ctx.tunables(LEVELS)
+    height, columns = _levels_shares(product, ctx.caps)
+    groups = ceil_div(product.m, height) * ceil_div(product.n, columns) * product.batches
+    defines = {
+        **levels.defines,
+        **product.epilogue.defines,
+        "T_VW": tunables["T_VW"],
+        "S_N_WHOLE": int(is_whole(product, tunables["T_VW"])),
+        "DOTS": int(VNNI_INT8 in ctx.caps.matrix_shapes),
+    }
+    kernel = KernelSpec.of("matmul/gemm_levels_cpu.cl", "gemm_levels_cpu", **defines)
+    records = ctx.scratch(groups * levels.row_records(height), DType.UINT8)
+    args = product.args | product.epilogue.args | {"b": levels.packed, "records": records}
+    args |= {"height": height, "columns": columns}
+    return [*launches, launch(kernel, (groups,), (1,), product.flops, **args)]
+
+
+def _levels_shares(product: Product, caps: DeviceCaps) -> tuple[int, int]:
+    """Rows and columns of a work-group: each quantises its rows, so that it has all columns where
+    there are rows enough for all cores.
+    """
+    wanted = _LEVELS_GROUPS * caps.compute_units
+    height = min(product.m, _LEVELS_ROWS)
+    stripes = ceil_div(product.m, height) * product.batches
+    spans = clamp(ceil_div(wanted, stripes), 1, ceil_div(product.n, WIDTH))
+    return height, round_up(ceil_div(product.n, spans), WIDTH)
 
 
 def emit_gpu(product: Product, ctx: Lowering) -> list[Launch]:
@@ -160,7 +212,7 @@ def variants(
             f"{prefix}gemm_gpu",
             lowered(emit_gpu),
             both(reject_but_float32),
-            _GPU_TILES,
+            GPU_TILES,
             work=work,
         ),
         Variant(f"{prefix}gemm_any", lowered(emit_any), both(reject_any), speed=PLAIN, work=work),

@@ -13,6 +13,7 @@ from clrt.ir.dims import Shape, same, same_shape
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Value
 from clrt.kernels.blocks import Blocks
+from clrt.kernels.levels import DotWeights
 from clrt.kernels.spec import BufferArg, Launch, Scratch, TensorRows, number_inputs, numbered
 from clrt.kernels.strided import collapse, contiguous_strides, copy_launches
 from clrt.kernels.variant import Lowering, PartLowering
@@ -135,7 +136,8 @@ class Product:
     Attributes:
         accumulator: The C type of the sum.
         b_dtype: Of B, where it is not `dtype`: weights in 16 bits.
-        blocks: B of few bits; `b` is then not read.
+        blocks, levels: B of few bits, as kernels read it that compute with floats, and with
+            integers; `b` is then not read.
         y_offset: Elements of y before the first one of this product.
         flops: For the profile.
     """
@@ -153,6 +155,7 @@ class Product:
     y_offset: int = 0
     b_dtype: DType | None = None
     blocks: Blocks | None = None
+    levels: DotWeights | None = None
 
     @property
     def right(self) -> DType:

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import TypeAlias
 
 from clrt.collector import without_full_collections
-from clrt.device.caps import DeviceCaps
+from clrt.device.caps import VNNI_INT8, DeviceCaps
 from clrt.ir.graph import Graph
 from clrt.ops.base import all_graphs
 from clrt.passes.canonicalize_views import SimplifyTransposes
@@ -24,6 +24,7 @@ from clrt.passes.pipeline import (
     clean_up,
 )
 from clrt.passes.report import PassReport
+from clrt.passes.round_activations import RoundActivations
 from clrt.passes.sink_transpose import SinkTranspose
 from clrt.passes.sub_pixels import UseSubPixels
 
@@ -33,6 +34,10 @@ ForDevice: TypeAlias = Callable[[DeviceCaps], "Pass | None"]
 def _narrow_weights(caps: DeviceCaps) -> Pass | None:
     """Every device's kernels of products read 16 bits as they are and sum in float32."""
     return NarrowWeights()
+
+
+def _round_activations(caps: DeviceCaps) -> Pass | None:
+    return RoundActivations() if VNNI_INT8 in caps.matrix_shapes else None
 
 
 def _use_sub_pixels(caps: DeviceCaps) -> Pass | None:
@@ -46,6 +51,7 @@ def _use_channels_last(caps: DeviceCaps) -> Pass | None:
 # In order. Each gives a pass for a device, or None where it has nothing to do there.
 PREPARE: tuple[ForDevice, ...] = (
     _narrow_weights,  # precision: products read what loses nothing in half the bytes
+    _round_activations,  # precision: dots of bytes, where the model allows them
     _use_sub_pixels,  # ConvTranspose as a convolution, which has the better kernels there
     _use_channels_last,  # layout: CPUs read windows as whole vectors of channels
 )

@@ -1,4 +1,7 @@
-"""The matrix unit of this machine's CPU, which a process must ask the system for."""
+"""What this machine's CPU multiplies at once: dots of bytes, and the matrix unit.
+
+For that one a process must ask the system.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,10 @@ import sys
 from functools import cache
 from pathlib import Path
 
-from clrt.device.caps import AMX_BFLOAT16, MatrixShape
+from clrt.device.caps import AMX_BFLOAT16, VNNI_INT8, MatrixShape
 
-_FLAGS = {"amx_tile", "amx_bf16"}
+_UNIT = {"amx_tile", "amx_bf16"}
+_DOTS = {"avx512f", "avx512bw", "avx512vl", "avx512_vnni"}
 # Of Linux on x86-64: the system call arch_prctl, what it is asked for, and for which registers.
 _ARCH_PRCTL, _ARCH_REQ_XCOMP_PERM, _XTILEDATA = 158, 0x1023, 18
 
@@ -27,7 +31,13 @@ def matrix_shapes() -> frozenset[MatrixShape]:
         flags = set(Path("/proc/cpuinfo").read_text("utf-8").split())
     except OSError:
         return frozenset()
-    if not flags >= _FLAGS:
-        return frozenset()
-    refused = ctypes.CDLL(None).syscall(_ARCH_PRCTL, _ARCH_REQ_XCOMP_PERM, _XTILEDATA)
-    return frozenset() if refused else frozenset({AMX_BFLOAT16})
+    found = {VNNI_INT8} if flags >= _DOTS else set()
+    if flags >= _UNIT and not _refused():
+        found.add(AMX_BFLOAT16)
+    return frozenset(found)
+
+
+def _refused() -> bool:
+    """Whether the system keeps the matrix unit's registers from this process."""
+    refused: int = ctypes.CDLL(None).syscall(_ARCH_PRCTL, _ARCH_REQ_XCOMP_PERM, _XTILEDATA)
+    return bool(refused)

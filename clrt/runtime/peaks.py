@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from clrt.device.caps import AMX_BFLOAT16
 from clrt.kernels.spec import KernelSpec
 from clrt.runtime.driver import cl
 from clrt.runtime.session import Session
@@ -195,7 +196,7 @@ def peaks_of(session: Session) -> Peaks:
             copies = kernel_copy(session, *buffers), buffer_copy(session, *buffers)
             gbs = max(_speed(session, probe, _SECONDS) for probe in copies)
             products = [multiply_adds(session)]
-            if session.device.caps.matrix_shapes:
+            if AMX_BFLOAT16 in session.device.caps.matrix_shapes:
                 products.append(unit_products(session))
             gflops = max(_speed(session, probe, _SECONDS) for probe in products)
             cached = _cached_speeds(session)
@@ -246,6 +247,9 @@ def _lanes(session: Session) -> int:
 
 def _kernel(session: Session, entry: str) -> cl.Kernel:
     caps = session.device.caps
-    macros = {"CONSECUTIVE": int(caps.is_cpu), "MATRIX_UNIT": int(bool(caps.matrix_shapes))}
+    macros = {
+        "CONSECUTIVE": int(caps.is_cpu),
+        "MATRIX_UNIT": int(AMX_BFLOAT16 in caps.matrix_shapes),
+    }
     spec = KernelSpec.of("device/peaks.cl", entry, LANES=_lanes(session), **macros)
     return session.programs.kernel(spec)

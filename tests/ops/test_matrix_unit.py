@@ -30,7 +30,7 @@ from tests.ops.test_split_product import (
 )
 
 # The simulator has the unit's C code.
-WITH_UNIT = [d for d in all_devices() if d.caps.matrix_shapes or d.caps.simulator]
+WITH_UNIT = [d for d in all_devices() if AMX_BFLOAT16 in d.caps.matrix_shapes or d.caps.simulator]
 DEVICES = pytest.mark.parametrize("device", WITH_UNIT, ids=lambda d: d.platform.split()[0])
 AMX = replace(CPU, float_lanes=16, matrix_shapes=frozenset({AMX_BFLOAT16}), compute_units=2)
 # Two chunks of K of 50 to 64, panels of 48 columns of which two are split at once.

@@ -66,6 +66,7 @@ SMALL: dict[str, dict[str, int]] = {
     "gemm_blocks_cpu": {"T_MR": 3, "T_NV": 1, "T_VW": 4, "T_MB": 3, "T_KC": 6},
     "gemm_cpu": {"T_MR": 3, "T_NV": 1, "T_VW": 4, "T_MC": 7},
     "gemm_integer_cpu": {"T_MR": 3, "T_NV": 1, "T_VW": 4},
+    "gemm_levels_cpu": {"T_VW": 4},
     "gemm_gpu": {"T_RM": 1, "T_RN": 2, "T_TK": 4},
     "layer_normalization_cpu": {"T_VW": 4, "T_ROWS": 3},
     "paged_attention_cpu": {"T_VW": 4, "T_MR": 3, "T_NK": 1, "T_ROWS": 6, "T_PAGES": 2},

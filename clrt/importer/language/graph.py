@@ -13,9 +13,9 @@ from clrt.importer.language.source import WeightSource
 from clrt.ir.dims import symbol
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Value
+from clrt.kernels.spec import ceil_div
 from clrt.ops.attention.paged_attention import PagedAttention
 from clrt.ops.attention.pages import SLABS
-from clrt.kernels.spec import ceil_div
 from clrt.ops.attention.rotate_and_cache import RotateAndCache
 from clrt.ops.generation.sample_tokens import SampleTokens
 from clrt.ops.movement.gather import Gather

@@ -34,9 +34,9 @@ class PagedOp(Op):
 
     `step` int32 `[T, 3]` says of each token its number, its sequence (-1: it is none) and its place
     there; `table` int32 `[sequences, pages]` has the numbers of each sequence's pages. Each slab
-    is `[pages, pitch]`, float32, float16 or bfloat16: a page number counts through the slabs. A page
-    has, from `layer * kv_num_heads` heads on, those of this layer: PAGE keys as `[head_size, PAGE]`,
-    then values as `[PAGE, head_size]`.
+    is `[pages, pitch]`, float32, float16 or bfloat16: a page number counts through the slabs. A
+    page has, from `layer * kv_num_heads` heads on, those of this layer: PAGE keys as
+    `[head_size, PAGE]`, then values as `[PAGE, head_size]`.
     """
 
     num_heads: int = 1

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
 
 import numpy as np
@@ -16,10 +16,12 @@ from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, Step, TensorType
 from clrt.kernels import gemm
 from clrt.kernels.blocks import Blocks
+from clrt.kernels.gguf_blocks import Levels
+from clrt.kernels.levels import DotWeights, fits_half, rounded_rows
 from clrt.kernels.product import MatrixView, Product
-from clrt.kernels.spec import BufferArg, ceil_div, round_up
+from clrt.kernels.spec import BufferArg, Launch, ceil_div, round_up
 from clrt.kernels.strided import contiguous_strides
-from clrt.kernels.variant import Emit, Variant, reject_but_float32
+from clrt.kernels.variant import Emit, Lowering, RejectReason, Variant, reject_but_float32
 from clrt.ops.base import Accuracy, Decompose, OnnxNode, Op, Types
 from clrt.ops.checks import known, need
 from clrt.ops.epilogue import TakesEpilogue, after_bias, fused_reference, fused_type
@@ -29,6 +31,8 @@ from clrt.ops.registry import register
 
 # Up to as many rows, a GPU's work-items do better on their own than in tiles.
 _FEW_ROWS = 8
+DOT_BLOCK = 32
+"""Places of K that kernels of 8-bit dot products take at once."""
 
 
 def unpack_levels(packed: Array, bits: int) -> Array:
@@ -45,6 +49,43 @@ def _reject_few(node: Node, caps: DeviceCaps) -> str | None:
 
 def _lowered(emit: gemm.EmitProduct) -> Emit:
     return lambda node, ctx: emit(_product(node), ctx)
+
+
+def _reject_levels(node: Node, caps: DeviceCaps) -> str | None:
+    return _rounds(node, True) or gemm.reject_levels(node, caps)
+
+
+def _rounds(node: Node, wanted: bool) -> str | None:
+    op = node.op
+    assert isinstance(op, MatMulNBits)
+    return None if bool(op.a_bits) is wanted else f"for A {'' if wanted else 'not '}in 8 bits"
+
+
+def _exact(reject: RejectReason) -> RejectReason:
+    return lambda node, caps: _rounds(node, False) or reject(node, caps)
+
+
+def _emit_levels(node: Node, ctx: Lowering) -> list[Launch]:
+    """B as the kernels of 8-bit dot products read it."""
+    op, scales, zero = node.op, node.arg(2), node.input(3)
+    assert isinstance(op, MatMulNBits) and scales.numbers is not None
+    numbers = None if zero is None else zero.numbers
+    by_block = op.by_dots(op.scales(scales.numbers))
+    minima = None
+    if numbers is not None:
+        minima = by_block * op.by_dots(op.zero_points(numbers))
+
+    def rows(packed: Array, first: int, end: int) -> Levels:
+        levels = unpack_levels(packed.reshape(op.N, -1)[first:end], op.bits)[:, : op.K]
+        subtracted = None if minima is None else minima[first:end]
+        return Levels(op.bits, DOT_BLOCK, levels, by_block[first:end], subtracted, middle)
+
+    middle = op.middle if zero is None else 0
+    wide = not all(x is None or fits_half(x) for x in (by_block, minima))
+    names = f"{scales.name}:{zero.name if zero is not None else ''}"
+    sizes = (op.N, op.K, max(op.bits, 4), DOT_BLOCK, middle)
+    weights = DotWeights(*sizes, zero is not None, wide, node.arg(1), names, rows)
+    return gemm.emit_levels_cpu(replace(_product(node), levels=weights), ctx)
 
 
 def _product(node: Node) -> Product:
@@ -90,10 +131,12 @@ class MatMulNBits(MatrixProduct, TakesEpilogue):
     the zero points are constants.
 
     Attributes:
+        accuracy_level: 4 allows A to be rounded to 8 bits, by blocks of K.
+        a_bits: clrt's: 8 where it is; see QuantizedMatMul.
         steps: clrt's: a program over the product with its bias (operand 0) and the extras (1, …),
             as that of FusedMatMul.
 
-    Numerics: as MatMul; `accuracy_level` allows less, which is not used.
+    Numerics: as MatMul, but for what accuracy_level allows.
     Source: com.microsoft MatMulNBits 1.
     """
 
@@ -101,6 +144,8 @@ class MatMulNBits(MatrixProduct, TakesEpilogue):
     N: int = 0
     bits: int = 4
     block_size: int = 32
+    accuracy_level: int = 0
+    a_bits: int = 0
     steps: tuple[Step, ...] = ()
 
     domain = "com.microsoft"
@@ -111,10 +156,19 @@ class MatMulNBits(MatrixProduct, TakesEpilogue):
     leading = 6
     variants = (
         Variant(
-            "gemm_blocks_cpu", _lowered(gemm.emit_blocks_cpu), reject_but_float32, requires.CPU
+            "gemm_levels_cpu",
+            _emit_levels,
+            _reject_levels,
+            requires.CPU,
         ),
-        Variant("few_rows", _lowered(gemm.emit_any), _reject_few),
-        *gemm.variants(_lowered)[1:],
+        Variant(
+            "gemm_blocks_cpu",
+            _lowered(gemm.emit_blocks_cpu),
+            _exact(reject_but_float32),
+            requires.CPU,
+        ),
+        Variant("few_rows", _lowered(gemm.emit_any), _exact(_reject_few)),
+        *gemm.variants(_lowered, lambda node, caps: _rounds(node, False))[1:],
     )
 
     @classmethod
@@ -211,6 +265,11 @@ class MatMulNBits(MatrixProduct, TakesEpilogue):
         parts = padded.reshape(self.N, -1, per_byte) << shifts
         return np.asarray(np.bitwise_or.reduce(parts, axis=-1))
 
+    def by_dots(self, numbers: Array) -> Array:
+        """Numbers by block, as one for each DOT_BLOCK places of K."""
+        repeated = np.repeat(numbers, self.block_size // DOT_BLOCK, axis=1)
+        return np.asarray(repeated[:, : ceil_div(self.K, DOT_BLOCK)])
+
     def scales(self, scales: Array) -> Array:
         """Scales as float32 `[N, blocks]`."""
         return scales.reshape(self.N, self.blocks).astype(np.float32)
@@ -227,6 +286,8 @@ class MatMulNBits(MatrixProduct, TakesEpilogue):
         block = np.arange(self.K) // self.block_size
         zeros = np.float32(self.middle) if zero is None else self.zero_points(zero)[:, block]
         dequantised = (self.levels(weights, self.K) - zeros) * self.scales(scales)[:, block]
+        if self.a_bits:
+            a = rounded_rows(a, DOT_BLOCK)
         product = (a.astype(np.float64) @ dequantised.T.astype(np.float64)).astype(a.dtype)
         types = [None if x is None else TensorType(DType.of(x.dtype), x.shape) for x in inputs]
         extras = [x for x in inputs[5:] if x is not None]

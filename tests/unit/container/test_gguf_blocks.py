@@ -6,7 +6,7 @@ import gguf
 import numpy as np
 import pytest
 
-from clrt.container.gguf_blocks import BLOCK_TYPES, BlockType, Levels
+from clrt.kernels.gguf_blocks import BLOCK_TYPES, BlockType, Levels
 
 ORACLE = gguf.quants._type_traits.keys()  # what the package dequantises, but for F32 and F16
 QUANTISED = [t for t in BLOCK_TYPES.values() if t.coding is not None]

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from clrt.container.gguf_grids import grid, signs
+from clrt.kernels.gguf_grids import grid, signs
 
 Bytes = NDArray[np.uint8]
 Floats = NDArray[np.float32]

@@ -11,13 +11,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import ml_dtypes
 import numpy as np
 
-from clrt.container import gguf_unpack as unpack
-from clrt.container.gguf_unpack import SIGNED, SIGNED_FIVE_BITS, Bytes, Floats, Unpacked
+from clrt.kernels import gguf_unpack as unpack
+from clrt.kernels.gguf_unpack import SIGNED, SIGNED_FIVE_BITS, Bytes, Floats, Unpacked
 
 # Elements that are unpacked at once: what lies between bytes and floats stays in the caches.
 _CHUNK_ELEMS = 1 << 18
@@ -111,6 +112,12 @@ class BlockType:
             parts *= scales[..., None]
             if minima is not None:
                 parts -= minima[..., None]
+
+    @cached_property
+    def has_minima(self) -> bool:
+        """Whether minima are subtracted from the elements."""
+        blocks = np.zeros((1, self.nbytes), np.uint8)
+        return self.coding is not None and self.coding.unpack(blocks).minima is not None
 
     def levels(self, raw: Bytes) -> Levels:
         """Rows of a quantised type taken apart.

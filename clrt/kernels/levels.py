@@ -1,0 +1,145 @@
+"""Weights of few bits as the kernels of 8-bit dot products read them (common/dots.clh)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from clrt.ir.code import Define
+from clrt.ir.graph import Value
+from clrt.ir.op import Array
+from clrt.kernels.gguf_blocks import Levels
+from clrt.kernels.spec import Packed, ceil_div
+
+WIDTH = 32
+"""Columns of a panel."""
+_COLUMNS = 16  # of 64 bytes of levels
+_PLACES = 4  # of a column there
+_TAIL = 16  # bytes behind the places of a row's record
+_PANELS_AT_ONCE = 64
+_LEAST_HALF, _MOST_HALF = 2.0**-14, 65504.0
+
+
+@dataclass(frozen=True)
+class DotWeights:
+    """A constant B of few bits, `[N, K]`: an element is (level - zero) * scale - minimum.
+
+    Attributes:
+        bits: Of a level in the records: 4 or 8.
+        block: Places of K with one scale: 16 or 32.
+        zero: What is subtracted from each level.
+        has_minima: Whether a minimum is subtracted from elements.
+        wide_scales: Whether scales take 32 bits, and not 16.
+        value: The constant that rows are read from.
+        name: Tells the records from those of other constants that go with the value.
+        rows: Rows `first` to `last`, of the elements of the value.
+    """
+
+    n: int
+    k: int
+    bits: int
+    block: int
+    zero: int
+    has_minima: bool
+    wide_scales: bool
+    value: Value
+    name: str
+    rows: Callable[[Array, int, int], Levels] = field(repr=False)
+
+    @property
+    def defines(self) -> dict[str, Define]:
+        """The macros of common/dots.clh."""
+        return {
+            "DOT_BLOCK": self.block,
+            "BITS": self.bits,
+            "ZERO": self.zero,
+            "MINIMA": int(self.has_minima),
+            "SCALE_BYTES": 4 if self.wide_scales else 2,
+        }
+
+    @property
+    def blocks(self) -> int:
+        """Of K."""
+        return ceil_div(self.k, self.block)
+
+    @property
+    def record(self) -> int:
+        """Bytes of a record."""
+        scales = (1 + self.has_minima) * (4 if self.wide_scales else 2)
+        return WIDTH * (self.block * self.bits // 8 + scales)
+
+    @property
+    def packed(self) -> Packed:
+        """The records, by panel and block."""
+        count = ceil_div(self.n, WIDTH) * self.blocks
+        name = f"records{self.bits}x{self.block}:{self.n}x{self.k}:{self.name}"
+        return Packed(self.value, name, self._pack, count * self.record)
+
+    def row_records(self, rows: int) -> int:
+        """Bytes of the records of rows of A."""
+        return rows * self.blocks * (self.block + _TAIL)
+
+    def _pack(self, array: Array) -> Array:
+        panels = ceil_div(self.n, WIDTH)
+        records = np.empty((panels, self.blocks, self.record), np.uint8)
+        # By so many panels at a time, that the levels of a large weight are never all there.
+        for first in range(0, panels, _PANELS_AT_ONCE):
+            end = min(first + _PANELS_AT_ONCE, panels)
+            rows = self.rows(array, first * WIDTH, min(end * WIDTH, self.n))
+            self._pack_panels(records[first:end], rows)
+        return records
+
+    def _pack_panels(self, records: Array, rows: Levels) -> None:
+        panels = len(records)
+        count, k = rows.levels.shape
+        padded = np.zeros((panels * WIDTH, self.blocks * self.block), np.uint8)
+        padded[:count, :k] = rows.levels
+        shape = (panels, WIDTH // _COLUMNS, _COLUMNS, self.blocks, self.block // _PLACES, _PLACES)
+        parts: Array = padded.reshape(shape).transpose(0, 3, 4, 1, 2, 5)
+        if self.bits == 4:
+            middle = self.block // _PLACES // 2
+            parts = parts[:, :, :middle] | parts[:, :, middle:] << 4
+        start = WIDTH * self.block * self.bits // 8
+        records[:, :, :start] = parts.reshape(panels, self.blocks, start)
+        for numbers in (rows.scales, rows.minima)[: 1 + self.has_minima]:
+            columns = np.zeros((panels * WIDTH, self.blocks), np.float32)
+            if numbers is not None:
+                columns[:count] = numbers
+            stored = columns.astype(np.float32 if self.wide_scales else np.float16)
+            by_block = stored.reshape(panels, WIDTH, self.blocks).swapaxes(1, 2)
+            taken = np.ascontiguousarray(by_block).view(np.uint8)
+            records[:, :, start : start + taken.shape[2]] = taken
+            start += taken.shape[2]
+
+
+def rounded_rows(a: Array, block: int) -> Array:
+    """Rows rounded to 8 bits by blocks, as kernels do it on the way: float32 like them."""
+    *rows, k = a.shape
+    count = ceil_div(k, block)
+    padded = np.zeros((*rows, count * block), np.float32)
+    padded[..., :k] = a
+    blocks = padded.reshape(*rows, count, block)
+    most = np.abs(blocks).max(axis=-1, keepdims=True, initial=0.0)
+    with np.errstate(all="ignore"):
+        inverse = np.where(most > 0, np.float32(127) / most, np.float32(0))
+        levels = np.rint(blocks * inverse)
+    return np.asarray(levels * (most / np.float32(127))).reshape(padded.shape)[..., :k]
+
+
+def in_half(rows: Levels) -> Array:
+    """float32 elements of rows whose scales and minima are rounded to float16."""
+    scales, minima = (
+        None if x is None else x.astype(np.float16).astype(np.float32).repeat(rows.block, axis=1)
+        for x in (rows.scales, rows.minima)
+    )
+    assert scales is not None
+    values = (rows.levels.astype(np.float32) - rows.zero) * scales
+    return values if minima is None else values - minima
+
+
+def fits_half(numbers: Array) -> bool:
+    """Whether float16 keeps numbers as well as its normal ones: to 11 bits."""
+    sizes = np.abs(numbers[numbers != 0])
+    return not sizes.size or bool(sizes.min() >= _LEAST_HALF and sizes.max() <= _MOST_HALF)

@@ -1,0 +1,216 @@
+"""QuantizedMatMul: a product with weights of few bits, as llama.cpp's files have them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from math import prod
+from typing import cast
+
+import numpy as np
+
+from clrt.device import requires
+from clrt.errors import ShapeError
+from clrt.ir.dims import differ
+from clrt.ir.dtypes import DType
+from clrt.ir.graph import Node, Value
+from clrt.ir.op import Array, Step, TensorType
+from clrt.kernels import gemm
+from clrt.kernels.cost import PLAIN
+from clrt.kernels.gemm_cpu import emit_cpu, packed_width
+from clrt.kernels.gguf_blocks import BLOCK_TYPES_BY_NAME, BlockType, Coding, Levels
+from clrt.kernels.levels import DotWeights, in_half, rounded_rows
+from clrt.kernels.panels import Panels
+from clrt.kernels.product import MatrixView, Product
+from clrt.kernels.spec import BufferArg, Launch, Packed, round_up
+from clrt.kernels.strided import contiguous_strides
+from clrt.kernels.variant import Emit, Lowering, RejectReason, Variant, reject_but_float32
+from clrt.ops.base import Accuracy, Types
+from clrt.ops.checks import known, need
+from clrt.ops.epilogue import TakesEpilogue, fused_reference, fused_type
+from clrt.ops.matmul.matmul import MatrixProduct, epilogue_operand, make_epilogue, multiply
+from clrt.ops.pointwise.fused import compute_type
+from clrt.ops.registry import register
+
+ROUNDED_BITS = 8
+"""Of A, where the kernels of 8-bit dot products round it."""
+
+
+def _product(node: Node, b: MatrixView) -> Product:
+    """The product, but for how its B lies."""
+    op, a, y = node.op, node.arg(0), node.output
+    assert isinstance(op, QuantizedMatMul)
+    rows = a.dims[:-1] or (1,)
+    full, strides = (*rows, op.N), contiguous_strides((*rows, op.K))
+    missing = (len(a.dims) == 1, False)
+    operands = [epilogue_operand(value, y, full, missing) for value in op.extras(node)]
+    view = MatrixView(BufferArg(a), strides)
+    program = make_epilogue(op.program(node.input_types), a.dtype, operands)
+    sizes = (rows[:-1], rows[-1], op.N, op.K)
+    return Product(y, a.dtype, *sizes, view, b, program, compute_type(a.dtype))
+
+
+def _emit_levels(node: Node, ctx: Lowering) -> list[Launch]:
+    op, raw = node.op, node.arg(1)
+    assert isinstance(op, QuantizedMatMul)
+    batch = len(node.arg(0).dims[:-2])
+    unread = MatrixView(BufferArg(raw), (*(0,) * batch, op.N, 1))
+    return gemm.emit_levels_cpu(replace(_product(node, unread), levels=op.weights(raw)), ctx)
+
+
+def _emit_floats(emit: gemm.EmitProduct, in_panels: bool) -> Emit:
+    """The launches of a kernel of float products, for which B is dequantised at load."""
+
+    def emit_node(node: Node, ctx: Lowering) -> list[Launch]:
+        op, raw = node.op, node.arg(1)
+        assert isinstance(op, QuantizedMatMul)
+        batch = (0,) * len(node.arg(0).dims[:-2])
+        plain = BufferArg(op.dequantised(raw, None))
+        product = _product(node, MatrixView(plain, (*batch, 1, op.K)))
+        if in_panels:
+            width = packed_width(product, ctx)
+            panels = BufferArg(op.dequantised(raw, width))
+            view = MatrixView(panels, (*batch, op.N, 1), in_panels=True)
+            product = replace(product, b=view)
+        return emit(product, ctx)
+
+    return emit_node
+
+
+def _rounded(reject: RejectReason) -> RejectReason:
+    return lambda n, caps: _bits(n, ROUNDED_BITS) or reject(n, caps)
+
+
+def _exact(reject: RejectReason) -> RejectReason:
+    return lambda n, caps: _bits(n, 0) or reject(n, caps)
+
+
+def _bits(node: Node, wanted: int) -> str | None:
+    op = node.op
+    assert isinstance(op, QuantizedMatMul)
+    return None if op.a_bits == wanted else f"for A of {wanted or 32} bits"
+
+
+@register
+@dataclass(frozen=True)
+class QuantizedMatMul(MatrixProduct, TakesEpilogue):
+    """A times the transpose of quantised rows, and the program `steps` over the product.
+
+    Inputs: A float32 `[…, K]`; B, a constant uint8 `[N, bytes of a row]` whose blocks are of a type
+    of GGUF; then the extras of `steps`, as those of FusedMatMul. Output: `[…, N]`.
+
+    Attributes:
+        type: Name of the block type.
+        a_bits: 8 where rows of A are rounded to 8 bits by blocks of K, with a scale each, and
+            scales and minima of B to float16; 0 where both are taken as they are.
+
+    Numerics: float32; with 8 bits whole numbers are multiplied and summed by block.
+    Source: llama.cpp's mul_mat.
+    """
+
+    type: str = "Q8_0"
+    K: int = 0
+    N: int = 0
+    a_bits: int = 0
+    steps: tuple[Step, ...] = ()
+
+    domain = "clrt"
+    accuracy = Accuracy.ACCUMULATED
+    host_inputs = (1,)
+    leading = 2
+    # See FusedMatMul.
+    in_place = tuple(range(2, 64))
+    variants = (
+        Variant("gemm_levels_cpu", _emit_levels, _rounded(gemm.reject_levels), requires.CPU),
+        Variant("gemm_cpu", _emit_floats(emit_cpu, True), _exact(reject_but_float32), requires.CPU),
+        Variant(
+            "gemm_gpu",
+            _emit_floats(gemm.emit_gpu, False),
+            _exact(reject_but_float32),
+            gemm.GPU_TILES,
+        ),
+        Variant(
+            "gemm_any", _emit_floats(gemm.emit_any, False), _exact(reject_but_float32), speed=PLAIN
+        ),
+    )
+
+    @property
+    def block_type(self) -> BlockType:
+        """The type of B's blocks.
+
+        Raises:
+            ShapeError: There is no quantised type of that name.
+        """
+        found = BLOCK_TYPES_BY_NAME.get(self.type)
+        if found is None or found.coding is None:
+            raise ShapeError(f"{self.name}: '{self.type}' is no quantised type of GGUF.")
+        return found
+
+    @property
+    def coding(self) -> Coding:
+        """How its elements are coded."""
+        return cast(Coding, self.block_type.coding)
+
+    def program(self, inputs: Types) -> tuple[Step, ...]:
+        return self.steps
+
+    def extras(self, node: Node) -> list[Value]:
+        return [v for v in node.inputs[2:] if v is not None]
+
+    def product_type(self, inputs: Types) -> TensorType:
+        a, b, found = need(inputs, 0, self), need(inputs, 1, self), self.block_type
+        if min(self.K, self.N) < 1 or self.K % found.elements or self.a_bits not in (0, 8):
+            raise ShapeError(
+                f"{self.name}: K {self.K}, N {self.N}, a_bits {self.a_bits}; expected K in whole "
+                f"blocks of {found.elements}, and 0 or 8 bits."
+            )
+        raw = known(inputs, 1, self)
+        wanted = (self.N, found.row_bytes(self.K))
+        if b.dtype is not DType.UINT8 or raw is None or raw.shape != wanted:
+            raise ShapeError(f"{self.name}: B is {b}; expected a constant uint8 {list(wanted)}.")
+        if a.shape is None:
+            return TensorType(a.dtype, None)
+        if a.dtype is not DType.FLOAT32 or not a.shape or differ(a.shape[-1], self.K):
+            raise ShapeError(f"{self.name}: A is {a}; expected float32 […, {self.K}].")
+        return TensorType(a.dtype, (*a.shape[:-1], self.N))
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        extras = [t for t in inputs[2:] if t is not None]
+        return [fused_type(self, self.steps, self.product_type(inputs), extras)]
+
+    def flops(self, inputs: Types, outputs: Types) -> int:
+        a = need(inputs, 0, self).shape
+        assert a is not None
+        return 2 * prod(int(d) for d in a) * self.N
+
+    def weights(self, raw: Value) -> DotWeights:
+        """B as the kernels of 8-bit dot products read it."""
+        coding, found = self.coding, self.block_type
+        bits = 4 if coding.bits <= 4 else 8
+        sizes = (self.N, self.K, bits, coding.block, coding.zero)
+
+        def rows(array: Array, first: int, end: int) -> Levels:
+            return found.levels(array[first:end])
+
+        return DotWeights(*sizes, found.has_minima, False, raw, self.type, rows)
+
+    def dequantised(self, raw: Value, width: int | None) -> Packed:
+        """B as float32: in panels of `width` columns, or `[N, K]` where None."""
+        found, name = self.block_type, f"float32_of_{self.type}:{self.N}x{self.K}"
+        if width is None:
+            nbytes = 4 * self.N * self.K
+            return Packed(raw, name, lambda array: found.dequantise(array), nbytes)
+        panels = Panels(self.K, self.N, width, transposed=True)
+        nbytes = 4 * self.K * round_up(self.N, width)
+        name = f"{name}:panels{width}"
+        return Packed(raw, name, lambda array: panels.pack(found.dequantise(array)), nbytes)
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        a, raw, *extras = inputs
+        assert a is not None and raw is not None
+        if self.a_bits:
+            a = rounded_rows(a, self.coding.block)
+            b = in_half(self.block_type.levels(raw))
+        else:
+            b = self.block_type.dequantise(raw)
+        product = multiply(a, b, False, True)
+        return (fused_reference(self.steps, product.astype(np.float32), extras),)

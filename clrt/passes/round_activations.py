@@ -1,0 +1,45 @@
+"""Products with weights of few bits -> with A in 8 bits, where the device multiplies such."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from clrt.ir.graph import Node, Patch
+from clrt.ir.op import IrOp
+from clrt.ops.matmul.matmul_nbits import DOT_BLOCK, MatMulNBits
+from clrt.ops.matmul.quantized_matmul import ROUNDED_BITS, QuantizedMatMul
+from clrt.passes.driver import GraphView, Match, Miss, Pass
+
+# Of MatMulNBits' accuracy_level: A may be int8.
+_INT8 = 4
+
+
+class RoundActivations(Pass):
+    """A product of QuantizedMatMul, or of MatMulNBits that allows it -> with rounded rows of A.
+
+    Whole numbers are multiplied four at a time, and weights are read as they lie. Files of
+    llama.cpp are made for that; those of ONNX say so by accuracy_level.
+    """
+
+    name = "round_activations"
+
+    def wants(self, op: type[IrOp]) -> bool:
+        return issubclass(op, (MatMulNBits, QuantizedMatMul))
+
+    def match(self, view: GraphView, node: Node) -> Match | Miss | None:
+        op = node.op
+        assert isinstance(op, (MatMulNBits, QuantizedMatMul))
+        if op.a_bits:
+            return None
+        if isinstance(op, MatMulNBits):
+            if op.accuracy_level != _INT8:
+                return Miss("accuracy_level does not allow A in 8 bits", node)
+            if op.bits not in (4, 8) or op.block_size % DOT_BLOCK:
+                return Miss(f"for 4 or 8 bits, and blocks of {DOT_BLOCK} or multiples", node)
+        return Match(view, node)
+
+    def rewrite(self, match: Match) -> Patch:
+        build, node = match.builder(self.name), match.root
+        assert isinstance(node.op, (MatMulNBits, QuantizedMatMul))
+        value = build.add(replace(node.op, a_bits=ROUNDED_BITS), *node.inputs)
+        return build.patch({node.output: value})

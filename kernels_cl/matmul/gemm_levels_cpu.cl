@@ -1,0 +1,117 @@
+// y = epilogue(A B) for CPU devices, B of few bits, A quantised to 8 bits by blocks of K on the way
+// (common/dots.clh). A work-group has `height` rows and `columns` columns of y: it quantises its rows
+// once, into its part of `records`, and goes through its panels of B tile by tile.
+// INPUTS, READS, BODY, RESULT, S_N_WHOLE as in gemm_cpu.cl.
+//   NORM  rows of A are first divided by their root mean square and scaled
+#ifndef T_VW
+#define T_VW 8
+#endif
+#ifndef NORM
+#define NORM 0
+#endif
+#define VW T_VW
+#define T_NV (DOT_WIDTH / T_VW)
+#include "common/base.clh"
+#include "common/math.clh"
+#include "common/rows.clh"
+#include "common/scalar.clh"
+#include "common/dots.clh"
+#include "common/finish.clh"
+#if NORM
+#define NORM_ROWS , IN(float, a_scale), const float epsilon
+#define NORM_POINTER , __global const float *scale
+#define NORM_ARGUMENT , AT(a_scale)
+#else
+#define NORM_ROWS
+#define NORM_POINTER
+#define NORM_ARGUMENT
+#endif
+#define TILE_ROWS 4
+
+DOT_TILE(dot_one, 1)
+DOT_TILE(dot_four, 4)
+
+// Blocks of a row of K elements into the records of a tile of `rows`; zeros behind the last element.
+// Without FMAs, that a level is what the op's reference makes.
+static inline void quantise_row(__global uchar *to, const IDX_T rows, __global const float *x,
+                                const IDX_T K, const float factor NORM_POINTER) {
+#pragma OPENCL FP_CONTRACT OFF
+  for (IDX_T k0 = 0; k0 < K; k0 += DOT_BLOCK, to += rows * ROW_RECORD) {
+    float block[DOT_BLOCK];
+    const IDX_T count = i_min(DOT_BLOCK, K - k0);
+    float most = 0.0f;
+    for (IDX_T k = 0; k < DOT_BLOCK; ++k) {
+      float v = k < count ? x[k0 + k] * factor : 0.0f;
+#if NORM
+      if (k < count) v *= scale[k0 + k];
+#endif
+      block[k] = v;
+      const float size = v < 0.0f ? -v : v;
+      most = size > most ? size : most;
+    }
+    // Adding 1.5 * 2^23 rounds to the nearest integer, which is then in the lowest bits.
+    const float inverse = most > 0.0f ? 127.0f / most : 0.0f;
+    int sum = 0;
+    for (IDX_T k = 0; k < DOT_BLOCK; ++k) {
+      const int level = as_int(block[k] * inverse + 12582912.0f) - 0x4b400000;
+      ((__global char *)to)[k] = (char)level;
+      sum += level;
+    }
+    const float unit = most / 127.0f;
+    *(__global float *)(to + ROW_SCALE) = unit;
+    *(__global int *)(to + ROW_START) = -ZERO * sum;
+    *(__global float *)(to + ROW_SUM) = unit * (float)sum;
+  }
+}
+
+__kernel SINGLE_ITEM
+void gemm_levels_cpu(OUT(float, y), IN(float, a), IN(uchar, b), OUT(uchar, records), const IDX_T M,
+                     const IDX_T N, const IDX_T K, const IDX_T height, const IDX_T columns,
+                     const IDX_T d1, const IDX_T a_s0, const IDX_T a_s1,
+                     const IDX_T a_row INPUTS NORM_ROWS) {
+  const IDX_T blocks = (K + DOT_BLOCK - 1) / DOT_BLOCK;
+  const IDX_T spans = (N + columns - 1) / columns, stripes = (M + height - 1) / height;
+  const IDX_T at = get_group_id(0);
+  const IDX_T batch = at / (spans * stripes), i0 = batch / d1, i1 = batch % d1;
+  const IDX_T m_first = at / spans % stripes * height, n_first = at % spans * columns;
+  const IDX_T rows = i_min(height, M - m_first), n_end = i_min(n_first + columns, N);
+  __global uchar *const own = AT(records) + at * height * blocks * ROW_RECORD;
+  __global const float *const a_rows = AT(a) + i0 * a_s0 + i1 * a_s1 + m_first * a_row;
+  const IDX_T whole = rows / TILE_ROWS * TILE_ROWS;
+  for (IDX_T r = 0; r < rows; ++r) {
+    __global const float *const x = a_rows + r * a_row;
+    float factor = 1.0f;
+#if NORM
+    F squares = (F)(0.0f);
+    float sum = 0.0f;
+    IDX_T k = 0;
+    for (; k + VW <= K; k += VW) {
+      const F v = LOAD_F(x + k);
+      squares += v * v;
+    }
+    for (; k < K; ++k) sum += x[k] * x[k];
+    FOLD(squares, JOIN_SUM)
+    factor = 1.0f / sqrt((sum + ((const float *)&squares)[0]) / K + epsilon);
+#endif
+    const IDX_T tile = r < whole ? TILE_ROWS : 1, first = r < whole ? r % TILE_ROWS : 0;
+    quantise_row(own + ((r - first) * blocks + first) * ROW_RECORD, tile, x, K, factor NORM_ARGUMENT);
+  }
+  for (IDX_T n0 = n_first; n0 < n_end; n0 += DOT_WIDTH) {
+    __global const uchar *const panel = AT(b) + n0 / DOT_WIDTH * blocks * WEIGHT_RECORD;
+    for (IDX_T r = 0; r < rows;) {
+      F tile[TILE_ROWS * T_NV];
+      const IDX_T count = r < whole ? TILE_ROWS : 1;
+      __global const uchar *const part = own + r * blocks * ROW_RECORD;
+      if (count == 1)
+        dot_one((float *)tile, panel, part, blocks);
+      else
+        dot_four((float *)tile, panel, part, blocks);
+      for (IDX_T i = 0; i < count; ++i) {
+        const IDX_T m = m_first + r + i;
+        __global float *const y_row = AT(y) + (batch * M + m) * N;
+        for (int j = 0; j < T_NV; ++j) FINISH(i, j)
+      }
+      r += count;
+    }
+  }
+}
