@@ -136,6 +136,7 @@ class Status:
         allowed: The least and the largest number, of each axis that it may be for.
         of: Names these axes, for the message.
         real: The word has the bits of a float32.
+        rule: What is allowed, as a clause, where ranges do not say it.
     """
 
     node: Node
@@ -144,12 +145,13 @@ class Status:
     allowed: tuple[tuple[int, int], ...]
     of: str = ""
     real: bool = False
+    rule: str = ""
 
     def error(self, word: np.int64) -> NumberError:
         """What a word says that is not 0."""
         number = word.astype(np.int32).view(np.float32).item() if self.real else word.item()
         ranges = " and ".join(f"{least}..{most}" for least, most in self.allowed)
-        allowed = f"allowed are {ranges}{f' ({self.of})' if self.of else ''}"
+        allowed = self.rule or f"allowed are {ranges}{f' ({self.of})' if self.of else ''}"
         error = NumberError(repr(self.node), self.operand, self.what, number, allowed)
         return error.at(self.node)
 

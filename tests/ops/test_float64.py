@@ -36,7 +36,10 @@ ON_HOST = {
     "Resize", "RoiAlign",
 }  # fmt: skip
 # Its inputs have one dtype each.
-ONLY_FLOAT32 = {"BestBoxes", "PagedAttention", "ResizeImage", "RotateAndCache"}
+ONLY_FLOAT32 = {
+    "BestBoxes", "PagedAttention", "QuantizedMatMul", "ResizeImage", "RotateAndCache",
+    "SampleTokens",
+}  # fmt: skip
 FLOATS = [c for c in ON_DEVICE if c.name not in ONLY_FLOAT32 and any(map(_in_float64, samples(c)))]
 
 

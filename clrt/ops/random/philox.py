@@ -66,7 +66,17 @@ def key_args(key: int) -> dict[str, int]:
 
 def words(key: int, count: int) -> Array:
     """The first `count` words of a key's sequence, uint32."""
-    counters = np.arange(-(-count // 4), dtype=np.uint64)
+    return _blocks(key, np.arange(-(-count // 4), dtype=np.uint64)).reshape(-1)[:count]
+
+
+def uniform_at(key: int, place: int) -> float:
+    """The number in [0, 1) at a place of a key's sequence."""
+    word = _blocks(key, np.array([place // 4], np.uint64))[0, place % 4]
+    return float(word >> np.uint32(32 - FLOAT_BITS)) * 2.0**-FLOAT_BITS
+
+
+def _blocks(key: int, counters: Array) -> Array:
+    """Four words for each counter, uint32."""
     c = [counters, *(np.zeros_like(counters) for _ in range(3))]
     low, high = key & _MASK, key >> 32 & _MASK
     for _ in range(10):
@@ -79,7 +89,7 @@ def words(key: int, count: int) -> Array:
             a & mask,
         ]
         low, high = low + _WEYL[0] & _MASK, high + _WEYL[1] & _MASK
-    return np.stack(c, axis=1).astype(np.uint32).reshape(-1)[:count]
+    return np.stack(c, axis=1).astype(np.uint32)
 
 
 def uniforms(key: int, count: int, bits: int = FLOAT_BITS) -> Array:

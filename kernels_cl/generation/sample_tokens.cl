@@ -1,0 +1,247 @@
+// SampleTokens: a token for each row of logits. A row lies in chunks, of which one work-item does
+// one, in vectors.
+//   sample_scores   the logits after bias, mask and penalties, and the extremes of each chunk;
+//                   work-item (`per` chunks, row)
+//   sample_draw     which tokens are kept, and one of them; a work-group of T_ITEMS to a row
+// On a CPU work-groups have one work-item.
+#ifndef DATA_T
+#define DATA_T float
+#define STORAGE plain
+#endif
+#ifndef T_VW
+#define T_VW 8
+#endif
+#ifndef T_ITEMS
+#define T_ITEMS 1
+#endif
+#ifndef T_LIST
+#define T_LIST 1024
+#endif
+#ifndef F_ALLOWED
+#define F_ALLOWED 1
+#endif
+#ifndef F_BIAS
+#define F_BIAS 1
+#endif
+#define VW T_VW
+#include "common/base.clh"
+#include "common/math.clh"
+#include "common/philox.clh"
+#include "common/rows.clh"
+#include "common/scalar.clh"
+#include "common/storage.clh"
+#include "common/widen.clh"
+#include "common/selection.clh"
+
+#if F_ALLOWED
+#define ALLOWED_INPUT , IN(uint, allowed)
+#else
+#define ALLOWED_INPUT
+#endif
+#if F_BIAS
+#define BIAS_INPUTS , IN(int, bias_ids), IN(float, bias_values)
+#else
+#define BIAS_INPUTS
+#endif
+#define SETTINGS 8
+#define LIMITS 4
+#define PARTS 3
+#define JOIN_TOP(a, b) PICK((a) > (b), a, b)
+
+// NaN counts as -inf, and inf as the largest float.
+static inline F usable(const F v) {
+  const F number = PICK(v == v, v, (F)(-INFINITY));
+  return PICK(number > (F)(FLT_MAX), (F)(FLT_MAX), number);
+}
+
+static inline float usable_one(const float v) {
+  return v != v ? -INFINITY : (v > FLT_MAX ? FLT_MAX : v);
+}
+
+// The logits from token i on; those behind the last of n are -inf.
+static inline F load_logits(__global const DATA_T *const row, const IDX_T i, const IDX_T n) {
+  if (i + VW <= n) return usable(LOAD_WIDE(STORAGE, row + i));
+  F v = (F)(-INFINITY);
+  for (IDX_T lane = 0; i + lane < n; ++lane) ((float *)&v)[lane] = LOAD(row, i + lane);
+  return usable(v);
+}
+
+// Writes the extremes of a chunk of logits: the largest, and the sum of exp(logit - largest).
+static inline void sum_chunk(__global const DATA_T *const row, const IDX_T begin, const IDX_T end,
+                             const IDX_T n, __global float *const parts) {
+  F top = (F)(-INFINITY), sum = (F)(0.0f);
+  for (IDX_T i = begin; i < end; i += VW) {
+    const F v = load_logits(row, i, n);
+    top = JOIN_TOP(top, v);
+  }
+  FOLD(top, JOIN_TOP)
+  const float largest = ((const float *)&top)[0];
+  const F base = (F)(largest > -INFINITY ? largest : 0.0f);
+  for (IDX_T i = begin; i < end; i += VW) sum = sum + c_exp(load_logits(row, i, n) - base);
+  FOLD(sum, JOIN_SUM)
+  parts[1] = largest;
+  parts[2] = ((const float *)&sum)[0];
+}
+
+// The largest of a chunk of scores.
+static inline float top_of(__global const float *const scores, const IDX_T begin,
+                           const IDX_T end) {
+  F top = (F)(-INFINITY);
+  for (IDX_T i = begin; i < end; i += VW) top = JOIN_TOP(top, LOAD_F(scores + i));
+  FOLD(top, JOIN_TOP)
+  return ((const float *)&top)[0];
+}
+
+// Penalises the tokens of a history from `begin` on, each once. A count is only valid for a token
+// that is in the history.
+static inline void penalise(__global float *const scores, __global int *const counts,
+                            __global const int *const history, const IDX_T length,
+                            __global const float *const settings, const IDX_T begin,
+                            const uint span) {
+  const float repetition = settings[4] > 0.0f ? settings[4] : 1.0f;
+  const float presence = settings[5], frequency = settings[6];
+  if (repetition == 1.0f && presence == 0.0f && frequency == 0.0f) return;
+  for (IDX_T k = 0; k < length; ++k)
+    if ((uint)(history[k] - begin) < span) counts[history[k]] = 0;
+  for (IDX_T k = 0; k < length; ++k)
+    if ((uint)(history[k] - begin) < span) ++counts[history[k]];
+  for (IDX_T k = 0; k < length; ++k) {
+    const IDX_T token = history[k];
+    if ((uint)(token - begin) >= span || !counts[token]) continue;
+    float v = scores[token];
+    v = v > 0.0f ? v / repetition : v * repetition;
+    scores[token] = usable_one(v - (presence + frequency * counts[token]));
+    counts[token] = 0;
+  }
+}
+
+__kernel GROUP
+void sample_scores(IN(DATA_T, logits), IN(float, settings), IN(int, limits), IN(int, history),
+                   OUT(float, scores), OUT(int, counts), OUT(float, parts), const IDX_T n,
+                   const IDX_T chunk, const IDX_T chunks, const IDX_T per, const IDX_T most,
+                   const IDX_T words, const IDX_T biases ALLOWED_INPUT BIAS_INPUTS) {
+  const IDX_T row = get_global_id(1);
+  const IDX_T first = (IDX_T)get_global_id(0) * per;
+  if (first >= chunks) return;
+  const IDX_T last = i_min(first + per, chunks);
+  const IDX_T begin = first * chunk, end = i_min(last * chunk, n);
+  __global const DATA_T *const from = AT(logits) + row * n;
+  __global float *const to = AT(scores) + row * chunks * chunk;
+  __global float *const own = AT(parts) + row * chunks * PARTS;
+  for (IDX_T c = first; c < last; ++c) {
+    sum_chunk(from, c * chunk, (c + 1) * chunk, n, own + c * PARTS);
+    for (IDX_T i = c * chunk; i < (c + 1) * chunk; i += VW) {
+      F v = load_logits(from, i, n);
+#if F_ALLOWED
+      if (i < n) {
+        const int bits = AT(allowed)[row * words + i / 32] >> (i % 32);
+        v = PICK((((I)(bits) >> lanes()) & (I)(1)) != (I)(0), v, (F)(-INFINITY));
+      }
+#endif
+      STORE_F(to + i, v);
+    }
+  }
+#if F_BIAS
+  for (IDX_T k = 0; k < biases; ++k) {
+    const IDX_T token = AT(bias_ids)[row * biases + k];
+    if ((uint)(token - begin) < (uint)(end - begin))
+      to[token] = usable_one(to[token] + AT(bias_values)[row * biases + k]);
+  }
+#endif
+  const IDX_T length = AT(limits)[row * LIMITS + 1];
+  penalise(to, AT(counts) + row * chunks * chunk, AT(history) + row * most,
+           i_min(length, most), AT(settings) + row * SETTINGS, begin, end - begin);
+  for (IDX_T c = first; c < last; ++c) own[c * PARTS] = top_of(to, c * chunk, (c + 1) * chunk);
+}
+
+// The token of the largest score, the first of equals.
+static inline IDX_T first_token(const Row *const row, __global const float *const parts,
+                                const Shared *const my) {
+  ulong best = 0;
+  for (IDX_T c = ITEM; c < row->chunks && !best; c += T_ITEMS)
+    if (parts[c * PARTS] == row->top) best = ~(uint)c;
+  const IDX_T begin = (IDX_T) ~(uint)largest_of(best, my) * row->chunk;
+  best = 0;
+  for (IDX_T i = begin + ITEM; i < begin + row->chunk && !best; i += T_ITEMS)
+    if (row->scores[i] == row->top) best = ~(uint)i;
+  return (IDX_T) ~(uint)largest_of(best, my);
+}
+
+// The log of the sum of exp(logit).
+static inline float log_sum(const Row *const row, __global const float *const parts,
+                            const Shared *const my) {
+  ulong best = 0, sum = 0;
+  for (IDX_T c = ITEM; c < row->chunks; c += T_ITEMS)
+    best = i_max(best, (ulong)ascending(parts[c * PARTS + 1]));
+  const float top = of_ascending((uint)largest_of(best, my));
+  for (IDX_T c = ITEM; c < row->chunks; c += T_ITEMS)
+    sum += fixed(parts[c * PARTS + 2] * exp_one(parts[c * PARTS + 1] - top));
+  const F total = c_log((F)((float)total_of(sum, my) * FIXED_UNIT));
+  return top + ((const float *)&total)[0];
+}
+
+static inline ulong at_least_1(const ulong v) { return v ? v : 1; }
+
+// A token by the settings of its row.
+static inline IDX_T draw_token(Row *const row, __global const float *const settings,
+                               const int top_k, const uint word, const Shared *const my) {
+  const float top_p = settings[1], min_p = settings[2], typical_p = settings[3];
+  const bool few = top_k > 0 && top_k < row->n, nucleus = top_p < 1.0f;
+  if (few || nucleus) {
+    count_buckets(row, BY_SCORE, my);
+    ulong all = 0;
+    if (few) {
+      const Found found = find_key(row, BY_SCORE, top_k, 0, my);
+      row->least = of_ascending(~found.key);
+      all = found.spot.mass + found.spot.own_mass;
+    }
+    if (nucleus) {
+      if (!few) all = total_mass(my);
+      const ulong target = at_least_1(part_of(all, top_p > 0.0f ? (uint)(top_p * 0x1p32f) : 0));
+      const Found found = find_key(row, BY_SCORE, target, 1, my);
+      row->least = of_ascending(~found.key);
+      row->last = last_of_equals(row, &found, target, my);
+    }
+  }
+  if (min_p > 0.0f) row->light = min_p < 1.0f ? min_p : 1.0f;
+  ulong all = weigh_chunks(row, my);
+  if (typical_p > 0.0f && typical_p < 1.0f) {
+    row->centre = (float)row->moment / (float)all;
+    count_buckets(row, BY_SURPRISE, my);
+    const ulong target = at_least_1(part_of(all, (uint)(typical_p * 0x1p32f)));
+    row->reach = as_float(find_key(row, BY_SURPRISE, target, 1, my).key);
+    all = weigh_chunks(row, my);
+  }
+  return place_in_chunks(row, part_of(all, word & 0xffffff00u) + 1, my);
+}
+
+__kernel GROUP
+void sample_draw(IN(float, scores), IN(float, parts), IN(DATA_T, logits), IN(float, settings),
+                 IN(int, limits), IN(int, draw), OUT(int, token), OUT(float, logprob),
+                 OUT(long, status), const IDX_T n, const IDX_T chunk, const IDX_T chunks) {
+  MAKE_SHARED(my)
+  const IDX_T at = get_global_id(1);
+  __global const float *const own = AT(parts) + at * chunks * PARTS;
+  __global const float *const set = AT(settings) + at * SETTINGS;
+  __global const int *const limit = AT(limits) + at * LIMITS;
+  ulong best = 0;
+  for (IDX_T c = ITEM; c < chunks; c += T_ITEMS)
+    best = i_max(best, (ulong)ascending(own[c * PARTS]));
+  const float top = of_ascending((uint)largest_of(best, my));
+  Row row = whole_row(AT(scores) + at * chunks * chunk, n, chunk, chunks, top, set[0]);
+  IDX_T found = 0;
+  float chance = -INFINITY;
+  if (top > -INFINITY) {
+    const uint word = random_word(AT(draw)[at], limit[2], limit[3]);
+    found = set[0] > 0.0f ? draw_token(&row, set, limit[0], word, my)
+                          : first_token(&row, own, my);
+    const float whole = log_sum(&row, own, my);
+    chance = usable_one(LOAD(AT(logits), at * n + found)) - whole;
+  } else if (ITEM == 0) {
+    AT(status)[0] = at + 1;
+  }
+  if (ITEM == 0) {
+    AT(token)[at] = found;
+    AT(logprob)[at] = chance;
+  }
+}
