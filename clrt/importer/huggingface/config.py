@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import json
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from clrt.errors import ModelError, UnsupportedError
+from clrt.importer.huggingface.config_values import MAX_LAYERS, ConfigValues, read_json
 from clrt.importer.huggingface.families import FAMILIES, RELATIVE_BUCKETS, Family
 
 
@@ -52,53 +51,6 @@ class HuggingFaceConfig:
                 yield self.family.layer.format(layer=i, group=group, inner=j)
 
 
-# Layers of ALBERT share their weights: nothing else would end a graph of too many.
-_MAX_LAYERS = 10_000
-
-
-class _ConfigValues:
-    """config.json's values under the names used here, with typed access."""
-
-    def __init__(self, file: Path, values: Mapping[str, Any], family: Family) -> None:
-        renamed = {key: values[old] for key, old in family.config_names.items() if old in values}
-        self._file = file
-        self._names = family.config_names
-        self._values = {**family.config_defaults, **values, **renamed, **family.config_fixed}
-
-    def integer(
-        self, key: str, default: int | None = None, least: int = 1, most: int = (1 << 31) - 1
-    ) -> int:
-        value = self._values.get(key, default)
-        if value is None and default is not None:
-            value = default
-        if isinstance(value, bool) or not isinstance(value, int) or value < least:
-            raise self._wrong(key, f"a whole number of at least {least}", value)
-        if value > most:
-            raise self._wrong(key, f"a whole number of at most {most}", value)
-        return value
-
-    def number(self, key: str, default: float) -> float:
-        value = self._values.get(key, default)
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise self._wrong(key, "a number", value)
-        return float(value)
-
-    def text(self, key: str, default: str) -> str:
-        value = self._values.get(key, default)
-        if not isinstance(value, str):
-            raise self._wrong(key, "a string", value)
-        return value
-
-    def get(self, key: str) -> object:
-        return self._values.get(key)
-
-    def _wrong(self, key: str, kind: str, value: object) -> ModelError:
-        return ModelError(
-            f"{self._file} must give '{self._names.get(key, key)}' as {kind}, not {value!r}; "
-            "download the model's own config.json."
-        )
-
-
 def read_config(folder: Path) -> HuggingFaceConfig:
     """Reads and checks a model folder's config.json.
 
@@ -113,9 +65,11 @@ def read_config(folder: Path) -> HuggingFaceConfig:
         UnsupportedError: The model type or an option of it is not supported.
     """
     file = folder / "config.json"
-    values = _read_json(file)
+    values = read_json(file)
     family = _family(file, values.get("model_type"))
-    reader = _ConfigValues(file, values, family)
+    reader = ConfigValues(
+        file, values, family.config_names, family.config_defaults, family.config_fixed
+    )
     _check_options(file, reader, family)
     config = _make_config(reader, family)
     if config.hidden % config.heads:
@@ -126,7 +80,7 @@ def read_config(folder: Path) -> HuggingFaceConfig:
     return config
 
 
-def _make_config(reader: _ConfigValues, family: Family) -> HuggingFaceConfig:
+def _make_config(reader: ConfigValues, family: Family) -> HuggingFaceConfig:
     hidden = reader.integer("hidden_size")
     wants_embedding = family.projection is not None
     return HuggingFaceConfig(
@@ -135,7 +89,7 @@ def _make_config(reader: _ConfigValues, family: Family) -> HuggingFaceConfig:
         vocabulary=reader.integer("vocab_size"),
         hidden=hidden,
         embedding=reader.integer("embedding_size") if wants_embedding else hidden,
-        layers=reader.integer("num_hidden_layers", most=_MAX_LAYERS),
+        layers=reader.integer("num_hidden_layers", most=MAX_LAYERS),
         heads=reader.integer("num_attention_heads"),
         intermediate=reader.integer("intermediate_size"),
         activation=reader.text("hidden_act", "gelu"),
@@ -154,21 +108,6 @@ def _first_name(architectures: object) -> str:
     return first if isinstance(first, str) and first.isidentifier() else ""
 
 
-def _read_json(file: Path) -> dict[str, Any]:
-    if not file.is_file():
-        raise ModelError(
-            f"{file} is missing; download the model's config.json into this folder, or give the "
-            "path of an ONNX file."
-        )
-    try:
-        values = json.loads(file.read_text(encoding="utf-8"))
-    except (ValueError, RecursionError) as error:
-        raise ModelError(f"{file} is not valid JSON ({error}); download it again.") from error
-    if not isinstance(values, dict):
-        raise ModelError(f"{file} is not a JSON object; download the model's own config.json.")
-    return values
-
-
 def _family(file: Path, model_type: object) -> Family:
     if model_type is None:
         raise ModelError(f'{file} has no \'model_type\'; add it, for example "model_type": "bert".')
@@ -179,7 +118,7 @@ def _family(file: Path, model_type: object) -> Family:
     return FAMILIES[model_type]
 
 
-def _check_options(file: Path, reader: _ConfigValues, family: Family) -> None:
+def _check_options(file: Path, reader: ConfigValues, family: Family) -> None:
     embedding = reader.get("position_embedding_type") or "absolute"
     if embedding != "absolute":
         raise _unsupported(file, f"position_embedding_type {embedding!r}", "only 'absolute' is")

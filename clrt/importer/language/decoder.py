@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Literal
 
 from clrt.ir.op import Array
@@ -54,13 +54,13 @@ class Decoder:
         epsilon: Added to their mean square.
         norms: Whether a part of a layer is normalised "before" it, "after" it, or "both".
         parallel: Attention and feed-forward network both read the layer's input.
-        qk_norm: Q and K are normalised by "head", by whole "row", or not.
+        qk_norm: Q and K are normalised by "head" with one scale for all, by "heads" with one for
+            each, by whole "row", or not.
         activation: transformers' name for it.
         gated: The feed-forward network multiplies its activation with a second projection.
-        rotary: Of all layers, or of those without a window where `rotary_local` is there.
-        rotary_local: Of layers with a window.
-        learned: Places have embeddings of their own.
-        alibi: Scores fall with distance, by slopes of `heads`.
+        rotaries: The rotary embedding of each layer; None for a layer without.
+        places: Rows of the table of places, where these have embeddings of their own; else 0.
+        slopes: By head, how fast scores fall with distance (ALiBi).
         windows: How many keys before its place a token sees, by layer; -1 for all.
         scale: Of scores; None for head_size ** -0.5.
         softcap, final_softcap: Scores and logits are limited to these; 0 for no limit.
@@ -83,14 +83,13 @@ class Decoder:
     epsilon: float = 1e-6
     norms: Literal["before", "after", "both"] = "before"
     parallel: bool = False
-    qk_norm: Literal["none", "head", "row"] = "none"
+    qk_norm: Literal["none", "head", "heads", "row"] = "none"
     activation: str = "silu"
     gated: bool = True
-    rotary: Rotary | None = None
-    rotary_local: Rotary | None = None
-    learned: bool = False
-    alibi: bool = False
-    windows: tuple[int, ...] = field(default=())
+    rotaries: tuple[Rotary | None, ...] = ()
+    places: int = 0
+    slopes: tuple[float, ...] = ()
+    windows: tuple[int, ...] = ()
     scale: float | None = None
     softcap: float = 0.0
     final_softcap: float = 0.0
@@ -106,8 +105,7 @@ class Decoder:
 
     def rotary_of(self, layer: int) -> Rotary | None:
         """The rotary embedding of a layer."""
-        has_window = self.rotary_local is not None and self.window(layer) >= 0
-        return self.rotary_local if has_window else self.rotary
+        return self.rotaries[layer] if self.rotaries else None
 
     @property
     def page_elements(self) -> int:

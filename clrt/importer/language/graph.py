@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import numpy as np
-
 from clrt.importer.language.decoder import Decoder, Rotary
 from clrt.importer.language.feed_forward import feed_forward
 from clrt.importer.language.layers import LayerBuilder
@@ -26,8 +24,8 @@ from clrt.ops.pointwise.pointwise import Add, Cos, Mul, Sin
 _TOKEN, _PLACE = 0, 2  # columns of `step`
 
 
-class DecoderGraph:
-    """Builds the graph of one decoder.
+def decoder_graph(decoder: Decoder, source: WeightSource, cache: DType = DType.FLOAT32) -> Graph:
+    """The graph of a decoder.
 
     Its inputs are those of `clrt.ops.attention.pages`: `step` int32 `[tokens, 3]`, `table` int32
     `[sequences, pages]`, the slabs of the cache; and `rows` int32 `[rows]`, the tokens whose logits
@@ -36,8 +34,19 @@ class DecoderGraph:
     `kept0` and so on.
 
     Args:
-        cache: The dtype of the cache.
+        decoder: What is built.
+        source: Its weights.
+        cache: The dtype of the cache: float32, float16 or bfloat16.
+
+    Raises:
+        ModelError: A tensor is missing, or has another shape.
+        UnsupportedError: The activation is not known.
     """
+    return _DecoderGraph(decoder, source, cache).graph()
+
+
+class _DecoderGraph:
+    """Builds the graph of one decoder."""
 
     def __init__(self, decoder: Decoder, source: WeightSource, cache: DType) -> None:
         self.decoder = decoder
@@ -53,12 +62,7 @@ class DecoderGraph:
         self._tables: dict[Rotary, tuple[Value, Value]] = {}
 
     def graph(self) -> Graph:
-        """The graph.
-
-        Raises:
-            ModelError: A tensor is missing, or has another shape.
-            UnsupportedError: The activation is not known.
-        """
+        """The graph."""
         decoder, build, slabs = self.decoder, self.build, list(self.slabs)
         hidden = self._embeddings()
         for layer in range(decoder.layers):
@@ -98,9 +102,9 @@ class DecoderGraph:
         decoder, build = self.decoder, self.build
         hidden = build.rows("token_embd", decoder.vocabulary, decoder.hidden, self._column(_TOKEN))
         hidden = build.scaled(hidden, decoder.embedding_scale, "token_embd")
-        if decoder.learned:
+        if decoder.places:
             places = self._column(_PLACE)
-            more = build.rows("position_embd", decoder.context, decoder.hidden, places)
+            more = build.rows("position_embd", decoder.places, decoder.hidden, places)
             hidden = build("position_embd", Add(), hidden, more)
         if "token_embd_norm.weight" in build.source:
             hidden = build.norm(hidden, "token_embd_norm", decoder.hidden)
@@ -118,9 +122,8 @@ class DecoderGraph:
             mixed = build.norm(mixed, f"{path}.post_attention_norm", size)
         mixed = build.scaled(mixed, decoder.residual_scale, path)
         after = x if decoder.parallel else build(path, Add(), x, mixed)
-        if decoder.parallel and f"{path}.ffn_norm.weight" not in build.source:
-            read = read  # one norm serves both
-        else:
+        one = decoder.parallel and f"{path}.ffn_norm.weight" not in build.source
+        if not one:  # else the norm before attention serves both
             read = build.norm(after, f"{path}.ffn_norm", size) if before else after
         fed = feed_forward(build, read, path)
         if decoder.norms != "before":
@@ -151,7 +154,7 @@ class DecoderGraph:
             left_window=decoder.window(layer),
             softcap=decoder.softcap,
         )
-        slopes = build.constant(_slopes(heads)) if decoder.alibi else None
+        slopes = build.numbers(decoder.slopes, DType.FLOAT32) if decoder.slopes else None
         sinks = f"{path}.attn_sinks.weight"
         sink = build.weight(sinks, heads) if sinks in build.source else None
         mixed = build(path, attention, q, self.step, self.table, slopes, sink, *self.slabs)
@@ -168,11 +171,3 @@ class DecoderGraph:
             parts = (build.scaled(part, rotary.factor, layer) for part in (cosines, sines))
             self._tables[rotary] = next(parts), next(parts)
         return self._tables[rotary]
-
-
-def _slopes(heads: int) -> np.ndarray[tuple[int], np.dtype[np.float32]]:
-    """ALiBi's slopes: powers of two, and between them where `heads` is no power of two."""
-    whole = 1 << (heads.bit_length() - 1)
-    first = 2.0 ** (-8 / whole * np.arange(1, whole + 1))
-    more = 2.0 ** (-4 / whole * np.arange(1, 2 * (heads - whole), 2))
-    return np.concatenate([first, more]).astype(np.float32)

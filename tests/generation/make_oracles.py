@@ -1,0 +1,107 @@
+"""Make the committed test data under `tests/generation/data/`: what tiny decoders answer.
+
+Run it in an environment with torch and transformers, which the tests need not have:
+
+    python tests/generation/make_oracles.py             # write everything anew
+    python tests/generation/make_oracles.py --check     # compare with what is committed
+
+`decoders.json` has the configurations of `oracle_decoders.py` as transformers saves them, and the
+names and shapes of the tensors that it writes. Weights are noise (`checkpoints.py`).
+`decoders.npz` has the logits of two texts for each.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+import transformers
+from safetensors import safe_open
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
+
+from tests.generation.checkpoints import DATA, Array, tokens, write_folder
+from tests.generation.oracle_decoders import DECODERS, LENGTHS
+
+_UNUSED = ("transformers_version", "use_cache", "initializer_range", "architectures")
+
+
+def describe(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """A case: its config.json, and the tensors that transformers writes for it."""
+    values = {**settings}
+    config = transformers.AutoConfig.for_model(values.pop("model_type"), **values)
+    model = transformers.AutoModelForCausalLM.from_config(config)
+    model.save_pretrained(folder)
+    saved = json.loads((folder / "config.json").read_text(encoding="utf-8"))
+    with safe_open(folder / "model.safetensors", "np") as file:
+        shapes = {name: file.get_slice(name).get_shape() for name in sorted(file.keys())}
+    kept = {k: v for k, v in sorted(saved.items()) if k not in _UNUSED}
+    return {"config": kept, "tensors": shapes}
+
+
+def answer(case: dict[str, Any], folder: Path, attention: str) -> list[Array]:
+    """The logits of both texts, computed in float32."""
+    write_folder(folder, case)
+    model, found = transformers.AutoModelForCausalLM.from_pretrained(
+        folder, dtype=torch.float32, attn_implementation=attention, output_loading_info=True
+    )
+    wrong = {k: v for k, v in found.items() if v}
+    if wrong:
+        raise SystemExit(f"{folder.name}: transformers reads other tensors than it writes: {wrong}")
+    texts = [torch.from_numpy(tokens(length).astype(np.int64))[None] for length in LENGTHS]
+    with torch.no_grad():
+        logits = [model.eval()(text, use_cache=False).logits[0].numpy() for text in texts]
+    if not all(0.1 < float(x.std()) < 10 for x in logits):
+        raise SystemExit(f"{folder.name}: logits spread by {[float(x.std()) for x in logits]}.")
+    return logits
+
+
+def make() -> tuple[dict[str, Any], dict[str, Array]]:
+    """All cases, and the logits `NAME/TEXT` of each."""
+    cases, logits = {}, {}
+    for name, settings in DECODERS.items():
+        own = {**settings}
+        attention = own.pop("attention", "eager")
+        with tempfile.TemporaryDirectory() as folder:
+            cases[name] = describe(own, Path(folder) / "saved")
+            found = answer(cases[name], Path(folder) / name, attention)
+        logits |= {f"{name}/{text}": array for text, array in enumerate(found)}
+        print(f"{name}: logits spread by {found[0].std():.2f}")
+    return cases, logits
+
+
+def main() -> int:
+    """The command line; answers the exit status."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--check", action="store_true", help="compare instead of writing")
+    check = parser.parse_args().check
+    torch.set_num_threads(1)
+    cases, logits = make()
+    if not check:
+        DATA.mkdir(exist_ok=True)
+        text = json.dumps(cases, indent=None, separators=(",", ":")).replace('},"', '},\n"')
+        (DATA / "decoders.json").write_text(text + "\n", encoding="utf-8")
+        np.savez_compressed(DATA / "decoders.npz", allow_pickle=False, **logits)
+        return 0
+    wrong = []
+    if json.loads((DATA / "decoders.json").read_text(encoding="utf-8")) != cases:
+        wrong.append("decoders.json: other configurations or tensors")
+    with np.load(DATA / "decoders.npz") as old:
+        wrong += [f"{n}: not committed" for n in logits if n not in old]
+        wrong += [
+            f"{n}: other values"
+            for n in logits
+            if n in old and not np.allclose(logits[n], old[n], 1e-4, 1e-5)
+        ]
+    print("\n".join(wrong) or "The committed files are as made anew.")
+    return 1 if wrong else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,91 @@
+"""Decoders from Hugging Face folders against transformers' logits."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import clrt
+from clrt.importer.language.decoder import Decoder
+from clrt.importer.language.graph import decoder_graph
+from clrt.importer.language.huggingface import read_folder
+from clrt.ir.dtypes import DType
+from clrt.ops.attention.pages import SLABS
+from tests.generation.checkpoints import DATA, Array, load_json, tokens, write_folder
+from tests.generation.oracle_decoders import GIVEN, LENGTHS
+from tests.harness import quick_device
+
+CASES = load_json()
+LOGITS = np.load(DATA / "decoders.npz")
+# Pages of both texts, in no order and in two slabs; numbers in between are nobody's.
+TABLE = np.array([[6, 1, 3], [0, 5, 2]], np.int32)
+PAGES = (2, 6)
+# The largest difference from logits that spread by 0.1 to 10.
+TOLERANCE = 1e-4
+# A cache of float16 rounds keys and values to 11 bits.
+HALF_TOLERANCE = 2e-2
+
+
+class Run:
+    """A decoder with both texts in its cache."""
+
+    def __init__(self, decoder: Decoder, model: clrt.Model) -> None:
+        self.model = model
+        counts = [*PAGES, *[0] * (SLABS - len(PAGES))]
+        shapes = {f"slab{s}": (n, decoder.page_elements) for s, n in enumerate(counts)}
+        self.state = model.new_state({f"slab{s}": f"kept{s}" for s in range(SLABS)}, shapes)
+
+    def step(self, parts: dict[int, range]) -> dict[int, Array]:
+        """The logits of some places of texts, whose tokens lie between each other.
+
+        A token of no text stands behind each.
+        """
+        found = [
+            (place / len(places), text, place, int(tokens(LENGTHS[text])[place]))
+            for text, places in parts.items()
+            for place in places
+        ]
+        steps, rows = [], {text: [] for text in parts}
+        for _, text, place, token in sorted(found):
+            rows[text].append(len(steps))
+            steps.append((token, text, place))
+            if place % 7 == 0 or len(parts) == len(found):
+                steps.append((0, -1, 0))
+        wanted = [row for text in parts for row in rows[text]]
+        feeds = {
+            "step": np.array(steps, np.int32),
+            "table": TABLE,
+            "rows": np.array(wanted, np.int32),
+        }
+        logits = self.model.run(feeds, state=self.state)["logits"]
+        ends = np.cumsum([len(rows[text]) for text in parts])[:-1]
+        return dict(zip(parts, np.split(np.asarray(logits), ends), strict=True))
+
+
+def largest_error(name: str, folder: Path, cache: DType = DType.FLOAT32, **options: Any) -> float:
+    """How far logits of both texts are from transformers', each given in part, then by token."""
+    decoder, source = read_folder(write_folder(folder, CASES[name]), **options)
+    run = Run(decoder, clrt.load(decoder_graph(decoder, source, cache), device=quick_device()))
+    steps = [{text: range(n) for text, n in enumerate(GIVEN)}]
+    for k in range(LENGTHS[0] - GIVEN[0]):
+        steps.append({text: range(n + k, n + k + 1) for text, n in enumerate(GIVEN)})
+    worst = 0.0
+    for parts in steps:
+        for text, got in run.step(parts).items():
+            expected = LOGITS[f"{name}/{text}"][parts[text].start : parts[text].stop]
+            worst = max(worst, float(np.abs(got - expected).max()))
+    return worst
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_logits(name: str, tmp_path: Path) -> None:
+    assert largest_error(name, tmp_path / name) < TOLERANCE
+
+
+@pytest.mark.parametrize("cache", [DType.FLOAT16, DType.BFLOAT16])
+def test_narrow_cache(cache: DType, tmp_path: Path) -> None:
+    tolerance = HALF_TOLERANCE * (8 if cache is DType.BFLOAT16 else 1)
+    assert largest_error("llama", tmp_path, cache) < tolerance
