@@ -30,11 +30,12 @@ from tests.generation.checkpoints import DATA, Array, tokens, write_folder
 from tests.generation.oracle_decoders import DECODERS, LENGTHS
 
 _UNUSED = ("transformers_version", "use_cache", "initializer_range", "architectures")
+_TOKENS = ("pad_token_id", "bos_token_id", "eos_token_id")
 
 
 def describe(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
     """A case: its config.json, and the tensors that transformers writes for it."""
-    values = {**settings}
+    values = {**settings, **dict.fromkeys(_TOKENS)}
     config = transformers.AutoConfig.for_model(values.pop("model_type"), **values)
     model = transformers.AutoModelForCausalLM.from_config(config)
     model.save_pretrained(folder)
@@ -82,6 +83,7 @@ def main() -> int:
     parser.add_argument("--check", action="store_true", help="compare instead of writing")
     check = parser.parse_args().check
     torch.set_num_threads(1)
+    transformers.utils.logging.disable_progress_bar()
     cases, logits = make()
     if not check:
         DATA.mkdir(exist_ok=True)

@@ -108,14 +108,18 @@ class ConfigValues:
             raise self.wrong(key, "a string", value)
         return value
 
-    def numbers(self, key: str, count: int) -> list[float]:
+    def numbers(self, key: str, count: int, *, longer: bool = False) -> list[float]:
         """A list of finite numbers.
+
+        Args:
+            longer: It may go on, which is left out.
 
         Raises:
             ModelError: It is none, or of another length.
         """
         value = self.get(key)
         found = [_finite(v) for v in value] if isinstance(value, list) else [None]
+        found = found[:count] if longer else found
         if len(found) != count or None in found:
             raise self.wrong(key, f"a list of {count} finite numbers", value)
         return [v for v in found if v is not None]

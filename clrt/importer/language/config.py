@@ -112,7 +112,7 @@ def _kinds(config: ConfigValues, family: Family, layers: int) -> list[str]:
         return [SLIDING] * layers
     if "layer_types" in config:
         return config.texts("layer_types", layers, (FULL, SLIDING))
-    return [SLIDING if family.kinds(config, layer) else FULL for layer in range(layers)]
+    return [SLIDING if windowed else FULL for windowed in family.kinds(config, layers)]
 
 
 def _rotaries(
@@ -126,7 +126,8 @@ def _rotaries(
     first = next(iter(made.values()))
     if all(_equal(one, first) for one in made.values()):
         made = dict.fromkeys(made, first)
-    return tuple(made[kind] for kind in kinds)
+    turned = family.turned(config, len(kinds))
+    return tuple(made[k] if turns else None for k, turns in zip(kinds, turned, strict=True))
 
 
 def _equal(one: Rotary, other: Rotary) -> bool:

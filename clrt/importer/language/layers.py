@@ -17,6 +17,7 @@ from clrt.ops.matmul.fused_matmul import FusedMatMul
 from clrt.ops.movement.concat import Concat
 from clrt.ops.movement.gather import Gather
 from clrt.ops.movement.slice import Slice
+from clrt.ops.movement.views import Reshape
 from clrt.ops.norm.layer_normalization import LayerNormalization
 from clrt.ops.norm.rms_normalization import RMSNormalization
 from clrt.ops.pointwise.cast import Cast
@@ -120,14 +121,26 @@ class LayerBuilder(Builder):
         if decoder.clip:
             limits = [self.numbers(v, DType.FLOAT32) for v in (decoder.clip, -decoder.clip)]
             y = self(path, Max(), self(path, Min(), y, limits[0]), limits[1])
-        if decoder.qk_norm == "row":
-            places = ((0, q, "attn_q_norm"), (q, q + kv, "attn_k_norm"))
-            rows = [
-                self.norm(self.columns(y, first, end, path), f"{path}.{name}", end - first)
-                for first, end, name in places
-            ]
-            y = self(path, Concat(1), *rows, self.columns(y, q + kv, q + 2 * kv, path))
-        return y
+        if decoder.qk_norm not in ("row", "heads"):
+            return y
+        normalise = self.norm if decoder.qk_norm == "row" else self._heads_norm
+        rows = [
+            normalise(self.columns(y, first, end, path), f"{path}.{name}", end - first)
+            for first, end, name in ((0, q, "attn_q_norm"), (q, q + kv, "attn_k_norm"))
+        ]
+        return self(path, Concat(1), *rows, self.columns(y, q + kv, q + 2 * kv, path))
+
+    def _heads_norm(self, x: Value, path: str, size: int) -> Value:
+        """Each head less its mean, divided by its deviation, times a scale of its own."""
+        decoder, width = self.decoder, self.decoder.head_size
+        op = LayerNormalization(epsilon=decoder.epsilon)
+        heads = self(path, Reshape(), x, self.ints(-1, size // width, width))
+        ones = self.numbers(np.ones(width), DType.FLOAT32)
+        scales = self._kept(
+            f"{path}.weight", lambda: self.wide(f"{path}.weight", size // width, width)
+        )
+        heads = self(path, Mul(), self(path, op, heads, ones), scales)
+        return self(path, Reshape(), heads, self.ints(-1, size))
 
     def columns(self, x: Value, first: int, end: int, path: str) -> Value:
         """x[:, first:end]."""

@@ -13,14 +13,20 @@ from typing import TypeAlias
 Names: TypeAlias = Mapping[str, str | tuple[str, ...]]
 
 
-def _layers(names: Mapping[str, str], layers: str = "layers") -> dict[str, str]:
+def _layers(names: Names, layers: str = "layers") -> dict[str, str | tuple[str, ...]]:
     """Names of tensors of layers."""
-    return {f"blk.{{}}.{ours}": f"{layers}.{{}}.{theirs}" for ours, theirs in names.items()}
+
+    def within(theirs: str | tuple[str, ...]) -> str | tuple[str, ...]:
+        if isinstance(theirs, str):
+            return f"{layers}.{{}}.{theirs}"
+        return tuple(f"{layers}.{{}}.{one}" for one in theirs)
+
+    return {f"blk.{{}}.{ours}": within(theirs) for ours, theirs in names.items()}
 
 
 _EDGES = {"token_embd": "embed_tokens", "output_norm": "norm", "output": "lm_head"}
 
-_ATTENTION = {
+_ATTENTION: Names = {
     "attn_norm": "input_layernorm",
     "attn_q": "self_attn.q_proj",
     "attn_k": "self_attn.k_proj",
@@ -30,7 +36,186 @@ _ATTENTION = {
     "attn_k_norm": "self_attn.k_norm",
     "ffn_norm": "post_attention_layernorm",
 }
-_GATED = {"ffn_gate": "mlp.gate_proj", "ffn_up": "mlp.up_proj", "ffn_down": "mlp.down_proj"}
+_GATED: Names = {
+    "ffn_gate": "mlp.gate_proj",
+    "ffn_up": "mlp.up_proj",
+    "ffn_down": "mlp.down_proj",
+}
 
 #: Also those of Mistral, Qwen 2 and 3, SmolLM3, Gemma, Granite, OLMo and Cohere.
-LLAMA: Names = {**_EDGES, **_layers(_ATTENTION | _GATED)}
+LLAMA: Names = {**_EDGES, **_layers({**_ATTENTION, **_GATED})}
+
+#: Gemma 2 and 3: each part of a layer has a norm before and one behind it.
+GEMMA2: Names = {
+    **LLAMA,
+    **_layers(
+        {
+            "post_attention_norm": "post_attention_layernorm",
+            "ffn_norm": "pre_feedforward_layernorm",
+            "post_ffw_norm": "post_feedforward_layernorm",
+        }
+    ),
+}
+
+#: OLMo 2: norms behind the parts only.
+OLMO2: Names = {
+    **LLAMA,
+    **_layers(
+        {
+            "post_attention_norm": "post_attention_layernorm",
+            "post_ffw_norm": "post_feedforward_layernorm",
+        }
+    ),
+}
+
+#: Phi-3: Q, K and V as one, gate and up projection as one.
+PHI3: Names = {
+    **LLAMA,
+    **_layers({"attn_qkv": "self_attn.qkv_proj", "ffn_gate_up": "mlp.gate_up_proj"}),
+}
+
+#: Phi-1 and 2: one norm for both parts of a layer.
+PHI: Names = {
+    **_EDGES,
+    "output_norm": "final_layernorm",
+    **_layers(
+        {
+            **{name: path for name, path in _ATTENTION.items() if name != "ffn_norm"},
+            "attn_output": "self_attn.dense",
+            "attn_q_norm": "self_attn.q_layernorm",
+            "attn_k_norm": "self_attn.k_layernorm",
+            "ffn_up": "mlp.fc1",
+            "ffn_down": "mlp.fc2",
+        }
+    ),
+}
+
+STABLELM: Names = {
+    **LLAMA,
+    **_layers(
+        {
+            "attn_q_norm": "self_attn.q_layernorm.norms.{}",
+            "attn_k_norm": "self_attn.k_layernorm.norms.{}",
+        }
+    ),
+}
+
+STARCODER2: Names = {
+    **_EDGES,
+    **_layers({**_ATTENTION, "ffn_up": "mlp.c_fc", "ffn_down": "mlp.c_proj"}),
+}
+
+GPT2: Names = {
+    "token_embd": "wte",
+    "position_embd": "wpe",
+    "output_norm": "ln_f",
+    "output": "lm_head",
+    **_layers(
+        {
+            "attn_norm": "ln_1",
+            "attn_qkv": "attn.c_attn",
+            "attn_output": "attn.c_proj",
+            "ffn_norm": "ln_2",
+            "ffn_up": "mlp.c_fc",
+            "ffn_down": "mlp.c_proj",
+        },
+        "h",
+    ),
+}
+
+_FUSED: Names = {
+    "attn_norm": "input_layernorm",
+    "ffn_norm": "post_attention_layernorm",
+    "ffn_up": "mlp.dense_h_to_4h",
+    "ffn_down": "mlp.dense_4h_to_h",
+}
+
+GPT_NEOX: Names = {
+    "token_embd": "embed_in",
+    "output_norm": "final_layer_norm",
+    "output": "embed_out",
+    **_layers(
+        {
+            **_FUSED,
+            "attn_qkv": "attention.query_key_value",
+            "attn_output": "attention.dense",
+        }
+    ),
+}
+
+BLOOM: Names = {
+    "token_embd": "word_embeddings",
+    "token_embd_norm": "word_embeddings_layernorm",
+    "output_norm": "ln_f",
+    "output": "lm_head",
+    **_layers(
+        {
+            **_FUSED,
+            "attn_qkv": "self_attention.query_key_value",
+            "attn_output": "self_attention.dense",
+        },
+        "h",
+    ),
+}
+
+#: Falcon: larger models have a norm for each part of a layer, under names of their own.
+FALCON: Names = {
+    **{name: path for name, path in BLOOM.items() if name != "token_embd_norm"},
+    **_layers(
+        {
+            "attn_norm": ("ln_attn", "input_layernorm"),
+            "ffn_norm": ("ln_mlp", "post_attention_layernorm"),
+        },
+        "h",
+    ),
+}
+
+MPT: Names = {
+    "token_embd": "wte",
+    "output_norm": "norm_f",
+    "output": "lm_head",
+    **_layers(
+        {
+            "attn_norm": "norm_1",
+            "attn_qkv": "attn.Wqkv",
+            "attn_output": "attn.out_proj",
+            "ffn_norm": "norm_2",
+            "ffn_up": "ffn.up_proj",
+            "ffn_down": "ffn.down_proj",
+        },
+        "blocks",
+    ),
+}
+
+_EXPERTS: Names = {
+    "ffn_gate_inp": "mlp.gate",
+    "ffn_gate_exps": "mlp.experts.{}.gate_proj",
+    "ffn_up_exps": "mlp.experts.{}.up_proj",
+    "ffn_down_exps": "mlp.experts.{}.down_proj",
+}
+
+#: Qwen 3's experts, and Qwen 2's with an expert that all tokens go to.
+QWEN_MOE: Names = {
+    **LLAMA,
+    **_layers(
+        {
+            **_EXPERTS,
+            "ffn_gate_inp_shexp": "mlp.shared_expert_gate",
+            "ffn_gate_shexp": "mlp.shared_expert.gate_proj",
+            "ffn_up_shexp": "mlp.shared_expert.up_proj",
+            "ffn_down_shexp": "mlp.shared_expert.down_proj",
+        }
+    ),
+}
+
+MIXTRAL: Names = {
+    **LLAMA,
+    **_layers(
+        {
+            "ffn_gate_inp": "block_sparse_moe.gate",
+            "ffn_gate_exps": "block_sparse_moe.experts.{}.w1",
+            "ffn_up_exps": "block_sparse_moe.experts.{}.w3",
+            "ffn_down_exps": "block_sparse_moe.experts.{}.w2",
+        }
+    ),
+}
