@@ -1,0 +1,146 @@
+"""RoutedMatMul: each row times the matrix of the expert that it goes to."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from clrt.device import requires
+from clrt.device.caps import DeviceCaps
+from clrt.errors import ShapeError
+from clrt.ir.code import Define
+from clrt.ir.dims import differ
+from clrt.ir.dtypes import WIDENED_STORAGES, DType
+from clrt.ir.graph import Node
+from clrt.ir.op import Array, TensorType
+from clrt.kernels.cost import PLAIN
+from clrt.kernels.spec import KernelSpec, Launch, ceil_div, launch
+from clrt.kernels.tuned import tuned
+from clrt.kernels.variant import Lowering, Variant
+from clrt.ops.base import Accuracy, Op, Types
+from clrt.ops.checks import need
+from clrt.ops.ranges import check_indices, index_status
+from clrt.ops.registry import register
+
+CPU = tuned(
+    "routed_matmul_cpu",
+    {"T_VW": (4, 8, 16), "T_MR": (2, 4, 6), "T_NR": (2, 4), "T_ROWS": (16, 32, 64)},
+    T_VW=8,
+    T_MR=4,
+    T_NR=4,
+    T_ROWS=32,
+)
+_FLOATS = (DType.FLOAT32, DType.FLOAT16, DType.BFLOAT16)
+
+
+def _slots(node: Node) -> int:
+    return prod(node.arg(2).dims)
+
+
+def _reject_many(node: Node, caps: DeviceCaps) -> str | None:
+    """Why slots are not computed each on its own: experts have several, which share weights."""
+    experts = node.arg(1).dims[0]
+    return None if _slots(node) <= experts else f"for up to {experts} slots"
+
+
+def _launches(node: Node, entry: str, size: tuple[int, ...], **tunables: int) -> list[Launch]:
+    op, x, weights, experts = node.op, node.arg(0), node.arg(1), node.arg(2)
+    assert isinstance(op, RoutedMatMul)
+    count, rows, depth = weights.dims
+    if not prod(node.output.dims):
+        return []
+    defines: dict[str, Define] = {
+        "WEIGHT_T": weights.dtype.cl,
+        "WEIGHT": weights.dtype.storage,
+        "INDEX_T": experts.dtype.cl,
+        **tunables,
+    }
+    kernel = KernelSpec.of("matmul/routed_matmul.cl", entry, **defines)
+    status = index_status(node, 2, (count,), "experts")
+    buffers = dict(y=node.output, x=x, w=weights, experts=experts, status=status)
+    numbers = dict(slots=_slots(node), rows=rows, depth=depth, count=count, each=op.each)
+    local = (1, 1) if entry.endswith("cpu") else None
+    return [launch(kernel, size, local, **buffers, **numbers)]
+
+
+def _emit_few(node: Node, ctx: Lowering) -> list[Launch]:
+    tunables = {**ctx.tunables(CPU), "T_MR": 1, "BY_SLOT": 1}
+    groups = ceil_div(node.arg(1).dims[1], tunables["T_ROWS"])
+    return _launches(node, "routed_matmul_cpu", (groups, _slots(node)), **tunables)
+
+
+def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
+    tunables = {**ctx.tunables(CPU), "BY_SLOT": 0}
+    count, rows, _ = node.arg(1).dims
+    size = (ceil_div(rows, tunables["T_ROWS"]), count)
+    return _launches(node, "routed_matmul_cpu", size, **tunables)
+
+
+def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:
+    return _launches(node, "routed_matmul", (node.arg(1).dims[1], _slots(node)), T_VW=1)
+
+
+@register
+@dataclass(frozen=True)
+class RoutedMatMul(Op):
+    """y[s] = W[experts[s]] x[s / each], for each slot s: a token and an expert that it goes to.
+
+    Inputs: x float32 `[slots / each, K]`; W float32, float16 or bfloat16 `[E, N, K]`; experts
+    `[tokens, used]`, whose elements are the slots. Output: `[slots, N]`. Only weights of experts
+    that some token goes to are read.
+
+    Attributes:
+        each: Slots of a row of x: `used` where x has tokens, 1 where it has slots.
+
+    Numerics: float32, whatever the weights are.
+    Source: clrt; Shazeer et al., Outrageously Large Neural Networks (2017) for mixtures of experts.
+    """
+
+    each: int = 1
+
+    domain = "clrt"
+    accuracy = Accuracy.ACCUMULATED
+    storages = WIDENED_STORAGES
+    narrow = frozenset({DType.FLOAT16, DType.BFLOAT16})
+    followed = (2,)
+    variants = (
+        Variant("few_cpu", _emit_few, _reject_many, requires.CPU),
+        Variant("cpu", _emit_cpu, requires=requires.CPU),
+        Variant("any", _emit_any, speed=PLAIN),
+    )
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        x, weights, experts = (need(inputs, i, self) for i in range(3))
+        if x.dtype is not DType.FLOAT32 or weights.dtype not in _FLOATS or self.each < 1:
+            raise ShapeError(f"{self.name}: {x} times {weights}; expected float32 and floats.")
+        shapes = (x.shape, weights.shape, experts.shape)
+        if any(s is not None and len(s) != n for s, n in zip(shapes, (2, 3, 2), strict=True)):
+            raise ShapeError(
+                f"{self.name}: x {x}, W {weights} and experts {experts}; expected ranks 2, 3, 2."
+            )
+        if x.shape is None or weights.shape is None or experts.shape is None:
+            return [TensorType(x.dtype, None)]
+        slots = experts.shape[0] * experts.shape[1]
+        if differ(x.shape[1], weights.shape[2]) or differ(x.shape[0] * self.each, slots):
+            raise ShapeError(
+                f"{self.name}: x {x} does not fit W {weights} and experts {experts}, with "
+                f"{self.each} slots of each row."
+            )
+        return [TensorType(x.dtype, (slots, weights.shape[1]))]
+
+    def flops(self, inputs: Types, outputs: Types) -> int:
+        weights, y = need(inputs, 1, self).shape, need(outputs, 0, self).shape
+        assert weights is not None and y is not None
+        return 2 * prod(int(d) for d in y) * int(weights[2])
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        x, weights, experts = inputs
+        assert x is not None and weights is not None and experts is not None
+        chosen = check_indices(experts, weights.shape[:1], self.name, 2).reshape(-1)
+        wide = x.astype(np.float64)
+        y = np.zeros((len(chosen), weights.shape[1]))
+        for slot, expert in enumerate(chosen):
+            y[slot] = weights[expert].astype(np.float64) @ wide[slot // self.each]
+        return (y.astype(x.dtype),)

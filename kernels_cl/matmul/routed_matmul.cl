@@ -1,0 +1,95 @@
+// y[s, n] = x[s / each, :] w[experts[s], n, :] for s < slots, n < rows: vectors `depth` long.
+//   routed_matmul      work-item (n, s)
+//   routed_matmul_cpu  a work-group has T_ROWS rows of w of one expert, for all slots that go to it,
+//                      T_MR at a time; or BY_SLOT, for one slot
+#ifndef WEIGHT_T
+#define WEIGHT_T float
+#define WEIGHT plain
+#define INDEX_T long
+#endif
+#ifndef T_VW
+#define T_VW 8
+#define T_MR 4
+#define T_NR 4
+#define T_ROWS 32
+#define BY_SLOT 0
+#endif
+#define VW T_VW
+#include "common/base.clh"
+#include "common/index.clh"
+#include "common/storage.clh"
+#include "common/math.clh"
+#include "common/scalar.clh"
+#define ROUTED                                                                               \
+  OUT(float, y), IN(float, x), IN(WEIGHT_T, w), IN(INDEX_T, experts), OUT(long, status),     \
+      const IDX_T slots, const IDX_T rows, const IDX_T depth, const IDX_T count, const IDX_T each
+
+#if T_VW == 1
+__kernel void routed_matmul(ROUTED) {
+  const IDX_T n = get_global_id(0), s = get_global_id(1);
+  if (n >= rows || s >= slots) return;
+  const IDX_T expert = clrt_index((long)AT(experts)[s], count, AT(status));
+  __global const WEIGHT_T *const row = AT(w) + ((size_t)expert * rows + n) * depth;
+  __global const float *const from = AT(x) + s / each * depth;
+  float sum = 0.0f;
+  for (IDX_T k = 0; k < depth; ++k) sum = from[k] * LOAD_AS(WEIGHT, row, k) + sum;
+  AT(y)[s * rows + n] = sum;
+}
+#else
+#include "common/repeat.clh"
+#include "common/rows.clh"
+#include "common/widen.clh"
+#define ROWS(X) CAT(ROWS_, T_MR)(X)
+#define COLUMNS(X, i) CAT(VECTORS_, T_NR)(X, i)
+
+#define INPUT(i) __global const float *const x##i = AT(x) + slot[i_min(i, have - 1)] / each * depth;
+#define WEIGHTS(i, j) \
+  __global const WEIGHT_T *const w##j = own + i_min(n + j, end - 1) * depth;
+#define ZERO(i, j) F acc##i##_##j = (F)(0.0f);
+#define ZERO_ROW(i) COLUMNS(ZERO, i)
+#define LOAD_INPUT(i) const F from##i = LOAD_F(x##i + k);
+#define LOAD_WEIGHTS(i, j) const F weight##j = LOAD_WIDE(WEIGHT, w##j + k);
+#define ADD(i, j) acc##i##_##j = from##i * weight##j + acc##i##_##j;
+#define ADD_ROW(i) COLUMNS(ADD, i)
+#define SUM(a, b) ((a) + (b))
+#define KEEP(i, j)                                                                         \
+  if (i < have && n + j < end) {                                                           \
+    FOLD(acc##i##_##j, SUM)                                                                \
+    float sum = acc##i##_##j.s0;                                                           \
+    for (IDX_T k = whole; k < depth; ++k) sum = x##i[k] * LOAD_AS(WEIGHT, w##j, k) + sum;  \
+    AT(y)[slot[i] * rows + n + j] = sum;                                                   \
+  }
+#define KEEP_ROW(i) COLUMNS(KEEP, i)
+
+__kernel SINGLE_ITEM
+void routed_matmul_cpu(ROUTED) {
+  const IDX_T first = get_group_id(0) * T_ROWS, end = i_min(first + T_ROWS, rows);
+  const IDX_T whole = depth - depth % VW;
+#if BY_SLOT
+  IDX_T s = get_group_id(1);
+  const IDX_T last = s + 1;
+  const IDX_T expert = clrt_index((long)AT(experts)[s], count, AT(status));
+#else
+  IDX_T s = 0;
+  const IDX_T last = slots, expert = get_group_id(1);
+#endif
+  __global const WEIGHT_T *const own = AT(w) + (size_t)expert * rows * depth;
+  while (s < last) {
+    IDX_T slot[T_MR], have = 0;
+    for (; s < last && have < T_MR; ++s)
+      if (BY_SLOT || clrt_index((long)AT(experts)[s], count, AT(status)) == expert) slot[have++] = s;
+    if (!have) return;
+    ROWS(INPUT)
+    for (IDX_T n = first; n < end; n += T_NR) {
+      COLUMNS(WEIGHTS, 0)
+      ROWS(ZERO_ROW)
+      for (IDX_T k = 0; k < whole; k += VW) {
+        COLUMNS(LOAD_WEIGHTS, 0)
+        ROWS(LOAD_INPUT)
+        ROWS(ADD_ROW)
+      }
+      ROWS(KEEP_ROW)
+    }
+  }
+}
+#endif
