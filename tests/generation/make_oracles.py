@@ -7,7 +7,8 @@ Run it in an environment with torch and transformers, which the tests need not h
 
 `decoders.json` has the configurations of `oracle_decoders.py` as transformers saves them, and the
 names and shapes of the tensors that it writes. Weights are noise (`checkpoints.py`).
-`decoders.npz` has the logits of two texts for each.
+`decoders.npz` has the logits of two texts for each. `rotaries.npz` has frequencies of rotary
+embeddings.
 """
 
 from __future__ import annotations
@@ -23,11 +24,18 @@ import numpy as np
 import torch
 import transformers
 from safetensors import safe_open
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from tests.generation.checkpoints import DATA, Array, tokens, write_folder
-from tests.generation.oracle_decoders import DECODERS, LENGTHS
+from tests.generation.oracle_decoders import (
+    DECODERS,
+    LENGTHS,
+    ROTARIES,
+    ROTARY_HEAD,
+    ROTARY_PLACES,
+)
 
 _UNUSED = ("transformers_version", "use_cache", "initializer_range", "architectures")
 _TOKENS = ("pad_token_id", "bos_token_id", "eos_token_id")
@@ -77,6 +85,39 @@ def make() -> tuple[dict[str, Any], dict[str, Array]]:
     return cases, logits
 
 
+def make_rotaries() -> dict[str, Array]:
+    """The frequencies of each case of `ROTARIES`, and behind them the factor of cosines."""
+    made = {}
+    for name, (rope, context) in ROTARIES.items():
+        config = transformers.LlamaConfig(
+            hidden_size=ROTARY_HEAD,
+            num_attention_heads=1,
+            max_position_embeddings=ROTARY_PLACES,
+            rope_parameters={**rope},
+        )
+        if rope["rope_type"] == "default":
+            # Without a function of its own there; models do it alike.
+            compute = ROPE_INIT_FUNCTIONS["linear"]
+            config.rope_parameters["factor"] = 1.0
+        else:
+            compute = ROPE_INIT_FUNCTIONS[rope["rope_type"]]
+        frequencies, factor = compute(config, "cpu", seq_len=context)
+        made[name] = np.append(frequencies.numpy(), np.float32(factor))
+    return made
+
+
+def wrong_values(file: str, made: dict[str, Array]) -> list[str]:
+    """What of a file of arrays is not as made anew."""
+    found = []
+    with np.load(DATA / file) as old:
+        for name, array in made.items():
+            if name not in old:
+                found.append(f"{file}: {name} is not committed")
+            elif not np.allclose(array, old[name], 1e-4, 1e-5):
+                found.append(f"{file}: {name} has other values")
+    return found
+
+
 def main() -> int:
     """The command line; answers the exit status."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
@@ -85,22 +126,19 @@ def main() -> int:
     torch.set_num_threads(1)
     transformers.utils.logging.disable_progress_bar()
     cases, logits = make()
+    arrays = {"decoders.npz": logits, "rotaries.npz": make_rotaries()}
     if not check:
         DATA.mkdir(exist_ok=True)
         text = json.dumps(cases, indent=None, separators=(",", ":")).replace('},"', '},\n"')
         (DATA / "decoders.json").write_text(text + "\n", encoding="utf-8")
-        np.savez_compressed(DATA / "decoders.npz", allow_pickle=False, **logits)
+        for file, made in arrays.items():
+            np.savez_compressed(DATA / file, allow_pickle=False, **made)
         return 0
     wrong = []
     if json.loads((DATA / "decoders.json").read_text(encoding="utf-8")) != cases:
         wrong.append("decoders.json: other configurations or tensors")
-    with np.load(DATA / "decoders.npz") as old:
-        wrong += [f"{n}: not committed" for n in logits if n not in old]
-        wrong += [
-            f"{n}: other values"
-            for n in logits
-            if n in old and not np.allclose(logits[n], old[n], 1e-4, 1e-5)
-        ]
+    for file, made in arrays.items():
+        wrong += wrong_values(file, made)
     print("\n".join(wrong) or "The committed files are as made anew.")
     return 1 if wrong else 0
 

@@ -229,3 +229,68 @@ DECODERS: dict[str, dict[str, Any]] = {
         "dtype": "bfloat16",
     },
 }
+
+_LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 512}
+
+#: `rope_parameters` by name; with the places asked for. Heads have 64 elements, and config.json says
+#: that there are 2048 places.
+ROTARIES: dict[str, tuple[dict[str, Any], int]] = {
+    "default": ({"rope_type": "default", "rope_theta": 10000.0}, 2048),
+    "partial": (
+        {"rope_type": "default", "rope_theta": 5e5, "partial_rotary_factor": 0.375},
+        2048,
+    ),
+    "linear": ({"rope_type": "linear", "rope_theta": 1e4, "factor": 3.0}, 2048),
+    "dynamic": ({"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}, 2048),
+    "dynamic_longer": ({"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}, 8192),
+    "llama3": ({"rope_type": "llama3", "rope_theta": 5e5, "factor": 8.0, **_LLAMA3}, 2048),
+    "yarn": (
+        {
+            "rope_type": "yarn",
+            "rope_theta": 1e6,
+            "factor": 4.0,
+            "original_max_position_embeddings": 512,
+        },
+        2048,
+    ),
+    "yarn_deepseek": (
+        {
+            "rope_type": "yarn",
+            "rope_theta": 1e4,
+            "factor": 40.0,
+            "original_max_position_embeddings": 512,
+            "beta_fast": 24.0,
+            "beta_slow": 2.0,
+            "mscale": 1.0,
+            "mscale_all_dim": 0.707,
+            "truncate": False,
+        },
+        2048,
+    ),
+    "longrope_short": (
+        {
+            "rope_type": "longrope",
+            "rope_theta": 1e4,
+            "original_max_position_embeddings": 512,
+            "short_factor": [1 + k / 16 for k in range(32)],
+            "long_factor": [1 + k for k in range(32)],
+        },
+        512,
+    ),
+    "longrope_long": (
+        {
+            "rope_type": "longrope",
+            "rope_theta": 1e4,
+            "original_max_position_embeddings": 512,
+            "short_factor": [1 + k / 16 for k in range(32)],
+            "long_factor": [1 + k for k in range(32)],
+            "attention_factor": 1.25,
+        },
+        513,
+    ),
+    "proportional": (
+        {"rope_type": "proportional", "rope_theta": 1e6, "partial_rotary_factor": 0.25},
+        2048,
+    ),
+}
+ROTARY_HEAD, ROTARY_PLACES = 64, 2048

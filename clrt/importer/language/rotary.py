@@ -90,7 +90,8 @@ def read_rotary(
         raise config.wrong("partial_rotary_factor", f"a part of {head_size} that is even", part)
     trained = config.integer("max_position_embeddings", default=max(context, 1))
     scope = Scope(config, rope, head_size, turned, theta, trained, context)
-    frequencies, factor = _SCALINGS[scaling](scope)
+    with np.errstate(all="ignore"):
+        frequencies, factor = _SCALINGS[scaling](scope)
     if not np.isfinite(frequencies).all():
         raise rope.wrong("rope_theta", "a number whose powers are finite", theta)
     return Rotary(frequencies.astype(np.float32), interleaved, factor)
@@ -164,11 +165,11 @@ def _yarn(scope: Scope) -> tuple[Array, float]:
     Source: Peng et al., YaRN (2023); `mscale` and `mscale_all_dim` are DeepSeek's.
     """
     rope, factor, turned = scope.rope, scope.factor, scope.turned
-    mscale, all_dim = rope.number("mscale", 0.0), rope.number("mscale_all_dim", 0.0)
+    mscale, all_dim = (rope.number(k, 0.0, 0.0, 1e3) for k in ("mscale", "mscale_all_dim"))
     wanted = _magnitude(factor, 1.0)
     if mscale and all_dim:
         wanted = _magnitude(factor, mscale) / _magnitude(factor, all_dim)
-    wanted = rope.number("attention_factor", wanted)
+    wanted = rope.number("attention_factor", wanted, least=0.0, most=1e6)
 
     def pair_of(rotations: float) -> float:
         """The pair that turns so often within the original context."""
@@ -203,10 +204,12 @@ def _longrope(scope: Scope) -> tuple[Array, float]:
     original, factor = scope.original, scope.factor
     key = "long_factor" if scope.context > original else "short_factor"
     factors = np.array(scope.rope.numbers(key, scope.turned // 2), np.float32)
+    if not (factors > 0).all():
+        raise scope.rope.wrong(key, "a list of numbers above 0", scope.rope.get(key))
     growth = 1.0
     if factor > 1:
         growth = math.sqrt(1 + math.log(factor) / math.log(max(original, 2)))
-    growth = scope.rope.number("attention_factor", growth)
+    growth = scope.rope.number("attention_factor", growth, least=0.0, most=1e6)
     return 1 / (factors * scope.powers()), growth
 
 

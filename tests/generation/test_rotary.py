@@ -1,0 +1,118 @@
+"""Frequencies of rotary embeddings against transformers', from both forms of config.json."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from clrt.errors import ModelError, UnsupportedError
+from clrt.importer.huggingface.config_values import ConfigValues
+from clrt.importer.language.decoder import Rotary
+from clrt.importer.language.rotary import FULL, SLIDING, read_rotary
+from tests.generation.checkpoints import DATA
+from tests.generation.oracle_decoders import ROTARIES, ROTARY_HEAD, ROTARY_PLACES
+
+EXPECTED = np.load(DATA / "rotaries.npz")
+
+
+def read(values: dict[str, Any], context: int = ROTARY_PLACES, kind: str = FULL) -> Rotary:
+    file = Path("config.json")
+    config = ConfigValues(file, {"max_position_embeddings": ROTARY_PLACES, **values})
+    return read_rotary(config, ROTARY_HEAD, context, kind)
+
+
+def old_form(rope: dict[str, Any]) -> dict[str, Any]:
+    """`rope_parameters` as files had them before transformers 5."""
+    outside = ("rope_theta", "partial_rotary_factor")
+    inside = {k: v for k, v in rope.items() if k not in outside}
+    kind = inside.pop("rope_type")
+    values = {k: v for k, v in rope.items() if k in outside}
+    if kind == "proportional":
+        inside["partial_rotary_factor"] = values.pop("partial_rotary_factor")
+    return {**values, "rope_scaling": None if kind == "default" else {"type": kind, **inside}}
+
+
+@pytest.mark.parametrize("name", ROTARIES)
+def test_frequencies(name: str) -> None:
+    rope, context = ROTARIES[name]
+    for values in ({"rope_parameters": rope}, old_form(rope)):
+        found = read(values, context)
+        np.testing.assert_allclose(found.frequencies, EXPECTED[name][:-1], 1e-6, 1e-12)
+        assert found.frequencies.dtype == np.float32
+        assert found.factor == pytest.approx(float(EXPECTED[name][-1]), rel=1e-6)
+
+
+def test_longrope_by_context() -> None:
+    rope, _ = ROTARIES["longrope_short"]
+    short, long = (read({"rope_parameters": rope}, context) for context in (512, 513))
+    assert (short.frequencies[1:] > long.frequencies[1:]).all()
+
+
+def test_original_places_outside_as_in_phi3() -> None:
+    rope, context = ROTARIES["longrope_short"]
+    inside = {**rope, "original_max_position_embeddings": 4}
+    outside = {"original_max_position_embeddings": 512, "rope_parameters": inside}
+    assert read(outside, context).factor == read({"rope_parameters": rope}, context).factor
+
+
+@pytest.mark.parametrize("kind", [FULL, SLIDING])
+def test_kinds_of_layers(kind: str) -> None:
+    """Gemma 3: only layers that see all are scaled."""
+    scaling = {"rope_type": "linear", "factor": 8.0}
+    full = {**scaling, "rope_theta": 1e6}
+    new = {FULL: full, SLIDING: {"rope_type": "default", "rope_theta": 1e4}}
+    old = {"rope_theta": 1e6, "rope_local_base_freq": 1e4, "rope_scaling": scaling}
+    found = [read(values, kind=kind) for values in ({"rope_parameters": new}, old)]
+    wanted = read({"rope_parameters": new[kind]})
+    for rotary in found:
+        np.testing.assert_array_equal(rotary.frequencies, wanted.frequencies)
+
+
+def test_first_phi3_called_longrope_yarn() -> None:
+    rope, context = ROTARIES["longrope_long"]
+    found = read({"rope_scaling": {**rope, "rope_type": "yarn"}}, context)
+    np.testing.assert_allclose(found.frequencies, EXPECTED["longrope_long"][:-1], 1e-6)
+
+
+BAD: list[tuple[dict[str, Any], str]] = [
+    ({"rope_theta": "x"}, "'rope_theta' as a number"),
+    ({"rope_theta": 0.0}, "'rope_theta' as a number of 1 to"),
+    ({"rope_theta": float("nan")}, "'rope_theta' as a number"),
+    ({"rope_theta": 10**400}, "'rope_theta' as a number"),
+    ({"rope_scaling": [1]}, "'rope_scaling' as an object"),
+    ({"rope_scaling": {"rope_type": 3}}, "'rope_scaling.rope_type' as a string"),
+    ({"rope_scaling": {"type": "linear", "factor": 0}}, "'rope_scaling.factor' as a number"),
+    ({"rope_scaling": {"type": "dynamic", "factor": -1}}, "'rope_scaling.factor' as a number"),
+    ({"rope_parameters": {FULL: 1}}, f"'rope_parameters.{FULL}' as an object"),
+    ({"rope_scaling": {"type": "llama3", "factor": 8.0}}, "'rope_scaling.low_freq_factor'"),
+    (
+        {"rope_scaling": {"type": "llama3", "low_freq_factor": 2, "high_freq_factor": 2}},
+        "'rope_scaling.high_freq_factor' as a number above",
+    ),
+    ({"rope_scaling": {"type": "longrope"}}, "'rope_scaling.short_factor' as a list of 32"),
+    (
+        {"rope_scaling": {"type": "longrope", "short_factor": [1.0] * 31}},
+        "'rope_scaling.short_factor' as a list of 32 finite numbers",
+    ),
+    (
+        {"rope_scaling": {"type": "longrope", "short_factor": [0.0] * 32}},
+        "'rope_scaling.short_factor' as a list of numbers above 0",
+    ),
+    ({"partial_rotary_factor": 0.01}, "'partial_rotary_factor' as a part of 64 that is even"),
+    ({"partial_rotary_factor": 2.0}, "'partial_rotary_factor' as a number of 0 to 1"),
+    ({"max_position_embeddings": 0}, "'max_position_embeddings' as a whole number"),
+]
+
+
+@pytest.mark.parametrize("values, message", BAD)
+def test_wrong_values(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(ModelError, match=message):
+        read(values)
+
+
+def test_unknown_scaling() -> None:
+    with pytest.raises(UnsupportedError, match=r"'rope_scaling.rope_type'.*known are default"):
+        read({"rope_scaling": {"rope_type": "axial"}})
