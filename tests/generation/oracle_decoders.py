@@ -232,8 +232,7 @@ DECODERS: dict[str, dict[str, Any]] = {
 
 _LLAMA3 = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 512}
 
-#: `rope_parameters` by name; with the places asked for. Heads have 64 elements, and config.json says
-#: that there are 2048 places.
+#: `rope_parameters` by name; with the places asked for.
 ROTARIES: dict[str, tuple[dict[str, Any], int]] = {
     "default": ({"rope_type": "default", "rope_theta": 10000.0}, 2048),
     "partial": (
@@ -293,4 +292,5 @@ ROTARIES: dict[str, tuple[dict[str, Any], int]] = {
         2048,
     ),
 }
+# Elements of a head, and places by config.json.
 ROTARY_HEAD, ROTARY_PLACES = 64, 2048
