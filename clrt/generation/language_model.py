@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clrt.errors import InputError, ModelError, needing
 from clrt.generation.options import Sampling, eos_tokens
-from clrt.importer.language.graph import DecoderGraph
+from clrt.importer.language.graph import decoder_graph
 from clrt.importer.language.huggingface import read_folder
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph
@@ -57,9 +56,8 @@ def read_language_model(source: Path, context: int | None, cache: str) -> Langua
     if cache not in CACHES:
         raise InputError(f"cache is {cache!r}; it is one of {', '.join(CACHES)}.")
     with Blaming(f"'{source}'"):
-        config = json.loads((source / "config.json").read_text(encoding="utf-8"))
-        decoder, weights = read_folder(source, config)
-        graph = DecoderGraph(decoder, weights, CACHES[cache]).graph()
+        decoder, weights = read_folder(source, context)
+        graph = decoder_graph(decoder, weights, CACHES[cache])
     most = decoder.context if context is None else context
     if not 1 <= most <= decoder.context:
         raise InputError(f"context is {context}; the model has places for 1 to {decoder.context}.")
