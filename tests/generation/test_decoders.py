@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 import clrt
+from clrt.generation.options import Sampling
+from clrt.generation.sampler import TokenSampler, sampler_inputs
 from clrt.importer.language.decoder import Decoder
 from clrt.importer.language.graph import decoder_graph
 from clrt.importer.language.huggingface import read_folder
@@ -33,7 +35,7 @@ class Run:
     """A decoder with both texts in its cache."""
 
     def __init__(self, decoder: Decoder, model: clrt.Model) -> None:
-        self.model = model
+        self.model, self.vocabulary = model, decoder.vocabulary
         counts = [*PAGES, *[0] * (SLABS - len(PAGES))]
         shapes = {f"slab{s}": (n, decoder.page_elements) for s, n in enumerate(counts)}
         self.state = model.new_state({f"slab{s}": f"kept{s}" for s in range(SLABS)}, shapes)
@@ -43,16 +45,16 @@ class Run:
 
         A token of no text stands behind each.
         """
-        found = [
+        order = [
             (place / len(places), text, place, int(tokens(LENGTHS[text])[place]))
             for text, places in parts.items()
             for place in places
         ]
         steps, rows = [], {text: [] for text in parts}
-        for _, text, place, token in sorted(found):
+        for _, text, place, token in sorted(order):
             rows[text].append(len(steps))
             steps.append((token, text, place))
-            if place % 7 == 0 or len(parts) == len(found):
+            if place % 7 == 0 or len(parts) == len(order):
                 steps.append((0, -1, 0))
         wanted = [row for text in parts for row in rows[text]]
         feeds = {
@@ -60,7 +62,11 @@ class Run:
             "table": TABLE,
             "rows": np.array(wanted, np.int32),
         }
-        logits = self.model.run(feeds, state=self.state)["logits"]
+        sampler = TokenSampler(Sampling(), self.vocabulary)
+        feeds |= sampler_inputs([sampler] * len(wanted), [[]] * len(wanted))
+        found = self.model.run(feeds, state=self.state)
+        logits = found["logits"]
+        np.testing.assert_array_equal(found["token"], logits.argmax(axis=1))
         ends = np.cumsum([len(rows[text]) for text in parts])[:-1]
         return dict(zip(parts, np.split(np.asarray(logits), ends), strict=True))
 

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 
 import numpy as np
 
 from clrt.importer.language.decoder import Decoder
-from clrt.importer.language.source import WeightSource
+from clrt.importer.language.source import QuantisedRows, WeightSource
 from clrt.ir.builder import Builder
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Value
 from clrt.ir.op import Array, TensorType
+from clrt.kernels.gguf_blocks import BLOCK_TYPES_BY_NAME
 from clrt.ops.base import Op
 from clrt.ops.matmul.fused_matmul import FusedMatMul
+from clrt.ops.matmul.quantized_gather import QuantizedGather
+from clrt.ops.matmul.quantized_matmul import QuantizedMatMul
 from clrt.ops.movement.concat import Concat
 from clrt.ops.movement.gather import Gather
 from clrt.ops.movement.slice import Slice
@@ -37,6 +41,7 @@ class LayerBuilder(Builder):
         super().__init__()
         self.source, self.decoder = source, decoder
         self._weights: dict[str, Value] = {}
+        self._types: dict[str, str] = {}
 
     def __call__(self, layer: str, op: Op, *inputs: Value | None) -> Value:
         """The output of a new node `/<layer>/<op>`."""
@@ -66,11 +71,33 @@ class LayerBuilder(Builder):
 
     def linear(self, x: Value, path: str, inputs: int, outputs: int) -> Value:
         """x times the matrix at a path, with its bias where it has one."""
-        y = self(path, FusedMatMul(trans_b=1), x, self.weight(f"{path}.weight", outputs, inputs))
+        name = f"{path}.weight"
+        y = self.product(x, name, lambda: self.source.matrix(name, outputs, inputs), path)
         bias = f"{path}.bias"
         if bias not in self.source:
             return y
         return self(path, Add(), y, self._kept(bias, lambda: self.wide(bias, outputs)))
+
+    def product(
+        self, x: Value, name: str, load: Callable[[], Array | QuantisedRows], layer: str
+    ) -> Value:
+        """x times the transpose of a matrix of that name."""
+        matrix, type_ = self._matrix(name, load)
+        if type_ is None:
+            return self(layer, FusedMatMul(trans_b=1), x, matrix)
+        return self(layer, QuantizedMatMul(type_, *_sizes(type_, matrix)), x, matrix)
+
+    def _matrix(
+        self, name: str, load: Callable[[], Array | QuantisedRows]
+    ) -> tuple[Value, str | None]:
+        """A matrix as a constant, and the type of its blocks, if it has such."""
+        if name not in self._weights:
+            loaded = load()
+            if isinstance(loaded, QuantisedRows):
+                self._types[name] = loaded.type
+                loaded = loaded.raw
+            self._kept(name, lambda: loaded)
+        return self._weights[name], self._types.get(name)
 
     def joined(self, x: Value, whole: str, parts: Mapping[str, int], inputs: int) -> Value:
         """x times several matrices side by side: one product, at the path `whole`.
@@ -81,19 +108,18 @@ class LayerBuilder(Builder):
         columns = sum(parts.values())
         if f"{whole}.weight" in self.source:
             return self.linear(x, whole, inputs, columns)
-        matrix = self._kept(f"{whole}.weight", lambda: self._stacked(parts, inputs))
-        y = self(whole, FusedMatMul(trans_b=1), x, matrix)
+        loaded = {p: self.source.matrix(f"{p}.weight", n, inputs) for p, n in parts.items()}
+        kinds = {x.type for x in loaded.values() if isinstance(x, QuantisedRows)}
+        mixed = len(kinds) > 1 or (
+            kinds and not all(isinstance(x, QuantisedRows) for x in loaded.values())
+        )
+        if mixed:
+            return self(whole, Concat(1), *(self.linear(x, p, inputs, n) for p, n in parts.items()))
+        y = self.product(x, f"{whole}.weight", lambda: _stacked(list(loaded.values())), whole)
         if not any(f"{path}.bias" in self.source for path in parts):
             return y
         bias = self._kept(f"{whole}.bias", lambda: self._biases(parts))
         return self(whole, Add(), y, bias)
-
-    def _stacked(self, parts: Mapping[str, int], inputs: int) -> Array:
-        loaded = [self.source.load(f"{p}.weight", (n, inputs)) for p, n in parts.items()]
-        dtypes = {a.dtype for a in loaded}
-        if len(dtypes) > 1:
-            loaded = [a.astype(np.float32) for a in loaded]
-        return np.concatenate(loaded)
 
     def _biases(self, parts: Mapping[str, int]) -> Array:
         return np.concatenate(
@@ -108,9 +134,12 @@ class LayerBuilder(Builder):
         size = self.decoder.hidden
         if f"{whole}.weight" not in self.source:
             return [self.linear(x, path, size, columns) for path in (first, second)]
-        both = self.source.load(f"{whole}.weight", (2 * columns, size))
-        matrices = (self.constant(both[:columns]), self.constant(both[columns:]))
-        return [self(whole, FusedMatMul(trans_b=1), x, matrix) for matrix in matrices]
+        both = self.source.matrix(f"{whole}.weight", 2 * columns, size)
+        places = {first: slice(None, columns), second: slice(columns, None)}
+        return [
+            self.product(x, f"{path}.weight", partial(_part, both, rows), path)
+            for path, rows in places.items()
+        ]
 
     def projected(self, x: Value, path: str) -> Value:
         """The heads of Q, K and V side by side, `[tokens, (heads + 2 kv_heads) * head_size]`."""
@@ -148,7 +177,11 @@ class LayerBuilder(Builder):
 
     def rows(self, path: str, count: int, width: int, indices: Value) -> Value:
         """Rows of a table as float32."""
-        found = self(path, Gather(), self.weight(f"{path}.weight", count, width), indices)
+        name = f"{path}.weight"
+        table, type_ = self._matrix(name, lambda: self.source.matrix(name, count, width))
+        if type_ is not None:
+            return self(path, QuantizedGather(type_, width, count), indices, table)
+        found = self(path, Gather(), table, indices)
         return found if found.dtype is DType.FLOAT32 else self(path, Cast(DType.FLOAT32), found)
 
     def norm_scale(self, name: str, size: int) -> Value:
@@ -180,3 +213,27 @@ class LayerBuilder(Builder):
             return x
         number = self.numbers(limit, DType.FLOAT32)
         return self(layer, Mul(), self(layer, Tanh(), self(layer, Div(), x, number)), number)
+
+
+def _stacked(parts: Sequence[Array | QuantisedRows]) -> Array | QuantisedRows:
+    """Matrices one below the other, all quantised to one type or none."""
+    quantised = [p for p in parts if isinstance(p, QuantisedRows)]
+    if quantised:
+        return QuantisedRows(quantised[0].type, np.concatenate([p.raw for p in quantised]))
+    arrays = [p for p in parts if not isinstance(p, QuantisedRows)]
+    if len({a.dtype for a in arrays}) > 1:
+        arrays = [a.astype(np.float32) for a in arrays]
+    return np.concatenate(arrays)
+
+
+def _part(matrix: Array | QuantisedRows, rows: slice) -> Array | QuantisedRows:
+    """Some rows of a matrix."""
+    if isinstance(matrix, QuantisedRows):
+        return QuantisedRows(matrix.type, matrix.raw[rows])
+    return matrix[rows]
+
+
+def _sizes(type_: str, matrix: Value) -> tuple[int, int]:
+    """K and N of quantised rows."""
+    found, (rows, nbytes) = BLOCK_TYPES_BY_NAME[type_], matrix.dims
+    return nbytes // found.nbytes * found.elements, rows

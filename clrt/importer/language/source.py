@@ -2,9 +2,23 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import Protocol
 
 from clrt.ir.op import Array
+
+
+@dataclass(frozen=True)
+class QuantisedRows:
+    """A matrix whose rows are blocks of few bits.
+
+    Attributes:
+        type: Name of the type of its blocks (`clrt.kernels.gguf_blocks`).
+        raw: uint8 `[rows, bytes of a row]`.
+    """
+
+    type: str
+    raw: Array
 
 
 class WeightSource(Protocol):
@@ -21,4 +35,11 @@ class WeightSource(Protocol):
 
         Raises:
             ModelError: It is missing, or has another shape.
+        """
+
+    def matrix(self, name: str, rows: int, columns: int) -> Array | QuantisedRows:
+        """The same of a matrix, which may stay quantised.
+
+        Raises:
+            ModelError: As `load`.
         """

@@ -60,6 +60,14 @@ class HuggingFaceWeights:
         array = self._load(name, shape)
         return array.astype(np.float32) if array.dtype == np.float64 else array
 
+    def matrix(self, name: str, rows: int, columns: int) -> Array:
+        """The same of a matrix.
+
+        Raises:
+            ModelError: As `load`.
+        """
+        return self.load(name, (rows, columns))
+
     def _load(self, name: str, shape: tuple[int, ...]) -> Array:
         key, _ = _split(name)
         if any(pattern.count("{}") > 1 for pattern in _alternatives(self._family, key)):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from math import prod
-from typing import cast
 
 import numpy as np
 
@@ -17,16 +16,17 @@ from clrt.ir.op import Array, Step, TensorType
 from clrt.kernels import gemm
 from clrt.kernels.cost import PLAIN
 from clrt.kernels.gemm_cpu import emit_cpu, packed_width
-from clrt.kernels.gguf_blocks import BLOCK_TYPES_BY_NAME, BlockType, Coding, Levels
-from clrt.kernels.levels import DotWeights, in_half, rounded_rows
+from clrt.kernels.gguf_blocks import BlockType
+from clrt.kernels.levels import in_half, rounded_rows
 from clrt.kernels.panels import Panels
 from clrt.kernels.product import MatrixView, Product
 from clrt.kernels.spec import BufferArg, Launch, Packed, round_up
 from clrt.kernels.strided import contiguous_strides
 from clrt.kernels.variant import Emit, Lowering, RejectReason, Variant, reject_but_float32
 from clrt.ops.base import Accuracy, Types
-from clrt.ops.checks import known, need
+from clrt.ops.checks import need
 from clrt.ops.epilogue import TakesEpilogue, fused_reference, fused_type
+from clrt.ops.matmul.blocks import check_rows, coding_of, dot_weights, quantised_type
 from clrt.ops.matmul.matmul import MatrixProduct, epilogue_operand, make_epilogue, multiply
 from clrt.ops.pointwise.fused import compute_type
 from clrt.ops.registry import register
@@ -54,7 +54,9 @@ def _emit_levels(node: Node, ctx: Lowering) -> list[Launch]:
     assert isinstance(op, QuantizedMatMul)
     batch = len(node.arg(0).dims[:-2])
     unread = MatrixView(BufferArg(raw), (*(0,) * batch, op.N, 1))
-    return gemm.emit_levels_cpu(replace(_product(node, unread), levels=op.weights(raw)), ctx)
+    return gemm.emit_levels_cpu(
+        replace(_product(node, unread), levels=dot_weights(op.type, op.N, op.K, raw)), ctx
+    )
 
 
 def _emit_floats(emit: gemm.EmitProduct, in_panels: bool) -> Emit:
@@ -140,15 +142,7 @@ class QuantizedMatMul(MatrixProduct, TakesEpilogue):
         Raises:
             ShapeError: There is no quantised type of that name.
         """
-        found = BLOCK_TYPES_BY_NAME.get(self.type)
-        if found is None or found.coding is None:
-            raise ShapeError(f"{self.name}: '{self.type}' is no quantised type of GGUF.")
-        return found
-
-    @property
-    def coding(self) -> Coding:
-        """How its elements are coded."""
-        return cast(Coding, self.block_type.coding)
+        return quantised_type(self.type, self)
 
     def program(self, inputs: Types) -> tuple[Step, ...]:
         return self.steps
@@ -157,16 +151,10 @@ class QuantizedMatMul(MatrixProduct, TakesEpilogue):
         return [v for v in node.inputs[2:] if v is not None]
 
     def product_type(self, inputs: Types) -> TensorType:
-        a, b, found = need(inputs, 0, self), need(inputs, 1, self), self.block_type
-        if min(self.K, self.N) < 1 or self.K % found.elements or self.a_bits not in (0, 8):
-            raise ShapeError(
-                f"{self.name}: K {self.K}, N {self.N}, a_bits {self.a_bits}; expected K in whole "
-                f"blocks of {found.elements}, and 0 or 8 bits."
-            )
-        raw = known(inputs, 1, self)
-        wanted = (self.N, found.row_bytes(self.K))
-        if b.dtype is not DType.UINT8 or raw is None or raw.shape != wanted:
-            raise ShapeError(f"{self.name}: B is {b}; expected a constant uint8 {list(wanted)}.")
+        a, b = need(inputs, 0, self), need(inputs, 1, self)
+        check_rows(self, self.block_type, b, self.N, self.K)
+        if self.a_bits not in (0, ROUNDED_BITS):
+            raise ShapeError(f"{self.name}: a_bits {self.a_bits}; it is 0 or {ROUNDED_BITS}.")
         if a.shape is None:
             return TensorType(a.dtype, None)
         if a.dtype is not DType.FLOAT32 or not a.shape or differ(a.shape[-1], self.K):
@@ -181,17 +169,6 @@ class QuantizedMatMul(MatrixProduct, TakesEpilogue):
         a = need(inputs, 0, self).shape
         assert a is not None
         return 2 * prod(int(d) for d in a) * self.N
-
-    def weights(self, raw: Value) -> DotWeights:
-        """B as the kernels of 8-bit dot products read it."""
-        coding, found = self.coding, self.block_type
-        bits = 4 if coding.bits <= 4 else 8
-        sizes = (self.N, self.K, bits, coding.block, coding.zero)
-
-        def rows(array: Array, first: int, end: int) -> Levels:
-            return found.levels(array[first:end])
-
-        return DotWeights(*sizes, found.has_minima, False, raw, self.type, rows)
 
     def dequantised(self, raw: Value, width: int | None) -> Packed:
         """B as float32: in panels of `width` columns, or `[N, K]` where None."""
@@ -208,7 +185,7 @@ class QuantizedMatMul(MatrixProduct, TakesEpilogue):
         a, raw, *extras = inputs
         assert a is not None and raw is not None
         if self.a_bits:
-            a = rounded_rows(a, self.coding.block)
+            a = rounded_rows(a, coding_of(self.block_type).block)
             b = in_half(self.block_type.levels(raw))
         else:
             b = self.block_type.dequantise(raw)

@@ -1,4 +1,4 @@
-"""Samples of the ops of `clrt/ops/matmul/quantized_matmul.py`."""
+"""Samples of the ops that read weights in blocks of GGUF's types."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import numpy as np
 from clrt.errors import ShapeError
 from clrt.ir.op import Array, Step
 from clrt.kernels.gguf_blocks import BLOCK_TYPES_BY_NAME
+from clrt.ops.matmul.quantized_gather import QuantizedGather
 from clrt.ops.matmul.quantized_matmul import QuantizedMatMul
 from clrt.ops.pointwise.pointwise import Add, Relu
 from tests.ops.samples.registry import Sample, error_samples_of, samples_of
@@ -68,3 +69,13 @@ def quantized_matmul_errors(
     yield Sample(cls("Q8_0", 32, 7, 4), (a, raw)), ShapeError
     yield Sample(cls("Q8_0", 32, 7), (a[:, :8], raw)), ShapeError
     yield Sample(cls("Q8_0", 32, 7), (a, raw.astype(np.int8))), ShapeError
+
+
+@samples_of(QuantizedGather)
+def quantized_gather_samples(cls: type[QuantizedGather]) -> Iterator[Sample]:
+    rng = np.random.default_rng(92)
+    for type_, k in (("Q4_0", 64), ("Q8_0", 32), ("Q4_K", 256), ("Q6_K", 256)):
+        raw = quantised(rng, type_, 45, k)
+        yield Sample(cls(type_, k, 45), (np.array([3, 44, -1, 0, 3], np.int32), raw))
+    yield Sample(cls(type_, k, 45), (np.array([[7], [33]]), raw))
+    yield Sample(cls(type_, k, 45), (np.zeros(0, np.int32), raw))

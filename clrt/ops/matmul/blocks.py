@@ -1,0 +1,56 @@
+"""Constants in blocks of GGUF's types, for the ops that read them."""
+
+from __future__ import annotations
+
+from clrt.errors import ShapeError
+from clrt.ir.dtypes import DType
+from clrt.ir.graph import Value
+from clrt.ir.op import Array, IrOp, TensorType
+from clrt.kernels.gguf_blocks import BLOCK_TYPES_BY_NAME, BlockType, Coding, Levels
+from clrt.kernels.levels import DotWeights
+
+
+def quantised_type(name: str, op: IrOp) -> BlockType:
+    """The type of a name.
+
+    Raises:
+        ShapeError: There is no quantised type of that name.
+    """
+    found = BLOCK_TYPES_BY_NAME.get(name)
+    if found is None or found.coding is None:
+        raise ShapeError(f"{op.name}: '{name}' is no quantised type of GGUF.")
+    return found
+
+
+def coding_of(block_type: BlockType) -> Coding:
+    """How elements of a quantised type are coded."""
+    assert block_type.coding is not None
+    return block_type.coding
+
+
+def check_rows(op: IrOp, found: BlockType, raw: TensorType, n: int, k: int) -> None:
+    """Checks a constant uint8 `[N, bytes of a row]`.
+
+    Raises:
+        ShapeError: It is none.
+    """
+    if min(k, n) < 1 or k % found.elements:
+        raise ShapeError(
+            f"{op.name}: K {k}, N {n}; expected K in whole blocks of {found.elements}."
+        )
+    wanted = (n, found.row_bytes(k))
+    if raw.dtype is not DType.UINT8 or raw.known is None or raw.shape != wanted:
+        raise ShapeError(f"{op.name}: B is {raw}; expected a constant uint8 {list(wanted)}.")
+
+
+def dot_weights(type_: str, n: int, k: int, raw: Value) -> DotWeights:
+    """Rows as the kernels of 8-bit dot products read them."""
+    found = BLOCK_TYPES_BY_NAME[type_]
+    coding = coding_of(found)
+    bits = 4 if coding.bits <= 4 else 8
+
+    def rows(array: Array, first: int, end: int) -> Levels:
+        return found.levels(array[first:end])
+
+    sizes = (n, k, bits, coding.block, coding.zero)
+    return DotWeights(*sizes, found.has_minima, False, raw, type_, rows)

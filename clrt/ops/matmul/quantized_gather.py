@@ -1,0 +1,76 @@
+"""QuantizedGather: rows of a quantised matrix, such as embeddings, as floats."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from clrt.errors import ShapeError
+from clrt.ir.dtypes import DType
+from clrt.ir.graph import Node
+from clrt.ir.op import Array, TensorType
+from clrt.kernels.levels import in_half
+from clrt.kernels.spec import KernelSpec, Launch, launch
+from clrt.kernels.variant import Lowering, Variant
+from clrt.ops.base import Accuracy, Op, Types
+from clrt.ops.checks import need
+from clrt.ops.matmul.blocks import check_rows, dot_weights, quantised_type
+from clrt.ops.movement.movement import index_t
+from clrt.ops.ranges import check_indices, index_status
+from clrt.ops.registry import register
+
+
+def _emit(node: Node, ctx: Lowering) -> list[Launch]:
+    op, indices, raw = node.op, node.arg(0), node.arg(1)
+    assert isinstance(op, QuantizedGather)
+    weights, rows = dot_weights(op.type, op.N, op.K, raw), prod(indices.dims)
+    macros = {**weights.defines, "INDEX_T": index_t(indices)}
+    kernel = KernelSpec.of("matmul/gather_levels.cl", "gather_levels", **macros)
+    status = index_status(node, 0, (op.N,), f"rows of '{raw.name}'")
+    tensors = dict(y=node.output, b=weights.packed, indices=indices, status=status)
+    sizes = dict(N=op.N, K=op.K, blocks=weights.blocks)
+    return [launch(kernel, (weights.blocks, rows), None, **tensors, **sizes)] if rows else []
+
+
+@register
+@dataclass(frozen=True)
+class QuantizedGather(Op):
+    """float32 `[…, K]`: rows of a constant uint8 `[N, bytes of a row]` by integer indices `[…]`.
+
+    Attributes:
+        type: Name of the type of its blocks.
+
+    Numerics: scales and minima are rounded to float16, as they lie for products (QuantizedMatMul).
+    Source: llama.cpp's get_rows.
+    """
+
+    type: str = "Q8_0"
+    K: int = 0
+    N: int = 0
+
+    domain = "clrt"
+    accuracy = Accuracy.ELEMENTWISE
+    host_inputs = (1,)
+    followed = (0,)
+    variants = (Variant("records", _emit),)
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        indices, raw = need(inputs, 0, self), need(inputs, 1, self)
+        check_rows(self, quantised_type(self.type, self), raw, self.N, self.K)
+        if indices.dtype not in (DType.INT32, DType.INT64):
+            raise ShapeError(f"{self.name}: indices {indices}; expected int32 or int64.")
+        shape = None if indices.shape is None else (*indices.shape, self.K)
+        return [TensorType(DType.FLOAT32, shape)]
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        indices, raw = inputs
+        assert indices is not None and raw is not None
+        places = check_indices(indices, (self.N,), self.name, 0)
+        shape = (*indices.shape, self.K)
+        if not places.size:
+            return (np.zeros(shape, np.float32),)
+        rows = np.ascontiguousarray(raw[places.reshape(-1)])
+        values = in_half(quantised_type(self.type, self).levels(rows))
+        return (values.reshape(shape),)
