@@ -66,7 +66,7 @@ fuzz: $(VENV)/.dev
 fuzz-files: $(VENV)/.dev
 	$(BIN)/python -m tests.security.fuzz_files onnx 20000
 	$(BIN)/python -m tests.security.fuzz_files clrt 20000
-	CLRT_FUZZ_FILES=20000 $(BIN)/pytest tests/security/test_gguf_files.py
+	CLRT_FUZZ_FILES=20000 $(BIN)/pytest tests/security/test_gguf_files.py tests/security/test_gguf_tokenizers.py
 
 # The programs whose answers tests/models/data/programs.json has. They name dependencies that bring
 # torch.

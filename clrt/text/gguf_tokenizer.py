@@ -74,7 +74,7 @@ class GgufTokenizer:
 
 
 @dataclass(frozen=True)
-class _Kind:
+class _TokenizerKind:
     """What a model of tokenizers says where a file does not.
 
     Attributes:
@@ -137,7 +137,9 @@ def read_tokenizer(metadata: Metadata) -> GgufTokenizer:
     )
 
 
-def _special_ids(metadata: Metadata, vocabulary: Vocabulary, kind: _Kind) -> dict[str, int | None]:
+def _special_ids(
+    metadata: Metadata, vocabulary: Vocabulary, kind: _TokenizerKind
+) -> dict[str, int | None]:
     """The ids of tokens that are no text, by the names that keys have."""
     turn_end = next((vocabulary.ids[t] for t in _TURN_ENDS if t in vocabulary.ids), None)
     defaults = {**kind.ids, "eot": turn_end}
@@ -318,10 +320,12 @@ def _bert_token(token: str, whole: bool) -> str:
 
 
 _BERT_IDS = {"bos": 101, "eos": 102, "unknown": 100, "mask": 103}
-_KINDS: Mapping[str, _Kind] = {
-    "gpt2": _Kind(_byte_level, {}, None, (False, False)),
-    "llama": _Kind(_sentencepiece, {"bos": 1, "eos": 2, "unknown": 0}, None, (True, False)),
-    "t5": _Kind(_unigram, {"eos": 1, "unknown": 2}, 0, (False, True)),
-    "bert": _Kind(_word_piece, _BERT_IDS, 0, (True, True)),
-    "gemma4": _Kind(_marked_spaces, {}, None, (True, False)),
+_KINDS: Mapping[str, _TokenizerKind] = {
+    "gpt2": _TokenizerKind(_byte_level, {}, None, (False, False)),
+    "llama": _TokenizerKind(
+        _sentencepiece, {"bos": 1, "eos": 2, "unknown": 0}, None, (True, False)
+    ),
+    "t5": _TokenizerKind(_unigram, {"eos": 1, "unknown": 2}, 0, (False, True)),
+    "bert": _TokenizerKind(_word_piece, _BERT_IDS, 0, (True, True)),
+    "gemma4": _TokenizerKind(_marked_spaces, {}, None, (True, False)),
 }

@@ -138,8 +138,10 @@ def read_charsmap(metadata: Metadata) -> bytes:
         raise damaged(metadata.file, f"the table '{key}' is shorter than it says")
     units, texts = np.frombuffer(raw, "<u4", size // 4, 4), raw[4 + size :]
     offsets = (units >> 10) << ((units & 0x200) >> 6)
-    children = (np.arange(len(units), dtype=np.uint32) ^ offsets)[units < 2**31]
-    leaves = children[(units[units < 2**31] & 0x100) != 0]
+    inner = units < 2**31
+    inner[0] = True  # the root is followed whatever it is
+    children = (np.arange(len(units), dtype=np.uint32) ^ offsets)[inner]
+    leaves = children[(units[inner] & 0x100) != 0]
     if (children | 0xFF).max(initial=0) >= len(units):
         raise damaged(metadata.file, f"the table '{key}' points out of itself")
     starts = units[leaves] & 0x7FFFFFFF

@@ -15,6 +15,8 @@ from clrt.container.gguf import read_gguf
 from clrt.container.gguf_metadata import Metadata
 from clrt.text.gguf_tokenizer import GgufTokenizer, read_tokenizer
 
+# Small models of SentencePiece, and what they answer: made by tools/sentencepiece_cases.py.
+CASES = json.loads((Path(__file__).parent / "data" / "sentencepiece.json").read_text("utf-8"))
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 
 

@@ -16,15 +16,14 @@ from clrt.text.gguf_splits import SPLIT_RULES
 from clrt.text.gguf_tokenizer import GgufTokenizer, read_tokenizer
 from tests.unit.text.awkward import TEXTS
 from tests.unit.text.gguf_vocabularies import (
+    CASES,
     CONTROL,
-    UNKNOWN,
     USER_DEFINED,
     of_library,
     scored,
     write,
 )
 
-CASES = json.loads((Path(__file__).parent / "data" / "sentencepiece.json").read_text("utf-8"))
 BYTES = {"type": "ByteLevel", "add_prefix_space": False, "trim_offsets": True}
 WORDS = {**BYTES, "use_regex": True}
 RAW = {**BYTES, "use_regex": False}
@@ -304,4 +303,3 @@ def test_no_warnings_where_all_is_known(tmp_path: Path) -> None:
         warnings.simplefilter("error")
         of_library(tmp_path / "m.gguf", "gpt2", _byte_level(), pre="gpt-2")
         scored(tmp_path / "n.gguf", CASES["llama"], "llama")
-    assert UNKNOWN == 2
