@@ -9,7 +9,7 @@ Source: llama.cpp, ggml/src/ggml-common.h and ggml.c (`type_traits`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -57,6 +57,11 @@ class Coding:
     zero: int
     unpack: Callable[[Bytes], Unpacked]
 
+    @property
+    def has_minima(self) -> bool:
+        """Whether sub-blocks have minima: where no level stands for 0."""
+        return self.zero == 0
+
 
 @dataclass(frozen=True)
 class BlockType:
@@ -96,9 +101,8 @@ class BlockType:
         cols = raw.shape[-1] // self.nbytes * self.elements
         made = np.empty((*raw.shape[:-1], cols), np.float32)
         blocks, values = raw.reshape(-1, self.nbytes), made.reshape(-1, self.elements)
-        step = _CHUNK_ELEMS // self.elements
-        for at in range(0, len(blocks), step):
-            self._evaluate(blocks[at : at + step], values[at : at + step])
+        for at in self._chunks(len(blocks)):
+            self._evaluate(blocks[at], values[at])
         return made
 
     def _evaluate(self, blocks: Bytes, out: Floats) -> None:
@@ -132,17 +136,37 @@ class BlockType:
         if coding is None:
             raise ValueError(f"{self.name} holds plain numbers and has no levels")
         raw = np.ascontiguousarray(raw)
-        rows = raw.shape[0]
-        with np.errstate(invalid="ignore", over="ignore"):
-            levels, scales, minima = coding.unpack(raw.reshape(-1, self.nbytes))
-        repeats = self.elements // coding.block // scales.shape[1]
-        per_row = [
-            None if a is None else a.repeat(repeats, axis=1).reshape(rows, -1)
-            for a in (scales, minima)
-        ]
-        assert per_row[0] is not None
-        levels = levels.reshape(rows, -1)
-        return Levels(coding.bits, coding.block, levels, per_row[0], per_row[1], coding.zero)
+        blocks = raw.reshape(-1, self.nbytes)
+        levels = np.empty((len(blocks), self.elements), np.uint8)
+        scales = np.empty((len(blocks), self.elements // coding.block), np.float32)
+        minima = np.empty_like(scales) if coding.has_minima else None
+        for at in self._chunks(len(blocks)):
+            with np.errstate(invalid="ignore", over="ignore"):
+                unpacked = coding.unpack(blocks[at])
+            levels[at] = unpacked.levels
+            _spread(unpacked.scales, scales[at])
+            if minima is not None and unpacked.minima is not None:
+                _spread(unpacked.minima, minima[at])
+        rows, cols = len(raw), raw.shape[1] // self.nbytes * self.elements
+        sub_blocks = rows, cols // coding.block
+        return Levels(
+            coding.bits,
+            coding.block,
+            levels.reshape(rows, cols),
+            scales.reshape(sub_blocks),
+            None if minima is None else minima.reshape(sub_blocks),
+            coding.zero,
+        )
+
+    def _chunks(self, blocks: int) -> Iterator[slice]:
+        """So many blocks as a few at a time."""
+        step = _CHUNK_ELEMS // self.elements
+        return (slice(at, at + step) for at in range(0, blocks, step))
+
+
+def _spread(given: Floats, out: Floats) -> None:
+    """Numbers per block, each for as many sub-blocks as `out` has."""
+    out.reshape(*given.shape, -1)[:] = given[..., None]
 
 
 def _plain(name: str, code: int, dtype: Any) -> BlockType:

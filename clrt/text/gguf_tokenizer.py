@@ -57,7 +57,7 @@ class GgufTokenizer:
         end_ids: All tokens that end generation.
         add_bos: Whether texts start with BOS.
         add_eos: Whether texts end with EOS; for "bert", with SEP.
-        chat_template: A Jinja template; None where there is none.
+        chat_template: A Jinja template as the file has it, for a sandbox; None where there is none.
     """
 
     library: Tokenizer

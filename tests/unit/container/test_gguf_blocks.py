@@ -124,3 +124,7 @@ def test_any_layout_of_the_bytes(name: str) -> None:
         rows = kind.dequantise(np.array(raw[1, 2:]))
     assert np.array_equal(made[1, 2:], rows, equal_nan=True)
     assert kind.dequantise(raw[:0]).shape == (0, 3, 300 * kind.elements)
+    parts = kind.levels(np.tile(whole[1:].reshape(6, -1), (4, 1)))  # more than one chunk
+    assert np.array_equal(_evaluated(parts)[-1], made[1, 2], equal_nan=True)
+    assert np.array_equal(_evaluated(parts)[5], made[1, 2], equal_nan=True)
+    assert kind.levels(raw[0, :0]).levels.shape == (0, 300 * kind.elements)
