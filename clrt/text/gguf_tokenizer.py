@@ -35,10 +35,17 @@ _MARK = "▁"  # SentencePiece's sign for a space
 # Tokens that end a turn, where the file names none. The first one that the vocabulary has is it.
 _TURN_ENDS = (
     *("<|eot_id|>", "<|im_end|>", "<|end|>", "<end_of_turn>", "<|endoftext|>", "<|end_of_text|>"),
-    *("<EOT>", "_<EOT>", "[EOT]", "<｜end▁of▁sentence｜>", "<end_of_utterance>"),
+    *("<EOT>", "_<EOT>", "[EOT]", "<｜end▁of▁sentence｜>", "<end_of_utterance>", "<turn|>"),
 )
 # What ends generation besides.
-_ENDS = (*_TURN_ENDS, "<|eom_id|>", "<|return|>", "<|call|>", "<|calls|>", "<|flush|>", "[EOS]")
+_ENDS = (
+    *(*_TURN_ENDS, "<|eom_id|>", "<|return|>", "<|call|>", "<|calls|>", "<|flush|>", "[EOS]"),
+    *("<|tool_response>", "[e~["),
+)
+# Models with these have several messages in a turn, and "<|end|>" ends one of them.
+_CALLS = {"<|call|>", "<|calls|>"}
+# Of Phi-3's special tokens, those that do not swallow the spaces after them.
+_KEEPING_SPACES = ("<unk>", "<s>", "<|endoftext|>")
 
 
 @dataclass(frozen=True)
@@ -109,7 +116,8 @@ def read_tokenizer(metadata: Metadata) -> GgufTokenizer:
     unk = ids["unknown"]
     try:
         library = kind.build(metadata, vocabulary, None if unk is None else vocabulary.tokens[unk])
-        _add_tokens(library, vocabulary, {i for i in ids.values() if i is not None})
+        phi3 = (model, metadata.text("general.architecture", "")) == ("llama", "phi3")
+        _add_tokens(library, vocabulary, {i for i in ids.values() if i is not None}, phi3)
     except ClrtError:
         raise
     except Exception as error:  # The library raises bare Exception.
@@ -120,8 +128,6 @@ def read_tokenizer(metadata: Metadata) -> GgufTokenizer:
     add_eos = metadata.flag(f"{PREFIX}{adds}", kind.add[1]) and ids["eos"] is not None
     ends = {"bos": ids["bos"] if add_bos else None, "eos": ids["eos"] if add_eos else None}
     _add_ends(library, vocabulary, ends, model == "bert")
-    ending = {vocabulary.ids[t] for t in _ENDS if t in vocabulary.ids}
-    ending |= {i for i in (ids["eos"], ids["eot"], ids["eom"]) if i is not None}
     return GgufTokenizer(
         library=library,
         model=model,
@@ -130,7 +136,7 @@ def read_tokenizer(metadata: Metadata) -> GgufTokenizer:
         eot_id=ids["eot"],
         pad_id=vocabulary.special_id(metadata, "padding", kind.pad),
         unk_id=unk,
-        end_ids=frozenset(ending),
+        end_ids=_end_ids(vocabulary, ids),
         add_bos=add_bos,
         add_eos=add_eos,
         chat_template=metadata.text("tokenizer.chat_template", "") or None,
@@ -151,17 +157,34 @@ def _special_ids(
     return ids
 
 
-def _add_tokens(library: Tokenizer, vocabulary: Vocabulary, ids: set[int]) -> None:
+def _end_ids(vocabulary: Vocabulary, ids: Mapping[str, int | None]) -> frozenset[int]:
+    """The tokens that end generation: those that the file names, and those by these texts."""
+    named = {i for i in (ids["eos"], ids["eot"], ids["eom"]) if i is not None}
+    known = {t: vocabulary.ids[t] for t in _ENDS if t in vocabulary.ids}
+    if _CALLS & known.keys() and "<|end|>" in known:
+        named.discard(known.pop("<|end|>"))
+    return frozenset(named | set(known.values()))
+
+
+def _add_tokens(
+    library: Tokenizer, vocabulary: Vocabulary, ids: set[int], swallowing: bool
+) -> None:
     """Makes tokens be found whole in texts.
 
     Args:
         ids: Those that are special whatever their type.
+        swallowing: Whether most special ones take the spaces after them, as no file says.
     """
     named = [vocabulary.tokens[i] for i in sorted(ids)]
     special = dict.fromkeys([*vocabulary.of_type(CONTROL, UNKNOWN), *named])
-    library.add_special_tokens([AddedToken(t, special=True, normalized=False) for t in special])
+    library.add_special_tokens(
+        [
+            AddedToken(t, rstrip=swallowing and t not in _KEEPING_SPACES, normalized=False)
+            for t in special
+        ]
+    )
     plain = (t for t in vocabulary.of_type(USER_DEFINED) if t not in special)
-    library.add_tokens([AddedToken(t, special=False, normalized=False) for t in plain])
+    library.add_tokens([AddedToken(t, normalized=False) for t in plain])
 
 
 def _add_ends(

@@ -20,13 +20,15 @@ CASES = json.loads((Path(__file__).parent / "data" / "sentencepiece.json").read_
 NORMAL, UNKNOWN, CONTROL, USER_DEFINED, UNUSED, BYTE = range(1, 7)
 
 
-def write(path: Path, model: str, tokens: Sequence[str], **more: Any) -> Metadata:
+def write(
+    path: Path, model: str, tokens: Sequence[str], *, architecture: str = "llama", **more: Any
+) -> Metadata:
     """Writes a file and opens it.
 
     Args:
         more: What other keys of "tokenizer.ggml." are.
     """
-    writer = gguf.GGUFWriter(path, "llama")
+    writer = gguf.GGUFWriter(path, architecture)
     writer.add_tokenizer_model(model)
     writer.add_token_list(tokens)
     for name, value in more.items():

@@ -220,6 +220,24 @@ def test_special_tokens_of_sentencepiece(tmp_path: Path) -> None:
     assert both.library.encode("Hello").ids == [1, *a, 2]
 
 
+def test_phi_3(tmp_path: Path) -> None:
+    """Its special tokens take the spaces after them, which no file says."""
+    tokens = ["<unk>", "<s>", "</s>", "▁", "a", "<|user|>"]
+    more: dict[str, Any] = {"scores": [0.0] * 6, "token_type": [2, 3, 3, 1, 1, 3]}
+    phi3 = write(tmp_path / "m.gguf", "llama", tokens, architecture="phi3", **more)
+    other = write(tmp_path / "n.gguf", "llama", tokens, **more)
+    ids = [read_tokenizer(m).library.encode("<|user|> a").ids for m in (phi3, other)]
+    assert ids == [[1, 5, 3, 4], [1, 5, 3, 3, 4]]
+
+
+@pytest.mark.parametrize(("call", "ends"), [("<|call|>", {0, 1}), ("other", {0, 2})])
+def test_messages_of_a_turn(call: str, ends: set[int], tmp_path: Path) -> None:
+    """Where a model calls tools by a token, "<|end|>" ends a message, and not the turn."""
+    tokens = ["<|return|>", call, "<|end|>", "a", "aa"]
+    more: dict[str, Any] = {"merges": ["a a"], "pre": "gpt-4o", "eos_token_id": 0}
+    assert read_tokenizer(write(tmp_path / "m.gguf", "gpt2", tokens, **more)).end_ids == ends
+
+
 def test_scores_that_are_all_alike(tmp_path: Path) -> None:
     """Some converters write such; then the first tokens are merged first."""
     tokens = ["<unk>", "<s>", "</s>", "▁", "a", "b", "c", "ab", "bc"]
