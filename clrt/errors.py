@@ -22,6 +22,8 @@ _LONGEST = 20_000
 _EXTRAS = {
     "PIL": "vision",
     "google": "onnx",
+    "jinja2": "generate",
+    "llguidance": "constrained",
     "onnx": "onnx",
     "pyarrow": "parquet",
     "ray": "ray",

@@ -7,7 +7,7 @@ onnxruntime and the package that carries all-MiniLM-L6-v2 (the tests need none o
     python tools/oracles.py --check     # make everything in a temporary folder and compare
     python tools/oracles.py --only 'minilm_*' --only vectors
 
-It makes five kinds of file:
+It makes six kinds of file:
 
 * `minilm_EXPORTER.onnx`: all-MiniLM-L6-v2 from torch's two exporters, without weights. The
   metadata say which tensor of `model.safetensors` each stripped initializer is.
@@ -17,6 +17,7 @@ It makes five kinds of file:
   written by hand and whose other entries come from here.
 * `text_programs.npz`: what the programs of `tests/models/text_programs.py` answer on
   sentence-transformers.
+* `chats.json`: what transformers makes of the chats of `tests/generation/chats.py`.
 * `programs.json`: what those of `tests/integrations/programs.py` do, which other people made.
 
 Every model is run by onnxruntime against torch at several shapes before it is stripped, and
@@ -336,6 +337,15 @@ def make_text_programs(folder: Path) -> None:
     print(f"text_programs: {len(made)} programs")
 
 
+def make_chats(folder: Path) -> None:
+    """Write what transformers makes of chats."""
+    from tests.generation.chats import transformers_answers
+
+    text = json.dumps(transformers_answers(), indent=1, ensure_ascii=False)
+    (folder / "chats.json").write_text(text + "\n", encoding="utf-8")
+    print("chats: done")
+
+
 def make_programs(folder: Path, minilm_folder: Path) -> None:
     """Write what other people's programs answer on sentence-transformers."""
     from tests.integrations.programs import answers
@@ -374,6 +384,8 @@ def make(folder: Path, minilm_folder: Path, only: Wanted) -> None:
         make_vectors(folder, minilm_folder)
     if only("text_programs"):
         make_text_programs(folder)
+    if only("chats"):
+        make_chats(folder)
     if only("programs"):
         make_programs(folder, minilm_folder)
 

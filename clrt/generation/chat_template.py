@@ -1,0 +1,195 @@
+"""Messages of a chat to the text that a model was trained on."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from clrt.errors import InputError, ModelError, needing
+from clrt.generation.folder import read_object, read_text
+from clrt.generation.messages import plain_data, plain_messages, plain_tools
+
+_LONGEST_SAYING = 1000
+_TOKENS = ("bos", "eos", "unk", "sep", "pad", "cls", "mask")
+_TOO_MUCH = (
+    "asks for more text or work than a chat template may; use the model's own, or give one as text."
+)
+
+
+class ChatTemplate:
+    """A chat template in Jinja, rendered as transformers renders it.
+
+    A template is not trusted: it runs in a sandbox, and its text and work have bounds; see
+    `clrt.generation.sandbox`.
+
+    Args:
+        source: The template.
+        special_tokens: Texts that it may use by name, such as `bos_token`.
+        origin: What messages call it.
+        for_tools: Another template for chats with tools; None for the same.
+
+    Raises:
+        ModelError: It is no template, or too long.
+        UnsupportedError: Jinja is not installed.
+    """
+
+    def __init__(
+        self,
+        source: str,
+        special_tokens: Mapping[str, str] | None = None,
+        origin: str = "The chat template",
+        for_tools: ChatTemplate | None = None,
+    ) -> None:
+        with needing("A chat template"):
+            from clrt.generation import sandbox
+        self.source = source
+        self.special_tokens = dict(special_tokens or {})
+        self._origin = origin
+        self._for_tools = for_tools
+        self._render = sandbox.render_template
+        try:
+            self._template = sandbox.compile_template(source)
+        except sandbox.TooMuchError as error:
+            raise ModelError(f"{origin} {_TOO_MUCH}") from error
+        except sandbox.TemplateSyntaxError as error:
+            raise ModelError(
+                f"{origin} is no template, at line {error.lineno}: {_saying(error)}; "
+                "download the model's own file."
+            ) from error
+
+    @classmethod
+    def from_folder(cls, folder: Path, name: str | None = None) -> ChatTemplate:
+        """The chat template of a model folder, with its special tokens.
+
+        `chat_template.jinja` and `additional_chat_templates/*.jinja` come first, then
+        `chat_template` of tokenizer_config.json, which may be a list of named ones.
+
+        Args:
+            name: Which of several. None takes "default", and "tool_use", if there is one, for
+                chats with tools.
+
+        Raises:
+            ModelError: There is none, or a file is damaged.
+            InputError: There is none of that name.
+            UnsupportedError: Jinja is not installed.
+        """
+        sources = _sources(folder)
+        tokens = special_tokens(folder)
+        if not sources:
+            raise ModelError(
+                f"'{folder}' has no chat template, neither chat_template.jinja nor "
+                "'chat_template' in tokenizer_config.json; give the prompt as text."
+            )
+        chosen = name or ("default" if "default" in sources else None)
+        if chosen not in sources:
+            raise InputError(
+                f"'{folder}' has no chat template {chosen or 'default'!r}; it has "
+                f"{', '.join(map(repr, sources))}."
+            )
+        source, origin = sources[chosen]
+        for_tools = None
+        if name is None and "tool_use" in sources:
+            for_tools = cls(sources["tool_use"][0], tokens, sources["tool_use"][1])
+        return cls(source, tokens, origin, for_tools)
+
+    def render(
+        self,
+        messages: object,
+        tools: object = None,
+        add_generation_prompt: bool = True,
+        **variables: Any,
+    ) -> str:
+        """The text of a chat.
+
+        Args:
+            messages: As `plain_messages` takes them.
+            tools: JSON schemas of functions that the model may call.
+            add_generation_prompt: Whether the text ends with the start of an answer.
+            variables: What the template may use besides, such as `enable_thinking=False`.
+
+        Raises:
+            InputError: The messages are none, or the template does not take them.
+            ModelError: The template asks for too much, or for what the sandbox forbids.
+        """
+        if tools is not None and self._for_tools is not None:
+            return self._for_tools.render(messages, tools, add_generation_prompt, **variables)
+        given = {
+            **self.special_tokens,
+            **{k: plain_data(x, f"The variable {k}") for k, x in variables.items()},
+            "messages": plain_messages(messages),
+            "tools": plain_tools(tools),
+            "add_generation_prompt": bool(add_generation_prompt),
+        }
+        given.setdefault("documents", None)
+        from clrt.generation import sandbox
+
+        try:
+            return self._render(self._template, given)
+        except sandbox.TooMuchError as error:
+            raise ModelError(f"{self._origin} {_TOO_MUCH}") from error
+        except sandbox.SecurityError as error:
+            raise ModelError(
+                f"{self._origin} does what no chat template may: {_saying(error)}."
+            ) from error
+        except Exception as error:  # of any kind: the template is a program
+            if type(error) is sandbox.TemplateError:
+                raise InputError(
+                    f"{self._origin} does not take these messages: {_saying(error)}."
+                ) from error
+            raise InputError(
+                f"{self._origin} fails at line {_line(error)}: {_saying(error)}; see whether the "
+                "messages have all that it uses."
+            ) from error
+
+
+def special_tokens(folder: Path) -> dict[str, str]:
+    """The texts of special tokens by name, `bos_token` and the like, as a folder says.
+
+    Raises:
+        ModelError: A file is damaged.
+    """
+    made = {}
+    for file in ("special_tokens_map.json", "tokenizer_config.json"):
+        found = read_object(folder / file)
+        for name in (f"{token}_token" for token in _TOKENS):
+            value = found.get(name)
+            text = value.get("content") if isinstance(value, dict) else value
+            if isinstance(text, str) and text:
+                made[name] = text
+    return made
+
+
+def _sources(folder: Path) -> dict[str, tuple[str, str]]:
+    """Templates by name: source and what messages call it."""
+    files = {"default": folder / "chat_template.jinja"}
+    more = sorted((folder / "additional_chat_templates").glob("*.jinja"))
+    files |= {file.stem: file for file in more}
+    found = {name: (read_text(f), f"'{f}'") for name, f in files.items() if f.exists()}
+    config = folder / "tokenizer_config.json"
+    declared = None if found else read_object(config).get("chat_template")
+    if declared is None:
+        return found
+    named = declared if isinstance(declared, list) else [{"name": "default", "template": declared}]
+    for one in named:
+        name, source = (one.get("name"), one.get("template")) if isinstance(one, dict) else (0, 0)
+        if not isinstance(name, str) or not isinstance(source, str):
+            raise ModelError(
+                f"'{config}' has a chat_template that is neither a text nor a list of "
+                "{'name': …, 'template': …}; download the model's own file."
+            )
+        found[name] = source, f"The chat template {name!r} of '{config}'"
+    return found
+
+
+def _saying(error: Exception) -> str:
+    """What an error says, as a part of a sentence."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text[:_LONGEST_SAYING].removesuffix(".")
+
+
+def _line(error: Exception) -> int:
+    """The line of the template that an error is from; 0 where that is not known."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return next((f.lineno or 0 for f in reversed(frames) if f.filename == "<template>"), 0)

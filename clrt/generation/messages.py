@@ -1,0 +1,124 @@
+"""Messages of a chat, checked, as the plain objects that a chat template may see."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from numbers import Integral, Real
+from typing import Any
+
+from clrt.errors import InputError
+
+# Names of what a model thought. transformers gives a template the first and the second.
+_THOUGHTS = ("reasoning_content", "thinking", "reasoning")
+_DEEPEST = 64
+
+
+def plain_messages(messages: object) -> list[dict[str, Any]]:
+    """Messages as a template gets them: copies without what is None.
+
+    A message has a `role`, and text in `content`: a text or parts `{"type": "text", "text": …}`.
+    It may have none if it has other entries, such as `tool_calls`.
+
+    Raises:
+        InputError: There are none, or one is not such a message.
+    """
+    if isinstance(messages, str | Mapping) or not isinstance(messages, Sequence) or not messages:
+        raise InputError(
+            f"The messages are {_short(messages)}; they are a list of mappings such as "
+            "{'role': 'user', 'content': 'Hello'}."
+        )
+    return [_message(message, k) for k, message in enumerate(messages)]
+
+
+def _message(message: object, k: int) -> dict[str, Any]:
+    if not isinstance(message, Mapping):
+        raise InputError(
+            f"Message {k} is {_short(message)}; it is a mapping with 'role' and 'content'."
+        )
+    made = {key: x for key, x in message.items() if x is not None}
+    role = made.get("role")
+    if not isinstance(role, str) or not role:
+        raise InputError(f"Message {k} has the role {_short(role)}; it is a text such as 'user'.")
+    if not made.keys() - {"role"}:
+        raise InputError(f"Message {k} has no content; give it a text.")
+    content = made.get("content", "")
+    if isinstance(content, Sequence) and not isinstance(content, str):
+        for place, part in enumerate(content):
+            _check_part(part, f"Part {place} of message {k}")
+    elif not isinstance(content, str):
+        raise InputError(f"The content of message {k} is {_short(content)}; it is a text.")
+    thought = next((made[name] for name in _THOUGHTS if name in made), None)
+    if thought is not None:
+        made = {"thinking": thought, **made, "reasoning_content": thought}
+    return {str(key): plain_data(x, f"Message {k}") for key, x in made.items()}
+
+
+def _check_part(part: object, what: str) -> None:
+    kind = part.get("type") if isinstance(part, Mapping) else None
+    if kind != "text" or not isinstance(part, Mapping) or not isinstance(part.get("text"), str):
+        found = f"of type {_short(kind)}" if isinstance(kind, str) else _short(part)
+        raise InputError(f"{what} is {found}; it is {{'type': 'text', 'text': …}}.")
+
+
+def plain_tools(tools: object) -> list[Any] | None:
+    """Tools as a template gets them: copies of their JSON schemas; None without any.
+
+    Raises:
+        InputError: They are no list of mappings.
+    """
+    if tools is None:
+        return None
+    if isinstance(tools, str | Mapping) or not isinstance(tools, Sequence):
+        raise InputError(f"The tools are {_short(tools)}; they are a list of JSON schemas.")
+    for k, tool in enumerate(tools):
+        if not isinstance(tool, Mapping):
+            raise InputError(
+                f"Tool {k} is {_short(tool)}; it is a JSON schema, a mapping such as "
+                "{'type': 'function', 'function': {'name': …, 'parameters': …}}."
+            )
+    return [plain_data(tool, f"Tool {k}") for k, tool in enumerate(tools)]
+
+
+def plain_data(value: object, what: str, depth: int = 0) -> object:
+    """A copy of what JSON can say, in plain types: a template calls methods of what it is given.
+
+    Args:
+        what: What the value belongs to: the start of the message.
+
+    Raises:
+        InputError: It holds another object, text that is not valid Unicode, or itself.
+    """
+    if depth > _DEEPEST:
+        raise InputError(f"{what} is nested deeper than {_DEEPEST} levels.")
+    if value is None or isinstance(value, bool):
+        return value
+    if isinstance(value, str):
+        return _text(value, what)
+    if isinstance(value, Integral):
+        return int(value)
+    if isinstance(value, Real):
+        return float(value)
+    if isinstance(value, Mapping):
+        return {
+            plain_data(key, what, depth + 1): plain_data(x, what, depth + 1)
+            for key, x in value.items()
+        }
+    if isinstance(value, list | tuple):
+        return [plain_data(x, what, depth + 1) for x in value]
+    raise InputError(f"{what} holds {_short(value)}; it may hold what JSON can say.")
+
+
+def _text(value: str, what: str) -> str:
+    try:
+        value.encode("utf-8")
+    except UnicodeEncodeError as error:
+        raise InputError(
+            f"{what} is not valid Unicode: {error.reason} at character {error.start}."
+        ) from error
+    return str.__str__(value)
+
+
+def _short(value: object) -> str:
+    """A value in a message."""
+    text = repr(value)
+    return text if len(text) <= 80 else f"{text[:76]}…"

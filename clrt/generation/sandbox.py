@@ -1,0 +1,388 @@
+"""Jinja as transformers renders chat templates, with bounds on what a template may ask for.
+
+A template comes with a model, so it may mean harm. Jinja's sandbox keeps it from the system.
+A `Budget` keeps it from taking all time and memory: every loop step, call, filter, operator that
+makes something, and every text that is put out, pays for what it takes and makes, before it is
+made wherever it may be much larger than what it is made of.
+
+Not covered: one operation on a text that is within the budget, such as a search in it, is not
+interrupted. A template has at most `MOST_SOURCE` characters of such operations between two looks
+at the clock. To compile that many takes some seconds.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextvars import ContextVar
+from datetime import datetime
+from functools import wraps
+from typing import Any, NoReturn
+
+import jinja2
+from jinja2 import nodes
+from jinja2.exceptions import SecurityError, TemplateError, TemplateSyntaxError
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
+from jinja2.runtime import Context, LoopContext, Macro
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+from jinja2.utils import Namespace
+from jinja2.visitor import NodeTransformer
+
+from clrt.generation.budget import (
+    MOST_BITS,
+    MOST_DEPTH,
+    STEP,
+    Budget,
+    TooMuchError,
+    length,
+    lengths,
+)
+
+__all__ = [
+    "SecurityError",
+    "TemplateError",
+    "TemplateSyntaxError",
+    "TooMuchError",
+    "compile_template",
+    "render_template",
+]
+
+MOST_SOURCE = 64 << 10
+"""Characters of a template: several times what models come with."""
+
+_MOST_BLOCKS = 24
+# Filters and attributes that make much of little, or need long for it, and that no chat needs.
+_REFUSED_FILTERS = {"pprint", "striptags", "sum", "urlize", "wordwrap", "xmlattr"}
+_REFUSED_ATTRIBUTES = {"encode", "expandtabs", "from_bytes", "maketrans", "to_bytes", "translate"}
+# Filters that look at one element or the number of them, and those that look at all. Others write
+# out what they are given.
+_OF_ONE = {"attr", "count", "d", "default", "first", "last", "length", "random"}
+_OF_ALL = {
+    *("batch", "dictsort", "groupby", "items", "list", "map", "max", "min", "reject", "rejectattr"),
+    *("reverse", "select", "selectattr", "slice", "sort", "unique"),
+}
+# Methods and filters that make as much as a number says.
+_SIZED = {"batch", "center", "indent", "ljust", "rjust", "slice", "zfill"}
+# A width or precision above 9,999, or one that an argument gives, by the operator % and by format.
+_WIDE_PERCENT = re.compile(r"%(?:\([^)]*\))?[-+ #0]*[\d*]*\.?(?:\*|\d{5})")
+_WIDE_BRACES = re.compile(r"\{[^{}]*:[^{}]*(?:\d{5}|\{)")
+# Names of our own filters, which no template can write behind a bar.
+_MADE, _JOINED, _COUNTED, _STATIC = "clrt made", "clrt joined", "clrt counted", "clrt static"
+
+_budget: ContextVar[Budget] = ContextVar("budget")
+
+
+class _BoundedEnvironment(ImmutableSandboxedEnvironment):
+    """The sandbox, whose operators and calls pay."""
+
+    intercepted_binops = frozenset(["+", "*", "**", "%"])
+
+    def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
+        plain = isinstance(obj, str | int | float)
+        if plain and attr in _REFUSED_ATTRIBUTES:
+            return False
+        return super().is_safe_attribute(obj, attr, value)
+
+    def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
+        budget = _budget.get()
+        work = lengths((left, right))
+        if operator == "*" and isinstance(left, int) and not isinstance(right, int):
+            left, right = right, left
+        if isinstance(left, int) and isinstance(right, int):
+            bits = left.bit_length() * (right if operator == "**" else 1)
+            if operator in ("*", "**") and bits + right.bit_length() > MOST_BITS:
+                raise TooMuchError
+        elif operator == "*" and isinstance(right, int):
+            work = length(left) * max(right, 1)
+        elif operator == "%" and isinstance(left, str):
+            _check_format("%", left)
+            work += budget.size((right,)) * (1 + left.count("%"))
+        budget.spend(work)
+        return budget.made(super().call_binop(context, operator, left, right))
+
+    def call(__self, __context: Context, __obj: Any, *args: Any, **kwargs: Any) -> Any:
+        budget = _budget.get()
+        given = (*args, *kwargs.values())
+        budget.made(given)  # a macro has them as a list
+        budget.spend(4 * STEP + lengths(given))
+        method = getattr(__obj, "__wrapped__", __obj)  # what the sandbox made of str.format
+        owner = getattr(method, "__self__", None)
+        if isinstance(owner, str):
+            args = tuple(_listed(x) for x in args)
+            _spend_on_text(budget, method.__name__, owner, (*args, *kwargs.values()))
+        elif isinstance(__obj, LoopContext):
+            args = (_counted(args[0]), *args[1:]) if args else args
+        return budget.made(super().call(__context, __obj, *args, **kwargs))
+
+
+def _listed(value: Any) -> Any:
+    """A list of what an iterator gives, so that it can be measured."""
+    return list(_counted(value)) if isinstance(value, Iterator) else value
+
+
+def _counted(values: Iterable[Any]) -> Iterator[Any]:
+    """The values, each of which pays for the step that a loop makes with it."""
+    budget = _budget.get()
+    for value in values:
+        budget.spend(STEP)
+        yield value
+
+
+def _check_format(name: str, form: str) -> None:
+    """Refuses a format of which one field could be as long as a number says."""
+    _budget.get().spend(len(form) ** 2 >> 8)  # what expressions may take
+    if name == "%":
+        wide = _WIDE_PERCENT.search(form.replace("%%", ""))
+    else:
+        wide = _WIDE_BRACES.search(form.replace("{{", "").replace("}}", ""))
+    if wide:
+        raise TooMuchError
+
+
+def _spend_on_text(budget: Budget, name: str, text: str, args: Sequence[object]) -> None:
+    """Pays for a method of a text, or a filter, which may take the product of two lengths."""
+    texts = [x for x in args if isinstance(x, str)]
+    work = len(text) * (1 + lengths(texts) // 256)
+    if name in _SIZED:
+        lines = 1 + text.count("\n") if name == "indent" else 1
+        work += lines * sum(abs(x) if isinstance(x, int) else len(str(x)) for x in args)
+    elif name == "replace" and len(texts) > 1:
+        work += text.count(texts[0]) * len(texts[1])
+    elif name == "join":
+        work += lengths(args) * len(text) + budget.size(args)
+    elif name in ("%", "format", "format_map"):
+        _check_format(name, text)
+        work += budget.size(args) * (1 + text.count("{") + text.count("%"))
+    budget.spend(work)
+
+
+def _guarded(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    """A filter of Jinja that pays for what it takes and makes."""
+    first = int(hasattr(function, "jinja_pass_arg"))  # the environment or the like comes before
+
+    @wraps(function)
+    def filtered(*args: Any, **kwargs: Any) -> Any:
+        budget = _budget.get()
+        given = [_listed(x) for x in args[first:]]
+        options = [*given[1:], *kwargs.values()]
+        budget.spend(STEP + lengths(options))
+        if name not in _OF_ONE:
+            budget.spend(lengths(given[:1]) if name in _OF_ALL else budget.size(given[:1]))
+        if name == "join":
+            between = next((x for x in options if isinstance(x, str)), "")
+            _spend_on_text(budget, name, between, given[:1])
+        elif name == "round" and any(isinstance(x, int) and abs(x) > MOST_DEPTH for x in options):
+            raise TooMuchError
+        else:
+            text = given[0] if given and isinstance(given[0], str) else ""
+            _spend_on_text(budget, "%" if name == "format" else name, text, options)
+        return budget.made(function(*args[:first], *given, **kwargs))
+
+    return filtered
+
+
+def _to_json(
+    x: Any,
+    ensure_ascii: bool = False,
+    indent: int | str | None = None,
+    separators: tuple[str, str] | None = None,
+    sort_keys: bool = False,
+) -> Any:
+    """As `json.dumps`: Jinja's own filter escapes what HTML would."""
+    budget = _budget.get()
+    size, depth = budget.measure(x)
+    step = abs(indent) if isinstance(indent, int) else len(indent or "")
+    budget.spend(size * (1 + step * depth + sum(map(len, separators or ()))))
+    text = json.dumps(
+        x, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys
+    )
+    return budget.made(text)
+
+
+def _joined(parts: Iterable[object]) -> str:
+    budget = _budget.get()
+    values = list(parts)
+    budget.spend(budget.size(values))
+    return "".join(map(str, values))
+
+
+def _static(characters: int) -> str:
+    _budget.get().spend(characters)
+    return ""
+
+
+@jinja2.pass_context  # which keeps Jinja from calling it while it compiles
+def _put_out(context: Context, value: Any) -> Any:
+    budget = _budget.get()
+    budget.spend(budget.measure(value)[0])
+    return value
+
+
+class _Instrument(NodeTransformer):
+    """Makes pay what no hook of Jinja's sees: loops, literals, slices, `~`, text as it stands."""
+
+    def __init__(self) -> None:
+        self._level = 0
+
+    def visit(self, node: nodes.Node, *args: Any, **kwargs: Any) -> Any:
+        """Also refuses deep statements, for which Jinja takes a time that grows fast."""
+        is_block = isinstance(node, nodes.Stmt)
+        self._level += is_block
+        if self._level > _MOST_BLOCKS:
+            raise TooMuchError
+        made = super().visit(node, *args, **kwargs)
+        self._level -= is_block
+        return made
+
+    def visit_For(self, node: nodes.For) -> nodes.Node:
+        self.generic_visit(node)
+        node.iter = _filter(node.iter, _COUNTED)  # type: ignore[arg-type]
+        return node
+
+    def visit_Output(self, node: nodes.Output) -> nodes.Node:
+        plain = sum(len(x.data) for x in node.nodes if isinstance(x, nodes.TemplateData))
+        self.generic_visit(node)
+        if plain:
+            node.nodes.insert(0, _filter(nodes.Const(plain), _STATIC))
+        return node
+
+    def visit_Concat(self, node: nodes.Concat) -> nodes.Node:
+        self.generic_visit(node)
+        return _filter(nodes.Tuple(node.nodes, "load"), _JOINED)
+
+    def visit_List(self, node: nodes.List) -> nodes.Node:
+        return self._literal(node, node.items)
+
+    def visit_Tuple(self, node: nodes.Tuple) -> nodes.Node:
+        return node if node.ctx == "store" else self._literal(node, node.items)
+
+    def visit_Dict(self, node: nodes.Dict) -> nodes.Node:
+        return self._literal(node, [pair.value for pair in node.items])
+
+    def visit_Getitem(self, node: nodes.Getitem) -> nodes.Node:
+        self.generic_visit(node)
+        return _filter(node, _MADE) if isinstance(node.arg, nodes.Slice) else node
+
+    def _literal(self, node: nodes.Expr, items: list[nodes.Expr]) -> nodes.Node:
+        constant = all(isinstance(x, nodes.Const) for x in items)
+        self.generic_visit(node)
+        return node if constant else _filter(node, _MADE)
+
+
+def _filter(node: nodes.Expr, name: str) -> nodes.Filter:
+    return nodes.Filter(node, name, [], [], None, None)
+
+
+class _Generation(Extension):
+    """The block `generation`, which marks what an assistant said, and renders as what it holds."""
+
+    tags = {"generation"}  # noqa: RUF012 (as the base class has it)
+
+    def parse(self, parser: Parser) -> nodes.Node:
+        line = next(parser.stream).lineno
+        body = parser.parse_statements(("name:endgeneration",), drop_needle=True)
+        call = self.call_method("_said")
+        return nodes.CallBlock(call, [], [], body).set_lineno(line)
+
+    def _said(self, caller: Macro) -> str:
+        return caller()
+
+
+class _TemplateNamespace(Namespace):
+    """A namespace whose names do not begin with an underscore, and that prints no values."""
+
+    def __init__(*args: Any, **kwargs: Any) -> None:  # one of the names may be `self`
+        made, *given = args
+        values = dict(*given, **kwargs)
+        for name in values:
+            _check_name(name)
+        Namespace.__init__(made, values)
+
+    def __setitem__(self, name: str, value: Any) -> None:
+        _check_name(name)
+        super().__setitem__(name, value)
+
+    def __repr__(self) -> str:
+        return "<Namespace>"
+
+
+def _check_name(name: object) -> None:
+    if isinstance(name, str) and name.startswith("_"):
+        raise SecurityError(f"a namespace has no name {name!r}")
+
+
+class _TemplateDict:
+    """The class dict, without a way to its attributes."""
+
+    def __call__(self, *args: Any, **kwargs: Any) -> dict[Any, Any]:
+        return dict(*args, **kwargs)
+
+    def fromkeys(self, *args: Any) -> dict[Any, Any]:
+        return dict.fromkeys(*args)
+
+
+def _refuse(message: object) -> NoReturn:
+    raise TemplateError(str(message))
+
+
+def _time_now(form: str) -> str:
+    return datetime.now().strftime(form)
+
+
+def _environment() -> _BoundedEnvironment:
+    made = _BoundedEnvironment(
+        trim_blocks=True,
+        lstrip_blocks=True,
+        extensions=[_Generation, loopcontrols],
+        optimized=False,  # nothing is computed before there is a budget
+        finalize=_put_out,
+    )
+    kept = {name: f for name, f in made.filters.items() if name not in _REFUSED_FILTERS}
+    made.filters = {name: _guarded(name, function) for name, function in kept.items()}
+    made.filters |= {"tojson": _to_json, _JOINED: _joined, _COUNTED: _counted, _STATIC: _static}
+    made.filters[_MADE] = lambda value: _budget.get().made(value)
+    del made.globals["lipsum"]
+    made.globals |= {
+        "dict": _TemplateDict(),
+        "namespace": _TemplateNamespace,
+        "raise_exception": _refuse,
+        "strftime_now": _time_now,
+    }
+    return made
+
+
+def compile_template(source: str) -> jinja2.Template:
+    """A template that pays for what it does.
+
+    Raises:
+        TooMuchError: The source is too long or nested too deep.
+        TemplateSyntaxError: It is no template.
+    """
+    if len(source) > MOST_SOURCE:
+        raise TooMuchError
+    environment = _environment()
+    try:
+        tree = _Instrument().visit(environment.parse(source))
+        tree.set_environment(environment)
+        code = environment.compile(tree, filename="<template>")
+    except (RecursionError, MemoryError, SyntaxError) as error:
+        raise TooMuchError from error
+    return environment.template_class.from_code(environment, code, environment.make_globals(None))
+
+
+def render_template(template: jinja2.Template, variables: Mapping[str, Any]) -> str:
+    """What a template makes of variables, which are plain objects as JSON has them.
+
+    Raises:
+        TooMuchError: It asks for more than its budget.
+        Exception: Whatever else goes wrong in it.
+    """
+    token = _budget.set(Budget(variables))
+    try:
+        return "".join(template.generate(variables))
+    except (RecursionError, MemoryError) as error:
+        raise TooMuchError from error
+    finally:
+        _budget.reset(token)

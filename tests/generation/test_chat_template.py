@@ -1,0 +1,172 @@
+"""Chats: the texts that transformers makes of them, and one sentence for each thing wrong."""
+
+from __future__ import annotations
+
+import json
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from clrt.errors import InputError, ModelError
+from clrt.generation.chat_template import ChatTemplate, special_tokens
+from tests.generation.chats import PLAIN, SPECIAL, TEMPLATES, WEATHER, cases
+from tests.models.fixtures import DATA
+
+ANSWERS = json.loads((DATA / "chats.json").read_text("utf-8"))
+CASES = list(cases())
+
+
+@pytest.mark.parametrize(
+    ("name", "source", "messages", "options"), CASES, ids=[case[0] for case in CASES]
+)
+def test_transformers_makes_the_same(
+    name: str, source: str, messages: list[dict[str, Any]], options: dict[str, Any]
+) -> None:
+    template = ChatTemplate(source, SPECIAL)
+    wanted = ANSWERS[name]
+    if "text" in wanted:
+        assert template.render(messages, **options) == wanted["text"]
+    else:
+        with pytest.raises(InputError) as raised:
+            template.render(messages, **options)
+        assert wanted["error"].removesuffix(".") in str(raised.value)
+
+
+def test_each_answer_has_its_case() -> None:
+    assert ANSWERS.keys() == {case[0] for case in CASES}
+
+
+def test_the_time() -> None:
+    made = ChatTemplate("{{ strftime_now('%Y') }}").render(PLAIN)
+    assert abs(int(made) - datetime.now().year) <= 1
+
+
+def test_nothing_is_changed() -> None:
+    message = {"role": "user", "content": "a", "name": None, "reasoning": "r", "n": np.int64(3)}
+    source = "{{ messages | tojson }}"
+    wanted = {
+        **{"thinking": "r", "role": "user", "content": "a", "reasoning": "r", "n": 3},
+        "reasoning_content": "r",
+    }
+    assert json.loads(ChatTemplate(source).render([message])) == [wanted]
+    assert message["name"] is None and len(message) == 5
+
+
+@pytest.mark.parametrize(
+    ("messages", "said"),
+    [
+        ([], "The messages are []; they are a list of mappings"),
+        ("hello", "The messages are 'hello'; they are a list of mappings"),
+        ({"role": "user"}, "they are a list of mappings"),
+        (["hello"], "Message 0 is 'hello'; it is a mapping with 'role' and 'content'."),
+        ([{"content": "a"}], "Message 0 has the role None; it is a text such as 'user'."),
+        ([{"role": "user"}], "Message 0 has no content; give it a text."),
+        ([{"role": "user", "content": 3}], "The content of message 0 is 3; it is a text."),
+        ([{"role": "user", "content": "\ud800"}], "Message 0 is not valid Unicode"),
+        ([{"role": "user", "content": "a", "x": object}], "Message 0 holds <class 'object'>"),
+        (
+            [{"role": "user", "content": [{"type": "image", "url": "x"}]}],
+            "Part 0 of message 0 is of type 'image'; it is {'type': 'text', 'text': …}.",
+        ),
+        ([{"role": "user", "content": ["a"]}], "Part 0 of message 0 is 'a'; it is"),
+        ([{"role": "user", "content": "x", "y": ["z" * 999, 1j]}], "Message 0 holds 1j;"),
+    ],
+)
+def test_wrong_messages(messages: Any, said: str) -> None:
+    with pytest.raises(InputError) as raised:
+        ChatTemplate("").render(messages)
+    assert str(raised.value).startswith(said) or said in str(raised.value)
+
+
+def test_wrong_tools_and_variables() -> None:
+    template = ChatTemplate("")
+    for tools, said in (("x", "The tools are 'x'"), ([print], "Tool 0 is <built-in function")):
+        with pytest.raises(InputError, match=said):
+            template.render(PLAIN, tools)
+    with pytest.raises(InputError, match="The variable x holds"):
+        template.render(PLAIN, x=print)
+    endless: list[Any] = []
+    endless.append(endless)
+    with pytest.raises(InputError, match="The variable x is nested deeper than 64 levels"):
+        template.render(PLAIN, x=endless)
+
+
+def _folder(path: Path, config: object = None, **files: str) -> Path:
+    (path / "additional_chat_templates").mkdir()
+    if config is not None:
+        (path / "tokenizer_config.json").write_text(json.dumps(config), "utf-8")
+    for name, source in files.items():
+        place = "" if name == "chat_template" else "additional_chat_templates/"
+        (path / f"{place}{name}.jinja").write_text(source, "utf-8")
+    return path
+
+
+def test_a_folder_with_files(tmp_path: Path) -> None:
+    config = {"chat_template": "old", "bos_token": {"content": "<s>"}, "eos_token": None}
+    _folder(tmp_path, config, chat_template="{{ bos_token }}{{ eos_token }}", tool_use="T", rag="R")
+    (tmp_path / "special_tokens_map.json").write_text('{"eos_token": "</s>"}')
+    template = ChatTemplate.from_folder(tmp_path)
+    assert special_tokens(tmp_path) == {"bos_token": "<s>", "eos_token": "</s>"}
+    assert (template.render(PLAIN), template.render(PLAIN, [WEATHER])) == ("<s></s>", "T")
+    assert ChatTemplate.from_folder(tmp_path, "rag").render(PLAIN, [WEATHER]) == "R"
+    with pytest.raises(InputError, match=r"no chat template 'x'; it has 'default', 'rag', 'tool"):
+        ChatTemplate.from_folder(tmp_path, "x")
+
+
+def test_a_folder_with_a_configuration(tmp_path: Path) -> None:
+    _folder(tmp_path, {"chat_template": "{{ messages[0].role }}"})
+    assert ChatTemplate.from_folder(tmp_path).render(PLAIN) == "user"
+    named = [{"name": "default", "template": "D"}, {"name": "tool_use", "template": "T"}]
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"chat_template": named}))
+    assert ChatTemplate.from_folder(tmp_path).render(PLAIN) == "D"
+    assert ChatTemplate.from_folder(tmp_path).render(PLAIN, [WEATHER]) == "T"
+
+
+@pytest.mark.parametrize("wrong", [3, [3], [{"name": "default"}], {"default": "x"}])
+def test_bad_folders(tmp_path: Path, wrong: object) -> None:
+    _folder(tmp_path, {"chat_template": wrong})
+    with pytest.raises(ModelError, match=r"tokenizer_config\.json' has a chat_template that is"):
+        ChatTemplate.from_folder(tmp_path)
+
+
+def test_a_folder_without_one(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="has no chat template, neither"):
+        ChatTemplate.from_folder(_folder(tmp_path, {}))
+    with pytest.raises(InputError, match="has no chat template 'default'; it has 'rag'"):
+        ChatTemplate.from_folder(_folder_of(tmp_path, "rag"))
+
+
+def _folder_of(path: Path, name: str) -> Path:
+    (path / "additional_chat_templates" / f"{name}.jinja").write_text("x")
+    return path
+
+
+def test_errors_name_the_file_and_the_line(tmp_path: Path) -> None:
+    _folder(tmp_path, chat_template="\n{% for x in %}")
+    file = tmp_path / "chat_template.jinja"
+    with pytest.raises(ModelError) as raised:
+        ChatTemplate.from_folder(tmp_path)
+    assert str(raised.value).startswith(f"'{file}' is no template, at line 2: ")
+    file.write_text("\n\n{{ messages[0].x.y }}")
+    with pytest.raises(InputError) as failed:
+        ChatTemplate.from_folder(tmp_path).render(PLAIN)
+    assert str(failed.value) == (
+        f"'{file}' fails at line 3: 'dict object' has no attribute 'x'; see whether the messages "
+        "have all that it uses."
+    )
+    file.write_text("{{ raise_exception('No\n  more!') }}")
+    with pytest.raises(InputError) as refused:
+        ChatTemplate.from_folder(tmp_path).render(PLAIN)
+    assert str(refused.value) == f"'{file}' does not take these messages: No more!."
+
+
+def test_the_templates_are_far_from_the_bounds() -> None:
+    """As many messages and tools as anybody has."""
+    chat = [m for k in range(1000) for m in ({"role": "user", "content": f"{k} " * 50}, PLAIN[1])]
+    tools = [WEATHER] * 100
+    for file in TEMPLATES.glob("*.jinja"):
+        text = ChatTemplate(file.read_text("utf-8"), SPECIAL).render(chat, tools)
+        assert "999 " in text or file.stem == "odds"
