@@ -1,0 +1,90 @@
+"""What comes of generating a text."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+FinishReason = Literal["stop", "length", "cancelled", "constraint"]
+"""Why a text ends: a stop text or token; its number of tokens; `cancel`; a constraint that is met
+and allows no more."""
+
+
+@dataclass(frozen=True)
+class TokenLogprob:
+    """How likely a token was.
+
+    Attributes:
+        token: Its id.
+        logprob: The natural logarithm of its probability, before temperature and what picks
+            among tokens.
+        top: The likeliest tokens at its place, likeliest first, with theirs.
+    """
+
+    token: int
+    logprob: float
+    top: tuple[tuple[int, float], ...] = ()
+
+
+@dataclass(frozen=True)
+class TextTimings:
+    """Where the time of an answer went.
+
+    Attributes:
+        load_s: Seconds until the model was ready; 0 if it was.
+        prompt_s: Seconds until the first token, without loading.
+        prompt_tokens: Tokens that were computed for the prompt, without those that a cache had.
+        tokens_s: Seconds from the first token to the last.
+        tokens: Tokens of the answer.
+    """
+
+    load_s: float
+    prompt_s: float
+    prompt_tokens: int
+    tokens_s: float
+    tokens: int
+
+    @property
+    def prompt_tokens_per_s(self) -> float:
+        """Tokens of the prompt per second; 0 where no time passed."""
+        return _rate(self.prompt_tokens, self.prompt_s)
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Tokens per second after the first one; 0 where there are no others."""
+        return _rate(self.tokens - 1, self.tokens_s)
+
+    def __str__(self) -> str:
+        return (
+            f"load {self.load_s:.2f} s; prompt {self.prompt_tokens} tokens in {self.prompt_s:.2f} "
+            f"s ({self.prompt_tokens_per_s:.1f}/s); answer {self.tokens} tokens in "
+            f"{self.tokens_s:.2f} s ({self.tokens_per_s:.1f}/s)"
+        )
+
+
+@dataclass(frozen=True)
+class GeneratedText:
+    """One answer.
+
+    Attributes:
+        text: Its text, without special tokens.
+        tokens: Its ids, those of special tokens and of the one that ended it included.
+        finish_reason: Why it ends.
+        prompt_tokens: Tokens of the prompt.
+        logprobs: One for each token; None if they were not asked for.
+        timings: Where the time went; None where that was not measured.
+    """
+
+    text: str
+    tokens: tuple[int, ...]
+    finish_reason: FinishReason
+    prompt_tokens: int
+    logprobs: tuple[TokenLogprob, ...] | None = None
+    timings: TextTimings | None = field(default=None, compare=False)
+
+    def __str__(self) -> str:
+        return self.text
+
+
+def _rate(count: int, seconds: float) -> float:
+    return count / seconds if count > 0 and seconds > 0 else 0.0
