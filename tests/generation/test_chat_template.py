@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from datetime import datetime
 from pathlib import Path
 from typing import Any
@@ -10,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from clrt.errors import InputError, ModelError
+from clrt.errors import InputError, ModelError, UnsupportedError
 from clrt.generation.chat_template import ChatTemplate, special_tokens
 from tests.generation.chats import PLAIN, SPECIAL, TEMPLATES, WEATHER, cases
 from tests.models.fixtures import DATA
@@ -161,6 +162,15 @@ def test_errors_name_the_file_and_the_line(tmp_path: Path) -> None:
     with pytest.raises(InputError) as refused:
         ChatTemplate.from_folder(tmp_path).render(PLAIN)
     assert str(refused.value) == f"'{file}' does not take these messages: No more!."
+
+
+def test_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    ChatTemplate("")  # imports what the next lines take away
+    monkeypatch.delattr("clrt.generation.sandbox")
+    monkeypatch.delitem(sys.modules, "clrt.generation.sandbox")
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+    with pytest.raises(UnsupportedError, match=r"pip install 'clrt\[generate\]'"):
+        ChatTemplate("")
 
 
 def test_the_templates_are_far_from_the_bounds() -> None:

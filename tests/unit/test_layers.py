@@ -15,6 +15,8 @@ ONLY_IN = {
     "onnx": {"importer", "exporter", "sources"},
     "pyopencl": {"runtime"},
     "tokenizers": {"text"},
+    "jinja2": {"generation"},
+    "llguidance": {"generation"},
     "google": {"importer"},
     "xxhash": {"container"},
     "typer": {"cli"},

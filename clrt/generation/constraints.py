@@ -1,0 +1,217 @@
+"""Text that keeps to a JSON schema, a regular expression or a grammar, token by token."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clrt.errors import InputError, UnsupportedError, needing
+
+if TYPE_CHECKING:
+    from llguidance import LLMatcher
+
+_LONGEST_SAYING = 500
+# The line of a report that says what is wrong; others show where.
+_REASON = re.compile(r"^error: (.+)$", re.MULTILINE)
+
+
+class WrittenTokenizer(Protocol):
+    """What is needed of a `tokenizers.Tokenizer`."""
+
+    def to_str(self) -> str:
+        """The tokenizer as tokenizer.json has it."""
+
+
+class ConstraintTokens:
+    """The tokens that constraints choose among. To make one takes up to a second, so keep it.
+
+    Attributes:
+        size: Tokens that a mask tells of.
+        eos: Ids that end a text.
+
+    Args:
+        tokenizer: A `tokenizers.Tokenizer` whose tokens are bytes: of kind ByteLevel or
+            ByteFallback.
+        eos: Ids that end a text, at least one.
+        size: Logits of the model, which may be more than there are tokens; None for as many.
+
+    Raises:
+        InputError: An id is no token, or there are fewer logits than tokens.
+        UnsupportedError: llguidance is not installed, or it knows no bytes of such tokens.
+    """
+
+    def __init__(
+        self, tokenizer: WrittenTokenizer, eos: Iterable[int], size: int | None = None
+    ) -> None:
+        with needing("A constraint"):
+            import llguidance
+        self.eos = tuple(eos)
+        if not self.eos or min(self.eos) < 0:
+            raise InputError(f"eos is {list(self.eos)}; it is one id or more of ending tokens.")
+        try:
+            self.library = llguidance.LLTokenizer(
+                tokenizer.to_str(), n_vocab=size, eos_token=list(self.eos)
+            )
+        except (OverflowError, ValueError) as error:
+            if "decoder" in str(error):
+                raise UnsupportedError(
+                    "A constraint needs a tokenizer whose tokens are bytes, with the decoder "
+                    "ByteLevel or ByteFallback; this one has another."
+                ) from error
+            raise InputError(f"Constraints cannot use these tokens: {_saying(str(error))}.") from (
+                error
+            )
+        self.size = self.library.vocab_size
+
+
+class Constraint:
+    """A rule that a text keeps to, and how far the text has come.
+
+    Give one of the three. Patterns match the whole text.
+
+    Args:
+        tokens: The tokens to choose among.
+        json_schema: A JSON schema: a mapping, its text, or a class of pydantic.
+        regex: A regular expression, as Rust's crate regex writes it.
+        grammar: A grammar, as Lark or GBNF writes it.
+
+    Raises:
+        InputError: None or several are given, or it is not valid.
+        UnsupportedError: llguidance is not installed.
+    """
+
+    def __init__(
+        self,
+        tokens: ConstraintTokens,
+        *,
+        json_schema: object = None,
+        regex: str | None = None,
+        grammar: str | None = None,
+    ) -> None:
+        with needing("A constraint"):
+            import llguidance
+        given = {"json_schema": json_schema, "regex": regex, "grammar": grammar}
+        given = {name: value for name, value in given.items() if value is not None}
+        if len(given) != 1:
+            raise InputError(
+                "A constraint is one of json_schema, regex and grammar; "
+                f"{' and '.join(given) or 'none'} {'are' if len(given) > 1 else 'is'} given."
+            )
+        ((self._kind, value),) = given.items()
+        rule = _schema_text(value) if self._kind == "json_schema" else value
+        if not isinstance(rule, str):
+            raise InputError(f"The {self._kind} is {value!r}; it is a text.")
+        try:
+            made = llguidance.grammar_from(self._kind, rule)  # type: ignore[arg-type]
+        except ValueError as error:
+            raise self._invalid(str(error)) from error
+        self.tokens = tokens
+        self._ended = False
+        self._matcher: LLMatcher = llguidance.LLMatcher(tokens.library, made, log_level=0)
+        if self._matcher.is_error():
+            raise self._invalid(self._matcher.get_error())
+
+    @property
+    def is_met(self) -> bool:
+        """Whether the text may end here."""
+        return self._ended or self._matcher.is_accepting()
+
+    @property
+    def is_done(self) -> bool:
+        """Whether the text ends here: it has, or nothing may follow."""
+        return self._ended or (self._matcher.is_stopped() and not self._matcher.is_error())
+
+    def allowed(self) -> NDArray[np.uint32]:
+        """The tokens that may come next, a bit each: [ceil(tokens.size / 32)], read-only.
+
+        Token t is bit `t % 32` of word `t // 32`. Tokens that end the text are allowed where it
+        may end. Once the text is done no others are.
+
+        Raises:
+            InputError: The rule takes too much work at this place.
+        """
+        if self._ended:
+            made = np.zeros((self.tokens.size + 31) // 32, np.uint32)
+            ids = np.array(self.tokens.eos)
+            np.bitwise_or.at(made, ids // 32, np.uint32(1) << (ids % 32).astype(np.uint32))
+            return made
+        self._check()
+        found = np.frombuffer(self._matcher.compute_bitmask(), np.uint32)
+        self._check()
+        return found
+
+    def accept(self, token: int) -> None:
+        """Goes on with a token. After the end only tokens that end the text follow.
+
+        Raises:
+            InputError: It is not allowed here, and nothing has changed; or the rule takes too
+                much work.
+        """
+        if token in self.tokens.eos and self.is_met:
+            self._ended = True
+            return
+        inside = 0 <= token < self.tokens.size and not self._ended
+        if inside and self._matcher.try_consume_tokens([token]) == 1:
+            return
+        self._check()
+        raise InputError(f"Token {token} does not keep to the {self._kind}.")
+
+    def forced(self) -> list[int]:
+        """Tokens that must come next, as many as are certain; they are not yet accepted.
+
+        They are those that the tokenizer makes of the text that must follow.
+
+        Raises:
+            InputError: The rule takes too much work.
+        """
+        if self._ended:
+            return []
+        self._check()
+        return list(self._matcher.compute_ff_tokens())
+
+    def copy(self) -> Constraint:
+        """The same rule at the same place, which goes on by itself."""
+        made = object.__new__(Constraint)
+        made.__dict__.update(self.__dict__)
+        made._matcher = self._matcher.deep_copy()
+        return made
+
+    def _check(self) -> None:
+        if self._matcher.is_error():
+            raise InputError(
+                f"The {self._kind} cannot be kept to: {_saying(self._matcher.get_error())}."
+            )
+
+    def _invalid(self, text: str) -> InputError:
+        return InputError(f"The {self._kind} is not valid: {_saying(text)}.")
+
+
+def _schema_text(value: object) -> str:
+    """A JSON schema as text.
+
+    Raises:
+        InputError: It is none.
+    """
+    maker = getattr(value, "model_json_schema", None)
+    schema: Any = maker() if callable(maker) else value
+    try:
+        if isinstance(schema, str):
+            schema = json.loads(schema)
+        if isinstance(schema, Mapping):
+            return json.dumps(dict(schema))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InputError(f"The json_schema is not JSON: {_saying(str(error))}.") from error
+    raise InputError(f"The json_schema is {value!r}; it is a mapping, or its text.")
+
+
+def _saying(text: str) -> str:
+    """What a report of llguidance says, as a part of a sentence."""
+    report = text.partition("\n<state>")[0]
+    found = _REASON.search(report)
+    first = found[1] if found else report.strip().partition("\n")[0]
+    return first[:_LONGEST_SAYING].rstrip(" .:") or "no reason is given"
