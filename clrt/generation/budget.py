@@ -56,6 +56,11 @@ class Budget:
         self.spend(length(value))
         return value
 
+    def read(self, value: Any) -> Any:
+        """The value, once it is paid for as what is written out or compared."""
+        self.spend(self.measure(value)[0])
+        return value
+
     def size(self, values: Iterable[object]) -> int:
         """The characters of values that are written out."""
         return sum(self.measure(value)[0] for value in values)

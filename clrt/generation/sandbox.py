@@ -56,20 +56,24 @@ _MOST_BLOCKS = 24
 # Filters and attributes that make much of little, or need long for it, and that no chat needs.
 _REFUSED_FILTERS = {"pprint", "striptags", "sum", "urlize", "wordwrap", "xmlattr"}
 _REFUSED_ATTRIBUTES = {"encode", "expandtabs", "from_bytes", "maketrans", "to_bytes", "translate"}
-# Filters that look at one element or the number of them, and those that look at all. Others write
-# out what they are given.
+# Filters that look at one element or the number of them, and those that pass elements on. Others
+# write out or compare what they are given.
 _OF_ONE = {"attr", "count", "d", "default", "first", "last", "length", "random"}
 _OF_ALL = {
-    *("batch", "dictsort", "groupby", "items", "list", "map", "max", "min", "reject", "rejectattr"),
-    *("reverse", "select", "selectattr", "slice", "sort", "unique"),
+    *("batch", "items", "list", "map", "reject", "rejectattr", "reverse", "select", "selectattr"),
+    "slice",
 }
+# Those that make an element of each character of a text, and methods that cut one.
+_OF_CHARACTERS = _OF_ALL | {"groupby", "max", "min", "sort", "unique", "title", "wordcount"}
+_CUTS = {"split", "rsplit", "splitlines", "indent"}
 # Methods and filters that make as much as a number says.
 _SIZED = {"batch", "center", "indent", "ljust", "rjust", "slice", "zfill"}
 # A width or precision above 9,999, or one that an argument gives, by the operator % and by format.
 _WIDE_PERCENT = re.compile(r"%(?:\([^)]*\))?[-+ #0]*[\d*]*\.?(?:\*|\d{5})")
 _WIDE_BRACES = re.compile(r"\{[^{}]*:[^{}]*(?:\d{5}|\{)")
 # Names of our own filters, which no template can write behind a bar.
-_MADE, _JOINED, _COUNTED, _STATIC = "clrt made", "clrt joined", "clrt counted", "clrt static"
+_MADE, _READ, _JOINED = "clrt made", "clrt read", "clrt joined"
+_COUNTED, _STATIC = "clrt counted", "clrt static"
 
 _budget: ContextVar[Budget] = ContextVar("budget")
 
@@ -106,12 +110,14 @@ class _BoundedEnvironment(ImmutableSandboxedEnvironment):
         budget = _budget.get()
         given = (*args, *kwargs.values())
         budget.made(given)  # a macro has them as a list
-        budget.spend(4 * STEP + lengths(given))
+        budget.spend(4 * STEP + (0 if isinstance(__obj, Macro) else budget.size(given)))
         method = getattr(__obj, "__wrapped__", __obj)  # what the sandbox made of str.format
         owner = getattr(method, "__self__", None)
         if isinstance(owner, str):
             args = tuple(_listed(x) for x in args)
             _spend_on_text(budget, method.__name__, owner, (*args, *kwargs.values()))
+        elif isinstance(owner, list | tuple):
+            budget.read(owner)  # which is compared
         elif isinstance(__obj, LoopContext):
             args = (_counted(args[0]), *args[1:]) if args else args
         return budget.made(super().call(__context, __obj, *args, **kwargs))
@@ -145,9 +151,14 @@ def _spend_on_text(budget: Budget, name: str, text: str, args: Sequence[object])
     """Pays for a method of a text, or a filter, which may take the product of two lengths."""
     texts = [x for x in args if isinstance(x, str)]
     work = len(text) * (1 + lengths(texts) // 256)
+    if name in _CUTS:
+        at = "\n" if name in ("indent", "splitlines") else texts[0] if texts else ""
+        work += STEP * text.count(at)
+    elif name in _OF_CHARACTERS:
+        work += STEP * len(text)
     if name in _SIZED:
         lines = 1 + text.count("\n") if name == "indent" else 1
-        work += lines * sum(abs(x) if isinstance(x, int) else len(str(x)) for x in args)
+        work += lines * sum(abs(x) if isinstance(x, int) else budget.size([x]) for x in args)
     elif name == "replace" and len(texts) > 1:
         work += text.count(texts[0]) * len(texts[1])
     elif name == "join":
@@ -183,6 +194,19 @@ def _guarded(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
     return filtered
 
 
+def _paid_test(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A test of Jinja that pays for what it looks at, which it may compare."""
+    first = int(hasattr(function, "jinja_pass_arg"))
+
+    @wraps(function)
+    def tested(*args: Any) -> Any:
+        budget = _budget.get()
+        budget.spend(budget.size(args[first:]) if len(args) > first + 1 else 1)
+        return function(*args)
+
+    return tested
+
+
 def _to_json(
     x: Any,
     ensure_ascii: bool = False,
@@ -215,9 +239,11 @@ def _static(characters: int) -> str:
 
 @jinja2.pass_context  # which keeps Jinja from calling it while it compiles
 def _put_out(context: Context, value: Any) -> Any:
-    budget = _budget.get()
-    budget.spend(budget.measure(value)[0])
-    return value
+    return _budget.get().read(value)
+
+
+def _read(value: Any) -> Any:
+    return _budget.get().read(value)
 
 
 class _Instrument(NodeTransformer):
@@ -263,12 +289,26 @@ class _Instrument(NodeTransformer):
 
     def visit_Getitem(self, node: nodes.Getitem) -> nodes.Node:
         self.generic_visit(node)
-        return _filter(node, _MADE) if isinstance(node.arg, nodes.Slice) else node
+        if isinstance(node.arg, nodes.Slice):
+            return _filter(node, _MADE)
+        node.arg = _reading(node.arg)
+        return node
+
+    def visit_Compare(self, node: nodes.Compare) -> nodes.Node:
+        self.generic_visit(node)
+        node.expr = _reading(node.expr)
+        for operand in node.ops:
+            operand.expr = _reading(operand.expr)
+        return node
 
     def _literal(self, node: nodes.Expr, items: list[nodes.Expr]) -> nodes.Node:
         constant = all(isinstance(x, nodes.Const) for x in items)
         self.generic_visit(node)
         return node if constant else _filter(node, _MADE)
+
+
+def _reading(node: nodes.Expr) -> nodes.Expr:
+    return node if isinstance(node, nodes.Const) else _filter(node, _READ)
 
 
 def _filter(node: nodes.Expr, name: str) -> nodes.Filter:
@@ -342,7 +382,9 @@ def _environment() -> _BoundedEnvironment:
     kept = {name: f for name, f in made.filters.items() if name not in _REFUSED_FILTERS}
     made.filters = {name: _guarded(name, function) for name, function in kept.items()}
     made.filters |= {"tojson": _to_json, _JOINED: _joined, _COUNTED: _counted, _STATIC: _static}
-    made.filters[_MADE] = lambda value: _budget.get().made(value)
+    made.filters |= {_READ: _read, _MADE: lambda value: _budget.get().made(value)}
+    tests: dict[str, Any] = made.tests
+    made.tests = {name: _paid_test(function) for name, function in tests.items()}
     del made.globals["lipsum"]
     made.globals |= {
         "dict": _TemplateDict(),

@@ -77,6 +77,15 @@ TOO_MUCH = {
     "search_backwards": "{% set x = 'a' * 999999 %}{{ x.rfind('b' ~ x[9:]) }}",
     "filter_block": "{% filter replace('a', 'b' * 9999) %}" + "a" * 9999 + "{% endfilter %}",
     "long_source": "{# " + "a" * (1 << 17) + " #}",
+    "comparisons": DOUBLED.format("[1]", "n.x + [n.x]") + "{{ n.x == n.x }}" * 3000,
+    "compared_lists": DOUBLED.replace("60", "17").format("[1]", "[n.x, n.x]")
+    + "{% set a = [n.x] %}{% set b = [n.x[:]] %}"
+    + "{{ a == b }}{{ a in b }}{{ a is eq b }}{{ b.count(a) }}" * 500,
+    "characters": "{{ ('€$' * 5000000) | list | length }}",
+    "words": "{{ ('ab ' * 5000000).split() | length }}",
+    "counted_words": "{{ ('ab ' * 5000000) | wordcount }}",
+    "lines": "{{ ('ab\\n' * 5000000).splitlines() | length }}",
+    "parts": "{{ ('ab,' * 5000000).split(',') | length }}",
     "deep_source": "{{ " + "(" * 9999 + "1" + ")" * 9999 + " }}",
     "deep_loops": "{% for a in [1] %}" * 99 + "{% endfor %}" * 99,
     "deep_ifs": "{% if 1 %}" * 99 + "{% endif %}" * 99,
