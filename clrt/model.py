@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from weakref import WeakSet
 
 import numpy as np
@@ -23,8 +23,6 @@ from clrt.passes.prepare import prepare
 from clrt.pickling import Reloadable, recording
 from clrt.plan import memory as sizes
 from clrt.planned_model import PlannedModel
-from clrt.profiling.collect import collect
-from clrt.profiling.profile import Profile
 from clrt.runs.request import RunRequest
 from clrt.runs.run import Run
 from clrt.runs.runner import Runner
@@ -35,6 +33,9 @@ from clrt.runtime.profiler import Recorder
 from clrt.runtime.session import session_for
 from clrt.signature import Signature
 from clrt.sources import Source, is_compiled, read_graph
+
+if TYPE_CHECKING:
+    from clrt.profiling.profile import Profile
 
 _PRIORITIES = ("normal", "background")
 _MODELS: WeakSet[Model] = WeakSet()
@@ -321,6 +322,8 @@ class Model(PlannedModel, Reloadable):
         """
         if not isinstance(repeat, int | np.integer) or repeat < 1:
             raise InputError(f"repeat is {repeat!r}; a profile needs a number of runs, 1 or more.")
+        from clrt.profiling.collect import collect  # a first result need not wait for it
+
         feeds = self._signature.feeds(inputs)
 
         def once(recorder: Recorder | None) -> None:

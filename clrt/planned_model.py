@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from clrt.errors import InputError
-from clrt.inspection.explain import Explanation, explain
 from clrt.ir.graph import Graph
 from clrt.passes.driver import PassReport
 from clrt.plan import memory as sizes
@@ -16,6 +16,9 @@ from clrt.runtime.bound_plan import BoundPlan
 from clrt.runtime.devices import DeviceInfo
 from clrt.signature import Signature, shape_of
 from clrt.units import format_shapes
+
+if TYPE_CHECKING:
+    from clrt.inspection.explain import Explanation
 
 
 class PlannedModel:
@@ -58,6 +61,8 @@ class PlannedModel:
         moves; and what the graph passes did and nearly did. Where shapes depend on computed data
         it goes as far as the first of those.
         """
+        from clrt.inspection.explain import explain  # a first result need not wait for it
+
         planner = self._runner.planner
         plan, graph_break = planner.plan(self._graph, self._shapes(shapes))
         memory = planner.memory(plan, graph_break)
