@@ -7,10 +7,12 @@ choose.
 
 from __future__ import annotations
 
+import sys
 import types
 from collections.abc import Callable, Mapping
 from dataclasses import fields
 from functools import cache
+from inspect import get_annotations
 from numbers import Integral, Real
 from operator import is_
 from typing import Any, Literal, TypeAlias, Union, get_args, get_origin, get_type_hints
@@ -67,8 +69,19 @@ def shown(value: object) -> str:
 
 @cache
 def _kinds(cls: type) -> tuple[tuple[str, Kind], ...]:
-    hints = get_type_hints(cls)
-    return tuple((f.name, _kind(hints[f.name])) for f in fields(cls))
+    return tuple((name, _declared(_owner(cls, name), name)) for name in _names(cls))
+
+
+def _owner(cls: type, name: str) -> type:
+    """The class that declares a field of a dataclass: itself, or one that it inherits from."""
+    return next(base for base in cls.__mro__ if name in get_annotations(base))
+
+
+@cache
+def _declared(owner: type, name: str) -> Kind:
+    # `get_type_hints` of a class would read its class attributes, too, of which ops have many.
+    field = types.SimpleNamespace(__annotations__={name: get_annotations(owner)[name]})
+    return _kind(get_type_hints(field, vars(sys.modules[owner.__module__]))[name])
 
 
 def _kind(hint: Any) -> Kind:
