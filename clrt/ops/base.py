@@ -1,7 +1,8 @@
 """The operator contract.
 
 A newcomer adds an op in one file: a frozen dataclass with `infer`, `reference` and `variants`,
-under `@register`. Importer coverage, op tests and the docs table derive from here.
+under `@register`; where it adds no attributes to what it inherits, a plain class. Importer
+coverage, op tests and the docs table derive from here.
 """
 
 from __future__ import annotations

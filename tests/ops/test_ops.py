@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import fields, replace
+from inspect import get_annotations
 from itertools import product
 from pathlib import Path
 
@@ -185,6 +186,13 @@ def test_each_variant_is_reached(device: DeviceInfo, monkeypatch: pytest.MonkeyP
 def test_implied_attributes_are_fields() -> None:
     for cls in CLASSES:
         assert cls.implied <= {f.name for f in fields(cls)}, cls.name
+
+
+def test_declared_attributes_are_fields() -> None:
+    """A class that declares some is a dataclass of its own; to inherit is not enough."""
+    for cls in CLASSES:
+        declared = {n for n, hint in get_annotations(cls).items() if "ClassVar" not in hint}
+        assert declared <= {f.name for f in fields(cls)}, cls.name
 
 
 def test_each_op_with_kernels_has_samples() -> None:

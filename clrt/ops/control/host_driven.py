@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import lru_cache
 from typing import cast
 
@@ -27,7 +27,6 @@ from clrt.ops.movement.views import Unsqueeze
 _MAX_PARTS = 64
 
 
-@dataclass(frozen=True)
 class HostDriven(Op):
     """Base: `drive` says what happens, and `reference` is `drive` with NumPy."""
 

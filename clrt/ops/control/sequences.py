@@ -43,7 +43,6 @@ def _place(index: int, size: int, op: Op, operand: int, behind: int = 0) -> int:
 
 
 @register
-@dataclass(frozen=True)
 class SequenceConstruct(HostDriven):
     """A sequence of the inputs. Source: ONNX SequenceConstruct, opset 11."""
 
@@ -74,7 +73,6 @@ class SequenceEmpty(HostDriven):
 
 
 @register
-@dataclass(frozen=True)
 class SequenceInsert(HostDriven):
     """The sequence with a tensor more, at a place or at the end.
 
@@ -98,7 +96,6 @@ class SequenceInsert(HostDriven):
 
 
 @register
-@dataclass(frozen=True)
 class SequenceErase(HostDriven):
     """The sequence without one of its tensors, the last by default.
 
@@ -118,7 +115,6 @@ class SequenceErase(HostDriven):
 
 
 @register
-@dataclass(frozen=True)
 class SequenceAt(HostDriven):
     """One tensor of a sequence. Source: ONNX SequenceAt, opset 11."""
 
@@ -135,7 +131,6 @@ class SequenceAt(HostDriven):
 
 
 @register
-@dataclass(frozen=True)
 class SequenceLength(HostDriven):
     """How many tensors a sequence has. Source: ONNX SequenceLength, opset 11."""
 
@@ -234,7 +229,6 @@ class Optional(HostDriven):
 
 
 @register
-@dataclass(frozen=True)
 class OptionalHasElement(HostDriven):
     """Whether an optional holds something; an input left out does not.
 
@@ -249,7 +243,6 @@ class OptionalHasElement(HostDriven):
 
 
 @register
-@dataclass(frozen=True)
 class OptionalGetElement(HostDriven):
     """What an optional holds. Source: ONNX OptionalGetElement, opset 15 to 18."""
 

@@ -354,7 +354,6 @@ class FloatConvolution(Convolution, TakesEpilogue):
 
 
 @register
-@dataclass(frozen=True)
 class Conv(FloatConvolution, ScalesChannels):
     """y[n, o] = bias[o] + sum over the channels c of o's group of x[n, c] correlated with w[o, c].
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
 import numpy as np
@@ -60,7 +60,6 @@ def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:
 
 
 @register
-@dataclass(frozen=True)
 class ConvInteger(Convolution):
     """(x - its zero point) correlated with (w - zero points of w), in int32; padding is 0.
 

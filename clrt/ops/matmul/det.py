@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 
 import numpy as np
@@ -29,7 +28,6 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
 
 
 @register
-@dataclass(frozen=True)
 class Det(Op):
     """The determinant of each matrix of a stack `[..., M, M]`. Source: ONNX Det, opset 11 to 22."""
 

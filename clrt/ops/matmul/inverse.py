@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 
 import numpy as np
@@ -30,7 +29,6 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
 
 
 @register
-@dataclass(frozen=True)
 class Inverse(Op):
     """The inverse of each matrix of a stack `[..., M, M]`; of one that has none, no finite numbers.
 

@@ -224,7 +224,6 @@ def _pad(shape: Shape, y: Value, missing: tuple[bool, bool]) -> tuple[Dim, ...]:
 
 
 @register
-@dataclass(frozen=True)
 class MatMul(MatrixProduct):
     """NumPy's matmul: vectors, matrices, and stacks of matrices that broadcast.
 

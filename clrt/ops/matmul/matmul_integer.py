@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from math import prod
 
 import numpy as np
@@ -87,7 +87,6 @@ def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:
 
 
 @register
-@dataclass(frozen=True)
 class MatMulInteger(MatrixProduct):
     """(A - zero points of A) times (B - zero points of B), in int32.
 

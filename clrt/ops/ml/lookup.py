@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from clrt.device.caps import DeviceCaps
@@ -39,7 +37,6 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
 
 
 @register
-@dataclass(frozen=True)
 class Lookup(Op):
     """values[k] where x equals keys[k], the default where it equals none.
 

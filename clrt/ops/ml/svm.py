@@ -52,7 +52,6 @@ def _couple(node: Node, ctx: Lowering) -> list[Launch]:
 
 
 @register
-@dataclass(frozen=True)
 class SquaredDistance(Op):
     """|x[i] - v[j]|^2 as [N, M], of x [N, F] and v [M, F]; no products, which would cancel."""
 

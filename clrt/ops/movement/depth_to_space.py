@@ -75,7 +75,6 @@ class _DepthSpace(Op):
 
 
 @register
-@dataclass(frozen=True)
 class DepthToSpace(_DepthSpace):
     """Channels to blocks of pixels: (N, C, H, W) to (N, C/b², bH, bW).
 
@@ -98,7 +97,6 @@ class DepthToSpace(_DepthSpace):
 
 
 @register
-@dataclass(frozen=True)
 class SpaceToDepth(_DepthSpace):
     """Blocks of pixels to channels: (N, C, H, W) to (N, C b², H/b, W/b).
 

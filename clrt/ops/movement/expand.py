@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from clrt.errors import ShapeError
@@ -27,7 +25,6 @@ def _emit_expand(node: Node, ctx: Lowering) -> list[Launch]:
 
 
 @register
-@dataclass(frozen=True)
 class Expand(Op):
     """x broadcast against a shape (dims of 1 in the shape keep those of x).
 
@@ -80,7 +77,6 @@ def _emit_tile(node: Node, ctx: Lowering) -> list[Launch]:
 
 
 @register
-@dataclass(frozen=True)
 class Tile(Op):
     """x repeated `repeats[axis]` times along each axis. Source: ONNX Tile, opset 6 to 13."""
 

@@ -18,7 +18,6 @@ from clrt.ops.movement.movement import Promoted, elements, fresh_dims, given, le
 from clrt.ops.registry import register
 
 
-@dataclass(frozen=True)
 class View(Op):
     """Base of the ops whose output is the memory of input 0."""
 
@@ -30,7 +29,6 @@ class View(Op):
 
 
 @register
-@dataclass(frozen=True)
 class Identity(View):
     """y = x. Source: ONNX Identity, opset 1 to 25."""
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from clrt.ir.graph import Node
@@ -31,7 +29,6 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
 
 
 @register
-@dataclass(frozen=True)
 class Hardmax(SoftmaxBase):
     """1 at the first largest element along an axis (NaN counts as largest), 0 elsewhere.
 

@@ -120,13 +120,11 @@ class SoftmaxBase(Op):
 
 
 @register
-@dataclass(frozen=True)
 class Softmax(SoftmaxBase):
     """exp(x - max) / sum along an axis. Source: ONNX Softmax, opset 1 to 13."""
 
 
 @register
-@dataclass(frozen=True)
 class LogSoftmax(SoftmaxBase):
     """x - max - log(sum) along an axis. Source: ONNX LogSoftmax, opset 1 to 13."""
 

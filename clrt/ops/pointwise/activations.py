@@ -16,7 +16,6 @@ from clrt.ops.pointwise.elementwise import Pointwise
 from clrt.ops.registry import register
 
 
-@dataclass(frozen=True)
 class Parametric(Pointwise):
     """Base of activations with float attributes; {name} in the expression is an attribute."""
 
@@ -119,7 +118,6 @@ class Swish(Parametric):
 
 
 @register
-@dataclass(frozen=True)
 class PRelu(Pointwise):
     """x for x >= 0, else slope x. Source: ONNX PRelu, opset 7 to 16."""
 

@@ -35,8 +35,7 @@ def _row(
         "function": staticmethod(function),
         "__doc__": f"ONNX {name}: {expr}.",
     }
-    cls = type(name, (Pointwise,), {**body, **traits, "__module__": __name__})
-    return register(dataclass(frozen=True)(cls))
+    return register(type(name, (Pointwise,), {**body, **traits, "__module__": __name__}))
 
 
 def either(plain: NumpyFunction, symbolic: NumpyFunction) -> NumpyFunction:
@@ -187,7 +186,6 @@ Atanh = _row("Atanh", "atanh({0})", np.arctanh, **_FLOATS)
 
 
 @register
-@dataclass(frozen=True)
 class Pow(Pointwise):
     """x to the power y; y may have another dtype.
 
@@ -272,7 +270,6 @@ class BitShift(Pointwise):
 
 
 @register
-@dataclass(frozen=True)
 class Where(Pointwise):
     """condition ? x : y. Source: ONNX Where, opset 9 to 16."""
 

@@ -180,7 +180,6 @@ def _emit_dequantize(node: Node, ctx: Lowering) -> list[Launch]:
 
 
 @register
-@dataclass(frozen=True)
 class DequantizeLinear(Quantization):
     """y = (x - zero point) * scale; small floats have no zero point but 0.
 

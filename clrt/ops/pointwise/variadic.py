@@ -77,7 +77,6 @@ def _prefix(dtype: DType) -> Code:
     return Code("c_") if dtype.is_float else Code("i_")
 
 
-@dataclass(frozen=True)
 class Variadic(Pointwise):
     """Base of ops over one or more operands; many are several nodes.
 
@@ -126,7 +125,6 @@ def _in_levels(node: Node, make: Builder) -> list[Value] | None:
 
 
 @register
-@dataclass(frozen=True)
 class Max(Variadic):
     """The largest operand, NaN if any is. Source: ONNX Max, opset 6 to 13."""
 
@@ -142,7 +140,6 @@ class Max(Variadic):
 
 
 @register
-@dataclass(frozen=True)
 class Min(Variadic):
     """The smallest operand, NaN if any is. Source: ONNX Min, opset 6 to 13."""
 
@@ -158,7 +155,6 @@ class Min(Variadic):
 
 
 @register
-@dataclass(frozen=True)
 class Sum(Variadic):
     """The sum of the operands. Source: ONNX Sum, opset 6 to 13."""
 
@@ -172,7 +168,6 @@ class Sum(Variadic):
 
 
 @register
-@dataclass(frozen=True)
 class Mean(Variadic):
     """The mean of the operands. Source: ONNX Mean, opset 6 to 13."""
 

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from clrt.ir.op import Array
 from clrt.ops.recurrent.recurrent import Cell, Recurrent
 from clrt.ops.recurrent.recurrent_steps import STEPS_CPU
@@ -12,7 +10,6 @@ from clrt.ops.registry import register
 
 
 @register
-@dataclass(frozen=True)
 class RNN(Recurrent):
     """h' = f(x W^T + h R^T + bias). Source: ONNX RNN, opset 1 to 22."""
 

@@ -134,13 +134,11 @@ class ArgExtremum(Op):
 
 
 @register
-@dataclass(frozen=True)
 class ArgMax(ArgExtremum):
     """The index of the largest element. Source: ONNX ArgMax, opset 1 to 13."""
 
 
 @register
-@dataclass(frozen=True)
 class ArgMin(ArgExtremum):
     """The index of the smallest element. Source: ONNX ArgMin, opset 1 to 13."""
 

@@ -122,7 +122,6 @@ class Cumulative(Op):
 
 
 @register
-@dataclass(frozen=True)
 class CumSum(Cumulative):
     """Sums along an axis. Source: ONNX CumSum, opset 11 to 14."""
 
@@ -131,7 +130,6 @@ class CumSum(Cumulative):
 
 
 @register
-@dataclass(frozen=True)
 class CumProd(Cumulative):
     """Products along an axis. Source: ONNX CumProd, opset 26."""
 

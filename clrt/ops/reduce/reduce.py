@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any, ClassVar
 
 import numpy as np
@@ -18,7 +17,6 @@ from clrt.ops.registry import register
 
 
 @register
-@dataclass(frozen=True)
 class ReduceSum(Reduce):
     """Σ x. Source: ONNX ReduceSum, opset 1 to 13."""
 
@@ -29,7 +27,6 @@ class ReduceSum(Reduce):
 
 
 @register
-@dataclass(frozen=True)
 class ReduceMean(Reduce):
     """Σ x / n; integers are truncated, and 0 of none. Source: ONNX ReduceMean, opset 1 to 18."""
 
@@ -42,7 +39,6 @@ class ReduceMean(Reduce):
 
 
 @register
-@dataclass(frozen=True)
 class ReduceProd(Reduce):
     """Π x. Source: ONNX ReduceProd, opset 1 to 18."""
 
@@ -97,7 +93,6 @@ def _bound(dtype: np.dtype[Any], *, low: bool) -> Any:
 
 
 @register
-@dataclass(frozen=True)
 class ReduceMax(Extremum):
     """The largest element, NaN if any is. Source: ONNX ReduceMax, opset 1 to 20."""
 
@@ -107,7 +102,6 @@ class ReduceMax(Extremum):
 
 
 @register
-@dataclass(frozen=True)
 class ReduceMin(Extremum):
     """The smallest element, NaN if any is. Source: ONNX ReduceMin, opset 1 to 20."""
 
@@ -117,7 +111,6 @@ class ReduceMin(Extremum):
 
 
 @register
-@dataclass(frozen=True)
 class ReduceL1(Reduce):
     """Σ |x|. Source: ONNX ReduceL1, opset 1 to 18."""
 
@@ -128,7 +121,6 @@ class ReduceL1(Reduce):
 
 
 @register
-@dataclass(frozen=True)
 class ReduceSumSquare(Reduce):
     """Σ x². Source: ONNX ReduceSumSquare, opset 1 to 18."""
 
@@ -139,7 +131,6 @@ class ReduceSumSquare(Reduce):
 
 
 @register
-@dataclass(frozen=True)
 class ReduceL2(Reduce):
     """√Σ x². Source: ONNX ReduceL2, opset 1 to 18."""
 
@@ -152,7 +143,6 @@ class ReduceL2(Reduce):
 
 
 @register
-@dataclass(frozen=True)
 class ReduceLogSum(Reduce):
     """log Σ x. Source: ONNX ReduceLogSum, opset 1 to 18."""
 
@@ -164,7 +154,6 @@ class ReduceLogSum(Reduce):
 
 
 @register
-@dataclass(frozen=True)
 class ReduceLogSumExp(Reduce):
     """log Σ exp(x), with the maximum taken off. Source: ONNX ReduceLogSumExp, opset 1 to 18."""
 

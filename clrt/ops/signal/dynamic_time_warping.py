@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from clrt.errors import ShapeError
@@ -17,7 +15,6 @@ from clrt.ops.registry import register
 
 
 @register
-@dataclass(frozen=True)
 class DynamicTimeWarping(Op):
     """Rows and columns `[2, L]` of the path of least cost from the first to the last element.
 

@@ -23,7 +23,6 @@ from clrt.ops.registry import register
 
 
 @register
-@dataclass(frozen=True)
 class NonZero(Op):
     """The indices of the elements that are not 0, one column each.
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import cast
 
 import numpy as np
@@ -42,7 +41,6 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
 
 
 @register
-@dataclass(frozen=True)
 class Range(Op):
     """start, start + delta, … up to before limit. Source: ONNX Range, opset 11."""
 

@@ -43,7 +43,6 @@ class Shape_(Op):
 
 
 @register
-@dataclass(frozen=True)
 class Size(Op):
     """The number of elements of x. Source: ONNX Size, opset 1 to 25."""
 

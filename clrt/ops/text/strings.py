@@ -78,7 +78,6 @@ _CONCAT_SHARE = 16
 
 
 @register
-@dataclass(frozen=True)
 class StringConcat(Op):
     """Texts one behind the other, broadcast. Source: ONNX StringConcat, opset 20."""
 

@@ -95,7 +95,6 @@ class BestBoxes(Op):
 
 
 @register
-@dataclass(frozen=True)
 class ListBoxes(Op):
     """int64 `[K, 3]`: batch, class and box of what BestBoxes keeps. Runs on the host.
 

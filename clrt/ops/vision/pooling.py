@@ -385,7 +385,6 @@ class GlobalPool:
 
 
 @register
-@dataclass(frozen=True)
 class GlobalAveragePool(GlobalPool, ReduceMean):
     """The mean over the spatial axes. Source: ONNX GlobalAveragePool, opset 1 to 22."""
 
@@ -393,7 +392,6 @@ class GlobalAveragePool(GlobalPool, ReduceMean):
 
 
 @register
-@dataclass(frozen=True)
 class GlobalMaxPool(GlobalPool, ReduceMax):
     """The largest element over the spatial axes. Source: ONNX GlobalMaxPool, opset 1 to 22."""
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from math import prod
 from typing import ClassVar
 
@@ -92,7 +91,6 @@ class _ChannelsLast(WindowPool):
 
 
 @register
-@dataclass(frozen=True)
 class ChannelsLastMaxPool(_ChannelsLast, MaxPool):
     """MaxPool on `[N, spatial axes …, C]`, without indices. Source: clrt."""
 
@@ -100,7 +98,6 @@ class ChannelsLastMaxPool(_ChannelsLast, MaxPool):
 
 
 @register
-@dataclass(frozen=True)
 class ChannelsLastAveragePool(_ChannelsLast, AveragePool):
     """AveragePool on `[N, spatial axes …, C]`. Source: clrt."""
 
