@@ -14,9 +14,9 @@ from functools import cached_property, lru_cache
 from typing import TypeAlias
 
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
+# It begins with a character, which is found much faster than the beginning of a line.
 _DIRECTIVE = re.compile(
-    r"^[ \t]*#[ \t]*(define|undef|if|ifdef|ifndef|elif|else|endif)\b[ \t]*((?:\\\n|[^\n])*)",
-    re.MULTILINE,
+    r"#[ \t]*(define|undef|if|ifdef|ifndef|elif|else|endif)\b[ \t]*((?:\\\n|[^\n])*)"
 )
 _MACRO = re.compile(r"(\w+)(\(([^)]*)\))?(.*)", re.DOTALL)
 _KERNEL = r"__kernel\b[^{{;]*?\bvoid\s+{}\s*\(([^{{]*)\)\s*\{{"
