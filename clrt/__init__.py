@@ -6,10 +6,9 @@ vectors = clrt.SentenceEncoder("all-MiniLM-L6-v2").encode(["Hello, world!"])
 
 __version__ = "0.1.0"
 
-import importlib
 from typing import TYPE_CHECKING
 
-from clrt.collector import without_collector
+from clrt.collector import import_module
 from clrt.errors import (
     CancelledError,
     ClrtError,
@@ -73,8 +72,6 @@ __all__ = [
     "tensor",
 ]
 
-# What modules define stays: the collector would find nothing, in a tenth of the time they take.
-_import_module = without_collector(importlib.import_module)
 # Imported at first use: who only imports clrt, or asks for its version, does not wait for them.
 _HOMES = {
     "CrossEncoder": "clrt.text.cross_encoder",
@@ -100,7 +97,7 @@ def __getattr__(name: str) -> object:
     if name not in _HOMES:
         raise AttributeError(f"module 'clrt' has no attribute '{name}'")
     with needing(f"clrt.{name}"):
-        value = getattr(_import_module(_HOMES[name]), name)
+        value = getattr(import_module(_HOMES[name]), name)
     globals()[name] = value
     return value
 

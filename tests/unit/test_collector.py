@@ -5,11 +5,12 @@ from __future__ import annotations
 import gc
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from clrt.collector import without_collector, without_full_collections
+from clrt.collector import import_module, without_collector, without_full_collections
 
 USUAL = (50, 2, 3)
 
@@ -100,3 +101,20 @@ def test_it_rests_and_goes_on_as_it_was(enabled: bool) -> None:
     with pytest.raises(ValueError):
         fail_within()
     assert gc.isenabled() == enabled
+
+
+def test_what_is_imported_is_visited_once(
+    enabled: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "many_lists.py").write_text("made = [[] for _ in range(10_000)]")
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.delitem(sys.modules, "many_lists", raising=False)
+    seen: list[int] = []
+    gc.callbacks.append(lambda phase, info: seen.append(info["generation"]))
+    try:
+        module = import_module("many_lists")
+    finally:
+        gc.callbacks.pop()
+    assert gc.isenabled() == enabled
+    assert len(module.made) == 10_000
+    assert set(seen[:2]) == ({1} if enabled else set())
