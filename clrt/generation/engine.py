@@ -54,7 +54,7 @@ class CachedSequence:
 
 
 @dataclass(frozen=True)
-class Part:
+class StepPart:
     """What a step does for a sequence.
 
     Attributes:
@@ -148,7 +148,7 @@ class Engine:
         sequence.pages = []
         self._rows.append(sequence.row)
 
-    def step(self, parts: Sequence[Part], logits: bool = False) -> StepResult:
+    def step(self, parts: Sequence[StepPart], logits: bool = False) -> StepResult:
         """Runs the next tokens of sequences.
 
         Args:
@@ -205,7 +205,7 @@ class Engine:
         return self._table_there
 
     def _sampler_inputs(
-        self, samplers: tuple[TokenSampler, ...], parts: Sequence[Part]
+        self, samplers: tuple[TokenSampler, ...], parts: Sequence[StepPart]
     ) -> Mapping[str, Any]:
         """What the op SampleTokens is told; it stays on the device while it is the same."""
         if samplers and samplers == self._sampling[0] and not any(s.changes for s in samplers):
@@ -250,7 +250,7 @@ class _Slabs(State):
         self._slabs[:] = list(self.values())
 
 
-def _step(parts: Sequence[Part]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+def _step(parts: Sequence[StepPart]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     """The inputs `step` and `rows`: tokens of no sequence make their number a round one."""
     total = sum(part.count for part in parts)
     rounded = total if total <= _ROUNDED else ceil_div(total, _ROUNDED) * _ROUNDED

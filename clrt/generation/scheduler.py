@@ -9,14 +9,14 @@ from threading import Lock
 from typing import Literal, TypeAlias
 
 from clrt.errors import ClrtError, InputError
-from clrt.generation.engine import CHUNK, CachedSequence, Engine, Part
+from clrt.generation.engine import CHUNK, CachedSequence, Engine, StepPart
 from clrt.generation.sampler import TokenSampler
 
 FinishReason: TypeAlias = Literal["stop", "length", "cancelled", "constraint"]
 
 
 @dataclass(eq=False)
-class Request:
+class Continuation:
     """A text to be continued.
 
     Attributes:
@@ -50,16 +50,16 @@ class Scheduler:
     def __init__(self, engine: Engine) -> None:
         self.engine = engine
         self._driving = Lock()
-        self._waiting: deque[Request] = deque()
-        self._running: list[Request] = []
+        self._waiting: deque[Continuation] = deque()
+        self._running: list[Continuation] = []
 
-    def add(self, request: Request) -> None:
+    def add(self, request: Continuation) -> None:
         """Queues a request; `tokens` of it then gives what is made."""
         if not request.prompt:
             raise InputError("The prompt has no tokens; give at least one.")
         self._waiting.append(request)
 
-    def tokens(self, request: Request) -> Iterator[int]:
+    def tokens(self, request: Continuation) -> Iterator[int]:
         """The tokens of a request, as they come. Closing it ends the request.
 
         Raises:
@@ -81,7 +81,7 @@ class Scheduler:
         finally:
             self.end(request, "cancelled")
 
-    def end(self, request: Request, reason: FinishReason) -> None:
+    def end(self, request: Continuation, reason: FinishReason) -> None:
         """Ends a request, whatever it does."""
         if request.reason is None:
             request.reason = reason
@@ -92,8 +92,8 @@ class Scheduler:
         """One step: the next token of each text, and as much of prompts as a step has room for."""
         self._clear()
         self._start()
-        parts: list[Part] = []
-        taking: list[Request] = []
+        parts: list[StepPart] = []
+        taking: list[Continuation] = []
         room = CHUNK
         # Texts under way come first: they have one token each, and somebody reads along.
         for request in sorted(self._running, key=_left):
@@ -104,7 +104,7 @@ class Scheduler:
                 break
             room -= count
             whole = count == sequence.left
-            parts.append(Part(sequence, count, request.sampler if whole else None))
+            parts.append(StepPart(sequence, count, request.sampler if whole else None))
             if whole:
                 taking.append(request)
         if not parts:
@@ -118,7 +118,7 @@ class Scheduler:
         for request, token, logprob in zip(taking, found.tokens, found.logprobs, strict=True):
             self._take(request, token, logprob)
 
-    def _take(self, request: Request, token: int, logprob: float) -> None:
+    def _take(self, request: Continuation, token: int, logprob: float) -> None:
         assert request.sequence is not None
         request.sequence.tokens.append(token)
         request.logprobs.append(logprob)
@@ -142,7 +142,7 @@ class Scheduler:
                 continue
             self._running.append(request)
 
-    def _fail(self, request: Request, error: ClrtError) -> None:
+    def _fail(self, request: Continuation, error: ClrtError) -> None:
         request.error = error
         request.reason = "cancelled"
         self._clear()
@@ -155,6 +155,6 @@ class Scheduler:
             self.engine.close(request.sequence)
 
 
-def _left(request: Request) -> int:
+def _left(request: Continuation) -> int:
     assert request.sequence is not None
     return request.sequence.left

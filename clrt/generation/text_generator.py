@@ -14,7 +14,7 @@ from clrt.generation.engine import Engine
 from clrt.generation.language_model import read_language_model
 from clrt.generation.options import Sampling
 from clrt.generation.sampler import TokenSampler
-from clrt.generation.scheduler import Request, Scheduler
+from clrt.generation.scheduler import Continuation, Scheduler
 from clrt.generation.stops import StopMatcher
 from clrt.runtime.devices import DeviceInfo
 
@@ -86,7 +86,7 @@ class TextGenerator:
         self._scheduler.add(request)
         return self._pieces(request, sampling)
 
-    def _pieces(self, request: Request, sampling: Sampling) -> Iterator[str]:
+    def _pieces(self, request: Continuation, sampling: Sampling) -> Iterator[str]:
         text = TextStream(self._model.tokenizer)
         stops = StopMatcher(sampling.stop, request.ends, sampling.include_stop)
         for token in self._scheduler.tokens(request):
@@ -106,10 +106,10 @@ class TextGenerator:
         except TypeError as error:
             raise InputError(f"{error}; see clrt.generation.Sampling for what there is.") from error
 
-    def _request(self, prompt: str | Sequence[int], sampling: Sampling) -> Request:
+    def _request(self, prompt: str | Sequence[int], sampling: Sampling) -> Continuation:
         tokens = self._tokens(prompt)
         sampler = TokenSampler(sampling, self._model.vocabulary, len(tokens))
-        return Request(tokens, sampler, sampling.max_new_tokens, self._model.ends)
+        return Continuation(tokens, sampler, sampling.max_new_tokens, self._model.ends)
 
     def _tokens(self, prompt: str | Sequence[int]) -> list[int]:
         if isinstance(prompt, str):
