@@ -89,6 +89,7 @@ class Engine:
     Args:
         graph: As `clrt.importer.language.graph` builds it.
         context: The most tokens of a sequence.
+        vocabulary: How many tokens the logits are for.
         sequences: The most sequences at a time.
         device, cache_dir, memory_limit: As in `clrt.load`.
     """
@@ -97,6 +98,7 @@ class Engine:
         self,
         graph: Graph,
         context: int,
+        vocabulary: int,
         *,
         sequences: int = 16,
         device: str | int | DeviceInfo | None = None,
@@ -106,7 +108,7 @@ class Engine:
         self.model: Model = load(
             graph, device=device, cache_dir=cache_dir, memory_limit=memory_limit
         )
-        self.context = context
+        self.context, self._vocabulary = context, vocabulary
         self.pool = PagePool(self._grow)
         slab = next(v for v in graph.inputs if v.name == "slab0")
         assert slab.shape is not None and isinstance(slab.shape[1], int)
@@ -211,7 +213,7 @@ class Engine:
         if samplers and samplers == self._sampling[0] and not any(s.changes for s in samplers):
             return self._sampling[1]
         texts = [p.sequence.tokens for p in parts if p.sampler is not None]
-        inputs = sampler_inputs(samplers, texts)
+        inputs = sampler_inputs(samplers, texts, self._vocabulary)
         there = {n: self._session.tensor_of(a, DType.of(a.dtype)) for n, a in inputs.items()}
         self._sampling = samplers, there
         return there

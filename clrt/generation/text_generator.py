@@ -55,6 +55,7 @@ class TextGenerator:
         self._engine = Engine(
             self._model.graph,
             self._model.context,
+            self._model.vocabulary,
             sequences=sequences,
             device=device,
             cache_dir=cache_dir,
@@ -108,7 +109,7 @@ class TextGenerator:
 
     def _request(self, prompt: str | Sequence[int], sampling: Sampling) -> Continuation:
         tokens = self._tokens(prompt)
-        sampler = TokenSampler(sampling, self._model.vocabulary, len(tokens))
+        sampler = TokenSampler(sampling, len(tokens))
         return Continuation(tokens, sampler, sampling.max_new_tokens, self._model.ends)
 
     def _tokens(self, prompt: str | Sequence[int]) -> list[int]:

@@ -2,16 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, TypeAlias
+from typing import Any
 
-from clrt.ir.graph import Node, Value
+from clrt.ir.graph import Graph, Node, Value
 from clrt.kernels.spec import KernelSpec, Launch
 from clrt.kernels.variant import Lowering
 
-# The node that makes a value, of the nodes that a plan launches kernels for.
-Makers: TypeAlias = Mapping[Value, Node]
+
+class Makers(dict[Value, Node]):
+    """The node that makes a value, of the nodes that a plan launches kernels for.
+
+    Attributes:
+        uses: How often nodes of the graph, views among them, and its outputs read each value.
+    """
+
+    def __init__(self, graph: Graph, nodes: Iterable[Node]) -> None:
+        super().__init__({v: n for n in nodes for v in n.outputs})
+        self.uses = Counter(v for n in graph.nodes for v in n.inputs if v is not None)
+        self.uses.update(graph.outputs)
+
+    def reads_alone(self, nodes: Iterable[Node], value: Value) -> bool:
+        """Whether only these nodes read a value."""
+        return sum(n.inputs.count(value) for n in nodes) == self.uses[value]
 
 
 @dataclass(frozen=True)

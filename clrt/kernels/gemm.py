@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 from clrt.device import requires
 from clrt.device.caps import VNNI_INT8, DeviceCaps
 from clrt.device.requires import Requires
+from clrt.ir.code import Code
 from clrt.ir.dtypes import DType
-from clrt.ir.graph import Node
+from clrt.ir.graph import Node, Value
 from clrt.kernels.cost import PLAIN, Work, work_of
 from clrt.kernels.gemm_cpu import emit_cpu
-from clrt.kernels.levels import WIDTH
+from clrt.kernels.levels import WIDTH, DotWeights
 from clrt.kernels.product import Product, merge
-from clrt.kernels.spec import KernelSpec, Launch, ceil_div, clamp, launch, round_up
+from clrt.kernels.spec import KernelSpec, Launch, ceil_div, clamp, launch, optional, round_up
 from clrt.kernels.tiles import is_whole, tile, width
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import (
@@ -43,6 +44,7 @@ LEVELS = tuned("gemm_levels_cpu", {"T_VW": (4, 8, 16)}, T_VW=8)
 # Rows of a work-group of `gemm_levels_cpu` at most, and work-groups for each core.
 _LEVELS_ROWS = 32
 _LEVELS_GROUPS = 4
+_SECOND = Code("second[i * T_NV + j]")
 GPU = tuned(
     "gemm_gpu",
     {"T_RM": (2, 4, 8), "T_RN": (2, 4, 8), "T_TK": (8, 16, 32)},
@@ -93,8 +95,17 @@ def reject_levels(node: Node, caps: DeviceCaps) -> str | None:
     return reject_but_float32(node, caps)
 
 
-def emit_levels_cpu(product: Product, ctx: Lowering) -> list[Launch]:
+def emit_levels_cpu(
+    product: Product,
+    ctx: Lowering,
+    norm: NormedRows | None = None,
+    second: DotWeights | None = None,
+) -> list[Launch]:
     """As `emit_cpu`, for a B of few bits, with A quantised to 8 bits; A is whole rows.
+
+    Args:
+        norm: What is done to rows of A before.
+        second: Of the product of A that is an operand of the epilogue.
 
     Raises:
         UnsupportedError: As `emit_cpu`.
@@ -114,12 +125,29 @@ def emit_levels_cpu(product: Product, ctx: Lowering) -> list[Launch]:
         "T_VW": tunables["T_VW"],
         "S_N_WHOLE": int(is_whole(product, tunables["T_VW"])),
         "DOTS": int(VNNI_INT8 in ctx.caps.matrix_shapes),
+        "NORM": int(norm is not None),
     }
+    if second is not None:
+        defines["SECOND"] = _SECOND
     kernel = KernelSpec.of("matmul/gemm_levels_cpu.cl", "gemm_levels_cpu", **defines)
     records = ctx.scratch(groups * levels.row_records(height), DType.UINT8)
     args = product.args | product.epilogue.args | {"b": levels.packed, "records": records}
-    args |= {"height": height, "columns": columns}
+    args |= {"height": height, "columns": columns, **(norm.args if norm is not None else {})}
+    args |= optional(b2=None if second is None else second.packed)
     return [*launches, launch(kernel, (groups,), (1,), product.flops, **args)]
+
+
+@dataclass(frozen=True)
+class NormedRows:
+    """That rows of A are divided by their root mean square, and scaled, before a product."""
+
+    scale: Value
+    epsilon: float
+
+    @property
+    def args(self) -> dict[str, Any]:
+        """What NORM_ROWS declares."""
+        return {"a_scale": self.scale, "epsilon": self.epsilon}
 
 
 def _levels_shares(product: Product, caps: DeviceCaps) -> tuple[int, int]:

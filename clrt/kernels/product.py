@@ -27,6 +27,7 @@ _INPUT = Code(", IN({type}, x{0}), const IDX_T x{0}_s0, const IDX_T x{0}_s1, con
 _OPERAND = Code(", x{0}_buffer, x{0}_offset, x{0}_s0, x{0}_s1, x{0}_sm")
 _NUMBER = Code(", c{}")
 _READ = Code("const {1} v{0} = {2}({0}, {3});")
+_SECOND = Code("const {1} v{0} = SECOND;")
 _COLUMNS_BYTES = 64 << 20  # of the images whose columns are made at once
 
 
@@ -57,6 +58,7 @@ class Operand:
         offset: Elements of the value before the first one.
         width: Of the rows that the value has along its last axis, of which strides are multiples
             that lead to other rows; 0 where it must lie as one.
+        in_tile: The launch computes it beside the product: SECOND is a vector of it.
     """
 
     value: Value
@@ -64,6 +66,7 @@ class Operand:
     per_column: bool
     offset: int = 0
     width: int = 0
+    in_tile: bool = False
 
 
 @dataclass(frozen=True)
@@ -97,6 +100,9 @@ class Epilogue:
         """The macros of the kernels of products: INPUTS, OPERANDS, READS, BODY, RESULT."""
         inputs, operands, reads = [], [], []
         for k, (operand, kind) in enumerate(zip(self.operands, self.types, strict=True), 1):
+            if operand.in_tile:
+                reads.append(_SECOND.fill(k, kind))
+                continue
             dtype = operand.value.dtype
             inputs.append(_INPUT.fill(k, type=dtype.cl))
             operands.append(_OPERAND.fill(k))
@@ -117,6 +123,8 @@ class Epilogue:
         """What INPUTS declares."""
         args: dict[str, Any] = {}
         for k, operand in enumerate(self.operands, 1):
+            if operand.in_tile:
+                continue
             steps = {f"x{k}_{n}": s for n, s in zip(_STEPS, operand.strides, strict=True)}
             rows = _rows(operand.width, steps) if operand.width else None
             args[f"x{k}"] = BufferArg(operand.value, operand.offset, rows=rows)

@@ -54,10 +54,10 @@ def fuse_launches(graph: Graph, ctx: Lowering) -> FusedLaunches:
         ShapeError: A kernel would count past 32 bits.
     """
     nodes = [n for n in graph.nodes if not is_view(n)]
-    edges = _Edges(graph)
+    edges, makers = _Edges(graph), Makers(graph, nodes)
     refused: dict[tuple[str, Node], str] = {}
     while True:
-        search = _Search({v: n for n in nodes for v in n.outputs}, ctx, refused)
+        search = _Search(makers, ctx, refused)
         for node in edges.from_outputs(nodes):
             search.visit(node)
         regions = search.regions

@@ -2,7 +2,8 @@
 // (common/dots.clh). A work-group has `height` rows and `columns` columns of y: it quantises its rows
 // once, into its part of `records`, and goes through its panels of B tile by tile.
 // INPUTS, READS, BODY, RESULT, S_N_WHOLE as in gemm_cpu.cl.
-//   NORM  rows of A are first divided by their root mean square and scaled
+//   NORM    rows of A are first divided by their root mean square and scaled
+//   SECOND  the epilogue reads a second product of A, by a B of the same form
 #ifndef T_VW
 #define T_VW 8
 #endif
@@ -25,6 +26,11 @@
 #define NORM_ROWS
 #define NORM_POINTER
 #define NORM_ARGUMENT
+#endif
+#ifdef SECOND
+#define SECOND_B , IN(uchar, b2)
+#else
+#define SECOND_B
 #endif
 #define TILE_ROWS 4
 
@@ -68,7 +74,7 @@ __kernel SINGLE_ITEM
 void gemm_levels_cpu(OUT(float, y), IN(float, a), IN(uchar, b), OUT(uchar, records), const IDX_T M,
                      const IDX_T N, const IDX_T K, const IDX_T height, const IDX_T columns,
                      const IDX_T d1, const IDX_T a_s0, const IDX_T a_s1,
-                     const IDX_T a_row INPUTS NORM_ROWS) {
+                     const IDX_T a_row INPUTS NORM_ROWS SECOND_B) {
   const IDX_T blocks = (K + DOT_BLOCK - 1) / DOT_BLOCK;
   const IDX_T spans = (N + columns - 1) / columns, stripes = (M + height - 1) / height;
   const IDX_T at = get_group_id(0);
@@ -102,10 +108,16 @@ void gemm_levels_cpu(OUT(float, y), IN(float, a), IN(uchar, b), OUT(uchar, recor
       F tile[TILE_ROWS * T_NV];
       const IDX_T count = r < whole ? TILE_ROWS : 1;
       __global const uchar *const part = own + r * blocks * ROW_RECORD;
-      if (count == 1)
-        dot_one((float *)tile, panel, part, blocks);
-      else
-        dot_four((float *)tile, panel, part, blocks);
+#define MULTIPLY(to, from)                           \
+  if (count == 1)                                    \
+    dot_one((float *)to, from, part, blocks);        \
+  else                                               \
+    dot_four((float *)to, from, part, blocks);
+      MULTIPLY(tile, panel)
+#ifdef SECOND
+      F second[TILE_ROWS * T_NV];
+      MULTIPLY(second, AT(b2) + (panel - AT(b)))
+#endif
       for (IDX_T i = 0; i < count; ++i) {
         const IDX_T m = m_first + r + i;
         __global float *const y_row = AT(y) + (batch * M + m) * N;

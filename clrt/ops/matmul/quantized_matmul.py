@@ -49,14 +49,17 @@ def _product(node: Node, b: MatrixView) -> Product:
     return Product(y, a.dtype, *sizes, view, b, program, compute_type(a.dtype))
 
 
-def _emit_levels(node: Node, ctx: Lowering) -> list[Launch]:
+def levels_product(node: Node) -> Product:
+    """A node as a product of the kernel of 8-bit dot products."""
     op, raw = node.op, node.arg(1)
     assert isinstance(op, QuantizedMatMul)
     batch = len(node.arg(0).dims[:-2])
     unread = MatrixView(BufferArg(raw), (*(0,) * batch, op.N, 1))
-    return gemm.emit_levels_cpu(
-        replace(_product(node, unread), levels=dot_weights(op.type, op.N, op.K, raw)), ctx
-    )
+    return replace(_product(node, unread), levels=dot_weights(op.type, op.N, op.K, raw))
+
+
+def _emit_levels(node: Node, ctx: Lowering) -> list[Launch]:
+    return gemm.emit_levels_cpu(levels_product(node), ctx)
 
 
 def _emit_floats(emit: gemm.EmitProduct, in_panels: bool) -> Emit:
