@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Callable, Iterable
+from collections import defaultdict
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,17 +16,23 @@ class Makers(dict[Value, Node]):
     """The node that makes a value, of the nodes that a plan launches kernels for.
 
     Attributes:
-        uses: How often nodes of the graph, views among them, and its outputs read each value.
+        readers: The nodes of the graph, views among them, that read each value, as often as they
+            do; None for an output of the graph.
     """
 
     def __init__(self, graph: Graph, nodes: Iterable[Node]) -> None:
         super().__init__({v: n for n in nodes for v in n.outputs})
-        self.uses = Counter(v for n in graph.nodes for v in n.inputs if v is not None)
-        self.uses.update(graph.outputs)
+        self.readers: defaultdict[Value, list[Node | None]] = defaultdict(list)
+        for node in graph.nodes:
+            for value in node.inputs:
+                if value is not None:
+                    self.readers[value].append(node)
+        for value in graph.outputs:
+            self.readers[value].append(None)
 
-    def reads_alone(self, nodes: Iterable[Node], value: Value) -> bool:
+    def reads_alone(self, nodes: Collection[Node], value: Value) -> bool:
         """Whether only these nodes read a value."""
-        return sum(n.inputs.count(value) for n in nodes) == self.uses[value]
+        return all(reader in nodes for reader in self.readers[value])
 
 
 @dataclass(frozen=True)

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 from clrt.device import requires
 from clrt.device.caps import VNNI_INT8, DeviceCaps
 from clrt.device.requires import Requires
-from clrt.ir.code import Code
 from clrt.ir.dtypes import DType
-from clrt.ir.graph import Node, Value
+from clrt.ir.graph import Node
 from clrt.kernels.cost import PLAIN, Work, work_of
+from clrt.kernels.few_rows import SECOND, NormedRows
 from clrt.kernels.gemm_cpu import emit_cpu
 from clrt.kernels.levels import WIDTH, DotWeights
 from clrt.kernels.product import Product, merge
@@ -44,7 +44,6 @@ LEVELS = tuned("gemm_levels_cpu", {"T_VW": (4, 8, 16)}, T_VW=8)
 # Rows of a work-group of `gemm_levels_cpu` at most, and work-groups for each core.
 _LEVELS_ROWS = 32
 _LEVELS_GROUPS = 4
-_SECOND = Code("second[i * T_NV + j]")
 GPU = tuned(
     "gemm_gpu",
     {"T_RM": (2, 4, 8), "T_RN": (2, 4, 8), "T_TK": (8, 16, 32)},
@@ -128,26 +127,13 @@ def emit_levels_cpu(
         "NORM": int(norm is not None),
     }
     if second is not None:
-        defines["SECOND"] = _SECOND
+        defines["SECOND"] = SECOND
     kernel = KernelSpec.of("matmul/gemm_levels_cpu.cl", "gemm_levels_cpu", **defines)
     records = ctx.scratch(groups * levels.row_records(height), DType.UINT8)
     args = product.args | product.epilogue.args | {"b": levels.packed, "records": records}
     args |= {"height": height, "columns": columns, **(norm.args if norm is not None else {})}
     args |= optional(b2=None if second is None else second.packed)
     return [*launches, launch(kernel, (groups,), (1,), product.flops, **args)]
-
-
-@dataclass(frozen=True)
-class NormedRows:
-    """That rows of A are divided by their root mean square, and scaled, before a product."""
-
-    scale: Value
-    epsilon: float
-
-    @property
-    def args(self) -> dict[str, Any]:
-        """What NORM_ROWS declares."""
-        return {"a_scale": self.scale, "epsilon": self.epsilon}
 
 
 def _levels_shares(product: Product, caps: DeviceCaps) -> tuple[int, int]:

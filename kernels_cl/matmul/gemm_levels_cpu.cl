@@ -18,6 +18,7 @@
 #include "common/scalar.clh"
 #include "common/dots.clh"
 #include "common/finish.clh"
+#include "common/mean_square.clh"
 #if NORM
 #define NORM_ROWS , IN(float, a_scale), const float epsilon
 #define NORM_POINTER , __global const float *scale
@@ -88,16 +89,7 @@ void gemm_levels_cpu(OUT(float, y), IN(float, a), IN(uchar, b), OUT(uchar, recor
     __global const float *const x = a_rows + r * a_row;
     float factor = 1.0f;
 #if NORM
-    F squares = (F)(0.0f);
-    float sum = 0.0f;
-    IDX_T k = 0;
-    for (; k + VW <= K; k += VW) {
-      const F v = LOAD_F(x + k);
-      squares += v * v;
-    }
-    for (; k < K; ++k) sum += x[k] * x[k];
-    FOLD(squares, JOIN_SUM)
-    factor = 1.0f / sqrt((sum + ((const float *)&squares)[0]) / K + epsilon);
+    factor = 1.0f / sqrt(mean_square(x, K) + epsilon);
 #endif
     const IDX_T tile = r < whole ? TILE_ROWS : 1, first = r < whole ? r % TILE_ROWS : 0;
     quantise_row(own + ((r - first) * blocks + first) * ROW_RECORD, tile, x, K, factor NORM_ARGUMENT);

@@ -35,7 +35,8 @@ CHECKS = {
 }
 ROOT = Path(__file__).parents[2]
 KERNEL_TESTS = tuple(
-    f"tests/ops/test_{n}.py" for n in ("ops", "indices", "row_norm", "split_product", "matrix_unit")
+    f"tests/ops/test_{n}.py"
+    for n in ("ops", "indices", "row_norm", "row_regions", "split_product", "matrix_unit")
 )
 
 

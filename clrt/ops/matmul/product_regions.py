@@ -17,6 +17,7 @@ from clrt.kernels.gemm_regions import SplitProduct, emit_before
 from clrt.kernels.product import Product
 from clrt.kernels.row_norm import RowNorm
 from clrt.kernels.variant import Lowering, runs_as
+from clrt.ops.matmul.fused_matmul import FusedMatMul
 from clrt.ops.matmul.matmul import MatrixProduct, lower_product
 from clrt.ops.norm.layer_normalization import Normalization, row_norm
 
@@ -27,9 +28,24 @@ def product_making(value: Value, makers: Makers) -> Node | None:
     return node if node is not None and isinstance(node.op, MatrixProduct) else None
 
 
+def takes_norm(node: Node | None) -> bool:
+    """Whether a product can normalise its rows itself (`row_regions`)."""
+    if node is None or not isinstance(node.op, FusedMatMul) or node.op.trans_a:
+        return False
+    a, b = node.arg(0), node.arg(1)
+    return b.is_constant and a is not b and len(a.dims) == len(b.dims) == 2
+
+
 def normalised_product(norm: Node, makers: Makers) -> Node | None:
-    """The product whose rows a node normalises, if it does."""
-    return product_making(norm.arg(0), makers) if isinstance(norm.op, Normalization) else None
+    """The product whose rows a node normalises, if it does.
+
+    None where those that read the rows do that: of few rows it then takes no launch.
+    """
+    if not isinstance(norm.op, Normalization):
+        return None
+    if norm.op.rms and all(map(takes_norm, makers.readers[norm.output])):
+        return None
+    return product_making(norm.arg(0), makers)
 
 
 def gemm_cpu_product(node: Node, caps: DeviceCaps) -> Product:

@@ -1,0 +1,127 @@
+// y = epilogue(A B) for up to a few rows of A on CPU devices: B is read once, from memory, and all else
+// hides behind that. B is packed as for gemm_cpu.cl, which takes more rows. A work-group has all rows
+// and `columns` columns, whole panels.
+// INPUTS, READS, BODY, RESULT, S_N_WHOLE, B_T, B_STORAGE as in gemm_cpu.cl.
+//   NORM    rows of A are first divided by their root mean square and scaled, into its part of `rows`
+//   SECOND  the epilogue reads a second product of A, by a B of the same form
+#ifndef T_NV
+#define T_NV 3
+#define T_VW 8
+#endif
+#ifndef NORM
+#define NORM 0
+#endif
+#define VW T_VW
+#include "common/base.clh"
+#include "common/math.clh"
+#include "common/rows.clh"
+#include "common/scalar.clh"
+#include "common/repeat.clh"
+#include "common/finish.clh"
+#include "common/widen.clh"
+#include "common/mean_square.clh"
+#ifndef B_T
+#define B_T float
+#define B_STORAGE plain
+#endif
+#ifdef SECOND
+#define SECOND_B , IN(B_T, b2)
+#else
+#define SECOND_B
+#endif
+#if NORM
+#define NORM_ROWS , IN(float, a_scale), const float epsilon, OUT(float, rows)
+#else
+#define NORM_ROWS
+#endif
+#define PANEL_WIDTH (T_NV * T_VW)
+#define TILE_ROWS 4
+#define LINES_AHEAD 32
+#define VECTORS(X, i) CAT(VECTORS_, T_NV)(X, i)
+#define LOAD_B(i, j) const F b##j = LOAD_WIDE(B_STORAGE, b + j * T_VW);
+#define AHEAD_B(i, j) PREFETCH(b + LINES_AHEAD * PANEL_WIDTH + j * T_VW);
+#define ZERO(i, j) F acc##i##_##j = (F)(0.0f);
+#define ZERO_ROW(i) VECTORS(ZERO, i)
+#define MULTIPLY(i, j) acc##i##_##j = a_k * b##j + acc##i##_##j;
+#define KEEP(i, j) tile[i * T_NV + j] = acc##i##_##j;
+#define KEEP_ROW(i) VECTORS(KEEP, i)
+#define KEEP_SUM(i, j) tile[j] = acc0_##j + acc1_##j;
+// A place of k of one row, its sums in every other register: chains of FMAs wait for themselves.
+#define ONE_STEP(i, at)              \
+  {                                  \
+    const F a_k = (F)(a[at]);        \
+    VECTORS(LOAD_B, 0)               \
+    VECTORS(AHEAD_B, 0)              \
+    VECTORS(MULTIPLY, i)             \
+    b += PANEL_WIDTH;                \
+  }
+#define ROW_STEP(i)                        \
+  {                                        \
+    const F a_k = (F)(a[i * a_row + k]);   \
+    VECTORS(MULTIPLY, i)                   \
+  }
+
+static inline void one_row(F *tile, __global const float *a, __global const B_T *b, const IDX_T K) {
+  ZERO_ROW(0) ZERO_ROW(1)
+  IDX_T k = 0;
+  for (; k + 2 <= K; k += 2) {
+    ONE_STEP(0, k)
+    ONE_STEP(1, k + 1)
+  }
+  if (k < K) ONE_STEP(0, k)
+  VECTORS(KEEP_SUM, 0)
+}
+
+static inline void four_rows(F *tile, __global const float *a, const IDX_T a_row,
+                             __global const B_T *b, const IDX_T K) {
+  ROWS_4(ZERO_ROW)
+  for (IDX_T k = 0; k < K; ++k, b += PANEL_WIDTH) {
+    VECTORS(LOAD_B, 0)
+    VECTORS(AHEAD_B, 0)
+    ROWS_4(ROW_STEP)
+  }
+  ROWS_4(KEEP_ROW)
+}
+
+__kernel SINGLE_ITEM
+void few_rows_cpu(OUT(float, y), IN(float, a), IN(B_T, b), const IDX_T M, const IDX_T N,
+                  const IDX_T K, const IDX_T columns, const IDX_T d1, const IDX_T a_s0,
+                  const IDX_T a_s1, const IDX_T a_row INPUTS NORM_ROWS SECOND_B) {
+  const IDX_T n_first = get_group_id(0) * columns, n_end = i_min(n_first + columns, N);
+  const IDX_T i0 = 0, i1 = 0;
+#if NORM
+  __global float *const from = AT(rows) + get_group_id(0) * M * K;
+  const IDX_T step = K;
+  for (IDX_T m = 0; m < M; ++m) {
+    __global const float *const x = AT(a) + m * a_row;
+    const float factor = 1.0f / sqrt(mean_square(x, K) + epsilon);
+    for (IDX_T k = 0; k < K; ++k) from[m * K + k] = x[k] * factor * AT(a_scale)[k];
+  }
+#else
+  __global const float *const from = AT(a);
+  const IDX_T step = a_row;
+#endif
+  for (IDX_T n0 = n_first; n0 < n_end; n0 += PANEL_WIDTH) {
+    __global const B_T *const panel = AT(b) + n0 * K;
+    for (IDX_T first = 0, count; first < M; first += count) {
+      F tile[TILE_ROWS * T_NV];
+      __global const float *const x = from + first * step;
+      count = M - first < TILE_ROWS ? 1 : TILE_ROWS;
+#define MULTIPLY_ROWS(to, b)               \
+  if (count == 1)                          \
+    one_row(to, x, b, K);                  \
+  else                                     \
+    four_rows(to, x, step, b, K);
+      MULTIPLY_ROWS(tile, panel)
+#ifdef SECOND
+      F second[TILE_ROWS * T_NV];
+      MULTIPLY_ROWS(second, AT(b2) + n0 * K)
+#endif
+      for (IDX_T i = 0; i < count; ++i) {
+        const IDX_T m = first + i;
+        __global float *const y_row = AT(y) + m * N;
+        for (int j = 0; j < T_NV; ++j) FINISH(i, j)
+      }
+    }
+  }
+}
