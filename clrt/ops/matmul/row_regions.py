@@ -27,7 +27,7 @@ from clrt.kernels.spec import Launch
 from clrt.kernels.variant import Lowering, runs_as
 from clrt.ops.base import Op
 from clrt.ops.matmul.matmul import MatrixProduct
-from clrt.ops.matmul.product_regions import gemm_cpu_product, takes_norm
+from clrt.ops.matmul.product_regions import gemm_cpu_product, normalised_product, takes_norm
 from clrt.ops.matmul.quantized_matmul import QuantizedMatMul, levels_product
 from clrt.ops.norm.layer_normalization import row_norm
 from clrt.ops.norm.rms_normalization import RMSNormalization
@@ -100,9 +100,10 @@ def _match_narrow(node: Node, makers: Makers, ctx: Lowering) -> FusionMatch | Fu
     product = _product(node, ctx)
     if product is None or product.levels is not None or product.right is product.dtype:
         return None
-    readers = makers.readers[node.output]
-    if any(r is not None and _second(r, makers) is node for r in readers):
-        return FusionMiss("it may be the second product of a launch")
+    for reader in makers.readers[node.output]:
+        joined = reader is not None and isinstance(reader.op, MatrixProduct)
+        if joined or (reader is not None and normalised_product(reader, makers) is node):
+            return FusionMiss(f"it may share a launch with {reader}")
     return FusionMatch((node,), _SharedLaunch(product))
 
 
