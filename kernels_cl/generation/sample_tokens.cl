@@ -173,46 +173,68 @@ static inline float log_sum(const Row *const row, __global const float *const pa
   ulong best = 0, sum = 0;
   for (IDX_T c = ITEM; c < row->chunks; c += T_ITEMS)
     best = i_max(best, (ulong)ascending(parts[c * PARTS + 1]));
-  const float top = of_ascending((uint)largest_of(best, my));
+  const float most = of_ascending((uint)largest_of(best, my)), top = most > -INFINITY ? most : 0.0f;
   for (IDX_T c = ITEM; c < row->chunks; c += T_ITEMS)
     sum += fixed(parts[c * PARTS + 2] * exp_one(parts[c * PARTS + 1] - top));
   const F total = c_log((F)((float)total_of(sum, my) * FIXED_UNIT));
   return top + ((const float *)&total)[0];
 }
 
-static inline ulong at_least_1(const ulong v) { return v ? v : 1; }
+// What there is to do to draw a token, in this order.
+enum { TOP_K, TOP_P, WEIGH, TYPICAL, DRAW, DONE };
 
-// A token by the settings of its row.
+static inline int next_step(int step, const int wanted) {
+  while (step < DONE && !(wanted >> step & 1)) ++step;
+  return step;
+}
+
+// The steps that settings ask for.
+static inline int steps_of(__global const float *const settings, const int top_k, const IDX_T n) {
+  if (!(settings[0] > 0.0f)) return 0;
+  const bool typical = settings[3] > 0.0f && settings[3] < 1.0f;
+  return (top_k > 0 && top_k < n) << TOP_K | (settings[1] < 1.0f) << TOP_P |
+         (typical ? 1 << WEIGH | 1 << TYPICAL : 0) | 1 << DRAW;
+}
+
+static inline uint fraction_of(const float part) {
+  return part > 0.0f ? (uint)(part * 0x1p32f) : 0;
+}
+
+// A token by the settings of its row; `other` where they draw none.
 static inline IDX_T draw_token(Row *const row, __global const float *const settings,
-                               const int top_k, const uint word, const Shared *const my) {
-  const float top_p = settings[1], min_p = settings[2], typical_p = settings[3];
-  const bool few = top_k > 0 && top_k < row->n, nucleus = top_p < 1.0f;
-  if (few || nucleus) {
-    count_buckets(row, BY_SCORE, my);
-    ulong all = 0;
-    if (few) {
-      const Found found = find_key(row, BY_SCORE, top_k, 0, my);
-      row->least = of_ascending(~found.key);
-      all = found.spot.mass + found.spot.own_mass;
-    }
-    if (nucleus) {
-      if (!few) all = total_mass(my);
-      const ulong target = at_least_1(part_of(all, top_p > 0.0f ? (uint)(top_p * 0x1p32f) : 0));
-      const Found found = find_key(row, BY_SCORE, target, 1, my);
-      row->least = of_ascending(~found.key);
-      row->last = last_of_equals(row, &found, target, my);
-    }
+                               const int top_k, const int wanted, const uint word,
+                               const IDX_T other, const Shared *const my) {
+  const float least = settings[2] < 1.0f ? settings[2] : 1.0f;
+  IDX_T token = other;
+  ulong all = ULONG_MAX;
+  for (int step = next_step(0, wanted); step < DONE; step = next_step(step + 1, wanted)) {
+    const bool in_chunks = step == WEIGH || step == DRAW;
+    const int buckets = in_chunks ? row->chunks : BUCKETS;
+    const bool anew = step != TOP_P || !(wanted >> TOP_K & 1);
+    if (step > TOP_P && settings[2] > 0.0f) row->light = least;
+    clear(my->counts, my->masses, anew ? buckets + 1 : 0);
+    ulong own_moment = 0;
+    if (in_chunks) own_moment = weigh_chunks(row, my);
+    if (step == TYPICAL) count_surprises(row, my);
+    if (step <= TOP_P && anew) count_scores(row, my);
+    const ulong moment = total_of(own_moment, my), total = mass_of(my->masses, buckets, my);
+    all = i_min(all, total);
+    const uint fraction = step == DRAW ? word & 0xffffff00u
+                                       : fraction_of(settings[step == TYPICAL ? 3 : 1]);
+    const ulong part = part_of(all, fraction) + (step == DRAW);
+    const Goal goal = {step == TYPICAL, step != TOP_K, step == TOP_P,
+                       step == TOP_K ? top_k : i_max(part, (ulong)1)};
+    const Spot spot = find(my->counts, my->masses, buckets, goal.target, goal.by_mass, my);
+    const Found found = find_exact(row, &goal, &spot, in_chunks ? 0 : 4, my);
+    if (step <= TOP_P) row->least = of_ascending(~found.key);
+    if (step == TOP_P) row->last = found.last;
+    if (step == WEIGH) row->centre = (float)moment / (float)total;
+    if (step == TYPICAL) row->reach = as_float(found.key);
+    all = step == TOP_K ? found.spot.mass + found.spot.own_mass : ULONG_MAX;
+    for (int last = step == DRAW; last; last = 0)
+      token = find_in_chunk(row, spot.bucket, goal.target - spot.mass, my);
   }
-  if (min_p > 0.0f) row->light = min_p < 1.0f ? min_p : 1.0f;
-  ulong all = weigh_chunks(row, my);
-  if (typical_p > 0.0f && typical_p < 1.0f) {
-    row->centre = (float)row->moment / (float)all;
-    count_buckets(row, BY_SURPRISE, my);
-    const ulong target = at_least_1(part_of(all, (uint)(typical_p * 0x1p32f)));
-    row->reach = as_float(find_key(row, BY_SURPRISE, target, 1, my).key);
-    all = weigh_chunks(row, my);
-  }
-  return place_in_chunks(row, part_of(all, word & 0xffffff00u) + 1, my);
+  return token;
 }
 
 __kernel GROUP
@@ -229,19 +251,14 @@ void sample_draw(IN(float, scores), IN(float, parts), IN(DATA_T, logits), IN(flo
     best = i_max(best, (ulong)ascending(own[c * PARTS]));
   const float top = of_ascending((uint)largest_of(best, my));
   Row row = whole_row(AT(scores) + at * chunks * chunk, n, chunk, chunks, top, set[0]);
-  IDX_T found = 0;
-  float chance = -INFINITY;
-  if (top > -INFINITY) {
-    const uint word = random_word(AT(draw)[at], limit[2], limit[3]);
-    found = set[0] > 0.0f ? draw_token(&row, set, limit[0], word, my)
-                          : first_token(&row, own, my);
-    const float whole = log_sum(&row, own, my);
-    chance = usable_one(LOAD(AT(logits), at * n + found)) - whole;
-  } else if (ITEM == 0) {
-    AT(status)[0] = at + 1;
-  }
+  const uint word = random_word(AT(draw)[at], limit[2], limit[3]);
+  const int wanted = top > -INFINITY ? steps_of(set, limit[0], n) : 0;
+  const IDX_T first = first_token(&row, own, my);
+  const IDX_T found = draw_token(&row, set, limit[0], wanted, word, first, my);
+  const float whole = log_sum(&row, own, my);
   if (ITEM == 0) {
+    if (!(top > -INFINITY)) AT(status)[0] = at + 1;
     AT(token)[at] = found;
-    AT(logprob)[at] = chance;
+    AT(logprob)[at] = usable_one(LOAD(AT(logits), at * n + found)) - whole;
   }
 }
