@@ -2,7 +2,9 @@
 // one, in vectors.
 //   sample_scores   the logits after bias, mask and penalties, and the extremes of each chunk;
 //                   work-item (`per` chunks, row)
-//   sample_draw     which tokens are kept, and one of them; a work-group of T_ITEMS to a row
+//   sample_best     the best token, and the log of the sum of exp(logit)
+//   sample_draw     which tokens are kept, and one of them; a work-group of T_ITEMS to a row, as
+//                   before: in one kernel PoCL's compiler takes a minute for both
 // On a CPU work-groups have one work-item.
 #ifndef DATA_T
 #define DATA_T float
@@ -16,6 +18,9 @@
 #endif
 #ifndef T_LIST
 #define T_LIST 1024
+#endif
+#ifndef T_BUCKETS
+#define T_BUCKETS 1024
 #endif
 #ifndef F_ALLOWED
 #define F_ALLOWED 1
@@ -237,28 +242,47 @@ static inline IDX_T draw_token(Row *const row, __global const float *const setti
   return token;
 }
 
+// The best score of a row.
+static inline float top_score(__global const float *const parts, const IDX_T chunks,
+                              const Shared *const my) {
+  ulong best = 0;
+  for (IDX_T c = ITEM; c < chunks; c += T_ITEMS)
+    best = i_max(best, (ulong)ascending(parts[c * PARTS]));
+  return of_ascending((uint)largest_of(best, my));
+}
+
 __kernel GROUP
-void sample_draw(IN(float, scores), IN(float, parts), IN(DATA_T, logits), IN(float, settings),
-                 IN(int, limits), IN(int, draw), OUT(int, token), OUT(float, logprob),
+void sample_best(IN(float, scores), IN(float, parts), OUT(int, token), OUT(float, whole),
                  OUT(long, status), const IDX_T n, const IDX_T chunk, const IDX_T chunks) {
   MAKE_SHARED(my)
   const IDX_T at = get_global_id(1);
   __global const float *const own = AT(parts) + at * chunks * PARTS;
+  const float top = top_score(own, chunks, my);
+  const Row row = whole_row(AT(scores) + at * chunks * chunk, n, chunk, chunks, top, 1.0f);
+  const IDX_T first = first_token(&row, own, my);
+  const float sum = log_sum(&row, own, my);
+  if (ITEM == 0) {
+    if (!(top > -INFINITY)) AT(status)[0] = at + 1;
+    AT(token)[at] = first;
+    AT(whole)[at] = sum;
+  }
+}
+
+__kernel GROUP
+void sample_draw(IN(float, scores), IN(float, parts), IN(DATA_T, logits), IN(float, settings),
+                 IN(int, limits), IN(int, draw), INOUT(int, token), IN(float, whole),
+                 OUT(float, logprob), const IDX_T n, const IDX_T chunk, const IDX_T chunks) {
+  MAKE_SHARED(my)
+  const IDX_T at = get_global_id(1);
   __global const float *const set = AT(settings) + at * SETTINGS;
   __global const int *const limit = AT(limits) + at * LIMITS;
-  ulong best = 0;
-  for (IDX_T c = ITEM; c < chunks; c += T_ITEMS)
-    best = i_max(best, (ulong)ascending(own[c * PARTS]));
-  const float top = of_ascending((uint)largest_of(best, my));
+  const float top = top_score(AT(parts) + at * chunks * PARTS, chunks, my);
   Row row = whole_row(AT(scores) + at * chunks * chunk, n, chunk, chunks, top, set[0]);
   const uint word = random_word(AT(draw)[at], limit[2], limit[3]);
   const int wanted = top > -INFINITY ? steps_of(set, limit[0], n) : 0;
-  const IDX_T first = first_token(&row, own, my);
-  const IDX_T found = draw_token(&row, set, limit[0], wanted, word, first, my);
-  const float whole = log_sum(&row, own, my);
+  const IDX_T found = draw_token(&row, set, limit[0], wanted, word, AT(token)[at], my);
   if (ITEM == 0) {
-    if (!(top > -INFINITY)) AT(status)[0] = at + 1;
     AT(token)[at] = found;
-    AT(logprob)[at] = usable_one(LOAD(AT(logits), at * n + found)) - whole;
+    AT(logprob)[at] = usable_one(LOAD(AT(logits), at * n + found)) - AT(whole)[at];
   }
 }

@@ -9,6 +9,7 @@ import numpy as np
 from clrt.device import requires
 from clrt.device.caps import DeviceCaps
 from clrt.errors import NumberError, ShapeError
+from clrt.ir.code import Define
 from clrt.ir.dims import Dim
 from clrt.ir.dtypes import WIDENED, WIDENED_STORAGES, DType
 from clrt.ir.graph import Node
@@ -34,10 +35,14 @@ from clrt.ops.generation.sampling import draw_row
 from clrt.ops.movement.movement import fresh_dim
 from clrt.ops.registry import register
 
-DRAW = tuned("sample_draw", {"T_VW": (4, 8, 16)}, T_VW=8, T_CHUNK=1024, T_LIST=1024, T_ITEMS=128)
-_SOURCE = "generation/sample_tokens.cl"
-_BUCKETS = 1024  # of the kernel's histogram, which also holds the chunks, and those of a chunk
+# Buckets of the histogram, which also holds the chunks, and the tokens of a chunk.
+_BUCKETS = 1024
 _MOST_TOKENS = _BUCKETS**2
+DRAW = tuned(
+    "sample_draw", {"T_VW": (4, 8, 16)}, T_VW=8, T_CHUNK=1024, T_BUCKETS=_BUCKETS, T_LIST=1024,
+    T_ITEMS=128,
+)  # fmt: skip
+_SOURCE = "generation/sample_tokens.cl"
 _LANES = 16  # chunks are whole vectors of any width
 _MOST_CHUNKS = 8  # of a work-group of a CPU
 _PARTS = 3
@@ -70,12 +75,14 @@ def _launches(node: Node, ctx: Lowering, tunables: dict[str, int]) -> list[Launc
         raise ShapeError(f"SampleTokens '{node.name}': {logits.type} has no tokens to draw from.")
     allowed, bias_ids, bias_values = (node.input(i) for i in range(5, 8))
     items = tunables["T_ITEMS"]
-    least = round_up(ceil_div(n, _BUCKETS), _LANES)
+    least = round_up(ceil_div(n, tunables["T_BUCKETS"]), _LANES)
     chunk = clamp(tunables.pop("T_CHUNK"), max(least, _LANES), round_up(n, _LANES))
     chunks = ceil_div(n, chunk)
     i32(rows * chunks * chunk)
     per = pieces_per_group(rows * chunks, _MOST_CHUNKS, ctx.caps) if items == 1 else 1
-    defines = dict(DATA_T=logits.dtype.cl, STORAGE=logits.dtype.storage, **tunables)
+    defines: dict[str, Define] = dict(
+        DATA_T=logits.dtype.cl, STORAGE=logits.dtype.storage, **tunables
+    )
     spread = KernelSpec.of(
         _SOURCE,
         "sample_scores",
@@ -83,24 +90,28 @@ def _launches(node: Node, ctx: Lowering, tunables: dict[str, int]) -> list[Launc
         F_BIAS=int(bias_ids is not None),
         **defines,
     )
+    best, final = (KernelSpec.of(_SOURCE, f"sample_{k}", **defines) for k in ("best", "draw"))
     scores = ctx.scratch(rows * chunks * chunk)
-    parts = ctx.scratch(rows * chunks * _PARTS)
     counts = ctx.scratch(rows * chunks * chunk, DType.INT32)
-    shared = dict(logits=logits, settings=settings, limits=limits, scores=scores, parts=parts)
-    sizes = dict(n=n, chunk=chunk, chunks=chunks)
+    parts, whole = ctx.scratch(rows * chunks * _PARTS), ctx.scratch(rows)
     given = optional(allowed=allowed, bias_ids=bias_ids, bias_values=bias_values)
-    biases = 0 if bias_ids is None else bias_ids.dims[1]
     token, logprob = node.outputs
+    inputs = dict(logits=logits, settings=settings, limits=limits)
+    shared = dict(scores=scores, parts=parts, n=n, chunk=chunk, chunks=chunks)
+    size, local, flops = (items, rows), (items, 1), 8 * rows * n
     return [
         launch(
-            spread, (round_up(ceil_div(chunks, per), items), rows), (items, 1), 8 * rows * n,
+            spread, (round_up(ceil_div(chunks, per), items), rows), local, flops,
             history=history, counts=counts, per=per, most=history.dims[1], words=ceil_div(n, 32),
-            biases=biases, **shared, **sizes, **given,
+            biases=0 if bias_ids is None else bias_ids.dims[1], **inputs, **shared, **given,
         ),
         launch(
-            KernelSpec.of(_SOURCE, "sample_draw", **defines), (items, rows), (items, 1),
-            8 * rows * n, draw=draw, token=token, logprob=logprob,
-            status=Status(node, 0, _WHAT, (), rule=_RULE), **shared, **sizes,
+            best, size, local, token=token, whole=whole,
+            status=Status(node, 0, _WHAT, (), rule=_RULE), **shared,
+        ),
+        launch(
+            final, size, local, flops, draw=draw, token=token, whole=whole, logprob=logprob,
+            **inputs, **shared,
         ),
     ]  # fmt: skip
 

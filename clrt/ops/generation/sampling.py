@@ -26,7 +26,8 @@ def draw_row(
     if bias_ids is not None and bias_values is not None:
         for token, value in zip(bias_ids, bias_values, strict=True):
             if 0 <= token < len(scores):
-                scores[token] = _usable(scores[token] + value)
+                with np.errstate(invalid="ignore"):
+                    scores[token] = _usable(scores[token] + value)
     if allowed is not None:
         bits = np.unpackbits(allowed.astype("<u4").view(np.uint8), bitorder="little")
         scores[bits[: len(scores)] == 0] = -np.inf
@@ -64,7 +65,7 @@ def kept_weights(scores: Array, settings: Array, top_k: int) -> Array:
     weights[~kept] = 0
     if 0 < typical_p < 1:
         present = weights > 0
-        centre = (weights * distances)[present].sum() / weights.sum()
+        centre = (weights[present] * distances[present]).sum() / weights.sum()
         off = np.where(kept, np.abs(distances - centre), np.inf)
         order = np.argsort(off, kind="stable")
         sums = np.cumsum(weights[order])
@@ -77,7 +78,7 @@ def _usable(values: Array) -> Array:
     with np.errstate(all="ignore"):
         rounded = np.asarray(values, np.float32).astype(np.float64)
     most = float(np.finfo(np.float32).max)
-    return np.minimum(np.where(np.isnan(rounded), -np.inf, rounded), most)
+    return np.asarray(np.minimum(np.where(np.isnan(rounded), -np.inf, rounded), most))
 
 
 def _penalised(scores: Array, history: Array, settings: Array) -> Array:

@@ -52,14 +52,14 @@ def sample_tokens_samples(cls: type[SampleTokens]) -> Iterator[Sample]:
             logits = _logits(rng, rows, n).astype(dtype)
             yield Sample(cls(), request(logits, 1, temperature=0))
             yield Sample(cls(), request(logits, 2, temperature=0.7))
-    logits = _logits(rng, 4, 150)
+    logits = _logits(rng, 2, 100)
     for seed, settings in enumerate(_SETTINGS):
         yield Sample(cls(), request(logits, seed, **settings))
     rough = np.round(logits)  # many of one score
-    for seed, settings in enumerate(_SETTINGS):
+    for seed, settings in enumerate(_SETTINGS[4:16]):
         yield Sample(cls(), request(rough, 100 + seed, **settings))
     yield Sample(cls(), request(np.zeros((2, 50), np.float32), top_p=0.5, top_k=9))
-    for n in (1000, 2100):
+    for n in (2100,):
         yield Sample(cls(), request(_logits(rng, 1, n), 3, top_k=40, top_p=0.9, min_p=0.01))
     yield from _more_inputs(cls, rng)
 
@@ -71,7 +71,7 @@ _SETTINGS: list[dict[str, Any]] = [
     {"temperature": 1.3, "repetition": 0.6, "presence": -1.0},
     {"top_k": 1},
     {"top_k": 5},
-    {"top_k": 149},
+    {"top_k": 99},
     {"top_k": 1000, "temperature": 4.0},
     {"top_p": 0.0},
     {"top_p": 0.3},
@@ -81,10 +81,10 @@ _SETTINGS: list[dict[str, Any]] = [
     {"typical_p": 0.4},
     {"typical_p": 0.9, "temperature": 3.0},
     {"top_k": 30, "top_p": 0.9, "min_p": 0.02, "typical_p": 0.8, "temperature": 1.5},
-    {"temperature": [0, 0.5, 1, 2], "top_p": [0.5, 0.8, 1, 0.9], "typical_p": [0, 1, 0.5, 0.7]},
+    {"temperature": [0, 0.5], "top_p": [0.5, 0.8], "typical_p": [0, 0.7]},
     {"temperature": 1e-3},
     {"temperature": 1e-30, "top_k": 3},
-    {"temperature": 0.01, "top_k": 120},
+    {"temperature": 0.01, "top_k": 90},
     {"temperature": 1e4, "top_p": 0.5},
     {"top_p": np.nan, "min_p": np.nan, "typical_p": np.nan, "repetition": np.nan},
     {"temperature": np.nan, "repetition": -1},
@@ -125,7 +125,8 @@ def sample_tokens_errors(cls: type[SampleTokens]) -> Iterator[tuple[Sample, type
     values = np.zeros((2, 3), np.float32)
     wrong = [
         (0, np.zeros((2, 40), np.int32)), (0, np.zeros(40, np.float32)),
-        (0, np.zeros((2, 40))), (1, np.zeros((2, 7), np.float32)), (1, np.zeros((3, 8), np.float32)),
+        (0, np.zeros((2, 40))), (1, np.zeros((2, 7), np.float32)),
+        (1, np.zeros((3, 8), np.float32)),
         (2, np.zeros((2, 4), np.int64)), (3, np.zeros((1, 5), np.int32)),
         (4, np.zeros((2, 1), np.int32)), (5, mask[:, :1]), (5, mask.astype(np.int32)), (6, None),
         (7, values[:, :2]),
