@@ -19,9 +19,6 @@
 #ifndef T_LIST
 #define T_LIST 1024
 #endif
-#ifndef T_BUCKETS
-#define T_BUCKETS 1024
-#endif
 #ifndef F_ALLOWED
 #define F_ALLOWED 1
 #endif
@@ -252,7 +249,7 @@ static inline float top_score(__global const float *const parts, const IDX_T chu
 }
 
 __kernel GROUP
-void sample_best(IN(float, scores), IN(float, parts), OUT(int, token), OUT(float, whole),
+void sample_best(IN(float, scores), IN(float, parts), OUT(int, best), OUT(float, whole),
                  OUT(long, status), const IDX_T n, const IDX_T chunk, const IDX_T chunks) {
   MAKE_SHARED(my)
   const IDX_T at = get_global_id(1);
@@ -263,15 +260,15 @@ void sample_best(IN(float, scores), IN(float, parts), OUT(int, token), OUT(float
   const float sum = log_sum(&row, own, my);
   if (ITEM == 0) {
     if (!(top > -INFINITY)) AT(status)[0] = at + 1;
-    AT(token)[at] = first;
+    AT(best)[at] = first;
     AT(whole)[at] = sum;
   }
 }
 
 __kernel GROUP
 void sample_draw(IN(float, scores), IN(float, parts), IN(DATA_T, logits), IN(float, settings),
-                 IN(int, limits), IN(int, draw), INOUT(int, token), IN(float, whole),
-                 OUT(float, logprob), const IDX_T n, const IDX_T chunk, const IDX_T chunks) {
+                 IN(int, limits), IN(int, draw), IN(int, best), IN(float, whole),
+                 OUT(int, token), OUT(float, logprob), const IDX_T n, const IDX_T chunk, const IDX_T chunks) {
   MAKE_SHARED(my)
   const IDX_T at = get_global_id(1);
   __global const float *const set = AT(settings) + at * SETTINGS;
@@ -280,7 +277,7 @@ void sample_draw(IN(float, scores), IN(float, parts), IN(DATA_T, logits), IN(flo
   Row row = whole_row(AT(scores) + at * chunks * chunk, n, chunk, chunks, top, set[0]);
   const uint word = random_word(AT(draw)[at], limit[2], limit[3]);
   const int wanted = top > -INFINITY ? steps_of(set, limit[0], n) : 0;
-  const IDX_T found = draw_token(&row, set, limit[0], wanted, word, AT(token)[at], my);
+  const IDX_T found = draw_token(&row, set, limit[0], wanted, word, AT(best)[at], my);
   if (ITEM == 0) {
     AT(token)[at] = found;
     AT(logprob)[at] = usable_one(LOAD(AT(logits), at * n + found)) - AT(whole)[at];

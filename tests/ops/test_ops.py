@@ -77,7 +77,7 @@ SMALL: dict[str, dict[str, int]] = {
     "reduce_columns": {"T_VW": 4, "T_NV": 2},
     "reduce_rows": {"T_VW": 4, "T_ROWS": 3},
     "rotary_cpu": {"T_VW": 4},
-    "sample_draw": {"T_VW": 4, "T_CHUNK": 16, "T_BUCKETS": 64, "T_LIST": 4, "T_ITEMS": 4},
+    "sample_draw": {"T_VW": 4, "T_CHUNK": 16, "T_LIST": 4, "T_ITEMS": 4},
     "softmax_columns": {"T_VW": 4, "T_NV": 2},
     "softmax_cpu": {"T_VW": 4, "T_ROWS": 3},
     "winograd_cpu": {"T_MR": 3, "T_NV": 2, "T_VW": 4},

@@ -38,10 +38,7 @@ from clrt.ops.registry import register
 # Buckets of the histogram, which also holds the chunks, and the tokens of a chunk.
 _BUCKETS = 1024
 _MOST_TOKENS = _BUCKETS**2
-DRAW = tuned(
-    "sample_draw", {"T_VW": (4, 8, 16)}, T_VW=8, T_CHUNK=1024, T_BUCKETS=_BUCKETS, T_LIST=1024,
-    T_ITEMS=128,
-)  # fmt: skip
+DRAW = tuned("sample_draw", {"T_VW": (4, 8, 16)}, T_VW=8, T_CHUNK=1024, T_LIST=1024, T_ITEMS=128)
 _SOURCE = "generation/sample_tokens.cl"
 _LANES = 16  # chunks are whole vectors of any width
 _MOST_CHUNKS = 8  # of a work-group of a CPU
@@ -75,7 +72,7 @@ def _launches(node: Node, ctx: Lowering, tunables: dict[str, int]) -> list[Launc
         raise ShapeError(f"SampleTokens '{node.name}': {logits.type} has no tokens to draw from.")
     allowed, bias_ids, bias_values = (node.input(i) for i in range(5, 8))
     items = tunables["T_ITEMS"]
-    least = round_up(ceil_div(n, tunables["T_BUCKETS"]), _LANES)
+    least = round_up(ceil_div(n, _BUCKETS), _LANES)
     chunk = clamp(tunables.pop("T_CHUNK"), max(least, _LANES), round_up(n, _LANES))
     chunks = ceil_div(n, chunk)
     i32(rows * chunks * chunk)
@@ -90,10 +87,11 @@ def _launches(node: Node, ctx: Lowering, tunables: dict[str, int]) -> list[Launc
         F_BIAS=int(bias_ids is not None),
         **defines,
     )
-    best, final = (KernelSpec.of(_SOURCE, f"sample_{k}", **defines) for k in ("best", "draw"))
+    choose, draws = (KernelSpec.of(_SOURCE, f"sample_{k}", **defines) for k in ("best", "draw"))
     scores = ctx.scratch(rows * chunks * chunk)
     counts = ctx.scratch(rows * chunks * chunk, DType.INT32)
-    parts, whole = ctx.scratch(rows * chunks * _PARTS), ctx.scratch(rows)
+    parts = ctx.scratch(rows * chunks * _PARTS)
+    found = dict(best=ctx.scratch(rows, DType.INT32), whole=ctx.scratch(rows))
     given = optional(allowed=allowed, bias_ids=bias_ids, bias_values=bias_values)
     token, logprob = node.outputs
     inputs = dict(logits=logits, settings=settings, limits=limits)
@@ -106,12 +104,11 @@ def _launches(node: Node, ctx: Lowering, tunables: dict[str, int]) -> list[Launc
             biases=0 if bias_ids is None else bias_ids.dims[1], **inputs, **shared, **given,
         ),
         launch(
-            best, size, local, token=token, whole=whole,
-            status=Status(node, 0, _WHAT, (), rule=_RULE), **shared,
+            choose, size, local, status=Status(node, 0, _WHAT, (), rule=_RULE), **found, **shared,
         ),
         launch(
-            final, size, local, flops, draw=draw, token=token, whole=whole, logprob=logprob,
-            **inputs, **shared,
+            draws, size, local, flops, draw=draw, token=token, logprob=logprob, **inputs, **found,
+            **shared,
         ),
     ]  # fmt: skip
 
