@@ -1,4 +1,4 @@
-"""SampleTokens beyond single samples: its distribution, large vocabularies, rows without a token."""
+"""SampleTokens beyond single samples: its distribution, large vocabularies, rows with no token."""
 
 from __future__ import annotations
 

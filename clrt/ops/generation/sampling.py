@@ -52,7 +52,7 @@ def kept_weights(scores: Array, settings: Array, top_k: int) -> Array:
     temperature, top_p, min_p, typical_p = (float(x) for x in settings[:4])
     with np.errstate(all="ignore"):
         distances = (scores.max() - scores) / temperature
-        weights = np.exp(-distances)
+        weights: Array = np.exp(-distances)
     kept = scores > -np.inf
     if 0 < top_k < len(scores):
         kept &= scores >= np.sort(scores)[-top_k]
