@@ -5,7 +5,8 @@
 //   sample_best     the best token, and the log of the sum of exp(logit)
 //   sample_draw     which tokens are kept, and one of them; a work-group of T_ITEMS to a row, as
 //                   before: in one kernel PoCL's compiler takes a minute for both
-// On a CPU work-groups have one work-item.
+// On a CPU work-groups have one work-item. T_CHUNK, the tokens of a chunk where that makes few enough
+// chunks, comes as the argument `chunk`.
 #ifndef DATA_T
 #define DATA_T float
 #define STORAGE plain

@@ -48,7 +48,8 @@ def _mask(rng: np.random.Generator, rows: int, n: int) -> Array:
 def sample_tokens_samples(cls: type[SampleTokens]) -> Iterator[Sample]:
     rng = np.random.default_rng(20)
     for rows, n in ((1, 1), (2, 7), (3, 65), (1, 150), (0, 5)):
-        for dtype in (np.float32, np.float16, DType.BFLOAT16.numpy):
+        dtypes = (np.float32, np.float16, DType.BFLOAT16.numpy)
+        for dtype in dtypes if n == 65 else dtypes[:1]:
             logits = _logits(rng, rows, n).astype(dtype)
             yield Sample(cls(), request(logits, 1, temperature=0))
             yield Sample(cls(), request(logits, 2, temperature=0.7))
@@ -56,7 +57,7 @@ def sample_tokens_samples(cls: type[SampleTokens]) -> Iterator[Sample]:
     for seed, settings in enumerate(_SETTINGS):
         yield Sample(cls(), request(logits, seed, **settings))
     rough = np.round(logits)  # many of one score
-    for seed, settings in enumerate(_SETTINGS[4:16]):
+    for seed, settings in enumerate(_SETTINGS[8:15]):
         yield Sample(cls(), request(rough, 100 + seed, **settings))
     yield Sample(cls(), request(np.zeros((2, 50), np.float32), top_p=0.5, top_k=9))
     for n in (2100,):
