@@ -3,6 +3,8 @@
 //   routed_matmul_cpu  a work-group has T_ROWS rows of w of one expert, for all slots that go to it,
 //                      T_MR at a time; or BY_SLOT, for one slot
 #ifndef WEIGHT_T
+#define DATA_T float
+#define DATA plain
 #define WEIGHT_T float
 #define WEIGHT plain
 #define INDEX_T long
@@ -21,7 +23,7 @@
 #include "common/math.clh"
 #include "common/scalar.clh"
 #define ROUTED                                                                               \
-  OUT(float, y), IN(float, x), IN(WEIGHT_T, w), IN(INDEX_T, experts), OUT(long, status),     \
+  OUT(DATA_T, y), IN(DATA_T, x), IN(WEIGHT_T, w), IN(INDEX_T, experts), OUT(long, status),   \
       const IDX_T slots, const IDX_T rows, const IDX_T depth, const IDX_T count, const IDX_T each
 
 #if T_VW == 1
@@ -30,10 +32,10 @@ __kernel void routed_matmul(ROUTED) {
   if (n >= rows || s >= slots) return;
   const IDX_T expert = clrt_index((long)AT(experts)[s], count, AT(status));
   __global const WEIGHT_T *const row = AT(w) + ((size_t)expert * rows + n) * depth;
-  __global const float *const from = AT(x) + s / each * depth;
+  __global const DATA_T *const from = AT(x) + s / each * depth;
   float sum = 0.0f;
-  for (IDX_T k = 0; k < depth; ++k) sum = from[k] * LOAD_AS(WEIGHT, row, k) + sum;
-  AT(y)[s * rows + n] = sum;
+  for (IDX_T k = 0; k < depth; ++k) sum = LOAD_AS(DATA, from, k) * LOAD_AS(WEIGHT, row, k) + sum;
+  STORE_AS(DATA, AT(y), s * rows + n, sum);
 }
 #else
 #include "common/repeat.clh"
@@ -42,12 +44,13 @@ __kernel void routed_matmul(ROUTED) {
 #define ROWS(X) CAT(ROWS_, T_MR)(X)
 #define COLUMNS(X, i) CAT(VECTORS_, T_NR)(X, i)
 
-#define INPUT(i) __global const float *const x##i = AT(x) + slot[i_min(i, have - 1)] / each * depth;
+#define INPUT(i) \
+  __global const DATA_T *const x##i = AT(x) + slot[i_min(i, have - 1)] / each * depth;
 #define WEIGHTS(i, j) \
   __global const WEIGHT_T *const w##j = own + i_min(n + j, end - 1) * depth;
 #define ZERO(i, j) F acc##i##_##j = (F)(0.0f);
 #define ZERO_ROW(i) COLUMNS(ZERO, i)
-#define LOAD_INPUT(i) const F from##i = LOAD_F(x##i + k);
+#define LOAD_INPUT(i) const F from##i = LOAD_WIDE(DATA, x##i + k);
 #define LOAD_WEIGHTS(i, j) const F weight##j = LOAD_WIDE(WEIGHT, w##j + k);
 #define ADD(i, j) acc##i##_##j = from##i * weight##j + acc##i##_##j;
 #define ADD_ROW(i) COLUMNS(ADD, i)
@@ -56,8 +59,9 @@ __kernel void routed_matmul(ROUTED) {
   if (i < have && n + j < end) {                                                           \
     FOLD(acc##i##_##j, SUM)                                                                \
     float sum = acc##i##_##j.s0;                                                           \
-    for (IDX_T k = whole; k < depth; ++k) sum = x##i[k] * LOAD_AS(WEIGHT, w##j, k) + sum;  \
-    AT(y)[slot[i] * rows + n + j] = sum;                                                   \
+    for (IDX_T k = whole; k < depth; ++k)                                                  \
+      sum = LOAD_AS(DATA, x##i, k) * LOAD_AS(WEIGHT, w##j, k) + sum;                       \
+    STORE_AS(DATA, AT(y), slot[i] * rows + n + j, sum);                                    \
   }
 #define KEEP_ROW(i) COLUMNS(KEEP, i)
 

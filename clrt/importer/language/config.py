@@ -10,7 +10,7 @@ import numpy as np
 from clrt.errors import ModelError, UnsupportedError
 from clrt.importer.huggingface.config_values import MAX_LAYERS, ConfigValues, read_json
 from clrt.importer.language.decoder import Decoder, Rotary
-from clrt.importer.language.families import FAMILIES, Family
+from clrt.importer.language.families import FAMILIES, DecoderFamily
 from clrt.importer.language.rotary import FULL, SLIDING, read_rotary
 
 _MOST_HEADS = 1 << 16
@@ -19,7 +19,9 @@ _MOST_PLACES = 1 << 30
 _MOST_HEAD_SIZE, _HEAD_STEP = 512, 4
 
 
-def read_decoder(folder: Path, context: int | None = None) -> tuple[Decoder, Family, ConfigValues]:
+def read_decoder(
+    folder: Path, context: int | None = None
+) -> tuple[Decoder, DecoderFamily, ConfigValues]:
     """What a model folder's config.json describes.
 
     Args:
@@ -104,7 +106,7 @@ def _sizes(config: ConfigValues) -> dict[str, int]:
     }
 
 
-def _kinds(config: ConfigValues, family: Family, layers: int) -> list[str]:
+def _kinds(config: ConfigValues, family: DecoderFamily, layers: int) -> list[str]:
     """FULL or SLIDING, for each layer."""
     if family.windows == "none" or config.integer("sliding_window", default=0, least=0) == 0:
         return [FULL] * layers
@@ -116,7 +118,7 @@ def _kinds(config: ConfigValues, family: Family, layers: int) -> list[str]:
 
 
 def _rotaries(
-    config: ConfigValues, family: Family, kinds: list[str], head_size: int, context: int
+    config: ConfigValues, family: DecoderFamily, kinds: list[str], head_size: int, context: int
 ) -> tuple[Rotary | None, ...]:
     """The rotary embedding of each layer; one object for all layers of a kind."""
     if family.rotary == "none":

@@ -1,7 +1,7 @@
 """How the families of decoders differ, as data.
 
-The defaults of `Family` are Llama's; others state their differences: what tensors and keys of
-config.json are called, and what these mean for the graph.
+The defaults of `DecoderFamily` are Llama's; others state their differences: what tensors and keys
+of config.json are called, and what these mean for the graph.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from clrt.importer.language.tensor_names import Names
 
 
 @dataclass(frozen=True)
-class Family:
+class DecoderFamily:
     """One family.
 
     Attributes:
@@ -49,20 +49,20 @@ class Family:
     grouped: bool = False
 
 
-_LLAMA = Family(defaults={"max_position_embeddings": 2048})
+_LLAMA = DecoderFamily(defaults={"max_position_embeddings": 2048})
 
-_MISTRAL = Family(
+_MISTRAL = DecoderFamily(
     windows="all", defaults={"sliding_window": 4096, "max_position_embeddings": 131072}
 )
 
-_SMOLLM3 = Family(
+_SMOLLM3 = DecoderFamily(
     windows="kinds",
     kinds=by.unturned_windows,
     turned=by.sometimes_turned,
     defaults={"rope_theta": 2e6, "max_position_embeddings": 32768},
 )
 
-_QWEN2 = Family(
+_QWEN2 = DecoderFamily(
     windows="kinds",
     kinds=by.upper_windows,
     defaults={"sliding_window": 4096, "max_position_embeddings": 32768},
@@ -70,13 +70,13 @@ _QWEN2 = Family(
 
 _QWEN3 = replace(_QWEN2, defaults={**_QWEN2.defaults, "head_dim": 128}, fields={"qk_norm": "head"})
 
-_GEMMA = Family(
+_GEMMA = DecoderFamily(
     differences=by.gemma,
     fields={"norm_shift": 1.0},
     defaults={"head_dim": 256, "max_position_embeddings": 8192},
 )
 
-_GEMMA2 = Family(
+_GEMMA2 = DecoderFamily(
     names=tensor_names.GEMMA2,
     keys={"hidden_act": "hidden_activation"},
     differences=by.gemma2,
@@ -111,7 +111,7 @@ _GEMMA3 = replace(
     },
 )
 
-_PHI = Family(
+_PHI = DecoderFamily(
     names=tensor_names.PHI,
     keys={"rms_norm_eps": "layer_norm_eps"},
     differences=by.phi,
@@ -124,7 +124,7 @@ _PHI = Family(
     },
 )
 
-_PHI3 = Family(
+_PHI3 = DecoderFamily(
     names=tensor_names.PHI3,
     windows="all",
     defaults={
@@ -134,7 +134,7 @@ _PHI3 = Family(
     },
 )
 
-_GPT2 = Family(
+_GPT2 = DecoderFamily(
     names=tensor_names.GPT2,
     keys={
         "hidden_size": "n_embd",
@@ -152,7 +152,7 @@ _GPT2 = Family(
     defaults={"rms_norm_eps": 1e-5, "hidden_act": "gelu_new", "max_position_embeddings": 1024},
 )
 
-_GPT_NEOX = Family(
+_GPT_NEOX = DecoderFamily(
     names=tensor_names.GPT_NEOX,
     keys={
         "rms_norm_eps": "layer_norm_eps",
@@ -170,7 +170,7 @@ _GPT_NEOX = Family(
     },
 )
 
-_BLOOM = Family(
+_BLOOM = DecoderFamily(
     names=tensor_names.BLOOM,
     keys={
         "hidden_size": "n_embed",
@@ -185,7 +185,7 @@ _BLOOM = Family(
     defaults={"rms_norm_eps": 1e-5, "max_position_embeddings": 2048},
 )
 
-_FALCON = Family(
+_FALCON = DecoderFamily(
     names=tensor_names.FALCON,
     keys={
         "intermediate_size": "ffn_hidden_size",
@@ -199,7 +199,7 @@ _FALCON = Family(
     defaults={"rms_norm_eps": 1e-5, "hidden_act": "gelu", "max_position_embeddings": 2048},
 )
 
-_MPT = Family(
+_MPT = DecoderFamily(
     names=tensor_names.MPT,
     keys={
         "hidden_size": "d_model",
@@ -215,21 +215,21 @@ _MPT = Family(
 )
 
 # Its norms have neither scale nor shift.
-_OLMO = Family(
+_OLMO = DecoderFamily(
     differences=by.olmo,
     fields={"norm": "layer", "epsilon": 1e-5},
     defaults={"max_position_embeddings": 2048},
 )
 
-_OLMO2 = Family(
+_OLMO2 = DecoderFamily(
     names=tensor_names.OLMO2,
     fields={"norms": "after", "qk_norm": "row"},
     defaults={"rms_norm_eps": 1e-5, "max_position_embeddings": 2048},
 )
 
-_GRANITE = Family(differences=by.granite, defaults={"max_position_embeddings": 2048})
+_GRANITE = DecoderFamily(differences=by.granite, defaults={"max_position_embeddings": 2048})
 
-_STABLELM = Family(
+_STABLELM = DecoderFamily(
     names=tensor_names.STABLELM,
     keys={"rms_norm_eps": "layer_norm_eps"},
     differences=by.stablelm,
@@ -241,7 +241,7 @@ _STABLELM = Family(
     },
 )
 
-_STARCODER2 = Family(
+_STARCODER2 = DecoderFamily(
     names=tensor_names.STARCODER2,
     keys={"rms_norm_eps": "norm_epsilon"},
     fields={"norm": "layer", "gated": False},
@@ -253,7 +253,7 @@ _STARCODER2 = Family(
     },
 )
 
-_COHERE = Family(
+_COHERE = DecoderFamily(
     keys={"rms_norm_eps": "layer_norm_eps"},
     differences=by.cohere,
     fields={"norm": "layer", "parallel": True},
@@ -261,7 +261,7 @@ _COHERE = Family(
     defaults={"rms_norm_eps": 1e-5, "rope_theta": 5e5, "max_position_embeddings": 8192},
 )
 
-_MIXTRAL = Family(
+_MIXTRAL = DecoderFamily(
     names=tensor_names.MIXTRAL,
     keys={"num_experts": "num_local_experts"},
     differences=by.mixtral,
@@ -292,7 +292,7 @@ _QWEN3_MOE = replace(
 )
 
 #: By model type.
-FAMILIES: dict[str, Family] = {
+FAMILIES: dict[str, DecoderFamily] = {
     "bloom": _BLOOM,
     "cohere": _COHERE,
     "falcon": _FALCON,

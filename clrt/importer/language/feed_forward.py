@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from clrt.errors import UnsupportedError
 from clrt.importer.language.decoder import Experts
-from clrt.importer.language.layers import LayerBuilder
+from clrt.importer.language.layers import DecoderBuilder
 from clrt.ir.graph import Value
 from clrt.ops.base import Op
 from clrt.ops.matmul.routed_matmul import RoutedMatMul
@@ -26,7 +26,7 @@ _ACTIVATIONS: dict[str, Op] = {
 }
 
 
-def feed_forward(build: LayerBuilder, x: Value, path: str) -> Value:
+def feed_forward(build: DecoderBuilder, x: Value, path: str) -> Value:
     """What the second part of a layer makes of its input.
 
     Raises:
@@ -44,7 +44,7 @@ def feed_forward(build: LayerBuilder, x: Value, path: str) -> Value:
     return build(path, Add(), mixed, shared)
 
 
-def _dense(build: LayerBuilder, x: Value, path: str, wide: int, kind: str = "") -> Value:
+def _dense(build: DecoderBuilder, x: Value, path: str, wide: int, kind: str = "") -> Value:
     """down(activation(gate(x)) * up(x)), or down(activation(up(x))).
 
     Args:
@@ -61,7 +61,7 @@ def _dense(build: LayerBuilder, x: Value, path: str, wide: int, kind: str = "") 
     return build.linear(inner, f"{path}.ffn_down{kind}", wide, size)
 
 
-def _mixture(build: LayerBuilder, x: Value, path: str, experts: Experts) -> Value:
+def _mixture(build: DecoderBuilder, x: Value, path: str, experts: Experts) -> Value:
     """The weighted sum of what the experts that each token goes to make of it.
 
     Source: Jiang et al., Mixtral of Experts (2024).

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from clrt.importer.language.decoder import Decoder, Rotary
 from clrt.importer.language.feed_forward import feed_forward
-from clrt.importer.language.layers import LayerBuilder
+from clrt.importer.language.layers import DecoderBuilder
 from clrt.importer.language.source import WeightSource
 from clrt.ir.dims import symbol
 from clrt.ir.dtypes import DType
@@ -50,7 +50,7 @@ class _DecoderGraph:
 
     def __init__(self, decoder: Decoder, source: WeightSource, cache: DType) -> None:
         self.decoder = decoder
-        self.build = build = LayerBuilder(source, decoder)
+        self.build = build = DecoderBuilder(source, decoder)
         tokens, sequences = symbol("tokens"), symbol("sequences")
         self.step = build.input("step", DType.INT32, (tokens, 3))
         self.table = build.input("table", DType.INT32, (sequences, symbol("pages")))

@@ -29,7 +29,7 @@ from clrt.ops.pointwise.pointwise import Add, Div, Mul, Tanh
 from clrt.ops.pointwise.variadic import Max, Min
 
 
-class LayerBuilder(Builder):
+class DecoderBuilder(Builder):
     """A builder whose nodes are named after the layer that they belong to.
 
     Attributes:

@@ -24,7 +24,7 @@ _ORIGINAL = "original_max_position_embeddings"
 
 
 @dataclass(frozen=True)
-class Scope:
+class RotaryScope:
     """What frequencies depend on.
 
     Attributes:
@@ -89,7 +89,7 @@ def read_rotary(
     if turned < 2 or turned % 2:
         raise config.wrong("partial_rotary_factor", f"a part of {head_size} that is even", part)
     trained = config.integer("max_position_embeddings", default=max(context, 1))
-    scope = Scope(config, rope, head_size, turned, theta, trained, context)
+    scope = RotaryScope(config, rope, head_size, turned, theta, trained, context)
     with np.errstate(all="ignore"):
         frequencies, factor = _SCALINGS[scaling](scope)
     if not np.isfinite(frequencies).all():
@@ -110,17 +110,17 @@ def _rope_object(config: ConfigValues, kind: str) -> tuple[ConfigValues, float]:
     return rope, rope.number("rope_theta", theta, least=1.0, most=1e12)
 
 
-def _default(scope: Scope) -> tuple[Array, float]:
+def _default(scope: RotaryScope) -> tuple[Array, float]:
     """1 / theta ** (2 i / d). Source: Su et al., RoFormer (2021)."""
     return 1 / scope.powers(), 1.0
 
 
-def _linear(scope: Scope) -> tuple[Array, float]:
+def _linear(scope: RotaryScope) -> tuple[Array, float]:
     """Places are divided by a factor. Source: Chen et al., Position Interpolation (2023)."""
     return 1 / scope.powers() / np.float32(scope.factor), 1.0
 
 
-def _dynamic(scope: Scope) -> tuple[Array, float]:
+def _dynamic(scope: RotaryScope) -> tuple[Array, float]:
     """theta grows with the context. It is the one asked for that counts, and not a text's length.
 
     Source: bloc97 and emozilla, NTK-aware scaled RoPE (2023).
@@ -132,7 +132,7 @@ def _dynamic(scope: Scope) -> tuple[Array, float]:
     return 1 / scope.powers(scope.theta * growth ** (turned / (turned - 2))), 1.0
 
 
-def _proportional(scope: Scope) -> tuple[Array, float]:
+def _proportional(scope: RotaryScope) -> tuple[Array, float]:
     """The first pairs turn, with the powers of all; the others stand still."""
     part = scope.rope.number("partial_rotary_factor", 1.0, least=0.0, most=1.0)
     turning = int(part * scope.head_size // 2)
@@ -141,7 +141,7 @@ def _proportional(scope: Scope) -> tuple[Array, float]:
     return frequencies / np.float32(scope.rope.number("factor", 1.0, least=1e-6)), 1.0
 
 
-def _llama3(scope: Scope) -> tuple[Array, float]:
+def _llama3(scope: RotaryScope) -> tuple[Array, float]:
     """Long waves are slowed down by a factor, short ones not, and those between by part.
 
     Source: Llama 3.1's rope_scaling.
@@ -159,7 +159,7 @@ def _llama3(scope: Scope) -> tuple[Array, float]:
     return np.where(is_between, between, slowed), 1.0
 
 
-def _yarn(scope: Scope) -> tuple[Array, float]:
+def _yarn(scope: RotaryScope) -> tuple[Array, float]:
     """Long waves are slowed down by a factor, short ones not; cosines and sines grow a little.
 
     Source: Peng et al., YaRN (2023); `mscale` and `mscale_all_dim` are DeepSeek's.
@@ -193,7 +193,7 @@ def _magnitude(factor: float, mscale: float) -> float:
     return 1.0 if factor <= 1 else 0.1 * mscale * math.log(factor) + 1.0
 
 
-def _longrope(scope: Scope) -> tuple[Array, float]:
+def _longrope(scope: RotaryScope) -> tuple[Array, float]:
     """Each pair has a factor, another one where more than the original context is asked for.
 
     transformers goes by the length of a text, so that what is cached has other angles than what
@@ -213,7 +213,7 @@ def _longrope(scope: Scope) -> tuple[Array, float]:
     return 1 / (factors * scope.powers()), growth
 
 
-_SCALINGS: dict[str, Callable[[Scope], tuple[Array, float]]] = {
+_SCALINGS: dict[str, Callable[[RotaryScope], tuple[Array, float]]] = {
     "default": _default,
     "linear": _linear,
     "dynamic": _dynamic,

@@ -7,7 +7,7 @@ import numpy as np
 from clrt.errors import ModelError
 from clrt.importer.huggingface.checkpoint import Checkpoint
 from clrt.importer.language.decoder import Decoder
-from clrt.importer.language.families import Family
+from clrt.importer.language.families import DecoderFamily
 from clrt.ir.op import Array
 
 # What may precede the names of tensors: classes name the decoder within them.
@@ -34,7 +34,7 @@ class HuggingFaceWeights:
     """
 
     def __init__(
-        self, checkpoint: Checkpoint, family: Family, decoder: Decoder, *, tied: bool
+        self, checkpoint: Checkpoint, family: DecoderFamily, decoder: Decoder, *, tied: bool
     ) -> None:
         self._checkpoint, self._family, self._decoder = checkpoint, family, decoder
         self._hidden = {_HEAD} if tied else set()
@@ -116,6 +116,6 @@ def _split(name: str) -> tuple[str, str]:
     return ".".join(["blk", "{}", *parts[2:]]), parts[1]
 
 
-def _alternatives(family: Family, key: str) -> tuple[str, ...]:
+def _alternatives(family: DecoderFamily, key: str) -> tuple[str, ...]:
     found = family.names.get(key, ())
     return (found,) if isinstance(found, str) else found

@@ -52,6 +52,8 @@ def _launches(node: Node, entry: str, size: tuple[int, ...], **tunables: int) ->
     if not prod(node.output.dims):
         return []
     defines: dict[str, Define] = {
+        "DATA_T": x.dtype.cl,
+        "DATA": x.dtype.storage,
         "WEIGHT_T": weights.dtype.cl,
         "WEIGHT": weights.dtype.storage,
         "INDEX_T": experts.dtype.cl,
@@ -87,14 +89,14 @@ def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:
 class RoutedMatMul(Op):
     """y[s] = W[experts[s]] x[s / each], for each slot s: a token and an expert that it goes to.
 
-    Inputs: x float32 `[slots / each, K]`; W float32, float16 or bfloat16 `[E, N, K]`; experts
-    `[tokens, used]`, whose elements are the slots. Output: `[slots, N]`. Only weights of experts
-    that some token goes to are read.
+    Inputs: x `[slots / each, K]` and W `[E, N, K]`, float32, float16 or bfloat16, which need not be
+    one dtype; experts `[tokens, used]`, whose elements are the slots. Output: `[slots, N]` in x's
+    dtype. Only weights of experts that some token goes to are read.
 
     Attributes:
         each: Slots of a row of x: `used` where x has tokens, 1 where it has slots.
 
-    Numerics: float32, whatever the weights are.
+    Numerics: sums are float32.
     Source: clrt; Shazeer et al., Outrageously Large Neural Networks (2017) for mixtures of experts.
     """
 
@@ -103,7 +105,6 @@ class RoutedMatMul(Op):
     domain = "clrt"
     accuracy = Accuracy.ACCUMULATED
     storages = WIDENED_STORAGES
-    narrow = frozenset({DType.FLOAT16, DType.BFLOAT16})
     followed = (2,)
     variants = (
         Variant("few_cpu", _emit_few, _reject_many, requires.CPU),
@@ -113,8 +114,8 @@ class RoutedMatMul(Op):
 
     def infer(self, inputs: Types) -> list[TensorType]:
         x, weights, experts = (need(inputs, i, self) for i in range(3))
-        if x.dtype is not DType.FLOAT32 or weights.dtype not in _FLOATS or self.each < 1:
-            raise ShapeError(f"{self.name}: {x} times {weights}; expected float32 and floats.")
+        if x.dtype not in _FLOATS or weights.dtype not in _FLOATS or self.each < 1:
+            raise ShapeError(f"{self.name}: {x} times {weights}; expected floats.")
         shapes = (x.shape, weights.shape, experts.shape)
         if any(s is not None and len(s) != n for s, n in zip(shapes, (2, 3, 2), strict=True)):
             raise ShapeError(

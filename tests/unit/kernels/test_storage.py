@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 
 from clrt.ir.dtypes import WIDENED_STORAGES, DType
+from clrt.ir.op import Array
 from clrt.ops import REGISTRY
 from clrt.ops.base import Op
 from clrt.ops.pointwise.cast import Cast
@@ -55,6 +56,11 @@ def test_numbers_are_rounded(dtype: DType, saturate: bool, device: DeviceInfo) -
     np.testing.assert_array_equal(found["y0"].astype(np.float32), expected.astype(np.float32))
 
 
+def _is_half(array: Array | None) -> bool:
+    """Whether an input is float16, or numbers that kernels follow."""
+    return array is None or array.dtype == np.float16 or array.dtype.kind == "i"
+
+
 @DEVICES
 @pytest.mark.parametrize("cls", FLOATS, ids=lambda c: c.name)
 def test_bfloat16_is_computed_as_float32(
@@ -62,13 +68,15 @@ def test_bfloat16_is_computed_as_float32(
 ) -> None:
     """The same numbers in bfloat16 and in float32 give the same but for the rounding at the end."""
     monkeypatch.setattr(cls, "variants", cls.variants[-1:])
-    halves = [s for s in samples(cls) if all(a is None or a.dtype == np.float16 for a in s.inputs)]
+    halves = [s for s in samples(cls) if all(map(_is_half, s.inputs))]
     assert halves
     for sample in halves:
         found = []
         for dtype in (DType.BFLOAT16, DType.FLOAT32):
             inputs = [
-                None if a is None else a.astype(DType.BFLOAT16.numpy).astype(dtype.numpy)
+                a
+                if a is None or a.dtype.kind == "i"
+                else a.astype(DType.BFLOAT16.numpy).astype(dtype.numpy)
                 for a in sample.inputs
             ]
             feeds = {f"x{i}": a for i, a in enumerate(inputs) if a is not None}

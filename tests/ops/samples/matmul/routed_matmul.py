@@ -31,6 +31,7 @@ def routed_mat_mul_samples(cls: type[RoutedMatMul]) -> Iterator[Sample]:
             yield Sample(cls(each), (x, weights, experts))
         yield Sample(cls(used), (x, weights.astype(np.float16), experts.astype(np.int32)))
         yield Sample(cls(used), (x, weights.astype(ml_dtypes.bfloat16), experts))
+        yield Sample(cls(used), (x.astype(np.float16), weights.astype(np.float16), experts))
 
 
 @error_samples_of(RoutedMatMul)
