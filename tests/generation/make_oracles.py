@@ -7,7 +7,7 @@ Run it in an environment with torch and transformers, which the tests need not h
 
 `decoders.json` has the configurations of `oracle_decoders.py` as transformers saves them, and the
 names and shapes of the tensors that it writes. Weights are noise (`checkpoints.py`).
-`decoders.npz` has the logits of two texts for each. `rotaries.npz` has frequencies of rotary
+`decoders.npz` has half of the logits of two texts for each, `rotaries.npz` frequencies of rotary
 embeddings.
 """
 
@@ -30,6 +30,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from tests.generation.checkpoints import DATA, Array, tokens, write_folder
 from tests.generation.oracle_decoders import (
+    COLUMNS,
     DECODERS,
     LENGTHS,
     ROTARIES,
@@ -80,7 +81,7 @@ def make() -> tuple[dict[str, Any], dict[str, Array]]:
         with tempfile.TemporaryDirectory() as folder:
             cases[name] = describe(own, Path(folder) / "saved")
             found = answer(cases[name], Path(folder) / name, attention)
-        logits |= {f"{name}/{text}": array for text, array in enumerate(found)}
+        logits |= {f"{name}/{k}": array[:, COLUMNS] for k, array in enumerate(found)}
         print(f"{name}: logits spread by {found[0].std():.2f}")
     return cases, logits
 

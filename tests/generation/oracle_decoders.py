@@ -10,6 +10,8 @@ from typing import Any
 VOCABULARY = 37
 # Tokens of the two texts that are decoded together, and how many of each are given at once.
 LENGTHS, GIVEN = (64, 37), (40, 13)
+# Those of the logits that are committed.
+COLUMNS = slice(0, None, 2)
 
 _SMALL: dict[str, Any] = {
     "vocab_size": VOCABULARY,
@@ -227,6 +229,98 @@ DECODERS: dict[str, dict[str, Any]] = {
         "moe_intermediate_size": 24,
         "norm_topk_prob": True,
         "dtype": "bfloat16",
+    },
+    "olmo3": {
+        "model_type": "olmo3",
+        **_SMALL,
+        "num_key_value_heads": 1,
+        "sliding_window": 15,
+        "layer_types": [_SLIDING, _FULL],
+        "rope_parameters": {
+            _FULL: {"rope_type": "linear", "factor": 4.0, "rope_theta": 5e5},
+            _SLIDING: {"rope_type": "default", "rope_theta": 5e5},
+        },
+    },
+    "olmoe": {
+        "model_type": "olmoe",
+        **_SMALL,
+        "num_key_value_heads": 1,
+        "intermediate_size": 32,
+        "num_experts": 4,
+        "num_experts_per_tok": 2,
+        "clip_qkv": 1.0,
+    },
+    "granitemoe": {
+        "model_type": "granitemoe",
+        **_SMALL,
+        "num_key_value_heads": 1,
+        "intermediate_size": 32,
+        "num_local_experts": 4,
+        "embedding_multiplier": 3.0,
+        "residual_multiplier": 0.4,
+        "attention_multiplier": 0.3,
+        "logits_scaling": 2.5,
+    },
+    "gpt_oss": {
+        "model_type": "gpt_oss",
+        **_GROUPED,
+        "intermediate_size": 32,
+        "num_local_experts": 4,
+        "num_experts_per_tok": 2,
+        "sliding_window": 14,
+        "swiglu_limit": 1.0,
+    },
+    "helium": {"model_type": "helium", **_SMALL, "num_key_value_heads": 1, "head_dim": 16},
+    "ministral": {
+        "model_type": "ministral",
+        **_GROUPED,
+        "layer_types": [_SLIDING, _FULL],
+        "sliding_window": 17,
+    },
+    "seed_oss": {"model_type": "seed_oss", **_GROUPED},
+    "glm": {"model_type": "glm", **_GROUPED},
+    "glm4": {"model_type": "glm4", **_GROUPED, "attention_bias": True},
+    "ernie4_5": {"model_type": "ernie4_5", **_GROUPED, "use_bias": True},
+    "exaone4": {
+        "model_type": "exaone4",
+        **_SMALL,
+        "num_key_value_heads": 1,
+        "layer_types": [_SLIDING, _FULL],
+        "sliding_window": 16,
+    },
+    "arcee": {"model_type": "arcee", **_SMALL, "num_key_value_heads": 1},
+    "nemotron": {"model_type": "nemotron", **_SMALL, "num_key_value_heads": 1},
+    "cohere2": {
+        "model_type": "cohere2",
+        **_SMALL,
+        "num_key_value_heads": 1,
+        "layer_types": [_SLIDING, _FULL],
+        "sliding_window": 18,
+        "logit_scale": 0.5,
+    },
+    "gpt_bigcode": {
+        "model_type": "gpt_bigcode",
+        "vocab_size": VOCABULARY,
+        "n_embd": 48,
+        "n_layer": 2,
+        "n_head": 3,
+        "n_positions": 96,
+    },
+    "gptj": {
+        "model_type": "gptj",
+        "vocab_size": VOCABULARY,
+        "n_embd": 48,
+        "n_layer": 2,
+        "n_head": 3,
+        "n_positions": 96,
+        "rotary_dim": 8,
+    },
+    "opt": {
+        "model_type": "opt",
+        **_SMALL,
+        "ffn_dim": 80,
+        "word_embed_proj_dim": 48,
+        "tie_word_embeddings": True,
     },
 }
 

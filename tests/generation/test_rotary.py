@@ -10,8 +10,8 @@ import pytest
 
 from clrt.errors import ModelError, UnsupportedError
 from clrt.importer.huggingface.config_values import ConfigValues
-from clrt.importer.language.decoder import Rotary
-from clrt.importer.language.rotary import FULL, SLIDING, read_rotary
+from clrt.importer.language.decoder import FULL, SLIDING, Rotary
+from clrt.importer.language.rotary import read_rotary
 from tests.generation.checkpoints import DATA
 from tests.generation.oracle_decoders import ROTARIES, ROTARY_HEAD, ROTARY_PLACES
 

@@ -9,9 +9,10 @@ import numpy as np
 
 from clrt.errors import ModelError, UnsupportedError
 from clrt.importer.huggingface.config_values import MAX_LAYERS, ConfigValues, read_json
-from clrt.importer.language.decoder import Decoder, Rotary
-from clrt.importer.language.families import FAMILIES, DecoderFamily
-from clrt.importer.language.rotary import FULL, SLIDING, read_rotary
+from clrt.importer.language.decoder import FULL, SLIDING, Decoder, Rotary
+from clrt.importer.language.families import FAMILIES, WHOLES
+from clrt.importer.language.family import DecoderFamily
+from clrt.importer.language.rotary import read_rotary
 
 _MOST_HEADS = 1 << 16
 _MOST_PLACES = 1 << 30
@@ -62,20 +63,20 @@ def read_decoder(
 def _values(file: Path) -> tuple[ConfigValues, str]:
     """The values that describe a decoder, and its family."""
     values = read_json(file)
-    name = values.get("model_type")
+    name, inner = values.get("model_type"), ""
     if name is None:
-        raise ModelError(
-            f'{file} has no \'model_type\'; add it, for example "model_type": "llama".'
-        )
+        raise ModelError(f"{file} has no 'model_type'; add it, for example \"llama\".")
+    if isinstance(name, str) and name in WHOLES:
+        inner, default = WHOLES[name]
+        name = ConfigValues(file, values).inner(inner).text("model_type", default)
     if not isinstance(name, str) or name not in FAMILIES:
         raise UnsupportedError(
             f"{file} is of model type {str(name)[:80]!r}, which clrt cannot generate text with; "
-            f"the types {', '.join(sorted(FAMILIES))} are supported."
+            f"the types {', '.join(sorted({*FAMILIES, *WHOLES}))} are supported."
         )
     family = FAMILIES[name]
-    if family.inner:
-        whole = ConfigValues(file, values)
-        return whole.inner(family.inner, family.keys, family.defaults), name
+    if inner:
+        return ConfigValues(file, values).inner(inner, family.keys, family.defaults), name
     return ConfigValues(file, values, family.keys, family.defaults), name
 
 

@@ -7,6 +7,9 @@ from typing import Literal
 
 from clrt.ir.op import Array
 
+# Kinds of layers in config.json: those that see all places, and those with a window.
+FULL, SLIDING = "full_attention", "sliding_attention"
+
 
 @dataclass(frozen=True, eq=False)
 class Rotary:
@@ -57,6 +60,8 @@ class Decoder:
         qk_norm: Q and K are normalised by "head" with one scale for all, by "heads" with one for
             each, by whole "row", or not.
         activation: transformers' name for it.
+        gate_limit: Gates are no more than it, what they multiply is within it (gpt-oss); 0 for no
+            limit.
         gated: The feed-forward network multiplies its activation with a second projection.
         rotaries: The rotary embedding of each layer; None for a layer without.
         places: Rows of the table of places, where these have embeddings of their own; else 0.
@@ -85,6 +90,7 @@ class Decoder:
     parallel: bool = False
     qk_norm: Literal["none", "head", "heads", "row"] = "none"
     activation: str = "silu"
+    gate_limit: float = 0.0
     gated: bool = True
     rotaries: tuple[Rotary | None, ...] = ()
     places: int = 0

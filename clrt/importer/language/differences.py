@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from clrt.importer.huggingface.config_values import ConfigValues
-from clrt.importer.language.decoder import Experts
+from clrt.importer.language.decoder import FULL, SLIDING, Experts
 
 Fields = Mapping[str, Any]
 
@@ -50,14 +50,28 @@ def granite(config: ConfigValues) -> Fields:
 
 
 def gpt2(config: ConfigValues) -> Fields:
-    """Places have embeddings; scores need not be scaled by the size of heads."""
+    """Places have embeddings; scores need not be scaled by the size of heads.
+
+    StarCoder's heads share one of K and V, if `multi_query`.
+    """
     if config.flag("scale_attn_by_inverse_layer_idx", False):
         raise config.unsupported("scale_attn_by_inverse_layer_idx", "all layers scale alike")
     scaled = config.flag("scale_attn_weights", True)
-    return {
+    found: dict[str, Any] = {
         "places": config.integer("max_position_embeddings"),
         "scale": None if scaled else 1.0,
     }
+    return found | ({"kv_heads": 1} if config.flag("multi_query", False) else {})
+
+
+def opt(config: ConfigValues) -> Fields:
+    """Places have embeddings. The one size with norms behind the parts of layers is not built."""
+    if not config.flag("do_layer_norm_before", True):
+        raise config.unsupported("do_layer_norm_before", "true is")
+    hidden = config.integer("hidden_size")
+    if config.integer("word_embed_proj_dim", default=hidden) != hidden:
+        raise config.unsupported("word_embed_proj_dim", f"hidden_size {hidden} is")
+    return {"places": config.integer("max_position_embeddings")}
 
 
 def parallel_by_default(config: ConfigValues) -> Fields:
@@ -147,6 +161,25 @@ def mixtral(config: ConfigValues) -> Fields:
     return {"experts": _experts(config, "intermediate_size", normalised=True)}
 
 
+def olmoe(config: ConfigValues) -> Fields:
+    """Experts; Q, K and V may be clipped."""
+    normalised = config.flag("norm_topk_prob", False)
+    return {**olmo(config), "experts": _experts(config, "intermediate_size", normalised=normalised)}
+
+
+def gpt_oss(config: ConfigValues) -> Fields:
+    """Experts whose gates have a limit."""
+    if config.number("swiglu_alpha", _ALPHA) != _ALPHA:
+        raise config.unsupported("swiglu_alpha", f"{_ALPHA} is")
+    limit = config.number("swiglu_limit", 7.0, least=1e-6)
+    return {**mixtral(config), "gate_limit": limit}
+
+
+def granite_moe(config: ConfigValues) -> Fields:
+    """Granite's factors, and experts."""
+    return {**granite(config), **mixtral(config)}
+
+
 def qwen_moe(config: ConfigValues) -> Fields:
     """Layers with a router have experts; Qwen 2's have one more that all tokens go to."""
     normalised = config.flag("norm_topk_prob", False)
@@ -165,6 +198,8 @@ def _experts(config: ConfigValues, size: str, *, normalised: bool) -> Experts:
 
 
 _MOST_HEADS, _MOST_EXPERTS = 1 << 16, 1 << 16
+# Of gpt-oss's gates.
+_ALPHA = 1.702
 
 
 def _slopes(heads: int) -> tuple[float, ...]:
@@ -200,13 +235,18 @@ def lower_windows(config: ConfigValues, layers: int) -> list[bool]:
     return [used and layer % 2 == 0 and layer < end for layer in range(layers)]
 
 
+def all_windows(config: ConfigValues, layers: int) -> list[bool]:
+    """Ministral: all layers."""
+    return [True] * layers
+
+
 def used_windows(config: ConfigValues, layers: int) -> list[bool]:
     """Qwen 3's experts: all layers, if `use_sliding_window`."""
     return [config.flag("use_sliding_window", False)] * layers
 
 
 def windows_of_period(config: ConfigValues, layers: int) -> list[bool]:
-    """Gemma 2 and 3, OLMo 3: all but each `sliding_window_pattern`-th layer."""
+    """Gemma 2 and 3, OLMo 3, Cohere 2, gpt-oss: all but each `sliding_window_pattern`-th layer."""
     period = config.integer("sliding_window_pattern", default=6)
     return [bool((layer + 1) % period) for layer in range(layers)]
 
@@ -225,6 +265,16 @@ def turned(config: ConfigValues, layers: int) -> list[bool]:
 def turned_without_alibi(config: ConfigValues, layers: int) -> list[bool]:
     """Falcon: all layers have a rotary embedding, or none."""
     return [not config.flag("alibi", False)] * layers
+
+
+def turned_in_windows(config: ConfigValues, layers: int) -> list[bool]:
+    """Cohere 2, EXAONE 4: layers with a window, or all where none has one."""
+    if config.integer("sliding_window", default=0, least=0) == 0:
+        return [True] * layers
+    if "layer_types" in config:
+        known = (FULL, SLIDING)
+        return [kind == SLIDING for kind in config.texts("layer_types", layers, known)]
+    return windows_of_period(config, layers)
 
 
 def sometimes_turned(config: ConfigValues, layers: int) -> list[bool]:

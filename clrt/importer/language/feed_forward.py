@@ -5,6 +5,7 @@ from __future__ import annotations
 from clrt.errors import UnsupportedError
 from clrt.importer.language.decoder import Experts
 from clrt.importer.language.layers import DecoderBuilder
+from clrt.ir.dtypes import DType
 from clrt.ir.graph import Value
 from clrt.ops.base import Op
 from clrt.ops.matmul.routed_matmul import RoutedMatMul
@@ -24,6 +25,8 @@ _ACTIVATIONS: dict[str, Op] = {
     "gelu_fast": Gelu("tanh"),
     "gelu_pytorch_tanh": Gelu("tanh"),
 }
+# Of gates with a limit.
+LIMITED_ALPHA = 1.702
 
 
 def feed_forward(build: DecoderBuilder, x: Value, path: str) -> Value:
@@ -51,13 +54,13 @@ def _dense(build: DecoderBuilder, x: Value, path: str, wide: int, kind: str = ""
         wide: The width of the network.
         kind: Follows the names of its tensors.
     """
-    size, activation = build.decoder.hidden, _activation(build.decoder.activation)
+    size = build.decoder.hidden
     gate_path, up_path = f"{path}.ffn_gate{kind}", f"{path}.ffn_up{kind}"
     if build.decoder.gated:
         gate, up = build.halves(x, f"{path}.ffn_gate_up{kind}", gate_path, up_path, wide)
-        inner = build(path, Mul(), build(path, activation, gate), up)
+        inner = _gated(build, gate, up, path)
     else:
-        inner = build(path, activation, build.linear(x, up_path, size, wide))
+        inner = _activated(build, build.linear(x, up_path, size, wide), path)
     return build.linear(inner, f"{path}.ffn_down{kind}", wide, size)
 
 
@@ -74,20 +77,39 @@ def _mixture(build: DecoderBuilder, x: Value, path: str, experts: Experts) -> Va
         best = build(path, Div(), best, build(path, ReduceSum(), best, build.ints(1)))
 
     def product(rows: Value, name: str, outputs: int, inputs: int, each: int) -> Value:
-        weights = build.weight(f"{path}.{name}_exps.weight", count, outputs, inputs)
-        return build(path, RoutedMatMul(each), rows, weights, chosen)
+        where, bias = f"{path}.{name}_exps", f"{path}.{name}_exps.bias"
+        weights = build.weight(f"{where}.weight", count, outputs, inputs)
+        y = build(path, RoutedMatMul(each), rows, weights, chosen)
+        if bias not in build.source:
+            return y
+        flat = build(path, Reshape(), chosen, build.ints(-1))
+        return build(path, Add(), y, build.rows(where, count, outputs, flat, "bias"))
 
     gate = product(x, "ffn_gate", experts.size, size, used)
     up = product(x, "ffn_up", experts.size, size, used)
-    inner = build(path, Mul(), build(path, _activation(build.decoder.activation), gate), up)
-    made = product(inner, "ffn_down", size, experts.size, 1)
+    made = product(_gated(build, gate, up, path), "ffn_down", size, experts.size, 1)
     made = build(path, Mul(), made, build(path, Reshape(), best, build.ints(-1, 1)))
     made = build(path, Reshape(), made, build.ints(-1, used, size))
     return build(path, ReduceSum(keepdims=False), made, build.ints(1))
 
 
-def _activation(name: str) -> Op:
+def _gated(build: DecoderBuilder, gate: Value, up: Value, path: str) -> Value:
+    """activation(gate) * up; gpt-oss's form of it where gates have a limit."""
+    limit = build.decoder.gate_limit
+    if limit:
+        gate = build.clipped(gate, None, limit, path)
+        up = build.clipped(up, -limit, limit, path)
+        up = build(path, Add(), up, build.numbers(1.0, DType.FLOAT32))
+        return build(path, Mul(), build(path, Swish(LIMITED_ALPHA), gate), up)
+    return build(path, Mul(), _activated(build, gate, path), up)
+
+
+def _activated(build: DecoderBuilder, x: Value, path: str) -> Value:
+    name = build.decoder.activation
+    if name == "relu2":  # So et al., Primer (2021)
+        x = build(path, Relu(), x)
+        return build(path, Mul(), x, x)
     if name not in _ACTIVATIONS:
-        known = ", ".join(_ACTIVATIONS)
+        known = ", ".join([*_ACTIVATIONS, "relu2"])
         raise UnsupportedError(f"Activation {name!r} is not supported; those known are {known}.")
-    return _ACTIVATIONS[name]
+    return build(path, _ACTIVATIONS[name], x)

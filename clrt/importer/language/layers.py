@@ -147,17 +147,14 @@ class DecoderBuilder(Builder):
         q, kv = decoder.heads * decoder.head_size, decoder.kv_heads * decoder.head_size
         parts = {f"{path}.attn_q": q, f"{path}.attn_k": kv, f"{path}.attn_v": kv}
         y = self.joined(x, f"{path}.attn_qkv", parts, decoder.hidden)
-        if decoder.clip:
-            limits = [self.numbers(v, DType.FLOAT32) for v in (decoder.clip, -decoder.clip)]
-            y = self(path, Max(), self(path, Min(), y, limits[0]), limits[1])
-        if decoder.qk_norm not in ("row", "heads"):
-            return y
-        normalise = self.norm if decoder.qk_norm == "row" else self._heads_norm
-        rows = [
-            normalise(self.columns(y, first, end, path), f"{path}.{name}", end - first)
-            for first, end, name in ((0, q, "attn_q_norm"), (q, q + kv, "attn_k_norm"))
-        ]
-        return self(path, Concat(1), *rows, self.columns(y, q + kv, q + 2 * kv, path))
+        if decoder.qk_norm in ("row", "heads"):
+            normalise = self.norm if decoder.qk_norm == "row" else self._heads_norm
+            rows = [
+                normalise(self.columns(y, first, end, path), f"{path}.{name}", end - first)
+                for first, end, name in ((0, q, "attn_q_norm"), (q, q + kv, "attn_k_norm"))
+            ]
+            y = self(path, Concat(1), *rows, self.columns(y, q + kv, q + 2 * kv, path))
+        return self.clipped(y, -decoder.clip, decoder.clip, path) if decoder.clip else y
 
     def _heads_norm(self, x: Value, path: str, size: int) -> Value:
         """Each head less its mean, divided by its deviation, times a scale of its own."""
@@ -175,9 +172,11 @@ class DecoderBuilder(Builder):
         """x[:, first:end]."""
         return self(path, Slice(), x, self.ints(first), self.ints(end), self.ints(1))
 
-    def rows(self, path: str, count: int, width: int, indices: Value) -> Value:
+    def rows(
+        self, path: str, count: int, width: int, indices: Value, kind: str = "weight"
+    ) -> Value:
         """Rows of a table as float32."""
-        name = f"{path}.weight"
+        name = f"{path}.{kind}"
         table, type_ = self._matrix(name, lambda: self.source.matrix(name, count, width))
         if type_ is not None:
             return self(path, QuantizedGather(type_, width, count), indices, table)
@@ -206,6 +205,11 @@ class DecoderBuilder(Builder):
     def scaled(self, x: Value, factor: float, layer: str) -> Value:
         """x times a number."""
         return x if factor == 1 else self(layer, Mul(), x, self.numbers(factor, DType.FLOAT32))
+
+    def clipped(self, x: Value, least: float | None, most: float, layer: str) -> Value:
+        """x, but no less than one number, where that is there, and no more than the other."""
+        x = self(layer, Min(), x, self.numbers(most, DType.FLOAT32))
+        return x if least is None else self(layer, Max(), x, self.numbers(least, DType.FLOAT32))
 
     def capped(self, x: Value, limit: float, layer: str) -> Value:
         """limit * tanh(x / limit); x where there is no limit."""

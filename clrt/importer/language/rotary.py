@@ -15,10 +15,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from clrt.importer.huggingface.config_values import ConfigValues
-from clrt.importer.language.decoder import Rotary
+from clrt.importer.language.decoder import SLIDING, Rotary
 from clrt.ir.op import Array
-
-FULL, SLIDING = "full_attention", "sliding_attention"
 
 _ORIGINAL = "original_max_position_embeddings"
 
@@ -86,6 +84,7 @@ def read_rotary(
     part = config.number("partial_rotary_factor", 1.0, least=0.0, most=1.0)
     part = rope.number("partial_rotary_factor", part, least=0.0, most=1.0)
     turned = head_size if scaling == "proportional" else int(head_size * part)
+    turned = config.integer("rotary_dim", default=turned, most=head_size)
     if turned < 2 or turned % 2:
         raise config.wrong("partial_rotary_factor", f"a part of {head_size} that is even", part)
     trained = config.integer("max_position_embeddings", default=max(context, 1))

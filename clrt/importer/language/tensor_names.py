@@ -219,3 +219,80 @@ MIXTRAL: Names = {
         }
     ),
 }
+
+GRANITE_MOE: Names = {
+    **LLAMA,
+    **_layers(
+        {
+            "ffn_gate_inp": "block_sparse_moe.router.layer",
+            "ffn_gate_exps": "block_sparse_moe.input_linear",
+            "ffn_up_exps": "block_sparse_moe.input_linear",
+            "ffn_down_exps": "block_sparse_moe.output_linear",
+        }
+    ),
+}
+
+#: gpt-oss: a score of no key for each head, and experts with biases.
+GPT_OSS: Names = {
+    **LLAMA,
+    **_layers(
+        {
+            "attn_sinks": "self_attn.sinks",
+            "ffn_gate_inp": "mlp.router",
+            "ffn_gate_exps": "mlp.experts.gate_up_proj",
+            "ffn_up_exps": "mlp.experts.gate_up_proj",
+            "ffn_down_exps": "mlp.experts.down_proj",
+        }
+    ),
+}
+
+GLM4: Names = {
+    **LLAMA,
+    **_layers(
+        {
+            "ffn_gate_up": "mlp.gate_up_proj",
+            "post_attention_norm": "post_self_attn_layernorm",
+            "post_ffw_norm": "post_mlp_layernorm",
+        }
+    ),
+}
+
+#: One matrix less than Llama's.
+ARCEE: Names = {name: path for name, path in LLAMA.items() if name != "blk.{}.ffn_gate"}
+
+GPT_J: Names = {
+    "token_embd": "wte",
+    "output_norm": "ln_f",
+    "output": "lm_head",
+    **_layers(
+        {
+            "attn_norm": "ln_1",
+            "attn_q": "attn.q_proj",
+            "attn_k": "attn.k_proj",
+            "attn_v": "attn.v_proj",
+            "attn_output": "attn.out_proj",
+            "ffn_up": "mlp.fc_in",
+            "ffn_down": "mlp.fc_out",
+        },
+        "h",
+    ),
+}
+
+OPT: Names = {
+    "token_embd": "embed_tokens",
+    "position_embd": "embed_positions",
+    "output_norm": "final_layer_norm",
+    "output": "lm_head",
+    **_layers(
+        {
+            "attn_norm": "self_attn_layer_norm",
+            "attn_q": "self_attn.q_proj",
+            "attn_k": "self_attn.k_proj",
+            "attn_v": "self_attn.v_proj",
+            "attn_output": "self_attn.out_proj",
+            "ffn_norm": "final_layer_norm",
+            "ffn_up": "fc1",
+            "ffn_down": "fc2",
+        }
+    ),
+}

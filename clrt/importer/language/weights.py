@@ -7,7 +7,7 @@ import numpy as np
 from clrt.errors import ModelError
 from clrt.importer.huggingface.checkpoint import Checkpoint
 from clrt.importer.language.decoder import Decoder
-from clrt.importer.language.families import DecoderFamily
+from clrt.importer.language.family import DecoderFamily
 from clrt.ir.op import Array
 
 # What may precede the names of tensors: classes name the decoder within them.
@@ -18,6 +18,8 @@ _PREFIXES = (
     "language_model.",
     "language_model.model.",
     "model.language_model.",
+    "model.decoder.",
+    "decoder.",
     "gpt_neox.",
 )
 _HEAD, _EMBEDDINGS, _QKV = "output", "token_embd", "attn_qkv"
@@ -69,14 +71,35 @@ class HuggingFaceWeights:
         return self.load(name, (rows, columns))
 
     def _load(self, name: str, shape: tuple[int, ...]) -> Array:
+        family = self._family
         key, _ = _split(name)
-        if any(pattern.count("{}") > 1 for pattern in _alternatives(self._family, key)):
-            parts = [self._one(name, shape[1:], index) for index in range(shape[0])]
-            return np.stack(parts)
-        if self._family.transposed and len(shape) == 2 and key.startswith("blk."):
+        if key.endswith("_exps") and family.experts != "alone":
+            return self._experts(name, shape)
+        if any(pattern.count("{}") > 1 for pattern in _alternatives(family, key)):
+            return np.stack([self._one(name, shape[1:], index) for index in range(shape[0])])
+        if family.transposed and len(shape) == 2 and key.startswith("blk."):
             return self._one(name, shape[::-1]).T
+        if key == "position_embd" and family.first_place:
+            return self._one(name, (shape[0] + family.first_place, shape[1]))[family.first_place :]
         array = self._one(name, shape)
-        return self._ungrouped(array) if self._family.grouped and key.endswith(_QKV) else array
+        return self._ungrouped(array) if family.grouped and key.endswith(_QKV) else array
+
+    def _experts(self, name: str, shape: tuple[int, ...]) -> Array:
+        """A layer of all experts, of which gate and up projection are stored as one."""
+        turns = self._family.experts == "transposed"
+        part = next((k for k in (0, 1) if ("ffn_gate_exps", "ffn_up_exps")[k] in name), None)
+        count, outputs, *inputs = shape
+        outputs *= 1 if part is None else 2
+        if turns:
+            stored = self._one(name, (count, *inputs, outputs))
+            stored = stored.swapaxes(1, -1)
+        else:
+            stored = self._one(name, (count, outputs, *inputs))
+        if part is None:
+            return np.ascontiguousarray(stored)
+        half = outputs // 2
+        rows = slice(part, None, 2) if turns else slice(part * half, (part + 1) * half)
+        return np.ascontiguousarray(stored[:, rows])
 
     def _one(self, name: str, shape: tuple[int, ...], index: int = 0) -> Array:
         stored = self._stored(name, index) or [name]
@@ -104,7 +127,9 @@ class HuggingFaceWeights:
         paths = [pattern.format(layer, index) for pattern in _alternatives(self._family, key)]
         # A class with a head has it beside the decoder.
         prefixes = (self._prefix,) if key != _HEAD else ("", "language_model.", self._prefix)
-        return [f"{prefix}{path}.{kind}" for path in paths for prefix in prefixes]
+        # A parameter that is no module's has its kind behind an underscore, or none.
+        ends = (f".{kind}", "" if kind == "weight" else f"_{kind}")
+        return [f"{prefix}{path}{end}" for end in ends for path in paths for prefix in prefixes]
 
 
 def _split(name: str) -> tuple[str, str]:

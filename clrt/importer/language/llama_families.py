@@ -1,0 +1,247 @@
+"""Families with RMS norms and gated feed-forward networks, as Llama."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from clrt.importer.language import differences as by
+from clrt.importer.language import tensor_names
+from clrt.importer.language.family import DecoderFamily
+
+_LLAMA = DecoderFamily(defaults={"max_position_embeddings": 2048})
+
+_MISTRAL = DecoderFamily(
+    windows="all", defaults={"sliding_window": 4096, "max_position_embeddings": 131072}
+)
+
+_SMOLLM3 = DecoderFamily(
+    windows="kinds",
+    kinds=by.unturned_windows,
+    turned=by.sometimes_turned,
+    defaults={"rope_theta": 2e6, "max_position_embeddings": 32768},
+)
+
+_QWEN2 = DecoderFamily(
+    windows="kinds",
+    kinds=by.upper_windows,
+    defaults={"sliding_window": 4096, "max_position_embeddings": 32768},
+)
+
+_QWEN3 = replace(_QWEN2, defaults={**_QWEN2.defaults, "head_dim": 128}, fields={"qk_norm": "head"})
+
+_GEMMA = DecoderFamily(
+    differences=by.gemma,
+    fields={"norm_shift": 1.0},
+    defaults={"head_dim": 256, "max_position_embeddings": 8192},
+)
+
+_GEMMA2 = DecoderFamily(
+    names=tensor_names.GEMMA2,
+    keys={"hidden_act": "hidden_activation"},
+    differences=by.gemma2,
+    fields={"norm_shift": 1.0, "norms": "both"},
+    windows="kinds",
+    kinds=by.windows_of_period,
+    defaults={
+        "head_dim": 256,
+        "max_position_embeddings": 8192,
+        "sliding_window": 4096,
+        "sliding_window_pattern": 2,
+        "query_pre_attn_scalar": 256,
+        "attn_logit_softcapping": 50.0,
+        "final_logit_softcapping": 30.0,
+    },
+)
+
+# Files of the larger models give few values of the part for text.
+_GEMMA3 = replace(
+    _GEMMA2,
+    fields={"norm_shift": 1.0, "norms": "both", "qk_norm": "head"},
+    defaults={
+        "vocab_size": 262208,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "head_dim": 256,
+        "max_position_embeddings": 131072,
+        "sliding_window": 4096,
+        "query_pre_attn_scalar": 256,
+        "rope_theta": 1e6,
+        "rope_local_base_freq": 1e4,
+    },
+)
+
+_PHI3 = DecoderFamily(
+    names=tensor_names.PHI3,
+    windows="all",
+    defaults={
+        "rms_norm_eps": 1e-5,
+        "max_position_embeddings": 4096,
+        "original_max_position_embeddings": 4096,
+    },
+)
+
+_OLMO2 = DecoderFamily(
+    names=tensor_names.OLMO2,
+    fields={"norms": "after", "qk_norm": "row"},
+    defaults={"rms_norm_eps": 1e-5, "max_position_embeddings": 2048},
+)
+
+_GRANITE = DecoderFamily(differences=by.granite, defaults={"max_position_embeddings": 2048})
+
+_MIXTRAL = DecoderFamily(
+    names=tensor_names.MIXTRAL,
+    keys={"num_experts": "num_local_experts"},
+    differences=by.mixtral,
+    windows="all",
+    defaults={
+        "rms_norm_eps": 1e-5,
+        "rope_theta": 1e6,
+        "max_position_embeddings": 131072,
+        "num_experts": 8,
+        "num_experts_per_tok": 2,
+    },
+)
+
+_QWEN2_MOE = replace(
+    _QWEN2,
+    names=tensor_names.QWEN_MOE,
+    keys={"num_experts": "num_local_experts"},
+    differences=by.qwen_moe,
+    kinds=by.lower_windows,
+    defaults={**_QWEN2.defaults, "shared_expert_intermediate_size": 5632},
+)
+
+_QWEN3_MOE = replace(
+    _QWEN2_MOE,
+    fields={"qk_norm": "head"},
+    kinds=by.used_windows,
+    defaults=_QWEN2.defaults,
+)
+
+_MINISTRAL = replace(_MISTRAL, windows="kinds", kinds=by.all_windows)
+
+_SEED_OSS = DecoderFamily(defaults={"head_dim": 128, "max_position_embeddings": 524288})
+
+_OLMO3 = replace(
+    _OLMO2,
+    keys={"rope_local_base_freq": "rope_theta"},
+    windows="kinds",
+    kinds=by.windows_of_period,
+    defaults={
+        **_OLMO2.defaults,
+        "rope_theta": 5e5,
+        "rope_local_base_freq": 5e5,
+        "sliding_window": 4096,
+        "sliding_window_pattern": 4,
+    },
+)
+
+_OLMOE = DecoderFamily(
+    names=tensor_names.QWEN_MOE,
+    differences=by.olmoe,
+    fields={"qk_norm": "row"},
+    defaults={"rms_norm_eps": 1e-5, "max_position_embeddings": 4096},
+)
+
+_GRANITE_MOE = replace(
+    _GRANITE,
+    names=tensor_names.GRANITE_MOE,
+    keys={"num_experts": "num_local_experts"},
+    differences=by.granite_moe,
+    experts="halves",
+)
+
+_GPT_OSS = DecoderFamily(
+    names=tensor_names.GPT_OSS,
+    keys={"num_experts": "num_local_experts"},
+    differences=by.gpt_oss,
+    windows="kinds",
+    kinds=by.windows_of_period,
+    experts="transposed",
+    defaults={
+        "rms_norm_eps": 1e-5,
+        "head_dim": 64,
+        "rope_theta": 150000.0,
+        "max_position_embeddings": 131072,
+        "sliding_window": 128,
+        "sliding_window_pattern": 2,
+        "num_experts_per_tok": 4,
+    },
+)
+
+_GLM = DecoderFamily(
+    names=tensor_names.GLM4,
+    rotary="interleaved",
+    defaults={
+        "rms_norm_eps": 1.5625e-7,
+        "head_dim": 128,
+        "partial_rotary_factor": 0.5,
+        "max_position_embeddings": 131072,
+    },
+)
+
+_ERNIE = DecoderFamily(
+    rotary="interleaved",
+    defaults={
+        "rms_norm_eps": 1e-5,
+        "head_dim": 128,
+        "rope_theta": 5e5,
+        "max_position_embeddings": 131072,
+    },
+)
+
+_HELIUM = DecoderFamily(
+    rotary="interleaved",
+    defaults={"rms_norm_eps": 1e-8, "rope_theta": 1e5, "max_position_embeddings": 4096},
+)
+
+# Norms behind the parts of layers; those that see all have no rotary embedding, if some do not.
+_EXAONE4 = DecoderFamily(
+    names=tensor_names.OLMO2,
+    fields={"norms": "after", "qk_norm": "head"},
+    windows="kinds",
+    kinds=by.windows_of_period,
+    turned=by.turned_in_windows,
+    defaults={
+        "rms_norm_eps": 1e-5,
+        "sliding_window": 4096,
+        "sliding_window_pattern": 4,
+        "max_position_embeddings": 2048,
+    },
+)
+
+_ARCEE = DecoderFamily(
+    names=tensor_names.ARCEE,
+    fields={"gated": False},
+    defaults={"rms_norm_eps": 1e-5, "hidden_act": "relu2", "max_position_embeddings": 4096},
+)
+
+#: By model type.
+LLAMA_FAMILIES: dict[str, DecoderFamily] = {
+    "arcee": _ARCEE,
+    "ernie4_5": _ERNIE,
+    "exaone4": _EXAONE4,
+    "glm": _GLM,
+    "glm4": replace(_GLM, fields={"norms": "both"}),
+    "gpt_oss": _GPT_OSS,
+    "granitemoe": _GRANITE_MOE,
+    "helium": _HELIUM,
+    "ministral": _MINISTRAL,
+    "olmo3": _OLMO3,
+    "olmoe": _OLMOE,
+    "seed_oss": _SEED_OSS,
+    "gemma": _GEMMA,
+    "gemma2": _GEMMA2,
+    "gemma3_text": _GEMMA3,
+    "granite": _GRANITE,
+    "llama": _LLAMA,
+    "mistral": _MISTRAL,
+    "mixtral": _MIXTRAL,
+    "olmo2": _OLMO2,
+    "phi3": _PHI3,
+    "qwen2": _QWEN2,
+    "qwen2_moe": _QWEN2_MOE,
+    "qwen3": _QWEN3,
+    "qwen3_moe": _QWEN3_MOE,
+    "smollm3": _SMOLLM3,
+}
