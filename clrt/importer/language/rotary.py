@@ -84,7 +84,8 @@ def read_rotary(
     part = config.number("partial_rotary_factor", 1.0, least=0.0, most=1.0)
     part = rope.number("partial_rotary_factor", part, least=0.0, most=1.0)
     turned = head_size if scaling == "proportional" else int(head_size * part)
-    turned = config.integer("rotary_dim", default=turned, most=head_size)
+    if "rotary_dim" in config:  # GPT-J
+        turned = config.integer("rotary_dim", most=head_size)
     if turned < 2 or turned % 2:
         raise config.wrong("partial_rotary_factor", f"a part of {head_size} that is even", part)
     trained = config.integer("max_position_embeddings", default=max(context, 1))
@@ -175,8 +176,8 @@ def _yarn(scope: RotaryScope) -> tuple[Array, float]:
         ratio = scope.original / (rotations * 2 * math.pi)
         return turned * math.log(ratio) / (2 * math.log(max(scope.theta, 1 + 1e-6)))
 
-    low = pair_of(rope.number("beta_fast", 32.0, least=1e-6))
-    high = pair_of(rope.number("beta_slow", 1.0, least=1e-6))
+    low = pair_of(rope.number("beta_fast", 32.0, least=1e-6, most=1e6))
+    high = pair_of(rope.number("beta_slow", 1.0, least=1e-6, most=1e6))
     if rope.flag("truncate", True):
         low, high = math.floor(low), math.ceil(high)
     low, high = max(low, 0), min(high, turned - 1)
