@@ -178,6 +178,8 @@ class Op(IrOp):
         accuracy: Tolerance class of the kernels.
         storages: How the elements of its inputs and outputs may lie in memory (`DType.storage`)
             for its kernels; None where they take any dtype, since they only move elements.
+        narrow_inputs: Inputs that kernels read in float16 and bfloat16 as they lie, where input 0
+            is float32; outputs of such a dtype take over one of them.
         host_driven: The node runs between plans, driven by the host, which does no arithmetic on
             tensors in it: control flow, sequences and maps.
         drives_unread: Those of its host inputs for which, where they are computed data, the host
@@ -204,6 +206,7 @@ class Op(IrOp):
     accuracy: ClassVar[Accuracy] = Accuracy.ACCUMULATED
     variants: ClassVar[tuple[Variant, ...]] = ()
     storages: ClassVar[frozenset[str] | None] = frozenset({"plain", "half"})
+    narrow_inputs: ClassVar[tuple[int, ...]] = ()
     host_driven: ClassVar[bool] = False
     stepwise: ClassVar[bool] = False
     drives_unread: ClassVar[tuple[int, ...]] = ()

@@ -23,7 +23,7 @@ class WidenFloats(Pass):
     Casts stand around what is computed in float32, and none in between: a result is not rounded to
     16 bits where the model goes on computing with it. float32 is what the fast kernels compute in.
     Elementwise nodes and those that only move elements read every dtype; they are widened where
-    their inputs are.
+    their inputs are. Weights and caches stay as they lie where kernels read that (`narrow_inputs`).
     """
 
     name = "widen_floats"
@@ -34,14 +34,15 @@ class WidenFloats(Pass):
         values = [v for v in (*node.inputs, *node.outputs) if v is not None]
         if op.host_driven or op.graphs or any(type(v.type) is not TensorType for v in values):
             return None
-        inputs = [v for v in node.inputs if v is not None and _is_narrow(v, op)]
+        stay = _stay(node, op)
+        inputs = [v for v in node.inputs if v and v not in stay and _is_narrow(v, op)]
         if isinstance(op, Cast):
             source = node.arg(0).producer
             ours = bool(inputs) and source is not None and source.made_by == self.name
             return Match(view, node) if ours else None
         if op.storages is None and not any(_wide_source(v) for v in inputs):
             return None
-        narrow = inputs or [v for v in node.outputs if _is_narrow(v, op)]
+        narrow = inputs or [v for v in node.outputs if not stay and _is_narrow(v, op)]
         return Match(view, node) if narrow and _fits(node, op) else None
 
     def rewrite(self, match: Match) -> Patch:
@@ -49,8 +50,10 @@ class WidenFloats(Pass):
         op = node.op
         assert isinstance(op, Op)
 
+        stay = _stay(node, op)
+
         def widened(value: Value | None) -> Value | None:
-            if value is None or not _is_narrow(value, op):
+            if value is None or value in stay or not _is_narrow(value, op):
                 return value
             source = _wide_source(value)
             if source is not None:
@@ -74,6 +77,16 @@ class WidenFloats(Pass):
                 new.aliases += (old.name, *old.aliases)
                 replace[old] = build.add(Cast(old.dtype), new)
         return build.patch(replace)
+
+
+def _stay(node: Node, op: Op) -> set[Value | None]:
+    """Inputs that kernels read as they lie."""
+    if not op.narrow_inputs or node.arg(0).dtype is not DType.FLOAT32:
+        return set()
+    given = range(len(node.inputs))
+    return {
+        v for i in op.narrow_inputs if i in given and (v := node.inputs[i]) and v.dtype in _HALVES
+    }
 
 
 def _is_narrow(value: Value, op: Op) -> bool:

@@ -16,6 +16,7 @@ from clrt.importer.language.graph import decoder_graph
 from clrt.importer.language.huggingface import read_folder
 from clrt.ir.dtypes import DType
 from clrt.ops.attention.pages import SLABS
+from clrt.passes.pipeline import optimize
 from tests.generation.checkpoints import DATA, Array, load_json, tokens, write_folder
 from tests.generation.oracle_decoders import COLUMNS, GIVEN, LENGTHS
 from tests.harness import quick_device
@@ -95,3 +96,17 @@ def test_logits(name: str, tmp_path: Path) -> None:
 def test_narrow_cache(cache: DType, tmp_path: Path) -> None:
     tolerance = HALF_TOLERANCE * (8 if cache is DType.BFLOAT16 else 1)
     assert largest_error("llama", tmp_path, cache) < tolerance
+
+
+@pytest.mark.parametrize(
+    "name, cache", [("llama_bf16", DType.FLOAT16), ("qwen3_moe", DType.BFLOAT16)]
+)
+def test_16_bits_stay_as_they_are(name: str, cache: DType, tmp_path: Path) -> None:
+    """Neither a cache nor weights get casts, which would copy all of them."""
+    graph = decoder_graph(*read_folder(write_folder(tmp_path, CASES[name])), cache)
+    optimize(graph)
+    casts = [n for n in graph.nodes if n.op.name == "Cast"]
+    assert {n.arg(0).dtype for n in casts} <= {DType.INT32, DType.BFLOAT16}
+    assert not any("slab" in n.arg(0).name or "weight" in n.arg(0).name for n in casts)
+    constants = [v for v in graph.constants() if len(v.dims) > 1]
+    assert {v.dtype for v in constants} == {DType.BFLOAT16}

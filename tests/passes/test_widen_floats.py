@@ -71,3 +71,12 @@ def test_rounding_that_the_model_asks_for_before_integers_stays() -> None:
 
 def _x() -> Array:
     return np.random.default_rng(1).standard_normal((3, 64)).astype(np.float16)
+
+
+def test_weights_that_kernels_read_as_they_lie_stay() -> None:
+    """Of a model whose activations are float32."""
+    body = """const %w: bfloat16[8,4] = ...
+    const %e: float16[64,4,8] = ...
+    %p: float32[B,8] = clrt.FusedMatMul{trans_b=1}(%x, %w)
+    %y: float32[B,4] = clrt.RoutedMatMul(%p, %e, %chosen)"""
+    check([WidenFloats()], "%x: float32[B,4], %chosen: int64[B,1]", body, body)

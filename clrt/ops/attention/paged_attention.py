@@ -16,7 +16,7 @@ from clrt.kernels.cost import PLAIN
 from clrt.kernels.spec import KernelSpec, Launch, ceil_div, clamp, launch, optional
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering, Variant
-from clrt.ops.attention.pages import PagedOp, visible
+from clrt.ops.attention.pages import SLABS, PagedOp, visible
 from clrt.ops.base import Accuracy, Types
 from clrt.ops.checks import need
 from clrt.ops.registry import register
@@ -104,6 +104,7 @@ class PagedAttention(PagedOp):
     domain = "clrt"
     accuracy = Accuracy.ACCUMULATED
     storages = WIDENED_STORAGES
+    narrow_inputs = tuple(range(5, 5 + SLABS))
     variants = (
         Variant("cpu", _emit_cpu, requires=requires.CPU),
         Variant("any", _emit_any, speed=PLAIN),

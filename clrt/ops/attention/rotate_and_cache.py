@@ -77,6 +77,7 @@ class RotateAndCache(PagedOp):
     domain = "clrt"
     accuracy = Accuracy.ACCUMULATED
     storages = WIDENED_STORAGES
+    narrow_inputs = tuple(range(7, 7 + SLABS))
     variants = (Variant("heads", _emit),)
 
     @property

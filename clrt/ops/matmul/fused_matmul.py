@@ -37,6 +37,7 @@ class FusedMatMul(MatrixProduct, TakesEpilogue):
     accuracy = Accuracy.ACCUMULATED
     storages = WIDENED_STORAGES
     narrow = frozenset({DType.FLOAT16, DType.BFLOAT16})
+    narrow_inputs = (1,)
     leading = 2
     # An element is read, computed and stored by one work-item; A and B are read by many.
     in_place = tuple(range(2, 64))

@@ -106,6 +106,7 @@ class RoutedMatMul(Op):
     accuracy = Accuracy.ACCUMULATED
     storages = WIDENED_STORAGES
     followed = (2,)
+    narrow_inputs = (1,)
     variants = (
         Variant("few_cpu", _emit_few, _reject_many, requires.CPU),
         Variant("cpu", _emit_cpu, requires=requires.CPU),
