@@ -12,7 +12,8 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
 
-from clrt.errors import ModelError, UnsupportedError
+from clrt.errors import InputError, ModelError, UnsupportedError
+from clrt.importer.huggingface.checkpoint import Checkpoint
 from clrt.importer.language.config import read_decoder
 from clrt.importer.language.decoder import Decoder
 from clrt.importer.language.families import FAMILIES
@@ -158,6 +159,24 @@ def test_context(tmp_path: Path) -> None:
     one, other = default.rotary_of(0), short.rotary_of(0)
     assert one is not None and other is not None
     assert (one.frequencies[1:] < other.frequencies[1:]).all()
+
+
+def test_no_more_places_than_have_embeddings(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="embeddings of 96 places, but 97 are asked for"):
+        read_folder(folder_of("gpt2", tmp_path), 97)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_every_tensor_is_read(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    read, stored = set(), Checkpoint.stored
+
+    def note(self: Checkpoint, name: str, shape: tuple[int | None, ...]) -> Array:
+        read.add(name)
+        return stored(self, name, shape)
+
+    monkeypatch.setattr(Checkpoint, "stored", note)
+    decoder_graph(*read_folder(folder_of(name, tmp_path)))
+    assert read == CASES[name]["tensors"].keys()
 
 
 def test_gpt2_is_read_in_place(tmp_path: Path) -> None:

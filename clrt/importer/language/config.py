@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from clrt.errors import ModelError, UnsupportedError
+from clrt.errors import InputError, ModelError, UnsupportedError
 from clrt.importer.huggingface.config_values import MAX_LAYERS, ConfigValues, read_json
 from clrt.importer.language.decoder import FULL, SLIDING, Decoder, Rotary
 from clrt.importer.language.families import FAMILIES, WHOLES
@@ -35,6 +35,7 @@ def read_decoder(
     Raises:
         ModelError: The file is missing or wrong.
         UnsupportedError: The model type or an option of it is not supported.
+        InputError: More places are asked for than have embeddings.
     """
     config, name = _values(folder / "config.json")
     family = FAMILIES[name]
@@ -57,6 +58,12 @@ def read_decoder(
     }
     fields |= {"rotaries": _rotaries(config, family, kinds, sizes["head_size"], context)}
     fields |= family.differences(config)
+    places = fields.get("places", 0)
+    if places and context > places:
+        raise InputError(
+            f"{config.file} gives embeddings of {places} places, but {context} are asked for; ask "
+            "for no more."
+        )
     return Decoder(**fields), family, config
 
 

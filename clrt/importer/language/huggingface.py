@@ -22,6 +22,7 @@ def read_folder(folder: Path, context: int | None = None) -> tuple[Decoder, Weig
     Raises:
         ModelError: A file is missing or damaged, or a value of config.json is wrong.
         UnsupportedError: The model is of another family, or uses an option not built here.
+        InputError: More places are asked for than have embeddings.
     """
     decoder, family, config = read_decoder(folder, context)
     tied = config.flag("tie_word_embeddings", False)

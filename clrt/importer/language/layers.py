@@ -135,11 +135,13 @@ class DecoderBuilder(Builder):
         if f"{whole}.weight" not in self.source:
             return [self.linear(x, path, size, columns) for path in (first, second)]
         both = self.source.matrix(f"{whole}.weight", 2 * columns, size)
-        places = {first: slice(None, columns), second: slice(columns, None)}
-        return [
-            self.product(x, f"{path}.weight", partial(_part, both, rows), path)
-            for path, rows in places.items()
-        ]
+        name = f"{whole}.bias"
+        bias = self.wide(name, 2 * columns) if name in self.source else None
+        products = []
+        for path, part in ((first, slice(columns)), (second, slice(columns, None))):
+            y = self.product(x, f"{path}.weight", partial(_part, both, part), path)
+            products.append(y if bias is None else self(path, Add(), y, self.constant(bias[part])))
+        return products
 
     def projected(self, x: Value, path: str) -> Value:
         """The heads of Q, K and V side by side, `[tokens, (heads + 2 kv_heads) * head_size]`."""
