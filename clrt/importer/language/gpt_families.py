@@ -8,6 +8,7 @@ from clrt.importer.language import differences as by
 from clrt.importer.language import tensor_names
 from clrt.importer.language.family import DecoderFamily
 
+# Li et al., Textbooks Are All You Need II (2023): both parts of a layer read one norm.
 _PHI = DecoderFamily(
     names=tensor_names.PHI,
     keys={"rms_norm_eps": "layer_norm_eps"},
@@ -21,6 +22,7 @@ _PHI = DecoderFamily(
     },
 )
 
+# Radford et al. (2019): places have embeddings.
 _GPT2 = DecoderFamily(
     names=tensor_names.GPT2,
     keys={
@@ -39,6 +41,7 @@ _GPT2 = DecoderFamily(
     defaults={"rms_norm_eps": 1e-5, "hidden_act": "gelu_new", "max_position_embeddings": 1024},
 )
 
+# Black et al., GPT-NeoX-20B (2022); also Pythia. Part of each head turns, by `rotary_pct`.
 _GPT_NEOX = DecoderFamily(
     names=tensor_names.GPT_NEOX,
     keys={
@@ -57,6 +60,7 @@ _GPT_NEOX = DecoderFamily(
     },
 )
 
+# BigScience (2022): ALiBi (Press et al., 2021), and a norm behind the embeddings.
 _BLOOM = DecoderFamily(
     names=tensor_names.BLOOM,
     keys={
@@ -72,6 +76,7 @@ _BLOOM = DecoderFamily(
     defaults={"rms_norm_eps": 1e-5, "max_position_embeddings": 2048},
 )
 
+# Almazrouei et al. (2023): three forms, by `new_decoder_architecture` and `alibi`.
 _FALCON = DecoderFamily(
     names=tensor_names.FALCON,
     keys={
@@ -86,6 +91,7 @@ _FALCON = DecoderFamily(
     defaults={"rms_norm_eps": 1e-5, "hidden_act": "gelu", "max_position_embeddings": 2048},
 )
 
+# MosaicML (2023): ALiBi, and no biases.
 _MPT = DecoderFamily(
     names=tensor_names.MPT,
     keys={
@@ -101,13 +107,14 @@ _MPT = DecoderFamily(
     defaults={"rms_norm_eps": 1e-5, "max_position_embeddings": 2048},
 )
 
-# Its norms have neither scale nor shift.
+# Groeneveld et al., OLMo (2024): norms have neither scale nor shift.
 _OLMO = DecoderFamily(
     differences=by.olmo,
     fields={"norm": "layer", "epsilon": 1e-5},
     defaults={"max_position_embeddings": 2048},
 )
 
+# Stability AI (2023): a quarter of each head turns.
 _STABLELM = DecoderFamily(
     names=tensor_names.STABLELM,
     keys={"rms_norm_eps": "layer_norm_eps"},
@@ -120,6 +127,7 @@ _STABLELM = DecoderFamily(
     },
 )
 
+# Lozhkov et al., StarCoder 2 (2024).
 _STARCODER2 = DecoderFamily(
     names=tensor_names.STARCODER2,
     keys={"rms_norm_eps": "norm_epsilon"},
@@ -132,6 +140,7 @@ _STARCODER2 = DecoderFamily(
     },
 )
 
+# Cohere, Command R (2024): both parts of a layer read one norm.
 _COHERE = DecoderFamily(
     keys={"rms_norm_eps": "layer_norm_eps"},
     differences=by.cohere,
@@ -140,7 +149,7 @@ _COHERE = DecoderFamily(
     defaults={"rms_norm_eps": 1e-5, "rope_theta": 5e5, "max_position_embeddings": 8192},
 )
 
-# Layers that see all places have no rotary embedding.
+# Cohere, Command R7B (2024): layers that see all places have no rotary embedding.
 _COHERE2 = replace(
     _COHERE,
     windows="kinds",
@@ -154,6 +163,7 @@ _COHERE2 = replace(
     },
 )
 
+# Parmar et al., Nemotron-4 (2024): scales of norms are stored less 1; squared relu.
 _NEMOTRON = DecoderFamily(
     names=tensor_names.ARCEE,
     keys={"rms_norm_eps": "norm_eps"},
@@ -166,7 +176,7 @@ _NEMOTRON = DecoderFamily(
     },
 )
 
-# StarCoder.
+# Li et al., StarCoder (2023): GPT-2 with one head of K and V.
 _GPT_BIGCODE = replace(
     _GPT2,
     transposed=False,
@@ -174,6 +184,7 @@ _GPT_BIGCODE = replace(
     defaults={**_GPT2.defaults, "hidden_act": "gelu_pytorch_tanh", "multi_query": True},
 )
 
+# Wang and Komatsuzaki (2021): `rotary_dim` elements of each head turn; one norm.
 _GPT_J = replace(
     _GPT2,
     names=tensor_names.GPT_J,
@@ -184,7 +195,7 @@ _GPT_J = replace(
     defaults={**_GPT2.defaults, "rotary_dim": 64, "max_position_embeddings": 2048},
 )
 
-# Rows of its table of places count from 2.
+# Zhang et al., OPT (2022): rows of its table of places count from 2.
 _OPT = DecoderFamily(
     names=tensor_names.OPT,
     keys={"intermediate_size": "ffn_dim", "hidden_act": "activation_function"},

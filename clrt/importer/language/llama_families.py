@@ -8,12 +8,15 @@ from clrt.importer.language import differences as by
 from clrt.importer.language import tensor_names
 from clrt.importer.language.family import DecoderFamily
 
+# Touvron et al., LLaMA (2023); also SmolLM, Yi, Vicuna and many others.
 _LLAMA = DecoderFamily(defaults={"max_position_embeddings": 2048})
 
+# Jiang et al., Mistral 7B (2023): all layers have a window, by `sliding_window`.
 _MISTRAL = DecoderFamily(
     windows="all", defaults={"sliding_window": 4096, "max_position_embeddings": 131072}
 )
 
+# Hugging Face (2025): some layers have no rotary embedding, by `no_rope_layers`.
 _SMOLLM3 = DecoderFamily(
     windows="kinds",
     kinds=by.unturned_windows,
@@ -21,20 +24,24 @@ _SMOLLM3 = DecoderFamily(
     defaults={"rope_theta": 2e6, "max_position_embeddings": 32768},
 )
 
+# Yang et al., Qwen2 (2024): Q, K and V have biases; also Qwen 2.5.
 _QWEN2 = DecoderFamily(
     windows="kinds",
     kinds=by.upper_windows,
     defaults={"sliding_window": 4096, "max_position_embeddings": 32768},
 )
 
+# Yang et al., Qwen3 (2025): norms of heads in place of biases.
 _QWEN3 = replace(_QWEN2, defaults={**_QWEN2.defaults, "head_dim": 128}, fields={"qk_norm": "head"})
 
+# Gemma Team (2024): scales of norms are stored less 1.
 _GEMMA = DecoderFamily(
     differences=by.gemma,
     fields={"norm_shift": 1.0},
     defaults={"head_dim": 256, "max_position_embeddings": 8192},
 )
 
+# Gemma Team, Gemma 2 (2024): windows in every other layer, limits of scores and logits.
 _GEMMA2 = DecoderFamily(
     names=tensor_names.GEMMA2,
     keys={"hidden_act": "hidden_activation"},
@@ -53,6 +60,7 @@ _GEMMA2 = DecoderFamily(
     },
 )
 
+# Gemma Team, Gemma 3 (2025): norms of heads in place of limits, and two rotary embeddings.
 # Files of the larger models give few values of the part for text.
 _GEMMA3 = replace(
     _GEMMA2,
@@ -70,6 +78,7 @@ _GEMMA3 = replace(
     },
 )
 
+# Abdin et al., Phi-3 (2024); also Phi-3.5, Phi-4 and Phi-4-mini.
 _PHI3 = DecoderFamily(
     names=tensor_names.PHI3,
     windows="all",
@@ -80,14 +89,17 @@ _PHI3 = DecoderFamily(
     },
 )
 
+# OLMo Team, 2 OLMo 2 Furious (2024): norms behind the parts of layers, and of all of Q and K.
 _OLMO2 = DecoderFamily(
     names=tensor_names.OLMO2,
     fields={"norms": "after", "qk_norm": "row"},
     defaults={"rms_norm_eps": 1e-5, "max_position_embeddings": 2048},
 )
 
+# IBM (2024): factors of embeddings, scores, residuals and logits, as in Yang et al., muP (2022).
 _GRANITE = DecoderFamily(differences=by.granite, defaults={"max_position_embeddings": 2048})
 
+# Jiang et al., Mixtral of Experts (2024).
 _MIXTRAL = DecoderFamily(
     names=tensor_names.MIXTRAL,
     keys={"num_experts": "num_local_experts"},
@@ -102,6 +114,7 @@ _MIXTRAL = DecoderFamily(
     },
 )
 
+# Qwen1.5-MoE (2024): one more expert is shared by all tokens.
 _QWEN2_MOE = replace(
     _QWEN2,
     names=tensor_names.QWEN_MOE,
@@ -111,6 +124,7 @@ _QWEN2_MOE = replace(
     defaults={**_QWEN2.defaults, "shared_expert_intermediate_size": 5632},
 )
 
+# Yang et al., Qwen3 (2025).
 _QWEN3_MOE = replace(
     _QWEN2_MOE,
     fields={"qk_norm": "head"},
@@ -118,10 +132,13 @@ _QWEN3_MOE = replace(
     defaults=_QWEN2.defaults,
 )
 
+# Mistral AI (2024): `layer_types` says which layers have a window.
 _MINISTRAL = replace(_MISTRAL, windows="kinds", kinds=by.all_windows)
 
+# ByteDance, Seed-OSS (2025).
 _SEED_OSS = DecoderFamily(defaults={"head_dim": 128, "max_position_embeddings": 524288})
 
+# Ai2 (2025): windows in three layers of four, which are not scaled.
 _OLMO3 = replace(
     _OLMO2,
     keys={"rope_local_base_freq": "rope_theta"},
@@ -136,6 +153,7 @@ _OLMO3 = replace(
     },
 )
 
+# Muennighoff et al., OLMoE (2024).
 _OLMOE = DecoderFamily(
     names=tensor_names.QWEN_MOE,
     differences=by.olmoe,
@@ -143,6 +161,7 @@ _OLMOE = DecoderFamily(
     defaults={"rms_norm_eps": 1e-5, "max_position_embeddings": 4096},
 )
 
+# IBM (2024): the same with experts.
 _GRANITE_MOE = replace(
     _GRANITE,
     names=tensor_names.GRANITE_MOE,
@@ -151,6 +170,7 @@ _GRANITE_MOE = replace(
     experts="halves",
 )
 
+# OpenAI, gpt-oss (2025): a score of no key for each head, and gates with a limit.
 _GPT_OSS = DecoderFamily(
     names=tensor_names.GPT_OSS,
     keys={"num_experts": "num_local_experts"},
@@ -169,6 +189,7 @@ _GPT_OSS = DecoderFamily(
     },
 )
 
+# Team GLM (2024): half of each head turns, by pairs of neighbours.
 _GLM = DecoderFamily(
     names=tensor_names.GLM4,
     rotary="interleaved",
@@ -180,6 +201,7 @@ _GLM = DecoderFamily(
     },
 )
 
+# Baidu, ERNIE 4.5 (2025): heads turn by pairs of neighbours.
 _ERNIE = DecoderFamily(
     rotary="interleaved",
     defaults={
@@ -190,12 +212,14 @@ _ERNIE = DecoderFamily(
     },
 )
 
+# Kyutai, Helium (2025): heads turn by pairs of neighbours.
 _HELIUM = DecoderFamily(
     rotary="interleaved",
     defaults={"rms_norm_eps": 1e-8, "rope_theta": 1e5, "max_position_embeddings": 4096},
 )
 
-# Norms behind the parts of layers; those that see all have no rotary embedding, if some do not.
+# LG AI Research, EXAONE 4.0 (2025): norms behind the parts of layers. Layers that see all have
+# no rotary embedding, if some do not.
 _EXAONE4 = DecoderFamily(
     names=tensor_names.OLMO2,
     fields={"norms": "after", "qk_norm": "head"},
@@ -210,6 +234,7 @@ _EXAONE4 = DecoderFamily(
     },
 )
 
+# Arcee, AFM (2025): a plain feed-forward network with squared relu.
 _ARCEE = DecoderFamily(
     names=tensor_names.ARCEE,
     fields={"gated": False},
