@@ -181,7 +181,7 @@ class Engine:
         """The slabs, which a run writes to."""
         names = [(f"slab{s}", f"kept{s}") for s in range(SLABS)]
         held = {name: slab for (name, _), slab in zip(names, self._slabs, strict=True)}
-        return _Slabs(dict(names), held, self._slabs)
+        return _CacheState(dict(names), held, self._slabs)
 
     def _advance(self, sequence: CachedSequence, count: int) -> None:
         full = sequence.done // PAGE
@@ -235,7 +235,7 @@ class Engine:
         return pages
 
 
-class _Slabs(State):
+class _CacheState(State):
     """A state whose tensors are an engine's."""
 
     def __init__(

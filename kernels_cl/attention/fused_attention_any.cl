@@ -8,6 +8,9 @@
 #include "common/scalar.clh"
 #include "common/storage.clh"
 
+#include "common/online_key.clh"
+#define VALUE_AT(d) LOAD(value, d)
+
 #if MASK_BOOL
 #define MASK_T uchar
 #define MASK_VALUE(p, i) ((p)[i] ? 0.0f : -INFINITY)
@@ -68,15 +71,7 @@ __kernel void fused_attention_any(OUT(DATA_T, y), IN(DATA_T, q), IN(DATA_T, k),
 #if MASK
     s += MASK_VALUE(masks, j * mask_key);
 #endif
-    if (s > top) {
-      const float rescale = c_exp(top - s);
-      sum *= rescale;
-      for (int d = 0; d < S_DV; ++d) result[d] *= rescale;
-      top = s;
-    }
-    const float p = c_exp(s - top);
-    sum += p;
-    for (int d = 0; d < S_DV; ++d) result[d] = p * LOAD(value, d) + result[d];
+    ADD_KEY(s, top, sum, result, S_DV, VALUE_AT)
   }
   const float of_no_keys = NAN_TO_ZERO || keys == 0 ? 0.0f : NAN;
   const float inverse = sum == 0.0f ? of_no_keys : 1.0f / sum;

@@ -40,6 +40,9 @@
       const IDX_T left_window, const float softcap
 
 #if T_VW == 1
+#include "common/online_key.clh"
+#define VALUE_AT(d) LOAD_AS(CACHE, page, d)
+
 __kernel void paged_attention_any(ATTENTION) {
   const IDX_T token = get_global_id(1), head = get_global_id(0);
   if (head >= heads) return;
@@ -78,16 +81,8 @@ __kernel void paged_attention_any(ATTENTION) {
 #if ALIBI
     s += AT(slopes)[head] * (float)(key - place);
 #endif
-    if (s > top) {
-      const float rescale = c_exp(top - s);
-      sum *= rescale;
-      for (int d = 0; d < S_DV; ++d) result[d] *= rescale;
-      top = s;
-    }
-    const float p = c_exp(s - top);
-    sum += p;
     page += PAGE * S_D + key % PAGE * S_DV;
-    for (int d = 0; d < S_DV; ++d) result[d] = p * LOAD_AS(CACHE, page, d) + result[d];
+    ADD_KEY(s, top, sum, result, S_DV, VALUE_AT)
   }
   for (int d = 0; d < S_DV; ++d) to[d] = result[d] / sum;
 }
