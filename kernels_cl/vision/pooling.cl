@@ -3,8 +3,10 @@
 //             (COLUMN_MAJOR) order
 //   PADDED    a mean counts the positions in the padding, too
 //   POWER, MEAN  what is added up, and what becomes of the sum: LpPool's norm
+//   SPAN      elements of a row that pool_planar has in hand;  SAME_T: in the dtype of x
 #include "common/base.clh"
 #include "common/axes.clh"
+#include "common/repeat.clh"
 #include "common/storage.clh"
 #ifndef DATA_T
 #define DATA_T float
@@ -15,35 +17,212 @@
 #define POWER(v) (v)
 #define MEAN(total, count) ((total) / (VALUE_T)(count))
 #endif
+// A number as a vector, where v is one.
+#define LIKE(v, number) ((__typeof__(v))(number))
 #ifndef MAX
 #define MAX 1
 #define INDICES 0
 #define COLUMN_MAJOR 0
 #define PADDED 0
 #endif
+#ifndef SPAN
+#define SPAN 512
+#define SAME_T 1
+#endif
+#ifndef T_VW
+#define T_VW 8
+#endif
+#define VW T_VW
 #if INDICES
 #define INDICES_OUTPUT , OUT(long, indices)
 #else
 #define INDICES_OUTPUT
 #endif
-
+#if MAX
+#define INITIAL LOWEST
+#define JOIN(best, v) (((best) > (v)) | ((best) != (best)) ? (best) : (v))
+#define TERM(v) (v)
+#define RESULT(v, count) (v)
+#else
+#define INITIAL 0
+#define JOIN(total, v) ((total) + (v))
+#define TERM(v) POWER(v)
+#define RESULT(v, count) MEAN(v, count)
+#endif
 
 // w: window sizes; b, e: padding before and after; dl: dilations; st: strides; o: output sizes.
-__kernel void pool(OUT(DATA_T, y) INDICES_OUTPUT, IN(DATA_T, x), const IDX_T planes, THREE(s),
-                   THREE(o), THREE(w), THREE(st), THREE(dl), THREE(b), THREE(e)) {
+#define WINDOWS THREE(s), THREE(o), THREE(w), THREE(st), THREE(dl), THREE(b), THREE(e)
+
+#if CPU
+// A row of windows is folded down first, then across, which takes w0 * w1 + w2 steps and not their
+// product: `down` is what each column of these rows of x comes to, `across` what each window does.
+typedef CAT(VALUE_T, VW) V;
+typedef V __attribute__((aligned(sizeof(VALUE_T)))) V_UNALIGNED;
+#define LOAD_V(p) (*(const V_UNALIGNED *)(p))
+#define STORE_V(p, v) *(V_UNALIGNED *)(p) = (v)
+#if SAME_T
+#define LOAD_X(p) (*(__global const V_UNALIGNED *)(p))
+#define STORE_Y(p, v) *(__global V_UNALIGNED *)(p) = (v)
+#else
+static inline V LOAD_X(__global const DATA_T *p) {
+  V v;
+  for (int lane = 0; lane < VW; ++lane) ((VALUE_T *)&v)[lane] = LOAD(p, lane);
+  return v;
+}
+static inline void STORE_Y(__global DATA_T *p, const V v) {
+  for (int lane = 0; lane < VW; ++lane) STORE(p, lane, ((const VALUE_T *)&v)[lane]);
+}
+#endif
+
+// For vector k of those that begin at element i of a row: X of a place in x, the others of `down`,
+// whose windows are 1, 2 or any number of elements apart.
+#define START(k) V v##k = (V)(INITIAL);
+#define JOIN_X(k)                           \
+  {                                         \
+    const V element = LOAD_X(p + k * VW); \
+    v##k = JOIN(v##k, TERM(element));       \
+  }
+#define JOIN_1(k) v##k = JOIN(v##k, LOAD_V(p + k * VW));
+#define JOIN_ANY(k)                                                                       \
+  {                                                                                       \
+    V element;                                                                            \
+    for (int lane = 0; lane < VW; ++lane)                                               \
+      ((VALUE_T *)&element)[lane] = p[(k * VW + lane) * st2];                           \
+    v##k = JOIN(v##k, element);                                                           \
+  }
+#ifdef SIMULATOR
+// Oclgrind 21.10 crashes where it looks for uninitialised lanes of two vectors shuffled into one.
+#define JOIN_2 JOIN_ANY
+#else
+#define JOIN_2(k)                                                                         \
+  {                                                                                       \
+    const V a = LOAD_V(p + 2 * k * VW), b = LOAD_V(p + (2 * k + 1) * VW);             \
+    const V element = (V)(a.even, b.even);                                                \
+    v##k = JOIN(v##k, element);                                                           \
+  }
+#endif
+#define STORE_DOWN(k) STORE_V(down + i + k * VW, v##k);
+#define STORE_ACROSS(k) STORE_V(across + i + k * VW, v##k);
+
+#define FOLD_DOWN(VECTORS)                                                           \
+  {                                                                                  \
+    VECTORS(START)                                                                   \
+    for (IDX_T k0 = 0; k0 < n0; ++k0)                                                \
+      for (IDX_T k1 = 0; k1 < n1; ++k1) {                                            \
+        __global const DATA_T *const p = from + k0 * step0 + k1 * step1 + i;         \
+        VECTORS(JOIN_X)                                                              \
+      }                                                                              \
+    VECTORS(STORE_DOWN)                                                              \
+  }
+#define FOLD_ACROSS(VECTORS, JOIN_VECTOR)                                            \
+  {                                                                                  \
+    VECTORS(START)                                                                   \
+    const VALUE_T *p = down + i * st2;                                               \
+    for (IDX_T k2 = 0; k2 < w2; ++k2, p += dl2) { VECTORS(JOIN_VECTOR) }             \
+    VECTORS(STORE_ACROSS)                                                            \
+  }
+#define FOLD_WINDOWS(JOIN_VECTOR)                                                    \
+  {                                                                                  \
+    IDX_T i = 0;                                                                     \
+    for (; i + 4 * VW <= n; i += 4 * VW) FOLD_ACROSS(ROWS_4, JOIN_VECTOR)        \
+    for (; i < n; i += VW) FOLD_ACROSS(ROWS_1, JOIN_VECTOR)                        \
+  }
+// The last vector begins in the one before it.
+#define FINISH_ROW(count)                                                            \
+  {                                                                                  \
+    for (IDX_T i = 0; n < VW && i < n; ++i) STORE(to, i, RESULT(across[i], count)); \
+    for (IDX_T next = 0; n >= VW && next < n; next += VW) {                      \
+      const IDX_T i = min(next, n - VW);                                           \
+      STORE_Y(to + i, RESULT(LOAD_V(across + i), count));                            \
+    }                                                                                \
+  }
+// Of a window at an edge.
+#define FINISH(i) STORE(to, i, RESULT(across[i], planar * COUNTED(f2 + (i) * st2, end2, w2, dl2)));
+
+// Of `w` places from `at` on, `step` apart: the first that is not negative, and how many lie before
+// `end`, and what a mean counts. Most steps are 1, which spares a division.
+#define QUOTIENT(a, step) ((step) == 1 ? (a) : (a) / (step))
+static inline IDX_T first_inside(const IDX_T at, const IDX_T step) {
+  return at < 0 ? QUOTIENT(step - 1 - at, step) : 0;
+}
+static inline IDX_T count_before(const IDX_T at, const IDX_T end, const IDX_T w, const IDX_T step) {
+  return at < end ? min(w, QUOTIENT(end - at - 1, step) + 1) : 0;
+}
+#define COUNTED(at, end, w, step) \
+  max(0, count_before(at, end, w, step) - (PADDED ? 0 : first_inside(at, step)))
+
+// Work-item (block of `height` rows of y).
+__kernel SINGLE_ITEM
+void pool_planar(OUT(DATA_T, y), IN(DATA_T, x), const IDX_T rows, const IDX_T height, WINDOWS) {
+  // Vectors may end past what is asked for.
+  VALUE_T down[SPAN + 3 * VW], across[SPAN + VW];
+  const IDX_T begin = (IDX_T)get_group_id(0) * height, last = min(begin + height, rows);
+  const IDX_T reach = (w2 - 1) * dl2, chunk = (SPAN - 1 - reach) / st2 + 1;
+  const IDX_T step1 = dl1 * s2, step0 = dl0 * s1 * s2;
+  // No %, which LLVM would merge with / by a `freeze` that Oclgrind cannot run.
+  const IDX_T first = begin / o1;
+  IDX_T plane = first / o0, p0 = first - plane * o0, p1 = begin - first * o1;
+  for (IDX_T row = begin; row < last; ++row) {
+    const IDX_T f0 = p0 * st0 - b0, f1 = p1 * st1 - b1;
+    const IDX_T k0 = first_inside(f0, dl0), n0 = count_before(f0, s0, w0, dl0) - k0;
+    const IDX_T k1 = first_inside(f1, dl1), n1 = count_before(f1, s1, w1, dl1) - k1;
+    __global const DATA_T *const image =
+        AT(x) + ((plane * s0 + f0 + k0 * dl0) * s1 + f1 + k1 * dl1) * s2;
+    for (IDX_T p2 = 0; p2 < o2; p2 += chunk) {
+      const IDX_T n = min(chunk, o2 - p2), f2 = p2 * st2 - b2, width = (n - 1) * st2 + reach + 1;
+      const IDX_T left = min(max(0, -f2), width), right = max(left, min(width, s2 - f2));
+      __global const DATA_T *const from = image + f2;
+      for (IDX_T i = 0; i < left; i += VW) STORE_V(down + i, (V)(INITIAL));
+      IDX_T i = left;
+      for (; i + 4 * VW <= right; i += 4 * VW) FOLD_DOWN(ROWS_4)
+      for (; right - left >= VW && i < right; i += VW) {
+        i = min(i, right - VW);
+        FOLD_DOWN(ROWS_1)
+      }
+      for (; i < right; ++i) {
+        down[i] = INITIAL;
+        for (IDX_T j0 = 0; j0 < n0; ++j0)
+          for (IDX_T j1 = 0; j1 < n1; ++j1) {
+            const VALUE_T v = LOAD(from, j0 * step0 + j1 * step1 + i);
+            down[i] = JOIN(down[i], TERM(v));
+          }
+      }
+      for (i = right; i < width + 2 * VW; i += VW) STORE_V(down + i, (V)(INITIAL));
+      if (st2 == 1)
+        FOLD_WINDOWS(JOIN_1)
+      else if (st2 == 2)
+        FOLD_WINDOWS(JOIN_2)
+      else
+        FOLD_WINDOWS(JOIN_ANY)
+      __global DATA_T *const to = AT(y) + row * o2 + p2;
+#if MAX
+      FINISH_ROW(0)
+#else
+      const IDX_T end0 = PADDED ? s0 + e0 : s0, end1 = PADDED ? s1 + e1 : s1;
+      const IDX_T end2 = PADDED ? s2 + e2 : s2;
+      const IDX_T planar = COUNTED(f0, end0, w0, dl0) * COUNTED(f1, end1, w1, dl1);
+      FINISH_ROW(planar * w2)
+      for (i = 0; !PADDED && i < n && f2 + i * st2 < 0; ++i) FINISH(i)
+      for (i = count_before(f2, end2 - reach, n, st2); i < n; ++i) FINISH(i)
+#endif
+    }
+    if (++p1 < o1) continue;
+    p1 = 0;
+    if (++p0 < o0) continue;
+    p0 = 0;
+    ++plane;
+  }
+}
+
+#else
+__kernel void pool(OUT(DATA_T, y) INDICES_OUTPUT, IN(DATA_T, x), const IDX_T planes, WINDOWS) {
   const IDX_T p2 = get_global_id(0), p01 = get_global_id(1), plane = get_global_id(2);
   if (p2 >= o2 || p01 >= o0 * o1 || plane >= planes) return;
   const IDX_T p0 = p01 / o1;
-  // No %, which LLVM would merge with / by a `freeze` that Oclgrind cannot run.
   const IDX_T f0 = p0 * st0 - b0, f1 = (p01 - p0 * o1) * st1 - b1, f2 = p2 * st2 - b2;
   const IDX_T from = plane * s0 * s1 * s2;
-  IDX_T count = 0;
-#if MAX
-  VALUE_T best = LOWEST;
-  IDX_T found = -1;
-#else
-  VALUE_T total = 0;
-#endif
+  VALUE_T result = INITIAL;
+  IDX_T count = 0, found = -1;
   for (IDX_T k0 = 0; k0 < w0; ++k0)
     for (IDX_T k1 = 0; k1 < w1; ++k1)
       for (IDX_T k2 = 0; k2 < w2; ++k2) {
@@ -52,24 +231,17 @@ __kernel void pool(OUT(DATA_T, y) INDICES_OUTPUT, IN(DATA_T, x), const IDX_T pla
         if (PADDED && i0 < s0 + e0 && i1 < s1 + e1 && i2 < s2 + e2) ++count;
         if (i0 < 0 || i0 >= s0 || i1 < 0 || i1 >= s1 || i2 < 0 || i2 >= s2) continue;
         const VALUE_T v = LOAD(AT(x), from + (i0 * s1 + i1) * s2 + i2);
-#if MAX
+        if (!PADDED) ++count;
 #if INDICES
-        if (found < 0 || (best == best && !(v <= best)))
+        if (found < 0 || (result == result && !(v <= result)))
           found = COLUMN_MAJOR ? (i2 * s1 + i1) * s0 + i0 : (i0 * s1 + i1) * s2 + i2;
 #endif
-        best = best > v || best != best ? best : v;
-#else
-        if (!PADDED) ++count;
-        total += POWER(v);
-#endif
+        result = JOIN(result, TERM(v));
       }
   const IDX_T at = (plane * o0 * o1 + p01) * o2 + p2;
-#if MAX
-  STORE(AT(y), at, best);
 #if INDICES
   AT(indices)[at] = found < 0 ? -1 : from + found;
 #endif
-#else
-  STORE(AT(y), at, MEAN(total, count));
-#endif
+  STORE(AT(y), at, RESULT(result, count));
 }
+#endif

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Literal, TypeAlias
 
 import numpy as np
 
+from clrt.device import requires
 from clrt.device.caps import DeviceCaps
 from clrt.errors import ShapeError, counted
 from clrt.ir.code import Code, Define
@@ -18,8 +19,9 @@ from clrt.ir.dims import Dim, Undecidable
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, IrOp, TensorType
-from clrt.kernels.spec import KernelSpec, Launch, launch, numbered
+from clrt.kernels.spec import KernelSpec, Launch, ceil_div, clamp, launch, pieces_per_group
 from clrt.kernels.strided import axes
+from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering, Variant
 from clrt.ops.base import Accuracy, OnnxNode, Op, Types
 from clrt.ops.checks import checked_sizes, need
@@ -28,6 +30,10 @@ from clrt.ops.reduce.reduce import ReduceMax, ReduceMean, integer_bound
 from clrt.ops.registry import register
 
 _AXES = 3
+# On CPUs: elements of a row that are in hand together, and steps that a work-item goes.
+_SPAN = 512
+_STEPS = 65536
+POOL_PLANAR = tuned("pool_planar", {"T_VW": (4, 8, 16)}, T_VW=8)
 # Kernels count places in 32 bits, and add two of them.
 _MOST_PLACES = 1 << 30
 _PADDING = ("NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID")
@@ -41,35 +47,66 @@ def _reject(node: Node, caps: DeviceCaps) -> str | None:
     return f"{count} axes; the kernel walks up to {_AXES}" if count > _AXES else None
 
 
-def _emit(node: Node, ctx: Lowering) -> list[Launch]:
+def _reject_rows(node: Node, caps: DeviceCaps) -> str | None:
+    op = node.op
+    assert isinstance(op, WindowPool)
+    if len(node.outputs) > 1:
+        return "it does not say where the largest elements are"
+    if max(op.spans()[-1:], default=1) > _SPAN:
+        return f"a window spans more than {_SPAN} elements of a row"
+    return _reject(node, caps)
+
+
+def _kernel(node: Node, entry: str, **defines: Define) -> tuple[KernelSpec, int, dict[str, Any]]:
+    """A kernel, its operations, and the arguments that all have."""
     x, op = node.arg(0), node.op
     assert isinstance(op, WindowPool)
-    if 0 in node.output.dims:
-        return []
     lowest = Code("(-INFINITY)") if x.dtype.is_float else integer_bound(x.dtype, low=True)
     kernel = KernelSpec.of(
         "vision/pooling.cl",
-        "pool",
+        entry,
         DATA_T=x.dtype.cl,
         STORAGE=x.dtype.storage,
         VALUE_T=x.dtype.compute,
         LOWEST=lowest,
         **op.defines(),
+        **defines,
     )
     size, out = x.dims[2:], node.output.dims[2:]
     before, after = op.padding(size)
-    planes = x.dims[0] * x.dims[1]
-    outputs = dict(zip(("y", "indices"), node.outputs, strict=False))
-    args: dict[str, Any] = {**outputs, "x": x, "planes": planes}
+    args: dict[str, Any] = dict(zip(("y", "indices"), node.outputs, strict=False))
     lists = (
         ("s", size, 1), ("o", out, 1), ("w", op.kernel_shape, 1), ("st", op.steps(op.strides), 1),
         ("dl", op.steps(op.dilations), 1), ("b", before, 0), ("e", after, 0),
     )  # fmt: skip
     for name, values, fill in lists:
-        args |= numbered(name, (*[fill] * (_AXES - len(size)), *values))
-    work = prod(node.output.dims) * prod(op.kernel_shape)
-    rows = prod(out[:-1])
-    return [launch(kernel, (out[-1], rows, planes), None, work, **args)]
+        args |= axes(name, values, fill, _AXES)
+    return kernel, prod(node.output.dims) * prod(op.kernel_shape), args | {"x": x}
+
+
+def _emit_rows(node: Node, ctx: Lowering) -> list[Launch]:
+    y, op = node.output, node.op
+    assert isinstance(op, WindowPool)
+    if 0 in y.dims:
+        return []
+    same = int(y.dtype.cl == y.dtype.compute)
+    defines = {"CPU": 1, "SPAN": _SPAN, "SAME_T": same, **ctx.tunables(POOL_PLANAR)}
+    kernel, work, args = _kernel(node, "pool_planar", **defines)
+    rows = prod(y.dims[:2]) * prod(y.dims[2:-1])
+    steps = y.dims[-1] * (prod(op.kernel_shape[:-1]) + prod(op.kernel_shape[-1:]))
+    height = pieces_per_group(rows, clamp(_STEPS // steps, 1, rows), ctx.caps)
+    size = (ceil_div(rows, height),)
+    return [launch(kernel, size, (1,), work, rows=rows, height=height, **args)]
+
+
+def _emit(node: Node, ctx: Lowering) -> list[Launch]:
+    dims = node.output.dims
+    if 0 in dims:
+        return []
+    kernel, work, args = _kernel(node, "pool")
+    planes = dims[0] * dims[1]
+    size = (dims[-1], prod(dims[2:-1]), planes)
+    return [launch(kernel, size, None, work, planes=planes, **args)]
 
 
 AutoPad: TypeAlias = Literal["NOTSET", "SAME_UPPER", "SAME_LOWER", "VALID"]
@@ -131,7 +168,10 @@ class WindowPool(Op):
     auto_pad: AutoPad = "NOTSET"
     ceil_mode: bool = False
 
-    variants: ClassVar[tuple[Variant, ...]] = (Variant("any", _emit, _reject),)
+    variants: ClassVar[tuple[Variant, ...]] = (
+        Variant("cpu", _emit_rows, _reject_rows, requires.CPU),
+        Variant("any", _emit, _reject),
+    )
 
     def check(self, size: Sequence[Dim], op: IrOp) -> None:
         """Refuses attributes that do not fit axes of that size.
@@ -343,7 +383,10 @@ _NORMS = {
     1: (Code("fabs(v)"), Code("(total)")),
     2: (Code("((v) * (v))"), Code("sqrt(total)")),
 }
-_ANY_NORM = (Code("pow(fabs(v), {}.0f)"), Code("pow(total, 1.0f / {}.0f)"))
+_ANY_NORM = (
+    Code("pow(fabs(v), LIKE(v, {}.0f))"),
+    Code("pow(total, LIKE(total, 1.0f / {}.0f))"),
+)
 
 
 @register

@@ -17,7 +17,7 @@ _Windowed = TypeVar("_Windowed", bound=WindowPool)
 
 
 def window_samples(cls: type[_Windowed]) -> Iterator[tuple[_Windowed, tuple[int, ...]]]:
-    """Ops and input shapes: ranks, strides, padding, dilation, rounding up."""
+    """Ops and input shapes: ranks, strides, padding, dilation, rounding up, and long rows."""
     yield from [
         (cls((3,)), (2, 3, 9)),
         (cls((2, 2), (2, 2)), (1, 2, 5, 7)),
@@ -26,6 +26,9 @@ def window_samples(cls: type[_Windowed]) -> Iterator[tuple[_Windowed, tuple[int,
         (cls((3, 3), (2, 2), auto_pad="SAME_UPPER"), (1, 2, 5, 6)),
         (cls((2, 3), (2, 2), auto_pad="SAME_LOWER"), (1, 2, 5, 6)),
         (cls((2, 2, 2), (1, 2, 1)), (1, 2, 3, 4, 5)),
+        (cls((3,), pads=(1, 1)), (1, 2, 70)),
+        (cls((2,), (2,), pads=(1, 0)), (1, 1, 1100)),
+        (cls((3,), (3,), (2,), (20, 20)), (1, 1, 50)),
         (cls((2, 2)), (0, 2, 4, 4)),
     ]
 
