@@ -5,26 +5,17 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from math import prod
 from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
 from clrt.device.caps import DeviceCaps
 from clrt.errors import ShapeError, UnsupportedError, counted
-from clrt.ir.code import Code, Define
 from clrt.ir.dims import Dim
-from clrt.ir.dtypes import DType
-from clrt.ir.graph import Node, Value
+from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.spec import (
-    Buffer,
-    KernelSpec,
     Launch,
-    by_rows,
-    ceil_div,
-    launch,
-    pieces_per_group,
 )
 from clrt.kernels.variant import Lowering, Variant
 from clrt.ops.base import Held, HostContext, OnnxNode, Op, Types, tensor
@@ -33,6 +24,7 @@ from clrt.ops.control.host_driven import dtype_of
 from clrt.ops.movement.movement import elements, fresh_dim, given
 from clrt.ops.registry import register
 from clrt.ops.vision.sampling import AxisSampling, sample
+from clrt.ops.vision.sampling_launches import sample_launches
 
 _Mode: TypeAlias = Literal["nearest", "linear", "cubic"]
 _Coordinates: TypeAlias = Literal[
@@ -43,10 +35,6 @@ _Coordinates: TypeAlias = Literal[
 _Nearest: TypeAlias = Literal[
     "round_prefer_floor", "round_prefer_ceil", "floor", "ceil", "by_scale"
 ]
-
-
-# Elements to a work-item of a CPU.
-_SHARE = 16384
 
 
 def _reject(node: Node, caps: DeviceCaps) -> str | None:
@@ -62,65 +50,7 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
     assert isinstance(op, Resize)
     if 0 in y.dims:
         return []
-    samplings = op.samplings(x.dims, node.input_types)
-    copies = all(s.is_copy for s in samplings)
-    if not samplings:
-        samplings = [_same(x.dims)]
-    dims, dtype, launches = list(x.dims), x.dtype, []
-    source: Buffer = x
-    for number, sampling in enumerate(samplings):
-        last = number == len(samplings) - 1
-        outputs = len(sampling.indices)
-        inner, outer = prod(dims[sampling.axis + 1 :]), prod(dims[: sampling.axis])
-        dims[sampling.axis] = outputs
-        kept = y.dtype if last or copies else DType.FLOAT32
-        target = y if last else ctx.scratch(prod(dims), kept)
-        args: dict[str, Any] = dict(size=sampling.size, outputs=outputs, inner=inner)
-        args |= by_rows("y", target, inner) | by_rows("x", source, inner)
-        args["rows"] = outer * outputs
-        args["indices"] = _table(sampling.indices, "indices")
-        if copies:
-            entry = "resize_copy"
-            macros: dict[str, Define] = dict(DATA_T=dtype.cl_bits)
-        else:
-            args["weights"] = _table(sampling.weights, "weights")
-            args["taps"] = sampling.indices.shape[1]
-            if sampling.values is not None:
-                args["values"] = _table(sampling.values, "values")
-            rounded = Code("(v)") if kept.is_float else Code("convert_{}_sat_rte(v)").fill(kept.cl)
-            entry = "resize"
-            macros = dict(DATA_T=dtype.cl, STORAGE=dtype.storage)
-            macros |= {"OUT_T": kept.cl, "OUT_STORAGE": kept.storage, "ROUND(v)": rounded}
-        kernel = KernelSpec.of(
-            "vision/resize.cl",
-            entry,
-            EXTRAPOLATE=int(sampling.values is not None and not copies),
-            COPY=int(copies),
-            CPU=int(ctx.caps.is_cpu),
-            **macros,
-        )
-        flops = 2 * prod(dims) * sampling.indices.shape[1]
-        grid: tuple[int, ...] = (outputs * inner, outer)
-        local, args["share"] = None, 1
-        if ctx.caps.is_cpu:
-            args["share"] = pieces_per_group(prod(dims), _SHARE, ctx.caps)
-            grid, local = (ceil_div(prod(dims), args["share"]),), (1,)
-        launches.append(launch(kernel, grid, local, flops, **args))
-        source, dtype = target, kept
-    return launches
-
-
-def _same(dims: Sequence[int]) -> AxisSampling:
-    """What copies a tensor: its first axis as it is."""
-    size = dims[0] if dims else 1
-    rows = np.arange(size)[:, None]
-    return AxisSampling(0, size, rows, np.ones((size, 1)), None)
-
-
-def _table(array: Array, name: str) -> Value:
-    """A constant of the plan."""
-    data = np.ascontiguousarray(array, np.int32 if array.dtype.kind == "i" else np.float32)
-    return Value(name, TensorType.of(data))
+    return sample_launches(x, y, op.samplings(x.dims, node.input_types), ctx)
 
 
 # Of a scale: a tensor has fewer elements.

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from clrt.ir.graph import Graph
-from clrt.ops.vision import resize
+from clrt.ops.vision import sampling_launches
 from clrt.plan.alike import do_alike
 from clrt.plan.plan import Plan
 from clrt.plan.specialise import specialise
@@ -73,13 +73,13 @@ def test_a_template_that_lost_a_trace_is_not_used(monkeypatch: pytest.MonkeyPatc
     sound = Templates(1 << 30)
     # A table of the size is made by NumPy, so that a template holds for this size alone.
     assert [give(sound, n) for n in (5, 6, 7, 6, 7)] == [False, True, True, True, True]
-    real = resize._table
+    real = sampling_launches._table
     calls = []
 
     def table(array: np.ndarray, name: str) -> object:
         calls.append(name)
         return real(array + len(calls), name)  # as if it were made of something that was lost
 
-    monkeypatch.setattr(resize, "_table", table)
+    monkeypatch.setattr(sampling_launches, "_table", table)
     unsound = Templates(1 << 30)
     assert not any(give(unsound, n) for n in (5, 6, 7, 6, 7))

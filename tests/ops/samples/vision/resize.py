@@ -25,6 +25,14 @@ def resize_samples(cls: type[Resize]) -> Iterator[Sample]:
         for place in ("align_corners", "asymmetric", "pytorch_half_pixel"):
             op = cls(mode=mode, axes=(2, 3), coordinate_transformation_mode=place)
             yield Sample(op, (x, None, None, sizes))
+    for shape, factors in (
+        ((3, 300), (2, 1)),
+        ((9,), (1.5,)),
+        ((1, 2, 3, 2, 5), (1, 1, 2, 2, 1.5)),
+    ):
+        for mode in modes:
+            wide = rng.standard_normal(shape).astype(np.float32)
+            yield Sample(cls(mode=mode), (wide, None, np.array(factors, np.float32)))
     for mode in ("linear", "cubic"):
         yield Sample(cls(mode=mode, antialias=True), (x, None, shrunk))
         yield Sample(cls(mode=mode, exclude_outside=True), (x, None, grown))

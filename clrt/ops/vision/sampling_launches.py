@@ -1,0 +1,142 @@
+"""Launches that sample axes of a tensor by tables: those of Resize."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from clrt.ir.code import Code, Define
+from clrt.ir.dtypes import DType
+from clrt.ir.graph import Value
+from clrt.ir.op import Array, TensorType
+from clrt.kernels.spec import (
+    Buffer,
+    KernelSpec,
+    Launch,
+    by_rows,
+    ceil_div,
+    launch,
+    pieces_per_group,
+)
+from clrt.kernels.variant import Lowering
+from clrt.ops.vision.sampling import AxisSampling
+
+# Elements to a work-item of a CPU, and, where each has memory of its own, work-items to a core.
+_SHARE = 16384
+_ITEMS = 8
+
+
+def sample_launches(
+    x: Value, y: Value, samplings: Sequence[AxisSampling], ctx: Lowering
+) -> list[Launch]:
+    """One launch for each axis; on CPUs one for the last two, where the last is one of them.
+
+    Args:
+        samplings: In the best order; none where y is x.
+    """
+    rank, dims = len(x.dims), list(x.dims)
+    samplings = samplings or [same_axis(0, *x.dims[:1])]
+    copies = all(s.is_copy for s in samplings)
+    planes = []
+    if ctx.caps.is_cpu and any(s.axis == rank - 1 for s in samplings):
+        planes = [s for s in samplings if s.axis >= rank - 2]
+    steps = [[s] for s in samplings if s not in planes] + [planes] * bool(planes)
+    launches: list[Launch] = []
+    source: Buffer = x
+    dtype = x.dtype
+    for step in steps:
+        before = tuple(dims)
+        for sampling in step:
+            dims[sampling.axis] = len(sampling.indices)
+        last = step is steps[-1]
+        kept = y.dtype if last or copies else DType.FLOAT32
+        target = y if last else ctx.scratch(prod(dims), kept)
+        rounded = Code("(v)") if kept.is_float else Code("convert_{}_sat_rte(v)").fill(kept.cl)
+        macros: dict[str, Define] = dict(DATA_T=dtype.cl, STORAGE=dtype.storage)
+        macros |= {"OUT_T": kept.cl, "OUT_STORAGE": kept.storage, "ROUND(v)": rounded}
+        if copies:
+            macros = dict(DATA_T=dtype.cl_bits)
+        macros |= dict(COPY=int(copies), CPU=int(ctx.caps.is_cpu))
+        sample = _sample_planes if step is planes else _sample_axis
+        launches.append(sample(source, target, before, step, macros, ctx))
+        source, dtype = target, kept
+    return launches
+
+
+def same_axis(axis: int, size: int = 1) -> AxisSampling:
+    """What copies an axis as it is."""
+    return AxisSampling(axis, size, np.arange(size)[:, None], np.ones((size, 1)), None)
+
+
+def _sample_axis(
+    x: Buffer,
+    y: Buffer,
+    dims: Sequence[int],
+    step: Sequence[AxisSampling],
+    macros: dict[str, Define],
+    ctx: Lowering,
+) -> Launch:
+    """One axis of x, which has the sizes `dims`."""
+    (sampling,) = step
+    outputs, taps = sampling.indices.shape
+    inner, outer = prod(dims[sampling.axis + 1 :]), prod(dims[: sampling.axis])
+    args: dict[str, Any] = dict(size=sampling.size, outputs=outputs, inner=inner)
+    args |= by_rows("y", y, inner) | by_rows("x", x, inner)
+    args |= dict(rows=outer * outputs, indices=_table(sampling.indices, "indices"))
+    copies = macros["COPY"]
+    if not copies:
+        args |= dict(weights=_table(sampling.weights, "weights"), taps=taps)
+        if sampling.values is not None:
+            args["values"] = _table(sampling.values, "values")
+    extrapolate = int(sampling.values is not None)
+    entry = "resize_copy" if copies else "resize"
+    kernel = KernelSpec.of("vision/resize.cl", entry, EXTRAPOLATE=extrapolate, **macros)
+    grid: tuple[int, ...] = (outputs * inner, outer)
+    local, args["share"] = None, 1
+    if ctx.caps.is_cpu:
+        args["share"] = pieces_per_group(outer * outputs * inner, _SHARE, ctx.caps)
+        grid, local = (ceil_div(outer * outputs * inner, args["share"]),), (1,)
+    return launch(kernel, grid, local, 2 * outer * outputs * inner * taps, **args)
+
+
+def _sample_planes(
+    x: Buffer,
+    y: Buffer,
+    dims: Sequence[int],
+    step: Sequence[AxisSampling],
+    macros: dict[str, Define],
+    ctx: Lowering,
+) -> Launch:
+    """The last two axes of x, which has the sizes `dims`."""
+    rank = len(dims)
+    axes = {s.axis: s for s in step}
+    size, width = dims[-2] if rank > 1 else 1, dims[-1]
+    down, across = axes.get(rank - 2, same_axis(rank - 2, size)), axes[rank - 1]
+    outputs_down, outputs = len(down.indices), len(across.indices)
+    rows = prod(dims[:-2]) * outputs_down
+    height = ceil_div(rows, ctx.caps.compute_units * _ITEMS)
+    args: dict[str, Any] = dict(x=x, y=y, rows=rows, height=height, size=size, width=width)
+    args |= dict(outputs_down=outputs_down, outputs=outputs)
+    args |= dict(down=_table(down.indices, "down"), across=_table(across.indices.T, "across"))
+    groups = ceil_div(rows, height)
+    if not macros["COPY"]:
+        args["lines"] = ctx.scratch(groups * width)
+        for name, sampling in (("down", down), ("across", across)):
+            of_axis = sampling.weights if sampling is down else sampling.weights.T
+            args[f"{name}_weights"] = _table(of_axis, "weights")
+            args[f"{name}_taps"] = sampling.indices.shape[1]
+            values = np.zeros(len(sampling.indices)) if sampling.values is None else sampling.values
+            args[f"{name}_values"] = _table(values, "values")
+    entry = "resize_planes_copy" if macros["COPY"] else "resize_planes"
+    kernel = KernelSpec.of("vision/resize.cl", entry, EXTRAPOLATE=0, **macros)
+    taps = down.indices.shape[1] * width + across.indices.shape[1] * outputs
+    return launch(kernel, (groups,), (1,), 2 * rows * taps, **args)
+
+
+def _table(array: Array, name: str) -> Value:
+    """A constant of the plan."""
+    data = np.ascontiguousarray(array, np.int32 if array.dtype.kind == "i" else np.float32)
+    return Value(name, TensorType.of(data))
