@@ -26,6 +26,7 @@ static inline IDX_T source(IDX_T i, const IDX_T n) {
 #endif
 }
 
+#if !CPU
 __kernel void pad_mirror(IN(DATA_T, x), OUT(DATA_T, y), PLACES, AXES(k), AXES(s), AXES(b)) {
   EACH_PLACE {
     const IDX_T from = source(i0 - b0, k0) * s0 + source(i1 - b1, k1) * s1 +
@@ -34,3 +35,51 @@ __kernel void pad_mirror(IN(DATA_T, x), OUT(DATA_T, y), PLACES, AXES(k), AXES(s)
     AT(y)[CONTIGUOUS] = AT(x)[from];
   }
 }
+
+#else
+// Places of a row from `begin` on, outside x along axis 5 or not, of `inner` elements each.
+static inline void mirror_places(__global DATA_T *to, __global const DATA_T *from, IDX_T begin,
+                                 const IDX_T end, const IDX_T lead, const IDX_T size,
+                                 const IDX_T inner) {
+  for (; begin < end; ++begin) {
+    const IDX_T at = source(begin - lead, size) * inner;
+    for (IDX_T i = 0; i < inner; ++i) to[begin * inner + i] = from[at + i];
+  }
+}
+
+// Places along axis 5 have `inner` elements each. A work-item has `height` rows, through d0 to d4, and
+// of each up to `width` places.
+__kernel SINGLE_ITEM
+void pad_mirror_rows(IN(DATA_T, x), OUT(DATA_T, y), AXES(d), AXES(k), AXES(s), AXES(b),
+                     const IDX_T inner, const IDX_T height, const IDX_T width) {
+  const IDX_T dims[5] = {d0, d1, d2, d3, d4}, sizes[5] = {k0, k1, k2, k3, k4};
+  const IDX_T steps[5] = {s0, s1, s2, s3, s4}, leads[5] = {b0, b1, b2, b3, b4};
+  const IDX_T parts = (d5 + width - 1) / width, block = (IDX_T)get_group_id(0) / parts;
+  const IDX_T begin = ((IDX_T)get_group_id(0) - block * parts) * width;
+  const IDX_T end = min(begin + width, d5), first = block * height;
+  const IDX_T inside = clamp(b5, begin, end), outside = clamp(b5 + k5, inside, end);
+  IDX_T at[5], from[5], rest = first;
+  __global const DATA_T *row_of_x = AT(x);
+  for (int axis = 4; axis >= 0; --axis) {
+    at[axis] = rest - rest / dims[axis] * dims[axis];
+    rest /= dims[axis];
+    from[axis] = source(at[axis] - leads[axis], sizes[axis]) * steps[axis];
+    row_of_x += from[axis];
+  }
+  const IDX_T last = min(first + height, d0 * d1 * d2 * d3 * d4);
+  for (IDX_T row = first; row < last; ++row) {
+    __global DATA_T *const to = AT(y) + row * d5 * inner;
+    mirror_places(to, row_of_x, begin, inside, b5, k5, inner);
+    __global const DATA_T *const own = row_of_x - b5 * inner;
+    for (IDX_T i = inside * inner; i < outside * inner; ++i) to[i] = own[i];
+    mirror_places(to, row_of_x, outside, end, b5, k5, inner);
+    for (int axis = 4; axis >= 0; --axis) {
+      row_of_x -= from[axis];
+      at[axis] = at[axis] + 1 < dims[axis] ? at[axis] + 1 : 0;
+      from[axis] = source(at[axis] - leads[axis], sizes[axis]) * steps[axis];
+      row_of_x += from[axis];
+      if (at[axis]) break;
+    }
+  }
+}
+#endif

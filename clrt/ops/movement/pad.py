@@ -9,11 +9,18 @@ from typing import ClassVar, Literal, TypeAlias
 import numpy as np
 
 from clrt.errors import ShapeError, UnsupportedError, counted
+from clrt.ir.code import Define
 from clrt.ir.dims import Dim
-from clrt.ir.graph import Node
+from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, TensorType
-from clrt.kernels.spec import BufferArg, KernelSpec, Launch
-from clrt.kernels.strided import axes, contiguous_strides, copy_launches, launch_places
+from clrt.kernels.spec import BufferArg, KernelSpec, Launch, ceil_div, clamp, launch, numbered
+from clrt.kernels.strided import (
+    axes,
+    contiguous_strides,
+    copy_launches,
+    launch_places,
+    pad_rank,
+)
 from clrt.kernels.variant import Lowering, Variant
 from clrt.ops.base import Accuracy, Op, Types
 from clrt.ops.checks import checked_sizes, need, normalize_axis
@@ -31,6 +38,7 @@ from clrt.ops.registry import register
 
 Mode: TypeAlias = Literal["constant", "reflect", "edge", "wrap"]
 MODES: dict[Mode, int] = {"constant": 0, "reflect": 1, "edge": 2, "wrap": 3}
+_ITEM_ELEMS = 8192  # of a work-item of a CPU
 
 
 def _emit(node: Node, ctx: Lowering) -> list[Launch]:
@@ -49,7 +57,8 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
     lead = [max(b, 0) for b in begins]
     source = BufferArg(x, sum(c * s for c, s in zip(crop, strides, strict=True)))
     if node.op.mode != "constant":
-        return [_mirror(source, node, kept, strides, lead, ctx)]
+        padded = [axis for axis, pads in enumerate(zip(begins, ends, strict=True)) if any(pads)]
+        return [_mirror(source, node, kept, strides, lead[: max(padded, default=0) + 1], ctx)]
     launches = [] if kept == list(y.dims) else [_border(node, elems)]
     if all(k > 0 for k in kept):
         own = contiguous_strides(y.dims)
@@ -77,15 +86,39 @@ def _mirror(
     lead: Sequence[int],
     ctx: Lowering,
 ) -> Launch:
+    """The launch of the modes that repeat elements of x; `lead` ends with the last padded axis."""
     y = node.output
     assert isinstance(node.op, Pad)
     if any(k <= 0 for k in kept):
         raise UnsupportedError(f"{node} has nothing to mirror.")
-    steps = axes("k", kept, 1) | axes("s", strides, 0) | axes("b", lead, 0)
-    kernel = KernelSpec.of(
-        "movement/pad.cl", "pad_mirror", DATA_T=y.dtype.cl_bits, MODE=MODES[node.op.mode]
-    )
+    mode: dict[str, Define] = {"DATA_T": y.dtype.cl_bits, "MODE": MODES[node.op.mode]}
+    if ctx.caps.is_cpu:
+        return _mirror_rows(source, y, kept, strides, lead, mode)
+    full_lead = (*lead, *[0] * (len(kept) - len(lead)))
+    steps = axes("k", kept, 1) | axes("s", strides, 0) | axes("b", full_lead, 0)
+    kernel = KernelSpec.of("movement/pad.cl", "pad_mirror", **mode)
     return launch_places(kernel, y.dims, ctx.caps, x=source, y=y, **steps)
+
+
+def _mirror_rows(
+    source: BufferArg,
+    y: Value,
+    kept: Sequence[int],
+    strides: Sequence[int],
+    lead: Sequence[int],
+    mode: dict[str, Define],
+) -> Launch:
+    """Rows along the last axis of `lead`; the axes behind it are whole."""
+    rank = len(lead)
+    inner = count(y.dims[rank:])
+    d = pad_rank(y.dims[:rank], 1)
+    width = clamp(d[5], 1, ceil_div(_ITEM_ELEMS, inner))
+    height = clamp(count(d[:5]), 1, ceil_div(_ITEM_ELEMS, width * inner))
+    size = (ceil_div(d[5], width) * ceil_div(count(d[:5]), height),)
+    steps = axes("k", kept[:rank], 1) | axes("s", strides[:rank], 0) | axes("b", lead, 0)
+    steps |= numbered("d", d) | {"inner": inner, "height": height, "width": width}
+    kernel = KernelSpec.of("movement/pad.cl", "pad_mirror_rows", CPU=1, **mode)
+    return launch(kernel, size, (1,), x=source, y=y, **steps)
 
 
 @register
