@@ -55,14 +55,30 @@
 #else
 #define PARAMETER (x2 * s_outer + BLOCK(x1) * s_n + x0 * s_inner)
 #endif
-// A work-item goes through ELEMS places of the first dimension, which compilers vectorise.
-#define FOR_EACH_PLACE                                                              \
+// A work-item goes through ELEMS places of the first dimension, which compilers vectorise: ONE(i) for the
+// i-th, which is element row + i, after PARAMETERS, once where they are the same for all of them.
+#define EACH_PLACE(PARAMETERS, ONE)                                                 \
   const IDX_T size = UNIFORM || LAST ? n : inner;                                   \
   const IDX_T x1 = get_global_id(1), x2 = get_global_id(2);                         \
   const IDX_T start = get_global_id(0) * ELEMS;                                     \
-  const IDX_T end = start + ELEMS < size ? start + ELEMS : size;                    \
-  const IDX_T row = (UNIFORM || LAST ? x1 : x2 * n + x1) * size;                    \
-  for (IDX_T x0 = start; x0 < end; ++x0)
+  const IDX_T places = min(ELEMS, size - start);                                    \
+  const IDX_T row = (UNIFORM || LAST ? x1 : x2 * n + x1) * size + start;            \
+  if (places <= 0) return;                                                          \
+  if (UNIFORM || (ELEMS > 1 && !LAST && s_inner == 0)) {                            \
+    PARAMETERS(UNIFORM ? 0 : x2 * s_outer + BLOCK(x1) * s_n)                        \
+    for (IDX_T i = 0; i < places; ++i) { ONE(i); }                                  \
+  } else {                                                                          \
+    for (IDX_T i = 0; i < places; ++i) {                                            \
+      const IDX_T x0 = start + i;                                                   \
+      PARAMETERS(PARAMETER)                                                         \
+      ONE(i);                                                                       \
+    }                                                                               \
+  }
+#if ELEMS > 1
+#define ITEM SINGLE_ITEM
+#else
+#define ITEM
+#endif
 
 // Four bits to an element, two to a byte, the first one low: constants that are kept packed.
 #define load_uint4_pairs(p, i) ((int)((p)[(i) >> 1] >> (((i) & 1) << 2)) & 15)
@@ -80,7 +96,12 @@ static inline float rounded_bfloat16(const float v) {
 }
 
 #if SCALED && defined(QUOTIENT)
-static inline OUT_VALUE_T quantized(const float quotient, const float zero) {
+#if TO_FLOAT
+#define WHOLE_T float
+#else
+#define WHOLE_T int
+#endif
+static inline WHOLE_T quantized(const float quotient, const float zero) {
   float v = CAT(rounded_, QUOTIENT)(quotient);
 #if !TO_FLOAT
   // Far past all bounds, but where adding 1.5 * 2^23 rounds to the nearest integer, ties to even:
@@ -90,10 +111,10 @@ static inline OUT_VALUE_T quantized(const float quotient, const float zero) {
   v = ((v + 12582912.0f) - 12582912.0f) + zero;
   v = v > LOW ? v : LOW;
   v = v < HIGH ? v : HIGH;
-#elif SATURATE
-  v = saturated(v, HIGH);
+  return (int)v;
+#else
+  return SATURATE ? saturated(v, HIGH) : v;
 #endif
-  return (OUT_VALUE_T)v;
 }
 
 #if CENTERED
@@ -101,18 +122,16 @@ static inline OUT_VALUE_T quantized(const float quotient, const float zero) {
 #else
 #define ZERO_AT(p) 0.0f
 #endif
-__kernel void quantize_linear(OUT(OUT_T, y), IN(DATA_T, x) SCALE_INPUT ZERO_INPUT, WALK) {
-#if UNIFORM
-  const float scale_value = (float)LOAD_AS(SCALE, AT(scale), 0), zero_value = ZERO_AT(0);
-#endif
-  FOR_EACH_PLACE {
-#if !UNIFORM
-    const IDX_T p = PARAMETER;
-    const float scale_value = (float)LOAD_AS(SCALE, AT(scale), p), zero_value = ZERO_AT(p);
-#endif
-    const float quotient = (float)LOAD_AS(DATA, AT(x), row + x0) / scale_value;
-    STORE_AS(STORED, AT(y), row + x0, quantized(quotient, zero_value));
-  }
+#define PARAMETERS(p) \
+  const float scale_value = (float)LOAD_AS(SCALE, AT(scale), p), zero_value = ZERO_AT(p);
+#define ONE(i) \
+  results[i] = quantized((float)LOAD_AS(DATA, AT(x), row + i) / scale_value, zero_value)
+__kernel ITEM
+void quantize_linear(OUT(OUT_T, y), IN(DATA_T, x) SCALE_INPUT ZERO_INPUT, WALK) {
+  // Bytes might lie where x does, for all that compilers know, and then Intel's vectorises nothing.
+  WHOLE_T results[ELEMS];
+  EACH_PLACE(PARAMETERS, ONE)
+  for (IDX_T i = 0; i < places; ++i) STORE_AS(STORED, AT(y), row + i, (OUT_VALUE_T)results[i]);
 }
 #endif
 
@@ -129,19 +148,14 @@ __kernel void quantize_linear(OUT(OUT_T, y), IN(DATA_T, x) SCALE_INPUT ZERO_INPU
 #define SCALE_AT(p) 1.0f
 #define RESULT(v) (v)
 #endif
-__kernel void dequantize_linear(OUT(OUT_T, y), IN(DATA_T, x) SCALE_INPUT ZERO_INPUT, WALK) {
-#if UNIFORM
-  const float scale_value = SCALE_AT(0);
-  const VALUE_T zero_value = ZERO_AT(0);
-#endif
-  FOR_EACH_PLACE {
-#if !UNIFORM
-    const IDX_T p = PARAMETER;
-    const float scale_value = SCALE_AT(p);
-    const VALUE_T zero_value = ZERO_AT(p);
-#endif
-    const VALUE_T v = (VALUE_T)LOAD_AS(DATA, AT(x), row + x0) - zero_value;
-    STORE_AS(STORED, AT(y), row + x0, (OUT_VALUE_T)RESULT(v));
-  }
+#define PARAMETERS(p)                    \
+  const float scale_value = SCALE_AT(p); \
+  const VALUE_T zero_value = ZERO_AT(p);
+#define ONE(i)                                                            \
+  const VALUE_T v = (VALUE_T)LOAD_AS(DATA, AT(x), row + i) - zero_value;  \
+  STORE_AS(STORED, AT(y), row + i, (OUT_VALUE_T)RESULT(v))
+__kernel ITEM
+void dequantize_linear(OUT(OUT_T, y), IN(DATA_T, x) SCALE_INPUT ZERO_INPUT, WALK) {
+  EACH_PLACE(PARAMETERS, ONE)
 }
 #endif
