@@ -1,10 +1,12 @@
-// Trilu: keeps x on one side of the k-th diagonal. Work-item (column, row, matrix).
+// Trilu: keeps x on one side of the k-th diagonal. Work-item (column, row, matrix); on CPUs `height`
+// rows of all matrices.
 #include "common/base.clh"
 #ifndef DATA_T
 #define DATA_T uint
 #define UPPER 1
 #endif
 
+#if !CPU
 __kernel void trilu(IN(DATA_T, x), OUT(DATA_T, y), const IDX_T rows, const IDX_T columns,
                     const IDX_T k) {
   const IDX_T column = get_global_id(0);
@@ -14,3 +16,20 @@ __kernel void trilu(IN(DATA_T, x), OUT(DATA_T, y), const IDX_T rows, const IDX_T
   const int keep = UPPER ? column - row >= k : column - row <= k;
   AT(y)[at] = keep ? AT(x)[at] : (DATA_T)0;
 }
+
+#else
+__kernel SINGLE_ITEM
+void trilu_rows(IN(DATA_T, x), OUT(DATA_T, y), const IDX_T rows, const IDX_T columns, const IDX_T k,
+                const IDX_T all, const IDX_T height) {
+  const IDX_T begin = get_group_id(0) * height, end = min(begin + height, all);
+  IDX_T row = begin - begin / rows * rows;
+  for (IDX_T r = begin; r < end; ++r, row = row + 1 < rows ? row + 1 : 0) {
+    // Where what is kept begins, or ends.
+    const IDX_T edge = clamp(row + k + (UPPER ? 0 : 1), 0, columns);
+    __global const DATA_T *const from = AT(x) + r * columns;
+    __global DATA_T *const to = AT(y) + r * columns;
+    for (IDX_T i = UPPER ? 0 : edge; i < (UPPER ? edge : columns); ++i) to[i] = 0;
+    for (IDX_T i = UPPER ? edge : 0; i < (UPPER ? columns : edge); ++i) to[i] = from[i];
+  }
+}
+#endif

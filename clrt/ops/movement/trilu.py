@@ -7,14 +7,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from clrt.errors import ShapeError
+from clrt.ir.code import Define
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
-from clrt.kernels.spec import KernelSpec, Launch, launch
+from clrt.kernels.spec import KernelSpec, Launch, ceil_div, clamp, launch
 from clrt.kernels.variant import Lowering, Variant
 from clrt.ops.base import Accuracy, Op, Types
 from clrt.ops.checks import need
 from clrt.ops.movement.movement import count, host_ints
 from clrt.ops.registry import register
+
+_ITEM_ELEMS = 8192  # of a work-item of a CPU
 
 
 def _emit(node: Node, ctx: Lowering) -> list[Launch]:
@@ -25,11 +28,16 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
     k = (host_ints(node, 1) or (0,))[0]
     rows, columns = y.dims[-2:]
     k = max(-rows, min(k, columns))
-    kernel = KernelSpec.of(
-        "movement/trilu.cl", "trilu", DATA_T=x.dtype.cl_bits, UPPER=int(bool(node.op.upper))
-    )
-    size = (columns, rows, count(y.dims[:-2]))
-    return [launch(kernel, size, x=x, y=y, rows=rows, columns=columns, k=k)]
+    sizes = dict(rows=rows, columns=columns, k=k)
+    macros: dict[str, Define] = dict(DATA_T=x.dtype.cl_bits, UPPER=int(bool(node.op.upper)))
+    if ctx.caps.is_cpu:
+        every = count(y.dims[:-1])
+        height = clamp(every, 1, ceil_div(_ITEM_ELEMS, columns))
+        kernel = KernelSpec.of("movement/trilu.cl", "trilu_rows", CPU=1, **macros)
+        sizes |= {"all": every, "height": height}
+        return [launch(kernel, (ceil_div(every, height),), (1,), x=x, y=y, **sizes)]
+    kernel = KernelSpec.of("movement/trilu.cl", "trilu", **macros)
+    return [launch(kernel, (columns, rows, count(y.dims[:-2])), x=x, y=y, **sizes)]
 
 
 @register
