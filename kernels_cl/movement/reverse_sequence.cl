@@ -1,5 +1,5 @@
 // ReverseSequence: time t of batch b comes from lens[b] - 1 - t while t < lens[b].
-// Work-item (element of the rest, t, b).
+// Work-item (element of the rest, t, b); on CPUs (block of `height` times, b).
 #include "common/base.clh"
 #include "common/index.clh"
 #ifndef DATA_T
@@ -7,6 +7,7 @@
 #define INDEX_T long
 #endif
 
+#if !CPU
 __kernel void reverse_sequence(IN(DATA_T, x), IN(INDEX_T, lens), OUT(DATA_T, y), OUT(long, status),
                                const IDX_T inner, const IDX_T time, const IDX_T batch,
                                const IDX_T time_step, const IDX_T batch_step) {
@@ -19,3 +20,19 @@ __kernel void reverse_sequence(IN(DATA_T, x), IN(INDEX_T, lens), OUT(DATA_T, y),
   const IDX_T base = b * batch_step + r;
   AT(y)[base + t * time_step] = AT(x)[base + from * time_step];
 }
+
+#else
+__kernel SINGLE_ITEM
+void reverse_sequence_rows(IN(DATA_T, x), IN(INDEX_T, lens), OUT(DATA_T, y), OUT(long, status),
+                           const IDX_T inner, const IDX_T time, const IDX_T batch,
+                           const IDX_T time_step, const IDX_T batch_step, const IDX_T height) {
+  const IDX_T b = get_group_id(1), begin = get_group_id(0) * height;
+  const IDX_T end = min(begin + height, time), base = b * batch_step;
+  const IDX_T length = clrt_length((long)AT(lens)[b], time, AT(status));
+  for (IDX_T t = begin; t < end; ++t) {
+    __global const DATA_T *const from = AT(x) + base + (t < length ? length - 1 - t : t) * time_step;
+    __global DATA_T *const to = AT(y) + base + t * time_step;
+    for (IDX_T i = 0; i < inner; ++i) to[i] = from[i];
+  }
+}
+#endif

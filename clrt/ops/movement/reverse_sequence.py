@@ -9,7 +9,7 @@ import numpy as np
 from clrt.errors import ShapeError
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
-from clrt.kernels.spec import KernelSpec, Launch, launch
+from clrt.kernels.spec import KernelSpec, Launch, ceil_div, clamp, launch
 from clrt.kernels.strided import contiguous_strides
 from clrt.kernels.variant import Lowering, Variant
 from clrt.ops.base import Accuracy, Op, Types
@@ -17,6 +17,9 @@ from clrt.ops.checks import need
 from clrt.ops.movement.movement import count, index_t
 from clrt.ops.ranges import check_lengths, length_status
 from clrt.ops.registry import register
+
+_SOURCE = "movement/reverse_sequence.cl"
+_ITEM_ELEMS = 8192  # of a work-item of a CPU
 
 
 def _emit(node: Node, ctx: Lowering) -> list[Launch]:
@@ -28,16 +31,17 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
     batch, time = x.dims[op.batch_axis], x.dims[op.time_axis]
     strides = contiguous_strides(x.dims)
     inner = count(x.dims[2:])
-    kernel = KernelSpec.of(
-        "movement/reverse_sequence.cl",
-        "reverse_sequence",
-        DATA_T=x.dtype.cl_bits,
-        INDEX_T=index_t(lens),
-    )
+    macros = dict(DATA_T=x.dtype.cl_bits, INDEX_T=index_t(lens))
     status = length_status(node, 1, time, "a length")
     tensors = dict(x=x, lens=lens, y=y, status=status)
     steps = dict(time_step=strides[op.time_axis], batch_step=strides[op.batch_axis])
     sizes = dict(inner=inner, time=time, batch=batch)
+    if ctx.caps.is_cpu:
+        height = clamp(time, 1, ceil_div(_ITEM_ELEMS, inner))
+        kernel = KernelSpec.of(_SOURCE, "reverse_sequence_rows", CPU=1, **macros)
+        groups = (ceil_div(time, height), batch)
+        return [launch(kernel, groups, (1, 1), **tensors, **sizes, **steps, height=height)]
+    kernel = KernelSpec.of(_SOURCE, "reverse_sequence", **macros)
     return [launch(kernel, (inner, time, batch), **tensors, **sizes, **steps)]
 
 
