@@ -1,6 +1,7 @@
 // Adds columns up to images: [images * channels][K][positions] to [images * channels, o0, o1, o2],
 // where each place in the window (K of them) of each position has an element of the image.
-// Work-item (column, row, plane) gathers what falls on one element.
+// Work-item (column, row, plane) gathers what falls on one element; on CPUs a work-item has `height`
+// rows of all planes, and of each up to PIECE elements in hand, to which it adds pieces of columns.
 #include "common/base.clh"
 #include "common/axes.clh"
 #include "common/bias.clh"
@@ -17,11 +18,12 @@ static inline IDX_T position(const IDX_T from, const IDX_T stride, const IDX_T c
   return p * stride == from && p < count ? p : -1;
 }
 
+#define WINDOWS THREE(o), THREE(p), THREE(w), THREE(st), THREE(dl), THREE(b)
 // o: sizes of the image; p: numbers of positions; w: window; st: strides; dl: dilations; b: padding
 // before.
+#if !CPU
 __kernel void col2im(OUT(DATA_T, y), IN(DATA_T, x) BIAS_INPUT, const IDX_T planes,
-                     const IDX_T channels, THREE(o), THREE(p), THREE(w), THREE(st), THREE(dl),
-                     THREE(b)) {
+                     const IDX_T channels, WINDOWS) {
   const IDX_T i2 = get_global_id(0), row = get_global_id(1), plane = get_global_id(2);
   if (i2 >= o2) return;
   const IDX_T i0 = row / o1;
@@ -45,3 +47,45 @@ __kernel void col2im(OUT(DATA_T, y), IN(DATA_T, x) BIAS_INPUT, const IDX_T plane
   }
   STORE(AT(y), (plane * o0 * o1 + row) * o2 + i2, sum);
 }
+
+#else
+#define PIECE 256
+// How many positions lie before a place.
+static inline IDX_T positions_before(const IDX_T from, const IDX_T stride) {
+  return from <= 0 ? 0 : stride == 1 ? from : (from - 1) / stride + 1;
+}
+
+__kernel SINGLE_ITEM
+void col2im_rows(OUT(DATA_T, y), IN(DATA_T, x) BIAS_INPUT, const IDX_T planes,
+                 const IDX_T channels, const IDX_T height, WINDOWS) {
+  const IDX_T begin = (IDX_T)get_group_id(0) * height, end = min(begin + height, planes * o0 * o1);
+  for (IDX_T row = begin; row < end; ++row) {
+    // No %, which LLVM would merge with / by a `freeze` that Oclgrind cannot run.
+    const IDX_T upper = row / o1, plane = upper / o0, image = plane / channels;
+    const IDX_T i0 = upper - plane * o0, i1 = row - upper * o1;
+    const VALUE_T bias_value = BIAS_OF(plane - image * channels);
+    for (IDX_T i2 = 0; i2 < o2; i2 += PIECE) {
+      const IDX_T n = min(PIECE, o2 - i2);
+      VALUE_T sums[PIECE];
+      for (IDX_T i = 0; i < n; ++i) sums[i] = bias_value;
+      for (IDX_T k0 = 0; k0 < w0; ++k0) {
+        const IDX_T q0 = position(i0 + b0 - k0 * dl0, st0, p0);
+        for (IDX_T k1 = 0; k1 < w1 && q0 >= 0; ++k1) {
+          const IDX_T q1 = position(i1 + b1 - k1 * dl1, st1, p1);
+          for (IDX_T k2 = 0; k2 < w2 && q1 >= 0; ++k2) {
+            const IDX_T column = (plane * w0 + k0) * w1 * w2 + k1 * w2 + k2;
+            const IDX_T from = ((column * p0 + q0) * p1 + q1) * p2, shift = k2 * dl2 - b2 - i2;
+            const IDX_T first = positions_before(-shift, st2);
+            const IDX_T last = min(p2, positions_before(n - shift, st2));
+            if (st2 == 1)
+              for (IDX_T q = first; q < last; ++q) sums[q + shift] += LOAD(AT(x), from + q);
+            else
+              for (IDX_T q = first; q < last; ++q) sums[q * st2 + shift] += LOAD(AT(x), from + q);
+          }
+        }
+      }
+      for (IDX_T i = 0; i < n; ++i) STORE(AT(y), row * o2 + i2 + i, sums[i]);
+    }
+  }
+}
+#endif

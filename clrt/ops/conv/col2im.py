@@ -11,12 +11,21 @@ import numpy as np
 
 from clrt.device.caps import DeviceCaps
 from clrt.errors import ShapeError, counted
+from clrt.ir.code import Define
 from clrt.ir.dim_operations import floordiv
 from clrt.ir.dims import product
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, TensorType
-from clrt.kernels.spec import BufferArg, KernelSpec, Launch, launch, optional
+from clrt.kernels.spec import (
+    BufferArg,
+    KernelSpec,
+    Launch,
+    ceil_div,
+    launch,
+    optional,
+    pieces_per_group,
+)
 from clrt.kernels.strided import axes
 from clrt.kernels.variant import Lowering, Variant
 from clrt.ops.base import Op, Types
@@ -26,6 +35,7 @@ from clrt.ops.registry import register
 from clrt.ops.vision.pooling import check_windows
 
 MAX_AXES = 3
+_ITEM_ELEMS = 16384  # of a work-item of a CPU, each read
 
 
 @dataclass(frozen=True)
@@ -65,17 +75,12 @@ def add_up_launch(
     dtype: DType,
     planes: int,
     channels: int,
+    ctx: Lowering,
     bias: Value | None = None,
 ) -> Launch:
     """The launch that adds columns `[planes, K, positions]` up to images `[planes, image]`."""
-    kernel = KernelSpec.of(
-        "conv/col2im.cl",
-        "col2im",
-        DATA_T=dtype.cl,
-        VALUE_T=dtype.compute,
-        STORAGE=dtype.storage,
-        BIAS=int(bias is not None),
-    )
+    macros: dict[str, Define] = dict(DATA_T=dtype.cl, VALUE_T=dtype.compute, STORAGE=dtype.storage)
+    macros |= dict(BIAS=int(bias is not None), CPU=int(ctx.caps.is_cpu))
     geometry = {
         **axes("o", windows.image, 1, MAX_AXES),
         **axes("p", windows.positions, 1, MAX_AXES),
@@ -84,10 +89,19 @@ def add_up_launch(
         **axes("dl", windows.dilations, 1, MAX_AXES),
         **axes("b", windows.before, 0, MAX_AXES),
     }
-    args = {"y": target, "x": columns, "planes": planes, "channels": channels}
-    size = (windows.image[-1], prod(windows.image[:-1]), planes)
+    tensors = {"y": target, "x": columns, **optional(bias=bias)}
+    geometry |= {"planes": planes, "channels": channels}
     flops = planes * prod(windows.kernel) * prod(windows.positions)
-    return launch(kernel, size, None, flops, **args, **geometry, **optional(bias=bias))
+    rows = prod(windows.image[:-1])
+    if ctx.caps.is_cpu:
+        kernel = KernelSpec.of("conv/col2im.cl", "col2im_rows", **macros)
+        most = ceil_div(_ITEM_ELEMS, windows.image[-1] * prod(windows.kernel))
+        geometry["height"] = height = pieces_per_group(planes * rows, most, ctx.caps)
+        size: tuple[int, ...] = (ceil_div(planes * rows, height),)
+        return launch(kernel, size, (1,), flops, **tensors, **geometry)
+    kernel = KernelSpec.of("conv/col2im.cl", "col2im", **macros)
+    size = (windows.image[-1], rows, planes)
+    return launch(kernel, size, None, flops, **tensors, **geometry)
 
 
 def reject_axes(axes: int, dtype: DType) -> str | None:
@@ -108,7 +122,7 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
         return []
     windows = op.windows(node.input_types)
     planes = y.dims[0] * y.dims[1]
-    return [add_up_launch(BufferArg(y), BufferArg(x), windows, x.dtype, planes, y.dims[1])]
+    return [add_up_launch(BufferArg(y), BufferArg(x), windows, x.dtype, planes, y.dims[1], ctx)]
 
 
 @register

@@ -60,7 +60,14 @@ def _emit(emit: gemm.EmitProduct) -> Emit:
             place = BufferArg(y, first * prod(y.dims[1:]))
             found.append(
                 add_up_launch(
-                    place, BufferArg(target), windows, x.dtype, planes, y.dims[1], node.input(2)
+                    place,
+                    BufferArg(target),
+                    windows,
+                    x.dtype,
+                    planes,
+                    y.dims[1],
+                    ctx,
+                    node.input(2),
                 )
             )
         return found
