@@ -25,9 +25,11 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
     assert isinstance(op, RoiAlign)
     if 0 in y.dims:
         return []
+    cpu = ctx.caps.is_cpu
     kernel = KernelSpec.of(
         "vision/roi_align.cl",
-        "roi_align",
+        "roi_align_bins" if cpu else "roi_align",
+        CPU=int(cpu),
         DATA_T=x.dtype.cl,
         STORAGE=x.dtype.storage,
         INDEX_T=batches.dtype.cl,
@@ -37,7 +39,8 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
     status = length_status(node, 2, x.dims[0] - 1, "an image")
     tensors = dict(y=y, x=x, rois=rois, batches=batches, status=status)
     args = dict(ratio=op.sampling_ratio, scale=op.spatial_scale)
-    return [launch(kernel, region_grid(y), **tensors, **region_sizes(x, y), **args)]
+    size, local = ((op.output_height, y.dims[0]), (1, 1)) if cpu else (region_grid(y), None)
+    return [launch(kernel, size, local, **tensors, **region_sizes(x, y), **args)]
 
 
 # Of regions: as far as pixels are looked for, as in the kernel.

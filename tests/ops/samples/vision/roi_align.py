@@ -25,6 +25,9 @@ def roi_align_samples(cls: type[RoiAlign]) -> Iterator[Sample]:
                 yield Sample(op, (x, rois, batches))
     yield Sample(cls("half_pixel", "avg", 2, 2), (x[:, :, :0], rois, batches))
     yield Sample(cls("half_pixel", "avg", 1, 2), (x.astype("f2"), rois.astype("f2"), batches))
+    many = rng.uniform(-1, 1, (1, 70, 6, 7)).astype(np.float32)
+    for mode in ("avg", "max"):
+        yield Sample(cls("half_pixel", mode, 1, 1, 9), (many, rois[:1], batches[:1]))
     x[0, :, 1, 2:4] = np.nan
     yield Sample(cls("half_pixel", "max", 2, 3, 2), (x, rois, batches))
 
