@@ -1,5 +1,6 @@
 // GridSample: y[n, c, p] is x[n, c] at the place that grid[n, p] names, in [-1, 1] along each axis,
-// last axis first. Work-item (p, n): all channels have the same elements and weights.
+// last axis first. Work-item (p, n): all channels have the same elements and weights; on CPUs (block of
+// BLOCK positions, n), which keeps these.
 //   RANK     2 or 3 axes
 //   TAPS     elements along each axis: 1 nearest, 2 linear, 4 cubic
 //   PADDING  what lies outside: 0 zeros, 1 the edge, 2 the reflection
@@ -14,6 +15,9 @@
 #define TAPS 2
 #define PADDING 0
 #define CORNERS 0
+#endif
+#ifndef BLOCK
+#define BLOCK 64
 #endif
 #define LEAD (RANK == 3 ? TAPS : 1)
 
@@ -67,29 +71,66 @@ static void taps(const float where, const IDX_T size, IDX_T *index, float *weigh
   }
 }
 
-__kernel void grid_sample(OUT(DATA_T, y), IN(DATA_T, x), IN(GRID_T, grid), const IDX_T positions,
-                          const IDX_T channels, const IDX_T s0, const IDX_T s1, const IDX_T s2) {
+#define PARAMS                                                                              \
+  OUT(DATA_T, y), IN(DATA_T, x), IN(GRID_T, grid), const IDX_T positions,                   \
+      const IDX_T channels, const IDX_T s0, const IDX_T s1, const IDX_T s2
+// Declares the elements and weights of position p along each axis.
+#define FIND_TAPS(p)                                                                        \
+  IDX_T i0[TAPS] = {0}, i1[TAPS], i2[TAPS];                                                 \
+  float w0[TAPS] = {1.0f}, w1[TAPS], w2[TAPS];                                              \
+  const IDX_T place = (n * positions + (p)) * RANK;                                         \
+  taps(LOAD_AS(GRID_STORAGE, AT(grid), place), s2, i2, w2);                                 \
+  taps(LOAD_AS(GRID_STORAGE, AT(grid), place + 1), s1, i1, w1);                             \
+  if (RANK == 3) taps(LOAD_AS(GRID_STORAGE, AT(grid), place + RANK - 1), s0, i0, w0);
+#define EACH_TAP                                                                            \
+  for (int a = 0; a < LEAD; ++a)                                                            \
+    for (int b = 0; b < TAPS; ++b)                                                          \
+      for (int d = 0; d < TAPS; ++d)
+#define INSIDE (i0[a] >= 0 && i1[b] >= 0 && i2[d] >= 0)
+#define OFFSET ((i0[a] * s1 + i1[b]) * s2 + i2[d])
+
+#if !CPU
+__kernel void grid_sample(PARAMS) {
   const IDX_T p = get_global_id(0), n = get_global_id(1);
   if (p >= positions) return;
-  IDX_T i0[TAPS], i1[TAPS], i2[TAPS];
-  float w0[TAPS], w1[TAPS], w2[TAPS];
-  const IDX_T place = (n * positions + p) * RANK;
-  taps(LOAD_AS(GRID_STORAGE, AT(grid), place), s2, i2, w2);
-  taps(LOAD_AS(GRID_STORAGE, AT(grid), place + 1), s1, i1, w1);
-#if RANK == 3
-  taps(LOAD_AS(GRID_STORAGE, AT(grid), place + 2), s0, i0, w0);
-#else
-  i0[0] = 0;
-  w0[0] = 1.0f;
-#endif
+  FIND_TAPS(p)
   for (IDX_T c = 0; c < channels; ++c) {
     const IDX_T from = (n * channels + c) * s0 * s1 * s2;
     float sum = 0.0f;
-    for (int a = 0; a < LEAD; ++a)
-      for (int b = 0; b < TAPS; ++b)
-        for (int d = 0; d < TAPS; ++d)
-          if (i0[a] >= 0 && i1[b] >= 0 && i2[d] >= 0)
-            sum += w0[a] * w1[b] * w2[d] * LOAD(AT(x), from + (i0[a] * s1 + i1[b]) * s2 + i2[d]);
+    EACH_TAP if (INSIDE) sum += w0[a] * w1[b] * w2[d] * LOAD(AT(x), from + OFFSET);
     STORE(AT(y), (n * channels + c) * positions + p, sum);
   }
 }
+
+#else
+#define ALL_TAPS (LEAD * TAPS * TAPS)
+__kernel SINGLE_ITEM
+void grid_sample_blocks(PARAMS) {
+  const IDX_T first = get_group_id(0) * BLOCK, n = get_group_id(1), plane = s0 * s1 * s2;
+  const IDX_T count = min(BLOCK, positions - first);
+  IDX_T offsets[ALL_TAPS * BLOCK];
+  float weights[ALL_TAPS * BLOCK];
+  for (IDX_T p = 0; p < count; ++p) {
+    FIND_TAPS(first + p)
+    IDX_T at = p;
+    EACH_TAP {
+      offsets[at] = INSIDE ? OFFSET : -1;
+      weights[at] = w0[a] * w1[b] * w2[d];
+      at += BLOCK;
+    }
+  }
+  for (IDX_T c = 0; c < channels; ++c) {
+    float sums[BLOCK];
+    for (IDX_T p = 0; p < count; ++p) sums[p] = 0.0f;
+    __global const DATA_T *const from = AT(x) + (n * channels + c) * plane;
+    for (int tap = 0; tap < ALL_TAPS && plane > 0; ++tap)
+      for (IDX_T p = 0; p < count; ++p) {
+        const IDX_T offset = offsets[tap * BLOCK + p];
+        const float v = LOAD(from, offset < 0 ? 0 : offset);
+        sums[p] += offset < 0 ? 0.0f : weights[tap * BLOCK + p] * v;
+      }
+    __global DATA_T *const to = AT(y) + (n * channels + c) * positions + first;
+    for (IDX_T p = 0; p < count; ++p) STORE(to, p, sums[p]);
+  }
+}
+#endif

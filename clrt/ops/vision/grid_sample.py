@@ -14,7 +14,7 @@ from clrt.errors import ShapeError
 from clrt.ir.dims import differ
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
-from clrt.kernels.spec import KernelSpec, Launch, launch, numbered
+from clrt.kernels.spec import KernelSpec, Launch, ceil_div, launch, numbered
 from clrt.kernels.variant import Lowering, Variant
 from clrt.ops.base import OnnxNode, Op, Types
 from clrt.ops.checks import need
@@ -35,15 +35,22 @@ def _reject(node: Node, caps: DeviceCaps) -> str | None:
     return None if rank in (2, 3) else f"{rank} spatial axes; the kernel has 2 or 3"
 
 
+# Of the positions that a work-item of a CPU has in hand.
+_MOST_TAPS = 256
+
+
 def _emit(node: Node, ctx: Lowering) -> list[Launch]:
     x, grid, y, op = node.arg(0), node.arg(1), node.output, node.op
     assert isinstance(op, GridSample)
     if 0 in y.dims:
         return []
     rank, positions = len(x.dims) - 2, prod(y.dims[2:])
+    block = _MOST_TAPS // TAPS_OF[op.mode] ** rank if ctx.caps.is_cpu else 1
     kernel = KernelSpec.of(
         "vision/grid_sample.cl",
-        "grid_sample",
+        "grid_sample_blocks" if ctx.caps.is_cpu else "grid_sample",
+        CPU=int(ctx.caps.is_cpu),
+        BLOCK=block,
         DATA_T=x.dtype.cl,
         STORAGE=x.dtype.storage,
         GRID_T=grid.dtype.cl,
@@ -56,8 +63,9 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
     sizes = (1,) * (3 - rank) + x.dims[2:]
     args = dict(y=y, x=x, grid=grid, positions=positions, channels=x.dims[1])
     work = 2 * prod(y.dims) * TAPS_OF[op.mode] ** rank
-    grid_size = (positions, x.dims[0])
-    return [launch(kernel, grid_size, None, work, **args, **numbered("s", sizes))]
+    groups = (ceil_div(positions, block), x.dims[0])
+    local = (1, 1) if ctx.caps.is_cpu else None
+    return [launch(kernel, groups, local, work, **args, **numbered("s", sizes))]
 
 
 @register
