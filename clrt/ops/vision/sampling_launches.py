@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -61,7 +62,7 @@ def sample_launches(
             macros = dict(DATA_T=dtype.cl_bits)
         macros |= dict(COPY=int(copies), CPU=int(ctx.caps.is_cpu))
         sample = _sample_planes if step is planes else _sample_axis
-        launches.append(sample(source, target, before, step, macros, ctx))
+        launches.append(sample(_Resampled(source, target, before, step, macros), ctx))
         source, dtype = target, kept
     return launches
 
@@ -71,16 +72,20 @@ def same_axis(axis: int, size: int = 1) -> AxisSampling:
     return AxisSampling(axis, size, np.arange(size)[:, None], np.ones((size, 1)), None)
 
 
-def _sample_axis(
-    x: Buffer,
-    y: Buffer,
-    dims: Sequence[int],
-    step: Sequence[AxisSampling],
-    macros: dict[str, Define],
-    ctx: Lowering,
-) -> Launch:
-    """One axis of x, which has the sizes `dims`."""
-    (sampling,) = step
+@dataclass(frozen=True)
+class _Resampled:
+    """What a launch makes of x, which has the sizes `dims`."""
+
+    x: Buffer
+    y: Buffer
+    dims: Sequence[int]
+    step: Sequence[AxisSampling]
+    macros: dict[str, Define]
+
+
+def _sample_axis(made: _Resampled, ctx: Lowering) -> Launch:
+    """One axis of x."""
+    x, y, dims, (sampling,), macros = made.x, made.y, made.dims, made.step, made.macros
     outputs, taps = sampling.indices.shape
     inner, outer = prod(dims[sampling.axis + 1 :]), prod(dims[: sampling.axis])
     args: dict[str, Any] = dict(size=sampling.size, outputs=outputs, inner=inner)
@@ -102,15 +107,9 @@ def _sample_axis(
     return launch(kernel, grid, local, 2 * outer * outputs * inner * taps, **args)
 
 
-def _sample_planes(
-    x: Buffer,
-    y: Buffer,
-    dims: Sequence[int],
-    step: Sequence[AxisSampling],
-    macros: dict[str, Define],
-    ctx: Lowering,
-) -> Launch:
-    """The last two axes of x, which has the sizes `dims`."""
+def _sample_planes(made: _Resampled, ctx: Lowering) -> Launch:
+    """The last two axes of x."""
+    x, y, dims, step, macros = made.x, made.y, made.dims, made.step, made.macros
     rank = len(dims)
     axes = {s.axis: s for s in step}
     size, width = dims[-2] if rank > 1 else 1, dims[-1]
