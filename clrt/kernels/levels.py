@@ -18,7 +18,7 @@ WIDTH = 32
 _COLUMNS = 16  # of 64 bytes of levels
 _PLACES = 4  # of a column there
 _TAIL = 16  # bytes behind the places of a row's record
-_PANELS_AT_ONCE = 64
+_PANELS_AT_ONCE = 16
 _LEAST_HALF, _MOST_HALF = 2.0**-14, 65504.0
 
 
@@ -94,20 +94,27 @@ class DotWeights:
     def _pack_panels(self, records: Array, rows: Levels) -> None:
         panels = len(records)
         count, k = rows.levels.shape
-        padded = np.zeros((panels * WIDTH, self.blocks * self.block), np.uint8)
-        padded[:count, :k] = rows.levels
-        shape = (panels, WIDTH // _COLUMNS, _COLUMNS, self.blocks, self.block // _PLACES, _PLACES)
-        parts: Array = padded.reshape(shape).transpose(0, 3, 4, 1, 2, 5)
+        levels = rows.levels
+        if (count, k) != (panels * WIDTH, self.blocks * self.block):
+            levels = np.zeros((panels * WIDTH, self.blocks * self.block), np.uint8)
+            levels[:count, :k] = rows.levels
+        # Four places of a column are moved as one number.
+        fours = np.ascontiguousarray(levels).view(np.uint32).reshape(len(levels), self.blocks, -1)
         if self.bits == 4:
-            middle = self.block // _PLACES // 2
-            parts = parts[:, :, :middle] | parts[:, :, middle:] << 4
-        start = WIDTH * self.block * self.bits // 8
-        records[:, :, :start] = parts.reshape(panels, self.blocks, start)
+            middle = fours.shape[2] // 2
+            fours = fours[:, :, :middle] | fours[:, :, middle:] << 4
+        places = fours.shape[2]
+        halves = fours.reshape(panels, WIDTH // _COLUMNS, _COLUMNS, self.blocks, places)
+        start = places * WIDTH * _PLACES
+        to = np.empty((panels, self.blocks, places, WIDTH // _COLUMNS, _COLUMNS), np.uint32)
+        to[...] = halves.transpose(0, 3, 4, 1, 2)
+        records[:, :, :start] = to.view(np.uint8).reshape(panels, self.blocks, start)
         for numbers in (rows.scales, rows.minima)[: 1 + self.has_minima]:
             columns = np.zeros((panels * WIDTH, self.blocks), np.float32)
             if numbers is not None:
                 columns[:count] = numbers
-            stored = columns.astype(np.float32 if self.wide_scales else np.float16)
+            with np.errstate(over="ignore"):  # a file may have any
+                stored = columns.astype(np.float32 if self.wide_scales else np.float16)
             by_block = stored.reshape(panels, WIDTH, self.blocks).swapaxes(1, 2)
             taken = np.ascontiguousarray(by_block).view(np.uint8)
             records[:, :, start : start + taken.shape[2]] = taken
@@ -130,9 +137,10 @@ def rounded_rows(a: Array, block: int) -> Array:
 
 def in_half(rows: Levels) -> Array:
     """float32 elements of rows whose scales and minima are rounded to float16."""
+    with np.errstate(over="ignore"):
+        halves = [None if x is None else x.astype(np.float16) for x in (rows.scales, rows.minima)]
     scales, minima = (
-        None if x is None else x.astype(np.float16).astype(np.float32).repeat(rows.block, axis=1)
-        for x in (rows.scales, rows.minima)
+        None if x is None else x.astype(np.float32).repeat(rows.block, axis=1) for x in halves
     )
     assert scales is not None
     values = (rows.levels.astype(np.float32) - rows.zero) * scales
