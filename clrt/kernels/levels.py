@@ -99,7 +99,8 @@ class DotWeights:
             levels = np.zeros((panels * WIDTH, self.blocks * self.block), np.uint8)
             levels[:count, :k] = rows.levels
         # Four places of a column are moved as one number.
-        fours = np.ascontiguousarray(levels).view(np.uint32).reshape(len(levels), self.blocks, -1)
+        fours: Array = np.ascontiguousarray(levels).view(np.uint32)
+        fours = fours.reshape(len(levels), self.blocks, -1)
         if self.bits == 4:
             middle = fours.shape[2] // 2
             fours = fours[:, :, :middle] | fours[:, :, middle:] << 4
