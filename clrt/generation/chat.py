@@ -14,7 +14,7 @@ from clrt.generation.answer import Answer
 from clrt.generation.language_model import LanguageModel
 from clrt.generation.messages import plain_messages
 from clrt.generation.prompts import encoded, rendered, tokens_of
-from clrt.generation.request import Request
+from clrt.generation.request import GenerateRequest
 from clrt.generation.result import GeneratedText
 from clrt.generation.streaming import Ending, GeneratedStream
 
@@ -39,7 +39,9 @@ class Chat:
         request: The options of all turns.
     """
 
-    def __init__(self, generator: TextGenerator, system: str | None, request: Request) -> None:
+    def __init__(
+        self, generator: TextGenerator, system: str | None, request: GenerateRequest
+    ) -> None:
         self.messages: list[dict[str, Any]] = []
         if system is not None:
             self.messages.append({"role": "system", "content": system})

@@ -13,7 +13,7 @@ from clrt.errors import InputError, OutOfMemoryError
 from clrt.generation.page_pool import NOTHING, PagePool
 from clrt.generation.sampler import TokenSampler, sampler_inputs
 from clrt.ir.dtypes import DType
-from clrt.ir.graph import Graph
+from clrt.ir.graph import Graph, Value
 from clrt.ir.op import Array
 from clrt.kernels.spec import ceil_div
 from clrt.model import Model, load
@@ -27,7 +27,7 @@ from clrt.runtime.tensors import DeviceTensor
 CHUNK = 512
 # Steps of more tokens than this have a multiple of it: each number of tokens has a plan.
 _ROUNDED = 16
-# A cache begins with room for a context divided by this, and can double as often as it has slabs.
+# A cache begins with room for a context divided by this, and grows as often as it has slabs.
 _FIRST_PART = 8
 
 
@@ -96,16 +96,20 @@ class Engine:
         cache_dir: str | Path | None = None,
         memory_limit: int | str | None = None,
     ) -> None:
+        self.context = context
+        slab = next(v for v in graph.inputs if v.name == "slab0")
+        logits = graph.outputs[graph.output_names.index("logits")]
+        self._dtype = slab.dtype
+        self._pitch, self._vocabulary = _width(slab), _width(logits)
         self.model: Model = load(
             graph, device=device, cache_dir=cache_dir, memory_limit=memory_limit
         )
-        self.context = context
-        slab = next(v for v in graph.inputs if v.name == "slab0")
-        assert slab.shape is not None and isinstance(slab.shape[1], int)
-        self._pitch, self._dtype = slab.shape[1], slab.dtype
         self._session = self.model._session
         self._table = np.full((sequences, ceil_div(context, PAGE)), -1, np.int32)
         self._rows = list(range(sequences))
+        # Each slab makes the cache so many times larger.
+        self._ratio: float = max((_FIRST_PART * sequences) ** (1 / (SLABS - 1)), 2.0)
+        self._model_bytes: int | None = None
         self._open: list[CachedSequence] = []
         self.computed = 0
         self.reset()
@@ -129,11 +133,7 @@ class Engine:
         Raises:
             InputError: They are more than the context.
         """
-        if len(tokens) > self.context:
-            raise InputError(
-                f"The prompt has {len(tokens)} tokens, and the context {self.context}; shorten it, "
-                "or choose a larger context."
-            )
+        check_length(tokens, self.context)
         if not self._rows:
             more = len(self._table)
             self._table = np.concatenate([self._table, np.full_like(self._table, -1)])
@@ -234,7 +234,7 @@ class Engine:
         """The slabs, which a run writes to."""
         names = [(f"slab{s}", f"kept{s}") for s in range(SLABS)]
         held = {name: slab for (name, _), slab in zip(names, self._slabs, strict=True)}
-        return _Slabs(dict(names), held, self._slabs)
+        return _CacheState(dict(names), held, self._slabs)
 
     def _advance(self, sequence: CachedSequence, count: int) -> None:
         self.computed += count
@@ -268,7 +268,7 @@ class Engine:
         if samplers and samplers == self._sampling[0] and not any(s.changes for s in samplers):
             return self._sampling[1]
         texts = [part.sequence.tokens for part in parts for _ in part.samplers]
-        inputs = sampler_inputs(samplers, texts)
+        inputs = sampler_inputs(samplers, texts, self._vocabulary)
         there = {n: self._session.tensor_of(a, DType.of(a.dtype)) for n, a in inputs.items()}
         self._sampling = samplers, there
         return there
@@ -277,20 +277,44 @@ class Engine:
         return self._session.tensor(shape, self._dtype)
 
     def _grow(self) -> int:
-        """A further slab: pages of the first one, then as many as there are."""
+        """A further slab: so large that the last one would have room for all sequences, or as large
+        as memory allows.
+        """
         if self._grown == SLABS:
             return 0
         first = max(self._table.shape[1] // _FIRST_PART, 1)
-        pages = first if not self._grown else first << (self._grown - 1)
-        try:
-            self._slabs[self._grown] = self._tensor((pages, self._pitch))
-        except OutOfMemoryError:
-            return 0
-        self._grown += 1
-        return pages
+        sizes = [round(first * self._ratio**k) for k in range(self._grown + 1)]
+        wanted = sizes[-1] - sum(sizes[-2:-1])
+        pages = min(wanted, self._room // self._page_bytes)
+        while pages > 0:
+            try:
+                self._slabs[self._grown] = self._tensor((pages, self._pitch))
+            except OutOfMemoryError:
+                pages //= 2
+                continue
+            self._grown += 1
+            return pages
+        return 0
+
+    @property
+    def _page_bytes(self) -> int:
+        return int(self._pitch * self._dtype.itemsize)
+
+    @property
+    def _room(self) -> int:
+        """Bytes that the cache may still take beside weights and the arena of a long step."""
+        if self._model_bytes is None:
+            shapes = {
+                spec.name: [d if isinstance(d, int) else 1 for d in spec.shape or ()]
+                for spec in self.model.inputs
+            }
+            shapes |= {"step": [CHUNK, 3], "table": list(self._table.shape)}
+            self._model_bytes = self.model.memory(shapes).device_bytes
+        used = sum(slab.nbytes for slab in self._slabs)
+        return max(self.model._runner.planner.limit - self._model_bytes - used, 0)
 
 
-class _Slabs(State):
+class _CacheState(State):
     """A state whose tensors are an engine's."""
 
     def __init__(
@@ -305,6 +329,24 @@ class _Slabs(State):
     def update(self, results: Mapping[str, Any]) -> None:
         super().update(results)
         self._slabs[:] = list(self.values())
+
+
+def check_length(tokens: Sequence[int], context: int) -> None:
+    """Whether a prompt is short enough.
+
+    Raises:
+        InputError: It is not.
+    """
+    if len(tokens) > context:
+        raise InputError(
+            f"The prompt has {len(tokens)} tokens, and the context {context}; shorten it, or "
+            "choose a larger context."
+        )
+
+
+def _width(matrix: Value) -> int:
+    assert matrix.shape is not None and isinstance(matrix.shape[1], int)
+    return matrix.shape[1]
 
 
 def _step(parts: Sequence[StepPart]) -> tuple[Array, Array]:

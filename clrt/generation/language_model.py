@@ -27,6 +27,7 @@ CACHES = {"float32": DType.FLOAT32, "float16": DType.FLOAT16}
 """How a cache may hold its numbers."""
 # Numbers of each weight in a fingerprint: a page of a file that is read anyway.
 _SAMPLED = 64
+_MOST_CONTEXT = 1 << 24
 
 
 @dataclass(frozen=True, eq=False)
@@ -76,7 +77,8 @@ def read_language_model(source: Path, context: int | None, cache: str) -> Langua
     """Reads a model folder.
 
     Args:
-        context: The most tokens of a sequence; None for what the model has.
+        context: The most tokens of a sequence; None for what config.json says. More than that is
+            allowed where places have no embeddings of their own.
         cache: Of `CACHES`.
 
     Raises:
@@ -86,12 +88,13 @@ def read_language_model(source: Path, context: int | None, cache: str) -> Langua
     """
     if cache not in CACHES:
         raise InputError(f"cache is {cache!r}; it is one of {', '.join(CACHES)}.")
+    if context is not None and not 1 <= context <= _MOST_CONTEXT:
+        raise InputError(f"context is {context!r}; it is 1 to {_MOST_CONTEXT}.")
     with Blaming(f"'{source}'"):
         decoder, weights = read_folder(source, context)
         graph = decoder_graph(decoder, weights, CACHES[cache])
-    most = decoder.context if context is None else context
-    if not 1 <= most <= decoder.context:
-        raise InputError(f"context is {context}; the model has places for 1 to {decoder.context}.")
+    if decoder.places and decoder.context > decoder.places:
+        raise InputError(f"context is {context}; the model has places for 1 to {decoder.places}.")
     tokenizer = read_tokenizer(source / "tokenizer.json")
     ends = frozenset(eos_tokens(source))
     return LanguageModel(
@@ -99,7 +102,7 @@ def read_language_model(source: Path, context: int | None, cache: str) -> Langua
         graph,
         decoder,
         fingerprint_of(decoder, graph, cache),
-        most,
+        decoder.context,
         decoder.vocabulary,
         tokenizer,
         ends,

@@ -93,7 +93,7 @@ def plain_data(value: object, what: str, depth: int = 0) -> object:
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
-        return _text(value, what)
+        return valid_text(value, what)
     if isinstance(value, Integral):
         return int(value)
     if isinstance(value, Real):
@@ -108,7 +108,12 @@ def plain_data(value: object, what: str, depth: int = 0) -> object:
     raise InputError(f"{what} holds {short(value)}; it may hold what JSON can say.")
 
 
-def _text(value: str, what: str) -> str:
+def valid_text(value: str, what: str) -> str:
+    """A text as a plain str.
+
+    Raises:
+        InputError: It is not valid Unicode.
+    """
     try:
         value.encode("utf-8")
     except UnicodeEncodeError as error:

@@ -11,7 +11,7 @@ import numpy as np
 
 from clrt.errors import InputError
 from clrt.generation.language_model import LanguageModel
-from clrt.generation.messages import short
+from clrt.generation.messages import short, valid_text
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -102,10 +102,8 @@ def encoded(tokenizer: Tokenizer, text: str, special: bool = True) -> list[int]:
     Raises:
         InputError: It is not valid Unicode.
     """
-    try:
-        return list(tokenizer.encode(text, add_special_tokens=special).ids)
-    except (TypeError, UnicodeError) as error:
-        raise InputError(f"The prompt is no text that can be encoded: {error}.") from error
+    text = valid_text(text, "The prompt")
+    return list(tokenizer.encode(text, add_special_tokens=special).ids)
 
 
 def _token(model: LanguageModel, token: object) -> int:

@@ -14,7 +14,7 @@ from clrt.generation.scheduler import Scheduler
 from clrt.ir.op import Array
 
 
-class Rows(NamedTuple):
+class PlaceRows(NamedTuple):
     """Outputs for some places of a text.
 
     Attributes:
@@ -44,7 +44,7 @@ def read_rows(
     output: str,
     sampler: Callable[[int, int], TokenSampler],
     most: int = CHUNK,
-) -> Iterator[Rows]:
+) -> Iterator[PlaceRows]:
     """An output of the graph for the tokens of texts, in the order of their places.
 
     Other requests take their turns between the steps. Closing it frees the cache.
@@ -78,7 +78,7 @@ def _read_step(
     output: str,
     sampler: Callable[[int, int], TokenSampler],
     most: int,
-) -> list[Rows]:
+) -> list[PlaceRows]:
     room, parts, places = most, [], []
     while waiting and sum(t.sequence.left for t in running if t.sequence) < room:
         text = waiting[-1]
@@ -100,7 +100,7 @@ def _read_step(
     found, row = [], 0
     for text, wanted in places:
         if wanted and values is not None:
-            found.append(Rows(text.number, wanted.start, values[row : row + len(wanted)]))
+            found.append(PlaceRows(text.number, wanted.start, values[row : row + len(wanted)]))
             row, text.at = row + len(wanted), wanted.stop
         assert text.sequence is not None
         if not text.sequence.left:

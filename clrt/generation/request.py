@@ -11,6 +11,7 @@ from typing import Any, TypedDict
 from clrt.errors import InputError
 from clrt.generation.answer import Answer
 from clrt.generation.constraints import Constraint, ConstraintTokens
+from clrt.generation.engine import check_length
 from clrt.generation.language_model import LanguageModel
 from clrt.generation.options import Sampling
 from clrt.generation.prompts import ChatFormat, several, tokens_of
@@ -60,7 +61,7 @@ class GenerateOptions(TypedDict, total=False):
 
 
 @dataclass(frozen=True)
-class Request:
+class GenerateRequest:
     """What a call asks for besides its prompt.
 
     Attributes:
@@ -71,7 +72,7 @@ class Request:
     chat: ChatFormat = field(default_factory=ChatFormat)
     rule: Mapping[str, Any] = field(default_factory=dict)
 
-    def alone(self, method: str) -> Request:
+    def alone(self, method: str) -> GenerateRequest:
         """The same for a method that gives one text without beams.
 
         Raises:
@@ -91,7 +92,7 @@ class RequestReader:
         self._constraint_tokens: ConstraintTokens | None = None
         self._making = Lock()
 
-    def read(self, options: Mapping[str, Any]) -> Request:
+    def read(self, options: Mapping[str, Any]) -> GenerateRequest:
         """A call's options; what is left out is as the model's files propose.
 
         Raises:
@@ -112,9 +113,9 @@ class RequestReader:
         sampling = replace(proposed, **given)
         if sampling.num_beams > 1:
             _check_beams(sampling, rule)
-        return Request(sampling, chat, rule)
+        return GenerateRequest(sampling, chat, rule)
 
-    def prompts(self, prompt: object, request: Request) -> list[list[int]]:
+    def prompts(self, prompt: object, request: GenerateRequest) -> list[list[int]]:
         """The tokens of each prompt.
 
         Raises:
@@ -123,14 +124,15 @@ class RequestReader:
         each = several(prompt)
         return [tokens_of(self._model, p, request.chat) for p in (each or [prompt])]
 
-    def answers(self, tokens: Sequence[int], request: Request) -> list[Answer]:
+    def answers(self, tokens: Sequence[int], request: GenerateRequest) -> list[Answer]:
         """The answers to one prompt, not yet begun.
 
         Raises:
-            InputError: A rule is not valid.
+            InputError: A rule is not valid, or the prompt is longer than the context.
             UnsupportedError: llguidance is not installed, or cannot use the model's tokens.
         """
         model, sampling = self._model, request.sampling
+        check_length(tokens, model.context)
         rule = Constraint(self._tokens(), **request.rule) if request.rule else None
         return [
             Answer.of(

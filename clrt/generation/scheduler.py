@@ -135,11 +135,12 @@ class Scheduler:
         except OutOfMemoryError as error:
             self._make_way(error)
             return
-        except NumberError as error:
-            self._fail(_blamed(error, taking) or self._running, error)
-            return
         except ClrtError as error:
-            self._fail(self._running, error)
+            blamed = _blamed(error, taking)
+            if blamed is None:
+                self._fail(self._running, error)
+            else:
+                self._fail([blamed], _no_token())
             return
         for row, answer in enumerate(taking):
             logits = found["logits"][row] if answer.top else None
@@ -227,8 +228,17 @@ def _closed() -> InputError:
     return InputError("The generator is closed; make it again to use it.")
 
 
-def _blamed(error: NumberError, taking: Sequence[Answer]) -> list[Answer]:
-    """The answer whose row of SampleTokens an error is about."""
-    row = int(error.number) - 1
-    own = error.node is not None and isinstance(error.node.op, SampleTokens)
-    return [taking[row]] if own and 0 <= row < len(taking) else []
+def _no_token() -> InputError:
+    return InputError(
+        "No token can follow: logit_bias and the rule ban all of them, or logits are not numbers."
+    )
+
+
+def _blamed(error: ClrtError, taking: Sequence[Answer]) -> Answer | None:
+    """The answer whose row of SampleTokens an error is about; None where it is about another."""
+    found = error if isinstance(error, NumberError) else error.__cause__
+    if not isinstance(found, NumberError) or found.node is None:
+        return None
+    row = int(found.number) - 1
+    own = isinstance(found.node.op, SampleTokens) and 0 <= row < len(taking)
+    return taking[row] if own else None

@@ -18,7 +18,7 @@ from clrt.generation.chat import Chat
 from clrt.generation.engine import Engine
 from clrt.generation.language_model import read_language_model
 from clrt.generation.prompts import Prompt, several, tokens_of
-from clrt.generation.request import Request, RequestReader
+from clrt.generation.request import GenerateRequest, RequestReader
 from clrt.generation.result import GeneratedText
 from clrt.generation.scheduler import Scheduler
 from clrt.generation.scoring import FloatArray, embeddings, log_likelihoods, perplexity
@@ -44,7 +44,8 @@ class TextGenerator:
     Args:
         source: A Hugging Face folder with config.json, safetensors and tokenizer.json.
         device: As in `clrt.load`.
-        context: The most tokens of a text with its prompt; by default what the model has.
+        context: The most tokens of a text with its prompt; by default what the model was made for.
+            More than that is allowed, but for models with a table of places.
         cache: How the cache holds keys and values: "float32", or "float16" for half the memory.
         sequences: How many texts run at a time; more wait.
         cache_dir, memory_limit: As in `clrt.load`.
@@ -69,7 +70,7 @@ class TextGenerator:
         memory_limit: int | str | None = None,
     ) -> None:
         started = time.perf_counter()
-        if isinstance(sequences, bool) or not 1 <= sequences <= _MOST_SEQUENCES:
+        if not 1 <= sequences <= _MOST_SEQUENCES:
             raise InputError(f"sequences is {sequences!r}; it is 1 to {_MOST_SEQUENCES}.")
         self._model = read_language_model(expanded(Path(source)), context, cache)
         engine = Engine(
@@ -196,7 +197,7 @@ class TextGenerator:
             InputError: A text is longer than the context.
             OutOfMemoryError: The cache has no room.
         """
-        tokens = self._requests.prompts(texts, Request(self._model.sampling))
+        tokens = self._requests.prompts(texts, GenerateRequest(self._model.sampling))
         found = log_likelihoods(self._scheduler, self._model.vocabulary, tokens, [1] * len(tokens))
         return found if several(texts) is not None else found[0]
 
@@ -228,7 +229,7 @@ class TextGenerator:
             InputError: A text is longer than the context, or the pooling is unknown.
             OutOfMemoryError: The cache has no room.
         """
-        tokens = self._requests.prompts(texts, Request(self._model.sampling))
+        tokens = self._requests.prompts(texts, GenerateRequest(self._model.sampling))
         size, vocabulary = self._model.decoder.hidden, self._model.vocabulary
         found = embeddings(self._scheduler, vocabulary, tokens, pooling, size)
         return found if several(texts) is not None else found[0]
@@ -286,10 +287,12 @@ class TextGenerator:
             f"{model.context}) on {self.device}>"
         )
 
-    def _beams(self, tokens: Sequence[int], request: Request) -> BeamSearch:
+    def _beams(self, tokens: Sequence[int], request: GenerateRequest) -> BeamSearch:
         return BeamSearch(self._scheduler, self._model, tokens, request.sampling)
 
-    def _together(self, prompts: Sequence[Sequence[int]], request: Request) -> list[GeneratedText]:
+    def _together(
+        self, prompts: Sequence[Sequence[int]], request: GenerateRequest
+    ) -> list[GeneratedText]:
         """The answers to prompts, which run together."""
         answers = [a for tokens in prompts for a in self._requests.answers(tokens, request)]
         self._scheduler.add(answers)
@@ -301,7 +304,7 @@ class TextGenerator:
                 stream.close()
 
     def _stream(
-        self, tokens: Sequence[int], request: Request, ending: Ending | None = None
+        self, tokens: Sequence[int], request: GenerateRequest, ending: Ending | None = None
     ) -> GeneratedStream:
         (answer,) = self._requests.answers(tokens, request)
         self._scheduler.add([answer])

@@ -63,7 +63,7 @@ class Run:
             "rows": np.array(wanted, np.int32),
         }
         sampler = TokenSampler(Sampling(), self.vocabulary)
-        feeds |= sampler_inputs([sampler] * len(wanted), [[]] * len(wanted))
+        feeds |= sampler_inputs([sampler] * len(wanted), [[]] * len(wanted), self.vocabulary)
         found = self.model.run(feeds, state=self.state)
         logits = found["logits"]
         np.testing.assert_array_equal(found["token"], logits.argmax(axis=1))
