@@ -2,6 +2,7 @@
 
 out = clrt.load("model.onnx").run({"input_ids": ids, "attention_mask": mask})
 vectors = clrt.SentenceEncoder("all-MiniLM-L6-v2").encode(["Hello, world!"])
+answer = clrt.TextGenerator("SmolLM2-135M-Instruct").chat().send("Hello!")
 """
 
 __version__ = "0.1.0"
@@ -27,6 +28,10 @@ from clrt.errors import (
 )
 
 if TYPE_CHECKING:
+    from clrt.generation.chat import Chat
+    from clrt.generation.options import Sampling
+    from clrt.generation.result import GeneratedText
+    from clrt.generation.text_generator import TextGenerator
     from clrt.model import Model, load
     from clrt.picker import DeviceChoice, pick_device
     from clrt.runs.run import Run
@@ -42,12 +47,14 @@ if TYPE_CHECKING:
 
 __all__ = [
     "CancelledError",
+    "Chat",
     "ClrtError",
     "CrossEncoder",
     "DeviceChoice",
     "DeviceError",
     "DeviceInfo",
     "DeviceTensor",
+    "GeneratedText",
     "HostFallbackWarning",
     "InputError",
     "KernelBuildError",
@@ -58,12 +65,14 @@ __all__ = [
     "PlanError",
     "Run",
     "RunTimeoutError",
+    "Sampling",
     "SentenceEncoder",
     "ShapeError",
     "SparseEncoder",
     "SparseVectors",
     "State",
     "TensorSpec",
+    "TextGenerator",
     "UnsupportedError",
     "devices",
     "from_dlpack",
@@ -74,17 +83,21 @@ __all__ = [
 
 # Imported at first use: who only imports clrt, or asks for its version, does not wait for them.
 _HOMES = {
+    "Chat": "clrt.generation.chat",
     "CrossEncoder": "clrt.text.cross_encoder",
     "DeviceChoice": "clrt.picker",
     "DeviceInfo": "clrt.runtime.devices",
     "DeviceTensor": "clrt.runtime.tensors",
+    "GeneratedText": "clrt.generation.result",
     "Model": "clrt.model",
     "Run": "clrt.runs.run",
+    "Sampling": "clrt.generation.options",
     "SentenceEncoder": "clrt.text.sentence_encoder",
     "SparseEncoder": "clrt.text.sparse_encoder",
     "SparseVectors": "clrt.text.sparse_vectors",
     "State": "clrt.runs.state",
     "TensorSpec": "clrt.signature",
+    "TextGenerator": "clrt.generation.text_generator",
     "devices": "clrt.runtime.devices",
     "from_dlpack": "clrt.runtime.placing",
     "load": "clrt.model",

@@ -144,6 +144,15 @@ class ChatTemplate:
             ) from error
 
 
+def has_template(folder: Path) -> bool:
+    """Whether a model folder has a chat template.
+
+    Raises:
+        ModelError: A file is damaged.
+    """
+    return bool(_sources(folder))
+
+
 def special_tokens(folder: Path) -> dict[str, str]:
     """The texts of special tokens by name, `bos_token` and the like, as a folder says.
 

@@ -13,19 +13,21 @@ from clrt.errors import InputError, OutOfMemoryError
 from clrt.generation.page_pool import NOTHING, PagePool
 from clrt.generation.sampler import TokenSampler, sampler_inputs
 from clrt.ir.dtypes import DType
-from clrt.ir.graph import Graph
+from clrt.ir.graph import Graph, Value
+from clrt.ir.op import Array
 from clrt.kernels.spec import ceil_div
 from clrt.model import Model, load
 from clrt.ops.attention.pages import PAGE, SLABS
 from clrt.runs.state import State
 from clrt.runtime.devices import DeviceInfo
+from clrt.runtime.rows import read_rows, write_rows
 from clrt.runtime.tensors import DeviceTensor
 
 # Tokens of a prompt that are run at once, at most; the rest waits for the next step.
 CHUNK = 512
 # Steps of more tokens than this have a multiple of it: each number of tokens has a plan.
 _ROUNDED = 16
-# A cache begins with room for a context divided by this, and can double as often as it has slabs.
+# A cache begins with room for a context divided by this, and grows as often as it has slabs.
 _FIRST_PART = 8
 
 
@@ -59,38 +61,28 @@ class StepPart:
 
     Attributes:
         count: How many of its tokens it runs.
-        sampler: Chooses the token behind them; None where it is not wanted.
+        samplers: Choose the tokens behind so many of the last ones; there is a row of outputs for
+            each.
     """
 
     sequence: CachedSequence
     count: int
-    sampler: TokenSampler | None = None
-
-
-@dataclass(frozen=True)
-class StepResult:
-    """The tokens that were chosen, for parts with a sampler in their order.
-
-    Attributes:
-        logprobs: Of the tokens, by the logits as they are.
-        logits: float32 `[parts, vocabulary]` where they were asked for.
-    """
-
-    tokens: Sequence[int]
-    logprobs: Sequence[float]
-    logits: np.ndarray[Any, np.dtype[np.float32]] | None = None
+    samplers: Sequence[TokenSampler] = ()
 
 
 class Engine:
     """A decoder on a device, with its cache.
 
-    It is for one thread at a time.
+    It is for one thread at a time. After a run that failed the cache begins anew, and sequences run
+    their tokens again.
+
+    Attributes:
+        computed: Tokens that were run so far, of all sequences.
 
     Args:
         graph: As `clrt.importer.language.graph` builds it.
         context: The most tokens of a sequence.
-        vocabulary: How many tokens the logits are for.
-        sequences: The most sequences at a time.
+        sequences: For how many sequences at a time there is room at first.
         device, cache_dir, memory_limit: As in `clrt.load`.
     """
 
@@ -98,80 +90,141 @@ class Engine:
         self,
         graph: Graph,
         context: int,
-        vocabulary: int,
         *,
         sequences: int = 16,
         device: str | int | DeviceInfo | None = None,
         cache_dir: str | Path | None = None,
         memory_limit: int | str | None = None,
     ) -> None:
+        self.context = context
+        slab = next(v for v in graph.inputs if v.name == "slab0")
+        logits = graph.outputs[graph.output_names.index("logits")]
+        self._dtype = slab.dtype
+        self._pitch, self._vocabulary = _width(slab), _width(logits)
         self.model: Model = load(
             graph, device=device, cache_dir=cache_dir, memory_limit=memory_limit
         )
-        self.context, self._vocabulary = context, vocabulary
-        self.pool = PagePool(self._grow)
-        slab = next(v for v in graph.inputs if v.name == "slab0")
-        assert slab.shape is not None and isinstance(slab.shape[1], int)
-        self._pitch, self._dtype = slab.shape[1], slab.dtype
         self._session = self.model._session
+        self._table = np.full((sequences, ceil_div(context, PAGE)), -1, np.int32)
+        self._rows = list(range(sequences))
+        # Each slab makes the cache so many times larger.
+        self._ratio: float = max((_FIRST_PART * sequences) ** (1 / (SLABS - 1)), 2.0)
+        self._model_bytes: int | None = None
+        self._open: list[CachedSequence] = []
+        self.computed = 0
+        self.reset()
+
+    def reset(self) -> None:
+        """Begins with an empty cache: what sequences have run they run again."""
+        self.pool = PagePool(self._grow)
         self._slabs = [self._tensor((0, self._pitch)) for _ in range(SLABS)]
         self._grown = 0
-        self._table = np.full((sequences, ceil_div(context, PAGE)), -1, np.int32)
         self._table_there: DeviceTensor | None = None
-        self._rows = list(range(sequences))
         self._sampling: tuple[tuple[TokenSampler, ...], Mapping[str, Any]] = ((), {})
+        for sequence in self._open:
+            sequence.pages, sequence.content, sequence.done = [], NOTHING, 0
 
-    @property
-    def free_rows(self) -> int:
-        """How many sequences more there can be."""
-        return len(self._rows)
-
-    def open(self, tokens: Sequence[int]) -> CachedSequence:
+    def open(self, tokens: Sequence[int], anew: bool = False) -> CachedSequence:
         """A sequence of these tokens; what the cache holds of their beginning counts as run.
+
+        Args:
+            anew: Whether all of them are run in any case.
 
         Raises:
             InputError: They are more than the context.
         """
-        if len(tokens) > self.context:
-            raise InputError(
-                f"The prompt has {len(tokens)} tokens, and the context {self.context}; shorten it, "
-                "or choose a larger context."
-            )
+        check_length(tokens, self.context)
+        if not self._rows:
+            more = len(self._table)
+            self._table = np.concatenate([self._table, np.full_like(self._table, -1)])
+            self._rows = list(range(more, 2 * more))
+            self._table_there = None
         made = CachedSequence(list(tokens), self._rows.pop())
-        # The last token is run anyway: its logits are wanted.
-        made.pages, made.content = self.pool.beginning(made.tokens[:-1])
-        made.done = len(made.pages) * PAGE
-        self._write_row(made)
+        self._open.append(made)
+        if not anew:
+            # The last token is run anyway: its logits are wanted.
+            made.pages, made.content = self.pool.beginning(made.tokens[:-1])
+            made.done = len(made.pages) * PAGE
+            self._write_row(made)
         return made
 
     def close(self, sequence: CachedSequence) -> None:
         """Ends a sequence; its full pages serve others until their room is needed."""
         self.pool.release(sequence.pages)
         sequence.pages = []
+        self._open.remove(sequence)
         self._rows.append(sequence.row)
 
-    def step(self, parts: Sequence[StepPart], logits: bool = False) -> StepResult:
+    def step(
+        self, parts: Sequence[StepPart], outputs: Sequence[str] = ("token", "logprob")
+    ) -> dict[str, Array]:
         """Runs the next tokens of sequences.
 
         Args:
-            logits: Whether logits come back.
+            outputs: Of the graph: which are wanted.
+
+        Returns:
+            By name, a row for each sampler of the parts in their order.
 
         Raises:
             OutOfMemoryError: The cache cannot grow; nothing was run.
+            ClrtError: The run failed, and the cache is empty.
         """
         for part in parts:
             self._make_room(part.sequence, part.sequence.done + part.count)
         step, wanted = _step(parts)
-        samplers = tuple(p.sampler for p in parts if p.sampler is not None)
+        samplers = tuple(sampler for part in parts for sampler in part.samplers)
         feeds = {"step": step, "rows": wanted, "table": self._device_table()}
         feeds |= self._sampler_inputs(samplers, parts)
-        outputs = ["token", "logprob", *(["logits"] if logits else [])] if samplers else []
-        found = self.model.run(feeds, outputs, state=self._state())
+        try:
+            found = self.model.run(feeds, list(outputs) if samplers else [], state=self._state())
+        except BaseException as error:
+            # The memory of an arena is taken before anything is run.
+            if not isinstance(error, OutOfMemoryError) or any(s.lease is None for s in self._slabs):
+                self.reset()
+            raise
         for part in parts:
             self._advance(part.sequence, part.count)
-        if not samplers:
-            return StepResult((), ())
-        return StepResult(found["token"].tolist(), found["logprob"].tolist(), found.get("logits"))
+        return found
+
+    def read_pages(self, pages: Sequence[int]) -> Array:
+        """What pages hold, `[pages, elements]`.
+
+        Raises:
+            DeviceError: The driver fails.
+        """
+        made = np.empty((len(pages), self._pitch), self._dtype.numpy)
+        for row, page in zip(made, pages, strict=True):
+            row[:] = read_rows(*self._place(page), 1)[0]
+        return made
+
+    def restore(self, tokens: Sequence[int], pages: Array) -> None:
+        """Takes in pages of a beginning, which then serve sequences until their room is needed.
+
+        Args:
+            tokens: PAGE for each page.
+            pages: As `read_pages` gives them.
+
+        Raises:
+            OutOfMemoryError: The cache has no room for all.
+        """
+        held, content = self.pool.beginning(tokens)
+        try:
+            for index in range(len(held), len(pages)):
+                held.append(self.pool.take())
+                write_rows(*self._place(held[-1]), pages[index : index + 1])
+                part = tokens[index * PAGE : (index + 1) * PAGE]
+                content = self.pool.fill(held[-1], content, part)
+        finally:
+            self.pool.release(held)
+
+    def _place(self, page: int) -> tuple[DeviceTensor, int]:
+        """The slab of a page, and its row there."""
+        for slab in self._slabs:
+            if page < slab.shape[0]:
+                return slab, page
+            page -= slab.shape[0]
+        raise IndexError(page)
 
     def close_model(self) -> None:
         """Frees the device's memory."""
@@ -184,6 +237,7 @@ class Engine:
         return _CacheState(dict(names), held, self._slabs)
 
     def _advance(self, sequence: CachedSequence, count: int) -> None:
+        self.computed += count
         full = sequence.done // PAGE
         sequence.done += count
         for index in range(full, sequence.done // PAGE):
@@ -191,10 +245,11 @@ class Engine:
             sequence.content = self.pool.fill(sequence.pages[index], sequence.content, tokens)
 
     def _make_room(self, sequence: CachedSequence, places: int) -> None:
-        missing = ceil_div(places, PAGE) - len(sequence.pages)
-        if missing <= 0:
+        needed = ceil_div(places, PAGE)
+        if needed <= len(sequence.pages):
             return
-        sequence.pages += [self.pool.take() for _ in range(missing)]
+        while len(sequence.pages) < needed:
+            sequence.pages.append(self.pool.take())
         self._write_row(sequence)
 
     def _write_row(self, sequence: CachedSequence) -> None:
@@ -212,7 +267,7 @@ class Engine:
         """What the op SampleTokens is told; it stays on the device while it is the same."""
         if samplers and samplers == self._sampling[0] and not any(s.changes for s in samplers):
             return self._sampling[1]
-        texts = [p.sequence.tokens for p in parts if p.sampler is not None]
+        texts = [part.sequence.tokens for part in parts for _ in part.samplers]
         inputs = sampler_inputs(samplers, texts, self._vocabulary)
         there = {n: self._session.tensor_of(a, DType.of(a.dtype)) for n, a in inputs.items()}
         self._sampling = samplers, there
@@ -222,17 +277,41 @@ class Engine:
         return self._session.tensor(shape, self._dtype)
 
     def _grow(self) -> int:
-        """A further slab: pages of the first one, then as many as there are."""
+        """A further slab: so large that the last one would have room for all sequences, or as large
+        as memory allows.
+        """
         if self._grown == SLABS:
             return 0
         first = max(self._table.shape[1] // _FIRST_PART, 1)
-        pages = first if not self._grown else first << (self._grown - 1)
-        try:
-            self._slabs[self._grown] = self._tensor((pages, self._pitch))
-        except OutOfMemoryError:
-            return 0
-        self._grown += 1
-        return pages
+        sizes = [round(first * self._ratio**k) for k in range(self._grown + 1)]
+        wanted = sizes[-1] - sum(sizes[-2:-1])
+        pages = min(wanted, self._room // self._page_bytes)
+        while pages > 0:
+            try:
+                self._slabs[self._grown] = self._tensor((pages, self._pitch))
+            except OutOfMemoryError:
+                pages //= 2
+                continue
+            self._grown += 1
+            return pages
+        return 0
+
+    @property
+    def _page_bytes(self) -> int:
+        return int(self._pitch * self._dtype.itemsize)
+
+    @property
+    def _room(self) -> int:
+        """Bytes that the cache may still take beside weights and the arena of a long step."""
+        if self._model_bytes is None:
+            shapes = {
+                spec.name: [d if isinstance(d, int) else 1 for d in spec.shape or ()]
+                for spec in self.model.inputs
+            }
+            shapes |= {"step": [CHUNK, 3], "table": list(self._table.shape)}
+            self._model_bytes = self.model.memory(shapes).device_bytes
+        used = sum(slab.nbytes for slab in self._slabs)
+        return max(self.model._runner.planner.limit - self._model_bytes - used, 0)
 
 
 class _CacheState(State):
@@ -252,7 +331,25 @@ class _CacheState(State):
         self._slabs[:] = list(self.values())
 
 
-def _step(parts: Sequence[StepPart]) -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
+def check_length(tokens: Sequence[int], context: int) -> None:
+    """Whether a prompt is short enough.
+
+    Raises:
+        InputError: It is not.
+    """
+    if len(tokens) > context:
+        raise InputError(
+            f"The prompt has {len(tokens)} tokens, and the context {context}; shorten it, or "
+            "choose a larger context."
+        )
+
+
+def _width(matrix: Value) -> int:
+    assert matrix.shape is not None and isinstance(matrix.shape[1], int)
+    return matrix.shape[1]
+
+
+def _step(parts: Sequence[StepPart]) -> tuple[Array, Array]:
     """The inputs `step` and `rows`: tokens of no sequence make their number a round one."""
     total = sum(part.count for part in parts)
     rounded = total if total <= _ROUNDED else ceil_div(total, _ROUNDED) * _ROUNDED
@@ -266,6 +363,5 @@ def _step(parts: Sequence[StepPart]) -> tuple[np.ndarray[Any, Any], np.ndarray[A
         step[at:end, 1] = sequence.row
         step[at:end, 2] = np.arange(sequence.done, sequence.done + part.count)
         at = end
-        if part.sampler is not None:
-            wanted.append(at - 1)
+        wanted += range(at - len(part.samplers), at)
     return step, np.array(wanted, np.int32)

@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clrt.errors import InputError, ModelError, needing
+from clrt.generation.chat_template import ChatTemplate, has_template
 from clrt.generation.options import Sampling, eos_tokens
+from clrt.importer.language.decoder import Decoder
 from clrt.importer.language.graph import decoder_graph
 from clrt.importer.language.huggingface import read_folder
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph
+from clrt.ops.attention.pages import PAGE
 from clrt.ops.blaming import Blaming
 
 if TYPE_CHECKING:
@@ -19,6 +25,9 @@ if TYPE_CHECKING:
 
 CACHES = {"float32": DType.FLOAT32, "float16": DType.FLOAT16}
 """How a cache may hold its numbers."""
+# Numbers of each weight in a fingerprint: a page of a file that is read anyway.
+_SAMPLED = 64
+_MOST_CONTEXT = 1 << 24
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,26 +35,50 @@ class LanguageModel:
     """A language model before it is on a device.
 
     Attributes:
+        name: What messages call it.
         graph: As `clrt.importer.language.graph` builds it.
+        decoder: What the graph was built from.
+        fingerprint: Tells models apart whose caches differ.
         context: The most tokens of a sequence.
         vocabulary: How many tokens the logits are for.
         ends: Tokens that end a text.
         sampling: What the model's files propose.
+        template: Makes its chat template; None without one.
     """
 
+    name: str
     graph: Graph
+    decoder: Decoder
+    fingerprint: str
     context: int
     vocabulary: int
     tokenizer: Tokenizer
     ends: frozenset[int]
     sampling: Sampling
+    template: Callable[[], ChatTemplate] | None = None
+
+    @cached_property
+    def chat_template(self) -> ChatTemplate:
+        """Its chat template.
+
+        Raises:
+            InputError: It has none.
+            ModelError: The template is none.
+            UnsupportedError: Jinja is not installed.
+        """
+        if self.template is None:
+            raise InputError(
+                f"The model '{self.name}' has no chat template; give the prompt as text."
+            )
+        return self.template()
 
 
 def read_language_model(source: Path, context: int | None, cache: str) -> LanguageModel:
     """Reads a model folder.
 
     Args:
-        context: The most tokens of a sequence; None for what the model has.
+        context: The most tokens of a sequence; None for what config.json says. More than that is
+            allowed where places have no embeddings of their own.
         cache: Of `CACHES`.
 
     Raises:
@@ -55,16 +88,47 @@ def read_language_model(source: Path, context: int | None, cache: str) -> Langua
     """
     if cache not in CACHES:
         raise InputError(f"cache is {cache!r}; it is one of {', '.join(CACHES)}.")
+    if context is not None and not 1 <= context <= _MOST_CONTEXT:
+        raise InputError(f"context is {context!r}; it is 1 to {_MOST_CONTEXT}.")
     with Blaming(f"'{source}'"):
         decoder, weights = read_folder(source, context)
         graph = decoder_graph(decoder, weights, CACHES[cache])
-    most = decoder.context if context is None else context
-    if not 1 <= most <= decoder.context:
-        raise InputError(f"context is {context}; the model has places for 1 to {decoder.context}.")
+    if decoder.places and decoder.context > decoder.places:
+        raise InputError(f"context is {context}; the model has places for 1 to {decoder.places}.")
     tokenizer = read_tokenizer(source / "tokenizer.json")
     ends = frozenset(eos_tokens(source))
-    sampling = Sampling.from_folder(source)
-    return LanguageModel(graph, most, decoder.vocabulary, tokenizer, ends, sampling)
+    return LanguageModel(
+        source.name,
+        graph,
+        decoder,
+        fingerprint_of(decoder, graph, cache),
+        decoder.context,
+        decoder.vocabulary,
+        tokenizer,
+        ends,
+        Sampling.from_folder(source),
+        partial(ChatTemplate.from_folder, source) if has_template(source) else None,
+    )
+
+
+def fingerprint_of(decoder: Decoder, graph: Graph, cache: str) -> str:
+    """Tells models apart whose caches differ, by sizes and the first numbers of each weight.
+
+    Args:
+        graph: Before passes change it.
+        cache: Of `CACHES`.
+    """
+    sizes = (decoder.family, decoder.layers, decoder.kv_heads, decoder.head_size)
+    found = hashlib.blake2b(repr((*sizes, cache, PAGE)).encode(), digest_size=16)
+    seen = set()
+    for value in (v for node in graph.nodes for v in node.inputs):
+        if value is None or value.name in seen or (data := value.type.data) is None:
+            continue
+        seen.add(value.name)
+        if data.size >= _SAMPLED:
+            found.update(repr((value.name, data.shape, str(data.dtype))).encode())
+            found.update(data.flat[:_SAMPLED].tobytes())
+    return found.hexdigest()
 
 
 def read_tokenizer(file: Path) -> Tokenizer:

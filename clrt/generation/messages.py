@@ -24,7 +24,7 @@ def plain_messages(messages: object) -> list[dict[str, Any]]:
     """
     if isinstance(messages, str | Mapping) or not isinstance(messages, Sequence) or not messages:
         raise InputError(
-            f"The messages are {_short(messages)}; they are a list of mappings such as "
+            f"The messages are {short(messages)}; they are a list of mappings such as "
             "{'role': 'user', 'content': 'Hello'}."
         )
     return [_message(message, k) for k, message in enumerate(messages)]
@@ -33,12 +33,12 @@ def plain_messages(messages: object) -> list[dict[str, Any]]:
 def _message(message: object, k: int) -> dict[str, Any]:
     if not isinstance(message, Mapping):
         raise InputError(
-            f"Message {k} is {_short(message)}; it is a mapping with 'role' and 'content'."
+            f"Message {k} is {short(message)}; it is a mapping with 'role' and 'content'."
         )
     made = {key: x for key, x in message.items() if x is not None}
     role = made.get("role")
     if not isinstance(role, str) or not role:
-        raise InputError(f"Message {k} has the role {_short(role)}; it is a text such as 'user'.")
+        raise InputError(f"Message {k} has the role {short(role)}; it is a text such as 'user'.")
     if not made.keys() - {"role"}:
         raise InputError(f"Message {k} has no content; give it a text.")
     content = made.get("content", "")
@@ -46,7 +46,7 @@ def _message(message: object, k: int) -> dict[str, Any]:
         for place, part in enumerate(content):
             _check_part(part, f"Part {place} of message {k}")
     elif not isinstance(content, str):
-        raise InputError(f"The content of message {k} is {_short(content)}; it is a text.")
+        raise InputError(f"The content of message {k} is {short(content)}; it is a text.")
     thought = next((made[name] for name in _THOUGHTS if name in made), None)
     if thought is not None:
         made = {"thinking": thought, **made, "reasoning_content": thought}
@@ -56,7 +56,7 @@ def _message(message: object, k: int) -> dict[str, Any]:
 def _check_part(part: object, what: str) -> None:
     kind = part.get("type") if isinstance(part, Mapping) else None
     if kind != "text" or not isinstance(part, Mapping) or not isinstance(part.get("text"), str):
-        found = f"of type {_short(kind)}" if isinstance(kind, str) else _short(part)
+        found = f"of type {short(kind)}" if isinstance(kind, str) else short(part)
         raise InputError(f"{what} is {found}; it is {{'type': 'text', 'text': …}}.")
 
 
@@ -69,11 +69,11 @@ def plain_tools(tools: object) -> list[Any] | None:
     if tools is None:
         return None
     if isinstance(tools, str | Mapping) or not isinstance(tools, Sequence):
-        raise InputError(f"The tools are {_short(tools)}; they are a list of JSON schemas.")
+        raise InputError(f"The tools are {short(tools)}; they are a list of JSON schemas.")
     for k, tool in enumerate(tools):
         if not isinstance(tool, Mapping):
             raise InputError(
-                f"Tool {k} is {_short(tool)}; it is a JSON schema, a mapping such as "
+                f"Tool {k} is {short(tool)}; it is a JSON schema, a mapping such as "
                 "{'type': 'function', 'function': {'name': …, 'parameters': …}}."
             )
     return [plain_data(tool, f"Tool {k}") for k, tool in enumerate(tools)]
@@ -93,7 +93,7 @@ def plain_data(value: object, what: str, depth: int = 0) -> object:
     if value is None or isinstance(value, bool):
         return value
     if isinstance(value, str):
-        return _text(value, what)
+        return valid_text(value, what)
     if isinstance(value, Integral):
         return int(value)
     if isinstance(value, Real):
@@ -105,10 +105,15 @@ def plain_data(value: object, what: str, depth: int = 0) -> object:
         }
     if isinstance(value, list | tuple):
         return [plain_data(x, what, depth + 1) for x in value]
-    raise InputError(f"{what} holds {_short(value)}; it may hold what JSON can say.")
+    raise InputError(f"{what} holds {short(value)}; it may hold what JSON can say.")
 
 
-def _text(value: str, what: str) -> str:
+def valid_text(value: str, what: str) -> str:
+    """A text as a plain str.
+
+    Raises:
+        InputError: It is not valid Unicode.
+    """
     try:
         value.encode("utf-8")
     except UnicodeEncodeError as error:
@@ -118,7 +123,7 @@ def _text(value: str, what: str) -> str:
     return str.__str__(value)
 
 
-def _short(value: object) -> str:
+def short(value: object) -> str:
     """A value in a message."""
     text = repr(value)
     return text if len(text) <= 80 else f"{text[:76]}…"

@@ -76,7 +76,7 @@ class PagePool:
         else:
             raise OutOfMemoryError(
                 f"The cache has no room for more than {self._count * PAGE} tokens, and running "
-                "texts use all of them; run fewer at a time, or shorten the context."
+                "texts use all of them; shorten them, run fewer at a time, or allow more memory."
             )
         self._users[page] = 1
         return page

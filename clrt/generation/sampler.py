@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from clrt.generation.options import Sampling
-from clrt.kernels.spec import ceil_div
 
 _WORD = (1 << 32) - 1
 
@@ -21,12 +20,14 @@ class TokenSampler:
 
     Attributes:
         sampling: What the user asked for.
+        vocabulary: How many tokens there are.
         prompt: Tokens of the prompt: presence and frequency penalties do not count them.
         seed: Of the draws; each place of a sequence has one of its own.
         allowed: uint32 `[ceil(vocabulary / 32)]`: a bit per token that may follow; None for all.
     """
 
     sampling: Sampling
+    vocabulary: int
     prompt: int = 0
     seed: int = field(default=-1)
     allowed: np.ndarray[Any, np.dtype[np.uint32]] | None = None
@@ -64,7 +65,7 @@ def sampler_inputs(
         texts: The tokens of each sequence so far.
         vocabulary: How many tokens there are.
     """
-    rows, words = len(samplers), ceil_div(vocabulary, 32)
+    rows, words = len(samplers), -(-vocabulary // 32)
     used = [list(t) if s.has_history else [] for s, t in zip(samplers, texts, strict=True)]
     biases = [s.sampling.logit_bias for s in samplers]
     history = np.full((rows, _rounded(max(map(len, used), default=0))), -1, np.int32)

@@ -1,160 +1,244 @@
-"""Requests that run together: each step takes the next tokens of all of them."""
+"""Answers that run together: each step takes the next tokens of all of them."""
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
-from dataclasses import dataclass, field
-from threading import Lock
-from typing import Literal, TypeAlias
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from threading import Condition, Lock, RLock
 
-from clrt.errors import ClrtError, InputError
+from clrt.errors import ClrtError, InputError, NumberError, OutOfMemoryError
+from clrt.generation.answer import Answer
 from clrt.generation.engine import CHUNK, CachedSequence, Engine, StepPart
-from clrt.generation.sampler import TokenSampler
-
-FinishReason: TypeAlias = Literal["stop", "length", "cancelled", "constraint"]
-
-
-@dataclass(eq=False)
-class Continuation:
-    """A text to be continued.
-
-    Attributes:
-        prompt: Tokens, one or more.
-        sampler: Chooses tokens.
-        limit: The most tokens that are made.
-        ends: Tokens that end the text.
-        tokens, logprobs: What was made so far; a token that ends the text is the last of them.
-        reason: Why it ended; None while it goes on.
-        error: What went wrong, if so.
-    """
-
-    prompt: list[int]
-    sampler: TokenSampler
-    limit: int
-    ends: frozenset[int] = frozenset()
-    tokens: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
-    reason: FinishReason | None = None
-    error: ClrtError | None = None
-    sequence: CachedSequence | None = None
+from clrt.generation.result import FinishReason
+from clrt.ir.op import Array
+from clrt.ops.generation.sample_tokens import SampleTokens
 
 
 class Scheduler:
-    """Runs requests on an engine, those of several threads in one step.
+    """Runs answers on an engine, those of several threads in one step.
 
     No thread is the scheduler's own: of the threads that wait for tokens one makes the next step
     for all of them.
+
+    Args:
+        sequences: How many answers run at a time; more wait.
     """
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, sequences: int) -> None:
         self.engine = engine
+        self._most = sequences
+        # One thread at a time has `_driving`, and with it the engine; it is never waited for, as a
+        # collector may end an answer in any thread. `_changed` is told when it is let go.
         self._driving = Lock()
-        self._waiting: deque[Continuation] = deque()
-        self._running: list[Continuation] = []
+        self._changed = Condition(RLock())
+        self._waiting: deque[Answer] = deque()
+        self._running: list[Answer] = []
+        # Whether the cache is full: no answer begins before one ends.
+        self._full = False
+        self._closed = False
 
-    def add(self, request: Continuation) -> None:
-        """Queues a request; `tokens` of it then gives what is made."""
-        if not request.prompt:
-            raise InputError("The prompt has no tokens; give at least one.")
-        self._waiting.append(request)
-
-    def tokens(self, request: Continuation) -> Iterator[int]:
-        """The tokens of a request, as they come. Closing it ends the request.
+    def add(self, answers: Sequence[Answer]) -> None:
+        """Queues answers; `wait` then drives them.
 
         Raises:
-            ClrtError: What went wrong with the request; others go on.
+            InputError: The generator is closed.
         """
-        given = 0
-        try:
-            while True:
-                while given < len(request.tokens):
-                    given += 1
-                    yield request.tokens[given - 1]
-                if request.error is not None:
-                    raise request.error
-                if request.reason is not None:
-                    return
-                with self._driving:
-                    if given == len(request.tokens) and request.reason is None:
-                        self._advance()
-        finally:
-            self.end(request, "cancelled")
+        self._check_open()
+        self._waiting.extend(answers)
 
-    def end(self, request: Continuation, reason: FinishReason) -> None:
-        """Ends a request, whatever it does."""
-        if request.reason is None:
-            request.reason = reason
-        with self._driving:
-            self._clear()
+    def wait(self, answer: Answer, pieces: int) -> None:
+        """Returns once an answer has more pieces than that, or has ended, perhaps by an error."""
+        while len(answer.pieces) <= pieces and answer.reason is None:
+            with self._changed:
+                drives = self._driving.acquire(blocking=False)
+                if not drives:
+                    self._changed.wait()
+            if drives:
+                try:
+                    if answer.reason is None:
+                        self._advance()
+                finally:
+                    self._let_go()
+
+    def end(self, answer: Answer, reason: FinishReason = "cancelled") -> None:
+        """Ends an answer, whatever it does, and waits for nothing."""
+        if answer.reason is None:
+            answer.reason = reason
+        self._tidy()
+
+    @contextmanager
+    def exclusive(self) -> Iterator[Engine]:
+        """The engine, for a block; steps of answers are before it and behind it.
+
+        Raises:
+            InputError: The generator is closed.
+        """
+        with self._changed:
+            while not self._driving.acquire(blocking=False):
+                self._changed.wait()
+        try:
+            self._check_open()
+            yield self.engine
+        finally:
+            self._let_go()
+
+    def close(self) -> None:
+        """Ends all answers, and frees the device's memory."""
+        with self._changed:
+            if self._closed:
+                return
+            self._closed = True
+            for answer in [*self._running, *self._waiting]:
+                answer.error = answer.error or _closed()
+                answer.reason = answer.reason or "cancelled"
+            while not self._driving.acquire(blocking=False):
+                self._changed.wait()
+        try:
+            self.engine.close_model()
+        finally:
+            self._let_go()
+
+    def _check_open(self) -> None:
+        if self._closed:
+            raise _closed()
+
+    def _let_go(self) -> None:
+        self._driving.release()
+        self._tidy()
+        with self._changed:
+            self._changed.notify_all()
+
+    def _tidy(self) -> None:
+        """Frees what ended answers have, unless a thread drives: it does so when it lets go."""
+        while any(a.reason is not None for a in tuple(self._running)):
+            if not self._driving.acquire(blocking=False):
+                return
+            try:
+                self._clear()
+            finally:
+                self._driving.release()
+        with self._changed:
+            self._changed.notify_all()
 
     def _advance(self) -> None:
         """One step: the next token of each text, and as much of prompts as a step has room for."""
         self._clear()
         self._start()
+        parts, taking = self._parts()
+        if not parts:
+            return
+        wants_logits = any(answer.top for answer in taking)
+        outputs = ["token", "logprob", *(["logits"] if wants_logits else [])]
+        try:
+            found = self.engine.step(parts, outputs)
+        except OutOfMemoryError as error:
+            self._make_way(error)
+            return
+        except ClrtError as error:
+            blamed = _blamed(error, taking)
+            if blamed is None:
+                self._fail(self._running, error)
+            else:
+                self._fail([blamed], _no_token())
+            return
+        for row, answer in enumerate(taking):
+            logits = found["logits"][row] if answer.top else None
+            self._take(answer, int(found["token"][row]), float(found["logprob"][row]), logits)
+
+    def _parts(self) -> tuple[list[StepPart], list[Answer]]:
+        """What a step runs, and the answers that get a token by it."""
         parts: list[StepPart] = []
-        taking: list[Continuation] = []
+        taking: list[Answer] = []
         room = CHUNK
         # Texts under way come first: they have one token each, and somebody reads along.
-        for request in sorted(self._running, key=_left):
-            sequence = request.sequence
-            assert sequence is not None
+        for answer in sorted(self._running, key=lambda a: _sequence(a).left):
+            sequence = _sequence(answer)
             count = min(sequence.left, room)
             if not count:
                 break
-            room -= count
             whole = count == sequence.left
-            parts.append(StepPart(sequence, count, request.sampler if whole else None))
             if whole:
-                taking.append(request)
-        if not parts:
-            return
-        try:
-            found = self.engine.step(parts)
-        except ClrtError as error:
-            # One text less may be what it takes.
-            self._fail(self._running[-1], error)
-            return
-        for request, token, logprob in zip(taking, found.tokens, found.logprobs, strict=True):
-            self._take(request, token, logprob)
+                try:
+                    answer.prepare()
+                except ClrtError as error:
+                    self._fail([answer], error)
+                    continue
+                taking.append(answer)
+            room -= count
+            parts.append(StepPart(sequence, count, [answer.sampler] if whole else ()))
+        return parts, taking
 
-    def _take(self, request: Continuation, token: int, logprob: float) -> None:
-        assert request.sequence is not None
-        request.sequence.tokens.append(token)
-        request.logprobs.append(logprob)
-        request.tokens.append(token)
-        if token in request.ends:
-            request.reason = "stop"
-        elif len(request.tokens) >= request.limit or (
-            len(request.sequence.tokens) >= self.engine.context
-        ):
-            request.reason = "length"
+    def _take(self, answer: Answer, token: int, logprob: float, logits: Array | None) -> None:
+        if answer.reason is not None:  # another thread has ended it meanwhile
+            return
+        sequence = _sequence(answer)
+        sequence.tokens.append(token)
+        try:
+            answer.take(token, logprob, logits, self.engine.context - len(sequence.tokens))
+        except ClrtError as error:
+            self._fail([answer], error)
 
     def _start(self) -> None:
-        while self._waiting and self.engine.free_rows:
-            request = self._waiting.popleft()
-            if request.reason is not None:
+        while self._waiting and len(self._running) < self._most and not self._full:
+            answer = self._waiting.popleft()
+            if answer.reason is not None:
                 continue
             try:
-                request.sequence = self.engine.open(request.prompt)
+                sequence = self.engine.open([*answer.prompt, *answer.tokens])
             except ClrtError as error:
-                request.error = error
+                self._fail([answer], error)
                 continue
-            self._running.append(request)
+            answer.sequence = sequence
+            if answer.computed is None:
+                answer.computed = sequence.left
+            self._running.append(answer)
 
-    def _fail(self, request: Continuation, error: ClrtError) -> None:
-        request.error = error
-        request.reason = "cancelled"
-        self._clear()
+    def _make_way(self, error: OutOfMemoryError) -> None:
+        """Where there is no room for all, the last one waits until another has ended."""
+        last = self._running[-1]
+        if len(self._running) == 1:
+            self._fail([last], error)
+            return
+        self._running.pop()
+        self.engine.close(_sequence(last))
+        last.sequence = None
+        self._waiting.appendleft(last)
+        self._full = True
+
+    def _fail(self, answers: Sequence[Answer], error: ClrtError) -> None:
+        for answer in answers:
+            answer.error = answer.error or error
+            answer.reason = answer.reason or "cancelled"
 
     def _clear(self) -> None:
-        """Frees what ended requests have."""
-        for request in [r for r in self._running if r.reason is not None]:
-            self._running.remove(request)
-            assert request.sequence is not None
-            self.engine.close(request.sequence)
+        """Frees what ended answers have."""
+        for answer in [a for a in self._running if a.reason is not None]:
+            self._running.remove(answer)
+            self.engine.close(_sequence(answer))
+            self._full = False
 
 
-def _left(request: Continuation) -> int:
-    assert request.sequence is not None
-    return request.sequence.left
+def _sequence(answer: Answer) -> CachedSequence:
+    assert answer.sequence is not None
+    return answer.sequence
+
+
+def _closed() -> InputError:
+    return InputError("The generator is closed; make it again to use it.")
+
+
+def _no_token() -> InputError:
+    return InputError(
+        "No token can follow: logit_bias and the rule ban all of them, or logits are not numbers."
+    )
+
+
+def _blamed(error: ClrtError, taking: Sequence[Answer]) -> Answer | None:
+    """The answer whose row of SampleTokens an error is about; None where it is about another."""
+    found = error if isinstance(error, NumberError) else error.__cause__
+    if not isinstance(found, NumberError) or found.node is None:
+        return None
+    row = int(found.number) - 1
+    own = isinstance(found.node.op, SampleTokens) and 0 <= row < len(taking)
+    return taking[row] if own else None

@@ -2,40 +2,58 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any
+from threading import Lock
+from typing import TYPE_CHECKING, Any
 
 from clrt.errors import InputError
 from clrt.files import expanded
-from clrt.generation.detokenize import TextStream
+from clrt.generation.answer import Answer
+from clrt.generation.beams import BeamSearch
+from clrt.generation.cache_file import compute_pages, read_cache, write_cache
+from clrt.generation.chat import Chat
 from clrt.generation.engine import Engine
 from clrt.generation.language_model import read_language_model
-from clrt.generation.options import Sampling
-from clrt.generation.sampler import TokenSampler
-from clrt.generation.scheduler import Continuation, Scheduler
-from clrt.generation.stops import StopMatcher
+from clrt.generation.prompts import Prompt, several, tokens_of
+from clrt.generation.request import GenerateRequest, RequestReader
+from clrt.generation.result import GeneratedText
+from clrt.generation.scheduler import Scheduler
+from clrt.generation.scoring import FloatArray, embeddings, log_likelihoods, perplexity
+from clrt.generation.streaming import Ending, GeneratedStream
 from clrt.runtime.devices import DeviceInfo
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+    from typing_extensions import Unpack
+
+    from clrt.generation.async_streaming import AsyncGeneratedStream
+    from clrt.generation.request import GenerateOptions
+
+_MOST_SEQUENCES = 1 << 16
 
 
 class TextGenerator:
     """A language model with its tokenizer; its cache stays on the device.
 
-    `generate` and `stream` may be called from several threads: their texts then run together. What
-    prompts begin with alike is computed once.
+    All methods may be called from several threads: their texts then run together. What prompts
+    begin with alike is computed once. As a context manager it frees the device memory at the end.
 
     Args:
         source: A Hugging Face folder with config.json, safetensors and tokenizer.json.
         device: As in `clrt.load`.
-        context: The most tokens of a text with its prompt; by default what the model has.
+        context: The most tokens of a text with its prompt; by default what the model was made for.
+            More than that is allowed, but for models with a table of places.
         cache: How the cache holds keys and values: "float32", or "float16" for half the memory.
         sequences: How many texts run at a time; more wait.
         cache_dir, memory_limit: As in `clrt.load`.
 
     Raises:
         ModelError: A file is missing or damaged.
-        UnsupportedError: The model is of a family that clrt does not know.
+        UnsupportedError: The model is of a family that clrt does not know, or tokenizers is not
+            installed.
         DeviceError: The device asked for is absent.
         InputError: An option has no valid value.
     """
@@ -51,74 +69,256 @@ class TextGenerator:
         cache_dir: str | Path | None = None,
         memory_limit: int | str | None = None,
     ) -> None:
+        started = time.perf_counter()
+        if not 1 <= sequences <= _MOST_SEQUENCES:
+            raise InputError(f"sequences is {sequences!r}; it is 1 to {_MOST_SEQUENCES}.")
         self._model = read_language_model(expanded(Path(source)), context, cache)
-        self._engine = Engine(
+        engine = Engine(
             self._model.graph,
             self._model.context,
-            self._model.vocabulary,
             sequences=sequences,
             device=device,
             cache_dir=cache_dir,
             memory_limit=memory_limit,
         )
-        self._scheduler = Scheduler(self._engine)
+        self.device: DeviceInfo = engine.model.device
+        self._scheduler = Scheduler(engine, sequences)
+        self._requests = RequestReader(self._model)
+        self._lock = Lock()
+        self._workers: ThreadPoolExecutor | None = None
+        self._load_s = time.perf_counter() - started
 
-    def generate(self, prompt: str | Sequence[int], **options: Any) -> str:
-        """The text that follows a prompt.
+    @property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer, of the library tokenizers."""
+        return self._model.tokenizer
+
+    @property
+    def context(self) -> int:
+        """The most tokens of a text with its prompt."""
+        return self._model.context
+
+    def generate(
+        self, prompt: Prompt | Sequence[Prompt], **options: Unpack[GenerateOptions]
+    ) -> Any:
+        """The text that follows a prompt, or those that follow several.
 
         Args:
-            prompt: A text, or tokens.
-            options: Fields of `Sampling`; what is left out is as the model's files propose.
+            prompt: A text; the messages of a chat; tokens; or a list of prompts, which run
+                together.
+            options: What is left out is as the model's files propose.
+
+        Returns:
+            A `GeneratedText`. A list of them for a list of prompts, or where
+            `num_return_sequences` is above 1: then those of each prompt one behind the other.
 
         Raises:
-            InputError: An option or the prompt has no valid value.
-            OutOfMemoryError: The cache has no room.
+            InputError: An option or a prompt has no valid value.
+            OutOfMemoryError: The cache has no room for one of the texts alone.
         """
-        return "".join(self.stream(prompt, **options))
+        request = self._requests.read(options)
+        prompts = self._requests.prompts(prompt, request)
+        if request.sampling.num_beams > 1:
+            found = [text for tokens in prompts for text in self._beams(tokens, request).run()]
+        else:
+            found = self._together(prompts, request)
+        single = len(found) == 1 and several(prompt) is None
+        return found[0] if single else found
 
-    def stream(self, prompt: str | Sequence[int], **options: Any) -> Iterator[str]:
-        """The same, piece by piece as it comes. Closing it ends the text.
+    def stream(self, prompt: Prompt, **options: Unpack[GenerateOptions]) -> GeneratedStream:
+        """The text that follows a prompt, piece by piece as it comes.
+
+        Closing the stream ends the text; its `result` is a `GeneratedText`.
 
         Raises:
             ClrtError: As `generate`.
         """
-        sampling = self._sampling(options)
-        request = self._request(prompt, sampling)
-        self._scheduler.add(request)
-        return self._pieces(request, sampling)
+        request = self._requests.read(options).alone("stream")
+        return self._stream(tokens_of(self._model, prompt, request.chat), request)
 
-    def _pieces(self, request: Continuation, sampling: Sampling) -> Iterator[str]:
-        text = TextStream(self._model.tokenizer)
-        stops = StopMatcher(sampling.stop, request.ends, sampling.include_stop)
-        for token in self._scheduler.tokens(request):
-            piece = stops.push(text.push(token), token)
-            if piece:
-                yield piece
-            if stops.matched is not None:
-                self._scheduler.end(request, "stop")
-                return
-        rest = stops.push(text.finish()) + stops.finish()
-        if rest:
-            yield rest
+    async def agenerate(
+        self, prompt: Prompt | Sequence[Prompt], **options: Unpack[GenerateOptions]
+    ) -> Any:
+        """`generate`, while the event loop goes on. A task that is cancelled ends its texts.
 
-    def _sampling(self, options: dict[str, Any]) -> Sampling:
+        Raises:
+            ClrtError: As `generate`.
+        """
+        from clrt.generation.async_streaming import finish_all, search_all
+
+        request = self._requests.read(options)
+        prompts = self._requests.prompts(prompt, request)
+        if request.sampling.num_beams > 1:
+            found = await search_all([self._beams(tokens, request) for tokens in prompts])
+        else:
+            answers = [a for tokens in prompts for a in self._requests.answers(tokens, request)]
+            self._scheduler.add(answers)
+            found = await finish_all([self._astream(answer) for answer in answers])
+        single = len(found) == 1 and several(prompt) is None
+        return found[0] if single else found
+
+    def astream(self, prompt: Prompt, **options: Unpack[GenerateOptions]) -> AsyncGeneratedStream:
+        """`stream` for `async for`, while the event loop goes on.
+
+        Raises:
+            ClrtError: As `generate`.
+        """
+        request = self._requests.read(options).alone("astream")
+        tokens = tokens_of(self._model, prompt, request.chat)
+        (answer,) = self._requests.answers(tokens, request)
+        self._scheduler.add([answer])
+        return self._astream(answer)
+
+    def chat(self, system: str | None = None, **options: Unpack[GenerateOptions]) -> Chat:
+        """A chat, whose turns reuse what the cache has of those before.
+
+        Args:
+            system: Its first message; None for none.
+            options: As `generate`, for all turns.
+
+        Raises:
+            InputError: An option has no valid value, or the model has no chat template.
+        """
+        request = self._requests.read(options).alone("chat")
+        self._model.chat_template  # noqa: B018  an error comes now, and not at the first turn
+        return Chat(self, system, request)
+
+    def score(self, texts: Prompt | Sequence[Prompt]) -> Any:
+        """How likely the tokens of texts are.
+
+        Args:
+            texts: As the prompts of `generate`.
+
+        Returns:
+            The log-probability of each token behind those before it, without the first one:
+            float32 `[tokens - 1]`; a list of those for several texts.
+
+        Raises:
+            InputError: A text is longer than the context.
+            OutOfMemoryError: The cache has no room.
+        """
+        tokens = self._requests.prompts(texts, GenerateRequest(self._model.sampling))
+        found = log_likelihoods(self._scheduler, self._model.vocabulary, tokens, [1] * len(tokens))
+        return found if several(texts) is not None else found[0]
+
+    def perplexity(self, text: Prompt, stride: int | None = None) -> float:
+        """How much a text surprises the model: exp of the mean of its tokens' `-score`.
+
+        Args:
+            stride: A text longer than the context is read in windows, each so many tokens behind
+                the one before; None for half of the context.
+
+        Raises:
+            InputError: The text has fewer than two tokens, or the stride is out of range.
+            OutOfMemoryError: The cache has no room.
+        """
+        tokens = tokens_of(self._model, text)
+        return perplexity(self._scheduler, self._model.vocabulary, tokens, stride)
+
+    def embed(self, texts: Prompt | Sequence[Prompt], pooling: str = "mean") -> FloatArray:
+        """Vectors of texts: the model's last hidden states.
+
+        Args:
+            texts: As the prompts of `generate`.
+            pooling: "mean" of all tokens, or that of the "last" one.
+
+        Returns:
+            float32 `[hidden]`; `[texts, hidden]` for several texts. They have not unit length.
+
+        Raises:
+            InputError: A text is longer than the context, or the pooling is unknown.
+            OutOfMemoryError: The cache has no room.
+        """
+        tokens = self._requests.prompts(texts, GenerateRequest(self._model.sampling))
+        size, vocabulary = self._model.decoder.hidden, self._model.vocabulary
+        found = embeddings(self._scheduler, vocabulary, tokens, pooling, size)
+        return found if several(texts) is not None else found[0]
+
+    def save_cache(self, path: str | Path, prompt: Prompt) -> int:
+        """Writes what the cache has of a prompt, computed before if need be.
+
+        Returns:
+            How many tokens of its beginning are in the file: whole pages of them.
+
+        Raises:
+            InputError: The prompt is too short or too long, or the file cannot be written.
+            OutOfMemoryError: The cache has no room.
+        """
+        tokens = tokens_of(self._model, prompt)
+        with self._scheduler.exclusive() as engine:
+            pages = compute_pages(engine, tokens)
+        return write_cache(expanded(path), self._model.fingerprint, tokens, pages)
+
+    def load_cache(self, path: str | Path) -> int:
+        """Takes in a file of `save_cache`: texts that begin with its prompt do not compute it.
+
+        It stays until its room is needed.
+
+        Returns:
+            How many tokens it has.
+
+        Raises:
+            ModelError: The file is damaged, or is of another model.
+            OutOfMemoryError: The cache has no room.
+        """
+        with self._scheduler.exclusive() as engine:
+            like = engine.read_pages(())
+            tokens, pages = read_cache(expanded(path), self._model.fingerprint, like)
+            engine.restore(tokens, pages)
+        return len(tokens)
+
+    def close(self) -> None:
+        """Ends all texts and frees the device memory; the generator cannot be used afterwards."""
+        self._scheduler.close()
+        with self._lock:
+            if self._workers is not None:
+                self._workers.shutdown(wait=False)
+
+    def __enter__(self) -> TextGenerator:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        model = self._model
+        return (
+            f"<clrt.TextGenerator '{model.name}' ({model.decoder.family}, context "
+            f"{model.context}) on {self.device}>"
+        )
+
+    def _beams(self, tokens: Sequence[int], request: GenerateRequest) -> BeamSearch:
+        return BeamSearch(self._scheduler, self._model, tokens, request.sampling)
+
+    def _together(
+        self, prompts: Sequence[Sequence[int]], request: GenerateRequest
+    ) -> list[GeneratedText]:
+        """The answers to prompts, which run together."""
+        answers = [a for tokens in prompts for a in self._requests.answers(tokens, request)]
+        self._scheduler.add(answers)
+        streams = [GeneratedStream(self._scheduler, a, self._finish) for a in answers]
         try:
-            return replace(self._model.sampling, **options)
-        except TypeError as error:
-            raise InputError(f"{error}; see clrt.generation.Sampling for what there is.") from error
+            return [stream.result for stream in streams]
+        finally:
+            for stream in streams:
+                stream.close()
 
-    def _request(self, prompt: str | Sequence[int], sampling: Sampling) -> Continuation:
-        tokens = self._tokens(prompt)
-        sampler = TokenSampler(sampling, len(tokens))
-        return Continuation(tokens, sampler, sampling.max_new_tokens, self._model.ends)
+    def _stream(
+        self, tokens: Sequence[int], request: GenerateRequest, ending: Ending | None = None
+    ) -> GeneratedStream:
+        (answer,) = self._requests.answers(tokens, request)
+        self._scheduler.add([answer])
+        return GeneratedStream(self._scheduler, answer, self._finish, ending)
 
-    def _tokens(self, prompt: str | Sequence[int]) -> list[int]:
-        if isinstance(prompt, str):
-            return list(self._model.tokenizer.encode(prompt).ids)
-        tokens = list(prompt)
-        for token in tokens:
-            if not 0 <= token < self._model.vocabulary:
-                raise InputError(
-                    f"The prompt has token {token!r}; there are 0 to {self._model.vocabulary - 1}."
-                )
-        return tokens
+    def _astream(self, answer: Answer) -> AsyncGeneratedStream:
+        from clrt.generation.async_streaming import AsyncGeneratedStream
+
+        with self._lock:
+            if self._workers is None:
+                self._workers = ThreadPoolExecutor(1, "clrt-generate")
+        return AsyncGeneratedStream(self._scheduler, answer, self._finish, self._workers)
+
+    def _finish(self, answer: Answer) -> GeneratedText:
+        """What has come of an answer. The first one has waited for the model."""
+        load_s, self._load_s = self._load_s, 0.0
+        return answer.result(load_s)

@@ -7,8 +7,9 @@ Run it in an environment with torch and transformers, which the tests need not h
 
 `decoders.json` has the configurations of `oracle_decoders.py` as transformers saves them, and the
 names and shapes of the tensors that it writes. Weights are noise (`checkpoints.py`).
-`decoders.npz` has half of the logits of two texts for each, `rotaries.npz` frequencies of rotary
-embeddings.
+`decoders.npz` has the logits of two texts for each. `rotaries.npz` has frequencies of rotary
+embeddings. `texts.json` has the decoder of `oracle_texts.py`, its greedy texts and those of beams,
+and perplexities.
 """
 
 from __future__ import annotations
@@ -37,6 +38,7 @@ from tests.generation.oracle_decoders import (
     ROTARY_HEAD,
     ROTARY_PLACES,
 )
+from tests.generation.oracle_texts import BEAMS, GREEDY, LLAMA, PROMPTS
 
 _UNUSED = ("transformers_version", "use_cache", "initializer_range", "architectures")
 _TOKENS = ("pad_token_id", "bos_token_id", "eos_token_id")
@@ -107,6 +109,46 @@ def make_rotaries() -> dict[str, Array]:
     return made
 
 
+def until(ends: list[int], row: list[int]) -> list[int]:
+    """A text without what fills it up behind the token that ends it."""
+    at = next((k for k, token in enumerate(row) if token in ends), len(row))
+    return row[: at + 1]
+
+
+def make_texts() -> dict[str, Any]:
+    """The texts of `oracle_texts.py`."""
+    with tempfile.TemporaryDirectory() as folder:
+        case = describe(LLAMA, Path(folder) / "saved")
+        write_folder(Path(folder) / "model", case)
+        model = transformers.AutoModelForCausalLM.from_pretrained(
+            Path(folder) / "model", dtype=torch.float32, attn_implementation="eager"
+        ).eval()
+
+    def generated(prompt: str, **options: Any) -> list[list[int]]:
+        given = torch.tensor([PROMPTS[prompt]])
+        found = model.generate(
+            given, attention_mask=torch.ones_like(given), do_sample=False, pad_token_id=0, **options
+        )
+        return [row[len(PROMPTS[prompt]) :] for row in found.tolist()]
+
+    def perplexity(prompt: str) -> float:
+        given = torch.tensor([PROMPTS[prompt]])
+        with torch.no_grad():
+            return float(model(given, labels=given).loss.exp())
+
+    beams = {}
+    for name, (prompt, count, most, ends) in BEAMS.items():
+        options = dict(num_beams=count, num_return_sequences=count, max_new_tokens=most)
+        rows = generated(prompt, eos_token_id=ends or None, **options)
+        beams[name] = [until(ends, row) for row in rows]
+    return {
+        **case,
+        "greedy": {p: generated(p, max_new_tokens=GREEDY)[0] for p in PROMPTS},
+        "beams": beams,
+        "perplexities": {p: perplexity(p) for p in PROMPTS if len(PROMPTS[p]) > 1},
+    }
+
+
 def wrong_values(file: str, made: dict[str, Array]) -> list[str]:
     """What of a file of arrays is not as made anew."""
     found = []
@@ -132,12 +174,16 @@ def main() -> int:
         DATA.mkdir(exist_ok=True)
         text = json.dumps(cases, indent=None, separators=(",", ":")).replace('},"', '},\n"')
         (DATA / "decoders.json").write_text(text + "\n", encoding="utf-8")
+        texts = json.dumps(make_texts(), separators=(",", ":"))
+        (DATA / "texts.json").write_text(texts + "\n", encoding="utf-8")
         for file, made in arrays.items():
             np.savez_compressed(DATA / file, allow_pickle=False, **made)
         return 0
     wrong = []
     if json.loads((DATA / "decoders.json").read_text(encoding="utf-8")) != cases:
         wrong.append("decoders.json: other configurations or tensors")
+    if json.loads((DATA / "texts.json").read_text(encoding="utf-8")) != make_texts():
+        wrong.append("texts.json: other texts")
     for file, made in arrays.items():
         wrong += wrong_values(file, made)
     print("\n".join(wrong) or "The committed files are as made anew.")

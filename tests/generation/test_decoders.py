@@ -63,7 +63,7 @@ class Run:
             "table": TABLE,
             "rows": np.array(wanted, np.int32),
         }
-        sampler = TokenSampler(Sampling())
+        sampler = TokenSampler(Sampling(), self.vocabulary)
         feeds |= sampler_inputs([sampler] * len(wanted), [[]] * len(wanted), self.vocabulary)
         found = self.model.run(feeds, state=self.state)
         logits = found["logits"]

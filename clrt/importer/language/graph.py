@@ -30,8 +30,8 @@ def decoder_graph(decoder: Decoder, source: WeightSource, cache: DType = DType.F
     Its inputs are those of `clrt.ops.attention.pages`: `step` int32 `[tokens, 3]`, `table` int32
     `[sequences, pages]`, the slabs of the cache; and `rows` int32 `[rows]`, the tokens whose logits
     are wanted; and the other inputs of SampleTokens. Outputs: `token` int32 and `logprob` float32
-    `[rows]`, the tokens that follow; `logits` float32 `[rows, vocabulary]`; and the slabs, as
-    `kept0` and so on.
+    `[rows]`, the tokens that follow; `logits` float32 `[rows, vocabulary]`; `hidden` float32
+    `[rows, hidden]`, what the logits are made of; and the slabs, as `kept0` and so on.
 
     Args:
         decoder: What is built.
@@ -68,14 +68,14 @@ class _DecoderGraph:
         for layer in range(decoder.layers):
             hidden = self._layer(hidden, layer)
         wanted = build("output", Gather(), hidden, self.rows)
-        wanted = build.norm(wanted, "output_norm", decoder.hidden)
+        state = build.norm(wanted, "output_norm", decoder.hidden)
         head = "output" if "output.weight" in build.source else "token_embd"
-        logits = build.linear(wanted, head, decoder.hidden, decoder.vocabulary)
+        logits = build.linear(state, head, decoder.hidden, decoder.vocabulary)
         logits = build.scaled(logits, decoder.logit_scale, "output")
         logits = build.capped(logits, decoder.final_softcap, "output")
         asked, token, logprob = self._sampled(logits)
         inputs = [self.step, self.table, self.rows, *asked, *slabs]
-        outputs = {"token": token, "logprob": logprob, "logits": logits}
+        outputs = {"token": token, "logprob": logprob, "logits": logits, "hidden": state}
         outputs |= {f"kept{s}": slab for s, slab in enumerate(self.slabs)}
         return build.graph(decoder.family, inputs, outputs.values(), list(outputs))
 

@@ -1,0 +1,184 @@
+"""A text on its way: its prompt, its tokens and pieces so far, and where it ends."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clrt.errors import ClrtError
+from clrt.generation.constraints import Constraint
+from clrt.generation.detokenize import TextStream, TokenNames
+from clrt.generation.engine import CachedSequence
+from clrt.generation.options import Sampling
+from clrt.generation.result import FinishReason, GeneratedText, TextTimings, TokenLogprob
+from clrt.generation.sampler import TokenSampler
+from clrt.generation.stops import StopMatcher
+
+
+@dataclass(eq=False)
+class Answer:
+    """One text that is generated.
+
+    A scheduler adds to it, in any thread; `pieces` and `reason` are read while it does.
+
+    Attributes:
+        prompt: Tokens, one or more.
+        sampler: Chooses tokens.
+        limit: The most tokens that are made.
+        ends: Tokens that end the text.
+        rule: What the text keeps to.
+        tokens: What was made so far; a token that ends the text is the last of them.
+        pieces: The text of each token as far as it is certain; perhaps empty.
+        logprobs: Of the tokens.
+        reason: Why it ended; None while it goes on.
+        error: What went wrong, if so.
+        sequence: Where its tokens are run; None while it waits.
+        computed: Tokens of the prompt that were, or are to be, run.
+        asked_s, first_s, last_s: When it was asked for, and its first and last token came.
+    """
+
+    prompt: list[int]
+    sampler: TokenSampler
+    limit: int
+    ends: frozenset[int]
+    text: TextStream
+    rule: Constraint | None = None
+    tokens: list[int] = field(default_factory=list)
+    pieces: list[str] = field(default_factory=list)
+    logprobs: list[TokenLogprob] = field(default_factory=list)
+    reason: FinishReason | None = None
+    error: ClrtError | None = None
+    sequence: CachedSequence | None = None
+    computed: int | None = None
+    asked_s: float = field(default_factory=time.perf_counter)
+    first_s: float = 0.0
+    last_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        sampling = self.sampler.sampling
+        self._stops = StopMatcher(sampling.stop, self.ends, sampling.include_stop)
+
+    @classmethod
+    def of(
+        cls,
+        prompt: Sequence[int],
+        sampling: Sampling,
+        vocabulary: int,
+        ends: frozenset[int],
+        tokenizer: TokenNames,
+        rule: Constraint | None = None,
+        number: int = 0,
+    ) -> Answer:
+        """An answer to a prompt.
+
+        Args:
+            number: Which of several to one prompt: each draws other tokens.
+        """
+        sampler = TokenSampler(sampling, vocabulary, len(prompt))
+        if sampling.seed is not None:
+            sampler.seed = (sampling.seed + number) % (1 << 64)
+        text = TextStream(tokenizer)
+        return cls(list(prompt), sampler, sampling.max_new_tokens, ends, text, rule)
+
+    @property
+    def top(self) -> int:
+        """How many of the likeliest tokens are told of at each place; 0 for no log-probability."""
+        return self.sampler.sampling.logprobs
+
+    def prepare(self) -> None:
+        """Before its next token is chosen.
+
+        Raises:
+            InputError: The rule takes too much work.
+        """
+        if self.rule is not None:
+            self.sampler.allowed = self.rule.allowed()
+
+    def take(
+        self, token: int, logprob: float, logits: NDArray[np.float32] | None, room: int
+    ) -> None:
+        """Goes on with a token.
+
+        Args:
+            logits: float32 `[vocabulary]`, of which the likeliest are told of.
+            room: How many more there can be after it.
+
+        Raises:
+            InputError: The rule takes too much work.
+        """
+        self.last_s = time.perf_counter()
+        self.first_s = self.first_s or self.last_s
+        self.tokens.append(token)
+        top = () if logits is None else likeliest(logits, self.top)
+        self.logprobs.append(TokenLogprob(token, logprob, top))
+        done = False
+        if self.rule is not None and token not in self.ends:
+            self.rule.accept(token)
+            done = self.rule.is_done
+        piece, reason = self._piece(token)
+        if reason is None and (done or room < 1 or len(self.tokens) >= self.limit):
+            piece += self._rest()
+            reason = "constraint" if done else "length"
+            if self._stops.matched is not None:
+                reason = "stop"
+        self.pieces.append(piece)
+        self.reason = self.reason or reason
+
+    def _piece(self, token: int) -> tuple[str, FinishReason | None]:
+        """What is certain of the text with one more token, and whether it ends it."""
+        if token not in self.ends:
+            piece = self._stops.push(self.text.push(token))
+        elif self.sampler.sampling.include_stop:
+            piece = self._stops.push(self.text.push(token) + self.text.finish(), token)
+        else:  # of the text before it a stop text may be the end
+            piece = self._stops.push(self.text.finish())
+            piece += self._stops.push("", token)
+        return piece, None if self._stops.matched is None else "stop"
+
+    def _rest(self) -> str:
+        return self._stops.push(self.text.finish()) + self._stops.finish()
+
+    def result(self, load_s: float = 0.0) -> GeneratedText:
+        """What has come of it.
+
+        Args:
+            load_s: Seconds that it waited for the model.
+        """
+        reason = self.reason or "cancelled"
+        count = len(self.tokens)
+        timings = TextTimings(
+            load_s,
+            max(self.first_s - self.asked_s, 0.0),
+            self.computed or 0,
+            self.last_s - self.first_s,
+            count,
+        )
+        return GeneratedText(
+            "".join(self.pieces),
+            tuple(self.tokens),
+            reason,
+            len(self.prompt),
+            tuple(self.logprobs[:count]) if self.top else None,
+            timings,
+        )
+
+
+def likeliest(logits: NDArray[np.float32], count: int) -> tuple[tuple[int, float], ...]:
+    """The likeliest tokens with their log-probabilities, likeliest first.
+
+    Args:
+        logits: float32 `[vocabulary]`.
+
+    Numerics: sums of float64.
+    """
+    wide = logits.astype(np.float64)
+    wide -= wide.max()
+    wide -= np.log(np.exp(wide).sum())
+    count = min(count, len(wide))
+    found = np.argpartition(-wide, count - 1)[:count] if count else np.zeros(0, np.int64)
+    order = found[np.lexsort((found, -wide[found]))]
+    return tuple((int(token), float(wide[token])) for token in order)

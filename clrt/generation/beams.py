@@ -1,0 +1,172 @@
+"""Beam search: of all texts that it looks at the likeliest."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clrt.errors import CancelledError
+from clrt.generation.answer import likeliest
+from clrt.generation.detokenize import TextStream
+from clrt.generation.engine import CachedSequence, Engine
+from clrt.generation.language_model import LanguageModel
+from clrt.generation.options import Sampling
+from clrt.generation.reading import close_sequences, run_to_end
+from clrt.generation.result import GeneratedText, TextTimings, TokenLogprob
+from clrt.generation.sampler import TokenSampler
+from clrt.generation.scheduler import Scheduler
+
+
+@dataclass(eq=False)
+class Beam:
+    """A text under way.
+
+    Attributes:
+        tokens: Behind the prompt.
+        score: The sum of their log-probabilities.
+        logprobs: Of each.
+        sequence: Where they are run; None where that is still to be made.
+    """
+
+    tokens: list[int]
+    score: float
+    logprobs: tuple[TokenLogprob, ...]
+    sequence: CachedSequence | None = None
+
+
+@dataclass(eq=False)
+class BeamSearch:
+    """A search for the likeliest texts behind a prompt.
+
+    A text counts with its mean log-probability; only texts that have ended, by a token or by their
+    number of tokens, are results.
+
+    Attributes:
+        cancelled: Set to true it ends the search.
+
+    Source: transformers' `_beam_search` with `early_stopping=False`, `length_penalty=1`.
+    """
+
+    scheduler: Scheduler
+    model: LanguageModel
+    prompt: Sequence[int]
+    sampling: Sampling
+    cancelled: bool = False
+    _beams: list[Beam] = field(default_factory=list)
+    _finished: list[tuple[float, Beam]] = field(default_factory=list)
+    _open: list[CachedSequence] = field(default_factory=list)
+    _computed: int = 0
+
+    def run(self) -> list[GeneratedText]:
+        """The likeliest texts, as many as `num_return_sequences`.
+
+        Raises:
+            InputError: The prompt is longer than the context.
+            OutOfMemoryError: The cache has no room for all beams.
+            CancelledError: The search was cancelled.
+        """
+        started = time.perf_counter()
+        first = 0.0
+        self._beams = [Beam([], 0.0, ())]
+        try:
+            while self._beams:
+                if self.cancelled:
+                    raise CancelledError("The beam search was cancelled.")
+                with self.scheduler.exclusive() as engine:
+                    logits = self._logits(engine)
+                self._choose(logits, len(self._beams[0].tokens) + 1)
+                first = first or time.perf_counter()
+        finally:
+            close_sequences(self.scheduler, self._open)
+        found = self._finished[: self.sampling.num_return_sequences]
+        spent = first - started, time.perf_counter() - first
+        return [self._result(beam, *spent) for _, beam in found]
+
+    def _logits(self, engine: Engine) -> list[NDArray[np.float32]]:
+        """The logits behind each beam. A beam goes on where its parent's tokens are, or in a copy:
+        of full pages both have the same.
+        """
+        kept = {b.sequence for b in self._beams}
+        for sequence in [s for s in self._open if s not in kept]:
+            self._open.remove(sequence)
+            engine.close(sequence)
+        for beam in self._beams:
+            if beam.sequence is None:
+                beam.sequence = engine.open([*self.prompt, *beam.tokens])
+                self._open.append(beam.sequence)
+        before = engine.computed
+        sampler = TokenSampler(Sampling(), self.model.vocabulary)
+        rows = run_to_end(engine, self._open_of_beams(), sampler, "logits")
+        self._computed = self._computed or engine.computed - before
+        return rows
+
+    def _open_of_beams(self) -> list[CachedSequence]:
+        return [b.sequence for b in self._beams if b.sequence is not None]
+
+    def _choose(self, logits: Sequence[NDArray[np.float32]], length: int) -> None:
+        """The beams of the next step; none once the search is over.
+
+        Args:
+            length: Of texts with one more token.
+        """
+        count, ends = self.sampling.num_beams, self.model.ends
+        most = min(self.sampling.max_new_tokens, max(self.model.context - len(self.prompt), 1))
+        candidates = self._candidates(logits, max(2, 1 + len(ends)) * count)
+        going: list[Beam] = []
+        for rank, (score, parent, token, logprob) in enumerate(candidates):
+            ended = token in ends or length >= most
+            if ended and rank >= count:
+                continue
+            if not ended and len(going) == count:
+                continue
+            top = likeliest(logits[parent], self.sampling.logprobs)
+            before = self._beams[parent]
+            told = (*before.logprobs, TokenLogprob(token, logprob, top))
+            beam = Beam([*before.tokens, token], score, told)
+            if ended:
+                self._finished.append((score / length, beam))
+            else:
+                going.append(self._following(beam, before))
+        self._finished.sort(key=lambda found: -found[0])
+        del self._finished[count:]
+        full = len(self._finished) == count
+        if going and full and going[0].score / length <= self._finished[-1][0]:
+            going = []
+        self._beams = going
+
+    def _candidates(
+        self, logits: Sequence[NDArray[np.float32]], most: int
+    ) -> list[tuple[float, int, int, float]]:
+        """Score, beam, token and the token's log-probability of the best texts, best first."""
+        found = []
+        for index, (beam, row) in enumerate(zip(self._beams, logits, strict=True)):
+            for token, logprob in likeliest(row, most):
+                found.append((beam.score + logprob, index, token, logprob))
+        return sorted(found, key=lambda c: (-c[0], c[1], c[2]))[:most]
+
+    def _following(self, beam: Beam, parent: Beam) -> Beam:
+        """The beam in its parent's sequence, unless another one is."""
+        sequence, parent.sequence = parent.sequence, None
+        if sequence is not None:
+            sequence.tokens.append(beam.tokens[-1])
+            beam.sequence = sequence
+        return beam
+
+    def _result(self, beam: Beam, prompt_s: float, tokens_s: float) -> GeneratedText:
+        ended = beam.tokens[-1] in self.model.ends
+        text = TextStream(self.model.tokenizer)
+        kept = beam.tokens[:-1] if ended and not self.sampling.include_stop else beam.tokens
+        pieces = [*map(text.push, kept), text.finish()]
+        timings = TextTimings(0.0, prompt_s, self._computed, tokens_s, len(beam.tokens))
+        return GeneratedText(
+            "".join(pieces),
+            tuple(beam.tokens),
+            "stop" if ended else "length",
+            len(self.prompt),
+            beam.logprobs if self.sampling.logprobs else None,
+            timings,
+        )

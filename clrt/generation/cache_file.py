@@ -1,0 +1,88 @@
+"""Caches of prompts in files, so that they are computed once for several processes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from clrt.container.safetensors import DTYPES, PADDING, Table, read_header
+from clrt.errors import InputError, ModelError
+from clrt.files import replacing
+from clrt.generation.engine import CHUNK, Engine, StepPart
+from clrt.ir.op import Array
+from clrt.ops.attention.pages import PAGE
+
+_FORMAT = "clrt-cache"
+
+
+def compute_pages(engine: Engine, tokens: Sequence[int]) -> Array:
+    """The pages that are full of a prompt's tokens, `[pages, elements]`.
+
+    Raises:
+        InputError: It fills none, or is longer than the context.
+        OutOfMemoryError: The cache has no room.
+    """
+    count = len(tokens) // PAGE
+    if not count:
+        raise InputError(
+            f"The prompt has {len(tokens)} tokens, and a cache of it begins with {PAGE}; there is "
+            "nothing to save."
+        )
+    sequence = engine.open(tokens)
+    try:
+        while sequence.done < count * PAGE:
+            left = count * PAGE - sequence.done
+            engine.step([StepPart(sequence, min(left, CHUNK))])
+        return engine.read_pages(sequence.pages[:count])
+    finally:
+        engine.close(sequence)
+
+
+def write_cache(path: Path, fingerprint: str, tokens: Sequence[int], pages: Array) -> int:
+    """Writes pages and their tokens; how many tokens these are.
+
+    Raises:
+        InputError: The file cannot be written.
+    """
+    arrays = {"tokens": np.array(tokens[: len(pages) * PAGE], np.int32), "pages": pages}
+    table = Table({"format": _FORMAT, "fingerprint": fingerprint})
+    parts = [part for name, array in arrays.items() for part in table.add(name, array)]
+    with replacing(path) as stream:
+        stream.write(table.encode())
+        for part in parts:
+            stream.write(part)
+    return len(pages) * PAGE
+
+
+def read_cache(path: Path, fingerprint: str, like: Array) -> tuple[list[int], Array]:
+    """Tokens and pages of a file.
+
+    Args:
+        like: `[0, elements]`: pages of the model.
+
+    Raises:
+        ModelError: It is damaged, or of another model, or no such file.
+    """
+    header = read_header(path)
+    if header.metadata.get("format") != _FORMAT:
+        raise ModelError(f"'{path}' is no cache of a prompt; pass what `save_cache` has written.")
+    found = {name: e for name, e in header.tensors.items() if not name.startswith(PADDING)}
+    fits = header.metadata.get("fingerprint") == fingerprint and found.keys() == {"tokens", "pages"}
+    if fits:
+        pages, tokens = found["pages"], found["tokens"]
+        fits = (
+            DTYPES.get(pages.dtype) == like.dtype
+            and tokens.dtype == "I32"
+            and pages.shape[1:] == like.shape[1:]
+            and tokens.shape == (pages.shape[0] * PAGE,)
+        )
+    if not fits:
+        raise ModelError(
+            f"'{path}' is the cache of another model, or of this one with another `cache` dtype; "
+            "save it again with this one."
+        )
+    raw = header.map()
+    numbers = raw[tokens.start : tokens.stop].view(np.int32).tolist()
+    return numbers, raw[pages.start : pages.stop].view(like.dtype).reshape(pages.shape)

@@ -1,0 +1,172 @@
+"""A chat with a language model, turn by turn."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from pathlib import Path
+from threading import Lock
+from typing import TYPE_CHECKING, Any
+
+from clrt.errors import InputError
+from clrt.files import expanded, read_regular, replacing
+from clrt.generation.answer import Answer
+from clrt.generation.language_model import LanguageModel
+from clrt.generation.messages import plain_messages
+from clrt.generation.prompts import encoded, rendered, tokens_of
+from clrt.generation.request import GenerateRequest
+from clrt.generation.result import GeneratedText
+from clrt.generation.streaming import Ending, GeneratedStream
+
+if TYPE_CHECKING:
+    from clrt.generation.text_generator import TextGenerator
+
+_MOST_BYTES = 256 << 20
+
+
+class Chat:
+    """A chat: its messages, and what its turns have in common. `TextGenerator.chat` makes it.
+
+    A turn runs only what is new: the cache has the rest, as long as there is room for it. One turn
+    runs at a time.
+
+    Attributes:
+        messages: All so far, `{"role": …, "content": …}`; they may be changed between turns.
+
+    Args:
+        generator: The model.
+        system: The first message, of role "system"; None for none.
+        request: The options of all turns.
+    """
+
+    def __init__(
+        self, generator: TextGenerator, system: str | None, request: GenerateRequest
+    ) -> None:
+        self.messages: list[dict[str, Any]] = []
+        if system is not None:
+            self.messages.append({"role": "system", "content": system})
+        self._start = list(self.messages)
+        self._generator = generator
+        self._request = request
+        self._turn = Lock()
+        # What was rendered and generated, and its tokens.
+        self._text, self._tokens = "", list[int]()
+
+    def __repr__(self) -> str:
+        return f"<clrt.Chat of {len(self.messages)} messages with {self._generator!r}>"
+
+    def send(self, message: str | Mapping[str, Any]) -> GeneratedText:
+        """The answer to a message; both are added to `messages`.
+
+        Args:
+            message: A text of the user, or a message, such as the result of a tool.
+
+        Raises:
+            InputError: The chat has no room in the context, the message is none, or another turn
+                is under way.
+            OutOfMemoryError: The cache has no room.
+        """
+        with self.stream(message) as pieces:
+            return pieces.result
+
+    def stream(self, message: str | Mapping[str, Any]) -> GeneratedStream:
+        """The same, piece by piece. The answer is added where the pieces end, or are closed.
+
+        Raises:
+            ClrtError: As `send`.
+        """
+        given = {"role": "user", "content": message} if isinstance(message, str) else dict(message)
+        if not self._turn.acquire(blocking=False):
+            raise InputError("A turn of this chat is under way; read its answer, or close it.")
+        try:
+            turn = plain_messages([*self.messages, given])
+            text = rendered(self._generator._model, turn, self._request.chat)
+            tokens = self._continued(text) or tokens_of(
+                self._generator._model, turn, self._request.chat
+            )
+            return self._generator._stream(tokens, self._request, self._ending(given, text))
+        except BaseException:
+            self._turn.release()
+            raise
+
+    def reset(self) -> None:
+        """Begins anew, with the system's message alone."""
+        self.messages = list(self._start)
+        self._text, self._tokens = "", []
+
+    def save(self, path: str | Path) -> None:
+        """Writes the messages as JSON.
+
+        Raises:
+            InputError: The file cannot be written, or a message is not JSON.
+        """
+        try:
+            text = json.dumps(self.messages, ensure_ascii=False, indent=1)
+        except (TypeError, ValueError) as error:
+            raise InputError(f"The messages of this chat are not JSON: {error}.") from error
+        with replacing(expanded(path)) as stream:
+            stream.write(text.encode("utf-8"))
+
+    def load(self, path: str | Path) -> None:
+        """Takes the messages of a file in place of its own.
+
+        Raises:
+            InputError: The file holds no messages.
+        """
+        file = expanded(path)
+        try:
+            found = json.loads(read_regular(file, _MOST_BYTES).decode("utf-8"))
+            plain_messages(found)
+        except (OSError, ValueError, RecursionError) as error:
+            raise InputError(
+                f"'{file}' holds no messages of a chat ({error}); pass what `save` has written."
+            ) from error
+        self.messages = found
+        self._text, self._tokens = "", []
+
+    def _ending(self, given: dict[str, Any], text: str) -> Ending:
+        """What is done at the end of a turn."""
+
+        def end(answer: Answer, result: GeneratedText | None) -> None:
+            try:
+                if result is None:
+                    return
+                self.messages += [given, {"role": "assistant", "content": result.text}]
+                self._note(text, answer, result)
+            finally:
+                self._turn.release()
+
+        return end
+
+    def _note(self, text: str, answer: Answer, result: GeneratedText) -> None:
+        """Notes the tokens of a turn, if they are those of its text."""
+        made = list(result.tokens)
+        ended = bool(made) and made[-1] in answer.ends
+        if ended:
+            made.pop()
+        # A stop text is in the tokens and not in the text, and so is what is not yet certain.
+        spelled = ended or result.finish_reason in ("length", "constraint")
+        special = _added(self._generator._model, special=True)
+        includes = self._request.sampling.include_stop
+        if spelled and not includes and not special.keys() & set(made):
+            self._text, self._tokens = text + result.text, [*answer.prompt, *made]
+
+    def _continued(self, text: str) -> list[int]:
+        """The tokens of a chat that goes on where the last turn ended; none where it does not.
+
+        An answer's tokens may be others than those of its text, and are what the cache has. Where a
+        token that stands for a text of its own follows, both are the same to the model.
+        """
+        if not self._tokens or not text.startswith(self._text):
+            return []
+        rest = text[len(self._text) :]
+        model = self._generator._model
+        if not any(rest.startswith(content) for content in _added(model).values()):
+            return []
+        return [*self._tokens, *encoded(model.tokenizer, rest, special=False)]
+
+
+def _added(model: LanguageModel, special: bool = False) -> dict[int, str]:
+    """The tokens that stand for a text of their own."""
+    found = model.tokenizer.get_added_tokens_decoder()
+    return {k: token.content for k, token in found.items() if token.special or not special}

@@ -1,0 +1,114 @@
+"""What a prompt may be, and its tokens."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from numbers import Integral
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+import numpy as np
+
+from clrt.errors import InputError
+from clrt.generation.language_model import LanguageModel
+from clrt.generation.messages import short, valid_text
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+Prompt: TypeAlias = "str | Sequence[int] | Sequence[Mapping[str, Any]]"
+"""A text, tokens, or the messages of a chat."""
+
+
+@dataclass(frozen=True)
+class ChatFormat:
+    """How messages become a prompt.
+
+    Attributes:
+        tools: JSON schemas of functions that the model may call.
+        variables: What the template may use besides.
+    """
+
+    tools: Sequence[Any] | None = None
+    variables: Mapping[str, Any] = field(default_factory=dict)
+
+
+def several(prompt: object) -> list[Any] | None:
+    """The prompts of a list of prompts; None for one prompt.
+
+    Raises:
+        InputError: It is neither.
+    """
+    if isinstance(prompt, str | np.ndarray):
+        return None
+    if isinstance(prompt, Mapping) or not isinstance(prompt, Sequence):
+        raise InputError(
+            f"The prompt is {short(prompt)}; it is a text, a list of messages or of tokens, or a "
+            "list of prompts."
+        )
+    if not prompt:
+        raise InputError("The prompt is an empty list; give at least one token or message.")
+    first = prompt[0]
+    return None if isinstance(first, Integral | Mapping) else list(prompt)
+
+
+PLAIN = ChatFormat()
+
+
+def tokens_of(model: LanguageModel, prompt: object, chat: ChatFormat = PLAIN) -> list[int]:
+    """The tokens of a prompt, one or more.
+
+    A text gets the special tokens that the tokenizer adds; messages those of the chat template.
+
+    Raises:
+        InputError: It is no prompt, has no tokens, or has one that the model does not know; or it
+            has messages, and the model no chat template.
+        ModelError: The chat template asks for too much.
+        UnsupportedError: Jinja is not installed.
+    """
+    if isinstance(prompt, str):
+        found = encoded(model.tokenizer, prompt)
+    elif several(prompt) is not None:
+        raise InputError(f"The prompt is {short(prompt)}; several prompts are one list of them.")
+    else:
+        given: Sequence[Any] = prompt  # type: ignore[assignment]
+        if len(given) and isinstance(given[0], Mapping):
+            found = encoded(model.tokenizer, rendered(model, given, chat), special=False)
+        else:
+            found = [_token(model, token) for token in given]
+    if not found:
+        raise InputError("The prompt has no tokens; give at least one.")
+    wrong = next((token for token in found if token >= model.vocabulary), None)
+    if wrong is not None:
+        raise InputError(
+            f"The prompt has token {wrong}; the model has embeddings of 0 to "
+            f"{model.vocabulary - 1}."
+        )
+    return found
+
+
+def rendered(model: LanguageModel, messages: object, chat: ChatFormat) -> str:
+    """The text of messages, with the start of an answer.
+
+    Raises:
+        InputError, ModelError, UnsupportedError: As `tokens_of`.
+    """
+    return model.chat_template.render(messages, chat.tools, **chat.variables)
+
+
+def encoded(tokenizer: Tokenizer, text: str, special: bool = True) -> list[int]:
+    """The tokens of a text.
+
+    Raises:
+        InputError: It is not valid Unicode.
+    """
+    text = valid_text(text, "The prompt")
+    return list(tokenizer.encode(text, add_special_tokens=special).ids)
+
+
+def _token(model: LanguageModel, token: object) -> int:
+    if isinstance(token, bool) or not isinstance(token, Integral) or int(token) < 0:
+        raise InputError(
+            f"The prompt has token {short(token)}; there are 0 to {model.vocabulary - 1}."
+        )
+    return int(token)

@@ -1,0 +1,174 @@
+"""What calls of a text generator ask for, checked: options, prompts and rules become answers."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
+from threading import Lock
+from typing import Any, TypedDict
+
+from clrt.errors import InputError
+from clrt.generation.answer import Answer
+from clrt.generation.constraints import Constraint, ConstraintTokens
+from clrt.generation.engine import check_length
+from clrt.generation.language_model import LanguageModel
+from clrt.generation.options import Sampling
+from clrt.generation.prompts import ChatFormat, several, tokens_of
+
+_RULES = ("json_schema", "regex", "grammar")
+_OF_CHATS = ("tools", "template_variables")
+# What beams choose by is the probability alone.
+_NOT_OF_BEAMS = (
+    *("temperature", "repetition_penalty", "presence_penalty", "frequency_penalty"),
+    *("logit_bias", "stop"),
+)
+
+
+class GenerateOptions(TypedDict, total=False):
+    """Options of `generate`, `stream` and `chat`: those of `Sampling`, and besides
+
+    Attributes:
+        tools: JSON schemas of functions that the model may call, for its chat template.
+        template_variables: What the chat template may use besides, such as
+            `{"enable_thinking": False}`.
+        json_schema: What the answer keeps to: a JSON schema, or a class of pydantic.
+        regex: The same: a regular expression, as Rust's crate regex writes it.
+        grammar: The same: a grammar, as Lark or GBNF writes it.
+    """
+
+    max_new_tokens: int
+    temperature: float
+    top_k: int
+    top_p: float
+    min_p: float
+    typical_p: float
+    repetition_penalty: float
+    presence_penalty: float
+    frequency_penalty: float
+    stop: str | Sequence[str]
+    seed: int | None
+    logit_bias: Mapping[int, float]
+    num_return_sequences: int
+    num_beams: int
+    logprobs: int
+    include_stop: bool
+    tools: Sequence[Mapping[str, Any]] | None
+    template_variables: Mapping[str, Any] | None
+    json_schema: object
+    regex: str | None
+    grammar: str | None
+
+
+@dataclass(frozen=True)
+class GenerateRequest:
+    """What a call asks for besides its prompt.
+
+    Attributes:
+        rule: The arguments of `Constraint`; empty for none.
+    """
+
+    sampling: Sampling
+    chat: ChatFormat = field(default_factory=ChatFormat)
+    rule: Mapping[str, Any] = field(default_factory=dict)
+
+    def alone(self, method: str) -> GenerateRequest:
+        """The same for a method that gives one text without beams.
+
+        Raises:
+            InputError: It asks for several.
+        """
+        for name in ("num_return_sequences", "num_beams"):
+            if getattr(self.sampling, name) > 1:
+                raise InputError(f"{name} is for `generate`; `{method}` gives one text.")
+        return self
+
+
+class RequestReader:
+    """Makes answers of what users ask of a model."""
+
+    def __init__(self, model: LanguageModel) -> None:
+        self._model = model
+        self._constraint_tokens: ConstraintTokens | None = None
+        self._making = Lock()
+
+    def read(self, options: Mapping[str, Any]) -> GenerateRequest:
+        """A call's options; what is left out is as the model's files propose.
+
+        Raises:
+            InputError: An option is unknown, or has no valid value.
+        """
+        known = [f.name for f in fields(Sampling)]
+        for name in options:
+            if name not in (*known, *_RULES, *_OF_CHATS):
+                raise _unknown(name, [*known, *_RULES, *_OF_CHATS])
+        given = {name: options[name] for name in known if name in options}
+        rule = {name: options[name] for name in _RULES if options.get(name) is not None}
+        chat = ChatFormat(options.get("tools"), options.get("template_variables") or {})
+        proposed = self._model.sampling
+        beams = given.get("num_beams", proposed.num_beams)
+        if isinstance(beams, int) and beams > 1:
+            plain = Sampling()
+            proposed = replace(proposed, **{n: getattr(plain, n) for n in _NOT_OF_BEAMS})
+        sampling = replace(proposed, **given)
+        if sampling.num_beams > 1:
+            _check_beams(sampling, rule)
+        return GenerateRequest(sampling, chat, rule)
+
+    def prompts(self, prompt: object, request: GenerateRequest) -> list[list[int]]:
+        """The tokens of each prompt.
+
+        Raises:
+            InputError, ModelError, UnsupportedError: As `tokens_of`.
+        """
+        each = several(prompt)
+        return [tokens_of(self._model, p, request.chat) for p in (each or [prompt])]
+
+    def answers(self, tokens: Sequence[int], request: GenerateRequest) -> list[Answer]:
+        """The answers to one prompt, not yet begun.
+
+        Raises:
+            InputError: A rule is not valid, or the prompt is longer than the context.
+            UnsupportedError: llguidance is not installed, or cannot use the model's tokens.
+        """
+        model, sampling = self._model, request.sampling
+        check_length(tokens, model.context)
+        rule = Constraint(self._tokens(), **request.rule) if request.rule else None
+        return [
+            Answer.of(
+                tokens,
+                sampling,
+                model.vocabulary,
+                model.ends,
+                model.tokenizer,
+                None if rule is None else rule.copy(),
+                number,
+            )
+            for number in range(sampling.num_return_sequences)
+        ]
+
+    def _tokens(self) -> ConstraintTokens:
+        """What constraints know of the model's tokens; made when the first one comes."""
+        with self._making:
+            if self._constraint_tokens is None:
+                model = self._model
+                self._constraint_tokens = ConstraintTokens(
+                    model.tokenizer, sorted(model.ends), model.vocabulary
+                )
+            return self._constraint_tokens
+
+
+def _check_beams(sampling: Sampling, rule: Mapping[str, Any]) -> None:
+    plain = Sampling()
+    wrong = [n for n in _NOT_OF_BEAMS if getattr(sampling, n) != getattr(plain, n)]
+    if wrong or rule:
+        raise InputError(
+            f"num_beams does not go with {[*wrong, *rule][0]}: beams are the likeliest texts; "
+            "leave one of them out."
+        )
+
+
+def _unknown(name: str, known: Sequence[str]) -> InputError:
+    near = difflib.get_close_matches(name, known, 1, 0.5)
+    hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}."
+    return InputError(f"There is no option {name!r}; {hint}")

@@ -1,0 +1,124 @@
+"""How likely texts are, and vectors of them, by a language model."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from clrt.errors import InputError
+from clrt.generation.engine import CHUNK
+from clrt.generation.options import Sampling
+from clrt.generation.reading import read_rows
+from clrt.generation.sampler import TokenSampler
+from clrt.generation.scheduler import Scheduler
+from clrt.kernels.spec import clamp
+
+FloatArray = NDArray[np.float32]
+
+# Logits that are in memory at a time.
+_MOST_LOGITS = 16 << 20
+_FEWEST_TOKENS = 16
+POOLINGS = ("mean", "last")
+
+
+def log_likelihoods(
+    scheduler: Scheduler, vocabulary: int, texts: Sequence[Sequence[int]], firsts: Sequence[int]
+) -> list[FloatArray]:
+    """The log-probability of each token of texts behind those before it.
+
+    Args:
+        vocabulary: How many logits there are.
+        texts: Tokens of each.
+        firsts: From which token on, of each text; 1 or more.
+
+    Returns:
+        float32 `[tokens - first]` of each.
+
+    Raises:
+        InputError, OutOfMemoryError: As `read_rows`.
+    """
+
+    # Of all tokens only the right one is allowed: its log-probability comes, and no logits do.
+    def sampler(text: int, place: int) -> TokenSampler:
+        made = TokenSampler(Sampling(), vocabulary, seed=0)
+        made.allowed = np.zeros(-(-vocabulary // 32), np.uint32)
+        token = texts[text][place + 1]
+        made.allowed[token // 32] = 1 << token % 32
+        return made
+
+    found = [np.zeros(max(len(t) - f, 0), np.float32) for t, f in zip(texts, firsts, strict=True)]
+    wanted = [k for k, part in enumerate(found) if len(part)]
+    most = clamp(_MOST_LOGITS // vocabulary, _FEWEST_TOKENS, CHUNK)
+    given = [(texts[k][:-1], firsts[k] - 1) for k in wanted]
+    rows = read_rows(scheduler, given, "logprob", lambda k, place: sampler(wanted[k], place), most)
+    for number, first, values in rows:
+        at = first + 1 - firsts[wanted[number]]
+        found[wanted[number]][at : at + len(values)] = values
+    return found
+
+
+def perplexity(
+    scheduler: Scheduler, vocabulary: int, tokens: Sequence[int], stride: int | None
+) -> float:
+    """exp of the mean negative log-likelihood of the tokens behind the first one.
+
+    A text longer than the context is read in windows, each `stride` tokens behind the one before;
+    a token counts in the first window that has it.
+
+    Raises:
+        InputError: There are fewer than two tokens, or the stride is out of range.
+    """
+    context = scheduler.engine.context
+    step = max(context // 2, 1) if stride is None else stride
+    if isinstance(step, bool) or not isinstance(step, int) or not 1 <= step <= context:
+        raise InputError(f"stride is {stride!r}; it is a whole number from 1 to {context}.")
+    if len(tokens) < 2:
+        raise InputError("The text has fewer than two tokens; a perplexity needs at least two.")
+    windows, firsts, seen = [], [], 0
+    for start in range(0, len(tokens), step):
+        end = min(start + context, len(tokens))
+        windows.append(tokens[start:end])
+        firsts.append(max(seen - start, 1))
+        seen = end
+        if end == len(tokens):
+            break
+    found = np.concatenate(log_likelihoods(scheduler, vocabulary, windows, firsts))
+    return math.exp(-float(found.mean(dtype=np.float64)))
+
+
+def embeddings(
+    scheduler: Scheduler,
+    vocabulary: int,
+    texts: Sequence[Sequence[int]],
+    pooling: str,
+    size: int,
+) -> FloatArray:
+    """The last hidden states of texts, behind the last norm: their mean, or that of the last token.
+
+    Args:
+        texts: Tokens of each, one or more.
+        pooling: Of `POOLINGS`.
+        size: Of a hidden state.
+
+    Returns:
+        float32 `[texts, size]`.
+
+    Raises:
+        InputError: The pooling is unknown.
+        InputError, OutOfMemoryError: As `read_rows`.
+
+    Numerics: means are sums of float64.
+    """
+    if pooling not in POOLINGS:
+        raise InputError(f"pooling is {pooling!r}; it is one of {', '.join(POOLINGS)}.")
+    sums = np.zeros((len(texts), size), np.float64)
+    given = [(tokens, len(tokens) - 1 if pooling == "last" else 0) for tokens in texts]
+    sampler = TokenSampler(Sampling(), vocabulary, seed=0)
+    for number, _, values in read_rows(scheduler, given, "hidden", lambda k, place: sampler):
+        sums[number] += values.sum(axis=0, dtype=np.float64)
+    if pooling == "mean":
+        sums /= np.array([[len(tokens)] for tokens in texts]).reshape(-1, 1)
+    return sums.astype(np.float32)

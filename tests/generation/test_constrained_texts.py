@@ -1,0 +1,57 @@
+"""Texts that keep to rules while they are generated."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import pytest
+
+import clrt
+from clrt.generation.text_generator import TextGenerator
+from tests.generation.test_constraints import SCHEMA, Model
+from tests.generation.text_folders import make_generator, pages_in_use, write_texts
+
+
+def test_schemas(chatting: TextGenerator) -> None:
+    """Several at a time, with texts that are free."""
+    options = {"temperature": 1.0, "seed": 5, "max_new_tokens": 200}
+    found = chatting.generate(["a", "b", "c"], json_schema=SCHEMA, **options)
+    for text in found:
+        made = json.loads(text.text)
+        assert set(made) <= {"name", "age", "tags"} and 0 <= made["age"] <= 150
+        assert text.finish_reason in ("stop", "constraint")
+    assert chatting.generate("a", json_schema=Model, **options) == found[0]
+    assert chatting.generate("a", json_schema=json.dumps(SCHEMA), **options) == found[0]
+
+
+def test_expressions_and_grammars(chatting: TextGenerator) -> None:
+    streams = [
+        chatting.stream("x", regex=r"[0-9]{3}-[a-f]{2}", max_new_tokens=40),
+        chatting.stream("x", max_new_tokens=12),
+        chatting.stream("x", grammar='start: ("yes" | "no") "!"', max_new_tokens=40),
+    ]
+    texts = [stream.result.text for stream in streams]
+    assert re.fullmatch(r"[0-9]{3}-[a-f]{2}", texts[0]) and texts[2] in ("yes!", "no!")
+    assert chatting.generate("x", max_new_tokens=12).text == texts[1]
+    chat = chatting.chat(regex="[a-c]{4}")
+    assert re.fullmatch("[a-c]{4}", chat.send("Which?").text)
+    drawn = chatting.generate("x", regex="[a-z]{9}", num_return_sequences=3, temperature=1.0)
+    assert all(re.fullmatch("[a-z]{9}", text.text) for text in drawn)
+    assert pages_in_use(chatting) == 0
+
+
+def test_rules_that_are_wrong(chatting: TextGenerator, endless: TextGenerator) -> None:
+    for rule in ({"regex": "("}, {"grammar": "start: zzz"}, {"json_schema": {"type": "zzz"}}):
+        with pytest.raises(clrt.InputError, match=f"The {next(iter(rule))} is not valid"):
+            chatting.generate("x", **rule)
+    with pytest.raises(clrt.InputError, match="eos is"):
+        endless.generate("x", regex="a")
+
+
+def test_the_end_of_a_text_comes_where_the_rule_allows(tmp_path_factory) -> None:  # type: ignore[no-untyped-def]
+    """Tokens that end a text are forbidden elsewhere, however likely they are."""
+    folder = write_texts(tmp_path_factory.mktemp("ends"), [7])
+    with make_generator(folder) as generator:
+        found = generator.generate("x", regex="a{5,}", logit_bias={7: 1e6})
+        assert found.text == "aaaaa" and found.finish_reason == "stop"

@@ -1,0 +1,163 @@
+"""What goes wrong while texts run: no room, runs that fail, rules that cannot be kept to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import clrt
+from clrt.generation.engine import CHUNK, Engine
+from clrt.generation.text_generator import TextGenerator
+from clrt.ops.attention.pages import PAGE
+from tests.generation.oracle_texts import PROMPTS
+from tests.generation.text_folders import (
+    TEXTS,
+    computed,
+    make_generator,
+    pages_in_use,
+    random_prompts,
+    write_texts,
+)
+
+
+@pytest.fixture
+def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TextGenerator]:
+    """Its cache has room for 8 pages."""
+    monkeypatch.setattr(Engine, "_room", property(lambda self: self._left_bytes(8)))
+    monkeypatch.setattr(Engine, "_left_bytes", _left_bytes, raising=False)
+    with make_generator(write_texts(tmp_path)) as made:
+        yield made
+
+
+def _left_bytes(engine: Engine, pages: int) -> int:
+    return pages * engine._page_bytes - sum(slab.nbytes for slab in engine._slabs)
+
+
+def test_texts_wait_where_there_is_no_room_for_all(
+    small: TextGenerator, endless: TextGenerator
+) -> None:
+    prompts = random_prompts(7, 90)
+    found = small.generate(prompts, max_new_tokens=40)
+    assert found == endless.generate(prompts, max_new_tokens=40)
+    assert pages_in_use(small) == 0
+    drawn = {"max_new_tokens": 40, "temperature": 1.0, "seed": 4, "repetition_penalty": 1.2}
+    assert small.generate(prompts, **drawn) == endless.generate(prompts, **drawn)
+
+
+def test_a_text_that_has_no_room_alone_fails_alone(small: TextGenerator) -> None:
+    streams = [
+        small.stream(prompt, max_new_tokens=60)
+        for prompt in (PROMPTS["short"], [9] * (9 * PAGE), PROMPTS["one"])
+    ]
+    with pytest.raises(clrt.OutOfMemoryError, match="no room for more than 256 tokens"):
+        streams[1].result  # noqa: B018
+    for stream, name in ((streams[0], "short"), (streams[2], "one")):
+        assert list(stream.result.tokens) == TEXTS["greedy"][name][:60]
+    assert pages_in_use(small) == 0
+    for call in (small.embed, small.score):
+        with pytest.raises(clrt.OutOfMemoryError):
+            call([9] * (9 * PAGE))
+        assert pages_in_use(small) == 0
+    with pytest.raises(clrt.OutOfMemoryError):
+        small.generate(PROMPTS["long"], num_beams=8, max_new_tokens=50)
+    assert pages_in_use(small) == 0 and small.generate("x", max_new_tokens=2).tokens
+
+
+def test_a_memory_limit_holds_for_the_cache(tmp_path: Path) -> None:
+    write_texts(tmp_path)
+    with make_generator(tmp_path, memory_limit="3MiB") as generator:
+        engine = generator._scheduler.engine
+        found = generator.generate(random_prompts(12, 200), max_new_tokens=30)
+        assert len(found) == 12
+        held = sum(slab.nbytes for slab in engine._slabs)
+        assert engine._model_bytes is not None and engine._model_bytes + held <= 3 << 20
+
+
+def failing(engine: Engine, error: BaseException, at: int, monkeypatch: Any) -> None:
+    """Lets the step after so many others fail behind its run."""
+    run, left = engine.model.run, [at]
+
+    def broken(*args: Any, **options: Any) -> Any:
+        found = run(*args, **options)
+        left[0] -= 1
+        if left[0] == -1:
+            raise error
+        return found
+
+    monkeypatch.setattr(engine.model, "run", broken)
+
+
+def test_a_run_that_fails_ends_the_texts_of_its_step(
+    endless: TextGenerator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = endless._scheduler.engine
+    streams = [endless.stream(PROMPTS[name], max_new_tokens=50) for name in ("short", "long")]
+    with monkeypatch.context() as patched:
+        failing(engine, clrt.DeviceError("The driver fails."), 5, patched)
+        for stream in streams:
+            with pytest.raises(clrt.DeviceError, match="The driver fails"):
+                list(stream)
+    assert pages_in_use(endless) == 0
+    before = computed(endless)
+    again = endless.generate(PROMPTS["long"], max_new_tokens=50)
+    assert list(again.tokens) == TEXTS["greedy"]["long"][:50]
+    assert computed(endless) - before == len(PROMPTS["long"]) + 49  # nothing is left of the cache
+
+
+def test_other_texts_survive_an_interrupt(
+    endless: TextGenerator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C comes in the thread of one; the other runs its tokens again."""
+    first = endless.stream(PROMPTS["short"], max_new_tokens=60)
+    second = endless.stream(PROMPTS["long"], max_new_tokens=60)
+    with monkeypatch.context() as patched:
+        failing(endless._scheduler.engine, KeyboardInterrupt(), 9, patched)
+        with pytest.raises(KeyboardInterrupt):
+            list(first)
+    first.close()
+    assert list(second.result.tokens) == TEXTS["greedy"]["long"][:60]
+    assert pages_in_use(endless) == 0
+
+
+def test_scores_survive_the_failure_of_others(
+    endless: TextGenerator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from clrt.generation import scoring
+
+    expected = endless.score(PROMPTS["long"])
+    monkeypatch.setattr(scoring, "_MOST_LOGITS", 1)
+    step, steps = Engine.step, []
+
+    def resetting(engine: Engine, *args: Any) -> Any:
+        steps.append(1)
+        found = step(engine, *args)
+        if len(steps) == 3:
+            engine.reset()
+        return found
+
+    monkeypatch.setattr(Engine, "step", resetting)
+    assert endless.score(PROMPTS["long"]) == pytest.approx(expected, abs=1e-4)
+
+
+def test_a_text_without_tokens_to_draw_from_fails_alone(endless: TextGenerator) -> None:
+    banned = dict.fromkeys(range(450), float("-inf"))
+    bad = endless.stream(PROMPTS["one"], logit_bias=banned)
+    good = endless.stream(PROMPTS["short"], max_new_tokens=20)
+    with pytest.raises(clrt.InputError, match="No token can follow: logit_bias"):
+        list(bad)
+    assert list(good.result.tokens) == TEXTS["greedy"]["short"][:20]
+
+
+def test_a_prompt_of_several_steps(tmp_path: Path) -> None:
+    with make_generator(write_texts(tmp_path), context=2 * CHUNK + 200) as generator:
+        prompt = [(5 * k) % 450 for k in range(2 * CHUNK + 9)]
+        steps = [generator.generate(prompt, max_new_tokens=5)]
+        generator._scheduler.engine.reset()
+        other = generator.stream(PROMPTS["short"], max_new_tokens=30)
+        next(other)
+        steps.append(generator.generate(prompt, max_new_tokens=5))
+        assert steps[0] == steps[1]
+        assert list(other.result.tokens) == TEXTS["greedy"]["short"][:30]

@@ -1,0 +1,94 @@
+"""What prompts begin with alike is computed once, in one process and in the next."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+import clrt
+from clrt.generation.text_generator import TextGenerator
+from clrt.ops.attention.pages import PAGE
+from tests.generation.checkpoints import load_json, write_folder
+from tests.generation.text_folders import computed, make_generator, pages_in_use, write_texts
+
+SYSTEM = [(13 * k) % 450 for k in range(5 * PAGE + 7)]
+
+
+def test_beginnings_are_computed_once(endless: TextGenerator) -> None:
+    first = endless.generate([*SYSTEM, 5], max_new_tokens=4)
+    before = computed(endless)
+    second = endless.generate([*SYSTEM, 6], max_new_tokens=4)
+    assert computed(endless) - before == len(SYSTEM) + 1 - 5 * PAGE + 3
+    assert second.timings is not None and second.timings.prompt_tokens == 8
+    endless._scheduler.engine.reset()
+    assert endless.generate([*SYSTEM, 6], max_new_tokens=4) == second != first
+
+
+@pytest.mark.parametrize("cache", ["float32", "float16"])
+def test_a_cache_in_a_file(cache: str, tmp_path: Path) -> None:
+    folder, file = write_texts(tmp_path / "model"), tmp_path / "system.safetensors"
+    with make_generator(folder, cache=cache) as generator:
+        assert generator.save_cache(file, SYSTEM) == 5 * PAGE
+        expected = generator.generate([*SYSTEM, 5], max_new_tokens=8)
+        assert pages_in_use(generator) == 0
+    with make_generator(folder, cache=cache) as generator:
+        for _ in range(2):
+            assert generator.load_cache(file) == 5 * PAGE
+        found = generator.generate([*SYSTEM, 5], max_new_tokens=8)
+        assert computed(generator) == len(SYSTEM) + 1 - 5 * PAGE + 7
+        assert found == expected and pages_in_use(generator) == 0
+
+
+def test_caches_of_other_models(tmp_path: Path) -> None:
+    file = tmp_path / "system.safetensors"
+    folder = write_texts(tmp_path / "model")
+    with make_generator(folder) as generator:
+        generator.save_cache(file, SYSTEM)
+    other = write_texts(tmp_path / "other")
+    case = load_json()["qwen2"]
+    case["config"]["vocab_size"] = 450
+    for name in ("model.embed_tokens.weight", "lm_head.weight"):
+        case["tensors"][name][0] = 450
+    write_folder(other, case)
+    with make_generator(other) as generator, pytest.raises(clrt.ModelError, match="another model"):
+        generator.load_cache(file)
+    with (
+        make_generator(folder, cache="float16") as generator,
+        pytest.raises(clrt.ModelError, match="another `cache` dtype"),
+    ):
+        generator.load_cache(file)
+
+
+def test_weights_are_part_of_the_fingerprint(tmp_path: Path) -> None:
+    folder, other = (write_texts(tmp_path / name) for name in ("one", "other"))
+    config = json.loads((other / "config.json").read_text("utf-8"))
+    raw = bytearray((other / "model.safetensors").read_bytes())
+    raw[-4:] = b"\x00\x00\x80\x3f"
+    (other / "model.safetensors").write_bytes(raw)
+    assert config == json.loads((folder / "config.json").read_text("utf-8"))
+    prints = []
+    for one in (folder, folder, other):
+        with make_generator(one) as generator:
+            prints.append(generator._model.fingerprint)
+    assert prints[0] == prints[1]
+
+
+def test_wrong_files(endless: TextGenerator, tmp_path: Path) -> None:
+    file = tmp_path / "x.safetensors"
+    with pytest.raises(clrt.InputError, match="3 tokens, and a cache of it begins with 32"):
+        endless.save_cache(file, [1, 2, 3])
+    with pytest.raises(clrt.InputError, match="cannot be written"):
+        endless.save_cache(tmp_path / "no" / "x", SYSTEM)
+    with pytest.raises(clrt.ModelError, match="cannot be read"):
+        endless.load_cache(file)
+    endless.save_cache(file, SYSTEM)
+    whole = file.read_bytes()
+    file.write_bytes(whole[:-100])
+    with pytest.raises(clrt.ModelError, match="is damaged"):
+        endless.load_cache(file)
+    write_texts(tmp_path / "model")
+    with pytest.raises(clrt.ModelError, match="is no cache of a prompt"):
+        endless.load_cache(tmp_path / "model" / "model.safetensors")
+    assert pages_in_use(endless) == 0

@@ -1,0 +1,275 @@
+"""TextGenerator: texts against transformers, options, streams and errors."""
+
+from __future__ import annotations
+
+import gc
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+import clrt
+from clrt.generation.text_generator import TextGenerator
+from tests.generation.oracle_texts import CONTEXT, GREEDY, PROMPTS, VOCABULARY
+from tests.generation.text_folders import (
+    TEXTS,
+    computed,
+    make_generator,
+    pages_in_use,
+    random_prompts,
+    write_texts,
+)
+
+
+def test_greedy_texts_are_those_of_transformers(endless: TextGenerator) -> None:
+    """Token by token, and all of them together."""
+    found = endless.generate(list(PROMPTS.values()), max_new_tokens=GREEDY)
+    for name, text in zip(PROMPTS, found, strict=True):
+        assert list(text.tokens) == TEXTS["greedy"][name], name
+        assert text.finish_reason == "length" and text.prompt_tokens == len(PROMPTS[name])
+        assert text.text == str(text) == endless.tokenizer.decode(list(text.tokens))
+
+
+def test_together_as_one_by_one(endless: TextGenerator) -> None:
+    """Greedy and drawn; more than run at a time."""
+    prompts = random_prompts(11, 80)
+    for options in ({}, {"temperature": 1.0, "top_k": 20, "seed": 3}):
+        options = {"max_new_tokens": 20, **options}
+        together = endless.generate(prompts, **options)
+        assert together == [endless.generate(prompt, **options) for prompt in prompts]
+
+
+def test_a_text_is_a_prompt(endless: TextGenerator) -> None:
+    text = "The quick brown fox"
+    tokens = endless.tokenizer.encode(text).ids
+    assert endless.generate(text, max_new_tokens=5) == endless.generate(tokens, max_new_tokens=5)
+    both = endless.generate([text, np.array(tokens)], max_new_tokens=5)
+    assert len(both) == 2 and both[0] == both[1]
+    assert len(endless.generate([text], max_new_tokens=1)) == 1
+
+
+def test_seeds(endless: TextGenerator) -> None:
+    options: dict[str, Any] = {"temperature": 1.0, "max_new_tokens": 12}
+    one, two, other = (endless.generate("x", seed=seed, **options) for seed in (1, 1, 2))
+    assert one == two != other
+    assert endless.generate("x", **options) != endless.generate("x", **options)
+    several = endless.generate("x", seed=1, num_return_sequences=3, **options)
+    assert several[0] == one and len({text.tokens for text in several}) == 3
+    four = endless.generate(["x", "y"], seed=1, num_return_sequences=2, **options)
+    assert four[:2] == several[:2] and len(four) == 4
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"temperature": 1.5, "top_k": 1},
+        {"temperature": 1.5, "top_p": 1e-6},
+        {"temperature": 1.5, "min_p": 1.0},
+        {"temperature": 1e-4, "typical_p": 1.0},
+    ],
+)
+def test_options_that_leave_the_likeliest(endless: TextGenerator, options: dict[str, Any]) -> None:
+    found = endless.generate(PROMPTS["short"], max_new_tokens=20, seed=5, **options)
+    assert list(found.tokens) == TEXTS["greedy"]["short"][:20]
+
+
+def test_penalties_and_bias(endless: TextGenerator) -> None:
+    prompt, greedy = PROMPTS["short"], TEXTS["greedy"]["short"]
+    banned = endless.generate(prompt, max_new_tokens=20, logit_bias={greedy[0]: float("-inf")})
+    assert greedy[0] not in banned.tokens
+    wanted = endless.generate(prompt, max_new_tokens=3, logit_bias={7: 1000.0})
+    assert wanted.tokens == (7, 7, 7)
+    assert len(set(endless.generate(prompt, max_new_tokens=60, repetition_penalty=1e6).tokens)) > 58
+
+
+def test_stop_texts_lie_across_tokens(endless: TextGenerator) -> None:
+    whole = endless.generate(PROMPTS["page"], max_new_tokens=60)
+    pieces = [endless.tokenizer.decode([token]) for token in whole.tokens]
+    ends = np.cumsum([len(piece) for piece in pieces[:20]])
+    for end in ends[5:]:
+        stop = whole.text[end - 1 : end + 1]
+        if "�" in stop:
+            continue
+        before = whole.text.partition(stop)[0]
+        for stops in (stop, ["never", stop]):
+            found = endless.generate(PROMPTS["page"], max_new_tokens=60, stop=stops)
+            assert found.text == before and found.finish_reason == "stop"
+        found = endless.generate(PROMPTS["page"], max_new_tokens=60, stop=stop, include_stop=True)
+        assert found.text == before + stop
+        return
+    raise AssertionError("no pair of letters lies across two tokens")
+
+
+def test_tokens_that_end_a_text(tmp_path: Path) -> None:
+    greedy = TEXTS["greedy"]["short"]
+    end = greedy.index(greedy[5])
+    with make_generator(write_texts(tmp_path, [greedy[5]])) as generator:
+        found = generator.generate(PROMPTS["short"])
+        assert found.tokens == tuple(greedy[: end + 1]) and found.finish_reason == "stop"
+        assert found.text == generator.tokenizer.decode(greedy[:end])
+
+
+def test_a_stream_gives_the_text(endless: TextGenerator) -> None:
+    whole = endless.generate(PROMPTS["long"], max_new_tokens=50)
+    with endless.stream(PROMPTS["long"], max_new_tokens=50) as stream:
+        pieces = list(stream)
+    assert "".join(pieces) == whole.text and all(pieces)
+    assert stream.result == whole
+    stream = endless.stream(PROMPTS["long"], max_new_tokens=50)
+    next(stream)
+    assert stream.result == whole
+
+
+def test_no_piece_ends_within_a_character(endless: TextGenerator) -> None:
+    text = "日本語🎉" * 3
+    tokens = endless.tokenizer.encode(text).ids
+    for token, following in pairwise(tokens):
+        forced = {token: 1e6}
+        stream = endless.stream([following], max_new_tokens=1, logit_bias=forced)
+        assert "".join(stream) == endless.tokenizer.decode([token])
+
+
+def test_a_stream_that_is_closed_ends_at_once(endless: TextGenerator) -> None:
+    stream = endless.stream(PROMPTS["long"], max_new_tokens=200)
+    first = [next(stream) for _ in range(3)]
+    before = computed(endless)
+    stream.close()
+    assert list(stream) == [] and computed(endless) == before
+    assert pages_in_use(endless) == 0
+    assert stream.result.finish_reason == "cancelled"
+    assert stream.result.text == "".join(first)
+    assert "cancelled" in repr(stream)
+
+
+def test_a_stream_that_is_let_go_ends(endless: TextGenerator) -> None:
+    stream = endless.stream(PROMPTS["long"], max_new_tokens=200)
+    next(stream)
+    assert pages_in_use(endless)
+    del stream
+    gc.collect()
+    assert pages_in_use(endless) == 0
+
+
+def test_log_probabilities(endless: TextGenerator) -> None:
+    prompt = PROMPTS["short"]
+    assert endless.generate(prompt, max_new_tokens=4).logprobs is None
+    found = endless.generate(prompt, max_new_tokens=20, temperature=1.0, seed=4, logprobs=5)
+    assert [told.token for told in found.logprobs] == list(found.tokens)
+    scores = endless.score([*prompt, *found.tokens])[len(prompt) - 1 :]
+    np.testing.assert_allclose([told.logprob for told in found.logprobs], scores, atol=1e-4)
+    for told in found.logprobs:
+        values = [logprob for _, logprob in told.top]
+        assert len(values) == 5 and values == sorted(values, reverse=True)
+        assert told.logprob <= values[0] + 1e-4
+        assert dict(told.top).get(told.token, told.logprob) == pytest.approx(told.logprob, abs=1e-4)
+
+
+def test_timings(endless: TextGenerator) -> None:
+    found = endless.generate([[k] * 40 for k in (5, 6)], max_new_tokens=6)
+    for text in found:
+        timings = text.timings
+        assert timings.load_s == 0 < timings.prompt_s and timings.tokens_s > 0
+        assert (timings.prompt_tokens, timings.tokens) == (40, 6)
+    again = endless.generate([5] * 40, max_new_tokens=6)
+    assert again == found[0] and again.timings.prompt_tokens == 8
+
+
+def test_the_first_answer_has_waited_for_the_model(tmp_path: Path) -> None:
+    with make_generator(write_texts(tmp_path)) as generator:
+        first, second = (generator.generate("x", max_new_tokens=1) for _ in range(2))
+    assert first.timings.load_s > 0 == second.timings.load_s
+
+
+def test_the_context_ends_a_text(endless: TextGenerator) -> None:
+    found = endless.generate([9] * (CONTEXT - 4), max_new_tokens=50)
+    assert len(found.tokens) == 4 and found.finish_reason == "length"
+    assert len(endless.generate([9] * CONTEXT, max_new_tokens=50).tokens) == 1
+
+
+def test_what_the_model_proposes(tmp_path: Path) -> None:
+    proposed = {"max_new_tokens": 3, "do_sample": True, "temperature": 2.0, "num_beams": 2}
+    with make_generator(write_texts(tmp_path, sampling=proposed)) as generator:
+        assert len(generator.generate("x").tokens) == 3
+        greedy = generator.generate(PROMPTS["short"], num_beams=1, temperature=0)
+        assert list(greedy.tokens) == TEXTS["greedy"]["short"][:3]
+
+
+def test_a_narrow_cache(tmp_path: Path) -> None:
+    with make_generator(write_texts(tmp_path), cache="float16", context=100) as generator:
+        found = generator.generate(PROMPTS["short"], max_new_tokens=8)
+        assert list(found.tokens) == TEXTS["greedy"]["short"][:8]
+        assert generator.context == 100
+
+
+WRONG_PROMPTS: list[tuple[Any, str]] = [
+    ("", "no tokens"),
+    ([], "an empty list"),
+    (["x", ""], "no tokens"),
+    ([VOCABULARY], r"token 450; the model has embeddings of 0 to 449"),
+    ([-1], "token -1"),
+    ([1, "x"], "token 'x'"),
+    ([True, 1], "token True"),
+    (7, "The prompt is 7"),
+    ([["a", ["b"]]], "several prompts are one list"),
+    ({"role": "user"}, "The prompt is {'role'"),
+    ("\ud800", "not valid Unicode"),
+    ([9] * (CONTEXT + 1), "has 321 tokens, and the context 320"),
+    ([{"role": "user", "content": "Hello"}], "has no chat template; give the prompt as text"),
+]
+
+
+@pytest.mark.parametrize(("prompt", "message"), WRONG_PROMPTS)
+def test_wrong_prompts(endless: TextGenerator, prompt: Any, message: str) -> None:
+    with pytest.raises(clrt.InputError, match=message):
+        endless.generate(prompt, max_new_tokens=2)
+    assert pages_in_use(endless) == 0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"temprature": 1}, "no option 'temprature'; did you mean 'temperature'"),
+        ({"max_tokens": 1}, "did you mean 'max_new_tokens'"),
+        ({"zzz": 1}, "there are max_new_tokens, "),
+        ({"top_p": 2}, "top_p is 2"),
+        ({"regex": "a", "grammar": "b"}, "one of json_schema, regex and grammar"),
+        ({"num_beams": 2, "temperature": 1.0}, "num_beams does not go with temperature"),
+        ({"num_beams": 2, "regex": "a"}, "num_beams does not go with regex"),
+    ],
+)
+def test_wrong_options(chatting: TextGenerator, options: dict[str, Any], message: str) -> None:
+    with pytest.raises(clrt.InputError, match=message):
+        chatting.generate("x", **options)
+
+
+def test_a_stream_is_of_one_text(endless: TextGenerator) -> None:
+    for options in ({"num_beams": 2}, {"num_return_sequences": 2}):
+        with pytest.raises(clrt.InputError, match="`stream` gives one text"):
+            endless.stream("x", **options)
+    with pytest.raises(clrt.InputError, match="several prompts"):
+        endless.stream(["x", "y"])
+
+
+def test_wrong_arguments(tmp_path: Path) -> None:
+    write_texts(tmp_path)
+    for options in ({"cache": "int8"}, {"context": 0}, {"sequences": 0}):
+        with pytest.raises(clrt.InputError, match=next(iter(options))):
+            make_generator(tmp_path, **options)
+    (tmp_path / "tokenizer.json").unlink()
+    with pytest.raises(clrt.ModelError, match=r"tokenizer\.json"):
+        make_generator(tmp_path)
+
+
+def test_a_generator_that_is_closed(tmp_path: Path) -> None:
+    with make_generator(write_texts(tmp_path)) as generator:
+        assert "TextGenerator" in repr(generator) and "llama" in repr(generator)
+        stream = generator.stream("x", max_new_tokens=100)
+        next(stream)
+    generator.close()
+    with pytest.raises(clrt.InputError, match="generator is closed"):
+        stream.result  # noqa: B018
+    for call in (generator.generate, generator.stream, generator.score, generator.embed):
+        with pytest.raises(clrt.InputError, match="generator is closed"):
+            call("xyz")
