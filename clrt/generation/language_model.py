@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from clrt.errors import InputError, ModelError, needing
 from clrt.generation.chat_template import ChatTemplate, has_template
+from clrt.generation.onnx_decoder import find_onnx, folder_of, read_onnx_decoder
 from clrt.generation.options import Sampling, eos_tokens
 from clrt.importer.language.decoder import Decoder
 from clrt.importer.language.graph import decoder_graph
@@ -74,7 +75,7 @@ class LanguageModel:
 
 
 def read_language_model(source: Path, context: int | None, cache: str) -> LanguageModel:
-    """Reads a model folder.
+    """Reads a model folder, or the ONNX file in one.
 
     Args:
         context: The most tokens of a sequence; None for what config.json says. More than that is
@@ -90,9 +91,14 @@ def read_language_model(source: Path, context: int | None, cache: str) -> Langua
         raise InputError(f"cache is {cache!r}; it is one of {', '.join(CACHES)}.")
     if context is not None and not 1 <= context <= _MOST_CONTEXT:
         raise InputError(f"context is {context!r}; it is 1 to {_MOST_CONTEXT}.")
-    with Blaming(f"'{source}'"):
-        decoder, weights = read_folder(source, context)
-        graph = decoder_graph(decoder, weights, CACHES[cache])
+    file = find_onnx(source)
+    if file is None:
+        with Blaming(f"'{source}'"):
+            decoder, weights = read_folder(source, context)
+            graph = decoder_graph(decoder, weights, CACHES[cache])
+    else:
+        graph, decoder = read_onnx_decoder(file, context, CACHES[cache])
+        source = folder_of(file)
     if decoder.places and decoder.context > decoder.places:
         raise InputError(f"context is {context}; the model has places for 1 to {decoder.places}.")
     tokenizer = read_tokenizer(source / "tokenizer.json")
