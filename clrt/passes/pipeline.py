@@ -149,6 +149,11 @@ def _optimize(graph: Graph, level: int, keep_quantized: bool, budget: FoldBudget
     return session.report
 
 
+def tidy(graph: Graph) -> None:
+    """The first stage of `optimize`: nothing is fused, what is known of shapes is folded."""
+    _tidy(PassRun(graph))
+
+
 def find_subgraphs(graph: Graph) -> PassReport:
     """The first stages of `optimize`: attention and rotations become nodes, products stay plain."""
     session = PassRun(graph)

@@ -8,10 +8,12 @@ from clrt.ir.dims import same
 from clrt.ir.graph import Graph, Node, Value
 from clrt.ops.attention.fused_attention import FusedAttention
 from clrt.ops.attention.update_cache import UpdateCache
+from clrt.ops.base import Op
 from clrt.ops.generation.past_names import DecoderNames
 from clrt.ops.movement.concat import Concat
 from clrt.ops.movement.pad import Pad
 from clrt.ops.pointwise.cast import Cast
+from clrt.passes.paging.probe import STEPS, StepProbe
 from clrt.passes.paging.refusal import refusal
 from clrt.passes.paging.visibility import Visibility, VisibilityReader
 from clrt.passes.report import PassReport
@@ -42,6 +44,34 @@ class LayerAttention:
     def geometry(self) -> tuple[int, int]:
         """How many heads of keys there are, and their size."""
         return self.op.kv_num_heads, self.op.head_size
+
+
+def append_to_pasts(graph: Graph, names: DecoderNames, probe: StepProbe) -> None:
+    """Makes a Concat of each past and its new rows of what writes these into a cache.
+
+    Such a cache may have room behind its rows; that of one text without padding has none. Sizes
+    that follow from it become known.
+
+    Raises:
+        UnsupportedError: The rows do not come behind the past.
+    """
+    pasts = {p.key for p in names.pasts} | {p.value for p in names.pasts}
+    caches = [n for n in graph.nodes if isinstance(n.op, UpdateCache)]
+    found = [n for n in caches if _unrounded(n.arg(0)).name in pasts]
+    for node in found:
+        for past, new in STEPS:
+            places = [probe.at(node.arg(i), past, new) for i in (2, 3)]
+            numbers = [None if p is None else p.reshape(-1).tolist() for p in places]
+            if numbers != [[past], [past + new]]:
+                raise refusal("its new keys or values do not come behind the past", node)
+    for node in found:
+        node.op, node.inputs = Concat(2), node.inputs[:2]
+    for node in graph.nodes if found else ():
+        assert isinstance(node.op, Op)
+        for value, known in zip(
+            node.outputs, node.op.infer_with_data(node.input_types), strict=False
+        ):
+            value.type = known
 
 
 def find_attention(
@@ -129,12 +159,9 @@ def _appended(value: Value) -> _Appended | None:
         node = value.producer
     if node is None:
         return None
-    if isinstance(node.op, Concat):
-        by_row = len(node.inputs) == 2 and node.op.axis in (2, -2) and value.type.rank == 4
-    else:
-        by_row = isinstance(node.op, UpdateCache)
-    past = _unrounded(node.arg(0)) if by_row else value
-    if past.producer is not None or past.is_constant:
+    by_row = isinstance(node.op, Concat) and node.op.axis in (2, -2) and value.type.rank == 4
+    past = _unrounded(node.arg(0))
+    if not by_row or len(node.inputs) != 2 or past.producer is not None or past.is_constant:
         return None
     return _Appended(node, past.name, _unrounded(node.arg(1)), extra)
 

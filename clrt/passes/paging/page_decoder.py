@@ -30,7 +30,7 @@ from clrt.ops.generation.past_names import PAST, TOKENS, DecoderNames
 from clrt.ops.movement.gather import Gather
 from clrt.ops.movement.views import Reshape, View
 from clrt.ops.pointwise.cast import Cast
-from clrt.passes.paging.cached_attention import LayerAttention, find_attention
+from clrt.passes.paging.cached_attention import LayerAttention, append_to_pasts, find_attention
 from clrt.passes.paging.heads import HeadJoiner
 from clrt.passes.paging.probe import StepProbe
 from clrt.passes.paging.refusal import refusal
@@ -38,7 +38,7 @@ from clrt.passes.paging.step_sizes import StepSizes, read_sizes
 from clrt.passes.paging.token_axis import mixes_tokens, token_axis
 from clrt.passes.paging.visibility import VisibilityReader
 from clrt.passes.paging.wanted_rows import last_number, wanted_logits
-from clrt.passes.pipeline import find_subgraphs
+from clrt.passes.pipeline import find_subgraphs, tidy
 
 _TOKEN, _PLACE = 0, 2  # columns of `step`
 
@@ -76,6 +76,8 @@ def page_decoder(graph: Graph, names: DecoderNames, cache: DType, context: int) 
     Raises:
         UnsupportedError: It does what has no form over pages; the node is named.
     """
+    tidy(graph)
+    append_to_pasts(graph, names, StepProbe(graph, names))
     report = find_subgraphs(graph)
     probe = StepProbe(graph, names)
     attention = find_attention(graph, names, VisibilityReader(probe, context), report)

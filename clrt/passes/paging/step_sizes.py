@@ -10,7 +10,6 @@ import numpy as np
 from clrt.ir.dims import Expr, product, same, symbol
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Node, Value
-from clrt.ops.attention.update_cache import UpdateCache
 from clrt.ops.generation.past_names import PAST, TOKENS, DecoderNames
 from clrt.ops.tensor.shape import Shape_
 from clrt.passes.paging.probe import STEPS, StepProbe
@@ -58,7 +57,7 @@ def read_sizes(
                     found.places.add(value)
             continue
         by_token.update(node.outputs)
-        if node in attention or isinstance(node.op, UpdateCache):
+        if node in attention:
             continue
         for value in read:
             if value in sized and value not in found.odd and _is_odd(value, probe):

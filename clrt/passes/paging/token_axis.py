@@ -135,10 +135,15 @@ def _aligned(node: Node, axes: Mapping[int, int]) -> str | None:
 
 
 def _product(node: Node, axes: Mapping[int, int]) -> str | None:
-    rank = len(node.arg(0).shape or ())
-    if getattr(node.op, "trans_a", 0) or getattr(node.op, "transA", 0):
-        return "it multiplies with tokens as columns"
-    if 1 in axes or axes.get(0) == rank - 1:
+    """Tokens may be rows of A, or columns of B: the angles of rotations come as such."""
+    turned = [
+        any(getattr(node.op, name, 0) for name in pair)
+        for pair in (("trans_a", "transA"), ("trans_b", "transB"))
+    ]
+    ranks = [len(node.arg(i).shape or ()) for i in (0, 1)]
+    # The axes that are summed over.
+    columns, rows = ranks[0] - 1 - turned[0], ranks[1] - 2 + turned[1]
+    if {0, 1} <= axes.keys() or axes.get(0) == columns or axes.get(1) == rows:
         return "it multiplies tokens with each other"
     return None
 

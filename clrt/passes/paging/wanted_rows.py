@@ -11,7 +11,7 @@ from clrt.ops.generation.past_names import TOKENS
 from clrt.ops.matmul.matmul import MatrixProduct
 from clrt.ops.movement.gather import Gather
 from clrt.ops.movement.slice import Slice
-from clrt.ops.movement.views import Reshape
+from clrt.ops.movement.views import Reshape, View
 from clrt.ops.pointwise.cast import Cast
 from clrt.passes.matching import scalar
 from clrt.passes.paging.refusal import refusal
@@ -72,6 +72,8 @@ def _finished(
             hidden = value
         if node is last:
             value = _without_axis(build, value, node)
+        elif last is not None and isinstance(node.op, View):
+            continue  # views of one token only move axes of one element
         else:
             others = [None if v is None else _of_rows(build, v) for v in node.inputs[1:]]
             value = build.add(node.op, value, *others)
