@@ -86,6 +86,7 @@ class FuseAttention(Pass):
             k_offset=k.offset,
             v_offset=v.offset,
             scale=float(np.float32(found.scores.scale * q.scale * k.scale)),
+            softcap=float(np.float32(found.scores.softcap)),
             nan_to_zero=found.nan_to_zero,
         )
         operands = [merged(build, heads) for heads in (q, k, v)]

@@ -65,7 +65,7 @@ def expected(model: bytes) -> Array:
 class Texts:
     """An engine with two texts, of which the second is the one that is looked at."""
 
-    def __init__(self, source: Path, cache_dir: Path | None = None) -> None:
+    def __init__(self, source: Path) -> None:
         graph, self.facts = read_onnx_decoder(source)
         self.engine = Engine(graph, self.facts.context, device=quick_device())
         self.other = self.engine.open([3, 5, 7])
@@ -73,8 +73,8 @@ class Texts:
 
     def part(self, sequence: CachedSequence, count: int) -> StepPart:
         whole = count == sequence.left
-        sampler = TokenSampler(Sampling(), self.facts.vocabulary) if whole else None
-        return StepPart(sequence, count, sampler)
+        samplers = [TokenSampler(Sampling(), self.facts.vocabulary)] if whole else ()
+        return StepPart(sequence, count, samplers)
 
     def logits(self) -> Array:
         """As `expected`. The text is given in two parts, the other one's tokens between."""
@@ -84,9 +84,7 @@ class Texts:
             parts = [self.part(self.text, self.text.left)]
             if self.other.left:
                 parts.insert(0, self.part(self.other, 1))
-            result = self.engine.step(parts, logits=True)
-            assert result.logits is not None
-            found.append(result.logits[-1])
+            found.append(self.engine.step(parts, ["logits"])["logits"][-1])
             self.text.tokens += [] if token is None else [token]
         return np.array(found)
 
