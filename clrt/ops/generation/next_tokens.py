@@ -10,6 +10,9 @@ from clrt.kernels.spec import ceil_div
 from clrt.ops.generation.sample_tokens import SampleTokens
 from clrt.ops.movement.gather import Gather
 
+SAMPLER_INPUTS = ("settings", "limits", "history", "allowed", "bias_ids", "bias_values")
+"""The inputs that `sample_next` makes."""
+
 
 def sample_next(
     build: Builder, logits: Value, places: Value, rows: Value, vocabulary: int
@@ -24,14 +27,15 @@ def sample_next(
         rows: int32 `[rows]`, the tokens that logits are of.
     """
     count, biases = symbol("rows"), symbol("biases")
-    asked = [
-        build.input("settings", DType.FLOAT32, (count, 8)),
-        build.input("limits", DType.INT32, (count, 4)),
-        build.input("history", DType.INT32, (count, symbol("history"))),
-        build.input("allowed", DType.UINT32, (count, ceil_div(vocabulary, 32))),
-        build.input("bias_ids", DType.INT32, (count, biases)),
-        build.input("bias_values", DType.FLOAT32, (count, biases)),
-    ]
+    forms = (
+        (DType.FLOAT32, (count, 8)),
+        (DType.INT32, (count, 4)),
+        (DType.INT32, (count, symbol("history"))),
+        (DType.UINT32, (count, ceil_div(vocabulary, 32))),
+        (DType.INT32, (count, biases)),
+        (DType.FLOAT32, (count, biases)),
+    )
+    asked = [build.input(n, *form) for n, form in zip(SAMPLER_INPUTS, forms, strict=True)]
     named = Builder(build.names, "/sample", nodes=build.nodes)
     place = named.add(Gather(), places, rows)
     given = (logits, *asked[:3], place, *asked[3:])

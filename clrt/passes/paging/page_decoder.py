@@ -13,7 +13,7 @@ What a file does otherwise is refused with the name of the node: there is no slo
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,7 +25,7 @@ from clrt.ir.graph import Graph, Names, Node, Value
 from clrt.ops.attention.paged_attention import PagedAttention
 from clrt.ops.attention.pages import PAGE, SLABS
 from clrt.ops.attention.rotate_and_cache import RotateAndCache
-from clrt.ops.generation.next_tokens import sample_next
+from clrt.ops.generation.next_tokens import SAMPLER_INPUTS, sample_next
 from clrt.ops.generation.past_names import PAST, TOKENS, DecoderNames
 from clrt.ops.movement.gather import Gather
 from clrt.ops.movement.views import Reshape, View
@@ -41,6 +41,8 @@ from clrt.passes.paging.wanted_rows import last_number, wanted_logits
 from clrt.passes.pipeline import find_subgraphs, tidy
 
 _TOKEN, _PLACE = 0, 2  # columns of `step`
+# What inputs of such a graph are called, whatever a file calls its values.
+_INPUTS = ("step", "table", "rows", *SAMPLER_INPUTS, *(f"slab{s}" for s in range(SLABS)))
 
 
 @dataclass(frozen=True)
@@ -94,6 +96,7 @@ class _DecoderRewriter:
         self._graph, self._names, self._attention = graph, names, attention
         self._kv_heads, self._head_size = next(iter(attention.values())).geometry
         self._nodes: list[Node] = []
+        _rename(graph, _INPUTS)
         self._build = build = Builder(Names(graph.names()), "/paged", nodes=self._nodes)
         self._step = build.input("step", DType.INT32, (symbol(TOKENS), 3))
         shape = (symbol("sequences"), symbol("pages"))
@@ -176,6 +179,14 @@ class _DecoderRewriter:
             vocabulary,
             _shortest_table(graph, self._places),
         )
+
+
+def _rename(graph: Graph, taken: Collection[str]) -> None:
+    """Gives other names to values that have one of these."""
+    names = Names(graph.names().union(taken))
+    for value in list(graph.values()):
+        if value.name in taken:
+            value.name = names.unique(value.name)
 
 
 def _check(graph: Graph, nodes: Iterable[Node], sizes: StepSizes) -> None:
