@@ -34,10 +34,10 @@ def find_onnx(source: Path) -> Path | None:
     model = read_object(source / GENAI).get("model")
     if model is not None:
         name = _part(_part(model, source), source, "decoder").get("filename")
-        if not isinstance(name, str) or Path(name).name != name:
+        if not isinstance(name, str) or Path(name).name != name or not name.endswith(".onnx"):
             raise ModelError(
                 f"'{source / GENAI}' names {name!r} as the file of the decoder; expected the name "
-                "of a file beside it."
+                "of a file beside it that ends with .onnx."
             )
         return source / name
     if any(source.glob("*.safetensors")):

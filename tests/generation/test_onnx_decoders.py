@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -9,12 +11,16 @@ import onnx
 import onnxruntime
 import pytest
 
+from clrt.errors import InputError, ModelError, UnsupportedError
 from clrt.generation.engine import CachedSequence, Engine, StepPart
+from clrt.generation.language_model import read_language_model
 from clrt.generation.onnx_decoder import read_onnx_decoder
-from clrt.generation.options import Sampling
+from clrt.generation.options import Sampling, eos_tokens
 from clrt.generation.sampler import TokenSampler
+from clrt.generation.text_generator import TextGenerator
 from tests.generation.checkpoints import Array
 from tests.generation.onnx_folders import load_configs, write_onnx
+from tests.generation.tokenizers_of_tests import byte_level
 from tests.harness import quick_device
 
 VOCABULARY, GIVEN, MADE = 37, 20, 20
@@ -99,3 +105,117 @@ def test_logits(case: str, tmp_path: Path) -> None:
     wanted, found = expected(model), texts.logits()
     assert 0.3 < wanted.std() < 10
     assert np.abs(found - wanted).max() < TOLERANCE.get(case, 1e-4)
+
+
+def greedy(model: bytes, prompt: list[int], count: int) -> list[int]:
+    """The likeliest tokens, each from all before it anew."""
+    session = onnxruntime.InferenceSession(model, providers=["CPUExecutionProvider"])
+    none = {
+        i.name: np.zeros((1, i.shape[1], 0, 16), np.float32)
+        for i in session.get_inputs()
+        if i.name.startswith("past")
+    }
+    tokens = list(prompt)
+    for _ in range(count):
+        ids = np.array([tokens], np.int64)
+        feeds = {"input_ids": ids, "attention_mask": np.ones_like(ids), **none}
+        tokens.append(int(np.argmax(session.run(["logits"], feeds)[0][0, -1])))
+    return tokens[len(prompt) :]
+
+
+def test_text_generator(tmp_path: Path) -> None:
+    """From a folder with external data, and from a file in a folder of its own."""
+    folder = write_onnx(tmp_path, "genai_float", external=True)
+    byte_level().save(str(folder / "tokenizer.json"))
+    prompt, count = [3, 14, 15, 9, 2], 8
+    wanted = greedy(plain(folder / "model.onnx"), prompt, count)
+    with TextGenerator(folder, device=quick_device()) as made:
+        assert made.context == 64
+        assert made._model.ends == {2}
+        assert made._model.sampling == Sampling(num_beams=1)
+        found = made.generate(prompt, max_new_tokens=count, logit_bias={2: -1e9})
+        assert list(found.tokens) == wanted
+        assert made.embed([prompt]).shape == (1, 64)
+
+
+def test_file_in_a_folder_of_its_own(tmp_path: Path) -> None:
+    inner = write_onnx(tmp_path / "onnx", "torch_gpt2")
+    (inner / "config.json").rename(tmp_path / "config.json")
+    byte_level().save(str(tmp_path / "tokenizer.json"))
+    for source in (tmp_path, inner / "model.onnx"):
+        assert read_onnx_decoder(source)[1].context == 64
+        model = read_language_model(source, None, "float16")
+        assert (model.context, model.decoder.family) == (64, "gpt2")
+    with pytest.raises(InputError, match="the model has places for 1 to 64"):
+        read_language_model(tmp_path, 65, "float32")
+
+
+def changed(folder: Path, change: Callable[[onnx.ModelProto], object]) -> Path:
+    """The folder with a model that is changed."""
+    model = onnx.load(folder / "model.onnx")
+    change(model)
+    onnx.save(model, folder / "model.onnx")
+    return folder
+
+
+def without_present(model: onnx.ModelProto) -> None:
+    del model.graph.output[-1]
+
+
+def with_an_input(model: onnx.ModelProto) -> None:
+    made = onnx.helper.make_tensor_value_info("pixel_values", onnx.TensorProto.FLOAT, [1, 3])
+    model.graph.input.append(made)
+
+
+def with_fixed_sizes(model: onnx.ModelProto) -> None:
+    model.graph.input[0].type.tensor_type.shape.dim[1].dim_value = 7
+
+
+@pytest.mark.parametrize(
+    "change, message",
+    [
+        (without_present, "for the past of 2 layers, and outputs for that of 1"),
+        (with_an_input, "Beside its past it has pixel_values"),
+        (with_fixed_sizes, r"'input_ids' has the dims \['\?', 7\]"),
+    ],
+)
+def test_files_that_are_no_language_models(
+    change: Callable[[onnx.ModelProto], object], message: str, tmp_path: Path
+) -> None:
+    folder = changed(write_onnx(tmp_path, "torch_gpt2"), change)
+    with pytest.raises(UnsupportedError, match=message):
+        read_onnx_decoder(folder)
+
+
+def test_heads_without_a_size(tmp_path: Path) -> None:
+    folder = write_onnx(tmp_path, "genai_float")
+    (folder / "genai_config.json").unlink()
+    with pytest.raises(ModelError, match="has heads of a size without a number"):
+        read_onnx_decoder(folder)
+
+
+@pytest.mark.parametrize("value", [None, 7, "x", [], {"decoder": 3}, {"decoder": {"filename": 3}}])
+def test_wrong_genai_config(value: object, tmp_path: Path) -> None:
+    folder = write_onnx(tmp_path, "genai_float")
+    (folder / "genai_config.json").write_text(json.dumps({"model": value}), "utf-8")
+    with pytest.raises(ModelError, match=r"genai_config\.json"):
+        read_onnx_decoder(folder)
+
+
+@pytest.mark.parametrize("name", ["../model.onnx", "/etc/passwd", ""])
+def test_files_beside_the_folder_are_not_read(name: str, tmp_path: Path) -> None:
+    folder = write_onnx(tmp_path, "genai_float")
+    config = {"model": {"decoder": {"filename": name}}}
+    (folder / "genai_config.json").write_text(json.dumps(config), "utf-8")
+    with pytest.raises(ModelError, match="the name of a file beside it"):
+        read_onnx_decoder(folder)
+
+
+def test_genai_config_proposes(tmp_path: Path) -> None:
+    config = {
+        "model": {"eos_token_id": [4, 5]},
+        "search": {"do_sample": True, "temperature": 0.5, "top_k": 7, "max_length": 9},
+    }
+    (tmp_path / "genai_config.json").write_text(json.dumps(config), "utf-8")
+    assert Sampling.from_folder(tmp_path) == Sampling(temperature=0.5, top_k=7)
+    assert eos_tokens(tmp_path) == (4, 5)

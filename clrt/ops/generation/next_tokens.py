@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from clrt.ir.builder import Builder
-from clrt.ir.dims import symbol
+from clrt.ir.dims import Shape, symbol
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Value
 from clrt.kernels.spec import ceil_div
@@ -27,7 +27,7 @@ def sample_next(
         rows: int32 `[rows]`, the tokens that logits are of.
     """
     count, biases = symbol("rows"), symbol("biases")
-    forms = (
+    forms: tuple[tuple[DType, Shape], ...] = (
         (DType.FLOAT32, (count, 8)),
         (DType.INT32, (count, 4)),
         (DType.INT32, (count, symbol("history"))),
