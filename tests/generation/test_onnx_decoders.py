@@ -83,7 +83,12 @@ class Texts:
         return StepPart(sequence, count, samplers)
 
     def logits(self) -> Array:
-        """As `expected`. The text is given in two parts, the other one's tokens between."""
+        """As `expected`. The text is given in two parts, the other one's tokens between.
+
+        A plan of one token serves all lengths, and nothing runs on the host.
+        """
+        model = self.engine.model
+        plans: list[int] = []
         self.engine.step([self.part(self.text, 7), self.part(self.other, 2)])
         found = []
         for token in (*TOKENS[GIVEN:].tolist(), None):
@@ -91,7 +96,9 @@ class Texts:
             if self.other.left:
                 parts.insert(0, self.part(self.other, 1))
             found.append(self.engine.step(parts, ["logits"])["logits"][-1])
+            plans.append(len(model._runner.planner.kept))
             self.text.tokens += [] if token is None else [token]
+        assert plans[1] == plans[-1] and not model.host_nodes
         return np.array(found)
 
 

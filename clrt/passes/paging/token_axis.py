@@ -29,6 +29,7 @@ from clrt.ops.norm.lp_normalization import LpNormalization
 from clrt.ops.norm.softmax import SoftmaxBase
 from clrt.ops.pointwise.elementwise import Pointwise
 from clrt.ops.pointwise.fused import Fused
+from clrt.ops.pointwise.quantize_linear import Quantization
 from clrt.ops.reduce.argmax import ArgExtremum
 from clrt.ops.reduce.reduction import Reduce
 from clrt.ops.reduce.top_k import TopK
@@ -63,6 +64,10 @@ def mixes_tokens(node: Node, tokens: Mapping[Value, int]) -> str | None:
         return None
     if isinstance(op, (Pointwise, Fused, FusedRotary)):
         return _aligned(node, axes)
+    if isinstance(op, Quantization):
+        rank = len(node.arg(0).shape or ())
+        along = axes.get(0) == normalize_axis(op.axis, rank, op)
+        return "it goes along the axis of tokens" if along else _aligned(node, axes)
     if isinstance(op, MatrixProduct):
         return _product(node, axes)
     if isinstance(op, View):
