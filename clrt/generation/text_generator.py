@@ -26,7 +26,8 @@ class TextGenerator:
     prompts begin with alike is computed once.
 
     Args:
-        source: A Hugging Face folder with config.json, safetensors and tokenizer.json.
+        source: A Hugging Face folder with config.json, safetensors and tokenizer.json; or a GGUF
+            file, or a folder with one GGUF model.
         device: As in `clrt.load`.
         context: The most tokens of a text with its prompt; by default what the model has.
         cache: How the cache holds keys and values: "float32", or "float16" for half the memory.
