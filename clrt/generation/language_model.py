@@ -61,6 +61,8 @@ def read_language_model(source: Path, context: int | None, cache: str) -> Langua
     """
     if cache not in CACHES:
         raise InputError(f"cache is {cache!r}; it is one of {', '.join(CACHES)}.")
+    if context is not None and context < 1:
+        raise InputError(f"context is {context}; it is at least 1.")
     file = _gguf_file(source)
     if file is not None:
         return _read_gguf_model(file, context, CACHES[cache])
@@ -122,7 +124,7 @@ def _checked_context(decoder: Decoder, context: int | None) -> int:
         InputError: More are asked for than the decoder has places.
     """
     most = decoder.context if context is None else context
-    if not 1 <= most <= decoder.context:
+    if most > decoder.context:
         raise InputError(f"context is {context}; the model has places for 1 to {decoder.context}.")
     return most
 
