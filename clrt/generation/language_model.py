@@ -9,10 +9,12 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from clrt.container.gguf import find_gguf, read_gguf
 from clrt.errors import InputError, ModelError, needing
 from clrt.generation.chat_template import ChatTemplate, has_template
 from clrt.generation.options import Sampling, eos_tokens
 from clrt.importer.language.decoder import Decoder
+from clrt.importer.language.gguf import read_gguf_decoder
 from clrt.importer.language.graph import decoder_graph
 from clrt.importer.language.huggingface import read_folder
 from clrt.ir.dtypes import DType
@@ -74,27 +76,29 @@ class LanguageModel:
 
 
 def read_language_model(source: Path, context: int | None, cache: str) -> LanguageModel:
-    """Reads a model folder.
+    """Reads a model.
 
     Args:
-        context: The most tokens of a sequence; None for what config.json says. More than that is
+        source: A Hugging Face folder, a GGUF file, or a folder with one GGUF model.
+        context: The most tokens of a sequence; None for what its files say. More than that is
             allowed where places have no embeddings of their own.
         cache: Of `CACHES`.
 
     Raises:
         ModelError: A file is missing or damaged.
         UnsupportedError: The model is of a family that clrt does not know.
-        InputError: An option has no valid value.
+        InputError: An option has no valid value, or a folder holds several models.
     """
     if cache not in CACHES:
         raise InputError(f"cache is {cache!r}; it is one of {', '.join(CACHES)}.")
     if context is not None and not 1 <= context <= _MOST_CONTEXT:
         raise InputError(f"context is {context!r}; it is 1 to {_MOST_CONTEXT}.")
+    if (file := _gguf_file(source)) is not None:
+        return _read_gguf_model(file, context, cache)
     with Blaming(f"'{source}'"):
         decoder, weights = read_folder(source, context)
         graph = decoder_graph(decoder, weights, CACHES[cache])
-    if decoder.places and decoder.context > decoder.places:
-        raise InputError(f"context is {context}; the model has places for 1 to {decoder.places}.")
+    _check_places(decoder, context)
     tokenizer = read_tokenizer(source / "tokenizer.json")
     ends = frozenset(eos_tokens(source))
     return LanguageModel(
@@ -109,6 +113,64 @@ def read_language_model(source: Path, context: int | None, cache: str) -> Langua
         Sampling.from_folder(source),
         partial(ChatTemplate.from_folder, source) if has_template(source) else None,
     )
+
+
+def _gguf_file(source: Path) -> Path | None:
+    """The GGUF file that a source is or holds; None where it is a folder of another kind.
+
+    Raises:
+        InputError: It holds several models.
+    """
+    if not source.is_dir():
+        return source if source.is_file() or source.suffix == ".gguf" else None
+    found = [] if any(source.glob("*.safetensors")) else find_gguf(source)
+    if len(found) > 1:
+        names = ", ".join(path.name for path in found[:8])
+        raise InputError(f"'{source}' holds {len(found)} GGUF models ({names}); name one of them.")
+    return found[0] if found else None
+
+
+def _read_gguf_model(path: Path, context: int | None, cache: str) -> LanguageModel:
+    with needing("Text generation"):
+        from clrt.text.gguf_tokenizer import read_tokenizer as read_gguf_tokenizer
+    file = read_gguf(path)
+    with Blaming(f"'{path}'"):
+        decoder, weights = read_gguf_decoder(file, context)
+        graph = decoder_graph(decoder, weights, CACHES[cache])
+        weights.check_all_read()
+    _check_places(decoder, context)
+    found = read_gguf_tokenizer(file.metadata)
+    if (tokens := found.library.get_vocab_size()) > decoder.vocabulary:
+        raise ModelError(
+            f"{path} has {tokens} tokens and embeddings of {decoder.vocabulary}; download it again."
+        )
+    template = None
+    if found.chat_template is not None:
+        ids = {"bos_token": found.bos_id, "eos_token": found.eos_id}
+        names = {k: found.library.id_to_token(i) or "" for k, i in ids.items() if i is not None}
+        template = partial(ChatTemplate, found.chat_template, names, str(path))
+    return LanguageModel(
+        path.stem,
+        graph,
+        decoder,
+        fingerprint_of(decoder, graph, cache),
+        decoder.context,
+        decoder.vocabulary,
+        found.library,
+        frozenset(found.end_ids),
+        Sampling.from_gguf(file.metadata),
+        template,
+    )
+
+
+def _check_places(decoder: Decoder, context: int | None) -> None:
+    """Refuses a context of more than the decoder has embeddings of places for.
+
+    Raises:
+        InputError: It is.
+    """
+    if decoder.places and decoder.context > decoder.places:
+        raise InputError(f"context is {context}; the model has places for 1 to {decoder.places}.")
 
 
 def fingerprint_of(decoder: Decoder, graph: Graph, cache: str) -> str:
