@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from clrt.errors import InputError, ModelError, needing
 from clrt.generation.chat_template import ChatTemplate, has_template
-from clrt.generation.options import Sampling, eos_tokens
+from clrt.generation.options import Sampling, eos_tokens, whole_number
 from clrt.importer.language.decoder import Decoder
 from clrt.importer.language.graph import decoder_graph
 from clrt.importer.language.huggingface import read_folder
@@ -88,8 +88,8 @@ def read_language_model(source: Path, context: int | None, cache: str) -> Langua
     """
     if cache not in CACHES:
         raise InputError(f"cache is {cache!r}; it is one of {', '.join(CACHES)}.")
-    if context is not None and not 1 <= context <= _MOST_CONTEXT:
-        raise InputError(f"context is {context!r}; it is 1 to {_MOST_CONTEXT}.")
+    if context is not None:
+        context = whole_number("context", context, _MOST_CONTEXT)
     with Blaming(f"'{source}'"):
         decoder, weights = read_folder(source, context)
         graph = decoder_graph(decoder, weights, CACHES[cache])

@@ -9,7 +9,6 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
-from clrt.errors import InputError
 from clrt.files import expanded
 from clrt.generation.answer import Answer
 from clrt.generation.beams import BeamSearch
@@ -17,6 +16,7 @@ from clrt.generation.cache_file import compute_pages, read_cache, write_cache
 from clrt.generation.chat import Chat
 from clrt.generation.engine import Engine
 from clrt.generation.language_model import read_language_model
+from clrt.generation.options import whole_number
 from clrt.generation.prompts import Prompt, several, tokens_of
 from clrt.generation.request import GenerateRequest, RequestReader
 from clrt.generation.result import GeneratedText
@@ -70,8 +70,7 @@ class TextGenerator:
         memory_limit: int | str | None = None,
     ) -> None:
         started = time.perf_counter()
-        if not 1 <= sequences <= _MOST_SEQUENCES:
-            raise InputError(f"sequences is {sequences!r}; it is 1 to {_MOST_SEQUENCES}.")
+        sequences = whole_number("sequences", sequences, _MOST_SEQUENCES)
         self._model = read_language_model(expanded(Path(source)), context, cache)
         engine = Engine(
             self._model.graph,
