@@ -9,6 +9,7 @@ from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
 
+from clrt.errors import InputError
 from clrt.files import expanded
 from clrt.generation.answer import Answer
 from clrt.generation.beams import BeamSearch
@@ -71,6 +72,8 @@ class TextGenerator:
     ) -> None:
         started = time.perf_counter()
         sequences = whole_number("sequences", sequences, _MOST_SEQUENCES)
+        if not isinstance(source, str | Path):
+            raise InputError(f"The source is {source!r}; it is the path of a model folder.")
         self._model = read_language_model(expanded(Path(source)), context, cache)
         engine = Engine(
             self._model.graph,
