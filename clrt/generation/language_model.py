@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from clrt.container.gguf import find_gguf, read_gguf
 from clrt.errors import InputError, ModelError, needing
 from clrt.generation.chat_template import ChatTemplate, has_template
-from clrt.generation.options import Sampling, eos_tokens
+from clrt.generation.options import Sampling, eos_tokens, whole_number
 from clrt.importer.language.decoder import Decoder
 from clrt.importer.language.gguf import read_gguf_decoder
 from clrt.importer.language.graph import decoder_graph
@@ -91,8 +91,8 @@ def read_language_model(source: Path, context: int | None, cache: str) -> Langua
     """
     if cache not in CACHES:
         raise InputError(f"cache is {cache!r}; it is one of {', '.join(CACHES)}.")
-    if context is not None and not 1 <= context <= _MOST_CONTEXT:
-        raise InputError(f"context is {context!r}; it is 1 to {_MOST_CONTEXT}.")
+    if context is not None:
+        context = whole_number("context", context, _MOST_CONTEXT)
     if (file := _gguf_file(source)) is not None:
         return _read_gguf_model(file, context, cache)
     with Blaming(f"'{source}'"):

@@ -227,6 +227,15 @@ def _number(name: str, value: object, allowed: _Numbers) -> float:
     raise InputError(f"{name} is {value!r}; it is {allowed}.")
 
 
+def whole_number(name: str, value: object, most: int) -> int:
+    """An argument that is a whole number from 1 to `most`.
+
+    Raises:
+        InputError: It is not.
+    """
+    return int(_number(name, value, _Numbers(1, most, whole=True)))
+
+
 def _seed(value: object) -> int:
     if isinstance(value, Integral) and not isinstance(value, bool) and 0 <= int(value) <= _SEEDS:
         return int(value)

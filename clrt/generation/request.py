@@ -17,7 +17,7 @@ from clrt.generation.options import Sampling
 from clrt.generation.prompts import ChatFormat, several, tokens_of
 
 _RULES = ("json_schema", "regex", "grammar")
-_OF_CHATS = ("tools", "template_variables")
+_OTHERS = ("sampling", "tools", "template_variables")
 # What beams choose by is the probability alone.
 _NOT_OF_BEAMS = (
     *("temperature", "repetition_penalty", "presence_penalty", "frequency_penalty"),
@@ -26,9 +26,10 @@ _NOT_OF_BEAMS = (
 
 
 class GenerateOptions(TypedDict, total=False):
-    """Options of `generate`, `stream` and `chat`: those of `Sampling`, and besides
+    """Options of `generate`, `stream` and `chat`: those of `Sampling`, and more.
 
     Attributes:
+        sampling: In the place of what the model's files propose; other options come before it.
         tools: JSON schemas of functions that the model may call, for its chat template.
         template_variables: What the chat template may use besides, such as
             `{"enable_thinking": False}`.
@@ -53,6 +54,7 @@ class GenerateOptions(TypedDict, total=False):
     num_beams: int
     logprobs: int
     include_stop: bool
+    sampling: Sampling | None
     tools: Sequence[Mapping[str, Any]] | None
     template_variables: Mapping[str, Any] | None
     json_schema: object
@@ -100,14 +102,17 @@ class RequestReader:
         """
         known = [f.name for f in fields(Sampling)]
         for name in options:
-            if name not in (*known, *_RULES, *_OF_CHATS):
-                raise _unknown(name, [*known, *_RULES, *_OF_CHATS])
+            if name not in (*known, *_RULES, *_OTHERS):
+                raise _unknown(name, [*known, *_RULES, *_OTHERS])
         given = {name: options[name] for name in known if name in options}
         rule = {name: options[name] for name in _RULES if options.get(name) is not None}
         chat = ChatFormat(options.get("tools"), options.get("template_variables") or {})
-        proposed = self._model.sampling
+        proposed = options.get("sampling") or self._model.sampling
+        if not isinstance(proposed, Sampling):
+            raise InputError(f"sampling is {proposed!r}; it is a clrt.Sampling.")
+        asked = options.get("sampling") is not None
         beams = given.get("num_beams", proposed.num_beams)
-        if isinstance(beams, int) and beams > 1:
+        if isinstance(beams, int) and beams > 1 and not asked:
             plain = Sampling()
             proposed = replace(proposed, **{n: getattr(plain, n) for n in _NOT_OF_BEAMS})
         sampling = replace(proposed, **given)

@@ -12,7 +12,11 @@ from clrt.generation.answer import Answer
 from clrt.generation.engine import CHUNK, CachedSequence, Engine, StepPart
 from clrt.generation.result import FinishReason
 from clrt.ir.op import Array
+from clrt.ops.attention.pages import PAGE
 from clrt.ops.generation.sample_tokens import SampleTokens
+
+# On Windows Ctrl-C does not end a wait without an end.
+_LOOK_S = 0.5
 
 
 class Scheduler:
@@ -53,7 +57,7 @@ class Scheduler:
             with self._changed:
                 drives = self._driving.acquire(blocking=False)
                 if not drives:
-                    self._changed.wait()
+                    self._changed.wait(_LOOK_S)
             if drives:
                 try:
                     if answer.reason is None:
@@ -76,7 +80,7 @@ class Scheduler:
         """
         with self._changed:
             while not self._driving.acquire(blocking=False):
-                self._changed.wait()
+                self._changed.wait(_LOOK_S)
         try:
             self._check_open()
             yield self.engine
@@ -93,7 +97,7 @@ class Scheduler:
                 answer.error = answer.error or _closed()
                 answer.reason = answer.reason or "cancelled"
             while not self._driving.acquire(blocking=False):
-                self._changed.wait()
+                self._changed.wait(_LOOK_S)
         try:
             self.engine.close_model()
         finally:
@@ -180,9 +184,16 @@ class Scheduler:
             self._fail([answer], error)
 
     def _start(self) -> None:
+        """Begins answers as far as there is room; not those whose prompts begin like one that is
+        just computed: they take its pages afterwards.
+        """
+        later: list[Answer] = []
         while self._waiting and len(self._running) < self._most and not self._full:
             answer = self._waiting.popleft()
             if answer.reason is not None:
+                continue
+            if any(_computes_for(other, answer) for other in self._running):
+                later.append(answer)
                 continue
             try:
                 sequence = self.engine.open([*answer.prompt, *answer.tokens])
@@ -193,6 +204,7 @@ class Scheduler:
             if answer.computed is None:
                 answer.computed = sequence.left
             self._running.append(answer)
+        self._waiting.extendleft(reversed(later))
 
     def _make_way(self, error: OutOfMemoryError) -> None:
         """Where there is no room for all, the last one waits until another has ended."""
@@ -222,6 +234,15 @@ class Scheduler:
 def _sequence(answer: Answer) -> CachedSequence:
     assert answer.sequence is not None
     return answer.sequence
+
+
+def _computes_for(running: Answer, waiting: Answer) -> bool:
+    """Whether a text is about to compute pages that another one's prompt begins with."""
+    done = _sequence(running).done
+    if done // PAGE >= len(running.prompt) // PAGE:
+        return False
+    end = done - done % PAGE + PAGE
+    return len(waiting.prompt) > end and waiting.prompt[:end] == running.prompt[:end]
 
 
 def _closed() -> InputError:

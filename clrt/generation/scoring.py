@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from clrt.errors import InputError
 from clrt.generation.engine import CHUNK
-from clrt.generation.options import Sampling
+from clrt.generation.options import Sampling, whole_number
 from clrt.generation.reading import read_rows
 from clrt.generation.sampler import TokenSampler
 from clrt.generation.scheduler import Scheduler
@@ -72,9 +72,7 @@ def perplexity(
         InputError: There are fewer than two tokens, or the stride is out of range.
     """
     context = scheduler.engine.context
-    step = max(context // 2, 1) if stride is None else stride
-    if isinstance(step, bool) or not isinstance(step, int) or not 1 <= step <= context:
-        raise InputError(f"stride is {stride!r}; it is a whole number from 1 to {context}.")
+    step = max(context // 2, 1) if stride is None else whole_number("stride", stride, context)
     if len(tokens) < 2:
         raise InputError("The text has fewer than two tokens; a perplexity needs at least two.")
     windows, firsts, seen = [], [], 0

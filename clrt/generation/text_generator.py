@@ -17,6 +17,7 @@ from clrt.generation.cache_file import compute_pages, read_cache, write_cache
 from clrt.generation.chat import Chat
 from clrt.generation.engine import Engine
 from clrt.generation.language_model import read_language_model
+from clrt.generation.options import whole_number
 from clrt.generation.prompts import Prompt, several, tokens_of
 from clrt.generation.request import GenerateRequest, RequestReader
 from clrt.generation.result import GeneratedText
@@ -71,8 +72,9 @@ class TextGenerator:
         memory_limit: int | str | None = None,
     ) -> None:
         started = time.perf_counter()
-        if not 1 <= sequences <= _MOST_SEQUENCES:
-            raise InputError(f"sequences is {sequences!r}; it is 1 to {_MOST_SEQUENCES}.")
+        sequences = whole_number("sequences", sequences, _MOST_SEQUENCES)
+        if not isinstance(source, str | Path):
+            raise InputError(f"The source is {source!r}; it is the path of a model folder.")
         self._model = read_language_model(expanded(Path(source)), context, cache)
         engine = Engine(
             self._model.graph,

@@ -75,6 +75,15 @@ def test_options_that_leave_the_likeliest(endless: TextGenerator, options: dict[
     assert list(found.tokens) == TEXTS["greedy"]["short"][:20]
 
 
+def test_sampling_as_an_object(endless: TextGenerator) -> None:
+    given = clrt.Sampling(temperature=1.0, seed=3, max_new_tokens=9)
+    found = endless.generate("x", sampling=given)
+    assert found == endless.generate("x", temperature=1.0, seed=3, max_new_tokens=9)
+    assert len(endless.generate("x", sampling=given, max_new_tokens=2).tokens) == 2
+    with pytest.raises(clrt.InputError, match=r"it is a clrt\.Sampling"):
+        endless.generate("x", sampling={"seed": 1})  # type: ignore[typeddict-item]
+
+
 def test_penalties_and_bias(endless: TextGenerator) -> None:
     prompt, greedy = PROMPTS["short"], TEXTS["greedy"]["short"]
     banned = endless.generate(prompt, max_new_tokens=20, logit_bias={greedy[0]: float("-inf")})
