@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from clrt.container.gguf import find_gguf, read_gguf
 from clrt.errors import InputError, ModelError, needing
 from clrt.generation.chat_template import ChatTemplate, has_template
+from clrt.generation.compiled import read_compiled_language_model
 from clrt.generation.options import Sampling, eos_tokens, whole_number
 from clrt.importer.language.decoder import Decoder
 from clrt.importer.language.gguf import read_gguf_decoder
@@ -21,6 +22,7 @@ from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph
 from clrt.ops.attention.pages import PAGE
 from clrt.ops.blaming import Blaming
+from clrt.sources import is_compiled
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -38,7 +40,7 @@ class LanguageModel:
 
     Attributes:
         name: What messages call it.
-        graph: As `clrt.importer.language.graph` builds it.
+        graph: As `clrt.importer.language.graph` builds it, or a compiled file of it.
         decoder: What the graph was built from.
         fingerprint: Tells models apart whose caches differ.
         context: The most tokens of a sequence.
@@ -49,7 +51,7 @@ class LanguageModel:
     """
 
     name: str
-    graph: Graph
+    graph: Graph | Path
     decoder: Decoder
     fingerprint: str
     context: int
@@ -79,7 +81,8 @@ def read_language_model(source: Path, context: int | None, cache: str) -> Langua
     """Reads a model.
 
     Args:
-        source: A Hugging Face folder, a GGUF file, or a folder with one GGUF model.
+        source: A Hugging Face folder, a GGUF file, a folder with one GGUF model, or what
+            clrt-convert made of one of these.
         context: The most tokens of a sequence; None for what its files say. More than that is
             allowed where places have no embeddings of their own.
         cache: Of `CACHES`.
@@ -93,6 +96,8 @@ def read_language_model(source: Path, context: int | None, cache: str) -> Langua
         raise InputError(f"cache is {cache!r}; it is one of {', '.join(CACHES)}.")
     if context is not None:
         context = whole_number("context", context, _MOST_CONTEXT)
+    if is_compiled(source):
+        return read_compiled_language_model(source, context, cache)
     if (file := _gguf_file(source)) is not None:
         return _read_gguf_model(file, context, cache)
     with Blaming(f"'{source}'"):
