@@ -13,7 +13,7 @@ from clrt.errors import CancelledError
 from clrt.generation.answer import likeliest
 from clrt.generation.detokenize import TextStream
 from clrt.generation.engine import CachedSequence, Engine
-from clrt.generation.language_model import LanguageModel
+from clrt.generation.language import LanguageModel
 from clrt.generation.options import Sampling
 from clrt.generation.reading import close_sequences, run_to_end
 from clrt.generation.result import GeneratedText, TextTimings, TokenLogprob

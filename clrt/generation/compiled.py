@@ -6,21 +6,19 @@ from collections.abc import Mapping
 from dataclasses import fields, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from clrt.container.compiled import CompiledModel, read_extras, write_compiled
 from clrt.container.safetensors import damaged
 from clrt.errors import ClrtError, InputError, ModelError, needing
 from clrt.generation.chat_template import ChatTemplate
+from clrt.generation.language import LanguageModel
 from clrt.generation.options import Sampling
 from clrt.importer.language.decoder import Decoder
 from clrt.ir.graph import Graph
 from clrt.model import Model, load
 from clrt.ops.attention.pages import PAGE, SLABS
 from clrt.plan.packed import packed_weights
-
-if TYPE_CHECKING:
-    from clrt.generation.language_model import LanguageModel
 
 _EXTRA = "generation"
 # What of a decoder is not in the graph.
@@ -72,8 +70,6 @@ def read_compiled_language_model(path: Path, context: int | None, cache: str) ->
         ModelError: The file is damaged, or is no language model.
         InputError: The file has another context or cache than asked for.
     """
-    from clrt.generation.language_model import LanguageModel
-
     with needing("Text generation"):
         from tokenizers import Tokenizer
     found = read_extras(path).get(_EXTRA)

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,6 +11,7 @@ from clrt.container.gguf import find_gguf, read_gguf
 from clrt.errors import InputError, ModelError, needing
 from clrt.generation.chat_template import ChatTemplate, has_template
 from clrt.generation.compiled import read_compiled_language_model
+from clrt.generation.language import LanguageModel
 from clrt.generation.options import Sampling, eos_tokens, whole_number
 from clrt.importer.language.decoder import Decoder
 from clrt.importer.language.gguf import read_gguf_decoder
@@ -32,49 +31,6 @@ CACHES = {"float32": DType.FLOAT32, "float16": DType.FLOAT16}
 # Numbers of each weight in a fingerprint: a page of a file that is read anyway.
 _SAMPLED = 64
 _MOST_CONTEXT = 1 << 24
-
-
-@dataclass(frozen=True, eq=False)
-class LanguageModel:
-    """A language model before it is on a device.
-
-    Attributes:
-        name: What messages call it.
-        graph: As `clrt.importer.language.graph` builds it, or a compiled file of it.
-        decoder: What the graph was built from.
-        fingerprint: Tells models apart whose caches differ.
-        context: The most tokens of a sequence.
-        vocabulary: How many tokens the logits are for.
-        ends: Tokens that end a text.
-        sampling: What the model's files propose.
-        template: Makes its chat template; None without one.
-    """
-
-    name: str
-    graph: Graph | Path
-    decoder: Decoder
-    fingerprint: str
-    context: int
-    vocabulary: int
-    tokenizer: Tokenizer
-    ends: frozenset[int]
-    sampling: Sampling
-    template: Callable[[], ChatTemplate] | None = None
-
-    @cached_property
-    def chat_template(self) -> ChatTemplate:
-        """Its chat template.
-
-        Raises:
-            InputError: It has none.
-            ModelError: The template is none.
-            UnsupportedError: Jinja is not installed.
-        """
-        if self.template is None:
-            raise InputError(
-                f"The model '{self.name}' has no chat template; give the prompt as text."
-            )
-        return self.template()
 
 
 def read_language_model(source: Path, context: int | None, cache: str) -> LanguageModel:

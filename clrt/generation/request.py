@@ -12,7 +12,7 @@ from clrt.errors import InputError
 from clrt.generation.answer import Answer
 from clrt.generation.constraints import Constraint, ConstraintTokens
 from clrt.generation.engine import check_length
-from clrt.generation.language_model import LanguageModel
+from clrt.generation.language import LanguageModel
 from clrt.generation.options import Sampling
 from clrt.generation.prompts import ChatFormat, several, tokens_of
 
