@@ -1,0 +1,209 @@
+"""GGUF files of the tiny decoders, as llama.cpp's converter makes them of Hugging Face folders."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import gguf
+import numpy as np
+from gguf import GGMLQuantizationType as Kind
+
+from clrt.importer.language.decoder import Decoder
+from clrt.importer.language.graph import decoder_graph
+from clrt.importer.language.huggingface import read_folder
+from clrt.importer.language.source import QuantisedRows, WeightSource
+from tests.generation.checkpoints import Array
+
+#: Architectures by model type, where they have other names.
+NAMES = {
+    "gemma3_text": "gemma3",
+    "gpt_neox": "gptneox",
+    "mistral": "llama",
+    "mixtral": "llama",
+    "phi": "phi2",
+    "qwen2_moe": "qwen2moe",
+    "qwen3_moe": "qwen3moe",
+}
+# Whose pairs of a rotary embedding are made neighbours.
+_PERMUTED = ("llama", "olmo", "granite", "smollm3")
+Encode = Callable[[str, Array], tuple[Array, Kind | None]]
+
+
+class RecordedWeights:
+    """A source that keeps what a graph reads of another."""
+
+    def __init__(self, source: WeightSource) -> None:
+        self.source = source
+        self.read: dict[str, Array] = {}
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.source
+
+    def load(self, name: str, shape: tuple[int, ...]) -> Array:
+        self.read[name] = np.asarray(self.source.load(name, shape))
+        return self.read[name]
+
+    def matrix(self, name: str, rows: int, columns: int) -> Array | QuantisedRows:
+        return self.load(name, (rows, columns))
+
+
+def permuted(rows: Array, heads: int) -> Array:
+    """Rows of heads whose halves lie between each other."""
+    halves = rows.reshape(heads, 2, len(rows) // heads // 2, *rows.shape[1:])
+    return halves.swapaxes(1, 2).reshape(rows.shape)
+
+
+def as_it_is(name: str, array: Array) -> tuple[Array, None]:
+    """float32."""
+    return np.ascontiguousarray(array, np.float32), None
+
+
+def convert(folder: Path, file: Path, encode: Encode = as_it_is, **changes: Any) -> Path:
+    """Writes a GGUF file of a Hugging Face folder.
+
+    Args:
+        encode: Gives a tensor's bytes, and their type if they are quantised.
+        changes: Other values of metadata, under the names behind the architecture, or other tensors
+            under their names; None leaves them out.
+    """
+    decoder, source = read_folder(folder)
+    recorded = RecordedWeights(source)
+    decoder_graph(decoder, recorded)
+    config = json.loads((folder / "config.json").read_text("utf-8"))
+    architecture = NAMES.get(decoder.family, decoder.family)
+    tensors = _tensors(recorded.read, decoder, architecture)
+    values = {**_sizes(decoder), **_options(decoder, config), **_rope(decoder, config, tensors)}
+    for name, change in changes.items():
+        (tensors if "." in name and name.endswith(("weight", "bias")) else values)[name] = change
+    write(file, architecture, values, tensors, encode)
+    return file
+
+
+def write(
+    file: Path,
+    architecture: str,
+    values: Mapping[str, Any],
+    tensors: Mapping[str, Array],
+    encode: Encode = as_it_is,
+) -> None:
+    """Writes a GGUF file; what is None is left out."""
+    writer = gguf.GGUFWriter(file, architecture)
+    for name, value in values.items():
+        key = name if name.startswith(("tokenizer.", "general.")) else f"{architecture}.{name}"
+        if isinstance(value, bool):
+            writer.add_bool(key, value)
+        elif isinstance(value, int):
+            writer.add_uint32(key, value)
+        elif isinstance(value, float):
+            writer.add_float32(key, value)
+        elif isinstance(value, str):
+            writer.add_string(key, value)
+        elif value is not None:
+            writer.add_array(key, value)
+    for name, array in tensors.items():
+        if array is not None:
+            data, kind = encode(name, array)
+            writer.add_tensor(name, data, raw_dtype=kind)
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def _tensors(read: Mapping[str, Array], decoder: Decoder, architecture: str) -> dict[str, Array]:
+    """Tensors as the converter names, permutes and shifts them."""
+    made = {}
+    two_norms = "blk.0.ffn_norm.weight" in read
+    for name, array in read.items():
+        layer, part = name.rpartition(".")[0].rpartition(".")[::2]
+        stored = {"ffn_gate_up": "ffn_up"}.get(part, part)
+        if architecture == "falcon" and two_norms:
+            stored = {"attn_norm": "attn_norm_2", "ffn_norm": "attn_norm"}.get(part, part)
+        if architecture in _PERMUTED and part in ("attn_q", "attn_k"):
+            array = permuted(array, decoder.heads if part == "attn_q" else decoder.kv_heads)
+        if part.endswith("norm"):
+            array = array + np.float32(decoder.norm_shift)
+        if part == "ffn_gate_inp_shexp":
+            array = array.reshape(-1)
+        made[f"{layer}{'.' * bool(layer)}{stored}.{name.rpartition('.')[2]}"] = array
+    return made
+
+
+def _sizes(decoder: Decoder) -> dict[str, Any]:
+    layer_norm = decoder.norm == "layer"
+    epsilon = "layer_norm_epsilon" if layer_norm else "layer_norm_rms_epsilon"
+    found = {
+        "block_count": decoder.layers,
+        "context_length": decoder.context,
+        "embedding_length": decoder.hidden,
+        "feed_forward_length": decoder.intermediate,
+        "attention.head_count": decoder.heads,
+        "attention.head_count_kv": decoder.kv_heads,
+        "attention.key_length": decoder.head_size,
+        "attention.value_length": decoder.head_size,
+        f"attention.{epsilon}": float(decoder.epsilon),
+    }
+    experts = decoder.experts
+    if experts is not None:
+        found |= {"expert_count": experts.count, "expert_used_count": experts.used}
+        found |= {"expert_feed_forward_length": experts.size}
+        found |= {"expert_shared_feed_forward_length": experts.shared}
+    return found
+
+
+def _options(decoder: Decoder, config: Mapping[str, Any]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    if config.get("sliding_window"):
+        found["attention.sliding_window"] = config["sliding_window"]
+    if "layer_types" in config:
+        kinds = [kind == "sliding_attention" for kind in config["layer_types"]]
+        found["attention.sliding_window_pattern"] = kinds
+    if decoder.softcap:
+        found["attn_logit_softcapping"] = decoder.softcap
+    if decoder.final_softcap:
+        found["final_logit_softcapping"] = decoder.final_softcap
+    if decoder.clip:
+        found["attention.clamp_kqv"] = decoder.clip
+    if decoder.family in ("gpt_neox", "stablelm"):
+        found["use_parallel_residual"] = decoder.parallel
+    if decoder.family == "mpt":
+        found["attention.max_alibi_bias"] = 8.0
+    if decoder.family == "granite":
+        found |= {"logit_scale": 1 / decoder.logit_scale, "attention.scale": decoder.scale}
+        found |= {"embedding_scale": decoder.embedding_scale}
+        found |= {"residual_scale": decoder.residual_scale}
+    return found
+
+
+def _rope(decoder: Decoder, config: Mapping[str, Any], tensors: dict[str, Array]) -> dict[str, Any]:
+    """Values that describe rotary embeddings; tensors that do are added."""
+    rope = config.get("rope_parameters", {"rope_theta": 10000.0})
+    if "full_attention" in rope:
+        local, rope = rope["sliding_attention"], rope["full_attention"]
+        values = {"rope.freq_base_swa": float(local["rope_theta"])}
+    else:
+        values = {}
+    rotary = decoder.rotary_of(0)
+    if rotary is None:
+        return {}
+    theta, kind = float(rope["rope_theta"]), rope.get("rope_type", "default")
+    turned = 2 * len(rotary.frequencies)
+    values |= {"rope.freq_base": theta, "rope.dimension_count": turned}
+    if kind in ("linear", "yarn"):
+        values |= {"rope.scaling.type": kind, "rope.scaling.factor": float(rope["factor"])}
+    original = config.get("original_max_position_embeddings")
+    original = rope.get("original_max_position_embeddings", original)
+    if original:
+        values["rope.scaling.original_context_length"] = original
+    if kind == "llama3":
+        powers = theta ** -(np.arange(0, turned, 2) / turned)
+        tensors["rope_freqs.weight"] = (powers / rotary.frequencies).astype(np.float32)
+    if kind == "longrope":
+        values |= {"rope.scaling.type": kind, "rope.scaling.attn_factor": rotary.factor}
+        for which in ("long", "short"):
+            factors = np.array(rope[f"{which}_factor"], np.float32)
+            tensors[f"rope_factors_{which}.weight"] = factors
+    return values
