@@ -9,10 +9,12 @@ from functools import cached_property, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from clrt.container.gguf import find_gguf, read_gguf
 from clrt.errors import InputError, ModelError, needing
 from clrt.generation.chat_template import ChatTemplate, has_template
 from clrt.generation.options import Sampling, eos_tokens
 from clrt.importer.language.decoder import Decoder
+from clrt.importer.language.gguf import read_gguf_decoder
 from clrt.importer.language.graph import decoder_graph
 from clrt.importer.language.huggingface import read_folder
 from clrt.ir.dtypes import DType
@@ -22,6 +24,8 @@ from clrt.ops.blaming import Blaming
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
+
+    from clrt.text.gguf_tokenizer import GgufTokenizer
 
 CACHES = {"float32": DType.FLOAT32, "float16": DType.FLOAT16}
 """How a cache may hold its numbers."""
@@ -74,27 +78,29 @@ class LanguageModel:
 
 
 def read_language_model(source: Path, context: int | None, cache: str) -> LanguageModel:
-    """Reads a model folder.
+    """Reads a model.
 
     Args:
-        context: The most tokens of a sequence; None for what config.json says. More than that is
+        source: A Hugging Face folder, a GGUF file, or a folder with one GGUF model.
+        context: The most tokens of a sequence; None for what the model has. More than that is
             allowed where places have no embeddings of their own.
         cache: Of `CACHES`.
 
     Raises:
         ModelError: A file is missing or damaged.
         UnsupportedError: The model is of a family that clrt does not know.
-        InputError: An option has no valid value.
+        InputError: An option has no valid value, or a folder holds several models.
     """
     if cache not in CACHES:
         raise InputError(f"cache is {cache!r}; it is one of {', '.join(CACHES)}.")
     if context is not None and not 1 <= context <= _MOST_CONTEXT:
         raise InputError(f"context is {context!r}; it is 1 to {_MOST_CONTEXT}.")
+    if (file := _gguf_file(source)) is not None:
+        return _read_gguf_model(file, context, cache)
     with Blaming(f"'{source}'"):
         decoder, weights = read_folder(source, context)
         graph = decoder_graph(decoder, weights, CACHES[cache])
-    if decoder.places and decoder.context > decoder.places:
-        raise InputError(f"context is {context}; the model has places for 1 to {decoder.places}.")
+    _check_places(decoder)
     tokenizer = read_tokenizer(source / "tokenizer.json")
     ends = frozenset(eos_tokens(source))
     return LanguageModel(
@@ -129,6 +135,69 @@ def fingerprint_of(decoder: Decoder, graph: Graph, cache: str) -> str:
             found.update(repr((value.name, data.shape, str(data.dtype))).encode())
             found.update(data.flat[:_SAMPLED].tobytes())
     return found.hexdigest()
+
+
+def _gguf_file(source: Path) -> Path | None:
+    """The GGUF file that a source is or holds; None where it is a folder of another kind.
+
+    Raises:
+        InputError: It holds several models.
+    """
+    if not source.is_dir():
+        return source if source.is_file() or source.suffix == ".gguf" else None
+    found = [] if any(source.glob("*.safetensors")) else find_gguf(source)
+    if len(found) > 1:
+        names = ", ".join(path.name for path in found[:8])
+        raise InputError(f"'{source}' holds {len(found)} GGUF models ({names}); name one of them.")
+    return found[0] if found else None
+
+
+def _read_gguf_model(path: Path, context: int | None, cache: str) -> LanguageModel:
+    with needing("Text generation"):
+        from clrt.text.gguf_tokenizer import read_tokenizer as read_gguf_tokenizer
+    file = read_gguf(path)
+    with Blaming(f"'{path}'"):
+        decoder, weights = read_gguf_decoder(file, context)
+        graph = decoder_graph(decoder, weights, CACHES[cache])
+        weights.check_all_read()
+    _check_places(decoder)
+    found = read_gguf_tokenizer(file.metadata)
+    if (tokens := found.library.get_vocab_size()) > decoder.vocabulary:
+        raise ModelError(
+            f"{path} has {tokens} tokens and embeddings of {decoder.vocabulary}; download it again."
+        )
+    return LanguageModel(
+        name=path.name,
+        graph=graph,
+        decoder=decoder,
+        fingerprint=fingerprint_of(decoder, graph, cache),
+        context=decoder.context,
+        vocabulary=decoder.vocabulary,
+        tokenizer=found.library,
+        ends=found.end_ids,
+        sampling=Sampling.from_gguf(file.metadata),
+        template=_gguf_template(found, path),
+    )
+
+
+def _gguf_template(found: GgufTokenizer, path: Path) -> Callable[[], ChatTemplate] | None:
+    if found.chat_template is None:
+        return None
+    ids = {"bos": found.bos_id, "eos": found.eos_id, "unk": found.unk_id, "pad": found.pad_id}
+    tokens = {f"{n}_token": found.library.id_to_token(i) for n, i in ids.items() if i is not None}
+    return partial(ChatTemplate, found.chat_template, tokens, f"The chat template of '{path}'")
+
+
+def _check_places(decoder: Decoder) -> None:
+    """Checks that no more places are asked for than have embeddings of their own.
+
+    Raises:
+        InputError: More are.
+    """
+    if decoder.places and decoder.context > decoder.places:
+        raise InputError(
+            f"context is {decoder.context}; the model has places for 1 to {decoder.places}."
+        )
 
 
 def read_tokenizer(file: Path) -> Tokenizer:

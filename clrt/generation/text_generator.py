@@ -42,7 +42,8 @@ class TextGenerator:
     begin with alike is computed once. As a context manager it frees the device memory at the end.
 
     Args:
-        source: A Hugging Face folder with config.json, safetensors and tokenizer.json.
+        source: A Hugging Face folder with config.json, safetensors and tokenizer.json; or a GGUF
+            file, or a folder with one GGUF model.
         device: As in `clrt.load`.
         context: The most tokens of a text with its prompt; by default what the model was made for.
             More than that is allowed, but for models with a table of places.
