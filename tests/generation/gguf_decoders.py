@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import itertools
 import json
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -15,7 +17,7 @@ from clrt.importer.language.decoder import Decoder
 from clrt.importer.language.graph import decoder_graph
 from clrt.importer.language.huggingface import read_folder
 from clrt.importer.language.source import QuantisedRows, WeightSource
-from tests.generation.checkpoints import Array
+from tests.generation.checkpoints import Array, load_json, write_folder
 
 #: Architectures by model type, where they have other names.
 NAMES = {
@@ -27,6 +29,41 @@ NAMES = {
     "qwen2_moe": "qwen2moe",
     "qwen3_moe": "qwen3moe",
 }
+# What llama.cpp's files, or llama.cpp itself, cannot say otherwise: no windows for these families,
+# every fourth layer of SmolLM3 turns nothing, Gemma's embeddings are its head.
+CHANGES: dict[str, dict[str, Any]] = {
+    "gemma": {"tie_word_embeddings": True},
+    "gemma2": {"query_pre_attn_scalar": 16},
+    "mistral": {"sliding_window": None},
+    "mixtral": {"sliding_window": None},
+    "qwen2": {"use_sliding_window": False},
+    "qwen2_moe": {"mlp_only_layers": []},
+    "smollm3": {"no_rope_layer_interval": 4, "use_sliding_window": False},
+    "starcoder2": {"sliding_window": None},
+}
+# Cohere's architecture is not read, and llama.cpp has no Falcon whose scores fall with distance.
+_WITHOUT = ("cohere", "falcon_alibi")
+CASES = {name: case for name, case in load_json().items() if name not in _WITHOUT}
+#: Quantised files, by the types of their matrices in turns.
+QUANTISED = {
+    "Q8_0": (Kind.Q8_0,),
+    "Q4_0": (Kind.Q4_0,),
+    "Q5_1": (Kind.Q5_1,),
+    "Q4_K": (Kind.Q4_K,),
+    "Q6_K": (Kind.Q6_K,),
+    "mixed": (Kind.Q4_K, Kind.Q4_K, Kind.Q6_K, Kind.Q5_0, Kind.Q8_0),
+}
+#: Places of the first text whose logits are compared with llama.cpp's.
+PLACES = slice(None, None, 7)
+# Columns that blocks of 256 divide.
+_WIDE = {
+    "hidden_size": 256,
+    "intermediate_size": 512,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 16,
+}
+# Where the scales of a block lie; random levels times these deviate by about 1 from about 0.
+_SCALES = {Kind.Q4_K: ((0, 4.2e-3), (2, 31.5e-3)), Kind.Q6_K: ((208, 0.74e-3),)}
 # Whose pairs of a rotary embedding are made neighbours.
 _PERMUTED = ("llama", "olmo", "granite", "smollm3")
 Encode = Callable[[str, Array], tuple[Array, Kind | None]]
@@ -48,6 +85,47 @@ class RecordedWeights:
 
     def matrix(self, name: str, rows: int, columns: int) -> Array | QuantisedRows:
         return self.load(name, (rows, columns))
+
+
+def case_file(name: str, folder: Path) -> Path:
+    """The file of a case, or a quantised one of `QUANTISED`."""
+    if name in QUANTISED:
+        case = copy.deepcopy(CASES["llama3"])
+        case["config"] |= _WIDE
+        sizes = {48: 256, 80: 512}
+        case["tensors"] = {n: [sizes.get(s, s) for s in d] for n, d in case["tensors"].items()}
+        return convert(write_folder(folder / "hf", case), folder / f"{name}.gguf", _in_turns(name))
+    case = copy.deepcopy(CASES[name])
+    case["config"] |= CHANGES.get(name, {})
+    if name == "qwen2_moe":  # all layers have experts
+        last = {n: shape for n, shape in case["tensors"].items() if "layers.0." not in n}
+        first = {n.replace("layers.1.", "layers.0."): shape for n, shape in last.items()}
+        case["tensors"] = {**first, **last}
+    return convert(write_folder(folder / "hf", case), folder / f"{name}.gguf")
+
+
+def _in_turns(name: str) -> Encode:
+    """Matrices in the types of a case of `QUANTISED`, one after the other."""
+    kinds = itertools.cycle(QUANTISED[name])
+
+    def encode(name: str, array: Array) -> tuple[Array, Kind | None]:
+        return as_it_is(name, array) if array.ndim == 1 else quantised(array, next(kinds))
+
+    return encode
+
+
+def quantised(array: Array, kind: Kind) -> tuple[Array, Kind]:
+    """Rows in blocks of a type. The `gguf` package cannot make those of 256: theirs are noise."""
+    if kind not in _SCALES:
+        return gguf.quants.quantize(np.ascontiguousarray(array, np.float32), kind), kind
+    elements, nbytes = gguf.GGML_QUANT_SIZES[kind]
+    rows, columns = array.shape
+    drawn = np.random.default_rng([rows, columns, int(array[0, 0] * 1e6) & 0xFFFF])
+    raw = drawn.integers(0, 256, (rows, columns // elements, nbytes), np.uint8)
+    for start, factor in _SCALES[kind]:
+        scale = np.float16(factor * float(array.std()))
+        raw[..., start : start + 2] = np.frombuffer(scale.tobytes(), np.uint8)
+    return raw.reshape(rows, -1), kind
 
 
 def permuted(rows: Array, heads: int) -> Array:
@@ -75,7 +153,13 @@ def convert(folder: Path, file: Path, encode: Encode = as_it_is, **changes: Any)
     config = json.loads((folder / "config.json").read_text("utf-8"))
     architecture = NAMES.get(decoder.family, decoder.family)
     tensors = _tensors(recorded.read, decoder, architecture)
-    values = {**_sizes(decoder), **_options(decoder, config), **_rope(decoder, config, tensors)}
+    values = {
+        "tokenizer.ggml.model": "none",
+        "vocab_size": decoder.vocabulary,
+        **_sizes(decoder),
+        **_options(decoder, config),
+        **_rope(decoder, config, tensors),
+    }
     for name, change in changes.items():
         (tensors if "." in name and name.endswith(("weight", "bias")) else values)[name] = change
     write(file, architecture, values, tensors, encode)
