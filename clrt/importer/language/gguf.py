@@ -58,8 +58,10 @@ def read_gguf_decoder(file: GgufFile, context: int | None = None) -> tuple[Decod
         "rotaries": _rotaries(keys, architecture, weights, windows, sizes["head_size"], context),
     }
     fields |= architecture.differences(keys, file.tensors)
-    places = fields.get("places", 0)
-    return Decoder(**{**fields, "context": min(context, places or context)}), weights
+    decoder = Decoder(**{**fields, "context": min(context, fields.get("places") or context)})
+    _check_norms(decoder, architecture, weights)
+    _check_layers(file, layers)
+    return decoder, weights
 
 
 def _sizes(keys: DecoderKeys, file: GgufFile) -> dict[str, int]:
@@ -95,6 +97,40 @@ def _sizes(keys: DecoderKeys, file: GgufFile) -> dict[str, int]:
         "intermediate": keys.shared("feed_forward_length", layers, 1 if has_experts else None),
         "context": keys.integer("context_length", most=_MOST_PLACES),
     }
+
+
+def _check_norms(decoder: Decoder, architecture: Architecture, weights: GgufWeights) -> None:
+    """Checks that norms have scales: without them, graphs take 1.
+
+    Raises:
+        ModelError: One has none.
+    """
+    before = ["attn_norm", *([] if decoder.parallel else ["ffn_norm"])]
+    behind = ["post_attention_norm", "post_ffw_norm"]
+    found = {"before": before, "after": behind, "both": before + behind}[decoder.norms]
+    names = ["output_norm.weight", *(f"blk.0.{name}.weight" for name in found)]
+    for name in names if architecture.scaled else ():
+        if name not in weights:
+            raise ModelError(f"{weights.path} has no tensor '{name}'; download the model again.")
+
+
+def _check_layers(file: GgufFile, layers: int) -> None:
+    """Checks that each layer has the tensors that the first one has.
+
+    Raises:
+        ModelError: One has not.
+    """
+    parts: dict[str, set[str]] = {}
+    for name in file.tensors:
+        layer, _, part = name.removeprefix("blk.").partition(".")
+        parts.setdefault(layer, set()).add(part)
+    first = parts.get("0", set())
+    for number in range(1, layers):
+        if missing := first - parts.get(str(number), set()):
+            raise ModelError(
+                f"{file.path} has no tensor 'blk.{number}.{min(missing)}', which its layer 0 has; "
+                "download the model again."
+            )
 
 
 def _windows(keys: DecoderKeys, architecture: Architecture, layers: int) -> tuple[int, ...]:

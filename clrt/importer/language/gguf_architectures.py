@@ -53,6 +53,7 @@ class Architecture:
         window: Its width, where the file gives none; 0 for none.
         local_scaled: Layers with a window turn as the others do.
         local_base: Else the base of their powers, where the file gives none; None for the others'.
+        scaled: Norms have scales.
         tied: There may be no head, and then the embeddings are it.
     """
 
@@ -65,6 +66,7 @@ class Architecture:
     window: int = 0
     local_scaled: bool = True
     local_base: float | None = None
+    scaled: bool = True
     tied: bool = True
 
 
@@ -228,7 +230,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     "gptneox": Architecture(
         fields={**_LAYER_NORM, "activation": "gelu"}, differences=_neox, tied=False
     ),
-    "olmo": Architecture("interleaved", {"norm": "layer"}, _olmo),
+    "olmo": Architecture("interleaved", {"norm": "layer"}, _olmo, scaled=False),
     "olmo2": Architecture(
         fields={"norms": "after", "qk_norm": "row"}, windows=4, local_scaled=False, tied=False
     ),
