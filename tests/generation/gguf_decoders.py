@@ -14,6 +14,7 @@ import numpy as np
 from gguf import GGMLQuantizationType as Kind
 
 from clrt.importer.language.decoder import Decoder
+from clrt.importer.language.gguf_architectures import ARCHITECTURES
 from clrt.importer.language.graph import decoder_graph
 from clrt.importer.language.huggingface import read_folder
 from clrt.importer.language.source import QuantisedRows, WeightSource
@@ -25,6 +26,7 @@ NAMES = {
     "gpt_neox": "gptneox",
     "mistral": "llama",
     "mixtral": "llama",
+    "olmo3": "olmo2",
     "phi": "phi2",
     "qwen2_moe": "qwen2moe",
     "qwen3_moe": "qwen3moe",
@@ -41,9 +43,14 @@ CHANGES: dict[str, dict[str, Any]] = {
     "smollm3": {"no_rope_layer_interval": 4, "use_sliding_window": False},
     "starcoder2": {"sliding_window": None},
 }
-# Cohere's architecture is not read, and llama.cpp has no Falcon whose scores fall with distance.
-_WITHOUT = ("cohere", "falcon_alibi")
-CASES = {name: case for name, case in load_json().items() if name not in _WITHOUT}
+# llama.cpp has no Falcon whose scores fall with distance.
+_WITHOUT = ("falcon_alibi",)
+CASES = {
+    name: case
+    for name, case in load_json().items()
+    if NAMES.get(case["config"]["model_type"], case["config"]["model_type"]) in ARCHITECTURES
+    and name not in _WITHOUT
+}
 #: Quantised files, by the types of their matrices in turns.
 QUANTISED = {
     "Q8_0": (Kind.Q8_0,),

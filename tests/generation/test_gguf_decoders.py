@@ -16,7 +16,7 @@ from clrt.importer.language.source import QuantisedRows, WeightSource
 from clrt.kernels.gguf_blocks import BLOCK_TYPES_BY_NAME
 from tests.generation.checkpoints import DATA, Array
 from tests.generation.gguf_decoders import CASES, CHANGES, PLACES, QUANTISED, case_file
-from tests.generation.oracle_decoders import LENGTHS
+from tests.generation.oracle_decoders import COLUMNS, LENGTHS
 from tests.generation.test_decoders import LOGITS, TOLERANCE, Run
 from tests.harness import quick_device
 
@@ -48,7 +48,8 @@ def test_logits_of_files(name: str, tmp_path: Path) -> None:
     source.check_all_read()
     if name not in CHANGES:
         for text, found in enumerate(logits):
-            np.testing.assert_allclose(found, LOGITS[f"{name}/{text}"], atol=TOLERANCE, rtol=0)
+            wanted = LOGITS[f"{name}/{text}"]
+            np.testing.assert_allclose(found[:, COLUMNS], wanted, atol=TOLERANCE, rtol=0)
     is_exact = name.partition("_")[0].rstrip("23") in EXACT or name == "phi3_long"
     places = 3 if name == "phi3" else None  # those that lie within the window
     np.testing.assert_allclose(

@@ -58,7 +58,7 @@ def read_gguf_decoder(file: GgufFile, context: int | None = None) -> tuple[Decod
         "rotaries": _rotaries(keys, architecture, weights, windows, sizes["head_size"], context),
     }
     fields |= architecture.differences(keys, file.tensors)
-    decoder = Decoder(**{**fields, "context": min(context, fields.get("places") or context)})
+    decoder = Decoder(**{**fields, "context": context})
     _check_norms(decoder, architecture, weights)
     _check_layers(file, layers)
     return decoder, weights

@@ -10,10 +10,10 @@ import numpy as np
 
 from clrt.errors import ModelError, UnsupportedError
 from clrt.importer.huggingface.config_values import ConfigValues
-from clrt.importer.language.decoder import Rotary
+from clrt.importer.language.decoder import FULL, Rotary
 from clrt.importer.language.gguf_keys import DecoderKeys
 from clrt.importer.language.gguf_weights import GgufWeights
-from clrt.importer.language.rotary import FULL, read_rotary
+from clrt.importer.language.rotary import read_rotary
 from clrt.ir.op import Array
 
 _SCALINGS = ("none", "linear", "yarn", "longrope")
