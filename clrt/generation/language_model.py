@@ -184,7 +184,8 @@ def _gguf_template(found: GgufTokenizer, path: Path) -> Callable[[], ChatTemplat
     if found.chat_template is None:
         return None
     ids = {"bos": found.bos_id, "eos": found.eos_id, "unk": found.unk_id, "pad": found.pad_id}
-    tokens = {f"{n}_token": found.library.id_to_token(i) for n, i in ids.items() if i is not None}
+    texts = {n: found.library.id_to_token(i) for n, i in ids.items() if i is not None}
+    tokens = {f"{name}_token": text for name, text in texts.items() if text is not None}
     return partial(ChatTemplate, found.chat_template, tokens, f"The chat template of '{path}'")
 
 
