@@ -26,6 +26,8 @@ from clrt.sources import is_compiled
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
+    from clrt.text.gguf_tokenizer import GgufTokenizer
+
 CACHES = {"float32": DType.FLOAT32, "float16": DType.FLOAT16}
 """How a cache may hold its numbers."""
 # Numbers of each weight in a fingerprint: a page of a file that is read anyway.
@@ -37,9 +39,8 @@ def read_language_model(source: Path, context: int | None, cache: str) -> Langua
     """Reads a model.
 
     Args:
-        source: A Hugging Face folder, a GGUF file, a folder with one GGUF model, or what
-            clrt-convert made of one of these.
-        context: The most tokens of a sequence; None for what its files say. More than that is
+        source: A Hugging Face folder, a GGUF file, or a folder with one GGUF model.
+        context: The most tokens of a sequence; None for what the model has. More than that is
             allowed where places have no embeddings of their own.
         cache: Of `CACHES`.
 
@@ -50,16 +51,14 @@ def read_language_model(source: Path, context: int | None, cache: str) -> Langua
     """
     if cache not in CACHES:
         raise InputError(f"cache is {cache!r}; it is one of {', '.join(CACHES)}.")
-    if context is not None:
-        context = whole_number("context", context, _MOST_CONTEXT)
-    if is_compiled(source):
-        return read_compiled_language_model(source, context, cache)
+    if context is not None and not 1 <= context <= _MOST_CONTEXT:
+        raise InputError(f"context is {context!r}; it is 1 to {_MOST_CONTEXT}.")
     if (file := _gguf_file(source)) is not None:
         return _read_gguf_model(file, context, cache)
     with Blaming(f"'{source}'"):
         decoder, weights = read_folder(source, context)
         graph = decoder_graph(decoder, weights, CACHES[cache])
-    _check_places(decoder, context)
+    _check_places(decoder)
     tokenizer = read_tokenizer(source / "tokenizer.json")
     ends = frozenset(eos_tokens(source))
     return LanguageModel(
@@ -152,6 +151,70 @@ def fingerprint_of(decoder: Decoder, graph: Graph, cache: str) -> str:
             found.update(repr((value.name, data.shape, str(data.dtype))).encode())
             found.update(data.flat[:_SAMPLED].tobytes())
     return found.hexdigest()
+
+
+def _gguf_file(source: Path) -> Path | None:
+    """The GGUF file that a source is or holds; None where it is a folder of another kind.
+
+    Raises:
+        InputError: It holds several models.
+    """
+    if not source.is_dir():
+        return source if source.is_file() or source.suffix == ".gguf" else None
+    found = [] if any(source.glob("*.safetensors")) else find_gguf(source)
+    if len(found) > 1:
+        names = ", ".join(path.name for path in found[:8])
+        raise InputError(f"'{source}' holds {len(found)} GGUF models ({names}); name one of them.")
+    return found[0] if found else None
+
+
+def _read_gguf_model(path: Path, context: int | None, cache: str) -> LanguageModel:
+    with needing("Text generation"):
+        from clrt.text.gguf_tokenizer import read_tokenizer as read_gguf_tokenizer
+    file = read_gguf(path)
+    with Blaming(f"'{path}'"):
+        decoder, weights = read_gguf_decoder(file, context)
+        graph = decoder_graph(decoder, weights, CACHES[cache])
+        weights.check_all_read()
+    _check_places(decoder)
+    found = read_gguf_tokenizer(file.metadata)
+    if (tokens := found.library.get_vocab_size()) > decoder.vocabulary:
+        raise ModelError(
+            f"{path} has {tokens} tokens and embeddings of {decoder.vocabulary}; download it again."
+        )
+    return LanguageModel(
+        name=path.name,
+        graph=graph,
+        decoder=decoder,
+        fingerprint=fingerprint_of(decoder, graph, cache),
+        context=decoder.context,
+        vocabulary=decoder.vocabulary,
+        tokenizer=found.library,
+        ends=found.end_ids,
+        sampling=Sampling.from_gguf(file.metadata),
+        template=_gguf_template(found, path),
+    )
+
+
+def _gguf_template(found: GgufTokenizer, path: Path) -> Callable[[], ChatTemplate] | None:
+    if found.chat_template is None:
+        return None
+    ids = {"bos": found.bos_id, "eos": found.eos_id, "unk": found.unk_id, "pad": found.pad_id}
+    texts = {n: found.library.id_to_token(i) for n, i in ids.items() if i is not None}
+    tokens = {f"{name}_token": text for name, text in texts.items() if text is not None}
+    return partial(ChatTemplate, found.chat_template, tokens, f"The chat template of '{path}'")
+
+
+def _check_places(decoder: Decoder) -> None:
+    """Checks that no more places are asked for than have embeddings of their own.
+
+    Raises:
+        InputError: More are.
+    """
+    if decoder.places and decoder.context > decoder.places:
+        raise InputError(
+            f"context is {decoder.context}; the model has places for 1 to {decoder.places}."
+        )
 
 
 def read_tokenizer(file: Path) -> Tokenizer:

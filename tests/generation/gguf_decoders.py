@@ -14,6 +14,7 @@ import numpy as np
 from gguf import GGMLQuantizationType as Kind
 
 from clrt.importer.language.decoder import Decoder
+from clrt.importer.language.gguf_architectures import ARCHITECTURES
 from clrt.importer.language.graph import decoder_graph
 from clrt.importer.language.huggingface import read_folder
 from clrt.importer.language.source import QuantisedRows, WeightSource
@@ -21,19 +22,26 @@ from tests.generation.checkpoints import Array, load_json, write_folder
 
 #: Architectures by model type, where they have other names.
 NAMES = {
+    "cohere": "command-r",
+    "gpt_bigcode": "starcoder",
+    "gpt_oss": "gpt-oss",
     "gemma3_text": "gemma3",
     "gpt_neox": "gptneox",
     "mistral": "llama",
     "mixtral": "llama",
+    "olmo3": "olmo2",
     "phi": "phi2",
     "qwen2_moe": "qwen2moe",
     "qwen3_moe": "qwen3moe",
 }
 # What llama.cpp's files, or llama.cpp itself, cannot say otherwise: no windows for these families,
-# every fourth layer of SmolLM3 turns nothing, Gemma's embeddings are its head.
+# every fourth layer of SmolLM3 turns nothing, the heads of Gemma and Cohere are their
+# embeddings, gpt-oss has limits of 7.
 CHANGES: dict[str, dict[str, Any]] = {
+    "cohere2": {"tie_word_embeddings": True},
     "gemma": {"tie_word_embeddings": True},
     "gemma2": {"query_pre_attn_scalar": 16},
+    "gpt_oss": {"swiglu_limit": 7.0},
     "mistral": {"sliding_window": None},
     "mixtral": {"sliding_window": None},
     "qwen2": {"use_sliding_window": False},
@@ -41,17 +49,25 @@ CHANGES: dict[str, dict[str, Any]] = {
     "smollm3": {"no_rope_layer_interval": 4, "use_sliding_window": False},
     "starcoder2": {"sliding_window": None},
 }
-# Cohere's architecture is not read, and llama.cpp has no Falcon whose scores fall with distance.
-_WITHOUT = ("cohere", "falcon_alibi")
-CASES = {name: case for name, case in load_json().items() if name not in _WITHOUT}
-#: Quantised files, by the types of their matrices in turns.
+# llama.cpp has no Falcon whose scores fall with distance.
+_WITHOUT = ("falcon_alibi",)
+CASES = {
+    name: case
+    for name, case in load_json().items()
+    if NAMES.get(case["config"]["model_type"], case["config"]["model_type"]) in ARCHITECTURES
+    and name not in _WITHOUT
+}
+# llama.cpp has norms of Cohere's heads for models of 64 layers or more.
+UNANSWERED = ("cohere",)
+#: Quantised files: their cases, and the types of their matrices in turns.
 QUANTISED = {
-    "Q8_0": (Kind.Q8_0,),
-    "Q4_0": (Kind.Q4_0,),
-    "Q5_1": (Kind.Q5_1,),
-    "Q4_K": (Kind.Q4_K,),
-    "Q6_K": (Kind.Q6_K,),
-    "mixed": (Kind.Q4_K, Kind.Q4_K, Kind.Q6_K, Kind.Q5_0, Kind.Q8_0),
+    "Q8_0": ("llama3", (Kind.Q8_0,)),
+    "Q4_0": ("llama3", (Kind.Q4_0,)),
+    "Q5_1": ("llama3", (Kind.Q5_1,)),
+    "Q4_K": ("llama3", (Kind.Q4_K,)),
+    "Q6_K": ("llama3", (Kind.Q6_K,)),
+    "mixed": ("llama3", (Kind.Q4_K, Kind.Q4_K, Kind.Q6_K, Kind.Q5_0, Kind.Q8_0)),
+    "experts": ("mixtral", (Kind.Q8_0, Kind.Q4_0)),
 }
 #: Places of the first text whose logits are compared with llama.cpp's.
 PLACES = slice(None, None, 7)
@@ -61,11 +77,15 @@ _WIDE = {
     "intermediate_size": 512,
     "num_attention_heads": 16,
     "num_key_value_heads": 16,
+    "head_dim": 16,
+    "num_experts_per_tok": 4,  # all: their choice could turn on an error
+    "sliding_window": None,
 }
 # Where the scales of a block lie; random levels times these deviate by about 1 from about 0.
 _SCALES = {Kind.Q4_K: ((0, 4.2e-3), (2, 31.5e-3)), Kind.Q6_K: ((208, 0.74e-3),)}
 # Whose pairs of a rotary embedding are made neighbours.
-_PERMUTED = ("llama", "olmo", "granite", "smollm3")
+_PERMUTED = ("llama", "olmo", "granite", "granitemoe", "smollm3", "arcee")
+_BEHIND_ATTENTION = ("gpt-oss", "seed_oss")
 Encode = Callable[[str, Array], tuple[Array, Kind | None]]
 
 
@@ -90,9 +110,9 @@ class RecordedWeights:
 def case_file(name: str, folder: Path) -> Path:
     """The file of a case, or a quantised one of `QUANTISED`."""
     if name in QUANTISED:
-        case = copy.deepcopy(CASES["llama3"])
+        case = copy.deepcopy(CASES[QUANTISED[name][0]])
         case["config"] |= _WIDE
-        sizes = {48: 256, 80: 512}
+        sizes = {48: 256, 80: 512, 16: 256}
         case["tensors"] = {n: [sizes.get(s, s) for s in d] for n, d in case["tensors"].items()}
         return convert(write_folder(folder / "hf", case), folder / f"{name}.gguf", _in_turns(name))
     case = copy.deepcopy(CASES[name])
@@ -106,10 +126,12 @@ def case_file(name: str, folder: Path) -> Path:
 
 def _in_turns(name: str) -> Encode:
     """Matrices in the types of a case of `QUANTISED`, one after the other."""
-    kinds = itertools.cycle(QUANTISED[name])
+    kinds = itertools.cycle(QUANTISED[name][1])
 
     def encode(name: str, array: Array) -> tuple[Array, Kind | None]:
-        return as_it_is(name, array) if array.ndim == 1 else quantised(array, next(kinds))
+        if array.ndim == 1 or "ffn_gate_inp" in name:
+            return as_it_is(name, array)
+        return quantised(array, next(kinds))
 
     return encode
 
@@ -206,9 +228,11 @@ def _tensors(read: Mapping[str, Array], decoder: Decoder, architecture: str) -> 
         stored = {"ffn_gate_up": "ffn_up"}.get(part, part)
         if architecture == "falcon" and two_norms:
             stored = {"attn_norm": "attn_norm_2", "ffn_norm": "attn_norm"}.get(part, part)
+        if architecture in _BEHIND_ATTENTION and part == "ffn_norm":
+            stored = "post_attention_norm"
         if architecture in _PERMUTED and part in ("attn_q", "attn_k"):
             array = permuted(array, decoder.heads if part == "attn_q" else decoder.kv_heads)
-        if part.endswith("norm"):
+        if name.endswith("norm.weight"):
             array = array + np.float32(decoder.norm_shift)
         if part == "ffn_gate_inp_shexp":
             array = array.reshape(-1)
@@ -233,7 +257,7 @@ def _sizes(decoder: Decoder) -> dict[str, Any]:
     experts = decoder.experts
     if experts is not None:
         found |= {"expert_count": experts.count, "expert_used_count": experts.used}
-        found |= {"expert_feed_forward_length": experts.size}
+        found |= {"expert_feed_forward_length": experts.size, "feed_forward_length": experts.size}
         found |= {"expert_shared_feed_forward_length": experts.shared}
     return found
 
@@ -255,7 +279,9 @@ def _options(decoder: Decoder, config: Mapping[str, Any]) -> dict[str, Any]:
         found["use_parallel_residual"] = decoder.parallel
     if decoder.family == "mpt":
         found["attention.max_alibi_bias"] = 8.0
-    if decoder.family == "granite":
+    if decoder.family in ("cohere", "cohere2"):
+        found["logit_scale"] = decoder.logit_scale
+    if decoder.family in ("granite", "granitemoe"):
         found |= {"logit_scale": 1 / decoder.logit_scale, "attention.scale": decoder.scale}
         found |= {"embedding_scale": decoder.embedding_scale}
         found |= {"residual_scale": decoder.residual_scale}

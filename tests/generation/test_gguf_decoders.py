@@ -15,15 +15,15 @@ from clrt.importer.language.graph import decoder_graph
 from clrt.importer.language.source import QuantisedRows, WeightSource
 from clrt.kernels.gguf_blocks import BLOCK_TYPES_BY_NAME
 from tests.generation.checkpoints import DATA, Array
-from tests.generation.gguf_decoders import CASES, CHANGES, PLACES, QUANTISED, case_file
-from tests.generation.oracle_decoders import LENGTHS
+from tests.generation.gguf_decoders import CASES, CHANGES, PLACES, QUANTISED, UNANSWERED, case_file
+from tests.generation.oracle_decoders import COLUMNS, LENGTHS
 from tests.generation.test_decoders import LOGITS, TOLERANCE, Run
 from tests.harness import quick_device
 
 LLAMA_CPP = np.load(DATA / "llama_cpp.npz")
 # Activations of llama.cpp come from a table in float16; its Phi-3 has no window.
 GELU_TOLERANCE = 1e-2
-EXACT = {"llama", "qwen", "smollm3", "mistral", "mixtral", "olmo", "granite", "stablelm"}
+GELU = ("bloom", "falcon", "gemma", "gpt2", "gpt_neox", "gpt_bigcode", "mpt", "phi", "starcoder")
 # Rows of activations are rounded to 127 levels for every 16 or 32 elements. For normal ones the
 # largest of these is about 2.1 deviations, so that each element, and so each product, is off by
 # 2.1 / 127 / sqrt(12) or 0.5 % of one. Ten products in a row, whose errors add up as squares, make
@@ -48,13 +48,16 @@ def test_logits_of_files(name: str, tmp_path: Path) -> None:
     source.check_all_read()
     if name not in CHANGES:
         for text, found in enumerate(logits):
-            np.testing.assert_allclose(found, LOGITS[f"{name}/{text}"], atol=TOLERANCE, rtol=0)
-    is_exact = name.partition("_")[0].rstrip("23") in EXACT or name == "phi3_long"
+            wanted = LOGITS[f"{name}/{text}"]
+            np.testing.assert_allclose(found[:, COLUMNS], wanted, atol=TOLERANCE, rtol=0)
+    if name in UNANSWERED:
+        return
+    has_table = name.startswith(GELU) and not name.startswith("phi3")
     places = 3 if name == "phi3" else None  # those that lie within the window
     np.testing.assert_allclose(
         logits[0][PLACES][:places],
         LLAMA_CPP[name][:places],
-        atol=TOLERANCE if is_exact else GELU_TOLERANCE,
+        atol=GELU_TOLERANCE if has_table else TOLERANCE,
         rtol=0,
     )
 

@@ -35,7 +35,7 @@ TOKENS: dict[str, Any] = {
     "tokenizer.ggml.bos_token_id": 0,
     "tokenizer.ggml.eos_token_id": 1,
     "tokenizer.ggml.add_bos_token": True,
-    "tokenizer.chat_template": "{{ messages }}",
+    "tokenizer.chat_template": "{{ bos_token }}{{ messages[0].content }}",
 }
 
 MANY = [*TOKENS["tokenizer.ggml.tokens"], "x1", "x2", "x3"]
@@ -211,7 +211,8 @@ def test_what_a_file_says(tmp_path: Path) -> None:
     wishes = {"general.sampling.temp": 0.5, "general.sampling.top_k": 7}
     model = read_language_model(write_model(tmp_path / "m.gguf", **wishes), None, "float16")
     assert (model.context, model.vocabulary, model.ends) == (128, VOCABULARY, frozenset({1}))
-    assert model.template == "{{ messages }}"
+    assert model.chat_template.source == "{{ bos_token }}{{ messages[0].content }}"
+    assert model.chat_template.render([{"role": "user", "content": "b"}]) == "<s>b"
     assert model.sampling == Sampling(temperature=0.5, top_k=7)
     assert model.tokenizer.encode("ab A").ids == [0, 2, 3, 36]
 
@@ -253,8 +254,8 @@ def test_contexts(tmp_path: Path) -> None:
     folder = write_folder(tmp_path / "hf", CASES["gpt2"])
     file = convert(folder, tmp_path / "m.gguf", **TOKENS)
     assert read_language_model(file, 32, "float32").context == 32
-    for context, message in ((0, "it is at least 1"), (97, "has places for 1 to 96")):
-        with pytest.raises(InputError, match=f"context is {context}; .*{message}"):
+    for context, message in ((0, "it is 1 to"), (97, "the model has places for 1 to 96")):
+        with pytest.raises(InputError, match=f"context is {context}; {message}"):
             read_language_model(file, context, "float32")
 
 

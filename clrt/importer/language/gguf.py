@@ -58,7 +58,7 @@ def read_gguf_decoder(file: GgufFile, context: int | None = None) -> tuple[Decod
         "rotaries": _rotaries(keys, architecture, weights, windows, sizes["head_size"], context),
     }
     fields |= architecture.differences(keys, file.tensors)
-    decoder = Decoder(**{**fields, "context": min(context, fields.get("places") or context)})
+    decoder = Decoder(**{**fields, "context": context})
     _check_norms(decoder, architecture, weights)
     _check_layers(file, layers)
     return decoder, weights
@@ -165,7 +165,8 @@ def _rotaries(
     if architecture.rotary == "none" or not any(turns):
         return ()
     interleaved = architecture.rotary == "interleaved"
-    full = local = gguf_rotary(keys, weights, head_size, context, interleaved=interleaved)
+    local: Rotary | None = gguf_rotary(keys, weights, head_size, context, interleaved=interleaved)
+    full = None if architecture.local_only else local
     if windows and not architecture.local_scaled:
         local = gguf_local_rotary(keys, head_size, context, architecture.local_base)
     kinds = zip(windows or (-1,) * len(turns), turns, strict=True)

@@ -53,6 +53,7 @@ class Architecture:
         window: Its width, where the file gives none; 0 for none.
         local_scaled: Layers with a window turn as the others do.
         local_base: Else the base of their powers, where the file gives none; None for the others'.
+        local_only: Layers without a window do not turn.
         scaled: Norms have scales.
         tied: There may be no head, and then the embeddings are it.
     """
@@ -66,6 +67,7 @@ class Architecture:
     window: int = 0
     local_scaled: bool = True
     local_base: float | None = None
+    local_only: bool = False
     scaled: bool = True
     tied: bool = True
 
@@ -144,6 +146,15 @@ def _granite(keys: DecoderKeys, tensors: Names) -> Fields:
     }
 
 
+def _cohere(keys: DecoderKeys, tensors: Names) -> Fields:
+    """A factor of logits, where 0 is 1; heads may have norms."""
+    has_norms = "blk.0.attn_q_norm.weight" in tensors
+    return {
+        "logit_scale": keys.number("logit_scale", 1.0) or 1.0,
+        "qk_norm": "heads" if has_norms else "none",
+    }
+
+
 def _neox(keys: DecoderKeys, tensors: Names) -> Fields:
     """Both parts of a layer read its input, if the file says so."""
     return {"parallel": keys.flag("use_parallel_residual", True)}
@@ -197,6 +208,11 @@ def _phi3_names(tensors: Names) -> Mapping[str, str]:
     return {"ffn_gate_up": "ffn_up"}
 
 
+def _behind_attention(tensors: Names) -> Mapping[str, str]:
+    """The norm before the feed-forward network is called by what it follows."""
+    return {"ffn_norm": "post_attention_norm"}
+
+
 def _falcon_names(tensors: Names) -> Mapping[str, str]:
     """Larger models have a norm for each part of a layer, and the second is that of attention."""
     if "blk.0.attn_norm_2.weight" not in tensors:
@@ -207,8 +223,13 @@ def _falcon_names(tensors: Names) -> Mapping[str, str]:
 _LAYER_NORM: Fields = {"norm": "layer", "gated": False}
 _TANH: Fields = {"activation": "gelu_pytorch_tanh"}
 _BOTH: Fields = {**_TANH, "norms": "both"}
+_SQUARED: Fields = {"gated": False, "activation": "relu2"}
+_COHERE: Fields = {"norm": "layer", "parallel": True}
+# gpt-oss: what llama.cpp has as a constant.
+_LIMITED: Fields = {"gate_limit": 7.0}
 
-#: By the name that files give. Llama's is also that of Mistral, Mixtral and SmolLM.
+#: By the name that files give. Llama's is also that of Mistral, Mixtral and SmolLM, and OLMo 2's
+#: that of OLMo 3.
 ARCHITECTURES: Mapping[str, Architecture] = {
     "llama": Architecture("interleaved", differences=_llama),
     "qwen2": Architecture(),
@@ -243,4 +264,14 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     "bloom": Architecture("none", {**_LAYER_NORM, **_TANH}, _bloom),
     "mpt": Architecture("none", {**_LAYER_NORM, "activation": "gelu"}, _mpt),
     "smollm3": Architecture("interleaved", turns=_smollm3_turns),
+    "arcee": Architecture("interleaved", _SQUARED),
+    "command-r": Architecture("interleaved", _COHERE, _cohere),
+    "cohere2": Architecture("interleaved", _COHERE, _cohere, windows=4, local_only=True),
+    "gpt-oss": Architecture(
+        "halves", _LIMITED, _qwen3_moe, _behind_attention, windows=2, tied=False
+    ),
+    "granitemoe": Architecture("interleaved", differences=_granite, turns=_granite_turns),
+    "nemotron": Architecture("halves", {**_SQUARED, "norm": "layer"}, tied=False),
+    "seed_oss": Architecture(names=_behind_attention),
+    "starcoder": Architecture("none", {**_LAYER_NORM, **_TANH}, _places),
 }
