@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -39,7 +40,8 @@ def read_language_model(source: Path, context: int | None, cache: str) -> Langua
     """Reads a model.
 
     Args:
-        source: A Hugging Face folder, a GGUF file, or a folder with one GGUF model.
+        source: A Hugging Face folder, a GGUF file, a folder with one GGUF model, or what
+            clrt-convert made of one of these.
         context: The most tokens of a sequence; None for what the model has. More than that is
             allowed where places have no embeddings of their own.
         cache: Of `CACHES`.
@@ -51,8 +53,10 @@ def read_language_model(source: Path, context: int | None, cache: str) -> Langua
     """
     if cache not in CACHES:
         raise InputError(f"cache is {cache!r}; it is one of {', '.join(CACHES)}.")
-    if context is not None and not 1 <= context <= _MOST_CONTEXT:
-        raise InputError(f"context is {context!r}; it is 1 to {_MOST_CONTEXT}.")
+    if context is not None:
+        context = whole_number("context", context, _MOST_CONTEXT)
+    if is_compiled(source):
+        return read_compiled_language_model(source, context, cache)
     if (file := _gguf_file(source)) is not None:
         return _read_gguf_model(file, context, cache)
     with Blaming(f"'{source}'"):
@@ -73,64 +77,6 @@ def read_language_model(source: Path, context: int | None, cache: str) -> Langua
         Sampling.from_folder(source),
         partial(ChatTemplate.from_folder, source) if has_template(source) else None,
     )
-
-
-def _gguf_file(source: Path) -> Path | None:
-    """The GGUF file that a source is or holds; None where it is a folder of another kind.
-
-    Raises:
-        InputError: It holds several models.
-    """
-    if not source.is_dir():
-        return source if source.is_file() or source.suffix == ".gguf" else None
-    found = [] if any(source.glob("*.safetensors")) else find_gguf(source)
-    if len(found) > 1:
-        names = ", ".join(path.name for path in found[:8])
-        raise InputError(f"'{source}' holds {len(found)} GGUF models ({names}); name one of them.")
-    return found[0] if found else None
-
-
-def _read_gguf_model(path: Path, context: int | None, cache: str) -> LanguageModel:
-    with needing("Text generation"):
-        from clrt.text.gguf_tokenizer import read_tokenizer as read_gguf_tokenizer
-    file = read_gguf(path)
-    with Blaming(f"'{path}'"):
-        decoder, weights = read_gguf_decoder(file, context)
-        graph = decoder_graph(decoder, weights, CACHES[cache])
-        weights.check_all_read()
-    _check_places(decoder, context)
-    found = read_gguf_tokenizer(file.metadata)
-    if (tokens := found.library.get_vocab_size()) > decoder.vocabulary:
-        raise ModelError(
-            f"{path} has {tokens} tokens and embeddings of {decoder.vocabulary}; download it again."
-        )
-    template = None
-    if found.chat_template is not None:
-        ids = {"bos_token": found.bos_id, "eos_token": found.eos_id}
-        names = {k: found.library.id_to_token(i) or "" for k, i in ids.items() if i is not None}
-        template = partial(ChatTemplate, found.chat_template, names, str(path))
-    return LanguageModel(
-        path.stem,
-        graph,
-        decoder,
-        fingerprint_of(decoder, graph, cache),
-        decoder.context,
-        decoder.vocabulary,
-        found.library,
-        frozenset(found.end_ids),
-        Sampling.from_gguf(file.metadata),
-        template,
-    )
-
-
-def _check_places(decoder: Decoder, context: int | None) -> None:
-    """Refuses a context of more than the decoder has embeddings of places for.
-
-    Raises:
-        InputError: It is.
-    """
-    if decoder.places and decoder.context > decoder.places:
-        raise InputError(f"context is {context}; the model has places for 1 to {decoder.places}.")
 
 
 def fingerprint_of(decoder: Decoder, graph: Graph, cache: str) -> str:
