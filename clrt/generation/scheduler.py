@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from threading import Condition, Lock, RLock
+from typing import TypeVar
 
 from clrt.errors import ClrtError, InputError, NumberError, OutOfMemoryError
 from clrt.generation.answer import Answer
@@ -17,6 +18,7 @@ from clrt.ops.generation.sample_tokens import SampleTokens
 
 # On Windows Ctrl-C does not end a wait without an end.
 _LOOK_S = 0.5
+T = TypeVar("T")
 
 
 class Scheduler:
@@ -35,10 +37,11 @@ class Scheduler:
         # One thread at a time has `_driving`, and with it the engine; it is never waited for, as a
         # collector may end an answer in any thread. `_changed` is told when it is let go.
         self._driving = Lock()
+        self._bulk = Lock()
         self._changed = Condition(RLock())
         self._waiting: deque[Answer] = deque()
         self._running: list[Answer] = []
-        # Whether the cache is full: no answer begins before one ends.
+        # Whether the cache is full: no answer begins before one ends, or what `bulk` is for.
         self._full = False
         self._closed = False
 
@@ -60,10 +63,12 @@ class Scheduler:
                     self._changed.wait(_LOOK_S)
             if drives:
                 try:
-                    if answer.reason is None:
-                        self._advance()
+                    runs = answer.reason is not None or self._advance()
                 finally:
                     self._let_go()
+                with self._changed:
+                    if not runs and self._full:
+                        self._changed.wait(_LOOK_S)
 
     def end(self, answer: Answer, reason: FinishReason = "cancelled") -> None:
         """Ends an answer, whatever it does, and waits for nothing."""
@@ -86,6 +91,33 @@ class Scheduler:
             yield self.engine
         finally:
             self._let_go()
+
+    @contextmanager
+    def bulk(self) -> Iterator[None]:
+        """Around blocks of `exclusive` that hold sequences in between: one thread at a time."""
+        while not self._bulk.acquire(timeout=_LOOK_S):
+            pass
+        try:
+            yield
+        finally:
+            self._bulk.release()
+            with self._changed:
+                self._full = False
+                self._changed.notify_all()
+
+    def with_room(self, call: Callable[[], T]) -> T:
+        """What a call within `exclusive` gives; where there is no room for it, answers make way.
+
+        Raises:
+            OutOfMemoryError: There is no room for it alone.
+        """
+        while True:
+            try:
+                return call()
+            except OutOfMemoryError:
+                if not self._running:
+                    raise
+                self._postpone()
 
     def close(self) -> None:
         """Ends all answers, and frees the device's memory."""
@@ -125,30 +157,33 @@ class Scheduler:
         with self._changed:
             self._changed.notify_all()
 
-    def _advance(self) -> None:
-        """One step: the next token of each text, and as much of prompts as a step has room for."""
+    def _advance(self) -> bool:
+        """One step: the next token of each text, and as much of prompts as a step has room for.
+        Whether there was something to do.
+        """
         self._clear()
         self._start()
         parts, taking = self._parts()
         if not parts:
-            return
+            return bool(self._running)
         wants_logits = any(answer.top for answer in taking)
         outputs = ["token", "logprob", *(["logits"] if wants_logits else [])]
         try:
             found = self.engine.step(parts, outputs)
         except OutOfMemoryError as error:
             self._make_way(error)
-            return
+            return True
         except ClrtError as error:
             blamed = _blamed(error, taking)
             if blamed is None:
                 self._fail(self._running, error)
             else:
                 self._fail([blamed], _no_token())
-            return
+            return True
         for row, answer in enumerate(taking):
             logits = found["logits"][row] if answer.top else None
             self._take(answer, int(found["token"][row]), float(found["logprob"][row]), logits)
+        return True
 
     def _parts(self) -> tuple[list[StepPart], list[Answer]]:
         """What a step runs, and the answers that get a token by it."""
@@ -208,11 +243,14 @@ class Scheduler:
 
     def _make_way(self, error: OutOfMemoryError) -> None:
         """Where there is no room for all, the last one waits until another has ended."""
-        last = self._running[-1]
-        if len(self._running) == 1:
-            self._fail([last], error)
-            return
-        self._running.pop()
+        if len(self._running) == 1 and not self._bulk.locked():
+            self._fail(self._running, error)
+        else:
+            self._postpone()
+
+    def _postpone(self) -> None:
+        """The last one that began gives up its pages, and begins again once there is room."""
+        last = self._running.pop()
         self.engine.close(_sequence(last))
         last.sequence = None
         self._waiting.appendleft(last)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
@@ -248,8 +249,8 @@ class TextGenerator:
             OutOfMemoryError: The cache has no room.
         """
         tokens = tokens_of(self._model, prompt)
-        with self._scheduler.exclusive() as engine:
-            pages = compute_pages(engine, tokens)
+        with self._scheduler.exclusive():
+            pages = compute_pages(self._scheduler, tokens)
         return write_cache(expanded(path), self._model.fingerprint, tokens, pages)
 
     def load_cache(self, path: str | Path) -> int:
@@ -267,7 +268,7 @@ class TextGenerator:
         with self._scheduler.exclusive() as engine:
             like = engine.read_pages(())
             tokens, pages = read_cache(expanded(path), self._model.fingerprint, like)
-            engine.restore(tokens, pages)
+            self._scheduler.with_room(partial(engine.restore, tokens, pages))
         return len(tokens)
 
     def close(self) -> None:
