@@ -13,6 +13,7 @@ from clrt.errors import InputError, ModelError, needing
 from clrt.generation.chat_template import ChatTemplate, has_template
 from clrt.generation.compiled import read_compiled_language_model
 from clrt.generation.language import LanguageModel
+from clrt.generation.onnx_decoder import find_onnx, folder_of, read_onnx_decoder
 from clrt.generation.options import Sampling, eos_tokens, whole_number
 from clrt.importer.language.decoder import Decoder
 from clrt.importer.language.gguf import read_gguf_decoder
@@ -40,8 +41,8 @@ def read_language_model(source: Path, context: int | None, cache: str) -> Langua
     """Reads a model.
 
     Args:
-        source: A Hugging Face folder, a GGUF file, a folder with one GGUF model, or what
-            clrt-convert made of one of these.
+        source: A Hugging Face folder, a GGUF file or a folder with one, an ONNX file with its
+            folder (onnxruntime-genai's or optimum's), or what clrt-convert made of one of these.
         context: The most tokens of a sequence; None for what the model has. More than that is
             allowed where places have no embeddings of their own.
         cache: Of `CACHES`.
@@ -57,11 +58,15 @@ def read_language_model(source: Path, context: int | None, cache: str) -> Langua
         context = whole_number("context", context, _MOST_CONTEXT)
     if is_compiled(source):
         return read_compiled_language_model(source, context, cache)
-    if (file := _gguf_file(source)) is not None:
-        return _read_gguf_model(file, context, cache)
-    with Blaming(f"'{source}'"):
-        decoder, weights = read_folder(source, context)
-        graph = decoder_graph(decoder, weights, CACHES[cache])
+    if (file := find_onnx(source)) is None and (own := _gguf_file(source)) is not None:
+        return _read_gguf_model(own, context, cache)
+    if file is not None:
+        graph, decoder = read_onnx_decoder(file, context, CACHES[cache])
+        source = folder_of(file)
+    else:
+        with Blaming(f"'{source}'"):
+            decoder, weights = read_folder(source, context)
+            graph = decoder_graph(decoder, weights, CACHES[cache])
     _check_places(decoder)
     tokenizer = read_tokenizer(source / "tokenizer.json")
     ends = frozenset(eos_tokens(source))

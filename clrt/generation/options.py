@@ -40,6 +40,7 @@ class _Numbers(NamedTuple):
         return f"{kind} {start}{end}{f'{self.high:g}' if end else ''}"
 
 
+_GENAI = "genai_config.json"  # of onnxruntime-genai, in place of transformers' files
 _LARGEST = (1 << 31) - 1
 _SEEDS = (1 << 64) - 1
 _SHARE = _Numbers(0, 1, open_low=True)
@@ -147,6 +148,8 @@ class Sampling:
     def from_folder(cls, folder: Path, **given: Any) -> Sampling:
         """What the folder's generation_config.json proposes, as transformers reads it.
 
+        Without that file, what genai_config.json does.
+
         Without `do_sample` tokens are not drawn. Values of null count as absent.
 
         Args:
@@ -157,7 +160,10 @@ class Sampling:
             InputError: A given option is wrong.
         """
         file = folder / "generation_config.json"
-        proposed = _proposed(read_object(file), file)
+        found = read_object(file)
+        if not file.exists():
+            file, found = folder / _GENAI, _object(folder / _GENAI, "search")
+        proposed = _proposed(found, file)
         cls._checked(proposed, file)
         return cls(**{**proposed, **given})
 
@@ -182,7 +188,8 @@ class Sampling:
 
 
 def eos_tokens(folder: Path) -> tuple[int, ...]:
-    """The ids that end an answer: those of generation_config.json, or else of config.json.
+    """The ids that end an answer: those of generation_config.json, or else of genai_config.json,
+    or else of config.json.
 
     Returns:
         Ids in the order of the file, each once; none where neither file has one.
@@ -190,8 +197,8 @@ def eos_tokens(folder: Path) -> tuple[int, ...]:
     Raises:
         ModelError: A file is damaged, or holds what is no id.
     """
-    for name in ("generation_config.json", "config.json"):
-        found = read_object(folder / name).get("eos_token_id")
+    for name in ("generation_config.json", _GENAI, "config.json"):
+        found = _object(folder / name, "model" if name == _GENAI else "").get("eos_token_id")
         ids = found if isinstance(found, list) else [] if found is None else [found]
         for one in ids:
             if isinstance(one, bool) or not isinstance(one, int) or not 0 <= one <= _LARGEST:
@@ -202,6 +209,13 @@ def eos_tokens(folder: Path) -> tuple[int, ...]:
         if ids:
             return tuple(dict.fromkeys(ids))
     return ()
+
+
+def _object(file: Path, part: str) -> Mapping[str, Any]:
+    """A JSON object, or the object of that name in it; an empty one where there is none."""
+    found = read_object(file)
+    value = found.get(part, {}) if part else found
+    return value if isinstance(value, dict) else {}
 
 
 def _proposed(config: Mapping[str, Any], file: Path) -> dict[str, Any]:

@@ -37,6 +37,7 @@ class Scores:
     """scale * (q k^T) and masks.
 
     Attributes:
+        softcap: Without masks they are limited to it, by tanh; 0 for no limit.
         product: The MatMul of q and k^T.
         masks: Values that are added, and choices, from the scores on.
         nodes: All nodes between the product (included) and the softmax.
@@ -44,6 +45,7 @@ class Scores:
 
     product: Node
     scale: float = 1.0
+    softcap: float = 0.0
     masks: list[Value | Choice] = field(default_factory=list)
     nodes: list[Node] = field(default_factory=list)
 
@@ -92,11 +94,15 @@ def find_scores(value: Value) -> Scores | str | None:
         return Scores(node, nodes=[node])
     pair = scaled(node)
     if pair is not None:
-        inner = find_scores(pair[0])
+        limited = produced_by(pair[0], "Tanh")
+        inner = find_scores(pair[0] if limited is None else limited.arg(0))
         if isinstance(inner, Scores):
-            if inner.masks:
-                return "the scores are scaled after a mask was added"
+            if inner.masks or inner.softcap:
+                return "the scores are scaled after a mask was added or they were limited"
             inner.scale *= pair[1]
+            if limited is not None:
+                inner.softcap = pair[1]
+                inner.nodes.append(limited)
             inner.nodes.append(node)
         return inner
     if op_name(node) == "Add":

@@ -64,13 +64,18 @@ class FuseAttention(Pass):
 
     def match(self, view: GraphView, node: Node) -> Match | Miss | None:
         weights, nodes, nan_to_zero = _without_nans(view, node)
+        guard: Value | None = None
+        if not nan_to_zero:
+            weights, nodes, guard = _without_hidden(view, node)
         user = view.only_user(weights)
         values = as_product(user)
         if user is None or values is None or values.a is not weights:
             return None
-        found = _attention(view, node, user, [*nodes, user], nan_to_zero)
+        found = _attention(view, node, user, [*nodes, user], nan_to_zero or guard is not None)
         if isinstance(found, str):
             return Miss(found, node)
+        if guard is not None and found.scores.masks != [guard]:
+            return Miss("rows become 0 by another mask than that of the scores", node)
         return Match(view, node, nodes=found.nodes, facts=found)
 
     def rewrite(self, match: Match) -> Patch:
@@ -86,6 +91,7 @@ class FuseAttention(Pass):
             k_offset=k.offset,
             v_offset=v.offset,
             scale=float(np.float32(found.scores.scale * q.scale * k.scale)),
+            softcap=float(np.float32(found.scores.softcap)),
             nan_to_zero=found.nan_to_zero,
         )
         operands = [merged(build, heads) for heads in (q, k, v)]
@@ -108,6 +114,24 @@ def _without_nans(view: GraphView, softmax: Node) -> tuple[Value, list[Node], bo
     if not is_guard:
         return weights, [softmax], False
     return pick.output, [softmax, test, pick], True
+
+
+def _without_hidden(view: GraphView, softmax: Node) -> tuple[Value, list[Node], Value | None]:
+    """The weights, with Where(ReduceMax(mask) == -inf, 0, p) behind the softmax taken in, as the
+    body of ONNX's Attention has it; and that mask.
+    """
+    weights = softmax.output
+    pick = view.only_user(weights)
+    test = None if op_name(pick) != "Where" or pick is None else produced_by(pick.arg(0), "Equal")
+    top = None if test is None else produced_by(test.arg(0), "ReduceMax")
+    if pick is None or test is None or top is None:
+        return weights, [softmax], None
+    last = top.input(1)
+    by_row = last is not None and scalar(last) == -1 and getattr(top.op, "keepdims", False)
+    is_guard = pick.arg(2) is weights and scalar(pick.arg(1)) == 0
+    if not (is_guard and by_row and scalar(test.arg(1)) == -np.inf):
+        return weights, [softmax], None
+    return pick.output, [softmax, pick], top.arg(0)
 
 
 def _attention(

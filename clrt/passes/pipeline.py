@@ -133,9 +133,7 @@ def _optimize(graph: Graph, level: int, keep_quantized: bool, budget: FoldBudget
     instead = [FoldConstants(dequantize=False)] if keep_quantized else []
     session = PassRun(graph, *instead, budget=budget)
     if level >= 1:
-        clean_up(session, CLEAN_UP)
-        if _run(session, LEGALISE):
-            clean_up(session, CLEAN_UP)
+        _tidy(session)
     if level == 1:
         clean_up(session, CLEAN_UP_AFTER)
     if level >= 2:
@@ -149,6 +147,26 @@ def _optimize(graph: Graph, level: int, keep_quantized: bool, budget: FoldBudget
         for inner in node.op.graphs:
             _optimize(inner, level, keep_quantized, budget)
     return session.report
+
+
+def tidy(graph: Graph) -> None:
+    """The first stage of `optimize`: nothing is fused, what is known of shapes is folded."""
+    _tidy(PassRun(graph))
+
+
+def find_subgraphs(graph: Graph) -> PassReport:
+    """The first stages of `optimize`: attention and rotations become nodes, products stay plain."""
+    session = PassRun(graph)
+    _tidy(session)
+    _run(session, FUSE_SUBGRAPHS)
+    clean_up(session, CLEAN_UP)
+    return session.report
+
+
+def _tidy(session: PassRun) -> None:
+    clean_up(session, CLEAN_UP)
+    if _run(session, LEGALISE):
+        clean_up(session, CLEAN_UP)
 
 
 def _run(session: PassRun, passes: tuple[Pass, ...]) -> int:

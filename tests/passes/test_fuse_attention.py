@@ -148,6 +148,46 @@ def test_guard_against_nan() -> None:
     )
 
 
+def test_scores_limited_by_tanh() -> None:
+    check(
+        PASSES,
+        QKV + ", %mask: float32[B,1,1,T]",
+        SPLIT
+        + SCALED
+        + """const %cap: float32[] = 4.0
+        %s3: float32[B,2,S,T] = Div(%s2, %cap)
+        %s4: float32[B,2,S,T] = Tanh(%s3)
+        %s5: float32[B,2,S,T] = Mul(%s4, %cap)
+        %m: float32[B,2,S,T] = Add(%s5, %mask)
+        """
+        + REST
+        + MERGE,
+        fused(", softcap=4.0", "%q, %k, %v, %mask"),
+    )
+
+
+@pytest.mark.parametrize("own", [True, False])
+def test_rows_that_a_mask_hides(own: bool) -> None:
+    """As the function body of ONNX's Attention makes them 0."""
+    before = """const %zero: float32[] = 0.0
+        const %last: int64[1] = [-1]
+        const %low: float32[] = -inf
+        %top: float32[B,1,1,1] = ReduceMax(%other, %last)
+        %hidden: bool[B,1,1,1] = Equal(%top, %low)
+        %m: float32[B,2,S,T] = Add(%s2, %mask)
+        %p: float32[B,2,S,T] = Softmax(%m)
+        %g: float32[B,2,S,T] = Where(%hidden, %zero, %p)
+        %o: float32[B,2,S,4] = MatMul(%g, %v4)
+        """
+    inputs = QKV + ", %mask: float32[B,1,1,T]"
+    if own:
+        before = SPLIT + SCALED + before.replace("%other", "%mask") + MERGE
+        check(PASSES, inputs, before, fused(", nan_to_zero=True", "%q, %k, %v, %mask"))
+    else:
+        inputs += ", %other: float32[B,1,1,T]"
+        check_miss(FuseAttention(), inputs, SPLIT + SCALED + before + MERGE, "by another mask")
+
+
 def test_keys_transposed_by_the_product() -> None:
     before = SPLIT.replace("%k4: float32[B,2,4,T] = Transpose{perm=[0, 2, 3, 1]}(%k3)", "")
     check(

@@ -11,11 +11,10 @@ from clrt.importer.language.source import WeightSource
 from clrt.ir.dims import symbol
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Value
-from clrt.kernels.spec import ceil_div
 from clrt.ops.attention.paged_attention import PagedAttention
 from clrt.ops.attention.pages import SLABS
 from clrt.ops.attention.rotate_and_cache import RotateAndCache
-from clrt.ops.generation.sample_tokens import SampleTokens
+from clrt.ops.generation.next_tokens import sample_next
 from clrt.ops.movement.gather import Gather
 from clrt.ops.movement.views import Unsqueeze
 from clrt.ops.pointwise.cast import Cast
@@ -73,30 +72,12 @@ class _DecoderGraph:
         logits = build.linear(state, head, decoder.hidden, decoder.vocabulary)
         logits = build.scaled(logits, decoder.logit_scale, "output")
         logits = build.capped(logits, decoder.final_softcap, "output")
-        asked, token, logprob = self._sampled(logits)
+        places = self._column(_PLACE)
+        asked, token, logprob = sample_next(build, logits, places, self.rows, decoder.vocabulary)
         inputs = [self.step, self.table, self.rows, *asked, *slabs]
         outputs = {"token": token, "logprob": logprob, "logits": logits, "hidden": state}
         outputs |= {f"kept{s}": slab for s, slab in enumerate(self.slabs)}
         return build.graph(decoder.family, inputs, outputs.values(), list(outputs))
-
-    def _sampled(self, logits: Value) -> tuple[list[Value], Value, Value]:
-        """What SampleTokens is asked, the tokens that follow, and their log-probabilities.
-
-        A token is drawn by the number of its place, so that a text does not depend on others.
-        """
-        build, rows, words = self.build, symbol("rows"), ceil_div(self.decoder.vocabulary, 32)
-        biases = symbol("biases")
-        asked = [
-            build.input("settings", DType.FLOAT32, (rows, 8)),
-            build.input("limits", DType.INT32, (rows, 4)),
-            build.input("history", DType.INT32, (rows, symbol("history"))),
-            build.input("allowed", DType.UINT32, (rows, words)),
-            build.input("bias_ids", DType.INT32, (rows, biases)),
-            build.input("bias_values", DType.FLOAT32, (rows, biases)),
-        ]
-        place = build("sample", Gather(), self._column(_PLACE), self.rows)
-        token, logprob = build.all("sample", SampleTokens(), logits, *asked[:3], place, *asked[3:])
-        return asked, token, logprob
 
     def _embeddings(self) -> Value:
         decoder, build = self.decoder, self.build
