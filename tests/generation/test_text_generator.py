@@ -12,6 +12,7 @@ import pytest
 
 import clrt
 from clrt.generation.text_generator import TextGenerator
+from clrt.runtime.session import session_for
 from tests.generation.oracle_texts import CONTEXT, GREEDY, PROMPTS, VOCABULARY
 from tests.generation.text_folders import (
     TEXTS,
@@ -21,6 +22,7 @@ from tests.generation.text_folders import (
     random_prompts,
     write_texts,
 )
+from tests.harness import quick_device
 
 
 def test_greedy_texts_are_those_of_transformers(endless: TextGenerator) -> None:
@@ -269,6 +271,18 @@ def test_wrong_arguments(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").unlink()
     with pytest.raises(clrt.ModelError, match=r"tokenizer\.json"):
         make_generator(tmp_path)
+
+
+def test_close_frees_the_memory(tmp_path: Path) -> None:
+    session = session_for(quick_device())
+    gc.collect()
+    session.trim()
+    before = session.allocated_bytes
+    with make_generator(write_texts(tmp_path)) as generator:
+        generator.generate("x", max_new_tokens=3)
+        assert session.allocated_bytes > before
+    gc.collect()
+    assert session.allocated_bytes <= before
 
 
 def test_a_generator_that_is_closed(tmp_path: Path) -> None:
