@@ -205,6 +205,9 @@ def test_what_the_model_proposes(tmp_path: Path) -> None:
         assert len(generator.generate("x").tokens) == 3
         greedy = generator.generate(PROMPTS["short"], num_beams=1, temperature=0)
         assert list(greedy.tokens) == TEXTS["greedy"]["short"][:3]
+        stream = generator.stream(PROMPTS["short"], temperature=0)
+        assert stream.result == greedy
+        assert generator.generate(PROMPTS["short"], temperature=0) == greedy
 
 
 def test_a_narrow_cache(tmp_path: Path) -> None:
@@ -244,6 +247,7 @@ def test_wrong_prompts(endless: TextGenerator, prompt: Any, message: str) -> Non
         ({"temprature": 1}, "no option 'temprature'; did you mean 'temperature'"),
         ({"max_tokens": 1}, "did you mean 'max_new_tokens'"),
         ({"zzz": 1}, "there are max_new_tokens, "),
+        ({"template_variables": 3}, "template_variables is 3"),
         ({"top_p": 2}, "top_p is 2"),
         ({"regex": "a", "grammar": "b"}, "one of json_schema, regex and grammar"),
         ({"num_beams": 2, "temperature": 1.0}, "num_beams does not go with temperature"),
