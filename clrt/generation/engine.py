@@ -228,7 +228,10 @@ class Engine:
         raise IndexError(page)
 
     def close_model(self) -> None:
-        """Frees the device's memory."""
+        """Frees the device's memory; nothing can be run afterwards."""
+        for slab in self._slabs:
+            slab.release()
+        self._table_there, self._sampling = None, ((), {})
         self.model.close()
 
     def _state(self) -> State:

@@ -18,6 +18,7 @@ from clrt.generation.prompts import ChatFormat, several, tokens_of
 
 _RULES = ("json_schema", "regex", "grammar")
 _OTHERS = ("sampling", "tools", "template_variables")
+_OF_SEVERAL = ("num_return_sequences", "num_beams")
 # What beams choose by is the probability alone.
 _NOT_OF_BEAMS = (
     *("temperature", "repetition_penalty", "presence_penalty", "frequency_penalty"),
@@ -74,17 +75,6 @@ class GenerateRequest:
     chat: ChatFormat = field(default_factory=ChatFormat)
     rule: Mapping[str, Any] = field(default_factory=dict)
 
-    def alone(self, method: str) -> GenerateRequest:
-        """The same for a method that gives one text without beams.
-
-        Raises:
-            InputError: It asks for several.
-        """
-        for name in ("num_return_sequences", "num_beams"):
-            if getattr(self.sampling, name) > 1:
-                raise InputError(f"{name} is for `generate`; `{method}` gives one text.")
-        return self
-
 
 class RequestReader:
     """Makes answers of what users ask of a model."""
@@ -94,11 +84,14 @@ class RequestReader:
         self._constraint_tokens: ConstraintTokens | None = None
         self._making = Lock()
 
-    def read(self, options: Mapping[str, Any]) -> GenerateRequest:
+    def read(self, options: Mapping[str, Any], method: str = "generate") -> GenerateRequest:
         """A call's options; what is left out is as the model's files propose.
 
+        Args:
+            method: Others than `generate` give one text without beams.
+
         Raises:
-            InputError: An option is unknown, or has no valid value.
+            InputError: An option is unknown, has no valid value, or is not for that method.
         """
         known = [f.name for f in fields(Sampling)]
         for name in options:
@@ -106,19 +99,32 @@ class RequestReader:
                 raise _unknown(name, [*known, *_RULES, *_OTHERS])
         given = {name: options[name] for name in known if name in options}
         rule = {name: options[name] for name in _RULES if options.get(name) is not None}
-        chat = ChatFormat(options.get("tools"), options.get("template_variables") or {})
-        proposed = options.get("sampling") or self._model.sampling
-        if not isinstance(proposed, Sampling):
-            raise InputError(f"sampling is {proposed!r}; it is a clrt.Sampling.")
-        asked = options.get("sampling") is not None
-        beams = given.get("num_beams", proposed.num_beams)
-        if isinstance(beams, int) and beams > 1 and not asked:
-            plain = Sampling()
-            proposed = replace(proposed, **{n: getattr(plain, n) for n in _NOT_OF_BEAMS})
-        sampling = replace(proposed, **given)
+        variables = options.get("template_variables") or {}
+        if not isinstance(variables, Mapping):
+            raise InputError(f"template_variables is {variables!r}; it is a mapping by name.")
+        base = options.get("sampling") or self._proposed(given, rule, method)
+        if not isinstance(base, Sampling):
+            raise InputError(f"sampling is {base!r}; it is a clrt.Sampling.")
+        sampling = replace(base, **given)
         if sampling.num_beams > 1:
             _check_beams(sampling, rule)
-        return GenerateRequest(sampling, chat, rule)
+        if method != "generate":
+            for name in _OF_SEVERAL:
+                if getattr(sampling, name) > 1:
+                    raise InputError(f"{name} is for `generate`; `{method}` gives one text.")
+        return GenerateRequest(sampling, ChatFormat(options.get("tools"), variables), rule)
+
+    def _proposed(self, given: Mapping[str, Any], rule: object, method: str) -> Sampling:
+        """What the model's files propose, as far as it goes with what is given."""
+        proposed, plain = self._model.sampling, Sampling()
+        if method != "generate" or rule or given.keys() & set(_NOT_OF_BEAMS):
+            proposed = replace(proposed, num_beams=1)
+        if method != "generate":
+            proposed = replace(proposed, num_return_sequences=1)
+        beams = given.get("num_beams", proposed.num_beams)
+        if isinstance(beams, int) and beams > 1:
+            proposed = replace(proposed, **{n: getattr(plain, n) for n in _NOT_OF_BEAMS})
+        return proposed
 
     def prompts(self, prompt: object, request: GenerateRequest) -> list[list[int]]:
         """The tokens of each prompt.

@@ -211,12 +211,13 @@ class Scheduler:
     def _take(self, answer: Answer, token: int, logprob: float, logits: Array | None) -> None:
         if answer.reason is not None:  # another thread has ended it meanwhile
             return
-        sequence = _sequence(answer)
-        sequence.tokens.append(token)
+        sequence, before = _sequence(answer), len(answer.tokens)
+        room = self.engine.context - len(sequence.tokens) - 1
         try:
-            answer.take(token, logprob, logits, self.engine.context - len(sequence.tokens))
+            answer.take(token, logprob, logits, room)
         except ClrtError as error:
             self._fail([answer], error)
+        sequence.tokens += answer.tokens[before:]
 
     def _start(self) -> None:
         """Begins answers as far as there is room; not those whose prompts begin like one that is

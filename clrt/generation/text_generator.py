@@ -143,7 +143,7 @@ class TextGenerator:
         Raises:
             ClrtError: As `generate`.
         """
-        request = self._requests.read(options).alone("stream")
+        request = self._requests.read(options, "stream")
         return self._stream(tokens_of(self._model, prompt, request.chat), request)
 
     async def agenerate(
@@ -173,7 +173,7 @@ class TextGenerator:
         Raises:
             ClrtError: As `generate`.
         """
-        request = self._requests.read(options).alone("astream")
+        request = self._requests.read(options, "astream")
         tokens = tokens_of(self._model, prompt, request.chat)
         (answer,) = self._requests.answers(tokens, request)
         self._scheduler.add([answer])
@@ -189,7 +189,7 @@ class TextGenerator:
         Raises:
             InputError: An option has no valid value, or the model has no chat template.
         """
-        request = self._requests.read(options).alone("chat")
+        request = self._requests.read(options, "chat")
         self._model.chat_template  # noqa: B018  an error comes now, and not at the first turn
         return Chat(self, system, request)
 
