@@ -26,7 +26,7 @@ _WRITTEN = 32
 
 
 @dataclass(frozen=True)
-class Speed:
+class TextSpeed:
     """How fast a model is at one thing; the median of several times.
 
     Attributes:
@@ -65,7 +65,7 @@ def bench_generate(model: str, device: str | None, seconds: float, as_json: bool
         stderr().print(Text(text, style="yellow"), soft_wrap=True)
 
 
-def measure_speeds(generator: TextGenerator, seconds: float) -> list[Speed]:
+def measure_speeds(generator: TextGenerator, seconds: float) -> list[TextSpeed]:
     """Measures what fits in the context of a model."""
     prompts = [n for n in _PROMPTS if _fits(generator, n)]
     contexts = [n for n in _CONTEXTS if _fits(generator, n)]
@@ -76,11 +76,11 @@ def measure_speeds(generator: TextGenerator, seconds: float) -> list[Speed]:
         # Of a prompt that was there the cache would have the beginning.
         times = _repeat(lambda n=count: _run(generator, _tokens(generator, rng, n), 1), each)  # type: ignore[misc]
         first = statistics.median(t.prompt_s for t in times)
-        made.append(Speed("prefill", count, count / first, first))
+        made.append(TextSpeed("prefill", count, count / first, first))
     for count in contexts:
         prompt = _tokens(generator, rng, count)
         times = _repeat(lambda p=prompt: _run(generator, p, _WRITTEN + 1), each)  # type: ignore[misc]
-        made.append(Speed("decode", count, statistics.median(t.tokens_per_s for t in times)))
+        made.append(TextSpeed("decode", count, statistics.median(t.tokens_per_s for t in times)))
     return made
 
 
@@ -113,7 +113,7 @@ def _repeat(run: Callable[[], TextTimings], seconds: float) -> list[TextTimings]
     return found
 
 
-def speed_table(speeds: Sequence[Speed], title: str) -> Table:
+def speed_table(speeds: Sequence[TextSpeed], title: str) -> Table:
     """A row for each speed."""
     table = Table(title=Text(title), title_justify="left")
     table.add_column("", no_wrap=True)

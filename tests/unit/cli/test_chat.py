@@ -16,22 +16,10 @@ import pytest
 from clrt.cli import chat
 from clrt.cli.chat import ChatSession
 from clrt.generation.text_generator import TextGenerator
-from tests.generation.text_folders import make_generator
 from tests.harness import quick_device
 from tests.unit.cli.language_models import run, write_model
 
 FEW = ("--max-new-tokens", "8")
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_model(tmp_path_factory.mktemp("models") / "llm")
-
-
-@pytest.fixture(scope="module")
-def generator(model: Path) -> TextGenerator:
-    with make_generator(model) as made:
-        yield made
 
 
 def _session(generator: TextGenerator, **options: Any) -> ChatSession:

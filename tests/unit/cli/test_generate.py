@@ -15,21 +15,9 @@ from clrt.cli import app, bench_generate, generate
 from clrt.cli.sampling import SAMPLING_OPTIONS, safe_for_terminals
 from clrt.generation.options import Sampling
 from clrt.generation.text_generator import TextGenerator
-from tests.generation.text_folders import make_generator
 from tests.unit.cli.language_models import run, write_model
 
 FEW = ("--max-new-tokens", "12")
-
-
-@pytest.fixture(scope="module")
-def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return write_model(tmp_path_factory.mktemp("models") / "llm")
-
-
-@pytest.fixture(scope="module")
-def generator(model: Path) -> TextGenerator:
-    with make_generator(model) as made:
-        yield made
 
 
 def test_the_text_is_that_of_the_library(model: Path, generator: TextGenerator) -> None:
