@@ -73,6 +73,7 @@ _GPT2 = {
 BUILT: dict[str, tuple[dict[str, Any], str, str, dict[str, str]]] = {
     "genai_float": (_LLAMA, "fp32", "cpu", {}),
     "genai_int4": (_LLAMA, "int4", "cpu", {}),
+    "genai_tied": ({**_LLAMA, "tie_word_embeddings": True}, "int4", "cpu", {}),
     "genai_half": (_LLAMA, "fp16", "cuda", {}),
     "genai_last": (_LLAMA, "fp32", "cpu", {"prune_lm_head": "true"}),
     "genai_gemma2": (_GEMMA, "fp32", "cpu", {}),

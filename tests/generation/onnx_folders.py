@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import onnx
+import onnx.parser
 from onnx import numpy_helper
 
 from tests.generation.checkpoints import DATA, Array, noise
@@ -86,4 +87,60 @@ def write_onnx(folder: Path, case: str, *, external: bool = False) -> Path:
     model = filled(load_graphs()[case])
     options = dict(location="model.onnx.data", size_threshold=0) if external else {}
     onnx.save(model, folder / "model.onnx", save_as_external_data=external, **options)
+    return folder
+
+
+# As onnxruntime-genai's builder writes models whose heads do not share keys.
+_MULTI_HEAD = """
+<ir_version: 8, opset_import: ["" : 18, "com.microsoft" : 1]>
+decoder (int64[batch, new] input_ids, int64[batch, total] attention_mask,
+    int64[batch, new] position_ids, float[batch, 2, past, 16] past_key_0,
+    float[batch, 2, past, 16] past_value_0)
+  => (float[batch, new, 37] logits, float[batch, 2, total, 16] present_key_0,
+    float[batch, 2, total, 16] present_value_0)
+  <int64 zero = {0}, int64 one = {1}, int64[1] first = {0}, int64[1] second = {1},
+    int64[2] heads = {1, 2}, float nothing = {0}, float lowest = {-3.4e38}>
+{
+  all = Shape <start = 1> (attention_mask)
+  count = Shape <start = 1> (input_ids)
+  before = Sub (all, count)
+  all_keys = Squeeze (all, first)
+  all_rows = Squeeze (count, first)
+  keys = Range (zero, all_keys, one)
+  rows = Range (zero, all_rows, one)
+  places = Add (rows, before)
+  column = Unsqueeze (places, second)
+  causal = GreaterOrEqual (column, keys)
+  given = Cast <to = 9> (attention_mask)
+  kept = Unsqueeze (given, heads)
+  seen = And (causal, kept)
+  bias = Where (seen, nothing, lowest)
+  x = Gather (embedding, input_ids)
+  q = MatMul (x, q_weight)
+  k = MatMul (x, k_weight)
+  v = MatMul (x, v_weight)
+  q_bias = Add (q, q_vector)
+  k_bias = Add (k_vector, k)
+  v_bias = Add (v, v_vector)
+  turned_q = com.microsoft.RotaryEmbedding (q_bias, position_ids, cos_cache, sin_cache)
+  turned_k = com.microsoft.RotaryEmbedding (k_bias, position_ids, cos_cache, sin_cache)
+  y, present_key_0, present_value_0 = com.microsoft.MultiHeadAttention <num_heads = 2>
+    (turned_q, turned_k, v_bias, , , bias, past_key_0, past_value_0)
+  mixed = Add (x, y)
+  logits = MatMul (mixed, head)
+}
+"""
+
+
+def write_multi_head(folder: Path) -> Path:
+    """A folder of a decoder with com.microsoft's MultiHeadAttention."""
+    model = onnx.parser.parse_model(_MULTI_HEAD)
+    angles = np.arange(64)[:, None] / 10 ** (np.arange(8) / 2)
+    arrays = {"cos_cache": np.cos(angles), "sin_cache": np.sin(angles)}
+    arrays |= {f"{part}_weight": noise(part, (32, 32)) for part in "qkv"}
+    arrays |= {f"{part}_vector": noise(f"{part}.bias", (32,)) for part in "qkv"}
+    arrays |= {"embedding": noise("embedding", (37, 32)), "head": noise("head", (32, 37))}
+    for name, array in arrays.items():
+        model.graph.initializer.append(numpy_helper.from_array(array.astype(np.float32), name))
+    onnx.save(model, folder / "model.onnx")
     return folder

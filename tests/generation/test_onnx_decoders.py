@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -19,7 +20,7 @@ from clrt.generation.options import Sampling, eos_tokens
 from clrt.generation.sampler import TokenSampler
 from clrt.generation.text_generator import TextGenerator
 from tests.generation.checkpoints import Array
-from tests.generation.onnx_folders import load_configs, write_onnx
+from tests.generation.onnx_folders import load_configs, write_multi_head, write_onnx
 from tests.generation.tokenizers_of_tests import byte_level
 from tests.harness import quick_device
 
@@ -62,7 +63,7 @@ def expected(model: bytes) -> Array:
         }
         given = {i.name: feeds[i.name] for i in inputs if i.name in feeds}
         results = dict(zip(outputs, session.run(outputs, {**given, **kept}), strict=True))
-        kept = {n: results[n.replace("past_key_values", "present")] for n in kept}
+        kept = {n: results[re.sub(r"past(_key_values(?=\.))?", "present", n)] for n in kept}
         found.append(results["logits"][0, -1].astype(np.float32))
         done = end
     return np.array(found)
@@ -112,6 +113,16 @@ def test_logits(case: str, tmp_path: Path) -> None:
     wanted, found = expected(model), texts.logits()
     assert 0.3 < wanted.std() < 10
     assert np.abs(found - wanted).max() < TOLERANCE.get(case, 1e-4)
+
+
+def test_multi_head_attention(tmp_path: Path) -> None:
+    """Without any configuration beside the file: the table of angles tells the context."""
+    folder = write_multi_head(tmp_path)
+    texts = Texts(folder)
+    assert (texts.facts.layers, texts.facts.heads, texts.facts.kv_heads) == (1, 2, 2)
+    assert (texts.facts.context, texts.facts.family) == (64, "onnx")
+    wanted = expected(plain(folder / "model.onnx"))
+    assert np.abs(texts.logits() - wanted).max() < 1e-4
 
 
 def greedy(model: bytes, prompt: list[int], count: int) -> list[int]:

@@ -124,6 +124,28 @@ def test_logits(mask: str, places: str) -> None:
     np.testing.assert_allclose(found(paged.graph), wanted, 1e-5, 1e-5)
 
 
+SQUARE = """%square: int64[2] = Concat{axis=0}(%side, %side)
+%ones: float32[past+tokens,past+tokens] = ConstantOfShape{value=1.0}(%square)
+%lower: float32[past+tokens,past+tokens] = Trilu{upper=0}(%ones)
+%last: float32[tokens,past+tokens] = Slice(%lower, %start, %end, %rows)
+%m: bool[tokens,past+tokens] = Cast{to=bool}(%last)
+"""
+
+
+def test_masks_of_all_pairs() -> None:
+    """They are not computed for more tokens than there is room for."""
+    constants = """const %side: int64[1] = [past+tokens]
+    const %start: int64[1] = [past]
+    const %end: int64[1] = [past+tokens]
+    const %rows: int64[1] = [0]
+    """
+    text = SIZES + constants + SQUARE + EMBED + SAME + ATTEND + PROJECT
+    for context, places in ((64, None), (1 << 20, 4096)):
+        paged = page_decoder(decoder(text), NAMES, DType.FLOAT32, context)
+        assert paged.places == places
+    np.testing.assert_allclose(found(paged.graph), expected(decoder(text)), 1e-5, 1e-5)
+
+
 HIDES_NOTHING = "%m: bool[tokens,past+tokens] = Equal(%behind, %behind)\n"
 ODD = """%far: float32[tokens,past+tokens] = Cast{to=float32}(%behind)
 %near: float32[tokens,past+tokens] = Sin(%far)

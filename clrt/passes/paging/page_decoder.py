@@ -14,7 +14,7 @@ What a file does otherwise is refused with the name of the node: there is no slo
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -36,7 +36,7 @@ from clrt.passes.paging.probe import StepProbe
 from clrt.passes.paging.refusal import refusal
 from clrt.passes.paging.step_sizes import StepSizes, read_sizes
 from clrt.passes.paging.token_axis import mixes_tokens, token_axis
-from clrt.passes.paging.visibility import VisibilityReader
+from clrt.passes.paging.visibility import MOST_KEYS, VisibilityReader
 from clrt.passes.paging.wanted_rows import last_number, wanted_logits
 from clrt.passes.pipeline import find_subgraphs, tidy
 
@@ -54,7 +54,8 @@ class PagedDecoder:
         layers, kv_heads, head_size: What a page holds.
         heads: Of queries in the first layer.
         hidden, vocabulary: What logits are made of, and how many tokens they are for.
-        places: How many places its tables have; None where it has none.
+        places: How many places its tables have, or its masks are known for; None where nothing
+            limits them.
     """
 
     graph: Graph
@@ -82,9 +83,13 @@ def page_decoder(graph: Graph, names: DecoderNames, cache: DType, context: int) 
     append_to_pasts(graph, names, StepProbe(graph, names))
     report = find_subgraphs(graph)
     probe = StepProbe(graph, names)
-    attention = find_attention(graph, names, VisibilityReader(probe, context), report)
+    reader = VisibilityReader(probe, context)
+    attention = find_attention(graph, names, reader, report)
     sizes = read_sizes(graph, names, set(attention), probe)
-    return _DecoderRewriter(graph, names, attention, cache).rewrite(sizes)
+    made = _DecoderRewriter(graph, names, attention, cache).rewrite(sizes)
+    if reader.longest == min(context, MOST_KEYS):
+        return made
+    return replace(made, places=min(made.places or reader.longest, reader.longest))
 
 
 class _DecoderRewriter:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,8 @@ from clrt.ops.generation.past_names import PAST, TOKENS, DecoderNames
 
 # Numbers of tokens before a step, and in it. They tell apart what depends on either, and on both.
 STEPS = ((0, 5), (7, 1), (3, 4))
+MOST_ELEMENTS = 1 << 26
+"""More are not computed: a few bytes of a file can ask for any number."""
 
 
 class StepProbe:
@@ -30,8 +33,18 @@ class StepProbe:
         self._found: dict[tuple[Value, int, int], Array | None] = {}
         self._makers: dict[Value, list[Node] | None] = {}
 
+    def elements(self, value: Value, past: int, new: int) -> int:
+        """How many elements all values have that `at` computes, roughly."""
+        sizes, total = {PAST: past, TOKENS: new}, 0
+        for node in self._nodes(value) or ():
+            for made in node.outputs:
+                dims = [substitute(d, sizes) for d in made.shape or ()]
+                total += prod(d if isinstance(d, int) else past + new for d in dims)
+        return total
+
     def at(self, value: Value, past: int, new: int) -> Array | None:
-        """The elements in a step of `new` tokens behind `past`; None where data decides them."""
+        """The elements in a step of `new` tokens behind `past`; None where data decides them, or
+        where they take too much."""
         key = (value, past, new)
         if key not in self._found:
             self._found[key] = self._compute(value, past, new)
@@ -39,7 +52,7 @@ class StepProbe:
 
     def _compute(self, value: Value, past: int, new: int) -> Array | None:
         nodes = self._nodes(value)
-        if nodes is None:
+        if nodes is None or self.elements(value, past, new) > MOST_ELEMENTS:
             return None
         sizes = {PAST: past, TOKENS: new}
         if value.is_constant and value.type.data is not None:

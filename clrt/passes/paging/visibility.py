@@ -10,11 +10,12 @@ import numpy as np
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array
 from clrt.ops.attention.fused_attention import FusedAttention
-from clrt.passes.paging.probe import STEPS, StepProbe
+from clrt.passes.paging.probe import MOST_ELEMENTS, STEPS, StepProbe
 from clrt.passes.paging.refusal import refusal
 
 # A score with that much taken off has no weight in a softmax.
 _HIDDEN = -1e4
+_FEW_KEYS = 1 << 10
 MOST_KEYS = 1 << 17
 """No window is looked for among more keys."""
 
@@ -37,13 +38,16 @@ class Visibility:
 class VisibilityReader:
     """Reads off masks, by what they are in a few steps, what they mean.
 
+    Attributes:
+        longest: Up to so many tokens of a text masks are known.
+
     Args:
         context: The most tokens of a text; a window of as many is none.
     """
 
     def __init__(self, probe: StepProbe, context: int) -> None:
         self._probe = probe
-        self._longest = min(context, MOST_KEYS)
+        self.longest = min(context, MOST_KEYS)
         self._found: dict[tuple[Value, bool], Visibility] = {}
 
     def of(self, node: Node, sink: bool) -> Visibility:
@@ -79,14 +83,19 @@ class VisibilityReader:
 
     def _read(self, node: Node, mask: Value, sink: bool) -> Visibility:
         """What the longest row says; it must hold for steps of several tokens, too."""
-        (row,) = self._rows(node, mask, self._longest - 1, 1, sink)
+        longest = self.longest
+        while longest > _FEW_KEYS and self._probe.elements(mask, longest, 1) > MOST_ELEMENTS:
+            longest //= 2
+        (row,) = self._rows(node, mask, longest - 1, 1, sink)
         seen = int((row.scores[0] > _HIDDEN).sum())
-        window = -1 if seen == self._longest else seen - 1
+        window = -1 if seen == longest else seen - 1
+        if window < 0:
+            self.longest = longest
         nearest = row.scores[:, -2:]
         slopes = nearest[:, 1] - nearest[:, 0] if nearest.shape[1] == 2 else np.zeros(1)
         slopes = np.where(np.isfinite(slopes) & (window != 0), slopes, 0)
         steps = list(STEPS)
-        if 0 <= window < self._longest - 4:
+        if 0 <= window < longest - 4:
             steps.append((window, 3))
         found = [row, *(r for p, n in steps for r in self._rows(node, mask, p, n, sink))]
         for one in found:
@@ -112,7 +121,7 @@ class VisibilityReader:
         """The rows of a mask in a step."""
         found = self._probe.at(mask, past, new)
         if found is None:
-            raise refusal(f"its mask '{mask.name}' depends on data", node)
+            raise refusal(f"its mask '{mask.name}' depends on data, or is too large", node)
         if found.dtype == bool:
             found = np.where(found, 0.0, -np.inf)
         scores = np.asarray(found, np.float64).reshape((1,) * (4 - found.ndim) + found.shape)
