@@ -105,7 +105,8 @@ WRONG: list[tuple[str, dict[str, Any], type[Exception], str]] = [
     ("mixtral", {"expert_count": 2**30}, ModelError, "'llama.expert_count' of .* is 1073741824"),
     ("mixtral", {"expert_count": 6}, ModelError, "'blk.0.ffn_gate_inp.weight' of .* the shape"),
     ("granite", {"logit_scale": 0.0}, ModelError, "'granite.logit_scale' of .* is 0"),
-    ("gpt2", {"context_length": 2**30}, ModelError, "'position_embd.weight' of .* the shape"),
+    ("gpt2", {"context_length": 2**20}, ModelError, "'position_embd.weight' of .* the shape"),
+    ("llama", {"context_length": 2**30}, ModelError, "'llama.context_length' of .* 1073741824 and"),
     ("llama", {"token_embd.weight": None}, ModelError, "has no tensor 'token_embd.weight'"),
     (
         "llama",

@@ -15,7 +15,8 @@ from clrt.importer.language.gguf_keys import DecoderKeys
 from clrt.importer.language.gguf_rotary import gguf_local_rotary, gguf_rotary
 from clrt.importer.language.gguf_weights import GgufWeights
 
-_MOST_PLACES = 1 << 30
+# A table of pages has an entry for every few places, for each sequence.
+_MOST_PLACES = 1 << 24
 # What the kernels of clrt.ops.attention take.
 _MOST_HEAD_SIZE, _HEAD_STEP = 512, 4
 _EMBEDDINGS, _HEAD = "token_embd.weight", "output.weight"

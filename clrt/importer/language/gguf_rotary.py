@@ -17,7 +17,7 @@ from clrt.importer.language.rotary import read_rotary
 from clrt.ir.op import Array
 
 _SCALINGS = ("none", "linear", "yarn", "longrope")
-_MOST_PLACES = 1 << 30
+_MOST_PLACES = 1 << 24
 _MOST_FACTOR = 1e6
 _FACTORS = "rope_freqs.weight"
 
