@@ -119,7 +119,6 @@ static inline void penalise(__global float *const scores, __global int *const co
     counts[token] = -1;
   }
 }
-}
 
 __kernel GROUP
 void sample_scores(IN(DATA_T, logits), IN(float, settings), IN(int, limits), IN(int, history),

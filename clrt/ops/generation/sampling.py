@@ -82,7 +82,7 @@ def _usable(values: Array) -> Array:
 
 
 def _penalised(scores: Array, history: Array, settings: Array) -> Array:
-    """Scores after the penalties for the tokens of a history, of which a prompt is the beginning."""
+    """Scores after the penalties for the tokens of a history, which begins with a prompt."""
     repetition, presence, frequency, prompt = (float(x) for x in settings[4:8])
     tokens = np.unique(history)
     tokens = tokens[(tokens >= 0) & (tokens < len(scores))]
