@@ -19,7 +19,6 @@ from clrt.ir.dims import is_symbol
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Value
 from clrt.ir.op import Array
-from clrt.kernels.spec import BufferArg, Packed
 from clrt.model import load
 from clrt.ops.base import all_graphs
 from clrt.passes.driver import PassReport, PassRun, infer_types
@@ -27,8 +26,7 @@ from clrt.passes.fuse_elementwise import FuseElementwise
 from clrt.passes.narrow_weights import NarrowWeights
 from clrt.passes.pipeline import optimize
 from clrt.passes.shrink_weights import ShrinkWeights, Shrunk, most_changed, quantisable_products
-from clrt.plan.plan import Plan
-from clrt.plan.steps import DeviceStep
+from clrt.plan.packed import packed_weights
 from clrt.signature import TensorSpec, listed_symbols, symbol_places
 from clrt.sources import Source, is_compiled, read_graph
 from clrt.text.config import read_any_config
@@ -147,25 +145,6 @@ def write(
         extras = {} if encoder is None else {"encoder": encoder}
         compiled = CompiledModel(converted.graph, shapes, extras)
         write_compiled(compiled, path, f"clrt {clrt.__version__}", packed, progress)
-
-
-def packed_weights(plans: Sequence[Plan]) -> list[Packed]:
-    """The packed weights that all plans read in the same one form."""
-    forms: dict[Any, dict[str, Packed | None]] = {}
-    for plan in plans:
-        for step in plan.steps:
-            for launch in step.launches if isinstance(step, DeviceStep) else ():
-                for arg in launch.args:
-                    buffer = arg.buffer if isinstance(arg, BufferArg) else None
-                    if isinstance(buffer, Packed):
-                        forms.setdefault(buffer.value, {})[buffer.layout] = buffer
-                    elif isinstance(buffer, Value) and buffer.is_constant:
-                        forms.setdefault(plan.root(buffer), {})[""] = None
-            if not isinstance(step, DeviceStep):
-                for value in step.node.inputs:
-                    forms.setdefault(value, {})[""] = None
-    only = [next(iter(f.values())) for f in forms.values() if len(f) == 1]
-    return [p for p in only if p is not None]
 
 
 def read_encoder(source: Path) -> tuple[dict[str, Any] | None, str | None]:

@@ -9,6 +9,7 @@ import typer
 
 from clrt.cli.console import EXIT_DIFFERS, VersionOption, clear_errors
 from clrt.cli.conversion import Conversion, Precision, Quantize, Request, Target
+from clrt.cli.convert_language import convert_language_model, is_language_model
 from clrt.cli.shapes import DeviceOption, ModelArgument
 
 _EPILOG = (
@@ -118,6 +119,18 @@ def convert_model(
 
     Example: clrt-convert all-MiniLM-L6-v2 -o minilm.clrt --precision float16 --verify
     """
+    if is_language_model(Path(source).expanduser()):
+        others: dict[str, object] = {
+            "shape": shape,
+            "dim": dim,
+            "keep-outputs": keep_outputs,
+            "quantize": quantize,
+        }
+        others |= {"verify": verify, "inputs": inputs, "dump-ir": dump_ir, "report": report}
+        others |= {"precompile": precompile, "to": to is not Target.clrt}
+        others["precision"] = precision is not Precision.float32
+        convert_language_model(source, output, others)
+        return
     request = Request(
         source=source,
         output=output,

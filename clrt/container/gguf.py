@@ -94,6 +94,16 @@ def read_gguf(path: str | Path) -> GgufFile:
     return first if count <= 1 else _join(first, count)
 
 
+def find_gguf(folder: Path) -> list[Path]:
+    """The GGUF models of a folder, of split ones the first shard. Projectors of images are none."""
+    found = []
+    for path in sorted(folder.glob("*.gguf")):
+        shard = _SHARD.fullmatch(path.name)
+        if not path.name.startswith("mmproj") and (shard is None or int(shard[2]) == 1):
+            found.append(path)
+    return found
+
+
 def _join(given: GgufFile, count: int) -> GgufFile:
     """All shards of a split file as one.
 

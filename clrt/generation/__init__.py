@@ -1,4 +1,6 @@
-"""The host's side of text generation: options, chat templates, text of tokens, stops, constraints.
+"""Text from language models.
 
-Nothing here knows a device or a graph.
+`TextGenerator` is what users touch. A request becomes an `Answer`; the `Scheduler` runs answers
+together on the `Engine`, which has a decoder on a device and its cache. Options, chat templates,
+text of tokens, stops and constraints know no device and no graph.
 """

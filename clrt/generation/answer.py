@@ -101,7 +101,9 @@ class Answer:
     def take(
         self, token: int, logprob: float, logits: NDArray[np.float32] | None, room: int
     ) -> None:
-        """Goes on with a token.
+        """Goes on with a token, and with those that the rule leaves no choice about.
+
+        These are not looked for where log-probabilities are asked for.
 
         Args:
             logits: float32 `[vocabulary]`, of which the likeliest are told of.
@@ -112,9 +114,20 @@ class Answer:
         """
         self.last_s = time.perf_counter()
         self.first_s = self.first_s or self.last_s
+        if self.top:
+            top = () if logits is None else likeliest(logits, self.top)
+            self.logprobs.append(TokenLogprob(token, logprob, top))
+        self._add(token, room)
+        if self.rule is None or self.top or self.reason is not None:
+            return
+        for number, forced in enumerate(self.rule.forced(), start=1):
+            self._add(forced, room - number)
+            if self.reason is not None:
+                return
+
+    def _add(self, token: int, room: int) -> None:
+        """One more token, with its text, and perhaps the end."""
         self.tokens.append(token)
-        top = () if logits is None else likeliest(logits, self.top)
-        self.logprobs.append(TokenLogprob(token, logprob, top))
         done = False
         if self.rule is not None and token not in self.ends:
             self.rule.accept(token)

@@ -13,7 +13,7 @@ from clrt.errors import CancelledError
 from clrt.generation.answer import likeliest
 from clrt.generation.detokenize import TextStream
 from clrt.generation.engine import CachedSequence, Engine
-from clrt.generation.language_model import LanguageModel
+from clrt.generation.language import LanguageModel
 from clrt.generation.options import Sampling
 from clrt.generation.reading import close_sequences, run_to_end
 from clrt.generation.result import GeneratedText, TextTimings, TokenLogprob
@@ -72,16 +72,17 @@ class BeamSearch:
         started = time.perf_counter()
         first = 0.0
         self._beams = [Beam([], 0.0, ())]
-        try:
-            while self._beams:
-                if self.cancelled:
-                    raise CancelledError("The beam search was cancelled.")
-                with self.scheduler.exclusive() as engine:
-                    logits = self._logits(engine)
-                self._choose(logits, len(self._beams[0].tokens) + 1)
-                first = first or time.perf_counter()
-        finally:
-            close_sequences(self.scheduler, self._open)
+        with self.scheduler.bulk():
+            try:
+                while self._beams:
+                    if self.cancelled:
+                        raise CancelledError("The beam search was cancelled.")
+                    with self.scheduler.exclusive() as engine:
+                        logits = self._logits(engine)
+                    self._choose(logits, len(self._beams[0].tokens) + 1)
+                    first = first or time.perf_counter()
+            finally:
+                close_sequences(self.scheduler, self._open)
         found = self._finished[: self.sampling.num_return_sequences]
         spent = first - started, time.perf_counter() - first
         return [self._result(beam, *spent) for _, beam in found]
@@ -100,7 +101,7 @@ class BeamSearch:
                 self._open.append(beam.sequence)
         before = engine.computed
         sampler = TokenSampler(Sampling(), self.model.vocabulary)
-        rows = run_to_end(engine, self._open_of_beams(), sampler, "logits")
+        rows = run_to_end(self.scheduler, self._open_of_beams(), sampler, "logits")
         self._computed = self._computed or engine.computed - before
         return rows
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -10,15 +11,18 @@ import numpy as np
 from clrt.container.safetensors import DTYPES, PADDING, Table, read_header
 from clrt.errors import InputError, ModelError
 from clrt.files import replacing
-from clrt.generation.engine import CHUNK, Engine, StepPart
+from clrt.generation.engine import CHUNK, StepPart
+from clrt.generation.scheduler import Scheduler
 from clrt.ir.op import Array
 from clrt.ops.attention.pages import PAGE
 
 _FORMAT = "clrt-cache"
 
 
-def compute_pages(engine: Engine, tokens: Sequence[int]) -> Array:
+def compute_pages(scheduler: Scheduler, tokens: Sequence[int]) -> Array:
     """The pages that are full of a prompt's tokens, `[pages, elements]`.
+
+    It is for blocks of `scheduler.exclusive`.
 
     Raises:
         InputError: It fills none, or is longer than the context.
@@ -30,11 +34,13 @@ def compute_pages(engine: Engine, tokens: Sequence[int]) -> Array:
             f"The prompt has {len(tokens)} tokens, and a cache of it begins with {PAGE}; there is "
             "nothing to save."
         )
+    engine = scheduler.engine
     sequence = engine.open(tokens)
     try:
         while sequence.done < count * PAGE:
             left = count * PAGE - sequence.done
-            engine.step([StepPart(sequence, min(left, CHUNK))])
+            part = StepPart(sequence, min(left, CHUNK))
+            scheduler.with_room(partial(engine.step, [part]))
         return engine.read_pages(sequence.pages[:count])
     finally:
         engine.close(sequence)

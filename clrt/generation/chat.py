@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from clrt.errors import InputError
 from clrt.files import expanded, read_regular, replacing
 from clrt.generation.answer import Answer
-from clrt.generation.language_model import LanguageModel
+from clrt.generation.language import LanguageModel
 from clrt.generation.messages import plain_messages
 from clrt.generation.prompts import encoded, rendered, tokens_of
 from clrt.generation.request import GenerateRequest

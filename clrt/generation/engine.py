@@ -13,7 +13,7 @@ from clrt.errors import InputError, OutOfMemoryError
 from clrt.generation.page_pool import NOTHING, PagePool
 from clrt.generation.sampler import TokenSampler, sampler_inputs
 from clrt.ir.dtypes import DType
-from clrt.ir.graph import Graph, Value
+from clrt.ir.graph import Graph
 from clrt.ir.op import Array
 from clrt.kernels.spec import ceil_div
 from clrt.model import Model, load
@@ -22,6 +22,7 @@ from clrt.runs.state import State
 from clrt.runtime.devices import DeviceInfo
 from clrt.runtime.rows import read_rows, write_rows
 from clrt.runtime.tensors import DeviceTensor
+from clrt.signature import TensorSpec
 
 # Tokens of a prompt that are run at once, at most; the rest waits for the next step.
 CHUNK = 512
@@ -80,7 +81,7 @@ class Engine:
         computed: Tokens that were run so far, of all sequences.
 
     Args:
-        graph: As `clrt.importer.language.graph` builds it.
+        graph: As `clrt.importer.language.graph` builds it, or a compiled file of it.
         context: The most tokens of a sequence.
         sequences: For how many sequences at a time there is room at first.
         device, cache_dir, memory_limit: As in `clrt.load`.
@@ -88,7 +89,7 @@ class Engine:
 
     def __init__(
         self,
-        graph: Graph,
+        graph: Graph | Path,
         context: int,
         *,
         sequences: int = 16,
@@ -97,13 +98,13 @@ class Engine:
         memory_limit: int | str | None = None,
     ) -> None:
         self.context = context
-        slab = next(v for v in graph.inputs if v.name == "slab0")
-        logits = graph.outputs[graph.output_names.index("logits")]
-        self._dtype = slab.dtype
-        self._pitch, self._vocabulary = _width(slab), _width(logits)
         self.model: Model = load(
             graph, device=device, cache_dir=cache_dir, memory_limit=memory_limit
         )
+        slab = next(spec for spec in self.model.inputs if spec.name == "slab0")
+        logits = next(spec for spec in self.model.outputs if spec.name == "logits")
+        self._dtype = slab.dtype
+        self._pitch, self._vocabulary = _width(slab), _width(logits)
         self._session = self.model._session
         self._table = np.full((sequences, ceil_div(context, PAGE)), -1, np.int32)
         self._rows = list(range(sequences))
@@ -227,7 +228,10 @@ class Engine:
         raise IndexError(page)
 
     def close_model(self) -> None:
-        """Frees the device's memory."""
+        """Frees the device's memory; nothing can be run afterwards."""
+        for slab in self._slabs:
+            slab.release()
+        self._table_there, self._sampling = None, ((), {})
         self.model.close()
 
     def _state(self) -> State:
@@ -344,7 +348,7 @@ def check_length(tokens: Sequence[int], context: int) -> None:
         )
 
 
-def _width(matrix: Value) -> int:
+def _width(matrix: TensorSpec) -> int:
     assert matrix.shape is not None and isinstance(matrix.shape[1], int)
     return matrix.shape[1]
 

@@ -4,25 +4,31 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from clrt.container.gguf import find_gguf, read_gguf
 from clrt.errors import InputError, ModelError, needing
 from clrt.generation.chat_template import ChatTemplate, has_template
+from clrt.generation.compiled import read_compiled_language_model
+from clrt.generation.language import LanguageModel
 from clrt.generation.onnx_decoder import find_onnx, folder_of, read_onnx_decoder
-from clrt.generation.options import Sampling, eos_tokens
+from clrt.generation.options import Sampling, eos_tokens, whole_number
 from clrt.importer.language.decoder import Decoder
+from clrt.importer.language.gguf import read_gguf_decoder
 from clrt.importer.language.graph import decoder_graph
 from clrt.importer.language.huggingface import read_folder
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph
 from clrt.ops.attention.pages import PAGE
 from clrt.ops.blaming import Blaming
+from clrt.sources import is_compiled
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
+
+    from clrt.text.gguf_tokenizer import GgufTokenizer
 
 CACHES = {"float32": DType.FLOAT32, "float16": DType.FLOAT16}
 """How a cache may hold its numbers."""
@@ -31,76 +37,37 @@ _SAMPLED = 64
 _MOST_CONTEXT = 1 << 24
 
 
-@dataclass(frozen=True, eq=False)
-class LanguageModel:
-    """A language model before it is on a device.
-
-    Attributes:
-        name: What messages call it.
-        graph: As `clrt.importer.language.graph` builds it.
-        decoder: What the graph was built from.
-        fingerprint: Tells models apart whose caches differ.
-        context: The most tokens of a sequence.
-        vocabulary: How many tokens the logits are for.
-        ends: Tokens that end a text.
-        sampling: What the model's files propose.
-        template: Makes its chat template; None without one.
-    """
-
-    name: str
-    graph: Graph
-    decoder: Decoder
-    fingerprint: str
-    context: int
-    vocabulary: int
-    tokenizer: Tokenizer
-    ends: frozenset[int]
-    sampling: Sampling
-    template: Callable[[], ChatTemplate] | None = None
-
-    @cached_property
-    def chat_template(self) -> ChatTemplate:
-        """Its chat template.
-
-        Raises:
-            InputError: It has none.
-            ModelError: The template is none.
-            UnsupportedError: Jinja is not installed.
-        """
-        if self.template is None:
-            raise InputError(
-                f"The model '{self.name}' has no chat template; give the prompt as text."
-            )
-        return self.template()
-
-
 def read_language_model(source: Path, context: int | None, cache: str) -> LanguageModel:
-    """Reads a model folder, or the ONNX file in one.
+    """Reads a model.
 
     Args:
-        context: The most tokens of a sequence; None for what config.json says. More than that is
+        source: A Hugging Face folder, a GGUF file or a folder with one, an ONNX file with its
+            folder (onnxruntime-genai's or optimum's), or what clrt-convert made of one of these.
+        context: The most tokens of a sequence; None for what the model has. More than that is
             allowed where places have no embeddings of their own.
         cache: Of `CACHES`.
 
     Raises:
         ModelError: A file is missing or damaged.
         UnsupportedError: The model is of a family that clrt does not know.
-        InputError: An option has no valid value.
+        InputError: An option has no valid value, or a folder holds several models.
     """
     if cache not in CACHES:
         raise InputError(f"cache is {cache!r}; it is one of {', '.join(CACHES)}.")
-    if context is not None and not 1 <= context <= _MOST_CONTEXT:
-        raise InputError(f"context is {context!r}; it is 1 to {_MOST_CONTEXT}.")
-    file = find_onnx(source)
-    if file is None:
+    if context is not None:
+        context = whole_number("context", context, _MOST_CONTEXT)
+    if is_compiled(source):
+        return read_compiled_language_model(source, context, cache)
+    if (file := find_onnx(source)) is None and (own := _gguf_file(source)) is not None:
+        return _read_gguf_model(own, context, cache)
+    if file is not None:
+        graph, decoder = read_onnx_decoder(file, context, CACHES[cache])
+        source = folder_of(file)
+    else:
         with Blaming(f"'{source}'"):
             decoder, weights = read_folder(source, context)
             graph = decoder_graph(decoder, weights, CACHES[cache])
-    else:
-        graph, decoder = read_onnx_decoder(file, context, CACHES[cache])
-        source = folder_of(file)
-    if decoder.places and decoder.context > decoder.places:
-        raise InputError(f"context is {context}; the model has places for 1 to {decoder.places}.")
+    _check_places(decoder)
     tokenizer = read_tokenizer(source / "tokenizer.json")
     ends = frozenset(eos_tokens(source))
     return LanguageModel(
@@ -135,6 +102,70 @@ def fingerprint_of(decoder: Decoder, graph: Graph, cache: str) -> str:
             found.update(repr((value.name, data.shape, str(data.dtype))).encode())
             found.update(data.flat[:_SAMPLED].tobytes())
     return found.hexdigest()
+
+
+def _gguf_file(source: Path) -> Path | None:
+    """The GGUF file that a source is or holds; None where it is a folder of another kind.
+
+    Raises:
+        InputError: It holds several models.
+    """
+    if not source.is_dir():
+        return source if source.is_file() or source.suffix == ".gguf" else None
+    found = [] if any(source.glob("*.safetensors")) else find_gguf(source)
+    if len(found) > 1:
+        names = ", ".join(path.name for path in found[:8])
+        raise InputError(f"'{source}' holds {len(found)} GGUF models ({names}); name one of them.")
+    return found[0] if found else None
+
+
+def _read_gguf_model(path: Path, context: int | None, cache: str) -> LanguageModel:
+    with needing("Text generation"):
+        from clrt.text.gguf_tokenizer import read_tokenizer as read_gguf_tokenizer
+    file = read_gguf(path)
+    with Blaming(f"'{path}'"):
+        decoder, weights = read_gguf_decoder(file, context)
+        graph = decoder_graph(decoder, weights, CACHES[cache])
+        weights.check_all_read()
+    _check_places(decoder)
+    found = read_gguf_tokenizer(file.metadata)
+    if (tokens := found.library.get_vocab_size()) > decoder.vocabulary:
+        raise ModelError(
+            f"{path} has {tokens} tokens and embeddings of {decoder.vocabulary}; download it again."
+        )
+    return LanguageModel(
+        name=path.name,
+        graph=graph,
+        decoder=decoder,
+        fingerprint=fingerprint_of(decoder, graph, cache),
+        context=decoder.context,
+        vocabulary=decoder.vocabulary,
+        tokenizer=found.library,
+        ends=found.end_ids,
+        sampling=Sampling.from_gguf(file.metadata),
+        template=_gguf_template(found, path),
+    )
+
+
+def _gguf_template(found: GgufTokenizer, path: Path) -> Callable[[], ChatTemplate] | None:
+    if found.chat_template is None:
+        return None
+    ids = {"bos": found.bos_id, "eos": found.eos_id, "unk": found.unk_id, "pad": found.pad_id}
+    texts = {n: found.library.id_to_token(i) for n, i in ids.items() if i is not None}
+    tokens = {f"{name}_token": text for name, text in texts.items() if text is not None}
+    return partial(ChatTemplate, found.chat_template, tokens, f"The chat template of '{path}'")
+
+
+def _check_places(decoder: Decoder) -> None:
+    """Checks that no more places are asked for than have embeddings of their own.
+
+    Raises:
+        InputError: More are.
+    """
+    if decoder.places and decoder.context > decoder.places:
+        raise InputError(
+            f"context is {decoder.context}; the model has places for 1 to {decoder.places}."
+        )
 
 
 def read_tokenizer(file: Path) -> Tokenizer:

@@ -9,6 +9,7 @@ from numbers import Integral, Real
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from clrt.container.gguf_metadata import Metadata
 from clrt.errors import InputError, ModelError
 from clrt.generation.folder import read_object
 
@@ -61,6 +62,14 @@ _RANGES = {
 }
 # What transformers picks among where a folder that samples does not say.
 _USUAL_TOP_K = 50
+# What llama.cpp calls options.
+_GGUF_KEYS = {
+    "temperature": "temp",
+    "top_k": "top_k",
+    "top_p": "top_p",
+    "min_p": "min_p",
+    "repetition_penalty": "penalty_repeat",
+}
 # Options that only count where tokens are drawn.
 _OF_DRAWING = {"temperature", "top_k", "top_p", "min_p", "typical_p"}
 
@@ -155,11 +164,27 @@ class Sampling:
         if not file.exists():
             file, found = folder / _GENAI, _object(folder / _GENAI, "search")
         proposed = _proposed(found, file)
+        cls._checked(proposed, file)
+        return cls(**{**proposed, **given})
+
+    @classmethod
+    def from_gguf(cls, metadata: Metadata) -> Sampling:
+        """What a GGUF file proposes. Without a temperature tokens are not drawn.
+
+        Raises:
+            ModelError: It proposes what no option may be.
+        """
+        keys = {name: f"general.sampling.{key}" for name, key in _GGUF_KEYS.items()}
+        return cls._checked(
+            {n: metadata[k] for n, k in keys.items() if k in metadata}, metadata.file
+        )
+
+    @classmethod
+    def _checked(cls, proposed: Mapping[str, Any], file: Path) -> Sampling:
         try:
-            cls(**proposed)
+            return cls(**proposed)
         except InputError as error:
             raise ModelError(f"'{file}': {error}") from error
-        return cls(**{**proposed, **given})
 
 
 def eos_tokens(folder: Path) -> tuple[int, ...]:
@@ -214,6 +239,15 @@ def _number(name: str, value: object, allowed: _Numbers) -> float:
         if allowed.has(number):
             return number if allowed.whole else float(number)
     raise InputError(f"{name} is {value!r}; it is {allowed}.")
+
+
+def whole_number(name: str, value: object, most: int) -> int:
+    """An argument that is a whole number from 1 to `most`.
+
+    Raises:
+        InputError: It is not.
+    """
+    return int(_number(name, value, _Numbers(1, most, whole=True)))
 
 
 def _seed(value: object) -> int:

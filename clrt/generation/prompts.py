@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from clrt.errors import InputError
-from clrt.generation.language_model import LanguageModel
+from clrt.generation.language import LanguageModel
 from clrt.generation.messages import short, valid_text
 
 if TYPE_CHECKING:

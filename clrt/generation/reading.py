@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import NamedTuple
 
 from clrt.errors import InputError
@@ -47,7 +48,7 @@ def read_rows(
 ) -> Iterator[PlaceRows]:
     """An output of the graph for the tokens of texts, in the order of their places.
 
-    Other requests take their turns between the steps. Closing it frees the cache.
+    Answers take their turns between the steps. Closing it frees the cache.
 
     Args:
         texts: Tokens, and the first place whose row is wanted.
@@ -62,24 +63,27 @@ def read_rows(
     waiting = [_ReadText(k, tokens, first) for k, (tokens, first) in enumerate(texts)]
     waiting.reverse()
     running: list[_ReadText] = []
-    try:
-        while waiting or running:
-            with scheduler.exclusive() as engine:
-                found = _read_step(engine, waiting, running, output, sampler, most)
-            yield from found
-    finally:
-        close_sequences(scheduler, [t.sequence for t in running if t.sequence is not None])
+    with scheduler.bulk():
+        try:
+            while waiting or running:
+                with scheduler.exclusive() as engine:
+                    parts = _next_parts(engine, waiting, running, sampler, most)
+                    step = partial(engine.step, [part for _, part in parts], [output])
+                    values = scheduler.with_room(step).get(output)
+                    found = _taken(engine, parts, running, values)
+                yield from found
+        finally:
+            close_sequences(scheduler, [t.sequence for t in running if t.sequence is not None])
 
 
-def _read_step(
+def _next_parts(
     engine: Engine,
     waiting: list[_ReadText],
     running: list[_ReadText],
-    output: str,
     sampler: Callable[[int, int], TokenSampler],
     most: int,
-) -> list[PlaceRows]:
-    room, parts, places = most, [], []
+) -> list[tuple[_ReadText, StepPart]]:
+    room, parts = most, []
     while waiting and sum(t.sequence.left for t in running if t.sequence) < room:
         text = waiting[-1]
         text.sequence = engine.open(text.tokens, anew=True)
@@ -91,28 +95,38 @@ def _read_step(
         if not count:
             break
         room -= count
-        end = sequence.done + count
         # After a failure of another request the beginning is run once more.
-        wanted = range(max(text.at, sequence.done), end)
-        parts.append(StepPart(sequence, count, [sampler(text.number, p) for p in wanted]))
-        places.append((text, wanted))
-    values = engine.step(parts, [output]).get(output)
+        wanted = range(max(text.at, sequence.done), sequence.done + count)
+        parts.append((text, StepPart(sequence, count, [sampler(text.number, p) for p in wanted])))
+    return parts
+
+
+def _taken(
+    engine: Engine,
+    parts: Sequence[tuple[_ReadText, StepPart]],
+    running: list[_ReadText],
+    values: Array | None,
+) -> list[PlaceRows]:
+    """The rows of a step that has run; texts that are through end."""
     found, row = [], 0
-    for text, wanted in places:
-        if wanted and values is not None:
-            found.append(PlaceRows(text.number, wanted.start, values[row : row + len(wanted)]))
-            row, text.at = row + len(wanted), wanted.stop
-        assert text.sequence is not None
-        if not text.sequence.left:
-            engine.close(text.sequence)
+    for text, part in parts:
+        count = len(part.samplers)
+        if count and values is not None:
+            first = part.sequence.done - count
+            found.append(PlaceRows(text.number, first, values[row : row + count]))
+            row, text.at = row + count, part.sequence.done
+        if not part.sequence.left:
+            engine.close(part.sequence)
             running.remove(text)
     return found
 
 
 def run_to_end(
-    engine: Engine, sequences: Sequence[CachedSequence], sampler: TokenSampler, output: str
+    scheduler: Scheduler, sequences: Sequence[CachedSequence], sampler: TokenSampler, output: str
 ) -> list[Array]:
     """Runs what is left of sequences, at least a token of each; an output behind their last tokens.
+
+    It is for blocks of `scheduler.exclusive`.
 
     Raises:
         OutOfMemoryError: The cache has no room.
@@ -127,7 +141,8 @@ def run_to_end(
                 last = count == sequence.left
                 parts.append(StepPart(sequence, count, [sampler] if last else ()))
         done = [part.sequence for part in parts if part.samplers]
-        values = engine.step(parts, [output]).get(output, ())
+        step = partial(scheduler.engine.step, parts, [output])
+        values = scheduler.with_room(step).get(output, ())
         rows |= dict(zip(done, values, strict=True))
     return [rows[sequence] for sequence in sequences]
 

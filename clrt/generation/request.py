@@ -12,12 +12,13 @@ from clrt.errors import InputError
 from clrt.generation.answer import Answer
 from clrt.generation.constraints import Constraint, ConstraintTokens
 from clrt.generation.engine import check_length
-from clrt.generation.language_model import LanguageModel
+from clrt.generation.language import LanguageModel
 from clrt.generation.options import Sampling
 from clrt.generation.prompts import ChatFormat, several, tokens_of
 
 _RULES = ("json_schema", "regex", "grammar")
-_OF_CHATS = ("tools", "template_variables")
+_OTHERS = ("sampling", "tools", "template_variables")
+_OF_SEVERAL = ("num_return_sequences", "num_beams")
 # What beams choose by is the probability alone.
 _NOT_OF_BEAMS = (
     *("temperature", "repetition_penalty", "presence_penalty", "frequency_penalty"),
@@ -26,9 +27,10 @@ _NOT_OF_BEAMS = (
 
 
 class GenerateOptions(TypedDict, total=False):
-    """Options of `generate`, `stream` and `chat`: those of `Sampling`, and besides
+    """Options of `generate`, `stream` and `chat`: those of `Sampling`, and more.
 
     Attributes:
+        sampling: In the place of what the model's files propose; other options come before it.
         tools: JSON schemas of functions that the model may call, for its chat template.
         template_variables: What the chat template may use besides, such as
             `{"enable_thinking": False}`.
@@ -53,6 +55,7 @@ class GenerateOptions(TypedDict, total=False):
     num_beams: int
     logprobs: int
     include_stop: bool
+    sampling: Sampling | None
     tools: Sequence[Mapping[str, Any]] | None
     template_variables: Mapping[str, Any] | None
     json_schema: object
@@ -72,17 +75,6 @@ class GenerateRequest:
     chat: ChatFormat = field(default_factory=ChatFormat)
     rule: Mapping[str, Any] = field(default_factory=dict)
 
-    def alone(self, method: str) -> GenerateRequest:
-        """The same for a method that gives one text without beams.
-
-        Raises:
-            InputError: It asks for several.
-        """
-        for name in ("num_return_sequences", "num_beams"):
-            if getattr(self.sampling, name) > 1:
-                raise InputError(f"{name} is for `generate`; `{method}` gives one text.")
-        return self
-
 
 class RequestReader:
     """Makes answers of what users ask of a model."""
@@ -92,28 +84,47 @@ class RequestReader:
         self._constraint_tokens: ConstraintTokens | None = None
         self._making = Lock()
 
-    def read(self, options: Mapping[str, Any]) -> GenerateRequest:
+    def read(self, options: Mapping[str, Any], method: str = "generate") -> GenerateRequest:
         """A call's options; what is left out is as the model's files propose.
 
+        Args:
+            method: Others than `generate` give one text without beams.
+
         Raises:
-            InputError: An option is unknown, or has no valid value.
+            InputError: An option is unknown, has no valid value, or is not for that method.
         """
         known = [f.name for f in fields(Sampling)]
         for name in options:
-            if name not in (*known, *_RULES, *_OF_CHATS):
-                raise _unknown(name, [*known, *_RULES, *_OF_CHATS])
+            if name not in (*known, *_RULES, *_OTHERS):
+                raise _unknown(name, [*known, *_RULES, *_OTHERS])
         given = {name: options[name] for name in known if name in options}
         rule = {name: options[name] for name in _RULES if options.get(name) is not None}
-        chat = ChatFormat(options.get("tools"), options.get("template_variables") or {})
-        proposed = self._model.sampling
-        beams = given.get("num_beams", proposed.num_beams)
-        if isinstance(beams, int) and beams > 1:
-            plain = Sampling()
-            proposed = replace(proposed, **{n: getattr(plain, n) for n in _NOT_OF_BEAMS})
-        sampling = replace(proposed, **given)
+        variables = options.get("template_variables") or {}
+        if not isinstance(variables, Mapping):
+            raise InputError(f"template_variables is {variables!r}; it is a mapping by name.")
+        base = options.get("sampling") or self._proposed(given, rule, method)
+        if not isinstance(base, Sampling):
+            raise InputError(f"sampling is {base!r}; it is a clrt.Sampling.")
+        sampling = replace(base, **given)
         if sampling.num_beams > 1:
             _check_beams(sampling, rule)
-        return GenerateRequest(sampling, chat, rule)
+        if method != "generate":
+            for name in _OF_SEVERAL:
+                if getattr(sampling, name) > 1:
+                    raise InputError(f"{name} is for `generate`; `{method}` gives one text.")
+        return GenerateRequest(sampling, ChatFormat(options.get("tools"), variables), rule)
+
+    def _proposed(self, given: Mapping[str, Any], rule: object, method: str) -> Sampling:
+        """What the model's files propose, as far as it goes with what is given."""
+        proposed, plain = self._model.sampling, Sampling()
+        if method != "generate" or rule or given.keys() & set(_NOT_OF_BEAMS):
+            proposed = replace(proposed, num_beams=1)
+        if method != "generate":
+            proposed = replace(proposed, num_return_sequences=1)
+        beams = given.get("num_beams", proposed.num_beams)
+        if isinstance(beams, int) and beams > 1:
+            proposed = replace(proposed, **{n: getattr(plain, n) for n in _NOT_OF_BEAMS})
+        return proposed
 
     def prompts(self, prompt: object, request: GenerateRequest) -> list[list[int]]:
         """The tokens of each prompt.

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from threading import Condition, Lock, RLock
+from typing import TypeVar
 
 from clrt.errors import ClrtError, InputError, NumberError, OutOfMemoryError
 from clrt.generation.answer import Answer
 from clrt.generation.engine import CHUNK, CachedSequence, Engine, StepPart
 from clrt.generation.result import FinishReason
 from clrt.ir.op import Array
+from clrt.ops.attention.pages import PAGE
 from clrt.ops.generation.sample_tokens import SampleTokens
+
+# On Windows Ctrl-C does not end a wait without an end.
+_LOOK_S = 0.5
+T = TypeVar("T")
 
 
 class Scheduler:
@@ -31,10 +37,11 @@ class Scheduler:
         # One thread at a time has `_driving`, and with it the engine; it is never waited for, as a
         # collector may end an answer in any thread. `_changed` is told when it is let go.
         self._driving = Lock()
+        self._bulk = Lock()
         self._changed = Condition(RLock())
         self._waiting: deque[Answer] = deque()
         self._running: list[Answer] = []
-        # Whether the cache is full: no answer begins before one ends.
+        # Whether the cache is full: no answer begins before one ends, or what `bulk` is for.
         self._full = False
         self._closed = False
 
@@ -53,13 +60,15 @@ class Scheduler:
             with self._changed:
                 drives = self._driving.acquire(blocking=False)
                 if not drives:
-                    self._changed.wait()
+                    self._changed.wait(_LOOK_S)
             if drives:
                 try:
-                    if answer.reason is None:
-                        self._advance()
+                    runs = answer.reason is not None or self._advance()
                 finally:
                     self._let_go()
+                with self._changed:
+                    if not runs and self._full:
+                        self._changed.wait(_LOOK_S)
 
     def end(self, answer: Answer, reason: FinishReason = "cancelled") -> None:
         """Ends an answer, whatever it does, and waits for nothing."""
@@ -76,12 +85,39 @@ class Scheduler:
         """
         with self._changed:
             while not self._driving.acquire(blocking=False):
-                self._changed.wait()
+                self._changed.wait(_LOOK_S)
         try:
             self._check_open()
             yield self.engine
         finally:
             self._let_go()
+
+    @contextmanager
+    def bulk(self) -> Iterator[None]:
+        """Around blocks of `exclusive` that hold sequences in between: one thread at a time."""
+        while not self._bulk.acquire(timeout=_LOOK_S):
+            pass
+        try:
+            yield
+        finally:
+            self._bulk.release()
+            with self._changed:
+                self._full = False
+                self._changed.notify_all()
+
+    def with_room(self, call: Callable[[], T]) -> T:
+        """What a call within `exclusive` gives; where there is no room for it, answers make way.
+
+        Raises:
+            OutOfMemoryError: There is no room for it alone.
+        """
+        while True:
+            try:
+                return call()
+            except OutOfMemoryError:
+                if not self._running:
+                    raise
+                self._postpone()
 
     def close(self) -> None:
         """Ends all answers, and frees the device's memory."""
@@ -93,7 +129,7 @@ class Scheduler:
                 answer.error = answer.error or _closed()
                 answer.reason = answer.reason or "cancelled"
             while not self._driving.acquire(blocking=False):
-                self._changed.wait()
+                self._changed.wait(_LOOK_S)
         try:
             self.engine.close_model()
         finally:
@@ -121,30 +157,33 @@ class Scheduler:
         with self._changed:
             self._changed.notify_all()
 
-    def _advance(self) -> None:
-        """One step: the next token of each text, and as much of prompts as a step has room for."""
+    def _advance(self) -> bool:
+        """One step: the next token of each text, and as much of prompts as a step has room for.
+        Whether there was something to do.
+        """
         self._clear()
         self._start()
         parts, taking = self._parts()
         if not parts:
-            return
+            return bool(self._running)
         wants_logits = any(answer.top for answer in taking)
         outputs = ["token", "logprob", *(["logits"] if wants_logits else [])]
         try:
             found = self.engine.step(parts, outputs)
         except OutOfMemoryError as error:
             self._make_way(error)
-            return
+            return True
         except ClrtError as error:
             blamed = _blamed(error, taking)
             if blamed is None:
                 self._fail(self._running, error)
             else:
                 self._fail([blamed], _no_token())
-            return
+            return True
         for row, answer in enumerate(taking):
             logits = found["logits"][row] if answer.top else None
             self._take(answer, int(found["token"][row]), float(found["logprob"][row]), logits)
+        return True
 
     def _parts(self) -> tuple[list[StepPart], list[Answer]]:
         """What a step runs, and the answers that get a token by it."""
@@ -172,17 +211,25 @@ class Scheduler:
     def _take(self, answer: Answer, token: int, logprob: float, logits: Array | None) -> None:
         if answer.reason is not None:  # another thread has ended it meanwhile
             return
-        sequence = _sequence(answer)
-        sequence.tokens.append(token)
+        sequence, before = _sequence(answer), len(answer.tokens)
+        room = self.engine.context - len(sequence.tokens) - 1
         try:
-            answer.take(token, logprob, logits, self.engine.context - len(sequence.tokens))
+            answer.take(token, logprob, logits, room)
         except ClrtError as error:
             self._fail([answer], error)
+        sequence.tokens += answer.tokens[before:]
 
     def _start(self) -> None:
+        """Begins answers as far as there is room; not those whose prompts begin like one that is
+        just computed: they take its pages afterwards.
+        """
+        later: list[Answer] = []
         while self._waiting and len(self._running) < self._most and not self._full:
             answer = self._waiting.popleft()
             if answer.reason is not None:
+                continue
+            if any(_computes_for(other, answer) for other in self._running):
+                later.append(answer)
                 continue
             try:
                 sequence = self.engine.open([*answer.prompt, *answer.tokens])
@@ -193,14 +240,18 @@ class Scheduler:
             if answer.computed is None:
                 answer.computed = sequence.left
             self._running.append(answer)
+        self._waiting.extendleft(reversed(later))
 
     def _make_way(self, error: OutOfMemoryError) -> None:
         """Where there is no room for all, the last one waits until another has ended."""
-        last = self._running[-1]
-        if len(self._running) == 1:
-            self._fail([last], error)
-            return
-        self._running.pop()
+        if len(self._running) == 1 and not self._bulk.locked():
+            self._fail(self._running, error)
+        else:
+            self._postpone()
+
+    def _postpone(self) -> None:
+        """The last one that began gives up its pages, and begins again once there is room."""
+        last = self._running.pop()
         self.engine.close(_sequence(last))
         last.sequence = None
         self._waiting.appendleft(last)
@@ -222,6 +273,15 @@ class Scheduler:
 def _sequence(answer: Answer) -> CachedSequence:
     assert answer.sequence is not None
     return answer.sequence
+
+
+def _computes_for(running: Answer, waiting: Answer) -> bool:
+    """Whether a text is about to compute pages that another one's prompt begins with."""
+    done = _sequence(running).done
+    if done // PAGE >= len(running.prompt) // PAGE:
+        return False
+    end = done - done % PAGE + PAGE
+    return len(waiting.prompt) > end and waiting.prompt[:end] == running.prompt[:end]
 
 
 def _closed() -> InputError:

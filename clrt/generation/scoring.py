@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from clrt.errors import InputError
 from clrt.generation.engine import CHUNK
-from clrt.generation.options import Sampling
+from clrt.generation.options import Sampling, whole_number
 from clrt.generation.reading import read_rows
 from clrt.generation.sampler import TokenSampler
 from clrt.generation.scheduler import Scheduler
 from clrt.kernels.spec import clamp
 
 FloatArray = NDArray[np.float32]
+Progress: TypeAlias = Callable[[int, int], object]
+"""Is told how many tokens are done, and of how many."""
 
 # Logits that are in memory at a time.
 _MOST_LOGITS = 16 << 20
@@ -25,7 +28,11 @@ POOLINGS = ("mean", "last")
 
 
 def log_likelihoods(
-    scheduler: Scheduler, vocabulary: int, texts: Sequence[Sequence[int]], firsts: Sequence[int]
+    scheduler: Scheduler,
+    vocabulary: int,
+    texts: Sequence[Sequence[int]],
+    firsts: Sequence[int],
+    progress: Progress | None = None,
 ) -> list[FloatArray]:
     """The log-probability of each token of texts behind those before it.
 
@@ -33,6 +40,7 @@ def log_likelihoods(
         vocabulary: How many logits there are.
         texts: Tokens of each.
         firsts: From which token on, of each text; 1 or more.
+        progress: Is told how many there are so far.
 
     Returns:
         float32 `[tokens - first]` of each.
@@ -54,14 +62,22 @@ def log_likelihoods(
     most = clamp(_MOST_LOGITS // vocabulary, _FEWEST_TOKENS, CHUNK)
     given = [(texts[k][:-1], firsts[k] - 1) for k in wanted]
     rows = read_rows(scheduler, given, "logprob", lambda k, place: sampler(wanted[k], place), most)
+    done, total = 0, sum(map(len, found))
     for number, first, values in rows:
         at = first + 1 - firsts[wanted[number]]
         found[wanted[number]][at : at + len(values)] = values
+        done += len(values)
+        if progress is not None:
+            progress(done, total)
     return found
 
 
 def perplexity(
-    scheduler: Scheduler, vocabulary: int, tokens: Sequence[int], stride: int | None
+    scheduler: Scheduler,
+    vocabulary: int,
+    tokens: Sequence[int],
+    stride: int | None,
+    progress: Progress | None = None,
 ) -> float:
     """exp of the mean negative log-likelihood of the tokens behind the first one.
 
@@ -72,9 +88,7 @@ def perplexity(
         InputError: There are fewer than two tokens, or the stride is out of range.
     """
     context = scheduler.engine.context
-    step = max(context // 2, 1) if stride is None else stride
-    if isinstance(step, bool) or not isinstance(step, int) or not 1 <= step <= context:
-        raise InputError(f"stride is {stride!r}; it is a whole number from 1 to {context}.")
+    step = max(context // 2, 1) if stride is None else whole_number("stride", stride, context)
     if len(tokens) < 2:
         raise InputError("The text has fewer than two tokens; a perplexity needs at least two.")
     windows, firsts, seen = [], [], 0
@@ -85,7 +99,7 @@ def perplexity(
         seen = end
         if end == len(tokens):
             break
-    found = np.concatenate(log_likelihoods(scheduler, vocabulary, windows, firsts))
+    found = np.concatenate(log_likelihoods(scheduler, vocabulary, windows, firsts, progress))
     return math.exp(-float(found.mean(dtype=np.float64)))
 
 

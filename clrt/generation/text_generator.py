@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
@@ -17,11 +18,18 @@ from clrt.generation.cache_file import compute_pages, read_cache, write_cache
 from clrt.generation.chat import Chat
 from clrt.generation.engine import Engine
 from clrt.generation.language_model import read_language_model
+from clrt.generation.options import whole_number
 from clrt.generation.prompts import Prompt, several, tokens_of
 from clrt.generation.request import GenerateRequest, RequestReader
 from clrt.generation.result import GeneratedText
 from clrt.generation.scheduler import Scheduler
-from clrt.generation.scoring import FloatArray, embeddings, log_likelihoods, perplexity
+from clrt.generation.scoring import (
+    FloatArray,
+    Progress,
+    embeddings,
+    log_likelihoods,
+    perplexity,
+)
 from clrt.generation.streaming import Ending, GeneratedStream
 from clrt.runtime.devices import DeviceInfo
 
@@ -42,9 +50,9 @@ class TextGenerator:
     begin with alike is computed once. As a context manager it frees the device memory at the end.
 
     Args:
-        source: A Hugging Face folder with config.json, safetensors and tokenizer.json; or an ONNX
-            file that takes past keys and values, as onnxruntime-genai's builder and optimum write
-            them, or the folder of one.
+        source: A Hugging Face folder with config.json, safetensors and tokenizer.json; a GGUF file,
+            or a folder with one GGUF model; or an ONNX file that takes past keys and values, as
+            onnxruntime-genai's builder and optimum write them, or the folder of one.
         device: As in `clrt.load`.
         context: The most tokens of a text with its prompt; by default what the model was made for.
             More than that is allowed, but for models with a table of places.
@@ -72,8 +80,9 @@ class TextGenerator:
         memory_limit: int | str | None = None,
     ) -> None:
         started = time.perf_counter()
-        if not 1 <= sequences <= _MOST_SEQUENCES:
-            raise InputError(f"sequences is {sequences!r}; it is 1 to {_MOST_SEQUENCES}.")
+        sequences = whole_number("sequences", sequences, _MOST_SEQUENCES)
+        if not isinstance(source, str | Path):
+            raise InputError(f"The source is {source!r}; it is the path of a model folder.")
         self._model = read_language_model(expanded(Path(source)), context, cache)
         engine = Engine(
             self._model.graph,
@@ -135,7 +144,7 @@ class TextGenerator:
         Raises:
             ClrtError: As `generate`.
         """
-        request = self._requests.read(options).alone("stream")
+        request = self._requests.read(options, "stream")
         return self._stream(tokens_of(self._model, prompt, request.chat), request)
 
     async def agenerate(
@@ -165,7 +174,7 @@ class TextGenerator:
         Raises:
             ClrtError: As `generate`.
         """
-        request = self._requests.read(options).alone("astream")
+        request = self._requests.read(options, "astream")
         tokens = tokens_of(self._model, prompt, request.chat)
         (answer,) = self._requests.answers(tokens, request)
         self._scheduler.add([answer])
@@ -181,7 +190,7 @@ class TextGenerator:
         Raises:
             InputError: An option has no valid value, or the model has no chat template.
         """
-        request = self._requests.read(options).alone("chat")
+        request = self._requests.read(options, "chat")
         self._model.chat_template  # noqa: B018  an error comes now, and not at the first turn
         return Chat(self, system, request)
 
@@ -203,19 +212,22 @@ class TextGenerator:
         found = log_likelihoods(self._scheduler, self._model.vocabulary, tokens, [1] * len(tokens))
         return found if several(texts) is not None else found[0]
 
-    def perplexity(self, text: Prompt, stride: int | None = None) -> float:
+    def perplexity(
+        self, text: Prompt, stride: int | None = None, progress: Progress | None = None
+    ) -> float:
         """How much a text surprises the model: exp of the mean of its tokens' `-score`.
 
         Args:
             stride: A text longer than the context is read in windows, each so many tokens behind
                 the one before; None for half of the context.
+            progress: Is told how many tokens are done, and of how many.
 
         Raises:
             InputError: The text has fewer than two tokens, or the stride is out of range.
             OutOfMemoryError: The cache has no room.
         """
         tokens = tokens_of(self._model, text)
-        return perplexity(self._scheduler, self._model.vocabulary, tokens, stride)
+        return perplexity(self._scheduler, self._model.vocabulary, tokens, stride, progress)
 
     def embed(self, texts: Prompt | Sequence[Prompt], pooling: str = "mean") -> FloatArray:
         """Vectors of texts: the model's last hidden states.
@@ -247,8 +259,8 @@ class TextGenerator:
             OutOfMemoryError: The cache has no room.
         """
         tokens = tokens_of(self._model, prompt)
-        with self._scheduler.exclusive() as engine:
-            pages = compute_pages(engine, tokens)
+        with self._scheduler.exclusive():
+            pages = compute_pages(self._scheduler, tokens)
         return write_cache(expanded(path), self._model.fingerprint, tokens, pages)
 
     def load_cache(self, path: str | Path) -> int:
@@ -266,7 +278,7 @@ class TextGenerator:
         with self._scheduler.exclusive() as engine:
             like = engine.read_pages(())
             tokens, pages = read_cache(expanded(path), self._model.fingerprint, like)
-            engine.restore(tokens, pages)
+            self._scheduler.with_room(partial(engine.restore, tokens, pages))
         return len(tokens)
 
     def close(self) -> None:

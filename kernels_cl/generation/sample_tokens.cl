@@ -95,26 +95,28 @@ static inline float top_of(__global const float *const scores, const IDX_T begin
   return ((const float *)&top)[0];
 }
 
-// Penalises the tokens of a history from `begin` on, each once. A count is only valid for a token
-// that is in the history.
+// Penalises the tokens of a history from `begin` on, each once; presence and frequency for those behind
+// the prompt, of settings[7] tokens. A count is only valid for a token that is in the history, and is -1
+// once that is penalised.
 static inline void penalise(__global float *const scores, __global int *const counts,
                             __global const int *const history, const IDX_T length,
                             __global const float *const settings, const IDX_T begin,
                             const uint span) {
   const float repetition = settings[4] > 0.0f ? settings[4] : 1.0f;
-  const float presence = settings[5], frequency = settings[6];
+  const float presence = settings[5], frequency = settings[6], prompt = settings[7];
   if (repetition == 1.0f && presence == 0.0f && frequency == 0.0f) return;
   for (IDX_T k = 0; k < length; ++k)
     if ((uint)(history[k] - begin) < span) counts[history[k]] = 0;
   for (IDX_T k = 0; k < length; ++k)
-    if ((uint)(history[k] - begin) < span) ++counts[history[k]];
+    if ((uint)(history[k] - begin) < span && (float)k >= prompt) ++counts[history[k]];
   for (IDX_T k = 0; k < length; ++k) {
     const IDX_T token = history[k];
-    if ((uint)(token - begin) >= span || !counts[token]) continue;
+    if ((uint)(token - begin) >= span || counts[token] < 0) continue;
     float v = scores[token];
     v = v > 0.0f ? v / repetition : v * repetition;
-    scores[token] = usable_one(v - (presence + frequency * counts[token]));
-    counts[token] = 0;
+    if (counts[token] > 0) v -= presence + frequency * counts[token];
+    scores[token] = usable_one(v);
+    counts[token] = -1;
   }
 }
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 import re
+from typing import Any
 
 import pytest
 
 import clrt
+from clrt.generation.engine import Engine
 from clrt.generation.text_generator import TextGenerator
 from tests.generation.test_constraints import SCHEMA, Model
 from tests.generation.text_folders import make_generator, pages_in_use, write_texts
@@ -23,6 +25,29 @@ def test_schemas(chatting: TextGenerator) -> None:
         assert text.finish_reason in ("stop", "constraint")
     assert chatting.generate("a", json_schema=Model, **options) == found[0]
     assert chatting.generate("a", json_schema=json.dumps(SCHEMA), **options) == found[0]
+
+
+def test_what_must_follow_is_not_sampled(
+    chatting: TextGenerator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    step, steps = Engine.step, []
+
+    def counted(engine: Engine, *args: Any) -> Any:
+        steps.append(1)
+        return step(engine, *args)
+
+    monkeypatch.setattr(Engine, "step", counted)
+    rule = r"The quick brown fox (jumps|sleeps)\. The lazy dog does, too\."
+    found = chatting.generate("x", regex=rule, max_new_tokens=99)
+    assert re.fullmatch(rule, found.text) and found.finish_reason in ("stop", "constraint")
+    assert len(found.tokens) > 2 * len(steps)
+    assert chatting.tokenizer.decode(list(found.tokens)) == found.text
+    steps.clear()
+    told = chatting.generate("x", regex=rule, max_new_tokens=99, logprobs=1)
+    assert len(told.logprobs) == len(told.tokens) == len(steps)
+    short = chatting.generate("x", regex=rule, max_new_tokens=7)
+    assert len(short.tokens) == 7 and short.finish_reason == "length"
+    assert found.text.startswith(short.text)
 
 
 def test_expressions_and_grammars(chatting: TextGenerator) -> None:

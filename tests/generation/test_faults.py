@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import clrt
+from clrt.generation import reading, scoring
 from clrt.generation.engine import CHUNK, Engine
 from clrt.generation.text_generator import TextGenerator
 from clrt.ops.attention.pages import PAGE
@@ -64,6 +66,32 @@ def test_a_text_that_has_no_room_alone_fails_alone(small: TextGenerator) -> None
     with pytest.raises(clrt.OutOfMemoryError):
         small.generate(PROMPTS["long"], num_beams=8, max_new_tokens=50)
     assert pages_in_use(small) == 0 and small.generate("x", max_new_tokens=2).tokens
+
+
+def test_answers_make_way_for_scores_and_beams(
+    small: TextGenerator, endless: TextGenerator
+) -> None:
+    """And wait for these; all of them have room alone."""
+    prompts = random_prompts(5, 70)
+
+    def calls(model: TextGenerator) -> list[Any]:
+        return [
+            lambda: model.generate(prompts, max_new_tokens=40),
+            lambda: [s.tolist() for s in model.score(prompts)],
+            lambda: model.generate(PROMPTS["short"], num_beams=3, max_new_tokens=40),
+            lambda: model.embed(prompts[0]).tolist(),
+        ]
+
+    expected = [call() for call in calls(endless)]
+    with ThreadPoolExecutor(4) as pool:
+        found = [f.result() for f in [pool.submit(call) for call in calls(small) * 2]]
+    for k, one in enumerate(found):
+        if k % 4 in (0, 2):
+            assert one == expected[k % 4]
+        else:
+            for got, wanted in zip(one, expected[k % 4], strict=True):
+                assert got == pytest.approx(wanted, abs=1e-4)
+    assert pages_in_use(small) == 0
 
 
 def test_a_memory_limit_holds_for_the_cache(tmp_path: Path) -> None:
@@ -125,20 +153,17 @@ def test_other_texts_survive_an_interrupt(
 def test_scores_survive_the_failure_of_others(
     endless: TextGenerator, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from clrt.generation import scoring
-
     expected = endless.score(PROMPTS["long"])
     monkeypatch.setattr(scoring, "_MOST_LOGITS", 1)
-    step, steps = Engine.step, []
+    next_parts, steps = reading._next_parts, []
 
     def resetting(engine: Engine, *args: Any) -> Any:
         steps.append(1)
-        found = step(engine, *args)
         if len(steps) == 3:
             engine.reset()
-        return found
+        return next_parts(engine, *args)
 
-    monkeypatch.setattr(Engine, "step", resetting)
+    monkeypatch.setattr(reading, "_next_parts", resetting)
     assert endless.score(PROMPTS["long"]) == pytest.approx(expected, abs=1e-4)
 
 

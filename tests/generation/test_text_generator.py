@@ -12,6 +12,7 @@ import pytest
 
 import clrt
 from clrt.generation.text_generator import TextGenerator
+from clrt.runtime.session import session_for
 from tests.generation.oracle_texts import CONTEXT, GREEDY, PROMPTS, VOCABULARY
 from tests.generation.text_folders import (
     TEXTS,
@@ -21,6 +22,7 @@ from tests.generation.text_folders import (
     random_prompts,
     write_texts,
 )
+from tests.harness import quick_device
 
 
 def test_greedy_texts_are_those_of_transformers(endless: TextGenerator) -> None:
@@ -73,6 +75,15 @@ def test_seeds(endless: TextGenerator) -> None:
 def test_options_that_leave_the_likeliest(endless: TextGenerator, options: dict[str, Any]) -> None:
     found = endless.generate(PROMPTS["short"], max_new_tokens=20, seed=5, **options)
     assert list(found.tokens) == TEXTS["greedy"]["short"][:20]
+
+
+def test_sampling_as_an_object(endless: TextGenerator) -> None:
+    given = clrt.Sampling(temperature=1.0, seed=3, max_new_tokens=9)
+    found = endless.generate("x", sampling=given)
+    assert found == endless.generate("x", temperature=1.0, seed=3, max_new_tokens=9)
+    assert len(endless.generate("x", sampling=given, max_new_tokens=2).tokens) == 2
+    with pytest.raises(clrt.InputError, match=r"it is a clrt\.Sampling"):
+        endless.generate("x", sampling={"seed": 1})  # type: ignore[typeddict-item]
 
 
 def test_penalties_and_bias(endless: TextGenerator) -> None:
@@ -194,6 +205,9 @@ def test_what_the_model_proposes(tmp_path: Path) -> None:
         assert len(generator.generate("x").tokens) == 3
         greedy = generator.generate(PROMPTS["short"], num_beams=1, temperature=0)
         assert list(greedy.tokens) == TEXTS["greedy"]["short"][:3]
+        stream = generator.stream(PROMPTS["short"], temperature=0)
+        assert stream.result == greedy
+        assert generator.generate(PROMPTS["short"], temperature=0) == greedy
 
 
 def test_a_narrow_cache(tmp_path: Path) -> None:
@@ -233,6 +247,7 @@ def test_wrong_prompts(endless: TextGenerator, prompt: Any, message: str) -> Non
         ({"temprature": 1}, "no option 'temprature'; did you mean 'temperature'"),
         ({"max_tokens": 1}, "did you mean 'max_new_tokens'"),
         ({"zzz": 1}, "there are max_new_tokens, "),
+        ({"template_variables": 3}, "template_variables is 3"),
         ({"top_p": 2}, "top_p is 2"),
         ({"regex": "a", "grammar": "b"}, "one of json_schema, regex and grammar"),
         ({"num_beams": 2, "temperature": 1.0}, "num_beams does not go with temperature"),
@@ -260,6 +275,18 @@ def test_wrong_arguments(tmp_path: Path) -> None:
     (tmp_path / "tokenizer.json").unlink()
     with pytest.raises(clrt.ModelError, match=r"tokenizer\.json"):
         make_generator(tmp_path)
+
+
+def test_close_frees_the_memory(tmp_path: Path) -> None:
+    session = session_for(quick_device())
+    gc.collect()
+    session.trim()
+    before = session.allocated_bytes
+    with make_generator(write_texts(tmp_path)) as generator:
+        generator.generate("x", max_new_tokens=3)
+        assert session.allocated_bytes > before
+    gc.collect()
+    assert session.allocated_bytes <= before
 
 
 def test_a_generator_that_is_closed(tmp_path: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from itertools import groupby
 
 import numpy as np
 
@@ -109,17 +110,18 @@ class DecoderBuilder(Builder):
         if f"{whole}.weight" in self.source:
             return self.linear(x, whole, inputs, columns)
         loaded = {p: self.source.matrix(f"{p}.weight", n, inputs) for p, n in parts.items()}
-        kinds = {x.type for x in loaded.values() if isinstance(x, QuantisedRows)}
-        mixed = len(kinds) > 1 or (
-            kinds and not all(isinstance(x, QuantisedRows) for x in loaded.values())
-        )
-        if mixed:
-            return self(whole, Concat(1), *(self.linear(x, p, inputs, n) for p, n in parts.items()))
-        y = self.product(x, f"{whole}.weight", lambda: _stacked(list(loaded.values())), whole)
-        if not any(f"{path}.bias" in self.source for path in parts):
-            return y
-        bias = self._kept(f"{whole}.bias", lambda: self._biases(parts))
-        return self(whole, Add(), y, bias)
+        # Of mixed quantisations, V often has another type than Q and K.
+        runs = [list(run) for _, run in groupby(parts, lambda path: _kind(loaded[path]))]
+        products = []
+        for run in runs:
+            path = whole if len(runs) == 1 else "+".join((run[0], *map(_last, run[1:])))
+            matrices = [loaded[p] for p in run]
+            y = self.product(x, f"{path}.weight", partial(_stacked, matrices), whole)
+            if any(f"{p}.bias" in self.source for p in run):
+                bias = self._kept(f"{path}.bias", partial(self._biases, {p: parts[p] for p in run}))
+                y = self(whole, Add(), y, bias)
+            products.append(y)
+        return products[0] if len(products) == 1 else self(whole, Concat(1), *products)
 
     def _biases(self, parts: Mapping[str, int]) -> Array:
         return np.concatenate(
@@ -223,6 +225,8 @@ class DecoderBuilder(Builder):
 
 def _stacked(parts: Sequence[Array | QuantisedRows]) -> Array | QuantisedRows:
     """Matrices one below the other, all quantised to one type or none."""
+    if len(parts) == 1:
+        return parts[0]
     quantised = [p for p in parts if isinstance(p, QuantisedRows)]
     if quantised:
         return QuantisedRows(quantised[0].type, np.concatenate([p.raw for p in quantised]))
@@ -230,6 +234,15 @@ def _stacked(parts: Sequence[Array | QuantisedRows]) -> Array | QuantisedRows:
     if len({a.dtype for a in arrays}) > 1:
         arrays = [a.astype(np.float32) for a in arrays]
     return np.concatenate(arrays)
+
+
+def _last(path: str) -> str:
+    return path.rpartition(".")[2]
+
+
+def _kind(matrix: Array | QuantisedRows) -> str:
+    """What matrices of one product have alike: the type of blocks, or that there are none."""
+    return matrix.type if isinstance(matrix, QuantisedRows) else ""
 
 
 def _part(matrix: Array | QuantisedRows, rows: slice) -> Array | QuantisedRows:

@@ -124,8 +124,9 @@ class SampleTokens(Op):
     Inputs:
         logits: `[B, V]`, float32, float16 or bfloat16.
         settings: float32 `[B, 8]`: temperature (0: the best token), top_p, min_p, typical_p,
-            repetition, presence and frequency penalty, one to spare. top_p of 1 and more, min_p of
-            0 and less, typical_p and a repetition penalty outside (0, 1) and (0, inf) do nothing.
+            repetition, presence and frequency penalty, and how many tokens the history begins with
+            for which the last two do not count. top_p of 1 and more, min_p of 0 and less, typical_p
+            and a repetition penalty outside (0, 1) and (0, inf) do nothing.
         limits: int32 `[B, 4]`: top_k (0: all), tokens of the history, seed (low and high bits).
         history: int32 `[B, H]`: tokens so far; others than 0..V-1 count for nothing.
         draw: int32 `[B]`: which number of the seed's sequence decides.

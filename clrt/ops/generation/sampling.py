@@ -82,13 +82,15 @@ def _usable(values: Array) -> Array:
 
 
 def _penalised(scores: Array, history: Array, settings: Array) -> Array:
-    """Scores after the penalties for the tokens of a history."""
-    repetition, presence, frequency = (float(x) for x in settings[4:7])
-    tokens, counts = np.unique(history, return_counts=True)
-    present = (tokens >= 0) & (tokens < len(scores))
-    tokens, counts = tokens[present], counts[present]
+    """Scores after the penalties for the tokens of a history, which begins with a prompt."""
+    repetition, presence, frequency, prompt = (float(x) for x in settings[4:8])
+    tokens = np.unique(history)
+    tokens = tokens[(tokens >= 0) & (tokens < len(scores))]
+    answered = history[np.arange(len(history)) >= prompt]
+    counts = (answered[:, None] == tokens).sum(axis=0)
     found = scores[tokens]
     if repetition > 0:
         found = np.where(found > 0, found / repetition, found * repetition)
-    scores[tokens] = _usable(found - (presence + frequency * counts))
+    off = np.where(counts > 0, presence + frequency * counts, 0)
+    scores[tokens] = _usable(found - off)
     return scores

@@ -14,7 +14,7 @@ from clrt.ops.generation.sample_tokens import SampleTokens
 from tests.ops.samples.registry import Sample, error_samples_of, samples_of
 
 _NAMES = (
-    "temperature", "top_p", "min_p", "typical_p", "repetition", "presence", "frequency", "spare",
+    "temperature", "top_p", "min_p", "typical_p", "repetition", "presence", "frequency", "prompt",
 )  # fmt: skip
 _Inputs = tuple[Array | None, ...]
 
@@ -111,6 +111,9 @@ def _more_inputs(cls: type[SampleTokens], rng: np.random.Generator) -> Iterator[
             yield Sample(cls(), (*inputs, mask))
             yield Sample(cls(), (*inputs, None, ids, values))
             yield Sample(cls(), (*inputs, mask, ids, values))
+    for settings in ({"presence": 2.0}, {"frequency": 0.7, "repetition": 1.4}):
+        for temperature in (0, 0.8):
+            yield Sample(cls(), request(logits, 7, temperature=temperature, prompt=6, **settings))
     few = request(logits, 6, repetition=2.0)
     assert few[3] is not None
     for width, length in ((0, 10), (12, -3), (12, 99)):

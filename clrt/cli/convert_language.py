@@ -1,0 +1,58 @@
+"""`clrt-convert` of language models."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import clrt
+from clrt.container.compiled import SUFFIX
+from clrt.errors import InputError
+from clrt.files import expanded
+from clrt.generation.compiled import write_language_model
+from clrt.generation.language_model import read_language_model
+from clrt.importer.language.families import FAMILIES, WHOLES
+from clrt.units import format_bytes
+
+# Classes of transformers that give the next token.
+_HEADS = ("ForCausalLM", "LMHeadModel", "ForConditionalGeneration")
+_CACHE = "float32"
+
+
+def is_language_model(source: Path) -> bool:
+    """Whether a source is a GGUF file, or a folder of a language model's own weights."""
+    if source.suffix == ".gguf":
+        return True
+    if not source.is_dir() or any(source.glob("**/*.onnx")) or (source / "modules.json").is_file():
+        return False
+    if any(source.glob("*.gguf")):
+        return True
+    try:
+        config = json.loads((source / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError):
+        return False
+    if not isinstance(config, dict) or str(config.get("model_type")) not in {*FAMILIES, *WHOLES}:
+        return False
+    names = config.get("architectures")
+    return not isinstance(names, list) or any(str(name).endswith(_HEADS) for name in names)
+
+
+def convert_language_model(source: str, output: Path | None, others: dict[str, object]) -> None:
+    """Writes a language model as one file, and says so.
+
+    Args:
+        others: Options of `clrt-convert` that a language model does not take, if given.
+
+    Raises:
+        InputError: One is given, or the file cannot be written.
+        ModelError, UnsupportedError: As `read_language_model`.
+    """
+    given = [name for name, value in others.items() if value]
+    if given:
+        raise InputError(f"A language model is converted without --{given[0]}; leave it out.")
+    path = expanded(Path(source))
+    target = path.with_suffix(SUFFIX) if output is None else expanded(output)
+    model = read_language_model(path, None, _CACHE)
+    write_language_model(model, target, _CACHE, f"clrt {clrt.__version__}")
+    size = format_bytes(target.stat().st_size)
+    print(f"{target}: {model.decoder.family}, {model.decoder.layers} layers, {size}")

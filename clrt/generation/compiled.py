@@ -1,0 +1,140 @@
+"""Language models as compiled files: the optimised graph, and what else texts take."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import fields, replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from clrt.container.compiled import CompiledModel, read_extras, write_compiled
+from clrt.container.safetensors import damaged
+from clrt.errors import ClrtError, InputError, ModelError, needing
+from clrt.generation.chat_template import ChatTemplate
+from clrt.generation.language import LanguageModel
+from clrt.generation.options import Sampling
+from clrt.importer.language.decoder import Decoder
+from clrt.ir.graph import Graph
+from clrt.model import Model, load
+from clrt.ops.attention.pages import PAGE, SLABS
+from clrt.plan.packed import packed_weights
+
+_EXTRA = "generation"
+# What of a decoder is not in the graph.
+_SIZES = ("vocabulary", "hidden", "layers", "heads", "kv_heads", "head_size", "intermediate")
+_TEXTS = ("name", "family", "cache", "fingerprint", "tokenizer")
+_NUMBERS = (*_SIZES, "context", "page")
+
+
+def is_compiled_language_model(path: Path) -> bool:
+    """Whether a compiled file is of a language model.
+
+    Raises:
+        ModelError: It is damaged, or no compiled model.
+    """
+    return _EXTRA in read_extras(path)
+
+
+def write_language_model(model: LanguageModel, path: Path, cache: str, producer: str) -> None:
+    """Writes a language model; its weights lie as the device of the process wants them.
+
+    Args:
+        cache: How its cache holds numbers.
+
+    Raises:
+        InputError: The file cannot be written.
+    """
+    assert isinstance(model.graph, Graph)
+    with load(model.graph) as loaded:
+        plan = loaded.plan(step_shapes(loaded, 1, 1))
+        graph = loaded._graph
+        packed = packed_weights([plan])
+    decoder = model.decoder
+    extras: dict[str, Any] = {n: getattr(decoder, n) for n in (*_SIZES, "family")}
+    extras |= {"name": model.name, "context": model.context, "page": PAGE, "cache": cache}
+    extras["places"] = decoder.places
+    extras |= {"fingerprint": model.fingerprint, "tokenizer": model.tokenizer.to_str()}
+    extras |= {"ends": sorted(model.ends), "sampling": _changed(model.sampling)}
+    if model.template is not None:
+        made = model.chat_template
+        extras |= {"template": made.source, "special_tokens": made.special_tokens}
+    compiled = CompiledModel(graph, (), {_EXTRA: extras})
+    write_compiled(compiled, path, producer, packed)
+
+
+def read_compiled_language_model(path: Path, context: int | None, cache: str) -> LanguageModel:
+    """Reads what `write_language_model` wrote, but for the graph, which `load` maps.
+
+    Raises:
+        ModelError: The file is damaged, or is no language model.
+        InputError: The file has another context or cache than asked for.
+    """
+    with needing("Text generation"):
+        from tokenizers import Tokenizer
+    found = read_extras(path).get(_EXTRA)
+    if not isinstance(found, dict):
+        raise ModelError(f"{path} is no language model; make one by clrt-convert.")
+    texts, numbers = {n: found.get(n) for n in _TEXTS}, {n: found.get(n) for n in _NUMBERS}
+    whole = all(isinstance(n, int) and not isinstance(n, bool) and n > 0 for n in numbers.values())
+    if not all(isinstance(t, str) for t in texts.values()) or not whole:
+        raise damaged(path, "what it says of texts is not what the format has there")
+    if found["page"] != PAGE:
+        raise ModelError(f"{path} has pages of {found['page']} places; convert the model again.")
+    if cache != found["cache"]:
+        raise InputError(f"{path} has a cache of {found['cache']}, not {cache}; convert it again.")
+    places = found.get("places")
+    if context is not None and isinstance(places, int) and 0 < places < context:
+        raise InputError(f"context is {context}; the model has places for 1 to {places}.")
+    try:
+        tokenizer = Tokenizer.from_str(found["tokenizer"])
+        sampling = Sampling(**found.get("sampling", {}))
+        ends = frozenset(map(int, found.get("ends", ())))
+    except ClrtError:
+        raise
+    except Exception as error:  # tokenizers raises no narrower type
+        raise damaged(path, f"what it says of texts cannot be read, {error}") from error
+    sizes = {n: found[n] for n in (*_SIZES, "family")}
+    most = found["context"] if context is None else context
+    decoder = Decoder(**sizes, context=most)
+    template = None
+    if isinstance(found.get("template"), str):
+        names = _texts_of(found.get("special_tokens"))
+        template = partial(ChatTemplate, found["template"], names, str(path))
+    return LanguageModel(
+        found["name"],
+        path,
+        decoder,
+        found["fingerprint"],
+        most,
+        decoder.vocabulary,
+        tokenizer,
+        ends,
+        sampling,
+        template,
+    )
+
+
+def step_shapes(model: Model, tokens: int, rows: int) -> dict[str, tuple[int, ...]]:
+    """Shapes of a step's inputs, with one slab of one page."""
+    sizes = {"tokens": tokens, "rows": rows, "pages0": 1, "sequences": 1, "pages": 1}
+    sizes |= dict.fromkeys((f"pages{s}" for s in range(1, SLABS)), 0)
+    sizes |= {"history": 1, "biases": 1}
+    shapes = {}
+    for spec in model.inputs:
+        assert spec.shape is not None
+        shapes[spec.name] = tuple(d if isinstance(d, int) else sizes[d] for d in spec.shape)
+    return shapes
+
+
+def _changed(sampling: Sampling) -> dict[str, Any]:
+    """The options that differ from those of clrt."""
+    usual = replace(Sampling())
+    pairs = {f.name: getattr(sampling, f.name) for f in fields(sampling)}
+    return {n: v for n, v in pairs.items() if v != getattr(usual, n)}
+
+
+def _texts_of(value: object) -> dict[str, str]:
+    if not isinstance(value, Mapping):
+        return {}
+    return {k: v for k, v in value.items() if isinstance(k, str) and isinstance(v, str)}

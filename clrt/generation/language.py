@@ -1,0 +1,61 @@
+"""A language model before it is on a device."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from clrt.errors import InputError
+from clrt.generation.chat_template import ChatTemplate
+from clrt.generation.options import Sampling
+from clrt.importer.language.decoder import Decoder
+from clrt.ir.graph import Graph
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+
+@dataclass(frozen=True, eq=False)
+class LanguageModel:
+    """A language model before it is on a device.
+
+    Attributes:
+        name: What messages call it.
+        graph: As `clrt.importer.language.graph` builds it, or a compiled file of it.
+        decoder: What the graph was built from.
+        fingerprint: Tells models apart whose caches differ.
+        context: The most tokens of a sequence.
+        vocabulary: How many tokens the logits are for.
+        ends: Tokens that end a text.
+        sampling: What the model's files propose.
+        template: Makes its chat template; None without one.
+    """
+
+    name: str
+    graph: Graph | Path
+    decoder: Decoder
+    fingerprint: str
+    context: int
+    vocabulary: int
+    tokenizer: Tokenizer
+    ends: frozenset[int]
+    sampling: Sampling
+    template: Callable[[], ChatTemplate] | None = None
+
+    @cached_property
+    def chat_template(self) -> ChatTemplate:
+        """Its chat template.
+
+        Raises:
+            InputError: It has none.
+            ModelError: The template is none.
+            UnsupportedError: Jinja is not installed.
+        """
+        if self.template is None:
+            raise InputError(
+                f"The model '{self.name}' has no chat template; give the prompt as text."
+            )
+        return self.template()

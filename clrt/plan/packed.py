@@ -1,0 +1,30 @@
+"""The weights of plans in the forms that launches read."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from clrt.ir.graph import Value
+from clrt.kernels.spec import BufferArg, Packed
+from clrt.plan.plan import Plan
+from clrt.plan.steps import DeviceStep
+
+
+def packed_weights(plans: Sequence[Plan]) -> list[Packed]:
+    """The packed weights that all plans read in the same one form."""
+    forms: dict[Any, dict[str, Packed | None]] = {}
+    for plan in plans:
+        for step in plan.steps:
+            for launch in step.launches if isinstance(step, DeviceStep) else ():
+                for arg in launch.args:
+                    buffer = arg.buffer if isinstance(arg, BufferArg) else None
+                    if isinstance(buffer, Packed):
+                        forms.setdefault(buffer.value, {})[buffer.layout] = buffer
+                    elif isinstance(buffer, Value) and buffer.is_constant:
+                        forms.setdefault(plan.root(buffer), {})[""] = None
+            if not isinstance(step, DeviceStep):
+                for value in step.node.inputs:
+                    forms.setdefault(value, {})[""] = None
+    only = [next(iter(f.values())) for f in forms.values() if len(f) == 1]
+    return [p for p in only if p is not None]

@@ -1,0 +1,44 @@
+"""Language models as compiled files: the same texts, and what is refused."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from clrt.cli.convert import app
+from clrt.errors import InputError, ModelError
+from clrt.generation.compiled import is_compiled_language_model
+from tests.generation.text_folders import make_generator, random_prompts, write_texts
+
+
+def compiled(source: Path, target: Path) -> Path:
+    result = CliRunner().invoke(app, [str(source), "-o", str(target)])
+    assert result.exit_code == 0, result.output
+    assert "layers" in result.output
+    return target
+
+
+def test_texts_are_those_of_the_folder(tmp_path: Path) -> None:
+    folder = write_texts(tmp_path / "model")
+    file = compiled(folder, tmp_path / "model.clrt")
+    assert is_compiled_language_model(file)
+    prompts = random_prompts(3, 40)
+    options = {"max_new_tokens": 24}
+    with make_generator(folder) as whole, make_generator(file) as other:
+        expected = [a.tokens for a in whole.generate(prompts, **options)]
+        assert [a.tokens for a in other.generate(prompts, **options)] == expected
+
+
+def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
+    folder = write_texts(tmp_path / "model")
+    file = compiled(folder, tmp_path / "model.clrt")
+    with pytest.raises(InputError, match="has a cache of float32"):
+        make_generator(file, cache="float16")
+    result = CliRunner().invoke(app, [str(folder), "--verify"])
+    assert result.exit_code == 1 and "without --verify" in result.output
+    other = tmp_path / "other.clrt"
+    other.write_bytes(file.read_bytes()[:-64])
+    with pytest.raises(ModelError):
+        make_generator(other)

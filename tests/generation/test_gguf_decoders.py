@@ -1,0 +1,95 @@
+"""Decoders of GGUF files against llama.cpp's logits, and those of transformers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import clrt
+from clrt.container.gguf import read_gguf
+from clrt.importer.language.decoder import Decoder
+from clrt.importer.language.gguf import read_gguf_decoder
+from clrt.importer.language.graph import decoder_graph
+from clrt.importer.language.source import QuantisedRows, WeightSource
+from clrt.kernels.gguf_blocks import BLOCK_TYPES_BY_NAME
+from tests.generation.checkpoints import DATA, Array
+from tests.generation.gguf_decoders import CASES, CHANGES, PLACES, QUANTISED, UNANSWERED, case_file
+from tests.generation.oracle_decoders import COLUMNS, LENGTHS
+from tests.generation.test_decoders import LOGITS, TOLERANCE, Run
+from tests.harness import quick_device
+
+LLAMA_CPP = np.load(DATA / "llama_cpp.npz")
+# Activations of llama.cpp come from a table in float16; its Phi-3 has no window.
+GELU_TOLERANCE = 1e-2
+GELU = ("bloom", "falcon", "gemma", "gpt2", "gpt_neox", "gpt_bigcode", "mpt", "phi", "starcoder")
+# Rows of activations are rounded to 127 levels for every 16 or 32 elements. For normal ones the
+# largest of these is about 2.1 deviations, so that each element, and so each product, is off by
+# 2.1 / 127 / sqrt(12) or 0.5 % of one. Ten products in a row, whose errors add up as squares, make
+# 1.6 %, and layers of noise, whose scores spread by more than 1, double it. The largest of
+# thousands of errors is seven deviations at most.
+ROUNDED, LARGEST = 0.04, 7
+# llama.cpp rounds K-quants' activations by blocks of 256, and others as clrt does, but elsewhere.
+BESIDE_LLAMA_CPP = 1.25
+
+
+def all_logits(decoder: Decoder, source: WeightSource) -> list[Array]:
+    """Of both texts, at once."""
+    run = Run(decoder, clrt.load(decoder_graph(decoder, source), device=quick_device()))
+    found = run.step({text: range(length) for text, length in enumerate(LENGTHS)})
+    return [found[text] for text in range(len(LENGTHS))]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_logits_of_files(name: str, tmp_path: Path) -> None:
+    decoder, source = read_gguf_decoder(read_gguf(case_file(name, tmp_path)))
+    logits = all_logits(decoder, source)
+    source.check_all_read()
+    if name not in CHANGES:
+        for text, found in enumerate(logits):
+            wanted = LOGITS[f"{name}/{text}"]
+            np.testing.assert_allclose(found[:, COLUMNS], wanted, atol=TOLERANCE, rtol=0)
+    if name in UNANSWERED:
+        return
+    has_table = name.startswith(GELU) and not name.startswith("phi3")
+    places = 3 if name == "phi3" else None  # those that lie within the window
+    np.testing.assert_allclose(
+        logits[0][PLACES][:places],
+        LLAMA_CPP[name][:places],
+        atol=GELU_TOLERANCE if has_table else TOLERANCE,
+        rtol=0,
+    )
+
+
+class DequantisedWeights:
+    """A source whose matrices are float32."""
+
+    def __init__(self, source: WeightSource) -> None:
+        self.source = source
+
+    def __contains__(self, name: str) -> bool:
+        return name in self.source
+
+    def load(self, name: str, shape: tuple[int, ...]) -> Array:
+        return self.source.load(name, shape)
+
+    def matrix(self, name: str, rows: int, columns: int) -> Array | QuantisedRows:
+        found = self.source.matrix(name, rows, columns)
+        if isinstance(found, QuantisedRows):
+            return BLOCK_TYPES_BY_NAME[found.type].dequantise(found.raw)
+        return found
+
+
+@pytest.mark.parametrize("name", QUANTISED)
+def test_logits_of_quantised_files(name: str, tmp_path: Path) -> None:
+    decoder, source = read_gguf_decoder(read_gguf(case_file(name, tmp_path)))
+    logits = all_logits(decoder, source)
+    exact = all_logits(decoder, DequantisedWeights(source))
+    for found, wanted in zip(logits, exact, strict=True):
+        error, spread = found - wanted, wanted.std()
+        assert error.std() < ROUNDED * spread
+        assert np.abs(error).max() < LARGEST * ROUNDED * spread
+    theirs = (LLAMA_CPP[name] - exact[0][PLACES]).std()
+    assert (logits[0] - exact[0]).std() < BESIDE_LLAMA_CPP * theirs
+    assert (logits[0][PLACES] - LLAMA_CPP[name]).std() < BESIDE_LLAMA_CPP * 2**0.5 * theirs
