@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,8 @@ from clrt.generation.scheduler import Scheduler
 from clrt.kernels.spec import clamp
 
 FloatArray = NDArray[np.float32]
+Progress: TypeAlias = Callable[[int, int], object]
+"""Is told how many tokens are done, and of how many."""
 
 # Logits that are in memory at a time.
 _MOST_LOGITS = 16 << 20
@@ -25,7 +28,11 @@ POOLINGS = ("mean", "last")
 
 
 def log_likelihoods(
-    scheduler: Scheduler, vocabulary: int, texts: Sequence[Sequence[int]], firsts: Sequence[int]
+    scheduler: Scheduler,
+    vocabulary: int,
+    texts: Sequence[Sequence[int]],
+    firsts: Sequence[int],
+    progress: Progress | None = None,
 ) -> list[FloatArray]:
     """The log-probability of each token of texts behind those before it.
 
@@ -33,6 +40,7 @@ def log_likelihoods(
         vocabulary: How many logits there are.
         texts: Tokens of each.
         firsts: From which token on, of each text; 1 or more.
+        progress: Is told how many there are so far.
 
     Returns:
         float32 `[tokens - first]` of each.
@@ -54,14 +62,22 @@ def log_likelihoods(
     most = clamp(_MOST_LOGITS // vocabulary, _FEWEST_TOKENS, CHUNK)
     given = [(texts[k][:-1], firsts[k] - 1) for k in wanted]
     rows = read_rows(scheduler, given, "logprob", lambda k, place: sampler(wanted[k], place), most)
+    done, total = 0, sum(map(len, found))
     for number, first, values in rows:
         at = first + 1 - firsts[wanted[number]]
         found[wanted[number]][at : at + len(values)] = values
+        done += len(values)
+        if progress is not None:
+            progress(done, total)
     return found
 
 
 def perplexity(
-    scheduler: Scheduler, vocabulary: int, tokens: Sequence[int], stride: int | None
+    scheduler: Scheduler,
+    vocabulary: int,
+    tokens: Sequence[int],
+    stride: int | None,
+    progress: Progress | None = None,
 ) -> float:
     """exp of the mean negative log-likelihood of the tokens behind the first one.
 
@@ -83,7 +99,7 @@ def perplexity(
         seen = end
         if end == len(tokens):
             break
-    found = np.concatenate(log_likelihoods(scheduler, vocabulary, windows, firsts))
+    found = np.concatenate(log_likelihoods(scheduler, vocabulary, windows, firsts, progress))
     return math.exp(-float(found.mean(dtype=np.float64)))
 
 

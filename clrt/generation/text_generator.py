@@ -23,7 +23,13 @@ from clrt.generation.prompts import Prompt, several, tokens_of
 from clrt.generation.request import GenerateRequest, RequestReader
 from clrt.generation.result import GeneratedText
 from clrt.generation.scheduler import Scheduler
-from clrt.generation.scoring import FloatArray, embeddings, log_likelihoods, perplexity
+from clrt.generation.scoring import (
+    FloatArray,
+    Progress,
+    embeddings,
+    log_likelihoods,
+    perplexity,
+)
 from clrt.generation.streaming import Ending, GeneratedStream
 from clrt.runtime.devices import DeviceInfo
 
@@ -204,19 +210,22 @@ class TextGenerator:
         found = log_likelihoods(self._scheduler, self._model.vocabulary, tokens, [1] * len(tokens))
         return found if several(texts) is not None else found[0]
 
-    def perplexity(self, text: Prompt, stride: int | None = None) -> float:
+    def perplexity(
+        self, text: Prompt, stride: int | None = None, progress: Progress | None = None
+    ) -> float:
         """How much a text surprises the model: exp of the mean of its tokens' `-score`.
 
         Args:
             stride: A text longer than the context is read in windows, each so many tokens behind
                 the one before; None for half of the context.
+            progress: Is told how many tokens are done, and of how many.
 
         Raises:
             InputError: The text has fewer than two tokens, or the stride is out of range.
             OutOfMemoryError: The cache has no room.
         """
         tokens = tokens_of(self._model, text)
-        return perplexity(self._scheduler, self._model.vocabulary, tokens, stride)
+        return perplexity(self._scheduler, self._model.vocabulary, tokens, stride, progress)
 
     def embed(self, texts: Prompt | Sequence[Prompt], pooling: str = "mean") -> FloatArray:
         """Vectors of texts: the model's last hidden states.
