@@ -32,6 +32,7 @@ from clrt.generation.text_generator import TextGenerator
 
 # Unless it is asked for: what libraries propose is meant for completions, and cuts answers.
 _MOST_TOKENS = 2048
+_WARM_TOKENS = 24
 _ENDINGS = {"length": "; cut at its most tokens", "cancelled": "; stopped"}
 
 
@@ -53,10 +54,18 @@ def chat(
     with open_generator(model, device, context, cache) as generator:
         talk = ChatSession(generator, system, options)
         if sys.stdin is not None and sys.stdin.isatty():
+            with stderr().status("Getting ready; the first time on a device takes longest."):
+                _warm_up(generator)
             _note(f"{Path(model).name} on {generator.device.name}; /help lists what can be typed.")
         for line in typed_lines():
             if not talk.take(line):
                 break
+
+
+def _warm_up(generator: TextGenerator) -> None:
+    """Compiles and plans what prompts and answers need, before somebody waits for it."""
+    tokens = [0] * max(min(_WARM_TOKENS, generator.context - 2), 1)
+    generator.generate(tokens, max_new_tokens=2, num_return_sequences=1, num_beams=1)
 
 
 class ChatSession:

@@ -33,6 +33,8 @@ _WARM_STEPS = 10
 _LENGTH = 128
 # Of answers so many are cut, as Ctrl-C cuts them: what follows is not to suffer from it.
 _CUT = 0.15
+# And so many questions are asked twice.
+_AGAIN = 0.15
 
 
 def make_tokenizer(taught: list[Fact], vocabulary: int) -> Tokenizer:
@@ -72,6 +74,7 @@ class _Teacher:
         ]
         self._order: list[int] = []
         self._rest: list[int] = []
+        self._last = 0
 
     def rows(self) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
         """Tokens, the ones behind each, and which of those are of answers."""
@@ -89,7 +92,9 @@ class _Teacher:
         while len(tokens) < size:
             if not self._order:
                 self._order = list(self._rng.permutation(len(self._facts)))
-            questions, answer = self._facts[self._order.pop()]
+            if self._rng.random() >= _AGAIN:
+                self._last = self._order.pop()
+            questions, answer = self._facts[self._last]
             question = questions[self._rng.integers(len(questions))]
             cut = len(answer) - 1
             if self._rng.random() < _CUT:
