@@ -135,15 +135,16 @@ class Constraint:
         Raises:
             InputError: The rule takes too much work at this place.
         """
+        words = (self.tokens.size + 31) // 32
         if self._ended:
-            made = np.zeros((self.tokens.size + 31) // 32, np.uint32)
+            made = np.zeros(words, np.uint32)
             ids = np.array(self.tokens.eos)
             np.bitwise_or.at(made, ids // 32, np.uint32(1) << (ids % 32).astype(np.uint32))
             return made
         self._check()
         found = np.frombuffer(self._matcher.compute_bitmask(), np.uint32)
         self._check()
-        return found
+        return found[:words]  # the library has one more where the last one is full
 
     def accept(self, token: int) -> None:
         """Goes on with a token. After the end only tokens that end the text follow.

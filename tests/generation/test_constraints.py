@@ -56,6 +56,15 @@ def _drawn(rule: Constraint, seed: int, most: int = 400) -> list[int]:
     return [t for t in made if t not in rule.tokens.eos]
 
 
+@pytest.mark.parametrize("size", [447, 448, 449])
+def test_a_mask_has_a_bit_for_each_token(size: int) -> None:
+    """Where the last word is full there is none more."""
+    end = byte_level().token_to_id("</s>")
+    rule = Constraint(ConstraintTokens(byte_level(), [end], size), regex="a")
+    rule.accept(byte_level().token_to_id("a"))
+    assert end in _ids(rule.allowed()) and len(rule.allowed()) == -(-size // 32)
+
+
 @pytest.mark.parametrize("given", [SCHEMA, json.dumps(SCHEMA), Model])
 def test_a_schema(tokens: ConstraintTokens, given: object) -> None:
     for seed in range(5):
