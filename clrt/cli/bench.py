@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import importlib.util
+import json
+import math
 import os
 import statistics
 import time
@@ -16,6 +18,7 @@ import typer
 from rich.table import Table
 from rich.text import Text
 
+from clrt.cli.bench_generate import bench_generate
 from clrt.cli.console import stderr, stdout
 from clrt.cli.samples import note_sampled, sample_inputs
 from clrt.cli.shapes import DeviceOption, ModelArgument, ShapeOption, one_shape
@@ -66,12 +69,22 @@ def bench(
     shape: ShapeOption = None,
     device: DeviceOption = None,
     seconds: Annotated[float, typer.Option(min=0.1, help="Seconds to measure for.")] = 5.0,
+    generate: Annotated[
+        bool,
+        typer.Option("--generate", help="Measure a language model alone: prompts and tokens."),
+    ] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one JSON object.")] = False,
 ) -> None:
     """Measure a model beside another runtime, in turns, on the same random inputs.
 
     The peer runs on the CPU with as many threads as the machine has cores. Use the machine for
     nothing else meanwhile.
     """
+    if generate:
+        if shape is not None:
+            raise InputError("--shape is not for --generate, which has lengths of its own.")
+        bench_generate(model, device, seconds, as_json)
+        return
     path = find_model(model)
     check_onnxruntime()
     with load(path, device=device) as loaded:
@@ -87,12 +100,15 @@ def bench(
             (f"{against.value}, {counted(_threads(), 'thread')}", lambda: session.run(None, feeds)),
         ]
         measured = take_turns(runs, seconds)
+    worst, where = largest_difference(ours, theirs)
+    if as_json:
+        typer.echo(json.dumps(_as_object(measured, feeds, worst)))
+    else:
         console = stdout()
         console.print(result_table(measured, _title(feeds)))
-    worst, where = largest_difference(ours, theirs)
-    console.print(
-        Text(f"Largest difference of the outputs: {worst:.2e} of the largest, in {where}")
-    )
+        console.print(
+            Text(f"Largest difference of the outputs: {worst:.2e} of the largest, in {where}")
+        )
     if loaded.host_nodes:
         stderr().print(
             Text(f"{counted(len(loaded.host_nodes), 'node')} ran on the host.", style="yellow")
@@ -189,6 +205,20 @@ def result_table(measured: Sequence[Measured], title: str) -> Table:
         cells = (row.name, f"{row.median_ms:.2f}", f"{row.best_ms:.2f}", f"{ratio:.2f}")
         table.add_row(*map(Text, cells))
     return table
+
+
+def _as_object(
+    measured: Sequence[Measured], feeds: dict[str, Array], worst: float
+) -> dict[str, Any]:
+    """What the table says, for programs. A difference that is not finite is null."""
+    rows = [
+        {"name": m.name, "median_ms": m.median_ms, "best_ms": m.best_ms, "ratio": m.over(last)}
+        for m in measured
+        for last in measured[-1:]
+    ]
+    shapes = {name: list(feed.shape) for name, feed in feeds.items()}
+    difference = worst if math.isfinite(worst) else None
+    return {"shapes": shapes, "runtimes": rows, "largest_difference": difference}
 
 
 def _title(feeds: dict[str, Array]) -> str:

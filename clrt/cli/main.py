@@ -15,6 +15,9 @@ from clrt.cli.console import VersionOption, clear_errors
 COMMANDS = {
     "devices": "List the OpenCL devices of this machine and what clrt knows about each.",
     "transcribe": "Turn speech into text by a CTC model such as wav2vec2.",
+    "generate": "Let a language model go on with a text.",
+    "chat": "Talk to a language model in a terminal.",
+    "perplexity": "Measure how much a text surprises a language model.",
     "embed": "Turn sentences, or images, into vectors.",
     "classify": "Say what is in images.",
     "detect": "Find things in images, and draw boxes around them.",

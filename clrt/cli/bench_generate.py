@@ -1,0 +1,128 @@
+"""`clrt bench --generate`: how fast a language model reads and writes."""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import Literal
+
+import numpy as np
+import typer
+from rich.table import Table
+from rich.text import Text
+
+from clrt.cli.console import stderr, stdout
+from clrt.cli.sampling import open_generator
+from clrt.generation.result import TextTimings
+from clrt.generation.text_generator import TextGenerator
+
+_PROMPTS = 128, 512
+_CONTEXTS = 128, 1024
+_WRITTEN = 32
+
+
+@dataclass(frozen=True)
+class TextSpeed:
+    """How fast a model is at one thing; the median of several times.
+
+    Attributes:
+        what: "prefill": a prompt is read. "decode": one token follows another.
+        tokens: Of the prompt.
+        tokens_per_s: That are read, or written.
+        first_token_s: Seconds from the prompt to the first token; None of decoding.
+    """
+
+    what: Literal["prefill", "decode"]
+    tokens: int
+    tokens_per_s: float
+    first_token_s: float | None = None
+
+
+def bench_generate(model: str, device: str | None, seconds: float, as_json: bool) -> None:
+    """Measures a language model and prints the result.
+
+    Args:
+        seconds: Time for all together; everything is measured at least once.
+
+    Raises:
+        ClrtError: As `TextGenerator`.
+    """
+    with open_generator(model, device, None) as generator:
+        speeds = measure_speeds(generator, seconds)
+        name = generator.device.name
+        left = [n for n in {*_PROMPTS, *_CONTEXTS} if not _fits(generator, n)]
+    if as_json:
+        typer.echo(json.dumps({"device": name, "speeds": [asdict(s) for s in speeds]}))
+    else:
+        stdout().print(speed_table(speeds, f"One text at a time on {name}"))
+    if left:
+        lengths = " and ".join(map(str, sorted(left)))
+        text = f"A context of {generator.context} tokens has no room for {lengths}."
+        stderr().print(Text(text, style="yellow"), soft_wrap=True)
+
+
+def measure_speeds(generator: TextGenerator, seconds: float) -> list[TextSpeed]:
+    """Measures what fits in the context of a model."""
+    prompts = [n for n in _PROMPTS if _fits(generator, n)]
+    contexts = [n for n in _CONTEXTS if _fits(generator, n)]
+    each = seconds / max(len(prompts) + len(contexts), 1)
+    rng = np.random.default_rng(0)
+    made = []
+    for count in prompts:
+        # Of a prompt that was there the cache would have the beginning.
+        times = _repeat(lambda n=count: _run(generator, _tokens(generator, rng, n), 1), each)  # type: ignore[misc]
+        first = statistics.median(t.prompt_s for t in times)
+        made.append(TextSpeed("prefill", count, count / first, first))
+    for count in contexts:
+        prompt = _tokens(generator, rng, count)
+        times = _repeat(lambda p=prompt: _run(generator, p, _WRITTEN + 1), each)  # type: ignore[misc]
+        made.append(TextSpeed("decode", count, statistics.median(t.tokens_per_s for t in times)))
+    return made
+
+
+def _fits(generator: TextGenerator, tokens: int) -> bool:
+    return tokens + _WRITTEN < generator.context
+
+
+def _tokens(generator: TextGenerator, rng: np.random.Generator, count: int) -> list[int]:
+    return [int(x) for x in rng.integers(0, generator._model.vocabulary, count)]
+
+
+def _run(generator: TextGenerator, prompt: Sequence[int], count: int) -> TextTimings:
+    """The times of a text of so many tokens: none that ends it is allowed."""
+    banned = dict.fromkeys(generator._model.ends, -math.inf)
+    with generator.stream(
+        prompt, max_new_tokens=count, temperature=0, stop=(), logit_bias=banned
+    ) as pieces:
+        found = pieces.result.timings
+    assert found is not None
+    return found
+
+
+def _repeat(run: Callable[[], TextTimings], seconds: float) -> list[TextTimings]:
+    """The times of runs, behind one that compiles and plans."""
+    run()
+    found: list[TextTimings] = []
+    start = time.perf_counter()
+    while not found or time.perf_counter() - start < seconds:
+        found.append(run())
+    return found
+
+
+def speed_table(speeds: Sequence[TextSpeed], title: str) -> Table:
+    """A row for each speed."""
+    table = Table(title=Text(title), title_justify="left")
+    table.add_column("", no_wrap=True)
+    for column in ("tokens/s", "ms per token", "first token, ms"):
+        table.add_column(column, justify="right", no_wrap=True)
+    for speed in speeds:
+        label = "prefill of" if speed.what == "prefill" else "decode at"
+        first = "" if speed.first_token_s is None else f"{1e3 * speed.first_token_s:.1f}"
+        rate = speed.tokens_per_s
+        cells = (f"{label} {speed.tokens}", f"{rate:.1f}", f"{1e3 / rate:.2f}", first)
+        table.add_row(*map(Text, cells))
+    return table

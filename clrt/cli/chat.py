@@ -1,0 +1,212 @@
+"""`clrt chat`."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from rich.text import Text
+
+from clrt.cli.console import say_error, stderr
+from clrt.cli.generate import write_piece
+from clrt.cli.interrupts import ending_by_interrupt
+from clrt.cli.sampling import (
+    SEVERAL,
+    CacheOption,
+    ContextOption,
+    LanguageModelArgument,
+    SystemOption,
+    given_options,
+    open_generator,
+    speeds,
+    with_sampling,
+)
+from clrt.cli.shapes import DeviceOption
+from clrt.errors import ClrtError, InputError, counted
+from clrt.generation.chat import Chat
+from clrt.generation.result import GeneratedText
+from clrt.generation.text_generator import TextGenerator
+
+# Unless it is asked for: what libraries propose is meant for completions, and cuts answers.
+_MOST_TOKENS = 2048
+_WARM_TOKENS = 24
+_ENDINGS = {"length": "; cut at its most tokens", "cancelled": "; stopped"}
+
+
+@with_sampling(*SEVERAL)
+def chat(
+    model: LanguageModelArgument,
+    system: SystemOption = None,
+    context: ContextOption = None,
+    cache: CacheOption = "float32",
+    device: DeviceOption = None,
+    **sampling: Any,
+) -> None:
+    """Talk to a language model in a terminal.
+
+    /help lists what else can be typed. Ctrl-C stops an answer, Ctrl-D ends. Sampling options that
+    are left out are as the model proposes.
+    """
+    options = {"max_new_tokens": _MOST_TOKENS, **given_options(sampling)}
+    with open_generator(model, device, context, cache) as generator:
+        talk = ChatSession(generator, system, options)
+        if sys.stdin is not None and sys.stdin.isatty():
+            with stderr().status("Getting ready; the first time on a device takes longest."):
+                _warm_up(generator)
+            _note(f"{Path(model).name} on {generator.device.name}; /help lists what can be typed.")
+        for line in typed_lines():
+            if not talk.take(line):
+                break
+
+
+def _warm_up(generator: TextGenerator) -> None:
+    """Compiles and plans what prompts and answers need, before somebody waits for it."""
+    tokens = [0] * max(min(_WARM_TOKENS, generator.context - 2), 1)
+    generator.generate(tokens, max_new_tokens=2, num_return_sequences=1, num_beams=1)
+
+
+class ChatSession:
+    """A chat that is typed, line by line.
+
+    Args:
+        options: As `TextGenerator.chat`.
+
+    Raises:
+        InputError: The model has no chat template, or an option is wrong.
+    """
+
+    def __init__(
+        self, generator: TextGenerator, system: str | None, options: Mapping[str, Any]
+    ) -> None:
+        self._generator = generator
+        self._options = options
+        self.chat: Chat = generator.chat(system, **options)
+
+    def take(self, line: str) -> bool:
+        """Does what a line asks for. Errors are shown, and the chat goes on.
+
+        Returns:
+            False where the line ends the chat.
+        """
+        text = line.strip()
+        if not text:
+            return True
+        try:
+            if not text.startswith("/"):
+                self._answer({"role": "user", "content": text})
+            elif text.startswith("//"):
+                self._answer({"role": "user", "content": text[1:]})
+            else:
+                name, _, rest = text.partition(" ")
+                return self._command(name, rest.strip())
+        except ClrtError as error:
+            say_error(str(error))
+        return True
+
+    def _command(self, name: str, rest: str) -> bool:
+        if name in ("/quit", "/exit"):
+            return False
+        commands: dict[str, Callable[[str], None]] = {
+            "/help": self._help,
+            "/reset": self._reset,
+            "/retry": self._retry,
+            "/save": self._save,
+            "/load": self._load,
+            "/system": self._system,
+        }
+        if name not in commands:
+            raise InputError(f"There is no command {name}; /help lists them.")
+        commands[name](rest)
+        return True
+
+    def _help(self, rest: str) -> None:
+        for line in (
+            "/reset        begins anew, with the system's message alone",
+            "/retry        answers the last message again",
+            "/system TEXT  changes the system's message; without TEXT there is none",
+            "/save FILE    writes the messages as JSON",
+            "/load FILE    goes on with messages that were saved",
+            "/quit         ends, as Ctrl-D does",
+            "//…           a message that begins with /",
+            "Ctrl-C        stops an answer",
+        ):
+            _note(line)
+
+    def _reset(self, rest: str) -> None:
+        self.chat.reset()
+        _note("The chat begins anew.")
+
+    def _retry(self, rest: str) -> None:
+        messages = self.chat.messages
+        asked = [k for k, m in enumerate(messages) if m["role"] == "user"]
+        if not asked:
+            raise InputError("There is no message to answer again.")
+        last = messages[asked[-1]]
+        kept = list(messages)
+        del messages[asked[-1] :]
+        try:
+            self._answer(last)
+        except ClrtError:
+            self.chat.messages = kept
+            raise
+
+    def _save(self, rest: str) -> None:
+        self.chat.save(_file(rest, "/save"))
+        _note(f"{counted(len(self.chat.messages), 'message')} saved.")
+
+    def _load(self, rest: str) -> None:
+        self.chat.load(_file(rest, "/load"))
+        _note(f"{counted(len(self.chat.messages), 'message')} loaded.")
+
+    def _system(self, rest: str) -> None:
+        said = [m for m in self.chat.messages if m["role"] != "system"]
+        self.chat = self._generator.chat(rest or None, **self._options)
+        self.chat.messages += said
+        _note("The system's message is changed." if rest else "There is no system's message now.")
+
+    def _answer(self, message: Mapping[str, Any]) -> None:
+        """Prints an answer as it comes, and how fast it came."""
+        with self.chat.stream(message) as pieces, ending_by_interrupt(pieces):
+            try:
+                for piece in pieces:
+                    write_piece(piece)
+                found: GeneratedText = pieces.result
+            finally:
+                write_piece("\n")
+        if found.timings is not None:
+            used = found.prompt_tokens + len(found.tokens)
+            room = f"; {used} of {self._generator.context} tokens of the context"
+            _note(speeds(found.timings) + room + _ENDINGS.get(found.finish_reason, ""))
+
+
+def typed_lines() -> Iterator[str]:
+    """Lines of standard input until its end. A terminal has a prompt with a history."""
+    if sys.stdin is None:
+        return
+    if not sys.stdin.isatty():
+        yield from sys.stdin
+        return
+    with contextlib.suppress(ImportError):  # Windows has none
+        import readline  # noqa: F401  input() uses it
+    while True:
+        try:
+            yield input("> ")
+        except EOFError:
+            print()
+            return
+        except KeyboardInterrupt:
+            print()
+            _note("Ctrl-D or /quit ends.")
+
+
+def _file(rest: str, command: str) -> str:
+    if not rest:
+        raise InputError(f"{command} needs a file; write {command} FILE.")
+    return rest
+
+
+def _note(text: str) -> None:
+    stderr().print(Text(text, style="dim"), soft_wrap=True)
