@@ -11,6 +11,7 @@ from clrt.ir.op import Array
 from clrt.ops import REGISTRY
 from clrt.ops.attention.pages import PagedOp
 from clrt.ops.base import Op
+from clrt.ops.generation.sample_tokens import SampleTokens
 from clrt.ops.pointwise.cast import Cast
 from clrt.runtime.devices import DeviceInfo
 from tests.harness import all_devices, run_graph, sample_graph, tolerance
@@ -18,11 +19,11 @@ from tests.ops.samples import Sample, samples
 
 DEVICES = pytest.mark.parametrize("device", all_devices(), ids=lambda d: d.platform.split()[0])
 NARROW = [d for d in DType if d.storage not in ("plain", "half")]
-# Of ops on a cache in pages only that may be narrow: their samples have it.
+# Of ops on a cache in pages only that may be narrow, of SampleTokens the logits: samples have it.
 FLOATS = [
     c
     for c in REGISTRY.classes.values()
-    if c.storages == WIDENED_STORAGES and not issubclass(c, PagedOp)
+    if c.storages == WIDENED_STORAGES and not issubclass(c, (PagedOp, SampleTokens))
 ]
 
 
