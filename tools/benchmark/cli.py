@@ -20,6 +20,7 @@ from .convolutions import measure_convolutions, page
 from .encode import measure_encode
 from .footprint import measure_memory, measure_startup
 from .gemm import measure_gemm
+from .generation import measure_generation
 from .goals import goals_of
 from .inputs import BERT_BASE, MINILM, prepare_model, read_texts
 from .install import measure_import, measure_install, measure_left
@@ -38,7 +39,7 @@ from .turns import open_workers
 
 SECTIONS = (
     *("models", "encode", "gemm", "kernels", "convolutions", "memory", "startup", "neighbours"),
-    *("programs", "install", "nets"),
+    *("programs", "install", "nets", "generation"),
 )
 _SHAPES: dict[str, tuple[Shape, ...]] = {
     MINILM: ((1, 16), (1, 128), (8, 128), (32, 128), (4, 512)),
@@ -109,6 +110,8 @@ def _parser() -> argparse.ArgumentParser:
     add("--models", nargs="+", choices=(MINILM, BERT_BASE), default=(MINILM, BERT_BASE))
     add("--model", type=Path, help="an ONNX file or Hugging Face folder in place of --models")
     add("--nets", nargs="+", metavar="NAME", help="parts of names of the nets: resnet, vit, …")
+    add("--gguf", nargs="+", type=Path, metavar="FILE", help="language models to generate with")
+    add("--llama-bench", type=Path, help="llama.cpp's program, to measure it beside them")
     add("--work", type=Path, help="a folder to keep the nets in, which take a while to make")
     add("--shapes", nargs="+", type=_shape, help="batch x sequence of the models, as 8x128")
     add("--runtimes", nargs="+", metavar="NAME", help="parts of names: pocl, onnx, openvino, …")
@@ -142,7 +145,11 @@ def _measure(options: argparse.Namespace, report: Report, work: Path) -> None:
             options.page.write_text(page(report.convolutions, best), encoding="utf-8")
     if "nets" in sections and is_installed("diffusers"):
         report.nets = measure_nets(runtimes, options.nets, work, turns, pace.seconds)
-    if sections <= {"programs", "convolutions", "nets"}:
+    if "generation" in sections and options.gguf:
+        report.generation = measure_generation(
+            options.gguf, options.llama_bench, ours, min(turns, 3), 12 * pace.seconds
+        )
+    if sections <= {"programs", "convolutions", "nets", "generation"}:
         return  # these need no MiniLM, which the environment of the first lacks
     minilm = prepare_model(MINILM, None, work)
     if sections & {"models", "gemm", "kernels"}:

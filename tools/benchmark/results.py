@@ -75,6 +75,25 @@ class NetRow:
 
 
 @dataclass(frozen=True)
+class GenerationRow:
+    """A runtime at reading a prompt, or at writing behind one.
+
+    Attributes:
+        what: "prefill" or "decode".
+        tokens: Of the prompt.
+        to_llama_cpp: Tokens a second over llama.cpp's, median over the turns; None of itself, and
+            where it did not run.
+    """
+
+    model: str
+    what: str
+    tokens: int
+    runtime: str
+    tokens_per_s: float
+    to_llama_cpp: float | None
+
+
+@dataclass(frozen=True)
 class EncodeRow:
     """Sentences to vectors with one runtime.
 
@@ -317,6 +336,7 @@ class Report:
     limits: list[Limits] = field(default_factory=list)
     models: list[ModelRow] = field(default_factory=list)
     nets: list[NetRow] = field(default_factory=list)
+    generation: list[GenerationRow] = field(default_factory=list)
     encode: list[EncodeRow] = field(default_factory=list)
     gemm: list[GemmRow] = field(default_factory=list)
     kernels: list[KernelRow] = field(default_factory=list)

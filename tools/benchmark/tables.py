@@ -27,6 +27,8 @@ def all_tables(report: Report) -> Iterator[Table]:
         yield _models(report)
     if report.nets:
         yield _nets(report)
+    if report.generation:
+        yield _generation(report)
     if report.encode:
         yield _encode(report)
     if report.gemm:
@@ -148,6 +150,19 @@ def _nets(report: Report) -> Table:
                 _ratio(r.to_openvino),
                 f"{r.error:.0e}" if r.error is not None else "",
             )
+        table.add_section()
+    return table
+
+
+def _generation(report: Report) -> Table:
+    columns = ("tokens", "runtime", "tokens/s", "x llama.cpp")
+    table = _table("generation, one text at a time", "model", "what", *columns, left=2)
+    for (model, what, tokens), rows in groupby(
+        report.generation, key=lambda r: (r.model, r.what, r.tokens)
+    ):
+        for r in rows:
+            speeds = f"{r.tokens_per_s:.0f}", _ratio(r.to_llama_cpp)
+            _add(table, model, what, str(tokens), r.runtime, *speeds)
         table.add_section()
     return table
 
