@@ -106,7 +106,9 @@ def test_no_chat_template(tmp_path: Path) -> None:
 def test_in_a_terminal(model: Path) -> None:
     """With a prompt; Ctrl-C there does not end it."""
     here, there = os.openpty()
-    code = "from clrt.cli.main import app; app()"
+    # What runs tests in the background may have them ignore Ctrl-C.
+    heeds = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); "
+    code = heeds + "from clrt.cli.main import app; app()"
     args = ["chat", str(model), *FEW, "--device", str(quick_device().index)]
     with subprocess.Popen(
         [sys.executable, "-c", code, *args],
@@ -117,13 +119,16 @@ def test_in_a_terminal(model: Path) -> None:
         env=os.environ | {"TERM": "dumb"},
     ) as process:
         os.close(there)
-        _wait_for(here, "> ")
-        os.write(here, b"Hello\n")
-        assert "tokens/s" in _wait_for(here, "\n> ")
-        # Between the prompt and its wait for a key readline does not see a signal.
-        _wait_for(here, "/quit ends.", lambda: process.send_signal(signal.SIGINT))
-        os.write(here, b"/quit\n")
-        assert process.wait(60) == 0
+        try:
+            _wait_for(here, "> ")
+            os.write(here, b"Hello\n")
+            assert "tokens/s" in _wait_for(here, "\n> ")
+            # Between the prompt and its wait for a key readline does not see a signal.
+            _wait_for(here, "/quit ends.", lambda: process.send_signal(signal.SIGINT))
+            os.write(here, b"/quit\n")
+            assert process.wait(60) == 0
+        finally:
+            process.kill()  # else the block waits for it
     os.close(here)
 
 
