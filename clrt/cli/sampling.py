@@ -57,7 +57,10 @@ SAMPLING_OPTIONS: Mapping[str, Any] = {
     "num_return_sequences": _option(_COUNT, "Answers to the prompt."),
     "num_beams": _option(_COUNT, "Beams of a beam search."),
     "logprobs": _option(_COUNT, "With --json: so many of the likeliest tokens at each place."),
-    "include_stop": _option(bool | None, "Keep the text that ended the answer."),
+    # Without a form that says no, whose name would leave the others too little room in a help.
+    "include_stop": Annotated[
+        bool | None, typer.Option("--include-stop", help="Keep the text that ended the answer.")
+    ],
 }
 """Each field of `Sampling` as an option. What is not given is as the model proposes."""
 

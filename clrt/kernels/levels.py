@@ -19,7 +19,6 @@ _COLUMNS = 16  # of 64 bytes of levels
 _PLACES = 4  # of a column there
 _TAIL = 16  # bytes behind the places of a row's record
 _PANELS_AT_ONCE = 16
-_LEAST_HALF, _MOST_HALF = 2.0**-14, 65504.0
 
 
 @dataclass(frozen=True)
@@ -149,6 +148,6 @@ def in_half(rows: Levels) -> Array:
 
 
 def fits_half(numbers: Array) -> bool:
-    """Whether float16 keeps numbers as well as its normal ones: to 11 bits."""
-    sizes = np.abs(numbers[numbers != 0])
-    return not sizes.size or bool(sizes.min() >= _LEAST_HALF and sizes.max() <= _MOST_HALF)
+    """Whether float16 holds numbers as they are."""
+    with np.errstate(over="ignore"):
+        return bool(np.all(numbers.astype(np.float16).astype(np.float32) == numbers))

@@ -17,6 +17,8 @@ from clrt.ops import REGISTRY
 from clrt.ops.attention.fused_attention import FusedAttention
 from clrt.ops.attention.tensor_scatter import TensorScatter
 from clrt.ops.base import Op
+from clrt.ops.matmul.quantized_gather import QuantizedGather
+from clrt.ops.matmul.routed_matmul import RoutedMatMul
 from clrt.ops.movement.gather import Gather
 from clrt.ops.movement.gather_elements import GatherElements
 from clrt.ops.movement.gather_nd import GatherND, ScatterND
@@ -34,6 +36,7 @@ from clrt.plan.steps import DeviceStep
 from clrt.runtime.devices import DeviceInfo
 from tests.harness import all_devices, plan_graph, run_plan, sample_graph
 from tests.ops.samples import Sample
+from tests.ops.samples.matmul.quantized_matmul import quantised
 from tests.ops.samples.recurrent.recurrent import sample_inputs
 
 DEVICES = pytest.mark.parametrize("device", all_devices(), ids=lambda d: d.platform.split()[0])
@@ -99,6 +102,10 @@ def _followers() -> Iterator[Follower]:
     image = _floats(2, 3, 6, 7)
     regions = np.array([[0, 0, 5, 4], [1, 2, 6, 5]], np.float32)
     yield Follower(RoiAlign(), (image, regions, np.array([0, 1])), 2, (-1, 2))
+    rows = quantised(np.random.default_rng(5), "Q8_0", 45, 32)
+    yield Follower(QuantizedGather("Q8_0", 32, 45), (np.array([3, -4]), rows), 0, (-46, 45))
+    routed = (_floats(2, 6), _floats(3, 4, 6), np.array([[0], [2]]))
+    yield Follower(RoutedMatMul(1), routed, 2, (-4, 3))
     yield from _resizes()
     yield from (_recurrent(cls) for cls in (LSTM, GRU, RNN))
 

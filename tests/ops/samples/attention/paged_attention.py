@@ -20,10 +20,15 @@ _TABLE = np.array([[4, 0, 0], [2, 0, 3]], np.int32)
 _PAGES = (1, 2, 0, 2, 0, 0)
 
 
-def _slabs(rng: np.random.Generator, op: PagedOp, dtype: Any = np.float32) -> tuple[Array, ...]:
+def _slabs(
+    rng: np.random.Generator,
+    op: PagedOp,
+    dtype: Any = np.float32,
+    pages: tuple[int, ...] = _PAGES,
+) -> tuple[Array, ...]:
     width = 2 * op.kv_num_heads * op.head_elements
-    assert len(_PAGES) == SLABS
-    return tuple(rng.standard_normal((n, width)).astype(dtype) for n in _PAGES)
+    assert len(pages) == SLABS
+    return tuple(rng.standard_normal((n, width)).astype(dtype) for n in pages)
 
 
 @samples_of(RotateAndCache)
@@ -36,6 +41,8 @@ def rotate_and_cache_samples(cls: type[RotateAndCache]) -> Iterator[Sample]:
     scales = tuple(rng.uniform(0.5, 2, (2, 8)).astype(np.float32))
     none = (None, None)
     yield Sample(op, (x, _STEP, _TABLE, *none, *none, *_slabs(rng, op)))
+    whole = _slabs(rng, op, pages=(1,) * SLABS)
+    yield Sample(op, (x, _STEP, _TABLE, *none, *none, *whole))
     yield Sample(op, (x, _STEP, _TABLE, *tables, *scales, *_slabs(rng, op)))
     part = tuple(np.ascontiguousarray(t[:, :3]) for t in tables)
     turned = cls(4, 2, 8, 0, interleaved=True)
@@ -54,6 +61,10 @@ def paged_attention_samples(cls: type[PagedAttention]) -> Iterator[Sample]:
         op = cls(heads, kv_heads, size, scale=size**-0.5)
         q = rng.standard_normal((len(_STEP), heads * size)).astype(np.float32)
         yield Sample(op, (q, _STEP, _TABLE, None, None, *_slabs(rng, op)))
+    op = cls(4, 2, 8, 1)
+    q = rng.standard_normal((len(_STEP), 32)).astype(np.float32)
+    whole = _slabs(rng, op, pages=(1,) * SLABS)
+    yield Sample(op, (q, _STEP, _TABLE, None, None, *whole))
     slopes, sinks = rng.uniform(0, 0.5, (2, 4)).astype(np.float32)
     q = rng.standard_normal((len(_STEP), 32)).astype(np.float32)
     for window, softcap, optional in (

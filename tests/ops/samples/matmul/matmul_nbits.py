@@ -44,6 +44,20 @@ def matmul_n_bits_samples(cls: type[MatMulNBits]) -> Iterator[Sample]:
             fused = replace(op, steps=steps)
             yield Sample(fused, (a, weights, scales, packed, None, bias, bias, residual))
             yield Sample(fused, (a, weights, scales, None, None, None, bias, residual))
+    yield from _rounded(cls, rng)
+
+
+def _rounded(cls: type[MatMulNBits], rng: np.random.Generator) -> Iterator[Sample]:
+    """With rows of A in 8 bits."""
+    for bits, k, n, block in ((4, 64, 33, 32), (8, 70, 32, 32), (4, 130, 5, 64)):
+        op = cls(k, n, bits, block, a_bits=8)
+        weights = np.asarray(rng.integers(0, 256, (n, op.blocks, op.lines // op.blocks)), np.uint8)
+        packed = np.asarray(rng.integers(0, 256, (n, ceil_div(op.blocks * bits, 8))), np.uint8)
+        scales = rng.uniform(0.01, 0.1, (n, op.blocks)).astype(np.float32)
+        for rows in (1, 6):
+            a = rng.uniform(-1, 1, (rows, k)).astype(np.float32)
+            yield Sample(op, (a, weights, scales))
+            yield Sample(op, (a, weights, scales, packed, None, scales[:, 0]))
 
 
 @error_samples_of(MatMulNBits)
