@@ -70,6 +70,7 @@ SMALL: dict[str, dict[str, int]] = {
     "gemm_levels_cpu": {"T_VW": 4},
     "gemm_gpu": {"T_RM": 1, "T_RN": 2, "T_TK": 4},
     "layer_normalization_cpu": {"T_VW": 4, "T_ROWS": 3},
+    "layer_normalization_group": {"T_ITEMS": 4},
     "routed_matmul_cpu": {"T_VW": 4, "T_MR": 2, "T_NR": 2, "T_ROWS": 4},
     "paged_attention_cpu": {"T_VW": 4, "T_MR": 3, "T_NK": 1, "T_ROWS": 6, "T_PAGES": 2},
     "pool_planar": {"T_VW": 4},
@@ -81,6 +82,7 @@ SMALL: dict[str, dict[str, int]] = {
     "sample_draw": {"T_VW": 4, "T_CHUNK": 16, "T_LIST": 4, "T_ITEMS": 4},
     "softmax_columns": {"T_VW": 4, "T_NV": 2},
     "softmax_cpu": {"T_VW": 4, "T_ROWS": 3},
+    "softmax_group": {"T_ITEMS": 4},
     "winograd_cpu": {"T_MR": 3, "T_NV": 2, "T_VW": 4},
 }
 
