@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import prod
 from typing import Any
 
 from clrt.device import requires
@@ -11,6 +12,7 @@ from clrt.device.requires import Requires
 from clrt.ir.traced import pure
 from clrt.kernels.product import Epilogue, Product, merge
 from clrt.kernels.spec import KernelSpec, Launch, Scratch, ceil_div, launch
+from clrt.kernels.tiles import is_whole
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering
 
@@ -30,14 +32,30 @@ _LEAST = 2  # rows and columns of a work-item
 _GROUPS = 2
 _PART_K = 256
 _PARTS = (16, 12, 8, 6, 4, 3, 2)
-_SOURCE = "matmul/gemm_gpu.cl"
+# Of `few_rows_gpu`: rows, and work-items along x and y.
+FEW_ROWS = 8
+_FEW_ITEMS = (32, 8)
+
+
+@dataclass(frozen=True)
+class _Kernel:
+    """A kernel of products.
+
+    Attributes:
+        size: Rows and columns of a work-group.
+        local: Work-items of it.
+    """
+
+    spec: KernelSpec
+    size: tuple[int, int]
+    local: tuple[int, int, int]
 
 
 def emit_gpu(product: Product, ctx: Lowering) -> list[Launch]:
-    """Tiles in local memory, a block of elements per work-item; A and B are read in place.
+    """Tiles in local memory, or few rows against all of B; A and B are read in place.
 
-    The kernels of tiles that are not taken are launched without work-groups: sizes change from call
-    to call, and none may compile a kernel.
+    The kernels that are not taken are launched without work-groups: sizes change from call to call,
+    and none may compile a kernel.
 
     Raises:
         UnsupportedError: As `emit_cpu`, or the device has too little local memory.
@@ -45,18 +63,25 @@ def emit_gpu(product: Product, ctx: Lowering) -> list[Launch]:
     product.epilogue.check_vectors()
     if product.is_empty:
         return []
-    tunables = ctx.tunables(GPU)
+    tunables, units = ctx.tunables(GPU), ctx.caps.compute_units
     tiles = tiles_from(tunables["T_RM"], tunables["T_RN"])
-    depth, units = tunables["T_TK"], ctx.caps.compute_units
-    ctx.require(Requires(local_mem_bytes=4 * depth * sum(_SIDE * r + 4 for r in tiles[0])))
+    ctx.require(
+        Requires(local_mem_bytes=4 * tunables["T_TK"] * sum(_SIDE * r + 4 for r in tiles[0]))
+    )
     launches, product = merge(product, ctx)
-    taken = best_tile(product.m, product.n, product.batches, units, *tiles[0])
-    parts, most = (_parts(product, m, units, tiles[-1]) for m in (product.m, 1))
-    launches += _tiled(product, tunables, tiles, taken if parts == 1 else None)
+    kernels = _kernels(product, tiles, tunables["T_TK"])
+    few = product.m <= FEW_ROWS
+    tile = best_tile(product.m, product.n, product.batches, units, *tiles[0])
+    taken = len(tiles) if few else tile
+    # Parts leave no unit idle, in the smallest tiles at that.
+    least = kernels[-1 if few else -2]
+    parts, most = _parts(product, least, units), _parts(replace(product, m=1), kernels[-1], units)
+    launches += _launches(product, kernels, taken if parts == 1 else None)
     if most > 1:
         sums = ctx.scratch(parts * product.m * product.n)
         share = replace(_share(product, parts), y=sums, y_offset=0, epilogue=Epilogue())
-        launches += _tiled(share, tunables, tiles, None if parts == 1 else taken)
+        kernels = _kernels(share, tiles, tunables["T_TK"])
+        launches += _launches(share, kernels, None if parts == 1 else taken)
         launches.append(_joined(product, sums, parts))
     return launches
 
@@ -87,11 +112,11 @@ def best_tile(m: int, n: int, batches: int, units: int, rows: int, columns: int)
     return min(range(len(tiles)), key=time)
 
 
-def _parts(product: Product, m: int, units: int, least: tuple[int, int]) -> int:
-    """Into how many parts K goes for m rows: as many as give each unit work in the least tiles."""
+def _parts(product: Product, kernel: _Kernel, units: int) -> int:
+    """Into how many parts K goes: as many as give each unit work."""
     if product.batches > 1 or product.blocks is not None:
         return 1
-    groups = ceil_div(m, _SIDE * least[0]) * ceil_div(product.n, _SIDE * least[1])
+    groups = prod(map(ceil_div, (product.m, product.n), kernel.size))
     return parts_of(product.k, _GROUPS * units // groups)
 
 
@@ -111,28 +136,35 @@ def _share(product: Product, parts: int) -> Product:
     return replace(product, batch=(parts, 1), k=k, a=a, b=b)
 
 
-def _tiled(
-    product: Product,
-    tunables: Mapping[str, int],
-    tiles: Sequence[tuple[int, int]],
-    taken: int | None,
-) -> Iterator[Launch]:
+def _kernels(product: Product, tiles: Sequence[tuple[int, int]], depth: int) -> list[_Kernel]:
+    """One for each tile, and last the one for few rows."""
+    in_lines = product.blocks is not None or product.b.strides[-1] == 1
     defines = {
-        "T_TK": tunables["T_TK"],
         **product.epilogue.defines,
         "S_A_K_LAST": int(product.a.strides[-1] == 1),
-        "S_B_N_LAST": int(product.b.strides[-1] == 1),
+        "S_B_N_LAST": int(in_lines),
         **product.b_defines,
     }
-    for index, (rows, columns) in enumerate(tiles):
-        size = (
-            ceil_div(product.n, _SIDE * columns) * _SIDE,
-            ceil_div(product.m, _SIDE * rows) * _SIDE,
-            product.batches,
-        )
-        kernel = KernelSpec.of(_SOURCE, GPU.entry, T_RM=rows, T_RN=columns, **defines)
-        grid = size if index == taken else (0, 0, 0)
-        yield launch(kernel, grid, (_SIDE, _SIDE, 1), product.flops, **strided_args(product))
+    found = []
+    for rows, columns in tiles:
+        tile = {"T_RM": rows, "T_RN": columns, "T_TK": depth}
+        spec = KernelSpec.of("matmul/gemm_gpu.cl", GPU.entry, **defines, **tile)
+        found.append(_Kernel(spec, (_SIDE * rows, _SIDE * columns), (_SIDE, _SIDE, 1)))
+    lanes, slices = _FEW_ITEMS
+    # Of few bits, columns are bytes side by side.
+    wide = 4 if product.blocks is not None and is_whole(product, 4) else 1
+    spec = KernelSpec.of("matmul/few_rows_gpu.cl", "few_rows_gpu", **defines, T_VW=wide)
+    size = (FEW_ROWS, lanes * wide if in_lines else slices)
+    return [*found, _Kernel(spec, size, (*_FEW_ITEMS, 1))]
+
+
+def _launches(product: Product, kernels: Sequence[_Kernel], taken: int | None) -> Iterator[Launch]:
+    args = strided_args(product)
+    for index, kernel in enumerate(kernels):
+        (rows, columns), (x, y, _) = kernel.size, kernel.local
+        grid = (ceil_div(product.n, columns) * x, ceil_div(product.m, rows) * y, product.batches)
+        size = grid if index == taken else (0, 0, 0)
+        yield launch(kernel.spec, size, kernel.local, product.flops, **args)
 
 
 def _joined(product: Product, sums: Scratch, parts: int) -> Launch:

@@ -37,11 +37,9 @@
 #ifdef BITS
 #define ELEMENT_B(k, n) block_element(AT(b), AT(blocks), k, n, N, block_size)
 #else
-#define ELEMENT_B(k, n) LOAD_AS(B_STORAGE, AT(b), at_b + (k) * B_K + (n) * B_N)
+#define ELEMENT_B(k, n) LOAD_AS(B_STORAGE, AT(b), at_b + (k) * b_k + (n) * B_N)
 #endif
-#define A_ROW (S_A_K_LAST ? a_row : 1)
 #define A_K (S_A_K_LAST ? 1 : a_k)
-#define B_K (S_B_N_LAST ? b_k : 1)
 #define B_N (S_B_N_LAST ? 1 : b_n)
 #define AT_OPERAND(k, at) (i0 * x##k##_s0 + i1 * x##k##_s1 + m * x##k##_sm + (at))
 #define COLUMNS(k, storage) LOAD_AS(storage, AT(x##k), AT_OPERAND(k, n))
@@ -62,7 +60,7 @@
   EACH_ELEMENT(u, SHARE(TILE_M)) {                                                       \
     const IDX_T e = item + u * ITEMS, k = (k0) + SLICE_K(e, TILE_M, S_A_K_LAST);         \
     const IDX_T mm = i_min(m0 + SLICE_AT(e, TILE_M, S_A_K_LAST), M - 1);                 \
-    const float v = AT(a)[at_a + mm * A_ROW + i_min(k, K - 1) * A_K];                    \
+    const float v = AT(a)[at_a + mm * a_row + i_min(k, K - 1) * A_K];                    \
     a_next[u] = k < K ? v : 0.0f;                                                        \
   }                                                                                      \
   EACH_ELEMENT(u, SHARE(TILE_N)) {                                                       \

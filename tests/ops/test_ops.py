@@ -119,8 +119,13 @@ def _plans(graph: Graph, device: DeviceInfo) -> list[Plan]:
     for caps in _stand_ins(device.caps):
         plan = plan_graph(graph, caps)
         if not plan.host_steps:
-            return _simulated(plan, caps) if caps.simulator else [plan]
+            return _simulated(plan, caps) if caps.simulator else [_alone(plan)]
     return []
+
+
+def _alone(plan: Plan) -> Plan:
+    """A plan for one run: without kernels for later ones, which take long to compile."""
+    return replace(plan, also=())
 
 
 def _simulated(plan: Plan, caps: DeviceCaps) -> list[Plan]:
@@ -133,7 +138,7 @@ def _simulated(plan: Plan, caps: DeviceCaps) -> list[Plan]:
     tuned = {x.kernel.entry for x in launches} & TUNED.keys()
     plans = [plan] if caps.is_cpu or not tuned else []
     plans += [plan_graph(plan.graph, caps, SMALL[entry]) for entry in tuned]
-    return [p for p in plans if _work_items(p) <= 2048]
+    return [_alone(p) for p in plans if _work_items(p) <= 2048]
 
 
 def _work_items(plan: Plan) -> int:
