@@ -26,9 +26,9 @@
 #include "common/math.clh"
 #include "common/scalar.clh"
 
-#define ROWS 8
 #define LANES 32
 #define SLICES 8
+#define ROWS SLICES
 #define RUN 4
 #define COLUMNS_OF_GROUP (S_B_N_LAST ? LANES * T_VW : SLICES)
 #define A_K (S_A_K_LAST ? 1 : a_k)
@@ -44,7 +44,7 @@ void few_rows_gpu(OUT(float, y), IN(float, a), IN(B_T, b) BLOCK_INPUTS, const ID
                   const IDX_T N, const IDX_T K, const IDX_T d1, const IDX_T a_s0, const IDX_T a_s1,
                   const IDX_T a_row, const IDX_T a_k, const IDX_T b_s0, const IDX_T b_s1,
                   const IDX_T b_k, const IDX_T b_n INPUTS) {
-  __local float parts[SLICES][LANES];
+  __local float parts[ROWS][SLICES][LANES];
   const IDX_T lane = get_local_id(0), slice = get_local_id(1);
   const IDX_T first = (IDX_T)(get_global_id(0) / LANES) * COLUMNS_OF_GROUP;
   const IDX_T m0 = (IDX_T)(get_global_id(1) / SLICES) * ROWS;
@@ -98,15 +98,17 @@ void few_rows_gpu(OUT(float, y), IN(float, a), IN(B_T, b) BLOCK_INPUTS, const ID
     }
   }
 #endif
-  UNROLLED(r, ROWS) UNROLLED(v, T_VW) {
-    const IDX_T n = own + v, m = m0 + r;
+  // Work-items have an element each: of row `slice` where lanes have columns, else of row `lane`.
+  const IDX_T r = S_B_N_LAST ? slice : lane, m = m0 + r;
+  UNROLLED(v, T_VW) {
     barrier(CLK_LOCAL_MEM_FENCE);
-    parts[slice][lane] = acc[r][v];
+    UNROLLED(row, ROWS) parts[row][slice][lane] = acc[row][v];
     barrier(CLK_LOCAL_MEM_FENCE);
-    if (n < N && m < M && (S_B_N_LAST ? slice : lane) == 0) {
+    const IDX_T n = own + v;
+    if (r < ROWS && m < M && n < N) {
       float sum = 0.0f;
       for (int k = 0; k < (S_B_N_LAST ? SLICES : LANES); ++k)
-        sum += S_B_N_LAST ? parts[k][lane] : parts[slice][k];
+        sum += S_B_N_LAST ? parts[r][k][lane] : parts[r][slice][k];
       const F v0 = sum;
       READS BODY
       AT(y)[(batch * M + m) * N + n] = RESULT;

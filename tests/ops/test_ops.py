@@ -88,6 +88,8 @@ SMALL: dict[str, dict[str, int]] = {
     "softmax_group": {"T_ITEMS": 4},
     "winograd_cpu": {"T_MR": 3, "T_NV": 2, "T_VW": 4},
 }
+# Of kernels for GPUs, which compilers for CPUs take seconds for; test_gemm_gpu.py has larger tiles.
+SHORT = {"T_RM": 2, "T_RN": 2, "T_TK": 8}
 
 
 def check(name: str, actual: Array, expected: Array, limit: float) -> None:
@@ -117,7 +119,7 @@ def _stand_ins(caps: DeviceCaps) -> list[DeviceCaps]:
 def _plans(graph: Graph, device: DeviceInfo) -> list[Plan]:
     """The plans to run on a device; none where the op's only variant does not hold there."""
     for caps in _stand_ins(device.caps):
-        plan = plan_graph(graph, caps)
+        plan = plan_graph(graph, caps, None if caps.is_cpu else SHORT)
         if not plan.host_steps:
             return _simulated(plan, caps) if caps.simulator else [_alone(plan)]
     return []
