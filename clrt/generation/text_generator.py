@@ -276,9 +276,9 @@ class TextGenerator:
             OutOfMemoryError: The cache has no room.
         """
         with self._scheduler.exclusive() as engine:
-            like = engine.read_pages(())
+            like = engine.cache.read(())
             tokens, pages = read_cache(expanded(path), self._model.fingerprint, like)
-            self._scheduler.with_room(partial(engine.restore, tokens, pages))
+            self._scheduler.with_room(partial(engine.cache.restore, tokens, pages))
         return len(tokens)
 
     def close(self) -> None:

@@ -47,7 +47,7 @@ def make_generator(folder: Path, **options: Any) -> TextGenerator:
 
 def pages_in_use(generator: TextGenerator) -> int:
     """Of its cache."""
-    return generator._scheduler.engine.pool.in_use
+    return generator._scheduler.engine.cache.pool.in_use
 
 
 def computed(generator: TextGenerator) -> int:

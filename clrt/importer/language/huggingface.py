@@ -25,6 +25,7 @@ def read_folder(folder: Path, context: int | None = None) -> tuple[Decoder, Weig
         InputError: More places are asked for than have embeddings.
     """
     decoder, family, config = read_decoder(folder, context)
-    tied = config.flag("tie_word_embeddings", False)
+    # T5's transformers say "tied" of models with a head of their own, too.
+    tied = config.flag("tie_word_embeddings", False) and decoder.encoder is None
     checkpoint = Checkpoint(folder, "AutoModelForCausalLM")
     return decoder, HuggingFaceWeights(checkpoint, family, decoder, tied=tied)

@@ -40,11 +40,11 @@ class HuggingFaceWeights:
     ) -> None:
         self._checkpoint, self._family, self._decoder = checkpoint, family, decoder
         self._hidden = {_HEAD} if tied else set()
-        (embeddings,) = _alternatives(family, _EMBEDDINGS)
-        found = [p for p in _PREFIXES if f"{p}{embeddings}.weight" in checkpoint]
+        tables = _alternatives(family, _EMBEDDINGS)
+        found = [p for p in _PREFIXES for t in tables if f"{p}{t}.weight" in checkpoint]
         if not found:
             raise ModelError(
-                f"{checkpoint.source} has no tensor '{embeddings}.weight', with or without "
+                f"{checkpoint.source} has no tensor '{tables[0]}.weight', with or without "
                 f"{', '.join(p for p in _PREFIXES if p)} before it; the checkpoint is of another "
                 "model than config.json describes, download the folder again."
             )
@@ -136,9 +136,10 @@ def _split(name: str) -> tuple[str, str]:
     """What a tensor is in every layer, and the number of the layer."""
     path = name.rpartition(".")[0]
     parts = path.split(".")
-    if parts[0] != "blk":
+    if "blk" not in parts:
         return path, ""
-    return ".".join(["blk", "{}", *parts[2:]]), parts[1]
+    at = parts.index("blk") + 1
+    return ".".join([*parts[:at], "{}", *parts[at + 1 :]]), parts[at]
 
 
 def _alternatives(family: DecoderFamily, key: str) -> tuple[str, ...]:
