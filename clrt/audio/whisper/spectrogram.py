@@ -103,7 +103,7 @@ class SpectrogramMaker:
 
 
 def _mirrored(samples: FloatArray, start: int, end: int, margin: int) -> FloatArray:
-    """Samples start to end, of which so many in front of and behind a sound are its mirror image."""
+    """Samples start to end; so many in front of a sound and behind it are its mirror image."""
     part = np.zeros(end - start, np.float32)
     inner = samples[max(start, 0) : end]
     at = max(-start, 0)
