@@ -18,7 +18,8 @@ from clrt.generation.options import Sampling
 from clrt.generation.reading import close_sequences, run_to_end
 from clrt.generation.result import GeneratedText, TextTimings, TokenLogprob
 from clrt.generation.sampler import TokenSampler
-from clrt.generation.scheduler import Scheduler
+from clrt.generation.scheduler import Scheduler, open_text
+from clrt.ir.op import Array
 
 
 @dataclass(eq=False)
@@ -46,6 +47,8 @@ class BeamSearch:
     number of tokens, are results.
 
     Attributes:
+        prompt: Tokens; with a source those that texts begin with.
+        source: What the encoder reads; None for a decoder alone.
         cancelled: Set to true it ends the search.
 
     Source: transformers' `_beam_search` with `early_stopping=False`, `length_penalty=1`.
@@ -55,6 +58,7 @@ class BeamSearch:
     model: LanguageModel
     prompt: Sequence[int]
     sampling: Sampling
+    source: Array | None = None
     cancelled: bool = False
     _beams: list[Beam] = field(default_factory=list)
     _finished: list[tuple[float, Beam]] = field(default_factory=list)
@@ -97,9 +101,10 @@ class BeamSearch:
             engine.close(sequence)
         for beam in self._beams:
             if beam.sequence is None:
-                beam.sequence = engine.open([*self.prompt, *beam.tokens])
+                beam.sequence = open_text(engine, self.prompt, beam.tokens, self.source)
                 self._open.append(beam.sequence)
-        before = engine.computed
+        # Of a source, the start of the text is no part.
+        before = engine.computed + (0 if self.source is None else len(self.prompt))
         sampler = TokenSampler(Sampling(), self.model.vocabulary)
         rows = run_to_end(self.scheduler, self._open_of_beams(), sampler, "logits")
         self._computed = self._computed or engine.computed - before
@@ -167,7 +172,7 @@ class BeamSearch:
             "".join(pieces),
             tuple(beam.tokens),
             "stop" if ended else "length",
-            len(self.prompt),
+            len(self.prompt if self.source is None else self.source),
             beam.logprobs if self.sampling.logprobs else None,
             timings,
         )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
@@ -23,6 +23,8 @@ Given: TypeAlias = "Sequence[int] | Array"
 _MOST_PLACES = 4096
 # Sources of one batch have at most this share of the longest one as padding, or so many places.
 _PADDING, _FEW = 0.25, 16
+NOWHERE = -1
+"""The row of a source that nothing is kept of."""
 
 
 @dataclass(eq=False)
@@ -65,8 +67,16 @@ class EncodedSource:
         self.pages, self.content, self.done = [], NOTHING, False
 
 
-def source_of(given: Given, encoder: Decoder | None) -> tuple[Array, int, bytes]:
-    """A source as the encoder takes it, how many places it has, and what tells it apart.
+class CheckedSource(NamedTuple):
+    """A source as the encoder takes it, how many places it has, and what tells it apart."""
+
+    given: Array
+    places: int
+    key: bytes
+
+
+def source_of(given: Given, encoder: Decoder | None) -> CheckedSource:
+    """A source, checked.
 
     Raises:
         InputError: The model has no encoder, or one that reads something else; or it has no or too
@@ -94,7 +104,8 @@ def source_of(given: Given, encoder: Decoder | None) -> tuple[Array, int, bytes]
             f"{encoder.context * encoder.stride}; shorten it, or choose a larger context."
         )
     # Different frames are never taken for the same by a digest of this length.
-    return array, places, hashlib.blake2b(array.tobytes(), digest_size=32).digest()
+    key = hashlib.blake2b(array.tobytes(), digest_size=32).digest()
+    return CheckedSource(array, places, key)
 
 
 def batches_of(sources: Sequence[EncodedSource]) -> Iterator[list[EncodedSource]]:

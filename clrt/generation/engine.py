@@ -12,6 +12,7 @@ import numpy as np
 from clrt.errors import InputError, OutOfMemoryError
 from clrt.generation.cache_pages import CachePages
 from clrt.generation.encoded_source import (
+    NOWHERE,
     EncodedSource,
     Given,
     batches_of,
@@ -66,9 +67,9 @@ class CachedSequence:
         return len(self.tokens) - self.done
 
     @property
-    def source_left(self) -> int:
-        """How many places of its source have yet to be encoded; the first step does it."""
-        return 0 if self.source is None else self.source.left
+    def all_left(self) -> int:
+        """The same, with the places of its source that the next step encodes."""
+        return self.left + (0 if self.source is None else self.source.left)
 
 
 @dataclass(frozen=True)
@@ -189,32 +190,39 @@ class Engine:
             self.cache.pool.release(source.pages)
             self._table.give_back(source.row)
 
-    def encode(self, sources: Sequence[EncodedSource], states: bool = False) -> list[Array]:
-        """Encodes sources now, those of about one length together.
-
-        Args:
-            states: Whether the states are wanted, also of sources that are encoded.
-
-        Returns:
-            float32 `[places, hidden]` of each source; nothing if they are not wanted.
+    def encode(self, sources: Sequence[EncodedSource]) -> None:
+        """Encodes those of the sources that are not yet, of about one length together.
 
         Raises:
             OutOfMemoryError: The cache cannot grow; what was encoded before stays.
             ClrtError: The run failed, and the cache is empty.
         """
-        assert self.encoder is not None
-        todo = list(dict.fromkeys(s for s in sources if states or not s.done))
-        found: dict[EncodedSource, Array] = {}
-        for batch in batches_of(todo):
+        for batch in batches_of([s for s in dict.fromkeys(sources) if not s.done]):
             for source in batch:
                 self._make_room(source, source.places)
-            feeds = self._feeds((), (), batch)
-            results = self._run(feeds, ["states"] if states else [])
-            for row, source in enumerate(batch):
+            self._run(self._feeds((), (), batch), [])
+            for source in batch:
                 self._keep(source)
-                if states:
-                    found[source] = results["states"][row, : source.places]
-        return [found[source] for source in sources] if states else []
+
+    def states(self, given: Sequence[Given]) -> list[Array]:
+        """The states that the encoder makes of sources; the cache has nothing of them.
+
+        Args:
+            given: As `read`.
+
+        Returns:
+            float32 `[places, hidden]` of each.
+
+        Raises:
+            InputError: As `read`.
+            ClrtError: The run failed, and the cache is empty.
+        """
+        sources = [EncodedSource(*source_of(one, self.encoder), NOWHERE) for one in given]
+        found: dict[EncodedSource, Array] = {}
+        for batch in batches_of(sources):
+            made = self._run(self._feeds((), (), batch), ["states"])["states"]
+            found |= {source: made[k, : source.places] for k, source in enumerate(batch)}
+        return [found[source] for source in sources]
 
     def open(
         self, tokens: Sequence[int], anew: bool = False, source: EncodedSource | None = None
@@ -380,9 +388,7 @@ def _width(matrix: TensorSpec) -> int:
 
 
 def _step(parts: Sequence[StepPart]) -> tuple[Array, Array, Array]:
-    """The inputs `step`, `cross` and `rows`; a round number of tokens, of which the last may be of no
-    sequence.
-    """
+    """`step`, `cross` and `rows`, inputs; tokens of no sequence make their number a round one."""
     total = sum(part.count for part in parts)
     rounded = total if total <= _ROUNDED else ceil_div(total, _ROUNDED) * _ROUNDED
     step = np.zeros((rounded, 3), np.int32)

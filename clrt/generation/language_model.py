@@ -14,7 +14,7 @@ from clrt.generation.chat_template import ChatTemplate, has_template
 from clrt.generation.compiled import read_compiled_language_model
 from clrt.generation.language import LanguageModel
 from clrt.generation.onnx_decoder import find_onnx, folder_of, read_onnx_decoder
-from clrt.generation.options import Sampling, eos_tokens, whole_number
+from clrt.generation.options import Sampling, eos_tokens, start_token, whole_number
 from clrt.importer.language.decoder import Decoder
 from clrt.importer.language.gguf import read_gguf_decoder
 from clrt.importer.language.graph import decoder_graph
@@ -68,6 +68,7 @@ def read_language_model(source: Path, context: int | None, cache: str) -> Langua
             decoder, weights = read_folder(source, context)
             graph = decoder_graph(decoder, weights, CACHES[cache])
     _check_places(decoder)
+    start = () if decoder.encoder is None else (_start(decoder, source),)
     tokenizer = read_tokenizer(source / "tokenizer.json")
     ends = frozenset(eos_tokens(source))
     return LanguageModel(
@@ -81,7 +82,23 @@ def read_language_model(source: Path, context: int | None, cache: str) -> Langua
         ends,
         Sampling.from_folder(source),
         partial(ChatTemplate.from_folder, source) if has_template(source) else None,
+        start,
     )
+
+
+def _start(decoder: Decoder, source: Path) -> int:
+    """The token that the decoder begins with.
+
+    Raises:
+        ModelError: The folder names none that there is.
+    """
+    token = start_token(source)
+    if token >= decoder.vocabulary:
+        raise ModelError(
+            f"'{source}' begins texts with token {token}; the model has embeddings of 0 to "
+            f"{decoder.vocabulary - 1}."
+        )
+    return token
 
 
 def fingerprint_of(decoder: Decoder, graph: Graph, cache: str) -> str:

@@ -11,7 +11,6 @@ from typing import Any, TypedDict
 from clrt.errors import InputError
 from clrt.generation.answer import Answer
 from clrt.generation.constraints import Constraint, ConstraintTokens
-from clrt.generation.engine import check_length
 from clrt.generation.language import LanguageModel
 from clrt.generation.options import Sampling
 from clrt.generation.prompts import ChatFormat, several, tokens_of
@@ -143,17 +142,18 @@ class RequestReader:
             UnsupportedError: llguidance is not installed, or cannot use the model's tokens.
         """
         model, sampling = self._model, request.sampling
-        check_length(tokens, model.context)
+        prompt, source = model.begin(tokens)
         rule = Constraint(self._tokens(), **request.rule) if request.rule else None
         return [
             Answer.of(
-                tokens,
+                prompt,
                 sampling,
                 model.vocabulary,
                 model.ends,
                 model.tokenizer,
                 None if rule is None else rule.copy(),
                 number,
+                source,
             )
             for number in range(sampling.num_return_sequences)
         ]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TypeAlias
 
 import numpy as np
@@ -24,6 +25,8 @@ Progress: TypeAlias = Callable[[int, int], object]
 # Logits that are in memory at a time.
 _MOST_LOGITS = 16 << 20
 _FEWEST_TOKENS = 16
+# Texts that an encoder reads at once.
+_TEXTS_AT_ONCE = 32
 POOLINGS = ("mean", "last")
 
 
@@ -126,8 +129,7 @@ def embeddings(
 
     Numerics: means are sums of float64.
     """
-    if pooling not in POOLINGS:
-        raise InputError(f"pooling is {pooling!r}; it is one of {', '.join(POOLINGS)}.")
+    _check_pooling(pooling)
     sums = np.zeros((len(texts), size), np.float64)
     given = [(tokens, len(tokens) - 1 if pooling == "last" else 0) for tokens in texts]
     sampler = TokenSampler(Sampling(), vocabulary, seed=0)
@@ -136,3 +138,30 @@ def embeddings(
     if pooling == "mean":
         sums /= np.array([[len(tokens)] for tokens in texts]).reshape(-1, 1)
     return sums.astype(np.float32)
+
+
+def source_embeddings(
+    scheduler: Scheduler, texts: Sequence[Sequence[int]], pooling: str
+) -> FloatArray:
+    """The same of a model with an encoder: of what that makes of texts.
+
+    Raises:
+        InputError: A text is too long, or the pooling is unknown.
+        OutOfMemoryError: The device has no room.
+    """
+    _check_pooling(pooling)
+    found: list[FloatArray] = []
+    # Answers take their turns between the runs.
+    for first in range(0, len(texts), _TEXTS_AT_ONCE):
+        batch = texts[first : first + _TEXTS_AT_ONCE]
+        with scheduler.exclusive() as engine:
+            states = scheduler.with_room(partial(engine.states, batch))
+        for rows in states:
+            mean = rows.mean(axis=0, dtype=np.float64)
+            found.append(rows[-1] if pooling == "last" else mean.astype(np.float32))
+    return np.stack(found)
+
+
+def _check_pooling(pooling: str) -> None:
+    if pooling not in POOLINGS:
+        raise InputError(f"pooling is {pooling!r}; it is one of {', '.join(POOLINGS)}.")

@@ -29,6 +29,7 @@ from clrt.generation.scoring import (
     embeddings,
     log_likelihoods,
     perplexity,
+    source_embeddings,
 )
 from clrt.generation.streaming import Ending, GeneratedStream
 from clrt.runtime.devices import DeviceInfo
@@ -55,7 +56,8 @@ class TextGenerator:
             onnxruntime-genai's builder and optimum write them, or the folder of one.
         device: As in `clrt.load`.
         context: The most tokens of a text with its prompt; by default what the model was made for.
-            More than that is allowed, but for models with a table of places.
+            More than that is allowed, but for models with a table of places. With an encoder, the
+            most of each.
         cache: How the cache holds keys and values: "float32", or "float16" for half the memory.
         sequences: How many texts run at a time; more wait.
         cache_dir, memory_limit: As in `clrt.load`.
@@ -87,6 +89,7 @@ class TextGenerator:
         engine = Engine(
             self._model.graph,
             self._model.context,
+            encoder=self._model.decoder.encoder,
             sequences=sequences,
             device=device,
             cache_dir=cache_dir,
@@ -207,7 +210,9 @@ class TextGenerator:
         Raises:
             InputError: A text is longer than the context.
             OutOfMemoryError: The cache has no room.
+            UnsupportedError: The model has an encoder.
         """
+        self._model.check_decoder("`score`")
         tokens = self._requests.prompts(texts, GenerateRequest(self._model.sampling))
         found = log_likelihoods(self._scheduler, self._model.vocabulary, tokens, [1] * len(tokens))
         return found if several(texts) is not None else found[0]
@@ -225,12 +230,14 @@ class TextGenerator:
         Raises:
             InputError: The text has fewer than two tokens, or the stride is out of range.
             OutOfMemoryError: The cache has no room.
+            UnsupportedError: The model has an encoder.
         """
+        self._model.check_decoder("`perplexity`")
         tokens = tokens_of(self._model, text)
         return perplexity(self._scheduler, self._model.vocabulary, tokens, stride, progress)
 
     def embed(self, texts: Prompt | Sequence[Prompt], pooling: str = "mean") -> FloatArray:
-        """Vectors of texts: the model's last hidden states.
+        """Vectors of texts: the model's last hidden states, those of its encoder if it has one.
 
         Args:
             texts: As the prompts of `generate`.
@@ -245,6 +252,9 @@ class TextGenerator:
         """
         tokens = self._requests.prompts(texts, GenerateRequest(self._model.sampling))
         size, vocabulary = self._model.decoder.hidden, self._model.vocabulary
+        if self._model.decoder.encoder is not None:
+            found = source_embeddings(self._scheduler, tokens, pooling)
+            return found if several(texts) is not None else found[0]
         found = embeddings(self._scheduler, vocabulary, tokens, pooling, size)
         return found if several(texts) is not None else found[0]
 
@@ -257,7 +267,9 @@ class TextGenerator:
         Raises:
             InputError: The prompt is too short or too long, or the file cannot be written.
             OutOfMemoryError: The cache has no room.
+            UnsupportedError: The model has an encoder.
         """
+        self._model.check_decoder("`save_cache`")
         tokens = tokens_of(self._model, prompt)
         with self._scheduler.exclusive():
             pages = compute_pages(self._scheduler, tokens)
@@ -274,7 +286,9 @@ class TextGenerator:
         Raises:
             ModelError: The file is damaged, or is of another model.
             OutOfMemoryError: The cache has no room.
+            UnsupportedError: The model has an encoder.
         """
+        self._model.check_decoder("`load_cache`")
         with self._scheduler.exclusive() as engine:
             like = engine.cache.read(())
             tokens, pages = read_cache(expanded(path), self._model.fingerprint, like)
@@ -302,7 +316,8 @@ class TextGenerator:
         )
 
     def _beams(self, tokens: Sequence[int], request: GenerateRequest) -> BeamSearch:
-        return BeamSearch(self._scheduler, self._model, tokens, request.sampling)
+        prompt, source = self._model.begin(tokens)
+        return BeamSearch(self._scheduler, self._model, prompt, request.sampling, source)
 
     def _together(
         self, prompts: Sequence[Sequence[int]], request: GenerateRequest
