@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from clrt.errors import InputError
 
@@ -61,7 +61,7 @@ class SpeechOptions:
     timestamps: bool = True
     prompt: str | None = None
     condition: bool = False
-    fallback: Fallback = Fallback()
+    fallback: Fallback = field(default_factory=Fallback)
     seed: int = 0
 
 
