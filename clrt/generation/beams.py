@@ -63,7 +63,7 @@ class BeamSearch:
     _beams: list[Beam] = field(default_factory=list)
     _finished: list[tuple[float, Beam]] = field(default_factory=list)
     _open: list[CachedSequence] = field(default_factory=list)
-    _computed: int = 0
+    _computed: int | None = None
 
     def run(self) -> list[GeneratedText]:
         """The likeliest texts, as many as `num_return_sequences`.
@@ -107,7 +107,8 @@ class BeamSearch:
         before = engine.computed + (0 if self.source is None else len(self.prompt))
         sampler = TokenSampler(Sampling(), self.model.vocabulary)
         rows = run_to_end(self.scheduler, self._open_of_beams(), sampler, "logits")
-        self._computed = self._computed or engine.computed - before
+        if self._computed is None:
+            self._computed = engine.computed - before
         return rows
 
     def _open_of_beams(self) -> list[CachedSequence]:
@@ -167,7 +168,7 @@ class BeamSearch:
         text = TextStream(self.model.tokenizer)
         kept = beam.tokens[:-1] if ended and not self.sampling.include_stop else beam.tokens
         pieces = [*map(text.push, kept), text.finish()]
-        timings = TextTimings(0.0, prompt_s, self._computed, tokens_s, len(beam.tokens))
+        timings = TextTimings(0.0, prompt_s, self._computed or 0, tokens_s, len(beam.tokens))
         return GeneratedText(
             "".join(pieces),
             tuple(beam.tokens),

@@ -25,6 +25,7 @@ _EXTRA = "generation"
 _SIZES = ("vocabulary", "hidden", "layers", "heads", "kv_heads", "head_size", "intermediate")
 _TEXTS = ("name", "family", "cache", "fingerprint", "tokenizer")
 _NUMBERS = (*_SIZES, "context", "page")
+_ENCODER_SIZES = (*_SIZES, "context", "places", "features", "stride")
 
 
 def is_compiled_language_model(path: Path) -> bool:
@@ -56,6 +57,9 @@ def write_language_model(model: LanguageModel, path: Path, cache: str, producer:
     extras["places"] = decoder.places
     extras |= {"fingerprint": model.fingerprint, "tokenizer": model.tokenizer.to_str()}
     extras |= {"ends": sorted(model.ends), "sampling": _changed(model.sampling)}
+    if decoder.encoder is not None:
+        read = {n: getattr(decoder.encoder, n) for n in _ENCODER_SIZES}
+        extras |= {"start": list(model.start), "encoder": read}
     if model.template is not None:
         made = model.chat_template
         extras |= {"template": made.source, "special_tokens": made.special_tokens}
@@ -90,13 +94,17 @@ def read_compiled_language_model(path: Path, context: int | None, cache: str) ->
         tokenizer = Tokenizer.from_str(found["tokenizer"])
         sampling = Sampling(**found.get("sampling", {}))
         ends = frozenset(map(int, found.get("ends", ())))
+        start = tuple(map(int, found.get("start", ())))
     except ClrtError:
         raise
     except Exception as error:  # tokenizers raises no narrower type
         raise damaged(path, f"what it says of texts cannot be read, {error}") from error
     sizes = {n: found[n] for n in (*_SIZES, "family")}
     most = found["context"] if context is None else context
-    decoder = Decoder(**sizes, context=most)
+    encoder = _encoder(path, found, context)
+    decoder = Decoder(**sizes, context=most, encoder=encoder)
+    if encoder is not None and not (start and 0 <= min(start) <= max(start) < decoder.vocabulary):
+        raise damaged(path, f"its texts begin with tokens {list(start)}")
     template = None
     if isinstance(found.get("template"), str):
         names = _texts_of(found.get("special_tokens"))
@@ -112,14 +120,39 @@ def read_compiled_language_model(path: Path, context: int | None, cache: str) ->
         ends,
         sampling,
         template,
+        start,
     )
+
+
+def _encoder(path: Path, found: Mapping[str, Any], context: int | None) -> Decoder | None:
+    """The encoder that a file tells of; None where it has none.
+
+    Raises:
+        ModelError: The file is damaged.
+    """
+    told = found.get("encoder")
+    if told is None:
+        return None
+    sizes: dict[str, Any] = {}
+    if isinstance(told, Mapping):
+        sizes = {n: told.get(n) for n in _ENCODER_SIZES}
+    may_be_0 = ("places", "features", "vocabulary")
+    whole = all(
+        isinstance(n, int) and not isinstance(n, bool) and n >= int(name not in may_be_0)
+        for name, n in sizes.items()
+    )
+    if not sizes or not whole:
+        raise damaged(path, "what it says of the encoder is not what the format has there")
+    if context is not None and not sizes["places"]:
+        sizes["context"] = context
+    return Decoder(found["family"], **sizes)
 
 
 def step_shapes(model: Model, tokens: int, rows: int) -> dict[str, tuple[int, ...]]:
     """Shapes of a step's inputs, with one slab of one page."""
     sizes = {"tokens": tokens, "rows": rows, "pages0": 1, "sequences": 1, "pages": 1}
     sizes |= dict.fromkeys((f"pages{s}" for s in range(1, SLABS)), 0)
-    sizes |= {"history": 1, "biases": 1}
+    sizes |= {"history": 1, "biases": 1, "batch": 1, "places": 1}
     shapes = {}
     for spec in model.inputs:
         assert spec.shape is not None

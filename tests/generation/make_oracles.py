@@ -44,11 +44,17 @@ _UNUSED = ("transformers_version", "use_cache", "initializer_range", "architectu
 _TOKENS = ("pad_token_id", "bos_token_id", "eos_token_id")
 
 
-def describe(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """A case: its config.json, and the tensors that transformers writes for it."""
+def describe(
+    settings: dict[str, Any], folder: Path, auto: Any = transformers.AutoModelForCausalLM
+) -> dict[str, Any]:
+    """A case: its config.json, and the tensors that transformers writes for it.
+
+    Args:
+        auto: Makes a model of a configuration.
+    """
     values = {**settings, **dict.fromkeys(_TOKENS)}
     config = transformers.AutoConfig.for_model(values.pop("model_type"), **values)
-    model = transformers.AutoModelForCausalLM.from_config(config)
+    model = auto.from_config(config)
     model.save_pretrained(folder)
     saved = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     with safe_open(folder / "model.safetensors", "np") as file:
