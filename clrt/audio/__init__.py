@@ -7,6 +7,7 @@ inputs = features("speech.wav", device_outputs=True)
 from clrt.audio.chunks import Chunks
 from clrt.audio.features import Features
 from clrt.audio.resample import resample
+from clrt.audio.speech_options import Fallback
 from clrt.audio.streams import read_audio
 from clrt.audio.transcriber import CtcVocabulary, Transcriber
 from clrt.audio.voice_activity import Segment, SpeechThresholds, VoiceActivity
@@ -14,6 +15,7 @@ from clrt.audio.voice_activity import Segment, SpeechThresholds, VoiceActivity
 __all__ = [
     "Chunks",
     "CtcVocabulary",
+    "Fallback",
     "Features",
     "Segment",
     "SpeechThresholds",

@@ -60,7 +60,7 @@ class SpeechOptions:
     task: str = "transcribe"
     timestamps: bool = True
     prompt: str | None = None
-    condition: bool = False
+    condition: bool = True
     fallback: Fallback = field(default_factory=Fallback)
     seed: int = 0
 

@@ -33,7 +33,7 @@ class Transcriber:
     - `task`: "transcribe", or "translate" into English.
     - `timestamps`: whether parts have times within 30 s, as they have by default.
     - `prompt`: text that seems to come before the sound: names, and how they are written.
-    - `condition`: whether each 30 s are told what was said before them; by default not.
+    - `condition`: whether each 30 s are told what was said before them, as they are by default.
     - `fallback`: when a text is drawn anew (`clrt.audio.Fallback`).
     - `seed`: of what is drawn; 0 by default.
 

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from safetensors.numpy import save_file
 from tokenizers import AddedToken, Tokenizer, decoders, models, pre_tokenizers, trainers
 
+from tests.audio.oracle_whispers import TEXT_TOKENS
 from tests.audio.sounds import RATE
 from tests.generation.checkpoints import noise
 from tests.generation.tokenizers_of_tests import TEXTS
@@ -34,6 +35,9 @@ TOKENS = {text: WORDS + k for k, text in enumerate(SPECIAL)}
 END, START = TOKENS["<|endoftext|>"], TOKENS["<|startoftranscript|>"]
 FIRST_TIME = WORDS + len(SPECIAL)
 VOCABULARY = FIRST_TIME + PLACES + 1
+DATA = Path(__file__).parent / "data"
+#: What generation_config.json of a model has that knows English alone.
+ENGLISH_ONLY = {"is_multilingual": False, "lang_to_id": None, "task_to_id": None}
 
 
 @cache
@@ -166,10 +170,17 @@ def write_whisper(folder: Path, mels: int = 80, **generation: Any) -> Path:
         "preprocessor_config": features,
     }
     for name, values in files.items():
+        values = {k: v for k, v in values.items() if v is not None}
         (folder / f"{name}.json").write_text(json.dumps(values), "utf-8")
     tokenizer().save(str(folder / "tokenizer.json"))
     save_file(tensors(mels), folder / "model.safetensors", {"format": "pt"})
     return folder
+
+
+def text_tokens() -> list[int]:
+    """A text that begins as texts do, and whose tokens are drawn."""
+    drawn = np.random.default_rng(11).integers(0, WORDS, TEXT_TOKENS).tolist()
+    return [START, TOKENS["<|en|>"], TOKENS["<|transcribe|>"], FIRST_TIME + 3, *drawn]
 
 
 def sound(seconds: float, seed: int = 0) -> NDArray[np.float32]:

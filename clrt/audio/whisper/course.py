@@ -52,9 +52,9 @@ class Course:
         self._spectrogram, self._vocabulary, self._options = spectrogram, vocabulary, options
         self._window, self._kept = window, context // 2 - 1
         self._seek = 0
-        self._guided = options.condition
         self._prompt = vocabulary.encode(options.prompt) if options.prompt else []
-        self._said: list[Sequence[int]] = [self._prompt] if self._prompt else []
+        # What the next window is told of the past.
+        self._said: list[Sequence[int]] = [self._prompt]
         self._draws = np.random.default_rng(options.seed)
 
     @property
@@ -85,7 +85,6 @@ class Course:
         """What a window says; the next one begins behind it."""
         options, first_time = self._options, self._vocabulary.first_time
         frames = min(self._window, self._spectrogram.frames - self._seek)
-        self._guided = options.condition and text.temperature < _MOST_GUIDING
         start = self._seek
         if is_silent(text, options.fallback):
             self._seek += frames
@@ -96,7 +95,10 @@ class Course:
             parts = [WindowPart(0, frames // FRAMES_PER_STEP, 0, tuple(text.tokens))]
             done = frames
         self._seek += max(done, 1)
-        self._said += [part.tokens for part in parts]
+        if options.condition and text.temperature <= _MOST_GUIDING:
+            self._said += [part.tokens for part in parts]
+        else:
+            self._said = [self._prompt]
         segments = (self._segment(part, start, text) for part in parts)
         return [segment for segment in segments if segment.text.strip()]
 
@@ -115,8 +117,6 @@ class Course:
 
     def _before(self) -> list[int]:
         """What the next window is told of the past."""
-        if not self._guided:
-            return self._prompt[-self._kept :]
         first_time = self._vocabulary.first_time
         told: list[int] = []
         for tokens in self._said:
