@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from threading import Event
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,7 @@ from clrt.audio.config import read_object
 from clrt.audio.features import Features
 from clrt.audio.speech_options import SpeechOptions
 from clrt.audio.streams import Sound
+from clrt.audio.transcript_stream import TranscriptStream
 from clrt.audio.transcripts import Transcript, TranscriptSegment
 from clrt.errors import InputError, ModelError, ShapeError, counted
 from clrt.files import expanded
@@ -155,10 +157,10 @@ class CtcSpeech:
 
     def stream(
         self, sound: Sound, sampling_rate: int | None, options: SpeechOptions
-    ) -> tuple[float, Iterator[TranscriptSegment]]:
-        """How many seconds a sound has, and its segment."""
+    ) -> TranscriptStream:
+        """The segment of a sound."""
         made = self._transcript(sound, sampling_rate)
-        return made.duration, iter(made.segments)
+        return TranscriptStream(made.duration, iter(made.segments), str, Event())
 
     def close(self) -> None:
         """Frees the device memory."""

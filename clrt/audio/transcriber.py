@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,7 +12,8 @@ from clrt.audio.ctc import CtcSpeech, CtcVocabulary
 from clrt.audio.features import Features
 from clrt.audio.speech_options import SpeechOptions
 from clrt.audio.streams import Sound, is_batch, sounds_of
-from clrt.audio.transcripts import Transcript, TranscriptSegment
+from clrt.audio.transcript_stream import TranscriptStream
+from clrt.audio.transcripts import Transcript
 from clrt.errors import InputError
 from clrt.files import expanded
 from clrt.model import Model
@@ -122,7 +122,7 @@ class Transcriber:
     def stream(
         self, audio: Sound, sampling_rate: int | None = None, **options: Any
     ) -> TranscriptStream:
-        """The parts of a sound as they come.
+        """The segments of a sound as they come.
 
         Args:
             audio: One sound, as for `Features`; of any length.
@@ -135,7 +135,7 @@ class Transcriber:
         if is_batch(audio):
             raise InputError("A stream is of one sound; give each in the list a stream of its own.")
         (sound,) = sounds_of(audio)
-        return TranscriptStream(*self._speech.stream(sound, sampling_rate, self._options(options)))
+        return self._speech.stream(sound, sampling_rate, self._options(options))
 
     def close(self) -> None:
         """Frees the device memory."""
@@ -157,35 +157,6 @@ class Transcriber:
         options = SpeechOptions(**given)
         self._speech.check(options)
         return options
-
-
-class TranscriptStream:
-    """Segments of a sound as they come: an iterator.
-
-    Attributes:
-        duration: Seconds of the sound.
-
-    Args:
-        segments: Where they come from.
-    """
-
-    def __init__(self, duration: float, segments: Iterator[TranscriptSegment]) -> None:
-        self.duration = duration
-        self._coming, self._come = segments, list[TranscriptSegment]()
-
-    def __iter__(self) -> TranscriptStream:
-        return self
-
-    def __next__(self) -> TranscriptSegment:
-        segment = next(self._coming)
-        self._come.append(segment)
-        return segment
-
-    @property
-    def result(self) -> Transcript:
-        """What has come so far."""
-        language = self._come[-1].language if self._come else ""
-        return Transcript.of(self._come, language, self.duration)
 
 
 def _is_whisper(folder: Path) -> bool:

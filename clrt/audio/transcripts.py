@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any
+
+from clrt.audio.subtitles import srt_entries, vtt_entries
 
 
 @dataclass(frozen=True)
@@ -56,3 +59,15 @@ class Transcript:
 
     def __str__(self) -> str:
         return self.text
+
+    def to_srt(self) -> str:
+        """The segments as a subtitle file of SubRip (.srt)."""
+        return "".join(srt_entries(self.segments))
+
+    def to_vtt(self) -> str:
+        """The segments as a subtitle file of WebVTT (.vtt)."""
+        return "".join(vtt_entries(self.segments))
+
+    def to_dict(self) -> dict[str, Any]:
+        """All of it in a form that JSON has."""
+        return asdict(self)

@@ -6,8 +6,8 @@ Run it in an environment with torch and transformers, which the tests need not h
     python tests/audio/make_whisper_oracles.py --check     # compare with what is committed
 
 The JSON has the segments of each case of `oracle_whispers.py`: start, end and tokens. The arrays
-are features of sounds, and the encoder's mean states and logits of a text of one of them. Weights
-are noise (`whisper_folders.py`).
+are features of sounds, and the encoder's mean states and logits of a text, of frames of noise. So
+are weights (`whisper_folders.py`).
 """
 
 from __future__ import annotations
@@ -39,6 +39,7 @@ from tests.audio.whisper_folders import (
     DATA,
     ENGLISH_ONLY,
     TOKENS,
+    frames,
     sound,
     text_tokens,
     tokenizer,
@@ -91,7 +92,12 @@ def heard(model: Any, given: Any, name: str) -> list[dict[str, Any]]:
     inputs = features(given, sound(seconds, seed))
     with torch.no_grad():
         found = model.generate(
-            **inputs, return_segments=True, do_sample=False, num_beams=1, temperature=(0.0,), **asked
+            **inputs,
+            return_segments=True,
+            do_sample=False,
+            num_beams=1,
+            temperature=(0.0,),
+            **asked,
         )
     return [
         {
@@ -114,7 +120,7 @@ def make() -> tuple[dict[str, Any], dict[str, Any]]:
                 arrays[f"features/{mels}/{k}"] = made[FEATURES]
         folder = Path(place) / "mels80"
         given, model = extractor(folder), load(folder)
-        inputs = features(given, sound(SECONDS[0]))["input_features"]
+        inputs = torch.from_numpy(frames().T.copy())[None]
         with torch.no_grad():
             states = model.get_encoder()(inputs).last_hidden_state[0]
             text = torch.tensor([text_tokens()])

@@ -17,6 +17,7 @@ PROMPT = "the model of the graph"
 CASES: dict[str, tuple[float, int, dict[str, Any]]] = {
     "short": (30.0, 3, {"condition": False}),
     "long": (71.6, 1, {"condition": False}),
+    "other": (36.0, 10, {"condition": False}),
     "conditioned": (71.6, 2, {}),
     "prompted": (71.6, 4, {"condition": False, "prompt": PROMPT}),
     "both": (71.6, 5, {"prompt": PROMPT}),

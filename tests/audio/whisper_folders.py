@@ -183,6 +183,11 @@ def text_tokens() -> list[int]:
     return [START, TOKENS["<|en|>"], TOKENS["<|transcribe|>"], FIRST_TIME + 3, *drawn]
 
 
+def frames(mels: int = 80) -> NDArray[np.float32]:
+    """Features of a window [frames, mels]: noise, as large as features are."""
+    return np.random.default_rng(13).uniform(-1, 1.5, (2 * PLACES, mels)).astype(np.float32)
+
+
 def sound(seconds: float, seed: int = 0) -> NDArray[np.float32]:
     """Tones that change about three times a second, and breaks."""
     draw = np.random.default_rng(seed)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from threading import Lock
+from threading import Event, Lock
 
 from clrt.audio.config import read_preset
 from clrt.audio.features import Features
 from clrt.audio.presets import LogMel
 from clrt.audio.speech_options import SpeechOptions
 from clrt.audio.streams import Sound, read_audio
+from clrt.audio.transcript_stream import TranscriptStream
 from clrt.audio.transcripts import Transcript, TranscriptSegment
 from clrt.audio.whisper.course import Course
 from clrt.audio.whisper.spectrogram import SpectrogramMaker
@@ -122,7 +123,7 @@ class WhisperSpeech:
             opened = [self._open(sound, sampling_rate, options) for sound in group]
             courses = [course for course, _ in opened]
             segments: list[list[TranscriptSegment]] = [[] for _ in group]
-            for number, segment in self._hear(courses, options):
+            for number, segment in self._hear(courses, options, Event()):
                 segments[number].append(segment)
             made += [
                 Transcript.of(found, course.language, seconds)
@@ -132,12 +133,12 @@ class WhisperSpeech:
 
     def stream(
         self, sound: Sound, sampling_rate: int | None, options: SpeechOptions
-    ) -> tuple[float, Iterator[TranscriptSegment]]:
-        """How many seconds a sound has, and its segments as they come; raises what `transcribe`
-        does.
-        """
+    ) -> TranscriptStream:
+        """The segments of a sound as they come; raises what `transcribe` does."""
         course, seconds = self._open(sound, sampling_rate, options)
-        return seconds, (segment for _, segment in self._hear([course], options))
+        ended = Event()
+        segments = (segment for _, segment in self._hear([course], options, ended))
+        return TranscriptStream(seconds, segments, lambda: course.language, ended)
 
     def close(self) -> None:
         """Frees the device memory."""
@@ -157,18 +158,20 @@ class WhisperSpeech:
         return course, len(samples) / self.features.sampling_rate
 
     def _hear(
-        self, courses: Sequence[Course], options: SpeechOptions
+        self, courses: Sequence[Course], options: SpeechOptions, ended: Event
     ) -> Iterator[tuple[int, TranscriptSegment]]:
         """Segments, each with the number of its sound. All sounds go on by a window at a time."""
         while going := [k for k, course in enumerate(courses) if not course.is_over]:
             with self._lock:
-                found = self._hear_windows([courses[k] for k in going], options)
+                found = self._hear_windows([courses[k] for k in going], options, ended)
+            if ended.is_set():
+                return
             for k, segments in zip(going, found, strict=True):
                 for segment in segments:
                     yield k, segment
 
     def _hear_windows(
-        self, courses: Sequence[Course], options: SpeechOptions
+        self, courses: Sequence[Course], options: SpeechOptions, ended: Event
     ) -> list[list[TranscriptSegment]]:
         """What the next window of each sound says."""
         sources = [self._engine.read(course.frames) for course in courses]
@@ -180,7 +183,7 @@ class WhisperSpeech:
                     courses[k].language = language
             windows = [c.window(s) for c, s in zip(courses, sources, strict=True)]
             rules = self.vocabulary.rules(options.timestamps)
-            texts = self._reader.read(windows, rules, options.fallback)
+            texts = self._reader.read(windows, rules, options.fallback, ended)
         finally:
             for source in sources:
                 self._engine.release(source)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from threading import Event
 
 import numpy as np
 
@@ -87,9 +88,9 @@ class WindowReader:
         return [vocabulary.detected(row) for row in logits]
 
     def read(
-        self, windows: Sequence[Window], rules: TokenRules, fallback: Fallback
+        self, windows: Sequence[Window], rules: TokenRules, fallback: Fallback, ended: Event
     ) -> list[WindowText]:
-        """The text of each window.
+        """The text of each window; a part of it if `ended` is set meanwhile.
 
         Raises:
             ClrtError: A run failed.
@@ -97,10 +98,10 @@ class WindowReader:
         found: dict[int, WindowText] = {}
         left = list(range(len(windows)))
         for temperature in fallback.temperatures:
-            texts = self._once([windows[k] for k in left], rules, temperature)
+            texts = self._once([windows[k] for k in left], rules, temperature, ended)
             found |= zip(left, texts, strict=True)
             left = [k for k in left if self._is_bad(found[k], fallback)]
-            if not left:
+            if not left or ended.is_set():
                 break
         return [found[k] for k in range(len(windows))]
 
@@ -111,10 +112,10 @@ class WindowReader:
         most, least = fallback.compression_ratio, fallback.logprob
         if least is not None and text.logprob < least:
             return True
-        return most is not None and shrinks_by(self._vocabulary.decode(text.tokens)) > most
+        return most is not None and shrinks_by(self._vocabulary.decode(text.tokens).strip()) > most
 
     def _once(
-        self, windows: Sequence[Window], rules: TokenRules, temperature: float
+        self, windows: Sequence[Window], rules: TokenRules, temperature: float, ended: Event
     ) -> list[WindowText]:
         """The text of each window at one temperature."""
         engine, end = self._engine, rules.end
@@ -124,7 +125,7 @@ class WindowReader:
         going = list(range(len(windows)))
         rows = [w.asked for w in windows]
         try:
-            while going:
+            while going and not ended.is_set():
                 logits = self._step([sequences[k] for k in going], [rows[k] for k in going])
                 first = 0
                 for k in list(going):
