@@ -95,12 +95,13 @@ class Course:
             parts = [WindowPart(0, frames // FRAMES_PER_STEP, 0, tuple(text.tokens))]
             done = frames
         self._seek += max(done, 1)
+        segments = [self._segment(part, start, text) for part in parts]
+        segments = [segment for segment in segments if segment.text.strip()]
         if options.condition and text.temperature <= _MOST_GUIDING:
-            self._said += [part.tokens for part in parts]
+            self._said += [segment.tokens for segment in segments]
         else:
             self._said = [self._prompt]
-        segments = (self._segment(part, start, text) for part in parts)
-        return [segment for segment in segments if segment.text.strip()]
+        return segments
 
     def _segment(self, part: WindowPart, start: int, text: WindowText) -> TranscriptSegment:
         origin = start / (FRAMES_PER_STEP * STEPS_PER_SECOND)
