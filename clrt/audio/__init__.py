@@ -1,4 +1,4 @@
-"""Sound to the features that models take, voice activity, and speech to text by Whisper and CTC models.
+"""Sound to the features that models take, voice activity, and speech to text.
 
 features = clrt.audio.Features.from_config("whisper-tiny")
 inputs = features("speech.wav", device_outputs=True)

@@ -7,7 +7,7 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from clrt.audio.config import read_object
+from clrt.audio.config import is_whisper
 from clrt.audio.ctc import CtcSpeech, CtcVocabulary
 from clrt.audio.features import Features
 from clrt.audio.speech_options import SpeechOptions
@@ -40,9 +40,10 @@ class Transcriber:
     Threads may share a transcriber.
 
     Args:
-        folder: A Hugging Face folder. Of Whisper with `config.json`, safetensors,
-            `tokenizer.json`, `generation_config.json` and `preprocessor_config.json`; of a CTC
-            model with the model as ONNX, `preprocessor_config.json` and `vocab.json`.
+        source: A Hugging Face folder. Of Whisper with `config.json`, safetensors,
+            `tokenizer.json`, `generation_config.json` and `preprocessor_config.json`; or what
+            clrt-convert made of it. Of a CTC model with the model as ONNX,
+            `preprocessor_config.json` and `vocab.json`.
         device: As in `clrt.load`.
         strict: As in `clrt.load`.
         cache_dir: As in `clrt.load`.
@@ -54,15 +55,15 @@ class Transcriber:
 
     def __init__(
         self,
-        folder: str | Path,
+        source: str | Path,
         *,
         device: str | int | DeviceInfo | None = None,
         strict: bool | None = None,
         cache_dir: str | Path | None = None,
     ) -> None:
-        path = expanded(folder)
+        path = expanded(source)
         self._speech: CtcSpeech | WhisperSpeech
-        if _is_whisper(path):
+        if is_whisper(path):
             from clrt.audio.whisper.speech import WhisperSpeech
 
             self._speech = WhisperSpeech(path, device=device, strict=strict, cache_dir=cache_dir)
@@ -157,8 +158,3 @@ class Transcriber:
         options = SpeechOptions(**given)
         self._speech.check(options)
         return options
-
-
-def _is_whisper(folder: Path) -> bool:
-    file = folder / "config.json"
-    return file.is_file() and read_object(file).get("model_type") == "whisper"

@@ -12,8 +12,8 @@ import pytest
 
 from clrt.audio import Fallback, Features, Transcriber, Transcript
 from clrt.audio.presets import LogMel
-from clrt.audio.whisper.speech import WhisperSpeech
 from clrt.audio.whisper.spectrogram import SpectrogramMaker
+from clrt.audio.whisper.speech import WhisperSpeech
 from clrt.errors import InputError, ModelError
 from clrt.generation.engine import Engine, StepPart
 from clrt.generation.options import Sampling

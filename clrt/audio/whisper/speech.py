@@ -6,25 +6,20 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from threading import Event, Lock
 
-from clrt.audio.config import read_preset
 from clrt.audio.features import Features
-from clrt.audio.presets import LogMel
 from clrt.audio.speech_options import SpeechOptions
 from clrt.audio.streams import Sound, read_audio
 from clrt.audio.transcript_stream import TranscriptStream
 from clrt.audio.transcripts import Transcript, TranscriptSegment
 from clrt.audio.whisper.course import Course
+from clrt.audio.whisper.model import read_whisper_model
 from clrt.audio.whisper.spectrogram import SpectrogramMaker
-from clrt.audio.whisper.vocabulary import WhisperVocabulary
 from clrt.audio.whisper.windows import WindowReader
-from clrt.errors import InputError, ModelError
+from clrt.errors import InputError
 from clrt.generation.engine import Engine
-from clrt.importer.language.graph import decoder_graph
-from clrt.importer.language.whisper import read_whisper
 from clrt.kernels.spec import ceil_div, clamp
 from clrt.model import Model
 from clrt.ops.attention.pages import PAGE
-from clrt.ops.blaming import Blaming
 from clrt.runtime.devices import DeviceInfo, choose_device
 
 # Sounds that go on together, and what the cache then holds of what they sound like.
@@ -39,7 +34,7 @@ class WhisperSpeech:
         vocabulary: The tokens.
 
     Args:
-        folder: A Hugging Face folder.
+        source: A Hugging Face folder, or a compiled file.
         device, strict, cache_dir: As in `clrt.load`.
 
     Raises:
@@ -49,45 +44,30 @@ class WhisperSpeech:
 
     def __init__(
         self,
-        folder: Path,
+        source: Path,
         *,
         device: str | int | DeviceInfo | None = None,
         strict: bool | None = None,
         cache_dir: str | Path | None = None,
     ) -> None:
         info = choose_device(device)
-        with Blaming(f"'{folder}'"):
-            decoder, weights = read_whisper(folder)
-            encoder = decoder.encoder
-            assert encoder is not None
-            preset = read_preset(folder)
-            frames = encoder.places * encoder.stride
-            bands = preset.feature_size if isinstance(preset, LogMel) else 0
-            if not isinstance(preset, LogMel) or (preset.frames, bands) != (
-                frames,
-                encoder.features,
-            ):
-                raise ModelError(
-                    f"'{folder}' has a preprocessor_config.json of another model: config.json asks "
-                    f"for {frames} frames of {encoder.features} mel bands; download both again."
-                )
-            self.vocabulary = WhisperVocabulary.read(folder, decoder.vocabulary)
-            graph = decoder_graph(decoder, weights)
+        model = read_whisper_model(source)
+        preset, self.vocabulary = model.preset, model.vocabulary
         self.features = Features(preset, device=info.index, strict=strict, cache_dir=cache_dir)
         self._spectrograms = SpectrogramMaker(
             preset, device=info.index, strict=strict, cache_dir=cache_dir
         )
         self._engine = Engine(
-            graph,
-            decoder.context,
-            encoder=encoder,
+            model.graph,
+            model.decoder.context,
+            encoder=model.encoder,
             sequences=1,
             device=info.index,
             cache_dir=cache_dir,
         )
         self._reader = WindowReader(self._engine, self.vocabulary)
-        self._frames = frames
-        of_sound = 4 * decoder.page_elements * ceil_div(encoder.places, PAGE)
+        self._frames = model.frames
+        of_sound = 4 * model.decoder.page_elements * ceil_div(model.encoder.places, PAGE)
         self._together = clamp(_TOGETHER_BYTES // of_sound, 1, _MOST_TOGETHER)
         self._lock = Lock()
 

@@ -13,7 +13,8 @@ import numpy as np
 
 from clrt.audio.whisper.languages import LANGUAGES, OTHER_NAMES
 from clrt.audio.whisper.rules import TokenRules
-from clrt.errors import InputError, ModelError
+from clrt.container.safetensors import damaged
+from clrt.errors import InputError, ModelError, needing
 from clrt.generation.folder import read_object
 from clrt.generation.language_model import read_tokenizer
 
@@ -66,12 +67,44 @@ class WhisperVocabulary:
             ModelError: A file is missing or damaged, or a token is missing.
             UnsupportedError: The package tokenizers is not installed.
         """
-        tokenizer = read_tokenizer(folder / "tokenizer.json")
-        own = _Own(folder, tokenizer, size)
+        # Without such a file, and in old folders, config.json has these keys.
+        file = folder / "generation_config.json"
+        values = {**read_object(folder / "config.json"), **read_object(file)}
+        return cls._of(file, read_tokenizer(folder / "tokenizer.json"), values, size)
+
+    @classmethod
+    def of(
+        cls, source: Path, tokenizer: object, values: Mapping[str, Any], size: int
+    ) -> WhisperVocabulary:
+        """The vocabulary of what a compiled file has.
+
+        Args:
+            source: The file, for messages.
+            tokenizer: The text of a tokenizer.json.
+            values: Those of a generation_config.json.
+            size: Tokens that logits are for.
+
+        Raises:
+            ModelError: The file is damaged.
+            UnsupportedError: The package tokenizers is not installed.
+        """
+        with needing("Speech to text by Whisper"):
+            from tokenizers import Tokenizer
+        try:
+            made = Tokenizer.from_str(str(tokenizer))
+        except Exception as error:  # tokenizers raises no narrower type
+            raise damaged(source, f"its tokenizer cannot be read, {error}") from error
+        return cls._of(source, made, values, size)
+
+    @classmethod
+    def _of(
+        cls, source: Path, tokenizer: Tokenizer, values: Mapping[str, Any], size: int
+    ) -> WhisperVocabulary:
+        own = _Own(source, values, tokenizer, size)
         no_timestamps = own.token("no_timestamps_token_id", "<|notimestamps|>")
         codes = own.tokens("lang_to_id", [f"<|{code}|>" for code in LANGUAGES])
         tasks = own.tokens("task_to_id", [f"<|{task}|>" for task in TASKS])
-        multilingual = own.values.get("is_multilingual", size >= _LEAST_MULTILINGUAL)
+        multilingual = values.get("is_multilingual", size >= _LEAST_MULTILINGUAL)
         return cls(
             tokenizer=tokenizer,
             size=size,
@@ -85,6 +118,21 @@ class WhisperVocabulary:
             first_suppressed=own.numbers("begin_suppress_tokens"),
             most_first_time=own.count("max_initial_timestamp_index"),
         )
+
+    def values(self) -> dict[str, Any]:
+        """What a generation_config.json says of it."""
+        return {
+            "is_multilingual": bool(self.languages),
+            "decoder_start_token_id": self.start,
+            "eos_token_id": self.end,
+            "prev_sot_token_id": self.previous,
+            "no_timestamps_token_id": self.no_timestamps,
+            "lang_to_id": {f"<|{code}|>": token for code, token in self.languages.items()},
+            "task_to_id": {f"<|{task}|>": token for task, token in self.tasks.items()},
+            "suppress_tokens": [*self.suppressed],
+            "begin_suppress_tokens": [*self.first_suppressed],
+            "max_initial_timestamp_index": self.most_first_time,
+        }
 
     @property
     def first_time(self) -> int:
@@ -181,18 +229,20 @@ class _Own:
     """What generation_config.json says, checked; else what tokenizer.json has.
 
     Args:
+        file: Where the values are from, for messages.
+        values: What it says.
         size: Tokens that logits are for.
     """
 
-    def __init__(self, folder: Path, tokenizer: Tokenizer, size: int) -> None:
-        self._file = folder / "generation_config.json"
-        # Without such a file, and in old folders, config.json has these keys.
-        self.values = {**read_object(folder / "config.json"), **read_object(self._file)}
+    def __init__(
+        self, file: Path, values: Mapping[str, Any], tokenizer: Tokenizer, size: int
+    ) -> None:
+        self._file, self._values = file, values
         self._tokenizer, self._size = tokenizer, size
 
     def found(self, key: str, text: str) -> int | None:
         """A token; None where there is none."""
-        value = self.values.get(key)
+        value = self._values.get(key)
         if isinstance(value, list) and len(value) == 1:
             value = value[0]
         if value is None:
@@ -215,7 +265,7 @@ class _Own:
 
     def tokens(self, key: str, texts: Sequence[str]) -> dict[str, int]:
         """Tokens by what stands between `<|` and `|>`."""
-        given = self.values.get(key)
+        given = self._values.get(key)
         if given is None:
             ids = {text: self._tokenizer.token_to_id(text) for text in texts}
             given = {text: token for text, token in ids.items() if token is not None}
@@ -225,7 +275,7 @@ class _Own:
 
     def numbers(self, key: str) -> list[int]:
         """A list of tokens; those that logits are not for are left out."""
-        given = self.values.get(key)
+        given = self._values.get(key)
         if given is None:
             return []
         if not isinstance(given, list) or any(type(t) is not int for t in given):
@@ -234,7 +284,7 @@ class _Own:
 
     def count(self, key: str) -> int | None:
         """A number of at least 0; None where there is none."""
-        value = self.values.get(key)
+        value = self._values.get(key)
         if value is not None and (type(value) is not int or value < 0):
             raise ModelError(f"'{self._file}' must give {key} as a number of at least 0.")
         return value
