@@ -101,7 +101,7 @@ class BeamSearch:
             engine.close(sequence)
         for beam in self._beams:
             if beam.sequence is None:
-                beam.sequence = open_text(engine, self.prompt, beam.tokens, self.source)
+                beam.sequence = open_text(engine, [*self.prompt, *beam.tokens], self.source)
                 self._open.append(beam.sequence)
         # Of a source, the start of the text is no part.
         before = engine.computed + (0 if self.source is None else len(self.prompt))

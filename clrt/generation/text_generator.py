@@ -29,7 +29,6 @@ from clrt.generation.scoring import (
     embeddings,
     log_likelihoods,
     perplexity,
-    source_embeddings,
 )
 from clrt.generation.streaming import Ending, GeneratedStream
 from clrt.runtime.devices import DeviceInfo
@@ -197,24 +196,25 @@ class TextGenerator:
         self._model.chat_template  # noqa: B018  an error comes now, and not at the first turn
         return Chat(self, system, request)
 
-    def score(self, texts: Prompt | Sequence[Prompt]) -> Any:
+    def score(
+        self, texts: Prompt | Sequence[Prompt], sources: Prompt | Sequence[Prompt] | None = None
+    ) -> Any:
         """How likely the tokens of texts are.
 
         Args:
             texts: As the prompts of `generate`.
+            sources: What an encoder reads: a prompt for all texts, or one for each.
 
         Returns:
             The log-probability of each token behind those before it, without the first one:
-            float32 `[tokens - 1]`; a list of those for several texts.
+            float32 `[tokens - 1]`, with an encoder of all `[tokens]`; a list for several texts.
 
         Raises:
-            InputError: A text is longer than the context.
+            InputError: A text is longer than the context, or sources do not fit the texts.
             OutOfMemoryError: The cache has no room.
-            UnsupportedError: The model has an encoder.
         """
-        self._model.check_decoder("`score`")
-        tokens = self._requests.prompts(texts, GenerateRequest(self._model.sampling))
-        found = log_likelihoods(self._scheduler, self._model.vocabulary, tokens, [1] * len(tokens))
+        given = self._requests.texts(texts, sources)
+        found = log_likelihoods(self._scheduler, self._model.vocabulary, given)
         return found if several(texts) is not None else found[0]
 
     def perplexity(
@@ -251,11 +251,7 @@ class TextGenerator:
             OutOfMemoryError: The cache has no room.
         """
         tokens = self._requests.prompts(texts, GenerateRequest(self._model.sampling))
-        size, vocabulary = self._model.decoder.hidden, self._model.vocabulary
-        if self._model.decoder.encoder is not None:
-            found = source_embeddings(self._scheduler, tokens, pooling)
-            return found if several(texts) is not None else found[0]
-        found = embeddings(self._scheduler, vocabulary, tokens, pooling, size)
+        found = embeddings(self._scheduler, self._model, tokens, pooling)
         return found if several(texts) is not None else found[0]
 
     def save_cache(self, path: str | Path, prompt: Prompt) -> int:
