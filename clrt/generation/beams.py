@@ -65,6 +65,18 @@ class BeamSearch:
     _open: list[CachedSequence] = field(default_factory=list)
     _computed: int | None = None
 
+    @classmethod
+    def of(
+        cls, scheduler: Scheduler, model: LanguageModel, tokens: Sequence[int], sampling: Sampling
+    ) -> BeamSearch:
+        """A search for a prompt.
+
+        Raises:
+            InputError: It is too long.
+        """
+        prompt, source = model.begin(tokens)
+        return cls(scheduler, model, prompt, sampling, source)
+
     def run(self) -> list[GeneratedText]:
         """The likeliest texts, as many as `num_return_sequences`.
 

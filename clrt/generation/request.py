@@ -10,11 +10,13 @@ from typing import Any, TypedDict
 
 from clrt.errors import InputError
 from clrt.generation.answer import Answer
+from clrt.generation.beams import BeamSearch
 from clrt.generation.constraints import Constraint, ConstraintTokens
 from clrt.generation.language import LanguageModel
 from clrt.generation.options import Sampling
 from clrt.generation.prompts import ChatFormat, several, tokens_of
 from clrt.generation.reading import GivenText
+from clrt.generation.scheduler import Scheduler
 
 _RULES = ("json_schema", "regex", "grammar")
 _OTHERS = ("sampling", "tools", "template_variables")
@@ -166,6 +168,17 @@ class RequestReader:
             )
         pairs = zip(found, read, strict=True)
         return [GivenText([*s, *tokens], len(s) - 1, source) for tokens, (s, source) in pairs]
+
+    def searches(
+        self, scheduler: Scheduler, prompts: Sequence[Sequence[int]], request: GenerateRequest
+    ) -> list[BeamSearch]:
+        """The searches by beams for prompts, not yet begun.
+
+        Raises:
+            InputError: A prompt is too long.
+        """
+        given = scheduler, self._model
+        return [BeamSearch.of(*given, tokens, request.sampling) for tokens in prompts]
 
     def answers(self, tokens: Sequence[int], request: GenerateRequest) -> list[Answer]:
         """The answers to one prompt, not yet begun.
