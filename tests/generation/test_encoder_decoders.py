@@ -17,7 +17,7 @@ from clrt.generation.engine import Engine, StepPart
 from clrt.generation.options import Sampling
 from clrt.generation.sampler import TokenSampler
 from clrt.generation.text_generator import TextGenerator
-from tests.generation.checkpoints import DATA, Array, write_folder
+from tests.generation.checkpoints import DATA, Array
 from tests.generation.oracle_sources import (
     BEAM_TOKENS,
     BEAMS,
@@ -32,10 +32,15 @@ from tests.generation.oracle_sources import (
 )
 from tests.generation.oracle_texts import VOCABULARY
 from tests.generation.test_compiled_models import compiled
-from tests.generation.text_folders import END, computed, make_generator, pages_in_use
-from tests.generation.tokenizers_of_tests import byte_level
+from tests.generation.text_folders import (
+    ENCODER_DECODERS,
+    END,
+    computed,
+    make_generator,
+    pages_in_use,
+    write_encoder_decoder,
+)
 
-CASES: dict[str, Any] = json.loads((DATA / "encoder_decoders.json").read_text(encoding="utf-8"))
 ARRAYS = np.load(DATA / "encoder_decoders.npz")
 READ = [source(length) for length in SOURCES]
 # The largest difference from logits that spread by 0.1 to 10, and from states.
@@ -44,18 +49,9 @@ TOLERANCE = 1e-4
 HALF_TOLERANCE = 2e-2
 
 
-def write_model(folder: Path, name: str = "t5", ends: list[int] | None = None) -> Path:
-    """The folder of a case, with a tokenizer."""
-    write_folder(folder, CASES[name])
-    byte_level().save(str(folder / "tokenizer.json"))
-    config = json.dumps({"eos_token_id": ends, "decoder_start_token_id": 0})
-    (folder / "generation_config.json").write_text(config, encoding="utf-8")
-    return folder
-
-
 @pytest.fixture(scope="module")
 def t5(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TextGenerator]:
-    with make_generator(write_model(tmp_path_factory.mktemp("t5"))) as made:
+    with make_generator(write_encoder_decoder(tmp_path_factory.mktemp("t5"))) as made:
         yield made
 
 
@@ -73,9 +69,9 @@ def logits(engine: Engine) -> list[Array]:
     return list(np.concatenate(found, axis=1))
 
 
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", ENCODER_DECODERS)
 def test_answers_are_those_of_transformers(name: str, tmp_path: Path) -> None:
-    with make_generator(write_model(tmp_path, name)) as generator:
+    with make_generator(write_encoder_decoder(tmp_path, name)) as generator:
         engine = generator._scheduler.engine
         for k, found in enumerate(logits(engine)):
             np.testing.assert_allclose(
@@ -88,19 +84,19 @@ def test_answers_are_those_of_transformers(name: str, tmp_path: Path) -> None:
             READ, num_beams=BEAMS, num_return_sequences=BEAMS, max_new_tokens=BEAM_TOKENS
         )
         assert pages_in_use(generator) == 0
-    expected = CASES[name]["texts"]
+    expected = ENCODER_DECODERS[name]["texts"]
     assert [list(a.tokens) for a in answers] == [texts["greedy"] for texts in expected]
     assert [a.prompt_tokens for a in answers] == list(SOURCES)
     assert [list(b.tokens) for b in beams] == [b for texts in expected for b in texts["beams"]]
 
 
 def test_a_compiled_file_answers_like_its_folder(tmp_path: Path) -> None:
-    file = compiled(write_model(tmp_path / "model", "umt5"), tmp_path / "umt5.clrt")
+    file = compiled(write_encoder_decoder(tmp_path / "model", "umt5"), tmp_path / "umt5.clrt")
     with make_generator(file) as generator:
         for k, answer in enumerate(
             generator.generate(READ, max_new_tokens=20, repetition_penalty=PENALTY)
         ):
-            assert list(answer.tokens) == CASES["umt5"]["texts"][k]["greedy"][:20]
+            assert list(answer.tokens) == ENCODER_DECODERS["umt5"]["texts"][k]["greedy"][:20]
         assert (generator.context, generator._model.decoder.encoder is None) == (512, False)
     with (
         make_generator(file, context=64) as generator,
@@ -110,7 +106,7 @@ def test_a_compiled_file_answers_like_its_folder(tmp_path: Path) -> None:
 
 
 def test_a_narrow_cache(tmp_path: Path) -> None:
-    with make_generator(write_model(tmp_path), cache="float16") as generator:
+    with make_generator(write_encoder_decoder(tmp_path), cache="float16") as generator:
         for k, found in enumerate(logits(generator._scheduler.engine)):
             expected = ARRAYS[f"t5/{k}/logits"]
             np.testing.assert_allclose(found[:, COLUMNS], expected, rtol=0, atol=HALF_TOLERANCE)
@@ -164,7 +160,7 @@ def test_texts_wait_where_there_is_no_room_for_all(
     monkeypatch.setattr(
         Engine, "_room", property(lambda e: 8 * e.cache.page_bytes - e.cache.nbytes)
     )
-    with make_generator(write_model(tmp_path)) as small:
+    with make_generator(write_encoder_decoder(tmp_path)) as small:
         found = small.generate(prompts, max_new_tokens=40)
         scores = [small.score(list(a.tokens), p) for a, p in zip(found, prompts, strict=True)]
         with pytest.raises(clrt.OutOfMemoryError):
@@ -196,7 +192,7 @@ def test_a_cache_that_is_lost_is_made_anew(
 
 
 def test_command(tmp_path: Path) -> None:
-    folder = write_model(tmp_path / "model", "mt5", [END])
+    folder = write_encoder_decoder(tmp_path / "model", "mt5", [END])
     given = ["generate", str(folder), "The quick brown fox", "--max-new-tokens", "9", "--json"]
     result = CliRunner().invoke(app, given)
     assert result.exit_code == 0, result.output
@@ -240,9 +236,9 @@ def test_wrong_calls(t5: TextGenerator, call: Any, kind: type[Exception], messag
     ],
 )
 def test_wrong_folders(tmp_path: Path, change: dict[str, Any], message: str) -> None:
-    folder = write_model(tmp_path)
+    folder = write_encoder_decoder(tmp_path)
     (folder / "generation_config.json").unlink()
-    config = {**CASES["t5"]["config"], **change}
+    config = {**ENCODER_DECODERS["t5"]["config"], **change}
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
     with pytest.raises(clrt.ModelError, match=message):
         make_generator(folder)

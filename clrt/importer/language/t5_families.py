@@ -60,7 +60,7 @@ def _encoder(config: ConfigValues, decoder: Decoder) -> Decoder:
     return replace(decoder, layers=config.integer("num_hidden_layers", most=MAX_LAYERS))
 
 
-# Raffel et al. (2019); also T5 1.1, Flan-T5 and ByT5. Files say nothing of places: 512 is what the
+# Raffel et al. (2019); also T5 1.1 and Flan-T5. Files say nothing of places: 512 is what the
 # models were trained with.
 _T5 = DecoderFamily(
     names=tensor_names.T5,
