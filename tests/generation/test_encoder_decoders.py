@@ -33,7 +33,7 @@ from tests.generation.oracle_sources import (
 from tests.generation.oracle_texts import VOCABULARY
 from tests.generation.test_compiled_models import compiled
 from tests.generation.text_folders import (
-    ENCODER_DECODERS,
+    ENCODER_TEXTS,
     END,
     computed,
     make_generator,
@@ -69,7 +69,7 @@ def logits(engine: Engine) -> list[Array]:
     return list(np.concatenate(found, axis=1))
 
 
-@pytest.mark.parametrize("name", ENCODER_DECODERS)
+@pytest.mark.parametrize("name", ENCODER_TEXTS)
 def test_answers_are_those_of_transformers(name: str, tmp_path: Path) -> None:
     with make_generator(write_encoder_decoder(tmp_path, name)) as generator:
         engine = generator._scheduler.engine
@@ -84,7 +84,7 @@ def test_answers_are_those_of_transformers(name: str, tmp_path: Path) -> None:
             READ, num_beams=BEAMS, num_return_sequences=BEAMS, max_new_tokens=BEAM_TOKENS
         )
         assert pages_in_use(generator) == 0
-    expected = ENCODER_DECODERS[name]["texts"]
+    expected = ENCODER_TEXTS[name]["texts"]
     assert [list(a.tokens) for a in answers] == [texts["greedy"] for texts in expected]
     assert [a.prompt_tokens for a in answers] == list(SOURCES)
     assert [list(b.tokens) for b in beams] == [b for texts in expected for b in texts["beams"]]
@@ -96,7 +96,7 @@ def test_a_compiled_file_answers_like_its_folder(tmp_path: Path) -> None:
         for k, answer in enumerate(
             generator.generate(READ, max_new_tokens=20, repetition_penalty=PENALTY)
         ):
-            assert list(answer.tokens) == ENCODER_DECODERS["umt5"]["texts"][k]["greedy"][:20]
+            assert list(answer.tokens) == ENCODER_TEXTS["umt5"]["texts"][k]["greedy"][:20]
         assert (generator.context, generator._model.decoder.encoder is None) == (512, False)
     with (
         make_generator(file, context=64) as generator,
@@ -238,7 +238,7 @@ def test_wrong_calls(t5: TextGenerator, call: Any, kind: type[Exception], messag
 def test_wrong_folders(tmp_path: Path, change: dict[str, Any], message: str) -> None:
     folder = write_encoder_decoder(tmp_path)
     (folder / "generation_config.json").unlink()
-    config = {**ENCODER_DECODERS["t5"]["config"], **change}
+    config = {**ENCODER_TEXTS["t5"]["config"], **change}
     (folder / "config.json").write_text(json.dumps(config), encoding="utf-8")
     with pytest.raises(clrt.ModelError, match=message):
         make_generator(folder)
