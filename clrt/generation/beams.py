@@ -65,6 +65,18 @@ class BeamSearch:
     _open: list[CachedSequence] = field(default_factory=list)
     _computed: int | None = None
 
+    @classmethod
+    def of(
+        cls, scheduler: Scheduler, model: LanguageModel, tokens: Sequence[int], sampling: Sampling
+    ) -> BeamSearch:
+        """A search for a prompt.
+
+        Raises:
+            InputError: It is too long.
+        """
+        prompt, source = model.begin(tokens)
+        return cls(scheduler, model, prompt, sampling, source)
+
     def run(self) -> list[GeneratedText]:
         """The likeliest texts, as many as `num_return_sequences`.
 
@@ -101,7 +113,7 @@ class BeamSearch:
             engine.close(sequence)
         for beam in self._beams:
             if beam.sequence is None:
-                beam.sequence = open_text(engine, self.prompt, beam.tokens, self.source)
+                beam.sequence = open_text(engine, [*self.prompt, *beam.tokens], self.source)
                 self._open.append(beam.sequence)
         # Of a source, the start of the text is no part.
         before = engine.computed + (0 if self.source is None else len(self.prompt))

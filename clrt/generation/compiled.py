@@ -22,9 +22,11 @@ from clrt.plan.packed import packed_weights
 
 _EXTRA = "generation"
 # What of a decoder is not in the graph.
-_SIZES = ("vocabulary", "hidden", "layers", "heads", "kv_heads", "head_size", "intermediate")
+_SIZES = ("vocabulary", "hidden", "layers", "heads", "kv_heads", "head_size")
 _TEXTS = ("name", "family", "cache", "fingerprint", "tokenizer")
 _NUMBERS = (*_SIZES, "context", "page")
+MOST_CONTEXT = 1 << 24
+"""The most places of a text that may be asked for."""
 _ENCODER_SIZES = (*_SIZES, "context", "places", "features", "stride")
 
 
@@ -104,9 +106,9 @@ def decoder_of(path: Path, told: object, family: str, encoder: Decoder | None = 
         isinstance(n, int) and not isinstance(n, bool) and n >= int(name not in may_be_0)
         for name, n in sizes.items()
     )
-    if not sizes or not whole:
+    if not sizes or not whole or sizes["context"] > MOST_CONTEXT:
         raise damaged(path, "what it says of sizes is not what the format has there")
-    return Decoder(family, **sizes, encoder=encoder)
+    return Decoder(family, intermediate=0, **sizes, encoder=encoder)
 
 
 def read_compiled_language_model(path: Path, context: int | None, cache: str) -> LanguageModel:
@@ -123,6 +125,7 @@ def read_compiled_language_model(path: Path, context: int | None, cache: str) ->
         raise ModelError(f"{path} is no language model; make one by clrt-convert.")
     texts, numbers = {n: found.get(n) for n in _TEXTS}, {n: found.get(n) for n in _NUMBERS}
     whole = all(isinstance(n, int) and not isinstance(n, bool) and n > 0 for n in numbers.values())
+    whole = whole and found["context"] <= MOST_CONTEXT
     if not all(isinstance(t, str) for t in texts.values()) or not whole:
         raise damaged(path, "what it says of texts is not what the format has there")
     if found["page"] != PAGE:
@@ -144,7 +147,8 @@ def read_compiled_language_model(path: Path, context: int | None, cache: str) ->
     sizes = {n: found[n] for n in (*_SIZES, "family")}
     most = found["context"] if context is None else context
     encoder = _encoder(path, found, context)
-    decoder = Decoder(**sizes, context=most, encoder=encoder)
+    # A graph is there already.
+    decoder = Decoder(**sizes, intermediate=0, context=most, encoder=encoder)
     if encoder is not None and not (start and 0 <= min(start) <= max(start) < decoder.vocabulary):
         raise damaged(path, f"its texts begin with tokens {list(start)}")
     template = None

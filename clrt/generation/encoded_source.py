@@ -98,9 +98,9 @@ def source_of(given: Given, encoder: Decoder | None) -> CheckedSource:
     if not places:
         raise InputError("The source is empty; give at least one token or frame.")
     if places > encoder.context:
-        what = "frames" if encoder.features else "tokens"
+        what = "source has {} frames" if encoder.features else "prompt has {} tokens"
         raise InputError(
-            f"The source has {len(array)} {what}, and the encoder reads at most "
+            f"The {what.format(len(array))}, and the encoder reads at most "
             f"{encoder.context * encoder.stride}; shorten it, or choose a larger context."
         )
     # Different frames are never taken for the same by a digest of this length.

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from clrt.container.gguf import find_gguf, read_gguf
 from clrt.errors import InputError, ModelError, needing
 from clrt.generation.chat_template import ChatTemplate, has_template
-from clrt.generation.compiled import read_compiled_language_model
+from clrt.generation.compiled import MOST_CONTEXT, read_compiled_language_model
 from clrt.generation.language import LanguageModel
 from clrt.generation.onnx_decoder import find_onnx, folder_of, read_onnx_decoder
 from clrt.generation.options import Sampling, eos_tokens, start_token, whole_number
@@ -34,7 +34,6 @@ CACHES = {"float32": DType.FLOAT32, "float16": DType.FLOAT16}
 """How a cache may hold its numbers."""
 # Numbers of each weight in a fingerprint: a page of a file that is read anyway.
 _SAMPLED = 64
-_MOST_CONTEXT = 1 << 24
 
 
 def read_language_model(source: Path, context: int | None, cache: str) -> LanguageModel:
@@ -55,7 +54,7 @@ def read_language_model(source: Path, context: int | None, cache: str) -> Langua
     if cache not in CACHES:
         raise InputError(f"cache is {cache!r}; it is one of {', '.join(CACHES)}.")
     if context is not None:
-        context = whole_number("context", context, _MOST_CONTEXT)
+        context = whole_number("context", context, MOST_CONTEXT)
     if is_compiled(source):
         return read_compiled_language_model(source, context, cache)
     if (file := find_onnx(source)) is None and (own := _gguf_file(source)) is not None:

@@ -10,10 +10,13 @@ from typing import Any, TypedDict
 
 from clrt.errors import InputError
 from clrt.generation.answer import Answer
+from clrt.generation.beams import BeamSearch
 from clrt.generation.constraints import Constraint, ConstraintTokens
 from clrt.generation.language import LanguageModel
 from clrt.generation.options import Sampling
 from clrt.generation.prompts import ChatFormat, several, tokens_of
+from clrt.generation.reading import GivenText
+from clrt.generation.scheduler import Scheduler
 
 _RULES = ("json_schema", "regex", "grammar")
 _OTHERS = ("sampling", "tools", "template_variables")
@@ -133,6 +136,49 @@ class RequestReader:
         """
         each = several(prompt)
         return [tokens_of(self._model, p, request.chat) for p in (each or [prompt])]
+
+    def texts(self, texts: object, sources: object) -> list[GivenText]:
+        """Texts that are read, each with what an encoder reads for it.
+
+        Args:
+            texts: As prompts.
+            sources: A prompt for all texts, or one for each; None without an encoder.
+
+        Raises:
+            InputError: There are not as many sources as the model takes, or one is too long.
+            InputError, ModelError, UnsupportedError: As `tokens_of`.
+        """
+        model, plain = self._model, GenerateRequest(self._model.sampling)
+        found = self.prompts(texts, plain)
+        if model.decoder.encoder is None:
+            if sources is not None:
+                raise InputError(f"The model '{model.name}' has no encoder; leave out sources.")
+            return [GivenText(tokens, 0) for tokens in found]
+        if sources is None:
+            raise InputError(
+                f"The model '{model.name}' has an encoder; give what it reads as sources."
+            )
+        read = [model.begin(tokens) for tokens in self.prompts(sources, plain)]
+        if several(sources) is None:
+            read *= len(found)
+        if len(read) != len(found):
+            raise InputError(
+                f"There are {len(read)} sources for {len(found)} texts; give one for all, or one "
+                "for each."
+            )
+        pairs = zip(found, read, strict=True)
+        return [GivenText([*s, *tokens], len(s) - 1, source) for tokens, (s, source) in pairs]
+
+    def searches(
+        self, scheduler: Scheduler, prompts: Sequence[Sequence[int]], request: GenerateRequest
+    ) -> list[BeamSearch]:
+        """The searches by beams for prompts, not yet begun.
+
+        Raises:
+            InputError: A prompt is too long.
+        """
+        given = scheduler, self._model
+        return [BeamSearch.of(*given, tokens, request.sampling) for tokens in prompts]
 
     def answers(self, tokens: Sequence[int], request: GenerateRequest) -> list[Answer]:
         """The answers to one prompt, not yet begun.

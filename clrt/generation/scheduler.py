@@ -239,7 +239,7 @@ class Scheduler:
                 later.append(answer)
                 continue
             try:
-                sequence = open_text(self.engine, answer.prompt, answer.tokens, answer.source)
+                sequence = open_text(self.engine, [*answer.prompt, *answer.tokens], answer.source)
             except ClrtError as error:
                 self._fail([answer], error)
                 continue
@@ -279,18 +279,22 @@ class Scheduler:
 
 
 def open_text(
-    engine: Engine, prompt: Sequence[int], tokens: Sequence[int], source: Array | None
+    engine: Engine, tokens: Sequence[int], source: Array | None, anew: bool = False
 ) -> CachedSequence:
     """A sequence for a text that has come so far.
+
+    Args:
+        source: What the encoder reads; None for a decoder alone.
+        anew: Whether all tokens are run in any case.
 
     Raises:
         InputError: It is longer than the context.
     """
     if source is None:
-        return engine.open([*prompt, *tokens])
+        return engine.open(tokens, anew)
     read = engine.read(source)
     try:
-        return engine.open([*prompt, *tokens], source=read)
+        return engine.open(tokens, anew, read)
     finally:
         engine.release(read)
 
@@ -303,9 +307,7 @@ def _sequence(answer: Answer) -> CachedSequence:
 def _computes_for(running: Answer, waiting: Answer) -> bool:
     """Whether a text is about to compute pages that another one's prompt begins with."""
     done = _sequence(running).done
-    if (
-        running.source is not None
-    ):  # a text there is what another one begins with, but for its start
+    if running.source is not waiting.source:
         return False
     if done // PAGE >= len(running.prompt) // PAGE:
         return False

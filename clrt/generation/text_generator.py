@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 from clrt.errors import InputError
 from clrt.files import expanded
 from clrt.generation.answer import Answer
-from clrt.generation.beams import BeamSearch
 from clrt.generation.cache_file import compute_pages, read_cache, write_cache
 from clrt.generation.chat import Chat
 from clrt.generation.engine import Engine
@@ -29,7 +28,6 @@ from clrt.generation.scoring import (
     embeddings,
     log_likelihoods,
     perplexity,
-    source_embeddings,
 )
 from clrt.generation.streaming import Ending, GeneratedStream
 from clrt.runtime.devices import DeviceInfo
@@ -133,11 +131,11 @@ class TextGenerator:
         request = self._requests.read(options)
         prompts = self._requests.prompts(prompt, request)
         if request.sampling.num_beams > 1:
-            found = [text for tokens in prompts for text in self._beams(tokens, request).run()]
+            searches = self._requests.searches(self._scheduler, prompts, request)
+            found = [text for search in searches for text in search.run()]
         else:
             found = self._together(prompts, request)
-        single = len(found) == 1 and several(prompt) is None
-        return found[0] if single else found
+        return _as_asked(found, prompt)
 
     def stream(self, prompt: Prompt, **options: Unpack[GenerateOptions]) -> GeneratedStream:
         """The text that follows a prompt, piece by piece as it comes.
@@ -163,13 +161,12 @@ class TextGenerator:
         request = self._requests.read(options)
         prompts = self._requests.prompts(prompt, request)
         if request.sampling.num_beams > 1:
-            found = await search_all([self._beams(tokens, request) for tokens in prompts])
+            found = await search_all(self._requests.searches(self._scheduler, prompts, request))
         else:
             answers = [a for tokens in prompts for a in self._requests.answers(tokens, request)]
             self._scheduler.add(answers)
             found = await finish_all([self._astream(answer) for answer in answers])
-        single = len(found) == 1 and several(prompt) is None
-        return found[0] if single else found
+        return _as_asked(found, prompt)
 
     def astream(self, prompt: Prompt, **options: Unpack[GenerateOptions]) -> AsyncGeneratedStream:
         """`stream` for `async for`, while the event loop goes on.
@@ -197,25 +194,26 @@ class TextGenerator:
         self._model.chat_template  # noqa: B018  an error comes now, and not at the first turn
         return Chat(self, system, request)
 
-    def score(self, texts: Prompt | Sequence[Prompt]) -> Any:
+    def score(
+        self, texts: Prompt | Sequence[Prompt], sources: Prompt | Sequence[Prompt] | None = None
+    ) -> Any:
         """How likely the tokens of texts are.
 
         Args:
             texts: As the prompts of `generate`.
+            sources: What an encoder reads: a prompt for all texts, or one for each.
 
         Returns:
             The log-probability of each token behind those before it, without the first one:
-            float32 `[tokens - 1]`; a list of those for several texts.
+            float32 `[tokens - 1]`, with an encoder of all `[tokens]`; a list for several texts.
 
         Raises:
-            InputError: A text is longer than the context.
+            InputError: A text is longer than the context, or sources do not fit the texts.
             OutOfMemoryError: The cache has no room.
-            UnsupportedError: The model has an encoder.
         """
-        self._model.check_decoder("`score`")
-        tokens = self._requests.prompts(texts, GenerateRequest(self._model.sampling))
-        found = log_likelihoods(self._scheduler, self._model.vocabulary, tokens, [1] * len(tokens))
-        return found if several(texts) is not None else found[0]
+        given = self._requests.texts(texts, sources)
+        found = log_likelihoods(self._scheduler, self._model.vocabulary, given)
+        return _as_asked(found, texts)
 
     def perplexity(
         self, text: Prompt, stride: int | None = None, progress: Progress | None = None
@@ -251,11 +249,7 @@ class TextGenerator:
             OutOfMemoryError: The cache has no room.
         """
         tokens = self._requests.prompts(texts, GenerateRequest(self._model.sampling))
-        size, vocabulary = self._model.decoder.hidden, self._model.vocabulary
-        if self._model.decoder.encoder is not None:
-            found = source_embeddings(self._scheduler, tokens, pooling)
-            return found if several(texts) is not None else found[0]
-        found = embeddings(self._scheduler, vocabulary, tokens, pooling, size)
+        found = embeddings(self._scheduler, self._model, tokens, pooling)
         return found if several(texts) is not None else found[0]
 
     def save_cache(self, path: str | Path, prompt: Prompt) -> int:
@@ -315,10 +309,6 @@ class TextGenerator:
             f"{model.context}) on {self.device}>"
         )
 
-    def _beams(self, tokens: Sequence[int], request: GenerateRequest) -> BeamSearch:
-        prompt, source = self._model.begin(tokens)
-        return BeamSearch(self._scheduler, self._model, prompt, request.sampling, source)
-
     def _together(
         self, prompts: Sequence[Sequence[int]], request: GenerateRequest
     ) -> list[GeneratedText]:
@@ -351,3 +341,8 @@ class TextGenerator:
         """What has come of an answer. The first one has waited for the model."""
         load_s, self._load_s = self._load_s, 0.0
         return answer.result(load_s)
+
+
+def _as_asked(found: Any, prompt: Prompt | Sequence[Prompt]) -> Any:
+    """What a call gives: all that was found, or the one thing for one prompt."""
+    return found[0] if len(found) == 1 and several(prompt) is None else found

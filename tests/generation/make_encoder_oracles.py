@@ -1,4 +1,4 @@
-"""Make `encoder_decoders.json` and `.npz` in `tests/generation/data/`: what encoder-decoders answer.
+"""Make `encoder_decoders.json` and `.npz` in `tests/generation/data/`: what transformers answer.
 
 Run it in an environment with torch and transformers, which the tests need not have:
 
@@ -12,7 +12,6 @@ are logits of a text for each source, and means of the encoder's states.
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 import tempfile
@@ -26,13 +25,14 @@ import transformers
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from tests.generation.checkpoints import DATA, Array, write_folder
-from tests.generation.make_oracles import describe, wrong_values
+from tests.generation.make_oracles import begin, describe, end, write_cases, wrong_values
 from tests.generation.oracle_sources import (
     BEAM_TOKENS,
     BEAMS,
     COLUMNS,
     ENCODER_DECODERS,
     GREEDY,
+    PENALTY,
     SOURCES,
     WITH_HEAD,
     source,
@@ -59,7 +59,13 @@ def answers(model: Any, length: int) -> tuple[dict[str, Any], dict[str, Array]]:
     """Texts for a source, and its logits and mean state."""
     given = torch.tensor([source(length)])
     options = dict(attention_mask=torch.ones_like(given), do_sample=False, pad_token_id=0)
-    greedy = model.generate(given, max_new_tokens=GREEDY, eos_token_id=None, **options)
+    greedy = model.generate(
+        given,
+        max_new_tokens=GREEDY,
+        repetition_penalty=PENALTY,
+        eos_token_id=None,
+        **options,
+    )
     beams = model.generate(
         given,
         num_beams=BEAMS,
@@ -99,22 +105,16 @@ def make() -> tuple[dict[str, Any], dict[str, Array]]:
 
 def main() -> int:
     """The command line; answers the exit status."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--check", action="store_true", help="compare instead of writing")
-    check = parser.parse_args().check
-    torch.set_num_threads(1)
-    transformers.utils.logging.disable_progress_bar()
+    check = begin(__doc__)
     cases, arrays = make()
     if not check:
-        lines = json.dumps(cases, indent=None, separators=(",", ":")).replace('},"', '},\n"')
-        (DATA / f"{FILE}.json").write_text(lines + "\n", encoding="utf-8")
+        write_cases(f"{FILE}.json", cases)
         np.savez_compressed(DATA / f"{FILE}.npz", allow_pickle=False, **arrays)
         return 0
     wrong = wrong_values(f"{FILE}.npz", arrays)
     if json.loads((DATA / f"{FILE}.json").read_text(encoding="utf-8")) != cases:
         wrong.append(f"{FILE}.json: other configurations, tensors or texts")
-    print("\n".join(wrong) or "The committed files are as made anew.")
-    return 1 if wrong else 0
+    return end(wrong)
 
 
 if __name__ == "__main__":

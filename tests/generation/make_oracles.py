@@ -167,19 +167,35 @@ def wrong_values(file: str, made: dict[str, Array]) -> list[str]:
     return found
 
 
-def main() -> int:
-    """The command line; answers the exit status."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+def begin(about: str | None) -> bool:
+    """Reads the command line of a script; whether it compares instead of writing."""
+    parser = argparse.ArgumentParser(description=(about or "").partition("\n")[0])
     parser.add_argument("--check", action="store_true", help="compare instead of writing")
-    check = parser.parse_args().check
     torch.set_num_threads(1)
     transformers.utils.logging.disable_progress_bar()
+    return bool(parser.parse_args().check)
+
+
+def end(wrong: list[str]) -> int:
+    """Says what differs from the committed files; the exit status."""
+    print("\n".join(wrong) or "The committed files are as made anew.")
+    return 1 if wrong else 0
+
+
+def write_cases(file: str, cases: dict[str, Any]) -> None:
+    """Writes cases as JSON, with lines that are not too long to compare."""
+    text = json.dumps(cases, indent=None, separators=(",", ":")).replace('},"', '},\n"')
+    (DATA / file).write_text(text + "\n", encoding="utf-8")
+
+
+def main() -> int:
+    """The command line; answers the exit status."""
+    check = begin(__doc__)
     cases, logits = make()
     arrays = {"decoders.npz": logits, "rotaries.npz": make_rotaries()}
     if not check:
         DATA.mkdir(exist_ok=True)
-        text = json.dumps(cases, indent=None, separators=(",", ":")).replace('},"', '},\n"')
-        (DATA / "decoders.json").write_text(text + "\n", encoding="utf-8")
+        write_cases("decoders.json", cases)
         texts = json.dumps(make_texts(), separators=(",", ":"))
         (DATA / "texts.json").write_text(texts + "\n", encoding="utf-8")
         for file, made in arrays.items():
@@ -192,8 +208,7 @@ def main() -> int:
         wrong.append("texts.json: other texts")
     for file, made in arrays.items():
         wrong += wrong_values(file, made)
-    print("\n".join(wrong) or "The committed files are as made anew.")
-    return 1 if wrong else 0
+    return end(wrong)
 
 
 if __name__ == "__main__":

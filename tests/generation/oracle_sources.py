@@ -47,8 +47,8 @@ SOURCES = (5, 31, 150)
 PLACES, GIVEN = 80, 16
 #: Those of the logits that are committed.
 COLUMNS = slice(0, None, 41)
-#: Tokens of greedy texts, and of those of three beams.
-GREEDY, BEAM_TOKENS, BEAMS = 120, 24, 3
+#: Tokens of greedy texts, which are not to repeat themselves, and of those of three beams.
+GREEDY, PENALTY, BEAM_TOKENS, BEAMS = 120, 1.5, 24, 3
 
 
 def source(length: int) -> list[int]:

@@ -14,6 +14,9 @@ from tests.generation.tokenizers_of_tests import byte_level
 from tests.harness import quick_device
 
 TEXTS: dict[str, Any] = json.loads((DATA / "texts.json").read_text(encoding="utf-8"))
+ENCODER_TEXTS: dict[str, Any] = json.loads(
+    (DATA / "encoder_decoders.json").read_text(encoding="utf-8")
+)
 END = byte_level().token_to_id("<|im_end|>")
 
 
@@ -37,6 +40,19 @@ def write_texts(
     if template is not None:
         source = (DATA / f"{template}.jinja").read_text(encoding="utf-8")
         (folder / "chat_template.jinja").write_text(source, encoding="utf-8")
+    return folder
+
+
+def write_encoder_decoder(folder: Path, name: str = "t5", ends: list[int] | None = None) -> Path:
+    """The folder of a case of `oracle_sources.py`.
+
+    Args:
+        ends: Tokens that end a text.
+    """
+    write_folder(folder, ENCODER_TEXTS[name])
+    byte_level().save(str(folder / "tokenizer.json"))
+    config = json.dumps({"eos_token_id": ends, "decoder_start_token_id": 0})
+    (folder / "generation_config.json").write_text(config, encoding="utf-8")
     return folder
 
 

@@ -27,5 +27,6 @@ def read_folder(folder: Path, context: int | None = None) -> tuple[Decoder, Weig
     decoder, family, config = read_decoder(folder, context)
     # T5's transformers say "tied" of models with a head of their own, too.
     tied = config.flag("tie_word_embeddings", False) and decoder.encoder is None
-    checkpoint = Checkpoint(folder, "AutoModelForCausalLM")
+    kind = "CausalLM" if decoder.encoder is None else "Seq2SeqLM"
+    checkpoint = Checkpoint(folder, f"AutoModelFor{kind}")
     return decoder, HuggingFaceWeights(checkpoint, family, decoder, tied=tied)

@@ -44,6 +44,11 @@ def _t5(config: ConfigValues) -> Mapping[str, Any]:
     return found
 
 
+def _mt5(config: ConfigValues) -> Mapping[str, Any]:
+    """The head gets states as they are, whatever the configuration says."""
+    return {**_t5(config), "logit_scale": 1.0}
+
+
 def _umt5(config: ConfigValues) -> Mapping[str, Any]:
     """Each layer has biases of its own."""
     found = _t5(config)
@@ -55,7 +60,7 @@ def _encoder(config: ConfigValues, decoder: Decoder) -> Decoder:
     return replace(decoder, layers=config.integer("num_hidden_layers", most=MAX_LAYERS))
 
 
-# Raffel et al. (2019); also T5 1.1, Flan-T5 and ByT5. Files say nothing of places: 512 is what the
+# Raffel et al. (2019); also T5 1.1 and Flan-T5. Files say nothing of places: 512 is what the
 # models were trained with.
 _T5 = DecoderFamily(
     names=tensor_names.T5,
@@ -83,7 +88,7 @@ _T5 = DecoderFamily(
 )
 
 # Xue et al. (2020).
-_MT5 = replace(_T5, defaults={**_T5.defaults, "vocab_size": 250112})
+_MT5 = replace(_T5, differences=_mt5, defaults={**_T5.defaults, "vocab_size": 250112})
 
 # Chung et al. (2023).
 _UMT5 = replace(_MT5, differences=_umt5)
