@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import clrt
+from clrt.cli.adapters import given_adapters
 from clrt.container.compiled import SUFFIX
 from clrt.errors import InputError
 from clrt.files import expanded
@@ -37,10 +39,16 @@ def is_language_model(source: Path) -> bool:
     return not isinstance(names, list) or any(str(name).endswith(_HEADS) for name in names)
 
 
-def convert_language_model(source: str, output: Path | None, others: dict[str, object]) -> None:
+def convert_language_model(
+    source: str,
+    output: Path | None,
+    others: dict[str, object],
+    lora: Sequence[str] | None = None,
+) -> None:
     """Writes a language model as one file, and says so.
 
     Args:
+        lora: Adapters that are merged into it, as PATH or PATH:FACTOR.
         others: Options of `clrt-convert` that a language model does not take, if given.
 
     Raises:
@@ -52,7 +60,7 @@ def convert_language_model(source: str, output: Path | None, others: dict[str, o
         raise InputError(f"A language model is converted without --{given[0]}; leave it out.")
     path = expanded(Path(source))
     target = path.with_suffix(SUFFIX) if output is None else expanded(output)
-    model = read_language_model(path, None, _CACHE)
+    model = read_language_model(path, None, _CACHE, given_adapters(lora))
     write_language_model(model, target, _CACHE, f"clrt {clrt.__version__}")
     size = format_bytes(target.stat().st_size)
     print(f"{target}: {model.decoder.family}, {model.decoder.layers} layers, {size}")

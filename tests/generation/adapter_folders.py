@@ -51,6 +51,17 @@ def write_adapter(folder: Path, name: str, case: dict[str, Any]) -> Path:
     return folder
 
 
+def small_adapter(folder: Path, module: str, up: Array, down: Array, **settings: object) -> Path:
+    """An adapter of one module."""
+    folder.mkdir(exist_ok=True)
+    config = {"peft_type": "LORA", "r": len(down), "lora_alpha": len(down), **settings}
+    (folder / "adapter_config.json").write_text(json.dumps(config), encoding="utf-8")
+    name = f"base_model.model.{module}"
+    tensors = {f"{name}.lora_A.weight": down, f"{name}.lora_B.weight": up}
+    save_file(tensors, folder / "adapter_model.safetensors")
+    return folder
+
+
 def write_gguf_adapter(
     file: Path, architecture: str, case: GgufAdapterCase, **changes: Any
 ) -> Path:
@@ -59,7 +70,7 @@ def write_gguf_adapter(
     Args:
         changes: Other values of metadata, whose points are underscores.
     """
-    writer = gguf.GGUFWriter(file, changes.pop("architecture", architecture))
+    writer = gguf.GGUFWriter(file, changes.pop("general_architecture", architecture))
     values = {"general_type": "adapter", "adapter_type": "lora", **changes}
     for name, value in values.items():
         writer.add_string(name.replace("_", ".", 1), value)

@@ -12,7 +12,6 @@ computes without merging.
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
 import tempfile
@@ -30,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from tests.generation.adapter_folders import write_adapter
 from tests.generation.checkpoints import DATA, Array, load_json, tokens, write_folder
-from tests.generation.make_oracles import wrong_values
+from tests.generation.make_oracles import is_check, wrong_values
 from tests.generation.oracle_adapters import ADAPTERS, ADDED
 from tests.generation.oracle_decoders import COLUMNS, LENGTHS
 
@@ -102,11 +101,7 @@ def added(folders: Mapping[str, Path], folder: Path) -> Array:
 
 def main() -> int:
     """The command line; answers the exit status."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--check", action="store_true", help="compare instead of writing")
-    check = parser.parse_args().check
-    torch.set_num_threads(1)
-    transformers.utils.logging.disable_progress_bar()
+    check = is_check(__doc__)
     cases, arrays = make()
     if not check:
         text = json.dumps(cases, separators=(",", ":")).replace('},"', '},\n"')

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -25,11 +24,15 @@ from clrt.importer.language.huggingface import read_folder
 from clrt.importer.language.source import QuantisedRows
 from clrt.kernels.gguf_blocks import BLOCK_TYPES_BY_NAME
 from clrt.kernels.gguf_pack import pack_q8_0
-from tests.generation.adapter_folders import load_adapters, write_adapter, write_gguf_adapter
+from tests.generation.adapter_folders import (
+    load_adapters,
+    small_adapter,
+    write_adapter,
+    write_gguf_adapter,
+)
 from tests.generation.checkpoints import DATA, Array, load_json, noise, write_folder
-from tests.generation.gguf_decoders import CHANGES, QUANTISED, case_file
 from tests.generation.gguf_decoders import CASES as GGUF_CASES
-from tests.generation.gguf_decoders import PLACES
+from tests.generation.gguf_decoders import CHANGES, PLACES, QUANTISED, case_file
 from tests.generation.oracle_adapters import ADAPTERS, ADDED, GGUF_ADAPTERS
 from tests.generation.oracle_decoders import COLUMNS, LENGTHS
 from tests.generation.test_decoders import TOLERANCE, Run
@@ -151,17 +154,6 @@ def test_experts_that_are_modules(tmp_path: Path) -> None:
     merged = write_folder(tmp_path / "merged", case)
     save_file(tensors, merged / "model.safetensors")
     assert_near(answer(model, [(adapter, 1.0)]), answer(merged, []))
-
-
-def small_adapter(folder: Path, module: str, up: Array, down: Array, **settings: object) -> Path:
-    """An adapter of one module."""
-    folder.mkdir(exist_ok=True)
-    config = {"peft_type": "LORA", "r": len(down), "lora_alpha": len(down), **settings}
-    (folder / "adapter_config.json").write_text(json.dumps(config), encoding="utf-8")
-    name = f"base_model.model.{module}"
-    tensors = {f"{name}.lora_A.weight": down, f"{name}.lora_B.weight": up}
-    save_file(tensors, folder / "adapter_model.safetensors")
-    return folder
 
 
 Q = "model.layers.0.self_attn.q_proj"

@@ -16,9 +16,8 @@ from clrt.importer.language.gguf_architectures import ARCHITECTURES
 from clrt.importer.language.weights import split_name
 from clrt.ir.op import Array
 
-# llama.cpp's architectures by model type, where they have other names. Of several types the first
-# is that of an architecture, without experts.
-_ARCHITECTURES = {
+#: llama.cpp's architectures by model type, where they have other names.
+GGUF_NAMES = {
     "cohere": "command-r",
     "gemma3_text": "gemma3",
     "gpt_bigcode": "starcoder",
@@ -86,7 +85,7 @@ class AdaptedModel:
 
 def adapted_folder(path: Path, decoder: Decoder) -> AdaptedModel:
     """A model in a Hugging Face folder."""
-    architecture = _ARCHITECTURES.get(decoder.family, decoder.family)
+    architecture = GGUF_NAMES.get(decoder.family, decoder.family)
     found = ARCHITECTURES.get(architecture)
     names = {} if found is None else found.names(())
     family = FAMILIES[decoder.family]
@@ -96,7 +95,7 @@ def adapted_folder(path: Path, decoder: Decoder) -> AdaptedModel:
 def adapted_gguf(file: GgufFile, decoder: Decoder) -> AdaptedModel:
     """A model in a GGUF file."""
     architecture = decoder.family
-    kinds = {ours: kind for kind, ours in reversed(_ARCHITECTURES.items())}
+    kinds = {theirs: kind for kind, theirs in GGUF_NAMES.items()}
     kind = kinds.get(architecture, architecture)
     if architecture == "llama":
         kind = "llama" if decoder.experts is None else "mixtral"

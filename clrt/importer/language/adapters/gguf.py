@@ -83,14 +83,8 @@ class GgufAdapter:
     def change(self, name: str, shape: tuple[int, ...], index: int = 0) -> TensorChange | None:
         """What it makes of a tensor; None where it leaves it as it is.
 
-        Args:
-            name: The model's.
-            shape: Of the matrix or vector.
-            index: Which expert it is of.
-
         Raises:
-            ModelError: A tensor of the adapter has another shape than that asks for, or is missing
-                beside another.
+            ModelError: As `PeftAdapter.change`, which has the arguments.
         """
         stored = stored_name(name, self._model.names)
         if len(shape) == 1:
