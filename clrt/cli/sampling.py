@@ -130,7 +130,7 @@ def open_generator(
     """
     source = find_model(model, organisation="")
     adapters = given_adapters(lora)
-    return TextGenerator(source, device=device, context=context, cache=cache, adapters=adapters)
+    return TextGenerator(source, device=device, context=context, cache=cache, lora=adapters)
 
 
 def read_text_file(file: Path) -> str:

@@ -39,6 +39,6 @@ def named_adapters(adapters: Any) -> list[tuple[Path, float]]:
 
 def _wrong(found: object) -> InputError:
     return InputError(
-        f"adapters has {repr(found)[:80]}; it takes paths, and pairs of a path and a factor, such "
-        "as ['style', ('facts', 0.5)]."
+        f"lora is {repr(found)[:80]}; it is a path, or a list of paths and of pairs with a factor, "
+        "such as ['style', ('facts', 0.5)]."
     )

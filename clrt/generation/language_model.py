@@ -115,8 +115,8 @@ def _check_is_model(source: Path) -> None:
     """
     if (source / ADAPTER_CONFIG).is_file() and not (source / "config.json").is_file():
         raise ModelError(
-            f"{source} is a LoRA adapter and no model; give its base model, and the adapter by "
-            "`adapters` or --lora."
+            f"{source} is a LoRA adapter and no model; give its base model, and the adapter as "
+            "`lora` or --lora."
         )
 
 
@@ -180,8 +180,8 @@ def _read_gguf_model(
     file = read_gguf(path)
     if file.metadata.text("general.type", "model") == "adapter":
         raise ModelError(
-            f"{path} is an adapter and no model; give its base model, and the adapter by "
-            "`adapters` or --lora."
+            f"{path} is an adapter and no model; give its base model, and the adapter as "
+            "`lora` or --lora."
         )
     with Blaming(f"'{path}'"):
         decoder, weights = read_gguf_decoder(file, context)

@@ -58,8 +58,8 @@ class TextGenerator:
         context: The most tokens of a text with its prompt; by default what the model was made for.
             More than that is allowed, but for models with a table of places.
         cache: How the cache holds keys and values: "float32", or "float16" for half the memory.
-        adapters: LoRA adapters, which are merged into the weights: folders of Hugging Face's peft,
-            or llama.cpp's GGUF files; a pair of a path and a factor for a share of one. Several are
+        lora: LoRA adapters, which are merged into the weights: folders of Hugging Face's peft, or
+            llama.cpp's GGUF files; a pair of a path and a factor for a share of one. Several are
             added up.
         sequences: How many texts run at a time; more wait.
         cache_dir, memory_limit: As in `clrt.load`.
@@ -79,7 +79,7 @@ class TextGenerator:
         device: str | int | DeviceInfo | None = None,
         context: int | None = None,
         cache: str = "float32",
-        adapters: Adapters = (),
+        lora: Adapters = (),
         sequences: int = 16,
         cache_dir: str | Path | None = None,
         memory_limit: int | str | None = None,
@@ -88,7 +88,7 @@ class TextGenerator:
         sequences = whole_number("sequences", sequences, _MOST_SEQUENCES)
         if not isinstance(source, str | Path):
             raise InputError(f"The source is {source!r}; it is the path of a model folder.")
-        named = named_adapters(adapters)
+        named = named_adapters(lora)
         self._model = read_language_model(expanded(Path(source)), context, cache, named)
         engine = Engine(
             self._model.graph,

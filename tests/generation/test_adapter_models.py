@@ -41,7 +41,7 @@ def adapter(folder: Path, module: str = Q, **settings: Any) -> Path:
 
 
 def tokens(source: Path, adapters: Any) -> tuple[int, ...]:
-    with make_generator(source, adapters=adapters) as generator:
+    with make_generator(source, lora=adapters) as generator:
         found: tuple[int, ...] = generator.generate(PROMPT, max_new_tokens=16).tokens
     return found
 
@@ -68,7 +68,7 @@ def test_texts_and_files(tmp_path: Path) -> None:
     assert tokens(model, str(one)) != expected
     with make_generator(model) as generator:
         generator.save_cache(file, [7] * 40)
-    changed = make_generator(model, adapters=one)
+    changed = make_generator(model, lora=one)
     with changed, pytest.raises(ModelError, match="cache of another model"):
         changed.load_cache(file)
     named = ("--lora", str(one), "--lora", f"{two}:-0.5")
@@ -101,19 +101,19 @@ def test_fingerprints(tmp_path: Path) -> None:
 def test_options(tmp_path: Path) -> None:
     model = write_texts(tmp_path / "model")
     for wrong, message in (
-        (3, "adapters has 3; it takes paths"),
+        (3, "lora is 3; it is a path"),
         ([("x", "y")], "The factor of adapter 'x' is 'y'"),
         ([("x", float("nan"))], "is nan"),
-        ([("x", 1, 2)], r"adapters has \('x', 1, 2\)"),
+        ([("x", 1, 2)], r"lora is \('x', 1, 2\)"),
     ):
         with pytest.raises(InputError, match=message):
-            make_generator(model, adapters=wrong)
+            make_generator(model, lora=wrong)
     with pytest.raises(ModelError, match=r"No adapter '.*nowhere' exists"):
-        make_generator(model, adapters=tmp_path / "nowhere")
+        make_generator(model, lora=tmp_path / "nowhere")
     with pytest.raises(ModelError, match=r"config.json' is no adapter; give the folder that"):
-        make_generator(model, adapters=model / "config.json")
+        make_generator(model, lora=model / "config.json")
     with pytest.raises(ModelError, match=r"adapter_config.json is missing; download"):
-        make_generator(model, adapters=model)
+        make_generator(model, lora=model)
     with pytest.raises(ModelError, match="is a LoRA adapter and no model"):
         make_generator(adapter(tmp_path / "one"))
     result = CliRunner().invoke(app, ["chat", str(model), "--lora", str(tmp_path / "nothing:0.5")])
@@ -215,7 +215,7 @@ def test_gguf_models(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match=r"one.gguf is an adapter and no model"):
         TextGenerator(one)
     with pytest.raises(ModelError, match=r"model.gguf is no adapter, but a model"):
-        TextGenerator(model, adapters=model)
+        TextGenerator(model, lora=model)
 
 
 WRONG_GGUF: list[tuple[dict[str, Any], type[Exception], str]] = [
@@ -258,11 +258,11 @@ def test_sources_that_take_none(tmp_path: Path) -> None:
     result = CliRunner().invoke(convert, [str(model), "-o", str(tmp_path / "m.clrt")])
     assert result.exit_code == 0, result.output
     with pytest.raises(UnsupportedError, match="is compiled, and its weights take no adapters"):
-        make_generator(tmp_path / "m.clrt", adapters=path)
+        make_generator(tmp_path / "m.clrt", lora=path)
     (tmp_path / "onnx").mkdir()
     (tmp_path / "onnx" / "model.onnx").write_bytes(b"")
     (tmp_path / "onnx" / "genai_config.json").write_text(json.dumps({"model": {}}))
     with pytest.raises(UnsupportedError, match="is an ONNX file, which takes no adapters"):
-        make_generator(tmp_path / "onnx" / "model.onnx", adapters=path)
+        make_generator(tmp_path / "onnx" / "model.onnx", lora=path)
     result = CliRunner().invoke(convert, [str(tmp_path / "onnx/model.onnx"), "--lora", str(path)])
     assert result.exit_code == 1 and "--lora is for language models" in result.output
