@@ -308,7 +308,8 @@ class TextGenerator:
         )
 
     def _beams(self, tokens: Sequence[int], request: GenerateRequest) -> BeamSearch:
-        return BeamSearch(self._scheduler, self._model, tokens, request.sampling)
+        calls = self._requests.calls(request)
+        return BeamSearch(self._scheduler, self._model, tokens, request.sampling, calls)
 
     def _together(
         self, prompts: Sequence[Sequence[int]], request: GenerateRequest
