@@ -179,6 +179,16 @@ def test_wrong_tensors(changes: dict[str, Array | None], message: str, tmp_path:
         fingerprint(write_texts(tmp_path / "model"), (path, 1.0))
 
 
+@pytest.mark.parametrize("factor", [1.0, 0.5])
+def test_sums_beyond_float32(factor: float, tmp_path: Path) -> None:
+    path = adapter(tmp_path / "adapter", lora_alpha=1e9)
+    file = path / "adapter_model.safetensors"
+    save_file({k: a * np.float32(1e30) for k, a in load_file(file).items()}, file)
+    model = write_texts(tmp_path / "model")
+    with pytest.raises(ModelError, match=r"blk.0.attn_q.weight' has numbers .* not finite once"):
+        fingerprint(model, (path, factor))
+
+
 def test_missing_and_damaged_files(tmp_path: Path) -> None:
     model, path = write_texts(tmp_path / "model"), adapter(tmp_path / "adapter")
     file, config = path / "adapter_model.safetensors", path / "adapter_config.json"

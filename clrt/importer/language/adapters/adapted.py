@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from pathlib import Path
 from typing import Any, Protocol
@@ -115,8 +115,9 @@ class AdaptedWeights:
         missing = name not in self._source
         base = np.zeros(shape, np.float32) if missing else self._source.load(name, shape)
         if len(shape) == 1:
-            return merged_vector(base.astype(np.float32, copy=False), changes)
-        return _merged(base, (shape[0], shape[1]), changes)
+            vector = merged_vector(base.astype(np.float32, copy=False), changes)
+            return self._finite(name, vector)
+        return self._merged(name, base, (shape[0], shape[1]), changes)
 
     def matrix(self, name: str, rows: int, columns: int) -> Array | QuantisedRows:
         """A matrix with its changes; quantised ones become Q8_0.
@@ -131,8 +132,8 @@ class AdaptedWeights:
         if not changes:
             return base
         if not isinstance(base, QuantisedRows):
-            return _merged(base, shape, changes)
-        merged = merged_rows(_rows(base), shape, changes)
+            return self._merged(name, base, shape, changes)
+        merged = self._rows(name, base, shape, changes)
         if columns % Q8_0_ELEMENTS:
             return _kept(merged, shape, np.dtype(np.float16))
         return QuantisedRows("Q8_0", np.concatenate([pack_q8_0(part) for part in merged]))
@@ -155,11 +156,33 @@ class AdaptedWeights:
         if not any(each):
             return base
         parts: list[Iterable[Floats]] = [
-            merged_rows(_rows(matrix), inner, changes) if changes else [_wide(matrix)]
+            self._rows(name, matrix, inner, changes) if changes else [_wide(matrix)]
             for matrix, changes in zip(base, each, strict=True)
         ]
         flat = shape[0] * shape[1], shape[2]
         return _kept(chain.from_iterable(parts), flat, base.dtype).reshape(shape)
+
+    def _merged(self, name: str, matrix: Array, shape: tuple[int, int], changes: Changes) -> Array:
+        return _kept(self._rows(name, matrix, shape, changes), shape, matrix.dtype)
+
+    def _rows(
+        self, name: str, matrix: Array | QuantisedRows, shape: tuple[int, int], changes: Changes
+    ) -> Iterator[Floats]:
+        """The rows of a matrix with its changes, in chunks.
+
+        Raises:
+            ModelError: A number is beyond float32.
+        """
+        return (self._finite(name, part) for part in merged_rows(_rows(matrix), shape, changes))
+
+    def _finite(self, name: str, array: Floats) -> Floats:
+        if not np.isfinite(array).all():
+            paths = " and ".join(str(adapter.path) for _, adapter in self._adapters)
+            raise ModelError(
+                f"Tensor '{name}' has numbers that are not finite once {paths} is merged into it; "
+                "download the adapter again, or take less of it."
+            )
+        return array
 
     def check_all_used(self) -> None:
         """Checks that all of the adapters is merged, once a graph is built.
@@ -194,10 +217,6 @@ def _rows(matrix: Array | QuantisedRows) -> Rows:
         type_, raw = BLOCK_TYPES_BY_NAME[matrix.type], matrix.raw
         return lambda part: type_.dequantise(raw[part])
     return lambda part: _wide(matrix[part])
-
-
-def _merged(matrix: Array, shape: tuple[int, int], changes: Changes) -> Array:
-    return _kept(merged_rows(_rows(matrix), shape, changes), shape, matrix.dtype)
 
 
 def _kept(parts: Iterable[Floats], shape: tuple[int, int], dtype: np.dtype[Any]) -> Array:

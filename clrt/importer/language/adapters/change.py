@@ -16,6 +16,10 @@ Rows: TypeAlias = Callable[[slice], Floats]
 _CHUNK_ELEMS = 1 << 22
 
 
+# Whoever merges looks at the sums.
+_large = np.errstate(over="ignore", invalid="ignore")
+
+
 @dataclass(frozen=True)
 class LowRank:
     """A product that is added to a matrix.
@@ -54,6 +58,7 @@ class TensorChange:
     def __bool__(self) -> bool:
         return not (self.value is None and self.product is None and self.added is None)
 
+    @_large
     def rows(self, base: Rows, part: slice) -> Floats:
         """Some rows of the matrix that it makes of one."""
         found = base(part) if self.value is None else self.value[part]
@@ -82,7 +87,7 @@ def merged_rows(base: Rows, shape: tuple[int, int], changes: Changes) -> Iterato
     """The rows of a matrix with what adapters change of it, in chunks.
 
     Of each adapter a share of the difference to the base is added; of one alone that counts in
-    full, its matrix is taken as it is.
+    full, its matrix is taken as it is. Sums beyond float32 are infinite.
     """
     rows, columns = shape
     step = max(_CHUNK_ELEMS // columns, 1)
@@ -92,17 +97,23 @@ def merged_rows(base: Rows, shape: tuple[int, int], changes: Changes) -> Iterato
         if len(ready) == 1 and ready[0][0] == 1:
             yield ready[0][1].rows(base, part)
             continue
-        found = base(part)
-        yield found + sum(np.float32(f) * (change.rows(base, part) - found) for f, change in ready)
+        yield _summed(base(part), [(f, change.rows(base, part)) for f, change in ready])
 
 
+@_large
+def _summed(base: Floats, others: Sequence[tuple[float, Floats]]) -> Floats:
+    return base + sum(np.float32(factor) * (other - base) for factor, other in others)
+
+
+@_large
 def merged_vector(base: Floats, changes: Changes) -> Floats:
     """The same of a vector."""
     if len(changes) == 1 and changes[0][0] == 1:
         return changes[0][1].vector(base)
-    return base + sum(np.float32(f) * (change.vector(base) - base) for f, change in changes)
+    return _summed(base, [(f, change.vector(base)) for f, change in changes])
 
 
+@_large
 def _by_columns(change: TensorChange, base: Rows, parts: Sequence[slice]) -> TensorChange:
     """The same change, where it gives columns lengths with the factors of these as lengths."""
     product = change.product
