@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import clrt
+from clrt.cli.adapters import given_adapters
 from clrt.container.compiled import SUFFIX
 from clrt.errors import InputError, needing
 from clrt.files import expanded
@@ -55,10 +57,16 @@ def _has_decoder(folder: Path) -> bool:
     return takes_past(file)
 
 
-def convert_language_model(source: str, output: Path | None, others: dict[str, object]) -> None:
+def convert_language_model(
+    source: str,
+    output: Path | None,
+    others: dict[str, object],
+    lora: Sequence[str] | None = None,
+) -> None:
     """Writes a language model as one file, and says so.
 
     Args:
+        lora: Adapters that are merged into it, as PATH or PATH:FACTOR.
         others: Options of `clrt-convert` that a language model does not take, if given.
 
     Raises:
@@ -73,7 +81,7 @@ def convert_language_model(source: str, output: Path | None, others: dict[str, o
         )
     path = expanded(Path(source))
     target = path.with_suffix(SUFFIX) if output is None else expanded(output)
-    model = read_language_model(path, None, _CACHE)
+    model = read_language_model(path, None, _CACHE, given_adapters(lora))
     write_language_model(model, target, _CACHE, f"clrt {clrt.__version__}")
     size = format_bytes(target.stat().st_size)
     print(f"{target}: {model.decoder.family}, {model.decoder.layers} layers, {size}")
