@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import clrt
 from clrt.audio.config import is_whisper
 from clrt.audio.whisper.model import read_whisper_model, write_whisper_model
+from clrt.cli.adapters import given_adapters
 from clrt.container.compiled import SUFFIX
 from clrt.errors import InputError, needing
 from clrt.files import expanded
@@ -59,10 +61,16 @@ def _has_decoder(folder: Path) -> bool:
     return takes_past(file)
 
 
-def convert_language_model(source: str, output: Path | None, others: dict[str, object]) -> None:
+def convert_language_model(
+    source: str,
+    output: Path | None,
+    others: dict[str, object],
+    lora: Sequence[str] | None = None,
+) -> None:
     """Writes a language model as one file, and says so.
 
     Args:
+        lora: Adapters that are merged into it, as PATH or PATH:FACTOR.
         others: Options of `clrt-convert` that a language model does not take, if given.
 
     Raises:
@@ -79,11 +87,13 @@ def convert_language_model(source: str, output: Path | None, others: dict[str, o
     target = path.with_suffix(SUFFIX) if output is None else expanded(output)
     producer = f"clrt {clrt.__version__}"
     if is_whisper(path):
+        if lora:
+            raise InputError("Whisper is converted without --lora; leave it out.")
         speech = read_whisper_model(path)
         write_whisper_model(speech, target, producer)
         what, layers = MODEL_TYPE, speech.decoder.layers
     else:
-        model = read_language_model(path, None, _CACHE)
+        model = read_language_model(path, None, _CACHE, given_adapters(lora))
         write_language_model(model, target, _CACHE, producer)
         what, layers = model.decoder.family, model.decoder.layers
     print(f"{target}: {what}, {layers} layers, {format_bytes(target.stat().st_size)}")

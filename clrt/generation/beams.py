@@ -19,6 +19,7 @@ from clrt.generation.reading import close_sequences, run_to_end
 from clrt.generation.result import GeneratedText, TextTimings, TokenLogprob
 from clrt.generation.sampler import TokenSampler
 from clrt.generation.scheduler import Scheduler, open_text
+from clrt.generation.tool_calls import ExpectedCalls, with_calls
 from clrt.ir.op import Array
 
 
@@ -49,6 +50,7 @@ class BeamSearch:
     Attributes:
         prompt: Tokens; with a source those that texts begin with.
         source: What the encoder reads; None for a decoder alone.
+        calls: Calls of tools that texts may have; None for none.
         cancelled: Set to true it ends the search.
 
     Source: transformers' `_beam_search` with `early_stopping=False`, `length_penalty=1`.
@@ -59,6 +61,7 @@ class BeamSearch:
     prompt: Sequence[int]
     sampling: Sampling
     source: Array | None = None
+    calls: ExpectedCalls | None = None
     cancelled: bool = False
     _beams: list[Beam] = field(default_factory=list)
     _finished: list[tuple[float, Beam]] = field(default_factory=list)
@@ -67,7 +70,12 @@ class BeamSearch:
 
     @classmethod
     def of(
-        cls, scheduler: Scheduler, model: LanguageModel, tokens: Sequence[int], sampling: Sampling
+        cls,
+        scheduler: Scheduler,
+        model: LanguageModel,
+        tokens: Sequence[int],
+        sampling: Sampling,
+        calls: ExpectedCalls | None = None,
     ) -> BeamSearch:
         """A search for a prompt.
 
@@ -75,7 +83,7 @@ class BeamSearch:
             InputError: It is too long.
         """
         prompt, source = model.begin(tokens)
-        return cls(scheduler, model, prompt, sampling, source)
+        return cls(scheduler, model, prompt, sampling, source, calls)
 
     def run(self) -> list[GeneratedText]:
         """The likeliest texts, as many as `num_return_sequences`.
@@ -177,11 +185,12 @@ class BeamSearch:
 
     def _result(self, beam: Beam, prompt_s: float, tokens_s: float) -> GeneratedText:
         ended = beam.tokens[-1] in self.model.ends
-        text = TextStream(self.model.tokenizer)
+        kept_tokens = self.calls.format.kept_tokens if self.calls else ()
+        text = TextStream(self.model.tokenizer, kept=kept_tokens)
         kept = beam.tokens[:-1] if ended and not self.sampling.include_stop else beam.tokens
         pieces = [*map(text.push, kept), text.finish()]
         timings = TextTimings(0.0, prompt_s, self._computed or 0, tokens_s, len(beam.tokens))
-        return GeneratedText(
+        made = GeneratedText(
             "".join(pieces),
             tuple(beam.tokens),
             "stop" if ended else "length",
@@ -189,3 +198,4 @@ class BeamSearch:
             beam.logprobs if self.sampling.logprobs else None,
             timings,
         )
+        return with_calls(made, self.calls)

@@ -17,6 +17,7 @@ from clrt.generation.options import Sampling
 from clrt.generation.prompts import ChatFormat, several, tokens_of
 from clrt.generation.reading import GivenText
 from clrt.generation.scheduler import Scheduler
+from clrt.generation.tool_calls import ExpectedCalls
 
 _RULES = ("json_schema", "regex", "grammar")
 _OTHERS = ("sampling", "tools", "template_variables")
@@ -33,7 +34,8 @@ class GenerateOptions(TypedDict, total=False):
 
     Attributes:
         sampling: In the place of what the model's files propose; other options come before it.
-        tools: JSON schemas of functions that the model may call, for its chat template.
+        tools: JSON schemas of functions that the model may call, for its chat template; calls are
+            in `tool_calls` of the answer.
         template_variables: What the chat template may use besides, such as
             `{"enable_thinking": False}`.
         json_schema: What the answer keeps to: a JSON schema, or a class of pydantic.
@@ -137,6 +139,19 @@ class RequestReader:
         each = several(prompt)
         return [tokens_of(self._model, p, request.chat) for p in (each or [prompt])]
 
+    def continued(self, prompt: object, what: str) -> list[int]:
+        """The tokens of a text that a decoder alone continues.
+
+        Args:
+            what: Needs that.
+
+        Raises:
+            UnsupportedError: The model has an encoder.
+            InputError, ModelError, UnsupportedError: As `tokens_of`.
+        """
+        self._model.check_decoder(what)
+        return tokens_of(self._model, prompt)
+
     def texts(self, texts: object, sources: object) -> list[GivenText]:
         """Texts that are read, each with what an encoder reads for it.
 
@@ -177,8 +192,8 @@ class RequestReader:
         Raises:
             InputError: A prompt is too long.
         """
-        given = scheduler, self._model
-        return [BeamSearch.of(*given, tokens, request.sampling) for tokens in prompts]
+        given, calls = (scheduler, self._model), self.calls(request)
+        return [BeamSearch.of(*given, tokens, request.sampling, calls) for tokens in prompts]
 
     def answers(self, tokens: Sequence[int], request: GenerateRequest) -> list[Answer]:
         """The answers to one prompt, not yet begun.
@@ -190,6 +205,7 @@ class RequestReader:
         model, sampling = self._model, request.sampling
         prompt, source = model.begin(tokens)
         rule = Constraint(self._tokens(), **request.rule) if request.rule else None
+        calls = self.calls(request)
         return [
             Answer.of(
                 prompt,
@@ -199,10 +215,18 @@ class RequestReader:
                 model.tokenizer,
                 None if rule is None else rule.copy(),
                 number,
+                calls,
                 source,
             )
             for number in range(sampling.num_return_sequences)
         ]
+
+    def calls(self, request: GenerateRequest) -> ExpectedCalls | None:
+        """Calls that answers may have; None without tools, or where no format is known."""
+        tools, call_format = request.chat.tools, None
+        if tools:
+            call_format = self._model.call_format
+        return None if not tools or call_format is None else ExpectedCalls.of(call_format, tools)
 
     def _tokens(self) -> ConstraintTokens:
         """What constraints know of the model's tokens; made when the first one comes."""

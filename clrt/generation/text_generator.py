@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from clrt.errors import InputError
 from clrt.files import expanded
+from clrt.generation.adapters import Adapters, named_adapters
 from clrt.generation.answer import Answer
 from clrt.generation.cache_file import compute_pages, read_cache, write_cache
 from clrt.generation.chat import Chat
@@ -53,17 +54,19 @@ class TextGenerator:
             or a folder with one GGUF model; or an ONNX file that takes past keys and values, as
             onnxruntime-genai's builder and optimum write them, or the folder of one.
         device: As in `clrt.load`.
-        context: The most tokens of a text with its prompt; by default what the model was made for.
-            More than that is allowed, but for models with a table of places. With an encoder, the
-            most of each.
+        context: The most tokens of a text with its prompt, with an encoder of each; by default what
+            the model was made for. More is allowed, but for models with a table of places.
         cache: How the cache holds keys and values: "float32", or "float16" for half the memory.
+        lora: LoRA adapters, which are merged into the weights: folders of Hugging Face's peft, or
+            llama.cpp's GGUF files; a pair of a path and a factor for a share of one. Several are
+            added up.
         sequences: How many texts run at a time; more wait.
         cache_dir, memory_limit: As in `clrt.load`.
 
     Raises:
-        ModelError: A file is missing or damaged.
-        UnsupportedError: The model is of a family that clrt does not know, or tokenizers is not
-            installed.
+        ModelError: A file is missing or damaged, or an adapter is of another model.
+        UnsupportedError: The model is of a family that clrt does not know, or takes no adapters, or
+            tokenizers is not installed.
         DeviceError: The device asked for is absent.
         InputError: An option has no valid value.
     """
@@ -75,6 +78,7 @@ class TextGenerator:
         device: str | int | DeviceInfo | None = None,
         context: int | None = None,
         cache: str = "float32",
+        lora: Adapters = (),
         sequences: int = 16,
         cache_dir: str | Path | None = None,
         memory_limit: int | str | None = None,
@@ -83,7 +87,8 @@ class TextGenerator:
         sequences = whole_number("sequences", sequences, _MOST_SEQUENCES)
         if not isinstance(source, str | Path):
             raise InputError(f"The source is {source!r}; it is the path of a model folder.")
-        self._model = read_language_model(expanded(Path(source)), context, cache)
+        named = named_adapters(lora)
+        self._model = read_language_model(expanded(Path(source)), context, cache, named)
         engine = Engine(
             self._model.graph,
             self._model.context,
@@ -230,8 +235,7 @@ class TextGenerator:
             OutOfMemoryError: The cache has no room.
             UnsupportedError: The model has an encoder.
         """
-        self._model.check_decoder("`perplexity`")
-        tokens = tokens_of(self._model, text)
+        tokens = self._requests.continued(text, "`perplexity`")
         return perplexity(self._scheduler, self._model.vocabulary, tokens, stride, progress)
 
     def embed(self, texts: Prompt | Sequence[Prompt], pooling: str = "mean") -> FloatArray:
@@ -263,8 +267,7 @@ class TextGenerator:
             OutOfMemoryError: The cache has no room.
             UnsupportedError: The model has an encoder.
         """
-        self._model.check_decoder("`save_cache`")
-        tokens = tokens_of(self._model, prompt)
+        tokens = self._requests.continued(prompt, "`save_cache`")
         with self._scheduler.exclusive():
             pages = compute_pages(self._scheduler, tokens)
         return write_cache(expanded(path), self._model.fingerprint, tokens, pages)
@@ -304,10 +307,8 @@ class TextGenerator:
 
     def __repr__(self) -> str:
         model = self._model
-        return (
-            f"<clrt.TextGenerator '{model.name}' ({model.decoder.family}, context "
-            f"{model.context}) on {self.device}>"
-        )
+        about = f"{model.decoder.family}, context {model.context}"
+        return f"<clrt.TextGenerator '{model.name}' ({about}) on {self.device}>"
 
     def _together(
         self, prompts: Sequence[Sequence[int]], request: GenerateRequest

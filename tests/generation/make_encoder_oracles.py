@@ -25,7 +25,7 @@ import transformers
 sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from tests.generation.checkpoints import DATA, Array, write_folder
-from tests.generation.make_oracles import begin, describe, end, write_cases, wrong_values
+from tests.generation.make_oracles import describe, is_check, report, write_cases, wrong_values
 from tests.generation.oracle_sources import (
     BEAM_TOKENS,
     BEAMS,
@@ -105,7 +105,7 @@ def make() -> tuple[dict[str, Any], dict[str, Array]]:
 
 def main() -> int:
     """The command line; answers the exit status."""
-    check = begin(__doc__)
+    check = is_check(__doc__)
     cases, arrays = make()
     if not check:
         write_cases(f"{FILE}.json", cases)
@@ -114,7 +114,7 @@ def main() -> int:
     wrong = wrong_values(f"{FILE}.npz", arrays)
     if json.loads((DATA / f"{FILE}.json").read_text(encoding="utf-8")) != cases:
         wrong.append(f"{FILE}.json: other configurations, tensors or texts")
-    return end(wrong)
+    return report(wrong)
 
 
 if __name__ == "__main__":

@@ -167,16 +167,21 @@ def wrong_values(file: str, made: dict[str, Array]) -> list[str]:
     return found
 
 
-def begin(about: str | None) -> bool:
-    """Reads the command line of a script; whether it compares instead of writing."""
+def is_check(about: str | None) -> bool:
+    """Whether a command is to compare instead of writing. Also makes torch repeatable.
+
+    Args:
+        about: What the command says of itself.
+    """
     parser = argparse.ArgumentParser(description=(about or "").partition("\n")[0])
     parser.add_argument("--check", action="store_true", help="compare instead of writing")
     torch.set_num_threads(1)
     transformers.utils.logging.disable_progress_bar()
-    return bool(parser.parse_args().check)
+    found: bool = parser.parse_args().check
+    return found
 
 
-def end(wrong: list[str]) -> int:
+def report(wrong: list[str]) -> int:
     """Says what differs from the committed files; the exit status."""
     print("\n".join(wrong) or "The committed files are as made anew.")
     return 1 if wrong else 0
@@ -190,7 +195,7 @@ def write_cases(file: str, cases: dict[str, Any]) -> None:
 
 def main() -> int:
     """The command line; answers the exit status."""
-    check = begin(__doc__)
+    check = is_check(__doc__)
     cases, logits = make()
     arrays = {"decoders.npz": logits, "rotaries.npz": make_rotaries()}
     if not check:
@@ -208,7 +213,7 @@ def main() -> int:
         wrong.append("texts.json: other texts")
     for file, made in arrays.items():
         wrong += wrong_values(file, made)
-    return end(wrong)
+    return report(wrong)
 
 
 if __name__ == "__main__":
