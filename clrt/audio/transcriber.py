@@ -14,7 +14,7 @@ from clrt.audio.speech_options import SpeechOptions
 from clrt.audio.streams import Sound, is_batch, sounds_of
 from clrt.audio.transcript_stream import TranscriptStream
 from clrt.audio.transcripts import Transcript
-from clrt.errors import InputError
+from clrt.errors import InputError, needing
 from clrt.files import expanded
 from clrt.model import Model
 from clrt.runtime.devices import DeviceInfo
@@ -22,6 +22,9 @@ from clrt.runtime.devices import DeviceInfo
 if TYPE_CHECKING:
     from clrt.audio.whisper.speech import WhisperSpeech
     from clrt.audio.whisper.vocabulary import WhisperVocabulary
+
+# Whose model a name without an organisation is.
+_ORGANISATION = "openai"
 
 
 class Transcriber:
@@ -40,10 +43,10 @@ class Transcriber:
     Threads may share a transcriber.
 
     Args:
-        source: A Hugging Face folder. Of Whisper with `config.json`, safetensors,
-            `tokenizer.json`, `generation_config.json` and `preprocessor_config.json`; or what
-            clrt-convert made of it. Of a CTC model with the model as ONNX,
-            `preprocessor_config.json` and `vocab.json`.
+        source: A Hugging Face folder, or its name in the local cache. Of Whisper with
+            `config.json`, safetensors, `tokenizer.json`, `generation_config.json` and
+            `preprocessor_config.json`; or what clrt-convert made of it. Of a CTC model with the
+            model as ONNX, `preprocessor_config.json` and `vocab.json`.
         device: As in `clrt.load`.
         strict: As in `clrt.load`.
         cache_dir: As in `clrt.load`.
@@ -61,7 +64,7 @@ class Transcriber:
         strict: bool | None = None,
         cache_dir: str | Path | None = None,
     ) -> None:
-        path = expanded(source)
+        path = _found(source)
         self._speech: CtcSpeech | WhisperSpeech
         if is_whisper(path):
             from clrt.audio.whisper.speech import WhisperSpeech
@@ -158,3 +161,18 @@ class Transcriber:
         options = SpeechOptions(**given)
         self._speech.check(options)
         return options
+
+
+def _found(source: str | Path) -> Path:
+    """The file or folder of a model: a path, or a name in Hugging Face's cache.
+
+    Raises:
+        ModelError: Nothing is there.
+        UnsupportedError: A name is looked up by what the extra `text` brings.
+    """
+    path = expanded(source)
+    if path.exists():
+        return path
+    with needing("A model by its name"):
+        from clrt.text.locate import find_model
+    return find_model(source, organisation=_ORGANISATION)

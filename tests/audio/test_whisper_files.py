@@ -83,8 +83,10 @@ def test_a_compiled_file_of_another_model(tmp_path: Path, compiled: Path) -> Non
     model = read_whisper_model(compiled.with_suffix(""))
     write_whisper_model(model, tmp_path / "a.clrt", "test")
     assert read_extras(tmp_path / "a.clrt").keys() == {"speech"}
-    with pytest.raises(ModelError, match=r"cannot be read"):
-        Transcriber(tmp_path / "none.clrt", device="cpu")
+    with pytest.raises(ModelError, match="No file or folder"):
+        Transcriber(str(tmp_path / "none.clrt"), device="cpu")
+    refused = CliRunner().invoke(convert, [str(compiled.with_suffix("")), "--lora", "style"])
+    assert "Whisper is converted without --lora" in refused.stderr
 
 
 def test_a_stream_ends_at_once(transcriber: Transcriber, monkeypatch: pytest.MonkeyPatch) -> None:

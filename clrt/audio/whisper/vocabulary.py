@@ -105,6 +105,11 @@ class WhisperVocabulary:
         codes = own.tokens("lang_to_id", [f"<|{code}|>" for code in LANGUAGES])
         tasks = own.tokens("task_to_id", [f"<|{task}|>" for task in TASKS])
         multilingual = values.get("is_multilingual", size >= _LEAST_MULTILINGUAL)
+        if multilingual and (not codes or TASKS[0] not in tasks):
+            raise ModelError(
+                f"'{source}' has no tokens of languages, or none of the task {TASKS[0]}; download "
+                "the model's own file."
+            )
         return cls(
             tokenizer=tokenizer,
             size=size,
@@ -202,8 +207,10 @@ class WhisperVocabulary:
         """
         if task not in TASKS:
             raise InputError(f"task is {task!r}; it is one of {', '.join(TASKS)}.")
-        if task != "transcribe" and not self.languages:
+        if task != TASKS[0] and not self.languages:
             raise InputError(f"The model knows English alone, and cannot {task}.")
+        if self.languages and task not in self.tasks:
+            raise InputError(f"The model cannot {task}: it has no token for that.")
 
     def detected(self, logits: np.ndarray[Any, Any]) -> str:
         """The code of the likeliest language, by the logits behind `start`; "en" of a model that
