@@ -14,6 +14,7 @@ import pytest
 from clrt import TextGenerator
 from clrt.audio import Fallback, Features, Transcriber, Transcript
 from clrt.audio.presets import LogMel
+from clrt.audio.whisper.segments import split_window
 from clrt.audio.whisper.spectrogram import SpectrogramMaker
 from clrt.audio.whisper.speech import WhisperSpeech
 from clrt.errors import InputError, ModelError, UnsupportedError
@@ -175,6 +176,33 @@ def test_texts_are_drawn_anew(transcriber: Transcriber) -> None:
     assert transcriber(sound(5.0), fallback=unsure, seed=1) == drawn[0]
     silent = Fallback((0.0, 0.8), logprob=0.0, no_speech=0.0)
     assert transcriber(sound(5.0), fallback=silent) == ""
+
+
+def test_a_text_of_a_high_temperature_guides_none(transcriber: Transcriber) -> None:
+    def drawn(temperature: float, condition: bool) -> Any:
+        often = Fallback((temperature,), compression_ratio=None, logprob=None, no_speech=None)
+        return transcriber(sound(36.0, 14), fallback=often, condition=condition, seed=3)
+
+    assert drawn(0.6, True) == drawn(0.6, False)
+    assert drawn(0.4, True) != drawn(0.4, False)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "parts", "done"),
+    [
+        # Times are tokens of 100 and more; the part that two of them begin is heard again.
+        ([100, 1, 110, 110, 2], [(0, 10, [100, 1, 110, 110])], 20),
+        ([100, 1, 110, 115, 2, 130], [(0, 10, [100, 1, 110]), (15, 30, [115, 2, 130])], 900),
+        ([105, 1, 140], [(0, 40, [105, 1, 140])], 900),
+        ([100, 1, 2], [(0, 450, [100, 1, 2])], 900),
+        ([], [(0, 450, [])], 900),
+    ],
+)
+def test_parts_of_a_window(tokens: list[int], parts: list[Any], done: int) -> None:
+    found, frames_done = split_window(tokens, 100, 900)
+    assert [(part.start, part.end, [*part.tokens]) for part in found] == parts
+    assert frames_done == done
+    assert all([*part.tokens] == tokens[part.first :][: len(part.tokens)] for part in found)
 
 
 @pytest.mark.parametrize(
