@@ -1,0 +1,225 @@
+// softmax(scale * Q K^T + mask) V for GPUs. A work-group of T_SIDE x T_SIDE has T_SIDE T_RQ rows, the
+// queries of all heads that share a head of K and V, and takes T_SIDE T_RK keys at a time:
+//   1. scores, from slices of Q and K, T_TD of a head deep, in local memory: T_RQ x T_RK of a work-item;
+//   2. the largest of each row, by way of local memory, where the weights go;
+//   3. weighted rows of V, T_TV of them in local memory: T_RQ rows of the result by every T_SIDE-th
+//      run of columns are a work-item's.
+// What the next step reads is on its way into registers meanwhile.
+// Work-group (x, y, z): tile of rows from the last one, head of K and V, batch by part.
+//   PARTS  `parts` work-groups share the keys: y gets sums of S_DV, the largest score and the sum of the
+//          weights for [batch, head of K and V, row, part], which attention_joined adds up
+#include "common/base.clh"
+#include "common/attention.clh"
+#ifndef DATA_T
+#define DATA_T float
+#endif
+#ifndef T_SIDE
+#define T_SIDE 16
+#define T_RQ 4
+#define T_RK 4
+#define T_TD 32
+#define T_TV 16
+#define PARTS 0
+#endif
+#include "common/math.clh"
+#include "common/scalar.clh"
+#include "common/storage.clh"
+
+#include "common/attention_scalar.clh"
+
+#define ITEMS (T_SIDE * T_SIDE)
+#define TILE_Q (T_SIDE * T_RQ)
+#define TILE_K (T_SIDE * T_RK)
+// Columns of the result, of a work-item and of a group: those past S_DV are zeros, never stored.
+#define RV ((S_DV + T_SIDE - 1) / T_SIDE)
+#define TILE_V (T_SIDE * RV)
+// Four elements more per row: work-items that read a column of a tile meet different banks.
+#define Q_ROW (T_TD + 4)
+#define P_ROW (TILE_K + 4)
+#define TOP_ROW (T_SIDE + 4)
+#define KV_SIZE i_max(TILE_K * Q_ROW, T_TV * TILE_V)
+#define RUN (RV % 4 == 0 ? 4 : RV % 2 == 0 ? 2 : 1)
+#define COLUMN(c) (((c) / RUN * T_SIDE + lane) * RUN + (c) % RUN)
+#define UNROLLED(u, count) _Pragma("unroll") for (int u = 0; u < (count); ++u)
+// Of a slice's elements each work-item brings so many; the last ones of some are past its end.
+#define SHARE(size) (((size) + ITEMS - 1) / ITEMS)
+#define ELEMENT(u) (item + (u) * ITEMS)
+#define IN_SLICE(e, size) ((size) % ITEMS == 0 || (e) < (size))
+// Where a head is one slice, Q stays.
+#define NEEDS_Q(key0) (S_D > T_TD || (key0) == begin)
+
+// Reads past the edges take the last element instead, which no branch is needed for.
+#define FETCH_QK(key0, d0)                                                                \
+  if (NEEDS_Q(key0)) {                                                                    \
+    UNROLLED(u, SHARE(TILE_Q * T_TD)) {                                                   \
+      const IDX_T d = (d0) + ELEMENT(u) % T_TD, row = ELEMENT(u) / T_TD;                  \
+      const float x = LOAD(AT(q), q_at[row] + i_min(d, S_D - 1));                         \
+      q_next[u] = d < S_D ? x * scale : 0.0f;                                             \
+    }                                                                                     \
+  }                                                                                       \
+  UNROLLED(u, SHARE(TILE_K * T_TD)) {                                                     \
+    const IDX_T d = (d0) + ELEMENT(u) % T_TD, j = i_min((key0) + ELEMENT(u) / T_TD, end - 1); \
+    const float x = LOAD(AT(k), k_at + j * k_step + i_min(d, S_D - 1));                   \
+    k_next[u] = d < S_D ? x : 0.0f;                                                       \
+  }
+#define PUT(tile, next, size)                                                             \
+  UNROLLED(u, SHARE(size)) tile[ELEMENT(u) / T_TD * Q_ROW + ELEMENT(u) % T_TD] = next[u];
+// A key past the end has no weight, and its value must be a number.
+#define FETCH_V(key0)                                                                     \
+  UNROLLED(u, SHARE(T_TV * TILE_V)) {                                                     \
+    const IDX_T d = ELEMENT(u) % TILE_V, j = (key0) + ELEMENT(u) / TILE_V;                \
+    const float x = LOAD(AT(v), v_at + i_min(j, end - 1) * v_step + i_min(d, S_DV - 1));  \
+    v_next[u] = j < end && d < S_DV ? x : 0.0f;                                           \
+  }
+
+#if PARTS
+#define Y_T float
+#define PARTS_INPUT , const IDX_T parts
+#define SHARERS parts
+#else
+#define Y_T DATA_T
+#define PARTS_INPUT
+#define SHARERS 1
+#endif
+
+__kernel __attribute__((reqd_work_group_size(T_SIDE, T_SIDE, 1)))
+void fused_attention_gpu(OUT(Y_T, y), ATTENTION_INPUTS PARTS_INPUT) {
+  __local __attribute__((aligned(16))) float q_tile[TILE_Q * Q_ROW];
+  __local __attribute__((aligned(16))) float kv_tile[KV_SIZE];
+  __local __attribute__((aligned(16))) float weights[TILE_Q * P_ROW];
+  __local __attribute__((aligned(16))) float tops[TILE_Q * TOP_ROW];
+  __local IDX_T q_at[TILE_Q];
+  const IDX_T lane = get_local_id(0), line = get_local_id(1), item = line * T_SIDE + lane;
+  const IDX_T rows = queries * group;
+  // The group by its work-items: a launch may be a piece of one, at an offset. Under a causal mask
+  // the last rows see most keys: they begin first.
+  const IDX_T tile = (rows - 1) / TILE_Q - (IDX_T)(get_global_id(0) / T_SIDE);
+  const IDX_T kv_head = get_global_id(1) / T_SIDE;
+  const IDX_T batch = (IDX_T)get_global_id(2) / SHARERS;
+  const IDX_T part = (IDX_T)get_global_id(2) % SHARERS;
+  const IDX_T row0 = tile * TILE_Q;
+  const IDX_T keys = KEYS_OF(batch);
+  const IDX_T first_place = FIRST_PLACE(keys);
+  const IDX_T k_at = batch * k_batch + kv_head * k_head, v_at = batch * v_batch + kv_head * v_head;
+  if (item < TILE_Q) {
+    const IDX_T row = i_min(row0 + item, rows - 1);
+    q_at[item] = batch * q_batch + (kv_head * group + row % group) * q_head + row / group * q_step;
+  }
+  // Keys of all rows of the tile, and of this part.
+  const IDX_T first = FIRST_KEY(first_place + row0 / group);
+  const IDX_T last_place = first_place + (i_min(row0 + TILE_Q, rows) - 1) / group;
+  const IDX_T key_end = i_max(first, KEY_END(last_place, keys));
+  const IDX_T share = ((key_end - first + TILE_K - 1) / TILE_K + SHARERS - 1) / SHARERS * TILE_K;
+  const IDX_T begin = first + part * share, end = i_min(begin + share, key_end);
+
+  IDX_T own_first[T_RQ], own_end[T_RQ], mask_at[T_RQ];
+  // See fused_attention.cl for why the maximum starts at the lowest finite number.
+  float top[T_RQ], sum[T_RQ], result[T_RQ][RV];
+  UNROLLED(r, T_RQ) {
+    const IDX_T row = i_min(row0 + line * T_RQ + r, rows - 1), i = row / group;
+    own_first[r] = FIRST_KEY(first_place + i);
+    own_end[r] = i_min(end, KEY_END(first_place + i, keys));
+    mask_at[r] = batch * mask_batch + (kv_head * group + row % group) * mask_head + i * mask_query;
+    top[r] = -FLT_MAX;
+    sum[r] = 0.0f;
+    UNROLLED(c, RV) result[r][c] = 0.0f;
+  }
+  float q_next[SHARE(TILE_Q * T_TD)], k_next[SHARE(TILE_K * T_TD)], v_next[SHARE(T_TV * TILE_V)];
+  barrier(CLK_LOCAL_MEM_FENCE);
+  if (begin < end) {
+    FETCH_QK(begin, 0)
+  }
+  for (IDX_T key0 = begin; key0 < end; key0 += TILE_K) {
+    float s[T_RQ][T_RK];
+    UNROLLED(r, T_RQ) UNROLLED(c, T_RK) s[r][c] = 0.0f;
+    for (int d0 = 0; d0 < S_D; d0 += T_TD) {
+      barrier(CLK_LOCAL_MEM_FENCE);
+      if (NEEDS_Q(key0)) {
+        PUT(q_tile, q_next, TILE_Q * T_TD)
+      }
+      PUT(kv_tile, k_next, TILE_K * T_TD)
+      barrier(CLK_LOCAL_MEM_FENCE);
+      if (d0 + T_TD < S_D) {
+        FETCH_QK(key0, d0 + T_TD)
+      } else {
+        FETCH_V(key0)
+      }
+      for (int d = 0; d < T_TD; d += 4) {
+        float x[T_RQ][4], w[T_RK][4];
+        UNROLLED(r, T_RQ) UNROLLED(u, 4) x[r][u] = q_tile[(line * T_RQ + r) * Q_ROW + d + u];
+        UNROLLED(c, T_RK) UNROLLED(u, 4) w[c][u] = kv_tile[(c * T_SIDE + lane) * Q_ROW + d + u];
+        UNROLLED(u, 4) UNROLLED(r, T_RQ) UNROLLED(c, T_RK) s[r][c] += x[r][u] * w[c][u];
+      }
+    }
+    UNROLLED(r, T_RQ) {
+      float most = -FLT_MAX;
+      UNROLLED(c, T_RK) {
+        const IDX_T j = key0 + c * T_SIDE + lane;
+        const float score = WITH_MASK(CAPPED(s[r][c]), mask_at[r] + i_min(j, end - 1) * mask_key);
+        s[r][c] = j >= own_first[r] && j < own_end[r] ? score : -INFINITY;
+        most = s[r][c] > most ? s[r][c] : most;
+      }
+      tops[(line * T_RQ + r) * TOP_ROW + lane] = most;
+    }
+    barrier(CLK_LOCAL_MEM_FENCE);
+    UNROLLED(r, T_RQ) {
+      const IDX_T row = line * T_RQ + r;
+      float most = top[r];
+      UNROLLED(l, T_SIDE) most = tops[row * TOP_ROW + l] > most ? tops[row * TOP_ROW + l] : most;
+      const float rescale = exp_below_0(top[r] - most);
+      top[r] = most;
+      sum[r] *= rescale;
+      UNROLLED(c, RV) result[r][c] *= rescale;
+      UNROLLED(c, T_RK) {
+        const float p = exp_below_0(s[r][c] - most);
+        sum[r] += p;
+        weights[row * P_ROW + c * T_SIDE + lane] = p;
+      }
+    }
+    for (int j0 = 0; j0 < TILE_K; j0 += T_TV) {
+      if (j0) barrier(CLK_LOCAL_MEM_FENCE);
+      UNROLLED(u, SHARE(T_TV * TILE_V)) {
+        if (IN_SLICE(ELEMENT(u), T_TV * TILE_V)) kv_tile[ELEMENT(u)] = v_next[u];
+      }
+      barrier(CLK_LOCAL_MEM_FENCE);
+      if (j0 + T_TV < TILE_K) {
+        FETCH_V(key0 + j0 + T_TV)
+      } else if (key0 + TILE_K < end) {
+        FETCH_QK(key0 + TILE_K, 0)
+      }
+      for (int j = 0; j < T_TV; j += 4) {
+        float p[T_RQ][4];
+        UNROLLED(r, T_RQ) UNROLLED(u, 4) p[r][u] = weights[(line * T_RQ + r) * P_ROW + j0 + j + u];
+        UNROLLED(u, 4) {
+          float x[RV];
+          UNROLLED(c, RV) x[c] = kv_tile[(j + u) * TILE_V + COLUMN(c)];
+          UNROLLED(r, T_RQ) UNROLLED(c, RV) result[r][c] += p[r][u] * x[c];
+        }
+      }
+    }
+  }
+  // Each lane has the sum of the weights of its own keys.
+  barrier(CLK_LOCAL_MEM_FENCE);
+  UNROLLED(r, T_RQ) tops[(line * T_RQ + r) * TOP_ROW + lane] = sum[r];
+  barrier(CLK_LOCAL_MEM_FENCE);
+  UNROLLED(r, T_RQ) {
+    const IDX_T row = row0 + line * T_RQ + r;
+    float all = 0.0f;
+    UNROLLED(l, T_SIDE) all += tops[(line * T_RQ + r) * TOP_ROW + l];
+    if (row < rows) {
+#if PARTS
+      const IDX_T at = (((batch * (heads / group) + kv_head) * rows + row) * parts + part) * (S_DV + 2);
+      UNROLLED(c, RV) if (COLUMN(c) < S_DV) AT(y)[at + COLUMN(c)] = result[r][c];
+      if (lane == 0) {
+        AT(y)[at + S_DV] = top[r];
+        AT(y)[at + S_DV + 1] = all;
+      }
+#else
+      const IDX_T head = kv_head * group + row % group;
+      const IDX_T at = ((batch * queries + row / group) * heads + head) * S_DV;
+      const float inverse = INVERSE_OF(all, keys);
+      UNROLLED(c, RV) if (COLUMN(c) < S_DV) STORE(AT(y), at + COLUMN(c), result[r][c] * inverse);
+#endif
+    }
+  }
+}
