@@ -32,6 +32,8 @@ _PART_TILES = 2
 # Elements that rows of tiles are apart besides; rows of V that one read of weights is for.
 _PAD = 4
 _LEAST_VALUES = 4
+# Defines of other kernels that are arguments of this one, in small letters.
+MASKING = ("CAUSAL", "AT_END", "WINDOW", "NAN_TO_ZERO")
 
 
 @dataclass(frozen=True)
@@ -122,11 +124,14 @@ class _Tile:
         """By parts where the result is scratch memory."""
         split, side = isinstance(y, Scratch), self.tunables["T_SIDE"]
         defines = {**heads.defines, **self.tunables, "PARTS": int(split)}
+        for name in MASKING:
+            del defines[name]
         kernel = KernelSpec.of("attention/fused_attention_gpu.cl", GPU.entry, **defines)
         groups = ceil_div(heads.queries * heads.group, self.rows)
         grid = (groups * side, heads.kv_heads * side, heads.batch * parts)
         size = grid if taken else (0, 0, 0)
-        more = {"parts": parts} if split else {}
+        more: dict[str, Define] = {"parts": parts} if split else {}
+        more |= {name.lower(): value for name, value in heads.defines.items() if name in MASKING}
         return launch(kernel, size, (side, side, 1), heads.flops, y=y, **heads.args, **more)
 
 

@@ -8,6 +8,11 @@
 // Work-group (x, y, z): tile of rows from the last one, head of K and V, batch by part.
 //   PARTS  `parts` work-groups share the keys: y gets sums of S_DV, the largest score and the sum of the
 //          weights for [batch, head of K and V, row, part], which attention_joined adds up
+// Which keys a query sees is told by arguments: fewer kernels.
+#define CAUSAL causal
+#define AT_END at_end
+#define WINDOW window
+#define NAN_TO_ZERO nan_to_zero
 #include "common/base.clh"
 #include "common/attention.clh"
 #ifndef DATA_T
@@ -26,6 +31,7 @@
 #include "common/storage.clh"
 
 #include "common/attention_scalar.clh"
+#include "common/group.clh"
 
 #define ITEMS (T_SIDE * T_SIDE)
 #define TILE_Q (T_SIDE * T_RQ)
@@ -40,6 +46,8 @@
 #define KV_SIZE i_max(TILE_K * Q_ROW, T_TV * TILE_V)
 #define RUN (RV % 4 == 0 ? 4 : RV % 2 == 0 ? 2 : 1)
 #define COLUMN(c) (((c) / RUN * T_SIDE + lane) * RUN + (c) % RUN)
+// Loops of more work are not unrolled: their reads, moved to the front, would fill the registers.
+#define ROLLED _Pragma("unroll 1")
 #define UNROLLED(u, count) _Pragma("unroll") for (int u = 0; u < (count); ++u)
 // Of a slice's elements each work-item brings so many; the last ones of some are past its end.
 #define SHARE(size) (((size) + ITEMS - 1) / ITEMS)
@@ -71,6 +79,16 @@
     const float x = LOAD(AT(v), v_at + i_min(j, end - 1) * v_step + i_min(d, S_DV - 1));  \
     v_next[u] = j < end && d < S_DV ? x : 0.0f;                                           \
   }
+// What the lanes of each row put in `tops`, joined by one of them.
+#define FOLD_LANES(JOIN)                                                                  \
+  barrier(CLK_LOCAL_MEM_FENCE);                                                           \
+  if (item < TILE_Q) {                                                                    \
+    float all_ = tops[item * TOP_ROW];                                                    \
+    for (int l = 1; l < T_SIDE; ++l) all_ = JOIN(all_, tops[item * TOP_ROW + l]);         \
+    FOLDED(item) = all_;                                                                  \
+  }                                                                                       \
+  barrier(CLK_LOCAL_MEM_FENCE);
+#define FOLDED(row) tops[(row)*TOP_ROW + T_SIDE]
 
 #if PARTS
 #define Y_T float
@@ -83,7 +101,8 @@
 #endif
 
 __kernel __attribute__((reqd_work_group_size(T_SIDE, T_SIDE, 1)))
-void fused_attention_gpu(OUT(Y_T, y), ATTENTION_INPUTS PARTS_INPUT) {
+void fused_attention_gpu(OUT(Y_T, y), ATTENTION_INPUTS, const IDX_T causal, const IDX_T at_end,
+                         const IDX_T window, const IDX_T nan_to_zero PARTS_INPUT) {
   __local __attribute__((aligned(16))) float q_tile[TILE_Q * Q_ROW];
   __local __attribute__((aligned(16))) float kv_tile[KV_SIZE];
   __local __attribute__((aligned(16))) float weights[TILE_Q * P_ROW];
@@ -132,7 +151,7 @@ void fused_attention_gpu(OUT(Y_T, y), ATTENTION_INPUTS PARTS_INPUT) {
   for (IDX_T key0 = begin; key0 < end; key0 += TILE_K) {
     float s[T_RQ][T_RK];
     UNROLLED(r, T_RQ) UNROLLED(c, T_RK) s[r][c] = 0.0f;
-    for (int d0 = 0; d0 < S_D; d0 += T_TD) {
+    ROLLED for (int d0 = 0; d0 < S_D; d0 += T_TD) {
       barrier(CLK_LOCAL_MEM_FENCE);
       if (NEEDS_Q(key0)) {
         PUT(q_tile, q_next, TILE_Q * T_TD)
@@ -144,7 +163,7 @@ void fused_attention_gpu(OUT(Y_T, y), ATTENTION_INPUTS PARTS_INPUT) {
       } else {
         FETCH_V(key0)
       }
-      for (int d = 0; d < T_TD; d += 4) {
+      ROLLED for (int d = 0; d < T_TD; d += 4) {
         float x[T_RQ][4], w[T_RK][4];
         UNROLLED(r, T_RQ) UNROLLED(u, 4) x[r][u] = q_tile[(line * T_RQ + r) * Q_ROW + d + u];
         UNROLLED(c, T_RK) UNROLLED(u, 4) w[c][u] = kv_tile[(c * T_SIDE + lane) * Q_ROW + d + u];
@@ -157,15 +176,14 @@ void fused_attention_gpu(OUT(Y_T, y), ATTENTION_INPUTS PARTS_INPUT) {
         const IDX_T j = key0 + c * T_SIDE + lane;
         const float score = WITH_MASK(CAPPED(s[r][c]), mask_at[r] + i_min(j, end - 1) * mask_key);
         s[r][c] = j >= own_first[r] && j < own_end[r] ? score : -INFINITY;
-        most = s[r][c] > most ? s[r][c] : most;
+        most = fmax(most, s[r][c]);
       }
       tops[(line * T_RQ + r) * TOP_ROW + lane] = most;
     }
-    barrier(CLK_LOCAL_MEM_FENCE);
+    FOLD_LANES(fmax)
     UNROLLED(r, T_RQ) {
       const IDX_T row = line * T_RQ + r;
-      float most = top[r];
-      UNROLLED(l, T_SIDE) most = tops[row * TOP_ROW + l] > most ? tops[row * TOP_ROW + l] : most;
+      const float most = fmax(top[r], FOLDED(row));
       const float rescale = exp_below_0(top[r] - most);
       top[r] = most;
       sum[r] *= rescale;
@@ -176,7 +194,7 @@ void fused_attention_gpu(OUT(Y_T, y), ATTENTION_INPUTS PARTS_INPUT) {
         weights[row * P_ROW + c * T_SIDE + lane] = p;
       }
     }
-    for (int j0 = 0; j0 < TILE_K; j0 += T_TV) {
+    ROLLED for (int j0 = 0; j0 < TILE_K; j0 += T_TV) {
       if (j0) barrier(CLK_LOCAL_MEM_FENCE);
       UNROLLED(u, SHARE(T_TV * TILE_V)) {
         if (IN_SLICE(ELEMENT(u), T_TV * TILE_V)) kv_tile[ELEMENT(u)] = v_next[u];
@@ -187,7 +205,7 @@ void fused_attention_gpu(OUT(Y_T, y), ATTENTION_INPUTS PARTS_INPUT) {
       } else if (key0 + TILE_K < end) {
         FETCH_QK(key0 + TILE_K, 0)
       }
-      for (int j = 0; j < T_TV; j += 4) {
+      ROLLED for (int j = 0; j < T_TV; j += 4) {
         float p[T_RQ][4];
         UNROLLED(r, T_RQ) UNROLLED(u, 4) p[r][u] = weights[(line * T_RQ + r) * P_ROW + j0 + j + u];
         UNROLLED(u, 4) {
@@ -201,11 +219,10 @@ void fused_attention_gpu(OUT(Y_T, y), ATTENTION_INPUTS PARTS_INPUT) {
   // Each lane has the sum of the weights of its own keys.
   barrier(CLK_LOCAL_MEM_FENCE);
   UNROLLED(r, T_RQ) tops[(line * T_RQ + r) * TOP_ROW + lane] = sum[r];
-  barrier(CLK_LOCAL_MEM_FENCE);
+  FOLD_LANES(SUM_OF)
   UNROLLED(r, T_RQ) {
     const IDX_T row = row0 + line * T_RQ + r;
-    float all = 0.0f;
-    UNROLLED(l, T_SIDE) all += tops[(line * T_RQ + r) * TOP_ROW + l];
+    const float all = FOLDED(line * T_RQ + r);
     if (row < rows) {
 #if PARTS
       const IDX_T at = (((batch * (heads / group) + kv_head) * rows + row) * parts + part) * (S_DV + 2);

@@ -165,6 +165,8 @@ def _emit_gpu(node: Node, ctx: Lowering) -> list[Launch]:
     assert isinstance(op, FusedAttention)
     defines, args = _of_any_storage(node)
     del args["y"]
+    # Masks are read by element, whichever queries they are for.
+    defines["MASK"] = int(node.input(3) is not None)
     batch, queries, _ = y.dims
     heads = Heads(
         y=y,
