@@ -14,14 +14,15 @@ from clrt.kernels.spec import KernelSpec, Launch, Scratch, ceil_div, clamp, laun
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering
 
-# T_SIDE: work-items along the rows, and along the columns, of a group.
+# T_LANES, T_LINES: work-items of a group, along the keys and along the rows.
 GPU = tuned(
     "fused_attention_gpu",
-    {"T_RQ": (2, 4), "T_RK": (2, 4), "T_TD": (16, 32)},
-    T_SIDE=16,
+    {"T_LINES": (8, 16), "T_RQ": (2, 4), "T_RK": (2, 4), "T_TD": (16, 32)},
+    T_LANES=16,
+    T_LINES=8,
     T_RQ=4,
     T_RK=4,
-    T_TD=32,
+    T_TD=16,
 )
 # What a work-item holds of the result at most, in registers.
 _RESULT = 32
@@ -31,6 +32,8 @@ _GROUPS = 4
 _PART_TILES = 2
 # Elements that rows of tiles are apart besides; rows of V that one read of weights is for.
 _PAD = 4
+# Of each row in local memory.
+_NUMBERS = 4
 _LEAST_VALUES = 4
 # Defines of other kernels that are arguments of this one, in small letters.
 MASKING = ("CAUSAL", "AT_END", "WINDOW", "NAN_TO_ZERO")
@@ -69,16 +72,18 @@ def emit_gpu(heads: Heads, ctx: Lowering) -> list[Launch]:
         UnsupportedError: The device has too little local memory, or too small work-groups.
     """
     tunables, units = ctx.tunables(GPU), ctx.caps.compute_units
-    side, columns = tunables["T_SIDE"], heads.v_size
-    most = clamp(_RESULT * side // columns, 1, tunables["T_RQ"])
+    lanes, lines, columns = tunables["T_LANES"], tunables["T_LINES"], heads.v_size
+    most = clamp(_RESULT * lanes // columns, 1, tunables["T_RQ"])
     tiles = [_Tile.of(heads, {**tunables, "T_RQ": r}) for r in dict.fromkeys((most, 1))]
     ctx.require(
-        Requires(work_group_size=side**2, local_mem_bytes=max(t.local_mem_bytes for t in tiles))
+        Requires(
+            work_group_size=lanes * lines, local_mem_bytes=max(t.local_mem_bytes for t in tiles)
+        )
     )
     rows, pairs = heads.queries * heads.group, heads.batch * heads.kv_heads
     few = len(tiles) - 1
-    taken = few and takes_few(rows, pairs, units, side, most)
-    parts = parts_of(rows, pairs, units, side, heads.keys, tiles[few].keys) if taken == few else 1
+    taken = few and takes_few(rows, pairs, units, lines, most)
+    parts = parts_of(rows, pairs, units, lines, heads.keys, tiles[few].keys) if taken == few else 1
     launches = [
         tile.launch(heads, heads.y, 1, parts == 1 and taken == index)
         for index, tile in enumerate(tiles)
@@ -105,34 +110,37 @@ class _Tile:
 
     @classmethod
     def of(cls, heads: Heads, tunables: Mapping[str, int]) -> _Tile:
-        side, depth = tunables["T_SIDE"], tunables["T_TD"]
-        keys, columns = side * tunables["T_RK"], round_up(heads.v_size, side)
+        lanes, depth = tunables["T_LANES"], tunables["T_TD"]
+        keys, columns = lanes * tunables["T_RK"], round_up(heads.v_size, lanes)
         # V takes the place of K in local memory, in halves of the tile, or of halves.
         values = keys
         while values > _LEAST_VALUES and values * columns > keys * depth:
             values //= 2
-        return cls(side * tunables["T_RQ"], keys, columns, {**tunables, "T_TV": values})
+        return cls(
+            tunables["T_LINES"] * tunables["T_RQ"], keys, columns, {**tunables, "T_TV": values}
+        )
 
     @property
     def local_mem_bytes(self) -> int:
         depth = self.tunables["T_TD"] + _PAD
         kept = max(self.keys * depth, self.tunables["T_TV"] * self.columns)
-        scores = self.keys + _PAD + self.tunables["T_SIDE"] + _PAD
-        return 4 * (self.rows * (depth + scores + 1) + kept)
+        scores = self.keys + _PAD + self.tunables["T_LANES"] + _PAD
+        return 4 * (self.rows * (depth + scores + _NUMBERS) + kept)
 
     def launch(self, heads: Heads, y: Value | Scratch, parts: int, taken: bool) -> Launch:
         """By parts where the result is scratch memory."""
-        split, side = isinstance(y, Scratch), self.tunables["T_SIDE"]
+        split = isinstance(y, Scratch)
+        lanes, lines = self.tunables["T_LANES"], self.tunables["T_LINES"]
         defines = {**heads.defines, **self.tunables, "PARTS": int(split)}
         for name in MASKING:
             del defines[name]
         kernel = KernelSpec.of("attention/fused_attention_gpu.cl", GPU.entry, **defines)
         groups = ceil_div(heads.queries * heads.group, self.rows)
-        grid = (groups * side, heads.kv_heads * side, heads.batch * parts)
+        grid = (groups * lanes, heads.kv_heads * lines, heads.batch * parts)
         size = grid if taken else (0, 0, 0)
         more: dict[str, Define] = {"parts": parts} if split else {}
         more |= {name.lower(): value for name, value in heads.defines.items() if name in MASKING}
-        return launch(kernel, size, (side, side, 1), heads.flops, y=y, **heads.args, **more)
+        return launch(kernel, size, (lanes, lines, 1), heads.flops, y=y, **heads.args, **more)
 
 
 def _joined(heads: Heads, sums: Scratch, parts: int) -> Launch:
@@ -148,7 +156,7 @@ def _joined(heads: Heads, sums: Scratch, parts: int) -> Launch:
 
 
 @pure
-def takes_few(rows: int, pairs: int, units: int, side: int, most: int) -> int:
+def takes_few(rows: int, pairs: int, units: int, lines: int, most: int) -> int:
     """1 where tiles of one row of a work-item take less time than those of `most`; else 0.
 
     Large ones read less, small ones leave no unit idle.
@@ -158,7 +166,7 @@ def takes_few(rows: int, pairs: int, units: int, side: int, most: int) -> int:
     """
 
     def time(tile: int) -> int:
-        groups = ceil_div(rows, side * tile) * pairs
+        groups = ceil_div(rows, lines * tile) * pairs
         # Of a work-item for four elements of four keys: products, reads and bookkeeping.
         return max(groups, units) * (16 * tile + tile + 14)
 
@@ -166,11 +174,11 @@ def takes_few(rows: int, pairs: int, units: int, side: int, most: int) -> int:
 
 
 @pure
-def parts_of(rows: int, pairs: int, units: int, side: int, keys: int, tile: int) -> int:
+def parts_of(rows: int, pairs: int, units: int, lines: int, keys: int, tile: int) -> int:
     """Into how many parts the keys go, so that each unit has work.
 
     Args:
         tile: Keys that a work-group takes at a time.
     """
-    groups = ceil_div(rows, side) * pairs
+    groups = ceil_div(rows, lines) * pairs
     return clamp(_GROUPS * units // groups, 1, max(1, keys // (_PART_TILES * tile)))

@@ -1,8 +1,8 @@
-// softmax(scale * Q K^T + mask) V for GPUs. A work-group of T_SIDE x T_SIDE has T_SIDE T_RQ rows, the
-// queries of all heads that share a head of K and V, and takes T_SIDE T_RK keys at a time:
+// softmax(scale * Q K^T + mask) V for GPUs. A work-group of T_LANES x T_LINES has T_LINES T_RQ rows,
+// queries of all heads that share a head of K and V, and takes T_LANES T_RK keys at a time:
 //   1. scores, from slices of Q and K, T_TD of a head deep, in local memory: T_RQ x T_RK of a work-item;
 //   2. the largest of each row, by way of local memory, where the weights go;
-//   3. weighted rows of V, T_TV of them in local memory: T_RQ rows of the result by every T_SIDE-th
+//   3. weighted rows of V, T_TV of them in local memory: T_RQ rows of the result by every T_LANES-th
 //      run of columns are a work-item's.
 // What the next step reads is on its way into registers meanwhile.
 // Work-group (x, y, z): tile of rows from the last one, head of K and V, batch by part.
@@ -18,11 +18,12 @@
 #ifndef DATA_T
 #define DATA_T float
 #endif
-#ifndef T_SIDE
-#define T_SIDE 16
+#ifndef T_LANES
+#define T_LANES 16
+#define T_LINES 8
 #define T_RQ 4
 #define T_RK 4
-#define T_TD 32
+#define T_TD 16
 #define T_TV 16
 #define PARTS 0
 #endif
@@ -33,19 +34,19 @@
 #include "common/attention_scalar.clh"
 #include "common/group.clh"
 
-#define ITEMS (T_SIDE * T_SIDE)
-#define TILE_Q (T_SIDE * T_RQ)
-#define TILE_K (T_SIDE * T_RK)
+#define ITEMS (T_LANES * T_LINES)
+#define TILE_Q (T_LINES * T_RQ)
+#define TILE_K (T_LANES * T_RK)
 // Columns of the result, of a work-item and of a group: those past S_DV are zeros, never stored.
-#define RV ((S_DV + T_SIDE - 1) / T_SIDE)
-#define TILE_V (T_SIDE * RV)
+#define RV ((S_DV + T_LANES - 1) / T_LANES)
+#define TILE_V (T_LANES * RV)
 // Four elements more per row: work-items that read a column of a tile meet different banks.
 #define Q_ROW (T_TD + 4)
 #define P_ROW (TILE_K + 4)
-#define TOP_ROW (T_SIDE + 4)
+#define TOP_ROW (T_LANES + 4)
 #define KV_SIZE i_max(TILE_K * Q_ROW, T_TV * TILE_V)
 #define RUN (RV % 4 == 0 ? 4 : RV % 2 == 0 ? 2 : 1)
-#define COLUMN(c) (((c) / RUN * T_SIDE + lane) * RUN + (c) % RUN)
+#define COLUMN(c) (((c) / RUN * T_LANES + lane) * RUN + (c) % RUN)
 // Loops of more work are not unrolled: their reads, moved to the front, would fill the registers.
 #define ROLLED _Pragma("unroll 1")
 #define UNROLLED(u, count) _Pragma("unroll") for (int u = 0; u < (count); ++u)
@@ -84,11 +85,11 @@
   barrier(CLK_LOCAL_MEM_FENCE);                                                           \
   if (item < TILE_Q) {                                                                    \
     float all_ = tops[item * TOP_ROW];                                                    \
-    for (int l = 1; l < T_SIDE; ++l) all_ = JOIN(all_, tops[item * TOP_ROW + l]);         \
+    for (int l = 1; l < T_LANES; ++l) all_ = JOIN(all_, tops[item * TOP_ROW + l]);         \
     FOLDED(item) = all_;                                                                  \
   }                                                                                       \
   barrier(CLK_LOCAL_MEM_FENCE);
-#define FOLDED(row) tops[(row)*TOP_ROW + T_SIDE]
+#define FOLDED(row) tops[(row)*TOP_ROW + T_LANES]
 
 #if PARTS
 #define Y_T float
@@ -100,30 +101,27 @@
 #define SHARERS 1
 #endif
 
-__kernel __attribute__((reqd_work_group_size(T_SIDE, T_SIDE, 1)))
+__kernel __attribute__((reqd_work_group_size(T_LANES, T_LINES, 1)))
 void fused_attention_gpu(OUT(Y_T, y), ATTENTION_INPUTS, const IDX_T causal, const IDX_T at_end,
                          const IDX_T window, const IDX_T nan_to_zero PARTS_INPUT) {
   __local __attribute__((aligned(16))) float q_tile[TILE_Q * Q_ROW];
   __local __attribute__((aligned(16))) float kv_tile[KV_SIZE];
   __local __attribute__((aligned(16))) float weights[TILE_Q * P_ROW];
   __local __attribute__((aligned(16))) float tops[TILE_Q * TOP_ROW];
-  __local IDX_T q_at[TILE_Q];
-  const IDX_T lane = get_local_id(0), line = get_local_id(1), item = line * T_SIDE + lane;
+  // Of rows: where they lie in q and in the mask, and their first key and the one behind their last.
+  __local IDX_T q_at[TILE_Q], mask_at[TILE_Q], first_of[TILE_Q], end_of[TILE_Q];
+  const IDX_T lane = get_local_id(0), line = get_local_id(1), item = line * T_LANES + lane;
   const IDX_T rows = queries * group;
   // The group by its work-items: a launch may be a piece of one, at an offset. Under a causal mask
   // the last rows see most keys: they begin first.
-  const IDX_T tile = (rows - 1) / TILE_Q - (IDX_T)(get_global_id(0) / T_SIDE);
-  const IDX_T kv_head = get_global_id(1) / T_SIDE;
+  const IDX_T tile = (rows - 1) / TILE_Q - (IDX_T)(get_global_id(0) / T_LANES);
+  const IDX_T kv_head = get_global_id(1) / T_LINES;
   const IDX_T batch = (IDX_T)get_global_id(2) / SHARERS;
   const IDX_T part = (IDX_T)get_global_id(2) % SHARERS;
   const IDX_T row0 = tile * TILE_Q;
   const IDX_T keys = KEYS_OF(batch);
   const IDX_T first_place = FIRST_PLACE(keys);
   const IDX_T k_at = batch * k_batch + kv_head * k_head, v_at = batch * v_batch + kv_head * v_head;
-  if (item < TILE_Q) {
-    const IDX_T row = i_min(row0 + item, rows - 1);
-    q_at[item] = batch * q_batch + (kv_head * group + row % group) * q_head + row / group * q_step;
-  }
   // Keys of all rows of the tile, and of this part.
   const IDX_T first = FIRST_KEY(first_place + row0 / group);
   const IDX_T last_place = first_place + (i_min(row0 + TILE_Q, rows) - 1) / group;
@@ -131,14 +129,17 @@ void fused_attention_gpu(OUT(Y_T, y), ATTENTION_INPUTS, const IDX_T causal, cons
   const IDX_T share = ((key_end - first + TILE_K - 1) / TILE_K + SHARERS - 1) / SHARERS * TILE_K;
   const IDX_T begin = first + part * share, end = i_min(begin + share, key_end);
 
-  IDX_T own_first[T_RQ], own_end[T_RQ], mask_at[T_RQ];
+  if (item < TILE_Q) {
+    const IDX_T row = i_min(row0 + item, rows - 1), i = row / group;
+    const IDX_T head = kv_head * group + row % group;
+    q_at[item] = batch * q_batch + head * q_head + i * q_step;
+    mask_at[item] = batch * mask_batch + head * mask_head + i * mask_query;
+    first_of[item] = FIRST_KEY(first_place + i);
+    end_of[item] = i_min(end, KEY_END(first_place + i, keys));
+  }
   // See fused_attention.cl for why the maximum starts at the lowest finite number.
   float top[T_RQ], sum[T_RQ], result[T_RQ][RV];
   UNROLLED(r, T_RQ) {
-    const IDX_T row = i_min(row0 + line * T_RQ + r, rows - 1), i = row / group;
-    own_first[r] = FIRST_KEY(first_place + i);
-    own_end[r] = i_min(end, KEY_END(first_place + i, keys));
-    mask_at[r] = batch * mask_batch + (kv_head * group + row % group) * mask_head + i * mask_query;
     top[r] = -FLT_MAX;
     sum[r] = 0.0f;
     UNROLLED(c, RV) result[r][c] = 0.0f;
@@ -166,19 +167,20 @@ void fused_attention_gpu(OUT(Y_T, y), ATTENTION_INPUTS, const IDX_T causal, cons
       ROLLED for (int d = 0; d < T_TD; d += 4) {
         float x[T_RQ][4], w[T_RK][4];
         UNROLLED(r, T_RQ) UNROLLED(u, 4) x[r][u] = q_tile[(line * T_RQ + r) * Q_ROW + d + u];
-        UNROLLED(c, T_RK) UNROLLED(u, 4) w[c][u] = kv_tile[(c * T_SIDE + lane) * Q_ROW + d + u];
+        UNROLLED(c, T_RK) UNROLLED(u, 4) w[c][u] = kv_tile[(c * T_LANES + lane) * Q_ROW + d + u];
         UNROLLED(u, 4) UNROLLED(r, T_RQ) UNROLLED(c, T_RK) s[r][c] += x[r][u] * w[c][u];
       }
     }
     UNROLLED(r, T_RQ) {
+      const IDX_T row = line * T_RQ + r;
       float most = -FLT_MAX;
       UNROLLED(c, T_RK) {
-        const IDX_T j = key0 + c * T_SIDE + lane;
-        const float score = WITH_MASK(CAPPED(s[r][c]), mask_at[r] + i_min(j, end - 1) * mask_key);
-        s[r][c] = j >= own_first[r] && j < own_end[r] ? score : -INFINITY;
+        const IDX_T j = key0 + c * T_LANES + lane;
+        const float score = WITH_MASK(CAPPED(s[r][c]), mask_at[row] + i_min(j, end - 1) * mask_key);
+        s[r][c] = j >= first_of[row] && j < end_of[row] ? score : -INFINITY;
         most = fmax(most, s[r][c]);
       }
-      tops[(line * T_RQ + r) * TOP_ROW + lane] = most;
+      tops[row * TOP_ROW + lane] = most;
     }
     FOLD_LANES(fmax)
     UNROLLED(r, T_RQ) {
@@ -191,7 +193,7 @@ void fused_attention_gpu(OUT(Y_T, y), ATTENTION_INPUTS, const IDX_T causal, cons
       UNROLLED(c, T_RK) {
         const float p = exp_below_0(s[r][c] - most);
         sum[r] += p;
-        weights[row * P_ROW + c * T_SIDE + lane] = p;
+        weights[row * P_ROW + c * T_LANES + lane] = p;
       }
     }
     ROLLED for (int j0 = 0; j0 < TILE_K; j0 += T_TV) {

@@ -62,7 +62,7 @@ SMALL: dict[str, dict[str, int]] = {
     "conv_rows_cpu": {"T_MR": 3, "T_NV": 2, "T_VW": 4, "T_MC": 7},
     "cum_columns": {"T_VW": 4, "T_NV": 2},
     "fused_attention_cpu": {"T_VW": 4, "T_NQ": 2, "T_MK": 3, "T_MV": 2, "T_KB": 6},
-    "fused_attention_gpu": {"T_SIDE": 4, "T_RQ": 2, "T_RK": 2, "T_TD": 4},
+    "fused_attention_gpu": {"T_LANES": 4, "T_LINES": 2, "T_RQ": 2, "T_RK": 2, "T_TD": 4},
     "gather_cpu": {"T_BYTES": 72},
     "group_normalization_cpu": {"T_VW": 4},
     "gemm_blocks_cpu": {"T_MR": 3, "T_NV": 1, "T_VW": 4, "T_MB": 3, "T_KC": 6},
@@ -90,7 +90,7 @@ SMALL: dict[str, dict[str, int]] = {
     "winograd_cpu": {"T_MR": 3, "T_NV": 2, "T_VW": 4},
 }
 # Of kernels for GPUs, which compilers for CPUs take seconds for; test_gemm_gpu.py has larger tiles.
-SHORT = {"T_RM": 2, "T_RN": 2, "T_TK": 8, "T_SIDE": 4, "T_RQ": 1, "T_RK": 1, "T_TD": 8}
+SHORT = {"T_RM": 2, "T_RN": 2, "T_TK": 8, "T_LANES": 4, "T_LINES": 4, "T_RQ": 1, "T_RK": 1}
 
 
 def check(name: str, actual: Array, expected: Array, limit: float) -> None:
