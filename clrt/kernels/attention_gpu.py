@@ -26,8 +26,9 @@ GPU = tuned(
 )
 # What a work-item holds of the result at most, in registers.
 _RESULT = 32
-# Work-groups that a compute unit should have; and tiles of keys that a part has at least, or the
-# launch that joins the parts costs more than they save.
+# Work-groups that a compute unit runs at once at least, and those that it should have; and tiles of
+# keys that a part has at least, or the launch that joins the parts costs more than they save.
+_LEAST_GROUPS = 2
 _GROUPS = 4
 _PART_TILES = 2
 # Elements that rows of tiles are apart besides; rows of V that one read of weights is for.
@@ -168,7 +169,7 @@ def takes_few(rows: int, pairs: int, units: int, lines: int, most: int) -> int:
     def time(tile: int) -> int:
         groups = ceil_div(rows, lines * tile) * pairs
         # Of a work-item for four elements of four keys: products, reads and bookkeeping.
-        return max(groups, units) * (16 * tile + tile + 14)
+        return max(groups, _LEAST_GROUPS * units) * (16 * tile + tile + 14)
 
     return int(time(1) < time(most))
 

@@ -50,35 +50,38 @@
 // Loops of more work are not unrolled: their reads, moved to the front, would fill the registers.
 #define ROLLED _Pragma("unroll 1")
 #define UNROLLED(u, count) _Pragma("unroll") for (int u = 0; u < (count); ++u)
-// Of a slice's elements each work-item brings so many; the last ones of some are past its end.
+// Of a slice's elements, in rows of a width, each work-item brings so many, and the one of number u lies
+// here; the last ones of some are past its end.
 #define SHARE(size) (((size) + ITEMS - 1) / ITEMS)
-#define ELEMENT(u) (item + (u) * ITEMS)
-#define IN_SLICE(e, size) ((size) % ITEMS == 0 || (e) < (size))
+#define ROW_OF(u, width)                                                   \
+  (ITEMS % (width) == 0 ? item / (width) + (u) * (ITEMS / (width)) : (item + (u)*ITEMS) / (width))
+#define COLUMN_OF(u, width) (ITEMS % (width) == 0 ? item % (width) : (item + (u)*ITEMS) % (width))
+#define IN_SLICE(u, size) ((size) % ITEMS == 0 || item + (u)*ITEMS < (size))
 // Where a head is one slice, Q stays.
 #define NEEDS_Q(key0) (S_D > T_TD || (key0) == begin)
 
 // Reads past the edges take the last element instead, which no branch is needed for.
-#define FETCH_QK(key0, d0)                                                                \
-  if (NEEDS_Q(key0)) {                                                                    \
-    UNROLLED(u, SHARE(TILE_Q * T_TD)) {                                                   \
-      const IDX_T d = (d0) + ELEMENT(u) % T_TD, row = ELEMENT(u) / T_TD;                  \
-      const float x = LOAD(AT(q), q_at[row] + i_min(d, S_D - 1));                         \
-      q_next[u] = d < S_D ? x * scale : 0.0f;                                             \
-    }                                                                                     \
-  }                                                                                       \
-  UNROLLED(u, SHARE(TILE_K * T_TD)) {                                                     \
-    const IDX_T d = (d0) + ELEMENT(u) % T_TD, j = i_min((key0) + ELEMENT(u) / T_TD, end - 1); \
-    const float x = LOAD(AT(k), k_at + j * k_step + i_min(d, S_D - 1));                   \
-    k_next[u] = d < S_D ? x : 0.0f;                                                       \
+#define FETCH_QK(key0, d0)                                                                  \
+  if (NEEDS_Q(key0)) {                                                                      \
+    UNROLLED(u, SHARE(TILE_Q * T_TD)) {                                                     \
+      const IDX_T d = (d0) + COLUMN_OF(u, T_TD);                                            \
+      const float x = LOAD(AT(q), q_at[ROW_OF(u, T_TD)] + i_min(d, S_D - 1));               \
+      q_next[u] = d < S_D ? x * scale : 0.0f;                                               \
+    }                                                                                       \
+  }                                                                                         \
+  UNROLLED(u, SHARE(TILE_K * T_TD)) {                                                       \
+    const IDX_T d = (d0) + COLUMN_OF(u, T_TD), j = i_min((key0) + ROW_OF(u, T_TD), last_key); \
+    const float x = LOAD(AT(k), k_at + j * k_step + i_min(d, S_D - 1));                     \
+    k_next[u] = d < S_D ? x : 0.0f;                                                         \
   }
-#define PUT(tile, next, size)                                                             \
-  UNROLLED(u, SHARE(size)) tile[ELEMENT(u) / T_TD * Q_ROW + ELEMENT(u) % T_TD] = next[u];
+#define PUT(tile, next, size)                                                               \
+  UNROLLED(u, SHARE(size)) tile[ROW_OF(u, T_TD) * Q_ROW + COLUMN_OF(u, T_TD)] = next[u];
 // A key past the end has no weight, and its value must be a number.
-#define FETCH_V(key0)                                                                     \
-  UNROLLED(u, SHARE(T_TV * TILE_V)) {                                                     \
-    const IDX_T d = ELEMENT(u) % TILE_V, j = (key0) + ELEMENT(u) / TILE_V;                \
-    const float x = LOAD(AT(v), v_at + i_min(j, end - 1) * v_step + i_min(d, S_DV - 1));  \
-    v_next[u] = j < end && d < S_DV ? x : 0.0f;                                           \
+#define FETCH_V(key0)                                                                       \
+  UNROLLED(u, SHARE(T_TV * TILE_V)) {                                                       \
+    const IDX_T d = COLUMN_OF(u, TILE_V), j = (key0) + ROW_OF(u, TILE_V);                   \
+    const float x = LOAD(AT(v), v_at + i_min(j, last_key) * v_step + i_min(d, S_DV - 1));   \
+    v_next[u] = j <= last_key && d < S_DV ? x : 0.0f;                                       \
   }
 // What the lanes of each row put in `tops`, joined by one of them.
 #define FOLD_LANES(JOIN)                                                                  \
@@ -110,6 +113,8 @@ void fused_attention_gpu(OUT(Y_T, y), ATTENTION_INPUTS, const IDX_T causal, cons
   __local __attribute__((aligned(16))) float tops[TILE_Q * TOP_ROW];
   // Of rows: where they lie in q and in the mask, and their first key and the one behind their last.
   __local IDX_T q_at[TILE_Q], mask_at[TILE_Q], first_of[TILE_Q], end_of[TILE_Q];
+  // In local memory, or compilers keep an address for each element that a work-item brings.
+  __local IDX_T last_key;
   const IDX_T lane = get_local_id(0), line = get_local_id(1), item = line * T_LANES + lane;
   const IDX_T rows = queries * group;
   // The group by its work-items: a launch may be a piece of one, at an offset. Under a causal mask
@@ -129,6 +134,7 @@ void fused_attention_gpu(OUT(Y_T, y), ATTENTION_INPUTS, const IDX_T causal, cons
   const IDX_T share = ((key_end - first + TILE_K - 1) / TILE_K + SHARERS - 1) / SHARERS * TILE_K;
   const IDX_T begin = first + part * share, end = i_min(begin + share, key_end);
 
+  if (item == 0) last_key = end - 1;
   if (item < TILE_Q) {
     const IDX_T row = i_min(row0 + item, rows - 1), i = row / group;
     const IDX_T head = kv_head * group + row % group;
@@ -199,7 +205,7 @@ void fused_attention_gpu(OUT(Y_T, y), ATTENTION_INPUTS, const IDX_T causal, cons
     ROLLED for (int j0 = 0; j0 < TILE_K; j0 += T_TV) {
       if (j0) barrier(CLK_LOCAL_MEM_FENCE);
       UNROLLED(u, SHARE(T_TV * TILE_V)) {
-        if (IN_SLICE(ELEMENT(u), T_TV * TILE_V)) kv_tile[ELEMENT(u)] = v_next[u];
+        if (IN_SLICE(u, T_TV * TILE_V)) kv_tile[item + u * ITEMS] = v_next[u];
       }
       barrier(CLK_LOCAL_MEM_FENCE);
       if (j0 + T_TV < TILE_K) {
