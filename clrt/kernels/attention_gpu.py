@@ -41,7 +41,7 @@ MASKING = ("CAUSAL", "AT_END", "WINDOW", "NAN_TO_ZERO")
 
 
 @dataclass(frozen=True)
-class Heads:
+class Attended:
     """What is attended.
 
     Attributes:
@@ -63,7 +63,7 @@ class Heads:
     flops: int
 
 
-def emit_gpu(heads: Heads, ctx: Lowering) -> list[Launch]:
+def emit_gpu(heads: Attended, ctx: Lowering) -> list[Launch]:
     """Tiles of many rows, of few, or of few by parts of the keys, which are then joined.
 
     The kernels that are not taken are launched without work-groups: sizes change from call to call,
@@ -75,7 +75,7 @@ def emit_gpu(heads: Heads, ctx: Lowering) -> list[Launch]:
     tunables, units = ctx.tunables(GPU), ctx.caps.compute_units
     lanes, lines, columns = tunables["T_LANES"], tunables["T_LINES"], heads.v_size
     most = clamp(_RESULT * lanes // columns, 1, tunables["T_RQ"])
-    tiles = [_Tile.of(heads, {**tunables, "T_RQ": r}) for r in dict.fromkeys((most, 1))]
+    tiles = [_AttentionTile.of(heads, {**tunables, "T_RQ": r}) for r in dict.fromkeys((most, 1))]
     ctx.require(
         Requires(
             work_group_size=lanes * lines, local_mem_bytes=max(t.local_mem_bytes for t in tiles)
@@ -96,7 +96,7 @@ def emit_gpu(heads: Heads, ctx: Lowering) -> list[Launch]:
 
 
 @dataclass(frozen=True)
-class _Tile:
+class _AttentionTile:
     """The kernel for work-items of some rows.
 
     Attributes:
@@ -110,7 +110,7 @@ class _Tile:
     tunables: Mapping[str, int]
 
     @classmethod
-    def of(cls, heads: Heads, tunables: Mapping[str, int]) -> _Tile:
+    def of(cls, heads: Attended, tunables: Mapping[str, int]) -> _AttentionTile:
         lanes, depth = tunables["T_LANES"], tunables["T_TD"]
         keys, columns = lanes * tunables["T_RK"], round_up(heads.v_size, lanes)
         # V takes the place of K in local memory, in halves of the tile, or of halves.
@@ -128,7 +128,7 @@ class _Tile:
         scores = self.keys + _PAD + self.tunables["T_LANES"] + _PAD
         return 4 * (self.rows * (depth + scores + _NUMBERS) + kept)
 
-    def launch(self, heads: Heads, y: Value | Scratch, parts: int, taken: bool) -> Launch:
+    def launch(self, heads: Attended, y: Value | Scratch, parts: int, taken: bool) -> Launch:
         """By parts where the result is scratch memory."""
         split = isinstance(y, Scratch)
         lanes, lines = self.tunables["T_LANES"], self.tunables["T_LINES"]
@@ -144,7 +144,7 @@ class _Tile:
         return launch(kernel, size, (lanes, lines, 1), heads.flops, y=y, **heads.args, **more)
 
 
-def _joined(heads: Heads, sums: Scratch, parts: int) -> Launch:
+def _joined(heads: Attended, sums: Scratch, parts: int) -> Launch:
     """The launch that adds up the parts; none of one."""
     names = ("S_D", "S_DV", "NAN_TO_ZERO", "DATA_T", "STORAGE")
     defines = {name: heads.defines[name] for name in names}

@@ -16,7 +16,7 @@ from clrt.ir.dims import differ, same
 from clrt.ir.dtypes import WIDENED_STORAGES, DType
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, TensorType
-from clrt.kernels.attention_gpu import Heads, emit_gpu
+from clrt.kernels.attention_gpu import Attended, emit_gpu
 from clrt.kernels.cost import PLAIN
 from clrt.kernels.spec import BufferArg, KernelSpec, Launch, ceil_div, launch
 from clrt.kernels.strided import broadcast_strides
@@ -168,7 +168,7 @@ def _emit_gpu(node: Node, ctx: Lowering) -> list[Launch]:
     # Masks are read by element, whichever queries they are for.
     defines["MASK"] = int(node.input(3) is not None)
     batch, queries, _ = y.dims
-    heads = Heads(
+    heads = Attended(
         y=y,
         v_size=op.v_head_size,
         batch=batch,
