@@ -14,7 +14,7 @@ from clrt.files import replacing
 from clrt.generation.engine import CHUNK, StepPart
 from clrt.generation.scheduler import Scheduler
 from clrt.ir.op import Array
-from clrt.ops.attention.pages import PAGE
+from clrt.ops.attention.page_form import PAGE
 
 _FORMAT = "clrt-cache"
 

@@ -17,7 +17,8 @@ from clrt.ir.graph import Graph
 from clrt.ir.op import Array
 from clrt.kernels.spec import ceil_div
 from clrt.model import Model, load
-from clrt.ops.attention.pages import PAGE, SLABS
+from clrt.ops.attention.page_form import PAGE
+from clrt.ops.attention.pages import SLABS
 from clrt.runs.state import State
 from clrt.runtime.devices import DeviceInfo
 from clrt.runtime.rows import read_rows, write_rows

@@ -13,7 +13,7 @@ from clrt.generation.answer import Answer
 from clrt.generation.engine import CHUNK, CachedSequence, Engine, StepPart
 from clrt.generation.result import FinishReason
 from clrt.ir.op import Array
-from clrt.ops.attention.pages import PAGE
+from clrt.ops.attention.page_form import PAGE
 from clrt.ops.generation.sample_tokens import SampleTokens
 
 # On Windows Ctrl-C does not end a wait without an end.

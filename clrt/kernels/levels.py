@@ -17,7 +17,8 @@ WIDTH = 32
 """Columns of a panel."""
 _COLUMNS = 16  # of 64 bytes of levels
 _PLACES = 4  # of a column there
-_TAIL = 16  # bytes behind the places of a row's record
+ROW_TAIL = 16
+"""Bytes behind the places of a row's record."""
 _PANELS_AT_ONCE = 16
 
 
@@ -78,7 +79,7 @@ class DotWeights:
 
     def row_records(self, rows: int) -> int:
         """Bytes of the records of rows of A."""
-        return rows * self.blocks * (self.block + _TAIL)
+        return rows * self.blocks * (self.block + ROW_TAIL)
 
     def _pack(self, array: Array) -> Array:
         panels = ceil_div(self.n, WIDTH)

@@ -156,6 +156,19 @@ class Status:
         return error.at(self.node)
 
 
+class Counter(Status):
+    """An int64 of the plan in which the work-groups of a launch are counted.
+
+    It is 0 before the launch, which makes it 0 again.
+
+    Args:
+        node: Whose launch it is.
+    """
+
+    def __init__(self, node: Node) -> None:
+        super().__init__(node, 0, "a count", ())
+
+
 Buffer: TypeAlias = "Value | Scratch | Packed | Status"
 
 

@@ -46,28 +46,14 @@ static inline void quantise_row(__global uchar *to, const IDX_T rows, __global c
   for (IDX_T k0 = 0; k0 < K; k0 += DOT_BLOCK, to += rows * ROW_RECORD) {
     float block[DOT_BLOCK];
     const IDX_T count = i_min(DOT_BLOCK, K - k0);
-    float most = 0.0f;
     for (IDX_T k = 0; k < DOT_BLOCK; ++k) {
       float v = k < count ? x[k0 + k] * factor : 0.0f;
 #if NORM
       if (k < count) v *= scale[k0 + k];
 #endif
       block[k] = v;
-      const float size = v < 0.0f ? -v : v;
-      most = size > most ? size : most;
     }
-    // Adding 1.5 * 2^23 rounds to the nearest integer, which is then in the lowest bits.
-    const float inverse = most > 0.0f ? 127.0f / most : 0.0f;
-    int sum = 0;
-    for (IDX_T k = 0; k < DOT_BLOCK; ++k) {
-      const int level = as_int(block[k] * inverse + 12582912.0f) - 0x4b400000;
-      ((__global char *)to)[k] = (char)level;
-      sum += level;
-    }
-    const float unit = most / 127.0f;
-    *(__global float *)(to + ROW_SCALE) = unit;
-    *(__global int *)(to + ROW_START) = -ZERO * sum;
-    *(__global float *)(to + ROW_SUM) = unit * (float)sum;
+    round_block(to, block);
   }
 }
 

@@ -35,10 +35,10 @@ HALF_TOLERANCE = 2e-2
 class Run:
     """A decoder with both texts in its cache."""
 
-    def __init__(self, decoder: Decoder, model: clrt.Model) -> None:
+    def __init__(self, decoder: Decoder, model: clrt.Model, cache: DType) -> None:
         self.model, self.vocabulary = model, decoder.vocabulary
         counts = [*PAGES, *[0] * (SLABS - len(PAGES))]
-        shapes = {f"slab{s}": (n, decoder.page_elements) for s, n in enumerate(counts)}
+        shapes = {f"slab{s}": (n, decoder.page_elements(cache)) for s, n in enumerate(counts)}
         self.state = model.new_state({f"slab{s}": f"kept{s}" for s in range(SLABS)}, shapes)
 
     def step(self, parts: dict[int, range]) -> dict[int, Array]:
@@ -75,7 +75,8 @@ class Run:
 def largest_error(name: str, folder: Path, cache: DType = DType.FLOAT32, **options: Any) -> float:
     """How far logits of both texts are from transformers', each given in part, then by token."""
     decoder, source = read_folder(write_folder(folder, CASES[name]), **options)
-    run = Run(decoder, clrt.load(decoder_graph(decoder, source, cache), device=quick_device()))
+    model = clrt.load(decoder_graph(decoder, source, cache), device=quick_device())
+    run = Run(decoder, model, cache)
     steps = [{text: range(n) for text, n in enumerate(GIVEN)}]
     for k in range(LENGTHS[0] - GIVEN[0]):
         steps.append({text: range(n + k, n + k + 1) for text, n in enumerate(GIVEN)})

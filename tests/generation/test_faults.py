@@ -13,7 +13,7 @@ import clrt
 from clrt.generation import reading, scoring
 from clrt.generation.engine import CHUNK, Engine
 from clrt.generation.text_generator import TextGenerator
-from clrt.ops.attention.pages import PAGE
+from clrt.ops.attention.page_form import PAGE
 from tests.generation.oracle_texts import PROMPTS
 from tests.generation.text_folders import (
     TEXTS,

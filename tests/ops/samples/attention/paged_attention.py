@@ -8,9 +8,11 @@ from typing import Any
 import numpy as np
 
 from clrt.errors import ShapeError
+from clrt.ir.dtypes import DType
 from clrt.ir.op import Array
 from clrt.ops.attention.paged_attention import PagedAttention
-from clrt.ops.attention.pages import PAGE, SLABS, PagedOp
+from clrt.ops.attention.page_form import PAGE
+from clrt.ops.attention.pages import SLABS, PagedOp
 from clrt.ops.attention.rotate_and_cache import RotateAndCache
 from tests.ops.samples.registry import Sample, error_samples_of, samples_of
 
@@ -26,9 +28,17 @@ def _slabs(
     dtype: Any = np.float32,
     pages: tuple[int, ...] = _PAGES,
 ) -> tuple[Array, ...]:
-    width = 2 * op.kv_num_heads * op.head_elements
+    form = op.form(DType.of(dtype))
+    width = 2 * op.kv_num_heads * form.head_elements
     assert len(pages) == SLABS
-    return tuple(rng.standard_normal((n, width)).astype(dtype) for n in pages)
+    if dtype is not np.uint8:
+        return tuple(rng.standard_normal((n, width)).astype(dtype) for n in pages)
+    made = tuple(np.zeros((n, width), dtype) for n in pages)
+    for heads in (slab.reshape(-1, form.head_elements) for slab in made):
+        for place in range(PAGE):
+            k, v = rng.standard_normal((2, len(heads), op.head_size))
+            form.keep(heads, place, k, v)
+    return made
 
 
 @samples_of(RotateAndCache)
@@ -47,6 +57,10 @@ def rotate_and_cache_samples(cls: type[RotateAndCache]) -> Iterator[Sample]:
     part = tuple(np.ascontiguousarray(t[:, :3]) for t in tables)
     turned = cls(4, 2, 8, 0, interleaved=True)
     yield Sample(turned, (x, _STEP, _TABLE, *part, *none, *_slabs(rng, op, np.float16)))
+    for size in (8, 12, 64):
+        op = cls(4, 2, size, 1)
+        x = rng.standard_normal((len(_STEP), 8 * size)).astype(np.float32)
+        yield Sample(op, (x, _STEP, _TABLE, *none, *none, *_slabs(rng, op, np.uint8)))
     one = cls(1, 1, 12)
     x = rng.standard_normal((1, 36)).astype(np.float32)
     yield Sample(one, (x, _STEP[:1], _TABLE, *none, *none, *_slabs(rng, one)))
@@ -77,6 +91,12 @@ def paged_attention_samples(cls: type[PagedAttention]) -> Iterator[Sample]:
         yield Sample(op, (q, _STEP, _TABLE, *optional, *_slabs(rng, op)))
     op = cls(4, 2, 8, scale=0.4)
     yield Sample(op, (q, _STEP, _TABLE, None, None, *_slabs(rng, op, np.float16)))
+    for heads, kv_heads, size in ((4, 2, 8), (3, 1, 12), (7, 1, 64), (3, 3, 48)):
+        op = cls(heads, kv_heads, size, 1, scale=0.3)
+        q = rng.standard_normal((len(_STEP), heads * size)).astype(np.float32)
+        yield Sample(op, (q, _STEP, _TABLE, None, None, *_slabs(rng, op, np.uint8)))
+    op = cls(4, 2, 8, scale=0.4)
+    q = rng.standard_normal((len(_STEP), 32)).astype(np.float32)
     # Many tokens of one sequence: their queries share a work-group.
     many = np.array([[0, 0, p] for p in range(3 * PAGE)], np.int32)
     table = np.array([[1, 0, 2]], np.int32)
