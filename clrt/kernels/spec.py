@@ -156,17 +156,19 @@ class Status:
         return error.at(self.node)
 
 
+@dataclass(frozen=True, eq=False)
 class Counter(Status):
-    """An int64 of the plan in which the work-groups of a launch are counted.
+    """An int64 of the plan in which a launch counts its work-groups.
 
-    It is 0 before the launch, which makes it 0 again.
+    It is 0 before the launch, which leaves 0.
 
-    Args:
-        node: Whose launch it is.
+    Attributes:
+        node: The node that is launched.
     """
 
-    def __init__(self, node: Node) -> None:
-        super().__init__(node, 0, "a count", ())
+    operand: int = 0
+    what: str = "a count"
+    allowed: tuple[tuple[int, int], ...] = ()
 
 
 Buffer: TypeAlias = "Value | Scratch | Packed | Status"
