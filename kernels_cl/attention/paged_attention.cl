@@ -4,7 +4,8 @@
 //   SOFTCAP  scores are softcap * tanh(score / softcap)
 //   ALIBI    scores get slopes[head] * (key - place)
 //   SINKS    a further key of that score without a value: sinks[head]
-//   LEVELS   the cache has 8 bits: queries are rounded to 8 bits, too, by blocks
+//   LEVELS   the cache has 8 bits: queries are rounded to 8 bits, too, by blocks. A tile's dots are those
+//            of its first S_DOTS rows and of S_OTHERS
 //   T_VW     lanes; PAGE, S_D and S_DV are multiples. 1: a work-item has one query of one head
 //   FEW      the rows are few: pages are read about as fast as memory gives them
 #ifndef WINDOW
@@ -20,6 +21,8 @@
 #define S_NV 2
 #define T_ROWS 32
 #define T_PAGES 4
+#define S_DOTS 4
+#define S_OTHERS 0
 #endif
 #ifndef FEW
 #define FEW 0
@@ -146,21 +149,26 @@ __kernel void paged_attention_any(ATTENTION) {
 #define RECORDS , OUT(uchar, records)
 #define TILE_RECORDS (T_MR * KEY_BLOCKS * ROW_RECORD)
 #define VALUE_UNITS(page) ((page) + KEY_ELEMENTS + PAGE * S_DV)
-#define DOT_ROWS(rows) DOT_TILE(dot_rows, rows)
-DOT_ROWS(T_MR)
+#define DOT_ROWS(name, rows) DOT_TILE(name, rows)
+DOT_ROWS(dot_rows, S_DOTS)
+#if T_MR > S_DOTS
+DOT_ROWS(dot_others, S_OTHERS)
+#endif
 #define TAKE(i, j) const F acc##i##_##j = dots[(i * PAGE + k) / VW + j];
 #define TAKE_ROW(i) KEYS(TAKE, i)
 
 // Queries of a tile into their records; where there are fewer the last one again.
 static inline void round_queries(__global uchar *to, __global const float *q, const IDX_T *queries,
                                  const IDX_T count) {
-  for (IDX_T i = 0; i < T_MR; ++i)
+  for (IDX_T i = 0; i < T_MR; ++i) {
+    const IDX_T first = i < S_DOTS ? 0 : S_DOTS, rows = i < S_DOTS ? S_DOTS : S_OTHERS;
     for (int b = 0; b < KEY_BLOCKS; ++b) {
       __global const float *const x = q + queries[i_min(i, count - 1)] + b * DOT_BLOCK;
       float block[DOT_BLOCK];
       for (int k = 0; k < DOT_BLOCK; ++k) block[k] = b * DOT_BLOCK + k < S_D ? x[k] : 0.0f;
-      round_block(to + (b * T_MR + i) * ROW_RECORD, block);
+      round_block(to + (first * KEY_BLOCKS + b * rows + i - first) * ROW_RECORD, block);
     }
+  }
 }
 #else
 #define VALUES CACHE
@@ -340,7 +348,12 @@ void paged_attention_cpu(ATTENTION RECORDS, OUT(float, parts), INOUT(long, arriv
 #if LEVELS
             F dots[T_MR * PAGE / VW];
             FETCH(next, KEY_ELEMENTS)
-            dot_rows((float *)dots, heads_of[p], rounded + m0 / T_MR * TILE_RECORDS, KEY_BLOCKS);
+            __global const uchar *const tile = rounded + m0 / T_MR * TILE_RECORDS;
+            dot_rows((float *)dots, heads_of[p], tile, KEY_BLOCKS);
+#if T_MR > S_DOTS
+            dot_others((float *)dots + S_DOTS * PAGE, heads_of[p],
+                       tile + S_DOTS * KEY_BLOCKS * ROW_RECORD, KEY_BLOCKS);
+#endif
 #endif
             for (IDX_T k = 0; k < PAGE; k += T_NK * VW) {
 #if LEVELS

@@ -46,7 +46,7 @@ _GROUPS_PER_UNIT = 8
 _FEW_TOKENS = 8
 # Then there are so many work-groups for each core, if there are pages enough: they are not even.
 _PARTS_PER_UNIT = 3
-# Rows of a tile at most; of 8-bit dot products (common/dots.clh).
+# Rows of a tile at most, and of a tile of 8-bit dot products (common/dots.clh).
 _MOST_ROWS, _MOST_DOT_ROWS = 8, 4
 # Floats that a part of the pages gives for a query, besides the sum of values.
 _PART = 3
@@ -69,9 +69,9 @@ def _launch_parts(node: Node, ctx: Lowering) -> tuple[dict[str, Define], dict[st
     return defines, args
 
 
-def _tile_rows(group: int, most: int) -> int:
+def _tile_rows(group: int) -> int:
     """Rows of a tile where a token has `group` of them: as few of it are idle as may be."""
-    return min(range(1, most + 1), key=lambda rows: (ceil_div(group, rows) * rows, -rows))
+    return min(range(1, _MOST_ROWS + 1), key=lambda rows: (ceil_div(group, rows) * rows, -rows))
 
 
 def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
@@ -87,11 +87,11 @@ def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
     form = op.form(node.arg(op.first_slab).dtype)
     levels = isinstance(form, LevelForm)
     group, few = op.num_heads // op.kv_num_heads, tokens <= _FEW_TOKENS
-    tile = min(tunables["T_MR"], _MOST_DOT_ROWS) if levels else tunables["T_MR"]
-    if few:
-        tile = _tile_rows(group, _MOST_DOT_ROWS if levels else _MOST_ROWS)
+    tile = _tile_rows(group) if few else tunables["T_MR"]
     rows = max(tunables["T_ROWS"] // tile, 1) * tile
     macros = {**defines, **tunables, "T_VW": lanes, "S_NV": vectors, "T_MR": tile, "T_ROWS": rows}
+    dots = min(tile, _MOST_DOT_ROWS)
+    macros |= {"S_DOTS": dots, "S_OTHERS": tile - dots} if levels else {}
     kernel = KernelSpec.of(
         "attention/paged_attention.cl", "paged_attention_cpu", **macros, FEW=int(few)
     )
