@@ -1,19 +1,8 @@
-// softmax(scale q K^T) V over a cache in pages (common/pages.clh), causal: a token sees the keys of its
-// sequence up to its place. q [tokens, heads * S_D], y [tokens, heads * S_DV].
-//   WINDOW   and no keys before its place - left_window
-//   SOFTCAP  scores are softcap * tanh(score / softcap)
-//   ALIBI    scores get slopes[head] * (key - place)
-//   SINKS    a further key of that score without a value: sinks[head]
-//   LEVELS   the cache has 8 bits: queries are rounded to 8 bits, too, by blocks. A tile's dots are those
-//            of its first S_DOTS rows and of S_OTHERS
-//   T_VW     lanes; PAGE, S_D and S_DV are multiples. 1: a work-item has one query of one head
+// Attention over pages (common/paged.clh), for CPU devices.
+//   T_VW     lanes; PAGE, S_D and S_DV are multiples
+//   T_MR     rows of a tile: queries. With LEVELS its dots are those of its first S_DOTS rows, and of
+//            S_OTHERS
 //   FEW      the rows are few: pages are read about as fast as memory gives them
-#ifndef WINDOW
-#define WINDOW 0
-#define SOFTCAP 0
-#define ALIBI 0
-#define SINKS 0
-#endif
 #ifndef T_VW
 #define T_VW 8
 #define T_MR 4
@@ -29,104 +18,10 @@
 #endif
 #define VW T_VW
 #include "common/base.clh"
-#include "common/pages.clh"
+#include "common/paged.clh"
 #include "common/index.clh"
 #include "common/math.clh"
 #include "common/scalar.clh"
-#if ALIBI
-#define ALIBI_INPUT , IN(float, slopes)
-#else
-#define ALIBI_INPUT
-#endif
-#if SINKS
-#define SINKS_INPUT , IN(float, sinks)
-#else
-#define SINKS_INPUT
-#endif
-#define ATTENTION                                                                               \
-  OUT(float, y), IN(float, q), PAGES(IN) ALIBI_INPUT SINKS_INPUT, const float scale,            \
-      const IDX_T left_window, const float softcap
-
-#if T_VW == 1
-#include "common/online_key.clh"
-#if LEVELS
-#define VALUE_AT(d) ((float)((__global const char *)page)[d] * unit)
-
-// A block of a query as whole numbers of at most 127; what one of them stands for.
-static inline float query_levels(float *x, const int count) {
-  float most = 0.0f;
-  for (int d = 0; d < count; ++d) most = fmax(most, fabs(x[d]));
-  const float inverse = most > 0.0f ? 127.0f / most : 0.0f;
-  for (int d = 0; d < count; ++d) x[d] = rint(x[d] * inverse);
-  return most / 127.0f;
-}
-#else
-#define VALUE_AT(d) LOAD_AS(CACHE, page, d)
-#endif
-
-__kernel void paged_attention_any(ATTENTION) {
-  const IDX_T token = get_global_id(1), head = get_global_id(0);
-  if (head >= heads) return;
-  __global const int *const own = AT(step) + token * STEP_TOKEN;
-  __global float *const to = AT(y) + (token * heads + head) * S_DV;
-  if (own[1] < 0) {
-    for (int d = 0; d < S_DV; ++d) to[d] = 0.0f;
-    return;
-  }
-  const IDX_T sequence = clrt_length(own[1], sequences - 1, AT(status));
-  const IDX_T place = clrt_length(own[2], width * PAGE - 1, AT(status));
-  const IDX_T kv_head = head / (heads / kv_heads);
-  __global const float *const query = AT(q) + (token * heads + head) * S_D;
-  float x[S_D], result[S_DV];
-#if LEVELS
-  float units[KEY_BLOCKS];
-  for (int d = 0; d < S_D; ++d) x[d] = query[d];
-  for (int b = 0; b < KEY_BLOCKS; ++b)
-    units[b] = query_levels(x + b * DOT_BLOCK, i_min(DOT_BLOCK, S_D - b * DOT_BLOCK)) * scale;
-#else
-  for (int d = 0; d < S_D; ++d) x[d] = query[d] * scale;
-#endif
-  for (int d = 0; d < S_DV; ++d) result[d] = 0.0f;
-#if SINKS
-  float top = AT(sinks)[head], sum = 1.0f;
-#else
-  float top = -FLT_MAX, sum = 0.0f;
-#endif
-  for (IDX_T key = WINDOW ? i_max(0, place - left_window) : 0; key <= place; ++key) {
-    __global const CACHE_T *page = 0;
-    const IDX_T number = AT(table)[sequence * width + key / PAGE];
-    FIND_PAGE(page, number)
-    if (!page) {
-      AT(status)[0] = number ? number : 1L << 31;
-      continue;
-    }
-    page += kv_head * HEAD_ELEMENTS;
-    float s = 0.0f;
-#if LEVELS
-    const int n = (int)(key % PAGE);
-    for (int b = 0; b < KEY_BLOCKS; ++b) {
-      __global const uchar *const block = page + b * WEIGHT_RECORD;
-      float dot = 0.0f;
-      for (int k = 0; k < DOT_BLOCK && b * DOT_BLOCK + k < S_D; ++k)
-        dot += x[b * DOT_BLOCK + k] * (float)(dot_level(block, k, n) - ZERO);
-      s += dot * units[b] * dot_column(block + LEVEL_BYTES, n);
-    }
-    const float unit = dot_column(page + KEY_ELEMENTS + PAGE * S_DV, n);
-#else
-    for (int d = 0; d < S_D; ++d) s = x[d] * LOAD_AS(CACHE, page, d * PAGE + key % PAGE) + s;
-#endif
-#if SOFTCAP
-    s = softcap * c_tanh(s / softcap);
-#endif
-#if ALIBI
-    s += AT(slopes)[head] * (float)(key - place);
-#endif
-    page += KEY_ELEMENTS + key % PAGE * S_DV;
-    ADD_KEY(s, top, sum, result, S_DV, VALUE_AT)
-  }
-  for (int d = 0; d < S_DV; ++d) to[d] = result[d] / sum;
-}
-#else
 #include "common/repeat.clh"
 #include "common/rows.clh"
 #include "common/widen.clh"
@@ -441,4 +336,3 @@ void paged_attention_cpu(ATTENTION RECORDS, OUT(float, parts), INOUT(long, arriv
   AT(arrived)[0] = 0;
   join_parts(AT(y), AT(parts), tokens * heads);
 }
-#endif

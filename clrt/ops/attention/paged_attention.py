@@ -115,8 +115,7 @@ def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:
     op, tokens = node.op, node.output.dims[0]
     assert isinstance(op, PagedAttention)
     defines, args = _launch_parts(node, ctx)
-    macros = {**defines, "T_VW": 1}
-    kernel = KernelSpec.of("attention/paged_attention.cl", "paged_attention_any", **macros)
+    kernel = KernelSpec.of("attention/paged_attention_any.cl", "paged_attention_any", **defines)
     return [launch(kernel, (op.num_heads, tokens), None, **args)] if tokens else []
 
 
