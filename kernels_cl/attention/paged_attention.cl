@@ -25,6 +25,7 @@
 #include "common/repeat.clh"
 #include "common/rows.clh"
 #include "common/widen.clh"
+#include "common/page_parts.clh"
 #define BLOCK (PAGE * T_PAGES)
 #define ROWS(X) CAT(ROWS_, T_MR)(X)
 #define KEYS(X, i) CAT(VECTORS_, T_NK)(X, i)
@@ -111,13 +112,6 @@ static inline void round_queries(__global uchar *to, __global const float *q, co
 #define KEEP_ROW(i) COLUMNS(KEEP, i)
 
 static inline F larger(const F a, const F b) { return PICK(a > b, a, b); }
-
-// What a part of the pages gives for a query: a weighted sum of values, the largest score, the sum of
-// weights; and of how many parts the pages are.
-#define TOP S_DV
-#define SUM (S_DV + 1)
-#define SHARES (S_DV + 2)
-#define PART (S_DV + 3)
 
 // Puts the parts together of all queries that have several.
 static void join_parts(__global float *y, __global const float *parts, const IDX_T queries) {

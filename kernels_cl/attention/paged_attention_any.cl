@@ -6,16 +6,8 @@
 #include "common/scalar.clh"
 #include "common/online_key.clh"
 #if LEVELS
+#include "common/query_levels.clh"
 #define VALUE_AT(d) ((float)((__global const char *)page)[d] * unit)
-
-// A block of a query as whole numbers of at most 127; what one of them stands for.
-static inline float query_levels(float *x, const int count) {
-  float most = 0.0f;
-  for (int d = 0; d < count; ++d) most = fmax(most, fabs(x[d]));
-  const float inverse = most > 0.0f ? 127.0f / most : 0.0f;
-  for (int d = 0; d < count; ++d) x[d] = rint(x[d] * inverse);
-  return most / 127.0f;
-}
 #else
 #define VALUE_AT(d) LOAD_AS(CACHE, page, d)
 #endif

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
 
 from clrt.device import requires
+from clrt.device.requires import Requires
 from clrt.ir.code import Define
 from clrt.ir.dtypes import WIDENED_STORAGES, DType
 from clrt.ir.graph import Node
@@ -26,7 +27,7 @@ from clrt.kernels.spec import (
 )
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering, Variant
-from clrt.ops.attention.page_form import LevelForm
+from clrt.ops.attention.page_form import LevelForm, PageForm
 from clrt.ops.attention.pages import SLABS, PagedOp, visible
 from clrt.ops.base import Accuracy, Types
 from clrt.ops.checks import need
@@ -50,6 +51,10 @@ _PARTS_PER_UNIT = 3
 _MOST_ROWS, _MOST_DOT_ROWS = 8, 4
 # Floats that a part of the pages gives for a query, besides the sum of values.
 _PART = 3
+# Of the kernel for GPUs: work-items of a work-group, rows of a tile, work-groups for each
+# unit, and pages of a part at least.
+_ITEMS, _GPU_ROWS, _GPU_GROUPS, _LEAST_PAGES = 64, 8, 4, 4
+_GPU = replace(requires.GPU, work_group_size=_ITEMS)
 
 
 def _launch_parts(node: Node, ctx: Lowering) -> tuple[dict[str, Define], dict[str, Any]]:
@@ -111,6 +116,41 @@ def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
     return [launch(kernel, size, (1, 1, 1), **args)]
 
 
+def _emit_gpu(node: Node, ctx: Lowering) -> list[Launch]:
+    op, tokens = node.op, node.output.dims[0]
+    assert isinstance(op, PagedAttention)
+    if not tokens:
+        return []
+    defines, args = _launch_parts(node, ctx)
+    group, wanted = op.num_heads // op.kv_num_heads, _GPU_GROUPS * ctx.caps.compute_units
+    rows = min(1 << (group - 1).bit_length(), _GPU_ROWS)
+    form = op.form(node.arg(op.first_slab).dtype)
+    ctx.require(Requires(local_mem_bytes=_local_bytes(form, rows)))
+    # Of many tokens a work-group has as many as fill a tile.
+    span = clamp(tokens * op.kv_num_heads // wanted, 1, max(_GPU_ROWS // group, 1))
+    pairs = ceil_div(tokens, span) * op.kv_num_heads
+    splits = clamp(ceil_div(wanted, pairs), 1, ceil_div(node.arg(2).dims[1], _LEAST_PAGES))
+    source, macros = "attention/paged_attention_gpu.cl", {**defines, "S_ROWS": rows}
+    queries = tokens * op.num_heads
+    scratch = splits * queries * (op.head_size + _PART)
+    args["parts"] = ctx.scratch(scratch) if splits > 1 else unused(node.output)
+    args |= {"span": span, "splits": splits}
+    size = (op.kv_num_heads * _ITEMS, ceil_div(tokens, span), splits)
+    kernel = KernelSpec.of(source, "paged_attention_gpu", **macros)
+    launches = [launch(kernel, size, (_ITEMS, 1, 1), **args)]
+    if splits > 1:
+        join = KernelSpec.of(source, "paged_attention_join", **macros)
+        joined = dict(y=node.output, parts=args["parts"], queries=queries)
+        launches.append(launch(join, (op.head_size, queries), None, **joined))
+    return launches
+
+
+def _local_bytes(form: PageForm, rows: int) -> int:
+    """Local memory of the kernel for GPUs: queries with their scales, weights, what is folded."""
+    blocks = ceil_div(form.head_size, form.block) if isinstance(form, LevelForm) else 0
+    return 4 * (rows * (form.head_size + blocks + _ITEMS + 2) + _ITEMS)
+
+
 def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:
     op, tokens = node.op, node.output.dims[0]
     assert isinstance(op, PagedAttention)
@@ -148,6 +188,7 @@ class PagedAttention(PagedOp):
     narrow_inputs = tuple(range(5, 5 + SLABS))
     variants = (
         Variant("cpu", _emit_cpu, requires=requires.CPU),
+        Variant("gpu", _emit_gpu, requires=_GPU),
         Variant("any", _emit_any, speed=PLAIN),
     )
 

@@ -22,8 +22,8 @@ from clrt.ir.builder import Builder
 from clrt.ir.dims import Expr, symbol
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Names, Node, Value
-from clrt.ops.attention.paged_attention import PagedAttention
 from clrt.ops.attention.page_form import page_form
+from clrt.ops.attention.paged_attention import PagedAttention
 from clrt.ops.attention.pages import SLABS
 from clrt.ops.attention.rotate_and_cache import RotateAndCache
 from clrt.ops.generation.next_tokens import SAMPLER_INPUTS, sample_next

@@ -10,8 +10,8 @@ import numpy as np
 from clrt.errors import ShapeError
 from clrt.ir.dtypes import DType
 from clrt.ir.op import Array
-from clrt.ops.attention.paged_attention import PagedAttention
 from clrt.ops.attention.page_form import PAGE
+from clrt.ops.attention.paged_attention import PagedAttention
 from clrt.ops.attention.pages import SLABS, PagedOp
 from clrt.ops.attention.rotate_and_cache import RotateAndCache
 from tests.ops.samples.registry import Sample, error_samples_of, samples_of
@@ -95,6 +95,7 @@ def paged_attention_samples(cls: type[PagedAttention]) -> Iterator[Sample]:
         op = cls(heads, kv_heads, size, 1, scale=0.3)
         q = rng.standard_normal((len(_STEP), heads * size)).astype(np.float32)
         yield Sample(op, (q, _STEP, _TABLE, None, None, *_slabs(rng, op, np.uint8)))
+    yield from _in_parts(cls, rng, slopes, sinks)
     op = cls(4, 2, 8, scale=0.4)
     q = rng.standard_normal((len(_STEP), 32)).astype(np.float32)
     # Many tokens of one sequence: their queries share a work-group.
@@ -103,6 +104,23 @@ def paged_attention_samples(cls: type[PagedAttention]) -> Iterator[Sample]:
     q = rng.standard_normal((len(many), 32)).astype(np.float32)
     yield Sample(op, (q, many, table, None, None, *_slabs(rng, op)))
     yield Sample(op, (q[:0], many[:0], table, None, None, *_slabs(rng, op)))
+
+
+def _in_parts(
+    cls: type[PagedAttention], rng: np.random.Generator, slopes: Array, sinks: Array
+) -> Iterator[Sample]:
+    """Few tokens of a long sequence: work-groups share its pages."""
+    table = rng.permutation(12).astype(np.int32)[None]
+    for places, window, optional, dtype in (
+        ([379], -1, (None, None), np.float32),
+        ([350], 200, (slopes, sinks), np.uint8),
+        ([158, 159, 160], 70, (None, sinks), np.float16),
+    ):
+        op = cls(4, 2, 8, scale=0.4, left_window=window)
+        step = np.array([[0, 0, p] for p in places] + [[0, -1, 0]], np.int32)
+        q = rng.standard_normal((len(step), 32)).astype(np.float32)
+        slabs = _slabs(rng, op, dtype, pages=(4, 8, 0, 0, 0, 0))
+        yield Sample(op, (q, step, table, *optional, *slabs))
 
 
 @error_samples_of(PagedAttention)
