@@ -41,6 +41,7 @@
 #endif
 
 #if LEVELS
+#include "common/round_block.clh"
 #define VALUES int8
 #define RECORDS , OUT(uchar, records)
 #define TILE_RECORDS (T_MR * KEY_BLOCKS * ROW_RECORD)
@@ -60,9 +61,13 @@ static inline void round_queries(__global uchar *to, __global const float *q, co
     const IDX_T first = i < S_DOTS ? 0 : S_DOTS, rows = i < S_DOTS ? S_DOTS : S_OTHERS;
     for (int b = 0; b < KEY_BLOCKS; ++b) {
       __global const float *const x = q + queries[i_min(i, count - 1)] + b * DOT_BLOCK;
-      float block[DOT_BLOCK];
-      for (int k = 0; k < DOT_BLOCK; ++k) block[k] = b * DOT_BLOCK + k < S_D ? x[k] : 0.0f;
-      round_block(to + (first * KEY_BLOCKS + b * rows + i - first) * ROW_RECORD, block);
+      F block[BLOCK_VECTORS], most = (F)(0.0f);
+      for (int n = 0; n < BLOCK_VECTORS; ++n) {
+        block[n] = b * DOT_BLOCK + n * VW < S_D ? LOAD_F(x + n * VW) : (F)(0.0f);
+        const F size = c_abs(block[n]);
+        most = LARGER(size, most);
+      }
+      round_block(to + (first * KEY_BLOCKS + b * rows + i - first) * ROW_RECORD, block, most);
     }
   }
 }
