@@ -56,7 +56,8 @@ class TextGenerator:
         device: As in `clrt.load`.
         context: The most tokens of a text with its prompt; by default what the model was made for.
             More than that is allowed, but for models with a table of places.
-        cache: How the cache holds keys and values: "float32", or "float16" for half the memory.
+        cache: How the cache holds keys and values: "float32", "float16" for half the memory, or
+            "int8" for 0.27 of it.
         sequences: How many texts run at a time; more wait.
         cache_dir, memory_limit: As in `clrt.load`.
 

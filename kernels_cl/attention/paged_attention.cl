@@ -297,10 +297,10 @@ void paged_attention_cpu(ATTENTION RECORDS, OUT(float, parts), INOUT(long, arriv
               // What lies behind the last key was never written.
               const IDX_T seen = i_min(PAGE, key_end - (block + p) * PAGE);
               __global const CACHE_T *values = heads_of[p] + KEY_ELEMENTS + c;
-              __global const CACHE_T *next =
+              __global const CACHE_T *const next =
                   heads_of[p + 1] + (p + 1 < pages ? KEY_ELEMENTS + c : c);
-              for (IDX_T n = 0; n < seen; ++n, values += S_DV, next += S_DV) {
-                FETCH(next, S_NV * VW)
+              for (IDX_T n = 0; n < seen; ++n, values += S_DV) {
+                FETCH(next + n * S_DV, S_NV * VW)
                 COLUMNS(LOAD_VALUES, 0)
                 ROWS(ADD_ROW)
               }

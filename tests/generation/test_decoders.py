@@ -93,10 +93,10 @@ def test_logits(name: str, tmp_path: Path) -> None:
     assert largest_error(name, tmp_path / name) < TOLERANCE
 
 
-@pytest.mark.parametrize("cache", [DType.FLOAT16, DType.BFLOAT16])
+@pytest.mark.parametrize("cache", [DType.FLOAT16, DType.BFLOAT16, DType.UINT8])
 def test_narrow_cache(cache: DType, tmp_path: Path) -> None:
-    tolerance = HALF_TOLERANCE * (8 if cache is DType.BFLOAT16 else 1)
-    assert largest_error("llama", tmp_path, cache) < tolerance
+    parts = {DType.FLOAT16: 1, DType.BFLOAT16: 8, DType.UINT8: 16}[cache]
+    assert largest_error("llama", tmp_path, cache) < HALF_TOLERANCE * parts
 
 
 @pytest.mark.parametrize(

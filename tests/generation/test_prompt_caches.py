@@ -41,7 +41,7 @@ def test_beginnings_of_one_call_are_computed_once(endless: TextGenerator) -> Non
     assert computed(endless) - before == len(SYSTEM) + 2 * (len(SYSTEM) - 5 * PAGE) + 3 + 6
 
 
-@pytest.mark.parametrize("cache", ["float32", "float16"])
+@pytest.mark.parametrize("cache", ["float32", "float16", "int8"])
 def test_a_cache_in_a_file(cache: str, tmp_path: Path) -> None:
     folder, file = write_texts(tmp_path / "model"), tmp_path / "system.safetensors"
     with make_generator(folder, cache=cache) as generator:
