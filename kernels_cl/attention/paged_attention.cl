@@ -35,7 +35,7 @@
 // Asks for bytes of what is read next: hardware does not look from one page of memory to another.
 #define FETCH(from, count)                                            \
   for (int byte = 0; byte < (int)((count) * sizeof(CACHE_T)); byte += 64) \
-    PREFETCH((__global const char *)(from) + byte);
+    PREFETCH_FAR((__global const char *)(from) + byte);
 #else
 #define FETCH(from, count)
 #endif
