@@ -1,17 +1,23 @@
-"""`clrt-convert` of language models."""
+"""`clrt-convert` of models that make text: language models, and Whisper."""
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import clrt
+from clrt.audio.config import is_whisper
+from clrt.audio.whisper.model import read_whisper_model, write_whisper_model
+from clrt.cli.adapters import given_adapters
 from clrt.container.compiled import SUFFIX
-from clrt.errors import InputError
+from clrt.errors import InputError, needing
 from clrt.files import expanded
 from clrt.generation.compiled import write_language_model
 from clrt.generation.language_model import read_language_model
+from clrt.generation.onnx_decoder import GENAI, find_onnx, folder_of
 from clrt.importer.language.families import FAMILIES, WHOLES
+from clrt.importer.language.whisper import MODEL_TYPE
 from clrt.units import format_bytes
 
 # Classes of transformers that give the next token.
@@ -20,39 +26,74 @@ _CACHE = "float32"
 
 
 def is_language_model(source: Path) -> bool:
-    """Whether a source is a GGUF file, or a folder of a language model's own weights."""
+    """Whether a source is a GGUF file, or the folder of a language model or of Whisper.
+
+    An ONNX file alone is a graph like any other; its folder has the tokenizer that texts take.
+    """
     if source.suffix == ".gguf":
         return True
-    if not source.is_dir() or any(source.glob("**/*.onnx")) or (source / "modules.json").is_file():
+    if not source.is_dir() or (source / "modules.json").is_file():
         return False
+    if (source / GENAI).is_file():
+        return True
+    if any(source.glob("**/*.onnx")):
+        return _has_decoder(source)
     if any(source.glob("*.gguf")):
         return True
     try:
         config = json.loads((source / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         return False
-    if not isinstance(config, dict) or str(config.get("model_type")) not in {*FAMILIES, *WHOLES}:
+    known = {*FAMILIES, *WHOLES, MODEL_TYPE}
+    if not isinstance(config, dict) or str(config.get("model_type")) not in known:
         return False
     names = config.get("architectures")
     return not isinstance(names, list) or any(str(name).endswith(_HEADS) for name in names)
 
 
-def convert_language_model(source: str, output: Path | None, others: dict[str, object]) -> None:
+def _has_decoder(folder: Path) -> bool:
+    """Whether the ONNX file of a folder is a decoder, with a tokenizer for its texts."""
+    file = find_onnx(folder)
+    if file is None or not (folder_of(file) / "tokenizer.json").is_file():
+        return False
+    with needing("An ONNX model"):
+        from clrt.importer.language.onnx import takes_past
+    return takes_past(file)
+
+
+def convert_language_model(
+    source: str,
+    output: Path | None,
+    others: dict[str, object],
+    lora: Sequence[str] | None = None,
+) -> None:
     """Writes a language model as one file, and says so.
 
     Args:
+        lora: Adapters that are merged into it, as PATH or PATH:FACTOR.
         others: Options of `clrt-convert` that a language model does not take, if given.
 
     Raises:
         InputError: One is given, or the file cannot be written.
-        ModelError, UnsupportedError: As `read_language_model`.
+        ModelError, UnsupportedError: As `read_language_model`, or `read_whisper_model`.
     """
     given = [name for name, value in others.items() if value]
     if given:
-        raise InputError(f"A language model is converted without --{given[0]}; leave it out.")
+        raise InputError(
+            f"A language model is converted without --{given[0]}; leave it out, or name the ONNX "
+            "file itself if it has one."
+        )
     path = expanded(Path(source))
     target = path.with_suffix(SUFFIX) if output is None else expanded(output)
-    model = read_language_model(path, None, _CACHE)
-    write_language_model(model, target, _CACHE, f"clrt {clrt.__version__}")
-    size = format_bytes(target.stat().st_size)
-    print(f"{target}: {model.decoder.family}, {model.decoder.layers} layers, {size}")
+    producer = f"clrt {clrt.__version__}"
+    if is_whisper(path):
+        if lora:
+            raise InputError("Whisper is converted without --lora; leave it out.")
+        speech = read_whisper_model(path)
+        write_whisper_model(speech, target, producer)
+        what, layers = MODEL_TYPE, speech.decoder.layers
+    else:
+        model = read_language_model(path, None, _CACHE, given_adapters(lora))
+        write_language_model(model, target, _CACHE, producer)
+        what, layers = model.decoder.family, model.decoder.layers
+    print(f"{target}: {what}, {layers} layers, {format_bytes(target.stat().st_size)}")

@@ -23,9 +23,12 @@ from clrt.plan.packed import packed_weights
 
 _EXTRA = "generation"
 # What of a decoder is not in the graph.
-_SIZES = ("vocabulary", "hidden", "layers", "heads", "kv_heads", "head_size", "intermediate")
+_SIZES = ("vocabulary", "hidden", "layers", "heads", "kv_heads", "head_size")
 _TEXTS = ("name", "family", "cache", "fingerprint", "tokenizer")
 _NUMBERS = (*_SIZES, "context", "page")
+MOST_CONTEXT = 1 << 24
+"""The most places of a text that may be asked for."""
+_ENCODER_SIZES = (*_SIZES, "context", "places", "features", "stride")
 
 
 def is_compiled_language_model(path: Path) -> bool:
@@ -47,21 +50,66 @@ def write_language_model(model: LanguageModel, path: Path, cache: str, producer:
         InputError: The file cannot be written.
     """
     assert isinstance(model.graph, Graph)
-    with load(model.graph) as loaded:
-        plan = loaded.plan(step_shapes(loaded, 1, 1))
-        graph = loaded._graph
-        packed = packed_weights([plan])
     decoder = model.decoder
     extras: dict[str, Any] = {n: getattr(decoder, n) for n in (*_SIZES, "family")}
     extras |= {"name": model.name, "context": model.context, "page": PAGE, "cache": cache}
     extras["places"] = decoder.places
     extras |= {"fingerprint": model.fingerprint, "tokenizer": model.tokenizer.to_str()}
     extras |= {"ends": sorted(model.ends), "sampling": _changed(model.sampling)}
+    if decoder.encoder is not None:
+        extras |= {"start": list(model.start), "encoder": sizes_of(decoder.encoder)}
     if model.template is not None:
         made = model.chat_template
         extras |= {"template": made.source, "special_tokens": made.special_tokens}
-    compiled = CompiledModel(graph, (), {_EXTRA: extras})
-    write_compiled(compiled, path, producer, packed)
+    write_decoder(model.graph, _EXTRA, extras, path, producer)
+
+
+def write_decoder(
+    graph: Graph, name: str, extras: Mapping[str, Any], path: Path, producer: str
+) -> None:
+    """Writes the graph of a decoder; its weights lie as the device of the process wants them.
+
+    Args:
+        graph: As `clrt.importer.language.graph` builds it.
+        name: Of what the file has besides.
+        extras: This.
+
+    Raises:
+        InputError: The file cannot be written.
+    """
+    with load(graph) as loaded:
+        plan = loaded.plan(step_shapes(loaded, 1, 1))
+        optimised = loaded._graph
+        packed = packed_weights([plan])
+    write_compiled(CompiledModel(optimised, (), {name: extras}), path, producer, packed)
+
+
+def sizes_of(decoder: Decoder) -> dict[str, int]:
+    """What `decoder_of` makes an encoder of, or its decoder."""
+    return {name: getattr(decoder, name) for name in _ENCODER_SIZES}
+
+
+def decoder_of(path: Path, told: object, family: str, encoder: Decoder | None = None) -> Decoder:
+    """An encoder or a decoder by its sizes.
+
+    Args:
+        path: The file that has them.
+        told: As `sizes_of` gives it, perhaps damaged.
+
+    Raises:
+        ModelError: The file is damaged.
+    """
+    sizes: dict[str, Any] = {}
+    if isinstance(told, Mapping):
+        sizes = {n: told.get(n) for n in _ENCODER_SIZES}
+    may_be_0 = ("places", "features", "vocabulary")
+    whole = all(
+        isinstance(n, int) and not isinstance(n, bool) and n >= int(name not in may_be_0)
+        for name, n in sizes.items()
+    )
+    if not sizes or not whole or sizes["context"] > MOST_CONTEXT:
+        raise damaged(path, "what it says of sizes is not what the format has there")
+    return Decoder(family, intermediate=0, **sizes, encoder=encoder)
 
 
 def read_compiled_language_model(path: Path, context: int | None, cache: str) -> LanguageModel:
@@ -78,6 +126,7 @@ def read_compiled_language_model(path: Path, context: int | None, cache: str) ->
         raise ModelError(f"{path} is no language model; make one by clrt-convert.")
     texts, numbers = {n: found.get(n) for n in _TEXTS}, {n: found.get(n) for n in _NUMBERS}
     whole = all(isinstance(n, int) and not isinstance(n, bool) and n > 0 for n in numbers.values())
+    whole = whole and found["context"] <= MOST_CONTEXT
     if not all(isinstance(t, str) for t in texts.values()) or not whole:
         raise damaged(path, "what it says of texts is not what the format has there")
     if found["page"] != PAGE:
@@ -91,13 +140,18 @@ def read_compiled_language_model(path: Path, context: int | None, cache: str) ->
         tokenizer = Tokenizer.from_str(found["tokenizer"])
         sampling = Sampling(**found.get("sampling", {}))
         ends = frozenset(map(int, found.get("ends", ())))
+        start = tuple(map(int, found.get("start", ())))
     except ClrtError:
         raise
     except Exception as error:  # tokenizers raises no narrower type
         raise damaged(path, f"what it says of texts cannot be read, {error}") from error
     sizes = {n: found[n] for n in (*_SIZES, "family")}
     most = found["context"] if context is None else context
-    decoder = Decoder(**sizes, context=most)
+    encoder = _encoder(path, found, context)
+    # A graph is there already.
+    decoder = Decoder(**sizes, intermediate=0, context=most, encoder=encoder)
+    if encoder is not None and not (start and 0 <= min(start) <= max(start) < decoder.vocabulary):
+        raise damaged(path, f"its texts begin with tokens {list(start)}")
     template = None
     if isinstance(found.get("template"), str):
         names = _texts_of(found.get("special_tokens"))
@@ -113,19 +167,38 @@ def read_compiled_language_model(path: Path, context: int | None, cache: str) ->
         ends,
         sampling,
         template,
+        start,
     )
+
+
+def _encoder(path: Path, found: Mapping[str, Any], context: int | None) -> Decoder | None:
+    """The encoder that a file tells of; None where it has none.
+
+    Raises:
+        ModelError: The file is damaged.
+    """
+    if "encoder" not in found:
+        return None
+    made = decoder_of(path, found["encoder"], found["family"])
+    return replace(made, context=context) if context is not None and not made.places else made
 
 
 def step_shapes(model: Model, tokens: int, rows: int) -> dict[str, tuple[int, ...]]:
     """Shapes of a step's inputs, with one slab of one page."""
     sizes = {"tokens": tokens, "rows": rows, "pages0": 1, "sequences": 1, "pages": 1}
     sizes |= dict.fromkeys((f"pages{s}" for s in range(1, SLABS)), 0)
-    sizes |= {"history": 1, "biases": 1}
+    sizes |= {"history": 1, "biases": 1, "batch": 1, "places": 1}
     shapes = {}
     for spec in model.inputs:
         assert spec.shape is not None
-        shapes[spec.name] = tuple(d if isinstance(d, int) else sizes[d] for d in spec.shape)
+        shapes[spec.name] = tuple(d if isinstance(d, int) else _size(d, sizes) for d in spec.shape)
     return shapes
+
+
+def _size(dim: str, sizes: Mapping[str, int]) -> int:
+    """The size of a dim such as `places`, or `2*places`."""
+    factor, _, name = dim.rpartition("*")
+    return int(factor or 1) * sizes[name]
 
 
 def _changed(sampling: Sampling) -> dict[str, Any]:

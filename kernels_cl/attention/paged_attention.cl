@@ -92,6 +92,11 @@ static inline void round_queries(__global uchar *to, __global const float *q, co
 #else
 #define SLOPED(s, r) (s)
 #endif
+#if BIASES
+#define BIASED(s, r, key) ((s) + bias_of(bias[r], distances, places[r] - (key)))
+#else
+#define BIASED(s, r, key) (s)
+#endif
 #if WINDOW
 #define IN_WINDOW(r) (at >= (I)(places[r] - left_window))
 #else
@@ -100,8 +105,9 @@ static inline void round_queries(__global uchar *to, __global const float *q, co
 #define KEEP_SCORES(i, j)                                                                  \
   {                                                                                        \
     const IDX_T r = i_min(m0 + i, rows - 1);                                               \
-    const I at = lanes + (I)(first_key + k + j * VW);                                      \
-    const F s = SLOPED(CAPPED(acc##i##_##j * (F)(scale)), r);                              \
+    const IDX_T key = first_key + k + j * VW;                                              \
+    const I at = lanes + (I)(key);                                                         \
+    const F s = BIASED(SLOPED(CAPPED(acc##i##_##j * (F)(scale)), r), r, key);              \
     scores[((m0 + i) * BLOCK + p * PAGE + k) / VW + j] =                                   \
         PICK((at <= (I)(places[r])) & IN_WINDOW(r), s, (F)(-INFINITY));                    \
   }
@@ -115,6 +121,18 @@ static inline void round_queries(__global uchar *to, __global const float *q, co
 #define ADD_ROW(i) COLUMNS(ADD, i)
 #define KEEP(i, j) result[((m0 + i) * S_DV + c) / VW + j] = acc##i##_##j;
 #define KEEP_ROW(i) COLUMNS(KEEP, i)
+
+#if BIASES
+// Biases of VW keys, of which the first is so far before the place; those behind it count for nothing.
+static inline F bias_of(__global const float *const biases, const IDX_T distances,
+                        const IDX_T distance) {
+  if (distance - (VW - 1) >= distances - 1) return (F)(biases[distances - 1]);
+  F found;
+  for (int lane = 0; lane < VW; ++lane)
+    ((float *)&found)[lane] = biases[i_max(0, i_min(distance - lane, distances - 1))];
+  return found;
+}
+#endif
 
 static inline F larger(const F a, const F b) { return PICK(a > b, a, b); }
 
@@ -186,6 +204,9 @@ void paged_attention_cpu(ATTENTION RECORDS, OUT(float, parts), INOUT(long, arriv
 #if ALIBI
       float slope[T_ROWS];
 #endif
+#if BIASES
+      __global const float *bias[T_ROWS];
+#endif
       IDX_T key_end = 0, key_begin = width * PAGE;
       for (IDX_T r = 0; r < rows; ++r) {
         const IDX_T t = (row + r) / group, head = first_head + (row + r) % group;
@@ -203,6 +224,9 @@ void paged_attention_cpu(ATTENTION RECORDS, OUT(float, parts), INOUT(long, arriv
 #endif
 #if ALIBI
         slope[r] = AT(slopes)[head];
+#endif
+#if BIASES
+        bias[r] = AT(biases) + head * distances;
 #endif
       }
       const IDX_T first_page = key_begin / PAGE, count = (key_end + PAGE - 1) / PAGE - first_page;

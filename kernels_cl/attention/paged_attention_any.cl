@@ -69,6 +69,9 @@ __kernel void paged_attention_any(ATTENTION) {
 #if ALIBI
     s += AT(slopes)[head] * (float)(key - place);
 #endif
+#if BIASES
+    s += AT(biases)[head * distances + i_min(place - key, distances - 1)];
+#endif
     page += KEY_ELEMENTS + key % PAGE * S_DV;
     ADD_KEY(s, top, sum, result, S_DV, VALUE_AT)
   }

@@ -138,8 +138,14 @@ void paged_attention_gpu(ATTENTION, OUT(float, parts), const IDX_T span, const I
 #if SOFTCAP
           s = softcap * c_tanh(s / softcap);
 #endif
+#if ALIBI || BIASES
+          const IDX_T head = first_head + (row + i_min(r, rows - 1)) % group;
+#endif
 #if ALIBI
-          s += AT(slopes)[first_head + (row + i_min(r, rows - 1)) % group] * (float)(key - places[r]);
+          s += AT(slopes)[head] * (float)(key - places[r]);
+#endif
+#if BIASES
+          s += AT(biases)[head * distances + i_max(0, i_min(places[r] - key, distances - 1))];
 #endif
           const bool wanted = seen && key <= places[r] && (!WINDOW || key >= places[r] - left_window);
           weights[r][item] = wanted ? s : -INFINITY;

@@ -58,7 +58,7 @@ def test_bounds_of_8_bits(size: int) -> None:
 
     def attended(dtype: DType) -> Array:
         slab = pages_of(keys, values, dtype)
-        (y,) = op.reference(q, step, table, None, None, slab, *[slab[:0]] * (SLABS - 1))
+        (y,) = op.reference(q, step, table, *(None,) * 3, slab, *[slab[:0]] * (SLABS - 1))
         return y.reshape(KV_HEADS, -1)
 
     # A score errs by e at most, so each weight by a factor of exp(2 e).

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +65,10 @@ def read_decoder(
             f"{config.file} gives embeddings of {places} places, but {context} are asked for; ask "
             "for no more."
         )
-    return Decoder(**fields), family, config
+    decoder = Decoder(**fields)
+    if family.encoder is not None:
+        decoder = replace(decoder, encoder=family.encoder(config, decoder))
+    return decoder, family, config
 
 
 def _values(file: Path) -> tuple[ConfigValues, str]:
@@ -76,6 +80,8 @@ def _values(file: Path) -> tuple[ConfigValues, str]:
     if isinstance(name, str) and name in WHOLES:
         inner, default = WHOLES[name]
         name = ConfigValues(file, values).inner(inner).text("model_type", default)
+    if name == "whisper":
+        raise UnsupportedError(f"{file} is of Whisper, which hears; open it by clrt.Transcriber.")
     if not isinstance(name, str) or name not in FAMILIES:
         raise UnsupportedError(
             f"{file} is of model type {str(name)[:80]!r}, which clrt cannot generate text with; "

@@ -278,21 +278,72 @@ GPT_J: Names = {
     ),
 }
 
+_OPT_LAYER: Names = {
+    "attn_norm": "self_attn_layer_norm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.out_proj",
+    "ffn_norm": "final_layer_norm",
+    "ffn_up": "fc1",
+    "ffn_down": "fc2",
+}
+
 OPT: Names = {
     "token_embd": "embed_tokens",
     "position_embd": "embed_positions",
     "output_norm": "final_layer_norm",
     "output": "lm_head",
-    **_layers(
-        {
-            "attn_norm": "self_attn_layer_norm",
-            "attn_q": "self_attn.q_proj",
-            "attn_k": "self_attn.k_proj",
-            "attn_v": "self_attn.v_proj",
-            "attn_output": "self_attn.out_proj",
-            "ffn_norm": "final_layer_norm",
-            "ffn_up": "fc1",
-            "ffn_down": "fc2",
-        }
-    ),
+    **_layers(_OPT_LAYER),
+}
+
+_WHISPER_DECODER_LAYER: Names = {
+    **_OPT_LAYER,
+    "cross_attn_norm": "encoder_attn_layer_norm",
+    "cross_attn_q": "encoder_attn.q_proj",
+    "cross_attn_k": "encoder_attn.k_proj",
+    "cross_attn_v": "encoder_attn.v_proj",
+    "cross_attn_output": "encoder_attn.out_proj",
+}
+
+WHISPER: Names = {
+    "token_embd": "decoder.embed_tokens",
+    "position_embd": "decoder.embed_positions",
+    "output_norm": "decoder.layer_norm",
+    "output": "proj_out",
+    **_layers(_WHISPER_DECODER_LAYER, "decoder.layers"),
+    "enc.conv1": "encoder.conv1",
+    "enc.conv2": "encoder.conv2",
+    "enc.position_embd": "encoder.embed_positions",
+    "enc.output_norm": "encoder.layer_norm",
+    **{f"enc.{name}": path for name, path in _layers(_OPT_LAYER, "encoder.layers").items()},
+}
+
+
+def _t5_layers(ours: str, theirs: str, cross: bool) -> dict[str, str | tuple[str, ...]]:
+    """Names of the layers of one half of T5, which numbers the parts of a layer."""
+    attention = {"q": "q", "k": "k", "v": "v", "output": "o"}
+    own, feed = "layer.0.SelfAttention", f"layer.{1 + cross}"
+    names: dict[str, str | tuple[str, ...]] = {
+        "attn_norm": "layer.0.layer_norm",
+        **{f"attn_{name}": f"{own}.{path}" for name, path in attention.items()},
+        "attn_rel_b": f"{own}.relative_attention_bias",
+        "ffn_norm": f"{feed}.layer_norm",
+        "ffn_gate": f"{feed}.DenseReluDense.wi_0",
+        "ffn_up": (f"{feed}.DenseReluDense.wi_1", f"{feed}.DenseReluDense.wi"),
+        "ffn_down": f"{feed}.DenseReluDense.wo",
+    }
+    if cross:
+        names["cross_attn_norm"] = "layer.1.layer_norm"
+        names |= {f"cross_attn_{n}": f"layer.1.EncDecAttention.{p}" for n, p in attention.items()}
+    return {f"{ours}{name}": path for name, path in _layers(names, f"{theirs}.block").items()}
+
+
+T5: Names = {
+    "token_embd": ("shared", "decoder.embed_tokens", "encoder.embed_tokens"),
+    "enc.output_norm": "encoder.final_layer_norm",
+    "output_norm": "decoder.final_layer_norm",
+    "output": "lm_head",
+    **_t5_layers("enc.", "encoder", cross=False),
+    **_t5_layers("", "decoder", cross=True),
 }

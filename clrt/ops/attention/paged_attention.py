@@ -10,7 +10,9 @@ import numpy as np
 
 from clrt.device import requires
 from clrt.device.requires import Requires
+from clrt.errors import ShapeError
 from clrt.ir.code import Define
+from clrt.ir.dims import differ
 from clrt.ir.dtypes import WIDENED_STORAGES, DType
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
@@ -28,7 +30,7 @@ from clrt.kernels.spec import (
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering, Variant
 from clrt.ops.attention.page_form import LevelForm, PageForm
-from clrt.ops.attention.pages import SLABS, PagedOp, visible
+from clrt.ops.attention.pages import SLABS, PagedOp, is_matrix, visible
 from clrt.ops.base import Accuracy, Types
 from clrt.ops.checks import need
 from clrt.ops.registry import register
@@ -59,9 +61,11 @@ _GPU = replace(requires.GPU, work_group_size=_ITEMS)
 
 def _launch_parts(node: Node, ctx: Lowering) -> tuple[dict[str, Define], dict[str, Any]]:
     """Defines and arguments that both kernels share."""
-    op, slopes, sinks = node.op, node.input(3), node.input(4)
+    op, slopes, sinks, biases = node.op, *(node.input(i) for i in (3, 4, 5))
     assert isinstance(op, PagedAttention)
     args = {"y": node.output, "q": node.arg(0), **optional(slopes=slopes, sinks=sinks)}
+    if biases is not None:
+        args |= {"biases": biases, "distances": biases.dims[1]}
     args |= op.arguments(node, 1, node.inputs[op.first_slab :])
     args |= dict(scale=op.scale, left_window=max(op.left_window, 0), softcap=op.softcap)
     defines = {
@@ -70,6 +74,7 @@ def _launch_parts(node: Node, ctx: Lowering) -> tuple[dict[str, Define], dict[st
         "SOFTCAP": int(op.softcap > 0),
         "ALIBI": int(slopes is not None),
         "SINKS": int(sinks is not None),
+        "BIASES": int(biases is not None),
     }
     return defines, args
 
@@ -166,8 +171,9 @@ class PagedAttention(PagedOp):
 
     Inputs: Q `[T, num_heads * head_size]`; step; table; slopes `[num_heads]`, times which the
     distance of a key is taken off its score; sinks `[num_heads]`, the score of a key without a
-    value; the slabs, with keys and values of these tokens. Slopes and sinks may be left out.
-    Output: like Q; 0 for a token of no sequence.
+    value; biases `[num_heads, distances]`, what is added to the score of a key at each distance,
+    the last one for all that are farther; the slabs, with keys and values of these tokens. Slopes,
+    sinks and biases may be left out. Output: like Q; 0 for a token of no sequence.
 
     Attributes:
         left_window: No keys before `place - left_window` are seen; -1 for no limit.
@@ -175,7 +181,8 @@ class PagedAttention(PagedOp):
 
     Numerics: float32, whatever the cache holds, online softmax. For a cache in 8 bits queries are
     rounded to 8 bits as well, by blocks of 32 elements, or 16 where heads are no multiple of 32.
-    Source: clrt; Kwon et al., PagedAttention (2023); Press et al., ALiBi (2021).
+    Source: clrt; Kwon et al., PagedAttention (2023); Press et al., ALiBi (2021); Raffel et al., T5
+    (2019) for biases.
     """
 
     scale: float = 1.0
@@ -185,7 +192,7 @@ class PagedAttention(PagedOp):
     domain = "clrt"
     accuracy = Accuracy.ACCUMULATED
     storages = WIDENED_STORAGES
-    narrow_inputs = tuple(range(5, 5 + SLABS))
+    narrow_inputs = tuple(range(6, 6 + SLABS))
     variants = (
         Variant("cpu", _emit_cpu, requires=requires.CPU),
         Variant("gpu", _emit_gpu, requires=_GPU),
@@ -194,7 +201,7 @@ class PagedAttention(PagedOp):
 
     @property
     def first_slab(self) -> int:
-        return 5
+        return 6
 
     def infer(self, inputs: Types) -> list[TensorType]:
         q, step = need(inputs, 0, self), need(inputs, 1, self)
@@ -202,10 +209,21 @@ class PagedAttention(PagedOp):
         self.check_rows(q, self.num_heads * self.head_size, step)
         self.check_vector(inputs, 3, self.num_heads)
         self.check_vector(inputs, 4, self.num_heads)
+        if (biases := inputs[5]) is not None:
+            wrong = biases.dtype is not DType.FLOAT32 or not is_matrix(biases, None)
+            if not wrong and biases.shape is not None:
+                rows, distances = biases.shape
+                wrong = differ(rows, self.num_heads) or (
+                    isinstance(distances, int) and distances == 0
+                )
+            if wrong:
+                raise ShapeError(
+                    f"{self.name}: input 5 is {biases}; expected float32 [{self.num_heads}, n]."
+                )
         return [TensorType(q.dtype, q.shape)]
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
-        q, step, table, slopes, sinks = inputs[: self.first_slab]
+        q, step, table, slopes, sinks, biases = inputs[: self.first_slab]
         assert q is not None and step is not None and table is not None
         slabs = [s for s in inputs[self.first_slab :] if s is not None]
         heads = q.reshape(len(q), self.num_heads, self.head_size)
@@ -226,6 +244,9 @@ class PagedAttention(PagedOp):
             if slopes is not None:
                 distances = np.arange(first, place + 1) - place
                 scores = scores + slopes.astype(np.float64)[:, None] * distances
+            if biases is not None:
+                behind = np.minimum(place - np.arange(first, place + 1), biases.shape[1] - 1)
+                scores = scores + biases.astype(np.float64)[:, behind]
             top = scores.max(axis=1, keepdims=True)
             if sinks is not None:
                 top = np.maximum(top, sinks[:, None])
