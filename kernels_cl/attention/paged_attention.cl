@@ -194,8 +194,7 @@ void paged_attention_cpu(ATTENTION RECORDS, OUT(float, parts), INOUT(long, arriv
       continue;
     }
     const IDX_T sequence = clrt_length(own[1], sequences - 1, AT(status));
-    IDX_T run = token + 1;
-    while (run < last_token && AT(step)[run * STEP_TOKEN + 1] == own[1]) ++run;
+    const IDX_T run = run_end(AT(step), token, last_token);
     for (IDX_T row = token * group; row < run * group; row += T_ROWS) {
       const IDX_T rows = i_min(T_ROWS, run * group - row);
       F scores[T_ROWS * BLOCK / VW], result[T_ROWS * S_DV / VW], sums[T_ROWS];

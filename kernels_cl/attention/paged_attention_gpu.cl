@@ -48,8 +48,7 @@ void paged_attention_gpu(ATTENTION, OUT(float, parts), const IDX_T span, const I
       continue;
     }
     const IDX_T sequence = clrt_length(own[1], sequences - 1, AT(status));
-    IDX_T run = token + 1;
-    while (run < last_token && AT(step)[run * STEP_TOKEN + 1] == own[1]) ++run;
+    const IDX_T run = run_end(AT(step), token, last_token);
     for (IDX_T row = token * group; row < run * group; row += S_ROWS) {
       const IDX_T rows = i_min(S_ROWS, run * group - row);
       IDX_T places[S_ROWS], key_end = 0, key_begin = width * PAGE;

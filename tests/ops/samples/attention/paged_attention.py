@@ -77,7 +77,8 @@ def cache_states_samples(cls: type[CacheStates]) -> Iterator[Sample]:
     x = rng.standard_normal((len(_STEP), 32)).astype(np.float32)
     yield Sample(op, (x, _STEP, _TABLE, *_slabs(rng, op)))
     yield Sample(op, (x, _STEP, _TABLE, *_slabs(rng, op, pages=(1,) * SLABS)))
-    yield Sample(op, (x, _STEP, _TABLE, *_slabs(rng, op, np.float16)))
+    for dtype in (np.float16, np.uint8):
+        yield Sample(op, (x, _STEP, _TABLE, *_slabs(rng, op, dtype)))
     yield Sample(op, (x[:0], _STEP[:0], _TABLE, *_slabs(rng, op)))
 
 
