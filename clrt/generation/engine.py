@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from clrt.errors import InputError, OutOfMemoryError
+from clrt.generation.options import Sampling
 from clrt.generation.page_pool import NOTHING, PagePool
 from clrt.generation.sampler import TokenSampler, sampler_inputs
 from clrt.ir.dtypes import DType
@@ -26,8 +27,9 @@ from clrt.signature import TensorSpec
 
 # Tokens of a prompt that are run at once, at most; the rest waits for the next step.
 CHUNK = 512
-# Steps of more tokens than this have a multiple of it: each number of tokens has a plan.
+# Steps of more tokens than this, or of more rows, have a multiple of it: each number has a plan.
 _ROUNDED = 16
+_IDLE = TokenSampler(Sampling(), 0, seed=0)
 # A cache begins with room for a context divided by this, and grows as often as it has slabs.
 _FIRST_PART = 8
 
@@ -37,23 +39,37 @@ class CachedSequence:
     """Tokens, and the pages that hold the keys and values of those that were run.
 
     Attributes:
-        tokens: All that are known.
-        done: How many of them were run.
-        pages: Their pages.
-        content: What the last full page holds (`PagePool.fill`).
+        tokens: All that are known, and guesses behind them.
         row: Of the table.
+        guessed: How many of the last tokens are guesses.
+        done: How many tokens were run.
+        pages: Their pages.
+        declared: Of how many pages the pool knows the content.
+        content: What the last of these holds (`PagePool.fill`).
     """
 
     tokens: list[int]
     row: int
+    guessed: int = 0
     done: int = 0
     pages: list[int] = field(default_factory=list)
+    declared: int = 0
     content: int = NOTHING
 
     @property
     def left(self) -> int:
         """How many tokens were not run."""
         return len(self.tokens) - self.done
+
+    @property
+    def known(self) -> int:
+        """How many tokens are no guesses."""
+        return len(self.tokens) - self.guessed
+
+    def guess(self, tokens: Sequence[int]) -> None:
+        """Adds guesses, which are run like other tokens; `Engine.settle` ends them."""
+        self.tokens += tokens
+        self.guessed += len(tokens)
 
 
 @dataclass(frozen=True)
@@ -123,7 +139,8 @@ class Engine:
         self._table_there: DeviceTensor | None = None
         self._sampling: tuple[tuple[TokenSampler, ...], Mapping[str, Any]] = ((), {})
         for sequence in self._open:
-            sequence.pages, sequence.content, sequence.done = [], NOTHING, 0
+            sequence.pages, sequence.content = [], NOTHING
+            sequence.done = sequence.declared = 0
 
     def open(self, tokens: Sequence[int], anew: bool = False) -> CachedSequence:
         """A sequence of these tokens; what the cache holds of their beginning counts as run.
@@ -145,7 +162,8 @@ class Engine:
         if not anew:
             # The last token is run anyway: its logits are wanted.
             made.pages, made.content = self.pool.beginning(made.tokens[:-1])
-            made.done = len(made.pages) * PAGE
+            made.declared = len(made.pages)
+            made.done = made.declared * PAGE
             self._write_row(made)
         return made
 
@@ -175,7 +193,7 @@ class Engine:
             self._make_room(part.sequence, part.sequence.done + part.count)
         step, wanted = _step(parts)
         samplers = tuple(sampler for part in parts for sampler in part.samplers)
-        feeds = {"step": step, "rows": wanted, "table": self._device_table()}
+        feeds = {"step": step, "rows": _filled(wanted), "table": self._device_table()}
         feeds |= self._sampler_inputs(samplers, parts)
         try:
             found = self.model.run(feeds, list(outputs) if samplers else [], state=self._state())
@@ -185,8 +203,28 @@ class Engine:
                 self.reset()
             raise
         for part in parts:
-            self._advance(part.sequence, part.count)
-        return found
+            self.computed += part.count
+            part.sequence.done += part.count
+            self._declare(part.sequence)
+        return {name: rows[: len(samplers)] for name, rows in found.items()}
+
+    def settle(self, sequence: CachedSequence, tokens: Sequence[int]) -> int:
+        """Puts tokens in the place of the guesses. Where they begin alike they need no other run.
+
+        Returns:
+            How many guesses were right.
+        """
+        known = sequence.known
+        guesses = sequence.tokens[known:]
+        pairs = zip(guesses, tokens, strict=False)
+        right = next(
+            (k for k, (a, b) in enumerate(pairs) if a != b), min(len(guesses), len(tokens))
+        )
+        sequence.tokens[known:] = tokens
+        sequence.guessed = 0
+        sequence.done = min(sequence.done, known + right)
+        self._declare(sequence)
+        return right
 
     def read_pages(self, pages: Sequence[int]) -> Array:
         """What pages hold, `[pages, elements]`.
@@ -240,13 +278,12 @@ class Engine:
         held = {name: slab for (name, _), slab in zip(names, self._slabs, strict=True)}
         return _CacheState(dict(names), held, self._slabs)
 
-    def _advance(self, sequence: CachedSequence, count: int) -> None:
-        self.computed += count
-        full = sequence.done // PAGE
-        sequence.done += count
-        for index in range(full, sequence.done // PAGE):
+    def _declare(self, sequence: CachedSequence) -> None:
+        """Tells the pool of pages that are full of tokens that will stay."""
+        for index in range(sequence.declared, min(sequence.done, sequence.known) // PAGE):
             tokens = sequence.tokens[index * PAGE : (index + 1) * PAGE]
             sequence.content = self.pool.fill(sequence.pages[index], sequence.content, tokens)
+            sequence.declared = index + 1
 
     def _make_room(self, sequence: CachedSequence, places: int) -> None:
         needed = ceil_div(places, PAGE)
@@ -271,8 +308,12 @@ class Engine:
         """What the op SampleTokens is told; it stays on the device while it is the same."""
         if samplers and samplers == self._sampling[0] and not any(s.changes for s in samplers):
             return self._sampling[1]
-        texts = [part.sequence.tokens for part in parts for _ in part.samplers]
-        inputs = sampler_inputs(samplers, texts, self._vocabulary)
+        texts = [text for part in parts for text in _texts(part)]
+        # Rows that nobody asked for make their number a round one, too.
+        more = _round(len(samplers)) - len(samplers)
+        inputs = sampler_inputs(
+            [*samplers, *[_IDLE] * more], [*texts, *[()] * more], self._vocabulary
+        )
         there = {n: self._session.tensor_of(a, DType.of(a.dtype)) for n, a in inputs.items()}
         self._sampling = samplers, there
         return there
@@ -353,11 +394,28 @@ def _width(matrix: TensorSpec) -> int:
     return matrix.shape[1]
 
 
+def _texts(part: StepPart) -> list[Sequence[int] | Array]:
+    """For each sampler the tokens so far, as far as it asks."""
+    if not any(sampler.has_history for sampler in part.samplers):
+        return [()] * len(part.samplers)
+    end = part.sequence.done + part.count
+    tokens = np.array(part.sequence.tokens[:end], np.int32)
+    return [tokens[: end - k] for k in reversed(range(len(part.samplers)))]
+
+
+def _round(count: int) -> int:
+    return count if count <= _ROUNDED else ceil_div(count, _ROUNDED) * _ROUNDED
+
+
+def _filled(rows: Array) -> Array:
+    """Rows, the first of them again and again behind them."""
+    return np.concatenate([rows, np.resize(rows[:1], _round(len(rows)) - len(rows))])
+
+
 def _step(parts: Sequence[StepPart]) -> tuple[Array, Array]:
     """The inputs `step` and `rows`: tokens of no sequence make their number a round one."""
     total = sum(part.count for part in parts)
-    rounded = total if total <= _ROUNDED else ceil_div(total, _ROUNDED) * _ROUNDED
-    step = np.zeros((rounded, 3), np.int32)
+    step = np.zeros((_round(total), 3), np.int32)
     step[total:, 1] = -1
     wanted: list[int] = []
     at = 0

@@ -22,8 +22,10 @@ _OF_SEVERAL = ("num_return_sequences", "num_beams")
 # What beams choose by is the probability alone.
 _NOT_OF_BEAMS = (
     *("temperature", "repetition_penalty", "presence_penalty", "frequency_penalty"),
-    *("logit_bias", "stop"),
+    *("logit_bias", "stop", "lookup_tokens"),
 )
+# What transformers calls options.
+_ELSEWHERE = {"prompt_lookup_num_tokens": "lookup_tokens", "num_assistant_tokens": "draft_tokens"}
 
 
 class GenerateOptions(TypedDict, total=False):
@@ -55,6 +57,8 @@ class GenerateOptions(TypedDict, total=False):
     num_beams: int
     logprobs: int
     include_stop: bool
+    lookup_tokens: int
+    draft_tokens: int
     sampling: Sampling | None
     tools: Sequence[Mapping[str, Any]] | None
     template_variables: Mapping[str, Any] | None
@@ -77,10 +81,15 @@ class GenerateRequest:
 
 
 class RequestReader:
-    """Makes answers of what users ask of a model."""
+    """Makes answers of what users ask of a model.
 
-    def __init__(self, model: LanguageModel) -> None:
+    Args:
+        drafts: Whether there is a draft model.
+    """
+
+    def __init__(self, model: LanguageModel, drafts: bool = False) -> None:
         self._model = model
+        self._drafts = drafts
         self._constraint_tokens: ConstraintTokens | None = None
         self._making = Lock()
 
@@ -108,6 +117,11 @@ class RequestReader:
         sampling = replace(base, **given)
         if sampling.num_beams > 1:
             _check_beams(sampling, rule)
+        if given.get("draft_tokens") and not self._drafts:
+            raise InputError(
+                "draft_tokens needs a draft model; make the generator with `draft=`, or choose "
+                "lookup_tokens."
+            )
         if method != "generate":
             for name in _OF_SEVERAL:
                 if getattr(sampling, name) > 1:
@@ -180,6 +194,7 @@ def _check_beams(sampling: Sampling, rule: Mapping[str, Any]) -> None:
 
 
 def _unknown(name: str, known: Sequence[str]) -> InputError:
-    near = difflib.get_close_matches(name, known, 1, 0.5)
+    near = [_ELSEWHERE[name]] if name in _ELSEWHERE else []
+    near = near or difflib.get_close_matches(name, known, 1, 0.5)
     hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}."
     return InputError(f"There is no option {name!r}; {hint}")
