@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from dataclasses import dataclass, field
+from itertools import takewhile
 
 # Guesses at a time. With the token before them their numbers are mostly those that kernels like,
 # and each other number is a shape to plan.
@@ -13,7 +14,7 @@ MOST_GUESSES = _COUNTS[-1]
 _USUAL_SHARE = 1 / 8
 # New times count so much where they are longer; one that is shorter is taken as it is.
 _WEIGHT = 0.2
-# A first time that is so much longer than expected was disturbed.
+# A time that is so much longer than expected was disturbed, and counts as no more.
 _MOST_SURPRISE = 2.0
 # Guesses that are remembered count so much less with each attempt, and with each one left out.
 _MEMORY, _FADING = 0.8, 0.97
@@ -33,10 +34,9 @@ class StepCosts:
         if tokens not in self._planned:
             self._planned.add(tokens)
             return
-        known = self._seconds.get(tokens)
-        if known is None:
-            expected = self.of(tokens)
-            known = min(seconds, _MOST_SURPRISE * expected) if expected else seconds
+        expected = self.of(tokens)
+        seconds = min(seconds, _MOST_SURPRISE * expected) if expected else seconds
+        known = self._seconds.get(tokens, seconds)
         self._seconds[tokens] = min(seconds, known + _WEIGHT * (seconds - known))
 
     def of(self, tokens: int) -> float:
@@ -91,9 +91,7 @@ class Trust:
 def best_count(
     trust: Trust, most: int, costs: StepCosts, tokens: int, texts: int, draft_s: float = 0.0
 ) -> int:
-    """How many guesses for a text give most for their time; 0 where they do not pay.
-
-    A token is worth what it costs without guesses.
+    """With how many guesses for a text a step gives the most tokens a second; 0 where with none.
 
     Args:
         most: That there may be.
@@ -103,14 +101,14 @@ def best_count(
         draft_s: Seconds that it takes to make a guess.
     """
     plain = costs.of(tokens)
-    found, best = 0, 0.0
-    for count in _COUNTS:
-        if count > most or not plain:
-            break
-        costs_s = costs.of(tokens + count) - plain + count * draft_s
-        gain = trust.worth(count) * plain / texts - costs_s
-        if gain > best:
-            found, best = count, gain
+    if not plain:
+        return 0
+    found, best = 0, texts / plain
+    for count in takewhile(lambda count: count <= most, _COUNTS):
+        seconds = costs.of(tokens + count) + count * draft_s
+        rate = (texts + trust.worth(count)) / seconds
+        if rate > best:
+            found, best = count, rate
     if not found:
         trust.pass_over()
     return found
