@@ -36,12 +36,13 @@ class AnswerSteps:
         Raises:
             OutOfMemoryError: There is no room for it.
         """
+        started = time.perf_counter()
         turns: list[AnswerTurn] = []
         try:
             self._prepare(running, guesses, turns)
             if not turns:
                 return bool(running)
-            found, row = self._run(running, turns), 0
+            found, row = self._run(running, turns, started), 0
             for turn in turns:
                 if found is not None and turn.part.samplers:
                     self._take(turn, found, row)
@@ -52,16 +53,18 @@ class AnswerSteps:
                 self._engine.settle(turn.part.sequence, ())
 
     def _run(
-        self, running: Sequence[Answer], turns: Sequence[AnswerTurn]
+        self, running: Sequence[Answer], turns: Sequence[AnswerTurn], started: float
     ) -> dict[str, Array] | None:
         """What the engine makes of a step; None where it fails.
+
+        Args:
+            started: When the step began (`time.perf_counter`).
 
         Raises:
             OutOfMemoryError: There is no room for it.
         """
         wants_logits = any(turn.answer.top for turn in turns if turn.part.samplers)
         outputs = ["token", "logprob", *(["logits"] if wants_logits else [])]
-        started = time.perf_counter()
         try:
             found = self._engine.step([turn.part for turn in turns], outputs)
         except OutOfMemoryError:

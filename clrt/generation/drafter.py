@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -16,6 +17,13 @@ from clrt.generation.language import LanguageModel
 from clrt.generation.language_model import read_language_model
 from clrt.generation.pace import StepCosts
 from clrt.generation.sampler import TokenSampler
+from clrt.ops.attention.pages import PAGE
+
+# A text's prompt is read once that takes no more than this share of the time since it was asked
+# for: so an answer that is short is not late by it.
+_READING_SHARE = 0.1
+# What reading a token takes grows by so much at most: the machine may have been busy.
+_READING_GROWTH = 1.25
 
 
 @dataclass(eq=False)
@@ -51,6 +59,8 @@ class Drafter:
         self._texts: dict[Answer, _DraftedText] = {}
         self._without: set[Answer] = set()
         self._costs = StepCosts()
+        # Seconds per token of steps that read, without the first one, which compiles.
+        self._has_read, self._read_s = False, 0.0
 
     def follows(self, answer: Answer) -> bool:
         """Whether it can guess for a text: its tokens and their number are within the model, and
@@ -65,13 +75,13 @@ class Drafter:
     def guess(self, wanted: Mapping[Answer, int]) -> dict[Answer, list[int]]:
         """Tokens that may follow texts, for each at most as many as wanted.
 
-        A text whose prompt is still to be read gets none this time.
+        A text whose prompt is still to be read gets none this time, and perhaps later.
 
         Raises:
             ClrtError: A run failed.
         """
-        texts = [t for a, n in wanted.items() if (t := self._followed(a, n)) is not None]
-        active = texts
+        followed = [t for a, n in wanted.items() if (t := self._followed(a, n)) is not None]
+        active = texts = [text for text in followed if self._is_time(text)]
         while active:
             try:
                 self._step(active)
@@ -111,6 +121,12 @@ class Drafter:
         text.wanted, text.guesses = wanted, []
         return text
 
+    def _is_time(self, text: _DraftedText) -> bool:
+        """Whether what is to be read of a text is little beside what it took so far."""
+        left = text.sequence.left
+        so_far_s = time.perf_counter() - text.answer.asked_s
+        return left < PAGE or left * self._read_s <= _READING_SHARE * so_far_s
+
     def _step(self, texts: Sequence[_DraftedText]) -> None:
         """A further guess for texts. A prompt that a step has no room for is left for the next."""
         parts: list[StepPart] = []
@@ -127,8 +143,7 @@ class Drafter:
             parts.append(StepPart(text.sequence, count, [text.sampler] if whole else ()))
         started = time.perf_counter()
         tokens = self.engine.step(parts, ["token"]).get("token", ())
-        if sum(part.count for part in parts) == len(taking):
-            self._costs.note(len(taking), time.perf_counter() - started)
+        self._note(sum(part.count for part in parts), len(taking), time.perf_counter() - started)
         for text in texts:
             text.wanted = text.wanted if text in taking else 0
         for text, token in zip(taking, tokens, strict=True):
@@ -137,6 +152,16 @@ class Drafter:
                 text.guesses.append(int(token))
             else:  # a padded logit
                 text.wanted = 0
+
+    def _note(self, tokens: int, rows: int, seconds: float) -> None:
+        """Notes what a step took."""
+        if tokens == rows:
+            self._costs.note(rows, seconds)
+        elif tokens >= PAGE:
+            if self._has_read:
+                most = _READING_GROWTH * self._read_s or math.inf
+                self._read_s = min(seconds / tokens, most)
+            self._has_read = True
 
     def _goes_on(self, text: _DraftedText) -> bool:
         """Whether another guess is wanted, and possible."""

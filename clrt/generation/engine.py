@@ -11,6 +11,7 @@ import numpy as np
 
 from clrt.errors import InputError, OutOfMemoryError
 from clrt.generation.options import Sampling
+from clrt.generation.pace import round_size
 from clrt.generation.page_pool import NOTHING, PagePool
 from clrt.generation.sampler import TokenSampler, sampler_inputs
 from clrt.ir.dtypes import DType
@@ -27,8 +28,6 @@ from clrt.signature import TensorSpec
 
 # Tokens of a prompt that are run at once, at most; the rest waits for the next step.
 CHUNK = 512
-# Steps of more tokens than this, or of more rows, have a multiple of it: each number has a plan.
-_ROUNDED = 16
 _IDLE = TokenSampler(Sampling(), 0, seed=0)
 # A cache begins with room for a context divided by this, and grows as often as it has slabs.
 _FIRST_PART = 8
@@ -310,7 +309,7 @@ class Engine:
             return self._sampling[1]
         texts = [text for part in parts for text in _texts(part)]
         # Rows that nobody asked for make their number a round one, too.
-        more = _round(len(samplers)) - len(samplers)
+        more = round_size(len(samplers)) - len(samplers)
         inputs = sampler_inputs(
             [*samplers, *[_IDLE] * more], [*texts, *[()] * more], self._vocabulary
         )
@@ -403,19 +402,15 @@ def _texts(part: StepPart) -> list[Sequence[int] | Array]:
     return [tokens[: end - k] for k in reversed(range(len(part.samplers)))]
 
 
-def _round(count: int) -> int:
-    return count if count <= _ROUNDED else ceil_div(count, _ROUNDED) * _ROUNDED
-
-
 def _filled(rows: Array) -> Array:
     """Rows, the first of them again and again behind them."""
-    return np.concatenate([rows, np.resize(rows[:1], _round(len(rows)) - len(rows))])
+    return np.concatenate([rows, np.resize(rows[:1], round_size(len(rows)) - len(rows))])
 
 
 def _step(parts: Sequence[StepPart]) -> tuple[Array, Array]:
     """The inputs `step` and `rows`: tokens of no sequence make their number a round one."""
     total = sum(part.count for part in parts)
-    step = np.zeros((_round(total), 3), np.int32)
+    step = np.zeros((round_size(total), 3), np.int32)
     step[total:, 1] = -1
     wanted: list[int] = []
     at = 0

@@ -1,4 +1,4 @@
-"""How many tokens are guessed at a time: as many as pay."""
+"""How many tokens a step has: a round number, and as many guesses as pay."""
 
 from __future__ import annotations
 
@@ -6,9 +6,10 @@ from bisect import bisect_left
 from dataclasses import dataclass, field
 from itertools import takewhile
 
-# Guesses at a time. With the token before them their numbers are mostly those that kernels like,
-# and each other number is a shape to plan.
-_COUNTS = (1, 2, 3, 5, 7, 11, 15, 23, 31, 47, 63)
+# Steps of more tokens than this, or of more rows, have a multiple of it: each number has a plan.
+_ROUNDED = 16
+# Guesses at a time. With the token before them their numbers are mostly those that kernels like.
+_COUNTS = (1, 2, 3, 5, 7, 11, 15, 31, 47, 63)
 MOST_GUESSES = _COUNTS[-1]
 # What a further token of a step costs before it is known, of a step of one: measured on CPUs.
 _USUAL_SHARE = 1 / 8
@@ -20,40 +21,56 @@ _MOST_SURPRISE = 2.0
 _MEMORY, _FADING = 0.8, 0.97
 # What is believed of guesses that nothing is known of: their number, and how many were right.
 _PRIOR, _PRIOR_RIGHT = 1.0, 0.7
+# So many times more tokens a second are worth guesses: what is known of times is not exact.
+_LEAST_GAIN = 1.05
+# Where no guesses pay, what they cost counts so much less the next time: their times may have been
+# disturbed, and are measured again some time.
+_EASING = 0.995
+
+
+def round_size(count: int) -> int:
+    """The size of a step, or of its outputs, that has room for so many rows."""
+    return count if count <= _ROUNDED else -(-count // _ROUNDED) * _ROUNDED
 
 
 @dataclass
 class StepCosts:
-    """Seconds of steps by their number of tokens, each with a row of outputs."""
+    """Seconds of steps by their number of tokens, each with a row of outputs.
 
+    Attributes:
+        ease: How much of what guesses cost counts.
+    """
+
+    ease: float = 1.0
     _seconds: dict[int, float] = field(default_factory=dict)
     _planned: set[int] = field(default_factory=set)
 
     def note(self, tokens: int, seconds: float) -> None:
         """Notes a step. The first one of its size does not count: it was planned."""
-        if tokens not in self._planned:
-            self._planned.add(tokens)
+        size = round_size(tokens)
+        if size not in self._planned:
+            self._planned.add(size)
             return
-        expected = self.of(tokens)
+        expected = self.of(size)
         seconds = min(seconds, _MOST_SURPRISE * expected) if expected else seconds
-        known = self._seconds.get(tokens, seconds)
-        self._seconds[tokens] = min(seconds, known + _WEIGHT * (seconds - known))
+        known = self._seconds.get(size, seconds)
+        self._seconds[size] = min(seconds, known + _WEIGHT * (seconds - known))
 
     def of(self, tokens: int) -> float:
         """What a step takes, between those that were measured; 0 where none was."""
-        sizes = sorted(self._seconds)
+        size, sizes = round_size(tokens), sorted(self._seconds)
         if not sizes:
             return 0.0
-        at = bisect_left(sizes, tokens)
+        at = bisect_left(sizes, size)
         if at == len(sizes):
             low = sizes[-1]
             share = _USUAL_SHARE / (1 + _USUAL_SHARE * (low - 1))
-            return self._seconds[low] * (1 + share * (tokens - low))
+            return self._seconds[low] * (1 + share * (size - low))
         high = sizes[at]
         if at == 0:
             return self._seconds[high]
         low = sizes[at - 1]
-        part = (tokens - low) / (high - low)
+        part = (size - low) / (high - low)
         return self._seconds[low] + part * (self._seconds[high] - self._seconds[low])
 
 
@@ -88,27 +105,48 @@ class Trust:
         return sum(share**k for k in range(1, count + 1))
 
 
-def best_count(
-    trust: Trust, most: int, costs: StepCosts, tokens: int, texts: int, draft_s: float = 0.0
-) -> int:
-    """With how many guesses for a text a step gives the most tokens a second; 0 where with none.
+@dataclass
+class StepGuesses:
+    """The guesses of one step, for one text after the other.
 
-    Args:
-        most: That there may be.
+    Attributes:
         costs: Of steps.
-        tokens: Of the step without them.
-        texts: That the step gives a token to.
-        draft_s: Seconds that it takes to make a guess.
+        tokens: Of the step so far, guesses included.
+        expected: How many tokens texts get by it.
+        draft_s: Seconds that the guesses take to be made.
     """
-    plain = costs.of(tokens)
-    if not plain:
-        return 0
-    found, best = 0, texts / plain
-    for count in takewhile(lambda count: count <= most, _COUNTS):
-        seconds = costs.of(tokens + count) + count * draft_s
-        rate = (texts + trust.worth(count)) / seconds
-        if rate > best:
-            found, best = count, rate
-    if not found:
-        trust.pass_over()
-    return found
+
+    costs: StepCosts
+    tokens: int
+    expected: float
+    draft_s: float = 0.0
+
+    def add(self, trust: Trust, most: int, draft_s: float = 0.0) -> int:
+        """Adds as many guesses for a text as give the most tokens a second; perhaps none.
+
+        Args:
+            most: That there may be.
+            draft_s: Seconds that it takes to make one.
+
+        Returns:
+            Their number.
+        """
+        costs = self.costs
+        if not costs.of(self.tokens):
+            return 0
+        before_s = costs.of(self.tokens) + self.draft_s
+        found, best = 0, _LEAST_GAIN * self.expected / before_s
+        for count in takewhile(lambda count: count <= most, _COUNTS):
+            more_s = costs.of(self.tokens + count) + self.draft_s + count * draft_s - before_s
+            rate = (self.expected + trust.worth(count)) / (before_s + costs.ease * more_s)
+            if rate > best:
+                found, best = count, rate
+        if found:
+            costs.ease = 1.0
+            self.tokens += found
+            self.expected += trust.worth(found)
+            self.draft_s += found * draft_s
+        else:
+            costs.ease *= _EASING
+            trust.pass_over()
+        return found

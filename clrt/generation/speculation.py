@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from clrt.generation.answer import Answer
 from clrt.generation.drafter import Drafter
 from clrt.generation.lookup import LookupIndex
-from clrt.generation.pace import StepCosts, Trust, best_count
+from clrt.generation.pace import StepCosts, StepGuesses, Trust
 from clrt.ops.attention.pages import PAGE
 
 # Guesses by more tokens that are alike are trusted apart.
@@ -56,19 +56,19 @@ class Speculation:
         asking = {a: n for a in running if (n := self._most(a))}
         if not asking:
             return {}
-        tokens = sum(_left(answer) for answer in running)
+        step = StepGuesses(self.costs, sum(map(_left, running)), len(running))
         found: dict[Answer, list[int]] = {}
         drafting: dict[Answer, int] = {}
         for answer, most in asking.items():
             text = self._texts.setdefault(answer, _GuessedText())
-            guesses = self._look_up(answer, text, most, tokens, len(running))
+            guesses = self._look_up(answer, text, most, step)
             if guesses:
                 found[answer] = guesses
             elif self._drafter is not None and self._drafter.follows(answer):
                 text.trust = text.trusts[-1]
                 most = min(answer.sampler.sampling.draft_tokens, most)
                 draft_s = self._drafter.guess_s(len(asking))
-                count = best_count(text.trust, most, self.costs, tokens, len(running), draft_s)
+                count = step.add(text.trust, most, draft_s)
                 drafting |= {answer: count} if count else {}
         if drafting and self._drafter is not None:
             found |= self._drafter.guess(drafting)
@@ -109,7 +109,7 @@ class Speculation:
         return max(min(max(sampling.lookup_tokens, drafted), room), 0)
 
     def _look_up(
-        self, answer: Answer, text: _GuessedText, most: int, tokens: int, texts: int
+        self, answer: Answer, text: _GuessedText, most: int, step: StepGuesses
     ) -> list[int]:
         """Guesses by what the text says already."""
         most = min(answer.sampler.sampling.lookup_tokens, most)
@@ -121,7 +121,7 @@ class Speculation:
         if not guesses:
             return []
         text.trust = text.trusts[sum(alike >= least for least in _ALIKE)]
-        return guesses[: best_count(text.trust, most, self.costs, tokens, texts)]
+        return guesses[: step.add(text.trust, most)]
 
 
 def _left(answer: Answer) -> int:
