@@ -32,6 +32,12 @@ ContextOption = Annotated[
 CacheOption = Annotated[
     str, typer.Option(help="How keys and values are kept: float32, or float16 for half the memory.")
 ]
+DraftOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="MODEL", help="A smaller model with the same tokens, which guesses ahead."
+    ),
+]
 SystemOption = Annotated[str | None, typer.Option(help="The system's message, the first one.")]
 
 
@@ -61,6 +67,8 @@ SAMPLING_OPTIONS: Mapping[str, Any] = {
     "include_stop": Annotated[
         bool | None, typer.Option("--include-stop", help="Keep the text that ended the answer.")
     ],
+    "lookup_tokens": _option(_COUNT, "Guess so many tokens ahead by what the text says already."),
+    "draft_tokens": _option(_COUNT, "Guess so many tokens ahead by the --draft model."),
 }
 """Each field of `Sampling` as an option. What is not given is as the model proposes."""
 
@@ -112,16 +120,21 @@ def _bias(text: str) -> tuple[int, float]:
 
 
 def open_generator(
-    model: str, device: str | None, context: int | None, cache: str = "float32"
+    model: str,
+    device: str | None,
+    context: int | None,
+    cache: str = "float32",
+    draft: str | None = None,
 ) -> TextGenerator:
-    """The model that a command is given.
+    """The model that a command is given, with its draft model.
 
     Raises:
         ModelError: There is none, or a file of it is missing or damaged.
         ClrtError: As `TextGenerator`.
     """
     source = find_model(model, organisation="")
-    return TextGenerator(source, device=device, context=context, cache=cache)
+    ahead = None if draft is None else find_model(draft, organisation="")
+    return TextGenerator(source, draft=ahead, device=device, context=context, cache=cache)
 
 
 def read_text_file(file: Path) -> str:
@@ -154,6 +167,7 @@ def speeds(timings: TextTimings) -> str:
         f"prompt {timings.prompt_tokens} tokens, {timings.prompt_tokens_per_s:.1f} tokens/s"
     )
     parts.append(f"first token after {timings.prompt_s:.2f} s")
+    parts += [timings.guesses] if timings.drafted else []
     return "; ".join(parts)
 
 

@@ -115,13 +115,14 @@ class RequestReader:
         if not isinstance(base, Sampling):
             raise InputError(f"sampling is {base!r}; it is a clrt.Sampling.")
         sampling = replace(base, **given)
-        if sampling.num_beams > 1:
-            _check_beams(sampling, rule)
-        if given.get("draft_tokens") and not self._drafts:
+        drafted = ["draft_tokens"] if given.get("draft_tokens") else []
+        if drafted and not self._drafts:
             raise InputError(
                 "draft_tokens needs a draft model; make the generator with `draft=`, or choose "
                 "lookup_tokens."
             )
+        if sampling.num_beams > 1:
+            _check_beams(sampling, [*rule, *drafted])
         if method != "generate":
             for name in _OF_SEVERAL:
                 if getattr(sampling, name) > 1:
@@ -131,7 +132,7 @@ class RequestReader:
     def _proposed(self, given: Mapping[str, Any], rule: object, method: str) -> Sampling:
         """What the model's files propose, as far as it goes with what is given."""
         proposed, plain = self._model.sampling, Sampling()
-        if method != "generate" or rule or given.keys() & set(_NOT_OF_BEAMS):
+        if method != "generate" or rule or given.keys() & {*_NOT_OF_BEAMS, "draft_tokens"}:
             proposed = replace(proposed, num_beams=1)
         if method != "generate":
             proposed = replace(proposed, num_return_sequences=1)
@@ -183,12 +184,13 @@ class RequestReader:
             return self._constraint_tokens
 
 
-def _check_beams(sampling: Sampling, rule: Mapping[str, Any]) -> None:
+def _check_beams(sampling: Sampling, more: Sequence[str]) -> None:
+    """Checks that there is no option that beams do not go with, and none of `more`."""
     plain = Sampling()
     wrong = [n for n in _NOT_OF_BEAMS if getattr(sampling, n) != getattr(plain, n)]
-    if wrong or rule:
+    if wrong or more:
         raise InputError(
-            f"num_beams does not go with {[*wrong, *rule][0]}: beams are the likeliest texts; "
+            f"num_beams does not go with {[*wrong, *more][0]}: beams are the likeliest texts; "
             "leave one of them out."
         )
 

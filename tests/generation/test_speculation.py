@@ -249,6 +249,8 @@ def test_runs_that_fail(guessing: TextGenerator, monkeypatch: pytest.MonkeyPatch
     expected = guessing.generate(PROMPTS["long"], **{**options, **OFF})
     drafter = guessing._scheduler.speculation._drafter
     assert drafter is not None
+    with pytest.raises(clrt.InputError, match="num_beams does not go with draft_tokens"):
+        guessing.generate("x", num_beams=2, draft_tokens=4)
     for engine in (guessing._scheduler.engine, drafter.engine):
         for error in (KeyboardInterrupt(), clrt.DeviceError("The driver fails.")):
             first = guessing.stream(PROMPTS["short"], **options)
@@ -366,6 +368,7 @@ def test_wrong_options(endless: TextGenerator) -> None:
         ({"draft_tokens": 4}, "draft_tokens needs a draft model; make the generator with `draft=`"),
         ({"lookup_tokens": 64}, "lookup_tokens is 64; it is a whole number from 0 to 63"),
         ({"lookup_tokens": 4, "num_beams": 2}, "num_beams does not go with lookup_tokens"),
+        ({"draft_tokens": True}, "draft_tokens is True; it is a whole number"),
         ({"prompt_lookup_num_tokens": 4}, "did you mean 'lookup_tokens'"),
         ({"num_assistant_tokens": 4}, "did you mean 'draft_tokens'"),
     ):
