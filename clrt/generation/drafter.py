@@ -22,6 +22,8 @@ from clrt.ops.attention.pages import PAGE
 # A text's prompt is read once that takes no more than this share of the time since it was asked
 # for: so an answer that is short is not late by it.
 _READING_SHARE = 0.1
+# Guesses cost nothing before so many steps are known: of few each may have been disturbed.
+_FIRST_STEPS = 6
 # What reading a token takes grows by so much at most: the machine may have been busy.
 _READING_GROWTH = 1.25
 
@@ -58,7 +60,7 @@ class Drafter:
         self._known = known
         self._texts: dict[Answer, _DraftedText] = {}
         self._without: set[Answer] = set()
-        self._costs = StepCosts()
+        self._costs, self._steps = StepCosts(), 0
         # Seconds per token of steps that read, without the first one, which compiles.
         self._has_read, self._read_s = False, 0.0
 
@@ -69,8 +71,8 @@ class Drafter:
         return answer not in self._without
 
     def guess_s(self, texts: int) -> float:
-        """Seconds that a guess takes where so many texts have theirs together."""
-        return self._costs.of(texts) / texts
+        """Seconds that a guess takes where so many texts have theirs together; 0 at first."""
+        return self._costs.of(texts) / texts if self._steps >= _FIRST_STEPS else 0.0
 
     def guess(self, wanted: Mapping[Answer, int]) -> dict[Answer, list[int]]:
         """Tokens that may follow texts, for each at most as many as wanted.
@@ -157,6 +159,7 @@ class Drafter:
         """Notes what a step took."""
         if tokens == rows:
             self._costs.note(rows, seconds)
+            self._steps += 1
         elif tokens >= PAGE:
             if self._has_read:
                 most = _READING_GROWTH * self._read_s or math.inf

@@ -8,8 +8,9 @@ from itertools import takewhile
 
 # Steps of more tokens than this, or of more rows, have a multiple of it: each number has a plan.
 _ROUNDED = 16
-# Guesses at a time. With the token before them their numbers are mostly those that kernels like.
-_COUNTS = (1, 2, 3, 5, 7, 11, 15, 31, 47, 63)
+# Guesses at a time. With the token before them these are numbers that kernels like, and each other
+# number is a further shape to plan. Numbers between them cost about as much as the next one.
+_COUNTS = (1, 3, 7, 15, 31, 47, 63)
 MOST_GUESSES = _COUNTS[-1]
 # What a further token of a step costs before it is known, of a step of one: measured on CPUs.
 _USUAL_SHARE = 1 / 8
@@ -17,10 +18,10 @@ _USUAL_SHARE = 1 / 8
 _WEIGHT = 0.2
 # A time that is so much longer than expected was disturbed, and counts as no more.
 _MOST_SURPRISE = 2.0
-# Guesses that are remembered count so much less with each attempt, and with each one left out.
-_MEMORY, _FADING = 0.8, 0.97
-# What is believed of guesses that nothing is known of: their number, and how many were right.
-_PRIOR, _PRIOR_RIGHT = 1.0, 0.7
+# What is believed of guesses before any was made: how many are right.
+_USUALLY_RIGHT = 0.7
+# Of guesses in all texts more is remembered than in one.
+_LONG_MEMORY, _SLOW_FADING = 0.97, 0.99
 # So many times more tokens a second are worth guesses: what is known of times is not exact.
 _LEAST_GAIN = 1.05
 # Where no guesses pay, what they cost counts so much less the next time: their times may have been
@@ -76,28 +77,44 @@ class StepCosts:
 
 @dataclass
 class Trust:
-    """How often guesses of one kind are right, in one text.
+    """How often guesses of one kind are right.
 
     Attributes:
-        share: Of the guesses whose forerunners were right.
+        usual: The same in all texts: what is believed of a text as long as little is known of it.
+        memory, fading: What is remembered counts so much less with each attempt, and with each one
+            left out.
     """
 
+    usual: Trust | None = None
+    memory: float = 0.8
+    fading: float = 0.97
     _tried: float = 0.0
     _right: float = 0.0
 
+    @classmethod
+    def of_all(cls) -> Trust:
+        """That of all texts."""
+        return cls(None, _LONG_MEMORY, _SLOW_FADING)
+
     @property
     def share(self) -> float:
-        return (self._right + _PRIOR * _PRIOR_RIGHT) / (self._tried + _PRIOR)
+        """Of the guesses whose forerunners were right."""
+        usual = _USUALLY_RIGHT if self.usual is None else self.usual.share
+        return (self._right + usual) / (self._tried + 1)
 
     def note(self, guessed: int, right: int) -> None:
         """Notes that of some guesses the first ones were right."""
-        self._tried = self._tried * _MEMORY + min(right + 1, guessed)
-        self._right = self._right * _MEMORY + right
+        self._tried = self._tried * self.memory + min(right + 1, guessed)
+        self._right = self._right * self.memory + right
+        if self.usual is not None:
+            self.usual.note(guessed, right)
 
     def pass_over(self) -> None:
         """Notes that none was made: what is known fades, so that it is tried again some time."""
-        self._tried *= _FADING
-        self._right *= _FADING
+        self._tried *= self.fading
+        self._right *= self.fading
+        if self.usual is not None:
+            self.usual.pass_over()
 
     def worth(self, count: int) -> float:
         """How many of so many guesses will be right."""

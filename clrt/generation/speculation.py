@@ -24,8 +24,8 @@ class _GuessedText:
         trust: Of the guesses that were made last.
     """
 
+    trusts: list[Trust]
     index: LookupIndex = field(default_factory=LookupIndex)
-    trusts: list[Trust] = field(default_factory=lambda: [Trust() for _ in range(len(_ALIKE) + 2)])
     trust: Trust = field(default_factory=Trust)
 
 
@@ -44,6 +44,7 @@ class Speculation:
         self.costs = StepCosts()
         self._context = context
         self._drafter = drafter
+        self._usual = [Trust.of_all() for _ in range(len(_ALIKE) + 2)]
         self._texts: dict[Answer, _GuessedText] = {}
         self._without: set[Answer] = set()
 
@@ -60,7 +61,7 @@ class Speculation:
         found: dict[Answer, list[int]] = {}
         drafting: dict[Answer, int] = {}
         for answer, most in asking.items():
-            text = self._texts.setdefault(answer, _GuessedText())
+            text = self._text_of(answer)
             guesses = self._look_up(answer, text, most, step)
             if guesses:
                 found[answer] = guesses
@@ -96,6 +97,11 @@ class Speculation:
         """Frees the device's memory."""
         if self._drafter is not None:
             self._drafter.close()
+
+    def _text_of(self, answer: Answer) -> _GuessedText:
+        if answer not in self._texts:
+            self._texts[answer] = _GuessedText([Trust(usual) for usual in self._usual])
+        return self._texts[answer]
 
     def _most(self, answer: Answer) -> int:
         """How many guesses a text may have; none before its first token."""
