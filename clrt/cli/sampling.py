@@ -10,6 +10,7 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
+from clrt.cli.adapters import given_adapters
 from clrt.errors import InputError
 from clrt.files import expanded, read_regular
 from clrt.generation.result import TextTimings
@@ -124,9 +125,13 @@ def open_generator(
     device: str | None,
     context: int | None,
     cache: str = "float32",
+    lora: Sequence[str] | None = None,
     draft: str | None = None,
 ) -> TextGenerator:
     """The model that a command is given, with its draft model.
+
+    Args:
+        lora: Adapters, as PATH or PATH:FACTOR.
 
     Raises:
         ModelError: There is none, or a file of it is missing or damaged.
@@ -134,7 +139,10 @@ def open_generator(
     """
     source = find_model(model, organisation="")
     ahead = None if draft is None else find_model(draft, organisation="")
-    return TextGenerator(source, draft=ahead, device=device, context=context, cache=cache)
+    adapters = given_adapters(lora)
+    return TextGenerator(
+        source, draft=ahead, device=device, context=context, cache=cache, lora=adapters
+    )
 
 
 def read_text_file(file: Path) -> str:

@@ -9,6 +9,7 @@ from itertools import groupby
 import numpy as np
 
 from clrt.importer.language.decoder import Decoder
+from clrt.importer.language.narrow import in_one_dtype
 from clrt.importer.language.source import QuantisedRows, WeightSource
 from clrt.ir.builder import Builder
 from clrt.ir.dtypes import DType
@@ -231,9 +232,7 @@ def _stacked(parts: Sequence[Array | QuantisedRows]) -> Array | QuantisedRows:
     if quantised:
         return QuantisedRows(quantised[0].type, np.concatenate([p.raw for p in quantised]))
     arrays = [p for p in parts if not isinstance(p, QuantisedRows)]
-    if len({a.dtype for a in arrays}) > 1:
-        arrays = [a.astype(np.float32) for a in arrays]
-    return np.concatenate(arrays)
+    return np.concatenate(in_one_dtype(arrays))
 
 
 def _last(path: str) -> str:
