@@ -13,10 +13,18 @@ import pytest
 from safetensors.numpy import load_file, save_file
 
 import clrt
-from clrt.generation.engine import Engine
+from clrt.container.gguf import read_gguf
+from clrt.device.caps import VNNI_INT8
+from clrt.generation.engine import Engine, StepPart
+from clrt.generation.options import Sampling
 from clrt.generation.result import GeneratedText
+from clrt.generation.sampler import TokenSampler
 from clrt.generation.text_generator import TextGenerator
+from clrt.importer.language.gguf import read_gguf_decoder
+from clrt.importer.language.graph import decoder_graph
 from clrt.runtime.devices import DeviceInfo
+from tests.generation.gguf_decoders import case_file
+from tests.generation.oracle_decoders import VOCABULARY
 from tests.generation.oracle_texts import CONTEXT, PROMPTS
 from tests.generation.test_faults import failing
 from tests.generation.text_folders import (
@@ -28,7 +36,7 @@ from tests.generation.text_folders import (
     write_texts,
 )
 from tests.generation.tokenizers_of_tests import byte_level
-from tests.harness import all_devices, name_of
+from tests.harness import all_devices, name_of, quick_device
 
 OFF: dict[str, Any] = {"lookup_tokens": 0, "draft_tokens": 0}
 KINDS: dict[str, dict[str, Any]] = {
@@ -59,6 +67,7 @@ def pay_always(generator: TextGenerator) -> TextGenerator:
     speculation.costs.of = lambda tokens: 1.0  # type: ignore[method-assign]
     if speculation._drafter is not None:
         speculation._drafter.guess_s = lambda texts: 0.0  # type: ignore[method-assign]
+        speculation._drafter._is_time = lambda text: True  # type: ignore[method-assign]
     return generator
 
 
@@ -89,7 +98,6 @@ def accepted(*texts: GeneratedText) -> int:
 
 OPTIONS: dict[str, dict[str, Any]] = {
     "greedy": {},
-    "bias": {"logit_bias": FEW},
     "drawn": {"temperature": 0.3, "seed": 3, "top_p": 0.9},
     "drawn_bias": {"temperature": 1.0, "seed": 5, "logit_bias": FEW, "num_return_sequences": 2},
     "penalties": {
@@ -116,6 +124,29 @@ def test_texts_are_those_without_guesses(
     assert accepted(*expected) == 0
     if kind != KINDS["lookup"] or "logit_bias" in options:
         assert accepted(*found) > 0
+
+
+def test_quantised_models_give_the_same_bits(tmp_path: Path) -> None:
+    """However many tokens a step runs: so draws by the same seed are the same, too."""
+    device = quick_device()
+    if VNNI_INT8 not in device.caps.matrix_shapes:
+        pytest.skip("products are of floats here")
+    decoder, source = read_gguf_decoder(read_gguf(case_file("mixed", tmp_path)))
+    engine = Engine(decoder_graph(decoder, source), 64, sequences=1, device=device)
+    sampler = TokenSampler(Sampling(), VOCABULARY, seed=0)
+    tokens = [(5 * k + 1) % VOCABULARY for k in range(48)]
+    found = []
+    for size in (1, 2, 3, 4, 7, 8, 16, 48):
+        sequence, rows = engine.open(tokens, anew=True), []
+        while sequence.left:
+            count = min(size, sequence.left)
+            rows += list(
+                engine.step([StepPart(sequence, count, [sampler] * count)], ["logits"])["logits"]
+            )
+        engine.close(sequence)
+        found.append(np.array(rows).view(np.uint32))
+    engine.close_model()
+    assert all((rows == found[0]).all() for rows in found)
 
 
 def test_stops_and_log_probabilities(guessing: TextGenerator) -> None:
@@ -284,13 +315,13 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TextGener
 
 def test_caches_without_room_for_all(small: TextGenerator, endless: TextGenerator) -> None:
     prompts = random_prompts(7, 90)
-    for options in ({}, {"temperature": 1.0, "seed": 4, "repetition_penalty": 1.2}):
-        options = {"max_new_tokens": 40, "logit_bias": FEW, **options}
-        expected = endless.generate(prompts, **options)
-        for kind in KINDS.values():
-            found = small.generate(prompts, **options, **kind)
-            assert found == expected and accepted(*found)
-            assert pages_in_use(small) == drafts_in_use(small) == 0
+    options = {"temperature": 1.0, "seed": 4, "repetition_penalty": 1.2}
+    options |= {"max_new_tokens": 40, "logit_bias": FEW}
+    expected = endless.generate(prompts, **options)
+    for kind in (KINDS["lookup"], KINDS["both"]):
+        found = small.generate(prompts, **options, **kind)
+        assert found == expected and accepted(*found)
+        assert pages_in_use(small) == drafts_in_use(small) == 0
     # All but the last pages of a text that has room alone, and not with its guesses.
     prompt = [9] * (7 * 32 - 20)
     expected = endless.generate(prompt, max_new_tokens=50)
@@ -327,6 +358,24 @@ def test_fewer_steps(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         timings = found.timings
         assert timings.drafted >= timings.accepted > 70
         assert f"{timings.accepted} of {timings.drafted} guessed tokens" in str(timings)
+
+
+def test_a_prompt_that_is_long_to_read(
+    guessing: TextGenerator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The draft model leaves it until that takes little beside what the text took."""
+    drafter = guessing._scheduler.speculation._drafter
+    prompt = [(13 * k + 3) % 450 for k in range(80)]
+    options: dict[str, Any] = {"max_new_tokens": 30, **KINDS["draft"]}
+    monkeypatch.delattr(drafter, "_is_time")
+    monkeypatch.setattr(drafter, "_read_s", 1e6)
+    found = guessing.generate(prompt, **options)
+    assert found.timings.drafted == 0
+    monkeypatch.setattr(drafter, "_read_s", 1e-9)
+    assert guessing.generate(prompt, **options) == found
+    monkeypatch.setattr(drafter, "_has_read", True)
+    other = guessing.generate(prompt[::-1], **options)
+    assert other.timings.drafted > 0 and 0 < drafter._read_s < 1e-8
 
 
 def test_a_draft_model_of_a_shorter_context(tmp_path: Path, endless: TextGenerator) -> None:
