@@ -50,7 +50,8 @@ def test_the_code_of_the_pages_runs(tmp_path: Path) -> None:
     small.segmenter(tmp_path / "segformer")
     for name in ("cat.jpg", "dog.png"):
         Image.fromarray(np.arange(14400, dtype=np.uint8).reshape(60, 80, 3)).save(tmp_path / name)
-    write_texts(tmp_path / "llm", [END])
+    for name in ("llm", "llm-small"):
+        write_texts(tmp_path / name, [END])
     module = "model.layers.0.self_attn.q_proj"
     small_adapter(tmp_path / "style", module, noise("up", (48, 2)), noise("down", (2, 48)))
     first = DOCS / "getting-started.md"
