@@ -8,9 +8,11 @@ from dataclasses import dataclass
 
 from clrt.errors import ClrtError, InputError, NumberError, OutOfMemoryError
 from clrt.generation.answer import Answer
-from clrt.generation.engine import CHUNK, CachedSequence, Engine, StepPart
+from clrt.generation.encoded_source import EncodedSource
+from clrt.generation.engine import CHUNK, Engine
 from clrt.generation.sampler import TokenSampler
 from clrt.generation.speculation import Speculation
+from clrt.generation.step_parts import CachedSequence, StepPart
 from clrt.ir.op import Array
 from clrt.ops.generation.sample_tokens import SampleTokens
 
@@ -65,6 +67,10 @@ class AnswerSteps:
         """
         wants_logits = any(turn.answer.top for turn in turns if turn.part.samplers)
         outputs = ["token", "logprob", *(["logits"] if wants_logits else [])]
+        reads = any(
+            t.part.count > len(t.part.samplers) or t.part.sequence.all_left > t.part.sequence.left
+            for t in turns
+        )
         try:
             found = self._engine.step([turn.part for turn in turns], outputs)
         except OutOfMemoryError:
@@ -79,7 +85,7 @@ class AnswerSteps:
             else:
                 fail([blamed[0]], _no_token())
             return None
-        if all(turn.part.count == len(turn.part.samplers) for turn in turns):
+        if not reads:
             tokens = sum(turn.part.count for turn in turns)
             self._speculation.costs.note(tokens, time.perf_counter() - started)
         return found
@@ -91,17 +97,23 @@ class AnswerSteps:
         turns: list[AnswerTurn],
     ) -> None:
         """Adds what a step runs."""
-        room = CHUNK
+        room, encoding = CHUNK, set[EncodedSource]()
         # Texts under way come first: they have few tokens each, and somebody reads along.
-        for answer in sorted(running, key=lambda a: sequence_of(a).left):
+        for answer in sorted(running, key=lambda a: sequence_of(a).all_left):
             sequence = sequence_of(answer)
             count = min(sequence.left, room)
-            if not count:
+            if count <= 0:
                 break
+            if (source := sequence.source) is not None and source not in encoding and source.left:
+                # One source runs in any case, however long; else it might wait for ever.
+                if encoding and source.left + count > room:
+                    continue
+                encoding.add(source)
+                room -= source.left
             kept: Sequence[int] = ()
             samplers: Sequence[TokenSampler] = ()
             if count == sequence.left:
-                given = guesses.get(answer, ())[: room - count]
+                given = guesses.get(answer, ())[: max(room - count, 0)]
                 try:
                     kept, samplers = answer.prepare(given)
                 except ClrtError as error:

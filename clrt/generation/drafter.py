@@ -12,11 +12,12 @@ from typing import Any
 from clrt.errors import InputError, OutOfMemoryError
 from clrt.files import expanded
 from clrt.generation.answer import Answer
-from clrt.generation.engine import CHUNK, CachedSequence, Engine, StepPart
+from clrt.generation.engine import CHUNK, Engine
 from clrt.generation.language import LanguageModel
 from clrt.generation.language_model import read_language_model
 from clrt.generation.pace import StepCosts
 from clrt.generation.sampler import TokenSampler
+from clrt.generation.step_parts import CachedSequence, StepPart
 from clrt.ops.attention.pages import PAGE
 
 # A text's prompt is read once that takes no more than this share of the time since it was asked
@@ -184,11 +185,14 @@ def open_drafter(source: str | Path, model: LanguageModel, cache: str, **options
 
     Raises:
         InputError: Its tokens are not the model's.
+        UnsupportedError: One of both has an encoder.
         ClrtError: As `read_language_model` and `clrt.load`.
     """
     if not isinstance(source, str | Path):
         raise InputError(f"The draft is {source!r}; it is the path of a smaller model.")
     draft = read_language_model(expanded(Path(source)), None, cache)
+    for one in (model, draft):
+        one.check_decoder("`draft=`")
     check_same_tokens(model, draft)
     engine = Engine(draft.graph, min(draft.context, model.context), **options)
     return Drafter(engine, draft.vocabulary, model.vocabulary)

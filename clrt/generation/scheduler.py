@@ -15,6 +15,8 @@ from clrt.generation.drafter import Drafter
 from clrt.generation.engine import Engine
 from clrt.generation.result import FinishReason
 from clrt.generation.speculation import Speculation
+from clrt.generation.step_parts import CachedSequence
+from clrt.ir.op import Array
 from clrt.ops.attention.pages import PAGE
 
 # On Windows Ctrl-C does not end a wait without an end.
@@ -197,13 +199,14 @@ class Scheduler:
                 later.append(answer)
                 continue
             try:
-                sequence = self.engine.open([*answer.prompt, *answer.tokens])
+                sequence = open_text(self.engine, [*answer.prompt, *answer.tokens], answer.source)
             except ClrtError as error:
                 fail([answer], error)
                 continue
             answer.sequence = sequence
             if answer.computed is None:
-                answer.computed = sequence.left
+                source = sequence.source
+                answer.computed = sequence.left if source is None else source.left
             self._running.append(answer)
         self._waiting.extendleft(reversed(later))
 
@@ -232,9 +235,32 @@ class Scheduler:
             self._full = False
 
 
+def open_text(
+    engine: Engine, tokens: Sequence[int], source: Array | None, anew: bool = False
+) -> CachedSequence:
+    """A sequence for a text that has come so far.
+
+    Args:
+        source: What the encoder reads; None for a decoder alone.
+        anew: Whether all tokens are run in any case.
+
+    Raises:
+        InputError: It is longer than the context.
+    """
+    if source is None:
+        return engine.open(tokens, anew)
+    read = engine.read(source)
+    try:
+        return engine.open(tokens, anew, read)
+    finally:
+        engine.release(read)
+
+
 def _computes_for(running: Answer, waiting: Answer) -> bool:
     """Whether a text is about to compute pages that another one's prompt begins with."""
     done = sequence_of(running).done
+    if running.source is not waiting.source:
+        return False
     if done // PAGE >= len(running.prompt) // PAGE:
         return False
     end = done - done % PAGE + PAGE

@@ -21,11 +21,14 @@ class _GuessedText:
 
     Attributes:
         trusts: Of guesses by so many tokens that are alike, and the last one of a draft model's.
+        index: Of prompt and answer, behind what an encoder reads.
+        before: How many tokens that is.
         trust: Of the guesses that were made last.
     """
 
     trusts: list[Trust]
     index: LookupIndex = field(default_factory=LookupIndex)
+    before: int = 0
     trust: Trust = field(default_factory=Trust)
 
 
@@ -100,7 +103,11 @@ class Speculation:
 
     def _text_of(self, answer: Answer) -> _GuessedText:
         if answer not in self._texts:
-            self._texts[answer] = _GuessedText([Trust(usual) for usual in self._usual])
+            text = _GuessedText([Trust(usual) for usual in self._usual])
+            if answer.source is not None and answer.source.ndim == 1:
+                text.index.extend(answer.source.tolist())
+                text.before = len(answer.source)
+            self._texts[answer] = text
         return self._texts[answer]
 
     def _most(self, answer: Answer) -> int:
@@ -109,7 +116,7 @@ class Speculation:
         drafted = sampling.draft_tokens if self._drafter is not None else 0
         if sequence is None or not answer.tokens or answer in self._without:
             return 0
-        if sequence.left >= PAGE or answer.reason is not None:
+        if sequence.all_left >= PAGE or answer.reason is not None:
             return 0
         room = min(answer.limit - len(answer.tokens), self._context - len(sequence.tokens)) - 1
         return max(min(max(sampling.lookup_tokens, drafted), room), 0)
@@ -122,7 +129,7 @@ class Speculation:
         if most < 1:
             return []
         index = text.index
-        index.extend(answer.text_from(len(index.tokens)))
+        index.extend(answer.text_from(len(index.tokens) - text.before))
         guesses, alike = index.guess(most)
         if not guesses:
             return []
@@ -131,4 +138,4 @@ class Speculation:
 
 
 def _left(answer: Answer) -> int:
-    return 0 if answer.sequence is None else answer.sequence.left
+    return 0 if answer.sequence is None else answer.sequence.all_left

@@ -35,7 +35,7 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TextGener
 
 
 def _left_bytes(engine: Engine, pages: int) -> int:
-    return pages * engine._page_bytes - sum(slab.nbytes for slab in engine._slabs)
+    return pages * engine.cache.page_bytes - engine.cache.nbytes
 
 
 def test_texts_wait_where_there_is_no_room_for_all(
@@ -100,7 +100,7 @@ def test_a_memory_limit_holds_for_the_cache(tmp_path: Path) -> None:
         engine = generator._scheduler.engine
         found = generator.generate(random_prompts(12, 200), max_new_tokens=30)
         assert len(found) == 12
-        held = sum(slab.nbytes for slab in engine._slabs)
+        held = engine.cache.nbytes
         assert engine._model_bytes is not None and engine._model_bytes + held <= 3 << 20
 
 

@@ -11,20 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 from safetensors.numpy import load_file, save_file
+from tokenizers import Tokenizer
 
 import clrt
-from clrt.container.gguf import read_gguf
-from clrt.device.caps import VNNI_INT8
-from clrt.generation.engine import Engine, StepPart
-from clrt.generation.options import Sampling
+from clrt.generation.engine import Engine
 from clrt.generation.result import GeneratedText
-from clrt.generation.sampler import TokenSampler
 from clrt.generation.text_generator import TextGenerator
-from clrt.importer.language.gguf import read_gguf_decoder
-from clrt.importer.language.graph import decoder_graph
 from clrt.runtime.devices import DeviceInfo
-from tests.generation.gguf_decoders import case_file
-from tests.generation.oracle_decoders import VOCABULARY
 from tests.generation.oracle_texts import CONTEXT, PROMPTS
 from tests.generation.test_faults import failing
 from tests.generation.text_folders import (
@@ -33,10 +26,11 @@ from tests.generation.text_folders import (
     make_generator,
     pages_in_use,
     random_prompts,
+    write_encoder_decoder,
     write_texts,
 )
 from tests.generation.tokenizers_of_tests import byte_level
-from tests.harness import all_devices, name_of, quick_device
+from tests.harness import all_devices, name_of
 
 OFF: dict[str, Any] = {"lookup_tokens": 0, "draft_tokens": 0}
 KINDS: dict[str, dict[str, Any]] = {
@@ -76,7 +70,7 @@ def drafts_in_use(generator: TextGenerator) -> int:
     drafter = generator._scheduler.speculation._drafter
     assert drafter is not None
     assert not drafter._texts and not drafter._without
-    return drafter.engine.pool.in_use
+    return drafter.engine.cache.pool.in_use
 
 
 @pytest.fixture(scope="module", params=all_devices(), ids=name_of)
@@ -124,29 +118,6 @@ def test_texts_are_those_without_guesses(
     assert accepted(*expected) == 0
     if kind != KINDS["lookup"] or "logit_bias" in options:
         assert accepted(*found) > 0
-
-
-def test_quantised_models_give_the_same_bits(tmp_path: Path) -> None:
-    """However many tokens a step runs: so draws by the same seed are the same, too."""
-    device = quick_device()
-    if VNNI_INT8 not in device.caps.matrix_shapes:
-        pytest.skip("products are of floats here")
-    decoder, source = read_gguf_decoder(read_gguf(case_file("mixed", tmp_path)))
-    engine = Engine(decoder_graph(decoder, source), 64, sequences=1, device=device)
-    sampler = TokenSampler(Sampling(), VOCABULARY, seed=0)
-    tokens = [(5 * k + 1) % VOCABULARY for k in range(48)]
-    found = []
-    for size in (1, 2, 3, 4, 7, 8, 16, 48):
-        sequence, rows = engine.open(tokens, anew=True), []
-        while sequence.left:
-            count = min(size, sequence.left)
-            rows += list(
-                engine.step([StepPart(sequence, count, [sampler] * count)], ["logits"])["logits"]
-            )
-        engine.close(sequence)
-        found.append(np.array(rows).view(np.uint32))
-    engine.close_model()
-    assert all((rows == found[0]).all() for rows in found)
 
 
 def test_stops_and_log_probabilities(guessing: TextGenerator) -> None:
@@ -305,7 +276,7 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TextGener
     """Its caches have room for 8 pages each."""
 
     def room(engine: Engine) -> int:
-        return 8 * engine._page_bytes - sum(slab.nbytes for slab in engine._slabs)
+        return 8 * engine.cache.page_bytes - engine.cache.nbytes
 
     monkeypatch.setattr(Engine, "_room", property(room))
     draft = draft_folder(tmp_path / "draft")
@@ -398,10 +369,26 @@ def test_a_draft_model_of_a_shorter_context(tmp_path: Path, endless: TextGenerat
         )
 
 
+def test_models_with_an_encoder(tmp_path: Path) -> None:
+    """Guesses are looked up in what the encoder reads, too."""
+    folder = write_encoder_decoder(tmp_path / "t5")
+    with make_generator(folder, sequences=8) as generator:
+        pay_always(generator)
+        prompts = [[7, 90, 201, 7, 90, 333] * 5, *random_prompts(3, 40)]
+        for options in ({"max_new_tokens": 30}, {"max_new_tokens": 30, "logit_bias": FEW}):
+            expected = generator.generate(prompts, **options)
+            found = generator.generate(prompts, **options, lookup_tokens=8)
+            assert found == expected and pages_in_use(generator) == 0
+        assert accepted(*found) > 0
+    for one, other in ((folder, folder), (folder, write_texts(tmp_path / "texts"))):
+        with pytest.raises(clrt.UnsupportedError, match="`draft=` is for models that continue"):
+            make_generator(one, draft=other)
+
+
 def test_a_draft_model_has_the_same_tokens(tmp_path: Path) -> None:
     folder = write_texts(tmp_path / "texts")
     draft = write_texts(tmp_path / "draft")
-    tokenizer = byte_level()
+    tokenizer = Tokenizer.from_str(byte_level().to_str())  # byte_level() is shared
     tokenizer.add_tokens(["<extra>"])
     tokenizer.save(str(draft / "tokenizer.json"))
     with pytest.raises(clrt.InputError, match=r"other tokens: token 4\d\d is none in 'texts' and"):
