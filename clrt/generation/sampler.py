@@ -57,16 +57,18 @@ class TokenSampler:
 
 
 def sampler_inputs(
-    samplers: Sequence[TokenSampler], texts: Sequence[Sequence[int]], vocabulary: int
+    samplers: Sequence[TokenSampler],
+    texts: Sequence[Sequence[int] | np.ndarray[Any, Any]],
+    vocabulary: int,
 ) -> dict[str, np.ndarray[Any, Any]]:
     """Inputs of SampleTokens, a row for each sampler.
 
     Args:
-        texts: The tokens of each sequence so far.
+        texts: For each sampler the tokens of its sequence so far.
         vocabulary: How many tokens there are.
     """
     rows, words = len(samplers), -(-vocabulary // 32)
-    used = [list(t) if s.has_history else [] for s, t in zip(samplers, texts, strict=True)]
+    used = [t if s.has_history else () for s, t in zip(samplers, texts, strict=True)]
     biases = [s.sampling.logit_bias for s in samplers]
     history = np.full((rows, _rounded(max(map(len, used), default=0))), -1, np.int32)
     bias_ids = np.full((rows, _rounded(max(map(len, biases), default=0))), -1, np.int32)
