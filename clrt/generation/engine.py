@@ -28,8 +28,13 @@ from clrt.signature import TensorSpec
 CHUNK = 512
 # Steps of more tokens than this have a multiple of it: each number of tokens has a plan.
 _ROUNDED = 16
-# A cache begins with room for a context divided by this, and grows as often as it has slabs.
-_FIRST_PART = 8
+# A cache begins with room for a context divided by this, but for so many pages at most, and grows
+# as often as it has slabs.
+_FIRST_PART, _FIRST_PAGES = 8, 64
+# Columns that a table has at first, at most: it grows with the longest sequence.
+_COLUMNS = 4096
+# Beside twice its weights a model needs no more than this for a step: the rest is the cache's.
+_STEP_BYTES = 64 << 20
 
 
 @dataclass(eq=False)
@@ -106,10 +111,9 @@ class Engine:
         self._dtype = slab.dtype
         self._pitch, self._vocabulary = _width(slab), _width(logits)
         self._session = self.model._session
-        self._table = np.full((sequences, ceil_div(context, PAGE)), -1, np.int32)
+        self._context_pages = ceil_div(context, PAGE)
+        self._table = np.full((sequences, min(self._context_pages, _COLUMNS)), -1, np.int32)
         self._rows = list(range(sequences))
-        # Each slab makes the cache so many times larger.
-        self._ratio: float = max((_FIRST_PART * sequences) ** (1 / (SLABS - 1)), 2.0)
         self._model_bytes: int | None = None
         self._open: list[CachedSequence] = []
         self.computed = 0
@@ -257,6 +261,8 @@ class Engine:
         self._write_row(sequence)
 
     def _write_row(self, sequence: CachedSequence) -> None:
+        while len(sequence.pages) > self._table.shape[1]:
+            self._table = np.hstack([self._table, np.full_like(self._table, -1)])
         self._table[sequence.row, : len(sequence.pages)] = sequence.pages
         self._table_there = None
 
@@ -286,10 +292,13 @@ class Engine:
         """
         if self._grown == SLABS:
             return 0
-        first = max(self._table.shape[1] // _FIRST_PART, 1)
-        sizes = [round(first * self._ratio**k) for k in range(self._grown + 1)]
-        wanted = sizes[-1] - sum(sizes[-2:-1])
-        pages = min(wanted, self._room // self._page_bytes)
+        pages = min(max(self._context_pages // _FIRST_PART, 1), _FIRST_PAGES)
+        if self._grown or not self._surely_fits(pages):
+            held, room = sum(slab.shape[0] for slab in self._slabs), self._room // self._page_bytes
+            most = min(self._context_pages * len(self._table), held + room)
+            # Each slab makes the cache so many times larger.
+            ratio = max((most / pages) ** (1 / (SLABS - 1)), 2.0)
+            pages = min(round(pages * ratio**self._grown) - held, room)
         while pages > 0:
             try:
                 self._slabs[self._grown] = self._tensor((pages, self._pitch))
@@ -299,6 +308,12 @@ class Engine:
             self._grown += 1
             return pages
         return 0
+
+    def _surely_fits(self, pages: int) -> bool:
+        """Whether there is room for a first slab; to tell how much there is takes a plan."""
+        planner = self.model._runner.planner
+        known = 2 * sum(value.nbytes for value in planner.constants) + _STEP_BYTES
+        return known + pages * self._page_bytes <= planner.limit
 
     @property
     def _page_bytes(self) -> int:
