@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from itertools import groupby
+from typing import TypeAlias
 
 import numpy as np
 
@@ -13,7 +14,7 @@ from clrt.importer.language.source import QuantisedRows, WeightSource
 from clrt.ir.builder import Builder
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Value
-from clrt.ir.op import Array, TensorType
+from clrt.ir.op import Array, StackedElements, TensorType
 from clrt.kernels.gguf_blocks import BLOCK_TYPES_BY_NAME
 from clrt.ops.base import Op
 from clrt.ops.matmul.fused_matmul import FusedMatMul
@@ -28,6 +29,8 @@ from clrt.ops.norm.rms_normalization import RMSNormalization
 from clrt.ops.pointwise.cast import Cast
 from clrt.ops.pointwise.pointwise import Add, Div, Mul, Tanh
 from clrt.ops.pointwise.variadic import Max, Min
+
+Matrix: TypeAlias = "Array | StackedElements | QuantisedRows"
 
 
 class DecoderBuilder(Builder):
@@ -60,7 +63,7 @@ class DecoderBuilder(Builder):
         """
         return self._kept(name, lambda: self.source.load(name, shape))
 
-    def _kept(self, name: str, make: Callable[[], Array]) -> Value:
+    def _kept(self, name: str, make: Callable[[], Array | StackedElements]) -> Value:
         if name not in self._weights:
             self.names.reserve(name)
             self._weights[name] = Value(name, TensorType.of(make()))
@@ -79,18 +82,14 @@ class DecoderBuilder(Builder):
             return y
         return self(path, Add(), y, self._kept(bias, lambda: self.wide(bias, outputs)))
 
-    def product(
-        self, x: Value, name: str, load: Callable[[], Array | QuantisedRows], layer: str
-    ) -> Value:
+    def product(self, x: Value, name: str, load: Callable[[], Matrix], layer: str) -> Value:
         """x times the transpose of a matrix of that name."""
         matrix, type_ = self._matrix(name, load)
         if type_ is None:
             return self(layer, FusedMatMul(trans_b=1), x, matrix)
         return self(layer, QuantizedMatMul(type_, *_sizes(type_, matrix)), x, matrix)
 
-    def _matrix(
-        self, name: str, load: Callable[[], Array | QuantisedRows]
-    ) -> tuple[Value, str | None]:
+    def _matrix(self, name: str, load: Callable[[], Matrix]) -> tuple[Value, str | None]:
         """A matrix as a constant, and the type of its blocks, if it has such."""
         if name not in self._weights:
             loaded = load()
@@ -223,17 +222,17 @@ class DecoderBuilder(Builder):
         return self(layer, Mul(), self(layer, Tanh(), self(layer, Div(), x, number)), number)
 
 
-def _stacked(parts: Sequence[Array | QuantisedRows]) -> Array | QuantisedRows:
+def _stacked(parts: Sequence[Array | QuantisedRows]) -> Matrix:
     """Matrices one below the other, all quantised to one type or none."""
     if len(parts) == 1:
         return parts[0]
     quantised = [p for p in parts if isinstance(p, QuantisedRows)]
     if quantised:
-        return QuantisedRows(quantised[0].type, np.concatenate([p.raw for p in quantised]))
-    arrays = [p for p in parts if not isinstance(p, QuantisedRows)]
-    if len({a.dtype for a in arrays}) > 1:
-        arrays = [a.astype(np.float32) for a in arrays]
-    return np.concatenate(arrays)
+        raw = tuple(p.raw for p in quantised if isinstance(p.raw, np.ndarray))
+        return QuantisedRows(quantised[0].type, StackedElements(raw, np.dtype(np.uint8)))
+    arrays = tuple(p for p in parts if not isinstance(p, QuantisedRows))
+    dtypes = {a.dtype for a in arrays}
+    return StackedElements(arrays, dtypes.pop() if len(dtypes) == 1 else np.dtype(np.float32))
 
 
 def _last(path: str) -> str:
@@ -248,6 +247,7 @@ def _kind(matrix: Array | QuantisedRows) -> str:
 def _part(matrix: Array | QuantisedRows, rows: slice) -> Array | QuantisedRows:
     """Some rows of a matrix."""
     if isinstance(matrix, QuantisedRows):
+        assert isinstance(matrix.raw, np.ndarray)
         return QuantisedRows(matrix.type, matrix.raw[rows])
     return matrix[rows]
 
