@@ -8,7 +8,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from clrt.container.compiled import CompiledModel, read_extras, write_compiled
+from clrt.container.compiled import (
+    CompiledModel,
+    extras_of,
+    open_compiled,
+    read_extras,
+    write_compiled,
+)
 from clrt.container.safetensors import damaged
 from clrt.errors import ClrtError, InputError, ModelError, needing
 from clrt.generation.chat_template import ChatTemplate
@@ -72,7 +78,8 @@ def read_compiled_language_model(path: Path, context: int | None, cache: str) ->
     """
     with needing("Text generation"):
         from tokenizers import Tokenizer
-    found = read_extras(path).get(_EXTRA)
+    header = open_compiled(path)
+    found = extras_of(header).get(_EXTRA)
     if not isinstance(found, dict):
         raise ModelError(f"{path} is no language model; make one by clrt-convert.")
     texts, numbers = {n: found.get(n) for n in _TEXTS}, {n: found.get(n) for n in _NUMBERS}
@@ -103,7 +110,7 @@ def read_compiled_language_model(path: Path, context: int | None, cache: str) ->
         template = partial(ChatTemplate, found["template"], names, str(path))
     return LanguageModel(
         found["name"],
-        path,
+        header,
         decoder,
         found["fingerprint"],
         most,

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from clrt.container.safetensors import Header
 from clrt.errors import InputError, OutOfMemoryError
 from clrt.generation.page_pool import NOTHING, PagePool
 from clrt.generation.sampler import TokenSampler, sampler_inputs
@@ -86,7 +87,8 @@ class Engine:
         computed: Tokens that were run so far, of all sequences.
 
     Args:
-        graph: As `clrt.importer.language.graph` builds it, or a compiled file of it.
+        graph: As `clrt.importer.language.graph` builds it, or the header of a compiled
+            file of it.
         context: The most tokens of a sequence.
         sequences: For how many sequences at a time there is room at first.
         device, cache_dir, memory_limit: As in `clrt.load`.
@@ -94,7 +96,7 @@ class Engine:
 
     def __init__(
         self,
-        graph: Graph | Path,
+        graph: Graph | Header,
         context: int,
         *,
         sequences: int = 16,

@@ -33,37 +33,37 @@ static inline float half_at(__global const uchar *x, const int at) {
   ushort there[1] = {bits};
   return vload_half(0, (const half *)there);
 }
-static inline int bit_at(__global const uchar *x, const int k) { return x[k / 8] >> (k % 8) & 1; }
+static inline uint word_at(__global const uchar *x, const int at) { return as_uint(vload4(0, x + at)); }
+#define LOW_4 0x0F0F0F0Fu
+#define LOW_2 0x03030303u
+#define LOW_1 0x01010101u
 
-// Of sub-block `part` of a block: the level of place k, its scale, and what is subtracted.
+// Of sub-block `part` of a block: the levels of places 4 i to 4 i + 3, its scale, and what is
+// subtracted.
 #if FORMAT == Q4_0 || FORMAT == Q4_1 || FORMAT == Q5_0 || FORMAT == Q5_1
 #define HEAD (2 + 2 * MINIMA)
-#if FORMAT == Q5_0 || FORMAT == Q5_1
-static inline int level(__global const uchar *x, const int part, const int k) {
-  __global const uchar *const low = x + HEAD + 4;
-  return (k < 16 ? low[k] & 15 : low[k - 16] >> 4) | bit_at(x + HEAD, k) << 4;
+#define HAS_HIGH (FORMAT == Q5_0 || FORMAT == Q5_1)
+static inline uint levels(__global const uchar *x, const int part, const int i) {
+  const uint low = word_at(x, HEAD + 4 * HAS_HIGH + i % 4 * 4) >> (i / 4 * 4) & LOW_4;
+  // Four bits, each to a byte.
+  const uint high = (word_at(x, HEAD) >> 4 * i & 15) * 0x00204081u & LOW_1;
+  return HAS_HIGH ? low | high << 4 : low;
 }
-#else
-static inline int level(__global const uchar *x, const int part, const int k) {
-  __global const uchar *const low = x + HEAD;
-  return k < 16 ? low[k] & 15 : low[k - 16] >> 4;
-}
-#endif
 static inline float scale(__global const uchar *x, const int part) { return half_at(x, 0); }
 static inline float minimum(__global const uchar *x, const int part) { return -half_at(x, 2); }
 
 #elif FORMAT == Q8_0
-static inline int level(__global const uchar *x, const int part, const int k) {
-  return x[2 + k] ^ 128;
+static inline uint levels(__global const uchar *x, const int part, const int i) {
+  return word_at(x, 2 + 4 * i) ^ 0x80808080u;
 }
 static inline float scale(__global const uchar *x, const int part) { return half_at(x, 0); }
 static inline float minimum(__global const uchar *x, const int part) { return 0.0f; }
 
 #elif FORMAT == Q4_K || FORMAT == Q5_K
 #define LOW (FORMAT == Q4_K ? 16 : 48)
-static inline int level(__global const uchar *x, const int part, const int k) {
-  const int low = x[LOW + part / 2 * 32 + k] >> (part % 2 * 4) & 15;
-  return FORMAT == Q4_K ? low : low | (x[16 + k] >> part & 1) << 4;
+static inline uint levels(__global const uchar *x, const int part, const int i) {
+  const uint low = word_at(x, LOW + part / 2 * 32 + 4 * i) >> (part % 2 * 4) & LOW_4;
+  return FORMAT == Q4_K ? low : low | (word_at(x, 16 + 4 * i) >> part & LOW_1) << 4;
 }
 // Eight numbers of six bits, and as many minima: the low four of the last ones lie at the end.
 static inline int six_bits(__global const uchar *x, const int from, const int part) {
@@ -77,11 +77,13 @@ static inline float minimum(__global const uchar *x, const int part) {
   return half_at(x, 2) * (float)six_bits(x, 1, part);
 }
 
-#elif FORMAT == Q6_K
-static inline int level(__global const uchar *x, const int part, const int k) {
-  const int at = part * 16 + k, run = at / 128, place = at % 128;
-  const int low = x[run * 64 + place % 64] >> (place / 64 * 4) & 15;
-  return low | (x[128 + run * 32 + place % 32] >> (place / 32 * 2) & 3) << 4;
+#else
+// Halves of 128 places.
+#define PLACE (part % 8 * 16 + 4 * i)
+#if FORMAT == Q6_K
+static inline uint levels(__global const uchar *x, const int part, const int i) {
+  const uint low = word_at(x, part / 8 * 64 + PLACE % 64) >> (PLACE / 64 * 4) & LOW_4;
+  return low | (word_at(x, 128 + part / 8 * 32 + PLACE % 32) >> (PLACE / 32 * 2) & LOW_2) << 4;
 }
 static inline float scale(__global const uchar *x, const int part) {
   return half_at(x, 208) * (float)(char)x[192 + part];
@@ -89,9 +91,8 @@ static inline float scale(__global const uchar *x, const int part) {
 static inline float minimum(__global const uchar *x, const int part) { return 0.0f; }
 
 #elif FORMAT == Q2_K
-static inline int level(__global const uchar *x, const int part, const int k) {
-  const int at = part * 16 + k, run = at / 128, place = at % 128;
-  return x[16 + run * 32 + place % 32] >> (place / 32 * 2) & 3;
+static inline uint levels(__global const uchar *x, const int part, const int i) {
+  return word_at(x, 16 + part / 8 * 32 + PLACE % 32) >> (PLACE / 32 * 2) & LOW_2;
 }
 static inline float scale(__global const uchar *x, const int part) {
   return half_at(x, 80) * (float)(x[part] & 15);
@@ -101,10 +102,9 @@ static inline float minimum(__global const uchar *x, const int part) {
 }
 
 #elif FORMAT == Q3_K
-static inline int level(__global const uchar *x, const int part, const int k) {
-  const int at = part * 16 + k, run = at / 128, place = at % 128;
-  const int low = x[32 + run * 32 + place % 32] >> (place / 32 * 2) & 3;
-  return low | (x[at % 32] >> (at / 32) & 1) << 2;
+static inline uint levels(__global const uchar *x, const int part, const int i) {
+  const uint low = word_at(x, 32 + part / 8 * 32 + PLACE % 32) >> (PLACE / 32 * 2) & LOW_2;
+  return low | (word_at(x, PLACE % 32) >> (part / 8 * 4 + PLACE / 32) & LOW_1) << 2;
 }
 static inline float scale(__global const uchar *x, const int part) {
   const int low = x[96 + part % 8] >> (part / 8 * 4) & 15;
@@ -112,6 +112,7 @@ static inline float scale(__global const uchar *x, const int part) {
   return half_at(x, 108) * (float)((low | high << 4) - 32);
 }
 static inline float minimum(__global const uchar *x, const int part) { return 0.0f; }
+#endif
 #endif
 
 __kernel SINGLE_ITEM
@@ -126,13 +127,8 @@ void pack_levels(OUT(uchar, y), IN(uchar, x), const IDX_T rows, const IDX_T bloc
       __global uchar *const to = records + part * WEIGHT_RECORD;
       __global uint *const fours = (__global uint *)to;
       for (int i = 0; i < DOT_BLOCK * BITS / 32; ++i) {
-        uint four = 0;
-#pragma unroll
-        for (int j = 0; j < 4; ++j) {
-          uint one = level(from, part, 4 * i + j);
-          if (BITS == 4) one |= level(from, part, DOT_BLOCK / 2 + 4 * i + j) << 4;
-          four |= one << (8 * j);
-        }
+        uint four = levels(from, part, i);
+        if (BITS == 4) four |= levels(from, part, DOT_BLOCK / 8 + i) << 4;
         fours[i * DOT_WIDTH + c] = there ? four : 0;
       }
       __global half *const scales = (__global half *)(to + LEVEL_BYTES);
