@@ -38,33 +38,43 @@
 DOT_TILE(dot_one, 1)
 DOT_TILE(dot_four, 4)
 
+#define LARGER(a, b) PICK(a > b, a, b)
+#define BLOCK_VECTORS (DOT_BLOCK / VW)
+
 // Blocks of a row of K elements into the records of a tile of `rows`; zeros behind the last element.
-// Without FMAs, that a level is what the op's reference makes.
+// Without FMAs, that a level is what the op's reference makes. In vectors: no compiler makes them of
+// the maximum of floats.
 static inline void quantise_row(__global uchar *to, const IDX_T rows, __global const float *x,
                                 const IDX_T K, const float factor NORM_POINTER) {
 #pragma OPENCL FP_CONTRACT OFF
   for (IDX_T k0 = 0; k0 < K; k0 += DOT_BLOCK, to += rows * ROW_RECORD) {
-    float block[DOT_BLOCK];
-    const IDX_T count = i_min(DOT_BLOCK, K - k0);
-    float most = 0.0f;
-    for (IDX_T k = 0; k < DOT_BLOCK; ++k) {
-      float v = k < count ? x[k0 + k] * factor : 0.0f;
+    F block[BLOCK_VECTORS];
+    F most = (F)(0.0f);
+    for (int i = 0; i < BLOCK_VECTORS; ++i) {
+      const IDX_T k = k0 + i * VW, count = K - k;
+      F v = count >= VW ? LOAD_F(x + k) : load_lanes(x + k, count, 0.0f);
+      v *= factor;
 #if NORM
-      if (k < count) v *= scale[k0 + k];
+      v *= count >= VW ? LOAD_F(scale + k) : load_lanes(scale + k, count, 0.0f);
 #endif
-      block[k] = v;
-      const float size = v < 0.0f ? -v : v;
-      most = size > most ? size : most;
+      block[i] = v;
+      const F size = c_abs(v);
+      most = LARGER(size, most);
     }
-    // Adding 1.5 * 2^23 rounds to the nearest integer, which is then in the lowest bits.
-    const float inverse = most > 0.0f ? 127.0f / most : 0.0f;
+    FOLD(most, LARGER)
+    const float largest = ((const float *)&most)[0];
+    const float inverse = largest > 0.0f ? 127.0f / largest : 0.0f;
+    I sums = (I)(0);
+    for (int i = 0; i < BLOCK_VECTORS; ++i) {
+      F rounded;
+      const I levels = c_round_int(block[i] * inverse, &rounded);
+      for (int lane = 0; lane < VW; ++lane)
+        ((__global char *)to)[i * VW + lane] = (char)((const int *)&levels)[lane];
+      sums += levels;
+    }
     int sum = 0;
-    for (IDX_T k = 0; k < DOT_BLOCK; ++k) {
-      const int level = as_int(block[k] * inverse + 12582912.0f) - 0x4b400000;
-      ((__global char *)to)[k] = (char)level;
-      sum += level;
-    }
-    const float unit = most / 127.0f;
+    for (int lane = 0; lane < VW; ++lane) sum += ((const int *)&sums)[lane];
+    const float unit = largest / 127.0f;
     *(__global float *)(to + ROW_SCALE) = unit;
     *(__global int *)(to + ROW_START) = -ZERO * sum;
     *(__global float *)(to + ROW_SUM) = unit * (float)sum;
