@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from functools import partial
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -20,7 +21,9 @@ from clrt.importer.language.gguf import read_gguf_decoder
 from clrt.importer.language.graph import decoder_graph
 from clrt.importer.language.huggingface import read_folder
 from clrt.ir.dtypes import DType
-from clrt.ir.graph import Graph
+from clrt.ir.graph import Graph, Value
+from clrt.ir.op import Array, StackedElements
+from clrt.kernels.spec import ceil_div
 from clrt.ops.attention.pages import PAGE
 from clrt.ops.blaming import Blaming
 from clrt.sources import is_compiled
@@ -95,13 +98,25 @@ def fingerprint_of(decoder: Decoder, graph: Graph, cache: str) -> str:
     found = hashlib.blake2b(repr((*sizes, cache, PAGE)).encode(), digest_size=16)
     seen = set()
     for value in (v for node in graph.nodes for v in node.inputs):
-        if value is None or value.name in seen or (data := value.type.data) is None:
+        if value is None or value.name in seen or not value.type.has_numbers:
             continue
         seen.add(value.name)
-        if data.size >= _SAMPLED:
-            found.update(repr((value.name, data.shape, str(data.dtype))).encode())
-            found.update(data.flat[:_SAMPLED].tobytes())
+        if prod(value.dims) >= _SAMPLED:
+            numbers = _first(value)
+            found.update(repr((value.name, value.dims, str(numbers.dtype))).encode())
+            found.update(numbers.tobytes())
     return found.hexdigest()
+
+
+def _first(value: Value) -> Array:
+    """The first numbers of a weight; stacked ones are not put together for it."""
+    known = value.type.known
+    if isinstance(known, StackedElements):
+        data = known.rows(0, ceil_div(_SAMPLED, prod(known.shape[1:])))
+    else:
+        assert value.type.data is not None
+        data = value.type.data
+    return data.flat[:_SAMPLED]
 
 
 def _gguf_file(source: Path) -> Path | None:
