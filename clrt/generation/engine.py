@@ -300,7 +300,8 @@ class Engine:
             most = min(self._context_pages * len(self._table), held + room)
             # Each slab makes the cache so many times larger.
             ratio = max((most / pages) ** (1 / (SLABS - 1)), 2.0)
-            pages = min(round(pages * ratio**self._grown) - held, room)
+            largest = self.model.device.caps.max_alloc_bytes // self._page_bytes
+            pages = min(round(pages * ratio**self._grown) - held, room, largest)
         while pages > 0:
             try:
                 self._slabs[self._grown] = self._tensor((pages, self._pitch))

@@ -59,6 +59,11 @@ def read_language_model(source: Path, context: int | None, cache: str) -> Langua
         raise InputError(f"cache is {cache!r}; it is one of {', '.join(CACHES)}.")
     if context is not None:
         context = whole_number("context", context, _MOST_CONTEXT)
+    try:
+        source.stat()
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise ModelError(f"'{source}' cannot be read: {reason}.") from error
     if is_compiled(source):
         return read_compiled_language_model(source, context, cache)
     if (file := find_onnx(source)) is None and (own := _gguf_file(source)) is not None:

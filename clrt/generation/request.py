@@ -106,6 +106,12 @@ class RequestReader:
         if not isinstance(base, Sampling):
             raise InputError(f"sampling is {base!r}; it is a clrt.Sampling.")
         sampling = replace(base, **given)
+        last = max(sampling.logit_bias, default=0)
+        if last >= self._model.vocabulary:
+            raise InputError(
+                f"logit_bias has the token {last}; the model has tokens 0 to "
+                f"{self._model.vocabulary - 1}."
+            )
         if sampling.num_beams > 1:
             _check_beams(sampling, rule)
         if method != "generate":
