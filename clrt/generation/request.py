@@ -169,6 +169,11 @@ class RequestReader:
         with self._making:
             if self._constraint_tokens is None:
                 model = self._model
+                if not model.ends:
+                    raise InputError(
+                        f"The model '{model.name}' says of no token that it ends a text, which a "
+                        "rule needs; give its generation_config.json an eos_token_id."
+                    )
                 self._constraint_tokens = ConstraintTokens(
                     model.tokenizer, sorted(model.ends), model.vocabulary
                 )

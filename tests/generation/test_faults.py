@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ from clrt.generation import reading, scoring
 from clrt.generation.engine import CHUNK, Engine
 from clrt.generation.text_generator import TextGenerator
 from clrt.ops.attention.pages import PAGE
-from tests.generation.oracle_texts import PROMPTS
+from tests.generation.oracle_texts import CONTEXT, PROMPTS
 from tests.generation.text_folders import (
     TEXTS,
     computed,
@@ -186,3 +187,85 @@ def test_a_prompt_of_several_steps(tmp_path: Path) -> None:
         steps.append(generator.generate(prompt, max_new_tokens=5))
         assert steps[0] == steps[1]
         assert list(other.result.tokens) == TEXTS["greedy"]["short"][:30]
+
+
+def test_the_device_has_no_room_while_the_cache_grows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with make_generator(write_texts(tmp_path)) as generator:
+        engine = generator._scheduler.engine
+        expected = generator.generate(PROMPTS["long"], max_new_tokens=20)
+        tensor = Engine._tensor
+
+        def full(self: Engine, shape: tuple[int, ...]) -> Any:
+            if shape[0]:
+                raise clrt.OutOfMemoryError("The device has no room.")
+            return tensor(self, shape)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Engine, "_tensor", full)
+            held = engine.pool._count
+            with pytest.raises(clrt.OutOfMemoryError, match=r"no room for more than .* tokens"):
+                generator.generate([9] * (CONTEXT - 9), max_new_tokens=4)
+            assert (pages_in_use(generator), engine.pool._count) == (0, held)
+            assert generator.generate(PROMPTS["long"], max_new_tokens=20) == expected
+        assert generator.generate([9] * (CONTEXT - 9), max_new_tokens=4).tokens
+        assert engine.pool._count > held
+
+
+def test_no_slab_is_larger_than_the_largest_buffer(tmp_path: Path) -> None:
+    with make_generator(write_texts(tmp_path)) as generator:
+        engine = generator._scheduler.engine
+        expected = generator.generate([9] * (CONTEXT - 9), max_new_tokens=9)
+        engine.reset()
+        info = engine.model.device
+        most = 2 * engine._page_bytes
+        engine.model.device = replace(info, caps=replace(info.caps, max_alloc_bytes=most))
+        assert generator.generate([9] * (CONTEXT - 9), max_new_tokens=9) == expected
+        assert max(slab.nbytes for slab in engine._slabs) <= most
+
+
+def test_a_step_has_no_room(endless: TextGenerator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What runs beside it makes way; alone its text fails, and the cache stays."""
+    engine = endless._scheduler.engine
+    run, most = engine.model.run, 48
+
+    def tight(feeds: Any, *args: Any, **options: Any) -> Any:
+        if len(feeds["step"]) > most:
+            raise clrt.OutOfMemoryError("There is no room for a step of so many tokens.")
+        return run(feeds, *args, **options)
+
+    prompts = [PROMPTS["short"], PROMPTS["one"], [7] * 40]
+    expected = endless.generate(prompts, max_new_tokens=9)
+    endless.generate(PROMPTS["long"], max_new_tokens=1)
+    with monkeypatch.context() as patched:
+        patched.setattr(engine.model, "run", tight)
+        assert endless.generate(prompts, max_new_tokens=9) == expected
+        most = 0
+        with pytest.raises(clrt.OutOfMemoryError, match="There is no room for a step"):
+            endless.generate(PROMPTS["short"], max_new_tokens=9)
+    assert pages_in_use(endless) == 0
+    before = computed(endless)
+    endless.generate(PROMPTS["long"], max_new_tokens=1)
+    assert computed(endless) - before < PAGE + 1
+
+
+def test_cancel_within_a_step_and_a_character(
+    chatting: TextGenerator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, run = chatting._scheduler.engine, chatting._scheduler.engine.model.run
+    *start, last = chatting.tokenizer.encode("a🎉").ids
+    other = chatting.stream(PROMPTS["short"], max_new_tokens=30)
+    stream = chatting.stream([5], regex="a🎉b", logprobs=1)
+
+    def cancelling(*args: Any, **options: Any) -> Any:
+        if len(stream._answer.tokens) == len(start):
+            stream.cancel()
+        return run(*args, **options)
+
+    monkeypatch.setattr(engine.model, "run", cancelling)
+    pieces = list(stream)
+    assert stream.result.finish_reason == "cancelled" and last not in stream.result.tokens
+    assert stream.result.text == "".join(pieces) == "a"  # and nothing of the character
+    assert list(other.result.tokens) == TEXTS["greedy"]["short"][:30]
+    assert pages_in_use(chatting) == 0
