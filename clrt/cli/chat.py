@@ -10,6 +10,7 @@ from typing import Any
 
 from rich.text import Text
 
+from clrt.cli.adapters import LoraOption
 from clrt.cli.console import say_error, stderr
 from clrt.cli.generate import write_piece
 from clrt.cli.interrupts import ending_by_interrupt
@@ -40,6 +41,7 @@ _ENDINGS = {"length": "; cut at its most tokens", "cancelled": "; stopped"}
 def chat(
     model: LanguageModelArgument,
     system: SystemOption = None,
+    lora: LoraOption = None,
     context: ContextOption = None,
     cache: CacheOption = "float32",
     device: DeviceOption = None,
@@ -51,7 +53,7 @@ def chat(
     are left out are as the model proposes.
     """
     options = {"max_new_tokens": _MOST_TOKENS, **given_options(sampling)}
-    with open_generator(model, device, context, cache) as generator:
+    with open_generator(model, device, context, cache, lora) as generator:
         talk = ChatSession(generator, system, options)
         if sys.stdin is not None and sys.stdin.isatty():
             with stderr().status("Getting ready; the first time on a device takes longest."):

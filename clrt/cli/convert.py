@@ -7,10 +7,12 @@ from typing import Annotated
 
 import typer
 
+from clrt.cli.adapters import LoraOption
 from clrt.cli.console import EXIT_DIFFERS, VersionOption, clear_errors
 from clrt.cli.conversion import Conversion, Precision, Quantize, Request, Target
 from clrt.cli.convert_language import convert_language_model, is_language_model
 from clrt.cli.shapes import DeviceOption, ModelArgument
+from clrt.errors import InputError
 
 _EPILOG = (
     "Exit codes: 0 done; 1 the model, a file or what an option asks of them is at fault; 2 there "
@@ -111,6 +113,7 @@ def convert_model(
     dump_ir: DumpOption = None,
     report: ReportOption = None,
     precompile: PrecompileOption = None,
+    lora: LoraOption = None,
     device: DeviceOption = None,
     all_devices_here: AllDevicesOption = False,
     version: VersionOption = False,
@@ -129,8 +132,12 @@ def convert_model(
         others |= {"verify": verify, "inputs": inputs, "dump-ir": dump_ir, "report": report}
         others |= {"precompile": precompile, "to": to is not Target.clrt}
         others["precision"] = precision is not Precision.float32
-        convert_language_model(source, output, others)
+        convert_language_model(source, output, others, lora)
         return
+    if lora:
+        raise InputError(
+            "--lora is for language models: a folder with config.json, or a GGUF file."
+        )
     request = Request(
         source=source,
         output=output,

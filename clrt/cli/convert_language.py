@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 import clrt
+from clrt.cli.adapters import given_adapters
 from clrt.container.compiled import SUFFIX
-from clrt.errors import InputError
+from clrt.errors import InputError, needing
 from clrt.files import expanded
 from clrt.generation.compiled import write_language_model
 from clrt.generation.language_model import read_language_model
+from clrt.generation.onnx_decoder import GENAI, find_onnx, folder_of
 from clrt.importer.language.families import FAMILIES, WHOLES
 from clrt.units import format_bytes
 
@@ -20,11 +23,18 @@ _CACHE = "float32"
 
 
 def is_language_model(source: Path) -> bool:
-    """Whether a source is a GGUF file, or a folder of a language model's own weights."""
+    """Whether a source is a GGUF file or the folder of a language model.
+
+    An ONNX file alone is a graph like any other; its folder has the tokenizer that texts take.
+    """
     if source.suffix == ".gguf":
         return True
-    if not source.is_dir() or any(source.glob("**/*.onnx")) or (source / "modules.json").is_file():
+    if not source.is_dir() or (source / "modules.json").is_file():
         return False
+    if (source / GENAI).is_file():
+        return True
+    if any(source.glob("**/*.onnx")):
+        return _has_decoder(source)
     if any(source.glob("*.gguf")):
         return True
     try:
@@ -37,10 +47,26 @@ def is_language_model(source: Path) -> bool:
     return not isinstance(names, list) or any(str(name).endswith(_HEADS) for name in names)
 
 
-def convert_language_model(source: str, output: Path | None, others: dict[str, object]) -> None:
+def _has_decoder(folder: Path) -> bool:
+    """Whether the ONNX file of a folder is a decoder, with a tokenizer for its texts."""
+    file = find_onnx(folder)
+    if file is None or not (folder_of(file) / "tokenizer.json").is_file():
+        return False
+    with needing("An ONNX model"):
+        from clrt.importer.language.onnx import takes_past
+    return takes_past(file)
+
+
+def convert_language_model(
+    source: str,
+    output: Path | None,
+    others: dict[str, object],
+    lora: Sequence[str] | None = None,
+) -> None:
     """Writes a language model as one file, and says so.
 
     Args:
+        lora: Adapters that are merged into it, as PATH or PATH:FACTOR.
         others: Options of `clrt-convert` that a language model does not take, if given.
 
     Raises:
@@ -49,10 +75,13 @@ def convert_language_model(source: str, output: Path | None, others: dict[str, o
     """
     given = [name for name, value in others.items() if value]
     if given:
-        raise InputError(f"A language model is converted without --{given[0]}; leave it out.")
+        raise InputError(
+            f"A language model is converted without --{given[0]}; leave it out, or name the ONNX "
+            "file itself if it has one."
+        )
     path = expanded(Path(source))
     target = path.with_suffix(SUFFIX) if output is None else expanded(output)
-    model = read_language_model(path, None, _CACHE)
+    model = read_language_model(path, None, _CACHE, given_adapters(lora))
     write_language_model(model, target, _CACHE, f"clrt {clrt.__version__}")
     size = format_bytes(target.stat().st_size)
     print(f"{target}: {model.decoder.family}, {model.decoder.layers} layers, {size}")

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 from rich.text import Text
 
+from clrt.cli.adapters import LoraOption
 from clrt.cli.console import stderr
 from clrt.cli.interrupts import ending_by_interrupt
 from clrt.cli.sampling import (
@@ -59,6 +60,7 @@ def generate(
     grammar: Annotated[
         Path | None, typer.Option(help="A grammar that the answer keeps to: its file.")
     ] = None,
+    lora: LoraOption = None,
     context: ContextOption = None,
     cache: CacheOption = "float32",
     device: DeviceOption = None,
@@ -80,7 +82,7 @@ def generate(
         raise InputError("--system goes with --chat: a text has no messages.")
     messages = [{"role": "system", "content": system}] if system is not None else []
     given = [*messages, {"role": "user", "content": text}] if chat else text
-    with open_generator(model, device, context, cache) as generator:
+    with open_generator(model, device, context, cache, lora) as generator:
         if max(options.get("num_return_sequences", 1), options.get("num_beams", 1)) > 1:
             made = generator.generate(given, **options)
             found = made if isinstance(made, list) else [made]

@@ -9,6 +9,7 @@ from typing import Annotated
 import typer
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
 
+from clrt.cli.adapters import LoraOption
 from clrt.cli.console import stderr
 from clrt.cli.sampling import (
     CacheOption,
@@ -27,6 +28,7 @@ def perplexity(
         int | None,
         typer.Option(help="Tokens from one window to the next; by default half of the context."),
     ] = None,
+    lora: LoraOption = None,
     context: ContextOption = None,
     cache: CacheOption = "float32",
     device: DeviceOption = None,
@@ -41,7 +43,7 @@ def perplexity(
     console = stderr()
     columns = (BarColumn(), MofNCompleteColumn(), "tokens", TimeRemainingColumn())
     hidden = not console.is_terminal
-    with open_generator(model, device, context, cache) as generator:
+    with open_generator(model, device, context, cache, lora) as generator:
         with Progress(*columns, console=console, transient=True, disable=hidden) as bar:
             task = bar.add_task("", total=None)
 

@@ -10,6 +10,7 @@ from typing import Annotated, Any, TypeVar
 
 import typer
 
+from clrt.cli.adapters import given_adapters
 from clrt.errors import InputError
 from clrt.files import expanded, read_regular
 from clrt.generation.result import TextTimings
@@ -112,16 +113,24 @@ def _bias(text: str) -> tuple[int, float]:
 
 
 def open_generator(
-    model: str, device: str | None, context: int | None, cache: str = "float32"
+    model: str,
+    device: str | None,
+    context: int | None,
+    cache: str = "float32",
+    lora: Sequence[str] | None = None,
 ) -> TextGenerator:
     """The model that a command is given.
+
+    Args:
+        lora: Adapters, as PATH or PATH:FACTOR.
 
     Raises:
         ModelError: There is none, or a file of it is missing or damaged.
         ClrtError: As `TextGenerator`.
     """
     source = find_model(model, organisation="")
-    return TextGenerator(source, device=device, context=context, cache=cache)
+    adapters = given_adapters(lora)
+    return TextGenerator(source, device=device, context=context, cache=cache, lora=adapters)
 
 
 def read_text_file(file: Path) -> str:

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Mapping
 from typing import Annotated, TypeAlias
 
 import typer
 
 from clrt.errors import InputError
+from clrt.ir.dims import Dim, Expr, is_symbol, numbers_of, substitute
 from clrt.model import Model
 from clrt.signature import TensorSpec
 
@@ -41,7 +42,7 @@ DeviceOption = Annotated[
 def parse_shapes(text: str, model: Model) -> Shapes:
     """Input shapes from `input_ids=8x128,attention_mask=8x128`.
 
-    An input that is left out takes the dims of its symbols from the others, else the last shape.
+    An input that is left out takes what its symbols are in the others, else the last shape.
 
     Raises:
         InputError: A name or a number is not valid, an input has two shapes, or nothing tells the
@@ -69,25 +70,26 @@ def parse_shapes(text: str, model: Model) -> Shapes:
     known = _sizes(model, shapes)
     last = next(reversed(shapes.values()))
     return {
-        s.name: shapes[s.name] if s.name in shapes else _rest(s, known, last) for s in model.inputs
+        s.name: shapes[s.name] if s.name in shapes else _rest(model, s, known, last)
+        for s in model.inputs
     }
 
 
 def _sizes(model: Model, shapes: Shapes) -> dict[str, int]:
     """The number of each symbol, from the shapes given."""
     sizes: dict[str, int] = {}
-    for spec in model.inputs:
-        for dim, size in zip(spec.shape or (), shapes.get(spec.name, ()), strict=False):
-            sizes.setdefault(str(dim), size)
+    for name, dims in _dims(model).items():
+        sizes = numbers_of(dims or (), shapes.get(name, ())) | sizes
     return sizes
 
 
-def _rest(spec: TensorSpec, sizes: dict[str, int], last: tuple[int, ...]) -> tuple[int, ...]:
+def _rest(
+    model: Model, spec: TensorSpec, sizes: Mapping[str, int], last: tuple[int, ...]
+) -> tuple[int, ...]:
     """The shape of an input that was left out."""
-    dims = [d if isinstance(d, int) else sizes.get(d) for d in spec.shape or ()]
-    known = [d for d in dims if d is not None]
-    if spec.shape is not None and len(known) == len(dims):
-        return tuple(known)
+    known = [substitute(d, sizes) for d in _dims(model)[spec.name] or ()]
+    if spec.shape is not None and all(isinstance(d, int) for d in known):
+        return tuple(map(int, known))
     if spec.shape is None or len(spec.shape) == len(last):
         return last
     raise InputError(f"The shape of input {spec} is open; add {spec.name}=… to --shape.")
@@ -101,30 +103,31 @@ def default_shapes(model: Model) -> list[Shapes]:
     Raises:
         InputError: An input has no known rank.
     """
+    dims = _dims(model)
+    for spec in model.inputs:
+        if spec.kind == "tensor" and spec.shape is None:
+            raise InputError(f"Input '{spec.name}' has no known rank; give --shape.")
+    known = [of for of in dims.values() if of is not None]
+    free = [(axis, d, len(of)) for of in known for axis, d in enumerate(of)]
+    # Where a symbol is a first axis alone, it is the batch; sums of symbols decide nothing.
+    free.sort(key=lambda one: (not is_symbol(one[1]), one[0] > 0))
     sets: list[Shapes] = []
     for batch, length in _ROWS:
         sizes: dict[str, int] = {}
-        for axis, dim, rank in sorted(_free_dims(model), key=lambda free: free[0] > 0):
-            sizes.setdefault(dim, batch if axis == 0 else max(length, _PIXELS if rank == 4 else 0))
-        shapes = {
-            spec.name: tuple(d if isinstance(d, int) else sizes[d] for d in spec.shape or ())
-            for spec in model.inputs
-        }
+        for axis, dim, rank in free:
+            size = batch if axis == 0 else max(length, _PIXELS if rank == 4 else 0)
+            for symbol in dim.symbols if isinstance(dim, Expr) else ():
+                sizes.setdefault(symbol, size)
+        shapes = {n: tuple(int(substitute(d, sizes)) for d in of or ()) for n, of in dims.items()}
         if shapes not in sets:
             sets.append(shapes)
     return sets
 
 
-def _free_dims(model: Model) -> Iterator[tuple[int, str, int]]:
-    """(axis, text, rank of its input) of each symbolic dim of the inputs."""
-    for spec in model.inputs:
-        if spec.kind != "tensor":
-            continue  # it has no shape
-        if spec.shape is None:
-            raise InputError(f"Input '{spec.name}' has no known rank; give --shape.")
-        for axis, dim in enumerate(spec.shape):
-            if isinstance(dim, str):
-                yield axis, dim, len(spec.shape)
+def _dims(model: Model) -> dict[str, tuple[Dim, ...] | None]:
+    """The dims of each input; none of what is no tensor."""
+    kinds = {spec.name: spec.kind for spec in model.inputs}
+    return {v.name: v.shape if kinds[v.name] == "tensor" else () for v in model._graph.inputs}
 
 
 def one_shape(text: str | None, model: Model) -> Shapes:

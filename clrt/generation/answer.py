@@ -17,6 +17,7 @@ from clrt.generation.options import Sampling
 from clrt.generation.result import FinishReason, GeneratedText, TextTimings, TokenLogprob
 from clrt.generation.sampler import TokenSampler
 from clrt.generation.stops import StopMatcher
+from clrt.generation.tool_calls import ExpectedCalls, with_calls
 
 
 @dataclass(eq=False)
@@ -31,6 +32,7 @@ class Answer:
         limit: The most tokens that are made.
         ends: Tokens that end the text.
         rule: What the text keeps to.
+        calls: Calls of tools that it may have; None for none.
         tokens: What was made so far; a token that ends the text is the last of them.
         pieces: The text of each token as far as it is certain; perhaps empty.
         logprobs: Of the tokens.
@@ -47,6 +49,7 @@ class Answer:
     ends: frozenset[int]
     text: TextStream
     rule: Constraint | None = None
+    calls: ExpectedCalls | None = None
     tokens: list[int] = field(default_factory=list)
     pieces: list[str] = field(default_factory=list)
     logprobs: list[TokenLogprob] = field(default_factory=list)
@@ -72,6 +75,7 @@ class Answer:
         tokenizer: TokenNames,
         rule: Constraint | None = None,
         number: int = 0,
+        calls: ExpectedCalls | None = None,
     ) -> Answer:
         """An answer to a prompt.
 
@@ -81,8 +85,8 @@ class Answer:
         sampler = TokenSampler(sampling, vocabulary, len(prompt))
         if sampling.seed is not None:
             sampler.seed = (sampling.seed + number) % (1 << 64)
-        text = TextStream(tokenizer)
-        return cls(list(prompt), sampler, sampling.max_new_tokens, ends, text, rule)
+        text = TextStream(tokenizer, kept=calls.format.kept_tokens if calls else ())
+        return cls(list(prompt), sampler, sampling.max_new_tokens, ends, text, rule, calls)
 
     @property
     def top(self) -> int:
@@ -170,7 +174,7 @@ class Answer:
             self.last_s - self.first_s,
             count,
         )
-        return GeneratedText(
+        made = GeneratedText(
             "".join(self.pieces),
             tuple(self.tokens),
             reason,
@@ -178,6 +182,7 @@ class Answer:
             tuple(self.logprobs[:count]) if self.top else None,
             timings,
         )
+        return with_calls(made, self.calls)
 
 
 def likeliest(logits: NDArray[np.float32], count: int) -> tuple[tuple[int, float], ...]:

@@ -19,6 +19,7 @@ from clrt.generation.reading import close_sequences, run_to_end
 from clrt.generation.result import GeneratedText, TextTimings, TokenLogprob
 from clrt.generation.sampler import TokenSampler
 from clrt.generation.scheduler import Scheduler
+from clrt.generation.tool_calls import ExpectedCalls, with_calls
 
 
 @dataclass(eq=False)
@@ -46,6 +47,7 @@ class BeamSearch:
     number of tokens, are results.
 
     Attributes:
+        calls: Calls of tools that texts may have; None for none.
         cancelled: Set to true it ends the search.
 
     Source: transformers' `_beam_search` with `early_stopping=False`, `length_penalty=1`.
@@ -55,6 +57,7 @@ class BeamSearch:
     model: LanguageModel
     prompt: Sequence[int]
     sampling: Sampling
+    calls: ExpectedCalls | None = None
     cancelled: bool = False
     _beams: list[Beam] = field(default_factory=list)
     _finished: list[tuple[float, Beam]] = field(default_factory=list)
@@ -159,11 +162,12 @@ class BeamSearch:
 
     def _result(self, beam: Beam, prompt_s: float, tokens_s: float) -> GeneratedText:
         ended = beam.tokens[-1] in self.model.ends
-        text = TextStream(self.model.tokenizer)
+        kept_tokens = self.calls.format.kept_tokens if self.calls else ()
+        text = TextStream(self.model.tokenizer, kept=kept_tokens)
         kept = beam.tokens[:-1] if ended and not self.sampling.include_stop else beam.tokens
         pieces = [*map(text.push, kept), text.finish()]
         timings = TextTimings(0.0, prompt_s, self._computed, tokens_s, len(beam.tokens))
-        return GeneratedText(
+        made = GeneratedText(
             "".join(pieces),
             tuple(beam.tokens),
             "stop" if ended else "length",
@@ -171,3 +175,4 @@ class BeamSearch:
             beam.logprobs if self.sampling.logprobs else None,
             timings,
         )
+        return with_calls(made, self.calls)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any
@@ -55,11 +55,11 @@ class Chat:
     def __repr__(self) -> str:
         return f"<clrt.Chat of {len(self.messages)} messages with {self._generator!r}>"
 
-    def send(self, message: str | Mapping[str, Any]) -> GeneratedText:
+    def send(self, message: str | Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> GeneratedText:
         """The answer to a message; both are added to `messages`.
 
         Args:
-            message: A text of the user, or a message, such as the result of a tool.
+            message: A text of the user, or a message, such as the result of a tool; or several.
 
         Raises:
             InputError: The chat has no room in the context, the message is none, or another turn
@@ -69,17 +69,19 @@ class Chat:
         with self.stream(message) as pieces:
             return pieces.result
 
-    def stream(self, message: str | Mapping[str, Any]) -> GeneratedStream:
+    def stream(
+        self, message: str | Mapping[str, Any] | Sequence[Mapping[str, Any]]
+    ) -> GeneratedStream:
         """The same, piece by piece. The answer is added where the pieces end, or are closed.
 
         Raises:
             ClrtError: As `send`.
         """
-        given = {"role": "user", "content": message} if isinstance(message, str) else dict(message)
+        given = _messages(message)
         if not self._turn.acquire(blocking=False):
             raise InputError("A turn of this chat is under way; read its answer, or close it.")
         try:
-            turn = plain_messages([*self.messages, given])
+            turn = plain_messages([*self.messages, *given])
             text = rendered(self._generator._model, turn, self._request.chat)
             tokens = self._continued(text) or tokens_of(
                 self._generator._model, turn, self._request.chat
@@ -124,14 +126,14 @@ class Chat:
         self.messages = found
         self._text, self._tokens = "", []
 
-    def _ending(self, given: dict[str, Any], text: str) -> Ending:
+    def _ending(self, given: list[dict[str, Any]], text: str) -> Ending:
         """What is done at the end of a turn."""
 
         def end(answer: Answer, result: GeneratedText | None) -> None:
             try:
                 if result is None:
                     return
-                self.messages += [given, {"role": "assistant", "content": result.text}]
+                self.messages += [*given, result.message]
                 self._note(text, answer, result)
             finally:
                 self._turn.release()
@@ -164,6 +166,15 @@ class Chat:
         if not any(rest.startswith(content) for content in _added(model).values()):
             return []
         return [*self._tokens, *encoded(model.tokenizer, rest, special=False)]
+
+
+def _messages(given: str | Mapping[str, Any] | Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """The messages of a turn."""
+    if isinstance(given, str):
+        return [{"role": "user", "content": given}]
+    if isinstance(given, Mapping):
+        return [dict(given)]
+    return [dict(one) for one in plain_messages(given)]
 
 
 def _added(model: LanguageModel, special: bool = False) -> dict[int, str]:

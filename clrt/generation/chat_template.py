@@ -59,6 +59,11 @@ class ChatTemplate:
                 "download the model's own file."
             ) from error
 
+    @property
+    def tool_source(self) -> str:
+        """The source of the template for chats with tools."""
+        return self.source if self._for_tools is None else self._for_tools.source
+
     @classmethod
     def from_folder(cls, folder: Path, name: str | None = None) -> ChatTemplate:
         """The chat template of a model folder, with its special tokens.

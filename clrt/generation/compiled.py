@@ -28,7 +28,7 @@ from clrt.plan.packed import packed_weights
 
 _EXTRA = "generation"
 # What of a decoder is not in the graph.
-_SIZES = ("vocabulary", "hidden", "layers", "heads", "kv_heads", "head_size", "intermediate")
+_SIZES = ("vocabulary", "hidden", "layers", "heads", "kv_heads", "head_size")
 _TEXTS = ("name", "family", "cache", "fingerprint", "tokenizer")
 _NUMBERS = (*_SIZES, "context", "page")
 
@@ -103,7 +103,7 @@ def read_compiled_language_model(path: Path, context: int | None, cache: str) ->
         raise damaged(path, f"what it says of texts cannot be read, {error}") from error
     sizes = {n: found[n] for n in (*_SIZES, "family")}
     most = found["context"] if context is None else context
-    decoder = Decoder(**sizes, context=most)
+    decoder = Decoder(**sizes, intermediate=0, context=most)  # a graph is there already
     template = None
     if isinstance(found.get("template"), str):
         names = _texts_of(found.get("special_tokens"))

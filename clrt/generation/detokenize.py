@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, Protocol
 
 from clrt.generation.decoders import decoding_steps
@@ -34,18 +34,24 @@ class TextStream:
     Args:
         tokenizer: A `tokenizers.Tokenizer`.
         skip_special_tokens: Whether special tokens have no text.
+        kept: Special tokens that have text all the same.
 
     Raises:
         UnsupportedError: The tokenizer's decoder gives no text token by token.
     """
 
-    def __init__(self, tokenizer: TokenNames, skip_special_tokens: bool = True) -> None:
+    def __init__(
+        self,
+        tokenizer: TokenNames,
+        skip_special_tokens: bool = True,
+        kept: Collection[str] = (),
+    ) -> None:
         decoder = tokenizer.decoder
         state = None if decoder is None else json.loads(decoder.__getstate__())
         self._steps = decoding_steps(state)
         self._token = tokenizer.id_to_token
         added = tokenizer.get_added_tokens_decoder().values() if skip_special_tokens else ()
-        self._skipped = {token.content for token in added if token.special}
+        self._skipped = {token.content for token in added if token.special} - set(kept)
 
     def push(self, token_id: int) -> str:
         """The text that is certain with one more token. An id without a token has no text."""

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 
 from clrt.container.safetensors import Header
 from clrt.errors import InputError
+from clrt.generation.call_formats import find_format
 from clrt.generation.chat_template import ChatTemplate
 from clrt.generation.options import Sampling
+from clrt.generation.tool_calls import CallFormat
 from clrt.importer.language.decoder import Decoder
 from clrt.ir.graph import Graph
 
@@ -59,3 +61,12 @@ class LanguageModel:
                 f"The model '{self.name}' has no chat template; give the prompt as text."
             )
         return self.template()
+
+    @cached_property
+    def call_format(self) -> CallFormat | None:
+        """How it writes calls of tools; None where that is not known.
+
+        Raises:
+            ModelError, UnsupportedError: As `chat_template`.
+        """
+        return None if self.template is None else find_format(self.chat_template)

@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from math import prod
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeAlias
 
 from clrt.container.gguf import find_gguf, read_gguf
-from clrt.errors import InputError, ModelError, needing
+from clrt.errors import InputError, ModelError, UnsupportedError, needing
 from clrt.generation.chat_template import ChatTemplate, has_template
 from clrt.generation.compiled import read_compiled_language_model
 from clrt.generation.language import LanguageModel
 from clrt.generation.onnx_decoder import find_onnx, folder_of, read_onnx_decoder
 from clrt.generation.options import Sampling, eos_tokens, whole_number
+from clrt.importer.language.adapters.adapted import AdaptedWeights, open_adapter
+from clrt.importer.language.adapters.base import AdaptedModel, adapted_folder, adapted_gguf
+from clrt.importer.language.adapters.peft_config import CONFIG as ADAPTER_CONFIG
 from clrt.importer.language.decoder import Decoder
 from clrt.importer.language.gguf import read_gguf_decoder
 from clrt.importer.language.graph import decoder_graph
 from clrt.importer.language.huggingface import read_folder
+from clrt.importer.language.source import WeightSource
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Value
 from clrt.ir.op import Array, StackedElements
@@ -40,7 +44,12 @@ _SAMPLED = 64
 _MOST_CONTEXT = 1 << 24
 
 
-def read_language_model(source: Path, context: int | None, cache: str) -> LanguageModel:
+AdapterPaths: TypeAlias = "Sequence[tuple[Path, float]]"
+
+
+def read_language_model(
+    source: Path, context: int | None, cache: str, adapters: AdapterPaths = ()
+) -> LanguageModel:
     """Reads a model.
 
     Args:
@@ -49,10 +58,12 @@ def read_language_model(source: Path, context: int | None, cache: str) -> Langua
         context: The most tokens of a sequence; None for what the model has. More than that is
             allowed where places have no embeddings of their own.
         cache: Of `CACHES`.
+        adapters: LoRA adapters that are merged into it, and how much of each counts.
 
     Raises:
-        ModelError: A file is missing or damaged.
-        UnsupportedError: The model is of a family that clrt does not know.
+        ModelError: A file is missing or damaged, or an adapter is of another model.
+        UnsupportedError: The model is of a family that clrt does not know, or adapters are given
+            for one whose weights are no longer those that they were made for.
         InputError: An option has no valid value, or a folder holds several models.
     """
     if cache not in CACHES:
@@ -65,16 +76,28 @@ def read_language_model(source: Path, context: int | None, cache: str) -> Langua
         reason = error.strerror if isinstance(error, OSError) else error
         raise ModelError(f"'{source}' cannot be read: {reason}.") from error
     if is_compiled(source):
+        if adapters:
+            raise UnsupportedError(
+                f"{source} is compiled, and its weights take no adapters; convert the model again "
+                "by clrt-convert with --lora."
+            )
         return read_compiled_language_model(source, context, cache)
     if (file := find_onnx(source)) is None and (own := _gguf_file(source)) is not None:
-        return _read_gguf_model(own, context, cache)
+        return _read_gguf_model(own, context, cache, adapters)
+    more = b""
     if file is not None:
+        if adapters:
+            raise UnsupportedError(
+                f"{file} is an ONNX file, which takes no adapters; merge them before it is "
+                "exported, or load the folder that it was exported from."
+            )
         graph, decoder = read_onnx_decoder(file, context, CACHES[cache])
         source = folder_of(file)
     else:
+        _check_is_model(source)
         with Blaming(f"'{source}'"):
             decoder, weights = read_folder(source, context)
-            graph = decoder_graph(decoder, weights, CACHES[cache])
+        graph, more = _graph(adapted_folder(source, decoder), weights, cache, adapters)
     _check_places(decoder)
     tokenizer = read_tokenizer(source / "tokenizer.json")
     ends = frozenset(eos_tokens(source))
@@ -82,7 +105,7 @@ def read_language_model(source: Path, context: int | None, cache: str) -> Langua
         source.name,
         graph,
         decoder,
-        fingerprint_of(decoder, graph, cache),
+        fingerprint_of(decoder, graph, cache, more),
         decoder.context,
         decoder.vocabulary,
         tokenizer,
@@ -92,15 +115,45 @@ def read_language_model(source: Path, context: int | None, cache: str) -> Langua
     )
 
 
-def fingerprint_of(decoder: Decoder, graph: Graph, cache: str) -> str:
+def _check_is_model(source: Path) -> None:
+    """Checks that a folder is not that of an adapter.
+
+    Raises:
+        ModelError: It is.
+    """
+    if (source / ADAPTER_CONFIG).is_file() and not (source / "config.json").is_file():
+        raise ModelError(
+            f"{source} is a LoRA adapter and no model; give its base model, and the adapter as "
+            "`lora` or --lora."
+        )
+
+
+def _graph(
+    model: AdaptedModel, weights: WeightSource, cache: str, adapters: AdapterPaths
+) -> tuple[Graph, bytes]:
+    """The graph of a decoder with adapters, and what tells these apart."""
+    dtype = CACHES[cache]
+    if not adapters:
+        with Blaming(f"'{model.path}'"):
+            return decoder_graph(model.decoder, weights, dtype), b""
+    opened = [(factor, open_adapter(path, model)) for path, factor in adapters]
+    adapted = AdaptedWeights(weights, opened)
+    with Blaming(f"'{model.path}' with its adapters"):
+        graph = decoder_graph(model.decoder, adapted, dtype)
+    adapted.check_all_used()
+    return graph, adapted.digest()
+
+
+def fingerprint_of(decoder: Decoder, graph: Graph, cache: str, more: bytes = b"") -> str:
     """Tells models apart whose caches differ, by sizes and the first numbers of each weight.
 
     Args:
         graph: Before passes change it.
         cache: Of `CACHES`.
+        more: Of adapters, which may leave those numbers as they are.
     """
     sizes = (decoder.family, decoder.layers, decoder.kv_heads, decoder.head_size)
-    found = hashlib.blake2b(repr((*sizes, cache, PAGE)).encode(), digest_size=16)
+    found = hashlib.blake2b(repr((*sizes, cache, PAGE)).encode() + more, digest_size=16)
     seen = set()
     for value in (v for node in graph.nodes for v in node.inputs):
         if value is None or value.name in seen or not value.type.has_numbers:
@@ -139,13 +192,21 @@ def _gguf_file(source: Path) -> Path | None:
     return found[0] if found else None
 
 
-def _read_gguf_model(path: Path, context: int | None, cache: str) -> LanguageModel:
+def _read_gguf_model(
+    path: Path, context: int | None, cache: str, adapters: AdapterPaths
+) -> LanguageModel:
     with needing("Text generation"):
         from clrt.text.gguf_tokenizer import read_tokenizer as read_gguf_tokenizer
     file = read_gguf(path)
+    if file.metadata.text("general.type", "model") == "adapter":
+        raise ModelError(
+            f"{path} is an adapter and no model; give its base model, and the adapter as "
+            "`lora` or --lora."
+        )
     with Blaming(f"'{path}'"):
         decoder, weights = read_gguf_decoder(file, context)
-        graph = decoder_graph(decoder, weights, CACHES[cache])
+    graph, more = _graph(adapted_gguf(file, decoder), weights, cache, adapters)
+    with Blaming(f"'{path}'"):
         weights.check_all_read()
     _check_places(decoder)
     found = read_gguf_tokenizer(file.metadata)
@@ -157,7 +218,7 @@ def _read_gguf_model(path: Path, context: int | None, cache: str) -> LanguageMod
         name=path.name,
         graph=graph,
         decoder=decoder,
-        fingerprint=fingerprint_of(decoder, graph, cache),
+        fingerprint=fingerprint_of(decoder, graph, cache, more),
         context=decoder.context,
         vocabulary=decoder.vocabulary,
         tokenizer=found.library,

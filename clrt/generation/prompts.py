@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 import numpy as np
 
 from clrt.errors import InputError
+from clrt.generation.call_formats import with_text_arguments
 from clrt.generation.language import LanguageModel
-from clrt.generation.messages import short, valid_text
+from clrt.generation.messages import plain_messages, short, valid_text
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -93,7 +94,12 @@ def rendered(model: LanguageModel, messages: object, chat: ChatFormat) -> str:
     Raises:
         InputError, ModelError, UnsupportedError: As `tokens_of`.
     """
-    return model.chat_template.render(messages, chat.tools, **chat.variables)
+    plain: Sequence[Mapping[str, Any]] = plain_messages(messages)
+    if any("tool_calls" in message for message in plain):
+        call_format = model.call_format
+        if call_format is not None and call_format.text_arguments:
+            plain = [with_text_arguments(message) for message in plain]
+    return model.chat_template.render(plain, chat.tools, **chat.variables)
 
 
 def encoded(tokenizer: Tokenizer, text: str, special: bool = True) -> list[int]:

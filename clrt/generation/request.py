@@ -15,6 +15,7 @@ from clrt.generation.engine import check_length
 from clrt.generation.language import LanguageModel
 from clrt.generation.options import Sampling
 from clrt.generation.prompts import ChatFormat, several, tokens_of
+from clrt.generation.tool_calls import ExpectedCalls
 
 _RULES = ("json_schema", "regex", "grammar")
 _OTHERS = ("sampling", "tools", "template_variables")
@@ -31,7 +32,8 @@ class GenerateOptions(TypedDict, total=False):
 
     Attributes:
         sampling: In the place of what the model's files propose; other options come before it.
-        tools: JSON schemas of functions that the model may call, for its chat template.
+        tools: JSON schemas of functions that the model may call, for its chat template; calls are
+            in `tool_calls` of the answer.
         template_variables: What the chat template may use besides, such as
             `{"enable_thinking": False}`.
         json_schema: What the answer keeps to: a JSON schema, or a class of pydantic.
@@ -151,6 +153,7 @@ class RequestReader:
         model, sampling = self._model, request.sampling
         check_length(tokens, model.context)
         rule = Constraint(self._tokens(), **request.rule) if request.rule else None
+        calls = self.calls(request)
         return [
             Answer.of(
                 tokens,
@@ -160,9 +163,17 @@ class RequestReader:
                 model.tokenizer,
                 None if rule is None else rule.copy(),
                 number,
+                calls,
             )
             for number in range(sampling.num_return_sequences)
         ]
+
+    def calls(self, request: GenerateRequest) -> ExpectedCalls | None:
+        """Calls that answers may have; None without tools, or where no format is known."""
+        tools, call_format = request.chat.tools, None
+        if tools:
+            call_format = self._model.call_format
+        return None if not tools or call_format is None else ExpectedCalls.of(call_format, tools)
 
     def _tokens(self) -> ConstraintTokens:
         """What constraints know of the model's tokens; made when the first one comes."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 FinishReason = Literal["stop", "length", "cancelled", "constraint"]
 """Why a text ends: a stop text or token; its number of tokens; `cancel`; a constraint that is met
@@ -63,16 +63,38 @@ class TextTimings:
 
 
 @dataclass(frozen=True)
+class ToolCall:
+    """A call of a function that an answer asks for.
+
+    Attributes:
+        name: The function's; the model may have made it up.
+        arguments: By name, as JSON has them; nothing checks them against the function's schema.
+        id: Tells calls of a chat apart; the model's own if it gave one.
+    """
+
+    name: str
+    arguments: dict[str, Any] = field(hash=False)
+    id: str = ""
+
+    def as_message_part(self) -> dict[str, Any]:
+        """An entry of `tool_calls` of a message."""
+        function = {"name": self.name, "arguments": self.arguments}
+        return {"id": self.id, "type": "function", "function": function}
+
+
+@dataclass(frozen=True)
 class GeneratedText:
     """One answer.
 
     Attributes:
-        text: Its text, without special tokens.
+        text: Its text, without special tokens, but for those of tool calls.
         tokens: Its ids, those of special tokens and of the one that ended it included.
         finish_reason: Why it ends.
         prompt_tokens: Tokens of the prompt.
         logprobs: One for each token; None if they were not asked for.
         timings: Where the time went; None where that was not measured.
+        tool_calls: Calls of the tools that were given, in the order of the text.
+        content: The text without its calls; None where it has none.
     """
 
     text: str
@@ -81,6 +103,16 @@ class GeneratedText:
     prompt_tokens: int
     logprobs: tuple[TokenLogprob, ...] | None = None
     timings: TextTimings | None = field(default=None, compare=False)
+    tool_calls: tuple[ToolCall, ...] = ()
+    content: str | None = None
+
+    @property
+    def message(self) -> dict[str, Any]:
+        """The answer as a message of a chat."""
+        if not self.tool_calls:
+            return {"role": "assistant", "content": self.text}
+        calls = [call.as_message_part() for call in self.tool_calls]
+        return {"role": "assistant", "content": self.content or "", "tool_calls": calls}
 
     def __str__(self) -> str:
         return self.text

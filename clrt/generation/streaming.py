@@ -10,6 +10,7 @@ from clrt.errors import ClrtError
 from clrt.generation.answer import Answer
 from clrt.generation.result import GeneratedText
 from clrt.generation.scheduler import Scheduler
+from clrt.generation.tool_calls import CallReader
 
 Finish: TypeAlias = Callable[[Answer], GeneratedText]
 Ending: TypeAlias = "Callable[[Answer, GeneratedText | None], None]"
@@ -32,6 +33,7 @@ class PieceReader:
         self._ending = ending
         self._given = 0
         self._settled = False
+        self._calls = CallReader(answer.calls) if answer.calls is not None else None
         self._result: GeneratedText | None = None
 
     def __del__(self) -> None:
@@ -47,13 +49,19 @@ class PieceReader:
         self._scheduler.end(self._answer)
 
     def _next(self) -> str:
-        """The next piece that is there; empty where there is none yet."""
+        """The next piece that is there; empty where there is none yet.
+
+        Calls of tools are no pieces: the result has them.
+        """
+        calls, has_ended = self._calls, self._answer.reason is not None
         while self._given < len(self._answer.pieces):
             self._given += 1
             piece = self._answer.pieces[self._given - 1]
+            if calls is not None:
+                piece = calls.push(piece)
             if piece:
                 return piece
-        return ""
+        return calls.finish() if calls is not None and has_ended else ""
 
     def _has_ended(self) -> bool:
         """Whether all was given.
@@ -62,6 +70,8 @@ class PieceReader:
             ClrtError: What went wrong.
         """
         if self._answer.reason is None or self._given < len(self._answer.pieces):
+            return False
+        if self._calls is not None and self._calls.is_holding:
             return False
         self._settle()
         return True
@@ -88,6 +98,7 @@ class PieceReader:
         """Ends the text where it is."""
         self.cancel()
         self._given = len(self._answer.pieces)
+        self._calls = None
         with suppress(ClrtError):
             self._settle()
 

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from clrt.errors import InputError
 from clrt.files import expanded
+from clrt.generation.adapters import Adapters, named_adapters
 from clrt.generation.answer import Answer
 from clrt.generation.beams import BeamSearch
 from clrt.generation.cache_file import compute_pages, read_cache, write_cache
@@ -57,13 +58,16 @@ class TextGenerator:
         context: The most tokens of a text with its prompt; by default what the model was made for.
             More than that is allowed, but for models with a table of places.
         cache: How the cache holds keys and values: "float32", or "float16" for half the memory.
+        lora: LoRA adapters, which are merged into the weights: folders of Hugging Face's peft, or
+            llama.cpp's GGUF files; a pair of a path and a factor for a share of one. Several are
+            added up.
         sequences: How many texts run at a time; more wait.
         cache_dir, memory_limit: As in `clrt.load`.
 
     Raises:
-        ModelError: A file is missing or damaged.
-        UnsupportedError: The model is of a family that clrt does not know, or tokenizers is not
-            installed.
+        ModelError: A file is missing or damaged, or an adapter is of another model.
+        UnsupportedError: The model is of a family that clrt does not know, or takes no adapters, or
+            tokenizers is not installed.
         DeviceError: The device asked for is absent.
         InputError: An option has no valid value.
     """
@@ -75,6 +79,7 @@ class TextGenerator:
         device: str | int | DeviceInfo | None = None,
         context: int | None = None,
         cache: str = "float32",
+        lora: Adapters = (),
         sequences: int = 16,
         cache_dir: str | Path | None = None,
         memory_limit: int | str | None = None,
@@ -83,7 +88,8 @@ class TextGenerator:
         sequences = whole_number("sequences", sequences, _MOST_SEQUENCES)
         if not isinstance(source, str | Path):
             raise InputError(f"The source is {source!r}; it is the path of a model folder.")
-        self._model = read_language_model(expanded(Path(source)), context, cache)
+        named = named_adapters(lora)
+        self._model = read_language_model(expanded(Path(source)), context, cache, named)
         engine = Engine(
             self._model.graph,
             self._model.context,
@@ -302,7 +308,8 @@ class TextGenerator:
         )
 
     def _beams(self, tokens: Sequence[int], request: GenerateRequest) -> BeamSearch:
-        return BeamSearch(self._scheduler, self._model, tokens, request.sampling)
+        calls = self._requests.calls(request)
+        return BeamSearch(self._scheduler, self._model, tokens, request.sampling, calls)
 
     def _together(
         self, prompts: Sequence[Sequence[int]], request: GenerateRequest

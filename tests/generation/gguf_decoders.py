@@ -13,6 +13,7 @@ import gguf
 import numpy as np
 from gguf import GGMLQuantizationType as Kind
 
+from clrt.importer.language.adapters.base import GGUF_NAMES
 from clrt.importer.language.decoder import Decoder
 from clrt.importer.language.gguf_architectures import ARCHITECTURES
 from clrt.importer.language.graph import decoder_graph
@@ -20,20 +21,6 @@ from clrt.importer.language.huggingface import read_folder
 from clrt.importer.language.source import QuantisedRows, WeightSource
 from tests.generation.checkpoints import Array, load_json, write_folder
 
-#: Architectures by model type, where they have other names.
-NAMES = {
-    "cohere": "command-r",
-    "gpt_bigcode": "starcoder",
-    "gpt_oss": "gpt-oss",
-    "gemma3_text": "gemma3",
-    "gpt_neox": "gptneox",
-    "mistral": "llama",
-    "mixtral": "llama",
-    "olmo3": "olmo2",
-    "phi": "phi2",
-    "qwen2_moe": "qwen2moe",
-    "qwen3_moe": "qwen3moe",
-}
 # What llama.cpp's files, or llama.cpp itself, cannot say otherwise: no windows for these families,
 # every fourth layer of SmolLM3 turns nothing, the heads of Gemma and Cohere are their
 # embeddings, gpt-oss has limits of 7.
@@ -54,7 +41,7 @@ _WITHOUT = ("falcon_alibi",)
 CASES = {
     name: case
     for name, case in load_json().items()
-    if NAMES.get(case["config"]["model_type"], case["config"]["model_type"]) in ARCHITECTURES
+    if GGUF_NAMES.get(case["config"]["model_type"], case["config"]["model_type"]) in ARCHITECTURES
     and name not in _WITHOUT
 }
 # llama.cpp has norms of Cohere's heads for models of 64 layers or more.
@@ -175,7 +162,7 @@ def convert(folder: Path, file: Path, encode: Encode = as_it_is, **changes: Any)
     recorded = RecordedWeights(source)
     decoder_graph(decoder, recorded)
     config = json.loads((folder / "config.json").read_text("utf-8"))
-    architecture = NAMES.get(decoder.family, decoder.family)
+    architecture = GGUF_NAMES.get(decoder.family, decoder.family)
     tensors = _tensors(recorded.read, decoder, architecture)
     values = {
         "tokenizer.ggml.model": "none",

@@ -161,13 +161,23 @@ def wrong_values(file: str, made: dict[str, Array]) -> list[str]:
     return found
 
 
-def main() -> int:
-    """The command line; answers the exit status."""
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+def is_check(about: str | None) -> bool:
+    """Whether a command is to compare instead of writing. Also makes torch repeatable.
+
+    Args:
+        about: What the command says of itself.
+    """
+    parser = argparse.ArgumentParser(description=(about or "").partition("\n")[0])
     parser.add_argument("--check", action="store_true", help="compare instead of writing")
-    check = parser.parse_args().check
     torch.set_num_threads(1)
     transformers.utils.logging.disable_progress_bar()
+    found: bool = parser.parse_args().check
+    return found
+
+
+def main() -> int:
+    """The command line; answers the exit status."""
+    check = is_check(__doc__)
     cases, logits = make()
     arrays = {"decoders.npz": logits, "rotaries.npz": make_rotaries()}
     if not check:

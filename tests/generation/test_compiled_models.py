@@ -10,7 +10,11 @@ from typer.testing import CliRunner
 from clrt.cli.convert import app
 from clrt.errors import InputError, ModelError
 from clrt.generation.compiled import is_compiled_language_model
+from tests.generation.onnx_folders import load_configs, write_onnx
 from tests.generation.text_folders import make_generator, random_prompts, write_texts
+from tests.generation.tokenizers_of_tests import byte_level
+
+CASES = sorted(load_configs())
 
 
 def compiled(source: Path, target: Path) -> Path:
@@ -29,6 +33,26 @@ def test_texts_are_those_of_the_folder(tmp_path: Path) -> None:
     with make_generator(folder) as whole, make_generator(file) as other:
         expected = [a.tokens for a in whole.generate(prompts, **options)]
         assert [a.tokens for a in other.generate(prompts, **options)] == expected
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_texts_are_those_of_an_onnx_folder(case: str, tmp_path: Path) -> None:
+    folder = write_onnx(tmp_path / "model", case)
+    byte_level().save(str(folder / "tokenizer.json"))
+    file = compiled(folder, tmp_path / "model.clrt")
+    options = {"max_new_tokens": 12, "temperature": 0.0, "logit_bias": {2: -1e9}}
+    with make_generator(folder) as whole, make_generator(file) as other:
+        expected = whole.generate([[3, 5, 7], [9]], **options)
+        found = other.generate([[3, 5, 7], [9]], **options)
+    assert [a.tokens for a in found] == [a.tokens for a in expected]
+
+
+def test_an_onnx_file_alone_stays_a_graph(tmp_path: Path) -> None:
+    folder = write_onnx(tmp_path / "model", "torch_gpt2")
+    target = tmp_path / "model.clrt"
+    result = CliRunner().invoke(app, [str(folder / "model.onnx"), "-o", str(target)])
+    assert result.exit_code == 0, result.output
+    assert not is_compiled_language_model(target)
 
 
 def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:

@@ -143,6 +143,21 @@ def test_made_up_shapes_and_samples_suit_the_graph() -> None:
     assert feeds["ids"].min() >= 0 and 3 < feeds["ids"].max() < 7
 
 
+def test_a_dim_may_be_a_sum() -> None:
+    """Such as that of a decoder's mask, over what was and what is."""
+    dims = {"mask": ("batch", "past + new"), "past": ("batch", "past"), "ids": ("batch", "new")}
+    inputs = [helper.make_tensor_value_info(n, TensorProto.FLOAT, d) for n, d in dims.items()]
+    both = helper.make_node("Concat", ["past", "ids"], ["whole"], axis=1)
+    nodes = [both, helper.make_node("Mul", ["whole", "mask"], ["y"])]
+    outputs = [helper.make_tensor_value_info("y", TensorProto.FLOAT, dims["mask"])]
+    graph = helper.make_graph(nodes, "g", inputs, outputs)
+    opset = [helper.make_opsetid("", 20)]
+    with clrt.load(helper.make_model(graph, opset_imports=opset, ir_version=10)) as model:
+        assert parse_shapes("past=2x5,ids=2x3", model)["mask"] == (2, 8)
+        for shapes in default_shapes(model):
+            assert shapes["mask"][1] == shapes["past"][1] + shapes["ids"][1]
+
+
 def test_samples_go_by_name_and_dtype() -> None:
     with text_model() as model:
         shapes = parse_shapes("input_ids=2x8", model)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -22,7 +23,7 @@ class Checkpoint:
     """The tensors of a model folder, loaded on demand.
 
     Args:
-        folder: The folder that holds model.safetensors or its sharded form.
+        folder: The folder that holds model.safetensors or its sharded form; or one such file.
         model_class: The transformers class to name in the advice on converting a torch file.
     """
 
@@ -30,6 +31,11 @@ class Checkpoint:
         self.source, files = _find_files(folder, model_class)
         self._headers = {name: h for h in map(read_header, files) for name in h.tensors}
         self._maps: dict[Path, NDArray[np.uint8]] = {}
+
+    @property
+    def shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """The shapes of all tensors, by their names."""
+        return {name: header.tensors[name].shape for name, header in self._headers.items()}
 
     def __contains__(self, name: str) -> bool:
         return name in self._headers
@@ -90,6 +96,8 @@ def _check_shape(name: str, header: Header, shape: tuple[int | None, ...]) -> No
 
 def _find_files(folder: Path, model_class: str) -> tuple[Path, list[Path]]:
     """Returns the file to name in messages and the safetensors files to read."""
+    if folder.suffix == ".safetensors":
+        return folder, [folder]
     single, index = folder / _SINGLE, folder / _INDEX
     if single.is_file():
         return single, [single]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +12,6 @@ from clrt.errors import ModelError, UnsupportedError
 
 # Layers may share weights (ALBERT): nothing else would end a graph of too many.
 MAX_LAYERS = 10_000
-_REMEDY = "download the model's own config.json."
 _MAX_SHOWN = 80
 
 
@@ -46,6 +45,9 @@ class ConfigValues:
 
     def __contains__(self, key: str) -> bool:
         return self._values.get(key) is not None
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._values)
 
     def get(self, key: str) -> object:
         """A value as it is; None where it is missing."""
@@ -157,7 +159,7 @@ class ConfigValues:
         """The error for a value that is not of a kind."""
         return ModelError(
             f"{self.file} must give '{self._within}{self._stored(key)}' as {kind}, "
-            f"not {_shown(value)}; {_REMEDY}"
+            f"not {_shown(value)}; {_remedy(self.file)}"
         )
 
     def unsupported(self, key: str, what: str) -> UnsupportedError:
@@ -196,8 +198,12 @@ def read_json(file: Path) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise ModelError(f"{file} is not valid JSON ({error}); download it again.") from error
     if not isinstance(values, dict):
-        raise ModelError(f"{file} is not a JSON object; {_REMEDY}")
+        raise ModelError(f"{file} is not a JSON object; {_remedy(file)}")
     return values
+
+
+def _remedy(file: Path) -> str:
+    return f"download the model's own {file.name}."
 
 
 def _finite(value: object) -> float | None:

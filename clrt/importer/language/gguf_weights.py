@@ -80,10 +80,7 @@ class GgufWeights:
             )
 
     def _stored(self, name: str) -> str:
-        """The file's name of a tensor."""
-        path, _, kind = name.rpartition(".")
-        layer, dot, part = path.rpartition(".")
-        return f"{layer}{dot}{self._names.get(part, part)}.{kind}"
+        return stored_name(name, self._names)
 
     def _axes(self, name: str) -> int:
         tensor = self._file.tensors.get(self._stored(name))
@@ -114,3 +111,14 @@ class GgufWeights:
         found = np.require(tensor.raw.reshape(-1).view(dtype), requirements="A")
         found = found.reshape(tensor.shape)
         return found.astype(np.float32) if tensor.type.name == "F64" else found
+
+
+def stored_name(name: str, names: Mapping[str, str]) -> str:
+    """What a file calls a tensor.
+
+    Args:
+        names: As of `GgufWeights`.
+    """
+    path, _, kind = name.rpartition(".")
+    layer, dot, part = path.rpartition(".")
+    return f"{layer}{dot}{names.get(part, part)}.{kind}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
 from typing import TypeAlias
@@ -10,6 +11,7 @@ from typing import TypeAlias
 import numpy as np
 
 from clrt.importer.language.decoder import Decoder
+from clrt.importer.language.narrow import in_one_dtype
 from clrt.importer.language.source import QuantisedRows, WeightSource
 from clrt.ir.builder import Builder
 from clrt.ir.dtypes import DType
@@ -30,7 +32,16 @@ from clrt.ops.pointwise.cast import Cast
 from clrt.ops.pointwise.pointwise import Add, Div, Mul, Tanh
 from clrt.ops.pointwise.variadic import Max, Min
 
-Matrix: TypeAlias = "Array | StackedElements | QuantisedRows"
+
+@dataclass(frozen=True)
+class StackedRows:
+    """Matrices of quantised rows one below the other, as `QuantisedRows`."""
+
+    type: str
+    raw: StackedElements
+
+
+Matrix: TypeAlias = Array | StackedElements | QuantisedRows | StackedRows
 
 
 class DecoderBuilder(Builder):
@@ -93,7 +104,7 @@ class DecoderBuilder(Builder):
         """A matrix as a constant, and the type of its blocks, if it has such."""
         if name not in self._weights:
             loaded = load()
-            if isinstance(loaded, QuantisedRows):
+            if isinstance(loaded, QuantisedRows | StackedRows):
                 self._types[name] = loaded.type
                 loaded = loaded.raw
             self._kept(name, lambda: loaded)
@@ -228,11 +239,10 @@ def _stacked(parts: Sequence[Array | QuantisedRows]) -> Matrix:
         return parts[0]
     quantised = [p for p in parts if isinstance(p, QuantisedRows)]
     if quantised:
-        raw = tuple(p.raw for p in quantised if isinstance(p.raw, np.ndarray))
-        return QuantisedRows(quantised[0].type, StackedElements(raw, np.dtype(np.uint8)))
-    arrays = tuple(p for p in parts if not isinstance(p, QuantisedRows))
-    dtypes = {a.dtype for a in arrays}
-    return StackedElements(arrays, dtypes.pop() if len(dtypes) == 1 else np.dtype(np.float32))
+        raw = StackedElements(tuple(p.raw for p in quantised), np.dtype(np.uint8))
+        return StackedRows(quantised[0].type, raw)
+    arrays = in_one_dtype([p for p in parts if not isinstance(p, QuantisedRows)])
+    return StackedElements(tuple(arrays), arrays[0].dtype)
 
 
 def _last(path: str) -> str:
@@ -247,7 +257,6 @@ def _kind(matrix: Array | QuantisedRows) -> str:
 def _part(matrix: Array | QuantisedRows, rows: slice) -> Array | QuantisedRows:
     """Some rows of a matrix."""
     if isinstance(matrix, QuantisedRows):
-        assert isinstance(matrix.raw, np.ndarray)
         return QuantisedRows(matrix.type, matrix.raw[rows])
     return matrix[rows]
 

@@ -56,6 +56,16 @@ def import_decoder(file: Path, head_size: int | None = None) -> tuple[Graph, Dec
     return import_read(model, tensors), names
 
 
+def takes_past(file: Path) -> bool:
+    """Whether an ONNX file is given past keys and values, as a decoder is.
+
+    Raises:
+        ModelError: The file is missing, damaged or not valid ONNX.
+    """
+    model, _ = read_model(file)
+    return bool(_by_layer((i.name for i in model.graph.input), "past"))
+
+
 def _names(inputs: _Infos, outputs: Iterable[str]) -> DecoderNames:
     pasts, presents = _by_layer(inputs, "past"), _by_layer(outputs, "present")
     if not pasts or pasts.keys() != presents.keys():

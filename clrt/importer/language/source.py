@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Protocol
 
-from clrt.ir.op import Array, StackedElements
+from clrt.ir.op import Array
 
 
 @dataclass(frozen=True)
@@ -18,7 +18,7 @@ class QuantisedRows:
     """
 
     type: str
-    raw: Array | StackedElements
+    raw: Array
 
 
 class WeightSource(Protocol):

@@ -11,7 +11,7 @@ from clrt.importer.language.family import DecoderFamily
 from clrt.ir.op import Array
 
 # What may precede the names of tensors: classes name the decoder within them.
-_PREFIXES = (
+PREFIXES = (
     "",
     "model.",
     "transformer.",
@@ -40,12 +40,12 @@ class HuggingFaceWeights:
     ) -> None:
         self._checkpoint, self._family, self._decoder = checkpoint, family, decoder
         self._hidden = {_HEAD} if tied else set()
-        (embeddings,) = _alternatives(family, _EMBEDDINGS)
-        found = [p for p in _PREFIXES if f"{p}{embeddings}.weight" in checkpoint]
+        (embeddings,) = paths_of(family, _EMBEDDINGS)
+        found = [p for p in PREFIXES if f"{p}{embeddings}.weight" in checkpoint]
         if not found:
             raise ModelError(
                 f"{checkpoint.source} has no tensor '{embeddings}.weight', with or without "
-                f"{', '.join(p for p in _PREFIXES if p)} before it; the checkpoint is of another "
+                f"{', '.join(p for p in PREFIXES if p)} before it; the checkpoint is of another "
                 "model than config.json describes, download the folder again."
             )
         self._prefix = found[0]
@@ -72,17 +72,16 @@ class HuggingFaceWeights:
 
     def _load(self, name: str, shape: tuple[int, ...]) -> Array:
         family = self._family
-        key, _ = _split(name)
+        key, _ = split_name(name)
         if key.endswith("_exps") and family.experts != "alone":
             return self._experts(name, shape)
-        if any(pattern.count("{}") > 1 for pattern in _alternatives(family, key)):
+        if any(pattern.count("{}") > 1 for pattern in paths_of(family, key)):
             return np.stack([self._one(name, shape[1:], index) for index in range(shape[0])])
         if family.transposed and len(shape) == 2 and key.startswith("blk."):
             return self._one(name, shape[::-1]).T
         if key == "position_embd" and family.first_place:
             return self._one(name, (shape[0] + family.first_place, shape[1]))[family.first_place :]
-        array = self._one(name, shape)
-        return self._ungrouped(array) if family.grouped and key.endswith(_QKV) else array
+        return in_order(self._one(name, shape), key, family, self._decoder)
 
     def _experts(self, name: str, shape: tuple[int, ...]) -> Array:
         """A layer of all experts, of which gate and up projection are stored as one."""
@@ -106,25 +105,17 @@ class HuggingFaceWeights:
         found = [candidate for candidate in stored if candidate in self._checkpoint]
         return self._checkpoint.stored((found or stored)[0], shape)
 
-    def _ungrouped(self, array: Array) -> Array:
-        """Rows of all heads of Q, then K, then V, from rows by head of K."""
-        decoder = self._decoder
-        group = decoder.heads // decoder.kv_heads
-        groups = array.reshape(decoder.kv_heads, group + 2, decoder.head_size, *array.shape[1:])
-        parts = (groups[:, :group], groups[:, group], groups[:, group + 1])
-        return np.concatenate([part.reshape(-1, *array.shape[1:]) for part in parts])
-
     def _stored(self, name: str, index: int) -> list[str]:
         """Names that a tensor may have in the file.
 
         Args:
             index: Of what is stacked.
         """
-        key, layer = _split(name)
+        key, layer = split_name(name)
         if key in self._hidden:
             return []
         kind = name.rpartition(".")[2]
-        paths = [pattern.format(layer, index) for pattern in _alternatives(self._family, key)]
+        paths = [pattern.format(layer, index) for pattern in paths_of(self._family, key)]
         # A class with a head has it beside the decoder.
         prefixes = (self._prefix,) if key != _HEAD else ("", "language_model.", self._prefix)
         # A parameter that is no module's has its kind behind an underscore, or none.
@@ -132,7 +123,22 @@ class HuggingFaceWeights:
         return [f"{prefix}{path}{end}" for end in ends for path in paths for prefix in prefixes]
 
 
-def _split(name: str) -> tuple[str, str]:
+def in_order(array: Array, key: str, family: DecoderFamily, decoder: Decoder) -> Array:
+    """Rows in the order used here: of all heads of Q, then K, then V where they lie as one.
+
+    Args:
+        key: Of `split_name`.
+        family: How they are stored: it may be by head of K.
+    """
+    if not family.grouped or not key.endswith(_QKV):
+        return array
+    group, rest = decoder.heads // decoder.kv_heads, array.shape[1:]
+    groups = array.reshape(decoder.kv_heads, group + 2, decoder.head_size, *rest)
+    parts = (groups[:, :group], groups[:, group], groups[:, group + 1])
+    return np.concatenate([part.reshape(-1, *rest) for part in parts])
+
+
+def split_name(name: str) -> tuple[str, str]:
     """What a tensor is in every layer, and the number of the layer."""
     path = name.rpartition(".")[0]
     parts = path.split(".")
@@ -141,6 +147,11 @@ def _split(name: str) -> tuple[str, str]:
     return ".".join(["blk", "{}", *parts[2:]]), parts[1]
 
 
-def _alternatives(family: DecoderFamily, key: str) -> tuple[str, ...]:
+def paths_of(family: DecoderFamily, key: str) -> tuple[str, ...]:
+    """What a family calls a tensor, with places for the number of the layer and of an expert.
+
+    Args:
+        key: Of `split_name`.
+    """
     found = family.names.get(key, ())
     return (found,) if isinstance(found, str) else found

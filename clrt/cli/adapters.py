@@ -1,0 +1,43 @@
+"""LoRA adapters as commands are given them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from clrt.files import expanded
+from clrt.text.locate import find_model
+
+LoraOption = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="PATH[:FACTOR]",
+        help="Merge a LoRA adapter: a folder of peft's, or a GGUF file; may be repeated.",
+    ),
+]
+
+
+def given_adapters(lora: Sequence[str] | None) -> list[tuple[Path, float]]:
+    """Adapters as `TextGenerator` takes them.
+
+    Args:
+        lora: Each a path, or a name in Hugging Face's cache, and a factor behind a colon.
+
+    Raises:
+        ModelError: There is no such file.
+    """
+    return [_adapter(text) for text in lora or ()]
+
+
+def _adapter(text: str) -> tuple[Path, float]:
+    path, _, number = text.rpartition(":")
+    try:
+        factor = float(number)
+    except ValueError:
+        path, factor = "", 1.0
+    if not path or expanded(text).exists():  # a path may have a colon, and a number behind it
+        path, factor = text, 1.0
+    return find_model(path, organisation=""), factor

@@ -1,0 +1,44 @@
+"""Adapters as users name them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from numbers import Real
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from clrt.errors import InputError
+from clrt.files import expanded
+
+AdapterPath: TypeAlias = "str | Path"
+Adapters: TypeAlias = "AdapterPath | Sequence[AdapterPath | tuple[AdapterPath, float]]"
+"""LoRA adapters of a model: a path, or several, each with how much of it counts."""
+
+
+def named_adapters(adapters: Any) -> list[tuple[Path, float]]:
+    """The paths of adapters, and how much of each counts.
+
+    Raises:
+        InputError: It is none of what `Adapters` says.
+    """
+    if isinstance(adapters, str | Path):
+        adapters = [adapters]
+    if not isinstance(adapters, Sequence):
+        raise _wrong(adapters)
+    found = []
+    for one in adapters:
+        path, factor = one if isinstance(one, tuple) and len(one) == 2 else (one, 1.0)
+        if not isinstance(path, str | Path):
+            raise _wrong(one)
+        if isinstance(factor, bool) or not isinstance(factor, Real) or not math.isfinite(factor):
+            raise InputError(f"The factor of adapter '{path}' is {factor!r}; it is a number.")
+        found.append((expanded(path), float(factor)))
+    return found
+
+
+def _wrong(found: object) -> InputError:
+    return InputError(
+        f"lora is {repr(found)[:80]}; it is a path, or a list of paths and of pairs with a factor, "
+        "such as ['style', ('facts', 0.5)]."
+    )

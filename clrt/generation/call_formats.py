@@ -1,0 +1,103 @@
+"""How chat templates write calls of tools: the format that a model was trained on."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from clrt.errors import InputError, ModelError
+from clrt.generation.chat_template import ChatTemplate
+from clrt.generation.tool_calls import CallFormat, CallReader, ExpectedCalls
+
+#: What may come first in an answer is last.
+FORMATS = (
+    CallFormat("<tool_call>", "</tool_call>"),  # Hermes, Qwen, SmolLM 3, Granite 4
+    CallFormat("<tool_calls>", "</tool_calls>"),
+    CallFormat("<|tool_call|>", "<|/tool_call|>"),  # Phi 4; Granite 3 without an end
+    CallFormat("<seed:tool_call>", "</seed:tool_call>"),
+    CallFormat("[TOOL_CALLS]", tokens=("[CALL_ID]", "[ARGS]")),  # Mistral
+    CallFormat("<TOOLCALL>", "</TOOLCALL>"),  # Nemotron
+    CallFormat("<|START_ACTION|>", "<|END_ACTION|>"),  # Command R7B, Command A
+    CallFormat(
+        "<｜tool▁calls▁begin｜>",
+        "<｜tool▁calls▁end｜>",
+        tokens=("<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>", "<｜tool▁sep｜>"),
+    ),  # DeepSeek, and what is distilled from it
+    CallFormat("<|python_tag|>", is_bare=True),  # Llama 3
+)
+_NAME, _ARGUMENTS = "look_up", {"first": "value", "second": "other"}
+_ASKED = "Which one?"
+_PROPERTIES = {name: {"type": "string", "description": "A value."} for name in _ARGUMENTS}
+_PARAMETERS = {"type": "object", "properties": _PROPERTIES, "required": list(_ARGUMENTS)}
+_TOOL = {
+    "type": "function",
+    "function": {"name": _NAME, "description": "Looks up.", "parameters": _PARAMETERS},
+}
+_USER = {"role": "user", "content": _ASKED}
+
+
+def find_format(template: ChatTemplate) -> CallFormat | None:
+    """The format of calls that a chat template itself writes, or else tells the model of.
+
+    It writes a call as a message of an assistant, and that is read in each format.
+
+    Returns:
+        None where it is none of `FORMATS`.
+    """
+    for arguments in (_ARGUMENTS, json.dumps(_ARGUMENTS)):
+        written = _written(template, arguments)
+        for one in FORMATS:
+            if written is not None and _reads(one, *written):
+                return replace(one, text_arguments=isinstance(arguments, str))
+    return next((one for one in FORMATS if one.start in template.tool_source), None)
+
+
+def _written(template: ChatTemplate, arguments: object) -> tuple[str, str] | None:
+    """A chat with a call: what lies behind the question, and behind the start of the answer.
+
+    None where the template does not take it.
+    """
+    call = {"name": _NAME, "arguments": arguments}
+    calls = [{"id": "call00001", "type": "function", "function": call}]
+    answer = {"role": "assistant", "content": "", "tool_calls": calls}
+    try:
+        begun = template.render([_USER], [_TOOL])
+        whole = template.render([_USER, answer], [_TOOL], add_generation_prompt=False)
+    except (InputError, ModelError):
+        return None
+    return whole.rpartition(_ASKED)[2], whole[_same(begun, whole) :]
+
+
+def _same(one: str, other: str) -> int:
+    """How many characters two texts begin with alike."""
+    pairs = enumerate(zip(one, other, strict=False))
+    return next((k for k, (a, b) in pairs if a != b), min(len(one), len(other)))
+
+
+def _reads(one: CallFormat, behind: str, answer: str) -> bool:
+    """Whether a format finds the call, and nothing else."""
+    text = behind if one.start in behind else answer
+    if not one.end:  # the template ends a turn in its own way
+        text = text[: max(text.rfind("}"), text.rfind("]")) + 1]
+    reader = CallReader(ExpectedCalls.of(one, [_TOOL]))
+    reader.push(text)
+    reader.finish()
+    return [(call.name, call.arguments) for call in reader.calls] == [(_NAME, _ARGUMENTS)]
+
+
+def with_text_arguments(message: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A message whose calls have their arguments as JSON texts."""
+    calls = message.get("tool_calls")
+    if not isinstance(calls, list):
+        return message
+    return {**message, "tool_calls": [_as_text(call) for call in calls]}
+
+
+def _as_text(call: Any) -> Any:
+    inner = call.get("function") if isinstance(call, Mapping) else None
+    if not isinstance(inner, Mapping) or not isinstance(inner.get("arguments"), Mapping):
+        return call
+    text = json.dumps(inner["arguments"], ensure_ascii=False)
+    return {**call, "function": {**inner, "arguments": text}}

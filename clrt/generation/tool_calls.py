@@ -1,0 +1,320 @@
+"""Calls of tools in the text of an answer: where they are, and what they say."""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from hashlib import blake2b
+from typing import Any, NoReturn
+
+from clrt.errors import InputError
+from clrt.generation.messages import plain_data
+from clrt.generation.result import GeneratedText, ToolCall
+
+_NAMES, _ARGUMENTS, _IDS = (
+    ("name", "tool_name"),
+    ("arguments", "parameters"),
+    ("id", "tool_call_id"),
+)
+# Ids that all templates take: Mistral's wants just these.
+_ID = re.compile(r"[A-Za-z0-9]{9}", re.ASCII)
+# What may stand between two calls in JSON, and around them.
+_BETWEEN = re.compile(r"[\s;,]*")
+_PARTS = re.compile(r"<｜tool▁call▁(?:begin|end)｜>")
+# A name in front of arguments in JSON: Mistral's of 2025 on, and DeepSeek's.
+_NAMED = re.compile(
+    r"\s*(?:function<｜tool▁sep｜>)?(?P<name>[\w.-]+)\s*"
+    r"(?:(?:\[CALL_ID\](?P<id>\w+))?\[ARGS\]|<｜tool▁sep｜>|(?=```))(?P<json>.*)",
+    re.DOTALL,
+)
+_FUNCTION = re.compile(r"\s*<function=(?P<name>[^<>\s]+)>(?P<inner>.*?)</function>\s*", re.DOTALL)
+_PARAMETER = re.compile(
+    r"\s*<parameter=(?P<name>[^<>\s]+)>(?P<value>.*?)</parameter>\s*", re.DOTALL
+)
+
+
+@dataclass(frozen=True)
+class CallFormat:
+    """How a model writes calls of tools.
+
+    Attributes:
+        start: What a call, or a list of them, begins with.
+        end: What it ends with; "" for the end of the answer.
+        is_bare: An answer that is JSON alone is calls, too, if it names functions that there are.
+        tokens: More that may be special tokens, and stands within calls.
+        text_arguments: The chat template takes arguments as JSON texts, not as objects.
+    """
+
+    start: str
+    end: str = ""
+    is_bare: bool = False
+    tokens: tuple[str, ...] = ()
+    text_arguments: bool = False
+
+    @property
+    def kept_tokens(self) -> frozenset[str]:
+        """Special tokens whose text an answer keeps, since calls are found by it."""
+        return frozenset({self.start, self.end, *self.tokens} - {""})
+
+
+@dataclass(frozen=True)
+class ExpectedCalls:
+    """Calls that an answer may have.
+
+    Attributes:
+        tools: What they may call: the JSON schemas of the arguments, by name of the function.
+    """
+
+    format: CallFormat
+    tools: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, call_format: CallFormat, tools: Sequence[Any]) -> ExpectedCalls:
+        """Calls of tools that a chat template is given."""
+        made = {}
+        for tool in tools:
+            inner = tool.get("function", tool) if isinstance(tool, Mapping) else None
+            if not isinstance(inner, Mapping) or not isinstance(inner.get("name"), str):
+                continue
+            parameters = inner.get("parameters")
+            known = parameters.get("properties") if isinstance(parameters, Mapping) else None
+            made[inner["name"]] = known if isinstance(known, Mapping) else {}
+        return cls(call_format, made)
+
+    def read(self, body: str, is_bare: bool = False) -> list[ToolCall]:
+        """The calls that a text is made of; none where any of it is something else.
+
+        Args:
+            body: What lies between start and end.
+            is_bare: It has no start.
+        """
+        found: list[ToolCall] = []
+        # Where nothing ends a call, the next one begins behind it.
+        each = [body] if self.format.end else body.split(self.format.start)
+        for text in (text for part in each for text in _PARTS.split(part) if text.strip()):
+            calls = self._functions(text) or _named(text) or _from_json(text)
+            if not calls:
+                return []
+            found += calls
+        return [] if is_bare and any(c.name not in self.tools for c in found) else found
+
+    def _functions(self, text: str) -> list[ToolCall]:
+        """Calls as tags of functions, and of parameters or JSON in these."""
+        found, at = [], 0
+        while match := _FUNCTION.match(text, at):
+            name, inner, at = match["name"], match["inner"], match.end()
+            if (whole := _only(inner)) is not None:
+                found.append(ToolCall(name, whole))
+                continue
+            arguments: dict[str, Any] = {}
+            place = 0
+            while parameter := _PARAMETER.match(inner, place):
+                place = parameter.end()
+                arguments[parameter["name"]] = self._value(name, parameter)
+            if inner[place:].strip():
+                return []
+            found.append(ToolCall(name, arguments))
+        return found if at == len(text) else []
+
+    def _value(self, function: str, parameter: re.Match[str]) -> Any:
+        """A parameter: text, or JSON where the tool's schema has no text in its place."""
+        text = parameter["value"].removeprefix("\n").removesuffix("\n")
+        schema = self.tools.get(function, {}).get(parameter["name"])
+        kind = schema.get("type", "string") if isinstance(schema, Mapping) else "string"
+        is_text = "string" in (kind if isinstance(kind, list | tuple) else [kind])
+        values = [] if is_text else _values(text)
+        return values[0] if len(values) == 1 else text
+
+
+class CallReader:
+    """Takes calls out of a text that comes piece by piece; what is no call is given on.
+
+    From the start of a call on all is kept back until its end. What then is none is given on whole.
+
+    Attributes:
+        calls: All so far.
+    """
+
+    def __init__(self, expected: ExpectedCalls) -> None:
+        self.calls: list[ToolCall] = []
+        self._expected, self._format = expected, expected.format
+        self._held = ""
+        # How far the end was looked for in what is held, from the start of a call on.
+        self._searched: int | None = None
+        self._is_first = expected.format.is_bare
+        self._is_bare = self._skips = False
+
+    @property
+    def is_holding(self) -> bool:
+        """Whether something is kept back."""
+        return bool(self._held)
+
+    def push(self, text: str) -> str:
+        """What is certain to be no call with one more piece."""
+        self._held += text
+        shown = []
+        while self._held:
+            if self._searched is None:
+                shown.append(self._plain())
+            part = None if self._searched is None else self._call()
+            if part is None:
+                break
+            shown.append(part)
+        return "".join(shown)
+
+    def finish(self) -> str:
+        """What was kept back and is no call, once the text has ended."""
+        held, self._held = self._held, ""
+        if self._searched is None:
+            return held.lstrip() if self._skips else held
+        self._searched = None
+        return self._read(held, len(held))
+
+    def _plain(self) -> str:
+        """What is held in front of a call, or of what may become the start of one."""
+        if self._skips or self._is_first:
+            rest = self._held.lstrip()
+            if not rest:
+                return ""
+            if self._is_first and rest[0] in "{[":
+                self._is_first, self._is_bare, self._searched = False, True, 0
+                return ""
+            self._is_first = False
+            if self._skips:
+                self._held, self._skips = rest, False
+        start = self._format.start
+        at = self._held.find(start)
+        if at >= 0:
+            self._searched = len(start)
+        else:
+            most = min(len(start) - 1, len(self._held))
+            kept = next((n for n in range(most, 0, -1) if self._held.endswith(start[:n])), 0)
+            at = len(self._held) - kept
+        shown, self._held = self._held[:at], self._held[at:]
+        return shown
+
+    def _call(self) -> str | None:
+        """What is no call of what has its end; None where the end has not come."""
+        end, searched = self._format.end, self._searched or 0
+        at = self._held.find(end, searched) if end else -1
+        if at < 0:
+            self._searched = max(searched, len(self._held) - len(end) + 1)
+            return None
+        held, self._held = self._held[: at + len(end)], self._held[at + len(end) :]
+        self._searched = None
+        return self._read(held, at)
+
+    def _read(self, held: str, end: int) -> str:
+        """What is no call of a text from a start on.
+
+        Args:
+            end: Where what ends a call is.
+        """
+        start = self._format.start
+        # A text may name what starts a call before there is one.
+        starts = {len(start), held.rfind(start, 0, end) + len(start)}
+        for at in (0,) if self._is_bare else sorted(starts):
+            calls = self._expected.read(held[at:end], self._is_bare)
+            if calls:
+                self.calls += calls
+                self._skips = True
+                return held[: at - len(start)] if at else ""
+        self._is_bare = False
+        return held
+
+
+def with_calls(result: GeneratedText, expected: ExpectedCalls | None) -> GeneratedText:
+    """An answer with its calls as objects, each with an id."""
+    if expected is None:
+        return result
+    reader = CallReader(expected)
+    content = (reader.push(result.text) + reader.finish()).strip()
+    if not reader.calls:
+        return result
+    about = repr((result.prompt_tokens, result.tokens)).encode()
+    ids = [blake2b(about, salt=b"%d" % k).hexdigest()[:9] for k in range(len(reader.calls))]
+    named = [
+        call if _ID.fullmatch(call.id) else replace(call, id=made)
+        for call, made in zip(reader.calls, ids, strict=True)
+    ]
+    return replace(result, tool_calls=tuple(named), content=content)
+
+
+def _refuse(constant: str) -> NoReturn:
+    raise ValueError(f"{constant} is not JSON")
+
+
+def _finite(text: str) -> float:
+    """A number; `1e999` has no value that JSON could say again."""
+    number = float(text)
+    return number if math.isfinite(number) else _refuse(text)
+
+
+_DECODER = json.JSONDecoder(parse_float=_finite, parse_constant=_refuse)
+
+
+def _values(text: str) -> list[Any]:
+    """JSON values one behind the other, as messages may have them; none where one is not."""
+    text = text.strip()
+    if text.startswith("```"):
+        text = text.removeprefix("```").removeprefix("json").removesuffix("```")
+    found = []
+    at = _end(_BETWEEN, text, 0)
+    while at < len(text):
+        try:
+            value, at = _DECODER.raw_decode(text, at)
+            found.append(plain_data(value, "A call"))
+        except (ValueError, RecursionError, InputError):
+            return []
+        at = _end(_BETWEEN, text, at)
+    return found
+
+
+def _only(text: str) -> dict[str, Any] | None:
+    """The object that a text is in JSON; None where it is none."""
+    values = _values(text)
+    return values[0] if len(values) == 1 and isinstance(values[0], dict) else None
+
+
+def _end(pattern: re.Pattern[str], text: str, at: int) -> int:
+    match = pattern.match(text, at)
+    return at if match is None else match.end()
+
+
+def _from_json(text: str) -> list[ToolCall]:
+    """Calls as objects, or as lists of them."""
+    values = _values(text)
+    if len(values) == 1 and isinstance(values[0], list):
+        (values,) = values
+    found = [_call(value) for value in values]
+    return [call for call in found if call] if all(found) else []
+
+
+def _call(value: object) -> ToolCall | None:
+    if not isinstance(value, dict):
+        return None
+    inner = value.get("function")
+    inner = inner if isinstance(inner, dict) else value
+    name, arguments = _first(inner, _NAMES), _first(inner, _ARGUMENTS)
+    if isinstance(arguments, str):
+        arguments = _only(arguments)
+    id_ = _first(value, _IDS)
+    if not isinstance(name, str) or not name or not isinstance(arguments, dict):
+        return None
+    return ToolCall(name, arguments, id_ if isinstance(id_, str) else "")
+
+
+def _first(value: Mapping[str, Any], names: Sequence[str]) -> Any:
+    return next((value[name] for name in names if name in value), None)
+
+
+def _named(text: str) -> list[ToolCall]:
+    """A call whose name lies in front of its arguments."""
+    match = _NAMED.fullmatch(text)
+    if match is None:
+        return []
+    arguments = _only(match["json"])
+    return [ToolCall(match["name"], arguments, match["id"] or "")] if arguments is not None else []

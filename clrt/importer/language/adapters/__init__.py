@@ -1,0 +1,1 @@
+"""LoRA adapters, merged into the weights of decoders while these are read."""
