@@ -29,9 +29,9 @@ from clrt.signature import TensorSpec
 CHUNK = 512
 # Steps of more tokens than this have a multiple of it: each number of tokens has a plan.
 _ROUNDED = 16
-# A cache begins with room for a context divided by this, but for so many pages at most, and grows
-# as often as it has slabs.
-_FIRST_PART, _FIRST_PAGES = 8, 64
+# A cache begins with room for a context divided by this, but for so many pages at least and at
+# most, and grows as often as it has slabs.
+_FIRST_PART, _LEAST_PAGES, _MOST_PAGES = 8, 8, 64
 # Columns that a table has at first, at most: it grows with the longest sequence.
 _COLUMNS = 4096
 # Beside twice its weights a model needs no more than this for a step: the rest is the cache's.
@@ -294,13 +294,14 @@ class Engine:
         """
         if self._grown == SLABS:
             return 0
-        pages = min(max(self._context_pages // _FIRST_PART, 1), _FIRST_PAGES)
+        most = self._context_pages * len(self._table)
+        largest = max(self.model.device.caps.max_alloc_bytes // self._page_bytes, 1)
+        pages = max(self._context_pages // _FIRST_PART, _LEAST_PAGES)
+        pages = min(pages, _MOST_PAGES, most, largest)
         if self._grown or not self._surely_fits(pages):
             held, room = sum(slab.shape[0] for slab in self._slabs), self._room // self._page_bytes
-            most = min(self._context_pages * len(self._table), held + room)
             # Each slab makes the cache so many times larger.
-            ratio = max((most / pages) ** (1 / (SLABS - 1)), 2.0)
-            largest = self.model.device.caps.max_alloc_bytes // self._page_bytes
+            ratio = max((min(most, held + room) / pages) ** (1 / (SLABS - 1)), 2.0)
             pages = min(round(pages * ratio**self._grown) - held, room, largest)
         while pages > 0:
             try:
