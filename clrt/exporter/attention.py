@@ -95,7 +95,13 @@ def _update_cache(node: Node, make: Maker) -> Sequence[Value]:
 
 def _bias(node: Node, q: Value, k: Value, make: Maker) -> Value | None:
     """What is added to the scores: the mask, and -inf for keys that a query does not see."""
-    mask = node.input(3)
+    mask, op = node.input(3), node.op
+    assert isinstance(op, FusedAttention)
+    if mask is not None and op.by_distance:
+        rows, columns, (queries, _) = _places(q, k, make)
+        last = make(Sub(), queries, make.numbers(1))
+        first = make(Sub(), last, make(Unsqueeze(), rows, make.numbers([1])))
+        mask = make(Gather(1), mask, make(Add(), columns, first))
     if mask is not None and mask.dtype is DType.BOOL:
         mask = _additive(mask, q.dtype, make)
     seen = _seen(node, q, k, make)
@@ -143,17 +149,23 @@ def _additive(mask: Value, dtype: DType, make: Maker) -> Value:
     return make(Where(), mask, make.numbers(0, dtype), make.numbers(-np.inf, dtype))
 
 
+def _places(q: Value, k: Value, make: Maker) -> tuple[Value, Value, list[Value]]:
+    """The numbers of queries, int64 [Sq], those of keys [Sk], and how many there are of each."""
+    if q.shape is None or k.shape is None:
+        raise UnsupportedError(f"'{q.name}' has no known rank, which its export needs.")
+    zero, one = make.numbers(0), make.numbers(1)
+    sizes = [make.dim(x.shape[-2]) for x in (q, k) if x.shape]
+    rows, columns = (make(Range(), zero, n, one) for n in sizes)
+    return rows, columns, sizes
+
+
 def _seen(node: Node, q: Value, k: Value, make: Maker) -> Value | None:
     """bool[Sq, Sk] or [B, 1, Sq, Sk]: the keys that a query sees by its place; None for all."""
     op, lengths = node.op, node.input(4)
     assert isinstance(op, FusedAttention)
     if lengths is None and not op.is_causal:
         return None
-    if q.shape is None or k.shape is None:
-        raise UnsupportedError(f"'{q.name}' has no known rank, which its export needs.")
-    zero, one = make.numbers(0), make.numbers(1)
-    sizes = [make.dim(x.shape[-2]) for x in (q, k) if x.shape]
-    rows, columns = (make(Range(), zero, n, one) for n in sizes)
+    rows, columns, sizes = _places(q, k, make)
     seen, count = None, sizes[1]
     if lengths is not None:
         count = make(Unsqueeze(), make(Cast(DType.INT64), lengths), make.numbers([1, 2, 3]))

@@ -18,6 +18,7 @@ from clrt.generation.result import FinishReason, GeneratedText, TextTimings, Tok
 from clrt.generation.sampler import TokenSampler
 from clrt.generation.stops import StopMatcher
 from clrt.generation.tool_calls import ExpectedCalls, with_calls
+from clrt.ir.op import Array
 
 
 @dataclass(eq=False)
@@ -27,12 +28,13 @@ class Answer:
     A scheduler adds to it, in any thread; `pieces` and `reason` are read while it does.
 
     Attributes:
-        prompt: Tokens, one or more.
+        prompt: Tokens, one or more; with a source those that the text begins with.
         sampler: Chooses tokens.
         limit: The most tokens that are made.
         ends: Tokens that end the text.
         rule: What the text keeps to.
         calls: Calls of tools that it may have; None for none.
+        source: What the encoder reads; None for a decoder alone.
         tokens: What was made so far; a token that ends the text is the last of them.
         pieces: The text of each token as far as it is certain; perhaps empty.
         logprobs: Of the tokens.
@@ -50,6 +52,7 @@ class Answer:
     text: TextStream
     rule: Constraint | None = None
     calls: ExpectedCalls | None = None
+    source: Array | None = None
     tokens: list[int] = field(default_factory=list)
     pieces: list[str] = field(default_factory=list)
     logprobs: list[TokenLogprob] = field(default_factory=list)
@@ -76,17 +79,20 @@ class Answer:
         rule: Constraint | None = None,
         number: int = 0,
         calls: ExpectedCalls | None = None,
+        source: Array | None = None,
     ) -> Answer:
         """An answer to a prompt.
 
         Args:
             number: Which of several to one prompt: each draws other tokens.
+            source: What the encoder reads.
         """
         sampler = TokenSampler(sampling, vocabulary, len(prompt))
         if sampling.seed is not None:
             sampler.seed = (sampling.seed + number) % (1 << 64)
         text = TextStream(tokenizer, kept=calls.format.kept_tokens if calls else ())
-        return cls(list(prompt), sampler, sampling.max_new_tokens, ends, text, rule, calls)
+        most = sampling.max_new_tokens
+        return cls(list(prompt), sampler, most, ends, text, rule, calls, source)
 
     @property
     def top(self) -> int:
@@ -178,7 +184,7 @@ class Answer:
             "".join(self.pieces),
             tuple(self.tokens),
             reason,
-            len(self.prompt),
+            len(self.prompt if self.source is None else self.source),
             tuple(self.logprobs[:count]) if self.top else None,
             timings,
         )

@@ -18,8 +18,9 @@ from clrt.generation.options import Sampling
 from clrt.generation.reading import close_sequences, run_to_end
 from clrt.generation.result import GeneratedText, TextTimings, TokenLogprob
 from clrt.generation.sampler import TokenSampler
-from clrt.generation.scheduler import Scheduler
+from clrt.generation.scheduler import Scheduler, open_text
 from clrt.generation.tool_calls import ExpectedCalls, with_calls
+from clrt.ir.op import Array
 
 
 @dataclass(eq=False)
@@ -47,6 +48,8 @@ class BeamSearch:
     number of tokens, are results.
 
     Attributes:
+        prompt: Tokens; with a source those that texts begin with.
+        source: What the encoder reads; None for a decoder alone.
         calls: Calls of tools that texts may have; None for none.
         cancelled: Set to true it ends the search.
 
@@ -57,12 +60,30 @@ class BeamSearch:
     model: LanguageModel
     prompt: Sequence[int]
     sampling: Sampling
+    source: Array | None = None
     calls: ExpectedCalls | None = None
     cancelled: bool = False
     _beams: list[Beam] = field(default_factory=list)
     _finished: list[tuple[float, Beam]] = field(default_factory=list)
     _open: list[CachedSequence] = field(default_factory=list)
-    _computed: int = 0
+    _computed: int | None = None
+
+    @classmethod
+    def of(
+        cls,
+        scheduler: Scheduler,
+        model: LanguageModel,
+        tokens: Sequence[int],
+        sampling: Sampling,
+        calls: ExpectedCalls | None = None,
+    ) -> BeamSearch:
+        """A search for a prompt.
+
+        Raises:
+            InputError: It is too long.
+        """
+        prompt, source = model.begin(tokens)
+        return cls(scheduler, model, prompt, sampling, source, calls)
 
     def run(self) -> list[GeneratedText]:
         """The likeliest texts, as many as `num_return_sequences`.
@@ -100,12 +121,14 @@ class BeamSearch:
             engine.close(sequence)
         for beam in self._beams:
             if beam.sequence is None:
-                beam.sequence = engine.open([*self.prompt, *beam.tokens])
+                beam.sequence = open_text(engine, [*self.prompt, *beam.tokens], self.source)
                 self._open.append(beam.sequence)
-        before = engine.computed
+        # Of a source, the start of the text is no part.
+        before = engine.computed + (0 if self.source is None else len(self.prompt))
         sampler = TokenSampler(Sampling(), self.model.vocabulary)
         rows = run_to_end(self.scheduler, self._open_of_beams(), sampler, "logits")
-        self._computed = self._computed or engine.computed - before
+        if self._computed is None:
+            self._computed = engine.computed - before
         return rows
 
     def _open_of_beams(self) -> list[CachedSequence]:
@@ -166,12 +189,12 @@ class BeamSearch:
         text = TextStream(self.model.tokenizer, kept=kept_tokens)
         kept = beam.tokens[:-1] if ended and not self.sampling.include_stop else beam.tokens
         pieces = [*map(text.push, kept), text.finish()]
-        timings = TextTimings(0.0, prompt_s, self._computed, tokens_s, len(beam.tokens))
+        timings = TextTimings(0.0, prompt_s, self._computed or 0, tokens_s, len(beam.tokens))
         made = GeneratedText(
             "".join(pieces),
             tuple(beam.tokens),
             "stop" if ended else "length",
-            len(self.prompt),
+            len(self.prompt if self.source is None else self.source),
             beam.logprobs if self.sampling.logprobs else None,
             timings,
         )

@@ -41,7 +41,7 @@ def compute_pages(scheduler: Scheduler, tokens: Sequence[int]) -> Array:
             left = count * PAGE - sequence.done
             part = StepPart(sequence, min(left, CHUNK))
             scheduler.with_room(partial(engine.step, [part]))
-        return engine.read_pages(sequence.pages[:count])
+        return engine.cache.read(sequence.pages[:count])
     finally:
         engine.close(sequence)
 

@@ -31,6 +31,9 @@ _EXTRA = "generation"
 _SIZES = ("vocabulary", "hidden", "layers", "heads", "kv_heads", "head_size")
 _TEXTS = ("name", "family", "cache", "fingerprint", "tokenizer")
 _NUMBERS = (*_SIZES, "context", "page")
+MOST_CONTEXT = 1 << 24
+"""The most places of a text that may be asked for."""
+_ENCODER_SIZES = (*_SIZES, "context", "places", "features", "stride")
 
 
 def is_compiled_language_model(path: Path) -> bool:
@@ -58,10 +61,18 @@ def write_language_model(model: LanguageModel, path: Path, cache: str, producer:
         packed = packed_weights([plan])
     decoder = model.decoder
     extras: dict[str, Any] = {n: getattr(decoder, n) for n in (*_SIZES, "family")}
-    extras |= {"name": model.name, "context": model.context, "page": PAGE, "cache": cache}
+    extras |= {
+        "name": model.name,
+        "context": min(model.context, MOST_CONTEXT),
+        "page": PAGE,
+        "cache": cache,
+    }
     extras["places"] = decoder.places
     extras |= {"fingerprint": model.fingerprint, "tokenizer": model.tokenizer.to_str()}
     extras |= {"ends": sorted(model.ends), "sampling": _changed(model.sampling)}
+    if decoder.encoder is not None:
+        read = {n: getattr(decoder.encoder, n) for n in _ENCODER_SIZES}
+        extras |= {"start": list(model.start), "encoder": read}
     if model.template is not None:
         made = model.chat_template
         extras |= {"template": made.source, "special_tokens": made.special_tokens}
@@ -84,6 +95,7 @@ def read_compiled_language_model(path: Path, context: int | None, cache: str) ->
         raise ModelError(f"{path} is no language model; make one by clrt-convert.")
     texts, numbers = {n: found.get(n) for n in _TEXTS}, {n: found.get(n) for n in _NUMBERS}
     whole = all(isinstance(n, int) and not isinstance(n, bool) and n > 0 for n in numbers.values())
+    whole = whole and found["context"] <= MOST_CONTEXT
     if not all(isinstance(t, str) for t in texts.values()) or not whole:
         raise damaged(path, "what it says of texts is not what the format has there")
     if found["page"] != PAGE:
@@ -97,13 +109,18 @@ def read_compiled_language_model(path: Path, context: int | None, cache: str) ->
         tokenizer = Tokenizer.from_str(found["tokenizer"])
         sampling = Sampling(**found.get("sampling", {}))
         ends = frozenset(map(int, found.get("ends", ())))
+        start = tuple(map(int, found.get("start", ())))
     except ClrtError:
         raise
     except Exception as error:  # tokenizers raises no narrower type
         raise damaged(path, f"what it says of texts cannot be read, {error}") from error
     sizes = {n: found[n] for n in (*_SIZES, "family")}
     most = found["context"] if context is None else context
-    decoder = Decoder(**sizes, intermediate=0, context=most)  # a graph is there already
+    encoder = _encoder(path, found, context)
+    # A graph is there already.
+    decoder = Decoder(**sizes, intermediate=0, context=most, encoder=encoder)
+    if encoder is not None and not (start and 0 <= min(start) <= max(start) < decoder.vocabulary):
+        raise damaged(path, f"its texts begin with tokens {list(start)}")
     template = None
     if isinstance(found.get("template"), str):
         names = _texts_of(found.get("special_tokens"))
@@ -119,14 +136,39 @@ def read_compiled_language_model(path: Path, context: int | None, cache: str) ->
         ends,
         sampling,
         template,
+        start,
     )
+
+
+def _encoder(path: Path, found: Mapping[str, Any], context: int | None) -> Decoder | None:
+    """The encoder that a file tells of; None where it has none.
+
+    Raises:
+        ModelError: The file is damaged.
+    """
+    told = found.get("encoder")
+    if told is None:
+        return None
+    sizes: dict[str, Any] = {}
+    if isinstance(told, Mapping):
+        sizes = {n: told.get(n) for n in _ENCODER_SIZES}
+    may_be_0 = ("places", "features", "vocabulary")
+    whole = all(
+        isinstance(n, int) and not isinstance(n, bool) and n >= int(name not in may_be_0)
+        for name, n in sizes.items()
+    )
+    if not sizes or not whole or sizes["context"] > MOST_CONTEXT:
+        raise damaged(path, "what it says of the encoder is not what the format has there")
+    if context is not None and not sizes["places"]:
+        sizes["context"] = context
+    return Decoder(found["family"], intermediate=0, **sizes)
 
 
 def step_shapes(model: Model, tokens: int, rows: int) -> dict[str, tuple[int, ...]]:
     """Shapes of a step's inputs, with one slab of one page."""
     sizes = {"tokens": tokens, "rows": rows, "pages0": 1, "sequences": 1, "pages": 1}
     sizes |= dict.fromkeys((f"pages{s}" for s in range(1, SLABS)), 0)
-    sizes |= {"history": 1, "biases": 1}
+    sizes |= {"history": 1, "biases": 1, "batch": 1, "places": 1}
     shapes = {}
     for spec in model.inputs:
         assert spec.shape is not None

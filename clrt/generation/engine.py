@@ -11,29 +11,33 @@ import numpy as np
 
 from clrt.container.safetensors import Header
 from clrt.errors import InputError, OutOfMemoryError
-from clrt.generation.page_pool import NOTHING, PagePool
+from clrt.generation.cache_pages import CachePages
+from clrt.generation.encoded_source import (
+    NOWHERE,
+    EncodedSource,
+    Given,
+    batches_of,
+    encoder_inputs,
+    longest_shapes,
+    source_of,
+)
+from clrt.generation.page_pool import NOTHING
+from clrt.generation.page_table import PageTable
 from clrt.generation.sampler import TokenSampler, sampler_inputs
+from clrt.importer.language.decoder import Decoder
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph
 from clrt.ir.op import Array
 from clrt.kernels.spec import ceil_div
 from clrt.model import Model, load
-from clrt.ops.attention.pages import PAGE, SLABS
-from clrt.runs.state import State
+from clrt.ops.attention.pages import PAGE
 from clrt.runtime.devices import DeviceInfo
-from clrt.runtime.rows import read_rows, write_rows
-from clrt.runtime.tensors import DeviceTensor
 from clrt.signature import TensorSpec
 
 # Tokens of a prompt that are run at once, at most; the rest waits for the next step.
 CHUNK = 512
 # Steps of more tokens than this have a multiple of it: each number of tokens has a plan.
 _ROUNDED = 16
-# A cache begins with room for a context divided by this, but for so many pages at least and at
-# most, and grows as often as it has slabs.
-_FIRST_PART, _LEAST_PAGES, _MOST_PAGES = 8, 8, 64
-# Columns that a table has at first, at most: it grows with the longest sequence.
-_COLUMNS = 4096
 # Beside twice its weights a model needs no more than this for a step: the rest is the cache's.
 _STEP_BYTES = 64 << 20
 
@@ -48,10 +52,12 @@ class CachedSequence:
         pages: Their pages.
         content: What the last full page holds (`PagePool.fill`).
         row: Of the table.
+        source: What its cross-attention sees; None for a decoder alone.
     """
 
     tokens: list[int]
     row: int
+    source: EncodedSource | None = None
     done: int = 0
     pages: list[int] = field(default_factory=list)
     content: int = NOTHING
@@ -60,6 +66,11 @@ class CachedSequence:
     def left(self) -> int:
         """How many tokens were not run."""
         return len(self.tokens) - self.done
+
+    @property
+    def all_left(self) -> int:
+        """The same, with the places of its source that the next step encodes."""
+        return self.left + (0 if self.source is None else self.source.left)
 
 
 @dataclass(frozen=True)
@@ -78,18 +89,34 @@ class StepPart:
 
 
 class Engine:
-    """A decoder on a device, with its cache.
+    """A decoder on a device, with its cache; perhaps with an encoder.
+
+    A model with an encoder reads a source: `read` gives it a place in the cache, `open` begins
+    texts that see it, and it is encoded before the first of them runs, or by `encode`. Whoever has
+    it from `read` gives it up by `release`; each text keeps it until `close`:
+
+        source = engine.read(frames)
+        text = engine.open(tokens, source=source)
+        logits = engine.step([StepPart(text, len(tokens), [sampler])], ["logits"])["logits"]
+        text.tokens.append(...)
+        engine.close(text)
+        engine.release(source)
+
+    The same source is encoded once as long as its pages are there, also if it comes from two calls
+    of `read`.
 
     It is for one thread at a time. After a run that failed the cache begins anew, and sequences run
     their tokens again.
 
     Attributes:
-        computed: Tokens that were run so far, of all sequences.
+        cache: Keys and values of all sequences, and of sources.
+        computed: Tokens that were run so far, of all sequences, and places of sources.
 
     Args:
         graph: As `clrt.importer.language.graph` builds it, or the header of a compiled
             file of it.
         context: The most tokens of a sequence.
+        encoder: What the graph has besides the decoder.
         sequences: For how many sequences at a time there is room at first.
         device, cache_dir, memory_limit: As in `clrt.load`.
     """
@@ -99,68 +126,142 @@ class Engine:
         graph: Graph | Header,
         context: int,
         *,
+        encoder: Decoder | None = None,
         sequences: int = 16,
         device: str | int | DeviceInfo | None = None,
         cache_dir: str | Path | None = None,
         memory_limit: int | str | None = None,
     ) -> None:
-        self.context = context
+        self.context, self.encoder = context, encoder
         self.model: Model = load(
             graph, device=device, cache_dir=cache_dir, memory_limit=memory_limit
         )
         slab = next(spec for spec in self.model.inputs if spec.name == "slab0")
         logits = next(spec for spec in self.model.outputs if spec.name == "logits")
-        self._dtype = slab.dtype
-        self._pitch, self._vocabulary = _width(slab), _width(logits)
+        self._vocabulary = _width(logits)
         self._session = self.model._session
-        self._context_pages = ceil_div(context, PAGE)
-        self._table = np.full((sequences, min(self._context_pages, _COLUMNS)), -1, np.int32)
-        self._rows = list(range(sequences))
+        rows, places = sequences, context
+        if encoder is not None:
+            rows, places = 2 * sequences, max(context, encoder.context)
+        pages = ceil_div(places, PAGE)
+        self._table = PageTable(self._session, rows, pages)
+        self.cache = CachePages(
+            *(self._session, slab.dtype, _width(slab), pages),
+            rows=lambda: self._table.shape[0],
+            room=lambda: self._room,
+            fits=self._surely_fits,
+        )
         self._model_bytes: int | None = None
         self._open: list[CachedSequence] = []
+        self._sources: dict[bytes, EncodedSource] = {}
+        self._sampling: tuple[tuple[TokenSampler, ...], Mapping[str, Any]] = ((), {})
         self.computed = 0
-        self.reset()
 
     def reset(self) -> None:
         """Begins with an empty cache: what sequences have run they run again."""
-        self.pool = PagePool(self._grow)
-        self._slabs = [self._tensor((0, self._pitch)) for _ in range(SLABS)]
-        self._grown = 0
-        self._table_there: DeviceTensor | None = None
-        self._sampling: tuple[tuple[TokenSampler, ...], Mapping[str, Any]] = ((), {})
+        self.cache.reset()
+        self._sampling = (), {}
         for sequence in self._open:
             sequence.pages, sequence.content, sequence.done = [], NOTHING, 0
+        for source in self._sources.values():
+            source.forget()
 
-    def open(self, tokens: Sequence[int], anew: bool = False) -> CachedSequence:
+    def read(self, given: Given) -> EncodedSource:
+        """A source for texts; what the cache holds of it counts as encoded.
+
+        Args:
+            given: Tokens, or frames float32 `[frames, features]`.
+
+        Raises:
+            InputError: The encoder does not read that, or not so much, or there is none.
+        """
+        array, places, key = source_of(given, self.encoder)
+        source = self._sources.get(key)
+        if source is None:
+            source = EncodedSource(array, places, key, self._table.take_row())
+            self._sources[key] = source
+            source.pages, source.content = self.cache.pool.held(source.parts)
+            source.done = len(source.pages) == len(source.parts)
+            self._table.write(source.row, source.pages)
+        source.users += 1
+        return source
+
+    def release(self, source: EncodedSource) -> None:
+        """Ends a use of a source; its pages serve others until their room is needed."""
+        source.users -= 1
+        if not source.users:
+            del self._sources[source.key]
+            self.cache.pool.release(source.pages)
+            self._table.give_back(source.row)
+
+    def encode(self, sources: Sequence[EncodedSource]) -> None:
+        """Encodes those of the sources that are not yet, of about one length together.
+
+        Raises:
+            OutOfMemoryError: The cache cannot grow; what was encoded before stays.
+            ClrtError: The run failed, and the cache is empty.
+        """
+        for batch in batches_of([s for s in dict.fromkeys(sources) if not s.done]):
+            for source in batch:
+                self._make_room(source, source.places)
+            self._run(self._feeds((), (), batch), [])
+            for source in batch:
+                self._keep(source)
+
+    def states(self, given: Sequence[Given]) -> list[Array]:
+        """The states that the encoder makes of sources; the cache has nothing of them.
+
+        Args:
+            given: As `read`.
+
+        Returns:
+            float32 `[places, hidden]` of each.
+
+        Raises:
+            InputError: As `read`.
+            ClrtError: The run failed, and the cache is empty.
+        """
+        sources = [EncodedSource(*source_of(one, self.encoder), NOWHERE) for one in given]
+        found: dict[EncodedSource, Array] = {}
+        for batch in batches_of(sources):
+            made = self._run(self._feeds((), (), batch), ["states"])["states"]
+            found |= {source: made[k, : source.places] for k, source in enumerate(batch)}
+        return [found[source] for source in sources]
+
+    def open(
+        self, tokens: Sequence[int], anew: bool = False, source: EncodedSource | None = None
+    ) -> CachedSequence:
         """A sequence of these tokens; what the cache holds of their beginning counts as run.
 
         Args:
             anew: Whether all of them are run in any case.
+            source: What it sees, of a model with an encoder.
 
         Raises:
             InputError: They are more than the context.
         """
         check_length(tokens, self.context)
-        if not self._rows:
-            more = len(self._table)
-            self._table = np.concatenate([self._table, np.full_like(self._table, -1)])
-            self._rows = list(range(more, 2 * more))
-            self._table_there = None
-        made = CachedSequence(list(tokens), self._rows.pop())
+        made = CachedSequence(list(tokens), self._table.take_row(), source)
         self._open.append(made)
-        if not anew:
+        if source is not None:
+            source.users += 1
+        # Of a source that is not encoded there can be no texts.
+        if not anew and (source is None or source.done):
+            after = NOTHING if source is None else source.content
             # The last token is run anyway: its logits are wanted.
-            made.pages, made.content = self.pool.beginning(made.tokens[:-1])
+            made.pages, made.content = self.cache.pool.beginning(made.tokens[:-1], after)
             made.done = len(made.pages) * PAGE
-            self._write_row(made)
+            self._table.write(made.row, made.pages)
         return made
 
     def close(self, sequence: CachedSequence) -> None:
         """Ends a sequence; its full pages serve others until their room is needed."""
-        self.pool.release(sequence.pages)
+        self.cache.pool.release(sequence.pages)
         sequence.pages = []
         self._open.remove(sequence)
-        self._rows.append(sequence.row)
+        self._table.give_back(sequence.row)
+        if sequence.source is not None:
+            self.release(sequence.source)
 
     def step(
         self, parts: Sequence[StepPart], outputs: Sequence[str] = ("token", "logprob")
@@ -177,101 +278,72 @@ class Engine:
             OutOfMemoryError: The cache cannot grow; nothing was run.
             ClrtError: The run failed, and the cache is empty.
         """
+        sources = [s for p in parts if (s := p.sequence.source) is not None and not s.done]
+        if sources:
+            self.encode(sources)
         for part in parts:
             self._make_room(part.sequence, part.sequence.done + part.count)
-        step, wanted = _step(parts)
         samplers = tuple(sampler for part in parts for sampler in part.samplers)
-        feeds = {"step": step, "rows": wanted, "table": self._device_table()}
-        feeds |= self._sampler_inputs(samplers, parts)
-        try:
-            found = self.model.run(feeds, list(outputs) if samplers else [], state=self._state())
-        except BaseException as error:
-            # The memory of an arena is taken before anything is run.
-            if not isinstance(error, OutOfMemoryError) or any(s.lease is None for s in self._slabs):
-                self.reset()
-            raise
+        found = self._run(self._feeds(parts, samplers), list(outputs) if samplers else [])
         for part in parts:
             self._advance(part.sequence, part.count)
         return found
 
-    def read_pages(self, pages: Sequence[int]) -> Array:
-        """What pages hold, `[pages, elements]`.
+    def _feeds(
+        self,
+        parts: Sequence[StepPart],
+        samplers: tuple[TokenSampler, ...],
+        batch: Sequence[EncodedSource] = (),
+    ) -> dict[str, Any]:
+        """The inputs of a run, but for the slabs."""
+        step, cross, wanted = _step(parts)
+        feeds = {"step": step, "rows": wanted, "table": self._table.on_device()}
+        if self.encoder is not None:
+            feeds |= {"cross": cross, **encoder_inputs(batch, self.encoder)}
+        return {**feeds, **self._sampler_inputs(samplers, parts)}
 
-        Raises:
-            DeviceError: The driver fails.
-        """
-        made = np.empty((len(pages), self._pitch), self._dtype.numpy)
-        for row, page in zip(made, pages, strict=True):
-            row[:] = read_rows(*self._place(page), 1)[0]
-        return made
-
-    def restore(self, tokens: Sequence[int], pages: Array) -> None:
-        """Takes in pages of a beginning, which then serve sequences until their room is needed.
-
-        Args:
-            tokens: PAGE for each page.
-            pages: As `read_pages` gives them.
-
-        Raises:
-            OutOfMemoryError: The cache has no room for all.
-        """
-        held, content = self.pool.beginning(tokens)
+    def _run(self, feeds: Mapping[str, Any], outputs: Sequence[str]) -> dict[str, Array]:
         try:
-            for index in range(len(held), len(pages)):
-                held.append(self.pool.take())
-                write_rows(*self._place(held[-1]), pages[index : index + 1])
-                part = tokens[index * PAGE : (index + 1) * PAGE]
-                content = self.pool.fill(held[-1], content, part)
-        finally:
-            self.pool.release(held)
-
-    def _place(self, page: int) -> tuple[DeviceTensor, int]:
-        """The slab of a page, and its row there."""
-        for slab in self._slabs:
-            if page < slab.shape[0]:
-                return slab, page
-            page -= slab.shape[0]
-        raise IndexError(page)
+            return self.model.run(feeds, outputs, state=self.cache.state())
+        except BaseException as error:
+            # The memory of an arena is taken before anything is run.
+            if not isinstance(error, OutOfMemoryError) or self.cache.lost:
+                self.reset()
+            raise
 
     def close_model(self) -> None:
         """Frees the device's memory; nothing can be run afterwards."""
-        for slab in self._slabs:
-            slab.release()
-        self._table_there, self._sampling = None, ((), {})
+        self.cache.release()
+        self._table.release()
+        self._sampling = (), {}
         self.model.close()
-
-    def _state(self) -> State:
-        """The slabs, which a run writes to."""
-        names = [(f"slab{s}", f"kept{s}") for s in range(SLABS)]
-        held = {name: slab for (name, _), slab in zip(names, self._slabs, strict=True)}
-        return _CacheState(dict(names), held, self._slabs)
 
     def _advance(self, sequence: CachedSequence, count: int) -> None:
         self.computed += count
         full = sequence.done // PAGE
+        if not sequence.done and sequence.source is not None:
+            sequence.content = sequence.source.content
         sequence.done += count
         for index in range(full, sequence.done // PAGE):
             tokens = sequence.tokens[index * PAGE : (index + 1) * PAGE]
-            sequence.content = self.pool.fill(sequence.pages[index], sequence.content, tokens)
+            sequence.content = self.cache.pool.fill(sequence.pages[index], sequence.content, tokens)
 
-    def _make_room(self, sequence: CachedSequence, places: int) -> None:
+    def _keep(self, source: EncodedSource) -> None:
+        """A source that was encoded is there for others."""
+        self.computed += source.places
+        source.content, source.done = NOTHING, True
+        for page, part in zip(source.pages, source.parts, strict=True):
+            source.content = self.cache.pool.fill(page, source.content, part)
+
+    def _make_room(self, owner: CachedSequence | EncodedSource, places: int) -> None:
         needed = ceil_div(places, PAGE)
-        if needed <= len(sequence.pages):
+        if needed <= len(owner.pages):
             return
-        while len(sequence.pages) < needed:
-            sequence.pages.append(self.pool.take())
-        self._write_row(sequence)
-
-    def _write_row(self, sequence: CachedSequence) -> None:
-        while len(sequence.pages) > self._table.shape[1]:
-            self._table = np.hstack([self._table, np.full_like(self._table, -1)])
-        self._table[sequence.row, : len(sequence.pages)] = sequence.pages
-        self._table_there = None
-
-    def _device_table(self) -> DeviceTensor:
-        if self._table_there is None:
-            self._table_there = self._session.tensor_of(self._table, DType.INT32)
-        return self._table_there
+        try:
+            while len(owner.pages) < needed:
+                owner.pages.append(self.cache.pool.take())
+        finally:
+            self._table.write(owner.row, owner.pages)
 
     def _sampler_inputs(
         self, samplers: tuple[TokenSampler, ...], parts: Sequence[StepPart]
@@ -285,73 +357,26 @@ class Engine:
         self._sampling = samplers, there
         return there
 
-    def _tensor(self, shape: tuple[int, ...]) -> DeviceTensor:
-        return self._session.tensor(shape, self._dtype)
-
-    def _grow(self) -> int:
-        """A further slab: so large that the last one would have room for all sequences, or as large
-        as memory allows.
-        """
-        if self._grown == SLABS:
-            return 0
-        most = self._context_pages * len(self._table)
-        largest = max(self.model.device.caps.max_alloc_bytes // self._page_bytes, 1)
-        pages = max(self._context_pages // _FIRST_PART, _LEAST_PAGES)
-        pages = min(pages, _MOST_PAGES, most, largest)
-        if self._grown or not self._surely_fits(pages):
-            held, room = sum(slab.shape[0] for slab in self._slabs), self._room // self._page_bytes
-            # Each slab makes the cache so many times larger.
-            ratio = max((min(most, held + room) / pages) ** (1 / (SLABS - 1)), 2.0)
-            pages = min(round(pages * ratio**self._grown) - held, room, largest)
-        while pages > 0:
-            try:
-                self._slabs[self._grown] = self._tensor((pages, self._pitch))
-            except OutOfMemoryError:
-                pages //= 2
-                continue
-            self._grown += 1
-            return pages
-        return 0
-
-    def _surely_fits(self, pages: int) -> bool:
+    def _surely_fits(self, nbytes: int) -> bool:
         """Whether there is room for a first slab; to tell how much there is takes a plan."""
         planner = self.model._runner.planner
         known = 2 * sum(value.nbytes for value in planner.constants) + _STEP_BYTES
-        return known + pages * self._page_bytes <= planner.limit
-
-    @property
-    def _page_bytes(self) -> int:
-        return int(self._pitch * self._dtype.itemsize)
+        return known + nbytes <= planner.limit
 
     @property
     def _room(self) -> int:
         """Bytes that the cache may still take beside weights and the arena of a long step."""
         if self._model_bytes is None:
-            shapes = {
+            shapes: dict[str, Sequence[int]] = {
                 spec.name: [d if isinstance(d, int) else 1 for d in spec.shape or ()]
                 for spec in self.model.inputs
             }
             shapes |= {"step": [CHUNK, 3], "table": list(self._table.shape)}
+            if self.encoder is not None:
+                shapes |= {"cross": [CHUNK, 3], **longest_shapes(self.encoder)}
             self._model_bytes = self.model.memory(shapes).device_bytes
-        used = sum(slab.nbytes for slab in self._slabs)
-        return max(self.model._runner.planner.limit - self._model_bytes - used, 0)
-
-
-class _CacheState(State):
-    """A state whose tensors are an engine's."""
-
-    def __init__(
-        self,
-        pairs: Mapping[str, str],
-        tensors: Mapping[str, DeviceTensor],
-        slabs: list[DeviceTensor],
-    ) -> None:
-        super().__init__(pairs, tensors)
-        self._slabs = slabs
-
-    def update(self, results: Mapping[str, Any]) -> None:
-        super().update(results)
-        self._slabs[:] = list(self.values())
+        limit = self.model._runner.planner.limit
+        return max(limit - self._model_bytes - self.cache.nbytes, 0)
 
 
 def check_length(tokens: Sequence[int], context: int) -> None:
@@ -372,12 +397,13 @@ def _width(matrix: TensorSpec) -> int:
     return matrix.shape[1]
 
 
-def _step(parts: Sequence[StepPart]) -> tuple[Array, Array]:
-    """The inputs `step` and `rows`: tokens of no sequence make their number a round one."""
+def _step(parts: Sequence[StepPart]) -> tuple[Array, Array, Array]:
+    """`step`, `cross` and `rows`, inputs; tokens of no sequence make their number a round one."""
     total = sum(part.count for part in parts)
     rounded = total if total <= _ROUNDED else ceil_div(total, _ROUNDED) * _ROUNDED
     step = np.zeros((rounded, 3), np.int32)
     step[total:, 1] = -1
+    cross = step.copy()
     wanted: list[int] = []
     at = 0
     for part in parts:
@@ -385,6 +411,9 @@ def _step(parts: Sequence[StepPart]) -> tuple[Array, Array]:
         step[at:end, 0] = sequence.tokens[sequence.done : sequence.done + part.count]
         step[at:end, 1] = sequence.row
         step[at:end, 2] = np.arange(sequence.done, sequence.done + part.count)
+        if sequence.source is not None:
+            cross[at:end, 1] = sequence.source.row
+            cross[at:end, 2] = sequence.source.places - 1
         at = end
         wanted += range(at - len(part.samplers), at)
-    return step, np.array(wanted, np.int32)
+    return step, cross, np.array(wanted, np.int32)

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from clrt.container.safetensors import Header
-from clrt.errors import InputError
+from clrt.errors import InputError, UnsupportedError
 from clrt.generation.call_formats import find_format
 from clrt.generation.chat_template import ChatTemplate
+from clrt.generation.encoded_source import source_of
+from clrt.generation.engine import check_length
 from clrt.generation.options import Sampling
 from clrt.generation.tool_calls import CallFormat
 from clrt.importer.language.decoder import Decoder
 from clrt.ir.graph import Graph
+from clrt.ir.op import Array
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -34,6 +37,7 @@ class LanguageModel:
         ends: Tokens that end a text.
         sampling: What the model's files propose.
         template: Makes its chat template; None without one.
+        start: With an encoder, which reads the prompt: the tokens that a text begins with.
     """
 
     name: str
@@ -46,6 +50,33 @@ class LanguageModel:
     ends: frozenset[int]
     sampling: Sampling
     template: Callable[[], ChatTemplate] | None = None
+    start: tuple[int, ...] = ()
+
+    def begin(self, tokens: Sequence[int]) -> tuple[Sequence[int], Array | None]:
+        """What the decoder begins with for a prompt, and the source that the encoder reads.
+
+        Raises:
+            InputError: The prompt is too long.
+        """
+        if self.decoder.encoder is None:
+            check_length(tokens, self.context)
+            return tokens, None
+        return self.start, source_of(tokens, self.decoder.encoder).given
+
+    def check_decoder(self, what: str) -> None:
+        """Checks that there is no encoder.
+
+        Args:
+            what: Needs that.
+
+        Raises:
+            UnsupportedError: There is one.
+        """
+        if self.decoder.encoder is not None:
+            raise UnsupportedError(
+                f"{what} is for models that continue a text; '{self.name}' has an encoder, which "
+                "reads the prompt."
+            )
 
     @cached_property
     def chat_template(self) -> ChatTemplate:

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING, TypeAlias
 from clrt.container.gguf import find_gguf, read_gguf
 from clrt.errors import InputError, ModelError, UnsupportedError, needing
 from clrt.generation.chat_template import ChatTemplate, has_template
-from clrt.generation.compiled import read_compiled_language_model
+from clrt.generation.compiled import MOST_CONTEXT, read_compiled_language_model
 from clrt.generation.language import LanguageModel
 from clrt.generation.onnx_decoder import find_onnx, folder_of, read_onnx_decoder
-from clrt.generation.options import Sampling, eos_tokens, whole_number
+from clrt.generation.options import Sampling, eos_tokens, start_token, whole_number
 from clrt.importer.language.adapters.adapted import AdaptedWeights, open_adapter
 from clrt.importer.language.adapters.base import AdaptedModel, adapted_folder, adapted_gguf
 from clrt.importer.language.adapters.peft_config import CONFIG as ADAPTER_CONFIG
@@ -41,7 +41,6 @@ CACHES = {"float32": DType.FLOAT32, "float16": DType.FLOAT16}
 """How a cache may hold its numbers."""
 # Numbers of each weight in a fingerprint: a page of a file that is read anyway.
 _SAMPLED = 64
-_MOST_CONTEXT = 1 << 24
 
 
 AdapterPaths: TypeAlias = "Sequence[tuple[Path, float]]"
@@ -69,7 +68,7 @@ def read_language_model(
     if cache not in CACHES:
         raise InputError(f"cache is {cache!r}; it is one of {', '.join(CACHES)}.")
     if context is not None:
-        context = whole_number("context", context, _MOST_CONTEXT)
+        context = whole_number("context", context, MOST_CONTEXT)
     try:
         source.stat()
     except (OSError, ValueError) as error:
@@ -99,6 +98,7 @@ def read_language_model(
             decoder, weights = read_folder(source, context)
         graph, more = _graph(adapted_folder(source, decoder), weights, cache, adapters)
     _check_places(decoder)
+    start = () if decoder.encoder is None else (_start(decoder, source),)
     tokenizer = read_tokenizer(source / "tokenizer.json")
     ends = frozenset(eos_tokens(source))
     return LanguageModel(
@@ -112,7 +112,23 @@ def read_language_model(
         ends,
         Sampling.from_folder(source),
         partial(ChatTemplate.from_folder, source) if has_template(source) else None,
+        start,
     )
+
+
+def _start(decoder: Decoder, source: Path) -> int:
+    """The token that the decoder begins with.
+
+    Raises:
+        ModelError: The folder names none that there is.
+    """
+    token = start_token(source)
+    if token >= decoder.vocabulary:
+        raise ModelError(
+            f"'{source}' begins texts with token {token}; the model has embeddings of 0 to "
+            f"{decoder.vocabulary - 1}."
+        )
+    return token
 
 
 def _check_is_model(source: Path) -> None:

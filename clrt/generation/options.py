@@ -212,6 +212,26 @@ def eos_tokens(folder: Path) -> tuple[int, ...]:
     return ()
 
 
+def start_token(folder: Path) -> int:
+    """The id that an encoder-decoder's texts begin with, of generation_config.json or config.json.
+
+    Raises:
+        ModelError: A file is damaged, or none has an id of a token.
+    """
+    file = folder / "config.json"
+    for key in ("decoder_start_token_id", "bos_token_id"):
+        for name in ("generation_config.json", "config.json"):
+            file = folder / name
+            found = read_object(file).get(key)
+            if isinstance(found, int) and not isinstance(found, bool) and 0 <= found <= _LARGEST:
+                return found
+            if found is not None:
+                raise ModelError(f"'{file}' has the {key} {found!r}; it is the id of a token.")
+    raise ModelError(
+        f"'{file}' has no decoder_start_token_id; add it: the token that answers begin with."
+    )
+
+
 def _object(file: Path, part: str) -> Mapping[str, Any]:
     """A JSON object, or the object of that name in it; an empty one where there is none."""
     found = read_object(file)

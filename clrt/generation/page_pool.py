@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from itertools import count
 from typing import TypeAlias
 
@@ -11,8 +11,8 @@ from clrt.errors import OutOfMemoryError
 from clrt.ops.attention.pages import PAGE
 
 # What a page's content depends on: the content of the page before it, by its number among all that
-# there ever were, and its own tokens.
-_Key: TypeAlias = "tuple[int, tuple[int, ...]]"
+# there ever were, and what it has itself: its tokens, or a part of a source.
+_Key: TypeAlias = "tuple[int, tuple[Hashable, ...]]"
 NOTHING = 0  # in front of a sequence's first page
 
 
@@ -42,14 +42,24 @@ class PagePool:
         """Pages that sequences have."""
         return len(self._users)
 
-    def beginning(self, tokens: Sequence[int]) -> tuple[list[int], int]:
+    def beginning(self, tokens: Sequence[int], after: int = NOTHING) -> tuple[list[int], int]:
         """The pages that hold a beginning of the tokens already, now in use once more, and what
         content the last of them is.
+
+        Args:
+            after: The content that they are behind: what a source is to a text.
         """
+        firsts = range(0, len(tokens) - PAGE + 1, PAGE)
+        return self.held((tuple(tokens[first : first + PAGE]) for first in firsts), after)
+
+    def held(
+        self, parts: Iterable[tuple[Hashable, ...]], after: int = NOTHING
+    ) -> tuple[list[int], int]:
+        """The same of what pages have, whatever it is."""
         found: list[int] = []
-        last = NOTHING
-        for first in range(0, len(tokens) - PAGE + 1, PAGE):
-            held = self._full.get((last, tuple(tokens[first : first + PAGE])))
+        last = after
+        for part in parts:
+            held = self._full.get((last, part))
             if held is None:
                 break
             last, page = held
@@ -81,9 +91,11 @@ class PagePool:
         self._users[page] = 1
         return page
 
-    def fill(self, page: int, before: int, tokens: Sequence[int]) -> int:
-        """Notes that a page holds these PAGE tokens behind some content; what content that is."""
-        key = (before, tuple(tokens))
+    def fill(self, page: int, before: int, part: Sequence[Hashable]) -> int:
+        """Notes that a page holds this, such as PAGE tokens, behind some content; what content that
+        is.
+        """
+        key = (before, tuple(part))
         if key not in self._full:
             self._full[key] = next(self._contents), page
             self._keys[page] = key

@@ -11,8 +11,22 @@ from typing import NamedTuple
 from clrt.errors import InputError
 from clrt.generation.engine import CHUNK, CachedSequence, Engine, StepPart
 from clrt.generation.sampler import TokenSampler
-from clrt.generation.scheduler import Scheduler
+from clrt.generation.scheduler import Scheduler, open_text
 from clrt.ir.op import Array
+
+
+class GivenText(NamedTuple):
+    """A text that is read.
+
+    Attributes:
+        tokens: One or more.
+        first: The first place whose row is wanted.
+        source: What the encoder reads; None for a decoder alone.
+    """
+
+    tokens: Sequence[int]
+    first: int
+    source: Array | None = None
 
 
 class PlaceRows(NamedTuple):
@@ -34,14 +48,14 @@ class _ReadText:
     """A text on its way: its tokens up to `at` have given their rows."""
 
     number: int
-    tokens: Sequence[int]
+    text: GivenText
     at: int
     sequence: CachedSequence | None = None
 
 
 def read_rows(
     scheduler: Scheduler,
-    texts: Sequence[tuple[Sequence[int], int]],
+    texts: Sequence[GivenText],
     output: str,
     sampler: Callable[[int, int], TokenSampler],
     most: int = CHUNK,
@@ -51,7 +65,6 @@ def read_rows(
     Answers take their turns between the steps. Closing it frees the cache.
 
     Args:
-        texts: Tokens, and the first place whose row is wanted.
         output: Its name.
         sampler: Of a text and a place.
         most: Tokens of a step at most; as many rows are in memory at a time.
@@ -60,7 +73,7 @@ def read_rows(
         InputError: A text is longer than the context.
         OutOfMemoryError: The cache has no room.
     """
-    waiting = [_ReadText(k, tokens, first) for k, (tokens, first) in enumerate(texts)]
+    waiting = [_ReadText(k, text, text.first) for k, text in enumerate(texts)]
     waiting.reverse()
     running: list[_ReadText] = []
     with scheduler.bulk():
@@ -84,9 +97,9 @@ def _next_parts(
     most: int,
 ) -> list[tuple[_ReadText, StepPart]]:
     room, parts = most, []
-    while waiting and sum(t.sequence.left for t in running if t.sequence) < room:
+    while waiting and sum(t.sequence.all_left for t in running if t.sequence) < room:
         text = waiting[-1]
-        text.sequence = engine.open(text.tokens, anew=True)
+        text.sequence = open_text(engine, text.text.tokens, text.text.source, anew=True)
         running.append(waiting.pop())
     for text in running:
         sequence = text.sequence

@@ -10,11 +10,13 @@ from typing import Any, TypedDict
 
 from clrt.errors import InputError
 from clrt.generation.answer import Answer
+from clrt.generation.beams import BeamSearch
 from clrt.generation.constraints import Constraint, ConstraintTokens
-from clrt.generation.engine import check_length
 from clrt.generation.language import LanguageModel
 from clrt.generation.options import Sampling
 from clrt.generation.prompts import ChatFormat, several, tokens_of
+from clrt.generation.reading import GivenText
+from clrt.generation.scheduler import Scheduler
 from clrt.generation.tool_calls import ExpectedCalls
 
 _RULES = ("json_schema", "regex", "grammar")
@@ -143,6 +145,62 @@ class RequestReader:
         each = several(prompt)
         return [tokens_of(self._model, p, request.chat) for p in (each or [prompt])]
 
+    def continued(self, prompt: object, what: str) -> list[int]:
+        """The tokens of a text that a decoder alone continues.
+
+        Args:
+            what: Needs that.
+
+        Raises:
+            UnsupportedError: The model has an encoder.
+            InputError, ModelError, UnsupportedError: As `tokens_of`.
+        """
+        self._model.check_decoder(what)
+        return tokens_of(self._model, prompt)
+
+    def texts(self, texts: object, sources: object) -> list[GivenText]:
+        """Texts that are read, each with what an encoder reads for it.
+
+        Args:
+            texts: As prompts.
+            sources: A prompt for all texts, or one for each; None without an encoder.
+
+        Raises:
+            InputError: There are not as many sources as the model takes, or one is too long.
+            InputError, ModelError, UnsupportedError: As `tokens_of`.
+        """
+        model, plain = self._model, GenerateRequest(self._model.sampling)
+        found = self.prompts(texts, plain)
+        if model.decoder.encoder is None:
+            if sources is not None:
+                raise InputError(f"The model '{model.name}' has no encoder; leave out sources.")
+            return [GivenText(tokens, 0) for tokens in found]
+        if sources is None:
+            raise InputError(
+                f"The model '{model.name}' has an encoder; give what it reads as sources."
+            )
+        read = [model.begin(tokens) for tokens in self.prompts(sources, plain)]
+        if several(sources) is None:
+            read *= len(found)
+        if len(read) != len(found):
+            raise InputError(
+                f"There are {len(read)} sources for {len(found)} texts; give one for all, or one "
+                "for each."
+            )
+        pairs = zip(found, read, strict=True)
+        return [GivenText([*s, *tokens], len(s) - 1, source) for tokens, (s, source) in pairs]
+
+    def searches(
+        self, scheduler: Scheduler, prompts: Sequence[Sequence[int]], request: GenerateRequest
+    ) -> list[BeamSearch]:
+        """The searches by beams for prompts, not yet begun.
+
+        Raises:
+            InputError: A prompt is too long.
+        """
+        given, calls = (scheduler, self._model), self.calls(request)
+        return [BeamSearch.of(*given, tokens, request.sampling, calls) for tokens in prompts]
+
     def answers(self, tokens: Sequence[int], request: GenerateRequest) -> list[Answer]:
         """The answers to one prompt, not yet begun.
 
@@ -151,12 +209,12 @@ class RequestReader:
             UnsupportedError: llguidance is not installed, or cannot use the model's tokens.
         """
         model, sampling = self._model, request.sampling
-        check_length(tokens, model.context)
+        prompt, source = model.begin(tokens)
         rule = Constraint(self._tokens(), **request.rule) if request.rule else None
         calls = self.calls(request)
         return [
             Answer.of(
-                tokens,
+                prompt,
                 sampling,
                 model.vocabulary,
                 model.ends,
@@ -164,6 +222,7 @@ class RequestReader:
                 None if rule is None else rule.copy(),
                 number,
                 calls,
+                source,
             )
             for number in range(sampling.num_return_sequences)
         ]

@@ -10,6 +10,7 @@ from typing import TypeVar
 
 from clrt.errors import ClrtError, InputError, NumberError, OutOfMemoryError
 from clrt.generation.answer import Answer
+from clrt.generation.encoded_source import EncodedSource
 from clrt.generation.engine import CHUNK, CachedSequence, Engine, StepPart
 from clrt.generation.result import FinishReason
 from clrt.ir.op import Array
@@ -189,13 +190,19 @@ class Scheduler:
         """What a step runs, and the answers that get a token by it."""
         parts: list[StepPart] = []
         taking: list[Answer] = []
-        room = CHUNK
+        room, encoding = CHUNK, set[EncodedSource]()
         # Texts under way come first: they have one token each, and somebody reads along.
-        for answer in sorted(self._running, key=lambda a: _sequence(a).left):
+        for answer in sorted(self._running, key=lambda a: _sequence(a).all_left):
             sequence = _sequence(answer)
             count = min(sequence.left, room)
-            if not count:
+            if count <= 0:
                 break
+            if (source := sequence.source) is not None and source not in encoding and source.left:
+                # One source runs in any case, however long; else it might wait for ever.
+                if encoding and source.left + count > room:
+                    continue
+                encoding.add(source)
+                room -= source.left
             whole = count == sequence.left
             if whole:
                 try:
@@ -232,13 +239,14 @@ class Scheduler:
                 later.append(answer)
                 continue
             try:
-                sequence = self.engine.open([*answer.prompt, *answer.tokens])
+                sequence = open_text(self.engine, [*answer.prompt, *answer.tokens], answer.source)
             except ClrtError as error:
                 self._fail([answer], error)
                 continue
             answer.sequence = sequence
             if answer.computed is None:
-                answer.computed = sequence.left
+                source = sequence.source
+                answer.computed = sequence.left if source is None else source.left
             self._running.append(answer)
         self._waiting.extendleft(reversed(later))
 
@@ -270,6 +278,27 @@ class Scheduler:
             self._full = False
 
 
+def open_text(
+    engine: Engine, tokens: Sequence[int], source: Array | None, anew: bool = False
+) -> CachedSequence:
+    """A sequence for a text that has come so far.
+
+    Args:
+        source: What the encoder reads; None for a decoder alone.
+        anew: Whether all tokens are run in any case.
+
+    Raises:
+        InputError: It is longer than the context.
+    """
+    if source is None:
+        return engine.open(tokens, anew)
+    read = engine.read(source)
+    try:
+        return engine.open(tokens, anew, read)
+    finally:
+        engine.release(read)
+
+
 def _sequence(answer: Answer) -> CachedSequence:
     assert answer.sequence is not None
     return answer.sequence
@@ -278,6 +307,8 @@ def _sequence(answer: Answer) -> CachedSequence:
 def _computes_for(running: Answer, waiting: Answer) -> bool:
     """Whether a text is about to compute pages that another one's prompt begins with."""
     done = _sequence(running).done
+    if running.source is not waiting.source:
+        return False
     if done // PAGE >= len(running.prompt) // PAGE:
         return False
     end = done - done % PAGE + PAGE

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TypeAlias
 
 import numpy as np
@@ -11,8 +12,9 @@ from numpy.typing import NDArray
 
 from clrt.errors import InputError
 from clrt.generation.engine import CHUNK
+from clrt.generation.language import LanguageModel
 from clrt.generation.options import Sampling, whole_number
-from clrt.generation.reading import read_rows
+from clrt.generation.reading import GivenText, read_rows
 from clrt.generation.sampler import TokenSampler
 from clrt.generation.scheduler import Scheduler
 from clrt.kernels.spec import clamp
@@ -24,26 +26,26 @@ Progress: TypeAlias = Callable[[int, int], object]
 # Logits that are in memory at a time.
 _MOST_LOGITS = 16 << 20
 _FEWEST_TOKENS = 16
+# Texts that an encoder reads at once.
+_TEXTS_AT_ONCE = 32
 POOLINGS = ("mean", "last")
 
 
 def log_likelihoods(
     scheduler: Scheduler,
     vocabulary: int,
-    texts: Sequence[Sequence[int]],
-    firsts: Sequence[int],
+    texts: Sequence[GivenText],
     progress: Progress | None = None,
 ) -> list[FloatArray]:
     """The log-probability of each token of texts behind those before it.
 
     Args:
         vocabulary: How many logits there are.
-        texts: Tokens of each.
-        firsts: From which token on, of each text; 1 or more.
+        texts: Of each, those of the tokens behind its first place are wanted.
         progress: Is told how many there are so far.
 
     Returns:
-        float32 `[tokens - first]` of each.
+        float32 `[tokens - first - 1]` of each.
 
     Raises:
         InputError, OutOfMemoryError: As `read_rows`.
@@ -53,18 +55,18 @@ def log_likelihoods(
     def sampler(text: int, place: int) -> TokenSampler:
         made = TokenSampler(Sampling(), vocabulary, seed=0)
         made.allowed = np.zeros(-(-vocabulary // 32), np.uint32)
-        token = texts[text][place + 1]
+        token = texts[text].tokens[place + 1]
         made.allowed[token // 32] = 1 << token % 32
         return made
 
-    found = [np.zeros(max(len(t) - f, 0), np.float32) for t, f in zip(texts, firsts, strict=True)]
+    found = [np.zeros(max(len(t.tokens) - t.first - 1, 0), np.float32) for t in texts]
     wanted = [k for k, part in enumerate(found) if len(part)]
     most = clamp(_MOST_LOGITS // vocabulary, _FEWEST_TOKENS, CHUNK)
-    given = [(texts[k][:-1], firsts[k] - 1) for k in wanted]
+    given = [texts[k]._replace(tokens=texts[k].tokens[:-1]) for k in wanted]
     rows = read_rows(scheduler, given, "logprob", lambda k, place: sampler(wanted[k], place), most)
     done, total = 0, sum(map(len, found))
     for number, first, values in rows:
-        at = first + 1 - firsts[wanted[number]]
+        at = first - given[number].first
         found[wanted[number]][at : at + len(values)] = values
         done += len(values)
         if progress is not None:
@@ -91,34 +93,33 @@ def perplexity(
     step = max(context // 2, 1) if stride is None else whole_number("stride", stride, context)
     if len(tokens) < 2:
         raise InputError("The text has fewer than two tokens; a perplexity needs at least two.")
-    windows, firsts, seen = [], [], 0
+    windows, seen = [], 0
     for start in range(0, len(tokens), step):
         end = min(start + context, len(tokens))
-        windows.append(tokens[start:end])
-        firsts.append(max(seen - start, 1))
+        windows.append(GivenText(tokens[start:end], max(seen - start, 1) - 1))
         seen = end
         if end == len(tokens):
             break
-    found = np.concatenate(log_likelihoods(scheduler, vocabulary, windows, firsts, progress))
+    found = np.concatenate(log_likelihoods(scheduler, vocabulary, windows, progress))
     return math.exp(-float(found.mean(dtype=np.float64)))
 
 
 def embeddings(
     scheduler: Scheduler,
-    vocabulary: int,
+    model: LanguageModel,
     texts: Sequence[Sequence[int]],
     pooling: str,
-    size: int,
 ) -> FloatArray:
     """The last hidden states of texts, behind the last norm: their mean, or that of the last token.
+
+    Those of the encoder, if the model has one.
 
     Args:
         texts: Tokens of each, one or more.
         pooling: Of `POOLINGS`.
-        size: Of a hidden state.
 
     Returns:
-        float32 `[texts, size]`.
+        float32 `[texts, hidden]`.
 
     Raises:
         InputError: The pooling is unknown.
@@ -128,11 +129,29 @@ def embeddings(
     """
     if pooling not in POOLINGS:
         raise InputError(f"pooling is {pooling!r}; it is one of {', '.join(POOLINGS)}.")
-    sums = np.zeros((len(texts), size), np.float64)
-    given = [(tokens, len(tokens) - 1 if pooling == "last" else 0) for tokens in texts]
-    sampler = TokenSampler(Sampling(), vocabulary, seed=0)
+    if model.decoder.encoder is not None:
+        return _source_embeddings(scheduler, texts, pooling)
+    sums = np.zeros((len(texts), model.decoder.hidden), np.float64)
+    given = [GivenText(t, len(t) - 1 if pooling == "last" else 0) for t in texts]
+    sampler = TokenSampler(Sampling(), model.vocabulary, seed=0)
     for number, _, values in read_rows(scheduler, given, "hidden", lambda k, place: sampler):
         sums[number] += values.sum(axis=0, dtype=np.float64)
     if pooling == "mean":
         sums /= np.array([[len(tokens)] for tokens in texts]).reshape(-1, 1)
     return sums.astype(np.float32)
+
+
+def _source_embeddings(
+    scheduler: Scheduler, texts: Sequence[Sequence[int]], pooling: str
+) -> FloatArray:
+    """`embeddings` by an encoder."""
+    found: list[FloatArray] = []
+    # Answers take their turns between the runs.
+    for first in range(0, len(texts), _TEXTS_AT_ONCE):
+        batch = texts[first : first + _TEXTS_AT_ONCE]
+        with scheduler.exclusive() as engine:
+            states = scheduler.with_room(partial(engine.states, batch))
+        for rows in states:
+            mean = rows.mean(axis=0, dtype=np.float64)
+            found.append(rows[-1] if pooling == "last" else mean.astype(np.float32))
+    return np.stack(found)

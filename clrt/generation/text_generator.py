@@ -14,7 +14,6 @@ from clrt.errors import InputError
 from clrt.files import expanded
 from clrt.generation.adapters import Adapters, named_adapters
 from clrt.generation.answer import Answer
-from clrt.generation.beams import BeamSearch
 from clrt.generation.cache_file import compute_pages, read_cache, write_cache
 from clrt.generation.chat import Chat
 from clrt.generation.engine import Engine
@@ -55,8 +54,8 @@ class TextGenerator:
             or a folder with one GGUF model; or an ONNX file that takes past keys and values, as
             onnxruntime-genai's builder and optimum write them, or the folder of one.
         device: As in `clrt.load`.
-        context: The most tokens of a text with its prompt; by default what the model was made for.
-            More than that is allowed, but for models with a table of places.
+        context: The most tokens of a text with its prompt, with an encoder of each; by default what
+            the model was made for. More is allowed, but for models with a table of places.
         cache: How the cache holds keys and values: "float32", or "float16" for half the memory.
         lora: LoRA adapters, which are merged into the weights: folders of Hugging Face's peft, or
             llama.cpp's GGUF files; a pair of a path and a factor for a share of one. Several are
@@ -93,6 +92,7 @@ class TextGenerator:
         engine = Engine(
             self._model.graph,
             self._model.context,
+            encoder=self._model.decoder.encoder,
             sequences=sequences,
             device=device,
             cache_dir=cache_dir,
@@ -136,11 +136,11 @@ class TextGenerator:
         request = self._requests.read(options)
         prompts = self._requests.prompts(prompt, request)
         if request.sampling.num_beams > 1:
-            found = [text for tokens in prompts for text in self._beams(tokens, request).run()]
+            searches = self._requests.searches(self._scheduler, prompts, request)
+            found = [text for search in searches for text in search.run()]
         else:
             found = self._together(prompts, request)
-        single = len(found) == 1 and several(prompt) is None
-        return found[0] if single else found
+        return _as_asked(found, prompt)
 
     def stream(self, prompt: Prompt, **options: Unpack[GenerateOptions]) -> GeneratedStream:
         """The text that follows a prompt, piece by piece as it comes.
@@ -166,13 +166,12 @@ class TextGenerator:
         request = self._requests.read(options)
         prompts = self._requests.prompts(prompt, request)
         if request.sampling.num_beams > 1:
-            found = await search_all([self._beams(tokens, request) for tokens in prompts])
+            found = await search_all(self._requests.searches(self._scheduler, prompts, request))
         else:
             answers = [a for tokens in prompts for a in self._requests.answers(tokens, request)]
             self._scheduler.add(answers)
             found = await finish_all([self._astream(answer) for answer in answers])
-        single = len(found) == 1 and several(prompt) is None
-        return found[0] if single else found
+        return _as_asked(found, prompt)
 
     def astream(self, prompt: Prompt, **options: Unpack[GenerateOptions]) -> AsyncGeneratedStream:
         """`stream` for `async for`, while the event loop goes on.
@@ -200,23 +199,26 @@ class TextGenerator:
         self._model.chat_template  # noqa: B018  an error comes now, and not at the first turn
         return Chat(self, system, request)
 
-    def score(self, texts: Prompt | Sequence[Prompt]) -> Any:
+    def score(
+        self, texts: Prompt | Sequence[Prompt], sources: Prompt | Sequence[Prompt] | None = None
+    ) -> Any:
         """How likely the tokens of texts are.
 
         Args:
             texts: As the prompts of `generate`.
+            sources: What an encoder reads: a prompt for all texts, or one for each.
 
         Returns:
             The log-probability of each token behind those before it, without the first one:
-            float32 `[tokens - 1]`; a list of those for several texts.
+            float32 `[tokens - 1]`, with an encoder of all `[tokens]`; a list for several texts.
 
         Raises:
-            InputError: A text is longer than the context.
+            InputError: A text is longer than the context, or sources do not fit the texts.
             OutOfMemoryError: The cache has no room.
         """
-        tokens = self._requests.prompts(texts, GenerateRequest(self._model.sampling))
-        found = log_likelihoods(self._scheduler, self._model.vocabulary, tokens, [1] * len(tokens))
-        return found if several(texts) is not None else found[0]
+        given = self._requests.texts(texts, sources)
+        found = log_likelihoods(self._scheduler, self._model.vocabulary, given)
+        return _as_asked(found, texts)
 
     def perplexity(
         self, text: Prompt, stride: int | None = None, progress: Progress | None = None
@@ -231,12 +233,13 @@ class TextGenerator:
         Raises:
             InputError: The text has fewer than two tokens, or the stride is out of range.
             OutOfMemoryError: The cache has no room.
+            UnsupportedError: The model has an encoder.
         """
-        tokens = tokens_of(self._model, text)
+        tokens = self._requests.continued(text, "`perplexity`")
         return perplexity(self._scheduler, self._model.vocabulary, tokens, stride, progress)
 
     def embed(self, texts: Prompt | Sequence[Prompt], pooling: str = "mean") -> FloatArray:
-        """Vectors of texts: the model's last hidden states.
+        """Vectors of texts: the model's last hidden states, those of its encoder if it has one.
 
         Args:
             texts: As the prompts of `generate`.
@@ -250,8 +253,7 @@ class TextGenerator:
             OutOfMemoryError: The cache has no room.
         """
         tokens = self._requests.prompts(texts, GenerateRequest(self._model.sampling))
-        size, vocabulary = self._model.decoder.hidden, self._model.vocabulary
-        found = embeddings(self._scheduler, vocabulary, tokens, pooling, size)
+        found = embeddings(self._scheduler, self._model, tokens, pooling)
         return found if several(texts) is not None else found[0]
 
     def save_cache(self, path: str | Path, prompt: Prompt) -> int:
@@ -263,8 +265,9 @@ class TextGenerator:
         Raises:
             InputError: The prompt is too short or too long, or the file cannot be written.
             OutOfMemoryError: The cache has no room.
+            UnsupportedError: The model has an encoder.
         """
-        tokens = tokens_of(self._model, prompt)
+        tokens = self._requests.continued(prompt, "`save_cache`")
         with self._scheduler.exclusive():
             pages = compute_pages(self._scheduler, tokens)
         return write_cache(expanded(path), self._model.fingerprint, tokens, pages)
@@ -280,11 +283,13 @@ class TextGenerator:
         Raises:
             ModelError: The file is damaged, or is of another model.
             OutOfMemoryError: The cache has no room.
+            UnsupportedError: The model has an encoder.
         """
+        self._model.check_decoder("`load_cache`")
         with self._scheduler.exclusive() as engine:
-            like = engine.read_pages(())
+            like = engine.cache.read(())
             tokens, pages = read_cache(expanded(path), self._model.fingerprint, like)
-            self._scheduler.with_room(partial(engine.restore, tokens, pages))
+            self._scheduler.with_room(partial(engine.cache.restore, tokens, pages))
         return len(tokens)
 
     def close(self) -> None:
@@ -302,14 +307,8 @@ class TextGenerator:
 
     def __repr__(self) -> str:
         model = self._model
-        return (
-            f"<clrt.TextGenerator '{model.name}' ({model.decoder.family}, context "
-            f"{model.context}) on {self.device}>"
-        )
-
-    def _beams(self, tokens: Sequence[int], request: GenerateRequest) -> BeamSearch:
-        calls = self._requests.calls(request)
-        return BeamSearch(self._scheduler, self._model, tokens, request.sampling, calls)
+        about = f"{model.decoder.family}, context {model.context}"
+        return f"<clrt.TextGenerator '{model.name}' ({about}) on {self.device}>"
 
     def _together(
         self, prompts: Sequence[Sequence[int]], request: GenerateRequest
@@ -343,3 +342,8 @@ class TextGenerator:
         """What has come of an answer. The first one has waited for the model."""
         load_s, self._load_s = self._load_s, 0.0
         return answer.result(load_s)
+
+
+def _as_asked(found: Any, prompt: Prompt | Sequence[Prompt]) -> Any:
+    """What a call gives: all that was found, or the one thing for one prompt."""
+    return found[0] if len(found) == 1 and several(prompt) is None else found

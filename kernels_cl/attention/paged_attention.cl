@@ -3,12 +3,14 @@
 //   WINDOW   and no keys before its place - left_window
 //   SOFTCAP  scores are softcap * tanh(score / softcap)
 //   ALIBI    scores get slopes[head] * (key - place)
+//   BIASES   scores get biases[head][place - key], the last of `distances` for all that are farther
 //   SINKS    a further key of that score without a value: sinks[head]
 //   T_VW     lanes; PAGE, S_D and S_DV are multiples. 1: a work-item has one query of one head
 #ifndef WINDOW
 #define WINDOW 0
 #define SOFTCAP 0
 #define ALIBI 0
+#define BIASES 0
 #define SINKS 0
 #endif
 #ifndef T_VW
@@ -30,14 +32,19 @@
 #else
 #define ALIBI_INPUT
 #endif
+#if BIASES
+#define BIASES_INPUT , IN(float, biases), const IDX_T distances
+#else
+#define BIASES_INPUT
+#endif
 #if SINKS
 #define SINKS_INPUT , IN(float, sinks)
 #else
 #define SINKS_INPUT
 #endif
 #define ATTENTION                                                                               \
-  OUT(float, y), IN(float, q), PAGES(IN) ALIBI_INPUT SINKS_INPUT, const float scale,            \
-      const IDX_T left_window, const float softcap
+  OUT(float, y), IN(float, q), PAGES(IN) ALIBI_INPUT BIASES_INPUT SINKS_INPUT,                   \
+      const float scale, const IDX_T left_window, const float softcap
 
 #if T_VW == 1
 #include "common/online_key.clh"
@@ -81,6 +88,9 @@ __kernel void paged_attention_any(ATTENTION) {
 #if ALIBI
     s += AT(slopes)[head] * (float)(key - place);
 #endif
+#if BIASES
+    s += AT(biases)[head * distances + i_min(place - key, distances - 1)];
+#endif
     page += PAGE * S_D + key % PAGE * S_DV;
     ADD_KEY(s, top, sum, result, S_DV, VALUE_AT)
   }
@@ -112,6 +122,11 @@ __kernel void paged_attention_any(ATTENTION) {
 #else
 #define SLOPED(s, r) (s)
 #endif
+#if BIASES
+#define BIASED(s, r, key) ((s) + bias_of(bias[r], distances, places[r] - (key)))
+#else
+#define BIASED(s, r, key) (s)
+#endif
 #if WINDOW
 #define IN_WINDOW(r) (at >= (I)(places[r] - left_window))
 #else
@@ -120,8 +135,9 @@ __kernel void paged_attention_any(ATTENTION) {
 #define KEEP_SCORES(i, j)                                                                  \
   {                                                                                        \
     const IDX_T r = i_min(m0 + i, rows - 1);                                               \
-    const I at = lanes + (I)(first_key + k + j * VW);                                      \
-    const F s = SLOPED(CAPPED(acc##i##_##j * (F)(scale)), r);                              \
+    const IDX_T key = first_key + k + j * VW;                                              \
+    const I at = lanes + (I)(key);                                                         \
+    const F s = BIASED(SLOPED(CAPPED(acc##i##_##j * (F)(scale)), r), r, key);              \
     scores[((m0 + i) * BLOCK + p * PAGE + k) / VW + j] =                                   \
         PICK((at <= (I)(places[r])) & IN_WINDOW(r), s, (F)(-INFINITY));                    \
   }
@@ -135,6 +151,18 @@ __kernel void paged_attention_any(ATTENTION) {
 #define ADD_ROW(i) COLUMNS(ADD, i)
 #define KEEP(i, j) result[((m0 + i) * S_DV + c) / VW + j] = acc##i##_##j;
 #define KEEP_ROW(i) COLUMNS(KEEP, i)
+
+#if BIASES
+// Biases of VW keys, of which the first is so far before the place; those behind it count for nothing.
+static inline F bias_of(__global const float *const biases, const IDX_T distances,
+                        const IDX_T distance) {
+  if (distance - (VW - 1) >= distances - 1) return (F)(biases[distances - 1]);
+  F found;
+  for (int lane = 0; lane < VW; ++lane)
+    ((float *)&found)[lane] = biases[i_max(0, i_min(distance - lane, distances - 1))];
+  return found;
+}
+#endif
 
 static inline F larger(const F a, const F b) { return PICK(a > b, a, b); }
 
@@ -168,6 +196,9 @@ void paged_attention_cpu(ATTENTION, const IDX_T span) {
 #if ALIBI
       float slope[T_ROWS];
 #endif
+#if BIASES
+      __global const float *bias[T_ROWS];
+#endif
       IDX_T key_end = 0, key_begin = width * PAGE;
       for (IDX_T r = 0; r < rows; ++r) {
         const IDX_T t = (row + r) / group, head = first_head + (row + r) % group;
@@ -183,6 +214,9 @@ void paged_attention_cpu(ATTENTION, const IDX_T span) {
 #endif
 #if ALIBI
         slope[r] = AT(slopes)[head];
+#endif
+#if BIASES
+        bias[r] = AT(biases) + head * distances;
 #endif
       }
       const IDX_T tiles = (rows + T_MR - 1) / T_MR * T_MR;

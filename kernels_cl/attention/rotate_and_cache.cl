@@ -3,6 +3,7 @@
 // token); on CPU devices a work-item has all heads of a token.
 //   ROTARY       the first `turned` elements of a head turn by cosines and sines [tokens, turned / 2]:
 //                element i with the one half of them behind it, or where INTERLEAVED with its neighbour
+//   QUERIES      0: x has no heads of Q, and there is no q
 //   NORM         first the heads of Q and K are divided by their root mean square, and scaled
 #include "common/base.clh"
 #include "common/pages.clh"
@@ -11,11 +12,17 @@
 #define ROTARY 1
 #define INTERLEAVED 0
 #define NORM 0
+#define QUERIES 1
 #endif
 #if ROTARY
 #define ROTARY_INPUTS , IN(float, cosines), IN(float, sines), const IDX_T turned
 #else
 #define ROTARY_INPUTS
+#endif
+#if QUERIES
+#define QUERIES_OUTPUT OUT(float, q),
+#else
+#define QUERIES_OUTPUT
 #endif
 #if NORM
 #define NORM_INPUTS , IN(float, q_scale), IN(float, k_scale), const float epsilon
@@ -40,7 +47,7 @@ static inline void turn_head(float *x, __global const float *cosines, __global c
   }
 }
 
-__kernel void rotate_and_cache(OUT(float, q), IN(float, x), PAGES(INOUT) ROTARY_INPUTS NORM_INPUTS) {
+__kernel void rotate_and_cache(QUERIES_OUTPUT IN(float, x), PAGES(INOUT) ROTARY_INPUTS NORM_INPUTS) {
   const IDX_T token = get_global_id(1);
   __global const int *const own = AT(step) + token * STEP_TOKEN;
   const IDX_T all = heads + 2 * kv_heads;
@@ -67,10 +74,14 @@ __kernel void rotate_and_cache(OUT(float, q), IN(float, x), PAGES(INOUT) ROTARY_
       turn_head(h, AT(cosines) + token * pairs, AT(sines) + token * pairs, pairs);
 #endif
     }
+#if QUERIES
     if (head < heads) {
       __global float *const to = AT(q) + (token * heads + head) * S_D;
       for (int d = 0; d < S_D; ++d) to[d] = h[d];
-    } else if (head < heads + kv_heads) {
+      continue;
+    }
+#endif
+    if (head < heads + kv_heads) {
       __global CACHE_T *const to = page + (head - heads) * HEAD_ELEMENTS + place % PAGE;
       for (int d = 0; d < S_D; ++d) STORE_AS(CACHE, to, d * PAGE, h[d]);
     } else {

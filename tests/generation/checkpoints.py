@@ -30,6 +30,8 @@ def noise(name: str, shape: tuple[int, ...]) -> Array:
         return drawn * np.float32(0.2)
     if len(shape) == 1 or "norm" in name:
         return 1 + drawn * np.float32(0.2)
+    if name.endswith("Attention.q.weight"):  # T5 has the scale of scores in it
+        drawn *= np.float32(0.25)
     return drawn * np.float32(1.5 / np.sqrt(shape[-1]))
 
 

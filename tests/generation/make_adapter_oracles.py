@@ -29,7 +29,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[2]))
 
 from tests.generation.adapter_folders import write_adapter
 from tests.generation.checkpoints import DATA, Array, load_json, tokens, write_folder
-from tests.generation.make_oracles import is_check, wrong_values
+from tests.generation.make_oracles import is_check, report, write_cases, wrong_values
 from tests.generation.oracle_adapters import ADAPTERS, ADDED
 from tests.generation.oracle_decoders import COLUMNS, LENGTHS
 
@@ -104,16 +104,14 @@ def main() -> int:
     check = is_check(__doc__)
     cases, arrays = make()
     if not check:
-        text = json.dumps(cases, separators=(",", ":")).replace('},"', '},\n"')
-        (DATA / "adapters.json").write_text(text + "\n", encoding="utf-8")
+        write_cases("adapters.json", cases)
         np.savez_compressed(DATA / "adapters.npz", allow_pickle=False, **arrays)
         return 0
     wrong = []
     if json.loads((DATA / "adapters.json").read_text(encoding="utf-8")) != cases:
         wrong.append("adapters.json: other configurations or tensors")
     wrong += wrong_values("adapters.npz", arrays)
-    print("\n".join(wrong) or "The committed files are as made anew.")
-    return 1 if wrong else 0
+    return report(wrong)
 
 
 if __name__ == "__main__":

@@ -44,11 +44,17 @@ _UNUSED = ("transformers_version", "use_cache", "initializer_range", "architectu
 _TOKENS = ("pad_token_id", "bos_token_id", "eos_token_id")
 
 
-def describe(settings: dict[str, Any], folder: Path) -> dict[str, Any]:
-    """A case: its config.json, and the tensors that transformers writes for it."""
+def describe(
+    settings: dict[str, Any], folder: Path, auto: Any = transformers.AutoModelForCausalLM
+) -> dict[str, Any]:
+    """A case: its config.json, and the tensors that transformers writes for it.
+
+    Args:
+        auto: Makes a model of a configuration.
+    """
     values = {**settings, **dict.fromkeys(_TOKENS)}
     config = transformers.AutoConfig.for_model(values.pop("model_type"), **values)
-    model = transformers.AutoModelForCausalLM.from_config(config)
+    model = auto.from_config(config)
     model.save_pretrained(folder)
     saved = json.loads((folder / "config.json").read_text(encoding="utf-8"))
     with safe_open(folder / "model.safetensors", "np") as file:
@@ -175,6 +181,18 @@ def is_check(about: str | None) -> bool:
     return found
 
 
+def report(wrong: list[str]) -> int:
+    """Says what differs from the committed files; the exit status."""
+    print("\n".join(wrong) or "The committed files are as made anew.")
+    return 1 if wrong else 0
+
+
+def write_cases(file: str, cases: dict[str, Any]) -> None:
+    """Writes cases as JSON, with lines that are not too long to compare."""
+    text = json.dumps(cases, indent=None, separators=(",", ":")).replace('},"', '},\n"')
+    (DATA / file).write_text(text + "\n", encoding="utf-8")
+
+
 def main() -> int:
     """The command line; answers the exit status."""
     check = is_check(__doc__)
@@ -182,8 +200,7 @@ def main() -> int:
     arrays = {"decoders.npz": logits, "rotaries.npz": make_rotaries()}
     if not check:
         DATA.mkdir(exist_ok=True)
-        text = json.dumps(cases, indent=None, separators=(",", ":")).replace('},"', '},\n"')
-        (DATA / "decoders.json").write_text(text + "\n", encoding="utf-8")
+        write_cases("decoders.json", cases)
         texts = json.dumps(make_texts(), separators=(",", ":"))
         (DATA / "texts.json").write_text(texts + "\n", encoding="utf-8")
         for file, made in arrays.items():
@@ -196,8 +213,7 @@ def main() -> int:
         wrong.append("texts.json: other texts")
     for file, made in arrays.items():
         wrong += wrong_values(file, made)
-    print("\n".join(wrong) or "The committed files are as made anew.")
-    return 1 if wrong else 0
+    return report(wrong)
 
 
 if __name__ == "__main__":

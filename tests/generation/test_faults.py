@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +11,7 @@ import pytest
 
 import clrt
 from clrt.generation import reading, scoring
+from clrt.generation.cache_pages import CachePages
 from clrt.generation.engine import CHUNK, Engine
 from clrt.generation.text_generator import TextGenerator
 from clrt.ops.attention.pages import PAGE
@@ -36,7 +36,7 @@ def small(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[TextGener
 
 
 def _left_bytes(engine: Engine, pages: int) -> int:
-    return pages * engine._page_bytes - sum(slab.nbytes for slab in engine._slabs)
+    return pages * engine.cache.page_bytes - engine.cache.nbytes
 
 
 def test_texts_wait_where_there_is_no_room_for_all(
@@ -101,7 +101,7 @@ def test_a_memory_limit_holds_for_the_cache(tmp_path: Path) -> None:
         engine = generator._scheduler.engine
         found = generator.generate(random_prompts(12, 200), max_new_tokens=30)
         assert len(found) == 12
-        held = sum(slab.nbytes for slab in engine._slabs)
+        held = engine.cache.nbytes
         assert engine._model_bytes is not None and engine._model_bytes + held <= 3 << 20
 
 
@@ -193,24 +193,24 @@ def test_the_device_has_no_room_while_the_cache_grows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with make_generator(write_texts(tmp_path)) as generator:
-        engine = generator._scheduler.engine
+        cache = generator._scheduler.engine.cache
         expected = generator.generate(PROMPTS["long"], max_new_tokens=20)
-        tensor = Engine._tensor
+        tensor = CachePages._tensor
 
-        def full(self: Engine, shape: tuple[int, ...]) -> Any:
+        def full(self: CachePages, shape: tuple[int, ...]) -> Any:
             if shape[0]:
                 raise clrt.OutOfMemoryError("The device has no room.")
             return tensor(self, shape)
 
         with monkeypatch.context() as patched:
-            patched.setattr(Engine, "_tensor", full)
-            held = engine.pool._count
+            patched.setattr(CachePages, "_tensor", full)
+            held = cache.pool._count
             with pytest.raises(clrt.OutOfMemoryError, match=r"no room for more than .* tokens"):
                 generator.generate([9] * (CONTEXT - 9), max_new_tokens=4)
-            assert (pages_in_use(generator), engine.pool._count) == (0, held)
+            assert (pages_in_use(generator), cache.pool._count) == (0, held)
             assert generator.generate(PROMPTS["long"], max_new_tokens=20) == expected
         assert generator.generate([9] * (CONTEXT - 9), max_new_tokens=4).tokens
-        assert engine.pool._count > held
+        assert cache.pool._count > held
 
 
 def test_no_slab_is_larger_than_the_largest_buffer(tmp_path: Path) -> None:
@@ -218,11 +218,9 @@ def test_no_slab_is_larger_than_the_largest_buffer(tmp_path: Path) -> None:
         engine = generator._scheduler.engine
         expected = generator.generate([9] * (CONTEXT - 9), max_new_tokens=9)
         engine.reset()
-        info = engine.model.device
-        most = 2 * engine._page_bytes
-        engine.model.device = replace(info, caps=replace(info.caps, max_alloc_bytes=most))
+        engine.cache._largest = 2
         assert generator.generate([9] * (CONTEXT - 9), max_new_tokens=9) == expected
-        assert max(slab.nbytes for slab in engine._slabs) <= most
+        assert [slab.shape[0] for slab in engine.cache.slabs] == [2] * 5 + [0]
 
 
 def test_a_step_has_no_room(endless: TextGenerator, monkeypatch: pytest.MonkeyPatch) -> None:

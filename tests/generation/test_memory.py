@@ -38,7 +38,7 @@ def taken(name):
 def run(source):
     with TextGenerator(source, device=int(sys.argv[1]), sequences=2, context=256) as model:
         model.generate([list(range(3, 37)) * 3] * 2, max_new_tokens=4)
-        return sum(slab.nbytes for slab in model._scheduler.engine._slabs)
+        return model._scheduler.engine.cache.nbytes
 
 run(sys.argv[2])
 found = []

@@ -60,7 +60,7 @@ def test_a_token_plans_compiles_and_allocates_nothing(model: TextGenerator) -> N
         next(stream)
 
     def counted() -> tuple[object, ...]:
-        slabs = [id(slab.lease.buffer) for slab in engine._slabs if slab.lease and slab.nbytes]
+        slabs = [id(slab.lease.buffer) for slab in engine.cache.slabs if slab.lease and slab.nbytes]
         assert slabs  # a run keeps the cache where it is
         made = (session.programs.requests, session.allocations, session.allocated_bytes)
         return (*made, len(planner.kept), *slabs)

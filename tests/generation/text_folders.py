@@ -14,6 +14,9 @@ from tests.generation.tokenizers_of_tests import byte_level
 from tests.harness import quick_device
 
 TEXTS: dict[str, Any] = json.loads((DATA / "texts.json").read_text(encoding="utf-8"))
+ENCODER_TEXTS: dict[str, Any] = json.loads(
+    (DATA / "encoder_decoders.json").read_text(encoding="utf-8")
+)
 END = byte_level().token_to_id("<|im_end|>")
 
 
@@ -40,6 +43,19 @@ def write_texts(
     return folder
 
 
+def write_encoder_decoder(folder: Path, name: str = "t5", ends: list[int] | None = None) -> Path:
+    """The folder of a case of `oracle_sources.py`.
+
+    Args:
+        ends: Tokens that end a text.
+    """
+    write_folder(folder, ENCODER_TEXTS[name])
+    byte_level().save(str(folder / "tokenizer.json"))
+    config = json.dumps({"eos_token_id": ends, "decoder_start_token_id": 0})
+    (folder / "generation_config.json").write_text(config, encoding="utf-8")
+    return folder
+
+
 def make_generator(folder: Path, **options: Any) -> TextGenerator:
     """On the device with the quickest compiler."""
     return TextGenerator(folder, device=quick_device(), **options)
@@ -47,7 +63,7 @@ def make_generator(folder: Path, **options: Any) -> TextGenerator:
 
 def pages_in_use(generator: TextGenerator) -> int:
     """Of its cache."""
-    return generator._scheduler.engine.pool.in_use
+    return generator._scheduler.engine.cache.pool.in_use
 
 
 def computed(generator: TextGenerator) -> int:

@@ -21,7 +21,7 @@ from clrt.cli.main import COMMANDS
 from clrt.device.quirks import QUIRKS
 from tests.generation.adapter_folders import small_adapter
 from tests.generation.checkpoints import noise
-from tests.generation.text_folders import END, write_texts
+from tests.generation.text_folders import END, write_encoder_decoder, write_texts
 from tests.models.fixtures import load_family
 from tests.models.onnx_text import parsed
 from tests.unit.pages import ROOT, blocks, program, run
@@ -51,6 +51,7 @@ def test_the_code_of_the_pages_runs(tmp_path: Path) -> None:
     for name in ("cat.jpg", "dog.png"):
         Image.fromarray(np.arange(14400, dtype=np.uint8).reshape(60, 80, 3)).save(tmp_path / name)
     write_texts(tmp_path / "llm", [END])
+    write_encoder_decoder(tmp_path / "t5")
     module = "model.layers.0.self_attn.q_proj"
     small_adapter(tmp_path / "style", module, noise("up", (48, 2)), noise("down", (2, 48)))
     first = DOCS / "getting-started.md"

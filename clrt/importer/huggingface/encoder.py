@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import math
-
 import numpy as np
-from numpy.typing import NDArray
 
 from clrt.importer.huggingface.config import HuggingFaceConfig
 from clrt.importer.huggingface.families import RELATIVE_BUCKETS, RELATIVE_REACH
 from clrt.importer.huggingface.layers import LayerBuilder
+from clrt.importer.huggingface.relative_places import relative_buckets
 from clrt.ir.dims import symbol
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Value
@@ -132,17 +130,14 @@ class Encoder:
         return build(layer, Add(), self._relative_bias(), mask)
 
     def _relative_bias(self) -> Value:
-        """MPNet's bias by bucketed distance, [1, heads, sequence, sequence].
-
-        The buckets of all distances are a constant: their logarithms would round differently on
-        different devices, and move distances at the borders to another bucket.
-        """
+        """MPNet's bias by bucketed distance, [1, heads, sequence, sequence]."""
         config, build = self.config, self.build
         path = f"{self._prefix}{config.family.relative_bias}"
         most = config.max_positions - 1
-        buckets = build.numbers(relative_buckets(np.arange(-most, most + 1)))
+        distances = np.arange(-most, most + 1)
+        buckets = relative_buckets(distances, RELATIVE_BUCKETS, RELATIVE_REACH)
         places = self._relative_places(path, build.numbers(most))
-        bucket = build(path, Gather(), buckets, places)
+        bucket = build(path, Gather(), build.numbers(buckets), places)
         table = build.weight(f"{path}.weight", RELATIVE_BUCKETS, config.heads)
         bias = build(path, Transpose((2, 0, 1)), build(path, Gather(), table, bucket))
         return build(path, Unsqueeze(), bias, build.ints(0))
@@ -188,24 +183,3 @@ class Encoder:
         projected = build.linear(hidden, path, config.hidden, config.hidden)
         split = build.ints(0, 0, config.heads, config.head_size)
         return build(path, Transpose(perm), build(path, Reshape(), projected, split))
-
-
-def relative_buckets(distances: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Returns MPNet's bucket of each distance (key position - query position).
-
-    Half of the buckets serve keys after the query; in each half, half of the buckets hold one
-    distance each and the others ranges that grow logarithmically up to `RELATIVE_REACH`.
-
-    Args:
-        distances: Whole numbers of either sign.
-
-    Returns:
-        Bucket numbers from 0 to `RELATIVE_BUCKETS` - 1.
-    """
-    half = RELATIVE_BUCKETS // 2
-    exact = half // 2
-    steps = np.abs(distances)
-    ratio = np.log(np.maximum(steps, 1).astype(np.float32) / np.float32(exact))
-    growth = ratio / np.float32(math.log(RELATIVE_REACH / exact)) * np.float32(half - exact)
-    ranged = np.minimum(exact + growth.astype(np.int64), half - 1)
-    return np.where(steps < exact, steps, ranged) + np.where(distances > 0, half, 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -64,7 +65,10 @@ def read_decoder(
             f"{config.file} gives embeddings of {places} places, but {context} are asked for; ask "
             "for no more."
         )
-    return Decoder(**fields), family, config
+    decoder = Decoder(**fields)
+    if family.encoder is not None:
+        decoder = replace(decoder, encoder=family.encoder(config, decoder))
+    return decoder, family, config
 
 
 def _values(file: Path) -> tuple[ConfigValues, str]:

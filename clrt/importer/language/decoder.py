@@ -45,6 +45,23 @@ class Experts:
 
 
 @dataclass(frozen=True)
+class RelativePlaces:
+    """Scores get a bias by head and by how far a key is away (T5).
+
+    Its table `attn_rel_b` is `[buckets, heads]`.
+
+    Attributes:
+        buckets: Of distances; where keys lie on both sides, half of them are for each.
+        reach: The last bucket has all distances from here on.
+        each: Each layer has a table of its own; else that of layer 0 serves all.
+    """
+
+    buckets: int
+    reach: int
+    each: bool = False
+
+
+@dataclass(frozen=True)
 class Decoder:
     """The geometry of a decoder, and where families differ. The defaults are Llama's.
 
@@ -66,12 +83,18 @@ class Decoder:
         rotaries: The rotary embedding of each layer; None for a layer without.
         places: Rows of the table of places, where these have embeddings of their own; else 0.
         slopes: By head, how fast scores fall with distance (ALiBi).
+        relative: Scores get a bias by distance (T5).
         windows: How many keys before its place a token sees, by layer; -1 for all.
         scale: Of scores; None for head_size ** -0.5.
         softcap, final_softcap: Scores and logits are limited to these; 0 for no limit.
         embedding_scale, residual_scale, logit_scale: Factors of these.
         clip: Q, K and V are clipped to it; 0 for no limit.
         experts: In place of the feed-forward network.
+        encoder: The layers that read a source, whose states the decoder's cross-attention sees;
+            None for a decoder alone. Of these fields those hold that are no decoder's alone: its
+            `context` is the most places of a source.
+        features: Of an encoder: the numbers of a frame, where it reads frames and no tokens.
+        stride: Of an encoder: so many frames make a place.
     """
 
     family: str
@@ -95,6 +118,7 @@ class Decoder:
     rotaries: tuple[Rotary | None, ...] = ()
     places: int = 0
     slopes: tuple[float, ...] = ()
+    relative: RelativePlaces | None = None
     windows: tuple[int, ...] = ()
     scale: float | None = None
     softcap: float = 0.0
@@ -104,6 +128,9 @@ class Decoder:
     logit_scale: float = 1.0
     clip: float = 0.0
     experts: Experts | None = None
+    encoder: Decoder | None = None
+    features: int = 0
+    stride: int = 1
 
     def window(self, layer: int) -> int:
         """How many keys before its place a token sees in a layer; -1 for all."""
@@ -112,6 +139,11 @@ class Decoder:
     def rotary_of(self, layer: int) -> Rotary | None:
         """The rotary embedding of a layer."""
         return self.rotaries[layer] if self.rotaries else None
+
+    @property
+    def score_scale(self) -> float:
+        """What scores are multiplied by."""
+        return self.head_size**-0.5 if self.scale is None else self.scale
 
     @property
     def page_elements(self) -> int:

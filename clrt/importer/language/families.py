@@ -5,8 +5,9 @@ from __future__ import annotations
 from clrt.importer.language.family import DecoderFamily
 from clrt.importer.language.gpt_families import GPT_FAMILIES
 from clrt.importer.language.llama_families import LLAMA_FAMILIES
+from clrt.importer.language.t5_families import T5_FAMILIES
 
-FAMILIES: dict[str, DecoderFamily] = {**LLAMA_FAMILIES, **GPT_FAMILIES}
+FAMILIES: dict[str, DecoderFamily] = {**LLAMA_FAMILIES, **GPT_FAMILIES, **T5_FAMILIES}
 
 #: By model type, the object of config.json that describes the part for text, and the type that this
 #: is where it does not say.

@@ -9,6 +9,7 @@ from typing import Any, Literal
 from clrt.importer.huggingface.config_values import ConfigValues
 from clrt.importer.language import differences as by
 from clrt.importer.language import tensor_names
+from clrt.importer.language.decoder import Decoder
 from clrt.importer.language.tensor_names import Names
 
 
@@ -31,6 +32,8 @@ class DecoderFamily:
         experts: How gate and up projection of all experts are stored: each "alone", as one with
             the "halves" behind each other, or "transposed" with their outputs by turns.
         first_place: Rows of the table of places that precede that of place 0.
+        encoder: What reads the source, by the values of config.json and the decoder; None for
+            families without.
     """
 
     names: Names = field(default_factory=lambda: tensor_names.LLAMA)
@@ -46,3 +49,4 @@ class DecoderFamily:
     grouped: bool = False
     experts: Literal["alone", "halves", "transposed"] = "alone"
     first_place: int = 0
+    encoder: Callable[[ConfigValues, Decoder], Decoder] | None = None

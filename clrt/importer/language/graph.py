@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+import numpy as np
+
 from clrt.importer.language.decoder import Decoder, Rotary
+from clrt.importer.language.encoder_part import EncoderPart
 from clrt.importer.language.feed_forward import feed_forward
 from clrt.importer.language.layers import DecoderBuilder
 from clrt.importer.language.source import WeightSource
@@ -31,6 +34,11 @@ def decoder_graph(decoder: Decoder, source: WeightSource, cache: DType = DType.F
     are wanted; and the other inputs of SampleTokens. Outputs: `token` int32 and `logprob` float32
     `[rows]`, the tokens that follow; `logits` float32 `[rows, vocabulary]`; `hidden` float32
     `[rows, hidden]`, what the logits are made of; and the slabs, as `kept0` and so on.
+
+    With an encoder there are its inputs, too (`EncoderPart`), and `cross` int32 `[tokens, 3]`: a
+    step whose sequence is the row of the table that has the states of the token's source, and whose
+    place is their last one. Another output is `states` float32 `[batch, places, hidden]`. What a
+    run writes for sources is there for its own tokens.
 
     Args:
         decoder: What is built.
@@ -59,10 +67,20 @@ class _DecoderGraph:
             for s in range(SLABS)
         ]
         self._tables: dict[Rotary, tuple[Value, Value]] = {}
+        self.encoder = None if decoder.encoder is None else EncoderPart(build)
+        self.cross = None
+        if self.encoder is not None:
+            self.cross = build.input("cross", DType.INT32, (tokens, 3))
 
     def graph(self) -> Graph:
         """The graph."""
         decoder, build, slabs = self.decoder, self.build, list(self.slabs)
+        states, more = None, []
+        if self.encoder is not None and self.cross is not None:
+            more = [*self.encoder.inputs, self.cross]
+            states = self.encoder.states()
+            self.slabs = self.encoder.cached(states, self.table, self.slabs)
+            states = self.encoder.by_source(states)
         hidden = self._embeddings()
         for layer in range(decoder.layers):
             hidden = self._layer(hidden, layer)
@@ -74,8 +92,9 @@ class _DecoderGraph:
         logits = build.capped(logits, decoder.final_softcap, "output")
         places = self._column(_PLACE)
         asked, token, logprob = sample_next(build, logits, places, self.rows, decoder.vocabulary)
-        inputs = [self.step, self.table, self.rows, *asked, *slabs]
+        inputs = [self.step, self.table, self.rows, *asked, *more, *slabs]
         outputs = {"token": token, "logprob": logprob, "logits": logits, "hidden": state}
+        outputs |= {} if states is None else {"states": states}
         outputs |= {f"kept{s}": slab for s, slab in enumerate(self.slabs)}
         return build.graph(decoder.family, inputs, outputs.values(), list(outputs))
 
@@ -103,6 +122,8 @@ class _DecoderGraph:
             mixed = build.norm(mixed, f"{path}.post_attention_norm", size)
         mixed = build.scaled(mixed, decoder.residual_scale, path)
         after = x if decoder.parallel else build(path, Add(), x, mixed)
+        if self.cross is not None:
+            after = build(path, Add(), after, self._cross_attention(after, layer))
         one = decoder.parallel and f"{path}.ffn_norm.weight" not in build.source
         if not one:  # else the norm before attention serves both
             read = build.norm(after, f"{path}.ffn_norm", size) if before else after
@@ -131,15 +152,32 @@ class _DecoderGraph:
         q, *self.slabs = build.all(path, cached, *given)
         attention = PagedAttention(
             *geometry,
-            scale=size**-0.5 if decoder.scale is None else decoder.scale,
+            scale=decoder.score_scale,
             left_window=decoder.window(layer),
             softcap=decoder.softcap,
         )
         slopes = build.numbers(decoder.slopes, DType.FLOAT32) if decoder.slopes else None
         sinks = f"{path}.attn_sinks.weight"
         sink = build.weight(sinks, heads) if sinks in build.source else None
-        mixed = build(path, attention, q, self.step, self.table, slopes, sink, *self.slabs)
+        biases = None
+        if decoder.relative is not None:
+            own = path if decoder.relative.each else "blk.0"
+            biases = build.distance_biases(own, -np.arange(decoder.relative.reach + 1))
+        given = (q, self.step, self.table, slopes, sink, biases, *self.slabs)
+        mixed = build(path, attention, *given)
         return build.linear(mixed, f"{path}.attn_output", heads * size, decoder.hidden)
+
+    def _cross_attention(self, x: Value, layer: int) -> Value:
+        """Attention over all states of the source."""
+        decoder, build, path = self.decoder, self.build, f"blk.{layer}"
+        size, width = decoder.hidden, decoder.heads * decoder.head_size
+        read = build.norm(x, f"{path}.cross_attn_norm", size)
+        q = build.linear(read, f"{path}.cross_attn_q", size, width)
+        geometry = (decoder.heads, decoder.kv_heads, decoder.head_size, layer)
+        attention = PagedAttention(*geometry, scale=decoder.score_scale)
+        given = (q, self.cross, self.table, None, None, None, *self.slabs)
+        mixed = build(f"{path}/cross", attention, *given)
+        return build.linear(mixed, f"{path}.cross_attn_output", width, size)
 
     def _angles(self, rotary: Rotary) -> tuple[Value, Value]:
         """Cosines and sines of the places of a step, `[tokens, turned / 2]`."""

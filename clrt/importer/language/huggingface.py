@@ -25,6 +25,8 @@ def read_folder(folder: Path, context: int | None = None) -> tuple[Decoder, Weig
         InputError: More places are asked for than have embeddings.
     """
     decoder, family, config = read_decoder(folder, context)
-    tied = config.flag("tie_word_embeddings", False)
-    checkpoint = Checkpoint(folder, "AutoModelForCausalLM")
+    # T5's transformers say "tied" of models with a head of their own, too.
+    tied = config.flag("tie_word_embeddings", False) and decoder.encoder is None
+    kind = "CausalLM" if decoder.encoder is None else "Seq2SeqLM"
+    checkpoint = Checkpoint(folder, f"AutoModelFor{kind}")
     return decoder, HuggingFaceWeights(checkpoint, family, decoder, tied=tied)

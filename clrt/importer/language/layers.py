@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from copy import copy
 from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
@@ -10,6 +11,7 @@ from typing import TypeAlias
 
 import numpy as np
 
+from clrt.importer.huggingface.relative_places import relative_buckets
 from clrt.importer.language.decoder import Decoder
 from clrt.importer.language.narrow import in_one_dtype
 from clrt.importer.language.source import QuantisedRows, WeightSource
@@ -57,6 +59,12 @@ class DecoderBuilder(Builder):
         self.source, self.decoder = source, decoder
         self._weights: dict[str, Value] = {}
         self._types: dict[str, str] = {}
+
+    def of(self, decoder: Decoder) -> DecoderBuilder:
+        """A builder of another part of the same graph, with the same weights."""
+        made = copy(self)
+        made.decoder = decoder
+        return made
 
     def __call__(self, layer: str, op: Op, *inputs: Value | None) -> Value:
         """The output of a new node `/<layer>/<op>`."""
@@ -169,6 +177,22 @@ class DecoderBuilder(Builder):
             ]
             y = self(path, Concat(1), *rows, self.columns(y, q + kv, q + 2 * kv, path))
         return self.clipped(y, -decoder.clip, decoder.clip, path) if decoder.clip else y
+
+    def distance_biases(self, path: str, distances: Array) -> Value:
+        """What scores of keys at some distances get, `[heads, distances]`.
+
+        Args:
+            path: Of a layer's attention.
+            distances: Places of keys less those of their queries; only of an encoder above 0.
+        """
+        decoder, relative = self.decoder, self.decoder.relative
+        assert relative is not None
+        buckets = relative_buckets(
+            distances, relative.buckets, relative.reach, both=bool(distances.max() > 0)
+        )
+        table = self.wide(f"{path}.attn_rel_b.weight", relative.buckets, decoder.heads)
+        biases = np.ascontiguousarray(table[buckets].T)
+        return self._kept(f"{path}.attn_rel_b", lambda: biases)
 
     def _heads_norm(self, x: Value, path: str, size: int) -> Value:
         """Each head less its mean, divided by its deviation, times a scale of its own."""

@@ -296,3 +296,32 @@ OPT: Names = {
         }
     ),
 }
+
+
+def _t5_layers(ours: str, theirs: str, cross: bool) -> dict[str, str | tuple[str, ...]]:
+    """Names of the layers of one half of T5, which numbers the parts of a layer."""
+    attention = {"q": "q", "k": "k", "v": "v", "output": "o"}
+    own, feed = "layer.0.SelfAttention", f"layer.{1 + cross}"
+    names: dict[str, str | tuple[str, ...]] = {
+        "attn_norm": "layer.0.layer_norm",
+        **{f"attn_{name}": f"{own}.{path}" for name, path in attention.items()},
+        "attn_rel_b": f"{own}.relative_attention_bias",
+        "ffn_norm": f"{feed}.layer_norm",
+        "ffn_gate": f"{feed}.DenseReluDense.wi_0",
+        "ffn_up": (f"{feed}.DenseReluDense.wi_1", f"{feed}.DenseReluDense.wi"),
+        "ffn_down": f"{feed}.DenseReluDense.wo",
+    }
+    if cross:
+        names["cross_attn_norm"] = "layer.1.layer_norm"
+        names |= {f"cross_attn_{n}": f"layer.1.EncDecAttention.{p}" for n, p in attention.items()}
+    return {f"{ours}{name}": path for name, path in _layers(names, f"{theirs}.block").items()}
+
+
+T5: Names = {
+    "token_embd": ("shared", "decoder.embed_tokens", "encoder.embed_tokens"),
+    "enc.output_norm": "encoder.final_layer_norm",
+    "output_norm": "decoder.final_layer_norm",
+    "output": "lm_head",
+    **_t5_layers("enc.", "encoder", cross=False),
+    **_t5_layers("", "decoder", cross=True),
+}

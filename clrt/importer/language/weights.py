@@ -40,11 +40,11 @@ class HuggingFaceWeights:
     ) -> None:
         self._checkpoint, self._family, self._decoder = checkpoint, family, decoder
         self._hidden = {_HEAD} if tied else set()
-        (embeddings,) = paths_of(family, _EMBEDDINGS)
-        found = [p for p in PREFIXES if f"{p}{embeddings}.weight" in checkpoint]
+        tables = paths_of(family, _EMBEDDINGS)
+        found = [p for p in PREFIXES for t in tables if f"{p}{t}.weight" in checkpoint]
         if not found:
             raise ModelError(
-                f"{checkpoint.source} has no tensor '{embeddings}.weight', with or without "
+                f"{checkpoint.source} has no tensor '{tables[0]}.weight', with or without "
                 f"{', '.join(p for p in PREFIXES if p)} before it; the checkpoint is of another "
                 "model than config.json describes, download the folder again."
             )
@@ -142,9 +142,10 @@ def split_name(name: str) -> tuple[str, str]:
     """What a tensor is in every layer, and the number of the layer."""
     path = name.rpartition(".")[0]
     parts = path.split(".")
-    if parts[0] != "blk":
+    if "blk" not in parts:
         return path, ""
-    return ".".join(["blk", "{}", *parts[2:]]), parts[1]
+    at = parts.index("blk") + 1
+    return ".".join([*parts[:at], "{}", *parts[at + 1 :]]), parts[at]
 
 
 def paths_of(family: DecoderFamily, key: str) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ from clrt.ir.dtypes import WIDENED_STORAGES, DType
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.cost import PLAIN
-from clrt.kernels.spec import BufferArg, KernelSpec, Launch, ceil_div, launch, optional
+from clrt.kernels.spec import BufferArg, KernelSpec, Launch, ceil_div, launch
 from clrt.kernels.strided import broadcast_strides
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering, Variant, reject_but_float32, reject_in_float32
@@ -51,10 +51,12 @@ def _reject_cpu(node: Node, caps: DeviceCaps) -> str | None:
     return reject_but_float32(node, caps) or _reject_any(node, caps)
 
 
-def _mask_kind(mask: Value | None) -> int:
+def _mask_kind(op: FusedAttention, mask: Value | None) -> int:
     """0: none, 1: the same for every query, 2: by query."""
     if mask is None:
         return 0
+    if op.by_distance:
+        return 2
     shape = symbolic_shape(mask)
     return 1 if len(shape) < 2 or same(shape[-2], 1) else 2
 
@@ -82,7 +84,7 @@ def _launch_parts(node: Node) -> tuple[dict[str, Define], dict[str, Any]]:
     assert isinstance(op, FusedAttention)
     batch, queries = node.output.dims[:2]
     keys, heads = k.dims[-2], op.num_heads
-    args: dict[str, Any] = {"y": node.output, **optional(mask=mask), "scale": op.scale}
+    args: dict[str, Any] = {"y": node.output, "scale": op.scale}
     args |= dict(left_window=max(op.left_window, 0), softcap=op.softcap)
     args |= dict(queries=queries, key_count=keys, heads=heads, group=heads // op.kv_num_heads)
     for name, tensor, offset, size in (
@@ -92,7 +94,12 @@ def _launch_parts(node: Node) -> tuple[dict[str, Define], dict[str, Any]]:
     ):
         args |= {name: BufferArg(tensor, offset), **head_steps(tensor, size, name)}
     strides = [0] * 4
-    if mask is not None:
+    if mask is not None and op.by_distance:
+        # A row of it is read from the right to the left as queries go on.
+        args["mask"] = BufferArg(mask, queries - 1)
+        strides = [0, 0 if same(mask.dims[0], 1) else mask.dims[1], -1, 1]
+    elif mask is not None:
+        args["mask"] = mask
         strides = list(broadcast_strides(mask.dims, (batch, heads, queries, keys)))
     axes = ("mask_batch", "mask_head", "mask_query", "mask_key")
     args |= zip(axes, strides, strict=True)
@@ -101,7 +108,7 @@ def _launch_parts(node: Node) -> tuple[dict[str, Define], dict[str, Any]]:
     defines: dict[str, Define] = {
         "S_D": op.head_size,
         "S_DV": op.v_head_size,
-        "MASK": _mask_kind(mask),
+        "MASK": _mask_kind(op, mask),
         "MASK_BOOL": int(mask is not None and mask.dtype is DType.BOOL),
         "LENGTHS": int(lengths is not None),
         "LENGTH_T": DType.INT64.cl if lengths is None else index_t(lengths),
@@ -176,6 +183,8 @@ class FusedAttention(Op):
         at_end: Query i is at place `keys - Sq + i`, where its sequence has that many keys; else i.
         left_window: Of causal attention: p sees no keys before `p - left_window`; -1 for no limit.
         softcap: Scores s are `softcap * tanh(s / softcap)` before the mask is added; 0 for none.
+        by_distance: The mask is `[num_heads or 1, Sq + Sk - 1]`: that of query i and key j is in
+            column `Sq - 1 + j - i`.
         nan_to_zero: A row with every key masked by -inf gives 0 instead of NaN; so it is with
             lengths anyway.
 
@@ -196,6 +205,7 @@ class FusedAttention(Op):
     left_window: int = -1
     softcap: float = 0.0
     nan_to_zero: bool = False
+    by_distance: bool = False
 
     domain = "clrt"
     accuracy = Accuracy.ACCUMULATED
@@ -252,7 +262,9 @@ class FusedAttention(Op):
         mask = inputs[3] if len(inputs) > 3 else None
         if mask is not None and mask.dtype not in (DType.BOOL, q.dtype):
             raise ShapeError(f"FusedAttention: a mask {mask} for q {q}.")
-        if mask is not None and mask.shape is not None and k.shape is not None:
+        if mask is not None and self.by_distance:
+            self._check_distances(mask, q, k)
+        elif mask is not None and mask.shape is not None and k.shape is not None:
             target = (q.shape[0], self.num_heads, q.shape[-2], k.shape[-2])
             if len(mask.shape) > len(target):
                 raise ShapeError(f"FusedAttention: a mask {mask} of more than four axes.")
@@ -263,6 +275,20 @@ class FusedAttention(Op):
         y_shape = (q.shape[0], q.shape[-2], self.num_heads * self.v_head_size)
         return [TensorType(q.dtype, y_shape)]
 
+    def _check_distances(self, mask: TensorType, q: TensorType, k: TensorType) -> None:
+        """Checks a mask by distance.
+
+        Raises:
+            ShapeError: It is none, or another number of distances.
+        """
+        if mask.shape is None or q.shape is None or k.shape is None:
+            return
+        count = q.shape[-2] + k.shape[-2] - 1
+        heads = (1, self.num_heads)
+        wrong = len(mask.shape) != 2 or all(differ(mask.shape[0], n) for n in heads)
+        if wrong or differ(mask.shape[1], count):
+            raise ShapeError(f"FusedAttention: {mask} by distance for q {q} and k {k}.")
+
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
         q, k, v, mask, lengths = (*inputs, None, None)[:5]
         assert q is not None and k is not None and v is not None
@@ -270,6 +296,8 @@ class FusedAttention(Op):
         keys = heads_apart(k, self.k_offset, self.kv_num_heads, self.head_size)
         values = heads_apart(v, self.v_offset, self.kv_num_heads, self.v_head_size)
         (batch, _, rows, _), room = queries.shape, keys.shape[2]
+        if mask is not None and self.by_distance:
+            mask = mask[:, rows - 1 + np.arange(room) - np.arange(rows)[:, None]]
         if mask is not None:
             mask = np.broadcast_to(mask, (batch, self.num_heads, rows, room))
         op = self if lengths is None else replace(self, nan_to_zero=True)

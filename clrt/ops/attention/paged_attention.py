@@ -8,15 +8,17 @@ from typing import Any
 import numpy as np
 
 from clrt.device import requires
+from clrt.errors import ShapeError
 from clrt.ir.code import Define
-from clrt.ir.dtypes import WIDENED_STORAGES
+from clrt.ir.dims import differ
+from clrt.ir.dtypes import WIDENED_STORAGES, DType
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.cost import PLAIN
 from clrt.kernels.spec import KernelSpec, Launch, ceil_div, clamp, launch, optional
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering, Variant
-from clrt.ops.attention.pages import SLABS, PagedOp, visible
+from clrt.ops.attention.pages import SLABS, PagedOp, is_matrix, visible
 from clrt.ops.base import Accuracy, Types
 from clrt.ops.checks import need
 from clrt.ops.registry import register
@@ -35,9 +37,11 @@ _GROUPS_PER_UNIT = 8
 
 def _launch_parts(node: Node) -> tuple[dict[str, Define], dict[str, Any]]:
     """Defines and arguments that both kernels share."""
-    op, slopes, sinks = node.op, node.input(3), node.input(4)
+    op, slopes, sinks, biases = node.op, *(node.input(i) for i in (3, 4, 5))
     assert isinstance(op, PagedAttention)
     args = {"y": node.output, "q": node.arg(0), **optional(slopes=slopes, sinks=sinks)}
+    if biases is not None:
+        args |= {"biases": biases, "distances": biases.dims[1]}
     args |= op.arguments(node, 1, node.inputs[op.first_slab :])
     args |= dict(scale=op.scale, left_window=max(op.left_window, 0), softcap=op.softcap)
     defines = {
@@ -46,6 +50,7 @@ def _launch_parts(node: Node) -> tuple[dict[str, Define], dict[str, Any]]:
         "SOFTCAP": int(op.softcap > 0),
         "ALIBI": int(slopes is not None),
         "SINKS": int(sinks is not None),
+        "BIASES": int(biases is not None),
     }
     return defines, args
 
@@ -86,15 +91,17 @@ class PagedAttention(PagedOp):
 
     Inputs: Q `[T, num_heads * head_size]`; step; table; slopes `[num_heads]`, times which the
     distance of a key is taken off its score; sinks `[num_heads]`, the score of a key without a
-    value; the slabs, with keys and values of these tokens. Slopes and sinks may be left out.
-    Output: like Q; 0 for a token of no sequence.
+    value; biases `[num_heads, distances]`, what is added to the score of a key at each distance,
+    the last one for all that are farther; the slabs, with keys and values of these tokens. Slopes,
+    sinks and biases may be left out. Output: like Q; 0 for a token of no sequence.
 
     Attributes:
         left_window: No keys before `place - left_window` are seen; -1 for no limit.
         softcap: Scores s are `softcap * tanh(s / softcap)`; 0 for none.
 
     Numerics: float32, whatever the cache holds, online softmax.
-    Source: clrt; Kwon et al., PagedAttention (2023); Press et al., ALiBi (2021).
+    Source: clrt; Kwon et al., PagedAttention (2023); Press et al., ALiBi (2021); Raffel et al., T5
+    (2019) for biases.
     """
 
     scale: float = 1.0
@@ -104,7 +111,7 @@ class PagedAttention(PagedOp):
     domain = "clrt"
     accuracy = Accuracy.ACCUMULATED
     storages = WIDENED_STORAGES
-    narrow_inputs = tuple(range(5, 5 + SLABS))
+    narrow_inputs = tuple(range(6, 6 + SLABS))
     variants = (
         Variant("cpu", _emit_cpu, requires=requires.CPU),
         Variant("any", _emit_any, speed=PLAIN),
@@ -112,7 +119,7 @@ class PagedAttention(PagedOp):
 
     @property
     def first_slab(self) -> int:
-        return 5
+        return 6
 
     def infer(self, inputs: Types) -> list[TensorType]:
         q, step = need(inputs, 0, self), need(inputs, 1, self)
@@ -120,10 +127,21 @@ class PagedAttention(PagedOp):
         self.check_rows(q, self.num_heads * self.head_size, step)
         self.check_vector(inputs, 3, self.num_heads)
         self.check_vector(inputs, 4, self.num_heads)
+        if (biases := inputs[5]) is not None:
+            wrong = biases.dtype is not DType.FLOAT32 or not is_matrix(biases, None)
+            if not wrong and biases.shape is not None:
+                rows, distances = biases.shape
+                wrong = differ(rows, self.num_heads) or (
+                    isinstance(distances, int) and distances == 0
+                )
+            if wrong:
+                raise ShapeError(
+                    f"{self.name}: input 5 is {biases}; expected float32 [{self.num_heads}, n]."
+                )
         return [TensorType(q.dtype, q.shape)]
 
     def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
-        q, step, table, slopes, sinks = inputs[: self.first_slab]
+        q, step, table, slopes, sinks, biases = inputs[: self.first_slab]
         assert q is not None and step is not None and table is not None
         slabs = [s for s in inputs[self.first_slab :] if s is not None]
         heads = q.reshape(len(q), self.num_heads, self.head_size).astype(np.float64)
@@ -143,6 +161,9 @@ class PagedAttention(PagedOp):
             if slopes is not None:
                 distances = np.arange(first, place + 1) - place
                 scores = scores + slopes.astype(np.float64)[:, None] * distances
+            if biases is not None:
+                behind = np.minimum(place - np.arange(first, place + 1), biases.shape[1] - 1)
+                scores = scores + biases.astype(np.float64)[:, behind]
             top = scores.max(axis=1, keepdims=True)
             if sinks is not None:
                 top = np.maximum(top, sinks[:, None])

@@ -73,7 +73,7 @@ class PagedOp(Op):
             raise ShapeError(f"{self.name}: layer {self.layer}; it is 0 or more.")
         for index, last in ((1, 3), (2, None)):
             found = need(inputs, index, self)
-            if found.dtype is not DType.INT32 or not _is_matrix(found, last):
+            if found.dtype is not DType.INT32 or not is_matrix(found, last):
                 raise ShapeError(
                     f"{self.name}: input {index} is {found}; expected int32 [n, {last}]."
                 )
@@ -82,7 +82,7 @@ class PagedOp(Op):
         for slab in slabs:
             pitch = None if slab.shape is None else slab.shape[-1]
             fits = not isinstance(pitch, int) or pitch >= least
-            if slab.dtype not in _FLOATS or not _is_matrix(slab, None) or not fits:
+            if slab.dtype not in _FLOATS or not is_matrix(slab, None) or not fits:
                 raise ShapeError(f"{self.name}: a slab {slab}; expected floats [pages, {least}].")
             if slab.dtype is not slabs[0].dtype:
                 raise ShapeError(f"{self.name}: slabs of {slab.dtype} and {slabs[0].dtype}.")
@@ -97,7 +97,7 @@ class PagedOp(Op):
         rows = None if found.shape is None else found.shape[0]
         counted = None if steps.shape is None else steps.shape[0]
         other = rows is not None and counted is not None and differ(rows, counted)
-        if found.dtype is not DType.FLOAT32 or not _is_matrix(found, width) or other:
+        if found.dtype is not DType.FLOAT32 or not is_matrix(found, width) or other:
             raise ShapeError(f"{self.name}: {found} for steps {steps}; expected [T, {width}].")
 
     def check_vector(self, inputs: Types, index: int, size: int) -> None:
@@ -182,7 +182,7 @@ class PagedOp(Op):
         return NumberError(self.name, 2, what, number, f"allowed are 0..{count - 1}")
 
 
-def _is_matrix(found: TensorType, columns: Dim | None) -> bool:
+def is_matrix(found: TensorType, columns: Dim | None) -> bool:
     """Whether it may have two axes, the second of that size."""
     if found.shape is None:
         return True

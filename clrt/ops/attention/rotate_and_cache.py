@@ -21,17 +21,23 @@ from clrt.ops.checks import need
 from clrt.ops.registry import register
 
 
-def _emit(node: Node, ctx: Lowering) -> list[Launch]:
-    op, x = node.op, node.arg(0)
-    assert isinstance(op, RotateAndCache)
+def copy_slabs(node: Node, ctx: Lowering) -> list[Launch]:
+    """The last outputs begin as the slabs, which are the last inputs."""
     launches: list[Launch] = []
-    for slab, kept in zip(node.inputs[op.first_slab :], node.outputs[1:], strict=True):
+    for slab, kept in zip(node.inputs[-SLABS:], node.outputs[-SLABS:], strict=True):
         assert slab is not None
         own = contiguous_strides(slab.dims)
         copies = copy_launches(
             ctx, BufferArg(slab), BufferArg(kept), slab.dtype, slab.dims, own, own
         )
         launches += [replace(copy, copy=(slab, kept)) for copy in copies]
+    return launches
+
+
+def _emit(node: Node, ctx: Lowering) -> list[Launch]:
+    op, x = node.op, node.arg(0)
+    assert isinstance(op, RotateAndCache)
+    launches = copy_slabs(node, ctx)
     tokens = x.dims[0]
     if not tokens:
         return launches
@@ -46,6 +52,7 @@ def _emit(node: Node, ctx: Lowering) -> list[Launch]:
         "ROTARY": int(cosines is not None),
         "INTERLEAVED": int(op.interleaved),
         "NORM": int(q_scale is not None),
+        "QUERIES": 1,
     }
     kernel = KernelSpec.of("attention/rotate_and_cache.cl", "rotate_and_cache", **macros)
     heads, cpu = op.num_heads + 2 * op.kv_num_heads, ctx.caps.is_cpu

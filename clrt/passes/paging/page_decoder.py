@@ -159,7 +159,7 @@ class _DecoderRewriter:
         paged = PagedAttention(
             *geometry, scale=op.scale, left_window=shows.window, softcap=op.softcap
         )
-        y = build.add(paged, q, self._step, self._table, *extras, *self._slabs)
+        y = build.add(paged, q, self._step, self._table, *extras, None, *self._slabs)
         return self._like(y, layer.node.output)
 
     def _finished(self, logits: Value, sizes: StepSizes) -> PagedDecoder:

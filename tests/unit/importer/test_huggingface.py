@@ -10,7 +10,7 @@ import pytest
 from safetensors.numpy import load_file
 
 from clrt.importer.huggingface import import_checkpoint
-from clrt.importer.huggingface.encoder import relative_buckets
+from clrt.importer.huggingface.relative_places import relative_buckets
 from clrt.ir.verify import verify
 from clrt.ops.movement.transpose import Transpose
 from tests.unit.importer import checkpoints
@@ -123,7 +123,7 @@ def test_masked_lm_prefers_its_own_decoder(tmp_path: Path) -> None:
 def test_relative_buckets_at_the_borders() -> None:
     distances = np.array([0, -1, -7, -8, -11, -12, -16, -127, -128, -5000, 1, 8, 5000])
     expected = [0, 1, 7, 8, 8, 9, 10, 15, 15, 15, 17, 24, 31]
-    assert relative_buckets(distances).tolist() == expected
+    assert relative_buckets(distances, 32, 128).tolist() == expected
 
 
 # --- what checkpoints may look like --------------------------------------------------------------

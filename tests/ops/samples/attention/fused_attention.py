@@ -28,6 +28,10 @@ def fused_attention_samples(cls: type[FusedAttention]) -> Iterator[Sample]:
         yield sample(cls, rng, 1, causal_sq, causal_sk, cls.plain(2, 8, is_causal=True))
     yield sample(cls, rng, 2, 9, 9, cls.plain(4, 8, is_causal=True), (9, 9), np.dtype(bool))
     yield sample(cls, rng, 2, 9, 9, cls.plain(4, 8, kv_num_heads=2, v_head_size=5))
+    for sq, sk, rows in [(9, 9, 4), (33, 33, 4), (3, 70, 1), (70, 3, 4), (1, 1, 4)]:
+        by_distance = cls.plain(4, 8, by_distance=True)
+        for dtype in (np.dtype(bool), np.dtype(np.float32)):
+            yield sample(cls, rng, 2, sq, sk, by_distance, (rows, sq + sk - 1), dtype)
     yield from cache_samples(cls, rng)
     yield from corner_samples(cls, rng)
 

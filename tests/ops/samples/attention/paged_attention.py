@@ -9,6 +9,7 @@ import numpy as np
 
 from clrt.errors import ShapeError
 from clrt.ir.op import Array
+from clrt.ops.attention.cache_states import CacheStates
 from clrt.ops.attention.paged_attention import PagedAttention
 from clrt.ops.attention.pages import PAGE, SLABS, PagedOp
 from clrt.ops.attention.rotate_and_cache import RotateAndCache
@@ -18,6 +19,7 @@ from tests.ops.samples.registry import Sample, error_samples_of, samples_of
 _STEP = np.array([[5, 1, 40], [9, 1, 41], [3, -1, 0], [7, 0, 0], [7, 0, 1], [2, 1, 95]], np.int32)
 _TABLE = np.array([[4, 0, 0], [2, 0, 3]], np.int32)
 _PAGES = (1, 2, 0, 2, 0, 0)
+_NO = (None, None, None)  # no slopes, sinks and biases
 
 
 def _slabs(
@@ -54,35 +56,50 @@ def rotate_and_cache_samples(cls: type[RotateAndCache]) -> Iterator[Sample]:
     yield Sample(one, (empty, _STEP[:0], _TABLE, *none, *none, *_slabs(rng, one)))
 
 
+@samples_of(CacheStates)
+def cache_states_samples(cls: type[CacheStates]) -> Iterator[Sample]:
+    rng = np.random.default_rng(86)
+    op = cls(4, 2, 8, 1)
+    x = rng.standard_normal((len(_STEP), 32)).astype(np.float32)
+    yield Sample(op, (x, _STEP, _TABLE, *_slabs(rng, op)))
+    yield Sample(op, (x, _STEP, _TABLE, *_slabs(rng, op, pages=(1,) * SLABS)))
+    yield Sample(op, (x, _STEP, _TABLE, *_slabs(rng, op, np.float16)))
+    yield Sample(op, (x[:0], _STEP[:0], _TABLE, *_slabs(rng, op)))
+
+
 @samples_of(PagedAttention)
 def paged_attention_samples(cls: type[PagedAttention]) -> Iterator[Sample]:
     rng = np.random.default_rng(84)
     for heads, kv_heads, size in ((4, 2, 8), (3, 3, 12), (5, 1, 16), (40, 1, 4)):
         op = cls(heads, kv_heads, size, scale=size**-0.5)
         q = rng.standard_normal((len(_STEP), heads * size)).astype(np.float32)
-        yield Sample(op, (q, _STEP, _TABLE, None, None, *_slabs(rng, op)))
+        yield Sample(op, (q, _STEP, _TABLE, *_NO, *_slabs(rng, op)))
     op = cls(4, 2, 8, 1)
     q = rng.standard_normal((len(_STEP), 32)).astype(np.float32)
     whole = _slabs(rng, op, pages=(1,) * SLABS)
-    yield Sample(op, (q, _STEP, _TABLE, None, None, *whole))
+    yield Sample(op, (q, _STEP, _TABLE, *_NO, *whole))
     slopes, sinks = rng.uniform(0, 0.5, (2, 4)).astype(np.float32)
+    biases = rng.standard_normal((4, 43)).astype(np.float32)
     q = rng.standard_normal((len(_STEP), 32)).astype(np.float32)
     for window, softcap, optional in (
-        (3, 0.0, (None, None)),
-        (40, 2.0, (None, sinks)),
-        (-1, 0.0, (slopes, None)),
-        (0, 1.0, (slopes, sinks)),
+        (3, 0.0, _NO),
+        (40, 2.0, (None, sinks, None)),
+        (-1, 0.0, (slopes, None, None)),
+        (0, 1.0, (slopes, sinks, None)),
+        (-1, 0.0, (None, None, biases)),
+        (50, 2.0, (slopes, sinks, biases[:, :1])),
     ):
         op = cls(4, 2, 8, 1, scale=0.4, left_window=window, softcap=softcap)
         yield Sample(op, (q, _STEP, _TABLE, *optional, *_slabs(rng, op)))
     op = cls(4, 2, 8, scale=0.4)
-    yield Sample(op, (q, _STEP, _TABLE, None, None, *_slabs(rng, op, np.float16)))
+    yield Sample(op, (q, _STEP, _TABLE, *_NO, *_slabs(rng, op, np.float16)))
     # Many tokens of one sequence: their queries share a work-group.
     many = np.array([[0, 0, p] for p in range(3 * PAGE)], np.int32)
     table = np.array([[1, 0, 2]], np.int32)
     q = rng.standard_normal((len(many), 32)).astype(np.float32)
-    yield Sample(op, (q, many, table, None, None, *_slabs(rng, op)))
-    yield Sample(op, (q[:0], many[:0], table, None, None, *_slabs(rng, op)))
+    yield Sample(op, (q, many, table, *_NO, *_slabs(rng, op)))
+    yield Sample(op, (q, many, table, None, None, biases, *_slabs(rng, op)))
+    yield Sample(op, (q[:0], many[:0], table, *_NO, *_slabs(rng, op)))
 
 
 @error_samples_of(PagedAttention)
@@ -93,11 +110,14 @@ def paged_attention_errors(
     op = cls(4, 2, 8)
     q = np.zeros((len(_STEP), 32), np.float32)
     slabs = _slabs(rng, op)
-    given = (q, _STEP, _TABLE, None, None, *slabs)
+    given = (q, _STEP, _TABLE, *_NO, *slabs)
     yield Sample(cls(3, 2, 8), given), ShapeError
     yield Sample(cls(4, 2, 6), given), ShapeError
     yield Sample(cls(4, 2, 8, 2), given), ShapeError
     yield Sample(op, (q[:2], *given[1:])), ShapeError
     yield Sample(op, (q, _STEP.astype(np.int64), *given[2:])), ShapeError
     yield Sample(op, (*given[:3], np.zeros(3, np.float32), *given[4:])), ShapeError
+    for wrong in (np.zeros((3, 5)), np.zeros((4, 0)), np.zeros(4)):
+        biases = wrong.astype(np.float32)
+        yield Sample(op, (*given[:5], biases, *slabs)), ShapeError
     yield Sample(op, (*given[:-1], slabs[0].astype(np.float16))), ShapeError

@@ -1,0 +1,82 @@
+"""CacheStates: keys and values of an encoder's states into a cache."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from clrt.ir.dtypes import WIDENED_STORAGES
+from clrt.ir.graph import Node
+from clrt.ir.op import Array, TensorType
+from clrt.kernels.spec import KernelSpec, Launch, launch
+from clrt.kernels.variant import Lowering, Variant
+from clrt.ops.attention.pages import PAGE, SLABS, PagedOp
+from clrt.ops.attention.rotate_and_cache import copy_slabs
+from clrt.ops.base import Accuracy, Types
+from clrt.ops.checks import need
+from clrt.ops.registry import register
+
+
+def _emit(node: Node, ctx: Lowering) -> list[Launch]:
+    op, x = node.op, node.arg(0)
+    assert isinstance(op, CacheStates)
+    launches, states = copy_slabs(node, ctx), x.dims[0]
+    if not states:
+        return launches
+    args = op.arguments(node, 1, node.outputs) | {"heads": 0}
+    macros = {**op.defines(node), "ROTARY": 0, "INTERLEAVED": 0, "NORM": 0, "QUERIES": 0}
+    kernel = KernelSpec.of("attention/rotate_and_cache.cl", "rotate_and_cache", **macros)
+    heads, cpu = 2 * op.kv_num_heads, ctx.caps.is_cpu
+    size, local = ((1, states), (1, 1)) if cpu else ((heads, states), None)
+    return [*launches, launch(kernel, size, local, x=x, **args)]
+
+
+@register
+@dataclass(frozen=True)
+class CacheStates(PagedOp):
+    """The heads of K and V of states that have no Q, into their places of a cache.
+
+    They are what cross-attention reads: PagedAttention with a step that says of each token the row
+    of the states, and the place of the last one.
+
+    Inputs: x `[T, 2 kv_num_heads * head_size]`, the heads of K and V side by side; step; table; the
+    slabs. Outputs: the slabs.
+
+    Source: clrt; Kwon et al., PagedAttention (2023) for the pages.
+    """
+
+    domain = "clrt"
+    accuracy = Accuracy.ACCUMULATED
+    storages = WIDENED_STORAGES
+    narrow_inputs = tuple(range(3, 3 + SLABS))
+    variants = (Variant("heads", _emit),)
+
+    @property
+    def first_slab(self) -> int:
+        return 3
+
+    def takes_over(self, node: Node) -> Iterable[tuple[int, Sequence[int]]]:
+        return [(s, (self.first_slab + s,)) for s in range(SLABS)]
+
+    def infer(self, inputs: Types) -> list[TensorType]:
+        x, step = need(inputs, 0, self), need(inputs, 1, self)
+        slabs = self.check_cache(inputs)
+        self.check_rows(x, 2 * self.kv_num_heads * self.head_size, step)
+        return [TensorType(slab.dtype, slab.shape) for slab in slabs]
+
+    def reference(self, *inputs: Array | None) -> tuple[Array, ...]:
+        x, step, table = inputs[: self.first_slab]
+        assert x is not None and step is not None and table is not None
+        slabs = [np.array(s) for s in inputs[self.first_slab :] if s is not None]
+        heads = x.reshape(len(x), 2, self.kv_num_heads, self.head_size)
+        for token, (k, v) in enumerate(heads):
+            found = self.place(step, table, token)
+            if found is None:
+                continue
+            row, place = found
+            keys, values = self.page(slabs, int(row[place // PAGE]))
+            keys[:, :, place % PAGE] = k
+            values[:, place % PAGE] = v
+        return tuple(slabs)
