@@ -91,6 +91,7 @@ test-oracles:
 	.venv-oracles/bin/python tools/oracles.py --check
 	.venv-oracles/bin/python tests/generation/make_oracles.py --check
 	.venv-oracles/bin/python tests/generation/make_encoder_oracles.py --check
+	.venv-oracles/bin/python tests/audio/make_whisper_oracles.py --check
 	.venv-oracles/bin/python tests/generation/make_adapter_oracles.py --check
 
 # Whether what clrt needs has wheels for each system and Python: asks the package index.

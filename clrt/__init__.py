@@ -3,6 +3,7 @@
 out = clrt.load("model.onnx").run({"input_ids": ids, "attention_mask": mask})
 vectors = clrt.SentenceEncoder("all-MiniLM-L6-v2").encode(["Hello, world!"])
 answer = clrt.TextGenerator("SmolLM2-135M-Instruct").chat().send("Hello!")
+text = clrt.Transcriber("whisper-tiny")("speech.wav")
 """
 
 __version__ = "0.1.0"
@@ -28,6 +29,7 @@ from clrt.errors import (
 )
 
 if TYPE_CHECKING:
+    from clrt.audio.transcriber import Transcriber
     from clrt.generation.chat import Chat
     from clrt.generation.options import Sampling
     from clrt.generation.result import GeneratedText
@@ -73,6 +75,7 @@ __all__ = [
     "State",
     "TensorSpec",
     "TextGenerator",
+    "Transcriber",
     "UnsupportedError",
     "devices",
     "from_dlpack",
@@ -98,6 +101,7 @@ _HOMES = {
     "State": "clrt.runs.state",
     "TensorSpec": "clrt.signature",
     "TextGenerator": "clrt.generation.text_generator",
+    "Transcriber": "clrt.audio.transcriber",
     "devices": "clrt.runtime.devices",
     "from_dlpack": "clrt.runtime.placing",
     "load": "clrt.model",

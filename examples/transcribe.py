@@ -1,8 +1,9 @@
-"""Prints what is said in files, by a CTC model such as wav2vec2-base-960h.
+"""Prints what is said in files, by Whisper or by a CTC model such as wav2vec2-base-960h.
 
     python examples/transcribe.py FOLDER FILE... [--device cpu]
 
-FOLDER has the model as ONNX, preprocessor_config.json, vocab.json and tokenizer_config.json.
+FOLDER is a Hugging Face folder of Whisper, or has a CTC model as ONNX, preprocessor_config.json,
+vocab.json and tokenizer_config.json.
 """
 
 from __future__ import annotations
@@ -11,7 +12,6 @@ import argparse
 import sys
 
 import clrt
-from clrt.audio import Transcriber
 
 
 def main() -> None:
@@ -20,7 +20,7 @@ def main() -> None:
     parser.add_argument("files", nargs="+", help="WAV files, or what soundfile reads")
     parser.add_argument("--device", help="auto, cpu, gpu, part of a device name, or an index")
     args = parser.parse_args()
-    with Transcriber(args.folder, device=args.device) as transcribe:
+    with clrt.Transcriber(args.folder, device=args.device) as transcribe:
         for file in args.files:
             print(f"{file}: {transcribe(file)}", flush=True)
 

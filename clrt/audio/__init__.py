@@ -1,23 +1,31 @@
-"""Sound to the features that models take, voice activity, and speech to text by CTC models.
+"""Sound to the features that models take, voice activity, and speech to text.
 
 features = clrt.audio.Features.from_config("whisper-tiny")
 inputs = features("speech.wav", device_outputs=True)
 """
 
 from clrt.audio.chunks import Chunks
+from clrt.audio.ctc import CtcVocabulary
 from clrt.audio.features import Features
 from clrt.audio.resample import resample
+from clrt.audio.speech_options import Fallback
 from clrt.audio.streams import read_audio
-from clrt.audio.transcriber import CtcVocabulary, Transcriber
+from clrt.audio.transcriber import Transcriber
+from clrt.audio.transcript_stream import TranscriptStream
+from clrt.audio.transcripts import Transcript, TranscriptSegment
 from clrt.audio.voice_activity import Segment, SpeechThresholds, VoiceActivity
 
 __all__ = [
     "Chunks",
     "CtcVocabulary",
+    "Fallback",
     "Features",
     "Segment",
     "SpeechThresholds",
     "Transcriber",
+    "Transcript",
+    "TranscriptSegment",
+    "TranscriptStream",
     "VoiceActivity",
     "read_audio",
     "resample",

@@ -12,6 +12,7 @@ from clrt.audio.presets import FilterBank, LogMel, Preset, Waveform
 from clrt.audio.wav import LEAST_HERTZ, MOST_HERTZ
 from clrt.errors import InputError, ModelError, UnsupportedError
 from clrt.files import expanded
+from clrt.sources import is_compiled
 
 _PRESETS: Mapping[str, type[LogMel] | type[Waveform] | type[FilterBank]] = {
     "WhisperFeatureExtractor": LogMel,
@@ -97,6 +98,18 @@ def read_object(file: Path) -> Mapping[str, Any]:
     if not isinstance(values, dict):
         raise ModelError(f"'{file}' must hold a JSON object; download the model's own file.")
     return values
+
+
+def is_whisper(source: Path) -> bool:
+    """Whether a source is a folder with a config.json of Whisper, or a compiled file.
+
+    Raises:
+        ModelError: The file is damaged.
+    """
+    file = source / "config.json"
+    return is_compiled(source) or (
+        file.is_file() and read_object(file).get("model_type") == "whisper"
+    )
 
 
 def preset_of(values: Mapping[str, Any], name: str) -> Preset:

@@ -20,6 +20,8 @@ from clrt.ops.named_builder import NamedBuilder, floats, ints
 BLOCKS = "blocks"
 VALID = "valid"
 
+# What silence counts as.
+_LEAST_ENERGY = 1e-10
 _TO_THE_END = np.iinfo(np.int64).max
 
 
@@ -58,19 +60,36 @@ def log_mel_graph(spectrum: MelSpectrum, frames: int, name: str) -> Graph:
     Source: transformers' WhisperFeatureExtractor.
     """
     build = NamedBuilder()
-    batch, blocks = symbol("batch"), symbol("blocks")
-    given = build.feed(BLOCKS, DType.FLOAT32, batch, blocks, spectrum.hop)
-    least = 1e-10
-    x = _mel(build, given, spectrum)
-    x = build("Log", build("Max", x, floats(least)))
-    x = build("Mul", x, floats(1 / np.log(10)))
+    blocks = symbol("blocks")
+    x = _decades(build, spectrum)
     missing = frames - (blocks - (spectrum.blocks - 1))
-    x = build("Pad", x, build.dims((0, 0, 0, 0, missing, 0)), floats(np.log10(least)))
+    x = build("Pad", x, build.dims((0, 0, 0, 0, missing, 0)), floats(np.log10(_LEAST_ENERGY)))
     largest = build("ReduceMax", x, ints(1, 2), keepdims=1)
     x = build("Max", x, build("Sub", largest, floats(8.0)))
     x = build("Mul", build("Add", x, floats(4.0)), floats(0.25))
     x = build("Transpose", x, perm=(0, 2, 1))
     return build.graph("log_mel", build.inputs, [x], [name])
+
+
+def decades_graph(spectrum: MelSpectrum, name: str) -> Graph:
+    """log10 of mel bands, of which `log_mel_graph` makes Whisper's features.
+
+    Args:
+        name: Of the output.
+
+    Returns:
+        Input as of `log_mel_graph`; output float32 [batch, mels, frames].
+    """
+    build = NamedBuilder()
+    x = build("Transpose", _decades(build, spectrum), perm=(0, 2, 1))
+    return build.graph("decades", build.inputs, [x], [name])
+
+
+def _decades(build: NamedBuilder, spectrum: MelSpectrum) -> Value:
+    """log10 of the energies [batch, frames, mels] of the input `blocks`."""
+    given = build.feed(BLOCKS, DType.FLOAT32, symbol("batch"), symbol("blocks"), spectrum.hop)
+    x = build("Log", build("Max", _mel(build, given, spectrum), floats(_LEAST_ENERGY)))
+    return build("Mul", x, floats(1 / np.log(10)))
 
 
 def fbank_graph(spectrum: MelSpectrum, frames: int, mean: float, scale: float, name: str) -> Graph:

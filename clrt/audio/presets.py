@@ -12,6 +12,7 @@ from clrt.audio.graphs import (
     BLOCKS,
     VALID,
     MelSpectrum,
+    decades_graph,
     fbank_graph,
     log_mel_graph,
 )
@@ -23,7 +24,7 @@ MASK = "attention_mask"
 Feeds: TypeAlias = "dict[str, np.ndarray[Any, Any]]"
 
 # Short sounds are computed in so many frames, or a multiple: calls then meet few shapes.
-_FRAME_STEP = 100
+FRAME_STEP = 100
 # Under the root of the variance; transformers' Wav2Vec2FeatureExtractor.
 _VARIANCE = 1e-7
 
@@ -55,6 +56,10 @@ class LogMel:
         """Its model."""
         return log_mel_graph(self._spectrum(), self.frames, self.output)
 
+    def decades_graph(self) -> Graph:
+        """The same before the loudest moment is known; its frames are as many as there are."""
+        return decades_graph(self._spectrum(), self.output)
+
     def _spectrum(self) -> MelSpectrum:
         window = hann(self.n_fft, periodic=True)[:, None]
         real, imaginary = fourier(self.n_fft, self.n_fft)
@@ -66,7 +71,7 @@ class LogMel:
         before, hop, end = self.n_fft // 2, self.hop_length, self.most_samples
         longest = max(map(len, sounds))
         count = -(-(longest + before) // hop)  # later frames see silence alone
-        count = min(-(-count // _FRAME_STEP) * _FRAME_STEP, self.frames)
+        count = min(-(-count // FRAME_STEP) * FRAME_STEP, self.frames)
         blocks = count + -(-self.n_fft // hop) - 1
         padded = np.zeros((len(sounds), blocks * hop), np.float32)
         behind = padded.shape[1] - before - end
@@ -159,7 +164,7 @@ class FilterBank:
     def feeds(self, sounds: Sequence[FloatArray]) -> Feeds:
         """The inputs of the model: frames end within each sound."""
         counts = [max(0, 1 + (len(s) - self._length) // self._hop) for s in sounds]
-        most = min(-(-max(*counts, 1) // _FRAME_STEP) * _FRAME_STEP, self.max_length)
+        most = min(-(-max(*counts, 1) // FRAME_STEP) * FRAME_STEP, self.max_length)
         blocks = most + -(-self._length // self._hop) - 1
         padded = np.zeros((len(sounds), blocks * self._hop), np.float32)
         for row, sound in zip(padded, sounds, strict=True):

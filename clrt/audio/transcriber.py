@@ -1,109 +1,55 @@
-"""Speech to text by models such as wav2vec2, which give a letter for each moment."""
+"""Speech to text, by whichever kind of model a folder has."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+import difflib
+from dataclasses import fields
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from clrt.audio.config import read_object
+from clrt.audio.config import is_whisper
+from clrt.audio.ctc import CtcSpeech, CtcVocabulary
 from clrt.audio.features import Features
+from clrt.audio.speech_options import SpeechOptions
 from clrt.audio.streams import Sound, is_batch, sounds_of
-from clrt.errors import ModelError, ShapeError, counted
+from clrt.audio.transcript_stream import TranscriptStream
+from clrt.audio.transcripts import Transcript
+from clrt.errors import InputError, needing
 from clrt.files import expanded
-from clrt.model import Model, load
+from clrt.model import Model
 from clrt.runtime.devices import DeviceInfo
 
+if TYPE_CHECKING:
+    from clrt.audio.whisper.speech import WhisperSpeech
+    from clrt.audio.whisper.vocabulary import WhisperVocabulary
 
-@dataclass(frozen=True)
-class CtcVocabulary:
-    """The tokens of a model's classes.
-
-    Attributes:
-        tokens: By class.
-        blank: The class of the blank, which parts equal letters.
-        delimiter: The token between words.
-        lower: Whether text is lower case.
-    """
-
-    tokens: Sequence[str]
-    blank: int
-    delimiter: str = "|"
-    lower: bool = False
-
-    @classmethod
-    def read(cls, folder: str | Path) -> CtcVocabulary:
-        """The vocabulary of a Hugging Face folder: vocab.json and tokenizer_config.json.
-
-        Raises:
-            ModelError: A file is missing or damaged.
-        """
-        path = expanded(folder)
-        vocabulary = read_object(path / "vocab.json")
-        config = path / "tokenizer_config.json"
-        options = read_object(config) if config.is_file() else {}
-        pad = _text(options.get("pad_token"), "[PAD]" if "[PAD]" in vocabulary else "<pad>")
-        classes = list(vocabulary.values())
-        if sorted(c if type(c) is int else -1 for c in classes) != list(range(len(classes))):
-            raise ModelError(
-                f"'{path / 'vocab.json'}' must give each token a number of its own, from 0; "
-                "download the model's own file."
-            )
-        if pad not in vocabulary:
-            raise ModelError(
-                f"'{path / 'vocab.json'}' lacks the padding token {pad!r}, which is CTC's blank."
-            )
-        return cls(
-            sorted(vocabulary, key=vocabulary.__getitem__),
-            vocabulary[pad],
-            _text(options.get("word_delimiter_token"), "|"),
-            options.get("do_lower_case") is True,
-        )
-
-    def decode(self, classes: Sequence[int] | np.ndarray[Any, Any]) -> str:
-        """The text of the best class at each moment: repeats are one, blanks are none.
-
-        Args:
-            classes: [moments].
-
-        Raises:
-            ModelError: A class has no token.
-
-        Source: transformers' Wav2Vec2CTCTokenizer.
-        """
-        ids = np.asarray(classes, np.int64)
-        changed = np.ones(len(ids), bool)
-        changed[1:] = ids[1:] != ids[:-1]
-        kept = ids[changed & (ids != self.blank)]
-        if kept.size and not 0 <= kept.min() <= kept.max() < len(self.tokens):
-            raise ModelError(
-                f"The model chose class {kept.max()}, and vocab.json has {len(self.tokens)} "
-                "tokens; they are of two models."
-            )
-        tokens = (self.tokens[i] for i in kept)
-        text = "".join(" " if t == self.delimiter else t for t in tokens).strip()
-        return text.lower() if self.lower else text
+# Whose model a name without an organisation is.
+_ORGANISATION = "openai"
 
 
 class Transcriber:
-    """Speech to text by a CTC model: wav2vec2, HuBERT, WavLM and the like.
+    """Speech to text by Whisper, or by a CTC model: wav2vec2, HuBERT, WavLM and the like.
 
-    Sounds run one by one: padding would change what models without a mask hear.
+    Of Whisper `transcribe` takes, and so do `stream` and a call:
+
+    - `language`: what is spoken, as a code or a name; by default the model finds out.
+    - `task`: "transcribe", or "translate" into English.
+    - `timestamps`: whether parts have times within 30 s, as they have by default.
+    - `prompt`: text that seems to come before the sound: names, and how they are written.
+    - `condition`: whether each 30 s are told what was said before them, as they are by default.
+    - `fallback`: when a text is drawn anew (`clrt.audio.Fallback`).
+    - `seed`: of what is drawn; 0 by default.
+
+    Threads may share a transcriber.
 
     Args:
-        folder: A Hugging Face folder with the model as ONNX, `preprocessor_config.json` and
-            `vocab.json`.
+        source: A Hugging Face folder, or its name in the local cache. Of Whisper with
+            `config.json`, safetensors, `tokenizer.json`, `generation_config.json` and
+            `preprocessor_config.json`; or what clrt-convert made of it. Of a CTC model with the
+            model as ONNX, `preprocessor_config.json` and `vocab.json`.
         device: As in `clrt.load`.
         strict: As in `clrt.load`.
         cache_dir: As in `clrt.load`.
-
-    Attributes:
-        model: The model: samples in, scores [batch, moments, classes] out.
-        features: What makes its inputs.
-        vocabulary: Its tokens.
 
     Raises:
         ModelError: A file is missing or damaged, or the model is of another form.
@@ -112,43 +58,92 @@ class Transcriber:
 
     def __init__(
         self,
-        folder: str | Path,
+        source: str | Path,
         *,
         device: str | int | DeviceInfo | None = None,
         strict: bool | None = None,
         cache_dir: str | Path | None = None,
     ) -> None:
-        path = expanded(folder)
-        self.vocabulary = CtcVocabulary.read(path)
-        self.features = Features.from_config(
-            path, device=device, strict=strict, cache_dir=cache_dir
-        )
-        self.model: Model = load(path, device=device, strict=strict, cache_dir=cache_dir)
-        self._wanted = [s.name for s in self.model.inputs]
-        self._output = next((s.name for s in self.model.outputs if _is_scores(s.shape)), "")
-        if not self._output:
-            raise ModelError(
-                f"'{folder}' has no output [batch, moments, classes]; export the model for "
-                "automatic-speech-recognition."
-            )
+        path = _found(source)
+        self._speech: CtcSpeech | WhisperSpeech
+        if is_whisper(path):
+            from clrt.audio.whisper.speech import WhisperSpeech
 
-    def __call__(self, audio: Sound, sampling_rate: int | None = None) -> str | list[str]:
-        """What is said in a sound; a list for a list of sounds.
+            self._speech = WhisperSpeech(path, device=device, strict=strict, cache_dir=cache_dir)
+        else:
+            self._speech = CtcSpeech(path, device=device, strict=strict, cache_dir=cache_dir)
+
+    @property
+    def model(self) -> Model:
+        """The model. Of a CTC model: samples in, scores [batch, moments, classes] out."""
+        return self._speech.model
+
+    @property
+    def features(self) -> Features:
+        """What makes of sound what the model takes."""
+        return self._speech.features
+
+    @property
+    def vocabulary(self) -> CtcVocabulary | WhisperVocabulary:
+        """The tokens of the model."""
+        return self._speech.vocabulary
+
+    def __call__(
+        self, audio: Sound, sampling_rate: int | None = None, **options: Any
+    ) -> str | list[str]:
+        """The text of a sound; a list for a list of sounds.
 
         Args:
-            audio: As for `Features`.
+            audio: As for `Features`; of any length.
             sampling_rate: As for `Features`.
+            options: As the class lists them.
 
         Raises:
-            InputError: A sound is damaged, empty, too short for the model, or of another kind.
+            InputError: A sound is damaged, empty, too short for the model, or of another kind; or
+                an option has no valid value.
         """
-        texts = [self._text(s, sampling_rate) for s in sounds_of(audio)]
-        return texts if is_batch(audio) else texts[0]
+        made = self.transcribe(audio, sampling_rate, **options)
+        return [one.text for one in made] if isinstance(made, list) else made.text
+
+    def transcribe(
+        self, audio: Sound, sampling_rate: int | None = None, **options: Any
+    ) -> Transcript | list[Transcript]:
+        """The text of a sound in parts with times; a list for a list of sounds, which Whisper hears
+        together.
+
+        Args:
+            audio: As for `Features`; of any length.
+            sampling_rate: As for `Features`.
+            options: As the class lists them.
+
+        Raises:
+            InputError: As a call.
+        """
+        sounds, chosen = sounds_of(audio), self._options(options)
+        made = self._speech.transcribe(sounds, sampling_rate, chosen)
+        return made if is_batch(audio) else made[0]
+
+    def stream(
+        self, audio: Sound, sampling_rate: int | None = None, **options: Any
+    ) -> TranscriptStream:
+        """The segments of a sound as they come.
+
+        Args:
+            audio: One sound, as for `Features`; of any length.
+            sampling_rate: As for `Features`.
+            options: As the class lists them.
+
+        Raises:
+            InputError: As a call.
+        """
+        if is_batch(audio):
+            raise InputError("A stream is of one sound; give each in the list a stream of its own.")
+        (sound,) = sounds_of(audio)
+        return self._speech.stream(sound, sampling_rate, self._options(options))
 
     def close(self) -> None:
         """Frees the device memory."""
-        self.model.close()
-        self.features.close()
+        self._speech.close()
 
     def __enter__(self) -> Transcriber:
         return self
@@ -156,26 +151,28 @@ class Transcriber:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _text(self, sound: Sound, sampling_rate: int | None) -> str:
-        made = self.features(sound, sampling_rate)
-        (samples,) = (made[n] for n in made if n != "attention_mask")
-        made.setdefault("attention_mask", np.ones(samples.shape, np.int64))
-        feeds = {name: made[name] for name in self._wanted if name in made}
-        try:
-            scores = self.model.run(feeds, [self._output])[self._output]
-        except ShapeError as error:
-            raise ShapeError(
-                f"A sound of {counted(samples.shape[1], 'sample')} does not fit the model, which "
-                f"may need a longer one: {error}"
-            ) from error
-        return self.vocabulary.decode(scores[0].argmax(axis=-1))
+    def _options(self, given: dict[str, Any]) -> SpeechOptions:
+        known = [field.name for field in fields(SpeechOptions)]
+        for name in given:
+            if name not in known:
+                near = difflib.get_close_matches(name, known, 1, 0.5)
+                hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}."
+                raise InputError(f"There is no option {name!r}; {hint}")
+        options = SpeechOptions(**given)
+        self._speech.check(options)
+        return options
 
 
-def _is_scores(shape: Sequence[int | str] | None) -> bool:
-    return shape is not None and len(shape) == 3
+def _found(source: str | Path) -> Path:
+    """The file or folder of a model: a path, or a name in Hugging Face's cache.
 
-
-def _text(given: object, default: str) -> str:
-    """A token as configurations write it: its text, or an object that has it."""
-    found = given.get("content") if isinstance(given, Mapping) else given
-    return found if isinstance(found, str) and found else default
+    Raises:
+        ModelError: Nothing is there.
+        UnsupportedError: A name is looked up by what the extra `text` brings.
+    """
+    path = expanded(source)
+    if path.exists():
+        return path
+    with needing("A model by its name"):
+        from clrt.text.locate import find_model
+    return find_model(source, organisation=_ORGANISATION)

@@ -1,4 +1,4 @@
-"""`clrt-convert` of language models."""
+"""`clrt-convert` of models that make text: language models, and Whisper."""
 
 from __future__ import annotations
 
@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import clrt
+from clrt.audio.config import is_whisper
+from clrt.audio.whisper.model import read_whisper_model, write_whisper_model
 from clrt.cli.adapters import given_adapters
 from clrt.container.compiled import SUFFIX
 from clrt.errors import InputError, needing
@@ -15,6 +17,7 @@ from clrt.generation.compiled import write_language_model
 from clrt.generation.language_model import read_language_model
 from clrt.generation.onnx_decoder import GENAI, find_onnx, folder_of
 from clrt.importer.language.families import FAMILIES, WHOLES
+from clrt.importer.language.whisper import MODEL_TYPE
 from clrt.units import format_bytes
 
 # Classes of transformers that give the next token.
@@ -23,7 +26,7 @@ _CACHE = "float32"
 
 
 def is_language_model(source: Path) -> bool:
-    """Whether a source is a GGUF file or the folder of a language model.
+    """Whether a source is a GGUF file, or the folder of a language model or of Whisper.
 
     An ONNX file alone is a graph like any other; its folder has the tokenizer that texts take.
     """
@@ -41,7 +44,8 @@ def is_language_model(source: Path) -> bool:
         config = json.loads((source / "config.json").read_text(encoding="utf-8"))
     except (OSError, ValueError, RecursionError):
         return False
-    if not isinstance(config, dict) or str(config.get("model_type")) not in {*FAMILIES, *WHOLES}:
+    known = {*FAMILIES, *WHOLES, MODEL_TYPE}
+    if not isinstance(config, dict) or str(config.get("model_type")) not in known:
         return False
     names = config.get("architectures")
     return not isinstance(names, list) or any(str(name).endswith(_HEADS) for name in names)
@@ -71,7 +75,7 @@ def convert_language_model(
 
     Raises:
         InputError: One is given, or the file cannot be written.
-        ModelError, UnsupportedError: As `read_language_model`.
+        ModelError, UnsupportedError: As `read_language_model`, or `read_whisper_model`.
     """
     given = [name for name, value in others.items() if value]
     if given:
@@ -81,7 +85,15 @@ def convert_language_model(
         )
     path = expanded(Path(source))
     target = path.with_suffix(SUFFIX) if output is None else expanded(output)
-    model = read_language_model(path, None, _CACHE, given_adapters(lora))
-    write_language_model(model, target, _CACHE, f"clrt {clrt.__version__}")
-    size = format_bytes(target.stat().st_size)
-    print(f"{target}: {model.decoder.family}, {model.decoder.layers} layers, {size}")
+    producer = f"clrt {clrt.__version__}"
+    if is_whisper(path):
+        if lora:
+            raise InputError("Whisper is converted without --lora; leave it out.")
+        speech = read_whisper_model(path)
+        write_whisper_model(speech, target, producer)
+        what, layers = MODEL_TYPE, speech.decoder.layers
+    else:
+        model = read_language_model(path, None, _CACHE, given_adapters(lora))
+        write_language_model(model, target, _CACHE, producer)
+        what, layers = model.decoder.family, model.decoder.layers
+    print(f"{target}: {what}, {layers} layers, {format_bytes(target.stat().st_size)}")

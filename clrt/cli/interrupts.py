@@ -6,13 +6,18 @@ import signal
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Protocol
 
-from clrt.generation.streaming import GeneratedStream
+
+class Cancellable(Protocol):
+    """What can be ended from a signal's handler."""
+
+    def cancel(self) -> None:
+        """Asks for its end."""
 
 
 @contextmanager
-def ending_by_interrupt(stream: GeneratedStream) -> Iterator[None]:
+def ending_by_interrupt(stream: Cancellable) -> Iterator[None]:
     """While the block runs, Ctrl-C ends the text; a second one raises KeyboardInterrupt.
 
     An exception in the middle of a step would cost the cache of all texts.

@@ -14,7 +14,7 @@ from clrt.cli.console import VersionOption, clear_errors
 # The first sentence of each command's help: `clrt --help` shows it without importing the command.
 COMMANDS = {
     "devices": "List the OpenCL devices of this machine and what clrt knows about each.",
-    "transcribe": "Turn speech into text by a CTC model such as wav2vec2.",
+    "transcribe": "Turn speech into text, by Whisper or a CTC model such as wav2vec2.",
     "generate": "Let a language model go on with a text.",
     "chat": "Talk to a language model in a terminal.",
     "perplexity": "Measure how much a text surprises a language model.",

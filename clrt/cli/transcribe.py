@@ -3,32 +3,149 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated
+from collections.abc import Iterable, Iterator
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, Any
 
 import typer
 
-from clrt.audio import Transcriber
+from clrt.audio import Fallback, Transcriber
+from clrt.audio.subtitles import srt_entries, vtt_entries
+from clrt.audio.transcript_stream import TranscriptStream
+from clrt.audio.transcripts import TranscriptSegment
+from clrt.cli.generate import EXIT_INTERRUPTED, write_piece
+from clrt.cli.interrupts import ending_by_interrupt
+from clrt.cli.shapes import DeviceOption
+from clrt.errors import InputError
+from clrt.files import check_targets, expanded, replacing
 from clrt.printing import output_encoding
+
+
+class Form(str, Enum):
+    """How a transcript is written; the ending of its files."""
+
+    txt = "txt"
+    srt = "srt"
+    vtt = "vtt"
+    json = "json"
+
+
+FormOption = Annotated[
+    Form, typer.Option("--format", "-f", help="txt; srt or vtt, which have times; or json.")
+]
+TemperatureOption = Annotated[
+    list[float] | None,
+    typer.Option(help="Where texts are drawn, in the order of trials; may be repeated."),
+]
 
 
 def transcribe(
     files: Annotated[list[str], typer.Argument(help="WAV files, or what soundfile reads.")],
-    model: Annotated[str, typer.Option("--model", "-m", help="Folder of a CTC model.")],
-    device: Annotated[
-        str | None, typer.Option(help="auto, cpu, gpu, part of a device name, or an index.")
+    model: Annotated[
+        str, typer.Option("--model", "-m", help="Folder of Whisper, or of a CTC model.")
+    ],
+    form: FormOption = Form.txt,
+    language: Annotated[
+        str | None, typer.Option("--language", "-l", help="What is spoken, as en or English.")
     ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print one JSON object per file.")
-    ] = False,
+    task: Annotated[
+        str, typer.Option(help="transcribe; or translate, into English.")
+    ] = "transcribe",
+    prompt: Annotated[
+        str | None, typer.Option(help="A text that seems to come first: names, a way to write.")
+    ] = None,
+    timestamps: Annotated[bool, typer.Option(help="Times within each 30 s.")] = True,
+    condition: Annotated[bool, typer.Option(help="Go on from what was said before.")] = True,
+    temperature: TemperatureOption = None,
+    compression_ratio: Annotated[
+        float, typer.Option(help="Draw anew what shrinks by more: it repeats itself.")
+    ] = 2.4,
+    logprob: Annotated[
+        float, typer.Option(help="Draw anew what has a lower mean log-probability.")
+    ] = -1.0,
+    no_speech: Annotated[
+        float, typer.Option(help="Nobody speaks where that is likelier, and --logprob not met.")
+    ] = 0.6,
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Write a file for each into this folder.")
+    ] = None,
+    device: DeviceOption = None,
+    as_json: Annotated[bool, typer.Option("--json", help="The same as --format json.")] = False,
 ) -> None:
-    """Turn speech into text by a CTC model such as wav2vec2."""
+    """Turn speech into text, by Whisper or a CTC model such as wav2vec2.
+
+    Texts come as they are found. Ctrl-C ends one where it is.
+    """
+    form = Form.json if as_json else form
+    if output is None and len(files) > 1 and form in (Form.srt, Form.vtt):
+        raise InputError(f"Several files as {form.value} need --output, a folder for them.")
+    options: dict[str, Any] = {"language": language, "task": task, "prompt": prompt}
+    options |= {"timestamps": timestamps, "condition": condition}
+    temperatures = Fallback().temperatures if temperature is None else tuple(temperature)
+    options["fallback"] = Fallback(temperatures, compression_ratio, logprob, no_speech)
+    targets = _targets(files, output, form)
     with Transcriber(model, device=device) as transcriber:
-        for file in files:
-            text = transcriber(file)
-            if as_json:
-                line = json.dumps(
-                    {"file": file, "text": text}, ensure_ascii=output_encoding() != "utf-8"
-                )
-            else:
-                line = f"{file}: {text}" if len(files) > 1 else str(text)
-            typer.echo(line)
+        for file, target in zip(files, targets, strict=True):
+            with transcriber.stream(file, **options) as stream, ending_by_interrupt(stream):
+                first = f"{file}: " if len(files) > 1 and target is None else ""
+                ascii_only = target is None and output_encoding() != "utf-8"
+                _write(_pieces(stream, form, file, first, ascii_only), target)
+                if stream.is_cancelled:
+                    raise typer.Exit(EXIT_INTERRUPTED)
+
+
+def _targets(files: Iterable[str], folder: Path | None, form: Form) -> list[Path | None]:
+    """The file for each sound; None where its text is printed.
+
+    Raises:
+        InputError: Two have the same name, or the folder is none.
+    """
+    if folder is None:
+        return [None for _ in files]
+    folder = expanded(folder)
+    made = [folder / f"{Path(file).stem}.{form.value}" for file in files]
+    check_targets({f"--output of {f}": t for f, t in zip(files, made, strict=True)})
+    return [*made]
+
+
+def _write(pieces: Iterator[str], target: Path | None) -> None:
+    if target is None:
+        for piece in pieces:
+            write_piece(piece)
+        return
+    with replacing(target) as file:
+        for piece in pieces:
+            file.write(piece.encode("utf-8"))
+
+
+def _pieces(
+    stream: TranscriptStream, form: Form, file: str, first: str, ascii_only: bool
+) -> Iterator[str]:
+    """What is written of a sound, bit by bit.
+
+    Args:
+        first: What a text begins with.
+        ascii_only: JSON has no other letters.
+    """
+    if form is Form.srt:
+        yield from srt_entries(stream)
+    elif form is Form.vtt:
+        yield from vtt_entries(stream)
+    elif form is Form.json:
+        for _ in stream:
+            pass
+        values = {"file": file, **stream.result.to_dict()}
+        yield json.dumps(values, ensure_ascii=ascii_only) + "\n"
+    else:
+        yield first
+        yield from _texts(stream)
+        yield "\n"
+
+
+def _texts(segments: Iterable[TranscriptSegment]) -> Iterator[str]:
+    """The texts of segments, without the space that the first one begins with."""
+    is_first = True
+    for segment in segments:
+        yield segment.text.lstrip() if is_first else segment.text
+        is_first = False

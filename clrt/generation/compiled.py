@@ -55,10 +55,6 @@ def write_language_model(model: LanguageModel, path: Path, cache: str, producer:
         InputError: The file cannot be written.
     """
     assert isinstance(model.graph, Graph)
-    with load(model.graph) as loaded:
-        plan = loaded.plan(step_shapes(loaded, 1, 1))
-        graph = loaded._graph
-        packed = packed_weights([plan])
     decoder = model.decoder
     extras: dict[str, Any] = {n: getattr(decoder, n) for n in (*_SIZES, "family")}
     extras |= {
@@ -71,13 +67,59 @@ def write_language_model(model: LanguageModel, path: Path, cache: str, producer:
     extras |= {"fingerprint": model.fingerprint, "tokenizer": model.tokenizer.to_str()}
     extras |= {"ends": sorted(model.ends), "sampling": _changed(model.sampling)}
     if decoder.encoder is not None:
-        read = {n: getattr(decoder.encoder, n) for n in _ENCODER_SIZES}
-        extras |= {"start": list(model.start), "encoder": read}
+        extras |= {"start": list(model.start), "encoder": sizes_of(decoder.encoder)}
     if model.template is not None:
         made = model.chat_template
         extras |= {"template": made.source, "special_tokens": made.special_tokens}
-    compiled = CompiledModel(graph, (), {_EXTRA: extras})
-    write_compiled(compiled, path, producer, packed)
+    write_decoder(model.graph, _EXTRA, extras, path, producer)
+
+
+def write_decoder(
+    graph: Graph, name: str, extras: Mapping[str, Any], path: Path, producer: str
+) -> None:
+    """Writes the graph of a decoder; its weights lie as the device of the process wants them.
+
+    Args:
+        graph: As `clrt.importer.language.graph` builds it.
+        name: Of what the file has besides.
+        extras: This.
+
+    Raises:
+        InputError: The file cannot be written.
+    """
+    with load(graph) as loaded:
+        plan = loaded.plan(step_shapes(loaded, 1, 1))
+        optimised = loaded._graph
+        packed = packed_weights([plan])
+    write_compiled(CompiledModel(optimised, (), {name: extras}), path, producer, packed)
+
+
+def sizes_of(decoder: Decoder) -> dict[str, int]:
+    """What `decoder_of` makes an encoder of, or its decoder."""
+    return {name: getattr(decoder, name) for name in _ENCODER_SIZES}
+
+
+def decoder_of(path: Path, told: object, family: str, encoder: Decoder | None = None) -> Decoder:
+    """An encoder or a decoder by its sizes.
+
+    Args:
+        path: The file that has them.
+        told: As `sizes_of` gives it, perhaps damaged.
+
+    Raises:
+        ModelError: The file is damaged.
+    """
+    sizes: dict[str, Any] = {}
+    if isinstance(told, Mapping):
+        sizes = {n: told.get(n) for n in _ENCODER_SIZES}
+    may_be_0 = ("places", "features", "vocabulary")
+    whole = all(
+        isinstance(n, int) and not isinstance(n, bool) and n >= int(name not in may_be_0)
+        for name, n in sizes.items()
+    )
+    if not sizes or not whole or sizes["context"] > MOST_CONTEXT:
+        raise damaged(path, "what it says of sizes is not what the format has there")
+    return Decoder(family, intermediate=0, **sizes, encoder=encoder)
 
 
 def read_compiled_language_model(path: Path, context: int | None, cache: str) -> LanguageModel:
@@ -146,22 +188,10 @@ def _encoder(path: Path, found: Mapping[str, Any], context: int | None) -> Decod
     Raises:
         ModelError: The file is damaged.
     """
-    told = found.get("encoder")
-    if told is None:
+    if "encoder" not in found:
         return None
-    sizes: dict[str, Any] = {}
-    if isinstance(told, Mapping):
-        sizes = {n: told.get(n) for n in _ENCODER_SIZES}
-    may_be_0 = ("places", "features", "vocabulary")
-    whole = all(
-        isinstance(n, int) and not isinstance(n, bool) and n >= int(name not in may_be_0)
-        for name, n in sizes.items()
-    )
-    if not sizes or not whole or sizes["context"] > MOST_CONTEXT:
-        raise damaged(path, "what it says of the encoder is not what the format has there")
-    if context is not None and not sizes["places"]:
-        sizes["context"] = context
-    return Decoder(found["family"], intermediate=0, **sizes)
+    made = decoder_of(path, found["encoder"], found["family"])
+    return replace(made, context=context) if context is not None and not made.places else made
 
 
 def step_shapes(model: Model, tokens: int, rows: int) -> dict[str, tuple[int, ...]]:
@@ -172,8 +202,14 @@ def step_shapes(model: Model, tokens: int, rows: int) -> dict[str, tuple[int, ..
     shapes = {}
     for spec in model.inputs:
         assert spec.shape is not None
-        shapes[spec.name] = tuple(d if isinstance(d, int) else sizes[d] for d in spec.shape)
+        shapes[spec.name] = tuple(d if isinstance(d, int) else _size(d, sizes) for d in spec.shape)
     return shapes
+
+
+def _size(dim: str, sizes: Mapping[str, int]) -> int:
+    """The size of a dim such as `places`, or `2*places`."""
+    factor, _, name = dim.rpartition("*")
+    return int(factor or 1) * sizes[name]
 
 
 def _changed(sampling: Sampling) -> dict[str, Any]:

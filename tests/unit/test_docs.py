@@ -19,6 +19,7 @@ import clrt
 from clrt import knobs
 from clrt.cli.main import COMMANDS
 from clrt.device.quirks import QUIRKS
+from tests.audio.whisper_folders import write_whisper
 from tests.generation.adapter_folders import small_adapter
 from tests.generation.checkpoints import noise
 from tests.generation.text_folders import END, write_encoder_decoder, write_texts
@@ -52,6 +53,7 @@ def test_the_code_of_the_pages_runs(tmp_path: Path) -> None:
         Image.fromarray(np.arange(14400, dtype=np.uint8).reshape(60, 80, 3)).save(tmp_path / name)
     write_texts(tmp_path / "llm", [END])
     write_encoder_decoder(tmp_path / "t5")
+    write_whisper(tmp_path / "whisper-tiny")
     module = "model.layers.0.self_attn.q_proj"
     small_adapter(tmp_path / "style", module, noise("up", (48, 2)), noise("down", (2, 48)))
     first = DOCS / "getting-started.md"

@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[2] / "clrt"
 ONLY_IN = {
     "onnx": {"importer", "exporter", "sources"},
     "pyopencl": {"runtime"},
-    "tokenizers": {"text", "generation"},
+    "tokenizers": {"text", "generation", "audio"},
     "jinja2": {"generation"},
     "llguidance": {"generation"},
     "google": {"importer"},

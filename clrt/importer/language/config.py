@@ -80,6 +80,8 @@ def _values(file: Path) -> tuple[ConfigValues, str]:
     if isinstance(name, str) and name in WHOLES:
         inner, default = WHOLES[name]
         name = ConfigValues(file, values).inner(inner).text("model_type", default)
+    if name == "whisper":
+        raise UnsupportedError(f"{file} is of Whisper, which hears; open it by clrt.Transcriber.")
     if not isinstance(name, str) or name not in FAMILIES:
         raise UnsupportedError(
             f"{file} is of model type {str(name)[:80]!r}, which clrt cannot generate text with; "

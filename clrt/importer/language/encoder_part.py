@@ -6,10 +6,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from clrt.errors import UnsupportedError
 from clrt.importer.language.feed_forward import feed_forward
 from clrt.importer.language.layers import DecoderBuilder
-from clrt.ir.dims import symbol
+from clrt.importer.language.sound_front import embedded_frames
+from clrt.ir.dims import Shape, symbol
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Value
 from clrt.ops.attention.cache_states import CacheStates
@@ -44,11 +44,7 @@ class EncoderPart:
         self.decoder, self.encoder = decoder, decoder.encoder
         self.build = build.of(decoder.encoder)
         self.batch, self.places = symbol("batch"), symbol("places")
-        if self.encoder.features:
-            raise UnsupportedError(
-                f"The encoder of {decoder.family} reads frames, and clrt's read tokens."
-            )
-        self.source = build.input("source", DType.INT32, (self.batch, self.places))
+        self.source = build.input("source", *self._source_form())
         self.lengths = build.input("lengths", DType.INT32, (self.batch,))
         self.writes = build.input("writes", DType.INT32, (self.batch, self.places, 3))
         self.inputs = [self.source, self.lengths, self.writes]
@@ -79,8 +75,16 @@ class EncoderPart:
             held = build.all(path, op, x, step, table, *held)
         return held
 
+    def _source_form(self) -> tuple[DType, Shape]:
+        encoder = self.encoder
+        if not encoder.features:
+            return DType.INT32, (self.batch, self.places)
+        return DType.FLOAT32, (self.batch, encoder.stride * self.places, encoder.features)
+
     def _embeddings(self) -> Value:
         encoder, build = self.encoder, self.build
+        if encoder.features:
+            return embedded_frames(build, self.source, self.batch, self.places)
         flat = build("source", Reshape(), self.source, build.dims((self.batch * self.places,)))
         hidden = build.rows("token_embd", encoder.vocabulary, encoder.hidden, flat)
         return build.scaled(hidden, encoder.embedding_scale, "token_embd")

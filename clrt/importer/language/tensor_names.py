@@ -278,23 +278,45 @@ GPT_J: Names = {
     ),
 }
 
+_OPT_LAYER: Names = {
+    "attn_norm": "self_attn_layer_norm",
+    "attn_q": "self_attn.q_proj",
+    "attn_k": "self_attn.k_proj",
+    "attn_v": "self_attn.v_proj",
+    "attn_output": "self_attn.out_proj",
+    "ffn_norm": "final_layer_norm",
+    "ffn_up": "fc1",
+    "ffn_down": "fc2",
+}
+
 OPT: Names = {
     "token_embd": "embed_tokens",
     "position_embd": "embed_positions",
     "output_norm": "final_layer_norm",
     "output": "lm_head",
-    **_layers(
-        {
-            "attn_norm": "self_attn_layer_norm",
-            "attn_q": "self_attn.q_proj",
-            "attn_k": "self_attn.k_proj",
-            "attn_v": "self_attn.v_proj",
-            "attn_output": "self_attn.out_proj",
-            "ffn_norm": "final_layer_norm",
-            "ffn_up": "fc1",
-            "ffn_down": "fc2",
-        }
-    ),
+    **_layers(_OPT_LAYER),
+}
+
+_WHISPER_DECODER_LAYER: Names = {
+    **_OPT_LAYER,
+    "cross_attn_norm": "encoder_attn_layer_norm",
+    "cross_attn_q": "encoder_attn.q_proj",
+    "cross_attn_k": "encoder_attn.k_proj",
+    "cross_attn_v": "encoder_attn.v_proj",
+    "cross_attn_output": "encoder_attn.out_proj",
+}
+
+WHISPER: Names = {
+    "token_embd": "decoder.embed_tokens",
+    "position_embd": "decoder.embed_positions",
+    "output_norm": "decoder.layer_norm",
+    "output": "proj_out",
+    **_layers(_WHISPER_DECODER_LAYER, "decoder.layers"),
+    "enc.conv1": "encoder.conv1",
+    "enc.conv2": "encoder.conv2",
+    "enc.position_embd": "encoder.embed_positions",
+    "enc.output_norm": "encoder.layer_norm",
+    **{f"enc.{name}": path for name, path in _layers(_OPT_LAYER, "encoder.layers").items()},
 }
 
 

@@ -1,0 +1,195 @@
+"""Speech to text by models such as wav2vec2, which give a letter for each moment."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from threading import Event
+from typing import Any
+
+import numpy as np
+
+from clrt.audio.config import read_object
+from clrt.audio.features import Features
+from clrt.audio.speech_options import SpeechOptions
+from clrt.audio.streams import Sound
+from clrt.audio.transcript_stream import TranscriptStream
+from clrt.audio.transcripts import Transcript, TranscriptSegment
+from clrt.errors import InputError, ModelError, ShapeError, counted
+from clrt.files import expanded
+from clrt.model import Model, load
+from clrt.runtime.devices import DeviceInfo
+
+
+@dataclass(frozen=True)
+class CtcVocabulary:
+    """The tokens of a model's classes.
+
+    Attributes:
+        tokens: By class.
+        blank: The class of the blank, which parts equal letters.
+        delimiter: The token between words.
+        lower: Whether text is lower case.
+    """
+
+    tokens: Sequence[str]
+    blank: int
+    delimiter: str = "|"
+    lower: bool = False
+
+    @classmethod
+    def read(cls, folder: str | Path) -> CtcVocabulary:
+        """The vocabulary of a Hugging Face folder: vocab.json and tokenizer_config.json.
+
+        Raises:
+            ModelError: A file is missing or damaged.
+        """
+        path = expanded(folder)
+        vocabulary = read_object(path / "vocab.json")
+        config = path / "tokenizer_config.json"
+        options = read_object(config) if config.is_file() else {}
+        pad = _text(options.get("pad_token"), "[PAD]" if "[PAD]" in vocabulary else "<pad>")
+        classes = list(vocabulary.values())
+        if sorted(c if type(c) is int else -1 for c in classes) != list(range(len(classes))):
+            raise ModelError(
+                f"'{path / 'vocab.json'}' must give each token a number of its own, from 0; "
+                "download the model's own file."
+            )
+        if pad not in vocabulary:
+            raise ModelError(
+                f"'{path / 'vocab.json'}' lacks the padding token {pad!r}, which is CTC's blank."
+            )
+        return cls(
+            sorted(vocabulary, key=vocabulary.__getitem__),
+            vocabulary[pad],
+            _text(options.get("word_delimiter_token"), "|"),
+            options.get("do_lower_case") is True,
+        )
+
+    def decode(self, classes: Sequence[int] | np.ndarray[Any, Any]) -> str:
+        """The text of the best class at each moment: repeats are one, blanks are none.
+
+        Args:
+            classes: [moments].
+
+        Raises:
+            ModelError: A class has no token.
+
+        Source: transformers' Wav2Vec2CTCTokenizer.
+        """
+        ids = np.asarray(classes, np.int64)
+        changed = np.ones(len(ids), bool)
+        changed[1:] = ids[1:] != ids[:-1]
+        kept = ids[changed & (ids != self.blank)]
+        if kept.size and not 0 <= kept.min() <= kept.max() < len(self.tokens):
+            raise ModelError(
+                f"The model chose class {kept.max()}, and vocab.json has {len(self.tokens)} "
+                "tokens; they are of two models."
+            )
+        tokens = (self.tokens[i] for i in kept)
+        text = "".join(" " if t == self.delimiter else t for t in tokens).strip()
+        return text.lower() if self.lower else text
+
+
+class CtcSpeech:
+    """A CTC model on a device: wav2vec2, HuBERT, WavLM and the like.
+
+    Sounds run one by one: padding would change what models without a mask hear.
+
+    Attributes:
+        model: Samples in, scores [batch, moments, classes] out.
+        features: What makes its inputs.
+        vocabulary: Its tokens.
+
+    Args:
+        folder: A Hugging Face folder with the model as ONNX.
+        device, strict, cache_dir: As in `clrt.load`.
+
+    Raises:
+        ModelError: A file is missing or damaged, or the model is of another form.
+        UnsupportedError: The model has an op, or asks for an option, that clrt lacks.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        device: str | int | DeviceInfo | None = None,
+        strict: bool | None = None,
+        cache_dir: str | Path | None = None,
+    ) -> None:
+        self.vocabulary = CtcVocabulary.read(folder)
+        self.features = Features.from_config(
+            folder, device=device, strict=strict, cache_dir=cache_dir
+        )
+        self.model: Model = load(folder, device=device, strict=strict, cache_dir=cache_dir)
+        self._wanted = [s.name for s in self.model.inputs]
+        self._output = next((s.name for s in self.model.outputs if _is_scores(s.shape)), "")
+        if not self._output:
+            raise ModelError(
+                f"'{folder}' has no output [batch, moments, classes]; export the model for "
+                "automatic-speech-recognition."
+            )
+
+    def check(self, options: SpeechOptions) -> None:
+        """Whether the model can do what is asked for.
+
+        Raises:
+            InputError: It cannot.
+        """
+        asked = {"language": options.language, "prompt": options.prompt}
+        for name, value in asked.items():
+            if value is not None:
+                raise InputError(f"{name} is {value!r}; a CTC model takes none, Whisper does.")
+        if options.task != "transcribe":
+            raise InputError(f"task is {options.task!r}; a CTC model can only transcribe.")
+
+    def transcribe(
+        self, sounds: Sequence[Sound], sampling_rate: int | None, options: SpeechOptions
+    ) -> list[Transcript]:
+        """What is said in sounds, each as one segment.
+
+        Raises:
+            InputError: A sound is damaged, empty, too short for the model, or of another kind.
+        """
+        return [self._transcript(sound, sampling_rate) for sound in sounds]
+
+    def stream(
+        self, sound: Sound, sampling_rate: int | None, options: SpeechOptions
+    ) -> TranscriptStream:
+        """The segment of a sound."""
+        made = self._transcript(sound, sampling_rate)
+        return TranscriptStream(made.duration, iter(made.segments), str, Event())
+
+    def close(self) -> None:
+        """Frees the device memory."""
+        self.model.close()
+        self.features.close()
+
+    def _transcript(self, sound: Sound, sampling_rate: int | None) -> Transcript:
+        made = self.features(sound, sampling_rate)
+        (samples,) = (made[n] for n in made if n != "attention_mask")
+        made.setdefault("attention_mask", np.ones(samples.shape, np.int64))
+        feeds = {name: made[name] for name in self._wanted if name in made}
+        try:
+            scores = self.model.run(feeds, [self._output])[self._output]
+        except ShapeError as error:
+            raise ShapeError(
+                f"A sound of {counted(samples.shape[1], 'sample')} does not fit the model, which "
+                f"may need a longer one: {error}"
+            ) from error
+        text = self.vocabulary.decode(scores[0].argmax(axis=-1))
+        seconds = samples.shape[1] / self.features.sampling_rate
+        segments = (TranscriptSegment(0.0, seconds, text),) if text else ()
+        return Transcript(text, segments, "", seconds)
+
+
+def _is_scores(shape: Sequence[int | str] | None) -> bool:
+    return shape is not None and len(shape) == 3
+
+
+def _text(given: object, default: str) -> str:
+    """A token as configurations write it: its text, or an object that has it."""
+    found = given.get("content") if isinstance(given, Mapping) else given
+    return found if isinstance(found, str) and found else default

@@ -1,0 +1,40 @@
+"""Segments as the entries of subtitle files: SubRip (.srt) and WebVTT (.vtt).
+
+Source: W3C, WebVTT: The Web Video Text Tracks Format; SubRip has no standard.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from clrt.audio.transcripts import TranscriptSegment
+
+
+def srt_entries(segments: Iterable[TranscriptSegment]) -> Iterator[str]:
+    """The parts of an .srt file, an entry for each segment as it comes."""
+    for number, segment in enumerate(segments, start=1):
+        text = _line(segment.text).replace("-->", "->")
+        yield f"{number}\n{_clock(segment.start, ',')} --> {_clock(segment.end, ',')}\n{text}\n\n"
+
+
+def vtt_entries(segments: Iterable[TranscriptSegment]) -> Iterator[str]:
+    """The parts of a .vtt file: its head, and an entry for each segment as it comes."""
+    yield "WEBVTT\n\n"
+    for segment in segments:
+        text = _line(segment.text).replace("&", "&amp;").replace("<", "&lt;").replace(">", "&gt;")
+        yield f"{_clock(segment.start, '.')} --> {_clock(segment.end, '.')}\n{text}\n\n"
+
+
+def _line(text: str) -> str:
+    """A text in one line: an empty one would end the entry."""
+    return " ".join(text.split())
+
+
+def _clock(seconds: float, mark: str) -> str:
+    """Hours, minutes, seconds and milliseconds."""
+    whole, thousandths = divmod(round(max(seconds, 0.0) * 1000), 1000)
+    minutes, second = divmod(whole, 60)
+    hours, minute = divmod(minutes, 60)
+    return f"{hours:02}:{minute:02}:{second:02}{mark}{thousandths:03}"

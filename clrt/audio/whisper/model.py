@@ -1,0 +1,128 @@
+"""A Whisper model as it is stored: a Hugging Face folder, or a file of clrt-convert."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from clrt.audio.config import preset_of, read_preset
+from clrt.audio.presets import LogMel, Preset
+from clrt.audio.whisper.vocabulary import WhisperVocabulary
+from clrt.container.compiled import read_extras
+from clrt.container.safetensors import damaged
+from clrt.errors import ModelError
+from clrt.generation.compiled import decoder_of, sizes_of, write_decoder
+from clrt.importer.language.decoder import Decoder
+from clrt.importer.language.graph import decoder_graph
+from clrt.importer.language.whisper import MODEL_TYPE, read_whisper
+from clrt.ir.graph import Graph
+from clrt.ops.attention.pages import PAGE
+from clrt.ops.blaming import Blaming
+from clrt.sources import is_compiled
+
+_EXTRA = "speech"
+_EXTRACTOR = "WhisperFeatureExtractor"
+
+
+@dataclass(frozen=True, eq=False)
+class WhisperModel:
+    """What a source has.
+
+    Attributes:
+        graph: Of encoder and decoder; or the compiled file that has it.
+        decoder: With its encoder.
+        preset: The features that the encoder takes.
+        vocabulary: The tokens.
+    """
+
+    graph: Graph | Path
+    decoder: Decoder
+    preset: LogMel
+    vocabulary: WhisperVocabulary
+
+    @property
+    def encoder(self) -> Decoder:
+        """What reads sound."""
+        assert self.decoder.encoder is not None
+        return self.decoder.encoder
+
+    @property
+    def frames(self) -> int:
+        """Frames of a window."""
+        return self.encoder.places * self.encoder.stride
+
+
+def read_whisper_model(source: Path) -> WhisperModel:
+    """Reads a model; of a compiled file all but the graph, which `load` maps.
+
+    Args:
+        source: A Hugging Face folder, or a compiled file.
+
+    Raises:
+        ModelError: A file is missing or damaged, or is of another model.
+        UnsupportedError: The model asks for what clrt lacks.
+    """
+    if is_compiled(source):
+        return _read_compiled(source)
+    with Blaming(f"'{source}'"):
+        decoder, weights = read_whisper(source)
+        vocabulary = WhisperVocabulary.read(source, decoder.vocabulary)
+        preset = _checked(read_preset(source), decoder, source)
+        return WhisperModel(decoder_graph(decoder, weights), decoder, preset, vocabulary)
+
+
+def write_whisper_model(model: WhisperModel, path: Path, producer: str) -> None:
+    """Writes a model as one file; its weights lie as the device of the process wants them.
+
+    Raises:
+        InputError: The file cannot be written.
+    """
+    assert isinstance(model.graph, Graph)
+    extras = {
+        "decoder": sizes_of(model.decoder),
+        "encoder": sizes_of(model.encoder),
+        "page": PAGE,
+        "features": asdict(model.preset),
+        "tokens": model.vocabulary.values(),
+        "tokenizer": model.vocabulary.tokenizer.to_str(),
+    }
+    write_decoder(model.graph, _EXTRA, extras, path, producer)
+
+
+def _read_compiled(path: Path) -> WhisperModel:
+    found = read_extras(path).get(_EXTRA)
+    if not isinstance(found, Mapping):
+        raise ModelError(f"'{path}' is no speech model; convert a Whisper folder by clrt-convert.")
+    if found.get("page") != PAGE:
+        raise ModelError(f"'{path}' has pages of another size; convert the model again.")
+    encoder = decoder_of(path, found.get("encoder"), f"{MODEL_TYPE}_encoder")
+    decoder = decoder_of(path, found.get("decoder"), f"{MODEL_TYPE}_decoder", encoder)
+    parts: list[Mapping[str, Any]] = []
+    for name in ("features", "tokens"):
+        values = found.get(name)
+        if not isinstance(values, Mapping):
+            raise damaged(path, f"what it says of {name} is not what the format has there")
+        parts.append(values)
+    features, tokens = parts
+    preset = preset_of({**features, "feature_extractor_type": _EXTRACTOR}, f"'{path}'")
+    vocabulary = WhisperVocabulary.of(path, found.get("tokenizer"), tokens, decoder.vocabulary)
+    return WhisperModel(path, decoder, _checked(preset, decoder, path), vocabulary)
+
+
+def _checked(preset: Preset, decoder: Decoder, source: Path) -> LogMel:
+    """A preset that makes what the encoder takes.
+
+    Raises:
+        ModelError: It makes something else.
+    """
+    encoder = decoder.encoder
+    assert encoder is not None
+    frames, bands = encoder.places * encoder.stride, encoder.features
+    if not isinstance(preset, LogMel) or (preset.frames, preset.feature_size) != (frames, bands):
+        raise ModelError(
+            f"'{source}' has a preprocessor_config.json of another model: config.json asks for "
+            f"{frames} frames of {bands} mel bands; download both again."
+        )
+    return preset

@@ -1,0 +1,170 @@
+"""A Whisper model on a device: sounds to segments."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from threading import Event, Lock
+
+from clrt.audio.features import Features
+from clrt.audio.speech_options import SpeechOptions
+from clrt.audio.streams import Sound, read_audio
+from clrt.audio.transcript_stream import TranscriptStream
+from clrt.audio.transcripts import Transcript, TranscriptSegment
+from clrt.audio.whisper.course import Course
+from clrt.audio.whisper.model import read_whisper_model
+from clrt.audio.whisper.spectrogram import SpectrogramMaker
+from clrt.audio.whisper.windows import WindowReader
+from clrt.errors import InputError
+from clrt.generation.engine import Engine
+from clrt.kernels.spec import ceil_div, clamp
+from clrt.model import Model
+from clrt.ops.attention.pages import PAGE
+from clrt.runtime.devices import DeviceInfo, choose_device
+
+# Sounds that go on together, and what the cache then holds of what they sound like.
+_MOST_TOGETHER, _TOGETHER_BYTES = 8, 1 << 30
+
+
+class WhisperSpeech:
+    """A Whisper model on a device.
+
+    Attributes:
+        features: What a window's features are, for use elsewhere.
+        vocabulary: The tokens.
+
+    Args:
+        source: A Hugging Face folder, or a compiled file.
+        device, strict, cache_dir: As in `clrt.load`.
+
+    Raises:
+        ModelError: A file is missing or damaged.
+        UnsupportedError: The model asks for what clrt lacks.
+    """
+
+    def __init__(
+        self,
+        source: Path,
+        *,
+        device: str | int | DeviceInfo | None = None,
+        strict: bool | None = None,
+        cache_dir: str | Path | None = None,
+    ) -> None:
+        info = choose_device(device)
+        model = read_whisper_model(source)
+        preset, self.vocabulary = model.preset, model.vocabulary
+        self.features = Features(preset, device=info.index, strict=strict, cache_dir=cache_dir)
+        self._spectrograms = SpectrogramMaker(
+            preset, device=info.index, strict=strict, cache_dir=cache_dir
+        )
+        self._engine = Engine(
+            model.graph,
+            model.decoder.context,
+            encoder=model.encoder,
+            sequences=1,
+            device=info.index,
+            cache_dir=cache_dir,
+        )
+        self._reader = WindowReader(self._engine, self.vocabulary)
+        self._frames = model.frames
+        of_sound = 4 * model.decoder.page_elements * ceil_div(model.encoder.places, PAGE)
+        self._together = clamp(_TOGETHER_BYTES // of_sound, 1, _MOST_TOGETHER)
+        self._lock = Lock()
+
+    @property
+    def model(self) -> Model:
+        """The encoder and the decoder, as one model over a cache in pages."""
+        return self._engine.model
+
+    def check(self, options: SpeechOptions) -> None:
+        """Whether the model can do what is asked for.
+
+        Raises:
+            InputError: It cannot.
+        """
+        self.vocabulary.check_task(options.task)
+        self.vocabulary.language_of(options.language)
+        if options.prompt is not None and not isinstance(options.prompt, str):
+            raise InputError(f"prompt is a text, not {type(options.prompt).__name__}.")
+
+    def transcribe(
+        self, sounds: Sequence[Sound], sampling_rate: int | None, options: SpeechOptions
+    ) -> list[Transcript]:
+        """What is said in sounds.
+
+        Raises:
+            InputError: A sound is damaged, empty, or of another kind.
+            OutOfMemoryError: One takes more than CLRT_HOST_LIMIT.
+            ClrtError: A run failed.
+        """
+        made: list[Transcript] = []
+        for first in range(0, len(sounds), self._together):
+            group = sounds[first : first + self._together]
+            opened = [self._open(sound, sampling_rate, options) for sound in group]
+            courses = [course for course, _ in opened]
+            segments: list[list[TranscriptSegment]] = [[] for _ in group]
+            for number, segment in self._hear(courses, options, Event()):
+                segments[number].append(segment)
+            made += [
+                Transcript.of(found, course.language, seconds)
+                for found, (course, seconds) in zip(segments, opened, strict=True)
+            ]
+        return made
+
+    def stream(
+        self, sound: Sound, sampling_rate: int | None, options: SpeechOptions
+    ) -> TranscriptStream:
+        """The segments of a sound as they come; raises what `transcribe` does."""
+        course, seconds = self._open(sound, sampling_rate, options)
+        ended = Event()
+        segments = (segment for _, segment in self._hear([course], options, ended))
+        return TranscriptStream(seconds, segments, lambda: course.language, ended)
+
+    def close(self) -> None:
+        """Frees the device memory."""
+        with self._lock:
+            self._engine.close_model()
+        self._spectrograms.close()
+        self.features.close()
+
+    def _open(
+        self, sound: Sound, sampling_rate: int | None, options: SpeechOptions
+    ) -> tuple[Course, float]:
+        """A sound that is about to be heard, and how many seconds it has."""
+        samples = read_audio(sound, sampling_rate, to=self.features.sampling_rate)
+        spectrogram = self._spectrograms(samples)
+        context = self._engine.context
+        course = Course(spectrogram, self.vocabulary, options, self._frames, context)
+        return course, len(samples) / self.features.sampling_rate
+
+    def _hear(
+        self, courses: Sequence[Course], options: SpeechOptions, ended: Event
+    ) -> Iterator[tuple[int, TranscriptSegment]]:
+        """Segments, each with the number of its sound. All sounds go on by a window at a time."""
+        while going := [k for k, course in enumerate(courses) if not course.is_over]:
+            with self._lock:
+                found = self._hear_windows([courses[k] for k in going], options, ended)
+            if ended.is_set():
+                return
+            for k, segments in zip(going, found, strict=True):
+                for segment in segments:
+                    yield k, segment
+
+    def _hear_windows(
+        self, courses: Sequence[Course], options: SpeechOptions, ended: Event
+    ) -> list[list[TranscriptSegment]]:
+        """What the next window of each sound says."""
+        sources = [self._engine.read(course.frames) for course in courses]
+        try:
+            unknown = [k for k, course in enumerate(courses) if not course.language]
+            if unknown:
+                spoken = self._reader.languages([sources[k] for k in unknown])
+                for k, language in zip(unknown, spoken, strict=True):
+                    courses[k].language = language
+            windows = [c.window(s) for c, s in zip(courses, sources, strict=True)]
+            rules = self.vocabulary.rules(options.timestamps)
+            texts = self._reader.read(windows, rules, options.fallback, ended)
+        finally:
+            for source in sources:
+                self._engine.release(source)
+        return [course.take(text) for course, text in zip(courses, texts, strict=True)]

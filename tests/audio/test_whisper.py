@@ -1,0 +1,268 @@
+"""Whisper beside transformers: features, logits, and segments of long sounds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from clrt import TextGenerator
+from clrt.audio import Fallback, Features, Transcriber, Transcript
+from clrt.audio.presets import LogMel
+from clrt.audio.whisper.segments import split_window
+from clrt.audio.whisper.spectrogram import SpectrogramMaker
+from clrt.audio.whisper.speech import WhisperSpeech
+from clrt.errors import InputError, ModelError, UnsupportedError
+from clrt.generation.engine import Engine, StepPart
+from clrt.generation.options import Sampling
+from clrt.generation.sampler import TokenSampler
+from clrt.runtime.devices import DeviceInfo
+from tests.audio.oracle_whispers import CASES, ENGLISH, FEATURES, LOGITS, SECONDS, SILENT
+from tests.audio.whisper_folders import (
+    DATA,
+    ENGLISH_ONLY,
+    VOCABULARY,
+    frames,
+    sound,
+    text_tokens,
+    write_whisper,
+)
+from tests.models.onnx_text import DEVICES
+
+ONCE = Fallback((0.0,), compression_ratio=None, logprob=None, no_speech=None)
+SKIPPING = Fallback((0.0,), compression_ratio=None, logprob=SILENT[1], no_speech=SILENT[2])
+# Cases that both devices hear, and those that are heard together.
+ON_BOTH, TOGETHER = "translated", ("long", "other")
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return write_whisper(tmp_path_factory.mktemp("whisper"))
+
+
+@pytest.fixture(scope="module")
+def transcriber(folder: Path) -> Iterator[Transcriber]:
+    with Transcriber(folder, device="cpu") as made:
+        yield made
+
+
+def expected(name: str) -> Any:
+    return json.loads((DATA / "whisper.json").read_text("utf-8"))[name]
+
+
+def asked(name: str) -> dict[str, Any]:
+    return {**CASES[name][2], "fallback": SKIPPING if name == SILENT[0] else ONCE}
+
+
+def heard(made: Any) -> list[dict[str, Any]]:
+    assert isinstance(made, Transcript)
+    return [{"start": s.start, "end": s.end, "tokens": [*s.tokens]} for s in made.segments]
+
+
+def engine_of(transcriber: Transcriber) -> Engine:
+    assert isinstance(transcriber._speech, WhisperSpeech)
+    return transcriber._speech._engine
+
+
+def case(name: str) -> Any:
+    seconds, seed, _ = CASES[name]
+    return sound(seconds, seed)
+
+
+@DEVICES
+def test_it_hears_what_transformers_hears(device: DeviceInfo, folder: Path) -> None:
+    with (
+        Transcriber(folder, device=device, strict=True) as transcriber,
+        np.load(DATA / "whisper.npz") as oracle,
+    ):
+        made = transcriber.transcribe(case(ON_BOTH), **asked(ON_BOTH))
+        assert heard(made) == expected(ON_BOTH)
+        engine, tokens = engine_of(transcriber), text_tokens()
+        (states,) = engine.states([frames()])
+        np.testing.assert_allclose(states.mean(0), oracle["states"], 1e-4, 1e-4)
+        source = engine.read(frames())
+        text = engine.open(tokens, anew=True, source=source)
+        sampler = TokenSampler(Sampling(), VOCABULARY, seed=0)
+        step = [StepPart(text, len(tokens), [sampler] * len(tokens))]
+        logits = engine.step(step, ["logits"])["logits"]
+        engine.close(text)
+        engine.release(source)
+        np.testing.assert_allclose(logits[:, LOGITS], oracle["logits"], 1e-4, 1e-4)
+
+
+@pytest.mark.parametrize("name", [n for n in CASES if n not in (ON_BOTH, *TOGETHER, ENGLISH)])
+def test_cases(name: str, transcriber: Transcriber) -> None:
+    made, wanted = heard(transcriber.transcribe(case(name), **asked(name))), expected(name)
+    if name == "timeless":  # transformers counts the silence behind a short sound, too
+        wanted[0]["end"] = CASES[name][0]
+    assert made == wanted
+
+
+def test_sounds_are_heard_together(transcriber: Transcriber) -> None:
+    sounds = [*map(case, TOGETHER), sound(1.0)]
+    made = transcriber.transcribe(sounds, **asked(TOGETHER[0]))
+    assert isinstance(made, list)
+    assert [heard(one) for one in made[:-1]] == [expected(name) for name in TOGETHER]
+    assert [round(one.duration, 1) for one in made] == [71.6, 36.0, 1.0]
+    assert heard(made[-1]) == heard(transcriber.transcribe(sound(1.0), **asked(TOGETHER[0])))
+
+
+@pytest.mark.parametrize("mels", [80, 128])
+def test_features(mels: int) -> None:
+    preset = LogMel(feature_size=mels)
+    maker = SpectrogramMaker(preset, device="cpu")
+    with np.load(DATA / "whisper.npz") as oracle, Features(preset, device="cpu") as features:
+        for k, seconds in enumerate(SECONDS):
+            made = maker(sound(seconds))
+            wanted = oracle[f"features/{mels}/{k}"]
+            np.testing.assert_allclose(made.values[FEATURES], wanted, 0, 1e-4)
+            assert made.frames == round(seconds * 100)
+        short = features(sound(SECONDS[0]))["input_features"][0]
+        np.testing.assert_allclose(short[FEATURES], oracle[f"features/{mels}/0"], 0, 1e-4)
+    maker.close()
+
+
+def test_a_model_of_english_alone(tmp_path: Path) -> None:
+    with Transcriber(write_whisper(tmp_path, **ENGLISH_ONLY), device="cpu") as transcriber:
+        made = transcriber.transcribe(case(ENGLISH), **asked(ENGLISH))
+        assert heard(made) == expected(ENGLISH)
+        assert isinstance(made, Transcript)
+        assert made.language == "en"
+        with pytest.raises(InputError, match="The model knows English alone, and language is 'de'"):
+            transcriber(sound(1.0), language="de")
+        with pytest.raises(InputError, match="knows English alone, and cannot translate"):
+            transcriber(sound(1.0), task="translate")
+
+
+def test_a_stream_gives_segments_as_they_come(transcriber: Transcriber) -> None:
+    options = asked("other")
+    whole = transcriber.transcribe(case("other"), **options)
+    assert isinstance(whole, Transcript)
+    with transcriber.stream(case("other"), **options) as stream:
+        assert stream.language == ""
+        first = next(stream)
+        assert (stream.result.segments, stream.language) == ((first,), whole.language)
+        assert [first, *stream] == [*whole.segments]
+        assert stream.result == whole
+    engine = engine_of(transcriber)
+    before = engine.computed
+    with transcriber.stream(sound(36.0, 12), **options) as stream:
+        next(stream)
+    assert stream.is_cancelled
+    assert next(stream, None) is None
+    assert 1500 < engine.computed - before < 1700, "there are 1500 places in a window"
+
+
+def test_threads_share_a_transcriber(transcriber: Transcriber) -> None:
+    sounds = [sound(3.0, seed) for seed in range(4)]
+    options = asked("long")
+    wanted = [transcriber(one, **options) for one in sounds]
+    with ThreadPoolExecutor(4) as pool:
+        assert [*pool.map(lambda one: transcriber(one, **options), sounds)] == wanted
+
+
+def test_texts_are_drawn_anew(transcriber: Transcriber) -> None:
+    always = Fallback((0.0, 0.8), compression_ratio=0.0, logprob=None, no_speech=None)
+    drawn = [transcriber(sound(5.0), fallback=always, seed=seed) for seed in (1, 1, 2)]
+    assert drawn[0] == drawn[1] != drawn[2]
+    assert transcriber(sound(5.0), fallback=ONCE) not in drawn
+    # The last trial counts, however bad; and silence needs none.
+    unsure = Fallback((0.0, 0.8), compression_ratio=None, logprob=0.0, no_speech=None)
+    assert transcriber(sound(5.0), fallback=unsure, seed=1) == drawn[0]
+    silent = Fallback((0.0, 0.8), logprob=0.0, no_speech=0.0)
+    assert transcriber(sound(5.0), fallback=silent) == ""
+
+
+def test_a_text_of_a_high_temperature_guides_none(transcriber: Transcriber) -> None:
+    def drawn(temperature: float, condition: bool) -> Any:
+        often = Fallback((temperature,), compression_ratio=None, logprob=None, no_speech=None)
+        return transcriber(sound(36.0, 14), fallback=often, condition=condition, seed=3)
+
+    assert drawn(0.6, True) == drawn(0.6, False)
+    assert drawn(0.4, True) != drawn(0.4, False)
+
+
+@pytest.mark.parametrize(
+    ("tokens", "parts", "done"),
+    [
+        # Times are tokens of 100 and more; the part that two of them begin is heard again.
+        ([100, 1, 110, 110, 2], [(0, 10, [100, 1, 110, 110])], 20),
+        ([100, 1, 110, 115, 2, 130], [(0, 10, [100, 1, 110]), (15, 30, [115, 2, 130])], 900),
+        ([105, 1, 140], [(0, 40, [105, 1, 140])], 900),
+        ([100, 1, 2], [(0, 450, [100, 1, 2])], 900),
+        ([], [(0, 450, [])], 900),
+    ],
+)
+def test_parts_of_a_window(tokens: list[int], parts: list[Any], done: int) -> None:
+    found, frames_done = split_window(tokens, 100, 900)
+    assert [(part.start, part.end, [*part.tokens]) for part in found] == parts
+    assert frames_done == done
+    assert all([*part.tokens] == tokens[part.first :][: len(part.tokens)] for part in found)
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"language": "germam"}, "does not know the language 'germam'; did you mean 'german'"),
+        ({"language": "klingon"}, "it knows en, de, fr, zh"),
+        ({"language": 3}, "language is 3; it is a code such as 'en'"),
+        ({"task": "sing"}, "task is 'sing'; it is one of transcribe, translate"),
+        ({"prompt": 3}, "prompt is a text, not int"),
+        ({"lang": "en"}, "no option 'lang'; did you mean 'language'"),
+    ],
+)
+def test_options_are_checked(
+    options: dict[str, Any], message: str, transcriber: Transcriber
+) -> None:
+    with pytest.raises(InputError, match=message):
+        transcriber(sound(0.1), **options)
+
+
+def test_sounds_are_checked(transcriber: Transcriber, tmp_path: Path) -> None:
+    (tmp_path / "empty.wav").write_bytes(b"")
+    for given, message in (
+        (tmp_path / "empty.wav", "is empty"),
+        (np.empty(0, np.float32), "has no samples"),
+        (tmp_path / "none.wav", "cannot be read"),
+        ([], "no sounds in it"),
+    ):
+        with pytest.raises(InputError, match=message):
+            transcriber(given)
+    with pytest.raises(InputError, match="A stream is of one sound"):
+        transcriber.stream([sound(1.0)])
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"suppress_tokens": "all"}, "must give suppress_tokens as a list"),
+        ({"lang_to_id": {"<|en|>": 1 << 20}}, "gives lang_to_id as 1048576"),
+        ({"lang_to_id": [3]}, "must give lang_to_id as an object"),
+        ({"max_initial_timestamp_index": -1}, "as a number of at least 0"),
+        ({"task_to_id": {}}, "none of the task transcribe"),
+    ],
+)
+def test_folders_are_checked(changes: dict[str, Any], message: str, tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match=message):
+        Transcriber(write_whisper(tmp_path, **changes), device="cpu")
+
+
+def test_models_that_are_not_there_or_of_another_kind(folder: Path) -> None:
+    with pytest.raises(ModelError, match="'whisper-of-nobody' is neither a path nor in"):
+        Transcriber("whisper-of-nobody")
+    with pytest.raises(UnsupportedError, match=r"open it by clrt\.Transcriber"):
+        TextGenerator(folder)
+
+
+def test_features_of_another_model(tmp_path: Path) -> None:
+    folder = write_whisper(tmp_path)
+    (folder / "preprocessor_config.json").write_text(
+        json.dumps({"feature_extractor_type": "WhisperFeatureExtractor", "feature_size": 128})
+    )
+    with pytest.raises(ModelError, match=r"asks for 3000 frames of 80 mel bands"):
+        Transcriber(folder, device="cpu")
