@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from clrt.container.safetensors import Header
 from clrt.errors import InputError, OutOfMemoryError
 from clrt.generation.cache_pages import CachePages
 from clrt.generation.encoded_source import (
@@ -29,15 +30,15 @@ from clrt.ir.graph import Graph
 from clrt.ir.op import Array
 from clrt.kernels.spec import ceil_div
 from clrt.model import Model, load
-from clrt.ops.attention.pages import PAGE, SLABS
+from clrt.ops.attention.pages import PAGE
 from clrt.runtime.devices import DeviceInfo
 from clrt.signature import TensorSpec
 
 # Tokens of a prompt that are run at once, at most; the rest waits for the next step.
 CHUNK = 512
 _IDLE = TokenSampler(Sampling(), 0, seed=0)
-# A cache begins with room for a context divided by this, and grows as often as it has slabs.
-_FIRST_PART = 8
+# Beside twice its weights a model needs no more than this for a step: the rest is the cache's.
+_STEP_BYTES = 64 << 20
 
 
 class Engine:
@@ -65,7 +66,8 @@ class Engine:
         computed: Tokens that were run so far, of all sequences, and places of sources.
 
     Args:
-        graph: As `clrt.importer.language.graph` builds it, or a compiled file of it.
+        graph: As `clrt.importer.language.graph` builds it, or the header of a compiled
+            file of it.
         context: The most tokens of a sequence.
         encoder: What the graph has besides the decoder.
         sequences: For how many sequences at a time there is room at first.
@@ -74,7 +76,7 @@ class Engine:
 
     def __init__(
         self,
-        graph: Graph | Path,
+        graph: Graph | Header,
         context: int,
         *,
         encoder: Decoder | None = None,
@@ -94,12 +96,14 @@ class Engine:
         rows, places = sequences, context
         if encoder is not None:
             rows, places = 2 * sequences, max(context, encoder.context)
-        self._table = PageTable(self._session, rows, ceil_div(places, PAGE))
-        # The last slab makes room for all sequences; each makes the cache so many times larger.
-        ratio = max((_FIRST_PART * rows) ** (1 / (SLABS - 1)), 2.0)
-        first = max(ceil_div(places, PAGE) // _FIRST_PART, 1)
-        sizes = [round(first * ratio**k) for k in range(SLABS)]
-        self.cache = CachePages(self._session, slab.dtype, _width(slab), sizes, lambda: self._room)
+        pages = ceil_div(places, PAGE)
+        self._table = PageTable(self._session, rows, pages)
+        self.cache = CachePages(
+            *(self._session, slab.dtype, _width(slab), pages),
+            rows=lambda: self._table.shape[0],
+            room=lambda: self._room,
+            fits=self._surely_fits,
+        )
         self._model_bytes: int | None = None
         self._open: list[CachedSequence] = []
         self._sources: dict[bytes, EncodedSource] = {}
@@ -322,6 +326,12 @@ class Engine:
         there = {n: self._session.tensor_of(a, DType.of(a.dtype)) for n, a in inputs.items()}
         self._sampling = samplers, there
         return there
+
+    def _surely_fits(self, nbytes: int) -> bool:
+        """Whether there is room for a first slab; to tell how much there is takes a plan."""
+        planner = self.model._runner.planner
+        known = 2 * sum(value.nbytes for value in planner.constants) + _STEP_BYTES
+        return known + nbytes <= planner.limit
 
     @property
     def _room(self) -> int:

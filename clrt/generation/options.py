@@ -33,12 +33,12 @@ class _Numbers(NamedTuple):
 
     def __str__(self) -> str:
         kind = "a whole number" if self.whole else "a number"
-        start = f"above {self.low:g}" if self.open_low else f"from {self.low:g}"
+        start = f"above {self.low}" if self.open_low else f"from {self.low}"
         if self.high == math.inf:
-            return f"{kind} {start}" if self.open_low else f"{kind} of {self.low:g} or more"
+            return f"{kind} {start}" if self.open_low else f"{kind} of {self.low} or more"
         # What only keeps numbers in their type is no range to tell of.
         end = "" if self.high >= _LARGEST else f" {'and at most' if self.open_low else 'to'} "
-        return f"{kind} {start}{end}{f'{self.high:g}' if end else ''}"
+        return f"{kind} {start}{end}{self.high if end else ''}"
 
 
 _GENAI = "genai_config.json"  # of onnxruntime-genai, in place of transformers' files
@@ -57,8 +57,9 @@ _RANGES = {
     "repetition_penalty": _Numbers(0, math.inf, open_low=True),
     "presence_penalty": _PENALTY,
     "frequency_penalty": _PENALTY,
-    "num_return_sequences": _COUNT,
-    "num_beams": _COUNT,
+    # All of them are kept at once.
+    "num_return_sequences": _Numbers(1, 1 << 16, whole=True),
+    "num_beams": _Numbers(1, 1 << 10, whole=True),
     "logprobs": _Numbers(0, 20, whole=True),
     "lookup_tokens": _Numbers(0, MOST_GUESSES, whole=True),
     "draft_tokens": _Numbers(0, MOST_GUESSES, whole=True),

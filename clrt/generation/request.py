@@ -125,6 +125,12 @@ class RequestReader:
                 "draft_tokens needs a draft model; make the generator with `draft=`, or choose "
                 "lookup_tokens."
             )
+        last = max(sampling.logit_bias, default=0)
+        if last >= self._model.vocabulary:
+            raise InputError(
+                f"logit_bias has the token {last}; the model has tokens 0 to "
+                f"{self._model.vocabulary - 1}."
+            )
         if sampling.num_beams > 1:
             _check_beams(sampling, [*rule, *drafted])
         if method != "generate":
@@ -248,6 +254,11 @@ class RequestReader:
         with self._making:
             if self._constraint_tokens is None:
                 model = self._model
+                if not model.ends:
+                    raise InputError(
+                        f"The model '{model.name}' says of no token that it ends a text, which a "
+                        "rule needs; give its generation_config.json an eos_token_id."
+                    )
                 self._constraint_tokens = ConstraintTokens(
                     model.tokenizer, sorted(model.ends), model.vocabulary
                 )

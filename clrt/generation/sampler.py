@@ -78,19 +78,25 @@ def sampler_inputs(
     for row, (sampler, tokens, bias) in enumerate(zip(samplers, used, biases, strict=True)):
         history[row, : len(tokens)] = tokens
         bias_ids[row, : len(bias)] = list(bias)
-        bias_values[row, : len(bias)] = list(bias.values())
+        bias_values[row, : len(bias)] = _narrow(list(bias.values()))
         if sampler.allowed is not None:
             allowed[row] = sampler.allowed
         seed = sampler.seed
         limits[row] = sampler.sampling.top_k, len(tokens), seed & _WORD, seed >> 32 & _WORD
     return {
-        "settings": np.array([s.settings for s in samplers], np.float32).reshape(rows, 8),
+        "settings": _narrow([s.settings for s in samplers]).reshape(rows, 8),
         "limits": limits.view(np.int32),
         "history": history,
         "allowed": allowed,
         "bias_ids": bias_ids,
         "bias_values": bias_values,
     }
+
+
+def _narrow(numbers: Sequence[Any]) -> np.ndarray[Any, np.dtype[np.float32]]:
+    """Numbers as float32: larger ones become infinite, which the op knows."""
+    with np.errstate(over="ignore"):
+        return np.array(numbers, np.float32)
 
 
 def _rounded(count: int) -> int:
