@@ -35,7 +35,7 @@ HALF_TOLERANCE = 2e-2
 class Run:
     """A decoder with both texts in its cache."""
 
-    def __init__(self, decoder: Decoder, model: clrt.Model, cache: DType) -> None:
+    def __init__(self, decoder: Decoder, model: clrt.Model, cache: DType = DType.FLOAT32) -> None:
         self.model, self.vocabulary = model, decoder.vocabulary
         counts = [*PAGES, *[0] * (SLABS - len(PAGES))]
         shapes = {f"slab{s}": (n, decoder.page_elements(cache)) for s, n in enumerate(counts)}
