@@ -45,18 +45,14 @@ class Engine:
     """A decoder on a device, with its cache; perhaps with an encoder.
 
     A model with an encoder reads a source: `read` gives it a place in the cache, `open` begins
-    texts that see it, and it is encoded before the first of them runs, or by `encode`. Whoever has
-    it from `read` gives it up by `release`; each text keeps it until `close`:
+    texts that see it, and it is encoded before the first of them runs, or by `encode`. It is kept
+    until `release`, and for each text until `close`:
 
         source = engine.read(frames)
         text = engine.open(tokens, source=source)
         logits = engine.step([StepPart(text, len(tokens), [sampler])], ["logits"])["logits"]
-        text.tokens.append(...)
         engine.close(text)
         engine.release(source)
-
-    The same source is encoded once as long as its pages are there, also if it comes from two calls
-    of `read`.
 
     It is for one thread at a time. After a run that failed the cache begins anew, and sequences run
     their tokens again.
@@ -66,8 +62,7 @@ class Engine:
         computed: Tokens that were run so far, of all sequences, and places of sources.
 
     Args:
-        graph: As `clrt.importer.language.graph` builds it, or the header of a compiled
-            file of it.
+        graph: As `clrt.importer.language.graph` builds it, or the header of its file.
         context: The most tokens of a sequence.
         encoder: What the graph has besides the decoder.
         sequences: For how many sequences at a time there is room at first.
@@ -86,9 +81,8 @@ class Engine:
         memory_limit: int | str | None = None,
     ) -> None:
         self.context, self.encoder = context, encoder
-        self.model: Model = load(
-            graph, device=device, cache_dir=cache_dir, memory_limit=memory_limit
-        )
+        where: dict[str, Any] = dict(device=device, cache_dir=cache_dir, memory_limit=memory_limit)
+        self.model: Model = load(graph, **where)
         slab = next(spec for spec in self.model.inputs if spec.name == "slab0")
         logits = next(spec for spec in self.model.outputs if spec.name == "logits")
         self._vocabulary = _width(logits)
