@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import replace
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from clrt.device import requires
 from clrt.device.caps import VNNI_INT8, DeviceCaps
-from clrt.device.requires import Requires
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
 from clrt.kernels.cost import PLAIN, Work, work_of
 from clrt.kernels.few_rows import SECOND, NormedRows
 from clrt.kernels.gemm_cpu import emit_cpu
+from clrt.kernels.gemm_gpu import GPU_TILES, block_args, emit_gpu, strided_args
 from clrt.kernels.levels import WIDTH, DotWeights
 from clrt.kernels.product import Product, merge
 from clrt.kernels.spec import KernelSpec, Launch, ceil_div, clamp, launch, optional, round_up
@@ -44,15 +43,6 @@ LEVELS = tuned("gemm_levels_cpu", {"T_VW": (4, 8, 16)}, T_VW=8)
 # Rows of a work-group of `gemm_levels_cpu` at most, and work-groups for each core.
 _LEVELS_ROWS = 32
 _LEVELS_GROUPS = 4
-GPU = tuned(
-    "gemm_gpu",
-    {"T_RM": (2, 4, 8), "T_RN": (2, 4, 8), "T_TK": (8, 16, 32)},
-    T_RM=4,
-    T_RN=4,
-    T_TK=16,
-)
-_GPU_SIDE = 16
-GPU_TILES = replace(requires.GPU, work_group_size=_GPU_SIDE**2)
 
 
 def reject_any(node: Node, caps: DeviceCaps) -> str | None:
@@ -80,7 +70,7 @@ def emit_blocks_cpu(product: Product, ctx: Lowering) -> list[Launch]:
         "S_N_WHOLE": int(is_whole(product, tunables["T_VW"])),
         "BITS": product.blocks.bits,
     }
-    args = product.args | product.epilogue.args | _block_args(product, width(tunables))
+    args = product.args | product.epilogue.args | block_args(product, width(tunables))
     chunks = ceil_div(product.m, tunables["T_MR"] * tunables["T_MB"])
     size = (chunks * ceil_div(product.n, width(tunables)) * product.batches,)
     kernel = KernelSpec.of("matmul/gemm_blocks_cpu.cl", "gemm_blocks_cpu", **defines)
@@ -147,36 +137,6 @@ def _levels_shares(product: Product, caps: DeviceCaps) -> tuple[int, int]:
     return height, round_up(ceil_div(product.n, spans), WIDTH)
 
 
-def emit_gpu(product: Product, ctx: Lowering) -> list[Launch]:
-    """Tiles in local memory, a block of elements per work-item; A and B are read in place.
-
-    Raises:
-        UnsupportedError: As `emit_cpu`, or the device has too little local memory.
-    """
-    product.epilogue.check_vectors()
-    if product.is_empty:
-        return []
-    tunables = ctx.tunables(GPU)
-    tile_n, tile_m = (_GPU_SIDE * tunables[t] for t in ("T_RN", "T_RM"))
-    ctx.require(Requires(local_mem_bytes=4 * tunables["T_TK"] * (tile_n + 1 + tile_m + 1)))
-    launches, product = merge(product, ctx)
-    defines = {
-        **tunables,
-        **product.epilogue.defines,
-        "S_A_K_LAST": int(product.a.strides[-1] == 1),
-        "S_B_N_LAST": int(product.b.strides[-1] == 1),
-        **product.b_defines,
-    }
-    size = (
-        ceil_div(product.n, tile_n) * _GPU_SIDE,
-        ceil_div(product.m, tile_m) * _GPU_SIDE,
-        product.batches,
-    )
-    kernel = KernelSpec.of("matmul/gemm_gpu.cl", "gemm_gpu", **defines)
-    local = (_GPU_SIDE, _GPU_SIDE, 1)
-    return [*launches, launch(kernel, size, local, product.flops, **_strided_args(product))]
-
-
 def emit_any(product: Product, ctx: Lowering) -> list[Launch]:
     """One work-item per element, for any dtype."""
     if product.is_empty:
@@ -194,7 +154,7 @@ def emit_any(product: Product, ctx: Lowering) -> list[Launch]:
     }
     kernel = KernelSpec.of("matmul/gemm_any.cl", "gemm_any", **defines)
     size = (product.n, product.m, product.batches)
-    return [*launches, launch(kernel, size, None, product.flops, **_strided_args(product))]
+    return [*launches, launch(kernel, size, None, product.flops, **strided_args(product))]
 
 
 def variants(
@@ -231,17 +191,3 @@ def variants(
         ),
         Variant(f"{prefix}gemm_any", lowered(emit_any), both(reject_any), speed=PLAIN, work=work),
     )
-
-
-def _block_args(product: Product, columns: int) -> dict[str, Any]:
-    """B and what BLOCK_INPUTS declares."""
-    assert product.blocks is not None
-    levels, pairs = product.blocks.packed(product.n, product.k, columns)
-    return {"b": levels, "blocks": pairs, "block_size": product.blocks.size}
-
-
-def _strided_args(product: Product) -> dict[str, Any]:
-    b_s0, b_s1, b_k, b_n = product.b.strides
-    strides = {"a_k": product.a.strides[-1], "b_s0": b_s0, "b_s1": b_s1, "b_k": b_k, "b_n": b_n}
-    b = {"b": product.b.buffer} if product.blocks is None else _block_args(product, product.n)
-    return {**product.args, **b, **strides, **product.epilogue.args}

@@ -1,6 +1,9 @@
 // (x - mean) / sqrt(variance + epsilon) * scale + bias over rows of n elements.
 //   RMS    no mean is taken off (RMSNormalization); BIAS: that tensor is there
 //   STATS  how many of the statistics are outputs: the mean, and the inverse deviation
+//   layer_normalization_cpu    float32, in vectors
+//   layer_normalization_group  a row shared by work-items (T_ITEMS)
+//   layer_normalization_any    a row to a work-item
 // Each row is read twice before the pass that writes it, so y may be x.
 #include "common/base.clh"
 #ifndef RMS
@@ -31,20 +34,61 @@
 #endif
 #if STATS == 1
 #define STATS_OUTPUTS , OUT(float, mean_out)
-#define STORE_STATS(row, mean, inverse) AT(mean_out)[row] = mean;
+#define STORE_STATS(row, mean, inverse) { AT(mean_out)[row] = mean; }
 #elif STATS
 #define STATS_OUTPUTS , OUT(float, mean_out), OUT(float, inverse_out)
 #define STORE_STATS(row, mean, inverse) \
   { AT(mean_out)[row] = mean; AT(inverse_out)[row] = inverse; }
 #else
 #define STATS_OUTPUTS
-#define STORE_STATS(row, mean, inverse)
+#define STORE_STATS(row, mean, inverse) {}
 #endif
 
 #if VW == 1
 #include "common/storage.clh"
 #define FROM(i) LOAD(from, i)
 
+#ifdef T_ITEMS
+#include "common/group.clh"
+
+__kernel GROUP
+void layer_normalization_group(OUT(DATA_T, y) STATS_OUTPUTS, IN(DATA_T, x),
+                               IN(DATA_T, scale) BIAS_INPUT, const IDX_T rows, const IDX_T n,
+                               const IDX_T lanes, const float epsilon) {
+  __local float parts[T_ITEMS];
+  GROUP_ROW(rows, n, lanes)
+  __global const DATA_T *from = AT(x) + row * n;
+  float mean = 0.0f, variance = 0.0f;
+#if !RMS
+  __local int overflows;
+  if (get_local_id(0) == 0) overflows = 0;
+  EACH_OF_LANE(i) mean += FROM(i);
+  GROUP_FOLD(mean, SUM_OF, parts, lanes)
+  mean /= (float)n;
+  // Where a row of the group overflows, all of them sum up again: they meet at barriers.
+  if (NOT_FINITE(mean)) overflows = 1;
+  barrier(CLK_LOCAL_MEM_FENCE);
+  if (overflows) {
+    float scaled = 0.0f;
+    EACH_OF_LANE(i) scaled += FROM(i) * LARGE_SCALE;
+    GROUP_FOLD(scaled, SUM_OF, parts, lanes)
+    if (NOT_FINITE(mean)) mean = LARGE_MEAN_OF(scaled, n);
+  }
+#endif
+  EACH_OF_LANE(i) {
+    const float d = FROM(i) - mean;
+    variance = d * d + variance;
+  }
+  GROUP_FOLD(variance, SUM_OF, parts, lanes)
+  const float inverse = 1.0f / sqrt(variance / (float)n + epsilon);
+  EACH_OF_LANE(i) {
+    const float v = (FROM(i) - mean) * inverse * LOAD(AT(scale), i) + BIAS_AT(i);
+    STORE(AT(y), row * n + i, v);
+  }
+  if (has_row && lane == 0) STORE_STATS(row, mean, inverse)
+}
+
+#else
 __kernel void layer_normalization_any(OUT(DATA_T, y) STATS_OUTPUTS, IN(DATA_T, x),
                                       IN(DATA_T, scale) BIAS_INPUT, const IDX_T rows,
                                       const IDX_T n, const float epsilon) {
@@ -68,6 +112,7 @@ __kernel void layer_normalization_any(OUT(DATA_T, y) STATS_OUTPUTS, IN(DATA_T, x
   }
   STORE_STATS(row, mean, inverse)
 }
+#endif
 
 #else
 #include "common/rows.clh"

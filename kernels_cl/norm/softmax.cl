@@ -1,7 +1,8 @@
 // exp(x - max) / sum along one axis, or its logarithm (LOG).
 //   softmax_cpu      contiguous rows of n float32 elements
 //   softmax_columns  float32 elements `step` apart: [outer, n, step], vectors of columns
-//   softmax_any      the same, element by element
+//   softmax_group    rows of elements side by side, each shared by work-items (T_ITEMS)
+//   softmax_any      as softmax_columns, a line to a work-item
 // An element is read before it is written, so y may be x.
 #include "common/base.clh"
 #ifndef DATA_T
@@ -31,6 +32,30 @@
 #include "common/lines.clh"
 #include "common/storage.clh"
 
+#ifdef T_ITEMS
+#include "common/group.clh"
+#define AT_ELEMENT(i) LOAD(AT(x), row * n + (i))
+
+__kernel GROUP
+void softmax_group(OUT(DATA_T, y), IN(DATA_T, x), const IDX_T rows, const IDX_T n,
+                   const IDX_T lanes) {
+  __local ACC_T parts[T_ITEMS];
+  GROUP_ROW(rows, n, lanes)
+  ACC_T top = -INFINITY, sum = 0;
+  EACH_OF_LANE(i) top = MATH(max)(top, AT_ELEMENT(i));
+  GROUP_FOLD(top, MATH(max), parts, lanes)
+  EACH_OF_LANE(i) sum += MATH(exp)(AT_ELEMENT(i) - top);
+  GROUP_FOLD(sum, SUM_OF, parts, lanes)
+#if LOG
+  const ACC_T shift = MATH(log)(sum);
+  EACH_OF_LANE(i) STORE(AT(y), row * n + i, AT_ELEMENT(i) - top - shift);
+#else
+  const ACC_T inverse = 1 / sum;
+  EACH_OF_LANE(i) STORE(AT(y), row * n + i, MATH(exp)(AT_ELEMENT(i) - top) * inverse);
+#endif
+}
+
+#else
 __kernel void softmax_any(OUT(DATA_T, y), IN(DATA_T, x), LINES) {
   LINE_ITEM
   ACC_T top = -INFINITY, sum = 0;
@@ -46,6 +71,7 @@ __kernel void softmax_any(OUT(DATA_T, y), IN(DATA_T, x), LINES) {
     STORE(AT(y), at + i * step, MATH(exp)(LOAD(AT(x), at + i * step) - top) * inverse);
 #endif
 }
+#endif
 
 #else
 #include "common/rows.clh"

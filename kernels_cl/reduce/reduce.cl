@@ -2,6 +2,9 @@
 // The element of output (i0, i1, i2) and reduced (j0, j1, j2) is i . s + j . t.
 //   INIT, STEP(a, x), JOIN(a, b), FINISH(a, n)   the operation; SHIFT: x - the maximum is reduced
 //   reduce_strided   one work-item per output, any dtype
+//   reduce_group     t2 = 1, any dtype: an output is shared by work-items (T_ITEMS)
+//   reduce_parts     the same for partial results, of `parts` parts of what each output is made of
+//   reduce_joined    these, joined
 //   reduce_columns   float32, s2 = 1: vectors of outputs
 //   reduce_rows      float32, t2 = 1: vectors of elements
 #include "common/base.clh"
@@ -54,6 +57,73 @@
 #endif
 
 #if VW == 1
+#ifdef T_ITEMS
+#include "common/group.clh"
+
+// A place among the reduced elements, counted as (j0, j1, j2), and how far `lanes` takes it.
+#define REDUCED_PLACE(j, at) \
+  IDX_T j##2 = (at) % r2, j##1 = (at) / r2 % r1, j##0 = (at) / r2 / r1;
+// STEP of the elements of a lane, of `end` from `first` on.
+#define EACH_REDUCED(step)                                             \
+  if (lane < end) {                                                    \
+    REDUCED_PLACE(j, first + lane)                                     \
+    REDUCED_PLACE(q, lanes)                                            \
+    for (IDX_T i = lane; i < end; i += lanes) {                        \
+      const ACC_T v = LOAD(AT(x), base + j0 * t0 + j1 * t1 + j2 * t2); \
+      step;                                                            \
+      j2 += q2, j1 += q1, j0 += q0;                                    \
+      if (j2 >= r2) j2 -= r2, ++j1;                                    \
+      if (j1 >= r1) j1 -= r1, ++j0;                                    \
+    }                                                                  \
+  }
+#define OUTPUT_BASE(output) ((output) / d2 / d1 * s0 + (output) / d2 % d1 * s1 + (output) % d2 * s2)
+#define LARGER(a, b) PICK((a) > (b) || (a) != (a), a, b)
+
+__kernel GROUP
+void reduce_group(OUT(DATA_T, y), IN(DATA_T, x), SIZES, const IDX_T rows, const IDX_T n,
+                  const IDX_T lanes) {
+  __local ACC_T folded[T_ITEMS];
+  GROUP_ROW(rows, n, lanes)
+  const IDX_T first = 0, base = OUTPUT_BASE(row);
+#if SHIFT
+  ACC_T top = -INFINITY;
+  EACH_REDUCED(top = LARGER(top, v))
+  GROUP_FOLD(top, LARGER, folded, lanes)
+  top = FINITE(top);
+#endif
+  ACC_T total = INIT;
+  EACH_REDUCED(total = STEP(total, SHIFTED(v, top)))
+  GROUP_FOLD(total, JOIN, folded, lanes)
+  if (has_row && lane == 0) STORE(AT(y), row, UNSHIFT(FINISH(total, COUNT), top));
+}
+
+#if !SHIFT
+__kernel GROUP
+void reduce_parts(OUT(ACC_T, sums), IN(DATA_T, x), SIZES, const IDX_T parts, const IDX_T rows,
+                  const IDX_T n, const IDX_T lanes) {
+  __local ACC_T folded[T_ITEMS];
+  GROUP_ROW(rows, n, lanes)
+  const IDX_T base = OUTPUT_BASE(row / parts), first = row % parts * n;
+  end = i_min(end, r0 * r1 * r2 - first);
+  ACC_T total = INIT;
+  EACH_REDUCED(total = STEP(total, v))
+  GROUP_FOLD(total, JOIN, folded, lanes)
+  if (has_row && lane == 0) AT(sums)[row] = total;
+}
+
+__kernel GROUP
+void reduce_joined(OUT(DATA_T, y), IN(ACC_T, sums), const IDX_T count, const IDX_T rows,
+                   const IDX_T n, const IDX_T lanes) {
+  __local ACC_T folded[T_ITEMS];
+  GROUP_ROW(rows, n, lanes)
+  ACC_T total = INIT;
+  EACH_OF_LANE(i) total = JOIN(total, AT(sums)[row * n + i]);
+  GROUP_FOLD(total, JOIN, folded, lanes)
+  if (has_row && lane == 0) STORE(AT(y), row, FINISH(total, ((DATA_N)count)));
+}
+#endif
+
+#else
 __kernel void reduce_strided(OUT(DATA_T, y), IN(DATA_T, x), SIZES) {
   const IDX_T i2 = get_global_id(0), i1 = get_global_id(1), i0 = get_global_id(2);
   if (i2 >= d2 || i1 >= d1 || i0 >= d0) return;
@@ -79,6 +149,7 @@ __kernel void reduce_strided(OUT(DATA_T, y), IN(DATA_T, x), SIZES) {
   }
   STORE(AT(y), (i0 * d1 + i1) * d2 + i2, UNSHIFT(FINISH(total, COUNT), top));
 }
+#endif
 
 #else
 // Outputs side by side. The partial results are few enough for the L1 cache.

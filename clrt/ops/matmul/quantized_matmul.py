@@ -16,6 +16,7 @@ from clrt.ir.op import Array, Step, TensorType
 from clrt.kernels import gemm
 from clrt.kernels.cost import PLAIN
 from clrt.kernels.gemm_cpu import emit_cpu, packed_width
+from clrt.kernels.gemm_gpu import GPU_TILES, emit_gpu
 from clrt.kernels.gguf_blocks import BlockType
 from clrt.kernels.levels import in_half, rounded_rows
 from clrt.kernels.panels import Panels
@@ -129,9 +130,9 @@ class QuantizedMatMul(MatrixProduct, TakesEpilogue):
         Variant("gemm_cpu", _emit_floats(emit_cpu, True), _exact(reject_but_float32), requires.CPU),
         Variant(
             "gemm_gpu",
-            _emit_floats(gemm.emit_gpu, False),
+            _emit_floats(emit_gpu, False),
             _exact(reject_but_float32),
-            gemm.GPU_TILES,
+            GPU_TILES,
         ),
         Variant(
             "gemm_any", _emit_floats(gemm.emit_any, False), _exact(reject_but_float32), speed=PLAIN

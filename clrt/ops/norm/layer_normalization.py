@@ -18,6 +18,7 @@ from clrt.ir.dtypes import WIDENED_STORAGES, DType
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.cost import PLAIN
+from clrt.kernels.group_rows import launch_rows, of_groups
 from clrt.kernels.row_norm import RowNorm, norm_flops
 from clrt.kernels.spec import KernelSpec, Launch, ceil_div, launch, optional
 from clrt.kernels.tuned import tuned
@@ -35,6 +36,8 @@ from clrt.ops.pointwise.pointwise import Add, Mul
 from clrt.ops.registry import register
 
 CPU = tuned("layer_normalization_cpu", {"T_VW": (4, 8, 16)}, T_VW=8, T_ROWS=4)
+GROUP = of_groups("layer_normalization_group")
+_SOURCE = "norm/layer_normalization.cl"
 
 
 class Normalization(Op):
@@ -108,28 +111,34 @@ def _reject_cpu(node: Node, caps: DeviceCaps) -> str | None:
     return reject_but_float32(node, caps) or _reject_any(node, caps)
 
 
-def _launch(node: Node, tunables: dict[str, int] | None) -> list[Launch]:
-    """The launch; `tunables` select the CPU kernel."""
-    x, bias, stats = node.arg(0), node.input(2), node.outputs[1:]
-    assert isinstance(node.op, Normalization)
-    rows, n = _rows(node)
-    if rows == 0 or (n == 0 and not stats):
-        return []
-    defines: dict[str, Define] = {
-        "RMS": int(node.op.rms),
-        "BIAS": int(bias is not None),
-        "STATS": len(stats),
-    }
-    args: dict[str, Any] = dict(x=x, scale=node.arg(1), **optional(bias=bias))
-    args |= zip(("y", "mean_out", "inverse_out"), node.outputs, strict=False)
-    args |= dict(rows=rows, n=n, epsilon=node.op.epsilon)
-    source, flops = "norm/layer_normalization.cl", norm_flops(rows, n)
-    if tunables is None:
-        types = {"DATA_T": x.dtype.cl, "STORAGE": x.dtype.storage}
-        kernel = KernelSpec.of(source, "layer_normalization_any", VW=1, **types, **defines)
-        return [launch(kernel, (rows,), None, flops, **args)]
-    kernel = KernelSpec.of(source, "layer_normalization_cpu", **(defines | tunables))
-    return [launch(kernel, (ceil_div(rows, tunables["T_ROWS"]),), (1,), flops, **args)]
+@dataclass(frozen=True)
+class _NormalizedRows:
+    """A node as rows of n elements, with what its kernels take.
+
+    Attributes:
+        none: Whether nothing is computed.
+    """
+
+    rows: int
+    n: int
+    none: bool
+    args: dict[str, Any]
+    defines: dict[str, Define]
+
+    @classmethod
+    def of(cls, node: Node) -> _NormalizedRows:
+        op, bias, stats = node.op, node.input(2), node.outputs[1:]
+        assert isinstance(op, Normalization)
+        rows, n = _rows(node)
+        defines = {"RMS": int(op.rms), "BIAS": int(bias is not None), "STATS": len(stats)}
+        args: dict[str, Any] = dict(x=node.arg(0), scale=node.arg(1), **optional(bias=bias))
+        args |= zip(("y", "mean_out", "inverse_out"), node.outputs, strict=False)
+        args["epsilon"] = op.epsilon
+        return cls(rows, n, rows == 0 or (n == 0 and not stats), args, dict(defines))
+
+    @property
+    def flops(self) -> int:
+        return norm_flops(self.rows, self.n)
 
 
 def row_norm(node: Node, caps: DeviceCaps) -> RowNorm:
@@ -151,15 +160,40 @@ def row_norm(node: Node, caps: DeviceCaps) -> RowNorm:
 
 
 def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
-    return _launch(node, ctx.tunables(CPU))
+    of = _NormalizedRows.of(node)
+    if of.none:
+        return []
+    tunables = ctx.tunables(CPU)
+    kernel = KernelSpec.of(_SOURCE, CPU.entry, **(of.defines | tunables))
+    groups = ceil_div(of.rows, tunables["T_ROWS"])
+    return [launch(kernel, (groups,), (1,), of.flops, **of.args, rows=of.rows, n=of.n)]
+
+
+def _emit_group(node: Node, ctx: Lowering) -> list[Launch]:
+    of = _NormalizedRows.of(node)
+    if of.none:
+        return []
+    defines = of.defines | _types(node)
+    return launch_rows(GROUP, _SOURCE, of.rows, of.n, of.flops, ctx, of.args, **defines)
 
 
 def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:
-    return _launch(node, None)
+    of = _NormalizedRows.of(node)
+    if of.none:
+        return []
+    defines = of.defines | _types(node)
+    kernel = KernelSpec.of(_SOURCE, "layer_normalization_any", VW=1, **defines)
+    return [launch(kernel, (of.rows,), None, of.flops, **of.args, rows=of.rows, n=of.n)]
+
+
+def _types(node: Node) -> dict[str, Define]:
+    dtype = node.arg(0).dtype
+    return {"DATA_T": dtype.cl, "STORAGE": dtype.storage}
 
 
 VARIANTS = (
     Variant("cpu", _emit_cpu, _reject_cpu, requires.CPU),
+    Variant("group", _emit_group, _reject_any, requires.GPU),
     Variant("any", _emit_any, _reject_any, speed=PLAIN),
 )
 

@@ -9,12 +9,14 @@ from typing import ClassVar
 import numpy as np
 
 from clrt.device import requires
-from clrt.ir.code import Code
+from clrt.device.caps import DeviceCaps
+from clrt.ir.code import Code, Define
 from clrt.ir.dtypes import WIDENED_STORAGES, DType
 from clrt.ir.graph import Node, Value
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.columns import launch_columns, launch_lines
 from clrt.kernels.cost import PLAIN
+from clrt.kernels.group_rows import launch_rows, of_groups
 from clrt.kernels.spec import KernelSpec, Launch, ceil_div, launch
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering, Variant, reject_but_float32, reject_float64
@@ -24,6 +26,8 @@ from clrt.ops.registry import register
 
 CPU = tuned("softmax_cpu", {"T_VW": (4, 8, 16)}, T_VW=8, T_ROWS=8)
 COLUMNS = tuned("softmax_columns", {"T_VW": (4, 8, 16)}, T_VW=8, T_NV=8)
+GROUP = of_groups("softmax_group")
+_SOURCE = "norm/softmax.cl"
 
 
 def around_axis(dims: tuple[int, ...], axis: int) -> tuple[int, int, int]:
@@ -50,29 +54,49 @@ def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
     outer, n, _ = sizes = split(node.op, x)
     y, log = node.output, int(node.op.log)
     if not _is_last(node.op, x):
-        return launch_columns(COLUMNS, "norm/softmax.cl", x, y, sizes, 4, ctx, LOG=log)
+        return launch_columns(COLUMNS, _SOURCE, x, y, sizes, 4, ctx, LOG=log)
     if not outer * n:
         return []
     tunables = ctx.tunables(CPU)
-    kernel = KernelSpec.of("norm/softmax.cl", "softmax_cpu", LOG=log, **tunables)
+    kernel = KernelSpec.of(_SOURCE, "softmax_cpu", LOG=log, **tunables)
     groups = ceil_div(outer, tunables["T_ROWS"])
     return [launch(kernel, (groups,), (1,), 4 * outer * n, y=y, x=x, rows=outer, n=n)]
+
+
+def _reject_group(node: Node, caps: DeviceCaps) -> str | None:
+    assert isinstance(node.op, SoftmaxBase)
+    reason = reject_float64(node, caps)
+    return reason or (None if _is_last(node.op, node.arg(0)) else "not along the last axis")
+
+
+def _emit_group(node: Node, ctx: Lowering) -> list[Launch]:
+    x = node.arg(0)
+    assert isinstance(node.op, SoftmaxBase)
+    rows, n, _ = split(node.op, x)
+    if not rows * n:
+        return []
+    args = {"y": node.output, "x": x}
+    return launch_rows(GROUP, _SOURCE, rows, n, 4 * rows * n, ctx, args, **_defines(node))
 
 
 def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:
     x = node.arg(0)
     assert isinstance(node.op, SoftmaxBase)
-    kernel = KernelSpec.of(
-        "norm/softmax.cl",
-        "softmax_any",
-        VW=1,
-        DATA_T=x.dtype.cl,
-        STORAGE=x.dtype.storage,
-        ACC_T=x.dtype.compute,
-        LOG=int(node.op.log),
-        **{"MATH(name)": Code("d_##name") if x.dtype is DType.FLOAT64 else Code("c_##name")},
-    )
+    kernel = KernelSpec.of(_SOURCE, "softmax_any", VW=1, **_defines(node))
     return launch_lines(kernel, x, node.output, split(node.op, x), 4)
+
+
+def _defines(node: Node) -> dict[str, Define]:
+    """Of the kernels for all floats."""
+    dtype = node.arg(0).dtype
+    assert isinstance(node.op, SoftmaxBase)
+    return {
+        "DATA_T": dtype.cl,
+        "STORAGE": dtype.storage,
+        "ACC_T": dtype.compute,
+        "LOG": int(node.op.log),
+        "MATH(name)": Code("d_##name") if dtype is DType.FLOAT64 else Code("c_##name"),
+    }
 
 
 @dataclass(frozen=True)
@@ -92,6 +116,7 @@ class SoftmaxBase(Op):
     accuracy = Accuracy.TRANSCENDENTAL
     variants: ClassVar[tuple[Variant, ...]] = (
         Variant("cpu", _emit_cpu, reject_but_float32, requires.CPU),
+        Variant("group", _emit_group, _reject_group, requires.GPU),
         Variant("any", _emit_any, reject_float64, speed=PLAIN),
     )
 

@@ -16,7 +16,8 @@ from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node
 from clrt.ir.op import Array, TensorType
 from clrt.kernels.cost import PLAIN
-from clrt.kernels.spec import KernelSpec, Launch, ceil_div, launch
+from clrt.kernels.group_rows import launch_rows, of_groups
+from clrt.kernels.spec import KernelSpec, Launch, ceil_div, clamp, launch
 from clrt.kernels.strided import axes, collapse, contiguous_strides, pad_rank
 from clrt.kernels.tuned import tuned
 from clrt.kernels.variant import Lowering, Variant, reject_but_float32, reject_float64
@@ -26,6 +27,13 @@ from clrt.ops.movement.movement import data_of, fresh_dims, given, length
 
 ROWS = tuned("reduce_rows", {"T_VW": (4, 8, 16)}, T_VW=8, T_ROWS=8)
 COLUMNS = tuned("reduce_columns", {"T_VW": (4, 8, 16)}, T_VW=8, T_NV=32)
+GROUP = of_groups("reduce_group")
+PARTS = of_groups("reduce_parts")
+JOINED = of_groups("reduce_joined")
+_SOURCE = "reduce/reduce.cl"
+# What a work-item has of an output at least where its elements are parted among work-groups.
+_PART_ELEMENTS = 16
+_GROUPS = 4  # of a compute unit, then
 _PLACES = 3
 _OF_INTEGERS = (
     (Code("c_max"), Code("i_max")),
@@ -126,13 +134,58 @@ def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
 
 
 def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:
-    view, dtype = _view(node, "any"), node.arg(0).dtype
+    view, types = _view(node, "any"), _types(node.arg(0).dtype)
     d0, d1, d2 = view.places
-    defines: dict[str, Define] = {"VW": 1, "DATA_T": dtype.cl, "STORAGE": dtype.storage}
-    # Narrow integers wrap only when they are stored: a mean may have more elements than they hold.
-    integer = (DType.UINT64 if dtype is DType.UINT64 else DType.INT64).cl
-    defines["ACC_T"] = defines["DATA_N"] = dtype.compute if dtype.is_float else integer
-    return _launch(node, view, "reduce_strided", (d2, d1, d0), None, **defines)
+    return _launch(node, view, "reduce_strided", (d2, d1, d0), None, VW=1, **types)
+
+
+def _reject_group(node: Node, caps: DeviceCaps) -> str | None:
+    """Why no group shares an output: lanes read what lies side by side."""
+    if _kind(node) != "rows":
+        return "the last axis stays"
+    if not _view(node, "rows").fits:
+        return "more than 3 axes remain after merging"
+    return _reject_any(node, caps)
+
+
+def _emit_group(node: Node, ctx: Lowering) -> list[Launch]:
+    view, x, y = _view(node, "rows"), node.arg(0), node.output
+    assert isinstance(node.op, Reduce)
+    outputs, n, elements = prod(view.kept), prod(view.reduced), prod(x.dims)
+    if not outputs:
+        return []
+    defines = _types(x.dtype) | _expressions(node.op, x.dtype)
+    args = {"x": x, **view.args()}
+    items = ctx.tunables(PARTS)["T_ITEMS"]
+    # Few outputs of many elements would leave most of a device idle.
+    wanted = ceil_div(ctx.caps.compute_units * _GROUPS, max(outputs, 1))
+    parts = 1 if node.op.shift else clamp(n // (items * _PART_ELEMENTS), 1, wanted)
+    if parts == 1:
+        return launch_rows(GROUP, _SOURCE, outputs, n, elements, ctx, {"y": y, **args}, **defines)
+    sums = ctx.scratch(outputs * parts, _accumulator(x.dtype))
+    args |= {"sums": sums, "parts": parts}
+    rows, share = outputs * parts, ceil_div(n, parts)
+    last = {"y": y, "sums": sums, "count": n}
+    return [
+        *launch_rows(PARTS, _SOURCE, rows, share, elements, ctx, args, **defines),
+        *launch_rows(JOINED, _SOURCE, outputs, parts, outputs * parts, ctx, last, **defines),
+    ]
+
+
+def _accumulator(dtype: DType) -> DType:
+    """What partial results are: narrow integers wrap only when they are stored, since a mean may
+    have more elements than they hold.
+    """
+    if dtype.is_float:
+        return DType.FLOAT64 if dtype is DType.FLOAT64 else DType.FLOAT32
+    return DType.UINT64 if dtype is DType.UINT64 else DType.INT64
+
+
+def _types(dtype: DType) -> dict[str, Define]:
+    """Of the kernels for any dtype."""
+    accumulator = _accumulator(dtype).cl
+    types: dict[str, Define] = {"DATA_T": dtype.cl, "STORAGE": dtype.storage}
+    return types | {"ACC_T": accumulator, "DATA_N": accumulator}
 
 
 def _launch(
@@ -147,21 +200,24 @@ def _launch(
     assert isinstance(op, Reduce)
     if 0 in node.output.dims:
         return []
-    init = op.init if x.dtype.is_float else op.int_init(x.dtype)
-    step, join, finish = op.step, op.join, op.finish
-    if not x.dtype.is_float:
-        step, join, finish = (_of_integers(e) for e in (step, join, finish))
-    elif x.dtype is DType.FLOAT64:
-        step, join, finish = (e.renamed(Code("c_"), Code("d_")) for e in (step, join, finish))
-    kernel = KernelSpec.of(
-        "reduce/reduce.cl",
-        entry,
-        INIT=init,
-        SHIFT=int(op.shift),
-        **{"STEP(a, x)": step, "JOIN(a, b)": join, "FINISH(a, n)": finish},
-        **defines,
-    )
+    kernel = KernelSpec.of(_SOURCE, entry, **_expressions(op, x.dtype), **defines)
     return [launch(kernel, size, local, prod(x.dims), y=node.output, x=x, **view.args())]
+
+
+def _expressions(op: Reduce, dtype: DType) -> dict[str, Define]:
+    init = op.init if dtype.is_float else op.int_init(dtype)
+    step, join, finish = op.step, op.join, op.finish
+    if not dtype.is_float:
+        step, join, finish = (_of_integers(e) for e in (step, join, finish))
+    elif dtype is DType.FLOAT64:
+        step, join, finish = (e.renamed(Code("c_"), Code("d_")) for e in (step, join, finish))
+    return {
+        "INIT": init,
+        "SHIFT": int(op.shift),
+        "STEP(a, x)": step,
+        "JOIN(a, b)": join,
+        "FINISH(a, n)": finish,
+    }
 
 
 @dataclass(frozen=True)
@@ -194,6 +250,7 @@ class Reduce(Op):
     accuracy = Accuracy.ACCUMULATED
     variants = (
         Variant("cpu", _emit_cpu, _reject_cpu, requires.CPU),
+        Variant("group", _emit_group, _reject_group, requires.GPU),
         Variant("any", _emit_any, _reject_any, speed=PLAIN),
     )
 

@@ -20,7 +20,7 @@ def reduce_samples(cls: type[Reduce]) -> Iterator[Sample]:
         ((7,), None), ((3, 8), [1]), ((3, 65), [-1]), ((2, 9, 17), [1]), ((5, 4, 3), [0]),
         ((2, 3, 4, 5), [1, 3]), ((2, 3, 4, 5), [0, 2]), ((2, 3, 8), [0, 1]), ((4, 1), [1]),
         ((3, 5, 1), [0, 2]), ((), None), ((0, 3), [1]), ((130, 2), None), ((2, 1, 5), [1]),
-        ((3, 525), [0]),
+        ((3, 525), [0]), ((3, 3, 2100), [0, 2]),
     ]  # fmt: skip
     for index, (shape, axes) in enumerate(cases):
         for dtype in sample_dtypes(cls):

@@ -1,0 +1,192 @@
+"""Matrix products on GPUs: tiles in local memory, of a size by how many the device runs at once."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any
+
+from clrt.device import requires
+from clrt.device.requires import Requires
+from clrt.ir.traced import pure
+from clrt.kernels.product import Epilogue, Product, merge
+from clrt.kernels.spec import KernelSpec, Launch, Scratch, ceil_div, launch
+from clrt.kernels.tiles import is_whole
+from clrt.kernels.tuned import tuned
+from clrt.kernels.variant import Lowering
+
+# T_RM, T_RN: of the largest tile; smaller ones are halves of it.
+GPU = tuned(
+    "gemm_gpu",
+    {"T_RM": (4, 8), "T_RN": (4, 8), "T_TK": (8, 16, 32)},
+    T_RM=8,
+    T_RN=8,
+    T_TK=16,
+)
+_SIDE = 16
+GPU_TILES = replace(requires.GPU, work_group_size=_SIDE**2)
+_LEAST = 2  # rows and columns of a work-item
+# Work-groups that a compute unit should have; and how much of K a part has at least, or the launch
+# that joins the parts costs more than they save.
+_GROUPS = 2
+_PART_K = 256
+_PARTS = (16, 12, 8, 6, 4, 3, 2)
+# Of `few_rows_gpu`: rows, and work-items along x and y.
+FEW_ROWS = 8
+_FEW_ITEMS = (32, 8)
+
+
+@dataclass(frozen=True)
+class _Kernel:
+    """A kernel of products.
+
+    Attributes:
+        size: Rows and columns of a work-group.
+        local: Work-items of it.
+    """
+
+    spec: KernelSpec
+    size: tuple[int, int]
+    local: tuple[int, int, int]
+
+
+def emit_gpu(product: Product, ctx: Lowering) -> list[Launch]:
+    """Tiles in local memory, or few rows against all of B; A and B are read in place.
+
+    The kernels that are not taken are launched without work-groups: sizes change from call to call,
+    and none may compile a kernel.
+
+    Raises:
+        UnsupportedError: As `emit_cpu`, or the device has too little local memory.
+    """
+    product.epilogue.check_vectors()
+    if product.is_empty:
+        return []
+    tunables, units = ctx.tunables(GPU), ctx.caps.compute_units
+    tiles = tiles_from(tunables["T_RM"], tunables["T_RN"])
+    ctx.require(
+        Requires(local_mem_bytes=4 * tunables["T_TK"] * sum(_SIDE * r + 4 for r in tiles[0]))
+    )
+    launches, product = merge(product, ctx)
+    kernels = _kernels(product, tiles, tunables["T_TK"])
+    few = product.m <= FEW_ROWS
+    tile = best_tile(product.m, product.n, product.batches, units, *tiles[0])
+    taken = len(tiles) if few else tile
+    # Parts leave no unit idle, in the smallest tiles at that.
+    least = kernels[-1 if few else -2]
+    parts, most = _parts(product, least, units), _parts(replace(product, m=1), kernels[-1], units)
+    launches += _launches(product, kernels, taken if parts == 1 else None)
+    if most > 1:
+        sums = ctx.scratch(parts * product.m * product.n)
+        share = replace(_share(product, parts), y=sums, y_offset=0, epilogue=Epilogue())
+        kernels = _kernels(share, tiles, tunables["T_TK"])
+        launches += _launches(share, kernels, None if parts == 1 else taken)
+        launches.append(_joined(product, sums, parts))
+    return launches
+
+
+def tiles_from(rows: int, columns: int) -> tuple[tuple[int, int], ...]:
+    """Rows and columns of a work-item of each tile: the largest first, then halves of it."""
+    found = [(rows, columns)]
+    while min(found[-1]) >= 2 * _LEAST:
+        found.append((found[-1][0] // 2, found[-1][1] // 2))
+    return tuple(found)
+
+
+@pure
+def best_tile(m: int, n: int, batches: int, units: int, rows: int, columns: int) -> int:
+    """Which of the tiles from a largest one on takes the least time.
+
+    Large ones read less, small ones leave no unit idle.
+    """
+    tiles = tiles_from(rows, columns)
+
+    def time(index: int) -> float:
+        rows, columns = tiles[index]
+        groups = ceil_div(m, _SIDE * rows) * ceil_div(n, _SIDE * columns) * batches
+        # Cycles of a work-item for a step of K: products, and reads and bookkeeping besides, as
+        # compilers for NVIDIA's GPUs make of the loop.
+        return max(groups, units) * (rows * columns + (rows + columns) / 2 + 3)
+
+    return min(range(len(tiles)), key=time)
+
+
+def _parts(product: Product, kernel: _Kernel, units: int) -> int:
+    """Into how many parts K goes: as many as give each unit work."""
+    if product.batches > 1 or product.blocks is not None:
+        return 1
+    groups = prod(map(ceil_div, (product.m, product.n), kernel.size))
+    return parts_of(product.k, _GROUPS * units // groups)
+
+
+@pure
+def parts_of(k: int, wanted: int) -> int:
+    """The most parts of one size, up to `wanted`, that are deep enough."""
+    return next((p for p in _PARTS if p <= wanted and k % p == 0 and k // p >= _PART_K), 1)
+
+
+def _share(product: Product, parts: int) -> Product:
+    """The parts of K as a batch."""
+    k = product.k // parts
+    a = replace(
+        product.a, strides=(k * product.a.strides[-1], *product.a.strides[1:]), by_rows=False
+    )
+    b = replace(product.b, strides=(k * product.b.strides[-2], *product.b.strides[1:]))
+    return replace(product, batch=(parts, 1), k=k, a=a, b=b)
+
+
+def _kernels(product: Product, tiles: Sequence[tuple[int, int]], depth: int) -> list[_Kernel]:
+    """One for each tile, and last the one for few rows."""
+    in_lines = product.blocks is not None or product.b.strides[-1] == 1
+    defines = {
+        **product.epilogue.defines,
+        "S_A_K_LAST": int(product.a.strides[-1] == 1),
+        "S_B_N_LAST": int(in_lines),
+        **product.b_defines,
+    }
+    found = []
+    for rows, columns in tiles:
+        tile = {"T_RM": rows, "T_RN": columns, "T_TK": depth}
+        spec = KernelSpec.of("matmul/gemm_gpu.cl", GPU.entry, **defines, **tile)
+        found.append(_Kernel(spec, (_SIDE * rows, _SIDE * columns), (_SIDE, _SIDE, 1)))
+    lanes, slices = _FEW_ITEMS
+    # Of few bits, columns are bytes side by side.
+    wide = 4 if product.blocks is not None and is_whole(product, 4) else 1
+    spec = KernelSpec.of("matmul/few_rows_gpu.cl", "few_rows_gpu", **defines, T_VW=wide)
+    size = (FEW_ROWS, lanes * wide if in_lines else slices)
+    return [*found, _Kernel(spec, size, (*_FEW_ITEMS, 1))]
+
+
+def _launches(product: Product, kernels: Sequence[_Kernel], taken: int | None) -> Iterator[Launch]:
+    args = strided_args(product)
+    for index, kernel in enumerate(kernels):
+        (rows, columns), (x, y, _) = kernel.size, kernel.local
+        grid = (ceil_div(product.n, columns) * x, ceil_div(product.m, rows) * y, product.batches)
+        size = grid if index == taken else (0, 0, 0)
+        yield launch(kernel.spec, size, kernel.local, product.flops, **args)
+
+
+def _joined(product: Product, sums: Scratch, parts: int) -> Launch:
+    """The launch that adds up the parts; none of one."""
+    kernel = KernelSpec.of("matmul/join_parts.cl", "join_parts", **product.epilogue.defines)
+    args = {"y": product.result, "sums": sums, "parts": parts, "M": product.m, "N": product.n}
+    size = (product.n, product.m) if parts > 1 else (0, 0)
+    return launch(
+        kernel, size, None, parts * product.m * product.n, **args, **product.epilogue.args
+    )
+
+
+def block_args(product: Product, columns: int) -> dict[str, Any]:
+    """B in panels of columns, and what BLOCK_INPUTS declares."""
+    assert product.blocks is not None
+    levels, pairs = product.blocks.packed(product.n, product.k, columns)
+    return {"b": levels, "blocks": pairs, "block_size": product.blocks.size}
+
+
+def strided_args(product: Product) -> dict[str, Any]:
+    """What kernels declare that read A and B in place."""
+    b_s0, b_s1, b_k, b_n = product.b.strides
+    strides = {"a_k": product.a.strides[-1], "b_s0": b_s0, "b_s1": b_s1, "b_k": b_k, "b_n": b_n}
+    b = {"b": product.b.buffer} if product.blocks is None else block_args(product, product.n)
+    return {**product.args, **b, **strides, **product.epilogue.args}

@@ -1,0 +1,69 @@
+"""Products on GPUs: which tiles they take, and parts of K."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from clrt.kernels.gemm_gpu import FEW_ROWS, best_tile, tiles_from
+from clrt.ops.matmul.fused_matmul import FusedMatMul
+from clrt.plan.plan import Plan
+from clrt.plan.steps import launches_of
+from tests.harness import quick_device, run_plan
+from tests.ops.test_matrix_unit import product
+from tests.ops.test_split_product import GELU, RESIDUAL, Build, floats, planned
+
+UNITS = 64
+
+
+def gpu_plan(build: Build) -> Plan:
+    caps = replace(quick_device().caps, kind="gpu", compute_units=UNITS)
+    return planned(build.graph, caps, {})
+
+
+@pytest.mark.parametrize(
+    ("m", "n", "tile"),
+    [(1, 384, (2, 2)), (128, 384, (2, 2)), (512, 768, (4, 4)), (4096, 4096, (8, 8))],
+)
+def test_tiles_leave_no_unit_idle(m: int, n: int, tile: tuple[int, int]) -> None:
+    tiles = tiles_from(8, 8)
+    assert tiles == ((8, 8), (4, 4), (2, 2))
+    assert tiles[best_tile(m, n, 1, UNITS, 8, 8)] == tile
+
+
+def check(build: Build, plan: Plan) -> None:
+    results = run_plan(plan, {v.name: build.known[v] for v in build.graph.inputs}, quick_device())
+    for value in build.graph.outputs:
+        np.testing.assert_allclose(results[value.name], build.known[value], rtol=0, atol=2e-4)
+
+
+@pytest.mark.parametrize("op", [None, GELU, RESIDUAL], ids=["alone", "gelu", "residual"])
+@pytest.mark.parametrize(("m", "entry"), [(3, "few_rows_gpu"), (19, "gemm_gpu")])
+def test_parts_of_a_deep_product(m: int, entry: str, op: FusedMatMul | None) -> None:
+    """Few work-groups would leave units idle: several have parts of K, which are joined."""
+    build = product(floats(m, 1024), floats(1024, 50), op=op)
+    plan = gpu_plan(build)
+    share, joined = launches_of(plan.steps)
+    assert (share.kernel.entry, joined.kernel.entry) == (entry, "join_parts")
+    assert share.global_size[2] == 4
+    # Kernels for the sizes of later calls: of parts, and of the whole product.
+    products = {share.kernel, *(k for k in plan.also if k != joined.kernel)}
+    assert len(products) == (len(tiles_from(8, 8)) + 1) * (1 if op is None else 2)
+    check(build, plan)
+
+
+@pytest.mark.parametrize("m", [1, 8, 9])
+@pytest.mark.parametrize("last", ["n", "k"])
+def test_few_rows(m: int, last: str) -> None:
+    build = Build()
+    rows = floats(2, m, 70)
+    rows[0, 0, -1] = np.inf  # what is past the end counts as 0, not as NaN
+    x = build.given("x", rows)
+    w = build.given("w", floats(2, 70, 45) if last == "n" else floats(2, 45, 70))
+    build.graph.outputs = [build.apply(FusedMatMul(trans_b=int(last == "k")), x, w)]
+    plan = gpu_plan(build)
+    (launch,) = launches_of(plan.steps)
+    assert launch.kernel.entry == ("few_rows_gpu" if m <= FEW_ROWS else "gemm_gpu")
+    check(build, plan)
