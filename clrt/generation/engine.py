@@ -30,7 +30,7 @@ from clrt.ir.graph import Graph
 from clrt.ir.op import Array
 from clrt.kernels.spec import ceil_div
 from clrt.model import Model, load
-from clrt.ops.attention.pages import PAGE
+from clrt.ops.attention.page_form import PAGE
 from clrt.runtime.devices import DeviceInfo
 from clrt.signature import TensorSpec
 
