@@ -113,7 +113,7 @@ class _AttentionTile:
     def of(cls, heads: Attended, tunables: Mapping[str, int]) -> _AttentionTile:
         lanes, depth = tunables["T_LANES"], tunables["T_TD"]
         keys, columns = lanes * tunables["T_RK"], round_up(heads.v_size, lanes)
-        # V takes the place of K in local memory, in halves of the tile, or of halves.
+        # V takes the place of K in local memory: the tile, or as many halves of it as fit there.
         values = keys
         while values > _LEAST_VALUES and values * columns > keys * depth:
             values //= 2
@@ -126,7 +126,7 @@ class _AttentionTile:
         depth = self.tunables["T_TD"] + _PAD
         kept = max(self.keys * depth, self.tunables["T_TV"] * self.columns)
         scores = self.keys + _PAD + self.tunables["T_LANES"] + _PAD
-        return 4 * (self.rows * (depth + scores + _NUMBERS) + kept)
+        return 4 * (self.rows * (depth + scores + _NUMBERS) + kept + 1)
 
     def launch(self, heads: Attended, y: Value | Scratch, parts: int, taken: bool) -> Launch:
         """By parts where the result is scratch memory."""

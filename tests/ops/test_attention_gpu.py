@@ -9,9 +9,12 @@ import pytest
 
 from clrt.kernels.attention_gpu import parts_of, takes_few
 from clrt.ops.attention.fused_attention import FusedAttention
+from clrt.plan.specialise import specialise
 from clrt.plan.steps import launches_of
+from tests import plans
 from tests.harness import plan_graph, quick_device, run_plan, sample_graph
 from tests.ops.samples import Sample
+from tests.passes.helpers import graph_of
 
 UNITS = 32
 
@@ -23,6 +26,22 @@ UNITS = 32
 def test_tiles_leave_no_unit_idle(rows: int, pairs: int, few: int, parts: int) -> None:
     assert takes_few(rows, pairs, UNITS, 8, 4) == few
     assert not few or parts_of(rows, pairs, UNITS, 8, 1024, 64) == parts
+
+
+def test_a_new_shape_compiles_no_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And is planned from the template of another, where the same kernels are taken."""
+    gpu = replace(plans.CPU, kind="gpu", compute_units=UNITS)
+    gpu = replace(gpu, max_work_group_size=256, local_mem_bytes=1 << 15)
+    monkeypatch.setattr(plans, "CPU", gpu)
+    op = "clrt.FusedAttention{num_heads=2, kv_num_heads=2, head_size=16, v_head_size=16}"
+    inputs = "%q: float32[B,S,32], %k: float32[B,T,32]"
+    graph = graph_of(f"%y: float32[B,S,32] = {op}(%q, %k, %k)", inputs)
+    sizes = [{"B": 1, "S": s, "T": t} for s, t in ((1, 1000), (2, 1001), (9, 4000), (1, 20))]
+    assert plans.count_alike(graph, sizes) == 3
+    sizes.append({"B": 8, "S": 500, "T": 500})
+    made = [plans.plan(specialise(graph, s)) for s in sizes]
+    kernels = [{x.kernel for x in launches_of(p.steps)} | set(p.also) for p in made]
+    assert all(k == kernels[0] for k in kernels)
 
 
 @pytest.mark.parametrize(
