@@ -69,6 +69,7 @@ def layers_of(name: str) -> int:
 def step_shapes(tokens: int, graph: Graph) -> Mapping[str, tuple[int, ...]]:
     """The inputs of a step of one sequence that runs so many tokens and asks for the next one."""
     sizes = {"tokens": tokens, "pages": _PAGES, "pages0": _PAGES, "history": 0, "biases": 0}
+    sizes |= dict.fromkeys((f"pages{s}" for s in range(1, SLABS)), 0)
     shapes = {v.name: v.shape or () for v in graph.inputs}
     names = {n for s in shapes.values() for d in s if not isinstance(d, int) for n in d.symbols}
     bindings = {name: sizes.get(name, 1) for name in names}

@@ -13,7 +13,6 @@ from clrt.device.caps import DeviceCaps
 from clrt.device.requires import Requires
 from clrt.errors import ClrtError, PlanError
 from clrt.ir.graph import Graph, Value
-from clrt.kernels.signature import Access
 from clrt.kernels.spec import KernelSpec, Launch, ceil_div
 from clrt.passes.pipeline import optimize
 from clrt.passes.prepare import prepare
@@ -189,7 +188,7 @@ def _work(model: Model, plan: Plan, step: DeviceStep, launch: Launch) -> Work:
 
 def _untouched(model: Model, plan: Plan, launch: Launch) -> int:
     """Bytes of a cache that a launch is given and does not touch: what it writes is a token's."""
-    writes = {a.buffer for a, access in launch.accesses() if access is not Access.READ}
+    writes = {a.buffer for a, access in launch.accesses() if access != "read"}
     return sum(
         nbytes if buffer in writes else nbytes - nbytes // model.layers
         for buffer, nbytes in touched(launch).items()
