@@ -16,7 +16,7 @@ class Syntax:
         instruction: Matches one with an instruction; group 1 is its name, group 2 what follows.
         branch: Matches names of instructions that jump to a label among their operands.
         target: Finds the labels in operands.
-        fused: Matches names of instructions that multiply and add floats.
+        fused: Matches instructions, operands and all, that multiply and add floats.
     """
 
     label: re.Pattern[str]
@@ -45,7 +45,7 @@ INTEL = Syntax(
     re.compile(r"(?:\([^)]*\))?\s+([a-z][a-z0-9_.]*) (.*?)(?://.*)?$"),
     re.compile(r"jmpi|while|goto"),
     re.compile(r"\b(?:L\d+|_\d+_\d+)\b"),
-    re.compile(r"mad\b|dpas|mac\b"),
+    re.compile(r"ma[dc] .*?>:h?f\b|dpas"),
 )
 
 
@@ -68,25 +68,26 @@ class Loop:
 
 
 def main_loop(lines: Iterable[str], syntax: Syntax) -> Loop | None:
-    """The loop with the largest share of multiplications among those with the most of them.
+    """The loop with the largest share of multiplications, of those with half of the most or more.
 
-    Of loops inside each other that is the innermost; None where no loop multiplies and adds.
+    Of loops inside each other that is the innermost; None where no loop multiplies and adds. A
+    branch to a label that stands before it ends a loop.
     """
     labels: dict[str, int] = {}
-    names: list[str] = []
+    seen: list[str] = []
     found: list[Loop] = []
     for line in lines:
         if match := syntax.label.match(line):
-            labels[match[1]] = len(names)
+            labels[match[1]] = len(seen)
         elif match := syntax.instruction.match(line):
-            names.append(match[1])
+            seen.append(f"{match[1]} {match[2]}")
             if syntax.branch.match(match[1]):
                 starts = [labels[t] for t in syntax.target.findall(match[2]) if t in labels]
-                found += [_loop(names[start:], syntax) for start in starts]
+                found += [_loop(seen[start:], syntax) for start in starts]
     with_most = max((loop.fused for loop in found), default=0)
     best = [loop for loop in found if loop.fused and 2 * loop.fused >= with_most]
     return max(best, key=lambda loop: loop.share, default=None)
 
 
-def _loop(names: list[str], syntax: Syntax) -> Loop:
-    return Loop(len(names), sum(1 for name in names if syntax.fused.match(name)))
+def _loop(instructions: list[str], syntax: Syntax) -> Loop:
+    return Loop(len(instructions), sum(1 for x in instructions if syntax.fused.match(x)))
