@@ -13,6 +13,7 @@ import numpy as np
 from clrt import knobs
 from clrt.collector import without_full_collections
 from clrt.container.compiled import read_compiled
+from clrt.container.safetensors import Header
 from clrt.errors import InputError
 from clrt.files import expanded
 from clrt.ir.graph import Graph
@@ -53,7 +54,7 @@ if hasattr(os, "register_at_fork"):
 @recording
 @without_full_collections
 def load(
-    source: Source,
+    source: Source | Header,
     *,
     device: str | int | DeviceInfo | None = None,
     strict: bool | None = None,
@@ -100,10 +101,13 @@ def load(
     folder = None if cache_dir is None else expanded(cache_dir)
     if isinstance(source, (str, Path)):
         source = expanded(source)
-    if is_compiled(source):
-        compiled = read_compiled(Path(source))
+    if isinstance(source, Header) or is_compiled(source):
+        compiled = read_compiled(source if isinstance(source, Header) else Path(source))
         prepare(compiled.graph, info.caps)
-        return Model(compiled.graph, info, strict, folder, None, limit, compiled.shapes, priority)
+        graph, shapes = compiled.graph, compiled.shapes
+        model = Model(graph, info, strict, folder, None, limit, shapes, priority)
+        model._runner.check = compiled.check
+        return model
     graph = read_graph(source)
     report = optimize(graph, optimize_level)
     if optimize_level == 2:

@@ -29,7 +29,9 @@ def read_graph(source: Source) -> Graph:
     if isinstance(source, Graph):
         return source.copy()
     if is_compiled(source):
-        return read_compiled(Path(source)).graph
+        compiled = read_compiled(Path(source))
+        compiled.check()
+        return compiled.graph
     if not isinstance(source, (str, Path)):
         return _import_onnx(source)
     with Blaming(f"'{source}'"):

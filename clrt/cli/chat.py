@@ -18,6 +18,7 @@ from clrt.cli.sampling import (
     SEVERAL,
     CacheOption,
     ContextOption,
+    DraftOption,
     LanguageModelArgument,
     SystemOption,
     given_options,
@@ -33,7 +34,8 @@ from clrt.generation.text_generator import TextGenerator
 
 # Unless it is asked for: what libraries propose is meant for completions, and cuts answers.
 _MOST_TOKENS = 2048
-_WARM_TOKENS = 24
+# Of a prompt, and of an answer: guesses begin once it is known what steps take.
+_WARM_TOKENS, _WARM_ANSWER = 24, 8
 _ENDINGS = {"length": "; cut at its most tokens", "cancelled": "; stopped"}
 
 
@@ -44,6 +46,7 @@ def chat(
     lora: LoraOption = None,
     context: ContextOption = None,
     cache: CacheOption = "float32",
+    draft: DraftOption = None,
     device: DeviceOption = None,
     **sampling: Any,
 ) -> None:
@@ -53,7 +56,7 @@ def chat(
     are left out are as the model proposes.
     """
     options = {"max_new_tokens": _MOST_TOKENS, **given_options(sampling)}
-    with open_generator(model, device, context, cache, lora) as generator:
+    with open_generator(model, device, context, cache, lora, draft) as generator:
         talk = ChatSession(generator, system, options)
         if sys.stdin is not None and sys.stdin.isatty():
             with stderr().status("Getting ready; the first time on a device takes longest."):
@@ -66,8 +69,8 @@ def chat(
 
 def _warm_up(generator: TextGenerator) -> None:
     """Compiles and plans what prompts and answers need, before somebody waits for it."""
-    tokens = [0] * max(min(_WARM_TOKENS, generator.context - 2), 1)
-    generator.generate(tokens, max_new_tokens=2, num_return_sequences=1, num_beams=1)
+    tokens = [0] * max(min(_WARM_TOKENS, generator.context - _WARM_ANSWER), 1)
+    generator.generate(tokens, max_new_tokens=_WARM_ANSWER, num_return_sequences=1, num_beams=1)
 
 
 class ChatSession:

@@ -17,6 +17,7 @@ from clrt.cli.interrupts import ending_by_interrupt
 from clrt.cli.sampling import (
     CacheOption,
     ContextOption,
+    DraftOption,
     LanguageModelArgument,
     SystemOption,
     as_object,
@@ -63,6 +64,7 @@ def generate(
     lora: LoraOption = None,
     context: ContextOption = None,
     cache: CacheOption = "float32",
+    draft: DraftOption = None,
     device: DeviceOption = None,
     timings: Annotated[
         bool, typer.Option("--timings", help="Say at the end how fast it was, on stderr.")
@@ -82,7 +84,7 @@ def generate(
         raise InputError("--system goes with --chat: a text has no messages.")
     messages = [{"role": "system", "content": system}] if system is not None else []
     given = [*messages, {"role": "user", "content": text}] if chat else text
-    with open_generator(model, device, context, cache, lora) as generator:
+    with open_generator(model, device, context, cache, lora, draft) as generator:
         if max(options.get("num_return_sequences", 1), options.get("num_beams", 1)) > 1:
             made = generator.generate(given, **options)
             found = made if isinstance(made, list) else [made]

@@ -33,6 +33,12 @@ ContextOption = Annotated[
 CacheOption = Annotated[
     str, typer.Option(help="How keys and values are kept: float32, or float16 for half the memory.")
 ]
+DraftOption = Annotated[
+    str | None,
+    typer.Option(
+        metavar="MODEL", help="A smaller model with the same tokens, which guesses ahead."
+    ),
+]
 SystemOption = Annotated[str | None, typer.Option(help="The system's message, the first one.")]
 
 
@@ -62,6 +68,8 @@ SAMPLING_OPTIONS: Mapping[str, Any] = {
     "include_stop": Annotated[
         bool | None, typer.Option("--include-stop", help="Keep the text that ended the answer.")
     ],
+    "lookup_tokens": _option(_COUNT, "Guess so many tokens ahead by what the text says already."),
+    "draft_tokens": _option(_COUNT, "Guess so many tokens ahead by the --draft model."),
 }
 """Each field of `Sampling` as an option. What is not given is as the model proposes."""
 
@@ -118,8 +126,9 @@ def open_generator(
     context: int | None,
     cache: str = "float32",
     lora: Sequence[str] | None = None,
+    draft: str | None = None,
 ) -> TextGenerator:
-    """The model that a command is given.
+    """The model that a command is given, with its draft model.
 
     Args:
         lora: Adapters, as PATH or PATH:FACTOR.
@@ -129,8 +138,11 @@ def open_generator(
         ClrtError: As `TextGenerator`.
     """
     source = find_model(model, organisation="")
+    ahead = None if draft is None else find_model(draft, organisation="")
     adapters = given_adapters(lora)
-    return TextGenerator(source, device=device, context=context, cache=cache, lora=adapters)
+    return TextGenerator(
+        source, draft=ahead, device=device, context=context, cache=cache, lora=adapters
+    )
 
 
 def read_text_file(file: Path) -> str:
@@ -163,6 +175,7 @@ def speeds(timings: TextTimings) -> str:
         f"prompt {timings.prompt_tokens} tokens, {timings.prompt_tokens_per_s:.1f} tokens/s"
     )
     parts.append(f"first token after {timings.prompt_s:.2f} s")
+    parts += [timings.guesses] if timings.drafted else []
     return "; ".join(parts)
 
 

@@ -32,6 +32,7 @@ import xxhash
 from numpy.typing import NDArray
 
 from clrt.container import safetensors
+from clrt.container.digest import DigestCheck, canonical
 from clrt.container.safetensors import PADDING, Header, Table, damaged, parse_json, read_header
 from clrt.errors import ClrtError, ModelError, OutOfMemoryError
 from clrt.files import replacing
@@ -63,11 +64,14 @@ class CompiledModel:
     Attributes:
         shapes: Sets of input shapes that it was made for.
         extras: JSON values by name.
+        check: Ends the check of a large file's bytes, which goes on while it is used; raises a
+            ModelError if it is damaged.
     """
 
     graph: Graph
     shapes: Sequence[Mapping[str, tuple[int, ...]]] = ()
     extras: Mapping[str, Any] = field(default_factory=dict)
+    check: Callable[[], None] = lambda: None
 
 
 def write_compiled(
@@ -113,7 +117,7 @@ def write_compiled(
     for value, key in kept.items():
         for part in table.add(key, _stored(value, forms)):
             digest.update(part)
-    digest.update(_canonical(table.metadata, table.entries))
+    digest.update(canonical(table.metadata, table.entries))
     table.metadata["digest"] = digest.hexdigest()
     total = table.data_bytes
     again = Table({})
@@ -125,8 +129,11 @@ def write_compiled(
             progress(again.data_bytes, total)
 
 
-def read_compiled(path: Path) -> CompiledModel:
+def read_compiled(source: Path | Header) -> CompiledModel:
     """Maps a compiled model; its weights are views of the file.
+
+    Args:
+        source: The file, or its header by `open_compiled`.
 
     The file is not trusted: whoever makes one can compute its checksum, which finds accidents only.
     Types and shapes are inferred anew.
@@ -135,10 +142,9 @@ def read_compiled(path: Path) -> CompiledModel:
         ModelError: The file is damaged, not valid, not a compiled model, or of a newer version.
         OutOfMemoryError: It asks for more of the host's memory than CLRT_HOST_LIMIT.
     """
-    header = read_header(path)
-    _check(header)
-    data = header.map()
-    _check_digest(header, data)
+    header = open_compiled(source) if isinstance(source, Path) else source
+    path, data = header.file, header.map()
+    check = DigestCheck(header)
     layouts = _typed(header, "layouts", lambda v: _is_object(v, str))
     unread = dict.fromkeys(key for key in header.tensors if not key.startswith(PADDING))
 
@@ -166,7 +172,7 @@ def read_compiled(path: Path) -> CompiledModel:
         raise damaged(path, f"its graph cannot be read, {error!r}") from error
     if unread:
         raise damaged(path, f"no constant of its graph is tensor '{next(iter(unread))}'")
-    return CompiledModel(graph, shapes, _extras(header))
+    return CompiledModel(graph, shapes, extras_of(header), check)
 
 
 def read_extras(path: Path) -> Mapping[str, Any]:
@@ -175,12 +181,16 @@ def read_extras(path: Path) -> Mapping[str, Any]:
     Raises:
         ModelError: The file is not a compiled model, or of a newer version.
     """
+    return extras_of(open_compiled(path))
+
+
+def open_compiled(path: Path) -> Header:
+    """The header of a compiled model.
+
+    Raises:
+        ModelError: As `read_extras`.
+    """
     header = read_header(path)
-    _check(header)
-    return _extras(header)
-
-
-def _check(header: Header) -> None:
     metadata = header.metadata
     if metadata.get("format") != FORMAT:
         raise ModelError(
@@ -194,28 +204,7 @@ def _check(header: Header) -> None:
             f"{VERSION}: it was written by {metadata.get('producer', '')[:100]}; upgrade clrt, or "
             "convert the model again."
         )
-
-
-def _check_digest(header: Header, data: NDArray[np.uint8]) -> None:
-    metadata = dict(header.metadata)
-    digest = metadata.pop("digest", "")
-    start = header.data_start
-    entries = {
-        name: {
-            "dtype": e.dtype,
-            "shape": e.shape,
-            "data_offsets": (e.start - start, e.stop - start),
-        }
-        for name, e in header.tensors.items()
-    }
-    found = xxhash.xxh3_128(data[start:].data)
-    found.update(_canonical(metadata, entries))
-    if found.hexdigest() != digest:
-        raise damaged(header.file, "its checksum is wrong")
-
-
-def _canonical(metadata: Mapping[str, str], entries: Mapping[str, Any]) -> bytes:
-    return json.dumps([metadata, entries], sort_keys=True).encode()
+    return header
 
 
 def _stored(value: Value, forms: Mapping[Value, Packed]) -> Array:
@@ -334,7 +323,12 @@ def _input_shapes(graph: Graph, found: Any) -> list[dict[str, tuple[int, ...]]]:
     return [{n: tuple(s) for n, s in each.items()} for each in found]
 
 
-def _extras(header: Header) -> dict[str, Any]:
+def extras_of(header: Header) -> dict[str, Any]:
+    """The extras of a compiled model.
+
+    Raises:
+        ModelError: They are damaged.
+    """
     found: dict[str, Any] = _typed(header, "extras", lambda v: _is_object(v, object))
     return found
 

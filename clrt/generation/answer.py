@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
-from clrt.errors import ClrtError
+from clrt.errors import ClrtError, InputError
 from clrt.generation.constraints import Constraint
 from clrt.generation.detokenize import TextStream, TokenNames
-from clrt.generation.engine import CachedSequence
 from clrt.generation.options import Sampling
 from clrt.generation.result import FinishReason, GeneratedText, TextTimings, TokenLogprob
 from clrt.generation.sampler import TokenSampler
+from clrt.generation.step_parts import CachedSequence
 from clrt.generation.stops import StopMatcher
 from clrt.generation.tool_calls import ExpectedCalls, with_calls
 from clrt.ir.op import Array
@@ -43,6 +43,7 @@ class Answer:
         sequence: Where its tokens are run; None while it waits.
         computed: Tokens of the prompt that were, or are to be, run.
         asked_s, first_s, last_s: When it was asked for, and its first and last token came.
+        drafted, accepted: How many tokens were guessed, and how many of them were right.
     """
 
     prompt: list[int]
@@ -63,6 +64,8 @@ class Answer:
     asked_s: float = field(default_factory=time.perf_counter)
     first_s: float = 0.0
     last_s: float = 0.0
+    drafted: int = 0
+    accepted: int = 0
 
     def __post_init__(self) -> None:
         sampling = self.sampler.sampling
@@ -99,14 +102,36 @@ class Answer:
         """How many of the likeliest tokens are told of at each place; 0 for no log-probability."""
         return self.sampler.sampling.logprobs
 
-    def prepare(self) -> None:
-        """Before its next token is chosen.
+    def text_from(self, first: int) -> list[int]:
+        """The tokens of prompt and answer from a place on."""
+        return [*self.prompt[first:], *self.tokens[max(first - len(self.prompt), 0) :]]
+
+    def prepare(self, guesses: Sequence[int] = ()) -> tuple[list[int], list[TokenSampler]]:
+        """Before its next tokens are chosen: behind the last one, and behind each guess.
+
+        Returns:
+            The guesses up to one that the text cannot go on behind, and a sampler for each place.
 
         Raises:
             InputError: The rule takes too much work.
         """
-        if self.rule is not None:
-            self.sampler.allowed = self.rule.allowed()
+        end = next((k for k, guess in enumerate(guesses) if guess in self.ends), len(guesses))
+        if self.rule is None:
+            return list(guesses[:end]), [self.sampler] * (end + 1)
+        samplers = [self._ruled(self.rule)]
+        rule = self.rule.copy() if end else self.rule
+        try:
+            for guess in guesses[:end]:
+                rule.accept(guess)
+                if rule.is_done:
+                    break
+                samplers.append(self._ruled(rule))
+        except InputError:  # a guess that the rule does not allow
+            pass
+        return list(guesses[: len(samplers) - 1]), samplers
+
+    def _ruled(self, rule: Constraint) -> TokenSampler:
+        return replace(self.sampler, allowed=rule.allowed())
 
     def take(
         self, token: int, logprob: float, logits: NDArray[np.float32] | None, room: int
@@ -179,6 +204,8 @@ class Answer:
             self.computed or 0,
             self.last_s - self.first_s,
             count,
+            self.drafted,
+            self.accepted,
         )
         made = GeneratedText(
             "".join(self.pieces),

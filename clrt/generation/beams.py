@@ -12,13 +12,14 @@ from numpy.typing import NDArray
 from clrt.errors import CancelledError
 from clrt.generation.answer import likeliest
 from clrt.generation.detokenize import TextStream
-from clrt.generation.engine import CachedSequence, Engine
+from clrt.generation.engine import Engine
 from clrt.generation.language import LanguageModel
 from clrt.generation.options import Sampling
 from clrt.generation.reading import close_sequences, run_to_end
 from clrt.generation.result import GeneratedText, TextTimings, TokenLogprob
 from clrt.generation.sampler import TokenSampler
 from clrt.generation.scheduler import Scheduler, open_text
+from clrt.generation.step_parts import CachedSequence
 from clrt.generation.tool_calls import ExpectedCalls, with_calls
 from clrt.ir.op import Array
 

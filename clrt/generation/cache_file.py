@@ -11,8 +11,9 @@ import numpy as np
 from clrt.container.safetensors import DTYPES, PADDING, Table, read_header
 from clrt.errors import InputError, ModelError
 from clrt.files import replacing
-from clrt.generation.engine import CHUNK, StepPart
+from clrt.generation.engine import CHUNK
 from clrt.generation.scheduler import Scheduler
+from clrt.generation.step_parts import StepPart
 from clrt.ir.op import Array
 from clrt.ops.attention.pages import PAGE
 

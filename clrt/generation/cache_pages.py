@@ -17,6 +17,9 @@ from clrt.runtime.rows import read_rows, write_rows
 from clrt.runtime.session import Session
 from clrt.runtime.tensors import DeviceTensor
 
+# The first slab has room for a context divided by this, but for so many pages at least and at most.
+_FIRST_PART, _LEAST_PAGES, _MOST_PAGES = 8, 8, 64
+
 
 class CachePages:
     """The pages of a cache on a device.
@@ -29,8 +32,10 @@ class CachePages:
         session: Of the device.
         dtype: Of keys and values.
         pitch: Elements of a page.
-        sizes: How many pages there are with each further slab, if there is room.
+        pages: Of a sequence, at most.
+        rows: Says how many sequences there may be.
         room: Says how many bytes may still be taken.
+        fits: Whether so many bytes may be taken in any case.
     """
 
     def __init__(
@@ -38,11 +43,15 @@ class CachePages:
         session: Session,
         dtype: DType,
         pitch: int,
-        sizes: Sequence[int],
+        pages: int,
+        rows: Callable[[], int],
         room: Callable[[], int],
+        fits: Callable[[int], bool],
     ) -> None:
         self._session, self._dtype, self._pitch = session, dtype, pitch
-        self._sizes, self._room = sizes, room
+        self._pages, self._rows, self._room, self._fits = pages, rows, room, fits
+        # Pages of the largest buffer that the device has.
+        self._largest = max(session.device.caps.max_alloc_bytes // self.page_bytes, 1)
         self.reset()
 
     def reset(self) -> None:
@@ -120,11 +129,20 @@ class CachePages:
         return self._session.tensor(shape, self._dtype)
 
     def _grow(self) -> int:
-        """A further slab, or as much of it as memory allows; how many pages it has."""
+        """A further slab, or as much of it as memory allows; how many pages it has.
+
+        The last one would have room for all sequences, or take all that memory allows.
+        """
         if self._grown == SLABS:
             return 0
-        wanted = self._sizes[self._grown] - (self._sizes[self._grown - 1] if self._grown else 0)
-        pages = min(wanted, self._room() // self.page_bytes)
+        most = self._pages * self._rows()
+        pages = max(self._pages // _FIRST_PART, _LEAST_PAGES)
+        pages = min(pages, _MOST_PAGES, most, self._largest)
+        if self._grown or not self._fits(pages * self.page_bytes):
+            held, room = self.nbytes // self.page_bytes, self._room() // self.page_bytes
+            # Each slab makes the cache so many times larger.
+            ratio = max((min(most, held + room) / pages) ** (1 / (SLABS - 1)), 2.0)
+            pages = min(round(pages * ratio**self._grown) - held, room, self._largest)
         while pages > 0:
             try:
                 self.slabs[self._grown] = self._tensor((pages, self._pitch))

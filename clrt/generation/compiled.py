@@ -8,7 +8,13 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from clrt.container.compiled import CompiledModel, read_extras, write_compiled
+from clrt.container.compiled import (
+    CompiledModel,
+    extras_of,
+    open_compiled,
+    read_extras,
+    write_compiled,
+)
 from clrt.container.safetensors import damaged
 from clrt.errors import ClrtError, InputError, ModelError, needing
 from clrt.generation.chat_template import ChatTemplate
@@ -51,7 +57,12 @@ def write_language_model(model: LanguageModel, path: Path, cache: str, producer:
     assert isinstance(model.graph, Graph)
     decoder = model.decoder
     extras: dict[str, Any] = {n: getattr(decoder, n) for n in (*_SIZES, "family")}
-    extras |= {"name": model.name, "context": model.context, "page": PAGE, "cache": cache}
+    extras |= {
+        "name": model.name,
+        "context": min(model.context, MOST_CONTEXT),
+        "page": PAGE,
+        "cache": cache,
+    }
     extras["places"] = decoder.places
     extras |= {"fingerprint": model.fingerprint, "tokenizer": model.tokenizer.to_str()}
     extras |= {"ends": sorted(model.ends), "sampling": _changed(model.sampling)}
@@ -120,7 +131,8 @@ def read_compiled_language_model(path: Path, context: int | None, cache: str) ->
     """
     with needing("Text generation"):
         from tokenizers import Tokenizer
-    found = read_extras(path).get(_EXTRA)
+    header = open_compiled(path)
+    found = extras_of(header).get(_EXTRA)
     if not isinstance(found, dict):
         raise ModelError(f"{path} is no language model; make one by clrt-convert.")
     texts, numbers = {n: found.get(n) for n in _TEXTS}, {n: found.get(n) for n in _NUMBERS}
@@ -157,7 +169,7 @@ def read_compiled_language_model(path: Path, context: int | None, cache: str) ->
         template = partial(ChatTemplate, found["template"], names, str(path))
     return LanguageModel(
         found["name"],
-        path,
+        header,
         decoder,
         found["fingerprint"],
         most,

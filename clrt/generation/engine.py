@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
+from clrt.container.safetensors import Header
 from clrt.errors import InputError, OutOfMemoryError
 from clrt.generation.cache_pages import CachePages
 from clrt.generation.encoded_source import (
@@ -20,89 +18,41 @@ from clrt.generation.encoded_source import (
     longest_shapes,
     source_of,
 )
+from clrt.generation.options import Sampling
+from clrt.generation.pace import round_size
 from clrt.generation.page_pool import NOTHING
 from clrt.generation.page_table import PageTable
 from clrt.generation.sampler import TokenSampler, sampler_inputs
+from clrt.generation.step_parts import CachedSequence, StepPart, filled, step_inputs, texts_of
 from clrt.importer.language.decoder import Decoder
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph
 from clrt.ir.op import Array
 from clrt.kernels.spec import ceil_div
 from clrt.model import Model, load
-from clrt.ops.attention.pages import PAGE, SLABS
+from clrt.ops.attention.pages import PAGE
 from clrt.runtime.devices import DeviceInfo
 from clrt.signature import TensorSpec
 
 # Tokens of a prompt that are run at once, at most; the rest waits for the next step.
 CHUNK = 512
-# Steps of more tokens than this have a multiple of it: each number of tokens has a plan.
-_ROUNDED = 16
-# A cache begins with room for a context divided by this, and grows as often as it has slabs.
-_FIRST_PART = 8
-
-
-@dataclass(eq=False)
-class CachedSequence:
-    """Tokens, and the pages that hold the keys and values of those that were run.
-
-    Attributes:
-        tokens: All that are known.
-        done: How many of them were run.
-        pages: Their pages.
-        content: What the last full page holds (`PagePool.fill`).
-        row: Of the table.
-        source: What its cross-attention sees; None for a decoder alone.
-    """
-
-    tokens: list[int]
-    row: int
-    source: EncodedSource | None = None
-    done: int = 0
-    pages: list[int] = field(default_factory=list)
-    content: int = NOTHING
-
-    @property
-    def left(self) -> int:
-        """How many tokens were not run."""
-        return len(self.tokens) - self.done
-
-    @property
-    def all_left(self) -> int:
-        """The same, with the places of its source that the next step encodes."""
-        return self.left + (0 if self.source is None else self.source.left)
-
-
-@dataclass(frozen=True)
-class StepPart:
-    """What a step does for a sequence.
-
-    Attributes:
-        count: How many of its tokens it runs.
-        samplers: Choose the tokens behind so many of the last ones; there is a row of outputs for
-            each.
-    """
-
-    sequence: CachedSequence
-    count: int
-    samplers: Sequence[TokenSampler] = ()
+_IDLE = TokenSampler(Sampling(), 0, seed=0)
+# Beside twice its weights a model needs no more than this for a step: the rest is the cache's.
+_STEP_BYTES = 64 << 20
 
 
 class Engine:
     """A decoder on a device, with its cache; perhaps with an encoder.
 
     A model with an encoder reads a source: `read` gives it a place in the cache, `open` begins
-    texts that see it, and it is encoded before the first of them runs, or by `encode`. Whoever has
-    it from `read` gives it up by `release`; each text keeps it until `close`:
+    texts that see it, and it is encoded before the first of them runs, or by `encode`. It is kept
+    until `release`, and for each text until `close`:
 
         source = engine.read(frames)
         text = engine.open(tokens, source=source)
         logits = engine.step([StepPart(text, len(tokens), [sampler])], ["logits"])["logits"]
-        text.tokens.append(...)
         engine.close(text)
         engine.release(source)
-
-    The same source is encoded once as long as its pages are there, also if it comes from two calls
-    of `read`.
 
     It is for one thread at a time. After a run that failed the cache begins anew, and sequences run
     their tokens again.
@@ -112,7 +62,8 @@ class Engine:
         computed: Tokens that were run so far, of all sequences, and places of sources.
 
     Args:
-        graph: As `clrt.importer.language.graph` builds it, or a compiled file of it.
+        graph: As `clrt.importer.language.graph` builds it, or the header of a compiled
+            file of it.
         context: The most tokens of a sequence.
         encoder: What the graph has besides the decoder.
         sequences: For how many sequences at a time there is room at first.
@@ -121,7 +72,7 @@ class Engine:
 
     def __init__(
         self,
-        graph: Graph | Path,
+        graph: Graph | Header,
         context: int,
         *,
         encoder: Decoder | None = None,
@@ -131,9 +82,8 @@ class Engine:
         memory_limit: int | str | None = None,
     ) -> None:
         self.context, self.encoder = context, encoder
-        self.model: Model = load(
-            graph, device=device, cache_dir=cache_dir, memory_limit=memory_limit
-        )
+        where: dict[str, Any] = dict(device=device, cache_dir=cache_dir, memory_limit=memory_limit)
+        self.model: Model = load(graph, **where)
         slab = next(spec for spec in self.model.inputs if spec.name == "slab0")
         logits = next(spec for spec in self.model.outputs if spec.name == "logits")
         self._vocabulary = _width(logits)
@@ -141,12 +91,14 @@ class Engine:
         rows, places = sequences, context
         if encoder is not None:
             rows, places = 2 * sequences, max(context, encoder.context)
-        self._table = PageTable(self._session, rows, ceil_div(places, PAGE))
-        # The last slab makes room for all sequences; each makes the cache so many times larger.
-        ratio = max((_FIRST_PART * rows) ** (1 / (SLABS - 1)), 2.0)
-        first = max(ceil_div(places, PAGE) // _FIRST_PART, 1)
-        sizes = [round(first * ratio**k) for k in range(SLABS)]
-        self.cache = CachePages(self._session, slab.dtype, _width(slab), sizes, lambda: self._room)
+        pages = ceil_div(places, PAGE)
+        self._table = PageTable(self._session, rows, pages)
+        self.cache = CachePages(
+            *(self._session, slab.dtype, _width(slab), pages),
+            rows=lambda: self._table.shape[0],
+            room=lambda: self._room,
+            fits=self._surely_fits,
+        )
         self._model_bytes: int | None = None
         self._open: list[CachedSequence] = []
         self._sources: dict[bytes, EncodedSource] = {}
@@ -158,7 +110,8 @@ class Engine:
         self.cache.reset()
         self._sampling = (), {}
         for sequence in self._open:
-            sequence.pages, sequence.content, sequence.done = [], NOTHING, 0
+            sequence.pages, sequence.content = [], NOTHING
+            sequence.done = sequence.declared = 0
         for source in self._sources.values():
             source.forget()
 
@@ -246,7 +199,8 @@ class Engine:
             after = NOTHING if source is None else source.content
             # The last token is run anyway: its logits are wanted.
             made.pages, made.content = self.cache.pool.beginning(made.tokens[:-1], after)
-            made.done = len(made.pages) * PAGE
+            made.declared = len(made.pages)
+            made.done = made.declared * PAGE
             self._table.write(made.row, made.pages)
         return made
 
@@ -282,8 +236,20 @@ class Engine:
         samplers = tuple(sampler for part in parts for sampler in part.samplers)
         found = self._run(self._feeds(parts, samplers), list(outputs) if samplers else [])
         for part in parts:
-            self._advance(part.sequence, part.count)
-        return found
+            self.computed += part.count
+            part.sequence.done += part.count
+            self._declare(part.sequence)
+        return {name: rows[: len(samplers)] for name, rows in found.items()}
+
+    def settle(self, sequence: CachedSequence, tokens: Sequence[int]) -> int:
+        """Puts tokens in the place of the guesses. Where they begin alike they need no other run.
+
+        Returns:
+            How many guesses were right.
+        """
+        right = sequence.settle(tokens)
+        self._declare(sequence)
+        return right
 
     def _feeds(
         self,
@@ -292,8 +258,8 @@ class Engine:
         batch: Sequence[EncodedSource] = (),
     ) -> dict[str, Any]:
         """The inputs of a run, but for the slabs."""
-        step, cross, wanted = _step(parts)
-        feeds = {"step": step, "rows": wanted, "table": self._table.on_device()}
+        step, cross, wanted = step_inputs(parts)
+        feeds = {"step": step, "rows": filled(wanted), "table": self._table.on_device()}
         if self.encoder is not None:
             feeds |= {"cross": cross, **encoder_inputs(batch, self.encoder)}
         return {**feeds, **self._sampler_inputs(samplers, parts)}
@@ -314,15 +280,14 @@ class Engine:
         self._sampling = (), {}
         self.model.close()
 
-    def _advance(self, sequence: CachedSequence, count: int) -> None:
-        self.computed += count
-        full = sequence.done // PAGE
-        if not sequence.done and sequence.source is not None:
+    def _declare(self, sequence: CachedSequence) -> None:
+        """Tells the pool of pages that are full of tokens that will stay."""
+        if not sequence.declared and sequence.source is not None:
             sequence.content = sequence.source.content
-        sequence.done += count
-        for index in range(full, sequence.done // PAGE):
+        for index in range(sequence.declared, min(sequence.done, sequence.known) // PAGE):
             tokens = sequence.tokens[index * PAGE : (index + 1) * PAGE]
             sequence.content = self.cache.pool.fill(sequence.pages[index], sequence.content, tokens)
+            sequence.declared = index + 1
 
     def _keep(self, source: EncodedSource) -> None:
         """A source that was encoded is there for others."""
@@ -347,11 +312,21 @@ class Engine:
         """What the op SampleTokens is told; it stays on the device while it is the same."""
         if samplers and samplers == self._sampling[0] and not any(s.changes for s in samplers):
             return self._sampling[1]
-        texts = [part.sequence.tokens for part in parts for _ in part.samplers]
-        inputs = sampler_inputs(samplers, texts, self._vocabulary)
+        texts = [text for part in parts for text in texts_of(part)]
+        # Rows that nobody asked for make their number a round one, too.
+        more = round_size(len(samplers)) - len(samplers)
+        inputs = sampler_inputs(
+            [*samplers, *[_IDLE] * more], [*texts, *[()] * more], self._vocabulary
+        )
         there = {n: self._session.tensor_of(a, DType.of(a.dtype)) for n, a in inputs.items()}
         self._sampling = samplers, there
         return there
+
+    def _surely_fits(self, nbytes: int) -> bool:
+        """Whether there is room for a first slab; to tell how much there is takes a plan."""
+        planner = self.model._runner.planner
+        known = 2 * sum(value.nbytes for value in planner.constants) + _STEP_BYTES
+        return known + nbytes <= planner.limit
 
     @property
     def _room(self) -> int:
@@ -385,25 +360,3 @@ def check_length(tokens: Sequence[int], context: int) -> None:
 def _width(matrix: TensorSpec) -> int:
     assert matrix.shape is not None and isinstance(matrix.shape[1], int)
     return matrix.shape[1]
-
-
-def _step(parts: Sequence[StepPart]) -> tuple[Array, Array, Array]:
-    """`step`, `cross` and `rows`, inputs; tokens of no sequence make their number a round one."""
-    total = sum(part.count for part in parts)
-    rounded = total if total <= _ROUNDED else ceil_div(total, _ROUNDED) * _ROUNDED
-    step = np.zeros((rounded, 3), np.int32)
-    step[total:, 1] = -1
-    cross = step.copy()
-    wanted: list[int] = []
-    at = 0
-    for part in parts:
-        sequence, end = part.sequence, at + part.count
-        step[at:end, 0] = sequence.tokens[sequence.done : sequence.done + part.count]
-        step[at:end, 1] = sequence.row
-        step[at:end, 2] = np.arange(sequence.done, sequence.done + part.count)
-        if sequence.source is not None:
-            cross[at:end, 1] = sequence.source.row
-            cross[at:end, 2] = sequence.source.places - 1
-        at = end
-        wanted += range(at - len(part.samplers), at)
-    return step, cross, np.array(wanted, np.int32)

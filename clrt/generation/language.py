@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from clrt.container.safetensors import Header
 from clrt.errors import InputError, UnsupportedError
 from clrt.generation.call_formats import find_format
 from clrt.generation.chat_template import ChatTemplate
@@ -29,7 +29,7 @@ class LanguageModel:
 
     Attributes:
         name: What messages call it.
-        graph: As `clrt.importer.language.graph` builds it, or a compiled file of it.
+        graph: As `clrt.importer.language.graph` builds it, or the header of a compiled file of it.
         decoder: What the graph was built from.
         fingerprint: Tells models apart whose caches differ.
         context: The most tokens of a sequence.
@@ -41,7 +41,7 @@ class LanguageModel:
     """
 
     name: str
-    graph: Graph | Path
+    graph: Graph | Header
     decoder: Decoder
     fingerprint: str
     context: int

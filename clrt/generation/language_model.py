@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Sequence
 from functools import partial
+from math import prod
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -24,7 +25,9 @@ from clrt.importer.language.graph import decoder_graph
 from clrt.importer.language.huggingface import read_folder
 from clrt.importer.language.source import WeightSource
 from clrt.ir.dtypes import DType
-from clrt.ir.graph import Graph
+from clrt.ir.graph import Graph, Value
+from clrt.ir.op import Array, StackedElements
+from clrt.kernels.spec import ceil_div
 from clrt.ops.attention.pages import PAGE
 from clrt.ops.blaming import Blaming
 from clrt.sources import is_compiled
@@ -66,6 +69,11 @@ def read_language_model(
         raise InputError(f"cache is {cache!r}; it is one of {', '.join(CACHES)}.")
     if context is not None:
         context = whole_number("context", context, MOST_CONTEXT)
+    try:
+        source.stat()
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else error
+        raise ModelError(f"'{source}' cannot be read: {reason}.") from error
     if is_compiled(source):
         if adapters:
             raise UnsupportedError(
@@ -164,13 +172,25 @@ def fingerprint_of(decoder: Decoder, graph: Graph, cache: str, more: bytes = b""
     found = hashlib.blake2b(repr((*sizes, cache, PAGE)).encode() + more, digest_size=16)
     seen = set()
     for value in (v for node in graph.nodes for v in node.inputs):
-        if value is None or value.name in seen or (data := value.type.data) is None:
+        if value is None or value.name in seen or not value.type.has_numbers:
             continue
         seen.add(value.name)
-        if data.size >= _SAMPLED:
-            found.update(repr((value.name, data.shape, str(data.dtype))).encode())
-            found.update(data.flat[:_SAMPLED].tobytes())
+        if prod(value.dims) >= _SAMPLED:
+            numbers = _first(value)
+            found.update(repr((value.name, value.dims, str(numbers.dtype))).encode())
+            found.update(numbers.tobytes())
     return found.hexdigest()
+
+
+def _first(value: Value) -> Array:
+    """The first numbers of a weight; stacked ones are not put together for it."""
+    known = value.type.known
+    if isinstance(known, StackedElements):
+        data = known.rows(0, ceil_div(_SAMPLED, prod(known.shape[1:])))
+    else:
+        assert value.type.data is not None
+        data = value.type.data
+    return data.flat[:_SAMPLED]
 
 
 def _gguf_file(source: Path) -> Path | None:

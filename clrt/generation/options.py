@@ -12,6 +12,7 @@ from typing import Any, NamedTuple
 from clrt.container.gguf_metadata import Metadata
 from clrt.errors import InputError, ModelError
 from clrt.generation.folder import read_object
+from clrt.generation.pace import MOST_GUESSES
 
 
 class _Numbers(NamedTuple):
@@ -32,12 +33,12 @@ class _Numbers(NamedTuple):
 
     def __str__(self) -> str:
         kind = "a whole number" if self.whole else "a number"
-        start = f"above {self.low:g}" if self.open_low else f"from {self.low:g}"
+        start = f"above {self.low}" if self.open_low else f"from {self.low}"
         if self.high == math.inf:
-            return f"{kind} {start}" if self.open_low else f"{kind} of {self.low:g} or more"
+            return f"{kind} {start}" if self.open_low else f"{kind} of {self.low} or more"
         # What only keeps numbers in their type is no range to tell of.
         end = "" if self.high >= _LARGEST else f" {'and at most' if self.open_low else 'to'} "
-        return f"{kind} {start}{end}{f'{self.high:g}' if end else ''}"
+        return f"{kind} {start}{end}{self.high if end else ''}"
 
 
 _GENAI = "genai_config.json"  # of onnxruntime-genai, in place of transformers' files
@@ -56,9 +57,12 @@ _RANGES = {
     "repetition_penalty": _Numbers(0, math.inf, open_low=True),
     "presence_penalty": _PENALTY,
     "frequency_penalty": _PENALTY,
-    "num_return_sequences": _COUNT,
-    "num_beams": _COUNT,
+    # All of them are kept at once.
+    "num_return_sequences": _Numbers(1, 1 << 16, whole=True),
+    "num_beams": _Numbers(1, 1 << 10, whole=True),
     "logprobs": _Numbers(0, 20, whole=True),
+    "lookup_tokens": _Numbers(0, MOST_GUESSES, whole=True),
+    "draft_tokens": _Numbers(0, MOST_GUESSES, whole=True),
 }
 # What transformers picks among where a folder that samples does not say.
 _USUAL_TOP_K = 50
@@ -69,6 +73,11 @@ _GGUF_KEYS = {
     "top_p": "top_p",
     "min_p": "min_p",
     "repetition_penalty": "penalty_repeat",
+}
+# Options that no file proposes.
+_OF_CALLS = {
+    *("logprobs", "presence_penalty", "frequency_penalty"),
+    *("lookup_tokens", "draft_tokens"),
 }
 # Options that only count where tokens are drawn.
 _OF_DRAWING = {"temperature", "top_k", "top_p", "min_p", "typical_p"}
@@ -99,6 +108,9 @@ class Sampling:
         logprobs: 0 for none; else each token comes with its log probability, and with so many of
             the likeliest ones.
         include_stop: Whether the answer keeps the text that ended it.
+        lookup_tokens: The most tokens that are guessed at a time by what prompt and answer say
+            already; 0 for none. The answer is the same, and comes in fewer steps.
+        draft_tokens: The same, by the draft model of the generator.
 
     Raises:
         InputError: A value is of a wrong type or out of its range.
@@ -120,6 +132,8 @@ class Sampling:
     num_beams: int = 1
     logprobs: int = 0
     include_stop: bool = False
+    lookup_tokens: int = 0
+    draft_tokens: int = 16
 
     def __post_init__(self) -> None:
         for name, allowed in _RANGES.items():
@@ -240,7 +254,7 @@ def _object(file: Path, part: str) -> Mapping[str, Any]:
 
 def _proposed(config: Mapping[str, Any], file: Path) -> dict[str, Any]:
     """Options of a generation_config.json, by our names."""
-    names = set(_RANGES) - {"logprobs", "presence_penalty", "frequency_penalty"}
+    names = set(_RANGES) - _OF_CALLS
     found = {name: config[name] for name in names if config.get(name) is not None}
     if config.get("stop_strings") is not None:
         found["stop"] = config["stop_strings"]

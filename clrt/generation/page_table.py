@@ -10,9 +10,14 @@ from clrt.ir.dtypes import DType
 from clrt.runtime.session import Session
 from clrt.runtime.tensors import DeviceTensor
 
+# At first, at most.
+_COLUMNS = 4096
+
 
 class PageTable:
     """A row of page numbers for each sequence; -1 where there is none.
+
+    It has twice as many columns once a sequence has no room in them.
 
     Args:
         session: Of the device.
@@ -22,7 +27,7 @@ class PageTable:
 
     def __init__(self, session: Session, rows: int, width: int) -> None:
         self._session = session
-        self._table = np.full((rows, width), -1, np.int32)
+        self._table = np.full((rows, min(width, _COLUMNS)), -1, np.int32)
         self._free = list(range(rows))
         self._there: DeviceTensor | None = None
 
@@ -47,6 +52,8 @@ class PageTable:
 
     def write(self, row: int, pages: Sequence[int]) -> None:
         """Sets the pages of a row."""
+        while len(pages) > self._table.shape[1]:
+            self._table = np.hstack([self._table, np.full_like(self._table, -1)])
         self._table[row, : len(pages)] = pages
         self._there = None
 

@@ -9,9 +9,10 @@ from functools import partial
 from typing import NamedTuple
 
 from clrt.errors import InputError
-from clrt.generation.engine import CHUNK, CachedSequence, Engine, StepPart
+from clrt.generation.engine import CHUNK, Engine
 from clrt.generation.sampler import TokenSampler
 from clrt.generation.scheduler import Scheduler, open_text
+from clrt.generation.step_parts import CachedSequence, StepPart
 from clrt.ir.op import Array
 
 

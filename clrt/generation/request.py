@@ -25,8 +25,10 @@ _OF_SEVERAL = ("num_return_sequences", "num_beams")
 # What beams choose by is the probability alone.
 _NOT_OF_BEAMS = (
     *("temperature", "repetition_penalty", "presence_penalty", "frequency_penalty"),
-    *("logit_bias", "stop"),
+    *("logit_bias", "stop", "lookup_tokens"),
 )
+# What transformers calls options.
+_ELSEWHERE = {"prompt_lookup_num_tokens": "lookup_tokens", "num_assistant_tokens": "draft_tokens"}
 
 
 class GenerateOptions(TypedDict, total=False):
@@ -59,6 +61,8 @@ class GenerateOptions(TypedDict, total=False):
     num_beams: int
     logprobs: int
     include_stop: bool
+    lookup_tokens: int
+    draft_tokens: int
     sampling: Sampling | None
     tools: Sequence[Mapping[str, Any]] | None
     template_variables: Mapping[str, Any] | None
@@ -81,10 +85,15 @@ class GenerateRequest:
 
 
 class RequestReader:
-    """Makes answers of what users ask of a model."""
+    """Makes answers of what users ask of a model.
 
-    def __init__(self, model: LanguageModel) -> None:
+    Args:
+        drafts: Whether there is a draft model.
+    """
+
+    def __init__(self, model: LanguageModel, drafts: bool = False) -> None:
         self._model = model
+        self._drafts = drafts
         self._constraint_tokens: ConstraintTokens | None = None
         self._making = Lock()
 
@@ -110,8 +119,20 @@ class RequestReader:
         if not isinstance(base, Sampling):
             raise InputError(f"sampling is {base!r}; it is a clrt.Sampling.")
         sampling = replace(base, **given)
+        drafted = ["draft_tokens"] if given.get("draft_tokens") else []
+        if drafted and not self._drafts:
+            raise InputError(
+                "draft_tokens needs a draft model; make the generator with `draft=`, or choose "
+                "lookup_tokens."
+            )
+        last = max(sampling.logit_bias, default=0)
+        if last >= self._model.vocabulary:
+            raise InputError(
+                f"logit_bias has the token {last}; the model has tokens 0 to "
+                f"{self._model.vocabulary - 1}."
+            )
         if sampling.num_beams > 1:
-            _check_beams(sampling, rule)
+            _check_beams(sampling, [*rule, *drafted])
         if method != "generate":
             for name in _OF_SEVERAL:
                 if getattr(sampling, name) > 1:
@@ -121,7 +142,7 @@ class RequestReader:
     def _proposed(self, given: Mapping[str, Any], rule: object, method: str) -> Sampling:
         """What the model's files propose, as far as it goes with what is given."""
         proposed, plain = self._model.sampling, Sampling()
-        if method != "generate" or rule or given.keys() & set(_NOT_OF_BEAMS):
+        if method != "generate" or rule or given.keys() & {*_NOT_OF_BEAMS, "draft_tokens"}:
             proposed = replace(proposed, num_beams=1)
         if method != "generate":
             proposed = replace(proposed, num_return_sequences=1)
@@ -233,23 +254,30 @@ class RequestReader:
         with self._making:
             if self._constraint_tokens is None:
                 model = self._model
+                if not model.ends:
+                    raise InputError(
+                        f"The model '{model.name}' says of no token that it ends a text, which a "
+                        "rule needs; give its generation_config.json an eos_token_id."
+                    )
                 self._constraint_tokens = ConstraintTokens(
                     model.tokenizer, sorted(model.ends), model.vocabulary
                 )
             return self._constraint_tokens
 
 
-def _check_beams(sampling: Sampling, rule: Mapping[str, Any]) -> None:
+def _check_beams(sampling: Sampling, more: Sequence[str]) -> None:
+    """Checks that there is no option that beams do not go with, and none of `more`."""
     plain = Sampling()
     wrong = [n for n in _NOT_OF_BEAMS if getattr(sampling, n) != getattr(plain, n)]
-    if wrong or rule:
+    if wrong or more:
         raise InputError(
-            f"num_beams does not go with {[*wrong, *rule][0]}: beams are the likeliest texts; "
+            f"num_beams does not go with {[*wrong, *more][0]}: beams are the likeliest texts; "
             "leave one of them out."
         )
 
 
 def _unknown(name: str, known: Sequence[str]) -> InputError:
-    near = difflib.get_close_matches(name, known, 1, 0.5)
+    near = [_ELSEWHERE[name]] if name in _ELSEWHERE else []
+    near = near or difflib.get_close_matches(name, known, 1, 0.5)
     hint = f"did you mean {near[0]!r}?" if near else f"there are {', '.join(known)}."
     return InputError(f"There is no option {name!r}; {hint}")

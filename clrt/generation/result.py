@@ -36,6 +36,8 @@ class TextTimings:
         prompt_tokens: Tokens that were computed for the prompt, without those that a cache had.
         tokens_s: Seconds from the first token to the last.
         tokens: Tokens of the answer.
+        drafted: Tokens that were guessed ahead, by a draft model or by lookup.
+        accepted: How many of these were right, and came without a step of their own.
     """
 
     load_s: float
@@ -43,6 +45,8 @@ class TextTimings:
     prompt_tokens: int
     tokens_s: float
     tokens: int
+    drafted: int = 0
+    accepted: int = 0
 
     @property
     def prompt_tokens_per_s(self) -> float:
@@ -59,7 +63,13 @@ class TextTimings:
             f"load {self.load_s:.2f} s; prompt {self.prompt_tokens} tokens in {self.prompt_s:.2f} "
             f"s ({self.prompt_tokens_per_s:.1f}/s); answer {self.tokens} tokens in "
             f"{self.tokens_s:.2f} s ({self.tokens_per_s:.1f}/s)"
+            + (f"; {self.guesses}" if self.drafted else "")
         )
+
+    @property
+    def guesses(self) -> str:
+        """What came of guesses, in words."""
+        return f"{self.accepted} of {self.drafted} guessed tokens accepted"
 
 
 @dataclass(frozen=True)

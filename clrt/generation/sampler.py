@@ -57,16 +57,18 @@ class TokenSampler:
 
 
 def sampler_inputs(
-    samplers: Sequence[TokenSampler], texts: Sequence[Sequence[int]], vocabulary: int
+    samplers: Sequence[TokenSampler],
+    texts: Sequence[Sequence[int] | np.ndarray[Any, Any]],
+    vocabulary: int,
 ) -> dict[str, np.ndarray[Any, Any]]:
     """Inputs of SampleTokens, a row for each sampler.
 
     Args:
-        texts: The tokens of each sequence so far.
+        texts: For each sampler the tokens of its sequence so far.
         vocabulary: How many tokens there are.
     """
     rows, words = len(samplers), -(-vocabulary // 32)
-    used = [list(t) if s.has_history else [] for s, t in zip(samplers, texts, strict=True)]
+    used = [t if s.has_history else () for s, t in zip(samplers, texts, strict=True)]
     biases = [s.sampling.logit_bias for s in samplers]
     history = np.full((rows, _rounded(max(map(len, used), default=0))), -1, np.int32)
     bias_ids = np.full((rows, _rounded(max(map(len, biases), default=0))), -1, np.int32)
@@ -76,19 +78,25 @@ def sampler_inputs(
     for row, (sampler, tokens, bias) in enumerate(zip(samplers, used, biases, strict=True)):
         history[row, : len(tokens)] = tokens
         bias_ids[row, : len(bias)] = list(bias)
-        bias_values[row, : len(bias)] = list(bias.values())
+        bias_values[row, : len(bias)] = _narrow(list(bias.values()))
         if sampler.allowed is not None:
             allowed[row] = sampler.allowed
         seed = sampler.seed
         limits[row] = sampler.sampling.top_k, len(tokens), seed & _WORD, seed >> 32 & _WORD
     return {
-        "settings": np.array([s.settings for s in samplers], np.float32).reshape(rows, 8),
+        "settings": _narrow([s.settings for s in samplers]).reshape(rows, 8),
         "limits": limits.view(np.int32),
         "history": history,
         "allowed": allowed,
         "bias_ids": bias_ids,
         "bias_values": bias_values,
     }
+
+
+def _narrow(numbers: Sequence[Any]) -> np.ndarray[Any, np.dtype[np.float32]]:
+    """Numbers as float32: larger ones become infinite, which the op knows."""
+    with np.errstate(over="ignore"):
+        return np.array(numbers, np.float32)
 
 
 def _rounded(count: int) -> int:

@@ -8,14 +8,16 @@ from contextlib import contextmanager
 from threading import Condition, Lock, RLock
 from typing import TypeVar
 
-from clrt.errors import ClrtError, InputError, NumberError, OutOfMemoryError
+from clrt.errors import ClrtError, InputError, OutOfMemoryError
 from clrt.generation.answer import Answer
-from clrt.generation.encoded_source import EncodedSource
-from clrt.generation.engine import CHUNK, CachedSequence, Engine, StepPart
+from clrt.generation.answer_steps import AnswerSteps, fail, sequence_of
+from clrt.generation.drafter import Drafter
+from clrt.generation.engine import Engine
 from clrt.generation.result import FinishReason
+from clrt.generation.speculation import Speculation
+from clrt.generation.step_parts import CachedSequence
 from clrt.ir.op import Array
 from clrt.ops.attention.pages import PAGE
-from clrt.ops.generation.sample_tokens import SampleTokens
 
 # On Windows Ctrl-C does not end a wait without an end.
 _LOOK_S = 0.5
@@ -30,10 +32,13 @@ class Scheduler:
 
     Args:
         sequences: How many answers run at a time; more wait.
+        drafter: A draft model, if there is one.
     """
 
-    def __init__(self, engine: Engine, sequences: int) -> None:
+    def __init__(self, engine: Engine, sequences: int, drafter: Drafter | None = None) -> None:
         self.engine = engine
+        self.speculation = Speculation(engine.context, drafter)
+        self._steps = AnswerSteps(engine, self.speculation)
         self._most = sequences
         # One thread at a time has `_driving`, and with it the engine; it is never waited for, as a
         # collector may end an answer in any thread. `_changed` is told when it is let go.
@@ -132,6 +137,7 @@ class Scheduler:
             while not self._driving.acquire(blocking=False):
                 self._changed.wait(_LOOK_S)
         try:
+            self.speculation.close()
             self.engine.close_model()
         finally:
             self._let_go()
@@ -159,72 +165,26 @@ class Scheduler:
             self._changed.notify_all()
 
     def _advance(self) -> bool:
-        """One step: the next token of each text, and as much of prompts as a step has room for.
+        """One step: the next tokens of each text, and as much of prompts as a step has room for.
         Whether there was something to do.
         """
         self._clear()
         self._start()
-        parts, taking = self._parts()
-        if not parts:
-            return bool(self._running)
-        wants_logits = any(answer.top for answer in taking)
-        outputs = ["token", "logprob", *(["logits"] if wants_logits else [])]
         try:
-            found = self.engine.step(parts, outputs)
+            guesses = self.speculation.guess(self._running)
+        except ClrtError as error:  # of the draft model
+            fail(self._running, error)
+            return True
+        if guesses:
+            try:
+                return self._steps.step(self._running, guesses)
+            except OutOfMemoryError:  # what follows needs less room
+                pass
+        try:
+            return self._steps.step(self._running, {})
         except OutOfMemoryError as error:
             self._make_way(error)
             return True
-        except ClrtError as error:
-            blamed = _blamed(error, taking)
-            if blamed is None:
-                self._fail(self._running, error)
-            else:
-                self._fail([blamed], _no_token())
-            return True
-        for row, answer in enumerate(taking):
-            logits = found["logits"][row] if answer.top else None
-            self._take(answer, int(found["token"][row]), float(found["logprob"][row]), logits)
-        return True
-
-    def _parts(self) -> tuple[list[StepPart], list[Answer]]:
-        """What a step runs, and the answers that get a token by it."""
-        parts: list[StepPart] = []
-        taking: list[Answer] = []
-        room, encoding = CHUNK, set[EncodedSource]()
-        # Texts under way come first: they have one token each, and somebody reads along.
-        for answer in sorted(self._running, key=lambda a: _sequence(a).all_left):
-            sequence = _sequence(answer)
-            count = min(sequence.left, room)
-            if count <= 0:
-                break
-            if (source := sequence.source) is not None and source not in encoding and source.left:
-                # One source runs in any case, however long; else it might wait for ever.
-                if encoding and source.left + count > room:
-                    continue
-                encoding.add(source)
-                room -= source.left
-            whole = count == sequence.left
-            if whole:
-                try:
-                    answer.prepare()
-                except ClrtError as error:
-                    self._fail([answer], error)
-                    continue
-                taking.append(answer)
-            room -= count
-            parts.append(StepPart(sequence, count, [answer.sampler] if whole else ()))
-        return parts, taking
-
-    def _take(self, answer: Answer, token: int, logprob: float, logits: Array | None) -> None:
-        if answer.reason is not None:  # another thread has ended it meanwhile
-            return
-        sequence, before = _sequence(answer), len(answer.tokens)
-        room = self.engine.context - len(sequence.tokens) - 1
-        try:
-            answer.take(token, logprob, logits, room)
-        except ClrtError as error:
-            self._fail([answer], error)
-        sequence.tokens += answer.tokens[before:]
 
     def _start(self) -> None:
         """Begins answers as far as there is room; not those whose prompts begin like one that is
@@ -241,7 +201,7 @@ class Scheduler:
             try:
                 sequence = open_text(self.engine, [*answer.prompt, *answer.tokens], answer.source)
             except ClrtError as error:
-                self._fail([answer], error)
+                fail([answer], error)
                 continue
             answer.sequence = sequence
             if answer.computed is None:
@@ -253,28 +213,25 @@ class Scheduler:
     def _make_way(self, error: OutOfMemoryError) -> None:
         """Where there is no room for all, the last one waits until another has ended."""
         if len(self._running) == 1 and not self._bulk.locked():
-            self._fail(self._running, error)
+            fail(self._running, error)
         else:
             self._postpone()
 
     def _postpone(self) -> None:
         """The last one that began gives up its pages, and begins again once there is room."""
         last = self._running.pop()
-        self.engine.close(_sequence(last))
+        self.engine.close(sequence_of(last))
+        self.speculation.forget(last)
         last.sequence = None
         self._waiting.appendleft(last)
         self._full = True
-
-    def _fail(self, answers: Sequence[Answer], error: ClrtError) -> None:
-        for answer in answers:
-            answer.error = answer.error or error
-            answer.reason = answer.reason or "cancelled"
 
     def _clear(self) -> None:
         """Frees what ended answers have."""
         for answer in [a for a in self._running if a.reason is not None]:
             self._running.remove(answer)
-            self.engine.close(_sequence(answer))
+            self.engine.close(sequence_of(answer))
+            self.speculation.forget(answer)
             self._full = False
 
 
@@ -299,14 +256,9 @@ def open_text(
         engine.release(read)
 
 
-def _sequence(answer: Answer) -> CachedSequence:
-    assert answer.sequence is not None
-    return answer.sequence
-
-
 def _computes_for(running: Answer, waiting: Answer) -> bool:
     """Whether a text is about to compute pages that another one's prompt begins with."""
-    done = _sequence(running).done
+    done = sequence_of(running).done
     if running.source is not waiting.source:
         return False
     if done // PAGE >= len(running.prompt) // PAGE:
@@ -317,19 +269,3 @@ def _computes_for(running: Answer, waiting: Answer) -> bool:
 
 def _closed() -> InputError:
     return InputError("The generator is closed; make it again to use it.")
-
-
-def _no_token() -> InputError:
-    return InputError(
-        "No token can follow: logit_bias and the rule ban all of them, or logits are not numbers."
-    )
-
-
-def _blamed(error: ClrtError, taking: Sequence[Answer]) -> Answer | None:
-    """The answer whose row of SampleTokens an error is about; None where it is about another."""
-    found = error if isinstance(error, NumberError) else error.__cause__
-    if not isinstance(found, NumberError) or found.node is None:
-        return None
-    row = int(found.number) - 1
-    own = isinstance(found.node.op, SampleTokens) and 0 <= row < len(taking)
-    return taking[row] if own else None

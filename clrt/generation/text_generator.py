@@ -16,6 +16,7 @@ from clrt.generation.adapters import Adapters, named_adapters
 from clrt.generation.answer import Answer
 from clrt.generation.cache_file import compute_pages, read_cache, write_cache
 from clrt.generation.chat import Chat
+from clrt.generation.drafter import open_drafter
 from clrt.generation.engine import Engine
 from clrt.generation.language_model import read_language_model
 from clrt.generation.options import whole_number
@@ -53,6 +54,8 @@ class TextGenerator:
         source: A Hugging Face folder with config.json, safetensors and tokenizer.json; a GGUF file,
             or a folder with one GGUF model; or an ONNX file that takes past keys and values, as
             onnxruntime-genai's builder and optimum write them, or the folder of one.
+        draft: A smaller model with the same tokens, which guesses ahead: texts are the same, and
+            come sooner where it is often right. Its cache is as the model's.
         device: As in `clrt.load`.
         context: The most tokens of a text with its prompt, with an encoder of each; by default what
             the model was made for. More is allowed, but for models with a table of places.
@@ -61,20 +64,21 @@ class TextGenerator:
             llama.cpp's GGUF files; a pair of a path and a factor for a share of one. Several are
             added up.
         sequences: How many texts run at a time; more wait.
-        cache_dir, memory_limit: As in `clrt.load`.
+        cache_dir, memory_limit: As in `clrt.load`; a draft model has as much again.
 
     Raises:
         ModelError: A file is missing or damaged, or an adapter is of another model.
         UnsupportedError: The model is of a family that clrt does not know, or takes no adapters, or
             tokenizers is not installed.
         DeviceError: The device asked for is absent.
-        InputError: An option has no valid value.
+        InputError: An option has no valid value, or the draft model has other tokens.
     """
 
     def __init__(
         self,
         source: str | Path,
         *,
+        draft: str | Path | None = None,
         device: str | int | DeviceInfo | None = None,
         context: int | None = None,
         cache: str = "float32",
@@ -89,18 +93,15 @@ class TextGenerator:
             raise InputError(f"The source is {source!r}; it is the path of a model folder.")
         named = named_adapters(lora)
         self._model = read_language_model(expanded(Path(source)), context, cache, named)
-        engine = Engine(
-            self._model.graph,
-            self._model.context,
-            encoder=self._model.decoder.encoder,
-            sequences=sequences,
-            device=device,
-            cache_dir=cache_dir,
-            memory_limit=memory_limit,
+        options = dict[str, Any](
+            sequences=sequences, device=device, cache_dir=cache_dir, memory_limit=memory_limit
         )
+        drafter = None if draft is None else open_drafter(draft, self._model, cache, **options)
+        encoder = self._model.decoder.encoder
+        engine = Engine(self._model.graph, self._model.context, encoder=encoder, **options)
         self.device: DeviceInfo = engine.model.device
-        self._scheduler = Scheduler(engine, sequences)
-        self._requests = RequestReader(self._model)
+        self._scheduler = Scheduler(engine, sequences, drafter)
+        self._requests = RequestReader(self._model, drafts=drafter is not None)
         self._lock = Lock()
         self._workers: ThreadPoolExecutor | None = None
         self._load_s = time.perf_counter() - started

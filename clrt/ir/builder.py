@@ -10,7 +10,7 @@ import numpy as np
 from clrt.ir.dims import Bindings, Dim, Shape
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Graph, Names, Node, Patch, Value
-from clrt.ir.op import Array, IrOp, TensorType
+from clrt.ir.op import Array, IrOp, StackedElements, TensorType
 
 # Larger constants are not worth comparing.
 _MAX_INTERNED = 64
@@ -101,7 +101,7 @@ class Builder:
         """A new value that no node computes, for a graph's input."""
         return Value(self.names.unique(name), TensorType(dtype, shape))
 
-    def constant(self, array: Array) -> Value:
+    def constant(self, array: Array | StackedElements) -> Value:
         """A constant of these elements."""
         return self._value(TensorType.of(array))
 

@@ -41,6 +41,42 @@ class StoredElements:
 
 
 @dataclass(frozen=True, eq=False)
+class StackedElements:
+    """The rows of matrices that lie apart, one matrix below the other.
+
+    They lie together only as long as somebody looks at them: weights of a file are never there
+    twice.
+
+    Attributes:
+        parts: The matrices, of one width.
+        dtype: Of the elements.
+    """
+
+    parts: tuple[Array, ...]
+    dtype: np.dtype[Any]
+
+    @property
+    def elements(self) -> Array:
+        """A copy of the elements."""
+        return self.rows(0, self.shape[0])
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Of all rows together."""
+        return (sum(map(len, self.parts)), *self.parts[0].shape[1:])
+
+    def rows(self, first: int, end: int) -> Array:
+        """Some rows: of one part they are a view where the dtype is that of the part."""
+        found, start = [], 0
+        for part in self.parts:
+            piece = part[max(first - start, 0) : max(end - start, 0)]
+            if len(piece):
+                found.append(piece.astype(self.dtype, copy=False))
+            start += len(part)
+        return found[0] if len(found) == 1 else np.concatenate(found)
+
+
+@dataclass(frozen=True, eq=False)
 class DerivedElements:
     """Elements that the host computes of sizes, while planning traces these.
 
@@ -92,7 +128,7 @@ class TensorType:
 
     dtype: DType
     shape: Shape | None
-    known: Array | StoredElements | DerivedElements | None = None
+    known: Array | StoredElements | StackedElements | DerivedElements | None = None
 
     @property
     def rank(self) -> int | None:
@@ -178,8 +214,10 @@ class TensorType:
         return TensorType(newer.dtype, shape, known)
 
     @classmethod
-    def of(cls, array: Array) -> TensorType:
+    def of(cls, array: Array | StackedElements) -> TensorType:
         """The type of a constant with these elements; NumPy's scalars are arrays without axes."""
+        if isinstance(array, StackedElements):
+            return cls(DType.of(array.dtype), array.shape, array)
         array = np.asarray(array)
         return cls(DType.of(array.dtype), array.shape, array)
 

@@ -34,6 +34,8 @@ _TOKEN = re.compile(
     re.VERBOSE,
 )
 
+# Brackets with neither brackets nor texts in them.
+_PLAIN = re.compile(r"\[[\w\s,.*+?\-]*\]")
 
 # Of graphs, attributes and types in each other; far below what Python's stack holds.
 _MAX_DEPTH = 64
@@ -86,6 +88,7 @@ class _Parser:
         self.values: dict[str, Value] = {}
         self._end = self._taken = 0
         self._depth = 0
+        self._types: dict[tuple[str, str], TensorType] = {}
         self._advance()
 
     def _advance(self) -> None:
@@ -185,8 +188,14 @@ class _Parser:
                 element = self.type()
                 self.expect(")")
                 return ContainerType(element.dtype, None, None, name, element, key)
-        dtype = DType(name)
-        text = self.bracketed()[1:-1].strip()
+        text = self.bracketed()
+        # Most types of a graph are there many times.
+        spelled = name, text
+        if spelled not in self._types:
+            self._types[spelled] = self._tensor_type(DType(name), text[1:-1].strip())
+        return self._types[spelled]
+
+    def _tensor_type(self, dtype: DType, text: str) -> TensorType:
         if text == "?":
             return TensorType(dtype, None)
         dims = tuple(_dim(d) for d in _split(text))
@@ -198,9 +207,12 @@ class _Parser:
 
     def bracketed(self) -> str:
         """The text from a bracket to the one that closes it."""
-        start, depth = self.position, 0
+        start, depth = self.position, 1
+        if self.kind == "mark" and (plain := _PLAIN.match(self.text, start)):
+            self._end = plain.end()
+            self._advance()
+            return plain[0]
         self.expect("[")
-        depth = 1
         while depth:
             if self.kind == "mark":
                 depth += {"[": 1, "]": -1}.get(self.token, 0)

@@ -13,7 +13,7 @@ from clrt.ir.code import Define
 from clrt.ir.graph import Value
 from clrt.ir.traced import pure
 from clrt.kernels.matrix_unit import UnitShares, UnitWork, unit_defines
-from clrt.kernels.panels import Panels
+from clrt.kernels.panels import PACKED_ROWS, Panels
 from clrt.kernels.product import MatrixView, Product, copy_a, merge
 from clrt.kernels.row_norm import RowNorm, norm_flops
 from clrt.kernels.spec import (
@@ -50,7 +50,6 @@ CPU = tuned(
     T_KC=768,
     T_UP=4,  # panels that are split for the matrix unit at once; 0: it is not used
 )
-_PACKED_ROWS = 64  # to a work-item
 
 
 @dataclass(frozen=True)
@@ -303,7 +302,7 @@ def pack_b(
         return [], target, strides
     sizes = {"N": n, "K": k, "width": panel, "columns": columns, "d1": own[1]}
     steps = {"s0": s0, "s1": s1, "s_k": s_k, "s_n": s_n}
-    kernel = KernelSpec.of("matmul/pack_panels.cl", "pack_panels", ROWS=_PACKED_ROWS)
-    grid = (columns // panel, ceil_div(k, _PACKED_ROWS), prod(own))
+    kernel = KernelSpec.of("matmul/pack_panels.cl", "pack_panels", ROWS=PACKED_ROWS)
+    grid = (columns // panel, ceil_div(k, PACKED_ROWS), prod(own))
     packing = launch(kernel, grid, (1, 1, 1), y=target, x=source, **sizes, **steps)
     return [packing], target, strides

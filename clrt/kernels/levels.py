@@ -8,10 +8,20 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from clrt.ir.code import Define
+from clrt.ir.dtypes import DType
 from clrt.ir.graph import Value
 from clrt.ir.op import Array
-from clrt.kernels.gguf_blocks import Levels
-from clrt.kernels.spec import Packed, ceil_div
+from clrt.kernels.gguf_blocks import BlockType, Levels
+from clrt.kernels.spec import (
+    BufferArg,
+    KernelSpec,
+    Launch,
+    Packed,
+    RowPacking,
+    Scratch,
+    ceil_div,
+    launch,
+)
 
 WIDTH = 32
 """Columns of a panel."""
@@ -19,6 +29,8 @@ _COLUMNS = 16  # of 64 bytes of levels
 _PLACES = 4  # of a column there
 _TAIL = 16  # bytes behind the places of a row's record
 _PANELS_AT_ONCE = 16
+PACKED_TYPES = ("Q4_0", "Q4_1", "Q5_0", "Q5_1", "Q8_0", "Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K")
+"""The types of GGUF that matmul/pack_levels.cl knows."""
 
 
 @dataclass(frozen=True)
@@ -34,6 +46,7 @@ class DotWeights:
         value: The constant that rows are read from.
         name: Tells the records from those of other constants that go with the value.
         rows: Rows `first` to `last`, of the elements of the value.
+        type: The type of GGUF whose blocks the value holds, if it does.
     """
 
     n: int
@@ -46,6 +59,7 @@ class DotWeights:
     value: Value
     name: str
     rows: Callable[[Array, int, int], Levels] = field(repr=False)
+    type: BlockType | None = None
 
     @property
     def defines(self) -> dict[str, Define]:
@@ -74,7 +88,24 @@ class DotWeights:
         """The records, by panel and block."""
         count = ceil_div(self.n, WIDTH) * self.blocks
         name = f"records{self.bits}x{self.block}:{self.n}x{self.k}:{self.name}"
-        return Packed(self.value, name, self._pack, count * self.record)
+        type_ = self.type
+        on_device = None
+        if type_ is not None and type_.name in PACKED_TYPES and not self.wide_scales:
+            row_bytes = type_.row_bytes(self.k)
+            on_device = RowPacking(self.n, row_bytes, DType.UINT8, WIDTH, self._emit)
+        return Packed(self.value, name, self._pack, count * self.record, on_device)
+
+    def _emit(self, rows: Scratch, records: Scratch, first: int, end: int) -> Launch:
+        """The launch that packs rows of blocks."""
+        type_ = self.type
+        assert type_ is not None
+        defines = {"FORMAT": type_.code, "ELEMS": type_.elements, "BYTES": type_.nbytes}
+        defines |= {"BITS": self.bits, "DOT_BLOCK": self.block, "MINIMA": int(self.has_minima)}
+        kernel = KernelSpec.of("matmul/pack_levels.cl", "pack_levels", **defines)
+        blocks = self.k // type_.elements
+        to = BufferArg(records, first // WIDTH * self.blocks * self.record)
+        grid = (blocks, ceil_div(end - first, WIDTH))
+        return launch(kernel, grid, (1, 1), y=to, x=rows, rows=end - first, blocks=blocks)
 
     def row_records(self, rows: int) -> int:
         """Bytes of the records of rows of A."""

@@ -9,10 +9,25 @@ from math import prod
 
 import numpy as np
 
+from clrt.ir.dtypes import DType
 from clrt.ir.graph import Value
 from clrt.ir.op import Array
-from clrt.kernels.spec import Packed, ceil_div, round_up
+from clrt.kernels.spec import (
+    BufferArg,
+    KernelSpec,
+    Launch,
+    Packed,
+    RowPacking,
+    Scratch,
+    ceil_div,
+    launch,
+    round_up,
+)
 
+PACKED_ROWS = 64
+"""Of K, to a work-item of the kernel that packs."""
+# What is moved as elements of so many bytes.
+_WORDS = {2: DType.UINT16, 4: DType.UINT32}
 # One spelling of each: the name is part of what a weight is kept under.
 _SIZE = "(0|[1-9][0-9]{0,9})"
 _NAME = re.compile(
@@ -82,8 +97,23 @@ class Panels:
     def of(self, value: Value) -> Packed:
         """A constant in this layout."""
         columns = round_up(self.n, self.width)
-        nbytes = self.stack(value.dims) * self.k * columns * value.dtype.itemsize
-        return Packed(value, self.layout, self.pack, nbytes)
+        size, stack = value.dtype.itemsize, self.stack(value.dims)
+        nbytes = stack * self.k * columns * size
+        rows = None
+        if self.transposed and self.taps == stack == 1 and size in _WORDS and self.k:
+            rows = RowPacking(self.n, self.k * size, _WORDS[size], self.width, self._emit)
+        return Packed(value, self.layout, self.pack, nbytes, rows)
+
+    def _emit(self, rows: Scratch, panels: Scratch, first: int, end: int) -> Launch:
+        """The launch that packs rows of the transposed matrix."""
+        source, data_t = "matmul/pack_panels.cl", rows.dtype.cl
+        kernel = KernelSpec.of(source, "pack_panels", ROWS=PACKED_ROWS, DATA_T=data_t)
+        count = ceil_div(end - first, self.width)
+        sizes = {"N": end - first, "K": self.k, "width": self.width, "d1": 1}
+        steps = {"s0": 0, "s1": 0, "s_k": 1, "s_n": self.k, "columns": count * self.width}
+        grid = (count, ceil_div(self.k, PACKED_ROWS), 1)
+        to = BufferArg(panels, first * self.k)
+        return launch(kernel, grid, (1, 1, 1), y=to, x=rows, **sizes, **steps)
 
 
 def restoring(layout: str, shape: tuple[int, ...]) -> Callable[[Array], Array] | None:

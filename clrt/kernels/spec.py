@@ -107,6 +107,26 @@ class Scratch:
 
 
 @dataclass(frozen=True, eq=False)
+class RowPacking:
+    """How a device packs the rows of a matrix, some of them at a time.
+
+    Attributes:
+        rows: Of the matrix.
+        row_bytes: Of a row, as it lies.
+        dtype: As which the kernel moves elements.
+        step: Of how many rows each launch but the last one packs a multiple.
+        emit: The launch for rows `first` to `end`: from a buffer of just these, into the packed
+            array. It is the same as `Packed.pack` makes.
+    """
+
+    rows: int
+    row_bytes: int
+    dtype: DType
+    step: int
+    emit: Callable[[Scratch, Scratch, int, int], Launch] = field(repr=False)
+
+
+@dataclass(frozen=True, eq=False)
 class Packed:
     """A weight in the layout its kernel wants, made once per model.
 
@@ -115,12 +135,14 @@ class Packed:
         layout: Names the layout with its parameters; (value, layout) is the identity.
         pack: Makes the packed array from the constant's elements.
         nbytes: Of the packed array, known before it is made.
+        rows: How the device makes it; None where the host has to.
     """
 
     value: Value
     layout: str
     pack: Callable[[Array], Array] = field(repr=False)
     nbytes: int
+    rows: RowPacking | None = None
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from clrt.device.caps import DeviceCaps
 from clrt.device.requires import ANY, FLOAT64, Requires
@@ -25,11 +25,13 @@ class Lowering:
         caps: The device.
         record: The tuning record of a kernel, by its entry point, on this device; of thresholds, by
             the name of their group.
+        memo: What rules found of nodes, for those that ask for the same.
         placed: Of nodes that copy parts, those by number (`Op.parts`) that lie where they belong.
     """
 
     caps: DeviceCaps
     record: Callable[[str], Mapping[str, int]]
+    memo: dict[Node, Any] = field(default_factory=dict, kw_only=True)
     placed: Mapping[Node, Collection[int]] = field(default_factory=dict, kw_only=True)
 
     def placed_of(self, node: Node) -> Collection[int]:

@@ -44,10 +44,11 @@ class EliminateCommonSubexpressions(Pass):
 def _key(value: Value | None) -> Hashable:
     if value is None or not value.is_constant:
         return value
+    # The elements of some constants are put together only when they are asked for.
+    if value.type.has_numbers and value.nbytes > _SMALL_BYTES:
+        return value
     data = value.type.data
     assert data is not None
     if data.dtype == object:
         return (value.dtype, data.shape, tuple(map(str, data.flat)))
-    if data.nbytes > _SMALL_BYTES:
-        return value
     return (value.dtype, data.shape, data.tobytes())

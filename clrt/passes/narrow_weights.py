@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from math import prod
+
 import numpy as np
 
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Node, Patch, Value
-from clrt.ir.op import Array, IrOp, StoredElements
+from clrt.ir.mapped import is_mapped
+from clrt.ir.op import Array, IrOp, StackedElements
 from clrt.ops.matmul.fused_matmul import FusedMatMul
 from clrt.passes.driver import GraphView, Match, Miss, Pass
 from clrt.passes.shrink_weights import MIN_ELEMS
@@ -27,32 +30,39 @@ class NarrowWeights(Pass):
         if not isinstance(node.op, FusedMatMul) or node.arg(0).dtype is not DType.FLOAT32:
             return None
         weight = node.arg(1)
+        known = weight.type.known if weight.is_constant else None
         # A compiled model has the precision that it was made with.
-        fixed = isinstance(weight.type.known, StoredElements)
-        numbers = weight.numbers if weight.is_constant and not fixed else None
-        if numbers is None or weight.dtype is not DType.FLOAT32 or numbers.size < MIN_ELEMS:
+        if isinstance(known, np.ndarray):
+            known = StackedElements((known,), known.dtype)
+        if not isinstance(known, StackedElements) or weight.dtype is not DType.FLOAT32:
+            return None
+        if prod(known.shape) < MIN_ELEMS:
             return None
         if weight not in view.memo:
-            view.memo[weight] = _narrowest(numbers)
+            view.memo[weight] = _narrowest(known)
         return None if view.memo[weight] is None else Match(view, node)
 
     def rewrite(self, match: Match) -> Patch:
         build, node, memo = match.builder(self.name), match.root, match.view.memo
         weight = node.arg(1)
         if (narrow := memo.get((self.name, weight))) is None:
-            assert weight.numbers is not None
-            narrow = build.constant(weight.numbers.astype(memo[weight].numpy))
+            narrow = build.constant(memo[weight])
             memo[self.name, weight] = narrow
         assert isinstance(narrow, Value)
         value = build.add(node.op, node.arg(0), narrow, *node.inputs[2:])
         return build.patch({node.output: value})
 
 
-def _narrowest(numbers: Array) -> DType | None:
-    """The dtype of 16 bits that holds the numbers; most are told by the first of them."""
+def _narrowest(weight: StackedElements) -> Array | StackedElements | None:
+    """The weight in 16 bits that hold its numbers; most are told by the first of them.
+
+    What lies in a mapped file stays there.
+    """
     for dtype in (DType.FLOAT16, DType.BFLOAT16):
-        if _holds(dtype, numbers.reshape(-1)[:MIN_ELEMS]) and _holds(dtype, numbers):
-            return dtype
+        starts = [part.reshape(-1)[:MIN_ELEMS] for part in weight.parts]
+        if all(_holds(dtype, part) for part in (*starts, *weight.parts)):
+            narrow = StackedElements(weight.parts, dtype.numpy)
+            return narrow if all(map(is_mapped, weight.parts)) else narrow.elements
     return None
 
 

@@ -8,7 +8,13 @@ from typing import Any, TypeVar, cast
 import numpy as np
 
 from clrt.ir.graph import Graph, Node, Value
-from clrt.ir.op import Array, DerivedElements, StoredElements, TensorType
+from clrt.ir.op import (
+    Array,
+    DerivedElements,
+    StackedElements,
+    StoredElements,
+    TensorType,
+)
 from clrt.ir.traced import Evaluation, Trace, is_traced
 from clrt.kernels.spec import Launch, Scratch, i32
 
@@ -41,7 +47,7 @@ class Replay:
             copies = [self._copy(x) for x in thing]
             same = all(a is b for a, b in zip(copies, thing, strict=True))
             return thing if same else type(thing)(copies)
-        if isinstance(thing, (type, StoredElements)) or not is_dataclass(thing):
+        if isinstance(thing, (type, StoredElements, StackedElements)) or not is_dataclass(thing):
             return thing
         if id(thing) not in self._made:
             self._made[id(thing)] = copy = self._record(thing)
@@ -89,7 +95,9 @@ class Replay:
             new["args"] = tuple(i32(a) if is_traced(b) else a for a, b in pairs)
         return thing if all(new[n] is old[n] for n in old) else type(thing)(**new)
 
-    def _elements(self, type_: TensorType) -> Array | StoredElements | DerivedElements | None:
+    def _elements(
+        self, type_: TensorType
+    ) -> Array | StoredElements | StackedElements | DerivedElements | None:
         known = type_.known
         if isinstance(known, DerivedElements):
             return known.derive(self._evaluation)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from threading import Condition, RLock, get_ident
 from typing import Any
@@ -46,6 +46,7 @@ class Runner:
         planner: Makes and keeps its plans.
         room: Its memory on the device.
         stop: Ends all of its runs.
+        check: What must hold before there is any result; raises a ModelError.
         lock: Held while what the runs share is changed, never while the device computes.
     """
 
@@ -63,6 +64,7 @@ class Runner:
         self.planner = Planner(graph, caps, strict, limit)
         self.room = Room(session, self.planner, own_limit, self.lock, background)
         self.stop = Stop(_closed)
+        self.check: Callable[[], None] | None = None
         self._graph = graph
         self._session = session
         self._running: list[int] = []
@@ -112,7 +114,11 @@ class Runner:
             while before and wait(before, _LOOK_S).not_done:
                 stop.check()
             task = Task(self.planner, self.room, self._graph, stop, recorder)
-            return task.outputs(feeds, wanted, donated)
+            found = task.outputs(feeds, wanted, donated)
+            if self.check is not None:
+                self.check()
+                self.check = None
+            return found
         finally:
             self._leave()
 

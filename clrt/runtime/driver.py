@@ -30,6 +30,7 @@ _NO_ROOM = frozenset(
         _CODES.MEM_OBJECT_ALLOCATION_FAILURE,
         _CODES.OUT_OF_RESOURCES,
         _CODES.OUT_OF_HOST_MEMORY,
+        _CODES.INVALID_BUFFER_SIZE,  # larger than the device's largest
     }
 )
 # What a compiler says of a source, or leaves behind where it breaks off.

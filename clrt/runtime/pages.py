@@ -5,10 +5,10 @@ from __future__ import annotations
 import ctypes
 import mmap
 import sys
-from typing import Any
 
 import numpy as np
 
+from clrt.ir.mapped import is_mapped, owner_of
 from clrt.ir.op import Array
 
 
@@ -19,7 +19,7 @@ def drop_pages(array: Array) -> None:
     """
     if sys.platform == "win32" or not is_mapped(array):
         return
-    owner = _owner(array)
+    owner = owner_of(array)
     start = array.ctypes.data - np.frombuffer(owner, np.uint8).ctypes.data
     page = start // mmap.PAGESIZE * mmap.PAGESIZE
     owner.madvise(mmap.MADV_DONTNEED, page, start + array.nbytes - page)
@@ -30,16 +30,3 @@ def return_freed() -> None:
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if sys.platform == "linux" else None
     if trim is not None:
         trim(0)
-
-
-def is_mapped(array: Array) -> bool:
-    """Whether the elements are a read-only part of a mapped file, one after the other."""
-    flags = array.flags
-    return not flags.writeable and flags.c_contiguous and isinstance(_owner(array), mmap.mmap)
-
-
-def _owner(array: Array) -> Any:
-    owner: Any = array
-    while isinstance(owner, (np.ndarray, memoryview)):
-        owner = owner.obj if isinstance(owner, memoryview) else owner.base
-    return owner

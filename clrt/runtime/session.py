@@ -18,12 +18,13 @@ import numpy as np
 
 from clrt import knobs
 from clrt.ir.dtypes import DType
+from clrt.ir.mapped import is_mapped
 from clrt.ir.op import Array
 from clrt.kernels.spec import ALIGNMENT_BYTES
 from clrt.runtime.connection import Connection, Lane, TrackedBuffer
 from clrt.runtime.devices import DeviceInfo
 from clrt.runtime.driver import Guard, check_process, cl, new_context
-from clrt.runtime.pages import drop_pages, is_mapped
+from clrt.runtime.pages import drop_pages
 from clrt.runtime.programs import ProgramCache
 from clrt.runtime.tensors import DeviceTensor, Lease
 
@@ -108,7 +109,7 @@ class Session:
             DeviceError: The driver fails.
         """
         tensor = self.tensor(array.shape, dtype)
-        self._fill(tensor.buffer, array)
+        self.fill(tensor.buffer, array)
         return tensor
 
     def tensor_written(
@@ -130,7 +131,7 @@ class Session:
             return tensor
         elements = np.empty(shape, dtype.numpy)
         write(elements)
-        self._fill(tensor.buffer, elements)
+        self.fill(tensor.buffer, elements)
         return tensor
 
     def trim(self) -> None:
@@ -204,10 +205,10 @@ class Session:
     def upload(self, array: Array) -> TrackedBuffer:
         """A device buffer with the elements of an array."""
         buffer = self.allocate(array.nbytes)
-        self._fill(buffer, array)
+        self.fill(buffer, array)
         return buffer
 
-    def _fill(self, buffer: TrackedBuffer, array: Array) -> None:
+    def fill(self, buffer: TrackedBuffer, array: Array) -> None:
         """Writes the elements of an array to a buffer that nothing in the queue uses."""
         contiguous = np.asarray(array, order="C")
         if buffer.host is not None:

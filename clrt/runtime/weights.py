@@ -9,11 +9,12 @@ from typing import Any
 
 from clrt.errors import InputError
 from clrt.ir.graph import Value
-from clrt.ir.op import StoredElements
+from clrt.ir.op import Array, StackedElements, StoredElements
 from clrt.kernels.spec import KernelSpec, Packed
 from clrt.runtime.connection import TrackedBuffer
 from clrt.runtime.driver import cl
 from clrt.runtime.pages import drop_pages
+from clrt.runtime.row_packing import pack, packs
 from clrt.runtime.session import Session
 
 
@@ -48,6 +49,8 @@ class Weights:
         known = value.type.known
         if isinstance(known, StoredElements) and known.layout == layout:
             return self.session.constant(known.array)
+        if isinstance(source, Packed) and packs(source, self.session):
+            return pack(source, self.session, self.kernel)
         array = value.numbers
         if array is None:
             raise InputError(f"'{value.name}' is no constant")
@@ -56,7 +59,7 @@ class Weights:
         packed = source.pack(array)
         assert packed.nbytes == source.nbytes, source.layout
         buffer = self.session.upload(packed)
-        drop_pages(array)
+        _drop_pages(value)
         return buffer
 
     @property
@@ -77,10 +80,7 @@ class Weights:
         values = {value for value, _ in self._buffers}
         self._buffers.clear()
         for value in values:
-            known = value.type.known
-            array = known.array if isinstance(known, StoredElements) else value.numbers
-            if array is not None:
-                drop_pages(array)
+            _drop_pages(value)
 
     def hand_over(self, other: Weights, keep: Collection[Value]) -> set[int]:
         """Gives `other` the buffers of all constants but some; the ids of the buffers of all."""
@@ -88,3 +88,15 @@ class Weights:
         for key in [k for k in self._buffers if k[0] not in keep]:
             other._buffers[key] = self._buffers.pop(key)
         return ids
+
+
+def _drop_pages(value: Value) -> None:
+    """Takes what a constant was read from out of memory, where it is a mapped file."""
+    known = value.type.known
+    if isinstance(known, StackedElements):
+        parts: tuple[Array, ...] = known.parts
+    else:
+        array = known.array if isinstance(known, StoredElements) else value.numbers
+        parts = () if array is None else (array,)
+    for part in parts:
+        drop_pages(part)

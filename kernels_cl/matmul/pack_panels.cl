@@ -5,23 +5,26 @@
 #ifndef ROWS
 #define ROWS 64
 #endif
+#ifndef DATA_T
+#define DATA_T float
+#endif
 
 __kernel SINGLE_ITEM
-void pack_panels(OUT(float, y), IN(float, x), const IDX_T N, const IDX_T K, const IDX_T width,
+void pack_panels(OUT(DATA_T, y), IN(DATA_T, x), const IDX_T N, const IDX_T K, const IDX_T width,
                  const IDX_T columns, const IDX_T d1, const IDX_T s0, const IDX_T s1,
                  const IDX_T s_k, const IDX_T s_n) {
   const IDX_T panel = get_global_id(0), first = get_global_id(1) * ROWS, batch = get_global_id(2);
   const IDX_T i0 = batch / d1, i1 = batch - i0 * d1;
   const IDX_T end = min(K, first + ROWS), run = min(width, N - panel * width);
-  __global const float *const from = AT(x) + i0 * s0 + i1 * s1 + panel * width * s_n;
-  __global float *const to = AT(y) + batch * columns * K + panel * K * width;
+  __global const DATA_T *const from = AT(x) + i0 * s0 + i1 * s1 + panel * width * s_n;
+  __global DATA_T *const to = AT(y) + batch * columns * K + panel * K * width;
   for (IDX_T k = first; k < end; ++k) {
-    __global float *const line = to + k * width;
-    __global const float *const row = from + k * s_k;
+    __global DATA_T *const line = to + k * width;
+    __global const DATA_T *const row = from + k * s_k;
     if (s_n == 1)
       for (IDX_T j = 0; j < run; ++j) line[j] = row[j];
     else
       for (IDX_T j = 0; j < run; ++j) line[j] = row[j * s_n];
-    for (IDX_T j = run; j < width; ++j) line[j] = 0.0f;
+    for (IDX_T j = run; j < width; ++j) line[j] = 0;
   }
 }

@@ -74,7 +74,7 @@ def test_compiled_files_are_checked(
 ) -> None:
     extras = dict(read_extras(compiled)["speech"])
     damaged = {**extras, part: value}
-    monkeypatch.setattr("clrt.audio.whisper.model.read_extras", lambda _: {"speech": damaged})
+    monkeypatch.setattr("clrt.audio.whisper.model.extras_of", lambda _: {"speech": damaged})
     with pytest.raises(ModelError, match=message):
         read_whisper_model(compiled)
 

@@ -94,21 +94,23 @@ class RecordedWeights:
         return self.load(name, (rows, columns))
 
 
-def case_file(name: str, folder: Path) -> Path:
-    """The file of a case, or a quantised one of `QUANTISED`."""
+def case_file(name: str, folder: Path, **metadata: Any) -> Path:
+    """The file of a case, or a quantised one of `QUANTISED`, with further metadata."""
     if name in QUANTISED:
         case = copy.deepcopy(CASES[QUANTISED[name][0]])
         case["config"] |= _WIDE
         sizes = {48: 256, 80: 512, 16: 256}
         case["tensors"] = {n: [sizes.get(s, s) for s in d] for n, d in case["tensors"].items()}
-        return convert(write_folder(folder / "hf", case), folder / f"{name}.gguf", _in_turns(name))
+        return convert(
+            write_folder(folder / "hf", case), folder / f"{name}.gguf", _in_turns(name), **metadata
+        )
     case = copy.deepcopy(CASES[name])
     case["config"] |= CHANGES.get(name, {})
     if name == "qwen2_moe":  # all layers have experts
         last = {n: shape for n, shape in case["tensors"].items() if "layers.0." not in n}
         first = {n.replace("layers.1.", "layers.0."): shape for n, shape in last.items()}
         case["tensors"] = {**first, **last}
-    return convert(write_folder(folder / "hf", case), folder / f"{name}.gguf")
+    return convert(write_folder(folder / "hf", case), folder / f"{name}.gguf", **metadata)
 
 
 def _in_turns(name: str) -> Encode:

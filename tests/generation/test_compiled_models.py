@@ -8,10 +8,16 @@ import pytest
 from typer.testing import CliRunner
 
 from clrt.cli.convert import app
+from clrt.container import digest
 from clrt.errors import InputError, ModelError
 from clrt.generation.compiled import is_compiled_language_model
 from tests.generation.onnx_folders import load_configs, write_onnx
-from tests.generation.text_folders import make_generator, random_prompts, write_texts
+from tests.generation.text_folders import (
+    make_generator,
+    pages_in_use,
+    random_prompts,
+    write_texts,
+)
 from tests.generation.tokenizers_of_tests import byte_level
 
 CASES = sorted(load_configs())
@@ -66,3 +72,20 @@ def test_what_does_not_fit_is_refused(tmp_path: Path) -> None:
     other.write_bytes(file.read_bytes()[:-64])
     with pytest.raises(ModelError):
         make_generator(other)
+
+
+def test_a_large_file_is_checked_beside_its_use(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(digest, "_AT_ONCE_BYTES", 0)
+    file = compiled(write_texts(tmp_path / "model"), tmp_path / "model.clrt")
+    with make_generator(file) as whole:
+        assert whole.generate([5, 6], max_new_tokens=2).tokens
+    data = bytearray(file.read_bytes())
+    data[-9] ^= 1  # within the weights
+    file.write_bytes(data)
+    with make_generator(file) as damaged:
+        for _ in range(2):
+            with pytest.raises(ModelError, match="its checksum is wrong"):
+                damaged.generate([5, 6], max_new_tokens=2)
+        assert pages_in_use(damaged) == 0

@@ -70,7 +70,7 @@ def test_rules_that_are_wrong(chatting: TextGenerator, endless: TextGenerator) -
     for rule in ({"regex": "("}, {"grammar": "start: zzz"}, {"json_schema": {"type": "zzz"}}):
         with pytest.raises(clrt.InputError, match=f"The {next(iter(rule))} is not valid"):
             chatting.generate("x", **rule)
-    with pytest.raises(clrt.InputError, match="eos is"):
+    with pytest.raises(clrt.InputError, match="says of no token that it ends a text"):
         endless.generate("x", regex="a")
 
 

@@ -13,9 +13,10 @@ from typer.testing import CliRunner
 
 import clrt
 from clrt.cli.main import app
-from clrt.generation.engine import Engine, StepPart
+from clrt.generation.engine import Engine
 from clrt.generation.options import Sampling
 from clrt.generation.sampler import TokenSampler
+from clrt.generation.step_parts import StepPart
 from clrt.generation.text_generator import TextGenerator
 from tests.generation.checkpoints import DATA, Array
 from tests.generation.oracle_sources import (

@@ -11,10 +11,11 @@ import pytest
 
 import clrt
 from clrt.generation import reading, scoring
+from clrt.generation.cache_pages import CachePages
 from clrt.generation.engine import CHUNK, Engine
 from clrt.generation.text_generator import TextGenerator
 from clrt.ops.attention.pages import PAGE
-from tests.generation.oracle_texts import PROMPTS
+from tests.generation.oracle_texts import CONTEXT, PROMPTS
 from tests.generation.text_folders import (
     TEXTS,
     computed,
@@ -186,3 +187,83 @@ def test_a_prompt_of_several_steps(tmp_path: Path) -> None:
         steps.append(generator.generate(prompt, max_new_tokens=5))
         assert steps[0] == steps[1]
         assert list(other.result.tokens) == TEXTS["greedy"]["short"][:30]
+
+
+def test_the_device_has_no_room_while_the_cache_grows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with make_generator(write_texts(tmp_path)) as generator:
+        cache = generator._scheduler.engine.cache
+        expected = generator.generate(PROMPTS["long"], max_new_tokens=20)
+        tensor = CachePages._tensor
+
+        def full(self: CachePages, shape: tuple[int, ...]) -> Any:
+            if shape[0]:
+                raise clrt.OutOfMemoryError("The device has no room.")
+            return tensor(self, shape)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(CachePages, "_tensor", full)
+            held = cache.pool._count
+            with pytest.raises(clrt.OutOfMemoryError, match=r"no room for more than .* tokens"):
+                generator.generate([9] * (CONTEXT - 9), max_new_tokens=4)
+            assert (pages_in_use(generator), cache.pool._count) == (0, held)
+            assert generator.generate(PROMPTS["long"], max_new_tokens=20) == expected
+        assert generator.generate([9] * (CONTEXT - 9), max_new_tokens=4).tokens
+        assert cache.pool._count > held
+
+
+def test_no_slab_is_larger_than_the_largest_buffer(tmp_path: Path) -> None:
+    with make_generator(write_texts(tmp_path)) as generator:
+        engine = generator._scheduler.engine
+        expected = generator.generate([9] * (CONTEXT - 9), max_new_tokens=9)
+        engine.reset()
+        engine.cache._largest = 2
+        assert generator.generate([9] * (CONTEXT - 9), max_new_tokens=9) == expected
+        assert [slab.shape[0] for slab in engine.cache.slabs] == [2] * 5 + [0]
+
+
+def test_a_step_has_no_room(endless: TextGenerator, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What runs beside it makes way; alone its text fails, and the cache stays."""
+    engine = endless._scheduler.engine
+    run, most = engine.model.run, 48
+
+    def tight(feeds: Any, *args: Any, **options: Any) -> Any:
+        if len(feeds["step"]) > most:
+            raise clrt.OutOfMemoryError("There is no room for a step of so many tokens.")
+        return run(feeds, *args, **options)
+
+    prompts = [PROMPTS["short"], PROMPTS["one"], [7] * 40]
+    expected = endless.generate(prompts, max_new_tokens=9)
+    endless.generate(PROMPTS["long"], max_new_tokens=1)
+    with monkeypatch.context() as patched:
+        patched.setattr(engine.model, "run", tight)
+        assert endless.generate(prompts, max_new_tokens=9) == expected
+        most = 0
+        with pytest.raises(clrt.OutOfMemoryError, match="There is no room for a step"):
+            endless.generate(PROMPTS["short"], max_new_tokens=9)
+    assert pages_in_use(endless) == 0
+    before = computed(endless)
+    endless.generate(PROMPTS["long"], max_new_tokens=1)
+    assert computed(endless) - before < PAGE + 1
+
+
+def test_cancel_within_a_step_and_a_character(
+    chatting: TextGenerator, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, run = chatting._scheduler.engine, chatting._scheduler.engine.model.run
+    *start, last = chatting.tokenizer.encode("a🎉").ids
+    other = chatting.stream(PROMPTS["short"], max_new_tokens=30)
+    stream = chatting.stream([5], regex="a🎉b", logprobs=1)
+
+    def cancelling(*args: Any, **options: Any) -> Any:
+        if len(stream._answer.tokens) == len(start):
+            stream.cancel()
+        return run(*args, **options)
+
+    monkeypatch.setattr(engine.model, "run", cancelling)
+    pieces = list(stream)
+    assert stream.result.finish_reason == "cancelled" and last not in stream.result.tokens
+    assert stream.result.text == "".join(pieces) == "a"  # and nothing of the character
+    assert list(other.result.tokens) == TEXTS["greedy"]["short"][:30]
+    assert pages_in_use(chatting) == 0

@@ -9,6 +9,11 @@ import pytest
 
 import clrt
 from clrt.container.gguf import read_gguf
+from clrt.device.caps import VNNI_INT8
+from clrt.generation.engine import Engine
+from clrt.generation.options import Sampling
+from clrt.generation.sampler import TokenSampler
+from clrt.generation.step_parts import StepPart
 from clrt.importer.language.decoder import Decoder
 from clrt.importer.language.gguf import read_gguf_decoder
 from clrt.importer.language.graph import decoder_graph
@@ -16,7 +21,7 @@ from clrt.importer.language.source import QuantisedRows, WeightSource
 from clrt.kernels.gguf_blocks import BLOCK_TYPES_BY_NAME
 from tests.generation.checkpoints import DATA, Array
 from tests.generation.gguf_decoders import CASES, CHANGES, PLACES, QUANTISED, UNANSWERED, case_file
-from tests.generation.oracle_decoders import COLUMNS, LENGTHS
+from tests.generation.oracle_decoders import COLUMNS, LENGTHS, VOCABULARY
 from tests.generation.test_decoders import LOGITS, TOLERANCE, Run
 from tests.harness import quick_device
 
@@ -93,3 +98,26 @@ def test_logits_of_quantised_files(name: str, tmp_path: Path) -> None:
     theirs = (LLAMA_CPP[name] - exact[0][PLACES]).std()
     assert (logits[0] - exact[0]).std() < BESIDE_LLAMA_CPP * theirs
     assert (logits[0][PLACES] - LLAMA_CPP[name]).std() < BESIDE_LLAMA_CPP * 2**0.5 * theirs
+
+
+def test_quantised_models_give_the_same_bits(tmp_path: Path) -> None:
+    """However many tokens a step runs: so draws by the same seed are the same, too."""
+    device = quick_device()
+    if VNNI_INT8 not in device.caps.matrix_shapes:
+        pytest.skip("products are of floats here")
+    decoder, source = read_gguf_decoder(read_gguf(case_file("mixed", tmp_path)))
+    engine = Engine(decoder_graph(decoder, source), 64, sequences=1, device=device)
+    sampler = TokenSampler(Sampling(), VOCABULARY, seed=0)
+    tokens = [(5 * k + 1) % VOCABULARY for k in range(48)]
+    found = []
+    for size in (1, 2, 3, 4, 7, 8, 16, 48):
+        sequence, rows = engine.open(tokens, anew=True), []
+        while sequence.left:
+            count = min(size, sequence.left)
+            rows += list(
+                engine.step([StepPart(sequence, count, [sampler] * count)], ["logits"])["logits"]
+            )
+        engine.close(sequence)
+        found.append(np.array(rows).view(np.uint32))
+    engine.close_model()
+    assert all((rows == found[0]).all() for rows in found)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import gc
+import json
 from itertools import pairwise
+from math import prod
 from pathlib import Path
 from typing import Any
 
@@ -248,6 +250,9 @@ def test_wrong_prompts(endless: TextGenerator, prompt: Any, message: str) -> Non
         ({"max_tokens": 1}, "did you mean 'max_new_tokens'"),
         ({"zzz": 1}, "there are max_new_tokens, "),
         ({"template_variables": 3}, "template_variables is 3"),
+        ({"logit_bias": {450: 1.0}}, "logit_bias has the token 450; the model has tokens 0 to 449"),
+        ({"num_beams": 10**9}, "num_beams is 1000000000; it is a whole number from 1 to 1024"),
+        ({"num_return_sequences": 10**9}, "it is a whole number from 1 to 65536"),
         ({"top_p": 2}, "top_p is 2"),
         ({"regex": "a", "grammar": "b"}, "one of json_schema, regex and grammar"),
         ({"num_beams": 2, "temperature": 1.0}, "num_beams does not go with temperature"),
@@ -272,6 +277,9 @@ def test_wrong_arguments(tmp_path: Path) -> None:
     for options in ({"cache": "int8"}, {"context": 0}, {"sequences": 0}):
         with pytest.raises(clrt.InputError, match=next(iter(options))):
             make_generator(tmp_path, **options)
+    for source in (tmp_path / ("x" * 300), tmp_path / "a\0b", tmp_path / "none"):
+        with pytest.raises(clrt.ModelError, match="cannot be read: "):
+            make_generator(source)
     (tmp_path / "tokenizer.json").unlink()
     with pytest.raises(clrt.ModelError, match=r"tokenizer\.json"):
         make_generator(tmp_path)
@@ -300,3 +308,26 @@ def test_a_generator_that_is_closed(tmp_path: Path) -> None:
     for call in (generator.generate, generator.stream, generator.score, generator.embed):
         with pytest.raises(clrt.InputError, match="generator is closed"):
             call("xyz")
+
+
+def test_a_context_without_an_end(tmp_path: Path) -> None:
+    """What config.json says of it takes no memory."""
+    folder = write_texts(tmp_path)
+    config = json.loads((folder / "config.json").read_text("utf-8"))
+    config["max_position_embeddings"] = 1 << 30
+    (folder / "config.json").write_text(json.dumps(config), "utf-8")
+    with make_generator(folder) as generator:
+        found = generator.generate(PROMPTS["short"], max_new_tokens=20)
+        assert list(found.tokens) == TEXTS["greedy"]["short"][:20]
+        engine = generator._scheduler.engine
+        assert prod(engine._table.shape) < 1 << 20
+        assert engine.cache.nbytes < 1 << 20
+
+
+def test_extreme_numbers(chatting: TextGenerator, recwarn: pytest.WarningsRecorder) -> None:
+    greedy = chatting.generate(PROMPTS["short"], max_new_tokens=9)
+    for options in ({"temperature": 1e-300}, {"logit_bias": {3: -1e300}}):
+        assert chatting.generate(PROMPTS["short"], max_new_tokens=9, **options) == greedy
+    assert len(chatting.generate(PROMPTS["short"], max_new_tokens=9, temperature=1e300).tokens) > 0
+    biased = chatting.generate(PROMPTS["short"], max_new_tokens=3, logit_bias={3: 1e300})
+    assert biased.tokens == (3, 3, 3) and not recwarn.list

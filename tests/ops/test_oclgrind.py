@@ -36,7 +36,10 @@ CHECKS = {
 ROOT = Path(__file__).parents[2]
 KERNEL_TESTS = tuple(
     f"tests/ops/test_{n}.py"
-    for n in ("ops", "indices", "row_norm", "row_regions", "split_product", "matrix_unit")
+    for n in (
+        *("ops", "indices", "row_norm", "row_packing", "row_regions", "split_product"),
+        *("table_regions", "matrix_unit"),
+    )
 )
 
 

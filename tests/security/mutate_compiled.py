@@ -11,7 +11,7 @@ from typing import Any
 
 import xxhash
 
-from clrt.container.compiled import _canonical
+from clrt.container.digest import canonical
 from clrt.ir.dtypes import DType
 from clrt.ops import REGISTRY
 from tests.security import seeds
@@ -37,7 +37,7 @@ class TakenApart:
         """The file again, with the checksum of what it now holds."""
         digest = xxhash.xxh3_128(bytes(self.data))
         metadata = {k: v for k, v in self.metadata.items() if k != "digest"}
-        digest.update(_canonical(metadata, self.entries))
+        digest.update(canonical(metadata, self.entries))
         self.metadata["digest"] = digest.hexdigest()
         table = {"__metadata__": self.metadata, **self.entries}
         text = self.raw_text or json.dumps(table, ensure_ascii=False).encode("utf-8", "replace")

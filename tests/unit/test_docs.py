@@ -51,7 +51,8 @@ def test_the_code_of_the_pages_runs(tmp_path: Path) -> None:
     small.segmenter(tmp_path / "segformer")
     for name in ("cat.jpg", "dog.png"):
         Image.fromarray(np.arange(14400, dtype=np.uint8).reshape(60, 80, 3)).save(tmp_path / name)
-    write_texts(tmp_path / "llm", [END])
+    for name in ("llm", "llm-small"):
+        write_texts(tmp_path / name, [END])
     write_encoder_decoder(tmp_path / "t5")
     write_whisper(tmp_path / "whisper-tiny")
     module = "model.layers.0.self_attn.q_proj"

@@ -10,8 +10,8 @@ from typing import Any
 from clrt.audio.config import preset_of, read_preset
 from clrt.audio.presets import LogMel, Preset
 from clrt.audio.whisper.vocabulary import WhisperVocabulary
-from clrt.container.compiled import read_extras
-from clrt.container.safetensors import damaged
+from clrt.container.compiled import extras_of, open_compiled
+from clrt.container.safetensors import Header, damaged
 from clrt.errors import ModelError
 from clrt.generation.compiled import decoder_of, sizes_of, write_decoder
 from clrt.importer.language.decoder import Decoder
@@ -31,13 +31,13 @@ class WhisperModel:
     """What a source has.
 
     Attributes:
-        graph: Of encoder and decoder; or the compiled file that has it.
+        graph: Of encoder and decoder; or the header of a compiled file that has it.
         decoder: With its encoder.
         preset: The features that the encoder takes.
         vocabulary: The tokens.
     """
 
-    graph: Graph | Path
+    graph: Graph | Header
     decoder: Decoder
     preset: LogMel
     vocabulary: WhisperVocabulary
@@ -92,7 +92,8 @@ def write_whisper_model(model: WhisperModel, path: Path, producer: str) -> None:
 
 
 def _read_compiled(path: Path) -> WhisperModel:
-    found = read_extras(path).get(_EXTRA)
+    header = open_compiled(path)
+    found = extras_of(header).get(_EXTRA)
     if not isinstance(found, Mapping):
         raise ModelError(f"'{path}' is no speech model; convert a Whisper folder by clrt-convert.")
     if found.get("page") != PAGE:
@@ -108,7 +109,7 @@ def _read_compiled(path: Path) -> WhisperModel:
     features, tokens = parts
     preset = preset_of({**features, "feature_extractor_type": _EXTRACTOR}, f"'{path}'")
     vocabulary = WhisperVocabulary.of(path, found.get("tokenizer"), tokens, decoder.vocabulary)
-    return WhisperModel(path, decoder, _checked(preset, decoder, path), vocabulary)
+    return WhisperModel(header, decoder, _checked(preset, decoder, path), vocabulary)
 
 
 def _checked(preset: Preset, decoder: Decoder, source: Path) -> LogMel:

@@ -14,9 +14,10 @@ from clrt.audio.wav import FloatArray
 from clrt.audio.whisper.rules import TokenRules, finite, log_probabilities
 from clrt.audio.whisper.vocabulary import WhisperVocabulary
 from clrt.generation.encoded_source import EncodedSource
-from clrt.generation.engine import CachedSequence, Engine, StepPart
+from clrt.generation.engine import Engine
 from clrt.generation.options import Sampling
 from clrt.generation.sampler import TokenSampler
+from clrt.generation.step_parts import CachedSequence, StepPart
 
 
 @dataclass(eq=False)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from copy import copy
+from dataclasses import dataclass
 from functools import partial
 from itertools import groupby
+from typing import TypeAlias
 
 import numpy as np
 
@@ -16,7 +18,7 @@ from clrt.importer.language.source import QuantisedRows, WeightSource
 from clrt.ir.builder import Builder
 from clrt.ir.dtypes import DType
 from clrt.ir.graph import Value
-from clrt.ir.op import Array, TensorType
+from clrt.ir.op import Array, StackedElements, TensorType
 from clrt.kernels.gguf_blocks import BLOCK_TYPES_BY_NAME
 from clrt.ops.base import Op
 from clrt.ops.matmul.fused_matmul import FusedMatMul
@@ -31,6 +33,17 @@ from clrt.ops.norm.rms_normalization import RMSNormalization
 from clrt.ops.pointwise.cast import Cast
 from clrt.ops.pointwise.pointwise import Add, Div, Mul, Tanh
 from clrt.ops.pointwise.variadic import Max, Min
+
+
+@dataclass(frozen=True)
+class StackedRows:
+    """Matrices of quantised rows one below the other, as `QuantisedRows`."""
+
+    type: str
+    raw: StackedElements
+
+
+Matrix: TypeAlias = Array | StackedElements | QuantisedRows | StackedRows
 
 
 class DecoderBuilder(Builder):
@@ -69,7 +82,7 @@ class DecoderBuilder(Builder):
         """
         return self._kept(name, lambda: self.source.load(name, shape))
 
-    def _kept(self, name: str, make: Callable[[], Array]) -> Value:
+    def _kept(self, name: str, make: Callable[[], Array | StackedElements]) -> Value:
         if name not in self._weights:
             self.names.reserve(name)
             self._weights[name] = Value(name, TensorType.of(make()))
@@ -88,22 +101,18 @@ class DecoderBuilder(Builder):
             return y
         return self(path, Add(), y, self._kept(bias, lambda: self.wide(bias, outputs)))
 
-    def product(
-        self, x: Value, name: str, load: Callable[[], Array | QuantisedRows], layer: str
-    ) -> Value:
+    def product(self, x: Value, name: str, load: Callable[[], Matrix], layer: str) -> Value:
         """x times the transpose of a matrix of that name."""
         matrix, type_ = self._matrix(name, load)
         if type_ is None:
             return self(layer, FusedMatMul(trans_b=1), x, matrix)
         return self(layer, QuantizedMatMul(type_, *_sizes(type_, matrix)), x, matrix)
 
-    def _matrix(
-        self, name: str, load: Callable[[], Array | QuantisedRows]
-    ) -> tuple[Value, str | None]:
+    def _matrix(self, name: str, load: Callable[[], Matrix]) -> tuple[Value, str | None]:
         """A matrix as a constant, and the type of its blocks, if it has such."""
         if name not in self._weights:
             loaded = load()
-            if isinstance(loaded, QuantisedRows):
+            if isinstance(loaded, QuantisedRows | StackedRows):
                 self._types[name] = loaded.type
                 loaded = loaded.raw
             self._kept(name, lambda: loaded)
@@ -248,15 +257,16 @@ class DecoderBuilder(Builder):
         return self(layer, Mul(), self(layer, Tanh(), self(layer, Div(), x, number)), number)
 
 
-def _stacked(parts: Sequence[Array | QuantisedRows]) -> Array | QuantisedRows:
+def _stacked(parts: Sequence[Array | QuantisedRows]) -> Matrix:
     """Matrices one below the other, all quantised to one type or none."""
     if len(parts) == 1:
         return parts[0]
     quantised = [p for p in parts if isinstance(p, QuantisedRows)]
     if quantised:
-        return QuantisedRows(quantised[0].type, np.concatenate([p.raw for p in quantised]))
-    arrays = [p for p in parts if not isinstance(p, QuantisedRows)]
-    return np.concatenate(in_one_dtype(arrays))
+        raw = StackedElements(tuple(p.raw for p in quantised), np.dtype(np.uint8))
+        return StackedRows(quantised[0].type, raw)
+    arrays = in_one_dtype([p for p in parts if not isinstance(p, QuantisedRows)])
+    return StackedElements(tuple(arrays), arrays[0].dtype)
 
 
 def _last(path: str) -> str:

@@ -53,4 +53,4 @@ def dot_weights(type_: str, n: int, k: int, raw: Value) -> DotWeights:
         return found.levels(array[first:end])
 
     sizes = (n, k, bits, coding.block, coding.zero)
-    return DotWeights(*sizes, found.has_minima, False, raw, type_, rows)
+    return DotWeights(*sizes, found.has_minima, False, raw, type_, rows, found)

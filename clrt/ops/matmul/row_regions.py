@@ -54,6 +54,21 @@ def _product(node: Node, ctx: Lowering) -> Product | None:
     Raises:
         UnsupportedError: It runs by another kernel.
     """
+    if not isinstance(node.op, MatrixProduct):
+        return None
+    if node not in ctx.memo:
+        try:
+            ctx.memo[node] = _found_product(node, ctx)
+        except UnsupportedError as error:
+            ctx.memo[node] = error
+    found = ctx.memo[node]
+    if isinstance(found, UnsupportedError):
+        raise found
+    assert found is None or isinstance(found, Product)
+    return found
+
+
+def _found_product(node: Node, ctx: Lowering) -> Product | None:
     if isinstance(node.op, QuantizedMatMul):
         runs_as("gemm_levels_cpu", node.op.variants, node, ctx.caps)
         return levels_product(node)

@@ -112,7 +112,7 @@ def _reject_cpu(node: Node, caps: DeviceCaps) -> str | None:
 
 
 @dataclass(frozen=True)
-class _NormedRows:
+class _NormalizedRows:
     """A node as rows of n elements, with what its kernels take.
 
     Attributes:
@@ -126,7 +126,7 @@ class _NormedRows:
     defines: dict[str, Define]
 
     @classmethod
-    def of(cls, node: Node) -> _NormedRows:
+    def of(cls, node: Node) -> _NormalizedRows:
         op, bias, stats = node.op, node.input(2), node.outputs[1:]
         assert isinstance(op, Normalization)
         rows, n = _rows(node)
@@ -160,7 +160,7 @@ def row_norm(node: Node, caps: DeviceCaps) -> RowNorm:
 
 
 def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
-    of = _NormedRows.of(node)
+    of = _NormalizedRows.of(node)
     if of.none:
         return []
     tunables = ctx.tunables(CPU)
@@ -170,7 +170,7 @@ def _emit_cpu(node: Node, ctx: Lowering) -> list[Launch]:
 
 
 def _emit_group(node: Node, ctx: Lowering) -> list[Launch]:
-    of = _NormedRows.of(node)
+    of = _NormalizedRows.of(node)
     if of.none:
         return []
     defines = of.defines | _types(node)
@@ -178,7 +178,7 @@ def _emit_group(node: Node, ctx: Lowering) -> list[Launch]:
 
 
 def _emit_any(node: Node, ctx: Lowering) -> list[Launch]:
-    of = _NormedRows.of(node)
+    of = _NormalizedRows.of(node)
     if of.none:
         return []
     defines = of.defines | _types(node)

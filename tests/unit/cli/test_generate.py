@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 from dataclasses import fields
 from pathlib import Path
@@ -69,6 +70,15 @@ def test_json_has_all_of_a_result(model: Path, generator: TextGenerator) -> None
     assert beams.stdout.startswith("[1]\n") and "\n[2]\n" in beams.stdout
 
 
+def test_guesses(model: Path, generator: TextGenerator) -> None:
+    """Its own draft model is always right."""
+    options = ("--draft", str(model), "--draft-tokens", "7", "--lookup-tokens", "3")
+    result = run("generate", model, "The quick", *FEW, *options, "--timings")
+    wanted = generator.generate("The quick", max_new_tokens=12)
+    assert result.stdout == f"{wanted}\n", result.output
+    assert re.search(r"; [1-9]\d* of \d+ guessed tokens accepted$", result.stderr.strip())
+
+
 def test_what_the_text_keeps_to(model: Path, tmp_path: Path) -> None:
     schema = tmp_path / "schema.json"
     schema.write_text('{"enum": ["x", "yes"]}')
@@ -127,6 +137,8 @@ def test_a_terminal_takes_no_commands_of_a_model(
         (("x " * 500,), "and the context 320; shorten it"),
         (("", *FEW), "The prompt has no tokens"),
         (("x", "--file", "none.txt"), "given twice"),
+        (("x", "--draft-tokens", "4"), "draft_tokens needs a draft model"),
+        (("x", "--draft", "none"), "Model 'none' is neither a path nor"),
         (("--file", "none.txt"), "'none.txt' cannot be read: No such file"),
         (("x", "--json-schema", "none.json"), "'none.json' cannot be read"),
     ],

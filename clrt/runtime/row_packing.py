@@ -1,0 +1,88 @@
+"""Weights that the device packs itself, some rows at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from clrt.ir.op import StackedElements
+from clrt.kernels.spec import BufferArg, KernelSpec, Launch, Packed, Scratch
+from clrt.plan.arena import INDEXED_BYTES
+from clrt.plan.words import numbered_arguments
+from clrt.runtime.connection import TrackedBuffer
+from clrt.runtime.driver import cl
+from clrt.runtime.pages import drop_pages
+from clrt.runtime.patcher import scalar_setter, to_sizes
+from clrt.runtime.session import Session
+
+# A smaller weight is packed by the host before the program for it is there.
+_LEAST_BYTES = 1 << 16
+# Rows that are packed at once: they are in the caches.
+_CHUNK_BYTES = 4 << 20
+
+
+def packs(source: Packed, session: Session) -> bool:
+    """Whether the device packs a weight."""
+    known, simulator = source.value.type.known, session.device.caps.simulator
+    if source.rows is None or simulator or not _LEAST_BYTES <= source.nbytes < INDEXED_BYTES:
+        return False
+    if isinstance(known, StackedElements):
+        return all(part.flags.c_contiguous for part in known.parts)
+    return isinstance(known, np.ndarray) and known.flags.c_contiguous
+
+
+def pack(
+    source: Packed, session: Session, kernel_of: Callable[[KernelSpec], cl.Kernel]
+) -> TrackedBuffer:
+    """The buffer of a weight that the device packs.
+
+    Args:
+        kernel_of: Makes a kernel object.
+
+    Raises:
+        OutOfMemoryError: There is no room for it.
+        DeviceError: The driver fails.
+    """
+    rows, known = source.rows, source.value.type.known
+    assert rows is not None and isinstance(known, np.ndarray | StackedElements)
+    parts = known.parts if isinstance(known, StackedElements) else (known,)
+    elements = StackedElements(parts, source.value.dtype.numpy)
+    step = max(_CHUNK_BYTES // rows.row_bytes // rows.step, 1) * rows.step
+    packed = session.allocate(source.nbytes)
+    given = session.allocate(min(step, rows.rows) * rows.row_bytes)
+    names = Scratch(0, rows.dtype), Scratch(0, rows.dtype)
+    for first in range(0, rows.rows, step):
+        end = min(first + step, rows.rows)
+        chunk = elements.rows(first, end)
+        session.fill(given, chunk)
+        drop_pages(chunk)
+        launch = rows.emit(*names, first, end)
+        _run(
+            launch,
+            kernel_of(launch.kernel),
+            session,
+            dict(zip(names, (given, packed), strict=True)),
+        )
+    for part in parts:
+        drop_pages(part)
+    return packed
+
+
+def _run(
+    launch: Launch, kernel: cl.Kernel, session: Session, buffers: dict[Scratch, TrackedBuffer]
+) -> None:
+    """Runs one launch to its end."""
+    set_scalar = scalar_setter(kernel)
+    for index, arg in numbered_arguments(launch):
+        if isinstance(arg, BufferArg):
+            assert isinstance(arg.buffer, Scratch)
+            kernel.set_arg(index, buffers[arg.buffer])
+            set_scalar(index + 1, np.int32(arg.offset))
+        else:
+            set_scalar(index, arg)
+    assert launch.local_size is not None
+    size = to_sizes(launch.global_size, launch.local_size)
+    with session.using():
+        cl.enqueue_nd_range_kernel(session.queue, kernel, size, launch.local_size)
+        session.queue.finish()
