@@ -63,19 +63,22 @@ def run(command: Sequence[str], **environment: str) -> str:
     """What a program writes to both of its outputs.
 
     Raises:
-        CompileError: It fails.
+        CompileError: It fails, or takes too long.
     """
     own: Mapping[str, str] = {**os.environ, "LD_LIBRARY_PATH": _libraries(), **environment}
-    done = subprocess.run(
-        command,
-        env=own,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        errors="replace",
-        timeout=_TIMEOUT_S,
-        check=False,
-    )
+    try:
+        done = subprocess.run(
+            command,
+            env=own,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            errors="replace",
+            timeout=_TIMEOUT_S,
+            check=False,
+        )
+    except subprocess.TimeoutExpired as error:
+        raise CompileError(f"{Path(command[0]).name} takes more than {_TIMEOUT_S} s.") from error
     if done.returncode:
         raise CompileError(f"{Path(command[0]).name}: {done.stdout.strip()[-1500:]}")
     return done.stdout
