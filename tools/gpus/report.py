@@ -45,7 +45,9 @@ _DEVICES = """\
 ## Devices
 
 *units* are compute units as the device's OpenCL runtime counts them, *local* is local memory of a
-work-group, *buffer* the largest one. No vendor publishes what a launch takes: *launch* is assumed.
+work-group, *buffer* the largest one. None of it was read from a device, and *launch*, which no
+vendor publishes, is assumed. Where compilers here do not know a device, its target is the nearest
+one: `gfx90a` for RX 580 and MI300X, `gfx1100` for 780M, `sm_80` for GTX 1060, `pvc` for B580.
 """
 
 _MODELS = """\
