@@ -102,7 +102,7 @@ class Page:
                 *(_mebibytes(d.caps.max_alloc_bytes), f"{d.flops / 1e12:.3g}"),
                 *(f"{d.bytes_per_s / 1e9:.4g}", f"{d.launch_s * 1e6:.0f} µs"),
             )
-        yield "\nWho publishes the figures:\n"
+        yield "\nWho publishes the figures, which have not been compared with these pages again:\n"
         yield from (f"- {d.name}: {d.source}." for d in self.devices)
         yield ""
 
